@@ -1,7 +1,5 @@
-// Package probe is the wing of liveness, readiness and startup probes. It has no code of its own.
+// Package probe is the wing for liveness, readiness and startup probes. It has no code of its own.
 //
-// In: the containers that run, as the store names them.
-// Out: results that say whether a container is ready, has started or must be restarted. prober decides when to call and what
-// the answers mean; probecalls makes the calls.
-// Imports: pod.
+// In: the running containers, from the store. Out: results that decide whether a container is ready, has started or
+// must be restarted. prober decides when to call and evaluates the answers; probecalls makes the calls. Imports: pod.
 package probe

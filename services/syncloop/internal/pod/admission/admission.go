@@ -1,9 +1,10 @@
-// Package admission says whether a pod that a source has newly named may be started on this node, beside those that are on
-// it already. It is pure: the pods and the Node go in, a refusal comes out or none. A pod that is refused is Failed with its
-// reason and message, for good: a controller makes another one elsewhere, a person changes the manifest.
+// Package admission decides whether a new pod may start on this node, beside the pods that are on it already. It is
+// pure: its inputs are the pods and the Node, and its output is a refusal or none. A refused pod becomes Failed with
+// the reason and the message, permanently: a controller creates another one elsewhere, or a person changes the
+// manifest.
 //
-// The rules, and the words of the refusals, are the kubelet's (https://kubernetes.io/docs/concepts/scheduling-eviction/).
-// A pod that has run here before is not asked again: no restart of the agent ends a pod that runs.
+// The rules and messages are the kubelet's (https://kubernetes.io/docs/concepts/scheduling-eviction/). A pod that has
+// run here before is not checked again, so that a restart of the agent ends no running pod.
 package admission
 
 import (
@@ -20,17 +21,17 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// Refusal is why a pod is not started.
+// Refusal is the reason why a pod is not started.
 type Refusal struct {
-	// Reason is one word, the pod's status.reason and the event's.
+	// Reason is one word for the pod's status.reason and the event.
 	Reason string
 	// Message is a sentence.
 	Message string
-	// Short is what is missing of the node's resources, when that is all that the pod is refused for.
+	// Short lists the missing resources, if the pod is refused only for them.
 	Short []Shortage
 }
 
-// The reasons, as the kubelet has them. That of a resource is "OutOf" and its name, as OutOfcpu.
+// The kubelet's reasons. That of a resource is "OutOf" and its name, as in OutOfcpu.
 const (
 	ReasonPressure    = "Evicted"
 	ReasonOSLabel     = "PodOSSelectorNodeLabelDoesNotMatch"
@@ -50,35 +51,35 @@ const (
 	messageUntolerant = "node(s) had taints that the pod didn't tolerate"
 )
 
-// Request is one question.
+// Request holds the inputs of one check.
 type Request struct {
-	// Pod is the pod that is new.
+	// Pod is the new pod.
 	Pod *v1.Pod
-	// Static is true for a pod that does not come from an API server: taints do not keep it away.
+	// Static is true for a pod that does not come from an API server: taints do not apply to it.
 	Static bool
-	// Others are the pods that were let in and have not run to their end.
+	// Others are the admitted pods that have not completed.
 	Others []*v1.Pod
-	// Node is the node with its labels, taints and allocatable; nil when it is not known, and then what depends on it is not
-	// asked.
+	// Node is the node with its labels, taints and allocatable resources; nil if it is unknown, and then the checks that
+	// need it are skipped.
 	Node *v1.Node
-	// Critical is true for a pod that the node cannot do without: nothing that it has run short of keeps it away.
+	// Critical is true for a critical pod, which no pressure on the node excludes.
 	Critical bool
-	// Machine is what the machine is able to do.
+	// Machine holds the capabilities of the machine.
 	Machine Machine
-	// UnsafeSysctls are allowed beside the safe ones: allowedUnsafeSysctls of the KubeletConfiguration.
+	// UnsafeSysctls are allowed in addition to the safe ones: allowedUnsafeSysctls of the KubeletConfiguration.
 	UnsafeSysctls []string
 }
 
-// Machine is what a machine is able to do.
+// Machine holds the capabilities of a machine.
 type Machine struct {
-	// Kernel is the kernel's version; nil when it is not known.
+	// Kernel is the kernel's version; nil if unknown.
 	Kernel *version.Version
-	// AppArmor is true when the kernel enforces profiles of AppArmor.
+	// AppArmor is true if the kernel enforces AppArmor profiles.
 	AppArmor bool
 }
 
-// Check returns why a pod is refused; nil when it is let in. For a critical pod any other reason comes before a want of resources, for
-// which others may be ended.
+// Check returns why a pod is refused; nil if it is admitted. For a critical pod, every other reason precedes missing
+// resources, for which other pods may be preempted.
 func Check(r Request) *Refusal {
 	checks := []func(Request) *Refusal{pressure, operatingSystem, groups, resources, placement, ports, taints, sysctls, apparmor}
 	var short *Refusal
@@ -111,14 +112,16 @@ func operatingSystem(r Request) *Refusal {
 	return nil
 }
 
-// AsksForStrictGroups tells whether a pod's supplemental groups are to be only those that it names. Then the runtime has to be known.
+// AsksForStrictGroups reports whether a pod restricts its supplemental groups to those that it names. Then the
+// runtime's features must be known.
 func AsksForStrictGroups(pod *v1.Pod) bool {
 	sc := pod.Spec.SecurityContext
 	return sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == v1.SupplementalGroupsPolicyStrict
 }
 
-// groups refuses a pod that asks for strict supplemental groups of a runtime that does not say that it has them. While the Node says
-// nothing of the runtime, nothing is refused: a sandbox of such a pod is made only when the runtime says it itself.
+// groups refuses a pod with strict supplemental groups if the runtime does not support them. While the Node does not
+// describe the runtime, nothing is refused, because the sandbox of such a pod is created only when the runtime reports
+// its features.
 func groups(r Request) *Refusal {
 	if !AsksForStrictGroups(r.Pod) || !KnowsRuntime(r.Node) {
 		return nil
@@ -129,13 +132,13 @@ func groups(r Request) *Refusal {
 	return &Refusal{Reason: ReasonGroups, Message: fmt.Sprintf("SupplementalGroupsPolicy=%s is not supported in this node", v1.SupplementalGroupsPolicyStrict)}
 }
 
-// KnowsRuntime tells whether a Node, which may be nil, says what the container runtime can do.
+// KnowsRuntime reports whether a Node, which may be nil, describes the runtime's features.
 func KnowsRuntime(node *v1.Node) bool {
 	return node != nil && node.Status.NodeInfo.ContainerRuntimeVersion != ""
 }
 
-// resources refuses a pod that asks for more than is left of what the node has for pods. Of a resource that the node does not
-// have at all it is not asked: those that belong to a whole cluster are no node's.
+// resources refuses a pod that requests more than the remaining allocatable resources. Resources that the node does not
+// have are not checked, because they belong to the whole cluster.
 func resources(r Request) *Refusal {
 	if r.Node == nil {
 		return nil
@@ -184,7 +187,8 @@ func requests(pod *v1.Pod) v1.ResourceList {
 	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 }
 
-// inUse is what a pod has of the node: what was promised to it, and what it has not given back yet by its status.
+// inUse returns the resources that a pod occupies: those that are allocated to it, and those that it has not released
+// yet according to its status.
 func inUse(pod *v1.Pod) v1.ResourceList {
 	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true})
 }
@@ -196,7 +200,7 @@ func outOf(name v1.ResourceName, requested, used, capacity int64) *Refusal {
 	}
 }
 
-// placement refuses a pod that its node selector, its affinity or its node's name want elsewhere.
+// placement refuses a pod whose node selector, affinity or node name does not match.
 func placement(r Request) *Refusal {
 	if r.Node == nil {
 		return nil
@@ -210,7 +214,7 @@ func placement(r Request) *Refusal {
 	return nil
 }
 
-// taints refuses a pod of the cluster that does not tolerate a taint which would drive it out at once.
+// taints refuses a pod of the cluster that does not tolerate a NoExecute taint.
 func taints(r Request) *Refusal {
 	if r.Static || r.Node == nil {
 		return nil

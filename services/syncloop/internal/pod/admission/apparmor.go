@@ -9,7 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// apparmor refuses a pod that names a profile of AppArmor on a machine without AppArmor, and one whose profile on the node has no name.
+// apparmor refuses a pod with an AppArmor profile on a machine without AppArmor, and one whose local profile has no
+// name.
 func apparmor(r Request) *Refusal {
 	if !namesProfile(r.Pod) {
 		return nil
@@ -25,7 +26,7 @@ func apparmor(r Request) *Refusal {
 	return nil
 }
 
-// namesProfile tells whether a pod asks for a profile other than none, by a field or by the annotation that was before the fields.
+// namesProfile reports whether a pod requests a profile other than Unconfined, by a field or by the older annotation.
 func namesProfile(pod *v1.Pod) bool {
 	confines := func(p *v1.AppArmorProfile) bool { return p.Type != v1.AppArmorProfileTypeUnconfined }
 	if slices.ContainsFunc(profiles(pod), confines) {
@@ -39,7 +40,7 @@ func namesProfile(pod *v1.Pod) bool {
 	return false
 }
 
-// profiles are those that the fields of a pod and of its containers name.
+// profiles returns the profiles in the fields of a pod and its containers.
 func profiles(pod *v1.Pod) []*v1.AppArmorProfile {
 	var all []*v1.AppArmorProfile
 	if sc := pod.Spec.SecurityContext; sc != nil && sc.AppArmorProfile != nil {

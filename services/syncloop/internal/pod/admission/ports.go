@@ -8,22 +8,22 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// hostPort is a port of the machine that a pod takes.
+// hostPort is a port of the machine that a pod uses.
 type hostPort struct {
 	protocol v1.Protocol
 	ip       string
 	port     int32
 }
 
-// anyIP is the address that stands for all of the machine's.
+// anyIP is the address for all addresses of the machine.
 const anyIP = "0.0.0.0"
 
-// collides tells whether two pods cannot have both.
+// collides reports whether two ports exclude each other.
 func (p hostPort) collides(other hostPort) bool {
 	return p.protocol == other.protocol && p.port == other.port && (p.ip == other.ip || p.ip == anyIP || other.ip == anyIP)
 }
 
-// ports refuses a pod that asks for a port of the machine which another pod has.
+// ports refuses a pod that requests a host port of another pod.
 func ports(r Request) *Refusal {
 	wanted := hostPorts(r.Pod)
 	if len(wanted) == 0 {
@@ -39,8 +39,8 @@ func ports(r Request) *Refusal {
 	return nil
 }
 
-// hostPorts lists what the containers of a pod take that run beside each other; those of an init container that ends are
-// free again before anybody else's are needed.
+// hostPorts returns the host ports of the containers that run concurrently; those of an ordinary init container are
+// free before the others are needed.
 func hostPorts(pod *v1.Pod) []hostPort {
 	var out []hostPort
 	add := func(c *v1.Container) {

@@ -10,22 +10,23 @@ import (
 	"k8s.io/kubectl/pkg/util/qos"
 )
 
-// Shortage is how much of a resource is missing for a pod, in the units of Quantity.Value, of processors in thousandths.
+// Shortage is the missing amount of a resource, in the units of Quantity.Value; CPU in thousandths.
 type Shortage struct {
 	Resource v1.ResourceName
 	Amount   int64
 }
 
-// Victim is a pod that may be ended for a critical one, as far as that goes.
+// Victim is a pod that may be preempted for a critical one.
 type Victim struct {
 	Pod *v1.Pod
-	// Critical is true for one that the node cannot do without.
+	// Critical is true for a critical pod.
 	Critical bool
 }
 
-// Preempt chooses the pods that are to be ended so that a critical pod can be let in; not ok when all of them together are not enough.
-// As the kubelet does, it takes as few as it can of those that asked for most, then of those that asked for less, and then of those that
-// asked for nothing; among several that would do as well the smallest, of equal ones the last. Only those are taken that are not critical, or of less priority.
+// Preempt selects the pods to preempt so that a critical pod can be admitted; ok is false if all of them together are
+// not enough. As the kubelet, it selects as few as possible of those with the highest QoS class first, then of the
+// lower ones; among equally suitable pods the smallest, and of equal ones the last. Only pods that are not critical, or
+// have a lower priority, are selected.
 func Preempt(pod *v1.Pod, short []Shortage, others []Victim) (victims []*v1.Pod, ok bool) {
 	classes := map[v1.PodQOSClass][]*v1.Pod{}
 	for _, other := range others {
@@ -38,7 +39,8 @@ func Preempt(pod *v1.Pod, short []Shortage, others []Victim) (victims []*v1.Pod,
 	if len(without(short, slices.Concat(bestEffort, burstable, guaranteed))) > 0 {
 		return nil, false
 	}
-	// What cannot be had from the lower classes has to come from the guaranteed pods, what is left then from the burstable ones.
+	// Resources that the lower classes cannot free must come from the guaranteed pods, and the remaining ones from the
+	// burstable pods.
 	fromGuaranteed := nearest(guaranteed, without(short, slices.Concat(bestEffort, burstable)))
 	fromBurstable := nearest(burstable, without(short, slices.Concat(bestEffort, fromGuaranteed)))
 	fromBestEffort := nearest(bestEffort, without(short, slices.Concat(fromBurstable, fromGuaranteed)))
@@ -52,7 +54,7 @@ func preemptable(pod *v1.Pod, other Victim) bool {
 	return pod.Spec.Priority != nil && other.Pod.Spec.Priority != nil && *pod.Spec.Priority > *other.Pod.Spec.Priority
 }
 
-// nearest takes pods until nothing is missing, each time the one after which least is.
+// nearest selects pods until nothing is missing, each time the one that leaves the least missing.
 func nearest(pods []*v1.Pod, short []Shortage) []*v1.Pod {
 	left := slices.Clone(pods)
 	var taken []*v1.Pod
@@ -72,7 +74,7 @@ func nearest(pods []*v1.Pod, short []Shortage) []*v1.Pod {
 	return taken
 }
 
-// without is what is missing when pods are gone.
+// without returns the shortages after pods have ended.
 func without(short []Shortage, pods []*v1.Pod) []Shortage {
 	var left []Shortage
 	for _, s := range short {
@@ -86,7 +88,8 @@ func without(short []Shortage, pods []*v1.Pod) []Shortage {
 	return left
 }
 
-// distance is how far from enough the end of a pod would be: for each resource the part that would still be missing, squared.
+// distance returns how much is missing after the end of a pod: the sum of the squared missing fraction of each
+// resource.
 func distance(pod *v1.Pod, short []Shortage) float64 {
 	var sum float64
 	for _, s := range short {
@@ -97,7 +100,7 @@ func distance(pod *v1.Pod, short []Shortage) float64 {
 	return sum
 }
 
-// frees is how much of a resource the end of a pod gives back.
+// frees returns the amount of a resource that the end of a pod frees.
 func frees(pod *v1.Pod, name v1.ResourceName) int64 {
 	if name == v1.ResourcePods {
 		return 1
@@ -109,9 +112,9 @@ func frees(pod *v1.Pod, name v1.ResourceName) int64 {
 	return quantity.Value()
 }
 
-// Counted is how much of a resource a pod asks for, as that counts for who is ended to make room. It is the kubelet's count, and other than
-// that by which pods are let in: a pod that asks for something as a whole asks for nothing by its containers, and what its sandbox takes
-// counts when it asks for any of it.
+// Counted returns the request of a pod for a resource as it counts for preemption and eviction. It is the kubelet's
+// definition and differs from that for admission: pod-level requests replace those of containers, and the overhead
+// counts if the pod requests any of the resource.
 func Counted(pod *v1.Pod, name v1.ResourceName) resource.Quantity {
 	quantity := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{
 		SkipContainerLevelResources: resourcehelper.IsPodLevelResourcesSet(pod), ExcludeOverhead: true,

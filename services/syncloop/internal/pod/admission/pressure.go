@@ -11,23 +11,23 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// systemCritical is the priority from which on a pod is critical: that of system-cluster-critical.
+// systemCritical is the lowest priority of critical pods: that of system-cluster-critical.
 const systemCritical = 2_000_000_000
 
-// IsCritical tells whether the node cannot do without a pod: static pods, of which nobody else takes care, what the API server shows
-// of them, and those of a system priority.
+// IsCritical reports whether a pod is critical: static pods, which no controller replaces, their mirror pods, and those
+// with a system priority.
 func IsCritical(pod *v1.Pod, static bool) bool {
 	_, mirror := pod.Annotations[podset.AnnotationMirror]
 	return static || mirror || HasCriticalPriority(pod)
 }
 
-// HasCriticalPriority tells whether a pod is of a system priority.
+// HasCriticalPriority reports whether a pod has a system priority.
 func HasCriticalPriority(pod *v1.Pod) bool {
 	return pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCritical
 }
 
-// pressure refuses pods while the node has run short of something: all but critical ones when that is disk or processes, and for
-// memory those that ask for none of it, unless they tolerate that.
+// pressure refuses pods while the node is under pressure: all except critical ones for disk and processes, and for
+// memory those that request none, unless they tolerate it.
 func pressure(r Request) *Refusal {
 	if r.Node == nil || r.Critical {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"k8s.io/component-helpers/node/util/sysctl"
 )
 
-// safeSysctls are those that are the pod's own and harm nobody else, each with the first kernel on which that is so; nil is every kernel.
-// From https://kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster/#safe-and-unsafe-sysctls.
+// safeSysctls are namespaced and isolated sysctls, each with the first kernel on which that is so; nil for every
+// kernel. From https://kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster/#safe-and-unsafe-sysctls.
 var safeSysctls = map[string]*version.Version{
 	"kernel.shm_rmid_forced":              nil,
 	"net.ipv4.ip_local_port_range":        nil,
@@ -28,13 +28,13 @@ var safeSysctls = map[string]*version.Version{
 	"net.ipv4.tcp_slow_start_after_idle":  version.MajorMinor(4, 15),
 }
 
-// isSafe tells whether a sysctl is safe on a kernel, nil for one that is not known.
+// isSafe reports whether a sysctl is safe on a kernel, which is nil if unknown.
 func isSafe(name string, kernel *version.Version) bool {
 	since, listed := safeSysctls[name]
 	return listed && (since == nil || kernel != nil && kernel.AtLeast(since))
 }
 
-// sysctls refuses a pod that sets what is not its own, or what nobody has allowed it to.
+// sysctls refuses a pod that sets a sysctl of the machine, or an unsafe one that is not allowed.
 func sysctls(r Request) *Refusal {
 	sc := r.Pod.Spec.SecurityContext
 	if sc == nil {
@@ -61,7 +61,7 @@ func forbidden(format string, args ...any) *Refusal {
 	return &Refusal{Reason: ReasonSysctl, Message: "forbidden sysctl: " + fmt.Sprintf(format, args...)}
 }
 
-// covers tells whether an entry of allowedUnsafeSysctls, a name or the beginning of some followed by a star, allows one.
+// covers reports whether an entry of allowedUnsafeSysctls, a name or a prefix followed by a star, matches a name.
 func covers(allowed, name string) bool {
 	allowed = sysctl.NormalizeName(allowed)
 	if prefix, some := strings.CutSuffix(allowed, "*"); some {

@@ -10,41 +10,41 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// Inputs is what one container's configuration is made from, beside its pod and node.
+// Inputs holds the inputs to one container's configuration, in addition to its pod and node.
 type Inputs struct {
-	// Restart is where the container stands in the row of its kind.
+	// Restart is the restart count and back-off of the container.
 	Restart podlabels.Restart
-	// ImageRef is the image to run, as the runtime names it; ImageUser is the user that it runs as by itself.
+	// ImageRef is the image in the runtime's form; ImageUser is the image's default user.
 	ImageRef  string
 	ImageUser ImageUser
 	// PodIPs are the pod's addresses.
 	PodIPs []string
-	// File reads a file of one of the pod's volumes, for a value that is in one; nil without volumes. Its error is
-	// fs.ErrNotExist when there is no such file.
+	// File reads a file of one of the pod's volumes for a value in the environment; nil without volumes. Its error is
+	// fs.ErrNotExist for a missing file.
 	File func(volume, path string) (string, error)
-	// ConfigMap and Secret give an object of the pod's namespace that the environment names, and fail as an configobjects.Getter does.
-	// Required for a container that names one.
+	// ConfigMap and Secret return an object of the pod's namespace for the environment, and fail as a configobjects.Getter
+	// does. Required for a container that refers to one.
 	ConfigMap func(name string) (*v1.ConfigMap, error)
 	Secret    func(name string) (*v1.Secret, error)
-	// Services are the variables that say where services are. Those of the container's own environment count before them.
+	// Services are the service environment variables. The container's own environment takes precedence.
 	Services []v1.EnvVar
-	// Mounts are made already. Container maps their files to the pod's IDs.
+	// Mounts are the prepared mounts. Container maps their files to the pod's IDs.
 	Mounts []*runtimeapi.Mount
-	// IDs are those of the pod's user namespace.
+	// IDs are the IDs of the pod's user namespace.
 	IDs IDs
-	// Target is the runtime's ID of the container whose processes this one sees, too, unless all of the pod see each other
-	// anyway; it may be empty.
+	// Target is the runtime's ID of the container whose process namespace this one shares, unless the whole pod shares
+	// one; it may be empty.
 	Target string
-	// Traceparent is put on the container; it may be empty.
+	// Traceparent is the annotation of the container; it may be empty.
 	Traceparent string
 }
 
-// LogPath is the file of a container's log, relative to the pod's log folder.
+// LogPath returns the path of a container's log, relative to the pod's log directory.
 func LogPath(container string, restartCount int) string {
 	return fmt.Sprintf("%s/%d.log", container, restartCount)
 }
 
-// Container makes the configuration of a container. Its errors name the field.
+// Container returns the configuration of a container. Its errors name the field.
 func Container(pod *v1.Pod, c *v1.Container, node Node, in Inputs) (*runtimeapi.ContainerConfig, error) {
 	env, err := makeEnvironment(pod, c, in, node)
 	if err != nil {
@@ -93,7 +93,7 @@ func Container(pod *v1.Pod, c *v1.Container, node Node, in Inputs) (*runtimeapi.
 	return config, nil
 }
 
-// signalName is the CRI's name of a signal: SIGRTMIN+1 is SIGNAL_SIGRTMINPLUS1 there.
+// signalName returns the CRI's name of a signal: SIGRTMIN+1 is SIGNAL_SIGRTMINPLUS1.
 func signalName(signal v1.Signal) string {
 	return "SIGNAL_" + strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(string(signal))
 }

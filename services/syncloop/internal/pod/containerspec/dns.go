@@ -11,18 +11,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Limits of a pod's resolv.conf: what libc's resolvers read.
+// Limits of a pod's resolv.conf, from libc's resolver.
 const (
 	maxNameServers   = 3
 	maxSearchDomains = 32
 	maxSearchLength  = 2048
 	maxSearchDomain  = 253
-	// maxResolvConf is how much of a resolv.conf is read, in bytes.
+	// maxResolvConf bounds the size of a resolv.conf in bytes.
 	maxResolvConf = 10 << 20
 )
 
-// ParseResolvConf reads a resolv.conf. Name servers add up, the last search line holds, an option that comes again
-// replaces the one before it. It fails only when reading does.
+// ParseResolvConf parses a resolv.conf. Name servers are collected, the last search line is used, and a repeated option
+// replaces the previous one. It fails only if reading fails.
 func ParseResolvConf(r io.Reader) (*runtimeapi.DNSConfig, error) {
 	dns := &runtimeapi.DNSConfig{}
 	lines := bufio.NewScanner(io.LimitReader(r, maxResolvConf))
@@ -67,8 +67,8 @@ func putOption(options []string, option string) []string {
 	return append(options, option)
 }
 
-// DNS is the DNS configuration of a pod, by its policy. Host is what the node's resolv.conf says; nil is a node that is
-// configured to have none. Cut says, a sentence each, what had to be left out or replaced; it is empty when nothing was.
+// DNS returns the DNS configuration of a pod according to its policy. host is the node's resolv.conf; nil if the node
+// is configured without one. cut describes what was omitted or replaced, one sentence each.
 func DNS(pod *v1.Pod, node Node, host *runtimeapi.DNSConfig) (dns *runtimeapi.DNSConfig, cut []string) {
 	policy := pod.Spec.DNSPolicy
 	if policy == v1.DNSClusterFirst && pod.Spec.HostNetwork {
@@ -78,7 +78,7 @@ func DNS(pod *v1.Pod, node Node, host *runtimeapi.DNSConfig) (dns *runtimeapi.DN
 		policy = v1.DNSClusterFirst
 	}
 	if policy == v1.DNSClusterFirst && len(node.ClusterDNS) == 0 {
-		// Without a cluster this is the normal case, and nothing that an operator needs to hear of.
+		// Without a cluster this is normal, and not worth a message.
 		policy = v1.DNSDefault
 	}
 	dns = &runtimeapi.DNSConfig{}
@@ -116,7 +116,7 @@ func clusterSearches(namespace, domain string, host []string) []string {
 	return unique(append([]string{namespace + ".svc." + domain, "svc." + domain, domain}, host...))
 }
 
-// localServers are the name servers of a node that is configured to have none: a resolver on the machine itself.
+// localServers returns the name servers of a node without a resolv.conf: a resolver on the machine itself.
 func localServers(nodeIPs []string) []string {
 	var servers []string
 	for _, ip := range nodeIPs {
@@ -142,7 +142,7 @@ func unique(words []string) []string {
 	return out
 }
 
-// fit cuts a DNS configuration down to what resolvers read, and says what it has cut.
+// fit truncates a DNS configuration to the limits, and describes what was omitted.
 func fit(dns *runtimeapi.DNSConfig) (cut []string) {
 	if len(dns.Servers) > maxNameServers {
 		dns.Servers = dns.Servers[:maxNameServers]

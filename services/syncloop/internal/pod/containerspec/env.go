@@ -17,12 +17,12 @@ import (
 	"k8s.io/kubernetes/third_party/forked/golang/expansion"
 )
 
-// environment is a container's environment, in the order of the spec; a name that comes again keeps its first place and
-// takes its last value.
+// environment is a container's environment in the order of the spec; a repeated name keeps its first position and takes
+// its last value.
 type environment struct {
 	list   []*runtimeapi.KeyValue
 	values map[string]string
-	// services are the variables that say where services are. A value may refer to them before they are put, which is at the end.
+	// services are the service environment variables. Values may refer to them although they are added last.
 	services map[string]string
 }
 
@@ -33,7 +33,7 @@ func (e *environment) put(name, value string) {
 	e.values[name] = value
 }
 
-// lookup resolves $(NAME); a name that is not known stays as it was written.
+// lookup resolves $(NAME); an unknown name stays unchanged.
 func (e *environment) lookup(name string) string {
 	if value, ok := e.values[name]; ok {
 		return value
@@ -44,7 +44,7 @@ func (e *environment) lookup(name string) string {
 	return "$(" + name + ")"
 }
 
-// putServices puts the variables of services that the spec itself has not given a value.
+// putServices adds the service variables without a value in the spec.
 func (e *environment) putServices(variables []v1.EnvVar) {
 	for _, v := range variables {
 		if _, own := e.values[v.Name]; !own {
@@ -60,7 +60,7 @@ func (e *environment) keyValues() []*runtimeapi.KeyValue {
 	return e.list
 }
 
-// expand replaces $(NAME) by what the environment has, and $$ by $.
+// expand replaces $(NAME) by its value, and $$ by $.
 func (e *environment) expand(words []string) []string {
 	var out []string
 	for _, word := range words {
@@ -69,8 +69,8 @@ func (e *environment) expand(words []string) []string {
 	return out
 }
 
-// makeEnvironment computes a container's environment: what envFrom gives, then env, which counts before it, then the variables of
-// services that neither of them has. Values of env may refer to all that is there by then, and to services.
+// makeEnvironment computes a container's environment: envFrom, then env, which takes precedence, and then the service
+// variables that neither of them sets. Values of env may refer to all previous variables, and to services.
 func makeEnvironment(pod *v1.Pod, c *v1.Container, in Inputs, node Node) (*environment, error) {
 	env := &environment{values: map[string]string{}, services: make(map[string]string, len(in.Services))}
 	for _, v := range in.Services {
@@ -108,7 +108,7 @@ func makeEnvironment(pod *v1.Pod, c *v1.Container, in Inputs, node Node) (*envir
 	return env, nil
 }
 
-// valueFrom resolves one source of a value; ok is false when it is optional and there is none.
+// valueFrom resolves the source of a value; ok is false if it is optional and missing.
 func valueFrom(pod *v1.Pod, c *v1.Container, from *v1.EnvVarSource, in Inputs, node Node) (value string, ok bool, err error) {
 	switch {
 	case from.FieldRef != nil:
@@ -123,7 +123,7 @@ func valueFrom(pod *v1.Pod, c *v1.Container, from *v1.EnvVarSource, in Inputs, n
 	return "", false, &UnsupportedError{Field: "valueFrom", Message: "this kind of source is not supported by this version of Quartet"}
 }
 
-// fileValue looks a key up in a file of a volume.
+// fileValue returns the value of a key in a file of a volume.
 func fileValue(ref *v1.FileKeySelector, read func(volume, path string) (string, error)) (value string, ok bool, err error) {
 	if read == nil {
 		return "", false, &UnsupportedError{Field: "valueFrom.fileKeyRef", Message: "there are no volumes"}
@@ -177,8 +177,7 @@ func podField(pod *v1.Pod, ref *v1.ObjectFieldSelector, podIPs []string, node No
 	return fieldpath.ExtractFieldPathAsString(pod, path)
 }
 
-// nodesFamilyFirst orders a pod's addresses as the node's own are: of the first address of each family, that of the node's
-// first address comes first.
+// nodesFamilyFirst sorts the first address of each family of a pod in the order of the node's families.
 func nodesFamilyFirst(podIPs, nodeIPs []string) []string {
 	if len(podIPs) < 2 || len(nodeIPs) == 0 {
 		return podIPs
@@ -197,8 +196,8 @@ func nodesFamilyFirst(podIPs, nodeIPs []string) []string {
 	return slices.CompactFunc(sorted, func(a, b string) bool { return strings.Contains(a, ":") == strings.Contains(b, ":") })
 }
 
-// resourceField is a container's request or limit. Where it has no limit of cpu, memory or
-// ephemeral storage, that is the limit of the pod, or else all that the node has for pods.
+// resourceField returns a container's request or limit. A missing limit of cpu, memory or ephemeral storage is that of
+// the pod, or else the node's allocatable amount.
 func resourceField(pod *v1.Pod, c *v1.Container, ref *v1.ResourceFieldSelector, node Node) (string, error) {
 	if ref.ContainerName != "" && ref.ContainerName != c.Name {
 		other := containerOf(pod, ref.ContainerName)

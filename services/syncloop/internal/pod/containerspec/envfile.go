@@ -5,9 +5,10 @@ import (
 	"strings"
 )
 
-// lookUpInEnvFile finds the value of a name in a file of environment variables. Each is NAME='value', with nothing between; a
-// value has no escapes, may have many lines, and may be followed by a comment. Empty lines and those that begin with # say
-// nothing, and NAME= before a space is an empty value. It fails, with the line, on the first thing before the name that is none of these.
+// lookUpInEnvFile returns the value of a name in a file of environment variables. Each is NAME='value' without spaces;
+// a value has no escapes, may span lines, and may be followed by a comment. Empty lines and lines that begin with # are
+// ignored, and NAME= before a space is an empty value. It fails with the line of the first syntax error before the
+// name.
 func lookUpInEnvFile(text, wanted string) (value string, ok bool, err error) {
 	lines := strings.Split(text, "\n")
 	for i := 0; i < len(lines); i++ {

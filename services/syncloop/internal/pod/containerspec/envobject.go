@@ -11,10 +11,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// An error of this file is in the kubelet's words, without the field: that is what people look for. None has a value.
+// The errors of this file are the kubelet's, without the field, because people search for them. None contains a value.
 
-// putAll puts the keys of an object, each with the prefix before it, in their order. Every key of an object is the name of a
-// variable that may be, as in a kubelet.
+// putAll adds the keys of an object, each with the prefix, sorted. Every key of an object is a valid variable name, as
+// in the kubelet.
 func (e *environment) putAll(namespace string, from v1.EnvFromSource, in Inputs) error {
 	switch {
 	case from.ConfigMapRef != nil:
@@ -45,12 +45,12 @@ func (e *environment) putAll(namespace string, from v1.EnvFromSource, in Inputs)
 	return nil
 }
 
-// isOfObject tells whether a value comes from a config map or a secret.
+// isOfObject reports whether a value comes from a config map or a secret.
 func isOfObject(from *v1.EnvVarSource) bool {
 	return from.FieldRef == nil && from.ResourceFieldRef == nil && (from.ConfigMapKeyRef != nil || from.SecretKeyRef != nil)
 }
 
-// objectKey is the value of a key of an object; ok is false when it is optional and there is none.
+// objectKey returns the value of a key of an object; ok is false if it is optional and missing.
 func objectKey(namespace string, from *v1.EnvVarSource, in Inputs) (value string, ok bool, err error) {
 	if ref := from.ConfigMapKeyRef; ref != nil {
 		object, err := in.ConfigMap(ref.Name)
@@ -69,7 +69,7 @@ func objectKey(namespace string, from *v1.EnvVarSource, in Inputs) (value string
 	return keyOr(data, found, ref.Optional, "Secret", namespace, ref.Name, ref.Key)
 }
 
-// keyOr is the value of a key that was looked for.
+// keyOr returns the value of a key.
 func keyOr(data []byte, found bool, optional *bool, kind, namespace, name, key string) (value string, ok bool, err error) {
 	switch {
 	case found:
@@ -81,14 +81,14 @@ func keyOr(data []byte, found bool, optional *bool, kind, namespace, name, key s
 	return "", false, fmt.Errorf("couldn't find key %v in %s %v/%v", key, kind, namespace, name)
 }
 
-// NotServed is an error that says that this node has no config maps and secrets. The errors of ConfigMap and Secret that mean it
-// implement this.
+// NotServed is an error that means that this node has no config maps and secrets. Errors of ConfigMap and Secret
+// implement it.
 type NotServed interface {
 	error
 	NotServed()
 }
 
-// unlessOptional makes no error of an object that is not there, or cannot be on this node, and is optional.
+// unlessOptional returns nil for an optional object that is missing, or not available on this node.
 func unlessOptional(err error, optional *bool) error {
 	if isTrue(optional) && (apierrors.IsNotFound(err) || errors.As(err, new(NotServed))) {
 		return nil
@@ -96,7 +96,8 @@ func unlessOptional(err error, optional *bool) error {
 	return err
 }
 
-// variable is a value as a variable has it. A NUL byte would end it, and a runtime that refuses it may say the value.
+// variable converts a value to that of a variable. It refuses a NUL byte, which would end the value, because a
+// runtime's error may quote the value.
 func variable(data []byte, kind, namespace, name, key string) (string, error) {
 	if bytes.IndexByte(data, 0) >= 0 {
 		return "", fmt.Errorf("key %v in %s %v/%v has a NUL byte, which no environment variable can have; mount it as a file", key, kind, namespace, name)

@@ -8,8 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Hosts is the content of a pod's /etc/hosts. On the host's network it is the host's own file with the pod's aliases
-// added; else base is not used.
+// Hosts returns the content of a pod's /etc/hosts. On the host's network it is base, the host's own file, with the
+// pod's aliases.
 func Hosts(pod *v1.Pod, podIPs []string, clusterDomain string, base []byte) []byte {
 	var b bytes.Buffer
 	b.WriteString("# Kubernetes-managed hosts file")

@@ -1,6 +1,6 @@
-// Package containerspec turns a pod's spec into what the CRI takes: the configuration of its sandbox and of its
-// containers. It is pure: facts of the node and addresses are passed in, and files (hosts, termination message, volumes)
-// are only named, never touched; package executor makes them.
+// Package containerspec converts a pod's spec to the CRI's configurations of its sandbox and its containers. It is
+// pure: facts about the node and addresses are passed in, and files (hosts, termination message, volumes) are only
+// named; package executor creates them.
 package containerspec
 
 import (
@@ -11,52 +11,51 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Node is what the specs of all pods of a node have in common.
+// Node holds the inputs that the pods of a node share.
 type Node struct {
-	// Name is the node's name, IPs its addresses, the primary one first: what the downward API gives.
+	// Name is the node's name, and IPs its addresses, the primary one first, for the downward API.
 	Name string
 	IPs  []string
-	// Capacity is the machine's cpu and memory: the measure of the oom score.
+	// Capacity is the machine's CPU and memory, the reference of the OOM score.
 	Capacity v1.ResourceList
-	// Allocatable is what of it is for pods: the downward API's limit of a container without one. Capacity stands in for
-	// what is not in it.
+	// Allocatable is the amount for pods, the default limit in the downward API. Capacity is used for missing entries.
 	Allocatable v1.ResourceList
-	// HugePages are the sizes of huge pages that the machine has, as its cgroups name them, for example 2MB: a container may
-	// use as many as its limit says, and none without one.
+	// HugePages lists the machine's sizes of huge pages, as its cgroups name them, for example 2MB: a container may use as
+	// many as its limit, and none without one.
 	HugePages []string
-	// CgroupV2 is a machine whose cgroups are of version 2 alone. There GroupOOMKill has the kernel end all processes of a
-	// container when its memory runs out, not the largest one alone.
+	// CgroupV2 is true if all cgroups of the machine are of version 2. GroupOOMKill then makes the kernel end all
+	// processes of a container that runs out of memory, instead of the largest one.
 	CgroupV2, GroupOOMKill bool
-	// SwapLimit is a machine whose cgroups can limit what containers swap. LimitedSwap lets containers of burstable pods swap in
-	// proportion to the memory that they request, with cgroup v2 only; all others do not swap.
+	// SwapLimit is true if the machine's cgroups can limit swap. LimitedSwap lets containers of burstable pods swap in
+	// proportion to their memory requests, with cgroup v2 only; others do not swap.
 	SwapLimit, LimitedSwap bool
-	// SwapCapacity is how many bytes of swap space the machine has.
+	// SwapCapacity is the machine's swap space in bytes.
 	SwapCapacity int64
-	// Sysctls are set in each pod that does not set them itself, by names with dots.
+	// Sysctls are the default sysctls of pods, by names with dots.
 	Sysctls map[string]string
-	// PodLogsDir has one folder of logs per pod.
+	// PodLogsDir is the directory with one log directory per pod.
 	PodLogsDir string
-	// SeccompDir is the folder that localhost seccomp profiles are relative to.
+	// SeccompDir is the directory of localhost seccomp profiles.
 	SeccompDir string
-	// SeccompDefault gives containers without a seccomp profile the runtime's default one.
+	// SeccompDefault applies the runtime's default seccomp profile to containers without a profile.
 	SeccompDefault bool
-	// MaskedPaths are hidden from containers beside those that are hidden on every machine.
+	// MaskedPaths are hidden from containers in addition to the default ones.
 	MaskedPaths []string
-	// CPUQuota turns CPU limits into CFS quotas of CPUPeriod; 0 is the kernel's 100 ms.
+	// CPUQuota converts CPU limits to CFS quotas with the period CPUPeriod; 0 means the kernel's 100 ms.
 	CPUQuota  bool
 	CPUPeriod time.Duration
-	// CgroupParent is the cgroup that all pods are under.
+	// CgroupParent is the parent of all pods' cgroups.
 	CgroupParent string
-	// ClusterDNS and ClusterDomain are for pods with the policy ClusterFirst.
+	// ClusterDNS and ClusterDomain apply to pods with the policy ClusterFirst.
 	ClusterDNS    []string
 	ClusterDomain string
 }
 
-// UnsupportedError says that a pod asks for something that this version cannot give it. Nothing of the pod is started.
+// UnsupportedError is the error of an unsupported field. Nothing of the pod is started.
 type UnsupportedError struct {
 	// Field is the path in the pod, for example `spec.volumes[0] "data"`.
 	Field string
-	// Message says what is not supported, and what to do.
+	// Message describes what is not supported, and the remedy.
 	Message string
 }
 
@@ -64,7 +63,7 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("%s: %s", e.Field, e.Message)
 }
 
-// namespaces says which namespaces a pod has of its own.
+// namespaces returns the namespaces of a pod.
 func namespaces(pod *v1.Pod, ids IDs) *runtimeapi.NamespaceOption {
 	n := &runtimeapi.NamespaceOption{
 		Network: runtimeapi.NamespaceMode_POD, Ipc: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER,

@@ -6,8 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// ResourceOf is what a resourceFieldRef of a volume comes to, which names the container that it is of: the same text that an
-// environment variable of that container has. Of the node it needs Capacity and Allocatable.
+// ResourceOf returns the value of a volume's resourceFieldRef, which names its container: the same text as in that
+// container's environment. It needs only Capacity and Allocatable of the node.
 func ResourceOf(pod *v1.Pod, ref *v1.ResourceFieldSelector, node Node) (string, error) {
 	c := containerOf(pod, ref.ContainerName)
 	if c == nil {

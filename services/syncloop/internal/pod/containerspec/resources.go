@@ -13,7 +13,7 @@ import (
 	"k8s.io/kubectl/pkg/util/qos"
 )
 
-// Limits of the kernel, and the numbers between Kubernetes' CPUs and the kernel's shares and quotas.
+// Limits of the kernel, and the conversions between Kubernetes' CPUs and the kernel's shares and quotas.
 const (
 	minShares        = 2
 	maxShares        = 262144
@@ -22,7 +22,7 @@ const (
 	minQuotaMicros   = 1000
 )
 
-// linuxResources makes the runtime's resources. A nil request is the limit's.
+// linuxResources returns the runtime's resources. A nil request defaults to the limit.
 func linuxResources(request, limit, memory *resource.Quantity, node Node) *runtimeapi.LinuxContainerResources {
 	r := &runtimeapi.LinuxContainerResources{CpuShares: minShares}
 	if request == nil && !limit.IsZero() {
@@ -50,7 +50,8 @@ func linuxResources(request, limit, memory *resource.Quantity, node Node) *runti
 	return r
 }
 
-// Resources makes the runtime's resources of one container. c may have other resources than in the spec of pod.
+// Resources returns the runtime's resources of a container. The resources of c may differ from those in the spec of
+// pod.
 func Resources(pod *v1.Pod, c *v1.Container, node Node) *runtimeapi.LinuxContainerResources {
 	var request *resource.Quantity
 	if q, ok := c.Resources.Requests[v1.ResourceCPU]; ok {
@@ -72,7 +73,7 @@ func Resources(pod *v1.Pod, c *v1.Container, node Node) *runtimeapi.LinuxContain
 	return r
 }
 
-// limitOf is a container's limit, or else the pod's: what none of its containers may use more of.
+// limitOf returns a container's limit, or else the pod's, which bounds each container.
 func limitOf(pod *v1.Pod, c *v1.Container, name v1.ResourceName) *resource.Quantity {
 	limit := c.Resources.Limits[name]
 	if limit.IsZero() && resourcehelper.IsPodLevelResourcesSet(pod) {
@@ -81,7 +82,7 @@ func limitOf(pod *v1.Pod, c *v1.Container, name v1.ResourceName) *resource.Quant
 	return &limit
 }
 
-// hugePages are the limits of a container for each size that the machine has: its own, or else the pod's, or else none.
+// hugePages returns the limits of a container for each size of the machine: its own, or else the pod's, or else zero.
 func hugePages(pod *v1.Pod, c *v1.Container, sizes []string) []*runtimeapi.HugepageLimit {
 	limits := map[string]uint64{}
 	put := func(list v1.ResourceList) {
@@ -102,7 +103,7 @@ func hugePages(pod *v1.Pod, c *v1.Container, sizes []string) []*runtimeapi.Hugep
 	return out
 }
 
-// pageSize is a size of huge pages as the kernel's cgroups name it, for example 2MB; empty when it is none.
+// pageSize returns a size of huge pages in the form of the kernel's cgroups, for example 2MB; empty if it is invalid.
 func pageSize(text string) string {
 	size, err := resource.ParseQuantity(text)
 	if err != nil || size.Value() <= 0 {
@@ -118,13 +119,13 @@ func pageSize(text string) string {
 const (
 	guaranteedOOMScore = -997
 	bestEffortOOMScore = 1000
-	// nodeCritical is the priority from which on a pod is killed last, whatever it uses.
+	// nodeCritical is the lowest priority of pods that are killed last, regardless of their usage.
 	nodeCritical = 2000001000
 )
 
-// oomScoreAdj is how much sooner (up to 1000) or later (down to -1000) than others the kernel kills a container when
-// memory runs out: first who promised nothing, last who has what it asked for; between them the more it may use of the
-// machine's memory (in bytes) beyond its request, the sooner.
+// oomScoreAdj returns the OOM score adjustment of a container, from -1000 to 1000. Best-effort containers are killed
+// first, and guaranteed ones last; between them, a container is killed the earlier the more of the machine's memory (in
+// bytes) it may use beyond its request.
 func oomScoreAdj(pod *v1.Pod, c *v1.Container, capacity int64) int64 {
 	if pod.Spec.Priority != nil && *pod.Spec.Priority >= nodeCritical {
 		return guaranteedOOMScore
@@ -139,7 +140,8 @@ func oomScoreAdj(pod *v1.Pod, c *v1.Container, capacity int64) int64 {
 	request := c.Resources.Requests.Memory().Value() + shareOfPod(pod)
 	for i := range pod.Spec.InitContainers {
 		if sidecar := &pod.Spec.InitContainers[i]; sidecar.Name == c.Name && sidecar.RestartPolicy != nil {
-			request = max(request, leastRequest(pod)+shareOfPod(pod)) // a sidecar is not killed before those that it serves
+			// a sidecar is not killed before the containers that it serves
+			request = max(request, leastRequest(pod)+shareOfPod(pod))
 		}
 	}
 	if capacity <= 0 {
@@ -149,7 +151,8 @@ func oomScoreAdj(pod *v1.Pod, c *v1.Container, capacity int64) int64 {
 	return min(max(score, 1000+guaranteedOOMScore), bestEffortOOMScore-1)
 }
 
-// shareOfPod is a container's equal part of the memory, in bytes, that its pod asks for beyond what its containers do.
+// shareOfPod returns a container's equal part of the memory, in bytes, that its pod requests beyond its containers'
+// requests.
 func shareOfPod(pod *v1.Pod) int64 {
 	if !resourcehelper.IsPodLevelRequestsSet(pod) || pod.Spec.Resources.Requests.Memory().IsZero() {
 		return 0

@@ -14,24 +14,24 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// LogDir is the folder of a pod's logs.
+// LogDir returns the directory of a pod's logs.
 func LogDir(podLogsDir string, pod *v1.Pod) string {
 	return filepath.Join(podLogsDir, fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
 }
 
-// SandboxInputs is what a sandbox's configuration is made from, beside its pod and node.
+// SandboxInputs holds the inputs to a sandbox's configuration, in addition to its pod and node.
 type SandboxInputs struct {
-	// Attempt is how many sandboxes the pod had before.
+	// Attempt is the number of previous sandboxes of the pod.
 	Attempt uint32
-	// DNS is what DNS has made.
+	// DNS is the result of DNS.
 	DNS *runtimeapi.DNSConfig
-	// IDs are those of the pod's user namespace.
+	// IDs are the IDs of the pod's user namespace.
 	IDs IDs
-	// Traceparent is put on the sandbox; it may be empty.
+	// Traceparent is the annotation of the sandbox; it may be empty.
 	Traceparent string
 }
 
-// Sandbox makes the configuration of a pod's sandbox. Its errors name the field.
+// Sandbox returns the configuration of a pod's sandbox. Its errors name the field.
 func Sandbox(pod *v1.Pod, node Node, in SandboxInputs) (*runtimeapi.PodSandboxConfig, error) {
 	labels, annotations, err := podlabels.Sandbox(pod, in.Traceparent)
 	if err != nil {
@@ -50,7 +50,7 @@ func Sandbox(pod *v1.Pod, node Node, in SandboxInputs) (*runtimeapi.PodSandboxCo
 		if pod.Spec.SetHostnameAsFQDN != nil && *pod.Spec.SetHostnameAsFQDN && domain != "" {
 			host = host + "." + domain
 			if len(host) > maxKernelHostname {
-				// The kubelet's words, which people and tests look for.
+				// The kubelet's message, which people and tests search for.
 				return nil, fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)",
 					host, maxKernelHostname, len(host))
 			}
@@ -72,13 +72,13 @@ func Sandbox(pod *v1.Pod, node Node, in SandboxInputs) (*runtimeapi.PodSandboxCo
 }
 
 const (
-	// maxHostname is the longest label of a host's name.
+	// maxHostname is the maximum length of a label of a host name.
 	maxHostname = 63
-	// maxKernelHostname is what the kernel takes as a host's name.
+	// maxKernelHostname is the kernel's maximum length of a host name.
 	maxKernelHostname = 64
 )
 
-// Hostname is the host's name inside a pod, and the domain of its name when it has a subdomain.
+// Hostname returns the host name inside a pod, and its domain if it has a subdomain.
 func Hostname(pod *v1.Pod, clusterDomain string) (host, domain string) {
 	host = pod.Name
 	if pod.Spec.Hostname != "" {
@@ -128,7 +128,7 @@ func sandboxSecurity(pod *v1.Pod, ids IDs) (*runtimeapi.LinuxSandboxSecurityCont
 	security := &runtimeapi.LinuxSandboxSecurityContext{
 		NamespaceOptions: namespaces(pod, ids),
 		Privileged:       anyPrivileged(pod),
-		// The pause process needs nothing that the default profile forbids, whatever the pod's own profile is.
+		// The pause process needs nothing that the default profile forbids, regardless of the pod's own profile.
 		Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
 	}
 	sc := pod.Spec.SecurityContext
@@ -158,7 +158,8 @@ func anyPrivileged(pod *v1.Pod) bool {
 	return false
 }
 
-// sysctls are the node's and those of the pod, with dots as separators: the runtime knows the namespaced ones by that form only.
+// sysctls returns the sysctls of the node and the pod with dots as separators, because the runtime recognizes
+// namespaced ones only in that form.
 func sysctls(pod *v1.Pod, defaults map[string]string) map[string]string {
 	if pod.Spec.SecurityContext == nil && len(defaults) == 0 {
 		return nil
@@ -177,12 +178,12 @@ func sysctls(pod *v1.Pod, defaults map[string]string) map[string]string {
 	return out
 }
 
-// ipcSysctls are those of the IPC namespace, beside fs.mqueue.
+// ipcSysctls are the sysctls of the IPC namespace, besides fs.mqueue.
 var ipcSysctls = []string{
 	"kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "kernel.sem", "kernel.shmall", "kernel.shmmax", "kernel.shmmni", "kernel.shm_rmid_forced",
 }
 
-// hasNamespaceOf tells whether the namespace that a sysctl is of is the pod's own, and not the machine's.
+// hasNamespaceOf reports whether the pod has its own namespace for a sysctl.
 func hasNamespaceOf(pod *v1.Pod, name string) bool {
 	switch {
 	case slices.Contains(ipcSysctls, name), strings.HasPrefix(name, "fs.mqueue."):
@@ -196,7 +197,7 @@ func hasNamespaceOf(pod *v1.Pod, name string) bool {
 	}
 }
 
-// dotted turns a sysctl's name with slashes as separators into one with dots; a dot within a part then becomes a slash.
+// dotted converts a sysctl's name with slashes as separators to one with dots; a dot within a part becomes a slash.
 func dotted(name string) string {
 	first := strings.IndexAny(name, "./")
 	if first < 0 || name[first] == '.' {

@@ -7,8 +7,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// SandboxUpdate makes the request that tells a runtime the new limits of a pod's cgroup: those of its overhead, and the
-// rest. No limit is 0.
+// SandboxUpdate returns the request that reports the new limits of a pod's cgroup to a runtime: those of its overhead,
+// and the rest. 0 means no limit.
 func SandboxUpdate(sandboxID string, pod *v1.Pod, node Node, has resources.Resources) *runtimeapi.UpdatePodSandboxResourcesRequest {
 	over := overhead(pod, node)
 	r := &runtimeapi.LinuxContainerResources{CpuPeriod: int64(has.CPUPeriod), CpuShares: int64(has.CPUShares)} //nolint:gosec // they are small

@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Paths of /proc and /sys that containers must not see or write, unless their proc mount is unmasked.
+// Paths of /proc and /sys that containers must not read or write, unless their proc mount is unmasked.
 var (
 	maskedPaths = []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
@@ -20,13 +20,13 @@ var (
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// ImageUser is the user that an image runs as where the pod names none: a number or a name, at most one of them.
+// ImageUser is the default user of an image: a number or a name, at most one of them.
 type ImageUser struct {
 	UID  *int64
 	Name string
 }
 
-// effective is a container's security context with what the pod gives it.
+// effective returns a container's security context merged with the pod's.
 func effective(pod *v1.Pod, c *v1.Container) v1.SecurityContext {
 	var sc v1.SecurityContext
 	if c.SecurityContext != nil {
@@ -52,8 +52,8 @@ func first[T any](a, b *T) *T {
 	return b
 }
 
-// Values of the annotation that named a container's AppArmor profile before there was a field for it. Manifests on disk may
-// still have it, and nobody turns it into the field for them.
+// Values of the annotation for a container's AppArmor profile, which preceded the field. Manifests on disk may still
+// have it, and are not converted.
 const (
 	appArmorAnnotation  = "container.apparmor.security.beta.kubernetes.io/"
 	appArmorDefault     = "runtime/default"
@@ -61,7 +61,7 @@ const (
 	appArmorLocalPrefix = "localhost/"
 )
 
-// annotatedAppArmor is the profile that a pod's annotation names for a container; nil when it names none that there could be.
+// annotatedAppArmor returns the profile in a pod's annotation for a container; nil if there is no valid one.
 func annotatedAppArmor(pod *v1.Pod, c *v1.Container) *v1.AppArmorProfile {
 	switch value := pod.Annotations[appArmorAnnotation+c.Name]; value {
 	case appArmorDefault:
@@ -78,8 +78,8 @@ func annotatedAppArmor(pod *v1.Pod, c *v1.Container) *v1.AppArmorProfile {
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-// containerSecurity makes the runtime's security context. It fails when the container must not run as root and would, or
-// names a profile in a form that does not hold.
+// containerSecurity returns the runtime's security context. It fails if the container must not run as root and would,
+// or if a profile is invalid.
 func containerSecurity(pod *v1.Pod, c *v1.Container, in Inputs, node Node) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	sc, user := effective(pod, c), in.ImageUser
 	if err := checkNonRoot(sc, user); err != nil {

@@ -10,9 +10,9 @@ import (
 	"k8s.io/kubernetes/third_party/forked/golang/expansion"
 )
 
-// SubPaths are the paths in the volumes that a container mounts, in the order of its volumeMounts; empty for the whole volume. In those
-// of a subPathExpr $(NAME) is what the container's environment has by that name, and $$ is $: it fails when there is no such name, or
-// no value of it. Whether a path leads out of its volume is not looked at.
+// SubPaths returns the paths in the volumes that a container mounts, in the order of its volumeMounts; empty for the
+// whole volume. It expands $(NAME) in a subPathExpr from the container's environment, and $$ to $, and fails for a name
+// without a value. It does not check whether a path leads out of its volume.
 func SubPaths(pod *v1.Pod, c *v1.Container, node Node, in Inputs) ([]string, error) {
 	paths := make([]string, len(c.VolumeMounts))
 	var env *environment

@@ -8,15 +8,15 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
-// Swaps tells whether a container may swap: with limited swap on a machine with cgroup v2 those of burstable pods that
-// request less than their limit. A pod that the node cannot do without is not slowed down by swapping.
+// Swaps reports whether a container may swap: with limited swap on a machine with cgroup v2, containers of burstable
+// pods whose request is below their limit. Critical pods do not swap, because it would slow them down.
 func Swaps(pod *v1.Pod, c *v1.Container, node Node) bool {
 	return node.LimitedSwap && node.SwapLimit && node.CgroupV2 && !admission.IsCritical(pod, podset.IsStatic(pod)) &&
 		qos.GetPodQOS(pod) == v1.PodQOSBurstable && c.Resources.Requests.Memory().Cmp(*c.Resources.Limits.Memory()) != 0
 }
 
-// swapLimit is how many bytes of a container may be swapped: the part of the machine's swap space that the container's
-// request is of its memory, for containers that may swap; otherwise none.
+// swapLimit returns the swap limit of a container in bytes: the machine's swap space in proportion to the memory
+// request for containers that may swap, and otherwise none.
 func swapLimit(pod *v1.Pod, c *v1.Container, node Node) int64 {
 	request, memory := c.Resources.Requests.Memory(), node.Capacity.Memory().Value()
 	if !Swaps(pod, c, node) || memory <= 0 || request.Value() > memory {

@@ -2,13 +2,13 @@ package containerspec
 
 import runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-// IDs are the user and group IDs of the host that those of a pod are mapped to: the pod's 0 to First, and so on, Length of
-// them. The zero value is a pod without a user namespace of its own: its IDs are the host's.
+// IDs is the range of the host's user and group IDs of a pod with a user namespace: the pod's 0 is First, and so on,
+// for Length IDs. The zero value is a pod without its own user namespace.
 type IDs struct {
 	First, Length uint32
 }
 
-// mappings are the IDs as the runtime takes them; nil without a user namespace.
+// mappings returns the IDs in the runtime's form; nil without a user namespace.
 func (i IDs) mappings() []*runtimeapi.IDMapping {
 	if i.Length == 0 {
 		return nil
@@ -16,7 +16,7 @@ func (i IDs) mappings() []*runtimeapi.IDMapping {
 	return []*runtimeapi.IDMapping{{HostId: i.First, Length: i.Length}}
 }
 
-// namespace is the user namespace as the runtime takes it; nil for the host's.
+// namespace returns the user namespace in the runtime's form; nil for the host's.
 func (i IDs) namespace() *runtimeapi.UserNamespace {
 	if i.Length == 0 {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
-// ephemeralContainers starts the ephemeral containers that were never made. They are not made again, however they ended, also
-// not in a new sandbox.
+// ephemeralContainers starts the ephemeral containers that were never created. They are not restarted, regardless of
+// their end, even in a new sandbox.
 func (d *decision) ephemeralContainers() {
 	for i := range d.pod.Spec.EphemeralContainers {
 		e := &d.pod.Spec.EphemeralContainers[i]
@@ -26,9 +26,9 @@ func (d *decision) ephemeralContainers() {
 	}
 }
 
-// beginAgain begins the pod again in its sandbox when a container has ended with a code for which a rule of it asks for that,
-// and its crash back-off is over; until then the pod goes on as it is. What asks is removed last: whoever is killed in the
-// middle still finds it.
+// beginAgain restarts all containers of the pod in its sandbox if a container has ended with an exit code for which one
+// of its rules requires that, and its crash back-off is over; until then the pod continues unchanged. The container
+// with the rule is removed last, so that an interrupted removal is continued.
 func (d *decision) beginAgain() bool {
 	if d.pod.DeletionTimestamp != nil {
 		return false
@@ -66,8 +66,8 @@ func (d *decision) beginAgain() bool {
 	return true
 }
 
-// askers are the containers whose end asks to begin the pod again, noted as asked, and the back-off step of that. There are none
-// while all of them are in their back-off: what waits is not started alone.
+// askers returns the containers whose end requires a restart of all containers, recorded as such, and the back-off step
+// of that restart. There are none while all of them are in back-off, because a delayed container is not started alone.
 func (d *decision) askers() (ids []string, step int) {
 	due := false
 	var said []string
@@ -84,7 +84,8 @@ func (d *decision) askers() (ids []string, step int) {
 	return ids, step
 }
 
-// asking gives the containers of a sandbox that have ended with a code for which a rule of theirs asks to begin the pod again.
+// asking returns the containers of a sandbox that have ended with an exit code for which one of their rules requires a
+// restart of all containers.
 func asking(pod *v1.Pod, status *lifecyclev1.PodStatus, sandbox string) iter.Seq2[*v1.Container, *lifecyclev1.Container] {
 	return func(yield func(*v1.Container, *lifecyclev1.Container) bool) {
 		for c := range initAndOrdinary(pod) {
@@ -97,7 +98,7 @@ func asking(pod *v1.Pod, status *lifecyclev1.PodStatus, sandbox string) iter.Seq
 	}
 }
 
-// initAndOrdinary gives the containers of a pod's spec, the ephemeral ones left out.
+// initAndOrdinary returns the init and ordinary containers of a pod's spec.
 func initAndOrdinary(pod *v1.Pod) iter.Seq[*v1.Container] {
 	return func(yield func(*v1.Container) bool) {
 		for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -110,7 +111,7 @@ func initAndOrdinary(pod *v1.Pod) iter.Seq[*v1.Container] {
 	}
 }
 
-// MayBeginAgain says whether a pod has a rule that could restart all of its containers.
+// MayBeginAgain reports whether a pod has a rule that restarts all its containers.
 func MayBeginAgain(pod *v1.Pod) bool {
 	for c := range initAndOrdinary(pod) {
 		if hasRestartAll(c) {
@@ -120,7 +121,8 @@ func MayBeginAgain(pod *v1.Pod) bool {
 	return false
 }
 
-// BeginsAgain says whether a container of a pod has ended in a way that restarts all of them, now or after its back-off.
+// BeginsAgain reports whether a container of a pod has ended in a way that restarts all of them, now or after its
+// back-off.
 func BeginsAgain(pod *v1.Pod, status *lifecyclev1.PodStatus) bool {
 	for range asking(pod, status, podview.Sandbox(status).GetId()) {
 		return true
@@ -128,7 +130,7 @@ func BeginsAgain(pod *v1.Pod, status *lifecyclev1.PodStatus) bool {
 	return false
 }
 
-// reset removes a container that begins again with the others.
+// reset removes a container that is restarted with the others.
 func (d *decision) reset(c *lifecyclev1.Container) {
 	d.Reset = append(d.Reset, c.GetId())
 	killed := slices.ContainsFunc(d.Kill, func(k Kill) bool { return k.ContainerID == c.GetId() })
@@ -137,15 +139,15 @@ func (d *decision) reset(c *lifecyclev1.Container) {
 	}
 }
 
-// hasRestartAll says whether a container may ask to begin its pod again.
+// hasRestartAll reports whether a container has a rule that restarts all containers.
 func hasRestartAll(c *v1.Container) bool {
 	return slices.ContainsFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool {
 		return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
 	})
 }
 
-// longestRow is the longest row of crashes that a pod's containers are in. A container that was removed to begin the pod again
-// finds its own place in it, for those that were started in its stead have it, too.
+// longestRow returns the highest back-off step of a pod's containers. The successors of a container that was removed
+// for a restart of all have its step, too.
 func longestRow(status *lifecyclev1.PodStatus) int {
 	longest := 0
 	for _, c := range status.GetContainers() {

@@ -12,33 +12,34 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
-// The causes of starts, as the log and the event of a start say them. One may have several, put together with commas; how the
-// container before it has ended comes last: "spec changed, exited with 1 (Error)".
+// The causes of starts in the log and the event of a start. Several are joined with commas; the end of the previous
+// container comes last: "spec changed, exited with 1 (Error)".
 const (
 	// CauseFirst is the first container of its name.
 	CauseFirst = "first start"
-	// CauseLost is a container of which the runtime has no record any more, though its log is there: it was removed by
-	// somebody else, or the runtime has lost it.
+	// CauseLost is the cause for a container without a record in the runtime although its log exists: it was removed by
+	// another program, or the runtime has lost it.
 	CauseLost = "the runtime has no record of the one before"
-	// CauseNeverStarted is a container that was created, and whose start failed or was cut short.
+	// CauseNeverStarted is the cause for a created container whose start failed or was interrupted.
 	CauseNeverStarted = "created and never started"
-	// CauseSpecChanged is a container whose spec has changed in what needs a restart.
+	// CauseSpecChanged is the cause for a container whose spec has changed in a field that requires a restart.
 	CauseSpecChanged = "spec changed"
-	// CauseResized is a container that has to be made again to have other resources.
+	// CauseResized is the cause for a container that is recreated to change its resources.
 	CauseResized = "resources changed"
-	// CauseLiveness and CauseStartup are containers that a probe has had killed.
+	// CauseLiveness and CauseStartup are the causes for a container that was killed because of a probe.
 	CauseLiveness = "liveness probe failed"
 	CauseStartup  = "startup probe failed"
-	// CauseUnknown is a container of which the runtime could not say whether it runs.
+	// CauseUnknown is the cause for a container whose state the runtime did not know.
 	CauseUnknown = "state unknown"
-	// CauseAll is a container of a pod that begins again; which container's end asked for that follows in brackets where
-	// it is known.
+	// CauseAll is the cause for a restart of all containers; the container that required it follows in parentheses if it
+	// is known.
 	CauseAll = "a rule restarts all containers"
-	// CauseSandbox is a container whose pod needed another sandbox; why follows in brackets.
+	// CauseSandbox is the cause for a container whose pod needed another sandbox; the reason follows in parentheses.
 	CauseSandbox = "sandbox replaced"
 )
 
-// causeOf says why a container is started. Lost is true when its logs tell of a later one than the runtime has.
+// causeOf returns why a container is started. lost is true if its logs show a later container than the runtime's
+// records.
 func (d *decision) causeOf(c *v1.Container, lost bool) string {
 	latest := podview.Latest(d.status, c.Name)
 	var causes []string
@@ -74,8 +75,8 @@ func (d *decision) causeOf(c *v1.Container, lost bool) string {
 	return strings.Join(causes, ", ")
 }
 
-// sandboxReplaced says why the pod is not in the sandbox any more that a container was in: what is decided now, or what was
-// when the present sandbox was made.
+// sandboxReplaced returns why the pod has left the sandbox of a container: the present decision, or the reason recorded
+// on the present sandbox.
 func (d *decision) sandboxReplaced() string {
 	why := d.SandboxReason
 	if !d.CreateSandbox {
@@ -87,15 +88,15 @@ func (d *decision) sandboxReplaced() string {
 	return fmt.Sprintf("%s (%s)", CauseSandbox, why)
 }
 
-// goesOnAgain says whether the pod has begun again in its sandbox and has not come to its ordinary containers since: their
-// records were removed for that.
+// goesOnAgain reports whether all containers of the pod were restarted in its sandbox and its ordinary containers have
+// not been reached since, so that their records were removed.
 func (d *decision) goesOnAgain() bool {
 	return !Initialized(d.pod, d.status) && slices.ContainsFunc(d.status.GetContainers(), func(c *lifecyclev1.Container) bool {
 		return c.GetSandboxId() == d.SandboxID && strings.HasPrefix(podlabels.RestartOf(c.GetAnnotations(), 0).Cause, CauseAll)
 	})
 }
 
-// endOf says how a container has ended, or what else is to be said of its state; nothing of one that runs.
+// endOf returns how a container has ended, or another remark about its state; empty for a running one.
 func endOf(c *lifecyclev1.Container) string {
 	switch c.GetState() {
 	case lifecyclev1.ContainerState_CONTAINER_STATE_EXITED:

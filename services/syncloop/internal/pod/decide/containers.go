@@ -12,8 +12,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
-// Initialized says whether a pod has its init containers behind it, by what is seen in its present sandbox: an ordinary
-// container that has run there proves it, even when the init containers themselves were removed from the runtime.
+// Initialized reports whether a pod's init containers are complete, according to its present sandbox: an ordinary
+// container that has run there proves it, even if the init containers were removed from the runtime.
 func Initialized(pod *v1.Pod, status *lifecyclev1.PodStatus) bool {
 	if len(pod.Spec.InitContainers) == 0 {
 		return true
@@ -31,7 +31,7 @@ func Initialized(pod *v1.Pod, status *lifecyclev1.PodStatus) bool {
 	return false
 }
 
-// initContainers brings the init containers on, and says whether the ordinary ones may run.
+// initContainers advances the init containers, and reports whether the ordinary ones may run.
 func (d *decision) initContainers() bool {
 	inits := d.pod.Spec.InitContainers
 	if Initialized(d.pod, d.status) {
@@ -42,7 +42,7 @@ func (d *decision) initContainers() bool {
 		}
 		return true
 	}
-	// The last one with a record says how far the pod has come: those before it may have been removed since.
+	// The last one with a record shows the progress of the pod, because earlier ones may have been removed.
 	last := len(inits) - 1
 	for last >= 0 && podview.LatestIn(d.status, inits[last].Name, d.SandboxID) == nil {
 		last--
@@ -66,7 +66,7 @@ func (d *decision) initContainers() bool {
 	return true
 }
 
-// initDone brings the furthest init container on, and says whether the next may start.
+// initDone advances the furthest init container, and reports whether the next may start.
 func (d *decision) initDone(c *v1.Container) bool {
 	if podset.IsSidecar(c) {
 		return d.keepUp(c)
@@ -86,14 +86,14 @@ func (d *decision) initDone(c *v1.Container) bool {
 		}
 		d.start(c)
 	case lifecyclev1.ContainerState_CONTAINER_STATE_CREATED:
-		d.start(c) // it was never started: that is no end that a restart policy could forbid to repeat
+		d.start(c) // it was never started, so the restart policy does not apply
 	case lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN, lifecyclev1.ContainerState_CONTAINER_STATE_UNSPECIFIED:
 		d.kill(latest, StateUnknown, fmt.Sprintf("Init container %s is in an unknown state, killing it", c.Name))
 	}
 	return false
 }
 
-// keepUp keeps a sidecar up, and says whether it has started.
+// keepUp keeps a sidecar running, and reports whether it has started.
 func (d *decision) keepUp(c *v1.Container) bool {
 	latest := podview.LatestIn(d.status, c.Name, d.SandboxID)
 	switch {
@@ -109,7 +109,7 @@ func (d *decision) keepUp(c *v1.Container) bool {
 	return started
 }
 
-// ordinaryContainers keeps, kills and starts the ordinary containers, and ends the pod when none is left to run.
+// ordinaryContainers keeps, kills and starts the ordinary containers, and ends the pod if none is left to run.
 func (d *decision) ordinaryContainers() {
 	kept, wanted := 0, 0
 	for i := range d.pod.Spec.Containers {
@@ -132,7 +132,7 @@ func (d *decision) ordinaryContainers() {
 				d.start(c)
 				wanted++
 			}
-		case podview.Alive(latest): // the runtime cannot tell whether it runs
+		case podview.Alive(latest): // the runtime does not know whether it runs
 			d.kill(latest, StateUnknown, fmt.Sprintf("Container %s is in an unknown state, killing it", c.Name))
 			kept++
 		default: // created and never started
@@ -145,9 +145,9 @@ func (d *decision) ordinaryContainers() {
 	}
 }
 
-// keepRunning keeps a running container as it is, or kills it and starts the next one in the same step. Of a changed one the
-// restart policy does not count: what runs is not what is wanted, and has not run to its end. One that a probe has killed is
-// started after its back-off.
+// keepRunning keeps a running container, or kills it and starts its successor in the same step. For a changed container
+// the restart policy does not apply, because it has not completed. One that was killed because of a probe is restarted
+// after its back-off.
 func (d *decision) keepRunning(c *v1.Container, running *lifecyclev1.Container) {
 	switch {
 	case podlabels.Changed(c, running.GetAnnotations()):
@@ -164,7 +164,7 @@ func (d *decision) keepRunning(c *v1.Container, running *lifecyclev1.Container) 
 
 func (d *decision) killByProbe(c *v1.Container, running *lifecyclev1.Container, why Why, probe string) {
 	message := fmt.Sprintf("Container %s failed %s probe", c.Name, probe)
-	// The rules of the container do not count here: nobody knows yet what it will exit with.
+	// The container's rules do not apply here, because its exit code is unknown.
 	if policyOf(d.pod, c) != v1.RestartPolicyNever {
 		message += ", will be restarted"
 		d.startWhenDue(d.restartOfKilled(c, running))
@@ -172,7 +172,7 @@ func (d *decision) killByProbe(c *v1.Container, running *lifecyclev1.Container, 
 	d.kill(running, why, message)
 }
 
-// over ends the pod: nothing is started any more, and what is left is stopped.
+// over ends the pod: nothing is started any more, and the rest is stopped.
 func (d *decision) over() {
 	d.StopAll = podview.AnyAlive(d.status)
 	d.Start, d.Wait, d.Kill, d.StopSandboxes = nil, nil, nil, nil

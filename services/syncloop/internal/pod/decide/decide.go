@@ -1,18 +1,18 @@
-// Package decide says what is to be done so that the runtime matches a pod. It is pure: what the pod should be, what was
-// observed of it and the facts of the moment go in, Actions come out; package executor carries them out. The same
-// input gives the same actions, so a restarted process goes on where the one before it was.
+// Package decide computes the actions that make the runtime match a pod. It is pure: its inputs are the pod, its
+// observed state and the facts of the moment, and its output is Actions, which package executor carries out. The same
+// input yields the same actions, so a restarted process continues where the previous one was.
 //
-// A pod goes through these in order:
+// A pod goes through these stages in order:
 //
-//	sandbox   made when there is none, or the one there is cannot be used; the pod is then begun again from its first
+//	sandbox   created if there is none, or the present one is unusable; the pod then starts again from its first
 //	          init container
-//	again     a rule of a container that has ended may ask for the same in the sandbox that there is: all containers are
-//	          removed, and the first ones started
-//	ephemeral those that are new are started once, whatever the others do
-//	init      one after another, each when the one before has ended well; a restartable init container (sidecar)
-//	          counts as ended when it has started, and is kept up from then on
-//	ordinary  all at once, each restarted as its policy says, after its back-off
-//	over      nothing runs that would be kept and nothing is to be started: sidecars and sandbox are stopped
+//	again     a rule of an ended container may require the same in the present sandbox: all containers are removed,
+//	          and the first ones started
+//	ephemeral new ones are started once, regardless of the others
+//	init      one after another, each when the previous one has succeeded; a restartable init container (sidecar)
+//	          counts as complete when it has started, and is kept running from then on
+//	ordinary  all at once, each restarted according to its policy, after its back-off
+//	over      nothing runs that should be kept and nothing is to be started: sidecars and sandbox are stopped
 package decide
 
 import (
@@ -29,34 +29,34 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
-// ProbeResult is what a probe has last come to.
+// ProbeResult is the last result of a probe.
 type ProbeResult int
 
 const (
-	// Unknown is a probe that has not run, or that nobody runs.
+	// Unknown: the probe has not run, or there is no prober.
 	Unknown ProbeResult = iota
-	// Success is a probe that holds.
+	// Success: the probe succeeds.
 	Success
-	// Failure is a probe that has failed as often as its threshold says.
+	// Failure: the probe has reached its failure threshold.
 	Failure
 )
 
-// Facts are what Pod must know beside the pod and what was observed of it.
+// Facts holds the inputs of Pod in addition to the pod and its observed state.
 type Facts struct {
-	// Now is the moment of the decision.
+	// Now is the time of the decision.
 	Now time.Time
-	// BackoffMax is the longest crash back-off; 0 is DefaultBackoffMax.
+	// BackoffMax is the longest crash back-off; 0 means DefaultBackoffMax.
 	BackoffMax time.Duration
-	// Liveness and Startup give the results of probes by container ID; nil is a node without a prober.
+	// Liveness and Startup return the results of probes by container ID; nil without a prober.
 	Liveness, Startup func(containerID string) ProbeResult
-	// Replaced says whether a container was killed as [SpecChanged] or [Resized], also by a process before this one. Nil is nobody who
-	// remembers it.
+	// Replaced reports whether a container was killed as [SpecChanged] or [Resized], possibly by an earlier process; nil
+	// if that is not recorded.
 	Replaced func(containerID string) bool
-	// Resized is true for a pod that was to be resized since it was started. Actuated is what its containers run with.
+	// Resized is true for a pod with a resize since its start. Actuated holds the present resources of its containers.
 	Resized  bool
 	Actuated resize.Actuated
-	// Logged gives the restart count that follows the logs of a container's name: what the runtime has lost, as after a
-	// reboot, was there all the same. Nil is a node without logs.
+	// Logged returns the restart count after the logs of a container's name, which survive a loss of the runtime's
+	// records, as after a reboot; nil without logs.
 	Logged func(container string) int
 }
 
@@ -66,31 +66,31 @@ type Kind int
 const (
 	// Ordinary is a container of spec.containers.
 	Ordinary Kind = iota
-	// Init is a container of spec.initContainers that must end before the next one starts.
+	// Init is a container of spec.initContainers that must complete before the next one starts.
 	Init
 	// Sidecar is a container of spec.initContainers with the restart policy Always.
 	Sidecar
-	// Ephemeral is a container of spec.ephemeralContainers: it is started once, holds nothing up and is waited for by nobody.
+	// Ephemeral is a container of spec.ephemeralContainers: it is started once and nothing waits for it.
 	Ephemeral
 )
 
-// Why is the cause of killing a container.
+// Why is the reason for killing a container.
 type Why int
 
 const (
-	// SpecChanged is a container that was made from another spec.
+	// SpecChanged: the container was created from another spec.
 	SpecChanged Why = iota
-	// LivenessFailed is a container whose liveness probe has failed.
+	// LivenessFailed: the liveness probe has failed.
 	LivenessFailed
-	// StartupFailed is a container whose startup probe has failed.
+	// StartupFailed: the startup probe has failed.
 	StartupFailed
-	// StateUnknown is a container of which the runtime cannot say whether it runs.
+	// StateUnknown: the runtime does not know whether the container runs.
 	StateUnknown
-	// NotWanted is a container that the pod's spec does not have, or that runs in a sandbox the pod has left.
+	// NotWanted: the container is not in the pod's spec, or runs in a sandbox that the pod has left.
 	NotWanted
-	// AllRestart is a container of a pod that begins again because of another one's end.
+	// AllRestart: all containers of the pod are restarted because of another one's end.
 	AllRestart
-	// Resized is a container that has to be made again to have other resources.
+	// Resized: the container must be recreated to change its resources.
 	Resized
 )
 
@@ -100,51 +100,51 @@ type Kill struct {
 	ContainerID string
 	// Name is the name in the spec.
 	Name string
-	// Why is the cause, and Message says it to people.
+	// Why is the reason, and Message its text for people.
 	Why     Why
 	Message string
 }
 
 // Start is a container to create and start.
 type Start struct {
-	// Container is its spec. It points into the pod that was given.
+	// Container is its spec. It points into the input pod.
 	Container *v1.Container
-	// Target is the name of the container whose processes an Ephemeral one is to see; empty for none.
+	// Target is the name of the container whose process namespace an Ephemeral one shares; empty for none.
 	Target string
-	// Kind is what kind of container it is.
+	// Kind is the kind of the container.
 	Kind Kind
-	// Restart is where it stands in the row of its kind, and why it is started.
+	// Restart is its restart count, its back-off step and its cause.
 	Restart podlabels.Restart
 }
 
-// Wait is a container that is to be started, and waits for the end of its crash back-off.
+// Wait is a container that waits for the end of its crash back-off.
 type Wait struct {
 	// Container is its spec.
 	Container *v1.Container
-	// Delay is how long the back-off is as a whole, Until is when it ends.
+	// Delay is the total back-off, and Until its end.
 	Delay time.Duration
 	Until time.Time
 }
 
-// Actions is what is to be done, in the order of the fields.
+// Actions is what to do, in the order of the fields.
 type Actions struct {
 	// StopAll kills all containers and stops all sandboxes.
 	StopAll bool
-	// StopSandboxes are ready sandboxes that the pod does not use, to be stopped with what runs in them.
+	// StopSandboxes are ready sandboxes that the pod does not use, to be stopped with their containers.
 	StopSandboxes []string
 	// Kill are containers to kill.
 	Kill []Kill
-	// Reset are containers to remove with all that the runtime knows of them, in this order; those that are in Kill, too,
-	// are killed before, without a grace period. Whoever is interrupted in it finds at the next decision that it goes on.
+	// Reset are containers to remove with all their records in the runtime, in this order; those that are also in Kill are
+	// killed before, without a grace period. The next decision continues an interrupted removal.
 	Reset []string
-	// CreateSandbox is true when a sandbox is to be made, with Attempt as its number.
+	// CreateSandbox is true if a sandbox is to be created, with the number Attempt.
 	CreateSandbox bool
 	Attempt       uint32
-	// SandboxReason says why the sandbox cannot be used, as the condition PodReadyToStartContainers shows it.
+	// SandboxReason is why the sandbox is unusable, for the condition PodReadyToStartContainers.
 	SandboxReason string
-	// SandboxID is the sandbox to start containers in, when none is made.
+	// SandboxID is the sandbox for the containers, if none is created.
 	SandboxID string
-	// Resize is what is to be changed of the containers that run, and of the pod's cgroup.
+	// Resize is the change of running containers and of the pod's cgroup.
 	Resize resize.Plan
 	// Start are the containers to start, one after another.
 	Start []Start
@@ -152,13 +152,13 @@ type Actions struct {
 	Wait []Wait
 }
 
-// Nothing says whether there is nothing to be done now.
+// Nothing reports whether there is nothing to do now.
 func (a Actions) Nothing() bool {
 	return !a.StopAll && !a.CreateSandbox && len(a.StopSandboxes) == 0 && len(a.Kill) == 0 && len(a.Reset) == 0 && len(a.Start) == 0 &&
 		a.Resize.Nothing()
 }
 
-// Pod decides what is to be done for a pod.
+// Pod computes the actions for a pod.
 func Pod(pod *v1.Pod, status *lifecyclev1.PodStatus, facts Facts) Actions {
 	d := &decision{pod: pod, status: status, facts: facts}
 	if reason := SandboxChange(pod, status); reason != "" {
@@ -186,7 +186,7 @@ func Pod(pod *v1.Pod, status *lifecyclev1.PodStatus, facts Facts) Actions {
 	return d.Actions
 }
 
-// SandboxChange says why a pod needs a new sandbox, in the kubelet's words, or nothing when the one that it has is good.
+// SandboxChange returns why a pod needs a new sandbox, in the kubelet's words; empty if the present one is usable.
 func SandboxChange(pod *v1.Pod, status *lifecyclev1.PodStatus) string {
 	sandbox := podview.Sandbox(status)
 	switch {
@@ -208,13 +208,13 @@ type decision struct {
 	pod    *v1.Pod
 	status *lifecyclev1.PodStatus
 	facts  Facts
-	// asked says whose ends ask to begin the pod again, for causeOf.
+	// asked names the containers whose ends require a restart of all containers, for causeOf.
 	asked []string
-	// resized has the names of the containers that are made again to have other resources.
+	// resized names the containers that are recreated to change their resources.
 	resized []string
 }
 
-// newSandbox decides for a pod whose sandbox is missing or cannot be used: begin again, or leave it because it is over.
+// newSandbox decides for a pod whose sandbox is missing or unusable: start again, or leave it because the pod is over.
 func (d *decision) newSandbox() {
 	sandboxes := d.status.GetSandboxes()
 	if len(sandboxes) > 0 {
@@ -250,8 +250,8 @@ func (d *decision) newSandbox() {
 	}
 }
 
-// exitCode is the code that a container ended with, or the code of SIGKILL for one that has not ended in a sandbox that
-// is given up: it will not end in another way.
+// exitCode returns the exit code of a container, or that of SIGKILL for one that has not ended in an abandoned sandbox,
+// where it will be killed.
 func exitCode(c *lifecyclev1.Container) int32 {
 	if podview.Exited(c) {
 		return c.GetExitCode()
@@ -259,7 +259,7 @@ func exitCode(c *lifecyclev1.Container) int32 {
 	return 137
 }
 
-// killUnwanted kills what runs without being in the spec, and what runs in a sandbox that is not used.
+// killUnwanted kills containers that are not in the spec, and those in sandboxes that are not used.
 func (d *decision) killUnwanted() {
 	for _, c := range d.status.GetContainers() {
 		switch {
@@ -280,7 +280,7 @@ func (d *decision) inSpec(name string) bool {
 		slices.ContainsFunc(d.pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name })
 }
 
-// notWhenDeleted takes back every start: a pod that is being deleted only ends.
+// notWhenDeleted removes every start, because a pod that is being deleted only ends.
 func (d *decision) notWhenDeleted() {
 	if d.pod.DeletionTimestamp != nil {
 		d.Start, d.Wait = nil, nil
@@ -292,7 +292,7 @@ func (d *decision) kill(c *lifecyclev1.Container, why Why, message string) {
 	d.Kill = append(d.Kill, Kill{ContainerID: c.GetId(), Name: c.GetName(), Why: why, Message: message})
 }
 
-// start starts a container, or lets it wait while its crash back-off lasts.
+// start starts a container, or delays it during its crash back-off.
 func (d *decision) start(c *v1.Container) { d.startWhenDue(d.restartOf(c)) }
 
 func (d *decision) startWhenDue(s Start, delay time.Duration, until time.Time) {
@@ -304,7 +304,7 @@ func (d *decision) startWhenDue(s Start, delay time.Duration, until time.Time) {
 	d.Start = append(d.Start, s)
 }
 
-// KindOf says what kind of container a name is in a pod's spec. A name that the spec does not have is Ordinary.
+// KindOf returns the kind of a container in a pod's spec by its name. An unknown name is Ordinary.
 func KindOf(pod *v1.Pod, name string) Kind {
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; c.Name == name {

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// backoffBase is the back-off after the first restart; each further one doubles it. The kubelet's number.
+	// backoffBase is the kubelet's back-off after the first restart; each further one doubles it.
 	backoffBase = 10 * time.Second
-	// DefaultBackoffMax is the longest crash back-off where the configuration names none. The kubelet's number.
+	// DefaultBackoffMax is the kubelet's default of the longest crash back-off.
 	DefaultBackoffMax = 5 * time.Minute
-	// backoffReset is the time of running after which a container's crashes are forgotten. The kubelet's number.
+	// backoffReset is the kubelet's running time after which a container's crashes are forgotten.
 	backoffReset = 10 * time.Minute
 )
 
-// Backoff is how long after its end a container waits for its restart. Step is how many restarts of the same row of
-// crashes came before it: the first crash is restarted at once, then 10 s, doubling up to max.
+// Backoff returns the delay between a container's end and its restart. step is the number of restarts after consecutive
+// crashes before it: the first crash is restarted at once, then after 10 s, doubling up to longest.
 func Backoff(step int, longest time.Duration) time.Duration {
 	if longest <= 0 {
 		longest = DefaultBackoffMax
@@ -36,8 +36,8 @@ func Backoff(step int, longest time.Duration) time.Duration {
 	return min(delay, longest)
 }
 
-// startOf is the next container of a name, with its count and its cause. Only the count goes on from the logs when they tell of
-// more: the runtime must not write over them.
+// startOf returns the next container of a name, with its count and its cause. Only the count continues from later logs,
+// so that the runtime does not overwrite them.
 func (d *decision) startOf(c *v1.Container, latest *lifecyclev1.Container) Start {
 	count, logged := 0, 0
 	if latest != nil {
@@ -49,8 +49,8 @@ func (d *decision) startOf(c *v1.Container, latest *lifecyclev1.Container) Start
 	return Start{Container: c, Restart: podlabels.Restart{Count: max(count, logged), Cause: d.causeOf(c, logged > count)}}
 }
 
-// restartOf says where the next container of a name stands in the row of its kind, and until when it must wait. It is
-// computed from the runtime's record: the last container that has ended, and the annotations on it.
+// restartOf returns the next container of a name, and the end of its back-off. It is computed from the runtime's
+// records: the last ended container and its annotations.
 func (d *decision) restartOf(c *v1.Container) (s Start, delay time.Duration, until time.Time) {
 	latest := podview.Latest(d.status, c.Name)
 	s = d.startOf(c, latest)
@@ -61,7 +61,7 @@ func (d *decision) restartOf(c *v1.Container) (s Start, delay time.Duration, unt
 		}
 		return s, 0, time.Time{}
 	case podlabels.Changed(c, latest.GetAnnotations()):
-		return s, 0, time.Time{} // what crashed was another program
+		return s, 0, time.Time{} // another program has crashed
 	case d.madeAgain(c, latest):
 		s.Restart.Step = d.stepOf(latest)
 		return s, 0, time.Time{} // it has not crashed
@@ -75,8 +75,8 @@ func (d *decision) restartOf(c *v1.Container) (s Start, delay time.Duration, unt
 	return s, delay, until
 }
 
-// restartOfKilled is restartOf for a container that runs and is killed by a probe. It has not crashed, so its back-off counts
-// from the end before it, and there is none when nothing has ended before.
+// restartOfKilled is restartOf for a running container that is killed because of a probe. It has not crashed, so its
+// back-off counts from the previous end, and there is none without a previous end.
 func (d *decision) restartOfKilled(c *v1.Container, running *lifecyclev1.Container) (s Start, delay time.Duration, until time.Time) {
 	s = d.startOf(c, running)
 	step := d.stepOf(running)
@@ -91,7 +91,7 @@ func (d *decision) restartOfKilled(c *v1.Container, running *lifecyclev1.Contain
 	return s, delay, until
 }
 
-// stepOf is how many restarts of the present row of crashes came before a container.
+// stepOf returns the number of restarts after consecutive crashes before a container.
 func (d *decision) stepOf(c *lifecyclev1.Container) int {
 	if d.ran(c) >= backoffReset {
 		return 0
@@ -99,11 +99,11 @@ func (d *decision) stepOf(c *lifecyclev1.Container) int {
 	return podlabels.RestartOf(c.GetAnnotations(), c.GetAttempt()).Step
 }
 
-// backoff is the back-off of a step, and when it is over if it counts from the end of a container.
+// backoff returns the back-off of a step, and its end if it counts from the end of a container.
 func (d *decision) backoff(step int, from *lifecyclev1.Container) (delay time.Duration, until time.Time) {
 	ended := podview.Time(from.GetFinishedAt())
-	// A clock that was set back does not tell how long ago the container ended. Counting from now on would do so again at each
-	// decision, until the clock has come to the end again.
+	// After the clock was set back, the time since the container's end is unknown. Counting from now would start again at
+	// each decision, until the clock reaches the end again.
 	if ended.IsZero() || ended.After(d.facts.Now) {
 		return 0, time.Time{}
 	}
@@ -111,7 +111,7 @@ func (d *decision) backoff(step int, from *lifecyclev1.Container) (delay time.Du
 	return delay, ended.Add(delay)
 }
 
-// ran is how long a container has run, up to its end or until now.
+// ran returns how long a container has run, up to its end or until now.
 func (d *decision) ran(c *lifecyclev1.Container) time.Duration {
 	start, end := podview.Time(c.GetStartedAt()), podview.Time(c.GetFinishedAt())
 	if podview.Running(c) {
@@ -123,19 +123,20 @@ func (d *decision) ran(c *lifecyclev1.Container) time.Duration {
 	return end.Sub(start)
 }
 
-// Ending is how a container has ended, as far as it decides on a restart.
+// Ending is the part of a container's end that decides about its restart.
 type Ending struct {
 	// Code is the exit code.
 	Code int32
-	// Unhealthy is true when the container's liveness or startup probe has failed. Its end is a failure, whatever its exit code is.
+	// Unhealthy is true if the container's liveness or startup probe has failed. Its end is then a failure regardless of
+	// its exit code.
 	Unhealthy bool
-	// Replaced is true when the container was stopped because another one takes its place.
+	// Replaced is true if the container was stopped to be replaced by another one.
 	Replaced bool
 }
 
-// Restarts says whether a container that has ended is to be run again: by the first of the container's own rules that matches
-// its exit code, else by its own policy, else by the pod's. A restart of all containers of the pod counts, too. No policy counts
-// for one that is replaced.
+// Restarts reports whether an ended container should run again: according to the first of its own rules that matches
+// its exit code, or else its own policy, or else the pod's. A restart of all containers counts, too. No policy applies
+// to one that is replaced.
 func Restarts(pod *v1.Pod, c *v1.Container, end Ending) bool {
 	if end.Replaced {
 		return true
@@ -157,7 +158,7 @@ func Restarts(pod *v1.Pod, c *v1.Container, end Ending) bool {
 	return true // the default of an empty policy
 }
 
-// policyOf is the restart policy of a container: its own, else the pod's.
+// policyOf returns the restart policy of a container: its own, or else the pod's.
 func policyOf(pod *v1.Pod, c *v1.Container) v1.RestartPolicy {
 	if c.RestartPolicy != nil {
 		return v1.RestartPolicy(*c.RestartPolicy)
@@ -165,13 +166,13 @@ func policyOf(pod *v1.Pod, c *v1.Container) v1.RestartPolicy {
 	return pod.Spec.RestartPolicy
 }
 
-// restarts says whether the latest container of a name is to be run again, once it has ended.
+// restarts reports whether the latest container of a name should run again after its end.
 func (d *decision) restarts(c *v1.Container, latest *lifecyclev1.Container) bool {
 	return Restarts(d.pod, c, Ending{Code: exitCode(latest), Unhealthy: d.unhealthy(c, latest), Replaced: d.replaced(latest)})
 }
 
-// unhealthy says whether a probe of a container has failed that has the container killed. The prober keeps the results of a
-// container until the next one of its name is there, and over a restart of this process.
+// unhealthy reports whether a probe that kills its container has failed. The prober keeps the results of a container
+// until its successor exists, and across a restart of this process.
 func (d *decision) unhealthy(c *v1.Container, latest *lifecyclev1.Container) bool {
 	return d.livenessFailed(c, latest) || d.startupFailed(c, latest)
 }
@@ -184,7 +185,7 @@ func (d *decision) startupFailed(c *v1.Container, latest *lifecyclev1.Container)
 	return c.StartupProbe != nil && d.facts.Startup != nil && d.facts.Startup(latest.GetId()) == Failure
 }
 
-// ruleFor is the action of the first of a container's rules that is of an exit code; empty when none is.
+// ruleFor returns the action of the first of a container's rules that matches an exit code; empty if none does.
 func ruleFor(c *v1.Container, code int32) v1.ContainerRestartRuleAction {
 	for _, rule := range c.RestartPolicyRules {
 		if rule.ExitCodes == nil {
@@ -205,7 +206,7 @@ func ruleFor(c *v1.Container, code int32) v1.ContainerRestartRuleAction {
 	return ""
 }
 
-// anyRestarts says whether the pod has a container that could be run again after some end.
+// anyRestarts reports whether the pod has a container that could run again after some end.
 func anyRestarts(pod *v1.Pod) bool {
 	can := func(c v1.Container) bool {
 		if c.RestartPolicy == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
-// Reasons of conditions, as the kubelet writes them.
+// The kubelet's reasons of conditions.
 const (
 	reasonSandboxNotReady          = "PodSandboxNotReady"
 	reasonContainersNotInitialized = "ContainersNotInitialized"
@@ -26,16 +26,16 @@ const (
 	reasonPodFailed                = "PodFailed"
 )
 
-// reasonNotInspected is the reason of podset.ConditionRuntimeStateUnknown, which a kubelet does not have.
+// reasonNotInspected is the reason of podset.ConditionRuntimeStateUnknown, which the kubelet does not have.
 const reasonNotInspected = "InspectionFailed"
 
-// owned are the conditions that are computed here; others (readiness gates, DisruptionTarget) are kept as they are.
+// owned are the conditions that are computed here; others (readiness gates, DisruptionTarget) are kept unchanged.
 var owned = []v1.PodConditionType{
 	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled, v1.AllContainersRestarting,
 	v1.PodResizePending, v1.PodResizeInProgress,
 }
 
-// Owns tells whether a condition is one that this node says of its pods, and nobody else. That a pod is disrupted anybody may say.
+// Owns reports whether only this node sets a condition of its pods. DisruptionTarget may be set by others too.
 func Owns(c *v1.PodCondition) bool {
 	if c.Type == v1.DisruptionTarget {
 		return c.Reason == v1.PodReasonTerminationByKubelet
@@ -102,8 +102,8 @@ func (g *generation) resizes() []v1.PodCondition {
 	return out
 }
 
-// unknown is the condition of a pod that pleg cannot look at; none when it can. All the rest of the status stays as it was
-// last seen, as a kubelet leaves it: a pod that serves is not taken out of its services since the runtime is slow to answer.
+// unknown returns the condition of a pod that pleg cannot inspect; none if it can. The rest of the status stays
+// unchanged, as in the kubelet, so that a serving pod is not removed from its services because the runtime is slow.
 func (g *generation) unknown() []v1.PodCondition {
 	reason := g.status.GetInspectError()
 	if reason == "" {
@@ -113,7 +113,7 @@ func (g *generation) unknown() []v1.PodCondition {
 	if since.IsZero() {
 		since = g.in.Now
 	}
-	// A pleg that has been restarted meanwhile does not know for how long it has been so.
+	// A restarted pleg does not know the original start of that state.
 	if before := find(g.in.Previous.Conditions, podset.ConditionRuntimeStateUnknown); before != nil && before.LastTransitionTime.Time.Before(since) {
 		since = before.LastTransitionTime.Time
 	}
@@ -131,7 +131,7 @@ func (g *generation) readyToStart() v1.PodCondition {
 	return c
 }
 
-// beginsAgain is of a pod that has a rule to restart all of its containers.
+// beginsAgain returns the condition of a pod with a rule that restarts all its containers.
 func (g *generation) beginsAgain() v1.PodCondition {
 	c := v1.PodCondition{Type: v1.AllContainersRestarting, Status: v1.ConditionFalse}
 	if decide.BeginsAgain(g.pod, g.status) {
@@ -198,7 +198,7 @@ func (g *generation) containersReady(out v1.PodStatus) v1.PodCondition {
 	return c
 }
 
-// ready is ContainersReady and all readiness gates.
+// ready combines ContainersReady and all readiness gates.
 func (g *generation) ready(containers v1.PodCondition) v1.PodCondition {
 	c := containers
 	c.Type = v1.PodReady
@@ -229,9 +229,9 @@ func find(conditions []v1.PodCondition, kind v1.PodConditionType) *v1.PodConditi
 	return nil
 }
 
-// transition is when a condition came to be as it is: as before while its status stays; now when it changes. When nothing
-// is known of before (this process has just started), a condition that holds gets the moment that the runtime's record
-// gives, so that a restart of the agent looks like no transition.
+// transition returns the transition time of a condition: unchanged while its status stays, and now if it changes. If
+// the previous status is unknown because this process has just started, a condition that is True gets the time in the
+// runtime's records, so that a restart of the agent is no transition.
 func (g *generation) transition(c v1.PodCondition, out v1.PodStatus) metav1.Time {
 	for _, from := range [][]v1.PodCondition{g.in.Previous.Conditions, g.pod.Status.Conditions} {
 		if before := find(from, c.Type); before != nil {
@@ -249,7 +249,7 @@ func (g *generation) transition(c v1.PodCondition, out v1.PodStatus) metav1.Time
 	return metav1.NewTime(g.in.Now)
 }
 
-// since is when a condition that holds came true by the runtime's record; the zero time when it does not say.
+// since returns when a condition became True according to the runtime's records; zero if unknown.
 func (g *generation) since(kind v1.PodConditionType, out v1.PodStatus) time.Time {
 	var at time.Time
 	later := func(t time.Time) {

@@ -21,7 +21,7 @@ const (
 	reasonCompleted         = "Completed"
 	reasonError             = "Error"
 	reasonStatusUnknown     = "ContainerStatusUnknown"
-	// codeUnknown is the exit code of a container whose end nobody has seen.
+	// codeUnknown is the exit code of a container whose end was not observed.
 	codeUnknown = 137
 )
 
@@ -50,8 +50,8 @@ func (g *generation) containerStatuses(specs []v1.Container, previous []v1.Conta
 	return out
 }
 
-// ephemeralStatuses computes the statuses of the ephemeral containers, in the order of the spec. They are never ready, and
-// nothing else of the pod's status depends on them.
+// ephemeralStatuses computes the statuses of the ephemeral containers, in the order of the spec. They are never ready,
+// and do not affect the rest of the pod's status.
 func (g *generation) ephemeralStatuses() []v1.ContainerStatus {
 	specs := make([]v1.Container, 0, len(g.pod.Spec.EphemeralContainers))
 	for i := range g.pod.Spec.EphemeralContainers {
@@ -64,7 +64,7 @@ func (g *generation) ephemeralStatuses() []v1.ContainerStatus {
 	return out
 }
 
-// fromRecord makes the status of a container that the runtime has a record of; nil when it has none.
+// fromRecord returns the status of a container with a record in the runtime; nil if it has none.
 func (g *generation) fromRecord(c *v1.Container, old *v1.ContainerStatus) *v1.ContainerStatus {
 	latest := podview.Latest(g.status, c.Name)
 	if latest == nil {
@@ -91,7 +91,7 @@ func (g *generation) fromRecord(c *v1.Container, old *v1.ContainerStatus) *v1.Co
 	return status
 }
 
-// userOf is who a container's first process was started as; nil when the runtime does not say.
+// userOf returns the user of a container's first process; nil if the runtime does not report it.
 func userOf(c *lifecyclev1.Container) *v1.ContainerUser {
 	user := c.GetUser()
 	if user == nil {
@@ -100,8 +100,8 @@ func userOf(c *lifecyclev1.Container) *v1.ContainerUser {
 	return &v1.ContainerUser{Linux: &v1.LinuxContainerUser{UID: user.GetUid(), GID: user.GetGid(), SupplementalGroups: slices.Clone(user.GetSupplementalGroups())}}
 }
 
-// lastOf is what an earlier status knew of the end before the container with this ID: the runtime's record of it may
-// have been removed since.
+// lastOf returns the last termination before the container with this ID in an earlier status, because the runtime's
+// record of it may have been removed.
 func lastOf(old *v1.ContainerStatus, containerID string) v1.ContainerState {
 	if old.State.Terminated != nil && old.ContainerID != containerID {
 		return *old.State.DeepCopy()
@@ -113,7 +113,7 @@ func (g *generation) id(c *lifecyclev1.Container) string {
 	return g.in.RuntimeName + "://" + c.GetId()
 }
 
-// state is the state of one container of the runtime. Old is the status before it, or nil.
+// state returns the state of one container in the runtime. old is the previous status, or nil.
 func (g *generation) state(c *lifecyclev1.Container, old *v1.ContainerStatus) v1.ContainerState {
 	switch {
 	case podview.Running(c):
@@ -138,17 +138,17 @@ func (g *generation) state(c *lifecyclev1.Container, old *v1.ContainerStatus) v1
 		}
 		return v1.ContainerState{Terminated: terminated}
 	case podview.Alive(c) && old != nil && old.State.Running != nil:
-		// It ran and the runtime has lost sight of it. Waiting would make the pod Pending, as if it had never run.
+		// It ran and the runtime has lost it. Waiting would make the pod Pending, as if it had never run.
 		return v1.ContainerState{Terminated: unknownEnd(g.id(c))}
 	}
 	if c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_CREATED {
-		return v1.ContainerState{Waiting: g.notStarted()} // also when its start was interrupted
+		return v1.ContainerState{Waiting: g.notStarted()} // also if its start was interrupted
 	}
 	return v1.ContainerState{Waiting: &v1.ContainerStateWaiting{}}
 }
 
-// moment is when a container that has ended started or ended. One that could not be started has no start; a kubelet shows the
-// runtime's 0 as it is, the beginning of 1970, and so clients know it.
+// moment returns the start or end of an ended container. One that failed to start has no start; as the kubelet, the
+// status has the runtime's 0, the beginning of 1970.
 func moment(t *timestamppb.Timestamp) metav1.Time {
 	if t == nil {
 		return metav1.Unix(0, 0)
@@ -156,7 +156,7 @@ func moment(t *timestamppb.Timestamp) metav1.Time {
 	return metav1.NewTime(t.AsTime())
 }
 
-// notStarted is what a container waits for that has not been started, as far as the spec of its pod says.
+// notStarted returns what an unstarted container waits for, according to the spec of its pod.
 func (g *generation) notStarted() *v1.ContainerStateWaiting {
 	if len(g.pod.Spec.InitContainers) > 0 {
 		return &v1.ContainerStateWaiting{Reason: reasonPodInitializing}
@@ -164,11 +164,11 @@ func (g *generation) notStarted() *v1.ContainerStateWaiting {
 	return &v1.ContainerStateWaiting{Reason: reasonContainerCreating}
 }
 
-// maxMessages is how much of the last words of all containers of a pod its status holds, in bytes, each having an equal part.
-// The kubelet's number.
+// maxMessages is the kubelet's limit in bytes for the termination messages of all containers of a pod; each container
+// has an equal part.
 const maxMessages = 12 << 10
 
-// fit cuts the last words of a container to its part of what the pod's status holds.
+// fit truncates the termination message of a container to its part.
 func (g *generation) fit(message string) string {
 	spec := &g.pod.Spec
 	part := maxMessages / max(len(spec.Containers)+len(spec.InitContainers)+len(spec.EphemeralContainers), 1)
@@ -178,8 +178,8 @@ func (g *generation) fit(message string) string {
 	return strings.ToValidUTF8(message[:part], "")
 }
 
-// blank is the part of a container's status that comes from the spec, with nothing known of its state. Old is the status before, or
-// nil.
+// blank returns the part of a container's status that comes from the spec, without a state. old is the previous status,
+// or nil.
 func (g *generation) blank(c *v1.Container, old *v1.ContainerStatus) *v1.ContainerStatus {
 	made := podview.Latest(g.status, c.Name)
 	status := &v1.ContainerStatus{Name: c.Name, Image: c.Image, VolumeMounts: volumeMounts(c, made)}
@@ -190,8 +190,8 @@ func (g *generation) blank(c *v1.Container, old *v1.ContainerStatus) *v1.Contain
 	return status
 }
 
-// withoutRecord makes the status of a container that the runtime knows nothing of: it was not made yet, or its record is
-// gone.
+// withoutRecord returns the status of a container without a record in the runtime: it was not created yet, or its
+// record was removed.
 func (g *generation) withoutRecord(c *v1.Container, old *v1.ContainerStatus, init bool) *v1.ContainerStatus {
 	status := g.blank(c, old)
 	status.State.Waiting = g.notStarted()
@@ -210,7 +210,7 @@ func (g *generation) withoutRecord(c *v1.Container, old *v1.ContainerStatus, ini
 		if old.State.Running == nil || status.LastTerminationState.Terminated != nil {
 			break
 		}
-		// It ran, and its end was missed. With a last state the pod counts it as ended, not as never begun.
+		// It ran, and its end was missed. With a last state it counts as ended, and not as never started.
 		status.LastTerminationState.Terminated = &v1.ContainerStateTerminated{
 			Reason: reasonStatusUnknown, ExitCode: codeUnknown,
 			Message: "The container could not be located when the pod was deleted.  The container used to be Running",
@@ -222,9 +222,9 @@ func (g *generation) withoutRecord(c *v1.Container, old *v1.ContainerStatus, ini
 	return status
 }
 
-// applyReason shows why a container that is to run does not. An end that does not say that the container is run again, for
-// example exit code 0 under OnFailure after a probe has failed, is its last state from the beginning: the API server refuses
-// every later status of a pod that has once shown it as the state.
+// applyReason shows why a container does not run although it should. An end after which the container would not be
+// restarted according to its policy, for example exit code 0 under OnFailure after a failed probe, is shown only as its
+// last state: the API server would refuse every later status of a pod that has once shown it as the state.
 func (g *generation) applyReason(c *v1.Container, status *v1.ContainerStatus) {
 	reason, ok := g.in.Reasons[c.Name]
 	ended := status.State.Terminated
@@ -246,8 +246,8 @@ func (g *generation) applyReason(c *v1.Container, status *v1.ContainerStatus) {
 	}
 }
 
-// readiness sets the flags started and ready. It is the one place where results of probes come into the status: without
-// a prober (nil functions) a container with a probe counts as one without, started and ready when it runs.
+// readiness sets the fields started and ready. It is the only place where probe results enter the status: without a
+// prober (nil functions) a container with a probe is started and ready when it runs, as one without a probe.
 func (g *generation) readiness(c *v1.Container, status *v1.ContainerStatus, init bool) {
 	latest := podview.Latest(g.status, c.Name)
 	started := status.State.Running != nil

@@ -7,10 +7,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 )
 
-// end makes the status of a pod of which nothing runs any more, and nothing will, the last one. A container of which no end is
-// known counts as failed: nobody can say that it has succeeded. The containers that the pod had not come to because its init
-// containers had not ended go on waiting. A pod that had not ended by itself is Failed, unless it is static: a static pod
-// may come back under its UID.
+// end makes the status final, for a pod of which nothing runs any more. A container without a known end counts as
+// failed. Containers that were not reached because the init containers had not completed stay waiting. A pod that had
+// not completed is Failed, unless it is static, because a static pod may come back under its UID.
 func (g *generation) end(out *v1.PodStatus) {
 	if g.begun(out) {
 		endAll(out.ContainerStatuses)
@@ -21,7 +20,8 @@ func (g *generation) end(out *v1.PodStatus) {
 	}
 }
 
-// begun tells whether a pod had come to its ordinary containers, by the status that was told last or by the one that is computed.
+// begun reports whether a pod had reached its ordinary containers, according to the last reported status or the
+// computed one.
 func (g *generation) begun(out *v1.PodStatus) bool {
 	inits := g.pod.Spec.InitContainers
 	if len(inits) == 0 || decide.Initialized(g.pod, g.status) {
@@ -42,7 +42,7 @@ func (g *generation) begun(out *v1.PodStatus) bool {
 	return false
 }
 
-// initDone tells whether an init container lets the next containers start.
+// initDone reports whether an init container permits the next containers to start.
 func initDone(c *v1.Container, s *v1.ContainerStatus) bool {
 	if podset.IsSidecar(c) {
 		return s.State.Running != nil && s.Started != nil && *s.Started
@@ -51,7 +51,7 @@ func initDone(c *v1.Container, s *v1.ContainerStatus) bool {
 	return end != nil && end.ExitCode == 0
 }
 
-// attempted are the init containers that were tried to be started, with all before them; the first one always counts.
+// attempted returns the init containers that were started or attempted; the first one always counts.
 func attempted(inits []v1.ContainerStatus) []v1.ContainerStatus {
 	for i := len(inits) - 1; i > 0; i-- {
 		if inits[i].State.Waiting == nil || inits[i].LastTerminationState.Terminated != nil {
@@ -61,7 +61,7 @@ func attempted(inits []v1.ContainerStatus) []v1.ContainerStatus {
 	return inits[:min(1, len(inits))]
 }
 
-// endAll ends the containers of which no end is known.
+// endAll ends the containers without a known end.
 func endAll(statuses []v1.ContainerStatus) {
 	for i := range statuses {
 		if statuses[i].State.Terminated != nil {
@@ -72,7 +72,7 @@ func endAll(statuses []v1.ContainerStatus) {
 	}
 }
 
-// unknownEnd is the end of a container that nobody has seen.
+// unknownEnd returns the end of a container that was not observed.
 func unknownEnd(id string) *v1.ContainerStateTerminated {
 	return &v1.ContainerStateTerminated{
 		Reason: reasonStatusUnknown, ExitCode: codeUnknown, ContainerID: id,

@@ -12,8 +12,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
-// Generate computes the status of a pod. The words in it (phases, reasons, messages of conditions) are the kubelet's,
-// since kubectl and controllers read them.
+// Generate computes the status of a pod. Its phases, reasons and messages are the kubelet's, because kubectl and
+// controllers read them.
 func Generate(pod *v1.Pod, status *lifecyclev1.PodStatus, in Inputs) v1.PodStatus {
 	g := &generation{pod: pod, status: status, in: in}
 	if g.in.RuntimeName == "" {
@@ -51,13 +51,13 @@ type generation struct {
 	in     Inputs
 }
 
-// reason is the reason and message of the pod as a whole. Those of a pod that has ended stay. What holds up a pod that has not
-// ended is gone when it is over, or when the pod ends.
+// reason returns the reason and message of the pod. Those of an ended pod stay. A reason that delays a pod disappears
+// when the delay is over, or when the pod ends.
 func (g *generation) reason(phase v1.PodPhase) (reason, message string) {
 	switch phase {
 	case v1.PodPending:
 		if g.in.Reason == "" && g.in.Message == "" && !holdsUp(g.pod.Status.Reason) {
-			return g.pod.Status.Reason, g.pod.Status.Message // somebody else's
+			return g.pod.Status.Reason, g.pod.Status.Message // set by another component
 		}
 		return g.in.Reason, g.in.Message
 	case v1.PodRunning:
@@ -73,8 +73,8 @@ func (g *generation) reason(phase v1.PodPhase) (reason, message string) {
 	return "", ""
 }
 
-// startTime is when the pod began here: when its first sandbox was made, which the runtime tells the same after any
-// restart, or, until there is one, when the pod was first seen.
+// startTime returns the start of the pod on this node: the creation of its first sandbox, which the runtime reports
+// after any restart, or, until there is one, the time at which the pod was first seen.
 func (g *generation) startTime() *metav1.Time {
 	if began := podview.Started(g.status); !began.IsZero() {
 		return &metav1.Time{Time: began}
@@ -87,7 +87,7 @@ func (g *generation) startTime() *metav1.Time {
 	return &metav1.Time{Time: g.in.Now}
 }
 
-// addresses fills in the addresses of pod and host.
+// addresses sets the addresses of the pod and the host.
 func (g *generation) addresses(out *v1.PodStatus) {
 	for _, ip := range g.in.HostIPs {
 		out.HostIPs = append(out.HostIPs, v1.HostIP{IP: ip})
@@ -98,7 +98,7 @@ func (g *generation) addresses(out *v1.PodStatus) {
 	ips := g.status.GetIps()
 	if g.pod.Spec.HostNetwork {
 		ips = g.in.HostIPs
-		if old := g.in.Previous.PodIPs; len(old) > 0 { // they stay as they were first seen
+		if old := g.in.Previous.PodIPs; len(old) > 0 { // they stay as first observed
 			ips = []string{old[0].IP}
 			for _, ip := range g.in.HostIPs {
 				if net.IPFamilyOfString(ip) != net.IPFamilyOfString(ips[0]) {
@@ -116,7 +116,7 @@ func (g *generation) addresses(out *v1.PodStatus) {
 	}
 }
 
-// preferFamily puts the addresses of the family of the host's primary address first, and keeps one of each family.
+// preferFamily moves addresses of the family of the host's primary address to the front, and keeps one of each family.
 func preferFamily(ips []string, host string) []string {
 	if len(ips) < 2 || host == "" {
 		return ips

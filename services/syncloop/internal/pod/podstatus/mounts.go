@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// volumeMounts is how the volumes of a container are mounted. Whether one is recursively read-only is on the container; as long as
-// there is none, it is what the spec insists on.
+// volumeMounts returns the status of a container's volume mounts. Whether one is recursively read-only is recorded on
+// the container; before it exists, the spec's requirement is used.
 func volumeMounts(c *v1.Container, made *lifecyclev1.Container) []v1.VolumeMountStatus {
 	recursive := strings.Split(made.GetAnnotations()[podlabels.RecursiveReadOnly], ",")
 	var mounts []v1.VolumeMountStatus

@@ -9,19 +9,19 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 )
 
-// tally counts containers by what they mean for the phase.
+// tally counts containers by their effect on the phase.
 type tally struct {
-	pendingInit    int // init containers that have not ended yet
+	pendingInit    int // init containers that have not completed yet
 	pendingSidecar int // sidecars that have not started yet
-	failedInit     int // init containers that failed and are not run again
+	failedInit     int // failed init containers that are not restarted
 	waiting        int // containers that have never run
 	running        int
 	stopped        int // ordinary containers that have ended
-	final          int // of these, those that are not run again
+	final          int // of these, those that are not restarted
 	succeeded      int // of these, those with exit code 0
 }
 
-// phase computes the phase. Once Succeeded or Failed, it stays so.
+// phase computes the phase. Succeeded and Failed are final.
 func (g *generation) phase(out v1.PodStatus) v1.PodPhase {
 	for _, before := range []v1.PodPhase{g.pod.Status.Phase, g.in.Previous.Phase} {
 		if before == v1.PodSucceeded || before == v1.PodFailed {
@@ -39,7 +39,7 @@ func (g *generation) phase(out v1.PodStatus) v1.PodPhase {
 	case t.stopped == 0:
 		return v1.PodPending
 	}
-	// A static pod that its worker has finished with is gone, or comes back under the same UID: it has no last phase.
+	// A static pod whose worker has finished is gone, or comes back under the same UID, so it has no final phase.
 	if t.final < t.stopped && (!g.in.Terminal || podset.IsStatic(g.pod)) {
 		return v1.PodRunning // some are about to be restarted
 	}
@@ -70,10 +70,10 @@ func (g *generation) tally(out v1.PodStatus) tally {
 	return t
 }
 
-// restarting says whether a container that has ended is to be run again.
+// restarting reports whether an ended container should run again.
 type restarting func(c *v1.Container, end *v1.ContainerStateTerminated) bool
 
-// restarts says whether a container that has ended is to be run again, by the rules that package decide goes by.
+// restarts reports whether an ended container should run again, by the rules of package decide.
 func (g *generation) restarts(c *v1.Container, end *v1.ContainerStateTerminated) bool {
 	ending := decide.Ending{Code: end.ExitCode}
 	_, id, _ := strings.Cut(end.ContainerID, "://")
@@ -84,7 +84,7 @@ func (g *generation) restarts(c *v1.Container, end *v1.ContainerStateTerminated)
 	return decide.Restarts(g.pod, c, ending)
 }
 
-// lastEnd is how a container that does not run has last ended; nil when it never has.
+// lastEnd returns the last end of a container that does not run; nil if it has never ended.
 func lastEnd(status v1.ContainerStatus) *v1.ContainerStateTerminated {
 	if status.State.Terminated != nil {
 		return status.State.Terminated

@@ -10,8 +10,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// leastQuota is the cpu limit, in thousandths, of the smallest quota that the kernel has. Smaller limits have that
-// quota.
+// leastQuota is the cpu limit, in thousandths, of the kernel's smallest quota. Smaller limits have that quota.
 const leastQuota = 10
 
 // containerResources returns the resources of a container: those that the runtime reports while it runs, and otherwise

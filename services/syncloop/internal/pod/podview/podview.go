@@ -1,5 +1,5 @@
-// Package podview reads what pleg observed of a pod: which container of a name is the latest, which sandbox is in use.
-// The deciding and the reporting parts of syncloop share it, so that both see the same pod. It is pure.
+// Package podview reads pleg's status of a pod: the latest container of a name, the sandbox in use. The packages that
+// decide and those that report share it, so that both agree. It is pure.
 package podview
 
 import (
@@ -10,7 +10,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 )
 
-// Latest returns the newest container with a name, or nil. Containers come newest first.
+// Latest returns the newest container of a name, or nil. Containers are sorted newest first.
 func Latest(status *lifecyclev1.PodStatus, name string) *lifecyclev1.Container {
 	for _, c := range status.GetContainers() {
 		if c.GetName() == name {
@@ -20,7 +20,7 @@ func Latest(status *lifecyclev1.PodStatus, name string) *lifecyclev1.Container {
 	return nil
 }
 
-// LatestIn returns the newest container with a name in one sandbox, or nil.
+// LatestIn returns the newest container of a name in one sandbox, or nil.
 func LatestIn(status *lifecyclev1.PodStatus, name, sandboxID string) *lifecyclev1.Container {
 	for _, c := range status.GetContainers() {
 		if c.GetName() == name && c.GetSandboxId() == sandboxID {
@@ -30,7 +30,7 @@ func LatestIn(status *lifecyclev1.PodStatus, name, sandboxID string) *lifecyclev
 	return nil
 }
 
-// LatestExited returns the newest container with a name that has ended, or nil.
+// LatestExited returns the newest ended container of a name, or nil.
 func LatestExited(status *lifecyclev1.PodStatus, name string) *lifecyclev1.Container {
 	for _, c := range status.GetContainers() {
 		if c.GetName() == name && Exited(c) {
@@ -40,28 +40,28 @@ func LatestExited(status *lifecyclev1.PodStatus, name string) *lifecyclev1.Conta
 	return nil
 }
 
-// Running says whether a container runs. A nil container does not.
+// Running reports whether a container runs; false for nil.
 func Running(c *lifecyclev1.Container) bool {
 	return c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING
 }
 
-// Exited says whether a container has ended. A nil container has not.
+// Exited reports whether a container has ended; false for nil.
 func Exited(c *lifecyclev1.Container) bool {
 	return c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
 }
 
-// Alive says whether a container may have processes: it runs, or the runtime cannot tell.
+// Alive reports whether a container may have processes: it runs, or its state is unknown.
 func Alive(c *lifecyclev1.Container) bool {
 	return Running(c) || c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN
 }
 
-// Ready says whether a sandbox can be used. A nil sandbox cannot.
+// Ready reports whether a sandbox is usable; false for nil.
 func Ready(s *lifecyclev1.Sandbox) bool {
 	return s.GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_READY
 }
 
-// AnyAlive says whether anything of the pod may still have processes or namespaces: a container that may run, or a
-// sandbox that is ready.
+// AnyAlive reports whether anything of the pod may have processes or namespaces: a container that may run, or a ready
+// sandbox.
 func AnyAlive(status *lifecyclev1.PodStatus) bool {
 	for _, c := range status.GetContainers() {
 		if Alive(c) {
@@ -76,8 +76,8 @@ func AnyAlive(status *lifecyclev1.PodStatus) bool {
 	return false
 }
 
-// Sandbox returns the sandbox that the pod uses: the newest ready one with a running container in it, else the newest
-// ready one, else nil. Two are ready only when a process was killed between making one and noticing it.
+// Sandbox returns the sandbox in use: the newest ready one with a running container, or else the newest ready one, or
+// else nil. Two are ready only if a process was killed between creating one and observing it.
 func Sandbox(status *lifecyclev1.PodStatus) *lifecyclev1.Sandbox {
 	var first *lifecyclev1.Sandbox
 	for _, s := range status.GetSandboxes() {
@@ -96,7 +96,7 @@ func Sandbox(status *lifecyclev1.PodStatus) *lifecyclev1.Sandbox {
 	return first
 }
 
-// Time is the moment of a timestamp; the zero time when it is unset.
+// Time converts a timestamp; zero if it is unset.
 func Time(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}

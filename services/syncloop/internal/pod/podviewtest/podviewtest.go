@@ -1,4 +1,4 @@
-// Package podviewtest makes pods, and what is observed of them, from a line of words, so that tests read as tables.
+// Package podviewtest builds pods and their observed states from a line of words, so that tests read as tables.
 package podviewtest
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// Now is the moment that the words count their times from.
+// Now is the reference time of the words.
 var Now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// Pod makes a pod from words: "init:a sidecar:b c d live:e ephemeral:f", with a restart policy. The words live and livesidecar are
-// for containers with a liveness probe.
+// Pod builds a pod from words: "init:a sidecar:b c d live:e ephemeral:f", with a restart policy. The words live and
+// livesidecar are for containers with a liveness probe.
 func Pod(policy v1.RestartPolicy, containers string) *v1.Pod {
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "u"},
@@ -56,9 +56,10 @@ func Pod(policy v1.RestartPolicy, containers string) *v1.Pod {
 	return pod
 }
 
-// Status makes what is observed of a pod from words, oldest first: "s0:ready a@s0:exited=1 b@s0:running". A sandbox
-// is ready, ready-host (on the host's network), ready-no-ip or notready. The word of a container may go on with
-// ",rc=N" (restart count and back-off step), ",step=N" (a back-off step of its own), ",ended=D" (ended D ago), ",ran=D" (had run for D).
+// Status builds the observed state of a pod from words, oldest first: "s0:ready a@s0:exited=1 b@s0:running". A sandbox
+// is ready, ready-host (on the host's network), ready-no-ip or notready. The word of a container may have the suffixes
+// ",rc=N" (restart count and back-off step), ",step=N" (another back-off step), ",ended=D" (ended D ago), ",ran=D" (had
+// run for D).
 func Status(pod *v1.Pod, words string) *lifecyclev1.PodStatus {
 	status := &lifecyclev1.PodStatus{Uid: string(pod.UID)}
 	for i, word := range strings.Fields(words) {

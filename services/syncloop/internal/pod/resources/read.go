@@ -1,7 +1,7 @@
 package resources
 
-// SharesOf is the shares that a weight of cgroup v2 stands for. Weight is coarser than shares: what was made a weight does not come
-// back as the same number of shares, but makes the same weight again.
+// SharesOf returns the shares of a cgroup v2 weight. A weight is coarser than shares: the result may differ from the
+// original shares, but has the same weight.
 func SharesOf(weight uint64) uint64 {
 	if weight == 0 {
 		return 0
@@ -9,7 +9,7 @@ func SharesOf(weight uint64) uint64 {
 	return MinShares + (weight-1)*(maxShares-MinShares)/9999
 }
 
-// MilliOfShares is the request of cpu, in thousandths, that some shares are given for; 0 for less shares than there can be.
+// MilliOfShares returns the CPU request, in thousandths, of shares; 0 below the minimum of shares.
 func MilliOfShares(shares uint64) int64 {
 	if shares < MinShares {
 		return 0
@@ -17,7 +17,7 @@ func MilliOfShares(shares uint64) int64 {
 	return int64((min(shares, maxShares)*milliPerCPU + sharesPerCPU - 1) / sharesPerCPU)
 }
 
-// MilliOfQuota is the limit of cpu, in thousandths, that a quota in a period is given for; 0 for none.
+// MilliOfQuota returns the CPU limit, in thousandths, of a quota in a period; 0 for none.
 func MilliOfQuota(quota, period int64) int64 {
 	if quota <= 0 || period <= 0 {
 		return 0

@@ -1,6 +1,6 @@
-// Package resources computes what the cgroups of pods are given: weights, quotas and limits, from the pods' requests and limits
-// and from what the configuration reserves. It only computes; package podcgroups writes the result to the kernel. The numbers
-// are the kubelet's (pkg/kubelet/cm/helpers_linux.go), and a module of podcgroups compares the two.
+// Package resources computes the weights, quotas and limits of the cgroups of pods, from the pods' requests and limits
+// and from the configured reservations. Package podcgroups writes the result to the kernel. The numbers are the
+// kubelet's (pkg/kubelet/cm/helpers_linux.go), and a module of podcgroups compares the two.
 package resources
 
 import (
@@ -13,15 +13,15 @@ import (
 	"k8s.io/kubectl/pkg/util/qos"
 )
 
-// NoLimit takes a limit away.
+// NoLimit removes a limit.
 const NoLimit = -1
 
-// ResourcePIDs is the name of the number of processes where resources of the machine are listed.
+// ResourcePIDs is the name of the number of processes in lists of the machine's resources.
 const ResourcePIDs v1.ResourceName = "pid"
 
-// Numbers between Kubernetes' processors and the kernel's shares and quotas, with the kernel's limits of them.
+// The conversions between Kubernetes' CPUs and the kernel's shares and quotas, with the kernel's bounds.
 const (
-	// MinShares is the least weight, which best-effort pods have.
+	// MinShares is the lowest weight, that of best-effort pods.
 	MinShares = 2
 
 	maxShares        = 262144
@@ -31,33 +31,31 @@ const (
 	defaultCPUPeriod = 100 * time.Millisecond
 )
 
-// Resources is what a cgroup is given.
+// Resources holds the settings of a cgroup.
 type Resources struct {
-	// CPUShares is the weight among the cgroups beside it when processors are short, in the shares of cgroup v1, from 2 to
-	// 262144; 0 leaves it as it is.
+	// CPUShares is the weight among sibling cgroups, in the shares of cgroup v1, from 2 to 262144; 0 leaves it unchanged.
 	CPUShares uint64
-	// CPUQuota is how many microseconds of processor time there are in each CPUPeriod microseconds; NoLimit for as many as
-	// there are, 0 leaves it as it is.
+	// CPUQuota is the CPU time, in microseconds, within each CPUPeriod; NoLimit for no limit, and 0 leaves it unchanged.
 	CPUQuota  int64
 	CPUPeriod uint64
-	// Memory is in bytes, PIDs a number of processes and threads; NoLimit takes the limit away, 0 leaves it as it is.
+	// Memory is in bytes, and PIDs a number of processes and threads; NoLimit removes the limit, and 0 leaves it
+	// unchanged.
 	Memory, PIDs int64
-	// HugePages has the limits by the size of the page, both in bytes; a size that is not in it may not be used. Nil leaves
-	// all as they are.
+	// HugePages maps page sizes to limits, both in bytes; other sizes may not be used. Nil leaves all unchanged.
 	HugePages map[int64]int64
 }
 
-// Limits is what the configuration says of the limits of pods.
+// Limits holds the configured limits of pods.
 type Limits struct {
-	// CPUQuota makes quotas, in each CPUPeriod, of limits of cpu. A period of 0 is the kernel's 100 ms.
+	// CPUQuota converts CPU limits to quotas within each CPUPeriod. A period of 0 is the kernel's 100 ms.
 	CPUQuota  bool
 	CPUPeriod time.Duration
-	// PIDs is how many processes and threads a pod may have; 0 and less for any number.
+	// PIDs is the maximum number of processes and threads of a pod; 0 and less for no limit.
 	PIDs int64
 }
 
-// ForPod is what a pod's cgroup is given: the weight of what it asks for, and, when every container has a limit, what they
-// may have together. A container without a limit may use all that there is, and so may its pod.
+// ForPod returns the settings of a pod's cgroup: the weight of its requests, and, if every container has a limit, the
+// sum of the limits. A container without a limit is not limited, and neither is its pod.
 func ForPod(pod *v1.Pod, limits Limits) Resources {
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 	most := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
@@ -82,7 +80,7 @@ func ForPod(pod *v1.Pod, limits Limits) Resources {
 	return r
 }
 
-// limited tells whether a pod as a whole, or else every container of it, has a limit of a resource.
+// limited reports whether a pod, or else every container of it, has a limit of a resource.
 func limited(pod *v1.Pod, name v1.ResourceName) bool {
 	has := func(limits v1.ResourceList) bool {
 		quantity := limits[name]
@@ -101,7 +99,7 @@ func limited(pod *v1.Pod, name v1.ResourceName) bool {
 	return true
 }
 
-// BurstableShares is the weight of all burstable pods together: of what those that have not ended ask for.
+// BurstableShares returns the weight of all burstable pods together: of the requests of those that have not ended.
 func BurstableShares(pods []*v1.Pod) uint64 {
 	var milli int64
 	for _, pod := range pods {
@@ -114,8 +112,8 @@ func BurstableShares(pods []*v1.Pod) uint64 {
 	return Shares(milli)
 }
 
-// ForAllPods is what all pods together may use: what the machine has less what is reserved. Nothing is said of a resource of
-// which it is not known how much there is.
+// ForAllPods returns the limits of all pods together: the capacity minus the reservations. Resources with an unknown
+// capacity are omitted.
 func ForAllPods(capacity v1.ResourceList, reserved ...v1.ResourceList) Resources {
 	var r Resources
 	left := func(name v1.ResourceName) (resource.Quantity, bool) {
@@ -141,7 +139,7 @@ func ForAllPods(capacity v1.ResourceList, reserved ...v1.ResourceList) Resources
 	return r
 }
 
-// ForReservation is what a cgroup of daemons is given of what is reserved for them; of compressible resources alone that is the weight.
+// ForReservation returns the settings of a daemons' cgroup for their reservation; with compressible, only the weight.
 func ForReservation(reserved v1.ResourceList, compressible bool) Resources {
 	var r Resources
 	if cpu, ok := reserved[v1.ResourceCPU]; ok {
@@ -157,9 +155,9 @@ func ForReservation(reserved v1.ResourceList, compressible bool) Resources {
 	return r
 }
 
-// MemoryLimits are those of the classes of pods, which leave the given part, in percent, of the memory that pods of better classes
-// request: of allocatable memory burstable pods may not use what guaranteed pods request, and pods of no request neither what burstable
-// ones do.
+// MemoryLimits returns the memory limits of the QoS classes, which withhold the given percentage of the memory
+// requested by better classes: from the allocatable memory, burstable pods may not use the requests of guaranteed pods,
+// and best-effort pods may use those of neither.
 func MemoryLimits(allocatable, percent int64, pods []*v1.Pod) (burstable, bestEffort int64) {
 	requested := map[v1.PodQOSClass]int64{}
 	for _, pod := range pods {
@@ -174,13 +172,13 @@ func MemoryLimits(allocatable, percent int64, pods []*v1.Pod) (burstable, bestEf
 	return max(burstable, 1), max(bestEffort, 1)
 }
 
-// Shares is the weight of an amount of processor time, in thousandths of a processor.
+// Shares returns the weight of an amount of CPU, in thousandths.
 func Shares(milli int64) uint64 {
 	return uint64(min(max(milli*sharesPerCPU/milliPerCPU, MinShares), maxShares))
 }
 
-// Weight is the weight of cgroup v2, from 1 to 10000, that stands in the same place in its range as shares do in theirs: the
-// kubelet's formula, not the runtimes', and pods are weighed against pods only.
+// Weight returns the weight of cgroup v2, from 1 to 10000, for shares: by the kubelet's formula, and not the runtimes',
+// because pods compete only with pods.
 func Weight(shares uint64) uint64 {
 	if shares == 0 {
 		return 0
@@ -188,7 +186,7 @@ func Weight(shares uint64) uint64 {
 	return 1 + (min(max(shares, MinShares), maxShares)-MinShares)*9999/(maxShares-MinShares)
 }
 
-// hugePages are the amounts of huge pages in a list, by size.
+// hugePages returns the amounts of huge pages in a list, by size.
 func hugePages(list v1.ResourceList) map[int64]int64 {
 	pages := map[int64]int64{}
 	for name, quantity := range list {

@@ -14,14 +14,14 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 )
 
-// exec runs a command in the container. The runtime ends it after the timeout, which is a failure.
+// exec runs a command in the container. The runtime kills it after the timeout, which is a failure.
 func (c *Caller) exec(ctx context.Context, t Target) Answer {
 	runtime, err := c.cfg.Runtime()
 	if err != nil {
 		return unknown(err)
 	}
 	command := t.Probe.Exec.Command
-	// The client's log would have the command, which may have secrets.
+	// The client's log would contain the command, which may have secrets.
 	stdout, stderr, err := runtime.ExecSync(cri.Quiet(ctx), t.ContainerID, expand(command, t.Container.Env), t.timeout())
 	output := cut(append(stdout, stderr...))
 	var exit utilexec.CodeExitError
@@ -31,15 +31,15 @@ func (c *Caller) exec(ctx context.Context, t Target) Answer {
 	case errors.As(err, &exit):
 		return failure(output)
 	case errors.Is(err, criclient.ErrCommandTimedOut):
-		// The command as the pod has it: what it refers to may be secret.
+		// The command in the pod's form, because references may resolve to secrets.
 		return failure(fmt.Sprintf("command timed out: %q timed out after %s", strings.Join(command, " "), t.timeout()))
 	default:
 		return unknown(err)
 	}
 }
 
-// expand replaces $(NAME) by the value that the container's spec gives for it, and $$ by $. Values that come from elsewhere are
-// empty here, as for the kubelet: the probe has not the container's environment, its command has.
+// expand replaces $(NAME) by the value in the container's spec, and $$ by $. Values from other sources are empty here,
+// as in the kubelet, because the probe does not have the container's environment.
 func expand(command []string, env []v1.EnvVar) []string {
 	values := make(map[string]string, len(env))
 	for _, e := range env {

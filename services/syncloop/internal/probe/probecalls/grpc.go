@@ -15,10 +15,10 @@ import (
 	"k8s.io/kubernetes/pkg/probe"
 )
 
-// grpcBuffer is the size of a connection's buffers, in bytes: question and answer are shorter.
+// grpcBuffer is the size of a connection's buffers in bytes: requests and responses are shorter.
 const grpcBuffer = 1 << 10
 
-// grpc asks the container's health service, without TLS. Whatever goes wrong is a failure, as for the kubelet.
+// grpc queries the container's health service, without TLS. As in the kubelet, every error is a failure.
 func (c *Caller) grpc(ctx context.Context, t Target) Answer {
 	host, err := t.host("")
 	if err != nil {
@@ -37,7 +37,7 @@ func (c *Caller) grpc(ctx context.Context, t Target) Answer {
 	if err != nil {
 		return failure(fmt.Sprintf("error: failed to connect service at %q: %v", address, err))
 	}
-	defer func() { _ = conn.Close() }() // it fails only when it is closed already
+	defer func() { _ = conn.Close() }() // it fails only if it is closed already
 	if !connected(ctx, conn) {
 		return failure(fmt.Sprintf("timeout: failed to connect service %q within %v: %v", address, t.timeout(), ctx.Err()))
 	}
@@ -55,7 +55,8 @@ func (c *Caller) grpc(ctx context.Context, t Target) Answer {
 	return success("service healthy")
 }
 
-// connected waits for a connection, which is tried again until ctx ends: who begins to listen in time is well.
+// connected waits for a connection, which is retried until ctx ends, so that a server that starts to listen in time is
+// fine.
 func connected(ctx context.Context, conn *grpc.ClientConn) bool {
 	conn.Connect()
 	for {
@@ -64,7 +65,7 @@ func connected(ctx context.Context, conn *grpc.ClientConn) bool {
 			return true
 		}
 		if state == connectivity.Idle {
-			conn.Connect() // it was there, and went
+			conn.Connect() // the connection was lost
 		}
 		if !conn.WaitForStateChange(ctx, state) {
 			return false
@@ -72,7 +73,7 @@ func connected(ctx context.Context, conn *grpc.ClientConn) bool {
 	}
 }
 
-// wrong says why a question was not answered.
+// wrong returns why a query failed.
 func wrong(err error, service string, t Target) string {
 	message := status.Convert(err).Message()
 	switch status.Code(err) { //nolint:exhaustive // the others say it themselves

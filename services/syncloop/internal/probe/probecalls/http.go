@@ -16,25 +16,25 @@ import (
 	httpprobe "k8s.io/kubernetes/pkg/probe/http"
 )
 
-// maxHeader is how much of an answer's header is read, in bytes: more than any server sends that means well.
+// maxHeader bounds the header of a response in bytes.
 const maxHeader = 1 << 20
 
-// newTransport makes the connections of HTTP probes. Pods serve with certificates of their own and are asked by address, so there
-// is no name to check a certificate against. A connection serves one call: the next one shall see whether the server still
-// takes connections.
+// newTransport returns the transport of HTTP probes. It does not verify certificates, because pods use self-signed ones
+// and are addressed by IP. Each connection serves one call, because the next call should test whether the server still
+// accepts connections.
 func newTransport() *http.Transport {
 	return &http.Transport{
 		TLSClientConfig:        &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
 		ForceAttemptHTTP2:      true,                                  // over TLS, where the server offers it
 		DisableKeepAlives:      true,
 		DisableCompression:     true, // no Accept-Encoding
-		Proxy:                  nil,  // the node's is not the pod's
+		Proxy:                  nil,  // the node's proxy does not apply to pods
 		DialContext:            probe.ProbeDialer().DialContext,
 		MaxResponseHeaderBytes: maxHeader,
 	}
 }
 
-// httpGet asks for an address. What redirects is followed on the same host.
+// httpGet requests a URL. It follows redirects on the same host.
 func (c *Caller) httpGet(ctx context.Context, t Target) Answer {
 	request, err := c.request(ctx, t)
 	if err != nil {
@@ -45,14 +45,14 @@ func (c *Caller) httpGet(ctx context.Context, t Target) Answer {
 	if err != nil {
 		return failure(plain(err))
 	}
-	defer func() { _ = response.Body.Close() }() // the answer is known by then
+	defer func() { _ = response.Body.Close() }() // the result is known by then
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxOutput))
 	if err != nil {
 		return unknown(errors.New(plain(err)))
 	}
 	switch code := response.StatusCode; {
 	case code < http.StatusOK || code >= http.StatusBadRequest:
-		// The body may have what is nobody's business; the kubelet leaves it out, too.
+		// As in the kubelet, the body is not included because it may be confidential.
 		return failure(fmt.Sprintf("HTTP probe failed with statuscode: %d", code))
 	case code >= http.StatusMultipleChoices:
 		return Answer{Outcome: Success, Warning: true, Output: cut("Probe terminated redirects, Response body: " + string(body))}
@@ -60,7 +60,7 @@ func (c *Caller) httpGet(ctx context.Context, t Target) Answer {
 	return success(string(body))
 }
 
-// request makes the request of a probe, with what it leaves out.
+// request returns the request of a probe with defaults.
 func (c *Caller) request(ctx context.Context, t Target) (*http.Request, error) {
 	get := t.Probe.HTTPGet
 	host, err := t.host(get.Host)
@@ -78,7 +78,7 @@ func (c *Caller) request(ctx context.Context, t Target) (*http.Request, error) {
 	return request.WithContext(ctx), nil
 }
 
-// plain is what an error of the network says, without the port at this end: that is another one each time.
+// plain returns the text of a network error without the local port, which always differs.
 func plain(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Source != nil {

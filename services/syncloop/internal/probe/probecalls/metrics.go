@@ -7,17 +7,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// result is what the answer to a probe counts as, in the kubelet's words.
+// result is the result of a probe's call, in the kubelet's words.
 type result string
 
-// The results; resultUnknown is of a call that could not be made, which the kubelet does not count.
+// The results; resultUnknown is for a call that could not be made, which the kubelet does not count.
 const (
 	resultSuccessful result = "successful"
 	resultFailed     result = "failed"
 	resultUnknown    result = "unknown"
 )
 
-// result is the word of the metrics for an outcome.
+// result returns the metrics' word for an outcome.
 func (o Outcome) result() result {
 	switch o {
 	case Success:
@@ -35,22 +35,22 @@ type Metrics struct {
 	duration *prometheus.HistogramVec
 }
 
-// NewMetrics registers the metrics of one Caller; a nil registry takes none. They name pods, and so belong in a registry of their own:
-// a scraper that does not ask for them does not get them.
+// NewMetrics creates the metrics of one Caller, and registers them unless the registry is nil. They name pods, so they
+// belong in a separate registry for those scrapers that request them.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	factory := promauto.With(registry)
 	return &Metrics{
 		total: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "prober_probe_total",
-			Help: "Calls of probes of a container, by the kind of probe and by what the answer counts as: successful, failed, or unknown when the call could not be made.",
+			Help: "Calls of probes of a container, by kind of probe and result: successful, failed, or unknown if the call could not be made.",
 		}, []string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"}),
 		duration: factory.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "prober_probe_duration_seconds", Help: "How long calls of probes took that were successful.", Buckets: prometheus.DefBuckets,
+			Name: "prober_probe_duration_seconds", Help: "Duration of successful calls of probes.", Buckets: prometheus.DefBuckets,
 		}, []string{"probe_type", "container", "pod", "namespace"}),
 	}
 }
 
-// probed notes the outcome of a probe.
+// probed records the outcome of a call.
 func (m *Metrics) probed(t Target, outcome Outcome, took time.Duration) {
 	m.total.WithLabelValues(string(t.Kind), string(outcome.result()), t.Container.Name, t.Pod.Name, t.Pod.Namespace, string(t.Pod.UID)).Inc()
 	if outcome == Success {
@@ -58,7 +58,7 @@ func (m *Metrics) probed(t Target, outcome Outcome, took time.Duration) {
 	}
 }
 
-// forget drops what was counted of a probe.
+// forget drops the metrics of a probe.
 func (m *Metrics) forget(t Target) {
 	for _, of := range []result{resultSuccessful, resultFailed, resultUnknown} {
 		m.total.DeleteLabelValues(string(t.Kind), string(of), t.Container.Name, t.Pod.Name, t.Pod.Namespace, string(t.Pod.UID))

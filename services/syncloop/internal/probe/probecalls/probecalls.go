@@ -1,12 +1,13 @@
-// Package probecalls makes one call of one probe: a command in the container (exec), a request (HTTP), a connection (TCP) or a
-// question to its health service (gRPC), and says how it went, as the kubelet does.
+// Package probecalls makes single calls of probes: a command in the container (exec), a request (HTTP), a connection
+// (TCP) or a query of its health service (gRPC), and returns the result as the kubelet does.
 //
-// Who is probed when, and how many answers make a result, is package prober' to say: it calls [Caller.Probe]. An answer that is
-// no success becomes an event of the pod here; every answer is counted.
+// Package prober decides who is probed when, and how many calls make a result: it calls [Caller.Probe]. A call without
+// success becomes an event of the pod here; every call is counted.
 //
-// The dialer, the lookup of named ports, the HTTP request and the rule for redirects are those of k8s.io/kubernetes/pkg/probe. Its
-// calls are not: they know no context, log the headers of a request, and say a version that only the linker of Kubernetes sets;
-// that of exec brings a part of the kubelet. A test compares what they and this package answer.
+// The dialer, the lookup of named ports, the HTTP request and the rule for redirects are those of
+// k8s.io/kubernetes/pkg/probe. Its calls are not used: they have no context, log the headers of a request, and report a
+// version that only the linker of Kubernetes sets; that of exec includes a part of the kubelet. A test compares the
+// results of both packages.
 package probecalls
 
 import (
@@ -28,16 +29,16 @@ import (
 )
 
 const (
-	// tries is how often a call is made that has an error, as by the kubelet.
+	// tries is the number of attempts for a call with an error, as in the kubelet.
 	tries = 3
-	// maxOutput is how much is taken of what a container says, in bytes, as by the kubelet.
+	// maxOutput bounds the output of a container in bytes, as in the kubelet.
 	maxOutput = 10 << 10
 	// eventUnhealthy and eventWarning are the kubelet's reasons.
 	eventUnhealthy = "Unhealthy"
 	eventWarning   = "ProbeWarning"
 )
 
-// Kind is what a probe is for, in the kubelet's word for it: it stands so in events and metrics.
+// Kind is the kubelet's name of a kind of probe, in events and metrics.
 type Kind string
 
 // The kinds.
@@ -47,21 +48,21 @@ const (
 	Startup   Kind = "Startup"
 )
 
-// Outcome is what an answer counts as.
+// Outcome is the result of a call.
 type Outcome int
 
 // The outcomes.
 const (
-	// Unknown: the call could not be made, or its end says nothing of the container. The answer is thrown away: it is neither a
-	// success nor a failure, and no threshold comes nearer.
+	// Unknown: the call could not be made, or its end says nothing about the container. The result is ignored, and does
+	// not count towards a threshold.
 	Unknown Outcome = iota
-	// Success: the container is as the probe wants it.
+	// Success: the probe has succeeded.
 	Success
-	// Failure: it is not, or did not say so in time.
+	// Failure: the probe has failed or timed out.
 	Failure
 )
 
-// String returns the outcome in one word, in lower case.
+// String returns the outcome in one lower-case word.
 func (o Outcome) String() string {
 	switch o {
 	case Success:
@@ -75,58 +76,58 @@ func (o Outcome) String() string {
 	}
 }
 
-// Target is what is probed.
+// Target is the container to probe.
 type Target struct {
-	// Pod and Container are as they are desired, and Probe is the container's of that Kind.
+	// Pod and Container are the desired ones, and Probe is the container's probe of that Kind.
 	Pod       *v1.Pod
 	Container *v1.Container
 	Kind      Kind
 	Probe     *v1.Probe
-	// ContainerID is the runtime's name of the running container, for exec.
+	// ContainerID is the runtime's ID of the running container, for exec.
 	ContainerID string
 	// PodIP is the pod's first address; that of the node for a pod on the host's network.
 	PodIP string
 }
 
-// Answer is how a call went.
+// Answer is the result of a call with its details.
 type Answer struct {
 	Outcome Outcome
-	// Output is for people: what the container said, why it counts as failed, or in short what Err says; at most 10 KiB.
+	// Output is for people: the container's output, why the call failed, or a summary of Err; at most 10 KiB.
 	Output string
-	// Warning is set on a success that somebody should look at: a redirect to another host, that was not followed.
+	// Warning is true for a success that deserves attention: a redirect to another host, which was not followed.
 	Warning bool
-	// Err says why the call could not be made; only of Unknown.
+	// Err is why the call could not be made; only for Unknown.
 	Err error
 }
 
-// Events is told of answers that are no success; *podevents.Recorder keeps it.
+// Events receives calls without success; *podevents.Recorder implements it.
 type Events interface {
-	// Warning tells something of a container of a pod: a reason in one word, and a sentence.
+	// Warning records an event of a container of a pod: a reason in one word, and a sentence.
 	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
 }
 
-// Config is what a Caller needs.
+// Config holds the parameters of a Caller.
 type Config struct {
-	// Runtime returns the runtime's service at once, or why there is none.
+	// Runtime returns the runtime's service without waiting, or why there is none.
 	Runtime func() (internalapi.RuntimeService, error)
-	// Version is the Kubernetes that the probes say to be of, such as "v1.37.2"; that which the program is built with when empty.
+	// Version is the reported version of Kubernetes, such as "v1.37.2"; by default that of the build.
 	Version string
-	// Clock tells how long calls take; the real one when nil.
+	// Clock times calls; the real clock if nil.
 	Clock clock.PassiveClock
-	// Events and Metrics are nobody's to see when nil.
+	// Events and Metrics may be nil.
 	Events  Events
 	Metrics *Metrics
 }
 
-// Caller makes the calls. Its methods may be called at any time from any goroutine; it owns none itself, and keeps no connection
-// from one call to the next.
+// Caller makes the calls. Its methods are safe for concurrent use; it has no goroutine, and keeps no connection between
+// calls.
 type Caller struct {
 	cfg       Config
 	transport *http.Transport
 	userAgent string
 }
 
-// untold is Events for nobody to read.
+// untold is an Events that discards events.
 type untold struct{}
 
 // Warning implements Events.
@@ -144,16 +145,17 @@ func New(cfg Config) *Caller {
 	return &Caller{cfg: cfg, transport: newTransport(), userAgent: userAgent(cmp.Or(cfg.Version, buildinfo.Kubernetes()))}
 }
 
-// userAgent is what HTTP and gRPC probes say of themselves, with the minor version alone, as the kubelet does: kube-probe/1.37.
+// userAgent returns the user agent of HTTP and gRPC probes, with the minor version alone, as in the kubelet:
+// kube-probe/1.37.
 func userAgent(version string) string {
 	major, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
 	minor, _, _ := strings.Cut(rest, ".")
 	return "kube-probe/" + major + "." + minor
 }
 
-// Probe makes a call and says how it went; an answer that is no success is told as an event. Each try may take the probe's
-// timeoutSeconds; an error of the call itself is tried again at once, three times altogether. It returns soon after ctx is cancelled,
-// with Unknown, which then is neither told nor counted; ctx needs no deadline of its own.
+// Probe makes a call and returns the result; a call without success is recorded as an event. Each attempt is bounded by
+// the probe's timeoutSeconds; an error of the call itself is retried at once, up to three attempts. After the end of
+// ctx it returns soon with Unknown, which is neither recorded nor counted; ctx needs no deadline.
 func (c *Caller) Probe(ctx context.Context, t Target) Answer {
 	began := c.cfg.Clock.Now()
 	var answer Answer
@@ -174,11 +176,11 @@ func (c *Caller) Probe(ctx context.Context, t Target) Answer {
 	return answer
 }
 
-// Forget drops the metrics of a probe whose container is gone for good. Of the target, only the pod, the container's name and the
-// kind matter.
+// Forget drops the metrics of a probe whose container is gone. Only the pod, the container's name and the kind of the
+// target matter.
 func (c *Caller) Forget(t Target) { c.cfg.Metrics.forget(t) }
 
-// try makes the call once.
+// try makes one attempt.
 func (c *Caller) try(ctx context.Context, t Target) Answer {
 	switch {
 	case t.Probe == nil:
@@ -195,8 +197,8 @@ func (c *Caller) try(ctx context.Context, t Target) Answer {
 	return unknown(errors.New("the probe names no action: give exec, httpGet, tcpSocket or grpc"))
 }
 
-// tell makes an event of an answer that somebody should know, in the kubelet's words. The same trouble is the same text each time,
-// so that it is one event.
+// tell records an event of a call without success, in the kubelet's words. Repeated problems have the same text, so
+// that they become one event.
 func (c *Caller) tell(ctx context.Context, t Target, a Answer) {
 	reason, message := "", ""
 	switch {
@@ -212,7 +214,7 @@ func (c *Caller) tell(ctx context.Context, t Target, a Answer) {
 	c.cfg.Events.Warning(ctx, t.Pod, t.Container.Name, reason, strings.ToValidUTF8(message, "\uFFFD"))
 }
 
-// said is what an error says to people: of an answer of the runtime, its words alone.
+// said returns the readable text of an error, without gRPC's prefix.
 func said(err error) string {
 	if s, ok := status.FromError(err); ok {
 		return s.Message()
@@ -224,10 +226,10 @@ func success(output string) Answer { return Answer{Outcome: Success, Output: out
 func failure(output string) Answer { return Answer{Outcome: Failure, Output: cut(output)} }
 func unknown(err error) Answer     { return Answer{Err: err} }
 
-// timeout is how long a try may take.
+// timeout returns the timeout of an attempt.
 func (t Target) timeout() time.Duration { return time.Duration(t.Probe.TimeoutSeconds) * time.Second }
 
-// host is where a probe goes that names the host, or none.
+// host returns the host of a probe, by default the pod's address.
 func (t Target) host(named string) (string, error) {
 	if host := cmp.Or(named, t.PodIP); host != "" {
 		return host, nil
@@ -235,5 +237,5 @@ func (t Target) host(named string) (string, error) {
 	return "", errors.New("the pod has no address yet")
 }
 
-// cut returns as much of an output as is taken of it.
+// cut truncates an output.
 func cut[T string | []byte](output T) string { return string(output[:min(len(output), maxOutput)]) }

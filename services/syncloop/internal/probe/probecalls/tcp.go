@@ -9,7 +9,7 @@ import (
 	"k8s.io/kubernetes/pkg/probe"
 )
 
-// tcpSocket makes a connection. That it was taken is all that is asked.
+// tcpSocket opens a connection. It succeeds if the connection is accepted.
 func tcpSocket(ctx context.Context, t Target) Answer {
 	host, err := t.host(t.Probe.TCPSocket.Host)
 	if err != nil {
@@ -25,6 +25,6 @@ func tcpSocket(ctx context.Context, t Target) Answer {
 	if err != nil {
 		return failure(plain(err))
 	}
-	_ = conn.Close() // nothing was written that could be lost
+	_ = conn.Close() // nothing was written to it
 	return success("")
 }

@@ -28,7 +28,7 @@ const (
 	suffix   = ".json"
 )
 
-// The results as files and logs have them.
+// The results in files and logs.
 const (
 	wordSuccess = "success"
 	wordFailure = "failure"
@@ -46,11 +46,11 @@ func wordOf(result decide.ProbeResult) string {
 	return ""
 }
 
-// Kept is a result that outlives the process.
+// Kept is a result that survives the process.
 type Kept struct {
-	// Result is what the probe has come to.
+	// Result is the result of the probe.
 	Result decide.ProbeResult
-	// Since is when it came to that.
+	// Since is the start of that result.
 	Since time.Time
 }
 
@@ -59,7 +59,7 @@ func (k Kept) MarshalJSON() ([]byte, error) {
 	return json.Marshal(keptFile{Result: wordOf(k.Result), Since: k.Since})
 }
 
-// UnmarshalJSON implements json.Unmarshaler. It fails with a result that is none.
+// UnmarshalJSON implements json.Unmarshaler. It fails for an invalid result.
 func (k *Kept) UnmarshalJSON(data []byte) error {
 	var file keptFile
 	if err := json.Unmarshal(data, &file); err != nil {
@@ -81,20 +81,20 @@ type keptFile struct {
 	Since  time.Time `json:"since"`
 }
 
-// results are those of one container.
+// results are the results of one container.
 type results map[probecalls.Kind]Kept
 
-// record is what the file of a pod has: the results of its containers, by their IDs.
+// record is the file of a pod: the results of its containers, by ID.
 type record struct {
 	Containers map[string]results `json:"containers"`
 }
 
-// Book keeps the results of probes on disk, so that a container that is ready stays so when this process is killed and comes back,
-// and one that has started is not asked that again. There is one small file for each pod, written when a result changes, before
-// anybody is told of it. It has to survive this process and not the machine, whose boot ends every container: nothing waits for
-// the disk.
+// Book stores the results of probes on disk, so that a ready container stays ready across a restart of this process,
+// and a startup probe that has succeeded is not repeated. There is one small file for each pod, written when a result
+// changes and before it is published. It must survive this process but not the machine, whose reboot ends every
+// container, so nothing waits for the disk.
 //
-// Its methods may be called by anyone; those that write wait for the file of their own pod only.
+// Its methods are safe for concurrent use; those that write wait only for the file of their own pod.
 type Book struct {
 	dir string
 
@@ -104,14 +104,14 @@ type Book struct {
 
 // page is the file of one pod.
 type page struct {
-	mu     sync.Mutex // over the write: it orders the versions of the file
+	mu     sync.Mutex // held while writing, to order the versions of the file
 	record record
-	// torn is true once the page is not in the book any more.
+	// torn is true after the page was removed from the book.
 	torn bool
 }
 
-// OpenBook reads the book in a directory, which is made when it is not there. A file that cannot be understood is named in a line
-// of the log and removed: the probes of its pod begin anew. It fails when the directory cannot be made, read or tidied.
+// OpenBook opens the book in a directory, which it creates if necessary. It logs and removes an invalid file: the
+// probes of its pod start again. It fails if the directory cannot be created, read or cleaned up.
 func OpenBook(dir string, logger *slog.Logger) (*Book, error) {
 	b := &Book{dir: dir, pods: map[types.UID]*page{}}
 	if err := os.MkdirAll(dir, dirMode); err != nil {
@@ -130,7 +130,7 @@ func OpenBook(dir string, logger *slog.Logger) (*Book, error) {
 				b.pods[types.UID(uid)] = &page{record: r}
 				continue
 			}
-			logger.Warn("the kept results of a pod's probes cannot be read; its probes begin anew", telemetry.KeyPodUID, uid, telemetry.KeyFile, path, telemetry.KeyError, err)
+			logger.Warn("cannot read the stored results of a pod's probes; its probes start again", telemetry.KeyPodUID, uid, telemetry.KeyFile, path, telemetry.KeyError, err)
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("the results of probes: %w", err)
@@ -148,7 +148,7 @@ func read(path string) (r record, err error) {
 	return r, err
 }
 
-// all returns a copy of what is kept, by pod and container.
+// all returns a copy of the results, by pod and container.
 func (b *Book) all() map[types.UID]map[string]results {
 	b.mu.Lock()
 	pages := maps.Clone(b.pods)
@@ -170,7 +170,7 @@ func (p *page) containers() map[string]results {
 	return all
 }
 
-// put keeps a result.
+// put stores a result.
 func (b *Book) put(uid types.UID, container string, kind probecalls.Kind, kept Kept) error {
 	for {
 		b.mu.Lock()
@@ -187,7 +187,7 @@ func (b *Book) put(uid types.UID, container string, kind probecalls.Kind, kept K
 	}
 }
 
-// putOn keeps a result on a page; it does nothing and returns false when the page was torn out meanwhile.
+// putOn stores a result on a page; it is a no-op and returns false if the page was removed in the meantime.
 func (b *Book) putOn(p *page, uid types.UID, container string, kind probecalls.Kind, kept Kept) (done bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,7 +204,7 @@ func (b *Book) putOn(p *page, uid types.UID, container string, kind probecalls.K
 	return true, b.write(uid, p)
 }
 
-// keepOnly drops what is kept of a pod's containers but those with the given IDs, and the file when none is left.
+// keepOnly drops the results of a pod's containers except those with the given IDs, and the file if none is left.
 func (b *Book) keepOnly(uid types.UID, ids []string) error {
 	b.mu.Lock()
 	p := b.pods[uid]
@@ -234,13 +234,13 @@ func (b *Book) keepOnly(uid types.UID, ids []string) error {
 	return nil
 }
 
-// write writes a page. Called with its lock held.
+// write writes a page. The caller holds its lock.
 func (b *Book) write(uid types.UID, p *page) error {
 	data, err := json.Marshal(p.record)
 	if err != nil {
 		return fmt.Errorf("keep the result of a probe: %w", err)
 	}
-	// Not synced: see the comment of Book.
+	// It is not synced: see the comment of Book.
 	if err := statedir.ReplaceFile(b.path(uid), data, fileMode); err != nil {
 		return fmt.Errorf("keep the result of a probe: %w", err)
 	}

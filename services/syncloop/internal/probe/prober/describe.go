@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 )
 
-// Describe returns what the probes of a pod have come to, for people.
+// Describe returns the results of a pod's probes, for people.
 func (m *Manager) Describe(uid types.UID) []*enginev1.Probe {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,19 +1,19 @@
-// Package prober says which containers are ready, have started, and are to be restarted, by asking them again and again as their
-// probes say. It stands beside the workers: the store tells it which containers run ([Manager.Observe]), package probecalls makes
-// the calls, and each result that changes goes to the loop ([Manager.Changes]), which has the pod's status computed and its worker
-// look. What is to be killed for it package decide says.
+// Package prober decides which containers are ready, have started, and must be restarted, by calling their probes
+// periodically. It runs beside the workers: the store passes it the running containers ([Manager.Observe]), package
+// probecalls makes the calls, and each changed result goes to the loop ([Manager.Changes]), which updates the pod's
+// status and wakes its worker. Package decide decides what to kill.
 //
-// When a probe is run and what its answers come to is decided without a clock by machine, in machine.go.
+// machine.go decides, without a clock, when a probe is called and what the result is.
 //
 // # One heap, and a goroutine for each running call
 //
-// All that waits is in one heap with one timer; only a call that runs has a goroutine, and a probe has one call at a time. So a
-// call that hangs delays nobody else, which a fixed number of workers would let it do, and a thousand probes that wait cost a
-// thousand small structs and no stacks. There are never more goroutines than probes.
+// All waiting probes are in one heap with one timer; only a running call has a goroutine, and a probe has one call at a
+// time. So a hanging call delays no other, as it would with a fixed number of workers, and a thousand waiting probes
+// cost a thousand small structs and no stacks. There are never more goroutines than probes.
 //
 // # What a restart of this process finds
 //
-// A [Book] keeps the results. A result is on disk before anybody is told of it: whoever was told that a container is ready, or is
-// not, is told the same by the next process. The other order would show a flap, the old result again for a moment. What is lost is
-// how far a row of answers had come. The first calls after a restart are spread, a container that has just started is asked at once.
+// A [Book] stores the results. A result is on disk before it is published: the next process starts with the same
+// result. The other order would show the old result again for a moment. Only the number of consecutive results is lost.
+// The first calls after a restart are spread, but a container that has just started is called at once.
 package prober

@@ -9,24 +9,24 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 )
 
-// firstGap is how soon a container that has just started is asked for the second time; the gap then doubles.
+// firstGap is the delay of the second call for a container that has just started; the delay then doubles.
 const firstGap = time.Second
 
-// resumeSpread is over how long the first calls after a restart of this process are spread of containers that are not ready or
-// not started: somebody waits for them. Those of all others are spread over their period.
+// resumeSpread is the time over which the first calls after a restart of this process are spread, for containers that
+// are not ready or not started. Those of others are spread over their period.
 const resumeSpread = time.Second
 
-// timing is what a probe's spec says of when it is run and what its answers count.
+// timing holds the delays and thresholds of a probe's spec.
 type timing struct {
-	// delay is how long after the container's start it is not run.
+	// delay is the delay after the container's start.
 	delay time.Duration
-	// period is how often it is run.
+	// period is the interval of calls.
 	period time.Duration
-	// successes and failures are how many answers in a row make that the result.
+	// successes and failures are the thresholds of consecutive results.
 	successes, failures int
 }
 
-// timingOf reads a spec. What it leaves out is the API's default.
+// timingOf returns the timing of a spec, with the API's defaults.
 func timingOf(spec *v1.Probe) timing {
 	or := func(value, otherwise int32) int32 {
 		if value <= 0 {
@@ -57,35 +57,36 @@ func timingOf(spec *v1.Probe) timing {
 type machine struct {
 	kind   probecalls.Kind
 	timing timing
-	// result is what the probe has come to.
+	// result is the result of the probe.
 	result decide.ProbeResult
-	// last is the last answer that counts, and run how many of it came in a row.
+	// last is the last counted outcome, and run the number of its consecutive occurrences.
 	last probecalls.Outcome
 	run  int
-	// gated is true until the container's startup probe has succeeded, held once nothing more is to be asked of this container.
+	// gated is true until the container's startup probe has succeeded, and held when no further calls are needed for this
+	// container.
 	gated, held bool
-	// from is since when the probe may be run.
+	// from is the earliest time of a call.
 	from time.Time
-	// next is when it is run next; it says nothing while the probe is gated or held.
+	// next is the time of the next call; invalid while the probe is gated or held.
 	next time.Time
 }
 
-// beginning is what is known of a container whose probe begins.
+// beginning holds the facts about a container when its probe begins.
 type beginning struct {
 	now time.Time
-	// startedAt is when the container was started, by the runtime's clock, which may be set.
+	// startedAt is the start of the container by the runtime's clock, which may be set.
 	startedAt time.Time
-	// kept is the result that an earlier process had, Unknown for none.
+	// kept is the result of an earlier process; Unknown for none.
 	kept decide.ProbeResult
-	// gated is true when the container has a startup probe that has not succeeded.
+	// gated is true if the container has a startup probe that has not succeeded.
 	gated bool
-	// resumed is true when the container was started before this process was.
+	// resumed is true if the container was started before this process.
 	resumed bool
-	// spread is between 0 and 1, another for each probe.
+	// spread is a random number between 0 and 1 for each probe.
 	spread float64
 }
 
-// begin returns the machine of a probe whose container runs.
+// begin returns the machine of a probe of a running container.
 func begin(kind probecalls.Kind, t timing, b beginning) machine {
 	m := machine{kind: kind, timing: t, result: b.kept, gated: b.gated && kind != probecalls.Startup}
 	if b.kept == decide.Unknown {
@@ -96,7 +97,7 @@ func begin(kind probecalls.Kind, t timing, b beginning) machine {
 	if delay == 0 && kind == probecalls.Liveness {
 		delay = t.period
 	}
-	// Of a clock that was set the longest harm is the delay once more.
+	// If the clock was set, the delay is repeated at most once.
 	age := max(b.now.Sub(b.startedAt), 0)
 	m.from = b.now.Add(delay - age)
 	m.next = m.from
@@ -111,7 +112,7 @@ func begin(kind probecalls.Kind, t timing, b beginning) machine {
 	return m
 }
 
-// initial is the result of a probe that has none yet.
+// initial returns the result of a probe before its first call.
 func initial(kind probecalls.Kind) decide.ProbeResult {
 	switch kind {
 	case probecalls.Readiness:
@@ -123,22 +124,22 @@ func initial(kind probecalls.Kind) decide.ProbeResult {
 	return decide.Unknown
 }
 
-// ends tells whether nothing more is asked of a container after a result: it has started, or is about to be killed.
+// ends reports whether a result ends the calls: the container has started, or is about to be killed.
 func ends(kind probecalls.Kind, result decide.ProbeResult) bool {
 	return kind == probecalls.Startup && result != decide.Unknown || kind == probecalls.Liveness && result == decide.Failure
 }
 
-// waits tells whether nothing is due.
+// waits reports whether no call is due.
 func (m *machine) waits() bool { return m.gated || m.held }
 
-// open takes in that the startup probe has succeeded.
+// open records the success of the startup probe.
 func (m *machine) open(now time.Time) {
 	if !m.gated {
 		return
 	}
 	m.gated = false
 	if m.kind == probecalls.Liveness {
-		now = now.Add(m.timing.period) // it has just been seen to be well
+		now = now.Add(m.timing.period) // it has just succeeded
 	}
 	if m.from.Before(now) {
 		m.from = now
@@ -146,7 +147,7 @@ func (m *machine) open(now time.Time) {
 	m.next = m.from
 }
 
-// change takes in another spec. The result stays, its answers so far do not count any more.
+// change replaces the spec. The result stays, and counting starts again.
 func (m *machine) change(t timing, now time.Time) {
 	m.timing, m.last, m.run = t, probecalls.Unknown, 0
 	if latest := now.Add(t.period); m.next.After(latest) && m.from.Before(now) {
@@ -154,8 +155,8 @@ func (m *machine) change(t timing, now time.Time) {
 	}
 }
 
-// answered takes in the answer to a call that began at begun, and sets when the next is due: a period after the beginning of this
-// one, or now when it took longer. It tells whether the result is another one.
+// answered processes the outcome of a call that began at begun, and schedules the next: a period after the start of
+// this one, or now if it took longer. It reports whether the result has changed.
 func (m *machine) answered(outcome probecalls.Outcome, begun, now time.Time) bool {
 	early := m.isEarly(begun)
 	m.next = begun.Add(m.timing.period)
@@ -191,7 +192,7 @@ func (m *machine) answered(outcome probecalls.Outcome, begun, now time.Time) boo
 	return changed
 }
 
-// isEarly tells whether a call at a time is one of those in the first period that a failure of is expected.
+// isEarly reports whether a call is in the first period, where failures are expected.
 func (m *machine) isEarly(at time.Time) bool {
 	return m.kind != probecalls.Liveness && m.result != decide.Success && at.Before(m.from.Add(m.timing.period))
 }

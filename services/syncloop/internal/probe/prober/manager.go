@@ -19,70 +19,73 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 )
 
-// changesCapacity lets the probes of some pods that become ready together go on before the loop has taken what they found.
+// changesCapacity lets the probes of several pods that become ready together continue before the loop has received
+// their results.
 const changesCapacity = 64
 
-// Config is what a Manager needs.
+// Config holds the parameters of a Manager.
 type Config struct {
 	// Probe makes a call: (*probecalls.Caller).Probe. It returns soon after its context ends.
 	Probe func(context.Context, probecalls.Target) probecalls.Answer
-	// Forget is told of each probe whose pod is gone, or does not ask for it any more: (*probecalls.Caller).Forget. It may be nil.
+	// Forget is called for each probe whose pod is gone, or does not have it any more: (*probecalls.Caller).Forget. It may
+	// be nil.
 	Forget func(probecalls.Target)
-	// Book keeps the results over a restart.
+	// Book stores the results across a restart.
 	Book   *Book
 	Clock  clock.WithTicker
 	Tracer trace.Tracer
 	Logger *slog.Logger
-	// Spread returns a number between 0 and 1, another each time; a random one when nil.
+	// Spread returns a random number between 0 and 1; the default source is used if it is nil.
 	Spread func() float64
 }
 
-// Change is another result of a probe.
+// Change is a changed result of a probe.
 type Change struct {
 	// Pod is the pod's UID.
 	Pod types.UID
-	// Kind is the probe, Container and ContainerID whose it is.
+	// Kind is the kind of the probe, and Container and ContainerID its container.
 	Kind                   probecalls.Kind
 	Container, ContainerID string
 	// Result is Success or Failure.
 	Result decide.ProbeResult
-	// Traceparent is the trace of the change: that of the container's start for its first success, else one of its own.
+	// Traceparent is the trace of the change: that of the container's start for its first success, and otherwise a new
+	// one.
 	Traceparent string
 }
 
-// Manager runs the probes. Its methods may be called by anyone, and wait for nothing.
+// Manager runs the probes. Its methods are safe for concurrent use, and do not block.
 type Manager struct {
 	cfg Config
-	// begun is when this process began to probe.
+	// begun is the start of probing in this process.
 	begun   time.Time
 	changes chan Change
-	// wake has room for one signal: the earliest time has changed. untidy has room for one: there is something to be dropped.
+	// wake has capacity one: the earliest time has changed. untidy has capacity one: there is something to drop.
 	wake, untidy chan struct{}
 
 	mu    sync.Mutex
 	queue queue
 	pods  map[types.UID]*pod
-	// told has the results that others may see, by container ID.
+	// told holds the published results by container ID.
 	told map[string]results
-	// drop has the pods whose files may have containers that are gone.
+	// drop is the set of pods whose files may contain containers that are gone.
 	drop map[types.UID]bool
-	// forgotten has the probes that Config.Forget is to be told of.
+	// forgotten are the pending targets of Config.Forget.
 	forgotten []probecalls.Target
 }
 
-// pod is a pod with probes, or with kept results.
+// pod is a pod with probes, or with stored results.
 type pod struct {
 	uid types.UID
-	// ids are the containers that there are results of.
+	// ids is the set of containers with results.
 	ids map[string]bool
-	// containers are those that run and have probes, by name.
+	// containers are the running ones with probes, by name.
 	containers map[string]*container
-	// targets has every probe that was ever begun, for Config.Forget.
+	// targets holds every probe that was ever started, for Config.Forget.
 	targets map[probeKey]probecalls.Target
 	ending  bool
 }
 
-// probeKey names a probe of a pod.
+// probeKey identifies a probe of a pod.
 type probeKey struct {
 	container string
 	kind      probecalls.Kind
@@ -98,26 +101,26 @@ type container struct {
 type probe struct {
 	machine machine
 	target  probecalls.Target
-	// startedBy is the traceparent of what made the container; empty when that is not known.
+	// startedBy is the traceparent of the container's creation; empty if unknown.
 	startedBy string
-	// startedAt is when the container was started, by the runtime's clock.
+	// startedAt is the start of the container by the runtime's clock.
 	startedAt time.Time
-	// since is when the result came to be as it is; zero for the initial one.
+	// since is the start of the result; zero for the initial one.
 	since time.Time
-	// asked is when the last call that has ended began, and answer how it went; zero and nil before the first. calling is when the running
-	// call began.
+	// asked is the start of the last completed call, and answer its result; zero and nil before the first. calling is the
+	// start of the running call.
 	asked   time.Time
 	answer  *probecalls.Answer
 	calling time.Time
-	// cancel ends the running call; nil while none runs.
+	// cancel cancels the running call; nil if there is none.
 	cancel context.CancelFunc
-	// stopped is true once nothing is to be asked any more.
+	// stopped is true when no further calls are needed.
 	stopped bool
-	// place is where it is in the heap; negative when it is not.
+	// place is its index in the heap; negative if it is not in the heap.
 	place int
 }
 
-// New returns a manager that asks nobody yet, and has the results of the process before it.
+// New returns a manager with the results of the previous process. It makes no call before Run.
 func New(cfg Config) *Manager {
 	if cfg.Forget == nil {
 		cfg.Forget = func(probecalls.Target) {}
@@ -143,31 +146,31 @@ func newPod(uid types.UID) *pod {
 	return &pod{uid: uid, ids: map[string]bool{}, containers: map[string]*container{}, targets: map[probeKey]probecalls.Target{}}
 }
 
-// Changes has the results that change, in no promised order between probes. Whoever does not take them holds up the probes that
-// have found them, and no others.
+// Changes returns the changed results, without a guaranteed order between probes. A slow receiver delays only the
+// probes with changed results.
 func (m *Manager) Changes() <-chan Change { return m.changes }
 
-// Ready tells whether the readiness probe of a container has succeeded.
+// Ready reports whether the readiness probe of a container has succeeded.
 func (m *Manager) Ready(containerID string) bool {
 	return m.result(containerID, probecalls.Readiness) == decide.Success
 }
 
-// Started tells whether the startup probe of a container has succeeded.
+// Started reports whether the startup probe of a container has succeeded.
 func (m *Manager) Started(containerID string) bool {
 	return m.result(containerID, probecalls.Startup) == decide.Success
 }
 
-// Liveness returns what the liveness probe of a container has come to, Unknown when it has never changed.
+// Liveness returns the result of a container's liveness probe; Unknown before its first change.
 func (m *Manager) Liveness(containerID string) decide.ProbeResult {
 	return m.result(containerID, probecalls.Liveness)
 }
 
-// Startup returns what the startup probe of a container has come to, Unknown before its first result.
+// Startup returns the result of a container's startup probe; Unknown before its first result.
 func (m *Manager) Startup(containerID string) decide.ProbeResult {
 	return m.result(containerID, probecalls.Startup)
 }
 
-// Unhealthy tells whether the liveness or the startup probe of a container has failed: it is to be killed, or was.
+// Unhealthy reports whether the liveness or the startup probe of a container has failed, so that it is killed.
 func (m *Manager) Unhealthy(containerID string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -175,7 +178,7 @@ func (m *Manager) Unhealthy(containerID string) bool {
 	return told[probecalls.Liveness].Result == decide.Failure || told[probecalls.Startup].Result == decide.Failure
 }
 
-// Since returns when the last probe of a container succeeded that had to for it to be ready; zero when none has.
+// Since returns when the last probe that a container needs for readiness succeeded; zero if none has.
 func (m *Manager) Since(containerID string) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -194,14 +197,14 @@ func (m *Manager) result(containerID string, kind probecalls.Kind) decide.ProbeR
 	return m.told[containerID][kind].Result
 }
 
-// UIDs returns the pods that something is known of.
+// UIDs returns the known pods.
 func (m *Manager) UIDs() []types.UID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Keys(m.pods))
 }
 
-// Forget stops the probes of a pod and drops what is known of it. Its file goes later.
+// Forget stops the probes of a pod and drops its results. Its file is removed later.
 func (m *Manager) Forget(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -220,7 +223,7 @@ func (m *Manager) Forget(uid types.UID) {
 	m.tidyLater(uid)
 }
 
-// tidyLater has Run look through a pod's file. Called with mu held.
+// tidyLater makes Run clean up a pod's file. The caller holds mu.
 func (m *Manager) tidyLater(uid types.UID) {
 	m.drop[uid] = true
 	signal(m.untidy)
@@ -233,12 +236,12 @@ func signal(to chan struct{}) {
 	}
 }
 
-// kinds are the kinds of probes, in the order in which a container comes to be asked them.
+// kinds returns the kinds of probes in the order of their first calls.
 func kinds() []probecalls.Kind {
 	return []probecalls.Kind{probecalls.Startup, probecalls.Liveness, probecalls.Readiness}
 }
 
-// specOf returns the probe of a kind that a container asks for; nil for none.
+// specOf returns a container's probe of a kind; nil for none.
 func specOf(c *v1.Container, kind probecalls.Kind) *v1.Probe {
 	switch kind {
 	case probecalls.Liveness:
@@ -251,7 +254,7 @@ func specOf(c *v1.Container, kind probecalls.Kind) *v1.Probe {
 	return nil
 }
 
-// probed returns the containers of a pod that have probes: ordinary ones and sidecars.
+// probed returns the containers of a pod with probes: ordinary ones and sidecars.
 func probed(pod *v1.Pod) []*v1.Container {
 	var all []*v1.Container
 	has := func(c *v1.Container) bool {

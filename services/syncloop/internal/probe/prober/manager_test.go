@@ -279,7 +279,7 @@ func TestAResultThatCannotBeKeptIsToldAllTheSame(t *testing.T) {
 		r.observe(podOf("a", func(p *v1.Pod) { p.Spec.Containers[0].ReadinessProbe = every() }), "s0:ready a@s0:running")
 		r.pass(time.Second / 2)
 		r.expect("changes", &r.changes, "0 a-1 readiness success")
-		if text := r.log.String(); !strings.Contains(text, "should syncloop be killed") {
+		if text := r.log.String(); !strings.Contains(text, "if syncloop is killed") {
 			t.Errorf("nothing is said of it: %s", text)
 		}
 	})

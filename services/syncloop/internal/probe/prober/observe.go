@@ -11,10 +11,10 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 )
 
-// Observe takes in what is wanted and what was observed of a pod, and its first address. The probes of containers that have come to
-// run begin, those of containers that have ended end; their results stay until the next one of the name is there, for they may be why that
-// one is started. Of a pod that is being ended only readiness is asked on:
-// whoever sends requests to it is to know how long it takes them.
+// Observe processes the desired and observed state of a pod, and its first address. Probes of new running containers
+// start, and those of ended containers stop; their results stay until the next container of the name exists, because
+// they may be the reason for its start. For a terminating pod only the readiness probe continues, so that clients learn
+// how long the pod accepts requests.
 func (m *Manager) Observe(want *v1.Pod, status *lifecyclev1.PodStatus, ip string, ending bool) {
 	specs := probed(want)
 	m.mu.Lock()
@@ -45,7 +45,7 @@ func (m *Manager) Observe(want *v1.Pod, status *lifecyclev1.PodStatus, ip string
 	m.dropGone(p, status)
 }
 
-// follow begins the probes of a container, or brings them up to date. Called with mu held.
+// follow starts or updates the probes of a container. The caller holds mu.
 func (m *Manager) follow(p *pod, want *v1.Pod, spec *v1.Container, seen *lifecyclev1.Container, ip string) {
 	c := p.containers[spec.Name]
 	if c != nil && c.id != seen.GetId() {
@@ -54,7 +54,7 @@ func (m *Manager) follow(p *pod, want *v1.Pod, spec *v1.Container, seen *lifecyc
 	}
 	if c == nil {
 		if !podview.Running(seen) {
-			return // it is not known whether it does
+			return // it is unknown whether it runs
 		}
 		c = &container{id: seen.GetId(), probes: map[probecalls.Kind]*probe{}}
 		p.containers[spec.Name], p.ids[c.id] = c, true
@@ -67,13 +67,13 @@ func (m *Manager) follow(p *pod, want *v1.Pod, spec *v1.Container, seen *lifecyc
 		switch {
 		case p.ending && kind != probecalls.Readiness:
 			m.stop(one)
-		case spec.StartupProbe == nil: // it may have been taken out
+		case spec.StartupProbe == nil: // it may have been removed
 			m.open(one)
 		}
 	}
 }
 
-// followOne begins a probe, brings it up to date, or ends it when the container does not ask for it any more. Called with mu held.
+// followOne starts or updates a probe, or stops it if the container does not have it any more. The caller holds mu.
 func (m *Manager) followOne(p *pod, c *container, target probecalls.Target, seen *lifecyclev1.Container) {
 	one := c.probes[target.Kind]
 	if target.Probe == nil {
@@ -105,7 +105,7 @@ func (m *Manager) followOne(p *pod, c *container, target probecalls.Target, seen
 	m.schedule(one)
 }
 
-// end ends the probes of a container. Called with mu held.
+// end stops the probes of a container. The caller holds mu.
 func (m *Manager) end(p *pod, name string) {
 	for _, one := range p.containers[name].probes {
 		m.stop(one)
@@ -113,10 +113,10 @@ func (m *Manager) end(p *pod, name string) {
 	delete(p.containers, name)
 }
 
-// dropGone drops the results of containers that do not run and are not the last of their name. Called with mu held.
+// dropGone drops the results of containers that do not run and are not the last of their name. The caller holds mu.
 func (m *Manager) dropGone(p *pod, status *lifecyclev1.PodStatus) {
 	if status.GetInspectError() != "" {
-		return // what is known of it is old
+		return // the status is outdated
 	}
 	needed := map[string]bool{}
 	for _, c := range status.GetContainers() {

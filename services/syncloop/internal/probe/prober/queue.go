@@ -2,7 +2,7 @@ package prober
 
 import "container/heap"
 
-// queue has the probes that wait, the one that is due first at its head. It is a heap.Interface.
+// queue holds the waiting probes, the one that is due first at its head. It implements heap.Interface.
 type queue []*probe
 
 // Len implements heap.Interface.
@@ -33,7 +33,7 @@ func (q *queue) Pop() any {
 	return last
 }
 
-// schedule puts a probe where its machine says. One that is being called waits for its answer. Called with mu held.
+// schedule queues a probe at its machine's time. One with a running call waits for its result. The caller holds mu.
 func (m *Manager) schedule(one *probe) {
 	idle := one.stopped || one.cancel != nil || one.machine.waits()
 	switch {
@@ -50,7 +50,7 @@ func (m *Manager) schedule(one *probe) {
 	}
 }
 
-// stop ends a probe, and the call that runs of it. Called with mu held.
+// stop stops a probe, and its running call. The caller holds mu.
 func (m *Manager) stop(one *probe) {
 	one.stopped = true
 	m.schedule(one)
@@ -59,7 +59,7 @@ func (m *Manager) stop(one *probe) {
 	}
 }
 
-// open lets a probe be asked whose container has started. Called with mu held.
+// open permits the calls of a probe whose container has started. The caller holds mu.
 func (m *Manager) open(one *probe) {
 	if one.machine.gated {
 		one.machine.open(m.cfg.Clock.Now())

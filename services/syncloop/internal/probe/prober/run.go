@@ -16,16 +16,17 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 )
 
-// idleWake is how long the timer sleeps when nothing is due: the first probe wakes it.
+// idleWake is how long the timer sleeps if nothing is due: a new probe wakes it.
 const idleWake = time.Hour
 
-// maxSaid is how many bytes of an answer are kept, for logs, spans and `quartet describe pod`.
+// maxSaid bounds the stored text of a result in bytes, for logs, spans and `quartet describe pod`.
 const maxSaid = 200
 
-// reasonUnhealthy is the kubelet's word in its event for a call that failed.
+// reasonUnhealthy is the reason of the kubelet's event for a failed call.
 const reasonUnhealthy = "Unhealthy"
 
-// Run makes the calls that are due until ctx ends, and returns its error when the last of them has returned. It stops no container.
+// Run makes the calls that are due until ctx ends, and returns its error after the last call has returned. It stops no
+// container.
 func (m *Manager) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -43,7 +44,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// startDue begins the calls that are due, and returns how long it is until the next one.
+// startDue starts the calls that are due, and returns the time until the next one.
 func (m *Manager) startDue(ctx context.Context, running *sync.WaitGroup) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -64,7 +65,8 @@ func (m *Manager) startDue(ctx context.Context, running *sync.WaitGroup) time.Du
 	return max(m.queue[0].machine.next.Sub(now), 0)
 }
 
-// answered takes in an answer. Another result is kept on disk, then shown, then told; until then the probe is not asked again.
+// answered processes the result of a call. A changed result is stored on disk, then published, then sent; until then
+// there is no further call.
 func (m *Manager) answered(ctx context.Context, one *probe, target probecalls.Target, begun time.Time, answer probecalls.Answer) {
 	now := m.cfg.Clock.Now()
 	m.mu.Lock()
@@ -91,7 +93,7 @@ func (m *Manager) answered(ctx context.Context, one *probe, target probecalls.Ta
 	defer span.End()
 	change.Traceparent = telemetry.Traceparent(ctx)
 	if err := m.cfg.Book.put(change.Pod, change.ContainerID, change.Kind, kept); err != nil {
-		m.cfg.Logger.WarnContext(ctx, "should syncloop be killed, the next one does not know this result of a probe, and the container's state may change for a moment",
+		m.cfg.Logger.WarnContext(ctx, "cannot store the result of a probe; if syncloop is killed, the container's state may change temporarily",
 			telemetry.KeyPod, podName(target), telemetry.KeyContainer, change.Container, telemetry.KeyError, err)
 	}
 	if m.show(one, target, kept) {
@@ -103,7 +105,7 @@ func (m *Manager) answered(ctx context.Context, one *probe, target probecalls.Ta
 	}
 }
 
-// show lets others see a result, and the probe be asked again. It returns false when the container is not probed any more.
+// show publishes a result, and permits further calls. It returns false if the container is not probed any more.
 func (m *Manager) show(one *probe, target probecalls.Target, kept Kept) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -129,7 +131,7 @@ func (m *Manager) show(one *probe, target probecalls.Target, kept Kept) bool {
 	return true
 }
 
-// tidy drops from the disk what is not needed any more, until ctx ends.
+// tidy removes outdated results from disk until ctx ends.
 func (m *Manager) tidy(ctx context.Context) {
 	for {
 		select {
@@ -153,7 +155,7 @@ func (m *Manager) tidy(ctx context.Context) {
 		m.mu.Unlock()
 		for uid, ids := range keep {
 			if err := m.cfg.Book.keepOnly(uid, ids); err != nil {
-				m.cfg.Logger.Warn("results of probes of containers that are gone stay on disk", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+				m.cfg.Logger.Warn("cannot remove outdated results of probes from disk", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 			}
 		}
 		for _, target := range forgotten {
@@ -162,8 +164,8 @@ func (m *Manager) tidy(ctx context.Context) {
 	}
 }
 
-// span makes the span of a changed result. The first success belongs to the container's start, as part of which it was waited for;
-// everything else begins a trace of its own, linked to what made the container.
+// span creates the span of a changed result. The first success belongs to the container's start, which waits for it;
+// every other change begins a new trace, linked to the container's creation.
 func (m *Manager) span(ctx context.Context, one *probe, target probecalls.Target, result decide.ProbeResult, first bool, begun time.Time) (context.Context, trace.Span) {
 	parent := ""
 	if first && result == decide.Success {
@@ -187,7 +189,7 @@ func (m *Manager) span(ctx context.Context, one *probe, target probecalls.Target
 	return ctx, span
 }
 
-// log says what a probe has come to. What the container answered is not said: it may be anything, and is in the pod's events.
+// log logs the result of a probe, without the container's output, which may be anything, and is in the pod's events.
 func (m *Manager) log(ctx context.Context, target probecalls.Target, result decide.ProbeResult) {
 	m.cfg.Logger.InfoContext(ctx, "a probe has another result", telemetry.KeyPod, podName(target), telemetry.KeyPodUID, string(target.Pod.UID),
 		telemetry.KeyContainer, target.Container.Name, telemetry.KeyContainerID, target.ContainerID,
@@ -196,7 +198,7 @@ func (m *Manager) log(ctx context.Context, target probecalls.Target, result deci
 
 func podName(target probecalls.Target) string { return target.Pod.Namespace + "/" + target.Pod.Name }
 
-// shorten makes text of any bytes, and cuts it to maxSaid bytes, between two characters.
+// shorten converts bytes to valid text, and truncates it to maxSaid bytes between two characters.
 func shorten(text string) string {
 	text = strings.ToValidUTF8(text, string(utf8.RuneError))
 	if len(text) <= maxSaid {

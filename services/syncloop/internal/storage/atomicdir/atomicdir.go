@@ -26,23 +26,24 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumecontent"
 )
 
-// The names that a folder has for itself, which begin with "..": no file of a volume does.
+// The names reserved for the directory itself, which begin with "..": no file of a volume does.
 const (
 	dataLink    = "..data"
 	newDataLink = "..data_tmp"
-	// versionLayout is that of a version's time, in UTC; a number follows.
+	// versionLayout is the layout of a version's time, in UTC; a number follows.
 	versionLayout = "..2006_01_02_15_04_05."
 )
 
-// Options says how files are written.
+// Options holds the settings of files.
 type Options struct {
-	// Group is the pod's: it owns all files and may read them, and enter all folders, whatever their modes say. Nil is for none.
+	// Group is the pod's group: it owns all files and may read them, and enter all directories, regardless of their modes;
+	// nil for none.
 	Group *int64
-	// Now names a new version.
+	// Now is the time in the name of a new version.
 	Now time.Time
 }
 
-// changes are the calls that change something, relative to the folder. *os.Root does them, and follows no link out of it.
+// changes are the calls that change the directory. *os.Root implements them, and follows no link out of it.
 type changes interface {
 	Mkdir(name string, mode fs.FileMode) error
 	WriteFile(name string, data []byte, mode fs.FileMode) error
@@ -53,19 +54,19 @@ type changes interface {
 	RemoveAll(name string) error
 }
 
-// writer writes one folder once.
+// writer writes one directory once.
 type writer struct {
 	root *os.Root
 	do   changes
 	Options
 }
 
-// Write has a folder, which is there, hold just these files, with what was in it before as the only other thing that a reader can
-// see meanwhile. What is right already stays as it is: then it writes nothing, and changed is false. It may be killed at any time, and
-// the next one clears up after it. Folders in it that it has not made stay, and hide a file of their name.
+// Write makes an existing directory contain exactly these files. Readers see either the old or the new files. If they
+// are already right, it writes nothing, and changed is false. It may be killed at any time, and the next call cleans
+// up. Directories that it has not created stay, and hide a file of their name.
 //
-// It fails with what files.Check says, and with errors of the disk, the old files then in force still or the new ones already. No
-// error has another text when the same is tried again.
+// It fails with the error of files.Check, and with errors of the disk, either with the old or the new files in effect.
+// A repeated failure has the same text.
 func Write(dir string, files volumecontent.Files, o Options) (changed bool, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -88,7 +89,7 @@ func (w writer) write(files volumecontent.Files) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := w.tidy(version); err != nil { // first, for the room
+	if err := w.tidy(version); err != nil { // first, to free space
 		return false, err
 	}
 	if version == "" || !w.holds(version, files) {
@@ -103,7 +104,7 @@ func (w writer) write(files volumecontent.Files) (changed bool, err error) {
 	return changed, w.tidy(version)
 }
 
-// version is the one in force; empty when there is none, or one that is no version.
+// version returns the version in effect; empty if there is none, or the link is invalid.
 func (w writer) version() (string, error) {
 	target, err := w.root.Readlink(dataLink)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,7 +119,7 @@ func (w writer) version() (string, error) {
 	return target, nil
 }
 
-// next writes a new version and puts it in force. When it fails it leaves nothing.
+// next writes a new version and puts it into effect. On failure it leaves nothing.
 func (w writer) next(files volumecontent.Files) (string, error) {
 	version := w.Now.UTC().Format(versionLayout) + strconv.FormatUint(uint64(rand.Uint32()), 10) //nolint:gosec // a name, and no secret
 	err := w.fill(version, files)
@@ -126,13 +127,13 @@ func (w writer) next(files volumecontent.Files) (string, error) {
 		err = w.publish(version)
 	}
 	if err != nil {
-		_ = w.do.RemoveAll(version) // the next one tries again, and says why it cannot be
+		_ = w.do.RemoveAll(version) // the next call tries again, and returns its error
 		return "", err
 	}
 	return version, nil
 }
 
-// fill makes a version that nobody sees yet.
+// fill creates a version that is not in effect yet.
 func (w writer) fill(version string, files volumecontent.Files) error {
 	for _, p := range folders(files) {
 		name := path.Join(version, p)
@@ -155,7 +156,7 @@ func (w writer) fill(version string, files volumecontent.Files) error {
 	return nil
 }
 
-// own gives what was made its owners and then its mode, past the umask.
+// own sets the owners and then the mode of a new file or directory, regardless of the umask.
 func (w writer) own(name, p string, user *int64, mode fs.FileMode) error {
 	if user != nil || w.Group != nil {
 		if err := w.do.Lchown(name, idOr(user, -1), idOr(w.Group, -1)); err != nil {
@@ -168,7 +169,7 @@ func (w writer) own(name, p string, user *int64, mode fs.FileMode) error {
 	return nil
 }
 
-// publish puts a version in force.
+// publish puts a version into effect.
 func (w writer) publish(version string) error {
 	if err := w.do.Symlink(version, newDataLink); err != nil {
 		return fmt.Errorf("make the link %s: %w", newDataLink, cause(err))
@@ -180,7 +181,7 @@ func (w writer) publish(version string) error {
 	return nil
 }
 
-// link has the names be seen that the version in force has, and no others of an earlier one.
+// link creates the links to the names of the version in effect, and removes those of earlier ones.
 func (w writer) link(files volumecontent.Files) error {
 	wanted := map[string]bool{}
 	for p := range files {
@@ -203,7 +204,7 @@ func (w writer) link(files volumecontent.Files) error {
 		switch {
 		case wanted[name] && (ours || entry.IsDir()):
 			delete(wanted, name)
-		case wanted[name] || ours: // in the way of ours, or of an earlier version
+		case wanted[name] || ours: // it is in the way of a link, or belongs to an earlier version
 			if err := w.do.RemoveAll(name); err != nil {
 				return fmt.Errorf("remove %q: %w", name, cause(err))
 			}
@@ -217,7 +218,7 @@ func (w writer) link(files volumecontent.Files) error {
 	return nil
 }
 
-// tidy removes all versions but one, and what a killed process has left.
+// tidy removes all versions except one, and the remains of a killed process.
 func (w writer) tidy(keep string) error {
 	entries, err := w.entries()
 	if err != nil {
@@ -233,7 +234,7 @@ func (w writer) tidy(keep string) error {
 	return nil
 }
 
-// entries lists the folder.
+// entries lists the directory.
 func (w writer) entries() ([]fs.DirEntry, error) {
 	entries, err := fs.ReadDir(w.root.FS(), ".")
 	if err != nil {
@@ -242,12 +243,12 @@ func (w writer) entries() ([]fs.DirEntry, error) {
 	return entries, nil
 }
 
-// isVersion tells whether a name is that of a version.
+// isVersion reports whether a name is that of a version.
 func isVersion(name string) bool {
 	return len(name) > 2 && name[:2] == ".." && '0' <= name[2] && name[2] <= '9' && !strings.Contains(name, "/")
 }
 
-// folders are those that files are in, "." first and each after the one that it is in.
+// folders returns the directories of files, "." first and parents before children.
 func folders(files volumecontent.Files) []string {
 	all := map[string]bool{".": true}
 	for p := range files {
@@ -258,7 +259,7 @@ func folders(files volumecontent.Files) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// cause is what went wrong in a call, without the names that it was given: that of a version is another one each time.
+// cause returns the error of a call without its file names, because that of a version always differs.
 func cause(err error) error {
 	var pathError *fs.PathError
 	var linkError *os.LinkError

@@ -11,14 +11,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumecontent"
 )
 
-// The modes of folders, and what a group adds to those of files and folders: the kubelet's.
+// The kubelet's modes of directories, and the bits that a group adds to those of files and directories.
 const (
 	folderMode      = fs.FileMode(0o755)
 	groupFileMode   = fs.FileMode(0o440)
 	groupFolderMode = fs.FileMode(0o550) | fs.ModeSetgid
 )
 
-// modeBits are the bits of a mode that are compared.
+// modeBits are the compared bits of a mode.
 const modeBits = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
 
 func (w writer) fileMode(f volumecontent.File) fs.FileMode {
@@ -35,8 +35,8 @@ func (w writer) folderMode() fs.FileMode {
 	return folderMode
 }
 
-// holds tells whether a version has just these files, with their owners and modes. One that cannot be read does not: it is written
-// anew. Folders without files are not looked at, for a runtime may have made one to mount at.
+// holds reports whether a version has exactly these files, with their owners and modes. An unreadable one does not, and
+// is written again. Empty directories are ignored, because a runtime may have created one as a mount point.
 func (w writer) holds(version string, files volumecontent.Files) bool {
 	parents, found, same := folders(files), 0, true
 	differs := func() error {
@@ -75,14 +75,14 @@ func (w writer) holds(version string, files volumecontent.Files) bool {
 	return err == nil && same && found == len(files)
 }
 
-// right tells whether something has a mode, a user when one is given, and the group.
+// right reports whether a file has a mode, a user unless it is nil, and the group.
 func (w writer) right(info fs.FileInfo, user *int64, mode fs.FileMode) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && info.Mode()&modeBits == mode &&
 		idOr(user, int(stat.Uid)) == int(stat.Uid) && idOr(w.Group, int(stat.Gid)) == int(stat.Gid)
 }
 
-// idOr is an ID of a user or group, or another one when none is given.
+// idOr returns an ID of a user or group, or a default if it is nil.
 func idOr(id *int64, or int) int {
 	if id == nil {
 		return or

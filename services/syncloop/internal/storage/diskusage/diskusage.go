@@ -1,5 +1,5 @@
-// Package diskusage measures what folders take of the disk that they are on. It is what the size limits of volumes, the usage of pods
-// and the choice of pods to evict have in common.
+// Package diskusage measures the disk usage of directories, for the size limits of volumes, the usage of pods and the
+// selection of pods to evict.
 package diskusage
 
 import (
@@ -10,23 +10,24 @@ import (
 	"syscall"
 )
 
-// blockSize is the unit of the number of blocks of a file, whatever the file system's own are.
+// blockSize is the unit of a file's number of blocks, regardless of the file system's block size.
 const blockSize = 512
 
-// Usage is what a folder takes of its disk.
+// Usage is the disk usage of a directory.
 type Usage struct {
-	// Bytes are those of the blocks that are in use, and Inodes how many files and folders there are, the folder itself included.
+	// Bytes is the size of the allocated blocks, and Inodes the number of files and directories, including the directory
+	// itself.
 	Bytes, Inodes int64
 }
 
-// Add is both together.
+// Add returns the sum.
 func (u Usage) Add(more Usage) Usage {
 	return Usage{Bytes: u.Bytes + more.Bytes, Inodes: u.Inodes + more.Inodes}
 }
 
-// Of measures what a folder takes with all in it: what is on another file system is not counted, nor a file
-// twice that has several names. No link is followed, and a folder that is exchanged for a link meanwhile leads nowhere else. It fails
-// with fs.ErrNotExist, and with the error of ctx.
+// Of measures a directory with its content, except other file systems; a file with several names counts once. It
+// follows no links, even if a directory is replaced by a link in the meantime. It fails with fs.ErrNotExist, and with
+// the error of ctx.
 func Of(ctx context.Context, path string) (used Usage, err error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
@@ -43,7 +44,7 @@ func Of(ctx context.Context, path string) (used Usage, err error) {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err != nil { // it went while it was looked at, or cannot be looked into
+		if err != nil { // it disappeared, or cannot be read
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}

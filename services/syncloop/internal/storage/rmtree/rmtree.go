@@ -1,5 +1,5 @@
-// Package rmtree removes folders of pods with all in them, and never what is mounted there: it does not go below a mount point, not
-// even below one that comes while it works, for the kernel refuses to lead it there.
+// Package rmtree removes directories of pods with their content, but never what is mounted there: the kernel keeps it
+// from crossing a mount point, even one that is mounted in the meantime.
 package rmtree
 
 import (
@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batch is how many names of a folder are read at a time: one with a million files needs no memory for them.
+// batch is the number of names to read at a time, so that a directory with a million files needs little memory.
 const batch = 512
 
-// All removes a file, or a folder with all in it. That nothing is there is no error. A mount point fails with a *MountedError, and
-// what is below it stays; links are removed and not followed.
+// All removes a file, or a directory with its content. A missing one is no error. A mount point fails with a
+// *MountedError, and its content stays; links are removed and not followed.
 func All(path string) error {
 	parent, err := os.OpenFile(filepath.Dir(path), os.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -25,11 +25,11 @@ func All(path string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = parent.Close() }() // it is only read
+	defer func() { _ = parent.Close() }() // it was only read
 	return remove(parent, filepath.Base(path), path)
 }
 
-// MountedError says that something is mounted where a folder is to be removed.
+// MountedError is the error of a mount point in a directory to remove.
 type MountedError struct {
 	// Path is the mount point.
 	Path string
@@ -40,7 +40,7 @@ func (e *MountedError) Error() string {
 	return fmt.Sprintf("%s is a mount point, and nothing below it is removed; unmount it", e.Path)
 }
 
-// remove removes what a folder has by a name. Path is what it is called in errors.
+// remove removes an entry of a directory. path is its path for errors.
 func remove(parent *os.File, name, path string) error {
 	at := int(parent.Fd())
 	err := unix.Unlinkat(at, name, 0)
@@ -79,7 +79,7 @@ func remove(parent *os.File, name, path string) error {
 	return nil
 }
 
-// empty removes all that is in a folder. What cannot be removed does not keep the rest.
+// empty removes the content of a directory. A failure does not prevent the removal of the rest.
 func empty(folder *os.File, path string) error {
 	for {
 		names, err := folder.Readdirnames(batch)
@@ -96,7 +96,7 @@ func empty(folder *os.File, path string) error {
 		if err != nil {
 			return err
 		}
-		// From the beginning: what was removed has moved what comes after.
+		// Reading starts again from the beginning, because removals have moved the following entries.
 		if _, err := folder.Seek(0, io.SeekStart); err != nil {
 			return err
 		}

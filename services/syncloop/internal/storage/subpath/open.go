@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// modeBits are those of a volume's root that a folder which is made below it gets.
+	// modeBits are the bits of a volume's root mode that a created directory inherits.
 	modeBits = 0o777 | unix.S_ISVTX | unix.S_ISGID | unix.S_ISUID
-	// mkdirBits are those of them that mkdir(2) sets. That of the group the kernel hands on from the folder above.
+	// mkdirBits are those of them that mkdir(2) sets. The kernel inherits the setgid bit from the parent.
 	mkdirBits = 0o777 | unix.S_ISVTX
 )
 
-// openBefore is open, but for its waiting: that ends with ctx.
+// openBefore is open whose wait ends with ctx.
 func openBefore(ctx context.Context, volume, path string) (*os.File, error) {
 	type result struct {
 		file *os.File
@@ -34,7 +34,7 @@ func openBefore(ctx context.Context, volume, path string) (*os.File, error) {
 		case opened <- result{file, err}:
 		case <-ctx.Done():
 			if err == nil {
-				_ = file.Close() // nobody waits for it
+				_ = file.Close() // the caller has stopped waiting
 			}
 		}
 	}()
@@ -46,8 +46,8 @@ func openBefore(ctx context.Context, volume, path string) (*os.File, error) {
 	}
 }
 
-// open opens what is at a path below a volume, for nothing but to be mounted. Where the links in the path lead is looked up first; what
-// that comes to is opened without following any, so that a link which is put there meanwhile makes it fail.
+// open opens a path below a volume for mounting. It resolves the links in the path first, and then opens the result
+// without following links, so that a link that is created in the meantime makes it fail.
 func open(volume, path string) (*os.File, error) {
 	base, err := filepath.EvalSymlinks(volume)
 	if err != nil {
@@ -68,7 +68,7 @@ func open(volume, path string) (*os.File, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: base, Err: err}
 	}
-	defer func() { _ = unix.Close(root) }() // it is only a place
+	defer func() { _ = unix.Close(root) }() // it is only a location
 	var info unix.Stat_t
 	if err := unix.Fstat(root, &info); err != nil {
 		return nil, &os.PathError{Op: "stat", Path: base, Err: err}
@@ -88,7 +88,7 @@ func open(volume, path string) (*os.File, error) {
 	return os.NewFile(uintptr(at), existing), nil
 }
 
-// madeOrNot makes a MakeError when there was something to make.
+// madeOrNot returns a MakeError if there was something to create.
 func madeOrNot(missing []string, err error) error {
 	if len(missing) > 0 {
 		return &MakeError{Err: err}
@@ -96,7 +96,8 @@ func madeOrNot(missing []string, err error) error {
 	return err
 }
 
-// lookUp follows a path below a folder as far as there is something, and says where that is, with no link in it, and what is missing.
+// lookUp resolves a path below a directory as far as it exists, and returns the existing part without links, and the
+// missing rest.
 func lookUp(base, path string) (existing string, missing []string, err error) {
 	at := filepath.Join(base, path)
 	for {
@@ -110,15 +111,15 @@ func lookUp(base, path string) (existing string, missing []string, err error) {
 	}
 }
 
-// openBelow opens a path below a folder that is open. It fails when a link is in it, at its end too.
+// openBelow opens a path below an open directory. It fails if the path contains a link, even at its end.
 func openBelow(at int, path string, flags uint64) (int, error) {
 	return unix.Openat2(at, path, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 }
 
-// makeBelow makes a folder in one that is open, and opens it. One that somebody else has made meanwhile, for another container of the
-// pod for example, is as good; a link is not.
+// makeBelow creates and opens a directory in an open one. An existing one, for example of another container of the pod,
+// is fine; a link is not.
 func makeBelow(at int, name string, mode uint32) (int, error) {
 	err := mkdirat(at, name, mode&mkdirBits)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
@@ -135,8 +136,8 @@ func makeBelow(at int, name string, mode uint32) (int, error) {
 	return made, nil
 }
 
-// setMode gives a folder that was just made the bits of its mode that mkdir(2) could not, if any: those of the volume differ from what
-// the kernel hands on only where the folder above has others than the volume. Whoever is killed before leaves a folder without them.
+// setMode sets the bits of a new directory's mode that mkdir(2) could not, if any: this is needed only if the parent's
+// mode differs from the volume's. A process that is killed before leaves a directory without them.
 func setMode(folder int, mode uint32) error {
 	var info unix.Stat_t
 	if err := unix.Fstat(folder, &info); err != nil {
@@ -145,16 +146,16 @@ func setMode(folder int, mode uint32) error {
 	if info.Mode&modeBits == mode {
 		return nil
 	}
-	return unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", folder), mode) // which is only a place
+	return unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", folder), mode) // it is only a location
 }
 
-// mkdirat makes a folder with exactly this mode, at once: to change it afterwards would leave a wrong one when the process is killed in
-// between, and might change another folder's, which a container has put there. The umask, which is the process's, is left out by a
-// thread that has one of its own.
+// mkdirat creates a directory with exactly this mode at once: a later change would leave a wrong mode if the process is
+// killed in between, and might change another directory that a container has put there. A thread with its own umask
+// avoids that of the process.
 func mkdirat(at int, name string, mode uint32) error {
 	made := make(chan error, 1)
 	go func() { // ends with the call
-		runtime.LockOSThread() // and is never unlocked: the thread ends with this
+		runtime.LockOSThread() // it is never unlocked, so that the thread ends too
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			made <- fmt.Errorf("unshare: %w", err)
 			return

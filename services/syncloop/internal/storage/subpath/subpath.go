@@ -25,46 +25,46 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/rmtree"
 )
 
-// Dir is the folder in that of a pod which what is mounted is in.
+// Dir is the directory in that of a pod for the mounts.
 const Dir = "volume-subpaths"
 
-// The modes of what is made to mount on. Nothing of a container comes there.
+// The modes of mount points, which are never visible to a container.
 const (
 	dirMode  = 0o750
 	fileMode = 0o640
 )
 
-// Mounter mounts what is open, and takes it away: Machine on a node.
+// Mounter mounts and unmounts open files: Machine on a node.
 type Mounter interface {
-	// Mounted tells whether something is mounted at a path itself. It follows no link there, and does not touch what is mounted.
-	// That nothing is there is no error.
+	// Mounted reports whether a path is a mount point. It follows no link and does not touch the mount. A missing path is
+	// no error.
 	Mounted(target string) (bool, error)
-	// Bind mounts what a file is open on at a folder, or for all that is no folder, at a file.
+	// Bind mounts an open file or directory on a file or directory.
 	Bind(source *os.File, target string) error
-	// Detach takes away what was mounted at a path last, with all that is mounted below it, and from nowhere else. That nothing is
-	// mounted there is no error.
+	// Detach unmounts the last mount at a path, with the mounts below it, and from no other place. A missing mount is no
+	// error.
 	Detach(target string) error
 }
 
-// Request is what a container mounts.
+// Request is a sub-path of a volume for a container.
 type Request struct {
-	// Volume is where the volume is on the node, Path the relative path of what is mounted in it: Check has let it pass.
+	// Volume is the volume's path on the node, and Path the relative path in it, which Check has accepted.
 	Volume, Path string
-	// PodDir is the folder of the pod, Name the volume's in its spec.
+	// PodDir is the directory of the pod, and Name the volume's name in its spec.
 	PodDir, Name string
-	// Container is the name of the container, Index the place among its volumeMounts.
+	// Container is the name of the container, and Index the index of its volumeMount.
 	Container string
 	Index     int
-	// Propagates is true when mounts are to propagate between the volume and the container.
+	// Propagates is true if mounts should propagate between the volume and the container.
 	Propagates bool
 }
 
-// target is where it is mounted.
+// target returns the mount point.
 func (r Request) target() string {
 	return filepath.Join(r.PodDir, Dir, r.Name, r.Container, strconv.Itoa(r.Index))
 }
 
-// MakeError is why a folder that is missing cannot be made.
+// MakeError is the error of creating a missing directory.
 type MakeError struct{ Err error }
 
 // Error implements error.
@@ -73,13 +73,13 @@ func (e *MakeError) Error() string { return fmt.Sprintf("make the folder: %v", e
 // Unwrap returns the cause.
 func (e *MakeError) Unwrap() error { return e.Err }
 
-// Mounts mounts and unmounts. Its methods may be called from any goroutine, for one container by one at a time.
+// Mounts mounts and unmounts sub-paths. Its methods are safe for concurrent use, except for the same container.
 type Mounts struct {
-	// Mounter does it. Required.
+	// Mounter executes the mounts. Required.
 	Mounter Mounter
 }
 
-// Check says whether a path may be a subPath. The error is the kubelet's.
+// Check reports whether a path is a valid subPath. The error is the kubelet's.
 func Check(path string) error {
 	if filepath.IsAbs(path) {
 		return fmt.Errorf("error SubPath `%s` must not be an absolute path", path)
@@ -90,11 +90,11 @@ func Check(path string) error {
 	return nil
 }
 
-// Prepare has what is below a path of a volume mounted, and says where. Folders that are missing are made, with the mode of the
-// volume's root; links in the path are followed as long as they stay in the volume. It may be called again, for a container that is
-// started again: what is mounted stays unless the path leads to something else by now. It fails with a *MakeError when a folder cannot
-// be made, and with the error of ctx: of a volume that hangs nothing is mounted later. Its errors name paths of the node, which is not
-// for the pod's users to know.
+// Prepare mounts a sub-path of a volume, and returns the mount point. It creates missing directories with the mode of
+// the volume's root, and follows links in the path as long as they stay in the volume. It may be called again for a
+// restarted container: the mount stays unless the path leads elsewhere by now. It fails with a *MakeError if a
+// directory cannot be created, and with the error of ctx: nothing of a hanging volume is mounted later. Its errors
+// contain paths of the node, which must not be shown to the pod's users.
 func (m *Mounts) Prepare(ctx context.Context, r Request) (target string, err error) {
 	if err := Check(r.Path); err != nil {
 		return "", err
@@ -122,8 +122,9 @@ func (m *Mounts) Prepare(ctx context.Context, r Request) (target string, err err
 	return target, nil
 }
 
-// there tells whether what is open is mounted already. What else is mounted there is taken away: the container that had it has ended.
-// So is what mounts are to propagate to: whether they do is settled when it is mounted, and the volume may have been made shared since.
+// there reports whether an open file is already mounted. It unmounts anything else at the mount point, because the
+// container that used it has ended. It also unmounts a mount that should propagate, because propagation is set at mount
+// time, and the volume may have been made shared since.
 func (m *Mounts) there(source *os.File, r Request) (bool, error) {
 	for target := r.target(); ; {
 		mounted, err := m.Mounter.Mounted(target)
@@ -134,7 +135,7 @@ func (m *Mounts) there(source *os.File, r Request) (bool, error) {
 		if err := unix.Fstat(int(source.Fd()), &want); err != nil {
 			return false, &os.PathError{Op: "stat", Path: source.Name(), Err: err}
 		}
-		// What cannot be looked at, as a file system that has lost its server, is another thing.
+		// A mount that cannot be examined, such as one of a lost file server, counts as another one.
 		if err := unix.Lstat(target, &now); err == nil && !r.Propagates && now.Dev == want.Dev && now.Ino == want.Ino {
 			return true, nil
 		}
@@ -144,7 +145,7 @@ func (m *Mounts) there(source *os.File, r Request) (bool, error) {
 	}
 }
 
-// makeTarget makes the folder or the file that something is mounted on. Nothing is mounted there.
+// makeTarget creates the directory or the file for a mount point without a mount.
 func makeTarget(target string, folder bool) error {
 	if err := os.MkdirAll(filepath.Dir(target), dirMode); err != nil {
 		return err
@@ -153,7 +154,7 @@ func makeTarget(target string, folder bool) error {
 		if folder && info.IsDir() || !folder && info.Mode().IsRegular() {
 			return nil
 		}
-		if err := os.Remove(target); err != nil { // it was for something of the other kind
+		if err := os.Remove(target); err != nil { // it was for a mount of the other kind
 			return err
 		}
 	}
@@ -167,9 +168,9 @@ func makeTarget(target string, folder bool) error {
 	return file.Close()
 }
 
-// Clean takes away all that is mounted of a volume for the containers of a pod, whoever has mounted it, and removes what it was mounted
-// on. The containers have to be gone. Nothing of the volume is touched, and no link followed. It may be called again, after a failure
-// or a kill; that nothing is there is no error.
+// Clean unmounts all sub-paths of a volume for the containers of a pod, including those of earlier processes, and
+// removes the mount points. The containers must have ended. It does not touch the volume, and follows no link. It may
+// be repeated after a failure or a kill; missing mounts are no error.
 func (m *Mounts) Clean(podDir, volume string) error {
 	all := filepath.Join(podDir, Dir)
 	if _, err := os.Lstat(all); errors.Is(err, fs.ErrNotExist) {
@@ -194,14 +195,14 @@ func (m *Mounts) Clean(podDir, volume string) error {
 	if err := rmtree.All(dir); err != nil {
 		return err
 	}
-	// The last volume's takes the folder of all with it.
+	// The last volume's call removes the common directory.
 	if err := os.Remove(all); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
 		return err
 	}
 	return nil
 }
 
-// detach takes away all that is mounted at a path, one above the other.
+// detach unmounts all mounts at a path.
 func (m *Mounts) detach(target string) error {
 	for {
 		mounted, err := m.Mounter.Mounted(target)
@@ -214,7 +215,7 @@ func (m *Mounts) detach(target string) error {
 	}
 }
 
-// below are the paths in a folder, by its own entries alone. What is no folder, a link above all, has none.
+// below returns the paths in a directory by its own entries. A file, or a link, has none.
 func below(dir string) ([]string, error) {
 	file, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	switch {

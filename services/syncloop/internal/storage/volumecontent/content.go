@@ -16,37 +16,40 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
 
-// The modes and the life of a token that the API gives a volume which says none.
+// The API's default modes and token lifetime.
 const (
 	defaultMode              = fs.FileMode(v1.ConfigMapVolumeSourceDefaultMode)
 	defaultExpirationSeconds = int64(60 * 60)
 )
 
-// identityMode is that of a file of the pod's identity whose owner or group is the pod's own: nobody else reads it.
+// identityMode is the mode of a file with the pod's identity whose owner or group is the pod's own.
 const identityMode = fs.FileMode(0o600)
 
-// Inputs is what the files of a pod's volumes are made of. Each function is called only when the volume needs it.
+// Inputs holds the inputs to the files of a pod's volumes. Each function is called only if the volume needs it.
 type Inputs struct {
-	// Pod is the pod. It is only read.
+	// Pod is the pod. It is not changed.
 	Pod *v1.Pod
-	// ConfigMap and Secret give an object of the pod's namespace, and fail with what apierrors.IsNotFound knows when there is none.
+	// ConfigMap and Secret return an object of the pod's namespace, and fail with an error that apierrors.IsNotFound
+	// recognizes if there is none.
 	ConfigMap func(name string) (*v1.ConfigMap, error)
 	Secret    func(name string) (*v1.Secret, error)
-	// Token gives a token of the pod's service account for an audience, the API server's when it is empty, that is good for about so
-	// many seconds.
+	// Token returns a token of the pod's service account for an audience, the API server's if it is empty, with about the
+	// given lifetime.
 	Token func(audience string, expirationSeconds int64) (string, error)
-	// TrustBundle gives the roots that a source chooses, and fails with what apierrors.IsNotFound knows when there are none.
+	// TrustBundle returns the roots that a source selects, and fails with an error that apierrors.IsNotFound recognizes if
+	// there are none.
 	TrustBundle func(*v1.ClusterTrustBundleProjection) ([]byte, error)
-	// Certificate gives the key and the chain of certificates, PEM each, of the source that is at a place among the volume's.
+	// Certificate returns the key and the certificate chain, both in PEM, of the source with an index.
 	Certificate func(source int, p *v1.PodCertificateProjection) (key, chain []byte, err error)
-	// Allocatable is what the node has for pods.
+	// Allocatable returns the node's allocatable resources.
 	Allocatable func() (v1.ResourceList, error)
 }
 
-// Of says which files a volume has. An error names the object, the item and the key, and the source of a projected volume, but not the volume,
-// which the caller knows; it has nothing of what is in a secret or token. A projected volume fails of all its sources that fail.
+// Of returns the files of a volume. An error names the object, the item and the key, and the source of a projected
+// volume, but not the volume, which the caller knows; it contains nothing of a secret or token. A projected volume
+// reports the errors of all its sources.
 //
-// As in a kubelet the user fields of sources and items, which are alpha, change nothing.
+// As in the kubelet, the user fields of sources and items, which are alpha, have no effect.
 func Of(v *v1.Volume, in Inputs) (Files, error) {
 	files := Files{}
 	var err error
@@ -86,7 +89,7 @@ func (in Inputs) projected(files Files, p *v1.ProjectedVolumeSource) error {
 	return utilerrors.NewAggregate(failed)
 }
 
-// source adds the files of the source of a projected volume that is at a place among them, and says of what kind it is.
+// source adds the files of one source of a projected volume, and returns its kind. place is its index.
 func (in Inputs) source(files Files, place int, s *v1.VolumeProjection, mode fs.FileMode) (kind string, err error) {
 	switch {
 	case s.ConfigMap != nil:
@@ -114,7 +117,7 @@ func (in Inputs) configMap(files Files, name string, items []v1.KeyToPath, optio
 	if err != nil {
 		return notHad(what, err)
 	}
-	// Which of two with the same key is taken is the kubelet's choice, and another one with items.
+	// Of two with the same key, the kubelet's choice is used, which differs with items.
 	all := make(map[string][]byte, len(object.Data)+len(object.BinaryData))
 	textFirst := len(items) > 0
 	for key, text := range object.Data {
@@ -128,7 +131,7 @@ func (in Inputs) configMap(files Files, name string, items []v1.KeyToPath, optio
 	return named(what, files.addKeys(all, items, isTrue(optional), mode))
 }
 
-// notHad is why an object cannot be had. That there is none is said as a kubelet says it: `secret "login" not found`.
+// notHad returns why an object is not available. A missing one has the kubelet's message: `secret "login" not found`.
 func notHad(what string, err error) error {
 	if apierrors.IsNotFound(err) {
 		return err
@@ -148,7 +151,7 @@ func (in Inputs) secret(files Files, name string, items []v1.KeyToPath, optional
 	return named(what, files.addKeys(object.Data, items, isTrue(optional), mode))
 }
 
-// addKeys adds the keys of an object that items name, all of them when there are none.
+// addKeys adds the keys of an object that items name, or all keys without items.
 func (f Files) addKeys(all map[string][]byte, items []v1.KeyToPath, optional bool, mode fs.FileMode) error {
 	if len(items) == 0 {
 		items = make([]v1.KeyToPath, 0, len(all))
@@ -193,8 +196,8 @@ func (in Inputs) downwardAPI(files Files, items []v1.DownwardAPIVolumeFile, mode
 	return nil
 }
 
-// field is the text of an item of the downward API. Unlike an environment variable it can be of metadata alone, for the rest of a pod
-// may change without the volume being looked at again.
+// field returns the text of an item of the downward API. Unlike an environment variable it can only refer to metadata,
+// because the rest of a pod may change without an update of the volume.
 func (in Inputs) field(item *v1.DownwardAPIVolumeFile) (string, error) {
 	switch {
 	case item.FieldRef != nil:
@@ -227,7 +230,8 @@ func (in Inputs) token(files Files, s *v1.ServiceAccountTokenProjection, mode fs
 	return nil
 }
 
-// addIdentity adds a file that tells who the pod is, or whom it is to trust: the pod's user's or group's own where that is one.
+// addIdentity adds a file with the pod's identity or its trust anchors, owned by the pod's user or group if there is
+// one.
 func (in Inputs) addIdentity(files Files, path string, data []byte, mode fs.FileMode) {
 	owner := onlyUser(in.Pod)
 	if sc := in.Pod.Spec.SecurityContext; owner != nil || (sc != nil && sc.FSGroup != nil) {
@@ -236,7 +240,7 @@ func (in Inputs) addIdentity(files Files, path string, data []byte, mode fs.File
 	files[path] = File{Data: data, Mode: mode, UID: owner}
 }
 
-// trustBundle adds the file of a source that chooses roots; an empty one where there are none and need not be.
+// trustBundle adds the file of a source with roots; an empty one if there are none and the source is optional.
 func (in Inputs) trustBundle(files Files, s *v1.ClusterTrustBundleProjection, mode fs.FileMode) error {
 	p, err := cleanPath(s.Path)
 	if err != nil {
@@ -250,7 +254,7 @@ func (in Inputs) trustBundle(files Files, s *v1.ClusterTrustBundleProjection, mo
 	return nil
 }
 
-// certificate adds the files of a source that is a key with its certificate.
+// certificate adds the files of a source with a key and its certificate.
 func (in Inputs) certificate(files Files, place int, s *v1.PodCertificateProjection, mode fs.FileMode) error {
 	paths := []string{s.CredentialBundlePath, s.KeyPath, s.CertificateChainPath}
 	for i, p := range paths {
@@ -274,7 +278,7 @@ func (in Inputs) certificate(files Files, place int, s *v1.PodCertificateProject
 	return nil
 }
 
-// named puts before an error what it is of; nil stays nil.
+// named prefixes an error with its object; nil stays nil.
 func named(what string, err error) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)

@@ -1,6 +1,6 @@
-// Package volumecontent says which files the volumes have that a pod only describes: configMap, secret, downwardAPI and projected
-// ones. It touches nothing: the objects, tokens and facts of the node that the files are made of are asked for through functions that
-// are passed in. Package volumeprojected has volumes in place with what it says, and package atomicdir writes that.
+// Package volumecontent computes the files of volumes that a pod describes: configMap, secret, downwardAPI and
+// projected ones. It does no I/O: objects, tokens and facts about the node come from functions that are passed in.
+// Package volumeprojected sets up volumes with the result, and package atomicdir writes it.
 package volumecontent
 
 import (
@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// The longest that Linux takes, in bytes.
+// Linux' maximum lengths in bytes.
 const (
 	maxName = 255
 	maxPath = 4096
@@ -21,25 +21,25 @@ const (
 
 // File is a file of a volume.
 type File struct {
-	// Data is what is in it. It may be secret, and is only read.
+	// Data is the content. It may be secret, and is not changed.
 	Data []byte
 	// Mode has its permissions.
 	Mode fs.FileMode
-	// UID is the user that owns it; nil is the one that the process runs as.
+	// UID is the owner; nil for the user of the process.
 	UID *int64
 }
 
-// String tells of a file without what is in it, which may be secret.
+// String describes a file without its content, which may be secret.
 func (f File) String() string { return fmt.Sprintf("%d bytes, mode %04o", len(f.Data), f.Mode) }
 
 // GoString is String.
 func (f File) GoString() string { return f.String() }
 
-// Files are the files of a volume, by their paths in it. A path is relative and clean.
+// Files maps relative, clean paths to the files of a volume.
 type Files map[string]File
 
-// Check fails when the files cannot be below one folder: for a path that would lead out of it, is too long, begins with the ".."
-// which is kept for what the folder needs itself, or is that of a file and of a folder.
+// Check fails if the files cannot be below one directory: for a path that leads out of it, is too long, begins with the
+// reserved "..", or is that of a file and a directory.
 func (f Files) Check() error {
 	for _, p := range slices.Sorted(maps.Keys(f)) {
 		clean, err := cleanPath(p)
@@ -58,7 +58,7 @@ func (f Files) Check() error {
 	return nil
 }
 
-// cleanPath checks a path in a volume and leaves out what is not needed in it.
+// cleanPath validates and cleans a path in a volume.
 func cleanPath(p string) (string, error) {
 	switch {
 	case p == "":
@@ -84,7 +84,7 @@ func cleanPath(p string) (string, error) {
 	if clean == "." {
 		return "", fmt.Errorf("path %q is that of the volume itself", p)
 	}
-	if strings.HasPrefix(clean, "..") { // as of "./..data"
+	if strings.HasPrefix(clean, "..") { // as in "./..data"
 		return "", fmt.Errorf("path %q begins with \"..\"", p)
 	}
 	return clean, nil

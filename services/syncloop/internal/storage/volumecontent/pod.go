@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// containers are all containers of a pod, whatever they are for.
+// containers returns all containers of a pod of every kind.
 func containers(pod *v1.Pod) []v1.Container {
 	all := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 	for i := range pod.Spec.EphemeralContainers {
@@ -17,7 +17,7 @@ func containers(pod *v1.Pod) []v1.Container {
 	return all
 }
 
-// onlyUser is the user that all containers of a pod say they run as; nil when one says none or they differ.
+// onlyUser returns the common user of all containers of a pod; nil if one has none or they differ.
 func onlyUser(pod *v1.Pod) *int64 {
 	var only *int64
 	for _, c := range containers(pod) {
@@ -36,8 +36,8 @@ func onlyUser(pod *v1.Pod) *int64 {
 	return only
 }
 
-// MountPoints are the folders that a volume has to have because containers mount others below it, relative to it. The volumes that
-// this package is about are read-only in containers: no runtime can make them there.
+// MountPoints returns the relative directories in a volume that containers mount other volumes on. The volumes of this
+// package are read-only in containers, so that a runtime cannot create them.
 func MountPoints(pod *v1.Pod, volume string) []string {
 	var found []string
 	for _, c := range containers(pod) {

@@ -2,14 +2,14 @@ package volumeprojected
 
 import "sync"
 
-// keeper keeps the immutable ones of the objects that volumes are made of, for as long as the volumes are there.
+// keeper caches the immutable objects of volumes as long as the volumes exist.
 type keeper[T any] struct {
 	mu sync.Mutex
-	// kept has them by the folder of the volume and their name.
+	// kept maps the directory of a volume and the name to the object.
 	kept map[string]map[string]T
 }
 
-// get gives an object that is kept, or asks for it; ask says also whether it is immutable.
+// get returns a cached object, or calls ask, which also reports whether it is immutable.
 func (k *keeper[T]) get(dir, name string, ask func() (T, bool, error)) (T, error) {
 	k.mu.Lock()
 	object, ok := k.kept[dir][name]
@@ -33,7 +33,7 @@ func (k *keeper[T]) get(dir, name string, ask func() (T, bool, error)) (T, error
 	return object, nil
 }
 
-// forget drops what is kept for a volume.
+// forget drops the objects of a volume.
 func (k *keeper[T]) forget(dir string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

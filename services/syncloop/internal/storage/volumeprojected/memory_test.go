@@ -57,10 +57,10 @@ func TestASecretIsNeverOnTheDisk(t *testing.T) {
 		mounter func(dir string) *odd
 		want    string
 	}{
-		"nothing is mounted": {func(string) *odd { return &odd{FakeMounter: mount.NewFakeMounter(nil), forget: true} }, "nothing is mounted at DIR: what may be secret is not written to the disk"},
+		"nothing is mounted": {func(string) *odd { return &odd{FakeMounter: mount.NewFakeMounter(nil), forget: true} }, "nothing is mounted at DIR: secrets are not written to disk"},
 		"a disk is mounted": {func(dir string) *odd {
 			return &odd{FakeMounter: mount.NewFakeMounter([]mount.MountPoint{{Path: dir, Type: "tmpfs"}, {Path: dir, Type: "ext4"}})}
-		}, "ext4 is mounted at DIR, where a tmpfs has to be for what may be secret; unmount it"},
+		}, "ext4 is mounted at DIR, where a tmpfs is required for secrets; unmount it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)

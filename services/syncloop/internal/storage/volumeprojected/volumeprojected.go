@@ -1,6 +1,6 @@
-// Package volumeprojected has the volumes in place whose files come from elsewhere: configMap, secret, downwardAPI and projected ones,
-// each a plugin of package volumes. What the files are says package volumecontent; package atomicdir writes them. All but configMap
-// volumes are in memory, and what is secret is never anywhere else.
+// Package volumeprojected sets up the volumes with files from elsewhere: configMap, secret, downwardAPI and projected
+// ones, each a plugin of package volumes. Package volumecontent computes the files; package atomicdir writes them. All
+// except configMap volumes are in memory, and secrets are never on disk.
 package volumeprojected
 
 import (
@@ -23,62 +23,63 @@ import (
 // tmpfs is the file system in memory.
 const tmpfs = "tmpfs"
 
-// mountPointMode is that of a folder in a volume that another one is mounted at.
+// mountPointMode is the mode of a mount point in a volume.
 const mountPointMode = 0o755
 
-// Objects gives config maps and secrets as they are now. It fails with what apierrors.IsNotFound knows for one that is not there, and
-// its errors have nothing of a secret in them.
+// Objects returns the present config maps and secrets. It fails with an error that apierrors.IsNotFound recognizes for
+// a missing one, and its errors contain nothing of a secret.
 type Objects interface {
 	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
 }
 
-// Tokens gives tokens of the service accounts of pods.
+// Tokens returns tokens of the service accounts of pods.
 type Tokens interface {
-	// Token gives one that is bound to the pod, for an audience, the API server's when it is empty, good for about so many seconds when
-	// it is new. Asked again it gives the same one until that is to be replaced.
+	// Token returns a token that is bound to the pod, for an audience, the API server's if it is empty, with about the
+	// given lifetime when it is new. It returns the same token until that is due for replacement.
 	Token(ctx context.Context, pod *v1.Pod, audience string, expirationSeconds int64) (string, error)
 }
 
-// TrustBundles gives the roots of a cluster that pods check certificates by.
+// TrustBundles returns the trust bundles of a cluster.
 type TrustBundles interface {
-	// Get gives those that a source chooses, as PEM, and fails with what apierrors.IsNotFound knows when there are none.
+	// Get returns the roots that a source selects, in PEM, and fails with an error that apierrors.IsNotFound recognizes if
+	// there are none.
 	Get(ctx context.Context, pod *v1.Pod, p *v1.ClusterTrustBundleProjection) ([]byte, error)
 }
 
-// Certificates gives keys with certificates to pods.
+// Certificates returns keys and certificates for pods.
 type Certificates interface {
-	// Get gives those of the source of a volume that is at a place among its sources, PEM each, and fails while there are none.
+	// Get returns those of the source with an index in a volume, both in PEM, and fails while there are none.
 	Get(ctx context.Context, pod *v1.Pod, volume string, source int, p *v1.PodCertificateProjection) (key, chain []byte, err error)
 }
 
-// Config is what the plugins need.
+// Config holds the parameters of the plugins.
 type Config struct {
 	// Mounter mounts and unmounts. Required.
 	Mounter volumes.Mounter
-	// Memory is how many bytes of memory pods may use on this node, 0 when that is not known: the most that a volume is given.
+	// Memory returns the memory of the node for pods in bytes, 0 if unknown: the maximum size of a volume.
 	Memory func(context.Context) int64
-	// Swappable is told of each file system in memory that may come to a swap device; nobody is when nil.
+	// Swappable is called for each file system in memory that may be swapped; it may be nil.
 	Swappable func()
-	// Objects gives config maps and secrets. Required.
+	// Objects returns config maps and secrets. Required.
 	Objects Objects
-	// Tokens gives tokens, TrustBundles roots, Certificates keys with certificates. Required for volumes with such sources.
+	// Tokens, TrustBundles and Certificates are required for volumes with such sources.
 	Tokens       Tokens
 	TrustBundles TrustBundles
 	Certificates Certificates
-	// Node is the node as it is known to be: its allocatable resources stand in for limits that containers have not. Required.
+	// Node returns the known Node: its allocatable resources are the defaults of missing limits. Required.
 	Node func(context.Context) (*v1.Node, error)
-	// Clock names the versions of files. Required.
+	// Clock is the clock for the versions of files. Required.
 	Clock clock.PassiveClock
 }
 
-// Plugin is one of the kinds. Make all of them with Plugins.
+// Plugin is one of the kinds. Create all of them with Plugins.
 type Plugin struct {
 	cfg      Config
 	name     string
 	supports func(*v1.Volume) bool
 	medium   v1.StorageMedium
-	// folder makes and removes the folder, or what is mounted in its place.
+	// folder creates and removes the directory, or its mount.
 	folder     *volumes.EmptyDir
 	configMaps keeper[*v1.ConfigMap]
 	secrets    keeper[*v1.Secret]
@@ -104,11 +105,11 @@ func (p *Plugin) Name() string { return p.name }
 // CanSupport implements volumes.Plugin.
 func (p *Plugin) CanSupport(v *v1.Volume) bool { return p.supports(v) }
 
-// Refreshes implements volumes.Plugin: objects, labels and tokens change.
+// Refreshes implements volumes.Plugin, because objects, labels and tokens change.
 func (p *Plugin) Refreshes() bool { return true }
 
-// SetUp implements volumes.Plugin. When what the files are made of cannot be had, a volume that is in place stays as it is. An object
-// that is immutable is asked for once.
+// SetUp implements volumes.Plugin. If an input to the files is not available, a volume that is set up stays unchanged.
+// An immutable object is requested once.
 func (p *Plugin) SetUp(ctx context.Context, r volumes.Request) error {
 	files, err := volumecontent.Of(r.Volume, p.inputs(ctx, r))
 	if err != nil {
@@ -141,13 +142,13 @@ func (p *Plugin) TearDown(ctx context.Context, dir string) error {
 	return p.folder.TearDown(ctx, real)
 }
 
-// resolved is a path as the mount table has it, with no links in it but the last name.
+// resolved returns a path as in the mount table, without links except in the last name.
 func resolved(dir string) (string, error) {
 	parent, err := filepath.EvalSymlinks(filepath.Dir(dir))
 	return filepath.Join(parent, filepath.Base(dir)), err
 }
 
-// inputs is what the files of a volume are made of.
+// inputs returns the inputs to the files of a volume.
 func (p *Plugin) inputs(ctx context.Context, r volumes.Request) volumecontent.Inputs {
 	namespace := r.Pod.Namespace
 	return volumecontent.Inputs{
@@ -183,7 +184,7 @@ func (p *Plugin) inputs(ctx context.Context, r volumes.Request) volumecontent.In
 	}
 }
 
-// place has the folder of a volume in place, in memory where it has to be.
+// place sets up the directory of a volume, in memory if required.
 func (p *Plugin) place(ctx context.Context, r volumes.Request) error {
 	if p.medium == v1.StorageMediumMemory {
 		if kind, err := p.mountedAt(r.Dir); err != nil || kind == tmpfs {
@@ -198,15 +199,15 @@ func (p *Plugin) place(ctx context.Context, r volumes.Request) error {
 	case err != nil:
 		return err
 	case kind == "":
-		return fmt.Errorf("nothing is mounted at %s: what may be secret is not written to the disk", r.Dir)
+		return fmt.Errorf("nothing is mounted at %s: secrets are not written to disk", r.Dir)
 	case kind != tmpfs:
-		return fmt.Errorf("%s is mounted at %s, where a tmpfs has to be for what may be secret; unmount it", kind, r.Dir)
+		return fmt.Errorf("%s is mounted at %s, where a tmpfs is required for secrets; unmount it", kind, r.Dir)
 	}
 	return nil
 }
 
-// mountedAt is the kind of file system that is mounted at a folder last; empty when none is. The whole table is long, and it is read only
-// when something else is mounted there than has to be.
+// mountedAt returns the type of the last file system mounted at a directory; empty if there is none. It reads the whole
+// mount table, so it is called only if the wrong file system is mounted.
 func (p *Plugin) mountedAt(dir string) (string, error) {
 	if mounted, err := p.cfg.Mounter.IsMountPoint(dir); err == nil && !mounted || errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -226,13 +227,14 @@ func (p *Plugin) mountedAt(dir string) (string, error) {
 	return kind, nil
 }
 
-// isTmpfs tells whether a folder is in a tmpfs; of one that something is mounted at, whether that is one.
+// isTmpfs reports whether a directory is in a tmpfs; for a mount point, whether the mount is one.
 func isTmpfs(dir string) bool {
 	var in unix.Statfs_t
 	return unix.Statfs(dir, &in) == nil && in.Type == unix.TMPFS_MAGIC
 }
 
-// makeMountPoints makes folders in a volume for others to be mounted at. What is there of such a name stays: that can be mounted at, too.
+// makeMountPoints creates directories in a volume as mount points. Existing files of these names stay, because they can
+// be mount points too.
 func makeMountPoints(dir string, names []string) (err error) {
 	if len(names) == 0 {
 		return nil

@@ -8,25 +8,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The kubelet's numbers: after a failure a volume is left alone for so long, twice as long after each further one, and at most so
-// long.
+// The kubelet's numbers: the delay after a failure, which doubles, and its maximum.
 const (
 	backoffBase = 500 * time.Millisecond
 	backoffMax  = 2*time.Minute + 2*time.Second
 )
 
-// stuckAfter is how long an operation takes a place among those that run. One that takes longer waits for something: it is let
-// alone, and holds up no other.
+// stuckAfter is how long an operation counts towards the limit of concurrent ones. One that takes longer hangs, and
+// delays no other.
 const stuckAfter = 10 * time.Second
 
-// key names a volume on this node.
+// key identifies a volume on this node.
 type key struct {
 	pod types.UID
-	// plugin is the Name of the volume's plugin, name that of the volume in the pod's spec.
+	// plugin is the Name of the volume's plugin, and name that of the volume in the pod's spec.
 	plugin, name string
 }
 
-// operation is what is done to a volume.
+// operation is an operation on a volume.
 type operation int
 
 // The operations.
@@ -36,42 +35,42 @@ const (
 	tearingDown
 )
 
-// intent is what a pod wants of its volumes.
+// intent is a pod's intent for its volumes.
 type intent int
 
 // The intents.
 const (
-	// unsaid: an earlier process has left the volumes, and nobody has said yet what is to become of the pod.
+	// unsaid: an earlier process has left the volumes, and the intent of the pod is unknown.
 	unsaid intent = iota
-	// wanted: the volumes of the pod's spec are to be in place.
+	// wanted: the volumes of the pod's spec should be set up.
 	wanted
-	// released: nothing of the pod runs any more, and its volumes are to go.
+	// released: nothing of the pod runs any more, and its volumes should be removed.
 	released
 )
 
-// state is a volume as it was wanted and found.
+// state is the desired and the observed state of a volume.
 type state struct {
-	// in is true when the pod's spec has the volume and a container mounts it.
+	// in is true if the pod's spec has the volume and a container mounts it.
 	in bool
-	// there is true when something of it may be on the disk or mounted.
+	// there is true if something of it may be on disk or mounted.
 	there bool
-	// ready is true once this process has set it up.
+	// ready is true after this process has set it up.
 	ready bool
-	// stale is true when a ready volume is to be brought up to date.
+	// stale is true if a ready volume should be updated.
 	stale bool
-	// running is what is being done to it now, since when.
+	// running is the present operation, and since its start.
 	running operation
 	since   time.Time
-	// ended counts the operations that have ended, failures those in a row that failed.
+	// ended counts the completed operations, and failures the consecutive failed ones.
 	ended, failures int
-	// did is the last operation that has ended, err what it failed of, and notBefore when that operation is tried again. Another one
-	// does not wait for that: what cannot be set up can be removed.
+	// did is the last completed operation, err its error, and notBefore the time of its retry. Another operation does not
+	// wait for that, because a volume that cannot be set up can be removed.
 	did       operation
 	notBefore time.Time
 	err       error
 }
 
-// wants is what is to be done to a volume, whenever there is room.
+// wants returns the next operation on a volume.
 func (s *state) wants(pod intent) operation {
 	switch pod {
 	case wanted:
@@ -87,12 +86,12 @@ func (s *state) wants(pod intent) operation {
 	return none
 }
 
-// begin notes that an operation begins.
+// begin records the start of an operation.
 func (s *state) begin(op operation, now time.Time) {
 	s.running, s.since = op, now
 	switch op {
 	case settingUp:
-		// It is asked for again by whoever comes from now on. From here something of it may be there, also if this fails.
+		// Later requests mark it stale again. From here something of it may exist, even if this fails.
 		s.stale, s.there = false, true
 	case tearingDown:
 		s.ready = false
@@ -100,7 +99,7 @@ func (s *state) begin(op operation, now time.Time) {
 	}
 }
 
-// end notes what an operation has come to.
+// end records the result of an operation.
 func (s *state) end(err error, now time.Time) {
 	op := s.running
 	if op != s.did {
@@ -110,11 +109,11 @@ func (s *state) end(err error, now time.Time) {
 	s.ended++
 	if err != nil {
 		s.notBefore = time.Time{}
-		if !s.stale { // else it was asked for again meanwhile, and what it has failed of may be gone
+		if !s.stale { // otherwise it was requested again in the meantime, and the cause of the failure may be gone
 			s.notBefore = now.Add(backoff(s.failures))
 		}
 		s.failures++
-		s.stale = s.stale || s.ready // what could not be brought up to date still is to be
+		s.stale = s.stale || s.ready // a volume that could not be updated stays stale
 		return
 	}
 	s.failures, s.notBefore = 0, time.Time{}
@@ -127,7 +126,7 @@ func (s *state) end(err error, now time.Time) {
 	}
 }
 
-// backoff is the pause after a failure that a number of them came before.
+// backoff returns the delay after a failure with a number of previous ones.
 func backoff(before int) time.Duration {
 	pause := backoffBase
 	for range before {
@@ -138,20 +137,21 @@ func backoff(before int) time.Duration {
 	return pause
 }
 
-// pod is a pod's volumes.
+// pod holds a pod's volumes.
 type pod struct {
 	intent  intent
 	volumes map[key]*state
 }
 
-// step is an operation that is to begin.
+// step is an operation to start.
 type step struct {
 	key key
 	op  operation
 }
 
-// decide says which operations begin now, at most so many side by side, and when to look again: zero when nothing is to come by
-// itself. At most one is done to a volume at a time; those that are due longest are first, so that none waits for ever.
+// decide returns the operations to start now, up to a number of concurrent ones, and the time of the next decision:
+// zero if there is none. A volume has at most one operation at a time; those that are due longest come first, so that
+// none starves.
 func decide(pods map[types.UID]*pod, now time.Time, places int) (steps []step, again time.Time) {
 	sooner := func(at time.Time) {
 		if again.IsZero() || at.Before(again) {
@@ -184,12 +184,12 @@ func decide(pods map[types.UID]*pod, now time.Time, places int) (steps []step, a
 	})
 	begun := steps[:min(len(steps), max(places, 0))]
 	if len(begun) < len(steps) && len(begun) > 0 {
-		sooner(now.Add(stuckAfter)) // those that begin now may hang, and the others wait for their places
+		sooner(now.Add(stuckAfter)) // new operations may hang, while others wait
 	}
 	return begun, again
 }
 
-// spent tells whether nothing needs to be known of a volume any more.
+// spent reports whether nothing needs to be known about a volume any more.
 func (s *state) spent(pod intent) bool {
 	return s.running == none && !s.there && (pod == released || !s.in)
 }

@@ -11,8 +11,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 )
 
-// Count counts the volumes as they are at this moment, of each kind that there is: those that pods want, and those that are or may
-// be there.
+// Count returns the present number of volumes of each kind: the desired ones, and those that exist or may exist.
 func (m *Manager) Count() []Count {
 	m.mu.Lock()
 	desired, actual := map[string]int{}, map[string]int{}
@@ -37,7 +36,7 @@ func (m *Manager) Count() []Count {
 	return counts
 }
 
-// Describe says how the volumes of a pod are, in the order of their names.
+// Describe returns the state of a pod's volumes, sorted by name.
 func (m *Manager) Describe(uid types.UID) []*enginev1.Volume {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,7 +64,7 @@ func (m *Manager) Describe(uid types.UID) []*enginev1.Volume {
 	return all
 }
 
-// describe is the state in the words of the contract.
+// describe returns the state in the contract.
 func (s *state) describe(pod intent) enginev1.VolumeState {
 	switch {
 	case s.running == tearingDown || pod == released:

@@ -13,11 +13,11 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/subpath"
 )
 
-// onDisk are the volumes that there is a folder of, of the kinds that there are. It looks at no volume itself: one that is mounted
-// may hang.
+// onDisk returns the volumes of known kinds that have a directory. It does not access the volumes, because a mounted
+// one may hang.
 func (m *Manager) onDisk(uid types.UID) ([]key, error) {
 	if uid == "" || uid == "." || uid == ".." || strings.ContainsAny(string(uid), "/\x00") {
-		return nil, nil // the paths would be of something else
+		return nil, nil // the paths would belong to something else
 	}
 	var found []key
 	named := map[string]bool{}
@@ -35,7 +35,7 @@ func (m *Manager) onDisk(uid types.UID) ([]key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the sub-paths of pod %s: %w", uid, err)
 	}
-	// Of a path of the node there is no folder but that of what is mounted of it.
+	// A path of the node has no directory except that of its sub-paths.
 	for _, name := range names {
 		if host := (HostPath{}).Name(); !named[name] && m.plugin(host) != nil {
 			found = append(found, key{pod: uid, plugin: host, name: name})
@@ -44,8 +44,8 @@ func (m *Manager) onDisk(uid types.UID) ([]key, error) {
 	return found, nil
 }
 
-// folders lists the names of the folders in one, by the folder's own entries alone. One that is not there has none, and what begins
-// with a dot is no volume's or pod's.
+// folders lists the names of the directories in one by its own entries. A missing one has none, and names with a
+// leading dot are no volumes or pods.
 func folders(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

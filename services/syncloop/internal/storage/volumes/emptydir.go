@@ -18,22 +18,21 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/rmtree"
 )
 
-// The modes of an emptyDir: every user of the pod's containers may write there, and with a group of the pod's own what is made there
-// is that group's.
+// The modes of an emptyDir: every user of the pod's containers may write to it, and new files belong to the pod's group
+// if it has one.
 const (
 	emptyDirMode      = fs.FileMode(0o777)
 	emptyDirGroupMode = emptyDirMode | fs.ModeSetgid
 )
 
-// hugePagesOf is how the medium of pages of one size begins, for example "HugePages-2Mi".
+// hugePagesOf is the prefix of the medium for pages of one size, for example "HugePages-2Mi".
 const hugePagesOf = string(v1.StorageMediumHugePagesPrefix)
 
-// EmptyDir is the Plugin of emptyDir volumes, on disk, in memory and in huge pages.
+// EmptyDir is the Plugin for emptyDir volumes, on disk, in memory and in huge pages.
 type EmptyDir struct {
 	// Mounter mounts and unmounts. Required.
 	Mounter Mounter
-	// Memory is how many bytes of memory pods may use on this node, 0 when that is not known: the most that a volume in memory is
-	// given.
+	// Memory returns the memory of the node for pods in bytes, 0 if unknown: the maximum size of a volume in memory.
 	Memory func(context.Context) int64
 }
 
@@ -53,20 +52,20 @@ func (e *EmptyDir) CanSupport(v *v1.Volume) bool {
 	}
 }
 
-// mounting is what is mounted for a volume that is not on the disk.
+// mounting is the mount of a volume that is not on disk.
 type mounting struct {
 	source, kind string
 	options      []string
 }
 
-// mountOf is what is mounted for a volume; with no kind for one on the disk. All that makes it right is in the mount's options: a process
-// that is killed leaves it right or not at all.
+// mountOf returns the mount of a volume; without a kind for one on disk. The mount options contain all settings, so
+// that a killed process leaves either a complete mount or none.
 func (e *EmptyDir) mountOf(ctx context.Context, r Request) (mounting, error) {
 	switch medium := r.Volume.EmptyDir.Medium; medium { //nolint:exhaustive // the rest is huge pages
 	case v1.StorageMediumDefault:
 		return mounting{}, nil
 	case v1.StorageMediumMemory:
-		m := mounting{source: "tmpfs", kind: "tmpfs", options: []string{"mode=1777"}} // as any tmpfs
+		m := mounting{source: "tmpfs", kind: "tmpfs", options: []string{"mode=1777"}} // the usual mode of a tmpfs
 		if r.FSGroup != nil {
 			m.options = []string{"mode=3777", fmt.Sprintf("gid=%d", *r.FSGroup)}
 		}
@@ -79,7 +78,7 @@ func (e *EmptyDir) mountOf(ctx context.Context, r Request) (mounting, error) {
 		if err != nil {
 			return mounting{}, err
 		}
-		// This file system takes no setgid bit.
+		// This file system does not support the setgid bit.
 		m := mounting{source: "nodev", kind: "hugetlbfs", options: []string{fmt.Sprintf("pagesize=%d", size), "mode=0777"}}
 		if r.FSGroup != nil {
 			m.options = append(m.options, fmt.Sprintf("gid=%d", *r.FSGroup))
@@ -88,8 +87,8 @@ func (e *EmptyDir) mountOf(ctx context.Context, r Request) (mounting, error) {
 	}
 }
 
-// pageSize is the size in bytes of the pages of a volume in huge pages: as in a kubelet one that the pod asks for, the only one when the
-// medium names none. How much of them the pod may use its cgroup says.
+// pageSize returns the page size in bytes of a volume in huge pages: as in the kubelet, one that the pod requests, or
+// the only one if the medium names none. The cgroup limits their number.
 func pageSize(pod *v1.Pod, medium v1.StorageMedium) (int64, error) {
 	asked := resources.ForPod(pod, resources.Limits{}).HugePages
 	if text, ok := strings.CutPrefix(string(medium), hugePagesOf); ok {
@@ -114,7 +113,7 @@ func pageSize(pod *v1.Pod, medium v1.StorageMedium) (int64, error) {
 // Refreshes implements Plugin.
 func (e *EmptyDir) Refreshes() bool { return false }
 
-// SetUp implements Plugin. What is in the volume already stays: containers of the pod may run.
+// SetUp implements Plugin. Existing content stays, because containers of the pod may run.
 func (e *EmptyDir) SetUp(ctx context.Context, r Request) error {
 	if err := makeEmptyDir(r.Dir, r.FSGroup); err != nil {
 		return err
@@ -132,8 +131,8 @@ func (e *EmptyDir) SetUp(ctx context.Context, r Request) error {
 	return e.Mounter.Mount(m.source, r.Dir, m.kind, m.options)
 }
 
-// size is how large a volume in memory may become, in bytes: what the node has for pods, less when the pod or the volume has a
-// limit below. 0 leaves it to the kernel, which takes half of the memory.
+// size returns the maximum size of a volume in memory in bytes: the node's memory for pods, or a lower limit of the pod
+// or the volume. 0 selects the kernel's default, half of the memory.
 func (e *EmptyDir) size(ctx context.Context, r Request) int64 {
 	var size int64
 	if e.Memory != nil {
@@ -168,10 +167,10 @@ func (e *EmptyDir) TearDown(_ context.Context, dir string) error {
 	return errors.Join(rmtree.All(dir), rmtree.All(newDir(dir)))
 }
 
-// points are mount points in a volume.
+// points holds the mount points in a volume.
 type points struct{ here, below []string }
 
-// mountedAt looks up what is mounted at a folder and below it. It touches nothing there.
+// mountedAt returns the mounts at and below a directory from the mount table, without accessing them.
 func (e *EmptyDir) mountedAt(dir string) (points, error) {
 	all, err := e.Mounter.List()
 	if err != nil {
@@ -189,11 +188,12 @@ func (e *EmptyDir) mountedAt(dir string) (points, error) {
 	return found, nil
 }
 
-// newDir is where a folder is made before it is put into its place. No volume's name begins with a dot.
+// newDir returns the path where a directory is created before it is moved into place. No volume's name begins with a
+// dot.
 func newDir(dir string) string { return filepath.Join(filepath.Dir(dir), ".new-"+filepath.Base(dir)) }
 
-// makeEmptyDir makes the folder of an emptyDir, unless it is there. It comes into its place with its mode and group: a process that
-// is killed leaves no folder that is half right.
+// makeEmptyDir creates the directory of an emptyDir, unless it exists. It is moved into place with its mode and group,
+// so that a killed process leaves no incomplete directory.
 func makeEmptyDir(dir string, group *int64) error {
 	if _, err := os.Lstat(dir); err == nil {
 		return nil
@@ -209,7 +209,7 @@ func makeEmptyDir(dir string, group *int64) error {
 			return err
 		}
 	}
-	if err := os.Chmod(made, mode); err != nil { // past the umask
+	if err := os.Chmod(made, mode); err != nil { // regardless of the umask
 		return err
 	}
 	return os.Rename(made, dir)

@@ -13,13 +13,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// The modes that DirectoryOrCreate and FileOrCreate promise.
+// The modes of DirectoryOrCreate and FileOrCreate.
 const (
 	hostDirMode  = 0o755
 	hostFileMode = 0o644
 )
 
-// HostPath is the Plugin of hostPath volumes: paths of the node, which stay when the pod is gone.
+// HostPath is the Plugin for hostPath volumes: paths of the node, which outlive the pod.
 type HostPath struct{}
 
 // Name implements Plugin.
@@ -34,10 +34,10 @@ func (HostPath) Refreshes() bool { return false }
 // Path implements InPlace.
 func (HostPath) Path(v *v1.Volume) string { return v.HostPath.Path }
 
-// TearDown implements Plugin. The path is the node's.
+// TearDown implements Plugin. It is a no-op because the path belongs to the node.
 func (HostPath) TearDown(context.Context, string) error { return nil }
 
-// SetUp implements Plugin. It checks that the path is what its type says, or makes it so.
+// SetUp implements Plugin. It checks that the path has the type of the volume, or creates it.
 func (HostPath) SetUp(_ context.Context, r Request) error {
 	source := r.Volume.HostPath
 	if slices.Contains(strings.Split(source.Path, "/"), "..") {
@@ -78,7 +78,7 @@ func (HostPath) SetUp(_ context.Context, r Request) error {
 	return fmt.Errorf("%s is an invalid volume type", *source.Type)
 }
 
-// makeHostFile makes an empty file in a folder that is there.
+// makeHostFile creates an empty file in an existing directory.
 func makeHostFile(path string) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, hostFileMode)
 	if err != nil {

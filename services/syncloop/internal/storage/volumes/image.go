@@ -6,8 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Image is the Plugin of image volumes. The runtime mounts them: the images are pulled when containers start, as theirs are, and
-// nothing of them is in the pod's folder.
+// Image is the Plugin for image volumes. The runtime mounts them: the images are pulled when containers start, and
+// nothing of them is in the pod's directory.
 type Image struct{}
 
 // Name implements Plugin.

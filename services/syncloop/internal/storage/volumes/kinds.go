@@ -11,11 +11,11 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/subpath"
 )
 
-// UnsupportedError says that a volume is of a kind that there is no plugin for.
+// UnsupportedError is the error of a volume without a plugin.
 type UnsupportedError struct {
-	// Volume is its name, Kind the field of its source in the manifest, for example "persistentVolumeClaim".
+	// Volume is its name, and Kind the field of its source in the manifest, for example "persistentVolumeClaim".
 	Volume, Kind string
-	// Message says why, and what to do.
+	// Message is the reason and the remedy.
 	Message string
 }
 
@@ -24,7 +24,8 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("volume %q of kind %s: %s", e.Volume, e.Kind, e.Message)
 }
 
-// Supports says whether there is a plugin for every volume that a container of the pod mounts. It fails with an *UnsupportedError.
+// Supports checks that there is a plugin for every volume that a container of the pod mounts. It fails with an
+// *UnsupportedError.
 func (m *Manager) Supports(pod *v1.Pod) error {
 	for _, v := range mounted(pod) {
 		if m.pluginOf(v) != nil {
@@ -39,7 +40,8 @@ func (m *Manager) Supports(pod *v1.Pod) error {
 	return nil
 }
 
-// Path is where a volume of a pod is on the node; empty for one that is no path of it, as an image. The pod has to want it.
+// Path returns the path of a pod's volume on the node; empty for one without a path, such as an image. The pod must be
+// wanted.
 func (m *Manager) Path(pod *v1.Pod, v *v1.Volume) string {
 	plugin := m.pluginOf(v)
 	if plugin == nil {
@@ -51,8 +53,8 @@ func (m *Manager) Path(pod *v1.Pod, v *v1.Volume) string {
 	return m.dir(key{pod: pod.UID, plugin: plugin.Name(), name: v.Name})
 }
 
-// SubPath has what is below a path of a volume mounted for a container, the one at a place among its volumeMounts, and says where. What
-// is mounted goes with the volume. The volume has to be in place. It fails as subpath.Mounts.Prepare.
+// SubPath mounts a sub-path of a volume for a container's volumeMount, and returns the mount point. It is unmounted
+// with the volume, which must be set up. It fails as subpath.Mounts.Prepare does.
 func (m *Manager) SubPath(ctx context.Context, pod *v1.Pod, v *v1.Volume, c *v1.Container, index int, path string) (string, error) {
 	how := c.VolumeMounts[index].MountPropagation
 	return m.subPaths.Prepare(ctx, subpath.Request{
@@ -61,7 +63,7 @@ func (m *Manager) SubPath(ctx context.Context, pod *v1.Pod, v *v1.Volume, c *v1.
 	})
 }
 
-// Kind is the name of a volume's source in the manifest, for example "configMap"; "emptyDir" when it names none.
+// Kind returns the name of a volume's source in the manifest, for example "configMap"; "emptyDir" if it names none.
 func Kind(v *v1.Volume) string {
 	source := reflect.ValueOf(v.VolumeSource)
 	for i := range source.NumField() {

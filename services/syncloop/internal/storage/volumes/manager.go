@@ -23,67 +23,67 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/subpath"
 )
 
-// closeTimeout is how long the end of the process waits for operations that run. What hangs in the kernel is left to it.
+// closeTimeout bounds the wait for running operations when the process stops. Hanging ones are left to the kernel.
 const closeTimeout = 2 * time.Second
 
-// Events is told what is wrong with the volumes of pods; *podevents.Recorder keeps it.
+// Events receives the problems with the volumes of pods; *podevents.Recorder implements it.
 type Events interface {
-	// Warning tells something of a pod as a whole when container is empty: a reason in one word, and a sentence.
+	// Warning records an event of a pod, as a whole if container is empty: a reason in one word, and a sentence.
 	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
 }
 
-// untold is Events for nobody to read.
+// untold is an Events that discards events.
 type untold struct{}
 
 // Warning implements Events.
 func (untold) Warning(context.Context, *v1.Pod, string, string, string) {}
 
-// Config is what a Manager needs.
+// Config holds the parameters of a Manager.
 type Config struct {
-	// PodsDir holds the folders of pods, by UID. Required.
+	// PodsDir is the directory of the pods' directories, by UID. Required.
 	PodsDir string
-	// Plugins are the kinds of volumes that there are. The first that supports a volume has it.
+	// Plugins are the supported kinds of volumes. The first one that supports a volume is used.
 	Plugins []Plugin
-	// SubPaths mounts what is below a path of a volume; nil is subpath.Machine.
+	// SubPaths mounts sub-paths of volumes; nil means subpath.Machine.
 	SubPaths subpath.Mounter
-	// Clock is the time. Required.
+	// Clock is the clock. Required.
 	Clock clock.Clock
-	// Events is told what cannot be done; nil is for nobody to read.
+	// Events receives problems; nil discards them.
 	Events Events
-	// Metrics counts and times what is done; nil counts nothing.
+	// Metrics counts and times operations; it may be nil.
 	Metrics *Metrics
-	// Tracer makes a span of each operation; nil traces nothing.
+	// Tracer creates a span for each operation; it may be nil.
 	Tracer trace.Tracer
-	// Logger is where failures are told; nil is slog.Default.
+	// Logger logs failures; slog.Default if nil.
 	Logger *slog.Logger
-	// Places is how many operations are done side by side, those that hang left out; 0 takes four for each processor.
+	// Places is the maximum number of concurrent operations, except hanging ones; 0 means four for each processor.
 	Places int
 }
 
-// Manager has the volumes of all pods. Make it with New. Nothing is done to any volume before and after Run; its methods may be
-// called from any goroutine.
+// Manager manages the volumes of all pods. Create it with New. It changes volumes only during Run; its methods are safe
+// for concurrent use.
 type Manager struct {
 	cfg      Config
 	subPaths subpath.Mounts
 
-	// wake has room for one signal: who wakes looks at everything.
+	// wake has capacity one, because a wake-up covers everything.
 	wake chan struct{}
 
 	mu   sync.Mutex
 	pods map[types.UID]*pod
-	// specs has the pods that want their volumes, as they were last given, with the span that they were given in.
+	// specs holds the wanted pods, as last passed in, with their span.
 	specs map[types.UID]spec
-	// changed is closed, and made anew, when an operation has ended.
+	// changed is closed and replaced when an operation has ended.
 	changed chan struct{}
 }
 
-// spec is a pod that wants its volumes.
+// spec is a wanted pod.
 type spec struct {
 	pod *v1.Pod
 	in  trace.SpanContext
 }
 
-// New makes a manager that knows of the volumes which an earlier process has left below Config.PodsDir. It changes nothing of them.
+// New returns a manager that knows the volumes of an earlier process below Config.PodsDir. It does not change them.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Events == nil {
 		cfg.Events = untold{}
@@ -101,7 +101,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg.SubPaths = subpath.Machine{}
 	}
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
-	// The mount table has the paths that links lead to.
+	// The mount table has resolved paths.
 	err := os.MkdirAll(cfg.PodsDir, volumesDirMode)
 	if err == nil {
 		cfg.PodsDir, err = filepath.EvalSymlinks(cfg.PodsDir)
@@ -119,7 +119,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	for _, uid := range uids {
 		found, err := m.onDisk(types.UID(uid))
-		if err != nil { // it concerns that pod alone, and is said again when its volumes are to go
+		if err != nil { // it affects only that pod, and is reported again when its volumes are removed
 			cfg.Logger.Warn("the volumes that an earlier syncloop has left of a pod cannot be listed", telemetry.KeyPodUID, uid, telemetry.KeyError, err)
 			continue
 		}
@@ -129,7 +129,8 @@ func New(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-// Run does what is to be done to volumes until ctx ends, and waits a little for what then runs. It returns the error of ctx.
+// Run executes operations on volumes until ctx ends, and waits briefly for those in progress. It returns the error of
+// ctx.
 func (m *Manager) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	timer := m.cfg.Clock.NewTimer(0)
@@ -154,7 +155,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// waitFor waits for operations to end, but for no longer than closeTimeout.
+// waitFor waits for the end of operations, but not longer than closeTimeout.
 func (m *Manager) waitFor(running *sync.WaitGroup) {
 	ended := make(chan struct{})
 	go func() { // ends with the last operation, or with the process
@@ -170,8 +171,8 @@ func (m *Manager) waitFor(running *sync.WaitGroup) {
 	}
 }
 
-// Want says that a pod is to run: the volumes that its containers mount are to be in place, and those whose content can get out of
-// date to be brought up to date. It waits for nothing.
+// Want declares that a pod should run: its mounted volumes are set up, and those with changing content are updated. It
+// does not block.
 func (m *Manager) Want(ctx context.Context, p *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -186,7 +187,7 @@ func (m *Manager) Want(ctx context.Context, p *v1.Pod) {
 	for _, v := range mounted(p) {
 		plugin := m.pluginOf(v)
 		if plugin == nil {
-			continue // Supports has said so
+			continue // Supports has reported it
 		}
 		k := key{pod: p.UID, plugin: plugin.Name(), name: v.Name}
 		if known.volumes[k] == nil {
@@ -201,8 +202,8 @@ func (m *Manager) Want(ctx context.Context, p *v1.Pod) {
 	m.signal()
 }
 
-// Refresh has the volumes of a pod brought up to date whose content can get out of date, for what they are made from has changed. One
-// that has failed is tried again at once, for it may have failed of just that. It does nothing for a pod that wants none.
+// Refresh updates the volumes of a pod whose content can change, because their inputs have changed. It retries a failed
+// one at once, because the change may solve the failure. It is a no-op for a pod that is not wanted.
 func (m *Manager) Refresh(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -218,7 +219,7 @@ func (m *Manager) Refresh(uid types.UID) {
 	m.signal()
 }
 
-// add takes in volumes that were found on the disk. Called with mu held, or before anybody else has the manager.
+// add adds volumes that were found on disk. The caller holds mu, or is New.
 func (m *Manager) add(uid types.UID, found []key) {
 	if len(found) == 0 {
 		return
@@ -234,7 +235,7 @@ func (m *Manager) add(uid types.UID, found []key) {
 	}
 }
 
-// signal has Run look at everything.
+// signal wakes Run.
 func (m *Manager) signal() {
 	select {
 	case m.wake <- struct{}{}:
@@ -242,7 +243,7 @@ func (m *Manager) signal() {
 	}
 }
 
-// begin notes the operations that begin now.
+// begin records the operations that start now.
 func (m *Manager) begin(now time.Time) (works []work, again time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -257,7 +258,7 @@ func (m *Manager) begin(now time.Time) (works []work, again time.Time) {
 	return works, again
 }
 
-// ended notes what an operation has come to, and forgets what is gone.
+// ended records the result of an operation, and drops volumes that are gone.
 func (m *Manager) ended(k key, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -268,7 +269,7 @@ func (m *Manager) ended(k key, err error) {
 	m.signal()
 }
 
-// forget drops what needs not be known of a pod any more. Called with mu held.
+// forget drops what is not needed any more about a pod. The caller holds mu.
 func (m *Manager) forget(uid types.UID) {
 	p := m.pods[uid]
 	if p == nil {
@@ -295,13 +296,13 @@ func (m *Manager) pluginOf(v *v1.Volume) Plugin {
 	return nil
 }
 
-// podDir is the folder of a pod.
+// podDir returns the directory of a pod.
 func (m *Manager) podDir(uid types.UID) string { return filepath.Join(m.cfg.PodsDir, string(uid)) }
 
-// dir is where a volume is on the disk.
+// dir returns the directory of a volume.
 func (m *Manager) dir(k key) string {
 	return filepath.Join(m.podDir(k.pod), "volumes", k.plugin, k.name)
 }
 
-// said is a plugin's name as the kubelet says it to people: "kubernetes.io/empty-dir".
+// said returns the kubelet's readable name of a plugin: "kubernetes.io/empty-dir".
 func said(plugin string) string { return strings.ReplaceAll(plugin, "~", "/") }

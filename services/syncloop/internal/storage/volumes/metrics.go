@@ -7,16 +7,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// measured names what is done to a volume, as the kubelet's metrics do.
+// measured names an operation as the kubelet's metrics do.
 type measured string
 
-// The operations: a volume is set up, which includes bringing it up to date, and removed.
+// The operations: setting a volume up, which includes updating it, and removing it.
 const (
 	measuredMount   measured = "volume_mount"
 	measuredUnmount measured = "volume_unmount"
 )
 
-// The states of Count, as the kubelet names them.
+// The kubelet's names of the states of Count.
 const (
 	StateDesired = "desired_state_of_world"
 	StateActual  = "actual_state_of_world"
@@ -32,24 +32,24 @@ type Count struct {
 // operationBuckets are the kubelet's, in seconds.
 var operationBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}
 
-// Metrics times what is done for volumes.
+// Metrics times operations on volumes.
 type Metrics struct {
 	operations *prometheus.HistogramVec
 	registry   prometheus.Registerer
 }
 
-// NewMetrics registers the metrics of one Manager; a nil registry takes none.
+// NewMetrics creates the metrics of one Manager, and registers them unless the registry is nil.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return &Metrics{
 		operations: promauto.With(registry).NewHistogramVec(prometheus.HistogramOpts{
 			Name: "storage_operation_duration_seconds", Buckets: operationBuckets,
-			Help: "How long setting up and removing a volume took, by its kind and by whether it went well.",
+			Help: "Duration of setting up and removing a volume, by kind and result.",
 		}, []string{"volume_plugin", "operation_name", "status", "migrated"}),
 		registry: registry,
 	}
 }
 
-// done notes an operation on a volume of a kind, and its error.
+// done records an operation on a volume of a kind, and its error.
 func (m *Metrics) done(plugin string, what measured, took time.Duration, err error) {
 	status := "success"
 	if err != nil {
@@ -58,13 +58,13 @@ func (m *Metrics) done(plugin string, what measured, took time.Duration, err err
 	m.operations.WithLabelValues(plugin, string(what), status, "false").Observe(max(took, 0).Seconds())
 }
 
-// Expose registers the numbers of volumes, which count says at each scrape. New calls it.
+// Expose registers the numbers of volumes, which are counted at each scrape. New calls it.
 func (m *Metrics) Expose(count func() []Count) {
 	if m.registry == nil {
 		return
 	}
 	m.registry.MustRegister(&collector{count: count, total: prometheus.NewDesc("volume_manager_total_volumes",
-		"Volumes of pods by their kind: those that are wanted, and those that are there.", []string{"plugin_name", "state"}, nil)})
+		"Volumes of pods by kind: desired and existing ones.", []string{"plugin_name", "state"}, nil)})
 }
 
 // collector implements prometheus.Collector.

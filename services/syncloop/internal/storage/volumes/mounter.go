@@ -11,22 +11,23 @@ import (
 	"k8s.io/mount-utils"
 )
 
-// Mounter is what plugins mount with: Machine on a node, mount.FakeMounter in tests.
+// Mounter mounts file systems for plugins: Machine on a node, mount.FakeMounter in tests.
 type Mounter interface {
-	// Mount mounts at a folder that is there. Options are those of mount(8), for example "size=1024" and "noexec".
+	// Mount mounts a file system on an existing directory. Options are those of mount(8), for example "size=1024" and
+	// "noexec".
 	Mount(source, target, fstype string, options []string) error
-	// Unmount takes away what was mounted at a folder last.
+	// Unmount removes the last mount of a directory.
 	Unmount(target string) error
-	// IsMountPoint tells whether something is mounted at a folder that is there. It is quicker than List.
+	// IsMountPoint reports whether an existing directory is a mount point. It is faster than List.
 	IsMountPoint(path string) (bool, error)
-	// List is everything that is mounted, in the order of the mount table.
+	// List returns all mounts in the order of the mount table.
 	List() ([]mount.MountPoint, error)
 }
 
-// Machine mounts by the kernel's own calls, with no program in between.
+// Machine mounts with system calls, without another program.
 type Machine struct{}
 
-// mountFlags are the options that the kernel takes as flags; the others are the file system's.
+// mountFlags maps the options that are flags of the kernel; the others are options of the file system.
 func mountFlags() map[string]uintptr {
 	return map[string]uintptr{
 		"ro": unix.MS_RDONLY, "rw": 0, "noexec": unix.MS_NOEXEC, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noatime": unix.MS_NOATIME,
@@ -51,7 +52,7 @@ func (Machine) Mount(source, target, fstype string, options []string) error {
 	return nil
 }
 
-// Unmount implements Mounter. It follows no link, and fails when something is open there.
+// Unmount implements Mounter. It follows no link, and fails if the mount is busy.
 func (Machine) Unmount(target string) error {
 	if err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW); err != nil {
 		return &os.PathError{Op: "unmount", Path: target, Err: err}

@@ -12,35 +12,35 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Plugin is one kind of volume. Its methods are called from any goroutine, for one volume by one at a time. They may take long,
-// and may hang in the kernel: nothing but the volume waits for them.
+// Plugin is one kind of volume. Its methods are called concurrently, but not for the same volume. They may take long,
+// and may hang in the kernel: only the volume waits for them.
 type Plugin interface {
-	// Name is the folder that volumes of this kind are in, the kubelet's, for example "kubernetes.io~empty-dir".
+	// Name is the kubelet's directory of volumes of this kind, for example "kubernetes.io~empty-dir".
 	Name() string
-	// CanSupport tells whether a volume is of this kind.
+	// CanSupport reports whether a volume is of this kind.
 	CanSupport(v *v1.Volume) bool
-	// SetUp has the volume in place at Request.Dir, whose parent is there. It is called again after a failure, after a restart of
-	// the process while containers use the volume, and, when Refreshes, to bring it up to date: what is right already stays as it
-	// is. An error of it is told to the user, after the volume's name: it says the cause, and no secret.
+	// SetUp sets the volume up at Request.Dir, whose parent exists. It is called again after a failure, after a restart of
+	// the process while containers use the volume, and, if Refreshes is true, to update it: correct content stays
+	// unchanged. Its error is shown to the user after the volume's name: it contains the cause, and no secret.
 	SetUp(ctx context.Context, r Request) error
-	// TearDown unmounts and removes what SetUp has made at dir, however far that came. It is given only the path, for the pod may
-	// be forgotten. It never removes anything below a mount point that is still mounted: then it fails. That nothing is there is
-	// no error.
+	// TearDown unmounts and removes the result of SetUp at dir, even if that is incomplete. It receives only the path,
+	// because the pod may be unknown. It never removes anything below a mount point that is still mounted: then it fails.
+	// A missing volume is no error.
 	TearDown(ctx context.Context, dir string) error
-	// Refreshes tells whether the content of a volume that is in place can get out of date.
+	// Refreshes reports whether the content of a volume can become outdated.
 	Refreshes() bool
 }
 
-// Request is a volume that is to be in place.
+// Request is a volume to set up.
 type Request struct {
-	// Pod is the pod that has the volume, Volume the one in its spec. Both are only read.
+	// Pod is the pod with the volume, and Volume the volume in its spec. Neither may be changed.
 	Pod    *v1.Pod
 	Volume *v1.Volume
-	// Dir is where the volume is to be, an absolute path.
+	// Dir is the absolute path of the volume.
 	Dir string
-	// FSGroup is the group that owns what is in the volume, as the pod's containers know it: in a user namespace the runtime maps
-	// the mounts. Nil leaves owners as they are.
+	// FSGroup is the group that owns the content of the volume, as the pod's containers see it: in a user namespace the
+	// runtime maps the mounts. Nil leaves owners unchanged.
 	FSGroup *int64
-	// FSGroupChangePolicy says when owners are changed; nil is Always.
+	// FSGroupChangePolicy determines when owners are changed; nil means Always.
 	FSGroupChangePolicy *v1.PodFSGroupChangePolicy
 }

@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// noSwap is the option of a tmpfs that keeps it in memory.
+// noSwap is the option of a tmpfs that is never swapped.
 const noSwap = "noswap"
 
-// Unswapped is a Mounter of file systems in memory of which nothing ever comes to a swap device, where the kernel can do that: since
-// Linux 6.4, and not in a user namespace. Elsewhere it mounts without, as a kubelet does.
+// Unswapped is a Mounter of file systems in memory that are never swapped, if the kernel supports that: since Linux
+// 6.4, outside of a user namespace. Otherwise it mounts without that option, as the kubelet does.
 type Unswapped struct {
 	Mounter
-	// Swappable is told of each that was mounted without; nobody is when nil.
+	// Swappable is called for each mount without the option; it may be nil.
 	Swappable func()
 }
 

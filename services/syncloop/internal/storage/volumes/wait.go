@@ -13,22 +13,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// waitTimeout bounds a wait for volumes, as the kubelet does: long enough for the longest pause between two tries.
+// waitTimeout bounds a wait for volumes, as in the kubelet: long enough for the longest delay between two attempts.
 const waitTimeout = 2*time.Minute + 3*time.Second
 
-// NotReadyError says which volumes of a pod are not as they have to be, and why.
+// NotReadyError names the volumes of a pod that are not in the desired state, with the reasons.
 type NotReadyError struct {
-	// Message names each volume and its cause. It is what the pod's status says.
+	// Message names each volume and its cause, for the pod's status.
 	Message string
-	// RetryAfter is when the first of them is tried again, from now; 0 when that is not known.
+	// RetryAfter is the time until the first retry; 0 if unknown.
 	RetryAfter time.Duration
 }
 
 // Error implements error.
 func (e *NotReadyError) Error() string { return e.Message }
 
-// Wait returns nil when the volumes that a pod wants are in place. It fails with a *NotReadyError when one has just failed, or when
-// they are not there in two minutes, and with the error of ctx. Call Want before.
+// Wait returns nil when the wanted volumes of a pod are set up. It fails with a *NotReadyError if one has just failed,
+// or after two minutes, and with the error of ctx. Call Want before.
 func (m *Manager) Wait(ctx context.Context, p *v1.Pod) error {
 	m.mu.Lock()
 	before := endings(m.pods[p.UID])
@@ -43,7 +43,7 @@ func (m *Manager) Wait(ctx context.Context, p *v1.Pod) error {
 	})
 }
 
-// Ready tells whether the volumes that a pod wants are in place.
+// Ready reports whether the wanted volumes of a pod are set up.
 func (m *Manager) Ready(uid types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,8 +51,8 @@ func (m *Manager) Ready(uid types.UID) bool {
 	return ready
 }
 
-// readiness tells whether all that a pod wants is in place. It fails when something of that has failed since before, and then names all
-// that is missing and has a cause, also what is being tried again or waits for that.
+// readiness reports whether all wanted volumes of a pod are set up. It fails if one has failed since before, and then
+// names all missing ones with a cause, including those that are being retried.
 func readiness(known *pod, before map[key]int, now time.Time) (ready bool, err error) {
 	ready = true
 	anew := false
@@ -81,9 +81,9 @@ func readiness(known *pod, before map[key]int, now time.Time) (ready bool, err e
 	return false, &NotReadyError{Message: strings.Join(failed, "; "), RetryAfter: after}
 }
 
-// Release has all volumes of a pod removed that nothing of runs any more, those that an earlier process has left included, and
-// returns when nothing of them is there. It fails when one cannot be removed, and names it; what is left is tried again, and so may
-// Release be. It never removes anything below a mount point.
+// Release removes all volumes of a pod that has ended, including those of an earlier process, and returns when none is
+// left. It fails if one cannot be removed, and names it; the rest is retried, and Release may be repeated. It never
+// removes anything below a mount point.
 func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 	found, err := m.onDisk(uid)
 	if err != nil {
@@ -96,7 +96,7 @@ func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 		m.specs[uid] = spec{pod: m.specs[uid].pod, in: trace.SpanContextFromContext(ctx)}
 	}
 	m.forget(uid)
-	before := endings(m.pods[uid]) // a removal that ends from here on is one that is waited for
+	before := endings(m.pods[uid]) // only removals that end from here on count
 	m.signal()
 	m.mu.Unlock()
 	return m.until(ctx, uid, before, removed, func(names []string) error {
@@ -104,7 +104,7 @@ func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 	})
 }
 
-// removed tells whether nothing of a pod's volumes is there, and what has failed since before.
+// removed reports whether no volume of a pod is left, and which removals have failed since before.
 func removed(known *pod, before map[key]int) (done bool, err error) {
 	if known == nil {
 		return true, nil
@@ -118,11 +118,11 @@ func removed(known *pod, before map[key]int) (done bool, err error) {
 	if len(failed) > 0 {
 		return false, fmt.Errorf("remove %s", strings.Join(failed, "; "))
 	}
-	return known.intent != released, nil // somebody wants it again
+	return known.intent != released, nil // it is wanted again
 }
 
-// until waits until a condition on a pod holds or fails; late makes the error of the volumes that it was waited for too long. The
-// condition is asked with mu held, with what had ended of each volume before.
+// until waits until a condition on a pod holds or fails; late returns the error for a timeout. The condition is called
+// with mu held, with the number of completed operations at the start.
 func (m *Manager) until(
 	ctx context.Context, uid types.UID, before map[key]int, holds func(*pod, map[key]int) (bool, error), late func([]string) error,
 ) error {
@@ -153,7 +153,7 @@ func (m *Manager) until(
 	}
 }
 
-// endings counts the operations that have ended of each volume of a pod.
+// endings returns the number of completed operations of each volume of a pod.
 func endings(known *pod) map[key]int {
 	counts := map[key]int{}
 	for _, k := range ordered(known) {
@@ -162,7 +162,7 @@ func endings(known *pod) map[key]int {
 	return counts
 }
 
-// ordered are the volumes of a pod in the order of their names. A pod that is not known has none.
+// ordered returns the volumes of a pod sorted by name; none for an unknown pod.
 func ordered(known *pod) []key {
 	if known == nil {
 		return nil

@@ -13,28 +13,28 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// eventFailedMount is the reason of the kubelet's event for a volume that cannot be had.
+// eventFailedMount is the reason of the kubelet's event for a volume that cannot be set up.
 const eventFailedMount = "FailedMount"
 
-// volumesDirMode is that of the folders which volumes are in.
+// volumesDirMode is the mode of the directories of volumes.
 const volumesDirMode = 0o750
 
-// InPlace is a Plugin whose volumes are not in the pod's folder: nothing of them is made there.
+// InPlace is a Plugin whose volumes are not in the pod's directory, so that nothing is created there.
 type InPlace interface {
-	// Path is where a volume is; empty for one that is no path of the node.
+	// Path returns the path of a volume; empty for one without a path on the node.
 	Path(v *v1.Volume) string
 }
 
-// work is an operation with what it needs.
+// work is an operation with its inputs.
 type work struct {
 	step
 	plugin Plugin
 	spec   spec
-	// again is true for a volume that is in place and is brought up to date.
+	// again is true for the update of a volume that is set up.
 	again bool
 }
 
-// do does an operation and notes what it has come to. It is the only one for its volume, and may hang.
+// do executes an operation and records its result. It is the only one for its volume, and may hang.
 func (m *Manager) do(ctx context.Context, w work) {
 	begun := m.cfg.Clock.Now()
 	about := telemetry.Subject{UID: string(w.key.pod)}
@@ -47,7 +47,7 @@ func (m *Manager) do(ctx context.Context, w work) {
 	}
 	tracer := m.cfg.Tracer
 	if w.again {
-		tracer = telemetry.Off() // there is one each minute, of which mostly nothing comes
+		tracer = telemetry.Off() // updates are frequent and mostly change nothing
 	}
 	ctx, span := telemetry.Start(trace.ContextWithSpanContext(ctx, w.spec.in), tracer, name, about)
 	if span.IsRecording() {
@@ -62,7 +62,7 @@ func (m *Manager) do(ctx context.Context, w work) {
 	m.ended(w.key, err)
 }
 
-// call has the plugin do it.
+// call calls the plugin.
 func (m *Manager) call(ctx context.Context, w work) error {
 	dir := m.dir(w.key)
 	if w.op == tearingDown {
@@ -83,7 +83,7 @@ func (m *Manager) call(ctx context.Context, w work) error {
 	return w.plugin.SetUp(ctx, r)
 }
 
-// tell tells of a failure: the user of the pod as a kubelet does, and the log.
+// tell reports a failure: to the user of the pod as the kubelet does, and in the log.
 func (m *Manager) tell(ctx context.Context, w work, err error) {
 	attrs := []any{telemetry.KeyPodUID, string(w.key.pod), telemetry.KeyVolume, w.key.name, telemetry.KeyError, err}
 	if p := w.spec.pod; p != nil {
@@ -94,20 +94,20 @@ func (m *Manager) tell(ctx context.Context, w work, err error) {
 		return
 	}
 	m.cfg.Events.Warning(ctx, w.spec.pod, "", eventFailedMount, setUpFailed(w.key.name, err))
-	level := slog.LevelDebug // the pod's worker says it, too
+	level := slog.LevelDebug // the pod's worker reports it too
 	if w.again {
 		level = slog.LevelWarn
 	}
 	m.cfg.Logger.Log(ctx, level, "a volume cannot be set up; it is tried again", attrs...)
 }
 
-// setUpFailed is the kubelet's sentence for a volume that cannot be had.
+// setUpFailed returns the kubelet's message for a volume that cannot be set up.
 func setUpFailed(name string, err error) string {
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", name, err)
 }
 
-// mounted are the volumes of a pod that a container mounts, in the order of the spec. The others are not needed, and never made, as
-// the kubelet has it.
+// mounted returns the volumes of a pod that a container mounts, in the order of the spec. As in the kubelet, others are
+// never set up.
 func mounted(pod *v1.Pod) []*v1.Volume {
 	names := map[string]bool{}
 	note := func(c *v1.Container) {
@@ -134,7 +134,7 @@ func mounted(pod *v1.Pod) []*v1.Volume {
 	return volumes
 }
 
-// volumeOf is a volume of a pod by its name; nil when there is none.
+// volumeOf returns a volume of a pod by name; nil if there is none.
 func volumeOf(pod *v1.Pod, name string) *v1.Volume {
 	for i := range pod.Spec.Volumes {
 		if pod.Spec.Volumes[i].Name == name {
