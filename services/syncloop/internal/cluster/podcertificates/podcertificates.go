@@ -45,11 +45,11 @@ type Events interface {
 	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
 }
 
-// untold is Events for nobody to read.
-type untold struct{}
+// noopEvents is an Events that discards events.
+type noopEvents struct{}
 
 // Warning implements Events.
-func (untold) Warning(context.Context, *v1.Pod, string, string, string) {}
+func (noopEvents) Warning(context.Context, *v1.Pod, string, string, string) {}
 
 // Config is what Certificates need.
 type Config struct {
@@ -100,7 +100,7 @@ func New(cfg Config) *Certificates {
 		cfg.Jitter = rand.Float64
 	}
 	if cfg.Events == nil {
-		cfg.Events = untold{}
+		cfg.Events = noopEvents{}
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()

@@ -68,10 +68,10 @@ type heard struct {
 
 // New makes Classes that know none yet.
 func New(cfg Config) *Classes {
-	return &Classes{cfg: cfg, used: make(chan struct{}, 1), users: map[types.UID]*user{}, heard: unheard()}
+	return &Classes{cfg: cfg, used: make(chan struct{}, 1), users: map[types.UID]*user{}, heard: newHeard()}
 }
 
-func unheard() *heard { return &heard{answered: make(chan struct{})} }
+func newHeard() *heard { return &heard{answered: make(chan struct{})} }
 
 // UnknownError says that nobody can say yet which handler a class names.
 type UnknownError struct {
@@ -224,7 +224,7 @@ func (c *Classes) follow(ctx context.Context) {
 	watching.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.heard = unheard()
+	c.heard = newHeard()
 }
 
 // follower notes what the API server says.

@@ -127,11 +127,11 @@ type Caller struct {
 	userAgent string
 }
 
-// untold is an Events that discards events.
-type untold struct{}
+// noopEvents is an Events that discards events.
+type noopEvents struct{}
 
 // Warning implements Events.
-func (untold) Warning(context.Context, *v1.Pod, string, string, string) {}
+func (noopEvents) Warning(context.Context, *v1.Pod, string, string, string) {}
 
 // New returns a caller.
 func New(cfg Config) *Caller {
@@ -139,7 +139,7 @@ func New(cfg Config) *Caller {
 		cfg.Clock = clock.RealClock{}
 	}
 	if cfg.Events == nil {
-		cfg.Events = untold{}
+		cfg.Events = noopEvents{}
 	}
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	return &Caller{cfg: cfg, transport: newTransport(), userAgent: userAgent(cmp.Or(cfg.Version, buildinfo.Kubernetes()))}

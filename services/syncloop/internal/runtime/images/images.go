@@ -147,7 +147,7 @@ type Puller struct {
 func New(cfg Config) *Puller {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	if cfg.Events == nil {
-		cfg.Events = untold{}
+		cfg.Events = noopEvents{}
 	}
 	if cfg.Credentials == nil {
 		cfg.Credentials = func(context.Context, string) []*runtimeapi.AuthConfig { return nil }
@@ -171,11 +171,11 @@ type sleepless struct{ clock.Clock }
 // Sleep implements flowcontrol.Clock.
 func (sleepless) Sleep(time.Duration) {}
 
-// untold is for nobody to be told.
-type untold struct{}
+// noopEvents is an Events that discards events.
+type noopEvents struct{}
 
-func (untold) Normal(context.Context, *v1.Pod, string, string, string)  {}
-func (untold) Warning(context.Context, *v1.Pod, string, string, string) {}
+func (noopEvents) Normal(context.Context, *v1.Pod, string, string, string)  {}
+func (noopEvents) Warning(context.Context, *v1.Pod, string, string, string) {}
 
 // Ensure has the image in the runtime, pulling it when its policy says so. It fails with an *Error, or with the error of
 // ctx when that ends first.

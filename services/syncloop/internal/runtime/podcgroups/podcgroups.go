@@ -57,14 +57,14 @@ type Events interface {
 	NodeWarning(ctx context.Context, reason, message string)
 }
 
-// untold is Events for nobody to read.
-type untold struct{}
+// noopEvents is an Events that discards events.
+type noopEvents struct{}
 
 // NodeNormal implements Events.
-func (untold) NodeNormal(context.Context, string, string) {}
+func (noopEvents) NodeNormal(context.Context, string, string) {}
 
 // NodeWarning implements Events.
-func (untold) NodeWarning(context.Context, string, string) {}
+func (noopEvents) NodeWarning(context.Context, string, string) {}
 
 // Cgroups makes and removes cgroups by their names; *Machine does.
 type Cgroups interface {
@@ -140,7 +140,7 @@ func New(cfg Config) *Tree {
 		cfg.Waiting = func(string, string) {}
 	}
 	if cfg.Events == nil {
-		cfg.Events = untold{}
+		cfg.Events = noopEvents{}
 	}
 	if cfg.PIDs == nil {
 		cfg.PIDs = func() int64 { return 0 }

@@ -32,11 +32,11 @@ type Events interface {
 	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
 }
 
-// untold is an Events that discards events.
-type untold struct{}
+// noopEvents is an Events that discards events.
+type noopEvents struct{}
 
 // Warning implements Events.
-func (untold) Warning(context.Context, *v1.Pod, string, string, string) {}
+func (noopEvents) Warning(context.Context, *v1.Pod, string, string, string) {}
 
 // Config holds the parameters of a Manager.
 type Config struct {
@@ -86,7 +86,7 @@ type spec struct {
 // New returns a manager that knows the volumes of an earlier process below Config.PodsDir. It does not change them.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Events == nil {
-		cfg.Events = untold{}
+		cfg.Events = noopEvents{}
 	}
 	if cfg.Tracer == nil {
 		cfg.Tracer = telemetry.Off()
