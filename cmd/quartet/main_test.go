@@ -9,7 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // beMain makes the test binary behave as quartet, so that a copy of it beside other binaries is a whole installation.
@@ -94,7 +95,7 @@ func run(t *testing.T, dir string, cmd *exec.Cmd) {
 			_ = cmd.Wait()                          // how it ended is no matter any more
 		}
 	})
-	eventually(t, dir, "all four are up", func() bool { return strings.Count(logOf(t, dir), "up with") >= len(services) })
+	awaitIn(t, dir, "all four are up", func() bool { return strings.Count(logOf(t, dir), "up with") >= len(services) })
 }
 
 func logOf(t *testing.T, dir string) string {
@@ -106,17 +107,9 @@ func logOf(t *testing.T, dir string) string {
 	return string(content)
 }
 
-func eventually(t *testing.T, dir, what string, holds func() bool) {
+func awaitIn(t *testing.T, dir, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("it did not come true that %s; the log:\n%s", what, logOf(t, dir))
-		}
-		<-ticker.C
-	}
+	eventually.Wait{State: func() string { return "the log:\n" + logOf(t, dir) }}.That(t, what, holds)
 }
 
 func pidOf(dir, name string) int {
@@ -173,7 +166,7 @@ func TestServicesEndWithAKilledNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range services {
-		eventually(t, dir, name+" ends with its parent", func() bool {
+		awaitIn(t, dir, name+" ends with its parent", func() bool {
 			_, err := os.Stat(filepath.Join(dir, name+".bye"))
 			return err == nil
 		})
@@ -183,13 +176,13 @@ func TestServicesEndWithAKilledNode(t *testing.T) {
 func TestNodeStartsAKilledServiceAgain(t *testing.T) {
 	dir := install(t, obedient)
 	startNode(t, dir)
-	eventually(t, dir, "pleg has a pid file", func() bool { return pidOf(dir, "pleg") != 0 })
+	awaitIn(t, dir, "pleg has a pid file", func() bool { return pidOf(dir, "pleg") != 0 })
 	first := pidOf(dir, "pleg")
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, dir, "pleg runs again", func() bool { pid := pidOf(dir, "pleg"); return pid != 0 && pid != first })
-	eventually(
+	awaitIn(t, dir, "pleg runs again", func() bool { pid := pidOf(dir, "pleg"); return pid != 0 && pid != first })
+	awaitIn(
 		t,
 		dir,
 		"the log says why it ended",

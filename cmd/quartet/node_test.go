@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -16,7 +17,7 @@ func TestNodeRunsPodsOnTheRuntimeOfItsConfiguration(t *testing.T) {
 	defer cancel()
 	n := harness.StartNode(t, harness.StartContainerd(t))
 	n.WriteManifest(t, "kept.yaml", pod)
-	harness.Eventually(ctx, t, "the pod is ready", func() bool { return harness.Ready(n.Pod(ctx, "kept")) })
+	eventually.In(ctx, t, "the pod is ready", func() bool { return harness.Ready(n.Pod(ctx, "kept")) })
 	before := n.Pod(ctx, "kept").Status.ContainerStatuses[0].ContainerID
 
 	n.Stop(t)
@@ -26,7 +27,7 @@ func TestNodeRunsPodsOnTheRuntimeOfItsConfiguration(t *testing.T) {
 		}
 	}
 	n.Start(t)
-	harness.Eventually(ctx, t, "the pod is ready", func() bool { return harness.Ready(n.Pod(ctx, "kept")) })
+	eventually.In(ctx, t, "the pod is ready", func() bool { return harness.Ready(n.Pod(ctx, "kept")) })
 	status := n.Pod(ctx, "kept").Status.ContainerStatuses[0]
 	if status.ContainerID != before || status.RestartCount != 0 {
 		t.Errorf("the container was %s and is %s, restarted %d times", before, status.ContainerID, status.RestartCount)

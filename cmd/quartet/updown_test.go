@@ -18,6 +18,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/freeport"
 	"github.com/quartet-node/quartet/test/harness"
 	"github.com/quartet-node/quartet/test/livenode"
@@ -141,7 +142,7 @@ func TestUpAndDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	var before string
-	harness.Eventually(ctx, t, "the pod runs", func() bool {
+	eventually.In(ctx, t, "the pod runs", func() bool {
 		pods := get(ctx, fmt.Sprintf("http://127.0.0.1:%s/pods", port))
 		before = containerID.FindString(pods)
 		return strings.Contains(pods, `"phase":"Running"`) && before != ""
@@ -152,7 +153,7 @@ func TestUpAndDown(t *testing.T) {
 	if err := syscall.Kill(killed, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	harness.Eventually(ctx, t, "another containerd runs", func() bool {
+	eventually.In(ctx, t, "another containerd runs", func() bool {
 		return pidIn(t, filepath.Join(state, "run", "containerd.pid")) != killed
 	})
 
@@ -161,7 +162,7 @@ func TestUpAndDown(t *testing.T) {
 		t.Error("a service still answers")
 	}
 	run("up", "--detach", "--read-only-port", port, "--config", config)
-	harness.Eventually(ctx, t, "the same container is found again", func() bool {
+	eventually.In(ctx, t, "the same container is found again", func() bool {
 		pods := get(ctx, fmt.Sprintf("http://127.0.0.1:%s/pods", port))
 		return strings.Contains(pods, before) && strings.Contains(pods, `"restartCount":0`)
 	})

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -89,7 +90,7 @@ func TestRuntimeRunsAPodThatOutlivesContainerd(t *testing.T) {
 	if err != nil || !netip.MustParsePrefix("10.88.0.0/16").Contains(ip) {
 		t.Errorf("the pod's address is %q (%v), want one of 10.88.0.0/16", status.GetStatus().GetNetwork().GetIp(), err)
 	}
-	harness.Eventually(ctx, t, "the container has logged", func() bool {
+	eventually.In(ctx, t, "the container has logged", func() bool {
 		log, err := os.ReadFile(filepath.Join(c.Layout.PodLogs(), "outlives", "hello.log"))
 		return err == nil && strings.Contains(string(log), "serving on")
 	})

@@ -18,13 +18,14 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/quartet-node/quartet/internal/certificates"
 	"go.uber.org/goleak"
+
+	"github.com/quartet-node/quartet/internal/certificates"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -47,20 +48,6 @@ func requester(t *testing.T, s *signer, at clock.Clock) certificates.Requester {
 		Kind:  certificates.Serving(),
 		Store: certificates.Store{Dir: t.TempDir(), Name: "kubelet-server", Mode: 0o640},
 		Clock: at,
-	}
-}
-
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	err := wait.PollUntilContextTimeout(
-		t.Context(),
-		time.Millisecond,
-		60*time.Second,
-		true,
-		func(context.Context) (bool, error) { return done(), nil },
-	)
-	if err != nil {
-		t.Fatalf("%s: %v", what, err)
 	}
 }
 
@@ -113,7 +100,7 @@ func TestAKilledProcessGoesOnWithItsRequest(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Request(ctx, template()) }()
-	eventually(t, "it is waited for", s.looked)
+	eventually.That(t, "it is waited for", s.looked)
 	cancel()
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "kubectl certificate approve node-csr-") {
 		t.Fatalf("got %v, want what to do", err)
@@ -167,7 +154,7 @@ func TestACertificateIsRenewedBeforeItExpires(t *testing.T) {
 	at := clocktesting.NewFakeClock(start)
 	s := newSigner(t, start)
 	m := managed(t, requester(t, s, at), func() []string { return []string{"node-1"} })
-	eventually(t, "there is one", func() bool { at.Step(250 * time.Millisecond); return m.Current() != nil })
+	eventually.That(t, "there is one", func() bool { at.Step(250 * time.Millisecond); return m.Current() != nil })
 	first := m.Current().Leaf
 	if got := certificates.RenewAt(first, 0.5).Sub(first.NotBefore); got != 48*time.Minute {
 		t.Errorf("it is renewed after %v, want 80 %% of an hour", got)
@@ -177,7 +164,7 @@ func TestACertificateIsRenewedBeforeItExpires(t *testing.T) {
 	if m.Failures() != 0 {
 		t.Fatal("it was requested too early")
 	}
-	eventually(
+	eventually.That(
 		t,
 		"requests fail",
 		func() bool { at.Step(250 * time.Millisecond); return m.Failures() > 0 && m.Trouble() != "" },
@@ -186,7 +173,7 @@ func TestACertificateIsRenewedBeforeItExpires(t *testing.T) {
 		t.Error("the old one is not used until it expires")
 	}
 	s.set(func(s *signer) { s.broken = 0 })
-	eventually(
+	eventually.That(
 		t,
 		"there is another",
 		func() bool { at.Step(time.Second); return m.Current() != nil && m.Expires().After(first.NotAfter) },
@@ -206,9 +193,9 @@ func TestOtherNamesGetAnotherCertificate(t *testing.T) {
 		}
 		return []string{"node-1"}
 	})
-	eventually(t, "there is one", func() bool { at.Step(250 * time.Millisecond); return m.Current() != nil })
+	eventually.That(t, "there is one", func() bool { at.Step(250 * time.Millisecond); return m.Current() != nil })
 	more.Store(true)
-	eventually(
+	eventually.That(
 		t,
 		"it has both names",
 		func() bool { at.Step(time.Second); c := m.Current(); return c != nil && len(c.Leaf.DNSNames) == 2 },
@@ -223,7 +210,7 @@ func TestWhatCannotBeReadIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := managed(t, r, func() []string { return nil })
-	eventually(t, "there is one", func() bool { at.Step(250 * time.Millisecond); return m.Current() != nil })
+	eventually.That(t, "there is one", func() bool { at.Step(250 * time.Millisecond); return m.Current() != nil })
 }
 
 func TestTheStoreOfAPath(t *testing.T) {

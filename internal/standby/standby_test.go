@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -19,12 +19,10 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/standby"
 	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience is how long a test waits for what must happen.
-const patience = 60 * time.Second
 
 // rig is one that stands by.
 type rig struct {
@@ -64,11 +62,7 @@ func (r *rig) tick() {
 
 func (r *rig) until(what string, condition func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(patience); !condition(); runtime.Gosched() {
-		if time.Now().After(end) {
-			r.t.Fatalf("it never %s; log:\n%s", what, r.log)
-		}
-	}
+	eventually.Wait{State: func() string { return fmt.Sprintf("the log:\n%s", r.log) }}.That(r.t, "it "+what, condition)
 }
 
 // log is a log that is written and read at once.

@@ -18,6 +18,7 @@ import (
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func (p *process) tryApply(name, image string) (*configv1.ApplyPodResponse, error) {
@@ -73,7 +74,7 @@ func TestAnAppliedPodIsThereAfterAKill(t *testing.T) {
 	first := p.spawn()
 	op := p.apply("a", "i:1")
 	p.kill(first)
-	p.eventually("the client notices", func() bool { return p.conn.GetState() != connectivity.Ready })
+	eventually.That(p.t, "the client notices", func() bool { return p.conn.GetState() != connectivity.Ready })
 	if op != configv1.Op_OP_ADD {
 		t.Errorf("operation %v, want ADD", op)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 var shared cluster.Shared
@@ -195,11 +196,7 @@ func (s *told) ready() {
 // await waits until a condition holds, and lets the servers work meanwhile.
 func (m *member) await(what string, condition func() bool) {
 	m.t.Helper()
-	for end := time.Now().Add(patience); !condition(); <-time.After(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			m.t.Fatalf("it never happened that %s", what)
-		}
-	}
+	eventually.That(m.t, what, condition)
 }
 
 // wrong waits until the source has an error with the text.

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // podServer is a server of pods.
@@ -90,7 +91,7 @@ func TestAPodOfAServerArrivesBesideOneOfAFileAndStaysWithoutTheServer(t *testing
 	}
 
 	server.Close()
-	p.eventually("the server is missed again and again", func() bool {
+	eventually.That(p.t, "the server is missed again and again", func() bool {
 		errs := p.source("http").GetErrors()
 		return len(errs) == 1 && errs[0].GetCount() >= 5
 	})
@@ -112,7 +113,7 @@ func TestASourceWithoutItsServerHasNotSpoken(t *testing.T) {
 	p.write("a.yaml", manifest("a", "", "i:1"))
 	p.serves("").Close()
 	p.run()
-	p.eventually("the file is read and the server missed", func() bool {
+	eventually.That(p.t, "the file is read and the server missed", func() bool {
 		if _, err := p.client.ListSources(t.Context(), &configv1.ListSourcesRequest{}); err != nil {
 			return false // it does not serve yet
 		}
@@ -139,7 +140,7 @@ func TestAnEmptyBodyTakesThePodsOfTheServerAwayAndIsAnError(t *testing.T) {
 	f.until("ADD a-node i:1", "ADD b-node i:1")
 	server.answer("")
 	f.until("ADD a-node i:1", "ADD b-node i:1", "REMOVE b-node i:1")
-	p.eventually("the empty body is seen again and again", func() bool {
+	eventually.That(p.t, "the empty body is seen again and again", func() bool {
 		errs := p.source("http").GetErrors()
 		return len(errs) == 1 && errs[0].GetCount() >= 5
 	})
@@ -164,14 +165,14 @@ func TestAFailureOfTheServerIsLoggedThreeTimes(t *testing.T) {
 	log := &lines{}
 	p.tel.Logger = slog.New(slog.NewTextHandler(log, nil))
 	p.run()
-	p.eventually("the server is read", func() bool {
+	eventually.That(p.t, "the server is read", func() bool {
 		_, err := p.client.ListSources(t.Context(), &configv1.ListSourcesRequest{})
 		return err == nil && p.source("http").GetReady()
 	})
 	fails := func(body, message string) {
 		t.Helper()
 		server.answer(body)
-		p.eventually("it fails again and again", func() bool {
+		eventually.That(p.t, "it fails again and again", func() bool {
 			errs := p.source("http").GetErrors()
 			return len(errs) == 1 && strings.Contains(errs[0].GetMessage(), message) && errs[0].GetCount() >= 6
 		})
@@ -185,7 +186,7 @@ func TestAFailureOfTheServerIsLoggedThreeTimes(t *testing.T) {
 		t.Errorf("the end of the first failure is logged %d times, want once", n)
 	}
 	server.answer(manifest("b", "", "i:1"))
-	p.eventually("the server is mended", func() bool { return len(p.source("http").GetErrors()) == 0 })
+	eventually.That(p.t, "the server is mended", func() bool { return len(p.source("http").GetErrors()) == 0 })
 	p.stop()
 	if n := log.count("msg=mended", "the answer is empty"); n != 1 {
 		t.Errorf("the end of the failure is logged %d times, want once", n)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMetricsAreServedAsDocumented(t *testing.T) {
@@ -22,7 +23,7 @@ func TestMetricsAreServedAsDocumented(t *testing.T) {
 	p.write("a.yaml", manifest("a", "a1", "i:2"))
 	expect(t, next, "DELTA UPDATE a-node i:2", "DELTA source file ready=true")
 	p.write("b.yaml", "kind: Pod")
-	p.eventually("the broken manifest is seen", func() bool {
+	eventually.That(p.t, "the broken manifest is seen", func() bool {
 		return metricstest.Value(t, served, "quartet_configmux_source_errors", "source", "file") > 0
 	})
 	metricstest.Want(t, served, 1, "quartet_configmux_source_ready", "source", "file")
@@ -45,7 +46,7 @@ func TestMetricsAreServedAsDocumented(t *testing.T) {
 		t.Errorf("%v merges were timed, want each", got)
 	}
 	must(t, os.Remove(filepath.Join(p.dir, "b.yaml")))
-	p.eventually("the broken manifest is gone", func() bool {
+	eventually.That(p.t, "the broken manifest is gone", func() bool {
 		return metricstest.Value(t, served, "quartet_configmux_source_errors", "source", "file") == 0
 	})
 	metricstest.Want(t, served, 0, "quartet_configmux_manifests_broken")

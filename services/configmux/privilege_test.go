@@ -14,6 +14,7 @@ import (
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // greedy is a manifest of a pod that asks for everything that reaches beyond its own walls.
@@ -52,7 +53,7 @@ func TestOnlyTheSourcesThatMayGivePrivilegesDo(t *testing.T) {
 	}
 	server.answer(manifest("b", "", "i:1") + "---\n" + manifest("c", "", "i:1"))
 	f.until("ADD a-node i:1", "ADD c-node i:1", "ADD b-node i:1")
-	p.eventually("nothing is wrong any more", func() bool { return len(p.source("http").GetErrors()) == 0 })
+	eventually.That(p.t, "nothing is wrong any more", func() bool { return len(p.source("http").GetErrors()) == 0 })
 }
 
 func TestAnAppliedPodThatAsksForMoreThanItMayIsRefusedByField(t *testing.T) {

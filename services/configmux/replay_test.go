@@ -13,6 +13,7 @@ import (
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/recording"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // What one configmux told its subscriber, another tells its own.
@@ -47,7 +48,7 @@ func TestAReplayTellsWhatWasRecorded(t *testing.T) {
 	second.cfg.Replay = path
 	second.run()
 	second.ready()
-	second.eventually("the replay has ended", func() bool {
+	eventually.That(second.t, "the replay has ended", func() bool {
 		sources, err := second.client.ListSources(t.Context(), &configv1.ListSourcesRequest{})
 		must(t, err)
 		all := sources.GetSources()

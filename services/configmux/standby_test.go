@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -23,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/service"
 	"github.com/quartet-node/quartet/internal/standby"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // childArgs, in the environment, makes TestConfigmuxAsAProcess a configmux with these flags.
@@ -85,19 +85,10 @@ func (p *process) kill(cmd *exec.Cmd) {
 // servedBy waits until a process serves on the socket of p.
 func (p *process) servedBy(pid int) {
 	p.t.Helper()
-	p.eventually(fmt.Sprintf("process %d serves", pid), func() bool {
+	eventually.That(p.t, fmt.Sprintf("process %d serves", pid), func() bool {
 		owner, err := rpc.WhoServes(p.cfg.Listen)
 		return err == nil && owner.PID == pid
 	})
-}
-
-func (p *process) eventually(what string, condition func() bool) {
-	p.t.Helper()
-	for end := time.Now().Add(patience); !condition(); runtime.Gosched() {
-		if time.Now().After(end) {
-			p.t.Fatalf("it never happened that %s", what)
-		}
-	}
 }
 
 // TestAStandbyTakesOverAndAFollowerSeesNothing has two configmux on one state directory and one socket, and kills the
@@ -141,7 +132,7 @@ func TestAStandbyTakesOverAndAFollowerSeesNothing(t *testing.T) {
 // standsBy waits until a process stands by for the one with this process id.
 func (p *process) standsBy(pid int) {
 	p.t.Helper()
-	p.eventually(fmt.Sprintf("one stands by for %d", pid), func() bool {
+	eventually.That(p.t, fmt.Sprintf("one stands by for %d", pid), func() bool {
 		ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 		defer cancel()
 		holder, ok, err := standby.Ask(ctx, p.cfg.StateDir, nodeconfig.ConfigMux)

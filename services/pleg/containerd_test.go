@@ -14,6 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -188,7 +189,7 @@ func TestWithARealContainerd(t *testing.T) {
 		t.Errorf("that the pod is gone was told after %v", took)
 	}
 	t.Logf("starts were told %v after containerd's word for them (the middle of 10)", startLatency(h, w))
-	r.eventually(
+	eventually.That(r.t,
 		"the event of each change has come, or is missing",
 		func() bool { return time.Since(removing) > 7*time.Second },
 	)
@@ -218,7 +219,7 @@ func TestAnInterruptedStartIsNoEnd(t *testing.T) {
 			continue // it was faster
 		}
 		var said *runtimeapi.ContainerStatus
-		r.eventually("containerd has undone the start", func() bool {
+		eventually.That(r.t, "containerd has undone the start", func() bool {
 			answer, err := h.runtime.ContainerStatus(t.Context(), id, false)
 			if err != nil {
 				t.Fatal(err)

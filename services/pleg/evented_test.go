@@ -13,6 +13,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/harness"
 )
@@ -84,7 +85,7 @@ func TestAStreamThatDiesSilentlyIsFoundOutByTheNextLook(t *testing.T) {
 	r.synced()
 	r.mode(evented)
 	// Nothing has been heard of the pod for long, as far as pleg knows.
-	r.eventually("all is quiet", func() bool { return quiet(fake) })
+	eventually.That(r.t, "all is quiet", func() bool { return quiet(fake) })
 	w := r.watch()
 	fake.MuteEvents(true)
 	fake.Exit(ids["app"], 3)
@@ -94,7 +95,7 @@ func TestAStreamThatDiesSilentlyIsFoundOutByTheNextLook(t *testing.T) {
 	if got := r.metric("quartet_pleg_unannounced_changes_total"); got != 1 {
 		t.Errorf("%v changes were held against the stream, one was not told", got)
 	}
-	r.eventually("a new stream", func() bool {
+	eventually.That(r.t, "a new stream", func() bool {
 		return fake.EventSubscribers() == 1 && r.metric("kubelet_evented_pleg_connection_error_count") == 1
 	})
 	// Nobody looks now, and no event tells.
@@ -161,7 +162,7 @@ func TestTheStartOfAPodCostsFewCalls(t *testing.T) {
 			h.start(last)
 		}
 		w.until(started, last)
-		r.eventually("all is quiet", func() bool { return quiet(fake) })
+		eventually.That(r.t, "all is quiet", func() bool { return quiet(fake) })
 		calls := 0
 		for _, method := range []string{"ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus"} {
 			calls += fake.Count(method, "")
@@ -187,8 +188,8 @@ func TestABacklogIsFoldedByPod(t *testing.T) {
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()
 	r.mode(evented)
-	r.eventually("the backlog was taken", func() bool { return r.metric("quartet_pleg_runtime_events_total") >= events })
-	r.eventually("all is quiet", func() bool { return quiet(fake) })
+	eventually.That(r.t, "the backlog was taken", func() bool { return r.metric("quartet_pleg_runtime_events_total") >= events })
+	eventually.That(r.t, "all is quiet", func() bool { return quiet(fake) })
 	if got := fake.Count("ContainerStatus", ""); got > 4*pods {
 		t.Errorf("%d events of %d pods made %d inspections", events, pods, got)
 	}
@@ -209,7 +210,7 @@ func TestAContainerThatCouldNotBeStartedIsToldSoon(t *testing.T) {
 	w := r.watch()
 	sandbox, config := h.sandbox("uid-1")
 	id := h.container(sandbox, config, "app")
-	r.eventually("it was looked at before", func() bool { return fake.Count("ContainerStatus", id) > 0 })
+	eventually.That(r.t, "it was looked at before", func() bool { return fake.Count("ContainerStatus", id) > 0 })
 	fake.MuteEvents(true)
 	fake.Exit(id, 128)
 	failed := time.Now()
@@ -219,6 +220,6 @@ func TestAContainerThatCouldNotBeStartedIsToldSoon(t *testing.T) {
 	if took := time.Since(failed); took > 15*time.Second {
 		t.Errorf("it was told after %v", took)
 	}
-	r.eventually("all is quiet", func() bool { return quiet(fake) })
+	eventually.That(r.t, "all is quiet", func() bool { return quiet(fake) })
 	r.mode(evented)
 }

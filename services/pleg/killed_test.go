@@ -8,6 +8,7 @@ import (
 	"time"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/harness"
 )
@@ -15,7 +16,7 @@ import (
 // kept waits until the file has of a container how far it is: what comes after that is the next pleg's to tell.
 func (r *rig) kept(containerID, phase string) {
 	r.t.Helper()
-	r.eventually(fmt.Sprintf("%s is kept as %s", containerID, phase), func() bool {
+	eventually.That(r.t, fmt.Sprintf("%s is kept as %s", containerID, phase), func() bool {
 		data, err := os.ReadFile(r.toldFile())
 		return err == nil && strings.Contains(string(data), fmt.Sprintf("%q:%q", containerID, phase))
 	})
@@ -52,7 +53,7 @@ func TestAPLEGThatIsKilledTellsOnceOfWhatContainerdDidMeanwhile(t *testing.T) {
 	}
 	short := h.container(sandbox, config, "short", "no-such-mode")
 	h.start(short)
-	r.eventually("the short one has ended", func() bool {
+	eventually.That(r.t, "the short one has ended", func() bool {
 		status, err := h.runtime.ContainerStatus(t.Context(), short, false)
 		return err == nil && status.GetStatus().GetFinishedAt() != 0
 	})
@@ -108,7 +109,7 @@ func TestAPLEGThatIsKilledWhileItTellsTellsNothingTwice(t *testing.T) {
 			r.synced()
 		}
 	}
-	r.eventually("all deaths are known", func() bool { return len(f.deaths()) == len(ids) })
+	eventually.That(r.t, "all deaths are known", func() bool { return len(f.deaths()) == len(ids) })
 	r.synced()
 	for id, times := range f.deaths() {
 		if times > 1 {
@@ -161,7 +162,7 @@ func TestFiveHundredPodsAreToldOfOnce(t *testing.T) {
 		}
 	})
 	f.returned(2)
-	r.eventually("a hundred deaths are told", func() bool { return len(f.deaths()) == 100 })
+	eventually.That(r.t, "a hundred deaths are told", func() bool { return len(f.deaths()) == 100 })
 	r.synced()
 	if got := f.told(
 		strings.Split(strings.Repeat("CONTAINER_DIED app,", 99)+"CONTAINER_DIED app", ",")...); len(

@@ -5,6 +5,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -30,7 +31,7 @@ func TestMetricsAreServedAsDocumented(t *testing.T) {
 	metricstest.Want(t, served, 2, "quartet_pleg_pods")
 	metricstest.Want(t, served, 1, "quartet_pleg_events_total", "type", "ContainerStarted")
 	metricstest.Want(t, served, 0, "kubelet_pleg_discard_events")
-	r.eventually("the runtime has said that it is ready", func() bool {
+	eventually.That(r.t, "the runtime has said that it is ready", func() bool {
 		return metricstest.Value(t, served, "quartet_pleg_runtime_ready") == 1
 	})
 	if got := metricstest.Value(

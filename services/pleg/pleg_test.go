@@ -18,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -64,7 +65,7 @@ func TestTheLifeOfAPodGivesItsEventsInOrder(t *testing.T) {
 			w.until(removed, ids["app"])
 			fake.KillSandbox(sandbox)
 			w.until(died, second)
-			r.eventually("the address outlives the network", func() bool {
+			eventually.That(r.t, "the address outlives the network", func() bool {
 				s := r.status("uid-1", boottime.Now())
 				return len(s.GetSandboxes()) == 1 &&
 					s.GetSandboxes()[0].GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY &&
@@ -129,7 +130,7 @@ func TestAHungInspectionDelaysItsPodAlone(t *testing.T) {
 				defer hung[id].Open()
 				fake.Kill(id)
 			}
-			r.eventually("every one of them hangs", func() bool {
+			eventually.That(r.t, "every one of them hangs", func() bool {
 				for _, id := range victims {
 					if hung[id].Waiting() == 0 {
 						return false
@@ -172,7 +173,7 @@ func TestAFailedInspectionIsTriedAgainUntilItWorks(t *testing.T) {
 	w := r.watch()
 	undo := fake.Fail("ContainerStatus", ids["app"], -1, status.Error(codes.Internal, "scripted"))
 	fake.Exit(ids["app"], 7)
-	r.eventually("the status says why it is old", func() bool {
+	eventually.That(r.t, "the status says why it is old", func() bool {
 		s := r.status("uid-1", 0)
 		return strings.Contains(s.GetInspectError(), "scripted") &&
 			s.GetContainers()[0].GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING
@@ -222,7 +223,7 @@ func TestStatusIsAsFreshAsAskedFor(t *testing.T) {
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()
 	r.mode(evented)
-	r.eventually("all is quiet", func() bool { return quiet(fake) })
+	eventually.That(r.t, "all is quiet", func() bool { return quiet(fake) })
 	fake.ResetCalls()
 
 	old := r.status("uid-1", 0)
@@ -270,7 +271,7 @@ func TestEverybodyWhoAsksWhileAnInspectionRunsSharesTheNext(t *testing.T) {
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()
 	r.mode(evented)
-	r.eventually("all is quiet", func() bool { return quiet(fake) })
+	eventually.That(r.t, "all is quiet", func() bool { return quiet(fake) })
 	fake.ResetCalls()
 	gate := fake.Hang("PodSandboxStatus", sandbox)
 	defer gate.Open()
@@ -291,7 +292,7 @@ func TestEverybodyWhoAsksWhileAnInspectionRunsSharesTheNext(t *testing.T) {
 		})
 	}
 	ask()
-	r.eventually("an inspection hangs", func() bool { return gate.Waiting() == 1 })
+	eventually.That(r.t, "an inspection hangs", func() bool { return gate.Waiting() == 1 })
 	for range 50 {
 		ask()
 	}
@@ -300,10 +301,10 @@ func TestEverybodyWhoAsksWhileAnInspectionRunsSharesTheNext(t *testing.T) {
 	}
 	// Events come in order: when this pod is known, all hints have been taken.
 	fake.RunPod(fakecri.Pod{UID: "uid-2"})
-	r.eventually("the hints have been taken", func() bool { return len(r.status("uid-2", 0).GetSandboxes()) == 1 })
+	eventually.That(r.t, "the hints have been taken", func() bool { return len(r.status("uid-2", 0).GetSandboxes()) == 1 })
 	gate.Open()
 	asked.Wait()
-	r.eventually("all is quiet", func() bool { return quiet(fake) })
+	eventually.That(r.t, "all is quiet", func() bool { return quiet(fake) })
 	// The one that hangs and the one after it; and those for questions that came later than that one began.
 	if got := fake.Count("PodSandboxStatus", sandbox); got > 10 {
 		t.Errorf("51 questions and 5000 hints of one pod made %d inspections", got)
@@ -320,7 +321,7 @@ func TestABacklogOfStaleEventsCostsFewInspections(t *testing.T) {
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()
 	r.mode(evented)
-	r.eventually("all is quiet", func() bool { return quiet(fake) })
+	eventually.That(r.t, "all is quiet", func() bool { return quiet(fake) })
 	if got := fake.Count("ContainerStatus", ""); got > 20 {
 		t.Errorf("a backlog of 6000 events made %d inspections", got)
 	}
@@ -360,7 +361,7 @@ func TestARuntimeThatIsKilledAndComesBackIsFollowed(t *testing.T) {
 	r.mode(evented)
 	w := r.watch()
 	fake.Stop()
-	r.eventually("its absence shows in the health", func() bool {
+	eventually.That(r.t, "its absence shows in the health", func() bool {
 		health, err := r.client.GetHealth(r.ctx(), &lifecyclev1.GetHealthRequest{})
 		return err == nil && !health.GetHealthy() && len(health.GetReasons()) > 0 && !health.GetRuntime().GetReady()
 	})
@@ -382,7 +383,7 @@ func TestARuntimeThatIsKilledAndComesBackIsFollowed(t *testing.T) {
 		t.Errorf("a death while the runtime was away is told as %v", e)
 	}
 	r.mode(evented)
-	r.eventually("all is well again", func() bool {
+	eventually.That(r.t, "all is well again", func() bool {
 		health, err := r.client.GetHealth(r.ctx(), &lifecyclev1.GetHealthRequest{})
 		return err == nil && health.GetHealthy() && health.GetRuntime().GetName() == "fakecri"
 	})
@@ -425,13 +426,13 @@ func TestARuntimeThatSaysThatItIsNotReadyIsReported(t *testing.T) {
 	fake.SetConditions(false, false)
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()
-	r.eventually("it shows in the health", func() bool {
+	eventually.That(r.t, "it shows in the health", func() bool {
 		health, err := r.client.GetHealth(r.ctx(), &lifecyclev1.GetHealthRequest{})
 		return err == nil && !health.GetHealthy() && strings.Contains(fmt.Sprint(health.GetReasons()), "Scripted") &&
 			!health.GetRuntime().GetNetworkReady() && len(health.GetRuntime().GetHandlers()) == 2
 	})
 	fake.SetConditions(true, false)
-	r.eventually("a runtime without a network is healthy, and says so", func() bool {
+	eventually.That(r.t, "a runtime without a network is healthy, and says so", func() bool {
 		health, err := r.client.GetHealth(r.ctx(), &lifecyclev1.GetHealthRequest{})
 		return err == nil && health.GetHealthy() && health.GetRuntime().GetReady() && !health.GetRuntime().GetNetworkReady()
 	})
@@ -491,13 +492,13 @@ func TestAFollowerLosesNothingWhenPLEGRestarts(t *testing.T) {
 			return condition()
 		}
 	}
-	r.eventually("both pods are followed", has(func() bool { return len(held) == 2 }))
+	eventually.That(r.t, "both pods are followed", has(func() bool { return len(held) == 2 }))
 	r.stop()
 	fake.DropSandbox(a)
 	fake.Exit(ids["app"], 9)
 	fake.RunPod(fakecri.Pod{UID: "c", Containers: []string{"app"}})
 	r.run()
-	r.eventually("the follower has what the runtime has", has(func() bool {
+	eventually.That(r.t, "the follower has what the runtime has", has(func() bool {
 		return held["a"] == nil && held["c"] != nil && held["b"].GetContainers()[0].GetExitCode() == 9
 	}))
 	mu.Lock()

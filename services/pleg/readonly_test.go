@@ -11,6 +11,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/harness"
 )
@@ -97,7 +98,7 @@ func TestHealthSaysThatTheRuntimeIsAway(t *testing.T) {
 	}()
 	becomes := func(want grpc_health_v1.HealthCheckResponse_ServingStatus) {
 		t.Helper()
-		r.eventually("the runtime is "+want.String(), func() bool {
+		eventually.That(r.t, "the runtime is "+want.String(), func() bool {
 			got, err := grpc_health_v1.NewHealthClient(conn).
 				Check(r.ctx(), &grpc_health_v1.HealthCheckRequest{Service: waitRuntime})
 			return err == nil && got.GetStatus() == want

@@ -18,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/pleg/internal/journal"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
@@ -64,7 +65,7 @@ func (f *follower) handle(c stream.Change[*lifecyclev1.Event]) {
 // returned waits until the follower has been synced so often.
 func (f *follower) returned(times int) {
 	f.r.t.Helper()
-	f.r.eventually(fmt.Sprintf("the follower is synced %d times", times), func() bool {
+	eventually.That(f.r.t, fmt.Sprintf("the follower is synced %d times", times), func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return f.synced >= times
@@ -88,7 +89,7 @@ func (f *follower) told(want ...string) []*lifecyclev1.Event {
 		}
 		return names
 	}
-	f.r.eventually(fmt.Sprintf("%q is told", want), func() bool { return len(said()) >= len(want) })
+	eventually.That(f.r.t, fmt.Sprintf("%q is told", want), func() bool { return len(said()) >= len(want) })
 	f.r.synced()
 	if names := said(); strings.Join(names, "\n") != strings.Join(want, "\n") {
 		f.r.t.Errorf("it was told\n\t%s\nwant\n\t%s", strings.Join(names, "\n\t"), strings.Join(want, "\n\t"))
@@ -235,7 +236,7 @@ func TestADiskThatIsFullStopsNoEvent(t *testing.T) {
 	fake.Exit(ids["app"], 3)
 	f.told("CONTAINER_DIED app")
 	metrics := metricstest.Scrape(r.cfg.MetricsListen)
-	r.eventually(
+	eventually.That(r.t,
 		"the failure is counted",
 		func() bool { return metricstest.Value(t, metrics, "quartet_pleg_told_errors_total") > 0 },
 	)

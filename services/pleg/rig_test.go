@@ -25,6 +25,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -150,7 +151,7 @@ func (r *rig) ctx() context.Context {
 // synced waits until pleg knows everything.
 func (r *rig) synced() {
 	r.t.Helper()
-	r.eventually("a relist", func() bool {
+	eventually.That(r.t, "a relist", func() bool {
 		_, err := r.client.RequestRelist(r.ctx(), &lifecyclev1.RequestRelistRequest{}, grpc.WaitForReady(true))
 		if err != nil && status.Code(err) != codes.Unavailable { // the connection may be that of a pleg that was killed
 			r.t.Fatal(err)
@@ -162,7 +163,7 @@ func (r *rig) synced() {
 // mode waits until pleg notices changes in this way.
 func (r *rig) mode(want lifecyclev1.RelistMode) {
 	r.t.Helper()
-	r.eventually("mode "+want.String(), func() bool {
+	eventually.That(r.t, "mode "+want.String(), func() bool {
 		health, err := r.client.GetHealth(r.ctx(), &lifecyclev1.GetHealthRequest{}, grpc.WaitForReady(true))
 		return err == nil && health.GetMode() == want
 	})
@@ -178,17 +179,6 @@ func (r *rig) status(uid string, newerThan time.Duration) *lifecyclev1.PodStatus
 		r.t.Fatal(err)
 	}
 	return resp.GetStatus()
-}
-
-func (r *rig) eventually(what string, condition func() bool) {
-	r.t.Helper()
-	deadline := time.Now().Add(patience)
-	for !condition() {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("waited %v for: %s", patience, what)
-		}
-		<-time.After(2 * time.Millisecond)
-	}
 }
 
 // source is the rig's event stream, as syncloop follows it.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -28,7 +29,7 @@ func TestAPodWhoseInspectionHangsIsOfUnknownStateAndNothingElseIs(t *testing.T) 
 			gate := fake.Hang("ContainerStatus", victim["app"])
 			defer gate.Open()
 			fake.Exit(victim["app"], 7)
-			r.eventually("it hangs", func() bool { return gate.Waiting() == 1 })
+			eventually.That(r.t, "it hangs", func() bool { return gate.Waiting() == 1 })
 			fake.Exit(well["app"], 1)
 			w.until(died, well["app"])
 			e := w.until(podSync, "hung")

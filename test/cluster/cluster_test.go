@@ -21,7 +21,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/quartet-node/quartet/test/cluster"
-	"github.com/quartet-node/quartet/test/harness"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // patience is how long what has to happen may take on a busy machine.
@@ -177,7 +177,7 @@ func TestAClusterGoesOnAfterItsEtcdWasKilled(t *testing.T) {
 	c.Etcd.Start(t)
 	deadline, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	harness.Eventually(deadline, t, "a pod can be created", func() bool {
+	eventually.In(deadline, t, "a pod can be created", func() bool {
 		_, err := admin.CoreV1().Pods("default").Create(deadline, pod("after", "node-etcd"), metav1.CreateOptions{})
 		return err == nil || apierrors.IsAlreadyExists(err)
 	})

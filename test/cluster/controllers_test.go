@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/test/cluster"
-	"github.com/quartet-node/quartet/test/harness"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // TestAWholeClusterBindsThePodsOfADeployment: the controllers make its pods and the scheduler binds them to a node that is Ready,
@@ -45,7 +45,7 @@ func TestAWholeClusterBindsThePodsOfADeployment(t *testing.T) {
 	bound := func(want int) func() bool {
 		return func() bool { return len(names(t, admin, of("node-whole"))) == want }
 	}
-	harness.Eventually(ctx, t, "both pods are bound", bound(2))
+	eventually.In(ctx, t, "both pods are bound", bound(2))
 	list, err := admin.CoreV1().Pods("default").List(t.Context(), of("node-whole"))
 	if err != nil {
 		t.Fatal(err)
@@ -61,5 +61,5 @@ func TestAWholeClusterBindsThePodsOfADeployment(t *testing.T) {
 	}
 	c.ControllerManager.Start(t)
 	c.Scheduler.Start(t)
-	harness.Eventually(ctx, t, "a third pod is bound after both were killed", bound(3))
+	eventually.In(ctx, t, "a third pod is bound after both were killed", bound(3))
 }

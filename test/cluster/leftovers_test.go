@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/quartet-node/quartet/test/cluster"
-	"github.com/quartet-node/quartet/test/harness"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/leftovers"
 )
 
@@ -92,5 +92,5 @@ func TestAClusterEndsWithATestThatIsKilled(t *testing.T) {
 	_ = held.Wait() // it was killed
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	harness.Eventually(ctx, t, "its servers are gone", func() bool { return len(processesWith(t, temporary)) == 0 })
+	eventually.In(ctx, t, "its servers are gone", func() bool { return len(processesWith(t, temporary)) == 0 })
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/test/dockerhost"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/freeport"
 	"github.com/quartet-node/quartet/test/livenode"
 )
@@ -181,11 +182,7 @@ func (s *stack) awaitReady(name string) *v1.Pod {
 
 func (s *stack) await(what string, holds func() bool, last func() string) {
 	s.t.Helper()
-	for end := time.Now().Add(patience); !holds(); <-time.After(interval) {
-		if time.Now().After(end) {
-			s.t.Fatalf("%s: not after %v; last: %s", what, patience, last())
-		}
-	}
+	eventually.Wait{Patience: patience, Interval: interval, State: last}.That(s.t, what, holds)
 }
 
 // instances are the containers of a pod and how often each was restarted: what must not change when nobody is to notice.

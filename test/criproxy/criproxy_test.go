@@ -17,6 +17,7 @@ import (
 	"k8s.io/kubelet/pkg/types"
 
 	"github.com/quartet-node/quartet/test/criproxy"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -114,17 +115,6 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 	}
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited a minute for: %s", what)
-		}
-		<-time.After(time.Millisecond)
-	}
-}
-
 func TestWithoutFaultsNothingIsChanged(t *testing.T) {
 	r := newRig(t)
 	id, err := r.sandbox("web")
@@ -155,7 +145,7 @@ func TestWithoutFaultsNothingIsChanged(t *testing.T) {
 	defer gate.Open()
 	_, err = r.runtime.Status(short, &runtimeapi.StatusRequest{})
 	wantCode(t, err, codes.DeadlineExceeded)
-	eventually(t, "the runtime hears that the client has given up", func() bool { return gate.Waiting() == 0 })
+	eventually.That(t, "the runtime hears that the client has given up", func() bool { return gate.Waiting() == 0 })
 }
 
 func TestAStreamOfAnswersGoesThrough(t *testing.T) {
@@ -270,7 +260,7 @@ func TestACallHangsUntilItIsLetGoAndADelayIsALongerCall(t *testing.T) {
 		_, err := r.sandbox("web")
 		ended <- err
 	}()
-	eventually(t, "the call hangs", func() bool { return hung.Waiting() == 1 })
+	eventually.That(t, "the call hangs", func() bool { return hung.Waiting() == 1 })
 	_, err := r.sandbox("other")
 	must(t, err)
 	if r.proxy.InFlight("RunPodSandbox") != 1 || r.fake.Count("RunPodSandbox", "uid-web") != 0 {
@@ -278,7 +268,7 @@ func TestACallHangsUntilItIsLetGoAndADelayIsALongerCall(t *testing.T) {
 	}
 	hung.Lift()
 	must(t, <-ended)
-	eventually(t, "nothing is under way", func() bool { return r.proxy.InFlight("RunPodSandbox") == 0 && hung.Waiting() == 0 })
+	eventually.That(t, "nothing is under way", func() bool { return r.proxy.InFlight("RunPodSandbox") == 0 && hung.Waiting() == 0 })
 
 	const delay = 100 * time.Millisecond
 	r.proxy.Delay("Version", delay, criproxy.Times(1))
@@ -296,7 +286,7 @@ func TestABrokenConnectionBreaksEveryCallOnItAndNoOther(t *testing.T) {
 	must(t, err)
 	theirs, err := runtimeapi.NewRuntimeServiceClient(r.dial(t)).GetContainerEvents(r.ctx, &runtimeapi.GetEventsRequest{})
 	must(t, err)
-	eventually(t, "both streams are open", func() bool { return r.fake.EventSubscribers() == 2 })
+	eventually.That(t, "both streams are open", func() bool { return r.fake.EventSubscribers() == 2 })
 	r.proxy.Drop("RunPodSandbox", criproxy.AfterCall(), criproxy.Times(1))
 	_, err = r.sandbox("web")
 	wantCode(t, err, codes.Unavailable)
@@ -307,7 +297,7 @@ func TestABrokenConnectionBreaksEveryCallOnItAndNoOther(t *testing.T) {
 	if event, err := theirs.Recv(); err != nil || event.GetContainerEventType() != runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT {
 		t.Errorf("another connection was broken too: %v, %v", event, err)
 	}
-	eventually(t, "the client is connected again", func() bool {
+	eventually.That(t, "the client is connected again", func() bool {
 		_, err := r.runtime.Version(r.ctx, &runtimeapi.VersionRequest{})
 		return err == nil
 	})
@@ -319,7 +309,7 @@ func TestARuntimeThatIsAwayAndComesBack(t *testing.T) {
 	_, err := r.runtime.Version(r.ctx, &runtimeapi.VersionRequest{})
 	wantCode(t, err, codes.Unavailable)
 	must(t, r.fake.Start())
-	eventually(t, "the runtime answers again", func() bool {
+	eventually.That(t, "the runtime answers again", func() bool {
 		_, err := r.runtime.Version(r.ctx, &runtimeapi.VersionRequest{})
 		return err == nil
 	})

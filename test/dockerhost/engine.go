@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quartet-node/quartet/internal/process"
-	"github.com/quartet-node/quartet/test/harness"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 const (
@@ -145,7 +145,7 @@ func (e *engine) await(t testing.TB, ask func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	harness.Eventually(ctx, t, "the engine at "+e.socket()+" answers", func() bool {
+	eventually.In(ctx, t, "the engine at "+e.socket()+" answers", func() bool {
 		select {
 		case <-e.ended:
 			t.Fatalf("dockerhost: dockerd has ended: %v\n%s", e.exit, e.tail())

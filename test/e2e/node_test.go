@@ -19,6 +19,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
@@ -176,13 +177,7 @@ func await(t *testing.T, name, what string, ok func(*v1.Pod) bool) *v1.Pod {
 // awaitThat polls until a condition holds.
 func awaitThat(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	end := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not after %v", what, patience)
-		}
-		<-time.After(interval)
-	}
+	eventually.Wait{Patience: patience, Interval: interval}.That(t, what, ok)
 }
 
 func describe(p *v1.Pod) string {

@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/harness"
 )
@@ -59,7 +60,7 @@ func (s *story) hear(e *runtimeapi.ContainerEventResponse) {
 // heard waits until an event of a kind has come of an id.
 func (s *story) heard(id, kind string) {
 	s.t.Helper()
-	eventually(s.t, kind+" of "+id, func() bool {
+	eventually.That(s.t, kind+" of "+id, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return slices.Contains(s.events[id], kind)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/kubelet/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -37,17 +38,6 @@ func connect(t *testing.T, fake *fakecri.Server) (context.Context, *cri.Client, 
 		t.Fatal(err)
 	}
 	return ctx, client, runtime
-}
-
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited a minute for: %s", what)
-		}
-		<-time.After(time.Millisecond)
-	}
 }
 
 func sandboxConfig(uid string, attempt uint32) *runtimeapi.PodSandboxConfig {
@@ -175,7 +165,7 @@ func TestCallsFailHangAndAreCountedByID(t *testing.T) {
 		_, err := runtime.PodSandboxStatus(ctx, a, false)
 		released <- err
 	}()
-	eventually(t, "the call hangs", func() bool { return gate.Waiting() == 1 })
+	eventually.That(t, "the call hangs", func() bool { return gate.Waiting() == 1 })
 	if _, err := runtime.PodSandboxStatus(ctx, b, false); err != nil {
 		t.Errorf("a call for another sandbox failed: %v", err)
 	}
@@ -232,7 +222,7 @@ func TestStateSurvivesARestart(t *testing.T) {
 	if err := fake.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the client has reconnected", func() bool {
+	eventually.That(t, "the client has reconnected", func() bool {
 		containers, err := runtime.ListContainers(ctx, nil)
 		return err == nil && len(containers) == 1 && containers[0].State == runtimeapi.ContainerState_CONTAINER_RUNNING
 	})

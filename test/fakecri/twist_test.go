@@ -15,6 +15,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -37,7 +38,7 @@ func TestTimesAreThoseOfTheTestsClock(t *testing.T) {
 	clock.Step(time.Hour)
 	stopped := make(chan error, 1)
 	go func() { stopped <- runtime.StopContainer(ctx, ids["app"], 30) }()
-	eventually(t, "somebody waits for the grace period", clock.HasWaiters)
+	eventually.That(t, "somebody waits for the grace period", clock.HasWaiters)
 	clock.Step(30 * time.Second)
 	if err := <-stopped; err != nil {
 		t.Fatal(err)
@@ -80,7 +81,7 @@ func TestAFaultCanBeOfAPod(t *testing.T) {
 		_, err := runtime.PodSandboxStatus(ctx, sandbox, false)
 		hung <- err
 	}()
-	eventually(t, "it hangs", func() bool { return gate.Waiting() == 1 })
+	eventually.That(t, "it hangs", func() bool { return gate.Waiting() == 1 })
 	gate.Open()
 	if err := <-hung; err != nil {
 		t.Error(err)
@@ -171,7 +172,7 @@ func TestABacklogComesFirstAndStreamsEndInTime(t *testing.T) {
 				}
 			}
 		}
-		eventually(t, "the stream is open", clock.HasWaiters)
+		eventually.That(t, "the stream is open", clock.HasWaiters)
 		clock.Step(time.Second)
 		err := <-ended
 		if ending == nil && !errors.Is(err, io.EOF) && err != nil || ending != nil && status.Code(err) != codes.Unavailable {

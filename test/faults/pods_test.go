@@ -22,6 +22,7 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
@@ -133,13 +134,7 @@ func containers(ctx context.Context, name string) []*runtimeapi.Container {
 // awaitThat polls until a condition holds.
 func awaitThat(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	end := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not after %v", what, patience)
-		}
-		<-time.After(interval)
-	}
+	eventually.Wait{Patience: patience, Interval: interval}.That(t, what, ok)
 }
 
 // pod is what the node says of a pod; nil when it does not list it.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/require"
 )
 
@@ -176,7 +177,7 @@ func (c *Containerd) Kill(t testing.TB) {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatalf("harness: killing containerd: %v", err)
 	}
-	Eventually(ctx, t, "containerd is gone", func() bool { return c.PID() == 0 })
+	eventually.In(ctx, t, "containerd is gone", func() bool { return c.PID() == 0 })
 }
 
 // Prepare does again what a start of the runtime does before containerd.
@@ -204,20 +205,5 @@ func (c *Containerd) RemovePods(t testing.TB) {
 	defer cancel()
 	if err := c.bundle.RemovePods(ctx, removalGrace); err != nil {
 		t.Fatalf("harness: %v", err)
-	}
-}
-
-// Eventually polls a condition until it holds, and fails the test when the context ends first.
-func Eventually(ctx context.Context, t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	const interval = 20 * time.Millisecond
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for !holds() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("waiting until %s: %v", what, ctx.Err())
-		case <-ticker.C:
-		}
 	}
 }

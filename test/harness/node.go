@@ -21,6 +21,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/process"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/freeport"
 	"github.com/quartet-node/quartet/test/livenode"
 )
@@ -123,7 +124,7 @@ func (n *Node) Start(t testing.TB) {
 	go func() { ended <- cmd.Wait() }()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	Eventually(ctx, t, "the node answers on "+n.URL+"/healthz", func() bool {
+	eventually.In(ctx, t, "the node answers on "+n.URL+"/healthz", func() bool {
 		select {
 		case err := <-ended:
 			n.showLog(t)

@@ -83,7 +83,7 @@ func (c cluster) namesAndServices(t *testing.T) {
 	for _, pod := range pods {
 		for _, url := range []string{"http://hello/", "http://hello.default.svc.cluster.local/", "http://" + address + "/"} {
 			answered := map[string]bool{}
-			eventually(t, pod+" has had an answer of each pod to "+url, func() bool {
+			each.That(t, pod+" has had an answer of each pod to "+url, func() bool {
 				out, err := c.control.Try(t, "kubectl", "--kubeconfig", admin, "exec", pod, "--", "/hello", "get", url)
 				for _, other := range pods {
 					if err == nil && strings.Contains(out, "("+other+",") {

@@ -1,7 +1,6 @@
 package kubeadm
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"github.com/opencontainers/cgroups"
 
 	"github.com/quartet-node/quartet/internal/machine"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
 	"github.com/quartet-node/quartet/test/require"
 	"github.com/quartet-node/quartet/test/systemdhost"
@@ -28,6 +28,9 @@ const (
 	// admin is the kubeconfig of the cluster's administrator.
 	admin = "/etc/kubernetes/admin.conf"
 )
+
+// each checks every second, because each check starts a program.
+var each = eventually.Wait{Patience: patience, Interval: time.Second}
 
 // node is a machine with containerd, kubeadm, kubectl, and Quartet in the place of the kubelet.
 type node struct {
@@ -192,7 +195,7 @@ func (n *node) await(t *testing.T, what string, holds func(out string) bool, arg
 			t.Logf("the last answer to 'kubectl %s': %v\n%s", strings.Join(args, " "), err, out)
 		}
 	})
-	eventually(t, what, func() bool {
+	each.That(t, what, func() bool {
 		out, err = n.Try(t, "kubectl", append([]string{"--kubeconfig", admin}, args...)...)
 		return err == nil && holds(out)
 	})
@@ -208,22 +211,6 @@ func (n *node) kubeadm(t *testing.T, args ...string) {
 	t.Logf("kubeadm %s on %s, %.0f s:\n%s", args[0], n.Name, time.Since(began).Seconds(), out)
 	if err != nil {
 		t.Fatalf("kubeadm %s: %v", strings.Join(args, " "), err)
-	}
-}
-
-// eventually looks each second, because each look is a program that is started.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for !holds() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("waiting until %s: %v", what, ctx.Err())
-		case <-ticker.C:
-		}
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
@@ -53,22 +53,12 @@ func space(t *testing.T, name string) kubernetes.Interface {
 // awaitThat polls until something holds; what says in words what that is.
 func awaitThat(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	awaitIn(ctx, t, what, holds)
+	eventually.Wait{Patience: patience, Interval: interval}.That(t, what, holds)
 }
 
 func awaitIn(ctx context.Context, t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("it does not come to pass that %s: %v", what, ctx.Err())
-		case <-tick.C:
-		}
-	}
+	eventually.Wait{Interval: interval}.In(ctx, t, what, holds)
 }
 
 // kubectlCommand is kubectl as the administrator.

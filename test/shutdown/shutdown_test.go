@@ -18,7 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/bundle"
-	"github.com/quartet-node/quartet/test/harness"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/livenode"
 	"github.com/quartet-node/quartet/test/require"
 	"github.com/quartet-node/quartet/test/systemdhost"
@@ -122,7 +122,7 @@ func (m *machine) await(what string, holds func() bool) {
 	m.t.Helper()
 	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
 	defer cancel()
-	harness.Eventually(ctx, m.t, what, holds)
+	eventually.In(ctx, m.t, what, holds)
 }
 
 func (m *machine) awaitReady(names ...string) {

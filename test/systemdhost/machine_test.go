@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/systemdhost"
 )
 
@@ -27,7 +28,7 @@ func TestTwoMachinesOfTheTestsOwn(t *testing.T) {
 	if state := a.Run(t, "systemctl", "is-enabled", "serve.service"); state != "enabled" {
 		t.Errorf("the unit is %s", state)
 	}
-	eventually(t, "the unit has printed", func() bool { return strings.Contains(a.Log("serve"), "it serves") })
+	eventually.That(t, "the unit has printed", func() bool { return strings.Contains(a.Log("serve"), "it serves") })
 	if _, err := os.Stat(a.Path(file)); err != nil {
 		t.Error(err)
 	}

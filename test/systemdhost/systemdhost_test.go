@@ -1,18 +1,15 @@
 package systemdhost_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
-	"github.com/quartet-node/quartet/test/harness"
 	"github.com/quartet-node/quartet/test/require"
 	"github.com/quartet-node/quartet/test/systemdhost"
 )
@@ -57,14 +54,6 @@ func TestASystemdOfTheTestsOwn(t *testing.T) {
 	if err != nil || !strings.Contains(string(cgroup), ":/system.slice/a.service") {
 		t.Errorf("the service is in %q: %v", cgroup, err)
 	}
-}
-
-// eventually waits until something holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	harness.Eventually(ctx, t, what, holds)
 }
 
 // nothingIsLeft looks for what was made for an inside that this process has started.

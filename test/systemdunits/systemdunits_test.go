@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
 	"github.com/quartet-node/quartet/test/require"
 	"github.com/quartet-node/quartet/test/systemdhost"
@@ -121,7 +122,7 @@ func awaitActive(t *testing.T, unit string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	harness.Eventually(ctx, t, unit+" is active", func() bool { return property(t, unit, "ActiveState") == "active" })
+	eventually.In(ctx, t, unit+" is active", func() bool { return property(t, unit, "ActiveState") == "active" })
 }
 
 func TestTheUnits(t *testing.T) {
@@ -150,7 +151,7 @@ func TestTheUnits(t *testing.T) {
 	must(t, syscall.Kill(before[four[1]], syscall.SIGKILL))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	harness.Eventually(ctx, t, four[1]+" is started again", func() bool { now := pid(t, four[1]); return now != 0 && now != before[four[1]] })
+	eventually.In(ctx, t, four[1]+" is started again", func() bool { now := pid(t, four[1]); return now != 0 && now != before[four[1]] })
 	awaitActive(t, four[1])
 	serving(t)
 	for _, unit := range four {
@@ -196,7 +197,7 @@ func portStaysOpen(t *testing.T, unit string) {
 	must(t, syscall.Kill(main, syscall.SIGKILL))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	harness.Eventually(ctx, t, unit+" is killed", func() bool { return pid(t, unit) != main })
+	eventually.In(ctx, t, unit+" is killed", func() bool { return pid(t, unit) != main })
 	if answer, err := askHealth(t); err != nil || answer != "ok" {
 		t.Errorf("while %s restarts, its port answers %q: %v", unit, answer, err)
 	}
@@ -243,7 +244,7 @@ func activeOnlyWhenItServes(t *testing.T) {
 	systemctl(t, "start", "--no-block", unit)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	harness.Eventually(ctx, t, "configmux stands by", func() bool { return serves(t, "configmux") == nil })
+	eventually.In(ctx, t, "configmux stands by", func() bool { return serves(t, "configmux") == nil })
 	if state := property(t, unit, "ActiveState"); state != "activating" {
 		t.Errorf("a configmux that stands by is %s", state)
 	}

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/otlpsink"
 )
 
@@ -143,7 +143,7 @@ func TestTheValueOfASecretIsNowhere(t *testing.T) {
 	pod := strings.Replace(manifest("user", "i:1"), "image: i:1", "image: i:1, envFrom: [{secretRef: {name: applied}}]", 1)
 	run(secret("applied", marker)+"---\n"+pod, "apply", "-f", "-")
 	put(secret("filed", marker) + "---\n" + strings.Replace(pod, "user", "other", 1))
-	n.eventually("both secrets are there", func() bool {
+	eventually.That(n.t, "both secrets are there", func() bool {
 		out, _, err := n.run("", "get", "secrets", "-o", "name")
 		return err == nil && out == "secret/applied\nsecret/filed\n"
 	})
@@ -162,7 +162,7 @@ func TestTheValueOfASecretIsNowhere(t *testing.T) {
 		run(wrong, "apply", "-f", "-")
 		run(wrong, "apply", "-f", "-", "--dry-run")
 		put(wrong)
-		n.eventually("what is wrong is listed", func() bool {
+		eventually.That(n.t, "what is wrong is listed", func() bool {
 			out, _, err := n.run("", "get", "sources")
 			return err == nil && strings.Contains(out, "a.yaml")
 		})
@@ -228,15 +228,6 @@ func (n *node) search(value string) {
 	}))
 }
 
-func (n *node) eventually(what string, is func() bool) {
-	n.t.Helper()
-	for end := time.Now().Add(patience); !is(); {
-		if time.Now().After(end) {
-			n.t.Fatalf("not in time: %s", what)
-		}
-	}
-}
-
 func TestTheKeyIsRotated(t *testing.T) {
 	n := newNode(t)
 	n.expect("", []string{"secrets", "rotate-key"}, "There is no key yet: the first secret creates one.\n", "", "")
@@ -295,7 +286,7 @@ func TestAKeyThatOthersMayReadIsRefused(t *testing.T) {
 		t.Errorf("apply: %v\n%s", err, errOut)
 	}
 	must(t, os.Chmod(key, 0o600))
-	n.eventually("the secret is there again", func() bool {
+	eventually.That(n.t, "the secret is there again", func() bool {
 		out, _, err := n.run("", "get", "secrets", "-o", "name")
 		return err == nil && out == "secret/a\n"
 	})

@@ -27,6 +27,7 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -243,7 +244,7 @@ func TestAPodThatRunsAfterSomeTriesIsGood(t *testing.T) {
 		done <- results
 	}()
 	// Each try that comes to nothing is told.
-	harness.Eventually(t.Context(), t, "it has tried thrice", func() bool {
+	eventually.In(t.Context(), t, "it has tried thrice", func() bool {
 		if n.clock.HasWaiters() && !strings.Contains(progress.String(), "(try 3 of 10)") {
 			n.clock.Step(time.Second)
 		}
@@ -311,7 +312,7 @@ func TestItEndsWithItsContext(t *testing.T) {
 		_, err := runonce.Run(ctx, n.cfg)
 		done <- err
 	}()
-	harness.Eventually(t.Context(), t, "it waits", n.clock.HasWaiters)
+	eventually.In(t.Context(), t, "it waits", n.clock.HasWaiters)
 	cancel()
 	if err := <-done; err == nil {
 		t.Error("no error, want that of the context")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -32,6 +33,7 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -398,16 +400,7 @@ func (r *running) until(b *buffer, text string) {
 // untilTrue waits until something is so.
 func (r *running) untilTrue(what string, is func() bool) {
 	r.t.Helper()
-	deadline := time.After(60 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-deadline:
-			r.t.Fatalf("waited for %q, have:\n%s\n%s", what, r.out, r.errOut)
-		case <-tick.C:
-		}
-	}
+	eventually.Wait{State: func() string { return fmt.Sprintf("have:\n%s\n%s", r.out, r.errOut) }}.That(r.t, what, is)
 }
 
 // buffer may be read while it is written.

@@ -17,6 +17,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/systemd"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // server is the first argument of this program as a process that answers connections to the address of its second
@@ -103,7 +104,7 @@ func TestAConnectionWaitsForAProcessThatIsAway(t *testing.T) {
 		}
 	}()
 
-	eventually(t, "both run", func() bool { return pidOf("api") != 0 && pidOf("other") != 0 })
+	eventually.That(t, "both run", func() bool { return pidOf("api") != 0 && pidOf("other") != 0 })
 	first := pidOf("api")
 	if got := ask(t, dial(t, socket.Address)); got != first {
 		t.Errorf("%d has answered, want %d", got, first)
@@ -114,7 +115,7 @@ func TestAConnectionWaitsForAProcessThatIsAway(t *testing.T) {
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is dead", func() bool { return pidOf("api") != first })
+	eventually.That(t, "it is dead", func() bool { return pidOf("api") != first })
 	waiting := dial(t, socket.Address)
 	if err := os.Remove(gate); err != nil {
 		t.Fatal(err)
@@ -123,7 +124,7 @@ func TestAConnectionWaitsForAProcessThatIsAway(t *testing.T) {
 	if next == first {
 		t.Errorf("%d has answered, which is dead", next)
 	}
-	eventually(t, "who has answered is the next process", func() bool { return pidOf("api") == next })
+	eventually.That(t, "who has answered is the next process", func() bool { return pidOf("api") == next })
 	if links := socketsOf(t, pidOf("other")); len(links) > 0 {
 		t.Errorf("the other process has %q", links)
 	}

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMain(m *testing.M) {
@@ -98,19 +99,6 @@ func (n *node) pid(name string) int {
 	return pid
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("it did not come true that %s", what)
-		}
-		<-ticker.C
-	}
-}
-
 // steady prints a line and ends on SIGTERM only.
 const steady = `trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`
 
@@ -118,7 +106,7 @@ func TestOutputIsPrefixedLineByLine(t *testing.T) {
 	n := start(t, time.Hour, time.Second, map[string]string{
 		"steady": steady, "crash": `printf 'one\ntwo'; echo; sleep 100`,
 	})
-	eventually(t, "each line has the name of its process", func() bool {
+	eventually.That(t, "each line has the name of its process", func() bool {
 		out := n.out.String()
 		return strings.Contains(out, "steady | up\n") && strings.Contains(out, "crash  | one\n") &&
 			strings.Contains(out, "crash  | two\n")
@@ -127,18 +115,18 @@ func TestOutputIsPrefixedLineByLine(t *testing.T) {
 
 func TestAKilledProcessIsBackAtOnce(t *testing.T) {
 	n := start(t, time.Hour, time.Second, map[string]string{"steady": steady})
-	eventually(t, "it runs", func() bool { return n.pid("steady") != 0 })
+	eventually.That(t, "it runs", func() bool { return n.pid("steady") != 0 })
 	first := n.pid("steady")
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "another runs", func() bool { pid := n.pid("steady"); return pid != 0 && pid != first })
-	eventually(t, "the log says why", func() bool { return strings.Contains(n.events.String(), "signal: killed") })
+	eventually.That(t, "another runs", func() bool { pid := n.pid("steady"); return pid != 0 && pid != first })
+	eventually.That(t, "the log says why", func() bool { return strings.Contains(n.events.String(), "signal: killed") })
 }
 
 func TestAProcessThatKeepsEndingBacksOffAndHarmsNoOther(t *testing.T) {
 	n := start(t, time.Hour, time.Second, map[string]string{"steady": steady, "crash": `echo started; exit 3`})
-	eventually(t, "the back-off has begun", func() bool { return strings.Contains(n.events.String(), "ends repeatedly") })
+	eventually.That(t, "the back-off has begun", func() bool { return strings.Contains(n.events.String(), "ends repeatedly") })
 	if got := strings.Count(n.out.String(), "started"); got < 2 || got > 6 {
 		t.Errorf("it was started %d times before the back-off", got)
 	}
@@ -149,17 +137,17 @@ func TestAProcessThatKeepsEndingBacksOffAndHarmsNoOther(t *testing.T) {
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the other is back meanwhile", func() bool { pid := n.pid("steady"); return pid != 0 && pid != first })
+	eventually.That(t, "the other is back meanwhile", func() bool { pid := n.pid("steady"); return pid != 0 && pid != first })
 }
 
 func TestBackOffEnds(t *testing.T) {
 	n := start(t, 10*time.Millisecond, time.Second, map[string]string{"crash": `echo started; exit 3`})
-	eventually(t, "it is started after the pause", func() bool { return strings.Count(n.out.String(), "started") > 12 })
+	eventually.That(t, "it is started after the pause", func() bool { return strings.Count(n.out.String(), "started") > 12 })
 }
 
 func TestStopEndsEveryProcess(t *testing.T) {
 	n := start(t, time.Hour, time.Minute, map[string]string{"steady": steady, "crash": steady})
-	eventually(t, "both run", func() bool { return strings.Count(n.out.String(), "up") == 2 })
+	eventually.That(t, "both run", func() bool { return strings.Count(n.out.String(), "up") == 2 })
 	if err := n.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +166,7 @@ func TestStopKillsWhatDoesNotEnd(t *testing.T) {
 		50*time.Millisecond,
 		map[string]string{"steady": `trap '' TERM; echo up; while :; do sleep 0.05; done`},
 	)
-	eventually(t, "it runs", func() bool { return strings.Contains(n.out.String(), "up") && n.pid("steady") != 0 })
+	eventually.That(t, "it runs", func() bool { return strings.Contains(n.out.String(), "up") && n.pid("steady") != 0 })
 	pid := n.pid("steady")
 	if err := n.stop(); err != nil {
 		t.Fatal(err)

@@ -160,7 +160,7 @@ func convert(traceID, service string, in *tracev1.Span) (*span, error) {
 		name:       in.GetName(),
 		attributes: texts(in.GetAttributes()),
 		start:      time.Unix(0, int64(from)),
-		end:        time.Unix(0, int64(max(from, to))), //nolint:gosec // checked above
+		end:        time.Unix(0, int64(max(from, to))),
 		failed:     in.GetStatus().GetCode() == tracev1.Status_STATUS_CODE_ERROR,
 	}
 	for _, link := range in.GetLinks() {

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/require"
 )
 
@@ -122,11 +122,7 @@ func TestEveryPrefixOfTheWritesIsAState(t *testing.T) {
 // await waits until the source waits for its next try.
 func (r *rig) await() {
 	r.t.Helper()
-	for end := time.Now().Add(patience); !r.clock.HasWaiters(); {
-		if time.Now().After(end) {
-			r.t.Fatal("nothing is tried again")
-		}
-	}
+	eventually.That(r.t, "something is to be tried again", r.clock.HasWaiters)
 }
 
 func TestADirectoryThatCannotBeReadIsTriedAgain(t *testing.T) {

@@ -18,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/clock"
@@ -28,6 +27,7 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/joining"
 	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
@@ -79,20 +79,6 @@ func run(t *testing.T, cfg joining.Config) *joining.Joiner {
 	return j
 }
 
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	err := wait.PollUntilContextTimeout(
-		t.Context(),
-		20*time.Millisecond,
-		2*time.Minute,
-		true,
-		func(context.Context) (bool, error) { return done(), nil },
-	)
-	if err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
-}
-
 // bootstrap writes a kubeconfig with a bootstrap token, as kubeadm join does.
 func bootstrap(t *testing.T, c *cluster.Cluster, token string) string {
 	t.Helper()
@@ -132,7 +118,7 @@ func TestANodeJoins(t *testing.T) {
 	cfg := node(dir, bootstrap(t, c, token), true)
 	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	j := run(t, cfg)
-	eventually(t, "the node has a certificate", func() bool { return j.Manager().Current() != nil })
+	eventually.That(t, "the node has a certificate", func() bool { return j.Manager().Current() != nil })
 	first := j.Manager().Current().Leaf
 	if first.Subject.String() != "CN=system:node:node-1,O=system:nodes" {
 		t.Errorf("the certificate is for %s", first.Subject)
@@ -146,7 +132,7 @@ func TestANodeJoins(t *testing.T) {
 	if err := client.Core.Post().Resource("nodes").Body(made).Do(t.Context()).Error(); err != nil {
 		t.Errorf("making the Node: %v", err)
 	}
-	eventually(t, "there is another certificate", func() bool {
+	eventually.That(t, "there is another certificate", func() bool {
 		current := j.Manager().Current()
 		return current != nil && current.Leaf.SerialNumber.Cmp(first.SerialNumber) != 0
 	})
@@ -158,7 +144,7 @@ func TestANodeJoins(t *testing.T) {
 		) {
 		t.Errorf("it has not asked for another one with the first one, while that was valid: %v, %v", requests, err)
 	}
-	eventually(t, "the first one has expired", func() bool { return time.Now().After(first.NotAfter) })
+	eventually.That(t, "the first one has expired", func() bool { return time.Now().After(first.NotAfter) })
 	renewed, err := connect(cfg.Kubeconfig)
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +165,7 @@ func TestAnExpiredCertificateIsReplacedByTheBootstrap(t *testing.T) {
 	dir := t.TempDir()
 	cfg := node(dir, c.Kubeconfig(t, "a-new-node", cluster.Bootstrappers), false)
 	first := run(t, cfg)
-	eventually(
+	eventually.That(
 		t,
 		"the certificate has come and expired",
 		func() bool { return !first.Manager().Expires().IsZero() && first.Manager().Current() == nil },
@@ -189,7 +175,7 @@ func TestAnExpiredCertificateIsReplacedByTheBootstrap(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := run(t, cfg)
-	eventually(t, "there is a valid one", func() bool { return second.Manager().Current() != nil })
+	eventually.That(t, "there is a valid one", func() bool { return second.Manager().Current() != nil })
 	if again, err := os.ReadFile(cfg.Kubeconfig); err != nil || !bytes.Equal(again, written) {
 		t.Errorf("the kubeconfig was written again, %v", err)
 	}
@@ -201,7 +187,7 @@ func TestAValidKubeconfigIsKeptAndRenewed(t *testing.T) {
 	c := shared.Cluster(t)
 	before := node(t.TempDir(), c.Kubeconfig(t, "another-new-node", cluster.Bootstrappers), false)
 	signed := run(t, before)
-	eventually(t, "there is a kubeconfig with a certificate", func() bool { return signed.Manager().Current() != nil })
+	eventually.That(t, "there is a kubeconfig with a certificate", func() bool { return signed.Manager().Current() != nil })
 	admin, err := clientcmd.LoadFromFile(before.Kubeconfig)
 	if err != nil {
 		t.Fatal(err)
@@ -234,12 +220,12 @@ func TestAValidKubeconfigIsKeptAndRenewed(t *testing.T) {
 	if now, err := os.ReadFile(cfg.Kubeconfig); err != nil || !bytes.Equal(now, given) {
 		t.Errorf("the kubeconfig was changed: %v", err)
 	}
-	eventually(t, "it is renewed", func() bool {
+	eventually.That(t, "it is renewed", func() bool {
 		current := j.Manager().Current()
 		return current != nil && !current.Leaf.Equal(first.Leaf)
 	})
-	eventually(t, "the first one has expired", func() bool { return time.Now().After(first.Leaf.NotAfter) })
-	eventually(t, "the kubeconfig leads to the second one", func() bool {
+	eventually.That(t, "the first one has expired", func() bool { return time.Now().After(first.Leaf.NotAfter) })
+	eventually.That(t, "the kubeconfig leads to the second one", func() bool {
 		client, err := connect(cfg.Kubeconfig)
 		if err != nil {
 			return false // it is written anew just now
@@ -254,7 +240,7 @@ func TestANodeThatMayNotJoinSaysWhy(t *testing.T) {
 	c := shared.Cluster(t)
 	cfg := node(t.TempDir(), bootstrap(t, c, "wrong0.0123456789abcdef"), false)
 	j := run(t, cfg)
-	eventually(t, "there is a reason", func() bool { return strings.Contains(j.Manager().Trouble(), "Unauthorized") })
+	eventually.That(t, "there is a reason", func() bool { return strings.Contains(j.Manager().Trouble(), "Unauthorized") })
 	if _, err := os.Stat(cfg.Kubeconfig); err == nil {
 		t.Error("there is a kubeconfig")
 	}

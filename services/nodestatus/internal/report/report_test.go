@@ -30,6 +30,7 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -204,12 +205,7 @@ func (r *rig) offer(change func(*v1.NodeStatus)) {
 // until lets time pass until something is so.
 func (r *rig) until(what string, so func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(60 * time.Second); !so(); <-time.After(time.Millisecond) {
-		if time.Now().After(end) {
-			r.t.Fatalf("there is never %s", what)
-		}
-		r.clock.Step(100 * time.Millisecond)
-	}
+	eventually.Wait{Interval: time.Millisecond, Step: func() { r.clock.Step(100 * time.Millisecond) }}.That(r.t, what, so)
 }
 
 func (r *rig) asks(methods ...string) {

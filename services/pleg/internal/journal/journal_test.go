@@ -28,6 +28,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/pleg/internal/journal"
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -95,17 +96,6 @@ func openFile(t *testing.T, path, begin string, file journal.File) *rig {
 	return r
 }
 
-func (r *rig) eventually(what string, condition func() bool) {
-	r.t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for !condition() {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("waited a minute for: %s", what)
-		}
-		<-time.After(time.Millisecond)
-	}
-}
-
 func (r *rig) has() string {
 	data, err := os.ReadFile(r.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -166,7 +156,7 @@ func TestWhatWasToldIsKnownToTheNextProcess(t *testing.T) {
 		t.Error("the file has some pods and not the others")
 	}
 	first.Complete()
-	first.eventually("the file is there", func() bool { return first.has() != "" })
+	eventually.That(first.t, "the file is there", func() bool { return first.has() != "" })
 	first.Note("a", seen("a", exited), []byte("one/3"))
 	first.Note("b", gone(), []byte("one/4"))
 	first.stop()
@@ -215,7 +205,7 @@ func TestAFileThatWasCutOffHasWhatWasToldBefore(t *testing.T) {
 	file := &memory{}
 	r := openFile(t, "memory", "one/0", file)
 	r.Complete()
-	r.eventually("the first line is there", func() bool { return file.attempts() > 0 })
+	eventually.That(r.t, "the first line is there", func() bool { return file.attempts() > 0 })
 	first := file.largest
 	r.Note("a", seen("a", running), []byte("one/1"))
 	r.stop()
@@ -239,7 +229,7 @@ func TestAFileThatCannotBeUnderstoodIsPutAside(t *testing.T) {
 	path := filepath.Join(t.TempDir(), journal.FileName)
 	r := open(t, path, "one/0")
 	r.Complete()
-	r.eventually("the first line is there", func() bool { return r.has() != "" })
+	eventually.That(r.t, "the first line is there", func() bool { return r.has() != "" })
 	r.Note("a", seen("a", running), []byte("one/1"))
 	r.stop()
 	whole := r.has()
@@ -348,11 +338,11 @@ func TestTheFileIsBoundedByThePods(t *testing.T) {
 	file := &memory{}
 	r := openFile(t, "memory", "one/0", file)
 	r.Complete()
-	r.eventually("the first line is there", func() bool { return file.attempts() > 0 })
+	eventually.That(r.t, "the first line is there", func() bool { return file.attempts() > 0 })
 	for i := range 1000 {
 		uid, before := fmt.Sprint("uid-", i%3), file.attempts()
 		r.Note(uid, seen(uid, []lifecyclev1.ContainerState{running, exited}[i%2]), fmt.Appendf(nil, "one/%d", i+1))
-		r.eventually("each is written", func() bool { return file.attempts() > before })
+		eventually.That(r.t, "each is written", func() bool { return file.attempts() > before })
 	}
 	r.stop()
 	if file.largest < 100<<10 || file.largest > 300<<10 {
@@ -369,22 +359,22 @@ func TestADiskThatIsFullIsSaidOnceAndTriedAgain(t *testing.T) {
 	r := openFile(t, "memory", "one/0", file)
 	r.Note("a", seen("a", running), []byte("one/1"))
 	r.Complete()
-	r.eventually("the file is there", func() bool { return file.has("one/1") })
+	eventually.That(r.t, "the file is there", func() bool { return file.has("one/1") })
 	file.set(true)
 	for i := range 50 {
 		r.Note("a", seen("a", []lifecyclev1.ContainerState{exited, running}[i%2]), fmt.Appendf(nil, "one/%d", i+2))
-		r.eventually("the first is tried", func() bool { return file.attempts() >= 2 })
+		eventually.That(r.t, "the first is tried", func() bool { return file.attempts() >= 2 })
 	}
-	r.eventually("it waits", r.clock.HasWaiters)
+	eventually.That(r.t, "it waits", r.clock.HasWaiters)
 	if !file.has("one/1") {
 		t.Error("what was there before the disk was full is lost")
 	}
 	r.clock.Step(10 * time.Second)
-	r.eventually("it is tried again", func() bool { return file.attempts() == 3 })
+	eventually.That(r.t, "it is tried again", func() bool { return file.attempts() == 3 })
 	file.set(false)
-	r.eventually("it waits again", r.clock.HasWaiters)
+	eventually.That(r.t, "it waits again", r.clock.HasWaiters)
 	r.clock.Step(10 * time.Second)
-	r.eventually("all is written again", func() bool { return file.has("one/51") })
+	eventually.That(r.t, "all is written again", func() bool { return file.has("one/51") })
 	r.stop()
 	if log := r.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "no space left") ||
 		strings.Count(log, "is written again") != 1 {

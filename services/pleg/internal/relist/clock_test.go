@@ -6,6 +6,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -26,5 +27,5 @@ func TestAClockThatWasSetBackHidesNoDeath(t *testing.T) {
 	before := r.fullLists()
 	r.HintAny("unheard-of", r.clock.Now())
 	r.clock.Step(time.Hour + relist.Period) // to the next tick, as by a clock that was not set
-	r.eventually("everything is listed for what nobody knows", func() bool { return r.fullLists() == before+1 })
+	eventually.That(r.t, "everything is listed for what nobody knows", func() bool { return r.fullLists() == before+1 })
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
 	"github.com/quartet-node/quartet/services/pleg/internal/streamhealth"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -41,7 +42,7 @@ func (l *listener) tick(times int) {
 		uid := fmt.Sprint("tick-", l.ticks)
 		l.HintCreated(uid, time.Time{})
 		l.clock.Step(relist.Period)
-		l.eventually(fmt.Sprint("tick ", l.ticks), func() bool { return l.fake.Count("ListContainers", uid) > 0 })
+		eventually.That(l.t, fmt.Sprint("tick ", l.ticks), func() bool { return l.fake.Count("ListContainers", uid) > 0 })
 	}
 }
 
@@ -183,12 +184,12 @@ func TestAnEventThatComesBeforeItsRemovalIsHeeded(t *testing.T) {
 	l := listen(t, fake)
 	l.Heard(l.clock.Now())
 	l.HintRemoved("a", sandbox, time.Time{})
-	l.eventually("the pod is inspected", func() bool { return fake.Count("PodSandboxStatus", sandbox) == 2 })
+	eventually.That(l.t, "the pod is inspected", func() bool { return fake.Count("PodSandboxStatus", sandbox) == 2 })
 	l.look("a") // after that inspection
 	lists := l.fullLists()
 	fake.DropSandbox(sandbox)
 	l.tick(1)
-	l.eventually("the pod is gone", func() bool {
+	eventually.That(l.t, "the pod is gone", func() bool {
 		all, err := l.List()
 		return err == nil && len(all) == 0
 	})
@@ -231,7 +232,7 @@ func TestEventsAreReliedOnAgainWhenTheyHaveProvedRight(t *testing.T) {
 		l.tick(1)
 	}
 	began := l.clock.Now()
-	l.eventually("events are relied on again", func() bool {
+	eventually.That(l.t, "events are relied on again", func() bool {
 		l.clock.Step(relist.Period)
 		return l.Progress().Evented
 	})
@@ -256,7 +257,7 @@ func TestASilentStreamIsProvedByARelistEvery30Seconds(t *testing.T) {
 		t.Errorf("within 29 s there were %d full relists", got)
 	}
 	l.tick(2)
-	l.eventually("a full relist", func() bool { return l.fullLists() == before+1 })
+	eventually.That(l.t, "a full relist", func() bool { return l.fullLists() == before+1 })
 	for range 9 {
 		l.Heard(l.clock.Now())
 		l.tick(10)
@@ -277,12 +278,12 @@ func TestMereCreationIsLookedAtWithTheNextTick(t *testing.T) {
 		t.Errorf("mere creation was looked at %d times at once", got)
 	}
 	l.tick(1)
-	l.eventually("the pod is known", func() bool { all, err := l.List(); return err == nil && len(all) == 1 })
+	eventually.That(l.t, "the pod is known", func() bool { all, err := l.List(); return err == nil && len(all) == 1 })
 
 	fake.RunPod(fakecri.Pod{UID: "b"})
 	l.HintCreated("b", time.Time{})
 	l.Hint("b", time.Time{})
-	l.eventually("the other one is known", func() bool { all, err := l.List(); return err == nil && len(all) == 2 })
+	eventually.That(l.t, "the other one is known", func() bool { all, err := l.List(); return err == nil && len(all) == 2 })
 	l.tick(3)
 	if got := fake.Count("ListPodSandbox", "b"); got != 1 {
 		t.Errorf("a pod that was started was looked at %d times", got)

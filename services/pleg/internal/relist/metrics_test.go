@@ -7,6 +7,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -18,7 +19,7 @@ func TestMetricsOfRelistsAndEvents(t *testing.T) {
 		t.Helper()
 		metricstest.Want(t, r.registry, value, metric, labels...)
 	}
-	r.eventually("the first relist is counted", func() bool {
+	eventually.That(r.t, "the first relist is counted", func() bool {
 		return metricstest.Value(t, r.registry, "kubelet_pleg_relist_duration_seconds") == 1
 	})
 	want(0, "kubelet_pleg_relist_interval_seconds")
@@ -33,7 +34,7 @@ func TestMetricsOfRelistsAndEvents(t *testing.T) {
 	r.clock.Step(relist.Period)
 	next()
 	next()
-	r.eventually("the second relist is counted", func() bool {
+	eventually.That(r.t, "the second relist is counted", func() bool {
 		return metricstest.Value(t, r.registry, "kubelet_pleg_relist_duration_seconds") == 2
 	})
 	want(1, "kubelet_pleg_relist_interval_seconds")
@@ -61,19 +62,19 @@ func TestMetricsOfWhatFails(t *testing.T) {
 	}
 	undo := fake.Fail("ContainerStatus", ids["app"], -1, fmt.Errorf("scripted"))
 	r.Hint("uid-1", time.Time{})
-	r.eventually(
+	eventually.That(r.t,
 		"a failed inspection is counted",
 		func() bool { return count("quartet_pleg_inspection_errors_total") == 1 },
 	)
-	r.eventually("the pod is not up to date", func() bool { return count("quartet_pleg_pods_uninspected") == 1 })
+	eventually.That(r.t, "the pod is not up to date", func() bool { return count("quartet_pleg_pods_uninspected") == 1 })
 	undo()
 	r.Hint("uid-1", time.Time{})
-	r.eventually("the pod is up to date again", func() bool { return count("quartet_pleg_pods_uninspected") == 0 })
+	eventually.That(r.t, "the pod is up to date again", func() bool { return count("quartet_pleg_pods_uninspected") == 0 })
 
 	undo = fake.Fail("ListPodSandbox", "", 1, fmt.Errorf("scripted"))
 	defer undo()
 	r.clock.Step(relist.Period)
-	r.eventually("a failed relist is counted", func() bool { return count("quartet_pleg_relist_errors_total") == 1 })
+	eventually.That(r.t, "a failed relist is counted", func() bool { return count("quartet_pleg_relist_errors_total") == 1 })
 }
 
 func TestMetricsOfInspectionsThatHang(t *testing.T) {
@@ -94,7 +95,7 @@ func TestMetricsOfInspectionsThatHang(t *testing.T) {
 		t.Errorf("%v inspections run and %v wait, want one of each", running, waiting)
 	}
 	gate.Open()
-	r.eventually("none is left", func() bool {
+	eventually.That(r.t, "none is left", func() bool {
 		return count("quartet_pleg_inspections_running") == 0 && count("quartet_pleg_inspections_waiting") == 0
 	})
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -83,17 +84,6 @@ func start(t *testing.T, fake *fakecri.Server) *rig {
 	return r
 }
 
-func (r *rig) eventually(what string, condition func() bool) {
-	r.t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for !condition() {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("waited a minute for: %s", what)
-		}
-		<-time.After(time.Millisecond)
-	}
-}
-
 func (r *rig) request() {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 60*time.Second)
@@ -141,7 +131,7 @@ func (r *rig) fullLists() int {
 func TestWithEventsTheFullRelistIsRare(t *testing.T) {
 	r := start(t, fakecri.New(t))
 	r.clock.Step(relist.Period)
-	r.eventually("a relist each second without events", func() bool { return r.fullLists() >= 2 })
+	eventually.That(r.t, "a relist each second without events", func() bool { return r.fullLists() >= 2 })
 	r.SetEvented(true)
 	r.request()
 	before := r.fullLists()
@@ -158,9 +148,9 @@ func TestWithEventsTheFullRelistIsRare(t *testing.T) {
 	}
 	r.Heard(r.clock.Now())
 	r.clock.Step(5 * time.Second)
-	r.eventually("a relist after 300 s", func() bool { return r.fullLists() == before+1 })
+	eventually.That(r.t, "a relist after 300 s", func() bool { return r.fullLists() == before+1 })
 	r.SetEvented(false)
-	r.eventually("a relist when events are lost", func() bool { return r.fullLists() == before+2 })
+	eventually.That(r.t, "a relist when events are lost", func() bool { return r.fullLists() == before+2 })
 }
 
 func TestARelistLooksOnlyAtWhatHasChanged(t *testing.T) {
@@ -203,13 +193,13 @@ func TestAFailedListIsSaidAndTriedAgain(t *testing.T) {
 		_, err := r.Request(ctx)
 		finished <- err
 	}()
-	r.eventually("the failure shows", func() bool { return r.Progress().Err != nil })
+	eventually.That(r.t, "the failure shows", func() bool { return r.Progress().Err != nil })
 	cancel()
 	if err := <-finished; err == nil {
 		t.Error("a relist that cannot finish was said to have")
 	}
 	undo()
-	r.eventually("it is tried again with the next tick, also with events", func() bool {
+	eventually.That(r.t, "it is tried again with the next tick, also with events", func() bool {
 		r.clock.Step(relist.Period)
 		return r.Progress().Err == nil
 	})
@@ -227,9 +217,9 @@ func TestAnEventThatNobodyCanNameMakesOneRelist(t *testing.T) {
 		r.HintAny("stale", r.clock.Now().Add(-time.Minute))
 	}
 	r.clock.Step(relist.Period)
-	r.eventually("one full relist", func() bool { return r.fullLists() == 1 })
+	eventually.That(r.t, "one full relist", func() bool { return r.fullLists() == 1 })
 	r.HintAny(ids["app"], r.clock.Now())
-	r.eventually(
+	eventually.That(r.t,
 		"the pod of a known id is inspected",
 		func() bool { return fake.Count("ContainerStatus", ids["app"]) == 1 },
 	)
@@ -395,5 +385,5 @@ func TestAnEventOlderThanTheRecordSaysNothing(t *testing.T) {
 		t.Errorf("stale events made %d calls", got)
 	}
 	r.Hint("uid-1", r.clock.Now())
-	r.eventually("a new event is heeded", func() bool { return fake.Count("ContainerStatus", ids["app"]) == 1 })
+	eventually.That(r.t, "a new event is heeded", func() bool { return fake.Count("ContainerStatus", ids["app"]) == 1 })
 }

@@ -3,6 +3,7 @@ package runtimeevents_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/services/pleg/internal/runtimeevents"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -163,13 +165,7 @@ func (r *rig) next() (*eventStream, time.Duration) {
 
 func (r *rig) eventually(what string, condition func() bool) {
 	r.t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for !condition() {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("waited a minute for: %s; heard %v", what, r.heard.all())
-		}
-		<-time.After(time.Millisecond)
-	}
+	eventually.Wait{State: func() string { return fmt.Sprintf("heard %v", r.heard.all()) }}.That(r.t, what, condition)
 }
 
 func (r *rig) hears(want ...string) {

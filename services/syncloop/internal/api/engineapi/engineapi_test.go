@@ -35,6 +35,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/shutdown"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -123,18 +124,7 @@ func (r *rig) run(t *testing.T, uid, name string) {
 	pod := fakenode.Pod(uid, name, v1.RestartPolicyAlways)
 	r.store.SetPod(pod, "file", "")
 	r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)
-	eventually(t, name+" runs", func() bool { return slices.Contains(r.node.Running(), name) })
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not in time", what)
-		}
-		<-time.After(time.Millisecond)
-	}
+	eventually.That(t, name+" runs", func() bool { return slices.Contains(r.node.Running(), name) })
 }
 
 func wantCode(t *testing.T, err error, want codes.Code) {
@@ -232,7 +222,7 @@ func TestEvictedPodIsStoppedFailedAndKept(t *testing.T) {
 	if _, err := r.client.EvictPod(t.Context(), &enginev1.EvictPodRequest{PodUid: "u1", Reason: "Evicted", Message: "memory", GracePeriodSeconds: 4}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a is stopped", func() bool { return len(r.node.Running()) == 0 })
+	eventually.That(t, "a is stopped", func() bool { return len(r.node.Running()) == 0 })
 	if !slices.Contains(r.node.Calls(), "kill a 4") {
 		t.Errorf("calls: %v", r.node.Calls())
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // runFrom has a pod of a source that runs and is known.
@@ -22,7 +23,7 @@ func (r *rig) runFrom(t *testing.T, source, name string, policy v1.RestartPolicy
 	pod.Annotations = map[string]string{podset.AnnotationSource: source}
 	r.store.SetPod(pod, source, "")
 	r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)
-	eventually(t, name+" runs", func() bool { return slices.Contains(r.node.Running(), name) })
+	eventually.That(t, name+" runs", func() bool { return slices.Contains(r.node.Running(), name) })
 }
 
 func TestPodsAreEndedBeforeAShutdown(t *testing.T) {
@@ -87,7 +88,7 @@ func TestWhoDoesNotWaitForPodsToEndIsToldSo(t *testing.T) {
 		_, err := r.client.ShutDownPods(ctx, &enginev1.ShutDownPodsRequest{Pods: []*enginev1.PodEnd{{PodUid: "a", GracePeriodSeconds: 5}}})
 		failed <- err
 	}()
-	eventually(t, "a is being killed", func() bool { return slices.Contains(r.node.Calls(), "kill a 5") })
+	eventually.That(t, "a is being killed", func() bool { return slices.Contains(r.node.Calls(), "kill a 5") })
 	cancel()
 	wantCode(t, <-failed, codes.Canceled)
 }
@@ -117,7 +118,7 @@ func TestAPodThatNobodyWorksOnYetIsEndedInItsTime(t *testing.T) {
 		_, err := r.client.ShutDownPods(t.Context(), &enginev1.ShutDownPodsRequest{Pods: []*enginev1.PodEnd{{PodUid: "a", GracePeriodSeconds: 5}}})
 		failed <- err
 	}()
-	eventually(t, "it is to end", func() bool { _, ended := r.book.Get("a"); return ended })
+	eventually.That(t, "it is to end", func() bool { _, ended := r.book.Get("a"); return ended })
 	r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &podworkers.End{}) // as the loop does, which knows of no time
 	if err := <-failed; err != nil || !slices.Contains(r.node.Calls(), "kill a 5") {
 		t.Errorf("got %v, calls %v", err, r.node.Calls())

@@ -15,6 +15,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/servingcert"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -53,9 +54,9 @@ func TestACertificateOfItsOwnIsKeptAndReplacedBeforeItsEnd(t *testing.T) {
 		defer close(done)
 		own.Keep(ctx, func(err error) { t.Error(err) })
 	}()
-	eventually(t, clk.HasWaiters)
+	eventually.That(t, "it waits for the time to renew", clk.HasWaiters)
 	clk.Step(300 * 24 * time.Hour)
-	eventually(t, func() bool {
+	eventually.That(t, "there is another certificate", func() bool {
 		current, _, err := files.Get() // between the writing of the two files there is the former certificate and an error
 		return err == nil && !current.Leaf.Equal(second)
 	})
@@ -119,21 +120,6 @@ func TestWhatTheServerShows(t *testing.T) {
 	old.MaxVersion = tls.VersionTLS12
 	if err := handshake(t, servingcert.Config(tls.VersionTLS13, nil, shown, nil), old); err == nil {
 		t.Error("a handshake of an older version than the least")
-	}
-}
-
-func eventually(t *testing.T, done func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-ctx.Done():
-			t.Fatal("not in time")
-		case <-tick.C:
-		}
 	}
 }
 

@@ -3,6 +3,7 @@ package configobjects_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // clusterRig is a node of a real API server, whose pods and secrets are in a namespace of its own.
@@ -108,13 +110,8 @@ func (r *clusterRig) gives(name string) string {
 // eventually waits until a secret is given so.
 func (r *clusterRig) eventually(name, want string) {
 	r.t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for !strings.Contains(r.gives(name), want) {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("secret %q gives %q, want %q", name, r.gives(name), want)
-		}
-		<-time.After(20 * time.Millisecond)
-	}
+	eventually.Wait{Interval: 20 * time.Millisecond, State: func() string { return "it gives " + r.gives(name) }}.
+		That(r.t, fmt.Sprintf("secret %q gives %q", name, want), func() bool { return strings.Contains(r.gives(name), want) })
 }
 
 // untilTold waits for a pod to be told.

@@ -3,6 +3,7 @@ package configobjects_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // shared is the API server of this package's tests.
@@ -111,14 +113,8 @@ func (r *rig) gives(name string) string {
 // eventually waits until a secret is given so, the clock going on.
 func (r *rig) eventually(name, want string) {
 	r.t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for !strings.Contains(r.gives(name), want) {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("secret %q gives %q, want %q", name, r.gives(name), want)
-		}
-		r.clock.Step(time.Second)
-		time.Sleep(time.Millisecond)
-	}
+	eventually.Wait{Step: func() { r.clock.Step(time.Second) }, State: func() string { return "it gives " + r.gives(name) }}.
+		That(r.t, fmt.Sprintf("secret %q gives %q", name, want), func() bool { return strings.Contains(r.gives(name), want) })
 }
 
 // wantTold waits for a pod to be told.

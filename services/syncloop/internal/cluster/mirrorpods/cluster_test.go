@@ -21,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/mirrorpods"
 	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 var shared cluster.Shared
@@ -146,15 +147,7 @@ func (n *node) get(namespace, name string) *v1.Pod {
 // await returns when something is so.
 func (n *node) await(what string, is func() bool) {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), 60*time.Second)
-	defer cancel()
-	for !is() {
-		select {
-		case <-ctx.Done():
-			n.t.Fatalf("it is not so that %s", what)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	eventually.Wait{Interval: 20 * time.Millisecond}.That(n.t, what, is)
 }
 
 // mirror waits for the mirror pod of a static pod, and until that is told to be it.

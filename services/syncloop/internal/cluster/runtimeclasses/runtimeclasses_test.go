@@ -28,6 +28,7 @@ import (
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -206,19 +207,10 @@ func (r *rig) comesTo(pod *v1.Pod, want string) {
 	}
 }
 
-func (r *rig) eventually(what string, holds func() bool) {
-	r.t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); <-time.After(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("%s: not in time", what)
-		}
-	}
-}
-
 // missing waits until a pod's class is not there.
 func (r *rig) missing(pod *v1.Pod) {
 	r.t.Helper()
-	r.eventually("there is no class", func() bool {
+	eventually.That(r.t, "there is no class", func() bool {
 		_, err := r.Handler(r.t.Context(), pod)
 		return apierrors.IsNotFound(err) && strings.Contains(err.Error(), `runtimeclass.node.k8s.io "`+runtimeclasses.ClassOf(pod)+`" not found`)
 	})
@@ -255,10 +247,10 @@ func TestNobodyIsAskedWhileNoPodNamesAClass(t *testing.T) {
 		}
 		r.comesTo(podOf("u-2", "plain"), "runc")
 		r.comesTo(podOf("u-3", "plain"), "runc")
-		r.eventually("it is watched", func() bool { _, watches := r.server.asked(); return watches == 1 })
+		eventually.That(r.t, "it is watched", func() bool { _, watches := r.server.asked(); return watches == 1 })
 		r.Forget("u-2")
 		r.Use(podOf("u-3", "")) // a static pod whose manifest has changed
-		r.eventually("nobody watches any more", func() bool { _, watches := r.server.asked(); return watches == 0 })
+		eventually.That(r.t, "nobody watches any more", func() bool { _, watches := r.server.asked(); return watches == 0 })
 		asked, _ = r.server.asked()
 	}
 }
@@ -270,7 +262,7 @@ func TestWhileTheAPIServerIsAwayNobodyKnows(t *testing.T) {
 	r.server.do(func() { r.server.away = true })
 	first, lost := podOf("u-1", "plain"), podOf("u-2", "lost")
 	r.Use(first)
-	r.eventually("why is said", func() bool {
+	eventually.That(r.t, "why is said", func() bool {
 		_, err := r.Handler(t.Context(), first)
 		return errors.As(err, new(*runtimeclasses.UnknownError)) && strings.Contains(err.Error(), `runtimeclass "plain" is not known yet: the API server: `) &&
 			strings.Contains(err.Error(), "etcd is on fire")
@@ -297,7 +289,7 @@ func TestAStartWaitsAMomentForAnAPIServerThatHangs(t *testing.T) {
 		_, err := r.Handler(context.Background(), pod)
 		answer <- err
 	}()
-	r.eventually("it waits", fake.HasWaiters)
+	eventually.That(r.t, "it waits", fake.HasWaiters)
 	fake.Step(time.Second)
 	if err := <-answer; !errors.As(err, new(*runtimeclasses.UnknownError)) || !strings.Contains(err.Error(), "the API server has not answered yet") {
 		t.Errorf("got %v", err)

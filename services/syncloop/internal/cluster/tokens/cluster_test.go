@@ -1,7 +1,6 @@
 package tokens_test
 
 import (
-	"context"
 	"log/slog"
 	"strings"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/tokens"
 	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
@@ -44,22 +44,14 @@ func bound(t *testing.T, c *cluster.Cluster, name string) *v1.Pod {
 	return pod
 }
 
-// eventually asks for a token until it is given: the API server lets a node do so a moment after it has heard of the pod.
-func eventually(t *testing.T, tokens *tokens.Tokens, pod *v1.Pod, audience string) string {
+// given asks for a token until it is given, because the API server allows it a moment after it has heard of the pod.
+func given(t *testing.T, tokens *tokens.Tokens, pod *v1.Pod, audience string) (token string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
-	for {
-		token, err := tokens.Token(ctx, pod, audience, 600)
-		if err == nil {
-			return token
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatal(err)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	eventuallyGiven(t, func() (err error) {
+		token, err = tokens.Token(t.Context(), pod, audience, 600)
+		return err
+	})
+	return token
 }
 
 // allow lets all nodes of the cluster do something.
@@ -78,21 +70,15 @@ func allow(t *testing.T, c *cluster.Cluster, rule rbacv1.PolicyRule) {
 	}
 }
 
-// eventuallyGiven asks until there is no error: the API server hears of a role a moment later.
+// eventuallyGiven asks until there is no error, because the API server hears of a role a moment later.
 func eventuallyGiven(t *testing.T, ask func() error) {
 	t.Helper()
-	deadline := time.After(60 * time.Second)
-	for {
-		err := ask()
-		if err == nil {
-			return
-		}
-		select {
-		case <-deadline:
-			t.Fatal(err)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	var err error
+	eventually.Wait{Interval: 100 * time.Millisecond, State: func() string { return err.Error() }}.
+		That(t, "it is given", func() bool {
+			err = ask()
+			return err == nil
+		})
 }
 
 // TestATokenOfAnAPIServer: as a node it is given one, the API server takes it for the pod's and for no longer than the pod is there,
@@ -114,13 +100,13 @@ func TestATokenOfAnAPIServer(t *testing.T) {
 		Issue: tokens.FromAPIServer(client.Core), Changed: func(types.UID) {}, Clock: clock,
 		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
-	first := eventually(t, tokens, pod, "")
+	first := given(t, tokens, pod, "")
 	reviewed := review(t, c, first)
 	if u := reviewed.User; !reviewed.Authenticated || u.Username != "system:serviceaccount:default:robot" ||
 		strings.Join(u.Extra["authentication.kubernetes.io/pod-uid"], "") != string(pod.UID) || strings.Join(u.Extra["authentication.kubernetes.io/node-name"], "") != "robot" {
 		t.Errorf("the API server says of the token: %+v", reviewed)
 	}
-	vault := eventually(t, tokens, pod, "vault")
+	vault := given(t, tokens, pod, "vault")
 	if reviewed := review(t, c, vault); reviewed.Authenticated {
 		t.Error("the API server takes a token that is for another audience")
 	}
@@ -153,13 +139,13 @@ func TestATokenOfAnAPIServer(t *testing.T) {
 	}
 
 	clock.Step(480 * time.Second)
-	second := eventually(t, tokens, pod, "")
+	second := given(t, tokens, pod, "")
 	if second == first || !review(t, c, second).Authenticated {
 		t.Error("no other token was made when the first was to be replaced")
 	}
 	c.APIServer.Kill(t)
 	clock.Step(480 * time.Second)
-	if eventually(t, tokens, pod, "") != second {
+	if given(t, tokens, pod, "") != second {
 		t.Error("while the API server is away the token that is good is not given")
 	}
 	c.APIServer.Start(t)

@@ -3,6 +3,7 @@ package loop_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -35,6 +36,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -295,14 +297,13 @@ func (r *rig) pass(d time.Duration) {
 
 func (r *rig) stepUntil(what string, step time.Duration, holds func() bool) {
 	r.t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for !holds() {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("%s: not in time; calls: %v, waiting for: %v", what, r.node.Calls(), r.loop.Health().Reasons)
-		}
-		r.clock.Step(step)
-		<-time.After(time.Millisecond)
-	}
+	eventually.Wait{
+		Interval: time.Millisecond,
+		Step:     func() { r.clock.Step(step) },
+		State: func() string {
+			return fmt.Sprintf("calls: %v, waiting for: %v", r.node.Calls(), r.loop.Health().Reasons)
+		},
+	}.That(r.t, what, holds)
 }
 
 func (r *rig) runs(names ...string) func() bool {

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // TestDueTimesAreNotOfAClockThatCanBeSet: the times at which workers work again have the reading of the clock that only runs, by
@@ -21,7 +22,7 @@ func TestDueTimesAreNotOfAClockThatCanBeSet(t *testing.T) {
 		"the earliest": r.pool.Due().Next,
 	} {
 		var at time.Time
-		eventually(t, "the pod is due", func() (known bool) {
+		eventually.That(t, "the pod is due", func() (known bool) {
 			at, known = due()
 			return known
 		})

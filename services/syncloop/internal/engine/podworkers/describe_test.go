@@ -13,6 +13,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // crashing is a runtime in which two containers wait for their restart.
@@ -30,7 +31,7 @@ func TestAWorkerSaysWhatItWaitsForAndUntilWhen(t *testing.T) {
 	begun := time.Now()
 	pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)
 	var w *enginev1.Worker
-	eventually(t, "the next try is known", func() bool {
+	eventually.That(t, "the next try is known", func() bool {
 		w = pool.List()[0]
 		return w.GetNextSyncAt() != nil && !w.GetBusy()
 	})
@@ -53,7 +54,7 @@ func TestAWorkerSaysUntilWhenItsPodHasToStopAndWhoWaitsForThat(t *testing.T) {
 		return nil
 	}})
 	r.want(fakenode.Pod("u-1", "web", v1.RestartPolicyAlways))
-	eventually(t, "it runs", r.running("web"))
+	eventually.That(t, "it runs", r.running("web"))
 	if got := r.pool.List()[0].GetTerminateBy(); got != nil {
 		t.Errorf("a pod that runs has to stop until %v", got.AsTime())
 	}
@@ -75,5 +76,5 @@ func TestAWorkerSaysUntilWhenItsPodHasToStopAndWhoWaitsForThat(t *testing.T) {
 		t.Errorf("a pod that comes back is not pending: %v", first)
 	}
 	close(release)
-	eventually(t, "the two start", r.running("other", "web"))
+	eventually.That(t, "the two start", r.running("other", "web"))
 }

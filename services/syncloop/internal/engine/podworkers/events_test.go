@@ -22,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // told keeps what was told of each pod.
@@ -87,17 +88,17 @@ func TestWhatCannotBeDoneForAPodIsInItsEvents(t *testing.T) {
 
 	pool, events := startTold(t, deaf{node})
 	pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &ending)
-	eventually(t, "that it still runs is told", events.has("web ExceededGracePeriod: Container runtime did not kill the pod within specified grace period."))
+	eventually.That(t, "that it still runs is told", events.has("web ExceededGracePeriod: Container runtime did not kill the pod within specified grace period."))
 
 	node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error { return errors.New("no answer") }})
 	pool, events = startTold(t, node)
 	pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &ending)
-	eventually(t, "that it cannot be stopped is told", events.has("web FailedKillPod: error killing pod: no answer"))
+	eventually.That(t, "that it cannot be stopped is told", events.has("web FailedKillPod: error killing pod: no answer"))
 
 	node.FailInspection(pod.UID, "no answer")
 	pool, events = startTold(t, node)
 	pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)
-	eventually(t, "that it cannot be seen is told", events.has("web FailedSync: error determining status: pleg cannot inspect the pod: no answer"))
+	eventually.That(t, "that it cannot be seen is told", events.has("web FailedSync: error determining status: pleg cannot inspect the pod: no answer"))
 }
 
 func TestAnErrorThatNamesAnotherSandboxEachTimeIsOneWarning(t *testing.T) {
@@ -109,7 +110,7 @@ func TestAnErrorThatNamesAnotherSandboxEachTimeIsOneWarning(t *testing.T) {
 	r := newRig(node)
 	defer r.stop()
 	r.want(fakenode.Pod("u-1", "web", v1.RestartPolicyAlways))
-	eventually(t, "it is tried again and again", func() bool { return tries.Load() > 5 })
+	eventually.That(t, "it is tried again and again", func() bool { return tries.Load() > 5 })
 	if got := r.warnings.Load(); got != 1 {
 		t.Errorf("%d warnings in the log, want 1", got)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // TestNoHistoryBreaksARule runs random histories of wishes and evictions against a node that takes its time, and looks at the
@@ -70,7 +71,7 @@ func TestNoHistoryBreaksARule(t *testing.T) {
 				}
 			}
 		}
-		eventually(t, "every waiter is told", func() bool {
+		eventually.That(t, "every waiter is told", func() bool {
 			for _, w := range waiters {
 				select {
 				case <-w:
@@ -89,7 +90,7 @@ func TestNoHistoryBreaksARule(t *testing.T) {
 		}
 		slices.Sort(names)
 		slices.Sort(uids)
-		eventually(t, fmt.Sprintf("exactly %v run", names), func() bool {
+		eventually.That(t, fmt.Sprintf("exactly %v run", names), func() bool {
 			left := r.node.UIDs() // of an evicted pod what has ended stays, if it ever ran
 			return slices.Equal(r.node.Running(), names) && len(r.pool.List()) == len(uids) &&
 				!slices.ContainsFunc(left, func(uid types.UID) bool { return wanted[uid] == nil })

@@ -22,18 +22,19 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestPodIsRunAndRemoved(t *testing.T) {
 	r := start(t)
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "web runs", r.running("web"))
+	eventually.That(t, "web runs", r.running("web"))
 	stopped := make(chan struct{})
 	if !r.remove("u1", podworkers.End{Grace: ptr.To[int64](5), Stopped: []chan<- struct{}{stopped}}) {
 		t.Fatal("there is no worker to end")
 	}
 	<-stopped
-	eventually(t, "nothing is left", func() bool { return len(r.pool.List()) == 0 && len(r.node.UIDs()) == 0 && r.store.Len() == 0 })
+	eventually.That(t, "nothing is left", func() bool { return len(r.pool.List()) == 0 && len(r.node.UIDs()) == 0 && r.store.Len() == 0 })
 	if calls := r.node.Calls(); !slices.Contains(calls, "kill web 5") || !slices.Contains(calls, "clean u1") {
 		t.Errorf("calls: %v", calls)
 	}
@@ -42,7 +43,7 @@ func TestPodIsRunAndRemoved(t *testing.T) {
 func TestEndOfTheProcessStopsNoPod(t *testing.T) {
 	r := newRig(fakenode.New())
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "web runs", r.running("web"))
+	eventually.That(t, "web runs", r.running("web"))
 	r.stop()
 	if got := r.node.Running(); !slices.Equal(got, []string{"web"}) {
 		t.Errorf("running after the process: %v", got)
@@ -63,7 +64,7 @@ func TestEndOfTheProcessCutsAKillShort(t *testing.T) {
 		return ctx.Err()
 	}})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "web runs", r.running("web"))
+	eventually.That(t, "web runs", r.running("web"))
 	r.remove("u1", podworkers.End{})
 	<-killing
 	r.stop()
@@ -81,7 +82,7 @@ func TestShorterGraceTakesEffectAtOnce(t *testing.T) {
 		return nil
 	}})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "web runs", r.running("web"))
+	eventually.That(t, "web runs", r.running("web"))
 	r.remove("u1", podworkers.End{})
 	if got := <-began; got != 30 {
 		t.Fatalf("first kill with %d s", got)
@@ -93,7 +94,7 @@ func TestShorterGraceTakesEffectAtOnce(t *testing.T) {
 	if got := <-began; got != 2 {
 		t.Fatalf("second kill with %d s", got)
 	}
-	eventually(t, "web is gone", func() bool { return len(r.pool.List()) == 0 })
+	eventually.That(t, "web is gone", func() bool { return len(r.pool.List()) == 0 })
 }
 
 func TestTerminationCutsASyncShort(t *testing.T) {
@@ -108,7 +109,7 @@ func TestTerminationCutsASyncShort(t *testing.T) {
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
 	<-pulling
 	r.remove("u1", podworkers.End{})
-	eventually(t, "web is gone", func() bool { return len(r.pool.List()) == 0 })
+	eventually.That(t, "web is gone", func() bool { return len(r.pool.List()) == 0 })
 }
 
 func TestChangedStaticPodStartsWhenTheOldOneIsGone(t *testing.T) {
@@ -120,7 +121,7 @@ func TestChangedStaticPodStartsWhenTheOldOneIsGone(t *testing.T) {
 		return nil
 	}})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "web runs", r.running("web"))
+	eventually.That(t, "web runs", r.running("web"))
 	r.remove("u1", podworkers.End{})
 	r.want(fakenode.Pod("u2", "web", v1.RestartPolicyAlways))
 	<-stopping
@@ -128,7 +129,7 @@ func TestChangedStaticPodStartsWhenTheOldOneIsGone(t *testing.T) {
 		t.Fatal("the new pod was started beside the old one")
 	}
 	close(mayStop)
-	eventually(t, "the new pod runs alone", func() bool { return slices.Equal(r.node.UIDs(), []types.UID{"u2"}) && len(r.node.Running()) == 1 })
+	eventually.That(t, "the new pod runs alone", func() bool { return slices.Equal(r.node.UIDs(), []types.UID{"u2"}) && len(r.node.Running()) == 1 })
 }
 
 func TestStaticPodComesBackUnchangedWhileItEnds(t *testing.T) {
@@ -141,13 +142,13 @@ func TestStaticPodComesBackUnchangedWhileItEnds(t *testing.T) {
 		return nil
 	}})
 	r.want(pod)
-	eventually(t, "web runs", r.running("web"))
+	eventually.That(t, "web runs", r.running("web"))
 	first := r.node.Container("u1")
 	r.remove("u1", podworkers.End{})
 	<-stopping
 	r.want(pod)
 	close(mayStop)
-	eventually(t, "web runs again", func() bool { c := r.node.Container("u1"); return c != "" && c != first && len(r.node.Running()) == 1 })
+	eventually.That(t, "web runs again", func() bool { c := r.node.Container("u1"); return c != "" && c != first && len(r.node.Running()) == 1 })
 	if !r.store.Has("u1") {
 		t.Error("the pod that came back is not known")
 	}
@@ -161,13 +162,13 @@ func TestWaitingPodThatIsRemovedIsNeverStarted(t *testing.T) {
 		return nil
 	}})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "web runs", r.running("web"))
+	eventually.That(t, "web runs", r.running("web"))
 	r.remove("u1", podworkers.End{})
 	r.want(fakenode.Pod("u2", "web", v1.RestartPolicyAlways))
 	r.remove("u2", podworkers.End{})
 	r.want(fakenode.Pod("u3", "web", v1.RestartPolicyAlways))
 	close(mayStop)
-	eventually(t, "the third runs", func() bool { return slices.Equal(r.node.UIDs(), []types.UID{"u3"}) && len(r.node.Running()) == 1 })
+	eventually.That(t, "the third runs", func() bool { return slices.Equal(r.node.UIDs(), []types.UID{"u3"}) && len(r.node.Running()) == 1 })
 	if r.store.Has("u2") {
 		t.Error("the pod that never ran is still shown")
 	}
@@ -178,10 +179,10 @@ func TestFinishedPodStaysAndIsNotStartedAgain(t *testing.T) {
 	r := newRig(node)
 	pod := fakenode.Pod("u1", "job", v1.RestartPolicyNever)
 	r.want(pod)
-	eventually(t, "job runs", r.running("job"))
+	eventually.That(t, "job runs", r.running("job"))
 	node.Exit("u1", 0)
 	r.pool.Poke("u1", podworkers.Cause{Kind: podworkers.CauseLost})
-	eventually(t, "job is terminated", func() bool { return r.state("u1") == enginev1.WorkerState_WORKER_STATE_TERMINATED })
+	eventually.That(t, "job is terminated", func() bool { return r.state("u1") == enginev1.WorkerState_WORKER_STATE_TERMINATED })
 	if got := r.store.Phase("u1"); got != v1.PodSucceeded {
 		t.Errorf("phase %q", got)
 	}
@@ -192,12 +193,12 @@ func TestFinishedPodStaysAndIsNotStartedAgain(t *testing.T) {
 	again := newRig(node)
 	defer again.stop()
 	again.want(pod)
-	eventually(t, "job is terminated again", func() bool { return again.state("u1") == enginev1.WorkerState_WORKER_STATE_TERMINATED })
+	eventually.That(t, "job is terminated again", func() bool { return again.state("u1") == enginev1.WorkerState_WORKER_STATE_TERMINATED })
 	if got := node.Container("u1"); got != container {
 		t.Errorf("container %q, then %q", container, got)
 	}
 	again.remove("u1", podworkers.End{})
-	eventually(t, "nothing is left", func() bool { return len(node.UIDs()) == 0 && len(again.pool.List()) == 0 })
+	eventually.That(t, "nothing is left", func() bool { return len(node.UIDs()) == 0 && len(again.pool.List()) == 0 })
 }
 
 func TestErrorsAreTriedAgain(t *testing.T) {
@@ -213,39 +214,39 @@ func TestErrorsAreTriedAgain(t *testing.T) {
 		return nil
 	}})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "web runs", r.running("web"))
-	eventually(t, "the error is over", func() bool { return r.pool.List()[0].GetLastError() == "" })
+	eventually.That(t, "web runs", r.running("web"))
+	eventually.That(t, "the error is over", func() bool { return r.pool.List()[0].GetLastError() == "" })
 }
 
 func TestLostWorkIsDoneWhenPlegIsBack(t *testing.T) {
 	r := start(t)
 	r.node.SetScript(fakenode.Script{Observe: func(context.Context, types.UID) error { return errors.New("pleg is away") }})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "the error shows", func() bool { return strings.Contains(r.pool.List()[0].GetLastError(), "pleg is away") })
+	eventually.That(t, "the error shows", func() bool { return strings.Contains(r.pool.List()[0].GetLastError(), "pleg is away") })
 	if at := r.pool.List()[0].GetNextSyncAt(); at == nil {
 		t.Error("no next try is named")
 	}
 	r.node.SetScript(fakenode.Script{})
 	r.pool.RetryFailed()
-	eventually(t, "web runs", r.running("web"))
+	eventually.That(t, "web runs", r.running("web"))
 }
 
 func TestEndedContainersBeyondOneAreRemoved(t *testing.T) {
 	r := start(t)
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
 	for range 3 {
-		eventually(t, "web runs", r.running("web"))
+		eventually.That(t, "web runs", r.running("web"))
 		container := r.node.Container("u1")
 		r.node.Exit("u1", 1)
 		r.pool.Poke("u1", podworkers.Cause{Kind: podworkers.CauseLost})
-		eventually(t, "web runs again", func() bool { return r.node.Container("u1") != container })
+		eventually.That(t, "web runs again", func() bool { return r.node.Container("u1") != container })
 	}
-	eventually(t, "ended containers are removed", func() bool { return slices.Contains(r.node.Calls(), "prune u1") })
+	eventually.That(t, "ended containers are removed", func() bool { return slices.Contains(r.node.Calls(), "prune u1") })
 	status, err := r.node.GetPodStatus(t.Context(), "u1", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "one running and one ended are left", func() bool {
+	eventually.That(t, "one running and one ended are left", func() bool {
 		status, err = r.node.GetPodStatus(t.Context(), "u1", 0)
 		return err == nil && len(status.GetContainers()) == 2
 	})
@@ -259,18 +260,18 @@ func TestRemovedPodEndsWhoeverHoldsItsName(t *testing.T) {
 	r := newRig(node)
 	defer r.stop() // not start: this test's beginning breaks the rule
 	r.want(fakenode.Pod("u2", "web", v1.RestartPolicyNever))
-	eventually(t, "both run", r.running("web", "web"))
+	eventually.That(t, "both run", r.running("web", "web"))
 	old := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
 	r.store.SetPod(old, "", "")
 	r.pool.Want(old, podworkers.Cause{}, &podworkers.End{Removed: true})
-	eventually(t, "only the new one is left", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u2"}) })
+	eventually.That(t, "only the new one is left", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u2"}) })
 	// The name is still the new one's.
 	r.want(fakenode.Pod("u3", "web", v1.RestartPolicyAlways))
 	if got := r.state("u3"); got != enginev1.WorkerState_WORKER_STATE_SYNCING || slices.Contains(node.UIDs(), "u3") {
 		t.Errorf("u3 is %v, pods: %v", got, node.UIDs())
 	}
 	r.remove("u2", podworkers.End{})
-	eventually(t, "u3 runs alone", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u3"}) })
+	eventually.That(t, "u3 runs alone", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u3"}) })
 }
 
 // TestAPodThatIsDeletedWhileItWaitsForItsNameEndsAtOnce: it has nothing that could take time to end, and has failed.
@@ -284,7 +285,7 @@ func TestAPodThatIsDeletedWhileItWaitsForItsNameEndsAtOnce(t *testing.T) {
 		return nil
 	}})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "the first runs", r.running("web"))
+	eventually.That(t, "the first runs", r.running("web"))
 	r.remove("u1", podworkers.End{})
 	second := fakenode.Pod("u2", "web", v1.RestartPolicyAlways)
 	r.want(second)
@@ -292,7 +293,7 @@ func TestAPodThatIsDeletedWhileItWaitsForItsNameEndsAtOnce(t *testing.T) {
 		t.Fatalf("the second is %v", r.state("u2"))
 	}
 	r.pool.Want(second, podworkers.Cause{Kind: podworkers.CauseConfig}, &podworkers.End{})
-	eventually(t, "the second has ended", func() bool { return r.state("u2") == enginev1.WorkerState_WORKER_STATE_TERMINATED })
+	eventually.That(t, "the second has ended", func() bool { return r.state("u2") == enginev1.WorkerState_WORKER_STATE_TERMINATED })
 	if phase := r.store.Phase("u2"); phase != v1.PodFailed {
 		t.Errorf("its phase is %s", phase)
 	}
@@ -300,11 +301,11 @@ func TestAPodThatIsDeletedWhileItWaitsForItsNameEndsAtOnce(t *testing.T) {
 		t.Errorf("%v run", got)
 	}
 	r.remove("u2", podworkers.End{})
-	eventually(t, "the second is gone", func() bool { return !r.pool.Has("u2") })
+	eventually.That(t, "the second is gone", func() bool { return !r.pool.Has("u2") })
 	// The name is still the first one's.
 	r.want(fakenode.Pod("u3", "web", v1.RestartPolicyAlways))
 	stop()
-	eventually(t, "the third runs alone", func() bool { return slices.Equal(r.node.UIDs(), []types.UID{"u3"}) })
+	eventually.That(t, "the third runs alone", func() bool { return slices.Equal(r.node.UIDs(), []types.UID{"u3"}) })
 }
 
 func TestPodStartsWhenAllOfItsNameAreGone(t *testing.T) {
@@ -326,9 +327,9 @@ func TestPodStartsWhenAllOfItsNameAreGone(t *testing.T) {
 	}
 	r.want(fakenode.Pod("u3", "web", v1.RestartPolicyAlways))
 	close(mayStop["u1"])
-	eventually(t, "the first is gone", func() bool { return !slices.Contains(node.UIDs(), "u1") && len(r.pool.List()) == 2 })
+	eventually.That(t, "the first is gone", func() bool { return !slices.Contains(node.UIDs(), "u1") && len(r.pool.List()) == 2 })
 	close(mayStop["u2"])
-	eventually(t, "the new one runs alone", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u3"}) })
+	eventually.That(t, "the new one runs alone", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u3"}) })
 	if got := node.Broken(); len(got) > broken {
 		t.Errorf("broken: %v", got)
 	}
@@ -349,7 +350,7 @@ func TestPodWhoseServiceWasAwayIsTriedAgainSoon(t *testing.T) {
 			r := newRigWith(node, time.Minute)
 			begun := time.Now()
 			r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-			eventually(t, "web runs", r.running("web"))
+			eventually.That(t, "web runs", r.running("web"))
 			if took := time.Since(begun); took > 3*time.Second {
 				t.Errorf("after %v it took %v", err, took)
 			}
@@ -365,7 +366,7 @@ func TestNothingFollowsFromAPodThatCouldNotBeInspected(t *testing.T) {
 	r := newRig(node)
 	defer r.stop()
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "the worker says why it waits", func() bool {
+	eventually.That(t, "the worker says why it waits", func() bool {
 		list := r.pool.List()
 		return len(list) == 1 && strings.Contains(list[0].GetLastError(), "does not answer for this pod")
 	})
@@ -382,7 +383,7 @@ func TestUnsupportedPodHasAReasonOfItsOwnAndOneWarning(t *testing.T) {
 	defer r.stop()
 	r.store.SetWaiting("")
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "it is tried again and again", func() bool { return len(node.Calls()) > 5 })
+	eventually.That(t, "it is tried again and again", func() bool { return len(node.Calls()) > 5 })
 	pods, err := r.store.Pods()
 	if err != nil || len(pods) != 1 || pods[0].Status.Reason != "UnsupportedPodSpec" {
 		t.Errorf("got %v, %v", pods, err)
@@ -403,8 +404,8 @@ func TestPodWhoseServiceStaysAwayIsTriedLessAndLess(t *testing.T) {
 		r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
 		var waits []time.Duration
 		for tries := range 5 {
-			eventually(t, "it is tried", func() bool { return len(node.Calls()) > tries })
-			eventually(t, "the next try is due", func() bool { _, ok := r.pool.Due().At("u1"); return ok })
+			eventually.That(t, "it is tried", func() bool { return len(node.Calls()) > tries })
+			eventually.That(t, "the next try is due", func() bool { _, ok := r.pool.Due().At("u1"); return ok })
 			at, _ := r.pool.Due().At("u1")
 			waits = append(waits, time.Until(at))
 			r.pool.Poke("u1", podworkers.Cause{Kind: podworkers.CauseLost})

@@ -14,6 +14,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // TestAPodThatHasEndedHoldsNothingOfTheMachine although its source still names it, and its containers show how it ended.
@@ -28,16 +29,16 @@ func TestAPodThatHasEndedHoldsNothingOfTheMachine(t *testing.T) {
 	}})
 	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
 	r.want(pod)
-	eventually(t, "web runs", r.running("web"))
+	eventually.That(t, "web runs", r.running("web"))
 	if got := r.node.Released(); len(got) > 0 {
 		t.Errorf("released while it runs: %v", got)
 	}
 	r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &podworkers.End{}) // as an eviction does
-	eventually(t, "the first try has failed, and is tried again later", func() bool {
+	eventually.That(t, "the first try has failed, and is tried again later", func() bool {
 		return tries.Load() == 1 && r.pool.Due() != nil && r.state("u1") == enginev1.WorkerState_WORKER_STATE_TERMINATED
 	})
 	r.pool.Poke("u1", podworkers.Cause{Kind: podworkers.CauseDue})
-	eventually(t, "it is released", func() bool { return slices.Equal(r.node.Released(), []types.UID{"u1"}) })
+	eventually.That(t, "it is released", func() bool { return slices.Equal(r.node.Released(), []types.UID{"u1"}) })
 	if slices.Contains(r.node.Calls(), "clean u1") {
 		t.Error("a pod that its source names was cleaned up")
 	}
@@ -50,7 +51,7 @@ func TestAPodWithoutACgroupSaysSo(t *testing.T) {
 	refused := &executor.CgroupError{Err: errors.New("make the cgroup /kubepods/besteffort/podu1: read-only file system")}
 	r.node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return refused }, SandboxError: refused})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "the status says it", func() bool {
+	eventually.That(t, "the status says it", func() bool {
 		pods, err := r.store.Pods()
 		return err == nil && len(pods) == 1 && pods[0].Status.Reason == "FailedCreatePodContainer"
 	})

@@ -29,23 +29,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 60 * time.Second
 
-type failer interface {
-	Helper()
-	Fatalf(format string, args ...any)
-}
-
-// eventually waits until a condition holds.
-func eventually(t failer, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v", what, patience)
-		}
-		<-time.After(time.Millisecond)
-	}
-}
-
 // rig is a pool over a fake node, with a real store.
 type rig struct {
 	node  *fakenode.Node

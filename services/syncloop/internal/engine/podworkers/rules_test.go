@@ -28,6 +28,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // TestEndedContainersAreRemovedAlsoWhenTheSyncFails is about a pod one of whose containers crashes, while the image of another
@@ -37,13 +38,13 @@ func TestEndedContainersAreRemovedAlsoWhenTheSyncFails(t *testing.T) {
 	r.node.SetScript(fakenode.Script{Late: errors.New("container b: no such image")})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
 	for range 3 {
-		eventually(t, "web runs", r.running("web"))
+		eventually.That(t, "web runs", r.running("web"))
 		container := r.node.Container("u1")
 		r.node.Exit("u1", 1)
 		r.pool.Poke("u1", podworkers.Cause{Kind: podworkers.CauseLost})
-		eventually(t, "web runs again", func() bool { return r.node.Container("u1") != container })
+		eventually.That(t, "web runs again", func() bool { return r.node.Container("u1") != container })
 	}
-	eventually(t, "ended containers are removed", func() bool { return slices.Contains(r.node.Calls(), "prune u1") })
+	eventually.That(t, "ended containers are removed", func() bool { return slices.Contains(r.node.Calls(), "prune u1") })
 }
 
 // TestWhenWorkIsDoneAgain: after a sync in about the resync period, after what is likely to pass in about 10 s, and sooner when
@@ -87,7 +88,7 @@ func TestWhenWorkIsDoneAgain(t *testing.T) {
 				end = &podworkers.End{Removed: true}
 			}
 			pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, end)
-			eventually(t, "the worker is done", func() bool { _, ok := pool.Due().At("u1"); return ok })
+			eventually.That(t, "the worker is done", func() bool { _, ok := pool.Due().At("u1"); return ok })
 			at, _ := pool.Due().At("u1")
 			if got := at.Sub(clock.Now()); got != c.want {
 				t.Errorf("again after %v, want %v", got, c.want)
@@ -139,7 +140,7 @@ func TestADelayIsSpreadByAHalf(t *testing.T) {
 		pod := fakenode.Pod(string(uid), string(uid), v1.RestartPolicyAlways)
 		node.Run(pod)
 		r.want(pod)
-		eventually(t, "it is done", func() bool { _, ok := r.pool.Due().At(uid); return ok })
+		eventually.That(t, "it is done", func() bool { _, ok := r.pool.Due().At(uid); return ok })
 		at, _ := r.pool.Due().At(uid)
 		after := at.Sub(begun).Round(time.Second)
 		if after < time.Minute || after > 90*time.Second+patience {
@@ -161,7 +162,7 @@ func TestAPodThatIsEvictedWhileItWaitsForItsNameIsNeverStarted(t *testing.T) {
 		return nil
 	}})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "web runs", r.running("web"))
+	eventually.That(t, "web runs", r.running("web"))
 	r.remove("u1", podworkers.End{})
 	synced := func() (times int) {
 		for _, call := range r.node.Calls() {
@@ -179,13 +180,13 @@ func TestAPodThatIsEvictedWhileItWaitsForItsNameIsNeverStarted(t *testing.T) {
 	}
 	close(mayStop)
 	<-stopped
-	eventually(t, "the first is gone", func() bool { return len(r.node.UIDs()) == 0 && len(r.pool.List()) == 1 })
+	eventually.That(t, "the first is gone", func() bool { return len(r.node.UIDs()) == 0 && len(r.pool.List()) == 1 })
 	for range 20 { // it is told of in every way, and stays ended
 		r.pool.Poke("u2", podworkers.Cause{Kind: podworkers.CauseLost})
 		r.want(fakenode.Pod("u2", "web", v1.RestartPolicyAlways))
 	}
 	r.remove("u2", podworkers.End{})
-	eventually(t, "nothing is left", func() bool { return len(r.pool.List()) == 0 })
+	eventually.That(t, "nothing is left", func() bool { return len(r.pool.List()) == 0 })
 	if after := synced(); after != before {
 		t.Errorf("it was synced; calls: %v", r.node.Calls())
 	}
@@ -201,7 +202,7 @@ func TestAStaticPodComesBackChangedWhileItEnds(t *testing.T) {
 		return nil
 	}})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "web runs", r.running("web"))
+	eventually.That(t, "web runs", r.running("web"))
 	r.remove("u1", podworkers.End{})
 	<-stopping
 	for _, image := range []string{"example.test/main:2", "example.test/main:3"} {
@@ -210,7 +211,7 @@ func TestAStaticPodComesBackChangedWhileItEnds(t *testing.T) {
 		r.want(changed)
 	}
 	close(mayStop)
-	eventually(t, "web runs as it is now", func() bool {
+	eventually.That(t, "web runs as it is now", func() bool {
 		known, err := r.node.GetPodStatus(t.Context(), "u1", 0)
 		return err == nil && len(known.GetContainers()) == 1 && known.GetContainers()[0].GetImage() == "example.test/main:3"
 	})
@@ -229,15 +230,15 @@ func TestAShorterGracePeriodReachesThePodThatEndsAlsoWhenItsNextLifeWaits(t *tes
 	}})
 	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
 	r.want(pod)
-	eventually(t, "web runs", r.running("web"))
+	eventually.That(t, "web runs", r.running("web"))
 	r.remove("u1", podworkers.End{})
 	if got := <-kills; got != 30 {
 		t.Fatalf("it has %d s", got)
 	}
 	r.want(pod)
 	r.pool.End("u1", podworkers.Cause{}, podworkers.End{Grace: new(int64(2))})
-	eventually(t, "it has 2 s", func() bool { return len(kills) > 0 && <-kills == 2 })
-	eventually(t, "its next life has ended before it began", func() bool {
+	eventually.That(t, "it has 2 s", func() bool { return len(kills) > 0 && <-kills == 2 })
+	eventually.That(t, "its next life has ended before it began", func() bool {
 		return r.state("u1") == enginev1.WorkerState_WORKER_STATE_TERMINATED && len(r.node.UIDs()) == 0
 	})
 }
@@ -256,13 +257,13 @@ func TestAPodThatCameBackWhileItEndedIsCounted(t *testing.T) {
 	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
 	pod.Annotations = map[string]string{podset.AnnotationSource: "file"}
 	pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)
-	eventually(t, "web runs", func() bool { return len(node.Running()) == 1 })
+	eventually.That(t, "web runs", func() bool { return len(node.Running()) == 1 })
 	first := node.Container("u1")
 	pool.End("u1", podworkers.Cause{}, podworkers.End{Removed: true})
 	<-stopping
 	pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)
 	close(mayStop)
-	eventually(t, "web runs again", func() bool { c := node.Container("u1"); return c != "" && c != first && len(node.Running()) == 1 })
+	eventually.That(t, "web runs again", func() bool { c := node.Container("u1"); return c != "" && c != first && len(node.Running()) == 1 })
 	const want = `# HELP kubelet_restarted_pods_total Pods that came back with the UID of a pod that was still ending, and were started again after it.
 # TYPE kubelet_restarted_pods_total counter
 kubelet_restarted_pods_total{static=""} 0

@@ -19,6 +19,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // The traceparents of two crashes.
@@ -75,20 +76,20 @@ func TestWhatFollowsABackoffIsInTheTraceOfTheCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startTraced(t)
 		r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-		eventually(t, "web runs", r.running("web"))
+		eventually.That(t, "web runs", r.running("web"))
 		r.node.SetScript(fakenode.Script{RetryAfter: 5 * time.Millisecond}) // a container waits for the end of its back-off
 		r.pool.Poke("u1", podworkers.Cause{Kind: podworkers.CauseLost, Traceparent: crashA})
 		ofTheCrash := func() []sdktrace.ReadOnlySpan {
 			return slices.DeleteFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool { return parentOf(s) != crashA })
 		}
-		eventually(t, "the worker comes back in the trace of the crash", func() bool { return len(ofTheCrash()) >= 3 })
+		eventually.That(t, "the worker comes back in the trace of the crash", func() bool { return len(ofTheCrash()) >= 3 })
 		for i, s := range ofTheCrash()[:3] {
 			if got := tryOf(s); got != int64(i+1) {
 				t.Errorf("sync %d in the trace of the crash says that it is try %d", i+1, got)
 			}
 		}
 		r.pool.Poke("u1", podworkers.Cause{Kind: podworkers.CauseLost, Traceparent: crashB})
-		eventually(t, "the worker comes back in the trace of the second crash, linked to the first", func() bool {
+		eventually.That(t, "the worker comes back in the trace of the second crash, linked to the first", func() bool {
 			return slices.ContainsFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool {
 				return parentOf(s) == crashB && tryOf(s) > 1 && slices.Contains(linksOf(s), crashA)
 			})
@@ -105,7 +106,7 @@ func TestATraceOfFailuresEndsAndTheNextIsLinkedToIt(t *testing.T) {
 		r.store.SetPod(pod, "file", crashA)
 		r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig, Traceparent: crashA}, nil)
 		var next sdktrace.ReadOnlySpan
-		eventually(t, "a second trace", func() bool {
+		eventually.That(t, "a second trace", func() bool {
 			i := slices.IndexFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool { return !s.Parent().IsValid() })
 			if i >= 0 {
 				next = r.syncs()[i]
@@ -127,7 +128,7 @@ func TestATraceOfFailuresEndsAndTheNextIsLinkedToIt(t *testing.T) {
 		if first != 10 {
 			t.Errorf("the first trace has %d tries, want 10", first)
 		}
-		eventually(t, "the second trace goes on", func() bool {
+		eventually.That(t, "the second trace goes on", func() bool {
 			return slices.ContainsFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool { return s.Parent().SpanID() == next.SpanContext().SpanID() })
 		})
 	})
@@ -140,7 +141,7 @@ func TestARegularLookThatFindsNothingIsIdle(t *testing.T) {
 		idle := func() int {
 			return len(slices.DeleteFunc(r.spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !isIdle(s) }))
 		}
-		eventually(t, "it is looked at again and again", func() bool { return idle() > 3 })
+		eventually.That(t, "it is looked at again and again", func() bool { return idle() > 3 })
 		parents := map[string]bool{}
 		for _, s := range r.spans.Ended() {
 			parents[s.Parent().SpanID().String()] = true
@@ -151,7 +152,7 @@ func TestARegularLookThatFindsNothingIsIdle(t *testing.T) {
 			}
 		}
 		settled := len(r.syncs())
-		eventually(t, "it is looked at again and again", func() bool { return idle() > 10 })
+		eventually.That(t, "it is looked at again and again", func() bool { return idle() > 10 })
 		if got := len(r.syncs()); got != settled {
 			t.Errorf("%d more syncs of a pod that nothing happens to are told of", got-settled)
 		}
@@ -161,7 +162,7 @@ func TestARegularLookThatFindsNothingIsIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.store.Observe("u1", observed)
-		eventually(t, "a look that finds something is told of", func() bool { return len(r.syncs()) > settled })
+		eventually.That(t, "a look that finds something is told of", func() bool { return len(r.syncs()) > settled })
 	})
 }
 
@@ -236,7 +237,7 @@ func TestAWaitIsASpanThatSaysForWhat(t *testing.T) {
 				pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
 				r.store.SetPod(pod, "file", crashA)
 				r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig, Traceparent: crashA}, nil)
-				eventually(t, "a wait in the trace", func() bool { return len(r.waitsOf(crashA)) > 0 })
+				eventually.That(t, "a wait in the trace", func() bool { return len(r.waitsOf(crashA)) > 0 })
 				if got := r.waitsOf(crashA)[0]; got != tc.want {
 					t.Errorf("it waits for %q, want %q", got, tc.want)
 				}
@@ -249,7 +250,7 @@ func TestAPodThatWaitsForItsNameSaysSoInItsTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startTraced(t)
 		r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-		eventually(t, "web runs", r.running("web"))
+		eventually.That(t, "web runs", r.running("web"))
 		r.node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
 			time.Sleep(time.Second) // of the bubble: the container takes its time to end
 			return nil
@@ -258,7 +259,7 @@ func TestAPodThatWaitsForItsNameSaysSoInItsTrace(t *testing.T) {
 		next := fakenode.Pod("u2", "web", v1.RestartPolicyAlways)
 		r.store.SetPod(next, "file", crashB)
 		r.pool.Want(next, podworkers.Cause{Kind: podworkers.CauseConfig, Traceparent: crashB}, nil)
-		eventually(t, "a wait in the trace of the next", func() bool { return len(r.waitsOf(crashB)) > 0 })
+		eventually.That(t, "a wait in the trace of the next", func() bool { return len(r.waitsOf(crashB)) > 0 })
 		if got, want := r.waitsOf(crashB)[0], "the end of the pod u1 of its name"; got != want {
 			t.Errorf("it waits for %q, want %q", got, want)
 		}

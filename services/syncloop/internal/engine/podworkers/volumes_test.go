@@ -10,6 +10,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // TestAPodWithoutItsVolumesSaysWhich in its status, with the reason of the kubelet's event, is tried again, and can be ended meanwhile.
@@ -19,15 +20,15 @@ func TestAPodWithoutItsVolumesSaysWhich(t *testing.T) {
 	notReady := &volumes.NotReadyError{Message: `MountVolume.SetUp failed for volume "data" : no space left on device`}
 	r.node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return notReady }, SandboxError: notReady})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually(t, "the status says it", func() bool {
+	eventually.That(t, "the status says it", func() bool {
 		pods, err := r.store.Pods()
 		return err == nil && len(pods) == 1 && pods[0].Status.Reason == "FailedMount" && pods[0].Status.Message == notReady.Message &&
 			pods[0].Status.Phase == v1.PodPending
 	})
-	eventually(t, "it is due again", func() bool {
+	eventually.That(t, "it is due again", func() bool {
 		list := r.pool.List()
 		return len(list) == 1 && list[0].GetNextSyncAt() != nil && list[0].GetLastError() == "sync the pod: "+notReady.Message
 	})
 	r.pool.End("u1", podworkers.Cause{Kind: podworkers.CauseConfig}, podworkers.End{Removed: true})
-	eventually(t, "it is gone", func() bool { return slices.Contains(r.node.Calls(), "clean u1") && len(r.pool.List()) == 0 })
+	eventually.That(t, "it is gone", func() bool { return slices.Contains(r.node.Calls(), "clean u1") && len(r.pool.List()) == 0 })
 }

@@ -21,6 +21,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/iptableschains"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/require"
 )
 
@@ -115,31 +116,17 @@ func keeping(t *testing.T, m *tables) (time *testclock.FakeClock, log *bytes.Buf
 
 var timeZero = time.Unix(1000, 0)
 
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 func TestTheChainsAreMadeAndMadeAgain(t *testing.T) {
 	m := &tables{}
 	clock, _, end := keeping(t, m)
-	eventually(t, "all is made", func() bool { return len(m.got()) == len(want) })
+	eventually.That(t, "all is made", func() bool { return len(m.got()) == len(want) })
 	if diff := cmp.Diff(want, m.got()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	m.set(func() { m.have = m.have[:2] }) // somebody has flushed most of them
-	eventually(t, "it waits", clock.HasWaiters)
+	eventually.That(t, "it waits", clock.HasWaiters)
 	clock.Step(time.Minute)
-	eventually(t, "all is made again", func() bool { return len(m.got()) == len(want) })
+	eventually.That(t, "all is made again", func() bool { return len(m.got()) == len(want) })
 	if diff := cmp.Diff(want, m.got()); diff != "" {
 		t.Errorf("after a flush: -want +got\n%s", diff)
 	}
@@ -161,16 +148,16 @@ func TestAMachineWithoutIPTables(t *testing.T) {
 func TestAFailureIsSaidOnceAndTriedAgain(t *testing.T) {
 	m := &tables{}
 	clock, log, end := keeping(t, m)
-	eventually(t, "all is made", func() bool { return len(m.got()) == len(want) })
+	eventually.That(t, "all is made", func() bool { return len(m.got()) == len(want) })
 	m.set(func() { m.have, m.fails = nil, 4 })
 	for range 2 {
 		before := m.runs()
 		clock.Step(time.Minute)
-		eventually(t, "both programs are tried", func() bool { return m.runs() == before+2 })
+		eventually.That(t, "both programs are tried", func() bool { return m.runs() == before+2 })
 	}
 	m.set(func() { m.fails = 0 })
 	clock.Step(time.Minute)
-	eventually(t, "all is made again", func() bool { return len(m.got()) == len(want) })
+	eventually.That(t, "all is made again", func() bool { return len(m.got()) == len(want) })
 	end()
 	if got := strings.Count(log.String(), "level=WARN"); got != 2 || !strings.Contains(log.String(), "exit code 4: Permission denied") {
 		t.Errorf("the log has %d warnings, want one for each program: %s", got, log.String())

@@ -10,6 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -55,7 +56,7 @@ func TestOnContainerd(t *testing.T) {
 	}
 
 	address := &net.TCPAddr{IP: podIP(t, runtime), Port: 8080}
-	harness.Eventually(t.Context(), t, "the container answers", func() bool {
+	eventually.In(t.Context(), t, "the container answers", func() bool {
 		return e.Probe(t.Context(), target(t, address, v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: named()}})).Outcome == probecalls.Success
 	})
 	get := target(t, address, v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: named()}})

@@ -19,6 +19,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -196,16 +197,7 @@ func (r *rig) said() string {
 
 func (r *rig) eventually(what string, holds func() bool) {
 	r.t.Helper()
-	deadline := time.After(60 * time.Second)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-deadline:
-			r.t.Fatalf("never: %s; removed: %q", what, r.said())
-		case <-tick.C:
-		}
-	}
+	eventually.Wait{State: func() string { return fmt.Sprintf("removed: %q", r.said()) }}.That(r.t, what, holds)
 }
 
 func (r *rig) want(removed string) {

@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -104,7 +105,7 @@ func TestThePreStopHookOfASidecarDoesNotWaitForItsTurn(t *testing.T) {
 	gate := n.cri.Hang("StopContainer", n.id(pod, "a"))
 	ended := make(chan error, 1)
 	go func() { ended <- n.manager.KillPod(n.ctx, pod, n.observe(pod), 30) }()
-	eventually(t, "the hook runs while the ordinary container ends", func() bool {
+	eventually.That(t, "the hook runs while the ordinary container ends", func() bool {
 		return gate.Waiting() > 0 && n.cri.Count("ExecSync", "") == 1
 	})
 	if got := n.cri.Count("StopContainer", n.id(pod, "init-1")); got != 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // causes gives the causes that the lines with a message name, in their order, and forgets all lines.
@@ -94,7 +95,7 @@ func TestAStartThatIsCutShortHasSaidItsCause(t *testing.T) {
 		_, err := n.manager.SyncPod(process, pod, n.observe(pod))
 		ended <- err
 	}()
-	eventually(t, "the container is being started", func() bool { return gate.Waiting() == 1 })
+	eventually.That(t, "the container is being started", func() bool { return gate.Waiting() == 1 })
 	if got, want := logged.causes("starting a container"), "exited with 9 (Error)"; got != want {
 		t.Errorf("causes %q, want %q", got, want)
 	}
@@ -132,8 +133,8 @@ func TestAStartUnderWayComesToItsEnd(t *testing.T) {
 		_, err := n.manager.SyncPod(ctx, pod, nil)
 		ended <- err
 	}()
-	eventually(t, "the first is being started", func() bool { return gate.Waiting() == 1 })
-	eventually(t, "both are created", func() bool { return len(n.observe(pod).Containers) == 2 })
+	eventually.That(t, "the first is being started", func() bool { return gate.Waiting() == 1 })
+	eventually.That(t, "both are created", func() bool { return len(n.observe(pod).Containers) == 2 })
 	cancel()
 	gate.Open()
 	if err := <-ended; err == nil {

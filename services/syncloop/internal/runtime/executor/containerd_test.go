@@ -19,6 +19,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -71,7 +72,7 @@ func TestOnContainerd(t *testing.T) {
 	}
 
 	n.sync(pod)
-	eventually(t, "the init container has ended", func() bool { return strings.Contains(n.say(pod), "c0-init-0:exited(0)") })
+	eventually.That(t, "the init container has ended", func() bool { return strings.Contains(n.say(pod), "c0-init-0:exited(0)") })
 	n.sync(pod)
 	if got := n.say(pod); !strings.Contains(got, "c1-serve-0:running") || !strings.Contains(got, "c2-sleep-0:running") {
 		t.Fatalf("the runtime has %s", got)
@@ -87,7 +88,7 @@ func TestOnContainerd(t *testing.T) {
 		t.Errorf("status %+v", status)
 	}
 	for _, name := range []string{"c1-serve", "c2-sleep"} { // who has said something handles signals, too
-		eventually(t, name+" has a line in its log", func() bool {
+		eventually.That(t, name+" has a line in its log", func() bool {
 			log, err := os.ReadFile(filepath.Join(n.config.PodLogsDir, "shop_hello_uid-hello", name, "0.log"))
 			return err == nil && strings.Contains(string(log), " stdout F ")
 		})

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -125,7 +126,7 @@ func TestWorkThatIsCutShortIsNoFailureInTheEvents(t *testing.T) {
 		_, err := n.manager.SyncPod(ctx, newPod("a"), nil)
 		ended <- err
 	}()
-	eventually(t, "the sandbox is being made", func() bool { return gate.Waiting() == 1 })
+	eventually.That(t, "the sandbox is being made", func() bool { return gate.Waiting() == 1 })
 	cancel()
 	if err := <-ended; err == nil {
 		t.Fatal("work that was cut short went well")

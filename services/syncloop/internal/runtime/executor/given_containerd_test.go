@@ -16,6 +16,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/userns"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // TestWhatAContainerIsGiven looks from outside at the processes of pods on a real runtime.
@@ -67,7 +68,7 @@ func (n *node) proc(pod *v1.Pod, name string) string {
 		n.t.Fatalf("the runtime says of %s: %v, error %v", name, response.GetInfo(), err)
 	}
 	proc := filepath.Join("/proc", fmt.Sprint(info.Pid))
-	eventually(n.t, name+" is not the runtime's own program any more", func() bool {
+	eventually.That(n.t, name+" is not the runtime's own program any more", func() bool {
 		program, err := os.ReadFile(filepath.Join(proc, "comm"))
 		return err == nil && !strings.HasPrefix(string(program), "runc")
 	})
@@ -285,7 +286,7 @@ func givenAStopSignal(t *testing.T, n *node) {
 	log := filepath.Join(n.config.PodLogsDir, "shop_signaled_uid-signaled", "c0-sleep", "0.log")
 	says := func(line string) {
 		t.Helper()
-		eventually(t, line, func() bool { return strings.Contains(read(t, log), line) })
+		eventually.That(t, line, func() bool { return strings.Contains(read(t, log), line) })
 	}
 	says("hello from sleep") // and so handles signals
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 1); err != nil {
@@ -301,7 +302,7 @@ func givenAllAgain(t *testing.T, n *node) {
 	n.run(pod)
 	ended := func(word string) {
 		t.Helper()
-		eventually(t, word, func() bool { return strings.Contains(n.say(pod), word) })
+		eventually.That(t, word, func() bool { return strings.Contains(n.say(pod), word) })
 	}
 	ended("c0-init-0:exited(0)")
 	n.sync(pod)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // TestAProcessKilledHalfwayLeavesNothingBehind kills the agent in the middle of a start: what it began with stays in the
@@ -29,14 +30,14 @@ func TestAProcessKilledHalfwayLeavesNothingBehind(t *testing.T) {
 					t.Error("the first agent has come to the end")
 				}
 			}()
-			eventually(t, method+" is called", func() bool { return gate.Waiting() > 0 })
+			eventually.That(t, method+" is called", func() bool { return gate.Waiting() > 0 })
 			if method == "StartContainer" {
-				eventually(t, "both are created", func() bool { return len(n.observe(pod).Containers) == 2 })
+				eventually.That(t, "both are created", func() bool { return len(n.observe(pod).Containers) == 2 })
 			}
 			kill()
 			<-done
 			// The runtime, too, has seen that its caller is gone: what it did from then on would come in between.
-			eventually(t, "no call waits", func() bool { return gate.Waiting() == 0 })
+			eventually.That(t, "no call waits", func() bool { return gate.Waiting() == 0 })
 			gate.Open()
 
 			n.manager = executor.New(n.config)

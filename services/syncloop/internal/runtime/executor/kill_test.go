@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestKillPodEndsEverythingAtOnce(t *testing.T) {
@@ -30,7 +31,7 @@ func TestKillPodEndsEverythingAtOnce(t *testing.T) {
 	gate := n.cri.Hang("StopContainer", "")
 	ended := make(chan error, 1)
 	go func() { ended <- n.manager.KillPod(n.ctx, pod, n.observe(pod), 30) }()
-	eventually(t, "all are being stopped", func() bool { return gate.Waiting() == 3 })
+	eventually.That(t, "all are being stopped", func() bool { return gate.Waiting() == 3 })
 	gate.Open()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
@@ -53,7 +54,7 @@ func TestKillPodAgainWithAShorterGrace(t *testing.T) {
 	ctx, cancel := context.WithCancel(n.ctx)
 	first := make(chan error, 1)
 	go func() { first <- n.manager.KillPod(ctx, pod, n.observe(pod), 3600) }()
-	eventually(t, "it is being stopped", func() bool { return n.cri.Count("StopContainer", "") == 1 })
+	eventually.That(t, "it is being stopped", func() bool { return n.cri.Count("StopContainer", "") == 1 })
 	cancel()
 	if err := <-first; err == nil {
 		t.Error("the first call has no error")
@@ -95,7 +96,7 @@ func TestAnInterruptedPreStopHookIsRunAgain(t *testing.T) {
 	ctx, cancel := context.WithCancel(n.ctx)
 	first := make(chan error, 1)
 	go func() { first <- n.manager.KillPod(ctx, pod, n.observe(pod), 3600) }()
-	eventually(t, "the hook runs", func() bool { return gate.Waiting() == 1 })
+	eventually.That(t, "the hook runs", func() bool { return gate.Waiting() == 1 })
 	cancel()
 	if err := <-first; !errors.Is(err, context.Canceled) {
 		t.Errorf("the interrupted call returned %v", err)
@@ -159,7 +160,7 @@ func TestAnInterruptedPostStartHookHasNotFailed(t *testing.T) {
 		result, err = n.manager.SyncPod(ctx, pod, nil)
 		ended <- err
 	}()
-	eventually(t, "the hook runs", func() bool { return gate.Waiting() == 1 })
+	eventually.That(t, "the hook runs", func() bool { return gate.Waiting() == 1 })
 	cancel() // the pod is deleted, or syncloop is stopped
 	if err := <-ended; !errors.Is(err, context.Canceled) || len(result.Reasons) > 0 {
 		t.Errorf("the interrupted sync returned %v and the reasons %v", err, result.Reasons)
@@ -200,7 +201,7 @@ func TestSidecarsWhosePreStopHangsAreKilledTogether(t *testing.T) {
 	begun := time.Now()
 	ended := make(chan error, 1)
 	go func() { ended <- n.manager.KillPod(n.ctx, pod, n.observe(pod), 1) }()
-	eventually(t, "all are stopped at once while their hooks run", func() bool { return stops.Waiting() == 3 && hooks.Waiting() == 2 })
+	eventually.That(t, "all are stopped at once while their hooks run", func() bool { return stops.Waiting() == 3 && hooks.Waiting() == 2 })
 	if took := time.Since(begun); took < time.Second {
 		t.Errorf("the sidecars are stopped after %v, before the grace period is over", took)
 	}
@@ -345,7 +346,7 @@ func TestPostStartHoldsBackTheNext(t *testing.T) {
 		_, err := n.manager.SyncPod(n.ctx, pod, nil)
 		ended <- err
 	}()
-	eventually(t, "the hook runs and the other is created", func() bool {
+	eventually.That(t, "the hook runs and the other is created", func() bool {
 		return gate.Waiting() == 1 && n.cri.Count("CreateContainer", "") == 2
 	})
 	if got := n.cri.Count("StartContainer", ""); got != 1 {

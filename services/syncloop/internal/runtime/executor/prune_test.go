@@ -16,6 +16,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // TestLogsGoWithTheirContainer, those too that were put aside; those of what is kept stay.
@@ -112,7 +113,7 @@ func TestManyPodsThatGoAreRemovedSomeAtATime(t *testing.T) {
 		go func() { done[i] <- n.manager.CleanUpPod(n.ctx, pods[i], observed) }()
 	}
 	clean(0)
-	eventually(t, "one hangs", func() bool { return hung.Waiting() == 1 })
+	eventually.That(t, "one hangs", func() bool { return hung.Waiting() == 1 })
 	for i := range pods[1:] {
 		clean(i + 1)
 	}

@@ -12,6 +12,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
 	"github.com/quartet-node/quartet/test/registry"
 )
@@ -41,7 +42,7 @@ func TestAPullThatHangsHoldsUpNoOtherPod(t *testing.T) {
 				_, err := n.manager.SyncPod(ctx, hangs, &lifecyclev1.PodStatus{Uid: string(hangs.UID)})
 				ended <- err
 			}()
-			eventually(t, "the pull hangs", func() bool { return reg.Waiting(name+"/hangs") > 0 })
+			eventually.That(t, "the pull hangs", func() bool { return reg.Waiting(name+"/hangs") > 0 })
 
 			others := []*v1.Pod{helloPod(name+"-present", nil, "sleep")}
 			if !serial {
@@ -57,7 +58,7 @@ func TestAPullThatHangsHoldsUpNoOtherPod(t *testing.T) {
 			if err := <-ended; !errors.Is(err, context.Canceled) {
 				t.Errorf("the pod that was stopped ended with %v", err)
 			}
-			eventually(t, "the pull is given up", func() bool { return reg.Waiting(name+"/hangs") == 0 })
+			eventually.That(t, "the pull is given up", func() bool { return reg.Waiting(name+"/hangs") == 0 })
 			reg.Break(name+"/hangs", registry.None)
 			n.sync(hangs)
 			if got := n.say(hangs); !strings.Contains(got, "c0-sleep-0:running") {

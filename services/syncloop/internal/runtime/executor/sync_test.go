@@ -18,6 +18,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/terminationmessages"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -217,8 +218,8 @@ func TestPodsThatStartTogetherAskForAnImageOnce(t *testing.T) {
 			errs <- err
 		}()
 	}
-	eventually(t, "all pods have a sandbox", func() bool { return n.cri.Count("RunPodSandbox", "") == pods })
-	eventually(t, "the image is asked for", func() bool { return gate.Waiting() > 0 })
+	eventually.That(t, "all pods have a sandbox", func() bool { return n.cri.Count("RunPodSandbox", "") == pods })
+	eventually.That(t, "the image is asked for", func() bool { return gate.Waiting() > 0 })
 	gate.Open()
 	for range pods {
 		if err := <-errs; err != nil {
@@ -259,7 +260,7 @@ func TestSyncEndsSoonWhenItsContextDoes(t *testing.T) {
 				_, err := n.manager.SyncPod(ctx, newPod("a"), nil)
 				ended <- err
 			}()
-			eventually(t, "the call hangs", func() bool { return gate.Waiting() > 0 })
+			eventually.That(t, "the call hangs", func() bool { return gate.Waiting() > 0 })
 			cancel()
 			if err := <-ended; err == nil {
 				t.Error("no error")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // onMachine is a rig with one plugin, a shell script of this text, whose folder is returned.
@@ -123,7 +124,7 @@ func TestAPluginIsKilledWithItsChildren(t *testing.T) {
 		ended <- err
 	}()
 	var child int
-	eventually(t, "it has a child", func() bool {
+	eventually.That(t, "it has a child", func() bool {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return false
@@ -135,7 +136,7 @@ func TestAPluginIsKilledWithItsChildren(t *testing.T) {
 	if err := <-ended; !errors.Is(err, late) {
 		t.Errorf("error %v", err)
 	}
-	eventually(t, "the child is gone", func() bool { return gone(child) })
+	eventually.That(t, "the child is gone", func() bool { return gone(child) })
 }
 
 // gone tells whether a process has ended, also when nobody has waited for it yet.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestAPluginIsAskedForTheImagesThatItMatches(t *testing.T) {
@@ -216,7 +217,7 @@ func TestNothingRunsAfterTheEnd(t *testing.T) {
 	asked.Go(func() {
 		r.want(newPod("u1", ""), "a.test/web", "", `credential provider "ecr": its plugin /plugins/ecr was ended: syncloop ends`)
 	})
-	eventually(t, "the plugin runs", func() bool { return r.ran() == 1 })
+	eventually.That(t, "the plugin runs", func() bool { return r.ran() == 1 })
 	r.end()
 	asked.Wait()
 	r.want(newPod("u1", ""), "a.test/web", "", `credential provider "ecr": syncloop ends`)

@@ -226,18 +226,3 @@ func (r *rig) want(pod *v1.Pod, repository, registries, failures string) {
 		r.t.Errorf("a secret is in the error %s", text)
 	}
 }
-
-// eventually polls until a condition holds.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.After(testTimeout)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		case <-tick.C:
-		}
-	}
-}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagegc"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
@@ -241,7 +242,7 @@ func TestARoundIsMadeEveryFiveMinutes(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
 	for rounds := 1; rounds < 4; rounds++ {
-		eventually(t, "a round", func() bool { return fake.Count("ListImages", "") >= rounds })
+		eventually.That(t, "a round", func() bool { return fake.Count("ListImages", "") >= rounds })
 		r.clock.Step(5*time.Minute - time.Second)
 		if got := fake.Count("ListImages", ""); got > rounds {
 			t.Errorf("%d rounds, want %d", got, rounds)

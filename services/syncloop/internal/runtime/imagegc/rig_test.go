@@ -139,20 +139,6 @@ func (r *rig) use(id string) {
 	r.used[id] = r.clock.Now()
 }
 
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.After(testTimeout)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 // there names the images that the runtime has, by their tags.
 func (r *rig) there() string {
 	r.t.Helper()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
 	"github.com/quartet-node/quartet/test/criproxy"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/harness"
 )
@@ -44,9 +45,9 @@ func TestAQuestionThatHangsHoldsUpOnlyWhoAskedIt(t *testing.T) {
 		return answered
 	}
 	first := ask("first")
-	eventually(t, "the first question hangs", func() bool { return hung.Waiting() == 1 })
+	eventually.That(t, "the first question hangs", func() bool { return hung.Waiting() == 1 })
 	second := ask("second")
-	eventually(t, "the second waits for its answer", r.clock.HasWaiters)
+	eventually.That(t, "the second waits for its answer", r.clock.HasWaiters)
 	r.clock.Step(time.Second)
 	if err := <-second; err != nil {
 		t.Error(err)
@@ -255,9 +256,9 @@ func TestAsManyPullsAtOnceAsAreAllowed(t *testing.T) {
 			r := newRig(t, c.change)
 			gate := r.cri.Hang("PullImage", "")
 			wait := r.pullAll(names...)
-			eventually(t, fmt.Sprintf("%d pulls are under way", c.want), func() bool { return gate.Waiting() == c.want })
+			eventually.That(t, fmt.Sprintf("%d pulls are under way", c.want), func() bool { return gate.Waiting() == c.want })
 			// All have been told to begin; what has not begun waits for its turn.
-			eventually(t, "all have asked", func() bool { return r.cri.Count("ImageStatus", "") >= len(names) })
+			eventually.That(t, "all have asked", func() bool { return r.cri.Count("ImageStatus", "") >= len(names) })
 			gate.Open()
 			wait()
 			if got := r.cri.MaxInFlight("PullImage"); got != c.want {
@@ -280,7 +281,7 @@ func TestAPullThatHangsHoldsUpNoImageThatIsThere(t *testing.T) {
 			ended <- err
 		}()
 	}
-	eventually(t, "the pull hangs", func() bool { return gate.Waiting() == 1 })
+	eventually.That(t, "the pull hangs", func() bool { return gate.Waiting() == 1 })
 	r.want("web", "registry.test/present:1", v1.PullIfNotPresent, "", "")
 	stop()
 	for range 2 {
@@ -298,10 +299,10 @@ func TestAWaitForTheTurnIsInTheEvent(t *testing.T) {
 	r := newRig(t, serial, recording(t.TempDir(), ""))
 	first := r.cri.Hang("PullImage", "registry.test/a:1")
 	waitA := r.pullAll("registry.test/a:1")
-	eventually(t, "the first pull is under way", func() bool { return first.Waiting() == 1 })
+	eventually.That(t, "the first pull is under way", func() bool { return first.Waiting() == 1 })
 	second := r.cri.Hang("PullImage", "registry.test/b:1")
 	waitB := r.pullAll("registry.test/b:1")
-	eventually(t, "the second waits for its turn", func() bool {
+	eventually.That(t, "the second waits for its turn", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return len(r.events) == 2
@@ -312,7 +313,7 @@ func TestAWaitForTheTurnIsInTheEvent(t *testing.T) {
 	r.clock.Step(3 * time.Second)
 	first.Open()
 	waitA()
-	eventually(t, "the second is under way", func() bool { return second.Waiting() == 1 })
+	eventually.That(t, "the second is under way", func() bool { return second.Waiting() == 1 })
 	r.clock.Step(1500 * time.Millisecond)
 	second.Open()
 	waitB()

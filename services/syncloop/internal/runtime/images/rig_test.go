@@ -152,18 +152,3 @@ func (r *rig) want(podName, image string, policy v1.PullPolicy, reason, message 
 		r.t.Errorf("%s of pod %s: %q, want %q", image, podName, got, want)
 	}
 }
-
-// eventually polls until a condition holds.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.After(testTimeout)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		case <-tick.C:
-		}
-	}
-}

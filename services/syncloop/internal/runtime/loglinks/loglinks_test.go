@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/loglinks"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -100,16 +102,7 @@ func (n *node) pass(seconds int) {
 
 func (n *node) eventually(what string, holds func() bool) {
 	n.t.Helper()
-	deadline := time.After(60 * time.Second)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-deadline:
-			n.t.Fatalf("never: %s; the links are %q", what, n.links())
-		case <-tick.C:
-		}
-	}
+	eventually.Wait{State: func() string { return fmt.Sprintf("the links are %q", n.links()) }}.That(n.t, what, holds)
 }
 
 // links has the names of what is in the folder.

@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/internal/containerlog"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/logrotate"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -75,7 +76,7 @@ func TestOnContainerd(t *testing.T) {
 	go func() { rotated <- rotator.Run(rotating) }()
 
 	put, names := 0, map[string]bool{}
-	harness.Eventually(ctx, t, "50 MiB are written", func() bool {
+	eventually.In(ctx, t, "50 MiB are written", func() bool {
 		// Who follows has to be quicker than files are removed, which is not the rotator's to see to.
 		if followed.written.Load() >= int64(put-3)*mib {
 			fakeClock.Step(interval)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/containerlog"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/logrotate"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -184,16 +185,7 @@ func (n *node) look(policy logrotate.Policy, until func() bool) {
 
 func (n *node) eventually(what string, holds func() bool) {
 	n.t.Helper()
-	deadline := time.After(testTimeout)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-deadline:
-			n.t.Fatalf("never: %s; there is %v", what, n.names("c"))
-		case <-tick.C:
-		}
-	}
+	eventually.Wait{State: func() string { return fmt.Sprintf("there is %v", n.names("c")) }}.That(n.t, what, holds)
 }
 
 // step lets intervals pass until a condition holds; a look passes by a log that is still worked on.

@@ -14,6 +14,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podtest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestExistingName(t *testing.T) {
@@ -65,11 +66,11 @@ func TestCgroupsOfDaemonsAreLimited(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.clock.Step(5 * time.Second)
-	eventually(t, "the cgroup that has come is limited", func() bool { return cmp.Equal(limits, r.cgroups.get("/kube")) && r.waits() == "" })
+	eventually.That(t, "the cgroup that has come is limited", func() bool { return cmp.Equal(limits, r.cgroups.get("/kube")) && r.waits() == "" })
 	r.turned()
 	r.cgroups.fail("/system", errors.New("invalid argument"))
 	r.clock.Step(time.Minute)
-	eventually(t, "a failure is told", func() bool { return r.clock.HasWaiters() && len(r.told()) == 4 })
+	eventually.That(t, "a failure is told", func() bool { return r.clock.HasWaiters() && len(r.told()) == 4 })
 	want := []string{
 		"Normal NodeAllocatableEnforced Updated limits on system reserved cgroup /system",
 		`Warning FailedNodeAllocatableEnforcement Failed to enforce Kube Reserved Cgroup Limits on "/kube": kubeReservedCgroup: there is no cgroup /kube in every hierarchy: ` +

@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podtest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
 	"github.com/quartet-node/quartet/test/systemdhost"
 )
@@ -151,7 +152,7 @@ func slicesAreEmptied(t *testing.T) {
 	go func() { done <- cmd.Wait() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	harness.Eventually(ctx, t, "the scope runs", func() bool {
+	eventually.In(ctx, t, "the scope runs", func() bool {
 		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid))
 		return err == nil && string(comm) == "sleep\n"
 	})

@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podtest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMain(m *testing.M) {
@@ -239,21 +240,7 @@ func (r *tree) run() {
 
 // turned waits until Run waits for its next turn.
 func (r *tree) turned() {
-	eventually(r.t, "Run waits for its next turn", r.clock.HasWaiters)
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.After(60 * time.Second)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		case <-tick.C:
-		}
-	}
+	eventually.That(r.t, "Run waits for its next turn", r.clock.HasWaiters)
 }
 
 func TestAPodsCgroupIsMadeWithThoseAboveIt(t *testing.T) {
@@ -338,12 +325,12 @@ func TestAllPodsAreLimitedOnceTheNodeIsKnown(t *testing.T) {
 	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: podtest.List("cpu", "2", "memory", "4Gi"), Allocatable: podtest.List("cpu", "1", "memory", "1Mi")}})
 	r.clock.Step(5 * time.Second)
 	want := resources.Resources{CPUShares: 2048, Memory: 3 << 30, PIDs: 500, HugePages: map[int64]int64{}}
-	eventually(t, "all pods have the machine less what is reserved", func() bool { return cmp.Equal(want, r.cgroups.get("/kubepods")) })
+	eventually.That(t, "all pods have the machine less what is reserved", func() bool { return cmp.Equal(want, r.cgroups.get("/kubepods")) })
 
 	r.turned()
 	r.want(podtest.Pod("u1", podtest.Container(podtest.List("cpu", "3"), nil)))
 	r.clock.Step(time.Minute)
-	eventually(t, "a minute later the weight of burstable pods is that of those that there are now", func() bool {
+	eventually.That(t, "a minute later the weight of burstable pods is that of those that there are now", func() bool {
 		return r.cgroups.get("/kubepods/burstable").CPUShares == 3072
 	})
 }
@@ -352,11 +339,11 @@ func TestTheHealthSaysThatCgroupsCannotBeMade(t *testing.T) {
 	r := newTree(t)
 	r.cgroups.fail("/kubepods/burstable", errors.New("controller cpu: read-only file system"))
 	r.run()
-	eventually(t, "the health says it", func() bool { return strings.Contains(r.waits(), "read-only file system") })
+	eventually.That(t, "the health says it", func() bool { return strings.Contains(r.waits(), "read-only file system") })
 	r.cgroups.fail("/kubepods/burstable", nil)
 	r.turned()
 	r.clock.Step(5 * time.Second)
-	eventually(t, "the health says nothing any more", func() bool { return r.waits() == "" })
+	eventually.That(t, "the health says nothing any more", func() bool { return r.waits() == "" })
 }
 
 // TestWhetherAllPodsAreLimitedIsTold when that changes, and not before the Node is known.
@@ -369,7 +356,7 @@ func TestWhetherAllPodsAreLimitedIsTold(t *testing.T) {
 		r.turned()
 		r.clock.Step(after)
 		want = append(want, events...)
-		eventually(t, what, func() bool { return r.clock.HasWaiters() && len(r.told()) >= len(want) })
+		eventually.That(t, what, func() bool { return r.clock.HasWaiters() && len(r.told()) >= len(want) })
 		if diff := cmp.Diff(want, r.told()); diff != "" {
 			t.Errorf("%s: -want +got\n%s", what, diff)
 		}

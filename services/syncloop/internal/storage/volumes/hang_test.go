@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestAMountThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
@@ -23,14 +24,14 @@ func TestAMountThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
 			for _, open := range opens {
 				open()
 			}
-			r.eventually("they end", func() bool { return r.plugin.underWay() == 0 })
+			eventually.That(r.t, "they end", func() bool { return r.plugin.underWay() == 0 })
 		}()
 		for i := range 8 { // more than are done side by side
 			opens = append(opens, r.plugin.hanging(fmt.Sprintf("stuck-%d", i)))
 			pod := newPod(types.UID(fmt.Sprintf("hung-%d", i)), fmt.Sprintf("stuck-%d", i))
 			r.manager.Want(ctx, pod)
 		}
-		r.eventually("four hang", func() bool { return r.plugin.underWay() == 4 })
+		eventually.That(r.t, "four hang", func() bool { return r.plugin.underWay() == 4 })
 		done := make(chan error, 1)
 		go func() { done <- r.want(newPod("u9", "config")) }()
 		var err error
@@ -74,7 +75,7 @@ func TestARemovalThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
 			for _, open := range opens {
 				open()
 			}
-			r.eventually("they end", func() bool { return r.plugin.underWay() == 0 })
+			eventually.That(r.t, "they end", func() bool { return r.plugin.underWay() == 0 })
 		}()
 		const many = 8 // more than are done side by side
 		late := make(chan error, many)
@@ -91,7 +92,7 @@ func TestARemovalThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
 			opens = append(opens, r.plugin.hanging(name))
 			go func() { late <- r.release(uid) }()
 		}
-		r.eventually("four hang", func() bool { return r.plugin.underWay() == 4 })
+		eventually.That(r.t, "four hang", func() bool { return r.plugin.underWay() == 4 })
 		done := make(chan error, 1)
 		go func() { done <- r.want(newPod("u9", "config")) }()
 		for waiting, left := true, many; waiting || left > 0; {

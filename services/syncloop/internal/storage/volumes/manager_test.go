@@ -17,6 +17,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestVolumesAreInPlaceBeforeAndGoneAfter(t *testing.T) {
@@ -131,7 +132,7 @@ func TestEveryVolumeThatIsMissingIsNamedWhicheverFailsFirst(t *testing.T) {
 				t.Errorf("%v, want %s", err, want)
 			}
 			open()
-			r.eventually("it has failed", func() bool { return r.plugin.underWay() == 0 && strings.Contains(r.events.String(), "no such place") })
+			eventually.That(r.t, "it has failed", func() bool { return r.plugin.underWay() == 0 && strings.Contains(r.events.String(), "no such place") })
 		}
 	})
 }
@@ -263,7 +264,7 @@ func TestAVolumeThatCouldNotBeHadIsRemovedAtOnce(t *testing.T) {
 		}
 		r.plugin.failing("config", errors.New("device busy"))
 		r.manager.Want(t.Context(), pod)
-		r.eventually("the second set-up has failed", func() bool { return r.plugin.count("setup config") == 2 && r.plugin.underWay() == 0 })
+		eventually.That(r.t, "the second set-up has failed", func() bool { return r.plugin.count("setup config") == 2 && r.plugin.underWay() == 0 })
 		if err := r.release("u1"); err == nil || !strings.Contains(err.Error(), "device busy") {
 			t.Errorf("a removal that fails: %v", err)
 		}
@@ -282,19 +283,19 @@ func TestContentIsBroughtUpToDateWhenThePodIsLookedAtAndWhenItChanges(t *testing
 			t.Fatal(err)
 		}
 		r.manager.Want(t.Context(), pod)
-		r.eventually("a look", func() bool { return r.plugin.count("setup config") == 2 })
-		r.eventually("it is done", func() bool { return r.plugin.underWay() == 0 })
+		eventually.That(r.t, "a look", func() bool { return r.plugin.count("setup config") == 2 })
+		eventually.That(r.t, "it is done", func() bool { return r.plugin.underWay() == 0 })
 		r.manager.Refresh("u1")
-		r.eventually("a change", func() bool { return r.plugin.count("setup config") == 3 })
+		eventually.That(r.t, "a change", func() bool { return r.plugin.count("setup config") == 3 })
 		r.plugin.failing("config", errors.New("gone"))
 		r.manager.Refresh("u1")
-		r.eventually("it is told", func() bool { return strings.Contains(r.events.String(), `volume "config" : gone`) })
+		eventually.That(r.t, "it is told", func() bool { return strings.Contains(r.events.String(), `volume "config" : gone`) })
 		if !r.manager.Ready("u1") {
 			t.Error("a volume that is in place does not count any more since it could not be brought up to date")
 		}
 		r.plugin.failing("config", nil)
 		tries := r.plugin.count("setup config")
-		r.eventually("it is tried again, though nobody looks", func() bool {
+		eventually.That(r.t, "it is tried again, though nobody looks", func() bool {
 			r.clock.Step(time.Second)
 			return r.plugin.count("setup config") > tries
 		})
@@ -312,7 +313,7 @@ func TestWhatAVolumeFailedOfHasChanged(t *testing.T) {
 		}
 		r.plugin.failing("config", nil)
 		r.manager.Refresh("u1") // the clock stands still
-		r.eventually("the volume is there", func() bool { return r.manager.Ready("u1") })
+		eventually.That(r.t, "the volume is there", func() bool { return r.manager.Ready("u1") })
 	})
 }
 
@@ -348,7 +349,7 @@ func TestTheFirstSetUpIsTraced(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.manager.Refresh("u1")
-		r.eventually("a look", func() bool { return r.plugin.count("setup config") == 2 && r.plugin.underWay() == 0 })
+		eventually.That(r.t, "a look", func() bool { return r.plugin.count("setup config") == 2 && r.plugin.underWay() == 0 })
 		if err := r.manager.Release(ctx, "u1"); err != nil {
 			t.Fatal(err)
 		}

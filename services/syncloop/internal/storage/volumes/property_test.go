@@ -10,6 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
+
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // TestTheManagerHasJustWhatIsWantedAfterAnyHistory drives the manager itself, with mounts in memory: pods are wanted and released,
@@ -43,7 +45,7 @@ func TestTheManagerHasJustWhatIsWantedAfterAnyHistory(t *testing.T) {
 			"time":    func(rt *rapid.T) { r.clock.Step(time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(rt, "by"))) },
 			"restart": func(*rapid.T) {
 				r.stop()
-				r.eventually("what the old process did has ended with it", func() bool { return r.plugin.underWay() == 0 })
+				eventually.That(r.t, "what the old process did has ended with it", func() bool { return r.plugin.underWay() == 0 })
 				r.start()
 			},
 		})
@@ -58,7 +60,7 @@ func TestTheManagerHasJustWhatIsWantedAfterAnyHistory(t *testing.T) {
 			}
 			want += len(pods[u].Spec.Volumes)
 			r.manager.Want(t.Context(), pods[u])
-			r.eventually(fmt.Sprintf("pod %s has its volumes", u), func() bool {
+			eventually.That(r.t, fmt.Sprintf("pod %s has its volumes", u), func() bool {
 				r.clock.Step(time.Second)
 				return r.manager.Ready(u)
 			})

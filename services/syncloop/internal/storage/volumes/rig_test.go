@@ -107,18 +107,6 @@ func (r *rig) release(uid types.UID) error {
 	return r.manager.Release(ctx, uid)
 }
 
-// eventually polls until a condition holds.
-func (r *rig) eventually(what string, holds func() bool) {
-	r.t.Helper()
-	deadline := time.Now().Add(testTimeout)
-	for !holds() {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("never: %s", what)
-		}
-		<-time.After(time.Millisecond)
-	}
-}
-
 // newPod is a pod with configMap volumes, which the rig's plugin has, all of them mounted.
 func newPod(uid types.UID, names ...string) *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pod-" + string(uid), UID: uid}}
