@@ -40,7 +40,7 @@ func (n *node) containerLogs(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil || r.Context().Err() != nil:
 	case !out.begun && errors.Is(err, fs.ErrNotExist):
-		http.Error(w, "the log of the container is not there any more", http.StatusNotFound)
+		n.refuse(w, r, wrong("the log of the container is not there any more"))
 	case !out.begun:
 		n.refuse(w, r, fmt.Errorf("reading the log of the container: %w", err))
 	default:
@@ -120,6 +120,10 @@ func (n *node) logOf(r *http.Request, o *asked) (string, error) {
 		return "", err
 	}
 	answer, err := runtime.ContainerStatus(r.Context(), id, false)
+	if status.Code(err) == codes.NotFound {
+		// As of an evicted pod, whose containers are removed. kubectl shows the text of a bad request, and not of "not found".
+		return "", wrong("unable to retrieve container logs for container %q in pod %q: it has been removed from the runtime", container.Name, pod.Name)
+	}
 	if err != nil {
 		return "", fmt.Errorf("asking the runtime for the container's log: %w", err)
 	}

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	internalapi "k8s.io/cri-api/pkg/apis"
@@ -85,6 +87,29 @@ func (r *rig) ask(method, path string) *httptest.ResponseRecorder {
 	r.granted = nil
 	api.ServeHTTP(answer, httptest.NewRequestWithContext(r.t.Context(), method, path, nil))
 	return answer
+}
+
+// withoutContainers is a runtime that has none.
+type withoutContainers struct{ internalapi.RuntimeService }
+
+func (withoutContainers) ContainerStatus(_ context.Context, id string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
+	return nil, status.Errorf(codes.NotFound, "container %q is not found", id)
+}
+
+// TestTheLogOfAContainerThatWasRemoved, as of an evicted pod: kubectl shows the reason, which it does not for "not found".
+func TestTheLogOfAContainerThatWasRemoved(t *testing.T) {
+	r := newRig(t)
+	r.cfg.Pods = somePods{{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u1"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}},
+		Status: v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{
+			{Name: "main", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ContainerID: "containerd://c1"}}},
+		}},
+	}}
+	r.cfg.Runtime = func() (internalapi.RuntimeService, error) { return withoutContainers{}, nil }
+	const want = `unable to retrieve container logs for container "main" in pod "web": it has been removed from the runtime`
+	if answer := r.ask("GET", "/containerLogs/default/web/main"); answer.Code != http.StatusBadRequest || strings.TrimSpace(answer.Body.String()) != want {
+		t.Errorf("got %d %s", answer.Code, answer.Body)
+	}
 }
 
 // TestWhatEachPathIsAllowedBy: no path is without a guard, and none has a weaker one than a kubelet's.
