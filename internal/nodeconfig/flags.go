@@ -86,7 +86,8 @@ func (f *flags) flagSet(service Service) *pflag.FlagSet {
 		&f.nodeIP,
 		"node-ip",
 		"",
-		"`IP` that the node reports, or two of both families as IP,IP (default: the address of the default route)",
+		"`IP` that the node reports, or two of both families as IP,IP; :: prefers IPv6 (default: the address of this "+
+			"machine that the node's name resolves to, or else that of the default route)",
 	)
 	set.StringVar(&f.nodeLabels, "node-labels", "", "`LABELS` for the Node, as KEY=VALUE,KEY=VALUE")
 	f.addOwnFlags(service, set)
@@ -145,26 +146,30 @@ func (f *flags) config(service Service) (Config, []error) {
 	return cfg, append(errs, labelErrs...)
 }
 
-// nodeIPs returns the addresses of --node-ip in their canonical form: "IP" or "IP,IP".
+// nodeIPs returns the addresses of --node-ip in their canonical form: "IP" or "IP,IP". As for the kubelet, 0.0.0.0 or
+// :: alone is a family to prefer.
 func (f *flags) nodeIPs(fail failure) string {
 	if f.nodeIP == "" {
 		return ""
 	}
 	var ips []string
-	var fours int
+	var fours, families int
 	for part := range strings.SplitSeq(f.nodeIP, ",") {
 		ip := net.ParseIP(strings.TrimSpace(part))
-		if ip == nil || ip.IsUnspecified() {
+		if ip == nil {
 			fail("node-ip", "%q is not an IP address of this node", part)
 			return ""
 		}
 		if ip.To4() != nil {
 			fours++
 		}
+		if ip.IsUnspecified() {
+			families++
+		}
 		ips = append(ips, ip.String())
 	}
-	if len(ips) > 2 || (len(ips) == 2 && fours != 1) {
-		fail("node-ip", "%q must be one address, or one of IPv4 and one of IPv6", f.nodeIP)
+	if len(ips) > 2 || (len(ips) == 2 && (fours != 1 || families > 0)) {
+		fail("node-ip", "%q must be one address, or one of each family; 0.0.0.0 or :: alone prefers a family", f.nodeIP)
 	}
 	return strings.Join(ips, ",")
 }

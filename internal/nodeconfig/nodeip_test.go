@@ -12,6 +12,7 @@ import (
 func TestTheNodeHasOneAddressOrOneOfEachFamily(t *testing.T) {
 	for given, want := range map[string]string{
 		"": "", "198.51.100.7": "198.51.100.7", "2001:DB8::7": "2001:db8::7", "198.51.100.7, 2001:db8::7": "198.51.100.7,2001:db8::7",
+		"::": "::", "0.0.0.0": "0.0.0.0",
 	} {
 		cfg, err := nodeconfig.Parse(
 			nodeconfig.NodeStatus,
@@ -22,7 +23,9 @@ func TestTheNodeHasOneAddressOrOneOfEachFamily(t *testing.T) {
 			t.Errorf("%q: got %q, %v, want %q", given, cfg.NodeIP, err, want)
 		}
 	}
-	for _, given := range []string{"here", "0.0.0.0", "198.51.100.7,198.51.100.8", "198.51.100.7,2001:db8::7,2001:db8::8", "198.51.100.7,"} {
+	for _, given := range []string{
+		"here", "0.0.0.0,::", "198.51.100.7,::", "198.51.100.7,198.51.100.8", "198.51.100.7,2001:db8::7,2001:db8::8", "198.51.100.7,",
+	} {
 		_, err := nodeconfig.Parse(
 			nodeconfig.NodeStatus,
 			[]string{"--hostname-override=node-1", "--node-ip", given},

@@ -15,6 +15,7 @@ import (
 	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/nodeip"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
@@ -96,6 +97,7 @@ func serve(
 	if node.events, err = nodeEventsOf(cfg, previous.Node, logger, registry); err != nil {
 		return err
 	}
+	addresses := nodeip.New(nodeip.Config{Name: cfg.NodeName, Family: cfg.NodeIP})
 	var heart *heartbeat.Heart
 	shutdowns, err := shutdownOf(cfg, to, health, registry, func(message string) {
 		heart.Look()
@@ -111,8 +113,13 @@ func serve(
 		AskTimeout:  heartbeat.DefaultAskTimeout,
 		ListImages:  heartbeat.AskImages(to.syncloop),
 		ReadMachine: facts.ReadMachine,
-		ReadNow:     func() (facts.Readings, error) { return facts.ReadNow(cfg.RootDir, cfg.StateDir) },
-		Previous:    previous, Publish: node.computed, ShuttingDown: shutdowns.ShuttingDown,
+		ReadNow: func() (facts.Readings, error) {
+			readings, err := facts.ReadNow(cfg.RootDir, cfg.StateDir)
+			// A machine without an address is no error: it may be cut off on purpose.
+			readings.IP = addresses.Find(ctx)
+			return readings, err
+		},
+		Previous: previous, Publish: node.computed, ShuttingDown: shutdowns.ShuttingDown,
 		Save:   func(state nodeobject.State) error { return checkpoint.Save(cfg.StateDir, state) },
 		Health: health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry), Tracer: tracer,
 	})

@@ -2,16 +2,17 @@ package main
 
 import (
 	"context"
+	"net"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/nodeip"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
@@ -53,13 +54,13 @@ func awake() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// guessedAddresses returns the addresses of the node as long as nodestatus has not said them: those that were given, else that of the
-// default route; none when there is neither, as on a machine without a network.
-func guessedAddresses(cfg nodeconfig.Config) []string {
-	if cfg.NodeIP != "" {
+// guessedAddresses returns the addresses of the node as long as nodestatus has not said them: those that were given, else the one
+// that is found; none when there is neither, as on a machine without a network.
+func guessedAddresses(ctx context.Context, cfg nodeconfig.Config) []string {
+	if cfg.NodeIP != "" && !net.ParseIP(cfg.NodeIP).IsUnspecified() {
 		return strings.Split(cfg.NodeIP, ",")
 	}
-	if ip, err := utilnet.ChooseHostInterface(); err == nil {
+	if ip := nodeip.New(nodeip.Config{Name: cfg.NodeName, Family: cfg.NodeIP}).Find(ctx); ip != nil {
 		return []string{ip.String()}
 	}
 	return nil

@@ -121,7 +121,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		return err
 	}
 	starts := phases.New(phases.NewMetrics(h.registry))
-	addresses := hostips.New(func() []string { return guessedAddresses(h.cfg) })
+	addresses := hostips.New(func() []string { return guessedAddresses(ctx, h.cfg) })
 	store := newStore(h, books, link, probes, starts)
 	addresses.Tell(store.SetHostIPs)
 	resizes.Expose(h.registry, func() resizes.Counts { return books.resizes.Count(store.Pod) })

@@ -36,7 +36,7 @@ func addServingCertificate(
 	}
 	certificate, key := kubelet.TLSCertFile, kubelet.TLSPrivateKeyFile
 	if certificate == "" {
-		own := servingcert.SelfSigned{Dir: h.cfg.CertDir, Name: h.cfg.NodeName, Addresses: addressesOf(h.cfg), Clock: clock.RealClock{}}
+		own := servingcert.SelfSigned{Dir: h.cfg.CertDir, Name: h.cfg.NodeName, Addresses: addressesOf(ctx, h.cfg), Clock: clock.RealClock{}}
 		var err error
 		if certificate, key, err = own.Ensure(); err != nil {
 			return nil, err
@@ -91,9 +91,9 @@ func addSignedCertificate(
 }
 
 // addressesOf are those of a node that are known without a cluster.
-func addressesOf(cfg nodeconfig.Config) []net.IP {
+func addressesOf(ctx context.Context, cfg nodeconfig.Config) []net.IP {
 	addresses := []net.IP{net.IPv4(127, 0, 0, 1)}
-	for _, text := range guessedAddresses(cfg) {
+	for _, text := range guessedAddresses(ctx, cfg) {
 		if ip := net.ParseIP(text); ip != nil {
 			addresses = append(addresses, ip)
 		}

@@ -16,7 +16,6 @@ import (
 	"github.com/google/cadvisor/lib/utils/sysfs"
 	"github.com/google/cadvisor/lib/utils/sysinfo"
 	"golang.org/x/sys/unix"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
 // Machine holds the facts that do not change while the machine runs, except for processors that are added or removed.
@@ -57,7 +56,7 @@ type Readings struct {
 	NodeFS Filesystem
 	// MaxPIDs is the kernel's limit of processes and threads, and RunningPIDs their number.
 	MaxPIDs, RunningPIDs int64
-	// IP is the address of the interface with the default route; nil if there is none.
+	// IP is the address of the node if --node-ip names none, see package nodeip; nil when there is none.
 	IP net.IP
 }
 
@@ -168,10 +167,6 @@ func ReadNow(rootDir, stateDir string) (Readings, error) {
 	}
 	if r.MaxPIDs, r.RunningPIDs, err = processes("/proc", stateDir); err != nil {
 		errs = append(errs, err)
-	}
-	// A machine without a default route is no error: it may be isolated on purpose, and --node-ip names its address.
-	if ip, err := utilnet.ChooseHostInterface(); err == nil {
-		r.IP = ip
 	}
 	return r, errors.Join(errs...)
 }

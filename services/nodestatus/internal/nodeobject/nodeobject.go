@@ -30,8 +30,10 @@ const (
 type Settings struct {
 	// Name is the name of the node.
 	Name string
-	// IPs are the addresses to report, at most two; empty for the address of the default route.
+	// IPs are the addresses to report, at most two; empty for the address that is found.
 	IPs []net.IP
+	// ChoosesIP is true if the operator named addresses or a family. A Node of a cloud provider has an address then.
+	ChoosesIP bool
 	// ExternalCloud is true if an external cloud provider initializes the Node and sets its addresses.
 	ExternalCloud bool
 	// Labels are the additional labels of the Node.
@@ -62,16 +64,15 @@ type Settings struct {
 func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, error) {
 	k := cfg.Kubelet
 	s := Settings{
-		Name:          cfg.NodeName,
-		IPs:           ipsOf(cfg.NodeIP),
-		ExternalCloud: cfg.ExternalCloud,
-		Labels:        cfg.NodeLabels,
-		Taints:        taintsOf(cfg),
-		ProviderID:    k.ProviderID,
-		PodCIDR:       k.PodCIDR,
-		MaxPods: int64(
-			k.MaxPods,
-		),
+		Name:               cfg.NodeName,
+		IPs:                ipsOf(cfg.NodeIP),
+		ChoosesIP:          cfg.NodeIP != "",
+		ExternalCloud:      cfg.ExternalCloud,
+		Labels:             cfg.NodeLabels,
+		Taints:             taintsOf(cfg),
+		ProviderID:         k.ProviderID,
+		PodCIDR:            k.PodCIDR,
+		MaxPods:            int64(k.MaxPods),
 		PodsPerCore:        int64(k.PodsPerCore),
 		MaxImages:          *k.NodeStatusMaxImages,
 		Reserved:           v1.ResourceList{},
@@ -161,10 +162,10 @@ func Build(in Input) State {
 	return state
 }
 
-// ipsOf parses a validated --node-ip.
+// ipsOf parses the addresses of a validated --node-ip. A family is no address.
 func ipsOf(text string) (ips []net.IP) {
 	for part := range strings.SplitSeq(text, ",") {
-		if ip := net.ParseIP(part); ip != nil {
+		if ip := net.ParseIP(part); ip != nil && !ip.IsUnspecified() {
 			ips = append(ips, ip)
 		}
 	}
@@ -187,7 +188,7 @@ func labels(in Input) map[string]string {
 func addresses(in Input) []v1.NodeAddress {
 	var all []v1.NodeAddress
 	ips := in.Settings.IPs
-	if in.Settings.ExternalCloud && len(ips) == 0 {
+	if in.Settings.ExternalCloud && !in.Settings.ChoosesIP {
 		return []v1.NodeAddress{{Type: v1.NodeHostName, Address: in.Settings.Name}}
 	}
 	if len(ips) == 0 && in.Readings.IP != nil {

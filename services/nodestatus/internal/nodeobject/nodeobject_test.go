@@ -184,6 +184,20 @@ func TestConfiguredAddressComesFirst(t *testing.T) {
 	}
 }
 
+// TestAFamilyIsNoAddress: what is found is reported, also before a cloud provider gives addresses.
+func TestAFamilyIsNoAddress(t *testing.T) {
+	in := input(t)
+	in.Settings.IPs, in.Settings.ChoosesIP, in.Settings.ExternalCloud = ipsOf("::"), true, true
+	node := Build(in).Node
+	if got := node.Status.Addresses; got[0].Type != v1.NodeInternalIP || got[0].Address != "10.0.0.5" || len(node.Annotations) > 0 {
+		t.Errorf("addresses %v, annotations %v", got, node.Annotations)
+	}
+	in.Settings.ChoosesIP = false
+	if got := Build(in).Node.Status.Addresses; len(got) != 1 || got[0].Type != v1.NodeHostName {
+		t.Errorf("without a family: %v", got)
+	}
+}
+
 // TestReady has for each case how the peers are, how long after they were last good, and what was reported before.
 func TestReady(t *testing.T) {
 	well := Peer{State: PeerHealthy}

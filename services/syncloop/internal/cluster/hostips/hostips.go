@@ -1,6 +1,6 @@
 // Package hostips knows the addresses of the node, as nodestatus says in the Node: for the status of pods, for pods of the
 // machine's network and for the downward API. Until nodestatus has been heard, and only until then, the addresses are those of
-// --node-ip or of the default route. When nodestatus goes away, the last known addresses stay.
+// --node-ip or those that are found. When nodestatus goes away, the last known addresses stay.
 package hostips
 
 import (
@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/net"
 )
 
-// retry is how often the default route is looked for while no address is known.
+// retry is how often an address is looked for while no address is known.
 const retry = 2 * time.Second
 
 // Of returns the addresses of a Node, the primary one first and at most one of each family. Internal addresses come before
@@ -97,7 +97,7 @@ func (a *Addresses) set(next addresses) {
 	}
 }
 
-// Run looks for the default route until an address is known or ctx ends.
+// Run looks for an address until an address is known or ctx ends.
 func (a *Addresses) Run(ctx context.Context, clk clock.WithTicker) error {
 	ticker := clk.NewTicker(retry)
 	defer ticker.Stop()
