@@ -1,7 +1,6 @@
 package standby_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/internal/standby"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/test/eventually"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,7 +28,7 @@ type rig struct {
 	t     *testing.T
 	dir   string
 	clock *testclock.FakeClock
-	log   *log
+	log   *logbuffer.Buffer
 	stop  context.CancelFunc
 	done  chan result
 }
@@ -41,7 +40,7 @@ type result struct {
 
 func standBy(t *testing.T, dir string) *rig {
 	t.Helper()
-	r := &rig{t: t, dir: dir, clock: testclock.NewFakeClock(time.Now()), log: &log{}, done: make(chan result, 1)}
+	r := &rig{t: t, dir: dir, clock: testclock.NewFakeClock(time.Now()), log: &logbuffer.Buffer{}, done: make(chan result, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	r.stop = cancel
 	go func() {
@@ -63,24 +62,6 @@ func (r *rig) tick() {
 func (r *rig) until(what string, condition func() bool) {
 	r.t.Helper()
 	eventually.Wait{State: func() string { return fmt.Sprintf("the log:\n%s", r.log) }}.That(r.t, "it "+what, condition)
-}
-
-// log is a log that is written and read at once.
-type log struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
 }
 
 func lock(t *testing.T, dir string) *statedir.Held {

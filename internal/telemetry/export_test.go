@@ -1,15 +1,14 @@
 package telemetry_test
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/test/logbuffer"
 	"github.com/quartet-node/quartet/test/otlpsink"
 )
 
@@ -46,26 +45,8 @@ func hang(t *testing.T) (endpoint string) {
 	return "http://ann:hunter2@" + listener.Addr().String()
 }
 
-// output is a log that may be read while it is written.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
-
 func TestAnEndpointThatHangsSlowsNothingDown(t *testing.T) {
-	var out output
+	var out logbuffer.Buffer
 	tel := setUp(t, telemetry.Config{Service: "pleg", Output: &out}, "OTEL_EXPORTER_OTLP_ENDPOINT", hang(t),
 		"OTEL_EXPORTER_OTLP_TIMEOUT", "100", "OTEL_BSP_MAX_QUEUE_SIZE", "64", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "8")
 	defer func() {
@@ -103,7 +84,7 @@ func TestAnEndpointThatHangsSlowsNothingDown(t *testing.T) {
 }
 
 func TestAnEndpointThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
-	var out output
+	var out logbuffer.Buffer
 	tel := setUp(
 		t,
 		telemetry.Config{Service: "pleg", Output: &out},
@@ -136,7 +117,7 @@ func TestTracesGoOnWhenTheEndpointIsBack(t *testing.T) {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	var out output
+	var out logbuffer.Buffer
 	tel := setUp(
 		t,
 		telemetry.Config{Service: "pleg", Output: &out},

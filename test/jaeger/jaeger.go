@@ -4,7 +4,6 @@
 package jaeger
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,13 +14,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/quartet-node/quartet/test/freeport"
 	"github.com/quartet-node/quartet/test/harness"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 const (
@@ -39,7 +38,7 @@ const (
 type Server struct {
 	query, otlp string
 	cmd         *exec.Cmd
-	log         *log
+	log         *logbuffer.Buffer
 	ended       chan struct{}
 }
 
@@ -123,7 +122,7 @@ func start(binary string) (*Server, error) {
 		return nil, err
 	}
 	const anyPort = "127.0.0.1:0"
-	s := &Server{query: query, otlp: otlp, log: &log{}, ended: make(chan struct{})}
+	s := &Server{query: query, otlp: otlp, log: &logbuffer.Buffer{}, ended: make(chan struct{})}
 	s.cmd = exec.Command(binary,
 		"--query.http-server.host-port", query, "--query.grpc-server.host-port", anyPort,
 		"--collector.otlp.grpc.host-port", otlp, "--collector.otlp.http.host-port", anyPort,
@@ -196,24 +195,4 @@ func (s *Server) accepts(ctx context.Context) error {
 		return err
 	}
 	return conn.Close()
-}
-
-// log keeps what was written, and may be read meanwhile. Jaeger writes some hundred lines in its life.
-type log struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-// String is all of it.
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

@@ -25,3 +25,12 @@ func (b *Buffer) String() string {
 	defer b.mu.Unlock()
 	return b.buffer.String()
 }
+
+// Take returns what was written so far, and forgets it.
+func (b *Buffer) Take() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	text := b.buffer.String()
+	b.buffer.Reset()
+	return text
+}

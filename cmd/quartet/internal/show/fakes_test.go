@@ -1,7 +1,6 @@
 package show
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -34,6 +33,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 	"github.com/quartet-node/quartet/test/eventually"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -350,7 +350,7 @@ func (n *node) command(args []string, out, errOut io.Writer) *cobra.Command {
 // run runs a command to its end.
 func (n *node) run(args ...string) (out, errOut string, err error) {
 	n.t.Helper()
-	var o, e buffer
+	var o, e logbuffer.Buffer
 	err = n.command(args, &o, &e).ExecuteContext(n.t.Context())
 	return o.String(), e.String(), err
 }
@@ -368,14 +368,14 @@ func (n *node) must(args ...string) string {
 // running is a command that goes on.
 type running struct {
 	t           *testing.T
-	out, errOut *buffer
+	out, errOut *logbuffer.Buffer
 	stop        func() error
 }
 
 // start runs a command until the test ends or it is stopped.
 func (n *node) start(args ...string) *running {
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &running{t: n.t, out: &buffer{}, errOut: &buffer{}}
+	r := &running{t: n.t, out: &logbuffer.Buffer{}, errOut: &logbuffer.Buffer{}}
 	done := make(chan error, 1)
 	cmd := n.command(args, r.out, r.errOut)
 	go func() { done <- cmd.ExecuteContext(ctx) }()
@@ -392,7 +392,7 @@ func (n *node) start(args ...string) *running {
 }
 
 // until waits until a buffer says something.
-func (r *running) until(b *buffer, text string) {
+func (r *running) until(b *logbuffer.Buffer, text string) {
 	r.t.Helper()
 	r.untilTrue(text, func() bool { return strings.Contains(b.String(), text) })
 }
@@ -401,24 +401,6 @@ func (r *running) until(b *buffer, text string) {
 func (r *running) untilTrue(what string, is func() bool) {
 	r.t.Helper()
 	eventually.Wait{State: func() string { return fmt.Sprintf("have:\n%s\n%s", r.out, r.errOut) }}.That(r.t, what, is)
-}
-
-// buffer may be read while it is written.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // golden compares what was printed with a file; trailing blanks of lines are left out of both.

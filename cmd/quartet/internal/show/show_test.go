@@ -19,6 +19,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 // pod makes a pod of some containers that run and are ready.
@@ -292,7 +293,7 @@ func TestWatchSourcesPrintsWhatIsNew(t *testing.T) {
 	r := n.start("get", "sources", "-w", "-o", "name")
 	r.until(r.out, "source/file\nsource/http\n")
 	stop()
-	step := func(b *buffer, text string) {
+	step := func(b *logbuffer.Buffer, text string) {
 		t.Helper()
 		deadline := time.Now().Add(60 * time.Second)
 		for !strings.Contains(b.String(), text) && time.Now().Before(deadline) {

@@ -18,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/systemd"
 	"github.com/quartet-node/quartet/test/eventually"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 // server is the first argument of this program as a process that answers connections to the address of its second
@@ -49,7 +50,7 @@ func serve(address string) error {
 func TestAConnectionWaitsForAProcessThatIsAway(t *testing.T) {
 	dir := t.TempDir()
 	gate := filepath.Join(dir, "gate")
-	var out, events log
+	var out, events logbuffer.Buffer
 	var held sockets.Set
 	logger := slog.New(slog.NewTextHandler(&events, nil))
 	socket := sockets.Socket{Name: "api", Address: freeAddress(t)}

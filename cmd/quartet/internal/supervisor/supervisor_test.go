@@ -17,6 +17,7 @@ import (
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
 	"github.com/quartet-node/quartet/test/eventually"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 func TestMain(m *testing.M) {
@@ -29,26 +30,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// log is a buffer that two goroutines may use.
-type log struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
 type node struct {
-	out, events *log
+	out, events *logbuffer.Buffer
 	pids        string
 	stop        func() error
 }
@@ -56,7 +39,7 @@ type node struct {
 // start runs shell scripts as the processes of a node.
 func start(t *testing.T, backoff, grace time.Duration, scripts map[string]string) *node {
 	t.Helper()
-	n := &node{out: &log{}, events: &log{}, pids: t.TempDir()}
+	n := &node{out: &logbuffer.Buffer{}, events: &logbuffer.Buffer{}, pids: t.TempDir()}
 	output := supervisor.NewOutput(n.out, "steady", "crash")
 	var services []supervisor.Service
 	for name, script := range scripts {
@@ -177,7 +160,7 @@ func TestStopKillsWhatDoesNotEnd(t *testing.T) {
 }
 
 func TestWholeLinesHaveNothingBeforeThem(t *testing.T) {
-	var out log
+	var out logbuffer.Buffer
 	lines := supervisor.Whole(&out).Prefixed("p")
 	for _, part := range []string{"{\"a\":", "1}\n{}\n"} {
 		if _, err := lines.Write([]byte(part)); err != nil {
@@ -190,7 +173,7 @@ func TestWholeLinesHaveNothingBeforeThem(t *testing.T) {
 }
 
 func TestLongLinesAreBroken(t *testing.T) {
-	var out log
+	var out logbuffer.Buffer
 	lines := supervisor.NewOutput(&out, "p").Prefixed("p")
 	if _, err := lines.Write(bytes.Repeat([]byte("x"), 200<<10)); err != nil {
 		t.Fatal(err)
@@ -208,7 +191,7 @@ func TestLongLinesAreBroken(t *testing.T) {
 
 // TestAProcessThatCannotWorkWithItsConfigurationEndsTheNode, and its reason is the node's.
 func TestAProcessThatCannotWorkWithItsConfigurationEndsTheNode(t *testing.T) {
-	var out, events log
+	var out, events logbuffer.Buffer
 	output := supervisor.NewOutput(&out, "steady", "wrong")
 	pids := t.TempDir()
 	process := func(name, script string) supervisor.Service {

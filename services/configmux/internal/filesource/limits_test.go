@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
+	"github.com/quartet-node/quartet/test/logbuffer"
 	"github.com/quartet-node/quartet/test/require"
 )
 
@@ -235,25 +235,7 @@ func TestTenThousandFiles(t *testing.T) {
 	t.Logf("one change among %d files took %v, %d KiB", n, took, (after.TotalAlloc-before.TotalAlloc)>>10)
 }
 
-// logs is a log that a test reads while it is written.
-type logs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-func logTo(l *logs) option {
+func logTo(l *logbuffer.Buffer) option {
 	return func(s *Source) { s.cfg.Logger = slog.New(slog.NewTextHandler(l, nil)) }
 }
 
@@ -262,7 +244,7 @@ func TestALimitOfInotifyIsNamedWithWhatToRaise(t *testing.T) {
 		unix.EMFILE: "fs.inotify.max_user_instances", unix.ENOSPC: "fs.inotify.max_user_watches", unix.ENFILE: "fs.file-max",
 	} {
 		t.Run(want, func(t *testing.T) {
-			out := &logs{}
+			out := &logbuffer.Buffer{}
 			r := start(t, t.TempDir(), logTo(out), func(s *Source) {
 				s.newWatcher = func() (*fsnotify.Watcher, error) { return nil, limit }
 			})
@@ -287,7 +269,7 @@ func TestTheKernelsLimitsOfInotify(t *testing.T) {
 			usual, err := os.ReadFile(limit)
 			must(t, err)
 			must(t, os.WriteFile(limit, []byte("0"), 0))
-			dir, out := t.TempDir(), &logs{}
+			dir, out := t.TempDir(), &logbuffer.Buffer{}
 			r := start(t, dir, logTo(out), func(s *Source) { s.cfg.Period = 100 * time.Millisecond })
 			if got := r.has(0); got.Mode != "polling" || !strings.Contains(out.String(), "raise the sysctl "+want) {
 				t.Errorf("mode %q, log %s; want polling, and to raise %s", got.Mode, out, want)

@@ -1,7 +1,6 @@
 package httpsource
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -21,6 +20,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -81,7 +81,7 @@ type rig struct {
 	clock    *testingclock.FakeClock
 	registry *prometheus.Registry
 	spans    *tracetest.InMemoryExporter
-	log      *logged
+	log      *logbuffer.Buffer
 
 	given chan source.Reading
 	stop  func()
@@ -92,24 +92,6 @@ func (r *rig) Set(name string, reading source.Reading) {
 		panic("reading of another source: " + name)
 	}
 	r.given <- reading
-}
-
-// logged is a log that can be read while it is written.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(line)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 type option func(*Config, *Source)
@@ -141,7 +123,7 @@ func start(t *testing.T, at string, options ...option) *rig {
 	t.Helper()
 	r := &rig{
 		t: t, clock: testingclock.NewFakeClock(time.Unix(1000, 0)), registry: prometheus.NewRegistry(),
-		spans: tracetest.NewInMemoryExporter(), log: &logged{}, given: make(chan source.Reading, 1),
+		spans: tracetest.NewInMemoryExporter(), log: &logbuffer.Buffer{}, given: make(chan source.Reading, 1),
 	}
 	cfg := Config{
 		URL: parsed(t, at), Node: "node", Period: period, Transport: NewTransport(), Clock: r.clock,

@@ -29,6 +29,7 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/journal"
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 	"github.com/quartet-node/quartet/test/eventually"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,27 +39,10 @@ type rig struct {
 	*journal.Book
 	t        *testing.T
 	path     string
-	log      *lockedBuffer
+	log      *logbuffer.Buffer
 	clock    *clocktesting.FakeClock
 	registry *prometheus.Registry
 	stop     func()
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // open opens the book in a path as a new process does, whose stream has the token begin before its first event.
@@ -71,7 +55,7 @@ func openFile(t *testing.T, path, begin string, file journal.File) *rig {
 	r := &rig{
 		t:        t,
 		path:     path,
-		log:      &lockedBuffer{},
+		log:      &logbuffer.Buffer{},
 		clock:    clocktesting.NewFakeClock(time.Now()),
 		registry: prometheus.NewRegistry(),
 	}

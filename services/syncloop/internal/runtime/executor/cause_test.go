@@ -18,17 +18,14 @@ import (
 
 // causes gives the causes that the lines with a message name, in their order, and forgets all lines.
 func (l *logLines) causes(message string) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	var causes []string
-	for line := range strings.Lines(l.text.String()) {
+	for line := range strings.Lines(l.Take()) {
 		if !strings.Contains(line, `msg="`+message+`"`) {
 			continue
 		}
 		_, cause, _ := strings.Cut(line, " cause=")
 		causes = append(causes, strings.Trim(strings.TrimSpace(cause), `"`))
 	}
-	l.text.Reset()
 	return strings.Join(causes, "; ")
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/logrotate"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -76,7 +77,7 @@ type node struct {
 	t     *testing.T
 	dir   string
 	clock *clocktesting.FakeClock
-	log   *lockedBuffer
+	log   *logbuffer.Buffer
 
 	mu         sync.Mutex
 	containers map[string]*container
@@ -85,28 +86,11 @@ type node struct {
 	reopen func(ctx context.Context, id string) error
 }
 
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
 func newNode(t *testing.T) *node {
 	t.Helper()
 	// Ahead of the times of the files, so that none was written to in the last second.
 	n := &node{
-		t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Now().Add(time.Hour)), log: &lockedBuffer{},
+		t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Now().Add(time.Hour)), log: &logbuffer.Buffer{},
 		containers: map[string]*container{}, ended: map[string]bool{},
 	}
 	t.Cleanup(func() {
