@@ -12,7 +12,6 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
-	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
@@ -26,22 +25,9 @@ type hand struct {
 
 func newHand(t *testing.T, endpoint string) hand {
 	t.Helper()
-	client, err := cri.New(cri.Config{Endpoint: endpoint, Timeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	runtime, err := client.Runtime(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return hand{t: t, runtime: runtime}
+	return hand{t: t, runtime: harness.ConnectCRI(ctx, t, endpoint).Runtime}
 }
 
 func (h hand) sandbox(uid string) (string, *runtimeapi.PodSandboxConfig) {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,20 +20,8 @@ import (
 func TestPodsOfAnAPIServer(t *testing.T) {
 	name := nodeName(t)
 	c := cluster.Start(t, cluster.ServiceAccounts())
-	if err := node.StopServices(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		if err := node.StopServices(ctx); err != nil {
-			t.Error(err)
-		}
-		if err := node.Up(ctx); err != nil {
-			t.Error(err)
-		}
-	})
 	kubeconfig := c.Kubeconfig(t, cluster.NodeUser(name), "system:nodes")
-	startServices(t, "--kubeconfig", kubeconfig)
+	node.RestartServices(t, "--kubeconfig", kubeconfig)
 
 	admin := c.Client(t).CoreV1()
 	awaitThat(t, "the Node is registered", func() bool {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -18,19 +17,7 @@ import (
 func TestAPodHasItsEnvironmentFromAnAPIServer(t *testing.T) {
 	name := nodeName(t)
 	c := cluster.Start(t)
-	if err := node.StopServices(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		if err := node.StopServices(ctx); err != nil {
-			t.Error(err)
-		}
-		if err := node.Up(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	startServices(t, "--kubeconfig", c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes))
+	node.RestartServices(t, "--kubeconfig", c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes))
 	admin := c.Client(t).CoreV1()
 	awaitThat(t, "the Node is registered", func() bool {
 		_, err := admin.Nodes().Get(t.Context(), name, metav1.GetOptions{})

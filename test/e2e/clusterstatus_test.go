@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,19 +22,7 @@ import (
 func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
 	name := nodeName(t)
 	c := cluster.Start(t)
-	if err := node.StopServices(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		if err := node.StopServices(ctx); err != nil {
-			t.Error(err)
-		}
-		if err := node.Up(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	startServices(t, "--kubeconfig", c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes))
+	node.RestartServices(t, "--kubeconfig", c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes))
 	pods := c.Client(t).CoreV1().Pods("e2e")
 	awaitThat(t, "the Node is registered", func() bool {
 		_, err := c.Client(t).CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/tls"
@@ -30,7 +29,7 @@ const clusterVolume = "/cluster"
 func TestAPodHasRootsAndACertificateOfItsCluster(t *testing.T) {
 	name := nodeName(t)
 	c := cluster.Start(t)
-	restartServices(t, "--kubeconfig", c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes))
+	node.RestartServices(t, "--kubeconfig", c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes))
 	admin := c.Client(t)
 	awaitThat(t, "the Node is registered", func() bool {
 		_, err := admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
@@ -131,30 +130,4 @@ func newRoot(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-}
-
-// restartServices has the services of the node run with other flags until the test ends.
-func restartServices(t *testing.T, flags ...string) {
-	t.Helper()
-	if err := node.StopServices(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		if err := node.StopServices(ctx); err != nil {
-			t.Error(err)
-		}
-		if err := node.Up(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	startServices(t, flags...)
-}
-
-// startServices starts the services of the node again, with these flags.
-func startServices(t *testing.T, flags ...string) {
-	t.Helper()
-	if err := node.Up(t.Context(), flags...); err != nil {
-		t.Fatal(err)
-	}
 }

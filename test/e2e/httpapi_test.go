@@ -84,19 +84,7 @@ func newRemote(t *testing.T, more string, options ...cluster.Option) *remote {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := node.StopServices(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		if err := node.StopServices(ctx); err != nil {
-			t.Error(err)
-		}
-		if err := node.Up(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	startServices(t, "--config", config, "--kubeconfig", r.cluster.Kubeconfig(t, cluster.NodeUser(r.node), cluster.Nodes))
+	node.RestartServices(t, "--config", config, "--kubeconfig", r.cluster.Kubeconfig(t, cluster.NodeUser(r.node), cluster.Nodes))
 	awaitThat(t, "the Node says where its API is", func() bool {
 		found, err := r.cluster.Client(t).CoreV1().Nodes().Get(t.Context(), r.node, metav1.GetOptions{})
 		return err == nil && strconv.Itoa(int(found.Status.DaemonEndpoints.KubeletEndpoint.Port)) == r.port && len(found.Status.Addresses) > 0

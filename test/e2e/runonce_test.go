@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,14 +8,7 @@ import (
 
 // TestRunOnce: what is desired is started, told and left running, and a pod that cannot run makes the command fail.
 func TestRunOnce(t *testing.T) {
-	if err := node.StopServices(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := node.Up(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
+	node.StopServicesMeanwhile(t)
 	place(t, "once.yaml", manifest("once", 1, "sleep"))
 	once := func() (string, error) {
 		return node.Command(t.Context(), "node", "--run-once", "--config", node.Layout.ConfigFile())

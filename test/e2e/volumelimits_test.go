@@ -19,7 +19,7 @@ func TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted(t *testing.T) {
 	if err := os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nvolumeStatsAggPeriod: 1s\n"+livenode.AnyMachine), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	restartServices(t, "--config", config)
+	node.RestartServices(t, "--config", config)
 	limited := func(name, volume, disk string) string {
 		text := strings.Replace(manifest(name, 1, "sleep"), `args: ["sleep"]`,
 			`args: ["sleep"], volumeMounts: [{name: data, mountPath: /data}], resources: {limits: {`+disk+`}}`, 1)

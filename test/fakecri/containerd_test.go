@@ -165,17 +165,13 @@ func tellStory(t *testing.T, endpoint, image string, crash func(id string)) []st
 	t.Helper()
 	ctx, cancel := context.WithTimeout(cri.Quiet(t.Context()), time.Minute)
 	defer cancel()
-	client := harness.CRIClient(t, endpoint)
-	runtime, err := client.Runtime(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &story{t: t, ctx: ctx, runtime: runtime, names: map[string]string{}, events: map[string][]string{}}
+	c := harness.ConnectCRI(ctx, t, endpoint)
+	s := &story{t: t, ctx: ctx, runtime: c.Runtime, names: map[string]string{}, events: map[string][]string{}}
 	listening, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = client.Events(listening, func() {}, s.hear) // it ends with the listening
+		_ = c.Client.Events(listening, func() {}, s.hear) // it ends with the listening
 	}()
 	s.play(image, crash)
 	stop()

@@ -15,6 +15,7 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -24,20 +25,8 @@ func connect(t *testing.T, fake *fakecri.Server) (context.Context, *cri.Client, 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(cri.Quiet(t.Context()), time.Minute)
 	t.Cleanup(cancel)
-	client, err := cri.New(cri.Config{Endpoint: fake.Endpoint(), Timeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	runtime, err := client.Runtime(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ctx, client, runtime
+	c := harness.ConnectCRI(ctx, t, fake.Endpoint())
+	return ctx, c.Client, c.Runtime
 }
 
 func sandboxConfig(uid string, attempt uint32) *runtimeapi.PodSandboxConfig {

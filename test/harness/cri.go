@@ -1,9 +1,12 @@
 package harness
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 	"time"
+
+	internalapi "k8s.io/cri-api/pkg/apis"
 
 	"github.com/quartet-node/quartet/internal/cri"
 )
@@ -24,4 +27,25 @@ func CRIClient(t testing.TB, endpoint string) *cri.Client {
 		}
 	})
 	return client
+}
+
+// CRI is a runtime as a test calls it.
+type CRI struct {
+	Client  *cri.Client
+	Runtime internalapi.RuntimeService
+	Images  internalapi.ImageManagerService
+}
+
+// ConnectCRI returns the services of a runtime, a real one or a fake, until the test ends.
+func ConnectCRI(ctx context.Context, t testing.TB, endpoint string) CRI {
+	t.Helper()
+	c := CRI{Client: CRIClient(t, endpoint)}
+	var err error
+	if c.Runtime, err = c.Client.Runtime(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if c.Images, err = c.Client.Images(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return c
 }

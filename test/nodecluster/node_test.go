@@ -1,7 +1,6 @@
 package nodecluster
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -58,14 +57,7 @@ func TestTheClusterMissesANodeThatIsDead(t *testing.T) {
 	runPod(t, admin, ns, "stays", "sleep")
 	before := started(pods(t, admin, ns, ""))
 	kill(t, four()...)
-	if err := node.StopServices(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := node.Up(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
+	node.StopServicesMeanwhile(t)
 	begin := time.Now()
 	awaitThat(t, "the node is Unknown", func() bool { return condition(theNode(t, admin), corev1.NodeReady) == corev1.ConditionUnknown })
 	if took := time.Since(begin); took > grace+time.Minute {

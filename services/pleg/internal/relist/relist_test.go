@@ -19,13 +19,13 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
-	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -43,12 +43,7 @@ type rig struct {
 // start runs a relister by a clock that stands until the test moves it.
 func start(t *testing.T, fake *fakecri.Server) *rig {
 	t.Helper()
-	client, err := cri.New(
-		cri.Config{Endpoint: fake.Endpoint(), Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler)},
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := harness.CRIClient(t, fake.Endpoint())
 	spans := tracetest.NewSpanRecorder()
 	r := &rig{
 		t: t, fake: fake, clock: clocktesting.NewFakeClock(time.Now()), spans: spans,
@@ -70,9 +65,6 @@ func start(t *testing.T, fake *fakecri.Server) *rig {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		if err := client.Close(); err != nil {
 			t.Error(err)
 		}
 	})

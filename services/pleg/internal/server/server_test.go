@@ -14,12 +14,12 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
-	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
 	"github.com/quartet-node/quartet/services/pleg/internal/runtimestate"
 	"github.com/quartet-node/quartet/services/pleg/internal/server"
 	"github.com/quartet-node/quartet/test/fakecri"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -100,10 +100,7 @@ func healthOf(t *testing.T, srv *server.Server) *lifecyclev1.GetHealthResponse {
 func start(t *testing.T, fake *fakecri.Server, clock *clocktesting.FakeClock) (*relist.Relister, *server.Server) {
 	t.Helper()
 	logger := slog.New(slog.DiscardHandler)
-	client, err := cri.New(cri.Config{Endpoint: fake.Endpoint(), Timeout: time.Minute, Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := harness.CRIClient(t, fake.Endpoint())
 	events := stream.NewEdge[*lifecyclev1.Event](stream.Config{Clock: clock})
 	relister := relist.New(relist.Config{
 		Runtime:  client.Runtime,
@@ -133,9 +130,6 @@ func start(t *testing.T, fake *fakecri.Server, clock *clocktesting.FakeClock) (*
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
-		}
-		if err := client.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 	if reason := <-answered; reason != "" {

@@ -21,10 +21,7 @@ func TestOnContainerd(t *testing.T) {
 		t.Skip("starts a containerd")
 	}
 	containerd := harness.StartContainerd(t)
-	runtime, err := harness.CRIClient(t, containerd.Endpoint).Runtime(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	runtime := harness.ConnectCRI(t.Context(), t, containerd.Endpoint).Runtime
 	e := &execRig{rig: newRig(t)}
 	e.config.Runtime = func() (internalapi.RuntimeService, error) { return runtime, nil }
 	e.Caller = probecalls.New(e.config)

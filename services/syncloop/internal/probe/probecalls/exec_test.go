@@ -30,10 +30,7 @@ type execRig struct {
 func newExecRig(t testing.TB) *execRig {
 	t.Helper()
 	e := &execRig{rig: newRig(t), cri: fakecri.New(t)}
-	runtime, err := harness.CRIClient(t, e.cri.Endpoint()).Runtime(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	runtime := harness.ConnectCRI(t.Context(), t, e.cri.Endpoint()).Runtime
 	e.cri.AddImage("hello", 1)
 	e.id = startContainer(t, runtime, "hello", nil)
 	e.config.Runtime = func() (internalapi.RuntimeService, error) { return runtime, nil }

@@ -65,23 +65,15 @@ func connect(t testing.TB, endpoint string, change ...func(*executor.Config)) *n
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
-	client := harness.CRIClient(t, endpoint)
-	runtime, err := client.Runtime(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	images, err := client.Images(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cri := harness.ConnectCRI(ctx, t, endpoint)
 	dir := t.TempDir()
 	resolvConf := filepath.Join(dir, "resolv.conf")
 	if err := os.WriteFile(resolvConf, []byte("nameserver 192.0.2.53\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	config := executor.Config{
-		Runtime: func() (internalapi.RuntimeService, error) { return runtime, nil },
-		Images:  func() (internalapi.ImageManagerService, error) { return images, nil },
+		Runtime: func() (internalapi.RuntimeService, error) { return cri.Runtime, nil },
+		Images:  func() (internalapi.ImageManagerService, error) { return cri.Images, nil },
 		Clock:   clock.RealClock{}, Endings: gracebook.InMemory(boottime.Now), Logger: slog.New(slog.DiscardHandler), NodeName: "node-1", HostIPs: hostips.New(func() []string { return []string{"192.0.2.1"} }),
 		PodLogsDir: filepath.Join(dir, "logs"), RootDir: filepath.Join(dir, "root"),
 		Kubelet: &kubeletconfigv1beta1.KubeletConfiguration{ResolverConfig: &resolvConf},
@@ -92,7 +84,7 @@ func connect(t testing.TB, endpoint string, change ...func(*executor.Config)) *n
 	if config.Volumes == nil {
 		config.Volumes = newVolumes(t, config, mount.NewFakeMounter(nil))
 	}
-	return &node{t: t, ctx: ctx, runtime: runtime, manager: executor.New(config), config: config}
+	return &node{t: t, ctx: ctx, runtime: cri.Runtime, manager: executor.New(config), config: config}
 }
 
 // linked puts links where parts of volumes would be mounted, which needs no root.

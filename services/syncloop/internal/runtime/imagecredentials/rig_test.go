@@ -1,7 +1,6 @@
 package imagecredentials_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -44,9 +44,9 @@ type rig struct {
 	end   context.CancelFunc
 	// counted has the metrics.
 	counted *prometheus.Registry
+	log     logbuffer.Buffer
 
 	mu   sync.Mutex
-	log  bytes.Buffer
 	runs []imagecredentials.Command
 
 	accounts map[string]*v1.ServiceAccount
@@ -80,7 +80,7 @@ func newRig(t *testing.T, providers ...kubeletconfigv1.CredentialProvider) *rig 
 // start makes the Providers of a configuration, to which what is told is added.
 func (r *rig) start(cfg imagecredentials.Config) {
 	r.counted = prometheus.NewRegistry()
-	cfg.Metrics, cfg.Logger = imagecredentials.NewMetrics(r.counted), slog.New(slog.NewTextHandler(writer{r}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	cfg.Metrics, cfg.Logger = imagecredentials.NewMetrics(r.counted), slog.New(slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	ctx, end := context.WithCancel(context.Background())
 	providers := imagecredentials.New(ctx, cfg)
 	r.Providers, r.end = providers, end
@@ -98,20 +98,7 @@ func (r *rig) start(cfg imagecredentials.Config) {
 	})
 }
 
-// writer takes the log in.
-type writer struct{ *rig }
-
-func (w writer) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.Write(p)
-}
-
-func (r *rig) told() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.log.String()
-}
+func (r *rig) told() string { return r.log.String() }
 
 func (r *rig) run(ctx context.Context, c imagecredentials.Command) (imagecredentials.Output, error) {
 	r.mu.Lock()

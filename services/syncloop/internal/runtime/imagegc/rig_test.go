@@ -1,7 +1,6 @@
 package imagegc_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagegc"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/harness"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,11 +37,11 @@ type rig struct {
 	runtime  internalapi.RuntimeService
 	images   internalapi.ImageManagerService
 	config   imagegc.Config
+	log      logbuffer.Buffer
 
 	*imagegc.Collector
 
 	mu    sync.Mutex
-	log   bytes.Buffer
 	usage imagegc.Usage
 	fails error
 	used  map[string]time.Time
@@ -54,19 +54,13 @@ func newRig(t testing.TB, endpoint string, policy imagegc.Policy) *rig {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
-	client := harness.CRIClient(t, endpoint)
+	runtime := harness.ConnectCRI(ctx, t, endpoint)
 	r := &rig{t: t, ctx: ctx, clock: clocktesting.NewFakeClock(epoch), registry: prometheus.NewRegistry(), used: map[string]time.Time{}, usage: imagegc.Usage{Capacity: 1000, Available: 1000}}
-	var err error
-	if r.runtime, err = client.Runtime(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if r.images, err = client.Images(ctx); err != nil {
-		t.Fatal(err)
-	}
+	r.runtime, r.images = runtime.Runtime, runtime.Images
 	tracer := telemetry.Off()
 	r.config = imagegc.Config{
-		Runtime: client.Runtime, Images: client.Images, Usage: r.diskUsage, Uses: r, Policy: policy, Clock: r.clock, Tracer: tracer, Calls: cri.NewCaller(tracer, endpoint),
-		Logger: slog.New(slog.NewTextHandler(writer{r}, nil)), Metrics: imagegc.NewMetrics(r.registry), Events: r,
+		Runtime: runtime.Client.Runtime, Images: runtime.Client.Images, Usage: r.diskUsage, Uses: r, Policy: policy, Clock: r.clock, Tracer: tracer, Calls: cri.NewCaller(tracer, endpoint),
+		Logger: slog.New(slog.NewTextHandler(&r.log, nil)), Metrics: imagegc.NewMetrics(r.registry), Events: r,
 	}
 	r.Collector = imagegc.New(r.config)
 	return r
@@ -86,15 +80,6 @@ func (r *rig) events() []string {
 	told := r.told
 	r.told = nil
 	return told
-}
-
-// writer takes the log in.
-type writer struct{ *rig }
-
-func (w writer) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.Write(p)
 }
 
 func (r *rig) diskUsage(string) (imagegc.Usage, error) {
@@ -166,10 +151,7 @@ func (r *rig) round(minutes int, want string) {
 
 // logged returns the log since it was last called.
 func (r *rig) logged() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	defer r.log.Reset()
-	return r.log.String()
+	return r.log.Take()
 }
 
 // wantCount compares a counter.

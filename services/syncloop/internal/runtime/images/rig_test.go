@@ -1,7 +1,6 @@
 package images_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -24,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/harness"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,11 +38,11 @@ type rig struct {
 	cri   *fakecri.Server
 	clock *clocktesting.FakeClock
 	spans *tracetest.SpanRecorder
+	log   logbuffer.Buffer
 
 	services func() (internalapi.ImageManagerService, error)
 
 	mu     sync.Mutex
-	log    bytes.Buffer
 	events []string
 }
 
@@ -59,15 +59,11 @@ func onRuntime(t testing.TB, endpoint string, change ...func(*images.Config)) *r
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	r := &rig{t: t, ctx: ctx, clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)), spans: tracetest.NewSpanRecorder()}
-	client := harness.CRIClient(t, endpoint)
-	service, err := client.Images(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	service := harness.ConnectCRI(ctx, t, endpoint).Images
 	tracer := trace.NewTracerProvider(trace.WithSpanProcessor(r.spans)).Tracer("test")
 	cfg := images.Config{
 		Images: func() (internalapi.ImageManagerService, error) { return service, nil }, Clock: r.clock, Tracer: tracer,
-		Calls: cri.NewCaller(tracer, endpoint), Logger: slog.New(slog.NewTextHandler(writer{r}, nil)), Events: r,
+		Calls: cri.NewCaller(tracer, endpoint), Logger: slog.New(slog.NewTextHandler(&r.log, nil)), Events: r,
 	}
 	for _, f := range change {
 		f(&cfg)
@@ -77,15 +73,6 @@ func onRuntime(t testing.TB, endpoint string, change ...func(*images.Config)) *r
 }
 
 func serial(cfg *images.Config) { cfg.Serial = true }
-
-// writer takes the log in.
-type writer struct{ *rig }
-
-func (w writer) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.Write(p)
-}
 
 // Normal and Warning take events in.
 func (r *rig) Normal(_ context.Context, pod *v1.Pod, container, reason, message string) {

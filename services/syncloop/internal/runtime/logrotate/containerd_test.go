@@ -18,7 +18,6 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/internal/containerlog"
-	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/logrotate"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
@@ -38,19 +37,7 @@ func TestOnContainerd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	containerd := harness.StartContainerd(t)
-	client, err := cri.New(cri.Config{Endpoint: containerd.Endpoint, Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	runtime, err := client.Runtime(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	runtime := harness.ConnectCRI(ctx, t, containerd.Endpoint).Runtime
 	id, log := startWriter(ctx, t, containerd, runtime)
 
 	var running atomic.Bool
