@@ -1,9 +1,10 @@
-// Package apiauth says who asks the node's HTTP API, and whether they may: by a client certificate that an authority of the
-// node's configuration has signed, by a bearer token that the API server knows (TokenReview), or as nobody, where the configuration
-// takes nobody; and by the API server's word (SubjectAccessReview) about what is asked of this Node.
+// Package apiauth authenticates and authorizes requests to the node's HTTP API. A user is authenticated by a client
+// certificate that is signed by an authority of the node's configuration, by a bearer token that the API server accepts
+// (TokenReview), or as anonymous if the configuration allows that. A request is authorized by the API server
+// (SubjectAccessReview) as an access to this Node.
 //
-// What the API server has answered is kept as long as the configuration says, in a space that does not grow, so that it need not
-// be there for who has just asked. One that hangs fails a request within Timeout.
+// Answers of the API server are cached for the configured time, in a bounded space, so that a recent user is let in
+// while the API server is away. If the API server hangs, a request fails within Timeout.
 package apiauth
 
 import (
@@ -21,68 +22,72 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// Timeout bounds what it takes to know who asks and whether they may. It is the kubelet's for one call of the API server.
+// Timeout bounds the authentication and authorization of a request. It is the kubelet's timeout for one call of the API
+// server.
 const Timeout = 10 * time.Second
 
-// User is who asks.
+// User is the user who sent a request.
 type User struct {
-	// Name is empty in no user. UID and Extra are what an API server says of some, and Groups are always there.
+	// Name is never empty. UID and Extra are set for some users by the API server; Groups are always set.
 	Name, UID string
 	Groups    []string
 	Extra     map[string][]string
 }
 
-// Groups and a user that Kubernetes gives who asks.
+// Groups and a user that Kubernetes assigns to users.
 const (
 	authenticatedGroup   = "system:authenticated"
 	unauthenticatedGroup = "system:unauthenticated"
 	anonymousUser        = "system:anonymous"
 )
 
-// Config is what is trusted, and how far.
+// Config configures a Guard.
 type Config struct {
-	// NodeName is the name of the Node that is asked about.
+	// NodeName is the name of the Node that requests access.
 	NodeName string
-	// ClientCAs returns those whose client certificates are taken; false when there are none yet. Nil takes none.
+	// ClientCAs returns the authorities whose client certificates are accepted; false if there are none yet. Nil accepts
+	// no client certificates.
 	ClientCAs func() (*x509.CertPool, bool)
-	// Tokens is the API server's authentication/v1; nil takes no tokens.
+	// Tokens is the client of authentication/v1; nil accepts no tokens.
 	Tokens rest.Interface
-	// TokenTTL is how long an answer about a token is kept.
+	// TokenTTL is how long the answer for a token is cached.
 	TokenTTL time.Duration
-	// Anonymous takes who shows nothing as system:anonymous.
+	// Anonymous treats a request without credentials as system:anonymous.
 	Anonymous bool
-	// Access is the API server's authorization/v1; nil lets everybody who is known do everything.
+	// Access is the client of authorization/v1; nil allows every authenticated user everything.
 	Access rest.Interface
-	// AllowedTTL and DeniedTTL are how long an answer about an access is kept.
+	// AllowedTTL and DeniedTTL are how long an answer about an access is cached.
 	AllowedTTL, DeniedTTL time.Duration
 	// Clock ages answers and certificates.
 	Clock  clock.PassiveClock
 	Logger *slog.Logger
 }
 
-// Guard lets those ask who may.
+// Guard authenticates and authorizes requests.
 type Guard struct {
 	cfg      Config
 	tokens   *kept[tokenAnswer]
 	accesses *kept[bool]
 }
 
-// New returns a guard that has asked nothing yet. Process is what calls of the API server live under: one serves all who wait for it.
+// New returns a Guard with an empty cache. Process is the parent context of calls to the API server, because one call
+// serves all requests that wait for it.
 func New(process context.Context, cfg Config) *Guard {
 	return &Guard{cfg: cfg, tokens: newKept[tokenAnswer](process, cfg.Clock), accesses: newKept[bool](process, cfg.Clock)}
 }
 
-// userKey is where a request's context has its user.
+// userKey is the context key of a request's user.
 type userKey struct{}
 
-// UserOf returns who asks, in a handler that a Guard protects.
+// UserOf returns the user of a request, in a handler that a Guard protects.
 func UserOf(ctx context.Context) User {
 	user, _ := ctx.Value(userKey{}).(User)
 	return user
 }
 
-// Protect answers 401 to who is not known, 403 to who may not, and 500 when that cannot be known; all others next answers.
-// Subresources are those of the Node: whoever may do to one of them what the method says may ask.
+// Protect wraps next with authentication and authorization. It answers 401 to an unknown user, 403 to a forbidden one,
+// and 500 if the API server could not be asked. Subresources are those of the Node: a user is allowed if it may access
+// one of them with the verb of the request's method.
 func (g *Guard) Protect(next http.Handler, subresources ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), Timeout)
@@ -109,10 +114,10 @@ func (g *Guard) Protect(next http.Handler, subresources ...string) http.Handler 
 	})
 }
 
-// pathOf is the path of a request for a log: without what comes after it, where commands and secrets may be.
+// pathOf returns the path of a request for a log, without the query, which may contain commands and secrets.
 func pathOf(r *http.Request) string { return strings.ToValidUTF8(r.URL.Path, "?") }
 
-// verb is what Kubernetes calls a method; empty for one that it does not know.
+// verb returns the Kubernetes verb of a method; empty for an unknown method.
 func verb(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead:

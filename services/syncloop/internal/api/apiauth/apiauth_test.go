@@ -251,7 +251,8 @@ func TestNobodyIsLetInUnlessTheConfigurationSays(t *testing.T) {
 	alone.want(401, "show a client certificate", "", nil)
 }
 
-// TestAnAPIServerThatHangs keeps nobody for longer than a bounded time, and those who wait for the same answer make one call.
+// TestAnAPIServerThatHangs keeps nobody for longer than a bounded time, and those who wait for the same answer make one
+// call.
 func TestAnAPIServerThatHangs(t *testing.T) {
 	r := newRig(t, nil)
 	end := make(chan struct{})

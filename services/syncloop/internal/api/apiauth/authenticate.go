@@ -15,7 +15,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 )
 
-// reason is an error whose text may be told to who asks: it has nothing of the machine, of the API server or of a credential.
+// reason is an error whose text may be sent to the client: it contains nothing of the machine, of the API server or of
+// a credential.
 type reason struct {
 	text  string
 	cause error
@@ -30,7 +31,7 @@ func (r *reason) Error() string {
 
 func (r *reason) Unwrap() error { return r.cause }
 
-// publicReason is what of an error who asks is told.
+// publicReason returns the part of an error that may be sent to the client.
 func publicReason(err error) string {
 	var r *reason
 	if errors.As(err, &r) {
@@ -39,14 +40,15 @@ func publicReason(err error) string {
 	return "see the log of syncloop on the node"
 }
 
-// maxToken is how long a token may be: those of service accounts have about a thousand bytes, those of others some thousand.
+// maxToken bounds the length of a token. Tokens of service accounts have about a thousand bytes, other tokens some
+// thousand.
 const maxToken = 64 << 10
 
-// credentialID is the key under which Kubernetes says which credential somebody has shown.
+// credentialID is the key in User.Extra under which Kubernetes identifies the credential.
 const credentialID = "authentication.kubernetes.io/credential-id"
 
-// authenticate returns who asks: whom a client certificate is of, else whom a token is of, else nobody, where nobody is taken. A
-// credential that is wrong is not as good as none.
+// authenticate returns the user of a request: of its client certificate, else of its bearer token, else anonymous if
+// that is allowed. A wrong credential is an error, never anonymous.
 func (g *Guard) authenticate(ctx context.Context, r *http.Request) (User, error) {
 	var problems []error
 	user, shown, err := g.certified(r)
@@ -72,7 +74,7 @@ func (g *Guard) authenticate(ctx context.Context, r *http.Request) (User, error)
 	return User{}, &reason{text: "show a client certificate or a bearer token"}
 }
 
-// known adds the group of all who are known.
+// known adds the group of all authenticated users.
 func known(user User) User {
 	if !slices.Contains(user.Groups, authenticatedGroup) {
 		user.Groups = append(slices.Clone(user.Groups), authenticatedGroup)
@@ -80,7 +82,7 @@ func known(user User) User {
 	return user
 }
 
-// certified returns whom the client certificate of a request is of; false without one, or where none is taken.
+// certified returns the user of a request's client certificate; false if there is no certificate or none is accepted.
 func (g *Guard) certified(r *http.Request) (User, bool, error) {
 	if g.cfg.ClientCAs == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return User{}, false, nil
@@ -110,7 +112,8 @@ func (g *Guard) certified(r *http.Request) (User, bool, error) {
 	}, true, nil
 }
 
-// uidOf returns the UID that a certificate gives its user by the attribute 1.3.6.1.4.1.57683.2 of Kubernetes; empty without one.
+// uidOf returns the user's UID from a certificate, which Kubernetes stores in the attribute 1.3.6.1.4.1.57683.2; empty
+// without one.
 func uidOf(leaf *x509.Certificate) string {
 	of := asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2}
 	for _, name := range leaf.Subject.Names {
@@ -121,13 +124,13 @@ func uidOf(leaf *x509.Certificate) string {
 	return ""
 }
 
-// tokenAnswer is what the API server has said of a token.
+// tokenAnswer is the API server's answer for a token.
 type tokenAnswer struct {
 	user  User
 	valid bool
 }
 
-// tokenHolder returns whom the bearer token of a request is of; false without one.
+// tokenHolder returns the user of a request's bearer token; false without one.
 func (g *Guard) tokenHolder(ctx context.Context, r *http.Request) (User, bool, error) {
 	token, ok := bearerToken(r.Header)
 	switch {
@@ -151,14 +154,14 @@ func (g *Guard) tokenHolder(ctx context.Context, r *http.Request) (User, bool, e
 	return answer.user, true, nil
 }
 
-// bearerToken takes the token out of a header; false when there is none.
+// bearerToken returns the token of an Authorization header; false if there is none.
 func bearerToken(header http.Header) (string, bool) {
 	scheme, token, ok := strings.Cut(strings.TrimSpace(header.Get("Authorization")), " ")
 	token = strings.TrimSpace(token)
 	return token, ok && strings.EqualFold(scheme, "bearer") && token != ""
 }
 
-// reviewToken asks the API server whom a token is of. The error has nothing of the token.
+// reviewToken asks the API server for the user of a token. The error never contains the token.
 func (g *Guard) reviewToken(ctx context.Context, token string) (tokenAnswer, error) {
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
 	var answer authenticationv1.TokenReview

@@ -9,11 +9,12 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
-// maxRetries is how often the API server is asked again that has said when, by 429 and Retry-After; Timeout ends it before, mostly.
+// maxRetries is how often a request is retried that the API server answered with 429 and Retry-After. Timeout usually
+// ends it before.
 const maxRetries = 3
 
-// authorize reports whether a user may do what a verb says to one of the Node's subresources. It fails when none is allowed and
-// one could not be asked about.
+// authorize reports whether a user may access one of the Node's subresources with a verb. It fails if no access is
+// allowed and at least one could not be checked.
 func (g *Guard) authorize(ctx context.Context, user User, verb string, subresources []string) (bool, error) {
 	if g.cfg.Access == nil {
 		return true, nil
@@ -37,7 +38,7 @@ func (g *Guard) mayAccess(ctx context.Context, user User, verb, subresource stri
 	for key, values := range user.Extra {
 		spec.Extra[key] = values
 	}
-	// Its keys are in order, so the same question is the same text.
+	// The keys are sorted, so that equal questions have equal texts.
 	question, err := json.Marshal(spec)
 	if err != nil {
 		return false, fmt.Errorf("asking whether an access is allowed: %w", err)

@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	// maxKept is how many answers of a kind are kept; the one that was not needed for longest goes first.
+	// maxKept is how many answers of a kind are cached; the least recently used one is evicted.
 	maxKept = 4096
-	// maxAsking is how many different questions of a kind are asked at once, so that who makes up tokens does not keep the API
-	// server, and whoever else asks, busy.
+	// maxAsking is how many different questions of a kind are asked at once, so that a client with made-up tokens cannot
+	// overload the API server or block other clients.
 	maxAsking = 32
 )
 
-// ttl is how long an answer is kept; 0 is not at all.
+// ttl is how long an answer is cached; 0 means not at all.
 type ttl = time.Duration
 
-// errBusy says that too many others wait.
+// errBusy is returned if too many others wait.
 var errBusy = errors.New("too many others wait for an answer of the API server: ask again later")
 
-// kept has the answers to questions, each for its time. A question that is just being asked is not asked twice.
+// kept caches the answers to questions, each for its own time. Concurrent calls with the same question share one call.
 type kept[T any] struct {
 	answers *cache.LRUExpireCache
 	asking  singleflight.Group
 	places  chan struct{}
-	// process is what calls live under.
+	// process is the parent context of calls.
 	process context.Context //nolint:containedctx // a call outlives the request that has caused it
-	// key makes of questions what they are found by, so that a token is nowhere in memory for longer than its request.
+	// key is the HMAC key that turns questions into cache keys, so that no token stays in memory after its request.
 	key []byte
 }
 
@@ -44,9 +44,9 @@ func newKept[T any](process context.Context, clk clock.PassiveClock) *kept[T] {
 	return &kept[T]{process: process, answers: cache.NewLRUExpireCacheWithClock(maxKept, clk), places: make(chan struct{}, maxAsking), key: key}
 }
 
-// get returns what is kept as the answer to a question, or else what ask answers, which it keeps for the time that ask says. It
-// fails as ask does, when ctx ends before, and when too many are asking. The call of ask does not end with ctx, for others wait for
-// it too, but after Timeout.
+// get returns the cached answer to a question, or calls ask and caches its answer for the returned time. It returns the
+// error of ask, the error of ctx, and errBusy if too many calls are running. A call of ask does not end with ctx,
+// because others may wait for it, but after Timeout.
 func (k *kept[T]) get(ctx context.Context, question string, ask func(ctx context.Context) (T, ttl, error)) (answer T, err error) {
 	mac := hmac.New(sha256.New, k.key)
 	_, _ = mac.Write([]byte(question)) // it never fails

@@ -1,5 +1,5 @@
-// Package engineapi serves EngineService, syncloop's side of the node, from what the store, the pool and the loop
-// know. It decides nothing.
+// Package engineapi serves EngineService, syncloop's API for the other processes of the node, from the store, the
+// worker pool and the loop. It makes no decisions.
 package engineapi
 
 import (
@@ -27,29 +27,30 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 )
 
-// Evicter ends pods for good; Evictions does it.
+// Evicter ends pods for good; it is implemented by Evictions.
 type Evicter interface {
-	// Evict begins to end a pod. Grace is in seconds; negative takes the pod's own. It fails with podstore.ErrNotFound.
+	// Evict begins to end a pod. Grace is in seconds; a negative value means the pod's own grace period. It returns
+	// podstore.ErrNotFound for an unknown pod.
 	Evict(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64) error
 }
 
-// Config is what a Server needs.
+// Config configures a Server.
 type Config struct {
 	Store   *podstore.Store
 	Workers interface{ List() []*enginev1.Worker }
-	// Probes says what the probes of a pod have come to: (*prober.Manager).Describe. Nil is a node without a prober.
+	// Probes returns the results of a pod's probes: (*prober.Manager).Describe. Nil is a node without a prober.
 	Probes func(types.UID) []*enginev1.Probe
-	// Volumes says how the volumes of a pod are: (*volumes.Manager).Describe. Nil tells of none.
+	// Volumes returns the state of a pod's volumes: (*volumes.Manager).Describe. Nil returns none.
 	Volumes func(types.UID) []*enginev1.Volume
 	Health  func() loop.Health
 	Evicter Evicter
-	// Shutdown ends pods before the machine goes down.
+	// Shutdown ends pods before the machine shuts down.
 	Shutdown Shutdown
-	// Readings says what is left of the node: (*stats.Stats).Readings. Nil tells of nothing.
+	// Readings returns the node's eviction signals: (*stats.Stats).Readings. Nil returns none.
 	Readings func() []*enginev1.SignalReading
-	// Events are those of the pods: (*podevents.Recorder).Stream.
+	// Events streams the events of pods: (*podevents.Recorder).Stream.
 	Events stream.Source[*enginev1.PodEvent]
-	// Images hands out the connected image service, or says why there is none yet.
+	// Images returns the connected image service, or an error while there is none.
 	Images func() (internalapi.ImageManagerService, error)
 }
 
@@ -59,7 +60,7 @@ type Server struct {
 	cfg Config
 }
 
-// New returns a server.
+// New returns a Server.
 func New(cfg Config) *Server { return &Server{cfg: cfg} }
 
 // ListPods implements EngineService.
@@ -158,7 +159,7 @@ func (s *Server) GetHealth(context.Context, *enginev1.GetHealthRequest) (*engine
 	return answer, nil
 }
 
-// toStatus gives an error its code.
+// toStatus returns an error with its gRPC code.
 func toStatus(err error) error {
 	var notReady *podstore.NotReadyError
 	switch {
@@ -171,18 +172,18 @@ func toStatus(err error) error {
 	}
 }
 
-// Evictions is the Evicter of a node: what it does is kept, shown and done, in this order, so that a crash in between
-// leaves a pod that is evicted by the next process.
+// Evictions is the Evicter of a node. It saves, shows and executes an eviction, in this order, so that a pod whose
+// eviction is interrupted by a crash is evicted by the next process.
 type Evictions struct {
-	// Book keeps evictions over restarts.
+	// Book stores evictions across restarts.
 	Book interface {
 		Put(uid types.UID, e podstore.Eviction) error
 	}
-	// Store shows them.
+	// Store shows evictions in the pods' status.
 	Store *podstore.Store
 	// Metrics counts them. Required.
 	Metrics *Metrics
-	// Events tells of them: *podevents.Recorder. Nil is for nobody to read.
+	// Events records evictions: *podevents.Recorder. Nil discards the events.
 	Events interface {
 		AnnotatedWarning(ctx context.Context, pod *v1.Pod, container, reason, message string, annotations map[string]string)
 	}
@@ -197,7 +198,7 @@ func (e *Evictions) Evict(ctx context.Context, uid types.UID, eviction podstore.
 	return e.EvictAnnotated(ctx, uid, eviction, grace, nil)
 }
 
-// EvictAnnotated is Evict with annotations of the event, for programs that read it. It fails as Evict does.
+// EvictAnnotated is Evict with annotations on the event, which programs read. It returns the same errors as Evict.
 func (e *Evictions) EvictAnnotated(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64, annotations map[string]string) error {
 	pod := e.Store.Pod(uid)
 	if pod == nil {
@@ -218,15 +219,16 @@ func (e *Evictions) EvictAnnotated(ctx context.Context, uid types.UID, eviction 
 	if grace >= 0 {
 		end.Grace = &grace
 	}
-	// A pod that has no worker yet gets one that ends it: the loop reads the book.
+	// A pod without a worker gets one that ends it, because the loop reads the book.
 	e.Workers.End(uid, podworkers.Cause{Kind: podworkers.CauseConfig}, end)
 	return nil
 }
 
-// ownGrace is the grace of a pod that has the time to end that it asks for.
+// ownGrace selects the pod's own grace period.
 const ownGrace = -1
 
-// Preempt ends a pod that has to make room for another one, in the time that it asks for. It fails as Evict does.
+// Preempt ends a pod to make room for another one, with the pod's own grace period. It returns the same errors as
+// Evict.
 func (e *Evictions) Preempt(ctx context.Context, uid types.UID, eviction podstore.Eviction) error {
 	return e.Evict(ctx, uid, eviction, ownGrace)
 }

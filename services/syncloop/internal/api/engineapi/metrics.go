@@ -10,12 +10,12 @@ type Metrics struct {
 	evictions prometheus.Counter
 }
 
-// NewMetrics registers the metrics of one Evictions; a nil registry takes none.
+// NewMetrics registers the metrics of an Evictions; with a nil registry they are not registered.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return &Metrics{evictions: promauto.With(registry).NewCounter(prometheus.CounterOpts{
 		Name: "quartet_pod_evictions_total", Help: "Pods that were ended through EvictPod.",
 	})}
 }
 
-// evicted notes that a pod is ended for good.
+// evicted counts an eviction.
 func (m *Metrics) evicted() { m.evictions.Inc() }

@@ -9,12 +9,12 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 )
 
-// Shutdown ends pods before the machine goes down; *shutdown.Ender does it.
+// Shutdown ends pods before the machine shuts down; it is implemented by *shutdown.Ender.
 type Shutdown interface {
-	// End ends pods, each with its grace period in seconds, and returns when nothing of them is left. It fails with
-	// podstore.NotReadyError and with ctx's error.
+	// End ends pods, each with its grace period in seconds, and returns when nothing of them is left. It returns
+	// podstore.NotReadyError and the error of ctx.
 	End(ctx context.Context, grace map[types.UID]int64) error
-	// AwaitStatuses returns when the API server has the status of every pod. It fails with ctx's error.
+	// AwaitStatuses returns when the API server has the final status of every pod. It returns the error of ctx.
 	AwaitStatuses(ctx context.Context) error
 }
 
@@ -38,7 +38,7 @@ func (s *Server) AwaitStatuses(ctx context.Context, _ *enginev1.AwaitStatusesReq
 	return &enginev1.AwaitStatusesResponse{}, nil
 }
 
-// waitedFor gives an error its code, also that of a caller who does not wait any longer.
+// waitedFor returns an error with its gRPC code, including the error of a canceled or expired context.
 func waitedFor(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()

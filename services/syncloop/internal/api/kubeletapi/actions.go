@@ -23,10 +23,10 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// at makes a pattern of a path.
+// at inserts a path into a pattern.
 func at(path, pattern string) string { return strings.ReplaceAll(pattern, "%", path) }
 
-// run runs a command in a container and answers what it has printed, as text.
+// run runs a command in a container and answers with its output as text.
 func (n *node) run(w http.ResponseWriter, r *http.Request) {
 	text := r.URL.Query().Get("cmd")
 	if text == "" {
@@ -67,11 +67,11 @@ func (n *node) run(w http.ResponseWriter, r *http.Request) {
 
 const (
 	checkpointMode = 0o700
-	// checkpointTime is how the moment stands in the name of a checkpoint.
+	// checkpointTime is the format of the time in the name of a checkpoint.
 	checkpointTime = "2006-01-02T15:04:05.000000000Z07:00"
 )
 
-// checkpoint has the runtime save a container that runs, and answers where: {"items": [PATH]}.
+// checkpoint makes the runtime save a running container and answers with the path: {"items": [PATH]}.
 func (n *node) checkpoint(w http.ResponseWriter, r *http.Request) {
 	timeout, err := int64(0), error(nil)
 	if text := r.URL.Query().Get("timeout"); text != "" {
@@ -107,7 +107,8 @@ func (n *node) checkpoint(w http.ResponseWriter, r *http.Request) {
 	n.read.writeJSON(w, map[string][]string{"items": {request.GetLocation()}})
 }
 
-// configz answers the configuration. The headers of staticPodURL may have credentials.
+// configz answers with the configuration. The headers of staticPodURL are removed, because they may contain
+// credentials.
 func (n *node) configz(w http.ResponseWriter, _ *http.Request) {
 	shown := *n.Kubelet
 	shown.StaticPodURLHeader = maps.Clone(shown.StaticPodURLHeader)
@@ -117,7 +118,7 @@ func (n *node) configz(w http.ResponseWriter, _ *http.Request) {
 	n.read.writeJSON(w, map[string]*kubeletconfigv1beta1.KubeletConfiguration{"kubeletconfig": &shown})
 }
 
-// runningPods answers which pods the runtime runs, with the containers that do. Nothing else is known of them.
+// runningPods answers with the pods that the runtime runs and their running containers. Nothing else is known of them.
 func (n *node) runningPods(w http.ResponseWriter, r *http.Request) {
 	runtime, err := n.Runtime()
 	if err != nil {
@@ -137,7 +138,7 @@ func (n *node) runningPods(w http.ResponseWriter, r *http.Request) {
 	n.read.writeJSON(w, podList(running(sandboxes, containers)))
 }
 
-// running makes pods of sandboxes and containers.
+// running converts sandboxes and containers to pods.
 func running(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container) []*v1.Pod {
 	pods := map[types.UID]*v1.Pod{}
 	of := func(labels map[string]string) *v1.Pod {

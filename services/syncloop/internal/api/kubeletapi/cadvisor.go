@@ -20,8 +20,8 @@ type family struct {
 	kind prometheus.ValueType
 }
 
-// cadvisorMetrics are the metrics of cAdvisor's by which dashboards show what pods use, from the same reading as /stats/summary. They
-// are read when somebody asks.
+// cadvisorMetrics collects the cAdvisor metrics that dashboards use for pods, from the same reading as /stats/summary.
+// The values are read at each scrape.
 type cadvisorMetrics struct {
 	reads
 	cpu, memory, workingSet, rss, swap, faults, processes, start         family
@@ -131,7 +131,7 @@ func (m *cadvisorMetrics) machine(to chan<- prometheus.Metric, machine *stats.Ma
 	}
 }
 
-// node tells of the machine as a whole, and of all pods together.
+// node collects the metrics of the machine and of all pods together.
 func (m *cadvisorMetrics) node(to chan<- prometheus.Metric, report *stats.Report) {
 	node := &report.Node
 	whole := m.of(to, "", "/", "", "", "", "")
@@ -147,7 +147,8 @@ func (m *cadvisorMetrics) node(to chan<- prometheus.Metric, report *stats.Report
 	}
 }
 
-// pod tells of a pod, which has the network, and of its containers. What has no cgroup of its own is known by the runtime's ID of it.
+// pod collects the metrics of a pod, which owns the network, and of its containers. A container without a cgroup of its
+// own is identified by its runtime ID.
 func (m *cadvisorMetrics) pod(to chan<- prometheus.Metric, pod *statsv1alpha1.PodStats, place stats.Place) {
 	whole := m.of(to, "", named(place.Cgroup, place.Sandbox), "", "", pod.PodRef.Namespace, pod.PodRef.Name)
 	whole.cpuAndMemory(pod.CPU, pod.Memory, pod.Swap)
@@ -175,19 +176,19 @@ func named(cgroup, id string) string {
 	return "/" + id
 }
 
-// subject is what metrics are of, by its labels.
+// subject is what metrics describe, as the values of the labels.
 type subject struct {
 	*cadvisorMetrics
 	to     chan<- prometheus.Metric
 	labels []string
 }
 
-// of makes a subject, by its labels in the order of their names.
+// of returns a subject from its labels, in the order of their names.
 func (m *cadvisorMetrics) of(to chan<- prometheus.Metric, container, id, image, name, namespace, pod string) subject {
 	return subject{m, to, []string{container, id, image, name, namespace, pod}}
 }
 
-// tell tells a value, if it is known: in parts of a unit, of a moment when that is to be told.
+// tell sends a value, divided by unit, if it is known; with a timestamp if timed is true.
 func (s subject) tell(f family, at metav1.Time, timed bool, value *uint64, unit float64, more ...string) {
 	if value == nil {
 		return
@@ -228,8 +229,8 @@ func (s subject) network(network *statsv1alpha1.NetworkStats) {
 	}
 }
 
-// details tells what only dashboards ask for, which is read now. Packets are told of the interfaces of a network whose bytes are known: a pod
-// in the machine's network has none of its own.
+// details sends the metrics that only dashboards use, which are read at this moment. Packets are sent for the
+// interfaces of a network with known bytes: a pod in the machine's network has none of its own.
 func (s subject) details(cgroup string, network *statsv1alpha1.NetworkStats) {
 	if s.Details == nil || cgroup == "" {
 		return
@@ -262,7 +263,7 @@ func (s subject) details(cgroup string, network *statsv1alpha1.NetworkStats) {
 	}
 }
 
-// disk tells of a file system. Which device has it is not known.
+// disk sends the metrics of a file system. Its device is unknown.
 func (s subject) disk(fs *statsv1alpha1.FsStats) {
 	if fs == nil {
 		return
@@ -273,7 +274,7 @@ func (s subject) disk(fs *statsv1alpha1.FsStats) {
 	s.tell(s.fsInodes, fs.Time, true, fs.Inodes, 1, "")
 }
 
-// started tells when something was started, which is the same whenever it is asked.
+// started sends the start time, which is the same at each scrape.
 func (s subject) started(at metav1.Time) {
 	if at.IsZero() {
 		return

@@ -20,7 +20,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// containerLogs answers what a container has written, by the parameters of v1.PodLogOptions.
+// containerLogs answers with the log of a container, as selected by the parameters of v1.PodLogOptions.
 func (n *node) containerLogs(w http.ResponseWriter, r *http.Request) {
 	asked, err := logOptions(r.URL.Query(), n.Clock.Now())
 	if err != nil {
@@ -45,18 +45,18 @@ func (n *node) containerLogs(w http.ResponseWriter, r *http.Request) {
 		n.refuse(w, r, fmt.Errorf("reading the log of the container: %w", err))
 	default:
 		n.Logger.DebugContext(r.Context(), "a log was not written to its end", telemetry.KeyError, err, "path", r.URL.Path)
-		// The client is not to take it for whole.
+		// The client must not mistake the answer for a complete one.
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// asked is what of a container's log is wanted.
+// asked is the requested part of a container's log.
 type asked struct {
 	read     containerlog.Options
 	previous bool
 }
 
-// logOptions reads v1.PodLogOptions from a query. Now is what sinceSeconds counts back from.
+// logOptions parses v1.PodLogOptions from a query. Now is the time from which sinceSeconds counts back.
 func logOptions(query url.Values, now time.Time) (asked, error) {
 	o := asked{previous: flag(query, "previous")}
 	o.read = containerlog.Options{Tail: -1, Follow: flag(query, "follow"), Timestamps: flag(query, "timestamps")}
@@ -89,23 +89,23 @@ func logOptions(query url.Values, now time.Time) (asked, error) {
 		}
 		o.read.Since = at
 	}
-	// A kubelet tells one of the two streams only with the feature PodLogsQuerySplitStreams, which is off.
+	// A kubelet returns one of the two streams only with the feature PodLogsQuerySplitStreams, which is off.
 	if stream := query.Get("stream"); stream != "" && stream != v1.LogStreamAll {
 		return o, wrong("stream: %q cannot be told alone: leave it out", stream)
 	}
 	return o, nil
 }
 
-// maxSince is as many seconds as a duration can have.
+// maxSince is the longest duration in seconds.
 const maxSince = int64(1<<63-1) / int64(time.Second)
 
-// flag reads a boolean as Kubernetes does: one that is there is true, unless it says false.
+// flag parses a boolean like Kubernetes: a parameter that is present is true, unless its value is false or 0.
 func flag(query url.Values, name string) bool {
 	values, ok := query[name]
 	return ok && len(values) > 0 && !strings.EqualFold(values[0], "false") && values[0] != "0"
 }
 
-// logOf asks the runtime where the log is that a request is for, and has it asked whether the container still writes.
+// logOf asks the runtime for the path of the log, and sets o to check whether the container still writes.
 func (n *node) logOf(r *http.Request, o *asked) (string, error) {
 	pod, container, err := n.containerOf(r)
 	if err != nil {
@@ -135,7 +135,7 @@ func (n *node) logOf(r *http.Request, o *asked) (string, error) {
 	return path, nil
 }
 
-// running reports whether a container may still write. One that the runtime is not there to ask for is taken to run.
+// running reports whether a container may still write. If the runtime is away, the container is assumed to run.
 func (n *node) running(ctx context.Context, id string) (bool, error) {
 	runtime, err := n.Runtime()
 	if err != nil {
@@ -152,8 +152,8 @@ func (n *node) running(ctx context.Context, id string) (bool, error) {
 	}
 }
 
-// chooseContainer returns the runtime's ID of the container whose log is meant: the one that runs, or ran last, or the one before it.
-// It fails when there is none, with why.
+// chooseContainer returns the runtime's ID of the container whose log is requested: the one that runs or ran last, or
+// the one before it. If there is none, the error says why.
 func chooseContainer(pod *v1.Pod, name string, previous bool) (string, error) {
 	var status *v1.ContainerStatus
 	for _, statuses := range [][]v1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses} {

@@ -7,12 +7,13 @@ import (
 	"strings"
 )
 
-// ownHost lets next answer only those who ask for this node: by an address of it, by its name or as localhost. The read-only API asks
-// nobody who they are and trusts that only this machine reaches it. A browser on this machine is told by the page of another site to ask
-// a name of that site, which leads here (DNS rebinding), and the page may read the answer. The header Host tells such a request from others.
+// ownHost calls next only for requests to this node: to one of its addresses, to its name or to localhost. The
+// read-only API has no authentication and relies on being reachable from this machine only. A web page of another site
+// can make a browser on this machine resolve a name of that site to this machine and read the answer (DNS rebinding).
+// The header Host identifies such a request.
 func ownHost(nodeName string, addresses func() ([]net.Addr, error), next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// A client of HTTP/1.0 need not name a host. No browser is one.
+		// A client of HTTP/1.0 need not send a Host header. No browser is such a client.
 		if r.Host == "" || isOwn(hostOf(r.Host), nodeName, addresses) {
 			next.ServeHTTP(w, r)
 			return
@@ -21,7 +22,7 @@ func ownHost(nodeName string, addresses func() ([]net.Addr, error), next http.Ha
 	})
 }
 
-// hostOf returns the host of a header Host, which may have a port.
+// hostOf returns the host of a Host header, which may have a port.
 func hostOf(header string) string {
 	host, _, err := net.SplitHostPort(header)
 	if err != nil {
@@ -30,7 +31,8 @@ func hostOf(header string) string {
 	return host
 }
 
-// isOwn tells whether a host is this node. Addresses are those of the machine's interfaces, looked at when somebody asks for one.
+// isOwn reports whether a host is this node. Addresses returns the addresses of the machine's interfaces; it is called
+// only for an IP address that is not a loopback address.
 func isOwn(host, nodeName string, addresses func() ([]net.Addr, error)) bool {
 	if ip := net.ParseIP(host); ip != nil {
 		return ip.IsLoopback() || isOfMachine(ip, addresses)

@@ -1,5 +1,6 @@
-// Package kubeletapi serves the kubelet's HTTP API, so that what asks a kubelet may ask Quartet. There are two servers. The one that
-// is authenticated has everything, and each path lets in who may do to the Node what the package apiauth asks an API server about:
+// Package kubeletapi serves the kubelet's HTTP API, so that what asks a kubelet may ask Quartet. There are two servers.
+// The one that is authenticated has everything, and each path lets in who may do to the Node what the package apiauth
+// asks an API server about:
 //
 //	/pods, /runningpods/             v1.PodList in JSON: of the pods that a source names, with full status; of what the runtime runs
 //	/healthz, /healthz/ping, log, syncloop   "ok", or 500 and a line for each check; ?verbose has the lines always
@@ -15,12 +16,12 @@
 //	/logs/                           the files below /var/log
 //	/debug/pprof/                    profiles of syncloop
 //
-// The read-only one has of these what changes nothing and tells of no container what it has inside: /pods, /healthz, /metrics and /stats. It
-// has neither TLS nor authentication, so it is served on the loopback interface and nowhere else, and to who
-// asks for this node and for no other host.
+// The read-only one has of these what changes nothing and tells of no container what it has inside: /pods, /healthz,
+// /metrics and /stats. It has neither TLS nor authentication, so it is served on the loopback interface and nowhere
+// else, and to who asks for this node and for no other host.
 //
-// What a path is allowed by, counted as and bounded by stands beside it in one table, and not in what reads paths: there is no path
-// that is one thing to the check and another to the handler.
+// What a path is allowed by, counted as and bounded by stands beside it in one table, and not in what reads paths:
+// there is no path that is one thing to the check and another to the handler.
 package kubeletapi
 
 import (
@@ -39,34 +40,35 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 )
 
-// Pods tells the pods that a source names, with their status; it fails with podstore.NotReadyError.
+// Pods returns the pods of the sources with their status. It returns podstore.NotReadyError while they are unknown.
 type Pods interface {
 	Pods() ([]*v1.Pod, error)
 }
 
-// Config is what both servers tell.
+// Config configures both servers.
 type Config struct {
 	Pods   Pods
 	Health func() loop.Health
-	// Start is what requests for pods and containers wait for.
+	// Start is the start that requests for pods and containers wait for.
 	Start *Start
-	// Report reads what the node and its pods use.
+	// Report reads the resource usage of the node and its pods.
 	Report func(ctx context.Context) (*stats.Report, error)
-	// Details reads more of a cgroup, for dashboards: stats.DetailsOf. Without it they are not known.
+	// Details reads more values of a cgroup for dashboards: stats.DetailsOf. If nil, they are unknown.
 	Details func(cgroup string, packets bool) stats.Details
-	// Gatherer has the metrics of the process and of the others of the node, Probes those of probes. Metrics counts the requests;
-	// both servers share it. Required.
+	// Gatherer returns the metrics of all processes of the node, Probes those of probes. Metrics counts the requests; both
+	// servers share it. Required.
 	Gatherer, Probes prometheus.Gatherer
 	Metrics          *Metrics
 	Logger           *slog.Logger
 }
 
 const (
-	// maxScrapes is how many scrapes may run at once, so that those that pile up cost no memory.
+	// maxScrapes is how many scrapes may run at once, which bounds the memory they use.
 	maxScrapes = 4
-	// answerTimeout bounds the writing of an answer: long enough for a slow reader of the pods of a full node.
+	// answerTimeout bounds the writing of an answer: it is long enough for a slow client that reads the pods of a full
+	// node.
 	answerTimeout = 30 * time.Second
-	// maxBody bounds what is read of the body of a request, of which nothing is used.
+	// maxBody bounds how much of a request's body is read. The body is not used.
 	maxBody = 64 << 10
 )
 
@@ -74,16 +76,17 @@ const (
 type route struct {
 	// pattern is http.ServeMux's.
 	pattern string
-	// path is what requests are counted as.
+	// path is the label of the requests in the metrics.
 	path string
-	// subresources are those of the Node: who may do to one of them what the method says may ask.
+	// subresources are those of the Node: a user may send a request if it may access one of them with the verb of the
+	// method.
 	subresources []string
-	// long is true for answers that take as long as the client wants. They have no deadline but the handler's own.
+	// long is true for answers of unlimited duration. They have no deadline except the handler's own.
 	long    bool
 	handler http.HandlerFunc
 }
 
-// common has the routes of both servers.
+// common returns the routes of both servers.
 func common(cfg Config) []route {
 	h := reads{cfg}
 	options := promhttp.HandlerOpts{
@@ -112,16 +115,18 @@ func common(cfg Config) []route {
 	}
 }
 
-// ReadOnly returns the read-only API of the node of a name.
+// ReadOnly returns the handler of the read-only API of a node.
 func ReadOnly(nodeName string, cfg Config) http.Handler {
 	api := serve(cfg.Metrics, readOnly, common(cfg), func(next http.Handler, _ ...string) http.Handler { return next })
 	return ownHost(nodeName, net.InterfaceAddrs, api)
 }
 
-// Guard lets those ask next who may do to one of the Node's subresources what the method says.
+// Guard wraps next with authentication and authorization. A user may send a request if it may access one of the Node's
+// subresources with the verb of the method.
 type Guard func(next http.Handler, subresources ...string) http.Handler
 
-// serve makes one handler of routes. What none of them has is answered only to who may do everything with the Node.
+// serve returns the handler of routes. Requests to other paths are answered only to users who may access everything of
+// the Node.
 func serve(counts *Metrics, as server, routes []route, guard Guard) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range routes {
@@ -131,7 +136,7 @@ func serve(counts *Metrics, as server, routes []route, guard Guard) http.Handler
 		}
 		mux.Handle(r.pattern, counts.counted(as, r.path, r.long, handler))
 	}
-	// The mux answers that there is no such path, or no such method.
+	// The mux answers that the path or method does not exist.
 	others := counts.counted(as, otherPath, false, bounded(guard(mux, "proxy")))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
@@ -144,12 +149,12 @@ func serve(counts *Metrics, as server, routes []route, guard Guard) http.Handler
 	})
 }
 
-// bounded gives an answer so much time and no more.
+// bounded sets a deadline for each answer.
 func bounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deadline := time.Now().Add(answerTimeout)
 		rc := http.NewResponseController(w)
-		// A writer without deadlines is a test's.
+		// Only the writers of tests have no deadlines.
 		_, _ = rc.SetReadDeadline(deadline), rc.SetWriteDeadline(deadline)
 		next.ServeHTTP(w, r)
 	})

@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/internal/sockets"
 )
 
-// Listen listens on a socket: the passed one, or a new one. The name of the socket is the field of the KubeletConfiguration that has the
-// port. The error of a port that is taken says how to find the other process.
+// Listen returns a listener for a socket: the passed one, or a new one. The name of the socket is the field of the
+// KubeletConfiguration that sets the port. If the port is in use, the error says how to find the other process.
 func Listen(ctx context.Context, given *sockets.Set, socket sockets.Socket, logger *slog.Logger) (net.Listener, error) {
 	listener, err := given.Listen(ctx, socket, logger)
 	if !errors.Is(err, syscall.EADDRINUSE) {
@@ -29,7 +29,7 @@ func Listen(ctx context.Context, given *sockets.Set, socket sockets.Socket, logg
 		"stop that, set %s to another port, or leave this API off by readOnlyPort: 0 or enableServer: false: %w", socket.Name, socket.Address, port, socket.Name, err)
 }
 
-// ListenReadOnly is Listen for the read-only API. It fails if the address is not one of the loopback interface.
+// ListenReadOnly is Listen for the read-only API. It fails if the address is not a loopback address.
 func ListenReadOnly(ctx context.Context, given *sockets.Set, socket sockets.Socket, logger *slog.Logger) (net.Listener, error) {
 	host, _, err := net.SplitHostPort(socket.Address)
 	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsLoopback() {

@@ -23,19 +23,19 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// Limits of queries of logs, the kubelet's.
+// Limits of log queries, which are the kubelet's.
 const (
 	mostTailLines     = 100_000
 	mostQueryServices = 4
 	longestService    = 256
-	// queryPatience is how long the journal may take, and journalEnd how long is waited for it after it was killed.
+	// queryPatience bounds how long journalctl may run, and journalEnd how long to wait for its end after it was killed.
 	queryPatience = 30 * time.Second
 	journalEnd    = time.Second
-	// journalTime is how journalctl takes a time.
+	// journalTime is the time format of journalctl.
 	journalTime = "2006-01-02 15:04:05"
 )
 
-// logQuery asks for the log of services, or for one file. What is nil or empty was not asked for.
+// logQuery requests the logs of services, or one file. Nil or empty fields were not requested.
 type logQuery struct {
 	services, files []string
 	since, until    *time.Time
@@ -43,12 +43,12 @@ type logQuery struct {
 	pattern         string
 }
 
-// hasOptions tells whether it asks for a part of a log.
+// hasOptions reports whether a part of a log is requested.
 func (q *logQuery) hasOptions() bool {
 	return q.since != nil || q.until != nil || q.tailLines != nil || q.boot != nil || q.pattern != ""
 }
 
-// parseLogQuery reads the parameters of a request; it returns nil for a request that has none of them.
+// parseLogQuery parses the parameters of a request; it returns nil if the request has none of them.
 func parseLogQuery(values url.Values) (*logQuery, error) {
 	q := &logQuery{pattern: values.Get("pattern")}
 	for _, name := range values["query"] {
@@ -90,7 +90,8 @@ func parseLogQuery(values url.Values) (*logQuery, error) {
 	return q, nil
 }
 
-// validate says what is wrong with a query. No part of it may become anything but one argument of journalctl.
+// validate returns an error for an invalid query. It ensures that each part of the query is exactly one argument of
+// journalctl.
 func (q *logQuery) validate(root *os.Root) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -131,12 +132,12 @@ func (q *logQuery) validate(root *os.Root) error {
 	return utilerrors.NewAggregate(errs)
 }
 
-// isUnsafe tells whether a character cannot be in the name of a service.
+// isUnsafe reports whether a character is not allowed in the name of a service.
 func isUnsafe(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_.:@", r)
 }
 
-// arguments are those of journalctl for the log of services.
+// arguments returns the arguments of journalctl for the logs of services.
 func (q *logQuery) arguments(services []string) []string {
 	args := []string{"--utc", "--no-pager", "--output=short-precise"}
 	if q.since != nil {
@@ -160,7 +161,7 @@ func (q *logQuery) arguments(services []string) []string {
 	return args
 }
 
-// queriedLogs answers queries of logs, and files as nodeLogs.
+// queriedLogs answers log queries, and files like nodeLogs.
 func (n *node) queriedLogs(w http.ResponseWriter, r *http.Request) {
 	query, err := parseLogQuery(r.URL.Query())
 	switch {
@@ -213,8 +214,8 @@ func (n *node) queriedLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// copyTo writes the logs of services: that of the journal for those which it knows, else the file that is named so. What goes wrong is
-// written, too.
+// copyTo writes the logs of services: from the journal if it has entries of the service, else from the file of that
+// name. Errors are written to w, too.
 func (q *logQuery) copyTo(ctx context.Context, w io.Writer, files fs.FS) error {
 	units := journalUnits(ctx)
 	var inJournal, inFiles []string
@@ -252,14 +253,14 @@ func (q *logQuery) copyTo(ctx context.Context, w io.Writer, files fs.FS) error {
 	return errors.Join(errs...)
 }
 
-// journalctl is the program, without a shell.
+// journalctl returns the command, which runs without a shell.
 func journalctl(ctx context.Context, args ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, "journalctl", args...)
 	command.WaitDelay = journalEnd
 	return command
 }
 
-// journalUnits are those that the journal has something of; none when there is no journal.
+// journalUnits returns the units that have entries in the journal; none if there is no journal.
 func journalUnits(ctx context.Context) []string {
 	out, err := journalctl(ctx, "--field", "_SYSTEMD_UNIT").Output()
 	if err != nil {
@@ -268,7 +269,7 @@ func journalUnits(ctx context.Context) []string {
 	return strings.Fields(string(bytes.TrimSpace(out)))
 }
 
-// copyLogFile writes the first file that is there of those which a service's log may be in.
+// copyLogFile writes the first existing file of those that may contain a service's log.
 func copyLogFile(ctx context.Context, w io.Writer, files fs.FS, service string) error {
 	for _, name := range []string{service, service + ".log", service + "/" + service + ".log"} {
 		file, err := files.Open(name)
@@ -293,7 +294,7 @@ func copyLogFile(ctx context.Context, w io.Writer, files fs.FS, service string) 
 	return fs.ErrNotExist
 }
 
-// untilEnd reads until a context ends.
+// untilEnd is a reader that stops when its context ends.
 type untilEnd struct {
 	ctx context.Context //nolint:containedctx // an io.Reader takes none
 	io.Reader

@@ -14,8 +14,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// newQueryRig has the logs of some services in files, and a journalctl that knows kubelet.service and prints its arguments, one in each
-// line.
+// newQueryRig has the logs of some services in files, and a journalctl that knows kubelet.service and prints its
+// arguments, one in each line.
 func newQueryRig(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// problem is why a request is not answered.
+// problem is an error with the HTTP status code of the answer.
 type problem struct {
 	code int
 	text string
@@ -29,7 +29,7 @@ func wrong(format string, args ...any) *problem {
 	return &problem{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
-// podOf returns the pod that the path of a request names; its UID, too, if the path has one.
+// podOf returns the pod that a request's path names. If the path contains a UID, it must match.
 func (n *node) podOf(r *http.Request) (*v1.Pod, error) {
 	pods, err := n.Pods.Pods()
 	if err != nil {
@@ -44,7 +44,7 @@ func (n *node) podOf(r *http.Request) (*v1.Pod, error) {
 	return nil, notFound("there is no pod %s/%s on this node", namespace, name)
 }
 
-// containerOf returns the pod and the container's spec that the path of a request names.
+// containerOf returns the pod and the container's spec that a request's path names.
 func (n *node) containerOf(r *http.Request) (*v1.Pod, *v1.Container, error) {
 	pod, err := n.podOf(r)
 	if err != nil {
@@ -67,7 +67,7 @@ func (n *node) containerOf(r *http.Request) (*v1.Pod, *v1.Container, error) {
 	return nil, nil, notFound("container %q not found in pod %q", name, pod.Name)
 }
 
-// runningContainer asks the runtime which container runs for a container of a pod.
+// runningContainer asks the runtime for the running container of a pod's container.
 func (n *node) runningContainer(r *http.Request, pod *v1.Pod, name string) (string, error) {
 	runtime, err := n.Runtime()
 	if err != nil {
@@ -86,7 +86,7 @@ func (n *node) runningContainer(r *http.Request, pod *v1.Pod, name string) (stri
 	return slices.MaxFunc(running, func(a, b *runtimeapi.Container) int { return cmp.Compare(a.GetCreatedAt(), b.GetCreatedAt()) }).GetId(), nil
 }
 
-// readySandbox asks the runtime which sandbox a pod has.
+// readySandbox asks the runtime for the ready sandbox of a pod.
 func (n *node) readySandbox(r *http.Request, pod *v1.Pod) (string, error) {
 	runtime, err := n.Runtime()
 	if err != nil {

@@ -9,23 +9,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// server is one of the two HTTP servers, by the kubelet's name for it.
+// server is one of the two HTTP servers, as the kubelet's metrics name it.
 type server string
 
 // The servers.
 const (
-	// readOnly asks nobody who they are, readWrite everybody.
+	// readOnly has no authentication, readWrite has.
 	readOnly  server = "readonly"
 	readWrite server = "readwrite"
 )
 
-// otherPath is the path of requests for what a server does not have: what a client makes up makes no new series.
+// otherPath is the path label of requests to unknown paths, so that clients cannot create new series.
 const otherPath = "other"
 
-// otherMethod is any method that is not HTTP's.
+// otherMethod is the label of any method that is not one of HTTP.
 const otherMethod = "other"
 
-// Metrics counts and times the requests to the two servers, with the kubelet's names.
+// Metrics counts and times the requests to the two servers, under the kubelet's names.
 type Metrics struct {
 	requests  *prometheus.CounterVec
 	duration  *prometheus.HistogramVec
@@ -33,7 +33,7 @@ type Metrics struct {
 	websocket *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics that the two servers share; a nil registry takes none.
+// NewMetrics registers the metrics that the two servers share; with a nil registry they are not registered.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	factory, labels := promauto.With(registry), []string{"method", "path", "server_type", "long_running"}
 	return &Metrics{
@@ -54,8 +54,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}
 }
 
-// counted counts and times the requests that next answers, as requests for a path of a server. Long is true of requests that take as
-// long as the client wants.
+// counted wraps next so that requests are counted and timed under a path of a server. Long is true for requests of
+// unlimited duration.
 func (m *Metrics) counted(by server, path string, long bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		labels := []string{methodLabel(r.Method), path, string(by), strconv.FormatBool(long)}
@@ -69,7 +69,8 @@ func (m *Metrics) counted(by server, path string, long bool, next http.Handler) 
 	})
 }
 
-// translated counts a stream over WebSocket that is translated for the runtime, by what it is for: exec, attach or portforward.
+// translated counts a WebSocket stream that is translated for the runtime, by its subresource: exec, attach or
+// portforward.
 func (m *Metrics) translated(subresource string) { m.websocket.WithLabelValues(subresource).Inc() }
 
 func methodLabel(method string) string {

@@ -227,7 +227,8 @@ func (f *fakeRuntime) Exec(_ context.Context, request *runtimeapi.ExecRequest) (
 	return &runtimeapi.ExecResponse{Url: f.url}, nil
 }
 
-// TestAStreamGoesToTheRuntimesServer: bytes go both ways, credentials do not go along, and what is said in the log is no secret.
+// TestAStreamGoesToTheRuntimesServer: bytes go both ways, credentials do not go along, and what is said in the log is
+// no secret.
 func TestAStreamGoesToTheRuntimesServer(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.String() != "/exec/token" || req.Header.Get("Authorization") != "" {

@@ -11,26 +11,26 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// NodeConfig is what the authenticated API tells and does.
+// NodeConfig configures the authenticated API.
 type NodeConfig struct {
 	Config
-	// Guard lets in who may.
+	// Guard authenticates and authorizes requests.
 	Guard Guard
-	// Runtime returns the container runtime; it fails at once when that is away.
+	// Runtime returns the container runtime; it fails at once if the runtime is away.
 	Runtime func() (internalapi.RuntimeService, error)
-	// Kubelet is the configuration, with its defaults: what of the API is on, and what /configz tells.
+	// Kubelet is the configuration with its defaults. It selects the enabled paths and is the answer of /configz.
 	Kubelet *kubeletconfigv1beta1.KubeletConfiguration
-	// LogDir is what /logs/ serves, of a node /var/log.
+	// LogDir is the directory that /logs/ serves; /var/log on a node.
 	LogDir string
-	// Checkpoints is the directory of what /checkpoint saves.
+	// Checkpoints is the directory in which /checkpoint saves containers.
 	Checkpoints string
-	// Process is what /flagz and /statusz tell.
+	// Process is described by /flagz and /statusz.
 	Process Process
-	// Clock says what "since" is since, and for how long the process has run.
+	// Clock is used for sinceSeconds and for the uptime of the process.
 	Clock clock.PassiveClock
-	// Who returns the name of the user who asks, for the log.
+	// Who returns the name of the request's user for the log.
 	Who func(r *http.Request) string
-	// Tracer makes a span of each request for a stream, a command or a log of a pod.
+	// Tracer makes a span for each request for a stream, a command or a log of a pod.
 	Tracer trace.Tracer
 }
 
@@ -40,15 +40,15 @@ type API struct {
 	streams *http.Transport
 }
 
-// Close closes connections that nobody uses any more.
+// Close closes idle connections.
 func (a *API) Close() { a.streams.CloseIdleConnections() }
 
-// node answers what the authenticated API has beside the other one.
+// node serves the paths that only the authenticated API has.
 type node struct {
 	NodeConfig
 	read    reads
 	streams *http.Transport
-	// roots are the first parts of all paths.
+	// roots are the first elements of all paths.
 	roots []string
 }
 
@@ -60,10 +60,10 @@ func Node(cfg NodeConfig) *API {
 	return &API{Handler: serve(cfg.Metrics, readWrite, routes, cfg.Guard), streams: n.streams}
 }
 
-// idle is how long a stream may be without anything said on it.
+// idle is how long a stream may be idle.
 func (n *node) idle() time.Duration { return n.Kubelet.StreamingConnectionIdleTimeout.Duration }
 
-// all is the subresource of who may do everything with a Node.
+// all is the subresource that stands for everything of a Node.
 const all = "proxy"
 
 func (n *node) routes() []route {
@@ -100,7 +100,7 @@ func (n *node) routes() []route {
 	}, n.optional()...)...)
 }
 
-// optional are the routes that the configuration can turn off one by one.
+// optional returns the routes that the configuration can disable one by one.
 func (n *node) optional() []route {
 	files, profiles := n.nodeLogs, n.profiles
 	if ptr.Deref(n.Kubelet.EnableSystemLogQuery, false) {
@@ -118,7 +118,7 @@ func (n *node) optional() []route {
 	}
 }
 
-// off answers that a field of the configuration turns a path off.
+// off returns a handler that answers which field of the configuration disables a path.
 func off(field string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, field+" is false in the configuration of this node", http.StatusMethodNotAllowed)

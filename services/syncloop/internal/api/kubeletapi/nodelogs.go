@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// nodeLogs answers the files below the machine's folder of logs, and what is in a folder.
+// nodeLogs answers with the files and listings of the machine's log directory.
 func (n *node) nodeLogs(w http.ResponseWriter, r *http.Request) {
 	root, err := os.OpenRoot(n.LogDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -31,7 +31,7 @@ func (n *node) nodeLogs(w http.ResponseWriter, r *http.Request) {
 	http.StripPrefix("/logs", http.FileServerFS(plainFiles{root})).ServeHTTP(&steady{ResponseWriter: w, to: untilDone(w, n.idle())}, r)
 }
 
-// steady writes a response piece by piece, each within its time.
+// steady writes a response in pieces, each with its own deadline.
 type steady struct {
 	http.ResponseWriter
 	to *flushed
@@ -40,9 +40,9 @@ type steady struct {
 // Write implements http.ResponseWriter.
 func (s *steady) Write(b []byte) (int, error) { return s.to.Write(b) }
 
-// plainFiles are the files and folders below a root. What is neither is not there: reading a pipe would wait for ever, and a device do
-// who knows what. A link is followed as far as it stays below the root, and is not absolute, so that a pod that may write there cannot
-// have any file of the machine read.
+// plainFiles are the regular files and directories below a root. Everything else does not exist for it: reading a pipe
+// would block forever, and reading a device can have side effects. A symbolic link is followed if it is relative and
+// stays below the root, so that a pod that can write there cannot expose other files of the machine.
 type plainFiles struct{ root *os.Root }
 
 // Open implements fs.FS.
@@ -64,7 +64,7 @@ func (p plainFiles) Open(name string) (fs.File, error) {
 	return file, nil
 }
 
-// profiles answers profiles of this process.
+// profiles answers with profiles of this process.
 func (n *node) profiles(w http.ResponseWriter, r *http.Request) {
 	switch strings.TrimPrefix(r.URL.Path, "/debug/pprof/") {
 	case "profile":

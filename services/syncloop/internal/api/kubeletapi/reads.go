@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 )
 
-// reads answers what both servers tell.
+// reads serves the paths that both servers have.
 type reads struct{ Config }
 
 func (h reads) pods(w http.ResponseWriter, _ *http.Request) {
@@ -26,7 +26,7 @@ func (h reads) pods(w http.ResponseWriter, _ *http.Request) {
 	h.writeJSON(w, podList(all))
 }
 
-// podList makes the list of the API of pods; an empty one is not null in JSON.
+// podList returns a PodList of pods; an empty list is not null in JSON.
 func podList(pods []*v1.Pod) *v1.PodList {
 	list := &v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: make([]v1.Pod, 0, len(pods))}
 	for _, pod := range pods {
@@ -35,7 +35,7 @@ func podList(pods []*v1.Pod) *v1.PodList {
 	return list
 }
 
-// failed answers that the pods are not known yet, or something else that is not the client's fault.
+// failed answers that the pods are not known yet, or with another error that is not the client's fault.
 func failed(w http.ResponseWriter, err error) {
 	var notReady *podstore.NotReadyError
 	if errors.As(err, &notReady) {
@@ -66,7 +66,7 @@ func (h reads) logCheck() healthz.Check {
 	return healthz.Check{Name: "log", Do: func() error { return telemetry.LogBlocked(h.Logger) }}
 }
 
-// loopCheck fails while the sync loop does not do its work.
+// loopCheck fails while the sync loop makes no progress.
 func (h reads) loopCheck() healthz.Check {
 	return healthz.Check{Name: "syncloop", Do: func() error {
 		if health := h.Health(); !health.Healthy {

@@ -12,7 +12,8 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// summary answers what the node, its pods and their containers use. With only_cpu_and_memory=true it has no disks and no networks.
+// summary answers with the resource usage of the node, its pods and their containers. With only_cpu_and_memory=true it
+// leaves out disks and networks.
 func (h reads) summary(w http.ResponseWriter, r *http.Request) {
 	report, err := h.Report(r.Context())
 	if err != nil {
@@ -26,7 +27,7 @@ func (h reads) summary(w http.ResponseWriter, r *http.Request) {
 	h.writeJSON(w, found)
 }
 
-// cpuAndMemory returns what a summary has of the two.
+// cpuAndMemory returns the CPU and memory parts of a summary.
 func cpuAndMemory(whole *statsv1alpha1.Summary) *statsv1alpha1.Summary {
 	node := whole.Node
 	out := &statsv1alpha1.Summary{
@@ -51,17 +52,18 @@ func containersOf(whole []statsv1alpha1.ContainerStats) []statsv1alpha1.Containe
 	return out
 }
 
-// resourceTimeout bounds the reading of what is used.
+// resourceTimeout bounds the reading of the resource usage.
 const resourceTimeout = 20 * time.Second
 
-// resourceMetrics are the kubelet's metrics of what is used, for metrics-server and autoscaling. They are read when somebody asks.
+// resourceMetrics collects the kubelet's resource metrics for metrics-server and autoscaling. The values are read at
+// each scrape.
 type resourceMetrics struct {
 	reads
 	node, pod, container figures
 	start, failed        *prometheus.Desc
 }
 
-// figures are the metrics of one kind of thing.
+// figures are the metrics of one kind of object.
 type figures struct{ cpu, memory, swap *prometheus.Desc }
 
 func newResourceMetrics(h reads) *resourceMetrics {

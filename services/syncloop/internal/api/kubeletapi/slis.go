@@ -6,16 +6,16 @@ import (
 	"github.com/quartet-node/quartet/internal/healthz"
 )
 
-// slis counts what the health checks of /healthz come to, as components of Kubernetes do at /metrics/slis.
+// slis counts the results of the health checks of /healthz, as the components of Kubernetes do at /metrics/slis.
 type slis struct {
 	result *prometheus.GaugeVec
 	total  *prometheus.CounterVec
 }
 
-// sliType is the label that says of which path the checks are.
+// sliType is the value of the label for the path of the checks.
 const sliType = "healthz"
 
-// newSLIs makes those of some checks, which have not been made yet.
+// newSLIs returns slis without results.
 func newSLIs(registry prometheus.Registerer) *slis {
 	s := &slis{
 		result: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubernetes_healthcheck", Help: "1 when the check was well the last time that /healthz was asked, else 0."}, []string{"name", "type"}),
@@ -25,7 +25,7 @@ func newSLIs(registry prometheus.Registerer) *slis {
 	return s
 }
 
-// counted returns checks that count what they come to.
+// counted returns checks that count their results.
 func (s *slis) counted(checks ...healthz.Check) []healthz.Check {
 	counted := make([]healthz.Check, 0, len(checks))
 	for _, check := range checks {

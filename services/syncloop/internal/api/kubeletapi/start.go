@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// startTimeout is how long requests wait for a process that is starting. The API server, kubectl and metrics-server wait longer for
-	// an answer.
+	// startTimeout is how long requests wait for a process that is starting. The API server, kubectl and metrics-server
+	// wait longer for an answer.
 	startTimeout = 15 * time.Second
 	// maxWaiting is how many requests may wait at once. It is more than the clients of one node send within startTimeout.
 	maxWaiting = 256
 )
 
-// Start is the start of the process. A request that needs the pods or the runtime waits until the start is over, so that it does not fail
-// because the process has been restarted. NewStart makes one.
+// Start is the start of the process. A request that needs the pods or the runtime waits until the start is over, so
+// that it does not fail because the process has been restarted. NewStart makes one.
 type Start struct {
 	over   chan struct{}
 	places chan struct{}
@@ -49,8 +49,8 @@ func (s *Start) wait(ctx context.Context) {
 	}
 }
 
-// afterStart returns a handler that calls next when the start is over. If the pods or the runtime are not there by then, next answers with
-// the reason.
+// afterStart returns a handler that calls next when the start is over. If the pods or the runtime are not there by
+// then, next answers with the reason.
 func (c Config) afterStart(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c.Start.wait(r.Context())

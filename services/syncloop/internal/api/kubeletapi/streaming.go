@@ -26,23 +26,25 @@ import (
 )
 
 const (
-	// dialTimeout and headerTimeout bound how long the runtime's own server of streams may take to begin one.
+	// dialTimeout and headerTimeout bound how long the runtime's streaming server may take to begin a stream.
 	dialTimeout   = 10 * time.Second
 	headerTimeout = 30 * time.Second
 	// maxPorts is how many ports one request may forward.
 	maxPorts = 64
 )
 
-// streamTransport reaches the runtime's server of streams, by no proxy, on connections that are used once.
+// streamTransport returns a transport to the runtime's streaming server, without a proxy, with connections that are
+// used once.
 func streamTransport() *http.Transport {
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	return &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true, ResponseHeaderTimeout: headerTimeout}
 }
 
-// streams are what of a container's input and output a request is for.
+// streams are the requested streams of a container.
 type streams struct{ stdin, stdout, stderr, tty bool }
 
-// streamsOf reads the kubelet's parameters. With a terminal there is no error output: it is on the terminal.
+// streamsOf parses the kubelet's parameters. With a terminal there is no stderr, because it is part of the terminal's
+// output.
 func streamsOf(query url.Values) (streams, error) {
 	s := streams{stdin: query.Get("input") == "1", stdout: query.Get("output") == "1", stderr: query.Get("error") == "1", tty: query.Get("tty") == "1"}
 	s.stderr = s.stderr && !s.tty
@@ -52,7 +54,7 @@ func streamsOf(query url.Values) (streams, error) {
 	return s, nil
 }
 
-// exec runs a command in a container, with its streams to the client.
+// exec runs a command in a container and connects its streams to the client.
 func (n *node) exec(w http.ResponseWriter, r *http.Request) {
 	var asked streams
 	n.stream(w, r, "exec", &asked, func(runtime internalapi.RuntimeService) (target string, err error) {
@@ -79,7 +81,7 @@ func (n *node) exec(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// attach gives the client the streams of a container's own process.
+// attach connects the client to the streams of a container's main process.
 func (n *node) attach(w http.ResponseWriter, r *http.Request) {
 	var asked streams
 	n.stream(w, r, "attach", &asked, func(runtime internalapi.RuntimeService) (target string, err error) {
@@ -94,7 +96,7 @@ func (n *node) attach(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return "", err
 		}
-		// Whether there is a terminal is the container's to say.
+		// The container's spec decides whether there is a terminal.
 		asked.tty, asked.stderr = container.TTY, asked.stderr && !container.TTY
 		n.tell(r, "attach", pod, telemetry.KeyContainer, container.Name, "stdin", asked.stdin, "tty", asked.tty)
 		answer, err := runtime.Attach(telemetry.Outgoing(r.Context()), &runtimeapi.AttachRequest{
@@ -104,7 +106,7 @@ func (n *node) attach(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// portForward gives the client connections to ports of a pod.
+// portForward connects the client to ports of a pod.
 func (n *node) portForward(w http.ResponseWriter, r *http.Request) {
 	n.stream(w, r, "portforward", nil, func(runtime internalapi.RuntimeService) (string, error) {
 		ports, err := portsOf(r.URL.Query())
@@ -125,7 +127,7 @@ func (n *node) portForward(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// portsOf reads the ports that a client over WebSocket names before; one over SPDY names them with each stream.
+// portsOf parses the ports that a WebSocket client names in the query. A SPDY client names them with each stream.
 func portsOf(query url.Values) ([]int32, error) {
 	var ports []int32
 	for _, list := range query["port"] {
@@ -140,18 +142,18 @@ func portsOf(query url.Values) ([]int32, error) {
 	return ports, nil
 }
 
-// program is the name of the program of a command, for the log: what it is called with may be secret.
+// program returns the name of a command's program for the log, without the arguments, which may be secret.
 func program(command []string) string { return filepath.Base(strings.ToValidUTF8(command[0], "?")) }
 
-// tell writes to the log who does what in a pod.
+// tell logs which user does what in a pod.
 func (n *node) tell(r *http.Request, what string, pod *v1.Pod, more ...any) {
 	n.Logger.InfoContext(r.Context(), what+" by the HTTP API",
 		append([]any{telemetry.KeyPod, pod.Namespace + "/" + pod.Name, telemetry.KeyPodUID, string(pod.UID), "user", n.Who(r), "from", r.RemoteAddr}, more...)...)
 }
 
-// stream has the client talk to the runtime's own server of streams, at the URL that prepare has the runtime make. Asked are the streams
-// that prepare finds that the client wants, nil for a port-forward. What that server does not know over WebSocket is translated, and
-// counted as what.
+// stream has the client talk to the runtime's own server of streams, at the URL that prepare has the runtime make.
+// Asked are the streams that prepare finds that the client wants, nil for a port-forward. What that server does not
+// know over WebSocket is translated, and counted as what.
 func (n *node) stream(w http.ResponseWriter, r *http.Request, what string, asked *streams, prepare func(internalapi.RuntimeService) (string, error)) {
 	if r.Header.Get("Upgrade") == "" {
 		http.Error(w, "Upgrade request required: this is for kubectl exec, attach and port-forward, over SPDY or WebSocket", http.StatusBadRequest)

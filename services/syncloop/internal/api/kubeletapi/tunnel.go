@@ -20,7 +20,8 @@ import (
 // maxRefusal bounds what is read of why the runtime's own server does not do what it is asked.
 const maxRefusal = 4 << 10
 
-// tunnel has a client that speaks SPDY inside of WebSocket, for port-forward, talk to the runtime's own server, which speaks SPDY alone.
+// tunnel has a client that speaks SPDY inside of WebSocket, for port-forward, talk to the runtime's own server, which
+// speaks SPDY alone.
 func (n *node) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL) {
 	runtime, protocol, err := n.upgrade(r.Context(), target, tunneled(r))
 	if err != nil {
@@ -56,8 +57,8 @@ func tunneled(r *http.Request) []string {
 	return protocols
 }
 
-// upgrade has the runtime's own server speak SPDY on a connection, in one of some protocols, and returns the connection and which. An
-// answer that is not that becomes an error with its code and text.
+// upgrade has the runtime's own server speak SPDY on a connection, in one of some protocols, and returns the connection
+// and which. An answer that is not that becomes an error with its code and text.
 func (n *node) upgrade(ctx context.Context, target *url.URL, protocols []string) (io.ReadWriteCloser, string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), nil)
 	if err != nil {

@@ -27,13 +27,13 @@ import (
 )
 
 const (
-	// pingPeriod is how often the runtime is asked whether it is still there, while a container says nothing.
+	// pingPeriod is how often the runtime is pinged while a container is silent.
 	pingPeriod = 5 * time.Second
-	// statusTimeout bounds the writing of how a command has ended.
+	// statusTimeout bounds the writing of a command's exit status.
 	statusTimeout = 10 * time.Second
 )
 
-// channels are those of a connection of the fifth version of the protocol, by their numbers.
+// channels returns the channels of a connection of version 5 of the protocol, by number.
 func (s streams) channels() []wsstream.ChannelType {
 	of := func(asked bool, kind wsstream.ChannelType) wsstream.ChannelType {
 		if asked {
@@ -47,16 +47,17 @@ func (s streams) channels() []wsstream.ChannelType {
 	}
 }
 
-// translate has a client of WebSocket whose input can end alone talk to the runtime's own server, which knows such an end over SPDY
-// and not over WebSocket. How the command ends, or why it cannot be run, goes to the client on the channel of errors.
+// translate connects a WebSocket client that can half-close its input with the runtime's streaming server, which
+// supports half-close over SPDY but not over WebSocket. The exit status of the command, or the error, is sent to the
+// client on the error channel.
 func (n *node) translate(w http.ResponseWriter, r *http.Request, target *url.URL, asked streams) {
-	// The libraries take a connection that ends for an error.
+	// The libraries log the end of a connection as an error.
 	ctx, cancel := context.WithCancel(klog.NewContext(r.Context(), klog.Logger{}))
 	client := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{
 		constants.StreamProtocolV5Name: {Binary: true, Channels: asked.channels()},
 	})
 	client.SetIdleTimeout(n.idle())
-	// A client that leaves ends what is done for it.
+	// When the client disconnects, the work for it is canceled.
 	_, channels, err := client.Open(patient{ResponseWriter: w, idle: n.idle(), closed: cancel}, r.WithContext(ctx))
 	if err != nil {
 		cancel()
@@ -85,14 +86,14 @@ func (n *node) translate(w http.ResponseWriter, r *http.Request, target *url.URL
 		options.TerminalSizeQueue = queue
 		sizes.Go(func() { queue.read(channels[constants.StreamResize]) })
 	}
-	// Nothing, said on a stream of the container's, tells the client that it is connected.
+	// An empty write on a stream of the container tells the client that it is connected.
 	if _, err = first.Write(nil); err == nil {
 		err = n.streamOverSPDY(ctx, target, options)
 	}
 	n.tellEnd(ctx, client, channels[constants.StreamErr], err)
 }
 
-// tellEnd says to a client how what it asked for has ended.
+// tellEnd sends the result of a request to a client.
 func (n *node) tellEnd(ctx context.Context, client *wsstream.Conn, to io.Writer, ended error) {
 	if ctx.Err() != nil {
 		return
@@ -107,7 +108,7 @@ func (n *node) tellEnd(ctx context.Context, client *wsstream.Conn, to io.Writer,
 	}
 }
 
-// statusOf is how a command has ended, in the API's words.
+// statusOf returns the result of a command as a Status of the API.
 func statusOf(ended error) metav1.Status {
 	var status apierrors.APIStatus
 	var code exec.CodeExitError
@@ -128,10 +129,10 @@ func statusOf(ended error) metav1.Status {
 	}
 }
 
-// internal is how the API begins what it says of an error that is its own.
+// internal is the prefix of the API's internal errors.
 const internal = "Internal error occurred: "
 
-// streamOverSPDY connects streams with those that the runtime's own server has at a URL, until they end, or ctx does.
+// streamOverSPDY connects streams with those of the runtime's streaming server at a URL, until they end or ctx ends.
 func (n *node) streamOverSPDY(ctx context.Context, target *url.URL, options remotecommand.StreamOptions) error {
 	upgrade, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
 		PingPeriod: pingPeriod, UpgradeTransport: &http.Transport{DialContext: func(dialing context.Context, network, address string) (net.Conn, error) {
@@ -153,7 +154,7 @@ func (n *node) streamOverSPDY(ctx context.Context, target *url.URL, options remo
 	return executor.StreamWithContext(ctx, options)
 }
 
-// answering is a connection to the runtime's own server, which has a deadline until it has said something.
+// answering is a connection to the runtime's streaming server that has a read deadline until the first answer.
 type answering struct {
 	net.Conn
 	once sync.Once
@@ -168,7 +169,7 @@ func (a *answering) Read(b []byte) (int, error) {
 	return read, err
 }
 
-// sizeQueue has the sizes of a client's terminal, as they come.
+// sizeQueue is the queue of the sizes of a client's terminal.
 type sizeQueue struct {
 	ctx   context.Context //nolint:containedctx // Next has none
 	sizes chan remotecommand.TerminalSize
@@ -183,7 +184,7 @@ func (q *sizeQueue) Next() *remotecommand.TerminalSize {
 	return &size
 }
 
-// read reads sizes until the client has no more.
+// read reads sizes until the client sends no more.
 func (q *sizeQueue) read(from io.Reader) {
 	defer close(q.sizes)
 	for decoder := json.NewDecoder(from); ; {

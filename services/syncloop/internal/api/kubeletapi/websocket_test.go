@@ -72,7 +72,8 @@ func (s *streamingRuntime) PortForward(_ context.Context, request *runtimeapi.Po
 	return s.server.GetPortForward(request)
 }
 
-// serveStreams serves the authenticated API of a node whose containers do something, and returns its URL, and the runtime's server.
+// serveStreams serves the authenticated API of a node whose containers do something, and returns its URL, and the
+// runtime's server.
 func serveStreams(t *testing.T, r *rig, inside *insides) (front string, back *httptest.Server) {
 	t.Helper()
 	back = httptest.NewUnstartedServer(nil)
@@ -103,7 +104,8 @@ func overWebSocket(t *testing.T, ctx context.Context, address string, options re
 	return executor.StreamWithContext(ctx, options)
 }
 
-// TestAStreamOverWebSocketEndsItsInputAlone: the program reads to the end, what it then writes arrives, and so does its code.
+// TestAStreamOverWebSocketEndsItsInputAlone: the program reads to the end, what it then writes arrives, and so does its
+// code.
 func TestAStreamOverWebSocketEndsItsInputAlone(t *testing.T) {
 	r := newRig(t)
 	front, _ := serveStreams(t, r, &insides{run: func(in io.Reader, out, errs io.Writer, _ <-chan serving.TerminalSize) error {

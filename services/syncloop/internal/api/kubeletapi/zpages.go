@@ -11,25 +11,26 @@ import (
 	"time"
 )
 
-// component is what the pages call the node.
+// component is the name of the node's process on the pages.
 const component = "kubelet"
 
-// pageHeader begins each page as text.
+// pageHeader begins each text page.
 const pageHeader = "\n" + component + ` %s
 Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.
 `
 
-// Process is what /flagz and /statusz tell of the process that serves them.
+// Process is the process that /flagz and /statusz describe.
 type Process struct {
-	// Flags are those that it was started with, and the values of the others, by name. None is secret.
+	// Flags are the flags of the process with their values or defaults, by name. None is secret.
 	Flags map[string]string
-	// Started is when.
+	// Started is when the process was started.
 	Started time.Time
-	// Version is its own, Kubernetes that of the kubelet which it behaves as, for example "v1.37.1".
+	// Version is the version of Quartet. Kubernetes is the version of the kubelet that it behaves like, for example
+	// "v1.37.1".
 	Version, Kubernetes string
 }
 
-// pageObject is a page in JSON, as a kubelet has it.
+// pageObject is a page in JSON, in the kubelet's format.
 type pageObject struct {
 	Kind       string            `json:"kind"`
 	APIVersion string            `json:"apiVersion"`
@@ -65,7 +66,7 @@ func (n *node) flagz(w http.ResponseWriter, r *http.Request) {
 	n.read.writeText(w, http.StatusOK, text.String())
 }
 
-// statusz answers which version runs, since when, and what it serves beside.
+// statusz answers with the version, the start time and the paths of the server.
 func (n *node) statusz(w http.ResponseWriter, r *http.Request) {
 	version, ok := pageVersion(w, r, "Statusz")
 	if !ok {
@@ -91,14 +92,14 @@ Paths: %s
 		status.GoVersion, status.BinaryVersion, status.EmulationVersion, strings.Join(status.Paths, " ")))
 }
 
-// writePage answers a page in JSON.
+// writePage answers with a page in JSON.
 func (n *node) writePage(w http.ResponseWriter, kind, version string, page pageObject) {
 	page.Kind, page.APIVersion, page.Metadata = kind, "config.k8s.io/"+version, map[string]string{"name": component}
 	n.read.writeJSON(w, page)
 }
 
-// pageVersion says in which version of the API a client wants a page; none is as text. A client that takes neither is told so, and ok is
-// false.
+// pageVersion returns the API version of the page that a client accepts; empty means text. If the client accepts
+// neither, pageVersion answers with an error and returns false.
 func pageVersion(w http.ResponseWriter, r *http.Request, kind string) (version string, ok bool) {
 	accepted := strings.Join(r.Header.Values("Accept"), ",")
 	if strings.TrimSpace(accepted) == "" {
@@ -122,7 +123,7 @@ func pageVersion(w http.ResponseWriter, r *http.Request, kind string) (version s
 	return "", false
 }
 
-// rootsOf are the first parts of the paths of routes.
+// rootsOf returns the first elements of the paths of routes.
 func rootsOf(routes []route) []string {
 	var all []string
 	for _, r := range routes {

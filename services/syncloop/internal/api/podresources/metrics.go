@@ -5,10 +5,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// apiVersion is the version of the API that is served, as the metrics name it.
+// apiVersion is the version of the served API in the metrics.
 const apiVersion = "v1"
 
-// call is a call of the API, as the metrics name it.
+// call is the name of a call of the API in the metrics.
 type call string
 
 // The calls.
@@ -18,13 +18,13 @@ const (
 	callGetAllocatable call = "get_allocatable"
 )
 
-// Metrics counts the requests, with the kubelet's names.
+// Metrics counts the requests under the kubelet's names.
 type Metrics struct {
 	all            prometheus.Counter
 	requests, errs map[call]prometheus.Counter
 }
 
-// NewMetrics registers the metrics of one server; a nil registry takes none.
+// NewMetrics registers the metrics of one server; with a nil registry they are not registered.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	factory := promauto.With(registry)
 	counter := func(name, help string) prometheus.Counter {
@@ -42,7 +42,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// asked notes a request, and its error; nil when it succeeded.
+// asked counts a request and its error, which is nil if it succeeded.
 func (m *Metrics) asked(of call, err error) {
 	m.all.Inc()
 	m.requests[of].Inc()

@@ -1,7 +1,7 @@
-// Package podresources tells programs of this machine, such as those that monitor devices, which pods have which devices, processors and
-// memory for themselves: the kubelet's pod-resources API, version v1, on the kubelet's socket. This version of Quartet gives pods
-// none of these for themselves, as a kubelet without device plugins and with the policies None does not, so pods and containers
-// are told with none.
+// Package podresources serves the kubelet's pod-resources API, version v1, on the kubelet's socket. Programs on this
+// machine, such as device monitors, use it to find which pods have exclusive devices, CPUs and memory. This version of
+// Quartet assigns none of these, like a kubelet without device plugins and with the policies None, so pods and
+// containers are listed without them.
 package podresources
 
 import (
@@ -26,31 +26,30 @@ import (
 )
 
 const (
-	// dirMode is the kubelet's, socketMode what its socket comes to: root's alone.
+	// dirMode is the kubelet's. socketMode is the mode of the kubelet's socket: only root can use it.
 	dirMode, socketMode = 0o750, 0o600
-	// perSecond and burst are how many requests are answered, the kubelet's numbers.
+	// perSecond and burst limit the requests; they are the kubelet's numbers.
 	perSecond, burst = 100, 10
 )
 
-// Socket is where the socket is in a root directory, as with a kubelet.
+// Socket returns the path of the socket in a root directory, which is the kubelet's.
 func Socket(rootDir string) string { return filepath.Join(rootDir, "pod-resources", "kubelet.sock") }
 
-// Config is what is served, and where. All of it is required.
+// Config configures Serve. All fields are required.
 type Config struct {
-	// Path is that of the socket, see Socket.
+	// Path is the path of the socket, see Socket.
 	Path string
-	// Pods are those that hold something of the node. It fails while they are not known.
+	// Pods returns the pods that hold resources of the node. It fails while they are unknown.
 	Pods func() ([]*v1.Pod, error)
 	// Metrics counts requests.
 	Metrics *Metrics
-	// Logger is told of users that are refused.
+	// Logger logs refused users.
 	Logger *slog.Logger
 	// Clock is the time.
 	Clock clock.PassiveClock
 }
 
-// Serve answers until ctx ends, and then returns nil. It takes the place of a socket that nobody serves any more. It fails when it cannot
-// listen.
+// Serve serves requests until ctx ends, and then returns nil. It replaces a stale socket. It fails if it cannot listen.
 func Serve(ctx context.Context, cfg Config) error {
 	dir := filepath.Dir(cfg.Path)
 	if err := os.MkdirAll(dir, dirMode); err != nil {
@@ -74,7 +73,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// limited refuses requests beyond the limit, in the kubelet's words.
+// limited rejects requests beyond the limit with the kubelet's message.
 func limited(limiter flowcontrol.PassiveRateLimiter) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if !limiter.TryAccept() {
@@ -84,14 +83,14 @@ func limited(limiter flowcontrol.PassiveRateLimiter) grpc.UnaryServerInterceptor
 	}
 }
 
-// lister answers requests.
+// lister implements the API.
 type lister struct {
 	podresourcesv1.UnimplementedPodResourcesListerServer
 
 	cfg Config
 }
 
-// List implements PodResourcesLister. It fails with Unavailable while the pods are not known.
+// List implements PodResourcesLister. It returns Unavailable while the pods are unknown.
 func (l lister) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (_ *podresourcesv1.ListPodResourcesResponse, err error) {
 	defer func() { l.cfg.Metrics.asked(callList, err) }()
 	pods, err := l.pods()
@@ -105,8 +104,8 @@ func (l lister) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (
 	return answer, nil
 }
 
-// Get implements PodResourcesLister. It fails with NotFound for a pod that there is none of, or that has ended, where the kubelet says no
-// code, and with Unavailable while the pods are not known.
+// Get implements PodResourcesLister. It returns NotFound for an unknown or ended pod, for which a kubelet returns no
+// code, and Unavailable while the pods are unknown.
 func (l lister) Get(_ context.Context, request *podresourcesv1.GetPodResourcesRequest) (_ *podresourcesv1.GetPodResourcesResponse, err error) {
 	defer func() { l.cfg.Metrics.asked(callGet, err) }()
 	pods, err := l.pods()
@@ -122,7 +121,7 @@ func (l lister) Get(_ context.Context, request *podresourcesv1.GetPodResourcesRe
 	return &podresourcesv1.GetPodResourcesResponse{PodResources: resourcesOf(pods[at])}, nil
 }
 
-// GetAllocatableResources implements PodResourcesLister. There is nothing that a pod can have for itself.
+// GetAllocatableResources implements PodResourcesLister. There are no exclusive resources.
 func (l lister) GetAllocatableResources(context.Context, *podresourcesv1.AllocatableResourcesRequest) (*podresourcesv1.AllocatableResourcesResponse, error) {
 	l.cfg.Metrics.asked(callGetAllocatable, nil)
 	return &podresourcesv1.AllocatableResourcesResponse{}, nil
@@ -136,7 +135,7 @@ func (l lister) pods() ([]*v1.Pod, error) {
 	return pods, nil
 }
 
-// resourcesOf tells the containers of a pod that run as long as it does: its sidecars, then the ordinary ones.
+// resourcesOf returns the long-running containers of a pod: its sidecars, then its regular containers.
 func resourcesOf(pod *v1.Pod) *podresourcesv1.PodResources {
 	told := &podresourcesv1.PodResources{Name: pod.Name, Namespace: pod.Namespace}
 	for i := range pod.Spec.InitContainers {

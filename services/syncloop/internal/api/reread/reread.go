@@ -1,5 +1,6 @@
-// Package reread keeps what files hold, and reads them again when they have changed: certificates that somebody else replaces while
-// a server uses them. There is nothing that runs: whoever wants the value looks, which costs a stat of each file.
+// Package reread caches values that are parsed from files, and reads the files again when they have changed, for
+// example certificates that are replaced while a server uses them. It has no goroutine: each Get costs one stat of each
+// file.
 package reread
 
 import (
@@ -17,16 +18,16 @@ type Files[T any] struct {
 	last  atomic.Pointer[read[T]]
 }
 
-// read is what was read at one time.
+// read is the result of one reading.
 type read[T any] struct {
 	stamps []stamp
 	value  T
-	// good tells that there is a value; err is why the files as they are now have given none.
+	// good is true if there is a value. err says why the current files could not be parsed.
 	good bool
 	err  error
 }
 
-// stamp is another one when a file has changed. One that is replaced has another inode, also when it is as large and as old.
+// stamp identifies a version of a file. A replaced file has another inode, even if size and time are the same.
 type stamp struct {
 	modified time.Time
 	size     int64
@@ -37,14 +38,15 @@ func (s stamp) same(other stamp) bool {
 	return s.modified.Equal(other.modified) && s.size == other.size && os.SameFile(s.info, other.info)
 }
 
-// New returns files that parse makes a value of; it is given their contents in the order of the paths. Nothing is read yet.
+// New returns Files whose value is made by parse, which receives the contents in the order of the paths. It reads
+// nothing yet.
 func New[T any](parse func(contents [][]byte) (T, error), paths ...string) *Files[T] {
 	return &Files[T]{paths: paths, parse: parse}
 }
 
-// Get returns the value of the files as they are. When they cannot be read, or parse fails, as in the moment in which one of two
-// files has been replaced, it is the value of before with that error; without one of before there is only the error, which names the
-// file.
+// Get returns the value of the current files. If they cannot be read or parsed, for example when only one of two files
+// has been replaced, it returns the previous value together with the error. Without a previous value it returns only
+// the error, which names the file.
 func (f *Files[T]) Get() (value T, ok bool, err error) {
 	last := f.last.Load()
 	stamps, err := f.stat()

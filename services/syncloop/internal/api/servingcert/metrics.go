@@ -7,8 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Expose registers the metrics of a serving certificate that the cluster signs. At each scrape, expires says when the certificate
-// expires, the zero time when there is none, and failures how many requests for one have failed.
+// Expose registers the metrics of a serving certificate that the cluster signs. It calls the functions at each scrape:
+// expires returns when the certificate expires, or the zero time if there is none; failures returns the number of
+// failed requests for a certificate.
 func Expose(registry prometheus.Registerer, expires func() time.Time, failures func() int64) {
 	registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -1,8 +1,8 @@
-// Package servingcert has the certificate that the node's HTTP API shows: one in files of the configuration, or one that this
-// machine signs for itself. What rotates one that a cluster has signed is internal/certificates.
+// Package servingcert provides the serving certificate of the node's HTTP API: from files of the configuration, or
+// self-signed. A certificate that the cluster signs is rotated by internal/certificates.
 //
-// Nobody who calls a node can check a certificate that it has signed for itself; a kubelet's is the same, and an API server without
-// --kubelet-certificate-authority does not try.
+// Clients cannot verify a self-signed certificate. A kubelet's is the same, and an API server without
+// --kubelet-certificate-authority does not verify it.
 package servingcert
 
 import (
@@ -28,21 +28,21 @@ import (
 )
 
 const (
-	// lifetime is how long a certificate that is signed here is valid, as a kubelet's.
+	// lifetime is how long a self-signed certificate is valid, as with a kubelet.
 	lifetime = 365 * 24 * time.Hour
-	// renewBefore is how long before its end another one takes its place, and lookAgain how often it is looked at.
+	// renewBefore is how long before its end a certificate is replaced, and lookAgain how often that is checked.
 	renewBefore = lifetime / 5
 	lookAgain   = 12 * time.Hour
 	// backdate is how far a client's clock may be behind.
 	backdate = time.Hour
-	// serialBits is how long a serial number is: what nobody guesses, and may not be longer than 20 bytes.
+	// serialBits is the length of a serial number: too long to guess, and within the maximum of 20 bytes.
 	serialBits = 127
 
 	certificateMode = 0o644
 	keyMode         = 0o600
 )
 
-// Files returns what gives the certificate in files in PEM, read again when they change.
+// Files returns the certificate of two PEM files, read again when they change.
 func Files(certificate, key string) *reread.Files[*tls.Certificate] {
 	return reread.New(func(contents [][]byte) (*tls.Certificate, error) {
 		pair, err := tls.X509KeyPair(contents[0], contents[1])
@@ -53,7 +53,7 @@ func Files(certificate, key string) *reread.Files[*tls.Certificate] {
 	}, certificate, key)
 }
 
-// ClientCAs returns what gives the authorities in a file in PEM, read again when it changes.
+// ClientCAs returns the authorities of a PEM file, read again when it changes.
 func ClientCAs(file string) *reread.Files[*x509.CertPool] {
 	return reread.New(func(contents [][]byte) (*x509.CertPool, error) {
 		pool := x509.NewCertPool()
@@ -64,23 +64,23 @@ func ClientCAs(file string) *reread.Files[*x509.CertPool] {
 	}, file)
 }
 
-// SelfSigned is a certificate that signs itself, in kubelet.crt and kubelet.key of a directory.
+// SelfSigned is a self-signed certificate in kubelet.crt and kubelet.key of a directory.
 type SelfSigned struct {
-	// Dir is made when it is not there.
+	// Dir is created if it does not exist.
 	Dir string
-	// Name is who the certificate is of, and Addresses where it is.
+	// Name is the subject of the certificate, and Addresses are its IP addresses.
 	Name      string
 	Addresses []net.IP
 	Clock     clock.Clock
 }
 
-// paths are those of the certificate and its key.
+// paths returns the paths of the certificate and its key.
 func (s SelfSigned) paths() (certificate, key string) {
 	return filepath.Join(s.Dir, "kubelet.crt"), filepath.Join(s.Dir, "kubelet.key")
 }
 
-// Ensure has a certificate in place that is valid for some time yet and of the name and all addresses, and tells where. It leaves
-// one that is.
+// Ensure creates a certificate unless there is one with enough remaining lifetime, the name and all addresses. It
+// returns the paths.
 func (s SelfSigned) Ensure() (certificate, key string, err error) {
 	certificate, key = s.paths()
 	if s.good(certificate, key) {
@@ -93,14 +93,14 @@ func (s SelfSigned) Ensure() (certificate, key string, err error) {
 	if err != nil {
 		return "", "", fmt.Errorf("signing a certificate for %s: %w", s.Name, err)
 	}
-	// The old certificate does not go with the new key: whoever reads between the two keeps what they had.
+	// The old certificate does not match the new key: a reader between the two writes keeps its previous certificate.
 	if err := statedir.WriteFileAtomic(key, keyPEM, keyMode); err != nil {
 		return "", "", err
 	}
 	return certificate, key, statedir.WriteFileAtomic(certificate, certificatePEM, certificateMode)
 }
 
-// Keep has a certificate in place until ctx ends. Failed is told why there is no newer one, which is tried again.
+// Keep calls Ensure periodically until ctx ends. An error is passed to failed, and the call is retried.
 func (s SelfSigned) Keep(ctx context.Context, failed func(error)) {
 	for {
 		timer := s.Clock.NewTimer(lookAgain)
@@ -116,7 +116,7 @@ func (s SelfSigned) Keep(ctx context.Context, failed func(error)) {
 	}
 }
 
-// good reports whether what is in place need not be replaced.
+// good reports whether the existing certificate need not be replaced.
 func (s SelfSigned) good(certificate, key string) bool {
 	pair, err := tls.LoadX509KeyPair(certificate, key)
 	if err != nil || pair.Leaf == nil {
@@ -160,8 +160,9 @@ func (s SelfSigned) sign() (certificatePEM, keyPEM []byte, err error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), nil
 }
 
-// Config returns the TLS configuration of a server that shows what current has and asks for a client certificate, which it does not
-// check: who is let in is the guard's to say. ClientCAs is nil, or says which authorities clients are told to choose by.
+// Config returns the TLS configuration of a server that presents the certificate of current and requests a client
+// certificate, which it does not verify: the guard decides that. ClientCAs is nil, or returns the authorities that are
+// sent to clients as a hint.
 func Config(minVersion uint16, suites []uint16, current func() (*tls.Certificate, error), clientCAs func() (*x509.CertPool, bool)) *tls.Config {
 	config := &tls.Config{
 		MinVersion: minVersion, CipherSuites: suites, NextProtos: []string{"h2", "http/1.1"},

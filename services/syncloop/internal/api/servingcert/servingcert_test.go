@@ -84,7 +84,8 @@ func TestFilesThatDoNotGoTogether(t *testing.T) {
 	}
 }
 
-// TestWhatTheServerShows: there is no handshake without a certificate, and clients are told by which authorities to choose theirs.
+// TestWhatTheServerShows: there is no handshake without a certificate, and clients are told by which authorities to
+// choose theirs.
 func TestWhatTheServerShows(t *testing.T) {
 	own := servingcert.SelfSigned{Dir: filepath.Join(t.TempDir(), "pki"), Name: "node-1", Clock: clocktesting.NewFakeClock(time.Now())}
 	certificate, key, err := own.Ensure()
