@@ -29,19 +29,20 @@ import (
 // accountTimeout limits a request for a service account.
 const accountTimeout = 10 * time.Second
 
-// Config is what Connect needs. Every field is required.
+// Config configures Connect. All fields are required.
 type Config struct {
-	// API is a client of the API server for what pods need. StatusAPI is another one, with the limits of the configuration for itself,
-	// so that the statuses of running pods do not wait behind the config maps and tokens that other pods wait for.
+	// API is a client of the API server for what pods need. StatusAPI is another one, with the limits of the configuration
+	// for itself, so that the statuses of running pods do not wait behind the config maps and tokens that other pods wait
+	// for.
 	API, StatusAPI *apiclient.Client
 	// NodeName is the name of this node.
 	NodeName string
 	// Node returns this node's Node.
 	Node func(context.Context) (*v1.Node, error)
-	// Strategy is how changes of config maps and secrets are noticed.
+	// Strategy is how changes of config maps and secrets are detected.
 	Strategy kubeletconfigv1beta1.ResourceChangeDetectionStrategy
-	// ContentChanged is called for each pod whose volumes must be brought up to date, SyncNeeded for each pod that may wait for what has
-	// come, and ObjectChanged for each pod to which both apply. They must not block.
+	// ContentChanged is called for each pod whose volumes must be brought up to date, SyncNeeded for each pod that may
+	// wait for what has come, and ObjectChanged for each pod to which both apply. They must not block.
 	ContentChanged, SyncNeeded, ObjectChanged func(uid types.UID)
 	// Events records what users must know.
 	Events *podevents.Recorder
@@ -52,8 +53,8 @@ type Config struct {
 	Logger   *slog.Logger
 }
 
-// Connect returns the Link of a node in a cluster, and adds to parts what watches and writes. The API server need not be there yet. Ctx
-// is the process's: watches of single objects live under it.
+// Connect returns the Link of a node in a cluster, and adds to parts what watches and writes. The API server need not
+// be there yet. Ctx is the process's: watches of single objects live under it.
 func Connect(ctx context.Context, cfg Config, parts *components.Group) *Link {
 	objects := configobjects.NewCluster(ctx, configobjects.ClusterConfig{
 		Client: cfg.API.Core, Strategy: cfg.Strategy, Changed: cfg.ObjectChanged, Clock: cfg.Clock,

@@ -10,46 +10,48 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 )
 
-// Link is what the pods of a node have from the API server and what is reported to it. [Connect] returns that of a node in a cluster,
-// [Standalone] that of a node without an API server. Every field is set in both.
+// Link is the connection of a node's pods to the API server: what they get from it and what is reported to it.
+// [Connect] returns the Link of a node in a cluster, [Standalone] that of a node without an API server. Both set every
+// field.
 type Link struct {
-	// Objects has the config maps and secrets that pods name.
+	// Objects provides the config maps and secrets that pods name.
 	Objects configobjects.Source
-	// Tokens has tokens of service accounts, TrustBundles the roots of the cluster, and Certificates keys with certificates.
+	// Tokens provides tokens of service accounts, TrustBundles the trust anchors of the cluster, and Certificates keys
+	// with certificates.
 	Tokens       Tokens
 	TrustBundles TrustBundles
 	Certificates Certificates
-	// Accounts has the service accounts of pods, for credential providers of images.
+	// Accounts provides the service accounts of pods, for credential providers of images.
 	Accounts Accounts
-	// RuntimeClasses has the handler that a pod asks for, Services the variables of the cluster's services.
+	// RuntimeClasses resolves the runtime handler of a pod, Services returns the variables of the cluster's services.
 	RuntimeClasses RuntimeClasses
 	Services       Services
 	// Statuses writes the statuses of pods.
 	Statuses Statuses
-	// Mirrors returns what shows static pods as mirror pods. A mirror pod stays as long as ending returns true: while another pod of that
-	// name than the one with the UID is not gone yet. Call it once.
+	// Mirrors returns the manager that shows static pods as mirror pods. A mirror pod stays as long as ending returns
+	// true, that is while another pod of that name than the one with the UID is not gone yet. Call it once.
 	Mirrors func(ending func(name types.NamespacedName, but types.UID) bool) Mirrors
 }
 
-// Tokens gives tokens of service accounts; see [tokens.Tokens].
+// Tokens returns tokens of service accounts; see [tokens.Tokens].
 type Tokens interface {
 	Token(ctx context.Context, pod *v1.Pod, audience string, expirationSeconds int64) (string, error)
 	Forget(uid types.UID)
 }
 
-// TrustBundles gives the roots that pods check certificates by; see [clustertrustbundles.Bundles].
+// TrustBundles returns the cluster's trust anchors; see [clustertrustbundles.Bundles].
 type TrustBundles interface {
 	Get(ctx context.Context, pod *v1.Pod, p *v1.ClusterTrustBundleProjection) ([]byte, error)
 	Forget(uid types.UID)
 }
 
-// Certificates gives keys with certificates; see [podcertificates.Certificates].
+// Certificates returns keys with certificates; see [podcertificates.Certificates].
 type Certificates interface {
 	Get(ctx context.Context, pod *v1.Pod, volume string, source int, p *v1.PodCertificateProjection) (privateKey, chain []byte, err error)
 	Forget(uid types.UID)
 }
 
-// Accounts gives service accounts and their tokens.
+// Accounts returns service accounts and their tokens.
 type Accounts interface {
 	Account(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error)
 	Token(ctx context.Context, pod *v1.Pod, account *v1.ServiceAccount, audience string) (string, error)
@@ -62,7 +64,7 @@ type RuntimeClasses interface {
 	Handler(ctx context.Context, pod *v1.Pod) (string, error)
 }
 
-// Services gives the service variables of a pod; see [servicelinks.Links].
+// Services returns the service variables of a pod; see [servicelinks.Links].
 type Services interface {
 	Variables(ctx context.Context, pod *v1.Pod) ([]v1.EnvVar, error)
 	Forget(uid types.UID)

@@ -19,9 +19,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/tokens"
 )
 
-// Standalone returns the Link of a node without an API server. Its config maps and secrets come from configmux, a runtime class is the
-// name of a handler, and the rest fails with an error that says what to do instead. The metrics of what a cluster has are there, with
-// the value 0.
+// Standalone returns the Link of a node without an API server. Its config maps and secrets come from configmux, a
+// runtime class is the name of a handler, and the rest fails with an error that says what to do instead. The metrics of
+// what a cluster has are there, with the value 0.
 func Standalone(objects configobjects.ConfigmuxConfig, registry prometheus.Registerer, parts *components.Group) *Link {
 	statusmanager.NewMetrics(registry)
 	mirrorpods.NewMetrics(registry)

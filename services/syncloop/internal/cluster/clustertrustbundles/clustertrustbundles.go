@@ -1,5 +1,5 @@
-// Package clustertrustbundles gives pods the roots that a cluster has for checking certificates by: those in ClusterTrustBundle objects,
-// which projected volumes have as files. The rules are the kubelet's.
+// Package clustertrustbundles provides the trust anchors of a cluster to pods: the certificates of ClusterTrustBundle
+// objects, which projected volumes contain as files. The rules are the kubelet's.
 package clustertrustbundles
 
 import (
@@ -25,49 +25,50 @@ import (
 	"github.com/quartet-node/quartet/internal/reflector"
 )
 
-// firstAnswer is how long somebody who asks waits for the first answer of the API server.
+// firstAnswer is how long a caller waits for the first answer of the API server.
 const firstAnswer = time.Second
 
-// resource is what the API server calls bundles.
+// resource is the resource name of bundles.
 const resource = "clustertrustbundles"
 
-// Config is what Bundles need.
+// Config configures Bundles.
 type Config struct {
-	// Client is a client of certificates/v1. It is asked for all bundles, as soon as a pod uses one. Required.
+	// Client is a client of certificates/v1. It lists and watches all bundles once a pod uses one. Required.
 	Client rest.Interface
-	// Changed is told each pod that uses a bundle which has changed, come or gone, or has been answered for late. It must not block.
-	// Required.
+	// Changed is called for each pod that uses a bundle which was changed, created or deleted, or whose answer came late.
+	// It must not block. Required.
 	Changed func(uid types.UID)
 	// Clock is the time. Required.
 	Clock clock.Clock
 }
 
-// Bundles has the bundles of a cluster. Make it with New. Its methods may be called from any goroutine.
+// Bundles caches the bundles of a cluster. Use New to create one. Its methods may be called from any goroutine.
 type Bundles struct {
 	cfg Config
-	// wanted has room for one signal, that of the first who asks.
+	// wanted has capacity for one signal, that of the first caller.
 	wanted chan struct{}
 	// answered is closed at the first answer or failure.
 	answered chan struct{}
 	once     sync.Once
 
 	mu sync.Mutex
-	// known is true once the API server has said what there is; err is why it did not when it was asked last.
+	// known is true once the bundles were listed; err is the error of the last list.
 	known bool
 	err   error
-	// bundles has what there is, by name.
+	// bundles maps names to bundles.
 	bundles map[string]*bundle
-	// users has what pods have asked for.
+	// users maps pods to the bundles that they requested.
 	users map[types.UID][]choice
 }
 
-// bundle is what is kept of an object.
+// bundle is the cached part of an object.
 type bundle struct {
 	name, signer, text string
 	labels             labels.Set
 }
 
-// choice is what a source of a volume chooses: a bundle by its name, or those of a signer by their labels when that is empty.
+// choice is the selection of a volume source: a bundle by its name, or, if the name is empty, the bundles of a signer
+// by their labels.
 type choice struct {
 	name, signer string
 	labels       labels.Selector
@@ -80,14 +81,14 @@ func (c choice) has(b *bundle) bool {
 	return b.signer == c.signer && c.labels.Matches(b.labels)
 }
 
-// New makes Bundles that knows none yet.
+// New returns empty Bundles.
 func New(cfg Config) *Bundles {
 	return &Bundles{
 		cfg: cfg, wanted: make(chan struct{}, 1), answered: make(chan struct{}), bundles: map[string]*bundle{}, users: map[types.UID][]choice{},
 	}
 }
 
-// Run follows the bundles of the API server from the moment on that a pod asks for one, until ctx ends, whose error it returns.
+// Run watches the bundles of the API server once a pod requests one, until ctx ends. It returns the error of ctx.
 func (b *Bundles) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -99,9 +100,9 @@ func (b *Bundles) Run(ctx context.Context) error {
 	})
 }
 
-// Get gives the roots that a source of a volume of a pod chooses, as PEM: each once, with no headers and nothing between them, always in
-// the same order. From then on the pod is told of changes. It fails with what apierrors.IsNotFound knows when there is no such bundle,
-// and for a pod that the API server does not know.
+// Get returns the certificates that a volume source of a pod selects, as PEM: each once, without headers and text in
+// between, always in the same order. From then on Changed is called for the pod. If there is no such bundle, or the API
+// server does not know the pod, apierrors.IsNotFound is true for the error.
 func (b *Bundles) Get(ctx context.Context, pod *v1.Pod, p *v1.ClusterTrustBundleProjection) ([]byte, error) {
 	if podset.IsStatic(pod) {
 		return nil, fmt.Errorf("only pods of the API server have its bundles of roots, and this one is of the source %q: create it in the API server, or leave the source of the volume out", pod.Annotations[podset.AnnotationSource])
@@ -141,7 +142,7 @@ func (b *Bundles) Get(ctx context.Context, pod *v1.Pod, p *v1.ClusterTrustBundle
 	return nil, &noneError{choice: wanted}
 }
 
-// noneError says that a signer has no bundles with the labels that are wanted. For apierrors.IsNotFound it is that one is not there.
+// noneError is returned if a signer has no bundles with the requested labels. apierrors.IsNotFound is true for it.
 type noneError struct{ choice choice }
 
 // Error implements error.
@@ -154,7 +155,8 @@ func (e *noneError) Status() metav1.Status {
 	return metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Message: e.Error()}
 }
 
-// chosen is what a source chooses. As in a kubelet one with no selector chooses nothing, and one with an empty selector all.
+// chosen returns the selection of a volume source. As in a kubelet, a nil selector selects nothing, and an empty
+// selector everything.
 func chosen(p *v1.ClusterTrustBundleProjection) (choice, error) {
 	switch {
 	case p.Name != nil && *p.Name != "":
@@ -169,7 +171,7 @@ func chosen(p *v1.ClusterTrustBundleProjection) (choice, error) {
 	return choice{signer: *p.SignerName, labels: selector}, nil
 }
 
-// use notes that a pod is to be told of what it has chosen.
+// use records the selection of a pod.
 func (b *Bundles) use(uid types.UID, wanted choice) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -181,14 +183,14 @@ func (b *Bundles) use(uid types.UID, wanted choice) {
 	}
 }
 
-// Forget says that the volumes of a pod are gone.
+// Forget removes a pod whose volumes are gone.
 func (b *Bundles) Forget(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.users, uid)
 }
 
-// await waits for the first answer, but not for long.
+// await waits for the first answer, at most firstAnswer.
 func (b *Bundles) await(ctx context.Context) error {
 	timer := b.cfg.Clock.NewTimer(firstAnswer)
 	defer timer.Stop()
@@ -201,7 +203,7 @@ func (b *Bundles) await(ctx context.Context) error {
 	return nil
 }
 
-// follower notes what the API server says.
+// follower handles the objects of the watch.
 type follower struct{ b *Bundles }
 
 // Listed implements reflector.Handler.
@@ -272,7 +274,7 @@ func (b *Bundles) answer(told []types.UID) {
 	}
 }
 
-// usersOf are the pods that have chosen one of some bundles, or all that have chosen any. Called with mu held.
+// usersOf returns the pods that selected one of some bundles, or all pods with a selection. The caller holds mu.
 func (b *Bundles) usersOf(changed []*bundle, all bool) (told []types.UID) {
 	for uid, choices := range b.users {
 		touched := func(c choice) bool { return slices.ContainsFunc(changed, c.has) }
@@ -283,7 +285,7 @@ func (b *Bundles) usersOf(changed []*bundle, all bool) (told []types.UID) {
 	return told
 }
 
-// kept is what is kept of an object; nil when it is none of a bundle.
+// kept returns the cached part of an object; nil if the object is not a bundle.
 func kept(object runtime.Object) *bundle {
 	o, ok := object.(*certificatesv1.ClusterTrustBundle)
 	if !ok {

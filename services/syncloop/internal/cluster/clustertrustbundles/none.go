@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// None is for a node without an API server: there are no bundles.
+// None is for a node without an API server: it has no bundles.
 type None struct{}
 
-// Get fails and says what to do instead.
+// Get returns an error that says what to do instead.
 func (None) Get(context.Context, *v1.Pod, *v1.ClusterTrustBundleProjection) ([]byte, error) {
 	return nil, errors.New("this node has no API server whose bundles of roots it could give; leave the source out, or have them in a config map")
 }

@@ -10,7 +10,7 @@ import (
 // pemCertificate is the type of a certificate's PEM block.
 const pemCertificate = "CERTIFICATE"
 
-// roots is the certificates of some bundles as PEM, each once, in an order that depends on nothing but them.
+// roots returns the certificates of some bundles as PEM, each once, in an order that depends only on the certificates.
 func roots(bundles []*bundle) []byte {
 	found := map[string]bool{}
 	for _, one := range bundles {

@@ -16,53 +16,54 @@ import (
 )
 
 const (
-	// CacheTTL is how old what is known may be with the strategy Cache, as of a kubelet whose Node says nothing of it.
+	// CacheTTL is the maximum age of a cached object with the strategy Cache, as in a kubelet whose Node does not set it.
 	CacheTTL = time.Minute
-	// firstAnswer is how long somebody who asks waits for the first answer of the API server, the kubelet's number.
+	// firstAnswer is how long a caller waits for the first answer of the API server. It is the kubelet's number.
 	firstAnswer = time.Second
-	// requestTimeout bounds a request that is no watch.
+	// requestTimeout bounds each request except watches.
 	requestTimeout = 15 * time.Second
 )
 
-// ClusterConfig is what a Cluster needs.
+// ClusterConfig configures a Cluster.
 type ClusterConfig struct {
-	// Client is a client of core/v1. It is asked for single objects only, those of pods of this node. Required.
+	// Client is a client of core/v1. It requests single objects only, those of pods of this node. Required.
 	Client rest.Interface
-	// Strategy is how changes are noticed: Watch watches each object that a pod uses, Cache asks for one that is asked for when what is
-	// known of it is older than CacheTTL, Get asks each time. Watch when empty.
+	// Strategy is how changes are detected: Watch watches each object that a pod uses, Cache requests an object again if
+	// it is older than CacheTTL, Get requests it each time. The default is Watch.
 	Strategy kubeletconfigv1beta1.ResourceChangeDetectionStrategy
-	// Changed is told each pod of which a watched object has changed, come or gone, or has been answered for late. It must not block.
-	// Required.
+	// Changed is called for each pod with a watched object that was changed, created or deleted, or whose answer came
+	// late. It must not block. Required.
 	Changed func(uid types.UID)
 	// Clock is the time. Required.
 	Clock clock.Clock
 }
 
-// Cluster is the Source of a node with an API server. An object is known while a pod uses it, and no longer. While the API server is
-// away, what was known last stays; with the strategy Get there is nothing known.
+// Cluster is the Source of a node with an API server. It caches an object while a pod uses it. While the API server is
+// away, cached objects stay; with the strategy Get nothing is cached.
 type Cluster struct {
 	cfg ClusterConfig
-	// process is what watches live under.
+	// process is the parent context of watches.
 	process context.Context //nolint:containedctx // named so in NewCluster
 	running sync.WaitGroup
 
 	mu sync.Mutex
-	// closed is true when no watch begins any more.
+	// closed is true when no more watches are started.
 	closed bool
 	users  users
 	held   map[Key]*held
 }
 
-// held is what is known of an object that pods use.
+// held is the cached state of an object that pods use.
 type held struct {
-	// object is nil when there is none, or nothing is known.
+	// object is nil if the object does not exist or is unknown.
 	object runtime.Object
-	// known is true once the API server has said what there is, at the time of.
+	// known is true once the API server has answered; of is the time of the answer.
 	known bool
 	of    time.Time
-	// err is why it did not say so when it was asked last; nil when it did.
+	// err is the error of the last request; nil if it succeeded.
 	err error
-	// answered is closed at the first answer or failure. Late is true when somebody did not wait for it, or was given a failure.
+	// answered is closed at the first answer or failure. late is true if a caller did not wait for it, or received an
+	// error.
 	answered chan struct{}
 	once     sync.Once
 	late     bool
@@ -70,7 +71,7 @@ type held struct {
 	stop context.CancelFunc
 }
 
-// NewCluster makes a Source whose watches live until process ends, or Run.
+// NewCluster returns a Source whose watches run until process or Run ends.
 func NewCluster(process context.Context, cfg ClusterConfig) *Cluster {
 	if cfg.Strategy == "" {
 		cfg.Strategy = kubeletconfigv1beta1.WatchChangeDetectionStrategy
@@ -78,7 +79,7 @@ func NewCluster(process context.Context, cfg ClusterConfig) *Cluster {
 	return &Cluster{cfg: cfg, process: process, users: newUsers(), held: map[Key]*held{}}
 }
 
-// Run returns when ctx has ended, and every watch with it. What is known then stays.
+// Run returns when ctx and all watches have ended. The cached objects stay.
 func (c *Cluster) Run(ctx context.Context) error {
 	<-ctx.Done()
 	c.mu.Lock()
@@ -103,7 +104,7 @@ func (c *Cluster) Use(pod *v1.Pod) {
 		case h == nil:
 			c.hold(key)
 		case !known:
-			h.of = time.Time{} // a new pod is given what there is now
+			h.of = time.Time{} // A new pod gets the current object.
 		}
 	}
 	c.dropUnused()
@@ -117,7 +118,7 @@ func (c *Cluster) Forget(uid types.UID) {
 	c.dropUnused()
 }
 
-// hold begins to know an object. Called with mu held.
+// hold starts caching an object. The caller holds mu.
 func (c *Cluster) hold(key Key) {
 	h := &held{answered: make(chan struct{}), stop: func() {}}
 	c.held[key] = h
@@ -131,7 +132,7 @@ func (c *Cluster) hold(key Key) {
 	}
 }
 
-// dropUnused forgets the objects that no pod uses any more. Called with mu held.
+// dropUnused removes the objects that no pod uses any more. The caller holds mu.
 func (c *Cluster) dropUnused() {
 	for key, h := range c.held {
 		if c.users.of[key] == nil {
@@ -141,7 +142,7 @@ func (c *Cluster) dropUnused() {
 	}
 }
 
-// saw notes what the API server says of an object; nil when there is none.
+// saw records the API server's answer for an object; nil if it does not exist.
 func (c *Cluster) saw(key Key, h *held, object runtime.Object) {
 	c.mu.Lock()
 	var told []types.UID
@@ -154,7 +155,7 @@ func (c *Cluster) saw(key Key, h *held, object runtime.Object) {
 	h.object, h.known, h.err, h.late, h.of = object, true, nil, false, c.cfg.Clock.Now()
 	h.once.Do(func() { close(h.answered) })
 	if isImmutable(object) {
-		h.stop() // it does not change, and is not worth a watch
+		h.stop() // An immutable object needs no watch.
 	}
 	c.mu.Unlock()
 	for _, uid := range told {
@@ -162,8 +163,8 @@ func (c *Cluster) saw(key Key, h *held, object runtime.Object) {
 	}
 }
 
-// failed notes that the API server could not be asked. It may tell the node of a pod before its authorizer knows that the node has
-// the pod, so "forbidden" is no first answer: whoever waits goes on waiting for the next try, as in a kubelet.
+// failed records an error of the API server. The API server may assign a pod to the node before its authorizer knows
+// about it, so "forbidden" does not count as a first answer: callers wait for the next try, as in a kubelet.
 func (c *Cluster) failed(h *held, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,7 +213,7 @@ func (c *Cluster) get(ctx context.Context, key Key) (runtime.Object, error) {
 	return nil, &UnknownError{Key: key, Why: "the API server has not answered yet"}
 }
 
-// said is an error of the API server as a Getter gives it.
+// said converts an error of the API server to an error of a Getter.
 func said(key Key, err error) error {
 	switch {
 	case err == nil:
@@ -223,7 +224,7 @@ func said(key Key, err error) error {
 	return &UnknownError{Key: key, Why: "the API server: " + err.Error()}
 }
 
-// await waits for the first answer, but not for long.
+// await waits for the first answer, at most firstAnswer.
 func (c *Cluster) await(ctx context.Context, h *held) error {
 	timer := c.cfg.Clock.NewTimer(firstAnswer)
 	defer timer.Stop()
@@ -236,7 +237,7 @@ func (c *Cluster) await(ctx context.Context, h *held) error {
 	return nil
 }
 
-// refresh asks for an object of which what is known is too old. What is known stays when that fails.
+// refresh requests an object whose cached state is too old. If the request fails, the cached state stays.
 func (c *Cluster) refresh(ctx context.Context, key Key, h *held) {
 	c.mu.Lock()
 	fresh := h.known && c.cfg.Clock.Since(h.of) < CacheTTL

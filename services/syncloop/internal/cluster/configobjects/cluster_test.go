@@ -181,7 +181,8 @@ func TestObjectsOfAnAPIServerAreWatchedWhilePodsUseThem(t *testing.T) {
 	r.untilTold(web.UID)
 	r.eventually("w-db", `secret "w-db" not found`)
 
-	// An immutable one is not watched on: a new one in its place is seen when another pod begins to use it after all are gone.
+	// An immutable one is not watched on: a new one in its place is seen when another pod begins to use it after all are
+	// gone.
 	if err := r.admin.Secrets(r.shop).Delete(t.Context(), "w-fixed", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -279,8 +280,8 @@ func TestObjectsAreAskedForEachTime(t *testing.T) {
 	}
 }
 
-// TestAnObjectOfAPodThatTheAuthorizerDoesNotKnowYet is waited for: the API server lets a node read what its pods use, and may tell the
-// node of a pod before it knows that itself.
+// TestAnObjectOfAPodThatTheAuthorizerDoesNotKnowYet is waited for: the API server lets a node read what its pods use,
+// and may tell the node of a pod before it knows that itself.
 func TestAnObjectOfAPodThatTheAuthorizerDoesNotKnowYet(t *testing.T) {
 	r := newClusterRig(t, "early", kubeletconfigv1beta1.WatchChangeDetectionStrategy, testingclock.NewFakeClock(time.Now()))
 	r.put("login", "hunter2", false)

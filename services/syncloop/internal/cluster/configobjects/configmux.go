@@ -21,49 +21,51 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// Entry is one value of configmux's stream of objects: an object, or the state of a source. It is not changed once it is published.
+// Entry is a value of configmux's stream of objects: an object, or the state of a source. It must not be changed after
+// it is published.
 type Entry struct {
 	Key Key
-	// Object is a *v1.ConfigMap or a *v1.Secret; nil of a source, and of an object that is gone.
+	// Object is a *v1.ConfigMap or a *v1.Secret; nil for a source, and for a deleted object.
 	Object runtime.Object
-	// Source is the name of a source; empty of an object. Ready is true once all its objects have been read at least once.
+	// Source is the name of a source; empty for an object. Ready is true once all objects of the source have been read at
+	// least once.
 	Source string
 	Ready  bool
 }
 
-// ConfigmuxConfig is what a Configmux needs.
+// ConfigmuxConfig configures a Configmux.
 type ConfigmuxConfig struct {
 	// Stream is configmux's stream of objects. Required.
 	Stream stream.Source[*Entry]
-	// Changed is told each pod of which an object has changed, come or gone, and each that waits to know of one that can be known of
-	// now. It must not block. Required.
+	// Changed is called for each pod with an object that was changed, created or deleted, and for each pod that waits for
+	// an object whose state is now known. It must not block. Required.
 	Changed func(uid types.UID)
-	// Clock times tries; the real one when nil.
+	// Clock times retries; the real clock if nil.
 	Clock clock.Clock
-	// Logger gets a line for each loss and each return of the stream; the default one when nil.
+	// Logger logs each loss and each return of the stream; the default logger if nil.
 	Logger *slog.Logger
-	// Metrics counts what comes; nobody sees it when nil.
+	// Metrics counts the changes of the stream; nil discards the counts.
 	Metrics *stream.FollowedMetrics
 }
 
-// Configmux is the Source of a node without an API server. It has in memory what configmux has. While configmux is away the last
-// known objects stay, and so they do until a configmux that is back has read all its sources.
+// Configmux is the Source of a node without an API server. It keeps a copy of configmux's objects in memory. While
+// configmux is away, and until a restarted configmux has read all its sources, the last known objects stay.
 type Configmux struct {
 	cfg ConfigmuxConfig
 
 	mu      sync.Mutex
 	objects map[Key]runtime.Object
 	sources map[string]bool
-	// doubtful are objects that a restarted configmux does not have, which may only not have read them yet.
+	// doubtful are the objects that are missing in a restarted configmux, which may not have read them yet.
 	doubtful map[Key]bool
 	synced   bool
-	// refusal is why configmux gives nothing, empty when it does; none is true when that is because it has no objects to give.
+	// refusal is why configmux provides no objects, empty if it does; none is true if the reason is that it has none.
 	refusal string
 	none    bool
 	users   users
 }
 
-// NewConfigmux makes a Source that knows nothing before Run.
+// NewConfigmux returns a Source that is empty until Run.
 func NewConfigmux(cfg ConfigmuxConfig) *Configmux {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}
@@ -76,7 +78,7 @@ func NewConfigmux(cfg ConfigmuxConfig) *Configmux {
 	}
 }
 
-// Run follows configmux until ctx ends, whose error it returns.
+// Run follows configmux until ctx ends. It returns the error of ctx.
 func (c *Configmux) Run(ctx context.Context) error {
 	return stream.Follow(ctx, stream.FollowConfig[*Entry]{
 		Source: patient{inner: c.cfg.Stream, clock: c.cfg.Clock, answered: c.answered},
@@ -85,7 +87,7 @@ func (c *Configmux) Run(ctx context.Context) error {
 	})
 }
 
-// answered notes what configmux says to being asked: nil when it gives objects.
+// answered records configmux's answer to a subscription: nil if it provides objects.
 func (c *Configmux) answered(err error) {
 	c.mu.Lock()
 	wasNone := c.none
@@ -141,7 +143,7 @@ func (c *Configmux) handle(change stream.Change[*Entry]) {
 	c.tell(told)
 }
 
-// caughtUp is told that all that configmux had has been handled.
+// caughtUp is called when the snapshot of configmux has been handled.
 func (c *Configmux) caughtUp() {
 	c.mu.Lock()
 	first := !c.synced
@@ -154,8 +156,8 @@ func (c *Configmux) caughtUp() {
 	c.tell(told)
 }
 
-// settle drops what is doubtful once there is no doubt, and returns the pods that this is something for: those of what is gone,
-// and those that name something that is not there, and may have waited to know. Called with mu held.
+// settle removes doubtful objects once all sources are read, and returns the affected pods: those of removed objects,
+// and those that name a missing object and may wait for it. The caller holds mu.
 func (c *Configmux) settle() []types.UID {
 	if c.unread() != "" {
 		return nil
@@ -174,7 +176,7 @@ func (c *Configmux) settle() []types.UID {
 	return told
 }
 
-// changed returns the pods that use an object, and says in the log that it is another one. Called with mu held.
+// changed returns the pods that use an object, and logs the change. The caller holds mu.
 func (c *Configmux) changed(key Key) []types.UID {
 	uids := slices.Collect(maps.Keys(c.users.of[key]))
 	if len(uids) > 0 {
@@ -183,7 +185,7 @@ func (c *Configmux) changed(key Key) []types.UID {
 	return uids
 }
 
-// tell tells each of some pods once. Called without mu.
+// tell calls Changed once for each of some pods. The caller does not hold mu.
 func (c *Configmux) tell(uids []types.UID) {
 	slices.Sort(uids)
 	for _, uid := range slices.Compact(uids) {
@@ -191,7 +193,8 @@ func (c *Configmux) tell(uids []types.UID) {
 	}
 }
 
-// unread says what is waited for before it is known what is not there; empty when that is known. Called with mu held.
+// unread returns what must be read before missing objects are known to be missing; empty if everything is read. The
+// caller holds mu.
 func (c *Configmux) unread() string {
 	if !c.synced {
 		if c.refusal != "" {

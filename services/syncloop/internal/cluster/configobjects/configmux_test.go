@@ -207,7 +207,8 @@ func TestTheLastKnownStaysWhileConfigmuxIsAwayAndUntilItHasReadEverything(t *tes
 	r.mux.Use(pod("u2", "tls"))
 	r.serve(nil, status.Error(codes.Unavailable, "it was killed"))
 	level.Close()
-	// Another one, which has not read what was applied: it says of one secret that it is another, and nothing of the other.
+	// Another one, which has not read what was applied: it says of one secret that it is another, and nothing of the
+	// other.
 	again := r.configmux(false, secret("db", "changed"))
 	r.eventually("db", "changed")
 	r.wantTold("u1")

@@ -1,7 +1,7 @@
-// Package configobjects is where syncloop has the config maps and secrets of its pods from, and who is told when one of them changes.
+// Package configobjects provides the config maps and secrets of pods, and notifies pods when one of them changes.
 //
-// On a node without an API server configmux has them, see [Configmux], and else the API server, see [Cluster]. Nothing here says a
-// value: not in an error, not in a log.
+// On a node without an API server they come from configmux, see [Configmux], else from the API server, see [Cluster].
+// No error and no log line contains a value.
 package configobjects
 
 import (
@@ -13,24 +13,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Getter gives config maps and secrets. What it gives is only read. An error is one that apierrors.IsNotFound knows when there is no
-// such object, an *UnknownError while nobody can say, and a *NotServedError on a node that cannot have any. Its text is fit for the
-// status of a pod.
+// Getter returns config maps and secrets. The returned objects must not be changed. If an object does not exist,
+// apierrors.IsNotFound is true for the error. The error is an *UnknownError while the state of the object is unknown,
+// and a *NotServedError on a node without config maps and secrets. The text of an error may be shown in the status of a
+// pod.
 type Getter interface {
 	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
 }
 
-// Source gives the objects that pods use. Its methods may be called from any goroutine.
+// Source provides the objects that pods use. Its methods may be called from any goroutine.
 type Source interface {
 	Getter
-	// Use says that a pod uses the objects that its spec names, from now on. It is told when one of them changes, comes or goes.
+	// Use registers a pod as a user of the objects that its spec names. From then on it is notified when one of them is
+	// changed, created or deleted.
 	Use(pod *v1.Pod)
-	// Forget says that a pod uses none any more.
+	// Forget removes a pod.
 	Forget(uid types.UID)
 }
 
-// None is a Source without any object.
+// None is a Source without objects.
 type None struct{}
 
 // ConfigMap implements Getter.
@@ -52,13 +54,13 @@ func (None) Forget(types.UID) {}
 // Kind is "ConfigMap" or "Secret".
 type Kind string
 
-// The kinds that there are.
+// The kinds of objects.
 const (
 	ConfigMap Kind = "ConfigMap"
 	Secret    Kind = "Secret"
 )
 
-// resource is the word for a kind in errors, as the kubelet says it.
+// resource returns the word for a kind in errors, as the kubelet uses it.
 func (k Kind) resource() string {
 	if k == Secret {
 		return "secret"
@@ -66,24 +68,24 @@ func (k Kind) resource() string {
 	return "configmap"
 }
 
-// Key names an object.
+// Key identifies an object.
 type Key struct {
 	Kind            Kind
 	Namespace, Name string
 }
 
-// String is what a log calls the object: "configmap NAMESPACE/NAME".
+// String returns the name of the object for a log: "configmap NAMESPACE/NAME".
 func (k Key) String() string { return k.Kind.resource() + " " + k.Namespace + "/" + k.Name }
 
-// notFound says that there is no such object, in the words of the kubelet.
+// notFound returns the kubelet's error for a missing object.
 func notFound(k Key) error {
 	return apierrors.NewNotFound(v1.Resource(k.Kind.resource()), k.Name)
 }
 
-// UnknownError says that nobody can say yet whether there is an object. It is tried again when somebody can.
+// UnknownError is returned while it is unknown whether an object exists. The caller retries when the pod is notified.
 type UnknownError struct {
 	Key Key
-	// Why is what is waited for.
+	// Why is the reason.
 	Why string
 }
 
@@ -92,7 +94,7 @@ func (e *UnknownError) Error() string {
 	return fmt.Sprintf("%s %q is not known yet: %s", e.Key.Kind.resource(), e.Key.Name, e.Why)
 }
 
-// NotServedError says that a node has no objects.
+// NotServedError is returned on a node without config maps and secrets.
 type NotServedError struct{ Key Key }
 
 // Error implements error.

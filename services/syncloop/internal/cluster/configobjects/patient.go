@@ -11,16 +11,16 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// askAgain is how often a configmux without objects is asked whether it has some now, for another may have been started: as often
-// as a stream gives a sign of life.
+// askAgain is how often a configmux without objects is asked again, because another one may have been started: as often
+// as a stream sends a heartbeat.
 const askAgain = 10 * time.Second
 
-// patient makes a stream that is there and has nothing of one that its publisher does not have. That is no loss, and nothing that
-// anybody is to be warned of.
+// patient wraps a Source so that a publisher without a stream of objects looks like an empty stream. This is neither a
+// loss nor a reason for a warning.
 type patient struct {
 	inner stream.Source[*Entry]
 	clock clock.Clock
-	// answered is told how each subscription begins.
+	// answered is called with the result of each subscription.
 	answered func(error)
 }
 
@@ -33,12 +33,12 @@ func (p patient) Subscribe(ctx context.Context, token []byte) (stream.Subscripti
 	return &patience{patient: p, ctx: ctx, inner: inner}, nil
 }
 
-// patience is a subscription of a patient.
+// patience is a subscription of patient.
 type patience struct {
 	patient
 	ctx   context.Context //nolint:containedctx // that of the subscription, which a new one inside it is made in
 	inner stream.Subscription[*Entry]
-	// begun is true when inner has given something, absent when the one before was refused.
+	// begun is true if inner has returned a message, absent if the previous subscription was refused.
 	begun, absent bool
 }
 

@@ -12,10 +12,10 @@ import (
 	"github.com/quartet-node/quartet/internal/reflector"
 )
 
-// plural is what the API server calls the objects of a kind.
+// plural returns the resource name of a kind.
 func (k Kind) plural() string { return k.resource() + "s" }
 
-// empty is an object of a kind.
+// empty returns an empty object of a kind.
 func (k Kind) empty() runtime.Object {
 	if k == Secret {
 		return &v1.Secret{}
@@ -23,7 +23,7 @@ func (k Kind) empty() runtime.Object {
 	return &v1.ConfigMap{}
 }
 
-// ask asks the API server for an object.
+// ask requests an object from the API server.
 func (c *Cluster) ask(ctx context.Context, key Key) (runtime.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -36,14 +36,14 @@ func (c *Cluster) ask(ctx context.Context, key Key) (runtime.Object, error) {
 
 // watch lists and watches one object until ctx ends.
 func (c *Cluster) watch(ctx context.Context, key Key, h *held) {
-	_ = reflector.Run(ctx, reflector.Config{ // it ends with ctx, and never else
+	_ = reflector.Run(ctx, reflector.Config{ // Run returns only when ctx ends.
 		Client: c.cfg.Client, Resource: key.Kind.plural(), Namespace: key.Namespace,
 		Fields: fields.OneTermEqualSelector(metav1.ObjectNameField, key.Name), Empty: key.Kind.empty(),
 		Handler: &one{c: c, key: key, held: h}, Clock: c.cfg.Clock, Timeout: requestTimeout,
 	})
 }
 
-// one implements reflector.Handler for one object. What goes wrong is said to who asks for the object.
+// one implements reflector.Handler for one object. Errors are returned to those who request the object.
 type one struct {
 	c    *Cluster
 	key  Key
@@ -53,7 +53,7 @@ type one struct {
 // Listed implements reflector.Handler.
 func (o *one) Listed(objects []runtime.Object, _ time.Time) {
 	var object runtime.Object
-	if len(objects) > 0 { // at most one has the name
+	if len(objects) > 0 { // At most one object has the name.
 		object = objects[0]
 	}
 	o.c.saw(o.key, o.held, object)

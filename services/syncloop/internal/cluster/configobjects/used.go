@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Used are the objects that a pod's spec names for its environment, its volumes and its images, each once.
+// Used returns the objects that a pod's spec names for its environment, its volumes and its images, each once.
 func Used(pod *v1.Pod) []Key {
 	var keys []Key
 	add := func(kind Kind, name string) {
@@ -73,7 +73,7 @@ func volume(v *v1.Volume, add func(Kind, string)) {
 	}
 }
 
-// users has which pods use which objects. It is not safe for use from several goroutines.
+// users records which pods use which objects. It is not safe for concurrent use.
 type users struct {
 	pods map[types.UID][]Key
 	of   map[Key]map[types.UID]bool
@@ -81,7 +81,7 @@ type users struct {
 
 func newUsers() users { return users{pods: map[types.UID][]Key{}, of: map[Key]map[types.UID]bool{}} }
 
-// use has a pod use these objects and no others.
+// use sets the objects that a pod uses.
 func (u users) use(uid types.UID, keys []Key) {
 	if slices.Equal(u.pods[uid], keys) {
 		return

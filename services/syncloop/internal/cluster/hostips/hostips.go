@@ -18,8 +18,8 @@ import (
 // retry is how often an address is looked for while no address is known.
 const retry = 2 * time.Second
 
-// Of returns the addresses of a Node, the primary one first and at most one of each family. Internal addresses come before
-// external ones.
+// Of returns the addresses of a Node, the primary one first and at most one of each family. Internal addresses come
+// before external ones.
 func Of(node *v1.Node) []string {
 	var all []string
 	for _, kind := range []v1.NodeAddressType{v1.NodeInternalIP, v1.NodeExternalIP} {
@@ -41,32 +41,33 @@ func Of(node *v1.Node) []string {
 	return all[:1]
 }
 
-// Addresses are those of the node now. Make them with New.
+// Addresses are the current addresses of the node. Use New to create them.
 type Addresses struct {
 	guess func() []string
 	mu    sync.Mutex
 	known atomic.Pointer[addresses]
-	// changed is told of addresses that are new, with the lock held.
+	// changed is called with new addresses, while the lock is held.
 	changed func([]string)
 }
 
-// addresses were said by the Node, or else guessed.
+// addresses were reported by the Node, or else guessed.
 type addresses struct {
 	ips  []string
 	said bool
 }
 
-// New makes Addresses. guess looks at the machine, and is asked by New and by Run only.
+// New returns Addresses. guess reads the addresses of the machine; only New and Run call it.
 func New(guess func() []string) *Addresses {
 	a := &Addresses{guess: guess}
 	a.known.Store(&addresses{ips: guess()})
 	return a
 }
 
-// Get returns the addresses, the primary one first; none when none is known.
+// Get returns the addresses, the primary one first; nil if none is known.
 func (a *Addresses) Get() []string { return a.known.Load().ips }
 
-// Tell sets who is told of the addresses, at once and at each change. It is to be called once. tell may not call back.
+// Tell sets the function that is called with the addresses, at once and at each change. Call it once. tell must not
+// call methods of Addresses.
 func (a *Addresses) Tell(tell func([]string)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -74,10 +75,10 @@ func (a *Addresses) Tell(tell func([]string)) {
 	tell(a.Get())
 }
 
-// Learn takes the addresses of the Node. A Node without any leaves them as they are.
+// Learn sets the addresses from the Node. A Node without addresses changes nothing.
 func (a *Addresses) Learn(node *v1.Node) { a.Take(Of(node)) }
 
-// Take takes addresses that a Node has, or had last. None leaves them as they are.
+// Take sets the addresses from the current or last Node. An empty list changes nothing.
 func (a *Addresses) Take(ips []string) {
 	if len(ips) > 0 {
 		a.set(addresses{ips: ips, said: true})

@@ -126,7 +126,8 @@ func (n *node) static(name, namespace, hash string) *v1.Pod {
 	}
 }
 
-// get returns a pod of the node as the API server has it, nil when it does not have it. While it cannot be asked, it is asked again.
+// get returns a pod of the node as the API server has it, nil when it does not have it. While it cannot be asked, it is
+// asked again.
 func (n *node) get(namespace, name string) *v1.Pod {
 	n.t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); ; {

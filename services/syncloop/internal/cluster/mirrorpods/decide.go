@@ -11,30 +11,30 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// action is what is to be done for a name.
+// action is the action for a name.
 type action string
 
 const (
-	// keep: nothing, all is as it should be, or it is not known yet whether it is.
+	// keep does nothing: everything is correct, or it is not known yet.
 	keep action = "keep"
-	// create: a mirror pod is to be made.
+	// create creates the mirror pod.
 	create action = "create"
-	// remove: the mirror pod is to be deleted, since it is of no pod, of another one, or somebody wants it gone.
+	// remove deletes the mirror pod, because it belongs to no pod or to another one, or a user deleted it.
 	remove action = "delete"
 )
 
-// facts is what decides about a name.
+// facts is the input of decide.
 type facts struct {
-	// static is the pod that is to be mirrored, mirror the mirror pod that there is; each may be nil.
+	// static is the pod to be mirrored, mirror the existing mirror pod; each may be nil.
 	static, mirror *v1.Pod
-	// node is the UID of the Node; empty while the API server does not have it.
+	// node is the UID of the Node; empty while it does not exist in the API server.
 	node types.UID
-	// known is true when every mirror pod is known, complete when every static pod is, ending while another pod than static that ran
-	// by the name is not gone.
+	// known is true if every mirror pod is known, complete if every static pod is known, ending while a pod other than
+	// static that ran under the name is not gone.
 	known, complete, ending bool
 }
 
-// decide says what is to be done for a name.
+// decide returns the action for a name.
 func decide(f facts) action {
 	switch {
 	case !f.known:
@@ -46,19 +46,19 @@ func decide(f facts) action {
 	case f.mirror == nil && f.node != "":
 		return create
 	case f.mirror != nil && !mirrors(f.mirror, f.static) && f.ending:
-		return keep // the pod that it is of still runs, and the next one waits for its end
+		return keep // The pod of the mirror pod still runs, and the next pod waits for its end.
 	case f.mirror != nil && (f.mirror.DeletionTimestamp != nil || !mirrors(f.mirror, f.static) || ownedByAnother(f.mirror, f.node)):
 		return remove
 	}
 	return keep
 }
 
-// mirrors tells whether a mirror pod is that of a static pod as it is now.
+// mirrors reports whether a mirror pod belongs to a static pod in its current version.
 func mirrors(mirror, static *v1.Pod) bool {
 	return mirror.Annotations[podset.AnnotationMirror] == static.Annotations[podset.AnnotationHash]
 }
 
-// ownedByAnother tells whether a mirror pod belongs to a Node that was deleted: it would be deleted with that at any moment.
+// ownedByAnother reports whether a mirror pod is owned by a deleted Node: it would be deleted together with that Node.
 func ownedByAnother(mirror *v1.Pod, node types.UID) bool {
 	for _, owner := range mirror.OwnerReferences {
 		if owner.Kind == "Node" && node != "" && owner.UID != node {
@@ -68,7 +68,7 @@ func ownedByAnother(mirror *v1.Pod, node types.UID) bool {
 	return false
 }
 
-// mirrorOf returns the mirror pod to be made of a static pod.
+// mirrorOf returns the mirror pod to create for a static pod.
 func mirrorOf(static *v1.Pod, nodeName string, node types.UID) *v1.Pod {
 	annotations := podset.StripOwnAnnotations(static.Annotations)
 	if annotations == nil {

@@ -17,7 +17,7 @@ type Metrics struct {
 	factory  promauto.Factory
 }
 
-// NewMetrics registers the metrics of one Manager; a nil registry takes none.
+// NewMetrics registers the metrics of one Manager; with a nil registry they are not registered.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	factory := promauto.With(registry)
 	m := &Metrics{
@@ -34,14 +34,14 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// Expose registers the number of static pods that have, or are to have, a mirror pod. New calls it.
+// Expose registers the number of static pods that have or get a mirror pod. New calls it.
 func (m *Metrics) Expose(count func() int) {
 	m.factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kubelet_mirror_pods", Help: "Static pods that have, or are to have, a mirror pod in the API server.",
 	}, func() float64 { return float64(count()) })
 }
 
-// requested notes a request to create or to delete a mirror pod, and its outcome.
+// requested counts a request to create or to delete a mirror pod by its outcome.
 func (m *Metrics) requested(what action, err error) {
 	outcome := outcomeOK
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package mirrorpods has the API server show the pods that this node runs for other sources: for each of them there is a mirror pod, which
-// is no pod to run, and whose status is that of the static pod. It says what runs here, takes its share of the node in the eyes of the
-// scheduler, and can be deleted by anybody: that ends nothing, and another one is made.
+// Package mirrorpods shows the node's static pods in the API server: for each of them it creates a mirror pod, which is
+// not run, and whose status is that of the static pod. The scheduler counts the resources of a mirror pod. Anybody can
+// delete a mirror pod: this ends no container, and the mirror pod is created again.
 //
-// The loop tells which static pods there are, which mirror pods configmux's watch of the API server has, whether those are all, and the
-// UID of the Node, which owns the mirror pods. What is to be done for a name is decided by [decide], without a clock or a network. What
-// fails is tried again for as long as it is wanted, and holds up nothing on the node.
+// The loop passes in the static pods, the mirror pods that configmux's watch of the API server has, whether that list
+// is complete, and the UID of the Node, which owns the mirror pods. [decide] decides what to do for a name, without a
+// clock or a network. A failed request is retried as long as it is needed, and blocks nothing on the node.
 package mirrorpods
 
 import (
@@ -23,77 +23,79 @@ import (
 )
 
 const (
-	// makers is how many requests are under way at a time: a node has a handful of static pods.
+	// makers is how many requests run at a time: a node has few static pods.
 	makers = 2
-	// requestTimeout bounds one request, the wait for its turn by kubeAPIQPS included.
+	// requestTimeout bounds one request, including the wait for kubeAPIQPS.
 	requestTimeout = 10 * time.Second
-	// recheckPeriod is how often all names are looked at: the kubelet's housekeeping. One that is right costs no request.
+	// recheckPeriod is how often all names are checked: the kubelet's housekeeping period. A correct name costs no
+	// request.
 	recheckPeriod = 2 * time.Second
-	// unseenFor is how long a mirror pod that was made is believed to be there although the watch has not brought it.
+	// unseenFor is how long a created mirror pod is assumed to exist although the watch has not delivered it.
 	unseenFor = 30 * time.Second
 )
 
-// Statuses writes the status of static pods to their mirror pods; *statusmanager.Manager does it.
+// Statuses writes the status of static pods to their mirror pods; it is implemented by *statusmanager.Manager.
 type Statuses interface {
-	// SetMirror says which mirror pod a static pod has, nil for none.
+	// SetMirror sets the mirror pod of a static pod, nil for none.
 	SetMirror(uid types.UID, mirror *v1.Pod)
 }
 
-// Events is told what cannot be done for pods; *podevents.Recorder keeps it.
+// Events records failures; it is implemented by *podevents.Recorder.
 type Events interface {
 	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
 }
 
-// Config is what a Manager needs.
+// Config configures a Manager.
 type Config struct {
 	// NodeName is the name of the node.
 	NodeName string
-	// API makes the requests; see FromAPIServer.
+	// API sends the requests; see FromAPIServer.
 	API      API
 	Statuses Statuses
-	// Ending tells whether another pod of a name than the one with a UID is not gone yet. No source names it any more, and its
-	// mirror pod stays until it has ended.
+	// Ending reports whether a pod of a name other than the one with a UID is not gone yet. No source names that pod any
+	// more, and its mirror pod stays until it has ended.
 	Ending func(name types.NamespacedName, but types.UID) bool
 	Events Events
 	Clock  clock.WithTicker
 	Logger *slog.Logger
-	// Metrics counts the requests; nil counts nothing.
+	// Metrics counts the requests; nil discards the counts.
 	Metrics *Metrics
 }
 
-// Manager keeps the mirror pods. Make it with New, and Run it once. Its other methods wait for nothing.
+// Manager manages the mirror pods. Create it with New, and call Run once. Its other methods do not block.
 type Manager struct {
 	cfg Config
 
 	mu    sync.Mutex
 	queue workqueue.TypedDelayingInterface[types.NamespacedName]
 	names map[types.NamespacedName]*record
-	// static has the name of each static pod, mirror that of each mirror pod.
+	// static maps static pods to their names, mirror maps mirror pods to theirs.
 	static, mirror map[types.UID]types.NamespacedName
-	// deleted are the mirror pods that the API server has deleted, until its watch has told so.
+	// deleted are the mirror pods that the API server has deleted and whose deletion the watch has not delivered yet.
 	deleted map[types.UID]bool
 	node    types.UID
-	// known is true while all mirror pods are known, complete while all static pods are, too.
+	// known is true while all mirror pods are known, complete while all static pods are known, too.
 	known, complete bool
 }
 
-// record is what there is of a name.
+// record is the state of a name.
 type record struct {
-	// pods are the static pods of the name, the one that came first is mirrored. There is more than one when sources give the same.
+	// pods are the static pods of the name; the first one is mirrored. There is more than one if several sources name the
+	// same pod.
 	pods []*v1.Pod
-	// mirror is the mirror pod in the API server; nil when there is none.
+	// mirror is the mirror pod in the API server; nil if there is none.
 	mirror *v1.Pod
-	// made is when the mirror was made here, zero once the watch has brought it.
+	// made is when the mirror pod was created here; zero once the watch has delivered it.
 	made time.Time
-	// told is the static pod that mirror was told to be the mirror of.
+	// told is the static pod for which SetMirror was called with mirror.
 	told types.UID
-	// failures counts the requests that failed in a row, until is when the next may be made.
+	// failures counts consecutive failed requests; until is the time of the next try.
 	failures  int
 	until     time.Time
 	complaint string
 }
 
-// New returns a Manager that makes nothing yet.
+// New returns a Manager that creates nothing until Run.
 func New(cfg Config) *Manager {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	m := &Manager{
@@ -104,7 +106,7 @@ func New(cfg Config) *Manager {
 	return m
 }
 
-// Want takes in a static pod that a source names, or what is new of it. It must not be changed afterwards.
+// Want adds or updates a static pod that a source names. The pod must not be changed afterwards.
 func (m *Manager) Want(pod *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,14 +125,14 @@ func (m *Manager) Want(pod *v1.Pod) {
 	m.look(name)
 }
 
-// Unwant takes in that no source names a static pod any more.
+// Unwant removes a static pod that no source names any more.
 func (m *Manager) Unwant(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.drop(uid, types.NamespacedName{})
 }
 
-// drop takes a static pod out of the name that it has, unless that is the one it is to have. Called with mu held.
+// drop removes a static pod from its name, unless that equals but. The caller holds mu.
 func (m *Manager) drop(uid types.UID, but types.NamespacedName) {
 	name, has := m.static[uid]
 	if !has || name == but {
@@ -148,7 +150,7 @@ func (m *Manager) drop(uid types.UID, but types.NamespacedName) {
 	m.look(name)
 }
 
-// Seen takes in a mirror pod that the API server has. It must not be changed afterwards.
+// Seen adds or updates a mirror pod that the API server has. It must not be changed afterwards.
 func (m *Manager) Seen(mirror *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -165,7 +167,7 @@ func (m *Manager) Seen(mirror *v1.Pod) {
 	m.look(name)
 }
 
-// Gone takes in that the API server does not have a pod any more.
+// Gone removes a mirror pod that the API server does not have any more.
 func (m *Manager) Gone(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -173,7 +175,7 @@ func (m *Manager) Gone(uid types.UID) {
 	m.forget(uid)
 }
 
-// forget drops a mirror pod. Called with mu held.
+// forget removes a mirror pod. The caller holds mu.
 func (m *Manager) forget(uid types.UID) {
 	name, has := m.mirror[uid]
 	if !has {
@@ -186,7 +188,7 @@ func (m *Manager) forget(uid types.UID) {
 	m.look(name)
 }
 
-// SetNode takes in the UID that the Node has in the API server.
+// SetNode sets the UID of the Node in the API server.
 func (m *Manager) SetNode(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -196,13 +198,14 @@ func (m *Manager) SetNode(uid types.UID) {
 	}
 }
 
-// SetKnown says whether all mirror pods were seen, since the API server has listed its pods, and whether all static pods are known, too.
-// Nothing is made before the first, and no mirror pod is thought to have lost its pod before the second.
+// SetKnown sets whether all mirror pods are known, because the API server has listed its pods, and whether all static
+// pods are known, too. Without the first nothing is created, and without the second no mirror pod is treated as
+// orphaned.
 func (m *Manager) SetKnown(mirrors, statics bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if mirrors && !m.known {
-		m.deleted = map[types.UID]bool{} // what the list has is there
+		m.deleted = map[types.UID]bool{} // The pods of the list exist.
 	}
 	if m.known != mirrors || m.complete != statics {
 		m.known, m.complete = mirrors, statics
@@ -210,14 +213,14 @@ func (m *Manager) SetKnown(mirrors, statics bool) {
 	}
 }
 
-// Len returns how many static pods have, or are to have, a mirror pod.
+// Len returns how many static pods have or get a mirror pod.
 func (m *Manager) Len() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.static)
 }
 
-// of returns the record of a name. Called with mu held.
+// of returns the record of a name. The caller holds mu.
 func (m *Manager) of(name types.NamespacedName) *record {
 	r := m.names[name]
 	if r == nil {
@@ -227,7 +230,7 @@ func (m *Manager) of(name types.NamespacedName) *record {
 	return r
 }
 
-// look has a name looked at, lookAtAll all of them. Called with mu held.
+// look enqueues a name, lookAtAll enqueues all of them. The caller holds mu.
 func (m *Manager) look(name types.NamespacedName) {
 	if m.queue != nil {
 		m.queue.Add(name)
@@ -240,7 +243,7 @@ func (m *Manager) lookAtAll() {
 	}
 }
 
-// Run makes and deletes mirror pods until ctx ends. It returns when no request is under way any more.
+// Run creates and deletes mirror pods until ctx ends. It returns when all requests have ended.
 func (m *Manager) Run(ctx context.Context) error {
 	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: m.cfg.Clock})
 	m.mu.Lock()
@@ -252,7 +255,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	})
 }
 
-// recheck has every mirror pod looked at.
+// recheck enqueues every name.
 func (m *Manager) recheck() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

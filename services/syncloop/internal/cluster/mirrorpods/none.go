@@ -5,7 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// None is for a node without an API server: there are no mirror pods.
+// None is for a node without an API server: it has no mirror pods.
 type None struct{}
 
 // Want is a no-op.

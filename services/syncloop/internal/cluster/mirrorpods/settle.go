@@ -18,20 +18,21 @@ import (
 )
 
 const (
-	// firstRetry doubles with each failure up to lastRetry, so that mirror pods are right moments after an API server is back.
+	// firstRetry doubles with each failure up to lastRetry, so that mirror pods are correct soon after an API server is
+	// back.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 10 * time.Second
 	// maxDoublings keeps a delay from overflowing.
 	maxDoublings = 10
-	// retryJitter spreads the tries of pods that failed together.
+	// retryJitter spreads the retries of pods that failed together.
 	retryJitter = 0.2
-	// reasonFailed is the reason of the event of a static pod whose mirror pod cannot be made.
+	// reasonFailed is the reason of the event of a static pod whose mirror pod cannot be created.
 	reasonFailed = "FailedMirrorPod"
 )
 
-// API makes the requests.
+// API sends the requests.
 type API interface {
-	// Create makes a pod and returns it as it then is.
+	// Create creates a pod and returns the created object.
 	Create(ctx context.Context, pod *v1.Pod) (*v1.Pod, error)
 	// Get returns a pod.
 	Get(ctx context.Context, name types.NamespacedName) (*v1.Pod, error)
@@ -39,7 +40,8 @@ type API interface {
 	Delete(ctx context.Context, name types.NamespacedName, uid types.UID) error
 }
 
-// FromAPIServer makes the requests of an API server by a client of core/v1. It lets a node do so for mirror pods of its own.
+// FromAPIServer returns an API that uses a client of core/v1. The API server allows a node these requests for its own
+// mirror pods.
 func FromAPIServer(core rest.Interface) API { return apiServer{core} }
 
 type apiServer struct{ core rest.Interface }
@@ -68,7 +70,7 @@ func (a apiServer) Delete(ctx context.Context, name types.NamespacedName, uid ty
 	return a.core.Delete().Namespace(name.Namespace).Resource("pods").Name(name.Name).Body(options).MaxRetries(0).Do(ctx).Error()
 }
 
-// settle does what is to be done for a name now, and says of its static pod which mirror pod it has.
+// settle executes the action for a name, and sets the mirror pod of its static pod.
 func (m *Manager) settle(ctx context.Context, name types.NamespacedName) {
 	ending := m.cfg.Ending(name, m.staticOf(name))
 	todo, f := m.next(name, ending)
@@ -79,7 +81,7 @@ func (m *Manager) settle(ctx context.Context, name types.NamespacedName) {
 	defer cancel()
 	if todo == create {
 		made, err := m.cfg.API.Create(asking, mirrorOf(f.static, m.cfg.NodeName, f.node))
-		if apierrors.IsAlreadyExists(err) { // it may be the mirror pod, of which the watch has not told yet
+		if apierrors.IsAlreadyExists(err) { // It may be the mirror pod, which the watch has not delivered yet.
 			if there, failure := m.cfg.API.Get(asking, name); failure == nil && mirrors(there, f.static) {
 				made, err = there, nil
 			}
@@ -90,7 +92,7 @@ func (m *Manager) settle(ctx context.Context, name types.NamespacedName) {
 	m.removed(ctx, name, f, m.cfg.API.Delete(asking, name, f.mirror.UID))
 }
 
-// staticOf returns the UID of the static pod that has a name; empty for none.
+// staticOf returns the UID of the static pod of a name; empty for none.
 func (m *Manager) staticOf(name types.NamespacedName) types.UID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -100,7 +102,7 @@ func (m *Manager) staticOf(name types.NamespacedName) types.UID {
 	return ""
 }
 
-// next decides about a name.
+// next returns the action for a name.
 func (m *Manager) next(name types.NamespacedName, ending bool) (action, facts) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -109,7 +111,7 @@ func (m *Manager) next(name types.NamespacedName, ending bool) (action, facts) {
 		return keep, facts{}
 	}
 	now := m.cfg.Clock.Now()
-	if !r.made.IsZero() && now.Sub(r.made) > unseenFor { // it was deleted before it was seen
+	if !r.made.IsZero() && now.Sub(r.made) > unseenFor { // It was deleted before the watch delivered it.
 		delete(m.mirror, r.mirror.UID)
 		r.mirror, r.made = nil, time.Time{}
 	}
@@ -129,7 +131,7 @@ func (m *Manager) next(name types.NamespacedName, ending bool) (action, facts) {
 	return todo, f
 }
 
-// tell says of the static pod of a name which mirror pod it has. Called with mu held.
+// tell sets the mirror pod of the static pod of a name. The caller holds mu.
 func (m *Manager) tell(r *record, f facts) {
 	uid := types.UID("")
 	if f.static != nil && f.mirror != nil && mirrors(f.mirror, f.static) {
@@ -143,7 +145,7 @@ func (m *Manager) tell(r *record, f facts) {
 	}
 }
 
-// created takes in what came of the making of a mirror pod.
+// created handles the result of creating a mirror pod.
 func (m *Manager) created(ctx context.Context, name types.NamespacedName, f facts, made *v1.Pod, failure error) {
 	m.cfg.Metrics.requested(create, failure)
 	if failure != nil {
@@ -167,8 +169,9 @@ func (m *Manager) created(ctx context.Context, name types.NamespacedName, f fact
 	m.cfg.Logger.InfoContext(ctx, "the API server has a mirror pod of a static pod", telemetry.KeyPod, name.String(), telemetry.KeyPodUID, string(f.static.UID))
 }
 
-// removed takes in what came of the deletion of a mirror pod. If another one is there, this one is not. An API server that says that there
-// is none is asked again until the watch says so, too: one that has just been started says it of pods that it has.
+// removed handles the result of deleting a mirror pod. A conflict means that another pod has the name, so this one is
+// gone. After "not found" the deletion is retried until the watch confirms it, because an API server that has just
+// started may answer that for existing pods.
 func (m *Manager) removed(ctx context.Context, name types.NamespacedName, f facts, failure error) {
 	if apierrors.IsConflict(failure) {
 		failure = nil
@@ -190,7 +193,7 @@ func (m *Manager) removed(ctx context.Context, name types.NamespacedName, f fact
 	m.cfg.Logger.InfoContext(ctx, "a mirror pod was deleted", telemetry.KeyPod, name.String(), telemetry.KeyReason, why(f))
 }
 
-// why says in a few words why a mirror pod was deleted.
+// why returns the reason for deleting a mirror pod, in a few words.
 func why(f facts) string {
 	switch {
 	case f.static == nil:
@@ -203,7 +206,7 @@ func why(f facts) string {
 	return "it is of another Node of this name"
 }
 
-// failed has a request that failed be made again, and tells so unless that was told.
+// failed schedules the retry of a failed request, and reports the failure once.
 func (m *Manager) failed(ctx context.Context, name types.NamespacedName, f facts, failure error) {
 	m.mu.Lock()
 	r := m.of(name)

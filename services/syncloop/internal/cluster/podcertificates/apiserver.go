@@ -16,7 +16,8 @@ import (
 // resource is what the API server calls requests.
 const resource = "podcertificaterequests"
 
-// APIServer is the API of a real API server, which has to let this node ask: it does for pods that are bound to the node.
+// APIServer is the API of a real API server, which has to let this node ask: it does for pods that are bound to the
+// node.
 type APIServer struct {
 	// Core is a client of core/v1, Certificates one of certificates/v1. Required.
 	Core, Certificates rest.Interface

@@ -19,8 +19,8 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// TestACertificateOfAnAPIServer: as a node it asks for one, is told when a signer has issued or denied it, and again when somebody
-// deletes the request.
+// TestACertificateOfAnAPIServer: as a node it asks for one, is told when a signer has issued or denied it, and again
+// when somebody deletes the request.
 func TestACertificateOfAnAPIServer(t *testing.T) {
 	c := shared.Cluster(t)
 	admin := c.Client(t).CoreV1()
@@ -91,7 +91,8 @@ func TestACertificateOfAnAPIServer(t *testing.T) {
 	})
 }
 
-// await returns when done, which it asks at the beginning, then whenever somebody is told, and, as the volumes of a pod do, now and then.
+// await returns when done, which it asks at the beginning, then whenever somebody is told, and, as the volumes of a pod
+// do, now and then.
 func await(t *testing.T, told <-chan types.UID, done func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)

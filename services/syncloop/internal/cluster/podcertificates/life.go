@@ -9,14 +9,15 @@ import (
 )
 
 const (
-	// maxJitter is by how much later than the signer says a certificate is replaced, at most, so that pods which were started together
-	// do not ask together: the kubelet's number.
+	// maxJitter is by how much later than the signer says a certificate is replaced, at most, so that pods which were
+	// started together do not ask together: the kubelet's number.
 	maxJitter = 5 * time.Minute
 	// overdueAfter is how long after it was to be replaced a certificate is overdue: the kubelet's number.
 	overdueAfter = 10 * time.Minute
 )
 
-// After a failure a certificate is asked for again after retryFirst, then after twice as long each time up to retryMost.
+// After a failure a certificate is asked for again after retryFirst, then after twice as long each time up to
+// retryMost.
 const (
 	retryFirst = 10 * time.Second
 	retryMost  = 2 * time.Minute
@@ -43,7 +44,8 @@ type held struct {
 	// pod is the pod as it was when it asked last, signer who signs.
 	pod    *v1.Pod
 	signer string
-	// key and chain are what the pod has, PEM each; nil before the first is issued. refreshAt is when the next one is asked for.
+	// key and chain are what the pod has, PEM each; nil before the first is issued. refreshAt is when the next one is
+	// asked for.
 	key, chain          []byte
 	refreshAt, notAfter time.Time
 	// asked is the request that is waited for; nil when there is none.

@@ -1,6 +1,6 @@
-// Package podcertificates gives pods the keys and certificates that are in projected volumes: a key is made here for each, a
-// PodCertificateRequest is created for it at the API server, and what its signer has issued is kept until it is to be replaced. The
-// rules are the kubelet's; see [Certificates.Get].
+// Package podcertificates gives pods the keys and certificates that are in projected volumes: a key is made here for
+// each, a PodCertificateRequest is created for it at the API server, and what its signer has issued is kept until it is
+// to be replaced. The rules are the kubelet's; see [Certificates.Get].
 //
 // A key is in memory here and nowhere else. No error, no event and no line of the log has one.
 package podcertificates
@@ -26,7 +26,8 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// requestTimeout bounds the questions for one certificate: so long the other files of a volume may wait for an API server that hangs.
+// requestTimeout bounds the questions for one certificate: so long the other files of a volume may wait for an API
+// server that hangs.
 const requestTimeout = 10 * time.Second
 
 // API is what is asked of an API server.
@@ -57,8 +58,8 @@ type Config struct {
 	API API
 	// Node is this node as the API server has it. Required.
 	Node func(context.Context) (*v1.Node, error)
-	// Changed is told each pod that has to ask again: for which a certificate was issued or refused, or is to be replaced. It must not
-	// block. Required.
+	// Changed is told each pod that has to ask again: for which a certificate was issued or refused, or is to be replaced.
+	// It must not block. Required.
 	Changed func(uid types.UID)
 	// Events is told what users are to know; nil is for nobody to read.
 	Events Events
@@ -70,7 +71,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Certificates has the certificates of all pods of a node. Make it with New. Its methods may be called from any goroutine.
+// Certificates has the certificates of all pods of a node. Make it with New. Its methods may be called from any
+// goroutine.
 type Certificates struct {
 	cfg Config
 	// wake has room for one signal: who wakes looks at everything. Wanted has room for that of the first who asks.
@@ -115,13 +117,13 @@ const (
 	defaultAccount = "default"
 )
 
-// Get gives the key and the chain of certificates, PEM each, of the source of a volume of a pod, which is the one at that place among the
-// volume's sources. It does not wait for the signer: it fails until that has issued a certificate, and the pod is told when it has. What
-// a signer denies, or says has failed, it denies for as long as the pod is there.
+// Get gives the key and the chain of certificates, PEM each, of the source of a volume of a pod, which is the one at
+// that place among the volume's sources. It does not wait for the signer: it fails until that has issued a certificate,
+// and the pod is told when it has. What a signer denies, or says has failed, it denies for as long as the pod is there.
 //
-// It gives the same until the time at which the signer wants it replaced, and up to five minutes longer; then there is another key and
-// another request, and the old ones stay until that is issued, also when it expires meanwhile. It fails for a pod that the API server
-// does not know: a static or applied one.
+// It gives the same until the time at which the signer wants it replaced, and up to five minutes longer; then there is
+// another key and another request, and the old ones stay until that is issued, also when it expires meanwhile. It fails
+// for a pod that the API server does not know: a static or applied one.
 func (c *Certificates) Get(ctx context.Context, pod *v1.Pod, volume string, source int, p *v1.PodCertificateProjection) (privateKey, chain []byte, err error) {
 	if podset.IsStatic(pod) {
 		return nil, nil, fmt.Errorf("only pods of the API server have certificates, and this one is of the source %q: create it in the API server, or leave the source of the volume out", pod.Annotations[podset.AnnotationSource])

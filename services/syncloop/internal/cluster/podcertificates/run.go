@@ -15,8 +15,8 @@ import (
 	"github.com/quartet-node/quartet/internal/reflector"
 )
 
-// Run follows what becomes of requests from the moment on that a pod asks for a certificate, and tells of those that are to be replaced,
-// until ctx ends, whose error it returns.
+// Run follows what becomes of requests from the moment on that a pod asks for a certificate, and tells of those that
+// are to be replaced, until ctx ends, whose error it returns.
 func (c *Certificates) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -159,7 +159,8 @@ func (f follower) Deleted(object runtime.Object) {
 // ListFailed implements reflector.Handler. Who waits is told of the request that is waited for: nothing else is known.
 func (f follower) ListFailed(error) {}
 
-// note changes what is known by change, which says what requests are gone then; nil is none. It tells the pods that this concerns.
+// note changes what is known by change, which says what requests are gone then; nil is none. It tells the pods that
+// this concerns.
 func (f follower) note(change func() (gone func(*request) bool)) {
 	c := f.c
 	c.mu.Lock()

@@ -1,5 +1,5 @@
-// Package podevents tells what syncloop does for its pods and for the node, and what it cannot do. It knows how a pod and its
-// containers are named in an event; package events keeps them.
+// Package podevents tells what syncloop does for its pods and for the node, and what it cannot do. It knows how a pod
+// and its containers are named in an event; package events keeps them.
 package podevents
 
 import (
@@ -15,15 +15,15 @@ import (
 // Config is what a Recorder needs.
 type Config = events.Config
 
-// Recorder takes in events of pods and, as an events.Recorder, of the node, and publishes them. All of its methods may be called at any
-// time by anyone; none waits for I/O.
+// Recorder takes in events of pods and, as an events.Recorder, of the node, and publishes them. All of its methods may
+// be called at any time by anyone; none waits for I/O.
 type Recorder struct{ *events.Recorder }
 
 // New returns a recorder of nothing.
 func New(cfg Config) *Recorder { return &Recorder{Recorder: events.New(cfg)} }
 
-// Normal tells what went as it should. The container is the name of the one that it is about; empty for the pod as a whole.
-// The reason is a word in CamelCase, the kubelet's where it has one; the message is for people.
+// Normal tells what went as it should. The container is the name of the one that it is about; empty for the pod as a
+// whole. The reason is a word in CamelCase, the kubelet's where it has one; the message is for people.
 func (r *Recorder) Normal(ctx context.Context, pod *v1.Pod, container, reason, message string) {
 	r.Record(ctx, reference(pod, container), v1.EventTypeNormal, reason, message)
 }
@@ -38,8 +38,8 @@ func (r *Recorder) AnnotatedWarning(ctx context.Context, pod *v1.Pod, container,
 	r.RecordAnnotated(ctx, reference(pod, container), v1.EventTypeWarning, reason, message, annotations)
 }
 
-// reference names a pod, and one of its containers unless that is empty. A static pod has the UID that it has here: the mirror pod in
-// an API server bears it in an annotation, by which kubectl finds its events.
+// reference names a pod, and one of its containers unless that is empty. A static pod has the UID that it has here: the
+// mirror pod in an API server bears it in an annotation, by which kubectl finds its events.
 func reference(pod *v1.Pod, container string) v1.ObjectReference {
 	return v1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,

@@ -1,5 +1,5 @@
-// Package rounds is how what the API server should have of each pod is brought there: a few workers take what is to be looked at from a
-// queue, and everything is put into it now and then.
+// Package rounds is how what the API server should have of each pod is brought there: a few workers take what is to be
+// looked at from a queue, and everything is put into it now and then.
 package rounds
 
 import (

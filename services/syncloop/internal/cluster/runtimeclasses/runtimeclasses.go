@@ -1,6 +1,7 @@
-// Package runtimeclasses says by which handler of the container runtime a pod is to run. In a cluster spec.runtimeClassName names a
-// RuntimeClass of the API server, see [Classes], which names the handler; on a node without an API server it is the handler's name, see
-// [ByName]. What else a class asks for, tolerations and overhead, the API server writes into the pod.
+// Package runtimeclasses says by which handler of the container runtime a pod is to run. In a cluster
+// spec.runtimeClassName names a RuntimeClass of the API server, see [Classes], which names the handler; on a node
+// without an API server it is the handler's name, see [ByName]. What else a class asks for, tolerations and overhead,
+// the API server writes into the pod.
 package runtimeclasses
 
 import (
@@ -21,7 +22,8 @@ import (
 )
 
 const (
-	// firstAnswer is how long a pod that starts waits for the first answer of the API server. One that comes later is told.
+	// firstAnswer is how long a pod that starts waits for the first answer of the API server. One that comes later is
+	// told.
 	firstAnswer = time.Second
 	// plural and singular are what the API server calls classes, and what it calls one in an error.
 	plural, singular = "runtimeclasses", "runtimeclass"
@@ -120,9 +122,10 @@ func (c *Classes) signal() {
 	}
 }
 
-// Handler returns the handler that the class of a pod names, empty for a pod that names none: that is the runtime's default. It waits a
-// moment for the API server. It fails with what apierrors.IsNotFound knows when there is no such class, and with an *UnknownError while
-// nobody can say; the pod, which must have been told to Use, then is told when to ask again.
+// Handler returns the handler that the class of a pod names, empty for a pod that names none: that is the runtime's
+// default. It waits a moment for the API server. It fails with what apierrors.IsNotFound knows when there is no such
+// class, and with an *UnknownError while nobody can say; the pod, which must have been told to Use, then is told when
+// to ask again.
 func (c *Classes) Handler(ctx context.Context, pod *v1.Pod) (string, error) {
 	class := ClassOf(pod)
 	if class == "" {
@@ -260,8 +263,8 @@ func (f follower) ListFailed(err error) {
 	f.c.hears(func(h *heard) { h.err = err })
 }
 
-// hears notes something, and tells the pods that have waited for it: all when the API server says for the first time what there is,
-// then those whose class has come.
+// hears notes something, and tells the pods that have waited for it: all when the API server says for the first time
+// what there is, then those whose class has come.
 func (c *Classes) hears(note func(*heard)) {
 	c.mu.Lock()
 	was := c.heard.handlers

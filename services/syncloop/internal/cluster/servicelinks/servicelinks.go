@@ -1,8 +1,9 @@
 // Package servicelinks gives containers the environment variables that tell them where services are, for example
-// KUBERNETES_SERVICE_HOST, by which client-go's in-cluster configuration finds the API server. The names and rules are the kubelet's.
+// KUBERNETES_SERVICE_HOST, by which client-go's in-cluster configuration finds the API server. The names and rules are
+// the kubelet's.
 //
-// The services are those of the API server, see [Links]; a node without an API server has none, see [None]. A change of a service
-// concerns only containers that are created after it.
+// The services are those of the API server, see [Links]; a node without an API server has none, see [None]. A change of
+// a service concerns only containers that are created after it.
 package servicelinks
 
 import (
@@ -25,13 +26,15 @@ import (
 )
 
 const (
-	// firstAnswer is how long a container of a pod of the API server waits for the first answer. The pod is told of one that comes later.
+	// firstAnswer is how long a container of a pod of the API server waits for the first answer. The pod is told of one
+	// that comes later.
 	firstAnswer = time.Second
 	// resource is what the API server calls services.
 	resource = "services"
 )
 
-// withAddress chooses the services that may have a cluster IP: clusters can have many headless ones, and nothing is said of these.
+// withAddress chooses the services that may have a cluster IP: clusters can have many headless ones, and nothing is
+// said of these.
 var withAddress = fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone)
 
 // Config is what Links need. All of it is required.
@@ -83,8 +86,9 @@ func (e *UnknownError) Error() string {
 	return "services have not yet been read at least once, cannot construct envvars: " + e.Why
 }
 
-// Variables returns the variables of services for the containers of a pod. Before the services were listed once it fails with an
-// *UnknownError, after a moment for a pod of the API server, whose services can be expected soon, and at once for others.
+// Variables returns the variables of services for the containers of a pod. Before the services were listed once it
+// fails with an *UnknownError, after a moment for a pod of the API server, whose services can be expected soon, and at
+// once for others.
 func (l *Links) Variables(ctx context.Context, pod *v1.Pod) ([]v1.EnvVar, error) {
 	required := Required(pod)
 	if required {
@@ -126,8 +130,8 @@ func (l *Links) await(ctx context.Context) error {
 	return nil
 }
 
-// Required tells whether a container of a pod must not start before the services are known: a pod of the API server must not. Others
-// start with what is known.
+// Required tells whether a container of a pod must not start before the services are known: a pod of the API server
+// must not. Others start with what is known.
 func Required(pod *v1.Pod) bool { return pod.Annotations[podset.AnnotationSource] == podset.SourceAPI }
 
 // None is for a node without an API server: there are no services.

@@ -199,7 +199,8 @@ func gated(t *testing.T, g *gate, c clock.Clock) *rig {
 	return start(t, file, c)
 }
 
-// TestAPodOfTheAPIServerWaitsForTheFirstList: a moment at a time, and it is told when there is one. Other pods do not wait.
+// TestAPodOfTheAPIServerWaitsForTheFirstList: a moment at a time, and it is told when there is one. Other pods do not
+// wait.
 func TestAPodOfTheAPIServerWaitsForTheFirstList(t *testing.T) {
 	fake := clocktesting.NewFakeClock(time.Now())
 	g := &gate{open: make(chan struct{})}

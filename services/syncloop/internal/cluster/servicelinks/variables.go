@@ -13,7 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// apiServerService is the service of namespace default through which pods reach the API server. All pods get its variables.
+// apiServerService is the service of namespace default through which pods reach the API server. All pods get its
+// variables.
 const apiServerService = "kubernetes"
 
 // service is what is kept of an object.
@@ -28,8 +29,8 @@ type port struct {
 	number         int32
 }
 
-// kept returns what variables need of a service; ok is false when it gives none because it has no address or no port: a headless service
-// or one of type ExternalName.
+// kept returns what variables need of a service; ok is false when it gives none because it has no address or no port: a
+// headless service or one of type ExternalName.
 func kept(object *v1.Service) (s service, ok bool) {
 	spec := object.Spec
 	if spec.ClusterIP == "" || spec.ClusterIP == v1.ClusterIPNone || spec.Type == v1.ServiceTypeExternalName || len(spec.Ports) == 0 {
@@ -42,9 +43,9 @@ func kept(object *v1.Service) (s service, ok bool) {
 	return s, true
 }
 
-// variables returns the variables of the services that a pod of a namespace is told of: those of its namespace when links is true, and
-// always the API server's. The services are ordered by name and the variables of each as in a kubelet. A name occurs once; where
-// two services give the same name, the last one counts.
+// variables returns the variables of the services that a pod of a namespace is told of: those of its namespace when
+// links is true, and always the API server's. The services are ordered by name and the variables of each as in a
+// kubelet. A name occurs once; where two services give the same name, the last one counts.
 func variables(services map[string]map[string]service, namespace string, links bool) []v1.EnvVar {
 	chosen := map[string]service{}
 	if s, ok := services[metav1.NamespaceDefault][apiServerService]; ok {

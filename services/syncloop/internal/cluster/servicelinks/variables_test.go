@@ -33,7 +33,8 @@ func TestVariables(t *testing.T) {
 		"A_PORT_80_TCP=tcp://10.96.0.9:80", "A_PORT_80_TCP_PROTO=tcp", "A_PORT_80_TCP_PORT=80", "A_PORT_80_TCP_ADDR=10.96.0.9",
 	}
 	headless := serviceWith("shop", "headless", v1.ClusterIPNone, v1.ServicePort{Port: 80})
-	external := serviceWith("shop", "external", "10.96.0.10", v1.ServicePort{Port: 80}) // its type was changed: the address is of before
+	// its type was changed: the address is of before
+	external := serviceWith("shop", "external", "10.96.0.10", v1.ServicePort{Port: 80})
 	external.Spec.Type = v1.ServiceTypeExternalName
 	ownKubernetes := serviceWith("shop", "kubernetes", "10.96.0.11", v1.ServicePort{Port: 1})
 

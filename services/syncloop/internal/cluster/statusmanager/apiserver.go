@@ -15,7 +15,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// API makes the requests. Its errors are those of package k8s.io/apimachinery/pkg/api/errors, or of the way to the API server.
+// API makes the requests. Its errors are those of package k8s.io/apimachinery/pkg/api/errors, or of the way to the API
+// server.
 type API interface {
 	// PatchStatus sends a strategic merge patch of a pod's status and returns the pod as it then is.
 	PatchStatus(ctx context.Context, namespace, name string, patch []byte) (*v1.Pod, error)
@@ -51,8 +52,8 @@ type failureKind string
 const (
 	// taken: the API server has done it.
 	taken failureKind = "ok"
-	// missing: it has no such pod. One that has just been started says so of pods that it has, when a node is to delete them: it is asked
-	// again until the source of the pods says so, too.
+	// missing: it has no such pod. One that has just been started says so of pods that it has, when a node is to delete
+	// them: it is asked again until the source of the pods says so, too.
 	missing failureKind = "missing"
 	// replaced: it has another pod of this name.
 	replaced failureKind = "replaced"

@@ -128,8 +128,8 @@ func isReady(p *v1.Pod) bool {
 	return p != nil && slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue })
 }
 
-// TestAStatusAtARealAPIServer: it is taken whole, conditions of others stay, what somebody makes wrong is put right, and of a pod that
-// is to end the object goes last.
+// TestAStatusAtARealAPIServer: it is taken whole, conditions of others stay, what somebody makes wrong is put right,
+// and of a pod that is to end the object goes last.
 func TestAStatusAtARealAPIServer(t *testing.T) {
 	const gate = v1.PodConditionType("example.com/gate")
 	n := newNode(t, shared.Cluster(t), "status-node")
@@ -201,9 +201,9 @@ func TestAPodThatWasReplacedAtARealAPIServer(t *testing.T) {
 	}
 }
 
-// BenchmarkReadyAtTheAPIServer is of 110 pods on a real API server, one after another of which becomes Ready: how long that takes to be there.
-// It prints p50-ms and p99-ms from the report to the API server's watch, when they come as fast as a node starts containers, ten a
-// second, and when all of them come at once.
+// BenchmarkReadyAtTheAPIServer is of 110 pods on a real API server, one after another of which becomes Ready: how long
+// that takes to be there. It prints p50-ms and p99-ms from the report to the API server's watch, when they come as fast
+// as a node starts containers, ten a second, and when all of them come at once.
 func BenchmarkReadyAtTheAPIServer(b *testing.B) {
 	for _, way := range []struct {
 		name  string

@@ -11,12 +11,12 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
-// Merge returns the status that the API server should have of a pod: what was computed for it, on what the API server has. It
-// changes neither.
+// Merge returns the status that the API server should have of a pod: what was computed for it, on what the API server
+// has. It changes neither.
 //
-// Conditions that are not this node's, and all that is said of claims and nominations, stay as they are. A phase in which the
-// pod has ended stays, and is not said while the pod may run. A condition that is as before has come to be so when it did before, and a
-// pod has begun when it was first said to, whatever a restart of this process makes of it.
+// Conditions that are not this node's, and all that is said of claims and nominations, stay as they are. A phase in
+// which the pod has ended stays, and is not said while the pod may run. A condition that is as before has come to be so
+// when it did before, and a pod has begun when it was first said to, whatever a restart of this process makes of it.
 func Merge(has *v1.PodStatus, computed v1.PodStatus, mayRun bool) v1.PodStatus {
 	out := *has
 	out.ObservedGeneration = computed.ObservedGeneration
@@ -64,8 +64,8 @@ func mergeConditions(has, computed []v1.PodCondition) []v1.PodCondition {
 	return out
 }
 
-// since gives a condition the transition time of the one before it when that says the same. That of a resize is another one with
-// another reason, for it is never false.
+// since gives a condition the transition time of the one before it when that says the same. That of a resize is another
+// one with another reason, for it is never false.
 func since(c v1.PodCondition, before *v1.PodCondition) v1.PodCondition {
 	resizes := c.Type == v1.PodResizePending || c.Type == v1.PodResizeInProgress
 	if before.Status == c.Status && (!resizes || before.Reason == c.Reason) && !before.LastTransitionTime.IsZero() {
@@ -92,8 +92,8 @@ const (
 // replacing is the element of a list in a strategic merge patch that has it be the whole list.
 const replacing = `{"$patch":"replace"}`
 
-// Patch returns the strategic merge patch that makes the first status the second one, of the pod with a UID and of no other; nil when
-// they say the same. It fails for what cannot be JSON.
+// Patch returns the strategic merge patch that makes the first status the second one, of the pod with a UID and of no
+// other; nil when they say the same. It fails for what cannot be JSON.
 func Patch(uid string, has, wanted *v1.PodStatus) ([]byte, error) {
 	before, err := fieldsOf(has)
 	if err != nil {
@@ -139,8 +139,8 @@ func fieldsOf(status *v1.PodStatus) (map[string]json.RawMessage, error) {
 	return fields, json.Unmarshal(whole, &fields)
 }
 
-// conditionsPatch returns the conditions that differ, and those that are to go; nil when there are none. Such a list is merged by the
-// conditions' types, so what somebody else writes at the same time stays.
+// conditionsPatch returns the conditions that differ, and those that are to go; nil when there are none. Such a list is
+// merged by the conditions' types, so what somebody else writes at the same time stays.
 func conditionsPatch(has, wanted []v1.PodCondition) (json.RawMessage, error) {
 	var list []any
 	for i := range wanted {
@@ -165,7 +165,8 @@ func conditionsPatch(has, wanted []v1.PodCondition) (json.RawMessage, error) {
 	return json.Marshal(list)
 }
 
-// changedCondition is a condition on another of its type. What that has and this one has not is null, or the merge would leave it there.
+// changedCondition is a condition on another of its type. What that has and this one has not is null, or the merge
+// would leave it there.
 type changedCondition struct {
 	v1.PodCondition `json:",inline"`
 

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// delayed is how long after it was made a change may reach this process by way of a watch. What comes later and is older by its
-// version is so since the API server's data were restored from a backup.
+// delayed is how long after it was made a change may reach this process by way of a watch. What comes later and is
+// older by its version is so since the API server's data were restored from a backup.
 const delayed = time.Minute
 
 // object is what is known of a pod's object in the API server.

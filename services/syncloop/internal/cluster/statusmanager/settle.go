@@ -16,11 +16,12 @@ import (
 )
 
 const (
-	// firstRetry doubles with each failure up to lastRetry, so that an API server that is back has all statuses within moments.
+	// firstRetry doubles with each failure up to lastRetry, so that an API server that is back has all statuses within
+	// moments.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 10 * time.Second
-	// lastRepeat is the longest time to the next try of what the API server understands and will not do: refuse it, or take it and
-	// keep something else, as one does that is older and does not know a field.
+	// lastRepeat is the longest time to the next try of what the API server understands and will not do: refuse it, or
+	// take it and keep something else, as one does that is older and does not know a field.
 	lastRepeat = 5 * time.Minute
 	// maxDoublings keeps a delay from overflowing.
 	maxDoublings = 16
@@ -109,16 +110,16 @@ func (m *Manager) next(uid types.UID) (*task, error) {
 	return nil, nil
 }
 
-// triesAtOnce tells whether a pod needs not wait until the next request may be made. It is so when the API server has understood the one
-// before and not done it, and is now to be asked for something else; and when what it has left out is all that is to be sent: then it
-// has all that it takes.
+// triesAtOnce tells whether a pod needs not wait until the next request may be made. It is so when the API server has
+// understood the one before and not done it, and is now to be asked for something else; and when what it has left out
+// is all that is to be sent: then it has all that it takes.
 func (r *record) triesAtOnce(patch []byte) bool {
 	complaint := failureKind(r.complaint)
 	return complaint == ignored || complaint == refused && patch != nil && !bytes.Equal(patch, r.left)
 }
 
-// ofMirror returns the status of a static pod as that of its mirror pod. A static pod has no generation, and that of its mirror pod
-// is none that the node has observed.
+// ofMirror returns the status of a static pod as that of its mirror pod. A static pod has no generation, and that of
+// its mirror pod is none that the node has observed.
 func ofMirror(status v1.PodStatus) v1.PodStatus {
 	status.ObservedGeneration = 0
 	conditions := make([]v1.PodCondition, len(status.Conditions))
@@ -130,8 +131,8 @@ func ofMirror(status v1.PodStatus) v1.PodStatus {
 	return status
 }
 
-// ofAnotherLife returns the status of a mirror pod for the merge with that of its pod. A static pod that had ended and has not ended now
-// lives again, as after a shutdown of the machine: what was said of its end does not hold any more.
+// ofAnotherLife returns the status of a mirror pod for the merge with that of its pod. A static pod that had ended and
+// has not ended now lives again, as after a shutdown of the machine: what was said of its end does not hold any more.
 func ofAnotherLife(has *v1.PodStatus, phase v1.PodPhase) *v1.PodStatus {
 	if !hasEnded(has.Phase) || hasEnded(phase) {
 		return has
@@ -154,8 +155,8 @@ func runs(status *v1.PodStatus) bool {
 	return false
 }
 
-// hold notes that the API server has a report. It returns since when it should have had it, zero when it has had it before or does not
-// have the newest one.
+// hold notes that the API server has a report. It returns since when it should have had it, zero when it has had it
+// before or does not have the newest one.
 func (r *record) hold(version uint64) (since time.Time) {
 	if r.sent = version; r.version == version {
 		since, r.since = r.since, time.Time{}
@@ -195,7 +196,8 @@ func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v
 	case kind == taken && t.op == requestDelete:
 		m.cfg.Logger.InfoContext(ctx, "the API server has deleted the object of a pod that has ended", subject(t)...)
 	case failure != nil && kind != missing && kind != replaced && told != string(kind):
-		// The first failure of a kind is told, the others not: each pod would tell of an API server that is away again and again.
+		// The first failure of a kind is told, the others not: each pod would tell of an API server that is away again and
+		// again.
 		m.cfg.Logger.WarnContext(ctx, "the API server does not have the status of a pod; it is tried again until it has",
 			append(subject(t), telemetry.KeyOp, string(t.op), telemetry.KeyReason, string(kind), telemetry.KeyRetryAfter, delay, telemetry.KeyError, failure)...)
 	case kind == taken && told != "" && !complains:
@@ -203,8 +205,8 @@ func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v
 	}
 }
 
-// answered takes in the pod as it is after a patch. It fails when that has changed nothing of what it should have, which the same patch
-// would not either. Called with mu held.
+// answered takes in the pod as it is after a patch. It fails when that has changed nothing of what it should have,
+// which the same patch would not either. Called with mu held.
 func (m *Manager) answered(r *record, t *task, answer *v1.Pod) error {
 	now, held := m.cfg.Clock.Now(), objectOf(answer)
 	held.at, held.deleting = now, held.deleting || r.object.deleting
@@ -249,7 +251,8 @@ func subject(t *task) []any {
 	return []any{telemetry.KeyPod, t.object.namespace + "/" + t.object.name, telemetry.KeyPodUID, string(t.report.Pod.UID)}
 }
 
-// span begins the span of a request, in the trace of what has changed the status. A request that has failed often has none.
+// span begins the span of a request, in the trace of what has changed the status. A request that has failed often has
+// none.
 func (m *Manager) span(ctx context.Context, t *task, begun time.Time) (context.Context, trace.Span) {
 	if !t.traced {
 		return ctx, trace.SpanFromContext(context.Background())

@@ -1,13 +1,14 @@
-// Package statusmanager has the API server say of each pod what the store says of it: it patches the status of a pod when that has
-// changed, and deletes the pod's object when nothing of a pod that is to end is left here.
+// Package statusmanager has the API server say of each pod what the store says of it: it patches the status of a pod
+// when that has changed, and deletes the pod's object when nothing of a pod that is to end is left here.
 //
-// The store reports, and waits for nothing. What the API server has is known from three places: the pod as configmux's watch brings
-// it, the answer to each patch, and, for a static pod, its mirror pod, which package mirrorpods finds. What is newest of these is
-// compared with what was reported last, and only the difference is sent, so a status that somebody else has made wrong is put right
-// as one that has changed here is sent. How the two are joined, and what belongs to whom, is in merge.go, without a clock or a network.
+// The store reports, and waits for nothing. What the API server has is known from three places: the pod as configmux's
+// watch brings it, the answer to each patch, and, for a static pod, its mirror pod, which package mirrorpods finds.
+// What is newest of these is compared with what was reported last, and only the difference is sent, so a status that
+// somebody else has made wrong is put right as one that has changed here is sent. How the two are joined, and what
+// belongs to whom, is in merge.go, without a clock or a network.
 //
-// A pod has one request under way at most, and one report that waits, the newest. Pods take turns in the order in which they
-// have changed. What fails is tried again for as long as the pod is there.
+// A pod has one request under way at most, and one report that waits, the newest. Pods take turns in the order in which
+// they have changed. What fails is tried again for as long as the pod is there.
 package statusmanager
 
 import (
@@ -27,20 +28,24 @@ import (
 )
 
 const (
-	// senders is how many pods have a request under way at a time: an API server answers some hundred patches a second to as many,
-	// and one that hangs has no more than these hanging on it. BenchmarkReadyAtTheAPIServer tells what it comes to.
+	// senders is how many pods have a request under way at a time: an API server answers some hundred patches a second to
+	// as many, and one that hangs has no more than these hanging on it. BenchmarkReadyAtTheAPIServer tells what it comes
+	// to.
 	senders = 8
 	// requestTimeout bounds one request, the wait for its turn by kubeAPIQPS included.
 	requestTimeout = 10 * time.Second
-	// recheckPeriod is how often all that was reported is compared with what the API server is known to have: the kubelet's.
+	// recheckPeriod is how often all that was reported is compared with what the API server is known to have: the
+	// kubelet's.
 	recheckPeriod = 10 * time.Second
 )
 
 // Report is what there is to say of a pod.
 type Report struct {
-	// Pod is the pod as its source has it. It is known here by its UID. What the API server has of one of its own is its Status.
+	// Pod is the pod as its source has it. It is known here by its UID. What the API server has of one of its own is its
+	// Status.
 	Pod *v1.Pod
-	// Static is true for a pod that is not from the API server; that has a mirror pod of it at most, which SetMirror tells.
+	// Static is true for a pod that is not from the API server; that has a mirror pod of it at most, which SetMirror
+	// tells.
 	Static bool
 	// Status is what was computed for the pod.
 	Status v1.PodStatus
@@ -63,7 +68,8 @@ type Config struct {
 	Metrics *Metrics
 }
 
-// Manager keeps the statuses of the API server's pods. Make it with New, and Run it once. Its other methods wait for nothing.
+// Manager keeps the statuses of the API server's pods. Make it with New, and Run it once. Its other methods wait for
+// nothing.
 type Manager struct {
 	cfg Config
 

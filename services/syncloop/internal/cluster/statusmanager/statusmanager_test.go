@@ -166,7 +166,8 @@ func TestTheAPIServerIsAskedNoSoonerThanItSays(t *testing.T) {
 	})
 }
 
-// TestWhatIsNotTakenIsRarelyTried: an API server that is older leaves out fields that it does not know, and one that refuses goes on to.
+// TestWhatIsNotTakenIsRarelyTried: an API server that is older leaves out fields that it does not know, and one that
+// refuses goes on to.
 func TestWhatIsNotTakenIsRarelyTried(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		r.api.drop = func(p *v1.Pod) { p.Status.ObservedGeneration = 0 }
@@ -284,7 +285,8 @@ func TestAPodThatIsNotDeletedStays(t *testing.T) {
 	})
 }
 
-// TestAPodThatIsMissingForAMomentIsDeletedAfterAll: an API server that has just been started does not find for a node what it has.
+// TestAPodThatIsMissingForAMomentIsDeletedAfterAll: an API server that has just been started does not find for a node
+// what it has.
 func TestAPodThatIsMissingForAMomentIsDeletedAfterAll(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		ending := pod("a")

@@ -81,8 +81,8 @@ func eventuallyGiven(t *testing.T, ask func() error) {
 		})
 }
 
-// TestATokenOfAnAPIServer: as a node it is given one, the API server takes it for the pod's and for no longer than the pod is there,
-// and another one is made when it is to be replaced.
+// TestATokenOfAnAPIServer: as a node it is given one, the API server takes it for the pod's and for no longer than the
+// pod is there, and another one is made when it is to be replaced.
 func TestATokenOfAnAPIServer(t *testing.T) {
 	c := shared.Cluster(t)
 	pod := bound(t, c, "robot")

@@ -2,17 +2,17 @@ package tokens
 
 import "time"
 
-// The kubelet's numbers: a token is replaced when it has lived for so much of its time, and at the latest at this age; each a little
-// earlier, by up to maxJitter.
+// The kubelet's numbers: a token is replaced when it has lived for so much of its time, and at the latest at this age;
+// each a little earlier, by up to maxJitter.
 const (
 	livedPercent = 80
 	maxAge       = 24 * time.Hour
 	maxJitter    = 10 * time.Second
 )
 
-// After a failure a token is asked for again after retryFirst, then after twice as long each time up to retryMost: about as often as a
-// kubelet does, which asks whenever it looks at the pod. No token is replaced sooner than retryFirst after it was made, however short
-// its life is.
+// After a failure a token is asked for again after retryFirst, then after twice as long each time up to retryMost:
+// about as often as a kubelet does, which asks whenever it looks at the pod. No token is replaced sooner than
+// retryFirst after it was made, however short its life is.
 const (
 	retryFirst = 10 * time.Second
 	retryMost  = 2 * time.Minute
@@ -21,8 +21,8 @@ const (
 // lookAgain is how often ages are looked at in any case: the machine may have slept, or its clock been set.
 const lookAgain = time.Minute
 
-// held is a token that a pod has. Times are ages of the token by this node's clock alone, so that it does not matter whether the API
-// server's says the same.
+// held is a token that a pod has. Times are ages of the token by this node's clock alone, so that it does not matter
+// whether the API server's says the same.
 type held struct {
 	secret string
 	// asked is when it was asked for, life how long it is good from then.
@@ -46,8 +46,8 @@ func replacedAt(life time.Duration, jitter float64) time.Duration {
 	return max(at, retryFirst)
 }
 
-// age is how old the token is at least. A clock that stood still while the machine slept says less than the time of day, and the time
-// of day less once it was set back: the greater counts.
+// age is how old the token is at least. A clock that stood still while the machine slept says less than the time of
+// day, and the time of day less once it was set back: the greater counts.
 func (h *held) age(now time.Time) time.Duration {
 	return max(now.Sub(h.asked), now.Round(0).Sub(h.asked.Round(0)))
 }
@@ -58,8 +58,8 @@ func (h *held) expired(now time.Time) bool { return h.age(now) >= h.life }
 // asks tells whether another one is to be asked for.
 func (h *held) asks(now time.Time) bool { return h.age(now) >= h.askAt || h.expired(now) }
 
-// tells tells whether the pod is to be told that another one is to be asked for, and notes that it is: it is told again when it does
-// not ask.
+// tells tells whether the pod is to be told that another one is to be asked for, and notes that it is: it is told again
+// when it does not ask.
 func (h *held) tells(now time.Time) bool {
 	if h.age(now) < h.tellAt {
 		return false

@@ -1,6 +1,6 @@
-// Package tokens gives pods the tokens of their service accounts that are in projected volumes: each is bound to its pod, so that
-// the API server takes it for no longer than the pod is there, is kept until it has to be replaced, and is asked for anew before it
-// expires. The rules are the kubelet's; see [Tokens.Token].
+// Package tokens gives pods the tokens of their service accounts that are in projected volumes: each is bound to its
+// pod, so that the API server takes it for no longer than the pod is there, is kept until it has to be replaced, and is
+// asked for anew before it expires. The rules are the kubelet's; see [Tokens.Token].
 //
 // A token is in memory here and nowhere else. No error and no line of the log has one.
 package tokens
@@ -27,7 +27,8 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// requestTimeout bounds a request for a token: so long the other files of a volume may wait for an API server that hangs.
+// requestTimeout bounds a request for a token: so long the other files of a volume may wait for an API server that
+// hangs.
 const requestTimeout = 10 * time.Second
 
 // A forbidden request for a first token is repeated after firstPause, and after pauses that double up to lastPause.
@@ -43,7 +44,8 @@ type Issue func(ctx context.Context, namespace, account string, uid types.UID, s
 type Config struct {
 	// Issue has tokens made; see FromAPIServer. Required.
 	Issue Issue
-	// Changed is told each pod that has a token which is to be replaced: the pod asks for it again then. It must not block. Required.
+	// Changed is told each pod that has a token which is to be replaced: the pod asks for it again then. It must not
+	// block. Required.
 	Changed func(uid types.UID)
 	// Clock is the time. Required.
 	Clock clock.Clock
@@ -71,8 +73,8 @@ type key struct {
 	namespace, account, audience string
 	// seconds is how long it is to be good.
 	seconds int64
-	// asker names the account by its UID when who asks does so each time that it needs the token; empty for one that stands in a volume,
-	// whose pod is told when there is to be another one.
+	// asker names the account by its UID when who asks does so each time that it needs the token; empty for one that
+	// stands in a volume, whose pod is told when there is to be another one.
 	asker types.UID
 }
 
@@ -92,19 +94,20 @@ func New(cfg Config) *Tokens {
 	return &Tokens{cfg: cfg, wake: make(chan struct{}, 1), held: map[key]*held{}}
 }
 
-// Token gives a token of the pod's service account that is bound to the pod, for an audience, the API server's own when it is empty,
-// good for so many seconds when it is new; the API server may choose another time.
+// Token gives a token of the pod's service account that is bound to the pod, for an audience, the API server's own when
+// it is empty, good for so many seconds when it is new; the API server may choose another time.
 //
-// It gives the same one until that has lived for 80 % of its time or for 24 hours, less up to ten seconds, so that pods which were
-// started together do not ask together. When no new one can be had then, the old one is given while it is good, and it is tried again
-// after a pause. It fails when there is none that is good, with what the API server says, and for a pod that the API server does not
-// know: a static or applied one.
+// It gives the same one until that has lived for 80 % of its time or for 24 hours, less up to ten seconds, so that pods
+// which were started together do not ask together. When no new one can be had then, the old one is given while it is
+// good, and it is tried again after a pause. It fails when there is none that is good, with what the API server says,
+// and for a pod that the API server does not know: a static or applied one.
 func (t *Tokens) Token(ctx context.Context, pod *v1.Pod, audience string, expirationSeconds int64) (string, error) {
 	return t.token(ctx, pod, key{audience: audience, seconds: expirationSeconds})
 }
 
-// UnwatchedToken is Token for who asks each time that it needs one: nobody is told when there is to be another one. The token is good
-// for an hour, as of a kubelet, and of the account with a UID: when another one has the pod's account's name by now, it fails.
+// UnwatchedToken is Token for who asks each time that it needs one: nobody is told when there is to be another one. The
+// token is good for an hour, as of a kubelet, and of the account with a UID: when another one has the pod's account's
+// name by now, it fails.
 func (t *Tokens) UnwatchedToken(ctx context.Context, pod *v1.Pod, account types.UID, audience string) (string, error) {
 	return t.token(ctx, pod, key{audience: audience, seconds: unwatchedSeconds, asker: account})
 }
@@ -182,9 +185,9 @@ func (t *Tokens) renew(ctx context.Context, pod *v1.Pod, k key) (string, error) 
 	return answer.Status.Token, nil
 }
 
-// issue asks for a token. The API server may tell the node of a pod before its own authorizer and admission know that the node has
-// the pod, and forbids the token until then. A refused request is repeated for a moment, because the pod would wait longer after a
-// failure and would get an event.
+// issue asks for a token. The API server may tell the node of a pod before its own authorizer and admission know that
+// the node has the pod, and forbids the token until then. A refused request is repeated for a moment, because the pod
+// would wait longer after a failure and would get an event.
 func (t *Tokens) issue(ctx context.Context, k key, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
 	pause := firstPause
 	for {
@@ -210,7 +213,8 @@ func (t *Tokens) holds(k key) bool {
 	return t.held[k] != nil
 }
 
-// failed gives the token that there is although it is to be replaced, if there is one that is good; else it fails with err.
+// failed gives the token that there is although it is to be replaced, if there is one that is good; else it fails with
+// err.
 func (t *Tokens) failed(ctx context.Context, k key, err error) (string, error) {
 	now := t.cfg.Clock.Now()
 	t.mu.Lock()
@@ -259,8 +263,8 @@ func (t *Tokens) Run(ctx context.Context) error {
 	}
 }
 
-// due are the pods that are to be told now, and how long to wait before looking again. A token that has expired is dropped: whoever
-// is told of it has to ask, and to fail if there is no other.
+// due are the pods that are to be told now, and how long to wait before looking again. A token that has expired is
+// dropped: whoever is told of it has to ask, and to fail if there is no other.
 func (t *Tokens) due(now time.Time) (told []types.UID, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -124,8 +124,8 @@ func TestATokenIsMadeForItsPod(t *testing.T) {
 	}
 }
 
-// TestATokenForWhoAsksEachTime is of the account that it is asked for, bound to the pod, good for an hour, and replaced as any other;
-// nobody is told of it.
+// TestATokenForWhoAsksEachTime is of the account that it is asked for, bound to the pod, good for an hour, and replaced
+// as any other; nobody is told of it.
 func TestATokenForWhoAsksEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &api{}
@@ -274,7 +274,8 @@ func TestWithoutATokenTheCauseIsSaid(t *testing.T) {
 	}
 }
 
-// TestATokenOfAPodThatTheAPIServerDoesNotKnowYet is asked for again: it may tell the node of a pod before its admission knows it.
+// TestATokenOfAPodThatTheAPIServerDoesNotKnowYet is asked for again: it may tell the node of a pod before its admission
+// knows it.
 func TestATokenOfAPodThatTheAPIServerDoesNotKnowYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		forbidden := apierrors.NewForbidden(v1.Resource("serviceaccounts"), "robot", errors.New("node requested token bound to a pod scheduled on a different node"))
@@ -384,7 +385,8 @@ func TestPodsAreToldWhenTheirTokensAreToBeReplaced(t *testing.T) {
 	})
 }
 
-// TestWhateverFailsAPodHasAGoodToken, if there is one, not asked for too often, and none that is to be replaced when another can be had.
+// TestWhateverFailsAPodHasAGoodToken, if there is one, not asked for too often, and none that is to be replaced when
+// another can be had.
 func TestWhateverFailsAPodHasAGoodToken(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRig(rapid.Float64Range(0, 1).Draw(t, "jitter"))
