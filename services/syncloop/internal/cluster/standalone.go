@@ -20,8 +20,8 @@ import (
 )
 
 // Standalone returns the Link of a node without an API server. Its config maps and secrets come from configmux, a
-// runtime class is the name of a handler, and the rest fails with an error that says what to do instead. The metrics of
-// what a cluster has are there, with the value 0.
+// runtime class is the name of a handler, and everything else fails with an error that says what to do instead. The
+// metrics of a node in a cluster are registered with the value 0.
 func Standalone(objects configobjects.ConfigmuxConfig, registry prometheus.Registerer, parts *components.Group) *Link {
 	statusmanager.NewMetrics(registry)
 	mirrorpods.NewMetrics(registry)
@@ -34,10 +34,10 @@ func Standalone(objects configobjects.ConfigmuxConfig, registry prometheus.Regis
 	}
 }
 
-// errNoAccounts says that a credential provider cannot have what it wants.
+// errNoAccounts is returned to a credential provider that needs a service account or its token.
 var errNoAccounts = errors.New("this node has no API server that makes one: leave serviceAccountName out of the pod, or tokenAttributes out of the provider")
 
-// noAccounts is Accounts of a node without an API server.
+// noAccounts is the Accounts of a node without an API server.
 type noAccounts struct{}
 
 // Account implements Accounts.

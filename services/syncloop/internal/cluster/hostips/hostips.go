@@ -1,6 +1,6 @@
-// Package hostips knows the addresses of the node, as nodestatus says in the Node: for the status of pods, for pods of the
-// machine's network and for the downward API. Until nodestatus has been heard, and only until then, the addresses are those of
-// --node-ip or those that are found. When nodestatus goes away, the last known addresses stay.
+// Package hostips knows the addresses of the node, as nodestatus says in the Node: for the status of pods, for pods of
+// the machine's network and for the downward API. Until nodestatus has been heard, and only until then, the addresses
+// are those of --node-ip or those that are found. When nodestatus goes away, the last known addresses stay.
 package hostips
 
 import (

@@ -13,15 +13,14 @@ import (
 	"github.com/quartet-node/quartet/internal/reflector"
 )
 
-// resource is what the API server calls requests.
+// resource is the resource name of requests.
 const resource = "podcertificaterequests"
 
-// APIServer is the API of a real API server, which has to let this node ask: it does for pods that are bound to the
-// node.
+// APIServer is the API of a real API server, which allows a node these requests for the pods that are bound to it.
 type APIServer struct {
 	// Core is a client of core/v1, Certificates one of certificates/v1. Required.
 	Core, Certificates rest.Interface
-	// NodeName is the name of this node: its requests are followed and no others. Required.
+	// NodeName is the name of this node, whose requests are watched. Required.
 	NodeName string
 	// Clock is the time. Required.
 	Clock clock.PassiveClock

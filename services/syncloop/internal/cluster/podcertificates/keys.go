@@ -19,7 +19,8 @@ const (
 	pemCertificate = "CERTIFICATE"
 )
 
-// newKey makes a key of a type, the API's word for it, and a request that proves it. The key is PEM of PKCS #8.
+// newKey creates a key of a type, which is the API's word, and a certificate request that proves possession of it. The
+// key is PEM of PKCS #8.
 func newKey(keyType string) (key, proof []byte, err error) {
 	signer, err := generate(keyType)
 	if err != nil {
@@ -29,7 +30,7 @@ func newKey(keyType string) (key, proof []byte, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode a key of the type %s: %w", keyType, err)
 	}
-	// All that is said of the pod is said beside it: the API server checks that.
+	// The pod is described by the other fields of the request, which the API server checks.
 	proof, err = x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, signer)
 	if err != nil {
 		return nil, nil, fmt.Errorf("prove a key of the type %s: %w", keyType, err)
@@ -56,7 +57,7 @@ func generate(keyType string) (crypto.Signer, error) {
 	return nil, fmt.Errorf("there are no keys of the keyType %q: say RSA3072, RSA4096, ECDSAP256, ECDSAP384, ECDSAP521 or ED25519", keyType)
 }
 
-// cleanChain is a chain of certificates with no headers and nothing between them.
+// cleanChain returns a chain of certificates without headers and text in between.
 func cleanChain(text string) []byte {
 	var chain bytes.Buffer
 	for block, rest := pem.Decode([]byte(text)); block != nil; block, rest = pem.Decode(rest) {

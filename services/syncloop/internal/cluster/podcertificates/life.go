@@ -9,24 +9,25 @@ import (
 )
 
 const (
-	// maxJitter is by how much later than the signer says a certificate is replaced, at most, so that pods which were
-	// started together do not ask together: the kubelet's number.
+	// maxJitter is the maximum delay after the time at which the signer wants a certificate replaced, so that pods that
+	// were started together do not send requests together. It is the kubelet's number.
 	maxJitter = 5 * time.Minute
-	// overdueAfter is how long after it was to be replaced a certificate is overdue: the kubelet's number.
+	// overdueAfter is how long after its planned replacement a certificate counts as overdue. It is the kubelet's number.
 	overdueAfter = 10 * time.Minute
 )
 
-// After a failure a certificate is asked for again after retryFirst, then after twice as long each time up to
+// After a failure a certificate is requested again after retryFirst, then after twice as long each time up to
 // retryMost.
 const (
 	retryFirst = 10 * time.Second
 	retryMost  = 2 * time.Minute
 )
 
-// lookAgain is how often times are looked at in any case: the machine may have slept, or its clock been set.
+// lookAgain is how often times are checked in any case, because the machine may have slept or its clock may have been
+// set.
 const lookAgain = time.Minute
 
-// State is what has become of a certificate that a pod is to have, in the kubelet's words.
+// State is the state of a certificate of a pod, in the kubelet's words.
 type State string
 
 // The states of a certificate.
@@ -39,29 +40,29 @@ const (
 	Failed            State = "failed"
 )
 
-// held is what there is of a certificate that a pod is to have. It is not safe for use from several goroutines.
+// held is the state of a certificate of a pod. It is not safe for concurrent use.
 type held struct {
-	// pod is the pod as it was when it asked last, signer who signs.
+	// pod is the pod at its last request, signer the name of the signer.
 	pod    *v1.Pod
 	signer string
-	// key and chain are what the pod has, PEM each; nil before the first is issued. refreshAt is when the next one is
-	// asked for.
+	// key and chain are the current PEM data; nil before the first certificate is issued. refreshAt is when the next one
+	// is requested.
 	key, chain          []byte
 	refreshAt, notAfter time.Time
-	// asked is the request that is waited for; nil when there is none.
+	// asked is the pending request; nil if there is none.
 	asked *request
-	// refusal is why there will be none, of the state refused; nil when there may be one.
+	// refusal is the signer's refusal; nil if there is none.
 	refusal *refusal
-	// notBefore is when the API server may be asked again after failures, of which there were so many.
+	// notBefore is the time of the next request after failures, which failures counts.
 	notBefore time.Time
 	failures  int
-	// tellAt is when the pod is told next that it has to ask; zero is never.
+	// tellAt is the next time at which the pod is told to ask again; zero means never.
 	tellAt time.Time
-	// saidOverdue and saidExpired are true when that event was told of this certificate.
+	// saidOverdue and saidExpired are true if that event was recorded for this certificate.
 	saidOverdue, saidExpired bool
 }
 
-// request is a request of ours at the API server.
+// request is a request of this node in the API server.
 type request struct {
 	// name is "NAMESPACE/NAME".
 	name string
@@ -69,7 +70,7 @@ type request struct {
 	made time.Time
 }
 
-// refusal is a signer's last word.
+// refusal is a final refusal of a signer.
 type refusal struct {
 	state           State
 	name            string
@@ -81,12 +82,12 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("the request %s was %s for good, by the reason %q: %q; delete the pod once that is mended", r.name, r.state, r.reason, r.message)
 }
 
-// asks tells whether the API server is to be asked now for a certificate, the first or another one.
+// asks reports whether a certificate must be requested now, the first or another one.
 func (h *held) asks(now time.Time) bool {
 	return h.asked == nil && h.refusal == nil && !now.Before(h.notBefore) && (h.chain == nil || !now.Before(h.refreshAt))
 }
 
-// state is what has become of it.
+// state returns the state of the certificate.
 func (h *held) state(now time.Time) State {
 	switch {
 	case h.refusal != nil:
@@ -101,7 +102,7 @@ func (h *held) state(now time.Time) State {
 	return Fresh
 }
 
-// putOff notes that the API server could not be asked, or that the request has vanished.
+// putOff delays the next request after a failure, or after the request was deleted.
 func (h *held) putOff(now time.Time) {
 	pause := retryFirst
 	for range h.failures {
@@ -112,7 +113,7 @@ func (h *held) putOff(now time.Time) {
 	h.tellAt = h.notBefore
 }
 
-// heard notes what a signer says of the request that is waited for, and tells whether that is something.
+// heard handles the signer's answer to the pending request, and reports whether it changed anything.
 func (h *held) heard(s *certificatesv1.PodCertificateRequestStatus, jitter float64) bool {
 	for _, c := range s.Conditions {
 		switch c.Type {
@@ -143,7 +144,7 @@ func (h *held) refuse(state State, reason, message string) {
 	h.asked, h.tellAt = nil, time.Time{}
 }
 
-// event is what is to be told of a certificate that is late, once each; empty when nothing is.
+// event returns the event for a late certificate, once for each kind; empty if there is none.
 func (h *held) event(now time.Time) (reason, message string) {
 	switch state := h.state(now); {
 	case h.chain == nil:

@@ -1,8 +1,8 @@
-// Package podcertificates gives pods the keys and certificates that are in projected volumes: a key is made here for
-// each, a PodCertificateRequest is created for it at the API server, and what its signer has issued is kept until it is
-// to be replaced. The rules are the kubelet's; see [Certificates.Get].
+// Package podcertificates provides the keys and certificates of projected volumes: it creates a key for each and a
+// PodCertificateRequest in the API server, and keeps the issued certificate until it must be replaced. The rules are
+// the kubelet's; see [Certificates.Get].
 //
-// A key is in memory here and nowhere else. No error, no event and no line of the log has one.
+// Keys are kept in memory only. No error, event or log line contains a key.
 package podcertificates
 
 import (
@@ -26,23 +26,24 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// requestTimeout bounds the questions for one certificate: so long the other files of a volume may wait for an API
-// server that hangs.
+// requestTimeout bounds the requests for one certificate. It is how long the other files of a volume may wait for an
+// API server that hangs.
 const requestTimeout = 10 * time.Second
 
-// API is what is asked of an API server.
+// API is the part of the API server that Certificates uses.
 type API interface {
-	// Account says which service account has a name now.
+	// Account returns the current UID of a service account.
 	Account(ctx context.Context, namespace, name string) (types.UID, error)
 	// Create creates a request and returns it with its name.
 	Create(ctx context.Context, r *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error)
-	// Follow tells of the requests of this node until ctx ends.
+	// Follow watches the requests of this node until ctx ends.
 	Follow(ctx context.Context, to reflector.Handler) error
 }
 
-// Events is told what becomes of requests; *podevents.Recorder keeps it.
+// Events records the results of requests; it is implemented by *podevents.Recorder.
 type Events interface {
-	// Warning tells something of a pod as a whole when container is empty: a reason in one word, and a sentence.
+	// Warning records a warning: a reason in one word, and a sentence. It is about the pod as a whole if container is
+	// empty.
 	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
 }
 
@@ -52,51 +53,52 @@ type noopEvents struct{}
 // Warning implements Events.
 func (noopEvents) Warning(context.Context, *v1.Pod, string, string, string) {}
 
-// Config is what Certificates need.
+// Config configures Certificates.
 type Config struct {
-	// API is asked. Required.
+	// API sends the requests. Required.
 	API API
-	// Node is this node as the API server has it. Required.
+	// Node returns this node's Node in the API server. Required.
 	Node func(context.Context) (*v1.Node, error)
-	// Changed is told each pod that has to ask again: for which a certificate was issued or refused, or is to be replaced.
+	// Changed is called for each pod that must call Get again: its certificate was issued or refused, or must be replaced.
 	// It must not block. Required.
 	Changed func(uid types.UID)
-	// Events is told what users are to know; nil is for nobody to read.
+	// Events records what users must know; nil discards the events.
 	Events Events
 	// Clock is the time. Required.
 	Clock clock.Clock
-	// Jitter is a number from 0 to 1, another one each time; math/rand's when nil.
+	// Jitter returns a random number from 0 to 1; math/rand's if nil.
 	Jitter func() float64
-	// Logger gets a line for each certificate that could not be replaced in time; the default one when nil.
+	// Logger logs each certificate that was not replaced in time; the default logger if nil.
 	Logger *slog.Logger
 }
 
-// Certificates has the certificates of all pods of a node. Make it with New. Its methods may be called from any
-// goroutine.
+// Certificates manages the certificates of all pods of a node. Use New to create one. Its methods may be called from
+// any goroutine.
 type Certificates struct {
 	cfg Config
-	// wake has room for one signal: who wakes looks at everything. Wanted has room for that of the first who asks.
+	// wake has capacity for one signal, which makes watchTime check everything. wanted has capacity for the signal of the
+	// first caller.
 	wake, wanted chan struct{}
-	// asking has each certificate asked for by one at a time.
+	// asking ensures that only one goroutine requests each certificate.
 	asking singleflight.Group
 
 	mu   sync.Mutex
 	held map[key]*held
-	// said is what signers have said last of the requests of this node, by "NAMESPACE/NAME".
+	// said maps requests of this node, by "NAMESPACE/NAME", to their last known status.
 	said map[string]*certificatesv1.PodCertificateRequestStatus
 }
 
-// key is a source of a volume of a pod.
+// key identifies a source of a volume of a pod.
 type key struct {
 	pod    types.UID
 	volume string
 	source int
 }
 
-// String tells keys apart.
+// String returns a unique text for each key.
 func (k key) String() string { return fmt.Sprintf("%q %q %d", k.pod, k.volume, k.source) }
 
-// New makes Certificates that has none yet.
+// New returns empty Certificates.
 func New(cfg Config) *Certificates {
 	if cfg.Jitter == nil {
 		cfg.Jitter = rand.Float64
@@ -117,13 +119,13 @@ const (
 	defaultAccount = "default"
 )
 
-// Get gives the key and the chain of certificates, PEM each, of the source of a volume of a pod, which is the one at
-// that place among the volume's sources. It does not wait for the signer: it fails until that has issued a certificate,
-// and the pod is told when it has. What a signer denies, or says has failed, it denies for as long as the pod is there.
+// Get returns the key and the certificate chain, both PEM, of a source of a pod's volume; source is its index among the
+// volume's sources. It does not wait for the signer: it fails until a certificate is issued, and then Changed is called
+// for the pod. A request that a signer denies or fails stays refused for as long as the pod exists.
 //
-// It gives the same until the time at which the signer wants it replaced, and up to five minutes longer; then there is
-// another key and another request, and the old ones stay until that is issued, also when it expires meanwhile. It fails
-// for a pod that the API server does not know: a static or applied one.
+// Get returns the same certificate until up to five minutes after the time at which the signer wants it replaced. Then
+// it creates another key and another request; the old certificate is used until the new one is issued, even if it
+// expires meanwhile. Get fails for a pod that the API server does not know, that is, a static or applied one.
 func (c *Certificates) Get(ctx context.Context, pod *v1.Pod, volume string, source int, p *v1.PodCertificateProjection) (privateKey, chain []byte, err error) {
 	if podset.IsStatic(pod) {
 		return nil, nil, fmt.Errorf("only pods of the API server have certificates, and this one is of the source %q: create it in the API server, or leave the source of the volume out", pod.Annotations[podset.AnnotationSource])
@@ -136,7 +138,7 @@ func (c *Certificates) Get(ctx context.Context, pod *v1.Pod, volume string, sour
 	if c.wants(k, pod, p.SignerName) {
 		_, err, _ = c.asking.Do(k.String(), func() (any, error) {
 			if !c.wants(k, pod, p.SignerName) {
-				return nil, nil // another has just asked
+				return nil, nil // Another goroutine has just asked.
 			}
 			return nil, c.ask(ctx, pod, k, p)
 		})
@@ -159,7 +161,7 @@ func (c *Certificates) Get(ctx context.Context, pod *v1.Pod, volume string, sour
 	return nil, nil, fmt.Errorf("the signer %s is asked again for a certificate at %s", p.SignerName, h.notBefore.UTC().Format(time.RFC3339))
 }
 
-// wants tells whether the API server is to be asked now.
+// wants reports whether the API server must be asked now.
 func (c *Certificates) wants(k key, pod *v1.Pod, signer string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,7 +174,7 @@ func (c *Certificates) wants(k key, pod *v1.Pod, signer string) bool {
 	return h.asks(c.cfg.Clock.Now())
 }
 
-// ask creates a request, with a key of its own.
+// ask creates a request with a new key.
 func (c *Certificates) ask(ctx context.Context, pod *v1.Pod, k key, p *v1.PodCertificateProjection) error {
 	privateKey, proof, err := newKey(p.KeyType)
 	if err != nil {
@@ -186,7 +188,7 @@ func (c *Certificates) ask(ctx context.Context, pod *v1.Pod, k key, p *v1.PodCer
 	}
 	c.mu.Lock()
 	h := c.held[k]
-	if h == nil { // the pod was forgotten meanwhile
+	if h == nil { // The pod was forgotten meanwhile.
 		c.mu.Unlock()
 		return nil
 	}
@@ -198,7 +200,8 @@ func (c *Certificates) ask(ctx context.Context, pod *v1.Pod, k key, p *v1.PodCer
 	return nil
 }
 
-// create creates a request for a pod as it, its service account and this node are now, which the API server checks.
+// create creates a request with the current UIDs of the pod, its service account and this node, which the API server
+// checks.
 func (c *Certificates) create(ctx context.Context, pod *v1.Pod, p *v1.PodCertificateProjection, proof []byte) (*certificatesv1.PodCertificateRequest, error) {
 	account := cmp.Or(pod.Spec.ServiceAccountName, defaultAccount)
 	accountUID, err := c.cfg.API.Account(ctx, pod.Namespace, account)
@@ -222,7 +225,7 @@ func (c *Certificates) create(ctx context.Context, pod *v1.Pod, p *v1.PodCertifi
 	})
 }
 
-// failed puts off the next request. It returns err.
+// failed delays the next request. It returns err.
 func (c *Certificates) failed(ctx context.Context, k key, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -242,7 +245,8 @@ func (c *Certificates) failed(ctx context.Context, k key, err error) error {
 	return err
 }
 
-// Forget drops the certificates of a pod whose volumes are gone. The API server drops its requests with the pod.
+// Forget removes the certificates of a pod whose volumes are gone. The API server deletes the requests together with
+// the pod.
 func (c *Certificates) Forget(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,7 +257,7 @@ func (c *Certificates) Forget(uid types.UID) {
 	}
 }
 
-// Count is how many certificates there are of each signer in each state.
+// Count returns the number of certificates by signer and state.
 func (c *Certificates) Count() map[Counted]int {
 	now := c.cfg.Clock.Now()
 	c.mu.Lock()
@@ -265,7 +269,7 @@ func (c *Certificates) Count() map[Counted]int {
 	return counts
 }
 
-// Counted is what certificates are counted by.
+// Counted is the key of Count.
 type Counted struct {
 	Signer string
 	State  State

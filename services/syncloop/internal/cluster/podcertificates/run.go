@@ -15,8 +15,8 @@ import (
 	"github.com/quartet-node/quartet/internal/reflector"
 )
 
-// Run follows what becomes of requests from the moment on that a pod asks for a certificate, and tells of those that
-// are to be replaced, until ctx ends, whose error it returns.
+// Run watches requests once a pod asks for a certificate, and tells pods when to replace theirs, until ctx ends. It
+// returns the error of ctx.
 func (c *Certificates) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -29,7 +29,7 @@ func (c *Certificates) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// watchTime tells pods to ask when it is time to.
+// watchTime tells pods when to ask again.
 func (c *Certificates) watchTime(ctx context.Context) error {
 	timer := c.cfg.Clock.NewTimer(lookAgain)
 	defer timer.Stop()
@@ -52,7 +52,7 @@ func (c *Certificates) watchTime(ctx context.Context) error {
 	}
 }
 
-// due are the pods that are to be told now, what is to be told of them, and how long to wait before looking again.
+// due returns the pods to be told now, the events to be recorded, and how long to wait before the next check.
 func (c *Certificates) due(now time.Time) (told []types.UID, events []event, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,7 +74,7 @@ func (c *Certificates) due(now time.Time) (told []types.UID, events []event, wai
 	return slices.Compact(told), events, wait
 }
 
-// signal has watchTime look at everything.
+// signal makes watchTime check everything.
 func (c *Certificates) signal() {
 	select {
 	case c.wake <- struct{}{}:
@@ -82,7 +82,7 @@ func (c *Certificates) signal() {
 	}
 }
 
-// event is something that users are told; one without a reason is nothing.
+// event is an event for users; one without a reason is empty.
 type event struct {
 	pod             *v1.Pod
 	reason, message string
@@ -94,7 +94,7 @@ func (e event) tell(ctx context.Context, to Events) {
 	}
 }
 
-// hear takes in what is known of the request that is waited for, and returns what is to be told. Called with mu held.
+// hear handles the known status of the pending request, and returns the event to be recorded. The caller holds mu.
 func (c *Certificates) hear(h *held) event {
 	status := c.said[h.asked.name]
 	if status == nil || !h.heard(status, c.cfg.Jitter()) || h.refusal == nil {
@@ -108,14 +108,14 @@ func (c *Certificates) hear(h *held) event {
 	return event{pod: h.pod, reason: reason, message: fmt.Sprintf("PodCertificateRequest %s %s, reason=%q, message=%q", r.name, did, r.reason, r.message)}
 }
 
-// follower notes what the API server says of requests.
+// follower handles the requests of the watch.
 type follower struct {
 	c *Certificates
-	// ctx is that of Run, which events are told with.
+	// ctx is the context of Run, for recording events.
 	ctx context.Context //nolint:containedctx // it lives as long as Run
 }
 
-// named is "NAMESPACE/NAME" of a request, and what it has come to; nil when the object is none.
+// named returns "NAMESPACE/NAME" of a request and its status; nil if the object is not a request.
 func named(object runtime.Object) (string, *certificatesv1.PodCertificateRequestStatus) {
 	r, ok := object.(*certificatesv1.PodCertificateRequest)
 	if !ok {
@@ -159,8 +159,8 @@ func (f follower) Deleted(object runtime.Object) {
 // ListFailed implements reflector.Handler. Who waits is told of the request that is waited for: nothing else is known.
 func (f follower) ListFailed(error) {}
 
-// note changes what is known by change, which says what requests are gone then; nil is none. It tells the pods that
-// this concerns.
+// note calls change to update the known requests; change returns a function that reports which requests are gone, or
+// nil. note tells the affected pods.
 func (f follower) note(change func() (gone func(*request) bool)) {
 	c := f.c
 	c.mu.Lock()

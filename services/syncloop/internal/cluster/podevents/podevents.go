@@ -1,5 +1,5 @@
-// Package podevents tells what syncloop does for its pods and for the node, and what it cannot do. It knows how a pod
-// and its containers are named in an event; package events keeps them.
+// Package podevents records events about pods and the node: what syncloop does and what it cannot do. It defines how an
+// event refers to a pod and its containers; package events stores the events.
 package podevents
 
 import (
@@ -12,34 +12,35 @@ import (
 	"github.com/quartet-node/quartet/internal/events"
 )
 
-// Config is what a Recorder needs.
+// Config configures a Recorder.
 type Config = events.Config
 
-// Recorder takes in events of pods and, as an events.Recorder, of the node, and publishes them. All of its methods may
-// be called at any time by anyone; none waits for I/O.
+// Recorder records events about pods and, as an events.Recorder, about the node, and publishes them. Its methods may be
+// called from any goroutine; none waits for I/O.
 type Recorder struct{ *events.Recorder }
 
-// New returns a recorder of nothing.
+// New returns an empty Recorder.
 func New(cfg Config) *Recorder { return &Recorder{Recorder: events.New(cfg)} }
 
-// Normal tells what went as it should. The container is the name of the one that it is about; empty for the pod as a
-// whole. The reason is a word in CamelCase, the kubelet's where it has one; the message is for people.
+// Normal records a normal event. Container is the name of the container that it is about; empty for the pod as a whole.
+// Reason is a word in CamelCase, the kubelet's if it has one; message is for people.
 func (r *Recorder) Normal(ctx context.Context, pod *v1.Pod, container, reason, message string) {
 	r.Record(ctx, reference(pod, container), v1.EventTypeNormal, reason, message)
 }
 
-// Warning tells what did not go as it should, as Normal does.
+// Warning records a warning, with the parameters of Normal.
 func (r *Recorder) Warning(ctx context.Context, pod *v1.Pod, container, reason, message string) {
 	r.Record(ctx, reference(pod, container), v1.EventTypeWarning, reason, message)
 }
 
-// AnnotatedWarning tells what Warning does, with annotations for programs that read events.
+// AnnotatedWarning records a warning with annotations for programs that read events.
 func (r *Recorder) AnnotatedWarning(ctx context.Context, pod *v1.Pod, container, reason, message string, annotations map[string]string) {
 	r.RecordAnnotated(ctx, reference(pod, container), v1.EventTypeWarning, reason, message, annotations)
 }
 
-// reference names a pod, and one of its containers unless that is empty. A static pod has the UID that it has here: the
-// mirror pod in an API server bears it in an annotation, by which kubectl finds its events.
+// reference returns a reference to a pod, or to one of its containers if container is not empty. It contains the UID of
+// a static pod on this node: the mirror pod in the API server has it in an annotation, by which kubectl finds the
+// events.
 func reference(pod *v1.Pod, container string) v1.ObjectReference {
 	return v1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
@@ -47,7 +48,7 @@ func reference(pod *v1.Pod, container string) v1.ObjectReference {
 	}
 }
 
-// fieldPath is where a container stands in its pod's spec, as the kubelet says it in its events; empty for none.
+// fieldPath returns the path of a container in its pod's spec, as in the kubelet's events; empty for none.
 func fieldPath(pod *v1.Pod, container string) string {
 	if container == "" {
 		return ""

@@ -1,5 +1,5 @@
-// Package rounds is how what the API server should have of each pod is brought there: a few workers take what is to be
-// looked at from a queue, and everything is put into it now and then.
+// Package rounds reconciles pods with the API server: a few workers take keys from a queue, and every key is put into
+// the queue periodically.
 package rounds
 
 import (
@@ -11,20 +11,20 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Config says what is done in a round.
+// Config configures Run.
 type Config[K comparable] struct {
 	Queue workqueue.TypedDelayingInterface[K]
-	// Workers is how many keys are settled at a time, each by one of them.
+	// Workers is how many keys are settled at a time. Each key is settled by one worker at a time.
 	Workers int
-	// Settle does what a key needs.
+	// Settle reconciles a key.
 	Settle func(ctx context.Context, key K)
-	// Recheck puts every key into the queue, each Period.
+	// Recheck puts every key into the queue, once each Period.
 	Recheck func()
 	Period  time.Duration
 	Clock   clock.WithTicker
 }
 
-// Run settles keys until ctx ends, whose error it returns when nothing is under way any more. It shuts the queue down.
+// Run settles keys until ctx ends, and returns the error of ctx when all workers have ended. It shuts down the queue.
 func Run[K comparable](ctx context.Context, cfg Config[K]) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for range cfg.Workers {

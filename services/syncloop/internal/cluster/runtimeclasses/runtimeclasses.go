@@ -1,7 +1,6 @@
-// Package runtimeclasses says by which handler of the container runtime a pod is to run. In a cluster
-// spec.runtimeClassName names a RuntimeClass of the API server, see [Classes], which names the handler; on a node
-// without an API server it is the handler's name, see [ByName]. What else a class asks for, tolerations and overhead,
-// the API server writes into the pod.
+// Package runtimeclasses resolves the container runtime's handler of a pod. In a cluster spec.runtimeClassName names a
+// RuntimeClass of the API server, see [Classes], which names the handler; on a node without an API server it is the
+// handler's name, see [ByName]. The API server adds the other fields of a class, tolerations and overhead, to the pod.
 package runtimeclasses
 
 import (
@@ -22,27 +21,27 @@ import (
 )
 
 const (
-	// firstAnswer is how long a pod that starts waits for the first answer of the API server. One that comes later is
-	// told.
+	// firstAnswer is how long a pod that starts waits for the first answer of the API server. The pod is notified of a
+	// later answer.
 	firstAnswer = time.Second
-	// plural and singular are what the API server calls classes, and what it calls one in an error.
+	// plural and singular are the resource name of classes and the word for one in an error.
 	plural, singular = "runtimeclasses", "runtimeclass"
 )
 
-// Config is what Classes need. All of it is required.
+// Config configures Classes. All fields are required.
 type Config struct {
-	// Client is a client of node/v1. It is asked for all classes, and watches them, while a pod of the node names one.
+	// Client is a client of node/v1. It lists and watches all classes while a pod of the node names one.
 	Client rest.Interface
-	// Changed is told each pod that could not be told its handler, as soon as it may be. It must not block.
+	// Changed is called for each pod whose handler was unknown, as soon as it may be known. It must not block.
 	Changed func(uid types.UID)
 	// Clock is the time.
 	Clock clock.Clock
 }
 
-// Classes has the runtime classes of a cluster. Make it with New. Its methods may be called from any goroutine.
+// Classes caches the runtime classes of a cluster. Use New to create one. Its methods may be called from any goroutine.
 type Classes struct {
 	cfg Config
-	// used has room for one signal: that some pod names a class now, or none does any more.
+	// used has capacity for one signal: the first pod names a class, or no pod does any more.
 	used chan struct{}
 
 	mu    sync.Mutex
@@ -53,33 +52,33 @@ type Classes struct {
 // user is a pod that names a class.
 type user struct {
 	class string
-	// waits is true when it was not told its handler.
+	// waits is true if the handler was unknown when the pod asked.
 	waits bool
 }
 
-// heard is what the API server has said since a pod names a class.
+// heard is what the API server has answered since a pod names a class.
 type heard struct {
 	// answered is closed at the first answer or failure.
 	answered chan struct{}
 	once     sync.Once
-	// handlers are those of the classes, by the classes' names; nil before the API server has said what there is.
+	// handlers maps the names of classes to their handlers; nil before the first list.
 	handlers map[string]string
-	// err is why it did not when it was asked last.
+	// err is the error of the last list.
 	err error
 }
 
-// New makes Classes that know none yet.
+// New returns empty Classes.
 func New(cfg Config) *Classes {
 	return &Classes{cfg: cfg, used: make(chan struct{}, 1), users: map[types.UID]*user{}, heard: newHeard()}
 }
 
 func newHeard() *heard { return &heard{answered: make(chan struct{})} }
 
-// UnknownError says that nobody can say yet which handler a class names.
+// UnknownError is returned while the handler of a class is unknown.
 type UnknownError struct {
-	// Class is its name.
+	// Class is the name of the class.
 	Class string
-	// Why is what is waited for.
+	// Why is the reason.
 	Why string
 }
 
@@ -88,7 +87,7 @@ func (e *UnknownError) Error() string {
 	return fmt.Sprintf("%s %q is not known yet: %s", singular, e.Class, e.Why)
 }
 
-// Use says that a pod names the class that its spec names, from now on.
+// Use registers a pod with the class that its spec names.
 func (c *Classes) Use(pod *v1.Pod) {
 	class := ClassOf(pod)
 	if class == "" {
@@ -105,7 +104,7 @@ func (c *Classes) Use(pod *v1.Pod) {
 	}
 }
 
-// Forget says that a pod is gone.
+// Forget removes a pod.
 func (c *Classes) Forget(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,10 +121,10 @@ func (c *Classes) signal() {
 	}
 }
 
-// Handler returns the handler that the class of a pod names, empty for a pod that names none: that is the runtime's
-// default. It waits a moment for the API server. It fails with what apierrors.IsNotFound knows when there is no such
-// class, and with an *UnknownError while nobody can say; the pod, which must have been told to Use, then is told when
-// to ask again.
+// Handler returns the handler of the class that a pod names; empty for a pod without a class, which uses the runtime's
+// default. It waits up to firstAnswer for the API server. If there is no such class, apierrors.IsNotFound is true for
+// the error. While the class is unknown, the error is an *UnknownError; Changed is then called for the pod, which must
+// have been registered with Use, when it should ask again.
 func (c *Classes) Handler(ctx context.Context, pod *v1.Pod) (string, error) {
 	class := ClassOf(pod)
 	if class == "" {
@@ -151,7 +150,7 @@ func (c *Classes) Handler(ctx context.Context, pod *v1.Pod) (string, error) {
 	return "", &UnknownError{Class: class, Why: "the API server has not answered yet"}
 }
 
-// await waits for the first answer, but not for long.
+// await waits for the first answer, at most firstAnswer.
 func (c *Classes) await(ctx context.Context) error {
 	c.mu.Lock()
 	answered := c.heard.answered
@@ -167,7 +166,7 @@ func (c *Classes) await(ctx context.Context) error {
 	return nil
 }
 
-// ClassOf is the name of the class that a pod names; empty when it names none.
+// ClassOf returns the name of the class that a pod names; empty if it names none.
 func ClassOf(pod *v1.Pod) string {
 	if pod.Spec.RuntimeClassName == nil {
 		return ""
@@ -175,19 +174,19 @@ func ClassOf(pod *v1.Pod) string {
 	return *pod.Spec.RuntimeClassName
 }
 
-// ByName is for a node without an API server: what a pod names is a handler.
+// ByName is for a node without an API server: the name of a class is the name of a handler.
 type ByName struct{}
 
-// Use does nothing: nobody has to be asked.
+// Use is a no-op.
 func (ByName) Use(*v1.Pod) {}
 
-// Forget does nothing.
+// Forget is a no-op.
 func (ByName) Forget(types.UID) {}
 
 // Handler returns the handler that a pod names; empty for the runtime's default. It never fails.
 func (ByName) Handler(_ context.Context, pod *v1.Pod) (string, error) { return ClassOf(pod), nil }
 
-// Run watches the classes of the API server while a pod names one, until ctx ends, whose error it returns.
+// Run watches the classes of the API server while a pod names one, until ctx ends. It returns the error of ctx.
 func (c *Classes) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if c.wanted() {
@@ -208,7 +207,7 @@ func (c *Classes) wanted() bool {
 	return len(c.users) > 0
 }
 
-// follow watches until no pod names a class any more, or ctx ends. What was known is forgotten then.
+// follow watches until no pod names a class any more, or ctx ends. It then clears the cache.
 func (c *Classes) follow(ctx context.Context) {
 	watch, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
@@ -230,7 +229,7 @@ func (c *Classes) follow(ctx context.Context) {
 	c.heard = newHeard()
 }
 
-// follower notes what the API server says.
+// follower handles the objects of the watch.
 type follower struct{ c *Classes }
 
 // Listed implements reflector.Handler.
@@ -263,8 +262,8 @@ func (f follower) ListFailed(err error) {
 	f.c.hears(func(h *heard) { h.err = err })
 }
 
-// hears notes something, and tells the pods that have waited for it: all when the API server says for the first time
-// what there is, then those whose class has come.
+// hears records an answer and notifies the pods that wait for it: all pods at the first list, then those whose class
+// was created.
 func (c *Classes) hears(note func(*heard)) {
 	c.mu.Lock()
 	was := c.heard.handlers

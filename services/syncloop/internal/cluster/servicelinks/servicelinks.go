@@ -1,9 +1,9 @@
-// Package servicelinks gives containers the environment variables that tell them where services are, for example
+// Package servicelinks provides the environment variables that tell containers the addresses of services, for example
 // KUBERNETES_SERVICE_HOST, by which client-go's in-cluster configuration finds the API server. The names and rules are
 // the kubelet's.
 //
-// The services are those of the API server, see [Links]; a node without an API server has none, see [None]. A change of
-// a service concerns only containers that are created after it.
+// The services come from the API server, see [Links]; a node without an API server has none, see [None]. A change of a
+// service affects only containers that are created after it.
 package servicelinks
 
 import (
@@ -26,28 +26,28 @@ import (
 )
 
 const (
-	// firstAnswer is how long a container of a pod of the API server waits for the first answer. The pod is told of one
-	// that comes later.
+	// firstAnswer is how long a container of a pod of the API server waits for the first answer. The pod is notified of a
+	// later answer.
 	firstAnswer = time.Second
-	// resource is what the API server calls services.
+	// resource is the resource name of services.
 	resource = "services"
 )
 
-// withAddress chooses the services that may have a cluster IP: clusters can have many headless ones, and nothing is
-// said of these.
+// withAddress selects the services that may have a cluster IP. Clusters can have many headless services, which have no
+// variables.
 var withAddress = fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone)
 
-// Config is what Links need. All of it is required.
+// Config configures Links. All fields are required.
 type Config struct {
-	// Client is a client of core/v1. It is asked for the services of all namespaces.
+	// Client is a client of core/v1. It lists and watches the services of all namespaces.
 	Client rest.Interface
-	// Changed is told each pod that waits for the services, as soon as they are known. It must not block.
+	// Changed is called for each pod that waits for the services, as soon as they are known. It must not block.
 	Changed func(uid types.UID)
 	// Clock is the time.
 	Clock clock.Clock
 }
 
-// Links knows the services of a cluster. Make it with New. Its methods may be called from any goroutine.
+// Links caches the services of a cluster. Use New to create one. Its methods may be called from any goroutine.
 type Links struct {
 	cfg Config
 	// answered is closed at the first answer or failure of the API server.
@@ -55,29 +55,29 @@ type Links struct {
 	once     sync.Once
 
 	mu sync.Mutex
-	// services are those that have variables, by namespace and name; nil before they were listed once.
+	// services are the services with variables, by namespace and name; nil before the first list.
 	services map[string]map[string]service
-	// err is why the API server could not list them when it was asked last.
+	// err is the error of the last list.
 	err error
 	// waiting are the pods that wait for the first list.
 	waiting map[types.UID]bool
 }
 
-// New returns Links that know no service yet.
+// New returns empty Links.
 func New(cfg Config) *Links {
 	return &Links{cfg: cfg, answered: make(chan struct{}), waiting: map[types.UID]bool{}}
 }
 
-// Run lists and watches the services until ctx ends, whose error it returns.
+// Run lists and watches the services until ctx ends. It returns the error of ctx.
 func (l *Links) Run(ctx context.Context) error {
 	return reflector.Run(ctx, reflector.Config{
 		Client: l.cfg.Client, Resource: resource, Fields: withAddress, Empty: &v1.Service{}, Handler: follower{l}, Clock: l.cfg.Clock,
 	})
 }
 
-// UnknownError says that the services were not listed yet.
+// UnknownError is returned before the first list of services.
 type UnknownError struct {
-	// Why is what is waited for.
+	// Why is the reason.
 	Why string
 }
 
@@ -86,9 +86,8 @@ func (e *UnknownError) Error() string {
 	return "services have not yet been read at least once, cannot construct envvars: " + e.Why
 }
 
-// Variables returns the variables of services for the containers of a pod. Before the services were listed once it
-// fails with an *UnknownError, after a moment for a pod of the API server, whose services can be expected soon, and at
-// once for others.
+// Variables returns the variables of services for the containers of a pod. Before the first list it returns an
+// *UnknownError: at once, or, for a pod of the API server, whose services are expected soon, after firstAnswer.
 func (l *Links) Variables(ctx context.Context, pod *v1.Pod) ([]v1.EnvVar, error) {
 	required := Required(pod)
 	if required {
@@ -110,14 +109,14 @@ func (l *Links) Variables(ctx context.Context, pod *v1.Pod) ([]v1.EnvVar, error)
 	return variables(l.services, pod.Namespace, pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks), nil
 }
 
-// Forget says that a pod is gone.
+// Forget removes a pod.
 func (l *Links) Forget(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.waiting, uid)
 }
 
-// await waits for the first answer, but not for long.
+// await waits for the first answer, at most firstAnswer.
 func (l *Links) await(ctx context.Context) error {
 	timer := l.cfg.Clock.NewTimer(firstAnswer)
 	defer timer.Stop()
@@ -130,20 +129,20 @@ func (l *Links) await(ctx context.Context) error {
 	return nil
 }
 
-// Required tells whether a container of a pod must not start before the services are known: a pod of the API server
-// must not. Others start with what is known.
+// Required reports whether the containers of a pod must not start before the services are known. This is so for a pod
+// of the API server. Other pods start with the known services.
 func Required(pod *v1.Pod) bool { return pod.Annotations[podset.AnnotationSource] == podset.SourceAPI }
 
-// None is for a node without an API server: there are no services.
+// None is for a node without an API server: it has no services.
 type None struct{}
 
 // Variables returns no variables.
 func (None) Variables(context.Context, *v1.Pod) ([]v1.EnvVar, error) { return nil, nil }
 
-// Forget does nothing.
+// Forget is a no-op.
 func (None) Forget(types.UID) {}
 
-// follower notes what the API server says.
+// follower handles the objects of the watch.
 type follower struct{ l *Links }
 
 // Listed implements reflector.Handler.
@@ -191,10 +190,10 @@ func (f follower) ListFailed(err error) {
 	f.l.answer()
 }
 
-// answer tells those who wait for a first answer.
+// answer wakes those who wait for the first answer.
 func (l *Links) answer() { l.once.Do(func() { close(l.answered) }) }
 
-// put puts a service among others, or removes it when it has no variables.
+// put adds a service, or removes it if it has no variables.
 func put(services map[string]map[string]service, object *v1.Service) {
 	s, ok := kept(object)
 	if !ok {

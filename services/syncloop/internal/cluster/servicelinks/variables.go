@@ -17,20 +17,20 @@ import (
 // variables.
 const apiServerService = "kubernetes"
 
-// service is what is kept of an object.
+// service is the cached part of an object.
 type service struct {
 	clusterIP string
 	ports     []port
 }
 
-// port is what is kept of a port of a service.
+// port is the cached part of a port of a service.
 type port struct {
 	name, protocol string
 	number         int32
 }
 
-// kept returns what variables need of a service; ok is false when it gives none because it has no address or no port: a
-// headless service or one of type ExternalName.
+// kept returns the part of a service that its variables need; ok is false if it has no variables because it has no
+// address or no port, like a headless service or one of type ExternalName.
 func kept(object *v1.Service) (s service, ok bool) {
 	spec := object.Spec
 	if spec.ClusterIP == "" || spec.ClusterIP == v1.ClusterIPNone || spec.Type == v1.ServiceTypeExternalName || len(spec.Ports) == 0 {
@@ -43,9 +43,9 @@ func kept(object *v1.Service) (s service, ok bool) {
 	return s, true
 }
 
-// variables returns the variables of the services that a pod of a namespace is told of: those of its namespace when
-// links is true, and always the API server's. The services are ordered by name and the variables of each as in a
-// kubelet. A name occurs once; where two services give the same name, the last one counts.
+// variables returns the service variables for a pod of a namespace: those of the namespace's services if links is true,
+// and always those of the API server. The services are ordered by name, and the variables of each as in a kubelet.
+// Names are unique; if two services define the same name, the last one wins.
 func variables(services map[string]map[string]service, namespace string, links bool) []v1.EnvVar {
 	chosen := map[string]service{}
 	if s, ok := services[metav1.NamespaceDefault][apiServerService]; ok {
@@ -69,7 +69,7 @@ func variables(services map[string]map[string]service, namespace string, links b
 	return all
 }
 
-// variables returns the variables of one service: its address and ports, then what Docker's links had.
+// variables returns the variables of one service: its address and ports, then those of Docker's links.
 func (s service) variables(name string) []v1.EnvVar {
 	prefix := inVariable(name)
 	all := []v1.EnvVar{
@@ -97,7 +97,7 @@ func (s service) variables(name string) []v1.EnvVar {
 	return all
 }
 
-// inVariable is the form of a service's or port's name in the name of a variable.
+// inVariable converts the name of a service or port for use in the name of a variable.
 func inVariable(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
 
 func number(n int32) string { return strconv.Itoa(int(n)) }

@@ -15,16 +15,15 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// API makes the requests. Its errors are those of package k8s.io/apimachinery/pkg/api/errors, or of the way to the API
-// server.
+// API sends the requests. Its errors are those of package k8s.io/apimachinery/pkg/api/errors, or connection errors.
 type API interface {
-	// PatchStatus sends a strategic merge patch of a pod's status and returns the pod as it then is.
+	// PatchStatus sends a strategic merge patch of a pod's status and returns the patched pod.
 	PatchStatus(ctx context.Context, namespace, name string, patch []byte) (*v1.Pod, error)
 	// Delete deletes a pod at once if it has this UID.
 	Delete(ctx context.Context, namespace, name string, uid types.UID) error
 }
 
-// FromAPIServer makes the requests of an API server by a client of core/v1.
+// FromAPIServer returns an API that uses a client of core/v1.
 func FromAPIServer(core rest.Interface) API { return apiServer{core} }
 
 type apiServer struct{ core rest.Interface }
@@ -46,26 +45,26 @@ func (a apiServer) Delete(ctx context.Context, namespace, name string, uid types
 	return a.core.Delete().Namespace(namespace).Resource("pods").Name(name).Body(options).MaxRetries(0).Do(ctx).Error()
 }
 
-// failureKind says what came of a request.
+// failureKind is the kind of a request's result.
 type failureKind string
 
 const (
-	// taken: the API server has done it.
+	// taken: the request succeeded.
 	taken failureKind = "ok"
-	// missing: it has no such pod. One that has just been started says so of pods that it has, when a node is to delete
-	// them: it is asked again until the source of the pods says so, too.
+	// missing: there is no such pod. An API server that has just started may answer that for existing pods, so a deletion
+	// is retried until the source of the pods confirms it.
 	missing failureKind = "missing"
-	// replaced: it has another pod of this name.
+	// replaced: there is another pod of this name.
 	replaced failureKind = "replaced"
-	// refused: it will not do it, whenever it is asked.
+	// refused: the request is rejected, and will be each time.
 	refused failureKind = "refused"
-	// ignored: it has taken it, and has not done it.
+	// ignored: the request was accepted without effect.
 	ignored failureKind = "ignored"
-	// failed: it cannot do it now, or is not there.
+	// failed: the request failed temporarily, or the API server is away.
 	failed failureKind = "failed"
 )
 
-// kindOf says what an error of a request means. A patch is in conflict also with others that are made at the same time.
+// kindOf returns the kind of a request's error. A conflict can also be caused by other concurrent patches.
 func kindOf(op request, err error) failureKind {
 	switch {
 	case err == nil:
@@ -81,7 +80,7 @@ func kindOf(op request, err error) failureKind {
 	return failed
 }
 
-// isAnotherUID tells whether a patch was refused since the pod of that name has another UID.
+// isAnotherUID reports whether a patch was rejected because the pod of that name has another UID.
 func isAnotherUID(err error) bool {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {
@@ -96,7 +95,7 @@ func isAnotherUID(err error) bool {
 	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
-// askedDelay is how long the API server asks not to be asked again; 0 when it does not.
+// askedDelay returns the delay before the next try that the API server asks for; 0 if there is none.
 func askedDelay(err error) time.Duration {
 	seconds, asked := apierrors.SuggestsClientDelay(err)
 	if !asked {

@@ -1,14 +1,14 @@
-// Package statusmanager has the API server say of each pod what the store says of it: it patches the status of a pod
-// when that has changed, and deletes the pod's object when nothing of a pod that is to end is left here.
+// Package statusmanager writes the pod statuses of the store to the API server: it patches the status of a pod when it
+// has changed, and deletes the pod's object when a terminating pod has left nothing on the node.
 //
-// The store reports, and waits for nothing. What the API server has is known from three places: the pod as configmux's
-// watch brings it, the answer to each patch, and, for a static pod, its mirror pod, which package mirrorpods finds.
-// What is newest of these is compared with what was reported last, and only the difference is sent, so a status that
-// somebody else has made wrong is put right as one that has changed here is sent. How the two are joined, and what
-// belongs to whom, is in merge.go, without a clock or a network.
+// The store reports without blocking. The state in the API server is known from three places: the pod from configmux's
+// watch, the answer to each patch, and, for a static pod, its mirror pod, which package mirrorpods finds. The newest of
+// these is compared with the last report, and only the difference is sent. So a status that somebody else has
+// overwritten is corrected in the same way as a local change is sent. The rules for merging the two, and for who owns
+// which field, are in merge.go, without a clock or a network.
 //
-// A pod has one request under way at most, and one report that waits, the newest. Pods take turns in the order in which
-// they have changed. What fails is tried again for as long as the pod is there.
+// At any time a pod has at most one request in flight and one waiting report, the newest. Pods take turns in the order
+// of their changes. Failed requests are retried for as long as the pod exists.
 package statusmanager
 
 import (
@@ -28,79 +28,78 @@ import (
 )
 
 const (
-	// senders is how many pods have a request under way at a time: an API server answers some hundred patches a second to
-	// as many, and one that hangs has no more than these hanging on it. BenchmarkReadyAtTheAPIServer tells what it comes
-	// to.
+	// senders is how many pods have a request in flight at a time: an API server answers some hundred patches a second to
+	// as many, and no more than these hang if it does. BenchmarkReadyAtTheAPIServer measures the effect.
 	senders = 8
-	// requestTimeout bounds one request, the wait for its turn by kubeAPIQPS included.
+	// requestTimeout bounds one request, including the wait for kubeAPIQPS.
 	requestTimeout = 10 * time.Second
-	// recheckPeriod is how often all that was reported is compared with what the API server is known to have: the
-	// kubelet's.
+	// recheckPeriod is how often every report is compared with the known state of the API server. It is the kubelet's
+	// number.
 	recheckPeriod = 10 * time.Second
 )
 
-// Report is what there is to say of a pod.
+// Report is the state of a pod to be reported.
 type Report struct {
-	// Pod is the pod as its source has it. It is known here by its UID. What the API server has of one of its own is its
-	// Status.
+	// Pod is the pod as its source has it, identified by its UID. The Status of a pod of the API server is what the API
+	// server has.
 	Pod *v1.Pod
-	// Static is true for a pod that is not from the API server; that has a mirror pod of it at most, which SetMirror
-	// tells.
+	// Static is true for a pod that is not from the API server. The API server has at most a mirror pod for it, which
+	// SetMirror sets.
 	Static bool
-	// Status is what was computed for the pod.
+	// Status is the computed status of the pod.
 	Status v1.PodStatus
-	// MayRun is true while something of the pod may run or come to run: it is not said to have ended then.
+	// MayRun is true while a part of the pod runs or may start to run: the pod is not reported as ended then.
 	MayRun bool
-	// Released is true when nothing of the pod runs and it has given back what it held of the machine.
+	// Released is true if nothing of the pod runs and its resources on the machine are released.
 	Released bool
-	// Traceparent is the trace of what has changed the status last.
+	// Traceparent is the trace of the last change of the status.
 	Traceparent string
 }
 
-// Config is what a Manager needs.
+// Config configures a Manager.
 type Config struct {
-	// API makes the requests; see FromAPIServer.
+	// API sends the requests; see FromAPIServer.
 	API    API
 	Clock  clock.WithTicker
 	Tracer trace.Tracer
 	Logger *slog.Logger
-	// Metrics is told of each request and of how long a change took; nil counts nothing.
+	// Metrics counts the requests and times the changes; nil discards them.
 	Metrics *Metrics
 }
 
-// Manager keeps the statuses of the API server's pods. Make it with New, and Run it once. Its other methods wait for
-// nothing.
+// Manager manages the statuses of pods in the API server. Create it with New, and call Run once. Its other methods do
+// not block.
 type Manager struct {
 	cfg Config
 
 	mu sync.Mutex
-	// queue has the pods that are to be looked at; nil before Run.
+	// queue contains the pods to be checked; nil before Run.
 	queue workqueue.TypedDelayingInterface[types.UID]
 	pods  map[types.UID]*record
 }
 
-// record is one pod.
+// record is the state of one pod.
 type record struct {
 	report Report
-	// object is what the API server is known to have of the pod; nil when it has nothing, or nothing is known.
+	// object is the known object of the pod in the API server; nil if there is none or it is unknown.
 	object *object
-	// version counts the reports, sent is that of the one that the API server has.
+	// version counts the reports; sent is the version that the API server has.
 	version, sent uint64
-	// since is when the first report came that the API server does not have; zero when it has all of them.
+	// since is the time of the first report that the API server does not have; zero if it has all of them.
 	since time.Time
-	// failures counts the requests that failed in a row, or that changed nothing of what they should have changed.
+	// failures counts consecutive requests that failed or had no effect.
 	failures int
-	// until is when the next request may be made after one that failed; zero when any may.
+	// until is the time of the next try after a failure; zero if there is no delay.
 	until time.Time
-	// left is the patch that the API server has refused last, or taken and left out; nil when the last one was taken.
+	// left is the last patch, if the API server rejected or ignored it; nil if the last patch had its effect.
 	left []byte
-	// complaint is what the log was told of the failure.
+	// complaint is the last failure that was logged.
 	complaint string
-	// gone is the UID of an object that the API server has deleted, or has another one in the place of.
+	// gone is the UID of an object that the API server has deleted or replaced.
 	gone types.UID
 }
 
-// New returns a Manager that sends nothing yet.
+// New returns a Manager that sends nothing until Run.
 func New(cfg Config) *Manager {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	m := &Manager{cfg: cfg, pods: map[types.UID]*record{}}
@@ -108,7 +107,7 @@ func New(cfg Config) *Manager {
 	return m
 }
 
-// Report takes in what there is to say of a pod. What it is given must not be changed afterwards.
+// Report sets the state of a pod to be reported. It must not be changed afterwards.
 func (m *Manager) Report(report Report) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,14 +131,14 @@ func (m *Manager) Report(report Report) {
 	m.look(uid)
 }
 
-// look has a pod looked at. Called with mu held.
+// look enqueues a pod. The caller holds mu.
 func (m *Manager) look(uid types.UID) {
 	if m.queue != nil {
 		m.queue.Add(uid)
 	}
 }
 
-// SetMirror takes in the mirror pod that the API server has of the static pod with a UID; nil when it has none.
+// SetMirror sets the mirror pod of the static pod with a UID; nil if there is none.
 func (m *Manager) SetMirror(uid types.UID, mirror *v1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -159,7 +158,7 @@ func (m *Manager) SetMirror(uid types.UID, mirror *v1.Pod) {
 	m.look(uid)
 }
 
-// Forget drops a pod: its source names it no longer, and nothing is left of it.
+// Forget removes a pod that no source names any more and of which nothing is left.
 func (m *Manager) Forget(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,12 +178,12 @@ func (m *Manager) Unsent() int {
 	return unsent
 }
 
-// isUnsent tells whether the API server has an object for the pod and not what was reported last.
+// isUnsent reports whether the API server has an object for the pod, but not the last report.
 func (r *record) isUnsent() bool {
 	return r.sent < r.version && r.object != nil && r.object.uid != r.gone
 }
 
-// Run sends until ctx ends. It returns when no request is under way any more.
+// Run sends requests until ctx ends. It returns when all requests have ended.
 func (m *Manager) Run(ctx context.Context) error {
 	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.UID]{Clock: m.cfg.Clock})
 	m.mu.Lock()
@@ -196,7 +195,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	})
 }
 
-// recheck has every pod looked at: one whose status is right costs a comparison.
+// recheck enqueues every pod: one with a correct status costs a comparison.
 func (m *Manager) recheck() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
