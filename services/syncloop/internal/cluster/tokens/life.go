@@ -21,45 +21,44 @@ const (
 // lookAgain is how often ages are looked at in any case: the machine may have slept, or its clock been set.
 const lookAgain = time.Minute
 
-// held is a token that a pod has. Times are ages of the token by this node's clock alone, so that it does not matter
-// whether the API server's says the same.
+// held is a token of a pod. Times are ages of the token by this node's clock only, so that a difference to the API
+// server's clock does not matter.
 type held struct {
 	secret string
-	// asked is when it was asked for, life how long it is good from then.
+	// asked is when the token was requested, life how long it is valid from then.
 	asked time.Time
 	life  time.Duration
-	// askAt is the age at which another is asked for, tellAt that at which the pod is told to do so.
+	// askAt is the age at which another token is requested, tellAt the age at which the pod is told to do so.
 	askAt, tellAt time.Duration
-	// failures counts those to have another one.
+	// failures counts the failed requests for another token.
 	failures int
 }
 
-// newHeld makes a held of a new token; jitter is a number from 0 to 1.
+// newHeld returns the held of a new token; jitter is a number from 0 to 1.
 func newHeld(secret string, asked time.Time, life time.Duration, jitter float64) *held {
 	at := replacedAt(life, jitter)
 	return &held{secret: secret, asked: asked, life: life, askAt: at, tellAt: at}
 }
 
-// replacedAt is the age at which a token of some life is replaced.
+// replacedAt returns the age at which a token of some life is replaced.
 func replacedAt(life time.Duration, jitter float64) time.Duration {
 	at := min(life/100*livedPercent, maxAge) - time.Duration(jitter*float64(maxJitter))
 	return max(at, retryFirst)
 }
 
-// age is how old the token is at least. A clock that stood still while the machine slept says less than the time of
-// day, and the time of day less once it was set back: the greater counts.
+// age returns the minimum age of the token. The monotonic clock stands still while the machine sleeps, and the time of
+// day can be set back, so the greater of the two ages counts.
 func (h *held) age(now time.Time) time.Duration {
 	return max(now.Sub(h.asked), now.Round(0).Sub(h.asked.Round(0)))
 }
 
-// expired tells whether the token is not good any more.
+// expired reports whether the token has expired.
 func (h *held) expired(now time.Time) bool { return h.age(now) >= h.life }
 
-// asks tells whether another one is to be asked for.
+// asks reports whether another token must be requested.
 func (h *held) asks(now time.Time) bool { return h.age(now) >= h.askAt || h.expired(now) }
 
-// tells tells whether the pod is to be told that another one is to be asked for, and notes that it is: it is told again
-// when it does not ask.
+// tells reports whether the pod must be told to request another token, and schedules the next reminder.
 func (h *held) tells(now time.Time) bool {
 	if h.age(now) < h.tellAt {
 		return false
@@ -68,7 +67,7 @@ func (h *held) tells(now time.Time) bool {
 	return true
 }
 
-// putOff notes that there was no other one to be had.
+// putOff delays the next request after a failure.
 func (h *held) putOff(now time.Time) {
 	pause := retryFirst
 	for range h.failures {

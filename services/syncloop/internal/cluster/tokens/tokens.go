@@ -1,8 +1,8 @@
-// Package tokens gives pods the tokens of their service accounts that are in projected volumes: each is bound to its
-// pod, so that the API server takes it for no longer than the pod is there, is kept until it has to be replaced, and is
-// asked for anew before it expires. The rules are the kubelet's; see [Tokens.Token].
+// Package tokens provides the service account tokens of projected volumes. A token is bound to its pod, so that the API
+// server rejects it once the pod is gone. It is cached, and replaced before it expires. The rules are the kubelet's;
+// see [Tokens.Token].
 //
-// A token is in memory here and nowhere else. No error and no line of the log has one.
+// Tokens are kept in memory only. No error and no log line contains a token.
 package tokens
 
 import (
@@ -27,8 +27,8 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// requestTimeout bounds a request for a token: so long the other files of a volume may wait for an API server that
-// hangs.
+// requestTimeout bounds a request for a token. It is how long the other files of a volume may wait for an API server
+// that hangs.
 const requestTimeout = 10 * time.Second
 
 // A forbidden request for a first token is repeated after firstPause, and after pauses that double up to lastPause.
@@ -37,53 +37,53 @@ const (
 	lastPause  = 400 * time.Millisecond
 )
 
-// Issue has a token of a service account made. It fails when uid is another account's, unless that is empty.
+// Issue requests a token of a service account. It fails if uid is not empty and is another account's.
 type Issue func(ctx context.Context, namespace, account string, uid types.UID, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error)
 
-// Config is what Tokens need.
+// Config configures Tokens.
 type Config struct {
-	// Issue has tokens made; see FromAPIServer. Required.
+	// Issue requests tokens; see FromAPIServer. Required.
 	Issue Issue
-	// Changed is told each pod that has a token which is to be replaced: the pod asks for it again then. It must not
+	// Changed is called for each pod with a token that must be replaced; the pod must then call Token again. It must not
 	// block. Required.
 	Changed func(uid types.UID)
 	// Clock is the time. Required.
 	Clock clock.Clock
-	// Jitter is a number from 0 to 1, another one each time; math/rand's when nil.
+	// Jitter returns a random number from 0 to 1; math/rand's if nil.
 	Jitter func() float64
-	// Logger gets a line for each token that could not be replaced in time; the default one when nil.
+	// Logger logs each token that was not replaced in time; the default logger if nil.
 	Logger *slog.Logger
 }
 
-// Tokens has the tokens of all pods of a node. Make it with New. Its methods may be called from any goroutine.
+// Tokens manages the tokens of all pods of a node. Use New to create one. Its methods may be called from any goroutine.
 type Tokens struct {
 	cfg Config
-	// wake has room for one signal: who wakes looks at everything.
+	// wake has capacity for one signal, which makes Run check everything.
 	wake chan struct{}
-	// asking has each token asked for by one at a time.
+	// asking ensures that only one goroutine requests each token.
 	asking singleflight.Group
 
 	mu   sync.Mutex
 	held map[key]*held
 }
 
-// key is what a token is made for.
+// key identifies a token.
 type key struct {
 	pod                          types.UID
 	namespace, account, audience string
-	// seconds is how long it is to be good.
+	// seconds is the requested lifetime.
 	seconds int64
-	// asker names the account by its UID when who asks does so each time that it needs the token; empty for one that
-	// stands in a volume, whose pod is told when there is to be another one.
+	// asker is the UID of the account if the caller asks each time that it needs the token; empty for a token in a volume,
+	// whose pod is told when the token must be replaced.
 	asker types.UID
 }
 
-// String tells keys apart.
+// String returns a unique text for each key.
 func (k key) String() string {
 	return fmt.Sprintf("%q %q %q %q %d %q", k.pod, k.namespace, k.account, k.audience, k.seconds, k.asker)
 }
 
-// New makes Tokens that has none yet.
+// New returns empty Tokens.
 func New(cfg Config) *Tokens {
 	if cfg.Jitter == nil {
 		cfg.Jitter = rand.Float64
@@ -94,25 +94,25 @@ func New(cfg Config) *Tokens {
 	return &Tokens{cfg: cfg, wake: make(chan struct{}, 1), held: map[key]*held{}}
 }
 
-// Token gives a token of the pod's service account that is bound to the pod, for an audience, the API server's own when
-// it is empty, good for so many seconds when it is new; the API server may choose another time.
+// Token returns a token of the pod's service account that is bound to the pod, for an audience, or for the API server's
+// own if audience is empty. A new token is valid for expirationSeconds; the API server may choose another lifetime.
 //
-// It gives the same one until that has lived for 80 % of its time or for 24 hours, less up to ten seconds, so that pods
-// which were started together do not ask together. When no new one can be had then, the old one is given while it is
-// good, and it is tried again after a pause. It fails when there is none that is good, with what the API server says,
-// and for a pod that the API server does not know: a static or applied one.
+// Token returns the same token until 80 % of its lifetime or 24 hours have passed, less up to ten seconds, so that pods
+// that were started together do not send requests together. If no new token can be obtained then, Token returns the old
+// one while it is valid, and retries after a pause. If there is no valid token it returns the API server's error. It
+// also fails for a pod that the API server does not know, that is, a static or applied one.
 func (t *Tokens) Token(ctx context.Context, pod *v1.Pod, audience string, expirationSeconds int64) (string, error) {
 	return t.token(ctx, pod, key{audience: audience, seconds: expirationSeconds})
 }
 
-// UnwatchedToken is Token for who asks each time that it needs one: nobody is told when there is to be another one. The
-// token is good for an hour, as of a kubelet, and of the account with a UID: when another one has the pod's account's
-// name by now, it fails.
+// UnwatchedToken is Token for a caller that asks each time that it needs a token: Changed is not called for it. The
+// token is valid for an hour, as with a kubelet. It belongs to the account with the UID; if another account has the
+// name of the pod's account, UnwatchedToken fails.
 func (t *Tokens) UnwatchedToken(ctx context.Context, pod *v1.Pod, account types.UID, audience string) (string, error) {
 	return t.token(ctx, pod, key{audience: audience, seconds: unwatchedSeconds, asker: account})
 }
 
-// token gives the token of a pod that k says the rest of.
+// token returns the token of a pod for a key.
 func (t *Tokens) token(ctx context.Context, pod *v1.Pod, k key) (string, error) {
 	if podset.IsStatic(pod) {
 		instead := "leave the source of the volume out"
@@ -127,7 +127,7 @@ func (t *Tokens) token(ctx context.Context, pod *v1.Pod, k key) (string, error) 
 	}
 	secret, err, _ := t.asking.Do(k.String(), func() (any, error) {
 		if secret, ok := t.fresh(k); ok {
-			return secret, nil // another has just asked
+			return secret, nil // Another goroutine has just asked.
 		}
 		return t.renew(ctx, pod, k)
 	})
@@ -140,11 +140,11 @@ func (t *Tokens) token(ctx context.Context, pod *v1.Pod, k key) (string, error) 
 // defaultAccount is the service account of a pod that names none.
 const (
 	defaultAccount = "default"
-	// unwatchedSeconds is how long a token is good that a request says nothing of, by the API server's default.
+	// unwatchedSeconds is the API server's default lifetime of a token.
 	unwatchedSeconds = 3600
 )
 
-// fresh gives the token that there is, if it need not be replaced, or not now.
+// fresh returns the cached token if it need not be replaced yet.
 func (t *Tokens) fresh(k key) (string, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,7 +155,7 @@ func (t *Tokens) fresh(k key) (string, bool) {
 	return h.secret, true
 }
 
-// renew asks for a token.
+// renew requests a token.
 func (t *Tokens) renew(ctx context.Context, pod *v1.Pod, k key) (string, error) {
 	spec := authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &k.seconds,
@@ -164,7 +164,7 @@ func (t *Tokens) renew(ctx context.Context, pod *v1.Pod, k key) (string, error) 
 	if k.audience != "" {
 		spec.Audiences = []string{k.audience}
 	}
-	asked := t.cfg.Clock.Now() // it may have been made any time after this
+	asked := t.cfg.Clock.Now() // The token may have been issued any time after this.
 	limited, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	answer, err := t.issue(limited, k, spec)
@@ -206,15 +206,14 @@ func (t *Tokens) issue(ctx context.Context, k key, spec authenticationv1.TokenRe
 	}
 }
 
-// holds says whether there is a token, be it to be replaced.
+// holds reports whether there is a token, even if it must be replaced.
 func (t *Tokens) holds(k key) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.held[k] != nil
 }
 
-// failed gives the token that there is although it is to be replaced, if there is one that is good; else it fails with
-// err.
+// failed returns the cached token if it is still valid; else it returns err.
 func (t *Tokens) failed(ctx context.Context, k key, err error) (string, error) {
 	now := t.cfg.Clock.Now()
 	t.mu.Lock()
@@ -232,7 +231,7 @@ func (t *Tokens) failed(ctx context.Context, k key, err error) (string, error) {
 	return secret, nil
 }
 
-// Forget drops the tokens of a pod whose volumes are gone.
+// Forget removes the tokens of a pod whose volumes are gone.
 func (t *Tokens) Forget(uid types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -243,7 +242,7 @@ func (t *Tokens) Forget(uid types.UID) {
 	}
 }
 
-// Run tells of tokens that are to be replaced until ctx ends, whose error it returns.
+// Run tells pods when their tokens must be replaced until ctx ends. It returns the error of ctx.
 func (t *Tokens) Run(ctx context.Context) error {
 	timer := t.cfg.Clock.NewTimer(lookAgain)
 	defer timer.Stop()
@@ -263,8 +262,8 @@ func (t *Tokens) Run(ctx context.Context) error {
 	}
 }
 
-// due are the pods that are to be told now, and how long to wait before looking again. A token that has expired is
-// dropped: whoever is told of it has to ask, and to fail if there is no other.
+// due returns the pods to be told now, and how long to wait before the next check. It drops an expired token, so that
+// the next call of Token requests another one or fails.
 func (t *Tokens) due(now time.Time) (told []types.UID, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -290,7 +289,7 @@ func (t *Tokens) due(now time.Time) (told []types.UID, wait time.Duration) {
 	return slices.Compact(told), wait
 }
 
-// signal has Run look at everything.
+// signal makes Run check everything.
 func (t *Tokens) signal() {
 	select {
 	case t.wake <- struct{}{}:

@@ -1,13 +1,12 @@
-// Package eviction makes room on the node when something of it has run short. What has, nodestatus says: it reads what is left and
-// knows the thresholds; this package does what helps against it. For the disk it first removes what nobody needs, ended containers and
-// images. Then it ends pods, one at a time, the one first that [Rank] puts first, and waits until that is gone and nodestatus has
-// read again.
+// Package eviction relieves pressure on the node's resources. nodestatus measures the resources and compares them with
+// the thresholds; this package acts. For disk pressure it first removes unused containers and images. Then it evicts
+// pods, one at a time in the order of [Rank], and waits until the pod is gone and nodestatus has measured again.
 //
-// Before that, and every now and then while nothing is short, it looks whether a pod takes more of the node's disk than its own limits
-// allow (limits.go), and ends those.
+// Before that, and periodically without pressure, it evicts pods that use more of the node's disk than their own limits
+// allow (limits.go).
 //
-// Whoever is ended is Failed with the reason Evicted, as by a kubelet, and stays so: see package evictionbook. All of it goes through the
-// one that EvictPod uses, too.
+// An evicted pod is Failed with the reason Evicted, as with a kubelet, and stays so: see package evictionbook. All
+// evictions use the same code as EvictPod.
 package eviction
 
 import (
@@ -30,78 +29,81 @@ import (
 )
 
 const (
-	// Reason is the status.reason of a pod that is ended, and that of its event: the kubelet's.
+	// Reason is the status.reason of an evicted pod, and the reason of its event. It is the kubelet's.
 	Reason = "Evicted"
-	// eventThreshold is the event of the node when pods have to go.
+	// eventThreshold is the reason of the node's event when pods must be evicted.
 	eventThreshold = "EvictionThresholdMet"
-	// hardGrace is how many seconds containers have to stop when a hard threshold is crossed, as in the kubelet.
+	// hardGrace is the grace period in seconds when a hard threshold is crossed, as in the kubelet.
 	hardGrace = 1
-	// goneTimeout is how long a pod that is ended may take before the next one is, and gonePeriod how often it is looked: the kubelet's.
+	// goneTimeout is how long to wait for an evicted pod before the next one is evicted, and gonePeriod how often that is
+	// checked. They are the kubelet's numbers.
 	goneTimeout = 30 * time.Second
 	gonePeriod  = time.Second
-	// reclaimPeriod is how long what nobody needs is not removed again: there is little new.
+	// reclaimPeriod is the minimum time between two removals of unused objects, because little new accumulates in less.
 	reclaimPeriod = time.Minute
-	// statsTimeout bounds the question for what pods use.
+	// statsTimeout bounds the reading of the resource usage of pods.
 	statsTimeout = 10 * time.Second
 )
 
-// Config is what an Evictor needs.
+// Config configures an Evictor.
 type Config struct {
-	// Stats says what pods use. Required.
+	// Stats returns the resource usage of pods. Required.
 	Stats interface {
 		Summary(ctx context.Context) (*statsv1alpha1.Summary, error)
 		DedicatedImageFS() bool
 	}
-	// Limits tells whether pods are held to their limits of the disk: localStorageCapacityIsolation of the KubeletConfiguration.
+	// Limits is true if pods are held to their disk limits: localStorageCapacityIsolation of the KubeletConfiguration.
 	Limits bool
-	// Pods gives the pods that may be ended: those that run, with their status. Required.
+	// Pods returns the pods that may be evicted: the running ones, with their status. Required.
 	Pods func() ([]*v1.Pod, error)
-	// Spared tells whether a pod is never ended for others. Required.
+	// Spared reports whether a pod is never evicted for others. Required.
 	Spared func(pod *v1.Pod) bool
-	// Evict ends a pod for good; grace is in seconds, and the annotations are the event's. Required.
+	// Evict evicts a pod. Grace is in seconds; annotations are set on the event. Required.
 	Evict func(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64, annotations map[string]string) error
-	// Gone tells whether nothing of a pod runs any more, and it holds nothing of the machine. Required.
+	// Gone reports whether nothing of a pod runs any more and it holds no resources of the machine. Required.
 	Gone func(uid types.UID) bool
-	// RemoveContainers and RemoveImages remove what nobody needs on a node that is short of disk, and RemoveEvicted removes the ended
-	// containers of pods that were evicted. Required.
+	// RemoveContainers and RemoveImages remove unused objects under disk pressure, and RemoveEvicted removes the ended
+	// containers of evicted pods. Required.
 	RemoveContainers, RemoveEvicted func(ctx context.Context)
 	RemoveImages                    func(ctx context.Context) error
-	// Events tells of the node: *podevents.Recorder. Nil is for nobody to read.
+	// Events records events about the node: *podevents.Recorder. Nil discards the events.
 	Events interface {
 		NodeWarning(ctx context.Context, reason, message string)
 	}
-	// MaxGrace is how many seconds containers have at most when a soft threshold is crossed: evictionMaxPodGracePeriod of the
+	// MaxGrace is the maximum grace period in seconds when a soft threshold is crossed: evictionMaxPodGracePeriod of the
 	// KubeletConfiguration.
 	MaxGrace int64
-	// Clock is the time, and BootTime how long the machine runs, which nobody sets: what was read is told by the clock, and the clock
-	// may have been set since. Required.
+	// Clock is the time. BootTime is the time since boot, which cannot be set: it tells whether a measurement is older
+	// than an action even if the clock was set in between. Required.
 	Clock    clock.WithTicker
 	BootTime func() time.Duration
 	Logger   *slog.Logger
-	// Metrics counts; nil counts nothing.
+	// Metrics counts evictions; nil discards the counts.
 	Metrics *Metrics
 }
 
-// Evictor makes room. Make it with New.
+// Evictor relieves pressure. Create it with New.
 type Evictor struct {
 	cfg Config
-	// pressing has the latest word on what presses and no other.
+	// pressing holds only the latest signals under pressure.
 	pressing chan []*nodev1.EvictionSignal
 
-	// Of Run alone: whether something was done, when that was by BootTime, when what nobody needs was removed last, and what was told.
+	// Of Run alone: whether something was done, when that was by BootTime, when what nobody needs was removed last, and
+	// what was told.
 	acted     bool
 	actedAt   time.Duration
 	reclaimed time.Time
 	told      string
 }
 
-// New makes an Evictor. It does nothing before Run.
+// New returns an Evictor, which does nothing until Run.
 func New(cfg Config) *Evictor {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	return &Evictor{cfg: cfg, pressing: make(chan []*nodev1.EvictionSignal, 1)}
 }
 
-// Pressing says what presses on the node now, nothing when nothing does. It does not wait. Only one may call it at a time.
+// Pressing sets the signals that are under pressure now; none if there is no pressure. It does not block. It must not
+// be called concurrently.
 func (e *Evictor) Pressing(signals []*nodev1.EvictionSignal) {
 	select {
 	case <-e.pressing:
@@ -110,7 +112,7 @@ func (e *Evictor) Pressing(signals []*nodev1.EvictionSignal) {
 	e.pressing <- signals
 }
 
-// Run makes room and holds pods to their limits until ctx ends, and returns its error.
+// Run relieves pressure and holds pods to their limits until ctx ends. It returns the error of ctx.
 func (e *Evictor) Run(ctx context.Context) error {
 	var due <-chan time.Time
 	if e.cfg.Limits {
@@ -130,11 +132,11 @@ func (e *Evictor) Run(ctx context.Context) error {
 	}
 }
 
-// act notes that something was done now, so that what was read before says nothing any more.
+// act records that an action was taken now, which makes earlier measurements stale.
 func (e *Evictor) act() { e.acted, e.actedAt = true, e.cfg.BootTime() }
 
-// isFresh tells whether something was read after something was done about it. A time that is still to come is one by the clock before it
-// was set back.
+// isFresh reports whether a measurement was made after the last action. A time in the future, from before the clock was
+// set back, is not fresh.
 func (e *Evictor) isFresh(readAt time.Time) bool {
 	if !e.acted {
 		return true
@@ -143,8 +145,8 @@ func (e *Evictor) isFresh(readAt time.Time) bool {
 	return readAt.After(now.Add(e.actedAt-e.cfg.BootTime())) && !readAt.After(now)
 }
 
-// freshOf are the signals that pods can be ended for, memory before anything else and the others in their order. What was read before
-// something was done about it says nothing of now.
+// freshOf returns the signals for which pods can be evicted, memory first and the others in their order. It leaves out
+// measurements from before the last action.
 func (e *Evictor) freshOf(signals []*nodev1.EvictionSignal) []*nodev1.EvictionSignal {
 	fresh := slices.DeleteFunc(slices.Clone(signals), func(s *nodev1.EvictionSignal) bool {
 		return resourceOf(s.GetSignal()) == "" || !e.isFresh(s.GetReadAt().AsTime())
@@ -154,7 +156,7 @@ func (e *Evictor) freshOf(signals []*nodev1.EvictionSignal) []*nodev1.EvictionSi
 	return fresh
 }
 
-// round does one thing about what presses.
+// round takes one action against the pressure.
 func (e *Evictor) round(ctx context.Context, signals []*nodev1.EvictionSignal) {
 	if len(signals) == 0 {
 		e.told = ""
@@ -166,7 +168,7 @@ func (e *Evictor) round(ctx context.Context, signals []*nodev1.EvictionSignal) {
 	}
 	if e.cfg.Limits && e.holdToLimits(ctx) {
 		e.act()
-		return // nodestatus says whether that was enough
+		return // nodestatus measures whether that was enough.
 	}
 	signal := fresh[0]
 	name := resourceOf(signal.GetSignal())
@@ -177,7 +179,7 @@ func (e *Evictor) round(ctx context.Context, signals []*nodev1.EvictionSignal) {
 	}
 	if e.reclaim(ctx, signal.GetSignal()) {
 		e.act()
-		return // as above
+		return // As above.
 	}
 	if uid, ended := e.evict(ctx, fresh); ended {
 		e.untilGone(ctx, uid)
@@ -186,12 +188,12 @@ func (e *Evictor) round(ctx context.Context, signals []*nodev1.EvictionSignal) {
 	}
 }
 
-// reclaim removes what nobody needs and takes room of what is short; it returns whether it did.
+// reclaim removes unused objects that use the resource under pressure. It reports whether it removed anything.
 func (e *Evictor) reclaim(ctx context.Context, signal string) bool {
 	switch signal {
 	case signalNodeFS, signalNodeInodes:
 		if e.cfg.Stats.DedicatedImageFS() {
-			return false // what could be removed is on another file system
+			return false // The objects that could be removed are on another file system.
 		}
 	case signalImageFS, signalImageInodes:
 	default:
@@ -208,7 +210,7 @@ func (e *Evictor) reclaim(ctx context.Context, signal string) bool {
 	return true
 }
 
-// evict ends the first pod that can be, for the first of the signals, and returns which.
+// evict evicts the first suitable pod for the first of the signals, and returns its UID.
 func (e *Evictor) evict(ctx context.Context, signals []*nodev1.EvictionSignal) (types.UID, bool) {
 	signal := signals[0]
 	summary, err := e.summary(ctx)
@@ -252,14 +254,14 @@ func (e *Evictor) evict(ctx context.Context, signals []*nodev1.EvictionSignal) (
 	return "", false
 }
 
-// summary asks what pods use, and does not wait long for it.
+// summary reads the resource usage of pods, with a timeout.
 func (e *Evictor) summary(ctx context.Context) (*statsv1alpha1.Summary, error) {
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
 	return e.cfg.Stats.Summary(ctx)
 }
 
-// end ends a pod, and returns whether it could.
+// end evicts a pod, and reports whether it succeeded.
 func (e *Evictor) end(ctx context.Context, pod *v1.Pod, eviction podstore.Eviction, grace int64, annotations map[string]string) bool {
 	which := []any{telemetry.KeyPod, pod.Namespace + "/" + pod.Name, telemetry.KeyPodUID, string(pod.UID)}
 	e.cfg.Logger.InfoContext(ctx, "evicting a pod", append(which, telemetry.KeyReason, eviction.Message)...)
@@ -270,7 +272,7 @@ func (e *Evictor) end(ctx context.Context, pod *v1.Pod, eviction podstore.Evicti
 	return true
 }
 
-// grace is how many seconds the containers of a pod have to stop.
+// grace returns the grace period of a pod in seconds.
 func (e *Evictor) grace(pod *v1.Pod, hard bool) int64 {
 	if hard {
 		return hardGrace
@@ -290,7 +292,7 @@ func statsOf(summary *statsv1alpha1.Summary, uid types.UID) *statsv1alpha1.PodSt
 	return nil
 }
 
-// once logs what keeps pods from being evicted, when it is not what was said last.
+// once logs why no pod can be evicted, unless the last message was the same.
 func (e *Evictor) once(ctx context.Context, text string) {
 	if ctx.Err() == nil && e.told != text {
 		e.told = text
@@ -298,7 +300,7 @@ func (e *Evictor) once(ctx context.Context, text string) {
 	}
 }
 
-// untilGone waits until nothing of some pods runs any more, or they have taken too long together.
+// untilGone waits until some pods are gone, or until their common timeout.
 func (e *Evictor) untilGone(ctx context.Context, uids ...types.UID) {
 	timeout := e.cfg.Clock.NewTimer(goneTimeout)
 	defer timeout.Stop()

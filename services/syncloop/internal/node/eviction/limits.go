@@ -32,8 +32,8 @@ type excess struct {
 	signal, message string
 }
 
-// holdToLimits ends the pods that take more of the disk than they may, and returns whether there were any. While no pod has a limit
-// nothing is asked. A pod of which nothing is known is left alone.
+// holdToLimits ends the pods that take more of the disk than they may, and returns whether there were any. While no pod
+// has a limit nothing is asked. A pod of which nothing is known is left alone.
 func (e *Evictor) holdToLimits(ctx context.Context) bool {
 	pods, err := e.cfg.Pods()
 	if err != nil {
@@ -73,9 +73,9 @@ func hasLimit(pod *v1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return volumeLimit(&v) != nil })
 }
 
-// exceeded says which limit of its own a pod is above: that of a volume, that of all its containers together, or that of one of them;
-// nil when it is above none. Dedicated tells that the layers of containers have a file system of their own: then a container's limit is
-// of its logs alone, as for the kubelet, while the pod's is of all.
+// exceeded says which limit of its own a pod is above: that of a volume, that of all its containers together, or that
+// of one of them; nil when it is above none. Dedicated tells that the layers of containers have a file system of their
+// own: then a container's limit is of its logs alone, as for the kubelet, while the pod's is of all.
 func exceeded(pod *v1.Pod, stats *statsv1alpha1.PodStats, dedicated bool) *excess {
 	if stats == nil {
 		return nil
@@ -102,7 +102,8 @@ func exceeded(pod *v1.Pod, stats *statsv1alpha1.PodStats, dedicated bool) *exces
 	return nil
 }
 
-// volumeLimit is how large a volume may be; nil when it is held to nothing here. One in memory the kernel lets become no larger.
+// volumeLimit is how large a volume may be; nil when it is held to nothing here. One in memory the kernel lets become
+// no larger.
 func volumeLimit(volume *v1.Volume) *resource.Quantity {
 	source := volume.EmptyDir
 	if source == nil || source.Medium == v1.StorageMediumMemory || source.SizeLimit == nil || source.SizeLimit.Sign() <= 0 {
@@ -111,14 +112,15 @@ func volumeLimit(volume *v1.Volume) *resource.Quantity {
 	return source.SizeLimit
 }
 
-// podLimit is how much all containers of a pod may take together, of which those without a limit of their own have no part.
+// podLimit is how much all containers of a pod may take together, of which those without a limit of their own have no
+// part.
 func podLimit(pod *v1.Pod) (limit resource.Quantity, limited bool) {
 	limit, limited = resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})[v1.ResourceEphemeralStorage]
 	return limit, limited
 }
 
-// containerLimit is how much a container may take; zero is without limit. Init containers that run to their end are held to none, but
-// count for the pod.
+// containerLimit is how much a container may take; zero is without limit. Init containers that run to their end are
+// held to none, but count for the pod.
 func containerLimit(pod *v1.Pod, name string) resource.Quantity {
 	for i := range pod.Spec.Containers {
 		if c := &pod.Spec.Containers[i]; c.Name == name {

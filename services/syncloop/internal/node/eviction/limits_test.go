@@ -15,8 +15,8 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 )
 
-// limited is a pod with a volume of a size, none when empty, and containers that may each take so much of the disk, without limit when
-// empty. The second container is a sidecar and the third runs to its end.
+// limited is a pod with a volume of a size, none when empty, and containers that may each take so much of the disk,
+// without limit when empty. The second container is a sidecar and the third runs to its end.
 func limited(name, volume string, containers ...string) *v1.Pod {
 	p := pod(name, 0, 0)
 	p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}

@@ -14,8 +14,8 @@ import (
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 )
 
-// The annotations of the event of a pod that is ended, as the kubelet has them: which containers use more than they ask for and how much,
-// the pod when it asks for something as a whole, and of what the node has too little.
+// The annotations of the event of a pod that is ended, as the kubelet has them: which containers use more than they ask
+// for and how much, the pod when it asks for something as a whole, and of what the node has too little.
 const (
 	annotationContainers      = "offending_containers"
 	annotationContainersUsage = "offending_containers_usage"
@@ -27,8 +27,8 @@ const (
 // larger is what is said of a container, and of a pod as a whole.
 const larger = "%s %s was using %s, request is %s, has larger consumption of %s. "
 
-// message says why a pod is ended, in the kubelet's words: what the node was low on, and which containers use more of it than they ask
-// for. The annotations say it to programs; there are none when it is not known what the pod uses.
+// message says why a pod is ended, in the kubelet's words: what the node was low on, and which containers use more of
+// it than they ask for. The annotations say it to programs; there are none when it is not known what the pod uses.
 func message(signal *nodev1.EvictionSignal, pod *v1.Pod, stats *statsv1alpha1.PodStats) (string, map[string]string) {
 	name := resourceOf(signal.GetSignal())
 	var text strings.Builder

@@ -52,10 +52,11 @@ type Candidate struct {
 	Usage *stats.PodUsage
 }
 
-// Rank puts pods in the order in which they are to be ended for a signal, the first first, as the kubelet does: those of which nothing is
-// known, by their priority, then those that use more than they ask for; of these the ones of the least priority; of these the ones that
-// use most beyond what they ask for. Processes are asked for by nobody, so there it is the priority and then how many. For disk only what
-// is on the file system in question counts; dedicated tells that images and the layers of containers have one of their own.
+// Rank puts pods in the order in which they are to be ended for a signal, the first first, as the kubelet does: those
+// of which nothing is known, by their priority, then those that use more than they ask for; of these the ones of the
+// least priority; of these the ones that use most beyond what they ask for. Processes are asked for by nobody, so there
+// it is the priority and then how many. For disk only what is on the file system in question counts; dedicated tells
+// that images and the layers of containers have one of their own.
 func Rank(signal string, dedicated bool, pods []Candidate) {
 	name := resourceOf(signal)
 	slices.SortStableFunc(pods, func(a, b Candidate) int {
@@ -98,8 +99,8 @@ func processes(c Candidate) int {
 	return int(*c.Usage.Processes) //nolint:gosec // less than there can be
 }
 
-// beyond is how much a pod uses beyond what it asks for. Inodes are asked for by nobody; as in the kubelet, what is asked for of the disk
-// counts for them.
+// beyond is how much a pod uses beyond what it asks for. Inodes are asked for by nobody; as in the kubelet, what is
+// asked for of the disk counts for them.
 func beyond(c Candidate, signal string, dedicated bool) int64 {
 	name := resourceOf(signal)
 	if name == resourceInodes {
