@@ -90,8 +90,8 @@ type Config struct {
 	StateDir string
 	// RootDir is the directory of the pods' directories.
 	RootDir string
-	// NodeIP is the address that the node reports, or one IPv4 and one IPv6 address as "IP,IP". If it is empty, or "0.0.0.0"
-	// or "::" to prefer a family, package nodeip finds the address.
+	// NodeIP is the address that the node reports, or one IPv4 and one IPv6 address as "IP,IP". If it is empty, or
+	// "0.0.0.0" or "::" to prefer a family, package nodeip finds the address.
 	NodeIP string
 	// NodeLabels are the additional labels of the Node.
 	NodeLabels map[string]string

@@ -189,7 +189,8 @@ func TestAFamilyIsNoAddress(t *testing.T) {
 	in := input(t)
 	in.Settings.IPs, in.Settings.ChoosesIP, in.Settings.ExternalCloud = ipsOf("::"), true, true
 	node := Build(in).Node
-	if got := node.Status.Addresses; got[0].Type != v1.NodeInternalIP || got[0].Address != "10.0.0.5" || len(node.Annotations) > 0 {
+	want := v1.NodeAddress{Type: v1.NodeInternalIP, Address: "10.0.0.5"}
+	if got := node.Status.Addresses; got[0] != want || len(node.Annotations) > 0 {
 		t.Errorf("addresses %v, annotations %v", got, node.Annotations)
 	}
 	in.Settings.ChoosesIP = false
