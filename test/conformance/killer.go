@@ -19,6 +19,8 @@ const (
 	// earliestKill and latestKill are the bounds of the time between two kills.
 	earliestKill = 5 * time.Second
 	latestKill   = 20 * time.Second
+	// killTime is the format of the times in the log of kills.
+	killTime = time.RFC3339Nano
 )
 
 // killAtRandom kills one of the four processes, any of them, every few seconds, until the context ends.
@@ -35,7 +37,7 @@ func killAtRandom(ctx context.Context, services []string, log io.Writer) {
 		victim := services[rand.IntN(len(services))]
 		for _, pid := range processesOf(victim) {
 			err := syscall.Kill(pid, syscall.SIGKILL)
-			fmt.Fprintf(log, "%s killed %s, pid %d: %v\n", time.Now().Format(time.TimeOnly), victim, pid, err)
+			fmt.Fprintf(log, "%s killed %s, pid %d: %v\n", time.Now().Format(killTime), victim, pid, err)
 		}
 	}
 }

@@ -87,6 +87,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("running the specs with %s: %w: its logs are in %s", node, err, filepath.Join(opts.out, node))
 		}
+		if node == nodeKilled {
+			if result, err = repeatCut(ctx, stdout, opts, result); err != nil {
+				return fmt.Errorf("running specs again with %s: %w", node, err)
+			}
+		}
 		results[node] = result
 		fmt.Fprintf(stdout, "%s: %d of %d specs passed in %v\n", node, result.passed(), len(result), time.Since(begin).Round(time.Second))
 		if err := writeJSON(filepath.Join(opts.out, node, "specs.json"), result); err != nil {

@@ -18,6 +18,8 @@ type outcome struct {
 	Seconds float64 `json:"seconds"`
 	// Why is the first line of the failure.
 	Why string `json:"why,omitempty"`
+	// Repeats is how often it was run again, because a kill had cut off a stream of it.
+	Repeats int `json:"repeats,omitempty"`
 }
 
 // outcomes are those of a run, by the name of the spec; those that were skipped are not there.

@@ -37,6 +37,10 @@ const (
 	maxTime = "2h"
 	// junitFile is the report of a run in its directory.
 	junitFile = "junit.xml"
+	// jsonFile is the same with the time of each failure.
+	jsonFile = "report.json"
+	// killsFile has the kills of a run.
+	killsFile = "kills.log"
 )
 
 // suite is one run of upstream's node suite. It happens inside of what isolated makes.
@@ -125,7 +129,7 @@ func (s suite) command(ctx context.Context, l layout.Layout) (*exec.Cmd, error) 
 	}
 	args := []string{
 		"--procs=" + strconv.Itoa(s.Procs), "-v", "--no-color", "--timeout=" + maxTime,
-		"--output-dir=" + s.Out, "--junit-report=" + junitFile, "--label-filter=" + s.Labels, "--focus=" + s.Focus,
+		"--output-dir=" + s.Out, "--junit-report=" + junitFile, "--json-report=" + jsonFile, "--label-filter=" + s.Labels, "--focus=" + s.Focus,
 		suite, "--",
 		"--container-runtime-endpoint=" + l.RuntimeEndpoint(), "--prepull-images=false",
 		"--report-dir=" + s.Out, "--kubelet-config-file=" + config,
@@ -152,7 +156,7 @@ func (s suite) watch(ctx context.Context, cmd *exec.Cmd) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	if s.Node == nodeKilled {
-		kills, err := os.Create(filepath.Join(s.Out, "kills.log"))
+		kills, err := os.Create(filepath.Join(s.Out, killsFile))
 		if err != nil {
 			cancel()
 			return err
