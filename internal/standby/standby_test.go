@@ -40,7 +40,13 @@ type result struct {
 
 func standBy(t *testing.T, dir string) *rig {
 	t.Helper()
-	r := &rig{t: t, dir: dir, clock: testclock.NewFakeClock(time.Now()), log: &logbuffer.Buffer{}, done: make(chan result, 1)}
+	r := &rig{
+		t:     t,
+		dir:   dir,
+		clock: testclock.NewFakeClock(time.Now()),
+		log:   &logbuffer.Buffer{},
+		done:  make(chan result, 1),
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	r.stop = cancel
 	go func() {

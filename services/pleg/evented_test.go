@@ -188,7 +188,11 @@ func TestABacklogIsFoldedByPod(t *testing.T) {
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()
 	r.mode(evented)
-	eventually.That(r.t, "the backlog was taken", func() bool { return r.metric("quartet_pleg_runtime_events_total") >= events })
+	eventually.That(
+		r.t,
+		"the backlog was taken",
+		func() bool { return r.metric("quartet_pleg_runtime_events_total") >= events },
+	)
 	eventually.That(r.t, "all is quiet", func() bool { return quiet(fake) })
 	if got := fake.Count("ContainerStatus", ""); got > 4*pods {
 		t.Errorf("%d events of %d pods made %d inspections", events, pods, got)

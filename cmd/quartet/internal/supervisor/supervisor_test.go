@@ -109,7 +109,11 @@ func TestAKilledProcessIsBackAtOnce(t *testing.T) {
 
 func TestAProcessThatKeepsEndingBacksOffAndHarmsNoOther(t *testing.T) {
 	n := start(t, time.Hour, time.Second, map[string]string{"steady": steady, "crash": `echo started; exit 3`})
-	eventually.That(t, "the back-off has begun", func() bool { return strings.Contains(n.events.String(), "ends repeatedly") })
+	eventually.That(
+		t,
+		"the back-off has begun",
+		func() bool { return strings.Contains(n.events.String(), "ends repeatedly") },
+	)
 	if got := strings.Count(n.out.String(), "started"); got < 2 || got > 6 {
 		t.Errorf("it was started %d times before the back-off", got)
 	}
@@ -120,12 +124,20 @@ func TestAProcessThatKeepsEndingBacksOffAndHarmsNoOther(t *testing.T) {
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually.That(t, "the other is back meanwhile", func() bool { pid := n.pid("steady"); return pid != 0 && pid != first })
+	eventually.That(
+		t,
+		"the other is back meanwhile",
+		func() bool { pid := n.pid("steady"); return pid != 0 && pid != first },
+	)
 }
 
 func TestBackOffEnds(t *testing.T) {
 	n := start(t, 10*time.Millisecond, time.Second, map[string]string{"crash": `echo started; exit 3`})
-	eventually.That(t, "it is started after the pause", func() bool { return strings.Count(n.out.String(), "started") > 12 })
+	eventually.That(
+		t,
+		"it is started after the pause",
+		func() bool { return strings.Count(n.out.String(), "started") > 12 },
+	)
 }
 
 func TestStopEndsEveryProcess(t *testing.T) {

@@ -187,7 +187,11 @@ func TestAValidKubeconfigIsKeptAndRenewed(t *testing.T) {
 	c := shared.Cluster(t)
 	before := node(t.TempDir(), c.Kubeconfig(t, "another-new-node", cluster.Bootstrappers), false)
 	signed := run(t, before)
-	eventually.That(t, "there is a kubeconfig with a certificate", func() bool { return signed.Manager().Current() != nil })
+	eventually.That(
+		t,
+		"there is a kubeconfig with a certificate",
+		func() bool { return signed.Manager().Current() != nil },
+	)
 	admin, err := clientcmd.LoadFromFile(before.Kubeconfig)
 	if err != nil {
 		t.Fatal(err)

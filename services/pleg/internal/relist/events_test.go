@@ -283,7 +283,11 @@ func TestMereCreationIsLookedAtWithTheNextTick(t *testing.T) {
 	fake.RunPod(fakecri.Pod{UID: "b"})
 	l.HintCreated("b", time.Time{})
 	l.Hint("b", time.Time{})
-	eventually.That(l.t, "the other one is known", func() bool { all, err := l.List(); return err == nil && len(all) == 2 })
+	eventually.That(
+		l.t,
+		"the other one is known",
+		func() bool { all, err := l.List(); return err == nil && len(all) == 2 },
+	)
 	l.tick(3)
 	if got := fake.Count("ListPodSandbox", "b"); got != 1 {
 		t.Errorf("a pod that was started was looked at %d times", got)

@@ -74,7 +74,11 @@ func TestMetricsOfWhatFails(t *testing.T) {
 	undo = fake.Fail("ListPodSandbox", "", 1, fmt.Errorf("scripted"))
 	defer undo()
 	r.clock.Step(relist.Period)
-	eventually.That(r.t, "a failed relist is counted", func() bool { return count("quartet_pleg_relist_errors_total") == 1 })
+	eventually.That(
+		r.t,
+		"a failed relist is counted",
+		func() bool { return count("quartet_pleg_relist_errors_total") == 1 },
+	)
 }
 
 func TestMetricsOfInspectionsThatHang(t *testing.T) {
