@@ -18,6 +18,18 @@ type Resizes interface {
 	Note(uid types.UID, has resize.Allocation, change func(*resize.Record)) error
 }
 
+// takeOver asks for a new observation of a pod that an earlier process was resizing. That process may have changed the
+// containers after the last observation, and the runtime has no event for that.
+func (w *worker) takeOver() {
+	cfg := w.pool.cfg
+	if cfg.Resizes == nil || w.lastWrite != 0 {
+		return
+	}
+	if record, _ := cfg.Resizes.Get(w.uid); record.Conditions.InProgress != nil {
+		w.lastWrite = cfg.BootTime()
+	}
+}
+
 // resizing updates the condition PodResizeInProgress from an observation: it stays until the pod runs with its
 // allocation.
 func (w *worker) resizing(ctx context.Context, observed *lifecyclev1.PodStatus) {

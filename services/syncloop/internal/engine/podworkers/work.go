@@ -61,6 +61,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	ctx, span := w.span(ctx, "pod.sync", cause)
 	defer span.End()
 	begun := cfg.Clock.Now()
+	w.takeOver()
 	observed, err := w.observe(ctx)
 	if err == nil {
 		err = inspected(observed)
