@@ -219,11 +219,11 @@ func TestAnErrorWithinAWatchIsAnOutcomeAndIsFollowedByAList(t *testing.T) {
 }
 
 func TestAListThatHangsFails(t *testing.T) {
-	a, calls, _ := start(t, 50*time.Millisecond)
+	a, calls, _ := start(t, time.Second) // a busy machine answers a request within it
 	if got := next(t, calls); got != "list failed" {
 		t.Errorf("it has told %q", got)
 	}
-	for begun := time.Now(); time.Since(begun) < 10*time.Second; {
+	for begun := time.Now(); time.Since(begun) < time.Minute; {
 		select {
 		case a.lists <- list("one"): // a request that has ended may take one
 		default:
@@ -232,5 +232,5 @@ func TestAListThatHangsFails(t *testing.T) {
 			return
 		}
 	}
-	t.Error("a list that is answered was not told within 10 s")
+	t.Error("a list that is answered was not told within a minute")
 }
