@@ -53,6 +53,7 @@ func TestTheAPIServerIsToldWhatHappensToTheNode(t *testing.T) {
 	admin := c.Client(t)
 	const name = "eventful"
 	cfg := quick(member(t, name, c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes)))
+	cfg.Kubelet.EvictionHard = map[string]string{} // the disk of this machine may be full
 	before := &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Status:     v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{BootID: "an earlier one"}},
