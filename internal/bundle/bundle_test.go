@@ -131,9 +131,7 @@ func write(t *testing.T, root, path, content string) {
 
 func TestPreflightNamesMissingBinaries(t *testing.T) {
 	dir := t.TempDir()
-	if f := checkBinaries(
-		dir,
-	); f.Level != machine.Fault || !strings.Contains(f.Detail, "runc") ||
+	if f := checkBinaries(dir); f.Level != machine.Fault || !strings.Contains(f.Detail, "runc") ||
 		!strings.Contains(f.Fix, "make build") {
 		t.Errorf("got %+v", f)
 	}

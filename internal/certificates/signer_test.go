@@ -155,14 +155,12 @@ func (s *signer) sign(request *certificatesv1.CertificateSigningRequest) {
 		return
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(
-			int64(s.made + 1),
-		),
-		Subject:     wanted.Subject,
-		DNSNames:    wanted.DNSNames,
-		IPAddresses: wanted.IPAddresses,
-		NotBefore:   s.begin,
-		NotAfter:    s.begin.Add(s.life),
+		SerialNumber: big.NewInt(int64(s.made + 1)),
+		Subject:      wanted.Subject,
+		DNSNames:     wanted.DNSNames,
+		IPAddresses:  wanted.IPAddresses,
+		NotBefore:    s.begin,
+		NotAfter:     s.begin.Add(s.life),
 	}
 	certificate, err := x509.CreateCertificate(rand.Reader, template, s.ca, wanted.PublicKey, s.key)
 	if err != nil {

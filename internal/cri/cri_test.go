@@ -120,16 +120,12 @@ func TestImagesMayComeFromAnotherSocket(t *testing.T) {
 
 func TestABadEndpointIsRefusedWithItsField(t *testing.T) {
 	for endpoint, want := range map[string]string{"": "containerRuntimeEndpoint", "http://x": "containerRuntimeEndpoint"} {
-		if _, err := cri.New(
-			cri.Config{Endpoint: endpoint, Timeout: time.Second},
-		); err == nil ||
+		if _, err := cri.New(cri.Config{Endpoint: endpoint, Timeout: time.Second}); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("endpoint %q: got %v, want an error that names %s", endpoint, err, want)
 		}
 	}
-	if _, err := cri.New(
-		cri.Config{Endpoint: "unix:///x", Timeout: 0},
-	); err == nil ||
+	if _, err := cri.New(cri.Config{Endpoint: "unix:///x", Timeout: 0}); err == nil ||
 		!strings.Contains(err.Error(), "runtimeRequestTimeout") {
 		t.Errorf("no timeout: got %v, want an error that names runtimeRequestTimeout", err)
 	}

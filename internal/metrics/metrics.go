@@ -40,9 +40,7 @@ func buildInfo(service nodeconfig.Service) prometheus.Collector {
 		Name: "quartet_build_info",
 		Help: "Always 1. The labels have the service and the versions that it was built from.",
 		ConstLabels: prometheus.Labels{
-			"service": string(
-				service,
-			),
+			"service":            string(service),
 			"version":            buildinfo.Version(),
 			"kubernetes_version": buildinfo.Kubernetes(),
 			"go_version":         runtime.Version(),

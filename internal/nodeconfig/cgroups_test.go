@@ -63,9 +63,7 @@ func TestMemoryIsReservedForClassesOnlyWithTheGate(t *testing.T) {
 		t.Errorf("%d%%, and %v are named, want %v", ReservedMemoryPercent(&cfg.Kubelet), got, want)
 	}
 	_, errs := Decode("f", []byte(head+"qosReserved: {cpu: 10%, memory: 101%}\n"))
-	if got, want := Errors(
-		errs,
-	).Error(),
+	if got, want := Errors(errs).Error(),
 		"f:3: qosReserved.cpu: cannot be reserved: must be memory"; len(errs) != 2 ||
 		!strings.Contains(got, want) {
 		t.Errorf("got %s", got)

@@ -81,9 +81,7 @@ func TestAMachineIsRefusedByTheDefaults(t *testing.T) {
 	setDefaults(&kubelet)
 	err := Config{
 		Kubelet: kubelet,
-	}.FitMachine(
-		fstest.MapFS{"proc/swaps": {Data: []byte("Filename\n/dev/vda3 partition\n")}},
-	)
+	}.FitMachine(fstest.MapFS{"proc/swaps": {Data: []byte("Filename\n/dev/vda3 partition\n")}})
 	if err == nil || !strings.Contains(err.Error(), "the defaults: failSwapOn: ") {
 		t.Errorf("got %v", err)
 	}

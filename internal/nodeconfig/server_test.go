@@ -58,9 +58,7 @@ func TestWhereTheAPIsAreServed(t *testing.T) {
 			args = append(args, "--kubeconfig", kubeconfig)
 		}
 		cfg := parse(t, SyncLoop, args...)
-		if got := ReadOnlyAddress(
-			&cfg.Kubelet,
-		); cfg.APIAddress != c.wantAPI || cfg.Kubelet.Address != c.wantAPI ||
+		if got := ReadOnlyAddress(&cfg.Kubelet); cfg.APIAddress != c.wantAPI || cfg.Kubelet.Address != c.wantAPI ||
 			got != c.wantReading {
 			t.Errorf(
 				"address %q, member %v: got %s and %s, want %s and %s",

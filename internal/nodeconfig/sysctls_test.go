@@ -11,9 +11,7 @@ func TestDefaultPodSysctls(t *testing.T) {
 	}
 	const gate = "DefaultPodSysctls: true"
 	decoded, errs := decode(`net.core.somaxconn: "1024", kernel/shmmax: "1"`, gate)
-	if got := DefaultPodSysctls(
-		&decoded.Kubelet,
-	); len(errs) > 0 || len(got) != 2 ||
+	if got := DefaultPodSysctls(&decoded.Kubelet); len(errs) > 0 || len(got) != 2 ||
 		len(decoded.unsupported(SyncLoop)) > 0 {
 		t.Errorf("got %v, %v", got, errs)
 	}

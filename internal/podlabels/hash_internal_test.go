@@ -91,9 +91,7 @@ func TestAFieldThatANewerAPIKnowsChangesNoHash(t *testing.T) {
 	}
 	if c := (&v1.Container{Name: "app", VolumeMounts: []v1.VolumeMount{mount}, SecurityContext: &v1.SecurityContext{Privileged: &yes}}); SpecHash(
 		c,
-	) != sum(
-		today,
-	) {
+	) != sum(today) {
 		t.Error("that is not what the hash of a container is of")
 	}
 }

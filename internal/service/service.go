@@ -77,9 +77,7 @@ func start(ctx context.Context, name nodeconfig.Service, args []string, stdout i
 		return err
 	}
 	tel, err := telemetry.Setup(ctx, telemetry.Config{
-		Service: string(
-			name,
-		),
+		Service: string(name),
 		Version: buildinfo.Version(),
 		Node:    cfg.NodeName,
 		Logging: cfg.Logging(),

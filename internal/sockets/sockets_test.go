@@ -269,9 +269,7 @@ func TestAChangedAddressLeavesTheOldOneServedByNobody(t *testing.T) {
 
 func TestAPortThatIsTakenIsNotHeld(t *testing.T) {
 	taken := addressOf(hold(t, set(t), "one").File)
-	if _, opened, err := set(
-		t,
-	).Hold(t.Context(), Socket{Name: "one", Address: taken}, quiet); opened || err == nil ||
+	if _, opened, err := set(t).Hold(t.Context(), Socket{Name: "one", Address: taken}, quiet); opened || err == nil ||
 		!strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("%v, %v", opened, err)
 	}

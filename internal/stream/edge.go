@@ -115,8 +115,6 @@ func (e *edgeHistory[V]) next(cursor uint64) (item[V], bool) {
 
 func (e *edgeHistory[V]) reaches(cursor uint64) bool { return e.rev-cursor <= uint64(len(e.ring)) }
 
-func (e *edgeHistory[V]) behind(
-	cursor uint64,
-) int {
-	return int(e.rev - cursor)
-} //nolint:gosec // no process lives for 2^63 events
+func (e *edgeHistory[V]) behind(cursor uint64) int {
+	return int(e.rev - cursor) //nolint:gosec // no process lives for 2^63 events
+}

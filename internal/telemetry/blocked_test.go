@@ -27,9 +27,7 @@ func TestALogThatNobodyReadsIsBlocked(t *testing.T) {
 			t.Errorf("after a minute: %v", err)
 		}
 		time.Sleep(time.Second)
-		if err := telemetry.LogBlocked(
-			logger,
-		); err == nil ||
+		if err := telemetry.LogBlocked(logger); err == nil ||
 			!strings.Contains(err.Error(), "has not been written for 1m1s") {
 			t.Errorf("after more: %v", err)
 		}

@@ -32,9 +32,7 @@ func TestJSONHasTheKeysOfKubernetes(t *testing.T) {
 	if !strings.HasPrefix(line.Caller, "telemetry/format_test.go:") {
 		t.Errorf("caller is %q", line.Caller)
 	}
-	if at := time.UnixMicro(
-		int64(line.TS * 1000),
-	); at.Before(before.Add(-time.Second)) ||
+	if at := time.UnixMicro(int64(line.TS * 1000)); at.Before(before.Add(-time.Second)) ||
 		at.After(before.Add(time.Minute)) {
 		t.Errorf("ts is %v, which is %s", line.TS, at)
 	}

@@ -61,12 +61,10 @@ func (m *membership) source(
 	logger *slog.Logger,
 ) *apisource.Source {
 	return apisource.New(apisource.Config{
-		Client:  m.client.Core,
-		Node:    cfg.NodeName,
-		Allowed: privilege.Allowed(cfg.HostPrivileges),
-		Nodes: nodewatch.Source(
-			nodev1.NewNodeServiceClient(m.nodestatus),
-		),
+		Client:     m.client.Core,
+		Node:       cfg.NodeName,
+		Allowed:    privilege.Allowed(cfg.HostPrivileges),
+		Nodes:      nodewatch.Source(nodev1.NewNodeServiceClient(m.nodestatus)),
 		Checkpoint: filepath.Join(cfg.StateDir, apiPodsFile),
 		Health:     health,
 		Clock:      clock.RealClock{},

@@ -62,9 +62,7 @@ func TestAppliedPodsReachTheSubscriber(t *testing.T) {
 	if _, err := p.client.DeletePod(
 		t.Context(),
 		&configv1.DeletePodRequest{Name: "a"},
-	); status.Code(
-		err,
-	) != codes.NotFound {
+	); status.Code(err) != codes.NotFound {
 		t.Errorf("the second deletion: %v, want NOT_FOUND", err)
 	}
 }

@@ -65,9 +65,7 @@ func TestAReplayTellsWhatWasRecorded(t *testing.T) {
 	if _, err := second.client.ApplyPod(
 		t.Context(),
 		&configv1.ApplyPodRequest{},
-	); status.Code(
-		err,
-	) != codes.Unimplemented {
+	); status.Code(err) != codes.Unimplemented {
 		t.Errorf("ApplyPod: %v, want UNIMPLEMENTED", err)
 	}
 }

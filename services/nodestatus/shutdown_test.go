@@ -220,9 +220,7 @@ func TestTheAPIServerKnowsThatTheMachineGoesDown(t *testing.T) {
 		}
 	}
 	slices.Sort(reasons)
-	if reasons = slices.Compact(
-		reasons,
-	); !slices.Equal(
+	if reasons = slices.Compact(reasons); !slices.Equal(
 		reasons,
 		[]string{"Shutdown manager detected shutdown cancellation", "Shutdown manager detected shutdown event"},
 	) {

@@ -151,9 +151,7 @@ func TestAHungInspectionDelaysItsPodAlone(t *testing.T) {
 			if _, err := r.client.GetPodStatus(
 				ctx,
 				&lifecyclev1.GetPodStatusRequest{Uid: "hung-3", NewerThanBoottimeNs: int64(boottime.Now())},
-			); status.Code(
-				err,
-			) != codes.DeadlineExceeded {
+			); status.Code(err) != codes.DeadlineExceeded {
 				t.Errorf("the fresh status of a pod whose inspection hangs: got %v, want DeadlineExceeded", err)
 			}
 			hung[victims[3]].Open()

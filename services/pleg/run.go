@@ -154,9 +154,7 @@ func openTold(cfg nodeconfig.Config, logger *slog.Logger, registry *prometheus.R
 	}
 	path := filepath.Join(cfg.StateDir, journal.FileName)
 	return journal.Open(journal.Config{
-		File: journal.OnDisk(
-			path,
-		),
+		File:    journal.OnDisk(path),
 		Path:    path,
 		Clock:   clock.RealClock{},
 		Logger:  logger,

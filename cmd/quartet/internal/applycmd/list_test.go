@@ -52,15 +52,11 @@ func TestListsAreAppliedAndDeletedItemByItem(t *testing.T) {
 	n.expect("", []string{"apply", "-f", dir, "--dry-run=none"}, said("-node", "unchanged"), "", "")
 	n.expect("", []string{"delete", "-f", dir}, said("", "deleted"), "", "")
 	// What follows each other on the standard input, as some programs write it.
-	stream := jsonPod(
-		"a",
-	) + "\n" + jsonPod(
+	stream := jsonPod("a") + "\n" + jsonPod(
 		"b",
 	) + `{"apiVersion":"v1","kind":"List","items":[` + jsonPod(
 		"c",
-	) + "," + jsonPod(
-		"d",
-	) + "]}"
+	) + "," + jsonPod("d") + "]}"
 	n.expect(stream, []string{"apply", "-f", "-"}, said("-node", "created"), "", "")
 	n.expect(
 		listed("PodList", untyped(manifest("a", "i:2"))),

@@ -40,9 +40,7 @@ func TestConfigMapsAndSecretsAreAppliedShownAndDeleted(t *testing.T) {
 	n.expect("", apply, "configmap/settings configured\nsecret/login unchanged\npod/a-node unchanged\n", "", "")
 
 	out, _, err := n.run("", "get", "secrets", "-o", "wide")
-	if fields := strings.Fields(
-		out,
-	); err != nil || len(strings.Split(out, "\n")) != 3 ||
+	if fields := strings.Fields(out); err != nil || len(strings.Split(out, "\n")) != 3 ||
 		!strings.Contains(strings.Join(fields, " "), "login Opaque 1 ") ||
 		!strings.HasSuffix(strings.TrimSpace(out), "false       local    key (2 bytes)") {
 		t.Errorf("get secrets -o wide: %v\n%s", err, out)

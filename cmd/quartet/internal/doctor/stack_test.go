@@ -119,9 +119,7 @@ func TestTheStackSaysWhichNodeIsMeant(t *testing.T) {
 	if s.project != "quartet" || !s.bundled || s.endpoint != "unix://"+state+"/run/containerd.sock" {
 		t.Errorf("got %+v", s)
 	}
-	if got := slices.Sorted(
-		maps.Keys(s.ports),
-	); !slices.Equal(got, []int{3000, 4317, 9090, 16686}) ||
+	if got := slices.Sorted(maps.Keys(s.ports)); !slices.Equal(got, []int{3000, 4317, 9090, 16686}) ||
 		s.ports[3000] != "grafana" {
 		t.Errorf("the ports are %v", s.ports)
 	}

@@ -91,9 +91,7 @@ func TestWhatFlagsSet(t *testing.T) {
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			if _, errs := nodeconfig.Merge(
-				nodeconfig.Sources{WorkDir: "/", Settings: opts.settings()},
-			); len(errs) > 0 &&
+			if _, errs := nodeconfig.Merge(nodeconfig.Sources{WorkDir: "/", Settings: opts.settings()}); len(errs) > 0 &&
 				name != "feature gates" {
 				t.Errorf("the configuration cannot have it: %v", errs)
 			}

@@ -97,10 +97,8 @@ func run(l layout.Layout, opts options, out io.Writer) error {
 		}
 	}
 	// It belongs to the operator: it is created if it is missing, and otherwise not changed.
-	if err := os.MkdirAll(
-		opts.manifests,
-		0o755,
-	); err != nil { //nolint:gosec // manifests are read by configmux, who is not root
+	const mode = 0o755 // configmux, which is not root, reads the manifests
+	if err := os.MkdirAll(opts.manifests, mode); err != nil {
 		return fmt.Errorf("making the directory of the manifests: %w: name another with --manifests", err)
 	}
 	fmt.Fprintf(out, "%s is ready; pods are read from %s\n", l.StateDir(), opts.manifests)

@@ -203,9 +203,7 @@ func TestItEndsWhenEachPodRunsOrHasEnded(t *testing.T) {
 	if out.String() != table {
 		t.Errorf("printed\n%s\nwant\n%s", out.String(), table)
 	}
-	if err := runonce.Failed(
-		results,
-	); err == nil ||
+	if err := runonce.Failed(results); err == nil ||
 		!strings.Contains(err.Error(), "1 of 3 pods do not run: default/failed") {
 		t.Errorf("error %v, want it to name the pod", err)
 	}
@@ -284,9 +282,7 @@ func TestItGivesUpAfterTenTriesInSeventeenMinutes(t *testing.T) {
 	if took := n.clock.Since(begun).Round(time.Minute); took != 17*time.Minute {
 		t.Errorf("it took %v, want 17 min", took)
 	}
-	if got := said(
-		results,
-	); got != "default/stuck Pending main waits: ImagePullBackOff" ||
+	if got := said(results); got != "default/stuck Pending main waits: ImagePullBackOff" ||
 		strings.Count(progress.String(), "\n") != 9 {
 		t.Errorf("results %s after\n%s", got, progress)
 	}

@@ -49,11 +49,8 @@ func replaceFile(from, to string) (err error) {
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
 	tmp := to + ".new"
-	target, err := os.OpenFile(
-		filepath.Clean(tmp),
-		os.O_CREATE|os.O_TRUNC|os.O_WRONLY,
-		0o700,
-	) //nolint:gosec // programs, for root alone
+	const flags = os.O_CREATE | os.O_TRUNC | os.O_WRONLY
+	target, err := os.OpenFile(filepath.Clean(tmp), flags, 0o700) //nolint:gosec // a program, for root alone
 	if err != nil {
 		return err
 	}

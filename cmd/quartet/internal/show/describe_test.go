@@ -146,10 +146,8 @@ func (n *node) putCrash() {
 		Name:       "crash-node-1",
 		State:      syncing,
 		StateSince: timestamppb.New(ago(2 * time.Hour)),
-		NextSyncAt: timestamppb.New(
-			now.Add(220 * time.Second),
-		),
-		WaitsFor: "main: CrashLoopBackOff",
+		NextSyncAt: timestamppb.New(now.Add(220 * time.Second)),
+		WaitsFor:   "main: CrashLoopBackOff",
 		Phases: []*enginev1.StartPhase{
 			{Phase: "sandbox", EndedAt: timestamppb.New(ago(2 * time.Hour)), Took: durationpb.New(123456 * time.Microsecond)},
 			{
@@ -189,12 +187,10 @@ func (n *node) putCrash() {
 				Kind:        "Liveness",
 				Result:      enginev1.ProbeResult_PROBE_RESULT_SUCCESS,
 				InARow:      2,
-				AskedAt: timestamppb.New(
-					ago(3 * time.Second),
-				),
-				Answer: enginev1.ProbeResult_PROBE_RESULT_FAILURE,
-				Said:   "HTTP probe failed with statuscode:\n500",
-				NextAt: timestamppb.New(now.Add(7 * time.Second)),
+				AskedAt:     timestamppb.New(ago(3 * time.Second)),
+				Answer:      enginev1.ProbeResult_PROBE_RESULT_FAILURE,
+				Said:        "HTTP probe failed with statuscode:\n500",
+				NextAt:      timestamppb.New(now.Add(7 * time.Second)),
 			},
 			{
 				Container:   "main",
@@ -209,9 +205,7 @@ func (n *node) putCrash() {
 				Kind:        "Startup",
 				Result:      enginev1.ProbeResult_PROBE_RESULT_SUCCESS,
 				InARow:      1,
-				ResultSince: timestamppb.New(
-					ago(80 * time.Second),
-				),
+				ResultSince: timestamppb.New(ago(80 * time.Second)),
 				AskedAt:     timestamppb.New(ago(80 * time.Second)),
 				Said:        "the runtime is away",
 				AskingSince: timestamppb.New(ago(5 * time.Second)),

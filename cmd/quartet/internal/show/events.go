@@ -210,9 +210,7 @@ func (p *eventPrinter) print(all ...happening) error {
 			first = clockTime(*h.FirstTime)
 		}
 		rows = append(rows, []any{
-			clockTime(
-				h.Time,
-			),
+			clockTime(h.Time),
 			h.Kind,
 			h.Type,
 			title(h.Namespace, h.Pod),

@@ -362,9 +362,7 @@ func TestEventsOfWhoIsThereAreShown(t *testing.T) {
 		t.Errorf("without what pleg and nodestatus have: %q", out)
 	}
 	stop()
-	if out, _, err := n.run(
-		"events",
-	); err == nil || strings.Contains(err.Error(), "\n") ||
+	if out, _, err := n.run("events"); err == nil || strings.Contains(err.Error(), "\n") ||
 		!strings.Contains(err.Error(), "is the node running?") {
 		t.Errorf("of a node that does not run: printed %q, error %v", out, err)
 	}

@@ -91,9 +91,7 @@ func fromStatus(status *lifecyclev1.PodStatus) []happening {
 			code := c.GetExitCode()
 			h.Type, h.Time, h.ExitCode, h.Reason, h.Message = typeDied, c.GetFinishedAt().
 				AsTime(),
-				&code, c.GetReason(), exitMessage(
-					code,
-				)
+				&code, c.GetReason(), exitMessage(code)
 		case lifecyclev1.ContainerState_CONTAINER_STATE_CREATED, lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN,
 			lifecyclev1.ContainerState_CONTAINER_STATE_UNSPECIFIED:
 			continue

@@ -319,9 +319,7 @@ func readyNode() *v1.Node {
 		Status: v1.NodeStatus{
 			Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.5"}},
 			Capacity: v1.ResourceList{
-				v1.ResourceCPU: resource.MustParse(
-					"4",
-				),
+				v1.ResourceCPU:    resource.MustParse("4"),
 				v1.ResourceMemory: resource.MustParse("16Gi"),
 				v1.ResourcePods:   resource.MustParse("110"),
 			},

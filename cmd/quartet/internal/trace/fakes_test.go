@@ -110,9 +110,7 @@ func encode(id string, spans []*span) *tracev1.TracesData {
 	data := &tracev1.TracesData{}
 	for _, s := range spans {
 		out := &tracev1.Span{
-			TraceId: idOf(
-				id,
-			),
+			TraceId:           idOf(id),
 			SpanId:            idOf(s.id),
 			ParentSpanId:      idOf(s.parent),
 			Name:              s.name,

@@ -93,13 +93,11 @@ func (s start) printJSON(out io.Writer) error {
 			Name:     l.name,
 			Offset:   milliseconds(l.offset),
 			Duration: milliseconds(l.duration()),
-			Self: milliseconds(
-				selfTime(l.node, s.window),
-			),
-			Orphan: i >= len(lines)-orphans,
-			Failed: l.failed,
-			Error:  l.message,
-			Links:  l.links,
+			Self:     milliseconds(selfTime(l.node, s.window)),
+			Orphan:   i >= len(lines)-orphans,
+			Failed:   l.failed,
+			Error:    l.message,
+			Links:    l.links,
 		})
 	}
 	encoder := json.NewEncoder(out)

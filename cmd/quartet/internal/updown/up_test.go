@@ -63,9 +63,7 @@ func TestUpPassesCredentialProvidersOn(t *testing.T) {
 	cmd.SetOut(io.Discard)
 	cmd.SetErr(io.Discard)
 	cmd.SilenceUsage = true
-	if err := cmd.ExecuteContext(
-		t.Context(),
-	); err == nil ||
+	if err := cmd.ExecuteContext(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), "needs --image-credential-provider-config") {
 		t.Errorf("got %v", err)
 	}

@@ -160,9 +160,7 @@ func TestARefusalIsToldAndRemovesNothing(t *testing.T) {
 			a.put(pod("b", "i:1"))
 			if got := texts(
 				r.until("the other pod", func(reading source.Reading) bool { return slices.Contains(texts(reading), "b i:1") }),
-			); len(
-				got,
-			) == 0 {
+			); len(got) == 0 {
 				t.Errorf("pods %q", got)
 			}
 		})
@@ -175,9 +173,7 @@ func TestAServerThatIsAwayIsWaitedFor(t *testing.T) {
 	a.Close()
 	r := newRig(t, client).run()
 	for range 3 {
-		if e := r.wrong(
-			"connection refused: check that it runs",
-		); !strings.Contains(
+		if e := r.wrong("connection refused: check that it runs"); !strings.Contains(
 			e.Message,
 			"none of its pods is known yet",
 		) {

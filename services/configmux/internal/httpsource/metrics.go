@@ -14,9 +14,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}, []string{"outcome"})
 	registry.MustRegister(polls)
 	return &Metrics{
-		changed: polls.WithLabelValues(
-			"changed",
-		),
+		changed:   polls.WithLabelValues("changed"),
 		unchanged: polls.WithLabelValues("unchanged"),
 		failed:    polls.WithLabelValues("failed"),
 	}

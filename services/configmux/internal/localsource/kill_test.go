@@ -191,9 +191,7 @@ func scenarios() map[string]scenario {
 				removed(".left.json.tmp"),
 				[]string{"rename applied/half.json applied/half.json.broken"},
 				answered(),
-				written(
-					"a",
-				),
+				written("a"),
 				answered(),
 				written("bad"),
 				removed("bad.json.broken"),

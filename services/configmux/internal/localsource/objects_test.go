@@ -184,9 +184,7 @@ func TestWhatIsWrongWithOneSecretConcernsNoOther(t *testing.T) {
 	}
 	r.clock.Step(retryInterval)
 	reading = <-r.sink.all
-	if got := objectsOf(
-		reading,
-	); !slices.Equal(got, []string{"secret default/a=1", "secret default/b=2"}) ||
+	if got := objectsOf(reading); !slices.Equal(got, []string{"secret default/a=1", "secret default/b=2"}) ||
 		len(reading.Errors) != 0 {
 		t.Errorf("with the key back: %v, errors %v", got, reading.Errors)
 	}

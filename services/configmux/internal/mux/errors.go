@@ -94,9 +94,7 @@ func (s *sourceState) listErrors() []*configv1.SourceError {
 	out := make([]*configv1.SourceError, 0, len(s.errs))
 	for key, seen := range s.errs {
 		out = append(out, &configv1.SourceError{
-			Path: sendable(
-				key.path,
-			),
+			Path:        sendable(key.path),
 			Pod:         sendable(key.pod),
 			Object:      sendable(key.object),
 			Field:       sendable(key.field),

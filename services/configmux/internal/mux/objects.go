@@ -181,9 +181,7 @@ func (p *publication) beginObject(
 
 func wireObject(key apiobject.Key, from string, data []byte, traceparent string) *configv1.Object {
 	return &configv1.Object{
-		Kind: string(
-			key.Kind,
-		),
+		Kind:        string(key.Kind),
 		Namespace:   key.Namespace,
 		Name:        key.Name,
 		Source:      from,

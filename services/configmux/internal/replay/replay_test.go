@@ -306,9 +306,7 @@ func TestTheTraceLinksToTheRecordedOne(t *testing.T) {
 	if len(all) != 2 || all[1].Name != "source.read" {
 		t.Fatalf("spans %v, want one for the snapshot and one for the pod", all)
 	}
-	if got := fmt.Sprint(
-		all[1].Attributes,
-	); got != fmt.Sprint(
+	if got := fmt.Sprint(all[1].Attributes); got != fmt.Sprint(
 		[]attribute.KeyValue{attribute.String("file.path", path+":5"), attribute.String("quartet.source", "replay")},
 	) {
 		t.Errorf("attributes %s", got)

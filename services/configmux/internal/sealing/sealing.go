@@ -98,10 +98,8 @@ func (k *Keyring) Seal(data []byte, about string) (Box, error) {
 	if err != nil {
 		return Box{}, err
 	}
-	return Box{
-		Key:  keys[0].ID,
-		Data: sealer.Seal(nil, nil, data, []byte(about)),
-	}, nil //nolint:gosec // it makes a random nonce itself
+	sealed := sealer.Seal(nil, nil, data, []byte(about)) //nolint:gosec // it makes a random nonce itself
+	return Box{Key: keys[0].ID, Data: sealed}, nil
 }
 
 // Open decrypts a box with the associated data about. It fails with a *FileError if the key file is unusable, an

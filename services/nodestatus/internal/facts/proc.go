@@ -48,12 +48,10 @@ func filesystem(dir string) (Filesystem, error) {
 		case err == nil:
 			size := int64(stat.Bsize)
 			return Filesystem{
-				CapacityBytes: int64(
-					stat.Blocks,
-				) * size,
-				AvailableBytes: int64(stat.Bavail) * size, //nolint:gosec // less than 8 EiB
-				Inodes:         int64(stat.Files),
-				InodesFree:     int64(stat.Ffree), //nolint:gosec // as above
+				CapacityBytes:  int64(stat.Blocks) * size, //nolint:gosec // less than 8 EiB
+				AvailableBytes: int64(stat.Bavail) * size, //nolint:gosec // as above
+				Inodes:         int64(stat.Files),         //nolint:gosec // as above
+				InodesFree:     int64(stat.Ffree),         //nolint:gosec // as above
 			}, nil
 		case errors.Is(err, fs.ErrNotExist) && at != filepath.Dir(at):
 		default:

@@ -32,10 +32,8 @@ func AskImages(conn grpc.ClientConnInterface) ListImages {
 		}
 		images := make([]nodeobject.Image, 0, len(response.GetImages()))
 		for _, image := range response.GetImages() {
-			images = append(
-				images,
-				nodeobject.Image{Names: image.GetNames(), Bytes: int64(image.GetSizeBytes())},
-			) //nolint:gosec // less than 8 EiB
+			bytes := int64(image.GetSizeBytes()) //nolint:gosec // less than 8 EiB
+			images = append(images, nodeobject.Image{Names: image.GetNames(), Bytes: bytes})
 		}
 		return images
 	}

@@ -22,9 +22,7 @@ func TestMetricsFollowTheNode(t *testing.T) {
 		t.Helper()
 		return metricstest.Value(t, r.registry, metric, labels...)
 	}
-	if failed, beats := value(
-		"quartet_nodestatus_reading_errors_total",
-	), value(
+	if failed, beats := value("quartet_nodestatus_reading_errors_total"), value(
 		"quartet_nodestatus_heartbeat_duration_seconds",
 	); failed < 1 ||
 		beats < 1 {

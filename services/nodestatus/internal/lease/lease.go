@@ -222,9 +222,8 @@ func (k *Keeper) renewal(there *coordinationv1.Lease) *coordinationv1.Lease {
 	lease := there.DeepCopy()
 	lease.Namespace, lease.Name = v1.NamespaceNodeLease, k.cfg.Name
 	lease.Spec.HolderIdentity = ptr.To(k.cfg.Name)
-	lease.Spec.LeaseDurationSeconds = ptr.To(
-		int32(k.cfg.Duration / time.Second),
-	) //nolint:gosec // it is an int32 of the configuration
+	seconds := int32(k.cfg.Duration / time.Second) //nolint:gosec // it is an int32 of the configuration
+	lease.Spec.LeaseDurationSeconds = &seconds
 	lease.Spec.RenewTime = &metav1.MicroTime{Time: k.cfg.Clock.Now().Truncate(time.Microsecond)}
 	if owner := k.ownerUID(); owner != "" {
 		// The garbage collector of the cluster removes the lease with the Node.

@@ -23,10 +23,8 @@ func DropInText(delay time.Duration) string {
 
 // WriteDropIn writes a drop-in file and creates its directory. Its error names the file.
 func WriteDropIn(path string, delay time.Duration) error {
-	if err := os.MkdirAll(
-		filepath.Dir(path),
-		0o755,
-	); err != nil { //nolint:gosec // all directories there are so: whoever asks may read the configuration
+	const mode = 0o755 // as all directories there: anybody may read them
+	if err := os.MkdirAll(filepath.Dir(path), mode); err != nil {
 		return fmt.Errorf("the directory of logind's drop-in files: %w", err)
 	}
 	if err := statedir.WriteFileAtomic(path, []byte(DropInText(delay)), 0o644); err != nil {

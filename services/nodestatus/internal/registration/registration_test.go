@@ -158,9 +158,7 @@ func (r *rig) waits(t *testing.T, want string) {
 
 func TestTheComputedNodeIsRegistered(t *testing.T) {
 	r := newRig(t, nil)
-	if node := r.tells(
-		t,
-	); node == nil || node.Name != "node-1" || node.ResourceVersion != "" ||
+	if node := r.tells(t); node == nil || node.Name != "node-1" || node.ResourceVersion != "" ||
 		len(node.ManagedFields) > 0 {
 		t.Errorf("said of the Node: %+v", node)
 	}

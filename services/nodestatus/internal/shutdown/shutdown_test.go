@@ -461,9 +461,7 @@ func TestLogindIsMadeToWaitLongEnough(t *testing.T) {
 				if m.locks != 1 {
 					t.Errorf("%d locks; what time there is counts", m.locks)
 				}
-				if data, err := os.ReadFile(
-					filepath.Join(m.dir, "conf.d", "q.conf"),
-				); !test.readOnly &&
+				if data, err := os.ReadFile(filepath.Join(m.dir, "conf.d", "q.conf")); !test.readOnly &&
 					(err != nil || !strings.Contains(string(data), "[Login]\nInhibitDelayMaxSec=30\n")) {
 					t.Errorf("the file has %q: %v", data, err)
 				}

@@ -77,9 +77,7 @@ func TestWhatHappenedSinceItWasToldBecomesEvents(t *testing.T) {
 func TestAPodThatIsGoneKeepsItsName(t *testing.T) {
 	before, _ := record.Pod{}.Observe(named(sandbox("s", ready)))
 	for what, pod := range map[string]record.Pod{"on record": before, "told before": record.Restore(before.Told())} {
-		if gone, _ := pod.Observe(
-			status(),
-		); !gone.Gone() || gone.Status.GetName() != "web" ||
+		if gone, _ := pod.Observe(status()); !gone.Gone() || gone.Status.GetName() != "web" ||
 			gone.Status.GetNamespace() != "default" {
 			t.Errorf("%s: it is %v", what, gone.Status)
 		}
@@ -112,9 +110,7 @@ func TestAFailureBeforeTheFirstObservationLosesNothing(t *testing.T) {
 		if _, changes := pod.Observe(named(sandbox("s", ready), container("a", running, 1))); len(changes) != 1 {
 			t.Errorf("%s: that it can be inspected again makes %v", what, say(changes))
 		}
-		if _, changes := pod.Observe(
-			named(sandbox("s", ready), container("a", exited, 1)),
-		); len(changes) != 1 ||
+		if _, changes := pod.Observe(named(sandbox("s", ready), container("a", exited, 1))); len(changes) != 1 ||
 			changes[0].Container == nil {
 			t.Errorf("%s: its death makes %v", what, say(changes))
 		}

@@ -195,14 +195,12 @@ func inspectContainer(
 	st := resp.GetStatus()
 	if startInterrupted(st) {
 		return &lifecyclev1.Container{
-			Id:        st.GetId(),
-			SandboxId: item.GetPodSandboxId(),
-			Name:      containerName(st.GetMetadata(), st.GetLabels()),
-			Attempt:   st.GetMetadata().GetAttempt(),
-			State:     lifecyclev1.ContainerState_CONTAINER_STATE_CREATED,
-			CreatedAt: timestamp(
-				st.GetCreatedAt(),
-			),
+			Id:          st.GetId(),
+			SandboxId:   item.GetPodSandboxId(),
+			Name:        containerName(st.GetMetadata(), st.GetLabels()),
+			Attempt:     st.GetMetadata().GetAttempt(),
+			State:       lifecyclev1.ContainerState_CONTAINER_STATE_CREATED,
+			CreatedAt:   timestamp(st.GetCreatedAt()),
 			Image:       st.GetImage().GetImage(),
 			ImageRef:    st.GetImageRef(),
 			ImageId:     st.GetImageId(),
@@ -212,14 +210,12 @@ func inspectContainer(
 		}, nil
 	}
 	return &lifecyclev1.Container{
-		Id:        st.GetId(),
-		SandboxId: item.GetPodSandboxId(),
-		Name:      containerName(st.GetMetadata(), st.GetLabels()),
-		Attempt:   st.GetMetadata().GetAttempt(),
-		State:     containerState(st.GetState()),
-		CreatedAt: timestamp(
-			st.GetCreatedAt(),
-		),
+		Id:          st.GetId(),
+		SandboxId:   item.GetPodSandboxId(),
+		Name:        containerName(st.GetMetadata(), st.GetLabels()),
+		Attempt:     st.GetMetadata().GetAttempt(),
+		State:       containerState(st.GetState()),
+		CreatedAt:   timestamp(st.GetCreatedAt()),
 		StartedAt:   timestamp(st.GetStartedAt()),
 		FinishedAt:  timestamp(st.GetFinishedAt()),
 		ExitCode:    st.GetExitCode(),

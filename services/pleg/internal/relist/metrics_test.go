@@ -90,9 +90,7 @@ func TestMetricsOfInspectionsThatHang(t *testing.T) {
 		r.Hint("uid-1", time.Time{})
 	}
 	count := func(metric string) float64 { return metricstest.Value(t, r.registry, metric) }
-	if running, waiting := count(
-		"quartet_pleg_inspections_running",
-	), count(
+	if running, waiting := count("quartet_pleg_inspections_running"), count(
 		"quartet_pleg_inspections_waiting",
 	); running != 1 ||
 		waiting != 1 {

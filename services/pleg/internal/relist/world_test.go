@@ -74,9 +74,7 @@ func (w *world) addSandbox(uid string) {
 		}
 	}
 	w.sandboxes = append(w.sandboxes, &runtimeapi.PodSandboxStatus{
-		Id: w.id(
-			"s",
-		),
+		Id:        w.id("s"),
 		State:     runtimeapi.PodSandboxState_SANDBOX_READY,
 		CreatedAt: time.Now().UnixNano(),
 		Labels:    podLabelsOf(uid),
@@ -87,9 +85,7 @@ func (w *world) addSandbox(uid string) {
 
 func (w *world) addContainer(uid string) {
 	w.containers = append(w.containers, &runtimeapi.ContainerStatus{
-		Id: w.id(
-			"c",
-		),
+		Id:        w.id("c"),
 		State:     runtimeapi.ContainerState_CONTAINER_CREATED,
 		CreatedAt: time.Now().UnixNano(),
 		Labels:    podLabelsOf(uid),
@@ -105,9 +101,7 @@ func (w *world) advance(c *runtimeapi.ContainerStatus) {
 	case runtimeapi.ContainerState_CONTAINER_RUNNING, runtimeapi.ContainerState_CONTAINER_UNKNOWN:
 		c.State, c.FinishedAt, c.ExitCode, c.Reason = runtimeapi.ContainerState_CONTAINER_EXITED, time.Now().
 			UnixNano(),
-			int32(
-				w.ids,
-			), "Error"
+			int32(w.ids), "Error"
 		w.ended[c.GetId()] = c
 	case runtimeapi.ContainerState_CONTAINER_EXITED:
 	}

@@ -24,7 +24,9 @@ type drawing struct {
 func (d drawing) step(t *rapid.T) step {
 	s := step{
 		source: rapid.SampledFrom(sourceNames()).Draw(t, "source"),
-		op: rapid.SampledFrom([]podset.Op{podset.None, podset.None, podset.None, podset.Add, podset.Update, podset.Delete, podset.Remove}).
+		op: rapid.SampledFrom([]podset.Op{
+			podset.None, podset.None, podset.None, podset.Add, podset.Update, podset.Delete, podset.Remove,
+		}).
 			Draw(t, "op"),
 	}
 	uids := []types.UID{"x", "y"}
@@ -57,7 +59,9 @@ func (d drawing) pod(t *rapid.T, uid types.UID) *v1.Pod {
 func change(t *rapid.T, p *v1.Pod) {
 	switch rapid.IntRange(0, 11).Draw(t, "field") {
 	case 0:
-		p.Spec.Containers = rapid.SampledFrom([][]v1.Container{nil, {}, pod("").Spec.Containers, {{Name: "main", Image: "image:2"}}}).
+		p.Spec.Containers = rapid.SampledFrom([][]v1.Container{
+			nil, {}, pod("").Spec.Containers, {{Name: "main", Image: "image:2"}},
+		}).
 			Draw(t, "containers")
 	case 1:
 		p.Spec.Containers = pod(
@@ -85,7 +89,9 @@ func change(t *rapid.T, p *v1.Pod) {
 	case 7:
 		p.Status.Phase = rapid.SampledFrom([]v1.PodPhase{"", v1.PodRunning, v1.PodFailed}).Draw(t, "phase")
 	case 8:
-		p.Status.Conditions = rapid.SampledFrom([][]v1.PodCondition{nil, {}, {{Type: v1.PodReady, Status: v1.ConditionTrue}}}).
+		p.Status.Conditions = rapid.SampledFrom([][]v1.PodCondition{
+			nil, {}, {{Type: v1.PodReady, Status: v1.ConditionTrue}},
+		}).
 			Draw(t, "conditions")
 	case 9:
 		p.DeletionTimestamp = nil

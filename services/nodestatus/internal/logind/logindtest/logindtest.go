@@ -98,11 +98,9 @@ func Start(t testing.TB, address string, delay time.Duration) *Logind {
 	t.Helper()
 	l := &Logind{Bus: Connect(t, address)}
 	var err error
+	most := uint64(delay.Microseconds()) //nolint:gosec // it is not negative
 	l.props, err = prop.Export(l.Bus, path, prop.Map{manager: {
-		"InhibitDelayMaxUSec": {
-			Value: uint64(delay.Microseconds()),
-			Emit:  prop.EmitFalse,
-		}, //nolint:gosec // a test's is not below 0
+		"InhibitDelayMaxUSec":  {Value: most, Emit: prop.EmitFalse},
 		"PreparingForShutdown": {Value: false, Emit: prop.EmitFalse},
 	}})
 	if err = errors.Join(err, l.Bus.ExportMethodTable(map[string]any{"Inhibit": l.inhibit}, path, manager)); err != nil {

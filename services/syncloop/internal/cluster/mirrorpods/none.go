@@ -21,7 +21,7 @@ func (None) Seen(*v1.Pod) {}
 func (None) Gone(types.UID) {}
 
 // SetKnown is a no-op.
-func (None) SetKnown(mirrors, statics bool) {}
+func (None) SetKnown(_, _ bool) {}
 
 // SetNode is a no-op.
 func (None) SetNode(types.UID) {}

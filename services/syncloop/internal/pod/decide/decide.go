@@ -33,11 +33,11 @@ import (
 type ProbeResult int
 
 const (
-	// Unknown: the probe has not run, or there is no prober.
+	// Unknown means that the probe has not run, or that there is no prober.
 	Unknown ProbeResult = iota
-	// Success: the probe succeeds.
+	// Success means that the probe succeeds.
 	Success
-	// Failure: the probe has reached its failure threshold.
+	// Failure means that the probe has reached its failure threshold.
 	Failure
 )
 
@@ -78,19 +78,19 @@ const (
 type Why int
 
 const (
-	// SpecChanged: the container was created from another spec.
+	// SpecChanged means that the container was created from another spec.
 	SpecChanged Why = iota
-	// LivenessFailed: the liveness probe has failed.
+	// LivenessFailed means that the liveness probe has failed.
 	LivenessFailed
-	// StartupFailed: the startup probe has failed.
+	// StartupFailed means that the startup probe has failed.
 	StartupFailed
-	// StateUnknown: the runtime does not know whether the container runs.
+	// StateUnknown means that the runtime does not know whether the container runs.
 	StateUnknown
-	// NotWanted: the container is not in the pod's spec, or runs in a sandbox that the pod has left.
+	// NotWanted means that the container is not in the pod's spec, or runs in a sandbox that the pod has left.
 	NotWanted
-	// AllRestart: all containers of the pod are restarted because of another one's end.
+	// AllRestart means that all containers of the pod are restarted because of another one's end.
 	AllRestart
-	// Resized: the container must be recreated to change its resources.
+	// Resized means that the container must be recreated to change its resources.
 	Resized
 )
 
