@@ -116,6 +116,13 @@ func kubelet(t *testing.T) prometheus.Gatherer {
 	servermetrics.HTTPRequestsDuration.WithLabelValues("", "", "", "").Observe(1)
 	servermetrics.HTTPInflightRequests.WithLabelValues("", "", "", "").Inc()
 	servermetrics.IncWebSocketStreamingRequest("exec")
+	kubeletmetrics.ContainerRequestedResizes.WithLabelValues("", "", "").Inc()
+	kubeletmetrics.PodResizeDurationMilliseconds.WithLabelValues("").Observe(1)
+	kubeletmetrics.PodPendingResizes.WithLabelValues("", "").Inc()
+	kubeletmetrics.PodInfeasibleResizes.WithLabelValues("").Inc()
+	kubeletmetrics.PodInProgressResizes.Inc()
+	kubeletmetrics.PodDeferredAcceptedResizes.WithLabelValues("").Inc()
+	kubeletmetrics.PodDeferredResizeDurationSeconds.WithLabelValues("", "").Observe(1)
 	for _, image := range []string{"b.test/web", "f.test/web"} { // one plugin that answers, and one that fails
 		plugin.NewExternalCredentialProviderDockerKeyring("", "", "", "").Lookup(image)
 	}
