@@ -348,7 +348,7 @@ func TestAnAPIServerThatIsKilled(t *testing.T) {
 	s.pods("ADD k-kept i:1")
 	s.ready()
 	c.APIServer.Kill(t)
-	m.wrong("run on as they were last")
+	m.wrong("continue to run in their last known form")
 	c.APIServer.Start(t)
 	m.create("k-new", m.node)
 	s.pods("ADD k-new i:1")
