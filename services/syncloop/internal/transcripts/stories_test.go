@@ -333,6 +333,8 @@ func TestResize(t *testing.T) {
 		s.note("The node has 2 CPUs for pods, of which two pods have 1500m.")
 		s.node("2")
 		web, shop := wants(pod("web", "web-a", "web:1"), "500m", 0), wants(pod("shop", "shop-a", "web:2"), "1", 10)
+		shop.Spec.Containers[0].Name, shop.Spec.TerminationGracePeriodSeconds = "stock", new(int64(5))
+		s.machine.fake.IgnoreTerm("stock") // so that it ends when the resize is over, and each has its own moment
 		s.add(configv1.Op_OP_ADD, web)
 		s.add(configv1.Op_OP_ADD, shop)
 		s.source("file", true)
