@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
+
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
@@ -114,7 +116,22 @@ func TestHealthFailsWhenAProcessIsStuck(t *testing.T) {
 	signal(syscall.SIGCONT, stuck...)
 	awaitHealth(t)
 	signal(syscall.SIGSTOP, "nodestatus")
+	awaitThat(t, "nodestatus is stopped", func() bool { return isStopped(t, pid(t, "nodestatus")) })
 	if code, body, err := health(t, "/healthz"); !errors.Is(err, context.DeadlineExceeded) && !os.IsTimeout(err) {
 		t.Errorf("a nodestatus that is stuck answers %d %q, %v", code, body, err)
 	}
+}
+
+// isStopped tells whether a process is stopped by a signal. It may answer requests until it is.
+func isStopped(t *testing.T, pid int) bool {
+	t.Helper()
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat, err := process.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stat.State == "T"
 }

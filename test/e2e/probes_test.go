@@ -259,7 +259,7 @@ func livenessBy(t *testing.T, by string, action v1.ProbeHandler) {
 	awaitEvent(t, name, "main", "Unhealthy", "Liveness probe failed: "+said[by])
 	awaitEvent(t, name, "main", "Killing", "Container main failed liveness probe, will be restarted")
 	state.say(t, "ok", by)
-	awaitEvent(t, name, "main", "Started", "Container started again: liveness probe failed, exited with ")
+	awaitEvent(t, name, "main", "Started", "Container started again: liveness probe failed")
 	await(t, name, "Ready with a new container", func(p *v1.Pod) bool {
 		c := statuses(p)["main"]
 		return ready(p) && c.RestartCount > 0 && c.ContainerID != containerIDs(first)["main"]

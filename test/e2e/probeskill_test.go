@@ -53,7 +53,7 @@ func TestResultsOfProbesOutliveAKill(t *testing.T) {
 	await(t, steady, "not Ready, for its probe has failed meanwhile", func(p *v1.Pod) bool { return p != nil && !ready(p) })
 	await(t, unready, "Ready, for its probe has succeeded meanwhile", ready)
 	await(t, starting, "Ready, for its probe has succeeded meanwhile", ready)
-	awaitEvent(t, doomed, "main", "Started", "Container started again: liveness probe failed, exited with 137")
+	awaitEvent(t, doomed, "main", "Started", "Container started again: liveness probe failed")
 	if p := await(t, doomed, "Ready", ready); statuses(p)["main"].RestartCount != 1 {
 		t.Errorf("it was not restarted once:\n%s", describe(p))
 	}
