@@ -127,7 +127,7 @@ func (a *asker) unreachable(service layout.Service, address string, err error) e
 	}
 	if others := a.answering(service); len(others) > 0 {
 		return fmt.Errorf(
-			"cannot reach %s at %s: it does not run, and %s of the same node does: whoever runs them starts it again within seconds; else see its log",
+			"cannot reach %s at %s: it does not run, although %s of the same node does: its supervisor restarts it within seconds; if not, see its log",
 			service,
 			address,
 			strings.Join(others, ", "),
