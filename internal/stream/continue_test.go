@@ -203,3 +203,42 @@ func (n noted) Next(ctx context.Context) (stream.Message[string], error) {
 	}
 	return m, err
 }
+
+// A run that has kept a token does not know what was put into the state after it. A follower whose snapshot shows that
+// gets another one; a follower that began before continues with the events.
+func TestAFollowerWhoseSnapshotShowsMoreThanWasKeptBeginsAgain(t *testing.T) {
+	first := stream.NewEdge[string](stream.Config{Epoch: "first"})
+	first.Emit("pod", "pod#1", "pod#1")
+	early := drain(t, subscribe(t, first, nil), 3)[2].Token
+	first.Replace("pod", "pod#1, created")
+	first.Moved()
+	kept := first.Token()
+	between := drain(t, subscribe(t, first, nil), 3)[2].Token
+	first.Replace("pod", "pod#1, created twice")
+	first.Moved()
+	late := drain(t, subscribe(t, first, nil), 3)[2].Token
+	again := subscribe(t, first, late)
+	if m := drain(t, again, 1)[0]; m.Start != stream.StartResumed || !slices.Equal(m.Token, late) {
+		t.Errorf("within the run the last one began with %+v, want to be resumed with its token %s", m, late)
+	}
+	first.Emit("pod", "pod#2", "pod#2")
+	if m := drain(t, again, 1)[0]; !stream.SameEvent(m.Token, first.Token()) || stream.SameEvent(m.Token, late) {
+		t.Errorf("after an event it got the token %s, want one of that event, as %s", m.Token, first.Token())
+	}
+
+	second := stream.NewEdge[string](stream.Config{Epoch: "second", Continues: [][]byte{kept}})
+	for _, tt := range []struct {
+		name  string
+		token []byte
+		want  stream.Start
+	}{
+		{"knows less than was kept", early, stream.StartResumed},
+		{"knows what was kept", between, stream.StartResumed},
+		{"knows more than was kept", late, stream.StartSnapshotEpoch},
+		{"knows of a later event", first.Token(), stream.StartSnapshotEpoch},
+	} {
+		if start := drain(t, subscribe(t, second, tt.token), 1)[0].Start; start != tt.want {
+			t.Errorf("a follower that %s began with %v, want %v", tt.name, start, tt.want)
+		}
+	}
+}

@@ -103,8 +103,8 @@ type Config struct {
 	// Random if empty.
 	Epoch string
 	// Continues are tokens of earlier runs of an Edge whose holders know everything before this run. They are resumed with
-	// this run's first event. A publisher can set it if it has kept, across its restart, both the token of its last event
-	// and the state at that event.
+	// this run's first event. A publisher can set it if it has kept, across its restart, both a Token of the Edge and the
+	// state at that Token.
 	Continues [][]byte
 	// Clock times the bookmarks; the real clock if nil.
 	Clock clock.WithTicker

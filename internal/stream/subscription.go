@@ -1,10 +1,8 @@
 package stream
 
 import (
-	"bytes"
 	"context"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,8 +43,10 @@ type hub[V any] struct {
 	history   history[V]
 	metrics   *ServedMetrics
 
-	mu      sync.Mutex
-	rev     uint64
+	mu  sync.Mutex
+	rev uint64
+	// silent counts the calls of Edge.Moved since the last event; always 0 on a Level.
+	silent  uint64
 	waiting map[*subscription[V]]struct{}
 	closed  bool
 	// doubt is the value of Edge.Doubt, and floor the revision of the last event that Edge.Withhold covers.
@@ -131,9 +131,11 @@ func (h *hub[V]) Subscribe(ctx context.Context, token []byte) (Subscription[V], 
 		return nil, ErrClosed
 	}
 	s := &subscription[V]{hub: h, changed: make(chan struct{}, 1), behindSince: h.clock.Now(), end: endLeft}
-	s.start, s.cursor, s.unsure = h.startFrom(token)
+	var from place
+	s.start, from, s.unsure = h.startFrom(token)
+	s.cursor, s.silent = from.rev, from.silent
 	if s.start != StartResumed {
-		s.cursor = h.rev
+		s.cursor, s.silent = h.rev, h.silent
 		s.pending = h.history.snapshot()
 		s.unsent.Store(int64(len(s.pending)))
 	}
@@ -144,35 +146,36 @@ func (h *hub[V]) Subscribe(ctx context.Context, token []byte) (Subscription[V], 
 
 // startFrom returns where a subscription with this token begins, and whether its holder may have received events that
 // are still to be published. The caller holds mu.
-func (h *hub[V]) startFrom(token []byte) (start Start, rev uint64, unsure bool) {
-	if len(token) == 0 {
-		return StartSnapshot, 0, false
+func (h *hub[V]) startFrom(text []byte) (start Start, from place, unsure bool) {
+	if len(text) == 0 {
+		return StartSnapshot, place{}, false
 	}
-	epoch, number, found := strings.Cut(string(token), "/")
-	epoch, marked := strings.CutSuffix(epoch, unsureMark)
-	rev, err := strconv.ParseUint(number, 10, 64)
-	if slices.ContainsFunc(h.continues, func(known []byte) bool { return bytes.Equal(known, token) }) {
-		epoch, rev = h.epoch, 0
+	t, ok := parse(text)
+	if ok && slices.ContainsFunc(h.continues, func(known []byte) bool { return t.isIn(known) }) {
+		t = token{epoch: h.epoch}
 	}
+	epoch, marked := strings.CutSuffix(t.epoch, unsureMark)
 	switch {
-	case !found || err != nil:
-		return StartSnapshotInvalid, 0, false
+	case !ok:
+		return StartSnapshotInvalid, place{}, false
 	case epoch != h.epoch:
-		return StartSnapshotEpoch, 0, h.doubt
-	case rev > h.rev:
-		return StartSnapshotInvalid, 0, false
-	case !h.history.reaches(rev), marked && rev < h.floor:
-		return StartSnapshotCompacted, 0, marked && h.doubt
+		return StartSnapshotEpoch, place{}, h.doubt
+	case t.rev > h.rev:
+		return StartSnapshotInvalid, place{}, false
+	case !h.history.reaches(t.rev), marked && t.rev < h.floor:
+		return StartSnapshotCompacted, place{}, marked && h.doubt
 	default:
-		return StartResumed, rev, marked && h.doubt
+		return StartResumed, t.place, marked && h.doubt
 	}
 }
 
 // subscription proceeds from OPENED over the snapshot to the deltas; phase is its present stage.
 type subscription[V any] struct {
-	hub     *hub[V]
-	start   Start
-	cursor  uint64
+	hub    *hub[V]
+	start  Start
+	cursor uint64
+	// silent is hub.silent at the snapshot; 0 after the first change that follows it.
+	silent  uint64
 	pending []item[V]
 	phase   phase
 	// changed has room for one signal: the subscription handles everything that is new when it wakes.
@@ -283,7 +286,7 @@ func (s *subscription[V]) take() (item[V], bool, error) {
 	s.unsure = s.unsure && s.hub.doubt
 	it, ok := s.hub.history.next(s.cursor)
 	if ok {
-		s.cursor = it.rev
+		s.cursor, s.silent = it.rev, 0
 	} else {
 		s.behindSince = time.Time{}
 	}
@@ -295,12 +298,9 @@ func (s *subscription[V]) delta(it item[V]) Message[V] {
 }
 
 func (s *subscription[V]) token() []byte {
+	epoch := s.hub.epoch
 	if s.unsure {
-		return tokenOf(s.hub.epoch+unsureMark, s.cursor)
+		epoch += unsureMark
 	}
-	return tokenOf(s.hub.epoch, s.cursor)
-}
-
-func tokenOf(epoch string, rev uint64) []byte {
-	return []byte(epoch + "/" + strconv.FormatUint(rev, 10))
+	return tokenOf(epoch, s.cursor, s.silent)
 }

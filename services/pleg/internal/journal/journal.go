@@ -15,7 +15,8 @@
 // publishes those events again in its own stream. The tokens of followers prevent duplicates, because they identify the
 // last received event:
 //
-//   - A follower with the token of the cut is resumed. It receives every event after the cut.
+//   - A follower with the token of the cut is resumed. It receives every event after the cut. So does a follower whose
+//     snapshot is of the same event, and shows no container that was created since the cut (stream.Edge.Moved).
 //   - A follower with any other token knows more or less than the cut. It receives a snapshot, and the stream reports
 //     the reason (START_SNAPSHOT_EPOCH). It compares the snapshot with its state, as after every gap (stream.Follow),
 //     so that it misses nothing and receives nothing twice.
@@ -52,6 +53,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
@@ -266,7 +268,7 @@ func (b *Book) write() {
 	b.mu.Unlock()
 
 	line := entry{Version: version, Tokens: [][]byte{place}}
-	if bytes.Equal(place, begin) {
+	if stream.SameEvent(place, begin) {
 		line.Tokens = last(append(slices.Clone(b.continues), place), maxTokens)
 	}
 	b.fold(&line, dirty)

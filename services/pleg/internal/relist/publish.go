@@ -28,6 +28,9 @@ func (r *Relister) publish(uid string, p *pod, changes []record.Change, moved bo
 	} else {
 		r.show(uid, p)
 	}
+	if moved && len(changes) == 0 {
+		r.cfg.Events.Moved()
+	}
 	if moved || len(changes) > 0 {
 		r.cfg.Told.Note(uid, p.record, r.cfg.Events.Token())
 	}

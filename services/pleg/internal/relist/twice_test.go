@@ -73,3 +73,47 @@ func TestADeathThatCannotBeInspectedAfterARestartIsNotToldTwice(t *testing.T) {
 		})
 	}
 }
+
+// TestACreatedContainerThatWasNotWrittenIsNotHeldForEver: the disk is full when a container is created, a follower
+// begins with a snapshot that shows it, and the next pleg finds it gone. A created container makes no event, so that
+// the follower needs another snapshot.
+func TestACreatedContainerThatWasNotWrittenIsNotHeldForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &history{world: newWorld(), disk: &storage{}, door: &door{}}
+		defer h.end()
+		wait := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+		h.addSandbox("a")
+		h.start()
+		wait(3 * time.Second)
+		before := follow(h.world, h.door)
+		wait(time.Second)
+		h.disk.set(true, false)
+		h.mu.Lock()
+		h.addContainer("a")
+		h.mu.Unlock()
+		wait(3 * time.Second)
+		after := follow(h.world, h.door)
+		h.followers = []*follower{before, after}
+		wait(time.Second)
+		if got := fmt.Sprint(after.held["a"].GetContainers()); got == "[]" {
+			t.Fatal("the snapshot does not show the created container")
+		}
+		h.halt(true, false)
+		h.disk.set(false, false)
+		h.mu.Lock()
+		h.dropContainer(h.containers[0])
+		h.mu.Unlock()
+		before.take()
+		h.start()
+		wait(time.Minute)
+		for name, f := range map[string]*follower{"that began before": before, "that began after": after} {
+			f.complete()
+			if wrong := f.broken(); len(wrong) > 0 {
+				t.Errorf("the follower %s: %q", name, wrong)
+			}
+		}
+		if got := before.take(); len(got) != 0 {
+			t.Errorf("the follower that began before got %q, want nothing", got)
+		}
+	})
+}
