@@ -13,49 +13,50 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// eventCgroupFailed is the reason of the kubelet's event for a pod whose cgroup cannot be made.
+// eventCgroupFailed is the reason of the event for a pod whose cgroup cannot be created. It is the kubelet's reason.
 const eventCgroupFailed = "FailedCreatePodContainer"
 
-// podDirMode is that of the folder of a pod's own files.
+// podDirMode is the mode of a pod's folder of files.
 const podDirMode = 0o750
 
-// Cgroups keeps a cgroup for each pod; *podcgroups.Tree does it.
+// Cgroups keeps one cgroup for each pod; *podcgroups.Tree implements it.
 type Cgroups interface {
-	// Ensure makes a pod's cgroup, or brings it up to date, and returns its name.
+	// Ensure creates or updates a pod's cgroup and returns its name.
 	Ensure(ctx context.Context, pod *v1.Pod) (name string, err error)
-	// Name returns the name of a pod's cgroup, and whether it is there.
+	// Name returns the name of a pod's cgroup, and whether the cgroup exists.
 	Name(pod *v1.Pod) (name string, there bool)
-	// Given returns the cpu and memory limits of a pod's cgroup, and those that the pod's spec asks for. The error is
-	// fs.ErrNotExist if there is no such cgroup.
+	// Given returns the current cpu and memory limits of a pod's cgroup, and the limits in the pod's spec. The error is
+	// fs.ErrNotExist if the cgroup does not exist.
 	Given(pod *v1.Pod) (has, wants resources.Resources, err error)
-	// Limit changes a part of the limits of a pod's cgroup.
+	// Limit changes some of the limits of a pod's cgroup.
 	Limit(pod *v1.Pod, part resources.Resources) error
-	// MemoryUsage returns how many bytes of memory a pod uses.
+	// MemoryUsage returns the memory usage of a pod in bytes.
 	MemoryUsage(pod *v1.Pod) (uint64, error)
-	// Remove removes a pod's cgroup with all that runs in it. A pod without one is fine.
+	// Remove kills the processes in a pod's cgroup and removes it. It succeeds if the pod has no cgroup.
 	Remove(ctx context.Context, uid types.UID) error
 }
 
-// CgroupError says that a pod's cgroup cannot be made. Nothing of the pod is started before it can.
+// CgroupError reports that a pod's cgroup cannot be created. Until then nothing of the pod is started.
 type CgroupError struct{ Err error }
 
 func (e *CgroupError) Error() string { return e.Err.Error() }
 func (e *CgroupError) Unwrap() error { return e.Err }
 
-// ensureCgroup has the cgroup that the pod's sandbox and containers are put into.
+// ensureCgroup creates or updates the cgroup of the pod's sandbox and containers.
 func (s *podSync) ensureCgroup(ctx context.Context) error {
 	if s.m.cfg.Cgroups == nil {
 		return nil
 	}
-	// The folder says that the cgroup is one of ours, should this process be killed before the pod is gone: what is left of
-	// pods is found by their folders. In the tree of cgroups there may be those of others, a kubelet's for example.
+	// The pod's folder marks the cgroup as Quartet's. If this process is killed before the pod is removed, the next
+	// process finds leftover pods by their folders. The cgroup tree may also hold cgroups of other programs, for example
+	// of a kubelet.
 	if uid := string(s.pod.UID); !strings.Contains(uid, "/") {
 		if err := os.MkdirAll(s.m.podDir(uid), podDirMode); err != nil {
 			return fmt.Errorf("folder of pod %s: %w", podName(s.pod), err)
 		}
 	}
 	if name, there := s.m.cfg.Cgroups.Name(s.pod); there && s.result.ResizeError != nil {
-		s.cgroup = name // it stays as it is for now
+		s.cgroup = name // after a failed resize the cgroup stays as it is
 		return nil
 	}
 	name, err := s.m.cfg.Cgroups.Ensure(ctx, s.pod)
@@ -67,14 +68,15 @@ func (s *podSync) ensureCgroup(ctx context.Context) error {
 	return nil
 }
 
-// inCgroup puts a sandbox's configuration into the pod's cgroup. Without cgroups for pods it stays where all pods are.
+// inCgroup sets the pod's cgroup as the parent in a sandbox's configuration. If pods have no cgroups of their own, the
+// common parent stays.
 func (s *podSync) inCgroup(config *runtimeapi.PodSandboxConfig) {
 	if s.cgroup != "" {
 		config.Linux.CgroupParent = s.cgroup
 	}
 }
 
-// removeCgroup removes the cgroup of a pod with what is left in it.
+// removeCgroup removes a pod's cgroup and kills the processes in it.
 func (m *Manager) removeCgroup(ctx context.Context, uid types.UID) error {
 	if m.cfg.Cgroups == nil {
 		return nil

@@ -23,9 +23,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/rmtree"
 )
 
-// CleanUpPod removes what is left of a pod after its termination: containers and sandboxes, and, when they are gone, its
-// logs and its files. It refuses a pod that still runs. The runtime need not have anything of the pod any more: the names
-// are the pod's own. Calling it again is harmless.
+// CleanUpPod removes what is left of a pod after its termination: its containers and sandboxes, and then its logs and
+// files. It fails if a container still runs. The runtime may have lost the pod: all names are derived from the pod.
+// CleanUpPod is idempotent.
 func (m *Manager) CleanUpPod(ctx context.Context, pod *v1.Pod, status *lifecyclev1.PodStatus) error {
 	for _, c := range status.GetContainers() {
 		if podview.Alive(c) {
@@ -39,9 +39,9 @@ func (m *Manager) CleanUpPod(ctx context.Context, pod *v1.Pod, status *lifecycle
 	rt := m.instrument(runtime)
 	ctx, span := m.phase(ctx, "pod.cleanup", pod, telemetry.Subject{})
 	defer func() { telemetry.End(span, err) }()
-	// In turns, so that many pods that go at once leave room for those that start.
+	// The gate limits how many pods are removed at once, so that others can start.
 	err = m.removals.Pass(ctx, func() error { return m.removeFromRuntime(ctx, rt, status) })
-	// Before the files, by which it is found again when it cannot be removed.
+	// The files are removed last: if a removal fails, the pod is found again by its files.
 	if err = errors.Join(err, m.ReleasePod(ctx, pod), m.forgetPod(pod)); err == nil {
 		err = m.removeFiles(pod)
 	}
@@ -72,11 +72,11 @@ func (m *Manager) removeContainer(ctx context.Context, rt *tracedRuntime, uid st
 	return m.cfg.Endings.ForgetContainer(types.UID(uid), c.GetId())
 }
 
-// removeFiles removes a pod's logs and files. A folder with something mounted in it is left: what is mounted is not the
-// pod's to remove.
+// removeFiles removes a pod's logs and files. It fails if a file system is mounted below the pod's folder, because the
+// content of the mount does not belong to the pod.
 func (m *Manager) removeFiles(pod *v1.Pod) error {
 	if uid := string(pod.UID); uid == "" || uid == "." || uid == ".." || strings.ContainsAny(pod.Namespace+pod.Name+uid, "/\x00") {
-		return nil // nothing of ours: the paths would be of something else
+		return nil // not a pod of Quartet: the paths would lead outside of the pod folders
 	}
 	dir := m.podDir(string(pod.UID))
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
@@ -87,13 +87,14 @@ func (m *Manager) removeFiles(pod *v1.Pod) error {
 		return fmt.Errorf("remove %s: %s is mounted there; unmount it", dir, mounts[0].Mountpoint)
 	}
 	if pod.Name == "" || pod.Namespace == "" {
-		return rmtree.All(dir) // found by this folder alone
+		return rmtree.All(dir) // Leftovers found only this folder
 	}
 	return errors.Join(rmtree.All(dir), rmtree.All(containerspec.LogDir(m.cfg.PodLogsDir, pod)))
 }
 
-// PruneContainers has removed what containergc.Of finds of a pod, with the logs and termination messages of containers; at least one
-// ended container of each name stays with its own. With Config.Garbage that is done later and fails there.
+// PruneContainers removes the items that containergc.Of finds for a pod, with the logs and termination messages of the
+// containers. At least one ended container of each name stays. With Config.Garbage the removal, and its errors, come
+// later.
 func (m *Manager) PruneContainers(ctx context.Context, status *lifecyclev1.PodStatus, keepPerContainer int) error {
 	items := containergc.Of(status, keepPerContainer)
 	if m.cfg.Garbage != nil {
@@ -107,8 +108,8 @@ func (m *Manager) PruneContainers(ctx context.Context, status *lifecyclev1.PodSt
 	return errors.Join(errs...)
 }
 
-// RemoveGarbage removes a container, its logs and its termination message, or a sandbox. It may be called again, and while the pod is
-// worked on.
+// RemoveGarbage removes a container with its logs and termination message, or a sandbox. It is idempotent and may run
+// while a worker syncs the pod.
 func (m *Manager) RemoveGarbage(ctx context.Context, item containergc.Item) error {
 	runtime, err := m.cfg.Runtime()
 	if err != nil {
@@ -121,7 +122,7 @@ func (m *Manager) RemoveGarbage(ctx context.Context, item containergc.Item) erro
 		}
 		return nil
 	}
-	// The files first: of a container that is gone nobody knows them.
+	// The files are removed first, because their names are known only as long as the container exists.
 	count := podlabels.RestartOf(c.GetAnnotations(), c.GetAttempt()).Count
 	err = os.Remove(m.terminationFile(item.Pod, c.GetName(), count))
 	if errors.Is(err, os.ErrNotExist) {
@@ -133,11 +134,11 @@ func (m *Manager) RemoveGarbage(ctx context.Context, item containergc.Item) erro
 	return errors.Join(err, m.removeContainer(ctx, rt, item.Pod, c))
 }
 
-// Starting tells whether sandboxes are being made.
+// Starting reports whether sandboxes are being created.
 func (m *Manager) Starting() bool { return m.starts.Busy() }
 
-// PodFromObserved makes a pod from what the runtime records of it, for a pod that is in no source any more: its names,
-// labels and annotations, its grace period, and of its containers what ending them needs.
+// PodFromObserved returns a pod made from the runtime's records, for a pod that no source has any more. It has the
+// names, the labels and annotations, the grace period, and the fields of the containers that stopping them needs.
 func PodFromObserved(status *lifecyclev1.PodStatus) *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: status.GetName(), Namespace: status.GetNamespace(), UID: types.UID(status.GetUid())}}
 	if sandboxes := status.GetSandboxes(); len(sandboxes) > 0 {
@@ -156,7 +157,7 @@ func PodFromObserved(status *lifecyclev1.PodStatus) *v1.Pod {
 			continue
 		}
 		seen[c.GetName()] = true
-		// What cannot be read is left out: the container is ended without its hook rather than not at all.
+		// Fields that cannot be read are left out: a container is better stopped without its hook than not stopped.
 		recovered, _ := podlabels.Recover(c.GetAnnotations())
 		pod.Spec.Containers = append(pod.Spec.Containers, *specOf(c, recovered))
 		if recovered.PodTerminationGracePeriod != nil {

@@ -1,6 +1,6 @@
-// Package executor makes the runtime match a pod. It is the act part of a pod worker: package decide says what is to
-// be done, this package does it through the CRI, and is the only one on the node that changes the runtime. It keeps no
-// state that running containers need: everything is recovered from what pleg observes.
+// Package executor makes the runtime match a pod. It is the act part of a pod worker: package decide decides, and this
+// package acts through the CRI. No other package on the node changes the runtime. It keeps no state that running
+// containers need: everything is recovered from pleg's observations.
 package executor
 
 import (
@@ -27,113 +27,116 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
 
-// Config is what a Manager needs.
+// Config holds the dependencies and settings of a Manager.
 type Config struct {
-	// Runtime hands out the connected runtime service, or says why there is none yet. Required.
+	// Runtime returns the connected runtime service, or an error until there is one. Required.
 	Runtime func() (internalapi.RuntimeService, error)
-	// Images hands out the connected image service, or says why there is none yet. Required.
+	// Images returns the connected image service, or an error until there is one. Required.
 	Images func() (internalapi.ImageManagerService, error)
 	// Clock is the time. Required.
 	Clock clock.WithTicker
 	// Tracer makes the spans of phases and CRI calls; nil traces nothing.
 	Tracer trace.Tracer
-	// Logger is where what happens to containers is told; nil is slog.Default.
+	// Logger logs changes of containers; nil is slog.Default.
 	Logger *slog.Logger
-	// Metrics counts and times what is started, ImageMetrics the pulls; nil counts nothing.
+	// Metrics counts and times starts, ImageMetrics counts and times pulls; nil records nothing.
 	Metrics      *Metrics
 	ImageMetrics *images.Metrics
-	// Phases is told how long each part of a pod's start took; nil keeps nothing.
+	// Phases records the duration of each phase of a pod's start; nil records nothing.
 	Phases *phases.Book
-	// Events is told what was done for pods, as the kubelet's events tell it; nil is for nobody to read.
+	// Events records events about pods, as the kubelet does; nil discards them.
 	Events Events
-	// Credentials gives the node's own credentials for a repository of images, for example "registry.example.com/shop/web",
-	// the best first; nil has none.
+	// Credentials returns the node's credentials for a repository of images, for example "registry.example.com/shop/web",
+	// the best first; nil is a node without any.
 	Credentials func(ctx context.Context, repository string) []*runtimeapi.AuthConfig
-	// Providers asks the credential providers of the node before each pull; nil has none.
+	// Providers calls the node's credential providers before each pull; nil is a node without any.
 	Providers images.Providers
-	// NodeName is what spec.nodeName of the downward API says.
+	// NodeName is the value of spec.nodeName in the downward API.
 	NodeName string
-	// HostIPs are what status.hostIP and status.hostIPs of it say, and the addresses of pods of the machine's network. Required.
+	// HostIPs holds the values of status.hostIP and status.hostIPs in the downward API. They are also the addresses of
+	// pods on the host's network. Required.
 	HostIPs *hostips.Addresses
-	// Node asks for the Node, which knows what of the machine is for pods; nil for a node without one. Containers are started
-	// with what was known last when it fails, and it is not given long.
+	// Node returns the Node with its allocatable resources; nil is a node without a Node object. It is called with a short
+	// timeout. If it fails, containers start with the last known Node.
 	Node func(context.Context) (*v1.Node, error)
-	// NodeFile is where what was known last is kept for the process that comes after this one; empty keeps nothing.
+	// NodeFile is the path of the file that keeps the last known Node for the next process; empty keeps nothing.
 	NodeFile string
-	// PodLogsDir is the folder with one folder of logs per pod, for example /var/log/pods. Required.
+	// PodLogsDir is the folder that holds one folder of logs per pod, for example /var/log/pods. Required.
 	PodLogsDir string
-	// RootDir holds the folders of pods (hosts files, termination messages, empty directories). Required.
+	// RootDir is the folder that holds the pods' folders (hosts files, termination messages, empty directories). Required.
 	RootDir string
-	// UserIDs gives the user and group IDs of a pod with a user namespace of its own. Nil is a node that has none for pods.
+	// UserIDs returns the user and group IDs of a pod with its own user namespace; nil is a node without user namespaces
+	// for pods.
 	UserIDs func(types.UID) (containerspec.IDs, error)
-	// Cgroups gives each pod a cgroup of its own; nil puts all pods under one.
+	// Cgroups keeps one cgroup per pod; nil puts all pods into one cgroup.
 	Cgroups Cgroups
-	// Resizes knows what resized pods run with; nil resizes no pod.
+	// Resizes knows the resources that resized pods run with; nil is a node that resizes no pod.
 	Resizes Resizes
-	// RuntimeClasses says which handler of the runtime a pod asks for; nil is a node on which a runtime class is named as its handler.
+	// RuntimeClasses returns the runtime handler of a pod; nil takes the name of the runtime class as the handler.
 	RuntimeClasses RuntimeClasses
-	// Services gives the variables that tell containers where services are; nil is a node without an API server, which has none.
+	// Services returns the environment variables with the addresses of services; nil is a node without an API server,
+	// which has none.
 	Services Services
-	// Objects gives the config maps and secrets that pods name; nil is a node without any.
+	// Objects returns the config maps and secrets that pods reference; nil is a node without any.
 	Objects configobjects.Source
-	// Volumes has the volumes of pods in place. Required.
+	// Volumes prepares the volumes of pods. Required.
 	Volumes Volumes
-	// Issued is what else others hand out to pods, and forget when a pod ends.
+	// Issued lists the stores, other than the above, that issue something to pods and drop it when a pod ends.
 	Issued []Issued
-	// CgroupDriver is "cgroupfs" or "systemd": how the cgroup that all pods are put under is named. Empty is cgroupfs.
+	// CgroupDriver is "cgroupfs" or "systemd". It decides the name of the parent cgroup of all pods. Empty is cgroupfs.
 	CgroupDriver string
-	// Kubelet is the node's configuration, defaulted. Required.
+	// Kubelet is the node's configuration with its defaults set. Required.
 	Kubelet *kubeletconfigv1beta1.KubeletConfiguration
-	// Endings remembers which preStop hooks have ended, so that none of them is run again when a kill is repeated, by this process
-	// or the next one, and which containers were stopped because another one takes their place. Required.
+	// Endings records the preStop hooks that have ended, so that neither this process nor the next one runs a hook again
+	// when a kill is repeated. It also records the containers that were stopped to be replaced. Required.
 	Endings Endings
-	// Garbage removes what nobody needs of pods when it is its turn, by RemoveGarbage; nil has it removed at once.
+	// Garbage removes unneeded containers and sandboxes later, by RemoveGarbage; nil removes them at once.
 	Garbage Garbage
-	// Liveness and Startup give the results of probes by container ID; nil is a node without a prober.
+	// Liveness and Startup return the results of probes by container ID; nil is a node without a prober.
 	Liveness, Startup func(containerID string) decide.ProbeResult
 }
 
-// Garbage is given what is to be removed; *containergc.Collector is one. Put does not wait.
+// Garbage queues items for removal; *containergc.Collector implements it. Put does not block.
 type Garbage interface {
 	Put(ctx context.Context, items []containergc.Item)
 }
 
-// Endings remembers how far the ends of containers have come; *gracebook.Book does it.
+// Endings records the progress of stopping containers; *gracebook.Book implements it.
 type Endings interface {
-	// PreStopped tells whether a container's preStop hook has ended.
+	// PreStopped reports whether a container's preStop hook has ended.
 	PreStopped(pod types.UID, container string) bool
-	// NotePreStop notes that it has. With an error the next process does not know of it.
+	// NotePreStop records that the hook has ended. After an error, the next process does not know it.
 	NotePreStop(pod types.UID, container string) error
-	// Replaced tells whether a container was stopped because another one takes its place.
+	// Replaced reports whether a container was stopped to be replaced.
 	Replaced(pod types.UID, container string) bool
-	// NoteReplaced notes that one is about to be. With an error the next process does not know of it.
+	// NoteReplaced records that a container is about to be replaced. After an error, the next process does not know it.
 	NoteReplaced(pod types.UID, container string) error
-	// ForgetContainer drops what is known of a container that is gone, Forget of a pod.
+	// ForgetContainer drops the records of a removed container, Forget the records of a removed pod.
 	ForgetContainer(pod types.UID, container string) error
 	Forget(pod types.UID) error
 }
 
-// UnsupportedError says that a pod asks for something that this version cannot give it. SyncPod returns it before
-// anything of the pod is started; the status shows its message.
+// UnsupportedError reports a field of a pod that this version does not support. SyncPod returns it before anything of
+// the pod is started; the pod's status shows its message.
 type UnsupportedError = containerspec.UnsupportedError
 
-// ContainerReason is why a container waits.
+// ContainerReason is the reason why a container waits.
 type ContainerReason = podstatus.Reason
 
-// Result is what a SyncPod has come to.
+// Result is the outcome of a SyncPod.
 type Result struct {
-	// Reasons has the containers that could not be started, by name, with the reason that the status shows.
+	// Reasons holds the containers that could not be started, by name, with the reason in the pod's status.
 	Reasons map[string]ContainerReason
-	// SandboxError is why the sandbox could not be made, or is not tried (an *UnsupportedError, or a *volumes.NotReadyError); nil when
-	// it is up.
+	// SandboxError is the reason why the sandbox could not be created, or was not tried (an *UnsupportedError, or a
+	// *volumes.NotReadyError); nil if the sandbox is up.
 	SandboxError error
-	// ResizeError is why a resize failed; nil if it did not, or if there was none.
+	// ResizeError is the error of a failed resize; nil if the resize succeeded or there was none.
 	ResizeError error
-	// Cgroup has the limits of the pod's cgroup; nil if there is none or they cannot be read.
+	// Cgroup holds the limits of the pod's cgroup; nil if there is none or they cannot be read.
 	Cgroup *resources.Resources
-	// RetryAfter is when work is due again, for example the end of a back-off; 0 when nothing is known to be. It is set
-	// beside an error when the error knows.
+	// RetryAfter is the time until the next sync is due, for example the end of a back-off; 0 if none is known. It is also
+	// set with an error if the error says when to retry.
 	RetryAfter time.Duration
-	// Wrote is true when something in the runtime was changed, so that a status observed before is out of date.
+	// Wrote is true if the sync changed something in the runtime. Then a status observed before the sync is out of date.
 	Wrote bool
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 )
 
-// Reasons of events, as the kubelet has them.
+// Reasons of events, as in the kubelet.
 const (
 	eventCreated          = "Created"
 	eventStarted          = "Started"
@@ -24,19 +24,19 @@ const (
 	eventSandboxFailed    = "FailedCreatePodSandBox"
 	eventSandboxChanged   = "SandboxChanged"
 	eventDNSConfigForming = "DNSConfigForming"
-	// eventUnsupported is of Quartet's own, and the pod's status.reason.
+	// eventUnsupported is Quartet's own reason. It is also the pod's status.reason.
 	eventUnsupported = "UnsupportedPodSpec"
 )
 
-// Events is told what is done for pods and what cannot be; *podevents.Recorder keeps it.
+// Events records events about pods; *podevents.Recorder implements it.
 type Events interface {
-	// Normal and Warning tell something of a container of a pod, of the pod as a whole when container is empty: a reason
-	// in one word, and a sentence.
+	// Normal and Warning record an event of a container, or of the pod if container is empty. The reason is one word, the
+	// message a sentence.
 	Normal(ctx context.Context, pod *v1.Pod, container, reason, message string)
 	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
 }
 
-// untold is Events for nobody to read.
+// noopEvents discards events.
 type untold struct{}
 
 // Normal implements Events.
@@ -45,14 +45,14 @@ func (untold) Normal(context.Context, *v1.Pod, string, string, string) {}
 // Warning implements Events.
 func (untold) Warning(context.Context, *v1.Pod, string, string, string) {}
 
-// warn tells what went wrong, unless the work was cut short: what fails of that is no failure.
+// warn records a warning event. It records none if ctx has ended, because an interrupted call has not failed.
 func (m *Manager) warn(ctx context.Context, pod *v1.Pod, container, reason, message string) {
 	if ctx.Err() == nil {
 		m.cfg.Events.Warning(ctx, pod, container, reason, cri.WithoutIDs(message, cmp.Or(container, pod.Name)))
 	}
 }
 
-// said is what an error says to people: of an answer of the runtime, its words alone.
+// callError returns the readable text of a call's error: the message of a gRPC status without its code.
 func said(err error) string {
 	if s, ok := status.FromError(err); ok {
 		return s.Message()
@@ -60,8 +60,8 @@ func said(err error) string {
 	return err.Error()
 }
 
-// withoutID puts a container's name in the place of its ID: with an ID in it no message would be the same twice, and what
-// repeats would not be one event.
+// withoutID replaces a container's ID by its name in a message. Messages with IDs would all differ, so that repeated
+// events could not be merged.
 func withoutID(message, id, name string) string {
 	if id == "" {
 		return message

@@ -14,20 +14,21 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/terminationmessages"
 )
 
-// hostsPath is where the hosts file is in a container, and on the host for the host's network.
+// hostsPath is the path of the hosts file in a container and on the host.
 const hostsPath = "/etc/hosts"
 
-// podDir is the folder of a pod's own files.
+// podDir returns the path of a pod's folder of files.
 func (m *Manager) podDir(uid string) string {
 	return filepath.Join(m.cfg.RootDir, "pods", uid)
 }
 
-// terminationFile is the file that a container's termination message is written to.
+// terminationFile returns the path of a container's termination message on the node.
 func (m *Manager) terminationFile(uid, container string, restartCount int) string {
 	return terminationmessages.File(m.cfg.RootDir, uid, container, restartCount)
 }
 
-// mounts makes the files that a container gets, and says where they and its volumes are mounted: these first, in their order.
+// mounts writes the files that a container gets and returns its mounts: first the volumes in their order, then the
+// files.
 func (m *Manager) mounts(ctx context.Context, pod *v1.Pod, c *v1.Container, restartCount int, ips []string, in mountInputs) ([]*runtimeapi.Mount, error) {
 	mounts, err := m.volumeMounts(ctx, pod, c, in)
 	if err != nil {
@@ -36,7 +37,7 @@ func (m *Manager) mounts(ctx context.Context, pod *v1.Pod, c *v1.Container, rest
 	mountsAt := func(path string) bool {
 		return slices.ContainsFunc(c.VolumeMounts, func(v v1.VolumeMount) bool { return v.MountPath == path })
 	}
-	// On the host's network the runtime gives the host's own file, which is right unless there is something to add.
+	// A pod on the host's network gets the host's own file from the runtime, unless the pod adds aliases.
 	if (len(ips) > 0 && !pod.Spec.HostNetwork || len(pod.Spec.HostAliases) > 0) && !mountsAt(hostsPath) {
 		path, err := m.writeHosts(pod, ips)
 		if err != nil {
@@ -54,8 +55,8 @@ func (m *Manager) mounts(ctx context.Context, pod *v1.Pod, c *v1.Container, rest
 	return mounts, nil
 }
 
-// writeHosts writes the pod's hosts file, when it is not there as it should be. Running containers have it mounted, so it
-// is written in place, never replaced.
+// writeHosts writes the pod's hosts file if its content differs. It writes in place and never replaces the file,
+// because running containers have it mounted.
 func (m *Manager) writeHosts(pod *v1.Pod, ips []string) (string, error) {
 	var base []byte
 	if pod.Spec.HostNetwork {
@@ -75,7 +76,7 @@ func (m *Manager) writeHosts(pod *v1.Pod, ips []string) (string, error) {
 	return path, nil
 }
 
-// writeFile writes a file with exactly this mode, and the folders above it.
+// writeFile writes a file with exactly this mode, and creates its parent folders.
 func writeFile(path string, content []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return err
@@ -83,5 +84,5 @@ func writeFile(path string, content []byte, mode os.FileMode) error {
 	if err := os.WriteFile(path, content, mode); err != nil {
 		return err
 	}
-	return os.Chmod(path, mode) // past the umask
+	return os.Chmod(path, mode) // regardless of the umask
 }

@@ -16,26 +16,29 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
 
-// RuntimeClasses says which handler of the runtime a pod asks for by its runtime class. *runtimeclasses.Classes does it for a node of a
-// cluster, runtimeclasses.ByName for others.
+// RuntimeClasses resolves the runtime class of a pod to a runtime handler. *runtimeclasses.Classes implements it for a
+// node of a cluster, runtimeclasses.ByName for other nodes.
 type RuntimeClasses interface {
-	// Use says that a pod names what its spec names, from now on, and Forget that it is gone.
+	// Use registers the objects that a pod references, and Forget removes the pod.
 	Use(pod *v1.Pod)
 	Forget(uid types.UID)
-	// Handler returns the handler, empty for the runtime's default. It fails with a *runtimeclasses.UnknownError while nobody can say.
+	// Handler returns the handler, empty for the runtime's default. It fails with a *runtimeclasses.UnknownError while the
+	// runtime class is not known.
 	Handler(ctx context.Context, pod *v1.Pod) (string, error)
 }
 
-// handler is the runtime's handler that a pod asks for, by its runtime class, and the IDs of its user namespace. The runtime
-// says what it has: it is asked for the pods that ask for something. It fails with an *UnsupportedError when the runtime has
-// no such handler, or one without user namespaces. The handler of a pod without a runtime class is empty.
+// handler returns the runtime handler for the pod's runtime class, and the IDs of its user namespace. The handler of a
+// pod without a runtime class is empty. The runtime's status is requested only for pods that need a feature of the
+// runtime. handler fails with an *UnsupportedError if the runtime lacks the handler, or the handler lacks user
+// namespaces.
 func (s *podSync) handler(ctx context.Context) (handler string, ids containerspec.IDs, err error) {
 	if handler, err = s.m.cfg.RuntimeClasses.Handler(ctx, s.pod); err != nil {
-		had := s.observed.GetSandboxes() // the newest first
+		had := s.observed.GetSandboxes() // newest first
 		if len(had) == 0 || !errors.As(err, new(*runtimeclasses.UnknownError)) {
 			return "", ids, err
 		}
-		handler = had[0].GetRuntimeHandler() // a pod that ran here goes on while the API server is away, also after a reboot
+		// a pod that ran here continues while the API server is unavailable, also after a reboot
+		handler = had[0].GetRuntimeHandler()
 	}
 	strict := admission.AsksForStrictGroups(s.pod)
 	if handler == "" && !ownUsers(s.pod) && !strict {
@@ -48,7 +51,7 @@ func (s *podSync) handler(ctx context.Context) (handler string, ids containerspe
 	if strict && !status.GetFeatures().GetSupplementalGroupsPolicy() {
 		return "", ids, &UnsupportedError{
 			Field:   "spec.securityContext.supplementalGroupsPolicy",
-			Message: "the runtime does not say that it supports Strict: leave the field out, or give the node a runtime that does",
+			Message: "the runtime does not report support for Strict: leave the field out, or use a runtime that supports it",
 		}
 	}
 	features, err := featuresOf(status.GetRuntimeHandlers(), handler, runtimeclasses.ClassOf(s.pod))
@@ -69,8 +72,8 @@ func (s *podSync) handler(ctx context.Context) (handler string, ids containerspe
 	return handler, ids, err
 }
 
-// featuresOf is what a handler can do, which a pod asks for by a class. A runtime that names no handlers is left to judge the name by
-// itself.
+// featuresOf returns the features of the handler that a pod's runtime class names. If the runtime lists no handlers,
+// featuresOf returns nil and the runtime checks the name itself.
 func featuresOf(handlers []*runtimeapi.RuntimeHandler, name, class string) (*runtimeapi.RuntimeHandlerFeatures, error) {
 	var names []string
 	for _, h := range handlers {
@@ -91,16 +94,16 @@ func featuresOf(handlers []*runtimeapi.RuntimeHandler, name, class string) (*run
 	}
 	return nil, &UnsupportedError{
 		Field: "spec.runtimeClassName",
-		Message: fmt.Sprintf("the runtime has no handler named %q%s; it has %s: name one of these, or give the runtime such a handler",
+		Message: fmt.Sprintf("the runtime has no handler named %q%s; it has %s: use one of these, or configure the handler in the runtime",
 			name, asks, strings.Join(names, ", ")),
 	}
 }
 
-// ownUsers says whether a pod asks for a user namespace of its own.
+// ownUsers reports whether a pod requests its own user namespace.
 func ownUsers(pod *v1.Pod) bool { return pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers }
 
-// userNamespace has the IDs of a pod's user namespace, the same ones as long as the pod is there; none for a pod that uses the
-// host's.
+// userNamespace returns the IDs of a pod's user namespace; none for a pod in the host's. They stay the same as long as
+// the pod exists.
 func (m *Manager) userNamespace(pod *v1.Pod) (containerspec.IDs, error) {
 	if !ownUsers(pod) {
 		return containerspec.IDs{}, nil

@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	// hookHTTPTimeout bounds an HTTP hook, as the kubelet does.
+	// hookHTTPTimeout is the time limit of an HTTP hook. It is the kubelet's.
 	hookHTTPTimeout = 30 * time.Second
-	// hookBodyLimit is how much of a hook's answer is read, in bytes, so that the connection can be reused.
+	// hookBodyLimit is the number of bytes that are read of a hook's response.
 	hookBodyLimit = 10 << 10
-	// mostRedirects is how many redirects of a hook are followed, as the kubelet does.
+	// mostRedirects is the number of redirects that a hook follows. It is the kubelet's.
 	mostRedirects = 10
 )
 
-// hookClient makes the calls of HTTP hooks. Pods serve with certificates of their own and are asked by address, so there is
-// no name to check a certificate against; connections are not kept, since each pod is asked once.
+// hookClient sends the requests of HTTP hooks. It does not verify certificates, because pods have certificates of their
+// own and are called by address. It keeps no connections, because each pod is called once.
 var hookClient = &http.Client{
 	Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
@@ -38,8 +38,8 @@ var hookClient = &http.Client{
 	CheckRedirect: sameHost,
 }
 
-// sameHost follows a redirect on the same host only: a pod must not have the node call others. The redirect to another host is
-// the hook's answer, and any answer is success.
+// sameHost follows redirects only to the same host: a pod must not make the node call other hosts. A redirect to
+// another host is the hook's response, and any response is success.
 func sameHost(next *http.Request, before []*http.Request) error {
 	if next.URL.Hostname() != before[0].URL.Hostname() {
 		return http.ErrUseLastResponse
@@ -50,7 +50,7 @@ func sameHost(next *http.Request, before []*http.Request) error {
 	return nil
 }
 
-// hook is one lifecycle hook to run.
+// hook is a lifecycle hook to run.
 type hook struct {
 	// name is postStart or preStop.
 	name        string
@@ -62,7 +62,7 @@ type hook struct {
 	ips         func(context.Context) ([]string, error)
 }
 
-// runHook runs a hook until it ends, or ctx does.
+// runHook runs a hook and returns when it or ctx has ended.
 func (m *Manager) runHook(ctx context.Context, rt *tracedRuntime, h hook) (err error) {
 	ctx, span := m.phase(ctx, "container.hook", h.pod, telemetry.Subject{Container: h.container, ContainerID: h.containerID})
 	defer func() { telemetry.End(span, err) }()
@@ -84,13 +84,13 @@ func (m *Manager) runHook(ctx context.Context, rt *tracedRuntime, h hook) (err e
 	case h.handler.HTTPGet != nil:
 		return m.httpHook(ctx, h)
 	case h.handler.TCPSocket != nil: // the API server accepts it for old manifests
-		return errors.New("tcpSocket is no action of a hook: give exec, httpGet or sleep")
+		return errors.New("a hook does not support tcpSocket: use exec, httpGet or sleep")
 	}
-	return errors.New("the hook names no action: give exec, httpGet or sleep")
+	return errors.New("the hook has no action: set exec, httpGet or sleep")
 }
 
-// httpHook asks for the hook's address. Any answer is success, whatever its code: the kubelet's hooks are so. A server that
-// answers HTTPS in plain text is asked again so, and an event tells of it.
+// httpHook sends a hook's HTTP request. Any response is success, whatever its code, as in the kubelet. If the server
+// answers HTTPS in plain text, httpHook retries with HTTP and records an event.
 func (m *Manager) httpHook(ctx context.Context, h hook) error {
 	get := h.handler.HTTPGet
 	port, err := hookPort(get.Port, h.ports)
@@ -122,7 +122,7 @@ func (m *Manager) httpHook(ctx context.Context, h hook) error {
 	if errors.Is(err, http.ErrSchemeMismatch) {
 		target.Scheme = "http"
 		header := hookHeader(get.HTTPHeaders)
-		header.Del("Authorization") // not for everyone to read
+		header.Del("Authorization") // plain text must not carry a credential
 		if err = askHook(ctx, target, header); err == nil {
 			m.warn(ctx, h.pod, "", eventHookFallback,
 				fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", target.Host))
@@ -131,7 +131,7 @@ func (m *Manager) httpHook(ctx context.Context, h hook) error {
 	return err
 }
 
-// hookHeader is the header of a hook's request: the hook's own, and what it leaves out.
+// hookHeader returns the header of a hook's request: the hook's own fields and the defaults for missing ones.
 func hookHeader(own []v1.HTTPHeader) http.Header {
 	header := http.Header{}
 	for _, h := range own {
@@ -156,7 +156,7 @@ func askHook(ctx context.Context, target *url.URL, header http.Header) error {
 	if err != nil {
 		return fmt.Errorf("httpGet: %w", err)
 	}
-	defer func() { _ = response.Body.Close() }() // the answer is known by then
+	defer func() { _ = response.Body.Close() }() // the response's code does not matter
 	if _, err := io.Copy(io.Discard, io.LimitReader(response.Body, hookBodyLimit)); err != nil {
 		return fmt.Errorf("httpGet: %w", err)
 	}

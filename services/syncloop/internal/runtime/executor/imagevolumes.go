@@ -16,14 +16,15 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
 )
 
-// imageVolumes has the images that are volumes of a pod. Each is had once in a sync, however many containers mount it.
+// imageVolumes holds the images that are volumes of a pod. Each image is pulled once in a sync, even if several
+// containers mount it.
 type imageVolumes struct {
 	mu  sync.Mutex
 	had map[string]func() (images.Image, error)
 }
 
-// imageVolumesOf has the images that a container mounts in the runtime, by the names of the volumes. What it fails of is why the
-// container waits, as of an image of its own.
+// imageVolumesOf pulls the images that a container mounts and returns them by the names of the volumes. An error is the
+// reason why the container waits, like an error of its own image.
 func (s *podSync) imageVolumesOf(ctx context.Context, c *v1.Container) (map[string]*runtimeapi.ImageSpec, error) {
 	var specs map[string]*runtimeapi.ImageSpec
 	for _, mount := range c.VolumeMounts {
@@ -43,7 +44,7 @@ func (s *podSync) imageVolumesOf(ctx context.Context, c *v1.Container) (map[stri
 	return specs, nil
 }
 
-// imageVolume has the image of a volume in the runtime. Containers that are prepared side by side share the one try.
+// imageVolume pulls the image of a volume. Containers that are prepared concurrently share one pull.
 func (s *podSync) imageVolume(ctx context.Context, volume *v1.Volume) (images.Image, error) {
 	s.imageVolumes.mu.Lock()
 	if s.imageVolumes.had == nil {
@@ -64,7 +65,8 @@ func (s *podSync) imageVolume(ctx context.Context, volume *v1.Volume) (images.Im
 	return have()
 }
 
-// noteImageVolumes puts the images that a container mounts on it, so that they are not collected while it is there.
+// noteImageVolumes records in a container's annotations the images that it mounts, so that image garbage collection
+// keeps them.
 func noteImageVolumes(config *runtimeapi.ContainerConfig, specs map[string]*runtimeapi.ImageSpec) {
 	if len(specs) == 0 {
 		return
@@ -76,7 +78,7 @@ func noteImageVolumes(config *runtimeapi.ContainerConfig, specs map[string]*runt
 	config.Annotations[podlabels.ImageVolumes] = strings.Join(slices.Sorted(maps.Keys(refs)), ",")
 }
 
-// countImageVolumes counts the image volumes of a container that was to be created, and whether the runtime has mounted them.
+// countImageVolumes counts the image volumes of a container after its creation, by whether the runtime mounted them.
 func (s *podSync) countImageVolumes(specs map[string]*runtimeapi.ImageSpec, err error) {
 	if len(specs) > 0 {
 		s.m.cfg.Metrics.imagesMounted(len(specs), err == nil || !strings.HasPrefix(said(err), crierrors.ErrImageVolumeMountFailed.Error()))

@@ -22,14 +22,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
-// minGraceSeconds is the time that a container gets to end by itself even when none is left: SIGTERM would be pointless
-// without. The kubelet's number.
+// minGraceSeconds is the shortest time between SIGTERM and SIGKILL, even if no grace period is left. Without it SIGTERM
+// would be pointless. It is the kubelet's.
 const minGraceSeconds = 2
 
-// KillPod ends everything of a pod that runs: preStop hooks and SIGTERM for all containers, SIGKILL at the end of the grace
-// period, then the sandboxes. It returns when nothing runs, or with the error of ctx soon after that ends: calling it again
-// with a shorter grace period then goes on from where it was. A preStop hook that has ended is not run again; one that was
-// interrupted is, within the time that is left.
+// KillPod stops everything of a pod that runs: it runs the preStop hooks and sends SIGTERM to all containers, sends
+// SIGKILL at the end of the grace period, and then stops the sandboxes. It returns when nothing runs, or soon after ctx
+// ends with its error. A later call with a shorter grace period continues from there. A preStop hook that has ended is
+// not run again; an interrupted one is, within the remaining time.
 func (m *Manager) KillPod(ctx context.Context, pod *v1.Pod, status *lifecyclev1.PodStatus, gracePeriodSeconds int64) error {
 	if !podview.AnyAlive(status) {
 		return nil
@@ -41,8 +41,8 @@ func (m *Manager) KillPod(ctx context.Context, pod *v1.Pod, status *lifecyclev1.
 	return m.stopPod(ctx, m.instrument(runtime), pod, status, gracePeriodSeconds, false)
 }
 
-// stopPod kills all containers and stops the sandboxes that are ready. With again the newest one is stopped even when it is
-// not ready, for it is about to be replaced, and its network may still be there.
+// stopPod kills all containers and stops the ready sandboxes. If again is true, it also stops the newest sandbox if it
+// is not ready, because the sandbox is about to be replaced and its network may still exist.
 func (m *Manager) stopPod(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, status *lifecyclev1.PodStatus, grace int64, again bool) (err error) {
 	ctx, span := m.phase(ctx, "pod.kill", pod, telemetry.Subject{})
 	defer func() { telemetry.End(span, err) }()
@@ -72,13 +72,13 @@ func (m *Manager) stopPod(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, s
 // target is a container to kill.
 type target struct {
 	id, name string
-	spec     *v1.Container // what it was made from, as far as it is known
-	sidecar  int           // its place among the sidecars, counted from 1; 0 for other containers
-	ordinary bool          // a container of spec.containers: the sidecars are there for it
-	why      string        // what its event says; empty when there is nothing more to say than that it is stopped
+	spec     *v1.Container // the spec that it was created from, as far as it is known
+	sidecar  int           // the position among the sidecars, counted from 1; 0 for other containers
+	ordinary bool          // a container of spec.containers; sidecars stop after these
+	why      string        // the message of the event; empty for the default message
 }
 
-// targetOf finds what is needed to kill a container: its spec from the pod, or else from its annotations.
+// targetOf returns a container as a target. Its spec is from the pod, or from the container's annotations.
 func (m *Manager) targetOf(ctx context.Context, pod *v1.Pod, c *lifecyclev1.Container) target {
 	t := target{id: c.GetId(), name: c.GetName()}
 	for i := range pod.Spec.Containers {
@@ -100,11 +100,11 @@ func (m *Manager) targetOf(ctx context.Context, pod *v1.Pod, c *lifecyclev1.Cont
 	return t
 }
 
-// recoverSpec makes the part of a container's spec that its end needs from its annotations.
+// recoverSpec returns the fields of a container's spec that stopping it needs, from its annotations.
 func (m *Manager) recoverSpec(ctx context.Context, c *lifecyclev1.Container) *v1.Container {
 	recovered, err := podlabels.Recover(c.GetAnnotations())
 	if err != nil {
-		m.cfg.Logger.WarnContext(ctx, "annotations of a container cannot be read; what they say is left out",
+		m.cfg.Logger.WarnContext(ctx, "ignoring annotations of a container that cannot be read",
 			telemetry.KeyContainerID, c.GetId(), telemetry.KeyError, err)
 	}
 	return specOf(c, recovered)
@@ -121,9 +121,10 @@ func specOf(c *lifecyclev1.Container, recovered podlabels.Recovered) *v1.Contain
 	return spec
 }
 
-// killInOrder kills containers within one grace period: all at once, but sidecars are stopped one after another, the last one
-// first, when the ordinary ones have ended. Their preStop hooks do not wait for that: a proxy, say, learns by its hook that
-// the others are about to end. When the grace period is over, nobody waits for his turn any more.
+// killInOrder kills containers within one grace period. All stop at once, except sidecars: they stop one after another
+// in reverse order, after the ordinary containers have ended. Their preStop hooks do not wait: a proxy, for example,
+// learns by its hook that the others are about to end. At the end of the grace period no container waits for its turn
+// any more.
 func (m *Manager) killInOrder(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, ips []string, targets []target, grace int64) error {
 	done := make([]chan struct{}, len(targets))
 	for i := range targets {
@@ -165,7 +166,7 @@ func (m *Manager) waitForTurn(ctx context.Context, before []chan struct{}, longe
 	return nil
 }
 
-// killListed kills containers that are not to run on while the pod does.
+// killListed kills the containers that must stop while the pod continues.
 func (m *Manager) killListed(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, status *lifecyclev1.PodStatus, kills []decide.Kill) error {
 	errs := make([]error, len(kills))
 	var running sync.WaitGroup
@@ -187,16 +188,16 @@ func (m *Manager) killListed(ctx context.Context, rt *tracedRuntime, pod *v1.Pod
 	return errors.Join(errs...)
 }
 
-// noteReplaced notes that a container is stopped because another one takes its place, so that its end is not taken for the pod's.
+// noteReplaced records that a container is stopped to be replaced, so that its end is not taken for the end of the pod.
 func (m *Manager) noteReplaced(ctx context.Context, pod *v1.Pod, t target) {
 	if err := m.cfg.Endings.NoteReplaced(pod.UID, t.id); err != nil {
-		m.cfg.Logger.WarnContext(ctx, "should syncloop be killed before the container is started again, the next one goes by the restart policy",
+		m.cfg.Logger.WarnContext(ctx, "cannot record that a container is stopped to be replaced: if syncloop is killed before it starts again, the restart policy decides",
 			telemetry.KeyPod, podName(pod), telemetry.KeyContainerID, t.id, telemetry.KeyError, err)
 	}
 }
 
-// graceFor is the grace period of one container that is killed while its pod goes on, in seconds: a probe may have its
-// own.
+// graceFor returns the grace period, in seconds, of a container that is killed while its pod continues. A probe may
+// have its own.
 func graceFor(pod *v1.Pod, spec *v1.Container, why decide.Why) int64 {
 	var probe *v1.Probe
 	switch why {
@@ -214,8 +215,8 @@ func graceFor(pod *v1.Pod, spec *v1.Container, why decide.Why) int64 {
 	return graceOf(pod)
 }
 
-// killContainer runs a container's preStop hook, waits for those that are to end before it, and ends it, all within the grace
-// period.
+// killContainer runs a container's preStop hook, waits until the containers in before have ended, and stops the
+// container, all within the grace period.
 func (m *Manager) killContainer(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t target, grace int64, ips []string, before ...chan struct{}) error {
 	m.cfg.Events.Normal(ctx, pod, t.name, eventKilling, cmp.Or(t.why, "Stopping container "+t.name))
 	if t.spec.Lifecycle != nil && t.spec.Lifecycle.PreStop != nil && grace > 0 && !m.cfg.Endings.PreStopped(pod.UID, t.id) {
@@ -239,17 +240,17 @@ func (m *Manager) killContainer(ctx context.Context, rt *tracedRuntime, pod *v1.
 	return nil
 }
 
-// preStop runs the hook, and returns when it has ended or the grace period is over. It returns how long that took. A hook that
-// still runs then goes on while the container is stopped, as a kubelet's does; end ends it and must be called. The failure of a
-// hook holds up nothing. A hook that was interrupted, because ctx has ended or the runtime is away, has not failed and is not
-// done: it is run again when the container is killed again.
+// preStop runs the hook and returns when it has ended or the grace period is over, with the time that it took. A hook
+// that still runs then continues while the container is stopped, as in the kubelet; end cancels it and must be called.
+// A failed hook delays nothing. A hook that was interrupted, because ctx has ended or the runtime is unavailable,
+// counts neither as failed nor as done: it runs again with the next kill of the container.
 func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t target, grace int64, ips []string) (took time.Duration, end func()) {
 	begun := m.cfg.Clock.Now()
 	hookCtx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	end = func() {
 		cancel()
-		running.Wait() // every hook honors its context
+		running.Wait() // every hook respects its context
 	}
 	ended := make(chan error, 1)
 	running.Go(func() {
@@ -264,29 +265,29 @@ func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t
 	select {
 	case err = <-ended:
 	case <-timer.C():
-		err = fmt.Errorf("not ended within the grace period of %d s", grace)
+		err = fmt.Errorf("did not end within the grace period of %d s", grace)
 	}
 	took = m.cfg.Clock.Since(begun)
 	if err != nil && (ctx.Err() != nil || isAway(err)) {
 		return took, end
 	}
 	if err != nil {
-		m.warn(ctx, pod, t.name, eventPreStop, "PreStopHook failed") // not why: that may have a secret of the container's
+		m.warn(ctx, pod, t.name, eventPreStop, "PreStopHook failed") // no cause: it may hold a secret of the container
 		m.cfg.Logger.WarnContext(ctx, "preStop hook failed", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, t.name, telemetry.KeyError, err)
 	}
 	if err := m.cfg.Endings.NotePreStop(pod.UID, t.id); err != nil {
-		m.cfg.Logger.WarnContext(ctx, "should syncloop be killed before the container has ended, the next one runs the preStop hook again",
+		m.cfg.Logger.WarnContext(ctx, "cannot record that a preStop hook has ended: if syncloop is killed before the container has ended, the hook runs again",
 			telemetry.KeyPod, podName(pod), telemetry.KeyContainerID, t.id, telemetry.KeyError, err)
 	}
 	return took, end
 }
 
-// isAway tells whether a call failed because nobody answered it: it says nothing about what was asked for.
+// isAway reports whether a call failed because the runtime is unavailable.
 func isAway(err error) bool {
 	return errors.As(err, new(*cri.NotConnectedError)) || status.Code(err) == codes.Unavailable
 }
 
-// forgetPod drops what is remembered of a pod that is gone.
+// forgetPod drops the records of a removed pod.
 func (m *Manager) forgetPod(pod *v1.Pod) error {
 	m.images.Forget(pod.UID)
 	return m.cfg.Endings.Forget(pod.UID)

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Leftovers lists the pods that there is a folder of logs or of files of, with what the folders' names tell: the UID, and
-// name and namespace when there are logs. CleanUpPod takes them.
+// Leftovers returns the pods that have a folder of logs or files on the node, for CleanUpPod. The names of the folders
+// give the UID, and with logs the name and the namespace.
 func (m *Manager) Leftovers() ([]*v1.Pod, error) {
 	logs, err := folders(m.cfg.PodLogsDir)
 	if err != nil {
@@ -27,7 +27,8 @@ func (m *Manager) Leftovers() ([]*v1.Pod, error) {
 	var pods []*v1.Pod
 	named := map[string]bool{}
 	for _, folder := range logs {
-		// NAMESPACE_NAME_UID: none of the three can have the separator. Anything else is not a pod's.
+		// A folder of logs is named NAMESPACE_NAME_UID; none of the three parts can contain the separator. Other folders
+		// belong to no pod.
 		parts := strings.Split(folder, "_")
 		if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
 			continue
@@ -43,7 +44,7 @@ func (m *Manager) Leftovers() ([]*v1.Pod, error) {
 	return pods, nil
 }
 
-// folders lists the names of the folders in one. One that is not there has none.
+// folders returns the names of the folders in dir; none if dir does not exist.
 func folders(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

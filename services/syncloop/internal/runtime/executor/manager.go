@@ -29,7 +29,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/startgate"
 )
 
-// Reasons of waiting containers, as the kubelet shows them.
+// Reasons of waiting containers, as in the kubelet.
 const (
 	reasonCrashLoop       = "CrashLoopBackOff"
 	reasonCreateConfig    = "CreateContainerConfigError"
@@ -38,26 +38,27 @@ const (
 	reasonPostStart       = "PostStartHookError"
 )
 
-// Manager makes the runtime match pods. Its methods may be called from any goroutine, for one pod from one at a time.
+// Manager makes the runtime match pods. Its methods may be called from any goroutine, but for one pod from one
+// goroutine at a time.
 type Manager struct {
 	cfg Config
-	// node is replaced when containers are started, see learnNode, under nodeMu.
+	// node is the last known node. learnNode replaces it under nodeMu when containers are started.
 	node   atomic.Pointer[containerspec.Node]
 	nodeMu sync.Mutex
-	// nodeFileMu lets one write Config.NodeFile at a time.
+	// nodeFileMu serializes writes of Config.NodeFile.
 	nodeFileMu sync.Mutex
 
 	images *images.Puller
-	// held is what is held for each pod.
+	// held lists the resources that each pod holds.
 	held []podResource
 
-	// starts spaces the making of sandboxes, removals the removing of pods that are gone.
+	// starts limits the concurrent creations of sandboxes, removals limits the concurrent removals of ended pods.
 	starts, removals *startgate.Gate
 
 	calls cri.Caller
 }
 
-// New makes a Manager. It starts nothing and touches no runtime.
+// New returns a Manager. It starts nothing and does not call the runtime.
 func New(cfg Config) *Manager {
 	if cfg.Tracer == nil {
 		cfg.Tracer = telemetry.Off()
@@ -109,14 +110,15 @@ func New(cfg Config) *Manager {
 	return m
 }
 
-// Images gets the images of containers; it knows which are about to be used.
+// Images returns the image puller; it knows the images that are about to be used.
 func (m *Manager) Images() *images.Puller { return m.images }
 
-// SyncPod makes the runtime match a pod that is to run. What was observed must be newer than the last write for this pod.
+// SyncPod makes the runtime match a pod that is to run. The observed status must be newer than the last write for this
+// pod.
 //
-// It returns an error when the next try may fare better without anything else happening; the result beside it is valid.
-// Containers in a back-off are no error: the result has their reasons, and when to come again. When ctx ends, it returns
-// soon with the error of ctx, and what it has done so far shows in the next observation.
+// It returns an error if a retry may succeed without any other change; the result is valid with an error, too. A
+// container in a back-off is no error: the result has its reason and the time of the next try. If ctx ends, SyncPod
+// returns its error soon; the next observation shows what was done until then.
 func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (Result, error) {
 	if err := m.supported(pod); err != nil {
 		m.warn(ctx, pod, "", eventUnsupported, err.Error())
@@ -126,7 +128,7 @@ func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev
 	if err != nil {
 		return Result{}, err
 	}
-	m.useResources(ctx, pod) // before any is asked for, so that no change is missed
+	m.useResources(ctx, pod) // before the first access, so that no change is missed
 	facts := decide.Facts{
 		Now: m.cfg.Clock.Now(), Liveness: m.cfg.Liveness, Startup: m.cfg.Startup,
 		Replaced: func(containerID string) bool { return m.cfg.Endings.Replaced(pod.UID, containerID) },
@@ -159,10 +161,10 @@ type podSync struct {
 	imageVolumes imageVolumes
 	pullSecrets  pullSecrets
 	services     serviceVariables
-	// cgroup is the name of the pod's cgroup; empty when pods have none of their own.
+	// cgroup is the name of the pod's cgroup; empty if pods have no cgroups of their own.
 	cgroup string
 
-	mu     sync.Mutex // guards result while containers are prepared side by side
+	mu     sync.Mutex // guards result while containers are prepared concurrently
 	result Result
 }
 
@@ -197,7 +199,7 @@ func (s *podSync) run(ctx context.Context) error {
 	return s.startContainers(ctx)
 }
 
-// stop does what comes before anything is started.
+// stop stops and removes what must be gone before anything is started.
 func (s *podSync) stop(ctx context.Context) error {
 	again := s.actions.CreateSandbox && len(s.observed.GetSandboxes()) > 0
 	if again {
@@ -217,12 +219,13 @@ func (s *podSync) stop(ctx context.Context) error {
 	return s.removeUnstarted(ctx)
 }
 
-// reset removes the containers of a pod that begins again, one after another, when all have ended. Their logs stay.
+// reset removes the containers of a pod that restarts all its containers, in order, after all have ended. Their logs
+// stay.
 func (s *podSync) reset(ctx context.Context, ended bool) error {
 	if !ended || len(s.actions.Reset) == 0 {
-		return nil // what could not be killed is not removed either
+		return nil // a container that could not be killed is not removed either
 	}
-	s.m.cfg.Logger.InfoContext(ctx, "a rule of a container that has ended restarts all containers of its pod", telemetry.KeyPod, podName(s.pod),
+	s.m.cfg.Logger.InfoContext(ctx, "restarting all containers of a pod because of a restart rule of an ended container", telemetry.KeyPod, podName(s.pod),
 		telemetry.KeyContainerID, s.actions.Reset[len(s.actions.Reset)-1])
 	for _, id := range s.actions.Reset {
 		for _, c := range s.observed.GetContainers() {
@@ -237,8 +240,8 @@ func (s *podSync) reset(ctx context.Context, ended bool) error {
 	return nil
 }
 
-// removeUnstarted removes the containers that were created, not started, and are about to be made again. A process that
-// was killed may have left the runtime in the middle of starting one: two of a name must not come to run.
+// removeUnstarted removes the containers that were created, not started, and are about to be recreated. A killed
+// process may have left the runtime in the middle of a start: two containers of one name must never run.
 func (s *podSync) removeUnstarted(ctx context.Context) error {
 	var errs []error
 	for _, start := range s.actions.Start {
@@ -253,7 +256,7 @@ func (s *podSync) removeUnstarted(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// reason notes why a container waits.
+// reason records why a container waits.
 func (s *podSync) reason(container, reason, message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +266,7 @@ func (s *podSync) reason(container, reason, message string) {
 	s.result.Reasons[container] = ContainerReason{Reason: reason, Message: message}
 }
 
-// retryAfter brings the time of the next try forward.
+// retryAfter moves the time of the next try forward.
 func (s *podSync) retryAfter(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,12 +275,12 @@ func (s *podSync) retryAfter(d time.Duration) {
 	}
 }
 
-// podName names a pod in logs and errors, as all of Quartet does.
+// podName returns the name of a pod as Quartet writes it in logs and errors.
 func podName(pod *v1.Pod) string {
 	return pod.Namespace + "/" + pod.Name
 }
 
-// fullName names a pod as the kubelet does in the messages of a status, which people look for.
+// fullName returns the name of a pod as the kubelet writes it in the messages of a status.
 func fullName(pod *v1.Pod) string {
 	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
 }

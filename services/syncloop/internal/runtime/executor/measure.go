@@ -2,8 +2,8 @@ package executor
 
 import "github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 
-// timePhase begins to time a phase of a start, of a container or, when that is empty, of the pod. What it returns notes the
-// phase, unless it has failed.
+// timePhase starts the timer of a phase of a container's start, or of the pod's start if container is empty. The
+// returned function records the duration unless the phase has failed.
 func (s *podSync) timePhase(phase phases.Phase, container string) (done func(*error)) {
 	cfg := &s.m.cfg
 	begun := cfg.Clock.Now()

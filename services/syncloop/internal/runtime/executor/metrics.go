@@ -11,7 +11,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
 
-// containerType is the kind of a container, as the kubelet labels it. A sidecar is an init container.
+// containerType is the type of a container in the kubelet's labels. A sidecar is an init container.
 type containerType string
 
 // The types of containers.
@@ -21,10 +21,10 @@ const (
 	typeEphemeral containerType = "ephemeral_container"
 )
 
-// resizeBuckets are the kubelet's, in milliseconds.
+// resizeBuckets are the kubelet's buckets, in milliseconds.
 var resizeBuckets = []float64{10, 50, 100, 500, 1000, 2000, 5000, 10000, 20000, 30000, 60000, 120000, 300000, 600000}
 
-// Metrics counts and times what is started. The names are the kubelet's where it has the same figure.
+// Metrics counts and times starts and resizes. Metrics that the kubelet has, too, have its names.
 type Metrics struct {
 	sandboxDuration                                       *prometheus.HistogramVec
 	gateWait                                              prometheus.Histogram
@@ -34,7 +34,7 @@ type Metrics struct {
 	resizes                                               *prometheus.HistogramVec
 }
 
-// NewMetrics registers the metrics of one Manager; a nil registry takes none.
+// NewMetrics registers the metrics of a Manager; a nil registry registers nothing.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	factory := promauto.With(registry)
 	counter := func(name, help string) prometheus.Counter {
@@ -50,21 +50,21 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, []string{"runtime_handler"}),
 		gateWait: factory.NewHistogram(prometheus.HistogramOpts{
 			Name: "quartet_start_gate_wait_duration_seconds", Buckets: phases.Buckets(),
-			Help: "How long the making of a sandbox waited for its turn at the start gate, which spaces the starts of many pods.",
+			Help: "How long the creation of a sandbox waited at the start gate, which limits how many sandboxes are created at once.",
 		}),
 		sandboxErrors: counters("kubelet_run_podsandbox_errors_total", "RunPodSandbox calls that failed, by runtime handler.", "runtime_handler"),
 		containers: counters("kubelet_started_containers_total",
-			"Containers that were begun to be started, whatever came of it, by type.", "container_type"),
+			"Starts of containers, failed ones included, by type.", "container_type"),
 		containerErrors: counters("kubelet_started_containers_errors_total",
 			"Containers that did not start, by type and by the reason that the status shows.", "container_type", "code"),
-		pods:      counter("kubelet_started_pods_total", "Sandboxes that were begun to be made for pods, whatever came of it."),
-		podErrors: counter("kubelet_started_pods_errors_total", "Sandboxes that could not be made."),
+		pods:      counter("kubelet_started_pods_total", "Creations of pods' sandboxes, failed ones included."),
+		podErrors: counter("kubelet_started_pods_errors_total", "Sandboxes that could not be created."),
 		userPods: counter("kubelet_started_user_namespaced_pods_total",
-			"Pods with a user namespace of their own for which a sandbox was to be made, whatever came of it."),
-		userPodErrors:       counter("kubelet_started_user_namespaced_pods_errors_total", "Those of them that did not start then."),
-		imageVolumes:        counter("kubelet_image_volume_requested_total", "Images that containers were to be created with as volumes."),
-		imageVolumesMounted: counter("kubelet_image_volume_mounted_succeed_total", "Those that the runtime did not refuse."),
-		imageVolumesFailed:  counter("kubelet_image_volume_mounted_errors_total", "Those that the runtime could not mount."),
+			"Starts of pods with their own user namespace, failed ones included."),
+		userPodErrors:       counter("kubelet_started_user_namespaced_pods_errors_total", "Starts of pods with their own user namespace that failed."),
+		imageVolumes:        counter("kubelet_image_volume_requested_total", "Image volumes of containers that were to be created."),
+		imageVolumesMounted: counter("kubelet_image_volume_mounted_succeed_total", "Image volumes that the runtime did not fail to mount."),
+		imageVolumesFailed:  counter("kubelet_image_volume_mounted_errors_total", "Image volumes that the runtime could not mount."),
 		resizes: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "kubelet_pod_resize_duration_milliseconds", Buckets: resizeBuckets,
 			Help: "How long the resize of a pod took, by success.",
@@ -76,16 +76,16 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// sandboxBegun notes that a sandbox is about to be made.
+// sandboxBegun counts a sandbox that is about to be created.
 func (m *Metrics) sandboxBegun() { m.pods.Inc() }
 
-// sandboxFailed notes that a sandbox could not be made.
+// sandboxFailed counts a sandbox that could not be created.
 func (m *Metrics) sandboxFailed() { m.podErrors.Inc() }
 
-// gatePassed notes how long a sandbox had to wait for its turn.
+// gatePassed records how long a sandbox waited at the start gate.
 func (m *Metrics) gatePassed(waited time.Duration) { m.gateWait.Observe(max(waited, 0).Seconds()) }
 
-// sandboxCalled notes a call of RunPodSandbox.
+// sandboxCalled records a call of RunPodSandbox.
 func (m *Metrics) sandboxCalled(handler string, took time.Duration, err error) {
 	m.sandboxDuration.WithLabelValues(handler).Observe(max(took, 0).Seconds())
 	if err != nil {
@@ -93,8 +93,8 @@ func (m *Metrics) sandboxCalled(handler string, took time.Duration, err error) {
 	}
 }
 
-// userNamespacedPod notes the making of the sandbox of a pod with a user namespace, and the start of its first containers; err is nil
-// when the pod has started.
+// userNamespacedPod counts the start of a pod with its own user namespace: its sandbox and its first containers. err is
+// nil if the pod has started.
 func (m *Metrics) userNamespacedPod(err error) {
 	m.userPods.Inc()
 	if err != nil {
@@ -102,17 +102,17 @@ func (m *Metrics) userNamespacedPod(err error) {
 	}
 }
 
-// containerBegun notes that a container is about to be started.
+// containerBegun counts a container that is about to be started.
 func (m *Metrics) containerBegun(kind decide.Kind) {
 	m.containers.WithLabelValues(string(typeOf(kind))).Inc()
 }
 
-// containerFailed notes why a container did not start.
+// containerFailed counts a container that did not start, by the reason.
 func (m *Metrics) containerFailed(kind decide.Kind, code string) {
 	m.containerErrors.WithLabelValues(string(typeOf(kind)), code).Inc()
 }
 
-// imagesMounted notes that a container was to be created with so many images as volumes, and whether the runtime could mount them.
+// imagesMounted counts the images that a container mounts as volumes, and whether the runtime mounted them.
 func (m *Metrics) imagesMounted(count int, mounted bool) {
 	m.imageVolumes.Add(float64(count))
 	if mounted {
@@ -127,7 +127,7 @@ func (m *Metrics) podResized(took time.Duration, err error) {
 	m.resizes.WithLabelValues(strconv.FormatBool(err == nil)).Observe(float64(took.Milliseconds()))
 }
 
-// typeOf is the kubelet's word for a kind of container.
+// typeOf returns the kubelet's type of a kind of container.
 func typeOf(kind decide.Kind) containerType {
 	switch kind {
 	case decide.Init, decide.Sidecar:

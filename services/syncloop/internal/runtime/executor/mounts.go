@@ -19,17 +19,17 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/subpath"
 )
 
-// mountInputs is what the mounts of a container are made from, beside its pod.
+// mountInputs holds the inputs for the mounts of a container, besides its pod.
 type mountInputs struct {
-	// images has the images among the volumes, by the volumes' names.
+	// images holds the images that are volumes, by the names of the volumes.
 	images map[string]*runtimeapi.ImageSpec
-	// subPaths are the paths in the volumes, in the order of volumeMounts.
+	// subPaths are the expanded subPaths of the volumeMounts, in their order.
 	subPaths []string
-	// recursiveReadOnly tells whether the runtime can mount what is mounted in a volume read-only, too.
+	// recursiveReadOnly is true if the runtime supports recursive read-only mounts.
 	recursiveReadOnly bool
 }
 
-// mounts makes all that a container mounts, and says where. The environment that in makes is that of sub-paths.
+// mounts prepares and returns all mounts of a container. The environment from in expands subPathExpr.
 func (s *podSync) mounts(ctx context.Context, c *v1.Container, in containerspec.Inputs, images map[string]*runtimeapi.ImageSpec) ([]*runtimeapi.Mount, error) {
 	subPaths, err := containerspec.SubPaths(s.pod, c, *s.m.nodeNow(), in)
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *podSync) mounts(ctx context.Context, c *v1.Container, in containerspec.
 	return s.m.mounts(ctx, s.pod, c, in.Restart.Count, in.PodIPs, inputs)
 }
 
-// volumeMounts says where the volumes of a container are mounted, which are in place, and the images among them in the runtime.
+// volumeMounts returns the mounts of a container's volumes, which are prepared, and of its image volumes.
 func (m *Manager) volumeMounts(ctx context.Context, pod *v1.Pod, c *v1.Container, in mountInputs) ([]*runtimeapi.Mount, error) {
 	var mounts []*runtimeapi.Mount
 	for i, mount := range c.VolumeMounts {
@@ -75,7 +75,7 @@ func (m *Manager) volumeMounts(ctx context.Context, pod *v1.Pod, c *v1.Container
 	return mounts, nil
 }
 
-// hostPath is where the node has what a container mounts at a place among its volumeMounts: the volume, or what is below a path of it.
+// hostPath returns the node's path of the volumeMount at index: the volume, or a path below it.
 func (m *Manager) hostPath(ctx context.Context, pod *v1.Pod, c *v1.Container, index int, volume *v1.Volume, path string) (string, error) {
 	if path == "" {
 		return m.cfg.Volumes.Path(pod, volume), nil
@@ -84,7 +84,8 @@ func (m *Manager) hostPath(ctx context.Context, pod *v1.Pod, c *v1.Container, in
 	if err == nil || ctx.Err() != nil {
 		return at, err
 	}
-	// Why says what there is on the node, which the pod's users are not to learn: it is told to the log, and the kubelet's words to them.
+	// The cause may name files of the node, which the pod's users must not see. It is logged, and the pod gets the
+	// kubelet's message.
 	m.cfg.Logger.WarnContext(ctx, "a subPath of a volume cannot be mounted", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, c.Name,
 		telemetry.KeyVolume, volume.Name, telemetry.KeyError, err)
 	if missing := (*subpath.MakeError)(nil); errors.As(err, &missing) {
@@ -97,7 +98,7 @@ func asksForRecursiveReadOnly(m v1.VolumeMount) bool {
 	return m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled
 }
 
-// hasRecursiveReadOnly tells whether the runtime's handler of the pod can mount recursively read-only.
+// hasRecursiveReadOnly reports whether the pod's runtime handler supports recursive read-only mounts.
 func (s *podSync) hasRecursiveReadOnly(ctx context.Context) (bool, error) {
 	said, err := s.rt.status(ctx)
 	if err != nil {
@@ -107,7 +108,7 @@ func (s *podSync) hasRecursiveReadOnly(ctx context.Context) (bool, error) {
 	return features.GetRecursiveReadOnlyMounts(), err
 }
 
-// recursiveReadOnly tells whether what is mounted in a volume is read-only, too. Its errors are the kubelet's.
+// recursiveReadOnly reports whether a volumeMount is recursively read-only. Its errors are the kubelet's.
 func recursiveReadOnly(m v1.VolumeMount, supported bool) (bool, error) {
 	switch {
 	case !asksForRecursiveReadOnly(m):
@@ -122,8 +123,8 @@ func recursiveReadOnly(m v1.VolumeMount, supported bool) (bool, error) {
 	return supported, nil
 }
 
-// noteRecursiveReadOnly puts on a container which of its volumeMounts are recursively read-only: the runtime does not say. The mounts of
-// the volumes are the first of its mounts.
+// noteRecursiveReadOnly records in a container's annotations which of its volumeMounts are recursively read-only,
+// because the runtime does not report it. The first mounts of the container are those of its volumeMounts.
 func noteRecursiveReadOnly(config *runtimeapi.ContainerConfig, c *v1.Container) {
 	var places []string
 	for i := range c.VolumeMounts {
@@ -136,8 +137,8 @@ func noteRecursiveReadOnly(config *runtimeapi.ContainerConfig, c *v1.Container) 
 	}
 }
 
-// withAdvice adds what to do to the runtime's error that a path cannot be mounted with mount propagation, for the mount that it is in is
-// private. Other errors stay as they are.
+// withAdvice adds advice to the runtime's error for mount propagation of a path on a private mount. Other errors stay
+// as they are.
 func withAdvice(err error) error {
 	said, ok := status.FromError(err)
 	if !ok || !strings.Contains(said.Message(), "but it is not a shared") {
@@ -146,7 +147,7 @@ func withAdvice(err error) error {
 	_, rest, _ := strings.Cut(said.Message(), ` is mounted on "`)
 	mountPoint, _, _ := strings.Cut(rest, `"`)
 	if strings.Contains(mountPoint, "/"+subpath.Dir+"/") {
-		mountPoint = "MOUNT-OF-THE-VOLUME" // what is mounted of it is as that is
+		mountPoint = "MOUNT-OF-THE-VOLUME" // a subPath's mount has the propagation of the volume's mount
 	}
 	advice := fmt.Sprintf("; run \"mount --make-rshared %s\" on the node at each of its starts, or leave mountPropagation out", mountPoint)
 	return status.Error(said.Code(), said.Message()+advice)

@@ -27,22 +27,22 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
 
-// nodeFileMode lets only the owner read the file.
+// nodeFileMode restricts the file to its owner.
 const nodeFileMode = 0o600
 
-// nodeTimeout bounds the question for the Node: a nodestatus that hangs costs a start no more than this.
+// nodeTimeout limits the request for the Node: a nodestatus that hangs delays a start by no more than this.
 const nodeTimeout = 100 * time.Millisecond
 
-// toldNode is what containers are told of the Node. It is kept in a file, so that a process which comes after this one tells them the
-// same while nobody answers for the Node.
+// nodeFacts are the facts of the Node that containers get. They are kept in a file, so that the next process gives
+// containers the same ones until nodestatus answers.
 type toldNode struct {
 	Name        string          `json:"name"`
 	IPs         []string        `json:"ips,omitempty"`
 	Allocatable v1.ResourceList `json:"allocatable,omitempty"`
 }
 
-// learnNode asks for the Node, so that the containers that are about to start are told what is for pods now. What was known last
-// stays when nobody answers.
+// learnNode requests the Node, so that containers start with its current allocatable resources and addresses. If the
+// request fails, the last known facts stay.
 func (m *Manager) learnNode(ctx context.Context) {
 	if m.cfg.Node == nil {
 		return
@@ -51,7 +51,7 @@ func (m *Manager) learnNode(ctx context.Context) {
 	defer cancel()
 	object, err := m.cfg.Node(asking)
 	if err != nil {
-		m.cfg.Logger.DebugContext(ctx, "the Node is not known, a pod starts with what was known last", telemetry.KeyError, err)
+		m.cfg.Logger.DebugContext(ctx, "cannot read the Node; the pod starts with the last known Node", telemetry.KeyError, err)
 		return
 	}
 	told := toldNode{Name: m.cfg.NodeName, Allocatable: object.Status.Allocatable, IPs: hostips.Of(object)}
@@ -60,7 +60,7 @@ func (m *Manager) learnNode(ctx context.Context) {
 	}
 }
 
-// takeNode makes the Manager know what was told, and tells whether it knew anything else before.
+// takeNode stores the facts, and reports whether they differ from the stored ones.
 func (m *Manager) takeNode(told toldNode) (changed bool) {
 	m.cfg.HostIPs.Take(told.IPs)
 	m.nodeMu.Lock()
@@ -77,7 +77,7 @@ func (m *Manager) takeNode(told toldNode) (changed bool) {
 	return true
 }
 
-// keepNode writes the file. No start depends on it.
+// keepNode writes the facts to the file. A failure is only logged.
 func (m *Manager) keepNode(ctx context.Context, told toldNode) {
 	if m.cfg.NodeFile == "" {
 		return
@@ -89,12 +89,13 @@ func (m *Manager) keepNode(ctx context.Context, told toldNode) {
 		m.nodeFileMu.Unlock()
 	}
 	if err != nil {
-		m.cfg.Logger.WarnContext(ctx, "what pods are told of the node was not saved: after a restart of syncloop they may be told something else until nodestatus answers",
+		m.cfg.Logger.WarnContext(ctx, "cannot save the facts of the Node: after a restart of syncloop, pods may get others until nodestatus answers",
 			telemetry.KeyFile, m.cfg.NodeFile, telemetry.KeyError, err)
 	}
 }
 
-// recallNode takes what was kept by the process before this one. A file that is not there, is damaged or is another node's is nothing.
+// recallNode loads the facts that the previous process wrote. It ignores a file that is missing, damaged or of another
+// node.
 func (m *Manager) recallNode() {
 	if m.cfg.NodeFile == "" {
 		return
@@ -108,7 +109,7 @@ func (m *Manager) recallNode() {
 		err = json.Unmarshal(data, &told)
 	}
 	if err != nil {
-		m.cfg.Logger.Warn("what pods were told of the node last is not known: it is as soon as nodestatus answers", telemetry.KeyFile, m.cfg.NodeFile, telemetry.KeyError, err)
+		m.cfg.Logger.Warn("cannot read the saved facts of the Node: they are not known until nodestatus answers", telemetry.KeyFile, m.cfg.NodeFile, telemetry.KeyError, err)
 		return
 	}
 	if told.Name == m.cfg.NodeName {
@@ -116,19 +117,19 @@ func (m *Manager) recallNode() {
 	}
 }
 
-// nodeNow is what is known of the node, with the addresses that it has now.
+// nodeNow returns the known node with its current addresses.
 func (m *Manager) nodeNow() *containerspec.Node {
 	node := *m.node.Load()
 	node.IPs = m.cfg.HostIPs.Get()
 	return &node
 }
 
-// Swaps tells whether a container of a pod may swap on this node.
+// Swaps reports whether a container of a pod may swap on this node.
 func (m *Manager) Swaps(pod *v1.Pod, c *v1.Container) bool {
 	return containerspec.Swaps(pod, c, *m.node.Load())
 }
 
-// nodeOf gathers what the specs of all pods have in common.
+// nodeOf returns the facts of the node that the specs of all pods share.
 func nodeOf(cfg Config) *containerspec.Node {
 	kubelet := cfg.Kubelet
 	node := &containerspec.Node{
@@ -153,15 +154,15 @@ func nodeOf(cfg Config) *containerspec.Node {
 		node.Capacity[v1.ResourceMemory] = *resource.NewQuantity(int64(info.Totalram)*int64(info.Unit), resource.BinarySI) //nolint:gosec // bytes of memory fit
 		node.SwapCapacity = int64(info.Totalswap) * int64(info.Unit)                                                       //nolint:gosec // as above
 	} else {
-		cfg.Logger.Warn("the machine's memory is not known: downward API and oom scores do without", "error", err)
+		cfg.Logger.Warn("cannot read the size of the machine's memory: the downward API and OOM scores do not use it", "error", err)
 	}
 	return node
 }
 
-// cgroupFacts is what the machine's cgroups can do.
+// cgroupFacts are the features of the machine's cgroups.
 type cgroupFacts struct{ v2, swap bool }
 
-// cgroupsOf looks at the files of a machine, by their paths without the first slash.
+// cgroupsOf reads the features from the files of a machine; machine is its root folder.
 func cgroupsOf(machine fs.FS) cgroupFacts {
 	there := func(name string) bool {
 		_, err := fs.Stat(machine, name)
@@ -170,7 +171,7 @@ func cgroupsOf(machine fs.FS) cgroupFacts {
 	if !there("sys/fs/cgroup/cgroup.controllers") {
 		return cgroupFacts{swap: there("sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")}
 	}
-	// The root of the hierarchy has no limits: what there is shows in the cgroup of this process.
+	// The root cgroup has no limits: the cgroup of this process shows which limits exist.
 	own, err := fs.ReadFile(machine, "proc/self/cgroup")
 	if err != nil {
 		return cgroupFacts{v2: true}
@@ -179,14 +180,15 @@ func cgroupsOf(machine fs.FS) cgroupFacts {
 	return cgroupFacts{v2: true, swap: there(path.Join("sys/fs/cgroup", name, "memory.swap.max"))}
 }
 
-// maskedPathsOf are the paths of a machine that are hidden from containers beside those of every machine: how often each of its
-// processors was throttled for heat, which tells containers of each other's work.
+// maskedPathsOf returns the paths that are hidden from containers on this machine, besides those that are hidden on
+// every machine. They are the thermal throttle counters of its processors, which would show the load of other
+// containers.
 func maskedPathsOf(machine fs.FS) []string {
 	found, err := fs.Glob(machine, "sys/devices/system/cpu/cpu[0-9]*/thermal_throttle")
 	if err != nil {
-		return nil // the pattern is right
+		return nil // the pattern is valid
 	}
-	slices.SortFunc(found, func(a, b string) int { // by the numbers of the processors
+	slices.SortFunc(found, func(a, b string) int { // by processor number
 		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 	})
 	for i := range found {
@@ -195,7 +197,7 @@ func maskedPathsOf(machine fs.FS) []string {
 	return found
 }
 
-// cgroupParent names the cgroup that all pods are under: kubepods, below the configured root.
+// cgroupParent returns the name of the parent cgroup of all pods: kubepods, below the configured root.
 func cgroupParent(driver, root string) string {
 	if driver != "systemd" {
 		return filepath.Join("/", root, "kubepods")

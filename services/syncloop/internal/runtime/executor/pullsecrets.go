@@ -14,14 +14,15 @@ import (
 // eventPullSecret is the reason of the kubelet's event.
 const eventPullSecret = "FailedToRetrieveImagePullSecret"
 
-// pullSecrets are the secrets that a pod names for pulling its images.
+// pullSecrets holds the secrets that a pod references for pulling its images.
 type pullSecrets struct {
 	found []*v1.Secret
-	// err is set when nobody can say yet whether there is one that the pod names: it is waited for.
+	// err is set while it is not known whether a referenced secret exists. The containers wait.
 	err error
 }
 
-// findPullSecrets gets the pod's pull secrets, and tells of those that cannot be had as the kubelet does: the pod is started without.
+// findPullSecrets reads the pod's pull secrets. It records the kubelet's event for secrets that cannot be read; the pod
+// is started without them.
 func (s *podSync) findPullSecrets(ctx context.Context) {
 	var missing []string
 	for _, ref := range s.pod.Spec.ImagePullSecrets {

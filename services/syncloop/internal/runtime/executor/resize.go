@@ -19,8 +19,8 @@ import (
 
 // Resizes knows which resources resized pods run with; package resizes implements it.
 type Resizes interface {
-	// Actuated returns what was changed of a pod since its containers were created; resized is false for a pod that was
-	// never resized.
+	// Actuated returns the changes of a pod since its containers were created; resized is false for a pod that was never
+	// resized.
 	Actuated(pod *v1.Pod) (actuated resize.Actuated, resized bool)
 	// Actuate records a change of a pod, which has its allocated resources. After an error a restarted process does not
 	// know the change.
@@ -78,7 +78,7 @@ func (s *podSync) resize(ctx context.Context) error {
 type resizing struct {
 	*podSync
 	plan resize.Plan
-	// grouped is true if the pod has a cgroup. has are the current limits of the cgroup, wants those that it gets.
+	// grouped is true if the pod has a cgroup. has are the current limits of the cgroup, wants are its new limits.
 	grouped    bool
 	has, wants resources.Resources
 }
@@ -267,7 +267,7 @@ func (r *resizing) notePod(ctx context.Context, with func(has, wants resize.Amou
 	}
 }
 
-// orAll returns a limit that compares with others: no limit is larger than any.
+// orAll returns a limit as a comparable number: no limit is larger than any limit.
 func orAll(limit int64) int64 {
 	if limit == resources.NoLimit {
 		return math.MaxInt64

@@ -9,20 +9,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// podResource is something that is held for a pod while it is on the node: of the machine, such as its cgroup, or of what a cluster has for
-// it, such as its config maps. A step that is nil is a no-op.
+// podResource is a resource that a pod holds while it is on the node: one of the machine, such as its cgroup, or one of
+// the cluster, such as its config maps. A step that is nil is a no-op.
 type podResource struct {
 	name string
-	// use says that a pod is to run. It is called at the beginning of each sync and waits for nothing.
+	// use registers a pod that is to run. It is called at the beginning of each sync and does not block.
 	use func(ctx context.Context, pod *v1.Pod)
-	// prepare returns when the resource is in place. Nothing of the pod is started before.
+	// prepare returns when the resource is ready. Nothing of the pod is started before.
 	prepare func(s *podSync, ctx context.Context) error
-	// release gives the resource back when nothing of the pod runs any more. It is called until it succeeds, also for a pod that has none.
+	// release releases the resource when nothing of the pod runs any more. It is called until it succeeds, also for a pod
+	// without the resource.
 	release func(ctx context.Context, uid types.UID) error
 }
 
-// heldForPods returns what is held for each pod. A resource may use those that follow it, so use goes from the last to the first, and prepare
-// and release go from the first to the last: what is left in the cgroup is killed before the volumes go that it may have open.
+// heldForPods returns the resources that each pod holds. A resource may use those that follow it. Therefore use goes
+// from the last to the first, and prepare and release go from the first to the last: processes that are left in the
+// cgroup are killed before the volumes that they may have open are removed.
 func (m *Manager) heldForPods() []podResource {
 	held := []podResource{
 		{name: "cgroup", prepare: (*podSync).ensureCgroup, release: m.removeCgroup},
@@ -37,20 +39,20 @@ func (m *Manager) heldForPods() []podResource {
 	return held
 }
 
-// Issued is something that others hand out to pods and remember, such as tokens.
+// Issued is a store of things that were issued to pods, such as tokens.
 type Issued struct {
-	// Name names it in errors.
+	// Name is the name in errors.
 	Name string
-	// Forget drops what a pod was given. It waits for nothing.
+	// Forget drops what was issued to a pod. It does not block.
 	Forget func(uid types.UID)
 }
 
-// note makes a use of a function that only needs the pod.
+// note returns a use step that calls a function of the pod.
 func note(use func(pod *v1.Pod)) func(context.Context, *v1.Pod) {
 	return func(_ context.Context, pod *v1.Pod) { use(pod) }
 }
 
-// forget makes a release of a function that cannot fail.
+// forget returns a release step that calls a function that cannot fail.
 func forget(forget func(uid types.UID)) func(context.Context, types.UID) error {
 	return func(_ context.Context, uid types.UID) error {
 		forget(uid)
@@ -58,7 +60,7 @@ func forget(forget func(uid types.UID)) func(context.Context, types.UID) error {
 	}
 }
 
-// useResources says of each resource that a pod is to run.
+// useResources registers a pod with each resource.
 func (m *Manager) useResources(ctx context.Context, pod *v1.Pod) {
 	for _, r := range slices.Backward(m.held) {
 		if r.use != nil {
@@ -67,7 +69,7 @@ func (m *Manager) useResources(ctx context.Context, pod *v1.Pod) {
 	}
 }
 
-// prepareResources returns when all that the pod holds is in place, or with the first error.
+// prepareResources returns when all resources of the pod are ready, or with the first error.
 func (s *podSync) prepareResources(ctx context.Context) error {
 	for _, r := range s.m.held {
 		if r.prepare == nil {
@@ -80,8 +82,8 @@ func (s *podSync) prepareResources(ctx context.Context) error {
 	return nil
 }
 
-// ReleasePod gives back what a pod holds of which nothing runs any more. What says how it ended stays. It stops at the first resource that
-// cannot be released; calling it again is harmless.
+// ReleasePod releases the resources of a pod of which nothing runs any more. The records of how it ended stay. It stops
+// at the first resource that cannot be released. It is idempotent.
 func (m *Manager) ReleasePod(ctx context.Context, pod *v1.Pod) error {
 	for _, r := range m.held {
 		if err := r.release(ctx, pod.UID); err != nil {

@@ -18,18 +18,18 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
 
-// sandbox is the sandbox that containers are started in.
+// sandbox is the sandbox of the containers to start.
 type sandbox struct {
 	id     string
 	ids    containerspec.IDs
 	config *runtimeapi.PodSandboxConfig
-	// handler is the runtime's that it is of, empty for the default.
+	// handler is the runtime handler of the sandbox; empty for the default.
 	handler string
-	// ips gives the pod's addresses, asking the runtime the first time when pleg has not seen them yet.
+	// ips returns the pod's addresses. If pleg has not observed them yet, the first call requests them from the runtime.
 	ips func(context.Context) ([]string, error)
 }
 
-// prepareSandbox has a sandbox for the pod's containers: the one in use, or a new one.
+// prepareSandbox sets s.sandbox to the sandbox in use or to a new one.
 func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	s.m.learnNode(ctx)
 	if !s.actions.CreateSandbox {
@@ -51,7 +51,7 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	defer func() { telemetry.End(span, err) }()
 	defer s.timePhase(phases.Sandbox, "")(&err)
 	defer func() {
-		if err != nil && ctx.Err() == nil { // each is wrapped once, in what the pod's event says anyway
+		if err != nil && ctx.Err() == nil { // each error is wrapped once, with text that the event has already
 			s.m.cfg.Metrics.sandboxFailed()
 			s.m.warn(ctx, s.pod, "", eventSandboxFailed, fmt.Sprintf("Failed to create pod sandbox: %v", errors.Unwrap(err)))
 		}
@@ -79,7 +79,7 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 		return fmt.Errorf("create the sandbox of pod %s: %w", podName(s.pod), err)
 	}
 	if len(cut) > 0 {
-		s.m.cfg.Logger.WarnContext(ctx, "the pod's DNS configuration was cut", telemetry.KeyPod, podName(s.pod), telemetry.KeyReason, strings.Join(cut, "; "))
+		s.m.cfg.Logger.WarnContext(ctx, "the pod's DNS configuration exceeds limits and was truncated", telemetry.KeyPod, podName(s.pod), telemetry.KeyReason, strings.Join(cut, "; "))
 	}
 	s.m.cfg.Logger.InfoContext(ctx, "created a sandbox", telemetry.KeyPod, podName(s.pod), telemetry.KeySandboxID, id,
 		telemetry.KeyCause, s.actions.SandboxReason)
@@ -87,7 +87,7 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	return nil
 }
 
-// handlerOf is the handler of a sandbox that is there; empty for the default.
+// handlerOf returns the runtime handler of an observed sandbox; empty for the default.
 func (s *podSync) handlerOf(id string) string {
 	for _, there := range s.observed.GetSandboxes() {
 		if there.GetId() == id {
@@ -97,7 +97,8 @@ func (s *podSync) handlerOf(id string) string {
 	return ""
 }
 
-// runSandbox makes the sandbox when it is its turn. The handler of a pod without a runtime class is empty.
+// runSandbox creates the sandbox after it has passed the start gate. The handler of a pod without a runtime class is
+// empty.
 func (s *podSync) runSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (id string, err error) {
 	waiting := s.m.cfg.Clock.Now()
 	err = s.m.starts.Pass(ctx, func() (err error) {
@@ -111,7 +112,8 @@ func (s *podSync) runSandbox(ctx context.Context, config *runtimeapi.PodSandboxC
 	return id, err
 }
 
-// ips gives the addresses of a pod in a sandbox: those that are known, else what the runtime says, asked once.
+// ips returns a function that returns the addresses of a pod in a sandbox: the known ones, or those that one request to
+// the runtime returns.
 func (s *podSync) ips(id string, known []string) func(context.Context) ([]string, error) {
 	var mu sync.Mutex
 	switch {
@@ -122,7 +124,7 @@ func (s *podSync) ips(id string, known []string) func(context.Context) ([]string
 		return func(context.Context) ([]string, error) { return known, nil }
 	}
 	return func(ctx context.Context) ([]string, error) {
-		mu.Lock() // over the call: whoever else asks needs its answer
+		mu.Lock() // held over the call, because concurrent callers need its result
 		defer mu.Unlock()
 		if len(known) > 0 {
 			return known, nil
@@ -141,8 +143,8 @@ func (s *podSync) ips(id string, known []string) func(context.Context) ([]string
 	}
 }
 
-// sandboxConfig makes the configuration of a pod's sandbox. Cut says, a sentence each, what of its DNS configuration there is
-// no room for.
+// sandboxConfig returns the configuration of a pod's sandbox. cut has one sentence for each part of its DNS
+// configuration that exceeds a limit.
 func (m *Manager) sandboxConfig(pod *v1.Pod, in containerspec.SandboxInputs) (config *runtimeapi.PodSandboxConfig, cut []string, err error) {
 	host, err := m.hostDNS()
 	if err != nil {
@@ -153,7 +155,7 @@ func (m *Manager) sandboxConfig(pod *v1.Pod, in containerspec.SandboxInputs) (co
 	return config, cut, err
 }
 
-// hostDNS reads the node's resolv.conf; nil when the configuration says that there is none.
+// hostDNS reads the node's resolv.conf; nil if the configuration names none.
 func (m *Manager) hostDNS() (*runtimeapi.DNSConfig, error) {
 	path := "/etc/resolv.conf"
 	if configured := m.cfg.Kubelet.ResolverConfig; configured != nil {
@@ -169,7 +171,7 @@ func (m *Manager) hostDNS() (*runtimeapi.DNSConfig, error) {
 	if err != nil {
 		return nil, fmt.Errorf("resolvConf of the configuration: %w", err)
 	}
-	defer func() { _ = file.Close() }() // it is only read
+	defer func() { _ = file.Close() }() // opened only for reading
 	dns, err := containerspec.ParseResolvConf(file)
 	if err != nil {
 		return nil, fmt.Errorf("resolvConf of the configuration, %s: %w", path, err)

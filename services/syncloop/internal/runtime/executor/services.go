@@ -17,28 +17,28 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/servicelinks"
 )
 
-// Services gives the variables that tell containers where services are. *servicelinks.Links does it for a node of a cluster,
-// servicelinks.None for others.
+// Services returns the environment variables with the addresses of services. *servicelinks.Links implements it for a
+// node of a cluster, servicelinks.None for other nodes.
 type Services interface {
-	// Variables fails with a *servicelinks.UnknownError before the services were listed once.
+	// Variables fails with a *servicelinks.UnknownError until the services have been listed once.
 	Variables(ctx context.Context, pod *v1.Pod) ([]v1.EnvVar, error)
-	// Forget says that a pod is gone.
+	// Forget removes a pod that has ended.
 	Forget(uid types.UID)
 }
 
-// serviceVariables are those of one SyncPod: all containers that it creates have the same ones.
+// serviceVariables holds the variables of one SyncPod: all containers that it creates get the same ones.
 type serviceVariables struct {
 	once  sync.Once
 	found []v1.EnvVar
 	err   error
 }
 
-// servicesFile has the variables of services that a pod's containers were given last. It lets a pod go on that ran on this node before
-// syncloop or the machine was restarted, while the API server is away.
+// servicesFile is the name of the file with the last service variables of a pod's containers. While the API server is
+// unavailable, a pod that ran on this node before a restart of syncloop or of the machine can continue with them.
 const servicesFile = "service-variables.json"
 
-// serviceVariables returns the variables of services for the pod's containers. It fails for a pod of the API server that has not run
-// here before, until the services were listed once.
+// serviceVariables returns the service variables for the pod's containers. For a pod of the API server that has not run
+// here before, it fails until the services have been listed once.
 func (s *podSync) serviceVariables(ctx context.Context) ([]v1.EnvVar, error) {
 	s.services.once.Do(func() { s.services.found, s.services.err = s.findServices(ctx) })
 	return s.services.found, s.services.err
@@ -49,7 +49,7 @@ func (s *podSync) findServices(ctx context.Context) ([]v1.EnvVar, error) {
 	found, err := s.m.cfg.Services.Variables(ctx, s.pod)
 	if unknown := (*servicelinks.UnknownError)(nil); errors.As(err, &unknown) {
 		if before, ok := readVariables(path); ok {
-			s.m.cfg.Logger.DebugContext(ctx, "the services are not known, containers get the variables that the pod was given last",
+			s.m.cfg.Logger.DebugContext(ctx, "the services are not known; containers get the pod's last service variables",
 				telemetry.KeyPod, podName(s.pod), telemetry.KeyError, err)
 			return before, nil
 		}
@@ -64,8 +64,8 @@ func (s *podSync) findServices(ctx context.Context) ([]v1.EnvVar, error) {
 	if ok && slices.EqualFunc(before, found, sameVariable) || !ok && len(found) == 0 && !servicelinks.Required(s.pod) {
 		return found, nil
 	}
-	if err := writeVariables(path, found); err != nil { // the start does not depend on it
-		s.m.cfg.Logger.WarnContext(ctx, "the variables of services were not saved; a restart of the pod's containers after one of syncloop waits for the API server",
+	if err := writeVariables(path, found); err != nil { // a failure does not stop the start
+		s.m.cfg.Logger.WarnContext(ctx, "cannot save the service variables: after a restart of syncloop, containers of the pod restart only when the API server is available",
 			telemetry.KeyPod, podName(s.pod), telemetry.KeyError, err)
 	}
 	return found, nil
@@ -73,7 +73,7 @@ func (s *podSync) findServices(ctx context.Context) ([]v1.EnvVar, error) {
 
 func sameVariable(a, b v1.EnvVar) bool { return a.Name == b.Name && a.Value == b.Value }
 
-// readVariables reads what writeVariables wrote. A file that cannot be read or understood counts as one that is not there.
+// readVariables reads the file of writeVariables. A file that cannot be read or parsed counts as missing.
 func readVariables(path string) ([]v1.EnvVar, bool) {
 	data, err := os.ReadFile(path)
 	if err != nil {

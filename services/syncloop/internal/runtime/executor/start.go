@@ -24,23 +24,24 @@ import (
 // logDirMode lets log collectors that are not root read the logs, as the kubelet does.
 const logDirMode = 0o755
 
-// startError is why a container did not start, with the reason that the status shows.
+// startError is the error of a container that did not start, with the reason in the pod's status.
 type startError struct {
 	reason string
 	err    error
-	// container is the ID of the container that was created; empty when none was.
+	// container is the ID of the created container; empty if it was not created.
 	container string
 }
 
 func (e *startError) Error() string { return fmt.Sprintf("%s: %v", e.reason, e.err) }
 func (e *startError) Unwrap() error { return e.err }
 
-// ErrorType is the error.type of a span that failed of it.
+// ErrorType returns the error.type of the failed span.
 func (e *startError) ErrorType() string { return e.reason }
 
-// startContainers starts the containers in order. All are made ready (image, creation) side by side, since nothing of
-// that can be seen from inside another one; each is started when the one before has started and its postStart hook has
-// ended. One that fails holds back no other, except an init container: it holds back all.
+// startContainers starts the containers in order. It prepares all of them concurrently (image, creation), because
+// containers cannot observe the preparation of others. Each container is started when the one before has started and
+// its postStart hook has ended. A container that fails does not stop the others, except an init container: it stops
+// those after it.
 func (s *podSync) startContainers(ctx context.Context) error {
 	starts := s.actions.Start
 	s.findPullSecrets(ctx)
@@ -50,7 +51,7 @@ func (s *podSync) startContainers(ctx context.Context) error {
 	for i := range starts {
 		prepared[i] = make(chan preparation, 1)
 		if i == 0 && len(starts) == 1 {
-			prepared[0] <- s.prepare(ctx, starts[0]) // the common case needs no goroutine
+			prepared[0] <- s.prepare(ctx, starts[0]) // the common case of one container needs no goroutine
 			break
 		}
 		running.Go(func() { prepared[i] <- s.prepare(ctx, starts[i]) })
@@ -75,7 +76,7 @@ func (s *podSync) startContainers(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// failed notes why a container did not start, and returns the error when a retry is the caller's to decide on.
+// failed records why a container did not start. It returns the error if the caller decides about the retry.
 func (s *podSync) failed(ctx context.Context, start decide.Start, err error) error {
 	name := start.Container.Name
 	var image *images.Error
@@ -90,22 +91,22 @@ func (s *podSync) failed(ctx context.Context, start decide.Start, err error) err
 		message := said(failure.err)
 		s.m.cfg.Metrics.containerFailed(start.Kind, failure.reason)
 		s.reason(name, failure.reason, message)
-		if failure.reason != reasonPostStart { // which was told when it failed
+		if failure.reason != reasonPostStart { // the event of a failed hook is recorded already
 			s.m.warn(ctx, s.pod, name, eventFailed, withoutID("Error: "+message, failure.container, name))
 		}
 	}
-	// The caller is told, too, and tells it once however often it is tried again.
+	// The caller logs the error, too, and only once however often the start is retried.
 	s.m.cfg.Logger.DebugContext(ctx, "a container did not start", telemetry.KeyPod, podName(s.pod), telemetry.KeyContainer, name, telemetry.KeyError, err)
 	return fmt.Errorf("container %q of pod %s: %w", name, podName(s.pod), err)
 }
 
-// preparation is a container that was created, or why it was not.
+// preparation is a created container, or the error of its creation.
 type preparation struct {
 	id  string
 	err error
 }
 
-// prepare has the image and creates the container.
+// prepare pulls the image and creates the container.
 func (s *podSync) prepare(ctx context.Context, start decide.Start) preparation {
 	s.m.cfg.Metrics.containerBegun(start.Kind)
 	image, err := s.image(ctx, start.Container)
@@ -120,7 +121,7 @@ func (s *podSync) prepare(ctx context.Context, start decide.Start) preparation {
 	return preparation{id: id, err: err}
 }
 
-// image has the image in the runtime.
+// image pulls a container's image if it is not present.
 func (s *podSync) image(ctx context.Context, c *v1.Container) (image images.Image, err error) {
 	ctx, span := s.m.phase(ctx, "image", s.pod, telemetry.Subject{Container: c.Name, Image: c.Image})
 	defer func() { telemetry.End(span, err) }()
@@ -133,7 +134,7 @@ func (s *podSync) image(ctx context.Context, c *v1.Container) (image images.Imag
 	})
 }
 
-// create creates a container.
+// create creates a container and returns its ID.
 func (s *podSync) create(ctx context.Context, start decide.Start, image images.Image, volumes map[string]*runtimeapi.ImageSpec) (id string, err error) {
 	c := start.Container
 	ctx, span := s.m.phase(ctx, "container.create", s.pod, telemetry.Subject{Container: c.Name, Image: c.Image})
@@ -142,7 +143,7 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	restart := start.Restart
 	if span.IsRecording() {
 		span.SetAttributes(telemetry.AttrRestartCount.Int(restart.Count))
-		// To the start that this one follows, whatever became of the trace of its end.
+		// A link to the previous start of the container, even if the trace of its end is lost.
 		telemetry.LinkTo(span, podview.Latest(s.observed, c.Name).GetAnnotations()[telemetry.AnnotationTraceparent])
 	}
 	ips, err := s.sandbox.ips(ctx)
@@ -185,7 +186,7 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	return id, nil
 }
 
-// targetOf is the ID of the container whose processes one is to see; empty when it names none.
+// targetOf returns the ID of the container that an ephemeral container targets; empty if it targets none.
 func (s *podSync) targetOf(start decide.Start) (string, error) {
 	if start.Target == "" {
 		return "", nil
@@ -210,7 +211,7 @@ func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// Before the call: whoever is killed in it has said why what runs from then on was started.
+	// Logged before the call: if syncloop is killed during the call, the log still has the cause of the start.
 	s.m.cfg.Logger.InfoContext(ctx, "starting a container", about...)
 	toTheEnd, release := linger(ctx, s.m.cfg.Clock, startLinger)
 	err = s.rt.startContainer(toTheEnd, id)
@@ -229,18 +230,18 @@ func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err
 	if hookErr == nil {
 		return nil
 	}
-	// A hook that was interrupted has not failed: the pod is to end, or this process is. The container runs on, and has its preStop
-	// hook when it is killed.
+	// A hook that was interrupted has not failed: the pod is to end, or this process is stopping. The container continues
+	// to run, and its preStop hook runs when it is killed.
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	// Not why: that may have a secret of the container's.
+	// No cause: it may hold a secret of the container.
 	s.m.warn(ctx, s.pod, c.Name, eventPostStart, "PostStartHook failed")
 	killErr := s.m.killContainer(ctx, s.rt, s.pod, target{id: id, name: c.Name, spec: c, why: eventPostStart}, graceOf(s.pod), nil)
 	return &startError{reason: reasonPostStart, err: errors.Join(fmt.Errorf("postStart hook: %w", hookErr), killErr), container: id}
 }
 
-// startedMessage is the message of the event that a container was started; of one that was started before it says why again.
+// startedMessage returns the message of the event of a started container. For a restart it contains the cause.
 func startedMessage(cause string) string {
 	if cause == decide.CauseFirst {
 		return "Container started"
@@ -248,8 +249,8 @@ func startedMessage(cause string) string {
 	return "Container started again: " + cause
 }
 
-// nextInLogs is the restart count that follows the logs in a folder: a runtime that has lost its record, as after a
-// reboot, must not write over them.
+// nextInLogs returns the restart count after the last log in a folder. A runtime that has lost its records, as after a
+// reboot, must not overwrite the logs.
 func nextInLogs(dir string) int {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -265,7 +266,7 @@ func nextInLogs(dir string) int {
 	return next
 }
 
-// graceOf is the time that a pod's containers get to end by themselves, in seconds.
+// graceOf returns the grace period of a pod's containers in seconds.
 func graceOf(pod *v1.Pod) int64 {
 	switch {
 	case pod.DeletionGracePeriodSeconds != nil:

@@ -4,7 +4,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// supported says whether this version can run a pod at all. It fails with an *UnsupportedError.
+// supported returns an error if this version cannot run a pod, an *UnsupportedError if the pod uses an unsupported
+// field.
 func (m *Manager) supported(pod *v1.Pod) error {
 	switch {
 	case len(pod.Spec.ResourceClaims) > 0:

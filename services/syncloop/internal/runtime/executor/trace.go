@@ -19,12 +19,12 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// tracedRuntime makes the CRI calls that this package needs, each in a span of its own. Ending or removing what is gone
-// already is no error.
+// tracedRuntime makes the CRI calls of this package, each in its own span. Stopping or removing something that does not
+// exist is no error.
 type tracedRuntime struct {
 	service internalapi.RuntimeService
 	calls   cri.Caller
-	// wrote is true once a call was made that changes something, however it went.
+	// wrote is true after a call that may have changed something, even if it failed.
 	wrote atomic.Bool
 }
 
@@ -32,13 +32,13 @@ func (m *Manager) instrument(service internalapi.RuntimeService) *tracedRuntime 
 	return &tracedRuntime{service: service, calls: m.calls}
 }
 
-// phase begins the span of a phase of work on a pod. It is to be ended by telemetry.End with the phase's error.
+// phase starts the span of a phase of work on a pod. The caller ends it by telemetry.End with the phase's error.
 func (m *Manager) phase(ctx context.Context, name string, pod *v1.Pod, about telemetry.Subject) (context.Context, trace.Span) {
 	about.Namespace, about.Pod, about.UID = pod.Namespace, pod.Name, string(pod.UID)
 	return telemetry.Start(ctx, m.cfg.Tracer, name, about)
 }
 
-// end makes a call that ends or removes something: that it is gone already is as good.
+// end makes a call that stops or removes something. It succeeds if the object does not exist.
 func (t *tracedRuntime) end(ctx context.Context, method string, about telemetry.Subject, do func(context.Context) error) error {
 	t.wrote.Store(true)
 	err := t.calls.Call(ctx, method, about, isGone, do)
@@ -128,7 +128,8 @@ func (t *tracedRuntime) updateContainer(ctx context.Context, id string, resource
 	})
 }
 
-// updatePodSandbox tells the runtime what the cgroup of a pod is about to have. A runtime that does not ask for that is fine.
+// updatePodSandbox notifies the runtime of the coming limits of a pod's cgroup. It succeeds if the runtime does not
+// implement the call.
 func (t *tracedRuntime) updatePodSandbox(ctx context.Context, request *runtimeapi.UpdatePodSandboxResourcesRequest) error {
 	about := telemetry.Subject{SandboxID: request.GetPodSandboxId()}
 	err := t.calls.Call(ctx, runtimeapi.RuntimeService_UpdatePodSandboxResources_FullMethodName, about, isUnimplemented, func(ctx context.Context) error {
@@ -141,12 +142,13 @@ func (t *tracedRuntime) updatePodSandbox(ctx context.Context, request *runtimeap
 	return err
 }
 
-// isUnimplemented tells whether a runtime does not have a call. containerd 2.2 says so in another way.
+// isUnimplemented reports whether the runtime does not implement a call. containerd 2.2 returns Unknown instead of
+// Unimplemented.
 func isUnimplemented(err error) bool {
 	return status.Code(err) == codes.Unimplemented || status.Code(err) == codes.Unknown && strings.Contains(err.Error(), "not implemented")
 }
 
-// memoryUsage is how many bytes of memory a container uses; nil when the runtime does not say.
+// memoryUsage returns the memory usage of a container in bytes; nil if the runtime does not report it.
 func (t *tracedRuntime) memoryUsage(ctx context.Context, id string) (usage *runtimeapi.UInt64Value, err error) {
 	err = t.calls.Call(ctx, runtimeapi.RuntimeService_ContainerStats_FullMethodName, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
 		stats, err := t.service.ContainerStats(ctx, id)
@@ -156,11 +158,11 @@ func (t *tracedRuntime) memoryUsage(ctx context.Context, id string) (usage *runt
 	return usage, err
 }
 
-// execHook runs a command in a container until it ends. What it printed stays in the container, and so does what it was: both
-// may have secrets.
+// execHook runs a command in a container until it ends. The error contains neither the command nor its output, because
+// both may hold secrets.
 func (t *tracedRuntime) execHook(ctx context.Context, id string, command []string) error {
 	return t.calls.Call(ctx, runtimeapi.RuntimeService_ExecSync_FullMethodName, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
-		_, _, err := t.service.ExecSync(ctx, id, command, 0) // no limit but that of ctx
+		_, _, err := t.service.ExecSync(ctx, id, command, 0) // no timeout except that of ctx
 		if exit := (utilexec.CodeExitError{}); errors.As(err, &exit) {
 			return fmt.Errorf("the command ended with exit code %d", exit.ExitStatus())
 		}
@@ -168,7 +170,7 @@ func (t *tracedRuntime) execHook(ctx context.Context, id string, command []strin
 	})
 }
 
-// aboutSandbox says whose sandbox a configuration is of.
+// aboutSandbox returns the pod of a sandbox's configuration.
 func aboutSandbox(config *runtimeapi.PodSandboxConfig) telemetry.Subject {
 	meta := config.GetMetadata()
 	return telemetry.Subject{Namespace: meta.GetNamespace(), Pod: meta.GetName(), UID: meta.GetUid()}

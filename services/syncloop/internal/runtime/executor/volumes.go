@@ -17,23 +17,24 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// Volumes has the volumes of pods in place; *volumes.Manager does it.
+// Volumes prepares the volumes of pods; *volumes.Manager implements it.
 type Volumes interface {
-	// Supports says whether there can be every volume that the pod's containers mount. It fails with a *volumes.UnsupportedError.
+	// Supports fails with a *volumes.UnsupportedError if the pod's containers mount a volume of an unsupported kind.
 	Supports(pod *v1.Pod) error
-	// Want says that a pod is to run, and Wait returns when its volumes are in place. It fails with a *volumes.NotReadyError.
+	// Want registers a pod that is to run. Wait returns when its volumes are ready, and fails with a
+	// *volumes.NotReadyError.
 	Want(ctx context.Context, pod *v1.Pod)
 	Wait(ctx context.Context, pod *v1.Pod) error
-	// Path is where a volume of a pod is on the node; empty for an image.
+	// Path returns the path of a pod's volume on the node; empty for an image.
 	Path(pod *v1.Pod, v *v1.Volume) string
-	// SubPath has what is below a path of a volume mounted for a container, the one at a place among its volumeMounts, and says where.
-	// It fails with a *subpath.MakeError when a folder is missing and cannot be made.
+	// SubPath mounts a path below a volume for the volumeMount of a container at index, and returns where on the node. It
+	// fails with a *subpath.MakeError if a folder is missing and cannot be created.
 	SubPath(ctx context.Context, pod *v1.Pod, v *v1.Volume, c *v1.Container, index int, path string) (string, error)
-	// Release removes the volumes of a pod that nothing runs of any more.
+	// Release removes the volumes of a pod of which nothing runs any more.
 	Release(ctx context.Context, uid types.UID) error
 }
 
-// waitForVolumes returns when what the containers mount is in place. Nothing of the pod is started before.
+// waitForVolumes returns when the volumes that the containers mount are ready. Nothing of the pod is started before.
 func (s *podSync) waitForVolumes(ctx context.Context) (err error) {
 	if len(s.pod.Spec.Volumes) == 0 {
 		return nil
@@ -48,7 +49,8 @@ func (s *podSync) waitForVolumes(ctx context.Context) (err error) {
 	return err
 }
 
-// supportedVolumes says whether this version has the kinds of volumes that a pod's containers mount.
+// supportedVolumes returns an error if this version does not support the kind of a volume that a container of the pod
+// mounts.
 func (m *Manager) supportedVolumes(pod *v1.Pod) error {
 	err := m.cfg.Volumes.Supports(pod)
 	if unsupported := (*volumes.UnsupportedError)(nil); errors.As(err, &unsupported) {
@@ -57,7 +59,7 @@ func (m *Manager) supportedVolumes(pod *v1.Pod) error {
 	return err
 }
 
-// supportedMounts says whether a container mounts volumes in ways that this version has.
+// supportedMounts returns an error if a container mounts volumes in a way that this version does not support.
 func supportedMounts(pod *v1.Pod, c *v1.Container) error {
 	if len(c.VolumeDevices) > 0 {
 		return &UnsupportedError{Field: fmt.Sprintf("container %q: volumeDevices", c.Name), Message: "block devices are not supported by this version of Quartet"}
@@ -79,17 +81,17 @@ func volumeOf(pod *v1.Pod, name string) *v1.Volume {
 	return nil
 }
 
-// onlyRead tells whether containers may only read a volume, whatever they ask for: one whose files are replaced as what they are made
-// of changes.
+// onlyRead reports whether containers mount a volume read-only whatever they request. Quartet replaces the files of
+// such a volume when their source changes.
 func onlyRead(v *v1.Volume) bool {
 	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
 }
 
-// maxEnvFile is how much of a file of environment variables is read, in bytes: containers write it.
+// maxEnvFile is the largest size in bytes of a file of environment variables, because containers write it.
 const maxEnvFile = 1 << 20
 
-// envFile reads a file that a container of the pod has written into an emptyDir. What a link in it leads to is read only
-// within the volume.
+// envFile reads a file that a container of the pod has written into an emptyDir. It follows links only within the
+// volume.
 func (m *Manager) envFile(pod *v1.Pod, name, path string) (text string, err error) {
 	volume := volumeOf(pod, name)
 	if volume == nil || volume.EmptyDir == nil {
@@ -100,13 +102,13 @@ func (m *Manager) envFile(pod *v1.Pod, name, path string) (text string, err erro
 		return "", err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	// What is no file is not opened, as far as that can be known: to open a device may do something.
+	// Only regular files are opened, because opening a device may have side effects.
 	if info, err := root.Stat(path); err != nil {
 		return "", err
 	} else if !info.Mode().IsRegular() {
 		return "", notEnvFile(path)
 	}
-	// A container may replace it by a pipe meanwhile: that neither blocks nor is read.
+	// A container may replace the file by a pipe in between: the flags avoid blocking, and the second check rejects it.
 	file, err := root.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return "", err
