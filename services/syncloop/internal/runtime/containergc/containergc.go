@@ -1,15 +1,15 @@
-// Package containergc removes the containers and sandboxes that the runtime still has and nobody needs: those that [Of] finds.
-// Workers put them in as containers end, so that a container that keeps ending does not fill the disk, and every minute all pods
-// are looked at. What is left of pods that are gone as a whole is no matter of this package: their workers remove it, and the
-// files with it.
+// Package containergc removes the containers and sandboxes that the runtime still has and nobody needs: those that [Of]
+// finds. Workers put them in as containers end, so that a container that keeps ending does not fill the disk, and every
+// minute all pods are looked at. What is left of pods that are gone as a whole is no matter of this package: their
+// workers remove it, and the files with it.
 //
-// Removing is work of the disk that nobody waits for, so it makes way for what somebody does wait for: one thing is removed at a
-// time, and while sandboxes are being made it is put off, for some seconds each. A removal that hangs is left to itself after two
-// seconds, and delays no other; nor does it its own pod, whose worker does not wait.
+// Removing is work of the disk that nobody waits for, so it makes way for what somebody does wait for: one thing is
+// removed at a time, and while sandboxes are being made it is put off, for some seconds each. A removal that hangs is
+// left to itself after two seconds, and delays no other; nor does it its own pod, whose worker does not wait.
 //
-// The kubelet's defaults hold: one ended container is kept for each of a pod's, of whatever age, and there is no limit on how many that
-// are on the node. As in the kubelet none is kept of a pod that was evicted, and on a node that is short of disk none of a pod that ran
-// to its end.
+// The kubelet's defaults hold: one ended container is kept for each of a pod's, of whatever age, and there is no limit
+// on how many that are on the node. As in the kubelet none is kept of a pod that was evicted, and on a node that is
+// short of disk none of a pod that ran to its end.
 package containergc
 
 import (
@@ -36,8 +36,8 @@ const (
 	patience = 2 * time.Second
 	// maxHanging bounds how many removals hang beside the one that is under way.
 	maxHanging = 8
-	// wayPeriod is how often it is looked whether sandboxes are being made, and maxWays how often at most for one removal: a node on
-	// which there is always one must not fill up either.
+	// wayPeriod is how often it is looked whether sandboxes are being made, and maxWays how often at most for one removal:
+	// a node on which there is always one must not fill up either.
 	wayPeriod = 250 * time.Millisecond
 	maxWays   = 20
 )
@@ -48,8 +48,9 @@ type Config struct {
 	Queue *Queue
 	// Observed lists what pleg has observed of all pods. With false not all are known yet, and the look is put off.
 	Observed func() ([]*lifecyclev1.PodStatus, bool)
-	// Disposable tells whether all ended containers of a pod are of no use, because it has ended for good and its last status is kept
-	// elsewhere. With pressed the node is short of disk, and they need only not be needed. It may write to the disk. Nil is for never.
+	// Disposable tells whether all ended containers of a pod are of no use, because it has ended for good and its last
+	// status is kept elsewhere. With pressed the node is short of disk, and they need only not be needed. It may write to
+	// the disk. Nil is for never.
 	Disposable func(uid types.UID, pressed bool) bool
 	// Remove removes one thing; to remove what is gone is no error.
 	Remove func(ctx context.Context, item Item) error
@@ -109,11 +110,12 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// Look puts in what is not needed of all pods: of those that were evicted all ended containers, and of others all but the newest of each
-// name. Run does it every minute.
+// Look puts in what is not needed of all pods: of those that were evicted all ended containers, and of others all but
+// the newest of each name. Run does it every minute.
 func (c *Collector) Look(ctx context.Context) { c.look(ctx, false) }
 
-// Reclaim is Look for a node that is short of disk: the ended containers of pods that ran to their end go, too, where they are not needed.
+// Reclaim is Look for a node that is short of disk: the ended containers of pods that ran to their end go, too, where
+// they are not needed.
 func (c *Collector) Reclaim(ctx context.Context) { c.look(ctx, true) }
 
 func (c *Collector) look(ctx context.Context, pressed bool) {
@@ -175,8 +177,9 @@ func (c *Collector) wait(ctx context.Context, done <-chan struct{}, atMost time.
 	return nil
 }
 
-// ended notes what a removal came to. An error is told when it is new; the next look, or the pod's worker, puts the thing in again.
-// The first of which there are none others is an event; there is no more of them until everything could be removed.
+// ended notes what a removal came to. An error is told when it is new; the next look, or the pod's worker, puts the
+// thing in again. The first of which there are none others is an event; there is no more of them until everything could
+// be removed.
 func (c *Collector) ended(ctx context.Context, item queued, err error) {
 	defer c.cfg.Queue.done(item.Item)
 	c.mu.Lock()

@@ -85,8 +85,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestAllOf holds that nothing that may run is removed of a pod that has ended for good, and that the newest container of a name is never
-// the first to go.
+// TestAllOf holds that nothing that may run is removed of a pod that has ended for good, and that the newest container
+// of a name is never the first to go.
 func TestAllOf(t *testing.T) {
 	for _, test := range []struct{ name, pod, want string }{
 		{"all that has ended, the oldest first", "s1:dead a2@s1:exited b1@s1:exited a1@s1:exited", "a1 b1 a2"},
@@ -125,7 +125,8 @@ type rig struct {
 	events  []string
 	// hang makes the removal of an ID wait for the end of its context, fail makes it fail.
 	hang, fail map[string]bool
-	// disposable is true for pods whose ended containers are of no use: always by their UID, under pressure by their UID with a "!".
+	// disposable is true for pods whose ended containers are of no use: always by their UID, under pressure by their UID
+	// with a "!".
 	disposable map[string]bool
 	atOnce     int
 	most       int
@@ -233,7 +234,8 @@ func TestAllPodsAreLookedAtEveryMinute(t *testing.T) {
 	r.want("a1")
 }
 
-// TestEndedContainersOfEvictedPods go with the regular look, those of pods that ran to their end only when the node is short of disk.
+// TestEndedContainersOfEvictedPods go with the regular look, those of pods that ran to their end only when the node is
+// short of disk.
 func TestEndedContainersOfEvictedPods(t *testing.T) {
 	r := newRig(t)
 	completed := pod("s2:dead b1@s2:exited")

@@ -34,9 +34,10 @@ func (i Item) what() string {
 	return fmt.Sprintf("a sandbox of pod %s/%s", i.Namespace, i.Name)
 }
 
-// Of says what of a pod is not needed any more, containers before sandboxes: the ended containers of each name beyond the newest so
-// many, at least one, since it holds restart count, last state and back-off; those that were created and never started when a
-// newer one of the name is there; and sandboxes that are not ready, not the newest, and hold nothing that is needed.
+// Of says what of a pod is not needed any more, containers before sandboxes: the ended containers of each name beyond
+// the newest so many, at least one, since it holds restart count, last state and back-off; those that were created and
+// never started when a newer one of the name is there; and sandboxes that are not ready, not the newest, and hold
+// nothing that is needed.
 //
 // Nothing of that can come to be needed again, so an observation that is out of date does no harm.
 func Of(pod *lifecyclev1.PodStatus, keep int) []Item {
@@ -69,9 +70,10 @@ func sandboxesOf(pod *lifecyclev1.PodStatus, inUse map[string]bool) []Item {
 	return items
 }
 
-// AllOf is Of for a pod that has ended for good: none of its ended containers is needed, nor one that was never started. The newest
-// sandbox stays: it takes next to no room, and says that the pod was here, since when, and with which addresses. The oldest container is
-// the first, so that the newest one of a name is never the one that is gone while an older one is there.
+// AllOf is Of for a pod that has ended for good: none of its ended containers is needed, nor one that was never
+// started. The newest sandbox stays: it takes next to no room, and says that the pod was here, since when, and with
+// which addresses. The oldest container is the first, so that the newest one of a name is never the one that is gone
+// while an older one is there.
 func AllOf(pod *lifecyclev1.PodStatus) []Item {
 	var items []Item
 	inUse := map[string]bool{}

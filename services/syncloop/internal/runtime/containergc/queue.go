@@ -13,14 +13,15 @@ type queued struct {
 	span trace.SpanContext
 }
 
-// Queue has what is to be removed, in its order. It exists before the Collector that empties it. Make it with NewQueue; its methods may
-// be called from any goroutine and wait for nothing.
+// Queue has what is to be removed, in its order. It exists before the Collector that empties it. Make it with NewQueue;
+// its methods may be called from any goroutine and wait for nothing.
 type Queue struct {
 	// more holds one value: it says that there is something, not how much.
 	more chan struct{}
 
 	mu sync.Mutex
-	// queue has what is to be removed, and known the IDs of that and of what is being removed. Both are no more than the runtime has.
+	// queue has what is to be removed, and known the IDs of that and of what is being removed. Both are no more than the
+	// runtime has.
 	queue []queued
 	known map[string]bool
 }
@@ -28,8 +29,8 @@ type Queue struct {
 // NewQueue returns an empty queue.
 func NewQueue() *Queue { return &Queue{more: make(chan struct{}, 1), known: map[string]bool{}} }
 
-// Put has things removed when it is their turn. What was put in before and is not removed yet is not put in again. The calls of the
-// runtime are part of the trace of ctx.
+// Put has things removed when it is their turn. What was put in before and is not removed yet is not put in again. The
+// calls of the runtime are part of the trace of ctx.
 func (q *Queue) Put(ctx context.Context, items []Item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -57,7 +57,8 @@ func TestTheLogNamesTheCauseOfEachStart(t *testing.T) {
 	started(replaced + "0 (Completed)")
 	n.cri.Exit(n.id(pod, "init-a"), 0)
 	n.manager = executor.New(n.config)
-	started(replaced + "137 (Error)") // what follows in a new sandbox still knows why; the other waits, for it has ended before
+	// what follows in a new sandbox still knows why; the other waits, for it has ended before
+	started(replaced + "137 (Error)")
 
 	// The runtime has made its log, as a real one does.
 	dir := filepath.Join(n.config.PodLogsDir, "shop_web_u-1", "b")
@@ -77,8 +78,8 @@ func TestTheLogNamesTheCauseOfEachStart(t *testing.T) {
 	}
 }
 
-// TestAStartThatIsCutShortHasSaidItsCause holds that nothing comes to run whose cause the log does not name, whenever the agent
-// is killed: the line stands before the runtime is called.
+// TestAStartThatIsCutShortHasSaidItsCause holds that nothing comes to run whose cause the log does not name, whenever
+// the agent is killed: the line stands before the runtime is called.
 func TestAStartThatIsCutShortHasSaidItsCause(t *testing.T) {
 	n, logged := newLogged(t)
 	pod := newPod("a")
@@ -118,8 +119,8 @@ func TestAPodCannotForgeWhyItsSandboxWasMade(t *testing.T) {
 	}
 }
 
-// TestAStartUnderWayComesToItsEnd holds that the runtime is not left alone in the middle of a start when the pod is to end, for
-// containerd may then not get rid of the container any more; and that nothing else is started.
+// TestAStartUnderWayComesToItsEnd holds that the runtime is not left alone in the middle of a start when the pod is to
+// end, for containerd may then not get rid of the container any more; and that nothing else is started.
 func TestAStartUnderWayComesToItsEnd(t *testing.T) {
 	n, logged := newLogged(t)
 	pod := newPod("a", "b")

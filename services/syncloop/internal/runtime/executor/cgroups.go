@@ -24,7 +24,7 @@ type Cgroups interface {
 	// Ensure creates or updates a pod's cgroup and returns its name.
 	Ensure(ctx context.Context, pod *v1.Pod) (name string, err error)
 	// Name returns the name of a pod's cgroup, and whether the cgroup exists.
-	Name(pod *v1.Pod) (name string, there bool)
+	Name(pod *v1.Pod) (name string, exists bool)
 	// Given returns the current cpu and memory limits of a pod's cgroup, and the limits in the pod's spec. The error is
 	// fs.ErrNotExist if the cgroup does not exist.
 	Given(pod *v1.Pod) (has, wants resources.Resources, err error)
@@ -55,7 +55,7 @@ func (s *podSync) ensureCgroup(ctx context.Context) error {
 			return fmt.Errorf("folder of pod %s: %w", podName(s.pod), err)
 		}
 	}
-	if name, there := s.m.cfg.Cgroups.Name(s.pod); there && s.result.ResizeError != nil {
+	if name, exists := s.m.cfg.Cgroups.Name(s.pod); exists && s.result.ResizeError != nil {
 		s.cgroup = name // after a failed resize the cgroup stays as it is
 		return nil
 	}
@@ -68,9 +68,9 @@ func (s *podSync) ensureCgroup(ctx context.Context) error {
 	return nil
 }
 
-// inCgroup sets the pod's cgroup as the parent in a sandbox's configuration. If pods have no cgroups of their own, the
-// common parent stays.
-func (s *podSync) inCgroup(config *runtimeapi.PodSandboxConfig) {
+// setCgroupParent sets the pod's cgroup as the parent in a sandbox's configuration. If pods have no cgroups of their
+// own, the common parent stays.
+func (s *podSync) setCgroupParent(config *runtimeapi.PodSandboxConfig) {
 	if s.cgroup != "" {
 		config.Linux.CgroupParent = s.cgroup
 	}

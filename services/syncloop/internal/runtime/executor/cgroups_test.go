@@ -26,7 +26,8 @@ type cgroups struct {
 	mu   sync.Mutex
 	have map[types.UID]bool
 	err  error
-	// now is what the cgroups have of processors and memory, uses how much memory a pod uses. A pod is limited by what it asks for.
+	// now is what the cgroups have of processors and memory, uses how much memory a pod uses. A pod is limited by what it
+	// asks for.
 	now  map[types.UID]resources.Resources
 	uses uint64
 	// step is told each change of a part of a cgroup, and may refuse it.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"k8s.io/apimachinery/pkg/types"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
@@ -140,7 +140,8 @@ func (m *Manager) Starting() bool { return m.starts.Busy() }
 // PodFromObserved returns a pod made from the runtime's records, for a pod that no source has any more. It has the
 // names, the labels and annotations, the grace period, and the fields of the containers that stopping them needs.
 func PodFromObserved(status *lifecyclev1.PodStatus) *v1.Pod {
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: status.GetName(), Namespace: status.GetNamespace(), UID: types.UID(status.GetUid())}}
+	pod := &v1.Pod{}
+	pod.Name, pod.Namespace, pod.UID = status.GetName(), status.GetNamespace(), types.UID(status.GetUid())
 	if sandboxes := status.GetSandboxes(); len(sandboxes) > 0 {
 		pod.Spec.HostNetwork = sandboxes[0].GetHostNetwork()
 		pod.Annotations = sandboxes[0].GetAnnotations()

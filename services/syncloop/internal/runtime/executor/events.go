@@ -37,13 +37,13 @@ type Events interface {
 }
 
 // noopEvents discards events.
-type untold struct{}
+type noopEvents struct{}
 
 // Normal implements Events.
-func (untold) Normal(context.Context, *v1.Pod, string, string, string) {}
+func (noopEvents) Normal(context.Context, *v1.Pod, string, string, string) {}
 
 // Warning implements Events.
-func (untold) Warning(context.Context, *v1.Pod, string, string, string) {}
+func (noopEvents) Warning(context.Context, *v1.Pod, string, string, string) {}
 
 // warn records a warning event. It records none if ctx has ended, because an interrupted call has not failed.
 func (m *Manager) warn(ctx context.Context, pod *v1.Pod, container, reason, message string) {
@@ -53,7 +53,7 @@ func (m *Manager) warn(ctx context.Context, pod *v1.Pod, container, reason, mess
 }
 
 // callError returns the readable text of a call's error: the message of a gRPC status without its code.
-func said(err error) string {
+func callError(err error) string {
 	if s, ok := status.FromError(err); ok {
 		return s.Message()
 	}

@@ -29,7 +29,14 @@ func (m *Manager) terminationFile(uid, container string, restartCount int) strin
 
 // mounts writes the files that a container gets and returns its mounts: first the volumes in their order, then the
 // files.
-func (m *Manager) mounts(ctx context.Context, pod *v1.Pod, c *v1.Container, restartCount int, ips []string, in mountInputs) ([]*runtimeapi.Mount, error) {
+func (m *Manager) mounts(
+	ctx context.Context,
+	pod *v1.Pod,
+	c *v1.Container,
+	restartCount int,
+	ips []string,
+	in mountInputs,
+) ([]*runtimeapi.Mount, error) {
 	mounts, err := m.volumeMounts(ctx, pod, c, in)
 	if err != nil {
 		return nil, err
@@ -50,7 +57,9 @@ func (m *Manager) mounts(ctx context.Context, pod *v1.Pod, c *v1.Container, rest
 		if err := writeFile(path, nil, 0o666); err != nil {
 			return nil, fmt.Errorf("termination message: %w", err)
 		}
-		mounts = append(mounts, &runtimeapi.Mount{ContainerPath: c.TerminationMessagePath, HostPath: path, SelinuxRelabel: true})
+		mounts = append(mounts, &runtimeapi.Mount{
+			ContainerPath: c.TerminationMessagePath, HostPath: path, SelinuxRelabel: true,
+		})
 	}
 	return mounts, nil
 }

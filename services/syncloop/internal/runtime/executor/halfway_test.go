@@ -9,8 +9,8 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// TestAProcessKilledHalfwayLeavesNothingBehind kills the agent in the middle of a start: what it began with stays in the
-// runtime, and another agent, which knows nothing but that, goes on.
+// TestAProcessKilledHalfwayLeavesNothingBehind kills the agent in the middle of a start: what it began with stays in
+// the runtime, and another agent, which knows nothing but that, goes on.
 func TestAProcessKilledHalfwayLeavesNothingBehind(t *testing.T) {
 	for method, want := range map[string]string{
 		// Between RunPodSandbox and CreateContainer.
@@ -62,7 +62,8 @@ func TestAProcessKilledHalfwayLeavesNothingBehind(t *testing.T) {
 func TestTheBeginningOfAPodOutlivesItsFirstSandbox(t *testing.T) {
 	n := newNode(t)
 	pod := newPod("a")
-	pod.Annotations = map[string]string{"quartet.dev/pod-started": "2001-01-01T00:00:00Z"} // nobody's to say but the agent's
+	// nobody's to say but the agent's
+	pod.Annotations = map[string]string{"quartet.dev/pod-started": "2001-01-01T00:00:00Z"}
 	n.sync(pod)
 	began := podview.Started(n.observe(pod))
 	for range 2 {

@@ -33,15 +33,15 @@ type RuntimeClasses interface {
 // namespaces.
 func (s *podSync) handler(ctx context.Context) (handler string, ids containerspec.IDs, err error) {
 	if handler, err = s.m.cfg.RuntimeClasses.Handler(ctx, s.pod); err != nil {
-		had := s.observed.GetSandboxes() // newest first
-		if len(had) == 0 || !errors.As(err, new(*runtimeclasses.UnknownError)) {
+		sandboxes := s.observed.GetSandboxes() // newest first
+		if len(sandboxes) == 0 || !errors.As(err, new(*runtimeclasses.UnknownError)) {
 			return "", ids, err
 		}
 		// a pod that ran here continues while the API server is unavailable, also after a reboot
-		handler = had[0].GetRuntimeHandler()
+		handler = sandboxes[0].GetRuntimeHandler()
 	}
 	strict := admission.AsksForStrictGroups(s.pod)
-	if handler == "" && !ownUsers(s.pod) && !strict {
+	if handler == "" && !requestsUserNamespace(s.pod) && !strict {
 		return "", ids, nil
 	}
 	status, err := s.rt.status(ctx)
@@ -58,7 +58,7 @@ func (s *podSync) handler(ctx context.Context) (handler string, ids containerspe
 	if err != nil {
 		return "", ids, err
 	}
-	if !ownUsers(s.pod) {
+	if !requestsUserNamespace(s.pod) {
 		return handler, ids, nil
 	}
 	if !features.GetUserNamespaces() {
@@ -88,24 +88,26 @@ func featuresOf(handlers []*runtimeapi.RuntimeHandler, name, class string) (*run
 		return nil, nil
 	}
 	slices.Sort(names)
-	asks := ""
+	suffix := ""
 	if class != name {
-		asks = fmt.Sprintf(", which the runtimeclass %q asks for", class)
+		suffix = fmt.Sprintf(", which the runtimeclass %q asks for", class)
 	}
 	return nil, &UnsupportedError{
 		Field: "spec.runtimeClassName",
 		Message: fmt.Sprintf("the runtime has no handler named %q%s; it has %s: use one of these, or configure the handler in the runtime",
-			name, asks, strings.Join(names, ", ")),
+			name, suffix, strings.Join(names, ", ")),
 	}
 }
 
-// ownUsers reports whether a pod requests its own user namespace.
-func ownUsers(pod *v1.Pod) bool { return pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers }
+// requestsUserNamespace reports whether a pod requests its own user namespace.
+func requestsUserNamespace(pod *v1.Pod) bool {
+	return pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers
+}
 
 // userNamespace returns the IDs of a pod's user namespace; none for a pod in the host's. They stay the same as long as
 // the pod exists.
 func (m *Manager) userNamespace(pod *v1.Pod) (containerspec.IDs, error) {
-	if !ownUsers(pod) {
+	if !requestsUserNamespace(pod) {
 		return containerspec.IDs{}, nil
 	}
 	if m.cfg.UserIDs == nil {

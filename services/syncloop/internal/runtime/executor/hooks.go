@@ -24,8 +24,8 @@ const (
 	hookHTTPTimeout = 30 * time.Second
 	// hookBodyLimit is the number of bytes that are read of a hook's response.
 	hookBodyLimit = 10 << 10
-	// mostRedirects is the number of redirects that a hook follows. It is the kubelet's.
-	mostRedirects = 10
+	// maxRedirects is the number of redirects that a hook follows. It is the kubelet's.
+	maxRedirects = 10
 )
 
 // hookClient sends the requests of HTTP hooks. It does not verify certificates, because pods have certificates of their
@@ -44,8 +44,8 @@ func sameHost(next *http.Request, before []*http.Request) error {
 	if next.URL.Hostname() != before[0].URL.Hostname() {
 		return http.ErrUseLastResponse
 	}
-	if len(before) >= mostRedirects {
-		return fmt.Errorf("stopped after %d redirects", mostRedirects)
+	if len(before) >= maxRedirects {
+		return fmt.Errorf("stopped after %d redirects", maxRedirects)
 	}
 	return nil
 }
@@ -118,12 +118,12 @@ func (m *Manager) httpHook(ctx context.Context, h hook) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, hookHTTPTimeout)
 	defer cancel()
-	err = askHook(ctx, target, hookHeader(get.HTTPHeaders))
+	err = sendHook(ctx, target, hookHeader(get.HTTPHeaders))
 	if errors.Is(err, http.ErrSchemeMismatch) {
 		target.Scheme = "http"
 		header := hookHeader(get.HTTPHeaders)
 		header.Del("Authorization") // plain text must not carry a credential
-		if err = askHook(ctx, target, header); err == nil {
+		if err = sendHook(ctx, target, header); err == nil {
 			m.warn(ctx, h.pod, "", eventHookFallback,
 				fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", target.Host))
 		}
@@ -146,7 +146,7 @@ func hookHeader(own []v1.HTTPHeader) http.Header {
 	return header
 }
 
-func askHook(ctx context.Context, target *url.URL, header http.Header) error {
+func sendHook(ctx context.Context, target *url.URL, header http.Header) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
 		return fmt.Errorf("httpGet: %w", err)

@@ -19,8 +19,8 @@ import (
 // imageVolumes holds the images that are volumes of a pod. Each image is pulled once in a sync, even if several
 // containers mount it.
 type imageVolumes struct {
-	mu  sync.Mutex
-	had map[string]func() (images.Image, error)
+	mu    sync.Mutex
+	pulls map[string]func() (images.Image, error)
 }
 
 // imageVolumesOf pulls the images that a container mounts and returns them by the names of the volumes. An error is the
@@ -47,22 +47,23 @@ func (s *podSync) imageVolumesOf(ctx context.Context, c *v1.Container) (map[stri
 // imageVolume pulls the image of a volume. Containers that are prepared concurrently share one pull.
 func (s *podSync) imageVolume(ctx context.Context, volume *v1.Volume) (images.Image, error) {
 	s.imageVolumes.mu.Lock()
-	if s.imageVolumes.had == nil {
-		s.imageVolumes.had = map[string]func() (images.Image, error){}
+	if s.imageVolumes.pulls == nil {
+		s.imageVolumes.pulls = map[string]func() (images.Image, error){}
 	}
-	have := s.imageVolumes.had[volume.Name]
-	if have == nil {
-		have = sync.OnceValues(func() (image images.Image, err error) {
+	pull := s.imageVolumes.pulls[volume.Name]
+	if pull == nil {
+		pull = sync.OnceValues(func() (image images.Image, err error) {
 			ctx, span := s.m.phase(ctx, "image", s.pod, telemetry.Subject{Image: volume.Image.Reference})
 			defer func() { telemetry.End(span, err) }()
 			return s.m.images.Ensure(ctx, images.Request{
-				Pod: s.pod, Image: volume.Image.Reference, Policy: volume.Image.PullPolicy, Secrets: s.pullSecrets.found, Sandbox: s.sandbox.config,
+				Pod: s.pod, Image: volume.Image.Reference, Policy: volume.Image.PullPolicy,
+				Secrets: s.pullSecrets.found, Sandbox: s.sandbox.config,
 			})
 		})
-		s.imageVolumes.had[volume.Name] = have
+		s.imageVolumes.pulls[volume.Name] = pull
 	}
 	s.imageVolumes.mu.Unlock()
-	return have()
+	return pull()
 }
 
 // noteImageVolumes records in a container's annotations the images that it mounts, so that image garbage collection
@@ -81,6 +82,7 @@ func noteImageVolumes(config *runtimeapi.ContainerConfig, specs map[string]*runt
 // countImageVolumes counts the image volumes of a container after its creation, by whether the runtime mounted them.
 func (s *podSync) countImageVolumes(specs map[string]*runtimeapi.ImageSpec, err error) {
 	if len(specs) > 0 {
-		s.m.cfg.Metrics.imagesMounted(len(specs), err == nil || !strings.HasPrefix(said(err), crierrors.ErrImageVolumeMountFailed.Error()))
+		failed := err != nil && strings.HasPrefix(callError(err), crierrors.ErrImageVolumeMountFailed.Error())
+		s.m.cfg.Metrics.imagesMounted(len(specs), !failed)
 	}
 }

@@ -30,7 +30,12 @@ const minGraceSeconds = 2
 // SIGKILL at the end of the grace period, and then stops the sandboxes. It returns when nothing runs, or soon after ctx
 // ends with its error. A later call with a shorter grace period continues from there. A preStop hook that has ended is
 // not run again; an interrupted one is, within the remaining time.
-func (m *Manager) KillPod(ctx context.Context, pod *v1.Pod, status *lifecyclev1.PodStatus, gracePeriodSeconds int64) error {
+func (m *Manager) KillPod(
+	ctx context.Context,
+	pod *v1.Pod,
+	status *lifecyclev1.PodStatus,
+	gracePeriodSeconds int64,
+) error {
 	if !podview.AnyAlive(status) {
 		return nil
 	}
@@ -41,9 +46,16 @@ func (m *Manager) KillPod(ctx context.Context, pod *v1.Pod, status *lifecyclev1.
 	return m.stopPod(ctx, m.instrument(runtime), pod, status, gracePeriodSeconds, false)
 }
 
-// stopPod kills all containers and stops the ready sandboxes. If again is true, it also stops the newest sandbox if it
-// is not ready, because the sandbox is about to be replaced and its network may still exist.
-func (m *Manager) stopPod(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, status *lifecyclev1.PodStatus, grace int64, again bool) (err error) {
+// stopPod kills all containers and stops the ready sandboxes. If replace is true, it also stops the newest sandbox if
+// it is not ready, because the sandbox is about to be replaced and its network may still exist.
+func (m *Manager) stopPod(
+	ctx context.Context,
+	rt *tracedRuntime,
+	pod *v1.Pod,
+	status *lifecyclev1.PodStatus,
+	grace int64,
+	replace bool,
+) (err error) {
 	ctx, span := m.phase(ctx, "pod.kill", pod, telemetry.Subject{})
 	defer func() { telemetry.End(span, err) }()
 	if span.IsRecording() {
@@ -60,7 +72,7 @@ func (m *Manager) stopPod(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, s
 	}
 	var errs []error
 	for i, s := range status.GetSandboxes() { // newest first
-		if podview.Ready(s) || again && i == 0 {
+		if podview.Ready(s) || replace && i == 0 {
 			if err := rt.stopPodSandbox(ctx, s.GetId()); err != nil {
 				errs = append(errs, fmt.Errorf("stop sandbox %s of pod %s: %w", s.GetId(), podName(pod), err))
 			}
@@ -113,7 +125,8 @@ func (m *Manager) recoverSpec(ctx context.Context, c *lifecyclev1.Container) *v1
 func specOf(c *lifecyclev1.Container, recovered podlabels.Recovered) *v1.Container {
 	spec := &v1.Container{
 		Name: c.GetName(), Image: c.GetImage(), Ports: recovered.Ports,
-		TerminationMessagePath: recovered.TerminationMessagePath, TerminationMessagePolicy: recovered.TerminationMessagePolicy,
+		TerminationMessagePath:   recovered.TerminationMessagePath,
+		TerminationMessagePolicy: recovered.TerminationMessagePolicy,
 	}
 	if recovered.PreStop != nil {
 		spec.Lifecycle = &v1.Lifecycle{PreStop: recovered.PreStop}
@@ -125,7 +138,14 @@ func specOf(c *lifecyclev1.Container, recovered podlabels.Recovered) *v1.Contain
 // in reverse order, after the ordinary containers have ended. Their preStop hooks do not wait: a proxy, for example,
 // learns by its hook that the others are about to end. At the end of the grace period no container waits for its turn
 // any more.
-func (m *Manager) killInOrder(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, ips []string, targets []target, grace int64) error {
+func (m *Manager) killInOrder(
+	ctx context.Context,
+	rt *tracedRuntime,
+	pod *v1.Pod,
+	ips []string,
+	targets []target,
+	grace int64,
+) error {
 	done := make([]chan struct{}, len(targets))
 	for i := range targets {
 		done[i] = make(chan struct{})
@@ -167,13 +187,21 @@ func (m *Manager) waitForTurn(ctx context.Context, before []chan struct{}, longe
 }
 
 // killListed kills the containers that must stop while the pod continues.
-func (m *Manager) killListed(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, status *lifecyclev1.PodStatus, kills []decide.Kill) error {
+func (m *Manager) killListed(
+	ctx context.Context,
+	rt *tracedRuntime,
+	pod *v1.Pod,
+	status *lifecyclev1.PodStatus,
+	kills []decide.Kill,
+) error {
 	errs := make([]error, len(kills))
 	var running sync.WaitGroup
 	for i, k := range kills {
 		m.cfg.Logger.InfoContext(ctx, "killing a container", telemetry.KeyPod, podName(pod), telemetry.KeyContainer, k.Name,
 			telemetry.KeyContainerID, k.ContainerID, telemetry.KeyReason, k.Message)
-		at := slices.IndexFunc(status.GetContainers(), func(c *lifecyclev1.Container) bool { return c.GetId() == k.ContainerID })
+		at := slices.IndexFunc(status.GetContainers(), func(c *lifecyclev1.Container) bool {
+			return c.GetId() == k.ContainerID
+		})
 		if at < 0 {
 			continue
 		}
@@ -217,9 +245,18 @@ func graceFor(pod *v1.Pod, spec *v1.Container, why decide.Why) int64 {
 
 // killContainer runs a container's preStop hook, waits until the containers in before have ended, and stops the
 // container, all within the grace period.
-func (m *Manager) killContainer(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t target, grace int64, ips []string, before ...chan struct{}) error {
+func (m *Manager) killContainer(
+	ctx context.Context,
+	rt *tracedRuntime,
+	pod *v1.Pod,
+	t target,
+	grace int64,
+	ips []string,
+	before ...chan struct{},
+) error {
 	m.cfg.Events.Normal(ctx, pod, t.name, eventKilling, cmp.Or(t.why, "Stopping container "+t.name))
-	if t.spec.Lifecycle != nil && t.spec.Lifecycle.PreStop != nil && grace > 0 && !m.cfg.Endings.PreStopped(pod.UID, t.id) {
+	hooked := t.spec.Lifecycle != nil && t.spec.Lifecycle.PreStop != nil
+	if hooked && grace > 0 && !m.cfg.Endings.PreStopped(pod.UID, t.id) {
 		took, end := m.preStop(ctx, rt, pod, t, grace, ips)
 		defer end()
 		if ctx.Err() != nil {
@@ -244,7 +281,14 @@ func (m *Manager) killContainer(ctx context.Context, rt *tracedRuntime, pod *v1.
 // that still runs then continues while the container is stopped, as in the kubelet; end cancels it and must be called.
 // A failed hook delays nothing. A hook that was interrupted, because ctx has ended or the runtime is unavailable,
 // counts neither as failed nor as done: it runs again with the next kill of the container.
-func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t target, grace int64, ips []string) (took time.Duration, end func()) {
+func (m *Manager) preStop(
+	ctx context.Context,
+	rt *tracedRuntime,
+	pod *v1.Pod,
+	t target,
+	grace int64,
+	ips []string,
+) (took time.Duration, end func()) {
 	begun := m.cfg.Clock.Now()
 	hookCtx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -268,7 +312,7 @@ func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t
 		err = fmt.Errorf("did not end within the grace period of %d s", grace)
 	}
 	took = m.cfg.Clock.Since(begun)
-	if err != nil && (ctx.Err() != nil || isAway(err)) {
+	if err != nil && (ctx.Err() != nil || isUnavailable(err)) {
 		return took, end
 	}
 	if err != nil {
@@ -282,8 +326,8 @@ func (m *Manager) preStop(ctx context.Context, rt *tracedRuntime, pod *v1.Pod, t
 	return took, end
 }
 
-// isAway reports whether a call failed because the runtime is unavailable.
-func isAway(err error) bool {
+// isUnavailable reports whether a call failed because the runtime is unavailable.
+func isUnavailable(err error) bool {
 	return errors.As(err, new(*cri.NotConnectedError)) || status.Code(err) == codes.Unavailable
 }
 

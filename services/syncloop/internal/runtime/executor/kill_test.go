@@ -86,7 +86,8 @@ func TestPreStopComesBeforeTheEndAndCountsAgainstTheGrace(t *testing.T) {
 	n.want(pod, "sandbox-0:dead a-0:exited(143)")
 }
 
-// TestAnInterruptedPreStopHookIsRunAgain: neither a shorter grace period nor a restart of syncloop takes a hook from a container.
+// TestAnInterruptedPreStopHookIsRunAgain: neither a shorter grace period nor a restart of syncloop takes a hook from a
+// container.
 func TestAnInterruptedPreStopHookIsRunAgain(t *testing.T) {
 	n, events := newTold(t)
 	pod := newPod("a")
@@ -179,8 +180,8 @@ func TestAnInterruptedPostStartHookHasNotFailed(t *testing.T) {
 	n.want(pod, "sandbox-0:dead a-0:exited(143)")
 }
 
-// TestSidecarsWhosePreStopHangsAreKilledTogether, after the grace period and the two seconds that every container has. Their hooks
-// run for as long as they do.
+// TestSidecarsWhosePreStopHangsAreKilledTogether, after the grace period and the two seconds that every container has.
+// Their hooks run for as long as they do.
 func TestSidecarsWhosePreStopHangsAreKilledTogether(t *testing.T) {
 	n := newNode(t)
 	always := v1.ContainerRestartPolicyAlways

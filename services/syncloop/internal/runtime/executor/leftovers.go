@@ -34,7 +34,9 @@ func (m *Manager) Leftovers() ([]*v1.Pod, error) {
 			continue
 		}
 		named[parts[2]] = true
-		pods = append(pods, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: parts[0], Name: parts[1], UID: types.UID(parts[2])}})
+		pods = append(pods, &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: parts[0], Name: parts[1], UID: types.UID(parts[2]),
+		}})
 	}
 	for _, uid := range files {
 		if !named[uid] {

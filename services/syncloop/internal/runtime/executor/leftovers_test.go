@@ -48,8 +48,8 @@ func TestLeftoversAreFoundAndCleanedUp(t *testing.T) {
 	}
 }
 
-// TestNothingBelowAMountPointIsRemovedWithAPod has in the folder of a pod that is gone what this version knows nothing of, and something
-// mounted there.
+// TestNothingBelowAMountPointIsRemovedWithAPod has in the folder of a pod that is gone what this version knows nothing
+// of, and something mounted there.
 func TestNothingBelowAMountPointIsRemovedWithAPod(t *testing.T) {
 	n := newNode(t)
 	gone := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u-gone"}}

@@ -42,7 +42,7 @@ const (
 // goroutine at a time.
 type Manager struct {
 	cfg Config
-	// node is the last known node. learnNode replaces it under nodeMu when containers are started.
+	// node is the last known node. refreshNode replaces it under nodeMu when containers are started.
 	node   atomic.Pointer[containerspec.Node]
 	nodeMu sync.Mutex
 	// nodeFileMu serializes writes of Config.NodeFile.
@@ -50,7 +50,7 @@ type Manager struct {
 
 	images *images.Puller
 	// held lists the resources that each pod holds.
-	held []podResource
+	podResources []podResource
 
 	// starts limits the concurrent creations of sandboxes, removals limits the concurrent removals of ended pods.
 	starts, removals *startgate.Gate
@@ -68,7 +68,7 @@ func New(cfg Config) *Manager {
 	}
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	if cfg.Events == nil {
-		cfg.Events = untold{}
+		cfg.Events = noopEvents{}
 	}
 	if cfg.Objects == nil {
 		cfg.Objects = configobjects.None{}
@@ -85,13 +85,17 @@ func New(cfg Config) *Manager {
 	kubelet := cfg.Kubelet
 	puller := images.Config{
 		Calls:  cri.NewCaller(cfg.Tracer, cmp.Or(kubelet.ImageServiceEndpoint, kubelet.ContainerRuntimeEndpoint)),
-		Images: cfg.Images, Clock: cfg.Clock, Tracer: cfg.Tracer, Logger: cfg.Logger, Metrics: cfg.ImageMetrics, Phases: cfg.Phases, Events: cfg.Events, Credentials: cfg.Credentials, Providers: cfg.Providers,
+		Images: cfg.Images, Clock: cfg.Clock, Tracer: cfg.Tracer, Logger: cfg.Logger, Metrics: cfg.ImageMetrics,
+		Phases: cfg.Phases, Events: cfg.Events, Credentials: cfg.Credentials, Providers: cfg.Providers,
 		Serial: kubelet.SerializeImagePulls == nil || *kubelet.SerializeImagePulls,
 	}
 	if nodeconfig.RecordsPulls(kubelet) {
 		puller.Records = pullrecords.New(pullrecords.Config{
 			RootDir: cfg.RootDir, Clock: cfg.Clock, Logger: cfg.Logger,
-			Policy: pullrecords.Policy{Verification: kubelet.ImagePullCredentialsVerificationPolicy, Allowlist: kubelet.PreloadedImagesVerificationAllowlist},
+			Policy: pullrecords.Policy{
+				Verification: kubelet.ImagePullCredentialsVerificationPolicy,
+				Allowlist:    kubelet.PreloadedImagesVerificationAllowlist,
+			},
 		})
 	}
 	if kubelet.RegistryPullQPS != nil {
@@ -101,12 +105,13 @@ func New(cfg Config) *Manager {
 		puller.MaxParallel = int(*kubelet.MaxParallelImagePulls)
 	}
 	m := &Manager{
-		cfg: cfg, images: images.New(puller), starts: startgate.New(runtime.NumCPU(), cfg.Clock), removals: startgate.New(runtime.NumCPU(), cfg.Clock),
-		calls: cri.NewCaller(cfg.Tracer, kubelet.ContainerRuntimeEndpoint),
+		cfg: cfg, images: images.New(puller), calls: cri.NewCaller(cfg.Tracer, kubelet.ContainerRuntimeEndpoint),
+		starts:   startgate.New(runtime.NumCPU(), cfg.Clock),
+		removals: startgate.New(runtime.NumCPU(), cfg.Clock),
 	}
-	m.held = m.heldForPods()
+	m.podResources = m.newPodResources()
 	m.node.Store(nodeOf(cfg))
-	m.recallNode()
+	m.loadNode()
 	return m
 }
 
@@ -142,7 +147,7 @@ func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev
 	}
 	s := &podSync{m: m, rt: m.instrument(runtime), pod: pod, observed: observed, actions: decide.Pod(pod, observed, facts)}
 	err = s.run(ctx)
-	if s.actions.CreateSandbox && ownUsers(pod) && ctx.Err() == nil {
+	if s.actions.CreateSandbox && requestsUserNamespace(pod) && ctx.Err() == nil {
 		m.cfg.Metrics.userNamespacedPod(err)
 	}
 	s.result.Wrote, s.result.Cgroup = s.rt.wrote.Load(), s.cgroupOf()
@@ -201,12 +206,12 @@ func (s *podSync) run(ctx context.Context) error {
 
 // stop stops and removes what must be gone before anything is started.
 func (s *podSync) stop(ctx context.Context) error {
-	again := s.actions.CreateSandbox && len(s.observed.GetSandboxes()) > 0
-	if again {
+	replace := s.actions.CreateSandbox && len(s.observed.GetSandboxes()) > 0
+	if replace {
 		s.m.cfg.Events.Normal(ctx, s.pod, "", eventSandboxChanged, "Pod sandbox changed, it will be killed and re-created.")
 	}
-	if s.actions.StopAll || again {
-		return s.m.stopPod(ctx, s.rt, s.pod, s.observed, graceOf(s.pod), again)
+	if s.actions.StopAll || replace {
+		return s.m.stopPod(ctx, s.rt, s.pod, s.observed, graceOf(s.pod), replace)
 	}
 	var errs []error
 	for _, id := range s.actions.StopSandboxes {

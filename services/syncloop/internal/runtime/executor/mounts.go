@@ -30,13 +30,18 @@ type mountInputs struct {
 }
 
 // mounts prepares and returns all mounts of a container. The environment from in expands subPathExpr.
-func (s *podSync) mounts(ctx context.Context, c *v1.Container, in containerspec.Inputs, images map[string]*runtimeapi.ImageSpec) ([]*runtimeapi.Mount, error) {
+func (s *podSync) mounts(
+	ctx context.Context,
+	c *v1.Container,
+	in containerspec.Inputs,
+	images map[string]*runtimeapi.ImageSpec,
+) ([]*runtimeapi.Mount, error) {
 	subPaths, err := containerspec.SubPaths(s.pod, c, *s.m.nodeNow(), in)
 	if err != nil {
 		return nil, err
 	}
 	inputs := mountInputs{images: images, subPaths: subPaths}
-	if slices.ContainsFunc(c.VolumeMounts, asksForRecursiveReadOnly) {
+	if slices.ContainsFunc(c.VolumeMounts, requestsRecursiveReadOnly) {
 		if inputs.recursiveReadOnly, err = s.hasRecursiveReadOnly(ctx); err != nil {
 			return nil, err
 		}
@@ -45,7 +50,12 @@ func (s *podSync) mounts(ctx context.Context, c *v1.Container, in containerspec.
 }
 
 // volumeMounts returns the mounts of a container's volumes, which are prepared, and of its image volumes.
-func (m *Manager) volumeMounts(ctx context.Context, pod *v1.Pod, c *v1.Container, in mountInputs) ([]*runtimeapi.Mount, error) {
+func (m *Manager) volumeMounts(
+	ctx context.Context,
+	pod *v1.Pod,
+	c *v1.Container,
+	in mountInputs,
+) ([]*runtimeapi.Mount, error) {
 	var mounts []*runtimeapi.Mount
 	for i, mount := range c.VolumeMounts {
 		volume, path := volumeOf(pod, mount.Name), in.subPaths[i]
@@ -60,7 +70,8 @@ func (m *Manager) volumeMounts(ctx context.Context, pod *v1.Pod, c *v1.Container
 			return nil, fmt.Errorf("failed to resolve recursive read-only mode: %w", err)
 		}
 		made := &runtimeapi.Mount{
-			ContainerPath: mount.MountPath, Readonly: mount.ReadOnly || onlyRead(volume), RecursiveReadOnly: recursive, Propagation: propagation(mount.MountPropagation),
+			ContainerPath: mount.MountPath, Propagation: propagation(mount.MountPropagation),
+			Readonly: mount.ReadOnly || isReadOnly(volume), RecursiveReadOnly: recursive,
 		}
 		if image := in.images[volume.Name]; image != nil {
 			made.Image, made.ImageSubPath, made.Readonly = image, path, true
@@ -76,7 +87,14 @@ func (m *Manager) volumeMounts(ctx context.Context, pod *v1.Pod, c *v1.Container
 }
 
 // hostPath returns the node's path of the volumeMount at index: the volume, or a path below it.
-func (m *Manager) hostPath(ctx context.Context, pod *v1.Pod, c *v1.Container, index int, volume *v1.Volume, path string) (string, error) {
+func (m *Manager) hostPath(
+	ctx context.Context,
+	pod *v1.Pod,
+	c *v1.Container,
+	index int,
+	volume *v1.Volume,
+	path string,
+) (string, error) {
 	if path == "" {
 		return m.cfg.Volumes.Path(pod, volume), nil
 	}
@@ -94,24 +112,24 @@ func (m *Manager) hostPath(ctx context.Context, pod *v1.Pod, c *v1.Container, in
 	return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q", volume.Name, c.Name)
 }
 
-func asksForRecursiveReadOnly(m v1.VolumeMount) bool {
+func requestsRecursiveReadOnly(m v1.VolumeMount) bool {
 	return m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled
 }
 
 // hasRecursiveReadOnly reports whether the pod's runtime handler supports recursive read-only mounts.
 func (s *podSync) hasRecursiveReadOnly(ctx context.Context) (bool, error) {
-	said, err := s.rt.status(ctx)
+	response, err := s.rt.status(ctx)
 	if err != nil {
 		return false, fmt.Errorf("handlers of the runtime: %w", err)
 	}
-	features, err := featuresOf(said.GetRuntimeHandlers(), s.sandbox.handler, runtimeclasses.ClassOf(s.pod))
+	features, err := featuresOf(response.GetRuntimeHandlers(), s.sandbox.handler, runtimeclasses.ClassOf(s.pod))
 	return features.GetRecursiveReadOnlyMounts(), err
 }
 
 // recursiveReadOnly reports whether a volumeMount is recursively read-only. Its errors are the kubelet's.
 func recursiveReadOnly(m v1.VolumeMount, supported bool) (bool, error) {
 	switch {
-	case !asksForRecursiveReadOnly(m):
+	case !requestsRecursiveReadOnly(m):
 		return false, nil
 	case !m.ReadOnly:
 		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not read-only", m.Name)
@@ -140,15 +158,15 @@ func noteRecursiveReadOnly(config *runtimeapi.ContainerConfig, c *v1.Container) 
 // withAdvice adds advice to the runtime's error for mount propagation of a path on a private mount. Other errors stay
 // as they are.
 func withAdvice(err error) error {
-	said, ok := status.FromError(err)
-	if !ok || !strings.Contains(said.Message(), "but it is not a shared") {
+	st, ok := status.FromError(err)
+	if !ok || !strings.Contains(st.Message(), "but it is not a shared") {
 		return err
 	}
-	_, rest, _ := strings.Cut(said.Message(), ` is mounted on "`)
+	_, rest, _ := strings.Cut(st.Message(), ` is mounted on "`)
 	mountPoint, _, _ := strings.Cut(rest, `"`)
 	if strings.Contains(mountPoint, "/"+subpath.Dir+"/") {
 		mountPoint = "MOUNT-OF-THE-VOLUME" // a subPath's mount has the propagation of the volume's mount
 	}
 	advice := fmt.Sprintf("; run \"mount --make-rshared %s\" on the node at each of its starts, or leave mountPropagation out", mountPoint)
-	return status.Error(said.Code(), said.Message()+advice)
+	return status.Error(st.Code(), st.Message()+advice)
 }

@@ -35,54 +35,55 @@ const nodeTimeout = 100 * time.Millisecond
 
 // nodeFacts are the facts of the Node that containers get. They are kept in a file, so that the next process gives
 // containers the same ones until nodestatus answers.
-type toldNode struct {
+type nodeFacts struct {
 	Name        string          `json:"name"`
 	IPs         []string        `json:"ips,omitempty"`
 	Allocatable v1.ResourceList `json:"allocatable,omitempty"`
 }
 
-// learnNode requests the Node, so that containers start with its current allocatable resources and addresses. If the
+// refreshNode requests the Node, so that containers start with its current allocatable resources and addresses. If the
 // request fails, the last known facts stay.
-func (m *Manager) learnNode(ctx context.Context) {
+func (m *Manager) refreshNode(ctx context.Context) {
 	if m.cfg.Node == nil {
 		return
 	}
-	asking, cancel := context.WithTimeout(ctx, nodeTimeout)
+	nodeCtx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
-	object, err := m.cfg.Node(asking)
+	object, err := m.cfg.Node(nodeCtx)
 	if err != nil {
 		m.cfg.Logger.DebugContext(ctx, "cannot read the Node; the pod starts with the last known Node", telemetry.KeyError, err)
 		return
 	}
-	told := toldNode{Name: m.cfg.NodeName, Allocatable: object.Status.Allocatable, IPs: hostips.Of(object)}
-	if m.takeNode(told) {
-		m.keepNode(ctx, told)
+	facts := nodeFacts{Name: m.cfg.NodeName, Allocatable: object.Status.Allocatable, IPs: hostips.Of(object)}
+	if m.storeNode(facts) {
+		m.saveNode(ctx, facts)
 	}
 }
 
-// takeNode stores the facts, and reports whether they differ from the stored ones.
-func (m *Manager) takeNode(told toldNode) (changed bool) {
-	m.cfg.HostIPs.Take(told.IPs)
+// storeNode stores the facts, and reports whether they differ from the stored ones.
+func (m *Manager) storeNode(facts nodeFacts) (changed bool) {
+	m.cfg.HostIPs.Take(facts.IPs)
 	m.nodeMu.Lock()
 	defer m.nodeMu.Unlock()
 	node := *m.node.Load()
-	if len(told.IPs) == 0 {
-		told.IPs = node.IPs
+	if len(facts.IPs) == 0 {
+		facts.IPs = node.IPs
 	}
-	if slices.Equal(node.IPs, told.IPs) && node.Allocatable != nil && equality.Semantic.DeepEqual(node.Allocatable, told.Allocatable) {
+	if slices.Equal(node.IPs, facts.IPs) && node.Allocatable != nil &&
+		equality.Semantic.DeepEqual(node.Allocatable, facts.Allocatable) {
 		return false
 	}
-	node.Allocatable, node.IPs = told.Allocatable, told.IPs
+	node.Allocatable, node.IPs = facts.Allocatable, facts.IPs
 	m.node.Store(&node)
 	return true
 }
 
-// keepNode writes the facts to the file. A failure is only logged.
-func (m *Manager) keepNode(ctx context.Context, told toldNode) {
+// saveNode writes the facts to the file. A failure is only logged.
+func (m *Manager) saveNode(ctx context.Context, facts nodeFacts) {
 	if m.cfg.NodeFile == "" {
 		return
 	}
-	data, err := json.Marshal(told)
+	data, err := json.Marshal(facts)
 	if err == nil {
 		m.nodeFileMu.Lock()
 		err = statedir.ReplaceFile(m.cfg.NodeFile, data, nodeFileMode)
@@ -94,9 +95,9 @@ func (m *Manager) keepNode(ctx context.Context, told toldNode) {
 	}
 }
 
-// recallNode loads the facts that the previous process wrote. It ignores a file that is missing, damaged or of another
+// loadNode loads the facts that the previous process wrote. It ignores a file that is missing, damaged or of another
 // node.
-func (m *Manager) recallNode() {
+func (m *Manager) loadNode() {
 	if m.cfg.NodeFile == "" {
 		return
 	}
@@ -104,16 +105,16 @@ func (m *Manager) recallNode() {
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	var told toldNode
+	var facts nodeFacts
 	if err == nil {
-		err = json.Unmarshal(data, &told)
+		err = json.Unmarshal(data, &facts)
 	}
 	if err != nil {
 		m.cfg.Logger.Warn("cannot read the saved facts of the Node: they are not known until nodestatus answers", telemetry.KeyFile, m.cfg.NodeFile, telemetry.KeyError, err)
 		return
 	}
-	if told.Name == m.cfg.NodeName {
-		m.takeNode(told)
+	if facts.Name == m.cfg.NodeName {
+		m.storeNode(facts)
 	}
 }
 
@@ -164,12 +165,12 @@ type cgroupFacts struct{ v2, swap bool }
 
 // cgroupsOf reads the features from the files of a machine; machine is its root folder.
 func cgroupsOf(machine fs.FS) cgroupFacts {
-	there := func(name string) bool {
+	exists := func(name string) bool {
 		_, err := fs.Stat(machine, name)
 		return err == nil
 	}
-	if !there("sys/fs/cgroup/cgroup.controllers") {
-		return cgroupFacts{swap: there("sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")}
+	if !exists("sys/fs/cgroup/cgroup.controllers") {
+		return cgroupFacts{swap: exists("sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")}
 	}
 	// The root cgroup has no limits: the cgroup of this process shows which limits exist.
 	own, err := fs.ReadFile(machine, "proc/self/cgroup")
@@ -177,7 +178,7 @@ func cgroupsOf(machine fs.FS) cgroupFacts {
 		return cgroupFacts{v2: true}
 	}
 	_, name, _ := strings.Cut(strings.TrimSpace(string(own)), "0::")
-	return cgroupFacts{v2: true, swap: there(path.Join("sys/fs/cgroup", name, "memory.swap.max"))}
+	return cgroupFacts{v2: true, swap: exists(path.Join("sys/fs/cgroup", name, "memory.swap.max"))}
 }
 
 // maskedPathsOf returns the paths that are hidden from containers on this machine, besides those that are hidden on

@@ -88,8 +88,8 @@ func TestAPodIsToldWhatTheNodeHasForPods(t *testing.T) {
 	}
 }
 
-// TestAPodIsToldTheSameAfterARestart: what a container that is started again is told of the node is what the Node says, also by a new
-// process, and what it said last while nobody answers.
+// TestAPodIsToldTheSameAfterARestart: what a container that is started again is told of the node is what the Node says,
+// also by a new process, and what it said last while nobody answers.
 func TestAPodIsToldTheSameAfterARestart(t *testing.T) {
 	told := func(context.Context) (*v1.Node, error) {
 		return &v1.Node{Status: v1.NodeStatus{

@@ -90,8 +90,8 @@ func TestPruningWaitsForNoRemoval(t *testing.T) {
 	n.want(pod, "sandbox-0:ready a-1:exited(1)")
 }
 
-// TestManyPodsThatGoAreRemovedSomeAtATime holds that they leave room for those that start, and that one that hangs keeps none
-// of them.
+// TestManyPodsThatGoAreRemovedSomeAtATime holds that they leave room for those that start, and that one that hangs
+// keeps none of them.
 func TestManyPodsThatGoAreRemovedSomeAtATime(t *testing.T) {
 	n := newNode(t)
 	places := max(2, runtime.NumCPU())

@@ -78,7 +78,8 @@ func newGiven(t *testing.T) (*node, *given, *told) {
 	}), g, events
 }
 
-// TestAPodWithoutItsPullSecretsIsStartedWithTheNodesCredentials, and is told so as the kubelet tells of a secret that it cannot get.
+// TestAPodWithoutItsPullSecretsIsStartedWithTheNodesCredentials, and is told so as the kubelet tells of a secret that
+// it cannot get.
 func TestAPodWithoutItsPullSecretsIsStartedWithTheNodesCredentials(t *testing.T) {
 	n, _, events := newGiven(t)
 	n.cri.Protect("registry.test/app:1", "node", "node-secret")
@@ -122,7 +123,8 @@ func TestAPodsImagesArePulledWithItsPullSecrets(t *testing.T) {
 	}
 }
 
-// TestAContainerWaitsForWhatItsEnvironmentIsOf, and is started as soon as that is there. What it is made from then stays.
+// TestAContainerWaitsForWhatItsEnvironmentIsOf, and is started as soon as that is there. What it is made from then
+// stays.
 func TestAContainerWaitsForWhatItsEnvironmentIsOf(t *testing.T) {
 	n, g, events := newGiven(t)
 	pod := newPod("a", "b")

@@ -58,7 +58,7 @@ func (s *podSync) resize(ctx context.Context) error {
 	}
 	ctx, span := s.m.phase(ctx, "resize", s.pod, telemetry.Subject{})
 	begun := s.m.cfg.Clock.Now()
-	s.m.learnNode(ctx)
+	s.m.refreshNode(ctx)
 	r := &resizing{podSync: s, plan: s.actions.Resize}
 	err := r.run(ctx)
 	telemetry.End(span, err)
@@ -78,13 +78,13 @@ func (s *podSync) resize(ctx context.Context) error {
 type resizing struct {
 	*podSync
 	plan resize.Plan
-	// grouped is true if the pod has a cgroup. has are the current limits of the cgroup, wants are its new limits.
-	grouped    bool
+	// hasCgroup is true if the pod has a cgroup. has are the current limits of the cgroup, wants are its new limits.
+	hasCgroup  bool
 	has, wants resources.Resources
 }
 
 func (r *resizing) run(ctx context.Context) error {
-	if err := r.look(); err != nil {
+	if err := r.readCgroup(); err != nil {
 		return err
 	}
 	if err := r.checkMemory(ctx); err != nil {
@@ -96,7 +96,7 @@ func (r *resizing) run(ctx context.Context) error {
 	if err := r.cpu(ctx); err != nil {
 		return err
 	}
-	if r.grouped { // Ensure also updates the cgroup of the QoS class
+	if r.hasCgroup { // Ensure also updates the cgroup of the QoS class
 		if _, err := r.m.cfg.Cgroups.Ensure(ctx, r.pod); err != nil {
 			return err
 		}
@@ -113,8 +113,8 @@ func (r *resizing) finish(ctx context.Context) {
 	}
 }
 
-// look reads the limits of the pod's cgroup. A pod without a cgroup gets one when a container starts.
-func (r *resizing) look() error {
+// readCgroup reads the limits of the pod's cgroup. A pod without a cgroup gets one when a container starts.
+func (r *resizing) readCgroup() error {
 	if r.m.cfg.Cgroups == nil {
 		return nil
 	}
@@ -125,14 +125,14 @@ func (r *resizing) look() error {
 	if err != nil {
 		return fmt.Errorf("unable to get pod cgroup config for pod %q: %w", fullName(r.pod), err)
 	}
-	r.grouped, r.has, r.wants = true, has, wants
+	r.hasCgroup, r.has, r.wants = true, has, wants
 	return nil
 }
 
 // checkMemory refuses memory limits below the current usage: the kernel would refuse them or kill processes.
 func (r *resizing) checkMemory(ctx context.Context) error {
 	var wrong []string
-	if limit := r.wants.Memory; r.grouped && orAll(limit) < orAll(r.has.Memory) {
+	if limit := r.wants.Memory; r.hasCgroup && comparableLimit(limit) < comparableLimit(r.has.Memory) {
 		usage, err := r.m.cfg.Cgroups.MemoryUsage(r.pod)
 		if err != nil {
 			return fmt.Errorf("unable to read memory usage for pod %q: %w", fullName(r.pod), err)
@@ -168,7 +168,7 @@ func (r *resizing) checkMemory(ctx context.Context) error {
 
 func (r *resizing) memory(ctx context.Context) error {
 	limit := resources.Resources{Memory: r.wants.Memory}
-	if orAll(r.wants.Memory) > orAll(r.has.Memory) {
+	if comparableLimit(r.wants.Memory) > comparableLimit(r.has.Memory) {
 		if err := r.limit(ctx, v1.ResourceMemory, limit); err != nil {
 			return err
 		}
@@ -178,7 +178,7 @@ func (r *resizing) memory(ctx context.Context) error {
 			return err
 		}
 	}
-	if orAll(r.wants.Memory) < orAll(r.has.Memory) {
+	if comparableLimit(r.wants.Memory) < comparableLimit(r.has.Memory) {
 		if err := r.limit(ctx, v1.ResourceMemory, limit); err != nil {
 			return err
 		}
@@ -196,7 +196,12 @@ func (r *resizing) cpu(ctx context.Context) error {
 	steps := []struct {
 		when bool
 		part resources.Resources
-	}{{limited > 0, limit}, {r.wants.CPUShares > r.has.CPUShares, request}, {r.wants.CPUShares < r.has.CPUShares, request}, {limited < 0, limit}}
+	}{
+		{limited > 0, limit},
+		{r.wants.CPUShares > r.has.CPUShares, request},
+		{r.wants.CPUShares < r.has.CPUShares, request},
+		{limited < 0, limit},
+	}
 	for i, step := range steps {
 		if i == len(steps)/2 {
 			for _, u := range r.plan.CPU {
@@ -219,26 +224,34 @@ func (r *resizing) cpu(ctx context.Context) error {
 
 // limit changes a part of the limits of the pod's cgroup. The runtime is notified before and may refuse the change.
 func (r *resizing) limit(ctx context.Context, name v1.ResourceName, part resources.Resources) error {
-	if !r.grouped {
+	if !r.hasCgroup {
 		return nil
 	}
-	next := with(r.has, part)
-	if err := r.rt.updatePodSandbox(ctx, containerspec.SandboxUpdate(r.actions.SandboxID, r.pod, *r.m.nodeNow(), next)); err != nil {
+	next := withPart(r.has, part)
+	if err := r.notifyRuntime(ctx, next); err != nil {
 		return fmt.Errorf("failed to notify runtime for UpdatePodSandboxResources (resource=%s); resize rejected: %w", name, err)
 	}
 	if err := r.m.cfg.Cgroups.Limit(r.pod, part); err != nil {
-		back := r.rt.updatePodSandbox(ctx, containerspec.SandboxUpdate(r.actions.SandboxID, r.pod, *r.m.nodeNow(), r.has))
-		return errors.Join(err, back)
+		return errors.Join(err, r.notifyRuntime(ctx, r.has))
 	}
 	r.has = next
 	return nil
+}
+
+// notifyRuntime notifies the runtime of the limits that the pod's cgroup is about to have.
+func (r *resizing) notifyRuntime(ctx context.Context, limits resources.Resources) error {
+	update := containerspec.SandboxUpdate(r.actions.SandboxID, r.pod, *r.m.nodeNow(), limits)
+	return r.rt.updatePodSandbox(ctx, update)
 }
 
 // update changes the resources of a running container.
 func (r *resizing) update(ctx context.Context, u resize.Update, to resize.Amounts) error {
 	c := u.Container.DeepCopy()
 	amounts := to.Requirements()
-	for from, into := range map[*v1.ResourceList]*v1.ResourceList{&amounts.Requests: &c.Resources.Requests, &amounts.Limits: &c.Resources.Limits} {
+	for from, into := range map[*v1.ResourceList]*v1.ResourceList{
+		&amounts.Requests: &c.Resources.Requests,
+		&amounts.Limits:   &c.Resources.Limits,
+	} {
 		if *into == nil {
 			*into = v1.ResourceList{}
 		}
@@ -267,8 +280,8 @@ func (r *resizing) notePod(ctx context.Context, with func(has, wants resize.Amou
 	}
 }
 
-// orAll returns a limit as a comparable number: no limit is larger than any limit.
-func orAll(limit int64) int64 {
+// comparableLimit returns a limit as a comparable number: no limit is larger than any limit.
+func comparableLimit(limit int64) int64 {
 	if limit == resources.NoLimit {
 		return math.MaxInt64
 	}
@@ -292,8 +305,8 @@ func compareQuotas(a, b resources.Resources) int {
 	return 0
 }
 
-// with returns the limits of a cgroup with a part of them replaced.
-func with(has, part resources.Resources) resources.Resources {
+// withPart returns the limits of a cgroup with a part of them replaced.
+func withPart(has, part resources.Resources) resources.Resources {
 	if part.CPUShares > 0 {
 		has.CPUShares = part.CPUShares
 	}

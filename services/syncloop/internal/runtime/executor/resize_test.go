@@ -339,8 +339,8 @@ func TestAResizeGoesOnAfterAKill(t *testing.T) {
 	}
 }
 
-// TestAResizeIsFinished after a kill before each step in turn, and after a failure of each: in the end the pod's cgroup has
-// the limits of its containers, also if nothing but the cgroup is left to change.
+// TestAResizeIsFinished after a kill before each step in turn, and after a failure of each: in the end the pod's cgroup
+// has the limits of its containers, also if nothing but the cgroup is left to change.
 func TestAResizeIsFinished(t *testing.T) {
 	for _, killed := range []bool{true, false} {
 		for n, done := 0, false; !done; n++ {

@@ -22,21 +22,21 @@ type podResource struct {
 	release func(ctx context.Context, uid types.UID) error
 }
 
-// heldForPods returns the resources that each pod holds. A resource may use those that follow it. Therefore use goes
-// from the last to the first, and prepare and release go from the first to the last: processes that are left in the
-// cgroup are killed before the volumes that they may have open are removed.
-func (m *Manager) heldForPods() []podResource {
-	held := []podResource{
+// newPodResources returns the resources that each pod holds. A resource may use those that follow it. Therefore use
+// goes from the last to the first, and prepare and release go from the first to the last: processes that are left in
+// the cgroup are killed before the volumes that they may have open are removed.
+func (m *Manager) newPodResources() []podResource {
+	resources := []podResource{
 		{name: "cgroup", prepare: (*podSync).ensureCgroup, release: m.removeCgroup},
 		{name: "volumes", use: m.cfg.Volumes.Want, prepare: (*podSync).waitForVolumes, release: m.cfg.Volumes.Release},
 		{name: "service variables", release: forget(m.cfg.Services.Forget)},
 		{name: "runtime class", use: note(m.cfg.RuntimeClasses.Use), release: forget(m.cfg.RuntimeClasses.Forget)},
 		{name: "config maps and secrets", use: note(m.cfg.Objects.Use), release: forget(m.cfg.Objects.Forget)},
 	}
-	for _, known := range m.cfg.Issued {
-		held = append(held, podResource{name: known.Name, release: forget(known.Forget)})
+	for _, issued := range m.cfg.Issued {
+		resources = append(resources, podResource{name: issued.Name, release: forget(issued.Forget)})
 	}
-	return held
+	return resources
 }
 
 // Issued is a store of things that were issued to pods, such as tokens.
@@ -62,7 +62,7 @@ func forget(forget func(uid types.UID)) func(context.Context, types.UID) error {
 
 // useResources registers a pod with each resource.
 func (m *Manager) useResources(ctx context.Context, pod *v1.Pod) {
-	for _, r := range slices.Backward(m.held) {
+	for _, r := range slices.Backward(m.podResources) {
 		if r.use != nil {
 			r.use(ctx, pod)
 		}
@@ -71,7 +71,7 @@ func (m *Manager) useResources(ctx context.Context, pod *v1.Pod) {
 
 // prepareResources returns when all resources of the pod are ready, or with the first error.
 func (s *podSync) prepareResources(ctx context.Context) error {
-	for _, r := range s.m.held {
+	for _, r := range s.m.podResources {
 		if r.prepare == nil {
 			continue
 		}
@@ -85,7 +85,7 @@ func (s *podSync) prepareResources(ctx context.Context) error {
 // ReleasePod releases the resources of a pod of which nothing runs any more. The records of how it ended stay. It stops
 // at the first resource that cannot be released. It is idempotent.
 func (m *Manager) ReleasePod(ctx context.Context, pod *v1.Pod) error {
-	for _, r := range m.held {
+	for _, r := range m.podResources {
 		if err := r.release(ctx, pod.UID); err != nil {
 			return fmt.Errorf("pod %s: release its %s: %w", podName(pod), r.name, err)
 		}

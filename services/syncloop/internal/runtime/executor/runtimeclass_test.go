@@ -157,7 +157,8 @@ func TestAHostsNameThatIsTooLong(t *testing.T) {
 	}
 }
 
-// TestStrictGroupsNeedARuntimeThatSaysSo: one that does not know the policy would give a process the groups of its image, too.
+// TestStrictGroupsNeedARuntimeThatSaysSo: one that does not know the policy would give a process the groups of its
+// image, too.
 func TestStrictGroupsNeedARuntimeThatSaysSo(t *testing.T) {
 	n := newNode(t)
 	pod, strict := newPod("a"), v1.SupplementalGroupsPolicyStrict

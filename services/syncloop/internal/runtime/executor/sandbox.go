@@ -31,7 +31,7 @@ type sandbox struct {
 
 // prepareSandbox sets s.sandbox to the sandbox in use or to a new one.
 func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
-	s.m.learnNode(ctx)
+	s.m.refreshNode(ctx)
 	if !s.actions.CreateSandbox {
 		ids, err := s.m.userNamespace(s.pod)
 		if err != nil {
@@ -41,9 +41,10 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		s.inCgroup(config)
+		s.setCgroupParent(config)
 		s.sandbox = sandbox{
-			id: s.actions.SandboxID, ids: ids, config: config, handler: s.handlerOf(s.actions.SandboxID), ips: s.ips(s.actions.SandboxID, s.observed.GetIps()),
+			id: s.actions.SandboxID, ids: ids, config: config,
+			handler: s.handlerOf(s.actions.SandboxID), ips: s.ips(s.actions.SandboxID, s.observed.GetIps()),
 		}
 		return nil
 	}
@@ -61,11 +62,13 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
 	}
-	config, cut, err := s.m.sandboxConfig(s.pod, containerspec.SandboxInputs{Attempt: s.actions.Attempt, IDs: ids, Traceparent: telemetry.Traceparent(ctx)})
+	config, cut, err := s.m.sandboxConfig(s.pod, containerspec.SandboxInputs{
+		Attempt: s.actions.Attempt, IDs: ids, Traceparent: telemetry.Traceparent(ctx),
+	})
 	if err != nil {
 		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
 	}
-	s.inCgroup(config)
+	s.setCgroupParent(config)
 	for _, sentence := range cut {
 		s.m.warn(ctx, s.pod, "", eventDNSConfigForming, sentence)
 	}
@@ -89,9 +92,9 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 
 // handlerOf returns the runtime handler of an observed sandbox; empty for the default.
 func (s *podSync) handlerOf(id string) string {
-	for _, there := range s.observed.GetSandboxes() {
-		if there.GetId() == id {
-			return there.GetRuntimeHandler()
+	for _, observed := range s.observed.GetSandboxes() {
+		if observed.GetId() == id {
+			return observed.GetRuntimeHandler()
 		}
 	}
 	return ""
@@ -99,7 +102,11 @@ func (s *podSync) handlerOf(id string) string {
 
 // runSandbox creates the sandbox after it has passed the start gate. The handler of a pod without a runtime class is
 // empty.
-func (s *podSync) runSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (id string, err error) {
+func (s *podSync) runSandbox(
+	ctx context.Context,
+	config *runtimeapi.PodSandboxConfig,
+	handler string,
+) (id string, err error) {
 	waiting := s.m.cfg.Clock.Now()
 	err = s.m.starts.Pass(ctx, func() (err error) {
 		begun := s.m.cfg.Clock.Now()
@@ -145,7 +152,10 @@ func (s *podSync) ips(id string, known []string) func(context.Context) ([]string
 
 // sandboxConfig returns the configuration of a pod's sandbox. cut has one sentence for each part of its DNS
 // configuration that exceeds a limit.
-func (m *Manager) sandboxConfig(pod *v1.Pod, in containerspec.SandboxInputs) (config *runtimeapi.PodSandboxConfig, cut []string, err error) {
+func (m *Manager) sandboxConfig(
+	pod *v1.Pod,
+	in containerspec.SandboxInputs,
+) (config *runtimeapi.PodSandboxConfig, cut []string, err error) {
 	host, err := m.hostDNS()
 	if err != nil {
 		return nil, nil, err

@@ -114,8 +114,8 @@ func TestAChangedServiceRestartsNothing(t *testing.T) {
 	n.wantHost(pod, "10.96.0.3")
 }
 
-// TestAPodThatRanGoesOnWithoutServices: after a restart of syncloop while the API server is away its containers are started again, with
-// the variables that they had; also a static pod's.
+// TestAPodThatRanGoesOnWithoutServices: after a restart of syncloop while the API server is away its containers are
+// started again, with the variables that they had; also a static pod's.
 func TestAPodThatRanGoesOnWithoutServices(t *testing.T) {
 	for _, source := range []string{"api", "file"} {
 		t.Run(source, func(t *testing.T) {
@@ -134,7 +134,8 @@ func TestAPodThatRanGoesOnWithoutServices(t *testing.T) {
 	}
 }
 
-// TestDamagedServiceVariables: a file that a crash of the machine has left empty is one that is not there, and is replaced.
+// TestDamagedServiceVariables: a file that a crash of the machine has left empty is one that is not there, and is
+// replaced.
 func TestDamagedServiceVariables(t *testing.T) {
 	l := &links{host: "10.96.0.2"}
 	n, pod := newLinked(t, l, "api")

@@ -88,7 +88,7 @@ func (s *podSync) failed(ctx context.Context, start decide.Start, err error) err
 			return nil
 		}
 	} else if failure := (*startError)(nil); errors.As(err, &failure) {
-		message := said(failure.err)
+		message := callError(failure.err)
 		s.m.cfg.Metrics.containerFailed(start.Kind, failure.reason)
 		s.reason(name, failure.reason, message)
 		if failure.reason != reasonPostStart { // the event of a failed hook is recorded already
@@ -130,12 +130,18 @@ func (s *podSync) image(ctx context.Context, c *v1.Container) (image images.Imag
 		return images.Image{}, &startError{reason: reasonCreateConfig, err: err}
 	}
 	return s.m.images.Ensure(ctx, images.Request{
-		Pod: s.pod, Container: c.Name, Image: c.Image, Policy: c.ImagePullPolicy, Secrets: s.pullSecrets.found, Sandbox: s.sandbox.config,
+		Pod: s.pod, Container: c.Name, Image: c.Image, Policy: c.ImagePullPolicy,
+		Secrets: s.pullSecrets.found, Sandbox: s.sandbox.config,
 	})
 }
 
 // create creates a container and returns its ID.
-func (s *podSync) create(ctx context.Context, start decide.Start, image images.Image, volumes map[string]*runtimeapi.ImageSpec) (id string, err error) {
+func (s *podSync) create(
+	ctx context.Context,
+	start decide.Start,
+	image images.Image,
+	volumes map[string]*runtimeapi.ImageSpec,
+) (id string, err error) {
 	c := start.Container
 	ctx, span := s.m.phase(ctx, "container.create", s.pod, telemetry.Subject{Container: c.Name, Image: c.Image})
 	defer func() { telemetry.End(span, err) }()
@@ -160,10 +166,12 @@ func (s *podSync) create(ctx context.Context, start decide.Start, image images.I
 	}
 	inputs := containerspec.Inputs{
 		Services: services, Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips,
-		File: func(volume, path string) (string, error) { return s.m.envFile(s.pod, volume, path) }, IDs: s.sandbox.ids, Target: target,
-		ConfigMap:   func(name string) (*v1.ConfigMap, error) { return s.m.cfg.Objects.ConfigMap(ctx, s.pod.Namespace, name) },
-		Secret:      func(name string) (*v1.Secret, error) { return s.m.cfg.Objects.Secret(ctx, s.pod.Namespace, name) },
-		Traceparent: telemetry.Traceparent(ctx),
+		IDs: s.sandbox.ids, Target: target, Traceparent: telemetry.Traceparent(ctx),
+		File: func(volume, path string) (string, error) { return s.m.envFile(s.pod, volume, path) },
+		ConfigMap: func(name string) (*v1.ConfigMap, error) {
+			return s.m.cfg.Objects.ConfigMap(ctx, s.pod.Namespace, name)
+		},
+		Secret: func(name string) (*v1.Secret, error) { return s.m.cfg.Objects.Secret(ctx, s.pod.Namespace, name) },
 	}
 	if inputs.Mounts, err = s.mounts(ctx, c, inputs, volumes); err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
@@ -213,8 +221,8 @@ func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err
 	}
 	// Logged before the call: if syncloop is killed during the call, the log still has the cause of the start.
 	s.m.cfg.Logger.InfoContext(ctx, "starting a container", about...)
-	toTheEnd, release := linger(ctx, s.m.cfg.Clock, startLinger)
-	err = s.rt.startContainer(toTheEnd, id)
+	startCtx, release := linger(ctx, s.m.cfg.Clock, startLinger)
+	err = s.rt.startContainer(startCtx, id)
 	release()
 	if err != nil {
 		return &startError{reason: reasonRunContainer, err: err, container: id}
@@ -237,8 +245,10 @@ func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err
 	}
 	// No cause: it may hold a secret of the container.
 	s.m.warn(ctx, s.pod, c.Name, eventPostStart, "PostStartHook failed")
-	killErr := s.m.killContainer(ctx, s.rt, s.pod, target{id: id, name: c.Name, spec: c, why: eventPostStart}, graceOf(s.pod), nil)
-	return &startError{reason: reasonPostStart, err: errors.Join(fmt.Errorf("postStart hook: %w", hookErr), killErr), container: id}
+	t := target{id: id, name: c.Name, spec: c, why: eventPostStart}
+	killErr := s.m.killContainer(ctx, s.rt, s.pod, t, graceOf(s.pod), nil)
+	failure := errors.Join(fmt.Errorf("postStart hook: %w", hookErr), killErr)
+	return &startError{reason: reasonPostStart, err: failure, container: id}
 }
 
 // startedMessage returns the message of the event of a started container. For a restart it contains the cause.

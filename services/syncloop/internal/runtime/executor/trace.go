@@ -33,34 +33,50 @@ func (m *Manager) instrument(service internalapi.RuntimeService) *tracedRuntime 
 }
 
 // phase starts the span of a phase of work on a pod. The caller ends it by telemetry.End with the phase's error.
-func (m *Manager) phase(ctx context.Context, name string, pod *v1.Pod, about telemetry.Subject) (context.Context, trace.Span) {
+func (m *Manager) phase(
+	ctx context.Context,
+	name string,
+	pod *v1.Pod,
+	about telemetry.Subject,
+) (context.Context, trace.Span) {
 	about.Namespace, about.Pod, about.UID = pod.Namespace, pod.Name, string(pod.UID)
 	return telemetry.Start(ctx, m.cfg.Tracer, name, about)
 }
 
 // end makes a call that stops or removes something. It succeeds if the object does not exist.
-func (t *tracedRuntime) end(ctx context.Context, method string, about telemetry.Subject, do func(context.Context) error) error {
+func (t *tracedRuntime) end(
+	ctx context.Context,
+	method string,
+	about telemetry.Subject,
+	do func(context.Context) error,
+) error {
 	t.wrote.Store(true)
-	err := t.calls.Call(ctx, method, about, isGone, do)
-	if isGone(err) {
+	err := t.calls.Call(ctx, method, about, isNotFound, do)
+	if isNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-func isGone(err error) bool { return status.Code(err) == codes.NotFound }
+func isNotFound(err error) bool { return status.Code(err) == codes.NotFound }
 
 func (t *tracedRuntime) status(ctx context.Context) (s *runtimeapi.StatusResponse, err error) {
-	err = t.calls.Call(ctx, runtimeapi.RuntimeService_Status_FullMethodName, telemetry.Subject{}, nil, func(ctx context.Context) (err error) {
+	const method = runtimeapi.RuntimeService_Status_FullMethodName
+	err = t.calls.Call(ctx, method, telemetry.Subject{}, nil, func(ctx context.Context) (err error) {
 		s, err = t.service.Status(ctx, false)
 		return err
 	})
 	return s, err
 }
 
-func (t *tracedRuntime) runPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (id string, err error) {
+func (t *tracedRuntime) runPodSandbox(
+	ctx context.Context,
+	config *runtimeapi.PodSandboxConfig,
+	handler string,
+) (id string, err error) {
 	t.wrote.Store(true)
-	err = t.calls.Call(ctx, runtimeapi.RuntimeService_RunPodSandbox_FullMethodName, aboutSandbox(config), nil, func(ctx context.Context) (err error) {
+	const method = runtimeapi.RuntimeService_RunPodSandbox_FullMethodName
+	err = t.calls.Call(ctx, method, aboutSandbox(config), nil, func(ctx context.Context) (err error) {
 		id, err = t.service.RunPodSandbox(ctx, config, handler)
 		return err
 	})
@@ -68,7 +84,8 @@ func (t *tracedRuntime) runPodSandbox(ctx context.Context, config *runtimeapi.Po
 }
 
 func (t *tracedRuntime) podSandboxStatus(ctx context.Context, id string) (s *runtimeapi.PodSandboxStatus, err error) {
-	err = t.calls.Call(ctx, runtimeapi.RuntimeService_PodSandboxStatus_FullMethodName, telemetry.Subject{SandboxID: id}, nil, func(ctx context.Context) error {
+	const method = runtimeapi.RuntimeService_PodSandboxStatus_FullMethodName
+	err = t.calls.Call(ctx, method, telemetry.Subject{SandboxID: id}, nil, func(ctx context.Context) error {
 		response, err := t.service.PodSandboxStatus(ctx, id, false)
 		s = response.GetStatus()
 		return err
@@ -77,22 +94,31 @@ func (t *tracedRuntime) podSandboxStatus(ctx context.Context, id string) (s *run
 }
 
 func (t *tracedRuntime) stopPodSandbox(ctx context.Context, id string) error {
-	return t.end(ctx, runtimeapi.RuntimeService_StopPodSandbox_FullMethodName, telemetry.Subject{SandboxID: id}, func(ctx context.Context) error {
+	const method = runtimeapi.RuntimeService_StopPodSandbox_FullMethodName
+	return t.end(ctx, method, telemetry.Subject{SandboxID: id}, func(ctx context.Context) error {
 		return t.service.StopPodSandbox(ctx, id)
 	})
 }
 
 func (t *tracedRuntime) removePodSandbox(ctx context.Context, id string) error {
-	return t.end(ctx, runtimeapi.RuntimeService_RemovePodSandbox_FullMethodName, telemetry.Subject{SandboxID: id}, func(ctx context.Context) error {
+	const method = runtimeapi.RuntimeService_RemovePodSandbox_FullMethodName
+	return t.end(ctx, method, telemetry.Subject{SandboxID: id}, func(ctx context.Context) error {
 		return t.service.RemovePodSandbox(ctx, id)
 	})
 }
 
-func (t *tracedRuntime) createContainer(ctx context.Context, sandbox string, config *runtimeapi.ContainerConfig, sandboxConfig *runtimeapi.PodSandboxConfig) (id string, err error) {
+func (t *tracedRuntime) createContainer(
+	ctx context.Context,
+	sandbox string,
+	config *runtimeapi.ContainerConfig,
+	sandboxConfig *runtimeapi.PodSandboxConfig,
+) (id string, err error) {
 	about := aboutSandbox(sandboxConfig)
-	about.SandboxID, about.Container, about.Image = sandbox, config.GetMetadata().GetName(), config.GetImage().GetUserSpecifiedImage()
+	about.SandboxID, about.Container = sandbox, config.GetMetadata().GetName()
+	about.Image = config.GetImage().GetUserSpecifiedImage()
 	t.wrote.Store(true)
-	err = t.calls.Call(ctx, runtimeapi.RuntimeService_CreateContainer_FullMethodName, about, nil, func(ctx context.Context) (err error) {
+	const method = runtimeapi.RuntimeService_CreateContainer_FullMethodName
+	err = t.calls.Call(ctx, method, about, nil, func(ctx context.Context) (err error) {
 		id, err = t.service.CreateContainer(ctx, sandbox, config, sandboxConfig)
 		return err
 	})
@@ -101,13 +127,15 @@ func (t *tracedRuntime) createContainer(ctx context.Context, sandbox string, con
 
 func (t *tracedRuntime) startContainer(ctx context.Context, id string) error {
 	t.wrote.Store(true)
-	return t.calls.Call(ctx, runtimeapi.RuntimeService_StartContainer_FullMethodName, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
+	const method = runtimeapi.RuntimeService_StartContainer_FullMethodName
+	return t.calls.Call(ctx, method, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
 		return t.service.StartContainer(ctx, id)
 	})
 }
 
 func (t *tracedRuntime) stopContainer(ctx context.Context, id string, graceSeconds int64) error {
-	return t.end(ctx, runtimeapi.RuntimeService_StopContainer_FullMethodName, telemetry.Subject{ContainerID: id}, func(ctx context.Context) error {
+	const method = runtimeapi.RuntimeService_StopContainer_FullMethodName
+	return t.end(ctx, method, telemetry.Subject{ContainerID: id}, func(ctx context.Context) error {
 		if span := trace.SpanFromContext(ctx); span.IsRecording() {
 			span.SetAttributes(telemetry.AttrGracePeriod.Int64(graceSeconds))
 		}
@@ -116,23 +144,33 @@ func (t *tracedRuntime) stopContainer(ctx context.Context, id string, graceSecon
 }
 
 func (t *tracedRuntime) removeContainer(ctx context.Context, id string) error {
-	return t.end(ctx, runtimeapi.RuntimeService_RemoveContainer_FullMethodName, telemetry.Subject{ContainerID: id}, func(ctx context.Context) error {
+	const method = runtimeapi.RuntimeService_RemoveContainer_FullMethodName
+	return t.end(ctx, method, telemetry.Subject{ContainerID: id}, func(ctx context.Context) error {
 		return t.service.RemoveContainer(ctx, id)
 	})
 }
 
-func (t *tracedRuntime) updateContainer(ctx context.Context, id string, resources *runtimeapi.LinuxContainerResources) error {
+func (t *tracedRuntime) updateContainer(
+	ctx context.Context,
+	id string,
+	resources *runtimeapi.LinuxContainerResources,
+) error {
 	t.wrote.Store(true)
-	return t.calls.Call(ctx, runtimeapi.RuntimeService_UpdateContainerResources_FullMethodName, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
+	const method = runtimeapi.RuntimeService_UpdateContainerResources_FullMethodName
+	return t.calls.Call(ctx, method, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
 		return t.service.UpdateContainerResources(ctx, id, &runtimeapi.ContainerResources{Linux: resources})
 	})
 }
 
 // updatePodSandbox notifies the runtime of the coming limits of a pod's cgroup. It succeeds if the runtime does not
 // implement the call.
-func (t *tracedRuntime) updatePodSandbox(ctx context.Context, request *runtimeapi.UpdatePodSandboxResourcesRequest) error {
+func (t *tracedRuntime) updatePodSandbox(
+	ctx context.Context,
+	request *runtimeapi.UpdatePodSandboxResourcesRequest,
+) error {
 	about := telemetry.Subject{SandboxID: request.GetPodSandboxId()}
-	err := t.calls.Call(ctx, runtimeapi.RuntimeService_UpdatePodSandboxResources_FullMethodName, about, isUnimplemented, func(ctx context.Context) error {
+	const method = runtimeapi.RuntimeService_UpdatePodSandboxResources_FullMethodName
+	err := t.calls.Call(ctx, method, about, isUnimplemented, func(ctx context.Context) error {
 		_, err := t.service.UpdatePodSandboxResources(ctx, request)
 		return err
 	})
@@ -145,12 +183,14 @@ func (t *tracedRuntime) updatePodSandbox(ctx context.Context, request *runtimeap
 // isUnimplemented reports whether the runtime does not implement a call. containerd 2.2 returns Unknown instead of
 // Unimplemented.
 func isUnimplemented(err error) bool {
-	return status.Code(err) == codes.Unimplemented || status.Code(err) == codes.Unknown && strings.Contains(err.Error(), "not implemented")
+	code := status.Code(err)
+	return code == codes.Unimplemented || code == codes.Unknown && strings.Contains(err.Error(), "not implemented")
 }
 
 // memoryUsage returns the memory usage of a container in bytes; nil if the runtime does not report it.
 func (t *tracedRuntime) memoryUsage(ctx context.Context, id string) (usage *runtimeapi.UInt64Value, err error) {
-	err = t.calls.Call(ctx, runtimeapi.RuntimeService_ContainerStats_FullMethodName, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
+	const method = runtimeapi.RuntimeService_ContainerStats_FullMethodName
+	err = t.calls.Call(ctx, method, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
 		stats, err := t.service.ContainerStats(ctx, id)
 		usage = stats.GetMemory().GetUsageBytes()
 		return err
@@ -161,7 +201,8 @@ func (t *tracedRuntime) memoryUsage(ctx context.Context, id string) (usage *runt
 // execHook runs a command in a container until it ends. The error contains neither the command nor its output, because
 // both may hold secrets.
 func (t *tracedRuntime) execHook(ctx context.Context, id string, command []string) error {
-	return t.calls.Call(ctx, runtimeapi.RuntimeService_ExecSync_FullMethodName, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
+	const method = runtimeapi.RuntimeService_ExecSync_FullMethodName
+	return t.calls.Call(ctx, method, telemetry.Subject{ContainerID: id}, nil, func(ctx context.Context) error {
 		_, _, err := t.service.ExecSync(ctx, id, command, 0) // no timeout except that of ctx
 		if exit := (utilexec.CodeExitError{}); errors.As(err, &exit) {
 			return fmt.Errorf("the command ended with exit code %d", exit.ExitStatus())

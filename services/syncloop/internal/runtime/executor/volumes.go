@@ -81,9 +81,9 @@ func volumeOf(pod *v1.Pod, name string) *v1.Volume {
 	return nil
 }
 
-// onlyRead reports whether containers mount a volume read-only whatever they request. Quartet replaces the files of
+// isReadOnly reports whether containers mount a volume read-only whatever they request. Quartet replaces the files of
 // such a volume when their source changes.
-func onlyRead(v *v1.Volume) bool {
+func isReadOnly(v *v1.Volume) bool {
 	return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
 }
 

@@ -35,7 +35,8 @@ func givenVolumes(t *testing.T, n *node) {
 	}
 	n.run(pod)
 	inside := filepath.Join(n.proc(pod, "c0-sleep"), "root")
-	for name, sticky := range map[string]fs.FileMode{"disk": 0, "memory": fs.ModeSticky} { // the root of a tmpfs has the sticky bit
+	// the root of a tmpfs has the sticky bit
+	for name, sticky := range map[string]fs.FileMode{"disk": 0, "memory": fs.ModeSticky} {
 		info, err := os.Stat(filepath.Join(inside, name))
 		if err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|sticky|0o777 || info.Sys().(*syscall.Stat_t).Gid != 4711 { //nolint:forcetypeassert // it is Linux
 			t.Errorf("%s: %v, %v", name, info, err)

@@ -155,8 +155,8 @@ func TestAValueComesFromAFileThatAnInitContainerHasWritten(t *testing.T) {
 	}
 }
 
-// TestAFileOfVariablesThatBecomesAPipeBlocksNothing: the container that writes the volume exchanges them all the time. Each try either
-// reads the file or fails.
+// TestAFileOfVariablesThatBecomesAPipeBlocksNothing: the container that writes the volume exchanges them all the time.
+// Each try either reads the file or fails.
 func TestAFileOfVariablesThatBecomesAPipeBlocksNothing(t *testing.T) {
 	n := newNode(t)
 	pod := newPod("a")

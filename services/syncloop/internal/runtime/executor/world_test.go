@@ -96,8 +96,8 @@ func (linked) Bind(source *os.File, target string) error {
 	return errors.Join(os.Remove(target), os.Symlink(source.Name(), target))
 }
 
-// newVolumes makes and runs a volume manager in the folder of the pods' files, which has more kinds of volumes than those that need
-// nothing of others when they are given.
+// newVolumes makes and runs a volume manager in the folder of the pods' files, which has more kinds of volumes than
+// those that need nothing of others when they are given.
 func newVolumes(t testing.TB, config executor.Config, mounter volumes.Mounter, more ...volumes.Plugin) *volumes.Manager {
 	t.Helper()
 	var subPaths subpath.Mounter = linked{}

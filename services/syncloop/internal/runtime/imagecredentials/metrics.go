@@ -40,7 +40,8 @@ func (m *Metrics) configured(hash string) {
 	}
 }
 
-// ran notes a run of a plugin, by its name: how long it took, and whether it failed. What it has answered is not judged here.
+// ran notes a run of a plugin, by its name: how long it took, and whether it failed. What it has answered is not judged
+// here.
 func (m *Metrics) ran(plugin string, took time.Duration, failed bool) {
 	m.duration.WithLabelValues(plugin).Observe(max(took, 0).Seconds())
 	if failed {

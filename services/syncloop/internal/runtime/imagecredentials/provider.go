@@ -51,8 +51,8 @@ type identity struct {
 	account *credentialprovider.ServiceAccountCoordinates
 }
 
-// identity gets what the plugin is told of a pod's service account. It is not asked at all when ask is false: the pod has no service
-// account, or that not the annotations by which it would take part.
+// identity gets what the plugin is told of a pod's service account. It is not asked at all when ask is false: the pod
+// has no service account, or that not the annotations by which it would take part.
 func (p *provider) identity(ctx context.Context, pod *v1.Pod) (who identity, ask bool, err error) {
 	wants := p.TokenAttributes
 	if wants == nil {
@@ -124,7 +124,8 @@ func (p *provider) provideFor(ctx context.Context, repository string, who identi
 	if config, ok := p.kept(repository, who); ok {
 		return config, nil
 	}
-	// Pods that want the same ask once. Those with tokens of their own do not, for the plugin may answer each in another way.
+	// Pods that want the same ask once. Those with tokens of their own do not, for the plugin may answer each in another
+	// way.
 	key := fmt.Sprintf("%q %s %s", repository, who.key, digest(who.token))
 	answers := p.asking.DoChan(key, func() (any, error) {
 		if config, ok := p.kept(repository, who); ok {

@@ -1,10 +1,11 @@
-// Package imagecredentials gets credentials of registries from credential provider plugins: programs of the machine that a
-// CredentialProviderConfig names with the images they are for, as the kubelet runs them. Package images asks it before each pull;
-// nodeconfig has read the file and found the programs.
+// Package imagecredentials gets credentials of registries from credential provider plugins: programs of the machine
+// that a CredentialProviderConfig names with the images they are for, as the kubelet runs them. Package images asks it
+// before each pull; nodeconfig has read the file and found the programs.
 //
-// A plugin is told the image, and on request a token of the pod's service account, as a CredentialProviderRequest on its standard input,
-// and answers with a CredentialProviderResponse on its standard output. Nobody relies on it: one that fails, hangs or answers nonsense
-// is killed after [runLimit] at the latest, named with the cause, and the pull goes on without its credentials.
+// A plugin is told the image, and on request a token of the pod's service account, as a CredentialProviderRequest on
+// its standard input, and answers with a CredentialProviderResponse on its standard output. Nobody relies on it: one
+// that fails, hangs or answers nonsense is killed after [runLimit] at the latest, named with the cause, and the pull
+// goes on without its credentials.
 //
 // Credentials and tokens are in memory here and nowhere else: no error and no line of the log has one.
 package imagecredentials
@@ -129,10 +130,10 @@ type Given struct {
 	Account *credentialprovider.ServiceAccountCoordinates
 }
 
-// For gives what the providers have for a repository of images, for example "registry.example.com/shop/web", that is wanted for a pod:
-// by registry or path, of one provider after the other in the order of the file. All that match the repository are asked side by side, but
-// for those whose last answer still holds. Failures has
-// a *Failure for each that has given nothing, also since ctx has ended.
+// For gives what the providers have for a repository of images, for example "registry.example.com/shop/web", that is
+// wanted for a pod: by registry or path, of one provider after the other in the order of the file. All that match the
+// repository are asked side by side, but for those whose last answer still holds. Failures has a *Failure for each that
+// has given nothing, also since ctx has ended.
 func (p *Providers) For(ctx context.Context, pod *v1.Pod, repository string) (found []Given, failures []error) {
 	given, errs := make([]Given, len(p.all)), make([]error, len(p.all))
 	var asked sync.WaitGroup

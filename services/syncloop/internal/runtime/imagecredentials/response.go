@@ -16,7 +16,8 @@ const (
 	responseKind = "CredentialProviderResponse"
 )
 
-// encode writes a request in a version of the protocol. The older ones have no fields for a token, and their requests have none.
+// encode writes a request in a version of the protocol. The older ones have no fields for a token, and their requests
+// have none.
 func encode(version, repository string, who identity) ([]byte, error) {
 	data, err := json.Marshal(pluginv1.CredentialProviderRequest{
 		TypeMeta: metav1.TypeMeta{APIVersion: version, Kind: requestKind},

@@ -161,7 +161,8 @@ func (r *rig) Token(_ context.Context, pod *v1.Pod, account *v1.ServiceAccount, 
 	return fmt.Sprintf("%s-%s-%s-%s", hidden, pod.UID, account.UID, audience), nil
 }
 
-// response is what a plugin writes: the credentials of the user "puller" for registries. No duration says nothing of one.
+// response is what a plugin writes: the credentials of the user "puller" for registries. No duration says nothing of
+// one.
 func response(kind, duration string, registries ...string) []byte {
 	var auths []string
 	for _, registry := range registries {
@@ -184,7 +185,8 @@ func newPod(uid types.UID, account string) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: uid}, Spec: v1.PodSpec{ServiceAccountName: account}}
 }
 
-// want asks for a repository, and compares the registries of each provider that has given something, "a b|c", and the failures.
+// want asks for a repository, and compares the registries of each provider that has given something, "a b|c", and the
+// failures.
 func (r *rig) want(pod *v1.Pod, repository, registries, failures string) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)

@@ -16,7 +16,8 @@ import (
 const (
 	// maxStdout is how much a plugin may write to its standard output, in bytes: a thousand times what credentials take.
 	maxStdout = 1 << 20
-	// keptStderr is how much is kept of the end of what it writes to its standard error, in bytes; of that whole lines are told.
+	// keptStderr is how much is kept of the end of what it writes to its standard error, in bytes; of that whole lines are
+	// told.
 	keptStderr = 4 << 10
 	// shortSecret is what is not cut out of that, in bytes: a letter here and there is no secret.
 	shortSecret = 4
@@ -33,7 +34,8 @@ type Command struct {
 	Stdin []byte
 }
 
-// Output is what a plugin has written. Of Stderr it is the end, in whole lines: the rest of a line may be the rest of a secret.
+// Output is what a plugin has written. Of Stderr it is the end, in whole lines: the rest of a line may be the rest of a
+// secret.
 type Output struct {
 	Stdout []byte
 	Stderr string
@@ -45,8 +47,8 @@ var errTooMuch = fmt.Errorf("has written more than %d KiB to its standard output
 // Run runs a plugin until it ends, or ctx. The output is valid beside an error.
 type Run func(ctx context.Context, c Command) (Output, error)
 
-// Exec is the Run of this machine. The plugin has a process group of its own, which is killed when ctx ends. What it has left behind
-// with its standard output open is waited for a little, and then not any more.
+// Exec is the Run of this machine. The plugin has a process group of its own, which is killed when ctx ends. What it
+// has left behind with its standard output open is waited for a little, and then not any more.
 func Exec(ctx context.Context, c Command) (Output, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

@@ -38,7 +38,8 @@ func TestAPluginIsGivenATokenOfThePodsServiceAccount(t *testing.T) {
 	}
 }
 
-// TestWhoIsAskedForByItsServiceAccount: a pod without one, or one that does not take part, is none of the plugin's where it needs them.
+// TestWhoIsAskedForByItsServiceAccount: a pod without one, or one that does not take part, is none of the plugin's
+// where it needs them.
 func TestWhoIsAskedForByItsServiceAccount(t *testing.T) {
 	for name, c := range map[string]struct {
 		needed     bool

@@ -13,8 +13,9 @@ import (
 	"github.com/quartet-node/quartet/test/registry"
 )
 
-// TestOnContainerd fills the disk, as far as the Collector can see, of a real runtime: what a container is of stays, and so
-// do the image of sandboxes and what the build has brought, which are pinned; the rest goes, and can be had again.
+// TestOnContainerd fills the disk, as far as the Collector can see, of a real runtime: what a container is of stays,
+// and so do the image of sandboxes and what the build has brought, which are pinned; the rest goes, and can be had
+// again.
 func TestOnContainerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a containerd")

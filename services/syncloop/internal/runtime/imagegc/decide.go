@@ -10,8 +10,9 @@ const highOff = 100
 
 // Policy says when images are removed: the kubelet's fields.
 type Policy struct {
-	// HighPercent is how much of the file system may be in use before images are removed, LowPercent to where it is brought
-	// down, imageGCHighThresholdPercent and imageGCLowThresholdPercent. A HighPercent of 100 removes none for space.
+	// HighPercent is how much of the file system may be in use before images are removed, LowPercent to where it is
+	// brought down, imageGCHighThresholdPercent and imageGCLowThresholdPercent. A HighPercent of 100 removes none for
+	// space.
 	HighPercent, LowPercent int
 	// MinAge is how long an image is kept after it was first seen, whatever the space: imageMinimumGCAge.
 	MinAge time.Duration
@@ -30,8 +31,8 @@ type Image struct {
 	Size int64
 	// FirstSeen is when this process first saw it, LastUsed when it last saw it in use; zero for never.
 	FirstSeen, LastUsed time.Time
-	// InUse is true while a container is of it, or one is about to be. Pinned is true when the runtime wants to keep it, as the
-	// image of sandboxes. Neither is ever removed.
+	// InUse is true while a container is of it, or one is about to be. Pinned is true when the runtime wants to keep it,
+	// as the image of sandboxes. Neither is ever removed.
 	InUse, Pinned bool
 }
 
@@ -54,8 +55,8 @@ func (p Policy) ToFree(u Usage) int64 {
 	return max(u.Capacity*int64(highOff-p.LowPercent)/highOff-min(u.Available, u.Capacity), 0)
 }
 
-// Expired are the images that have been unused for too long, the one that was used longest ago first. Began is when this
-// process began to look: before it has looked for as long, nothing is known to be unused for so long.
+// Expired are the images that have been unused for too long, the one that was used longest ago first. Began is when
+// this process began to look: before it has looked for as long, nothing is known to be unused for so long.
 func (p Policy) Expired(images []Image, now, began time.Time) []Image {
 	if p.MaxAge == 0 || now.Sub(began) <= p.MaxAge {
 		return nil
@@ -69,8 +70,8 @@ func (p Policy) Expired(images []Image, now, began time.Time) []Image {
 	return expired
 }
 
-// ForSpace are the images whose removal frees so many bytes, by their sizes, the one that was used longest ago first; fewer
-// when there are no more to remove, none for 0 bytes.
+// ForSpace are the images whose removal frees so many bytes, by their sizes, the one that was used longest ago first;
+// fewer when there are no more to remove, none for 0 bytes.
 func (p Policy) ForSpace(images []Image, bytes int64, now time.Time) []Image {
 	var chosen []Image
 	for _, image := range order(images) {
@@ -86,8 +87,8 @@ func (p Policy) ForSpace(images []Image, bytes int64, now time.Time) []Image {
 	return chosen
 }
 
-// order has the images that may be removed at all, the one that was used longest ago first, then the one that has been there
-// longest.
+// order has the images that may be removed at all, the one that was used longest ago first, then the one that has been
+// there longest.
 func order(images []Image) []Image {
 	removable := slices.DeleteFunc(slices.Clone(images), func(i Image) bool { return i.InUse || i.Pinned })
 	slices.SortStableFunc(removable, func(a, b Image) int {

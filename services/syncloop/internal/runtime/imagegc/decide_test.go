@@ -115,8 +115,8 @@ func TestWhatIsRemovedForItsAge(t *testing.T) {
 	}
 }
 
-// TestNoImageIsRemovedThatMustNotBe holds for any images and any policy: nothing in use, pinned or young goes, nothing is
-// removed beyond what is needed, nothing is left that would be needed, and the ones used longest ago go first.
+// TestNoImageIsRemovedThatMustNotBe holds for any images and any policy: nothing in use, pinned or young goes, nothing
+// is removed beyond what is needed, nothing is left that would be needed, and the ones used longest ago go first.
 func TestNoImageIsRemovedThatMustNotBe(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		minutes := rapid.IntRange(0, 200)

@@ -1,8 +1,9 @@
-// Package imagegc removes images that nobody needs, as the kubelet does: when the file system of images is too full, the ones
-// that were used longest ago, until it is not; and those that were not used for too long. What it decides is pure, in decide.go.
+// Package imagegc removes images that nobody needs, as the kubelet does: when the file system of images is too full,
+// the ones that were used longest ago, until it is not; and those that were not used for too long. What it decides is
+// pure, in decide.go.
 //
-// When an image was first seen and last used is known since this process began, and may be lost: images are then kept for
-// longer. Package images gets images, and says which are about to be used.
+// When an image was first seen and last used is known since this process began, and may be lost: images are then kept
+// for longer. Package images gets images, and says which are about to be used.
 package imagegc
 
 import (
@@ -25,8 +26,8 @@ import (
 const (
 	// period is how often is looked, as the kubelet does.
 	period = 5 * time.Minute
-	// aboutToBeUsed is for how long an image counts as in use after it was given to somebody who makes a container of it: by
-	// then the container is there, or will not be.
+	// aboutToBeUsed is for how long an image counts as in use after it was given to somebody who makes a container of it:
+	// by then the container is there, or will not be.
 	aboutToBeUsed = 10 * time.Minute
 )
 
@@ -90,8 +91,8 @@ func New(cfg Config) *Collector {
 	return &Collector{cfg: cfg, began: cfg.Clock.Now(), known: map[string]record{}, told: map[string]bool{}, turn: make(chan struct{}, 1)}
 }
 
-// Run makes a round at once and then every five minutes, until ctx ends; it then returns nil. A policy that removes nothing
-// ends it at once.
+// Run makes a round at once and then every five minutes, until ctx ends; it then returns nil. A policy that removes
+// nothing ends it at once.
 func (c *Collector) Run(ctx context.Context) error {
 	if c.cfg.Policy.Off() {
 		c.cfg.Logger.InfoContext(ctx, "images are never removed: imageGCHighThresholdPercent is 100 and imageMaximumGCAge is 0")
@@ -135,9 +136,9 @@ type failure struct {
 // ErrorType is the error.type of a span that failed of it.
 func (f *failure) ErrorType() string { return f.reason }
 
-// tell says what has failed: the first time, which a runtime that has just started is enough for, and the second; then it is
-// quiet until all is well again. Events are the kubelet's: a file system that is too full or has no size is one at once, any failure is
-// one when it is not the first in a row; each once.
+// tell says what has failed: the first time, which a runtime that has just started is enough for, and the second; then
+// it is quiet until all is well again. Events are the kubelet's: a file system that is too full or has no size is one
+// at once, any failure is one when it is not the first in a row; each once.
 func (c *Collector) tell(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -263,7 +264,8 @@ func (c *Collector) usage(ctx context.Context, service internalapi.ImageManagerS
 type removal struct {
 	*Collector
 	service internalapi.ImageManagerService
-	// since is when was looked at who uses what; gone has the images that need not be tried again, freed is by their sizes.
+	// since is when was looked at who uses what; gone has the images that need not be tried again, freed is by their
+	// sizes.
 	since time.Time
 	gone  map[string]bool
 	freed int64

@@ -150,8 +150,8 @@ func TestWhatWentForItsAgeIsNotCountedAsRoom(t *testing.T) {
 	r.wantCount("kubelet_image_garbage_collected_total", "space", 1)
 }
 
-// TestAFailureIsToldTwice: once, as one may be nothing; again, as two in a row are something; and then no more until all is
-// well.
+// TestAFailureIsToldTwice: once, as one may be nothing; again, as two in a row are something; and then no more until
+// all is well.
 func TestAFailureIsToldTwice(t *testing.T) {
 	for name, fail := range map[string]func(*rig, *fakecri.Server) (mend func()){
 		"no list of images": func(_ *rig, fake *fakecri.Server) func() {
@@ -192,8 +192,8 @@ func TestAFailureIsToldTwice(t *testing.T) {
 	}
 }
 
-// TestRepeatedFailuresAreOneEvent: a failure that may be nothing is none, more in a row are one, and then there is quiet until all is
-// well again.
+// TestRepeatedFailuresAreOneEvent: a failure that may be nothing is none, more in a row are one, and then there is
+// quiet until all is well again.
 func TestRepeatedFailuresAreOneEvent(t *testing.T) {
 	r, fake := onFake(t, kubelets, "a")
 	for range 2 {

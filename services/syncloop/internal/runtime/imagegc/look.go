@@ -53,8 +53,9 @@ func (c *Collector) look(ctx context.Context, runtime internalapi.RuntimeService
 	return images, nil
 }
 
-// named is everything by which containers, those that have ended too, name their images, those that are mounted in them included. Runtimes differ in which of the three
-// fields has the ID; a name may have been given to another image since, which then is kept for no reason.
+// named is everything by which containers, those that have ended too, name their images, those that are mounted in them
+// included. Runtimes differ in which of the three fields has the ID; a name may have been given to another image since,
+// which then is kept for no reason.
 func named(containers []*runtimeapi.Container) map[string]bool {
 	used := map[string]bool{}
 	for _, c := range containers {

@@ -6,7 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The kubelet's numbers: the first back-off of a pull, the longest, and after how long without a failure it is forgotten.
+// The kubelet's numbers: the first back-off of a pull, the longest, and after how long without a failure it is
+// forgotten.
 const (
 	backoffBase   = 10 * time.Second
 	backoffMax    = 5 * time.Minute

@@ -17,8 +17,8 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// DockerConfigs has the credentials of docker configuration files, which the node has for all of its pods. The files are read
-// for each pull, so that a change acts at once.
+// DockerConfigs has the credentials of docker configuration files, which the node has for all of its pods. The files
+// are read for each pull, so that a change acts at once.
 type DockerConfigs struct {
 	// files are looked for in this order; the first that is there and can be read is taken.
 	files  []dockerConfig
@@ -31,8 +31,8 @@ type dockerConfig struct {
 	read func(path string) (credentialprovider.DockerConfig, error)
 }
 
-// NewDockerConfigs looks where the kubelet does: for config.json in the root directory, and in .docker of home and of /; when
-// there is none, for the older .dockercfg in the root directory, home and /. It reads nothing yet.
+// NewDockerConfigs looks where the kubelet does: for config.json in the root directory, and in .docker of home and of
+// /; when there is none, for the older .dockercfg in the root directory, home and /. It reads nothing yet.
 func NewDockerConfigs(rootDir, home string, logger *slog.Logger) *DockerConfigs {
 	d := &DockerConfigs{logger: logger}
 	for _, dir := range []string{rootDir, filepath.Join(home, ".docker"), "/.docker"} {
@@ -52,9 +52,9 @@ func readDockercfg(path string) (credentialprovider.DockerConfig, error) {
 	return credentialprovider.ReadDockerConfigFileFromBytes(content)
 }
 
-// For gives the credentials for a repository, for example "registry.example.com/shop/web", the most specific first; none when
-// there is no file or it names neither the registry nor a path in it. A file that cannot be used is told of in the log, and the
-// next one is taken, as the kubelet does.
+// For gives the credentials for a repository, for example "registry.example.com/shop/web", the most specific first;
+// none when there is no file or it names neither the registry nor a path in it. A file that cannot be used is told of
+// in the log, and the next one is taken, as the kubelet does.
 func (d *DockerConfigs) For(ctx context.Context, repository string) []*runtimeapi.AuthConfig {
 	for _, file := range d.files {
 		config, err := file.read(file.path)

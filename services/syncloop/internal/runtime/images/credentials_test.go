@@ -210,8 +210,8 @@ func TestCredentialsAreTriedInTurn(t *testing.T) {
 	r.want("web", name, v1.PullAlways, images.ReasonPull, fmt.Sprintf(`failed to pull image %q: [%s"old" with password "[credential]", %s"current" with password "[credential]"]`, name, denied, denied))
 }
 
-// TestCredentialsAreNeverTold, whatever a registry or a proxy answers with. The password is written in another way in each
-// place.
+// TestCredentialsAreNeverTold, whatever a registry or a proxy answers with. The password is written in another way in
+// each place.
 func TestCredentialsAreNeverTold(t *testing.T) {
 	const name, user, password = "registry.test/shop/web:1", "puller", `s3cr3t@"/ %ü+~~~~?`
 	both := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))

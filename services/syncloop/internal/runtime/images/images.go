@@ -1,7 +1,7 @@
-// Package images gets the images of containers into the runtime, by pull policy, with the credentials that the node has for
-// a registry, with a back-off after failed pulls and a limit on how many are pulled at the same time. What it does is told in
-// the kubelet's events. Its only state is that back-off and when an image was last asked for, which may be lost: a restarted
-// process tries again at once.
+// Package images gets the images of containers into the runtime, by pull policy, with the credentials that the node has
+// for a registry, with a back-off after failed pulls and a limit on how many are pulled at the same time. What it does
+// is told in the kubelet's events. Its only state is that back-off and when an image was last asked for, which may be
+// lost: a restarted process tries again at once.
 //
 // Package imagegc removes what nobody needs any more, and asks here which images are about to be used.
 package images
@@ -79,15 +79,16 @@ type Config struct {
 	Phases *phases.Book
 	// Events is told of pulls; nobody is when nil.
 	Events Events
-	// Credentials gives what the node has for a repository, for example "registry.example.com/shop/web", the best first. They
-	// are tried in that order; without any the pull is made without. It is asked before each pull; nil has none.
+	// Credentials gives what the node has for a repository, for example "registry.example.com/shop/web", the best first.
+	// They are tried in that order; without any the pull is made without. It is asked before each pull; nil has none.
 	Credentials func(ctx context.Context, repository string) []*runtimeapi.AuthConfig
 	// Providers are asked before each pull too; what they give is tried last. Nil has none.
 	Providers Providers
 	// Serial pulls one image after another; else MaxParallel at a time, 0 being no limit.
 	Serial      bool
 	MaxParallel int
-	// Records knows with whose credentials images were pulled, and so who may have them; nil lets every pod have every image.
+	// Records knows with whose credentials images were pulled, and so who may have them; nil lets every pod have every
+	// image.
 	Records *pullrecords.Book
 	// QPS is how many pulls may begin in a second, Burst how many of them at once; one more fails. A QPS of 0 is no limit.
 	QPS   float32
@@ -177,8 +178,8 @@ type noopEvents struct{}
 func (noopEvents) Normal(context.Context, *v1.Pod, string, string, string)  {}
 func (noopEvents) Warning(context.Context, *v1.Pod, string, string, string) {}
 
-// Ensure has the image in the runtime, pulling it when its policy says so. It fails with an *Error, or with the error of
-// ctx when that ends first.
+// Ensure has the image in the runtime, pulling it when its policy says so. It fails with an *Error, or with the error
+// of ctx when that ends first.
 func (p *Puller) Ensure(ctx context.Context, r Request) (Image, error) {
 	image, err := p.ensure(ctx, r)
 	if failure := (*Error)(nil); errors.As(err, &failure) {
@@ -263,7 +264,8 @@ func (p *Puller) refused(ctx context.Context, r Request, event string, failure *
 	return failure
 }
 
-// pullUnlessHeldBack pulls an image of a complete name, unless the last pull of it for the pod failed too short a while ago.
+// pullUnlessHeldBack pulls an image of a complete name, unless the last pull of it for the pod failed too short a while
+// ago.
 func (p *Puller) pullUnlessHeldBack(ctx context.Context, r Request, name, repository string, ask func() given) (Image, error) {
 	key := backoffKey{pod: r.Pod.UID, image: name}
 	if wait, last := p.waiting(key); wait > 0 {
@@ -298,7 +300,8 @@ func (p *Puller) pullUnlessHeldBack(ctx context.Context, r Request, name, reposi
 	return Image{}, failure
 }
 
-// pullError says why a pull failed. Two kinds of failure have a word of their own, with which the runtime begins its error.
+// pullError says why a pull failed. Two kinds of failure have a word of their own, with which the runtime begins its
+// error.
 func pullError(name string, err error) *Error {
 	for known, why := range map[error]string{
 		crierrors.ErrRegistryUnavailable:       "the registry is unavailable",
@@ -311,8 +314,8 @@ func pullError(name string, err error) *Error {
 	return &Error{Reason: ReasonPull, Message: fmt.Sprintf("failed to pull image %q: %v", name, err)}
 }
 
-// complete gives an image's name a tag, latest, when it has neither tag nor digest, and says of which repository it is, with
-// its registry.
+// complete gives an image's name a tag, latest, when it has neither tag nor digest, and says of which repository it is,
+// with its registry.
 func complete(image string) (name, repository string, err error) {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -331,7 +334,8 @@ func (p *Puller) Left(ctx context.Context, ids []string, asked time.Time) {
 	}
 }
 
-// Recover takes up what a process before this one was pulling, once the runtime says which images it has. It waits for that until ctx ends.
+// Recover takes up what a process before this one was pulling, once the runtime says which images it has. It waits for
+// that until ctx ends.
 func (p *Puller) Recover(ctx context.Context, images func(context.Context) (internalapi.ImageManagerService, error)) error {
 	if p.cfg.Records == nil {
 		return nil

@@ -28,7 +28,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}
 }
 
-// Pulled notes a pull that succeeded, with the time that it waited. Size is that of the image in bytes, 0 when it is not known.
+// Pulled notes a pull that succeeded, with the time that it waited. Size is that of the image in bytes, 0 when it is
+// not known.
 func (m *Metrics) Pulled(size uint64, took time.Duration) {
 	m.duration.WithLabelValues(sizeLabel(size)).Observe(max(took, 0).Seconds())
 }

@@ -8,9 +8,9 @@ import (
 	"k8s.io/kubernetes/pkg/credentialprovider"
 )
 
-// podCredentials gives what a pod's pull secrets have for a repository, the most specific first, whichever secret it is of. Secrets of
-// other types are left out, and so are entries whose registry is no address. It fails, as the kubelet does, for one that cannot be
-// read, and says nothing of what is in it.
+// podCredentials gives what a pod's pull secrets have for a repository, the most specific first, whichever secret it is
+// of. Secrets of other types are left out, and so are entries whose registry is no address. It fails, as the kubelet
+// does, for one that cannot be read, and says nothing of what is in it.
 func podCredentials(secrets []*v1.Secret, repository string) ([]credential, error) {
 	keyring := &credentialprovider.BasicDockerKeyring{}
 	for _, secret := range secrets {

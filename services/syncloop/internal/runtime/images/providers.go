@@ -13,11 +13,13 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
 )
 
-// eventProvider is the reason of an event that no kubelet has: there a credential provider that fails is in the log only.
+// eventProvider is the reason of an event that no kubelet has: there a credential provider that fails is in the log
+// only.
 const eventProvider = "FailedToRetrieveImageCredentials"
 
-// Providers asks the credential providers of the node what they have for a repository on behalf of a pod: by registry or path, of one
-// after the other. Each of failures says which provider has given nothing, why, and no secret. It returns soon after ctx has ended.
+// Providers asks the credential providers of the node what they have for a repository on behalf of a pod: by registry
+// or path, of one after the other. Each of failures says which provider has given nothing, why, and no secret. It
+// returns soon after ctx has ended.
 type Providers func(ctx context.Context, pod *v1.Pod, repository string) (found []imagecredentials.Given, failures []error)
 
 // given is what credential providers have given for a pull.
@@ -26,8 +28,8 @@ type given struct {
 	failures    []error
 }
 
-// askProviders asks the credential providers for a pull, before it waits for its turn: one that hangs holds up no other pull. It tells
-// the pod of those that fail; the image is pulled without them.
+// askProviders asks the credential providers for a pull, before it waits for its turn: one that hangs holds up no other
+// pull. It tells the pod of those that fail; the image is pulled without them.
 func (p *Puller) askProviders(ctx context.Context, r Request, repository string) given {
 	if p.cfg.Providers == nil {
 		return given{}

@@ -14,7 +14,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
 )
 
-// provided is what credential providers give: for each the entries of registries, as registry=user; users have the password USER-secret.
+// provided is what credential providers give: for each the entries of registries, as registry=user; users have the
+// password USER-secret.
 func provided(failures []error, providers ...[]string) func(*images.Config) {
 	var found []imagecredentials.Given
 	for _, entries := range providers {
@@ -56,7 +57,8 @@ func TestWhatProvidersGiveIsTriedLast(t *testing.T) {
 	wantUntold(t, r, "-secret")
 }
 
-// TestAProviderThatFailsIsToldOf, by an event, and by the reason why the container waits when that may be of it; the image is pulled without.
+// TestAProviderThatFailsIsToldOf, by an event, and by the reason why the container waits when that may be of it; the
+// image is pulled without.
 func TestAProviderThatFailsIsToldOf(t *testing.T) {
 	const name = "registry.test/shop/web:1"
 	failures := []error{errors.New(`credential provider "a": it hangs`), errors.New(`credential provider "b": it is gone`)}

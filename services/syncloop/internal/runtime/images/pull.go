@@ -16,8 +16,8 @@ import (
 // errTooManyPulls is a pull that registryPullQPS and registryBurst do not permit now, in the kubelet's words.
 var errTooManyPulls = errors.New("pull QPS exceeded")
 
-// pull pulls an image, when it is its turn, and says how long that took without the wait for the turn. The pod's own credentials are
-// tried first, then those of the node's files, then what the credential providers have given.
+// pull pulls an image, when it is its turn, and says how long that took without the wait for the turn. The pod's own
+// credentials are tried first, then those of the node's files, then what the credential providers have given.
 func (p *Puller) pull(ctx context.Context, r Request, name, repository string, given given) (image Image, took time.Duration, err error) {
 	about := telemetry.Subject{Image: name}
 	ctx, span := telemetry.Start(ctx, p.cfg.Tracer, "image.pull", about)
@@ -76,8 +76,8 @@ func (p *Puller) pull(ctx context.Context, r Request, name, repository string, g
 	return image, took, err
 }
 
-// pullWith pulls with each of the credentials until one is taken, and without any when there are none. The error has what
-// each try came to, without the credentials. It returns those that were taken, the zero value for none.
+// pullWith pulls with each of the credentials until one is taken, and without any when there are none. The error has
+// what each try came to, without the credentials. It returns those that were taken, the zero value for none.
 func (p *Puller) pullWith(ctx context.Context, service internalapi.ImageManagerService, r Request, name string, credentials []credential) (credential, error) {
 	if len(credentials) == 0 {
 		credentials = []credential{{}}

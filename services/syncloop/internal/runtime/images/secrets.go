@@ -21,8 +21,8 @@ const (
 	allHidden = "the error has a credential in it and is not shown: ask the registry by hand"
 )
 
-// withoutSecrets leaves passwords and tokens out of the error of a pull that was made with them: a registry, or a proxy before
-// it, may answer with what it was sent. The user's name is no secret. The gRPC code stays.
+// withoutSecrets leaves passwords and tokens out of the error of a pull that was made with them: a registry, or a proxy
+// before it, may answer with what it was sent. The user's name is no secret. The gRPC code stays.
 func withoutSecrets(err error, auth *runtimeapi.AuthConfig) error {
 	if err == nil || auth == nil {
 		return err
@@ -51,8 +51,8 @@ func cutSecrets(text string, auth *runtimeapi.AuthConfig) string {
 	return text
 }
 
-// spellings are the secrets in all ways in which they are written on their way to a registry and back, the longest first, so
-// that no part of one is left.
+// spellings are the secrets in all ways in which they are written on their way to a registry and back, the longest
+// first, so that no part of one is left.
 func spellings(auth *runtimeapi.AuthConfig) []string {
 	var all []string
 	add := func(secret string) {

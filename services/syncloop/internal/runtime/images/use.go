@@ -19,16 +19,16 @@ func (p *Puller) noteUse(ref string) {
 	}
 }
 
-// UsedAt says when an image, by the runtime's ID, was last given to somebody who makes a container of it; zero when that was
-// long ago or never.
+// UsedAt says when an image, by the runtime's ID, was last given to somebody who makes a container of it; zero when
+// that was long ago or never.
 func (p *Puller) UsedAt(ref string) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.used[ref]
 }
 
-// Retire says whether an image may be removed: nobody was given it after a time. Who asks for it from then on is told what the
-// runtime says, and not what was remembered.
+// Retire says whether an image may be removed: nobody was given it after a time. Who asks for it from then on is told
+// what the runtime says, and not what was remembered.
 func (p *Puller) Retire(ref string, since time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,11 +1,11 @@
 // Package loglinks keeps a folder with a link to the log of each container of the node, as log shippers look for them:
-// POD_NAMESPACE_CONTAINER-ID.log, which are the kubelet's names in /var/log/containers. The folder is that of the name containers
-// beside podLogsDir: with the default, /var/log/pods, it is the kubelet's, and two nodes of one machine, which have pod logs of
-// their own, have links of their own.
+// POD_NAMESPACE_CONTAINER-ID.log, which are the kubelet's names in /var/log/containers. The folder is that of the name
+// containers beside podLogsDir: with the default, /var/log/pods, it is the kubelet's, and two nodes of one machine,
+// which have pod logs of their own, have links of their own.
 //
-// A link is there while the runtime has the container, which is longer than it runs. What the runtime has is what pleg has observed,
-// so nothing has to be remembered: the links are compared with it every second, and the folder as a whole every minute. Of
-// the folder only links into podLogsDir are this node's: others are never touched.
+// A link is there while the runtime has the container, which is longer than it runs. What the runtime has is what pleg
+// has observed, so nothing has to be remembered: the links are compared with it every second, and the folder as a whole
+// every minute. Of the folder only links into podLogsDir are this node's: others are never touched.
 package loglinks
 
 import (
@@ -110,8 +110,8 @@ func (k *Keeper) tell(err error) {
 	k.failed = failed
 }
 
-// keep makes the links that are missing and removes those of containers that are gone. With whole it looks at what is in the folder
-// instead of what it remembers.
+// keep makes the links that are missing and removes those of containers that are gone. With whole it looks at what is
+// in the folder instead of what it remembers.
 func (k *Keeper) keep(containers []Container, whole bool) error {
 	want := map[string]string{}
 	for _, c := range containers {
@@ -141,8 +141,8 @@ func (k *Keeper) keep(containers []Container, whole bool) error {
 	return errors.Join(errs...)
 }
 
-// read notes which links of this node there are. Those of containers that the runtime does not have, to logs that are still there, are
-// left out: they are as good as their logs.
+// read notes which links of this node there are. Those of containers that the runtime does not have, to logs that are
+// still there, are left out: they are as good as their logs.
 func (k *Keeper) read() error {
 	if err := os.MkdirAll(k.dir, dirMode); err != nil {
 		return err
@@ -176,8 +176,8 @@ func isDead(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// link makes a link, when there is what it leads to. One of the name that leads elsewhere is replaced if it is a link; one of a process before this is
-// taken over.
+// link makes a link, when there is what it leads to. One of the name that leads elsewhere is replaced if it is a link;
+// one of a process before this is taken over.
 func (k *Keeper) link(name, log string) error {
 	if isDead(log) {
 		return nil // not started yet, or just being put aside

@@ -24,11 +24,11 @@ type state struct {
 // missing is the size of a file that is not there.
 const missing = -1
 
-// plan is what is to be done with a log, in the order of the fields. A process may be killed after any step, and within one:
-// what decide makes of what is there then ends at the same files.
+// plan is what is to be done with a log, in the order of the fields. A process may be killed after any step, and within
+// one: what decide makes of what is there then ends at the same files.
 type plan struct {
-	// remove has the paths of files that are not needed, the oldest first, so that who reads the log loses what is nearest to be
-	// lost anyway.
+	// remove has the paths of files that are not needed, the oldest first, so that who reads the log loses what is nearest
+	// to be lost anyway.
 	remove []string
 	// restore is a file that was put aside and is to be the file in use again; empty for none.
 	restore string
@@ -36,9 +36,9 @@ type plan struct {
 	rotate bool
 	// reopen is true when the runtime is to make a file in use, as there is none.
 	reopen bool
-	// compress has the paths of files that are to be compressed. It comes last, since it takes long, and needs room on the disk and the
-	// others make some. The newest file that was put aside is never among them: the runtime may still write a last line to it, and log shippers read
-	// it to its end.
+	// compress has the paths of files that are to be compressed. It comes last, since it takes long, and needs room on the
+	// disk and the others make some. The newest file that was put aside is never among them: the runtime may still write a
+	// last line to it, and log shippers read it to its end.
 	compress []string
 }
 

@@ -8,7 +8,8 @@ import (
 	"github.com/quartet-node/quartet/internal/containerlog"
 )
 
-// files makes the files of /l/0.log from what follows its name: "9" is one put aside at nine, "9.gz" its compressed form.
+// files makes the files of /l/0.log from what follows its name: "9" is one put aside at nine, "9.gz" its compressed
+// form.
 func files(list string) containerlog.Files {
 	var f containerlog.Files
 	for _, word := range strings.Fields(list) {

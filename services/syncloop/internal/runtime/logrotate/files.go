@@ -17,8 +17,8 @@ import (
 	"github.com/quartet-node/quartet/internal/containerlog"
 )
 
-// settled is for how long nothing was written to a file before it is compressed. It was put aside an interval before, of three seconds
-// at least, unless a process was killed in between.
+// settled is for how long nothing was written to a file before it is compressed. It was put aside an interval before,
+// of three seconds at least, unless a process was killed in between.
 const settled = time.Second
 
 // sizeOf is the size of a file; missing when it is not there.
@@ -69,8 +69,8 @@ func removeAll(paths []string) error {
 	return errors.Join(errs...)
 }
 
-// putBack makes a file that was put aside the file in use again. It fails with fs.ErrExist when there is one: a runtime that did
-// not answer may have made it, and lines are in it.
+// putBack makes a file that was put aside the file in use again. It fails with fs.ErrExist when there is one: a runtime
+// that did not answer may have made it, and lines are in it.
 func putBack(rotated, log string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, rotated, unix.AT_FDCWD, log, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
@@ -89,8 +89,8 @@ func putBack(rotated, log string) error {
 	return nil
 }
 
-// compress replaces a file that was put aside by its compressed form, which has its mode, owner and time. One that was just written
-// to is left for another time.
+// compress replaces a file that was put aside by its compressed form, which has its mode, owner and time. One that was
+// just written to is left for another time.
 func compress(ctx context.Context, path string, now time.Time) (err error) {
 	from, err := os.Open(filepath.Clean(path))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,18 +1,19 @@
-// Package logrotate keeps the logs of containers from filling the disk: it looks at the files that the runtime writes to, at each
-// containerLogMonitorInterval, puts aside those that have grown too large, compresses the older ones and removes those
-// beyond containerLogMaxFiles. The names of the files, and what is where when, are the kubelet's (see internal/containerlog), and
-// so log shippers made for it work.
+// Package logrotate keeps the logs of containers from filling the disk: it looks at the files that the runtime writes
+// to, at each containerLogMonitorInterval, puts aside those that have grown too large, compresses the older ones and
+// removes those beyond containerLogMaxFiles. The names of the files, and what is where when, are the kubelet's (see
+// internal/containerlog), and so log shippers made for it work.
 //
 //	a look   which containers run, and how large their files in use are; decide says what is to be done
 //	a turn   of one log: remove, put aside, have the runtime make the next file
 //	packing  of one log: compress what was put aside before
 //
-// Putting aside is a rename and a call of the runtime, which then opens a new file; the container writes on meanwhile, to the file that
-// was renamed, so no line is lost. When the call fails the file is renamed back. A runtime that hangs in it delays this log and no
-// other. Nor does compressing, which takes long: containerLogMaxWorkers logs are packed at a time, and are put aside again meanwhile.
+// Putting aside is a rename and a call of the runtime, which then opens a new file; the container writes on meanwhile,
+// to the file that was renamed, so no line is lost. When the call fails the file is renamed back. A runtime that hangs
+// in it delays this log and no other. Nor does compressing, which takes long: containerLogMaxWorkers logs are packed at
+// a time, and are put aside again meanwhile.
 //
-// Nothing is remembered: each log is looked at as a whole once after a start, so what a process left that was killed between two
-// steps is put in order by the next one. What runs is what pleg has observed.
+// Nothing is remembered: each log is looked at as a whole once after a start, so what a process left that was killed
+// between two steps is put in order by the next one. What runs is what pleg has observed.
 package logrotate
 
 import (
@@ -32,8 +33,8 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// reopenTimeout is how long the runtime has to make a new file: some thousand times what it takes. The kubelet waits for
-// runtimeRequestTimeout, two minutes, for all of which there is no file of the log's name.
+// reopenTimeout is how long the runtime has to make a new file: some thousand times what it takes. The kubelet waits
+// for runtimeRequestTimeout, two minutes, for all of which there is no file of the log's name.
 const reopenTimeout = 10 * time.Second
 
 // Container is a container as it was observed.
@@ -188,8 +189,8 @@ func (r *Rotator) tell(ctx context.Context, c Container, err error, last *string
 	*last = failed
 }
 
-// turn does with a log what is to be done, but for compressing: it returns what is to be compressed. What cannot be done now does not keep
-// it from the rest.
+// turn does with a log what is to be done, but for compressing: it returns what is to be compressed. What cannot be
+// done now does not keep it from the rest.
 func (r *Rotator) turn(ctx context.Context, c Container, packing bool) (files []string, err error) {
 	p, err := r.decide(c, packing)
 	if err != nil || p.nothing() {
@@ -236,8 +237,8 @@ func (r *Rotator) decide(c Container, packing bool) (plan, error) {
 	return decide(state{size: size, files: files, running: c.Running, packing: packing}, r.cfg.Policy), nil
 }
 
-// renew has the runtime make a new file in use. With aside, the file in use is put aside first, and put back when the runtime
-// does not make a new one.
+// renew has the runtime make a new file in use. With aside, the file in use is put aside first, and put back when the
+// runtime does not make a new one.
 func (r *Rotator) renew(ctx context.Context, c Container, aside bool) error {
 	rotated := ""
 	if aside {

@@ -184,7 +184,8 @@ func (n *node) step(what string, holds func() bool) {
 	})
 }
 
-// names has the names of the files of a container, the number of those put aside and the kinds, for example "0.log", "gz".
+// names has the names of the files of a container, the number of those put aside and the kinds, for example "0.log",
+// "gz".
 func (n *node) names(id string) []string {
 	entries, err := os.ReadDir(filepath.Join(n.dir, id))
 	if err != nil {
@@ -432,7 +433,8 @@ func TestARuntimeThatHangsDelaysThatLogOnly(t *testing.T) {
 	n.wantLines(well, 0)
 }
 
-// TestAFollowerSeesEveryLine reads the log of a container that never stops to write while it is put aside again and again.
+// TestAFollowerSeesEveryLine reads the log of a container that never stops to write while it is put aside again and
+// again.
 func TestAFollowerSeesEveryLine(t *testing.T) {
 	n := newNode(t)
 	c := n.add("c")

@@ -10,9 +10,10 @@ import (
 // Phase is a part of the start of a pod.
 type Phase string
 
-// The phases, in the order in which a pod passes through them. Those from dispatch to sandbox, and observe and ready, are
-// counted once for a pod that starts, volumes also before containers that are started later; image, create and start once for each container that does, restarts included.
-// Containers of a pod pass through image and create side by side.
+// The phases, in the order in which a pod passes through them. Those from dispatch to sandbox, and observe and ready,
+// are counted once for a pod that starts, volumes also before containers that are started later; image, create and
+// start once for each container that does, restarts included. Containers of a pod pass through image and create side by
+// side.
 const (
 	// Dispatch: from the moment configmux saw the pod until the loop hands it to a worker.
 	Dispatch Phase = "dispatch"
@@ -33,8 +34,8 @@ const (
 	Ready Phase = "ready"
 )
 
-// Buckets returns the buckets of what is a part of the start of a pod, in seconds: they have a resolution of two from one millisecond to
-// half a minute, because a pod alone on a machine takes 0.2 s, and the slowest of a hundred 20 s.
+// Buckets returns the buckets of what is a part of the start of a pod, in seconds: they have a resolution of two from
+// one millisecond to half a minute, because a pod alone on a machine takes 0.2 s, and the slowest of a hundred 20 s.
 func Buckets() []float64 { return prometheus.ExponentialBuckets(0.001, 2, 16) }
 
 // Metrics times the phases of all pods together.

@@ -1,6 +1,7 @@
-// Package phases keeps where the time of each pod's start went. The Book has it of each pod, for one who asks about that pod, and its
-// Metrics have the same figures of all pods together. The workers, executor and the store note the phases; package images notes the
-// pulls, which the store leaves out of a pod's start where the objective for starts does.
+// Package phases keeps where the time of each pod's start went. The Book has it of each pod, for one who asks about
+// that pod, and its Metrics have the same figures of all pods together. The workers, executor and the store note the
+// phases; package images notes the pulls, which the store leaves out of a pod's start where the objective for starts
+// does.
 //
 // The Book is in memory and bounded: of each pod it has the last time of each phase, and of each container in it.
 package phases
@@ -40,8 +41,9 @@ func New(metrics *Metrics) *Book {
 	return &Book{metrics: cmp.Or(metrics, NewMetrics(nil)), pods: map[types.UID][]passed{}, pulls: map[types.UID]*pulls{}}
 }
 
-// Passed notes and counts that a pod has gone through a phase, in the place of what was noted of it before. The container is the one
-// that it is about, empty for the pod as a whole. A time that is negative, as when the wall clock was set back, counts as none.
+// Passed notes and counts that a pod has gone through a phase, in the place of what was noted of it before. The
+// container is the one that it is about, empty for the pod as a whole. A time that is negative, as when the wall clock
+// was set back, counts as none.
 func (b *Book) Passed(uid types.UID, container string, phase Phase, ended time.Time, took time.Duration) {
 	if b == nil {
 		return

@@ -20,7 +20,8 @@ type Details struct {
 	CFS *CFS
 	// Disks has what was read from and written to each disk.
 	Disks []DiskIO
-	// OOMKills counts its processes that the kernel has killed since memory ran out; nil where the kernel does not count them.
+	// OOMKills counts its processes that the kernel has killed since memory ran out; nil where the kernel does not count
+	// them.
 	OOMKills *uint64
 	// PID is one of its processes, or of those of the cgroups directly below, as this process sees it; 0 for none.
 	PID int
@@ -41,8 +42,8 @@ type DiskIO struct {
 	ReadBytes, WrittenBytes, Reads, Writes uint64
 }
 
-// Details reads the details of a cgroup. What the kernel does not count is left out. It fails with fs.ErrNotExist when there is no such
-// cgroup.
+// Details reads the details of a cgroup. What the kernel does not count is left out. It fails with fs.ErrNotExist when
+// there is no such cgroup.
 func (m *Machine) Details(name string) (Details, error) {
 	details, err := readCgroup(m, name, detailsOfV1, detailsOfV2)
 	if err != nil {

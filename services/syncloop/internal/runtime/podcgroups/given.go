@@ -13,8 +13,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// Given reads what a cgroup has been given of processors and memory. A limit that it does not have is resources.NoLimit, and what a
-// controller says that the machine does not have is 0. It fails with fs.ErrNotExist when there is no such cgroup.
+// Given reads what a cgroup has been given of processors and memory. A limit that it does not have is
+// resources.NoLimit, and what a controller says that the machine does not have is 0. It fails with fs.ErrNotExist when
+// there is no such cgroup.
 func (m *Machine) Given(name string) (resources.Resources, error) {
 	given, err := readCgroup(m, name, givenByV1, givenByV2)
 	if err != nil {

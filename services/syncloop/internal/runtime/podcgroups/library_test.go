@@ -72,8 +72,8 @@ func TestWhatTheLibraryIsGiven(t *testing.T) {
 	}
 }
 
-// TestTheFilesOfVersion2HaveWhatAPodIsGiven has a tree of files as a machine with cgroup v2 has them. That it is one by its file system the
-// library asks before it makes a folder, so that they are made here.
+// TestTheFilesOfVersion2HaveWhatAPodIsGiven has a tree of files as a machine with cgroup v2 has them. That it is one by
+// its file system the library asks before it makes a folder, so that they are made here.
 func TestTheFilesOfVersion2HaveWhatAPodIsGiven(t *testing.T) {
 	cgroups.TestMode = true // takes files that are not the kernel's
 	defer func() { cgroups.TestMode = false }()

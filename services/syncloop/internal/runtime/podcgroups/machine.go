@@ -33,8 +33,8 @@ const (
 	unified = ""
 )
 
-// Machine is the cgroups of this machine, of version 1 or 2, made in the file system or by systemd. All of its methods may be
-// called at any time by anyone.
+// Machine is the cgroups of this machine, of version 1 or 2, made in the file system or by systemd. All of its methods
+// may be called at any time by anyone.
 type Machine struct {
 	clock   clock.WithTicker
 	systemd bool
@@ -64,8 +64,8 @@ func (m *Machine) Has(name string) bool {
 	return err == nil
 }
 
-// Set makes a cgroup and those above it unless they are there, and gives it resources. Its errors name the cgroup, and the
-// controller and file where it is one that refuses.
+// Set makes a cgroup and those above it unless they are there, and gives it resources. Its errors name the cgroup, and
+// the controller and file where it is one that refuses.
 func (m *Machine) Set(name string, r resources.Resources) error {
 	manager, err := m.manager(name, r)
 	if err == nil {
@@ -92,8 +92,8 @@ func (m *Machine) Limit(name string, r resources.Resources) error {
 	return nil
 }
 
-// Remove kills what runs in a cgroup and in those below it, and removes them all. One that is not there is fine. It waits for
-// what it has killed, at most killPatience.
+// Remove kills what runs in a cgroup and in those below it, and removes them all. One that is not there is fine. It
+// waits for what it has killed, at most killPatience.
 func (m *Machine) Remove(ctx context.Context, name string) error {
 	dirs, err := m.dirs(name)
 	if err != nil {
@@ -168,8 +168,8 @@ func (m *Machine) config(name string, r resources.Resources) *cgroups.Cgroup {
 	return config
 }
 
-// resources are resources as the library has them, of the controllers that the machine has: to take a limit away or to leave
-// huge pages alone needs none.
+// resources are resources as the library has them, of the controllers that the machine has: to take a limit away or to
+// leave huge pages alone needs none.
 func (m *Machine) resources(r resources.Resources) *cgroups.Resources {
 	has := m.controllers()
 	out := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, CpuPeriod: r.CPUPeriod}
@@ -277,8 +277,8 @@ func isCgroup2(dir string) bool {
 	return unix.Statfs(dir, &stat) == nil && stat.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// v1Mounts finds where each controller is mounted, with the shortest path where it is several times. Part of a hierarchy, as
-// containers have it, is not it.
+// v1Mounts finds where each controller is mounted, with the shortest path where it is several times. Part of a
+// hierarchy, as containers have it, is not it.
 func v1Mounts(table []*mountinfo.Info) map[string]string {
 	at := map[string]string{}
 	for _, mount := range table {

@@ -207,7 +207,8 @@ func TestWhatRunsInAPodsCgroupIsKilled(t *testing.T) {
 	}
 }
 
-// TestAnErrorNamesTheControllerAndThePath: here of a limit that the kernel does not take, since the cgroup above allows less.
+// TestAnErrorNamesTheControllerAndThePath: here of a limit that the kernel does not take, since the cgroup above allows
+// less.
 func TestAnErrorNamesTheControllerAndThePath(t *testing.T) {
 	m := newMachine(t)
 	if m.v2 {

@@ -20,8 +20,8 @@ const (
 	driverSystemd = "systemd"
 )
 
-// Names says what cgroups are called, as a path below the root of the hierarchy. It is what the kubelet calls them, so that
-// what looks at a kubelet's cgroups finds these:
+// Names says what cgroups are called, as a path below the root of the hierarchy. It is what the kubelet calls them, so
+// that what looks at a kubelet's cgroups finds these:
 //
 //	cgroupfs  /kubepods/burstable/podUID
 //	systemd   /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice
@@ -60,8 +60,8 @@ func (n Names) Pod(pod *v1.Pod) (string, error) {
 	return n.of(qos.GetPodQOS(pod), pod.UID)
 }
 
-// Places are all cgroups that may be a pod's of which only the UID is known: one for each class. There are none for a UID
-// that cannot be part of a name.
+// Places are all cgroups that may be a pod's of which only the UID is known: one for each class. There are none for a
+// UID that cannot be part of a name.
 func (n Names) Places(uid types.UID) []string {
 	var places []string
 	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
@@ -73,8 +73,8 @@ func (n Names) Places(uid types.UID) []string {
 }
 
 func (n Names) of(class v1.PodQOSClass, uid types.UID) (string, error) {
-	// For systemd a dash separates levels, so one in a UID is written as an underscore, and a UID that has one already could
-	// be that of another pod.
+	// For systemd a dash separates levels, so one in a UID is written as an underscore, and a UID that has one already
+	// could be that of another pod.
 	if uid == "" || strings.ContainsAny(string(uid), "/\x00") || n.systemd && strings.Contains(string(uid), "_") {
 		return "", fmt.Errorf("metadata.uid: %q cannot name a cgroup: leave it out, or use letters, digits and dashes", uid)
 	}

@@ -7,11 +7,12 @@
 //	└── besteffort           the least weight there is
 //	    └── podUID
 //
-// A pod's containers are put into its cgroup by the container runtime, which executor tells its name. So a pod as a whole
-// has the weight and the limits of its spec, whatever its containers do, and the classes have theirs among each other.
+// A pod's containers are put into its cgroup by the container runtime, which executor tells its name. So a pod as a
+// whole has the weight and the limits of its spec, whatever its containers do, and the classes have theirs among each
+// other.
 //
-// [Names] says what the cgroups are called and package resources what they are given: they are
-// pure, and agree with the kubelet's. [Tree] keeps the tree, [Machine] acts on the machine, and reads what each of them uses.
+// [Names] says what the cgroups are called and package resources what they are given: they are pure, and agree with the
+// kubelet's. [Tree] keeps the tree, [Machine] acts on the machine, and reads what each of them uses.
 package podcgroups
 
 import (
@@ -88,7 +89,8 @@ type Config struct {
 	// Names says what they are called, Limits how pods are limited.
 	Names  Names
 	Limits resources.Limits
-	// Pods returns the pods that are to run, with their phases, or fails when it is not known yet which these are. Required.
+	// Pods returns the pods that are to run, with their phases, or fails when it is not known yet which these are.
+	// Required.
 	Pods func() ([]*v1.Pod, error)
 	// Node asks for the Node: its capacity is what the machine has. Required.
 	Node func(context.Context) (*v1.Node, error)
@@ -100,7 +102,8 @@ type Config struct {
 	NotForPods []v1.ResourceList
 	// Existing are the cgroups of daemons that are limited to what is reserved for these.
 	Existing []Existing
-	// MemoryPercent is how much of the memory that pods request is kept from pods of lower classes; 0 sets no limits of classes.
+	// MemoryPercent is how much of the memory that pods request is kept from pods of lower classes; 0 sets no limits of
+	// classes.
 	MemoryPercent int64
 	// Waiting is told why the cgroups cannot be made, and nothing when they can: (*rpc.Health).Set. Nil tells nobody.
 	Waiting func(what, why string)
@@ -179,8 +182,8 @@ func (t *Tree) Remove(ctx context.Context, uid types.UID) error {
 	return errors.Join(errs...)
 }
 
-// Run keeps the cgroups above the pods' up to date until ctx ends. What it cannot do it says in the health and once in the
-// log, and tries again.
+// Run keeps the cgroups above the pods' up to date until ctx ends. What it cannot do it says in the health and once in
+// the log, and tries again.
 func (t *Tree) Run(ctx context.Context) error {
 	var said string
 	var limits enforced
@@ -221,8 +224,8 @@ const (
 	enforcedNo
 )
 
-// tell tells whether all pods together have their limits, when that is not what was told before. It returns what is told now. Before
-// the Node is known there are none.
+// tell tells whether all pods together have their limits, when that is not what was told before. It returns what is
+// told now. Before the Node is known there are none.
 func (t *Tree) tell(ctx context.Context, before enforced, known bool, err error) enforced {
 	switch {
 	case err != nil && before != enforcedNo:
@@ -235,8 +238,8 @@ func (t *Tree) tell(ctx context.Context, before enforced, known bool, err error)
 	return before
 }
 
-// update asks what the machine has, and writes the cgroups above the pods'. It returns whether the Node is known, and why the cgroup of
-// all pods and those of the classes could not be written.
+// update asks what the machine has, and writes the cgroups above the pods'. It returns whether the Node is known, and
+// why the cgroup of all pods and those of the classes could not be written.
 func (t *Tree) update(ctx context.Context) (known bool, all, classes error) {
 	asked, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
@@ -255,7 +258,8 @@ func (t *Tree) update(ctx context.Context) (known bool, all, classes error) {
 	return known, all, classes
 }
 
-// setClasses writes the cgroup of all pods and those of the classes. It returns what of the one and of the others could not be.
+// setClasses writes the cgroup of all pods and those of the classes. It returns what of the one and of the others could
+// not be.
 func (t *Tree) setClasses() (all, classes error) {
 	t.classes.Lock() // over writes to files of the kernel's, see there
 	defer t.classes.Unlock()

@@ -59,8 +59,8 @@ func processes(dirs []string) ([]int, error) {
 	return slices.Compact(all), nil
 }
 
-// kill sends SIGKILL to everything in cgroups. The kernel does it by itself where it can; else each process is held first and
-// then looked for again, so that none is killed that has got the number of another.
+// kill sends SIGKILL to everything in cgroups. The kernel does it by itself where it can; else each process is held
+// first and then looked for again, so that none is killed that has got the number of another.
 func kill(dirs []string, running []int) error {
 	asked := false
 	for _, dir := range dirs {

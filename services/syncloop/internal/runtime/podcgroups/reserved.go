@@ -22,8 +22,8 @@ type Existing struct {
 	Resources resources.Resources
 }
 
-// ExistingName is the name of a cgroup that the configuration names: a path for cgroupfs; for systemd the path of a slice, of which the
-// last part says all: /a-b.slice is /a.slice/a-b.slice.
+// ExistingName is the name of a cgroup that the configuration names: a path for cgroupfs; for systemd the path of a
+// slice, of which the last part says all: /a-b.slice is /a.slice/a-b.slice.
 func ExistingName(driver, name string) string {
 	if driver != driverSystemd {
 		return path.Clean("/" + name)
@@ -39,7 +39,8 @@ func ExistingName(driver, name string) string {
 	return out.String()
 }
 
-// enforceReservations limits the cgroups of daemons. It tells of each that is limited, or is not, unless that is what was told before.
+// enforceReservations limits the cgroups of daemons. It tells of each that is limited, or is not, unless that is what
+// was told before.
 func (t *Tree) enforceReservations(ctx context.Context) error {
 	var errs []error
 	for _, existing := range t.cfg.Existing {
@@ -74,8 +75,8 @@ func (t *Tree) limit(existing Existing) error {
 	return nil
 }
 
-// setClass gives a class of pods its resources. A memory limit that is less than what the class uses is not taken by the kernel; it is
-// set to that use then, so that it does not grow.
+// setClass gives a class of pods its resources. A memory limit that is less than what the class uses is not taken by
+// the kernel; it is set to that use then, so that it does not grow.
 func (t *Tree) setClass(class v1.PodQOSClass, r resources.Resources) error {
 	name := t.cfg.Names.Class(class)
 	err := t.set(name, r)

@@ -56,7 +56,8 @@ func property(t *testing.T, cgroup, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestWithSystemd is what the tests of the other driver are, with a real systemd: the machine's, or one of the test's own.
+// TestWithSystemd is what the tests of the other driver are, with a real systemd: the machine's, or one of the test's
+// own.
 func TestWithSystemd(t *testing.T) {
 	if !systemd.IsRunningSystemd() {
 		err := podcgroups.NewMachine("systemd", clock.RealClock{}).Set("/kubepods.slice", resources.Resources{CPUShares: 2})

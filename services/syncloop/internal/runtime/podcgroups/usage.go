@@ -21,7 +21,8 @@ type Usage struct {
 	At time.Time
 	// CPU is the processor time that they have had since the cgroup was made.
 	CPU time.Duration
-	// MemoryBytes is all memory, WorkingSetBytes that without the file cache that was not used lately, RSSBytes that which is of no file.
+	// MemoryBytes is all memory, WorkingSetBytes that without the file cache that was not used lately, RSSBytes that which
+	// is of no file.
 	MemoryBytes, WorkingSetBytes, RSSBytes uint64
 	// MemoryLimitBytes is how much there may be; 0 for no limit.
 	MemoryLimitBytes uint64
@@ -29,12 +30,13 @@ type Usage struct {
 	SwapBytes uint64
 	// PageFaults and MajorPageFaults count since the cgroup was made.
 	PageFaults, MajorPageFaults uint64
-	// Processes is how many processes and threads there are; 0 for the cgroup of the whole machine, which does not count them.
+	// Processes is how many processes and threads there are; 0 for the cgroup of the whole machine, which does not count
+	// them.
 	Processes uint64
 }
 
-// Usage reads what a cgroup uses, from some small files of the kernel's. It fails with fs.ErrNotExist when there is no such cgroup, and
-// with an error that names the file when one cannot be read.
+// Usage reads what a cgroup uses, from some small files of the kernel's. It fails with fs.ErrNotExist when there is no
+// such cgroup, and with an error that names the file when one cannot be read.
 func (m *Machine) Usage(name string) (Usage, error) {
 	usage, err := readCgroup(m, name, usageOfV1, usageOfV2)
 	if err != nil {
@@ -44,8 +46,8 @@ func (m *Machine) Usage(name string) (Usage, error) {
 	return usage, nil
 }
 
-// readCgroup reads a cgroup by the function for the version of cgroups that the machine has. That of version 1 gets the directory of
-// each controller, by its name.
+// readCgroup reads a cgroup by the function for the version of cgroups that the machine has. That of version 1 gets the
+// directory of each controller, by its name.
 func readCgroup[T any](m *Machine, name string, v1 func(dirs map[string]string) (T, error), v2 func(dir string) (T, error)) (T, error) {
 	dirs, err := m.dirs(name)
 	if err != nil {
@@ -80,8 +82,8 @@ func (m *Machine) Below(name string) []string {
 	return names
 }
 
-// usageOfV1 reads a cgroup of version 1, by the directories of its controllers. Of a controller that the machine does not have nothing
-// is known.
+// usageOfV1 reads a cgroup of version 1, by the directories of its controllers. Of a controller that the machine does
+// not have nothing is known.
 func usageOfV1(dirs map[string]string) (Usage, error) {
 	var usage Usage
 	if dir, ok := dirs["cpuacct"]; ok {
@@ -115,11 +117,12 @@ func usageOfV1(dirs map[string]string) (Usage, error) {
 	return usage, nil
 }
 
-// unlimitedV1 is less than what version 1 says for no limit, the largest number of whole pages, and more than any machine has.
+// unlimitedV1 is less than what version 1 says for no limit, the largest number of whole pages, and more than any
+// machine has.
 const unlimitedV1 = math.MaxInt64 / 2
 
-// usageOfV2 reads a cgroup of version 2. That of the whole machine has no memory.current: it uses what its statistics add up to, by
-// which it is what version 1 says.
+// usageOfV2 reads a cgroup of version 2. That of the whole machine has no memory.current: it uses what its statistics
+// add up to, by which it is what version 1 says.
 func usageOfV2(dir string) (Usage, error) {
 	var usage Usage
 	cpu, err := values(dir, "cpu.stat")

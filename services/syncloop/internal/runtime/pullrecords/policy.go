@@ -13,8 +13,8 @@ import (
 type Policy struct {
 	// Verification is imagePullCredentialsVerificationPolicy; NeverVerifyPreloadedImages when it is empty.
 	Verification kubeletconfigv1beta1.ImagePullCredentialsVerificationPolicy
-	// Allowlist has the images that are not verified with NeverVerifyAllowlistedImages: names without tag and digest, or beginnings that
-	// end with /*.
+	// Allowlist has the images that are not verified with NeverVerifyAllowlistedImages: names without tag and digest, or
+	// beginnings that end with /*.
 	Allowlist []string
 }
 

@@ -1,10 +1,11 @@
-// Package pullrecords remembers on disk with whose credentials images were pulled, so that a pod gets an image that another's credentials
-// have pulled only if it could have pulled it itself.
+// Package pullrecords remembers on disk with whose credentials images were pulled, so that a pod gets an image that
+// another's credentials have pulled only if it could have pulled it itself.
 //
-// The records are the kubelet's, in the same places below the root directory and in the same form: a node that was a kubelet's keeps
-// them. image_manager/pulling has an ImagePullIntent for each image while it is pulled, so that one whose pull a kill of this process
-// has interrupted does not count as one that was there before; image_manager/pulled has an ImagePulledRecord for each image by the
-// runtime's ID, with the names of secrets and service accounts, and no credential.
+// The records are the kubelet's, in the same places below the root directory and in the same form: a node that was a
+// kubelet's keeps them. image_manager/pulling has an ImagePullIntent for each image while it is pulled, so that one
+// whose pull a kill of this process has interrupted does not count as one that was there before; image_manager/pulled
+// has an ImagePulledRecord for each image by the runtime's ID, with the names of secrets and service accounts, and no
+// credential.
 package pullrecords
 
 import (
@@ -36,7 +37,8 @@ const (
 	tmpSuffix  = ".tmp"
 	fileMode   = 0o600
 	dirMode    = 0o700
-	// mostForMatch is how many secrets a record may have before one that only matches is not written into it: the kubelet's number.
+	// mostForMatch is how many secrets a record may have before one that only matches is not written into it: the
+	// kubelet's number.
 	mostForMatch = 100
 )
 
@@ -57,7 +59,8 @@ type Book struct {
 	cfg             Config
 	pulling, pulled string
 
-	// mu is held over reads and writes of small files: what is decided by a record has to be written before the next decision.
+	// mu is held over reads and writes of small files: what is decided by a record has to be written before the next
+	// decision.
 	mu sync.Mutex
 	// begun counts the pulls that run, by image.
 	begun map[string]int
@@ -76,8 +79,8 @@ type Credentials struct {
 	Account *kubeletconfigv1beta1.ImagePullServiceAccount
 }
 
-// Begin notes that an image is about to be pulled. What it cannot note must not be pulled: a kill of this process would make the image
-// everybody's.
+// Begin notes that an image is about to be pulled. What it cannot note must not be pulled: a kill of this process would
+// make the image everybody's.
 func (b *Book) Begin(image string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -96,7 +99,8 @@ func (b *Book) Failed(ctx context.Context, image string) {
 	b.ended(ctx, image)
 }
 
-// Pulled notes with which credentials a pull that was begun has brought an image of a runtime's ID: nil for the node's, and for none.
+// Pulled notes with which credentials a pull that was begun has brought an image of a runtime's ID: nil for the node's,
+// and for none.
 func (b *Book) Pulled(ctx context.Context, image, id string, with *kubeletconfigv1beta1.ImagePullCredentials) {
 	if with == nil {
 		with = &kubeletconfigv1beta1.ImagePullCredentials{NodePodsAccessible: true}
@@ -123,7 +127,8 @@ func (b *Book) ended(ctx context.Context, image string) {
 	}
 }
 
-// MustPull tells whether a pod has to pull an image that the runtime has under an ID. Its credentials are asked for only when they decide.
+// MustPull tells whether a pod has to pull an image that the runtime has under an ID. Its credentials are asked for
+// only when they decide.
 func (b *Book) MustPull(ctx context.Context, image, id string, credentials func() (Credentials, error)) (bool, error) {
 	if !b.cfg.Policy.mayVerify() {
 		return false, nil
@@ -174,8 +179,8 @@ func (b *Book) MustPull(ctx context.Context, image, id string, credentials func(
 	return own.Account == nil || !slices.Contains(had.KubernetesServiceAccounts, *own.Account), nil
 }
 
-// match finds a secret of a pod among those that an image was pulled with: one of the same content, or the same object, whose content may
-// have changed since. Same is true for one that is in both respects.
+// match finds a secret of a pod among those that an image was pulled with: one of the same content, or the same object,
+// whose content may have changed since. Same is true for one that is in both respects.
 func match(own, had []kubeletconfigv1beta1.ImagePullSecret) (secret *kubeletconfigv1beta1.ImagePullSecret, same bool) {
 	for i := range own {
 		for _, other := range had {
@@ -205,8 +210,8 @@ func (b *Book) also(ctx context.Context, image, id string, secret kubeletconfigv
 	}
 }
 
-// merge adds credentials to the record of an image, unless they are in it. Nil says that it is not known which they were. Whoever calls it
-// holds mu.
+// merge adds credentials to the record of an image, unless they are in it. Nil says that it is not known which they
+// were. Whoever calls it holds mu.
 func (b *Book) merge(image, id string, with *kubeletconfigv1beta1.ImagePullCredentials) error {
 	name, err := withoutTag(image)
 	if err != nil {
@@ -273,8 +278,8 @@ func mergeCredentials(had, with kubeletconfigv1beta1.ImagePullCredentials) (merg
 	return merged, true
 }
 
-// Recover takes up the pulls that a process before this one has begun and not ended: an image of them that the runtime has counts as
-// pulled with credentials that are not known.
+// Recover takes up the pulls that a process before this one has begun and not ended: an image of them that the runtime
+// has counts as pulled with credentials that are not known.
 func (b *Book) Recover(ctx context.Context, images []*runtimeapi.Image) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

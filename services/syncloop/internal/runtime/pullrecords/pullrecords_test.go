@@ -260,7 +260,8 @@ func TestRecordsOfImagesThatAreGoneAreRemoved(t *testing.T) {
 	}
 }
 
-// TestTheFormIsTheKubelets: the names of files and the fields of the two kinds, as a kubelet of this version writes and reads them.
+// TestTheFormIsTheKubelets: the names of files and the fields of the two kinds, as a kubelet of this version writes and
+// reads them.
 func TestTheFormIsTheKubelets(t *testing.T) {
 	r := newRig(t, kubeletconfigv1beta1.NeverVerifyPreloadedImages)
 	if err := r.Begin(image); err != nil {

@@ -1,5 +1,5 @@
-// Package runtimewatch keeps the runtime's part of syncloop's health: whether this process reaches the container runtime,
-// whatever pleg, which has a connection of its own, says of it.
+// Package runtimewatch keeps the runtime's part of syncloop's health: whether this process reaches the container
+// runtime, whatever pleg, which has a connection of its own, says of it.
 package runtimewatch
 
 import (
@@ -44,15 +44,16 @@ type Config struct {
 	Clock clock.Clock
 }
 
-// DriverError says that the process has been started with another cgroup driver than the runtime has. The next start has the right one.
+// DriverError says that the process has been started with another cgroup driver than the runtime has. The next start
+// has the right one.
 type DriverError struct{ Own, Runtime string }
 
 func (e *DriverError) Error() string {
 	return fmt.Sprintf("the container runtime has the cgroup driver %s, and this process was started with %s before the runtime answered: it ends, and its next start has %[1]s", e.Runtime, e.Own)
 }
 
-// Run asks the runtime for its version until ctx ends; it returns nil then. It fails with a *DriverError when the first answer
-// shows another cgroup driver than cfg's.
+// Run asks the runtime for its version until ctx ends; it returns nil then. It fails with a *DriverError when the first
+// answer shows another cgroup driver than cfg's.
 func Run(ctx context.Context, cfg Config) error {
 	cfg.Waiting(Name, (&cri.NotConnectedError{Endpoint: cfg.Endpoint}).Error())
 	for {

@@ -1,5 +1,5 @@
-// Package terminationmessages reads the last words of containers: from the file that a container may write them to, or from the end of
-// its log.
+// Package terminationmessages reads the last words of containers: from the file that a container may write them to, or
+// from the end of its log.
 package terminationmessages
 
 import (
@@ -31,8 +31,8 @@ const (
 	maxLogTailRead = 64 << 10 // a part of a line has 16 KiB, and the first one read may be cut
 )
 
-// File returns the file that a container's termination message is written to, below the root directory of pods. It follows from what
-// the runtime records of the container, so that it is found after any restart.
+// File returns the file that a container's termination message is written to, below the root directory of pods. It
+// follows from what the runtime records of the container, so that it is found after any restart.
 func File(rootDir, uid, container string, restartCount int) string {
 	return filepath.Join(rootDir, "pods", uid, "containers", container, strconv.Itoa(restartCount))
 }
@@ -44,8 +44,8 @@ type Reader struct {
 	Logger  *slog.Logger
 }
 
-// Read returns the messages of a pod's ended containers, by container ID: from their file, else, when the container failed and its
-// policy says so, from the end of its log. It takes as long as the disk does.
+// Read returns the messages of a pod's ended containers, by container ID: from their file, else, when the container
+// failed and its policy says so, from the end of its log. It takes as long as the disk does.
 func (r Reader) Read(pod *v1.Pod, containers []*lifecyclev1.Container) map[string]string {
 	messages := map[string]string{}
 	for _, c := range containers {
@@ -107,8 +107,8 @@ func tail(path string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, limit))
 }
 
-// logText is what the last lines of a log in the CRI's format say: each is a time, a stream, a tag (F ends a line, P is a
-// part of one) and the text.
+// logText is what the last lines of a log in the CRI's format say: each is a time, a stream, a tag (F ends a line, P is
+// a part of one) and the text.
 func logText(log []byte) string {
 	lines := bytes.Split(bytes.TrimSuffix(log, []byte("\n")), []byte("\n"))
 	if len(lines) > maxLogLines {

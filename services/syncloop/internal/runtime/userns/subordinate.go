@@ -25,9 +25,9 @@ type Machine interface {
 	Run(name string, args ...string) (string, error)
 }
 
-// Subordinate says which IDs of the host are for pods: those that getsubids tells of the user kubelet, or, when there is no
-// such user or no getsubids, all but the first perPod. It fails when they are not the same for users and groups, or cannot be
-// cut into parts of perPod, the first of which is the host's own.
+// Subordinate says which IDs of the host are for pods: those that getsubids tells of the user kubelet, or, when there
+// is no such user or no getsubids, all but the first perPod. It fails when they are not the same for users and groups,
+// or cannot be cut into parts of perPod, the first of which is the host's own.
 func Subordinate(machine Machine, perPod uint32) (Range, error) {
 	rest := Range{First: perPod, Length: math.MaxUint32 - perPod + 1}
 	known, err := machine.HasUser(owner)

@@ -1,7 +1,7 @@
-// Package userns gives pods with a user namespace of their own (spec.hostUsers: false) their part of the host's user and group
-// IDs. No two pods have an ID in common, so that whoever leaves his container has no right on another one's files. A pod's part
-// is kept in a file of its folder, with the kubelet's name and in its form, and holds as long as the folder does: a new process,
-// Quartet's or a kubelet, finds it. There is no other state.
+// Package userns gives pods with a user namespace of their own (spec.hostUsers: false) their part of the host's user
+// and group IDs. No two pods have an ID in common, so that whoever leaves his container has no right on another one's
+// files. A pod's part is kept in a file of its folder, with the kubelet's name and in its form, and holds as long as
+// the folder does: a new process, Quartet's or a kubelet, finds it. There is no other state.
 package userns
 
 import (
@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// DefaultPerPod is how many IDs a pod has where the configuration says nothing. The kubelet's number: what is written in
-	// images has 16 bits.
+	// DefaultPerPod is how many IDs a pod has where the configuration says nothing. The kubelet's number: what is written
+	// in images has 16 bits.
 	DefaultPerPod = 1 << 16
 	// fileName is the kubelet's name for the file in a pod's folder.
 	fileName = "userns"
@@ -61,8 +61,8 @@ func New(cfg Config) *Allocator {
 	return &Allocator{cfg: cfg}
 }
 
-// Of returns the IDs of a pod. The first time it chooses some, and has them on disk before it returns. It fails when the node
-// has none left, when its files cannot be read or written, or when the UID is no name of a folder.
+// Of returns the IDs of a pod. The first time it chooses some, and has them on disk before it returns. It fails when
+// the node has none left, when its files cannot be read or written, or when the UID is no name of a folder.
 func (a *Allocator) Of(uid types.UID) (containerspec.IDs, error) {
 	if name := string(uid); name == "" || name != filepath.Base(name) || name == "." || name == ".." {
 		return containerspec.IDs{}, fmt.Errorf("metadata.uid: %q cannot name a folder", uid)
@@ -79,8 +79,8 @@ func (a *Allocator) Of(uid types.UID) (containerspec.IDs, error) {
 	return ids, a.write(string(uid), ids)
 }
 
-// choose finds IDs that no other pod has. Where the search begins follows from the UID, so that the IDs of a pod that has just
-// gone are not those of the next one.
+// choose finds IDs that no other pod has. Where the search begins follows from the UID, so that the IDs of a pod that
+// has just gone are not those of the next one.
 func (a *Allocator) choose(uid string) (containerspec.IDs, error) {
 	if a.whole == nil {
 		whole, err := a.cfg.Subordinate(a.cfg.PerPod)
@@ -150,8 +150,8 @@ type mapping struct {
 
 func (a *Allocator) path(uid string) string { return filepath.Join(a.cfg.PodsDir, uid, fileName) }
 
-// read reads a pod's file. What says anything but one range, of users and groups alike and from the pod's root on, is not ours
-// to guess at.
+// read reads a pod's file. What says anything but one range, of users and groups alike and from the pod's root on, is
+// not ours to guess at.
 func (a *Allocator) read(uid string) (containerspec.IDs, error) {
 	path := a.path(uid)
 	text, err := os.ReadFile(path)

@@ -171,7 +171,8 @@ func (s *shortage) byQuartet(t *testing.T, end func(ending)) {
 	synctest.Wait()
 }
 
-// Get implements the kubelet's stats.SummaryProvider: of what runs short half as much is left as must be, of all else everything.
+// Get implements the kubelet's stats.SummaryProvider: of what runs short half as much is left as must be, of all else
+// everything.
 func (s *shortage) Get(context.Context, bool) (*statsv1alpha1.Summary, error) {
 	now := metav1.Now()
 	const all = 1000 * mostLeft

@@ -1,5 +1,6 @@
-// Package oracle compares the names and the limits of pods' cgroups with the kubelet's own, and who is evicted when the node has run short
-// of something or ended for a critical pod. It is a module of its own, so that nothing of the kubelet's code is in the product's reach.
+// Package oracle compares the names and the limits of pods' cgroups with the kubelet's own, and who is evicted when the
+// node has run short of something or ended for a critical pod. It is a module of its own, so that nothing of the
+// kubelet's code is in the product's reach.
 package oracle
 
 import (
@@ -46,7 +47,8 @@ func TestPodsAreGivenWhatTheKubeletGivesThem(t *testing.T) {
 	}
 }
 
-// podOf draws a pod of up to three containers, one of which may be an init container or a sidecar, with limits or without.
+// podOf draws a pod of up to three containers, one of which may be an init container or a sidecar, with limits or
+// without.
 func podOf(t *rapid.T) *v1.Pod {
 	pod := &v1.Pod{}
 	pod.UID = types.UID(rapid.StringMatching(`[0-9a-f]{8}-[0-9a-f]{4}`).Draw(t, "uid"))
