@@ -59,7 +59,9 @@ type Config struct {
 	// Spared reports whether a pod is never evicted for others. Required.
 	Spared func(pod *v1.Pod) bool
 	// Evict evicts a pod. Grace is in seconds; annotations are set on the event. Required.
-	Evict func(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64, annotations map[string]string) error
+	Evict func(
+		ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64, annotations map[string]string,
+	) error
 	// Gone reports whether nothing of a pod runs any more and it holds no resources of the machine. Required.
 	Gone func(uid types.UID) bool
 	// RemoveContainers and RemoveImages remove unused objects under disk pressure, and RemoveEvicted removes the ended
@@ -73,7 +75,7 @@ type Config struct {
 	// MaxGrace is the maximum grace period in seconds when a soft threshold is crossed: evictionMaxPodGracePeriod of the
 	// KubeletConfiguration.
 	MaxGrace int64
-	// Clock is the time. BootTime is the time since boot, which cannot be set: it tells whether a measurement is older
+	// Clock is the time. BootTime is the time since boot, which cannot be set: it shows whether a measurement is older
 	// than an action even if the clock was set in between. Required.
 	Clock    clock.WithTicker
 	BootTime func() time.Duration
@@ -88,12 +90,12 @@ type Evictor struct {
 	// pressing holds only the latest signals under pressure.
 	pressing chan []*nodev1.EvictionSignal
 
-	// Of Run alone: whether something was done, when that was by BootTime, when what nobody needs was removed last, and
-	// what was told.
-	acted     bool
-	actedAt   time.Duration
-	reclaimed time.Time
-	told      string
+	// The following fields are used only by Run: whether an action was taken, its BootTime, the time of the last reclaim,
+	// and the last message of logOnce.
+	acted       bool
+	actedAt     time.Duration
+	reclaimed   time.Time
+	lastMessage string
 }
 
 // New returns an Evictor, which does nothing until Run.
@@ -159,7 +161,7 @@ func (e *Evictor) freshOf(signals []*nodev1.EvictionSignal) []*nodev1.EvictionSi
 // round takes one action against the pressure.
 func (e *Evictor) round(ctx context.Context, signals []*nodev1.EvictionSignal) {
 	if len(signals) == 0 {
-		e.told = ""
+		e.lastMessage = ""
 		return
 	}
 	fresh := e.freshOf(signals)
@@ -172,7 +174,7 @@ func (e *Evictor) round(ctx context.Context, signals []*nodev1.EvictionSignal) {
 	}
 	signal := fresh[0]
 	name := resourceOf(signal.GetSignal())
-	e.cfg.Logger.InfoContext(ctx, "the node has run short of something and makes room", "signal", signal.GetSignal(),
+	e.cfg.Logger.InfoContext(ctx, "the node is under resource pressure and reclaims the resource", "signal", signal.GetSignal(),
 		"available", signal.GetAvailable(), "threshold", signal.GetThreshold(), "hard", signal.GetHard())
 	if e.cfg.Events != nil {
 		e.cfg.Events.NodeWarning(ctx, eventThreshold, fmt.Sprintf("Attempting to reclaim %s", name))
@@ -182,7 +184,7 @@ func (e *Evictor) round(ctx context.Context, signals []*nodev1.EvictionSignal) {
 		return // As above.
 	}
 	if uid, ended := e.evict(ctx, fresh); ended {
-		e.untilGone(ctx, uid)
+		e.awaitGone(ctx, uid)
 		e.cfg.RemoveEvicted(ctx)
 		e.act()
 	}
@@ -204,7 +206,7 @@ func (e *Evictor) reclaim(ctx context.Context, signal string) bool {
 	}
 	e.cfg.RemoveContainers(ctx)
 	if err := e.cfg.RemoveImages(ctx); err != nil && ctx.Err() == nil {
-		e.cfg.Logger.WarnContext(ctx, "images that nobody uses cannot be removed to make room", telemetry.KeyError, err)
+		e.cfg.Logger.WarnContext(ctx, "unused images cannot be removed", telemetry.KeyError, err)
 	}
 	e.reclaimed = e.cfg.Clock.Now()
 	return true
@@ -215,12 +217,12 @@ func (e *Evictor) evict(ctx context.Context, signals []*nodev1.EvictionSignal) (
 	signal := signals[0]
 	summary, err := e.summary(ctx)
 	if err != nil {
-		e.once(ctx, "nobody can be evicted before it is known what pods use: "+err.Error())
+		e.logOnce(ctx, "no pod can be evicted because the resource usage of pods is unknown: "+err.Error())
 		return "", false
 	}
 	pods, err := e.cfg.Pods()
 	if err != nil {
-		e.once(ctx, "nobody can be evicted: "+err.Error())
+		e.logOnce(ctx, "no pod can be evicted: "+err.Error())
 		return "", false
 	}
 	candidates := make([]Candidate, 0, len(pods))
@@ -243,14 +245,14 @@ func (e *Evictor) evict(ctx context.Context, signals []*nodev1.EvictionSignal) (
 		}
 		text, annotations := message(signal, pod, statsOf(summary, pod.UID))
 		eviction := podstore.Eviction{Reason: Reason, Message: text, Disruption: text, At: e.cfg.Clock.Now()}
-		if !e.end(ctx, pod, eviction, e.grace(pod, signal.GetHard()), annotations) {
+		if !e.evictPod(ctx, pod, eviction, e.grace(pod, signal.GetHard()), annotations) {
 			continue
 		}
 		e.cfg.Metrics.evicted(signal.GetSignal())
-		e.told = ""
+		e.lastMessage = ""
 		return pod.UID, true
 	}
-	e.once(ctx, "something of the node has run short and there is no pod to evict: see what else uses it")
+	e.logOnce(ctx, "the node is under resource pressure and there is no pod to evict: see what else on the machine uses the resource")
 	return "", false
 }
 
@@ -261,12 +263,15 @@ func (e *Evictor) summary(ctx context.Context) (*statsv1alpha1.Summary, error) {
 	return e.cfg.Stats.Summary(ctx)
 }
 
-// end evicts a pod, and reports whether it succeeded.
-func (e *Evictor) end(ctx context.Context, pod *v1.Pod, eviction podstore.Eviction, grace int64, annotations map[string]string) bool {
-	which := []any{telemetry.KeyPod, pod.Namespace + "/" + pod.Name, telemetry.KeyPodUID, string(pod.UID)}
-	e.cfg.Logger.InfoContext(ctx, "evicting a pod", append(which, telemetry.KeyReason, eviction.Message)...)
+// evictPod evicts a pod, and reports whether it succeeded.
+func (e *Evictor) evictPod(
+	ctx context.Context, pod *v1.Pod, eviction podstore.Eviction, grace int64, annotations map[string]string,
+) bool {
+	attrs := []any{telemetry.KeyPod, pod.Namespace + "/" + pod.Name, telemetry.KeyPodUID, string(pod.UID)}
+	e.cfg.Logger.InfoContext(ctx, "evicting a pod", append(attrs, telemetry.KeyReason, eviction.Message)...)
 	if err := e.cfg.Evict(ctx, pod.UID, eviction, grace, annotations); err != nil {
-		e.cfg.Logger.WarnContext(ctx, "a pod cannot be evicted; it is tried again when something still makes it go", append(which, telemetry.KeyError, err)...)
+		e.cfg.Logger.WarnContext(ctx, "a pod cannot be evicted; it is tried again if the reason persists",
+			append(attrs, telemetry.KeyError, err)...)
 		return false
 	}
 	return true
@@ -292,16 +297,16 @@ func statsOf(summary *statsv1alpha1.Summary, uid types.UID) *statsv1alpha1.PodSt
 	return nil
 }
 
-// once logs why no pod can be evicted, unless the last message was the same.
-func (e *Evictor) once(ctx context.Context, text string) {
-	if ctx.Err() == nil && e.told != text {
-		e.told = text
+// logOnce logs why no pod can be evicted, unless the last message was the same.
+func (e *Evictor) logOnce(ctx context.Context, text string) {
+	if ctx.Err() == nil && e.lastMessage != text {
+		e.lastMessage = text
 		e.cfg.Logger.ErrorContext(ctx, text)
 	}
 }
 
-// untilGone waits until some pods are gone, or until their common timeout.
-func (e *Evictor) untilGone(ctx context.Context, uids ...types.UID) {
+// awaitGone waits until some pods are gone, or until their common timeout.
+func (e *Evictor) awaitGone(ctx context.Context, uids ...types.UID) {
 	timeout := e.cfg.Clock.NewTimer(goneTimeout)
 	defer timeout.Stop()
 	ticker := e.cfg.Clock.NewTicker(gonePeriod)
@@ -315,7 +320,8 @@ func (e *Evictor) untilGone(ctx context.Context, uids ...types.UID) {
 		case <-ctx.Done():
 			return
 		case <-timeout.C():
-			e.cfg.Logger.WarnContext(ctx, "pods that were evicted take long to end; the next ones do not wait for them", telemetry.KeyPodUID, uids)
+			e.cfg.Logger.WarnContext(ctx, "evicted pods take long to terminate; the next eviction does not wait for them",
+				telemetry.KeyPodUID, uids)
 			return
 		case <-ticker.C():
 		}

@@ -1,6 +1,7 @@
 package eviction_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,8 +16,8 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 )
 
-// limited is a pod with a volume of a size, none when empty, and containers that may each take so much of the disk,
-// without limit when empty. The second container is a sidecar and the third runs to its end.
+// limited returns a pod with an emptyDir of a size limit and containers with limits of ephemeral storage. An empty
+// limit sets none. The second container is a sidecar, and the third an init container that runs to completion.
 func limited(name, volume string, containers ...string) *v1.Pod {
 	p := pod(name, 0, 0)
 	p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
@@ -42,13 +43,16 @@ func limited(name, volume string, containers ...string) *v1.Pod {
 	return p
 }
 
-// taking is a pod that takes so many MiB of the disk by its volume, and by the layer and the logs of each container.
+// taking returns the statistics of a pod that uses the given MiB of disk for its volume, and for the layer and the logs
+// of each container.
 func taking(volume uint64, containers ...[2]uint64) statsv1alpha1.PodStats {
 	fs := func(mib uint64) *statsv1alpha1.FsStats { return &statsv1alpha1.FsStats{UsedBytes: ptr.To(mib * mebi)} }
 	stats := statsv1alpha1.PodStats{VolumeStats: []statsv1alpha1.VolumeStats{{Name: "data", FsStats: *fs(volume)}}}
 	sum := volume
 	for i, c := range containers {
-		stats.Containers = append(stats.Containers, statsv1alpha1.ContainerStats{Name: []string{"main", "sidecar", "init"}[i], Rootfs: fs(c[0]), Logs: fs(c[1])})
+		stats.Containers = append(stats.Containers, statsv1alpha1.ContainerStats{
+			Name: []string{"main", "sidecar", "init"}[i], Rootfs: fs(c[0]), Logs: fs(c[1]),
+		})
 		sum += c[0] + c[1]
 	}
 	stats.EphemeralStorage = fs(sum)
@@ -56,6 +60,7 @@ func taking(volume uint64, containers ...[2]uint64) statsv1alpha1.PodStats {
 }
 
 func TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted(t *testing.T) {
+	const volumeText = `Usage of EmptyDir volume "data" exceeds the limit "%s". `
 	none := [2]uint64{}
 	inVolume := func(medium v1.StorageMedium) *v1.Pod {
 		p := limited("pod", "1Mi", "")
@@ -68,32 +73,40 @@ func TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted(t *testing.T) {
 		dedicated bool
 		want      string
 	}{
-		"a volume above its limit":       {limited("pod", "3Mi", ""), taking(4), false, `Usage of EmptyDir volume "data" exceeds the limit "3Mi". `},
+		"a volume above its limit":       {limited("pod", "3Mi", ""), taking(4), false, fmt.Sprintf(volumeText, "3Mi")},
 		"a volume at its limit":          {limited("pod", "4Mi", ""), taking(4), false, ""},
 		"a volume without a limit":       {limited("pod", "", ""), taking(4), false, ""},
 		"a limit of zero":                {limited("pod", "0", ""), taking(4), false, ""},
 		"a volume in memory":             {inVolume(v1.StorageMediumMemory), taking(4), false, ""},
-		"a volume in huge pages":         {inVolume(v1.StorageMediumHugePages), taking(4), false, `Usage of EmptyDir volume "data" exceeds the limit "1Mi". `},
-		"a volume in huge pages of size": {inVolume("HugePages-2Mi"), taking(4), false, `Usage of EmptyDir volume "data" exceeds the limit "1Mi". `},
+		"a volume in huge pages":         {inVolume(v1.StorageMediumHugePages), taking(4), false, fmt.Sprintf(volumeText, "1Mi")},
+		"a volume in huge pages of size": {inVolume("HugePages-2Mi"), taking(4), false, fmt.Sprintf(volumeText, "1Mi")},
 		"a volume that is not measured":  {limited("pod", "1Mi", ""), statsv1alpha1.PodStats{}, false, ""},
-		"layers, logs and volumes together": {limited("pod", "", "4Mi", "4Mi"), taking(3, [2]uint64{2, 1}, [2]uint64{2, 1}), false,
+		"layers, logs and volumes together": {
+			limited("pod", "", "4Mi", "4Mi"), taking(3, [2]uint64{2, 1}, [2]uint64{2, 1}), false,
 			"Pod ephemeral local storage usage exceeds the total limit of containers 8Mi. "},
-		"all of them at the limit": {limited("pod", "", "4Mi", "4Mi"), taking(2, [2]uint64{2, 1}, [2]uint64{2, 1}), false, ""},
+		"all of them at the limit": {
+			limited("pod", "", "4Mi", "4Mi"), taking(2, [2]uint64{2, 1}, [2]uint64{2, 1}), false, "",
+		},
 		"a container's layer and logs": {limited("pod", "", "4Mi", "9Mi"), taking(0, [2]uint64{2, 3}, none), false,
 			`Container main exceeded its local ephemeral storage limit "4Mi". `},
 		"a sidecar's": {limited("pod", "", "9Mi", "4Mi"), taking(0, none, [2]uint64{2, 3}), false,
 			`Container sidecar exceeded its local ephemeral storage limit "4Mi". `},
-		"an init container's, which counts for the pod alone": {limited("pod", "", "9Mi", "", "4Mi"), taking(0, none, none, [2]uint64{2, 3}), false, ""},
-		"layers on another disk, where logs alone count":      {limited("pod", "", "4Mi", "9Mi"), taking(0, [2]uint64{9, 3}, none), true, ""},
-		"but not for the pod": {limited("pod", "", "4Mi", "4Mi"), taking(0, [2]uint64{8, 3}, none), true,
+		"an init container's, which counts only for the pod": {
+			limited("pod", "", "9Mi", "", "4Mi"), taking(0, none, none, [2]uint64{2, 3}), false, "",
+		},
+		"layers on another disk: only logs count for the container": {
+			limited("pod", "", "4Mi", "9Mi"), taking(0, [2]uint64{9, 3}, none), true, "",
+		},
+		"layers on another disk: they count for the pod": {limited("pod", "", "4Mi", "4Mi"), taking(0, [2]uint64{8, 3}, none), true,
 			"Pod ephemeral local storage usage exceeds the total limit of containers 8Mi. "},
-		"a container without a limit has no part in its pod's": {limited("pod", "", "4Mi", ""), taking(0, none, [2]uint64{4, 1}), false,
+		"a container without a limit adds nothing to the pod's": {limited("pod", "", "4Mi", ""), taking(0, none, [2]uint64{4, 1}), false,
 			"Pod ephemeral local storage usage exceeds the total limit of containers 4Mi. "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, func(r *rig) {
-					r.pods, r.stats, r.dedicated = []*v1.Pod{test.pod}, map[types.UID]statsv1alpha1.PodStats{"pod": test.stats}, test.dedicated
+					r.pods, r.dedicated = []*v1.Pod{test.pod}, test.dedicated
+					r.stats = map[types.UID]statsv1alpha1.PodStats{"pod": test.stats}
 				})
 				<-time.After(10 * time.Second)
 				synctest.Wait()
@@ -101,7 +114,7 @@ func TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted(t *testing.T) {
 				if test.want != "" {
 					wanted = []string{"Evicted pod in 1 s: " + test.want}
 				}
-				want(t, r.did, wanted...)
+				want(t, r.actions, wanted...)
 			})
 		})
 	}
@@ -110,18 +123,21 @@ func TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted(t *testing.T) {
 func TestEvictionsForLimitsAreCountedBySignal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig) {
-			r.pods = []*v1.Pod{limited("volume", "1Mi", ""), limited("sum", "", "1Mi"), limited("container", "", "1Mi", "9Mi"), limited("critical", "1Mi", "")}
+			r.pods = []*v1.Pod{
+				limited("volume", "1Mi", ""), limited("sum", "", "1Mi"), limited("container", "", "1Mi", "9Mi"),
+				limited("critical", "1Mi", ""),
+			}
 			r.stats = map[types.UID]statsv1alpha1.PodStats{
 				"volume": taking(2), "sum": taking(2, [2]uint64{}), "container": taking(0, [2]uint64{1, 1}), "critical": taking(2),
 			}
 		})
 		<-time.After(10 * time.Second)
 		synctest.Wait()
-		if len(r.did) != 3 {
-			t.Errorf("did %q, want the three that nothing spares", r.did)
+		if len(r.actions) != 3 {
+			t.Errorf("the actions are %q, want the eviction of all but the critical pod", r.actions)
 		}
-		if r.swept.Load() != 1 {
-			t.Errorf("the ended containers of evicted pods were removed %d times, want 1", r.swept.Load())
+		if r.cleanups.Load() != 1 {
+			t.Errorf("the ended containers of evicted pods were removed %d times, want 1", r.cleanups.Load())
 		}
 		for _, signal := range []string{"emptydirfs.limit", "ephemeralpodfs.limit", "ephemeralcontainerfs.limit"} {
 			metricstest.Want(t, r.registry, 1, "kubelet_evictions", "eviction_signal", signal)
@@ -134,13 +150,14 @@ func TestNothingIsAskedWhileNoPodHasALimit(t *testing.T) {
 		r := newRig(t, nil)
 		<-time.After(time.Minute)
 		synctest.Wait()
-		if r.asked != 0 {
-			t.Errorf("it was asked %d times what pods use", r.asked)
+		if r.reads != 0 {
+			t.Errorf("the statistics were read %d times", r.reads)
 		}
 	})
 }
 
-// TestWhoeverIsAboveALimitGoesBeforeOthersDo, all of them together, and nobody else before nodestatus has read again.
+// TestWhoeverIsAboveALimitGoesBeforeOthersDo checks that all pods above their limits are evicted together, and no other
+// pod before nodestatus has measured again.
 func TestWhoeverIsAboveALimitGoesBeforeOthersDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig) {
@@ -149,10 +166,10 @@ func TestWhoeverIsAboveALimitGoesBeforeOthersDo(t *testing.T) {
 			r.alive["too"] = true
 		})
 		const text = `in 1 s: Usage of EmptyDir volume "data" exceeds the limit "1Mi". `
-		want(t, r.say("memory.available", true), "Evicted above "+text, "Evicted too "+text)
-		want(t, r.say("memory.available", true)) // the second one is not gone
+		want(t, r.press("memory.available", true), "Evicted above "+text, "Evicted too "+text)
+		want(t, r.press("memory.available", true)) // The second pod is still terminating.
 		<-time.After(30 * time.Second)
-		if did := r.say("memory.available", true); len(did) != 2 || !strings.HasPrefix(did[1], "Evicted big") {
+		if did := r.press("memory.available", true); len(did) != 2 || !strings.HasPrefix(did[1], "Evicted big") {
 			t.Errorf("then: %q", did)
 		}
 	})

@@ -14,8 +14,8 @@ import (
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 )
 
-// The annotations of the event of a pod that is ended, as the kubelet has them: which containers use more than they ask
-// for and how much, the pod when it asks for something as a whole, and of what the node has too little.
+// The annotations of an eviction's event, as with the kubelet: the containers that exceed their requests and their
+// usage, the pod and its usage if it has a request of its own, and the resource that is short.
 const (
 	annotationContainers      = "offending_containers"
 	annotationContainersUsage = "offending_containers_usage"
@@ -24,11 +24,12 @@ const (
 	annotationResource        = "starved_resource"
 )
 
-// larger is what is said of a container, and of a pod as a whole.
+// larger is the sentence about a container or a pod that exceeds its request.
 const larger = "%s %s was using %s, request is %s, has larger consumption of %s. "
 
-// message says why a pod is ended, in the kubelet's words: what the node was low on, and which containers use more of
-// it than they ask for. The annotations say it to programs; there are none when it is not known what the pod uses.
+// message returns the reason of an eviction in the kubelet's words: the resource that is short, and the containers that
+// exceed their request for it. The annotations have the same in a form for programs; they are nil without statistics of
+// the pod.
 func message(signal *nodev1.EvictionSignal, pod *v1.Pod, stats *statsv1alpha1.PodStats) (string, map[string]string) {
 	name := resourceOf(signal.GetSignal())
 	var text strings.Builder
@@ -40,7 +41,8 @@ func message(signal *nodev1.EvictionSignal, pod *v1.Pod, stats *statsv1alpha1.Po
 	annotations := map[string]string{annotationResource: string(name)}
 	if name == v1.ResourceMemory && resourcehelper.IsPodLevelResourcesSet(pod) && stats.Memory != nil {
 		if request, asked := pod.Spec.Resources.Requests[name]; asked {
-			used := resource.NewQuantity(int64(ptr.Deref(stats.Memory.WorkingSetBytes, 0)), resource.BinarySI) //nolint:gosec // less than 8 EiB
+			bytes := int64(ptr.Deref(stats.Memory.WorkingSetBytes, 0)) //nolint:gosec // less than 8 EiB
+			used := resource.NewQuantity(bytes, resource.BinarySI)
 			fmt.Fprintf(&text, larger, "Pod", pod.Name, used, &request, name)
 			annotations[annotationPod], annotations[annotationPodUsage] = pod.Name, used.String()
 		}
@@ -55,11 +57,12 @@ func message(signal *nodev1.EvictionSignal, pod *v1.Pod, stats *statsv1alpha1.Po
 			containers, amounts = append(containers, c.Name), append(amounts, used.String())
 		}
 	}
-	annotations[annotationContainers], annotations[annotationContainersUsage] = strings.Join(containers, ","), strings.Join(amounts, ",")
+	annotations[annotationContainers] = strings.Join(containers, ",")
+	annotations[annotationContainersUsage] = strings.Join(amounts, ",")
 	return text.String(), annotations
 }
 
-// quantity writes bytes in binary units and counts in decimal ones.
+// quantity formats bytes in binary units and counts in decimal ones.
 func quantity(name v1.ResourceName, n int64) string {
 	format := resource.BinarySI
 	if name == resourceInodes || name == resourcePIDs {
@@ -68,18 +71,21 @@ func quantity(name v1.ResourceName, n int64) string {
 	return resource.NewQuantity(n, format).String()
 }
 
-// usedBy is how many bytes of a resource a container uses, if that is known.
+// usedBy returns the bytes of a resource that a container uses. known is false if they were not measured.
 func usedBy(c *statsv1alpha1.ContainerStats, name v1.ResourceName) (bytes int64, known bool) {
 	if name == v1.ResourceMemory && c.Memory != nil && c.Memory.WorkingSetBytes != nil {
 		return int64(*c.Memory.WorkingSetBytes), true //nolint:gosec // less than 8 EiB
 	}
-	if name == v1.ResourceEphemeralStorage && c.Rootfs != nil && c.Rootfs.UsedBytes != nil && c.Logs != nil && c.Logs.UsedBytes != nil {
-		return int64(*c.Rootfs.UsedBytes + *c.Logs.UsedBytes), true //nolint:gosec // as above
+	if name != v1.ResourceEphemeralStorage || c.Rootfs == nil || c.Logs == nil {
+		return 0, false
 	}
-	return 0, false
+	if c.Rootfs.UsedBytes == nil || c.Logs.UsedBytes == nil {
+		return 0, false
+	}
+	return int64(*c.Rootfs.UsedBytes + *c.Logs.UsedBytes), true //nolint:gosec // as above
 }
 
-// requestOf is what a container asks for, and whether the pod has a container of that name that can ask for something.
+// requestOf returns the request of a container, and whether the pod has a regular or init container of that name.
 func requestOf(pod *v1.Pod, container string, name v1.ResourceName) (resource.Quantity, bool) {
 	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
 		if c.Name == container {

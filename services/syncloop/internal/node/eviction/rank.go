@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/diskusage"
 )
 
-// The signals, as the kubelet and nodestatus name them.
+// The names of the signals, as in the kubelet and nodestatus.
 const (
 	signalMemory      = "memory.available"
 	signalAllocatable = "allocatableMemory.available"
@@ -23,13 +23,13 @@ const (
 	signalPIDs        = "pid.available"
 )
 
-// The resources that signals are about, as the kubelet calls them in its messages.
+// The names of resources in the kubelet's messages.
 const (
 	resourceInodes v1.ResourceName = "inodes"
 	resourcePIDs   v1.ResourceName = "pids"
 )
 
-// resourceOf says which resource a signal is about; empty for a signal that pods cannot be ended for.
+// resourceOf returns the resource that a signal measures. It is empty for a signal that no eviction can relieve.
 func resourceOf(signal string) v1.ResourceName {
 	switch signal {
 	case signalMemory, signalAllocatable:
@@ -45,18 +45,18 @@ func resourceOf(signal string) v1.ResourceName {
 	}
 }
 
-// Candidate is a pod that may be ended.
+// Candidate is a pod that may be evicted.
 type Candidate struct {
 	Pod *v1.Pod
-	// Usage is what it uses; nil when nothing is known of it.
+	// Usage is the pod's resource usage; nil if it is not known.
 	Usage *stats.PodUsage
 }
 
-// Rank puts pods in the order in which they are to be ended for a signal, the first first, as the kubelet does: those
-// of which nothing is known, by their priority, then those that use more than they ask for; of these the ones of the
-// least priority; of these the ones that use most beyond what they ask for. Processes are asked for by nobody, so there
-// it is the priority and then how many. For disk only what is on the file system in question counts; dedicated tells
-// that images and the layers of containers have one of their own.
+// Rank sorts pods into the order of their eviction, as the kubelet does. Pods of unknown usage come first, by their
+// priority. Then come pods that exceed their requests, then the others. Within these groups, pods of lower priority
+// come first, and then pods that exceed their requests by more. Nothing requests processes, so for PIDs the order is
+// priority and then the number of processes. For disk signals only the usage of the file system in question counts;
+// dedicated is true if images and containers' layers are on a file system of their own.
 func Rank(signal string, dedicated bool, pods []Candidate) {
 	name := resourceOf(signal)
 	slices.SortStableFunc(pods, func(a, b Candidate) int {
@@ -66,7 +66,8 @@ func Rank(signal string, dedicated bool, pods []Candidate) {
 		if a.Usage == nil && b.Usage == nil {
 			return byPriority(a, b)
 		}
-		return cmp.Or(unknownFirst(a, b), exceedingFirst(a, b, signal, dedicated), byPriority(a, b), cmp.Compare(beyond(b, signal, dedicated), beyond(a, signal, dedicated)))
+		return cmp.Or(unknownFirst(a, b), exceedingFirst(a, b, signal, dedicated), byPriority(a, b),
+			cmp.Compare(beyond(b, signal, dedicated), beyond(a, signal, dedicated)))
 	})
 }
 
@@ -99,8 +100,8 @@ func processes(c Candidate) int {
 	return int(*c.Usage.Processes) //nolint:gosec // less than there can be
 }
 
-// beyond is how much a pod uses beyond what it asks for. Inodes are asked for by nobody; as in the kubelet, what is
-// asked for of the disk counts for them.
+// beyond returns the usage of a pod minus its request. Nothing requests inodes; as in the kubelet, the request for
+// ephemeral storage is subtracted from them.
 func beyond(c Candidate, signal string, dedicated bool) int64 {
 	name := resourceOf(signal)
 	if name == resourceInodes {
@@ -109,13 +110,13 @@ func beyond(c Candidate, signal string, dedicated bool) int64 {
 	return used(c, signal, dedicated) - request(c.Pod, name)
 }
 
-// request is how much a pod asks for, in bytes.
+// request returns the request of a pod, in bytes.
 func request(pod *v1.Pod, name v1.ResourceName) int64 {
 	quantity := admission.Counted(pod, name)
 	return quantity.Value()
 }
 
-// used is how much a pod uses of what a signal is about: bytes, or inodes.
+// used returns the usage of the resource that a signal measures: bytes or inodes.
 func used(c Candidate, signal string, dedicated bool) int64 {
 	if c.Usage == nil {
 		return 0

@@ -1,9 +1,10 @@
-// Package iptableschains makes the chains and the rule of iptables that a kubelet makes for others:
+// Package iptableschains creates the iptables chains and the rule that a kubelet creates for other components:
 //
-//   - KUBE-IPTABLES-HINT in the table mangle tells components in containers which of the two variants of iptables the machine uses;
-//   - KUBE-FIREWALL in the table filter, for IPv4, drops what comes from outside to the addresses of the loopback interface, which
-//     kube-proxy's route_localnet would let in;
-//   - KUBE-KUBELET-CANARY in mangle, nat and filter shows whether somebody has flushed the tables: then all is made again.
+//   - KUBE-IPTABLES-HINT in the table mangle shows components in containers which variant of iptables the machine uses.
+//   - KUBE-FIREWALL in the table filter, for IPv4, drops packets from outside to the loopback addresses.
+//     kube-proxy's route_localnet would let them in.
+//   - KUBE-KUBELET-CANARY in mangle, nat and filter disappears if the tables are flushed. Then everything is
+//     created again.
 //
 // Quartet itself needs none of them. They stay when the node ends.
 package iptableschains
@@ -23,33 +24,34 @@ import (
 )
 
 const (
-	// period is how often the canary is looked at: the kubelet's number.
+	// period is how often the canary is checked. It is the kubelet's value.
 	period = time.Minute
-	// patience is for one run of iptables, which may wait lockSeconds for its lock.
-	patience    = 30 * time.Second
+	// runTimeout bounds one run of iptables, which may wait lockSeconds for its lock.
+	runTimeout  = 30 * time.Second
 	lockSeconds = "5"
-	// endPatience is how long is waited for iptables after it was killed.
-	endPatience = time.Second
+	// killWait is how long to wait for iptables after it was killed.
+	killWait = time.Second
 
 	hint, firewall, canary = "KUBE-IPTABLES-HINT", "KUBE-FIREWALL", "KUBE-KUBELET-CANARY"
 	mangle, nat, filter    = "mangle", "nat", "filter"
 )
 
-// martians is the rule that drops what comes from outside to the addresses of the loopback interface. kube-proxy makes the same.
+// martians is the rule that drops packets from outside to the addresses of the loopback interface. kube-proxy creates
+// the same.
 var martians = []string{
 	"-m", "comment", "--comment", "block incoming localnet connections", "--dst", "127.0.0.0/8", "!", "--src", "127.0.0.0/8",
 	"-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-j", "DROP",
 }
 
-// Run runs a program of iptables and returns its exit code and what it wrote; the error is for one that could not run.
+// Run runs an iptables program and returns its exit code and output. It fails if the program cannot be run.
 type Run func(ctx context.Context, program string, args ...string) (code int, out string, err error)
 
-// Exec is Run on this machine.
+// Exec is the Run of this machine.
 func Exec(ctx context.Context, program string, args ...string) (code int, out string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	command := exec.CommandContext(ctx, program, args...)
-	command.WaitDelay = endPatience
+	command.WaitDelay = killWait
 	text, err := command.CombinedOutput()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {
@@ -58,35 +60,35 @@ func Exec(ctx context.Context, program string, args ...string) (code int, out st
 	return 0, string(text), err
 }
 
-// Keeper keeps the chains.
+// Keeper keeps the chains in place.
 type Keeper struct {
 	run    Run
 	clock  clock.WithTicker
 	logger *slog.Logger
 }
 
-// New makes a Keeper. It makes no chain yet.
+// New returns a Keeper. It creates no chain yet.
 func New(run Run, clock clock.WithTicker, logger *slog.Logger) *Keeper {
 	return &Keeper{run: run, clock: clock, logger: logger}
 }
 
-// Run makes the chains, and makes them again when somebody has flushed the tables, until ctx ends. On a machine without iptables it makes
-// none.
+// Run creates the chains, and creates them again when the tables were flushed, until ctx ends. It returns the error of
+// ctx. It creates nothing on a machine without iptables.
 func (k *Keeper) Run(ctx context.Context) error {
 	var programs []string
 	for _, program := range []string{"iptables", "ip6tables"} {
-		if there, err := k.there(ctx, program, nat, "POSTROUTING"); err == nil && there {
+		if usable, err := k.exists(ctx, program, nat, "POSTROUTING"); err == nil && usable {
 			programs = append(programs, program)
 		}
 	}
 	if len(programs) == 0 {
-		k.logger.InfoContext(ctx, "this machine has no iptables: the chains that a kubelet makes for others are not made")
+		k.logger.InfoContext(ctx, "this machine has no iptables: the chains for kube-proxy and other components are not created")
 		<-ctx.Done()
 		return ctx.Err()
 	}
 	ticker := k.clock.NewTicker(period)
 	defer ticker.Stop()
-	said := map[string]string{}
+	logged := map[string]string{}
 	for {
 		for _, program := range programs {
 			err := k.keep(ctx, program)
@@ -97,10 +99,11 @@ func (k *Keeper) Run(ctx context.Context) error {
 			if err != nil {
 				text = err.Error()
 			}
-			if text != "" && text != said[program] {
-				k.logger.WarnContext(ctx, "the chains that a kubelet makes for others cannot be made; it is tried again, or set makeIPTablesUtilChains: false", telemetry.KeyError, err)
+			if text != "" && text != logged[program] {
+				k.logger.WarnContext(ctx, "the iptables chains for kube-proxy and other components cannot be created; "+
+					"it is tried again every minute; makeIPTablesUtilChains: false turns it off", telemetry.KeyError, err)
 			}
-			said[program] = text
+			logged[program] = text
 		}
 		select {
 		case <-ctx.Done():
@@ -110,26 +113,26 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// keep makes everything unless the canary is there.
+// keep creates everything unless the canary exists.
 func (k *Keeper) keep(ctx context.Context, program string) error {
-	if there, err := k.there(ctx, program, mangle, canary); err != nil || there {
+	if exists, err := k.exists(ctx, program, mangle, canary); err != nil || exists {
 		return err
 	}
 	if err := k.chain(ctx, program, mangle, hint); err != nil {
 		return err
 	}
-	if program == "iptables" { // the kernel routes no such packets of IPv6
+	if program == "iptables" { // The kernel does not route such packets of IPv6.
 		if err := k.firewall(ctx, program); err != nil {
 			return err
 		}
 	}
-	// That of mangle is the last, because it is the one that is looked for.
+	// The canary of mangle is created last because keep checks for it.
 	for _, table := range []string{filter, nat, mangle} {
 		if err := k.chain(ctx, program, table, canary); err != nil {
 			return err
 		}
 	}
-	k.logger.InfoContext(ctx, "made the chains that a kubelet makes for others", "program", program)
+	k.logger.InfoContext(ctx, "created the iptables chains for kube-proxy and other components", "program", program)
 	return nil
 }
 
@@ -145,31 +148,32 @@ func (k *Keeper) firewall(ctx context.Context, program string) error {
 	return k.rule(ctx, program, "-A", firewall, martians...)
 }
 
-// there tells whether a chain is there.
-func (k *Keeper) there(ctx context.Context, program, table, chain string) (bool, error) {
+// exists reports whether a chain exists.
+func (k *Keeper) exists(ctx context.Context, program, table, chain string) (bool, error) {
 	return k.succeeds(ctx, program, table, "-S", chain)
 }
 
-// chain makes a chain unless it is there.
+// chain creates a chain unless it exists.
 func (k *Keeper) chain(ctx context.Context, program, table, chain string) error {
-	_, err := k.succeeds(ctx, program, table, "-N", chain) // it fails when the chain is there
+	_, err := k.succeeds(ctx, program, table, "-N", chain) // -N fails if the chain exists.
 	return err
 }
 
-// rule makes a rule of the table filter, as the first (-I) or the last (-A) of a chain, unless it is there.
+// rule adds a rule to a chain of the table filter, as the first (-I) or the last (-A), unless it exists.
 func (k *Keeper) rule(ctx context.Context, program, how, chain string, rule ...string) error {
-	there, err := k.succeeds(ctx, program, filter, "-C", append([]string{chain}, rule...)...)
-	if err != nil || there {
+	exists, err := k.succeeds(ctx, program, filter, "-C", append([]string{chain}, rule...)...)
+	if err != nil || exists {
 		return err
 	}
-	made, err := k.succeeds(ctx, program, filter, how, append([]string{chain}, rule...)...)
-	if err == nil && !made {
-		err = fmt.Errorf("%s does not take the rule of %s", program, chain)
+	added, err := k.succeeds(ctx, program, filter, how, append([]string{chain}, rule...)...)
+	if err == nil && !added {
+		err = fmt.Errorf("%s rejects the rule of the chain %s", program, chain)
 	}
 	return err
 }
 
-// succeeds runs iptables. It fails with 1 for what is not there, or there already; everything else is an error.
+// succeeds runs iptables and reports whether its exit code is 0. Exit code 1 means that an object does not exist, or
+// exists already. Every other code is an error.
 func (k *Keeper) succeeds(ctx context.Context, program, table, what string, args ...string) (bool, error) {
 	all := append([]string{"-w", lockSeconds, "-t", table, what}, args...)
 	code, out, err := k.run(ctx, program, all...)

@@ -27,45 +27,46 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// tables are those of a machine, as far as they matter here.
+// tables is a fake of a machine's iptables.
 type tables struct {
 	mu sync.Mutex
-	// have has the chains and rules, "iptables mangle CHAIN RULE", in the order in which they were made.
-	have []string
-	// fails is the exit code of everything when it is not 0.
-	fails int
-	none  bool
-	// asked counts the runs.
-	asked int
+	// entries has the chains and rules, "iptables mangle CHAIN RULE", in the order of their creation.
+	entries []string
+	// exitCode is the exit code of every run if it is not 0.
+	exitCode int
+	// missing is true if the programs do not exist.
+	missing bool
+	// calls counts the runs.
+	calls int
 }
 
 func (m *tables) run(_ context.Context, program string, args ...string) (int, string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.asked++
-	if m.none {
+	m.calls++
+	if m.missing {
 		return 0, "", exec.ErrNotFound
 	}
-	if m.fails > 0 {
-		return m.fails, "Permission denied", nil
+	if m.exitCode > 0 {
+		return m.exitCode, "Permission denied", nil
 	}
 	if args[0] != "-w" || args[2] != "-t" {
 		return 0, "", errors.New("no lock, or no table")
 	}
 	entry := program + " " + args[3] + " " + strings.Join(args[5:], " ")
-	there := slices.Contains(m.have, entry) || args[5] == "POSTROUTING"
+	exists := slices.Contains(m.entries, entry) || args[5] == "POSTROUTING"
 	switch args[4] {
 	case "-S", "-C":
-		if !there {
+		if !exists {
 			return 1, "", nil
 		}
 	case "-N":
-		if there {
+		if exists {
 			return 1, "Chain already exists.", nil
 		}
-		m.have = append(m.have, entry)
+		m.entries = append(m.entries, entry)
 	case "-I", "-A":
-		m.have = append(m.have, entry)
+		m.entries = append(m.entries, entry)
 	}
 	return 0, "", nil
 }
@@ -73,13 +74,13 @@ func (m *tables) run(_ context.Context, program string, args ...string) (int, st
 func (m *tables) got() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.have)
+	return slices.Clone(m.entries)
 }
 
 func (m *tables) runs() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.asked
+	return m.calls
 }
 
 func (m *tables) set(change func()) {
@@ -89,15 +90,17 @@ func (m *tables) set(change func()) {
 }
 
 var want = []string{
-	"iptables mangle KUBE-IPTABLES-HINT", "iptables filter KUBE-FIREWALL", "iptables filter OUTPUT -j KUBE-FIREWALL", "iptables filter INPUT -j KUBE-FIREWALL",
+	"iptables mangle KUBE-IPTABLES-HINT", "iptables filter KUBE-FIREWALL",
+	"iptables filter OUTPUT -j KUBE-FIREWALL", "iptables filter INPUT -j KUBE-FIREWALL",
 	"iptables filter KUBE-FIREWALL -m comment --comment block incoming localnet connections --dst 127.0.0.0/8 ! --src 127.0.0.0/8 " +
 		"-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
 	"iptables filter KUBE-KUBELET-CANARY", "iptables nat KUBE-KUBELET-CANARY", "iptables mangle KUBE-KUBELET-CANARY",
-	"ip6tables mangle KUBE-IPTABLES-HINT", "ip6tables filter KUBE-KUBELET-CANARY", "ip6tables nat KUBE-KUBELET-CANARY", "ip6tables mangle KUBE-KUBELET-CANARY",
+	"ip6tables mangle KUBE-IPTABLES-HINT", "ip6tables filter KUBE-KUBELET-CANARY", "ip6tables nat KUBE-KUBELET-CANARY",
+	"ip6tables mangle KUBE-KUBELET-CANARY",
 }
 
-// keeping is a Keeper that runs until the test ends.
-func keeping(t *testing.T, m *tables) (time *testclock.FakeClock, log *bytes.Buffer, end func()) {
+// startKeeper runs a Keeper until the test ends or end is called.
+func startKeeper(t *testing.T, m *tables) (time *testclock.FakeClock, log *bytes.Buffer, end func()) {
 	t.Helper()
 	fake, log := testclock.NewFakeClock(timeZero), &bytes.Buffer{}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -118,15 +121,15 @@ var timeZero = time.Unix(1000, 0)
 
 func TestTheChainsAreMadeAndMadeAgain(t *testing.T) {
 	m := &tables{}
-	clock, _, end := keeping(t, m)
-	eventually.That(t, "all is made", func() bool { return len(m.got()) == len(want) })
+	clock, _, end := startKeeper(t, m)
+	eventually.That(t, "everything is created", func() bool { return len(m.got()) == len(want) })
 	if diff := cmp.Diff(want, m.got()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	m.set(func() { m.have = m.have[:2] }) // somebody has flushed most of them
-	eventually.That(t, "it waits", clock.HasWaiters)
+	m.set(func() { m.entries = m.entries[:2] }) // most of them are flushed
+	eventually.That(t, "the Keeper waits", clock.HasWaiters)
 	clock.Step(time.Minute)
-	eventually.That(t, "all is made again", func() bool { return len(m.got()) == len(want) })
+	eventually.That(t, "everything is created again", func() bool { return len(m.got()) == len(want) })
 	if diff := cmp.Diff(want, m.got()); diff != "" {
 		t.Errorf("after a flush: -want +got\n%s", diff)
 	}
@@ -137,34 +140,34 @@ func TestTheChainsAreMadeAndMadeAgain(t *testing.T) {
 }
 
 func TestAMachineWithoutIPTables(t *testing.T) {
-	m := &tables{none: true}
-	_, log, end := keeping(t, m)
+	m := &tables{missing: true}
+	_, log, end := startKeeper(t, m)
 	end()
 	if !strings.Contains(log.String(), "no iptables") {
-		t.Errorf("the log says %s", log.String())
+		t.Errorf("the log is %s", log.String())
 	}
 }
 
 func TestAFailureIsSaidOnceAndTriedAgain(t *testing.T) {
 	m := &tables{}
-	clock, log, end := keeping(t, m)
-	eventually.That(t, "all is made", func() bool { return len(m.got()) == len(want) })
-	m.set(func() { m.have, m.fails = nil, 4 })
+	clock, log, end := startKeeper(t, m)
+	eventually.That(t, "everything is created", func() bool { return len(m.got()) == len(want) })
+	m.set(func() { m.entries, m.exitCode = nil, 4 })
 	for range 2 {
 		before := m.runs()
 		clock.Step(time.Minute)
 		eventually.That(t, "both programs are tried", func() bool { return m.runs() == before+2 })
 	}
-	m.set(func() { m.fails = 0 })
+	m.set(func() { m.exitCode = 0 })
 	clock.Step(time.Minute)
-	eventually.That(t, "all is made again", func() bool { return len(m.got()) == len(want) })
+	eventually.That(t, "everything is created again", func() bool { return len(m.got()) == len(want) })
 	end()
 	if got := strings.Count(log.String(), "level=WARN"); got != 2 || !strings.Contains(log.String(), "exit code 4: Permission denied") {
 		t.Errorf("the log has %d warnings, want one for each program: %s", got, log.String())
 	}
 }
 
-// TestTheChainsOfThisMachine in a network namespace of their own.
+// TestTheChainsOfThisMachine runs iptables in a network namespace of its own.
 func TestTheChainsOfThisMachine(t *testing.T) {
 	require.Root(t, "a network namespace")
 	_, err := exec.LookPath("iptables")
@@ -173,7 +176,7 @@ func TestTheChainsOfThisMachine(t *testing.T) {
 	done := make(chan error, 1)
 	made := make(chan string, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+		runtime.LockOSThread() // It is never unlocked, so that the thread and its namespace end.
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			done <- err
 			return
@@ -190,16 +193,19 @@ func TestTheChainsOfThisMachine(t *testing.T) {
 	}()
 	select {
 	case rules := <-made:
-		for _, want := range []string{":KUBE-IPTABLES-HINT ", ":KUBE-FIREWALL ", "-A INPUT -j KUBE-FIREWALL", "-A OUTPUT -j KUBE-FIREWALL", "block incoming localnet connections", ":KUBE-KUBELET-CANARY "} {
+		for _, want := range []string{
+			":KUBE-IPTABLES-HINT ", ":KUBE-FIREWALL ", "-A INPUT -j KUBE-FIREWALL", "-A OUTPUT -j KUBE-FIREWALL",
+			"block incoming localnet connections", ":KUBE-KUBELET-CANARY ",
+		} {
 			if !strings.Contains(rules, want) {
-				t.Errorf("there is no %q in\n%s", want, rules)
+				t.Errorf("%q is missing in\n%s", want, rules)
 			}
 		}
 	case err := <-done:
 		cancel()
 		require.NoError(t, fmt.Errorf("making a network namespace: %w", err))
 	case <-time.After(time.Minute):
-		t.Error("nothing was made")
+		t.Error("nothing was created")
 	}
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {

@@ -1,7 +1,7 @@
-// Package kernellog reads the log of the kernel, /dev/kmsg, a record at a time and with its number, by which a reader that comes back
-// knows what it has seen. Package oom looks for what it tells of processes that were killed.
+// Package kernellog reads the kernel's log, /dev/kmsg, one record at a time. Each record has a sequence number, so a
+// reader that restarts knows which records it has seen. Package oom uses it to find processes that the kernel killed.
 //
-// The one library that there is for it (go-kmsg-parser) cannot be told to end, and does not say who has written a record.
+// The only existing library, go-kmsg-parser, cannot be stopped, and does not return the origin of a record.
 package kernellog
 
 import (
@@ -17,26 +17,28 @@ import (
 )
 
 const (
-	// Device is where the kernel's log is.
+	// Device is the path of the kernel's log.
 	Device = "/dev/kmsg"
 	// major and minor are the device's numbers, the same on every machine.
 	major, minor = 1, 11
-	// maxRecord is more than any record has, in bytes: the kernel makes none of more than 8 KiB.
+	// maxRecord is the size of the buffer in bytes. The kernel's records have at most 8 KiB.
 	maxRecord = 16 << 10
 )
 
-// Log is the kernel's log, opened. It is for one goroutine at a time.
+// Log is the opened log of the kernel. It must not be used concurrently.
 type Log struct {
 	file   *os.File
 	conn   syscall.RawConn
 	buffer []byte
 }
 
-// Open opens the log at the oldest record that the kernel still has. The error says what to do when this process may not read it.
+// Open opens the log at the oldest record that the kernel still has. If access is denied, the error names the required
+// permissions.
 func Open(path string) (*Log, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrPermission) {
-		return nil, fmt.Errorf("%w: it takes CAP_SYSLOG where the sysctl kernel.dmesg_restrict is 1, and in a container the device %d:%d", err, major, minor)
+		return nil, fmt.Errorf("%w: the process needs CAP_SYSLOG if the sysctl kernel.dmesg_restrict is 1, "+
+			"and access to the device %d:%d if it is in a container", err, major, minor)
 	}
 	if err != nil {
 		return nil, err
@@ -51,23 +53,24 @@ func Open(path string) (*Log, error) {
 	return &Log{file: file, conn: conn, buffer: make([]byte, maxRecord)}, nil
 }
 
-// isLog fails for a file that is not the kernel's log, as containers have them in its place.
+// isLog returns an error for a file that is not the kernel's log. Some containers have another file in its place.
 func isLog(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
 		return err
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || info.Mode().Type()&fs.ModeCharDevice == 0 || unix.Major(stat.Rdev) != major || unix.Minor(stat.Rdev) != minor {
+	isDevice := ok && info.Mode().Type()&fs.ModeCharDevice != 0
+	if !isDevice || unix.Major(stat.Rdev) != major || unix.Minor(stat.Rdev) != minor {
 		return fmt.Errorf("%s is not the log of the kernel, the device %d:%d", file.Name(), major, minor)
 	}
 	return nil
 }
 
-// Close closes it.
+// Close closes the log.
 func (l *Log) Close() error { return l.file.Close() }
 
-// Pending returns the next record if there is one already; ok is false when there is not.
+// Pending returns the next record without waiting; ok is false if there is none yet.
 func (l *Log) Pending() (r Record, ok bool, err error) {
 	n, err := l.read(false)
 	if errors.Is(err, unix.EAGAIN) {
@@ -80,10 +83,10 @@ func (l *Log) Pending() (r Record, ok bool, err error) {
 	return r, err == nil, err
 }
 
-// Next returns the next record, and waits for it until ctx ends, whose error it returns then.
+// Next returns the next record. It waits until there is one or ctx ends, and then returns the error of ctx.
 func (l *Log) Next(ctx context.Context) (Record, error) {
 	stop := context.AfterFunc(ctx, func() {
-		_ = l.file.SetReadDeadline(time.Unix(1, 0)) // fails only when the file is closed: the wait is over then
+		_ = l.file.SetReadDeadline(time.Unix(1, 0)) // It fails only for a closed file, whose read has returned.
 	})
 	defer stop()
 	n, err := l.read(true)
@@ -96,8 +99,8 @@ func (l *Log) Next(ctx context.Context) (Record, error) {
 	return Parse(string(l.buffer[:n]))
 }
 
-// read reads one record into the buffer. Records that the kernel has dropped before they were read are passed over: what is left is
-// read on.
+// read reads one record into the buffer. If the kernel has dropped records before they were read, it continues with the
+// oldest that is left.
 func (l *Log) read(wait bool) (n int, err error) {
 	ended := l.conn.Read(func(fd uintptr) bool {
 		for {
@@ -113,7 +116,7 @@ func (l *Log) read(wait bool) (n int, err error) {
 	case err != nil:
 		return 0, fmt.Errorf("read %s: %w", l.file.Name(), err)
 	case n == 0:
-		return 0, fmt.Errorf("read %s: it has ended", l.file.Name())
+		return 0, fmt.Errorf("read %s: unexpected end of file", l.file.Name())
 	}
 	return n, nil
 }

@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestTheLogOfThisMachine: what is there is read in its order, what comes then wakes the reader, and what a process has written is not
-// taken for the kernel's own.
+// TestTheLogOfThisMachine checks that existing records are read in order, that a new record wakes the reader, and that
+// a record of a process is not attributed to the kernel.
 func TestTheLogOfThisMachine(t *testing.T) {
 	log, err := kernellog.Open(kernellog.Device)
 	require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestTheLogOfThisMachine(t *testing.T) {
 		last = r
 		if r.Message == text {
 			if r.Kernel {
-				t.Error("what this test has written is taken for the kernel's own")
+				t.Error("the record of this test is attributed to the kernel")
 			}
 			break
 		}
@@ -67,7 +67,7 @@ func TestTheLogOfThisMachine(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if _, err := log.Next(ended); !errors.Is(err, context.Canceled) {
-		t.Errorf("a wait that is ended returns %v", err)
+		t.Errorf("with a canceled context, Next returns %v", err)
 	}
 }
 
@@ -76,7 +76,9 @@ func TestWhatIsNotTheLogIsSaid(t *testing.T) {
 	if err := os.WriteFile(file, []byte("6,1,1,-;something\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{file: "is not the log of the kernel", os.DevNull: "is not the log of the kernel", file + "x": "no such file"} {
+	for path, want := range map[string]string{
+		file: "is not the log of the kernel", os.DevNull: "is not the log of the kernel", file + "x": "no such file",
+	} {
 		if _, err := kernellog.Open(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}

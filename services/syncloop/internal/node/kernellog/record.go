@@ -10,27 +10,27 @@ import (
 
 // Record is one message of the kernel's log.
 type Record struct {
-	// Sequence numbers the records of one boot of the machine, each one higher than the one before.
+	// Sequence is the number of the record. It increases during one boot of the machine.
 	Sequence uint64
-	// At is when it was logged: the time since the boot, without that which the machine has slept, to the microsecond.
+	// At is the time of the record: the time since boot without the time in suspend, with a resolution of microseconds.
 	At time.Duration
-	// Kernel is true of what the kernel itself has logged, and false of what a process has written into its log.
+	// Kernel is true for a record of the kernel itself, and false for one that a process wrote to the log.
 	Kernel bool
-	// Message is the text. A byte of it that cannot be printed is written \x0a, as the kernel does it.
+	// Message is the text. The kernel writes a byte that cannot be printed as \x0a.
 	Message string
 }
 
-// facilityShift is how far to the left the facility is in the number of priority and facility; 0 is the kernel's, which no process
-// can write.
+// facilityShift is the position of the facility in the number of priority and facility. Facility 0 is the kernel's; no
+// process can write it.
 const facilityShift = 3
 
-// Parse reads a record as one read of /dev/kmsg gives it, see Documentation/ABI/testing/dev-kmsg of the kernel:
+// Parse parses a record as one read of /dev/kmsg returns it, see Documentation/ABI/testing/dev-kmsg of the kernel:
 //
 //	6,339,5140900,-[,MORE];MESSAGE
 //	 KEY=VALUE
 //
-// These are priority and facility, sequence number, microseconds, flags, then the message, and lines that say more of it, which are
-// left out. It fails for anything else, with a part of what it was given.
+// The fields are priority and facility, sequence number, microseconds and flags, then the message. The lines of keys
+// and values are ignored. The error for any other text contains the beginning of it.
 func Parse(raw string) (Record, error) {
 	prefix, text, ok := strings.Cut(raw, ";")
 	fields := strings.Split(prefix, ",")
@@ -51,14 +51,17 @@ func Parse(raw string) (Record, error) {
 		return Record{}, malformed(raw)
 	}
 	message, _, _ := strings.Cut(text, "\n")
-	return Record{Sequence: sequence, At: time.Duration(at) * time.Microsecond, Kernel: priority>>facilityShift == 0, Message: message}, nil
+	return Record{
+		Sequence: sequence, At: time.Duration(at) * time.Microsecond,
+		Kernel: priority>>facilityShift == 0, Message: message,
+	}, nil
 }
 
-// maxAt is the longest time that can be said, 292 years.
+// maxAt is the longest time that fits, 292 years.
 const maxAt = time.Duration(math.MaxInt64)
 
-// malformed says what is no record, without all of it.
+// malformed returns the error for a text that is not a record, with the beginning of the text.
 func malformed(raw string) error {
 	const shown = 64
-	return fmt.Errorf("%.*q is no record of the kernel's log", shown, raw)
+	return fmt.Errorf("%.*q is not a record of the kernel's log", shown, raw)
 }

@@ -10,9 +10,12 @@ import (
 
 func TestARecordIsReadAsTheKernelWritesIt(t *testing.T) {
 	for raw, want := range map[string]kernellog.Record{
-		"6,339,5140900,-;NET: Registered protocol family 10\n": {Sequence: 339, At: 5140900 * time.Microsecond, Kernel: true, Message: "NET: Registered protocol family 10"},
+		"6,339,5140900,-;NET: Registered protocol family 10\n": {
+			Sequence: 339, At: 5140900 * time.Microsecond, Kernel: true, Message: "NET: Registered protocol family 10",
+		},
 		"7,160,424069,-;pci_root PNP0A03:00: [io 0x0000-0x0cf7]; ignored\n SUBSYSTEM=acpi\n DEVICE=+acpi:PNP0A03:00\n": {
-			Sequence: 160, At: 424069 * time.Microsecond, Kernel: true, Message: "pci_root PNP0A03:00: [io 0x0000-0x0cf7]; ignored",
+			Sequence: 160, At: 424069 * time.Microsecond, Kernel: true,
+			Message: "pci_root PNP0A03:00: [io 0x0000-0x0cf7]; ignored",
 		},
 		"12,9001,0,c,caller=T1;said by a process": {Sequence: 9001, Message: "said by a process"},
 		`3,1,1,-;a name with \x0a in it` + "\n":   {Sequence: 1, At: time.Microsecond, Kernel: true, Message: `a name with \x0a in it`},
@@ -26,17 +29,20 @@ func TestARecordIsReadAsTheKernelWritesIt(t *testing.T) {
 }
 
 func TestWhatIsNoRecordIsRefused(t *testing.T) {
-	for _, raw := range []string{"", ";", "6,1,1;three fields", "x,1,1,-;priority", "6,-1,1,-;sequence", "6,1,y,-;time", "6,1,18446744073709551615,-;too long ago", "no head\n"} {
+	for _, raw := range []string{
+		"", ";", "6,1,1;three fields", "x,1,1,-;priority", "6,-1,1,-;sequence", "6,1,y,-;time",
+		"6,1,18446744073709551615,-;too long ago", "no head\n",
+	} {
 		if r, err := kernellog.Parse(raw); err == nil {
 			t.Errorf("%q is read as %+v", raw, r)
 		}
 	}
 	if _, err := kernellog.Parse(strings.Repeat("x", 1<<20)); err == nil || len(err.Error()) > 200 {
-		t.Errorf("what is no record is repeated at length: %.300v", err)
+		t.Errorf("the error repeats too much of the text: %.300v", err)
 	}
 }
 
-// FuzzParse: whatever comes, a record that is read is the same when it is written again, and nothing panics.
+// FuzzParse checks that no text makes Parse panic, and that the message of a record is one line of the text.
 func FuzzParse(f *testing.F) {
 	f.Add("6,339,5140900,-;NET: Registered protocol family 10\n SUBSYSTEM=net\n")
 	f.Add("12,1,18014398509481983,c,caller=T1;x")

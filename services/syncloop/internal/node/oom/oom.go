@@ -1,9 +1,10 @@
-// Package oom tells which processes the kernel has killed since there was no memory left, which it says in its log alone: a
-// kill for the machine's own want of memory is an event of the node, SystemOOM, as a kubelet tells it. A container that is killed
-// for its own limit is in the status of its pod, and here in the log: with the process, which need not be the container's first.
+// Package oom reports the processes that the kernel killed because memory ran out. Only the kernel's log has them. A
+// kill because the machine ran out of memory becomes an event of the node, SystemOOM, as with a kubelet. A kill because
+// of a container's own limit appears in the status of the pod; here it is only logged, with the process, which need not
+// be the first of the container.
 //
-// A kill is told once. Up to where the kernel's log was read is in a small file, so that a process that was killed, perhaps for this
-// very want of memory, tells when it is back what happened meanwhile, and nothing again.
+// Each kill is reported once. The position in the kernel's log is kept in a small file. So a restarted process, which
+// perhaps was itself killed, reports the kills that happened meanwhile, and does not repeat others.
 package oom
 
 import (
@@ -22,62 +23,62 @@ import (
 )
 
 const (
-	// reason is the kubelet's.
+	// reason is the reason of the event. It is the kubelet's.
 	reason = "SystemOOM"
-	// maxAge is how long ago what happened while this process was away may have happened to be told: as long as events are kept.
+	// maxAge is the maximum age of a kill that is reported after a restart. Events are kept as long.
 	maxAge = time.Hour
-	// fileMode lets nobody else read where the log was read to.
+	// fileMode lets only the owner read the file.
 	fileMode = 0o600
 )
 
-// Log is the kernel's log, from its oldest record on; *kernellog.Log is it.
+// Log is the kernel's log from its oldest record: *kernellog.Log.
 type Log interface {
-	// Pending returns the next record if there is one already.
+	// Pending returns the next record without waiting; ok is false if there is none yet.
 	Pending() (r kernellog.Record, ok bool, err error)
-	// Next waits for it.
+	// Next waits for the next record.
 	Next(ctx context.Context) (kernellog.Record, error)
 	Close() error
 }
 
-// Events is told of kills; *podevents.Recorder keeps it.
+// Events records events about the node: *podevents.Recorder.
 type Events interface {
-	// NodeWarning tells something of the node: a reason in one word, and a sentence.
+	// NodeWarning records an event with a reason in one word and a sentence.
 	NodeWarning(ctx context.Context, reason, message string)
 }
 
-// Config is what Run needs. All of it is required.
+// Config configures Run. All fields except Metrics are required.
 type Config struct {
-	// Open opens the log, once.
+	// Open opens the log. It is called once.
 	Open func() (Log, error)
-	// File is where it is kept up to where the log was read; its directory is there.
+	// File is the file for the position in the log. Its directory must exist.
 	File string
-	// Boot names this boot of the machine: of another one the kernel has no log any more.
+	// Boot is the ID of this boot of the machine. The kernel's log does not survive a boot.
 	Boot string
-	// Now is the time since the boot, without that which the machine has slept: the clock of the log.
+	// Now returns the time since boot without the time in suspend, which is the clock of the log.
 	Now    func() time.Duration
 	Events Events
 	Logger *slog.Logger
-	// Metrics counts kills; nil counts nothing.
+	// Metrics counts kills; nil discards the counts.
 	Metrics *Metrics
 }
 
-// place is what the file has.
+// place is the content of the file.
 type place struct {
 	Boot string `json:"boot"`
-	// Next is the number of the first record that was not looked at.
+	// Next is the sequence number of the first unread record.
 	Next uint64 `json:"next"`
 }
 
 type watcher struct {
 	cfg    Config
 	parser *Parser
-	// next is the number of the first record that was not looked at, by this process or one before it.
+	// next is the sequence number of the first record that neither this process nor an earlier one has read.
 	next uint64
-	// unsaved is true when that could not be written, which is said once.
+	// unsaved is true if the last save failed. Only the first of consecutive failures is logged.
 	unsaved bool
 }
 
-// Run tells kills until ctx ends. When the log cannot be read it says so in the log of this process, once, and returns: nothing else
+// Run reports kills until ctx ends. If the log cannot be read, it logs that once and returns, because nothing else
 // depends on it.
 func Run(ctx context.Context, cfg Config) {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
@@ -87,26 +88,27 @@ func Run(ctx context.Context, cfg Config) {
 		err = errors.Join(w.read(ctx, log), log.Close())
 	}
 	if err != nil && ctx.Err() == nil {
-		cfg.Logger.WarnContext(ctx, "processes that the kernel kills for want of memory are not told: its log cannot be read", telemetry.KeyError, err)
+		cfg.Logger.WarnContext(ctx, "processes that the kernel kills because of low memory are not reported: its log cannot be read",
+			telemetry.KeyError, err)
 	}
 }
 
-// read looks at what is in the log and then at what comes.
+// read processes the records in the log and then those that follow.
 func (w *watcher) read(ctx context.Context, log Log) error {
 	before, known := load(w.cfg.File)
 	if known && before.Boot == w.cfg.Boot {
 		w.next = before.Next
 	}
 	for {
-		r, there, err := log.Pending()
+		r, ok, err := log.Pending()
 		if err != nil {
 			return err
 		}
-		if !there {
+		if !ok {
 			break
 		}
-		// Before the first start of all nobody was to tell anything.
-		w.look(ctx, r, known && r.At >= w.cfg.Now()-maxAge)
+		// At the first start of all, old records are not reported.
+		w.process(ctx, r, known && r.At >= w.cfg.Now()-maxAge)
 	}
 	w.save(ctx)
 	for {
@@ -114,36 +116,39 @@ func (w *watcher) read(ctx context.Context, log Log) error {
 		if err != nil {
 			return err
 		}
-		w.look(ctx, r, true)
+		w.process(ctx, r, true)
 	}
 }
 
-// look takes one record. What is old is looked at since it may be the beginning of what is not.
-func (w *watcher) look(ctx context.Context, r kernellog.Record, tell bool) {
+// process parses one record, and reports a kill if report is true and the record is new. It also parses old records,
+// because one may be the beginning of a message that continues in a new record.
+func (w *watcher) process(ctx context.Context, r kernellog.Record, report bool) {
 	fresh := r.Sequence >= w.next
 	if fresh {
 		w.next = r.Sequence + 1
 	}
 	if !r.Kernel {
-		return // anybody who may write there could say that
+		return // Any process with access to the device can write such a record.
 	}
 	kill, ok := w.parser.Line(r.Message)
-	if !ok || !fresh || !tell {
+	if !ok || !fresh || !report {
 		return
 	}
-	w.save(ctx) // first: better not at all than twice
-	w.tell(ctx, kill)
+	w.save(ctx) // Save first: after a crash, a missing report is better than a repeated one.
+	w.report(ctx, kill)
 }
 
-func (w *watcher) tell(ctx context.Context, kill Kill) {
+func (w *watcher) report(ctx context.Context, kill Kill) {
 	w.cfg.Metrics.killed(kill.System)
-	about := []any{"pid", kill.PID, "process", kill.Process, "cgroup", kill.Cgroup}
+	attrs := []any{"pid", kill.PID, "process", kill.Process, "cgroup", kill.Cgroup}
 	if !kill.System {
-		w.cfg.Logger.InfoContext(ctx, "the kernel has killed a process: its cgroup has reached its limit of memory", append(about, "limit", kill.Limit)...)
+		w.cfg.Logger.InfoContext(ctx, "the kernel has killed a process: its cgroup has reached its limit of memory",
+			append(attrs, "limit", kill.Limit)...)
 		return
 	}
-	w.cfg.Logger.WarnContext(ctx, "the kernel has killed a process: this machine has no memory left", about...)
-	w.cfg.Events.NodeWarning(ctx, reason, fmt.Sprintf("System OOM encountered, victim process: %s, pid: %d", kill.Process, kill.PID))
+	w.cfg.Logger.WarnContext(ctx, "the kernel has killed a process: this machine ran out of memory", attrs...)
+	text := fmt.Sprintf("System OOM encountered, victim process: %s, pid: %d", kill.Process, kill.PID)
+	w.cfg.Events.NodeWarning(ctx, reason, text)
 }
 
 func scopeName(system bool) string {
@@ -153,19 +158,20 @@ func scopeName(system bool) string {
 	return "cgroup"
 }
 
-// save keeps up to where the log was read.
+// save writes the position in the log.
 func (w *watcher) save(ctx context.Context) {
 	data, err := json.Marshal(place{Boot: w.cfg.Boot, Next: w.next})
 	if err == nil {
 		err = statedir.ReplaceFile(w.cfg.File, data, fileMode)
 	}
 	if err != nil && !w.unsaved {
-		w.cfg.Logger.WarnContext(ctx, "after a restart, kills for want of memory may be told again", telemetry.KeyFile, w.cfg.File, telemetry.KeyError, err)
+		w.cfg.Logger.WarnContext(ctx, "the position in the kernel's log cannot be saved: after a restart, kills may be reported again",
+			telemetry.KeyFile, w.cfg.File, telemetry.KeyError, err)
 	}
 	w.unsaved = err != nil
 }
 
-// load reads up to where the log was read. It is not known before the first time, nor from a file that cannot be understood.
+// load reads the position in the log. known is false without a valid file, as at the first start.
 func load(file string) (p place, known bool) {
 	data, err := os.ReadFile(file)
 	if err != nil {

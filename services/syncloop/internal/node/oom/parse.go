@@ -5,26 +5,27 @@ import (
 	"strings"
 )
 
-// Kill is a process that the kernel has killed since there was no memory left.
+// Kill is a process that the kernel killed because memory ran out.
 type Kill struct {
 	PID int
 	// Process is the name of its command.
 	Process string
-	// System is true when the machine had run out of memory, or the part of it that the process may use; false when it was a cgroup that
-	// had reached its limit.
+	// System is true if the machine, or the part of its memory that the process may use, ran out of memory. It is false if
+	// a cgroup reached its limit.
 	System bool
-	// Cgroup is the cgroup of memory that the process was in, and Limit the one that had reached its limit; empty when the kernel has
-	// not said it.
+	// Cgroup is the memory cgroup of the process, and Limit the cgroup that reached its limit. Both are empty if the
+	// kernel did not log them.
 	Cgroup, Limit string
 }
 
-// These begin what the kernel says of a kill: by the machine's want of memory, and by that of a cgroup.
+// The beginnings of the kernel's messages about a kill: because of the machine's memory and because of a cgroup's
+// limit.
 const (
-	ofSystem = "Out of memory"
-	ofCgroup = "Memory cgroup out of memory"
+	systemPrefix = "Out of memory"
+	cgroupPrefix = "Memory cgroup out of memory"
 )
 
-// scope is whose want of memory it was.
+// scope is the scope of the memory that ran out.
 type scope int
 
 const (
@@ -33,75 +34,75 @@ const (
 	scopeCgroup
 )
 
-// Parser finds kills in the lines that the kernel logs. Up to Linux 5.1 it takes several to say one, and later ones say more than the
-// last of them has:
+// Parser finds kills in the lines of the kernel's log. Up to Linux 5.1 a kill takes several lines, and the last does
+// not repeat the others. Later versions log more than their last line has:
 //
-//	oom-kill:constraint=…,oom_memcg=LIMIT,task_memcg=CGROUP,task=NAME,pid=PID,uid=UID    from 5.0 on; `global_oom` for LIMIT
-//	Task in CGROUP killed as a result of limit of LIMIT                                  before
-//	Out of memory: Kill process PID (NAME) score 900 or sacrifice child                  up to 5.1; one of its children may go instead
-//	Killed process PID (NAME) total-vm:…                                                 the same
-//	Out of memory: Killed process PID (NAME) total-vm:…                                  from 5.2 on
+//	oom-kill:constraint=…,oom_memcg=LIMIT,task_memcg=CGROUP,task=NAME,pid=PID,uid=UID  from 5.0 on, or `global_oom`
+//	Task in CGROUP killed as a result of limit of LIMIT                                before
+//	Out of memory: Kill process PID (NAME) score 900 or sacrifice child                up to 5.1; a child may die instead
+//	Killed process PID (NAME) total-vm:…                                               the same
+//	Out of memory: Killed process PID (NAME) total-vm:…                                from 5.2 on
 //
-// The kernel says these of one kill after another, with lines about other things between. Make it with new(Parser).
+// The lines of two kills do not mix, but lines about other things may stand between them. Create it with new(Parser).
 type Parser struct {
-	// announced is whose want of memory was said last, for a kill that does not say it.
+	// announced is the scope that was logged last, for a kill whose line has none.
 	announced scope
-	// of is the process whose cgroups were said last; 0 for the next one that is killed, whichever it is.
-	of            int
+	// pid is the PID whose cgroups were logged last. 0 stands for the next killed process, whatever its PID is.
+	pid           int
 	cgroup, limit string
 }
 
-// Line takes the next line. It returns a kill, and true, for a line that completes one.
+// Line parses the next line. It returns a kill and true if the line completes one.
 func (p *Parser) Line(line string) (Kill, bool) {
 	if fields, ok := strings.CutPrefix(line, "oom-kill:"); ok {
-		p.of, p.cgroup, p.limit = cgroupsOf(fields)
+		p.pid, p.cgroup, p.limit = cgroupsOf(fields)
 		return Kill{}, false
 	}
 	if task, ok := strings.CutPrefix(line, "Task in "); ok {
 		if cgroup, limit, ok := strings.Cut(task, " killed as a result of limit of "); ok {
-			p.of, p.cgroup, p.limit = 0, cgroup, limit
+			p.pid, p.cgroup, p.limit = 0, cgroup, limit
 		}
 		return Kill{}, false
 	}
-	whose, what := scopeOf(line)
-	if strings.HasPrefix(what, "Kill process ") {
-		p.announced = whose
+	scope, rest := scopeOf(line)
+	if strings.HasPrefix(rest, "Kill process ") {
+		p.announced = scope
 		return Kill{}, false
 	}
-	process, ok := strings.CutPrefix(what, "Killed process ")
+	process, ok := strings.CutPrefix(rest, "Killed process ")
 	if !ok {
 		return Kill{}, false
 	}
-	if whose == scopeUnknown {
-		whose = p.announced // also of a whole group of processes, which are killed one after another
+	if scope == scopeUnknown {
+		scope = p.announced // This scope also applies to a group of processes that are killed one after another.
 	}
 	pid, name, ok := victim(process)
-	if !ok || whose == scopeUnknown {
+	if !ok || scope == scopeUnknown {
 		return Kill{}, false
 	}
-	kill := Kill{PID: pid, Process: name, System: whose == scopeSystem}
-	if p.of == pid || p.of == 0 {
+	kill := Kill{PID: pid, Process: name, System: scope == scopeSystem}
+	if p.pid == pid || p.pid == 0 {
 		kill.Cgroup, kill.Limit = p.cgroup, p.limit
-		p.of, p.cgroup, p.limit = 0, "", ""
+		p.pid, p.cgroup, p.limit = 0, "", ""
 	}
 	return kill, true
 }
 
-// scopeOf takes from a line whose want of memory it begins with.
+// scopeOf splits a line into its scope and the rest.
 func scopeOf(line string) (scope, string) {
-	if what, ok := strings.CutPrefix(line, ofCgroup+": "); ok {
-		return scopeCgroup, what
+	if rest, ok := strings.CutPrefix(line, cgroupPrefix+": "); ok {
+		return scopeCgroup, rest
 	}
-	if strings.HasPrefix(line, ofSystem) {
-		// With the sysctl vm.oom_kill_allocating_task the name of that stands before the colon, in brackets.
-		if head, what, ok := strings.Cut(line, ": "); ok && (head == ofSystem || strings.HasSuffix(head, ")")) {
-			return scopeSystem, what
+	if strings.HasPrefix(line, systemPrefix) {
+		// With the sysctl vm.oom_kill_allocating_task, its name stands before the colon, in brackets.
+		if head, rest, ok := strings.Cut(line, ": "); ok && (head == systemPrefix || strings.HasSuffix(head, ")")) {
+			return scopeSystem, rest
 		}
 	}
 	return scopeUnknown, line
 }
 
-// victim reads "PID (NAME) total-vm:…". A name may have brackets in it.
+// victim parses "PID (NAME) total-vm:…". A name may contain brackets.
 func victim(text string) (pid int, name string, ok bool) {
 	number, rest, ok := strings.Cut(text, " (")
 	pid, err := strconv.Atoi(number)
@@ -109,7 +110,7 @@ func victim(text string) (pid int, name string, ok bool) {
 		return 0, "", false
 	}
 	end := -1
-	for _, after := range []string{") total-vm:", "), UID ", ")"} { // the second is that of Red Hat's kernels
+	for _, after := range []string{") total-vm:", "), UID ", ")"} { // The second is from Red Hat's kernels.
 		if end = strings.LastIndex(rest, after); end >= 0 {
 			break
 		}
@@ -120,7 +121,7 @@ func victim(text string) (pid int, name string, ok bool) {
 	return pid, rest[:end], true
 }
 
-// cgroupsOf reads what follows "oom-kill:"; 0 is returned when it cannot be read, with no cgroups.
+// cgroupsOf parses the text after "oom-kill:". It returns 0 and no cgroups if the text is malformed.
 func cgroupsOf(fields string) (pid int, cgroup, limit string) {
 	head, number, ok := cutLast(fields, ",pid=")
 	number, _, _ = strings.Cut(number, ",")
@@ -134,7 +135,7 @@ func cgroupsOf(fields string) (pid int, cgroup, limit string) {
 	return pid, cgroup, limit
 }
 
-// cutLast is strings.Cut at the last separator: names of commands and cgroups may have one in them.
+// cutLast is strings.Cut at the last separator, because names of commands and cgroups may contain the separator.
 func cutLast(s, separator string) (before, after string, found bool) {
 	if i := strings.LastIndex(s, separator); i >= 0 {
 		return s[:i], s[i+len(separator):], true

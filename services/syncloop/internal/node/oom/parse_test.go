@@ -9,7 +9,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/oom"
 )
 
-// kills gives the parser lines, and returns what it finds.
+// kills parses lines and returns the kills.
 func kills(lines string) []oom.Kill {
 	parser := new(oom.Parser)
 	var found []oom.Kill
@@ -21,7 +21,7 @@ func kills(lines string) []oom.Kill {
 	return found
 }
 
-// TestKillsAreFoundInTheLogsOfKernels: what follows is of logs of each version, without the tables of tasks.
+// TestKillsAreFoundInTheLogsOfKernels parses real logs of kernel versions, shortened by the tables of tasks.
 func TestKillsAreFoundInTheLogsOfKernels(t *testing.T) {
 	const pod = "/kubepods/burstable/pod78090c7a1769265bc09a811f2cdf4439"
 	for name, test := range map[string]struct {
@@ -53,13 +53,13 @@ Out of memory: Killed process 2384 (stress-ng-vm) total-vm:3980720kB, anon-rss:3
 oom_reaper: reaped process 2384 (stress-ng-vm), now anon-rss:0kB, file-rss:0kB, shmem-rss:48kB
 `, []oom.Kill{{PID: 2384, Process: "stress-ng-vm", System: true, Cgroup: "/user.slice/user-1000.slice/session-3.scope"}},
 		},
-		"5.15, a node of memory, and too many kills for the kernel to say all of each": {
+		"5.15, a NUMA node, and a second kill whose details were rate-limited": {
 			`oom-kill:constraint=CONSTRAINT_CPUSET,nodemask=(null),cpuset=db,mems_allowed=1,global_oom,task_memcg=/db,task=mysqld,pid=7,uid=27
 Out of memory: Killed process 7 (mysqld) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:27 pgtables:6952kB oom_score_adj:0
 Out of memory: Killed process 8 (mysqld) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:27 pgtables:6952kB oom_score_adj:0
 `, []oom.Kill{{PID: 7, Process: "mysqld", System: true, Cgroup: "/db"}, {PID: 8, Process: "mysqld", System: true}},
 		},
-		"5.4, who asks for memory is killed": {
+		"5.4, vm.oom_kill_allocating_task": {
 			`Out of memory (oom_kill_allocating_task): Killed process 99 (a (b) c) total-vm:3kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:1kB oom_score_adj:0
 `, []oom.Kill{{PID: 99, Process: "a (b) c", System: true}},
 		},
@@ -107,7 +107,7 @@ oom-kill:pid=x
 	}
 }
 
-// FuzzLine: nothing that is in the log makes the parser fail, and a kill is never without a process.
+// FuzzLine checks that no line makes the parser panic, and that each kill has a PID and a name from the log.
 func FuzzLine(f *testing.F) {
 	f.Add("oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/a,task_memcg=/a/b,task=x,pid=1,uid=0\nMemory cgroup out of memory: Killed process 1 (x) total-vm:1kB\n")
 	f.Add("Task in /a killed as a result of limit of /b\nOut of memory: Kill process 2 (y) score 1\nKilled process 2 (y) total-vm:1kB\n")

@@ -1,8 +1,9 @@
-// Package shutdown ends pods before the machine goes down. Which of them, when and with which grace period nodestatus says, by
-// ShutDownPods of the Engine API; this package ends them for good, as an eviction does, and tells when nothing of them is left.
+// Package shutdown terminates pods before the machine shuts down. nodestatus decides which pods, when, and with which
+// grace period, and calls ShutDownPods of the Engine API. This package ends the pods for good, as an eviction does, and
+// returns when nothing of them is left.
 //
-// A static pod is ended until the machine has been started anew, any other one for ever: the API server has it as Failed, and who
-// made it makes another one.
+// A static pod starts again after a reboot. Any other pod does not: it is Failed in the API server, and its controller
+// creates another one.
 package shutdown
 
 import (
@@ -20,41 +21,42 @@ import (
 )
 
 const (
-	// reason and message are those of the status of a pod that is ended, the kubelet's.
+	// reason and message are those of the pod's status. They are the kubelet's.
 	reason  = "Terminated"
 	message = "Pod was terminated in response to imminent node shutdown."
-	// lookPeriod is how often it is looked whether what is waited for has come: a glance at memory.
-	lookPeriod = 100 * time.Millisecond
+	// pollPeriod is how often a condition is checked. A check only reads memory.
+	pollPeriod = 100 * time.Millisecond
 )
 
-// Config is what an Ender needs.
+// Config configures an Ender.
 type Config struct {
 	// Store has the pods.
 	Store *podstore.Store
-	// Book keeps which pods were ended over restarts: *evictionbook.Book.
+	// Book records the ended pods on disk: *evictionbook.Book.
 	Book interface {
 		PutAll(evictions map[types.UID]podstore.Eviction) error
 	}
-	// Workers ends the pods: *podworkers.Pool.
+	// Workers terminates the pods: *podworkers.Pool.
 	Workers interface {
 		End(uid types.UID, cause podworkers.Cause, end podworkers.End) bool
 	}
-	// Boot names this boot of the machine: boottime.Boot.
+	// Boot is the ID of this boot of the machine: boottime.Boot.
 	Boot string
-	// Unsent returns how many pods have a status that the API server does not have. Required.
+	// Unsent returns the number of pods whose current status the API server does not have. Required.
 	Unsent func() int
 	Clock  clock.WithTicker
 }
 
-// Ender ends pods. Make it with New.
+// Ender terminates pods. Create it with New.
 type Ender struct{ cfg Config }
 
 // New returns an Ender.
 func New(cfg Config) *Ender { return &Ender{cfg: cfg} }
 
-// End ends pods, each with its grace period in seconds, and returns when nothing of them is left. A pod that is not there is none to
-// end; one that is being ended has its time shortened. It fails with podstore.NotReadyError while it is not known which pods there are,
-// when it cannot be kept which were ended, and with ctx's error when that ends before: the pods go on ending.
+// End terminates pods, each with its grace period in seconds, and returns when nothing of them is left. It ignores UIDs
+// without a pod, and shortens the grace period of a pod that is terminating already. It returns podstore.NotReadyError
+// while the pods are not known, an error if the ended pods cannot be recorded on disk, and the error of ctx if that
+// ends first; the termination then continues.
 func (e *Ender) End(ctx context.Context, grace map[types.UID]int64) error {
 	if _, err := e.cfg.Store.Source(); err != nil {
 		return err
@@ -70,12 +72,13 @@ func (e *Ender) End(ctx context.Context, grace map[types.UID]int64) error {
 	}
 	var idle []types.UID
 	for uid, eviction := range ended {
-		if err := e.cfg.Store.Evict(uid, eviction); err == nil { // else it has gone since
+		if err := e.cfg.Store.Evict(uid, eviction); err == nil { // an error means that the pod has gone meanwhile
 			idle = append(idle, uid)
 		}
 	}
 	return e.until(ctx, func() bool {
-		// A pod that has no worker yet, as when the runtime was away, gets one that ends it: the loop reads the book. It has its time then.
+		// A pod may have no worker yet, for example because the runtime was down. The loop reads the book and starts one that
+		// terminates the pod. The grace period is passed to it then.
 		idle = slices.DeleteFunc(idle, func(uid types.UID) bool {
 			seconds := grace[uid]
 			return e.cfg.Workers.End(uid, podworkers.Cause{Kind: podworkers.CauseConfig}, podworkers.End{Grace: &seconds})
@@ -97,16 +100,16 @@ func (e *Ender) eviction(pod *v1.Pod) podstore.Eviction {
 	return eviction
 }
 
-// AwaitStatuses returns when the API server has the status of every pod. It fails with ctx's error when that ends before.
+// AwaitStatuses waits until the API server has the status of every pod. It returns the error of ctx if that ends first.
 func (e *Ender) AwaitStatuses(ctx context.Context) error {
 	return e.until(ctx, func() bool { return e.cfg.Unsent() == 0 })
 }
 
-// until returns when something is so, or with ctx's error.
-func (e *Ender) until(ctx context.Context, isSo func() bool) error {
-	ticker := e.cfg.Clock.NewTicker(lookPeriod)
+// until waits until a condition is true. It returns the error of ctx if that ends first.
+func (e *Ender) until(ctx context.Context, isTrue func() bool) error {
+	ticker := e.cfg.Clock.NewTicker(pollPeriod)
 	defer ticker.Stop()
-	for !isSo() {
+	for !isTrue() {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -21,30 +21,32 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/diskusage"
 )
 
-// wholeMachine is the cgroup that everything is in.
+// wholeMachine is the root cgroup.
 const wholeMachine = "/"
 
-// look is one reading of everything.
-type look struct {
+// collector collects one Report.
+type collector struct {
 	*Stats
-	said fromRuntime
-	// nodeFs is the node's file system, layers that in which the runtime has the layers of containers; nil when they could not be read.
+	runtime runtimeStats
+	// nodeFs is the node's file system. layers is the file system of the containers' layers. Each is nil if it could not
+	// be read.
 	nodeFs, layers *statsv1alpha1.FsStats
-	// rates will be what is remembered for the next look.
+	// rates becomes Stats.rates for the next Report.
 	rates   map[string]podcgroups.Usage
 	machine Machine
-	// places will be those of the pods.
+	// places becomes Report.Places.
 	places map[types.UID]Place
 }
 
-// collect reads everything.
+// collect reads a Report.
 func (s *Stats) collect(ctx context.Context) (*Report, error) {
 	pods, known := s.cfg.Observed()
 	if !known {
 		return nil, errors.New("the pods are not known yet: ask again in a moment")
 	}
-	l := &look{
-		Stats: s, said: s.patiently(ctx), rates: make(map[string]podcgroups.Usage, len(s.rates)), machine: s.cfg.Machine(),
+	l := &collector{
+		Stats: s, runtime: s.currentRuntime(ctx), machine: s.cfg.Machine(),
+		rates:  make(map[string]podcgroups.Usage, len(s.rates)),
 		places: make(map[types.UID]Place, len(pods)),
 	}
 	summary := &statsv1alpha1.Summary{Pods: []statsv1alpha1.PodStats{}, Node: l.node()}
@@ -57,7 +59,8 @@ func (s *Stats) collect(ctx context.Context) (*Report, error) {
 		}
 	}
 	slices.SortFunc(summary.Pods, func(a, b statsv1alpha1.PodStats) int {
-		return cmp.Or(cmp.Compare(a.PodRef.Namespace, b.PodRef.Namespace), cmp.Compare(a.PodRef.Name, b.PodRef.Name), cmp.Compare(a.PodRef.UID, b.PodRef.UID))
+		x, y := a.PodRef, b.PodRef
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID))
 	})
 	s.rates = l.rates
 	report := &Report{Summary: summary, Machine: l.machine, Places: l.places}
@@ -67,29 +70,35 @@ func (s *Stats) collect(ctx context.Context) (*Report, error) {
 	return report, nil
 }
 
-// node reads what the machine uses as a whole.
-func (l *look) node() statsv1alpha1.NodeStats {
+// node reads the usage of the whole machine.
+func (l *collector) node() statsv1alpha1.NodeStats {
 	machine, now := l.machine, l.cfg.Clock.Now()
-	stats := statsv1alpha1.NodeStats{NodeName: l.cfg.NodeName, StartTime: metav1.NewTime(machine.BootedAt), Network: networkOf(machine, now)}
+	stats := statsv1alpha1.NodeStats{
+		NodeName: l.cfg.NodeName, StartTime: metav1.NewTime(machine.BootedAt), Network: networkOf(machine, now),
+	}
 	if usage, err := l.cfg.Cgroups.Usage(wholeMachine); err == nil {
 		usage.MemoryLimitBytes = machine.MemoryBytes
 		stats.CPU, stats.Memory = l.cpu(wholeMachine, usage), memoryOf(usage)
-		stats.Swap = &statsv1alpha1.SwapStats{Time: metav1.NewTime(usage.At), SwapUsageBytes: &usage.SwapBytes, SwapAvailableBytes: machine.SwapFreeBytes}
+		stats.Swap = swapOf(usage)
+		stats.Swap.SwapAvailableBytes = machine.SwapFreeBytes
 	}
 	if l.cfg.Names != nil {
 		if usage, err := l.cfg.Cgroups.Usage(l.cfg.Names.Pods()); err == nil {
 			stats.SystemContainers = append(stats.SystemContainers, statsv1alpha1.ContainerStats{
-				Name: statsv1alpha1.SystemContainerPods, StartTime: stats.StartTime, CPU: l.cpu(l.cfg.Names.Pods(), usage), Memory: memoryOf(usage),
+				Name: statsv1alpha1.SystemContainerPods, StartTime: stats.StartTime,
+				CPU: l.cpu(l.cfg.Names.Pods(), usage), Memory: memoryOf(usage),
 			})
 		}
 	}
 	if machine.MaxProcesses != nil || machine.Processes != nil {
-		stats.Rlimit = &statsv1alpha1.RlimitStats{Time: metav1.NewTime(now), MaxPID: machine.MaxProcesses, NumOfRunningProcesses: machine.Processes}
+		stats.Rlimit = &statsv1alpha1.RlimitStats{
+			Time: metav1.NewTime(now), MaxPID: machine.MaxProcesses, NumOfRunningProcesses: machine.Processes,
+		}
 	}
 	if fs, err := filesystem(l.cfg.RootDir, now); err == nil {
 		stats.Fs, l.nodeFs = &fs, &fs
 	}
-	images, layers := filesystemOf(l.said.images, now), filesystemOf(l.said.layers, now)
+	images, layers := filesystemOf(l.runtime.images, now), filesystemOf(l.runtime.layers, now)
 	if layers == nil {
 		layers = images
 	}
@@ -99,7 +108,7 @@ func (l *look) node() statsv1alpha1.NodeStats {
 	return stats
 }
 
-// filesystemOf is one of the runtime's file systems: how full it is, and what the runtime has there.
+// filesystemOf returns one of the runtime's file systems: its capacity, and what the runtime uses of it.
 func filesystemOf(used *runtimeapi.FilesystemUsage, now time.Time) *statsv1alpha1.FsStats {
 	if used == nil {
 		return nil
@@ -112,25 +121,25 @@ func filesystemOf(used *runtimeapi.FilesystemUsage, now time.Time) *statsv1alpha
 	return &fs
 }
 
-// pod reads what a pod uses.
-func (l *look) pod(ctx context.Context, seen *lifecyclev1.PodStatus) statsv1alpha1.PodStats {
+// pod reads the usage of a pod.
+func (l *collector) pod(ctx context.Context, seen *lifecyclev1.PodStatus) statsv1alpha1.PodStats {
 	stats := statsv1alpha1.PodStats{
 		PodRef:     statsv1alpha1.PodReference{Name: seen.GetName(), Namespace: seen.GetNamespace(), UID: seen.GetUid()},
 		Containers: []statsv1alpha1.ContainerStats{}, VolumeStats: l.volumes.get(types.UID(seen.GetUid())),
 	}
 	pod := l.cfg.Pod(types.UID(seen.GetUid()))
 	sandbox := podview.Sandbox(seen)
-	said := l.said.sandboxes[sandbox.GetId()]
+	measured := l.runtime.sandboxes[sandbox.GetId()]
 	stats.StartTime = metav1.NewTime(podview.Time(sandbox.GetCreatedAt()))
-	stats.Network = networkOfRuntime(said.GetNetwork())
+	stats.Network = networkOfRuntime(measured.GetNetwork())
 	name, usage, found := l.podCgroup(seen, pod)
 	if found {
 		stats.CPU, stats.Memory = l.cpu(name, usage), memoryOf(usage)
 		stats.ProcessStats, stats.Swap = &statsv1alpha1.ProcessStats{ProcessCount: &usage.Processes}, swapOf(usage)
 	} else {
-		stats.CPU, stats.Memory = cpuOfRuntime(said.GetCpu()), memoryOfRuntime(said.GetMemory())
-		if said.GetProcess() != nil {
-			stats.ProcessStats = &statsv1alpha1.ProcessStats{ProcessCount: valueOf(said.GetProcess().GetProcessCount())}
+		stats.CPU, stats.Memory = cpuOfRuntime(measured.GetCpu()), memoryOfRuntime(measured.GetMemory())
+		if processes := measured.GetProcess(); processes != nil {
+			stats.ProcessStats = &statsv1alpha1.ProcessStats{ProcessCount: valueOf(processes.GetProcessCount())}
 		}
 	}
 	var below []string
@@ -138,7 +147,7 @@ func (l *look) pod(ctx context.Context, seen *lifecyclev1.PodStatus) statsv1alph
 		below = l.cfg.Cgroups.Below(name)
 	}
 	place := Place{Cgroup: name, Sandbox: sandbox.GetId(), Containers: map[string]ContainerPlace{}}
-	for _, c := range seen.GetContainers() {
+	for _, c := range seen.GetContainers() { // newest first
 		if _, taken := place.Containers[c.GetName()]; podview.Running(c) && !taken {
 			container, cgroup := l.container(ctx, c, name, below)
 			stats.Containers = append(stats.Containers, container)
@@ -151,8 +160,11 @@ func (l *look) pod(ctx context.Context, seen *lifecyclev1.PodStatus) statsv1alph
 	return stats
 }
 
-// podCgroup finds the cgroup of a pod, which for one that nobody wants any more may be that of any class.
-func (l *look) podCgroup(seen *lifecyclev1.PodStatus, pod *v1.Pod) (name string, usage podcgroups.Usage, found bool) {
+// podCgroup finds the cgroup of a pod. If the pod is not desired any more, its QoS class is unknown, so the cgroups of
+// all classes are tried.
+func (l *collector) podCgroup(
+	seen *lifecyclev1.PodStatus, pod *v1.Pod,
+) (name string, usage podcgroups.Usage, found bool) {
 	if l.cfg.Names == nil {
 		return "", podcgroups.Usage{}, false
 	}
@@ -170,16 +182,20 @@ func (l *look) podCgroup(seen *lifecyclev1.PodStatus, pod *v1.Pod) (name string,
 	return "", podcgroups.Usage{}, false
 }
 
-// container reads what a container uses, the newest of its name that runs. Its cgroup is the one below its pod's that has its ID in the
-// name, as runtimes name it; it is empty when there is none.
-func (l *look) container(ctx context.Context, c *lifecyclev1.Container, pod string, below []string) (stats statsv1alpha1.ContainerStats, cgroup string) {
-	said := l.said.containers[c.GetId()]
+// container reads the usage of a container. Its cgroup is the child of the pod's cgroup that has the container's ID in
+// its name, as runtimes name it; cgroup is empty if there is none.
+func (l *collector) container(
+	ctx context.Context, c *lifecyclev1.Container, pod string, below []string,
+) (stats statsv1alpha1.ContainerStats, cgroup string) {
+	measured := l.runtime.containers[c.GetId()]
 	stats = statsv1alpha1.ContainerStats{
-		Name: c.GetName(), StartTime: metav1.NewTime(podview.Time(c.GetStartedAt())), CPU: cpuOfRuntime(said.GetCpu()), Memory: memoryOfRuntime(said.GetMemory()),
+		Name: c.GetName(), StartTime: metav1.NewTime(podview.Time(c.GetStartedAt())),
+		CPU: cpuOfRuntime(measured.GetCpu()), Memory: memoryOfRuntime(measured.GetMemory()),
 	}
-	if swap := said.GetSwap(); swap != nil {
+	if swap := measured.GetSwap(); swap != nil {
 		stats.Swap = &statsv1alpha1.SwapStats{
-			Time: timeOf(swap.GetTimestamp()), SwapAvailableBytes: valueOf(swap.GetSwapAvailableBytes()), SwapUsageBytes: valueOf(swap.GetSwapUsageBytes()),
+			Time:               timeOf(swap.GetTimestamp()),
+			SwapAvailableBytes: valueOf(swap.GetSwapAvailableBytes()), SwapUsageBytes: valueOf(swap.GetSwapUsageBytes()),
 		}
 	}
 	if i := slices.IndexFunc(below, func(name string) bool { return strings.Contains(name, c.GetId()) }); i >= 0 {
@@ -187,13 +203,14 @@ func (l *look) container(ctx context.Context, c *lifecyclev1.Container, pod stri
 		if usage, err := l.cfg.Cgroups.Usage(cgroup); err == nil {
 			cpu := l.cpu(cgroup, usage)
 			if cpu.UsageNanoCores == nil && stats.CPU != nil {
-				cpu.UsageNanoCores = stats.CPU.UsageNanoCores // the runtime has looked before
+				cpu.UsageNanoCores = stats.CPU.UsageNanoCores // the runtime may have measured it before
 			}
 			stats.CPU, stats.Memory, stats.Swap = cpu, memoryOf(usage), swapOf(usage)
 		}
 	}
-	if layer := said.GetWritableLayer(); layer != nil {
-		stats.Rootfs = part(l.layers, timeOf(layer.GetTimestamp()), valueOf(layer.GetUsedBytes()), valueOf(layer.GetInodesUsed()))
+	if layer := measured.GetWritableLayer(); layer != nil {
+		used, inodes := valueOf(layer.GetUsedBytes()), valueOf(layer.GetInodesUsed())
+		stats.Rootfs = part(l.layers, timeOf(layer.GetTimestamp()), used, inodes)
 	}
 	if c.GetLogPath() != "" {
 		if used, err := diskusage.Of(ctx, filepath.Dir(c.GetLogPath())); err == nil {
@@ -203,7 +220,7 @@ func (l *look) container(ctx context.Context, c *lifecyclev1.Container, pod stri
 	return stats, cgroup
 }
 
-// part is what takes some room on a file system.
+// part returns the statistics of a file system with the time and usage of a part of it.
 func part(of *statsv1alpha1.FsStats, at metav1.Time, bytes, inodes *uint64) *statsv1alpha1.FsStats {
 	var fs statsv1alpha1.FsStats
 	if of != nil {
@@ -213,8 +230,8 @@ func part(of *statsv1alpha1.FsStats, at metav1.Time, bytes, inodes *uint64) *sta
 	return &fs
 }
 
-// ephemeral is what a pod takes on the node's own disk.
-func (l *look) ephemeral(stats *statsv1alpha1.PodStats, pod *v1.Pod) *statsv1alpha1.FsStats {
+// ephemeral returns the usage of a pod on the node's own disk.
+func (l *collector) ephemeral(stats *statsv1alpha1.PodStats, pod *v1.Pod) *statsv1alpha1.FsStats {
 	usage := UsageOf(stats, pod)
 	var sum diskusage.Usage
 	for _, one := range []*diskusage.Usage{usage.Layers, usage.Logs, usage.Volumes} {
@@ -225,8 +242,8 @@ func (l *look) ephemeral(stats *statsv1alpha1.PodStats, pod *v1.Pod) *statsv1alp
 	return part(l.nodeFs, metav1.NewTime(l.cfg.Clock.Now()), count(sum.Bytes), count(sum.Inodes))
 }
 
-// cpu is the processor time of a cgroup, and how much it has had of late: since the last look.
-func (l *look) cpu(name string, usage podcgroups.Usage) *statsv1alpha1.CPUStats {
+// cpu returns the CPU time of a cgroup, and its rate since the last Report.
+func (l *collector) cpu(name string, usage podcgroups.Usage) *statsv1alpha1.CPUStats {
 	total := uint64(max(usage.CPU, 0))
 	stats := &statsv1alpha1.CPUStats{Time: metav1.NewTime(usage.At), UsageCoreNanoSeconds: &total}
 	before, known := l.Stats.rates[name]
@@ -240,7 +257,8 @@ func (l *look) cpu(name string, usage podcgroups.Usage) *statsv1alpha1.CPUStats 
 
 func memoryOf(usage podcgroups.Usage) *statsv1alpha1.MemoryStats {
 	stats := &statsv1alpha1.MemoryStats{
-		Time: metav1.NewTime(usage.At), UsageBytes: &usage.MemoryBytes, WorkingSetBytes: &usage.WorkingSetBytes, RSSBytes: &usage.RSSBytes,
+		Time:       metav1.NewTime(usage.At),
+		UsageBytes: &usage.MemoryBytes, WorkingSetBytes: &usage.WorkingSetBytes, RSSBytes: &usage.RSSBytes,
 		PageFaults: &usage.PageFaults, MajorPageFaults: &usage.MajorPageFaults,
 	}
 	if usage.MemoryLimitBytes > 0 {

@@ -9,21 +9,21 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
 
-// Details is what dashboards ask for of a cgroup beside what it uses.
+// Details is what dashboards show of a cgroup besides its usage.
 type Details struct {
 	podcgroups.Details
-	// Packets has the interfaces of the network that the processes of the cgroup are in.
+	// Packets has the network interfaces that the processes of the cgroup see.
 	Packets []Packets
 }
 
-// Packets are those of an interface.
+// Packets are the packet counters of an interface.
 type Packets struct {
 	Interface                                    string
 	Received, ReceivedDropped, Sent, SentDropped uint64
 }
 
-// DetailsOf returns what reads the details of a cgroup, and the packets of its processes' network if asked for. What cannot be read is not
-// known.
+// DetailsOf returns a function that reads the details of a cgroup, and if requested the packet counters of its
+// processes' network. Values that cannot be read are left out.
 func DetailsOf(cgroups *podcgroups.Machine) func(cgroup string, packets bool) Details {
 	return func(cgroup string, packets bool) Details {
 		read, err := cgroups.Details(cgroup)
@@ -38,8 +38,8 @@ func DetailsOf(cgroups *podcgroups.Machine) func(cgroup string, packets bool) De
 	}
 }
 
-// packetsOf reads the packets of a cgroup's network: the machine's, or that of a process in the cgroup. It returns none if
-// they cannot be read.
+// packetsOf reads the packet counters of a cgroup's network: those of the machine for the root cgroup, otherwise those
+// of a process in the cgroup. It returns nil if they cannot be read.
 func packetsOf(proc, cgroup string, pid int) []Packets {
 	dir, err := procfs.NewFS(proc)
 	if err != nil {

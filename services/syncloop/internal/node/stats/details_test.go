@@ -26,7 +26,8 @@ func TestPacketsOfInterfaces(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Join(proc, dir), 0o755))
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(proc, "net/dev"), []byte(content), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(proc, "7/net/dev"), []byte(strings.ReplaceAll(content, "eth0", "eth7")), 0o600))
+	other := strings.ReplaceAll(content, "eth0", "eth7")
+	require.NoError(t, os.WriteFile(filepath.Join(proc, "7/net/dev"), []byte(other), 0o600))
 	for name, tc := range map[string]struct {
 		cgroup string
 		pid    int
@@ -37,7 +38,10 @@ func TestPacketsOfInterfaces(t *testing.T) {
 	} {
 		var want []Packets
 		if tc.want != "" {
-			want = []Packets{{Interface: tc.want, Received: 200, ReceivedDropped: 2, Sent: 300, SentDropped: 4}, {Interface: "lo", Received: 1, Sent: 1}}
+			want = []Packets{
+				{Interface: tc.want, Received: 200, ReceivedDropped: 2, Sent: 300, SentDropped: 4},
+				{Interface: "lo", Received: 1, Sent: 1},
+			}
 		}
 		if diff := cmp.Diff(want, packetsOf(proc, tc.cgroup, tc.pid)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -45,7 +49,7 @@ func TestPacketsOfInterfaces(t *testing.T) {
 	}
 }
 
-// TestDetailsOfThisMachine reads what the kernel says of everything, whatever version of cgroups it has.
+// TestDetailsOfThisMachine reads the details of the root cgroup, with either version of cgroups.
 func TestDetailsOfThisMachine(t *testing.T) {
 	_, err := os.Stat("/sys/fs/cgroup")
 	require.NoError(t, err)
@@ -57,12 +61,12 @@ func TestDetailsOfThisMachine(t *testing.T) {
 		t.Errorf("the machine has %+v", details)
 	}
 	if details := read(wholeMachine, false); len(details.Packets) != 0 {
-		t.Errorf("packets that nobody asked for: %+v", details.Packets)
+		t.Errorf("packets that were not requested: %+v", details.Packets)
 	}
 	if _, err := machine.Details("/there/is/none"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a cgroup that is not there: %v", err)
+		t.Errorf("a missing cgroup: %v", err)
 	}
 	if diff := cmp.Diff(Details{}, read("/there/is/none", true)); diff != "" {
-		t.Errorf("of a cgroup that is not there:\n%s", diff)
+		t.Errorf("the details of a missing cgroup:\n%s", diff)
 	}
 }

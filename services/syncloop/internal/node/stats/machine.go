@@ -16,32 +16,34 @@ import (
 	"github.com/quartet-node/quartet/internal/pidlimit"
 )
 
-// Machine is what is read of the machine beside its cgroups. What could not be read is zero or nil.
+// Machine is the state of the machine besides its cgroups. A value that could not be read is zero or nil.
 type Machine struct {
-	// BootedAt is when it was started.
+	// BootedAt is the time of the last boot.
 	BootedAt time.Time
-	// ID, SystemUUID and BootID are the names of its installation, of its hardware and of its time since the last start.
+	// ID, SystemUUID and BootID identify the installation, the hardware and the boot.
 	ID, SystemUUID, BootID string
-	// CPUs is how many processors it has.
+	// CPUs is the number of CPUs.
 	CPUs int
-	// MemoryBytes is how much memory it has, SwapBytes how much can be swapped out.
+	// MemoryBytes is the size of the memory, and SwapBytes the size of the swap space.
 	MemoryBytes, SwapBytes uint64
-	// SwapFreeBytes is how much more can be swapped out; nil when nothing can.
+	// SwapFreeBytes is the free swap space; nil if there is no swap space.
 	SwapFreeBytes *uint64
-	// Interfaces are those of its network, in the order of their names.
+	// Interfaces are the network interfaces except lo, sorted by name.
 	Interfaces []statsv1alpha1.InterfaceStats
-	// MaxProcesses is how many processes and threads the kernel allows, Processes how many there are.
+	// MaxProcesses is the maximum number of processes and threads, and Processes their current number.
 	MaxProcesses, Processes *int64
 }
 
-// defaultInterface is the one whose numbers stand for the machine's, where there is one of that name, as for the kubelet.
+// defaultInterface is the interface whose counters represent the machine, if it exists. It is the kubelet's.
 const defaultInterface = "eth0"
 
-// ReadMachine reads this machine, from /proc and /sys. stateDir is where `quartet prepare` has left how many processes it allows.
+// ReadMachine reads the state of this machine from /proc and /sys. stateDir is where `quartet prepare` stored the
+// maximum number of processes.
 func ReadMachine(stateDir string) Machine {
 	m := Machine{
 		BootedAt: time.Now().Add(-boottime.Now()), CPUs: runtime.NumCPU(),
-		ID: textIn("/etc/machine-id"), SystemUUID: textIn("/sys/class/dmi/id/product_uuid"), BootID: textIn("/proc/sys/kernel/random/boot_id"),
+		ID: textIn("/etc/machine-id"), SystemUUID: textIn("/sys/class/dmi/id/product_uuid"),
+		BootID: textIn("/proc/sys/kernel/random/boot_id"),
 	}
 	proc, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -59,7 +61,8 @@ func ReadMachine(stateDir string) Machine {
 		for _, line := range lines {
 			if line.Name != "lo" {
 				m.Interfaces = append(m.Interfaces, statsv1alpha1.InterfaceStats{
-					Name: line.Name, RxBytes: &line.RxBytes, RxErrors: &line.RxErrors, TxBytes: &line.TxBytes, TxErrors: &line.TxErrors,
+					Name: line.Name, RxBytes: &line.RxBytes, RxErrors: &line.RxErrors,
+					TxBytes: &line.TxBytes, TxErrors: &line.TxErrors,
 				})
 			}
 		}
@@ -74,7 +77,7 @@ func ReadMachine(stateDir string) Machine {
 	return m
 }
 
-// textIn reads a short file; empty when it cannot be read.
+// textIn reads a short file. It returns an empty string if the file cannot be read.
 func textIn(file string) string {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -83,7 +86,7 @@ func textIn(file string) string {
 	return strings.TrimSpace(string(data))
 }
 
-// networkOf is the network of the machine.
+// networkOf returns the network statistics of the machine.
 func networkOf(m Machine, now time.Time) *statsv1alpha1.NetworkStats {
 	if len(m.Interfaces) == 0 {
 		return nil
@@ -97,7 +100,8 @@ func networkOf(m Machine, now time.Time) *statsv1alpha1.NetworkStats {
 	return stats
 }
 
-// filesystem reads the fill of the file system that a folder is on. What is available is what is left for users that are not root.
+// filesystem reads the usage of the file system of a directory. AvailableBytes is what users other than root may still
+// use.
 func filesystem(dir string, now time.Time) (statsv1alpha1.FsStats, error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err != nil {
@@ -106,7 +110,9 @@ func filesystem(dir string, now time.Time) (statsv1alpha1.FsStats, error) {
 	size := uint64(stat.Bsize) //nolint:gosec // it is not negative
 	of := func(n uint64) *uint64 { return &n }
 	return statsv1alpha1.FsStats{
-		Time: metav1.NewTime(now), CapacityBytes: of(stat.Blocks * size), AvailableBytes: of(stat.Bavail * size), UsedBytes: of((stat.Blocks - stat.Bfree) * size),
-		Inodes: of(stat.Files), InodesFree: of(stat.Ffree), InodesUsed: of(stat.Files - stat.Ffree),
+		Time:          metav1.NewTime(now),
+		CapacityBytes: of(stat.Blocks * size), AvailableBytes: of(stat.Bavail * size),
+		UsedBytes: of((stat.Blocks - stat.Bfree) * size),
+		Inodes:    of(stat.Files), InodesFree: of(stat.Ffree), InodesUsed: of(stat.Files - stat.Ffree),
 	}, nil
 }

@@ -16,36 +16,38 @@ import (
 )
 
 const (
-	// nodePeriod is how often it is read what is left of the node, as the kubelet does.
+	// nodePeriod is how often the node's free resources are read. It is the kubelet's value.
 	nodePeriod = 10 * time.Second
-	// placePeriod is how often the runtime is asked where it keeps images, and placeTimeout how long it has: it answers the same.
+	// placePeriod is how often the runtime is asked for the directory of its images, and placeTimeout the timeout of the
+	// call. The directory rarely changes.
 	placePeriod  = 5 * time.Minute
 	placeTimeout = 5 * time.Second
 )
 
-// nodeBook is what is left of the node.
+// nodeBook holds the node's free resources.
 type nodeBook struct {
 	mu        sync.Mutex
 	readings  []*enginev1.SignalReading
 	dedicated bool
 }
 
-// Readings says what is left of that which nodestatus cannot read: the file system of images and the memory that all pods may use
-// together, as of the last look. What is not known is left out. It does not wait.
+// Readings returns the free resources that nodestatus cannot read itself: the file system of images, and the memory
+// that all pods together may use. They are from the last measurement. Unknown values are left out. It does not block.
 func (s *Stats) Readings() []*enginev1.SignalReading {
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()
 	return slices.Clone(s.node.readings)
 }
 
-// DedicatedImageFS tells whether images and the layers of containers have a file system of their own. It is false until that is known.
+// DedicatedImageFS reports whether images and containers' layers are on a file system of their own. It returns false
+// until that is known.
 func (s *Stats) DedicatedImageFS() bool {
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()
 	return s.node.dedicated
 }
 
-// watchNode reads what is left of the node until ctx ends, and returns its error.
+// watchNode reads the node's free resources until ctx ends. It returns the error of ctx.
 func (s *Stats) watchNode(ctx context.Context) error {
 	ticker := s.cfg.Clock.NewTicker(nodePeriod)
 	defer ticker.Stop()
@@ -57,7 +59,7 @@ func (s *Stats) watchNode(ctx context.Context) error {
 			if err == nil {
 				images, asked = place, s.cfg.Clock.Now()
 			} else if ctx.Err() == nil {
-				s.cfg.Logger.DebugContext(ctx, "it is not known where the runtime keeps images", telemetry.KeyError, err)
+				s.cfg.Logger.DebugContext(ctx, "the directory of the runtime's images is unknown", telemetry.KeyError, err)
 			}
 		}
 		readings, dedicated := s.readNode(images)
@@ -72,7 +74,7 @@ func (s *Stats) watchNode(ctx context.Context) error {
 	}
 }
 
-// imagesPlace asks the runtime where it keeps images.
+// imagesPlace returns the directory of the runtime's images.
 func (s *Stats) imagesPlace(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, placeTimeout)
 	defer cancel()
@@ -87,20 +89,21 @@ func (s *Stats) imagesPlace(ctx context.Context) (string, error) {
 	if place := firstOf(info.GetImageFilesystems()).GetFsId().GetMountpoint(); place != "" {
 		return place, nil
 	}
-	return "", errors.New("the runtime does not say it")
+	return "", errors.New("the runtime does not report the directory of its images")
 }
 
 func (s *Stats) readNode(images string) (readings []*enginev1.SignalReading, dedicated bool) {
 	now := s.cfg.Clock.Now()
 	add := func(signal string, available, capacity uint64) {
 		readings = append(readings, &enginev1.SignalReading{
-			Signal: signal, Available: int64(available), Capacity: int64(capacity), ReadAt: timestamppb.New(now), //nolint:gosec // less than 8 EiB
+			Signal: signal, ReadAt: timestamppb.New(now),
+			Available: int64(available), Capacity: int64(capacity), //nolint:gosec // less than 8 EiB
 		})
 	}
 	if images != "" {
 		if fs, err := filesystem(images, now); err == nil && *fs.CapacityBytes > 0 {
 			add("imagefs.available", *fs.AvailableBytes, *fs.CapacityBytes)
-			if *fs.Inodes > 0 { // else it does not count them
+			if *fs.Inodes > 0 { // Some file systems do not count inodes.
 				add("imagefs.inodesFree", *fs.InodesFree, *fs.Inodes)
 			}
 		}
@@ -108,8 +111,9 @@ func (s *Stats) readNode(images string) (readings []*enginev1.SignalReading, ded
 		dedicated = unix.Stat(images, &of) == nil && unix.Stat(s.cfg.RootDir, &node) == nil && of.Dev != node.Dev
 	}
 	if s.cfg.Names != nil {
-		if usage, err := s.cfg.Cgroups.Usage(s.cfg.Names.Pods()); err == nil && usage.MemoryLimitBytes > 0 {
-			add("allocatableMemory.available", usage.MemoryLimitBytes-min(usage.WorkingSetBytes, usage.MemoryLimitBytes), usage.MemoryLimitBytes)
+		usage, err := s.cfg.Cgroups.Usage(s.cfg.Names.Pods())
+		if limit := usage.MemoryLimitBytes; err == nil && limit > 0 {
+			add("allocatableMemory.available", limit-min(usage.WorkingSetBytes, limit), limit)
 		}
 	}
 	return readings, dedicated

@@ -9,19 +9,19 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// reading is something that one goroutine reads when it is asked for and has become old.
+// reading caches a value that one goroutine reads again on demand when it is too old.
 type reading[T any] struct {
 	clock clock.WithTicker
 	read  func(context.Context) (T, error)
-	// wanted tells that somebody waits. It holds one: a reading is for all who wait.
+	// wanted requests a read. It holds one request because one read serves all callers.
 	wanted chan struct{}
 
 	mu    sync.Mutex
 	value T
 	err   error
-	// begun is when the last reading began; zero before the first has ended.
+	// begun is the time at which the last read began; zero before the first read has ended.
 	begun time.Time
-	// next is closed, and another one made, when a reading has ended.
+	// next is closed and replaced when a read ends.
 	next chan struct{}
 }
 
@@ -29,7 +29,7 @@ func newReading[T any](with clock.WithTicker, read func(context.Context) (T, err
 	return &reading[T]{clock: with, read: read, wanted: make(chan struct{}, 1), next: make(chan struct{})}
 }
 
-// run reads until ctx ends, and returns its error.
+// run serves requests until ctx ends. It returns the error of ctx.
 func (r *reading[T]) run(ctx context.Context) error {
 	for {
 		select {
@@ -47,13 +47,13 @@ func (r *reading[T]) run(ctx context.Context) error {
 	}
 }
 
-// errImpatient says that patience was over before there was anything.
-var errImpatient = errors.New("it takes longer than it is waited for")
+// errTimeout is returned by get when its timeout fires.
+var errTimeout = errors.New("timeout: the last read has not ended")
 
-// get returns what was read no longer ago than an age, or waits for it: until ctx ends, whose error it then fails with, or patience
-// says that it has waited long enough, for errImpatient. A nil patience has no end. It fails with what the reading has failed of, too,
-// and then also returns what was read all the same; a failure is as old as it may be at once.
-func (r *reading[T]) get(ctx context.Context, age time.Duration, patience <-chan time.Time) (T, error) {
+// get returns a value that is not older than age, and waits for one if necessary. It returns the error of ctx if that
+// ends first, and errTimeout if timeout fires first; a nil timeout never fires. If the read fails, get returns the
+// value and the error of the read. A failed read is used only by callers that were already waiting when it began.
+func (r *reading[T]) get(ctx context.Context, age time.Duration, timeout <-chan time.Time) (T, error) {
 	var none T
 	asked := r.clock.Now()
 	for {
@@ -70,15 +70,15 @@ func (r *reading[T]) get(ctx context.Context, age time.Duration, patience <-chan
 		select {
 		case <-ctx.Done():
 			return none, ctx.Err()
-		case <-patience:
-			return none, errImpatient
+		case <-timeout:
+			return none, errTimeout
 		case <-next:
 		}
 	}
 }
 
-// last returns what was read last without waiting, if that is not older than an age and went well.
-func (r *reading[T]) last(age time.Duration) (T, bool) {
+// last returns the last value without waiting. ok is false if it is older than age or its read failed.
+func (r *reading[T]) last(age time.Duration) (value T, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.value, !r.begun.IsZero() && r.err == nil && r.clock.Since(r.begun) <= age

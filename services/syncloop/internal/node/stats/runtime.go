@@ -14,50 +14,53 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// fromRuntime is what the runtime says.
-type fromRuntime struct {
-	// sandboxes and containers are by their IDs.
+// runtimeStats are the statistics of the runtime.
+type runtimeStats struct {
+	// sandboxes and containers are indexed by ID.
 	sandboxes  map[string]*runtimeapi.LinuxPodSandboxStats
 	containers map[string]*runtimeapi.ContainerStats
-	// images and layers are the file systems that it keeps both in; nil when it does not say.
+	// images and layers are the file systems of images and of containers' layers; nil if the runtime does not report them.
 	images, layers *runtimeapi.FilesystemUsage
 }
 
-// askRuntime asks for all pods at once. A runtime that knows nothing of pods is asked for containers.
-func (s *Stats) askRuntime(ctx context.Context) (fromRuntime, error) {
-	said := fromRuntime{sandboxes: map[string]*runtimeapi.LinuxPodSandboxStats{}, containers: map[string]*runtimeapi.ContainerStats{}}
+// askRuntime reads the statistics of all pods in one call. If that call fails, it reads those of all containers,
+// because some runtimes do not support the first. If it returns an error, the statistics are incomplete.
+func (s *Stats) askRuntime(ctx context.Context) (runtimeStats, error) {
+	stats := runtimeStats{
+		sandboxes: map[string]*runtimeapi.LinuxPodSandboxStats{}, containers: map[string]*runtimeapi.ContainerStats{},
+	}
 	runtime, err := s.cfg.Runtime(ctx)
 	if err != nil {
-		return said, err
+		return stats, err
 	}
 	images, err := s.cfg.Images(ctx)
 	if err != nil {
-		return said, err
+		return stats, err
 	}
 	ctx = cri.Quiet(ctx)
 	var errs []error
 	if info, err := images.ImageFsInfo(ctx); err != nil {
 		errs = append(errs, fmt.Errorf("ask the runtime for the file system of images: %w", err))
 	} else {
-		said.images, said.layers = firstOf(info.GetImageFilesystems()), firstOf(info.GetContainerFilesystems())
+		stats.images, stats.layers = firstOf(info.GetImageFilesystems()), firstOf(info.GetContainerFilesystems())
 	}
 	pods, err := runtime.ListPodSandboxStats(ctx, nil)
 	if err == nil {
 		for _, pod := range pods {
-			said.sandboxes[pod.GetAttributes().GetId()] = pod.GetLinux()
-			said.add(pod.GetLinux().GetContainers())
+			stats.sandboxes[pod.GetAttributes().GetId()] = pod.GetLinux()
+			stats.add(pod.GetLinux().GetContainers())
 		}
-		return said, errors.Join(errs...)
+		return stats, errors.Join(errs...)
 	}
 	containers, err := runtime.ListContainerStats(ctx, nil)
 	if err != nil {
-		return said, errors.Join(append(errs, fmt.Errorf("ask the runtime what containers use: %w", err))...)
+		return stats, errors.Join(append(errs, fmt.Errorf("ask the runtime for the usage of containers: %w", err))...)
 	}
-	said.add(containers)
-	return said, errors.Join(errs...)
+	stats.add(containers)
+	return stats, errors.Join(errs...)
 }
 
-func (f *fromRuntime) add(containers []*runtimeapi.ContainerStats) {
+func (f *runtimeStats) add(containers []*runtimeapi.ContainerStats) {
 	for _, c := range containers {
 		f.containers[c.GetAttributes().GetId()] = c
 	}
@@ -70,26 +73,27 @@ func firstOf(all []*runtimeapi.FilesystemUsage) *runtimeapi.FilesystemUsage {
 	return all[0]
 }
 
-// patiently is what the runtime says, or has said not too long ago; nothing when it has said nothing.
-func (s *Stats) patiently(ctx context.Context) fromRuntime {
-	patience := s.cfg.Clock.NewTimer(runtimePatience)
-	defer patience.Stop()
-	said, err := s.runtime.get(ctx, 0, patience.C())
+// currentRuntime returns the statistics of the runtime. If the read takes too long, it returns those of the last one,
+// up to runtimeMaxAge old, or none. If the read fails, it returns the part that was read.
+func (s *Stats) currentRuntime(ctx context.Context) runtimeStats {
+	timeout := s.cfg.Clock.NewTimer(runtimeTimeout)
+	defer timeout.Stop()
+	stats, err := s.runtime.get(ctx, 0, timeout.C())
 	if err == nil {
-		return said
+		return stats
 	}
-	s.cfg.Logger.DebugContext(ctx, "the runtime does not say all of what pods use", telemetry.KeyError, err)
-	if !errors.Is(err, errImpatient) {
-		return said
+	s.cfg.Logger.DebugContext(ctx, "the runtime's statistics of pods are incomplete", telemetry.KeyError, err)
+	if !errors.Is(err, errTimeout) {
+		return stats
 	}
-	said, _ = s.runtime.last(runtimeMaxAge)
-	return said
+	stats, _ = s.runtime.last(runtimeMaxAge)
+	return stats
 }
 
-// timeOf is a moment as the runtime says it, in nanoseconds.
+// timeOf converts a time of the runtime, in nanoseconds.
 func timeOf(nanoseconds int64) metav1.Time { return metav1.NewTime(time.Unix(0, nanoseconds)) }
 
-// valueOf is a number of the runtime's; nil when it has none.
+// valueOf converts a number of the runtime; nil stays nil.
 func valueOf(v *runtimeapi.UInt64Value) *uint64 {
 	if v == nil {
 		return nil
@@ -103,7 +107,8 @@ func cpuOfRuntime(cpu *runtimeapi.CpuUsage) *statsv1alpha1.CPUStats {
 		return nil
 	}
 	return &statsv1alpha1.CPUStats{
-		Time: timeOf(cpu.GetTimestamp()), UsageNanoCores: valueOf(cpu.GetUsageNanoCores()), UsageCoreNanoSeconds: valueOf(cpu.GetUsageCoreNanoSeconds()),
+		Time: timeOf(cpu.GetTimestamp()), UsageNanoCores: valueOf(cpu.GetUsageNanoCores()),
+		UsageCoreNanoSeconds: valueOf(cpu.GetUsageCoreNanoSeconds()),
 	}
 }
 
@@ -112,7 +117,8 @@ func memoryOfRuntime(m *runtimeapi.MemoryUsage) *statsv1alpha1.MemoryStats {
 		return nil
 	}
 	return &statsv1alpha1.MemoryStats{
-		Time: timeOf(m.GetTimestamp()), AvailableBytes: valueOf(m.GetAvailableBytes()), UsageBytes: valueOf(m.GetUsageBytes()),
+		Time:           timeOf(m.GetTimestamp()),
+		AvailableBytes: valueOf(m.GetAvailableBytes()), UsageBytes: valueOf(m.GetUsageBytes()),
 		WorkingSetBytes: valueOf(m.GetWorkingSetBytes()), RSSBytes: valueOf(m.GetRssBytes()),
 		PageFaults: valueOf(m.GetPageFaults()), MajorPageFaults: valueOf(m.GetMajorPageFaults()),
 	}

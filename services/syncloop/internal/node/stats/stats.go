@@ -1,11 +1,11 @@
-// Package stats says what each pod, each container and the node use: processor, memory, processes, network and disk, in the types of
-// the kubelet's /stats/summary. Who asks is the HTTP API, for `kubectl top` and the autoscalers, and package eviction, which chooses whom
-// to end.
+// Package stats reports the resource usage of each pod, each container and the node: CPU, memory, processes, network
+// and disk, in the types of the kubelet's /stats/summary. It is called by the HTTP API, for `kubectl top` and the
+// autoscalers, and by package eviction, which decides which pods to evict.
 //
-// Processor, memory and processes are the kernel's own, from the cgroups of the pods; what only the runtime knows, a container's
-// network and the layer that it writes, is the runtime's, and what volumes take is measured now and then. Each of the three is read
-// apart, by one goroutine, when somebody asks and what there is has become old: however many ask, it costs the same, and a runtime that
-// hangs leaves out what is its own and holds up nobody.
+// CPU, memory and processes are read from the cgroups of the pods. The runtime reports what only it knows: the network
+// and the writable layers of containers. The usage of volumes is measured periodically. Each of the three is read by a
+// goroutine of its own. The first two read on demand, when the last value is too old, so the cost does not grow with
+// the number of callers. If the runtime hangs, only its values are missing, and no caller is blocked.
 package stats
 
 import (
@@ -26,63 +26,65 @@ import (
 )
 
 const (
-	// maxAge is how old what is given out may be: less than the time between two questions of a metrics server, and long enough that
-	// several who ask at once cost no more than one.
+	// maxAge is the maximum age of a returned Report. It is shorter than the scrape interval of a metrics server, and long
+	// enough that simultaneous callers share one measurement.
 	maxAge = 5 * time.Second
-	// runtimePatience is how long the runtime is waited for. What it said before is used when it takes longer, up to runtimeMaxAge.
-	runtimePatience = 2 * time.Second
-	runtimeMaxAge   = time.Minute
+	// runtimeTimeout is how long to wait for the runtime. After that the last statistics are used, up to runtimeMaxAge
+	// old.
+	runtimeTimeout = 2 * time.Second
+	runtimeMaxAge  = time.Minute
 )
 
-// Cgroups reads what cgroups use; *podcgroups.Machine does.
+// Cgroups reads the usage of cgroups: *podcgroups.Machine.
 type Cgroups interface {
-	// Usage fails with fs.ErrNotExist for a cgroup that is not there.
+	// Usage returns fs.ErrNotExist for a cgroup that does not exist.
 	Usage(name string) (podcgroups.Usage, error)
-	// Below lists the names of those directly below one.
+	// Below returns the names of the direct children of a cgroup.
 	Below(name string) []string
 }
 
-// Config is what Stats need.
+// Config configures Stats.
 type Config struct {
 	// NodeName is the node's name.
 	NodeName string
 	// Observed lists what pleg has observed of all pods: (*podstore.Store).AllObserved. Required.
 	Observed func() ([]*lifecyclev1.PodStatus, bool)
-	// Pod has a pod as it is wanted, nil for one that is not: (*podstore.Store).Pod. Required.
+	// Pod returns a desired pod, or nil if it is not desired: (*podstore.Store).Pod. Required.
 	Pod func(types.UID) *v1.Pod
-	// Cgroups are the machine's. Required.
+	// Cgroups reads the cgroups of the machine. Required.
 	Cgroups Cgroups
-	// Names says what the cgroups of pods are called; nil when pods have none of their own.
+	// Names returns the names of pods' cgroups; nil if pods have no cgroups.
 	Names *podcgroups.Names
-	// Runtime and Images wait for the runtime's services and hand them out. Required.
+	// Runtime and Images wait for the runtime's services and return them. Required.
 	Runtime func(context.Context) (internalapi.RuntimeService, error)
 	Images  func(context.Context) (internalapi.ImageManagerService, error)
-	// VolumePath is where a volume of a pod is, empty for one that is no folder. Required.
+	// VolumePath returns the directory of a pod's volume, or an empty string if the volume has none. Required.
 	VolumePath func(pod *v1.Pod, v *v1.Volume) string
-	// VolumePeriod is how often volumes are measured, volumeStatsAggPeriod of the KubeletConfiguration; 0 or less is never.
+	// VolumePeriod is how often volumes are measured: volumeStatsAggPeriod of the KubeletConfiguration. Volumes are not
+	// measured if it is 0 or less.
 	VolumePeriod time.Duration
-	// RootDir is the folder of the pods: its file system is the node's.
+	// RootDir is the root directory of pods. Its file system is the node's.
 	RootDir string
-	// Machine reads the rest of the machine: ReadMachine.
+	// Machine reads the other state of the machine: ReadMachine. Required.
 	Machine func() Machine
 	// Clock is the time. Required.
 	Clock  clock.WithTicker
 	Logger *slog.Logger
 }
 
-// Stats gives out what is used. Make it with New; nothing is read before Run.
+// Stats measures resource usage. Create it with New. It reads nothing before Run.
 type Stats struct {
 	cfg     Config
 	report  *reading[*Report]
-	runtime *reading[fromRuntime]
+	runtime *reading[runtimeStats]
 	volumes volumeBook
 	node    nodeBook
 
-	// rates is of the goroutine that reads the summary alone: what each cgroup had used when it was read last.
+	// rates has the last usage of each cgroup. Only the goroutine that collects Reports uses it.
 	rates map[string]podcgroups.Usage
 }
 
-// New makes Stats.
+// New returns Stats.
 func New(cfg Config) *Stats {
 	s := &Stats{cfg: cfg, rates: map[string]podcgroups.Usage{}}
 	s.report = newReading(cfg.Clock, s.collect)
@@ -90,7 +92,7 @@ func New(cfg Config) *Stats {
 	return s
 }
 
-// Run reads until ctx ends, and returns its error.
+// Run measures until ctx ends. It returns the error of ctx.
 func (s *Stats) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.report.run(ctx) })
@@ -102,17 +104,17 @@ func (s *Stats) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// PodUsage is what a pod uses, as far as it counts for whom to end when the node has too little left. Nil is not known.
+// PodUsage is the usage of a pod that matters for evictions. Nil values are not known.
 type PodUsage struct {
-	// MemoryBytes is its working set, Processes its processes and threads.
+	// MemoryBytes is the working set, and Processes the number of processes and threads.
 	MemoryBytes, Processes *uint64
-	// Layers is what its containers have written outside of volumes, Logs what they have logged, Volumes what is in its volumes on the
-	// node's own disk.
+	// Layers is the usage of the containers' writable layers, Logs that of their logs, and Volumes that of the volumes on
+	// the node's own disk.
 	Layers, Logs, Volumes *diskusage.Usage
 }
 
-// UsageOf takes out of what a Summary has of a pod what counts for whom to end. A nil pod is one that is not known any more, of whose
-// volumes nothing counts.
+// UsageOf returns the usage that matters for evictions from the statistics of a pod. A nil pod is not known any more;
+// its volumes are not counted.
 func UsageOf(stats *statsv1alpha1.PodStats, pod *v1.Pod) PodUsage {
 	var usage PodUsage
 	if stats.Memory != nil {
@@ -140,7 +142,7 @@ func UsageOf(stats *statsv1alpha1.PodStats, pod *v1.Pod) PodUsage {
 	return usage
 }
 
-// addFs adds what is known of a part.
+// addFs adds the usage of a part, if it is known.
 func addFs(sum *diskusage.Usage, fs *statsv1alpha1.FsStats) *diskusage.Usage {
 	if fs == nil || fs.UsedBytes == nil {
 		return sum

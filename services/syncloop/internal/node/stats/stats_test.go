@@ -36,7 +36,7 @@ const (
 	containerCgroup = podCgroup + "/c1"
 )
 
-// cgroups are those of the tests.
+// cgroups is a fake Cgroups.
 type cgroups struct {
 	mu   sync.Mutex
 	used map[string]podcgroups.Usage
@@ -68,17 +68,19 @@ func (c *cgroups) set(name string, usage podcgroups.Usage) {
 	c.used[name] = usage
 }
 
-// runtime answers what it is told to.
+// runtime is a fake runtime.
 type runtime struct {
 	internalapi.RuntimeService
 	internalapi.ImageManagerService
 	hangs, onlyContainers bool
 	dir                   string
-	asked                 atomic.Int32
+	calls                 atomic.Int32
 }
 
-func (r *runtime) ListPodSandboxStats(ctx context.Context, _ *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error) {
-	r.asked.Add(1)
+func (r *runtime) ListPodSandboxStats(
+	ctx context.Context, _ *runtimeapi.PodSandboxStatsFilter,
+) ([]*runtimeapi.PodSandboxStats, error) {
+	r.calls.Add(1)
 	if r.hangs {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -90,21 +92,30 @@ func (r *runtime) ListPodSandboxStats(ctx context.Context, _ *runtimeapi.PodSand
 	return []*runtimeapi.PodSandboxStats{{
 		Attributes: &runtimeapi.PodSandboxAttributes{Id: "s1"},
 		Linux: &runtimeapi.LinuxPodSandboxStats{
-			Cpu: &runtimeapi.CpuUsage{UsageCoreNanoSeconds: n(1)}, Memory: &runtimeapi.MemoryUsage{WorkingSetBytes: n(2)}, Process: &runtimeapi.ProcessUsage{ProcessCount: n(3)},
-			Network:    &runtimeapi.NetworkUsage{DefaultInterface: &runtimeapi.NetworkInterfaceUsage{Name: "eth0", RxBytes: n(77)}},
+			Cpu:     &runtimeapi.CpuUsage{UsageCoreNanoSeconds: n(1)},
+			Memory:  &runtimeapi.MemoryUsage{WorkingSetBytes: n(2)},
+			Process: &runtimeapi.ProcessUsage{ProcessCount: n(3)},
+			Network: &runtimeapi.NetworkUsage{
+				DefaultInterface: &runtimeapi.NetworkInterfaceUsage{Name: "eth0", RxBytes: n(77)},
+			},
 			Containers: r.containers(),
 		},
 	}}, nil
 }
 
-func (r *runtime) ListContainerStats(context.Context, *runtimeapi.ContainerStatsFilter) ([]*runtimeapi.ContainerStats, error) {
+func (r *runtime) ListContainerStats(
+	context.Context, *runtimeapi.ContainerStatsFilter,
+) ([]*runtimeapi.ContainerStats, error) {
 	return r.containers(), nil
 }
 
 func (*runtime) containers() []*runtimeapi.ContainerStats {
 	return []*runtimeapi.ContainerStats{{
-		Attributes: &runtimeapi.ContainerAttributes{Id: "c1"}, Cpu: &runtimeapi.CpuUsage{UsageNanoCores: &runtimeapi.UInt64Value{Value: 9}},
-		WritableLayer: &runtimeapi.FilesystemUsage{UsedBytes: &runtimeapi.UInt64Value{Value: 4096}, InodesUsed: &runtimeapi.UInt64Value{Value: 3}},
+		Attributes: &runtimeapi.ContainerAttributes{Id: "c1"},
+		Cpu:        &runtimeapi.CpuUsage{UsageNanoCores: &runtimeapi.UInt64Value{Value: 9}},
+		WritableLayer: &runtimeapi.FilesystemUsage{
+			UsedBytes: &runtimeapi.UInt64Value{Value: 4096}, InodesUsed: &runtimeapi.UInt64Value{Value: 3},
+		},
 	}}
 }
 
@@ -116,7 +127,7 @@ func (r *runtime) ImageFsInfo(context.Context) (*runtimeapi.ImageFsInfoResponse,
 	}}}, nil
 }
 
-// rig is Stats of a node with one pod of one container, one volume on disk and one in memory.
+// rig is a Stats of a node with one pod. The pod has one container, one volume on disk and one in memory.
 type rig struct {
 	*stats.Stats
 	cgroups *cgroups
@@ -145,16 +156,19 @@ func newRig(t *testing.T, change func(*rig, *stats.Config)) *rig {
 		},
 	}}
 	r := &rig{known: true, pod: pod, runtime: &runtime{dir: dir}, cgroups: &cgroups{used: map[string]podcgroups.Usage{
-		"/":             {CPU: time.Hour, MemoryBytes: 900, WorkingSetBytes: 600},
-		"/kubepods":     {MemoryBytes: 500, WorkingSetBytes: 400},
-		podCgroup:       {CPU: time.Minute, MemoryBytes: 300, WorkingSetBytes: 200, RSSBytes: 100, MemoryLimitBytes: 1000, Processes: 4},
+		"/":         {CPU: time.Hour, MemoryBytes: 900, WorkingSetBytes: 600},
+		"/kubepods": {MemoryBytes: 500, WorkingSetBytes: 400},
+		podCgroup: {
+			CPU: time.Minute, MemoryBytes: 300, WorkingSetBytes: 200, RSSBytes: 100, MemoryLimitBytes: 1000, Processes: 4,
+		},
 		containerCgroup: {CPU: time.Second, MemoryBytes: 30, WorkingSetBytes: 20},
 	}}}
 	names := podcgroups.NewNames("cgroupfs", "/")
 	cfg := stats.Config{
-		NodeName: "node-1", Observed: func() ([]*lifecyclev1.PodStatus, bool) { return []*lifecyclev1.PodStatus{seen(dir)}, r.known },
-		Pod:     func(types.UID) *v1.Pod { return pod },
-		Cgroups: r.cgroups, Names: &names, RootDir: dir,
+		NodeName: "node-1",
+		Observed: func() ([]*lifecyclev1.PodStatus, bool) { return []*lifecyclev1.PodStatus{seen(dir)}, r.known },
+		Pod:      func(types.UID) *v1.Pod { return pod },
+		Cgroups:  r.cgroups, Names: &names, RootDir: dir,
 		Runtime:    func(context.Context) (internalapi.RuntimeService, error) { return r.runtime, nil },
 		Images:     func(context.Context) (internalapi.ImageManagerService, error) { return r.runtime, nil },
 		VolumePath: func(_ *v1.Pod, v *v1.Volume) string { return filepath.Join(dir, v.Name) }, VolumePeriod: time.Minute,
@@ -181,9 +195,14 @@ func newRig(t *testing.T, change func(*rig, *stats.Config)) *rig {
 func seen(dir string) *lifecyclev1.PodStatus {
 	return &lifecyclev1.PodStatus{
 		Uid: "u1", Name: "web", Namespace: "shop",
-		Sandboxes: []*lifecyclev1.Sandbox{{Id: "s1", State: lifecyclev1.SandboxState_SANDBOX_STATE_READY, CreatedAt: timestamppb.Now()}},
+		Sandboxes: []*lifecyclev1.Sandbox{
+			{Id: "s1", State: lifecyclev1.SandboxState_SANDBOX_STATE_READY, CreatedAt: timestamppb.Now()},
+		},
 		Containers: []*lifecyclev1.Container{
-			{Id: "c1", Name: "main", State: lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING, LogPath: filepath.Join(dir, "logs/0.log")},
+			{
+				Id: "c1", Name: "main", State: lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING,
+				LogPath: filepath.Join(dir, "logs/0.log"),
+			},
 			{Id: "c0", Name: "main", State: lifecyclev1.ContainerState_CONTAINER_STATE_EXITED},
 		},
 	}
@@ -203,36 +222,40 @@ func TestEachPartIsReadWhereItIsKnown(t *testing.T) {
 		r := newRig(t, nil)
 		summary := r.summary(t)
 		node := summary.Node
-		if *node.Memory.WorkingSetBytes != 600 || *node.Memory.AvailableBytes != 400 || *node.CPU.UsageCoreNanoSeconds != uint64(time.Hour) ||
-			node.Fs == nil || *node.Runtime.ImageFs.UsedBytes != 5 || node.SystemContainers[0].Name != "pods" || *node.SystemContainers[0].Memory.WorkingSetBytes != 400 {
+		if *node.Memory.WorkingSetBytes != 600 || *node.Memory.AvailableBytes != 400 ||
+			*node.CPU.UsageCoreNanoSeconds != uint64(time.Hour) || node.Fs == nil || *node.Runtime.ImageFs.UsedBytes != 5 ||
+			node.SystemContainers[0].Name != "pods" || *node.SystemContainers[0].Memory.WorkingSetBytes != 400 {
 			t.Errorf("the node: %+v", node)
 		}
 		pod := summary.Pods[0]
-		if *pod.Memory.WorkingSetBytes != 200 || *pod.Memory.AvailableBytes != 800 || *pod.ProcessStats.ProcessCount != 4 || *pod.Network.RxBytes != 77 || pod.Network.Name != "eth0" {
+		if *pod.Memory.WorkingSetBytes != 200 || *pod.Memory.AvailableBytes != 800 || *pod.ProcessStats.ProcessCount != 4 ||
+			*pod.Network.RxBytes != 77 || pod.Network.Name != "eth0" {
 			t.Errorf("the pod: %+v", pod)
 		}
 		if len(pod.Containers) != 1 {
-			t.Fatalf("%d containers, want the one that runs", len(pod.Containers))
+			t.Fatalf("%d containers, want the running one", len(pod.Containers))
 		}
 		c := pod.Containers[0]
-		if *c.Memory.WorkingSetBytes != 20 || *c.CPU.UsageNanoCores != 9 || *c.Rootfs.UsedBytes != 4096 || *c.Logs.UsedBytes < 8<<10 || *c.Logs.InodesUsed != 2 {
+		if *c.Memory.WorkingSetBytes != 20 || *c.CPU.UsageNanoCores != 9 || *c.Rootfs.UsedBytes != 4096 ||
+			*c.Logs.UsedBytes < 8<<10 || *c.Logs.InodesUsed != 2 {
 			t.Errorf("the container: %+v", c)
 		}
 		if len(pod.VolumeStats) != 2 || *pod.VolumeStats[0].UsedBytes < 64<<10 || *pod.VolumeStats[0].CapacityBytes == 0 {
 			t.Errorf("the volumes: %+v", pod.VolumeStats)
 		}
 		usage := stats.UsageOf(&pod, r.pod)
-		if *usage.MemoryBytes != 200 || *usage.Processes != 4 || usage.Layers.Inodes != 3 || usage.Volumes.Bytes != int64(*pod.VolumeStats[0].UsedBytes) {
-			t.Errorf("the pod, for who is to be ended: %+v", usage)
+		if *usage.MemoryBytes != 200 || *usage.Processes != 4 || usage.Layers.Inodes != 3 ||
+			usage.Volumes.Bytes != int64(*pod.VolumeStats[0].UsedBytes) {
+			t.Errorf("the usage of the pod for evictions: %+v", usage)
 		}
-		if want := usage.Layers.Bytes + usage.Logs.Bytes + usage.Volumes.Bytes; int64(*pod.EphemeralStorage.UsedBytes) != want {
-			t.Errorf("it takes %d bytes of the disk, want %d", *pod.EphemeralStorage.UsedBytes, want)
+		used, want := *pod.EphemeralStorage.UsedBytes, usage.Layers.Bytes+usage.Logs.Bytes+usage.Volumes.Bytes
+		if int64(used) != want {
+			t.Errorf("the pod uses %d bytes of the disk, want %d", used, want)
 		}
 	})
 }
 
-// TestAReportSaysWhereWhatUsesItIs, by the names that the machine and the runtime have for it.
-func TestAReportSaysWhereWhatUsesItIs(t *testing.T) {
+func TestAReportHasCgroupsAndRuntimeIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		report, err := r.Report(t.Context())
@@ -267,17 +290,17 @@ func TestWhoeverAsksWithinSomeSecondsGetsTheSame(t *testing.T) {
 		r := newRig(t, nil)
 		first := r.summary(t)
 		<-time.After(4 * time.Second)
-		if again := r.summary(t); again != first || r.runtime.asked.Load() != 1 {
-			t.Errorf("read anew, and the runtime was asked %d times", r.runtime.asked.Load())
+		if again := r.summary(t); again != first || r.runtime.calls.Load() != 1 {
+			t.Errorf("the report was read again, and the runtime was called %d times", r.runtime.calls.Load())
 		}
 		<-time.After(2 * time.Second)
 		if again := r.summary(t); again == first {
-			t.Error("it is older than 5 s and was not read again")
+			t.Error("the report is older than 5 s and was not read again")
 		}
 	})
 }
 
-func TestARuntimeThatHangsLeavesOutWhatIsItsOwn(t *testing.T) {
+func TestARuntimeThatHangsLeavesOutOnlyItsStatistics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig, _ *stats.Config) { r.runtime.hangs = true })
 		begun := time.Now()
@@ -285,22 +308,24 @@ func TestARuntimeThatHangsLeavesOutWhatIsItsOwn(t *testing.T) {
 		if took := time.Since(begun); took > 3*time.Second {
 			t.Errorf("it took %s", took)
 		}
-		if *pod.Memory.WorkingSetBytes != 200 || *pod.Containers[0].Memory.WorkingSetBytes != 20 || pod.Network != nil || pod.Containers[0].Rootfs != nil {
+		if *pod.Memory.WorkingSetBytes != 200 || *pod.Containers[0].Memory.WorkingSetBytes != 20 ||
+			pod.Network != nil || pod.Containers[0].Rootfs != nil {
 			t.Errorf("the pod: %+v", pod)
 		}
 		<-time.After(time.Minute)
 		r.summary(t)
-		if r.runtime.asked.Load() != 1 {
-			t.Errorf("%d calls hang", r.runtime.asked.Load())
+		if r.runtime.calls.Load() != 1 {
+			t.Errorf("%d calls hang", r.runtime.calls.Load())
 		}
 	})
 }
 
-func TestWithoutCgroupsTheRuntimeSaysAll(t *testing.T) {
+func TestWithoutCgroupsTheRuntimesStatisticsAreUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(_ *rig, cfg *stats.Config) { cfg.Names = nil })
 		pod := r.summary(t).Pods[0]
-		if *pod.CPU.UsageCoreNanoSeconds != 1 || *pod.Memory.WorkingSetBytes != 2 || *pod.ProcessStats.ProcessCount != 3 || *pod.Containers[0].CPU.UsageNanoCores != 9 {
+		if *pod.CPU.UsageCoreNanoSeconds != 1 || *pod.Memory.WorkingSetBytes != 2 ||
+			*pod.ProcessStats.ProcessCount != 3 || *pod.Containers[0].CPU.UsageNanoCores != 9 {
 			t.Errorf("the pod: %+v", pod)
 		}
 	})
@@ -331,7 +356,8 @@ func TestBeforeThePodsAreKnownItFails(t *testing.T) {
 
 func TestThisMachineIsRead(t *testing.T) {
 	m := stats.ReadMachine(t.TempDir())
-	if m.MemoryBytes == 0 || m.Processes == nil || *m.Processes < 1 || m.MaxProcesses == nil || *m.MaxProcesses < *m.Processes || m.BootedAt.After(time.Now()) {
+	if m.MemoryBytes == 0 || m.Processes == nil || *m.Processes < 1 || m.MaxProcesses == nil ||
+		*m.MaxProcesses < *m.Processes || m.BootedAt.After(time.Now()) {
 		t.Errorf("%+v", m)
 	}
 }

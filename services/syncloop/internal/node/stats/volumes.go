@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/diskusage"
 )
 
-// volumeBook has what volumes took when they were measured last.
+// volumeBook holds the last measurement of volumes.
 type volumeBook struct {
 	mu    sync.Mutex
 	ofPod map[types.UID][]statsv1alpha1.VolumeStats
@@ -27,7 +27,7 @@ func (b *volumeBook) get(uid types.UID) []statsv1alpha1.VolumeStats {
 	return b.ofPod[uid]
 }
 
-// measureVolumes measures at once and then every period, until ctx ends; it returns its error.
+// measureVolumes measures at once and then periodically until ctx ends. It returns the error of ctx.
 func (s *Stats) measureVolumes(ctx context.Context) error {
 	ticker := s.cfg.Clock.NewTicker(s.cfg.VolumePeriod)
 	defer ticker.Stop()
@@ -50,7 +50,7 @@ func (s *Stats) measureVolumes(ctx context.Context) error {
 	}
 }
 
-// measure measures the volumes of a pod whose files are its own.
+// measure measures the volumes of a pod whose files belong to the pod.
 func (s *Stats) measure(ctx context.Context, pod *v1.Pod) []statsv1alpha1.VolumeStats {
 	var all []statsv1alpha1.VolumeStats
 	for i := range pod.Spec.Volumes {
@@ -65,8 +65,9 @@ func (s *Stats) measure(ctx context.Context, pod *v1.Pod) []statsv1alpha1.Volume
 			stats.FsStats, err = filesystem(path, s.cfg.Clock.Now())
 		}
 		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil { // it is not in place yet, or nobody mounts it
-				s.cfg.Logger.WarnContext(ctx, "a volume cannot be measured", telemetry.KeyPod, pod.Namespace+"/"+pod.Name, "volume", volume.Name, telemetry.KeyError, err)
+			if !errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil { // The volume is not set up yet, or no container mounts it.
+				s.cfg.Logger.WarnContext(ctx, "a volume cannot be measured",
+					telemetry.KeyPod, pod.Namespace+"/"+pod.Name, "volume", volume.Name, telemetry.KeyError, err)
 			}
 			continue
 		}
@@ -76,12 +77,12 @@ func (s *Stats) measure(ctx context.Context, pod *v1.Pod) []statsv1alpha1.Volume
 	return all
 }
 
-// isOwn tells whether the files of a volume are the pod's own and on this node: others are not measured.
+// isOwn reports whether the files of a volume belong to the pod and are on this node. Other volumes are not measured.
 func isOwn(v *v1.Volume) bool {
 	return v.EmptyDir != nil || v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
 }
 
-// isOnNodeDisk tells whether what is in a volume counts as taking room on the node's own disk, as for the kubelet.
+// isOnNodeDisk reports whether the content of a volume counts as usage of the node's own disk, as for the kubelet.
 func isOnNodeDisk(v *v1.Volume) bool {
 	if v.EmptyDir != nil {
 		return v.EmptyDir.Medium == v1.StorageMediumDefault
@@ -89,7 +90,7 @@ func isOnNodeDisk(v *v1.Volume) bool {
 	return v.ConfigMap != nil
 }
 
-// count is a number that is not negative as the types of the API have it.
+// count converts a number to the API's type. Negative numbers become 0.
 func count(n int64) *uint64 {
 	u := uint64(max(n, 0))
 	return &u
