@@ -73,7 +73,13 @@ func (l *Loop) handleNode(word nodeWord) {
 	}
 	if first && l.isOpen() {
 		l.startUnknown()
+		l.resizeFor = periodic
 	}
+}
+
+// awaitsNode reports whether decisions wait for the Node: it is not known yet, and it may still come in time.
+func (l *Loop) awaitsNode() bool {
+	return l.cfg.Node != nil && l.node == nil && l.cfg.Clock.Since(l.opened) < nodeGrace
 }
 
 // admit tells whether a pod may be given to a worker. A pod of which anything is in the runtime was let in before; one that is
@@ -85,7 +91,7 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 	case d.admitted || l.cfg.Workers.Has(uid) || !l.cfg.Store.IsNew(uid):
 		d.admitted = true
 		return true
-	case l.cfg.Node != nil && l.node == nil && l.cfg.Clock.Since(l.opened) < nodeGrace:
+	case l.awaitsNode():
 		return false // housekeeping, or the Node, comes back to it
 	case l.cfg.Node != nil && admission.AsksForStrictGroups(d.pod) && !admission.KnowsRuntime(l.node) && l.cfg.Clock.Since(l.opened) < nodeGrace:
 		return false // the same

@@ -131,9 +131,9 @@ func (l *Loop) countRequests(known, next *desiredPod) {
 }
 
 // resizePods decides about all pods that wait for a resize, in the order of package resize, once every source has named
-// its pods. Housekeeping and the removal of a pod retry the deferred ones.
+// its pods and the Node is known, or should be by now. Housekeeping and the removal of a pod retry the deferred ones.
 func (l *Loop) resizePods(trigger resizeTrigger) {
-	if !l.isOpen() || !l.allReady() {
+	if !l.isOpen() || !l.allReady() || l.awaitsNode() {
 		return
 	}
 	var waiting []resize.Waiting
