@@ -13,7 +13,6 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
@@ -219,10 +218,8 @@ func (l *Loop) clearName(pod *v1.Pod) bool {
 			continue
 		}
 		if !l.isOrphan(observed) {
-			l.cfg.Store.SetReasons(pod.UID, nil, podstatus.Reason{
-				Reason:  podstatus.ReasonNameTaken,
-				Message: "another pod of this name still runs, with UID " + observed.GetUid() + ", and not every source has said that it does not want that one",
-			})
+			wait := podworkers.WaitOf(podworkers.Facts{Behind: types.UID(observed.GetUid()), Contested: true})
+			l.cfg.Store.Synced(pod.UID, podworkers.SyncReport{Waits: true, Wait: wait.Reason})
 			return false
 		}
 		l.endOrphan(observed)

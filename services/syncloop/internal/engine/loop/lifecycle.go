@@ -3,12 +3,12 @@ package loop
 import (
 	"context"
 
-	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
 // lifecycleEvent is one word from pleg's stream: a change, or that the snapshot is complete, or that the stream is away.
@@ -39,18 +39,8 @@ func (l *Loop) followPleg(ctx context.Context) error {
 	})
 }
 
-// sameObservation tells whether two observations of a pod differ in nothing but when they were made.
 func sameObservation(held, fresh *lifecyclev1.Event) bool {
-	a, b := held.GetStatus(), fresh.GetStatus()
-	if len(a.GetContainers()) != len(b.GetContainers()) || len(a.GetSandboxes()) != len(b.GetSandboxes()) {
-		return false
-	}
-	same := &lifecyclev1.PodStatus{
-		Uid: b.GetUid(), Name: b.GetName(), Namespace: b.GetNamespace(), Ips: b.GetIps(), Sandboxes: b.GetSandboxes(),
-		Containers: b.GetContainers(), InspectError: b.GetInspectError(), UnknownSince: b.GetUnknownSince(),
-		ObservedBoottimeNs: a.GetObservedBoottimeNs(), ObservedAt: a.GetObservedAt(),
-	}
-	return proto.Equal(a, same)
+	return podview.SameContent(held.GetStatus(), fresh.GetStatus())
 }
 
 func (l *Loop) handleLifecycle(e lifecycleEvent) {

@@ -94,3 +94,10 @@ func (e *entry) keepLast(status *v1.PodStatus) {
 		status.EphemeralContainerStatuses = e.last.EphemeralContainerStatuses
 	}
 }
+
+// endedBefore reports whether the pod had ended, or was evicted, before it had a worker. Its status then changes when it
+// gets one.
+func (e *entry) endedBefore() bool {
+	phase := e.pod.Status.Phase
+	return e.eviction != nil || e.last != nil || phase == v1.PodFailed || phase == v1.PodSucceeded
+}

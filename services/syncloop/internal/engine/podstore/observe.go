@@ -44,7 +44,9 @@ func (s *Store) observe(uid types.UID, status *lifecyclev1.PodStatus) {
 		return
 	}
 	s.observed[uid] = status
-	s.compute(uid, false)
+	if !seen.SameContent(known, status) {
+		s.compute(uid, false)
+	}
 }
 
 // OtherRuns tells whether another pod than the one with a UID runs by a full name. While not all that runs is known, one may.

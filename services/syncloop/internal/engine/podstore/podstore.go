@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -256,12 +257,22 @@ func (s *Store) Evict(uid types.UID, eviction Eviction) error {
 	return nil
 }
 
-// SetReasons implements podworkers.Statuses.
-func (s *Store) SetReasons(uid types.UID, reasons map[string]podstatus.Reason, whole podstatus.Reason) {
+// Synced implements podworkers.Statuses.
+func (s *Store) Synced(uid types.UID, report podworkers.SyncReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.entries[uid]; e != nil {
-		e.reasons, e.whole, e.wholeIn = reasons, whole, seen.Sandbox(s.observed[uid]).GetId()
+	e := s.entries[uid]
+	if e == nil {
+		return
+	}
+	moved := report.Cgroup != nil && !reflect.DeepEqual(e.cgroup, report.Cgroup)
+	if moved {
+		e.cgroup = report.Cgroup
+	}
+	if report.Waits {
+		e.reasons, e.whole, e.wholeIn = report.Reasons, report.Wait, seen.Sandbox(s.observed[uid]).GetId()
+	}
+	if moved || report.Waits {
 		s.compute(uid, false)
 	}
 }
@@ -270,9 +281,13 @@ func (s *Store) SetReasons(uid types.UID, reasons map[string]podstatus.Reason, w
 func (s *Store) SetState(uid types.UID, state podworkers.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.entries[uid]; e != nil && (e.state != state || !e.worked) {
-		changed := e.state != state
-		e.state, e.worked = state, true
+	e := s.entries[uid]
+	if e == nil || (e.state == state && e.worked) {
+		return
+	}
+	changed := e.state != state
+	e.state, e.worked = state, true
+	if changed || e.endedBefore() {
 		s.compute(uid, changed)
 	}
 }

@@ -23,14 +23,22 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
 func newStore(t *testing.T, messages func(*v1.Pod, []*lifecyclev1.Container) map[string]string) *podstore.Store {
 	t.Helper()
-	s := podstore.New(podstore.Config{
-		Generate: podstatus.Generate, Messages: messages, Clock: clocktesting.NewFakeClock(time.Now()),
+	return newStoreWith(t, func(cfg *podstore.Config) { cfg.Messages = messages })
+}
+
+func newStoreWith(t *testing.T, change func(*podstore.Config)) *podstore.Store {
+	t.Helper()
+	cfg := podstore.Config{
+		Generate: podstatus.Generate, Clock: clocktesting.NewFakeClock(time.Now()),
 		Tracer: noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler),
-	})
+	}
+	change(&cfg)
+	s := podstore.New(cfg)
 	t.Cleanup(s.Close)
 	s.SetHostIPs([]string{"192.0.2.1"})
 	return s
@@ -262,7 +270,7 @@ func TestWhatHeldAPodUpIsGoneOnceItHasASandbox(t *testing.T) {
 		return pods[0].Status.Reason
 	}
 	held := podstatus.Reason{Reason: podstatus.ReasonSandbox, Message: "no network"}
-	s.SetReasons("u1", nil, held)
+	s.Synced("u1", podworkers.SyncReport{Waits: true, Wait: held})
 	if got := reason(); got != held.Reason {
 		t.Errorf("a pod without a sandbox has the reason %q", got)
 	}
@@ -271,7 +279,7 @@ func TestWhatHeldAPodUpIsGoneOnceItHasASandbox(t *testing.T) {
 	if got := reason(); got != "" {
 		t.Errorf("a pod that runs has the reason %q", got)
 	}
-	s.SetReasons("u1", nil, held) // such as for a volume that one more container asks for
+	s.Synced("u1", podworkers.SyncReport{Waits: true, Wait: held}) // such as for a volume that one more container asks for
 	if got := reason(); got != held.Reason {
 		t.Errorf("a pod that is held up in its sandbox has the reason %q", got)
 	}
@@ -456,5 +464,41 @@ func TestStartTimeIsTheSameAfterARestart(t *testing.T) {
 	}
 	if first, again := start(true), start(false); !first.Equal(again) {
 		t.Errorf("start time %v, after a restart %v", first, again)
+	}
+}
+
+// TestTheStatusOfANewPodIsComputedOnceBeforeItsFirstStart: that it has a worker, and that the runtime has nothing of it,
+// is nothing new.
+func TestTheStatusOfANewPodIsComputedOnceBeforeItsFirstStart(t *testing.T) {
+	node, computed := fakenode.New(), 0
+	s := newStoreWith(t, func(cfg *podstore.Config) {
+		cfg.Generate = func(pod *v1.Pod, observed *lifecyclev1.PodStatus, in podstatus.Inputs) v1.PodStatus {
+			computed++
+			return podstatus.Generate(pod, observed, in)
+		}
+	})
+	s.Open()
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+	s.SetPod(pod, "file", "")
+	s.SetState("u1", podworkers.Syncing)
+	empty, err := node.GetPodStatus(t.Context(), "u1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Observe("u1", empty)
+	if computed != 1 {
+		t.Errorf("before the first start the status was computed %d times, want once", computed)
+	}
+	// What a sync has found is one change, and what was started is one.
+	s.Synced("u1", podworkers.SyncReport{Waits: true, Cgroup: &resources.Resources{}})
+	node.Run(pod)
+	s.Observe("u1", running(t, node, "u1"))
+	if computed != 3 {
+		t.Errorf("after the first start the status was computed %d times, want 3", computed)
+	}
+	// The same observation, made again, is no change.
+	s.Observe("u1", running(t, node, "u1"))
+	if computed != 3 {
+		t.Errorf("after the same observation the status was computed %d times, want 3", computed)
 	}
 }

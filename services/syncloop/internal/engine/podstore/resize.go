@@ -1,13 +1,10 @@
 package podstore
 
 import (
-	"reflect"
-
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
 // Resizes has the records of resized pods; *resizes.Book implements it. It is called with the store's lock held.
@@ -37,16 +34,6 @@ func (s *Store) Resized(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.entries[uid] != nil {
-		s.compute(uid, false)
-	}
-}
-
-// SetCgroup implements podworkers.Statuses.
-func (s *Store) SetCgroup(uid types.UID, has *resources.Resources) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e := s.entries[uid]; e != nil && has != nil && !reflect.DeepEqual(e.cgroup, has) {
-		e.cgroup = has
 		s.compute(uid, false)
 	}
 }

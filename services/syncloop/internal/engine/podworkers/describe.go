@@ -2,15 +2,12 @@ package podworkers
 
 import (
 	"cmp"
-	"maps"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/types"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
 // List returns what each worker does, in the order of namespace, name and UID. A pod that waits until another one is gone is
@@ -54,7 +51,7 @@ func (p *Pool) describe() []*enginev1.Worker {
 			list = append(list, &enginev1.Worker{
 				PodUid: string(waiting.uid), Namespace: name.Namespace, Name: name.Name,
 				State: enginev1.WorkerState_WORKER_STATE_SYNCING, Pending: true,
-				BehindPodUid: string(behind), WaitsFor: "the end of the pod " + string(behind) + " of its name",
+				BehindPodUid: string(behind), WaitsFor: WaitOf(Facts{Behind: behind}).For,
 			})
 		}
 	}
@@ -69,18 +66,6 @@ func (w *worker) describe() *enginev1.Worker {
 		PodUid: string(w.uid), Namespace: w.fullName.Namespace, Name: w.fullName.Name, State: w.state.Proto(),
 		StateSince: timestamppb.New(w.since), Busy: w.interrupt != nil, Pending: w.pending != nil, LastError: w.lastError, WaitsFor: w.waits,
 	}
-}
-
-// waitsFor notes why containers are not started yet, and returns it in a few words.
-func (w *worker) waitsFor(reasons map[string]podstatus.Reason) string {
-	var words []string
-	for _, name := range slices.Sorted(maps.Keys(reasons)) {
-		words = append(words, name+": "+reasons[name].Reason)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.waits = strings.Join(words, ", ")
-	return w.waits
 }
 
 // Proto returns the state as the contract of syncloop names it. A pod that is gone is not listed.

@@ -7,7 +7,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/quartet-node/quartet/internal/cri"
-	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
@@ -74,14 +73,6 @@ func classify(err error) failure {
 	default:
 		return failedOther
 	}
-}
-
-// waitsFor says in a few words what a worker waits for after an error of the class.
-func (f failure) waitsFor(err error) string {
-	if f.waits != "" {
-		return f.waits
-	}
-	return "the next try, because " + telemetry.ErrorType(err)
 }
 
 // isAway tells whether work failed because pleg or the runtime is not there.

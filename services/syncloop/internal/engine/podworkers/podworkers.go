@@ -28,7 +28,7 @@ type worker struct {
 	// since is when it came into its state.
 	since     time.Time
 	lastError string
-	// waits says which containers could not be started yet, and why, in a few words.
+	// waits is Wait.For after the last work.
 	waits string
 
 	// What follows is the goroutine's own.
@@ -207,7 +207,7 @@ func (w *worker) settle(out outcome) bool {
 	}
 	w.mu.Lock()
 	if !out.skipped {
-		w.lastError = ""
+		w.lastError, w.waits = "", out.waits
 	}
 	if out.err != nil {
 		w.lastError = out.err.Error()

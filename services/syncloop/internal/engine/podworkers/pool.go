@@ -44,20 +44,30 @@ type Statuses interface {
 	Observed(uid types.UID) *lifecyclev1.PodStatus
 	// Observe takes in an observation; an older one than is known changes nothing.
 	Observe(uid types.UID, status *lifecyclev1.PodStatus)
-	// SetReasons takes in why containers wait, and why the pod as a whole does; the latter is empty when nothing is wrong.
-	SetReasons(uid types.UID, reasons map[string]podstatus.Reason, whole podstatus.Reason)
+	// Synced takes in the results of a sync.
+	Synced(uid types.UID, report SyncReport)
 	// SetState takes in the state of a pod's worker.
 	SetState(uid types.UID, state State)
 	// SetReleased takes in that a pod of which nothing runs any more has given back what it held of the machine.
 	SetReleased(uid types.UID)
-	// Resized notes that the record of a pod's resize has changed. SetCgroup takes the limits of the pod's cgroup; nil if they
-	// are not known.
+	// Resized notes that the record of a pod's resize has changed.
 	Resized(uid types.UID)
-	SetCgroup(uid types.UID, has *resources.Resources)
 	// Phase returns the phase that was computed for a pod last.
 	Phase(uid types.UID) v1.PodPhase
 	// Forget drops what is known of a pod that nothing is left of. A pod that a source names again keeps its place.
 	Forget(uid types.UID)
+}
+
+// SyncReport holds the results of a sync for the pod's status.
+type SyncReport struct {
+	// Waits reports whether Wait and Reasons are known. Without it the earlier ones stay: the sync ended before.
+	Waits bool
+	// Wait is the reason of the pod as a whole; empty if it does not wait.
+	Wait podstatus.Reason
+	// Reasons are the reasons of waiting containers, by name.
+	Reasons map[string]podstatus.Reason
+	// Cgroup has the limits of the pod's cgroup. If it is nil, the earlier ones stay.
+	Cgroup *resources.Resources
 }
 
 // Endings remembers the ends that were asked for across the end of the process; *gracebook.Book does it.
@@ -346,7 +356,7 @@ func (p *Pool) start(name types.NamespacedName, uid types.UID, u Update) {
 		lastWrite: p.written[uid].boot, wake: make(chan struct{}, 1),
 	}
 	if u.behind != "" {
-		w.thread.pause = pause{since: u.told, reason: "the end of the pod " + string(u.behind) + " of its name", first: true}
+		w.thread.pause = pause{since: u.told, reason: WaitOf(Facts{Behind: u.behind}).For, first: true}
 	}
 	p.workers[uid] = w
 	if _, taken := p.names[name]; !taken {

@@ -77,26 +77,21 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	}
 	if err := w.networkFor(observed); err != nil {
 		w.warn(ctx, podstatus.ReasonNoNetwork, err.Error())
-		cfg.Statuses.SetReasons(w.uid, nil, podstatus.Reason{Reason: podstatus.ReasonNoNetwork, Message: err.Error()})
+		cfg.Statuses.Synced(w.uid, SyncReport{Waits: true, Wait: WaitOf(Facts{Sandbox: err}).Reason})
 		return w.failed(ctx, span, err, transientDelay)
 	}
 	result, err := cfg.Runtime.SyncPod(ctx, w.pod, observed)
-	cfg.Statuses.SetCgroup(w.uid, result.Cgroup)
 	if result.ResizeError != nil && ctx.Err() == nil {
 		w.resizeFailed(ctx, result.ResizeError)
 	}
-	waits := ""
 	if result.Wrote || err != nil {
 		w.lastWrite, w.looking = cfg.BootTime(), false
 	}
-	if err == nil || result.Reasons != nil || result.SandboxError != nil {
-		var whole podstatus.Reason
-		if result.SandboxError != nil {
-			whole = podstatus.Reason{Reason: classify(result.SandboxError).reason, Message: result.SandboxError.Error()}
-		}
-		cfg.Statuses.SetReasons(w.uid, result.Reasons, whole)
-		waits = w.waitsFor(result.Reasons)
-	}
+	facts := Facts{Sandbox: result.SandboxError, Reasons: result.Reasons}
+	cfg.Statuses.Synced(w.uid, SyncReport{
+		Waits: err == nil || result.Reasons != nil || result.SandboxError != nil,
+		Wait:  WaitOf(facts).Reason, Reasons: result.Reasons, Cgroup: result.Cgroup,
+	})
 	if ctx.Err() != nil {
 		return cutShort(span)
 	}
@@ -112,13 +107,14 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	}
 	if err != nil {
 		out := w.failed(ctx, span, err, delay)
-		out.waits = cmp.Or(waits, out.waits)
+		facts.Failed = err
+		out.waits = WaitOf(facts).For
 		if result.RetryAfter > 0 {
 			out.after = min(out.after, result.RetryAfter)
 		}
 		return out
 	}
-	out := outcome{after: cfg.Jitter(cfg.Resync), unfinished: result.Wrote || result.RetryAfter > 0, waits: waits}
+	out := outcome{after: cfg.Jitter(cfg.Resync), unfinished: result.Wrote || result.RetryAfter > 0, waits: WaitOf(facts).For}
 	if w.looking && !out.unfinished {
 		telemetry.Idle(span)
 	}
@@ -295,7 +291,7 @@ func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay t
 	}
 	w.pool.cfg.Logger.Log(ctx, level, "work on a pod failed; it is tried again",
 		telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID, string(w.uid), telemetry.KeyRetryAfter, after, telemetry.KeyError, err)
-	return outcome{err: err, after: after, waits: class.waitsFor(err)}
+	return outcome{err: err, after: after, waits: WaitOf(Facts{Failed: err}).For}
 }
 
 // Runs tells whether anything of a pod runs: a container that does, or of which the runtime cannot tell, or a sandbox.

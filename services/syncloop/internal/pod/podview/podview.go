@@ -5,6 +5,7 @@ package podview
 import (
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
@@ -102,4 +103,21 @@ func Time(t *timestamppb.Timestamp) time.Time {
 		return time.Time{}
 	}
 	return t.AsTime()
+}
+
+// SameContent reports whether two observations of a pod differ only in the time at which they were made. A nil
+// observation is that of a pod of which the runtime has nothing.
+func SameContent(a, b *lifecyclev1.PodStatus) bool {
+	if len(a.GetContainers()) != len(b.GetContainers()) || len(a.GetSandboxes()) != len(b.GetSandboxes()) {
+		return false
+	}
+	return proto.Equal(contentOf(a), contentOf(b))
+}
+
+// contentOf returns a copy without the identity of the pod and the times; the copy shares its parts.
+func contentOf(s *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
+	return &lifecyclev1.PodStatus{
+		Ips: s.GetIps(), Sandboxes: s.GetSandboxes(), Containers: s.GetContainers(), InspectError: s.GetInspectError(),
+		UnknownSince: s.GetUnknownSince(),
+	}
 }
