@@ -9,14 +9,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/resizes"
 )
 
-// books are what the next process must know of pods and cannot observe.
+// books are the records on disk of what a later process must know about pods but cannot observe.
 type books struct {
 	evictions *evictionbook.Book
 	endings   *gracebook.Book
 	resizes   *resizes.Book
 }
 
-// openBooks reads the books that an earlier process has left in the state directory.
+// openBooks opens the books in the state directory.
 func openBooks(h *host) (books, error) {
 	evictions, err := evictionbook.Open(filepath.Join(h.cfg.StateDir, "evictions.json"))
 	if err != nil {
@@ -25,7 +25,9 @@ func openBooks(h *host) (books, error) {
 	if err := evictions.Booted(h.boot); err != nil {
 		return books{}, err
 	}
-	endings, err := gracebook.Open(gracebook.Config{Dir: filepath.Join(h.cfg.StateDir, "endings"), Boot: h.boot, Now: boottime.Now})
+	endings, err := gracebook.Open(gracebook.Config{
+		Dir: filepath.Join(h.cfg.StateDir, "endings"), Boot: h.boot, Now: boottime.Now,
+	})
 	if err != nil {
 		return books{}, err
 	}

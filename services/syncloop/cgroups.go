@@ -20,11 +20,12 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
 
-// driverTimeout is how long the start waits for the runtime to say its cgroup driver.
+// driverTimeout bounds the wait for the runtime's cgroup driver at the start.
 const driverTimeout = time.Second
 
-// cgroupDriver is the runtime's, whatever the configuration says, because pods are put by the runtime where this process makes their
-// cgroups. A runtime that does not answer in time is asked again by watchRuntime; until then it is taken to be configured.
+// cgroupDriver returns the runtime's cgroup driver. It overrides the configured one, because the runtime creates
+// containers in the cgroups that this process creates for pods. If the runtime does not answer in time, it returns the
+// configured driver; runtimewatch asks the runtime later and ends the process if the drivers differ.
 func cgroupDriver(ctx context.Context, runtime *cri.Client, configured string, logger *slog.Logger) string {
 	ctx, cancel := context.WithTimeout(ctx, driverTimeout)
 	defer cancel()
@@ -36,36 +37,44 @@ func cgroupDriver(ctx context.Context, runtime *cri.Client, configured string, l
 	if err != nil || driver == "" || driver == configured {
 		return configured
 	}
-	logger.Info("the container runtime's cgroup driver is taken, and not the configuration's", "runtime", driver, "configuration", configured)
+	logger.Info("the container runtime's cgroup driver overrides cgroupDriver of the configuration",
+		"runtime", driver, "configuration", configured)
 	return driver
 }
 
-// newCgroups returns the tree of the cgroups of pods.
+// newCgroups returns the manager of the pods' cgroups.
 func newCgroups(
-	h *host, askNode func(context.Context) (*v1.Node, error), store *podstore.Store, events *podevents.Recorder, counts *podcgroups.Metrics,
+	h *host, askNode func(context.Context) (*v1.Node, error), store *podstore.Store, events *podevents.Recorder,
+	counts *podcgroups.Metrics,
 ) *podcgroups.Tree {
 	kubelet := &h.cfg.Kubelet
-	limits := resources.Limits{CPUQuota: *kubelet.CPUCFSQuota, CPUPeriod: kubelet.CPUCFSQuotaPeriod.Duration, PIDs: *kubelet.PodPidsLimit}
+	limits := resources.Limits{
+		CPUQuota: *kubelet.CPUCFSQuota, CPUPeriod: kubelet.CPUCFSQuotaPeriod.Duration, PIDs: *kubelet.PodPidsLimit,
+	}
 	notForPods := []v1.ResourceList{quantities(kubelet.SystemReserved), quantities(kubelet.KubeReserved)}
 	var reserved []v1.ResourceList
 	if slices.Contains(kubelet.EnforceNodeAllocatable, nodeconfig.EnforcePods) {
 		reserved = notForPods
 	}
 	return podcgroups.New(podcgroups.Config{
-		Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}), Names: podcgroups.NewNames(kubelet.CgroupDriver, kubelet.CgroupRoot),
-		Limits: limits, Reserved: reserved, NotForPods: notForPods, Existing: cgroupsOfDaemons(kubelet),
-		MemoryPercent: nodeconfig.ReservedMemoryPercent(kubelet), Node: askNode, PIDs: func() int64 { return mostProcesses(h.cfg.StateDir) },
+		Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}),
+		Names:   podcgroups.NewNames(kubelet.CgroupDriver, kubelet.CgroupRoot),
+		Limits:  limits, Reserved: reserved, NotForPods: notForPods, Existing: cgroupsOfDaemons(kubelet),
+		MemoryPercent: nodeconfig.ReservedMemoryPercent(kubelet), Node: askNode,
+		PIDs: func() int64 { return maxProcesses(h.cfg.StateDir) },
 		Pods: store.Pods, Waiting: h.health.Set, Events: events, Clock: clock.RealClock{}, Logger: h.logger, Metrics: counts,
 	})
 }
 
-// cgroupsOfDaemons are those that enforceNodeAllocatable wants limited.
+// cgroupsOfDaemons returns the existing cgroups that enforceNodeAllocatable limits.
 func cgroupsOfDaemons(kubelet *kubeletconfigv1beta1.KubeletConfiguration) []podcgroups.Existing {
 	var all []podcgroups.Existing
 	for _, of := range []struct {
 		purpose, name string
 		reserved      map[string]string
-	}{{"system", kubelet.SystemReservedCgroup, kubelet.SystemReserved}, {"kube", kubelet.KubeReservedCgroup, kubelet.KubeReserved}} {
+	}{{
+		"system", kubelet.SystemReservedCgroup, kubelet.SystemReserved,
+	}, {"kube", kubelet.KubeReservedCgroup, kubelet.KubeReserved}} {
 		whole, compressible := nodeconfig.EnforcesReservation(kubelet, of.purpose)
 		if whole || compressible {
 			all = append(all, podcgroups.Existing{
@@ -77,7 +86,7 @@ func cgroupsOfDaemons(kubelet *kubeletconfigv1beta1.KubeletConfiguration) []podc
 	return all
 }
 
-// quantities reads amounts that the configuration was validated to have.
+// quantities parses amounts of the configuration, which were validated.
 func quantities(amounts map[string]string) v1.ResourceList {
 	list := v1.ResourceList{}
 	for name, text := range amounts {
@@ -88,8 +97,8 @@ func quantities(amounts map[string]string) v1.ResourceList {
 	return list
 }
 
-// mostProcesses is how many processes and threads the machine allows; 0 when that cannot be read.
-func mostProcesses(stateDir string) int64 {
+// maxProcesses returns the maximum number of processes and threads of the machine, or 0 if it cannot be read.
+func maxProcesses(stateDir string) int64 {
 	n, err := pidlimit.Read("/proc", stateDir)
 	if err != nil {
 		return 0

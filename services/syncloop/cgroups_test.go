@@ -13,7 +13,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/runtimewatch"
 )
 
-// TestTheRuntimesCgroupDriverIsTaken: a configuration with the default, or with that of kubeadm, works with a runtime of either kind.
+// TestTheRuntimesCgroupDriverIsTaken checks that either driver in the configuration works with a runtime of the other
+// one.
 func TestTheRuntimesCgroupDriverIsTaken(t *testing.T) {
 	for name, c := range map[string]struct {
 		configured string
@@ -41,8 +42,8 @@ func TestTheRuntimesCgroupDriverIsTaken(t *testing.T) {
 	}
 }
 
-// TestALateRuntimeWithAnotherCgroupDriver: the process ends, because it has begun with the configuration's, and its next start has the
-// runtime's. With the same driver it goes on.
+// TestALateRuntimeWithAnotherCgroupDriver checks that the process ends if the runtime, once it answers, has another
+// driver than the configuration. The next start then uses the runtime's driver.
 func TestALateRuntimeWithAnotherCgroupDriver(t *testing.T) {
 	m := newMachine(t)
 	m.cri.Stop()

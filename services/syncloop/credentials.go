@@ -11,10 +11,12 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
 )
 
-// newCredentialProviders returns the credential provider plugins of the configuration, which are called under ctx. It fails, with
-// everything that is wrong, when the configuration cannot be used or a plugin is missing. The root of this process is the machine's
-// already, as the paths are.
-func newCredentialProviders(ctx context.Context, h *host, link *cluster.Link, parts *components.Group) (*imagecredentials.Providers, error) {
+// newCredentialProviders returns the configured credential provider plugins. They are called under ctx. It returns an
+// error with all problems if the configuration is invalid or a plugin is missing. enterRoot must have been called,
+// because the paths are the machine's.
+func newCredentialProviders(
+	ctx context.Context, h *host, link *cluster.Link, parts *components.Group,
+) (*imagecredentials.Providers, error) {
 	configured, err := h.cfg.CredentialProviders.Read()
 	if err != nil {
 		return nil, err
@@ -27,7 +29,7 @@ func newCredentialProviders(ctx context.Context, h *host, link *cluster.Link, pa
 	return providers, nil
 }
 
-// homeDir is the home of the user that this process runs as: that of root where nothing else is said, as for a unit of systemd.
+// homeDir returns the home directory of this process's user. It is root's if none is set, as in a systemd unit.
 func homeDir() string {
 	if home, err := os.UserHomeDir(); err == nil {
 		return home

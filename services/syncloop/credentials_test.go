@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// addPlugin gives the machine a credential provider for private.test, whose plugin is this shell script.
+// addPlugin configures a credential provider for private.test whose plugin is the given shell script.
 func (m *machine) addPlugin(script string) {
 	m.t.Helper()
 	dir := m.t.TempDir()
@@ -28,7 +28,8 @@ func (m *machine) addPlugin(script string) {
 	m.cfg.CredentialProviders = nodeconfig.CredentialProviderFlags{Config: file, BinDir: dir}
 }
 
-// TestAnImageIsPulledWithWhatAPluginHas, by the flags of syncloop; that is counted and timed.
+// TestAnImageIsPulledWithWhatAPluginHas checks that a plugin named by syncloop's flags authenticates a pull, and that
+// its runs are counted and timed.
 func TestAnImageIsPulledWithWhatAPluginHas(t *testing.T) {
 	const image = "private.test/app:1"
 	m := newMachine(t)
@@ -55,7 +56,8 @@ func TestAnImageIsPulledWithWhatAPluginHas(t *testing.T) {
 	})
 }
 
-// TestAPluginThatFailsIsToldOfInTheStatus of the pod whose image is not had without it.
+// TestAPluginThatFailsIsToldOfInTheStatus checks that the status of a pod names the failed plugin without which the
+// image cannot be pulled.
 func TestAPluginThatFailsIsToldOfInTheStatus(t *testing.T) {
 	const image = "private.test/app:1"
 	m := newMachine(t)
@@ -84,7 +86,7 @@ func TestAPluginThatFailsIsToldOfInTheStatus(t *testing.T) {
 	}
 }
 
-// TestSyncloopDoesNotStartWithoutItsPlugins, as a kubelet.
+// TestSyncloopDoesNotStartWithoutItsPlugins checks that a missing plugin is an error of the start, as for a kubelet.
 func TestSyncloopDoesNotStartWithoutItsPlugins(t *testing.T) {
 	m := newMachine(t)
 	m.addPlugin("")

@@ -10,7 +10,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 )
 
-// newEvents returns the recorder of the events of pods, which are sent to the API server too in a cluster.
+// newEvents returns the recorder of events. In a cluster it also sends them to the API server.
 func newEvents(h *host, parts *components.Group) (*podevents.Recorder, error) {
 	way, err := apievents.WayOf(nodeconfig.SyncLoop, h.cfg, h.logger, h.registry)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// TestEventsOfPodsReachTheAPIServer by a node that may do what nodes may, and are kept on the node all the same.
+// TestEventsOfPodsReachTheAPIServer checks that a node with the permissions of nodes can send the events of pods.
 func TestEventsOfPodsReachTheAPIServer(t *testing.T) {
 	c := cluster.Start(t)
 	cfg, err := nodeconfig.Parse(nodeconfig.SyncLoop, []string{
@@ -27,7 +27,8 @@ func TestEventsOfPodsReachTheAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	parts := components.New(slog.New(slog.DiscardHandler))
-	events, err := newEvents(&host{cfg: cfg, logger: slog.New(slog.DiscardHandler), registry: prometheus.NewRegistry()}, parts)
+	h := &host{cfg: cfg, logger: slog.New(slog.DiscardHandler), registry: prometheus.NewRegistry()}
+	events, err := newEvents(h, parts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
-// evictorConfig is what newEvictor needs beside the host.
+// evictorConfig has the dependencies of newEvictor besides the host.
 type evictorConfig struct {
 	usage     *stats.Stats
 	store     *podstore.Store
@@ -30,8 +30,8 @@ type evictorConfig struct {
 	events    *podevents.Recorder
 }
 
-// newEvictor returns the evictor, which frees what the node has run short of and holds pods to their limits of the disk, with the
-// collectors that free what no pod needs.
+// newEvictor returns the evictor, which relieves pressure on the node and enforces the disk limits of pods. It also
+// adds the collectors of unused containers and images, which the evictor calls.
 func newEvictor(h *host, c evictorConfig, parts *components.Group) *eviction.Evictor {
 	containers := newContainerCollector(h, c.garbage, c.manager, c.store, c.book, c.events, parts)
 	images := newImageCollector(h, c.manager, c.events, parts)
@@ -39,16 +39,17 @@ func newEvictor(h *host, c evictorConfig, parts *components.Group) *eviction.Evi
 	evictor := eviction.New(eviction.Config{
 		Stats: c.usage, Limits: *h.cfg.Kubelet.LocalStorageCapacityIsolation,
 		Pods:   func() ([]*v1.Pod, error) { return evictable(c.store) },
-		Spared: func(pod *v1.Pod) bool { return isSpared(pod, inCluster) }, Evict: c.evictions.EvictAnnotated, Gone: c.store.IsGone,
-		RemoveContainers: containers.Reclaim, RemoveEvicted: containers.Look, RemoveImages: images.RemoveUnused, Events: c.events,
-		MaxGrace: int64(h.cfg.Kubelet.EvictionMaxPodGracePeriod), Clock: clock.RealClock{}, BootTime: boottime.Now, Logger: h.logger,
-		Metrics: eviction.NewMetrics(h.registry),
+		Spared: func(pod *v1.Pod) bool { return isSpared(pod, inCluster) },
+		Evict:  c.evictions.EvictAnnotated, Gone: c.store.IsGone,
+		RemoveContainers: containers.Reclaim, RemoveEvicted: containers.Look, RemoveImages: images.RemoveUnused,
+		Events: c.events, MaxGrace: int64(h.cfg.Kubelet.EvictionMaxPodGracePeriod),
+		Clock: clock.RealClock{}, BootTime: boottime.Now, Logger: h.logger, Metrics: eviction.NewMetrics(h.registry),
 	})
 	parts.Run("eviction", evictor.Run)
 	return evictor
 }
 
-// evictable returns the pods that run and have not ended, nor been ended.
+// evictable returns the running pods that have neither completed nor failed.
 func evictable(store *podstore.Store) ([]*v1.Pod, error) {
 	pods, err := store.Pods()
 	if err != nil {
@@ -56,16 +57,16 @@ func evictable(store *podstore.Store) ([]*v1.Pod, error) {
 	}
 	var running []*v1.Pod
 	for _, pod := range pods {
-		if ended := pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed; !ended && podview.AnyAlive(store.Observed(pod.UID)) {
+		finished := pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
+		if !finished && podview.AnyAlive(store.Observed(pod.UID)) {
 			running = append(running, pod)
 		}
 	}
 	return running, nil
 }
 
-// isSpared tells whether a pod is never ended to make room, nor for what it takes of the disk. A kubelet spares every static pod. Here that
-// is so on a node of a cluster, where others can go; on one without an API server all pods are static, and their priority says which ones
-// it cannot do without.
+// isSpared reports whether a pod is never evicted. A kubelet spares every static pod. Here that applies only to a node
+// of a cluster, where other pods can be evicted. Without an API server all pods are static, and their priority decides.
 func isSpared(pod *v1.Pod, inCluster bool) bool {
 	static := inCluster && podset.IsStaticSource(pod.Annotations[podset.AnnotationSource])
 	return admission.IsCritical(pod, static)

@@ -8,7 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// TestAMachineThatTheConfigurationDoesNotPermit ends syncloop before it touches anything.
+// TestAMachineThatTheConfigurationDoesNotPermit checks that syncloop fails before it changes anything.
 func TestAMachineThatTheConfigurationDoesNotPermit(t *testing.T) {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		t.Skip("this machine has cgroup v2, which every configuration permits")

@@ -17,8 +17,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
-// TestWhoseEndedContainersAreOfNoUse: those of an evicted pod always, those of others that have ended only on a node that is short of disk,
-// and never those that a restarted syncloop needs, or whose last status is not on the disk.
+// TestWhoseEndedContainersAreOfNoUse checks which ended containers may be removed: those of an evicted pod always,
+// those of other finished pods only under disk pressure, and never those that a restarted syncloop needs or whose last
+// status is not on the disk.
 func TestWhoseEndedContainersAreOfNoUse(t *testing.T) {
 	const never, pressed, always = "never", "under pressure", "always"
 	evicted := &podstore.Eviction{Reason: "Evicted", Discard: true}
@@ -51,7 +52,8 @@ func TestWhoseEndedContainersAreOfNoUse(t *testing.T) {
 				t.Fatal(err)
 			}
 			store := podstore.New(podstore.Config{
-				Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler),
+				Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: noop.NewTracerProvider().Tracer(""),
+				Logger: slog.New(slog.DiscardHandler),
 			})
 			defer store.Close()
 			store.Open()
@@ -59,7 +61,7 @@ func TestWhoseEndedContainersAreOfNoUse(t *testing.T) {
 			node.Run(pod)
 			if !test.running {
 				node.Exit(pod.UID, 0)
-				if err := node.KillPod(t.Context(), pod, nil, 1); err != nil { // its sandbox
+				if err := node.KillPod(t.Context(), pod, nil, 1); err != nil { // stops the sandbox
 					t.Fatal(err)
 				}
 			}

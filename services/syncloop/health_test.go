@@ -12,7 +12,8 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
-// TestHealthNamesWhatIsAway: each peer that goes shows in the health of its own name within seconds, and the return of each too.
+// TestHealthNamesWhatIsAway checks that the health service reports each unreachable peer under its name within seconds,
+// and its return too.
 func TestHealthNamesWhatIsAway(t *testing.T) {
 	m := newMachine(t)
 	conn, err := rpc.Dial(m.cfg.Listen)
@@ -37,7 +38,7 @@ func TestHealthNamesWhatIsAway(t *testing.T) {
 			}
 		}
 		slices.Sort(names)
-		return names, len(got.GetStatuses()) == 5 // the process, and the four that it waits for
+		return names, len(got.GetStatuses()) == 5 // the process and the four peers
 	}
 	becomes := func(when string, want ...string) {
 		t.Helper()

@@ -18,37 +18,38 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
 )
 
-// host is what the components of this process have in common: the configuration, the connections to others, and where they log, trace and
-// count. It is complete before the first component is constructed, and nothing is added to it later.
+// host is shared by the components of this process: the configuration, the connections, and logging, tracing and
+// metrics. It is complete before the first component is constructed and does not change later.
 type host struct {
 	cfg nodeconfig.Config
-	// boot names this boot of the machine.
+	// boot is the ID of this boot of the machine.
 	boot     string
 	logger   *slog.Logger
 	tracer   trace.Tracer
 	registry *prometheus.Registry
-	// probeRegistry takes the metrics of probes, which name pods and are served on a path of their own.
+	// probeRegistry has the metrics of probes. They have labels for pods and are served on a path of their own.
 	probeRegistry *prometheus.Registry
 	// requests counts the requests to the API server.
 	requests *apiclient.Metrics
 	runtime  *cri.Client
 	peers    peers
-	// health is what this process says of itself to who asks over gRPC.
+	// health is the gRPC health service of this process.
 	health *rpc.Health
 }
 
-// runtimeNow returns the function that returns the connected runtime service, or says at once why there is none.
+// runtimeNow returns a function that returns the connected runtime service. The function does not wait: it returns an
+// error while there is no connection.
 func (h *host) runtimeNow(ctx context.Context) func() (internalapi.RuntimeService, error) {
-	return func() (internalapi.RuntimeService, error) { return h.runtime.Runtime(atOnce(ctx)) }
+	return func() (internalapi.RuntimeService, error) { return h.runtime.Runtime(noWait(ctx)) }
 }
 
-// imagesNow does the same for the image service.
+// imagesNow is runtimeNow for the image service.
 func (h *host) imagesNow(ctx context.Context) func() (internalapi.ImageManagerService, error) {
-	return func() (internalapi.ImageManagerService, error) { return h.runtime.Images(atOnce(ctx)) }
+	return func() (internalapi.ImageManagerService, error) { return h.runtime.Images(noWait(ctx)) }
 }
 
-// atOnce returns a context with which a service is only asked for when it is connected: the call does not wait.
-func atOnce(ctx context.Context) context.Context {
+// noWait returns a context that is done, so that a call with it returns a service only if it is connected already.
+func noWait(ctx context.Context) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
 	return ctx
@@ -59,7 +60,7 @@ type peers struct {
 	configmux, pleg, nodestatus *grpc.ClientConn
 }
 
-// dial returns the connections; each connects when it is first used.
+// dial returns the connections. Each is established at its first use.
 func dial(to nodeconfig.Peers, parts *components.Group) (peers, error) {
 	var p peers
 	for _, peer := range []struct {
@@ -76,14 +77,14 @@ func dial(to nodeconfig.Peers, parts *components.Group) (peers, error) {
 	return p, nil
 }
 
-// connectedPLEG is healthy when pleg is and this process, too, has reached the runtime: a worker that came before would fail and have to
-// wait for its next try.
+// connectedPLEG is a PLEG that is healthy only if this process also reaches the runtime. Otherwise the first worker
+// would fail and back off.
 type connectedPLEG struct {
 	*clients.PLEG
 	runtime *cri.Client
 }
 
-// Health implements loop.Pleg. It waits, within ctx, for the runtime's first answers.
+// Health implements loop.Pleg. It waits for the runtime's first answer until ctx ends.
 func (p connectedPLEG) Health(ctx context.Context) (reasons []string, network string, err error) {
 	if _, err := p.runtime.Runtime(ctx); err != nil {
 		return []string{err.Error()}, "", nil

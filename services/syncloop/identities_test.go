@@ -24,18 +24,18 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// secretToken is in every token of these tests.
+// secretToken is the beginning of every token in these tests.
 const secretToken = "hunter2"
 
-// tokenServer is an API server that makes tokens, and nothing else.
+// tokenServer is an API server that only issues tokens.
 type tokenServer struct {
-	mu   sync.Mutex
-	made []string
-	// refuses is what it says to being asked; empty when it makes tokens.
+	mu     sync.Mutex
+	issued []string
+	// refuses is the message with which requests are rejected; empty if tokens are issued.
 	refuses string
 }
 
-// ServeHTTP implements http.Handler. A token is good for 15 seconds, so that it is replaced when it is ten old.
+// ServeHTTP implements http.Handler. A token is valid for 15 s, so it is replaced after 10 s.
 func (s *tokenServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,16 +45,16 @@ func (s *tokenServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: s.refuses})
 		return
 	}
-	var asked authenticationv1.TokenRequest
-	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+	var request authenticationv1.TokenRequest
+	if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	s.made = append(s.made, fmt.Sprintf("%s %s for %v of %s", r.Method, r.URL.Path, asked.Spec.Audiences, asked.Spec.BoundObjectRef.UID))
-	asked.TypeMeta = metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenRequest"}
-	asked.Spec.ExpirationSeconds = ptr.To[int64](15)
-	asked.Status.Token = fmt.Sprintf("%s-%d", secretToken, len(s.made))
-	_ = json.NewEncoder(w).Encode(asked)
+	s.issued = append(s.issued, fmt.Sprintf("%s %s for %v of %s", r.Method, r.URL.Path, request.Spec.Audiences, request.Spec.BoundObjectRef.UID))
+	request.TypeMeta = metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenRequest"}
+	request.Spec.ExpirationSeconds = ptr.To[int64](15)
+	request.Status.Token = fmt.Sprintf("%s-%d", secretToken, len(s.issued))
+	_ = json.NewEncoder(w).Encode(request)
 }
 
 func (s *tokenServer) refuse(message string) {
@@ -66,10 +66,10 @@ func (s *tokenServer) refuse(message string) {
 func (s *tokenServer) all() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]string(nil), s.made...)
+	return append([]string(nil), s.issued...)
 }
 
-// join has syncloop belong to a cluster whose API server this is.
+// join configures syncloop for a cluster with the given API server.
 func (m *machine) join(s *tokenServer) {
 	server := httptest.NewServer(s)
 	m.t.Cleanup(server.Close)
@@ -81,7 +81,7 @@ func (m *machine) join(s *tokenServer) {
 	}
 }
 
-// withToken gives a pod a volume with a token.
+// withToken adds a volume with a token to a pod.
 func withToken(pod *v1.Pod) *v1.Pod {
 	pod.Spec.ServiceAccountName = "robot"
 	return withVolume(pod, "identity", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
@@ -89,7 +89,7 @@ func withToken(pod *v1.Pod) *v1.Pod {
 	}}})
 }
 
-// token is what is in the file of a pod's token.
+// token returns the content of a pod's token file.
 func (m *machine) token(uid types.UID) string {
 	content, err := os.ReadFile(filepath.Join(m.cfg.RootDir, "pods", string(uid), "volumes/kubernetes.io~projected/identity/token"))
 	if err != nil {
@@ -98,7 +98,8 @@ func (m *machine) token(uid types.UID) string {
 	return string(content)
 }
 
-// TestAPodHasATokenThatIsReplaced while nobody looks at the pod, and that nothing else has.
+// TestAPodHasATokenThatIsReplaced checks that a token is replaced without a sync of the pod, and that no token appears
+// in a log or a span.
 func TestAPodHasATokenThatIsReplaced(t *testing.T) {
 	require.Root(t, "mounting")
 	m, api, log := newMachine(t), &tokenServer{}, &safeBuffer{}
@@ -130,9 +131,9 @@ func TestAPodHasATokenThatIsReplaced(t *testing.T) {
 		})
 	}
 	end()
-	made := len(api.all())
+	issued := len(api.all())
 	m.put(withToken(newPod("u1", "web", "a")))
-	m.eventually("one that comes back has a token of its own", func() bool { return m.token("u1") == fmt.Sprintf("%s-%d", secretToken, made+1) })
+	m.eventually("one that comes back has a token of its own", func() bool { return m.token("u1") == fmt.Sprintf("%s-%d", secretToken, issued+1) })
 	end()
 	for _, span := range m.spans.Ended() {
 		if text := fmt.Sprintf("%v %v %v", span.Attributes(), span.Events(), span.Status()); strings.Contains(text, secretToken) {
@@ -140,11 +141,11 @@ func TestAPodHasATokenThatIsReplaced(t *testing.T) {
 		}
 	}
 	if text := log.String(); strings.Contains(text, secretToken) || !strings.Contains(text, "the node may not") {
-		t.Errorf("the log has a token, or not why there was none:\n%s", text)
+		t.Errorf("the log has a token, or no reason for the failure:\n%s", text)
 	}
 }
 
-// safeBuffer is a buffer for several goroutines.
+// safeBuffer is a buffer for concurrent use.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -170,7 +171,8 @@ func TestWithoutAnAPIServerAPodWaitsForItsTokenAndSaysWhatToDo(t *testing.T) {
 	m.start()
 	m.eventually("web says so", func() bool {
 		pod := m.pod("u1")
-		return pod != nil && pod.Status.Phase == v1.PodPending && strings.Contains(pod.Status.Message, "this node has no tokens to give; leave the source out")
+		return pod != nil && pod.Status.Phase == v1.PodPending &&
+			strings.Contains(pod.Status.Message, "this node has no tokens to give; leave the source out")
 	})
 }
 

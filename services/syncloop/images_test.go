@@ -9,7 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// TestAnImageOfAPrivateRegistryIsPulled with what stands in the file of the root directory.
+// TestAnImageOfAPrivateRegistryIsPulled checks that credentials from config.json in the root directory are used.
 func TestAnImageOfAPrivateRegistryIsPulled(t *testing.T) {
 	const image = "private.test/app:1"
 	m := newMachine(t)
@@ -28,14 +28,15 @@ func TestAnImageOfAPrivateRegistryIsPulled(t *testing.T) {
 	m.eventually("the pod is ready", m.ready("u1"))
 }
 
-// TestImagesThatNobodyUsesAreRemoved while the file system of images is fuller than it may be.
+// TestImagesThatNobodyUsesAreRemoved checks the image garbage collection above the high threshold.
 func TestImagesThatNobodyUsesAreRemoved(t *testing.T) {
 	const unused = "example.test/unused:1"
 	m := newMachine(t)
 	m.cri.AddImage(unused, 1<<40)
 	m.cri.Pin(testImage)
-	m.cfg.Kubelet.ImageGCHighThresholdPercent, m.cfg.Kubelet.ImageGCLowThresholdPercent = ptr.To[int32](1), ptr.To[int32](0)
-	m.cfg.Kubelet.ImageMinimumGCAge.Duration = -1 // so that the first look is enough
+	m.cfg.Kubelet.ImageGCHighThresholdPercent = ptr.To[int32](1)
+	m.cfg.Kubelet.ImageGCLowThresholdPercent = ptr.To[int32](0)
+	m.cfg.Kubelet.ImageMinimumGCAge.Duration = -1 // makes an image collectable at its first observation
 	defer m.start()()
 	m.eventually("the image is gone", func() bool { return !slices.Contains(m.cri.Images(), unused) })
 	m.wantMetrics("its removal is counted", map[string]float64{"kubelet_image_garbage_collected_total reason=space": 1})

@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// TestOpenFilesAreLimited in a process of its own, for a hard limit cannot be raised again.
+// TestOpenFilesAreLimited runs in a process of its own, because a lowered hard limit cannot be raised again.
 func TestOpenFilesAreLimited(t *testing.T) {
 	const variable = "QUARTET_TEST_OPEN_FILES"
 	if os.Getenv(variable) != "" {
@@ -55,13 +55,15 @@ func TestOtherSettingsOfTheKernelAreSaid(t *testing.T) {
 	}
 	adjustLimits(int64(min(now.Max, 1<<30)), fstest.MapFS{"proc/sys/kernel/panic": {Data: []byte("0\n")}}, slog.New(slog.NewTextHandler(&out, nil)))
 	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "kernel.panic is 0, and should be 10") {
-		t.Errorf("said %s", got)
+		t.Errorf("logged %s", got)
 	}
 }
 
 func TestContentionIsProfiledOnRequest(t *testing.T) {
 	defer runtime.SetBlockProfileRate(0)
-	kubelet := &kubeletconfigv1beta1.KubeletConfiguration{EnableDebuggingHandlers: ptr.To(true), EnableProfilingHandler: ptr.To(false), EnableContentionProfiling: true}
+	kubelet := &kubeletconfigv1beta1.KubeletConfiguration{
+		EnableDebuggingHandlers: ptr.To(true), EnableProfilingHandler: ptr.To(false), EnableContentionProfiling: true,
+	}
 	wait := func() (profiled bool) {
 		done := make(chan struct{})
 		go func() {
@@ -77,14 +79,14 @@ func TestContentionIsProfiledOnRequest(t *testing.T) {
 	}
 	profileContention(kubelet)
 	if wait() {
-		t.Error("it is profiled although nobody can read the profile")
+		t.Error("contention is profiled although the profile is not served")
 	}
 	*kubelet.EnableProfilingHandler = true
 	profileContention(kubelet)
-	for range 100 { // one wait may be none
+	for range 100 { // one wait may not be sampled
 		if wait() {
 			return
 		}
 	}
-	t.Error("it is not profiled")
+	t.Error("contention is not profiled")
 }

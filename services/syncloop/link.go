@@ -18,15 +18,17 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
 )
 
-// newLink returns the link to the API server that the configuration names, or that of a standalone node. A pod of which something has
-// changed is noted in changes. Ctx is the process's.
+// newLink returns the link to the API server of the configuration, or the link of a standalone node. It notes in
+// changes the pods that a change affects. ctx is the process's context.
 func newLink(
-	ctx context.Context, h *host, node func(context.Context) (*v1.Node, error), changes *podchanges.Changes, events *podevents.Recorder, parts *components.Group,
+	ctx context.Context, h *host, node func(context.Context) (*v1.Node, error), changes *podchanges.Changes,
+	events *podevents.Recorder, parts *components.Group,
 ) (*cluster.Link, error) {
 	if h.cfg.Kubeconfig == "" {
 		return cluster.Standalone(configobjects.ConfigmuxConfig{
 			Stream: clients.Objects(configv1.NewConfigServiceClient(h.peers.configmux)), Logger: h.logger,
-			Metrics: stream.NewFollowedMetrics(h.registry, stream.NameObjects), Changed: changes.Note(podchanges.Content | podchanges.Sync),
+			Metrics: stream.NewFollowedMetrics(h.registry, stream.NameObjects),
+			Changed: changes.Note(podchanges.Content | podchanges.Sync),
 		}, h.registry, parts), nil
 	}
 	api, err := newAPIClient(h, parts)
@@ -38,15 +40,16 @@ func newLink(
 		return nil, err
 	}
 	return cluster.Connect(ctx, cluster.Config{
-		API: api, StatusAPI: statusAPI, NodeName: h.cfg.NodeName, Node: node, Strategy: h.cfg.Kubelet.ConfigMapAndSecretChangeDetectionStrategy,
+		API: api, StatusAPI: statusAPI, NodeName: h.cfg.NodeName, Node: node,
+		Strategy:       h.cfg.Kubelet.ConfigMapAndSecretChangeDetectionStrategy,
 		ContentChanged: changes.Note(podchanges.Content), SyncNeeded: changes.Note(podchanges.Sync),
 		ObjectChanged: changes.Note(podchanges.Content | podchanges.Sync),
 		Events:        events, Registry: h.registry, Clock: clock.RealClock{}, Tracer: h.tracer, Logger: h.logger,
 	}, parts), nil
 }
 
-// newAPIClient returns a client of the API server, which need not be there yet, with limits of its own. The root of this process is the
-// machine's already, as the paths of the kubeconfig are.
+// newAPIClient returns a client of the API server with rate limits of its own. The API server need not be reachable.
+// enterRoot must have been called, because the paths of the kubeconfig are the machine's.
 func newAPIClient(h *host, parts *components.Group) (*apiclient.Client, error) {
 	client, err := apiclient.New(apiclient.ConfigOf(nodeconfig.SyncLoop, h.cfg))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/logrotate"
 )
 
-// watchLogs adds what keeps the links to the logs of containers and rotates the logs.
+// watchLogs adds the components that maintain the links to containers' logs and rotate the logs.
 func watchLogs(ctx context.Context, h *host, store *podstore.Store, parts *components.Group) error {
 	kubelet := &h.cfg.Kubelet
 	logrotate.Expose(h.registry, func() []logrotate.Used { return logUsageOf(store) })
@@ -45,7 +45,7 @@ func watchLogs(ctx context.Context, h *host, store *podstore.Store, parts *compo
 	return nil
 }
 
-// logUsageOf says what the logs of each container that runs take, and of those of its name that ran before.
+// logUsageOf returns the disk usage of the logs of each running container, including those of its predecessors.
 func logUsageOf(store *podstore.Store) []logrotate.Used {
 	pods, _ := store.AllObserved()
 	var all []logrotate.Used
@@ -62,7 +62,7 @@ func logUsageOf(store *podstore.Store) []logrotate.Used {
 	return all
 }
 
-// loggedOf lists the containers whose logs may grow.
+// loggedOf returns the containers whose logs may grow.
 func loggedOf(store *podstore.Store) []logrotate.Container {
 	pods, _ := store.AllObserved()
 	var all []logrotate.Container
@@ -77,13 +77,15 @@ func loggedOf(store *podstore.Store) []logrotate.Container {
 	return all
 }
 
-// linkedOf lists the containers whose logs are linked to. With false they are not known yet.
+// linkedOf returns the containers whose logs get a link. The result is false while they are not known.
 func linkedOf(store *podstore.Store) ([]loglinks.Container, bool) {
 	pods, known := store.AllObserved()
 	var all []loglinks.Container
 	for _, pod := range pods {
 		for _, c := range pod.GetContainers() {
-			all = append(all, loglinks.Container{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Name: c.GetName(), ID: c.GetId(), LogPath: c.GetLogPath()})
+			all = append(all, loglinks.Container{
+				Namespace: pod.GetNamespace(), Pod: pod.GetName(), Name: c.GetName(), ID: c.GetId(), LogPath: c.GetLogPath(),
+			})
 		}
 	}
 	return all, known

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// names has the names in a folder.
+// names returns the names of a directory's entries.
 func names(dir string) []string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -22,7 +22,7 @@ func names(dir string) []string {
 	return names
 }
 
-// TestALogIsLinkedToPutAsideAndRemoved takes the log of a container through its life: as the process is wired, from its configuration on.
+// TestALogIsLinkedToPutAsideAndRemoved follows a container's log from its creation over its rotation to its removal.
 func TestALogIsLinkedToPutAsideAndRemoved(t *testing.T) {
 	m := newMachine(t)
 	m.cfg.Kubelet.ContainerLogMaxSize, m.cfg.Kubelet.ContainerLogMonitorInterval.Duration = "1Ki", 100*time.Millisecond
@@ -46,7 +46,7 @@ func TestALogIsLinkedToPutAsideAndRemoved(t *testing.T) {
 	write("0.log", "small")
 	m.eventually("there is a link", linked(first))
 	write("0.log", strings.Repeat("large", 1000))
-	m.eventually("it is put aside", func() bool {
+	m.eventually("it is rotated", func() bool {
 		return m.cri.Count("ReopenContainerLog", first) > 0 && slices.ContainsFunc(names(dir), func(name string) bool { return strings.HasPrefix(name, "0.log.") })
 	})
 	m.wantMetrics("what the logs take", map[string]float64{

@@ -27,17 +27,18 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/terminationmessages"
 )
 
-// newStore returns the store of what is known of pods.
+// newStore returns the store of pods.
 func newStore(h *host, books books, link *cluster.Link, probes *prober.Manager, starts *phases.Book) *podstore.Store {
 	return podstore.New(podstore.Config{
-		API: link.Statuses, Generate: podstatus.Generate, Probes: probes, Replaced: books.endings.Replaced, Resizes: books.resizes,
+		API: link.Statuses, Generate: podstatus.Generate, Probes: probes,
+		Replaced: books.endings.Replaced, Resizes: books.resizes,
 		Messages: terminationmessages.Reader{RootDir: h.cfg.RootDir, Logger: h.logger}.Read,
 		Clock:    clock.RealClock{}, Tracer: h.tracer, Logger: h.logger, Metrics: podstore.NewMetrics(h.registry),
 		Phases: starts, StreamMetrics: stream.NewServedMetrics(h.registry, stream.NamePods),
 	})
 }
 
-// loopConfig is what newLoop needs beside the host.
+// loopConfig has the dependencies of newLoop besides the host.
 type loopConfig struct {
 	pleg      *clients.PLEG
 	probes    *prober.Manager
@@ -52,15 +53,17 @@ type loopConfig struct {
 	evictions *engineapi.Evictions
 }
 
-// newLoop returns the sync loop, which follows the three streams.
+// newLoop returns the sync loop.
 func newLoop(h *host, c loopConfig, parts *components.Group) *loop.Loop {
 	l := loop.New(loop.Config{
 		Desired: clients.ConfigMux(configv1.NewConfigServiceClient(h.peers.configmux)), Events: c.pleg.Events(),
 		Pleg: connectedPLEG{PLEG: c.pleg, runtime: h.runtime}, Probes: c.probes,
-		Workers: c.workers, Store: c.store, Evictions: c.books.evictions, Endings: c.books.endings, Resizes: c.books.resizes, Resizing: resizing(h, c.manager),
+		Workers: c.workers, Store: c.store, Evictions: c.books.evictions, Endings: c.books.endings,
+		Resizes: c.books.resizes, Resizing: resizing(h, c.manager),
 		PodFromObserved: executor.PodFromObserved, Leftovers: c.manager.Leftovers, Waiting: h.health.Set,
-		Clock: clock.RealClock{}, Tracer: h.tracer, Logger: h.logger, Resync: h.cfg.Kubelet.SyncFrequency.Duration, Metrics: loop.NewMetrics(h.registry),
-		Node: nodewatch.Source(nodev1.NewNodeServiceClient(h.peers.nodestatus)), Mirrors: c.mirrors,
+		Clock: clock.RealClock{}, Tracer: h.tracer, Logger: h.logger, Metrics: loop.NewMetrics(h.registry),
+		Resync: h.cfg.Kubelet.SyncFrequency.Duration,
+		Node:   nodewatch.Source(nodev1.NewNodeServiceClient(h.peers.nodestatus)), Mirrors: c.mirrors,
 		Machine: machineOf(os.DirFS("/"), h.logger), UnsafeSysctls: h.cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: c.events,
 		NodeMetrics:    stream.NewFollowedMetrics(h.registry, stream.NameNode),
 		DesiredMetrics: stream.NewFollowedMetrics(h.registry, stream.NamePodUpdates),
@@ -71,7 +74,7 @@ func newLoop(h *host, c loopConfig, parts *components.Group) *loop.Loop {
 	return l
 }
 
-// poke returns the function that has the worker of a pod look at it.
+// poke returns a function that makes the worker of a pod sync it.
 func poke(workers *podworkers.Pool) func(uid types.UID) {
 	return func(uid types.UID) { workers.Poke(uid, podworkers.Cause{Kind: podworkers.CauseConfig}) }
 }

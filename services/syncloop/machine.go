@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
-// machineOf looks up what a machine is able to do, once: it is that for as long as it runs. Root has its files by their paths without
-// the first slash.
+// machineOf returns the features of the machine that admission depends on. They do not change while it runs. The paths
+// in root have no leading slash.
 func machineOf(root fs.FS, logger *slog.Logger) admission.Machine {
 	machine := admission.Machine{AppArmor: enforcesAppArmor(root)}
 	release, err := fs.ReadFile(root, "proc/sys/kernel/osrelease")
@@ -20,12 +20,13 @@ func machineOf(root fs.FS, logger *slog.Logger) admission.Machine {
 		machine.Kernel, err = version.ParseGeneric(strings.TrimSpace(string(release)))
 	}
 	if err != nil {
-		logger.Warn("the kernel's version is not known: pods that set a sysctl which is safe on newer kernels only are refused", telemetry.KeyError, err)
+		logger.Warn("the kernel's version is unknown: pods with a sysctl that is safe only on newer kernels are rejected",
+			telemetry.KeyError, err)
 	}
 	return machine
 }
 
-// enforcesAppArmor tells whether AppArmor is there and turned on.
+// enforcesAppArmor reports whether AppArmor is mounted and enabled.
 func enforcesAppArmor(root fs.FS) bool {
 	if _, err := fs.Stat(root, "sys/kernel/security/apparmor"); err != nil {
 		return false

@@ -1,6 +1,6 @@
-// Command syncloop runs pods: it takes what is wanted from configmux and what is observed from pleg, makes the container
-// runtime match, and says how each pod is, as quartet.engine.v1 and as the kubelet's read-only HTTP API. It is the only
-// process of a node that changes the runtime. It may be killed at any moment, and no pod stops for it.
+// Command syncloop runs pods. It receives the desired pods from configmux and the observed ones from pleg, makes the
+// container runtime match, and reports the status of each pod by quartet.engine.v1 and by the kubelet's HTTP API. It is
+// the only process of a node that changes the runtime. It may be killed at any time; that stops no pod.
 package main
 
 import (

@@ -21,7 +21,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// managerConfig is what newManager needs beside the host.
+// managerConfig has the dependencies of newManager besides the host.
 type managerConfig struct {
 	askNode   func(context.Context) (*v1.Node, error)
 	addresses *hostips.Addresses
@@ -35,7 +35,7 @@ type managerConfig struct {
 	garbage   *containergc.Queue
 }
 
-// newManager returns what makes the runtime match pods, with what each pod has of the node: images, cgroups and user namespaces.
+// newManager returns the manager of pods in the runtime, with images, cgroups and user namespaces.
 func newManager(ctx context.Context, h *host, c managerConfig, parts *components.Group) (*executor.Manager, error) {
 	credentials, err := newCredentialProviders(ctx, h, c.link, parts)
 	if err != nil {
@@ -43,11 +43,14 @@ func newManager(ctx context.Context, h *host, c managerConfig, parts *components
 	}
 	config := executor.Config{
 		Runtime: h.runtimeNow(ctx), Images: h.imagesNow(ctx), Clock: clock.RealClock{}, Tracer: h.tracer, Logger: h.logger,
-		Metrics: executor.NewMetrics(h.registry), ImageMetrics: images.NewMetrics(h.registry), Phases: c.starts, Events: c.events,
-		NodeName: h.cfg.NodeName, HostIPs: c.addresses, Node: c.askNode, NodeFile: filepath.Join(h.cfg.StateDir, "told-node.json"),
-		PodLogsDir: h.cfg.Kubelet.PodLogsDir, RootDir: h.cfg.RootDir, CgroupDriver: h.cfg.Kubelet.CgroupDriver, Kubelet: &h.cfg.Kubelet,
+		Metrics: executor.NewMetrics(h.registry), ImageMetrics: images.NewMetrics(h.registry),
+		Phases: c.starts, Events: c.events, NodeName: h.cfg.NodeName, HostIPs: c.addresses,
+		Node: c.askNode, NodeFile: filepath.Join(h.cfg.StateDir, "told-node.json"),
+		PodLogsDir: h.cfg.Kubelet.PodLogsDir, RootDir: h.cfg.RootDir,
+		CgroupDriver: h.cfg.Kubelet.CgroupDriver, Kubelet: &h.cfg.Kubelet,
 		Credentials: images.NewDockerConfigs(h.cfg.RootDir, homeDir(), h.logger).For, Providers: credentials.For,
-		Liveness: c.probes.Liveness, Startup: c.probes.Startup, Endings: c.books.endings, Resizes: c.books.resizes, Garbage: c.garbage,
+		Liveness: c.probes.Liveness, Startup: c.probes.Startup,
+		Endings: c.books.endings, Resizes: c.books.resizes, Garbage: c.garbage,
 		UserIDs: userIDs(h.cfg).Of, Objects: c.link.Objects, RuntimeClasses: c.link.RuntimeClasses, Services: c.link.Services,
 		Volumes: c.volumes, Issued: []executor.Issued{
 			{Name: "service account tokens", Forget: c.link.Tokens.Forget},

@@ -5,9 +5,9 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// together has the metrics of the four processes, which a kubelet has in one. Those of the others are asked for on the sockets where they
-// serve them unless --metrics-listen of them says otherwise.
-func together(h *host) metrics.Together {
+// nodeMetrics gathers the metrics of all four processes, because a kubelet has them in one. It reads those of the
+// others from their default sockets; a process with another --metrics-listen is missing.
+func nodeMetrics(h *host) metrics.Together {
 	others := map[string]string{}
 	for _, service := range nodeconfig.Services() {
 		if service != nodeconfig.SyncLoop {

@@ -16,8 +16,8 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// metrics returns what /metrics says: the value of each sample by its name and labels, of histograms the number of
-// samples. It is empty while there is no answer.
+// metrics reads /metrics: values by name and labels, and for histograms the number of samples. It returns an empty map
+// if there is no answer.
 func (m *machine) metrics() map[string]float64 {
 	m.t.Helper()
 	values := map[string]float64{}
@@ -42,13 +42,14 @@ func (m *machine) metrics() map[string]float64 {
 			for _, label := range slices.Sorted(maps.Keys(labels)) {
 				key += fmt.Sprintf(" %s=%s", label, labels[label])
 			}
-			values[key] = metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+			values[key] = metric.GetCounter().GetValue() + metric.GetGauge().GetValue() +
+				float64(metric.GetHistogram().GetSampleCount())
 		}
 	}
 	return values
 }
 
-// wantMetrics waits until the metrics have values.
+// wantMetrics waits until the metrics have the given values.
 func (m *machine) wantMetrics(what string, want map[string]float64) {
 	m.t.Helper()
 	var wrong []string
@@ -73,7 +74,9 @@ func (m *machine) wantMetrics(what string, want map[string]float64) {
 }
 
 func seenNow(pod *v1.Pod) *v1.Pod {
-	pod.Annotations = map[string]string{podset.AnnotationSeen: time.Now().Format(time.RFC3339Nano), podset.AnnotationSource: "file"}
+	pod.Annotations = map[string]string{
+		podset.AnnotationSeen: time.Now().Format(time.RFC3339Nano), podset.AnnotationSource: "file",
+	}
 	return pod
 }
 
@@ -114,9 +117,9 @@ func TestTheStartOfAPodIsTimedOnceAndByPhase(t *testing.T) {
 
 	stop()
 	m.start()
-	m.eventually("the pods are told", m.ready("u1"))
+	m.eventually("the pods are listed", m.ready("u1"))
 	for key := range starts {
-		if key != "kubelet_run_podsandbox_duration_seconds runtime_handler=" { // a label that nothing was counted for
+		if key != "kubelet_run_podsandbox_duration_seconds runtime_handler=" { // no sample with this label exists
 			starts[key] = 0
 		}
 	}
@@ -157,7 +160,7 @@ func TestAPodThatComesBackWhileItEndsCountsAsRestarted(t *testing.T) {
 	m.start()
 	m.eventually("web is ready", m.ready("u1"))
 	first := m.containers()
-	gate := m.cri.Hang("StopPodSandbox", "") // it is ending for as long as the test wants
+	gate := m.cri.Hang("StopPodSandbox", "") // it terminates until the gate opens
 	m.configmux.level.Delete("u1")
 	m.wantMetrics("web is ending", map[string]float64{
 		"quartet_pod_workers state=terminating": 1, "quartet_pod_workers_busy": 1, "kubelet_working_pods config=orphan lifecycle=terminating static=true": 1,

@@ -16,7 +16,9 @@ func TestMetricsAreServedAsDocumented(t *testing.T) {
 	m.put(seenNow(newPod("u1", "web", "a")))
 	m.eventually("web is ready", m.ready("u1"))
 	served := metricstest.Scrape(m.cfg.MetricsListen)
-	shared := []string{metricstest.EveryService, metricstest.ServedStreams, metricstest.FollowedStreams, metricstest.RuntimeCalls}
+	shared := []string{
+		metricstest.EveryService, metricstest.ServedStreams, metricstest.FollowedStreams, metricstest.RuntimeCalls,
+	}
 	metricstest.Exposes(t, served, shared...)
 	metricstest.Within(t, served, append(shared, metricstest.SyncLoop)...)
 	everyNode := prometheus.NewRegistry()

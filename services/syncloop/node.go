@@ -22,12 +22,15 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/runtimewatch"
 )
 
-// watchMachine adds what watches the runtime, the addresses of the node, the kernel's log and the packet filter.
-func watchMachine(h *host, store *podstore.Store, addresses *hostips.Addresses, events *podevents.Recorder, parts *components.Group) {
+// watchMachine adds the components that watch the runtime, the node's addresses, the kernel's log and iptables.
+func watchMachine(
+	h *host, store *podstore.Store, addresses *hostips.Addresses, events *podevents.Recorder, parts *components.Group,
+) {
 	parts.Run("runtime connection", func(ctx context.Context) error {
 		return runtimewatch.Run(ctx, runtimewatch.Config{
 			Endpoint: h.cfg.Kubelet.ContainerRuntimeEndpoint, Runtime: h.runtime.Runtime, Images: h.runtime.Images,
-			Named: store.SetRuntimeName, CgroupDriver: h.cfg.Kubelet.CgroupDriver, Waiting: h.health.Set, Clock: clock.RealClock{},
+			Named: store.SetRuntimeName, CgroupDriver: h.cfg.Kubelet.CgroupDriver,
+			Waiting: h.health.Set, Clock: clock.RealClock{},
 		})
 	})
 	parts.Run("node addresses", func(ctx context.Context) error { return addresses.Run(ctx, clock.RealClock{}) })
@@ -35,18 +38,18 @@ func watchMachine(h *host, store *podstore.Store, addresses *hostips.Addresses, 
 	parts.Run("OOM kills", func(ctx context.Context) error {
 		oom.Run(ctx, oom.Config{
 			Open: func() (oom.Log, error) { return kernellog.Open(kernellog.Device) },
-			File: filepath.Join(h.cfg.StateDir, "oom-told.json"), Boot: h.boot, Now: awake,
+			File: filepath.Join(h.cfg.StateDir, "oom-told.json"), Boot: h.boot, Now: sinceBoot,
 			Events: events, Logger: h.logger, Metrics: killed,
 		})
-		return nil // without the kernel's log all else goes on
+		return nil // the process goes on without the kernel's log
 	})
 	if *h.cfg.Kubelet.MakeIPTablesUtilChains {
 		parts.Run("iptables chains", iptableschains.New(iptableschains.Exec, clock.RealClock{}, h.logger).Run)
 	}
 }
 
-// awake is how long the machine has run since its boot and not slept; 0 when it does not say.
-func awake() time.Duration {
+// sinceBoot returns the time since boot without the time in suspend, or 0 if it cannot be read.
+func sinceBoot() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return 0
@@ -54,9 +57,9 @@ func awake() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// guessedAddresses returns the addresses of the node as long as nodestatus has not said them: those that were given, else the one
-// that is found; none when there is neither, as on a machine without a network.
-func guessedAddresses(ctx context.Context, cfg nodeconfig.Config) []string {
+// fallbackAddresses returns the node's addresses for the time before nodestatus reports them: the configured ones,
+// otherwise a detected one. It returns nil if there is neither, as on a machine without a network.
+func fallbackAddresses(ctx context.Context, cfg nodeconfig.Config) []string {
 	if cfg.NodeIP != "" && !net.ParseIP(cfg.NodeIP).IsUnspecified() {
 		return strings.Split(cfg.NodeIP, ",")
 	}

@@ -22,13 +22,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/servingcert"
 )
 
-// machineLogs is what the HTTP API serves as /logs/.
+// machineLogs is the directory that the HTTP API serves as /logs/.
 const machineLogs = "/var/log"
 
-// addNodeAPI listens for the authenticated HTTP API and adds it, unless the configuration turns it off. Calls that several requests share
-// are made under ctx, the process's.
+// addNodeAPI listens for the authenticated HTTP API and adds it, unless the configuration turns it off. Calls that
+// several requests share are made under ctx, the process's context.
 func addNodeAPI(
-	ctx context.Context, h *host, askNode func(context.Context) (*v1.Node, error), common kubeletapi.Config, begun <-chan struct{}, parts *components.Group,
+	ctx context.Context, h *host, askNode func(context.Context) (*v1.Node, error), common kubeletapi.Config,
+	begun <-chan struct{}, parts *components.Group,
 ) error {
 	kubelet := &h.cfg.Kubelet
 	if why := h.cfg.WhyNoAPI(); why != "" {
@@ -36,11 +37,12 @@ func addNodeAPI(
 		return nil
 	}
 	if at := h.cfg.UnauthenticatedAPI(); at != "" {
-		h.logger.Warn("everybody who reaches the HTTP API may run what they like in the containers of this node; leave out "+nodeconfig.AllowUnauthenticatedAPIArg+
-			" and set authorization.mode Webhook, or authentication.anonymous.enabled false", "address", at)
+		h.logger.Warn("everybody who reaches the HTTP API may run commands in the containers of this node; remove "+
+			nodeconfig.AllowUnauthenticatedAPIArg+
+			" and set authorization.mode: Webhook, or authentication.anonymous.enabled: false", "address", at)
 	}
 	profileContention(kubelet)
-	started := time.Now() // the start of the process, approximately
+	started := time.Now() // the approximate start of the process
 	minVersion, err := nodeconfig.TLSVersion(kubelet.TLSMinVersion)
 	if err != nil {
 		return err
@@ -71,9 +73,11 @@ func addNodeAPI(
 	config := kubeletapi.NodeConfig{
 		Config: common, Guard: newGuard(ctx, h, roots, to).Protect, Kubelet: kubelet, LogDir: machineLogs,
 		Checkpoints: filepath.Join(h.cfg.RootDir, "checkpoints"), Runtime: h.runtimeNow(ctx), Clock: clock.RealClock{},
-		Who:     func(r *http.Request) string { return apiauth.UserOf(r.Context()).Name },
-		Tracer:  h.tracer,
-		Process: kubeletapi.Process{Flags: h.cfg.Flags, Started: started, Version: buildinfo.Version(), Kubernetes: buildinfo.Kubernetes()},
+		Who:    func(r *http.Request) string { return apiauth.UserOf(r.Context()).Name },
+		Tracer: h.tracer,
+		Process: kubeletapi.Process{
+			Flags: h.cfg.Flags, Started: started, Version: buildinfo.Version(), Kubernetes: buildinfo.Kubernetes(),
+		},
 	}
 	parts.Run("authenticated API", func(ctx context.Context) error {
 		await(ctx, begun)
@@ -85,14 +89,14 @@ func addNodeAPI(
 	return nil
 }
 
-// reviews are the clients of the API server that says who somebody is, what they may do, and what certificate this node shows. What is
-// not asked for is nil.
+// reviews are the clients of the API server for authentication, authorization and the serving certificate. A client is
+// nil if it is not used.
 type reviews struct {
 	tokens, access, certificates rest.Interface
 }
 
-// newReviews returns the clients that the configuration needs. They share limits of their own, so that who asks does not wait behind the
-// statuses of pods.
+// newReviews returns the clients that the configuration requires. They share rate limits of their own, so that
+// authentication does not wait behind status updates of pods.
 func newReviews(h *host, parts *components.Group) (reviews, error) {
 	if h.cfg.Kubeconfig == "" {
 		return reviews{}, nil
@@ -111,11 +115,12 @@ func newReviews(h *host, parts *components.Group) (reviews, error) {
 	return to, nil
 }
 
-// newGuard returns what authenticates and authorizes requests.
+// newGuard returns the guard that authenticates and authorizes requests.
 func newGuard(ctx context.Context, h *host, roots func() (*x509.CertPool, bool), to reviews) *apiauth.Guard {
 	kubelet := &h.cfg.Kubelet
 	return apiauth.New(ctx, apiauth.Config{
-		NodeName: h.cfg.NodeName, ClientCAs: roots, Anonymous: *kubelet.Authentication.Anonymous.Enabled, Clock: clock.RealClock{}, Logger: h.logger,
+		NodeName: h.cfg.NodeName, ClientCAs: roots, Anonymous: *kubelet.Authentication.Anonymous.Enabled,
+		Clock: clock.RealClock{}, Logger: h.logger,
 		TokenTTL:   kubelet.Authentication.Webhook.CacheTTL.Duration,
 		AllowedTTL: kubelet.Authorization.Webhook.CacheAuthorizedTTL.Duration,
 		DeniedTTL:  kubelet.Authorization.Webhook.CacheUnauthorizedTTL.Duration,
@@ -123,7 +128,8 @@ func newGuard(ctx context.Context, h *host, roots func() (*x509.CertPool, bool),
 	})
 }
 
-// clientCAs returns the function that returns the certificate authorities whose client certificates are accepted; nil when none are.
+// clientCAs returns a function that returns the certificate authorities of accepted client certificates. It returns nil
+// if no client certificate is accepted.
 func clientCAs(h *host) func() (*x509.CertPool, bool) {
 	file := h.cfg.Kubelet.Authentication.X509.ClientCAFile
 	if file == "" {
@@ -131,10 +137,11 @@ func clientCAs(h *host) func() (*x509.CertPool, bool) {
 	}
 	files := servingcert.ClientCAs(file)
 	if _, _, err := files.Get(); err != nil {
-		h.logger.Warn("no client certificate is taken by the HTTP API before this file can be read", telemetry.KeyFile, file, telemetry.KeyError, err)
+		h.logger.Warn("the HTTP API accepts no client certificate until this file can be read",
+			telemetry.KeyFile, file, telemetry.KeyError, err)
 	}
 	return func() (*x509.CertPool, bool) {
-		pool, ok, _ := files.Get() // who asks is told that it cannot be read
+		pool, ok, _ := files.Get() // the guard rejects the request if the file cannot be read
 		return pool, ok
 	}
 }

@@ -26,11 +26,11 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// configmux is a configmux whose pods the test names, over the wire.
+// configmux is a fake configmux that serves the test's pods over gRPC.
 type configmux struct {
 	configv1.UnimplementedConfigServiceServer
 	level *stream.Level[*configv1.WatchPodUpdatesResponse]
-	// objects is nil when it serves none.
+	// objects is nil if WatchObjects is not implemented.
 	objects *stream.Level[*configv1.WatchObjectsResponse]
 }
 
@@ -56,48 +56,57 @@ func (c *configmux) speak() {
 }
 
 // WatchPodUpdates implements ConfigService.
-func (c *configmux) WatchPodUpdates(req *configv1.WatchPodUpdatesRequest, ss grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse]) error {
-	return streamrpc.Serve(ss.Context(), c.level, req.GetResumeToken(), func(f *streamv1.Frame, v *configv1.WatchPodUpdatesResponse) error {
-		return ss.Send(&configv1.WatchPodUpdatesResponse{Frame: f, Payload: v.GetPayload()})
-	})
+func (c *configmux) WatchPodUpdates(
+	req *configv1.WatchPodUpdatesRequest, ss grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse],
+) error {
+	return streamrpc.Serve(ss.Context(), c.level, req.GetResumeToken(),
+		func(f *streamv1.Frame, v *configv1.WatchPodUpdatesResponse) error {
+			return ss.Send(&configv1.WatchPodUpdatesResponse{Frame: f, Payload: v.GetPayload()})
+		})
 }
 
-// haveObjects has it serve config maps and secrets, of which it has read all.
+// haveObjects makes it serve ConfigMaps and Secrets, of which all have been read.
 func (c *configmux) haveObjects() {
 	c.objects = stream.NewLevel[*configv1.WatchObjectsResponse](stream.Config{})
 	c.objects.Put("source/file", &configv1.WatchObjectsResponse{Source: &configv1.SourceState{Name: "file", Ready: true}})
 }
 
 // WatchObjects implements ConfigService.
-func (c *configmux) WatchObjects(req *configv1.WatchObjectsRequest, ss grpc.ServerStreamingServer[configv1.WatchObjectsResponse]) error {
+func (c *configmux) WatchObjects(
+	req *configv1.WatchObjectsRequest, ss grpc.ServerStreamingServer[configv1.WatchObjectsResponse],
+) error {
 	if c.objects == nil {
 		return c.UnimplementedConfigServiceServer.WatchObjects(req, ss)
 	}
-	return streamrpc.Serve(ss.Context(), c.objects, req.GetResumeToken(), func(f *streamv1.Frame, v *configv1.WatchObjectsResponse) error {
-		return ss.Send(&configv1.WatchObjectsResponse{Frame: f, Object: v.GetObject(), Source: v.GetSource()})
-	})
+	return streamrpc.Serve(ss.Context(), c.objects, req.GetResumeToken(),
+		func(f *streamv1.Frame, v *configv1.WatchObjectsResponse) error {
+			return ss.Send(&configv1.WatchObjectsResponse{Frame: f, Object: v.GetObject(), Source: v.GetSource()})
+		})
 }
 
-// pleg is the smallest pleg that there can be: it lists the runtime again and again, and tells what has changed.
+// pleg is a minimal pleg that lists the runtime periodically and publishes the changes.
 type pleg struct {
 	lifecyclev1.UnimplementedLifecycleServiceServer
 	runtime internalapi.RuntimeService
 	events  *stream.Edge[*lifecyclev1.Event]
 
-	mu     sync.Mutex // over a relist: it is the one writer of the record
+	mu     sync.Mutex // held during a relist, which is the only writer of record
 	record map[string]*lifecyclev1.PodStatus
 }
 
 func newPLEG(runtime internalapi.RuntimeService) *pleg {
-	return &pleg{runtime: runtime, events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}), record: map[string]*lifecyclev1.PodStatus{}}
+	return &pleg{
+		runtime: runtime, events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}),
+		record: map[string]*lifecyclev1.PodStatus{},
+	}
 }
 
-// run relists until ctx ends. A runtime that does not answer is asked again.
+// run relists until ctx ends. It ignores errors of the runtime.
 func (p *pleg) run(ctx context.Context) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		_ = p.relist(cri.Quiet(ctx)) // the next one may work
+		_ = p.relist(cri.Quiet(ctx)) // the next relist may succeed
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
@@ -128,7 +137,7 @@ func (p *pleg) relist(ctx context.Context) error {
 	return nil
 }
 
-// changes says what has happened to a pod between two observations.
+// changes returns the events between two observations of a pod.
 func changes(before, now *lifecyclev1.PodStatus) []*lifecyclev1.Event {
 	was := map[string]lifecyclev1.ContainerState{}
 	for _, c := range before.GetContainers() {
@@ -149,13 +158,14 @@ func changes(before, now *lifecyclev1.PodStatus) []*lifecyclev1.Event {
 			add(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, "")
 		}
 	}
-	if len(events) == 0 && (len(before.GetSandboxes()) != len(now.GetSandboxes()) || len(before.GetContainers()) != len(now.GetContainers())) {
+	if len(events) == 0 &&
+		(len(before.GetSandboxes()) != len(now.GetSandboxes()) || len(before.GetContainers()) != len(now.GetContainers())) {
 		add(lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, "")
 	}
 	return events
 }
 
-// inspect asks the runtime for everything.
+// inspect reads all sandboxes and containers from the runtime.
 func (p *pleg) inspect(ctx context.Context) (map[string]*lifecyclev1.PodStatus, error) {
 	at := boottime.Now().Nanoseconds()
 	pods := map[string]*lifecyclev1.PodStatus{}
@@ -170,7 +180,9 @@ func (p *pleg) inspect(ctx context.Context) (map[string]*lifecyclev1.PodStatus, 
 		}
 		m := s.GetMetadata()
 		if pods[m.GetUid()] == nil {
-			pods[m.GetUid()] = &lifecyclev1.PodStatus{Uid: m.GetUid(), Name: m.GetName(), Namespace: m.GetNamespace(), ObservedBoottimeNs: at}
+			pods[m.GetUid()] = &lifecyclev1.PodStatus{
+				Uid: m.GetUid(), Name: m.GetName(), Namespace: m.GetNamespace(), ObservedBoottimeNs: at,
+			}
 		}
 		pod := pods[m.GetUid()]
 		state := lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY
@@ -209,9 +221,11 @@ func (p *pleg) inspect(ctx context.Context) (map[string]*lifecyclev1.PodStatus, 
 
 func containerOf(item *runtimeapi.Container, s *runtimeapi.ContainerStatus) *lifecyclev1.Container {
 	return &lifecyclev1.Container{
-		Id: item.GetId(), SandboxId: item.GetPodSandboxId(), Name: item.GetMetadata().GetName(), Attempt: item.GetMetadata().GetAttempt(),
-		State: lifecyclev1.ContainerState(s.GetState() + 1), CreatedAt: stamp(s.GetCreatedAt()), StartedAt: stamp(s.GetStartedAt()),
-		FinishedAt: stamp(s.GetFinishedAt()), ExitCode: s.GetExitCode(), Reason: s.GetReason(), Message: s.GetMessage(),
+		Id: item.GetId(), SandboxId: item.GetPodSandboxId(),
+		Name: item.GetMetadata().GetName(), Attempt: item.GetMetadata().GetAttempt(),
+		State:     lifecyclev1.ContainerState(s.GetState() + 1),
+		CreatedAt: stamp(s.GetCreatedAt()), StartedAt: stamp(s.GetStartedAt()), FinishedAt: stamp(s.GetFinishedAt()),
+		ExitCode: s.GetExitCode(), Reason: s.GetReason(), Message: s.GetMessage(),
 		Image: s.GetImage().GetUserSpecifiedImage(), ImageRef: s.GetImageRef(), ImageId: s.GetImageId(),
 		Labels: s.GetLabels(), Annotations: s.GetAnnotations(), LogPath: s.GetLogPath(),
 	}
@@ -225,7 +239,9 @@ func stamp(ns int64) *timestamppb.Timestamp {
 }
 
 // GetPodStatus implements LifecycleService.
-func (p *pleg) GetPodStatus(ctx context.Context, req *lifecyclev1.GetPodStatusRequest) (*lifecyclev1.GetPodStatusResponse, error) {
+func (p *pleg) GetPodStatus(
+	ctx context.Context, req *lifecyclev1.GetPodStatusRequest,
+) (*lifecyclev1.GetPodStatusResponse, error) {
 	if err := p.relist(ctx); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
@@ -234,11 +250,15 @@ func (p *pleg) GetPodStatus(ctx context.Context, req *lifecyclev1.GetPodStatusRe
 	if known := p.record[req.GetUid()]; known != nil {
 		return &lifecyclev1.GetPodStatusResponse{Status: known}, nil
 	}
-	return &lifecyclev1.GetPodStatusResponse{Status: &lifecyclev1.PodStatus{Uid: req.GetUid(), ObservedBoottimeNs: boottime.Now().Nanoseconds()}}, nil
+	return &lifecyclev1.GetPodStatusResponse{
+		Status: &lifecyclev1.PodStatus{Uid: req.GetUid(), ObservedBoottimeNs: boottime.Now().Nanoseconds()},
+	}, nil
 }
 
 // RequestRelist implements LifecycleService.
-func (p *pleg) RequestRelist(ctx context.Context, _ *lifecyclev1.RequestRelistRequest) (*lifecyclev1.RequestRelistResponse, error) {
+func (p *pleg) RequestRelist(
+	ctx context.Context, _ *lifecyclev1.RequestRelistRequest,
+) (*lifecyclev1.RequestRelistResponse, error) {
 	if err := p.relist(ctx); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
@@ -251,8 +271,11 @@ func (p *pleg) GetHealth(context.Context, *lifecyclev1.GetHealthRequest) (*lifec
 }
 
 // WatchEvents implements LifecycleService.
-func (p *pleg) WatchEvents(req *lifecyclev1.WatchEventsRequest, ss grpc.ServerStreamingServer[lifecyclev1.WatchEventsResponse]) error {
-	return streamrpc.Serve(ss.Context(), p.events, req.GetResumeToken(), func(f *streamv1.Frame, v *lifecyclev1.Event) error {
-		return ss.Send(&lifecyclev1.WatchEventsResponse{Frame: f, Event: v})
-	})
+func (p *pleg) WatchEvents(
+	req *lifecyclev1.WatchEventsRequest, ss grpc.ServerStreamingServer[lifecyclev1.WatchEventsResponse],
+) error {
+	return streamrpc.Serve(ss.Context(), p.events, req.GetResumeToken(),
+		func(f *streamv1.Frame, v *lifecyclev1.Event) error {
+			return ss.Send(&lifecyclev1.WatchEventsResponse{Frame: f, Event: v})
+		})
 }

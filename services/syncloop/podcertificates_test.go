@@ -44,7 +44,12 @@ func denies(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPost:
 		answer = request
 	case strings.HasSuffix(r.URL.Path, "/podcertificaterequests"):
-		request.Status.Conditions = []metav1.Condition{{Type: certificatesv1.PodCertificateRequestConditionTypeDenied, Status: metav1.ConditionTrue, Reason: "UnsupportedKeyType", Message: "say ED25519"}}
+		request.Status.Conditions = []metav1.Condition{
+			{
+				Type: certificatesv1.PodCertificateRequestConditionTypeDenied, Status: metav1.ConditionTrue,
+				Reason: "UnsupportedKeyType", Message: "say ED25519",
+			},
+		}
 		answer = certificatesv1.PodCertificateRequestList{
 			TypeMeta: metav1.TypeMeta{APIVersion: "certificates.k8s.io/v1", Kind: "PodCertificateRequestList"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"},
 			Items: []certificatesv1.PodCertificateRequest{request},
@@ -54,7 +59,7 @@ func denies(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// TestADeniedCertificateIsToldAndCounted by what syncloop is made of: by an event of the pod, and in the metrics.
+// TestADeniedCertificateIsToldAndCounted checks the event of the pod and the metric of a denied request.
 func TestADeniedCertificateIsToldAndCounted(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(denies))
 	defer server.Close()
@@ -69,10 +74,10 @@ func TestADeniedCertificateIsToldAndCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.Kubelet.ContentType = "application/json"
-	told := make(chan *v1.Event, 10)
+	sent := make(chan *v1.Event, 10)
 	logger, registry := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	events := podevents.New(podevents.Config{
-		NodeName: "node-1", Told: func(event *v1.Event) { told <- event }, Clock: clock.RealClock{}, Logger: logger,
+		NodeName: "node-1", Told: func(event *v1.Event) { sent <- event }, Clock: clock.RealClock{}, Logger: logger,
 	})
 	defer events.Close()
 	askNode := func(context.Context) (*v1.Node, error) {
@@ -91,16 +96,16 @@ func TestADeniedCertificateIsToldAndCounted(t *testing.T) {
 	pod.Spec.ServiceAccountName = "robot"
 	source := &v1.PodCertificateProjection{SignerName: "shop.example/signer", KeyType: "ECDSAP256"}
 	if _, _, err := link.Certificates.Get(ctx, pod, "tls", 0, source); err == nil {
-		t.Error("it has a certificate")
+		t.Error("the pod has a certificate")
 	}
 	select {
-	case event := <-told:
+	case event := <-sent:
 		const want = `PodCertificateRequest default/req-1 was denied, reason="UnsupportedKeyType", message="say ED25519"`
 		if event.InvolvedObject.UID != "u-1" || event.Type != v1.EventTypeWarning || event.Reason != "Denied" || event.Message != want {
-			t.Errorf("told is %+v", event)
+			t.Errorf("the event is %+v", event)
 		}
 	case <-time.After(60 * time.Second):
-		t.Error("nobody is told")
+		t.Error("there is no event")
 	}
 	metricstest.Want(t, registry, 1, "kubelet_podcertificate_states", "signer_name", "shop.example/signer", "state", "denied")
 	cancel()

@@ -10,7 +10,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
 )
 
-// TestPodsAreToldOnTheKubeletsSocket below the root directory, by each syncloop in its turn.
+// TestPodsAreToldOnTheKubeletsSocket checks that each syncloop serves the pod-resources API on the socket in the root
+// directory, also after a restart.
 func TestPodsAreToldOnTheKubeletsSocket(t *testing.T) {
 	m := newMachine(t)
 	m.put(newPod("u1", "web", "a", "b"))
@@ -21,8 +22,9 @@ func TestPodsAreToldOnTheKubeletsSocket(t *testing.T) {
 	client := podresourcesv1.NewPodResourcesListerClient(conn)
 	for range 2 {
 		stop := m.start()
-		m.eventually("its containers are told", func() bool {
-			answer, err := client.Get(t.Context(), &podresourcesv1.GetPodResourcesRequest{PodNamespace: "default", PodName: "web"}, grpc.WaitForReady(true))
+		m.eventually("its containers are listed", func() bool {
+			answer, err := client.Get(t.Context(),
+				&podresourcesv1.GetPodResourcesRequest{PodNamespace: "default", PodName: "web"}, grpc.WaitForReady(true))
 			return err == nil && len(answer.GetPodResources().GetContainers()) == 2
 		})
 		stop()

@@ -12,8 +12,10 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 )
 
-// newProbes returns what runs the probes of containers, with the results that an earlier process has kept.
-func newProbes(ctx context.Context, h *host, events *podevents.Recorder, parts *components.Group) (*prober.Manager, error) {
+// newProbes returns the prober, with the results that an earlier process saved.
+func newProbes(
+	ctx context.Context, h *host, events *podevents.Recorder, parts *components.Group,
+) (*prober.Manager, error) {
 	book, err := prober.OpenBook(filepath.Join(h.cfg.StateDir, "probes"), h.logger)
 	if err != nil {
 		return nil, err

@@ -12,7 +12,8 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 )
 
-// TestProbesAreCountedAtAPathOfTheirOwn, on the read-only API and beside the other metrics, for as long as their pod is there.
+// TestProbesAreCountedAtAPathOfTheirOwn checks that the metrics of probes are served by the read-only API and on the
+// metrics address, as long as the pod exists.
 func TestProbesAreCountedAtAPathOfTheirOwn(t *testing.T) {
 	m := newMachine(t)
 	m.configmux.speak()

@@ -14,8 +14,8 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// enterRoot makes dir the root of this process, unless it is that already. A syncloop in a container so has every path as
-// the machine and the container runtime have it, symbolic links included.
+// enterRoot makes dir the root directory of this process, unless it is that already. In a container, syncloop then sees
+// every path as the machine and the container runtime do, including symbolic links.
 func enterRoot(dir string) error {
 	if dir == "" || dir == "/" {
 		return nil
@@ -30,11 +30,11 @@ func enterRoot(dir string) error {
 }
 
 const (
-	// rootMode is that of the directory of pods' volumes and files.
+	// rootMode is the mode of the root directory of pods.
 	rootMode = 0o750
-	// rootMountFile is the file in the state directory that says that this node has made the root directory a mount.
+	// rootMountFile is the file in the state directory that records that this node has mounted the root directory.
 	rootMountFile = "root-mount"
-	// rootMountFileMode lets only root read it.
+	// rootMountFileMode lets only the owner read the file.
 	rootMountFileMode = 0o600
 )
 
@@ -44,8 +44,8 @@ type rootMount struct {
 	logger          *slog.Logger
 }
 
-// share makes the root directory a shared mount where the machine's mounts are private, so that a volume with mountPropagation
-// passes mounts on. A process that may not mount goes on without, because most pods do not need it.
+// share makes the root directory a shared mount if the machine's mounts are private, so that mounts propagate through
+// volumes with mountPropagation. Without the right to mount it only logs a warning, because most pods do not need that.
 func (r rootMount) share() error {
 	if err := os.MkdirAll(r.dir, rootMode); err != nil {
 		return fmt.Errorf("making the root directory: %w", err)
@@ -53,8 +53,10 @@ func (r rootMount) share() error {
 	made, err := sharedmount.Make(r.dir)
 	switch {
 	case errors.Is(err, unix.EPERM):
-		r.logger.Warn("the root directory is on a private mount and this process may not mount: volumes with mountPropagation pass no mounts on; "+
-			"give it CAP_SYS_ADMIN, or run 'mount --make-rshared /' on the machine", telemetry.KeyFile, r.dir, telemetry.KeyError, err)
+		r.logger.Warn("the root directory is on a private mount and this process may not mount: "+
+			"mounts do not propagate through volumes with mountPropagation; "+
+			"give syncloop CAP_SYS_ADMIN, or run 'mount --make-rshared /' on the machine",
+			telemetry.KeyFile, r.dir, telemetry.KeyError, err)
 		return nil
 	case err != nil:
 		return fmt.Errorf("making the root directory a shared mount: %w", err)
@@ -65,22 +67,23 @@ func (r rootMount) share() error {
 	return statedir.WriteFileAtomic(r.file, []byte(r.mark()), rootMountFileMode)
 }
 
-// mark names the mount: one of an earlier boot is gone, and what is there then is somebody else's.
+// mark identifies the mount. A mount of an earlier boot does not exist any more, and a mount found there now belongs to
+// somebody else.
 func (r rootMount) mark() string { return r.boot + " " + r.dir + "\n" }
 
-// unshare takes away what share has made, by this process or an earlier one, unless a pod has a directory: the mounts of its
-// containers belong to the same peer group, and would be parted from those of the next start.
+// unshare removes the mount that share made in this process or an earlier one, unless a pod still has a directory: the
+// mounts of its containers are in the mount's peer group, and would not be in that of the next one.
 func (r rootMount) unshare() error {
 	if mark, err := os.ReadFile(r.file); err != nil || string(mark) != r.mark() {
 		return nil //nolint:nilerr // without the file there is nothing to undo
 	}
-	if pods, err := os.ReadDir(filepath.Join(r.dir, "pods")); len(pods) > 0 || (err != nil && !errors.Is(err, os.ErrNotExist)) {
-		return nil //nolint:nilerr // it stays, as with pods
+	pods, err := os.ReadDir(filepath.Join(r.dir, "pods"))
+	if len(pods) > 0 || (err != nil && !errors.Is(err, os.ErrNotExist)) {
+		return nil //nolint:nilerr // the mount stays, as it does with pods
 	}
-	err := sharedmount.Undo(r.dir)
-	switch {
+	switch err := sharedmount.Undo(r.dir); {
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EPERM):
-		return nil // it is in use, and "quartet down" removes it
+		return nil // it is in use; "quartet down" removes it
 	case err != nil:
 		return fmt.Errorf("removing the mount of the root directory: %w", err)
 	}

@@ -16,10 +16,12 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// insideEnv tells the test that it is the process whose root is changed: that cannot be undone, so it has one of its own.
+// insideEnv is set in the child process of a test that changes the root or the user of its process, which cannot be
+// undone.
 const insideEnv = "QUARTET_TEST_ROOT"
 
-// TestPathsAreThoseOfTheMachineBelowTheHostRoot: links that are absolute on the machine are followed as the machine does.
+// TestPathsAreThoseOfTheMachineBelowTheHostRoot checks that absolute symbolic links of the machine are resolved below
+// the host root.
 func TestPathsAreThoseOfTheMachineBelowTheHostRoot(t *testing.T) {
 	if dir := os.Getenv(insideEnv); dir != "" {
 		noError(t, enterRoot(dir))
@@ -54,8 +56,9 @@ func noError(t *testing.T, err error) {
 	}
 }
 
-// On a machine whose mounts are private the root directory becomes a shared mount of its own. It stays while a pod has a directory,
-// whoever has made it, and goes with the end of a process when none has. A mount of somebody else's stays.
+// TestTheRootDirectoryIsASharedMountWhileThereArePods checks that the root directory becomes a shared mount of its own
+// if the machine's mounts are private, that the mount stays as long as a pod has a directory, and that the end of a
+// process without pods removes it. A mount of somebody else stays.
 func TestTheRootDirectoryIsASharedMountWhileThereArePods(t *testing.T) {
 	require.Root(t, "a mount namespace")
 	base := t.TempDir()
@@ -74,7 +77,7 @@ func TestTheRootDirectoryIsASharedMountWhileThereArePods(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // It is never unlocked, so that the thread ends with the goroutine.
 		check(unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS))
 		check(unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""))
 		check(root.share())
@@ -99,7 +102,8 @@ func TestTheRootDirectoryIsASharedMountWhileThereArePods(t *testing.T) {
 	<-done
 }
 
-// A process that may not mount runs without the mount, and says what it lacks.
+// TestARootDirectoryThatCannotBeSharedIsNoFailure checks that a process without the right to mount runs without the
+// mount and logs the missing capability.
 func TestARootDirectoryThatCannotBeSharedIsNoFailure(t *testing.T) {
 	if dir := os.Getenv(insideEnv); dir != "" {
 		var log strings.Builder

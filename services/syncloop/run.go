@@ -32,7 +32,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
 
-// run serves until ctx, the process's context, ends. Its end stops no pod.
+// run serves until ctx, the process's context, ends. No pod stops then.
 func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (err error) {
 	parts := components.New(tel.Logger)
 	defer func() { err = errors.Join(err, parts.Close()) }()
@@ -46,8 +46,10 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	return parts.Wait(ctx)
 }
 
-// newHost takes the state directory for this process, prepares the machine, and connects with the runtime and the other processes.
-func newHost(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, parts *components.Group) (*host, error) {
+// newHost locks the state directory, prepares the machine, and connects to the runtime and the other processes.
+func newHost(
+	ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry, parts *components.Group,
+) (*host, error) {
 	cfg.LogUnsupported(tel.Logger)
 	if err := enterRoot(cfg.HostRoot); err != nil {
 		return nil, err
@@ -65,7 +67,8 @@ func newHost(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetr
 	if err != nil {
 		return nil, err
 	}
-	root := rootMount{dir: cfg.RootDir, file: filepath.Join(cfg.StateDir, rootMountFile), boot: boot, logger: tel.Logger}
+	file := filepath.Join(cfg.StateDir, rootMountFile)
+	root := rootMount{dir: cfg.RootDir, file: file, boot: boot, logger: tel.Logger}
 	if err := root.share(); err != nil {
 		return nil, err
 	}
@@ -85,13 +88,14 @@ func newHost(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetr
 		return nil, err
 	}
 	return &host{
-		cfg: cfg, boot: boot, logger: tel.Logger, tracer: tel.Tracer, registry: registry, probeRegistry: prometheus.NewRegistry(),
-		requests: apiclient.NewMetrics(registry), runtime: runtime, peers: peers, health: rpc.NewHealth(),
+		cfg: cfg, boot: boot, logger: tel.Logger, tracer: tel.Tracer, registry: registry,
+		probeRegistry: prometheus.NewRegistry(), requests: apiclient.NewMetrics(registry),
+		runtime: runtime, peers: peers, health: rpc.NewHealth(),
 	}, nil
 }
 
-// construct constructs every component, each from those above it, and adds to parts what runs and what must be closed. Ctx is the
-// process's.
+// construct constructs the components in the order of their dependencies, and adds to parts those that run or must be
+// closed. ctx is the process's context.
 func construct(ctx context.Context, h *host, parts *components.Group) error {
 	ctx, stop := context.WithCancel(ctx)
 	parts.OnClose("context of the process", func() error {
@@ -121,22 +125,23 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		return err
 	}
 	starts := phases.New(phases.NewMetrics(h.registry))
-	addresses := hostips.New(func() []string { return guessedAddresses(ctx, h.cfg) })
+	addresses := hostips.New(func() []string { return fallbackAddresses(ctx, h.cfg) })
 	store := newStore(h, books, link, probes, starts)
 	addresses.Tell(store.SetHostIPs)
 	resizes.Expose(h.registry, func() resizes.Counts { return books.resizes.Count(store.Pod) })
 	garbage := containergc.NewQueue()
 	manager, err := newManager(ctx, h, managerConfig{
-		askNode: askNode, addresses: addresses, books: books, link: link, events: events, probes: probes, volumes: volumes, starts: starts,
-		store: store, garbage: garbage,
+		askNode: askNode, addresses: addresses, books: books, link: link, events: events, probes: probes,
+		volumes: volumes, starts: starts, store: store, garbage: garbage,
 	}, parts)
 	if err != nil {
 		return err
 	}
 	pleg := clients.NewPLEG(lifecyclev1.NewLifecycleServiceClient(h.peers.pleg))
 	workers := podworkers.NewPool(ctx, podworkers.Config{
-		Runtime: manager, Observer: pleg, Statuses: store, Endings: books.endings, Resizes: books.resizes, Clock: clock.RealClock{}, BootTime: boottime.Now,
-		Tracer: h.tracer, Logger: h.logger, Resync: h.cfg.Kubelet.SyncFrequency.Duration,
+		Runtime: manager, Observer: pleg, Statuses: store, Endings: books.endings, Resizes: books.resizes,
+		Clock: clock.RealClock{}, BootTime: boottime.Now, Tracer: h.tracer, Logger: h.logger,
+		Resync:  h.cfg.Kubelet.SyncFrequency.Duration,
 		Metrics: podworkers.NewMetrics(h.registry), Events: events, Phases: starts,
 	})
 	parts.OnClose("pod workers", func() error {
@@ -149,7 +154,8 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	}
 	usage := newStats(h, store, volumes, parts)
 	evictor := newEvictor(h, evictorConfig{
-		usage: usage, store: store, manager: manager, garbage: garbage, book: books.evictions, evictions: evictions, events: events,
+		usage: usage, store: store, manager: manager, garbage: garbage,
+		book: books.evictions, evictions: evictions, events: events,
 	}, parts)
 	syncLoop := newLoop(h, loopConfig{
 		pleg: pleg, probes: probes, workers: workers, store: store, books: books, manager: manager, events: events,
@@ -167,9 +173,12 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		Store: store, Workers: workers, Probes: probes.Describe, Volumes: volumes.Describe, Health: syncLoop.Health,
 		Images: h.imagesNow(ctx), Events: events.Stream(), Evicter: evictions,
 		Shutdown: shutdown.New(shutdown.Config{
-			Store: store, Book: books.evictions, Workers: workers, Boot: h.boot, Unsent: link.Statuses.Unsent, Clock: clock.RealClock{},
+			Store: store, Book: books.evictions, Workers: workers, Boot: h.boot, Unsent: link.Statuses.Unsent,
+			Clock: clock.RealClock{},
 		}),
 		Readings: usage.Readings,
 	})
-	return serveAPIs(ctx, h, apiConfig{engine: engine, askNode: askNode, store: store, loop: syncLoop, usage: usage, events: events}, parts)
+	return serveAPIs(ctx, h, apiConfig{
+		engine: engine, askNode: askNode, store: store, loop: syncLoop, usage: usage, events: events,
+	}, parts)
 }

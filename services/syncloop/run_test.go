@@ -43,7 +43,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const testImage = "example.test/main:1"
 
-// machine is a fake runtime with a configmux and a pleg, beside which syncloop runs as a process would.
+// machine is a fake runtime with a fake configmux and a fake pleg. syncloop runs in the process of the test.
 type machine struct {
 	t         *testing.T
 	cri       *fakecri.Server
@@ -51,7 +51,7 @@ type machine struct {
 	cfg       nodeconfig.Config
 	spans     *tracetest.SpanRecorder
 	tel       *telemetry.Telemetry
-	// serveConfigmux and servePLEG let the two serve, and stopConfigmux and stopPLEG end that.
+	// serveConfigmux and servePLEG start the servers of the two, and stopConfigmux and stopPLEG stop them.
 	serveConfigmux, servePLEG, stopConfigmux, stopPLEG func()
 }
 
@@ -59,12 +59,12 @@ func newMachine(t *testing.T) *machine {
 	t.Helper()
 	m := &machine{t: t, cri: fakecri.New(t), configmux: newConfigmux(), spans: tracetest.NewSpanRecorder()}
 	m.cri.AddImage(testImage, 1)
-	dir, err := os.MkdirTemp("", "syncloop") // a socket's path has to be short
+	dir, err := os.MkdirTemp("", "syncloop") // The path of a socket must be short.
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// A mount where the machine's mounts are private and a pod is left.
+		// The mount exists if the machine's mounts are private and a pod is left.
 		if err := sharedmount.Undo(filepath.Join(dir, "root")); err != nil {
 			t.Error(err)
 		}
@@ -81,7 +81,7 @@ func newMachine(t *testing.T) *machine {
 	args := []string{"--config=" + file, "--state-dir=" + dir, "--root-dir=" + filepath.Join(dir, "root"), "--node-ip=192.0.2.1",
 		"--hostname-override=node", "--listen=unix://" + filepath.Join(dir, "syncloop.sock"),
 		"--configmux-address=unix://" + filepath.Join(dir, "configmux.sock"), "--pleg-address=unix://" + filepath.Join(dir, "pleg.sock"),
-		"--nodestatus-address=unix://" + filepath.Join(dir, "nodestatus.sock")} // not that of a node of the machine
+		"--nodestatus-address=unix://" + filepath.Join(dir, "nodestatus.sock")} // not the socket of a real node
 	if m.cfg, err = nodeconfig.Parse(nodeconfig.SyncLoop, args, io.Discard); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,9 @@ func newMachine(t *testing.T) *machine {
 	m.tel = &telemetry.Telemetry{Logger: slog.New(slog.DiscardHandler), Tracer: tracer}
 	p := newPLEG(m.connect())
 	m.serveConfigmux = func() {
-		m.stopConfigmux = m.serve(m.cfg.Peers.ConfigMux, func(s *grpc.Server) { configv1.RegisterConfigServiceServer(s, m.configmux) })
+		m.stopConfigmux = m.serve(m.cfg.Peers.ConfigMux, func(s *grpc.Server) {
+			configv1.RegisterConfigServiceServer(s, m.configmux)
+		})
 	}
 	m.servePLEG = func() {
 		m.stopPLEG = m.serve(m.cfg.Peers.PLEG, func(s *grpc.Server) { lifecyclev1.RegisterLifecycleServiceServer(s, p) })
@@ -126,7 +128,7 @@ func (m *machine) connect() internalapi.RuntimeService {
 	return service
 }
 
-// background runs something until the test ends, or until it is stopped.
+// background runs a function until the test ends or stop is called.
 func (m *machine) background(run func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -149,13 +151,15 @@ func (m *machine) background(run func(context.Context) error) (stop func()) {
 func (m *machine) serve(address string, register func(*grpc.Server)) (stop func()) {
 	ready := make(chan struct{})
 	stop = m.background(func(ctx context.Context) error {
-		return rpc.Serve(ctx, rpc.Config{Address: address, Health: rpc.NewHealth(), Register: register, Ready: func() { close(ready) }})
+		return rpc.Serve(ctx, rpc.Config{
+			Address: address, Health: rpc.NewHealth(), Register: register, Ready: func() { close(ready) },
+		})
 	})
 	<-ready
 	return stop
 }
 
-// start runs syncloop, as main does, and returns what stops it.
+// start runs syncloop as main does, until stop is called or the test ends.
 func (m *machine) start() (stop func()) {
 	return m.background(func(ctx context.Context) error { return run(ctx, m.cfg, m.tel) })
 }
@@ -167,7 +171,7 @@ func (m *machine) put(pod *v1.Pod) {
 	}
 }
 
-// pods is what /pods says; nothing while it does not answer.
+// pods returns the pods from /pods, or nil if there is no answer.
 func (m *machine) pods() []v1.Pod {
 	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/pods", m.cfg.Kubelet.ReadOnlyPort)) //nolint:noctx // the test has a deadline of its own
 	if err != nil {
@@ -208,7 +212,7 @@ func (m *machine) eventually(what string, holds func() bool) {
 	}
 }
 
-// containers has the ids of the containers that run.
+// containers returns the IDs of the running containers.
 func (m *machine) containers() []string {
 	var ids []string
 	for _, c := range m.cri.Containers() {
@@ -229,7 +233,9 @@ func newPod(uid types.UID, name string, containers ...string) *v1.Pod {
 		},
 	}
 	for _, c := range containers {
-		pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{Name: c, Image: testImage, ImagePullPolicy: v1.PullIfNotPresent})
+		pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{
+			Name: c, Image: testImage, ImagePullPolicy: v1.PullIfNotPresent,
+		})
 	}
 	return pod
 }
@@ -269,14 +275,14 @@ func TestARestartChangesNothingThatRuns(t *testing.T) {
 	}
 	m.cri.ResetCalls()
 	m.start()
-	m.eventually("the pods are told", func() bool { return len(m.pods()) > 0 })
+	m.eventually("the pods are listed", func() bool { return len(m.pods()) > 0 })
 	if !m.ready(want...)() {
 		t.Errorf("a pod was not ready in the first answer: %v", m.pods())
 	}
-	m.put(newPod("v1", "later", "a")) // once this runs, the others have been looked at
+	m.put(newPod("v1", "later", "a")) // When this pod runs, the others have been synced.
 	m.eventually("a later pod is ready", m.ready(append(want, "v1")...))
 	if n := m.cri.Count("CreateContainer", ""); n != 1 || m.cri.Count("StopContainer", "") != 0 || m.cri.Count("RemoveContainer", "") != 0 {
-		t.Errorf("the restart made %d containers; calls: %v", n, m.cri.Calls())
+		t.Errorf("the restart created %d containers; calls: %v", n, m.cri.Calls())
 	}
 }
 
@@ -316,7 +322,8 @@ func TestAFailureOfTheRuntimeShowsAndPasses(t *testing.T) {
 	m.start()
 	m.eventually("the failure shows", func() bool {
 		pods := m.pods()
-		return len(pods) == 1 && pods[0].Status.Phase == v1.PodPending && strings.Contains(pods[0].Status.Message, "no network for you")
+		return len(pods) == 1 && pods[0].Status.Phase == v1.PodPending &&
+			strings.Contains(pods[0].Status.Message, "no network for you")
 	})
 	undo()
 	m.eventually("web is ready", m.ready("u1"))
@@ -331,7 +338,7 @@ func TestOneTraceReachesTheRuntimeAndComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.eventually("web is ready", m.ready("u1"))
-	parents := func() map[string]string { // the name of each span of the trace, and of its parent
+	parents := func() map[string]string { // maps the name of each span of the trace to the name of its parent
 		names, of := map[string]string{"b7ad6b7169203331": "change"}, map[string]string{}
 		for _, s := range m.spans.Ended() {
 			names[s.SpanContext().SpanID().String()] = s.Name()
@@ -355,10 +362,11 @@ func TestTwoOfOneStateDirAreRefused(t *testing.T) {
 	m.put(newPod("u1", "web", "a"))
 	m.configmux.speak()
 	m.start()
-	m.eventually("web is ready", m.ready("u1")) // and so all of the first is up, what it has to close included
+	m.eventually("web is ready", m.ready("u1")) // Then the first process is up completely.
 	var held *statedir.HeldError
 	err := run(t.Context(), m.cfg, m.tel)
-	if !errors.As(err, &held) || held.Holder.PID != os.Getpid() || !strings.Contains(err.Error(), "stop that process, or use another --state-dir") {
+	if !errors.As(err, &held) || held.Holder.PID != os.Getpid() ||
+		!strings.Contains(err.Error(), "stop that process, or use another --state-dir") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
 
-// apiConfig is what the served APIs need beside the host.
+// apiConfig has the dependencies of serveAPIs besides the host.
 type apiConfig struct {
 	engine  *engineapi.Server
 	askNode func(context.Context) (*v1.Node, error)
@@ -34,10 +34,11 @@ type apiConfig struct {
 	events  *podevents.Recorder
 }
 
-// serveAPIs adds what this process serves: EngineService, metrics, the HTTP API with and without authentication, and pod resources.
+// serveAPIs adds the servers of this process: EngineService, metrics, the authenticated and the read-only HTTP API, and
+// the pod-resources API.
 func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Group) error {
 	parts.Run("EngineService", func(ctx context.Context) error {
-		defer c.store.Close() // what is streamed to others ends
+		defer c.store.Close() // ends the streams of subscribers
 		defer c.events.Close()
 		return rpc.Serve(ctx, rpc.Config{
 			Address: h.cfg.Listen, Health: h.health, Logger: h.logger, AllowedUIDs: h.cfg.AllowedUIDs,
@@ -50,14 +51,15 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 	})
 	parts.Run("metrics", func(ctx context.Context) error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
-			Address: h.cfg.MetricsListen, Sockets: h.cfg.Sockets, AllowedUIDs: h.cfg.AllowedUIDs, Registry: h.registry, Logger: h.logger,
+			Address: h.cfg.MetricsListen, Sockets: h.cfg.Sockets, AllowedUIDs: h.cfg.AllowedUIDs,
+			Registry: h.registry, Logger: h.logger,
 			More: map[string]prometheus.Gatherer{metrics.ProbesPath: h.probeRegistry},
 		})
 	})
 	common := kubeletapi.Config{
 		Pods: c.store, Health: c.loop.Health, Start: kubeletapi.NewStart(), Report: c.usage.Report,
 		Details:  stats.DetailsOf(podcgroups.NewMachine(h.cfg.Kubelet.CgroupDriver, clock.RealClock{})),
-		Gatherer: together(h), Probes: h.probeRegistry, Metrics: kubeletapi.NewMetrics(h.registry), Logger: h.logger,
+		Gatherer: nodeMetrics(h), Probes: h.probeRegistry, Metrics: kubeletapi.NewMetrics(h.registry), Logger: h.logger,
 	}
 	parts.Run("waiting requests", func(ctx context.Context) error {
 		return common.Start.Run(ctx, func(ctx context.Context) { awaitPods(ctx, h, c.store) })
@@ -76,8 +78,8 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 	return addNodeAPI(ctx, h, c.askNode, common, c.loop.Begun(), parts)
 }
 
-// await returns when begun is closed or ctx ends. The HTTP API is served from the loop's first turn on, so that no health check fails
-// because the process is starting; connections wait.
+// await waits until begun is closed or ctx ends. The HTTP API is served from the loop's first turn on, so that a health
+// check does not fail during the start; connections wait until then.
 func await(ctx context.Context, begun <-chan struct{}) {
 	select {
 	case <-ctx.Done():
@@ -85,24 +87,26 @@ func await(ctx context.Context, begun <-chan struct{}) {
 	}
 }
 
-// awaitPods returns when the pods are known and the runtime has answered, or when ctx ends.
+// awaitPods waits until the pods are known and the runtime has answered, or until ctx ends.
 func awaitPods(ctx context.Context, h *host, store *podstore.Store) {
 	select {
 	case <-ctx.Done():
 	case <-store.Known():
-		_, _ = h.runtime.Runtime(ctx) // the request that needs the runtime reports the error
+		_, _ = h.runtime.Runtime(ctx) // a request that needs the runtime reports the error
 	}
 }
 
-// addPodResources adds the pod-resources API. Pods do not need it: a node that cannot serve it runs them all the same.
+// addPodResources adds the pod-resources API. A node without it still runs pods, because they do not need it.
 func addPodResources(h *host, store *podstore.Store, parts *components.Group) {
 	path := podresources.Socket(h.cfg.RootDir)
 	config := podresources.Config{
-		Path: path, Pods: store.Active, Metrics: podresources.NewMetrics(h.registry), Logger: h.logger, Clock: clock.RealClock{},
+		Path: path, Pods: store.Active, Metrics: podresources.NewMetrics(h.registry),
+		Logger: h.logger, Clock: clock.RealClock{},
 	}
 	parts.Run("pod resources", func(ctx context.Context) error {
 		if err := podresources.Serve(ctx, config); err != nil {
-			h.logger.Warn("the pod-resources API is not served; once that is put right, restart syncloop", telemetry.KeyFile, path, telemetry.KeyError, err)
+			h.logger.Warn("the pod-resources API is not served; fix the cause and restart syncloop",
+				telemetry.KeyFile, path, telemetry.KeyError, err)
 		}
 		return nil
 	})

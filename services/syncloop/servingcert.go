@@ -22,13 +22,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/servingcert"
 )
 
-// askNodeTimeout limits the request for the Node, whose names are those of a serving certificate.
+// askNodeTimeout bounds the request for the Node, whose addresses the serving certificate contains.
 const askNodeTimeout = 5 * time.Second
 
-// addServingCertificate returns the function that returns the certificate that the HTTP API shows, and adds what keeps it valid. It is
-// that of the files of the configuration, one that the cluster signs, or one that this node signs itself.
+// addServingCertificate returns a function that returns the serving certificate of the HTTP API, and adds the component
+// that renews it. The certificate is from configured files, signed by the cluster, or self-signed.
 func addServingCertificate(
-	ctx context.Context, h *host, askNode func(context.Context) (*v1.Node, error), signers rest.Interface, parts *components.Group,
+	ctx context.Context, h *host, askNode func(context.Context) (*v1.Node, error), signers rest.Interface,
+	parts *components.Group,
 ) (func() (*tls.Certificate, error), error) {
 	kubelet := &h.cfg.Kubelet
 	if kubelet.ServerTLSBootstrap && kubelet.TLSCertFile == "" {
@@ -36,21 +37,25 @@ func addServingCertificate(
 	}
 	certificate, key := kubelet.TLSCertFile, kubelet.TLSPrivateKeyFile
 	if certificate == "" {
-		own := servingcert.SelfSigned{Dir: h.cfg.CertDir, Name: h.cfg.NodeName, Addresses: addressesOf(ctx, h.cfg), Clock: clock.RealClock{}}
+		own := servingcert.SelfSigned{
+			Dir: h.cfg.CertDir, Name: h.cfg.NodeName, Addresses: addressesOf(ctx, h.cfg), Clock: clock.RealClock{},
+		}
 		var err error
 		if certificate, key, err = own.Ensure(); err != nil {
 			return nil, err
 		}
 		parts.Run("serving certificate", func(ctx context.Context) error {
 			own.Keep(ctx, func(err error) {
-				h.logger.Warn("the certificate of the HTTP API is not replaced", telemetry.KeyFile, certificate, telemetry.KeyError, err)
+				h.logger.Warn("the certificate of the HTTP API cannot be renewed",
+					telemetry.KeyFile, certificate, telemetry.KeyError, err)
 			})
 			return nil
 		})
 	}
 	files := servingcert.Files(certificate, key)
 	if _, _, err := files.Get(); err != nil {
-		h.logger.Warn("the HTTP API answers nobody before its certificate can be read", telemetry.KeyFile, certificate, telemetry.KeyError, err)
+		h.logger.Warn("the HTTP API accepts no connection until its certificate can be read",
+			telemetry.KeyFile, certificate, telemetry.KeyError, err)
 	}
 	return func() (*tls.Certificate, error) {
 		current, ok, err := files.Get()
@@ -61,9 +66,10 @@ func addServingCertificate(
 	}, nil
 }
 
-// addSignedCertificate does it for a certificate that the cluster signs.
+// addSignedCertificate is addServingCertificate for a certificate that the cluster signs.
 func addSignedCertificate(
-	ctx context.Context, h *host, askNode func(context.Context) (*v1.Node, error), signers rest.Interface, parts *components.Group,
+	ctx context.Context, h *host, askNode func(context.Context) (*v1.Node, error), signers rest.Interface,
+	parts *components.Group,
 ) (func() (*tls.Certificate, error), error) {
 	if err := statedir.MakeDir(h.cfg.CertDir); err != nil {
 		return nil, err
@@ -90,10 +96,10 @@ func addSignedCertificate(
 	}, nil
 }
 
-// addressesOf are those of a node that are known without a cluster.
+// addressesOf returns the addresses of a node that are known without a cluster.
 func addressesOf(ctx context.Context, cfg nodeconfig.Config) []net.IP {
 	addresses := []net.IP{net.IPv4(127, 0, 0, 1)}
-	for _, text := range guessedAddresses(ctx, cfg) {
+	for _, text := range fallbackAddresses(ctx, cfg) {
 		if ip := net.ParseIP(text); ip != nil {
 			addresses = append(addresses, ip)
 		}
@@ -101,8 +107,10 @@ func addressesOf(ctx context.Context, cfg nodeconfig.Config) []net.IP {
 	return addresses
 }
 
-// servingTemplate says what a serving certificate is to be of: the Node, at its addresses; nil while those are not known.
-func servingTemplate(process context.Context, name string, askNode func(context.Context) (*v1.Node, error)) *x509.CertificateRequest {
+// servingTemplate returns the certificate request for the Node and its addresses, or nil while they are not known.
+func servingTemplate(
+	process context.Context, name string, askNode func(context.Context) (*v1.Node, error),
+) *x509.CertificateRequest {
 	ctx, cancel := context.WithTimeout(process, askNodeTimeout)
 	defer cancel()
 	node, err := askNode(ctx)
@@ -112,9 +120,12 @@ func servingTemplate(process context.Context, name string, askNode func(context.
 	return requestOf(name, node.Status.Addresses)
 }
 
-// requestOf makes the request of a serving certificate; nil without an IP address, for which no signer would sign it.
+// requestOf returns the request for a serving certificate, or nil if there is no IP address, because no signer would
+// sign it.
 func requestOf(name string, addresses []v1.NodeAddress) *x509.CertificateRequest {
-	request := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}}}
+	request := &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}},
+	}
 	seen := map[string]bool{}
 	for _, address := range addresses {
 		if address.Address == "" || seen[address.Address] {

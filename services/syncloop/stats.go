@@ -10,13 +10,16 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// newStats returns what measures the resources that pods and the node use.
+// newStats returns the statistics of the resources that pods and the node use.
 func newStats(h *host, store *podstore.Store, volumes *volumes.Manager, parts *components.Group) *stats.Stats {
 	kubelet := &h.cfg.Kubelet
 	cfg := stats.Config{
-		NodeName: h.cfg.NodeName, Observed: store.AllObserved, Pod: store.Pod, Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}),
-		Runtime: h.runtime.Runtime, Images: h.runtime.Images, VolumePath: volumes.Path, VolumePeriod: kubelet.VolumeStatsAggPeriod.Duration,
-		RootDir: h.cfg.RootDir, Machine: func() stats.Machine { return stats.ReadMachine(h.cfg.StateDir) }, Clock: clock.RealClock{}, Logger: h.logger,
+		NodeName: h.cfg.NodeName, Observed: store.AllObserved, Pod: store.Pod,
+		Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}),
+		Runtime: h.runtime.Runtime, Images: h.runtime.Images,
+		VolumePath: volumes.Path, VolumePeriod: kubelet.VolumeStatsAggPeriod.Duration, RootDir: h.cfg.RootDir,
+		Machine: func() stats.Machine { return stats.ReadMachine(h.cfg.StateDir) },
+		Clock:   clock.RealClock{}, Logger: h.logger,
 	}
 	if *kubelet.CgroupsPerQOS {
 		names := podcgroups.NewNames(kubelet.CgroupDriver, kubelet.CgroupRoot)

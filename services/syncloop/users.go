@@ -7,8 +7,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/userns"
 )
 
-// userIDs gives pods with a user namespace their IDs; where the executor keeps pods' own files it finds those of earlier
-// processes.
+// userIDs returns the allocator of user IDs for pods with a user namespace. It finds the IDs of earlier processes in
+// the directories of pods.
 func userIDs(cfg nodeconfig.Config) *userns.Allocator {
 	perPod := uint32(userns.DefaultPerPod)
 	if n := cfg.Kubelet.UserNamespaces; n != nil && n.IDsPerPod != nil {

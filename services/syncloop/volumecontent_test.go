@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// putConfigMap has configmux say that there is a config map with one key.
+// putConfigMap makes configmux serve a ConfigMap with one key.
 func (m *machine) putConfigMap(namespace, name, key, text string) {
 	m.t.Helper()
 	data, err := (&v1.ConfigMap{Data: map[string]string{key: text}}).Marshal()
@@ -22,7 +22,7 @@ func (m *machine) putConfigMap(namespace, name, key, text string) {
 	m.putObject(&configv1.Object{Kind: "ConfigMap", Namespace: namespace, Name: name, Object: data})
 }
 
-// putSecret has configmux say that there is a secret with one key.
+// putSecret makes configmux serve a Secret with one key.
 func (m *machine) putSecret(namespace, name, key, text string) {
 	m.t.Helper()
 	data, err := (&v1.Secret{Data: map[string][]byte{key: []byte(text)}}).Marshal()
@@ -45,13 +45,13 @@ func TestVolumesWaitForTheirObjectsAndFollowThem(t *testing.T) {
 	m.put(pod)
 	m.configmux.speak()
 	m.start()
-	m.eventually("web says what it waits for", func() bool {
+	m.eventually("web's status names a missing object", func() bool {
 		pod := m.pod("u1")
 		return pod != nil && pod.Status.Phase == v1.PodPending && pod.Status.Reason == "FailedMount" &&
 			strings.Contains(pod.Status.Message, `MountVolume.SetUp failed for volume "`)
 	})
 	m.putSecret(pod.Namespace, "login", "password", "hunter2")
-	m.eventually("web says that one is missing still", func() bool {
+	m.eventually("web's status names the other missing object", func() bool {
 		return m.pod("u1").Status.Message ==
 			`MountVolume.SetUp failed for volume "settings" : configmap "settings" not found`
 	})

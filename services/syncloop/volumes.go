@@ -2,12 +2,11 @@ package main
 
 import (
 	"context"
-	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/procfs"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
@@ -18,17 +17,18 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// nodeTimeout bounds the question for what memory pods may use: a volume can do with less than the exact answer.
+// nodeTimeout bounds the request for the memory that pods may use. A volume works without the exact value.
 const nodeTimeout = 2 * time.Second
 
-// newVolumes returns the volume manager with every kind of volume. It knows what an earlier process has left.
+// newVolumes returns the volume manager with every kind of volume. It knows the volumes of earlier processes.
 func newVolumes(
-	h *host, askNode func(context.Context) (*v1.Node, error), link *cluster.Link, events *podevents.Recorder, parts *components.Group,
+	h *host, askNode func(context.Context) (*v1.Node, error), link *cluster.Link, events *podevents.Recorder,
+	parts *components.Group,
 ) (*volumes.Manager, error) {
-	swappable, memory := swappableTold("/proc/swaps", events), memoryForPods(askNode)
+	swappable, memory := swapWarning(procfs.DefaultMountPoint, events), memoryForPods(askNode)
 	manager, err := volumes.New(volumes.Config{
-		PodsDir: filepath.Join(h.cfg.RootDir, "pods"), Clock: clock.RealClock{}, Events: events, Metrics: volumes.NewMetrics(h.registry),
-		Tracer: h.tracer, Logger: h.logger,
+		PodsDir: filepath.Join(h.cfg.RootDir, "pods"), Clock: clock.RealClock{}, Events: events,
+		Metrics: volumes.NewMetrics(h.registry), Tracer: h.tracer, Logger: h.logger,
 		Plugins: append([]volumes.Plugin{
 			&volumes.EmptyDir{Mounter: volumes.Unswapped{Mounter: volumes.Machine{}, Swappable: swappable}, Memory: memory},
 			volumes.HostPath{},
@@ -45,19 +45,22 @@ func newVolumes(
 	return manager, nil
 }
 
-// nodeWarnings takes events of the node; *podevents.Recorder keeps them.
+// nodeWarnings records events of the node: *podevents.Recorder.
 type nodeWarnings interface {
 	NodeWarning(ctx context.Context, reason, message string)
 }
 
-// swappableTold returns what tells, once, that volumes in memory may come to a swap device: when there is one, by the kernel's table of
-// them.
-func swappableTold(table string, events nodeWarnings) func() {
-	var told atomic.Bool
+// swapWarning returns a function that records an event that volumes in memory may be swapped to disk. It does so once,
+// and only if the machine has swap space according to the swaps file of the proc file system.
+func swapWarning(proc string, events nodeWarnings) func() {
+	var warned atomic.Bool
 	return func() {
-		swaps, err := os.ReadFile(table)
-		const least = 2 // a line of names, and one for each device
-		if err != nil || len(strings.Split(strings.TrimSpace(string(swaps)), "\n")) < least || told.Swap(true) {
+		fs, err := procfs.NewFS(proc)
+		if err != nil {
+			return
+		}
+		swaps, err := fs.Swaps()
+		if err != nil || len(swaps) == 0 || warned.Swap(true) {
 			return
 		}
 		events.NodeWarning(context.Background(), "PossibleMemoryBackedVolumesOnDisk", "The tmpfs noswap option is not supported. "+
@@ -65,7 +68,7 @@ func swappableTold(table string, events nodeWarnings) func() {
 	}
 }
 
-// memoryForPods asks how many bytes of memory pods may use; 0 when nobody says.
+// memoryForPods returns a function that returns the bytes of memory that pods may use, or 0 if they are not known.
 func memoryForPods(node func(context.Context) (*v1.Node, error)) func(context.Context) int64 {
 	return func(ctx context.Context) int64 {
 		ctx, cancel := context.WithTimeout(ctx, nodeTimeout)

@@ -14,12 +14,12 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// volumeDir is where an emptyDir of a pod is.
+// volumeDir returns the directory of a pod's emptyDir.
 func (m *machine) volumeDir(uid types.UID, name string) string {
 	return filepath.Join(m.cfg.RootDir, "pods", string(uid), "volumes", "kubernetes.io~empty-dir", name)
 }
 
-// pod is a pod as it is told now; nil while it is not.
+// pod returns a pod from /pods, or nil if it is missing.
 func (m *machine) pod(uid types.UID) *v1.Pod {
 	for _, pod := range m.pods() {
 		if pod.UID == uid {
@@ -48,13 +48,13 @@ func TestAPodWaitsForItsVolumesAndSaysForWhich(t *testing.T) {
 	m.configmux.speak()
 	m.start()
 	m.eventually("the other one is ready", m.ready("u2"))
-	m.eventually("web says what it waits for", func() bool {
+	m.eventually("web's status names the missing volume", func() bool {
 		pod := m.pod("u1")
 		return pod != nil && pod.Status.Phase == v1.PodPending && pod.Status.Reason == "FailedMount" &&
 			strings.HasPrefix(pod.Status.Message, `MountVolume.SetUp failed for volume "host" : hostPath type check failed: stat `+host) &&
 			len(pod.Status.ContainerStatuses) == 1 && pod.Status.ContainerStatuses[0].State.Waiting.Reason == "ContainerCreating"
 	})
-	m.eventually("claims says that it cannot be", func() bool {
+	m.eventually("claims is not supported", func() bool {
 		pod := m.pod("u3")
 		return pod != nil && pod.Status.Phase == v1.PodPending && pod.Status.Reason == "UnsupportedPodSpec" &&
 			strings.HasPrefix(pod.Status.Message, `volume "claim" of kind persistentVolumeClaim: it is not supported yet`)
@@ -71,7 +71,7 @@ func TestAPodWaitsForItsVolumesAndSaysForWhich(t *testing.T) {
 	if err := os.Mkdir(host, 0o750); err != nil {
 		t.Fatal(err)
 	}
-	m.eventually("web is ready, and says nothing any more", func() bool {
+	m.eventually("web is ready, and its status has no message", func() bool {
 		return m.ready("u1", "u2")() && m.pod("u1").Status.Message == ""
 	})
 	for _, uid := range []string{"u1", "u2", "u3"} {
@@ -83,7 +83,7 @@ func TestAPodWaitsForItsVolumesAndSaysForWhich(t *testing.T) {
 	})
 }
 
-// TestAPodThatWaitsForAVolumeEndsAtOnce has a volume that is never there: the end of its pod does not wait for it.
+// TestAPodThatWaitsForAVolumeEndsAtOnce checks that the end of a pod does not wait for a volume that cannot be set up.
 func TestAPodThatWaitsForAVolumeEndsAtOnce(t *testing.T) {
 	m := newMachine(t)
 	directory := v1.HostPathDirectory
@@ -116,7 +116,7 @@ func TestAPodWhoseVolumeBecomesTooLargeIsEvicted(t *testing.T) {
 		pod := m.pod("u1")
 		return pod.Status.Phase == v1.PodFailed && pod.Status.Reason == "Evicted" && pod.Status.Message == `Usage of EmptyDir volume "data" exceeds the limit "1Mi". `
 	})
-	m.eventually("its volume is gone, and it is still told of", func() bool {
+	m.eventually("its volume is gone, and the pod is still listed", func() bool {
 		_, err := os.Stat(m.volumeDir("u1", "data"))
 		return os.IsNotExist(err) && m.pod("u1") != nil
 	})
@@ -125,26 +125,31 @@ func TestAPodWhoseVolumeBecomesTooLargeIsEvicted(t *testing.T) {
 	}
 }
 
-// warnings are events of the node.
+// warnings are the reasons of the node's events.
 type warnings []string
 
 func (w *warnings) NodeWarning(_ context.Context, reason, _ string) { *w = append(*w, reason) }
 
-// TestThatVolumesInMemoryMayBeSwappedOutIsTold, once, when there is something to swap them out to.
-func TestThatVolumesInMemoryMayBeSwappedOutIsTold(t *testing.T) {
-	table := filepath.Join(t.TempDir(), "swaps")
-	var told warnings
-	tell := swappableTold(table, &told)
-	const names = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
+// TestTheSwapWarningIsGivenOnce checks that the event is recorded once, and only if there is swap space.
+func TestTheSwapWarningIsGivenOnce(t *testing.T) {
+	proc := t.TempDir()
+	var events warnings
+	warn := swapWarning(proc, &events)
+	const header = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
 	for _, step := range []struct {
 		swaps string
 		want  int
-	}{{"", 0}, {names, 0}, {names + "/dev/sda2                               partition\t8388604\t\t0\t\t-2\n", 1}, {names + "/swapfile file 1 0 -2\n", 1}} {
-		if err := os.WriteFile(table, []byte(step.swaps), 0o600); err != nil {
+	}{
+		{"", 0},
+		{header, 0},
+		{header + "/dev/sda2                               partition\t8388604\t\t0\t\t-2\n", 1},
+		{header + "/swapfile file 1 0 -2\n", 1},
+	} {
+		if err := os.WriteFile(filepath.Join(proc, "swaps"), []byte(step.swaps), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if tell(); len(told) != step.want || step.want > 0 && told[0] != "PossibleMemoryBackedVolumesOnDisk" {
-			t.Errorf("with %q: %q", step.swaps, told)
+		if warn(); len(events) != step.want || step.want > 0 && events[0] != "PossibleMemoryBackedVolumesOnDisk" {
+			t.Errorf("with %q: %q", step.swaps, events)
 		}
 	}
 }
