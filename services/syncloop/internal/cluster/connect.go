@@ -60,9 +60,13 @@ func Connect(ctx context.Context, cfg Config, parts *components.Group) *Link {
 		Client: cfg.API.Core, Strategy: cfg.Strategy, Changed: cfg.ObjectChanged, Clock: cfg.Clock,
 	})
 	parts.Run("config maps and secrets", objects.Run)
-	issued := tokens.New(tokens.Config{Issue: tokens.FromAPIServer(cfg.API.Core), Clock: cfg.Clock, Logger: cfg.Logger, Changed: cfg.ContentChanged})
+	issued := tokens.New(tokens.Config{
+		Issue: tokens.FromAPIServer(cfg.API.Core), Clock: cfg.Clock, Logger: cfg.Logger, Changed: cfg.ContentChanged,
+	})
 	parts.Run("service account tokens", issued.Run)
-	bundles := clustertrustbundles.New(clustertrustbundles.Config{Client: cfg.API.Certificates, Clock: cfg.Clock, Changed: cfg.ContentChanged})
+	bundles := clustertrustbundles.New(clustertrustbundles.Config{
+		Client: cfg.API.Certificates, Clock: cfg.Clock, Changed: cfg.ContentChanged,
+	})
 	parts.Run("trust bundles", bundles.Run)
 	certificates := podcertificates.New(podcertificates.Config{
 		API: podcertificates.APIServer{

@@ -47,7 +47,8 @@ type TrustBundles interface {
 
 // Certificates returns keys with certificates; see [podcertificates.Certificates].
 type Certificates interface {
-	Get(ctx context.Context, pod *v1.Pod, volume string, source int, p *v1.PodCertificateProjection) (privateKey, chain []byte, err error)
+	Get(ctx context.Context, pod *v1.Pod, volume string, source int, p *v1.PodCertificateProjection) (privateKey,
+		chain []byte, err error)
 	Forget(uid types.UID)
 }
 

@@ -29,8 +29,9 @@ func Standalone(objects configobjects.ConfigmuxConfig, registry prometheus.Regis
 	parts.Run("config maps and secrets", known.Run)
 	return &Link{
 		Objects: known, Tokens: tokens.None{}, TrustBundles: clustertrustbundles.None{}, Certificates: podcertificates.None{},
-		Accounts: noAccounts{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{}, Statuses: statusmanager.None{},
-		Mirrors: func(func(types.NamespacedName, types.UID) bool) Mirrors { return mirrorpods.None{} },
+		Accounts: noAccounts{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{},
+		Statuses: statusmanager.None{},
+		Mirrors:  func(func(types.NamespacedName, types.UID) bool) Mirrors { return mirrorpods.None{} },
 	}
 }
 

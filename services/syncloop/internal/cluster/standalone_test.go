@@ -21,7 +21,8 @@ import (
 // rest is a no-op.
 func TestAStandaloneNodeHasACompleteLink(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	link := cluster.Standalone(configobjects.ConfigmuxConfig{Changed: func(types.UID) {}}, registry, components.New(slog.New(slog.DiscardHandler)))
+	link := cluster.Standalone(configobjects.ConfigmuxConfig{Changed: func(types.UID) {}}, registry,
+		components.New(slog.New(slog.DiscardHandler)))
 	ctx, class := context.Background(), "gvisor"
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u1"}, Spec: v1.PodSpec{RuntimeClassName: &class}}
 	_, tokenErr := link.Tokens.Token(ctx, pod, "", 3600)

@@ -17,8 +17,8 @@ import (
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
-// How long the calls take, about as long as containerd does on a small machine. That they differ keeps what happens at about
-// the same time in one order.
+// How long the calls take, about as long as containerd does on a small machine. That they differ keeps what happens at
+// about the same time in one order.
 const (
 	takesSandbox = 203 * time.Millisecond
 	takesPull    = 1501 * time.Millisecond
@@ -123,7 +123,9 @@ type runtimeService struct {
 	m *machine
 }
 
-func (r runtimeService) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (id string, err error) {
+func (r runtimeService) RunPodSandbox(
+	ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string,
+) (id string, err error) {
 	uid := config.GetMetadata().GetUid()
 	err = r.m.call(ctx, uid, "RunPodSandbox "+uid, takesSandbox, func() error {
 		answer, err := r.m.fake.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
@@ -149,17 +151,23 @@ func (r runtimeService) RemovePodSandbox(ctx context.Context, id string) error {
 	})
 }
 
-func (r runtimeService) PodSandboxStatus(ctx context.Context, id string, _ bool) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (r runtimeService) PodSandboxStatus(
+	ctx context.Context, id string, _ bool,
+) (*runtimeapi.PodSandboxStatusResponse, error) {
 	if err := r.m.answer(ctx, 0); err != nil {
 		return nil, err
 	}
 	return r.m.fake.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
 }
 
-func (r runtimeService) CreateContainer(ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig) (id string, err error) {
+func (r runtimeService) CreateContainer(
+	ctx context.Context, sandboxID string, config *runtimeapi.ContainerConfig, sandbox *runtimeapi.PodSandboxConfig,
+) (id string, err error) {
 	uid := r.m.sandbox(sandboxID)
 	err = r.m.call(ctx, uid, fmt.Sprintf("CreateContainer %s of %s, image %s", containerName(config.GetMetadata()), uid, config.GetImage().GetUserSpecifiedImage()), takesCreate, func() error {
-		answer, err := r.m.fake.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: sandboxID, Config: config, SandboxConfig: sandbox})
+		answer, err := r.m.fake.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
+			PodSandboxId: sandboxID, Config: config, SandboxConfig: sandbox,
+		})
 		id = answer.GetContainerId()
 		return err
 	})
@@ -190,16 +198,22 @@ func (r runtimeService) RemoveContainer(ctx context.Context, id string) error {
 	})
 }
 
-func (r runtimeService) UpdateContainerResources(ctx context.Context, id string, to *runtimeapi.ContainerResources) error {
+func (r runtimeService) UpdateContainerResources(
+	ctx context.Context, id string, to *runtimeapi.ContainerResources,
+) error {
 	uid, name := r.m.container(id)
 	what := fmt.Sprintf("UpdateContainerResources %s: %d shares of cpu", name, to.GetLinux().GetCpuShares())
 	return r.m.call(ctx, uid, what, takesUpdate, func() error {
-		_, err := r.m.fake.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: id, Linux: to.GetLinux()})
+		_, err := r.m.fake.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{
+			ContainerId: id, Linux: to.GetLinux(),
+		})
 		return err
 	})
 }
 
-func (r runtimeService) ContainerStatus(ctx context.Context, id string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
+func (r runtimeService) ContainerStatus(
+	ctx context.Context, id string, _ bool,
+) (*runtimeapi.ContainerStatusResponse, error) {
 	if err := r.m.answer(ctx, 0); err != nil {
 		return nil, err
 	}
@@ -212,14 +226,18 @@ type imageService struct {
 	m *machine
 }
 
-func (i imageService) ImageStatus(ctx context.Context, image *runtimeapi.ImageSpec, _ bool) (*runtimeapi.ImageStatusResponse, error) {
+func (i imageService) ImageStatus(
+	ctx context.Context, image *runtimeapi.ImageSpec, _ bool,
+) (*runtimeapi.ImageStatusResponse, error) {
 	if err := i.m.answer(ctx, 0); err != nil {
 		return nil, err
 	}
 	return i.m.fake.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: image})
 }
 
-func (i imageService) PullImage(ctx context.Context, image *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (ref string, err error) {
+func (i imageService) PullImage(
+	ctx context.Context, image *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig,
+) (ref string, err error) {
 	err = i.m.call(ctx, sandbox.GetMetadata().GetUid(), "PullImage "+image.GetImage(), takesPull, func() error {
 		answer, err := i.m.fake.PullImage(ctx, &runtimeapi.PullImageRequest{Image: image, Auth: auth, SandboxConfig: sandbox})
 		ref = answer.GetImageRef()

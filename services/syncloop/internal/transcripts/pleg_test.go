@@ -81,11 +81,15 @@ func (p *pleg) look() {
 		for _, change := range changesOf(before, now) {
 			p.m.story.line(lanePLEG, "pleg", string(uid)+": "+change.text)
 			event := &lifecyclev1.Event{Type: change.kind, PodUid: string(uid), Status: now}
-			p.events.Emit(string(uid), event, &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: string(uid), Status: now})
+			p.events.Emit(string(uid), event, &lifecyclev1.Event{
+				Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: string(uid), Status: now,
+			})
 		}
 		if gone {
 			p.m.story.line(lanePLEG, "pleg", string(uid)+": nothing is left of it")
-			p.events.EmitLast(string(uid), &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: string(uid), Status: now})
+			p.events.EmitLast(string(uid), &lifecyclev1.Event{
+				Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: string(uid), Status: now,
+			})
 		}
 	}
 }
@@ -116,7 +120,9 @@ func changesOf(before, now *lifecyclev1.PodStatus) []change {
 		switch state := c.GetState(); {
 		case state == old:
 		case state == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING:
-			changes = append(changes, change{lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED, "ContainerStarted " + attemptOf(c)})
+			changes = append(changes, change{
+				lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED, "ContainerStarted " + attemptOf(c),
+			})
 		case state == lifecyclev1.ContainerState_CONTAINER_STATE_EXITED:
 			changes = append(changes, change{
 				lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, fmt.Sprintf("ContainerDied %s, exit code %d", attemptOf(c), c.GetExitCode()),
@@ -125,7 +131,9 @@ func changesOf(before, now *lifecyclev1.PodStatus) []change {
 	}
 	for _, c := range slices.Backward(before.GetContainers()) {
 		if stateOf(now, c.GetId()) == lifecyclev1.ContainerState_CONTAINER_STATE_UNSPECIFIED {
-			changes = append(changes, change{lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, "ContainerRemoved " + attemptOf(c)})
+			changes = append(changes, change{
+				lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, "ContainerRemoved " + attemptOf(c),
+			})
 		}
 	}
 	return changes
@@ -147,17 +155,23 @@ func stateOf(s *lifecyclev1.PodStatus, id string) lifecyclev1.ContainerState {
 // inspect asks the runtime for everything of a pod, newest first.
 func (p *pleg) inspect(uid types.UID) *lifecyclev1.PodStatus {
 	ctx, now := context.Background(), time.Now()
-	out := &lifecyclev1.PodStatus{Uid: string(uid), ObservedAt: timestamppb.New(now), ObservedBoottimeNs: p.m.story.sinceBoot().Nanoseconds()}
+	out := &lifecyclev1.PodStatus{
+		Uid: string(uid), ObservedAt: timestamppb.New(now), ObservedBoottimeNs: p.m.story.sinceBoot().Nanoseconds(),
+	}
 	selector := map[string]string{podlabels.PodUID: string(uid)}
-	sandboxes, err := p.m.fake.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: selector}})
+	sandboxes, err := p.m.fake.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{
+		Filter: &runtimeapi.PodSandboxFilter{LabelSelector: selector},
+	})
 	if err != nil {
 		panic(err)
 	}
 	for _, item := range sandboxes.GetItems() {
 		out.Name, out.Namespace = item.GetMetadata().GetName(), item.GetMetadata().GetNamespace()
 		s := &lifecyclev1.Sandbox{
-			Id: item.GetId(), Attempt: item.GetMetadata().GetAttempt(), CreatedAt: timestamppb.New(time.Unix(0, item.GetCreatedAt())),
-			State: lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY, Labels: item.GetLabels(), Annotations: item.GetAnnotations(),
+			Id: item.GetId(), Attempt: item.GetMetadata().GetAttempt(),
+			CreatedAt: timestamppb.New(time.Unix(0, item.GetCreatedAt())),
+			State:     lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY, Labels: item.GetLabels(),
+			Annotations: item.GetAnnotations(),
 			HostNetwork: p.ofTheHost(item.GetId()),
 		}
 		if item.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
@@ -167,8 +181,12 @@ func (p *pleg) inspect(uid types.UID) *lifecyclev1.PodStatus {
 		}
 		out.Sandboxes = append(out.Sandboxes, s)
 	}
-	slices.SortFunc(out.Sandboxes, func(a, b *lifecyclev1.Sandbox) int { return b.CreatedAt.AsTime().Compare(a.CreatedAt.AsTime()) })
-	containers, err := p.m.fake.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: selector}})
+	slices.SortFunc(out.Sandboxes, func(a, b *lifecyclev1.Sandbox) int {
+		return b.CreatedAt.AsTime().Compare(a.CreatedAt.AsTime())
+	})
+	containers, err := p.m.fake.ListContainers(ctx, &runtimeapi.ListContainersRequest{
+		Filter: &runtimeapi.ContainerFilter{LabelSelector: selector},
+	})
 	if err != nil {
 		panic(err)
 	}
@@ -179,7 +197,9 @@ func (p *pleg) inspect(uid types.UID) *lifecyclev1.PodStatus {
 		}
 		out.Containers = append(out.Containers, containerOf(item.GetPodSandboxId(), answer.GetStatus()))
 	}
-	slices.SortFunc(out.Containers, func(a, b *lifecyclev1.Container) int { return b.CreatedAt.AsTime().Compare(a.CreatedAt.AsTime()) })
+	slices.SortFunc(out.Containers, func(a, b *lifecyclev1.Container) int {
+		return b.CreatedAt.AsTime().Compare(a.CreatedAt.AsTime())
+	})
 	return out
 }
 
@@ -208,13 +228,16 @@ func containerOf(sandboxID string, s *runtimeapi.ContainerStatus) *lifecyclev1.C
 			runtimeapi.ContainerState_CONTAINER_UNKNOWN: lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN,
 		}[s.GetState()],
 		CreatedAt: at(s.GetCreatedAt()), StartedAt: at(s.GetStartedAt()), FinishedAt: at(s.GetFinishedAt()),
-		ExitCode: s.GetExitCode(), Reason: s.GetReason(), Labels: s.GetLabels(), Annotations: s.GetAnnotations(), LogPath: s.GetLogPath(),
-		Image: s.GetImage().GetImage(), ImageRef: s.GetImageRef(),
+		ExitCode: s.GetExitCode(), Reason: s.GetReason(), Labels: s.GetLabels(), Annotations: s.GetAnnotations(),
+		LogPath: s.GetLogPath(),
+		Image:   s.GetImage().GetImage(), ImageRef: s.GetImageRef(),
 	}
 }
 
 // GetPodStatus implements podworkers.Observer.
-func (p *pleg) GetPodStatus(ctx context.Context, uid types.UID, newerThan time.Duration) (*lifecyclev1.PodStatus, error) {
+func (p *pleg) GetPodStatus(
+	ctx context.Context, uid types.UID, newerThan time.Duration,
+) (*lifecyclev1.PodStatus, error) {
 	known, unwell := p.known(uid)
 	if known != nil && time.Duration(known.GetObservedBoottimeNs()) > newerThan {
 		return known, nil

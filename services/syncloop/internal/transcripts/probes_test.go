@@ -125,7 +125,9 @@ func TestLiveness(t *testing.T) {
 		web := pod("web", "web-a", "web:1")
 		c := &web.Spec.Containers[0]
 		c.StartupProbe = &v1.Probe{PeriodSeconds: 5, SuccessThreshold: 1, FailureThreshold: 6}
-		c.LivenessProbe = &v1.Probe{PeriodSeconds: 10, SuccessThreshold: 1, FailureThreshold: 3, TerminationGracePeriodSeconds: &grace}
+		c.LivenessProbe = &v1.Probe{
+			PeriodSeconds: 10, SuccessThreshold: 1, FailureThreshold: 3, TerminationGracePeriodSeconds: &grace,
+		}
 		s.note("syncloop starts, with one pod in the only source. It takes some time to start, which its startup probe gives it: 30 s at most.")
 		s.answer("startup", "connection refused")
 		s.source("file", true)

@@ -71,8 +71,8 @@ type story struct {
 
 	mu    sync.Mutex
 	lines []line
-	// answers has what containers answer to probes, by the kind of probe; what is not in it succeeds. Answered has what was
-	// written down last, by container and kind.
+	// answers has what containers answer to probes, by the kind of probe; what is not in it succeeds. Answered has what
+	// was written down last, by container and kind.
 	answers, answered map[string]string
 	text              strings.Builder
 }
@@ -99,7 +99,10 @@ func tell(t *testing.T, file, title string, play func(*story)) {
 			config: stream.NewLevel[*loop.Desired](stream.Config{}), nodes: stream.NewLevel[*nodev1.Node](stream.Config{}),
 		}
 		s.machine = &machine{story: s, fake: fake, changed: make(chan struct{}, 1), mounted: mount.NewFakeMounter(nil)}
-		s.pleg = &pleg{m: s.machine, events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}), record: map[types.UID]*lifecyclev1.PodStatus{}}
+		s.pleg = &pleg{
+			m: s.machine, events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}),
+			record: map[types.UID]*lifecyclev1.PodStatus{},
+		}
 		var watching sync.WaitGroup
 		watching.Go(func() { s.pleg.watch(ctx) })
 		s.text.WriteString("# " + title + "\n")
@@ -148,7 +151,9 @@ func (s *story) settle() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	slices.SortStableFunc(s.lines, func(a, b line) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.lane, b.lane)) })
+	slices.SortStableFunc(s.lines, func(a, b line) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.lane, b.lane))
+	})
 	for _, l := range s.lines {
 		fmt.Fprintf(&s.text, "%02d:%06.3f  %s\n", int(l.at.Minutes()), (l.at % time.Minute).Seconds(), l.text)
 	}
@@ -246,7 +251,8 @@ func (s *story) exit(pod *v1.Pod, code int32) {
 func (s *story) evict(uid types.UID, reason, message string, grace int64) {
 	s.t.Helper()
 	s.line(laneConfig, "nodestatus", fmt.Sprintf("EvictPod %s, with %d s to end", uid, grace))
-	if err := s.syncloop.evicter.Evict(s.t.Context(), uid, podstore.Eviction{Reason: reason, Message: message}, grace); err != nil {
+	if err := s.syncloop.evicter.Evict(s.t.Context(), uid, podstore.Eviction{Reason: reason, Message: message},
+		grace); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -256,7 +262,9 @@ func (s *story) node(cpus string) {
 	s.t.Helper()
 	node := v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "node"},
-		Status:     v1.NodeStatus{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpus), v1.ResourcePods: resource.MustParse("110")}},
+		Status: v1.NodeStatus{
+			Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpus), v1.ResourcePods: resource.MustParse("110")},
+		},
 	}
 	data, err := node.Marshal()
 	if err != nil {

@@ -56,7 +56,9 @@ func newSyncloop(s *story) (*syncloop, error) {
 		end()
 		return nil, err
 	}
-	ends, err := gracebook.Open(gracebook.Config{Dir: filepath.Join(s.stateDir, "endings"), Boot: "boot", Now: s.sinceBoot})
+	ends, err := gracebook.Open(gracebook.Config{
+		Dir: filepath.Join(s.stateDir, "endings"), Boot: "boot", Now: s.sinceBoot,
+	})
 	if err != nil {
 		end()
 		return nil, err
@@ -84,20 +86,28 @@ func newSyncloop(s *story) (*syncloop, error) {
 		return nil, err
 	}
 	out := &syncloop{changed: make(chan struct{}, 1)}
-	out.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Probes: asking, Replaced: ends.Replaced, Resizes: promises, Clock: realClock, Tracer: tracer, Logger: slog.New(slog.DiscardHandler)})
+	out.store = podstore.New(podstore.Config{
+		Generate: podstatus.Generate, Probes: asking, Replaced: ends.Replaced, Resizes: promises, Clock: realClock,
+		Tracer: tracer, Logger: slog.New(slog.DiscardHandler),
+	})
 	out.pool = podworkers.NewPool(ctx, podworkers.Config{
-		Runtime: acting{manager, s, ctx}, Observer: s.pleg, Statuses: states{out.store, s, ctx, &sync.Map{}}, Endings: ends, Resizes: promises, Clock: realClock, BootTime: s.sinceBoot,
+		Runtime: acting{manager, s, ctx}, Observer: s.pleg, Statuses: states{out.store, s, ctx, &sync.Map{}}, Endings: ends,
+		Resizes: promises, Clock: realClock, BootTime: s.sinceBoot,
 		Tracer: tracer, Logger: log(laneWork, "worker"), Events: told, Resync: time.Minute,
 		Jitter: func(d time.Duration) time.Duration { return d },
 	})
 	cfg := loop.Config{
-		Desired: s.config, Events: s.pleg.events, Pleg: s.pleg, Probes: asking, Workers: out.pool, Store: out.store, PodEvents: told, Evictions: book, Endings: ends, Resizes: promises,
-		PodFromObserved: executor.PodFromObserved, Clock: realClock, Tracer: tracer, Logger: log(laneLoop, "loop"), Resync: time.Minute,
+		Desired: s.config, Events: s.pleg.events, Pleg: s.pleg, Probes: asking, Workers: out.pool, Store: out.store,
+		PodEvents: told, Evictions: book, Endings: ends, Resizes: promises,
+		PodFromObserved: executor.PodFromObserved, Clock: realClock, Tracer: tracer, Logger: log(laneLoop, "loop"),
+		Resync: time.Minute,
 	}
 	if len(s.nodes.List()) > 0 {
 		cfg.Node = s.nodes
 	}
-	out.evicter = &engineapi.Evictions{Book: book, Store: out.store, Workers: out.pool, Metrics: engineapi.NewMetrics(nil), Events: told}
+	out.evicter = &engineapi.Evictions{
+		Book: book, Store: out.store, Workers: out.pool, Metrics: engineapi.NewMetrics(nil), Events: told,
+	}
 	turning := loop.New(cfg)
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -135,7 +145,9 @@ func newVolumes(s *story, told events) (*volumes.Manager, error) {
 	})
 }
 
-func newManager(s *story, ends *gracebook.Book, promises *resizes.Book, told events, asking *prober.Manager, mounts *volumes.Manager) (*executor.Manager, error) {
+func newManager(
+	s *story, ends *gracebook.Book, promises *resizes.Book, told events, asking *prober.Manager, mounts *volumes.Manager,
+) (*executor.Manager, error) {
 	resolvConf := filepath.Join(s.stateDir, "resolv.conf")
 	if err := os.WriteFile(resolvConf, []byte("nameserver 198.51.100.53\n"), 0o600); err != nil {
 		return nil, err
@@ -309,7 +321,9 @@ func (e events) Warning(_ context.Context, pod *v1.Pod, container, reason, messa
 }
 
 // AnnotatedWarning implements the events of engineapi.Evictions. Annotations are for programs.
-func (e events) AnnotatedWarning(ctx context.Context, pod *v1.Pod, container, reason, message string, _ map[string]string) {
+func (e events) AnnotatedWarning(
+	ctx context.Context, pod *v1.Pod, container, reason, message string, _ map[string]string,
+) {
 	e.Warning(ctx, pod, container, reason, message)
 }
 

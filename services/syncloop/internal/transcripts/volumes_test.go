@@ -51,7 +51,9 @@ func (m mounts) TearDown(ctx context.Context, dir string) error {
 func withVolumes(p *v1.Pod, all ...v1.Volume) *v1.Pod {
 	p.Spec.Volumes = all
 	for _, v := range all {
-		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
+		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, v1.VolumeMount{
+			Name: v.Name, MountPath: "/" + v.Name,
+		})
 	}
 	return p
 }

@@ -119,13 +119,16 @@ func newRig(t *testing.T, change func(*apiauth.Config)) *rig {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	noError(t, os.WriteFile(kubeconfig, []byte(`{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}],
 clusters: [{name: a, cluster: {server: "`+api.URL+`"}}], users: [{name: a, user: {}}]}`), 0o600))
-	client, err := apiclient.New(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.SyncLoop, QPS: 1000, Burst: 1000, ContentType: "application/json"})
+	client, err := apiclient.New(apiclient.Config{
+		Kubeconfig: kubeconfig, Service: nodeconfig.SyncLoop, QPS: 1000, Burst: 1000, ContentType: "application/json",
+	})
 	noError(t, err)
 	pool := x509.NewCertPool()
 	pool.AddCert(r.ca.cert)
 	cfg := apiauth.Config{
 		NodeName: "node-1", ClientCAs: func() (*x509.CertPool, bool) { return pool, true }, Tokens: client.Authentication, TokenTTL: 2 * time.Minute,
-		Access: client.Authorization, AllowedTTL: 5 * time.Minute, DeniedTTL: 30 * time.Second, Clock: r.clock, Logger: slog.New(slog.DiscardHandler),
+		Access: client.Authorization, AllowedTTL: 5 * time.Minute, DeniedTTL: 30 * time.Second, Clock: r.clock,
+		Logger: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
 		change(&cfg)
@@ -328,12 +331,15 @@ func newAuthority(t *testing.T) *authority {
 	return &authority{cert: cert, key: key}
 }
 
-func (a *authority) client(t *testing.T, subject pkix.Name, usage x509.ExtKeyUsage, life time.Duration) tls.Certificate {
+func (a *authority) client(
+	t *testing.T, subject pkix.Name, usage x509.ExtKeyUsage, life time.Duration,
+) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	noError(t, err)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: subject, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(life), ExtKeyUsage: []x509.ExtKeyUsage{usage},
+		SerialNumber: big.NewInt(2), Subject: subject, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(life),
+		ExtKeyUsage: []x509.ExtKeyUsage{usage},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	noError(t, err)

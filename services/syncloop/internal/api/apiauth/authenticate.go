@@ -97,10 +97,14 @@ func (g *Guard) certified(r *http.Request) (User, bool, error) {
 		intermediates.AddCert(c)
 	}
 	_, err := leaf.Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: intermediates, CurrentTime: g.cfg.Clock.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		Roots: roots, Intermediates: intermediates, CurrentTime: g.cfg.Clock.Now(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	if err != nil {
-		return User{}, false, &reason{text: "the client certificate is not taken", cause: fmt.Errorf("%q, valid from %s to %s: %w", leaf.Subject, leaf.NotBefore, leaf.NotAfter, err)}
+		return User{}, false, &reason{
+			text:  "the client certificate is not taken",
+			cause: fmt.Errorf("%q, valid from %s to %s: %w", leaf.Subject, leaf.NotBefore, leaf.NotAfter, err),
+		}
 	}
 	if leaf.Subject.CommonName == "" {
 		return User{}, false, &reason{text: "the client certificate names nobody"}

@@ -32,8 +32,11 @@ func (g *Guard) authorize(ctx context.Context, user User, verb string, subresour
 
 func (g *Guard) mayAccess(ctx context.Context, user User, verb, subresource string) (bool, error) {
 	spec := authorizationv1.SubjectAccessReviewSpec{
-		User: user.Name, UID: user.UID, Groups: user.Groups, Extra: make(map[string]authorizationv1.ExtraValue, len(user.Extra)),
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: g.cfg.NodeName},
+		User: user.Name, UID: user.UID, Groups: user.Groups,
+		Extra: make(map[string]authorizationv1.ExtraValue, len(user.Extra)),
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: g.cfg.NodeName,
+		},
 	}
 	for key, values := range user.Extra {
 		spec.Extra[key] = values

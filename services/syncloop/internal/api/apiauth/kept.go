@@ -41,13 +41,18 @@ type kept[T any] struct {
 func newKept[T any](process context.Context, clk clock.PassiveClock) *kept[T] {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // it never fails
-	return &kept[T]{process: process, answers: cache.NewLRUExpireCacheWithClock(maxKept, clk), places: make(chan struct{}, maxAsking), key: key}
+	return &kept[T]{
+		process: process, answers: cache.NewLRUExpireCacheWithClock(maxKept, clk), places: make(chan struct{}, maxAsking),
+		key: key,
+	}
 }
 
 // get returns the cached answer to a question, or calls ask and caches its answer for the returned time. It returns the
 // error of ask, the error of ctx, and errBusy if too many calls are running. A call of ask does not end with ctx,
 // because others may wait for it, but after Timeout.
-func (k *kept[T]) get(ctx context.Context, question string, ask func(ctx context.Context) (T, ttl, error)) (answer T, err error) {
+func (k *kept[T]) get(
+	ctx context.Context, question string, ask func(ctx context.Context) (T, ttl, error),
+) (answer T, err error) {
 	mac := hmac.New(sha256.New, k.key)
 	_, _ = mac.Write([]byte(question)) // it never fails
 	id := string(mac.Sum(nil))

@@ -73,21 +73,27 @@ func (s *Server) ListPods(context.Context, *enginev1.ListPodsRequest) (*enginev1
 }
 
 // WatchPods implements EngineService.
-func (s *Server) WatchPods(req *enginev1.WatchPodsRequest, ss grpc.ServerStreamingServer[enginev1.WatchPodsResponse]) error {
+func (s *Server) WatchPods(
+	req *enginev1.WatchPodsRequest, ss grpc.ServerStreamingServer[enginev1.WatchPodsResponse],
+) error {
 	source, err := s.cfg.Store.Source()
 	if err != nil {
 		return toStatus(err)
 	}
-	return streamrpc.Serve(ss.Context(), source, req.GetResumeToken(), func(frame *streamv1.Frame, pod *enginev1.Pod) error {
-		return ss.Send(&enginev1.WatchPodsResponse{Frame: frame, Pod: pod})
-	})
+	return streamrpc.Serve(ss.Context(), source, req.GetResumeToken(),
+		func(frame *streamv1.Frame, pod *enginev1.Pod) error {
+			return ss.Send(&enginev1.WatchPodsResponse{Frame: frame, Pod: pod})
+		})
 }
 
 // WatchPodEvents implements EngineService.
-func (s *Server) WatchPodEvents(req *enginev1.WatchPodEventsRequest, ss grpc.ServerStreamingServer[enginev1.WatchPodEventsResponse]) error {
-	return streamrpc.Serve(ss.Context(), s.cfg.Events, req.GetResumeToken(), func(frame *streamv1.Frame, event *enginev1.PodEvent) error {
-		return ss.Send(&enginev1.WatchPodEventsResponse{Frame: frame, Event: event})
-	})
+func (s *Server) WatchPodEvents(
+	req *enginev1.WatchPodEventsRequest, ss grpc.ServerStreamingServer[enginev1.WatchPodEventsResponse],
+) error {
+	return streamrpc.Serve(ss.Context(), s.cfg.Events, req.GetResumeToken(),
+		func(frame *streamv1.Frame, event *enginev1.PodEvent) error {
+			return ss.Send(&enginev1.WatchPodEventsResponse{Frame: frame, Event: event})
+		})
 }
 
 // ListWorkers implements EngineService.
@@ -199,7 +205,9 @@ func (e *Evictions) Evict(ctx context.Context, uid types.UID, eviction podstore.
 }
 
 // EvictAnnotated is Evict with annotations on the event, which programs read. It returns the same errors as Evict.
-func (e *Evictions) EvictAnnotated(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64, annotations map[string]string) error {
+func (e *Evictions) EvictAnnotated(
+	ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64, annotations map[string]string,
+) error {
 	pod := e.Store.Pod(uid)
 	if pod == nil {
 		return fmt.Errorf("pod %s: %w", uid, podstore.ErrNotFound)

@@ -74,16 +74,21 @@ func start(t *testing.T) *rig {
 	if r.book, err = evictionbook.Open(filepath.Join(dir, "evictions.json")); err != nil {
 		t.Fatal(err)
 	}
-	r.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger})
+	r.store = podstore.New(podstore.Config{
+		Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger,
+	})
 	r.pool = podworkers.NewPool(ctx, podworkers.Config{
-		Runtime: r.node, Observer: r.node, Statuses: r.store, Endings: gracebook.InMemory(boottime.Now), Clock: clock.RealClock{}, BootTime: boottime.Now,
+		Runtime: r.node, Observer: r.node, Statuses: r.store, Endings: gracebook.InMemory(boottime.Now),
+		Clock: clock.RealClock{}, BootTime: boottime.Now,
 		Tracer: tracer, Logger: logger, Resync: time.Minute,
 	})
 	events := podevents.New(podevents.Config{NodeName: "node-1", Clock: clock.RealClock{}, Logger: logger})
 	t.Cleanup(events.Close)
 	server := engineapi.New(engineapi.Config{
 		Store: r.store, Workers: r.pool, Probes: func(uid types.UID) []*enginev1.Probe { return []*enginev1.Probe{{Container: "of " + string(uid)}} }, Health: func() loop.Health { return r.health }, Events: events.Stream(),
-		Evicter: &engineapi.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: engineapi.NewMetrics(nil), Events: events},
+		Evicter: &engineapi.Evictions{
+			Book: r.book, Store: r.store, Workers: r.pool, Metrics: engineapi.NewMetrics(nil), Events: events,
+		},
 		Shutdown: shutdown.New(shutdown.Config{
 			Store: r.store, Book: r.book, Workers: r.pool, Boot: "this one", Unsent: func() int { return int(r.unsent.Load()) }, Clock: clock.RealClock{},
 		}),
@@ -191,7 +196,9 @@ func TestWatchTellsTheSnapshotItsEndAndChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []streamv1.Kind{streamv1.Kind_KIND_OPENED, streamv1.Kind_KIND_SNAPSHOT, streamv1.Kind_KIND_SYNCED} {
+	for _, want := range []streamv1.Kind{
+		streamv1.Kind_KIND_OPENED, streamv1.Kind_KIND_SNAPSHOT, streamv1.Kind_KIND_SYNCED,
+	} {
 		m, err := watch.Recv()
 		if err != nil || m.GetFrame().GetKind() != want {
 			t.Fatalf("got %v, %v; want %v", m.GetFrame().GetKind(), err, want)
@@ -227,7 +234,8 @@ func TestEvictedPodIsStoppedFailedAndKept(t *testing.T) {
 		t.Errorf("calls: %v", r.node.Calls())
 	}
 	pods, err := r.store.Pods()
-	if err != nil || len(pods) != 1 || pods[0].Status.Phase != v1.PodFailed || pods[0].Status.Reason != "Evicted" || pods[0].Status.Message != "memory" {
+	if err != nil || len(pods) != 1 || pods[0].Status.Phase != v1.PodFailed || pods[0].Status.Reason != "Evicted" ||
+		pods[0].Status.Message != "memory" {
 		t.Errorf("got %v, %v", pods, err)
 	}
 	if _, ok := r.book.Get("u1"); !ok {
@@ -248,7 +256,8 @@ func TestEvictedPodIsStoppedFailedAndKept(t *testing.T) {
 			continue
 		}
 		event := &v1.Event{}
-		if err := event.Unmarshal(m.GetEvent().GetEvent()); err != nil || event.Type != v1.EventTypeWarning || event.Reason != "Evicted" || event.Message != "memory" {
+		if err := event.Unmarshal(m.GetEvent().GetEvent()); err != nil || event.Type != v1.EventTypeWarning ||
+			event.Reason != "Evicted" || event.Message != "memory" {
 			t.Errorf("event %v, error %v", event, err)
 		}
 		break
@@ -279,7 +288,8 @@ func TestHealthIsTheLoops(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	r.health = loop.Health{Healthy: true, Reasons: []string{"waiting for pleg"}, LastTurn: at, ConfigMux: "configmux is away"}
 	got, err := r.client.GetHealth(t.Context(), &enginev1.GetHealthRequest{})
-	if err != nil || !got.GetHealthy() || !slices.Equal(got.GetReasons(), r.health.Reasons) || !got.GetLastTurnAt().AsTime().Equal(at) || got.GetConfigmuxAway() != "configmux is away" {
+	if err != nil || !got.GetHealthy() || !slices.Equal(got.GetReasons(), r.health.Reasons) ||
+		!got.GetLastTurnAt().AsTime().Equal(at) || got.GetConfigmuxAway() != "configmux is away" {
 		t.Errorf("got %v, %v", got, err)
 	}
 }

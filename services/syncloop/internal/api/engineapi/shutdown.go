@@ -19,7 +19,9 @@ type Shutdown interface {
 }
 
 // ShutDownPods implements EngineService.
-func (s *Server) ShutDownPods(ctx context.Context, req *enginev1.ShutDownPodsRequest) (*enginev1.ShutDownPodsResponse, error) {
+func (s *Server) ShutDownPods(
+	ctx context.Context, req *enginev1.ShutDownPodsRequest,
+) (*enginev1.ShutDownPodsResponse, error) {
 	grace := make(map[types.UID]int64, len(req.GetPods()))
 	for _, pod := range req.GetPods() {
 		grace[types.UID(pod.GetPodUid())] = max(pod.GetGracePeriodSeconds(), 1)
@@ -31,7 +33,9 @@ func (s *Server) ShutDownPods(ctx context.Context, req *enginev1.ShutDownPodsReq
 }
 
 // AwaitStatuses implements EngineService.
-func (s *Server) AwaitStatuses(ctx context.Context, _ *enginev1.AwaitStatusesRequest) (*enginev1.AwaitStatusesResponse, error) {
+func (s *Server) AwaitStatuses(
+	ctx context.Context, _ *enginev1.AwaitStatusesRequest,
+) (*enginev1.AwaitStatusesResponse, error) {
 	if err := s.cfg.Shutdown.AwaitStatuses(ctx); err != nil {
 		return nil, waitedFor(ctx, err)
 	}

@@ -60,7 +60,8 @@ func TestPodsAreEndedBeforeAShutdown(t *testing.T) {
 			t.Errorf("%s is %s, %s, %s", pod.Name, s.Phase, s.Reason, s.Message)
 		}
 		i := slices.IndexFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.DisruptionTarget })
-		if i < 0 || pod.Status.Conditions[i].Status != v1.ConditionTrue || pod.Status.Conditions[i].Reason != v1.PodReasonTerminationByKubelet || pod.Status.Conditions[i].Message != message {
+		if i < 0 || pod.Status.Conditions[i].Status != v1.ConditionTrue ||
+			pod.Status.Conditions[i].Reason != v1.PodReasonTerminationByKubelet || pod.Status.Conditions[i].Message != message {
 			t.Errorf("%s has the conditions %v", pod.Name, pod.Status.Conditions)
 		}
 	}
@@ -81,11 +82,15 @@ func TestWhoDoesNotWaitForPodsToEndIsToldSo(t *testing.T) {
 	r.store.Open()
 	r.store.SetWaiting("")
 	r.runFrom(t, "file", "a", v1.RestartPolicyAlways)
-	r.node.SetScript(fakenode.Script{Kill: func(ctx context.Context, _ *v1.Pod, _ int64) error { <-ctx.Done(); return ctx.Err() }})
+	r.node.SetScript(fakenode.Script{
+		Kill: func(ctx context.Context, _ *v1.Pod, _ int64) error { <-ctx.Done(); return ctx.Err() },
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {
-		_, err := r.client.ShutDownPods(ctx, &enginev1.ShutDownPodsRequest{Pods: []*enginev1.PodEnd{{PodUid: "a", GracePeriodSeconds: 5}}})
+		_, err := r.client.ShutDownPods(ctx, &enginev1.ShutDownPodsRequest{
+			Pods: []*enginev1.PodEnd{{PodUid: "a", GracePeriodSeconds: 5}},
+		})
 		failed <- err
 	}()
 	eventually.That(t, "a is being killed", func() bool { return slices.Contains(r.node.Calls(), "kill a 5") })
@@ -115,11 +120,14 @@ func TestAPodThatNobodyWorksOnYetIsEndedInItsTime(t *testing.T) {
 	r.store.Observe("a", observed)
 	failed := make(chan error, 1)
 	go func() {
-		_, err := r.client.ShutDownPods(t.Context(), &enginev1.ShutDownPodsRequest{Pods: []*enginev1.PodEnd{{PodUid: "a", GracePeriodSeconds: 5}}})
+		_, err := r.client.ShutDownPods(t.Context(), &enginev1.ShutDownPodsRequest{
+			Pods: []*enginev1.PodEnd{{PodUid: "a", GracePeriodSeconds: 5}},
+		})
 		failed <- err
 	}()
 	eventually.That(t, "it is to end", func() bool { _, ended := r.book.Get("a"); return ended })
-	r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &podworkers.End{}) // as the loop does, which knows of no time
+	// as the loop does, which knows of no time
+	r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &podworkers.End{})
 	if err := <-failed; err != nil || !slices.Contains(r.node.Calls(), "kill a 5") {
 		t.Errorf("got %v, calls %v", err, r.node.Calls())
 	}

@@ -98,8 +98,11 @@ func (n *node) checkpoint(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	n.tell(r, "checkpoint", pod, telemetry.KeyContainer, container.Name)
-	name := fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", pod.Name, pod.Namespace, container.Name, n.Clock.Now().Format(checkpointTime))
-	request := &runtimeapi.CheckpointContainerRequest{ContainerId: id, Location: filepath.Join(n.Checkpoints, name), Timeout: timeout}
+	name := fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", pod.Name, pod.Namespace, container.Name,
+		n.Clock.Now().Format(checkpointTime))
+	request := &runtimeapi.CheckpointContainerRequest{
+		ContainerId: id, Location: filepath.Join(n.Checkpoints, name), Timeout: timeout,
+	}
 	if err := runtime.CheckpointContainer(r.Context(), request); err != nil {
 		n.refuse(w, r, fmt.Errorf("checkpointing of %s/%s/%s failed: %w", pod.Namespace, pod.Name, container.Name, err))
 		return
@@ -125,12 +128,16 @@ func (n *node) runningPods(w http.ResponseWriter, r *http.Request) {
 		n.refuse(w, r, err)
 		return
 	}
-	sandboxes, err := runtime.ListPodSandbox(r.Context(), &runtimeapi.PodSandboxFilter{State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}})
+	sandboxes, err := runtime.ListPodSandbox(r.Context(), &runtimeapi.PodSandboxFilter{
+		State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
+	})
 	if err != nil {
 		n.refuse(w, r, fmt.Errorf("asking the runtime for its sandboxes: %w", err))
 		return
 	}
-	containers, err := runtime.ListContainers(r.Context(), &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}})
+	containers, err := runtime.ListContainers(r.Context(), &runtimeapi.ContainerFilter{
+		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	})
 	if err != nil {
 		n.refuse(w, r, fmt.Errorf("asking the runtime for its containers: %w", err))
 		return
@@ -147,7 +154,9 @@ func running(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Contai
 			return nil
 		}
 		if pods[uid] == nil {
-			pods[uid] = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: labels[podlabels.PodName], Namespace: labels[podlabels.PodNamespace], UID: uid}}
+			pods[uid] = &v1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: labels[podlabels.PodName], Namespace: labels[podlabels.PodNamespace], UID: uid},
+			}
 		}
 		return pods[uid]
 	}
@@ -156,7 +165,9 @@ func running(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Contai
 	}
 	for _, c := range containers {
 		if pod := of(c.GetLabels()); pod != nil {
-			pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{Name: c.GetMetadata().GetName(), Image: c.GetImage().GetImage()})
+			pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{
+				Name: c.GetMetadata().GetName(), Image: c.GetImage().GetImage(),
+			})
 		}
 	}
 	return slices.SortedFunc(maps.Values(pods), func(a, b *v1.Pod) int {

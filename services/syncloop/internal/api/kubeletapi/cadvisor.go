@@ -35,25 +35,33 @@ type cadvisorMetrics struct {
 
 func newCadvisorMetrics(h reads) *cadvisorMetrics {
 	of := func(kind prometheus.ValueType, name, help string, more ...string) family {
-		return family{prometheus.NewDesc(name, help, append([]string{"container", "id", "image", "name", "namespace", "pod"}, more...), nil), kind}
+		return family{
+			prometheus.NewDesc(name, help, append([]string{"container", "id", "image", "name", "namespace", "pod"}, more...),
+				nil),
+			kind,
+		}
 	}
 	machine := func(name, help string) family {
-		return family{prometheus.NewDesc(name, help, []string{"boot_id", "machine_id", "system_uuid"}, nil), prometheus.GaugeValue}
+		return family{
+			prometheus.NewDesc(name, help, []string{"boot_id", "machine_id", "system_uuid"}, nil), prometheus.GaugeValue,
+		}
 	}
 	plain := func(name, help string) family {
 		return family{prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue}
 	}
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 	return &cadvisorMetrics{
-		reads:      h,
-		cpu:        of(counter, "container_cpu_usage_seconds_total", "Time of the processors that was used, in seconds of one.", "cpu"),
+		reads: h,
+		cpu: of(counter, "container_cpu_usage_seconds_total",
+			"Time of the processors that was used, in seconds of one.", "cpu"),
 		memory:     of(gauge, "container_memory_usage_bytes", "Memory that is used, all file cache included."),
 		workingSet: of(gauge, "container_memory_working_set_bytes", "Memory that cannot be given back at once."),
 		rss:        of(gauge, "container_memory_rss", "Memory that is of no file, in bytes."),
 		swap:       of(gauge, "container_memory_swap", "Memory on the swap device, in bytes."),
-		faults:     of(counter, "container_memory_failures_total", "Page faults, and those that had to read the disk.", "failure_type", "scope"),
-		processes:  of(gauge, "container_processes", "Processes and threads."),
-		start:      of(gauge, "container_start_time_seconds", "When it was started, in seconds since 1970."),
+		faults: of(counter, "container_memory_failures_total", "Page faults, and those that had to read the disk.",
+			"failure_type", "scope"),
+		processes: of(gauge, "container_processes", "Processes and threads."),
+		start:     of(gauge, "container_start_time_seconds", "When it was started, in seconds since 1970."),
 
 		received:      of(counter, "container_network_receive_bytes_total", "Bytes that were received.", "interface"),
 		receiveErrors: of(counter, "container_network_receive_errors_total", "Errors of what was received.", "interface"),
@@ -61,14 +69,18 @@ func newCadvisorMetrics(h reads) *cadvisorMetrics {
 		sendErrors:    of(counter, "container_network_transmit_errors_total", "Errors of what was sent.", "interface"),
 
 		receivedPackets: of(counter, "container_network_receive_packets_total", "Packets that were received.", "interface"),
-		receivedDropped: of(counter, "container_network_receive_packets_dropped_total", "Received packets that were dropped.", "interface"),
-		sentPackets:     of(counter, "container_network_transmit_packets_total", "Packets that were sent.", "interface"),
-		sentDropped:     of(counter, "container_network_transmit_packets_dropped_total", "Packets that were to be sent and were dropped.", "interface"),
+		receivedDropped: of(counter, "container_network_receive_packets_dropped_total", "Received packets that were dropped.",
+			"interface"),
+		sentPackets: of(counter, "container_network_transmit_packets_total", "Packets that were sent.", "interface"),
+		sentDropped: of(counter, "container_network_transmit_packets_dropped_total",
+			"Packets that were to be sent and were dropped.", "interface"),
 
-		cfsPeriods:       of(counter, "container_cpu_cfs_periods_total", "Periods for which a limit of processor time was looked at."),
-		cfsThrottled:     of(counter, "container_cpu_cfs_throttled_periods_total", "Those of them in which processes had to wait because of the limit."),
-		cfsThrottledTime: of(counter, "container_cpu_cfs_throttled_seconds_total", "How long processes have waited because of the limit."),
-		oomKills:         of(counter, "container_oom_events_total", "Processes that the kernel has killed because memory had run out."),
+		cfsPeriods: of(counter, "container_cpu_cfs_periods_total",
+			"Periods for which a limit of processor time was looked at."),
+		cfsThrottled: of(counter, "container_cpu_cfs_throttled_periods_total", "Those of them in which processes had to wait because of the limit."),
+		cfsThrottledTime: of(counter, "container_cpu_cfs_throttled_seconds_total",
+			"How long processes have waited because of the limit."),
+		oomKills: of(counter, "container_oom_events_total", "Processes that the kernel has killed because memory had run out."),
 
 		readBytes:    of(counter, "container_fs_reads_bytes_total", "Bytes that were read from the disk.", "device"),
 		writtenBytes: of(counter, "container_fs_writes_bytes_total", "Bytes that were written to the disk.", "device"),
@@ -91,10 +103,12 @@ func newCadvisorMetrics(h reads) *cadvisorMetrics {
 // Describe implements prometheus.Collector.
 func (m *cadvisorMetrics) Describe(to chan<- *prometheus.Desc) {
 	for _, f := range []family{
-		m.cpu, m.memory, m.workingSet, m.rss, m.swap, m.faults, m.processes, m.start, m.received, m.receiveErrors, m.sent, m.sendErrors,
+		m.cpu, m.memory, m.workingSet, m.rss, m.swap, m.faults, m.processes, m.start, m.received, m.receiveErrors, m.sent,
+		m.sendErrors,
 		m.cfsPeriods, m.cfsThrottled, m.cfsThrottledTime, m.readBytes, m.writtenBytes, m.diskReads, m.diskWrites,
 		m.receivedPackets, m.receivedDropped, m.sentPackets, m.sentDropped, m.oomKills,
-		m.fsUsed, m.fsLimit, m.fsInodesFree, m.fsInodes, m.failed, m.machineFailed, m.machineCPUs, m.machineMemory, m.machineSwapBytes,
+		m.fsUsed, m.fsLimit, m.fsInodesFree, m.fsInodes, m.failed, m.machineFailed, m.machineCPUs, m.machineMemory,
+		m.machineSwapBytes,
 	} {
 		to <- f.Desc
 	}
@@ -125,7 +139,8 @@ func (m *cadvisorMetrics) Collect(to chan<- prometheus.Metric) {
 
 func (m *cadvisorMetrics) machine(to chan<- prometheus.Metric, machine *stats.Machine) {
 	for f, value := range map[family]float64{
-		m.machineCPUs: float64(machine.CPUs), m.machineMemory: float64(machine.MemoryBytes), m.machineSwapBytes: float64(machine.SwapBytes),
+		m.machineCPUs: float64(machine.CPUs), m.machineMemory: float64(machine.MemoryBytes),
+		m.machineSwapBytes: float64(machine.SwapBytes),
 	} {
 		to <- prometheus.MustNewConstMetric(f.Desc, f.kind, value, machine.BootID, machine.ID, machine.SystemUUID)
 	}
@@ -193,14 +208,17 @@ func (s subject) tell(f family, at metav1.Time, timed bool, value *uint64, unit 
 	if value == nil {
 		return
 	}
-	metric := prometheus.MustNewConstMetric(f.Desc, f.kind, float64(*value)/unit, append(s.labels[:len(s.labels):len(s.labels)], more...)...)
+	metric := prometheus.MustNewConstMetric(f.Desc, f.kind, float64(*value)/unit,
+		append(s.labels[:len(s.labels):len(s.labels)], more...)...)
 	if timed && !at.IsZero() {
 		metric = prometheus.NewMetricWithTimestamp(at.Time, metric)
 	}
 	s.to <- metric
 }
 
-func (s subject) cpuAndMemory(cpu *statsv1alpha1.CPUStats, memory *statsv1alpha1.MemoryStats, swap *statsv1alpha1.SwapStats) {
+func (s subject) cpuAndMemory(
+	cpu *statsv1alpha1.CPUStats, memory *statsv1alpha1.MemoryStats, swap *statsv1alpha1.SwapStats,
+) {
 	if cpu != nil {
 		s.tell(s.cpu, cpu.Time, true, cpu.UsageCoreNanoSeconds, float64(time.Second), "total")
 	}
@@ -253,7 +271,9 @@ func (s subject) details(cgroup string, network *statsv1alpha1.NetworkStats) {
 	}
 	for i := range d.Packets {
 		one := &d.Packets[i]
-		if !slices.ContainsFunc(network.Interfaces, func(known statsv1alpha1.InterfaceStats) bool { return known.Name == one.Interface }) {
+		if !slices.ContainsFunc(network.Interfaces, func(known statsv1alpha1.InterfaceStats) bool {
+			return known.Name == one.Interface
+		}) {
 			continue
 		}
 		s.tell(s.receivedPackets, now, false, &one.Received, 1, one.Interface)

@@ -32,21 +32,28 @@ func report() *stats.Report {
 	}
 	memory := func(bytes uint64) *statsv1alpha1.MemoryStats {
 		return &statsv1alpha1.MemoryStats{
-			Time: read, UsageBytes: n(bytes), WorkingSetBytes: n(bytes - 1), RSSBytes: n(bytes - 2), PageFaults: n(bytes + 1), MajorPageFaults: n(3),
+			Time: read, UsageBytes: n(bytes), WorkingSetBytes: n(bytes - 1), RSSBytes: n(bytes - 2), PageFaults: n(bytes + 1),
+			MajorPageFaults: n(3),
 		}
 	}
 	network := func(name string, bytes uint64) *statsv1alpha1.NetworkStats {
-		one := statsv1alpha1.InterfaceStats{Name: name, RxBytes: n(bytes), RxErrors: n(0), TxBytes: n(bytes + 1), TxErrors: n(1)}
+		one := statsv1alpha1.InterfaceStats{
+			Name: name, RxBytes: n(bytes), RxErrors: n(0), TxBytes: n(bytes + 1), TxErrors: n(1),
+		}
 		return &statsv1alpha1.NetworkStats{Time: read, InterfaceStats: one, Interfaces: []statsv1alpha1.InterfaceStats{one}}
 	}
 	disk := func(used uint64) *statsv1alpha1.FsStats {
-		return &statsv1alpha1.FsStats{Time: read, UsedBytes: n(used), CapacityBytes: n(1000), Inodes: n(50), InodesFree: n(20)}
+		return &statsv1alpha1.FsStats{
+			Time: read, UsedBytes: n(used), CapacityBytes: n(1000), Inodes: n(50), InodesFree: n(20),
+		}
 	}
 	return &stats.Report{
 		Summary: &statsv1alpha1.Summary{
 			Node: statsv1alpha1.NodeStats{
 				NodeName: "node-1", StartTime: started, CPU: cpu(4000), Memory: memory(4096), Network: network("eth0", 400), Fs: disk(700),
-				SystemContainers: []statsv1alpha1.ContainerStats{{Name: statsv1alpha1.SystemContainerPods, CPU: cpu(90), Memory: memory(900)}},
+				SystemContainers: []statsv1alpha1.ContainerStats{
+					{Name: statsv1alpha1.SystemContainerPods, CPU: cpu(90), Memory: memory(900)},
+				},
 			},
 			Pods: []statsv1alpha1.PodStats{{
 				PodRef: statsv1alpha1.PodReference{Name: "web", Namespace: "default", UID: "u1"}, StartTime: started,

@@ -75,7 +75,10 @@ func logOptions(query url.Values, now time.Time) (asked, error) {
 		}
 		value, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || value < number.least {
-			return o, &problem{http.StatusUnprocessableEntity, fmt.Sprintf("%s: %q must be a number of at least %d", number.name, text, number.least)}
+			return o, &problem{
+				http.StatusUnprocessableEntity,
+				fmt.Sprintf("%s: %q must be a number of at least %d", number.name, text, number.least),
+			}
 		}
 		*number.into = value
 	}
@@ -121,7 +124,8 @@ func (n *node) logOf(r *http.Request, o *asked) (string, error) {
 	}
 	answer, err := runtime.ContainerStatus(r.Context(), id, false)
 	if status.Code(err) == codes.NotFound {
-		// As of an evicted pod, whose containers are removed. kubectl shows the text of a bad request, and not of "not found".
+		// As of an evicted pod, whose containers are removed. kubectl shows the text of a bad request, and not of "not
+		// found".
 		return "", wrong("unable to retrieve container logs for container %q in pod %q: it has been removed from the runtime", container.Name, pod.Name)
 	}
 	if err != nil {
@@ -156,7 +160,9 @@ func (n *node) running(ctx context.Context, id string) (bool, error) {
 // the one before it. If there is none, the error says why.
 func chooseContainer(pod *v1.Pod, name string, previous bool) (string, error) {
 	var status *v1.ContainerStatus
-	for _, statuses := range [][]v1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses} {
+	for _, statuses := range [][]v1.ContainerStatus{
+		pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses,
+	} {
 		for i := range statuses {
 			if statuses[i].Name == name {
 				status = &statuses[i]

@@ -2,11 +2,13 @@
 // The one that is authenticated has everything, and each path lets in who may do to the Node what the package apiauth
 // asks an API server about:
 //
-//	/pods, /runningpods/             v1.PodList in JSON: of the pods that a source names, with full status; of what the runtime runs
+//	/pods                            v1.PodList in JSON: the desired pods with their full status
+//	/runningpods/                    v1.PodList in JSON: the pods in the runtime
 //	/healthz, /healthz/ping, log, syncloop   "ok", or 500 and a line for each check; ?verbose has the lines always
 //	/metrics, /metrics/probes        the metrics of the four processes, and of the probes, in Prometheus' formats
 //	/metrics/slis                    what the checks of /healthz have come to
-//	/stats/summary, /metrics/resource, /metrics/cadvisor   what the node, its pods and their containers use, in JSON and as metrics
+//	/stats/summary                   resource usage of the node, its pods and their containers, in JSON
+//	/metrics/resource, cadvisor      the same as metrics
 //	/configz                         the configuration, without what may be secret in it
 //	/flagz, /statusz                 the flags of the process; its version, and since when it runs
 //	/containerLogs/NAMESPACE/POD/CONTAINER   what a container has written
@@ -90,7 +92,8 @@ type route struct {
 func common(cfg Config) []route {
 	h := reads{cfg}
 	options := promhttp.HandlerOpts{
-		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
+		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
+		MaxRequestsInFlight: maxScrapes,
 	}
 	used := prometheus.NewRegistry()
 	used.MustRegister(newResourceMetrics(h))
@@ -102,15 +105,33 @@ func common(cfg Config) []route {
 	return []route{
 		{pattern: "GET /pods", path: "pods", subresources: pods, handler: cfg.afterStart(h.pods)},
 		{pattern: "GET /pods/{$}", path: "pods", subresources: pods, handler: cfg.afterStart(h.pods)},
-		{pattern: "GET /healthz", path: "healthz", subresources: health, handler: healthz.All(levels.counted(healthz.Ping(), h.logCheck(), h.loopCheck())...)},
+		{
+			pattern: "GET /healthz", path: "healthz", subresources: health,
+			handler: healthz.All(levels.counted(healthz.Ping(), h.logCheck(), h.loopCheck())...),
+		},
 		{pattern: "GET /healthz/syncloop", path: "healthz", subresources: health, handler: healthz.One(h.loopCheck())},
 		{pattern: "GET /healthz/ping", path: "healthz", subresources: health, handler: healthz.One(healthz.Ping())},
 		{pattern: "GET /healthz/log", path: "healthz", subresources: health, handler: healthz.One(h.logCheck())},
-		{pattern: "GET /metrics", path: "metrics", subresources: figures, handler: promhttp.HandlerFor(cfg.Gatherer, options).ServeHTTP},
-		{pattern: "GET /metrics/probes", path: "metrics/probes", subresources: figures, handler: promhttp.HandlerFor(cfg.Probes, options).ServeHTTP},
-		{pattern: "GET /metrics/resource", path: "metrics/resource", subresources: figures, handler: cfg.afterStart(promhttp.HandlerFor(used, options).ServeHTTP)},
-		{pattern: "GET /metrics/cadvisor", path: "metrics/cadvisor", subresources: figures, handler: cfg.afterStart(promhttp.HandlerFor(shown, options).ServeHTTP)},
-		{pattern: "GET /metrics/slis", path: "metrics/slis", subresources: figures, handler: promhttp.HandlerFor(slis, options).ServeHTTP},
+		{
+			pattern: "GET /metrics", path: "metrics", subresources: figures,
+			handler: promhttp.HandlerFor(cfg.Gatherer, options).ServeHTTP,
+		},
+		{
+			pattern: "GET /metrics/probes", path: "metrics/probes", subresources: figures,
+			handler: promhttp.HandlerFor(cfg.Probes, options).ServeHTTP,
+		},
+		{
+			pattern: "GET /metrics/resource", path: "metrics/resource", subresources: figures,
+			handler: cfg.afterStart(promhttp.HandlerFor(used, options).ServeHTTP),
+		},
+		{
+			pattern: "GET /metrics/cadvisor", path: "metrics/cadvisor", subresources: figures,
+			handler: cfg.afterStart(promhttp.HandlerFor(shown, options).ServeHTTP),
+		},
+		{
+			pattern: "GET /metrics/slis", path: "metrics/slis", subresources: figures,
+			handler: promhttp.HandlerFor(slis, options).ServeHTTP,
+		},
 		{pattern: "GET /stats/summary", path: "stats", subresources: []string{"stats"}, handler: cfg.afterStart(h.summary)},
 	}
 }

@@ -100,7 +100,8 @@ func serve(t *testing.T, p kubeletapi.Pods, health loop.Health) string {
 		_ = start.Run(ctx, func(context.Context) {})
 		registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "other_total", Help: "Counted elsewhere."}))
 		done <- httpserve.Until(ctx, listener, kubeletapi.ReadOnly("node", kubeletapi.Config{
-			Pods: p, Start: start, Health: func() loop.Health { return health }, Report: used, Gatherer: registry, Probes: prometheus.NewRegistry(), Metrics: kubeletapi.NewMetrics(registry), Logger: quiet,
+			Pods: p, Start: start, Health: func() loop.Health { return health }, Report: used, Gatherer: registry,
+			Probes: prometheus.NewRegistry(), Metrics: kubeletapi.NewMetrics(registry), Logger: quiet,
 		}), quiet)
 	}()
 	t.Cleanup(func() {
@@ -176,7 +177,8 @@ func TestHealthz(t *testing.T) {
 		if code, body, _ := get(t, good+path); code != http.StatusOK || body != "ok" {
 			t.Errorf("%s: got %d %q", path, code, body)
 		}
-		if code, body, _ := get(t, bad+path); code != http.StatusInternalServerError || !strings.Contains(body, "has not turned") {
+		if code, body, _ := get(t, bad+path); code != http.StatusInternalServerError ||
+			!strings.Contains(body, "has not turned") {
 			t.Errorf("%s: got %d %q", path, code, body)
 		}
 	}

@@ -30,7 +30,9 @@ func Listen(ctx context.Context, given *sockets.Set, socket sockets.Socket, logg
 }
 
 // ListenReadOnly is Listen for the read-only API. It fails if the address is not a loopback address.
-func ListenReadOnly(ctx context.Context, given *sockets.Set, socket sockets.Socket, logger *slog.Logger) (net.Listener, error) {
+func ListenReadOnly(
+	ctx context.Context, given *sockets.Set, socket sockets.Socket, logger *slog.Logger,
+) (net.Listener, error) {
 	host, _, err := net.SplitHostPort(socket.Address)
 	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsLoopback() {
 		return nil, fmt.Errorf("%s on address %q: the read-only API has no TLS and is served on the loopback interface only", socket.Name, socket.Address)

@@ -108,7 +108,8 @@ func TestQueriesOfLogsThatAreRefused(t *testing.T) {
 		{406, "tailLines: is -1", []string{"query", "kubelet", "tailLines", "-1"}},
 		{406, "pattern: ", []string{"query", "kubelet", "pattern", "("}},
 	} {
-		if answer := r.query(test.parameters...); answer.Code != test.code || !strings.Contains(answer.Body.String(), test.want) {
+		if answer := r.query(test.parameters...); answer.Code != test.code ||
+			!strings.Contains(answer.Body.String(), test.want) {
 			t.Errorf("%q: got %d %q, want %d %q", test.parameters, answer.Code, answer.Body, test.code, test.want)
 		}
 	}

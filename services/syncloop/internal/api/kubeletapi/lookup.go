@@ -83,7 +83,9 @@ func (n *node) runningContainer(r *http.Request, pod *v1.Pod, name string) (stri
 	if len(running) == 0 {
 		return "", notFound("container not found (%q): it does not run", name)
 	}
-	return slices.MaxFunc(running, func(a, b *runtimeapi.Container) int { return cmp.Compare(a.GetCreatedAt(), b.GetCreatedAt()) }).GetId(), nil
+	return slices.MaxFunc(running, func(a, b *runtimeapi.Container) int {
+		return cmp.Compare(a.GetCreatedAt(), b.GetCreatedAt())
+	}).GetId(), nil
 }
 
 // readySandbox asks the runtime for the ready sandbox of a pod.
@@ -102,5 +104,7 @@ func (n *node) readySandbox(r *http.Request, pod *v1.Pod) (string, error) {
 	if len(ready) == 0 {
 		return "", notFound("pod %s/%s does not run", pod.Namespace, pod.Name)
 	}
-	return slices.MaxFunc(ready, func(a, b *runtimeapi.PodSandbox) int { return cmp.Compare(a.GetCreatedAt(), b.GetCreatedAt()) }).GetId(), nil
+	return slices.MaxFunc(ready, func(a, b *runtimeapi.PodSandbox) int {
+		return cmp.Compare(a.GetCreatedAt(), b.GetCreatedAt())
+	}).GetId(), nil
 }

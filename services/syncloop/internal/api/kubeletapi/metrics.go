@@ -42,7 +42,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help: "Requests to the HTTP APIs, by method, the first part of the path, and which of the two APIs.",
 		}, labels),
 		duration: factory.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "kubelet_http_requests_duration_seconds", Help: "Duration of requests to the HTTP APIs.", Buckets: prometheus.DefBuckets,
+			Name: "kubelet_http_requests_duration_seconds", Help: "Duration of requests to the HTTP APIs.",
+			Buckets: prometheus.DefBuckets,
 		}, labels),
 		inFlight: factory.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kubelet_http_inflight_requests", Help: "Requests to the HTTP APIs that are being answered.",
@@ -75,7 +76,8 @@ func (m *Metrics) translated(subresource string) { m.websocket.WithLabelValues(s
 
 func methodLabel(method string) string {
 	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions, http.MethodTrace, http.MethodConnect:
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete,
+		http.MethodOptions, http.MethodTrace, http.MethodConnect:
 		return method
 	default:
 		return otherMethod

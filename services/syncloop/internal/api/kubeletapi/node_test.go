@@ -56,7 +56,8 @@ func newRig(t *testing.T) *rig {
 				ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u1"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}},
 			}},
 			Start:  started(),
-			Health: func() loop.Health { return loop.Health{Healthy: true} }, Gatherer: registry, Probes: prometheus.NewRegistry(), Metrics: NewMetrics(registry),
+			Health: func() loop.Health { return loop.Health{Healthy: true} }, Gatherer: registry,
+			Probes: prometheus.NewRegistry(), Metrics: NewMetrics(registry),
 			Report: func(context.Context) (*stats.Report, error) {
 				return &stats.Report{Summary: &statsv1alpha1.Summary{}}, nil
 			},
@@ -74,7 +75,8 @@ func newRig(t *testing.T) *rig {
 			StreamingConnectionIdleTimeout: metav1.Duration{Duration: time.Hour},
 			StaticPodURLHeader:             map[string][]string{"Authorization": {"hunter2"}},
 		},
-		LogDir: t.TempDir(), Clock: clocktesting.NewFakeClock(time.Now()), Who: func(*http.Request) string { return "me" }, Tracer: telemetry.Off(),
+		LogDir: t.TempDir(), Clock: clocktesting.NewFakeClock(time.Now()), Who: func(*http.Request) string { return "me" },
+		Tracer: telemetry.Off(),
 	}
 	return r
 }
@@ -92,11 +94,14 @@ func (r *rig) ask(method, path string) *httptest.ResponseRecorder {
 // withoutContainers is a runtime that has none.
 type withoutContainers struct{ internalapi.RuntimeService }
 
-func (withoutContainers) ContainerStatus(_ context.Context, id string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
+func (withoutContainers) ContainerStatus(
+	_ context.Context, id string, _ bool,
+) (*runtimeapi.ContainerStatusResponse, error) {
 	return nil, status.Errorf(codes.NotFound, "container %q is not found", id)
 }
 
-// TestTheLogOfAContainerThatWasRemoved, as of an evicted pod: kubectl shows the reason, which it does not for "not found".
+// TestTheLogOfAContainerThatWasRemoved, as of an evicted pod: kubectl shows the reason, which it does not for "not
+// found".
 func TestTheLogOfAContainerThatWasRemoved(t *testing.T) {
 	r := newRig(t)
 	r.cfg.Pods = somePods{{
@@ -332,13 +337,15 @@ func FuzzQueries(f *testing.F) {
 		if err != nil && !errors.As(err, &p) {
 			t.Errorf("%q: %v", text, err)
 		}
-		if err == nil && (o.read.Limit < 0 || o.read.Tail < -1 || (query.Get("sinceSeconds") != "" && o.read.Since.After(now))) {
+		if err == nil &&
+			(o.read.Limit < 0 || o.read.Tail < -1 || (query.Get("sinceSeconds") != "" && o.read.Since.After(now))) {
 			t.Errorf("%q: %+v", text, o)
 		}
 		if _, err := streamsOf(query); err != nil && !errors.As(err, &p) {
 			t.Errorf("%q: %v", text, err)
 		}
-		if ports, err := portsOf(query); err == nil && (len(ports) > maxPorts || slices.ContainsFunc(ports, func(port int32) bool { return port < 1 || port > 65535 })) {
+		if ports, err := portsOf(query); err == nil &&
+			(len(ports) > maxPorts || slices.ContainsFunc(ports, func(port int32) bool { return port < 1 || port > 65535 })) {
 			t.Errorf("%q: %v", text, ports)
 		}
 	})

@@ -71,32 +71,58 @@ func (n *node) routes() []route {
 	routes := []route{}
 	if !*n.Kubelet.EnableDebuggingHandlers {
 		for path, pattern := range map[string]string{
-			"run": "/run/", "exec": "/exec/", "attach": "/attach/", "portForward": "/portForward/", "containerLogs": "/containerLogs/",
-			"runningpods": "/runningpods/", "debug": "/debug/pprof/", "logs": "/logs/",
+			"run": "/run/", "exec": "/exec/", "attach": "/attach/", "portForward": "/portForward/",
+			"containerLogs": "/containerLogs/",
+			"runningpods":   "/runningpods/", "debug": "/debug/pprof/", "logs": "/logs/",
 		} {
-			routes = append(routes, route{pattern: pattern, path: path, subresources: proxy, handler: off("enableDebuggingHandlers")})
+			routes = append(routes, route{
+				pattern: pattern, path: path, subresources: proxy, handler: off("enableDebuggingHandlers"),
+			})
 		}
 		return routes
 	}
 	for path, handler := range map[string]http.HandlerFunc{"exec": n.exec, "attach": n.attach} {
 		for _, pattern := range []string{"GET /%/{namespace}/{pod}/{container}", "POST /%/{namespace}/{pod}/{container}",
 			"GET /%/{namespace}/{pod}/{uid}/{container}", "POST /%/{namespace}/{pod}/{uid}/{container}"} {
-			routes = append(routes, route{pattern: at(path, pattern), path: path, subresources: proxy, long: true, handler: n.traced(path, n.afterStart(handler))})
+			routes = append(routes, route{
+				pattern: at(path, pattern), path: path, subresources: proxy, long: true,
+				handler: n.traced(path, n.afterStart(handler)),
+			})
 		}
 	}
-	for _, pattern := range []string{"GET /%/{namespace}/{pod}", "POST /%/{namespace}/{pod}", "GET /%/{namespace}/{pod}/{uid}", "POST /%/{namespace}/{pod}/{uid}"} {
-		routes = append(routes, route{pattern: at("portForward", pattern), path: "portForward", subresources: proxy, long: true, handler: n.traced("portForward", n.afterStart(n.portForward))})
+	for _, pattern := range []string{
+		"GET /%/{namespace}/{pod}", "POST /%/{namespace}/{pod}", "GET /%/{namespace}/{pod}/{uid}",
+		"POST /%/{namespace}/{pod}/{uid}",
+	} {
+		routes = append(routes, route{
+			pattern: at("portForward", pattern), path: "portForward", subresources: proxy, long: true,
+			handler: n.traced("portForward", n.afterStart(n.portForward)),
+		})
 	}
-	for _, pattern := range []string{"POST /%/{namespace}/{pod}/{container}", "POST /%/{namespace}/{pod}/{uid}/{container}"} {
-		routes = append(routes, route{pattern: at("run", pattern), path: "run", subresources: proxy, long: true, handler: n.traced("run", n.afterStart(n.run))})
+	for _, pattern := range []string{
+		"POST /%/{namespace}/{pod}/{container}", "POST /%/{namespace}/{pod}/{uid}/{container}",
+	} {
+		routes = append(routes, route{
+			pattern: at("run", pattern), path: "run", subresources: proxy, long: true,
+			handler: n.traced("run", n.afterStart(n.run)),
+		})
 	}
 	return append(routes, append([]route{
-		{pattern: "GET /containerLogs/{namespace}/{pod}/{container}", path: "containerLogs", subresources: proxy, long: true, handler: n.traced("containerLogs", n.afterStart(n.containerLogs))},
-		{pattern: "GET /runningpods/{$}", path: "runningpods", subresources: []string{"pods", all}, handler: n.afterStart(n.runningPods)},
+		{
+			pattern: "GET /containerLogs/{namespace}/{pod}/{container}", path: "containerLogs", subresources: proxy, long: true,
+			handler: n.traced("containerLogs", n.afterStart(n.containerLogs)),
+		},
+		{
+			pattern: "GET /runningpods/{$}", path: "runningpods", subresources: []string{"pods", all},
+			handler: n.afterStart(n.runningPods),
+		},
 		{pattern: "GET /flagz", path: "flagz", subresources: []string{"configz"}, handler: n.flagz},
 		{pattern: "GET /statusz", path: "statusz", subresources: []string{"statusz"}, handler: n.statusz},
 		{pattern: "GET /configz", path: "configz", subresources: []string{"configz", all}, handler: n.configz},
-		{pattern: "POST /checkpoint/{namespace}/{pod}/{container}", path: "checkpoint", subresources: []string{"checkpoint"}, long: true, handler: n.traced("checkpoint", n.afterStart(n.checkpoint))},
+		{
+			pattern: "POST /checkpoint/{namespace}/{pod}/{container}", path: "checkpoint", subresources: []string{"checkpoint"},
+			long: true, handler: n.traced("checkpoint", n.afterStart(n.checkpoint)),
+		},
 	}, n.optional()...)...)
 }
 

@@ -28,7 +28,8 @@ func (n *node) nodeLogs(w http.ResponseWriter, r *http.Request) {
 			n.Logger.DebugContext(r.Context(), "closing a folder", telemetry.KeyFile, n.LogDir, telemetry.KeyError, err)
 		}
 	}()
-	http.StripPrefix("/logs", http.FileServerFS(plainFiles{root})).ServeHTTP(&steady{ResponseWriter: w, to: untilDone(w, n.idle())}, r)
+	http.StripPrefix("/logs",
+		http.FileServerFS(plainFiles{root})).ServeHTTP(&steady{ResponseWriter: w, to: untilDone(w, n.idle())}, r)
 }
 
 // steady writes a response in pieces, each with its own deadline.

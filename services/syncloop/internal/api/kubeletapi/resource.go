@@ -31,13 +31,17 @@ func (h reads) summary(w http.ResponseWriter, r *http.Request) {
 func cpuAndMemory(whole *statsv1alpha1.Summary) *statsv1alpha1.Summary {
 	node := whole.Node
 	out := &statsv1alpha1.Summary{
-		Node: statsv1alpha1.NodeStats{NodeName: node.NodeName, StartTime: node.StartTime, CPU: node.CPU, Memory: node.Memory, Swap: node.Swap, SystemContainers: containersOf(node.SystemContainers)},
+		Node: statsv1alpha1.NodeStats{
+			NodeName: node.NodeName, StartTime: node.StartTime, CPU: node.CPU, Memory: node.Memory, Swap: node.Swap,
+			SystemContainers: containersOf(node.SystemContainers),
+		},
 		Pods: make([]statsv1alpha1.PodStats, 0, len(whole.Pods)),
 	}
 	for i := range whole.Pods {
 		pod := &whole.Pods[i]
 		out.Pods = append(out.Pods, statsv1alpha1.PodStats{
-			PodRef: pod.PodRef, StartTime: pod.StartTime, CPU: pod.CPU, Memory: pod.Memory, Swap: pod.Swap, Containers: containersOf(pod.Containers),
+			PodRef: pod.PodRef, StartTime: pod.StartTime, CPU: pod.CPU, Memory: pod.Memory, Swap: pod.Swap,
+			Containers: containersOf(pod.Containers),
 		})
 	}
 	return out
@@ -47,7 +51,9 @@ func containersOf(whole []statsv1alpha1.ContainerStats) []statsv1alpha1.Containe
 	out := make([]statsv1alpha1.ContainerStats, 0, len(whole))
 	for i := range whole {
 		c := &whole[i]
-		out = append(out, statsv1alpha1.ContainerStats{Name: c.Name, StartTime: c.StartTime, CPU: c.CPU, Memory: c.Memory, Swap: c.Swap})
+		out = append(out, statsv1alpha1.ContainerStats{
+			Name: c.Name, StartTime: c.StartTime, CPU: c.CPU, Memory: c.Memory, Swap: c.Swap,
+		})
 	}
 	return out
 }
@@ -69,14 +75,18 @@ type figures struct{ cpu, memory, swap *prometheus.Desc }
 func newResourceMetrics(h reads) *resourceMetrics {
 	make3 := func(kind string, labels ...string) figures {
 		return figures{
-			cpu:    prometheus.NewDesc(kind+"_cpu_usage_seconds_total", "Time of the processors that a "+kind+" has used, in seconds of one.", labels, nil),
-			memory: prometheus.NewDesc(kind+"_memory_working_set_bytes", "Memory of a "+kind+" that cannot be given back at once.", labels, nil),
-			swap:   prometheus.NewDesc(kind+"_swap_usage_bytes", "Memory of a "+kind+" on the swap device.", labels, nil),
+			cpu: prometheus.NewDesc(kind+"_cpu_usage_seconds_total",
+				"Time of the processors that a "+kind+" has used, in seconds of one.", labels, nil),
+			memory: prometheus.NewDesc(kind+"_memory_working_set_bytes",
+				"Memory of a "+kind+" that cannot be given back at once.", labels, nil),
+			swap: prometheus.NewDesc(kind+"_swap_usage_bytes", "Memory of a "+kind+" on the swap device.", labels, nil),
 		}
 	}
 	return &resourceMetrics{
-		reads: h, node: make3("node"), pod: make3("pod", "pod", "namespace"), container: make3("container", "container", "pod", "namespace"),
-		start:  prometheus.NewDesc("container_start_time_seconds", "When a container was started, in seconds since 1970.", []string{"container", "pod", "namespace"}, nil),
+		reads: h, node: make3("node"), pod: make3("pod", "pod", "namespace"),
+		container: make3("container", "container", "pod", "namespace"),
+		start: prometheus.NewDesc("container_start_time_seconds", "When a container was started, in seconds since 1970.",
+			[]string{"container", "pod", "namespace"}, nil),
 		failed: prometheus.NewDesc("resource_scrape_error", "1 when what is used could not be read, else 0.", nil, nil),
 	}
 }
@@ -112,17 +122,22 @@ func (m *resourceMetrics) Collect(to chan<- prometheus.Metric) {
 			m.container.collect(to, c.CPU, c.Memory, c.Swap, labels...)
 			if !c.StartTime.IsZero() {
 				started := float64(c.StartTime.UnixNano()) / float64(time.Second)
-				to <- prometheus.NewMetricWithTimestamp(c.StartTime.Time, prometheus.MustNewConstMetric(m.start, prometheus.GaugeValue, started, labels...))
+				to <- prometheus.NewMetricWithTimestamp(c.StartTime.Time,
+					prometheus.MustNewConstMetric(m.start, prometheus.GaugeValue, started, labels...))
 			}
 		}
 		m.pod.collect(to, pod.CPU, pod.Memory, pod.Swap, pod.PodRef.Name, pod.PodRef.Namespace)
 	}
 }
 
-func (f figures) collect(to chan<- prometheus.Metric, cpu *statsv1alpha1.CPUStats, memory *statsv1alpha1.MemoryStats, swap *statsv1alpha1.SwapStats, labels ...string) {
+func (f figures) collect(
+	to chan<- prometheus.Metric, cpu *statsv1alpha1.CPUStats, memory *statsv1alpha1.MemoryStats,
+	swap *statsv1alpha1.SwapStats, labels ...string,
+) {
 	tell := func(desc *prometheus.Desc, kind prometheus.ValueType, at metav1.Time, value *uint64, unit float64) {
 		if value != nil {
-			to <- prometheus.NewMetricWithTimestamp(at.Time, prometheus.MustNewConstMetric(desc, kind, float64(*value)/unit, labels...))
+			to <- prometheus.NewMetricWithTimestamp(at.Time,
+				prometheus.MustNewConstMetric(desc, kind, float64(*value)/unit, labels...))
 		}
 	}
 	if cpu != nil {

@@ -46,7 +46,10 @@ type streams struct{ stdin, stdout, stderr, tty bool }
 // streamsOf parses the kubelet's parameters. With a terminal there is no stderr, because it is part of the terminal's
 // output.
 func streamsOf(query url.Values) (streams, error) {
-	s := streams{stdin: query.Get("input") == "1", stdout: query.Get("output") == "1", stderr: query.Get("error") == "1", tty: query.Get("tty") == "1"}
+	s := streams{
+		stdin: query.Get("input") == "1", stdout: query.Get("output") == "1", stderr: query.Get("error") == "1",
+		tty: query.Get("tty") == "1",
+	}
 	s.stderr = s.stderr && !s.tty
 	if !s.stdin && !s.stdout && !s.stderr {
 		return s, wrong("you must specify at least 1 of stdin, stdout, stderr")
@@ -73,7 +76,8 @@ func (n *node) exec(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return "", err
 		}
-		n.tell(r, "exec", pod, telemetry.KeyContainer, container.Name, "program", program(command), "stdin", asked.stdin, "tty", asked.tty)
+		n.tell(r, "exec", pod, telemetry.KeyContainer, container.Name, "program", program(command), "stdin", asked.stdin,
+			"tty", asked.tty)
 		answer, err := runtime.Exec(telemetry.Outgoing(r.Context()), &runtimeapi.ExecRequest{
 			ContainerId: id, Cmd: command, Tty: asked.tty, Stdin: asked.stdin, Stdout: asked.stdout, Stderr: asked.stderr,
 		})
@@ -122,7 +126,9 @@ func (n *node) portForward(w http.ResponseWriter, r *http.Request) {
 			return "", err
 		}
 		n.tell(r, "port forward", pod, "ports", ports)
-		answer, err := runtime.PortForward(telemetry.Outgoing(r.Context()), &runtimeapi.PortForwardRequest{PodSandboxId: id, Port: ports})
+		answer, err := runtime.PortForward(telemetry.Outgoing(r.Context()), &runtimeapi.PortForwardRequest{
+			PodSandboxId: id, Port: ports,
+		})
 		return answer.GetUrl(), err
 	})
 }
@@ -154,7 +160,10 @@ func (n *node) tell(r *http.Request, what string, pod *v1.Pod, more ...any) {
 // stream has the client talk to the runtime's own server of streams, at the URL that prepare has the runtime make.
 // Asked are the streams that prepare finds that the client wants, nil for a port-forward. What that server does not
 // know over WebSocket is translated, and counted as what.
-func (n *node) stream(w http.ResponseWriter, r *http.Request, what string, asked *streams, prepare func(internalapi.RuntimeService) (string, error)) {
+func (n *node) stream(
+	w http.ResponseWriter, r *http.Request, what string, asked *streams,
+	prepare func(internalapi.RuntimeService) (string, error),
+) {
 	if r.Header.Get("Upgrade") == "" {
 		http.Error(w, "Upgrade request required: this is for kubectl exec, attach and port-forward, over SPDY or WebSocket", http.StatusBadRequest)
 		return
@@ -197,7 +206,9 @@ func (n *node) proxy(w http.ResponseWriter, r *http.Request, target *url.URL) {
 }
 
 // prepared returns the URL that a runtime serves streams at.
-func prepared(runtime internalapi.RuntimeService, prepare func(internalapi.RuntimeService) (string, error)) (*url.URL, error) {
+func prepared(
+	runtime internalapi.RuntimeService, prepare func(internalapi.RuntimeService) (string, error),
+) (*url.URL, error) {
 	text, err := prepare(runtime)
 	if err != nil {
 		return nil, err
@@ -227,7 +238,8 @@ func (n *node) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		http.Error(w, err.Error(), http.StatusTooManyRequests)
 		return
 	}
-	n.Logger.WarnContext(r.Context(), "a request to the HTTP API has failed", telemetry.KeyError, err, "path", r.URL.Path, "user", n.Who(r))
+	n.Logger.WarnContext(r.Context(), "a request to the HTTP API has failed", telemetry.KeyError, err, "path", r.URL.Path,
+		"user", n.Who(r))
 	failed(w, err)
 }
 

@@ -15,7 +15,8 @@ func (n *node) traced(path string, handler http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 		ctx, span := telemetry.Start(ctx, n.Tracer, "api."+path, telemetry.Subject{
-			Namespace: r.PathValue("namespace"), Pod: r.PathValue("pod"), UID: r.PathValue("uid"), Container: r.PathValue("container"),
+			Namespace: r.PathValue("namespace"), Pod: r.PathValue("pod"), UID: r.PathValue("uid"),
+			Container: r.PathValue("container"),
 		}, trace.WithSpanKind(trace.SpanKindServer))
 		defer span.End()
 		handler(w, r.WithContext(ctx))

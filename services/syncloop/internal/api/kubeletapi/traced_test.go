@@ -38,7 +38,8 @@ func TestWhatIsDoneInAPodIsASpanOfTheClientsTrace(t *testing.T) {
 		if span.Name() != want || span.SpanContext().TraceID().String() != traceID || span.Status().Code != codes.Error {
 			t.Errorf("%s: span %q of trace %s with status %v, want a failed %q of the client's", path, span.Name(), span.SpanContext().TraceID(), span.Status(), want)
 		}
-		if said := fmt.Sprint(span.Attributes(), span.Events(), span.Status()); strings.Contains(said, "hunter2") || !strings.Contains(said, "web") {
+		if said := fmt.Sprint(span.Attributes(), span.Events(), span.Status()); strings.Contains(said, "hunter2") ||
+			!strings.Contains(said, "web") {
 			t.Errorf("%s: the span says %s", path, said)
 		}
 	}

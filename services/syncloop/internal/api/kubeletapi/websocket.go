@@ -43,7 +43,8 @@ func (s streams) channels() []wsstream.ChannelType {
 	}
 	return []wsstream.ChannelType{
 		constants.StreamStdIn: of(s.stdin, wsstream.ReadChannel), constants.StreamStdOut: of(s.stdout, wsstream.WriteChannel),
-		constants.StreamStdErr: of(s.stderr, wsstream.WriteChannel), constants.StreamErr: wsstream.WriteChannel, constants.StreamResize: wsstream.ReadChannel,
+		constants.StreamStdErr: of(s.stderr, wsstream.WriteChannel), constants.StreamErr: wsstream.WriteChannel,
+		constants.StreamResize: wsstream.ReadChannel,
 	}
 }
 
@@ -119,8 +120,11 @@ func statusOf(ended error) metav1.Status {
 		return status.Status()
 	case errors.As(ended, &code) && code.Exited():
 		return metav1.Status{
-			Status: metav1.StatusFailure, Reason: constants.NonZeroExitCodeReason, Message: "command terminated with non-zero exit code: " + code.Error(),
-			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: constants.ExitCodeCauseType, Message: fmt.Sprint(code.ExitStatus())}}},
+			Status: metav1.StatusFailure, Reason: constants.NonZeroExitCodeReason,
+			Message: "command terminated with non-zero exit code: " + code.Error(),
+			Details: &metav1.StatusDetails{
+				Causes: []metav1.StatusCause{{Type: constants.ExitCodeCauseType, Message: fmt.Sprint(code.ExitStatus())}},
+			},
 		}
 	default:
 		status := apierrors.NewInternalError(ended).Status()
@@ -134,20 +138,22 @@ const internal = "Internal error occurred: "
 
 // streamOverSPDY connects streams with those of the runtime's streaming server at a URL, until they end or ctx ends.
 func (n *node) streamOverSPDY(ctx context.Context, target *url.URL, options remotecommand.StreamOptions) error {
+	dial := func(dialing context.Context, network, address string) (net.Conn, error) {
+		conn, err := n.streams.DialContext(dialing, network, address)
+		if err != nil {
+			return nil, err
+		}
+		context.AfterFunc(ctx, func() { _ = conn.Close() }) // the client has left
+		return &answering{Conn: conn}, conn.SetReadDeadline(time.Now().Add(headerTimeout))
+	}
 	upgrade, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
-		PingPeriod: pingPeriod, UpgradeTransport: &http.Transport{DialContext: func(dialing context.Context, network, address string) (net.Conn, error) {
-			conn, err := n.streams.DialContext(dialing, network, address)
-			if err != nil {
-				return nil, err
-			}
-			context.AfterFunc(ctx, func() { _ = conn.Close() }) // nobody listens any more
-			return &answering{Conn: conn}, conn.SetReadDeadline(time.Now().Add(headerTimeout))
-		}},
+		PingPeriod: pingPeriod, UpgradeTransport: &http.Transport{DialContext: dial},
 	})
 	if err != nil {
 		return err
 	}
-	executor, err := remotecommand.NewSPDYExecutorRejectRedirects(upgrade, clientspdy.NewUpgraderForStreaming(upgrade), http.MethodPost, target)
+	executor, err := remotecommand.NewSPDYExecutorRejectRedirects(upgrade, clientspdy.NewUpgraderForStreaming(upgrade),
+		http.MethodPost, target)
 	if err != nil {
 		return err
 	}

@@ -34,11 +34,16 @@ type insides struct {
 	port func(port int32, conn io.ReadWriteCloser) error
 }
 
-func (i *insides) Exec(_ context.Context, _ string, _ []string, in io.Reader, out, errs io.WriteCloser, _ bool, resize <-chan serving.TerminalSize) error {
+func (i *insides) Exec(
+	_ context.Context, _ string, _ []string, in io.Reader, out, errs io.WriteCloser, _ bool,
+	resize <-chan serving.TerminalSize,
+) error {
 	return i.run(in, out, errs, resize)
 }
 
-func (i *insides) Attach(_ context.Context, _ string, in io.Reader, out, errs io.WriteCloser, _ bool, resize <-chan serving.TerminalSize) error {
+func (i *insides) Attach(
+	_ context.Context, _ string, in io.Reader, out, errs io.WriteCloser, _ bool, resize <-chan serving.TerminalSize,
+) error {
 	return i.run(in, out, errs, resize)
 }
 
@@ -52,11 +57,15 @@ type streamingRuntime struct {
 	server streaming.Server
 }
 
-func (s *streamingRuntime) ListContainers(context.Context, *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
+func (s *streamingRuntime) ListContainers(
+	context.Context, *runtimeapi.ContainerFilter,
+) ([]*runtimeapi.Container, error) {
 	return []*runtimeapi.Container{{Id: "c1"}}, nil
 }
 
-func (s *streamingRuntime) ListPodSandbox(context.Context, *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
+func (s *streamingRuntime) ListPodSandbox(
+	context.Context, *runtimeapi.PodSandboxFilter,
+) ([]*runtimeapi.PodSandbox, error) {
 	return []*runtimeapi.PodSandbox{{Id: "s1"}}, nil
 }
 
@@ -64,11 +73,15 @@ func (s *streamingRuntime) Exec(_ context.Context, request *runtimeapi.ExecReque
 	return s.server.GetExec(request)
 }
 
-func (s *streamingRuntime) Attach(_ context.Context, request *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+func (s *streamingRuntime) Attach(
+	_ context.Context, request *runtimeapi.AttachRequest,
+) (*runtimeapi.AttachResponse, error) {
 	return s.server.GetAttach(request)
 }
 
-func (s *streamingRuntime) PortForward(_ context.Context, request *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+func (s *streamingRuntime) PortForward(
+	_ context.Context, request *runtimeapi.PortForwardRequest,
+) (*runtimeapi.PortForwardResponse, error) {
 	return s.server.GetPortForward(request)
 }
 
@@ -97,7 +110,8 @@ func serveStreams(t *testing.T, r *rig, inside *insides) (front string, back *ht
 // overWebSocket asks a node for streams as a client of today does, straight and not through an API server.
 func overWebSocket(t *testing.T, ctx context.Context, address string, options remotecommand.StreamOptions) error { //nolint:revive // the test first
 	t.Helper()
-	executor, err := remotecommand.NewWebSocketExecutorForProtocols(&rest.Config{}, http.MethodGet, address, constants.StreamProtocolV5Name)
+	executor, err := remotecommand.NewWebSocketExecutorForProtocols(&rest.Config{}, http.MethodGet, address,
+		constants.StreamProtocolV5Name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,15 +122,16 @@ func overWebSocket(t *testing.T, ctx context.Context, address string, options re
 // code.
 func TestAStreamOverWebSocketEndsItsInputAlone(t *testing.T) {
 	r := newRig(t)
-	front, _ := serveStreams(t, r, &insides{run: func(in io.Reader, out, errs io.Writer, _ <-chan serving.TerminalSize) error {
-		read, err := io.ReadAll(in)
-		if err != nil {
-			return err
-		}
-		_, _ = fmt.Fprintf(out, "%d bytes", len(read))
-		_, _ = io.WriteString(errs, "and a problem")
-		return exec.CodeExitError{Err: errors.New("it failed"), Code: 7}
-	}})
+	front, _ := serveStreams(t, r,
+		&insides{run: func(in io.Reader, out, errs io.Writer, _ <-chan serving.TerminalSize) error {
+			read, err := io.ReadAll(in)
+			if err != nil {
+				return err
+			}
+			_, _ = fmt.Fprintf(out, "%d bytes", len(read))
+			_, _ = io.WriteString(errs, "and a problem")
+			return exec.CodeExitError{Err: errors.New("it failed"), Code: 7}
+		}})
 	var out, errs bytes.Buffer
 	err := overWebSocket(t, t.Context(), front+"/exec/default/web/main?command=wc&input=1&output=1&error=1", remotecommand.StreamOptions{
 		Stdin: strings.NewReader(strings.Repeat("x", 1<<20)), Stdout: &out, Stderr: &errs,
@@ -125,12 +140,14 @@ func TestAStreamOverWebSocketEndsItsInputAlone(t *testing.T) {
 	if !errors.As(err, &ended) || ended.Code != 7 || out.String() != "1048576 bytes" || errs.String() != "and a problem" {
 		t.Errorf("got %q, %q, %v", &out, &errs, err)
 	}
-	const counted = `
-# HELP kubelet_websocket_streaming_requests_total Streams to containers over WebSocket that are translated for the runtime, by what they are for: exec, attach or portforward.
+	const counted = "# HELP kubelet_websocket_streaming_requests_total " +
+		"Streams to containers over WebSocket that are translated for the runtime, " +
+		"by what they are for: exec, attach or portforward." + `
 # TYPE kubelet_websocket_streaming_requests_total counter
 kubelet_websocket_streaming_requests_total{subresource="exec"} 1
 `
-	if err := testutil.GatherAndCompare(r.cfg.Gatherer, strings.NewReader(counted), "kubelet_websocket_streaming_requests_total"); err != nil {
+	if err := testutil.GatherAndCompare(r.cfg.Gatherer, strings.NewReader(counted),
+		"kubelet_websocket_streaming_requests_total"); err != nil {
 		t.Error(err)
 	}
 }
@@ -150,13 +167,14 @@ func (s sizes) Next() *remotecommand.TerminalSize {
 func TestATerminalOverWebSocketIsAsLargeAsTheClients(t *testing.T) {
 	r := newRig(t)
 	r.cfg.Pods.(somePods)[0].Spec.Containers[0].TTY = true //nolint:forcetypeassert // it is newRig's
-	front, _ := serveStreams(t, r, &insides{run: func(_ io.Reader, out, _ io.Writer, resize <-chan serving.TerminalSize) error {
-		for range 2 {
-			size := <-resize
-			_, _ = fmt.Fprintf(out, "%dx%d\n", size.Height, size.Width)
-		}
-		return nil
-	}})
+	front, _ := serveStreams(t, r,
+		&insides{run: func(_ io.Reader, out, _ io.Writer, resize <-chan serving.TerminalSize) error {
+			for range 2 {
+				size := <-resize
+				_, _ = fmt.Fprintf(out, "%dx%d\n", size.Height, size.Width)
+			}
+			return nil
+		}})
 	given := make(sizes)
 	var out bytes.Buffer
 	go func() {
@@ -174,12 +192,13 @@ func TestATerminalOverWebSocketIsAsLargeAsTheClients(t *testing.T) {
 func TestAClientOverWebSocketThatLeavesIsNoticed(t *testing.T) {
 	r := newRig(t)
 	noticed := make(chan struct{})
-	front, _ := serveStreams(t, r, &insides{run: func(in io.Reader, out, _ io.Writer, _ <-chan serving.TerminalSize) error {
-		_, _ = io.WriteString(out, "hello\n")
-		_, _ = io.Copy(io.Discard, in)
-		close(noticed)
-		return nil
-	}})
+	front, _ := serveStreams(t, r,
+		&insides{run: func(in io.Reader, out, _ io.Writer, _ <-chan serving.TerminalSize) error {
+			_, _ = io.WriteString(out, "hello\n")
+			_, _ = io.Copy(io.Discard, in)
+			close(noticed)
+			return nil
+		}})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	heard, said := io.Pipe()
@@ -200,9 +219,10 @@ func TestAClientOverWebSocketThatLeavesIsNoticed(t *testing.T) {
 
 func TestAClientOverWebSocketIsToldWhyThereIsNoStream(t *testing.T) {
 	r := newRig(t)
-	front, back := serveStreams(t, r, &insides{run: func(io.Reader, io.Writer, io.Writer, <-chan serving.TerminalSize) error {
-		return errors.New("there is no such program")
-	}})
+	front, back := serveStreams(t, r,
+		&insides{run: func(io.Reader, io.Writer, io.Writer, <-chan serving.TerminalSize) error {
+			return errors.New("there is no such program")
+		}})
 	err := overWebSocket(t, t.Context(), front+"/exec/default/web/main?command=none&output=1", remotecommand.StreamOptions{Stdout: io.Discard})
 	if err == nil || !strings.Contains(err.Error(), "there is no such program") || strings.Count(err.Error(), "Internal error") != 1 {
 		t.Errorf("got %v", err)

@@ -15,9 +15,9 @@ import (
 const component = "kubelet"
 
 // pageHeader begins each text page.
-const pageHeader = "\n" + component + ` %s
-Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.
-`
+const pageHeader = "\n" + component + " %s\n" +
+	"Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees " +
+	"and is for debugging purposes only.\n"
 
 // Process is the process that /flagz and /statusz describe.
 type Process struct {
@@ -74,7 +74,8 @@ func (n *node) statusz(w http.ResponseWriter, r *http.Request) {
 	}
 	up := max(n.Clock.Since(n.Process.Started), 0)
 	status := &pageStatus{
-		StartTime: n.Process.Started.UTC().Truncate(time.Second), UptimeSeconds: int64(up.Seconds()), GoVersion: runtime.Version(),
+		StartTime: n.Process.Started.UTC().Truncate(time.Second), UptimeSeconds: int64(up.Seconds()),
+		GoVersion:     runtime.Version(),
 		BinaryVersion: n.Process.Version, EmulationVersion: strings.TrimPrefix(n.Process.Kubernetes, "v"), Paths: n.roots,
 	}
 	if version != "" {

@@ -91,7 +91,9 @@ type lister struct {
 }
 
 // List implements PodResourcesLister. It returns Unavailable while the pods are unknown.
-func (l lister) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (_ *podresourcesv1.ListPodResourcesResponse, err error) {
+func (l lister) List(
+	context.Context, *podresourcesv1.ListPodResourcesRequest,
+) (_ *podresourcesv1.ListPodResourcesResponse, err error) {
 	defer func() { l.cfg.Metrics.asked(callList, err) }()
 	pods, err := l.pods()
 	if err != nil {
@@ -106,7 +108,9 @@ func (l lister) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (
 
 // Get implements PodResourcesLister. It returns NotFound for an unknown or ended pod, for which a kubelet returns no
 // code, and Unavailable while the pods are unknown.
-func (l lister) Get(_ context.Context, request *podresourcesv1.GetPodResourcesRequest) (_ *podresourcesv1.GetPodResourcesResponse, err error) {
+func (l lister) Get(
+	_ context.Context, request *podresourcesv1.GetPodResourcesRequest,
+) (_ *podresourcesv1.GetPodResourcesResponse, err error) {
 	defer func() { l.cfg.Metrics.asked(callGet, err) }()
 	pods, err := l.pods()
 	if err != nil {
@@ -116,13 +120,16 @@ func (l lister) Get(_ context.Context, request *podresourcesv1.GetPodResourcesRe
 		return p.Name == request.GetPodName() && p.Namespace == request.GetPodNamespace()
 	})
 	if at < 0 {
-		return nil, status.Errorf(codes.NotFound, "pod %s in namespace %s not found", request.GetPodName(), request.GetPodNamespace())
+		return nil, status.Errorf(codes.NotFound, "pod %s in namespace %s not found", request.GetPodName(),
+			request.GetPodNamespace())
 	}
 	return &podresourcesv1.GetPodResourcesResponse{PodResources: resourcesOf(pods[at])}, nil
 }
 
 // GetAllocatableResources implements PodResourcesLister. There are no exclusive resources.
-func (l lister) GetAllocatableResources(context.Context, *podresourcesv1.AllocatableResourcesRequest) (*podresourcesv1.AllocatableResourcesResponse, error) {
+func (l lister) GetAllocatableResources(
+	context.Context, *podresourcesv1.AllocatableResourcesRequest,
+) (*podresourcesv1.AllocatableResourcesResponse, error) {
 	l.cfg.Metrics.asked(callGetAllocatable, nil)
 	return &podresourcesv1.AllocatableResourcesResponse{}, nil
 }

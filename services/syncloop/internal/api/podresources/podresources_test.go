@@ -82,7 +82,8 @@ func (r *rig) serve() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	cfg := podresources.Config{
-		Path: podresources.Socket(r.root), Metrics: podresources.NewMetrics(r.counted), Logger: slog.New(slog.DiscardHandler), Clock: r.clock,
+		Path: podresources.Socket(r.root), Metrics: podresources.NewMetrics(r.counted), Logger: slog.New(slog.DiscardHandler),
+		Clock: r.clock,
 		Pods: func() ([]*v1.Pod, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -161,7 +162,8 @@ func TestWhileThePodsAreNotKnownNobodyIsToldThatThereAreNone(t *testing.T) {
 		"list": func() error { _, err := r.list(); return err },
 		"get":  func() error { _, err := r.get("shop", "web"); return err },
 	} {
-		if err := ask(); status.Code(err) != codes.Unavailable || status.Convert(err).Message() != "the pods are not known yet: pleg does not answer" {
+		if err := ask(); status.Code(err) != codes.Unavailable ||
+			status.Convert(err).Message() != "the pods are not known yet: pleg does not answer" {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -178,7 +180,8 @@ func TestRequestsAreLimited(t *testing.T) {
 		_, err := r.list()
 		must(t, err)
 	}
-	if _, err := r.list(); status.Code(err) != codes.ResourceExhausted || status.Convert(err).Message() != "rejected by rate limit" {
+	if _, err := r.list(); status.Code(err) != codes.ResourceExhausted ||
+		status.Convert(err).Message() != "rejected by rate limit" {
 		t.Errorf("the eleventh at once: %v", err)
 	}
 	r.clock.SetTime(r.clock.Now().Add(11 * time.Millisecond))

@@ -123,7 +123,8 @@ func (s SelfSigned) good(certificate, key string) bool {
 		return false
 	}
 	now := s.Clock.Now()
-	if now.Before(pair.Leaf.NotBefore) || !now.Before(pair.Leaf.NotAfter.Add(-renewBefore)) || pair.Leaf.VerifyHostname(s.Name) != nil {
+	if now.Before(pair.Leaf.NotBefore) || !now.Before(pair.Leaf.NotAfter.Add(-renewBefore)) ||
+		pair.Leaf.VerifyHostname(s.Name) != nil {
 		return false
 	}
 	for _, ip := range s.Addresses {
@@ -147,7 +148,8 @@ func (s SelfSigned) sign() (certificatePEM, keyPEM []byte, err error) {
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: s.Name}, DNSNames: []string{s.Name}, IPAddresses: s.Addresses,
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(lifetime),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -157,13 +159,17 @@ func (s SelfSigned) sign() (certificatePEM, keyPEM []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), nil
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{
+		Type: "PRIVATE KEY", Bytes: keyDER,
+	}), nil
 }
 
 // Config returns the TLS configuration of a server that presents the certificate of current and requests a client
 // certificate, which it does not verify: the guard decides that. ClientCAs is nil, or returns the authorities that are
 // sent to clients as a hint.
-func Config(minVersion uint16, suites []uint16, current func() (*tls.Certificate, error), clientCAs func() (*x509.CertPool, bool)) *tls.Config {
+func Config(
+	minVersion uint16, suites []uint16, current func() (*tls.Certificate, error), clientCAs func() (*x509.CertPool, bool),
+) *tls.Config {
 	config := &tls.Config{
 		MinVersion: minVersion, CipherSuites: suites, NextProtos: []string{"h2", "http/1.1"},
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return current() },

@@ -84,7 +84,8 @@ func (c choice) has(b *bundle) bool {
 // New returns empty Bundles.
 func New(cfg Config) *Bundles {
 	return &Bundles{
-		cfg: cfg, wanted: make(chan struct{}, 1), answered: make(chan struct{}), bundles: map[string]*bundle{}, users: map[types.UID][]choice{},
+		cfg: cfg, wanted: make(chan struct{}, 1), answered: make(chan struct{}), bundles: map[string]*bundle{},
+		users: map[types.UID][]choice{},
 	}
 }
 
@@ -96,7 +97,8 @@ func (b *Bundles) Run(ctx context.Context) error {
 	case <-b.wanted:
 	}
 	return reflector.Run(ctx, reflector.Config{
-		Client: b.cfg.Client, Resource: resource, Empty: &certificatesv1.ClusterTrustBundle{}, Handler: follower{b}, Clock: b.cfg.Clock,
+		Client: b.cfg.Client, Resource: resource, Empty: &certificatesv1.ClusterTrustBundle{}, Handler: follower{b},
+		Clock: b.cfg.Clock,
 	})
 }
 
@@ -176,7 +178,8 @@ func (b *Bundles) use(uid types.UID, wanted choice) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	same := func(other choice) bool {
-		return other.name == wanted.name && other.signer == wanted.signer && fmt.Sprint(other.labels) == fmt.Sprint(wanted.labels)
+		return other.name == wanted.name && other.signer == wanted.signer &&
+			fmt.Sprint(other.labels) == fmt.Sprint(wanted.labels)
 	}
 	if !slices.ContainsFunc(b.users[uid], same) {
 		b.users[uid] = append(b.users[uid], wanted)

@@ -43,7 +43,8 @@ func root(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
 	if err != nil {
@@ -71,7 +72,9 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	r.bundles = clustertrustbundles.New(clustertrustbundles.Config{Client: client.Certificates, Changed: func(uid types.UID) { r.told <- uid }, Clock: clock.RealClock{}})
+	r.bundles = clustertrustbundles.New(clustertrustbundles.Config{
+		Client: client.Certificates, Changed: func(uid types.UID) { r.told <- uid }, Clock: clock.RealClock{},
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = r.bundles.Run(ctx) })
@@ -197,7 +200,8 @@ func TestWhoCannotHaveRoots(t *testing.T) {
 			SignerName: ptr.To("x"), LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Is"}}},
 		}},
 	} {
-		if got, err := r.bundles.Get(t.Context(), test.pod, &test.p); err == nil || !strings.Contains(err.Error(), want) || apierrors.IsNotFound(err) {
+		if got, err := r.bundles.Get(t.Context(), test.pod, &test.p); err == nil || !strings.Contains(err.Error(), want) ||
+			apierrors.IsNotFound(err) {
 			t.Errorf("got %q, error %v; want %s", got, err, want)
 		}
 	}

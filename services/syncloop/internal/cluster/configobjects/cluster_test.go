@@ -36,21 +36,26 @@ type clusterRig struct {
 	told    chan types.UID
 }
 
-func newClusterRig(t *testing.T, name string, strategy kubeletconfigv1beta1.ResourceChangeDetectionStrategy, clock clock.Clock) *clusterRig {
+func newClusterRig(
+	t *testing.T, name string, strategy kubeletconfigv1beta1.ResourceChangeDetectionStrategy, clock clock.Clock,
+) *clusterRig {
 	t.Helper()
 	c := shared.Cluster(t)
 	r := &clusterRig{t: t, admin: c.Client(t).CoreV1(), proxy: c.Proxy(t), told: make(chan types.UID, 100)}
-	node, err := r.admin.Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}}, metav1.CreateOptions{})
+	node, err := r.admin.Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	namespace, err := r.admin.Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}}, metav1.CreateOptions{})
+	namespace, err := r.admin.Namespaces().Create(t.Context(),
+		&v1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.name, r.shop = node.Name, namespace.Name
 	client, err := apiclient.New(apiclient.Config{
-		Kubeconfig: r.proxy.Kubeconfig(t, cluster.NodeUser(r.name), cluster.Nodes), Service: nodeconfig.SyncLoop, QPS: 50, Burst: 100,
+		Kubeconfig: r.proxy.Kubeconfig(t, cluster.NodeUser(r.name), cluster.Nodes), Service: nodeconfig.SyncLoop, QPS: 50,
+		Burst:       100,
 		ContentType: "application/vnd.kubernetes.protobuf",
 	})
 	if err != nil {
@@ -73,7 +78,9 @@ func newClusterRig(t *testing.T, name string, strategy kubeletconfigv1beta1.Reso
 // put creates or replaces a secret.
 func (r *clusterRig) put(name, value string, immutable bool) {
 	r.t.Helper()
-	s := &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{"k": []byte(value)}, Immutable: &immutable}
+	s := &v1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{"k": []byte(value)}, Immutable: &immutable,
+	}
 	_, err := r.admin.Secrets(r.shop).Update(r.t.Context(), s, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
 		_, err = r.admin.Secrets(r.shop).Create(r.t.Context(), s, metav1.CreateOptions{})
@@ -86,7 +93,10 @@ func (r *clusterRig) put(name, value string, immutable bool) {
 // use creates a pod on the node that has volumes of secrets, and has it use them.
 func (r *clusterRig) use(name string, secrets ...string) *v1.Pod {
 	r.t.Helper()
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.PodSpec{NodeName: r.name, Containers: []v1.Container{{Name: "c", Image: "i:1"}}}}
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       v1.PodSpec{NodeName: r.name, Containers: []v1.Container{{Name: "c", Image: "i:1"}}},
+	}
 	p.Spec.Volumes = pod("", secrets...).Spec.Volumes
 	automount := false
 	p.Spec.AutomountServiceAccountToken = &automount

@@ -83,7 +83,8 @@ func (c *Configmux) Run(ctx context.Context) error {
 	return stream.Follow(ctx, stream.FollowConfig[*Entry]{
 		Source: patient{inner: c.cfg.Stream, clock: c.cfg.Clock, answered: c.answered},
 		Equal:  func(held, fresh *Entry) bool { return equality.Semantic.DeepEqual(held, fresh) },
-		Handle: c.handle, Synced: c.caughtUp, Clock: c.cfg.Clock, Logger: c.cfg.Logger, Name: stream.NameObjects, Metrics: c.cfg.Metrics,
+		Handle: c.handle, Synced: c.caughtUp, Clock: c.cfg.Clock, Logger: c.cfg.Logger, Name: stream.NameObjects,
+		Metrics: c.cfg.Metrics,
 	})
 }
 

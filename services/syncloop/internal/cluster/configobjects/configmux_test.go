@@ -45,7 +45,9 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	r := &rig{t: t, clock: testingclock.NewFakeClock(time.Unix(1000, 0)), told: make(chan types.UID, 100)}
 	r.err = status.Error(codes.Unavailable, "nobody listens")
-	r.mux = configobjects.NewConfigmux(configobjects.ConfigmuxConfig{Stream: r, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Changed: func(uid types.UID) { r.told <- uid }})
+	r.mux = configobjects.NewConfigmux(configobjects.ConfigmuxConfig{
+		Stream: r, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Changed: func(uid types.UID) { r.told <- uid },
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = r.mux.Run(ctx) }()
@@ -113,7 +115,9 @@ func (r *rig) gives(name string) string {
 // eventually waits until a secret is given so, the clock going on.
 func (r *rig) eventually(name, want string) {
 	r.t.Helper()
-	eventually.Wait{Step: func() { r.clock.Step(time.Second) }, State: func() string { return "it gives " + r.gives(name) }}.
+	eventually.Wait{
+		Step: func() { r.clock.Step(time.Second) }, State: func() string { return "it gives " + r.gives(name) },
+	}.
 		That(r.t, fmt.Sprintf("secret %q gives %q", name, want), func() bool { return strings.Contains(r.gives(name), want) })
 }
 
@@ -143,7 +147,9 @@ func (r *rig) wantNobodyTold() {
 func pod(uid types.UID, secrets ...string) *v1.Pod {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: string(uid), UID: uid}}
 	for _, name := range secrets {
-		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: name}}})
+		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{
+			Name: name, VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: name}},
+		})
 	}
 	return p
 }
@@ -257,11 +263,18 @@ func TestUsed(t *testing.T) {
 		{Name: "B", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "key"}}}},
 		{Name: "C", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "key"}}}},
 	}}}
-	p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Env: []v1.EnvVar{
-		{Name: "D", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "key"}}}},
-	}}}}
+	debug := v1.EphemeralContainerCommon{Env: []v1.EnvVar{
+		{Name: "D", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{
+			LocalObjectReference: v1.LocalObjectReference{Name: "key"},
+		}}},
+	}}
+	p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: debug}}
 	p.Spec.Volumes = append(p.Spec.Volumes,
-		v1.Volume{VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "v"}}}},
+		v1.Volume{
+			VolumeSource: v1.VolumeSource{
+				ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "v"}},
+			},
+		},
 		v1.Volume{VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
 			{Secret: &v1.SecretProjection{LocalObjectReference: v1.LocalObjectReference{Name: "p"}}},
 			{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "p"}}},

@@ -28,7 +28,8 @@ func (c *Cluster) ask(ctx context.Context, key Key) (runtime.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	object := key.Kind.empty()
-	if err := c.cfg.Client.Get().Namespace(key.Namespace).Resource(key.Kind.plural()).Name(key.Name).Do(ctx).Into(object); err != nil {
+	request := c.cfg.Client.Get().Namespace(key.Namespace).Resource(key.Kind.plural()).Name(key.Name)
+	if err := request.Do(ctx).Into(object); err != nil {
 		return nil, err
 	}
 	return object, nil

@@ -62,7 +62,8 @@ func (n *node) Warning(_ context.Context, _ *v1.Pod, _, reason, message string) 
 func newNode(t *testing.T, name string) *node {
 	t.Helper()
 	c := shared.Cluster(t)
-	registered, err := c.Client(t).CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	registered, err := c.Client(t).CoreV1().Nodes().Create(t.Context(),
+		&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,8 @@ func newNode(t *testing.T, name string) *node {
 	}
 	n := &node{t: t, c: c, name: name, statuses: map[types.UID]types.UID{}}
 	n.Manager = mirrorpods.New(mirrorpods.Config{
-		NodeName: name, API: mirrorpods.FromAPIServer(client.Core), Statuses: n, Events: n, Clock: clock.RealClock{}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		NodeName: name, API: mirrorpods.FromAPIServer(client.Core), Statuses: n, Events: n, Clock: clock.RealClock{},
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Ending: func(types.NamespacedName, types.UID) bool {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -267,7 +269,8 @@ func TestAMirrorPodWaitsForItsNamespaceAndTheNode(t *testing.T) {
 		defer n.mu.Unlock()
 		return len(n.events) == 1 && strings.HasPrefix(n.events[0], "FailedMirrorPod: ") && strings.Contains(n.events[0], `namespaces "later" not found`)
 	})
-	if _, err := n.c.Client(t).CoreV1().Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := n.c.Client(t).CoreV1().Namespaces().Create(t.Context(),
+		&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	n.mirror(static, "")

@@ -47,7 +47,8 @@ func decide(f facts) action {
 		return create
 	case f.mirror != nil && !mirrors(f.mirror, f.static) && f.ending:
 		return keep // The pod of the mirror pod still runs, and the next pod waits for its end.
-	case f.mirror != nil && (f.mirror.DeletionTimestamp != nil || !mirrors(f.mirror, f.static) || ownedByAnother(f.mirror, f.node)):
+	case f.mirror != nil &&
+		(f.mirror.DeletionTimestamp != nil || !mirrors(f.mirror, f.static) || ownedByAnother(f.mirror, f.node)):
 		return remove
 	}
 	return keep

@@ -245,7 +245,9 @@ func (m *Manager) lookAtAll() {
 
 // Run creates and deletes mirror pods until ctx ends. It returns when all requests have ended.
 func (m *Manager) Run(ctx context.Context) error {
-	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: m.cfg.Clock})
+	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{
+		Clock: m.cfg.Clock,
+	})
 	m.mu.Lock()
 	m.queue = queue
 	m.lookAtAll()

@@ -166,7 +166,8 @@ func (m *Manager) created(ctx context.Context, name types.NamespacedName, f fact
 	}
 	m.look(name)
 	m.mu.Unlock()
-	m.cfg.Logger.InfoContext(ctx, "the API server has a mirror pod of a static pod", telemetry.KeyPod, name.String(), telemetry.KeyPodUID, string(f.static.UID))
+	m.cfg.Logger.InfoContext(ctx, "the API server has a mirror pod of a static pod", telemetry.KeyPod, name.String(),
+		telemetry.KeyPodUID, string(f.static.UID))
 }
 
 // removed handles the result of deleting a mirror pod. A conflict means that another pod has the name, so this one is
@@ -229,7 +230,8 @@ func (m *Manager) failed(ctx context.Context, name types.NamespacedName, f facts
 		op = remove
 	}
 	m.cfg.Logger.WarnContext(ctx, "the mirror pod of a static pod is not as it should be; it is tried again until it is",
-		telemetry.KeyPod, name.String(), telemetry.KeyOp, string(op), telemetry.KeyRetryAfter, delay, telemetry.KeyError, failure)
+		telemetry.KeyPod, name.String(), telemetry.KeyOp, string(op),
+		telemetry.KeyRetryAfter, delay, telemetry.KeyError, failure)
 	if status := apierrors.APIStatus(nil); f.static != nil && op == create && errors.As(failure, &status) {
 		m.cfg.Events.Warning(ctx, f.static, "", reasonFailed, "the API server does not take the mirror pod: "+text)
 	}

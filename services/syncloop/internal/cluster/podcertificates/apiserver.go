@@ -34,7 +34,9 @@ func (a APIServer) Account(ctx context.Context, namespace, name string) (types.U
 }
 
 // Create implements API.
-func (a APIServer) Create(ctx context.Context, r *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error) {
+func (a APIServer) Create(
+	ctx context.Context, r *certificatesv1.PodCertificateRequest,
+) (*certificatesv1.PodCertificateRequest, error) {
 	made := &certificatesv1.PodCertificateRequest{}
 	if err := a.Certificates.Post().Namespace(r.Namespace).Resource(resource).Body(r).Do(ctx).Into(made); err != nil {
 		return nil, err

@@ -24,7 +24,8 @@ import (
 func TestACertificateOfAnAPIServer(t *testing.T) {
 	c := shared.Cluster(t)
 	admin := c.Client(t).CoreV1()
-	node, err := admin.Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "certified"}}, metav1.CreateOptions{})
+	node, err := admin.Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "certified"}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +41,8 @@ func TestACertificateOfAnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	client, err := apiclient.New(apiclient.Config{
-		Kubeconfig: c.Kubeconfig(t, cluster.NodeUser(node.Name), cluster.Nodes), Service: nodeconfig.SyncLoop, QPS: 50, Burst: 100, ContentType: "application/vnd.kubernetes.protobuf",
+		Kubeconfig: c.Kubeconfig(t, cluster.NodeUser(node.Name), cluster.Nodes), Service: nodeconfig.SyncLoop, QPS: 50,
+		Burst: 100, ContentType: "application/vnd.kubernetes.protobuf",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -48,8 +50,11 @@ func TestACertificateOfAnAPIServer(t *testing.T) {
 	t.Cleanup(client.Close)
 	told := make(chan types.UID, 100)
 	certs := podcertificates.New(podcertificates.Config{
-		API:  podcertificates.APIServer{Core: client.Core, Certificates: client.Certificates, NodeName: node.Name, Clock: clock.RealClock{}},
-		Node: func(context.Context) (*v1.Node, error) { return node, nil }, Changed: func(uid types.UID) { told <- uid }, Clock: clock.RealClock{},
+		API: podcertificates.APIServer{
+			Core: client.Core, Certificates: client.Certificates, NodeName: node.Name, Clock: clock.RealClock{},
+		},
+		Node: func(context.Context) (*v1.Node, error) { return node, nil }, Changed: func(uid types.UID) { told <- uid },
+		Clock: clock.RealClock{},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

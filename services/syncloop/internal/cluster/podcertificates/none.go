@@ -12,7 +12,9 @@ import (
 type None struct{}
 
 // Get returns an error that says what to do instead.
-func (None) Get(context.Context, *v1.Pod, string, int, *v1.PodCertificateProjection) (privateKey, chain []byte, err error) {
+func (None) Get(
+	context.Context, *v1.Pod, string, int, *v1.PodCertificateProjection,
+) (privateKey, chain []byte, err error) {
 	return nil, nil, errors.New("this node has no API server whose signers could be asked for a certificate; leave the source out, or have one in a secret")
 }
 

@@ -110,7 +110,8 @@ func New(cfg Config) *Certificates {
 		cfg.Logger = slog.Default()
 	}
 	return &Certificates{
-		cfg: cfg, wake: make(chan struct{}, 1), wanted: make(chan struct{}, 1), held: map[key]*held{}, said: map[string]*certificatesv1.PodCertificateRequestStatus{},
+		cfg: cfg, wake: make(chan struct{}, 1), wanted: make(chan struct{}, 1), held: map[key]*held{},
+		said: map[string]*certificatesv1.PodCertificateRequestStatus{},
 	}
 }
 
@@ -126,7 +127,9 @@ const (
 // Get returns the same certificate until up to five minutes after the time at which the signer wants it replaced. Then
 // it creates another key and another request; the old certificate is used until the new one is issued, even if it
 // expires meanwhile. Get fails for a pod that the API server does not know, that is, a static or applied one.
-func (c *Certificates) Get(ctx context.Context, pod *v1.Pod, volume string, source int, p *v1.PodCertificateProjection) (privateKey, chain []byte, err error) {
+func (c *Certificates) Get(
+	ctx context.Context, pod *v1.Pod, volume string, source int, p *v1.PodCertificateProjection,
+) (privateKey, chain []byte, err error) {
 	if podset.IsStatic(pod) {
 		return nil, nil, fmt.Errorf("only pods of the API server have certificates, and this one is of the source %q: create it in the API server, or leave the source of the volume out", pod.Annotations[podset.AnnotationSource])
 	}
@@ -158,7 +161,8 @@ func (c *Certificates) Get(ctx context.Context, pod *v1.Pod, volume string, sour
 	case err != nil:
 		return nil, nil, err
 	}
-	return nil, nil, fmt.Errorf("the signer %s is asked again for a certificate at %s", p.SignerName, h.notBefore.UTC().Format(time.RFC3339))
+	return nil, nil, fmt.Errorf("the signer %s is asked again for a certificate at %s", p.SignerName,
+		h.notBefore.UTC().Format(time.RFC3339))
 }
 
 // wants reports whether the API server must be asked now.
@@ -192,7 +196,9 @@ func (c *Certificates) ask(ctx context.Context, pod *v1.Pod, k key, p *v1.PodCer
 		c.mu.Unlock()
 		return nil
 	}
-	h.asked, h.tellAt = &request{name: made.Namespace + "/" + made.Name, key: privateKey, made: c.cfg.Clock.Now()}, time.Time{}
+	h.asked, h.tellAt = &request{
+		name: made.Namespace + "/" + made.Name, key: privateKey, made: c.cfg.Clock.Now(),
+	}, time.Time{}
 	event := c.hear(h)
 	c.mu.Unlock()
 	event.tell(ctx, c.cfg.Events)
@@ -202,7 +208,9 @@ func (c *Certificates) ask(ctx context.Context, pod *v1.Pod, k key, p *v1.PodCer
 
 // create creates a request with the current UIDs of the pod, its service account and this node, which the API server
 // checks.
-func (c *Certificates) create(ctx context.Context, pod *v1.Pod, p *v1.PodCertificateProjection, proof []byte) (*certificatesv1.PodCertificateRequest, error) {
+func (c *Certificates) create(
+	ctx context.Context, pod *v1.Pod, p *v1.PodCertificateProjection, proof []byte,
+) (*certificatesv1.PodCertificateRequest, error) {
 	account := cmp.Or(pod.Spec.ServiceAccountName, defaultAccount)
 	accountUID, err := c.cfg.API.Account(ctx, pod.Namespace, account)
 	if err != nil {
@@ -218,8 +226,10 @@ func (c *Certificates) create(ctx context.Context, pod *v1.Pod, p *v1.PodCertifi
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}},
 		},
 		Spec: certificatesv1.PodCertificateRequestSpec{
-			SignerName: p.SignerName, PodName: pod.Name, PodUID: pod.UID, ServiceAccountName: account, ServiceAccountUID: accountUID,
-			NodeName: types.NodeName(node.Name), NodeUID: node.UID, MaxExpirationSeconds: p.MaxExpirationSeconds, StubPKCS10Request: proof,
+			SignerName: p.SignerName, PodName: pod.Name, PodUID: pod.UID, ServiceAccountName: account,
+			ServiceAccountUID: accountUID,
+			NodeName:          types.NodeName(node.Name), NodeUID: node.UID, MaxExpirationSeconds: p.MaxExpirationSeconds,
+			StubPKCS10Request:         proof,
 			UnverifiedUserAnnotations: p.UserAnnotations,
 		},
 	})

@@ -49,7 +49,9 @@ func (s *server) Account(_ context.Context, namespace, name string) (types.UID, 
 	return types.UID("uid of " + namespace + "/" + name), nil
 }
 
-func (s *server) Create(_ context.Context, r *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error) {
+func (s *server) Create(
+	_ context.Context, r *certificatesv1.PodCertificateRequest,
+) (*certificatesv1.PodCertificateRequest, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fail != nil {
@@ -90,8 +92,10 @@ func (s *server) failing(err error) {
 func (s *server) issue(r *certificatesv1.PodCertificateRequest, chain string, refresh, life time.Duration) {
 	r = r.DeepCopy()
 	r.Status = certificatesv1.PodCertificateRequestStatus{
-		Conditions: []metav1.Condition{{Type: certificatesv1.PodCertificateRequestConditionTypeIssued}}, CertificateChain: chain,
-		BeginRefreshAt: ptr.To(metav1.NewTime(time.Now().Add(refresh))), NotAfter: ptr.To(metav1.NewTime(time.Now().Add(life))),
+		Conditions:       []metav1.Condition{{Type: certificatesv1.PodCertificateRequestConditionTypeIssued}},
+		CertificateChain: chain,
+		BeginRefreshAt:   ptr.To(metav1.NewTime(time.Now().Add(refresh))),
+		NotAfter:         ptr.To(metav1.NewTime(time.Now().Add(life))),
 	}
 	s.follower.Changed(r)
 }

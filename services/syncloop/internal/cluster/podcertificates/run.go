@@ -105,7 +105,10 @@ func (c *Certificates) hear(h *held) event {
 	if r.state == Failed {
 		reason, did = certificatesv1.PodCertificateRequestConditionTypeFailed, "failed"
 	}
-	return event{pod: h.pod, reason: reason, message: fmt.Sprintf("PodCertificateRequest %s %s, reason=%q, message=%q", r.name, did, r.reason, r.message)}
+	return event{
+		pod: h.pod, reason: reason,
+		message: fmt.Sprintf("PodCertificateRequest %s %s, reason=%q, message=%q", r.name, did, r.reason, r.message),
+	}
 }
 
 // follower handles the requests of the watch.

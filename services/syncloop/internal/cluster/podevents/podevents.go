@@ -34,7 +34,9 @@ func (r *Recorder) Warning(ctx context.Context, pod *v1.Pod, container, reason, 
 }
 
 // AnnotatedWarning records a warning with annotations for programs that read events.
-func (r *Recorder) AnnotatedWarning(ctx context.Context, pod *v1.Pod, container, reason, message string, annotations map[string]string) {
+func (r *Recorder) AnnotatedWarning(
+	ctx context.Context, pod *v1.Pod, container, reason, message string, annotations map[string]string,
+) {
 	r.RecordAnnotated(ctx, reference(pod, container), v1.EventTypeWarning, reason, message, annotations)
 }
 
@@ -43,8 +45,9 @@ func (r *Recorder) AnnotatedWarning(ctx context.Context, pod *v1.Pod, container,
 // events.
 func reference(pod *v1.Pod, container string) v1.ObjectReference {
 	return v1.ObjectReference{
-		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-		FieldPath: fieldPath(pod, container),
+		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		ResourceVersion: pod.ResourceVersion,
+		FieldPath:       fieldPath(pod, container),
 	}
 }
 
@@ -58,7 +61,9 @@ func fieldPath(pod *v1.Pod, container string) string {
 	switch {
 	case slices.ContainsFunc(pod.Spec.InitContainers, named):
 		list = "initContainers"
-	case slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == container }):
+	case slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool {
+		return c.Name == container
+	}):
 		list = "ephemeralContainers"
 	}
 	return fmt.Sprintf("spec.%s{%s}", list, container)

@@ -98,7 +98,8 @@ func TestWhatRepeatsIsOneEventThatCounts(t *testing.T) {
 		r.clock.Step(10 * time.Second)
 	}
 	events := r.there()
-	if len(events) != 1 || events[0].Count != 3 || events[0].FirstTimestamp.Unix() != 1000 || events[0].LastTimestamp.Unix() != 1020 {
+	if len(events) != 1 || events[0].Count != 3 || events[0].FirstTimestamp.Unix() != 1000 ||
+		events[0].LastTimestamp.Unix() != 1020 {
 		t.Errorf("events %v, want one that was seen three times from 1000 to 1020", events)
 	}
 }

@@ -66,8 +66,11 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 	case away:
 		w.WriteHeader(http.StatusServiceUnavailable)
-		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
-			Code: http.StatusServiceUnavailable, Reason: metav1.StatusReasonServiceUnavailable, Message: "etcd is on fire"})
+		_ = json.NewEncoder(w).Encode(metav1.Status{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+			Status:   metav1.StatusFailure, Code: http.StatusServiceUnavailable,
+			Reason: metav1.StatusReasonServiceUnavailable, Message: "etcd is on fire",
+		})
 	case r.URL.Query().Get("watch") != "":
 		s.watch(w, r)
 	default:
@@ -119,7 +122,9 @@ func (s *apiServer) set(name, handler string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.version++
-	class := nodev1.RuntimeClass{TypeMeta: metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClass"}, Handler: handler}
+	class := nodev1.RuntimeClass{
+		TypeMeta: metav1.TypeMeta{APIVersion: "node.k8s.io/v1", Kind: "RuntimeClass"}, Handler: handler,
+	}
 	class.Name, class.ResourceVersion = name, strconv.Itoa(s.version)
 	kind := watch.Added
 	if s.classes[name] = class; handler == "" {
@@ -155,7 +160,11 @@ type rig struct {
 
 func newRig(t *testing.T, c clock.Clock) *rig {
 	t.Helper()
-	r := &rig{t: t, server: &apiServer{classes: map[string]nodev1.RuntimeClass{}, version: 1, watches: map[chan metav1.WatchEvent]bool{}}, told: make(chan types.UID, 100)}
+	r := &rig{
+		t:      t,
+		server: &apiServer{classes: map[string]nodev1.RuntimeClass{}, version: 1, watches: map[chan metav1.WatchEvent]bool{}},
+		told:   make(chan types.UID, 100),
+	}
 	served := httptest.NewServer(r.server)
 	t.Cleanup(served.Close)
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -164,12 +173,16 @@ func newRig(t *testing.T, c clock.Clock) *rig {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	client, err := apiclient.New(apiclient.Config{Kubeconfig: file, Service: nodeconfig.SyncLoop, QPS: -1, ContentType: runtime.ContentTypeJSON})
+	client, err := apiclient.New(apiclient.Config{
+		Kubeconfig: file, Service: nodeconfig.SyncLoop, QPS: -1, ContentType: runtime.ContentTypeJSON,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	r.Classes = runtimeclasses.New(runtimeclasses.Config{Client: client.Node, Changed: func(uid types.UID) { r.told <- uid }, Clock: c})
+	r.Classes = runtimeclasses.New(runtimeclasses.Config{
+		Client: client.Node, Changed: func(uid types.UID) { r.told <- uid }, Clock: c,
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = r.Run(ctx) })
@@ -291,7 +304,8 @@ func TestAStartWaitsAMomentForAnAPIServerThatHangs(t *testing.T) {
 	}()
 	eventually.That(r.t, "it waits", fake.HasWaiters)
 	fake.Step(time.Second)
-	if err := <-answer; !errors.As(err, new(*runtimeclasses.UnknownError)) || !strings.Contains(err.Error(), "the API server has not answered yet") {
+	if err := <-answer; !errors.As(err, new(*runtimeclasses.UnknownError)) ||
+		!strings.Contains(err.Error(), "the API server has not answered yet") {
 		t.Errorf("got %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -71,7 +71,8 @@ func New(cfg Config) *Links {
 // Run lists and watches the services until ctx ends. It returns the error of ctx.
 func (l *Links) Run(ctx context.Context) error {
 	return reflector.Run(ctx, reflector.Config{
-		Client: l.cfg.Client, Resource: resource, Fields: withAddress, Empty: &v1.Service{}, Handler: follower{l}, Clock: l.cfg.Clock,
+		Client: l.cfg.Client, Resource: resource, Fields: withAddress, Empty: &v1.Service{}, Handler: follower{l},
+		Clock: l.cfg.Clock,
 	})
 }
 

@@ -47,13 +47,17 @@ type rig struct {
 // start runs Links that ask the API server of a kubeconfig.
 func start(t *testing.T, kubeconfig string, c clock.Clock) *rig {
 	t.Helper()
-	client, err := apiclient.New(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.SyncLoop, QPS: -1, ContentType: runtime.ContentTypeProtobuf})
+	client, err := apiclient.New(apiclient.Config{
+		Kubeconfig: kubeconfig, Service: nodeconfig.SyncLoop, QPS: -1, ContentType: runtime.ContentTypeProtobuf,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
 	r := &rig{t: t, told: make(chan types.UID, 100)}
-	r.Links = servicelinks.New(servicelinks.Config{Client: client.Core, Changed: func(uid types.UID) { r.told <- uid }, Clock: c})
+	r.Links = servicelinks.New(servicelinks.Config{
+		Client: client.Core, Changed: func(uid types.UID) { r.told <- uid }, Clock: c,
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = r.Run(ctx) })
@@ -87,7 +91,8 @@ func (r *rig) comesTo(pod *v1.Pod, variable, want string) {
 func TestServicesOfAnAPIServer(t *testing.T) {
 	c := shared.Cluster(t)
 	core := c.Client(t).CoreV1()
-	_, err := core.Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{})
+	_, err := core.Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +131,8 @@ func TestServicesOfAnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.comesTo(pod, "WEB_SERVICE_PORT", "81")
-	web.Spec.Type, web.Spec.ExternalName, web.Spec.ClusterIP, web.Spec.ClusterIPs = v1.ServiceTypeExternalName, "example.com", "", nil
+	web.Spec.Type, web.Spec.ExternalName = v1.ServiceTypeExternalName, "example.com"
+	web.Spec.ClusterIP, web.Spec.ClusterIPs = "", nil
 	if _, err := core.Services("shop").Update(t.Context(), web, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -33,12 +33,15 @@ type port struct {
 // address or no port, like a headless service or one of type ExternalName.
 func kept(object *v1.Service) (s service, ok bool) {
 	spec := object.Spec
-	if spec.ClusterIP == "" || spec.ClusterIP == v1.ClusterIPNone || spec.Type == v1.ServiceTypeExternalName || len(spec.Ports) == 0 {
+	if spec.ClusterIP == "" || spec.ClusterIP == v1.ClusterIPNone || spec.Type == v1.ServiceTypeExternalName ||
+		len(spec.Ports) == 0 {
 		return service{}, false
 	}
 	s = service{clusterIP: spec.ClusterIP, ports: make([]port, len(spec.Ports))}
 	for i, p := range spec.Ports {
-		s.ports[i] = port{name: p.Name, protocol: strings.ToLower(cmp.Or(string(p.Protocol), string(v1.ProtocolTCP))), number: p.Port}
+		s.ports[i] = port{
+			name: p.Name, protocol: strings.ToLower(cmp.Or(string(p.Protocol), string(v1.ProtocolTCP))), number: p.Port,
+		}
 	}
 	return s, true
 }

@@ -10,7 +10,9 @@ import (
 
 // serviceWith makes a service with ports.
 func serviceWith(namespace, name, ip string, ports ...v1.ServicePort) *v1.Service {
-	return &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1.ServiceSpec{ClusterIP: ip, Ports: ports}}
+	return &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1.ServiceSpec{ClusterIP: ip, Ports: ports},
+	}
 }
 
 func TestVariables(t *testing.T) {

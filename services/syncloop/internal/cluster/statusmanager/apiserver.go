@@ -31,7 +31,8 @@ type apiServer struct{ core rest.Interface }
 // PatchStatus implements API. It is tried once: when again is for the Manager to say.
 func (a apiServer) PatchStatus(ctx context.Context, namespace, name string, patch []byte) (*v1.Pod, error) {
 	answer := &v1.Pod{}
-	err := a.core.Patch(types.StrategicMergePatchType).Namespace(namespace).Resource("pods").Name(name).SubResource("status").
+	err := a.core.Patch(types.StrategicMergePatchType).
+		Namespace(namespace).Resource("pods").Name(name).SubResource("status").
 		Body(patch).MaxRetries(0).Do(ctx).Into(answer)
 	if err != nil {
 		return nil, err
@@ -73,8 +74,8 @@ func kindOf(op request, err error) failureKind {
 		return missing
 	case apierrors.IsConflict(err) && op == requestDelete, isAnotherUID(err):
 		return replaced
-	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), apierrors.IsBadRequest(err), apierrors.IsMethodNotSupported(err),
-		apierrors.IsRequestEntityTooLargeError(err):
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err),
+		apierrors.IsBadRequest(err), apierrors.IsMethodNotSupported(err), apierrors.IsRequestEntityTooLargeError(err):
 		return refused
 	}
 	return failed
@@ -92,7 +93,9 @@ func isAnotherUID(err error) bool {
 	if !apierrors.IsInvalid(err) || status.Status().Details == nil {
 		return false
 	}
-	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool {
+		return c.Field == "metadata.uid"
+	})
 }
 
 // askedDelay returns the delay before the next try that the API server asks for; 0 if there is none.

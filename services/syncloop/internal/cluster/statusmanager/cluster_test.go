@@ -39,7 +39,8 @@ type node struct {
 
 func newNode(t testing.TB, c *cluster.Cluster, name string) node {
 	t.Helper()
-	if _, err := c.Client(t).CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.Client(t).CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	client, err := apiclient.New(apiclient.Config{
@@ -50,7 +51,8 @@ func newNode(t testing.TB, c *cluster.Cluster, name string) node {
 		t.Fatal(err)
 	}
 	m := statusmanager.New(statusmanager.Config{
-		API: statusmanager.FromAPIServer(client.Core), Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: slog.New(slog.DiscardHandler),
+		API: statusmanager.FromAPIServer(client.Core), Clock: clock.RealClock{}, Tracer: telemetry.Off(),
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -118,14 +120,20 @@ func running(pod *v1.Pod) v1.PodStatus {
 			State: v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: now}},
 		}},
 	}
-	for _, kind := range []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled} {
-		s.Conditions = append(s.Conditions, v1.PodCondition{Type: kind, Status: v1.ConditionTrue, LastTransitionTime: now, ObservedGeneration: pod.Generation})
+	for _, kind := range []v1.PodConditionType{
+		v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled,
+	} {
+		s.Conditions = append(s.Conditions, v1.PodCondition{
+			Type: kind, Status: v1.ConditionTrue, LastTransitionTime: now, ObservedGeneration: pod.Generation,
+		})
 	}
 	return s
 }
 
 func isReady(p *v1.Pod) bool {
-	return p != nil && slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue })
+	return p != nil && slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
+	})
 }
 
 // TestAStatusAtARealAPIServer: it is taken whole, conditions of others stay, what somebody makes wrong is put right,
@@ -152,15 +160,21 @@ func TestAStatusAtARealAPIServer(t *testing.T) {
 	n.Report(statusmanager.Report{Pod: wrong, Status: status, MayRun: true})
 	has = n.await(pod, "Running again", func(p *v1.Pod) bool { return p.Status.Phase == v1.PodRunning })
 	if len(has.Status.PodIPs) != 1 || has.Status.PodIP != "10.0.0.1" || has.ResourceVersion == version ||
-		!slices.ContainsFunc(has.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == gate && c.Status == v1.ConditionTrue }) {
+		!slices.ContainsFunc(has.Status.Conditions, func(c v1.PodCondition) bool {
+			return c.Type == gate && c.Status == v1.ConditionTrue
+		}) {
 		t.Errorf("the API server has %+v", has.Status)
 	}
 
 	unknown := running(pod)
-	unknown.Conditions = append(unknown.Conditions, v1.PodCondition{Type: podset.ConditionRuntimeStateUnknown, Status: v1.ConditionTrue})
+	unknown.Conditions = append(unknown.Conditions, v1.PodCondition{
+		Type: podset.ConditionRuntimeStateUnknown, Status: v1.ConditionTrue,
+	})
 	n.Report(statusmanager.Report{Pod: has, Status: unknown, MayRun: true})
 	isUnknown := func(p *v1.Pod) bool {
-		return slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == podset.ConditionRuntimeStateUnknown })
+		return slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool {
+			return c.Type == podset.ConditionRuntimeStateUnknown
+		})
 	}
 	n.await(pod, "Unknown", isUnknown)
 	n.Report(statusmanager.Report{Pod: has, Status: status, MayRun: true})
@@ -172,7 +186,9 @@ func TestAStatusAtARealAPIServer(t *testing.T) {
 	ending := n.await(pod, "ending", func(p *v1.Pod) bool { return p != nil && p.DeletionTimestamp != nil })
 	last := status.DeepCopy()
 	last.Phase = v1.PodSucceeded
-	last.ContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: "Completed", ContainerID: "containerd://abc"}}
+	last.ContainerStatuses[0].State = v1.ContainerState{
+		Terminated: &v1.ContainerStateTerminated{Reason: "Completed", ContainerID: "containerd://abc"},
+	}
 	n.Report(statusmanager.Report{Pod: ending, Status: *last})
 	n.await(pod, "Succeeded", func(p *v1.Pod) bool { return p != nil && p.Status.Phase == v1.PodSucceeded })
 	n.Report(statusmanager.Report{Pod: ending, Status: *last, Released: true})
@@ -193,7 +209,8 @@ func TestAPodThatWasReplacedAtARealAPIServer(t *testing.T) {
 	fresh := n.create("twice")
 	old.DeletionTimestamp = ptr.To(metav1.Now())
 	n.Report(statusmanager.Report{Pod: old, Status: v1.PodStatus{Phase: v1.PodFailed}, Released: true})
-	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return n.Unsent() == 0, nil }); err != nil {
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true,
+		func(context.Context) (bool, error) { return n.Unsent() == 0, nil }); err != nil {
 		t.Fatalf("%d statuses are not sent: %v", n.Unsent(), err)
 	}
 	if got := n.await(fresh, "there", func(p *v1.Pod) bool { return p != nil }); got.UID != fresh.UID || got.Status.Phase != v1.PodPending || got.DeletionTimestamp != nil {

@@ -150,7 +150,8 @@ func conditionsPatch(has, wanted []v1.PodCondition) (json.RawMessage, error) {
 			list = append(list, wanted[i])
 		case !sameCondition(before, &wanted[i]):
 			list = append(list, changedCondition{
-				PodCondition: wanted[i], Reason: orNull(wanted[i].Reason), Message: orNull(wanted[i].Message), ObservedGeneration: orNull(wanted[i].ObservedGeneration),
+				PodCondition: wanted[i], Reason: orNull(wanted[i].Reason), Message: orNull(wanted[i].Message),
+				ObservedGeneration: orNull(wanted[i].ObservedGeneration),
 			})
 		}
 	}
@@ -184,6 +185,7 @@ func orNull[T comparable](value T) *T {
 
 // sameCondition compares two conditions as the API server has them: with times in whole seconds.
 func sameCondition(a, b *v1.PodCondition) bool {
-	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message && a.ObservedGeneration == b.ObservedGeneration &&
+	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message &&
+		a.ObservedGeneration == b.ObservedGeneration &&
 		a.LastTransitionTime.Unix() == b.LastTransitionTime.Unix() && a.LastProbeTime.Unix() == b.LastProbeTime.Unix()
 }

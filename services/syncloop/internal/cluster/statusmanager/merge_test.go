@@ -35,21 +35,42 @@ func TestWhatTheAPIServerIsToHave(t *testing.T) {
 		"all of a pod that is new": {
 			has:      v1.PodStatus{Phase: v1.PodPending, QOSClass: v1.PodQOSBestEffort},
 			computed: v1.PodStatus{Phase: v1.PodRunning, QOSClass: v1.PodQOSBurstable, StartTime: ptr.To(at(1)), PodIP: "10.0.0.1", ContainerStatuses: running, ObservedGeneration: 2},
-			want:     v1.PodStatus{Phase: v1.PodRunning, QOSClass: v1.PodQOSBestEffort, StartTime: ptr.To(at(1)), ContainerStatuses: running, ObservedGeneration: 2, PodIP: "10.0.0.1"},
+			want: v1.PodStatus{
+				Phase: v1.PodRunning, QOSClass: v1.PodQOSBestEffort, StartTime: ptr.To(at(1)), ContainerStatuses: running,
+				ObservedGeneration: 2, PodIP: "10.0.0.1",
+			},
 		},
 		"conditions of others stay, and so do times of what has not changed": {
-			has:      v1.PodStatus{Conditions: []v1.PodCondition{condition(gate, v1.ConditionTrue, 3), condition(v1.PodReady, v1.ConditionTrue, 4), byOthers, condition(v1.ContainersReady, v1.ConditionTrue, 4)}},
-			computed: v1.PodStatus{Conditions: []v1.PodCondition{condition(gate, v1.ConditionFalse, 1), condition(v1.PodReady, v1.ConditionTrue, 9), condition(v1.ContainersReady, v1.ConditionFalse, 9), condition(v1.PodInitialized, v1.ConditionTrue, 9)}},
-			want:     v1.PodStatus{Conditions: []v1.PodCondition{condition(gate, v1.ConditionTrue, 3), condition(v1.PodReady, v1.ConditionTrue, 4), byOthers, condition(v1.ContainersReady, v1.ConditionFalse, 9), condition(v1.PodInitialized, v1.ConditionTrue, 9)}},
+			has: v1.PodStatus{
+				Conditions: []v1.PodCondition{
+					condition(gate, v1.ConditionTrue, 3), condition(v1.PodReady, v1.ConditionTrue, 4), byOthers,
+					condition(v1.ContainersReady, v1.ConditionTrue, 4),
+				},
+			},
+			computed: v1.PodStatus{
+				Conditions: []v1.PodCondition{
+					condition(gate, v1.ConditionFalse, 1), condition(v1.PodReady, v1.ConditionTrue, 9),
+					condition(v1.ContainersReady, v1.ConditionFalse, 9), condition(v1.PodInitialized, v1.ConditionTrue, 9),
+				},
+			},
+			want: v1.PodStatus{
+				Conditions: []v1.PodCondition{
+					condition(gate, v1.ConditionTrue, 3), condition(v1.PodReady, v1.ConditionTrue, 4), byOthers,
+					condition(v1.ContainersReady, v1.ConditionFalse, 9), condition(v1.PodInitialized, v1.ConditionTrue, 9),
+				},
+			},
 		},
 		"a disruption by this node is said": {
-			computed: v1.PodStatus{Conditions: []v1.PodCondition{disrupted}}, want: v1.PodStatus{Conditions: []v1.PodCondition{disrupted}},
+			computed: v1.PodStatus{Conditions: []v1.PodCondition{disrupted}},
+			want:     v1.PodStatus{Conditions: []v1.PodCondition{disrupted}},
 		},
 		"and stays when it is not computed": {
-			has: v1.PodStatus{Conditions: []v1.PodCondition{disrupted}}, want: v1.PodStatus{Conditions: []v1.PodCondition{disrupted}},
+			has:  v1.PodStatus{Conditions: []v1.PodCondition{disrupted}},
+			want: v1.PodStatus{Conditions: []v1.PodCondition{disrupted}},
 		},
 		"what was unknown and is known again goes": {
-			has: v1.PodStatus{Conditions: []v1.PodCondition{condition(unknown, v1.ConditionTrue, 3)}}, want: v1.PodStatus{Conditions: []v1.PodCondition{}},
+			has:  v1.PodStatus{Conditions: []v1.PodCondition{condition(unknown, v1.ConditionTrue, 3)}},
+			want: v1.PodStatus{Conditions: []v1.PodCondition{}},
 		},
 		"an end is final": {
 			has:      v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "m"},
@@ -57,7 +78,8 @@ func TestWhatTheAPIServerIsToHave(t *testing.T) {
 			want:     v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "m", ContainerStatuses: running},
 		},
 		"no end becomes another": {
-			has: v1.PodStatus{Phase: v1.PodSucceeded}, computed: v1.PodStatus{Phase: v1.PodFailed, Reason: "Error"}, want: v1.PodStatus{Phase: v1.PodSucceeded},
+			has: v1.PodStatus{Phase: v1.PodSucceeded}, computed: v1.PodStatus{Phase: v1.PodFailed, Reason: "Error"},
+			want: v1.PodStatus{Phase: v1.PodSucceeded},
 		},
 		"an end is not said while something may run": {
 			has:      v1.PodStatus{Phase: v1.PodRunning},

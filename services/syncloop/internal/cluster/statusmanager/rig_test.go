@@ -172,7 +172,8 @@ func run(t *testing.T, test func(t *testing.T, r rig)) {
 		api := &server{pods: map[string]*v1.Pod{}, underWay: map[string]int{}, t: t, version: 100}
 		registry := prometheus.NewRegistry()
 		m := statusmanager.New(statusmanager.Config{
-			API: api, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: slog.New(slog.DiscardHandler), Metrics: statusmanager.NewMetrics(registry),
+			API: api, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: slog.New(slog.DiscardHandler),
+			Metrics: statusmanager.NewMetrics(registry),
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})

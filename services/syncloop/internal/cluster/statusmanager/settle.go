@@ -47,7 +47,8 @@ type task struct {
 func (m *Manager) settle(ctx context.Context, uid types.UID) {
 	next, err := m.next(uid)
 	if err != nil {
-		m.cfg.Logger.ErrorContext(ctx, "the status of a pod cannot be sent", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+		m.cfg.Logger.ErrorContext(ctx, "the status of a pod cannot be sent", telemetry.KeyPodUID, string(uid),
+			telemetry.KeyError, err)
 		return
 	}
 	if next == nil {
@@ -139,13 +140,17 @@ func ofAnotherLife(has *v1.PodStatus, phase v1.PodPhase) *v1.PodStatus {
 	}
 	again := *has
 	again.Phase, again.Reason, again.Message, again.StartTime = "", "", "", nil
-	again.Conditions = slices.DeleteFunc(slices.Clone(has.Conditions), func(c v1.PodCondition) bool { return c.Type == v1.DisruptionTarget })
+	again.Conditions = slices.DeleteFunc(slices.Clone(has.Conditions), func(c v1.PodCondition) bool {
+		return c.Type == v1.DisruptionTarget
+	})
 	return &again
 }
 
 // runs tells whether a status says of a container that it runs.
 func runs(status *v1.PodStatus) bool {
-	for _, list := range [][]v1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses} {
+	for _, list := range [][]v1.ContainerStatus{
+		status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses,
+	} {
 		for i := range list {
 			if list[i].State.Running != nil {
 				return true
@@ -199,7 +204,8 @@ func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v
 		// The first failure of a kind is told, the others not: each pod would tell of an API server that is away again and
 		// again.
 		m.cfg.Logger.WarnContext(ctx, "the API server does not have the status of a pod; it is tried again until it has",
-			append(subject(t), telemetry.KeyOp, string(t.op), telemetry.KeyReason, string(kind), telemetry.KeyRetryAfter, delay, telemetry.KeyError, failure)...)
+			append(subject(t), telemetry.KeyOp, string(t.op), telemetry.KeyReason, string(kind), telemetry.KeyRetryAfter, delay,
+				telemetry.KeyError, failure)...)
 	case kind == taken && told != "" && !complains:
 		m.cfg.Logger.InfoContext(ctx, "the API server takes the status of the pod again", subject(t)...)
 	}
@@ -262,10 +268,13 @@ func (m *Manager) span(ctx context.Context, t *task, begun time.Time) (context.C
 		name = "pod.delete"
 	}
 	ctx, span := telemetry.Start(telemetry.WithTraceparent(ctx, t.report.Traceparent), m.cfg.Tracer, name,
-		telemetry.Subject{Namespace: t.object.namespace, Pod: t.object.name, UID: string(t.report.Pod.UID)}, trace.WithTimestamp(begun))
+		telemetry.Subject{
+			Namespace: t.object.namespace, Pod: t.object.name, UID: string(t.report.Pod.UID),
+		}, trace.WithTimestamp(begun))
 	if span.IsRecording() && t.op == requestPatch {
 		ready := find(t.status.Conditions, v1.PodReady)
-		span.SetAttributes(telemetry.AttrPhase.String(string(t.status.Phase)), telemetry.AttrReady.Bool(ready != nil && ready.Status == v1.ConditionTrue))
+		span.SetAttributes(telemetry.AttrPhase.String(string(t.status.Phase)),
+			telemetry.AttrReady.Bool(ready != nil && ready.Status == v1.ConditionTrue))
 	}
 	return ctx, span
 }

@@ -372,7 +372,9 @@ func TestAStaticPodThatLivesAgainSaysSo(t *testing.T) {
 		static, mirror := pod("static"), pod("static")
 		mirror.UID, mirror.Status = "mirror", status(v1.PodFailed)
 		mirror.Status.Reason, mirror.Status.Message = "Terminated", "the machine"
-		mirror.Status.Conditions = []v1.PodCondition{{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet}}
+		mirror.Status.Conditions = []v1.PodCondition{
+			{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet},
+		}
 		r.SetMirror(static.UID, r.api.put(mirror))
 		r.Report(statusmanager.Report{Pod: static, Static: true, Status: status(v1.PodRunning), MayRun: true})
 		synctest.Wait()

@@ -26,7 +26,8 @@ import (
 func bound(t *testing.T, c *cluster.Cluster, name string) *v1.Pod {
 	t.Helper()
 	admin := c.Client(t).CoreV1()
-	if _, err := admin.Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := admin.ServiceAccounts("default").Create(t.Context(), &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
@@ -59,7 +60,8 @@ func allow(t *testing.T, c *cluster.Cluster, rule rbacv1.PolicyRule) {
 	t.Helper()
 	roles := c.Client(t).RbacV1()
 	name := metav1.ObjectMeta{Name: "of-all-nodes"}
-	if _, err := roles.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: name, Rules: []rbacv1.PolicyRule{rule}}, metav1.CreateOptions{}); err != nil {
+	if _, err := roles.ClusterRoles().Create(t.Context(),
+		&rbacv1.ClusterRole{ObjectMeta: name, Rules: []rbacv1.PolicyRule{rule}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := roles.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
@@ -173,7 +175,9 @@ func TestATokenOfAnAPIServer(t *testing.T) {
 func review(t *testing.T, c *cluster.Cluster, token string, audiences ...string) authenticationv1.TokenReviewStatus {
 	t.Helper()
 	answer, err := c.Client(t).AuthenticationV1().TokenReviews().Create(t.Context(),
-		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences}}, metav1.CreateOptions{})
+		&authenticationv1.TokenReview{
+			Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

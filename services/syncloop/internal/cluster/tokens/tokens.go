@@ -38,7 +38,8 @@ const (
 )
 
 // Issue requests a token of a service account. It fails if uid is not empty and is another account's.
-type Issue func(ctx context.Context, namespace, account string, uid types.UID, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error)
+type Issue func(ctx context.Context, namespace, account string, uid types.UID,
+	spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error)
 
 // Config configures Tokens.
 type Config struct {
@@ -159,7 +160,9 @@ func (t *Tokens) fresh(k key) (string, bool) {
 func (t *Tokens) renew(ctx context.Context, pod *v1.Pod, k key) (string, error) {
 	spec := authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &k.seconds,
-		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+		BoundObjectRef: &authenticationv1.BoundObjectReference{
+			APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID,
+		},
 	}
 	if k.audience != "" {
 		spec.Audiences = []string{k.audience}
@@ -188,7 +191,9 @@ func (t *Tokens) renew(ctx context.Context, pod *v1.Pod, k key) (string, error) 
 // issue asks for a token. The API server may tell the node of a pod before its own authorizer and admission know that
 // the node has the pod, and forbids the token until then. A refused request is repeated for a moment, because the pod
 // would wait longer after a failure and would get an event.
-func (t *Tokens) issue(ctx context.Context, k key, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
+func (t *Tokens) issue(
+	ctx context.Context, k key, spec authenticationv1.TokenRequestSpec,
+) (*authenticationv1.TokenRequest, error) {
 	pause := firstPause
 	for {
 		answer, err := t.cfg.Issue(ctx, k.namespace, k.account, k.asker, spec)

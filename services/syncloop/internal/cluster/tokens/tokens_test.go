@@ -46,14 +46,18 @@ type api struct {
 	empty bool
 }
 
-func (a *api) issue(_ context.Context, namespace, account string, uid types.UID, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
+func (a *api) issue(
+	_ context.Context, namespace, account string, uid types.UID, spec authenticationv1.TokenRequestSpec,
+) (*authenticationv1.TokenRequest, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked, a.uid, a.spec = append(a.asked, namespace+"/"+account), uid, spec
 	if a.fails != nil {
 		return nil, a.fails
 	}
-	answer := &authenticationv1.TokenRequest{Spec: spec, Status: authenticationv1.TokenRequestStatus{Token: fmt.Sprintf("%s-%d", hidden, len(a.asked))}}
+	answer := &authenticationv1.TokenRequest{
+		Spec: spec, Status: authenticationv1.TokenRequestStatus{Token: fmt.Sprintf("%s-%d", hidden, len(a.asked))},
+	}
 	if a.given != nil {
 		answer.Spec.ExpirationSeconds = a.given
 	}
@@ -129,9 +133,10 @@ func TestATokenIsMadeForItsPod(t *testing.T) {
 func TestATokenForWhoAsksEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &api{}
-		tokens := tokens.New(tokens.Config{Issue: a.issue, Clock: clock.RealClock{}, Jitter: func() float64 { return 0 }, Changed: func(uid types.UID) {
-			t.Errorf("%s is told", uid)
-		}})
+		tokens := tokens.New(tokens.Config{
+			Issue: a.issue, Clock: clock.RealClock{}, Jitter: func() float64 { return 0 },
+			Changed: func(uid types.UID) { t.Errorf("%s is notified", uid) },
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- tokens.Run(ctx) }()
@@ -281,15 +286,19 @@ func TestATokenOfAPodThatTheAPIServerDoesNotKnowYet(t *testing.T) {
 		forbidden := apierrors.NewForbidden(v1.Resource("serviceaccounts"), "robot", errors.New("node requested token bound to a pod scheduled on a different node"))
 		for _, test := range []struct{ refused, asked int }{{2, 3}, {100, 5}} {
 			a, began := &api{}, time.Now()
-			tokens := tokens.New(tokens.Config{Changed: func(types.UID) {}, Clock: clock.RealClock{}, Issue: func(ctx context.Context, namespace, account string, uid types.UID, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
+			issue := func(
+				ctx context.Context, namespace, account string, uid types.UID, spec authenticationv1.TokenRequestSpec,
+			) (*authenticationv1.TokenRequest, error) {
 				a.fails = nil
 				if len(a.asked) < test.refused {
 					a.fails = forbidden
 				}
 				return a.issue(ctx, namespace, account, uid, spec)
-			}})
+			}
+			tokens := tokens.New(tokens.Config{Changed: func(types.UID) {}, Clock: clock.RealClock{}, Issue: issue})
 			_, err := tokens.Token(t.Context(), newPod("u1"), "", 600)
-			if took := time.Since(began); (err == nil) != (test.refused < test.asked) || a.times() != test.asked || took > time.Second {
+			if took := time.Since(began); (err == nil) != (test.refused < test.asked) || a.times() != test.asked ||
+				took > time.Second {
 				t.Errorf("refused %d times: asked %d times in %s, %v", test.refused, a.times(), took, err)
 			}
 		}
@@ -299,10 +308,13 @@ func TestATokenOfAPodThatTheAPIServerDoesNotKnowYet(t *testing.T) {
 func TestVolumesThatAskTogetherHaveOneToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &api{}
-		tokens := tokens.New(tokens.Config{Changed: func(types.UID) {}, Clock: clock.RealClock{}, Issue: func(ctx context.Context, namespace, account string, uid types.UID, spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
-			time.Sleep(time.Second) // of the bubble
+		issue := func(
+			ctx context.Context, namespace, account string, uid types.UID, spec authenticationv1.TokenRequestSpec,
+		) (*authenticationv1.TokenRequest, error) {
+			time.Sleep(time.Second) // on the bubble's clock
 			return a.issue(ctx, namespace, account, uid, spec)
-		}})
+		}
+		tokens := tokens.New(tokens.Config{Changed: func(types.UID) {}, Clock: clock.RealClock{}, Issue: issue})
 		var asking sync.WaitGroup
 		for range 5 {
 			asking.Go(func() {
@@ -318,10 +330,13 @@ func TestVolumesThatAskTogetherHaveOneToken(t *testing.T) {
 // TestAnAPIServerThatHangsIsNotWaitedFor for long: the other files of the volume are kept waiting with it.
 func TestAnAPIServerThatHangsIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tokens := tokens.New(tokens.Config{Changed: func(types.UID) {}, Clock: clock.RealClock{}, Issue: func(ctx context.Context, _, _ string, _ types.UID, _ authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
+		issue := func(
+			ctx context.Context, _, _ string, _ types.UID, _ authenticationv1.TokenRequestSpec,
+		) (*authenticationv1.TokenRequest, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
-		}})
+		}
+		tokens := tokens.New(tokens.Config{Changed: func(types.UID) {}, Clock: clock.RealClock{}, Issue: issue})
 		begun := time.Now()
 		if _, err := tokens.Token(t.Context(), newPod("u1"), "", 600); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != 10*time.Second {
 			t.Errorf("got %v after %v", err, time.Since(begun))
@@ -334,9 +349,10 @@ func TestPodsAreToldWhenTheirTokensAreToBeReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, begun := &api{}, time.Now()
 		told := make(chan string, 100)
-		tokens := tokens.New(tokens.Config{Issue: a.issue, Clock: clock.RealClock{}, Jitter: func() float64 { return 0 }, Changed: func(uid types.UID) {
-			told <- fmt.Sprintf("%s %v", uid, time.Since(begun))
-		}})
+		tokens := tokens.New(tokens.Config{
+			Issue: a.issue, Clock: clock.RealClock{}, Jitter: func() float64 { return 0 },
+			Changed: func(uid types.UID) { told <- fmt.Sprintf("%s %v", uid, time.Since(begun)) },
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- tokens.Run(ctx) }()

@@ -81,7 +81,9 @@ type Machine struct {
 // Check returns why a pod is refused; nil if it is admitted. For a critical pod, every other reason precedes missing
 // resources, for which other pods may be preempted.
 func Check(r Request) *Refusal {
-	checks := []func(Request) *Refusal{pressure, operatingSystem, groups, resources, placement, ports, taints, sysctls, apparmor}
+	checks := []func(Request) *Refusal{
+		pressure, operatingSystem, groups, resources, placement, ports, taints, sysctls, apparmor,
+	}
 	var short *Refusal
 	for _, check := range checks {
 		refusal := check(r)
@@ -116,7 +118,8 @@ func operatingSystem(r Request) *Refusal {
 // runtime's features must be known.
 func AsksForStrictGroups(pod *v1.Pod) bool {
 	sc := pod.Spec.SecurityContext
-	return sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == v1.SupplementalGroupsPolicyStrict
+	return sc != nil && sc.SupplementalGroupsPolicy != nil &&
+		*sc.SupplementalGroupsPolicy == v1.SupplementalGroupsPolicyStrict
 }
 
 // groups refuses a pod with strict supplemental groups if the runtime does not support them. While the Node does not
@@ -126,10 +129,14 @@ func groups(r Request) *Refusal {
 	if !AsksForStrictGroups(r.Pod) || !KnowsRuntime(r.Node) {
 		return nil
 	}
-	if features := r.Node.Status.Features; features != nil && features.SupplementalGroupsPolicy != nil && *features.SupplementalGroupsPolicy {
+	if features := r.Node.Status.Features; features != nil && features.SupplementalGroupsPolicy != nil &&
+		*features.SupplementalGroupsPolicy {
 		return nil
 	}
-	return &Refusal{Reason: ReasonGroups, Message: fmt.Sprintf("SupplementalGroupsPolicy=%s is not supported in this node", v1.SupplementalGroupsPolicyStrict)}
+	return &Refusal{
+		Reason:  ReasonGroups,
+		Message: fmt.Sprintf("SupplementalGroupsPolicy=%s is not supported in this node", v1.SupplementalGroupsPolicyStrict),
+	}
 }
 
 // KnowsRuntime reports whether a Node, which may be nil, describes the runtime's features.
@@ -190,7 +197,9 @@ func requests(pod *v1.Pod) v1.ResourceList {
 // inUse returns the resources that a pod occupies: those that are allocated to it, and those that it has not released
 // yet according to its status.
 func inUse(pod *v1.Pod) v1.ResourceList {
-	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true})
+	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{
+		UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true,
+	})
 }
 
 func outOf(name v1.ResourceName, requested, used, capacity int64) *Refusal {
@@ -220,7 +229,8 @@ func taints(r Request) *Refusal {
 		return nil
 	}
 	drives := func(t *v1.Taint) bool { return t.Effect == v1.TaintEffectNoExecute }
-	if _, untolerated := corev1helpers.FindMatchingUntoleratedTaint(logr.Discard(), r.Node.Spec.Taints, r.Pod.Spec.Tolerations, drives, true); untolerated {
+	if _, untolerated := corev1helpers.FindMatchingUntoleratedTaint(logr.Discard(), r.Node.Spec.Taints,
+		r.Pod.Spec.Tolerations, drives, true); untolerated {
 		return predicate(ReasonTaint, messageUntolerant)
 	}
 	return nil

@@ -86,9 +86,14 @@ func TestCheck(t *testing.T) {
 		{name: "a selector that does not", pod: pod(func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "hdd"} }),
 			want: "NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"},
 		{name: "an affinity to another node", pod: pod(func(p *v1.Pod) {
-			p.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{
-				NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchExpressions: []v1.NodeSelectorRequirement{{Key: "disk", Operator: v1.NodeSelectorOpNotIn, Values: []string{"ssd"}}}}},
+			selector := &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
+				MatchExpressions: []v1.NodeSelectorRequirement{
+					{Key: "disk", Operator: v1.NodeSelectorOpNotIn, Values: []string{"ssd"}},
+				},
 			}}}
+			p.Spec.Affinity = &v1.Affinity{
+				NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: selector},
+			}
 		}), want: "NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"},
 		{name: "another node's pod", pod: pod(func(p *v1.Pod) { p.Spec.NodeName = "other" }),
 			want: "NodeName: Predicate NodeName failed: node(s) didn't match the requested node name"},
@@ -133,7 +138,8 @@ func TestCheck(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			got := ""
 			if refusal := admission.Check(admission.Request{
-				Pod: tc.pod, Static: true, Others: tc.others, Node: node(), UnsafeSysctls: []string{"net.core.somaxconn", "kernel.msg*", "user.*"},
+				Pod: tc.pod, Static: true, Others: tc.others, Node: node(),
+				UnsafeSysctls: []string{"net.core.somaxconn", "kernel.msg*", "user.*"},
 			}); refusal != nil {
 				got = fmt.Sprintf("%s: %s", refusal.Reason, refusal.Message)
 			}
@@ -270,7 +276,9 @@ func TestAppArmor(t *testing.T) {
 		for has, want := range map[bool]string{false: tc.without, true: tc.with} {
 			t.Run(fmt.Sprintf("%s, %v", name, has), func(t *testing.T) {
 				got := ""
-				if refusal := admission.Check(admission.Request{Pod: tc.pod, Machine: admission.Machine{AppArmor: has}}); refusal != nil {
+				if refusal := admission.Check(admission.Request{
+					Pod: tc.pod, Machine: admission.Machine{AppArmor: has},
+				}); refusal != nil {
 					got = refusal.Reason + ": " + refusal.Message
 				}
 				if (got == "") != (want == "") || !strings.Contains(got, want) {

@@ -19,7 +19,8 @@ func apparmor(r Request) *Refusal {
 		return &Refusal{Reason: ReasonAppArmor, Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
 	}
 	for _, profile := range profiles(r.Pod) {
-		if profile.Type == v1.AppArmorProfileTypeLocalhost && (profile.LocalhostProfile == nil || strings.TrimSpace(*profile.LocalhostProfile) == "") {
+		if profile.Type == v1.AppArmorProfileTypeLocalhost &&
+			(profile.LocalhostProfile == nil || strings.TrimSpace(*profile.LocalhostProfile) == "") {
 			return &Refusal{Reason: ReasonAppArmor, Message: fmt.Sprintf("Cannot enforce AppArmor: invalid empty AppArmor profile name: %q", profile)}
 		}
 	}
@@ -33,7 +34,8 @@ func namesProfile(pod *v1.Pod) bool {
 		return true
 	}
 	for _, key := range slices.Sorted(maps.Keys(pod.Annotations)) {
-		if strings.HasPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix) && pod.Annotations[key] != v1.DeprecatedAppArmorBetaProfileNameUnconfined {
+		if strings.HasPrefix(key, v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix) &&
+			pod.Annotations[key] != v1.DeprecatedAppArmorBetaProfileNameUnconfined {
 			return true
 		}
 	}

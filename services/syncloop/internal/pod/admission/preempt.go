@@ -35,7 +35,8 @@ func Preempt(pod *v1.Pod, short []Shortage, others []Victim) (victims []*v1.Pod,
 			classes[class] = append(classes[class], other.Pod)
 		}
 	}
-	bestEffort, burstable, guaranteed := classes[v1.PodQOSBestEffort], classes[v1.PodQOSBurstable], classes[v1.PodQOSGuaranteed]
+	bestEffort, burstable := classes[v1.PodQOSBestEffort], classes[v1.PodQOSBurstable]
+	guaranteed := classes[v1.PodQOSGuaranteed]
 	if len(without(short, slices.Concat(bestEffort, burstable, guaranteed))) > 0 {
 		return nil, false
 	}
@@ -61,7 +62,8 @@ func nearest(pods []*v1.Pod, short []Shortage) []*v1.Pod {
 	for len(short) > 0 && len(left) > 0 {
 		best := 0
 		for i := range left {
-			if d, least := distance(left[i], short), distance(left[best], short); d < least || d == least && !isSmaller(left[best], left[i]) {
+			if d, least := distance(left[i], short), distance(left[best], short); d < least || d == least &&
+				!isSmaller(left[best], left[i]) {
 				best = i
 			}
 		}

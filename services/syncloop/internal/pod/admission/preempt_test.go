@@ -30,7 +30,9 @@ func TestWhatCountsOfAPodThatMayBeEnded(t *testing.T) {
 	sandbox := v1.ResourceList{v1.ResourceCPU: resource.MustParse("50m"), v1.ResourceMemory: resource.MustParse("16Mi")}
 	plain, overhead, nothing, whole := asking("plain", "200m", "100Mi", false), asking("overhead", "200m", "100Mi", false), asking("nothing", "", "", false), asking("whole", "200m", "100Mi", false)
 	overhead.Spec.Overhead, nothing.Spec.Overhead, whole.Spec.Overhead = sandbox, sandbox, sandbox
-	whole.Spec.Resources = &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceMemory: resource.MustParse("30Mi")}}
+	whole.Spec.Resources = &v1.ResourceRequirements{
+		Requests: v1.ResourceList{v1.ResourceMemory: resource.MustParse("30Mi")},
+	}
 	for _, test := range []struct {
 		pod         *v1.Pod
 		cpu, memory string
@@ -78,7 +80,9 @@ func TestPreempt(t *testing.T) {
 	}
 	lesser := asking("lesser", "1", "1Gi", false)
 	lesser.Spec.Priority = ptr.To[int32](2_000_000_000)
-	if victims, ok := admission.Preempt(critical, []admission.Shortage{cpu(10)}, []admission.Victim{{Pod: lesser, Critical: true}}); !ok || len(victims) != 1 {
+	if victims, ok := admission.Preempt(critical, []admission.Shortage{cpu(10)}, []admission.Victim{
+		{Pod: lesser, Critical: true},
+	}); !ok || len(victims) != 1 {
 		t.Errorf("a critical pod of less priority: %v, %t", victims, ok)
 	}
 }
@@ -103,7 +107,9 @@ func TestPodsUnderPressure(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &v1.Node{}
-			node.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}, {Type: disk, Status: v1.ConditionUnknown}}
+			node.Status.Conditions = []v1.NodeCondition{
+				{Type: v1.NodeReady, Status: v1.ConditionTrue}, {Type: disk, Status: v1.ConditionUnknown},
+			}
 			for _, kind := range test.pressing {
 				node.Status.Conditions = append(node.Status.Conditions, v1.NodeCondition{Type: kind, Status: v1.ConditionTrue})
 			}
@@ -137,7 +143,8 @@ func TestIsCritical(t *testing.T) {
 	plain, mirror, important := asking("a", "", "", false), asking("b", "", "", false), asking("c", "", "", false)
 	mirror.Annotations = map[string]string{podset.AnnotationMirror: "x"}
 	important.Spec.Priority = ptr.To[int32](2_000_000_000)
-	if admission.IsCritical(plain, false) || !admission.IsCritical(plain, true) || !admission.IsCritical(mirror, false) || !admission.IsCritical(important, false) {
+	if admission.IsCritical(plain, false) || !admission.IsCritical(plain, true) || !admission.IsCritical(mirror, false) ||
+		!admission.IsCritical(important, false) {
 		t.Error("critical are static pods, mirror pods and those of a system priority, and no others")
 	}
 }

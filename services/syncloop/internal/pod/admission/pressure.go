@@ -46,7 +46,8 @@ func pressure(r Request) *Refusal {
 	}
 	if len(pressing) == 1 && pressing[0] == v1.NodeMemoryPressure {
 		taint := &v1.Taint{Key: v1.TaintNodeMemoryPressure, Effect: v1.TaintEffectNoSchedule}
-		if qos.GetPodQOS(r.Pod) != v1.PodQOSBestEffort || corev1helpers.TolerationsTolerateTaint(logr.Discard(), r.Pod.Spec.Tolerations, taint, true) {
+		if qos.GetPodQOS(r.Pod) != v1.PodQOSBestEffort ||
+			corev1helpers.TolerationsTolerateTaint(logr.Discard(), r.Pod.Spec.Tolerations, taint, true) {
 			return nil
 		}
 	}

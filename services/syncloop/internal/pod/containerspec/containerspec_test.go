@@ -105,9 +105,13 @@ func TestResources(t *testing.T) {
 	}{
 		{"none", resources("", "", "", ""), &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, OomScoreAdj: 1000}},
 		{"guaranteed", resources("500m", "500m", "1Gi", "1Gi"),
-			&runtimeapi.LinuxContainerResources{CpuShares: 512, CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 1 << 30, OomScoreAdj: -997}},
+			&runtimeapi.LinuxContainerResources{
+				CpuShares: 512, CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 1 << 30, OomScoreAdj: -997,
+			}},
 		{"burstable", resources("1", "2", "1Gi", "2Gi"),
-			&runtimeapi.LinuxContainerResources{CpuShares: 1024, CpuPeriod: 100000, CpuQuota: 200000, MemoryLimitInBytes: 2 << 30, OomScoreAdj: 900}},
+			&runtimeapi.LinuxContainerResources{
+				CpuShares: 1024, CpuPeriod: 100000, CpuQuota: 200000, MemoryLimitInBytes: 2 << 30, OomScoreAdj: 900,
+			}},
 		{"limit is the request", resources("", "250m", "", ""),
 			&runtimeapi.LinuxContainerResources{CpuShares: 256, CpuPeriod: 100000, CpuQuota: 25000, OomScoreAdj: 999}},
 		{"tiny", resources("1m", "1m", "", ""), &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, CpuQuota: 1000, OomScoreAdj: 999}},
@@ -153,7 +157,8 @@ func TestResourcesOfThePodAsAWhole(t *testing.T) {
 	whole := resources("2", "3", "5Gi", "8Gi")
 	pod.Spec.Resources = &whole
 	for i, want := range []*runtimeapi.LinuxContainerResources{
-		// The limits of the pod, a request of as much, and half of the 4 GiB that no container asks for, of the node's 10 GiB.
+		// The limits of the pod, a request of as much, and half of the 4 GiB that no container asks for, of the node's 10
+		// GiB.
 		{CpuShares: 3072, CpuPeriod: 100000, CpuQuota: 300000, MemoryLimitInBytes: 8 << 30, OomScoreAdj: 700},
 		{CpuShares: 1024, CpuPeriod: 100000, CpuQuota: 100000, MemoryLimitInBytes: 512 << 20, OomScoreAdj: 800},
 	} {
@@ -228,11 +233,12 @@ func TestAppArmorByAnnotation(t *testing.T) {
 
 func TestSecurityContext(t *testing.T) {
 	pod := testPod(v1.Container{Name: "a", SecurityContext: &v1.SecurityContext{
-		RunAsUser: new(int64(1000)), Privileged: new(true), ReadOnlyRootFilesystem: new(true), AllowPrivilegeEscalation: new(false),
-		Capabilities:    &v1.Capabilities{Add: []v1.Capability{"NET_ADMIN"}, Drop: []v1.Capability{"ALL"}},
-		SeccompProfile:  &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: new("p.json")},
-		AppArmorProfile: &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault},
-		ProcMount:       new(v1.UnmaskedProcMount),
+		RunAsUser: new(int64(1000)), Privileged: new(true), ReadOnlyRootFilesystem: new(true),
+		AllowPrivilegeEscalation: new(false),
+		Capabilities:             &v1.Capabilities{Add: []v1.Capability{"NET_ADMIN"}, Drop: []v1.Capability{"ALL"}},
+		SeccompProfile:           &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: new("p.json")},
+		AppArmorProfile:          &v1.AppArmorProfile{Type: v1.AppArmorProfileTypeRuntimeDefault},
+		ProcMount:                new(v1.UnmaskedProcMount),
 	}})
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{
 		RunAsUser: new(int64(1)), RunAsGroup: new(int64(2)), FSGroup: new(int64(3)), SupplementalGroups: []int64{4},
@@ -241,10 +247,13 @@ func TestSecurityContext(t *testing.T) {
 	pod.Spec.HostPID = true
 	got := makeContainer(t, pod, containerspec.Inputs{}).GetLinux().GetSecurityContext()
 	want := &runtimeapi.LinuxContainerSecurityContext{
-		RunAsUser: &runtimeapi.Int64Value{Value: 1000}, RunAsGroup: &runtimeapi.Int64Value{Value: 2}, SupplementalGroups: []int64{3, 4},
-		Privileged: true, ReadonlyRootfs: true, NoNewPrivs: true,
-		Capabilities:     &runtimeapi.Capability{AddCapabilities: []string{"NET_ADMIN"}, DropCapabilities: []string{"ALL"}},
-		Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/seccomp/p.json"},
+		RunAsUser: &runtimeapi.Int64Value{Value: 1000}, RunAsGroup: &runtimeapi.Int64Value{Value: 2},
+		SupplementalGroups: []int64{3, 4},
+		Privileged:         true, ReadonlyRootfs: true, NoNewPrivs: true,
+		Capabilities: &runtimeapi.Capability{AddCapabilities: []string{"NET_ADMIN"}, DropCapabilities: []string{"ALL"}},
+		Seccomp: &runtimeapi.SecurityProfile{
+			ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/seccomp/p.json",
+		},
 		Apparmor:         &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
 		SelinuxOptions:   &runtimeapi.SELinuxOption{Level: "s0"},
 		NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_NODE},
@@ -253,12 +262,14 @@ func TestSecurityContext(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	pod.Spec.Containers[0].SecurityContext.ProcMount = nil
-	if got := makeContainer(t, pod, containerspec.Inputs{}).GetLinux().GetSecurityContext(); len(got.GetMaskedPaths()) == 0 || len(got.GetReadonlyPaths()) == 0 {
+	got = makeContainer(t, pod, containerspec.Inputs{}).GetLinux().GetSecurityContext()
+	if len(got.GetMaskedPaths()) == 0 || len(got.GetReadonlyPaths()) == 0 {
 		t.Error("/proc is not masked by default")
 	}
 }
 
-// TestMaskedPaths: those of Kubernetes 1.37, and those of the machine. A container whose /proc is unmasked has none of them masked.
+// TestMaskedPaths: those of Kubernetes 1.37, and those of the machine. A container whose /proc is unmasked has none of
+// them masked.
 func TestMaskedPaths(t *testing.T) {
 	machine := node
 	machine.MaskedPaths = []string{"/sys/devices/system/cpu/cpu0/thermal_throttle", "/sys/devices/system/cpu/cpu1/thermal_throttle"}
@@ -313,7 +324,9 @@ func TestNonRoot(t *testing.T) {
 }
 
 func TestStopSignal(t *testing.T) {
-	for name, want := range map[v1.Signal]runtimeapi.Signal{v1.SIGINT: runtimeapi.Signal_SIGNAL_SIGINT, v1.SIGRTMINPLUS1: runtimeapi.Signal_SIGNAL_SIGRTMINPLUS1} {
+	for name, want := range map[v1.Signal]runtimeapi.Signal{
+		v1.SIGINT: runtimeapi.Signal_SIGNAL_SIGINT, v1.SIGRTMINPLUS1: runtimeapi.Signal_SIGNAL_SIGRTMINPLUS1,
+	} {
 		pod := testPod(v1.Container{Name: "a", Lifecycle: &v1.Lifecycle{StopSignal: &name}})
 		if got := makeContainer(t, pod, containerspec.Inputs{}).GetStopSignal(); got != want {
 			t.Errorf("%s: got %v", name, got)
@@ -323,7 +336,9 @@ func TestStopSignal(t *testing.T) {
 
 func TestSandbox(t *testing.T) {
 	pod := testPod(v1.Container{Name: "a", Ports: []v1.ContainerPort{{ContainerPort: 53, HostPort: 5353, Protocol: v1.ProtocolUDP}, {Name: "x", ContainerPort: 80}}})
-	pod.Spec.SecurityContext = &v1.PodSecurityContext{Sysctls: []v1.Sysctl{{Name: "net/ipv4/conf/eth0.1/forwarding", Value: "1"}}}
+	pod.Spec.SecurityContext = &v1.PodSecurityContext{
+		Sysctls: []v1.Sysctl{{Name: "net/ipv4/conf/eth0.1/forwarding", Value: "1"}},
+	}
 	pod.Spec.ShareProcessNamespace = new(true)
 	got, err := containerspec.Sandbox(pod, node, containerspec.SandboxInputs{
 		Attempt: 2, DNS: &runtimeapi.DNSConfig{Servers: []string{"192.0.2.53"}}, Traceparent: "00-tp",
@@ -337,7 +352,9 @@ func TestSandbox(t *testing.T) {
 		got.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() != runtimeapi.NamespaceMode_POD {
 		t.Errorf("got %v", got)
 	}
-	wantPorts := []*runtimeapi.PortMapping{{Protocol: runtimeapi.Protocol_UDP, ContainerPort: 53, HostPort: 5353}, {ContainerPort: 80}}
+	wantPorts := []*runtimeapi.PortMapping{
+		{Protocol: runtimeapi.Protocol_UDP, ContainerPort: 53, HostPort: 5353}, {ContainerPort: 80},
+	}
 	if diff := cmp.Diff(wantPorts, got.GetPortMappings(), protocmp.Transform()); diff != "" {
 		t.Errorf("ports (-want +got):\n%s", diff)
 	}
@@ -352,12 +369,14 @@ func TestAPodWithAUserNamespaceIsMapped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(), protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(want, sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(),
+		protocmp.Transform()); diff != "" {
 		t.Errorf("sandbox (-want +got):\n%s", diff)
 	}
 	mount := &runtimeapi.Mount{ContainerPath: "/data", HostPath: "/data"}
 	got := makeContainer(t, pod, containerspec.Inputs{IDs: ids, Mounts: []*runtimeapi.Mount{mount}})
-	if diff := cmp.Diff(want, got.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(), protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(want, got.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(),
+		protocmp.Transform()); diff != "" {
 		t.Errorf("container (-want +got):\n%s", diff)
 	}
 	wantMount := &runtimeapi.Mount{ContainerPath: "/data", HostPath: "/data", UidMappings: mapping, GidMappings: mapping}

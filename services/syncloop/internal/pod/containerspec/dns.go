@@ -93,7 +93,8 @@ func DNS(pod *v1.Pod, node Node, host *runtimeapi.DNSConfig) (dns *runtimeapi.DN
 			dns.Servers, dns.Searches = localServers(node.IPs), []string{"."}
 			break
 		}
-		dns.Servers, dns.Searches, dns.Options = slices.Clone(host.Servers), slices.Clone(host.Searches), slices.Clone(host.Options)
+		dns.Servers, dns.Searches = slices.Clone(host.Servers), slices.Clone(host.Searches)
+		dns.Options = slices.Clone(host.Options)
 	}
 	if extra := pod.Spec.DNSConfig; extra != nil {
 		dns.Servers = unique(append(dns.Servers, extra.Nameservers...))
@@ -150,7 +151,9 @@ func fit(dns *runtimeapi.DNSConfig) (cut []string) {
 			strings.Join(dns.Servers, " ")))
 	}
 	before := len(dns.Searches)
-	dns.Searches = slices.DeleteFunc(dns.Searches[:min(before, maxSearchDomains)], func(s string) bool { return len(s) > maxSearchDomain })
+	dns.Searches = slices.DeleteFunc(dns.Searches[:min(before, maxSearchDomains)], func(s string) bool {
+		return len(s) > maxSearchDomain
+	})
 	for len(strings.Join(dns.Searches, " ")) > maxSearchLength {
 		dns.Searches = dns.Searches[:len(dns.Searches)-1]
 	}

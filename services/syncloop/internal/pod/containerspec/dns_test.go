@@ -84,7 +84,8 @@ func TestDNSFitsWhatResolversRead(t *testing.T) {
 		if len(got.Servers) > 3 || len(got.Searches) > 32 || len(strings.Join(got.Searches, " ")) > 2048 {
 			t.Fatalf("%d servers, %d searches of %d characters", len(got.Servers), len(got.Searches), len(strings.Join(got.Searches, " ")))
 		}
-		everything := len(got.Servers) == len(uniqueOf(pod.Spec.DNSConfig.Nameservers)) && len(got.Searches) == len(uniqueOf(pod.Spec.DNSConfig.Searches))
+		everything := len(got.Servers) == len(uniqueOf(pod.Spec.DNSConfig.Nameservers)) &&
+			len(got.Searches) == len(uniqueOf(pod.Spec.DNSConfig.Searches))
 		if everything != (len(cut) == 0) {
 			t.Fatalf("what was cut is not said, or nothing was cut: %q", cut)
 		}

@@ -109,7 +109,9 @@ func makeEnvironment(pod *v1.Pod, c *v1.Container, in Inputs, node Node) (*envir
 }
 
 // valueFrom resolves the source of a value; ok is false if it is optional and missing.
-func valueFrom(pod *v1.Pod, c *v1.Container, from *v1.EnvVarSource, in Inputs, node Node) (value string, ok bool, err error) {
+func valueFrom(
+	pod *v1.Pod, c *v1.Container, from *v1.EnvVarSource, in Inputs, node Node,
+) (value string, ok bool, err error) {
 	switch {
 	case from.FieldRef != nil:
 		value, err = podField(pod, from.FieldRef, in.PodIPs, node)
@@ -124,7 +126,9 @@ func valueFrom(pod *v1.Pod, c *v1.Container, from *v1.EnvVarSource, in Inputs, n
 }
 
 // fileValue returns the value of a key in a file of a volume.
-func fileValue(ref *v1.FileKeySelector, read func(volume, path string) (string, error)) (value string, ok bool, err error) {
+func fileValue(
+	ref *v1.FileKeySelector, read func(volume, path string) (string, error),
+) (value string, ok bool, err error) {
 	if read == nil {
 		return "", false, &UnsupportedError{Field: "valueFrom.fileKeyRef", Message: "there are no volumes"}
 	}
@@ -193,7 +197,9 @@ func nodesFamilyFirst(podIPs, nodeIPs []string) []string {
 		}
 		return 1
 	})
-	return slices.CompactFunc(sorted, func(a, b string) bool { return strings.Contains(a, ":") == strings.Contains(b, ":") })
+	return slices.CompactFunc(sorted, func(a, b string) bool {
+		return strings.Contains(a, ":") == strings.Contains(b, ":")
+	})
 }
 
 // resourceField returns a container's request or limit. A missing limit of cpu, memory or ephemeral storage is that of

@@ -11,8 +11,11 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
 
-// valueOf is what a variable comes to that is the only one of its container; the empty string and false when it is not set.
-func valueOf(t *testing.T, pod *v1.Pod, from *v1.EnvVarSource, n containerspec.Node, in containerspec.Inputs) (string, bool, error) {
+// valueOf is what a variable comes to that is the only one of its container; the empty string and false when it is not
+// set.
+func valueOf(
+	t *testing.T, pod *v1.Pod, from *v1.EnvVarSource, n containerspec.Node, in containerspec.Inputs,
+) (string, bool, error) {
 	t.Helper()
 	pod.Spec.Containers[0].Env = []v1.EnvVar{{Name: "X", ValueFrom: from}}
 	config, err := containerspec.Container(pod, &pod.Spec.Containers[0], n, in)
@@ -42,7 +45,8 @@ func TestEnvironmentFromFields(t *testing.T) {
 	}
 	for _, path := range []string{"spec.containers", "status.phase.x", "metadata.labels['a b']x"} {
 		pod := testPod(v1.Container{Name: "a"})
-		if got, _, err := valueOf(t, pod, &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: path}}, two, in); err == nil {
+		source := &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: path}}
+		if got, _, err := valueOf(t, pod, source, two, in); err == nil {
 			t.Errorf("%s: got %q, want an error", path, got)
 		}
 	}
@@ -71,7 +75,8 @@ func TestEnvironmentFromResources(t *testing.T) {
 			if test.divisor != "" {
 				ref.Divisor = resource.MustParse(test.divisor)
 			}
-			if got, _, err := valueOf(t, pod, &v1.EnvVarSource{ResourceFieldRef: ref}, node, containerspec.Inputs{}); err != nil || got != test.want {
+			got, _, err := valueOf(t, pod, &v1.EnvVarSource{ResourceFieldRef: ref}, node, containerspec.Inputs{})
+			if err != nil || got != test.want {
 				t.Errorf("got %q, error %v; want %q", got, err, test.want)
 			}
 		})

@@ -47,7 +47,8 @@ func (e *environment) putAll(namespace string, from v1.EnvFromSource, in Inputs)
 
 // isOfObject reports whether a value comes from a config map or a secret.
 func isOfObject(from *v1.EnvVarSource) bool {
-	return from.FieldRef == nil && from.ResourceFieldRef == nil && (from.ConfigMapKeyRef != nil || from.SecretKeyRef != nil)
+	return from.FieldRef == nil && from.ResourceFieldRef == nil &&
+		(from.ConfigMapKeyRef != nil || from.SecretKeyRef != nil)
 }
 
 // objectKey returns the value of a key of an object; ok is false if it is optional and missing.
@@ -70,7 +71,9 @@ func objectKey(namespace string, from *v1.EnvVarSource, in Inputs) (value string
 }
 
 // keyOr returns the value of a key.
-func keyOr(data []byte, found bool, optional *bool, kind, namespace, name, key string) (value string, ok bool, err error) {
+func keyOr(
+	data []byte, found bool, optional *bool, kind, namespace, name, key string,
+) (value string, ok bool, err error) {
 	switch {
 	case found:
 		value, err = variable(data, kind, namespace, name, key)

@@ -13,7 +13,9 @@ import (
 )
 
 // held gives config maps and secrets, and fails for those of a name with an error of it.
-func held(configMaps map[string]map[string]string, secrets map[string]map[string][]byte, failures map[string]error) containerspec.Inputs {
+func held(
+	configMaps map[string]map[string]string, secrets map[string]map[string][]byte, failures map[string]error,
+) containerspec.Inputs {
 	return containerspec.Inputs{
 		ConfigMap: func(name string) (*v1.ConfigMap, error) {
 			if failures[name] != nil {
@@ -37,22 +39,32 @@ func held(configMaps map[string]map[string]string, secrets map[string]map[string
 }
 
 func fromConfigMap(name, prefix string, optional *bool) v1.EnvFromSource {
-	return v1.EnvFromSource{Prefix: prefix, ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: name}, Optional: optional}}
+	return v1.EnvFromSource{
+		Prefix:       prefix,
+		ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: name}, Optional: optional},
+	}
 }
 
 func fromSecret(name, prefix string, optional *bool) v1.EnvFromSource {
-	return v1.EnvFromSource{Prefix: prefix, SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: name}, Optional: optional}}
+	return v1.EnvFromSource{
+		Prefix:    prefix,
+		SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: name}, Optional: optional},
+	}
 }
 
 func configMapKey(variable, name, key string, optional *bool) v1.EnvVar {
 	return v1.EnvVar{Name: variable, ValueFrom: &v1.EnvVarSource{
-		ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: name}, Key: key, Optional: optional},
+		ConfigMapKeyRef: &v1.ConfigMapKeySelector{
+			LocalObjectReference: v1.LocalObjectReference{Name: name}, Key: key, Optional: optional,
+		},
 	}}
 }
 
 func secretKey(variable, name, key string, optional *bool) v1.EnvVar {
 	return v1.EnvVar{Name: variable, ValueFrom: &v1.EnvVarSource{
-		SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: name}, Key: key, Optional: optional},
+		SecretKeyRef: &v1.SecretKeySelector{
+			LocalObjectReference: v1.LocalObjectReference{Name: name}, Key: key, Optional: optional,
+		},
 	}}
 }
 
@@ -83,7 +95,8 @@ func TestEnvironmentFromObjects(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var got []string
-			for _, e := range makeContainer(t, testPod(v1.Container{Name: "a", EnvFrom: test.from, Env: test.env}), in).GetEnvs() {
+			for _, e := range makeContainer(t, testPod(v1.Container{Name: "a", EnvFrom: test.from, Env: test.env}),
+				in).GetEnvs() {
 				got = append(got, e.GetKey()+"="+string(e.GetValue()))
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {

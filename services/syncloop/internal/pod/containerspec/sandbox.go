@@ -38,7 +38,9 @@ func Sandbox(pod *v1.Pod, node Node, in SandboxInputs) (*runtimeapi.PodSandboxCo
 		return nil, err
 	}
 	config := &runtimeapi.PodSandboxConfig{
-		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: in.Attempt},
+		Metadata: &runtimeapi.PodSandboxMetadata{
+			Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: in.Attempt,
+		},
 		LogDirectory: LogDir(node.PodLogsDir, pod),
 		DnsConfig:    in.DNS,
 		PortMappings: portMappings(pod),
@@ -180,7 +182,8 @@ func sysctls(pod *v1.Pod, defaults map[string]string) map[string]string {
 
 // ipcSysctls are the sysctls of the IPC namespace, besides fs.mqueue.
 var ipcSysctls = []string{
-	"kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "kernel.sem", "kernel.shmall", "kernel.shmmax", "kernel.shmmni", "kernel.shm_rmid_forced",
+	"kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "kernel.sem", "kernel.shmall", "kernel.shmmax", "kernel.shmmni",
+	"kernel.shm_rmid_forced",
 }
 
 // hasNamespaceOf reports whether the pod has its own namespace for a sysctl.

@@ -23,7 +23,11 @@ func makeSandbox(t *testing.T, pod *v1.Pod) *runtimeapi.PodSandboxConfig {
 }
 
 func TestNamespaces(t *testing.T) {
-	const podMode, container, host = runtimeapi.NamespaceMode_POD, runtimeapi.NamespaceMode_CONTAINER, runtimeapi.NamespaceMode_NODE
+	const (
+		podMode   = runtimeapi.NamespaceMode_POD
+		container = runtimeapi.NamespaceMode_CONTAINER
+		host      = runtimeapi.NamespaceMode_NODE
+	)
 	for _, test := range []struct {
 		name string
 		spec v1.PodSpec
@@ -40,7 +44,8 @@ func TestNamespaces(t *testing.T) {
 			pod := testPod(v1.Container{Name: "a"})
 			test.spec.Containers = pod.Spec.Containers
 			pod.Spec = test.spec
-			if diff := cmp.Diff(test.want, makeSandbox(t, pod).GetLinux().GetSecurityContext().GetNamespaceOptions(), protocmp.Transform()); diff != "" {
+			if diff := cmp.Diff(test.want, makeSandbox(t, pod).GetLinux().GetSecurityContext().GetNamespaceOptions(),
+				protocmp.Transform()); diff != "" {
 				t.Errorf("sandbox (-want +got):\n%s", diff)
 			}
 			got := makeContainer(t, pod, containerspec.Inputs{}).GetLinux().GetSecurityContext().GetNamespaceOptions()
@@ -49,7 +54,8 @@ func TestNamespaces(t *testing.T) {
 			}
 			// A target matters only where containers do not see each other's processes anyway.
 			got = makeContainer(t, pod, containerspec.Inputs{Target: "c-1"}).GetLinux().GetSecurityContext().GetNamespaceOptions()
-			if targeted := got.GetPid() == runtimeapi.NamespaceMode_TARGET && got.GetTargetId() == "c-1"; targeted != (test.want.Pid == container) {
+			targeted := got.GetPid() == runtimeapi.NamespaceMode_TARGET && got.GetTargetId() == "c-1"
+			if targeted != (test.want.Pid == container) {
 				t.Errorf("with a target: %v", got)
 			}
 		})
@@ -90,21 +96,25 @@ func TestSandboxesSecurityContext(t *testing.T) {
 	pod := testPod(v1.Container{Name: "a", SecurityContext: &v1.SecurityContext{Privileged: new(true)}})
 	strict := v1.SupplementalGroupsPolicyStrict
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{
-		RunAsUser: new(int64(1)), RunAsGroup: new(int64(2)), FSGroup: new(int64(3)), SupplementalGroups: []int64{4}, SupplementalGroupsPolicy: &strict,
-		SELinuxOptions: &v1.SELinuxOptions{Level: "s0"},
+		RunAsUser: new(int64(1)), RunAsGroup: new(int64(2)), FSGroup: new(int64(3)), SupplementalGroups: []int64{4},
+		SupplementalGroupsPolicy: &strict,
+		SELinuxOptions:           &v1.SELinuxOptions{Level: "s0"},
 		// The pod's own profile is for its containers.
 		SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeUnconfined},
 	}
 	want := &runtimeapi.LinuxSandboxSecurityContext{
 		NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
-		RunAsUser:        &runtimeapi.Int64Value{Value: 1}, RunAsGroup: &runtimeapi.Int64Value{Value: 2}, SupplementalGroups: []int64{3, 4},
-		SupplementalGroupsPolicy: runtimeapi.SupplementalGroupsPolicy_Strict, SelinuxOptions: &runtimeapi.SELinuxOption{Level: "s0"}, Privileged: true,
+		RunAsUser:        &runtimeapi.Int64Value{Value: 1}, RunAsGroup: &runtimeapi.Int64Value{Value: 2},
+		SupplementalGroups:       []int64{3, 4},
+		SupplementalGroupsPolicy: runtimeapi.SupplementalGroupsPolicy_Strict,
+		SelinuxOptions:           &runtimeapi.SELinuxOption{Level: "s0"}, Privileged: true,
 		Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
 	}
 	if diff := cmp.Diff(want, makeSandbox(t, pod).GetLinux().GetSecurityContext(), protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := makeContainer(t, pod, containerspec.Inputs{}).GetLinux().GetSecurityContext(); got.GetSupplementalGroupsPolicy() != runtimeapi.SupplementalGroupsPolicy_Strict ||
+	got := makeContainer(t, pod, containerspec.Inputs{}).GetLinux().GetSecurityContext()
+	if got.GetSupplementalGroupsPolicy() != runtimeapi.SupplementalGroupsPolicy_Strict ||
 		!slices.Equal(got.GetSupplementalGroups(), []int64{3, 4}) {
 		t.Errorf("the groups of the container: %v", got)
 	}
@@ -114,11 +124,15 @@ func TestOverheadIsBesideWhatContainersHave(t *testing.T) {
 	pod := testPod(v1.Container{Name: "a", Resources: resources("1", "1", "1Gi", "1Gi")}, v1.Container{Name: "b", Resources: resources("1", "1", "1Gi", "1Gi")})
 	pod.Spec.Overhead = resources("", "250m", "", "64Mi").Limits
 	got := makeSandbox(t, pod).GetLinux()
-	want := &runtimeapi.LinuxContainerResources{CpuShares: 2048, CpuPeriod: 100000, CpuQuota: 200000, MemoryLimitInBytes: 2 << 30}
+	want := &runtimeapi.LinuxContainerResources{
+		CpuShares: 2048, CpuPeriod: 100000, CpuQuota: 200000, MemoryLimitInBytes: 2 << 30,
+	}
 	if diff := cmp.Diff(want, got.GetResources(), protocmp.Transform()); diff != "" {
 		t.Errorf("containers (-want +got):\n%s", diff)
 	}
-	want = &runtimeapi.LinuxContainerResources{CpuShares: 256, CpuPeriod: 100000, CpuQuota: 25000, MemoryLimitInBytes: 64 << 20}
+	want = &runtimeapi.LinuxContainerResources{
+		CpuShares: 256, CpuPeriod: 100000, CpuQuota: 25000, MemoryLimitInBytes: 64 << 20,
+	}
 	if diff := cmp.Diff(want, got.GetOverhead(), protocmp.Transform()); diff != "" {
 		t.Errorf("overhead (-want +got):\n%s", diff)
 	}
@@ -156,7 +170,8 @@ func TestWhatIsWrongInASecurityContextIsNamed(t *testing.T) {
 		pod := testPod(v1.Container{Name: "a"})
 		pod.Spec.SecurityContext = &v1.PodSecurityContext{}
 		change(pod)
-		if _, err := containerspec.Container(pod, &pod.Spec.Containers[0], node, containerspec.Inputs{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := containerspec.Container(pod, &pod.Spec.Containers[0], node, containerspec.Inputs{}); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one with %s", err, want)
 		}
 	}

@@ -9,7 +9,9 @@ import (
 
 // SandboxUpdate returns the request that reports the new limits of a pod's cgroup to a runtime: those of its overhead,
 // and the rest. 0 means no limit.
-func SandboxUpdate(sandboxID string, pod *v1.Pod, node Node, has resources.Resources) *runtimeapi.UpdatePodSandboxResourcesRequest {
+func SandboxUpdate(
+	sandboxID string, pod *v1.Pod, node Node, has resources.Resources,
+) *runtimeapi.UpdatePodSandboxResourcesRequest {
 	over := overhead(pod, node)
 	r := &runtimeapi.LinuxContainerResources{CpuPeriod: int64(has.CPUPeriod), CpuShares: int64(has.CPUShares)} //nolint:gosec // they are small
 	if has.CPUQuota > 0 {

@@ -14,7 +14,8 @@ import (
 // Paths of /proc and /sys that containers must not read or write, unless their proc mount is unmasked.
 var (
 	maskedPaths = []string{
-		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/timer_list",
 		"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
 	}
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
@@ -80,7 +81,9 @@ func isTrue(b *bool) bool { return b != nil && *b }
 
 // containerSecurity returns the runtime's security context. It fails if the container must not run as root and would,
 // or if a profile is invalid.
-func containerSecurity(pod *v1.Pod, c *v1.Container, in Inputs, node Node) (*runtimeapi.LinuxContainerSecurityContext, error) {
+func containerSecurity(
+	pod *v1.Pod, c *v1.Container, in Inputs, node Node,
+) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	sc, user := effective(pod, c), in.ImageUser
 	if err := checkNonRoot(sc, user); err != nil {
 		return nil, err
@@ -118,7 +121,8 @@ func containerSecurity(pod *v1.Pod, c *v1.Container, in Inputs, node Node) (*run
 		}
 	}
 	var err error
-	if security.SupplementalGroups, security.SupplementalGroupsPolicy, err = supplementalGroups(pod.Spec.SecurityContext); err != nil {
+	security.SupplementalGroups, security.SupplementalGroupsPolicy, err = supplementalGroups(pod.Spec.SecurityContext)
+	if err != nil {
 		return nil, err
 	}
 	if security.Seccomp, err = seccomp(sc.SeccompProfile, node); err != nil {
@@ -201,7 +205,9 @@ func appArmor(p *v1.AppArmorProfile) (*runtimeapi.SecurityProfile, error) {
 	case p.Type == v1.AppArmorProfileTypeRuntimeDefault:
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}, nil
 	case p.Type == v1.AppArmorProfileTypeLocalhost && p.LocalhostProfile != nil:
-		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: *p.LocalhostProfile}, nil
+		return &runtimeapi.SecurityProfile{
+			ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: *p.LocalhostProfile,
+		}, nil
 	case p.Type == v1.AppArmorProfileTypeLocalhost:
 		return nil, fmt.Errorf("securityContext.appArmorProfile.localhostProfile: must name a profile when type is Localhost")
 	}

@@ -86,7 +86,9 @@ func (d *decision) askers() (ids []string, step int) {
 
 // asking returns the containers of a sandbox that have ended with an exit code for which one of their rules requires a
 // restart of all containers.
-func asking(pod *v1.Pod, status *lifecyclev1.PodStatus, sandbox string) iter.Seq2[*v1.Container, *lifecyclev1.Container] {
+func asking(
+	pod *v1.Pod, status *lifecyclev1.PodStatus, sandbox string,
+) iter.Seq2[*v1.Container, *lifecyclev1.Container] {
 	return func(yield func(*v1.Container, *lifecyclev1.Container) bool) {
 		for c := range initAndOrdinary(pod) {
 			ended := podview.LatestIn(status, c.Name, sandbox)

@@ -91,9 +91,11 @@ func (d *decision) sandboxReplaced() string {
 // goesOnAgain reports whether all containers of the pod were restarted in its sandbox and its ordinary containers have
 // not been reached since, so that their records were removed.
 func (d *decision) goesOnAgain() bool {
-	return !Initialized(d.pod, d.status) && slices.ContainsFunc(d.status.GetContainers(), func(c *lifecyclev1.Container) bool {
-		return c.GetSandboxId() == d.SandboxID && strings.HasPrefix(podlabels.RestartOf(c.GetAnnotations(), 0).Cause, CauseAll)
-	})
+	return !Initialized(d.pod, d.status) &&
+		slices.ContainsFunc(d.status.GetContainers(), func(c *lifecyclev1.Container) bool {
+			return c.GetSandboxId() == d.SandboxID &&
+				strings.HasPrefix(podlabels.RestartOf(c.GetAnnotations(), 0).Cause, CauseAll)
+		})
 }
 
 // endOf returns how a container has ended, or another remark about its state; empty for a running one.

@@ -154,7 +154,8 @@ type Actions struct {
 
 // Nothing reports whether there is nothing to do now.
 func (a Actions) Nothing() bool {
-	return !a.StopAll && !a.CreateSandbox && len(a.StopSandboxes) == 0 && len(a.Kill) == 0 && len(a.Reset) == 0 && len(a.Start) == 0 &&
+	return !a.StopAll && !a.CreateSandbox && len(a.StopSandboxes) == 0 && len(a.Kill) == 0 && len(a.Reset) == 0 &&
+		len(a.Start) == 0 &&
 		a.Resize.Nothing()
 }
 

@@ -108,13 +108,15 @@ func TestPod(t *testing.T) {
 	}
 }
 
-// TestAClockThatIsSetLengthensNoBackoffByMoreThanItself: whoever comes when he was told to, by a clock that nobody can set, is
-// not told to wait again and again.
+// TestAClockThatIsSetLengthensNoBackoffByMoreThanItself: whoever comes when he was told to, by a clock that nobody can
+// set, is not told to wait again and again.
 func TestAClockThatIsSetLengthensNoBackoffByMoreThanItself(t *testing.T) {
 	const backoff = 40 * time.Second
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	status := podviewtest.Status(pod, "s0:ready a@s0:exited=1,rc=3,ended=0s")
-	for _, step := range []time.Duration{-24 * time.Hour, -time.Minute, -39 * time.Second, -time.Second, 0, time.Second, time.Minute, 24 * time.Hour} {
+	for _, step := range []time.Duration{
+		-24 * time.Hour, -time.Minute, -39 * time.Second, -time.Second, 0, time.Second, time.Minute, 24 * time.Hour,
+	} {
 		waited := time.Second // and then the clock is set
 		for {
 			facts := decide.Facts{Now: now.Add(waited + step)}
@@ -216,8 +218,8 @@ func TestProbesKill(t *testing.T) {
 	}
 }
 
-// TestAProbeRestartsInOneStep: the back-off counts from the end before, as the kubelet's does, because the container that is
-// killed has not crashed. It is longer after each end that came before.
+// TestAProbeRestartsInOneStep: the back-off counts from the end before, as the kubelet's does, because the container
+// that is killed has not crashed. It is longer after each end that came before.
 func TestAProbeRestartsInOneStep(t *testing.T) {
 	const always, onFailure, never = v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever
 	for _, test := range []struct {
@@ -382,7 +384,8 @@ func rule(words string) v1.ContainerRestartRule {
 }
 
 func TestContainersOwnPolicyAndRules(t *testing.T) {
-	const always, onFailure, never = v1.ContainerRestartPolicyAlways, v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyNever
+	const always, onFailure = v1.ContainerRestartPolicyAlways, v1.ContainerRestartPolicyOnFailure
+	const never = v1.ContainerRestartPolicyNever
 	for _, test := range []struct {
 		name     string
 		pod      v1.RestartPolicy

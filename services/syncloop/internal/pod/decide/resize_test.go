@@ -29,7 +29,9 @@ func restartsFor(pod *v1.Pod, name string, resource v1.ResourceName) {
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			if list[i].Name == name {
-				list[i].ResizePolicy = append(list[i].ResizePolicy, v1.ContainerResizePolicy{ResourceName: resource, RestartPolicy: v1.RestartContainer})
+				list[i].ResizePolicy = append(list[i].ResizePolicy, v1.ContainerResizePolicy{
+					ResourceName: resource, RestartPolicy: v1.RestartContainer,
+				})
 			}
 		}
 	}
@@ -134,7 +136,8 @@ func TestARestartForAResizeIsNoCrash(t *testing.T) {
 	}
 	status = podviewtest.Status(pod, "s0:ready a@s0:exited=137,rc=3,ended=0s")
 	actions := decide.Pod(pod, status, decide.Facts{Now: now, Replaced: func(id string) bool { return id == "a-1" }})
-	if len(actions.Start) != 1 || actions.Start[0].Restart != (podlabels.Restart{Count: 4, Step: 3, Cause: "resources changed, exited with 137"}) {
+	if len(actions.Start) != 1 ||
+		actions.Start[0].Restart != (podlabels.Restart{Count: 4, Step: 3, Cause: "resources changed, exited with 137"}) {
 		t.Errorf("after the kill it is started as %+v", actions.Start)
 	}
 }

@@ -77,7 +77,9 @@ func (d *decision) restartOf(c *v1.Container) (s Start, delay time.Duration, unt
 
 // restartOfKilled is restartOf for a running container that is killed because of a probe. It has not crashed, so its
 // back-off counts from the previous end, and there is none without a previous end.
-func (d *decision) restartOfKilled(c *v1.Container, running *lifecyclev1.Container) (s Start, delay time.Duration, until time.Time) {
+func (d *decision) restartOfKilled(
+	c *v1.Container, running *lifecyclev1.Container,
+) (s Start, delay time.Duration, until time.Time) {
 	s = d.startOf(c, running)
 	step := d.stepOf(running)
 	s.Restart.Step = step
@@ -168,7 +170,9 @@ func policyOf(pod *v1.Pod, c *v1.Container) v1.RestartPolicy {
 
 // restarts reports whether the latest container of a name should run again after its end.
 func (d *decision) restarts(c *v1.Container, latest *lifecyclev1.Container) bool {
-	return Restarts(d.pod, c, Ending{Code: exitCode(latest), Unhealthy: d.unhealthy(c, latest), Replaced: d.replaced(latest)})
+	return Restarts(d.pod, c, Ending{
+		Code: exitCode(latest), Unhealthy: d.unhealthy(c, latest), Replaced: d.replaced(latest),
+	})
 }
 
 // unhealthy reports whether a probe that kills its container has failed. The prober keeps the results of a container

@@ -36,11 +36,15 @@ func newWorld(t *rapid.T) *world {
 	for i := range rapid.IntRange(1, 3).Draw(t, "ordinary") {
 		containers += fmt.Sprintf(" c%d", i)
 	}
-	policy := rapid.SampledFrom([]v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever}).Draw(t, "policy")
+	policy := rapid.SampledFrom([]v1.RestartPolicy{
+		v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever,
+	}).Draw(t, "policy")
 	pod := podviewtest.Pod(policy, containers)
 	if own := rapid.SampledFrom([]v1.ContainerRestartPolicy{"", v1.ContainerRestartPolicyNever, v1.ContainerRestartPolicyOnFailure}).Draw(t, "own"); own != "" {
 		pod.Spec.Containers[0].RestartPolicy = &own
-		pod.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{rule(rapid.SampledFrom([]string{"restart in 1", "all in 1"}).Draw(t, "rule"))}
+		pod.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{
+			rule(rapid.SampledFrom([]string{"restart in 1", "all in 1"}).Draw(t, "rule")),
+		}
 	}
 	return &world{t: t, pod: pod, status: &lifecyclev1.PodStatus{Uid: "u"}, now: now}
 }
@@ -77,8 +81,9 @@ func (w *world) act(a decide.Actions) {
 		w.made++
 		sandbox = fmt.Sprintf("s%d", w.made)
 		w.status.Sandboxes = slices.Insert(w.status.Sandboxes, 0, &lifecyclev1.Sandbox{
-			Id: sandbox, Attempt: a.Attempt, State: lifecyclev1.SandboxState_SANDBOX_STATE_READY, CreatedAt: timestamppb.New(w.now),
-			Ips: []string{"10.0.0.9"},
+			Id: sandbox, Attempt: a.Attempt, State: lifecyclev1.SandboxState_SANDBOX_STATE_READY,
+			CreatedAt: timestamppb.New(w.now),
+			Ips:       []string{"10.0.0.9"},
 		})
 	}
 	for _, s := range a.Start {
@@ -107,8 +112,11 @@ func (w *world) checkStart(s decide.Start, sandbox string, killed []decide.Kill)
 	if before != nil && s.Restart.Count != podlabels.RestartOf(before.Annotations, 0).Count+1 {
 		w.t.Fatalf("%s: restart count %d after %v", s.Container.Name, s.Restart.Count, before.Annotations)
 	}
-	changed := slices.ContainsFunc(killed, func(k decide.Kill) bool { return k.Name == s.Container.Name && k.Why == decide.SpecChanged })
-	if s.Kind == decide.Ordinary && podview.Exited(before) && !changed && !decide.Restarts(w.pod, s.Container, decide.Ending{Code: before.ExitCode}) &&
+	changed := slices.ContainsFunc(killed, func(k decide.Kill) bool {
+		return k.Name == s.Container.Name && k.Why == decide.SpecChanged
+	})
+	if s.Kind == decide.Ordinary && podview.Exited(before) && !changed &&
+		!decide.Restarts(w.pod, s.Container, decide.Ending{Code: before.ExitCode}) &&
 		!podlabels.Changed(s.Container, before.Annotations) {
 		w.t.Fatalf("%s is restarted after exit code %d under policy %s", s.Container.Name, before.ExitCode, w.pod.Spec.RestartPolicy)
 	}

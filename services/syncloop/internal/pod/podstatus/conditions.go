@@ -31,7 +31,8 @@ const reasonNotInspected = "InspectionFailed"
 
 // owned are the conditions that are computed here; others (readiness gates, DisruptionTarget) are kept unchanged.
 var owned = []v1.PodConditionType{
-	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled, v1.AllContainersRestarting,
+	v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled,
+	v1.AllContainersRestarting,
 	v1.PodResizePending, v1.PodResizeInProgress,
 }
 
@@ -82,8 +83,8 @@ func (g *generation) observedGeneration() int64 {
 	return g.pod.Generation
 }
 
-// resizes returns the conditions of a resize; none for a pod that has ended. Their generation is the one that asked for the
-// resize, and their last transition is that of the reason.
+// resizes returns the conditions of a resize; none for a pod that has ended. Their generation is the one that asked for
+// the resize, and their last transition is that of the reason.
 func (g *generation) resizes() []v1.PodCondition {
 	if g.in.Terminal {
 		return nil
@@ -114,7 +115,8 @@ func (g *generation) unknown() []v1.PodCondition {
 		since = g.in.Now
 	}
 	// A restarted pleg does not know the original start of that state.
-	if before := find(g.in.Previous.Conditions, podset.ConditionRuntimeStateUnknown); before != nil && before.LastTransitionTime.Time.Before(since) {
+	if before := find(g.in.Previous.Conditions, podset.ConditionRuntimeStateUnknown); before != nil &&
+		before.LastTransitionTime.Time.Before(since) {
 		since = before.LastTransitionTime.Time
 	}
 	return []v1.PodCondition{{
@@ -211,7 +213,8 @@ func (g *generation) ready(containers v1.PodCondition) v1.PodCondition {
 		case got == nil:
 			unmet = append(unmet, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", gate.ConditionType))
 		case got.Status != v1.ConditionTrue:
-			unmet = append(unmet, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", gate.ConditionType, got.Status))
+			unmet = append(unmet,
+				fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", gate.ConditionType, got.Status))
 		}
 	}
 	if len(unmet) > 0 {

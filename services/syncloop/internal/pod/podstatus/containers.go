@@ -26,7 +26,9 @@ const (
 )
 
 // containerStatuses computes the statuses of the init or of the ordinary containers, in the order of the spec.
-func (g *generation) containerStatuses(specs []v1.Container, previous []v1.ContainerStatus, init bool) []v1.ContainerStatus {
+func (g *generation) containerStatuses(
+	specs []v1.Container, previous []v1.ContainerStatus, init bool,
+) []v1.ContainerStatus {
 	if len(specs) == 0 {
 		return nil
 	}
@@ -97,7 +99,11 @@ func userOf(c *lifecyclev1.Container) *v1.ContainerUser {
 	if user == nil {
 		return nil
 	}
-	return &v1.ContainerUser{Linux: &v1.LinuxContainerUser{UID: user.GetUid(), GID: user.GetGid(), SupplementalGroups: slices.Clone(user.GetSupplementalGroups())}}
+	return &v1.ContainerUser{
+		Linux: &v1.LinuxContainerUser{
+			UID: user.GetUid(), GID: user.GetGid(), SupplementalGroups: slices.Clone(user.GetSupplementalGroups()),
+		},
+	}
 }
 
 // lastOf returns the last termination before the container with this ID in an earlier status, because the runtime's
@@ -117,7 +123,9 @@ func (g *generation) id(c *lifecyclev1.Container) string {
 func (g *generation) state(c *lifecyclev1.Container, old *v1.ContainerStatus) v1.ContainerState {
 	switch {
 	case podview.Running(c):
-		return v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(podview.Time(c.GetStartedAt()))}}
+		return v1.ContainerState{
+			Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(podview.Time(c.GetStartedAt()))},
+		}
 	case podview.Exited(c):
 		terminated := &v1.ContainerStateTerminated{
 			ExitCode: c.GetExitCode(), Reason: c.GetReason(), Message: c.GetMessage(), ContainerID: g.id(c),

@@ -122,7 +122,9 @@ func TestGenerate(t *testing.T) {
 			in:   podstatus.Inputs{Replaced: func(id string) bool { return id == "a-1" }},
 			want: "Running +sandbox +initialized a=waiting(ContainerCreating),last=Completed(0)"},
 		{name: "a container that is replaced and whose image cannot be pulled", policy: never, containers: "a", observed: "s0:ready a@s0:exited=0",
-			in:   podstatus.Inputs{Replaced: func(string) bool { return true }, Reasons: map[string]podstatus.Reason{"a": {Reason: "ErrImagePull"}}},
+			in: podstatus.Inputs{
+				Replaced: func(string) bool { return true }, Reasons: map[string]podstatus.Reason{"a": {Reason: "ErrImagePull"}},
+			},
 			want: "Running +sandbox +initialized a=waiting(ErrImagePull),last=Completed(0)"},
 		{name: "the pod ends while a container is replaced", policy: never, containers: "a", observed: "s0:notready a@s0:exited=0",
 			in:   podstatus.Inputs{Replaced: func(string) bool { return true }, Terminal: true},
@@ -156,12 +158,20 @@ func TestGenerate(t *testing.T) {
 		{name: "ended after the init containers", policy: always, containers: "init:i a", observed: "s0:notready i@s0:exited=0", in: podstatus.Inputs{Terminal: true},
 			want: "Failed +initialized i=Completed(0),ready a=ContainerStatusUnknown(137)"},
 		{name: "ended after its sidecar had started", policy: always, containers: "sidecar:s a", observed: "s0:notready s@s0:exited=143",
-			in: podstatus.Inputs{Terminal: true, Previous: v1.PodStatus{Phase: v1.PodPending, InitContainerStatuses: []v1.ContainerStatus{
-				{Name: "s", Started: new(true), State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}}},
+			in: podstatus.Inputs{Terminal: true, Previous: v1.PodStatus{
+				Phase: v1.PodPending,
+				InitContainerStatuses: []v1.ContainerStatus{
+					{Name: "s", Started: new(true), State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}},
+				},
+			}},
 			want: "Failed +initialized s=Error(143) a=ContainerStatusUnknown(137)"},
 		{name: "ended when the record of a running one was gone", policy: always, containers: "a",
-			in: podstatus.Inputs{Terminal: true, Previous: v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{
-				{Name: "a", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}}},
+			in: podstatus.Inputs{Terminal: true, Previous: v1.PodStatus{
+				Phase: v1.PodRunning,
+				ContainerStatuses: []v1.ContainerStatus{
+					{Name: "a", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}},
+				},
+			}},
 			want: "Failed +initialized a=ContainerStatusUnknown(137),rc=1,last=ContainerStatusUnknown(137)"},
 		{name: "Failed stays Failed", policy: always, containers: "a", observed: "s0:ready a@s0:running",
 			in:   podstatus.Inputs{Previous: v1.PodStatus{Phase: v1.PodFailed}},
@@ -218,7 +228,9 @@ func TestAPodThatBeginsAgainSaysSo(t *testing.T) {
 		"s0:ready":                             v1.ConditionFalse,
 	} {
 		status := podstatus.Generate(pod, podviewtest.Status(pod, observed), podstatus.Inputs{Now: now})
-		at := slices.IndexFunc(status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.AllContainersRestarting })
+		at := slices.IndexFunc(status.Conditions, func(c v1.PodCondition) bool {
+			return c.Type == v1.AllContainersRestarting
+		})
 		if at < 0 || status.Conditions[at].Status != want || status.Phase == v1.PodFailed {
 			t.Errorf("%s: phase %s, conditions %+v, want %s", observed, status.Phase, status.Conditions, want)
 		}
@@ -283,13 +295,16 @@ func TestReadinessGates(t *testing.T) {
 	}
 }
 
-// TestTheLastStatusStays: nothing that is computed after the last status of a pod is another one, also not by the next process.
+// TestTheLastStatusStays: nothing that is computed after the last status of a pod is another one, also not by the next
+// process.
 func TestTheLastStatusStays(t *testing.T) {
 	for _, words := range [][2]string{{"a", ""}, {"init:i a", ""}, {"init:i a", "s0:notready i@s0:exited=0"}, {"a b", "s0:notready a@s0:exited=0"}, {"sidecar:s a", "s0:notready s@s0:exited=1"}} {
 		pod := podviewtest.Pod(v1.RestartPolicyAlways, words[0])
 		observed := podviewtest.Status(pod, words[1])
 		last := podstatus.Generate(pod, observed, podstatus.Inputs{Now: now, Terminal: true})
-		again := podstatus.Generate(pod, observed, podstatus.Inputs{Now: now.Add(time.Minute), Terminal: true, Previous: last})
+		again := podstatus.Generate(pod, observed, podstatus.Inputs{
+			Now: now.Add(time.Minute), Terminal: true, Previous: last,
+		})
 		if diff := cmp.Diff(last, again); diff != "" {
 			t.Errorf("%s: the same process has another one (-first +second):\n%s", words, diff)
 		}
@@ -354,7 +369,9 @@ func TestProbesGateReadyOnlyWhereThereIsAProber(t *testing.T) {
 		started, ready         func(string) bool
 		wantStarted, wantReady bool
 	}{{nil, nil, true, true}, {no, yes, false, false}, {yes, no, true, false}, {yes, yes, true, true}} {
-		got := podstatus.Generate(pod, status, podstatus.Inputs{Now: now, Started: test.started, Readiness: test.ready}).ContainerStatuses[0]
+		got := podstatus.Generate(pod, status, podstatus.Inputs{
+			Now: now, Started: test.started, Readiness: test.ready,
+		}).ContainerStatuses[0]
 		if *got.Started != test.wantStarted || got.Ready != test.wantReady {
 			t.Errorf("started %v, ready %v; want %v, %v", *got.Started, got.Ready, test.wantStarted, test.wantReady)
 		}
@@ -379,7 +396,9 @@ func TestAddresses(t *testing.T) {
 func TestTerminationMessageAndID(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyNever, "a")
 	status := podviewtest.Status(pod, "s0:ready a@s0:exited=1")
-	got := podstatus.Generate(pod, status, podstatus.Inputs{Now: now, Messages: map[string]string{"a-1": "out of cheese"}}).ContainerStatuses[0]
+	got := podstatus.Generate(pod, status, podstatus.Inputs{
+		Now: now, Messages: map[string]string{"a-1": "out of cheese"},
+	}).ContainerStatuses[0]
 	if got.ContainerID != "containerd://a-1" || got.State.Terminated.Message != "out of cheese" {
 		t.Errorf("id %q, message %q", got.ContainerID, got.State.Terminated.Message)
 	}
@@ -390,7 +409,9 @@ func TestAContainerThatCouldNotBeStartedHasTheStartOfAKubelet(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyNever, "a")
 	status := podviewtest.Status(pod, "s0:ready a@s0:exited=128")
 	status.Containers[0].StartedAt = nil
-	got, start := podstatus.Generate(pod, status, podstatus.Inputs{Now: now}).ContainerStatuses[0].State.Terminated, metav1.Unix(0, 0)
+	got, start := podstatus.Generate(pod, status, podstatus.Inputs{
+		Now: now,
+	}).ContainerStatuses[0].State.Terminated, metav1.Unix(0, 0)
 	if got == nil || !got.StartedAt.Equal(&start) || got.FinishedAt.IsZero() {
 		t.Errorf("got %v", got)
 	}
@@ -411,15 +432,19 @@ func TestWhatHoldsAPendingPodUpIsShownAndThenGone(t *testing.T) {
 	}
 }
 
-// TestWhatHeldAPodUpIsGoneWhenItRuns: the pod's start shows before the work that started it has ended and told that all is well.
+// TestWhatHeldAPodUpIsGoneWhenItRuns: the pod's start shows before the work that started it has ended and told that all
+// is well.
 func TestWhatHeldAPodUpIsGoneWhenItRuns(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	running := podviewtest.Status(pod, "s0:ready a@s0:running")
-	first := podstatus.Generate(pod, running, podstatus.Inputs{Now: now, Reason: "FailedCreatePodSandBox", Message: "no network"})
+	first := podstatus.Generate(pod, running, podstatus.Inputs{
+		Now: now, Reason: "FailedCreatePodSandBox", Message: "no network",
+	})
 	if first.Phase != v1.PodRunning || first.Reason != "FailedCreatePodSandBox" {
 		t.Fatalf("phase %s, reason %s", first.Phase, first.Reason)
 	}
-	if next := podstatus.Generate(pod, running, podstatus.Inputs{Now: now, Previous: first}); next.Reason != "" || next.Message != "" {
+	if next := podstatus.Generate(pod, running, podstatus.Inputs{Now: now, Previous: first}); next.Reason != "" ||
+		next.Message != "" {
 		t.Errorf("a running pod still says %s: %s", next.Reason, next.Message)
 	}
 }
@@ -440,8 +465,8 @@ func TestARestartOfTheAgentChangesNothing(t *testing.T) {
 	}
 }
 
-// What pleg cannot look at is said to be so, with since when and why, and nothing else changes: whoever reads the status goes on
-// with what was last seen.
+// What pleg cannot look at is said to be so, with since when and why, and nothing else changes: whoever reads the
+// status goes on with what was last seen.
 func TestAPodThatCannotBeInspectedKeepsItsStatusAndSaysSo(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	seen := podviewtest.Status(pod, "s0:ready a@s0:running")
@@ -450,7 +475,8 @@ func TestAPodThatCannotBeInspectedKeepsItsStatusAndSaysSo(t *testing.T) {
 	seen.InspectError, seen.UnknownSince = "no answer", timestamppb.New(since)
 	during := podstatus.Generate(pod, seen, podstatus.Inputs{Now: now, Previous: before})
 	last := during.Conditions[len(during.Conditions)-1]
-	if last.Type != podset.ConditionRuntimeStateUnknown || last.Status != v1.ConditionTrue || last.Message != "no answer" || !last.LastTransitionTime.Time.Equal(since) {
+	if last.Type != podset.ConditionRuntimeStateUnknown || last.Status != v1.ConditionTrue ||
+		last.Message != "no answer" || !last.LastTransitionTime.Time.Equal(since) {
 		t.Errorf("the last condition is %+v", last)
 	}
 	restarted := podviewtest.Status(pod, "s0:ready a@s0:running")
@@ -494,12 +520,16 @@ func TestTransitionTimeMovesWithTheStatusOnly(t *testing.T) {
 func TestPhaseNeverLeavesAnEnd(t *testing.T) {
 	states := []string{"", "s0:ready", "s0:ready a@s0:running", "s0:ready a@s0:exited=0", "s0:ready a@s0:exited=1", "s0:notready a@s0:unknown"}
 	rapid.Check(t, func(t *rapid.T) {
-		policy := rapid.SampledFrom([]v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever}).Draw(t, "policy")
+		policy := rapid.SampledFrom([]v1.RestartPolicy{
+			v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever,
+		}).Draw(t, "policy")
 		pod := podviewtest.Pod(policy, "a")
 		var previous v1.PodStatus
 		for range 6 {
 			observed := rapid.SampledFrom(states).Draw(t, "observed")
-			next := podstatus.Generate(pod, podviewtest.Status(pod, observed), podstatus.Inputs{Now: now, Previous: previous, Terminal: rapid.Bool().Draw(t, "terminal")})
+			next := podstatus.Generate(pod, podviewtest.Status(pod, observed), podstatus.Inputs{
+				Now: now, Previous: previous, Terminal: rapid.Bool().Draw(t, "terminal"),
+			})
 			if (previous.Phase == v1.PodFailed || previous.Phase == v1.PodSucceeded) && next.Phase != previous.Phase {
 				t.Fatalf("%s became %s", previous.Phase, next.Phase)
 			}
@@ -508,7 +538,8 @@ func TestPhaseNeverLeavesAnEnd(t *testing.T) {
 	})
 }
 
-// TestTheUserOfAContainer is who its process was started as, by the runtime's word; a container that was not made has none.
+// TestTheUserOfAContainer is who its process was started as, by the runtime's word; a container that was not made has
+// none.
 func TestTheUserOfAContainer(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a b c")
 	status := podviewtest.Status(pod, "s0:ready a@s0:running b@s0:running")
@@ -517,7 +548,9 @@ func TestTheUserOfAContainer(t *testing.T) {
 			c.User = &lifecyclev1.LinuxUser{Uid: 1000, Gid: 3000, SupplementalGroups: []int64{3000, 4000}}
 		}
 	}
-	want := []*v1.ContainerUser{{Linux: &v1.LinuxContainerUser{UID: 1000, GID: 3000, SupplementalGroups: []int64{3000, 4000}}}, nil, nil}
+	want := []*v1.ContainerUser{
+		{Linux: &v1.LinuxContainerUser{UID: 1000, GID: 3000, SupplementalGroups: []int64{3000, 4000}}}, nil, nil,
+	}
 	var got []*v1.ContainerUser
 	for _, c := range podstatus.Generate(pod, status, podstatus.Inputs{Now: now}).ContainerStatuses {
 		got = append(got, c.User)

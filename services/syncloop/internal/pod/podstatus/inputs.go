@@ -57,7 +57,8 @@ type Inputs struct {
 	Reason, Message string
 	// Resize is the record of a resized pod; zero for every other pod.
 	Resize resize.Record
-	// Undecided is true while the resize of this version of the pod is not decided: the status is about the version before it.
+	// Undecided is true while the resize of this version of the pod is not decided: the status is about the version before
+	// it.
 	Undecided bool
 	// Cgroup holds the limits of the pod's cgroup; nil if there is none or they are unknown.
 	Cgroup *resources.Resources

@@ -16,7 +16,9 @@ const leastQuota = 10
 // containerResources returns the resources of a container: those that the runtime reports while it runs, and otherwise
 // the allocated ones. Resources other than cpu and memory are always the allocated ones. old is the status before, or
 // nil.
-func (g *generation) containerResources(c *v1.Container, made *lifecyclev1.Container, old *v1.ContainerStatus) *v1.ResourceRequirements {
+func (g *generation) containerResources(
+	c *v1.Container, made *lifecyclev1.Container, old *v1.ContainerStatus,
+) *v1.ResourceRequirements {
 	out := c.Resources.DeepCopy()
 	if !podview.Running(made) {
 		return out
@@ -85,7 +87,8 @@ func put(list v1.ResourceList, name v1.ResourceName, seen *resource.Quantity, be
 func (g *generation) podResources(phase v1.PodPhase) (has *v1.ResourceRequirements, allocated v1.ResourceList) {
 	options := resourcehelper.PodResourcesOptions{}
 	allocated = resourcehelper.PodRequests(g.pod, options)
-	if before := &g.in.Previous; phase == v1.PodRunning && g.in.Cgroup == nil && g.in.Resize.Conditions.InProgress != nil && before.Resources != nil {
+	if before := &g.in.Previous; phase == v1.PodRunning && g.in.Cgroup == nil &&
+		g.in.Resize.Conditions.InProgress != nil && before.Resources != nil {
 		return before.Resources.DeepCopy(), allocated
 	}
 	if has = g.pod.Spec.Resources.DeepCopy(); has == nil {
@@ -106,7 +109,8 @@ func (g *generation) podResources(phase v1.PodPhase) (has *v1.ResourceRequiremen
 		CpuShares: int64(r.CPUShares), CpuQuota: r.CPUQuota, CpuPeriod: int64(r.CPUPeriod), MemoryLimitInBytes: r.Memory, //nolint:gosec // they are small
 	})
 	// The weight of cgroup v2 is coarser than a request.
-	if asked := has.Requests.Cpu(); !asked.IsZero() && resources.SharesOf(resources.Weight(resources.Shares(asked.MilliValue()))) == r.CPUShares {
+	if asked := has.Requests.Cpu(); !asked.IsZero() &&
+		resources.SharesOf(resources.Weight(resources.Shares(asked.MilliValue()))) == r.CPUShares {
 		cgroup.cpuRequest = asked
 	}
 	put(has.Requests, v1.ResourceCPU, cgroup.cpuRequest, nil, resources.MinShares)

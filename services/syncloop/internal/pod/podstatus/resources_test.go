@@ -64,7 +64,10 @@ func TestTheResourcesOfAContainer(t *testing.T) {
 			pod.Spec.Containers[0].Resources = v1.ResourceRequirements{Requests: tc.requests, Limits: tc.limits}
 			status := podviewtest.Status(pod, "s0:ready a@s0:"+tc.state)
 			status.Containers[0].Resources = tc.has
-			in := podstatus.Inputs{Now: now, Resize: resize.Record{Actuated: resize.Actuated{Containers: map[string]resize.Amounts{"a-1": tc.actuated}}}}
+			in := podstatus.Inputs{
+				Now:    now,
+				Resize: resize.Record{Actuated: resize.Actuated{Containers: map[string]resize.Amounts{"a-1": tc.actuated}}},
+			}
 			if tc.before != nil {
 				in.Previous.ContainerStatuses = []v1.ContainerStatus{{
 					Name: "a", ContainerID: "containerd://a-1", Resources: tc.before, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}},
@@ -85,7 +88,9 @@ func TestTheResourcesOfAPodAsAWhole(t *testing.T) {
 	own := &v1.ResourceRequirements{Requests: podtest.List("cpu", "3"), Limits: podtest.List("cpu", "4", "memory", "8Mi")}
 	cgroup := &resources.Resources{CPUShares: 2048, CPUQuota: 300_000, CPUPeriod: 100_000, Memory: 4 << 20}
 	progress := resize.Record{Conditions: resize.Conditions{InProgress: &resize.Condition{}}}
-	before := v1.PodStatus{Phase: v1.PodRunning, Resources: &v1.ResourceRequirements{Requests: podtest.List("cpu", "500m")}}
+	before := v1.PodStatus{
+		Phase: v1.PodRunning, Resources: &v1.ResourceRequirements{Requests: podtest.List("cpu", "500m")},
+	}
 	for name, tc := range map[string]struct {
 		state string
 		own   *v1.ResourceRequirements
@@ -143,8 +148,10 @@ func TestTheConditionsOfAResize(t *testing.T) {
 		InProgress: &resize.Condition{Reason: v1.PodReasonError, Message: "no", Generation: 3, Since: since},
 	}}
 	got := of(podstatus.Inputs{Resize: record})
-	if len(got) != 2 || got[0].Type != v1.PodResizePending || got[0].Message != "no room" || got[0].ObservedGeneration != 4 ||
-		got[1].Type != v1.PodResizeInProgress || got[1].Reason != v1.PodReasonError || got[1].ObservedGeneration != 3 || !got[1].LastTransitionTime.Time.Equal(since) {
+	if len(got) != 2 ||
+		got[0].Type != v1.PodResizePending || got[0].Message != "no room" || got[0].ObservedGeneration != 4 ||
+		got[1].Type != v1.PodResizeInProgress || got[1].Reason != v1.PodReasonError ||
+		got[1].ObservedGeneration != 3 || !got[1].LastTransitionTime.Time.Equal(since) {
 		t.Errorf("the conditions are %+v", got)
 	}
 	if got := of(podstatus.Inputs{}); len(got) > 0 {

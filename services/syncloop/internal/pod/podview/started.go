@@ -16,7 +16,8 @@ func Started(status *lifecyclev1.PodStatus) time.Time {
 	for _, s := range status.GetSandboxes() {
 		began := Time(s.GetCreatedAt())
 		// An invalid value was written by another program.
-		if kept, err := time.Parse(time.RFC3339Nano, s.GetAnnotations()[annotationStarted]); err == nil && (began.IsZero() || kept.Before(began)) {
+		if kept, err := time.Parse(time.RFC3339Nano, s.GetAnnotations()[annotationStarted]); err == nil &&
+			(began.IsZero() || kept.Before(began)) {
 			began = kept
 		}
 		if !began.IsZero() && (first.IsZero() || began.Before(first)) {

@@ -40,7 +40,9 @@ func Pod(policy v1.RestartPolicy, containers string) *v1.Pod {
 			pod.Spec.Containers = append(pod.Spec.Containers, c)
 		case "ephemeral":
 			common := v1.EphemeralContainerCommon(c)
-			pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, v1.EphemeralContainer{EphemeralContainerCommon: common})
+			pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, v1.EphemeralContainer{
+				EphemeralContainerCommon: common,
+			})
 		case "sidecar", "livesidecar":
 			c.RestartPolicy = &always
 			if kind == "livesidecar" {
@@ -72,7 +74,9 @@ func Status(pod *v1.Pod, words string) *lifecyclev1.PodStatus {
 			if err != nil {
 				panic(err)
 			}
-			s := &lifecyclev1.Sandbox{Id: subject, Attempt: uint32(attempt), CreatedAt: created, HostNetwork: state == "ready-host"}
+			s := &lifecyclev1.Sandbox{
+				Id: subject, Attempt: uint32(attempt), CreatedAt: created, HostNetwork: state == "ready-host",
+			}
 			s.State = lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY
 			if strings.HasPrefix(state, "ready") {
 				s.State = lifecyclev1.SandboxState_SANDBOX_STATE_READY

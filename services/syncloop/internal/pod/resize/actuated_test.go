@@ -131,7 +131,9 @@ func observed(a resize.Amounts) *lifecyclev1.LinuxResources {
 	if request == 0 {
 		request = a.CPULimit
 	}
-	r := &lifecyclev1.LinuxResources{CpuShares: int64(resources.Shares(request)), CpuPeriod: 100_000, MemoryLimitInBytes: a.MemoryLimit}
+	r := &lifecyclev1.LinuxResources{
+		CpuShares: int64(resources.Shares(request)), CpuPeriod: 100_000, MemoryLimitInBytes: a.MemoryLimit,
+	}
 	if a.CPULimit > 0 {
 		r.CpuQuota = max(a.CPULimit*100, 1000)
 	}
@@ -146,7 +148,8 @@ func TestALostRecordIsRebuiltFromWhatRuns(t *testing.T) {
 		cpu, memory := rapid.Int64Range(1, 400).Draw(t, "cpu"), rapid.Int64Range(1, 400).Draw(t, "memory")<<20
 		quantity := func(cpu, memory int64) v1.ResourceList {
 			return v1.ResourceList{
-				v1.ResourceCPU: *resource.NewMilliQuantity(cpu, resource.DecimalSI), v1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),
+				v1.ResourceCPU:    *resource.NewMilliQuantity(cpu, resource.DecimalSI),
+				v1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),
 			}
 		}
 		return v1.ResourceRequirements{
@@ -176,7 +179,8 @@ func TestALostRecordIsRebuiltFromWhatRuns(t *testing.T) {
 		}
 		for i, c := range status.Containers {
 			got, want := observed(resize.AmountsOf(nil, pod.Spec.Containers[i].Resources)), c.GetResources()
-			if got.GetCpuShares() != want.GetCpuShares() || got.GetCpuQuota() != want.GetCpuQuota() || got.GetMemoryLimitInBytes() != want.GetMemoryLimitInBytes() {
+			if got.GetCpuShares() != want.GetCpuShares() || got.GetCpuQuota() != want.GetCpuQuota() ||
+				got.GetMemoryLimitInBytes() != want.GetMemoryLimitInBytes() {
 				t.Fatalf("%v is promised, %v runs", got, want)
 			}
 		}

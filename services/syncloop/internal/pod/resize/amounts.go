@@ -48,7 +48,8 @@ func OfPod(pod *v1.ResourceRequirements) Amounts {
 func (a Amounts) Requirements() v1.ResourceRequirements {
 	list := func(cpu, memory int64) v1.ResourceList {
 		return v1.ResourceList{
-			v1.ResourceCPU: *resource.NewMilliQuantity(cpu, resource.DecimalSI), v1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),
+			v1.ResourceCPU:    *resource.NewMilliQuantity(cpu, resource.DecimalSI),
+			v1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),
 		}
 	}
 	return v1.ResourceRequirements{Requests: list(a.CPURequest, a.MemoryRequest), Limits: list(a.CPULimit, a.MemoryLimit)}

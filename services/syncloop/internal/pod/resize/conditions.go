@@ -104,7 +104,8 @@ func Summary(pod *v1.Pod, generation int64, wrong string) string {
 		return out
 	}
 	text, err := json.Marshal(summary{
-		InitContainers: list(pod.Spec.InitContainers), Containers: list(pod.Spec.Containers), Generation: generation, Error: wrong,
+		InitContainers: list(pod.Spec.InitContainers), Containers: list(pod.Spec.Containers), Generation: generation,
+		Error: wrong,
 	})
 	if err != nil {
 		return wrong // resources marshal always

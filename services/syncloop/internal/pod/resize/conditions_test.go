@@ -42,7 +42,8 @@ func TestTheConditionsOfAResize(t *testing.T) {
 	fail := func(message string, wantNews bool) {
 		t.Helper()
 		next, news := c.Fail(message, 9, at)
-		if news != wantNews || next.InProgress.Reason != v1.PodReasonError || next.InProgress.Message != message || next.InProgress.Generation != 5 {
+		if news != wantNews || next.InProgress.Reason != v1.PodReasonError || next.InProgress.Message != message ||
+			next.InProgress.Generation != 5 {
 			t.Errorf("failed is %+v, news %v", next.InProgress, news)
 		}
 		c = next

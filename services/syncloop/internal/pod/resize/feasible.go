@@ -65,7 +65,8 @@ func swapping(wanted, allocated *v1.Pod, node Node) bool {
 	}
 	for c := range containers(&wanted.Spec) {
 		has, ok := before[c.Name]
-		if !ok || has.Resources.Requests.Memory().Equal(*c.Resources.Requests.Memory()) || NeedsRestart(has, Amounts{MemoryRequest: 1}, Amounts{}) {
+		if !ok || has.Resources.Requests.Memory().Equal(*c.Resources.Requests.Memory()) ||
+			NeedsRestart(has, Amounts{MemoryRequest: 1}, Amounts{}) {
 			continue
 		}
 		if node.Swaps(wanted, c) || node.Swaps(allocated, has) {

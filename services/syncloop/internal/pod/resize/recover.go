@@ -91,10 +91,12 @@ func seen(made v1.ResourceRequirements, has *lifecyclev1.LinuxResources) v1.Reso
 		}
 		(*list)[name] = *quantity
 	}
-	if milli := resources.MilliOfShares(sharesOf(has)); milli > resources.MinShares || out.Requests.Cpu().MilliValue() > resources.MinShares {
+	if milli := resources.MilliOfShares(sharesOf(has)); milli > resources.MinShares ||
+		out.Requests.Cpu().MilliValue() > resources.MinShares {
 		put(&out.Requests, v1.ResourceCPU, resource.NewMilliQuantity(milli, resource.DecimalSI))
 	}
-	put(&out.Limits, v1.ResourceCPU, resource.NewMilliQuantity(resources.MilliOfQuota(has.GetCpuQuota(), has.GetCpuPeriod()), resource.DecimalSI))
+	put(&out.Limits, v1.ResourceCPU,
+		resource.NewMilliQuantity(resources.MilliOfQuota(has.GetCpuQuota(), has.GetCpuPeriod()), resource.DecimalSI))
 	put(&out.Limits, v1.ResourceMemory, resource.NewQuantity(max(has.GetMemoryLimitInBytes(), 0), resource.BinarySI))
 	return out
 }

@@ -7,9 +7,10 @@
 //
 // A resize passes through them in this order:
 //
-//	wanted ≠ allocated     pending: Infeasible if this node can never do it, or deferred until the node has room; Order says
-//	                       which pod is next
-//	allocated ≠ actuated   in progress: Plan has the containers to change, in order, and NeedsRestart says which to restart
+//	wanted ≠ allocated     pending: Infeasible if this node can never do it, or deferred until the node has room;
+//	                       Order sorts the waiting pods
+//	allocated ≠ actuated   in progress: Plan returns the containers to change, in order, and NeedsRestart those to
+//	                       restart
 //
 // Conditions are those of the pod's status. Recover finds out the allocated resources of a pod without a record.
 // Package resizes keeps the records, the sync loop allocates, and package executor actuates.
@@ -82,7 +83,8 @@ func (a Allocation) On(pod *v1.Pod) *v1.Pod {
 		}
 	}
 	for _, list := range []func(*v1.PodSpec) []v1.Container{
-		func(s *v1.PodSpec) []v1.Container { return s.InitContainers }, func(s *v1.PodSpec) []v1.Container { return s.Containers },
+		func(s *v1.PodSpec) []v1.Container { return s.InitContainers },
+		func(s *v1.PodSpec) []v1.Container { return s.Containers },
 	} {
 		for i, c := range list(&pod.Spec) {
 			has, ok := a.Containers[c.Name]
@@ -98,7 +100,8 @@ func (a Allocation) On(pod *v1.Pod) *v1.Pod {
 
 // Equal reports whether two allocations are the same.
 func (a Allocation) Equal(b Allocation) bool {
-	return same(a.Pod, b.Pod) && maps.EqualFunc(a.Containers, b.Containers, func(x, y v1.ResourceRequirements) bool { return same(&x, &y) })
+	return same(a.Pod, b.Pod) &&
+		maps.EqualFunc(a.Containers, b.Containers, func(x, y v1.ResourceRequirements) bool { return same(&x, &y) })
 }
 
 // same compares requests and limits. None at all are the same as empty ones.

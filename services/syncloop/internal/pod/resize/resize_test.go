@@ -34,7 +34,8 @@ func TestAnAllocationIsPutOnAPod(t *testing.T) {
 	bigger.Spec.InitContainers[0].Resources.Limits = list("memory", "4Mi")
 	bigger.Spec.Resources = &v1.ResourceRequirements{Limits: list("cpu", "3")}
 	got := resize.Of(pod).On(bigger)
-	if got == bigger || !resize.Of(got).Equal(resize.Of(pod)) || got.Spec.Resources != nil || len(got.Spec.Containers[0].Resources.Claims) != 1 {
+	if got == bigger || !resize.Of(got).Equal(resize.Of(pod)) || got.Spec.Resources != nil ||
+		len(got.Spec.Containers[0].Resources.Claims) != 1 {
 		t.Errorf("the pod has %v and claims %v", resize.Of(got), got.Spec.Containers[0].Resources.Claims)
 	}
 	if back := resize.Of(bigger).On(got); !resize.Of(back).Equal(resize.Of(bigger)) {
@@ -84,7 +85,9 @@ func TestWhatANodeNeverDoes(t *testing.T) {
 	whole := burstable.DeepCopy()
 	whole.Spec.Resources = &v1.ResourceRequirements{Requests: list("cpu", "2")}
 	restarts := burstable.DeepCopy()
-	restarts.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer}}
+	restarts.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{
+		{ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer},
+	}
 	swaps := func(*v1.Pod, *v1.Container) bool { return true }
 	for name, tc := range map[string]struct {
 		wanted, allocated *v1.Pod
@@ -201,7 +204,8 @@ func TestAPlanNeedsNoMoreThanBeforeOrAfter(t *testing.T) {
 
 func TestWhoHasToBeMadeAgain(t *testing.T) {
 	c := &v1.Container{ResizePolicy: []v1.ContainerResizePolicy{
-		{ResourceName: v1.ResourceCPU, RestartPolicy: v1.NotRequired}, {ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer},
+		{ResourceName: v1.ResourceCPU, RestartPolicy: v1.NotRequired},
+		{ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer},
 	}}
 	has := resize.Amounts{CPURequest: 1, CPULimit: 1, MemoryRequest: 1, MemoryLimit: 1}
 	for _, tc := range []struct {

@@ -60,7 +60,8 @@ func ForPod(pod *v1.Pod, limits Limits) Resources {
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 	most := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
 	r := Resources{
-		CPUShares: Shares(requests.Cpu().MilliValue()), CPUQuota: NoLimit, Memory: NoLimit, PIDs: max(limits.PIDs, 0), HugePages: hugePages(requests),
+		CPUShares: Shares(requests.Cpu().MilliValue()), CPUQuota: NoLimit, Memory: NoLimit, PIDs: max(limits.PIDs, 0),
+		HugePages: hugePages(requests),
 	}
 	if qos.GetPodQOS(pod) == v1.PodQOSBestEffort {
 		r.CPUShares = MinShares
@@ -103,7 +104,8 @@ func limited(pod *v1.Pod, name v1.ResourceName) bool {
 func BurstableShares(pods []*v1.Pod) uint64 {
 	var milli int64
 	for _, pod := range pods {
-		if pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed || qos.GetPodQOS(pod) != v1.PodQOSBurstable {
+		if pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed ||
+			qos.GetPodQOS(pod) != v1.PodQOSBurstable {
 			continue
 		}
 		requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})

@@ -80,7 +80,9 @@ func TestWhatAPodIsGiven(t *testing.T) {
 		"processes, and huge pages by their size": {
 			podtest.Pod("u", podtest.Container(podtest.List("cpu", "1", "hugepages-2Mi", "4Mi"), podtest.List("hugepages-2Mi", "4Mi")), podtest.Container(podtest.List("hugepages-2Mi", "2Mi"), podtest.List("hugepages-2Mi", "2Mi"))),
 			resources.Limits{CPUQuota: true, PIDs: 100},
-			resources.Resources{CPUShares: 1024, CPUQuota: free, Memory: free, PIDs: 100, HugePages: map[int64]int64{2 << 20: 6 << 20}},
+			resources.Resources{
+				CPUShares: 1024, CPUQuota: free, Memory: free, PIDs: 100, HugePages: map[int64]int64{2 << 20: 6 << 20},
+			},
 		},
 		"any number of processes": {
 			podtest.Pod("u", podtest.Container(nil, nil)), resources.Limits{PIDs: -1}, resources.Resources{CPUShares: 2, CPUQuota: free, Memory: free},
@@ -131,8 +133,8 @@ func TestAllPodsHaveWhatIsNotReserved(t *testing.T) {
 	}
 }
 
-// TestWhatIsReadBackIsWhatWasGiven: a request of cpu comes back from its shares, and a weight of cgroup v2 from the shares that
-// stand for it.
+// TestWhatIsReadBackIsWhatWasGiven: a request of cpu comes back from its shares, and a weight of cgroup v2 from the
+// shares that stand for it.
 func TestWhatIsReadBackIsWhatWasGiven(t *testing.T) {
 	for milli := int64(2); milli <= 256_000; milli++ {
 		if got := resources.MilliOfShares(resources.Shares(milli)); got != milli && milli > 2 {
@@ -145,7 +147,8 @@ func TestWhatIsReadBackIsWhatWasGiven(t *testing.T) {
 		}
 	}
 	for _, tc := range []struct{ quota, period, want int64 }{
-		{20_000, 100_000, 200}, {1_000, 100_000, 10}, {2_500, 10_000, 250}, {resources.NoLimit, 100_000, 0}, {0, 100_000, 0}, {1_000, 0, 0},
+		{20_000, 100_000, 200}, {1_000, 100_000, 10}, {2_500, 10_000, 250}, {resources.NoLimit, 100_000, 0}, {0, 100_000, 0},
+		{1_000, 0, 0},
 	} {
 		if got := resources.MilliOfQuota(tc.quota, tc.period); got != tc.want {
 			t.Errorf("a quota of %d in %d is %dm, want %dm", tc.quota, tc.period, got, tc.want)

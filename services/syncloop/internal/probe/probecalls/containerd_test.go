@@ -54,7 +54,8 @@ func TestOnContainerd(t *testing.T) {
 
 	address := &net.TCPAddr{IP: podIP(t, runtime), Port: 8080}
 	eventually.In(t.Context(), t, "the container answers", func() bool {
-		return e.Probe(t.Context(), target(t, address, v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: named()}})).Outcome == probecalls.Success
+		return e.Probe(t.Context(),
+			target(t, address, v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: named()}})).Outcome == probecalls.Success
 	})
 	get := target(t, address, v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: named()}})
 	if got := e.Probe(t.Context(), get); got.Outcome != probecalls.Success || got.Output == "" {

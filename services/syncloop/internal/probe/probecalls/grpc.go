@@ -28,7 +28,8 @@ func (c *Caller) grpc(ctx context.Context, t Target) Answer {
 	defer cancel()
 	address := net.JoinHostPort(host, strconv.Itoa(int(t.Probe.GRPC.Port)))
 	conn, err := grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(c.userAgent), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(c.userAgent), grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
 		grpc.WithReadBufferSize(grpcBuffer), grpc.WithWriteBufferSize(grpcBuffer), grpc.WithMaxHeaderListSize(maxHeader),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxOutput)),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {

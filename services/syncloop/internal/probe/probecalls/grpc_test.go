@@ -67,11 +67,14 @@ func TestAServerWithoutAHealthServiceIsTold(t *testing.T) {
 
 func TestAHealthServiceSeesWhoAsks(t *testing.T) {
 	var agent []string
+	intercept := func(
+		ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+	) (any, error) {
+		agent = metadata.ValueFromIncomingContext(ctx, "user-agent")
+		return handler(ctx, request)
+	}
 	address := serveGRPC(t, func(s *grpc.Server) { healthv1.RegisterHealthServer(s, health.NewServer()) },
-		grpc.UnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			agent = metadata.ValueFromIncomingContext(ctx, "user-agent")
-			return handler(ctx, request)
-		}))
+		grpc.UnaryInterceptor(intercept))
 	newRig(t).Probe(t.Context(), grpcTarget(t, address, nil))
 	if want := "kube-probe/1.37 grpc-go/" + grpc.Version; len(agent) != 1 || agent[0] != want {
 		t.Errorf("the user agent is %q, want %q", agent, want)

@@ -55,7 +55,9 @@ func (c *Caller) httpGet(ctx context.Context, t Target) Answer {
 		// As in the kubelet, the body is not included because it may be confidential.
 		return failure(fmt.Sprintf("HTTP probe failed with statuscode: %d", code))
 	case code >= http.StatusMultipleChoices:
-		return Answer{Outcome: Success, Warning: true, Output: cut("Probe terminated redirects, Response body: " + string(body))}
+		return Answer{
+			Outcome: Success, Warning: true, Output: cut("Probe terminated redirects, Response body: " + string(body)),
+		}
 	}
 	return success(string(body))
 }
@@ -71,7 +73,9 @@ func (c *Caller) request(ctx context.Context, t Target) (*http.Request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("httpGet: %w", err)
 	}
-	own := slices.ContainsFunc(get.HTTPHeaders, func(h v1.HTTPHeader) bool { return http.CanonicalHeaderKey(h.Name) == "User-Agent" })
+	own := slices.ContainsFunc(get.HTTPHeaders, func(h v1.HTTPHeader) bool {
+		return http.CanonicalHeaderKey(h.Name) == "User-Agent"
+	})
 	if !own {
 		request.Header.Set("User-Agent", c.userAgent)
 	}

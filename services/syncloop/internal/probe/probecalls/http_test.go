@@ -27,8 +27,10 @@ import (
 
 func TestTheCodeOfAnAnswerIsTheAnswer(t *testing.T) {
 	for code, outcome := range map[int]probecalls.Outcome{
-		200: probecalls.Success, 204: probecalls.Success, 299: probecalls.Success, 304: probecalls.Success, 399: probecalls.Success,
-		400: probecalls.Failure, 401: probecalls.Failure, 404: probecalls.Failure, 500: probecalls.Failure, 599: probecalls.Failure,
+		200: probecalls.Success, 204: probecalls.Success, 299: probecalls.Success, 304: probecalls.Success,
+		399: probecalls.Success,
+		400: probecalls.Failure, 401: probecalls.Failure, 404: probecalls.Failure, 500: probecalls.Failure,
+		599: probecalls.Failure,
 	} {
 		t.Run(strconv.Itoa(code), func(t *testing.T) {
 			got := newRig(t).Probe(t.Context(), httpTarget(t, answering(t, code)))
@@ -102,7 +104,8 @@ func TestAPodMayHaveAnIPv6Address(t *testing.T) {
 	server.Start()
 	t.Cleanup(server.Close)
 	want{outcome: probecalls.Success}.check(t, newRig(t).Probe(t.Context(), httpTarget(t, server)))
-	want{outcome: probecalls.Success}.check(t, newRig(t).Probe(t.Context(), target(t, listener.Addr(), v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: named()}})))
+	want{outcome: probecalls.Success}.check(t, newRig(t).Probe(t.Context(),
+		target(t, listener.Addr(), v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: named()}})))
 }
 
 func TestAnyCertificateWillDo(t *testing.T) {

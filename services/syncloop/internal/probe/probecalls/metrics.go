@@ -45,23 +45,27 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help: "Calls of probes of a container, by kind of probe and result: successful, failed, or unknown if the call could not be made.",
 		}, []string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"}),
 		duration: factory.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "prober_probe_duration_seconds", Help: "Duration of successful calls of probes.", Buckets: prometheus.DefBuckets,
+			Name: "prober_probe_duration_seconds", Help: "Duration of successful calls of probes.",
+			Buckets: prometheus.DefBuckets,
 		}, []string{"probe_type", "container", "pod", "namespace"}),
 	}
 }
 
 // probed records the outcome of a call.
 func (m *Metrics) probed(t Target, outcome Outcome, took time.Duration) {
-	m.total.WithLabelValues(string(t.Kind), string(outcome.result()), t.Container.Name, t.Pod.Name, t.Pod.Namespace, string(t.Pod.UID)).Inc()
+	m.total.WithLabelValues(string(t.Kind), string(outcome.result()), t.Container.Name, t.Pod.Name, t.Pod.Namespace,
+		string(t.Pod.UID)).Inc()
 	if outcome == Success {
-		m.duration.WithLabelValues(string(t.Kind), t.Container.Name, t.Pod.Name, t.Pod.Namespace).Observe(max(took, 0).Seconds())
+		m.duration.WithLabelValues(string(t.Kind), t.Container.Name, t.Pod.Name,
+			t.Pod.Namespace).Observe(max(took, 0).Seconds())
 	}
 }
 
 // forget drops the metrics of a probe.
 func (m *Metrics) forget(t Target) {
 	for _, of := range []result{resultSuccessful, resultFailed, resultUnknown} {
-		m.total.DeleteLabelValues(string(t.Kind), string(of), t.Container.Name, t.Pod.Name, t.Pod.Namespace, string(t.Pod.UID))
+		m.total.DeleteLabelValues(string(t.Kind), string(of), t.Container.Name, t.Pod.Name, t.Pod.Namespace,
+			string(t.Pod.UID))
 	}
 	m.duration.DeleteLabelValues(string(t.Kind), t.Container.Name, t.Pod.Name, t.Pod.Namespace)
 }

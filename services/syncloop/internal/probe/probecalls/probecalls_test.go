@@ -122,7 +122,8 @@ func TestAPodWithoutAnAddressIsNotProbedOnTheNode(t *testing.T) {
 	server := answering(t, http.StatusOK)
 	_, port := split(t, server.Listener.Addr())
 	for _, handler := range []v1.ProbeHandler{
-		{HTTPGet: &v1.HTTPGetAction{Port: named()}}, {TCPSocket: &v1.TCPSocketAction{Port: named()}}, {GRPC: &v1.GRPCAction{Port: port}},
+		{HTTPGet: &v1.HTTPGetAction{Port: named()}}, {TCPSocket: &v1.TCPSocketAction{Port: named()}},
+		{GRPC: &v1.GRPCAction{Port: port}},
 	} {
 		to := target(t, server.Listener.Addr(), handler)
 		to.PodIP = ""

@@ -114,7 +114,8 @@ func (w want) check(t testing.TB, got probecalls.Answer) {
 	if got.Err != nil {
 		says = got.Err.Error()
 	}
-	if got.Outcome != w.outcome || got.Warning != w.warning || !strings.Contains(says, w.says) || (w.says == "") != (says == "") {
+	if got.Outcome != w.outcome || got.Warning != w.warning || !strings.Contains(says, w.says) ||
+		(w.says == "") != (says == "") {
 		t.Errorf("got %v, warning %t, that says %.200q; want %v, warning %t, %q", got.Outcome, got.Warning, says, w.outcome, w.warning, w.says)
 	}
 	if (got.Err != nil) != (got.Outcome == probecalls.Unknown) {

@@ -29,8 +29,8 @@ const (
 	watched = 10 * time.Second
 )
 
-// BenchmarkFiveHundredProbes is what it costs to run so many probes, without what their calls cost: these do nothing. It prints the
-// share of one core, and the calls that were made in a second.
+// BenchmarkFiveHundredProbes is what it costs to run so many probes, without what their calls cost: these do nothing.
+// It prints the share of one core, and the calls that were made in a second.
 func BenchmarkFiveHundredProbes(b *testing.B) {
 	book, err := prober.OpenBook(b.TempDir(), slog.New(slog.DiscardHandler))
 	if err != nil {

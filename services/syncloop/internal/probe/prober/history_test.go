@@ -28,10 +28,12 @@ type step struct {
 
 func drawStep(t *rapid.T) step {
 	return step{
-		what:   rapid.SampledFrom([]string{"run", "exit", "end", "kill", "kill", "answer", "answer", "pass", "pass", "pass"}).Draw(t, "what"),
-		kind:   rapid.SampledFrom([]string{"startup", "liveness", "readiness"}).Draw(t, "kind"),
-		answer: rapid.SampledFrom([]probecalls.Outcome{probecalls.Success, probecalls.Success, probecalls.Failure, probecalls.Unknown}).Draw(t, "answer"),
-		takes:  time.Duration(rapid.IntRange(0, 4000).Draw(t, "takes")) * time.Millisecond,
+		what: rapid.SampledFrom([]string{"run", "exit", "end", "kill", "kill", "answer", "answer", "pass", "pass", "pass"}).Draw(t, "what"),
+		kind: rapid.SampledFrom([]string{"startup", "liveness", "readiness"}).Draw(t, "kind"),
+		answer: rapid.SampledFrom([]probecalls.Outcome{
+			probecalls.Success, probecalls.Success, probecalls.Failure, probecalls.Unknown,
+		}).Draw(t, "answer"),
+		takes: time.Duration(rapid.IntRange(0, 4000).Draw(t, "takes")) * time.Millisecond,
 	}
 }
 
@@ -46,9 +48,10 @@ type history struct {
 	started time.Time
 }
 
-// TestAnyHistory checks what holds whatever containers answer, whenever they start and end, and whenever this process is killed: a
-// probe has one call at a time, of a container that runs; startup comes before the others, and once; nobody is asked for liveness
-// after it has failed, nor while the pod is being ended; and each process begins with what the one before it has told.
+// TestAnyHistory checks what holds whatever containers answer, whenever they start and end, and whenever this process
+// is killed: a probe has one call at a time, of a container that runs; startup comes before the others, and once;
+// nobody is asked for liveness after it has failed, nor while the pod is being ended; and each process begins with what
+// the one before it has told.
 func TestAnyHistory(t *testing.T) {
 	dir := t.TempDir()
 	number := 0
@@ -63,7 +66,9 @@ func TestAnyHistory(t *testing.T) {
 			h.pod = podOf("a", func(p *v1.Pod) {
 				c := &p.Spec.Containers[0]
 				c.StartupProbe = &v1.Probe{PeriodSeconds: 1, FailureThreshold: 2}
-				c.LivenessProbe, c.ReadinessProbe = &v1.Probe{PeriodSeconds: 2, FailureThreshold: 2}, &v1.Probe{PeriodSeconds: 1, FailureThreshold: 1}
+				c.LivenessProbe, c.ReadinessProbe = &v1.Probe{PeriodSeconds: 2, FailureThreshold: 2}, &v1.Probe{
+					PeriodSeconds: 1, FailureThreshold: 1,
+				}
 			})
 			h.start()
 			for _, s := range steps {

@@ -35,25 +35,27 @@ func timingOf(spec *v1.Probe) timing {
 		return value
 	}
 	return timing{
-		delay: time.Duration(max(spec.InitialDelaySeconds, 0)) * time.Second, period: time.Duration(or(spec.PeriodSeconds, 10)) * time.Second,
+		delay:     time.Duration(max(spec.InitialDelaySeconds, 0)) * time.Second,
+		period:    time.Duration(or(spec.PeriodSeconds, 10)) * time.Second,
 		successes: int(or(spec.SuccessThreshold, 1)), failures: int(or(spec.FailureThreshold, 3)),
 	}
 }
 
-// machine is one probe of one container, from when that runs until it ends. It decides when the probe is run next and what its
-// answers come to, and knows no clock: every time comes in.
+// machine is one probe of one container, from when that runs until it ends. It decides when the probe is run next and
+// what its answers come to, and knows no clock: every time comes in.
 //
 //	gated ──── the startup probe has succeeded ────▶ asked ──── a startup probe has a result, or ────▶ held
 //	                                                  ▲  │      a liveness probe has failed
 //	                                                  └──┘
 //
-// A readiness probe fails until it has succeeded, a liveness probe holds until it has failed, and a startup probe has no result
-// before its first.
+// A readiness probe fails until it has succeeded, a liveness probe holds until it has failed, and a startup probe has
+// no result before its first.
 //
-// In the first period of a container that has just started, startup and readiness are asked more often, after 1, 2, 4, … s: a
-// server that needs a second is Ready after two and not after the default period of ten. A startup probe's failures do not count
-// there, so the container has failureThreshold whole periods to start. A liveness probe without initialDelaySeconds is first run
-// one period after the start, since whoever has just begun may not answer yet, and is not to be killed for it.
+// In the first period of a container that has just started, startup and readiness are asked more often, after 1, 2, 4,
+// … s: a server that needs a second is Ready after two and not after the default period of ten. A startup probe's
+// failures do not count there, so the container has failureThreshold whole periods to start. A liveness probe without
+// initialDelaySeconds is first run one period after the start, since whoever has just begun may not answer yet, and is
+// not to be killed for it.
 type machine struct {
 	kind   probecalls.Kind
 	timing timing
@@ -126,7 +128,8 @@ func initial(kind probecalls.Kind) decide.ProbeResult {
 
 // ends reports whether a result ends the calls: the container has started, or is about to be killed.
 func ends(kind probecalls.Kind, result decide.ProbeResult) bool {
-	return kind == probecalls.Startup && result != decide.Unknown || kind == probecalls.Liveness && result == decide.Failure
+	return kind == probecalls.Startup && result != decide.Unknown || kind == probecalls.Liveness &&
+		result == decide.Failure
 }
 
 // waits reports whether no call is due.

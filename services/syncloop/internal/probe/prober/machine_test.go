@@ -16,8 +16,8 @@ import (
 // start is the start of the container.
 func start() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
-// asks runs a machine through answers and says when each call was made, in seconds after the container's start, and what came of it:
-// "1:failure" is a changed result, "|" that nothing more is asked.
+// asks runs a machine through answers and says when each call was made, in seconds after the container's start, and
+// what came of it: "1:failure" is a changed result, "|" that nothing more is asked.
 func asks(m machine, answers string) string {
 	var said []string
 	for _, a := range answers {
@@ -124,8 +124,12 @@ func TestWhatARestartOfThisProcessFinds(t *testing.T) {
 }
 
 func TestNobodyIsAskedBeforeTheStartupProbeHasSucceeded(t *testing.T) {
-	for kind, want := range map[probecalls.Kind]time.Duration{probecalls.Readiness: 100 * time.Second, probecalls.Liveness: 110 * time.Second} {
-		m := begin(kind, timingOf(&v1.Probe{InitialDelaySeconds: 3}), beginning{now: start(), startedAt: start(), gated: true})
+	for kind, want := range map[probecalls.Kind]time.Duration{
+		probecalls.Readiness: 100 * time.Second, probecalls.Liveness: 110 * time.Second,
+	} {
+		m := begin(kind, timingOf(&v1.Probe{InitialDelaySeconds: 3}), beginning{
+			now: start(), startedAt: start(), gated: true,
+		})
 		if !m.waits() {
 			t.Fatalf("%s does not wait", kind)
 		}
@@ -134,7 +138,9 @@ func TestNobodyIsAskedBeforeTheStartupProbeHasSucceeded(t *testing.T) {
 			t.Errorf("%s: first asked after %v, want %v", kind, got, want)
 		}
 	}
-	late := begin(probecalls.Liveness, timingOf(&v1.Probe{InitialDelaySeconds: 300}), beginning{now: start(), startedAt: start(), gated: true})
+	late := begin(probecalls.Liveness, timingOf(&v1.Probe{InitialDelaySeconds: 300}), beginning{
+		now: start(), startedAt: start(), gated: true,
+	})
 	late.open(start().Add(time.Second))
 	if got := late.next.Sub(start()); got != 300*time.Second {
 		t.Errorf("the initial delay was cut to %v", got)
@@ -143,7 +149,9 @@ func TestNobodyIsAskedBeforeTheStartupProbeHasSucceeded(t *testing.T) {
 
 func TestAClockThatIsSetDelaysNoFirstCallByMoreThanTheInitialDelay(t *testing.T) {
 	for _, set := range []time.Duration{-24 * time.Hour, 0, 24 * time.Hour} {
-		m := begin(probecalls.Readiness, timingOf(&v1.Probe{InitialDelaySeconds: 5}), beginning{now: start(), startedAt: start().Add(set)})
+		m := begin(probecalls.Readiness, timingOf(&v1.Probe{InitialDelaySeconds: 5}), beginning{
+			now: start(), startedAt: start().Add(set),
+		})
 		if m.next.After(start().Add(5 * time.Second)) {
 			t.Errorf("set by %v: first asked after %v", set, m.next.Sub(start()))
 		}
@@ -177,7 +185,8 @@ func TestNoResultChangesWithoutAsManyAnswersInARow(t *testing.T) {
 		row := map[probecalls.Outcome]int{}
 		for range rapid.IntRange(1, 60).Draw(t, "calls") {
 			if m.waits() {
-				if kind == probecalls.Readiness || kind == probecalls.Liveness && m.result != decide.Failure || m.result == decide.Unknown {
+				if kind == probecalls.Readiness || kind == probecalls.Liveness && m.result != decide.Failure ||
+					m.result == decide.Unknown {
 					t.Fatalf("nothing more is asked with the result %v", m.result)
 				}
 				return
@@ -194,7 +203,9 @@ func TestNoResultChangesWithoutAsManyAnswersInARow(t *testing.T) {
 func answer(t *rapid.T, m *machine, kind probecalls.Kind, spec v1.Probe, row map[probecalls.Outcome]int) {
 	at, before := m.next, m.result
 	now := at.Add(time.Duration(rapid.IntRange(0, 5000).Draw(t, "took")) * time.Millisecond)
-	outcome := rapid.SampledFrom([]probecalls.Outcome{probecalls.Success, probecalls.Failure, probecalls.Unknown}).Draw(t, "answer")
+	outcome := rapid.SampledFrom([]probecalls.Outcome{
+		probecalls.Success, probecalls.Failure, probecalls.Unknown,
+	}).Draw(t, "answer")
 	if outcome != probecalls.Unknown {
 		count := row[outcome] + 1
 		clear(row)

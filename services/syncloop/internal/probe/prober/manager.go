@@ -129,8 +129,9 @@ func New(cfg Config) *Manager {
 		cfg.Spread = rand.Float64
 	}
 	m := &Manager{
-		cfg: cfg, begun: cfg.Clock.Now(), changes: make(chan Change, changesCapacity), wake: make(chan struct{}, 1), untidy: make(chan struct{}, 1),
-		pods: map[types.UID]*pod{}, told: map[string]results{}, drop: map[types.UID]bool{},
+		cfg: cfg, begun: cfg.Clock.Now(), changes: make(chan Change, changesCapacity), wake: make(chan struct{}, 1),
+		untidy: make(chan struct{}, 1),
+		pods:   map[types.UID]*pod{}, told: map[string]results{}, drop: map[types.UID]bool{},
 	}
 	for uid, containers := range cfg.Book.all() {
 		p := newPod(uid)
@@ -143,7 +144,9 @@ func New(cfg Config) *Manager {
 }
 
 func newPod(uid types.UID) *pod {
-	return &pod{uid: uid, ids: map[string]bool{}, containers: map[string]*container{}, targets: map[probeKey]probecalls.Target{}}
+	return &pod{
+		uid: uid, ids: map[string]bool{}, containers: map[string]*container{}, targets: map[probeKey]probecalls.Target{},
+	}
 }
 
 // Changes returns the changed results, without a guaranteed order between probes. A slow receiver delays only the

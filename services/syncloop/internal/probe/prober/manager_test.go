@@ -64,7 +64,9 @@ func TestTheStartupProbeHoldsBackTheOthersAndIsThenOver(t *testing.T) {
 	play(t, func(r *rig) {
 		pod := podOf("a", func(p *v1.Pod) {
 			c := &p.Spec.Containers[0]
-			c.StartupProbe, c.LivenessProbe, c.ReadinessProbe = &v1.Probe{PeriodSeconds: 1, FailureThreshold: 30}, every(), every()
+			c.StartupProbe, c.LivenessProbe, c.ReadinessProbe = &v1.Probe{
+				PeriodSeconds: 1, FailureThreshold: 30,
+			}, every(), every()
 		})
 		r.answer("a startup", fails)
 		r.observe(pod, "s0:ready a@s0:running")
@@ -192,7 +194,8 @@ func TestAFileThatCannotBeReadIsNamedAndTheProbesBeginAnew(t *testing.T) {
 			}
 		}
 		r.start()
-		if text := r.log.String(); !strings.Contains(text, filepath.Join(r.dir, "u.json")) || !strings.Contains(text, "perhaps") {
+		if text := r.log.String(); !strings.Contains(text, filepath.Join(r.dir, "u.json")) ||
+			!strings.Contains(text, "perhaps") {
 			t.Errorf("the log does not name it: %s", text)
 		}
 		if got := r.files(); got != "" {
@@ -335,12 +338,15 @@ func TestWhatPeopleAreToldOfProbes(t *testing.T) {
 		r.pass(2500 * time.Millisecond)
 		told = r.manager.Describe(pod.UID)
 		liveness, readiness := told[0], told[1]
-		if liveness.GetKind() != "Liveness" || liveness.GetResult() != enginev1.ProbeResult_PROBE_RESULT_SUCCESS || liveness.GetResultSince() != nil ||
-			liveness.GetAnswer() != enginev1.ProbeResult_PROBE_RESULT_FAILURE || liveness.GetInARow() != 2 || liveness.GetSaid() != "no" ||
+		if liveness.GetKind() != "Liveness" ||
+			liveness.GetResult() != enginev1.ProbeResult_PROBE_RESULT_SUCCESS || liveness.GetResultSince() != nil ||
+			liveness.GetAnswer() != enginev1.ProbeResult_PROBE_RESULT_FAILURE ||
+			liveness.GetInARow() != 2 || liveness.GetSaid() != "no" ||
 			!liveness.GetNextAt().AsTime().Equal(r.begun.Add(3*time.Second)) {
 			t.Errorf("liveness: %v", liveness)
 		}
-		if said := readiness.GetSaid(); readiness.GetAnswer() != enginev1.ProbeResult_PROBE_RESULT_UNSPECIFIED || said != strings.Repeat("é", 100)+"…" {
+		if said := readiness.GetSaid(); readiness.GetAnswer() != enginev1.ProbeResult_PROBE_RESULT_UNSPECIFIED ||
+			said != strings.Repeat("é", 100)+"…" {
 			t.Errorf("readiness: %v", readiness)
 		}
 		r.pass(time.Second)
@@ -390,7 +396,8 @@ func TestPeopleAreToldThatACallIsUnderWay(t *testing.T) {
 			t.Errorf("while the first call hangs, people are told %v, want that it is under way since %v", told, begun)
 		}
 		r.pass(2500 * time.Millisecond)
-		if again := r.manager.Describe(pod.UID)[0]; !again.GetAskedAt().AsTime().Equal(begun) || again.GetSaid() != "slow" || !again.GetAskingSince().AsTime().After(begun) {
+		if again := r.manager.Describe(pod.UID)[0]; !again.GetAskedAt().AsTime().Equal(begun) || again.GetSaid() != "slow" ||
+			!again.GetAskingSince().AsTime().After(begun) {
 			t.Errorf("during the second, people are told %v", again)
 		}
 	})

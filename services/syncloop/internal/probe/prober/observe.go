@@ -60,7 +60,9 @@ func (m *Manager) follow(p *pod, want *v1.Pod, spec *v1.Container, seen *lifecyc
 		p.containers[spec.Name], p.ids[c.id] = c, true
 	}
 	for _, kind := range kinds() {
-		target := probecalls.Target{Pod: want, Container: spec, Kind: kind, Probe: specOf(spec, kind), ContainerID: c.id, PodIP: ip}
+		target := probecalls.Target{
+			Pod: want, Container: spec, Kind: kind, Probe: specOf(spec, kind), ContainerID: c.id, PodIP: ip,
+		}
 		m.followOne(p, c, target, seen)
 	}
 	for kind, one := range c.probes {
@@ -94,7 +96,8 @@ func (m *Manager) followOne(p *pod, c *container, target probecalls.Target, seen
 	}
 	kept, startedAt := m.told[c.id], podview.Time(seen.GetStartedAt())
 	one = &probe{
-		target: target, place: -1, startedBy: seen.GetAnnotations()[telemetry.AnnotationTraceparent], startedAt: startedAt, since: kept[target.Kind].Since,
+		target: target, place: -1, startedBy: seen.GetAnnotations()[telemetry.AnnotationTraceparent], startedAt: startedAt,
+		since: kept[target.Kind].Since,
 		machine: begin(target.Kind, timingOf(target.Probe), beginning{
 			now: m.cfg.Clock.Now(), startedAt: startedAt, kept: kept[target.Kind].Result,
 			gated:   target.Container.StartupProbe != nil && kept[probecalls.Startup].Result != decide.Success,

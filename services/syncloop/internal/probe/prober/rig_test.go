@@ -196,7 +196,8 @@ func (r *rig) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// took returns the lines that were noted, and drops them. They are compared as a set: what happens in the same instant has no order.
+// took returns the lines that were noted, and drops them. They are compared as a set: what happens in the same instant
+// has no order.
 func (r *rig) took(from *[]string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

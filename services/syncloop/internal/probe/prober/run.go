@@ -67,7 +67,9 @@ func (m *Manager) startDue(ctx context.Context, running *sync.WaitGroup) time.Du
 
 // answered processes the result of a call. A changed result is stored on disk, then published, then sent; until then
 // there is no further call.
-func (m *Manager) answered(ctx context.Context, one *probe, target probecalls.Target, begun time.Time, answer probecalls.Answer) {
+func (m *Manager) answered(
+	ctx context.Context, one *probe, target probecalls.Target, begun time.Time, answer probecalls.Answer,
+) {
 	now := m.cfg.Clock.Now()
 	m.mu.Lock()
 	if one.stopped {
@@ -87,7 +89,8 @@ func (m *Manager) answered(ctx context.Context, one *probe, target probecalls.Ta
 	m.mu.Unlock()
 
 	change := Change{
-		Pod: target.Pod.UID, Kind: target.Kind, Container: target.Container.Name, ContainerID: target.ContainerID, Result: kept.Result,
+		Pod: target.Pod.UID, Kind: target.Kind, Container: target.Container.Name, ContainerID: target.ContainerID,
+		Result: kept.Result,
 	}
 	ctx, span := m.span(ctx, one, target, kept.Result, first, begun)
 	defer span.End()
@@ -122,7 +125,8 @@ func (m *Manager) show(one *probe, target probecalls.Target, kept Kept) bool {
 		m.told[target.ContainerID] = results{}
 	}
 	m.told[target.ContainerID][target.Kind], one.since = kept, kept.Since
-	if c := p.containers[target.Container.Name]; c != nil && target.Kind == probecalls.Startup && kept.Result == decide.Success {
+	if c := p.containers[target.Container.Name]; c != nil && target.Kind == probecalls.Startup &&
+		kept.Result == decide.Success {
 		for _, other := range c.probes {
 			m.open(other)
 		}
@@ -155,7 +159,8 @@ func (m *Manager) tidy(ctx context.Context) {
 		m.mu.Unlock()
 		for uid, ids := range keep {
 			if err := m.cfg.Book.keepOnly(uid, ids); err != nil {
-				m.cfg.Logger.Warn("cannot remove outdated results of probes from disk", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+				m.cfg.Logger.Warn("cannot remove outdated results of probes from disk", telemetry.KeyPodUID, string(uid),
+					telemetry.KeyError, err)
 			}
 		}
 		for _, target := range forgotten {
@@ -166,13 +171,16 @@ func (m *Manager) tidy(ctx context.Context) {
 
 // span creates the span of a changed result. The first success belongs to the container's start, which waits for it;
 // every other change begins a new trace, linked to the container's creation.
-func (m *Manager) span(ctx context.Context, one *probe, target probecalls.Target, result decide.ProbeResult, first bool, begun time.Time) (context.Context, trace.Span) {
+func (m *Manager) span(
+	ctx context.Context, one *probe, target probecalls.Target, result decide.ProbeResult, first bool, begun time.Time,
+) (context.Context, trace.Span) {
 	parent := ""
 	if first && result == decide.Success {
 		parent = one.startedBy
 	}
 	about := telemetry.Subject{
-		Namespace: target.Pod.Namespace, Pod: target.Pod.Name, UID: string(target.Pod.UID), Container: target.Container.Name, ContainerID: target.ContainerID,
+		Namespace: target.Pod.Namespace, Pod: target.Pod.Name, UID: string(target.Pod.UID), Container: target.Container.Name,
+		ContainerID: target.ContainerID,
 	}
 	ctx = telemetry.WithTraceparent(ctx, parent)
 	if parent != "" {
@@ -180,7 +188,8 @@ func (m *Manager) span(ctx context.Context, one *probe, target probecalls.Target
 	}
 	ctx, span := telemetry.Start(ctx, m.cfg.Tracer, "probe", about, trace.WithTimestamp(begun))
 	if span.IsRecording() {
-		span.SetAttributes(telemetry.AttrProbe.String(strings.ToLower(string(target.Kind))), telemetry.AttrOutcome.String(wordOf(result)))
+		span.SetAttributes(telemetry.AttrProbe.String(strings.ToLower(string(target.Kind))),
+			telemetry.AttrOutcome.String(wordOf(result)))
 		telemetry.LinkTo(span, one.startedBy)
 	}
 	if result == decide.Failure {

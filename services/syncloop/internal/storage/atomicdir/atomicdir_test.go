@@ -195,7 +195,8 @@ func TestWhatCannotBeWrittenIsRefusedBeforeAnythingIs(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(taken, "..data"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Write(taken, nil, Options{Now: now}); err == nil || !strings.Contains(err.Error(), "..data is not the link that it has to be; remove it") {
+	if _, err := Write(taken, nil, Options{Now: now}); err == nil ||
+		!strings.Contains(err.Error(), "..data is not the link that it has to be; remove it") {
 		t.Errorf("a folder in the place of the link: %v", err)
 	}
 }
@@ -224,8 +225,8 @@ func lives() map[string]life {
 	}
 }
 
-// A write is some calls. Before each of them the process is killed, once with everything before done and that one half: readers find
-// the files as before or as after, and the next process, whatever it writes, gets over what is left.
+// A write is some calls. Before each of them the process is killed, once with everything before done and that one half:
+// readers find the files as before or as after, and the next process, whatever it writes, gets over what is left.
 func TestAKillBeforeAnyCallLeavesWholeFiles(t *testing.T) {
 	for name, l := range lives() {
 		t.Run(name, func(t *testing.T) {
@@ -246,7 +247,8 @@ func TestAKillBeforeAnyCallLeavesWholeFiles(t *testing.T) {
 	}
 }
 
-// As when the disk is full, or read-only: the call's error is told, by the same text each time, and nothing of the try is left.
+// As when the disk is full, or read-only: the call's error is told, by the same text each time, and nothing of the try
+// is left.
 func TestACallThatFailsLeavesWholeFilesAndNothingElse(t *testing.T) {
 	for name, l := range lives() {
 		t.Run(name, func(t *testing.T) {

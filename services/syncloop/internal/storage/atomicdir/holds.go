@@ -62,7 +62,8 @@ func (w writer) holds(version string, files volumecontent.Files) bool {
 			return nil
 		}
 		file, ok := files[p]
-		if !ok || !info.Mode().IsRegular() || info.Size() != int64(len(file.Data)) || !w.right(info, file.UID, w.fileMode(file)) {
+		if !ok || !info.Mode().IsRegular() || info.Size() != int64(len(file.Data)) ||
+			!w.right(info, file.UID, w.fileMode(file)) {
 			return differs()
 		}
 		found++

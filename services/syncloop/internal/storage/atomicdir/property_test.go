@@ -79,8 +79,9 @@ func (r *reader) verdict() string {
 	return r.wrong
 }
 
-// For any history of writes, some of which fail and some of whose processes are killed at any call, a reader beside it sees whole
-// versions alone, in the order in which they were written; what was written is there, and nothing else once a write has ended well.
+// For any history of writes, some of which fail and some of whose processes are killed at any call, a reader beside it
+// sees whole versions alone, in the order in which they were written; what was written is there, and nothing else once
+// a write has ended well.
 func TestAReaderSeesWholeVersionsForAnyHistory(t *testing.T) {
 	paths := []string{"a", "b", "sub/a", "sub/b", "sub/deep/a", "b/a", "other/x"}
 	rapid.Check(t, func(rt *rapid.T) {

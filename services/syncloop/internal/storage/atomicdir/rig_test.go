@@ -30,8 +30,8 @@ var errKilled = errors.New("killed")
 // disk does calls until one fails: that one, or with it all that come after, which is what a killed process leaves.
 type disk struct {
 	*os.Root
-	// fails is how many calls are done before the one that fails, with err; fewer than 0 is none. A write and a removal that fail have
-	// come half way.
+	// fails is how many calls are done before the one that fails, with err; fewer than 0 is none. A write and a removal
+	// that fail have come half way.
 	fails int
 	err   error
 	// log has the calls in their order, without the names of versions.
@@ -143,8 +143,8 @@ func texts(pairs ...string) volumecontent.Files {
 	return files
 }
 
-// seen are the files that a reader sees: who opens the folder in force, reads all that is there, and finds it in force still.
-// It fails when it is not, as it was replaced.
+// seen are the files that a reader sees: who opens the folder in force, reads all that is there, and finds it in force
+// still. It fails when it is not, as it was replaced.
 func seen(dir string) (map[string]string, error) {
 	before, err := os.Readlink(filepath.Join(dir, dataLink))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,8 +13,8 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// TestAVolumeThatHangsIsWaitedForNoLongerThanTheContextSays, and nothing is mounted of it when it answers later. The volume is a file
-// system in user space whose server answers nothing.
+// TestAVolumeThatHangsIsWaitedForNoLongerThanTheContextSays, and nothing is mounted of it when it answers later. The
+// volume is a file system in user space whose server answers nothing.
 func TestAVolumeThatHangsIsWaitedForNoLongerThanTheContextSays(t *testing.T) {
 	r := newRig(t)
 	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)

@@ -13,8 +13,8 @@ import (
 	"github.com/quartet-node/quartet/test/killpoint"
 )
 
-// TestAKillBeforeAnySystemCallLeavesNothingBehind kills a real process before each call of a mount's life: the next one has it mounted
-// as it is to be, and leaves nothing when it is cleaned.
+// TestAKillBeforeAnySystemCallLeavesNothingBehind kills a real process before each call of a mount's life: the next one
+// has it mounted as it is to be, and leaves nothing when it is cleaned.
 func TestAKillBeforeAnySystemCallLeavesNothingBehind(t *testing.T) {
 	if root := os.Getenv("SUBPATH_TEST_ROOT"); root != "" {
 		mounts := &subpath.Mounts{Mounter: subpath.Machine{}}

@@ -114,7 +114,8 @@ func lookUp(base, path string) (existing string, missing []string, err error) {
 // openBelow opens a path below an open directory. It fails if the path contains a link, even at its end.
 func openBelow(at int, path string, flags uint64) (int, error) {
 	return unix.Openat2(at, path, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		Flags:   unix.O_PATH | unix.O_CLOEXEC | flags,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 }
 

@@ -15,8 +15,8 @@ import (
 // raceTime is how long each race lasts: some thousand turns.
 const raceTime = 200 * time.Millisecond
 
-// FuzzALinkThatComesMeanwhileLeadsNowhere has a container change each part of the path, between a folder and a link that leads out, as
-// fast as it can, while the path is made and mounted: never is anything outside made or mounted.
+// FuzzALinkThatComesMeanwhileLeadsNowhere has a container change each part of the path, between a folder and a link
+// that leads out, as fast as it can, while the path is made and mounted: never is anything outside made or mounted.
 func FuzzALinkThatComesMeanwhileLeadsNowhere(f *testing.F) {
 	for part := range byte(3) {
 		f.Add(part, false, false)

@@ -186,9 +186,13 @@ func TestAMissingFolderIsMadeWithTheModeOfTheVolume(t *testing.T) {
 	}
 }
 
-// TestTheModeOfTheVolumeCounts, and not that of the folder above, as in a kubelet: the sticky bit and those of user and group, too.
+// TestTheModeOfTheVolumeCounts, and not that of the folder above, as in a kubelet: the sticky bit and those of user and
+// group, too.
 func TestTheModeOfTheVolumeCounts(t *testing.T) {
-	for _, mode := range []fs.FileMode{0o755, 0o777, 0o777 | fs.ModeSticky, 0o770 | fs.ModeSetgid, 0o777 | fs.ModeSticky | fs.ModeSetgid, 0o700 | fs.ModeSetuid} {
+	for _, mode := range []fs.FileMode{
+		0o755, 0o777, 0o777 | fs.ModeSticky, 0o770 | fs.ModeSetgid, 0o777 | fs.ModeSticky | fs.ModeSetgid,
+		0o700 | fs.ModeSetuid,
+	} {
 		for _, above := range []fs.FileMode{0o700, 0o777 | fs.ModeSetgid, 0o777 | fs.ModeSticky} {
 			t.Run(fmt.Sprintf("%v in %v", mode, above), func(t *testing.T) {
 				r := newRig(t)
@@ -280,7 +284,8 @@ func TestAContainerThatStartsAgainGetsWhatThePathLeadsToNow(t *testing.T) {
 	r.clean()
 }
 
-// TestWhatIsMountedInASharedVolumeStaysThere: mounts propagate from the host to what is mounted of it, and must not go there with it.
+// TestWhatIsMountedInASharedVolumeStaysThere: mounts propagate from the host to what is mounted of it, and must not go
+// there with it.
 func TestWhatIsMountedInASharedVolumeStaysThere(t *testing.T) {
 	r := newRig(t)
 	r.must(unix.Mount("tmpfs", r.volume, "tmpfs", 0, ""))

@@ -76,7 +76,8 @@ func Of(v *v1.Volume, in Inputs) (Files, error) {
 	return files, nil
 }
 
-// projected adds the files of all sources. Of two with the same path that of the later source is the one, as the kubelet has it.
+// projected adds the files of all sources. Of two with the same path that of the later source is the one, as the
+// kubelet has it.
 func (in Inputs) projected(files Files, p *v1.ProjectedVolumeSource) error {
 	mode := modeOr(p.DefaultMode, defaultMode)
 	var failed []error
@@ -224,7 +225,8 @@ func (in Inputs) token(files Files, s *v1.ServiceAccountTokenProjection, mode fs
 	}
 	token, err := in.Token(s.Audience, seconds)
 	if err != nil {
-		return fmt.Errorf("service account %s/%s: %w", in.Pod.Namespace, cmp.Or(in.Pod.Spec.ServiceAccountName, "default"), err)
+		return fmt.Errorf("service account %s/%s: %w", in.Pod.Namespace, cmp.Or(in.Pod.Spec.ServiceAccountName, "default"),
+			err)
 	}
 	in.addIdentity(files, p, []byte(token), mode)
 	return nil

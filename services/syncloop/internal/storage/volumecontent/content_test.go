@@ -85,7 +85,9 @@ func world() volumecontent.Inputs {
 			return []byte(hidden + "\n"), fmt.Appendf(nil, "the chain of %d", source), nil
 		},
 		Allocatable: func() (v1.ResourceList, error) {
-			return v1.ResourceList{v1.ResourceCPU: resource.MustParse("3500m"), v1.ResourceMemory: resource.MustParse("8Gi")}, nil
+			return v1.ResourceList{
+				v1.ResourceCPU: resource.MustParse("3500m"), v1.ResourceMemory: resource.MustParse("8Gi"),
+			}, nil
 		},
 	}
 }
@@ -121,19 +123,27 @@ func projected(sources ...v1.VolumeProjection) v1.VolumeSource {
 }
 
 func projectedConfigMap(name string, items ...v1.KeyToPath) v1.VolumeProjection {
-	return v1.VolumeProjection{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: name}, Items: items}}
+	return v1.VolumeProjection{
+		ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: name}, Items: items},
+	}
 }
 
 func projectedSecret(name string, items ...v1.KeyToPath) v1.VolumeProjection {
-	return v1.VolumeProjection{Secret: &v1.SecretProjection{LocalObjectReference: v1.LocalObjectReference{Name: name}, Items: items}}
+	return v1.VolumeProjection{
+		Secret: &v1.SecretProjection{LocalObjectReference: v1.LocalObjectReference{Name: name}, Items: items},
+	}
 }
 
 func trustBundle(name, path string, optional *bool) v1.VolumeProjection {
-	return v1.VolumeProjection{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Name: &name, Path: path, Optional: optional}}
+	return v1.VolumeProjection{
+		ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Name: &name, Path: path, Optional: optional},
+	}
 }
 
 func token(path, audience string, seconds *int64) v1.VolumeProjection {
-	return v1.VolumeProjection{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: path, Audience: audience, ExpirationSeconds: seconds}}
+	return v1.VolumeProjection{
+		ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: path, Audience: audience, ExpirationSeconds: seconds},
+	}
 }
 
 // contents says of files, by path, their mode and what is in them.
@@ -175,7 +185,9 @@ func TestFilesOfVolumes(t *testing.T) {
 		}},
 		"all sources, of which a later one wins": {projected(
 			projectedConfigMap("settings", item("a", "same"), item("b.conf", "conf/b")), projectedSecret("login", item("user", "same", 0o400)), token("token", "", nil), token("vault", "vault", ptr[int64](600)),
-			v1.VolumeProjection{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{field("name", "metadata.name")}}},
+			v1.VolumeProjection{
+				DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{field("name", "metadata.name")}},
+			},
 		), map[string]string{
 			"same": "0400 me", "conf/b": "0440 2", "name": "0440 web", "token": "0440 " + hidden + ` for "", 3600 s`, "vault": "0440 " + hidden + ` for "vault", 600 s`,
 		}},
@@ -265,7 +277,8 @@ func TestWhatIsWrongWithAVolume(t *testing.T) {
 func TestAFileIsPrintedWithoutWhatIsInIt(t *testing.T) {
 	files := volumecontent.Files{"x": {Data: []byte(hidden), Mode: 0o400}}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s"} {
-		if text := fmt.Sprintf(verb, files); strings.Contains(text, hidden) || strings.Contains(text, fmt.Sprint([]byte(hidden)[:2])[1:]) {
+		if text := fmt.Sprintf(verb, files); strings.Contains(text, hidden) ||
+			strings.Contains(text, fmt.Sprint([]byte(hidden)[:2])[1:]) {
 			t.Errorf("%s: %s", verb, text)
 		}
 	}
@@ -297,7 +310,9 @@ func TestWhatTellsWhoAPodIsIsReadByThePodAlone(t *testing.T) {
 				in.Pod.Spec.Containers = append(in.Pod.Spec.Containers, v1.Container{SecurityContext: sc})
 			}
 			if test.ephemeral != nil {
-				in.Pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{SecurityContext: test.ephemeral}}}
+				in.Pod.Spec.EphemeralContainers = []v1.EphemeralContainer{
+					{EphemeralContainerCommon: v1.EphemeralContainerCommon{SecurityContext: test.ephemeral}},
+				}
 			}
 			files, err := volumecontent.Of(&v1.Volume{VolumeSource: projected(token("token", "", nil), projectedSecret("login", item("user", "u")),
 				trustBundle("roots", "ca", nil), v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{KeyPath: "key"}})}, in)

@@ -23,9 +23,9 @@ import (
 // manyPods is how many the benchmark has, each with one volume.
 const manyPods = 100
 
-// BenchmarkHundredPods has a projected volume in place for each of a hundred pods that ask for it at once, and takes all of them
-// away, with the volume manager and on the kernel's own mounts. The volume is of a config map and a secret of ten keys each and of
-// labels of the pod.
+// BenchmarkHundredPods has a projected volume in place for each of a hundred pods that ask for it at once, and takes
+// all of them away, with the volume manager and on the kernel's own mounts. The volume is of a config map and a secret
+// of ten keys each and of labels of the pod.
 func BenchmarkHundredPods(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("only root mounts")
@@ -71,7 +71,8 @@ func BenchmarkHundredPods(b *testing.B) {
 	}
 }
 
-// all does something for all pods at once, and says how long that took and how much processor time it used, the kernel's included.
+// all does something for all pods at once, and says how long that took and how much processor time it used, the
+// kernel's included.
 func all(b *testing.B, pods []*v1.Pod, do func(*v1.Pod) error) (took, used time.Duration) {
 	b.Helper()
 	var group errgroup.Group

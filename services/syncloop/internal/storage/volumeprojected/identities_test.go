@@ -23,7 +23,9 @@ func (roots) Get(_ context.Context, pod *v1.Pod, p *v1.ClusterTrustBundleProject
 	return []byte("the roots " + *p.Name + " for " + pod.Name), nil
 }
 
-func (issued) Get(_ context.Context, pod *v1.Pod, volume string, source int, _ *v1.PodCertificateProjection) (key, chain []byte, err error) {
+func (issued) Get(
+	_ context.Context, pod *v1.Pod, volume string, source int, _ *v1.PodCertificateProjection,
+) (key, chain []byte, err error) {
 	return []byte(hidden), []byte("the chain for " + pod.Name + " in " + volume + "[" + string(rune('0'+source)) + "]"), nil
 }
 
@@ -38,8 +40,9 @@ func identity() v1.VolumeSource {
 func TestRootsAndCertificatesAreInMemoryAlone(t *testing.T) {
 	r := newRig(t)
 	r.plugins = volumeprojected.Plugins(volumeprojected.Config{
-		Mounter: r.mounter, Memory: func(context.Context) int64 { return 0 }, Objects: r.objects, TrustBundles: roots{}, Certificates: issued{},
-		Clock: clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0)),
+		Mounter: r.mounter, Memory: func(context.Context) int64 { return 0 }, Objects: r.objects, TrustBundles: roots{},
+		Certificates: issued{},
+		Clock:        clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0)),
 	})
 	v := r.volume(identity())
 	v.mustSetUp()

@@ -54,7 +54,8 @@ func killedCalls() []string {
 	)
 }
 
-// TestAKillBeforeAnySystemCallLeavesWholeSecretsAndNothingElse kills a real process before each call of a volume's life.
+// TestAKillBeforeAnySystemCallLeavesWholeSecretsAndNothingElse kills a real process before each call of a volume's
+// life.
 func TestAKillBeforeAnySystemCallLeavesWholeSecretsAndNothingElse(t *testing.T) {
 	if root := os.Getenv("VOLUMEPROJECTED_TEST_ROOT"); root != "" {
 		v, first, later := killedSecret(t, root)

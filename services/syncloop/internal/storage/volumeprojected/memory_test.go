@@ -59,7 +59,9 @@ func TestASecretIsNeverOnTheDisk(t *testing.T) {
 	}{
 		"nothing is mounted": {func(string) *odd { return &odd{FakeMounter: mount.NewFakeMounter(nil), forget: true} }, "nothing is mounted at DIR: secrets are not written to disk"},
 		"a disk is mounted": {func(dir string) *odd {
-			return &odd{FakeMounter: mount.NewFakeMounter([]mount.MountPoint{{Path: dir, Type: "tmpfs"}, {Path: dir, Type: "ext4"}})}
+			return &odd{
+				FakeMounter: mount.NewFakeMounter([]mount.MountPoint{{Path: dir, Type: "tmpfs"}, {Path: dir, Type: "ext4"}}),
+			}
 		}, "ext4 is mounted at DIR, where a tmpfs is required for secrets; unmount it"},
 	} {
 		t.Run(name, func(t *testing.T) {

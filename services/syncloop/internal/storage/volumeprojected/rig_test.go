@@ -49,7 +49,10 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	require.Root(t, "mounting")
-	r := &rig{t: t, dir: t.TempDir(), mounter: volumes.Machine{}, tokens: everyToken{}, objects: &objects{all: map[string]any{}, asked: map[string]int{}}}
+	r := &rig{
+		t: t, dir: t.TempDir(), mounter: volumes.Machine{}, tokens: everyToken{},
+		objects: &objects{all: map[string]any{}, asked: map[string]int{}},
+	}
 	r.restart()
 	return r
 }
@@ -57,7 +60,8 @@ func newRig(t *testing.T) *rig {
 // restart makes the plugins of a new process, which know nothing.
 func (r *rig) restart() {
 	r.plugins = volumeprojected.Plugins(volumeprojected.Config{
-		Mounter: r.mounter, Swappable: func() { r.swappable++ }, Memory: func(context.Context) int64 { return r.memory }, Objects: r.objects, Tokens: r.tokens,
+		Mounter: r.mounter, Swappable: func() { r.swappable++ }, Memory: func(context.Context) int64 { return r.memory },
+		Objects: r.objects, Tokens: r.tokens,
 		TrustBundles: clustertrustbundles.None{}, Certificates: podcertificates.None{},
 		Clock: clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0)),
 		Node: func(context.Context) (*v1.Node, error) {
@@ -245,7 +249,9 @@ func (everyToken) Token(_ context.Context, pod *v1.Pod, audience string, expirat
 }
 
 func configMap(name string, optional bool) v1.VolumeSource {
-	return v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: name}, Optional: &optional}}
+	return v1.VolumeSource{
+		ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: name}, Optional: &optional},
+	}
 }
 
 func secret(name string) v1.VolumeSource {

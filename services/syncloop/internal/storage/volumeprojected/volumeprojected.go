@@ -50,7 +50,8 @@ type TrustBundles interface {
 // Certificates returns keys and certificates for pods.
 type Certificates interface {
 	// Get returns those of the source with an index in a volume, both in PEM, and fails while there are none.
-	Get(ctx context.Context, pod *v1.Pod, volume string, source int, p *v1.PodCertificateProjection) (key, chain []byte, err error)
+	Get(ctx context.Context, pod *v1.Pod, volume string, source int, p *v1.PodCertificateProjection) (key, chain []byte,
+		err error)
 }
 
 // Config holds the parameters of the plugins.
@@ -87,7 +88,9 @@ type Plugin struct {
 
 // Plugins are the plugins of the four kinds.
 func Plugins(cfg Config) []volumes.Plugin {
-	folder := &volumes.EmptyDir{Mounter: volumes.Unswapped{Mounter: cfg.Mounter, Swappable: cfg.Swappable}, Memory: cfg.Memory}
+	folder := &volumes.EmptyDir{
+		Mounter: volumes.Unswapped{Mounter: cfg.Mounter, Swappable: cfg.Swappable}, Memory: cfg.Memory,
+	}
 	plugin := func(name string, medium v1.StorageMedium, supports func(*v1.Volume) bool) volumes.Plugin {
 		return &Plugin{cfg: cfg, name: name, medium: medium, supports: supports, folder: folder}
 	}
@@ -191,7 +194,9 @@ func (p *Plugin) place(ctx context.Context, r volumes.Request) error {
 			return err
 		}
 	}
-	r.Volume = &v1.Volume{Name: r.Volume.Name, VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: p.medium}}}
+	r.Volume = &v1.Volume{
+		Name: r.Volume.Name, VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: p.medium}},
+	}
 	if err := p.folder.SetUp(ctx, r); err != nil || p.medium != v1.StorageMediumMemory {
 		return err
 	}

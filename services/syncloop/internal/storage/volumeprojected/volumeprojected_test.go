@@ -34,7 +34,9 @@ func TestEveryKindIsWhereAKubeletHasItAndGoesAgain(t *testing.T) {
 		"secret":      {secret("login"), "kubernetes.io~secret", false, []string{"password", hidden}},
 		"downwardAPI": {v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{Items: downward("labels", "metadata.labels")}}, "kubernetes.io~downward-api", false, []string{"labels", `app="web"`}},
 		"projected": {projected(
-			v1.VolumeProjection{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "settings"}}},
+			v1.VolumeProjection{
+				ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "settings"}},
+			},
 			v1.VolumeProjection{Secret: &v1.SecretProjection{LocalObjectReference: v1.LocalObjectReference{Name: "login"}}},
 			v1.VolumeProjection{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{
 				{Path: "cpu", ResourceFieldRef: &v1.ResourceFieldSelector{ContainerName: "app", Resource: "limits.cpu", Divisor: resource.MustParse("1")}},
@@ -198,7 +200,9 @@ func TestOtherVolumesCanBeMountedInAVolume(t *testing.T) {
 	r := newRig(t)
 	r.objects.putConfigMap("settings", false, "a", "1", "file", "2")
 	v := r.volume(configMap("settings", false))
-	v.Pod.Spec.Containers[0].VolumeMounts = append(v.Pod.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: "other", MountPath: "/v/nested/deep"})
+	v.Pod.Spec.Containers[0].VolumeMounts = append(v.Pod.Spec.Containers[0].VolumeMounts, v1.VolumeMount{
+		Name: "other", MountPath: "/v/nested/deep",
+	})
 	for range 2 {
 		v.mustSetUp()
 	}
@@ -252,7 +256,9 @@ func TestAVolumeFromBeginningToEnd(t *testing.T) {
 	r := newRig(t)
 	r.objects.putSecret("login", false, "password", "old")
 	v := r.volume(secret("login"))
-	manager, err := volumes.New(volumes.Config{PodsDir: r.dir, Plugins: r.plugins, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler)})
+	manager, err := volumes.New(volumes.Config{
+		PodsDir: r.dir, Plugins: r.plugins, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -180,7 +180,8 @@ func decide(pods map[types.UID]*pod, now time.Time, places int) (steps []step, a
 		}
 	}
 	slices.SortFunc(steps, func(a, b step) int {
-		return cmp.Or(due[a.key].Compare(due[b.key]), cmp.Compare(a.key.pod, b.key.pod), cmp.Compare(a.key.name, b.key.name), cmp.Compare(a.key.plugin, b.key.plugin))
+		return cmp.Or(due[a.key].Compare(due[b.key]), cmp.Compare(a.key.pod, b.key.pod), cmp.Compare(a.key.name, b.key.name),
+			cmp.Compare(a.key.plugin, b.key.plugin))
 	})
 	begun := steps[:min(len(steps), max(places, 0))]
 	if len(begun) < len(steps) && len(begun) > 0 {

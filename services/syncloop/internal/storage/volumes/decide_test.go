@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// world is a node whose mounts are in memory. What is done to a volume is done in two parts, and the process may be killed between
-// them: it comes back and knows what is on the disk.
+// world is a node whose mounts are in memory. What is done to a volume is done in two parts, and the process may be
+// killed between them: it comes back and knows what is on the disk.
 type world struct {
 	t       *rapid.T
 	now     time.Time
@@ -186,12 +186,13 @@ func (w *world) kill() {
 	}
 }
 
-// TestWhatEverHappensVolumesComeAndGo has pods come and go, operations end, fail and hang, and the process killed, in any order; and then
-// everything go well.
+// TestWhatEverHappensVolumesComeAndGo has pods come and go, operations end, fail and hang, and the process killed, in
+// any order; and then everything go well.
 func TestWhatEverHappensVolumesComeAndGo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{
-			t: t, now: time.Unix(1_700_000_000, 0), places: rapid.IntRange(1, 4).Draw(t, "places"), mounter: mount.NewFakeMounter(nil),
+			t: t, now: time.Unix(1_700_000_000, 0), places: rapid.IntRange(1, 4).Draw(t, "places"),
+			mounter: mount.NewFakeMounter(nil),
 			folders: map[key]bool{}, live: map[types.UID]bool{},
 		}
 		w.kill()
@@ -282,7 +283,10 @@ func TestTheNextLookIsNeverMissed(t *testing.T) {
 		for i := range rapid.IntRange(0, 12).Draw(t, "volumes") {
 			uid := types.UID(rapid.SampledFrom([]string{"a", "b"}).Draw(t, "pod"))
 			if pods[uid] == nil {
-				pods[uid] = &pod{intent: rapid.SampledFrom([]intent{wanted, released, wanted, released, unsaid}).Draw(t, "intent"), volumes: map[key]*state{}}
+				pods[uid] = &pod{
+					intent:  rapid.SampledFrom([]intent{wanted, released, wanted, released, unsaid}).Draw(t, "intent"),
+					volumes: map[key]*state{},
+				}
 			}
 			s := &state{in: rapid.Bool().Draw(t, "in"), there: rapid.Bool().Draw(t, "there"), ready: rapid.Bool().Draw(t, "ready"), stale: rapid.Bool().Draw(t, "stale")}
 			if s.there {

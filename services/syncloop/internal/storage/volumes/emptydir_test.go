@@ -268,7 +268,8 @@ func TestAVolumeInMemoryOnARealMount(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(inner, "precious"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := plugin.TearDown(t.Context(), r.Dir); err == nil || !strings.Contains(err.Error(), inner+" is mounted in the volume") {
+	if err := plugin.TearDown(t.Context(), r.Dir); err == nil ||
+		!strings.Contains(err.Error(), inner+" is mounted in the volume") {
 		t.Errorf("torn down with a mount in it: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(inner, "precious")); err != nil {

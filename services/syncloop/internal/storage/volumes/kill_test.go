@@ -47,7 +47,8 @@ func killPod(medium v1.StorageMedium) *v1.Pod {
 func onMachine(t *testing.T, root string) (manager *volumes.Manager, stop func()) {
 	t.Helper()
 	manager, err := volumes.New(volumes.Config{
-		PodsDir: root, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Plugins: []volumes.Plugin{&volumes.EmptyDir{Mounter: volumes.Machine{}}},
+		PodsDir: root, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
+		Plugins: []volumes.Plugin{&volumes.EmptyDir{Mounter: volumes.Machine{}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -61,8 +62,8 @@ func onMachine(t *testing.T, root string) (manager *volumes.Manager, stop func()
 	}
 }
 
-// TestAKillBeforeAnySystemCallLeavesNothingBehind kills a real process before each call of a volume's life: the next one has the volume
-// in place as it is to be, and leaves nothing when it is removed.
+// TestAKillBeforeAnySystemCallLeavesNothingBehind kills a real process before each call of a volume's life: the next
+// one has the volume in place as it is to be, and leaves nothing when it is removed.
 func TestAKillBeforeAnySystemCallLeavesNothingBehind(t *testing.T) {
 	if root := os.Getenv("VOLUMES_TEST_ROOT"); root != "" {
 		manager, stop := onMachine(t, root)

@@ -55,7 +55,9 @@ func (m *Manager) Path(pod *v1.Pod, v *v1.Volume) string {
 
 // SubPath mounts a sub-path of a volume for a container's volumeMount, and returns the mount point. It is unmounted
 // with the volume, which must be set up. It fails as subpath.Mounts.Prepare does.
-func (m *Manager) SubPath(ctx context.Context, pod *v1.Pod, v *v1.Volume, c *v1.Container, index int, path string) (string, error) {
+func (m *Manager) SubPath(
+	ctx context.Context, pod *v1.Pod, v *v1.Volume, c *v1.Container, index int, path string,
+) (string, error) {
 	how := c.VolumeMounts[index].MountPropagation
 	return m.subPaths.Prepare(ctx, subpath.Request{
 		Volume: m.Path(pod, v), Path: path, PodDir: m.podDir(pod.UID), Name: v.Name, Container: c.Name, Index: index,

@@ -110,7 +110,8 @@ func New(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("the folder of the pods: %w", err)
 	}
 	m := &Manager{
-		cfg: cfg, subPaths: subpath.Mounts{Mounter: cfg.SubPaths}, wake: make(chan struct{}, 1), pods: map[types.UID]*pod{}, specs: map[types.UID]spec{},
+		cfg: cfg, subPaths: subpath.Mounts{Mounter: cfg.SubPaths}, wake: make(chan struct{}, 1), pods: map[types.UID]*pod{},
+		specs:   map[types.UID]spec{},
 		changed: make(chan struct{}),
 	}
 	uids, err := folders(cfg.PodsDir)

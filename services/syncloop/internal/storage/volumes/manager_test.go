@@ -67,8 +67,10 @@ func TestAVolumeThatCannotBeHadIsTriedAgainLaterAndLaterAndDelaysItsOwnPodOnly(t
 		pod := newPod("u1", "broken", "config")
 		begun := r.clock.Now()
 		const said = `MountVolume.SetUp failed for volume "broken" : no such thing`
-		for try, pause := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second,
-			32 * time.Second, 64 * time.Second, 122 * time.Second, 122 * time.Second} {
+		for try, pause := range []time.Duration{
+			500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second,
+			32 * time.Second, 64 * time.Second, 122 * time.Second, 122 * time.Second,
+		} {
 			failed := make(chan error, 1)
 			go func() { failed <- r.want(pod) }()
 			var err error
@@ -142,7 +144,9 @@ func TestAPluginIsToldTheGroupOfThePodAndWhenOwnersAreToChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		pod := newPod("u1", "config")
-		pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](4711), FSGroupChangePolicy: ptr.To(v1.FSGroupChangeOnRootMismatch)}
+		pod.Spec.SecurityContext = &v1.PodSecurityContext{
+			FSGroup: ptr.To[int64](4711), FSGroupChangePolicy: ptr.To(v1.FSGroupChangeOnRootMismatch),
+		}
 		if err := r.want(pod); err != nil {
 			t.Fatal(err)
 		}
@@ -249,7 +253,8 @@ func TestWhatCannotBeRemovedIsSaidAndTriedAgain(t *testing.T) {
 	})
 }
 
-// TestAVolumeThatCouldNotBeHadIsRemovedAtOnce: the pause until it is tried again, of up to two minutes, is none for its end.
+// TestAVolumeThatCouldNotBeHadIsRemovedAtOnce: the pause until it is tried again, of up to two minutes, is none for its
+// end.
 func TestAVolumeThatCouldNotBeHadIsRemovedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -328,7 +333,8 @@ func TestAKindThatIsNotThereIsNamed(t *testing.T) {
 			`there is no medium "Disk": leave it out, or say Memory`:               {EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Disk"}},
 		} {
 			err := r.manager.Supports(with(newPod("u1"), v1.Volume{Name: "data", VolumeSource: source}))
-			if unsupported := (*volumes.UnsupportedError)(nil); !errors.As(err, &unsupported) || !strings.Contains(err.Error(), want) {
+			if unsupported := (*volumes.UnsupportedError)(nil); !errors.As(err, &unsupported) ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("%v, want %s", err, want)
 			}
 		}

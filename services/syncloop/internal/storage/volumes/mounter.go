@@ -30,7 +30,8 @@ type Machine struct{}
 // mountFlags maps the options that are flags of the kernel; the others are options of the file system.
 func mountFlags() map[string]uintptr {
 	return map[string]uintptr{
-		"ro": unix.MS_RDONLY, "rw": 0, "noexec": unix.MS_NOEXEC, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noatime": unix.MS_NOATIME,
+		"ro": unix.MS_RDONLY, "rw": 0, "noexec": unix.MS_NOEXEC, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV,
+		"noatime":  unix.MS_NOATIME,
 		"relatime": unix.MS_RELATIME, "bind": unix.MS_BIND, "rbind": unix.MS_BIND | unix.MS_REC, "remount": unix.MS_REMOUNT,
 	}
 }
@@ -71,7 +72,9 @@ func (Machine) List() ([]mount.MountPoint, error) {
 	}
 	points := make([]mount.MountPoint, 0, len(infos))
 	for _, info := range infos {
-		opts := slices.DeleteFunc(strings.Split(info.Options+","+info.VFSOptions, ","), func(o string) bool { return o == "" })
+		opts := slices.DeleteFunc(strings.Split(info.Options+","+info.VFSOptions, ","), func(o string) bool {
+			return o == ""
+		})
 		points = append(points, mount.MountPoint{Device: info.Source, Path: info.Mountpoint, Type: info.FSType, Opts: opts})
 	}
 	return points, nil

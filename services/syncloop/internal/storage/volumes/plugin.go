@@ -1,5 +1,5 @@
-// Package volumes has the volumes of pods in place on the node before their containers start, and removes them when those are
-// gone. A kind of volume is a [Plugin]; where a volume is on disk is where a kubelet has it:
+// Package volumes has the volumes of pods in place on the node before their containers start, and removes them when
+// those are gone. A kind of volume is a [Plugin]; where a volume is on disk is where a kubelet has it:
 //
 //	ROOT/pods/UID/volumes/PLUGIN/NAME
 //

@@ -14,9 +14,10 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// TestTheManagerHasJustWhatIsWantedAfterAnyHistory drives the manager itself, with mounts in memory: pods are wanted and released,
-// volumes fail and are mended, time goes on and the process is restarted, in any order and without waiting for what runs. At the end,
-// when nothing fails, the volumes of the pods that are wanted are in place, mounted once each, and nothing else is mounted.
+// TestTheManagerHasJustWhatIsWantedAfterAnyHistory drives the manager itself, with mounts in memory: pods are wanted
+// and released, volumes fail and are mended, time goes on and the process is restarted, in any order and without
+// waiting for what runs. At the end, when nothing fails, the volumes of the pods that are wanted are in place, mounted
+// once each, and nothing else is mounted.
 func TestTheManagerHasJustWhatIsWantedAfterAnyHistory(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newRig(t)

@@ -45,7 +45,8 @@ type rig struct {
 func newRig(t testing.TB) *rig {
 	t.Helper()
 	r := &rig{
-		t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)), mounter: mount.NewFakeMounter(nil), events: &events{},
+		t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)),
+		mounter: mount.NewFakeMounter(nil), events: &events{},
 	}
 	r.plugin = &plugin{mounter: r.mounter, fail: map[string]error{}, hang: map[string]chan struct{}{}}
 	r.spans = tracetest.NewSpanRecorder()
@@ -79,8 +80,8 @@ func (r *rig) start() {
 			case <-ended:
 				return
 			case <-time.After(time.Millisecond):
-				// The manager waits for an operation that hangs until the clock goes on. An operation that is only slow must end before
-				// the next process starts, as it does when a process ends.
+				// The manager waits for an operation that hangs until the clock goes on. An operation that is only slow must end
+				// before the next process starts, as it does when a process ends.
 				if r.plugin.hangs() {
 					r.clock.Step(time.Second)
 				}

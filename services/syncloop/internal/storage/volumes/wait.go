@@ -124,7 +124,8 @@ func removed(known *pod, before map[key]int) (done bool, err error) {
 // until waits until a condition on a pod holds or fails; late returns the error for a timeout. The condition is called
 // with mu held, with the number of completed operations at the start.
 func (m *Manager) until(
-	ctx context.Context, uid types.UID, before map[key]int, holds func(*pod, map[key]int) (bool, error), late func([]string) error,
+	ctx context.Context, uid types.UID, before map[key]int, holds func(*pod, map[key]int) (bool, error),
+	late func([]string) error,
 ) error {
 	timer := m.cfg.Clock.NewTimer(waitTimeout)
 	defer timer.Stop()
@@ -171,6 +172,8 @@ func ordered(known *pod) []key {
 	for k := range known.volumes {
 		keys = append(keys, k)
 	}
-	slices.SortFunc(keys, func(a, b key) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.plugin, b.plugin)) })
+	slices.SortFunc(keys, func(a, b key) int {
+		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.plugin, b.plugin))
+	})
 	return keys
 }
