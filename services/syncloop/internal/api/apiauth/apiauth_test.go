@@ -37,10 +37,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const goodToken = "good-token"
 
-// apiServer answers reviews: it knows one token, and lets some do something.
+// apiServer is a fake API server for reviews. It accepts one token, and authorizes the users in allow.
 type apiServer struct {
 	t *testing.T
-	// allow says who may do what: "USER VERB SUBRESOURCE".
+	// allow has the authorized requests, as "USER VERB SUBRESOURCE".
 	allow []string
 
 	mu     sync.Mutex
@@ -92,7 +92,7 @@ func (s *apiServer) breakBy(how func(http.ResponseWriter, *http.Request)) {
 	s.broken = how
 }
 
-// requests returns what was asked since it was last called.
+// requests returns the requests since its last call.
 func (s *apiServer) requests() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func (s *apiServer) requests() string {
 	return asked
 }
 
-// rig is a server that a guard protects, over real TLS.
+// rig is a server behind a guard, over real TLS.
 type rig struct {
 	t     *testing.T
 	api   *apiServer
@@ -152,7 +152,7 @@ clusters: [{name: a, cluster: {server: "`+api.URL+`"}}], users: [{name: a, user:
 	return r
 }
 
-// get asks as who has a token, a certificate, both or neither.
+// get sends a request with a token, a certificate, both or neither.
 func (r *rig) get(token string, certificate *tls.Certificate) (int, string) {
 	r.t.Helper()
 	config := &tls.Config{RootCAs: r.roots, MinVersion: tls.VersionTLS12}
@@ -192,7 +192,7 @@ func TestATokenIsAskedForOnceAndKept(t *testing.T) {
 	if got := r.api.requests(); got != "tokenreviews subjectaccessreviews subjectaccessreviews" {
 		t.Errorf("asked %q: each once, the finer subresource first", got)
 	}
-	// What was answered counts while the API server is away, for its time.
+	// Cached answers are used until they expire, also while the API server is down.
 	r.api.breakBy(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "away", http.StatusInternalServerError) })
 	r.clock.Step(29 * time.Second)
 	r.want(200, "robot", goodToken, nil)
@@ -231,7 +231,7 @@ func TestAClientCertificateNamesItsUser(t *testing.T) {
 	} {
 		t.Log(what)
 		r.want(401, "the client certificate is not taken", "", &certificate)
-		r.want(200, "robot", goodToken, &certificate) // a good token counts all the same
+		r.want(200, "robot", goodToken, &certificate) // a valid token is accepted although the certificate is not
 	}
 	nobody := r.ca.client(t, pkix.Name{}, x509.ExtKeyUsageClientAuth, time.Hour)
 	r.want(401, "names nobody", "", &nobody)
@@ -246,7 +246,7 @@ func TestNobodyIsLetInUnlessTheConfigurationSays(t *testing.T) {
 	open := newRig(t, func(cfg *apiauth.Config) { cfg.Anonymous = true })
 	open.api.allow = []string{"system:anonymous get pods"}
 	open.want(200, "system:anonymous of [system:unauthenticated]", "", nil)
-	open.want(401, "does not take the token", "made-up", nil) // what is wrong is not as good as nothing
+	open.want(401, "does not take the token", "made-up", nil) // invalid credentials are not treated as anonymous
 	alone := newRig(t, func(cfg *apiauth.Config) { cfg.Tokens, cfg.Access = nil, nil })
 	certificate := alone.ca.client(t, pkix.Name{CommonName: "me"}, x509.ExtKeyUsageClientAuth, time.Hour)
 	alone.want(200, "me of", "", &certificate)
@@ -254,8 +254,8 @@ func TestNobodyIsLetInUnlessTheConfigurationSays(t *testing.T) {
 	alone.want(401, "show a client certificate", "", nil)
 }
 
-// TestAnAPIServerThatHangs keeps nobody for longer than a bounded time, and those who wait for the same answer make one
-// call.
+// TestAnAPIServerThatHangs checks that a request fails after a bounded time, and that requests for the same answer
+// share one call.
 func TestAnAPIServerThatHangs(t *testing.T) {
 	r := newRig(t, nil)
 	end := make(chan struct{})
@@ -280,7 +280,8 @@ func TestAnAPIServerThatHangs(t *testing.T) {
 	}
 }
 
-// TestAnAPIServerThatIsBusy is asked again when it says, and what it does not answer about access is no permission.
+// TestAnAPIServerThatIsBusy checks that a request is retried after the Retry-After of the API server, and that access
+// is denied without an answer.
 func TestAnAPIServerThatIsBusy(t *testing.T) {
 	r := newRig(t, nil)
 	r.api.allow = []string{"robot get pods"}

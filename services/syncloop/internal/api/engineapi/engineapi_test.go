@@ -40,7 +40,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// images is an image service that has a list, or does not answer.
+// images is a fake image service with a fixed list or an error.
 type images struct {
 	internalapi.ImageManagerService
 	list []*runtimeapi.Image
@@ -58,12 +58,12 @@ type rig struct {
 	book   *evictionbook.Book
 	images *images
 	health loop.Health
-	// unsent is how many pods have a status that the API server does not have.
+	// unsent is the number of pods whose status the API server does not have.
 	unsent atomic.Int64
 	client enginev1.EngineServiceClient
 }
 
-// start serves over a real socket.
+// start serves the API on a real socket.
 func start(t *testing.T) *rig {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -123,7 +123,7 @@ func start(t *testing.T) *rig {
 	return r
 }
 
-// run has a pod that runs and is known.
+// run starts a pod and adds it to the store.
 func (r *rig) run(t *testing.T, uid, name string) {
 	t.Helper()
 	pod := fakenode.Pod(uid, name, v1.RestartPolicyAlways)

@@ -16,7 +16,7 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// runFrom has a pod of a source that runs and is known.
+// runFrom starts a pod of a source and adds it to the store.
 func (r *rig) runFrom(t *testing.T, source, name string, policy v1.RestartPolicy) {
 	t.Helper()
 	pod := fakenode.Pod(name, name, policy)
@@ -65,7 +65,7 @@ func TestPodsAreEndedBeforeAShutdown(t *testing.T) {
 			t.Errorf("%s has the conditions %v", pod.Name, pod.Status.Conditions)
 		}
 	}
-	// Asked again it says the same; a static pod is ended for this boot only.
+	// A repeated call has the same result. A static pod is ended only for this boot.
 	if _, err := r.client.ShutDownPods(t.Context(), request); err != nil {
 		t.Error(err)
 	}
@@ -98,7 +98,8 @@ func TestWhoDoesNotWaitForPodsToEndIsToldSo(t *testing.T) {
 	wantCode(t, <-failed, codes.Canceled)
 }
 
-// A pod that no worker has yet, for the runtime was away, has the time that it was given when it has one.
+// If the runtime was down, a pod may have no worker when the shutdown begins. When it gets one, it is ended with the
+// grace period of the shutdown.
 func TestAPodThatNobodyWorksOnYetIsEndedInItsTime(t *testing.T) {
 	r := start(t)
 	r.store.Open()
@@ -126,7 +127,7 @@ func TestAPodThatNobodyWorksOnYetIsEndedInItsTime(t *testing.T) {
 		failed <- err
 	}()
 	eventually.That(t, "it is to end", func() bool { _, ended := r.book.Get("a"); return ended })
-	// as the loop does, which knows of no time
+	// as the loop does, which does not know the grace period
 	r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &podworkers.End{})
 	if err := <-failed; err != nil || !slices.Contains(r.node.Calls(), "kill a 5") {
 		t.Errorf("got %v, calls %v", err, r.node.Calls())
@@ -144,7 +145,7 @@ func TestStatusesAreWaitedFor(t *testing.T) {
 	select {
 	case err := <-done:
 		t.Fatalf("the API server lacks a status, and the answer is %v", err)
-	case <-time.After(300 * time.Millisecond): // as long as it takes to look some times
+	case <-time.After(300 * time.Millisecond): // long enough for several checks
 	}
 	r.unsent.Store(0)
 	if err := <-done; err != nil {

@@ -22,7 +22,7 @@ import (
 
 var update = flags.Bool("update", false, "write testdata anew")
 
-// report is what a node with one pod of one container uses, and with a second pod that has no cgroup.
+// report returns the usage of a node with one pod of one container and a second pod without a cgroup.
 func report() *stats.Report {
 	read := metav1.NewTime(time.Unix(1_700_000_100, 0))
 	started := metav1.NewTime(time.Unix(1_700_000_000, 0))
@@ -78,7 +78,7 @@ func report() *stats.Report {
 	}
 }
 
-// details are those of the cgroups of report.
+// details returns the details of the cgroups in report.
 func details(cgroup string, packets bool) stats.Details {
 	var d stats.Details
 	if packets {
@@ -94,7 +94,7 @@ func details(cgroup string, packets bool) stats.Details {
 	return d
 }
 
-// TestDashboardsFindWhatPodsUse by cAdvisor's names and labels, in testdata/cadvisor.txt.
+// TestDashboardsFindWhatPodsUse compares the metrics with cAdvisor's names and labels in testdata/cadvisor.txt.
 func TestDashboardsFindWhatPodsUse(t *testing.T) {
 	r := newRig(t)
 	r.cfg.Report = func(context.Context) (*stats.Report, error) { return report(), nil }

@@ -32,9 +32,9 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// What closes a connection of SPDY waits a second for somebody who would hear that it was closed already.
+		// After a SPDY connection is closed, this function waits one second for a receiver.
 		goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"),
-		// A client of WebSocket notices at its next ping that it has left.
+		// A WebSocket client of this library notices only at its next ping that the connection is closed.
 		goleak.IgnoreTopFunction("k8s.io/client-go/tools/remotecommand.(*heartbeat).start"))
 }
 
@@ -45,7 +45,7 @@ type pods struct {
 
 func (p pods) Pods() ([]*v1.Pod, error) { return p.list, p.err }
 
-// used is what a pod of one container uses.
+// used returns the usage of a pod with one container.
 func used(context.Context) (*stats.Report, error) {
 	at := metav1.NewTime(time.Unix(1_700_000_000, 0))
 	cpu := &statsv1alpha1.CPUStats{Time: at, UsageCoreNanoSeconds: ptr.To[uint64](1_500_000_000)}
@@ -81,12 +81,12 @@ func TestWhatIsUsed(t *testing.T) {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// readOnly is the socket of the read-only API.
+// readOnly returns the socket of the read-only API.
 func readOnly(address string) sockets.Socket {
 	return sockets.Socket{Name: nodeconfig.SocketReadOnly, Address: address}
 }
 
-// serve serves over a real socket and returns the base URL.
+// serve serves the read-only API on a real socket and returns its base URL.
 func serve(t *testing.T, p kubeletapi.Pods, health loop.Health) string {
 	t.Helper()
 	listener, err := kubeletapi.ListenReadOnly(t.Context(), nil, readOnly("127.0.0.1:0"), quiet)
@@ -186,7 +186,7 @@ func TestHealthz(t *testing.T) {
 
 func TestHealthChecksAreCounted(t *testing.T) {
 	url := serve(t, pods{}, loop.Health{Reasons: []string{"the sync loop has not turned for 3m0s"}})
-	get(t, url+"/healthz/syncloop") // is not counted
+	get(t, url+"/healthz/syncloop") // not counted
 	get(t, url+"/healthz")
 	served := metricstest.ScrapeAt(strings.TrimPrefix(url, "http://"), "/metrics/slis")
 	metricstest.Documented(t, served, metricstest.HealthChecks)
@@ -242,7 +242,8 @@ func TestItIsReadOnlyAndHasNothingElse(t *testing.T) {
 	}
 }
 
-// TestTheReadOnlyAPIAnswersForThisNodeOnly, so that no page of another site reads it in a browser of this machine.
+// TestTheReadOnlyAPIAnswersForThisNodeOnly checks that requests for another host are rejected, so that a page of
+// another site cannot read the API in a browser of this machine.
 func TestTheReadOnlyAPIAnswersForThisNodeOnly(t *testing.T) {
 	url := serve(t, pods{}, loop.Health{Healthy: true})
 	port := url[strings.LastIndex(url, ":"):]

@@ -14,8 +14,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// newQueryRig has the logs of some services in files, and a journalctl that knows kubelet.service and prints its
-// arguments, one in each line.
+// newQueryRig returns a rig with log files of some services and a journalctl that knows kubelet.service and prints its
+// arguments, one per line.
 func newQueryRig(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)

@@ -38,7 +38,7 @@ type somePods []*v1.Pod
 
 func (p somePods) Pods() ([]*v1.Pod, error) { return p, nil }
 
-// rig is the authenticated API, whose guard lets everybody in and notes what it was told.
+// rig is the authenticated API with a guard that accepts every request and records it.
 type rig struct {
 	t       *testing.T
 	cfg     NodeConfig
@@ -91,7 +91,7 @@ func (r *rig) ask(method, path string) *httptest.ResponseRecorder {
 	return answer
 }
 
-// withoutContainers is a runtime that has none.
+// withoutContainers is a runtime without containers.
 type withoutContainers struct{ internalapi.RuntimeService }
 
 func (withoutContainers) ContainerStatus(
@@ -100,8 +100,8 @@ func (withoutContainers) ContainerStatus(
 	return nil, status.Errorf(codes.NotFound, "container %q is not found", id)
 }
 
-// TestTheLogOfAContainerThatWasRemoved, as of an evicted pod: kubectl shows the reason, which it does not for "not
-// found".
+// TestTheLogOfAContainerThatWasRemoved checks the answer for a removed container, for example of an evicted pod.
+// kubectl prints its reason, but not that of a "not found".
 func TestTheLogOfAContainerThatWasRemoved(t *testing.T) {
 	r := newRig(t)
 	r.cfg.Pods = somePods{{
@@ -117,7 +117,7 @@ func TestTheLogOfAContainerThatWasRemoved(t *testing.T) {
 	}
 }
 
-// TestWhatEachPathIsAllowedBy: no path is without a guard, and none has a weaker one than a kubelet's.
+// TestWhatEachPathIsAllowedBy checks that every path is guarded, and that none needs less than on a kubelet.
 func TestWhatEachPathIsAllowedBy(t *testing.T) {
 	r := newRig(t)
 	for _, c := range []struct {
@@ -191,7 +191,7 @@ func TestWhatTheConfigurationTurnsOff(t *testing.T) {
 	}
 }
 
-// TestLogsOfTheMachineAreThoseBelowTheirFolder, whatever lies there.
+// TestLogsOfTheMachineAreThoseBelowTheirFolder checks that /logs/ serves only files below its directory.
 func TestLogsOfTheMachineAreThoseBelowTheirFolder(t *testing.T) {
 	r := newRig(t)
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -232,8 +232,8 @@ func (f *fakeRuntime) Exec(_ context.Context, request *runtimeapi.ExecRequest) (
 	return &runtimeapi.ExecResponse{Url: f.url}, nil
 }
 
-// TestAStreamGoesToTheRuntimesServer: bytes go both ways, credentials do not go along, and what is said in the log is
-// no secret.
+// TestAStreamGoesToTheRuntimesServer checks that bytes go both ways, that credentials are not forwarded, and that the
+// log contains no secrets.
 func TestAStreamGoesToTheRuntimesServer(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.String() != "/exec/token" || req.Header.Get("Authorization") != "" {
@@ -321,7 +321,7 @@ func TestWhichContainersLogIsMeant(t *testing.T) {
 	}
 }
 
-// FuzzQueries: whatever is asked, it is understood or refused.
+// FuzzQueries checks that each query is either parsed or rejected.
 func FuzzQueries(f *testing.F) {
 	for _, seed := range []string{"follow=true&tailLines=3&timestamps", "sinceSeconds=9223372036854775807", "sinceTime=2026-01-01T00:00:00Z&limitBytes=1", "tail=all&previous=0", "port=80,443&port=1", "stream=Stdout"} {
 		f.Add(seed)

@@ -23,7 +23,7 @@ func started() *Start {
 	return s
 }
 
-// startingPods are not known before a channel is closed.
+// startingPods are Pods that are not known until a channel is closed.
 type startingPods struct{ known chan struct{} }
 
 func (p startingPods) Pods() ([]*v1.Pod, error) {
@@ -60,7 +60,8 @@ func starting(t *testing.T, after time.Duration) *rig {
 	return r
 }
 
-// TestARequestWaitsForAProcessThatIsStarting: it does so for a bounded time, and only if it needs pods or the runtime.
+// TestARequestWaitsForAProcessThatIsStarting checks that a request waits for a bounded time, and only if it needs pods
+// or the runtime.
 func TestARequestWaitsForAProcessThatIsStarting(t *testing.T) {
 	for _, c := range []struct {
 		method, path  string
@@ -97,7 +98,7 @@ func TestARequestWaitsForAProcessThatIsStarting(t *testing.T) {
 	}
 }
 
-// TestARequestWaitsOnlyOnce: once the start is over, a request is answered at once even if the pods are not known.
+// TestARequestWaitsOnlyOnce checks that requests do not wait after the start, even if the pods are not known.
 func TestARequestWaitsOnlyOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := starting(t, time.Hour)
@@ -109,7 +110,6 @@ func TestARequestWaitsOnlyOnce(t *testing.T) {
 	})
 }
 
-// TestARequestOfAClientThatLeavesDoesNotWait.
 func TestARequestOfAClientThatLeavesDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, begun := starting(t, time.Minute), time.Now()
@@ -124,11 +124,11 @@ func TestARequestOfAClientThatLeavesDoesNotWait(t *testing.T) {
 	})
 }
 
-// TestOnlySoManyRequestsWait: one more is answered at once.
+// TestOnlySoManyRequestsWait checks that a request above the limit is answered at once.
 func TestOnlySoManyRequestsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, begun := starting(t, 3*time.Second), time.Now()
-		// The rig's logger and guard are for one request at a time.
+		// The rig's own logger and guard do not support concurrent requests.
 		r.cfg.Logger = slog.New(slog.DiscardHandler)
 		r.cfg.Guard = func(next http.Handler, _ ...string) http.Handler { return next }
 		api := Node(r.cfg)

@@ -28,7 +28,7 @@ import (
 	"k8s.io/utils/exec"
 )
 
-// insides is what a container does, to a runtime's own server of streams.
+// insides is the behavior of a container, as a handler for the runtime's streaming server.
 type insides struct {
 	run  func(in io.Reader, out, errs io.Writer, resize <-chan serving.TerminalSize) error
 	port func(port int32, conn io.ReadWriteCloser) error
@@ -51,7 +51,7 @@ func (i *insides) PortForward(_ context.Context, _ string, port int32, conn io.R
 	return i.port(port, conn)
 }
 
-// streamingRuntime is a runtime that has the server of streams that runtimes have.
+// streamingRuntime is a runtime with the streaming server that runtimes use.
 type streamingRuntime struct {
 	internalapi.RuntimeService
 	server streaming.Server
@@ -85,7 +85,7 @@ func (s *streamingRuntime) PortForward(
 	return s.server.GetPortForward(request)
 }
 
-// serveStreams serves the authenticated API of a node whose containers do something, and returns its URL, and the
+// serveStreams serves the authenticated API of a node with containers of the given behavior. It returns its URL and the
 // runtime's server.
 func serveStreams(t *testing.T, r *rig, inside *insides) (front string, back *httptest.Server) {
 	t.Helper()
@@ -107,7 +107,7 @@ func serveStreams(t *testing.T, r *rig, inside *insides) (front string, back *ht
 	return served.URL, back
 }
 
-// overWebSocket asks a node for streams as a client of today does, straight and not through an API server.
+// overWebSocket connects to a node with a current client, directly and not through an API server.
 func overWebSocket(t *testing.T, ctx context.Context, address string, options remotecommand.StreamOptions) error { //nolint:revive // the test first
 	t.Helper()
 	executor, err := remotecommand.NewWebSocketExecutorForProtocols(&rest.Config{}, http.MethodGet, address,
@@ -118,8 +118,8 @@ func overWebSocket(t *testing.T, ctx context.Context, address string, options re
 	return executor.StreamWithContext(ctx, options)
 }
 
-// TestAStreamOverWebSocketEndsItsInputAlone: the program reads to the end, what it then writes arrives, and so does its
-// code.
+// TestAStreamOverWebSocketEndsItsInputAlone checks that the end of the input does not end the output, and that the exit
+// code arrives.
 func TestAStreamOverWebSocketEndsItsInputAlone(t *testing.T) {
 	r := newRig(t)
 	front, _ := serveStreams(t, r,
@@ -152,7 +152,7 @@ kubelet_websocket_streaming_requests_total{subresource="exec"} 1
 	}
 }
 
-// sizes are those of a terminal, one after another.
+// sizes are the successive sizes of a terminal.
 type sizes chan remotecommand.TerminalSize
 
 func (s sizes) Next() *remotecommand.TerminalSize {
@@ -163,7 +163,7 @@ func (s sizes) Next() *remotecommand.TerminalSize {
 	return &size
 }
 
-// TestATerminalOverWebSocketIsAsLargeAsTheClients, whenever that changes.
+// TestATerminalOverWebSocketIsAsLargeAsTheClients checks that each change of the terminal's size arrives.
 func TestATerminalOverWebSocketIsAsLargeAsTheClients(t *testing.T) {
 	r := newRig(t)
 	r.cfg.Pods.(somePods)[0].Spec.Containers[0].TTY = true //nolint:forcetypeassert // it is newRig's
@@ -188,7 +188,8 @@ func TestATerminalOverWebSocketIsAsLargeAsTheClients(t *testing.T) {
 	}
 }
 
-// TestAClientOverWebSocketThatLeavesIsNoticed, though it has not ended its input.
+// TestAClientOverWebSocketThatLeavesIsNoticed checks that a lost connection ends the stream even if its input has not
+// ended.
 func TestAClientOverWebSocketThatLeavesIsNoticed(t *testing.T) {
 	r := newRig(t)
 	noticed := make(chan struct{})
@@ -237,7 +238,7 @@ func TestAClientOverWebSocketIsToldWhyThereIsNoStream(t *testing.T) {
 	}
 }
 
-// TestPortsAreForwardedOverWebSocket, by what kubectl speaks inside of it.
+// TestPortsAreForwardedOverWebSocket uses the protocol that kubectl tunnels through the WebSocket.
 func TestPortsAreForwardedOverWebSocket(t *testing.T) {
 	r := newRig(t)
 	front, back := serveStreams(t, r, &insides{port: func(port int32, conn io.ReadWriteCloser) error {

@@ -10,7 +10,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// page asks for a page in a form.
+// page requests a page in a media type.
 func (r *rig) page(path, accept string) *httptest.ResponseRecorder {
 	api := Node(r.cfg)
 	defer api.Close()

@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a node that serves the API, with a client of it.
+// rig is a node that serves the API, with a client.
 type rig struct {
 	podresourcesv1.PodResourcesListerClient
 
@@ -47,7 +47,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	root, err := os.MkdirTemp("", "podresources") // a socket's path has to be short
+	root, err := os.MkdirTemp("", "podresources") // The path of a socket must be short.
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
 	r := &rig{t: t, root: root, clock: clocktesting.NewFakePassiveClock(time.Now()), counted: prometheus.NewRegistry()}
@@ -55,7 +55,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// connect makes a client. One of a server that has ended may lose a request before it notices.
+// connect creates a client. After a restart of the server, an old client may lose a request before it notices.
 func (r *rig) connect() {
 	conn, err := grpc.NewClient("unix://"+podresources.Socket(r.root), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
@@ -77,7 +77,7 @@ func (r *rig) know(err error, pods ...*v1.Pod) {
 	r.pods, r.err = pods, err
 }
 
-// serve has the API served, and returns what ends that.
+// serve serves the API until stop is called.
 func (r *rig) serve() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -113,7 +113,7 @@ func (r *rig) get(namespace, name string) (*podresourcesv1.GetPodResourcesRespon
 	return r.Get(ctx, &podresourcesv1.GetPodResourcesRequest{PodNamespace: namespace, PodName: name})
 }
 
-// web is a pod of an init container, a sidecar and two ordinary containers.
+// web returns a pod with an init container, a sidecar and two regular containers.
 func web() *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
@@ -153,7 +153,8 @@ func TestPodsAreTold(t *testing.T) {
 	}
 }
 
-// TestWhileThePodsAreNotKnownNobodyIsToldThatThereAreNone as syncloop does not know them while it starts.
+// TestWhileThePodsAreNotKnownNobodyIsToldThatThereAreNone checks that the API returns an error, and not an empty list,
+// while syncloop is starting.
 func TestWhileThePodsAreNotKnownNobodyIsToldThatThereAreNone(t *testing.T) {
 	r := newRig(t)
 	r.know(errors.New("the pods are not known yet: pleg does not answer"))
@@ -189,7 +190,8 @@ func TestRequestsAreLimited(t *testing.T) {
 	must(t, err)
 }
 
-// TestTheSocketIsRootsAloneAndOutlivesAKill: one that a syncloop has left which was killed is replaced.
+// TestTheSocketIsRootsAloneAndOutlivesAKill checks the mode of the socket, and that the socket of a killed process is
+// replaced.
 func TestTheSocketIsRootsAloneAndOutlivesAKill(t *testing.T) {
 	r := newRig(t)
 	path := podresources.Socket(r.root)

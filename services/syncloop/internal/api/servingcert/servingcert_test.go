@@ -40,7 +40,7 @@ func TestACertificateOfItsOwnIsKeptAndReplacedBeforeItsEnd(t *testing.T) {
 	if again := leaf(t, files.Get); !again.Equal(first) {
 		t.Error("a good certificate has been replaced")
 	}
-	// Another address, as after a move of the machine.
+	// The node has another address, as after a move of the machine.
 	own.Addresses = append(own.Addresses, net.IPv4(192, 0, 2, 2))
 	_, _, err = own.Ensure()
 	noError(t, err)
@@ -57,7 +57,7 @@ func TestACertificateOfItsOwnIsKeptAndReplacedBeforeItsEnd(t *testing.T) {
 	eventually.That(t, "it waits for the time to renew", clk.HasWaiters)
 	clk.Step(300 * 24 * time.Hour)
 	eventually.That(t, "there is another certificate", func() bool {
-		current, _, err := files.Get() // between the writing of the two files there is the former certificate and an error
+		current, _, err := files.Get() // between the writes of the two files, Get returns the old certificate and an error
 		return err == nil && !current.Leaf.Equal(second)
 	})
 	cancel()
@@ -84,8 +84,8 @@ func TestFilesThatDoNotGoTogether(t *testing.T) {
 	}
 }
 
-// TestWhatTheServerShows: there is no handshake without a certificate, and clients are told by which authorities to
-// choose theirs.
+// TestWhatTheServerShows checks that there is no handshake without a certificate, and that clients receive the list of
+// accepted authorities.
 func TestWhatTheServerShows(t *testing.T) {
 	own := servingcert.SelfSigned{Dir: filepath.Join(t.TempDir(), "pki"), Name: "node-1", Clock: clocktesting.NewFakeClock(time.Now())}
 	certificate, key, err := own.Ensure()
@@ -124,14 +124,14 @@ func TestWhatTheServerShows(t *testing.T) {
 	}
 }
 
-// handshake returns the client's error.
+// handshake returns the error of the client.
 func handshake(t *testing.T, server, client *tls.Config) error {
 	t.Helper()
 	near, far := net.Pipe()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = tls.Server(far, server).HandshakeContext(t.Context()) // the client's error is what is looked at
+		_ = tls.Server(far, server).HandshakeContext(t.Context()) // only the error of the client is checked
 		_ = far.Close()
 	}()
 	err := tls.Client(near, client).HandshakeContext(t.Context())

@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
-// pod makes a pod of one container.
+// pod returns a pod with one container.
 func pod(change ...func(*v1.Pod)) *v1.Pod {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}
 	for _, c := range change {
@@ -215,7 +215,8 @@ func TestWithoutANodeWhatNeedsNoneIsAsked(t *testing.T) {
 	}
 }
 
-// TestSafeSysctls: those of Kubernetes 1.37, each since the kernel in which it became the namespace's own.
+// TestSafeSysctls checks the safe sysctls of Kubernetes 1.37. Each is safe from the kernel version on in which it
+// became namespaced.
 func TestSafeSysctls(t *testing.T) {
 	for name, since := range map[string]string{
 		"kernel.shm_rmid_forced": "", "net.ipv4.ip_local_port_range": "", "net.ipv4.tcp_syncookies": "", "net.ipv4.ping_group_range": "",

@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
-// asking has one container that asks for so much; guaranteed is limited to it.
+// asking returns a pod with one container with the given requests. If guaranteed is true, its limits are the same.
 func asking(name, cpu, memory string, guaranteed bool) *v1.Pod {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}
 	if cpu != "" {
@@ -123,7 +123,7 @@ func TestPodsUnderPressure(t *testing.T) {
 	}
 }
 
-// TestForACriticalPodAnyOtherReasonComesFirst: others are only ended when that lets it in.
+// TestForACriticalPodAnyOtherReasonComesFirst checks that pods are preempted only if the critical pod then fits.
 func TestForACriticalPodAnyOtherReasonComesFirst(t *testing.T) {
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
 	node.Status.Allocatable = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1"), v1.ResourceMemory: resource.MustParse("1Gi"), v1.ResourcePods: resource.MustParse("1")}

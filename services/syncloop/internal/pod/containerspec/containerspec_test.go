@@ -27,7 +27,7 @@ func testPod(containers ...v1.Container) *v1.Pod {
 	}
 }
 
-// make makes the configuration of the pod's first container.
+// makeContainer returns the configuration of the pod's first container.
 func makeContainer(t *testing.T, pod *v1.Pod, in containerspec.Inputs) *runtimeapi.ContainerConfig {
 	t.Helper()
 	config, err := containerspec.Container(pod, &pod.Spec.Containers[0], node, in)
@@ -138,7 +138,7 @@ func TestHugePages(t *testing.T) {
 		}
 		return config.GetLinux().GetResources().GetHugepageLimits()
 	}
-	// What a container does not ask for it may not use.
+	// A container may not use huge pages without a request.
 	want := []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 64 << 20}, {PageSize: "1GB"}}
 	if diff := cmp.Diff(want, limits(), protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -157,8 +157,8 @@ func TestResourcesOfThePodAsAWhole(t *testing.T) {
 	whole := resources("2", "3", "5Gi", "8Gi")
 	pod.Spec.Resources = &whole
 	for i, want := range []*runtimeapi.LinuxContainerResources{
-		// The limits of the pod, a request of as much, and half of the 4 GiB that no container asks for, of the node's 10
-		// GiB.
+		// The resources are the limits of the pod, an equal request, and half of the 4 GiB of the node's 10 GiB that no
+		// container requests.
 		{CpuShares: 3072, CpuPeriod: 100000, CpuQuota: 300000, MemoryLimitInBytes: 8 << 30, OomScoreAdj: 700},
 		{CpuShares: 1024, CpuPeriod: 100000, CpuQuota: 100000, MemoryLimitInBytes: 512 << 20, OomScoreAdj: 800},
 	} {
@@ -268,8 +268,8 @@ func TestSecurityContext(t *testing.T) {
 	}
 }
 
-// TestMaskedPaths: those of Kubernetes 1.37, and those of the machine. A container whose /proc is unmasked has none of
-// them masked.
+// TestMaskedPaths checks the masked paths of Kubernetes 1.37 and those of the machine. A container with an unmasked
+// /proc has none.
 func TestMaskedPaths(t *testing.T) {
 	machine := node
 	machine.MaskedPaths = []string{"/sys/devices/system/cpu/cpu0/thermal_throttle", "/sys/devices/system/cpu/cpu1/thermal_throttle"}
@@ -287,7 +287,7 @@ func TestMaskedPaths(t *testing.T) {
 		"/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
 		"/sys/devices/system/cpu/cpu0/thermal_throttle", "/sys/devices/system/cpu/cpu1/thermal_throttle",
 	}
-	for range 2 { // the second is not the first's with more
+	for range 2 { // the second list is not appended to the first
 		if diff := cmp.Diff(want, masked()); diff != "" {
 			t.Errorf("masked paths (-want +got):\n%s", diff)
 		}

@@ -11,8 +11,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
 
-// valueOf is what a variable comes to that is the only one of its container; the empty string and false when it is not
-// set.
+// valueOf returns the value of the only variable of a container; false if it is not set.
 func valueOf(
 	t *testing.T, pod *v1.Pod, from *v1.EnvVarSource, n containerspec.Node, in containerspec.Inputs,
 ) (string, bool, error) {
@@ -33,7 +32,7 @@ func TestEnvironmentFromFields(t *testing.T) {
 		"metadata.name": "web", "metadata.namespace": "shop", "metadata.uid": "u-1", "metadata.labels['app']": "web", "metadata.labels['none']": "",
 		"metadata.annotations['note']": "x=1", "metadata.annotations": "note=\"x=1\"", "spec.nodeName": "node-1", "spec.host": "node-1", "spec.serviceAccountName": "robot",
 		"status.hostIP": "2001:db8::1", "status.hostIPs": "2001:db8::1,192.0.2.1",
-		// In the order of the node's families, one of each.
+		// One address of each family, in the order of the node's addresses.
 		"status.podIP": "fd00::5", "status.podIPs": "fd00::5,10.0.0.5",
 	} {
 		pod := testPod(v1.Container{Name: "a"})

@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
 
-// held gives config maps and secrets, and fails for those of a name with an error of it.
+// held returns inputs with ConfigMaps and Secrets. Reading a name in failures returns its error.
 func held(
 	configMaps map[string]map[string]string, secrets map[string]map[string][]byte, failures map[string]error,
 ) containerspec.Inputs {
@@ -120,7 +120,7 @@ func TestWhatEnvironmentCannotBeHadIsSaidAsTheKubeletDoes(t *testing.T) {
 		`key RAW in Secret shop/db has a NUL byte`:      {Env: []v1.EnvVar{secretKey("X", "db", "RAW", yes)}},
 		`key RAW in Secret shop/db has a NUL byte, whi`: {EnvFrom: []v1.EnvFromSource{fromSecret("db", "", nil)}},
 		`secret "far": this node has no secrets`:        {Env: []v1.EnvVar{secretKey("X", "far", "k", nil)}},
-		// Nobody can say whether it is there: it is waited for, optional or not.
+		// The existence of the object is unknown, so the container waits for it even if it is optional.
 		`it is not known yet`: {EnvFrom: []v1.EnvFromSource{fromSecret("later", "", yes)}},
 	} {
 		c.Name = "a"
@@ -136,7 +136,7 @@ func TestWhatEnvironmentCannotBeHadIsSaidAsTheKubeletDoes(t *testing.T) {
 	}
 }
 
-// notServed is what a node without objects answers.
+// notServed is the error of a node without objects.
 type notServed struct{}
 
 func (notServed) Error() string { return `secret "far": this node has no secrets` }

@@ -9,8 +9,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
 
-// TestVariablesOfServices: env counts before envFrom, and both before services; a value may refer to the variables of
-// services, and command, args and sub-paths have them.
+// TestVariablesOfServices checks that env overrides envFrom, and both override the variables of Services. Values,
+// command, args and sub-paths may refer to the variables of Services.
 func TestVariablesOfServices(t *testing.T) {
 	in := held(map[string]map[string]string{"app": {"WEB_PORT": "from the config map"}}, nil, nil)
 	in.Services = []v1.EnvVar{

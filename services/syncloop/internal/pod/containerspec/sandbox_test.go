@@ -52,7 +52,7 @@ func TestNamespaces(t *testing.T) {
 			if diff := cmp.Diff(test.want, got, protocmp.Transform()); diff != "" {
 				t.Errorf("container (-want +got):\n%s", diff)
 			}
-			// A target matters only where containers do not see each other's processes anyway.
+			// A target has an effect only if the containers do not share the PID namespace anyway.
 			got = makeContainer(t, pod, containerspec.Inputs{Target: "c-1"}).GetLinux().GetSecurityContext().GetNamespaceOptions()
 			targeted := got.GetPid() == runtimeapi.NamespaceMode_TARGET && got.GetTargetId() == "c-1"
 			if targeted != (test.want.Pid == container) {
@@ -99,7 +99,7 @@ func TestSandboxesSecurityContext(t *testing.T) {
 		RunAsUser: new(int64(1)), RunAsGroup: new(int64(2)), FSGroup: new(int64(3)), SupplementalGroups: []int64{4},
 		SupplementalGroupsPolicy: &strict,
 		SELinuxOptions:           &v1.SELinuxOptions{Level: "s0"},
-		// The pod's own profile is for its containers.
+		// The profile of the pod applies to its containers.
 		SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeUnconfined},
 	}
 	want := &runtimeapi.LinuxSandboxSecurityContext{

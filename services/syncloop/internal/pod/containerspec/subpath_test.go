@@ -13,7 +13,7 @@ func TestASubPathIsMadeOfTheEnvironment(t *testing.T) {
 	for _, test := range []struct{ expr, want, err string }{
 		{expr: "$(POD)/$(LOGS)", want: "web/var/logs"},
 		{expr: "a/$$(POD)/$POD", want: "a/$(POD)/$POD"},
-		{expr: "../$(POD)", want: "../web"}, // which is for another to refuse
+		{expr: "../$(POD)", want: "../web"}, // rejected by another package
 		{expr: "$(POD)/$(ZZ)/$(EMPTY)", err: "missing value for EMPTY, ZZ"},
 	} {
 		pod := testPod(v1.Container{

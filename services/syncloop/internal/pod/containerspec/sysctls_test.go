@@ -9,7 +9,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
 
-// TestSysctlsOfTheNode are set in pods that have the namespace that they are of, unless they set them themselves.
+// TestSysctlsOfTheNode checks that the node's sysctls are set in pods with the namespace of the sysctl, unless the pod
+// sets them itself.
 func TestSysctlsOfTheNode(t *testing.T) {
 	node := containerspec.Node{Sysctls: map[string]string{
 		"net.core.somaxconn": "1024", "net/ipv4/ip_local_port_range": "1024 65535", "kernel.shmmax": "1", "fs.mqueue.msg_max": "2", "user.max_user_namespaces": "3",

@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podviewtest"
 )
 
-// causes writes what is started, and why, a line each.
+// causes formats the started containers and their causes, one per line.
 func causes(a decide.Actions) string {
 	var lines []string
 	for _, s := range a.Start {
@@ -27,7 +27,7 @@ func TestEveryStartHasItsCause(t *testing.T) {
 	const noSandbox, notReady = "sandbox replaced (no pod sandbox exists)", "sandbox replaced (pod sandbox is not ready)"
 	for _, test := range []struct {
 		name, containers, observed string
-		// change changes the pod and what was observed of it, or how it comes to be decided.
+		// change modifies the pod, its observed status or the facts.
 		change func(*v1.Pod, *lifecyclev1.PodStatus, *decide.Facts)
 		want   string
 	}{
@@ -95,7 +95,7 @@ func changeImage(pod *v1.Pod, _ *lifecyclev1.PodStatus, _ *decide.Facts) {
 	pod.Spec.Containers[0].Image = "image:2"
 }
 
-// logged says which number follows the logs of one container: "a 3".
+// logged sets the number of a container's next log: "a 3".
 func logged(words string) func(*v1.Pod, *lifecyclev1.PodStatus, *decide.Facts) {
 	var name string
 	var next int
@@ -112,7 +112,8 @@ func logged(words string) func(*v1.Pod, *lifecyclev1.PodStatus, *decide.Facts) {
 	}
 }
 
-// TestAPodThatBeginsAgainSaysWhoAsked holds that the cause goes on to those whose records were removed for it.
+// TestAPodThatBeginsAgainSaysWhoAsked checks that containers whose records were removed for a restart of the pod have
+// the cause of that restart.
 func TestAPodThatBeginsAgainSaysWhoAsked(t *testing.T) {
 	never := v1.ContainerRestartPolicyNever
 	pod := podviewtest.Pod(v1.RestartPolicyNever, "init:i a b")
@@ -128,7 +129,7 @@ func TestAPodThatBeginsAgainSaysWhoAsked(t *testing.T) {
 	if got, want := causes(decide.Pod(pod, status, facts)), "a 1: a rule restarts all containers\nb 1: a rule restarts all containers"; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	// What is removed later has another cause.
+	// A container that is removed later has another cause.
 	status = podviewtest.Status(pod, "s0:ready i@s0:exited=0,rc=1 a@s0:running,rc=1")
 	status.Containers[1].Annotations[podlabels.StartCause] = decided.Start[0].Restart.Cause
 	if got, want := causes(decide.Pod(pod, status, facts)), "b 1: the runtime has no record of the one before"; got != want {

@@ -108,8 +108,8 @@ func TestPod(t *testing.T) {
 	}
 }
 
-// TestAClockThatIsSetLengthensNoBackoffByMoreThanItself: whoever comes when he was told to, by a clock that nobody can
-// set, is not told to wait again and again.
+// TestAClockThatIsSetLengthensNoBackoffByMoreThanItself checks that a worker that returns after the announced delay, by
+// the monotonic clock, does not have to wait again and again.
 func TestAClockThatIsSetLengthensNoBackoffByMoreThanItself(t *testing.T) {
 	const backoff = 40 * time.Second
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
@@ -117,7 +117,7 @@ func TestAClockThatIsSetLengthensNoBackoffByMoreThanItself(t *testing.T) {
 	for _, step := range []time.Duration{
 		-24 * time.Hour, -time.Minute, -39 * time.Second, -time.Second, 0, time.Second, time.Minute, 24 * time.Hour,
 	} {
-		waited := time.Second // and then the clock is set
+		waited := time.Second // then the clock is set
 		for {
 			facts := decide.Facts{Now: now.Add(waited + step)}
 			got := decide.Pod(pod, status, facts)
@@ -148,7 +148,7 @@ func TestChangedSpecRestartsThatContainerOnly(t *testing.T) {
 	}
 }
 
-// TestAContainerThatIsReplacedIsStartedAgain also when the process that killed it was killed, too.
+// TestAContainerThatIsReplacedIsStartedAgain checks that also if the process that killed it was itself killed.
 func TestAContainerThatIsReplacedIsStartedAgain(t *testing.T) {
 	for _, policy := range []v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever} {
 		pod := podviewtest.Pod(policy, "a b")
@@ -218,8 +218,8 @@ func TestProbesKill(t *testing.T) {
 	}
 }
 
-// TestAProbeRestartsInOneStep: the back-off counts from the end before, as the kubelet's does, because the container
-// that is killed has not crashed. It is longer after each end that came before.
+// TestAProbeRestartsInOneStep checks that the back-off counts from the previous exit, as the kubelet's does, because a
+// container that is killed for its probe has not crashed. The back-off grows with each previous exit.
 func TestAProbeRestartsInOneStep(t *testing.T) {
 	const always, onFailure, never = v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever
 	for _, test := range []struct {
@@ -256,7 +256,8 @@ func TestAProbeRestartsInOneStep(t *testing.T) {
 	}
 }
 
-// TestAContainerThatAProbeHadKilled is restarted unless its restart policy is Never, whatever its exit code is.
+// TestAContainerThatAProbeHadKilled checks that the container is restarted unless its restart policy is Never, whatever
+// its exit code is.
 func TestAContainerThatAProbeHadKilled(t *testing.T) {
 	const onFailure, never = v1.RestartPolicyOnFailure, v1.RestartPolicyNever
 	ownOnFailure, ownNever := v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyNever
@@ -304,7 +305,8 @@ func TestAContainerThatAProbeHadKilled(t *testing.T) {
 	}
 }
 
-// TestASidecarThatAProbeHadKilled is restarted as after any other end, also while the init containers run.
+// TestASidecarThatAProbeHadKilled checks that the sidecar is restarted as after any other exit, also while the init
+// containers run.
 func TestASidecarThatAProbeHadKilled(t *testing.T) {
 	for _, observed := range []string{"s0:ready s@s0:exited=0", "s0:ready s@s0:exited=0 a@s0:running"} {
 		pod := podviewtest.Pod(v1.RestartPolicyOnFailure, "sidecar:s a")
@@ -316,7 +318,7 @@ func TestASidecarThatAProbeHadKilled(t *testing.T) {
 	}
 }
 
-// ofA is a result for the containers named a; there is none of others.
+// ofA returns the result for containers named a, and no result for others.
 func ofA(id string, result decide.ProbeResult) decide.ProbeResult {
 	if strings.HasPrefix(id, "a-") {
 		return result
@@ -363,7 +365,7 @@ func TestSidecarWithAStartupProbeHoldsBackTheNext(t *testing.T) {
 	}
 }
 
-// rule makes a rule of a container: "restart in 1 2", "all notin 0".
+// rule parses a restart rule of a container: "restart in 1 2", "all notin 0".
 func rule(words string) v1.ContainerRestartRule {
 	fields := strings.Fields(words)
 	actions := map[string]v1.ContainerRestartRuleAction{
@@ -438,14 +440,15 @@ func TestAllContainersBeginAgainFromTheFirstInitContainer(t *testing.T) {
 	pod.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{rule("all in 88")}
 	status := podviewtest.Status(pod, "s0:ready i@s0:exited=0 s@s0:running e@s0:running a@s0:exited=88,rc=4,ended=81s b@s0:running")
 	got := decide.Pod(pod, status, decide.Facts{Now: now})
-	// The sidecar goes without its turn, as the others: nobody gets a grace period. What asked goes last.
+	// The sidecar does not wait for the others, because nothing gets a grace period. The container that requested the
+	// restart is removed last.
 	if want := "kill(b-5) kill(s-2) reset(b-5) reset(i-1) reset(s-2) reset(a-4) start(i rc=1)"; say(got) != want {
 		t.Fatalf("got %s, want %s", say(got), want)
 	}
 	if step := got.Start[0].Restart.Step; step != 5 {
 		t.Errorf("back-off step %d, want that of the container which asked", step)
 	}
-	// Later, when the record of what asked is gone, it goes on in its row of crashes.
+	// When its record has been removed later, the count of its crashes continues.
 	status = podviewtest.Status(pod, "s0:ready i@s0:exited=0,rc=5 s@s0:running,rc=5 e@s0:running")
 	got = decide.Pod(pod, status, decide.Facts{Now: now})
 	if want := "start(a) start(b)"; say(got) != want || got.Start[0].Restart.Step != 5 || got.Start[1].Restart.Step != 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
-// give gives a container of a pod a request of cpu.
+// give sets the CPU request of a container.
 func give(pod *v1.Pod, name, cpu string) {
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
@@ -24,7 +24,7 @@ func give(pod *v1.Pod, name, cpu string) {
 	}
 }
 
-// restartsFor has a container of a pod made again when a resource of it changes.
+// restartsFor sets the resize policy of a container to restart for a resource.
 func restartsFor(pod *v1.Pod, name string, resource v1.ResourceName) {
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
@@ -124,7 +124,8 @@ func TestAResize(t *testing.T) {
 	}
 }
 
-// TestARestartForAResizeIsNoCrash: its back-off is that of the container before it, and its cause says what it is.
+// TestARestartForAResizeIsNoCrash checks that the back-off of the container does not grow, and that the cause names the
+// resize.
 func TestARestartForAResizeIsNoCrash(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	status := podviewtest.Status(pod, "s0:ready a@s0:running,rc=3")

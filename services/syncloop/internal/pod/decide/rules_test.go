@@ -19,7 +19,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podviewtest"
 )
 
-// world is a runtime with one pod in it: it carries actions out as the act part does, and lets things happen.
+// world is a fake runtime with one pod. It executes actions and generates random events.
 type world struct {
 	t      *rapid.T
 	pod    *v1.Pod
@@ -53,7 +53,7 @@ func (w *world) decide() decide.Actions {
 	return decide.Pod(w.pod, w.status, decide.Facts{Now: w.now})
 }
 
-// act carries actions out, and checks each start against the rules.
+// act executes actions and checks each start against the rules.
 func (w *world) act(a decide.Actions) {
 	if a.StopAll {
 		for _, c := range w.status.Containers {
@@ -120,14 +120,14 @@ func (w *world) checkStart(s decide.Start, sandbox string, killed []decide.Kill)
 		!podlabels.Changed(s.Container, before.Annotations) {
 		w.t.Fatalf("%s is restarted after exit code %d under policy %s", s.Container.Name, before.ExitCode, w.pod.Spec.RestartPolicy)
 	}
-	// Everything before it in the order of init containers is done in this sandbox.
+	// All earlier init containers have completed in this sandbox.
 	for i := range w.pod.Spec.InitContainers {
 		c := &w.pod.Spec.InitContainers[i]
 		if c.Name == s.Container.Name {
 			return
 		}
 		got := podview.LatestIn(w.status, c.Name, sandbox)
-		// A sidecar may have died after it had started.
+		// A sidecar may have exited after its start.
 		if got == nil || (!podset.IsSidecar(c) && (!podview.Exited(got) || got.ExitCode != 0)) {
 			w.t.Fatalf("%s starts before %s is done: %v", s.Container.Name, c.Name, got)
 		}
@@ -140,7 +140,7 @@ func (w *world) end(c *lifecyclev1.Container, code int32) {
 	}
 }
 
-// happen lets one thing happen that no one asked for.
+// happen generates one random event.
 func (w *world) happen() {
 	w.now = w.now.Add(time.Duration(rapid.IntRange(0, 900).Draw(w.t, "seconds")) * time.Second)
 	switch rapid.SampledFrom([]string{"exit", "exit", "exit", "sandbox dies", "nothing", "spec"}).Draw(w.t, "event") {
@@ -183,8 +183,8 @@ func TestTheRuntimeComesToMatch(t *testing.T) {
 			w.act(w.decide())
 			w.happen()
 		}
-		// Init containers end well from here on, and nothing else happens: one turn for each container is enough, and then
-		// nothing is left to be done.
+		// From here on, init containers succeed and nothing else happens. One turn per container is enough, and then no
+		// action is left.
 		for range 2 * (len(w.pod.Spec.InitContainers) + len(w.pod.Spec.Containers) + 2) {
 			w.now = w.now.Add(10 * time.Minute)
 			w.act(w.decide())

@@ -8,10 +8,10 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podviewtest"
 )
 
-// now is the moment of every decision in these tests.
+// now is the time of every decision in these tests.
 var now = podviewtest.Now
 
-// say writes actions as one line.
+// say formats actions as one line.
 func say(a decide.Actions) string {
 	var words []string
 	add := func(format string, args ...any) { words = append(words, fmt.Sprintf(format, args...)) }

@@ -21,7 +21,7 @@ import (
 
 var now = podviewtest.Now
 
-// say writes what an operator sees of a status as one line: the phase, the conditions that hold, each container.
+// say formats the main parts of a status as one line: the phase, the true conditions and each container.
 func say(s v1.PodStatus) string {
 	words := []string{string(s.Phase)}
 	short := map[v1.PodConditionType]string{
@@ -205,7 +205,7 @@ func TestLastWordsShareTheRoomOfThePod(t *testing.T) {
 	status.Containers[0].Message = "it could not be run"
 	messages := map[string]string{status.Containers[0].Id: "bye", status.Containers[1].Id: strings.Repeat("é", 2000)}
 	got := podstatus.Generate(pod, status, podstatus.Inputs{Now: now, Messages: messages}).ContainerStatuses
-	if a := got[0].State.Terminated.Message; a != strings.Repeat("é", 1024) { // a sixth of 12 KiB
+	if a := got[0].State.Terminated.Message; a != strings.Repeat("é", 1024) { // one sixth of 12 KiB
 		t.Errorf("%d bytes", len(a))
 	}
 	if b := got[1].State.Terminated.Message; b != "it could not be run: bye" {
@@ -295,8 +295,7 @@ func TestReadinessGates(t *testing.T) {
 	}
 }
 
-// TestTheLastStatusStays: nothing that is computed after the last status of a pod is another one, also not by the next
-// process.
+// TestTheLastStatusStays checks that the status of an ended pod does not change any more, also after a restart.
 func TestTheLastStatusStays(t *testing.T) {
 	for _, words := range [][2]string{{"a", ""}, {"init:i a", ""}, {"init:i a", "s0:notready i@s0:exited=0"}, {"a b", "s0:notready a@s0:exited=0"}, {"sidecar:s a", "s0:notready s@s0:exited=1"}} {
 		pod := podviewtest.Pod(v1.RestartPolicyAlways, words[0])
@@ -316,7 +315,8 @@ func TestTheLastStatusStays(t *testing.T) {
 	}
 }
 
-// TestAStaticPodHasNoLastPhase, because it may come back under its UID. Its containers have ended all the same.
+// TestAStaticPodHasNoLastPhase checks that a static pod is not final, because it may come back under its UID. Its
+// containers have ended all the same.
 func TestAStaticPodHasNoLastPhase(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	pod.Annotations = map[string]string{podset.AnnotationSource: "file"}
@@ -326,7 +326,8 @@ func TestAStaticPodHasNoLastPhase(t *testing.T) {
 	}
 }
 
-// TestWhatHeldAPodUpIsGoneWhenItMovesOn, also when the API server still has it.
+// TestWhatHeldAPodUpIsGoneWhenItMovesOn checks that the message about a delay is removed, also if the API server still
+// has it.
 func TestWhatHeldAPodUpIsGoneWhenItMovesOn(t *testing.T) {
 	held := podstatus.Inputs{Now: now, Reason: podstatus.ReasonVolumes, Message: "volume x"}
 	for name, test := range map[string]struct {
@@ -404,7 +405,8 @@ func TestTerminationMessageAndID(t *testing.T) {
 	}
 }
 
-// TestAContainerThatCouldNotBeStartedHasTheStartOfAKubelet, which shows the 0 of the runtime.
+// TestAContainerThatCouldNotBeStartedHasTheStartOfAKubelet checks that the start time is the runtime's 0, as with a
+// kubelet.
 func TestAContainerThatCouldNotBeStartedHasTheStartOfAKubelet(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyNever, "a")
 	status := podviewtest.Status(pod, "s0:ready a@s0:exited=128")
@@ -432,8 +434,8 @@ func TestWhatHoldsAPendingPodUpIsShownAndThenGone(t *testing.T) {
 	}
 }
 
-// TestWhatHeldAPodUpIsGoneWhenItRuns: the pod's start shows before the work that started it has ended and told that all
-// is well.
+// TestWhatHeldAPodUpIsGoneWhenItRuns checks that the message is removed when the pod runs, although the sync that
+// started it has not yet reported success.
 func TestWhatHeldAPodUpIsGoneWhenItRuns(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	running := podviewtest.Status(pod, "s0:ready a@s0:running")
@@ -449,8 +451,8 @@ func TestWhatHeldAPodUpIsGoneWhenItRuns(t *testing.T) {
 	}
 }
 
-// TestARestartOfTheAgentChangesNothing computes the status of the same observed state with and without what was known
-// before: an operator sees no difference but a time of the first look.
+// TestARestartOfTheAgentChangesNothing computes the status of the same observed state with and without the previous
+// status. Only one time may differ.
 func TestARestartOfTheAgentChangesNothing(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "init:i a")
 	status := podviewtest.Status(pod, "s0:ready i@s0:exited=0 a@s0:running,ran=50m")
@@ -465,8 +467,8 @@ func TestARestartOfTheAgentChangesNothing(t *testing.T) {
 	}
 }
 
-// What pleg cannot look at is said to be so, with since when and why, and nothing else changes: whoever reads the
-// status goes on with what was last seen.
+// TestAPodThatCannotBeInspectedKeepsItsStatusAndSaysSo checks that such a pod has a condition with the time and the
+// cause, and that nothing else in its status changes.
 func TestAPodThatCannotBeInspectedKeepsItsStatusAndSaysSo(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	seen := podviewtest.Status(pod, "s0:ready a@s0:running")
@@ -485,7 +487,7 @@ func TestAPodThatCannotBeInspectedKeepsItsStatusAndSaysSo(t *testing.T) {
 	if last := again.Conditions[len(again.Conditions)-1]; last.Message != "not inspected yet" || !last.LastTransitionTime.Time.Equal(since) {
 		t.Errorf("after a restart of pleg the last condition is %+v", last)
 	}
-	pod.Status = during // as an API server gives it back
+	pod.Status = during // as the API server returns it
 	during.Conditions = during.Conditions[:len(during.Conditions)-1]
 	if diff := cmp.Diff(before, during); diff != "" {
 		t.Errorf("besides (-before +during):\n%s", diff)
@@ -538,8 +540,8 @@ func TestPhaseNeverLeavesAnEnd(t *testing.T) {
 	})
 }
 
-// TestTheUserOfAContainer is who its process was started as, by the runtime's word; a container that was not made has
-// none.
+// TestTheUserOfAContainer checks that the status has the user that the runtime reports, and none for a container that
+// was not created.
 func TestTheUserOfAContainer(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a b c")
 	status := podviewtest.Status(pod, "s0:ready a@s0:running b@s0:running")

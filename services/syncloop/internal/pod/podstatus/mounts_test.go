@@ -21,7 +21,7 @@ func TestHowVolumesAreMountedIsShown(t *testing.T) {
 	}}}}}
 	for noted, want := range map[string][]string{
 		"no container": {"", "Disabled", "Enabled", "Disabled"},
-		"":             {"", "Disabled", "Disabled", "Disabled"}, // as another version has made it
+		"":             {"", "Disabled", "Disabled", "Disabled"}, // as another version created it
 		"2":            {"", "Disabled", "Enabled", "Disabled"},
 		"2,3":          {"", "Disabled", "Enabled", "Enabled"},
 	} {

@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// text writes resources as one line.
+// text formats resources as one line.
 func text(r *v1.ResourceRequirements) string {
 	out := ""
 	for _, list := range []struct {

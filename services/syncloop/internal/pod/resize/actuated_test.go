@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// running is what is observed of a pod whose containers run and were made with what it says.
+// running returns the observed status of a pod whose containers run with the resources in its spec.
 func running(t interface{ Fatal(args ...any) }, pod *v1.Pod) *lifecyclev1.PodStatus {
 	_, annotations, err := podlabels.Sandbox(pod, "")
 	if err != nil {
@@ -92,7 +92,7 @@ func TestWhatAPodWasPromisedIsRecovered(t *testing.T) {
 	made := podtest.Pod("u", named("a", list("cpu", "1"), nil), named("b", nil, nil), named("later", list("cpu", "3"), nil))
 	made.Spec.Resources = &v1.ResourceRequirements{Requests: list("cpu", "8")}
 	status := running(t, made)
-	status.Containers = status.Containers[:2] // the last one was not started yet
+	status.Containers = status.Containers[:2] // the last container was not started yet
 	wanted := made.DeepCopy()
 	wanted.Spec.Resources = nil
 	for i := range wanted.Spec.Containers {
@@ -104,7 +104,7 @@ func TestWhatAPodWasPromisedIsRecovered(t *testing.T) {
 	if got := resize.Recover(wanted, nil); !got.Equal(resize.Of(wanted)) {
 		t.Errorf("of a pod that was never started it is %v", got)
 	}
-	// A container that was restarted since is newer than its sandbox.
+	// A restarted container is newer than its sandbox.
 	restarted := wanted.DeepCopy()
 	_, annotations, err := podlabels.Container(restarted, &restarted.Spec.Containers[0], podlabels.Restart{}, "")
 	if err != nil {
@@ -118,14 +118,14 @@ func TestWhatAPodWasPromisedIsRecovered(t *testing.T) {
 	if got := resize.Recover(wanted, status); cpu(got, "a") != 5 {
 		t.Errorf("with a restarted container it is %v", got)
 	}
-	// Sandboxes of versions before this one say nothing.
+	// Sandboxes of earlier versions have no annotations.
 	status.Sandboxes[0].Annotations = nil
 	if got := resize.Recover(wanted, status); got.Pod != nil || cpu(got, "later") != 5 || cpu(got, "b") != 0 {
 		t.Errorf("without the sandbox it is %v", got)
 	}
 }
 
-// observed is what a runtime says of a container with some amounts.
+// observed returns the runtime's report of a container with the given amounts.
 func observed(a resize.Amounts) *lifecyclev1.LinuxResources {
 	request := a.CPURequest
 	if request == 0 {
@@ -140,10 +140,10 @@ func observed(a resize.Amounts) *lifecyclev1.LinuxResources {
 	return r
 }
 
-// TestALostRecordIsRebuiltFromWhatRuns: whatever containers were made with, have been resized to and are wanted to
-// have, the pod is promised what its containers run with afterwards, and what they run with is known.
+// TestALostRecordIsRebuiltFromWhatRuns checks that for any created, resized and desired resources, the recovered
+// allocation equals what the containers run with, and that the actuated resources are recovered too.
 func TestALostRecordIsRebuiltFromWhatRuns(t *testing.T) {
-	// A container always has both limits, since none is ever taken away, and requests that they allow.
+	// A container has both limits, because limits cannot be removed, and requests that do not exceed them.
 	requirements := rapid.Custom(func(t *rapid.T) v1.ResourceRequirements {
 		cpu, memory := rapid.Int64Range(1, 400).Draw(t, "cpu"), rapid.Int64Range(1, 400).Draw(t, "memory")<<20
 		quantity := func(cpu, memory int64) v1.ResourceList {

@@ -72,7 +72,7 @@ func TestTheConditionsOfAResize(t *testing.T) {
 	}
 }
 
-// TestTheSummaryIsTheKubelets, byte for byte.
+// TestTheSummaryIsTheKubelets compares the summary with the kubelet's, byte by byte.
 func TestTheSummaryIsTheKubelets(t *testing.T) {
 	pod := podtest.Pod("u", named("a", list("cpu", "1500m"), list("memory", "1Gi")))
 	pod.Spec.InitContainers = []v1.Container{named("i", nil, nil)}

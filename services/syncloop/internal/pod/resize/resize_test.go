@@ -136,7 +136,7 @@ func TestWhoIsAskedFirst(t *testing.T) {
 	}
 	want := []string{"less", "important", "guaranteed", "early", "late", "new"}
 	for range len(all) {
-		all = append(all[1:], all[0]) // from any order
+		all = append(all[1:], all[0]) // from any initial order
 		resize.Order(all)
 		var got []string
 		for _, w := range all {
@@ -155,8 +155,8 @@ func amounts() *rapid.Generator[resize.Amounts] {
 	})
 }
 
-// TestAPlanNeedsNoMoreThanBeforeOrAfter: what is lowered comes first, so at no time do the containers of a pod together
-// have more than before it or after it; and when it was carried out, all have what they want.
+// TestAPlanNeedsNoMoreThanBeforeOrAfter checks that at no step the containers of a pod together have more than before
+// or after the resize, because amounts are lowered first. After the last step each has the desired amount.
 func TestAPlanNeedsNoMoreThanBeforeOrAfter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before := rapid.SliceOfN(amounts(), 1, 6).Draw(t, "before")

@@ -90,7 +90,7 @@ func TestWhatAPodIsGiven(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.want.HugePages == nil {
-				tc.want.HugePages = map[int64]int64{} // none may be used
+				tc.want.HugePages = map[int64]int64{} // no huge pages may be used
 			}
 			if diff := cmp.Diff(tc.want, resources.ForPod(tc.pod, tc.limits)); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
@@ -133,8 +133,8 @@ func TestAllPodsHaveWhatIsNotReserved(t *testing.T) {
 	}
 }
 
-// TestWhatIsReadBackIsWhatWasGiven: a request of cpu comes back from its shares, and a weight of cgroup v2 from the
-// shares that stand for it.
+// TestWhatIsReadBackIsWhatWasGiven checks that a CPU request is recovered from its shares, and a cgroup v2 weight from
+// the corresponding shares.
 func TestWhatIsReadBackIsWhatWasGiven(t *testing.T) {
 	for milli := int64(2); milli <= 256_000; milli++ {
 		if got := resources.MilliOfShares(resources.Shares(milli)); got != milli && milli > 2 {

@@ -45,7 +45,7 @@ func TestTheFolderIsLaidOutAsAKubeletHasIt(t *testing.T) {
 
 func TestModesAndOwners(t *testing.T) {
 	needRoot(t)
-	defer syscall.Umask(syscall.Umask(0o077)) // which must not matter
+	defer syscall.Umask(syscall.Umask(0o077)) // the umask must have no effect
 	user, group := int64(1234), int64(5678)
 	files := volumecontent.Files{
 		"plain": {Mode: 0o644}, "sub/secret": {Mode: 0o400}, "none": {Mode: 0}, "sub/token": {Mode: 0o600, UID: &user}, "run": {Mode: 0o755},
@@ -157,7 +157,7 @@ func TestOtherFoldersStay(t *testing.T) {
 	}
 }
 
-// What somebody has put there that may write in the volume leads nowhere.
+// TestLinksLeadNowhereOutOfTheFolder checks that symbolic links created by a container in the volume are not followed.
 func TestLinksLeadNowhereOutOfTheFolder(t *testing.T) {
 	outside := t.TempDir()
 	kept := filepath.Join(outside, "kept")
@@ -211,7 +211,7 @@ func TestAnObjectOfAMebibyte(t *testing.T) {
 	}
 }
 
-// life is what a folder has gone through, and what comes next.
+// life is a history of versions of a directory and the next version.
 type life struct {
 	before []volumecontent.Files
 	next   volumecontent.Files
@@ -225,8 +225,8 @@ func lives() map[string]life {
 	}
 }
 
-// A write is some calls. Before each of them the process is killed, once with everything before done and that one half:
-// readers find the files as before or as after, and the next process, whatever it writes, gets over what is left.
+// TestAKillBeforeAnyCallLeavesWholeFiles kills the process before each system call of a write, and also with the call
+// half done. Readers then see either the old or the new files, and the next process can write any version.
 func TestAKillBeforeAnyCallLeavesWholeFiles(t *testing.T) {
 	for name, l := range lives() {
 		t.Run(name, func(t *testing.T) {
@@ -247,8 +247,8 @@ func TestAKillBeforeAnyCallLeavesWholeFiles(t *testing.T) {
 	}
 }
 
-// As when the disk is full, or read-only: the call's error is told, by the same text each time, and nothing of the try
-// is left.
+// TestACallThatFailsLeavesWholeFilesAndNothingElse fails each call, as with a full or read-only disk. The error text is
+// the same each time, and nothing of the attempt is left.
 func TestACallThatFailsLeavesWholeFilesAndNothingElse(t *testing.T) {
 	for name, l := range lives() {
 		t.Run(name, func(t *testing.T) {
@@ -272,7 +272,7 @@ func TestACallThatFailsLeavesWholeFilesAndNothingElse(t *testing.T) {
 	}
 }
 
-// try goes through a life, whose last write fails or is killed after so many calls.
+// try replays a life. Its last write fails or is killed after the given number of calls.
 func try(t *testing.T, l life, fails int, failure error) (*disk, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -291,7 +291,7 @@ func try(t *testing.T, l life, fails int, failure error) (*disk, string) {
 	return d, dir
 }
 
-// leftWhole fails the test unless the files in force are those from before or those that came next.
+// leftWhole fails the test unless the current files are those of the last or the next version.
 func leftWhole(t *testing.T, dir string, l life, where string) {
 	t.Helper()
 	var old map[string]string

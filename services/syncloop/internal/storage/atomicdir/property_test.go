@@ -15,14 +15,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumecontent"
 )
 
-// reader looks at a folder again and again, as a program in a container does.
+// reader reads a directory continuously, as a program in a container does.
 type reader struct {
 	dir string
 
 	mu sync.Mutex
-	// tried are all sets of files that somebody has begun to write, by their number, which is in the file "number".
+	// tried has all versions whose write has begun, by the number in the file "number".
 	tried []map[string]string
-	// wrong is what it has seen that nobody has written.
+	// wrong describes the first inconsistency that was read.
 	wrong string
 	last  int
 	stop  chan struct{}
@@ -45,7 +45,7 @@ func startReader(dir string) *reader {
 	return r
 }
 
-// look reads what is in force, if that stays so meanwhile.
+// look reads the current version, unless it is replaced meanwhile.
 func (r *reader) look() {
 	files, err := seen(r.dir)
 	if err != nil || files == nil {
@@ -65,23 +65,23 @@ func (r *reader) look() {
 	}
 }
 
-// tries notes what is about to be written.
+// tries records a version that is about to be written.
 func (r *reader) tries(files volumecontent.Files) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tried = append(r.tried, contents(files))
 }
 
-// verdict ends the reader and says what was wrong.
+// verdict stops the reader and returns what was wrong.
 func (r *reader) verdict() string {
 	close(r.stop)
 	<-r.ended
 	return r.wrong
 }
 
-// For any history of writes, some of which fail and some of whose processes are killed at any call, a reader beside it
-// sees whole versions alone, in the order in which they were written; what was written is there, and nothing else once
-// a write has ended well.
+// TestAReaderSeesWholeVersionsForAnyHistory writes random versions. Some writes fail, and some processes are killed at
+// any call. A concurrent reader must see only complete versions, in the order of their writes. After a successful write
+// it must see that version.
 func TestAReaderSeesWholeVersionsForAnyHistory(t *testing.T) {
 	paths := []string{"a", "b", "sub/a", "sub/b", "sub/deep/a", "b/a", "other/x"}
 	rapid.Check(t, func(rt *rapid.T) {

@@ -24,17 +24,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var now = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
 
-// errKilled is what every call of a process is answered that was killed: nothing.
+// errKilled is the result of every call of a killed process.
 var errKilled = errors.New("killed")
 
-// disk does calls until one fails: that one, or with it all that come after, which is what a killed process leaves.
+// disk executes calls until one fails: only that one, or all that follow too, as with a killed process.
 type disk struct {
 	*os.Root
-	// fails is how many calls are done before the one that fails, with err; fewer than 0 is none. A write and a removal
-	// that fail have come half way.
+	// fails is the number of calls before the one that fails with err; negative for none. A failing write or removal is
+	// half done.
 	fails int
 	err   error
-	// log has the calls in their order, without the names of versions.
+	// log has the calls in order, without the names of versions.
 	log []string
 }
 
@@ -53,7 +53,7 @@ func (d *disk) step(what, name string) error {
 	return nil
 }
 
-// now tells whether the call that was just noted is the one that fails.
+// first reports whether the last call in the log is the one that fails.
 func (d *disk) first() bool { return len(d.log)-1 == d.fails }
 
 func (d *disk) Mkdir(name string, mode fs.FileMode) error {
@@ -111,7 +111,7 @@ func (d *disk) RemoveAll(name string) error {
 	return d.Root.RemoveAll(name)
 }
 
-// writeOn writes files as Write does, on a disk whose call after so many fails.
+// writeOn is Write on a disk whose call fails after the given number of calls.
 func writeOn(t fataler, dir string, files volumecontent.Files, o Options, fails int, err error) (*disk, error) {
 	t.Helper()
 	root, openErr := os.OpenRoot(dir)
@@ -124,7 +124,7 @@ func writeOn(t fataler, dir string, files volumecontent.Files, o Options, fails 
 	return d, err
 }
 
-// mustWrite writes files and says whether that changed something.
+// mustWrite writes files and reports whether that changed anything.
 func mustWrite(t testing.TB, dir string, files volumecontent.Files, o Options) bool {
 	t.Helper()
 	changed, err := Write(dir, files, o)
@@ -134,7 +134,7 @@ func mustWrite(t testing.TB, dir string, files volumecontent.Files, o Options) b
 	return changed
 }
 
-// texts are files with mode 0644 by their paths and what is in them.
+// texts returns files with mode 0644 from pairs of path and content.
 func texts(pairs ...string) volumecontent.Files {
 	files := volumecontent.Files{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -143,8 +143,8 @@ func texts(pairs ...string) volumecontent.Files {
 	return files
 }
 
-// seen are the files that a reader sees: who opens the folder in force, reads all that is there, and finds it in force
-// still. It fails when it is not, as it was replaced.
+// seen returns the files that a reader sees that opens the current version and reads all of it. It returns an error if
+// the version was replaced meanwhile.
 func seen(dir string) (map[string]string, error) {
 	before, err := os.Readlink(filepath.Join(dir, dataLink))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -178,7 +178,7 @@ func contents(files volumecontent.Files) map[string]string {
 	return all
 }
 
-// holdsJust fails the test unless a folder has just these files, seen by the names of a volume, and nothing else.
+// holdsJust fails the test unless a directory has exactly these files under the names of the volume.
 func holdsJust(t fataler, dir string, files volumecontent.Files) {
 	t.Helper()
 	if got, err := seen(dir); err != nil || !maps.Equal(got, contents(files)) {
@@ -207,7 +207,7 @@ func holdsJust(t fataler, dir string, files volumecontent.Files) {
 	}
 }
 
-// about says the mode and the owners of something.
+// about returns the mode and the owners of a file.
 func about(t testing.TB, p string) string {
 	t.Helper()
 	info, err := os.Lstat(p)
@@ -223,7 +223,7 @@ func needRoot(t *testing.T) {
 	require.Root(t, "giving files to others")
 }
 
-// fataler is a test, or one of many histories.
+// fataler is a test, or one random history.
 type fataler interface {
 	Helper()
 	Fatal(args ...any)

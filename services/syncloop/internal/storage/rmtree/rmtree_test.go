@@ -27,7 +27,7 @@ func TestAllThatIsInAFolderIsRemoved(t *testing.T) {
 	root := t.TempDir()
 	dir, outside := filepath.Join(root, "dir"), filepath.Join(root, "outside")
 	write(t, filepath.Join(outside, "kept"))
-	for i := range 2000 { // more than are read at a time
+	for i := range 2000 { // more entries than one read returns
 		write(t, filepath.Join(dir, "many", fmt.Sprint(i)))
 	}
 	write(t, filepath.Join(dir, "a", "b", "c", "file"))

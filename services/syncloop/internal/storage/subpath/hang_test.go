@@ -13,8 +13,8 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// TestAVolumeThatHangsIsWaitedForNoLongerThanTheContextSays, and nothing is mounted of it when it answers later. The
-// volume is a file system in user space whose server answers nothing.
+// TestAVolumeThatHangsIsWaitedForNoLongerThanTheContextSays uses a FUSE file system whose server does not answer.
+// Nothing must be mounted when it answers later.
 func TestAVolumeThatHangsIsWaitedForNoLongerThanTheContextSays(t *testing.T) {
 	r := newRig(t)
 	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
@@ -28,7 +28,7 @@ func TestAVolumeThatHangsIsWaitedForNoLongerThanTheContextSays(t *testing.T) {
 		t.Errorf("mounted at %q, error %v", target, err)
 	}
 	r.must(r.mounts.Clean(r.podDir, "data"))
-	r.must(device.Close()) // whoever waits for an answer gets an error
+	r.must(device.Close()) // pending requests then get an error
 	r.must(unix.Unmount(r.volume, unix.MNT_DETACH))
 	r.clean()
 }

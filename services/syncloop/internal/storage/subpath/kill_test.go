@@ -13,8 +13,8 @@ import (
 	"github.com/quartet-node/quartet/test/killpoint"
 )
 
-// TestAKillBeforeAnySystemCallLeavesNothingBehind kills a real process before each call of a mount's life: the next one
-// has it mounted as it is to be, and leaves nothing when it is cleaned.
+// TestAKillBeforeAnySystemCallLeavesNothingBehind kills a real process before each system call of a mount's life. The
+// next process must be able to mount and to clean up.
 func TestAKillBeforeAnySystemCallLeavesNothingBehind(t *testing.T) {
 	if root := os.Getenv("SUBPATH_TEST_ROOT"); root != "" {
 		mounts := &subpath.Mounts{Mounter: subpath.Machine{}}
@@ -34,7 +34,7 @@ func TestAKillBeforeAnySystemCallLeavesNothingBehind(t *testing.T) {
 		"mkdir " + at, "mkdir " + at + "/data", "mkdir " + at + "/data/app", "mkdir " + at + "/data/app/1", "mount " + at + "/data/app/1",
 		"mount " + at + "/data/app/1", "unmount " + at + "/data/app/1", // made private first
 		"remove " + at + "/data", "remove " + at + "/data/app", "remove " + at + "/data/app/1", "remove " + at + "/data/app/1",
-		"remove " + at + "/data/app", "remove " + at + "/data", // no file, then the folder
+		"remove " + at + "/data/app", "remove " + at + "/data", // first as a file, then as a directory
 		"remove " + at, "remove " + at,
 	}
 	for n := range len(want) + 1 {
@@ -44,7 +44,8 @@ func TestAKillBeforeAnySystemCallLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// killedAt kills a process before its nth call, or not at all, and has the next one take over.
+// killedAt kills a process before its nth call, or not at all if n is 0. Then it cleans up, after another mount if
+// comesBack is true.
 func killedAt(t *testing.T, want []string, n int, comesBack bool) {
 	t.Helper()
 	r := newRig(t)

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// raceTime is how long each race lasts: some thousand turns.
+// raceTime is the duration of each race, some thousand turns.
 const raceTime = 200 * time.Millisecond
 
-// FuzzALinkThatComesMeanwhileLeadsNowhere has a container change each part of the path, between a folder and a link
-// that leads out, as fast as it can, while the path is made and mounted: never is anything outside made or mounted.
+// FuzzALinkThatComesMeanwhileLeadsNowhere replaces a part of the path by a link out of the volume and back, as fast as
+// possible, while the path is created and mounted. Nothing outside the volume may be created or mounted.
 func FuzzALinkThatComesMeanwhileLeadsNowhere(f *testing.F) {
 	for part := range byte(3) {
 		f.Add(part, false, false)
@@ -26,7 +26,7 @@ func FuzzALinkThatComesMeanwhileLeadsNowhere(f *testing.F) {
 	f.Fuzz(func(t *testing.T, part byte, missing, relative bool) { race(t, int(part%3), missing, relative) })
 }
 
-// race has the part of a/b/c changed; with missing, what is below that is not there, and is to be made.
+// race replaces one part of a/b/c. If missing is true, the path below that part does not exist and must be created.
 func race(t *testing.T, part int, missing, relative bool) {
 	r := newRig(t)
 	parts := []string{"a", "b", "c"}
@@ -53,7 +53,7 @@ func race(t *testing.T, part int, missing, relative bool) {
 	stop := make(chan struct{})
 	var swapping sync.WaitGroup
 	swapping.Go(func() {
-		for away := true; ; away = !away { // the folder is away in every second turn
+		for away := true; ; away = !away { // the directory is replaced in every second turn
 			select {
 			case <-stop:
 				return
@@ -63,7 +63,7 @@ func race(t *testing.T, part int, missing, relative bool) {
 				t.Error(err)
 				return
 			}
-			if missing && away && part < 2 { // what has been made is to be made again
+			if missing && away && part < 2 { // the created directory must be created again
 				_ = os.RemoveAll(filepath.Join(link, parts[part+1]))
 			}
 		}
@@ -78,7 +78,7 @@ func race(t *testing.T, part int, missing, relative bool) {
 			continue
 		}
 		mounted++
-		// What is mounted may be gone already; then it has no entries.
+		// If it is unmounted already, it has no entries.
 		entries, _ := os.ReadDir(target)
 		if slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "secret" || e.Name() == "a" }) {
 			t.Fatalf("mounted is what is outside: %v", entries)
@@ -91,7 +91,7 @@ func race(t *testing.T, part int, missing, relative bool) {
 	r.clean()
 }
 
-// tree are the paths of all that is in a folder.
+// tree returns all paths in a directory.
 func tree(t *testing.T, dir string) []string {
 	t.Helper()
 	var paths []string

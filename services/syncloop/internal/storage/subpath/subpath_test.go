@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a volume, a pod's folder, and a folder that the container must not get to.
+// rig is a volume, a directory of a pod, and a directory that the container must not reach.
 type rig struct {
 	t                       testing.TB
 	root                    string
@@ -61,7 +61,7 @@ func (r *rig) must(err error) {
 	}
 }
 
-// write writes a file below the root, and the folders above it.
+// write writes a file below the root, with its parent directories.
 func (r *rig) write(path, content string) {
 	r.t.Helper()
 	path = filepath.Join(r.root, path)
@@ -85,7 +85,7 @@ func (r *rig) prepare(path string) string {
 	return target
 }
 
-// mounted are the mount points below the root, in the order of the mount table.
+// mounted returns the mount points below the root, in the order of the mount table.
 func (r *rig) mounted() []string {
 	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(r.root))
 	r.must(err)
@@ -96,7 +96,7 @@ func (r *rig) mounted() []string {
 	return at
 }
 
-// clean takes all away, and fails the test when anything is left.
+// clean removes everything, and fails the test if anything is left.
 func (r *rig) clean() {
 	r.t.Helper()
 	for range 2 {
@@ -186,8 +186,8 @@ func TestAMissingFolderIsMadeWithTheModeOfTheVolume(t *testing.T) {
 	}
 }
 
-// TestTheModeOfTheVolumeCounts, and not that of the folder above, as in a kubelet: the sticky bit and those of user and
-// group, too.
+// TestTheModeOfTheVolumeCounts checks that a new directory has the mode of the volume's root and not of its parent, as
+// with a kubelet, including the sticky bit and the set-ID bits.
 func TestTheModeOfTheVolumeCounts(t *testing.T) {
 	for _, mode := range []fs.FileMode{
 		0o755, 0o777, 0o777 | fs.ModeSticky, 0o770 | fs.ModeSetgid, 0o777 | fs.ModeSticky | fs.ModeSetgid,
@@ -267,7 +267,7 @@ func TestAContainerThatStartsAgainGetsWhatThePathLeadsToNow(t *testing.T) {
 	r.must(os.Symlink("v1", link))
 	target := r.prepare("current")
 	r.must(os.Remove(link))
-	r.must(os.Symlink("v2", link)) // a file, where there was a folder
+	r.must(os.Symlink("v2", link)) // a file instead of a directory
 	if got, err := os.ReadFile(filepath.Join(target, "content")); string(got) != "1" {
 		t.Errorf("before it starts again: %q, %v", got, err)
 	}
@@ -275,7 +275,7 @@ func TestAContainerThatStartsAgainGetsWhatThePathLeadsToNow(t *testing.T) {
 	if got, err := os.ReadFile(target); string(got) != "2" {
 		t.Errorf("after: %q, %v", got, err)
 	}
-	r.must(os.Remove(filepath.Join(r.volume, "v2"))) // what is mounted is gone
+	r.must(os.Remove(filepath.Join(r.volume, "v2"))) // the mounted file is gone
 	r.must(os.Remove(link))
 	r.prepare("current")
 	if got := names(t, target); len(got) != 0 || len(r.mounted()) != 1 {
@@ -284,15 +284,15 @@ func TestAContainerThatStartsAgainGetsWhatThePathLeadsToNow(t *testing.T) {
 	r.clean()
 }
 
-// TestWhatIsMountedInASharedVolumeStaysThere: mounts propagate from the host to what is mounted of it, and must not go
-// there with it.
+// TestWhatIsMountedInASharedVolumeStaysThere checks that mounts propagate from the host to a mounted sub-path, and that
+// an unmount of the sub-path does not propagate back.
 func TestWhatIsMountedInASharedVolumeStaysThere(t *testing.T) {
 	r := newRig(t)
 	r.must(unix.Mount("tmpfs", r.volume, "tmpfs", 0, ""))
 	below := filepath.Join(r.volume, "dir", "below")
 	r.must(os.MkdirAll(below, 0o750))
 	target := r.prepare("dir")
-	r.must(unix.Mount("", r.volume, "", unix.MS_SHARED, "")) // after it was mounted: what is mounted does not follow
+	r.must(unix.Mount("", r.volume, "", unix.MS_SHARED, "")) // after the mount, so the sub-path is not in the peer group
 	request := r.request("dir")
 	request.Propagates = true
 	if _, err := r.mounts.Prepare(t.Context(), request); err != nil {
@@ -324,7 +324,7 @@ func TestCleaningFollowsNoLinkAndTouchesNoOtherVolume(t *testing.T) {
 	r.must(os.Symlink(r.outside, filepath.Join(r.podDir, "volume-subpaths/data/link")))
 	r.must(unix.Mount(r.outside, r.outside, "", unix.MS_BIND, ""))
 	again := r.prepare("dir")
-	r.must(unix.Mount(r.outside, again, "", unix.MS_BIND, "")) // one above the other
+	r.must(unix.Mount(r.outside, again, "", unix.MS_BIND, "")) // stacked mounts
 	r.must(r.mounts.Clean(r.podDir, "data"))
 	if got := r.mounted(); !slices.Equal(got, []string{kept, r.outside}) {
 		t.Errorf("mounted are %v", got)

@@ -18,7 +18,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumecontent"
 )
 
-// hidden is in every secret and token of these tests, and must be in no error.
+// hidden is in every secret and token of these tests. It must not be in an error.
 const hidden = "hunter2"
 
 func ptr[T any](v T) *T { return &v }
@@ -31,7 +31,7 @@ func item(key, path string, mode ...int32) v1.KeyToPath {
 	return k
 }
 
-// world is a pod in a namespace with objects.
+// world returns the inputs for a pod in a namespace with objects.
 func world() volumecontent.Inputs {
 	configMaps := map[string]*v1.ConfigMap{
 		"settings": {Data: map[string]string{"a": "1", "b.conf": "2"}, BinaryData: map[string][]byte{"bin": {0, 255}}},
@@ -146,7 +146,7 @@ func token(path, audience string, seconds *int64) v1.VolumeProjection {
 	}
 }
 
-// contents says of files, by path, their mode and what is in them.
+// contents returns the mode and content of files by path.
 func contents(files volumecontent.Files) map[string]string {
 	all := map[string]string{}
 	for p, f := range files {
@@ -273,7 +273,8 @@ func TestWhatIsWrongWithAVolume(t *testing.T) {
 	}
 }
 
-// A file is told of by its size: whoever prints one, or a struct that has one, prints no secret.
+// TestAFileIsPrintedWithoutWhatIsInIt checks that the printed form of a file has only its size, so that no secret is
+// printed.
 func TestAFileIsPrintedWithoutWhatIsInIt(t *testing.T) {
 	files := volumecontent.Files{"x": {Data: []byte(hidden), Mode: 0o400}}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s"} {
@@ -354,7 +355,8 @@ func TestMountPointsBelowAVolume(t *testing.T) {
 	}
 }
 
-// Whatever the paths are: what is taken stays in the volume and can be written, and what is refused is told.
+// TestPathsStayInTheVolume checks any paths: accepted ones stay in the volume and can be written, and rejected ones are
+// reported.
 func TestPathsStayInTheVolume(t *testing.T) {
 	name := rapid.SampledFrom([]string{"a", "b", ".", "..", "", "..data", ".hidden", "...", "a b", "\x00", "é"})
 	rapid.Check(t, func(t *rapid.T) {

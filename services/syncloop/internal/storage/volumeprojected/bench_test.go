@@ -20,12 +20,12 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// manyPods is how many the benchmark has, each with one volume.
+// manyPods is the number of pods in the benchmark, each with one volume.
 const manyPods = 100
 
-// BenchmarkHundredPods has a projected volume in place for each of a hundred pods that ask for it at once, and takes
-// all of them away, with the volume manager and on the kernel's own mounts. The volume is of a config map and a secret
-// of ten keys each and of labels of the pod.
+// BenchmarkHundredPods sets up one projected volume in each of a hundred pods concurrently and removes them all, with
+// the volume manager and real mounts. The volume has a ConfigMap and a Secret of ten keys each and the labels of the
+// pod.
 func BenchmarkHundredPods(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("only root mounts")
@@ -71,8 +71,7 @@ func BenchmarkHundredPods(b *testing.B) {
 	}
 }
 
-// all does something for all pods at once, and says how long that took and how much processor time it used, the
-// kernel's included.
+// all runs do for all pods concurrently and returns the time and the CPU time, including the kernel's.
 func all(b *testing.B, pods []*v1.Pod, do func(*v1.Pod) error) (took, used time.Duration) {
 	b.Helper()
 	var group errgroup.Group
@@ -86,7 +85,7 @@ func all(b *testing.B, pods []*v1.Pod, do func(*v1.Pod) error) (took, used time.
 	return time.Since(begun), processorTime(b) - before
 }
 
-// processorTime is what this process has used so far.
+// processorTime returns the CPU time of this process.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var usage syscall.Rusage
@@ -96,7 +95,7 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// projectedPod is a pod with a projected volume that its container mounts.
+// projectedPod returns a pod with a projected volume that its container mounts.
 func projectedPod(i int) *v1.Pod {
 	volume := v1.Volume{Name: "all", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
 		{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "settings"}}},
@@ -111,7 +110,7 @@ func projectedPod(i int) *v1.Pod {
 	}
 }
 
-// tenKeys has every config map and secret, each with ten keys of its own.
+// tenKeys returns any ConfigMap and Secret, with ten keys each.
 type tenKeys struct{}
 
 func (tenKeys) ConfigMap(context.Context, string, string) (*v1.ConfigMap, error) {

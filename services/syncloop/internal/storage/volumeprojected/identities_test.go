@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// issued is an API server that has roots and certificates for everybody.
+// issued is an API server that returns roots and certificates for every pod.
 type issued struct{}
 
 type roots struct{}
@@ -36,7 +36,7 @@ func identity() v1.VolumeSource {
 	)
 }
 
-// TestRootsAndCertificatesAreInMemoryAlone, each asked for by its place in the volume.
+// TestRootsAndCertificatesAreInMemoryAlone also checks that each is requested by its place in the volume.
 func TestRootsAndCertificatesAreInMemoryAlone(t *testing.T) {
 	r := newRig(t)
 	r.plugins = volumeprojected.Plugins(volumeprojected.Config{
@@ -52,7 +52,7 @@ func TestRootsAndCertificatesAreInMemoryAlone(t *testing.T) {
 	}
 }
 
-// TestWithoutAnAPIServerWhatToDoIsSaid of each source that only one has.
+// TestWithoutAnAPIServerWhatToDoIsSaid checks the error of each source that needs an API server.
 func TestWithoutAnAPIServerWhatToDoIsSaid(t *testing.T) {
 	r := newRig(t)
 	v := r.volume(identity())
@@ -67,7 +67,7 @@ func TestWithoutAnAPIServerWhatToDoIsSaid(t *testing.T) {
 	}
 }
 
-// counting counts how often the mount table is read.
+// counting counts the reads of the mount table.
 type counting struct {
 	volumes.Mounter
 	lists int
@@ -78,7 +78,8 @@ func (c *counting) List() ([]mount.MountPoint, error) {
 	return c.Mounter.List()
 }
 
-// TestAVolumeInPlaceIsBroughtUpToDateWithoutTheMountTable, which is long where many pods are.
+// TestAVolumeInPlaceIsBroughtUpToDateWithoutTheMountTable checks that an update does not read the mount table, which is
+// long on a node with many pods.
 func TestAVolumeInPlaceIsBroughtUpToDateWithoutTheMountTable(t *testing.T) {
 	r := newRig(t)
 	counted := &counting{Mounter: r.mounter}

@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/test/killpoint"
 )
 
-// killedSecret is the volume of the test below in a folder, and what it is made of at first and later.
+// killedSecret returns the volume of the test below, and functions that set its first and its later content.
 func killedSecret(t *testing.T, root string) (v *volume, first, later func()) {
 	t.Helper()
 	r := newRig(t)
@@ -25,10 +25,10 @@ func killedSecret(t *testing.T, root string) (v *volume, first, later func()) {
 	return v, func() { r.objects.putSecret("login", false, "key", "1", "old", "1") }, func() { r.objects.putSecret("login", false, "key", "2", "new", "2") }
 }
 
-// versions is what makes the name of a version another one each time.
+// versions matches the name of a version, which differs each time.
 var versions = regexp.MustCompile(`\.\.\d{4}_[0-9_.]+`)
 
-// killedCalls are the system calls of a secret's life: it comes, is another one, stays, and goes.
+// killedCalls returns the system calls of a secret volume's life: setup, update, update without a change, and removal.
 func killedCalls() []string {
 	const of = "u-1/volumes/kubernetes.io~secret"
 	const at = of + "/v"
@@ -50,12 +50,12 @@ func killedCalls() []string {
 		version("key", "old"), []string{"link " + at + "/key", "link " + at + "/old"},
 		version("key", "new"), []string{"remove " + at + "/old", "link " + at + "/new"},
 		[]string{"remove " + at + "/VERSION", "remove " + at + "/VERSION/old", "remove " + at + "/VERSION/key", "remove " + at + "/VERSION"},
-		[]string{"unmount " + at, "remove " + at}, gone, gone, // as the test removes it once more
+		[]string{"unmount " + at, "remove " + at}, gone, gone, // the test removes the volume once more
 	)
 }
 
-// TestAKillBeforeAnySystemCallLeavesWholeSecretsAndNothingElse kills a real process before each call of a volume's
-// life.
+// TestAKillBeforeAnySystemCallLeavesWholeSecretsAndNothingElse kills a real process before each system call of a
+// volume's life.
 func TestAKillBeforeAnySystemCallLeavesWholeSecretsAndNothingElse(t *testing.T) {
 	if root := os.Getenv("VOLUMEPROJECTED_TEST_ROOT"); root != "" {
 		v, first, later := killedSecret(t, root)
@@ -69,7 +69,7 @@ func TestAKillBeforeAnySystemCallLeavesWholeSecretsAndNothingElse(t *testing.T) 
 		}
 		return
 	}
-	newRig(t) // which says what is needed
+	newRig(t) // skips the test without the necessary rights
 	want := killedCalls()
 	for n := range len(want) + 1 {
 		for _, comesBack := range []bool{true, false} {
@@ -78,12 +78,12 @@ func TestAKillBeforeAnySystemCallLeavesWholeSecretsAndNothingElse(t *testing.T) 
 	}
 }
 
-// killedSecretAt kills a process before its nth call, or not at all, and has the next one take over.
+// killedSecretAt kills a process before its nth call, or not at all, and lets the next process take over.
 func killedSecretAt(t *testing.T, want []string, n int, comesBack bool) {
 	t.Helper()
 	root := t.TempDir()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestAKillBeforeAnySystemCallLeavesWholeSecretsAndNothingElse$")
-	// What a process that is killed leaves in its directory for temporary files goes with this test.
+	// Temporary files of a killed process are removed with this test.
 	cmd.Env = append(os.Environ(), "VOLUMEPROJECTED_TEST_ROOT="+root, "TMPDIR="+t.TempDir())
 	tr := &killpoint.Tracer{Root: root, Kill: n}
 	status := tr.Run(t, cmd)

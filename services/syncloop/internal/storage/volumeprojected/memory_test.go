@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// odd is a mounter for which something does not go as it has to.
+// odd is a mounter with a failure.
 type odd struct {
 	*mount.FakeMounter
 	tried  []string
@@ -78,7 +78,7 @@ func TestASecretIsNeverOnTheDisk(t *testing.T) {
 			}
 		})
 	}
-	// And what is below the mount.
+	// The directory below the mount must be empty too.
 	r := newRig(t)
 	v := r.volume(secret("login"))
 	r.objects.putSecret("login", false, "password", hidden)
@@ -89,11 +89,12 @@ func TestASecretIsNeverOnTheDisk(t *testing.T) {
 	if entries, err := os.ReadDir(v.Dir); err != nil || len(entries) > 0 {
 		t.Errorf("below the mount there is %v, %v", entries, err)
 	}
-	v.mustSetUp() // which mounts again
+	v.mustSetUp() // mounts again
 	v.has("password", hidden)
 }
 
-// Room for both versions is needed while one replaces the other.
+// TestAVolumeThatIsFullOrReadOnlyKeepsWhatItHas checks an update without enough space: both versions must fit while one
+// replaces the other.
 func TestAVolumeThatIsFullOrReadOnlyKeepsWhatItHas(t *testing.T) {
 	r := newRig(t)
 	r.memory = 5 << 19
@@ -115,7 +116,7 @@ func TestAVolumeThatIsFullOrReadOnlyKeepsWhatItHas(t *testing.T) {
 		v.has("key", fresh)
 	}
 	r.objects.putSecret("login", false, "key", old)
-	v.mustSetUp() // what has failed has left nothing that takes room
+	v.mustSetUp() // the failed update left nothing that uses space
 	v.has("key", old)
 
 	if err := r.mounter.Mount("tmpfs", v.Dir, "tmpfs", []string{"remount", "ro"}); err != nil {

@@ -32,7 +32,7 @@ func ptr[T any](v T) *T { return &v }
 // hidden is in every secret and token of these tests.
 const hidden = "hunter2"
 
-// rig is the plugins on real mounts, with objects that change.
+// rig has the plugins with real mounts, and objects that change.
 type rig struct {
 	t       *testing.T
 	dir     string
@@ -40,9 +40,9 @@ type rig struct {
 	objects *objects
 	tokens  volumeprojected.Tokens
 	plugins []volumes.Plugin
-	// memory is how much of it pods may use, in bytes; 0 is not known.
+	// memory is the memory that pods may use, in bytes; 0 if it is unknown.
 	memory int64
-	// swappable is how many volumes were said to be possibly swapped out.
+	// swappable counts the calls of Swappable.
 	swappable int
 }
 
@@ -57,7 +57,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// restart makes the plugins of a new process, which know nothing.
+// restart creates the plugins of a new process without any state.
 func (r *rig) restart() {
 	r.plugins = volumeprojected.Plugins(volumeprojected.Config{
 		Mounter: r.mounter, Swappable: func() { r.swappable++ }, Memory: func(context.Context) int64 { return r.memory },
@@ -70,14 +70,14 @@ func (r *rig) restart() {
 	})
 }
 
-// volume is one of a pod on the disk.
+// volume is a volume of a pod.
 type volume struct {
 	r      *rig
 	plugin volumes.Plugin
 	volumes.Request
 }
 
-// volume is the only one of a pod, which is not in place yet.
+// volume returns the only volume of a new pod. It is not set up yet.
 func (r *rig) volume(source v1.VolumeSource) *volume {
 	r.t.Helper()
 	pod := &v1.Pod{
@@ -104,7 +104,7 @@ func (r *rig) volume(source v1.VolumeSource) *volume {
 	return v
 }
 
-// setUp has the volume in place by the plugins of the process that there is now.
+// setUp sets up the volume with the current process's plugins.
 func (v *volume) setUp() error {
 	for _, p := range v.r.plugins {
 		if p.Name() == v.plugin.Name() {
@@ -123,7 +123,7 @@ func (v *volume) mustSetUp() {
 
 func (v *volume) tearDown() error { return v.plugin.TearDown(context.Background(), v.Dir) }
 
-// has fails the test unless these are the volume's files, as pairs of path and text.
+// has fails the test unless these are the volume's files, as pairs of path and content.
 func (v *volume) has(pairs ...string) {
 	v.r.t.Helper()
 	want := map[string]bool{}
@@ -144,7 +144,7 @@ func (v *volume) has(pairs ...string) {
 	}
 }
 
-// mounted is what is mounted at the volume.
+// mounted returns the mounts at the volume.
 func (v *volume) mounted() (kinds []string, options string) {
 	v.r.t.Helper()
 	all, err := v.r.mounter.List()
@@ -159,7 +159,7 @@ func (v *volume) mounted() (kinds []string, options string) {
 	return kinds, options
 }
 
-// objects are config maps and secrets of one namespace.
+// objects has the ConfigMaps and Secrets of one namespace.
 type objects struct {
 	mu    sync.Mutex
 	all   map[string]any
@@ -195,7 +195,7 @@ func (o *objects) remove(kind, name string) {
 	delete(o.all, kind+" shop/"+name)
 }
 
-// failing has every question fail; nil has them answered.
+// failing makes every read fail with err; nil makes reads succeed.
 func (o *objects) failing(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -238,7 +238,7 @@ func (o *objects) Secret(_ context.Context, namespace, name string) (*v1.Secret,
 	return s.(*v1.Secret), nil
 }
 
-// everyToken is the tokens of an API server that knows every service account.
+// everyToken returns a token for every service account.
 type everyToken struct{}
 
 func (everyToken) Token(_ context.Context, pod *v1.Pod, audience string, expirationSeconds int64) (string, error) {

@@ -70,7 +70,7 @@ func TestEveryKindIsWhereAKubeletHasItAndGoesAgain(t *testing.T) {
 			if kinds, _ := v.mounted(); !test.disk && len(kinds) != 1 {
 				t.Errorf("after a restart %v is mounted", kinds)
 			}
-			for range 2 { // the second time nothing is there
+			for range 2 { // the second removal is a no-op
 				if err := v.tearDown(); err != nil {
 					t.Fatal(err)
 				}
@@ -85,7 +85,7 @@ func TestEveryKindIsWhereAKubeletHasItAndGoesAgain(t *testing.T) {
 	}
 }
 
-// inodes are those of everything below a folder.
+// inodes returns the inode numbers of everything below a directory.
 func inodes(t *testing.T, dir string) map[string]uint64 {
 	t.Helper()
 	all := map[string]uint64{}
@@ -210,7 +210,7 @@ func TestOtherVolumesCanBeMountedInAVolume(t *testing.T) {
 		t.Errorf("the folder to mount at: %v", err)
 	}
 	v.has("a", "1", "file", "2")
-	// A mount that comes later, at what is a file already.
+	// A mount point that would be an existing file.
 	v.Pod.Spec.Containers[0].VolumeMounts[1].MountPath = "/v/file"
 	v.mustSetUp()
 	v.has("a", "1", "file", "2")
@@ -251,7 +251,8 @@ func TestANodeWithoutTokensSaysSo(t *testing.T) {
 	}
 }
 
-// With the volume manager: a change is seen without the pod doing anything, and all goes with the pod.
+// TestAVolumeFromBeginningToEnd uses the volume manager: an update appears without a change of the pod, and the end of
+// the pod removes everything.
 func TestAVolumeFromBeginningToEnd(t *testing.T) {
 	r := newRig(t)
 	r.objects.putSecret("login", false, "password", "old")

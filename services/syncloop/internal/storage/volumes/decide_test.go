@@ -13,28 +13,28 @@ import (
 	"pgregory.net/rapid"
 )
 
-// world is a node whose mounts are in memory. What is done to a volume is done in two parts, and the process may be
-// killed between them: it comes back and knows what is on the disk.
+// world is a node with mounts in memory. Each operation has two halves. The process may be killed between them; then it
+// restarts and reads the disk.
 type world struct {
 	t       *rapid.T
 	now     time.Time
 	places  int
 	mounter *mount.FakeMounter
-	// folders has the volumes that there is a folder of.
+	// folders has the volumes with a directory.
 	folders map[key]bool
 	pods    map[types.UID]*pod
-	// running has the operations that have begun, and halves those of them that are half done.
+	// running has the operations in progress, and halves those whose first half is done.
 	running map[key]operation
 	halves  map[key]bool
-	// tried is when each volume is not to be tried before.
+	// tried is the earliest time of the next try of each volume.
 	tried map[key]time.Time
-	// live are the pods whose containers may run.
+	// live has the pods whose containers may run.
 	live map[types.UID]bool
 }
 
 var errBroken = errors.New("broken")
 
-// path is where a volume of the world is mounted.
+// path returns the mount point of a volume.
 func path(k key) string { return fmt.Sprintf("/pods/%s/%s", k.pod, k.name) }
 
 func (w *world) mounted(k key) bool {
@@ -42,7 +42,7 @@ func (w *world) mounted(k key) bool {
 	return slices.ContainsFunc(points, func(p mount.MountPoint) bool { return p.Path == path(k) })
 }
 
-// draw picks one of the keys of a map; ok is false when there is none.
+// draw picks a key of a map; ok is false if the map is empty.
 func draw[K interface{ ~string | key }, V any](t *rapid.T, m map[K]V, label string) (k K, ok bool) {
 	keys := slices.Collect(maps.Keys(m))
 	slices.SortFunc(keys, func(a, b K) int {
@@ -77,7 +77,7 @@ func (w *world) want(uid types.UID, names []string) {
 	}
 }
 
-// release is Manager.Release, after the containers of the pod are gone.
+// release is Manager.Release. The containers of the pod are gone.
 func (w *world) release(uid types.UID) {
 	delete(w.live, uid)
 	w.find(uid)
@@ -86,7 +86,7 @@ func (w *world) release(uid types.UID) {
 	}
 }
 
-// find takes in what is on the disk of a pod.
+// find adds the volumes of a pod that are on the disk.
 func (w *world) find(uid types.UID) {
 	for k := range w.folders {
 		if k.pod != uid {
@@ -102,7 +102,7 @@ func (w *world) find(uid types.UID) {
 	}
 }
 
-// begin has begun what is decided, and holds what has to hold of it.
+// begin starts the decided operations and checks the invariants.
 func (w *world) begin() {
 	steps, _ := decide(w.pods, w.now, w.places)
 	fresh := len(steps)
@@ -132,7 +132,7 @@ func (w *world) begin() {
 	}
 }
 
-// half does the first part of an operation.
+// half does the first half of an operation.
 func (w *world) half(k key) {
 	if w.halves[k] {
 		return
@@ -145,7 +145,7 @@ func (w *world) half(k key) {
 	}
 }
 
-// end does the rest of an operation, or fails of it.
+// end does the second half of an operation, or fails it.
 func (w *world) end(k key, err error) {
 	op := w.running[k]
 	if err == nil {
@@ -178,7 +178,7 @@ func (w *world) end(k key, err error) {
 	}
 }
 
-// kill is a kill -9 of the process and the start of the next one.
+// kill is a kill -9 of the process and a restart.
 func (w *world) kill() {
 	w.pods, w.running, w.halves, w.tried = map[types.UID]*pod{}, map[key]operation{}, map[key]bool{}, map[key]time.Time{}
 	for k := range w.folders {
@@ -186,8 +186,8 @@ func (w *world) kill() {
 	}
 }
 
-// TestWhatEverHappensVolumesComeAndGo has pods come and go, operations end, fail and hang, and the process killed, in
-// any order; and then everything go well.
+// TestWhatEverHappensVolumesComeAndGo lets pods come and go, operations end, fail and hang, and the process be killed,
+// in any order. Then everything succeeds, and the volumes must be as desired.
 func TestWhatEverHappensVolumesComeAndGo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{
@@ -199,7 +199,7 @@ func TestWhatEverHappensVolumesComeAndGo(t *testing.T) {
 		uids := []types.UID{"a", "b", "c"}
 		names := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"x", "y", "z"}), 1, 3, rapid.ID[string])
 		volumes, wants := map[types.UID][]string{}, map[types.UID][]string{}
-		for _, uid := range uids { // a pod that comes back is the same
+		for _, uid := range uids { // a returning pod has the same UID
 			volumes[uid] = names.Draw(t, "volumes")
 		}
 		t.Repeat(map[string]func(*rapid.T){
@@ -238,7 +238,7 @@ func TestWhatEverHappensVolumesComeAndGo(t *testing.T) {
 	})
 }
 
-// settle has everything go well, and holds that all volumes are as they are to be.
+// settle lets every operation succeed, and checks that all volumes are as desired.
 func (w *world) settle(wants map[types.UID][]string, uids []types.UID) {
 	for _, uid := range uids {
 		if wants[uid] != nil {
@@ -272,7 +272,7 @@ func (w *world) settle(wants map[types.UID][]string, uids []types.UID) {
 	}
 }
 
-// TestTheNextLookIsNeverMissed holds that who waits for the time that decide says misses nothing.
+// TestTheNextLookIsNeverMissed checks that nothing is due before the time that decide returns.
 func TestTheNextLookIsNeverMissed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_700_000_000, 0)

@@ -26,7 +26,7 @@ func emptyDir(source v1.EmptyDirVolumeSource) *v1.Pod {
 	return with(newPod("u1"), v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{EmptyDir: &source}})
 }
 
-// request asks for the first volume of a pod in a folder of the test's own.
+// request returns a request for the first volume of a pod, in a directory of the test.
 func request(t *testing.T, pod *v1.Pod) volumes.Request {
 	t.Helper()
 	r := volumes.Request{Pod: pod, Volume: &pod.Spec.Volumes[0], Dir: filepath.Join(t.TempDir(), pod.Spec.Volumes[0].Name)}
@@ -77,7 +77,8 @@ func TestAnEmptyDirIsForAllUsersAndForTheGroupOfThePod(t *testing.T) {
 	}
 }
 
-// TestAFolderThatWasHalfMadeIsMadeWhole has what a process leaves that is killed before the folder is in its place.
+// TestAFolderThatWasHalfMadeIsMadeWhole starts from the state that a process leaves that is killed before it moves the
+// directory into place.
 func TestAFolderThatWasHalfMadeIsMadeWhole(t *testing.T) {
 	r, plugin := request(t, emptyDir(v1.EmptyDirVolumeSource{})), &volumes.EmptyDir{Mounter: mount.NewFakeMounter(nil)}
 	half := filepath.Join(filepath.Dir(r.Dir), ".new-data")
@@ -143,7 +144,7 @@ func TestTheSizeOfAVolumeInMemoryIsTheLeastOfTheLimits(t *testing.T) {
 	}
 }
 
-// inHugePages is a pod that asks for pages of some sizes and has a volume of that medium.
+// inHugePages returns a pod that requests huge pages of the given sizes and has a volume of the medium.
 func inHugePages(medium v1.StorageMedium, sizes ...string) *v1.Pod {
 	pod := emptyDir(v1.EmptyDirVolumeSource{Medium: medium})
 	pages := v1.ResourceList{}
@@ -228,7 +229,7 @@ func TestAVolumeInHugePagesOnARealMount(t *testing.T) {
 	}
 }
 
-// needsMounts skips a test on a machine that may not mount.
+// needsMounts skips a test if this process may not mount.
 func needsMounts(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -250,14 +251,14 @@ func TestAVolumeInMemoryOnARealMount(t *testing.T) {
 		}
 	}
 	info, err := os.Stat(r.Dir)
-	// With the sticky bit, as any tmpfs: users of the pod's containers remove no file of each other.
+	// The sticky bit is set, as for any tmpfs: users of the pod's containers cannot remove each other's files.
 	if err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|fs.ModeSticky|0o777 || info.Sys().(*syscall.Stat_t).Gid != 4711 { //nolint:forcetypeassert // it is Linux
 		t.Fatalf("%v, %v", info, err)
 	}
 	if err := os.WriteFile(filepath.Join(r.Dir, "large"), make([]byte, 2<<20), 0o600); err == nil || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("more than the limit: %v", err)
 	}
-	// What somebody has mounted in it is not removed, nor is anything else before it is gone.
+	// A foreign mount in the volume is not removed, and nothing else is removed before it is gone.
 	inner := filepath.Join(r.Dir, "inner")
 	if err := os.Mkdir(inner, 0o700); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ func TestAMountThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
 			}
 			eventually.That(r.t, "they end", func() bool { return r.plugin.underWay() == 0 })
 		}()
-		for i := range 8 { // more than are done side by side
+		for i := range 8 { // more than run concurrently
 			opens = append(opens, r.plugin.hanging(fmt.Sprintf("stuck-%d", i)))
 			pod := newPod(types.UID(fmt.Sprintf("hung-%d", i)), fmt.Sprintf("stuck-%d", i))
 			r.manager.Want(ctx, pod)
@@ -40,7 +40,7 @@ func TestAMountThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
 			case err = <-done:
 				waiting = false
 			case <-time.After(2 * time.Millisecond):
-				r.clock.Step(time.Second) // those that hang give up their places
+				r.clock.Step(time.Second) // the hanging ones give up their slots
 			}
 		}
 		if err != nil {
@@ -66,7 +66,8 @@ func TestAMountThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
 	})
 }
 
-// TestARemovalThatHangsHoldsUpNothingElseNorTheEnd, and says so in the end to who waits for it.
+// TestARemovalThatHangsHoldsUpNothingElseNorTheEnd also checks that the caller that waits for the removal gets an error
+// at the end.
 func TestARemovalThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -77,7 +78,7 @@ func TestARemovalThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
 			}
 			eventually.That(r.t, "they end", func() bool { return r.plugin.underWay() == 0 })
 		}()
-		const many = 8 // more than are done side by side
+		const many = 8 // more than run concurrently
 		late := make(chan error, many)
 		named := func(i int) (types.UID, string) {
 			return types.UID(fmt.Sprintf("hung-%d", i)), fmt.Sprintf("stuck-%d", i)
@@ -113,7 +114,7 @@ func TestARemovalThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
 	})
 }
 
-// underWay is how many are being done now.
+// underWay returns the number of operations in progress.
 func (p *plugin) underWay() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

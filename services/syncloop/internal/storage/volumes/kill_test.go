@@ -23,7 +23,7 @@ import (
 	"github.com/quartet-node/quartet/test/killpoint"
 )
 
-// killScenarios have, by the medium of an emptyDir, the system calls of its life.
+// killScenarios returns the system calls of an emptyDir's life by its medium.
 func killScenarios() map[v1.StorageMedium][]string {
 	const at = "u1/volumes/kubernetes.io~empty-dir"
 	made := []string{
@@ -43,7 +43,7 @@ func killPod(medium v1.StorageMedium) *v1.Pod {
 	return pod
 }
 
-// onMachine runs a manager that mounts really.
+// onMachine runs a manager with real mounts.
 func onMachine(t *testing.T, root string) (manager *volumes.Manager, stop func()) {
 	t.Helper()
 	manager, err := volumes.New(volumes.Config{
@@ -62,8 +62,8 @@ func onMachine(t *testing.T, root string) (manager *volumes.Manager, stop func()
 	}
 }
 
-// TestAKillBeforeAnySystemCallLeavesNothingBehind kills a real process before each call of a volume's life: the next
-// one has the volume in place as it is to be, and leaves nothing when it is removed.
+// TestAKillBeforeAnySystemCallLeavesNothingBehind kills a real process before each system call of a volume's life. The
+// next process must be able to set up the volume and to remove it.
 func TestAKillBeforeAnySystemCallLeavesNothingBehind(t *testing.T) {
 	if root := os.Getenv("VOLUMES_TEST_ROOT"); root != "" {
 		manager, stop := onMachine(t, root)
@@ -90,7 +90,7 @@ func TestAKillBeforeAnySystemCallLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// killedAt kills a process before its nth call, or not at all, and has the next one take over.
+// killedAt kills a process before its nth call, or not at all, and lets the next process take over.
 func killedAt(t *testing.T, medium v1.StorageMedium, want []string, n int, comesBack bool) {
 	t.Helper()
 	root := t.TempDir()
@@ -134,12 +134,12 @@ func killedAt(t *testing.T, medium v1.StorageMedium, want []string, n int, comes
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("killed before call %d: afterwards: %v", n, err)
 	}
-	if err := rmtree.All(filepath.Join(root, "u1")); err != nil { // as the pod's folder goes
+	if err := rmtree.All(filepath.Join(root, "u1")); err != nil { // as when the pod's directory is removed
 		t.Error(err)
 	}
 }
 
-// mountsAt are the mount points below a folder.
+// mountsAt returns the mount points below a directory.
 func mountsAt(t *testing.T, root string) []string {
 	t.Helper()
 	points, err := volumes.Machine{}.List()
@@ -155,7 +155,8 @@ func mountsAt(t *testing.T, root string) []string {
 	return at
 }
 
-// TestAFolderOfPodsBehindALink has the mount table name the volumes by another path than the configuration does.
+// TestAFolderOfPodsBehindALink checks a mount table with other paths of the volumes than the configuration, because of
+// a symbolic link.
 func TestAFolderOfPodsBehindALink(t *testing.T) {
 	needsMounts(t)
 	root := t.TempDir()

@@ -78,7 +78,7 @@ func TestAVolumeThatCannotBeHadIsTriedAgainLaterAndLaterAndDelaysItsOwnPodOnly(t
 				select {
 				case err = <-failed:
 				case <-time.After(2 * time.Millisecond):
-					// The wait has begun; or it begins just now, and would end as much later: then the time goes on once more.
+					// If the wait begins only now, it ends later by as much, so the clock is advanced once more.
 					if try > 0 && looks%100 == 0 && r.clock.HasWaiters() {
 						r.clock.SetTime(begun)
 						begun = begun.Add(pause)
@@ -119,7 +119,7 @@ func TestEveryVolumeThatIsMissingIsNamedWhicheverFailsFirst(t *testing.T) {
 		pod := newPod("u1", "bad", "worse")
 		const bad = `MountVolume.SetUp failed for volume "bad" : no such thing`
 		for _, want := range []string{bad, bad + `; MountVolume.SetUp failed for volume "worse" : no such place`} {
-			open := r.plugin.hanging("worse") // and is not what fails first
+			open := r.plugin.hanging("worse") // and is not the one that fails first
 			failed := make(chan error, 1)
 			go func() { failed <- r.want(pod) }()
 			var err error
@@ -139,7 +139,7 @@ func TestEveryVolumeThatIsMissingIsNamedWhicheverFailsFirst(t *testing.T) {
 	})
 }
 
-// TestAPluginIsToldTheGroupOfThePodAndWhenOwnersAreToChange, for a kind that has something in it when it comes.
+// TestAPluginIsToldTheGroupOfThePodAndWhenOwnersAreToChange uses a kind of volume that has content from the start.
 func TestAPluginIsToldTheGroupOfThePodAndWhenOwnersAreToChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -204,7 +204,7 @@ func TestVolumesOfAPodThatIsGoneAreFoundAndRemoved(t *testing.T) {
 		if got := r.count("kubernetes.io/configmap", volumes.StateActual); got != 2 {
 			t.Errorf("%d are found", got)
 		}
-		if err := r.release("u1"); err != nil { // nobody has told of the pod
+		if err := r.release("u1"); err != nil { // the manager does not know the pod
 			t.Fatal(err)
 		}
 		if r.plugin.isMounted(r.path("u1", "kubernetes.io~configmap", "config")) || !r.plugin.isMounted(r.path("u2", "kubernetes.io~configmap", "config")) {
@@ -253,8 +253,8 @@ func TestWhatCannotBeRemovedIsSaidAndTriedAgain(t *testing.T) {
 	})
 }
 
-// TestAVolumeThatCouldNotBeHadIsRemovedAtOnce: the pause until it is tried again, of up to two minutes, is none for its
-// end.
+// TestAVolumeThatCouldNotBeHadIsRemovedAtOnce checks that the removal does not wait for the back-off of the setup,
+// which is up to two minutes.
 func TestAVolumeThatCouldNotBeHadIsRemovedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -308,7 +308,7 @@ func TestContentIsBroughtUpToDateWhenThePodIsLookedAtAndWhenItChanges(t *testing
 	})
 }
 
-// TestWhatAVolumeFailedOfHasChanged: it is tried at once, and not after the pause that follows failures.
+// TestWhatAVolumeFailedOfHasChanged checks that Refresh retries a failed volume without the back-off.
 func TestWhatAVolumeFailedOfHasChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -344,7 +344,7 @@ func TestAKindThatIsNotThereIsNamed(t *testing.T) {
 	})
 }
 
-// TestTheFirstSetUpIsTraced below the work that wants it, and no later look at it is.
+// TestTheFirstSetUpIsTraced checks that the first setup has a span below its caller's, and later ones have none.
 func TestTheFirstSetUpIsTraced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -378,7 +378,7 @@ func TestTheFirstSetUpIsTraced(t *testing.T) {
 	})
 }
 
-// TestAPodsFolderThatCannotBeReadHoldsUpNoOther has a file where the volumes of a pod would be.
+// TestAPodsFolderThatCannotBeReadHoldsUpNoOther has a file in the place of a pod's directory of volumes.
 func TestAPodsFolderThatCannotBeReadHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -14,10 +14,9 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// TestTheManagerHasJustWhatIsWantedAfterAnyHistory drives the manager itself, with mounts in memory: pods are wanted
-// and released, volumes fail and are mended, time goes on and the process is restarted, in any order and without
-// waiting for what runs. At the end, when nothing fails, the volumes of the pods that are wanted are in place, mounted
-// once each, and nothing else is mounted.
+// TestTheManagerHasJustWhatIsWantedAfterAnyHistory drives a manager with mounts in memory. In any order and without
+// waiting for operations, pods are desired and released, volumes fail and recover, time passes and the process
+// restarts. When nothing fails any more, exactly the volumes of the desired pods must be mounted, once each.
 func TestTheManagerHasJustWhatIsWantedAfterAnyHistory(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newRig(t)
@@ -77,12 +76,12 @@ func TestTheManagerHasJustWhatIsWantedAfterAnyHistory(t *testing.T) {
 	})
 }
 
-// releases has the volumes of a pod be removed: it begins that, or with done waits until they are, while time goes on.
+// releases starts the removal of a pod's volumes. If done is true, it waits until they are removed while time passes.
 func (r *rig) releases(uid types.UID, done bool) {
 	r.t.Helper()
 	if !done {
 		ctx, cancel := context.WithCancel(context.Background())
-		cancel() // it waits for nothing
+		cancel() // Release does not wait
 		_ = r.manager.Release(ctx, uid)
 		return
 	}

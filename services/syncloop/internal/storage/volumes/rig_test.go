@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const testTimeout = 60 * time.Second
 
-// rig is a volume manager on a fake clock, with mounts in memory.
+// rig is a volume manager with a fake clock and mounts in memory.
 type rig struct {
 	t       testing.TB
 	dir     string
@@ -56,7 +56,7 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
-// start runs a new process, which knows nothing but the disk and what is mounted.
+// start starts a new process that knows only the disk and the mounts.
 func (r *rig) start() {
 	r.t.Helper()
 	manager, err := volumes.New(volumes.Config{
@@ -80,8 +80,8 @@ func (r *rig) start() {
 			case <-ended:
 				return
 			case <-time.After(time.Millisecond):
-				// The manager waits for an operation that hangs until the clock goes on. An operation that is only slow must end
-				// before the next process starts, as it does when a process ends.
+				// The manager waits for a hanging operation until the clock advances. A slow operation must end before the next
+				// process starts, as it does at the end of a real process.
 				if r.plugin.hangs() {
 					r.clock.Step(time.Second)
 				}
@@ -94,7 +94,7 @@ func (r *rig) path(uid types.UID, plugin, name string) string {
 	return filepath.Join(r.dir, string(uid), "volumes", plugin, name)
 }
 
-// want says that a pod is to run and waits for its volumes.
+// want marks a pod as desired and waits for its volumes.
 func (r *rig) want(pod *v1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
@@ -108,7 +108,7 @@ func (r *rig) release(uid types.UID) error {
 	return r.manager.Release(ctx, uid)
 }
 
-// newPod is a pod with configMap volumes, which the rig's plugin has, all of them mounted.
+// newPod returns a pod with mounted configMap volumes, which the rig's plugin implements.
 func newPod(uid types.UID, names ...string) *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pod-" + string(uid), UID: uid}}
 	for _, name := range names {
@@ -117,7 +117,7 @@ func newPod(uid types.UID, names ...string) *v1.Pod {
 	return pod
 }
 
-// with adds a volume that a container mounts.
+// with adds a mounted volume to a pod.
 func with(pod *v1.Pod, volume v1.Volume) *v1.Pod {
 	pod.Spec.Volumes = append(pod.Spec.Volumes, volume)
 	if len(pod.Spec.Containers) == 0 {
@@ -128,21 +128,21 @@ func with(pod *v1.Pod, volume v1.Volume) *v1.Pod {
 	return pod
 }
 
-// plugin is a kind of volume that is mounted, is brought up to date, fails and hangs.
+// plugin is a fake kind of volume that is mounted and updated, and can fail and hang.
 type plugin struct {
 	mounter *mount.FakeMounter
 
 	mu sync.Mutex
-	// fail and hang have, by the volume's name, what SetUp and TearDown fail of and wait for.
+	// fail and hang have the error of SetUp and TearDown, and the channel that they wait for, by the name of the volume.
 	fail map[string]error
 	hang map[string]chan struct{}
-	// log has what was done, as "setup NAME".
+	// log has the finished operations, as "setup NAME".
 	log []string
-	// side counts what is being done now, by path; most is the largest number at a time of all together.
+	// side counts the operations in progress by path; most is the largest total.
 	side map[string]int
 	now  int
 	most int
-	// last is what SetUp was given last.
+	// last is the last request of SetUp.
 	last volumes.Request
 }
 
@@ -217,14 +217,14 @@ func (p *plugin) leave(dir string) {
 	p.now--
 }
 
-// failing has a volume fail from now on; nil mends it.
+// failing makes a volume fail from now on; nil makes it succeed.
 func (p *plugin) failing(name string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fail[name] = err
 }
 
-// hanging has a volume hang until what it returns is called.
+// hanging makes a volume hang until release is called.
 func (p *plugin) hanging(name string) (release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -238,7 +238,7 @@ func (p *plugin) hanging(name string) (release func()) {
 	})
 }
 
-// hangs tells whether a volume hangs.
+// hangs reports whether a volume hangs.
 func (p *plugin) hangs() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -263,7 +263,7 @@ func (p *plugin) count(what string) int {
 	return n
 }
 
-// events keeps what users are told.
+// events records events.
 type events struct {
 	mu   sync.Mutex
 	told []string

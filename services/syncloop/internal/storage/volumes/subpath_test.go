@@ -15,8 +15,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// TestWhatIsMountedOfAVolumeGoesBeforeTheVolume, also when nothing but the disk knows of it, and whatever it was
-// mounted of.
+// TestWhatIsMountedOfAVolumeGoesBeforeTheVolume checks that sub-path mounts are removed before their volume, also if
+// only the disk has a record of them.
 func TestWhatIsMountedOfAVolumeGoesBeforeTheVolume(t *testing.T) {
 	needsMounts(t)
 	for name, forgotten := range map[string]bool{"the process that has mounted it": false, "the next one, for a pod that nobody has": true} {
