@@ -17,8 +17,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 )
 
-// TestAStandaloneNodeHasACompleteLink: what only an API server has fails with an error that says what to do, and the
-// rest is a no-op.
+// TestAStandaloneNodeHasACompleteLink checks that functions that need an API server return an error with advice, and
+// that the others are no-ops.
 func TestAStandaloneNodeHasACompleteLink(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	link := cluster.Standalone(configobjects.ConfigmuxConfig{Changed: func(types.UID) {}}, registry,

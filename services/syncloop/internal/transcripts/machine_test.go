@@ -17,8 +17,8 @@ import (
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
-// How long the calls take, about as long as containerd does on a small machine. That they differ keeps what happens at
-// about the same time in one order.
+// The durations of calls, similar to those of containerd on a small machine. They differ so that the order of events
+// that are close in time is stable.
 const (
 	takesSandbox = 203 * time.Millisecond
 	takesPull    = 1501 * time.Millisecond
@@ -29,22 +29,22 @@ const (
 	takesUpdate  = 5 * time.Millisecond
 )
 
-// machine is what outlives syncloop: the container runtime, and what is mounted.
+// machine is the state that survives syncloop: the container runtime and the mounts.
 type machine struct {
 	story *story
 	fake  *fakecri.Server
-	// changed has room for one signal: pleg has something to see.
+	// changed holds one signal: pleg must inspect the runtime.
 	changed chan struct{}
-	// mounted is what is mounted, and brokenVolume the name of a volume that cannot be had; nil when each can.
+	// mounted has the mounts, and brokenVolume the name of a volume whose setup fails; nil if there is none.
 	mounted      *mount.FakeMounter
 	brokenVolume atomic.Pointer[string]
 	// away is true while the runtime answers no call.
 	away atomic.Bool
-	// caller is done when the process is gone that makes the calls: those that it has begun are cut off.
+	// caller is the done channel of the calling process. When it is closed, calls in progress are canceled.
 	caller atomic.Pointer[<-chan struct{}]
 }
 
-// call writes down a call for a pod that changes the runtime, waits as long as it takes, and makes it.
+// call writes a line for a call that changes the runtime, waits for its duration, and executes it.
 func (m *machine) call(ctx context.Context, uid, what string, takes time.Duration, do func() error) error {
 	m.story.line(workOf(uid), "runtime", what)
 	err := m.answer(ctx, takes)
@@ -55,7 +55,7 @@ func (m *machine) call(ctx context.Context, uid, what string, takes time.Duratio
 		err = ctx.Err()
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return status.FromContextError(err).Err() // the caller is gone, or has changed his mind
+		return status.FromContextError(err).Err() // the process is gone, or has canceled the call
 	}
 	if err != nil {
 		m.story.line(workOf(uid), "runtime", fmt.Sprintf("%s fails: %s", firstWord(what), status.Convert(err).Message()))
@@ -78,7 +78,7 @@ func (m *machine) answer(ctx context.Context, takes time.Duration) error {
 	}
 }
 
-// hint tells pleg that something may have changed.
+// hint notifies pleg of a possible change.
 func (m *machine) hint() {
 	select {
 	case m.changed <- struct{}{}:
@@ -91,7 +91,7 @@ func firstWord(s string) string {
 	return word
 }
 
-// container names a container as the stories do: by its name, how often it was made before, and the UID of its pod.
+// container returns the name of a container in the stories: its name and attempt, and the UID of its pod.
 func (m *machine) container(id string) (uid, name string) {
 	for _, c := range m.fake.Containers() {
 		if c.ID == id {
@@ -108,7 +108,7 @@ func containerName(meta *runtimeapi.ContainerMetadata) string {
 	return fmt.Sprintf("%s (attempt %d)", meta.GetName(), meta.GetAttempt())
 }
 
-// sandbox returns the UID of a sandbox's pod, which is what the stories call it by.
+// sandbox returns the UID of a sandbox's pod, which is its name in the stories.
 func (m *machine) sandbox(id string) string {
 	answer, err := m.fake.PodSandboxStatus(context.Background(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
 	if err != nil {
@@ -117,7 +117,7 @@ func (m *machine) sandbox(id string) string {
 	return answer.GetStatus().GetMetadata().GetUid()
 }
 
-// runtimeService is the machine as executor sees it. Calls that no story needs end the test.
+// runtimeService is the machine as the executor sees it. Calls that no story needs panic.
 type runtimeService struct {
 	internalapi.RuntimeService
 	m *machine
@@ -220,7 +220,7 @@ func (r runtimeService) ContainerStatus(
 	return r.m.fake.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 }
 
-// imageService is the machine's images.
+// imageService is the images of the machine.
 type imageService struct {
 	internalapi.ImageManagerService
 	m *machine

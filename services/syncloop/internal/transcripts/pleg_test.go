@@ -19,27 +19,27 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// takesHealth is how long the answer to a question for pleg's health takes.
+// takesHealth is the duration of a health check of pleg.
 const takesHealth = 3 * time.Millisecond
 
-// takesEvent is how long after a change pleg has inspected the pod and tells of it.
+// takesEvent is the time from a change to the event of pleg.
 const takesEvent = 5 * time.Millisecond
 
-// pleg tells what the runtime has, as much of it as the stories need: it looks after each change.
+// pleg is a fake pleg with the functions that the stories need. It inspects the runtime after each change.
 type pleg struct {
 	m      *machine
 	events *stream.Edge[*lifecyclev1.Event]
 
 	mu sync.Mutex
-	// record is what was told of each pod.
+	// record has the last published status of each pod.
 	record map[types.UID]*lifecyclev1.PodStatus
-	// unwell is why pleg is not healthy; empty when it is.
+	// unwell is the reason why pleg is not healthy; empty if it is.
 	unwell string
-	// network is why the network of pods is not ready; empty when it is.
+	// network is the reason why the network of pods is not ready; empty if it is.
 	network string
 }
 
-// watch looks after each change until ctx ends.
+// watch inspects the runtime after each change until ctx ends.
 func (p *pleg) watch(ctx context.Context) {
 	for {
 		select {
@@ -52,7 +52,7 @@ func (p *pleg) watch(ctx context.Context) {
 	}
 }
 
-// look compares what the runtime has with what was told, and tells the difference.
+// look compares the runtime with the record and publishes the differences.
 func (p *pleg) look() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,7 +65,7 @@ func (p *pleg) look() {
 	}
 	sandboxes, err := p.m.fake.ListPodSandbox(context.Background(), &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
-		panic(err) // the fake lists always
+		panic(err) // the fake never fails
 	}
 	for _, s := range sandboxes.GetItems() {
 		uids[types.UID(s.GetMetadata().GetUid())] = true
@@ -99,7 +99,7 @@ type change struct {
 	text string
 }
 
-// changesOf says what has happened between two observations, the oldest container first.
+// changesOf returns the changes between two observations, the oldest container first.
 func changesOf(before, now *lifecyclev1.PodStatus) []change {
 	var changes []change
 	sandbox := func(s *lifecyclev1.PodStatus) lifecyclev1.SandboxState {
@@ -152,7 +152,7 @@ func stateOf(s *lifecyclev1.PodStatus, id string) lifecyclev1.ContainerState {
 	return lifecyclev1.ContainerState_CONTAINER_STATE_UNSPECIFIED
 }
 
-// inspect asks the runtime for everything of a pod, newest first.
+// inspect returns everything that the runtime has of a pod, newest first.
 func (p *pleg) inspect(uid types.UID) *lifecyclev1.PodStatus {
 	ctx, now := context.Background(), time.Now()
 	out := &lifecyclev1.PodStatus{
@@ -203,7 +203,7 @@ func (p *pleg) inspect(uid types.UID) *lifecyclev1.PodStatus {
 	return out
 }
 
-// ofTheHost tells whether a sandbox has the machine's network.
+// ofTheHost reports whether a sandbox uses the network of the host.
 func (p *pleg) ofTheHost(id string) bool {
 	answer, err := p.m.fake.PodSandboxStatus(context.Background(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
 	if err != nil {
@@ -262,7 +262,7 @@ func (p *pleg) Health(context.Context) (reasons []string, network string, err er
 	return nil, p.network, nil
 }
 
-// setNetwork says why the network of pods is not ready, or that it is.
+// setNetwork sets the reason why the network of pods is not ready; empty if it is.
 func (p *pleg) setNetwork(reason string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -275,7 +275,7 @@ func (p *pleg) known(uid types.UID) (record *lifecyclev1.PodStatus, unwell strin
 	return p.record[uid], p.unwell
 }
 
-// setUnwell says why pleg is not healthy, or that it is.
+// setUnwell sets the reason why pleg is not healthy; empty if it is.
 func (p *pleg) setUnwell(reason string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,10 +18,10 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 )
 
-// takesProbe is how long the call of a probe takes.
+// takesProbe is the duration of a probe's call.
 const takesProbe = 2 * time.Millisecond
 
-// newProbes makes what runs probes. The calls are the story's.
+// newProbes returns the prober. The story answers its calls.
 func newProbes(s *story, logger *slog.Logger) (*prober.Manager, error) {
 	book, err := prober.OpenBook(filepath.Join(s.stateDir, "probes"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -33,7 +33,8 @@ func newProbes(s *story, logger *slog.Logger) (*prober.Manager, error) {
 	}), nil
 }
 
-// probe answers a call. It is written down when it is the first of a container, or its answer another one than before.
+// probe answers a call. It writes a line for the first call of a container, and when the answer differs from the last
+// one.
 func (s *story) probe(ctx context.Context, t probecalls.Target) probecalls.Answer {
 	kind := strings.ToLower(string(t.Kind))
 	s.mu.Lock()
@@ -58,7 +59,7 @@ func (s *story) probe(ctx context.Context, t probecalls.Target) probecalls.Answe
 	return answer
 }
 
-// answer makes containers fail a kind of probe with a text from now on; empty makes them succeed.
+// answer makes containers fail a kind of probe with a text from now on. An empty text makes them succeed.
 func (s *story) answer(kind, failure string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

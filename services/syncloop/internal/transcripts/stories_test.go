@@ -12,7 +12,7 @@ import (
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 )
 
-// pod is a pod of one container; its UID says which of those of its name it is.
+// pod returns a pod with one container. Its UID distinguishes the pods of a name.
 func pod(name, uid, image string) *v1.Pod {
 	grace := int64(30)
 	return &v1.Pod{
@@ -25,7 +25,7 @@ func pod(name, uid, image string) *v1.Pod {
 	}
 }
 
-// begin is how most stories begin: syncloop runs, and a pod is ready.
+// begin is the beginning of most stories: syncloop runs, and a pod is ready.
 func begin(s *story, web *v1.Pod) {
 	s.t.Helper()
 	s.note("syncloop starts, with one pod in the only source.")
@@ -75,7 +75,8 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// TestChangedImageOfAJob: what is killed for its spec has not run to its end, whatever it exits with.
+// TestChangedImageOfAJob checks that a container that is killed because its spec has changed has not completed,
+// whatever its exit code is.
 func TestChangedImageOfAJob(t *testing.T) {
 	tell(t, "changed-image-of-a-job", "The image of a job that runs is changed, and its container exits with 0", func(s *story) {
 		s.machine.fake.ExitOnTerm("main", 0)
@@ -171,7 +172,7 @@ func TestShorterGrace(t *testing.T) {
 	})
 }
 
-// deleted is a pod that was deleted with so many seconds to end.
+// deleted returns a deleted pod with a grace period in seconds.
 func deleted(pod *v1.Pod, grace int64) *v1.Pod {
 	pod = pod.DeepCopy()
 	now := metav1.NewTime(time.Now())
@@ -335,7 +336,7 @@ func TestResize(t *testing.T) {
 		s.node("2")
 		web, shop := wants(pod("web", "web-a", "web:1"), "500m", 0), wants(pod("shop", "shop-a", "web:2"), "1", 10)
 		shop.Spec.Containers[0].Name, shop.Spec.TerminationGracePeriodSeconds = "stock", new(int64(5))
-		s.machine.fake.IgnoreTerm("stock") // so that it ends when the resize is over, and each has its own moment
+		s.machine.fake.IgnoreTerm("stock") // it exits only after the resize is over, so that the order is defined
 		s.add(configv1.Op_OP_ADD, web)
 		s.add(configv1.Op_OP_ADD, shop)
 		s.source("file", true)
@@ -359,7 +360,7 @@ func TestResize(t *testing.T) {
 	})
 }
 
-// wants is a pod that asks for CPUs, and was created so many seconds after the first one.
+// wants returns a pod that requests CPUs and was created some seconds after the first one.
 func wants(pod *v1.Pod, cpus string, later int64) *v1.Pod {
 	pod.CreationTimestamp = metav1.Unix(946_684_800+later, 0)
 	pod.Spec.Containers[0].Resources.Requests = v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpus)}

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var update = flag.Bool("update", false, "write the transcripts anew")
 
-// lane orders what happens in the same instant by what leads to what. Within a lane the order stays.
+// lane orders the lines of the same instant by cause and effect. Within a lane their order is kept.
 type lane string
 
 const (
@@ -49,13 +49,13 @@ const (
 	laneStatus lane = "5"
 )
 
-// workOf is the lane of what a pod's worker does, and of the calls that it makes.
+// workOf returns the lane of a pod's worker and of the calls that it makes.
 func workOf[UID ~string](uid UID) lane { return laneWork + lane(uid) }
 
-// whoWidth is how wide the column with the names is.
+// whoWidth is the width of the column with the names.
 const whoWidth = 9
 
-// story is a node, what happens to it, and what is written down of that.
+// story is a node with its events, and the transcript of them.
 type story struct {
 	t       *testing.T
 	begun   time.Time
@@ -63,7 +63,7 @@ type story struct {
 	pleg    *pleg
 	config  *stream.Level[*loop.Desired]
 	nodes   *stream.Level[*nodev1.Node]
-	// stateDir outlives syncloop, like everything above.
+	// stateDir survives syncloop, as everything above.
 	stateDir string
 	// syncloop is nil while it does not run.
 	syncloop *syncloop
@@ -71,8 +71,8 @@ type story struct {
 
 	mu    sync.Mutex
 	lines []line
-	// answers has what containers answer to probes, by the kind of probe; what is not in it succeeds. Answered has what
-	// was written down last, by container and kind.
+	// answers has the containers' answers to probes by kind; the default is success. answered has the last written answer
+	// by container and kind.
 	answers, answered map[string]string
 	text              strings.Builder
 }
@@ -83,10 +83,10 @@ type line struct {
 	text string
 }
 
-// tell tells a story and compares it with its file in testdata.
+// tell plays a story and compares its transcript with its file in testdata.
 func tell(t *testing.T, file, title string, play func(*story)) {
 	t.Helper()
-	fake := fakecri.New(t) // its socket, which nobody uses, is no part of the story
+	fake := fakecri.New(t) // its socket is not used
 	fake.AddImage("web:1", 1)
 	fake.AddImage("web:2", 1)
 	dir := t.TempDir()
@@ -133,17 +133,17 @@ func tell(t *testing.T, file, title string, play func(*story)) {
 	}
 }
 
-// sinceBoot is the time that observations are stamped with.
+// sinceBoot returns the time of observations.
 func (s *story) sinceBoot() time.Duration { return time.Hour + time.Since(s.begun) }
 
-// line writes down what somebody says or does.
+// line writes a line with its author and text.
 func (s *story) line(in lane, who, what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lines = append(s.lines, line{time.Since(s.begun), in, fmt.Sprintf("%-*s %s", whoWidth, who, what)})
 }
 
-// settle lets everything come to rest, and writes down what is told to readers then.
+// settle waits until nothing is left to do, and then writes the changed statuses.
 func (s *story) settle() {
 	synctest.Wait()
 	if s.syncloop != nil {
@@ -160,7 +160,7 @@ func (s *story) settle() {
 	s.lines = nil
 }
 
-// note writes down what the reader is to know, as prose.
+// note writes a remark for the reader.
 func (s *story) note(text string) {
 	s.settle()
 	s.text.WriteString("\n# " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n# ") + "\n")
@@ -171,7 +171,7 @@ func (s *story) pass(d time.Duration) {
 	s.until(d, func() bool { return false })
 }
 
-// until lets time pass until something holds, or for d.
+// until lets time pass until a condition is true, at most for d.
 func (s *story) until(d time.Duration, holds func() bool) {
 	over := time.After(d)
 	for {
@@ -192,7 +192,7 @@ func (s *story) until(d time.Duration, holds func() bool) {
 	}
 }
 
-// ready lets time pass until a pod is Ready; the story fails when it is not within a minute.
+// ready lets time pass until a pod is Ready. The test fails if that takes more than a minute.
 func (s *story) ready(uid types.UID) {
 	s.t.Helper()
 	s.until(time.Minute, func() bool { return s.isReady(uid) })
@@ -203,7 +203,7 @@ func (s *story) ready(uid types.UID) {
 
 func (s *story) isReady(uid types.UID) bool { return strings.Contains(s.told[uid], ", ready") }
 
-// source has configmux tell that a source has spoken, or that it has not.
+// source makes configmux report that a source is ready or not.
 func (s *story) source(name string, ready bool) {
 	what := "has not been read yet"
 	if ready {
@@ -213,7 +213,7 @@ func (s *story) source(name string, ready bool) {
 	s.config.Put("source/"+name, &loop.Desired{Source: name, Ready: ready})
 }
 
-// add has configmux tell a pod that a source names, or that it names otherwise.
+// add makes configmux send an added or changed pod.
 func (s *story) add(op configv1.Op, pod *v1.Pod) {
 	name := strings.TrimPrefix(op.String(), "OP_")
 	text := fmt.Sprintf("%s pod %s, UID %s, image %s", name, pod.Name, pod.UID, pod.Spec.Containers[0].Image)
@@ -224,7 +224,7 @@ func (s *story) add(op configv1.Op, pod *v1.Pod) {
 	s.config.Put(string(pod.UID), &loop.Desired{Op: op, Pod: pod, Source: "file"})
 }
 
-// remove has configmux tell that no source names a pod any more.
+// remove makes configmux send that no source names a pod any more.
 func (s *story) remove(pod *v1.Pod) {
 	s.line(laneConfig, "configmux", fmt.Sprintf("REMOVE pod %s, UID %s", pod.Name, pod.UID))
 	s.config.Delete(string(pod.UID))
@@ -247,7 +247,7 @@ func (s *story) exit(pod *v1.Pod, code int32) {
 	s.t.Fatalf("%s has no container", pod.Name)
 }
 
-// evict has somebody ask syncloop to evict a pod.
+// evict calls syncloop to evict a pod.
 func (s *story) evict(uid types.UID, reason, message string, grace int64) {
 	s.t.Helper()
 	s.line(laneConfig, "nodestatus", fmt.Sprintf("EvictPod %s, with %d s to end", uid, grace))
@@ -257,7 +257,7 @@ func (s *story) evict(uid types.UID, reason, message string, grace int64) {
 	}
 }
 
-// node has nodestatus tell a Node with as many CPUs for pods.
+// node makes nodestatus send a Node with the given allocatable CPUs.
 func (s *story) node(cpus string) {
 	s.t.Helper()
 	node := v1.Node{
@@ -287,7 +287,7 @@ func (s *story) away(away bool) {
 	s.machine.hint()
 }
 
-// network takes the network of pods away for a reason, and gives it back for none.
+// network makes the network of pods unready for a reason, or ready if it is empty.
 func (s *story) network(reason string) {
 	text := "the network of pods is ready"
 	if reason != "" {
@@ -307,7 +307,7 @@ func (s *story) start() {
 	}
 }
 
-// kill ends syncloop without a warning.
+// kill ends syncloop without warning.
 func (s *story) kill() {
 	s.settle()
 	s.line(laneWork, "syncloop", "is killed")
@@ -316,7 +316,7 @@ func (s *story) kill() {
 	s.settle()
 }
 
-// logged is the log of a process as lines of the story.
+// logged writes the log of a process as lines of the story.
 type logged struct {
 	slog.Handler
 	story *story
@@ -328,7 +328,7 @@ type logged struct {
 // Enabled implements slog.Handler.
 func (l logged) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
 
-// Handle implements slog.Handler: a line of the log becomes one of the story.
+// Handle implements slog.Handler. It writes a record as a line of the story.
 func (l logged) Handle(_ context.Context, r slog.Record) error {
 	if l.ctx.Err() != nil {
 		return nil
@@ -337,7 +337,8 @@ func (l logged) Handle(_ context.Context, r slog.Record) error {
 	var words []string
 	r.Attrs(func(a slog.Attr) bool {
 		switch a.Key {
-		case telemetry.KeyPod, telemetry.KeyContainerID: // the pod's UID and the container's name say more in a story
+		// the UID of the pod and the name of the container are clearer in a story
+		case telemetry.KeyPod, telemetry.KeyContainerID:
 		case telemetry.KeyPodUID:
 			words = slices.Insert(words, 0, a.Value.String())
 			if in == laneWork {

@@ -34,12 +34,12 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// syncloop is one process of it.
+// syncloop is one process.
 type syncloop struct {
 	store   *podstore.Store
 	pool    *podworkers.Pool
 	evicter *engineapi.Evictions
-	// changed has room for one signal: readers are told something new.
+	// changed holds one signal: the published statuses have changed.
 	changed chan struct{}
 	kill    func()
 }
@@ -162,11 +162,11 @@ func newManager(
 	}), nil
 }
 
-// follow signals when readers are told something new.
+// follow signals each change of the published statuses.
 func (s *syncloop) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		source, err := s.store.Source()
-		if err != nil { // not told yet
+		if err != nil { // not published yet
 			time.Sleep(time.Millisecond)
 			continue
 		}
@@ -187,7 +187,7 @@ func (s *syncloop) follow(ctx context.Context) {
 	}
 }
 
-// tellStatuses writes down what is told of each pod, where that is not what was told before.
+// tellStatuses writes the published status of each pod if it has changed.
 func (s *story) tellStatuses() {
 	list, err := s.syncloop.store.List()
 	if err != nil {
@@ -213,7 +213,7 @@ func (s *story) tellStatuses() {
 	s.told = now
 }
 
-// statusOf says in short what is told of a pod.
+// statusOf returns a short form of a published status.
 func statusOf(pod *v1.Pod, told *enginev1.Pod) string {
 	words := []string{string(pod.Status.Phase)}
 	if pod.Status.Reason != "" {
@@ -251,12 +251,12 @@ func statusOf(pod *v1.Pod, told *enginev1.Pod) string {
 	return strings.Join(words, ", ")
 }
 
-// states is the store as the workers see it, with a line for each step of a worker's life.
+// states is the store as the workers see it. It writes a line for each state of a worker.
 type states struct {
 	*podstore.Store
 	story *story
 	ctx   context.Context //nolint:containedctx // it ends with the process
-	// last has the state of each pod that was written down last, as a podworkers.State by types.UID.
+	// last has the last written state of each pod, as a podworkers.State by types.UID.
 	last *sync.Map
 }
 
@@ -275,7 +275,7 @@ func (s states) Forget(uid types.UID) {
 	s.Store.Forget(uid)
 }
 
-// acting is the manager as the workers see it, with a line for what the calls alone do not say.
+// acting is the executor as the workers see it. It writes lines for what the calls to the runtime do not show.
 type acting struct {
 	*executor.Manager
 	story *story
@@ -297,15 +297,15 @@ func (a acting) KillPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.
 	return a.Manager.KillPod(ctx, pod, observed, grace)
 }
 
-// events writes down the events of pods.
+// events writes the events of pods.
 type events struct {
 	story *story
 	ctx   context.Context //nolint:containedctx // it ends with the process
-	// warned has what was told: reason and message.
+	// warned has the events that were written: reason and message.
 	warned *sync.Map
 }
 
-// Normal implements executor.Events. What is plain from the reason is not written down.
+// Normal implements executor.Events. It writes no message that the reason makes obvious.
 func (e events) Normal(_ context.Context, pod *v1.Pod, container, reason, message string) {
 	if !strings.Contains(message, "probe") {
 		message = ""
@@ -313,14 +313,14 @@ func (e events) Normal(_ context.Context, pod *v1.Pod, container, reason, messag
 	e.tell(pod, container, reason, message)
 }
 
-// Warning implements executor.Events. One that was told before is not told again, as podevents only counts it.
+// Warning implements executor.Events. A repeated warning is not written again, because podevents only counts it.
 func (e events) Warning(_ context.Context, pod *v1.Pod, container, reason, message string) {
 	if _, before := e.warned.LoadOrStore(reason+message, true); !before {
 		e.tell(pod, container, "Warning "+reason, message)
 	}
 }
 
-// AnnotatedWarning implements the events of engineapi.Evictions. Annotations are for programs.
+// AnnotatedWarning implements the events of engineapi.Evictions. It ignores annotations, which are for programs.
 func (e events) AnnotatedWarning(
 	ctx context.Context, pod *v1.Pod, container, reason, message string, _ map[string]string,
 ) {

@@ -16,19 +16,19 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// How long it takes to have a volume in place, and to remove it.
+// The durations of the setup and the removal of a volume.
 const (
 	takesSetUp    = 3 * time.Millisecond
 	takesTearDown = 2 * time.Millisecond
 )
 
-// mounts is a kind of volume, with a line for each time that one is set up or removed.
+// mounts is a kind of volume that writes a line for each setup and removal.
 type mounts struct {
 	volumes.Plugin
 	machine *machine
 }
 
-// SetUp implements volumes.Plugin. It fails where the story wants it to.
+// SetUp implements volumes.Plugin. It fails if the story demands it.
 func (m mounts) SetUp(ctx context.Context, r volumes.Request) error {
 	uid := string(r.Pod.UID)
 	m.machine.story.line(workOf(uid+"/"+r.Volume.Name), "volume", fmt.Sprintf("%s of %s is set up", r.Volume.Name, uid))
@@ -47,7 +47,7 @@ func (m mounts) TearDown(ctx context.Context, dir string) error {
 	return m.Plugin.TearDown(ctx, dir)
 }
 
-// withVolumes gives a pod volumes that its container mounts.
+// withVolumes adds mounted volumes to a pod.
 func withVolumes(p *v1.Pod, all ...v1.Volume) *v1.Pod {
 	p.Spec.Volumes = all
 	for _, v := range all {

@@ -30,12 +30,12 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// shared is the cluster of the tests here.
+// shared is the cluster of these tests.
 var shared cluster.Shared
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
-// root is a root certificate as PEM, with a header and words that it does not need.
+// root returns a root certificate as PEM, with an unnecessary header and text.
 func root(t *testing.T, name string) string {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
@@ -53,7 +53,7 @@ func root(t *testing.T, name string) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// rig is the bundles of a node of a real API server.
+// rig has the trust bundles of a node in a real cluster.
 type rig struct {
 	t       *testing.T
 	cluster *cluster.Cluster
@@ -100,7 +100,7 @@ func (r *rig) put(name, signer, label, text string) {
 	}
 }
 
-// comesTo waits until a pod's source gives these roots; asked again whenever the pod is told.
+// comesTo waits until a source of a pod has these roots. It reads the source again each time the pod is notified.
 func (r *rig) comesTo(pod *v1.Pod, p *v1.ClusterTrustBundleProjection, want ...string) {
 	r.t.Helper()
 	slices.SortFunc(want, func(a, b string) int { return strings.Compare(string(der(a)), string(der(b))) })
@@ -207,7 +207,7 @@ func TestWhoCannotHaveRoots(t *testing.T) {
 	}
 }
 
-// TestWhileTheAPIServerIsAwayNobodyKnows, and a pod is told when it is back.
+// TestWhileTheAPIServerIsAwayNobodyKnows also checks that a pod is notified when the API server is back.
 func TestWhileTheAPIServerIsAwayNobodyKnows(t *testing.T) {
 	r := newRig(t)
 	one := root(t, "one")

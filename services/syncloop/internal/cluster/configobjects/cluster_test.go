@@ -25,7 +25,7 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// clusterRig is a node of a real API server, whose pods and secrets are in a namespace of its own.
+// clusterRig is a node of a real API server. Its pods and secrets are in a namespace of its own.
 type clusterRig struct {
 	t       *testing.T
 	name    string
@@ -90,7 +90,7 @@ func (r *clusterRig) put(name, value string, immutable bool) {
 	}
 }
 
-// use creates a pod on the node that has volumes of secrets, and has it use them.
+// use creates a pod on the node with volumes of secrets, and calls Use for it.
 func (r *clusterRig) use(name string, secrets ...string) *v1.Pod {
 	r.t.Helper()
 	p := &v1.Pod{
@@ -108,7 +108,7 @@ func (r *clusterRig) use(name string, secrets ...string) *v1.Pod {
 	return created
 }
 
-// gives is the value of a secret, or the error of it.
+// gives returns the value of a secret, or the error of Get.
 func (r *clusterRig) gives(name string) string {
 	s, err := r.cluster.Secret(r.t.Context(), r.shop, name)
 	if err != nil {
@@ -117,14 +117,14 @@ func (r *clusterRig) gives(name string) string {
 	return string(s.Data["k"])
 }
 
-// eventually waits until a secret is given so.
+// eventually waits until Get returns the value.
 func (r *clusterRig) eventually(name, want string) {
 	r.t.Helper()
 	eventually.Wait{Interval: 20 * time.Millisecond, State: func() string { return "it gives " + r.gives(name) }}.
 		That(r.t, fmt.Sprintf("secret %q gives %q", name, want), func() bool { return strings.Contains(r.gives(name), want) })
 }
 
-// untilTold waits for a pod to be told.
+// untilTold waits until the pod is notified.
 func (r *clusterRig) untilTold(want types.UID) {
 	r.t.Helper()
 	timeout := time.After(60 * time.Second)
@@ -168,7 +168,7 @@ func TestObjectsOfAnAPIServerAreWatchedWhilePodsUseThem(t *testing.T) {
 	r.untilTold(web.UID)
 	r.eventually("w-later", "came")
 
-	// What is not a pod's of this node is not given to it.
+	// An object that no pod of this node uses is not returned.
 	var unknown *configobjects.UnknownError
 	if _, err := r.cluster.Secret(t.Context(), r.shop, "w-others"); !errors.As(err, &unknown) || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("error %v", err)
@@ -191,14 +191,14 @@ func TestObjectsOfAnAPIServerAreWatchedWhilePodsUseThem(t *testing.T) {
 	r.untilTold(web.UID)
 	r.eventually("w-db", `secret "w-db" not found`)
 
-	// An immutable one is not watched on: a new one in its place is seen when another pod begins to use it after all are
-	// gone.
+	// An immutable secret is not watched any more. A new one in its place is read when another pod begins to use it after
+	// all others are gone.
 	if err := r.admin.Secrets(r.shop).Delete(t.Context(), "w-fixed", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.put("w-fixed", "anew", true)
 	r.put("w-later", "again", false)
-	r.eventually("w-later", "again") // what is watched has come
+	r.eventually("w-later", "again") // the watched objects have arrived
 	if got := r.gives("w-fixed"); got != "fixed" {
 		t.Errorf("an immutable secret that pods use gives %q", got)
 	}
@@ -207,7 +207,7 @@ func TestObjectsOfAnAPIServerAreWatchedWhilePodsUseThem(t *testing.T) {
 	r.eventually("w-fixed", "anew")
 }
 
-// TestWatchesEndWithRun, though the process goes on, as when another part of it fails.
+// TestWatchesEndWithRun checks that also if the process goes on, as when another component fails.
 func TestWatchesEndWithRun(t *testing.T) {
 	r := newClusterRig(t, "ender", kubeletconfigv1beta1.WatchChangeDetectionStrategy, clock.RealClock{})
 	r.put("e-db", "one", false)
@@ -225,7 +225,7 @@ func TestWatchesEndWithRun(t *testing.T) {
 	case <-time.After(60 * time.Second):
 		t.Fatal("Run does not end")
 	}
-	r.use("e-later", "e-none") // which begins nothing
+	r.use("e-later", "e-none") // this starts no watch
 	if got := r.gives("e-db"); got != "one" {
 		t.Errorf("it gives %q", got)
 	}
@@ -261,7 +261,7 @@ func TestObjectsAreAskedForAnewWhenTheyAreOld(t *testing.T) {
 	fake.Step(configobjects.CacheTTL)
 	r.eventually("c-db", "two")
 	r.put("c-db", "three", false)
-	r.use("c-new", "c-db") // a new pod is given what there is now
+	r.use("c-new", "c-db") // a new pod gets the current objects
 	r.eventually("c-db", "three")
 	r.proxy.Refuse(t)
 	r.proxy.Cut()
@@ -290,8 +290,8 @@ func TestObjectsAreAskedForEachTime(t *testing.T) {
 	}
 }
 
-// TestAnObjectOfAPodThatTheAuthorizerDoesNotKnowYet is waited for: the API server lets a node read what its pods use,
-// and may tell the node of a pod before it knows that itself.
+// TestAnObjectOfAPodThatTheAuthorizerDoesNotKnowYet checks that Get waits: the API server lets a node read what its
+// pods use, and may send a pod to the node before its authorizer knows the pod.
 func TestAnObjectOfAPodThatTheAuthorizerDoesNotKnowYet(t *testing.T) {
 	r := newClusterRig(t, "early", kubeletconfigv1beta1.WatchChangeDetectionStrategy, testingclock.NewFakeClock(time.Now()))
 	r.put("login", "hunter2", false)

@@ -26,12 +26,12 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// shared is the API server of this package's tests.
+// shared is the cluster of these tests.
 var shared cluster.Shared
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
-// rig is a Configmux that follows a configmux which can be another, or none.
+// rig is a Configmux whose configmux can be replaced or missing.
 type rig struct {
 	t      *testing.T
 	clock  *testingclock.FakeClock
@@ -68,7 +68,7 @@ func (r *rig) Subscribe(ctx context.Context, token []byte) (stream.Subscription[
 	return r.source.Subscribe(ctx, token)
 }
 
-// refused is a subscription that ends with an error, as a gRPC stream tells of one.
+// refused is a subscription that ends with an error, as a gRPC stream reports one.
 type refused struct{ err error }
 
 func (s refused) Next(context.Context) (stream.Message[*configobjects.Entry], error) {
@@ -82,7 +82,7 @@ func (r *rig) serve(source stream.Source[*configobjects.Entry], err error) {
 	r.source, r.err = source, err
 }
 
-// configmux is a configmux with these objects that starts, its sources ready or not.
+// configmux starts a configmux with these objects, whose sources are ready or not.
 func (r *rig) configmux(ready bool, held ...*v1.Secret) *stream.Level[*configobjects.Entry] {
 	level := stream.NewLevel[*configobjects.Entry](stream.Config{})
 	r.t.Cleanup(level.Close)
@@ -103,7 +103,7 @@ func secret(name, value string) *v1.Secret {
 	return &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Data: map[string][]byte{"k": []byte(value)}}
 }
 
-// gives is the value of a secret, or the error of it.
+// gives returns the value of a secret, or the error of Get.
 func (r *rig) gives(name string) string {
 	s, err := r.mux.Secret(r.t.Context(), "shop", name)
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *rig) gives(name string) string {
 	return string(s.Data["k"])
 }
 
-// eventually waits until a secret is given so, the clock going on.
+// eventually waits until Get returns the value, while the clock advances.
 func (r *rig) eventually(name, want string) {
 	r.t.Helper()
 	eventually.Wait{
@@ -121,7 +121,7 @@ func (r *rig) eventually(name, want string) {
 		That(r.t, fmt.Sprintf("secret %q gives %q", name, want), func() bool { return strings.Contains(r.gives(name), want) })
 }
 
-// wantTold waits for a pod to be told.
+// wantTold waits until the pod is notified.
 func (r *rig) wantTold(want types.UID) {
 	r.t.Helper()
 	select {
@@ -143,7 +143,7 @@ func (r *rig) wantNobodyTold() {
 	}
 }
 
-// pod uses secrets.
+// pod returns a pod that uses secrets.
 func pod(uid types.UID, secrets ...string) *v1.Pod {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: string(uid), UID: uid}}
 	for _, name := range secrets {
@@ -188,7 +188,7 @@ func TestOnlyPodsThatUseAnObjectAreToldOfIt(t *testing.T) {
 	r.mux.Forget("u3")
 	put(level, secret("db", "another"))
 	r.wantTold("u1")
-	put(level, secret("db", "another")) // which is no change
+	put(level, secret("db", "another")) // no change
 	put(level, secret("none's", "x"))
 	level.Delete("Secret/shop/tls")
 	r.wantTold("u2")
@@ -213,8 +213,7 @@ func TestTheLastKnownStaysWhileConfigmuxIsAwayAndUntilItHasReadEverything(t *tes
 	r.mux.Use(pod("u2", "tls"))
 	r.serve(nil, status.Error(codes.Unavailable, "it was killed"))
 	level.Close()
-	// Another one, which has not read what was applied: it says of one secret that it is another, and nothing of the
-	// other.
+	// Another configmux, which has not read the applied objects: one secret is changed, the other is missing.
 	again := r.configmux(false, secret("db", "changed"))
 	r.eventually("db", "changed")
 	r.wantTold("u1")

@@ -53,7 +53,8 @@ func TestTheLastAddressesStayAndTheNodesWordWins(t *testing.T) {
 	}
 }
 
-// A default route that comes after the start is found without a nodestatus.
+// TestARouteThatComesLaterIsFound checks that a default route that is added after the start is found without
+// nodestatus.
 func TestARouteThatComesLaterIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0

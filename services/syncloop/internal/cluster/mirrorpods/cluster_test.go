@@ -28,7 +28,7 @@ var shared cluster.Shared
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
-// node is a Manager that acts as a node of a real API server, and is told what a watch of it brings.
+// node is a Manager that acts as a node of a real API server, and receives its watch.
 type node struct {
 	*mirrorpods.Manager
 	t    *testing.T
@@ -58,7 +58,7 @@ func (n *node) Warning(_ context.Context, _ *v1.Pod, _, reason, message string) 
 	n.events = append(n.events, reason+": "+message)
 }
 
-// newNode starts a Manager for a Node that the API server has, and follows the node's pods.
+// newNode starts a Manager for a Node of the API server and watches the node's pods.
 func newNode(t *testing.T, name string) *node {
 	t.Helper()
 	c := shared.Cluster(t)
@@ -112,7 +112,7 @@ func newNode(t *testing.T, name string) *node {
 	return n
 }
 
-// static is a static pod of the node as configmux gives it.
+// static returns a static pod of the node as configmux sends it.
 func (n *node) static(name, namespace, hash string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -128,8 +128,8 @@ func (n *node) static(name, namespace, hash string) *v1.Pod {
 	}
 }
 
-// get returns a pod of the node as the API server has it, nil when it does not have it. While it cannot be asked, it is
-// asked again.
+// get returns a pod of the node from the API server, or nil if there is none. It retries while the API server does not
+// answer.
 func (n *node) get(namespace, name string) *v1.Pod {
 	n.t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); ; {
@@ -147,13 +147,13 @@ func (n *node) get(namespace, name string) *v1.Pod {
 	}
 }
 
-// await returns when something is so.
+// await waits until a condition is true.
 func (n *node) await(what string, is func() bool) {
 	n.t.Helper()
 	eventually.Wait{Interval: 20 * time.Millisecond}.That(n.t, what, is)
 }
 
-// mirror waits for the mirror pod of a static pod, and until that is told to be it.
+// mirror waits for a mirror pod of a static pod other than the given one, and until SetMirror has received it.
 func (n *node) mirror(static *v1.Pod, but types.UID) *v1.Pod {
 	n.t.Helper()
 	var got *v1.Pod
@@ -166,7 +166,7 @@ func (n *node) mirror(static *v1.Pod, but types.UID) *v1.Pod {
 	return got
 }
 
-// TestTheLifeOfAMirrorPod on a real API server, which lets a node do no more than it must.
+// TestTheLifeOfAMirrorPod uses a real API server that restricts the node to the permissions of nodes.
 func TestTheLifeOfAMirrorPod(t *testing.T) {
 	n := newNode(t, "mirror-node")
 	pods := n.c.Client(t).CoreV1().Pods("default")
@@ -184,7 +184,7 @@ func TestTheLifeOfAMirrorPod(t *testing.T) {
 		t.Errorf("the mirror pod is %+v", first)
 	}
 
-	// Somebody deletes it, at once or with grace: another one is made.
+	// Somebody deletes the mirror pod, immediately or gracefully: another one is created.
 	if err := pods.Delete(t.Context(), first.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestTheLifeOfAMirrorPod(t *testing.T) {
 	}
 	third := n.mirror(static, second.UID)
 
-	// The static pod is replaced by one that is another. Its mirror pod stays until it has ended.
+	// The static pod is replaced. The old mirror pod stays until the old pod has ended.
 	n.mu.Lock()
 	n.ending = true
 	n.mu.Unlock()
@@ -216,7 +216,7 @@ func TestTheLifeOfAMirrorPod(t *testing.T) {
 		t.Errorf("the mirror pod has the image %q", fourth.Spec.Containers[0].Image)
 	}
 
-	// It is gone: the mirror pod goes when all sources have spoken and the pod has ended.
+	// The static pod is removed. Its mirror pod is deleted when all sources are ready and the pod has ended.
 	n.mu.Lock()
 	n.ending = true
 	n.mu.Unlock()
@@ -234,7 +234,7 @@ func TestTheLifeOfAMirrorPod(t *testing.T) {
 	n.await("the mirror pod is gone", func() bool { return n.get("default", "web") == nil })
 }
 
-// TestAMirrorPodOfNoPodGoes, when every source has spoken and not before.
+// TestAMirrorPodOfNoPodGoes checks that such a mirror pod is deleted when every source is ready, and not before.
 func TestAMirrorPodOfNoPodGoes(t *testing.T) {
 	n := newNode(t, "orphan-node")
 	static := n.static("old", "default", "hash")
@@ -252,7 +252,7 @@ func TestAMirrorPodOfNoPodGoes(t *testing.T) {
 	n.await("it is gone", func() bool { return n.get("default", "old") == nil })
 }
 
-// TestAMirrorPodWaitsForItsNamespaceAndTheNode, with an event that says why.
+// TestAMirrorPodWaitsForItsNamespaceAndTheNode also checks the event with the cause.
 func TestAMirrorPodWaitsForItsNamespaceAndTheNode(t *testing.T) {
 	n := newNode(t, "waiting-node")
 	n.SetNode("")
@@ -276,7 +276,7 @@ func TestAMirrorPodWaitsForItsNamespaceAndTheNode(t *testing.T) {
 	n.mirror(static, "")
 }
 
-// TestTheMirrorPodsAreRightWhenAnAPIServerIsBack that was away.
+// TestTheMirrorPodsAreRightWhenAnAPIServerIsBack checks the mirror pods after the API server was down.
 func TestTheMirrorPodsAreRightWhenAnAPIServerIsBack(t *testing.T) {
 	n := newNode(t, "away-node")
 	n.SetKnown(true, true)

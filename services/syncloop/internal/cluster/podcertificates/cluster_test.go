@@ -19,8 +19,8 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// TestACertificateOfAnAPIServer: as a node it asks for one, is told when a signer has issued or denied it, and again
-// when somebody deletes the request.
+// TestACertificateOfAnAPIServer requests certificates as a node. The pod must be notified when a signer has issued or
+// denied the request, and when somebody deletes the request.
 func TestACertificateOfAnAPIServer(t *testing.T) {
 	c := shared.Cluster(t)
 	admin := c.Client(t).CoreV1()
@@ -96,8 +96,8 @@ func TestACertificateOfAnAPIServer(t *testing.T) {
 	})
 }
 
-// await returns when done, which it asks at the beginning, then whenever somebody is told, and, as the volumes of a pod
-// do, now and then.
+// await waits until done returns true. It checks at the beginning, after each notification, and periodically as the
+// volume manager does.
 func await(t *testing.T, told <-chan types.UID, done func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)

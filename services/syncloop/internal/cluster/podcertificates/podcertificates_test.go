@@ -31,12 +31,12 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// shared is the cluster of the tests here that need one.
+// shared is the cluster of the tests that need one.
 var shared cluster.Shared
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
-// server is an API server of one node, whose requests a test signs.
+// server is a fake API server for one node. The test signs its requests.
 type server struct {
 	mu       sync.Mutex
 	fail     error
@@ -71,7 +71,7 @@ func (s *server) Follow(ctx context.Context, to reflector.Handler) error {
 	return ctx.Err()
 }
 
-// last is the last request, the one of that number.
+// last returns the last request, which must have the given number.
 func (s *server) last(t *testing.T, number int) *certificatesv1.PodCertificateRequest {
 	t.Helper()
 	s.mu.Lock()
@@ -88,7 +88,7 @@ func (s *server) failing(err error) {
 	s.fail = err
 }
 
-// issue has a signer issue a chain that is to be replaced after some time.
+// issue issues a certificate chain that must be refreshed after some time.
 func (s *server) issue(r *certificatesv1.PodCertificateRequest, chain string, refresh, life time.Duration) {
 	r = r.DeepCopy()
 	r.Status = certificatesv1.PodCertificateRequestStatus{
@@ -106,7 +106,7 @@ func (s *server) refuse(r *certificatesv1.PodCertificateRequest, how, reason, me
 	s.follower.Changed(r)
 }
 
-// recorder keeps events and whom else was told.
+// recorder records events and the notified pods.
 type recorder struct {
 	mu     sync.Mutex
 	events []string
@@ -125,7 +125,7 @@ func (r *recorder) changed(uid types.UID) {
 	r.told = append(r.told, uid)
 }
 
-// take gives the events and the told pods since the last time.
+// take returns the events and the notified pods since the last call.
 func (r *recorder) take() (events []string, told []types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,7 +134,7 @@ func (r *recorder) take() (events []string, told []types.UID) {
 	return events, told
 }
 
-// rig is the certificates of a node in a bubble of time.
+// rig has the certificates of a node in a synctest bubble.
 type rig struct {
 	t      *testing.T
 	server *server
@@ -175,7 +175,7 @@ func webPod() *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u-1"}, Spec: v1.PodSpec{ServiceAccountName: "robot"}}
 }
 
-// get asks for the certificate of the pod, and lets everything come to rest.
+// get returns the certificate of the pod, after everything has come to rest.
 func (r *rig) get() (key, chain string, err error) {
 	r.t.Helper()
 	k, c, err := r.certs.Get(context.Background(), webPod(), "tls", 2, source())
@@ -183,7 +183,7 @@ func (r *rig) get() (key, chain string, err error) {
 	return string(k), string(c), err
 }
 
-// wants fails the test unless Get gives this chain, or fails with this when it begins with "!".
+// wants fails the test unless Get returns this chain, or an error with this text if it begins with "!".
 func (r *rig) wants(want string) (key string) {
 	r.t.Helper()
 	key, chain, err := r.get()
@@ -245,7 +245,7 @@ func TestACertificateIsReplacedWhenItsSignerWantsItAndNotBefore(t *testing.T) {
 		r.wants("!not issued")
 		r.server.issue(r.server.last(t, 1), block("one"), time.Hour, 2*time.Hour)
 		r.take()
-		time.Sleep(time.Hour + 4*time.Minute) // in the bubble: the jitter of this test makes it five minutes
+		time.Sleep(time.Hour + 4*time.Minute) // on the bubble's clock; the jitter in this test is five minutes
 		old := r.wants(block("one"))
 		r.server.last(t, 1)
 		if _, told := r.take(); len(told) > 0 {
@@ -341,7 +341,7 @@ func TestARequestThatVanishesIsMadeAgain(t *testing.T) {
 		r.wants("!shop/req-2 yet")
 		asked := time.Now()
 		time.Sleep(time.Second)
-		r.server.follower.Listed(nil, asked.Add(-time.Second)) // said of a time before it was made
+		r.server.follower.Listed(nil, asked.Add(-time.Second)) // a list from before the request was created
 		r.wants("!shop/req-2 yet")
 		r.server.follower.Listed(nil, time.Now())
 		time.Sleep(21 * time.Second)

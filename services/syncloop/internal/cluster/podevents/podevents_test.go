@@ -39,7 +39,7 @@ func pod(name string) *v1.Pod {
 	}
 }
 
-// there returns the events that a new subscriber is told, the latest last.
+// there returns the events that a new subscriber receives, the latest last.
 func (r *rig) there() []*v1.Event {
 	r.t.Helper()
 	sub, err := r.Stream().Subscribe(r.t.Context(), nil)

@@ -33,18 +33,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds what takes milliseconds.
+// patience bounds waits that usually take milliseconds.
 const patience = time.Minute
 
-// apiServer is one that has runtime classes, and nothing else.
+// apiServer is an API server with nothing but runtime classes.
 type apiServer struct {
 	mu      sync.Mutex
 	classes map[string]nodev1.RuntimeClass
 	version int
-	// away makes it refuse, hangs makes it answer no question before it is closed.
+	// If away is true, requests fail. If hangs is not closed, requests wait for it.
 	away  bool
 	hangs chan struct{}
-	// lists counts them; watches are those that are open.
+	// lists counts the list requests, and watches has the open watches.
 	lists   int
 	watches map[chan metav1.WatchEvent]bool
 }
@@ -117,7 +117,7 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// set creates a class or, with an empty handler, deletes it.
+// set creates a class, or deletes it if handler is empty.
 func (s *apiServer) set(name, handler string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,14 +142,14 @@ func (s *apiServer) do(what func()) {
 	what()
 }
 
-// asked is how often it was listed, and how many watch.
+// asked returns the number of list requests and of open watches.
 func (s *apiServer) asked() (lists, watches int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lists, len(s.watches)
 }
 
-// rig is the runtime classes of a node.
+// rig has the runtime classes of a node.
 type rig struct {
 	*runtimeclasses.Classes
 
@@ -199,7 +199,7 @@ func podOf(uid types.UID, class string) *v1.Pod {
 	return pod
 }
 
-// comesTo asks for a pod's handler whenever the pod is told to, until it is this one.
+// comesTo waits until a pod's handler is this one. It asks again each time the pod is notified.
 func (r *rig) comesTo(pod *v1.Pod, want string) {
 	r.t.Helper()
 	r.Use(pod)
@@ -220,7 +220,7 @@ func (r *rig) comesTo(pod *v1.Pod, want string) {
 	}
 }
 
-// missing waits until a pod's class is not there.
+// missing waits until a pod's class does not exist.
 func (r *rig) missing(pod *v1.Pod) {
 	r.t.Helper()
 	eventually.That(r.t, "there is no class", func() bool {
@@ -248,7 +248,8 @@ func TestAPodIsToldWhenItsClassComes(t *testing.T) {
 	}
 }
 
-// TestNobodyIsAskedWhileNoPodNamesAClass: not before, and not after.
+// TestNobodyIsAskedWhileNoPodNamesAClass checks that the API server gets no request before the first and after the last
+// such pod.
 func TestNobodyIsAskedWhileNoPodNamesAClass(t *testing.T) {
 	r := newRig(t, clock.RealClock{})
 	r.server.set("plain", "runc")
@@ -268,7 +269,8 @@ func TestNobodyIsAskedWhileNoPodNamesAClass(t *testing.T) {
 	}
 }
 
-// TestWhileTheAPIServerIsAwayNobodyKnows, but what it has said last stays, and pods that wait are told when it is back.
+// TestWhileTheAPIServerIsAwayNobodyKnows also checks that known classes stay, and that waiting pods are notified when
+// the API server is back.
 func TestWhileTheAPIServerIsAwayNobodyKnows(t *testing.T) {
 	r := newRig(t, clock.RealClock{})
 	r.server.set("plain", "runc")
@@ -288,7 +290,7 @@ func TestWhileTheAPIServerIsAwayNobodyKnows(t *testing.T) {
 	r.comesTo(first, "runc")
 }
 
-// TestAStartWaitsAMomentForAnAPIServerThatHangs, and no longer.
+// TestAStartWaitsAMomentForAnAPIServerThatHangs checks that this wait is bounded.
 func TestAStartWaitsAMomentForAnAPIServerThatHangs(t *testing.T) {
 	fake := clocktesting.NewFakeClock(time.Now())
 	r := newRig(t, fake)

@@ -28,15 +28,15 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// shared is the cluster of the tests here.
+// shared is the cluster of these tests.
 var shared cluster.Shared
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
-// patience bounds what takes milliseconds, or a back-off of the reflector.
+// patience bounds waits that take milliseconds, or a back-off of the reflector.
 const patience = time.Minute
 
-// rig is the services of a node.
+// rig has the services of a node.
 type rig struct {
 	*servicelinks.Links
 
@@ -44,7 +44,7 @@ type rig struct {
 	told chan types.UID
 }
 
-// start runs Links that ask the API server of a kubeconfig.
+// start runs Links with the API server of a kubeconfig.
 func start(t *testing.T, kubeconfig string, c clock.Clock) *rig {
 	t.Helper()
 	client, err := apiclient.New(apiclient.Config{
@@ -70,7 +70,7 @@ func podOf(uid types.UID, source string) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: string(uid), UID: uid, Annotations: map[string]string{podset.AnnotationSource: source}}}
 }
 
-// comesTo waits until a pod has a variable with this value; empty is that it does not have it.
+// comesTo waits until a variable of a pod has this value. An empty value means that the pod has no such variable.
 func (r *rig) comesTo(pod *v1.Pod, variable, want string) {
 	r.t.Helper()
 	deadline := time.Now().Add(patience)
@@ -87,7 +87,7 @@ func (r *rig) comesTo(pod *v1.Pod, variable, want string) {
 	}
 }
 
-// TestServicesOfAnAPIServer is as a node, which may read no more than a node.
+// TestServicesOfAnAPIServer uses the permissions of a node.
 func TestServicesOfAnAPIServer(t *testing.T) {
 	c := shared.Cluster(t)
 	core := c.Client(t).CoreV1()
@@ -98,7 +98,7 @@ func TestServicesOfAnAPIServer(t *testing.T) {
 	}
 	r := start(t, c.Kubeconfig(t, cluster.NodeUser("linked"), cluster.Nodes), clock.RealClock{})
 	pod := podOf("u-1", "api")
-	var api *v1.Service // which the API server makes itself, soon
+	var api *v1.Service // the API server creates this service itself after its start
 	for deadline := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
 		if api, err = core.Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{}); err == nil {
 			break
@@ -118,7 +118,7 @@ func TestServicesOfAnAPIServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.comesTo(pod, "WEB_SERVICE_PORT", "80") // which was made last
+	r.comesTo(pod, "WEB_SERVICE_PORT", "80") // which was created last
 	for _, none := range []string{"HEADLESS_SERVICE_HOST", "EXTERNAL_SERVICE_HOST"} {
 		r.comesTo(pod, none, "")
 	}
@@ -155,10 +155,10 @@ func TestServicesOfAnAPIServer(t *testing.T) {
 	r.comesTo(pod, "KUBERNETES_SERVICE_PORT", "443")
 }
 
-// gate is an API server that has one service, and answers once it is open.
+// gate is an API server with one service. It answers when it is open.
 type gate struct {
 	open chan struct{}
-	// refuses is set before anything is asked: the answer while it is not open then is an error.
+	// refuses makes requests fail while the gate is closed. It is set before the first request.
 	refuses bool
 }
 
@@ -184,7 +184,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		{"metadata":{"name":"kubernetes","namespace":"default"},"spec":{"clusterIP":"10.96.0.1","ports":[{"port":443}]}}]}`))
 }
 
-// gated runs Links that ask a gate.
+// gated runs Links with a gate as API server.
 func gated(t *testing.T, g *gate, c clock.Clock) *rig {
 	t.Helper()
 	server := httptest.NewServer(g)
@@ -205,8 +205,8 @@ func gated(t *testing.T, g *gate, c clock.Clock) *rig {
 	return start(t, file, c)
 }
 
-// TestAPodOfTheAPIServerWaitsForTheFirstList: a moment at a time, and it is told when there is one. Other pods do not
-// wait.
+// TestAPodOfTheAPIServerWaitsForTheFirstList checks that each call waits for a short time, that the pod is notified
+// after the first list, and that other pods do not wait.
 func TestAPodOfTheAPIServerWaitsForTheFirstList(t *testing.T) {
 	fake := clocktesting.NewFakeClock(time.Now())
 	g := &gate{open: make(chan struct{})}
@@ -247,7 +247,8 @@ func TestAPodOfTheAPIServerWaitsForTheFirstList(t *testing.T) {
 	}
 }
 
-// TestWhyServicesAreNotKnown: at once when the API server has said it, and the services are known when it lists them.
+// TestWhyServicesAreNotKnown checks that the error of the API server is returned at once, and that the services are
+// known after a list.
 func TestWhyServicesAreNotKnown(t *testing.T) {
 	g := &gate{open: make(chan struct{}), refuses: true}
 	r := gated(t, g, clock.RealClock{})

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// serviceWith makes a service with ports.
+// serviceWith returns a service with ports.
 func serviceWith(namespace, name, ip string, ports ...v1.ServicePort) *v1.Service {
 	return &v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1.ServiceSpec{ClusterIP: ip, Ports: ports},
@@ -35,7 +35,7 @@ func TestVariables(t *testing.T) {
 		"A_PORT_80_TCP=tcp://10.96.0.9:80", "A_PORT_80_TCP_PROTO=tcp", "A_PORT_80_TCP_PORT=80", "A_PORT_80_TCP_ADDR=10.96.0.9",
 	}
 	headless := serviceWith("shop", "headless", v1.ClusterIPNone, v1.ServicePort{Port: 80})
-	// its type was changed: the address is of before
+	// its type was changed, and the address is left from before
 	external := serviceWith("shop", "external", "10.96.0.10", v1.ServicePort{Port: 80})
 	external.Spec.Type = v1.ServiceTypeExternalName
 	ownKubernetes := serviceWith("shop", "kubernetes", "10.96.0.11", v1.ServicePort{Port: 1})
@@ -77,7 +77,7 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestAVariableOfTwoServicesOccursOnce: a port named so that two services give the same name.
+// TestAVariableOfTwoServicesOccursOnce has a port whose name makes two services define the same variable.
 func TestAVariableOfTwoServicesOccursOnce(t *testing.T) {
 	services := map[string]map[string]service{}
 	put(services, serviceWith("shop", "web", "10.96.0.1", v1.ServicePort{Port: 80}))

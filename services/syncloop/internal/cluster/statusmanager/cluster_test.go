@@ -29,7 +29,7 @@ var shared cluster.Shared
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
-// node is a Manager that acts as a node of a real API server, with the limits that a node has by default.
+// node is a Manager that acts as a node of a real API server, with the default rate limits of a node.
 type node struct {
 	*statusmanager.Manager
 	name string
@@ -58,7 +58,7 @@ func newNode(t testing.TB, c *cluster.Cluster, name string) node {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = m.Run(ctx) // the end of its context
+		_ = m.Run(ctx) // returns the error of its context
 	}()
 	t.Cleanup(func() {
 		stop()
@@ -68,7 +68,7 @@ func newNode(t testing.TB, c *cluster.Cluster, name string) node {
 	return node{m, name, c, t}
 }
 
-// create makes a pod that is bound to the node.
+// create creates a pod that is bound to the node.
 func (n node) create(name string, gates ...v1.PodReadinessGate) *v1.Pod {
 	n.t.Helper()
 	pod, err := n.c.Client(n.t).CoreV1().Pods("default").Create(n.t.Context(), &v1.Pod{
@@ -84,7 +84,7 @@ func (n node) create(name string, gates ...v1.PodReadinessGate) *v1.Pod {
 	return pod
 }
 
-// await returns the pod as soon as the API server has it as it is wanted; nil is one that it does not have.
+// await returns the pod as soon as the API server's copy fulfills the condition; nil stands for a missing pod.
 func (n node) await(pod *v1.Pod, what string, wanted func(*v1.Pod) bool) *v1.Pod {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), 60*time.Second)
@@ -109,7 +109,7 @@ func (n node) await(pod *v1.Pod, what string, wanted func(*v1.Pod) bool) *v1.Pod
 	}
 }
 
-// running is the status of a pod with a container that runs.
+// running returns the status of a pod with a running container.
 func running(pod *v1.Pod) v1.PodStatus {
 	now := metav1.Now()
 	s := v1.PodStatus{
@@ -136,8 +136,8 @@ func isReady(p *v1.Pod) bool {
 	})
 }
 
-// TestAStatusAtARealAPIServer: it is taken whole, conditions of others stay, what somebody makes wrong is put right,
-// and of a pod that is to end the object goes last.
+// TestAStatusAtARealAPIServer checks that the status is written completely, that conditions of others stay, that
+// changes by others are corrected, and that a deleted pod's object is removed last.
 func TestAStatusAtARealAPIServer(t *testing.T) {
 	const gate = v1.PodConditionType("example.com/gate")
 	n := newNode(t, shared.Cluster(t), "status-node")
@@ -198,7 +198,7 @@ func TestAStatusAtARealAPIServer(t *testing.T) {
 	}
 }
 
-// TestAPodThatWasReplacedAtARealAPIServer is not written to the one in its place.
+// TestAPodThatWasReplacedAtARealAPIServer checks that its status is not written to the new pod of its name.
 func TestAPodThatWasReplacedAtARealAPIServer(t *testing.T) {
 	n := newNode(t, shared.Cluster(t), "replaced-node")
 	pods := n.c.Client(t).CoreV1().Pods("default")
@@ -218,9 +218,9 @@ func TestAPodThatWasReplacedAtARealAPIServer(t *testing.T) {
 	}
 }
 
-// BenchmarkReadyAtTheAPIServer is of 110 pods on a real API server, one after another of which becomes Ready: how long
-// that takes to be there. It prints p50-ms and p99-ms from the report to the API server's watch, when they come as fast
-// as a node starts containers, ten a second, and when all of them come at once.
+// BenchmarkReadyAtTheAPIServer measures how long it takes until a status that reports Ready arrives at a real API
+// server. 110 pods become Ready one after another, ten per second as a node starts containers, or all at once. It
+// prints p50-ms and p99-ms from the report to the API server's watch.
 func BenchmarkReadyAtTheAPIServer(b *testing.B) {
 	for _, way := range []struct {
 		name  string
@@ -248,7 +248,7 @@ func BenchmarkReadyAtTheAPIServer(b *testing.B) {
 	}
 }
 
-// becomeReady has pods become ready, one in a time, and returns how long each took to be so by the watch.
+// becomeReady makes pods ready one after another at an interval. It returns the time from each report to the watch.
 func (n node) becomeReady(b *testing.B, pods int, every time.Duration, next func() *v1.Pod) []time.Duration {
 	b.Helper()
 	told := make(chan *v1.Pod, pods)
@@ -257,7 +257,7 @@ func (n node) becomeReady(b *testing.B, pods int, every time.Duration, next func
 		told <- n.create(fmt.Sprintf("%d-%d", time.Now().UnixNano(), i))
 	}
 	close(told)
-	// The limit for requests has filled up again meanwhile, as it has on a node whose pods take a while to become ready.
+	// The rate limiter has refilled, as on a node whose pods take some time to become ready.
 	began := time.Now()
 	type sent struct {
 		uid types.UID

@@ -113,7 +113,8 @@ func TestWhatTheAPIServerIsToHave(t *testing.T) {
 	}
 }
 
-// TestAPatchMakesOneStatusTheOther, as an API server applies it, and says no more than what differs.
+// TestAPatchMakesOneStatusTheOther applies the patch as an API server does, and checks that the patch contains only
+// differences.
 func TestAPatchMakesOneStatusTheOther(t *testing.T) {
 	has := v1.PodStatus{
 		Phase: v1.PodPending, Reason: "FailedMount", HostIP: "10.1.0.1", HostIPs: []v1.HostIP{{IP: "10.1.0.1"}},
@@ -156,8 +157,8 @@ func TestAPatchMakesOneStatusTheOther(t *testing.T) {
 	}
 }
 
-// TestPartsOfASecondAreNoDifference: the API server keeps none, and a patch for them would follow each answer.
-// What a condition said and says no longer goes: conditions are merged, and what a patch does not name stays.
+// TestAConditionThatSaysLessIsPatched checks that a field that a condition does not have any more is removed.
+// Conditions are merged, so fields that a patch does not name would stay.
 func TestAConditionThatSaysLessIsPatched(t *testing.T) {
 	said := v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "ContainersNotReady", Message: "containers with unready status: [main]", ObservedGeneration: 1}
 	says := v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionTrue}
@@ -183,6 +184,8 @@ func TestAConditionThatSaysLessIsPatched(t *testing.T) {
 	}
 }
 
+// TestPartsOfASecondAreNoDifference checks that fractions of a second cause no patch. The API server does not store them,
+// so a patch would follow each answer.
 func TestPartsOfASecondAreNoDifference(t *testing.T) {
 	fine, coarse := condition(v1.PodReady, v1.ConditionTrue, 4), condition(v1.PodReady, v1.ConditionTrue, 4)
 	fine.LastTransitionTime = metav1.NewTime(time.Unix(4, 999))

@@ -23,7 +23,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 )
 
-// server is an API server that has pods by name and applies patches as a real one.
+// server is a fake API server that has pods by name and applies patches as a real one.
 type server struct {
 	mu       sync.Mutex
 	pods     map[string]*v1.Pod
@@ -31,9 +31,9 @@ type server struct {
 	patches  []string
 	deleted  []string
 	underWay map[string]int
-	// answer is asked before each request; it may wait, and what it returns is what the request fails of.
+	// answer is called before each request. It may block, and its error is the error of the request.
 	answer func(ctx context.Context, name string) error
-	// drop is what the server makes of a pod that it has patched.
+	// drop changes a pod after each patch, as a server that does not know all fields.
 	drop func(*v1.Pod)
 	t    *testing.T
 }
@@ -126,7 +126,7 @@ func (s *server) Delete(ctx context.Context, _, name string, uid types.UID) erro
 	return nil
 }
 
-// put has the API server have a pod, and returns it as its watch would bring it.
+// put adds a pod to the API server and returns it as a watch would.
 func (s *server) put(pod *v1.Pod) *v1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,14 +152,14 @@ func (s *server) answers(answer func(ctx context.Context, name string) error) {
 	s.answer = answer
 }
 
-// count returns how many patches there were.
+// count returns the number of patches.
 func (s *server) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.patches)
 }
 
-// rig is a Manager that runs before an API server, in a bubble of synctest.
+// rig is a Manager with a fake API server in a synctest bubble.
 type rig struct {
 	*statusmanager.Manager
 	api      *server
@@ -179,7 +179,7 @@ func run(t *testing.T, test func(t *testing.T, r rig)) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_ = m.Run(ctx) // the end of its context
+			_ = m.Run(ctx) // returns the error of its context
 		}()
 		synctest.Wait()
 		test(t, rig{m, api, registry})
@@ -188,18 +188,18 @@ func run(t *testing.T, test func(t *testing.T, r rig)) {
 	})
 }
 
-// pass lets time pass, and whatever is to happen in it.
+// pass lets time pass and waits until nothing is left to do.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// pod is a pod of the API server.
+// pod returns a pod of the API server.
 func pod(name string) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)}, Status: v1.PodStatus{Phase: v1.PodPending}}
 }
 
-// status is a status in a phase, with a container that runs when the phase says so.
+// status returns a status with the phase, and with a running container if the phase is Running.
 func status(phase v1.PodPhase) v1.PodStatus {
 	out := v1.PodStatus{Phase: phase, ContainerStatuses: []v1.ContainerStatus{{Name: "c"}}}
 	if phase == v1.PodRunning {

@@ -25,7 +25,7 @@ func TestAStatusIsSentWhenItChangesAndNotAgain(t *testing.T) {
 		if got := r.api.get("a").Status; got.Phase != v1.PodRunning || len(got.ContainerStatuses) != 1 {
 			t.Errorf("the API server has %+v", got)
 		}
-		// Its watch brings it back, and time passes.
+		// The watch delivers it, and time passes.
 		r.Report(statusmanager.Report{Pod: r.api.get("a"), Status: status(v1.PodRunning), MayRun: true})
 		pass(time.Minute)
 		synctest.Wait()
@@ -39,7 +39,7 @@ func TestAStatusIsSentWhenItChangesAndNotAgain(t *testing.T) {
 	})
 }
 
-// TestTheNewestReplacesWhatWaits, and one pod that hangs holds up no other.
+// TestTheNewestReplacesWhatWaits also checks that a hanging request of one pod delays no other pod.
 func TestTheNewestReplacesWhatWaits(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		release := make(chan struct{})
@@ -89,7 +89,6 @@ func TestAStatusThatSomebodyElseMakesWrongIsPutRight(t *testing.T) {
 	})
 }
 
-// TestAnOldWordOfTheWatchIsNotTakenForTheNewest.
 func TestAnOldWordOfTheWatchIsNotTakenForTheNewest(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		old := r.api.put(pod("a"))
@@ -154,7 +153,7 @@ func TestTheAPIServerIsAskedNoSoonerThanItSays(t *testing.T) {
 			return apierrors.NewTooManyRequests("later", 7)
 		})
 		p := r.api.put(pod("a"))
-		for i := range 20 { // new reports do not make it be asked sooner
+		for i := range 20 { // new reports cause no earlier request
 			next := status(v1.PodRunning)
 			next.ContainerStatuses[0].RestartCount = int32(i)
 			r.Report(statusmanager.Report{Pod: p, Status: next, MayRun: true})
@@ -166,8 +165,8 @@ func TestTheAPIServerIsAskedNoSoonerThanItSays(t *testing.T) {
 	})
 }
 
-// TestWhatIsNotTakenIsRarelyTried: an API server that is older leaves out fields that it does not know, and one that
-// refuses goes on to.
+// TestWhatIsNotTakenIsRarelyTried checks retries with an API server that drops fields it does not know, and with one
+// that rejects the request.
 func TestWhatIsNotTakenIsRarelyTried(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		r.api.drop = func(p *v1.Pod) { p.Status.ObservedGeneration = 0 }
@@ -178,7 +177,7 @@ func TestWhatIsNotTakenIsRarelyTried(t *testing.T) {
 		if n := r.api.count(); n > 20 || n < 12 || r.api.get("a").Status.Phase != v1.PodRunning {
 			t.Errorf("%d patches in an hour", n)
 		}
-		// What it does take is sent at once.
+		// An accepted field is sent at once.
 		next = status(v1.PodSucceeded)
 		next.ObservedGeneration = 4
 		r.Report(statusmanager.Report{Pod: r.api.get("a"), Status: next})
@@ -192,7 +191,7 @@ func TestWhatIsNotTakenIsRarelyTried(t *testing.T) {
 	})
 }
 
-// TestAnotherStatusThanTheOneThatIsRefusedIsSentAtOnce, and the one that is refused now and then.
+// TestAnotherStatusThanTheOneThatIsRefusedIsSentAtOnce also checks that the rejected one is retried periodically.
 func TestAnotherStatusThanTheOneThatIsRefusedIsSentAtOnce(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		requests := 0
@@ -215,7 +214,8 @@ func TestAnotherStatusThanTheOneThatIsRefusedIsSentAtOnce(t *testing.T) {
 	})
 }
 
-// TestOfAnOlderAPIServerObjectsAreDeletedToo: what it leaves out of the last status keeps none.
+// TestOfAnOlderAPIServerObjectsAreDeletedToo checks that a field that the API server drops from the last status does
+// not prevent the deletion.
 func TestOfAnOlderAPIServerObjectsAreDeletedToo(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		r.api.drop = func(p *v1.Pod) { p.Status.ObservedGeneration = 0 }
@@ -241,7 +241,8 @@ func TestOfAnOlderAPIServerObjectsAreDeletedToo(t *testing.T) {
 	})
 }
 
-// TestTheObjectIsDeletedLast: after the worker has given back what the pod held, and after the status that says so.
+// TestTheObjectIsDeletedLast checks that the object is deleted after the worker has released the pod's resources and
+// after the status that reports it.
 func TestTheObjectIsDeletedLast(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		ending := pod("a")
@@ -267,7 +268,7 @@ func TestTheObjectIsDeletedLast(t *testing.T) {
 		if len(r.api.deleted) != 1 || r.api.patches[len(r.api.patches)-1] != "a Succeeded" || r.api.count() != 3 {
 			t.Errorf("deleted %q after the patches %q", r.api.deleted, r.api.patches)
 		}
-		r.Report(statusmanager.Report{Pod: ending, Status: last, Released: true}) // the watch has not heard of it yet
+		r.Report(statusmanager.Report{Pod: ending, Status: last, Released: true}) // the watch has not delivered it yet
 		pass(time.Minute)
 		if len(r.api.deleted) != 1 {
 			t.Errorf("deleted %q", r.api.deleted)
@@ -285,8 +286,8 @@ func TestAPodThatIsNotDeletedStays(t *testing.T) {
 	})
 }
 
-// TestAPodThatIsMissingForAMomentIsDeletedAfterAll: an API server that has just been started does not find for a node
-// what it has.
+// TestAPodThatIsMissingForAMomentIsDeletedAfterAll covers an API server that answers NotFound to nodes shortly after
+// its start.
 func TestAPodThatIsMissingForAMomentIsDeletedAfterAll(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		ending := pod("a")
@@ -310,7 +311,7 @@ func TestAPodThatIsMissingForAMomentIsDeletedAfterAll(t *testing.T) {
 	})
 }
 
-// TestAnotherPodOfTheSameNameIsLeftAlone, and one that is gone is not asked for again.
+// TestAnotherPodOfTheSameNameIsLeftAlone also checks that a deleted pod causes no further requests.
 func TestAnotherPodOfTheSameNameIsLeftAlone(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		old := r.api.put(pod("a"))
@@ -328,7 +329,7 @@ func TestAnotherPodOfTheSameNameIsLeftAlone(t *testing.T) {
 	})
 }
 
-// TestAStaticPodIsWrittenToItsMirror, and is known by its own UID.
+// TestAStaticPodIsWrittenToItsMirror also checks that the pod is identified by its own UID.
 func TestAStaticPodIsWrittenToItsMirror(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		static := pod("static")
@@ -341,7 +342,7 @@ func TestAStaticPodIsWrittenToItsMirror(t *testing.T) {
 		if got := r.api.get("static").Status; got.Phase != v1.PodRunning || got.ObservedGeneration != 0 {
 			t.Errorf("the mirror has %+v", got)
 		}
-		// It is deleted by somebody, and another one made.
+		// Somebody deletes the mirror pod, and another one is created.
 		r.SetMirror(static.UID, nil)
 		r.Report(statusmanager.Report{Pod: static, Static: true, Status: status(v1.PodPending), MayRun: true})
 		synctest.Wait()
@@ -354,7 +355,7 @@ func TestAStaticPodIsWrittenToItsMirror(t *testing.T) {
 		if got := r.api.get("static").Status; len(got.ContainerStatuses) != 1 {
 			t.Errorf("the second mirror has %+v", got)
 		}
-		// The end of a mirror is nothing that this part sees to.
+		// The Manager does not delete mirror pods.
 		mirror = r.api.get("static")
 		mirror.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 		r.SetMirror(static.UID, r.api.put(mirror))
@@ -366,7 +367,8 @@ func TestAStaticPodIsWrittenToItsMirror(t *testing.T) {
 	})
 }
 
-// TestAStaticPodThatLivesAgainSaysSo: after a shutdown of the machine the mirror pod says that it was ended for that.
+// TestAStaticPodThatLivesAgainSaysSo checks the status of the mirror pod after a shutdown of the machine, which ended
+// the pod.
 func TestAStaticPodThatLivesAgainSaysSo(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		static, mirror := pod("static"), pod("static")
@@ -393,7 +395,7 @@ func TestAStaticPodThatLivesAgainSaysSo(t *testing.T) {
 	})
 }
 
-// TestPodsTakeTurns: one that changes all the time is not written more often than the others.
+// TestPodsTakeTurns checks that a pod that changes all the time is not written more often than others.
 func TestPodsTakeTurns(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		r.api.answers(func(context.Context, string) error { time.Sleep(10 * time.Millisecond); return nil })
@@ -424,7 +426,6 @@ func TestPodsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestAPodThatIsForgottenIsDropped.
 func TestAPodThatIsForgottenIsDropped(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		r.api.answers(func(context.Context, string) error { return errors.New("away") })

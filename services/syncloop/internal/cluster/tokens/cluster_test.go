@@ -22,7 +22,7 @@ import (
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
-// bound creates a Node, a service account and a pod of it that is bound to the node, each of that name.
+// bound creates a Node, a service account and a pod with that account on that node, all of the same name.
 func bound(t *testing.T, c *cluster.Cluster, name string) *v1.Pod {
 	t.Helper()
 	admin := c.Client(t).CoreV1()
@@ -45,7 +45,8 @@ func bound(t *testing.T, c *cluster.Cluster, name string) *v1.Pod {
 	return pod
 }
 
-// given asks for a token until it is given, because the API server allows it a moment after it has heard of the pod.
+// given requests a token until the request succeeds. The API server allows it shortly after its authorizer knows the
+// pod.
 func given(t *testing.T, tokens *tokens.Tokens, pod *v1.Pod, audience string) (token string) {
 	t.Helper()
 	eventuallyGiven(t, func() (err error) {
@@ -55,7 +56,7 @@ func given(t *testing.T, tokens *tokens.Tokens, pod *v1.Pod, audience string) (t
 	return token
 }
 
-// allow lets all nodes of the cluster do something.
+// allow gives all nodes of the cluster a permission.
 func allow(t *testing.T, c *cluster.Cluster, rule rbacv1.PolicyRule) {
 	t.Helper()
 	roles := c.Client(t).RbacV1()
@@ -72,7 +73,7 @@ func allow(t *testing.T, c *cluster.Cluster, rule rbacv1.PolicyRule) {
 	}
 }
 
-// eventuallyGiven asks until there is no error, because the API server hears of a role a moment later.
+// eventuallyGiven retries until there is no error, because the API server's authorizer learns of a role later.
 func eventuallyGiven(t *testing.T, ask func() error) {
 	t.Helper()
 	var err error
@@ -83,8 +84,8 @@ func eventuallyGiven(t *testing.T, ask func() error) {
 		})
 }
 
-// TestATokenOfAnAPIServer: as a node it is given one, the API server takes it for the pod's and for no longer than the
-// pod is there, and another one is made when it is to be replaced.
+// TestATokenOfAnAPIServer requests a token as a node. The API server must accept it as the pod's, as long as the pod
+// exists, and issue another one for the refresh.
 func TestATokenOfAnAPIServer(t *testing.T) {
 	c := shared.Cluster(t)
 	pod := bound(t, c, "robot")
@@ -127,7 +128,7 @@ func TestATokenOfAnAPIServer(t *testing.T) {
 	if u := review(t, c, plugins, "vault").User; strings.Join(u.Extra["authentication.kubernetes.io/pod-uid"], "") != string(pod.UID) {
 		t.Errorf("the token that a plugin is given is of %+v", u)
 	}
-	// For an audience that the pod does not name, a node needs the cluster's leave.
+	// For an audience that the pod does not name, a node needs an additional permission.
 	if _, err := tokens.UnwatchedToken(t.Context(), pod, account.UID, "registry"); err == nil || !strings.Contains(err.Error(), "registry") {
 		t.Errorf("for an audience of its own: %v", err)
 	}
@@ -171,7 +172,7 @@ func TestATokenOfAnAPIServer(t *testing.T) {
 	}
 }
 
-// review asks the API server what it makes of a token, for audiences, its own when there are none.
+// review returns the API server's review of a token for audiences, or for its own audience if there are none.
 func review(t *testing.T, c *cluster.Cluster, token string, audiences ...string) authenticationv1.TokenReviewStatus {
 	t.Helper()
 	answer, err := c.Client(t).AuthenticationV1().TokenReviews().Create(t.Context(),

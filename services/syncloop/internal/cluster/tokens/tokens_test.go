@@ -34,14 +34,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 // hidden is in every token of these tests.
 const hidden = "hunter2"
 
-// api makes tokens, or fails.
+// api issues tokens or fails.
 type api struct {
 	mu    sync.Mutex
 	asked []string
 	uid   types.UID
 	spec  authenticationv1.TokenRequestSpec
 	fails error
-	// given, when it is set, is how many seconds each token is good for, whatever was asked for.
+	// given, if it is set, is the lifetime of each token in seconds, whatever was requested.
 	given *int64
 	empty bool
 }
@@ -79,7 +79,7 @@ func (a *api) times() int {
 	return len(a.asked)
 }
 
-// rig is tokens of an API server that may fail.
+// rig has tokens of an API server that may fail.
 type rig struct {
 	*tokens.Tokens
 	api   *api
@@ -103,7 +103,7 @@ func newPod(uid types.UID) *v1.Pod {
 	}
 }
 
-// token asks for one, which has to be given.
+// token requests a token, which must succeed.
 func (r *rig) token(t *testing.T, pod *v1.Pod, audience string, seconds int64) string {
 	t.Helper()
 	token, err := r.Token(t.Context(), pod, audience, seconds)
@@ -128,8 +128,8 @@ func TestATokenIsMadeForItsPod(t *testing.T) {
 	}
 }
 
-// TestATokenForWhoAsksEachTime is of the account that it is asked for, bound to the pod, good for an hour, and replaced
-// as any other; nobody is told of it.
+// TestATokenForWhoAsksEachTime checks a token that is bound to the pod and belongs to the given account, is valid for
+// an hour and refreshed as any other. No pod is notified of it.
 func TestATokenForWhoAsksEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &api{}
@@ -155,7 +155,7 @@ func TestATokenForWhoAsksEachTime(t *testing.T) {
 		ask("sa-2", "-2")
 		time.Sleep(50 * time.Minute)
 		ask("sa-1", "-3")
-		time.Sleep(2 * time.Hour) // all have expired
+		time.Sleep(2 * time.Hour) // all tokens have expired
 		ask("sa-1", "-4")
 		static := newPod("u2")
 		static.Annotations["kubernetes.io/config.source"] = "file"
@@ -195,7 +195,8 @@ func TestEachTokenIsOfOnePodAccountAudienceAndLife(t *testing.T) {
 	}
 }
 
-// TestWhenATokenIsReplaced: at 80 % of its life, at the latest after a day, and up to ten seconds sooner.
+// TestWhenATokenIsReplaced checks the refresh: after 80 % of the lifetime, after a day at the latest, and up to ten
+// seconds earlier.
 func TestWhenATokenIsReplaced(t *testing.T) {
 	given := int64(600)
 	for _, tc := range []struct {
@@ -248,7 +249,7 @@ func TestATokenThatCannotBeReplacedStaysWhileItIsGood(t *testing.T) {
 		}
 		r.clock.Step(time.Millisecond)
 	}
-	r.clock.Step(50 * time.Second) // it is 600 s old
+	r.clock.Step(50 * time.Second) // the token is 600 s old
 	if token, err := r.Token(t.Context(), pod, "", 600); err == nil || !strings.Contains(err.Error(), "the server is on fire") || token != "" {
 		t.Errorf("a token that has expired is given, or the error is %v", err)
 	}
@@ -279,8 +280,8 @@ func TestWithoutATokenTheCauseIsSaid(t *testing.T) {
 	}
 }
 
-// TestATokenOfAPodThatTheAPIServerDoesNotKnowYet is asked for again: it may tell the node of a pod before its admission
-// knows it.
+// TestATokenOfAPodThatTheAPIServerDoesNotKnowYet checks that the request is retried, because the API server may send a
+// pod to the node before its admission knows the pod.
 func TestATokenOfAPodThatTheAPIServerDoesNotKnowYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		forbidden := apierrors.NewForbidden(v1.Resource("serviceaccounts"), "robot", errors.New("node requested token bound to a pod scheduled on a different node"))
@@ -327,7 +328,8 @@ func TestVolumesThatAskTogetherHaveOneToken(t *testing.T) {
 	})
 }
 
-// TestAnAPIServerThatHangsIsNotWaitedFor for long: the other files of the volume are kept waiting with it.
+// TestAnAPIServerThatHangsIsNotWaitedFor checks that the wait is bounded, because the other files of the volume wait
+// too.
 func TestAnAPIServerThatHangsIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issue := func(
@@ -344,7 +346,7 @@ func TestAnAPIServerThatHangsIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// TestPodsAreToldWhenTheirTokensAreToBeReplaced, again after a failure, and when one has expired.
+// TestPodsAreToldWhenTheirTokensAreToBeReplaced also checks the notification after a failure and at the expiry.
 func TestPodsAreToldWhenTheirTokensAreToBeReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, begun := &api{}, time.Now()
@@ -366,7 +368,7 @@ func TestPodsAreToldWhenTheirTokensAreToBeReplaced(t *testing.T) {
 			_, err := tokens.Token(ctx, newPod(uid), "", seconds)
 			return err
 		}
-		synctest.Wait() // it has looked, and found nothing
+		synctest.Wait() // it has checked and found nothing
 		for _, uid := range []types.UID{"u1", "gone"} {
 			if err := ask(uid, 600); err != nil {
 				t.Fatal(err)
@@ -379,7 +381,8 @@ func TestPodsAreToldWhenTheirTokensAreToBeReplaced(t *testing.T) {
 		}
 		a.failing(errors.New("away"))
 		next("u1 16m0s")
-		for _, want := range []string{"u1 16m10s", "u1 16m30s", "u1 17m10s", "u1 18m0s"} { // the last, for it has expired
+		// the last one because the token has expired
+		for _, want := range []string{"u1 16m10s", "u1 16m30s", "u1 17m10s", "u1 18m0s"} {
 			if err := ask("u1", 600); err != nil {
 				t.Error(err)
 			}
@@ -393,7 +396,7 @@ func TestPodsAreToldWhenTheirTokensAreToBeReplaced(t *testing.T) {
 			t.Error(err)
 		}
 		next("u1 26m0s")
-		next("u1 28m0s") // it is told again when it does not ask
+		next("u1 28m0s") // it is notified again if it does not request a token
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -401,8 +404,8 @@ func TestPodsAreToldWhenTheirTokensAreToBeReplaced(t *testing.T) {
 	})
 }
 
-// TestWhateverFailsAPodHasAGoodToken, if there is one, not asked for too often, and none that is to be replaced when
-// another can be had.
+// TestWhateverFailsAPodHasAGoodToken checks that a pod gets a valid token if there is one, that the API server does not
+// get too many requests, and that a token is refreshed in time if possible.
 func TestWhateverFailsAPodHasAGoodToken(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRig(rapid.Float64Range(0, 1).Draw(t, "jitter"))

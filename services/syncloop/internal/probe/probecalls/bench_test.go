@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 )
 
-// BenchmarkCall is one call of each kind of probe that succeeds, with its server's part, which is in the same process.
+// BenchmarkCall measures one successful call of each kind of probe. The server runs in the same process.
 func BenchmarkCall(b *testing.B) {
 	server := answering(b, http.StatusOK)
 	healthy := serveGRPC(b, func(s *grpc.Server) { healthv1.RegisterHealthServer(s, health.NewServer()) })

@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/test/harness"
 )
 
-// TestOnContainerd probes a container of a real runtime, by commands and by its address.
+// TestOnContainerd probes a container of a real runtime by commands and by its address.
 func TestOnContainerd(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -63,7 +63,7 @@ func TestOnContainerd(t *testing.T) {
 	}
 }
 
-// podIP is the address of the only pod.
+// podIP returns the address of the only pod.
 func podIP(t *testing.T, runtime internalapi.RuntimeService) net.IP {
 	t.Helper()
 	pods, err := runtime.ListPodSandbox(t.Context(), &runtimeapi.PodSandboxFilter{})

@@ -28,7 +28,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 )
 
-// kubelets makes a call as the kubelet does, with the probers that it is made of.
+// kubelets makes a call with the kubelet's probers.
 func (e *execRig) kubelets(ctx context.Context, to probecalls.Target) (probe.Result, string, error) {
 	timeout := time.Duration(to.Probe.TimeoutSeconds) * time.Second
 	switch p := to.Probe; {
@@ -59,7 +59,7 @@ func (e *execRig) kubelets(ctx context.Context, to probecalls.Target) (probe.Res
 	return probe.Unknown, "", errors.New("no action")
 }
 
-// command is a command for the kubelet's prober, which calls these methods and no others.
+// command is a command for the kubelet's prober, which calls only these methods.
 type command struct {
 	utilexec.Cmd
 	run func() ([]byte, error)
@@ -75,19 +75,19 @@ func (c *command) SetStderr(out io.Writer) { c.out = out }
 // Start implements utilexec.Cmd.
 func (c *command) Start() error {
 	output, err := c.run()
-	_, _ = c.out.Write(output) // it is cut, which is an error to the kubelet's log alone
+	_, _ = c.out.Write(output) // too long an output is cut, and the kubelet only logs that error
 	return err
 }
 
 // Wait implements utilexec.Cmd.
 func (c *command) Wait() error { return nil }
 
-// differs has where the answers are meant to differ from the kubelet's, and the words that only ours have.
+// differs has the intended differences from the kubelet's answers, with the text that only ours contain.
 var differs = map[string]string{
-	"grpc: no such service": "does not know the health of the service", // the kubelet gives grpc's own error
+	"grpc: no such service": "does not know the health of the service", // the kubelet returns the error of gRPC
 }
 
-// TestAnswersAreTheKubelets compares outcomes and texts, which people know and search for.
+// TestAnswersAreTheKubelets compares results and texts with the kubelet's, because users know them and search for them.
 func TestAnswersAreTheKubelets(t *testing.T) {
 	t.Parallel()
 	e := newExecRig(t)
@@ -115,7 +115,7 @@ func TestAnswersAreTheKubelets(t *testing.T) {
 	}
 }
 
-// execByCode answers a command that is one word.
+// execByCode executes a command that is one word.
 func execByCode(_ string, words []string) (stdout, stderr []byte, code int32) {
 	switch words[0] {
 	case "ill":
@@ -127,17 +127,17 @@ func execByCode(_ string, words []string) (stdout, stderr []byte, code int32) {
 	}
 }
 
-// late are the targets that answer only when their time is over.
+// late are the targets that answer only at their timeout.
 var late = []string{"http: slow", "tcp: unanswered", "grpc: http", "grpc: refused"}
 
-// targets are probes of every kind that go well and wrong.
+// targets returns probes of every kind that succeed and fail.
 func (e *execRig) targets(t *testing.T) map[string]probecalls.Target {
 	t.Helper()
 	mux := http.NewServeMux()
 	for _, code := range []int{200, 204, 304, 399, 400, 404, 500, 503} {
 		mux.HandleFunc(fmt.Sprintf("/%d", code), func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(code)
-			_, _ = w.Write([]byte("body")) // not all codes have one
+			_, _ = w.Write([]byte("body")) // some status codes allow no body
 		})
 	}
 	mux.Handle("/local", http.RedirectHandler("/200", http.StatusMovedPermanently))
@@ -146,7 +146,7 @@ func (e *execRig) targets(t *testing.T) map[string]probecalls.Target {
 	mux.HandleFunc("/slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	mux.HandleFunc("/short", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
-		_, _ = w.Write([]byte("less")) // the connection ends
+		_, _ = w.Write([]byte("less")) // the connection closes
 	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)

@@ -60,7 +60,7 @@ func startContainer(t testing.TB, runtime internalapi.RuntimeService, image stri
 	return id
 }
 
-// command is a probe that runs a command in the container.
+// command returns a probe that runs a command in the container.
 func (e *execRig) command(t testing.TB, command ...string) probecalls.Target {
 	t.Helper()
 	to := target(t, nobody(t), v1.ProbeHandler{Exec: &v1.ExecAction{Command: command}})
@@ -113,7 +113,7 @@ func TestACommandHasTheValuesOfTheSpecAndNoOthers(t *testing.T) {
 	}
 }
 
-// TestACommandThatTakesTooLongHasFailed, and what it referred to stays out of the event.
+// TestACommandThatTakesTooLongHasFailed also checks that the event does not contain the value of a variable.
 func TestACommandThatTakesTooLongHasFailed(t *testing.T) {
 	e := newExecRig(t)
 	e.cri.Fail("ExecSync", "", -1, status.Error(codes.DeadlineExceeded, "timeout 1s exceeded"))
@@ -140,7 +140,7 @@ func TestARuntimeThatCannotRunACommandSaysNothingOfTheContainer(t *testing.T) {
 	if n := e.cri.Count("ExecSync", ""); n != 3 {
 		t.Errorf("it was called %d times", n)
 	}
-	// The ID would make it another event for each container.
+	// With the ID, each container would have a separate event.
 	if got, want := e.events(), []string{"web main Unhealthy: Readiness probe errored and resulted in unknown state: no shim for main"}; !slices.Equal(got, want) {
 		t.Errorf("told %q, want %q", got, want)
 	}

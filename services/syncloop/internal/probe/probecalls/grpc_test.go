@@ -83,7 +83,7 @@ func TestAHealthServiceSeesWhoAsks(t *testing.T) {
 
 func TestAHealthServiceThatIsLateHasFailed(t *testing.T) {
 	t.Parallel()
-	silent := listen(t, "127.0.0.1:0") // takes connections, and says nothing
+	silent := listen(t, "127.0.0.1:0") // accepts connections and sends nothing
 	hanging := serveGRPC(t, func(s *grpc.Server) { healthv1.RegisterHealthServer(s, health.NewServer()) },
 		grpc.UnaryInterceptor(func(ctx context.Context, _ any, _ *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
 			<-ctx.Done()
@@ -101,7 +101,7 @@ func TestAHealthServiceThatIsLateHasFailed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			to := grpcTarget(t, c.address, nil)
-			to.Probe.TimeoutSeconds = 5 // in which a server that is there is connected
+			to.Probe.TimeoutSeconds = 5 // long enough to connect to a server
 			began := time.Now()
 			want{outcome: probecalls.Failure, says: c.says}.check(t, newRig(t).Probe(t.Context(), to))
 			soon(t, began)

@@ -41,7 +41,7 @@ func TestTheCodeOfAnAnswerIsTheAnswer(t *testing.T) {
 	}
 }
 
-// asked is a server that remembers what it was asked.
+// asked returns a server that records its last request.
 func asked(t *testing.T, start func(*httptest.Server)) (server *httptest.Server, last func() *http.Request) {
 	t.Helper()
 	var mu sync.Mutex
@@ -66,7 +66,7 @@ func TestWhatAProbeAsksFor(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		get  v1.HTTPGetAction
-		want string // the address that was asked for, host, header
+		want string // address of the request, host, header
 	}{
 		{"nothing else", v1.HTTPGetAction{Path: "/"}, "/ " + address + " map[Accept:[*/*] Connection:[close] User-Agent:[kube-probe/1.37]]"},
 		{"a path with a query", v1.HTTPGetAction{Path: "/health?full=1&x=%20"}, "/health?full=1&x=%20 " + address + " map[Accept:[*/*] Connection:[close] User-Agent:[kube-probe/1.37]]"},
@@ -157,7 +157,7 @@ func TestRedirectsAreFollowedOnTheSameHostOnly(t *testing.T) {
 	}
 }
 
-// TestABodyIsReadNoFurtherThanNeeded: of one that never ends, 10 KiB.
+// TestABodyIsReadNoFurtherThanNeeded checks that 10 KiB of an endless body are read.
 func TestABodyIsReadNoFurtherThanNeeded(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for line := bytes.Repeat([]byte("x"), 1000); ; {
@@ -182,7 +182,7 @@ func TestAnAnswerThatTakesTooLongIsNone(t *testing.T) {
 	t.Parallel()
 	for name, w := range map[string]want{
 		"head": {outcome: probecalls.Failure, says: "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"},
-		// The kubelet, too, takes this for an error of the call.
+		// The kubelet also treats this as an error of the call.
 		"body": {outcome: probecalls.Unknown, says: "context deadline exceeded (Client.Timeout or context cancellation while reading body)"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -196,7 +196,7 @@ func TestAnAnswerThatTakesTooLongIsNone(t *testing.T) {
 			}))
 			t.Cleanup(server.Close)
 			to := httpTarget(t, server)
-			to.Probe.TimeoutSeconds = 3 // in which the head comes
+			to.Probe.TimeoutSeconds = 3 // long enough for the header
 			began := time.Now()
 			w.check(t, newRig(t).Probe(t.Context(), to))
 			soon(t, began)
@@ -204,7 +204,8 @@ func TestAnAnswerThatTakesTooLongIsNone(t *testing.T) {
 	}
 }
 
-// TestTheSameTroubleIsTheSameText, or it would not be one event that counts.
+// TestTheSameTroubleIsTheSameText checks that equal failures have equal texts, because otherwise each would be an event
+// of its own.
 func TestTheSameTroubleIsTheSameText(t *testing.T) {
 	listener := listen(t, "127.0.0.1:0")
 	go func() {
@@ -227,7 +228,8 @@ func TestTheSameTroubleIsTheSameText(t *testing.T) {
 	}
 }
 
-// TestTheNodesProxyIsNotThePods. A loopback address would be asked directly in any case.
+// TestTheNodesProxyIsNotThePods checks that the node's HTTP proxy is not used. It uses an address other than a loopback
+// address, for which no proxy would be used anyway.
 func TestTheNodesProxyIsNotThePods(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://"+nobody(t).String())
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -237,7 +239,7 @@ func TestTheNodesProxyIsNotThePods(t *testing.T) {
 	want{outcome: probecalls.Success}.check(t, newRig(t).Probe(t.Context(), httpTarget(t, server)))
 }
 
-// ownAddress is an address of this machine that is not the loopback interface's.
+// ownAddress returns an address of this machine that is not a loopback address.
 func ownAddress(t *testing.T) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
@@ -253,7 +255,7 @@ func ownAddress(t *testing.T) string {
 	return ""
 }
 
-// TestSecretsStayOutOfTheLog of the libraries too, however much is logged.
+// TestSecretsStayOutOfTheLog also checks the log of the libraries at the highest verbosity.
 func TestSecretsStayOutOfTheLog(t *testing.T) {
 	var log logbuffer.Buffer
 	logEverything(t, slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.Level(-10)}))
@@ -270,7 +272,7 @@ func TestSecretsStayOutOfTheLog(t *testing.T) {
 	}
 }
 
-// logEverything gives the libraries' log to a handler, with all of its details, until the end of the test.
+// logEverything sends the libraries' log to a handler, at the highest verbosity, until the end of the test.
 func logEverything(t *testing.T, to slog.Handler) {
 	t.Helper()
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
@@ -288,7 +290,7 @@ func logEverything(t *testing.T, to slog.Handler) {
 	})
 }
 
-// TestManyProbesAtOnceLeaveNothingOpen: neither connections nor goroutines, the latter as TestMain sees.
+// TestManyProbesAtOnceLeaveNothingOpen checks that no connection stays open. TestMain checks that no goroutine is left.
 func TestManyProbesAtOnceLeaveNothingOpen(t *testing.T) {
 	r := newRig(t)
 	well, hanging := answering(t, http.StatusOK), listen(t, "127.0.0.1:0")
@@ -310,7 +312,7 @@ func TestManyProbesAtOnceLeaveNothingOpen(t *testing.T) {
 	}
 	all.Wait()
 	well.Close()
-	// What the listener has not taken is the kernel's.
+	// A connection that the listener has not accepted yet belongs to the kernel.
 	for began := time.Now(); openFiles(t) > before; {
 		if time.Since(began) > time.Minute {
 			t.Fatalf("%d files are open, %d were before", openFiles(t), before)

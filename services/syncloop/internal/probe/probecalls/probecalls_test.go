@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 )
 
-// answering is a server that answers with a code.
+// answering returns a server that answers with a status code.
 func answering(t testing.TB, code int) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
@@ -63,7 +63,7 @@ func TestAnErrorOfTheCallIsTriedThreeTimes(t *testing.T) {
 	calls := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if calls++; calls < 3 {
-			w.Header().Set("Content-Length", "100") // more than there is: the connection breaks off
+			w.Header().Set("Content-Length", "100") // longer than the body, so the connection breaks off
 		}
 		_, _ = w.Write([]byte("well"))
 	}))
@@ -92,9 +92,9 @@ func TestAFailureIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// TestAProbeThatIsCutShortSaysNothing of the container, and nobody is told.
+// TestAProbeThatIsCutShortSaysNothing checks that a canceled call has no result and no event.
 func TestAProbeThatIsCutShortSaysNothing(t *testing.T) {
-	server := listen(t, "127.0.0.1:0") // takes connections, and no more
+	server := listen(t, "127.0.0.1:0") // accepts connections and sends nothing
 	_, port := split(t, server.Addr())
 	_, unanswered := split(t, full(t))
 	for name, handler := range map[string]v1.ProbeHandler{
@@ -158,7 +158,7 @@ func TestProbesAreCountedUntilTheirContainerIsGone(t *testing.T) {
 	r.Probe(t.Context(), live)
 
 	r.Forget(to)
-	metricstest.Want(t, r.probes, 1, "prober_probe_total") // that of the other kind is left
+	metricstest.Want(t, r.probes, 1, "prober_probe_total") // the metric of the other kind is left
 	r.Forget(live)
 	if families, err := r.probes.Gather(); err != nil || len(families) != 0 {
 		t.Errorf("left: %v, error %v", families, err)

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a Caller whose events and metrics the test sees.
+// rig is a Caller whose events and metrics the test reads.
 type rig struct {
 	*probecalls.Caller
 	config probecalls.Config
@@ -45,14 +45,14 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
-// events are what was told so far.
+// events returns the events so far.
 func (r *rig) events() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.told
 }
 
-// target is a probe of a container named main that listens on the port of an address, which is the pod's.
+// target returns a probe of a container named main that listens on the port of an address, which is the pod's.
 func target(t testing.TB, address net.Addr, handler v1.ProbeHandler) probecalls.Target {
 	t.Helper()
 	host, port := split(t, address)
@@ -77,7 +77,7 @@ func split(t testing.TB, address net.Addr) (host string, port int32) {
 	return host, int32(n)
 }
 
-// named is the port of the container that target makes.
+// named returns the named port of the container that target creates.
 func named() intstr.IntOrString { return intstr.FromString("http") }
 
 // listen listens on an address until the end of the test.
@@ -91,7 +91,7 @@ func listen(t testing.TB, address string) net.Listener {
 	return listener
 }
 
-// nobody is an address that refuses connections.
+// nobody returns an address that refuses connections.
 func nobody(t testing.TB) net.Addr {
 	t.Helper()
 	listener := listen(t, "127.0.0.1:0")
@@ -101,7 +101,7 @@ func nobody(t testing.TB) net.Addr {
 	return listener.Addr()
 }
 
-// want says how an answer is to be: its outcome, and what its output or error says.
+// want is the expected outcome of a call, and the text of its output or error.
 type want struct {
 	outcome probecalls.Outcome
 	says    string
@@ -123,7 +123,7 @@ func (w want) check(t testing.TB, got probecalls.Answer) {
 	}
 }
 
-// soon fails the test when a call is not ended by what is to end it, but by something that comes much later.
+// soon fails the test if a call took so long that its timeout did not end it.
 func soon(t testing.TB, began time.Time) {
 	t.Helper()
 	if took := time.Since(began); took > 40*time.Second {

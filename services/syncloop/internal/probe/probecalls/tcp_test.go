@@ -13,10 +13,10 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 )
 
-// reset ends a connection so that the other end sees an error.
+// reset closes a connection so that the other end gets an error.
 func reset(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // then the test sees an end instead
+		_ = tcp.SetLinger(0) // on failure, the other end gets an EOF instead
 	}
 	_ = conn.Close() // the other end may have closed it
 }
@@ -45,7 +45,7 @@ func TestAConnectionThatIsTakenIsASuccess(t *testing.T) {
 
 func TestAConnectionThatNobodyAnswersFailsInTime(t *testing.T) {
 	t.Parallel()
-	// A queue of one that is full: what comes further is not answered.
+	// The accept queue of length one is full, so further connections are not answered.
 	address := full(t)
 	to := target(t, address, v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: named()}})
 	to.Probe.TimeoutSeconds = 1
@@ -54,7 +54,7 @@ func TestAConnectionThatNobodyAnswersFailsInTime(t *testing.T) {
 	soon(t, began)
 }
 
-// full is the address of a listener whose queue is full, so that it answers no further connection.
+// full returns the address of a listener whose accept queue is full, so that further connections are not answered.
 func full(t *testing.T) net.Addr {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -23,14 +23,14 @@ import (
 )
 
 const (
-	// manyProbes is how many there are, each with a period of one second.
+	// manyProbes is the number of probes, each with a period of one second.
 	manyProbes = 500
-	// watched is for how long they are watched.
+	// watched is the duration of the measurement.
 	watched = 10 * time.Second
 )
 
-// BenchmarkFiveHundredProbes is what it costs to run so many probes, without what their calls cost: these do nothing.
-// It prints the share of one core, and the calls that were made in a second.
+// BenchmarkFiveHundredProbes measures the cost of scheduling probes whose calls are no-ops. It prints the share of one
+// core and the calls per second.
 func BenchmarkFiveHundredProbes(b *testing.B) {
 	book, err := prober.OpenBook(b.TempDir(), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -51,7 +51,7 @@ func BenchmarkFiveHundredProbes(b *testing.B) {
 		pod, status := readyPod(i)
 		manager.Observe(pod, status, "10.88.0.1", false)
 	}
-	for range manyProbes { // each is ready after its first call
+	for range manyProbes { // each pod is ready after its first call
 		<-manager.Changes()
 	}
 	for b.Loop() {
@@ -61,14 +61,14 @@ func BenchmarkFiveHundredProbes(b *testing.B) {
 		b.ReportMetric(100*(cpu(b)-used).Seconds()/took, "%-of-a-core")
 		b.ReportMetric(float64(calls.Load()-before)/took, "calls/s")
 	}
-	b.ReportMetric(0, "ns/op") // it is as long as it is watched
+	b.ReportMetric(0, "ns/op") // the duration is fixed
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		b.Error(err)
 	}
 }
 
-// readyPod is a pod with a readiness probe, whose container has been running for some time.
+// readyPod returns a pod with a readiness probe whose container has been running for some time.
 func readyPod(i int) (*v1.Pod, *lifecyclev1.PodStatus) {
 	uid := fmt.Sprintf("uid-%d", i)
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("web-%d", i), UID: types.UID(uid)}}
@@ -82,7 +82,7 @@ func readyPod(i int) (*v1.Pod, *lifecyclev1.PodStatus) {
 	}}}
 }
 
-// cpu is the time that the process has been on a processor.
+// cpu returns the CPU time of the process.
 func cpu(b *testing.B) time.Duration {
 	b.Helper()
 	var usage syscall.Rusage

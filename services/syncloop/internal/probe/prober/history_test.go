@@ -15,14 +15,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 )
 
-// step is one thing that happens in a history.
+// step is one event of a history.
 type step struct {
 	// what is one of run, exit, end, kill, answer, pass.
 	what string
-	// kind is the probe whose answer changes, and answer what it is from then on.
+	// kind is the probe whose answer changes, and answer its new answer.
 	kind   string
 	answer probecalls.Outcome
-	// takes is how long that answer takes, or how much time passes.
+	// takes is the duration of the answer, or the time that passes.
 	takes time.Duration
 }
 
@@ -41,17 +41,17 @@ func drawStep(t *rapid.T) step {
 type history struct {
 	*rig
 	pod *v1.Pod
-	// attempt numbers the containers; running is whether the last of them runs, and started when it was started.
+	// attempt is the number of the last container, running whether it runs, and started its start time.
 	attempt int
 	running bool
 	ending  bool
 	started time.Time
 }
 
-// TestAnyHistory checks what holds whatever containers answer, whenever they start and end, and whenever this process
-// is killed: a probe has one call at a time, of a container that runs; startup comes before the others, and once;
-// nobody is asked for liveness after it has failed, nor while the pod is being ended; and each process begins with what
-// the one before it has told.
+// TestAnyHistory checks the invariants for any answers, starts and exits of containers, and kills of this process. A
+// probe has one call at a time, and only for a running container. The startup probe runs before the others, and
+// succeeds once. There are no liveness calls after a failure or during the termination of the pod. Each process starts
+// with the results that the last one reported.
 func TestAnyHistory(t *testing.T) {
 	dir := t.TempDir()
 	number := 0
@@ -84,7 +84,7 @@ func TestAnyHistory(t *testing.T) {
 }
 
 func (h *history) play(s step) {
-	synctest.Wait() // what has begun is not what is checked next
+	synctest.Wait() // calls in progress are not covered by the next check
 	switch s.what {
 	case "run":
 		h.attempt, h.running, h.ending, h.started = h.attempt+1, true, false, time.Now()
@@ -113,7 +113,7 @@ func (h *history) play(s step) {
 
 func (h *history) id() string { return fmt.Sprintf("a-%d", h.attempt) }
 
-// look tells the manager what there is of the pod.
+// look passes the current pod to the manager.
 func (h *history) look() {
 	words := "s0:ready" + strings.Repeat(" a@s0:exited=1", max(h.attempt-1, 0))
 	switch {
@@ -130,7 +130,7 @@ func (h *history) look() {
 	h.observeEnding(h.pod, words, h.started, h.ending)
 }
 
-// restart kills the process and starts the next one, which has to know what was told.
+// restart kills the process and starts the next one, which must know the reported results.
 func (h *history) restart() {
 	synctest.Wait()
 	h.kill()

@@ -13,11 +13,11 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 )
 
-// start is the start of the container.
+// start returns the start time of the container.
 func start() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
-// asks runs a machine through answers and says when each call was made, in seconds after the container's start, and
-// what came of it: "1:failure" is a changed result, "|" that nothing more is asked.
+// asks runs a machine with a list of answers. It returns the time of each call, in seconds after the container's start,
+// and its effect: "1:failure" is a changed result, and "|" the end of all calls.
 func asks(m machine, answers string) string {
 	var said []string
 	for _, a := range answers {
@@ -97,7 +97,7 @@ func TestWhatARestartOfThisProcessFinds(t *testing.T) {
 		kind   probecalls.Kind
 		kept   decide.ProbeResult
 		result decide.ProbeResult
-		next   time.Duration // with a spread of a half; negative for never
+		next   time.Duration // for a jitter of 0.5; negative for never
 	}{
 		{"ready stays ready, asked within the period", probecalls.Readiness, decide.Success, decide.Success, 10 * time.Second},
 		{"not ready is asked soon", probecalls.Readiness, decide.Failure, decide.Failure, time.Second / 2},
@@ -158,7 +158,7 @@ func TestAClockThatIsSetDelaysNoFirstCallByMoreThanTheInitialDelay(t *testing.T)
 	}
 }
 
-// TestNoResultChangesWithoutAsManyAnswersInARow checks, for any probe and any answers, the rules that a user relies on.
+// TestNoResultChangesWithoutAsManyAnswersInARow checks the thresholds for any probe and any answers.
 func TestNoResultChangesWithoutAsManyAnswersInARow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom(kinds()).Draw(t, "kind")
@@ -199,7 +199,7 @@ func TestNoResultChangesWithoutAsManyAnswersInARow(t *testing.T) {
 	})
 }
 
-// answer gives a machine one answer, and checks what it makes of it. Row counts the answers in a row.
+// answer passes one answer to a machine and checks the effect. row counts the answers in a row.
 func answer(t *rapid.T, m *machine, kind probecalls.Kind, spec v1.Probe, row map[probecalls.Outcome]int) {
 	at, before := m.next, m.result
 	now := at.Add(time.Duration(rapid.IntRange(0, 5000).Draw(t, "took")) * time.Millisecond)

@@ -360,7 +360,8 @@ func TestWhatPeopleAreToldOfProbes(t *testing.T) {
 	})
 }
 
-// An answer may be any bytes, and what people are told goes over gRPC, which takes no text that is none.
+// TestWhatPeopleAreToldIsText checks that an answer with any bytes becomes valid UTF-8, because gRPC accepts no other
+// strings.
 func TestWhatPeopleAreToldIsText(t *testing.T) {
 	play(t, func(r *rig) {
 		pod := podOf("a", func(p *v1.Pod) { p.Spec.Containers[0].ReadinessProbe = every() })
@@ -380,12 +381,12 @@ func TestWhatPeopleAreToldIsText(t *testing.T) {
 	})
 }
 
-// TestPeopleAreToldThatACallIsUnderWay and since when, beside how the one before it went.
+// TestPeopleAreToldThatACallIsUnderWay also checks the start of the call, and the result of the one before.
 func TestPeopleAreToldThatACallIsUnderWay(t *testing.T) {
 	play(t, func(r *rig) {
 		pod := podOf("a", func(p *v1.Pod) { p.Spec.Containers[0].ReadinessProbe = every() })
 		r.answer("a readiness", func(context.Context) probecalls.Answer {
-			time.Sleep(3 * time.Second) // of the bubble
+			time.Sleep(3 * time.Second) // on the bubble's clock
 			return probecalls.Answer{Outcome: probecalls.Failure, Output: "slow"}
 		})
 		begun := time.Now()

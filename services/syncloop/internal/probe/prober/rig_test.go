@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a manager on the clock of a bubble, whose calls a test answers.
+// rig is a manager in a synctest bubble. The test answers its calls.
 type rig struct {
 	t       *testing.T
 	dir     string
@@ -40,30 +40,30 @@ type rig struct {
 	manager *prober.Manager
 	kill    func()
 
-	// unkept is true when nothing can be written.
+	// unkept is true if the book cannot be written.
 	unkept bool
 
 	mu sync.Mutex
-	// answers has what is answered from now on, by "container kind"; success when there is nothing.
+	// answers has the answers from now on, by "container kind"; the default is success.
 	answers map[string]func(context.Context) probecalls.Answer
 	calls   []string
 	changes []string
 	forgot  []string
-	// calling has the probes that are being asked, and broken the rules that were broken.
+	// calling has the probes whose call is in progress, and broken the violated rules.
 	calling map[string]bool
 	broken  []string
-	// may has the kinds of probes that may be asked now; nil lets all.
+	// may has the kinds of probes that may be called now; nil allows all.
 	may map[string]bool
 }
 
-// breaks notes that a rule was broken.
+// breaks records the violation of a rule.
 func (r *rig) breaks(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.broken = append(r.broken, fmt.Sprintf("after %v: ", time.Since(r.begun))+fmt.Sprintf(format, args...))
 }
 
-// play runs a test in a bubble, whose clock moves when everybody waits.
+// play runs a test in a synctest bubble.
 func play(t *testing.T, test func(*rig)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -78,7 +78,7 @@ func play(t *testing.T, test func(*rig)) {
 	})
 }
 
-// start starts a manager over the directory, as a restart of the process does.
+// start starts a manager with the same directory, as a restart of the process does.
 func (r *rig) start() {
 	r.t.Helper()
 	logger := slog.New(slog.NewTextHandler(&r.log, nil))
@@ -132,7 +132,7 @@ func (r *rig) probe(ctx context.Context, t probecalls.Target) probecalls.Answer 
 	return answer(ctx)
 }
 
-// enter notes a call and whether it may be made, and returns what notes its end.
+// enter records the start of a call, checks that it is allowed, and returns a function that records its end.
 func (r *rig) enter(t probecalls.Target) (leave func()) {
 	kind, key := strings.ToLower(string(t.Kind)), t.ContainerID+" "+string(t.Kind)
 	r.mu.Lock()
@@ -166,14 +166,14 @@ func (r *rig) forget(t probecalls.Target) {
 	r.note(&r.forgot, t.Container.Name+" "+strings.ToLower(string(t.Kind)))
 }
 
-// note adds a line with the seconds since the rig was made.
+// note adds a line with the seconds since the creation of the rig.
 func (r *rig) note(to *[]string, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	*to = append(*to, fmt.Sprintf("%v %s", time.Since(r.begun).Seconds(), text))
 }
 
-// answer makes a probe answer something from now on.
+// answer sets the answer of a probe from now on.
 func (r *rig) answer(probe string, answer func(context.Context) probecalls.Answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,20 +184,19 @@ func fails(context.Context) probecalls.Answer {
 	return probecalls.Answer{Outcome: probecalls.Failure, Output: "no"}
 }
 
-// hangs answers when the call is taken back.
+// hangs answers when the call is canceled.
 func hangs(ctx context.Context) probecalls.Answer {
 	<-ctx.Done()
 	return probecalls.Answer{Err: ctx.Err()}
 }
 
-// pass lets time pass, and then lets everything be done that is due.
+// pass lets time pass, and then waits until nothing is left to do.
 func (r *rig) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// took returns the lines that were noted, and drops them. They are compared as a set: what happens in the same instant
-// has no order.
+// took returns the recorded lines and drops them. Their order is not defined within an instant, so they are sorted.
 func (r *rig) took(from *[]string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -214,7 +213,7 @@ func (r *rig) expect(what string, from *[]string, want string) {
 	}
 }
 
-// files are the names and contents of the files of the book.
+// files returns the names and contents of the book's files.
 func (r *rig) files() string {
 	r.t.Helper()
 	entries, err := os.ReadDir(r.dir)
@@ -235,7 +234,7 @@ func (r *rig) files() string {
 	return strings.Join(all, "\n")
 }
 
-// observe tells the manager of a pod; its containers were started now.
+// observe passes a pod to the manager. Its containers were started now.
 func (r *rig) observe(pod *v1.Pod, words string) *lifecyclev1.PodStatus {
 	return r.observeStarted(pod, words, time.Now())
 }
@@ -253,7 +252,7 @@ func (r *rig) observeEnding(pod *v1.Pod, words string, started time.Time, ending
 	return status
 }
 
-// every is a probe that is run each second and believed at once.
+// every returns a probe with a period of one second and thresholds of one.
 func every() *v1.Probe {
 	return &v1.Probe{PeriodSeconds: 1, SuccessThreshold: 1, FailureThreshold: 1, TimeoutSeconds: 1}
 }
