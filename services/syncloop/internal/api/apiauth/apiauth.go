@@ -94,7 +94,7 @@ func (g *Guard) Protect(next http.Handler, subresources ...string) http.Handler 
 		user, err := g.authenticate(ctx, r)
 		if err != nil {
 			cancel()
-			g.cfg.Logger.InfoContext(ctx, "a request to the HTTP API is refused: it is not known who asks", telemetry.KeyError, err, "from", r.RemoteAddr, "path", pathOf(r))
+			g.cfg.Logger.InfoContext(ctx, "a request to the HTTP API is rejected because its user is unknown", telemetry.KeyError, err, "from", r.RemoteAddr, "path", pathOf(r))
 			http.Error(w, "Unauthorized: "+publicReason(err), http.StatusUnauthorized)
 			return
 		}

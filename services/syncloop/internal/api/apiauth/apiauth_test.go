@@ -234,7 +234,7 @@ func TestAClientCertificateNamesItsUser(t *testing.T) {
 		r.want(200, "robot", goodToken, &certificate) // a valid token is accepted although the certificate is not
 	}
 	nobody := r.ca.client(t, pkix.Name{}, x509.ExtKeyUsageClientAuth, time.Hour)
-	r.want(401, "names nobody", "", &nobody)
+	r.want(401, "names no user", "", &nobody)
 }
 
 func TestNobodyIsLetInUnlessTheConfigurationSays(t *testing.T) {

@@ -89,7 +89,7 @@ func (g *Guard) certified(r *http.Request) (User, bool, error) {
 	}
 	roots, ok := g.cfg.ClientCAs()
 	if !ok {
-		return User{}, false, &reason{text: "the node cannot read who signs client certificates"}
+		return User{}, false, &reason{text: "the node cannot read the authorities of client certificates"}
 	}
 	leaf := r.TLS.PeerCertificates[0]
 	intermediates := x509.NewCertPool()
@@ -107,7 +107,7 @@ func (g *Guard) certified(r *http.Request) (User, bool, error) {
 		}
 	}
 	if leaf.Subject.CommonName == "" {
-		return User{}, false, &reason{text: "the client certificate names nobody"}
+		return User{}, false, &reason{text: "the client certificate names no user"}
 	}
 	sum := sha256.Sum256(leaf.Raw)
 	return User{
@@ -170,7 +170,7 @@ func (g *Guard) reviewToken(ctx context.Context, token string) (tokenAnswer, err
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
 	var answer authenticationv1.TokenReview
 	if err := g.cfg.Tokens.Post().Resource("tokenreviews").Body(review).MaxRetries(maxRetries).Do(ctx).Into(&answer); err != nil {
-		return tokenAnswer{}, fmt.Errorf("asking whom a token is of: %w", err)
+		return tokenAnswer{}, fmt.Errorf("review the token: %w", err)
 	}
 	if !answer.Status.Authenticated || answer.Status.User.Username == "" {
 		return tokenAnswer{}, nil

@@ -58,7 +58,7 @@ func (g *Guard) mayAccess(ctx context.Context, user User, verb, subresource stri
 		return false, g.cfg.DeniedTTL, nil
 	})
 	if err != nil {
-		return false, &reason{text: "the API server, which knows what is allowed, has not answered", cause: err}
+		return false, &reason{text: "the API server, which authorizes requests, has not answered", cause: err}
 	}
 	return allowed, nil
 }

@@ -24,8 +24,8 @@ const (
 // ttl is how long an answer is cached; 0 means not at all.
 type ttl = time.Duration
 
-// errBusy is returned if too many others wait.
-var errBusy = errors.New("too many others wait for an answer of the API server: ask again later")
+// errBusy is returned if too many requests wait.
+var errBusy = errors.New("too many requests wait for an answer of the API server: try again later")
 
 // kept caches the answers to questions, each for its own time. Concurrent calls with the same question share one call.
 type kept[T any] struct {

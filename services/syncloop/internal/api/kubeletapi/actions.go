@@ -48,7 +48,7 @@ func (n *node) run(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	command := strings.Split(text, " ")
-	n.tell(r, "run", pod, telemetry.KeyContainer, container.Name, "program", program(command))
+	n.audit(r, "run", pod, telemetry.KeyContainer, container.Name, "program", program(command))
 	stdout, stderr, err := runtime.ExecSync(r.Context(), id, command, n.Kubelet.RuntimeRequestTimeout.Duration)
 	var ended exec.ExitError
 	if err != nil && !errors.As(err, &ended) {
@@ -61,7 +61,7 @@ func (n *node) run(w http.ResponseWriter, r *http.Request) {
 		stderr = fmt.Appendf(stderr, "command terminated with exit code %d\n", ended.ExitStatus())
 	}
 	if _, err := untilDone(w, n.idle()).Write(append(stdout, stderr...)); err != nil {
-		n.Logger.DebugContext(r.Context(), "what a command has printed could not be written", telemetry.KeyError, err)
+		n.Logger.DebugContext(r.Context(), "the output of a command could not be written", telemetry.KeyError, err)
 	}
 }
 
@@ -97,7 +97,7 @@ func (n *node) checkpoint(w http.ResponseWriter, r *http.Request) {
 		n.refuse(w, r, err)
 		return
 	}
-	n.tell(r, "checkpoint", pod, telemetry.KeyContainer, container.Name)
+	n.audit(r, "checkpoint", pod, telemetry.KeyContainer, container.Name)
 	name := fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", pod.Name, pod.Namespace, container.Name,
 		n.Clock.Now().Format(checkpointTime))
 	request := &runtimeapi.CheckpointContainerRequest{

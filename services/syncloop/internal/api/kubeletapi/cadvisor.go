@@ -121,7 +121,7 @@ func (m *cadvisorMetrics) Collect(to chan<- prometheus.Metric) {
 	report, err := m.Report(ctx)
 	bad := 0.0
 	if err != nil {
-		m.Logger.Debug("what pods use could not be read", telemetry.KeyError, err)
+		m.Logger.Debug("the resource usage of pods could not be read", telemetry.KeyError, err)
 		bad = 1
 	}
 	to <- prometheus.MustNewConstMetric(m.failed.Desc, m.failed.kind, bad)
@@ -171,7 +171,7 @@ func (m *cadvisorMetrics) pod(to chan<- prometheus.Metric, pod *statsv1alpha1.Po
 	whole.details(place.Cgroup, pod.Network)
 	whole.started(pod.StartTime)
 	if pod.ProcessStats != nil {
-		whole.tell(m.processes, pod.StartTime, false, pod.ProcessStats.ProcessCount, 1)
+		whole.send(m.processes, pod.StartTime, false, pod.ProcessStats.ProcessCount, 1)
 	}
 	for i := range pod.Containers {
 		c := &pod.Containers[i]
@@ -203,8 +203,8 @@ func (m *cadvisorMetrics) of(to chan<- prometheus.Metric, container, id, image, 
 	return subject{m, to, []string{container, id, image, name, namespace, pod}}
 }
 
-// tell sends a value, divided by unit, if it is known; with a timestamp if timed is true.
-func (s subject) tell(f family, at metav1.Time, timed bool, value *uint64, unit float64, more ...string) {
+// send sends a value, divided by unit, if it is known; with a timestamp if timed is true.
+func (s subject) send(f family, at metav1.Time, timed bool, value *uint64, unit float64, more ...string) {
 	if value == nil {
 		return
 	}
@@ -220,17 +220,17 @@ func (s subject) cpuAndMemory(
 	cpu *statsv1alpha1.CPUStats, memory *statsv1alpha1.MemoryStats, swap *statsv1alpha1.SwapStats,
 ) {
 	if cpu != nil {
-		s.tell(s.cpu, cpu.Time, true, cpu.UsageCoreNanoSeconds, float64(time.Second), "total")
+		s.send(s.cpu, cpu.Time, true, cpu.UsageCoreNanoSeconds, float64(time.Second), "total")
 	}
 	if memory != nil {
-		s.tell(s.memory, memory.Time, true, memory.UsageBytes, 1)
-		s.tell(s.workingSet, memory.Time, true, memory.WorkingSetBytes, 1)
-		s.tell(s.rss, memory.Time, true, memory.RSSBytes, 1)
-		s.tell(s.faults, memory.Time, true, memory.PageFaults, 1, "pgfault", "hierarchy")
-		s.tell(s.faults, memory.Time, true, memory.MajorPageFaults, 1, "pgmajfault", "hierarchy")
+		s.send(s.memory, memory.Time, true, memory.UsageBytes, 1)
+		s.send(s.workingSet, memory.Time, true, memory.WorkingSetBytes, 1)
+		s.send(s.rss, memory.Time, true, memory.RSSBytes, 1)
+		s.send(s.faults, memory.Time, true, memory.PageFaults, 1, "pgfault", "hierarchy")
+		s.send(s.faults, memory.Time, true, memory.MajorPageFaults, 1, "pgmajfault", "hierarchy")
 	}
 	if swap != nil {
-		s.tell(s.swap, swap.Time, true, swap.SwapUsageBytes, 1)
+		s.send(s.swap, swap.Time, true, swap.SwapUsageBytes, 1)
 	}
 }
 
@@ -240,10 +240,10 @@ func (s subject) network(network *statsv1alpha1.NetworkStats) {
 	}
 	for i := range network.Interfaces {
 		one := &network.Interfaces[i]
-		s.tell(s.received, network.Time, true, one.RxBytes, 1, one.Name)
-		s.tell(s.receiveErrors, network.Time, true, one.RxErrors, 1, one.Name)
-		s.tell(s.sent, network.Time, true, one.TxBytes, 1, one.Name)
-		s.tell(s.sendErrors, network.Time, true, one.TxErrors, 1, one.Name)
+		s.send(s.received, network.Time, true, one.RxBytes, 1, one.Name)
+		s.send(s.receiveErrors, network.Time, true, one.RxErrors, 1, one.Name)
+		s.send(s.sent, network.Time, true, one.TxBytes, 1, one.Name)
+		s.send(s.sendErrors, network.Time, true, one.TxErrors, 1, one.Name)
 	}
 }
 
@@ -257,17 +257,17 @@ func (s subject) details(cgroup string, network *statsv1alpha1.NetworkStats) {
 	now := metav1.Time{}
 	if cfs := d.CFS; cfs != nil {
 		waited := uint64(max(cfs.Time, 0))
-		s.tell(s.cfsPeriods, now, false, &cfs.Periods, 1)
-		s.tell(s.cfsThrottled, now, false, &cfs.Throttled, 1)
-		s.tell(s.cfsThrottledTime, now, false, &waited, float64(time.Second))
+		s.send(s.cfsPeriods, now, false, &cfs.Periods, 1)
+		s.send(s.cfsThrottled, now, false, &cfs.Throttled, 1)
+		s.send(s.cfsThrottledTime, now, false, &waited, float64(time.Second))
 	}
-	s.tell(s.oomKills, now, false, d.OOMKills, 1)
+	s.send(s.oomKills, now, false, d.OOMKills, 1)
 	for i := range d.Disks {
 		one := &d.Disks[i]
-		s.tell(s.readBytes, now, false, &one.ReadBytes, 1, one.Device)
-		s.tell(s.writtenBytes, now, false, &one.WrittenBytes, 1, one.Device)
-		s.tell(s.diskReads, now, false, &one.Reads, 1, one.Device)
-		s.tell(s.diskWrites, now, false, &one.Writes, 1, one.Device)
+		s.send(s.readBytes, now, false, &one.ReadBytes, 1, one.Device)
+		s.send(s.writtenBytes, now, false, &one.WrittenBytes, 1, one.Device)
+		s.send(s.diskReads, now, false, &one.Reads, 1, one.Device)
+		s.send(s.diskWrites, now, false, &one.Writes, 1, one.Device)
 	}
 	for i := range d.Packets {
 		one := &d.Packets[i]
@@ -276,10 +276,10 @@ func (s subject) details(cgroup string, network *statsv1alpha1.NetworkStats) {
 		}) {
 			continue
 		}
-		s.tell(s.receivedPackets, now, false, &one.Received, 1, one.Interface)
-		s.tell(s.receivedDropped, now, false, &one.ReceivedDropped, 1, one.Interface)
-		s.tell(s.sentPackets, now, false, &one.Sent, 1, one.Interface)
-		s.tell(s.sentDropped, now, false, &one.SentDropped, 1, one.Interface)
+		s.send(s.receivedPackets, now, false, &one.Received, 1, one.Interface)
+		s.send(s.receivedDropped, now, false, &one.ReceivedDropped, 1, one.Interface)
+		s.send(s.sentPackets, now, false, &one.Sent, 1, one.Interface)
+		s.send(s.sentDropped, now, false, &one.SentDropped, 1, one.Interface)
 	}
 }
 
@@ -288,10 +288,10 @@ func (s subject) disk(fs *statsv1alpha1.FsStats) {
 	if fs == nil {
 		return
 	}
-	s.tell(s.fsUsed, fs.Time, true, fs.UsedBytes, 1, "")
-	s.tell(s.fsLimit, fs.Time, true, fs.CapacityBytes, 1, "")
-	s.tell(s.fsInodesFree, fs.Time, true, fs.InodesFree, 1, "")
-	s.tell(s.fsInodes, fs.Time, true, fs.Inodes, 1, "")
+	s.send(s.fsUsed, fs.Time, true, fs.UsedBytes, 1, "")
+	s.send(s.fsLimit, fs.Time, true, fs.CapacityBytes, 1, "")
+	s.send(s.fsInodesFree, fs.Time, true, fs.InodesFree, 1, "")
+	s.send(s.fsInodes, fs.Time, true, fs.Inodes, 1, "")
 }
 
 // started sends the start time, which is the same at each scrape.
@@ -300,5 +300,5 @@ func (s subject) started(at metav1.Time) {
 		return
 	}
 	seconds := uint64(max(at.Unix(), 0))
-	s.tell(s.start, at, false, &seconds, 1)
+	s.send(s.start, at, false, &seconds, 1)
 }

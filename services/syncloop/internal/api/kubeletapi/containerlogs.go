@@ -94,7 +94,7 @@ func logOptions(query url.Values, now time.Time) (asked, error) {
 	}
 	// A kubelet returns one of the two streams only with the feature PodLogsQuerySplitStreams, which is off.
 	if stream := query.Get("stream"); stream != "" && stream != v1.LogStreamAll {
-		return o, wrong("stream: %q cannot be told alone: leave it out", stream)
+		return o, wrong("stream: %q cannot be selected: leave it out", stream)
 	}
 	return o, nil
 }

@@ -1,29 +1,30 @@
-// Package kubeletapi serves the kubelet's HTTP API, so that what asks a kubelet may ask Quartet. There are two servers.
-// The one that is authenticated has everything, and each path lets in who may do to the Node what the package apiauth
-// asks an API server about:
+// Package kubeletapi serves the kubelet's HTTP API, so that clients of a kubelet work with Quartet. There are two
+// servers. The authenticated one has all paths. For each path, package apiauth checks whether the user may access a
+// subresource of the Node:
 //
-//	/pods                            v1.PodList in JSON: the desired pods with their full status
-//	/runningpods/                    v1.PodList in JSON: the pods in the runtime
-//	/healthz, /healthz/ping, log, syncloop   "ok", or 500 and a line for each check; ?verbose has the lines always
-//	/metrics, /metrics/probes        the metrics of the four processes, and of the probes, in Prometheus' formats
-//	/metrics/slis                    what the checks of /healthz have come to
-//	/stats/summary                   resource usage of the node, its pods and their containers, in JSON
-//	/metrics/resource, cadvisor      the same as metrics
-//	/configz                         the configuration, without what may be secret in it
-//	/flagz, /statusz                 the flags of the process; its version, and since when it runs
-//	/containerLogs/NAMESPACE/POD/CONTAINER   what a container has written
-//	/exec, /attach, /portForward     streams to containers, over SPDY and WebSocket
-//	/run                             runs a command and answers what it prints
-//	/checkpoint                      has the runtime save a container
-//	/logs/                           the files below /var/log
-//	/debug/pprof/                    profiles of syncloop
+//	/pods                                the desired pods with their full status, as v1.PodList in JSON
+//	/runningpods/                        the pods in the runtime, as v1.PodList in JSON
+//	/healthz, /healthz/ping, log,        "ok", or 500 and a line for each check; ?verbose always prints the lines
+//	syncloop
+//	/metrics, /metrics/probes            the metrics of the four processes, and of the probes, in Prometheus' formats
+//	/metrics/slis                        the results of the checks of /healthz
+//	/stats/summary                       resource usage of the node, its pods and their containers, in JSON
+//	/metrics/resource, cadvisor          resource usage as metrics
+//	/configz                             the configuration without secrets
+//	/flagz, /statusz                     the flags of the process; its version and start time
+//	/containerLogs/NAMESPACE/POD/NAME    the log of a container
+//	/exec, /attach, /portForward         streams to containers, over SPDY and WebSocket
+//	/run                                 runs a command and returns its output
+//	/checkpoint                          makes the runtime save a container
+//	/logs/                               the files below /var/log
+//	/debug/pprof/                        profiles of syncloop
 //
-// The read-only one has of these what changes nothing and tells of no container what it has inside: /pods, /healthz,
-// /metrics and /stats. It has neither TLS nor authentication, so it is served on the loopback interface and nowhere
-// else, and to who asks for this node and for no other host.
+// The read-only server has the paths that change nothing and reveal nothing from inside containers: /pods, /healthz,
+// /metrics and /stats. It has neither TLS nor authentication. Therefore it listens only on the loopback interface, and
+// answers only requests whose host is this node.
 //
-// What a path is allowed by, counted as and bounded by stands beside it in one table, and not in what reads paths:
-// there is no path that is one thing to the check and another to the handler.
+// One table has the permissions, the metrics label and the limits of each path. The authorization and the handlers use
+// the same table, so they cannot interpret a path differently.
 package kubeletapi
 
 import (

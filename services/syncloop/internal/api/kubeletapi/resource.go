@@ -108,7 +108,7 @@ func (m *resourceMetrics) Collect(to chan<- prometheus.Metric) {
 	defer cancel()
 	found, err := m.Report(ctx)
 	if err != nil {
-		m.Logger.Debug("what pods use could not be read", telemetry.KeyError, err)
+		m.Logger.Debug("the resource usage of pods could not be read", telemetry.KeyError, err)
 		to <- prometheus.MustNewConstMetric(m.failed, prometheus.GaugeValue, 1)
 		return
 	}

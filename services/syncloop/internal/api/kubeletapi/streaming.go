@@ -76,7 +76,7 @@ func (n *node) exec(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return "", err
 		}
-		n.tell(r, "exec", pod, telemetry.KeyContainer, container.Name, "program", program(command), "stdin", asked.stdin,
+		n.audit(r, "exec", pod, telemetry.KeyContainer, container.Name, "program", program(command), "stdin", asked.stdin,
 			"tty", asked.tty)
 		answer, err := runtime.Exec(telemetry.Outgoing(r.Context()), &runtimeapi.ExecRequest{
 			ContainerId: id, Cmd: command, Tty: asked.tty, Stdin: asked.stdin, Stdout: asked.stdout, Stderr: asked.stderr,
@@ -102,7 +102,7 @@ func (n *node) attach(w http.ResponseWriter, r *http.Request) {
 		}
 		// The container's spec decides whether there is a terminal.
 		asked.tty, asked.stderr = container.TTY, asked.stderr && !container.TTY
-		n.tell(r, "attach", pod, telemetry.KeyContainer, container.Name, "stdin", asked.stdin, "tty", asked.tty)
+		n.audit(r, "attach", pod, telemetry.KeyContainer, container.Name, "stdin", asked.stdin, "tty", asked.tty)
 		answer, err := runtime.Attach(telemetry.Outgoing(r.Context()), &runtimeapi.AttachRequest{
 			ContainerId: id, Tty: asked.tty, Stdin: asked.stdin, Stdout: asked.stdout, Stderr: asked.stderr,
 		})
@@ -125,7 +125,7 @@ func (n *node) portForward(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return "", err
 		}
-		n.tell(r, "port forward", pod, "ports", ports)
+		n.audit(r, "port forward", pod, "ports", ports)
 		answer, err := runtime.PortForward(telemetry.Outgoing(r.Context()), &runtimeapi.PortForwardRequest{
 			PodSandboxId: id, Port: ports,
 		})
@@ -151,15 +151,18 @@ func portsOf(query url.Values) ([]int32, error) {
 // program returns the name of a command's program for the log, without the arguments, which may be secret.
 func program(command []string) string { return filepath.Base(strings.ToValidUTF8(command[0], "?")) }
 
-// tell logs which user does what in a pod.
-func (n *node) tell(r *http.Request, what string, pod *v1.Pod, more ...any) {
-	n.Logger.InfoContext(r.Context(), what+" by the HTTP API",
-		append([]any{telemetry.KeyPod, pod.Namespace + "/" + pod.Name, telemetry.KeyPodUID, string(pod.UID), "user", n.Who(r), "from", r.RemoteAddr}, more...)...)
+// audit logs which user does what in a pod.
+func (n *node) audit(r *http.Request, what string, pod *v1.Pod, more ...any) {
+	attrs := []any{
+		telemetry.KeyPod, pod.Namespace + "/" + pod.Name, telemetry.KeyPodUID, string(pod.UID),
+		"user", n.Who(r), "from", r.RemoteAddr,
+	}
+	n.Logger.InfoContext(r.Context(), what+" by the HTTP API", append(attrs, more...)...)
 }
 
-// stream has the client talk to the runtime's own server of streams, at the URL that prepare has the runtime make.
-// Asked are the streams that prepare finds that the client wants, nil for a port-forward. What that server does not
-// know over WebSocket is translated, and counted as what.
+// stream connects the client with the runtime's streaming server at the URL that prepare returns. asked are the streams
+// that the client requests; prepare sets them, and they are nil for a port-forward. WebSocket protocols that the
+// runtime's server does not support are translated, and counted under what.
 func (n *node) stream(
 	w http.ResponseWriter, r *http.Request, what string, asked *streams,
 	prepare func(internalapi.RuntimeService) (string, error),
@@ -189,23 +192,23 @@ func (n *node) stream(
 	}
 }
 
-// proxy has the client and the runtime's own server understand each other.
+// proxy forwards the request to the runtime's streaming server.
 func (n *node) proxy(w http.ResponseWriter, r *http.Request, target *url.URL) {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL, p.Out.Host = target, target.Host
-			// Who asks is not the runtime's to know.
+			// The runtime must not get the credentials of the client.
 			p.Out.Header.Del("Authorization")
 		},
 		Transport: n.streams, ErrorLog: slog.NewLogLogger(n.Logger.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			n.refuse(w, r, fmt.Errorf("reaching the runtime's server of streams at %s: %w", target.Host, err))
+			n.refuse(w, r, fmt.Errorf("reaching the runtime's streaming server at %s: %w", target.Host, err))
 		},
 	}
 	proxy.ServeHTTP(patient{ResponseWriter: w, idle: n.idle()}, r)
 }
 
-// prepared returns the URL that a runtime serves streams at.
+// prepared returns the URL of a stream at the runtime's streaming server.
 func prepared(
 	runtime internalapi.RuntimeService, prepare func(internalapi.RuntimeService) (string, error),
 ) (*url.URL, error) {
@@ -215,12 +218,12 @@ func prepared(
 	}
 	target, err := url.Parse(text)
 	if err != nil || target.Host == "" || (target.Scheme != "http" && target.Scheme != "https") {
-		return nil, errors.New("the runtime serves streams at what is no URL of http")
+		return nil, errors.New("the runtime returned a URL for a stream that is not an HTTP URL")
 	}
 	return target, nil
 }
 
-// refuse answers why a request is not done.
+// refuse answers a request with the error.
 func (n *node) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	telemetry.Fail(trace.SpanFromContext(r.Context()), err)
 	var p *problem
@@ -243,15 +246,16 @@ func (n *node) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	failed(w, err)
 }
 
-// patient gives the connection that a handler takes over a deadline that moves on with each thing said on it.
+// patient wraps a ResponseWriter. A hijacked connection gets a read and write deadline that each read and write
+// extends.
 type patient struct {
 	http.ResponseWriter
 	idle time.Duration
-	// closed, if it is there, is called when the connection is closed.
+	// closed is called when the connection is closed; it may be nil.
 	closed func()
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap is called by http.ResponseController.
 func (p patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
 // Hijack implements http.Hijacker.
@@ -263,11 +267,11 @@ func (p patient) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return &idleConn{Conn: conn, idle: p.idle, early: rw.Reader, closed: p.closed}, rw, nil
 }
 
-// idleConn is a connection that fails when nothing is said on it for some time.
+// idleConn is a connection that times out after a period without reads and writes.
 type idleConn struct {
 	net.Conn
 	idle time.Duration
-	// early has what the client has sent together with its request.
+	// early has the data that the client sent together with its request.
 	early  *bufio.Reader
 	closed func()
 }
@@ -289,16 +293,16 @@ func (c *idleConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// Write implements net.Conn. What is written keeps a read waiting that goes on at the same time.
+// Write implements net.Conn. It also extends the deadline of a concurrent Read.
 func (c *idleConn) Write(b []byte) (int, error) {
 	c.extend()
 	return c.Conn.Write(b)
 }
 
-// extend moves the deadline on. An error is that of a closed connection, which the call that follows has too.
+// extend extends the deadline. It ignores errors, because a closed connection also fails the following call.
 func (c *idleConn) extend() { _ = c.SetDeadline(time.Now().Add(c.idle)) }
 
-// CloseWrite says that nothing more is written, where the connection can.
+// CloseWrite closes the sending side, if the connection supports that, or the whole connection.
 func (c *idleConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -306,24 +310,24 @@ func (c *idleConn) CloseWrite() error {
 	return c.Close()
 }
 
-// untilDone has a response written as long as the client reads it, at most idle for each piece.
+// untilDone returns a writer of a response that may take any time, as long as the client reads each piece within idle.
 func untilDone(w http.ResponseWriter, idle time.Duration) *flushed {
 	return &flushed{w: w, rc: http.NewResponseController(w), idle: idle}
 }
 
-// flushed writes to a client at once.
+// flushed is a writer that sends each piece to the client at once.
 type flushed struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
 	idle time.Duration
-	// begun is true when something was written.
+	// begun is true after the first write.
 	begun bool
 }
 
 // Write implements io.Writer.
 func (f *flushed) Write(b []byte) (int, error) {
 	f.begun = true
-	_ = f.rc.SetWriteDeadline(time.Now().Add(f.idle)) // a writer without deadlines is a test's
+	_ = f.rc.SetWriteDeadline(time.Now().Add(f.idle)) // writers of tests have no deadlines
 	n, err := f.w.Write(b)                            //nolint:gosec // what is text is said to be, and nothing is guessed
 	if err == nil {
 		err = f.rc.Flush()

@@ -17,11 +17,11 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// maxRefusal bounds what is read of why the runtime's own server does not do what it is asked.
+// maxRefusal bounds the text of an error of the runtime's streaming server.
 const maxRefusal = 4 << 10
 
-// tunnel has a client that speaks SPDY inside of WebSocket, for port-forward, talk to the runtime's own server, which
-// speaks SPDY alone.
+// tunnel connects a client that speaks SPDY inside of a WebSocket, for port-forward, with the runtime's streaming
+// server, which only speaks SPDY.
 func (n *node) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL) {
 	runtime, protocol, err := n.upgrade(r.Context(), target, tunneled(r))
 	if err != nil {
@@ -45,7 +45,7 @@ func (n *node) tunnel(w http.ResponseWriter, r *http.Request, target *url.URL) {
 	server.ServeHTTP(patient{ResponseWriter: w, idle: n.idle()}, r)
 }
 
-// tunneled are the protocols over SPDY that a client can speak inside of WebSocket.
+// tunneled returns the protocols over SPDY that a client can speak inside of a WebSocket.
 func tunneled(r *http.Request) []string {
 	var protocols []string
 	for text := range strings.SplitSeq(strings.Join(r.Header.Values(wsstream.WebSocketProtocolHeader), ","), ",") {
@@ -57,8 +57,8 @@ func tunneled(r *http.Request) []string {
 	return protocols
 }
 
-// upgrade has the runtime's own server speak SPDY on a connection, in one of some protocols, and returns the connection
-// and which. An answer that is not that becomes an error with its code and text.
+// upgrade opens a SPDY connection to the runtime's streaming server with one of the protocols. It returns the
+// connection and the chosen protocol. It returns any other answer as an error with its code and text.
 func (n *node) upgrade(ctx context.Context, target *url.URL, protocols []string) (io.ReadWriteCloser, string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), nil)
 	if err != nil {
@@ -71,7 +71,7 @@ func (n *node) upgrade(ctx context.Context, target *url.URL, protocols []string)
 	}
 	answer, err := n.streams.RoundTrip(request) //nolint:bodyclose // the connection is closed by the caller
 	if err != nil {
-		return nil, "", fmt.Errorf("reaching the runtime's server of streams at %s: %w", target.Host, err)
+		return nil, "", fmt.Errorf("reaching the runtime's streaming server at %s: %w", target.Host, err)
 	}
 	if conn, ok := answer.Body.(io.ReadWriteCloser); ok && answer.StatusCode == http.StatusSwitchingProtocols {
 		return conn, strings.TrimSpace(answer.Header.Get(httpstream.HeaderProtocolVersion)), nil
@@ -79,29 +79,29 @@ func (n *node) upgrade(ctx context.Context, target *url.URL, protocols []string)
 	defer answer.Body.Close() //nolint:errcheck // it was only read
 	text, err := io.ReadAll(io.LimitReader(answer.Body, maxRefusal))
 	if err != nil {
-		return nil, "", fmt.Errorf("reading an answer of the runtime's server of streams at %s: %w", target.Host, err)
+		return nil, "", fmt.Errorf("reading an answer of the runtime's streaming server at %s: %w", target.Host, err)
 	}
 	if answer.StatusCode < http.StatusBadRequest {
-		return nil, "", fmt.Errorf("the runtime's server of streams at %s answers %s where it was to change to SPDY", target.Host, answer.Status)
+		return nil, "", fmt.Errorf("the runtime's streaming server at %s answers %s instead of switching to SPDY", target.Host, answer.Status)
 	}
 	return nil, "", &problem{answer.StatusCode, string(bytes.TrimSpace(text))}
 }
 
-// join copies both ways until one of the two ends, and closes both.
+// join copies both ways until one of the connections ends, and then closes both.
 func join(a, b io.ReadWriteCloser) {
-	ended := make(chan struct{}, 2) // one for each way
+	ended := make(chan struct{}, 2) // one for each direction
 	way := func(to io.Writer, from io.Reader) {
-		_, _ = io.Copy(to, from) // an end is an end
+		_, _ = io.Copy(to, from) // an error ends the stream like an EOF
 		ended <- struct{}{}
 	}
 	go way(a, b)
 	go way(b, a)
 	<-ended
-	_, _ = a.Close(), b.Close() // so that the other one ends
+	_, _ = a.Close(), b.Close() // ends the other direction
 	<-ended
 }
 
-// idleSocket is a connection of WebSocket that fails when nothing is said on it for some time.
+// idleSocket is a WebSocket connection that times out after a period without reads and writes.
 type idleSocket struct {
 	*websocket.Conn
 	idle time.Duration
@@ -113,11 +113,11 @@ func (s *idleSocket) Read(b []byte) (int, error) {
 	return s.Conn.Read(b)
 }
 
-// Write implements io.Writer. What is written keeps a read waiting that goes on at the same time.
+// Write implements io.Writer. It also extends the deadline of a concurrent Read.
 func (s *idleSocket) Write(b []byte) (int, error) {
 	s.extend()
 	return s.Conn.Write(b)
 }
 
-// extend moves the deadline on. An error is that of a closed connection, which the call that follows has too.
+// extend extends the deadline. It ignores errors, because a closed connection also fails the following call.
 func (s *idleSocket) extend() { _ = s.SetDeadline(time.Now().Add(s.idle)) }

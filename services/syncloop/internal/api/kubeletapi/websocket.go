@@ -67,7 +67,7 @@ func (n *node) translate(w http.ResponseWriter, r *http.Request, target *url.URL
 	}
 	var sizes sync.WaitGroup
 	defer func() {
-		_ = client.Close() // it is over, whatever the client has heard of that
+		_ = client.Close() // the request is done, even if the client did not receive everything
 		cancel()
 		sizes.Wait()
 	}()
@@ -105,7 +105,7 @@ func (n *node) tellEnd(ctx context.Context, client *wsstream.Conn, to io.Writer,
 		_, err = to.Write(said)
 	}
 	if err != nil {
-		n.Logger.DebugContext(ctx, "a client could not be told how its command has ended", telemetry.KeyError, err)
+		n.Logger.DebugContext(ctx, "the exit status of a command could not be sent to the client", telemetry.KeyError, err)
 	}
 }
 
@@ -128,7 +128,8 @@ func statusOf(ended error) metav1.Status {
 		}
 	default:
 		status := apierrors.NewInternalError(ended).Status()
-		status.Message = strings.Replace(status.Message, internal+internal, internal, 1) // the runtime has said so too
+		// the runtime's error has the same prefix
+		status.Message = strings.Replace(status.Message, internal+internal, internal, 1)
 		return status
 	}
 }

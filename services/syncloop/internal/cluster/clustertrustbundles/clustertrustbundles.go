@@ -125,9 +125,9 @@ func (b *Bundles) Get(ctx context.Context, pod *v1.Pod, p *v1.ClusterTrustBundle
 	defer b.mu.Unlock()
 	switch {
 	case !b.known && b.err != nil:
-		return nil, fmt.Errorf("what there is is not known yet: the API server: %w", b.err)
+		return nil, fmt.Errorf("the bundles are not known yet: the API server: %w", b.err)
 	case !b.known:
-		return nil, errors.New("what there is is not known yet: the API server has not answered")
+		return nil, errors.New("the bundles are not known yet: the API server has not answered")
 	}
 	var found []*bundle
 	for _, one := range b.bundles {

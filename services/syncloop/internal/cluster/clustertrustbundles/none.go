@@ -13,7 +13,7 @@ type None struct{}
 
 // Get returns an error that says what to do instead.
 func (None) Get(context.Context, *v1.Pod, *v1.ClusterTrustBundleProjection) ([]byte, error) {
-	return nil, errors.New("this node has no API server whose bundles of roots it could give; leave the source out, or have them in a config map")
+	return nil, errors.New("this node has no API server that could provide trust bundles; leave the source out, or put the roots in a ConfigMap")
 }
 
 // Forget is a no-op.

@@ -191,7 +191,7 @@ func (c *Cluster) get(ctx context.Context, key Key) (runtime.Object, error) {
 	c.mu.Unlock()
 	if h == nil || c.cfg.Strategy == kubeletconfigv1beta1.GetChangeDetectionStrategy {
 		object, err := c.ask(ctx, key)
-		return object, said(key, err)
+		return object, getterError(key, err)
 	}
 	if c.cfg.Strategy == kubeletconfigv1beta1.TTLCacheChangeDetectionStrategy {
 		c.refresh(ctx, key, h)
@@ -208,13 +208,13 @@ func (c *Cluster) get(ctx context.Context, key Key) (runtime.Object, error) {
 	}
 	h.late = true
 	if h.err != nil {
-		return nil, said(key, h.err)
+		return nil, getterError(key, h.err)
 	}
 	return nil, &UnknownError{Key: key, Why: "the API server has not answered yet"}
 }
 
-// said converts an error of the API server to an error of a Getter.
-func said(key Key, err error) error {
+// getterError converts an error of the API server to an error of a Getter.
+func getterError(key Key, err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -105,7 +105,7 @@ func (c *Configmux) answered(err error) {
 		told = slices.Collect(maps.Keys(c.users.pods))
 	}
 	c.mu.Unlock()
-	c.tell(told)
+	c.notify(told)
 }
 
 func (c *Configmux) handle(change stream.Change[*Entry]) {
@@ -141,7 +141,7 @@ func (c *Configmux) handle(change stream.Change[*Entry]) {
 		}
 	}
 	c.mu.Unlock()
-	c.tell(told)
+	c.notify(told)
 }
 
 // caughtUp is called when the snapshot of configmux has been handled.
@@ -154,7 +154,7 @@ func (c *Configmux) caughtUp() {
 		told = slices.Collect(maps.Keys(c.users.pods))
 	}
 	c.mu.Unlock()
-	c.tell(told)
+	c.notify(told)
 }
 
 // settle removes doubtful objects once all sources are read, and returns the affected pods: those of removed objects,
@@ -186,8 +186,8 @@ func (c *Configmux) changed(key Key) []types.UID {
 	return uids
 }
 
-// tell calls Changed once for each of some pods. The caller does not hold mu.
-func (c *Configmux) tell(uids []types.UID) {
+// notify calls Changed once for each of some pods. The caller does not hold mu.
+func (c *Configmux) notify(uids []types.UID) {
 	slices.Sort(uids)
 	for _, uid := range slices.Compact(uids) {
 		c.cfg.Changed(uid)
@@ -201,7 +201,7 @@ func (c *Configmux) unread() string {
 		if c.refusal != "" {
 			return c.refusal
 		}
-		return "configmux has not said yet which config maps and secrets there are; see quartet doctor when that lasts"
+		return "configmux has not sent its config maps and secrets yet; see quartet doctor if that lasts"
 	}
 	var names []string
 	for name, ready := range c.sources {

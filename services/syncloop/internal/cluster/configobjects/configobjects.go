@@ -99,7 +99,7 @@ type NotServedError struct{ Key Key }
 
 // Error implements error.
 func (e *NotServedError) Error() string {
-	return fmt.Sprintf("%s %q: configmux has no config maps and secrets, for it has an API server or replays a recording: give syncloop the same --kubeconfig",
+	return fmt.Sprintf("%s %q: configmux has no config maps and secrets, because it has an API server or replays a recording: give syncloop the same --kubeconfig",
 		e.Key.Kind.resource(), e.Key.Name)
 }
 

@@ -1,6 +1,6 @@
-// Package hostips knows the addresses of the node, as nodestatus says in the Node: for the status of pods, for pods of
-// the machine's network and for the downward API. Until nodestatus has been heard, and only until then, the addresses
-// are those of --node-ip or those that are found. When nodestatus goes away, the last known addresses stay.
+// Package hostips provides the addresses of the node, for the status of pods, for pods on the host's network and for
+// the downward API. They are from the Node that nodestatus sends. Until the first Node arrives, they are those of
+// --node-ip or detected ones. If nodestatus stops, the last known addresses stay.
 package hostips
 
 import (
@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/net"
 )
 
-// retry is how often an address is looked for while no address is known.
+// retry is how often addresses are detected while none is known.
 const retry = 2 * time.Second
 
 // Of returns the addresses of a Node, the primary one first and at most one of each family. Internal addresses come
@@ -50,7 +50,7 @@ type Addresses struct {
 	changed func([]string)
 }
 
-// addresses were reported by the Node, or else guessed.
+// addresses are from the Node, or else detected.
 type addresses struct {
 	ips  []string
 	said bool
@@ -98,7 +98,7 @@ func (a *Addresses) set(next addresses) {
 	}
 }
 
-// Run looks for an address until an address is known or ctx ends.
+// Run detects addresses until one is known or ctx ends.
 func (a *Addresses) Run(ctx context.Context, clk clock.WithTicker) error {
 	ticker := clk.NewTicker(retry)
 	defer ticker.Stop()

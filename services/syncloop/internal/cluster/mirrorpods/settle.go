@@ -119,7 +119,7 @@ func (m *Manager) next(name types.NamespacedName, ending bool) (action, facts) {
 	if len(r.pods) > 0 {
 		f.static = r.pods[0]
 	}
-	m.tell(r, f)
+	m.setMirror(r, f)
 	todo := decide(f)
 	switch {
 	case todo != keep && now.Before(r.until):
@@ -131,8 +131,8 @@ func (m *Manager) next(name types.NamespacedName, ending bool) (action, facts) {
 	return todo, f
 }
 
-// tell sets the mirror pod of the static pod of a name. The caller holds mu.
-func (m *Manager) tell(r *record, f facts) {
+// setMirror sets the mirror pod of the static pod of a name. The caller holds mu.
+func (m *Manager) setMirror(r *record, f facts) {
 	uid := types.UID("")
 	if f.static != nil && f.mirror != nil && mirrors(f.mirror, f.static) {
 		uid = f.static.UID
@@ -229,10 +229,10 @@ func (m *Manager) failed(ctx context.Context, name types.NamespacedName, f facts
 	if f.mirror != nil {
 		op = remove
 	}
-	m.cfg.Logger.WarnContext(ctx, "the mirror pod of a static pod is not as it should be; it is tried again until it is",
+	m.cfg.Logger.WarnContext(ctx, "the mirror pod of a static pod could not be created or deleted; it is retried",
 		telemetry.KeyPod, name.String(), telemetry.KeyOp, string(op),
 		telemetry.KeyRetryAfter, delay, telemetry.KeyError, failure)
 	if status := apierrors.APIStatus(nil); f.static != nil && op == create && errors.As(failure, &status) {
-		m.cfg.Events.Warning(ctx, f.static, "", reasonFailed, "the API server does not take the mirror pod: "+text)
+		m.cfg.Events.Warning(ctx, f.static, "", reasonFailed, "the API server rejects the mirror pod: "+text)
 	}
 }

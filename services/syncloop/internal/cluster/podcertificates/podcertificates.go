@@ -201,7 +201,7 @@ func (c *Certificates) ask(ctx context.Context, pod *v1.Pod, k key, p *v1.PodCer
 	}, time.Time{}
 	event := c.hear(h)
 	c.mu.Unlock()
-	event.tell(ctx, c.cfg.Events)
+	event.record(ctx, c.cfg.Events)
 	c.signal()
 	return nil
 }

@@ -36,7 +36,7 @@ func (c *Certificates) watchTime(ctx context.Context) error {
 	for {
 		told, events, wait := c.due(c.cfg.Clock.Now())
 		for _, e := range events {
-			e.tell(ctx, c.cfg.Events)
+			e.record(ctx, c.cfg.Events)
 		}
 		for _, uid := range told {
 			c.cfg.Changed(uid)
@@ -88,7 +88,7 @@ type event struct {
 	reason, message string
 }
 
-func (e event) tell(ctx context.Context, to Events) {
+func (e event) record(ctx context.Context, to Events) {
 	if e.reason != "" {
 		to.Warning(ctx, e.pod, "", e.reason, e.message)
 	}
@@ -159,7 +159,8 @@ func (f follower) Deleted(object runtime.Object) {
 	})
 }
 
-// ListFailed implements reflector.Handler. Who waits is told of the request that is waited for: nothing else is known.
+// ListFailed implements reflector.Handler. It is a no-op, because a waiting caller already has an error about its
+// request.
 func (f follower) ListFailed(error) {}
 
 // note calls change to update the known requests; change returns a function that reports which requests are gone, or
@@ -185,7 +186,7 @@ func (f follower) note(change func() (gone func(*request) bool)) {
 	}
 	c.mu.Unlock()
 	for _, e := range events {
-		e.tell(f.ctx, c.cfg.Events)
+		e.record(f.ctx, c.cfg.Events)
 	}
 	for _, uid := range told {
 		c.cfg.Changed(uid)

@@ -28,7 +28,7 @@ func FromAPIServer(core rest.Interface) API { return apiServer{core} }
 
 type apiServer struct{ core rest.Interface }
 
-// PatchStatus implements API. It is tried once: when again is for the Manager to say.
+// PatchStatus implements API. It does not retry, because the Manager schedules retries.
 func (a apiServer) PatchStatus(ctx context.Context, namespace, name string, patch []byte) (*v1.Pod, error) {
 	answer := &v1.Pod{}
 	err := a.core.Patch(types.StrategicMergePatchType).

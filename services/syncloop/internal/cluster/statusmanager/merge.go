@@ -11,12 +11,12 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
-// Merge returns the status that the API server should have of a pod: what was computed for it, on what the API server
-// has. It changes neither.
+// Merge returns the status that the API server should have of a pod: the computed status merged into the API server's.
+// It changes neither.
 //
-// Conditions that are not this node's, and all that is said of claims and nominations, stay as they are. A phase in
-// which the pod has ended stays, and is not said while the pod may run. A condition that is as before has come to be so
-// when it did before, and a pod has begun when it was first said to, whatever a restart of this process makes of it.
+// Conditions of others, the statuses of resource claims and the nominated node stay as they are. A final phase stays,
+// and is not reported while a container may run. A condition whose status is unchanged keeps its transition time, and
+// the start time of the pod does not change, even after a restart of this process.
 func Merge(has *v1.PodStatus, computed v1.PodStatus, mayRun bool) v1.PodStatus {
 	out := *has
 	out.ObservedGeneration = computed.ObservedGeneration
@@ -31,13 +31,13 @@ func Merge(has *v1.PodStatus, computed v1.PodStatus, mayRun bool) v1.PodStatus {
 	case hasEnded(has.Phase) && has.Phase != computed.Phase, ends && mayRun && !hasEnded(has.Phase):
 		out.Phase, out.Reason, out.Message = has.Phase, has.Reason, has.Message
 	}
-	if len(computed.PodIPs) > 0 || !ends { // a pod that has ended keeps the addresses that it had
+	if len(computed.PodIPs) > 0 || !ends { // an ended pod keeps its addresses
 		out.PodIP, out.PodIPs = computed.PodIP, computed.PodIPs
 	}
 	if has.StartTime == nil {
 		out.StartTime = computed.StartTime
 	}
-	if has.QOSClass == "" { // the API server gives a pod its class when it is created, and none other later
+	if has.QOSClass == "" { // the API server sets the class at the creation, and it does not change
 		out.QOSClass = computed.QOSClass
 	}
 	out.Conditions = mergeConditions(has.Conditions, computed.Conditions)
@@ -52,7 +52,7 @@ func mergeConditions(has, computed []v1.PodCondition) []v1.PodCondition {
 	for i := range has {
 		if own := find(computed, has[i].Type); own != nil && podstatus.Owns(own) {
 			out = append(out, since(*own, &has[i]))
-		} else if !podstatus.Owns(&has[i]) || has[i].Type == v1.DisruptionTarget { // which stays true, whoever has said it
+		} else if !podstatus.Owns(&has[i]) || has[i].Type == v1.DisruptionTarget { // it stays true, whoever set it
 			out = append(out, has[i])
 		}
 	}
@@ -64,8 +64,8 @@ func mergeConditions(has, computed []v1.PodCondition) []v1.PodCondition {
 	return out
 }
 
-// since gives a condition the transition time of the one before it when that says the same. That of a resize is another
-// one with another reason, for it is never false.
+// since keeps the transition time of a condition whose status is unchanged. For a condition of a resize, a new reason
+// is a transition, because such a condition is never false.
 func since(c v1.PodCondition, before *v1.PodCondition) v1.PodCondition {
 	resizes := c.Type == v1.PodResizePending || c.Type == v1.PodResizeInProgress
 	if before.Status == c.Status && (!resizes || before.Reason == c.Reason) && !before.LastTransitionTime.IsZero() {
@@ -82,18 +82,18 @@ func find(conditions []v1.PodCondition, kind v1.PodConditionType) *v1.PodConditi
 	return nil
 }
 
-// The lists of a status whose elements the API server tells apart by a key when they are patched.
+// The lists of a status that the API server merges by a key.
 const (
 	fieldConditions = "conditions"
 	fieldPodIPs     = "podIPs"
 	fieldHostIPs    = "hostIPs"
 )
 
-// replacing is the element of a list in a strategic merge patch that has it be the whole list.
+// replacing is the element of a list in a strategic merge patch that makes it replace the whole list.
 const replacing = `{"$patch":"replace"}`
 
-// Patch returns the strategic merge patch that makes the first status the second one, of the pod with a UID and of no
-// other; nil when they say the same. It fails for what cannot be JSON.
+// Patch returns the strategic merge patch from one status to another, of the pod with the UID only; nil if they are
+// equal. It returns an error if the status cannot be encoded as JSON.
 func Patch(uid string, has, wanted *v1.PodStatus) ([]byte, error) {
 	before, err := fieldsOf(has)
 	if err != nil {
@@ -129,7 +129,7 @@ func Patch(uid string, has, wanted *v1.PodStatus) ([]byte, error) {
 	return json.Marshal(map[string]any{"metadata": map[string]string{"uid": uid}, "status": changed})
 }
 
-// fieldsOf returns the fields of a status that are set, in JSON.
+// fieldsOf returns the set fields of a status as JSON.
 func fieldsOf(status *v1.PodStatus) (map[string]json.RawMessage, error) {
 	whole, err := json.Marshal(status)
 	if err != nil {
@@ -139,8 +139,8 @@ func fieldsOf(status *v1.PodStatus) (map[string]json.RawMessage, error) {
 	return fields, json.Unmarshal(whole, &fields)
 }
 
-// conditionsPatch returns the conditions that differ, and those that are to go; nil when there are none. Such a list is
-// merged by the conditions' types, so what somebody else writes at the same time stays.
+// conditionsPatch returns the changed and the removed conditions; nil if there are none. The API server merges the list
+// by type, so concurrent changes of other conditions stay.
 func conditionsPatch(has, wanted []v1.PodCondition) (json.RawMessage, error) {
 	var list []any
 	for i := range wanted {
@@ -166,8 +166,8 @@ func conditionsPatch(has, wanted []v1.PodCondition) (json.RawMessage, error) {
 	return json.Marshal(list)
 }
 
-// changedCondition is a condition on another of its type. What that has and this one has not is null, or the merge
-// would leave it there.
+// changedCondition is the patch of an existing condition. Fields that the new condition does not set are null, because
+// the merge would keep their old values otherwise.
 type changedCondition struct {
 	v1.PodCondition `json:",inline"`
 
@@ -183,7 +183,7 @@ func orNull[T comparable](value T) *T {
 	return &value
 }
 
-// sameCondition compares two conditions as the API server has them: with times in whole seconds.
+// sameCondition compares two conditions as the API server stores them, with times in whole seconds.
 func sameCondition(a, b *v1.PodCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message &&
 		a.ObservedGeneration == b.ObservedGeneration &&

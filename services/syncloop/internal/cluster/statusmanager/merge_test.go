@@ -184,8 +184,8 @@ func TestAConditionThatSaysLessIsPatched(t *testing.T) {
 	}
 }
 
-// TestPartsOfASecondAreNoDifference checks that fractions of a second cause no patch. The API server does not store them,
-// so a patch would follow each answer.
+// TestPartsOfASecondAreNoDifference checks that fractions of a second cause no patch. The API server does not store
+// them, so a patch would follow each answer.
 func TestPartsOfASecondAreNoDifference(t *testing.T) {
 	fine, coarse := condition(v1.PodReady, v1.ConditionTrue, 4), condition(v1.PodReady, v1.ConditionTrue, 4)
 	fine.LastTransitionTime = metav1.NewTime(time.Unix(4, 999))

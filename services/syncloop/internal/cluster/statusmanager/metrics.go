@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// request names a request that is made of an API server for the status of a pod, as the metrics do.
+// request is the kind of a request to the API server, as in the metrics.
 type request string
 
 // The requests.
@@ -16,27 +16,27 @@ const (
 	requestDelete request = "delete"
 )
 
-// heldBuckets are the kubelet's, in seconds.
+// heldBuckets are the kubelet's buckets, in seconds.
 var heldBuckets = []float64{0.010, 0.050, 0.100, 0.500, 1, 5, 10, 20, 30, 45, 60}
 
-// Metrics counts and times what the API server is told of pods.
+// Metrics counts and times the updates of pod statuses in the API server.
 type Metrics struct {
 	held     prometheus.Histogram
 	requests *prometheus.CounterVec
 	factory  promauto.Factory
 }
 
-// NewMetrics registers the metrics of one Manager; a nil registry takes none.
+// NewMetrics registers the metrics of one Manager. A nil registry is valid and registers nothing.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	factory := promauto.With(registry)
 	m := &Metrics{
 		held: factory.NewHistogram(prometheus.HistogramOpts{
 			Name: "kubelet_pod_status_sync_duration_seconds", Buckets: heldBuckets,
-			Help: "Time from the moment the status of a pod has changed until the API server has it, however often it has changed again meanwhile.",
+			Help: "Time from the first unsent change of a pod's status until the API server has the newest one.",
 		}),
 		requests: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "quartet_pod_status_requests_total",
-			Help: "Requests that were made of the API server for the status of pods, and for the deletion of those that have ended, by what came of them.",
+			Help: "Requests to the API server to patch the status of pods and to delete ended ones, by outcome.",
 		}, []string{"operation", "outcome"}),
 		factory: factory,
 	}
@@ -54,10 +54,10 @@ func (m *Metrics) Expose(unsent func() int) {
 	}, func() float64 { return float64(unsent()) })
 }
 
-// reached notes that the API server has the status of a pod, and how long that took since the status changed.
+// reached records that the API server has the status of a pod, and the time since the status changed.
 func (m *Metrics) reached(took time.Duration) { m.held.Observe(max(took, 0).Seconds()) }
 
-// requested notes a request and its outcome, in a word.
+// requested records a request and its outcome.
 func (m *Metrics) requested(r request, outcome string) {
 	m.requests.WithLabelValues(string(r), outcome).Inc()
 }

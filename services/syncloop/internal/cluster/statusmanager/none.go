@@ -2,7 +2,7 @@ package statusmanager
 
 import "k8s.io/apimachinery/pkg/types"
 
-// None is for a node without an API server: nobody is told the statuses of pods.
+// None is the Manager of a node without an API server. It discards reports.
 type None struct{}
 
 // Report is a no-op.

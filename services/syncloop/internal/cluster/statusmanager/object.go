@@ -8,20 +8,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// delayed is how long after it was made a change may reach this process by way of a watch. What comes later and is
-// older by its version is so since the API server's data were restored from a backup.
+// delayed is the maximum delay of the watch. An object with an older version that arrives later is current, because the
+// data of the API server were restored from a backup.
 const delayed = time.Minute
 
-// object is what is known of a pod's object in the API server.
+// object is the last known state of a pod's object in the API server.
 type object struct {
 	namespace, name string
 	uid             types.UID
 	version         string
 	generation      int64
-	// deleting is true when somebody wants it deleted.
+	// deleting is true if the object is being deleted.
 	deleting bool
 	status   v1.PodStatus
-	// at is when this became known; of the answer to a request, when that came.
+	// at is the time at which this state became known.
 	at time.Time
 }
 
@@ -32,7 +32,8 @@ func objectOf(pod *v1.Pod) *object {
 	}
 }
 
-// know takes in an object that was heard of in no order with the answers to requests: an older one changes nothing.
+// know processes an observed object. The watch and the answers to requests arrive in any order, so an older version is
+// ignored.
 func (r *record) know(heard *object, now time.Time) {
 	heard.at = now
 	known := r.object

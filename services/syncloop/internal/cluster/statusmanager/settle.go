@@ -16,34 +16,35 @@ import (
 )
 
 const (
-	// firstRetry doubles with each failure up to lastRetry, so that an API server that is back has all statuses within
-	// moments.
+	// firstRetry is the first back-off. It doubles with each failure up to lastRetry, which is short so that an API server
+	// that is back gets all statuses soon.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 10 * time.Second
-	// lastRepeat is the longest time to the next try of what the API server understands and will not do: refuse it, or
-	// take it and keep something else, as one does that is older and does not know a field.
+	// lastRepeat is the maximum back-off if the API server rejects a request, or accepts it and stores something else, as
+	// an older one does that does not know a field.
 	lastRepeat = 5 * time.Minute
-	// maxDoublings keeps a delay from overflowing.
+	// maxDoublings prevents the overflow of a delay.
 	maxDoublings = 16
-	// retryJitter spreads the tries of pods that failed together.
+	// retryJitter spreads the retries of pods that failed together.
 	retryJitter = 0.2
-	// tracedTries is how many failures of one status are told to its trace.
+	// tracedTries is the maximum number of failures of one status in its trace.
 	tracedTries = 10
 )
 
-// task is one request to be made.
+// task is one request.
 type task struct {
 	op      request
 	object  object
 	version uint64
 	patch   []byte
-	// status is what the API server is to have after the patch.
+	// status is the status in the API server after the patch.
 	status v1.PodStatus
 	traced bool
 	report Report
 }
 
-// settle makes the next request that a pod needs. If it then needs another, it takes its turn again behind the others.
+// settle sends the next request for a pod. If the pod needs another one after that, it waits for its turn behind the
+// other pods.
 func (m *Manager) settle(ctx context.Context, uid types.UID) {
 	next, err := m.next(uid)
 	if err != nil {
@@ -69,14 +70,14 @@ func (m *Manager) settle(ctx context.Context, uid types.UID) {
 		return
 	}
 	if !next.traced && err == nil {
-		next.traced = true // that it has worked at last belongs to the trace
+		next.traced = true // the final success belongs to the trace
 		_, span = m.span(ctx, next, begun)
 	}
 	telemetry.End(span, err)
 	m.settled(ctx, uid, next, answer, err)
 }
 
-// next returns what is to be asked for a pod now; nil when that is nothing.
+// next returns the next request for a pod; nil if it needs none now.
 func (m *Manager) next(uid types.UID) (*task, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -111,16 +112,16 @@ func (m *Manager) next(uid types.UID) (*task, error) {
 	return nil, nil
 }
 
-// triesAtOnce tells whether a pod needs not wait until the next request may be made. It is so when the API server has
-// understood the one before and not done it, and is now to be asked for something else; and when what it has left out
-// is all that is to be sent: then it has all that it takes.
+// triesAtOnce reports whether a pod does not wait for the end of its back-off. It does not if the API server rejected
+// the last patch and the new patch differs. It also does not if the API server drops a part of the status: then it has
+// all that it accepts, and the deletion need not wait.
 func (r *record) triesAtOnce(patch []byte) bool {
 	complaint := failureKind(r.complaint)
 	return complaint == ignored || complaint == refused && patch != nil && !bytes.Equal(patch, r.left)
 }
 
-// ofMirror returns the status of a static pod as that of its mirror pod. A static pod has no generation, and that of
-// its mirror pod is none that the node has observed.
+// ofMirror returns the status of a static pod as the status of its mirror pod. A static pod has no generation, and the
+// node has not observed the mirror pod's.
 func ofMirror(status v1.PodStatus) v1.PodStatus {
 	status.ObservedGeneration = 0
 	conditions := make([]v1.PodCondition, len(status.Conditions))
@@ -132,8 +133,8 @@ func ofMirror(status v1.PodStatus) v1.PodStatus {
 	return status
 }
 
-// ofAnotherLife returns the status of a mirror pod for the merge with that of its pod. A static pod that had ended and
-// has not ended now lives again, as after a shutdown of the machine: what was said of its end does not hold any more.
+// ofAnotherLife returns the status of a mirror pod for the merge with that of its pod. If the static pod had ended and
+// runs again, as after a shutdown of the machine, the status of its end is removed.
 func ofAnotherLife(has *v1.PodStatus, phase v1.PodPhase) *v1.PodStatus {
 	if !hasEnded(has.Phase) || hasEnded(phase) {
 		return has
@@ -146,7 +147,7 @@ func ofAnotherLife(has *v1.PodStatus, phase v1.PodPhase) *v1.PodStatus {
 	return &again
 }
 
-// runs tells whether a status says of a container that it runs.
+// runs reports whether a container runs according to a status.
 func runs(status *v1.PodStatus) bool {
 	for _, list := range [][]v1.ContainerStatus{
 		status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses,
@@ -160,8 +161,8 @@ func runs(status *v1.PodStatus) bool {
 	return false
 }
 
-// hold notes that the API server has a report. It returns since when it should have had it, zero when it has had it
-// before or does not have the newest one.
+// hold records that the API server has a report. If it is the newest one and new, it returns the time of the first
+// report that the API server did not have; otherwise zero.
 func (r *record) hold(version uint64) (since time.Time) {
 	if r.sent = version; r.version == version {
 		since, r.since = r.since, time.Time{}
@@ -169,14 +170,14 @@ func (r *record) hold(version uint64) (since time.Time) {
 	return since
 }
 
-// settled takes in what came of a request, and has the pod looked at again.
+// settled processes the result of a request, and schedules the next check of the pod.
 func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v1.Pod, failure error) {
 	kind := kindOf(t.op, failure)
 	m.cfg.Metrics.requested(t.op, string(kind))
 	m.mu.Lock()
 	r := m.pods[uid]
 	if r == nil || r.object == nil || r.object.uid != t.object.uid {
-		m.look(uid) // it was about what is there no longer
+		m.look(uid) // the object has been replaced meanwhile
 		m.mu.Unlock()
 		return
 	}
@@ -201,28 +202,28 @@ func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v
 	case kind == taken && t.op == requestDelete:
 		m.cfg.Logger.InfoContext(ctx, "the API server has deleted the object of a pod that has ended", subject(t)...)
 	case failure != nil && kind != missing && kind != replaced && told != string(kind):
-		// The first failure of a kind is told, the others not: each pod would tell of an API server that is away again and
-		// again.
-		m.cfg.Logger.WarnContext(ctx, "the API server does not have the status of a pod; it is tried again until it has",
+		// Only the first failure of a kind is logged, because otherwise each pod would log every retry while the API server
+		// is down.
+		m.cfg.Logger.WarnContext(ctx, "the status of a pod could not be written to the API server; it is retried",
 			append(subject(t), telemetry.KeyOp, string(t.op), telemetry.KeyReason, string(kind), telemetry.KeyRetryAfter, delay,
 				telemetry.KeyError, failure)...)
 	case kind == taken && told != "" && !complains:
-		m.cfg.Logger.InfoContext(ctx, "the API server takes the status of the pod again", subject(t)...)
+		m.cfg.Logger.InfoContext(ctx, "the API server accepts the status of the pod again", subject(t)...)
 	}
 }
 
-// answered takes in the pod as it is after a patch. It fails when that has changed nothing of what it should have,
-// which the same patch would not either. Called with mu held.
+// answered processes the pod that a patch returned. It returns an error if the patch had no effect, because the same
+// patch would not have one either. The caller holds mu.
 func (m *Manager) answered(r *record, t *task, answer *v1.Pod) error {
 	now, held := m.cfg.Clock.Now(), objectOf(answer)
 	held.at, held.deleting = now, held.deleting || r.object.deleting
 	r.object = held
 	rest, err := Patch(string(held.uid), &held.status, &t.status)
 	if err == nil && bytes.Equal(rest, t.patch) {
-		return fmt.Errorf("it has taken a patch and left all of it out: %s", rest)
+		return fmt.Errorf("the API server accepted a patch and dropped all of it: %s", rest)
 	}
 	r.failures, r.until = 0, time.Time{}
-	if rest == nil || r.complaint != string(ignored) { // else it goes on to leave out a part
+	if rest == nil || r.complaint != string(ignored) { // otherwise the API server still drops a part
 		r.complaint = ""
 	}
 	if since := r.hold(t.version); !since.IsZero() {
@@ -231,7 +232,7 @@ func (m *Manager) answered(r *record, t *task, answer *v1.Pod) error {
 	return nil
 }
 
-// failed has a request that failed be made again, and returns after what time. Called with mu held.
+// failed schedules the retry of a failed request, and returns its delay. The caller holds mu.
 func (m *Manager) failed(uid types.UID, r *record, t *task, failure error, kind failureKind) time.Duration {
 	longest := lastRepeat
 	r.left = t.patch
@@ -240,7 +241,8 @@ func (m *Manager) failed(uid types.UID, r *record, t *task, failure error, kind 
 	}
 	delay := min(firstRetry<<min(r.failures, maxDoublings), longest)
 	if kind == ignored {
-		// It will do so again. Meanwhile it has all that it takes: what that allows is done.
+		// A retry would have the same result. Meanwhile the API server has all that it accepts, so other requests, as the
+		// deletion, continue.
 		delay = longest
 		m.look(uid)
 	}
@@ -252,12 +254,12 @@ func (m *Manager) failed(uid types.UID, r *record, t *task, failure error, kind 
 	return delay
 }
 
-// subject says in a line of the log which pod it is about.
+// subject returns the log attributes of the pod.
 func subject(t *task) []any {
 	return []any{telemetry.KeyPod, t.object.namespace + "/" + t.object.name, telemetry.KeyPodUID, string(t.report.Pod.UID)}
 }
 
-// span begins the span of a request, in the trace of what has changed the status. A request that has failed often has
+// span begins the span of a request in the trace of the change of the status. A request that has failed too often has
 // none.
 func (m *Manager) span(ctx context.Context, t *task, begun time.Time) (context.Context, trace.Span) {
 	if !t.traced {

@@ -9,9 +9,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// FromAPIServer has tokens made by an API server, which has to let this node do so: it does for the service accounts of
-// the pods that are bound to the node. core is a client of core/v1 that knows authentication/v1, as that of package
-// apiclient does.
+// FromAPIServer returns an Issue that requests tokens from the API server. A node may request them for the service
+// accounts of its pods. core is a client of core/v1 that can also decode authentication/v1, as the client of package
+// apiclient.
 func FromAPIServer(core rest.Interface) Issue {
 	return func(ctx context.Context, namespace, account string, uid types.UID,
 		spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {

@@ -2,23 +2,24 @@ package tokens
 
 import "time"
 
-// The kubelet's numbers: a token is replaced when it has lived for so much of its time, and at the latest at this age;
-// each a little earlier, by up to maxJitter.
+// The kubelet's values: a token is refreshed after this share of its lifetime, and at this age at the latest; in both
+// cases up to maxJitter earlier.
 const (
 	livedPercent = 80
 	maxAge       = 24 * time.Hour
 	maxJitter    = 10 * time.Second
 )
 
-// After a failure a token is asked for again after retryFirst, then after twice as long each time up to retryMost:
-// about as often as a kubelet does, which asks whenever it looks at the pod. No token is replaced sooner than
-// retryFirst after it was made, however short its life is.
+// After a failure the request is repeated after retryFirst, and the delay doubles up to retryMost. This is about as
+// often as in a kubelet, which sends a request at each sync of the pod. A token is not refreshed before the age
+// retryFirst, however short its lifetime is.
 const (
 	retryFirst = 10 * time.Second
 	retryMost  = 2 * time.Minute
 )
 
-// lookAgain is how often ages are looked at in any case: the machine may have slept, or its clock been set.
+// lookAgain is how often ages are checked in any case, because the machine may have slept or its clock may have been
+// set.
 const lookAgain = time.Minute
 
 // held is a token of a pod. Times are ages of the token by this node's clock only, so that a difference to the API

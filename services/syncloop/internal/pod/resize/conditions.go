@@ -15,7 +15,7 @@ type Condition struct {
 	Message string `json:"message,omitempty"`
 	// Generation is the generation of the pod that asked for the resize.
 	Generation int64 `json:"generation,omitempty"`
-	// Since is the last transition: since when the condition has this reason.
+	// Since is the time of the last transition, at which the condition got this reason.
 	Since time.Time `json:"since"`
 }
 

@@ -13,7 +13,7 @@ import (
 type Waiting struct {
 	// Wanted is the pod as its source names it, Allocated the pod with its allocated resources.
 	Wanted, Allocated *v1.Pod
-	// Since is since when the resize is pending; zero for a new one.
+	// Since is the time at which the resize became pending; zero for a new one.
 	Since time.Time
 }
 

@@ -1,19 +1,20 @@
-// Package resize decides how the cpu and memory of running pods change. It does no I/O. There are three versions of a
+// Package resize decides how the CPU and memory of running pods change. It does no I/O. There are three versions of a
 // pod's resources, which are equal in a pod that was never resized:
 //
-//	wanted     what the source of the pod asks for, for example by the subresource resize
-//	allocated  what the node has promised to the pod: admission counts it, containers start with it, the cgroup has it
-//	actuated   what the containers run with
+//	wanted     the resources in the source of the pod, for example changed by the subresource resize
+//	allocated  the resources that the node has promised: admission counts them, containers start with them, the cgroup
+//	           has them
+//	actuated   the resources that the containers run with
 //
-// A resize passes through them in this order:
+// A resize passes through these states in order:
 //
 //	wanted ≠ allocated     pending: Infeasible if this node can never do it, or deferred until the node has room;
 //	                       Order sorts the waiting pods
 //	allocated ≠ actuated   in progress: Plan returns the containers to change, in order, and NeedsRestart those to
 //	                       restart
 //
-// Conditions are those of the pod's status. Recover finds out the allocated resources of a pod without a record.
-// Package resizes keeps the records, the sync loop allocates, and package executor actuates.
+// Conditions are those of the pod's status. Recover computes the allocated resources of a pod without a record. Package
+// resizes keeps the records, the sync loop allocates, and package executor actuates.
 package resize
 
 import (

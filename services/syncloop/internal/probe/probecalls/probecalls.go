@@ -169,10 +169,10 @@ func (c *Caller) Probe(ctx context.Context, t Target) Answer {
 		}
 	}
 	if answer.Err != nil {
-		answer.Output = cut(cri.WithoutIDs(said(answer.Err), t.Container.Name))
+		answer.Output = cut(cri.WithoutIDs(errorText(answer.Err), t.Container.Name))
 	}
 	c.cfg.Metrics.probed(t, answer.Outcome, c.cfg.Clock.Since(began))
-	c.tell(ctx, t, answer)
+	c.recordEvent(ctx, t, answer)
 	return answer
 }
 
@@ -197,9 +197,9 @@ func (c *Caller) try(ctx context.Context, t Target) Answer {
 	return unknown(errors.New("the probe names no action: give exec, httpGet, tcpSocket or grpc"))
 }
 
-// tell records an event of a call without success, in the kubelet's words. Repeated problems have the same text, so
-// that they become one event.
-func (c *Caller) tell(ctx context.Context, t Target, a Answer) {
+// recordEvent records an event of a call without success, in the kubelet's words. Repeated problems have the same text,
+// so that they become one event.
+func (c *Caller) recordEvent(ctx context.Context, t Target, a Answer) {
 	reason, message := "", ""
 	switch {
 	case a.Outcome == Unknown:
@@ -214,8 +214,8 @@ func (c *Caller) tell(ctx context.Context, t Target, a Answer) {
 	c.cfg.Events.Warning(ctx, t.Pod, t.Container.Name, reason, strings.ToValidUTF8(message, "\uFFFD"))
 }
 
-// said returns the readable text of an error, without gRPC's prefix.
-func said(err error) string {
+// errorText returns the readable text of an error, without gRPC's prefix.
+func errorText(err error) string {
 	if s, ok := status.FromError(err); ok {
 		return s.Message()
 	}

@@ -41,21 +41,21 @@ func timingOf(spec *v1.Probe) timing {
 	}
 }
 
-// machine is one probe of one container, from when that runs until it ends. It decides when the probe is run next and
-// what its answers come to, and knows no clock: every time comes in.
+// machine is one probe of one container, from the container's start to its end. It decides when the next call is due,
+// and computes the result from the outcomes. It has no clock; the caller passes in the time.
 //
 //	gated ──── the startup probe has succeeded ────▶ asked ──── a startup probe has a result, or ────▶ held
 //	                                                  ▲  │      a liveness probe has failed
 //	                                                  └──┘
 //
-// A readiness probe fails until it has succeeded, a liveness probe holds until it has failed, and a startup probe has
-// no result before its first.
+// The initial result of a readiness probe is failure, and that of a liveness probe success. A startup probe has no
+// initial result.
 //
-// In the first period of a container that has just started, startup and readiness are asked more often, after 1, 2, 4,
-// … s: a server that needs a second is Ready after two and not after the default period of ten. A startup probe's
-// failures do not count there, so the container has failureThreshold whole periods to start. A liveness probe without
-// initialDelaySeconds is first run one period after the start, since whoever has just begun may not answer yet, and is
-// not to be killed for it.
+// In the first period of a container that has just started, startup and readiness probes are called more often, after
+// 1, 2, 4, … s. So a server that needs one second is Ready after two seconds, and not after the default period of ten.
+// Failures of a startup probe in that time do not count, so the container has failureThreshold whole periods to start.
+// A liveness probe without initialDelaySeconds is first called one period after the start, because a container that has
+// just started may not answer yet and must not be killed for that.
 type machine struct {
 	kind   probecalls.Kind
 	timing timing

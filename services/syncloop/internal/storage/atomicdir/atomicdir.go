@@ -1,14 +1,13 @@
-// Package atomicdir writes the files of a volume so that whoever reads it sees them as they were before or as they are
-// after, and never some of each. A folder that it writes looks as a kubelet's does, on which programs rely that watch
-// for changes:
+// Package atomicdir writes the files of a volume atomically: a reader sees either all old files or all new ones. The
+// layout is the kubelet's, because programs that watch for changes rely on it:
 //
-//	DIR/..data -> ..2026_01_02_15_04_05.123456789   the version that is in force; a change of it is one rename
-//	DIR/..2026_01_02_15_04_05.123456789/            its files, which never change
-//	DIR/NAME -> ..data/NAME                         what is seen, a file or a folder
+//	DIR/..data -> ..2026_01_02_15_04_05.123456789   the current version; an update is one rename of this link
+//	DIR/..2026_01_02_15_04_05.123456789/            the files of a version, which never change
+//	DIR/NAME -> ..data/NAME                         what containers see, a file or a directory
 //
-// The kubelet's own AtomicWriter was not taken: it does not get over what it leaves when it is killed between two
-// steps, and brings in much of Kubernetes. Nothing is synced to the disk: containers do not outlive the machine, and
-// what a crash of it leaves is compared, and written anew, before others start.
+// The kubelet's AtomicWriter is not used, because it cannot clean up after a kill between two steps, and depends on
+// much of Kubernetes. Nothing is synced to the disk: containers do not survive a crash of the machine, and before
+// others start, the content is compared and written again if necessary.
 package atomicdir
 
 import (

@@ -1,12 +1,12 @@
-// Package subpath has folders and files of volumes mounted beside the volumes, for the containers that mount not a
-// whole volume but what is below a subPath of it. Where is where a kubelet has them:
+// Package subpath mounts directories and files of volumes for containers that mount only a subPath of a volume. The
+// mount points are the kubelet's:
 //
 //	ROOT/pods/UID/volume-subpaths/VOLUME/CONTAINER/INDEX
 //
-// A container that writes to the volume may change the path at any time, to a link that leads out of the volume for
-// example. What is mounted is therefore what was opened, and opened it is without following a link. The kubelet's own
-// package of this name is not used: it makes a missing folder by its whole path, so that one that is made while a link
-// is put above it is made outside; and it runs mount(8).
+// A container that writes to the volume may change the path at any time, for example to a link out of the volume.
+// Therefore this package opens the path without following links, and mounts the open file. The kubelet's package of
+// this name is not used: it creates a missing directory by its whole path, so that a link that is created at the same
+// time can move the directory out of the volume. It also runs mount(8).
 package subpath
 
 import (

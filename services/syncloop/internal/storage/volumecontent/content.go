@@ -76,8 +76,7 @@ func Of(v *v1.Volume, in Inputs) (Files, error) {
 	return files, nil
 }
 
-// projected adds the files of all sources. Of two with the same path that of the later source is the one, as the
-// kubelet has it.
+// projected adds the files of all sources. If two sources have the same path, the later one wins, as in the kubelet.
 func (in Inputs) projected(files Files, p *v1.ProjectedVolumeSource) error {
 	mode := modeOr(p.DefaultMode, defaultMode)
 	var failed []error

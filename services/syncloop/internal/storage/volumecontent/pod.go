@@ -56,8 +56,8 @@ func MountPoints(pod *v1.Pod, volume string) []string {
 	return slices.Compact(found)
 }
 
-// firstBelow are those of some sorted clean paths that are below another and below none that is between, relative to
-// it.
+// firstBelow returns the paths below root that have no parent in the list, relative to root. The list has sorted, clean
+// paths.
 func firstBelow(root string, all []string) []string {
 	var found []string
 	for _, p := range all {

@@ -58,7 +58,7 @@ func TestWithoutAnAPIServerWhatToDoIsSaid(t *testing.T) {
 	v := r.volume(identity())
 	err := v.setUp()
 	for _, want := range []string{
-		"projected.sources[0].clusterTrustBundle: this node has no API server whose bundles of roots it could give; leave the source out, or have them in a config map",
+		"projected.sources[0].clusterTrustBundle: this node has no API server that could provide trust bundles; leave the source out, or put the roots in a ConfigMap",
 		"projected.sources[1].podCertificate: this node has no API server whose signers could be asked for a certificate; leave the source out, or have one in a secret",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {

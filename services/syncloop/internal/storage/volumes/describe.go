@@ -30,8 +30,8 @@ func (m *Manager) Count() []Count {
 	for _, plugin := range m.cfg.Plugins {
 		name := plugin.Name()
 		counts = append(counts,
-			Count{Plugin: said(name), State: StateDesired, Volumes: desired[name]},
-			Count{Plugin: said(name), State: StateActual, Volumes: actual[name]})
+			Count{Plugin: readableName(name), State: StateDesired, Volumes: desired[name]},
+			Count{Plugin: readableName(name), State: StateActual, Volumes: actual[name]})
 	}
 	return counts
 }
@@ -44,7 +44,7 @@ func (m *Manager) Describe(uid types.UID) []*enginev1.Volume {
 	var all []*enginev1.Volume
 	for _, k := range ordered(known) {
 		s := known.volumes[k]
-		one := &enginev1.Volume{Name: k.name, Plugin: said(k.plugin), State: s.describe(known.intent)}
+		one := &enginev1.Volume{Name: k.name, Plugin: readableName(k.plugin), State: s.describe(known.intent)}
 		if plugin := m.plugin(k.plugin); plugin != nil {
 			if _, ok := plugin.(InPlace); !ok {
 				one.Path = m.dir(k)

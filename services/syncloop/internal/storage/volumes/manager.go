@@ -305,5 +305,5 @@ func (m *Manager) dir(k key) string {
 	return filepath.Join(m.podDir(k.pod), "volumes", k.plugin, k.name)
 }
 
-// said returns the kubelet's readable name of a plugin: "kubernetes.io/empty-dir".
-func said(plugin string) string { return strings.ReplaceAll(plugin, "~", "/") }
+// readableName returns the kubelet's readable name of a plugin: "kubernetes.io/empty-dir".
+func readableName(plugin string) string { return strings.ReplaceAll(plugin, "~", "/") }

@@ -1,9 +1,9 @@
-// Package volumes has the volumes of pods in place on the node before their containers start, and removes them when
-// those are gone. A kind of volume is a [Plugin]; where a volume is on disk is where a kubelet has it:
+// Package volumes sets up the volumes of pods before their containers start, and removes them after the containers are
+// gone. A kind of volume is a [Plugin]. The path of a volume is the kubelet's:
 //
 //	ROOT/pods/UID/volumes/PLUGIN/NAME
 //
-// so that what an earlier process has mounted is found again by looking.
+// So the volumes of an earlier process are found by listing directories.
 package volumes
 
 import (

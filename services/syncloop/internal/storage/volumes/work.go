@@ -51,13 +51,13 @@ func (m *Manager) do(ctx context.Context, w work) {
 	}
 	ctx, span := telemetry.Start(trace.ContextWithSpanContext(ctx, w.spec.in), tracer, name, about)
 	if span.IsRecording() {
-		span.SetAttributes(telemetry.AttrVolume.String(w.key.name), telemetry.AttrVolumePlugin.String(said(w.key.plugin)))
+		span.SetAttributes(telemetry.AttrVolume.String(w.key.name), telemetry.AttrVolumePlugin.String(readableName(w.key.plugin)))
 	}
 	err := m.call(ctx, w)
 	telemetry.End(span, err)
-	m.cfg.Metrics.done(said(w.key.plugin), kind, m.cfg.Clock.Since(begun), err)
+	m.cfg.Metrics.done(readableName(w.key.plugin), kind, m.cfg.Clock.Since(begun), err)
 	if err != nil && ctx.Err() == nil {
-		m.tell(ctx, w, err)
+		m.report(ctx, w, err)
 	}
 	m.ended(w.key, err)
 }
@@ -83,8 +83,8 @@ func (m *Manager) call(ctx context.Context, w work) error {
 	return w.plugin.SetUp(ctx, r)
 }
 
-// tell reports a failure: to the user of the pod as the kubelet does, and in the log.
-func (m *Manager) tell(ctx context.Context, w work, err error) {
+// report reports a failure: to the user of the pod as the kubelet does, and in the log.
+func (m *Manager) report(ctx context.Context, w work, err error) {
 	attrs := []any{telemetry.KeyPodUID, string(w.key.pod), telemetry.KeyVolume, w.key.name, telemetry.KeyError, err}
 	if p := w.spec.pod; p != nil {
 		attrs = append(attrs, telemetry.KeyPod, p.Namespace+"/"+p.Name)
