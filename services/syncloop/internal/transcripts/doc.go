@@ -1,9 +1,8 @@
-// Package transcripts tells whole stories of pods, for people who want to learn what syncloop does: each file in
-// testdata is one, with what every process says and does, and when. The tests of this package tell them anew and
-// compare.
+// Package transcripts plays stories of pods, which show what syncloop does. Each file in testdata is the transcript of
+// one story: the actions and log lines of every process with their times. The tests play the stories again and compare
+// the transcripts.
 //
-// The loop, the workers, the store, the decision and the part that acts on the runtime are the product's. The runtime
-// is test/fakecri without its socket, configmux and pleg are as much of them as the stories need. The clock is that of
-// testing/synctest, which moves on when there is nothing left to do: what takes a second in a story takes no time, and
-// is in the same place each time.
+// The loop, the workers, the store, the decisions and the executor are the product's. The runtime is test/fakecri
+// without its socket, and configmux and pleg are small fakes. The clock is that of testing/synctest, which advances
+// when there is nothing left to do. So a second in a story takes no time, and the transcript is the same each time.
 package transcripts
