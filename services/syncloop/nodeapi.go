@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"net/http"
 	"path/filepath"
@@ -43,18 +44,6 @@ func addNodeAPI(
 	}
 	profileContention(kubelet)
 	started := time.Now() // the approximate start of the process
-	minVersion, err := nodeconfig.TLSVersion(kubelet.TLSMinVersion)
-	if err != nil {
-		return err
-	}
-	suites, err := nodeconfig.CipherSuites(kubelet.TLSCipherSuites)
-	if err != nil {
-		return err
-	}
-	curves, err := nodeconfig.Curves(kubelet.TLSCurvePreferences)
-	if err != nil {
-		return err
-	}
 	roots := clientCAs(h)
 	to, err := newReviews(h, parts)
 	if err != nil {
@@ -64,8 +53,10 @@ func addNodeAPI(
 	if err != nil {
 		return err
 	}
-	tls := servingcert.Config(minVersion, suites, certificate, roots)
-	tls.CurvePreferences = curves
+	serverTLS, err := newServerTLS(kubelet, certificate, roots)
+	if err != nil {
+		return err
+	}
 	listener, err := kubeletapi.Listen(ctx, h.cfg.Sockets, h.cfg.APISocket(), h.logger)
 	if err != nil {
 		return err
@@ -84,9 +75,31 @@ func addNodeAPI(
 		api := kubeletapi.Node(config)
 		defer api.Close()
 		h.logger.Info("serving the authenticated HTTP API", "address", listener.Addr().String())
-		return httpserve.Streams(ctx, listener, tls, api, h.logger)
+		return httpserve.Streams(ctx, listener, serverTLS, api, h.logger)
 	})
 	return nil
+}
+
+// newServerTLS returns the TLS configuration of the HTTP API.
+func newServerTLS(
+	kubelet *kubeletconfigv1beta1.KubeletConfiguration, certificate func() (*tls.Certificate, error),
+	roots func() (*x509.CertPool, bool),
+) (*tls.Config, error) {
+	minVersion, err := nodeconfig.TLSVersion(kubelet.TLSMinVersion)
+	if err != nil {
+		return nil, err
+	}
+	suites, err := nodeconfig.CipherSuites(kubelet.TLSCipherSuites)
+	if err != nil {
+		return nil, err
+	}
+	curves, err := nodeconfig.Curves(kubelet.TLSCurvePreferences)
+	if err != nil {
+		return nil, err
+	}
+	config := servingcert.Config(minVersion, suites, certificate, roots)
+	config.CurvePreferences = curves
+	return config, nil
 }
 
 // reviews are the clients of the API server for authentication, authorization and the serving certificate. A client is

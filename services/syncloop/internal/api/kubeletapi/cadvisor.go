@@ -33,82 +33,79 @@ type cadvisorMetrics struct {
 	failed, machineFailed, machineCPUs, machineMemory, machineSwapBytes  family
 }
 
+// containerFamily returns a metric of a container, a pod or a cgroup.
+func containerFamily(kind prometheus.ValueType, name, help string, more ...string) family {
+	labels := append([]string{"container", "id", "image", "name", "namespace", "pod"}, more...)
+	return family{prometheus.NewDesc(name, help, labels, nil), kind}
+}
+
+// machineFamily returns a metric of the machine.
+func machineFamily(name, help string) family {
+	labels := []string{"boot_id", "machine_id", "system_uuid"}
+	return family{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue}
+}
+
+// plainFamily returns a metric without labels.
+func plainFamily(name, help string) family {
+	return family{prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue}
+}
+
 func newCadvisorMetrics(h reads) *cadvisorMetrics {
-	of := func(kind prometheus.ValueType, name, help string, more ...string) family {
-		return family{
-			prometheus.NewDesc(name, help, append([]string{"container", "id", "image", "name", "namespace", "pod"}, more...),
-				nil),
-			kind,
-		}
-	}
-	machine := func(name, help string) family {
-		return family{
-			prometheus.NewDesc(name, help, []string{"boot_id", "machine_id", "system_uuid"}, nil), prometheus.GaugeValue,
-		}
-	}
-	plain := func(name, help string) family {
-		return family{prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue}
-	}
+	of, machine, plain := containerFamily, machineFamily, plainFamily
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 	return &cadvisorMetrics{
-		reads: h,
-		cpu: of(counter, "container_cpu_usage_seconds_total",
-			"Time of the processors that was used, in seconds of one.", "cpu"),
-		memory:     of(gauge, "container_memory_usage_bytes", "Memory that is used, all file cache included."),
-		workingSet: of(gauge, "container_memory_working_set_bytes", "Memory that cannot be given back at once."),
-		rss:        of(gauge, "container_memory_rss", "Memory that is of no file, in bytes."),
-		swap:       of(gauge, "container_memory_swap", "Memory on the swap device, in bytes."),
-		faults: of(counter, "container_memory_failures_total", "Page faults, and those that had to read the disk.",
-			"failure_type", "scope"),
-		processes: of(gauge, "container_processes", "Processes and threads."),
-		start:     of(gauge, "container_start_time_seconds", "When it was started, in seconds since 1970."),
+		reads:      h,
+		cpu:        of(counter, "container_cpu_usage_seconds_total", "CPU time in seconds.", "cpu"),
+		memory:     of(gauge, "container_memory_usage_bytes", "Used memory in bytes, including the page cache."),
+		workingSet: of(gauge, "container_memory_working_set_bytes", "Working set in bytes: memory that cannot be reclaimed at once."),
+		rss:        of(gauge, "container_memory_rss", "Anonymous memory in bytes."),
+		swap:       of(gauge, "container_memory_swap", "Swapped memory in bytes."),
+		faults:     of(counter, "container_memory_failures_total", "Page faults, by type: all, and those that read the disk.", "failure_type", "scope"),
+		processes:  of(gauge, "container_processes", "Number of processes and threads."),
+		start:      of(gauge, "container_start_time_seconds", "Start time in seconds since 1970."),
 
-		received:      of(counter, "container_network_receive_bytes_total", "Bytes that were received.", "interface"),
-		receiveErrors: of(counter, "container_network_receive_errors_total", "Errors of what was received.", "interface"),
-		sent:          of(counter, "container_network_transmit_bytes_total", "Bytes that were sent.", "interface"),
-		sendErrors:    of(counter, "container_network_transmit_errors_total", "Errors of what was sent.", "interface"),
+		received:      of(counter, "container_network_receive_bytes_total", "Received bytes.", "interface"),
+		receiveErrors: of(counter, "container_network_receive_errors_total", "Errors while receiving.", "interface"),
+		sent:          of(counter, "container_network_transmit_bytes_total", "Sent bytes.", "interface"),
+		sendErrors:    of(counter, "container_network_transmit_errors_total", "Errors while sending.", "interface"),
 
-		receivedPackets: of(counter, "container_network_receive_packets_total", "Packets that were received.", "interface"),
-		receivedDropped: of(counter, "container_network_receive_packets_dropped_total", "Received packets that were dropped.",
-			"interface"),
-		sentPackets: of(counter, "container_network_transmit_packets_total", "Packets that were sent.", "interface"),
-		sentDropped: of(counter, "container_network_transmit_packets_dropped_total",
-			"Packets that were to be sent and were dropped.", "interface"),
+		receivedPackets: of(counter, "container_network_receive_packets_total", "Received packets.", "interface"),
+		receivedDropped: of(counter, "container_network_receive_packets_dropped_total", "Dropped received packets.", "interface"),
+		sentPackets:     of(counter, "container_network_transmit_packets_total", "Sent packets.", "interface"),
+		sentDropped:     of(counter, "container_network_transmit_packets_dropped_total", "Packets dropped while sending.", "interface"),
 
-		cfsPeriods: of(counter, "container_cpu_cfs_periods_total",
-			"Periods for which a limit of processor time was looked at."),
-		cfsThrottled: of(counter, "container_cpu_cfs_throttled_periods_total", "Those of them in which processes had to wait because of the limit."),
-		cfsThrottledTime: of(counter, "container_cpu_cfs_throttled_seconds_total",
-			"How long processes have waited because of the limit."),
-		oomKills: of(counter, "container_oom_events_total", "Processes that the kernel has killed because memory had run out."),
+		cfsPeriods:       of(counter, "container_cpu_cfs_periods_total", "Enforcement periods of the CPU limit."),
+		cfsThrottled:     of(counter, "container_cpu_cfs_throttled_periods_total", "Enforcement periods in which processes were throttled."),
+		cfsThrottledTime: of(counter, "container_cpu_cfs_throttled_seconds_total", "Time in seconds for which processes were throttled."),
+		oomKills:         of(counter, "container_oom_events_total", "Processes that the kernel killed because memory ran out."),
 
-		readBytes:    of(counter, "container_fs_reads_bytes_total", "Bytes that were read from the disk.", "device"),
-		writtenBytes: of(counter, "container_fs_writes_bytes_total", "Bytes that were written to the disk.", "device"),
+		readBytes:    of(counter, "container_fs_reads_bytes_total", "Bytes read from the disk.", "device"),
+		writtenBytes: of(counter, "container_fs_writes_bytes_total", "Bytes written to the disk.", "device"),
 		diskReads:    of(counter, "container_fs_reads_total", "Reads of the disk.", "device"),
 		diskWrites:   of(counter, "container_fs_writes_total", "Writes to the disk.", "device"),
 
-		fsUsed:       of(gauge, "container_fs_usage_bytes", "Bytes that are used of the file system: by a container, those of the layer that it writes.", "device"),
-		fsLimit:      of(gauge, "container_fs_limit_bytes", "Bytes that the file system has.", "device"),
-		fsInodesFree: of(gauge, "container_fs_inodes_free", "Inodes of the file system that are free.", "device"),
-		fsInodes:     of(gauge, "container_fs_inodes_total", "Inodes that the file system has.", "device"),
+		fsUsed:       of(gauge, "container_fs_usage_bytes", "Used bytes of the file system; for a container, of its writable layer.", "device"),
+		fsLimit:      of(gauge, "container_fs_limit_bytes", "Size of the file system in bytes.", "device"),
+		fsInodesFree: of(gauge, "container_fs_inodes_free", "Free inodes of the file system.", "device"),
+		fsInodes:     of(gauge, "container_fs_inodes_total", "Number of inodes of the file system.", "device"),
 
-		failed:           plain("container_scrape_error", "1 when what is used could not be read, else 0."),
-		machineFailed:    plain("machine_scrape_error", "1 when the machine could not be read, else 0."),
-		machineCPUs:      machine("machine_cpu_cores", "Processors of the machine."),
-		machineMemory:    machine("machine_memory_bytes", "Memory of the machine."),
-		machineSwapBytes: machine("machine_swap_bytes", "Memory of the machine that can be swapped out."),
+		failed:           plain("container_scrape_error", "1 if the resource usage could not be read, otherwise 0."),
+		machineFailed:    plain("machine_scrape_error", "1 if the machine could not be read, otherwise 0."),
+		machineCPUs:      machine("machine_cpu_cores", "Number of CPUs of the machine."),
+		machineMemory:    machine("machine_memory_bytes", "Memory of the machine in bytes."),
+		machineSwapBytes: machine("machine_swap_bytes", "Swap space of the machine in bytes."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *cadvisorMetrics) Describe(to chan<- *prometheus.Desc) {
 	for _, f := range []family{
-		m.cpu, m.memory, m.workingSet, m.rss, m.swap, m.faults, m.processes, m.start, m.received, m.receiveErrors, m.sent,
-		m.sendErrors,
+		m.cpu, m.memory, m.workingSet, m.rss, m.swap, m.faults, m.processes, m.start,
+		m.received, m.receiveErrors, m.sent, m.sendErrors,
 		m.cfsPeriods, m.cfsThrottled, m.cfsThrottledTime, m.readBytes, m.writtenBytes, m.diskReads, m.diskWrites,
 		m.receivedPackets, m.receivedDropped, m.sentPackets, m.sentDropped, m.oomKills,
-		m.fsUsed, m.fsLimit, m.fsInodesFree, m.fsInodes, m.failed, m.machineFailed, m.machineCPUs, m.machineMemory,
-		m.machineSwapBytes,
+		m.fsUsed, m.fsLimit, m.fsInodesFree, m.fsInodes,
+		m.failed, m.machineFailed, m.machineCPUs, m.machineMemory, m.machineSwapBytes,
 	} {
 		to <- f.Desc
 	}

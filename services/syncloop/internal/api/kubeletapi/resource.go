@@ -76,18 +76,18 @@ func newResourceMetrics(h reads) *resourceMetrics {
 	make3 := func(kind string, labels ...string) figures {
 		return figures{
 			cpu: prometheus.NewDesc(kind+"_cpu_usage_seconds_total",
-				"Time of the processors that a "+kind+" has used, in seconds of one.", labels, nil),
+				"CPU time of a "+kind+" in seconds.", labels, nil),
 			memory: prometheus.NewDesc(kind+"_memory_working_set_bytes",
-				"Memory of a "+kind+" that cannot be given back at once.", labels, nil),
-			swap: prometheus.NewDesc(kind+"_swap_usage_bytes", "Memory of a "+kind+" on the swap device.", labels, nil),
+				"Working set of a "+kind+" in bytes: memory that cannot be reclaimed at once.", labels, nil),
+			swap: prometheus.NewDesc(kind+"_swap_usage_bytes", "Swapped memory of a "+kind+" in bytes.", labels, nil),
 		}
 	}
 	return &resourceMetrics{
 		reads: h, node: make3("node"), pod: make3("pod", "pod", "namespace"),
 		container: make3("container", "container", "pod", "namespace"),
-		start: prometheus.NewDesc("container_start_time_seconds", "When a container was started, in seconds since 1970.",
+		start: prometheus.NewDesc("container_start_time_seconds", "Start time of a container in seconds since 1970.",
 			[]string{"container", "pod", "namespace"}, nil),
-		failed: prometheus.NewDesc("resource_scrape_error", "1 when what is used could not be read, else 0.", nil, nil),
+		failed: prometheus.NewDesc("resource_scrape_error", "1 if the resource usage could not be read, otherwise 0.", nil, nil),
 	}
 }
 
