@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// getURL asks for a URL, whose name is resolved as the container's resolv.conf says, and prints the answer. The exit code is 0 for
-// a status of 200.
+// getURL requests a URL, whose name is resolved with the container's resolv.conf, and prints the answer. The exit code
+// is 0 for a status of 200.
 func getURL(ctx context.Context, patience time.Duration, args []string, stdout, stderr io.Writer) int {
 	if len(args) != 1 {
 		fmt.Fprintln(stderr, "hello get: name one URL")

@@ -12,28 +12,28 @@ import (
 	"time"
 )
 
-// health answers checks, each by its name, from files that somebody outside of the container may write: a file NAME in the
-// directory says what the check NAME answers, and NAME.calls gets a line for each time that it was asked.
+// health answers checks by name. Their results are in files that a process outside of the container may write: a file
+// NAME in the directory has the result of the check NAME, and NAME.calls gets a line for each call.
 //
 //	no file, an empty one, ok   it passes
-//	fail TEXT                   it fails, and says the text
+//	fail TEXT                   it fails with the text
 //	hang                        it never answers
-//	redirect URL                it passes; over HTTP it is answered elsewhere
+//	redirect URL                it passes; over HTTP it answers with a redirect
 type health struct {
-	// dir is the directory; empty means that every check passes and nothing is counted.
+	// dir is the directory; empty means that every check passes and calls are not recorded.
 	dir string
-	// from is when checks begin to pass; before that all fail, as those of a program that is slow to start.
+	// from is the time at which checks begin to pass; before that all fail, as those of a program with a slow start.
 	from time.Time
 }
 
-// verdict is what a check answers.
+// verdict is the result of a check.
 type verdict struct {
 	ok       bool
 	text     string
 	redirect string
 }
 
-// check answers a check once, after it has noted who asked. The end of the context ends a check that hangs.
+// check answers a check once and records the caller. The end of the context ends a check that hangs.
 func (h health) check(ctx context.Context, name, caller string) (verdict, error) {
 	if err := h.note(name, caller); err != nil {
 		return verdict{}, err
@@ -45,7 +45,7 @@ func (h health) check(ctx context.Context, name, caller string) (verdict, error)
 	return v, err
 }
 
-// look says what a check would answer now, or that it would not.
+// look returns the result of a check, or that it hangs.
 func (h health) look(name string) (v verdict, hangs bool, err error) {
 	if left := time.Until(h.from); left > 0 {
 		return verdict{text: fmt.Sprintf("starting, %v left", left.Round(100*time.Millisecond))}, false, nil
@@ -55,7 +55,7 @@ func (h health) look(name string) (v verdict, hangs bool, err error) {
 	}
 	content, err := os.ReadFile(h.file(name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return verdict{}, false, fmt.Errorf("read what check %s answers: %w", name, err)
+		return verdict{}, false, fmt.Errorf("read the result of check %s: %w", name, err)
 	}
 	word, rest, _ := strings.Cut(strings.TrimSpace(string(content)), " ")
 	switch word {
@@ -68,28 +68,28 @@ func (h health) look(name string) (v verdict, hangs bool, err error) {
 	case "redirect":
 		return verdict{ok: true, text: "elsewhere", redirect: rest}, false, nil
 	default:
-		return verdict{}, false, fmt.Errorf("check %s is to answer %q: use ok, fail, hang or redirect", name, word)
+		return verdict{}, false, fmt.Errorf("the result of check %s is %q: use ok, fail, hang or redirect", name, word)
 	}
 }
 
-// note counts a call of a check.
+// note records a call of a check.
 func (h health) note(name, caller string) (err error) {
 	if h.dir == "" || name == "" {
 		return nil
 	}
 	calls, err := os.OpenFile(h.file(name)+".calls", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("note a call of check %s: %w", name, err)
+		return fmt.Errorf("record a call of check %s: %w", name, err)
 	}
 	defer func() { err = errors.Join(err, calls.Close()) }()
 	_, err = fmt.Fprintf(calls, "%s %s\n", time.Now().UTC().Format(time.RFC3339Nano), caller)
 	return err
 }
 
-// file is that of a check, whose name may come from the network.
+// file returns the path of a check's file. The name of the check may come from the network.
 func (h health) file(name string) string { return filepath.Join(h.dir, filepath.Base(name)) }
 
-// checkOnce answers one check as a command does: by its exit code and a line.
+// checkOnce runs one check as a command: its result is the exit code and a line of output.
 func checkOnce(ctx context.Context, h health, names []string, stdout, stderr io.Writer) int {
 	if len(names) != 1 {
 		fmt.Fprintln(stderr, "hello: name one check: hello check -dir DIR NAME")

@@ -17,7 +17,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// say makes a check answer something.
+// say sets the result of a check.
 func say(t *testing.T, dir, check, what string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, check), []byte(what+"\n"), 0o600); err != nil {
@@ -25,7 +25,7 @@ func say(t *testing.T, dir, check, what string) {
 	}
 }
 
-// calls are the lines of a check's calls, without their times.
+// calls returns the recorded calls of a check, without their times.
 func calls(t *testing.T, dir, check string) []string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(dir, check+".calls"))
@@ -40,7 +40,7 @@ func calls(t *testing.T, dir, check string) []string {
 	return all
 }
 
-// addresses are those that serve says it listens on, by title; that of HTTP has none.
+// addresses returns the addresses of the servers by title, from a line of serve; that of HTTP has no title.
 func addresses(t *testing.T, line string) map[string]string {
 	t.Helper()
 	_, list, found := strings.Cut(line, "serving on ")
@@ -202,7 +202,7 @@ func TestACheckAnswersByItsExitCode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = cmd.Wait() // the code says it
+		_ = cmd.Wait() // the exit code is checked
 		if got := cmd.ProcessState.ExitCode(); got != want {
 			t.Errorf("%q: exit code %d, want %d", says, got, want)
 		}

@@ -1,20 +1,21 @@
-// Command hello is the one program of the example image. It has no dependencies and needs nothing in its file system,
-// so the image is made without a registry; its modes do what a pod's containers do in examples and in tests.
+// Command hello is the only program of the example image. It has no dependencies and needs no files, so the image is
+// created without a registry; its modes are the containers of examples and of tests.
 //
 //	hello serve  [-addr :8080] [-every 10s]   answers HTTP and prints a line each interval, until SIGTERM; with -https, -grpc
-//	             [-dir DIR] [-after 0s] …     and -tcp also these; what the files of DIR say, see health, and fails before;
-//	                                          with -page and -password what is in a file, to who knows what is in the other
-//	hello check  [-dir DIR] NAME              answers one of the checks that serve answers, by its exit code
-//	hello get    [-after 10s] URL             prints what is answered to a GET of a URL; fails when nothing is within that time
+//	             [-dir DIR] [-after 0s] …     and -tcp also these. Checks have the results in the files of DIR, see health,
+//	                                          and fail before -after. With -page it serves the text of a file, with -password
+//	                                          only to clients with the password in another file
+//	hello check  [-dir DIR] NAME              runs one of the checks of serve; its result is the exit code
+//	hello get    [-after 10s] URL             prints the answer to a GET of a URL; fails without an answer within that time
 //	hello init   [-after 0s]                  prints a line and exits 0
 //	hello crash  [-after 1s] [-code 1]        prints a line and exits with a code
 //	hello sleep                               waits for SIGTERM
 //	hello env                                 prints its environment and waits for SIGTERM
-//	hello grow   [-mib 256]                   takes so much memory and waits for SIGTERM
+//	hello grow   [-mib 256]                   allocates memory and waits for SIGTERM
 //
-// Called as tar it packs and unpacks what "kubectl cp" copies; the image has a link /bin/tar for that.
+// Under the name tar it packs and unpacks the files of "kubectl cp"; the image has a link /bin/tar to it.
 //
-// With -ignore-term the modes that wait do not end on SIGTERM, so that only SIGKILL ends them.
+// With -ignore-term the modes that wait ignore SIGTERM, so that only SIGKILL ends them.
 package main
 
 import (
@@ -32,7 +33,7 @@ import (
 	"time"
 )
 
-// usageCode is the exit code for a command line that makes no sense.
+// usageCode is the exit code for a wrong command line.
 const usageCode = 64
 
 func main() {
@@ -99,7 +100,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		grow(ctx, opts.mib, opts.message, stdout)
 		return 0
 	default:
-		fmt.Fprintf(stderr, "hello: there is no mode %q: use serve, check, get, init, crash, sleep, env or grow\n", mode)
+		fmt.Fprintf(stderr, "hello: unknown mode %q: use serve, check, get, init, crash, sleep, env or grow\n", mode)
 		return usageCode
 	}
 }
@@ -115,26 +116,26 @@ func parse(mode string, args []string, stderr io.Writer) (options, error) {
 	case "get":
 		after = 10 * time.Second
 	}
-	flags.StringVar(&opts.addr, "addr", ":8080", "address to answer HTTP on")
-	flags.StringVar(&opts.https, "https", "", "address to answer HTTPS on, with a certificate that nobody signed")
-	flags.StringVar(&opts.grpc, "grpc", "", "address to answer gRPC health checks on")
-	flags.StringVar(&opts.tcp, "tcp", "", "address to accept connections on while the check tcp passes")
-	flags.StringVar(&opts.dir, "dir", "", "directory whose files say what checks answer; without it they pass")
-	flags.StringVar(&opts.page, "page", "", "file whose text serve answers at /, read anew each time; without it the message is the answer")
-	flags.StringVar(&opts.password, "password", "", "file with the password that the page is given for, to any user; without it to everybody")
+	flags.StringVar(&opts.addr, "addr", ":8080", "address of the HTTP server")
+	flags.StringVar(&opts.https, "https", "", "address of the HTTPS server, which has a self-signed certificate")
+	flags.StringVar(&opts.grpc, "grpc", "", "address of the gRPC health server")
+	flags.StringVar(&opts.tcp, "tcp", "", "address of the TCP listener, which is open while the check tcp passes")
+	flags.StringVar(&opts.dir, "dir", "", "directory with the results of checks; without it they pass")
+	flags.StringVar(&opts.page, "page", "", "file with the answer at /, read for each request; without it the message is the answer")
+	flags.StringVar(&opts.password, "password", "", "file with the password of the page, for any user name; without it the page needs no password")
 	flags.DurationVar(&opts.every, "every", 10*time.Second, "time between two lines of serve")
-	flags.DurationVar(&opts.after, "after", after, "time before init and crash exit, before the checks of serve pass, and before get gives up")
+	flags.DurationVar(&opts.after, "after", after, "time until init and crash exit, until the checks of serve pass, and until get gives up")
 	flags.IntVar(&opts.code, "code", 1, "exit code of crash")
 	flags.StringVar(&opts.message, "message", "hello from "+mode, "line to print")
-	flags.IntVar(&opts.mib, "mib", 256, "MiB of memory that grow takes")
-	flags.BoolVar(&opts.ignoreTerm, "ignore-term", false, "do not end on SIGTERM")
+	flags.IntVar(&opts.mib, "mib", 256, "MiB of memory that grow allocates")
+	flags.BoolVar(&opts.ignoreTerm, "ignore-term", false, "ignore SIGTERM")
 	err := flags.Parse(args)
 	opts.rest = flags.Args()
 	return opts, err
 }
 
-// untilTerminated returns a context that SIGTERM and SIGINT end. As the first process of a container the program gets
-// no default action for either, so ignoring must be asked for and obeying must be done here.
+// untilTerminated returns a context that SIGTERM and SIGINT cancel. The kernel ignores both for the first process of a
+// container by default, so the program handles them here, or explicitly ignores them.
 func untilTerminated(ignore bool, stdout io.Writer) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 1)
@@ -151,7 +152,7 @@ func untilTerminated(ignore bool, stdout io.Writer) (context.Context, context.Ca
 	return ctx, cancel
 }
 
-// finish prints a line and gives the exit code after a delay; a termination before that ends it with 0.
+// finish prints a line and returns the exit code after a delay. A termination during the delay ends it with 0.
 func finish(ctx context.Context, after time.Duration, code int, message string, stdout io.Writer) int {
 	fmt.Fprintln(stdout, message)
 	select {
@@ -162,12 +163,13 @@ func finish(ctx context.Context, after time.Duration, code int, message string, 
 	}
 }
 
-// grow takes memory, and keeps it until the context ends.
+// grow allocates memory, and keeps it until the context ends.
 func grow(ctx context.Context, mib int, message string, stdout io.Writer) {
 	fmt.Fprintln(stdout, message)
 	var taken [][]byte
 	for len(taken) < mib && ctx.Err() == nil {
-		taken = append(taken, bytes.Repeat([]byte{1}, 1<<20)) // written to, or the kernel would not give it
+		// written to, because the kernel allocates pages at the first write
+		taken = append(taken, bytes.Repeat([]byte{1}, 1<<20))
 	}
 	<-ctx.Done()
 	runtime.KeepAlive(taken)

@@ -87,7 +87,7 @@ func TestExitCodes(t *testing.T) {
 		if _, err := io.ReadAll(out); err != nil {
 			t.Fatal(err)
 		}
-		_ = cmd.Wait() // the code says it
+		_ = cmd.Wait() // the exit code is checked
 		if got := cmd.ProcessState.ExitCode(); got != want {
 			t.Errorf("hello %v: exit code %d, want %d", args, got, want)
 		}
@@ -134,7 +134,7 @@ func TestGrowTakesItsMemory(t *testing.T) {
 	}
 }
 
-// residentKiB is how much memory a process has.
+// residentKiB returns the resident memory of a process.
 func residentKiB(t *testing.T, pid int) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// page is what is at / over HTTP, from files that somebody else may replace: they are read anew for each request.
+// page is the answer at / over HTTP, from files that another process may replace: they are read for each request.
 type page struct {
-	// file has the text; empty is for none.
+	// file has the text; empty: there is no page.
 	file string
-	// password is the file with the password that the text is given for, to any user; empty gives it to everybody.
+	// password is the file with the password of the page, for any user name; empty: no password is needed.
 	password string
 }
 
-// before answers what is at /, and leaves everything else to another handler.
+// before answers requests for / and passes all others to another handler.
 func (p page) before(next http.Handler) http.Handler {
 	if p.file == "" {
 		return next
@@ -41,11 +41,11 @@ func (p page) before(next http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = w.Write(text) // who has gone needs no answer
+		_, _ = w.Write(text) // an error means that the client has gone
 	})
 }
 
-// allows tells whether a request has the password.
+// allows reports whether a request has the password.
 func (p page) allows(r *http.Request) (bool, error) {
 	if p.password == "" {
 		return true, nil

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// patience is how long a caller may take to send a request's head.
+// patience is the time limit for the header of a request.
 const patience = 5 * time.Second
 
-// serve answers on every address that was asked for, and prints a line each interval, until the context ends.
+// serve answers on every requested address, and prints a line each interval, until the context ends.
 func serve(ctx context.Context, opts options, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -46,14 +46,14 @@ func serve(ctx context.Context, opts options, stdout, stderr io.Writer) int {
 	}
 }
 
-// listen starts the servers, each of which ends with an error in failed, and says where they are.
+// listen starts the servers, each of which sends its error to failed, and returns their addresses.
 func listen(ctx context.Context, opts options, h health, failed chan<- error) ([]string, error) {
 	hostname, err := os.Hostname()
 	if err != nil {
 		hostname = "unknown"
 	}
 	insecure := new(http.Protocols)
-	insecure.SetUnencryptedHTTP2(true) // which is what gRPC speaks
+	insecure.SetUnencryptedHTTP2(true) // gRPC uses it
 	var certificate *tls.Config
 	if opts.https != "" {
 		if certificate, err = selfSigned(); err != nil {

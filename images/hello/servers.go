@@ -19,10 +19,10 @@ import (
 	"time"
 )
 
-// lookEvery is how often it is looked whether the TCP listener is to be open.
+// lookEvery is the interval of the check whether the TCP listener must be open.
 const lookEvery = 20 * time.Millisecond
 
-// answer is the HTTP handler: each path is a check by its last element, and "/" one that passes.
+// answer returns the HTTP handler: the last element of a path is the name of a check, and "/" always passes.
 func answer(h health, message, hostname string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := strings.Trim(path.Base(r.URL.Path), "/.")
@@ -50,8 +50,8 @@ func scheme(r *http.Request) string {
 	return "http"
 }
 
-// answerGRPC is the one method of gRPC's health service that probes call, grpc.health.v1.Health/Check, where each service is a
-// check. Two messages of one field each are no reason to have the library in the image.
+// answerGRPC implements grpc.health.v1.Health/Check, the only method of gRPC's health service that probes call. Each
+// service is a check. It does not use the gRPC library, which would be large for two messages of one field each.
 func answerGRPC(h health) http.Handler {
 	const found, serving, notServing = "0", 1, 2
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -62,7 +62,7 @@ func answerGRPC(h health) http.Handler {
 			w.Header().Set("Grpc-Message", text)
 		}
 		if r.URL.Path != "/grpc.health.v1.Health/Check" {
-			fail("12", "there is only grpc.health.v1.Health/Check") // Unimplemented
+			fail("12", "the only method is grpc.health.v1.Health/Check") // Unimplemented
 			return
 		}
 		service, err := readService(r.Body)
@@ -85,7 +85,7 @@ func answerGRPC(h health) http.Handler {
 	})
 }
 
-// readService is the one field of grpc.health.v1.HealthCheckRequest: service, a string.
+// readService returns the only field of grpc.health.v1.HealthCheckRequest: service, a string.
 func readService(body io.Reader) (string, error) {
 	const longest = 1 << 10
 	var head struct {
@@ -102,15 +102,15 @@ func readService(body io.Reader) (string, error) {
 	if _, err := io.ReadFull(body, message); err != nil || len(message) == 0 {
 		return "", err
 	}
-	const service = 1<<3 | 2 // field 1, whose length comes next
+	const service = 1<<3 | 2 // field 1, length-delimited
 	length, size := binary.Uvarint(message[1:])
 	if message[0] != service || size <= 0 || length > longest || int(length) != len(message)-1-size {
-		return "", errors.New("the message has another field than service")
+		return "", errors.New("the message has a field other than service")
 	}
 	return string(message[1+size:]), nil
 }
 
-// selfSigned is a certificate that nobody has signed, for a name that nobody asks for.
+// selfSigned returns a self-signed certificate for an arbitrary name.
 func selfSigned() (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -130,7 +130,7 @@ func selfSigned() (*tls.Config, error) {
 	}, nil
 }
 
-// accept listens on a TCP address while the check "tcp" passes, and closes what connects. It ends with the context.
+// accept listens on a TCP address while the check "tcp" passes, and closes all connections. It ends with the context.
 func accept(ctx context.Context, addr string, h health) error {
 	var listener net.Listener
 	ticker := time.NewTicker(lookEvery)
@@ -159,14 +159,14 @@ func accept(ctx context.Context, addr string, h health) error {
 	}
 }
 
-// closeEach counts what connects as calls of the check "tcp". It ends when the listener is closed.
+// closeEach records connections as calls of the check "tcp" and closes them. It ends when the listener is closed.
 func closeEach(listener net.Listener, h health) {
 	for {
 		conn, err := listener.Accept()
 		if err != nil {
 			return
 		}
-		_ = h.note("tcp", "tcp") // a call that is not counted is found by who counts
-		_ = conn.Close()         // there is nothing to say
+		_ = h.note("tcp", "tcp") // a missing record fails the caller's count
+		_ = conn.Close()         // nothing was written
 	}
 }

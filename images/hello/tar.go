@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// archive is tar as "kubectl cp" calls it in a container: "tar cf - PATH" writes what is at a path to stdout, and "tar -xmf - -C DIR"
-// makes what stdin has in a directory. It returns the exit code.
+// archive is tar as "kubectl cp" calls it in a container: "tar cf - PATH" writes the files at a path to stdout, and
+// "tar -xmf - -C DIR" unpacks stdin into a directory. It returns the exit code.
 func archive(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	dir, mode, paths := ".", "", []string(nil)
 	for i := 0; i < len(args); i++ {
@@ -44,7 +44,7 @@ func archive(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// pack writes files and directories with what is in them. Names lose a leading slash, as tar's do.
+// pack writes files and directories with their contents. A leading slash of a name is removed, as by tar.
 func pack(paths []string, out io.Writer) error {
 	w := tar.NewWriter(out)
 	for _, path := range paths {
@@ -85,7 +85,7 @@ func packOne(w *tar.Writer, name string, entry fs.DirEntry) error {
 	return errors.Join(err, file.Close())
 }
 
-// unpack makes files and directories below a directory, and nothing outside of it.
+// unpack creates files and directories below a directory, and nothing outside of it.
 func unpack(dir string, in io.Reader) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

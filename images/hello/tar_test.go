@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWhatIsPackedIsUnpacked, by the command lines of "kubectl cp".
+// TestWhatIsPackedIsUnpacked uses the command lines of "kubectl cp".
 func TestWhatIsPackedIsUnpacked(t *testing.T) {
 	from, to := filepath.Join(t.TempDir(), "data"), t.TempDir()
 	if err := os.MkdirAll(filepath.Join(from, "deep"), 0o755); err != nil {

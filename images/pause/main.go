@@ -1,6 +1,6 @@
-// Command pause is the process that holds a pod's namespaces open. It does nothing, takes up next to nothing, and ends at
-// once when it is told to, so that stopping a sandbox never waits for it. As the first process of a pod that shares its
-// process namespace it also reaps what the containers leave behind.
+// Command pause is the process that holds a pod's namespaces open. It waits, takes very little memory, and ends at once
+// on a signal, so that stopping a sandbox never waits for it. As the first process of a pod with a shared process
+// namespace it also reaps the orphans of the containers.
 package main
 
 import (
@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// pendingSignals is how many signals wait: one of each kind that is listened for.
+// pendingSignals is the number of buffered signals: one of each kind.
 const pendingSignals = 3
 
 func main() {
@@ -23,7 +23,7 @@ func main() {
 	}
 }
 
-// reap collects every child that has ended; one signal may stand for many.
+// reap collects every child that has ended; one signal may be for several.
 func reap() {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)

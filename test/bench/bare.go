@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// criTimeout is runtimeRequestTimeout's default.
+// criTimeout is the default of runtimeRequestTimeout.
 const criTimeout = 2 * time.Minute
 
 func connect(ctx context.Context, endpoint string) (internalapi.RuntimeService, error) {
@@ -26,8 +26,8 @@ func connect(ctx context.Context, endpoint string) (internalapi.RuntimeService, 
 	return runtime, nil
 }
 
-// bareRound makes pods by CRI calls alone, all at once, and returns the seconds that each took until its container
-// was started. The four processes are down meanwhile, so they cannot slow it.
+// bareRound creates pods with CRI calls alone, all at once, and returns the seconds until the container of each was
+// started. The four processes are stopped meanwhile, so that they do not slow it down.
 func (n *node) bareRound(ctx context.Context, pods int) ([]float64, error) {
 	if err := n.stopServices(ctx); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (n *node) bareRound(ctx context.Context, pods int) ([]float64, error) {
 	return seconds, removeAll(ctx, runtime, sandboxes)
 }
 
-// barePod runs what a kubelet would for benchPod, less everything that is not a call.
+// barePod makes the CRI calls that a kubelet makes for benchPod, and nothing else.
 func (n *node) barePod(ctx context.Context, runtime internalapi.RuntimeService, i int) (string, error) {
 	sandbox := n.bareSandbox(i)
 	name := sandbox.GetMetadata().GetName()
@@ -81,7 +81,7 @@ func (n *node) bareSandbox(i int) *runtimev1.PodSandboxConfig {
 	}
 }
 
-// bareContainer creates and starts the one container of a pod, in its sandbox.
+// bareContainer creates and starts the only container of a pod in its sandbox.
 func (n *node) bareContainer(ctx context.Context, runtime internalapi.RuntimeService, i int, sandboxID string, attempt uint32) error {
 	sandbox := n.bareSandbox(i)
 	name := sandbox.GetMetadata().GetName()

@@ -13,14 +13,16 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// benchNamespace is where all pods of the benchmark are.
+// benchNamespace is the namespace of all pods of the benchmark.
 const benchNamespace = "bench"
 
-// pollGone is how often the runtime is asked whether anything runs: the measure's resolution.
+// pollGone is the interval at which the runtime is asked for running containers. It is the resolution of the
+// measurement.
 const pollGone = 5 * time.Millisecond
 
-// compareDeaths kills the container of each of as many pods, one after another, and compares the time until another one runs
-// in its place: Quartet's, and that of a loop that creates and starts it as soon as the runtime tells of the death.
+// compareDeaths kills the containers of some pods, one after another, and compares the times until another container
+// runs in the same sandbox: with Quartet, and with a loop that creates and starts the container as soon as the runtime
+// reports the exit.
 func compareDeaths(ctx context.Context, n *node, pods int) (result Deaths, err error) {
 	result.Pods = pods
 	runtime, err := connect(ctx, n.Layout.RuntimeEndpoint())
@@ -28,7 +30,7 @@ func compareDeaths(ctx context.Context, n *node, pods int) (result Deaths, err e
 		return result, err
 	}
 	defer runtime.Close(ctx) //nolint:errcheck // nothing was written that a close could lose
-	fmt.Printf("%3d containers that die: bare CRI calls…", pods)
+	fmt.Printf("%3d container exits: bare CRI calls…", pods)
 	bare, err := n.bareDeaths(ctx, runtime, pods)
 	if err != nil {
 		return result, fmt.Errorf("bare CRI calls: %w", err)
@@ -70,14 +72,14 @@ func (n *node) bareDeaths(ctx context.Context, runtime internalapi.RuntimeServic
 		}
 		begin := time.Now()
 		if err := w.end(ctx, was); err != nil {
-			return nil, fmt.Errorf("the death of container %s: %w", was, err)
+			return nil, fmt.Errorf("wait for the exit of container %s: %w", was, err)
 		}
 		if err := n.bareContainer(ctx, runtime, i, sandbox, 1); err != nil {
 			return nil, err
 		}
 		at, err := w.next(ctx, sandbox, was)
 		if err != nil {
-			return nil, fmt.Errorf("another container in sandbox %s: %w", sandbox, err)
+			return nil, fmt.Errorf("wait for another container in sandbox %s: %w", sandbox, err)
 		}
 		seconds = append(seconds, at.Sub(begin).Seconds())
 	}
@@ -101,15 +103,16 @@ func (n *node) quartetDeaths(ctx context.Context, runtime internalapi.RuntimeSer
 		begin := time.Now()
 		at, err := w.next(ctx, c.GetPodSandboxId(), c.GetId())
 		if err != nil {
-			return nil, fmt.Errorf("another container in sandbox %s: %w", c.GetPodSandboxId(), err)
+			return nil, fmt.Errorf("wait for another container in sandbox %s: %w", c.GetPodSandboxId(), err)
 		}
 		seconds = append(seconds, at.Sub(begin).Seconds())
 	}
 	return seconds, n.stopPods(ctx, pods)
 }
 
-// compareDeletes compares the time until nothing of the pods runs any more, as the runtime lists it: from the removal of their
-// manifests, and from the first of the bare calls that stop each container and then its sandbox, all pods at once.
+// compareDeletes compares the times until the runtime lists nothing of the pods as running. One time begins with the
+// removal of their manifests, the other with the first of the bare calls that stop each container and then its sandbox,
+// all pods at once.
 func compareDeletes(ctx context.Context, n *node, pods, rounds int) (result Deletes, err error) {
 	result.Pods, result.Rounds = pods, rounds
 	runtime, err := connect(ctx, n.Layout.RuntimeEndpoint())
@@ -192,10 +195,10 @@ func (n *node) quartetDelete(ctx context.Context, runtime internalapi.RuntimeSer
 	return seconds, n.untilGone(ctx)
 }
 
-// untilNothingRuns asks the runtime until no container and no sandbox of the benchmark runs, and returns the seconds since
-// the beginning.
+// untilNothingRuns polls the runtime until no container and no sandbox of the benchmark runs. It returns the seconds
+// since the beginning.
 func untilNothingRuns(ctx context.Context, runtime internalapi.RuntimeService, begin time.Time, pods int) (float64, error) {
-	// The answer's size grows with the pods, and so does the time that is measured.
+	// The interval grows with the number of pods, because the size of the answer and the measured time do so too.
 	err := poll(ctx, pollGone*time.Duration(1+pods/10), func(ctx context.Context) (bool, error) {
 		containers, err := runtime.ListContainers(ctx, benchContainers())
 		if err != nil || len(containers) > 0 {
@@ -213,7 +216,7 @@ func untilNothingRuns(ctx context.Context, runtime internalapi.RuntimeService, b
 	return time.Since(begin).Seconds(), nil
 }
 
-// benchContainers selects the containers of the benchmark that run.
+// benchContainers returns the filter for the running containers of the benchmark.
 func benchContainers() *runtimev1.ContainerFilter {
 	return &runtimev1.ContainerFilter{
 		State:         &runtimev1.ContainerStateValue{State: runtimev1.ContainerState_CONTAINER_RUNNING},
@@ -221,7 +224,7 @@ func benchContainers() *runtimev1.ContainerFilter {
 	}
 }
 
-// containerIn returns the one container that runs in a sandbox.
+// containerIn returns the only running container of a sandbox.
 func containerIn(ctx context.Context, runtime internalapi.RuntimeService, sandbox string) (string, error) {
 	list, err := runtime.ListContainers(ctx, &runtimev1.ContainerFilter{PodSandboxId: sandbox})
 	if err != nil || len(list) != 1 {

@@ -23,24 +23,24 @@ import (
 )
 
 const (
-	// hollowPatience is how long all nodes may take to be Ready, and then all pods.
+	// hollowPatience is the time limit until all nodes are Ready, and then until all pods are.
 	hollowPatience = 10 * time.Minute
 	pollHollow     = 500 * time.Millisecond
-	// hollowPods is how many pods each node runs.
+	// hollowPods is the number of pods of each node.
 	hollowPods = 10
 )
 
-// Hollow is what nodes at rest ask of an API server, and what they use themselves.
+// Hollow has the load of idle nodes on an API server, and the resources that they use themselves.
 type Hollow struct {
 	Nodes   int     `json:"nodes"`
 	Pods    int     `json:"podsPerNode"`
 	Seconds float64 `json:"seconds"`
-	// NodesReady and PodsReady are how long all of them took, in seconds.
+	// NodesReady and PodsReady are the seconds until all of them were Ready.
 	NodesReady float64 `json:"nodesReadySeconds"`
 	PodsReady  float64 `json:"podsReadySeconds"`
-	// Calls are those of a node in a minute by verb and resource; watches that stay open are none.
+	// Calls has the calls of one node in a minute, by verb and resource. Open watches do not count.
 	Calls map[string]float64 `json:"callsPerNodeAndMinute"`
-	// PSSBytes and CPUPercent are of a node's four processes together, the latter of a core.
+	// PSSBytes and CPUPercent are of a node's four processes together. 100 percent are one core.
 	PSSBytes   int64   `json:"pssBytesPerNode"`
 	CPUPercent float64 `json:"cpuPercentPerNode"`
 }
@@ -98,7 +98,7 @@ func measureHollow(ctx context.Context, opts options) (result Hollow, err error)
 	return result, result.observe(ctx, admin, nodes, opts.idle)
 }
 
-// administrator returns a client that may do everything.
+// administrator returns a client with all rights.
 func administrator(c *cluster.Cluster, kubeconfig string) (*kubernetes.Clientset, error) {
 	if err := c.SaveKubeconfig(kubeconfig, "quartet-bench", cluster.Masters); err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func podsReady(ctx context.Context, admin kubernetes.Interface, want int) (bool,
 	return ready == want, fmt.Errorf("%d of %d are", ready, want)
 }
 
-// startHollowPods creates the pods, bound to their nodes as a scheduler would have done.
+// startHollowPods creates the pods, bound to their nodes as a scheduler does it.
 func startHollowPods(ctx context.Context, admin kubernetes.Interface, nodes []*hollowNode) error {
 	for _, n := range nodes {
 		for i := range hollowPods {
@@ -155,7 +155,7 @@ func startHollowPods(ctx context.Context, admin kubernetes.Interface, nodes []*h
 	return nil
 }
 
-// observe reads, over a while, what the nodes ask and use when nothing happens.
+// observe measures over a while the calls and the resources of the idle nodes.
 func (h *Hollow) observe(ctx context.Context, admin *kubernetes.Clientset, nodes []*hollowNode, length time.Duration) error {
 	if err := rest(ctx, length/2); err != nil {
 		return err
@@ -192,8 +192,8 @@ func (h *Hollow) observe(ctx context.Context, admin *kubernetes.Clientset, nodes
 	return nil
 }
 
-// callsOf are the calls that the API server has answered for what nodes ask for, by verb and resource. It renews a lease of its own six
-// times a minute, which is among them.
+// callsOf returns the number of calls that the API server has answered for the resources of nodes, by verb and
+// resource. The API server renews a lease of its own six times a minute, which is counted too.
 func callsOf(ctx context.Context, admin *kubernetes.Clientset) (map[string]float64, error) {
 	text, err := admin.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// hollowImage is the image of the pods, which nothing is behind.
+	// hollowImage is the image of the pods. It has no content.
 	hollowImage = "quartet.local/hollow:1"
-	// hollowStop is how long the processes of a node may take to end.
+	// hollowStop is the time limit for the end of a node's processes.
 	hollowStop = 20 * time.Second
 )
 
-// hollowConfig is the configuration of a node that has no containers: nothing is put into cgroups, and no port is listened on.
+// hollowConfig is the configuration of a node without real containers: it has no cgroups and no ports.
 const hollowConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: %s
@@ -38,7 +38,8 @@ failSwapOn: false
 makeIPTablesUtilChains: false
 `
 
-// hollowNode is a whole node, its four processes, on a runtime that has no containers but remembers them.
+// hollowNode is a whole node with its four processes, on a runtime that runs no containers and only keeps them in
+// memory.
 type hollowNode struct {
 	name    string
 	layout  layout.Layout
@@ -109,7 +110,8 @@ func (n *hollowNode) stop() error {
 	return errors.Join(errs...)
 }
 
-// used is what the four processes have and have used: their proportional set size in bytes, and their processor time in clockTicks.
+// used returns the resources of the four processes: their proportional set size in bytes, and their processor time in
+// clockTicks.
 func (n *hollowNode) used() (memoryBytes int64, ticks int, err error) {
 	for _, service := range layout.Services() {
 		text, err := os.ReadFile(n.layout.PIDFile(string(service)))
@@ -133,7 +135,7 @@ func (n *hollowNode) used() (memoryBytes int64, ticks int, err error) {
 	return memoryBytes, ticks, nil
 }
 
-// usedByAll adds up what nodes use.
+// usedByAll returns the sum of the resources of the nodes.
 func usedByAll(nodes []*hollowNode) (memoryBytes int64, ticks int, err error) {
 	for _, n := range nodes {
 		m, t, err := n.used()
@@ -145,7 +147,7 @@ func usedByAll(nodes []*hollowNode) (memoryBytes int64, ticks int, err error) {
 	return memoryBytes, ticks, nil
 }
 
-// await asks until done says yes, for as long as a machine with few cores needs to start many nodes.
+// await polls until done returns true. Its limit is long enough for a machine with few cores that starts many nodes.
 func await(ctx context.Context, what string, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, hollowPatience)
 	defer cancel()
@@ -159,7 +161,7 @@ func await(ctx context.Context, what string, done func(context.Context) (bool, e
 			last = err
 		}
 		if rest(ctx, pollHollow) != nil {
-			return fmt.Errorf("it does not come to pass that %s: %w", what, errors.Join(ctx.Err(), last))
+			return fmt.Errorf("gave up waiting until %s: %w", what, errors.Join(ctx.Err(), last))
 		}
 	}
 }

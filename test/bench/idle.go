@@ -12,10 +12,10 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
-// clockTicks is USER_HZ, in which /proc counts processor time; Linux fixes it at 100 for user space.
+// clockTicks is USER_HZ, the unit of processor time in /proc. Linux fixes it at 100 for user space.
 const clockTicks = 100
 
-// measureIdle starts pods, lets the node come to rest, and reads what the four processes use over a while.
+// measureIdle starts pods, waits until the node is idle, and measures the resources of the four processes over a while.
 func measureIdle(ctx context.Context, n *node, pods int, length time.Duration) (Idle, error) {
 	fmt.Printf("%3d pods, idle for %v…\n", pods, length)
 	if _, err := n.startPods(ctx, pods); err != nil {
@@ -69,7 +69,7 @@ func rest(ctx context.Context, length time.Duration) error {
 	}
 }
 
-// processorTicks is the time that a process has used, in clockTicks: fields utime and stime of proc_pid_stat(5).
+// processorTicks returns the processor time of a process in clockTicks: the fields utime and stime of proc_pid_stat(5).
 func processorTicks(pid int) (int, error) {
 	path := fmt.Sprintf("/proc/%d/stat", pid)
 	data, err := os.ReadFile(path)
@@ -93,7 +93,7 @@ func processorTicks(pid int) (int, error) {
 	return user + system, nil
 }
 
-// memory reads the resident and the proportional set size of a process, in bytes.
+// memory returns the resident and the proportional set size of a process, in bytes.
 func memory(pid int) (rss, pss int64, err error) {
 	path := fmt.Sprintf("/proc/%d/smaps_rollup", pid)
 	file, err := os.Open(path)

@@ -1,10 +1,11 @@
-// Command bench measures a Quartet node beside bare CRI calls on the same containerd, in one run, and prints ratios.
+// Command bench compares a Quartet node with bare CRI calls on the same containerd, in one run, and prints ratios.
 //
-// For each number of pods it takes the time from the manifests' rename into place until /pods shows them Ready, and the
-// time that the same pods take when they are made by nothing but the CRI calls that cannot be left out: sandbox,
-// container, start. The rounds alternate, so that both see the same machine. So it does for the time from the manifests'
-// removal until nothing of the pods runs, and, with the largest number of pods, for the time from a container's death until
-// another one runs in its place. Then it lets the node rest with the largest number of pods and reads the memory and the processor time of the four processes from /proc.
+// For each number of pods it measures the time from the rename of the manifests into place until /pods shows the pods
+// Ready, and the time for the same pods with only the necessary CRI calls: sandbox, container, start. The rounds
+// alternate, so that both see the same machine. In the same way it measures the time from the removal of the manifests
+// until nothing of the pods runs and, with the largest number of pods, the time from the exit of a container until
+// another one runs in its place. Then it leaves the node idle with the largest number of pods and reads the memory and
+// the processor time of the four processes from /proc.
 //
 // It needs root and the binaries of `make build`; it uses a state directory of its own and removes it.
 package main
@@ -42,7 +43,7 @@ type options struct {
 	pods   []int
 	rounds int
 	idle   time.Duration
-	// hollow is how many hollow nodes to measure, and nothing else then; 0 for everything else.
+	// hollow is the number of hollow nodes. If it is not 0, only hollow nodes are measured.
 	hollow int
 }
 
@@ -87,7 +88,7 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	most := opts.pods[len(opts.pods)-1]
 	if report.Deaths, err = compareDeaths(ctx, node, most); err != nil {
-		return fmt.Errorf("%d containers that die: %w", most, err)
+		return fmt.Errorf("%d container exits: %w", most, err)
 	}
 	if report.Idle, err = measureIdle(ctx, node, most, opts.idle); err != nil {
 		return fmt.Errorf("idle with %d pods: %w", most, err)
@@ -98,7 +99,7 @@ func run(ctx context.Context, args []string) (err error) {
 	return write(opts.out, report)
 }
 
-// write writes figures as JSON into a file; nowhere when it has no name.
+// write writes figures as JSON into a file. Without a name it is a no-op.
 func write(out string, figures any) error {
 	if out == "" {
 		return nil
@@ -117,11 +118,11 @@ func write(out string, figures any) error {
 func parse(args []string) (options, error) {
 	var opts options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	flags.StringVar(&opts.bin, "bin", "bin", "directory of the binaries that make build leaves")
-	flags.StringVar(&opts.out, "out", "bench.json", "file for the figures as JSON; empty for none")
+	flags.StringVar(&opts.bin, "bin", "bin", "directory of the binaries of make build")
+	flags.StringVar(&opts.out, "out", "bench.json", "file for the figures as JSON; empty: none")
 	flags.IntVar(&opts.rounds, "rounds", 10, "rounds for one pod; more pods take fewer")
-	flags.DurationVar(&opts.idle, "idle", 30*time.Second, "how long to watch the idle node")
-	flags.IntVar(&opts.hollow, "hollow", 0, "measure so many hollow nodes, four processes each on a runtime without containers, against one API server, and nothing else")
+	flags.DurationVar(&opts.idle, "idle", 30*time.Second, "duration of the measurement of the idle node")
+	flags.IntVar(&opts.hollow, "hollow", 0, "measure only this number of hollow nodes (four processes each, on a runtime without containers) against one API server")
 	list := flags.String("pods", "1,10,100", "numbers of pods to start at once, smallest first")
 	if err := flags.Parse(args); err != nil {
 		return options{}, err
@@ -129,7 +130,7 @@ func parse(args []string) (options, error) {
 	for text := range strings.SplitSeq(*list, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(text))
 		if err != nil || n < 1 {
-			return options{}, fmt.Errorf("-pods %q: want numbers above 0 with commas between them", *list)
+			return options{}, fmt.Errorf("-pods %q: want positive numbers, separated by commas", *list)
 		}
 		opts.pods = append(opts.pods, n)
 	}
@@ -142,13 +143,13 @@ func parse(args []string) (options, error) {
 	return opts, nil
 }
 
-// rounds gives large numbers of pods fewer rounds: a hundred pods are a hundred samples in one.
+// rounds returns fewer rounds for large numbers of pods, because one round of a hundred pods has a hundred samples.
 func rounds(forOne, pods int) int {
 	const least = 2
 	return max(least, int(float64(forOne)/math.Sqrt(float64(pods))))
 }
 
-// compare alternates bare rounds with rounds of the node.
+// compare alternates rounds of bare CRI calls with rounds of the node.
 func compare(ctx context.Context, node *node, pods, rounds int) (Start, error) {
 	result := Start{Pods: pods, Rounds: rounds}
 	for round := range rounds {

@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// roundTimeout is far above what any round may take.
+	// roundTimeout is far above the duration of any round.
 	roundTimeout = 3 * time.Minute
-	// pollPerPod is how often /pods is asked, for each pod that is in it: the answer's size, and what it costs the
-	// machine that is being measured, grow with the pods, and so does the time that is measured.
+	// pollPerPod is the interval between two requests for /pods, for each pod in it. The size of the answer and the load
+	// on the measured machine grow with the pods, and so does the measured time.
 	pollPerPod = 2500 * time.Microsecond
-	// pollStop is how often the command line is asked whether all pods are gone, which is not measured.
+	// pollStop is the interval at which the command line is asked for remaining pods, which is not measured.
 	pollStop = 100 * time.Millisecond
 )
 
 func benchArgs() []string { return []string{"sleep"} }
 
-// node is a live node whose processes can be taken down, so that bare CRI calls have the runtime for themselves.
+// node is a live node whose processes can be stopped, so that bare CRI calls have the runtime for themselves.
 type node struct {
 	*livenode.Node
 	up    bool
@@ -46,7 +46,7 @@ func (n *node) startServices(ctx context.Context) error {
 	if err := n.Up(ctx); err != nil {
 		return err
 	}
-	// A node that has just come up has caches to fill, the runtime does not: one pod goes ahead of what is measured.
+	// A node that has just started has caches to fill, and the runtime has not. One pod is started before the measurement.
 	_, err := n.quartetRound(ctx, 1)
 	return err
 }
@@ -59,8 +59,8 @@ func (n *node) stopServices(ctx context.Context) error {
 	return n.StopServices(ctx)
 }
 
-// quartetRound puts manifests in place and returns the seconds until each pod was seen Ready, then takes them away
-// again and waits until nothing of them is left.
+// quartetRound puts manifests in place and returns the seconds until each pod was Ready. Then it removes the manifests
+// and waits until nothing of the pods is left.
 func (n *node) quartetRound(ctx context.Context, pods int) ([]float64, error) {
 	seconds, err := n.startPods(ctx, pods)
 	if err != nil {
@@ -130,7 +130,7 @@ func (n *node) untilGone(ctx context.Context) error {
 	})
 }
 
-// poll asks until done says yes; its error has the last answer's.
+// poll calls done until it returns true. Its error includes that of the last call.
 func poll(ctx context.Context, interval time.Duration, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()

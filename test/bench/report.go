@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// Report is what the benchmark writes as JSON. Times are seconds, sizes bytes.
+// Report is the JSON report of the benchmark. Times are in seconds, sizes in bytes.
 type Report struct {
 	Time    string    `json:"time"`
 	CPUs    int       `json:"cpus"`
@@ -22,11 +22,11 @@ type Report struct {
 type Start struct {
 	Pods   int `json:"pods"`
 	Rounds int `json:"rounds"`
-	// Over all pods of all rounds.
+	// The percentiles are over all pods of all rounds.
 	BareP50    float64 `json:"bareP50Seconds"`
 	QuartetP50 float64 `json:"quartetP50Seconds"`
 	RatioP50   float64 `json:"ratioP50"`
-	// The slowest pod of a round, the median over the rounds.
+	// The slowest pod of a round; the median over the rounds.
 	BareSlowest    float64 `json:"bareSlowestSeconds"`
 	QuartetSlowest float64 `json:"quartetSlowestSeconds"`
 	RatioSlowest   float64 `json:"ratioSlowest"`
@@ -35,7 +35,8 @@ type Start struct {
 	slowestBare, slowestQuartet []float64
 }
 
-// Deaths compares how long a container that dies is away, one after another among so many pods.
+// Deaths compares the times until a container that exits is replaced, one container after another among this number of
+// pods.
 type Deaths struct {
 	Pods       int     `json:"pods"`
 	BareP50    float64 `json:"bareP50Seconds"`
@@ -46,7 +47,7 @@ type Deaths struct {
 	RatioP99   float64 `json:"ratioP99"`
 }
 
-// Deletes compares how long it takes until nothing runs of pods that are deleted at once, the median over the rounds.
+// Deletes compares the times until nothing of a number of deleted pods runs; the median over the rounds.
 type Deletes struct {
 	Pods    int     `json:"pods"`
 	Rounds  int     `json:"rounds"`
@@ -55,7 +56,7 @@ type Deletes struct {
 	Ratio   float64 `json:"ratio"`
 }
 
-// Idle is the node at rest.
+// Idle has the resources of an idle node.
 type Idle struct {
 	Pods      int       `json:"pods"`
 	Seconds   float64   `json:"seconds"`
@@ -66,7 +67,7 @@ type Idle struct {
 	CPUPercent float64 `json:"cpuPercent"`
 }
 
-// Process is one of the four at rest.
+// Process has the resources of one of the four idle processes.
 type Process struct {
 	Name       string  `json:"name"`
 	RSSBytes   int64   `json:"rssBytes"`
@@ -88,7 +89,7 @@ func median(values []float64) float64 {
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
-// percentile is the value that so many percent of the values are not above, by nearest rank.
+// percentile returns a percentile of the values, by nearest rank.
 func percentile(values []float64, percent int) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	if len(sorted) == 0 {
@@ -113,7 +114,7 @@ func (r *Report) print(out io.Writer) error {
 		fmt.Fprintf(w, "%d\t%d\t%.3f s\t%.3f s\t%.2f\t%.3f s\t%.3f s\t%.2f\t\n",
 			s.Pods, s.Rounds, s.BareP50, s.QuartetP50, s.RatioP50, s.BareSlowest, s.QuartetSlowest, s.RatioSlowest)
 	}
-	fmt.Fprintf(w, "\nFrom the death of a container to another one in its place, %d pods, one after another\n\n", r.Deaths.Pods)
+	fmt.Fprintf(w, "\nFrom the exit of a container to another one in its place, %d pods, one after another\n\n", r.Deaths.Pods)
 	fmt.Fprintln(w, "BARE P50\tQUARTET P50\tRATIO\tBARE P99\tQUARTET P99\tRATIO\t")
 	fmt.Fprintf(w, "%.3f s\t%.3f s\t%.2f\t%.3f s\t%.3f s\t%.2f\t\n",
 		r.Deaths.BareP50, r.Deaths.QuartetP50, r.Deaths.RatioP50, r.Deaths.BareP99, r.Deaths.QuartetP99, r.Deaths.RatioP99)

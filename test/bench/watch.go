@@ -17,21 +17,21 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// watcher follows the runtime's events, the same for what Quartet does and for bare calls: both are timed by the moment at
-// which the runtime says that a container has started.
+// watcher follows the runtime's events, both for Quartet and for bare calls: the time of a start is when the runtime
+// reports it.
 type watcher struct {
 	stop context.CancelFunc
 	done chan error
 
 	mu sync.Mutex
-	// at has when a container was said to have started, or to have stopped.
+	// started and stopped have the times at which the start and the end of a container were reported.
 	started, stopped map[string]time.Time
 	// inSandbox has the containers that were started in a sandbox, in order.
 	inSandbox map[string][]string
 	changed   chan struct{}
 }
 
-// watch begins to follow. Close ends it.
+// watch subscribes to the events. Close ends it.
 func watch(ctx context.Context, runtime internalapi.RuntimeService) *watcher {
 	ctx, stop := context.WithCancel(klog.NewContext(ctx, logr.Discard())) // the client logs its end
 	w := &watcher{
@@ -112,7 +112,7 @@ func (w *watcher) until(ctx context.Context, look func() (time.Time, bool)) (tim
 	}
 }
 
-// next waits for a container in a sandbox that is not the one that was there.
+// next waits for a container in a sandbox other than the given one.
 func (w *watcher) next(ctx context.Context, sandbox, was string) (time.Time, error) {
 	return w.until(ctx, func() (time.Time, bool) {
 		for _, id := range w.inSandbox[sandbox] {
@@ -137,13 +137,13 @@ func (w *watcher) end(ctx context.Context, container string) error {
 func killProcess(ctx context.Context, runtime internalapi.RuntimeService, container string) error {
 	status, err := runtime.ContainerStatus(ctx, container, true)
 	if err != nil {
-		return fmt.Errorf("ask for container %s: %w", container, err)
+		return fmt.Errorf("get the status of container %s: %w", container, err)
 	}
 	var info struct {
 		PID int `json:"pid"`
 	}
 	if err := json.Unmarshal([]byte(status.GetInfo()["info"]), &info); err != nil || info.PID <= 1 {
-		return fmt.Errorf("container %s: the runtime does not tell its process id (%d): %w", container, info.PID, err)
+		return fmt.Errorf("container %s: the runtime does not report its process id (%d): %w", container, info.PID, err)
 	}
 	return syscall.Kill(info.PID, syscall.SIGKILL)
 }

@@ -14,13 +14,14 @@ import (
 // apiServerName is the name of the API server's binary.
 const apiServerName = "kube-apiserver"
 
-// nodeClient is the user that the API server is for the nodes, when somebody asks it for a log or runs a program in a container.
+// nodeClient is the user name of the API server at the nodes, for logs and programs in containers.
 const nodeClient = "kube-apiserver-kubelet-client"
 
-// frontProxyClient is the user that the API server is for servers behind it, which believe it whom it asks for.
+// frontProxyClient is the user name of the API server at the servers behind it. They trust it to name the user of a
+// request.
 const frontProxyClient = "front-proxy-client"
 
-// newAPIServer writes the API server's certificates and keys, and makes it ready to be started.
+// newAPIServer writes the certificates and keys of the API server and returns the server, which is not started.
 func (c *Cluster) newAPIServer(binDir string, o options) (*Server, error) {
 	serving, err := c.authority.serving()
 	if err != nil {
@@ -65,9 +66,9 @@ func (c *Cluster) newAPIServer(binDir string, o options) (*Server, error) {
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + file("service-accounts.key"),
 		"--service-account-signing-key-file=" + file("service-accounts.key"), "--service-cluster-ip-range=10.96.0.0/16",
-		// The service "kubernetes" has no endpoints: a loopback address may be none.
+		// The service "kubernetes" has no endpoints, because a loopback address is not allowed as one.
 		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
-		// It tells a server behind it, such as metrics-server, by these who asks.
+		// These headers name the user to a server behind the API server, such as metrics-server.
 		"--requestheader-client-ca-file=" + file("front-proxy-ca.crt"), "--requestheader-allowed-names=" + frontProxyClient,
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
@@ -79,8 +80,8 @@ func (c *Cluster) newAPIServer(binDir string, o options) (*Server, error) {
 	return newServer(c.dir, binDir, apiServerName, ready, append(args, o.flags...)...), nil
 }
 
-// apiServerReady makes what tells whether the API server does its work: it says so itself, and the namespace "default" is there,
-// which it makes a moment later.
+// apiServerReady returns the readiness check of the API server: its own check succeeds, and the namespace "default"
+// exists, which it creates a moment later.
 func (c *Cluster) apiServerReady() (func(context.Context) error, error) {
 	cert, err := c.authority.client(admin, []string{Masters})
 	if err != nil {

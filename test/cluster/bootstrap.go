@@ -12,8 +12,9 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Bootstrap makes a bootstrap token, as `kubeadm token create` does, and returns it with the path of a kubeconfig of it, by which a
-// node joins: who has it may ask for a node's certificate and, in a cluster with Controllers, gets it. The file is gone with the test.
+// Bootstrap creates a bootstrap token, as `kubeadm token create` does. It returns the token and the path of a
+// kubeconfig with it, for a node that joins. Its user may request a node's certificate and, in a cluster with
+// Controllers, gets it. The file is removed after the test.
 func (c *Cluster) Bootstrap(t testing.TB) (kubeconfig, token string) {
 	t.Helper()
 	random := strings.ToLower(rand.Text())
@@ -25,7 +26,7 @@ func (c *Cluster) Bootstrap(t testing.TB) (kubeconfig, token string) {
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		t.Fatalf("cluster: make a bootstrap token: %v", err)
+		t.Fatalf("cluster: create a bootstrap token: %v", err)
 	}
 	const name = "bootstrap"
 	token, kubeconfig = id+"."+secret, filepath.Join(t.TempDir(), "bootstrap.conf")

@@ -1,17 +1,17 @@
-// Package cluster gives tests a real Kubernetes API server on a real etcd: the binaries that "make test-tools" builds from
-// tools/kube, as child processes on ports of the loopback interface, with certificates of their own. Without the option Controllers
-// there is no controller and no scheduler: what the API server does not do itself, a test does, such as binding a pod to a node.
-// With it the cluster is what kubeadm makes of a machine, but for network and names. There is never a kubelet.
+// Package cluster gives tests a real Kubernetes API server on a real etcd: the binaries that "make test-tools" builds
+// from tools/kube, as child processes on ports of the loopback interface, with certificates of their own. Without the
+// option Controllers there is no controller and no scheduler, so a test does their work, such as binding a pod to a
+// node. With it the cluster is as kubeadm sets it up on a machine, except network and names. There is never a kubelet.
 //
 //	c := cluster.Start(t)
 //	kubeconfig := c.Kubeconfig(t, cluster.NodeUser("node-1"), cluster.Nodes)
 //	pods, err := c.Client(t).CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
 //
-// A start takes some seconds, so tests of one package share one where they can: see Shared. A test can stop, kill, pause and start
-// each of its servers (Server), let the history be forgotten (Compact), and put a Proxy between a client and the API server to break
-// its connections. What the servers have logged is printed when the test fails.
+// A start takes some seconds, so tests of one package share a cluster where they can: see Shared. A test can stop,
+// kill, pause and start each of its servers (Server), discard the history (Compact), and put a Proxy between a client
+// and the API server to break its connections. The servers' logs are printed when the test fails.
 //
-// What a test needs and the machine lacks makes the test skip with the reason; with CI=true it fails instead.
+// A test skips with the reason when the machine lacks something that it needs; with CI=true it fails instead.
 package cluster
 
 import (
@@ -34,29 +34,29 @@ import (
 )
 
 const (
-	// Masters is the group of those who may do everything.
+	// Masters is the group of users with all rights.
 	Masters = "system:masters"
-	// Nodes is the group of the nodes. One who is in it and is called NodeUser of a name may do what a kubelet has to.
+	// Nodes is the group of the nodes. A user in it that is called NodeUser(node) has the rights of that node's kubelet.
 	Nodes = "system:nodes"
 
-	// admin is the user that the cluster itself acts as.
+	// admin is the user of the cluster itself.
 	admin = "quartet-test-admin"
 )
 
-// NodeUser is the name of a node as a user.
+// NodeUser returns the user name of a node.
 func NodeUser(node string) string { return "system:node:" + node }
 
-// Cluster is an API server with its etcd, and what makes a whole cluster of them, if that was asked for.
+// Cluster is an API server with its etcd and, with the option Controllers, the control plane of a whole cluster.
 type Cluster struct {
-	// APIServer is kube-apiserver, Etcd its data base.
+	// APIServer is kube-apiserver, Etcd its database.
 	APIServer, Etcd *Server
-	// ControllerManager and Scheduler are there with the option Controllers, else nil.
+	// ControllerManager and Scheduler are nil without the option Controllers.
 	ControllerManager, Scheduler *Server
 
 	dir               string
 	authority         *authority
 	apiPort, etcdPort *port
-	// ports are all that are held.
+	// ports are all held ports.
 	ports []*port
 }
 
@@ -68,23 +68,26 @@ type options struct {
 	flags, controllerFlags       []string
 }
 
-// ServiceAccounts leaves the admission plugin ServiceAccount on: every pod names a service account, which has to be there, and
-// gets a volume with a token. Nobody makes the service account "default" of a namespace here: the test has to.
+// ServiceAccounts leaves the admission plugin ServiceAccount on: every pod names an existing service account and gets a
+// volume with a token. No controller creates the service account "default" of a namespace here: the test has to.
 func ServiceAccounts() Option { return func(o *options) { o.serviceAccounts = true } }
 
-// Flags are given to kube-apiserver after the others. A flag that is a list adds to what is there, any other replaces it.
+// Flags appends flags to those of kube-apiserver. A flag that is a list adds to the existing values, any other replaces
+// the value.
 func Flags(flags ...string) Option {
 	return func(o *options) { o.flags = append(o.flags, flags...) }
 }
 
-// Controllers adds kube-controller-manager and kube-scheduler, and what kubeadm sets up for them and for nodes that join: service
-// accounts and their tokens, the roles of kubeadm's bootstrap tokens, the signing of nodes' certificates. The flags are given to
-// kube-controller-manager after the others; a test that waits for a node to be missed makes the times shorter.
+// Controllers adds kube-controller-manager and kube-scheduler, and what kubeadm sets up for them and for nodes that
+// join: service accounts and their tokens, the roles of kubeadm's bootstrap tokens, the signing of nodes' certificates.
+// The flags are appended to those of kube-controller-manager; a test that waits until a node counts as lost shortens
+// the times with them.
 func Controllers(flags ...string) Option {
 	return func(o *options) { o.controllers, o.serviceAccounts, o.controllerFlags = true, true, flags }
 }
 
-// CannotRun says which binary is missing in the folder "tools" below binDir, and what to do; nil when none is.
+// CannotRun returns an error that names a binary that is missing in the folder "tools" below binDir and the command
+// that builds it; nil when none is missing.
 func CannotRun(binDir string) error {
 	for _, name := range []string{etcdName, apiServerName, controllerManagerName, schedulerName} {
 		if _, err := os.Stat(filepath.Join(binDir, "tools", name)); err != nil {
@@ -102,7 +105,7 @@ func Require(t testing.TB) string {
 	return binDir
 }
 
-// Start starts a cluster until the test ends, and returns when it is ready. The test is skipped as Require says.
+// Start starts a cluster until the test ends, and returns when it is ready. It skips the test as Require does.
 func Start(t testing.TB, options ...Option) *Cluster {
 	t.Helper()
 	c, err := New(t.Context(), Require(t), options...)
@@ -122,8 +125,8 @@ func Start(t testing.TB, options ...Option) *Cluster {
 	return c
 }
 
-// New starts a cluster from the build's binaries, which are in the folder "tools" below binDir, and returns when it is ready. It
-// runs until Close. When it fails nothing is left, and the error has what the servers have logged.
+// New starts a cluster from the build's binaries, which are in the folder "tools" below binDir, and returns when it is
+// ready. It runs until Close. When New fails, it leaves nothing behind, and the error has the logs of the servers.
 func New(ctx context.Context, binDir string, opts ...Option) (*Cluster, error) {
 	var o options
 	for _, option := range opts {
@@ -170,7 +173,7 @@ func (c *Cluster) start(ctx context.Context, binDir string, o options) (err erro
 	return nil
 }
 
-// servers are all servers in the order in which they are started.
+// servers returns all servers in the order in which they are started.
 func (c *Cluster) servers() []*Server {
 	var all []*Server
 	for _, server := range []*Server{c.Etcd, c.APIServer, c.ControllerManager, c.Scheduler} {
@@ -190,8 +193,8 @@ func (c *Cluster) holdPort() (*port, error) {
 	return held, err
 }
 
-// Close ends all servers at once, for there is nothing to keep, and removes their data. It fails when a server has ended by
-// itself before; everything is removed nevertheless.
+// Close kills all servers at once, because there is nothing to keep, and removes their data. It fails when a server had
+// ended by itself before; everything is removed nevertheless.
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, server := range slices.Backward(c.servers()) {
@@ -203,14 +206,15 @@ func (c *Cluster) Close() error {
 	return errors.Join(append(errs, os.RemoveAll(c.dir))...)
 }
 
-// URL is the address of the API server, for example https://127.0.0.1:40123. It stays the same.
+// URL returns the address of the API server, for example https://127.0.0.1:40123. It does not change.
 func (c *Cluster) URL() string { return "https://" + c.apiPort.address() }
 
-// CAFile is the certificate of the authority that has signed every certificate of the cluster, until Close.
+// CAFile returns the path of the certificate of the authority that has signed every certificate of the cluster. The
+// file exists until Close.
 func (c *Cluster) CAFile() string { return c.file("ca.crt") }
 
-// Kubeconfig writes a kubeconfig with a client certificate for a user in groups, and returns its path. The certificates are in the
-// file itself, which is gone with the test.
+// Kubeconfig writes a kubeconfig with a client certificate for a user in groups, and returns its path. The certificates
+// are in the file itself, which is removed after the test.
 func (c *Cluster) Kubeconfig(t testing.TB, user string, groups ...string) string {
 	t.Helper()
 	return c.writeKubeconfig(t, c.URL(), user, groups)
@@ -225,7 +229,7 @@ func (c *Cluster) writeKubeconfig(t testing.TB, url, user string, groups []strin
 	return path
 }
 
-// SaveKubeconfig is Kubeconfig into a file of the caller's.
+// SaveKubeconfig writes the kubeconfig of Kubeconfig to a path that the caller names.
 func (c *Cluster) SaveKubeconfig(path, user string, groups ...string) error {
 	return c.saveKubeconfig(path, c.URL(), user, groups)
 }
@@ -238,7 +242,7 @@ func (c *Cluster) saveKubeconfig(path, url, user string, groups []string) error 
 	return c.saveCredentials(path, url, &clientcmdapi.AuthInfo{ClientCertificateData: cert.cert, ClientKeyData: cert.key})
 }
 
-// saveCredentials writes a kubeconfig with what shows who somebody is.
+// saveCredentials writes a kubeconfig with credentials.
 func (c *Cluster) saveCredentials(path, url string, credentials *clientcmdapi.AuthInfo) error {
 	const name = "test"
 	config := clientcmdapi.NewConfig()
@@ -252,13 +256,14 @@ func (c *Cluster) saveCredentials(path, url string, credentials *clientcmdapi.Au
 	return nil
 }
 
-// Client is a client that may do everything.
+// Client returns a client with all rights.
 func (c *Cluster) Client(t testing.TB) *kubernetes.Clientset {
 	t.Helper()
 	return c.ClientFor(t, admin, Masters)
 }
 
-// ClientFor is a client that acts as a user in groups, as fast as it can. Its connections that are idle are closed when the test ends.
+// ClientFor returns a client for a user in groups, without a rate limit. Its idle connections are closed when the test
+// ends.
 func (c *Cluster) ClientFor(t testing.TB, user string, groups ...string) *kubernetes.Clientset {
 	t.Helper()
 	client, closeIdle, err := c.clientFor(user, groups)
@@ -269,7 +274,7 @@ func (c *Cluster) ClientFor(t testing.TB, user string, groups ...string) *kubern
 	return client
 }
 
-// clientFor returns also what closes the connections that are idle.
+// clientFor returns a client and the function that closes its idle connections.
 func (c *Cluster) clientFor(user string, groups []string) (*kubernetes.Clientset, func(), error) {
 	cert, err := c.authority.client(user, groups)
 	if err != nil {
@@ -288,9 +293,9 @@ func (c *Cluster) clientFor(user string, groups []string) (*kubernetes.Clientset
 	return client, func() { utilnet.CloseIdleConnectionsFor(httpClient.Transport) }, err
 }
 
-// Compact makes the cluster forget its history: a watch from a resource version of before, and a list that goes on from one, fail
-// with 410 Gone. The API server remembers for itself what etcd has forgotten, so one that runs is stopped and started again, which
-// breaks every connection; one that does not run is left so.
+// Compact discards the cluster's history: a watch from an older resource version, and a list that continues from one,
+// fail with 410 Gone. The API server keeps a history of its own, so it is restarted when it runs, which breaks every
+// connection; one that does not run is not started.
 func (c *Cluster) Compact(t testing.TB) {
 	t.Helper()
 	running := c.APIServer.Running()

@@ -20,11 +20,12 @@ const (
 	controllerManagerName = "kube-controller-manager"
 	schedulerName         = "kube-scheduler"
 
-	// Bootstrappers is the group that kubeadm's bootstrap tokens give, whose members may ask for a node's certificate and get it.
+	// Bootstrappers is the group of the users of kubeadm's bootstrap tokens. Its members may request a node's certificate
+	// and get it.
 	Bootstrappers = "system:bootstrappers:kubeadm:default-node-token"
 )
 
-// newControllers makes kube-controller-manager and kube-scheduler ready to be started, with a user for each.
+// newControllers prepares kube-controller-manager and kube-scheduler, with a user for each.
 func (c *Cluster) newControllers(binDir string, o options) (err error) {
 	key, err := c.authority.keyPEM()
 	if err != nil {
@@ -33,7 +34,7 @@ func (c *Cluster) newControllers(binDir string, o options) (err error) {
 	if err := os.WriteFile(c.file("ca.key"), key, 0o600); err != nil {
 		return fmt.Errorf("write the key of the certificate authority: %w", err)
 	}
-	// One election less: there is one of each.
+	// There is one instance of each, so no election is needed.
 	common := []string{"--leader-elect=false"}
 	c.ControllerManager, err = c.newController(binDir, controllerManagerName, append(append(common,
 		"--controllers=*,bootstrapsigner,tokencleaner", "--use-service-account-credentials",
@@ -47,7 +48,8 @@ func (c *Cluster) newControllers(binDir string, o options) (err error) {
 	return err
 }
 
-// newController makes one of them, which serves its health on a port of its own and is a user "system:" and its name.
+// newController prepares one of them. It serves its health on a port of its own, and its user is "system:" with its
+// name.
 func (c *Cluster) newController(binDir, name string, args []string) (*Server, error) {
 	port, err := c.holdPort()
 	if err != nil {
@@ -82,8 +84,8 @@ func (c *Cluster) newController(binDir, name string, args []string) (*Server, er
 
 func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
 
-// admit gives the roles that kubeadm gives: the API server may use what the nodes serve, who has a bootstrap token may ask for a
-// node's certificate and gets it, and a node gets a new one before its own ends.
+// admit grants the roles that kubeadm grants: the API server may use the nodes' API, the user of a bootstrap token may
+// request a node's certificate and gets it, and a node gets a new certificate before its own expires.
 func (c *Cluster) admit(ctx context.Context) error {
 	client, closeIdle, err := c.clientFor(admin, []string{Masters})
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 const (
 	// etcdName is the name of etcd's binary.
 	etcdName = "etcd"
-	// probeTimeout bounds one question to a server, so that one that hangs is asked again.
+	// probeTimeout bounds one request to a server, so that one that hangs is retried.
 	probeTimeout = 5 * time.Second
-	// maxAnswer is how much of an answer is read: those that are looked at are some hundred bytes.
+	// maxAnswer is the limit of an answer in bytes. The answers that are examined have some hundred bytes.
 	maxAnswer = 64 << 10
 )
 
@@ -33,8 +33,8 @@ func newEtcd(dir, binDir string, port *port) *Server {
 		"--listen-peer-urls=http://127.0.0.1:0")
 }
 
-// compact lets etcd forget every revision before a new one. That one is a key which is none of the API server's, so that
-// whatever the API server has given out as a resource version is older.
+// compact compacts etcd at a new revision. This is the revision of a key that the API server does not use, so every
+// resource version that the API server has returned is older.
 func compact(ctx context.Context, etcd *port) error {
 	url := "http://" + etcd.address() + "/v3/kv/"
 	var put struct {
@@ -42,7 +42,7 @@ func compact(ctx context.Context, etcd *port) error {
 			Revision string `json:"revision"`
 		} `json:"header"`
 	}
-	// Bytes are base64 in etcd's JSON, as they are in Go's, and 64 bit numbers are strings.
+	// Bytes are base64 in etcd's JSON, as they are in Go's, and 64-bit numbers are strings.
 	key := map[string][]byte{"key": []byte("quartet-test-compaction"), "value": []byte("1")}
 	if err := call(ctx, url+"put", key, &put); err != nil {
 		return fmt.Errorf("write a key to etcd: %w", err)
@@ -67,7 +67,7 @@ func call(ctx context.Context, url string, request, answer any) error {
 	return json.Unmarshal(content, answer)
 }
 
-// ask sends one request on a connection of its own, which is gone afterwards, and fails unless the answer is 200.
+// ask sends one request on a connection of its own, which is closed afterwards, and fails unless the answer is 200.
 func ask(ctx context.Context, transport *http.Transport, method, url string, body []byte) (content []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -25,14 +25,15 @@ import (
 
 const (
 	metricsServerName = "metrics-server"
-	// metricsAPI is the group version that it serves behind the API server.
+	// metricsAPI is the group version that metrics-server serves behind the API server.
 	metricsAPI = "v1beta1.metrics.k8s.io"
 )
 
-// MetricsServer starts metrics-server until the test ends, and returns when it serves, with what its own manifests set up: a service
-// account whose token it shows to the nodes, roles, a service, and the API service behind which the API server finds it. It asks the nodes
-// every 10 s, and answers what of them it has heard of twice. Nothing here has a network of pods, so it is a process, and the service names
-// the machine. The test is skipped as Require says when it has not been built.
+// MetricsServer starts metrics-server until the test ends, and returns when it serves. It sets up the objects of its
+// own manifests: a service account whose token it presents to the nodes, roles, a service, and the API service by which
+// the API server finds it. It scrapes the nodes every 10 s, and serves metrics of a node after two scrapes. There is no
+// pod network here, so it is a process, and the service names the machine. The test is skipped as Require does when the
+// binary has not been built.
 func (c *Cluster) MetricsServer(t testing.TB) {
 	t.Helper()
 	binDir := harness.BinDir(t)
@@ -59,12 +60,12 @@ func (c *Cluster) MetricsServer(t testing.TB) {
 	c.publishMetrics(t, client, port)
 }
 
-// newMetricsServer makes it ready to be started. It finds out what each node's address and port are as it does in a cluster of
-// kubeadm's, whose nodes show certificates that they have signed themselves.
+// newMetricsServer prepares metrics-server. It finds the nodes' addresses and ports as in a cluster of kubeadm, whose
+// nodes have self-signed certificates.
 func (c *Cluster) newMetricsServer(t testing.TB, binDir string, client kubernetes.Interface) (*Server, int, error) {
 	token, err := client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(t.Context(), metricsServerName, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
-		return nil, 0, fmt.Errorf("ask for the token of metrics-server: %w", err)
+		return nil, 0, fmt.Errorf("request the token of metrics-server: %w", err)
 	}
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
@@ -105,7 +106,7 @@ func (c *Cluster) newMetricsServer(t testing.TB, binDir string, client kubernete
 		"--metric-resolution=10s", "--kubelet-request-timeout=9s"), port.number, nil
 }
 
-// admitMetricsServer makes its service account and its roles, as its manifests do. They stay.
+// admitMetricsServer creates its service account and its roles, as its manifests do. They are not removed.
 func admitMetricsServer(ctx context.Context, client kubernetes.Interface) error {
 	object := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: metricsServerName, Namespace: metav1.NamespaceSystem}}
@@ -131,26 +132,26 @@ func admitMetricsServer(ctx context.Context, client kubernetes.Interface) error 
 				&rbacv1.ClusterRoleBinding{ObjectMeta: object(own), RoleRef: role("ClusterRole", own), Subjects: subjects}, options)
 			return err
 		},
-		"right to ask who somebody is": func() error {
+		"right to review tokens": func() error {
 			_, err := client.RbacV1().ClusterRoleBindings().Create(ctx,
 				&rbacv1.ClusterRoleBinding{ObjectMeta: object(metricsServerName + ":system:auth-delegator"), RoleRef: role("ClusterRole", "system:auth-delegator"), Subjects: subjects}, options)
 			return err
 		},
-		"right to know the API server": func() error {
+		"right to read the API server's authentication settings": func() error {
 			_, err := client.RbacV1().RoleBindings(metav1.NamespaceSystem).Create(ctx,
 				&rbacv1.RoleBinding{ObjectMeta: object(metricsServerName + "-auth-reader"), RoleRef: role("Role", "extension-apiserver-authentication-reader"), Subjects: subjects}, options)
 			return err
 		},
 	} {
 		if err := create(); err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("make the %s of metrics-server: %w", what, err)
+			return fmt.Errorf("create the %s of metrics-server: %w", what, err)
 		}
 	}
 	return nil
 }
 
-// publishMetrics has the API server find metrics-server, until the test ends: one that is named and does not answer would keep every
-// namespace from being deleted.
+// publishMetrics registers metrics-server at the API server until the test ends. A registered server that does not
+// answer would keep every namespace from being deleted.
 func (c *Cluster) publishMetrics(t testing.TB, client kubernetes.Interface, port int) {
 	t.Helper()
 	services, path := client.CoreV1().Services(metav1.NamespaceSystem), "/apis/apiregistration.k8s.io/v1/apiservices"
@@ -168,7 +169,7 @@ func (c *Cluster) publishMetrics(t testing.TB, client kubernetes.Interface, port
 		ObjectMeta: metav1.ObjectMeta{Name: metricsServerName}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		t.Fatalf("cluster: make the service of metrics-server: %v", err)
+		t.Fatalf("cluster: create the service of metrics-server: %v", err)
 	}
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": metricsAPI},
@@ -181,6 +182,6 @@ func (c *Cluster) publishMetrics(t testing.TB, client kubernetes.Interface, port
 		err = client.CoreV1().RESTClient().Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(body).Do(t.Context()).Error()
 	}
 	if err != nil {
-		t.Fatalf("cluster: make %s: %v", metricsAPI, err)
+		t.Fatalf("cluster: create %s: %v", metricsAPI, err)
 	}
 }

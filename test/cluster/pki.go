@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// backdate is how long before now a certificate begins to be valid: clocks of containers may be behind.
+	// backdate is the time before now at which a certificate begins to be valid: clocks of containers may be behind.
 	backdate = time.Hour
 	// lifetime is how long a certificate is valid: longer than any test runs.
 	lifetime = 24 * time.Hour
@@ -24,11 +24,11 @@ type pair struct {
 	cert, key []byte
 }
 
-// authority signs the certificates of one cluster, and nobody else's.
+// authority signs the certificates of one cluster.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	// pem is the certificate for those who have to trust it.
+	// pem is the certificate for clients and servers that trust the authority.
 	pem []byte
 }
 
@@ -57,7 +57,7 @@ func newAuthority() (*authority, error) {
 	return &authority{cert: cert, key: key, pem: encode("CERTIFICATE", der)}, nil
 }
 
-// serving is a certificate for a server on the loopback interface, which has more names.
+// serving returns a certificate for a server on the loopback interface, with additional names.
 func (a *authority) serving(names ...string) (pair, error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
@@ -67,7 +67,7 @@ func (a *authority) serving(names ...string) (pair, error) {
 	})
 }
 
-// client is a certificate that the API server takes for a user of that name in those groups.
+// client returns a certificate that the API server accepts for a user in groups.
 func (a *authority) client(user string, groups []string) (pair, error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
@@ -90,10 +90,10 @@ func (a *authority) issue(template *x509.Certificate) (pair, error) {
 	return pair{cert: encode("CERTIFICATE", der), key: keyPEM}, nil
 }
 
-// keyPEM is the key, for who signs in the cluster's name.
+// keyPEM returns the key, for controllers that sign certificates for the cluster.
 func (a *authority) keyPEM() ([]byte, error) { return encodeKey(a.key) }
 
-// newKey makes a key and gives it in PEM too.
+// newKey returns a new key, also as PEM.
 func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// requestPatience is how long a request for a certificate is waited for.
+	// requestPatience is the time limit of the wait for a certificate request.
 	requestPatience = time.Minute
-	// podCertificateLife is how long the certificates of pods are good, within what the API server takes.
+	// podCertificateLife is the lifetime of pod certificates. The API server accepts it.
 	podCertificateLife = 2 * time.Hour
 )
 
-// PodCertificateRequest waits for a request of a pod for a certificate, of which nothing has become yet.
+// PodCertificateRequest waits for a pod's certificate request that is neither issued nor denied.
 func (c *Cluster) PodCertificateRequest(t testing.TB, namespace, pod string) *certificatesv1.PodCertificateRequest {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), requestPatience)
@@ -39,14 +39,14 @@ func (c *Cluster) PodCertificateRequest(t testing.TB, namespace, pod string) *ce
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("cluster: the pod %s/%s asks for no certificate", namespace, pod)
+			t.Fatalf("cluster: the pod %s/%s requests no certificate", namespace, pod)
 		case <-tick.C:
 		}
 	}
 }
 
-// IssuePodCertificate does what the signer of a request would: it issues a certificate, which is to be replaced after a time, by the
-// authority of the cluster.
+// IssuePodCertificate acts as the signer of a request: it issues a certificate of the cluster's authority, to be
+// refreshed after a time.
 func (c *Cluster) IssuePodCertificate(t testing.TB, r *certificatesv1.PodCertificateRequest, refresh time.Duration) {
 	t.Helper()
 	proof, err := x509.ParseCertificateRequest(r.Spec.StubPKCS10Request)
@@ -71,7 +71,7 @@ func (c *Cluster) IssuePodCertificate(t testing.TB, r *certificatesv1.PodCertifi
 	c.setStatus(t, r)
 }
 
-// DenyPodCertificate does what the signer of a request would that refuses it.
+// DenyPodCertificate acts as a signer that denies a request.
 func (c *Cluster) DenyPodCertificate(t testing.TB, r *certificatesv1.PodCertificateRequest, reason, message string) {
 	t.Helper()
 	r = r.DeepCopy()

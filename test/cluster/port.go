@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// port is a TCP port of 127.0.0.1 that nobody else gets until it is closed. It is held by a socket that is bound to it and does
-// not listen: while no server of ours listens there, connections are refused, as with a server that is down; and whoever sets
-// SO_REUSEPORT, as the servers are told to do, can listen there again and again.
+// port is a reserved TCP port of 127.0.0.1. It is reserved until it is closed by a socket that is bound to it and does
+// not listen. While no server of the cluster listens there, connections are refused, as with a server that is down. A
+// server that sets SO_REUSEPORT, which the servers get a flag for, can listen there any number of times.
 type port struct {
 	fd     int
 	number int
@@ -49,12 +49,12 @@ func (p *port) bind() error {
 	return nil
 }
 
-// address is the host and port.
+// address returns the host and port.
 func (p *port) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.number)) }
 
 func (p *port) close() error { return unix.Close(p.fd) }
 
-// reusePort is for net.ListenConfig.Control: it lets a listener share a port that is held.
+// reusePort is for net.ListenConfig.Control: it lets a listener share a reserved port.
 func reusePort(_, _ string, conn syscall.RawConn) error {
 	var inner error
 	err := conn.Control(func(fd uintptr) {

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// Proxy is an address of the API server whose connections can be broken, while the API server itself and its other clients go on.
+// Proxy is an address of the API server whose connections can be broken, while the API server and its other clients go
+// on.
 type Proxy struct {
 	cluster *Cluster
 	port    *port
@@ -22,14 +23,15 @@ type Proxy struct {
 	links    map[*link]struct{}
 }
 
-// link is a connection from a client on to the API server, which has not been reached yet while server is nil.
+// link is a connection from a client to the API server. While server is nil, the API server has not been reached.
 type link struct {
 	client, server net.Conn
-	// swallows is true when what comes is thrown away, from either side.
+	// swallows is true when data of either side is discarded.
 	swallows atomic.Bool
 }
 
-// Proxy starts a proxy until the test ends. The API server need not run: a connection to it that fails breaks the client's.
+// Proxy starts a proxy until the test ends. The API server need not run: when the proxy cannot connect to it, it closes
+// the client's connection.
 func (c *Cluster) Proxy(t testing.TB) *Proxy {
 	t.Helper()
 	held, err := holdPort()
@@ -47,16 +49,16 @@ func (c *Cluster) Proxy(t testing.TB) *Proxy {
 	return p
 }
 
-// URL is the address of the API server by way of the proxy. It stays the same.
+// URL returns the address of the API server through the proxy. It does not change.
 func (p *Proxy) URL() string { return "https://" + p.port.address() }
 
-// Kubeconfig is Cluster.Kubeconfig by way of the proxy.
+// Kubeconfig is Cluster.Kubeconfig through the proxy.
 func (p *Proxy) Kubeconfig(t testing.TB, user string, groups ...string) string {
 	t.Helper()
 	return p.cluster.writeKubeconfig(t, p.URL(), user, groups)
 }
 
-// Accept lets connections be made, also again after Refuse.
+// Accept accepts connections, also again after Refuse.
 func (p *Proxy) Accept(t testing.TB) {
 	t.Helper()
 	p.mu.Lock()
@@ -76,7 +78,7 @@ func (p *Proxy) Accept(t testing.TB) {
 	p.work.Go(func() { p.serve(listener) })
 }
 
-// Refuse breaks every connection and lets new ones be refused, until Accept.
+// Refuse breaks every connection and refuses new ones until Accept.
 func (p *Proxy) Refuse(t testing.TB) {
 	t.Helper()
 	if err := p.refuse(); err != nil {
@@ -97,8 +99,8 @@ func (p *Proxy) refuse() error {
 	return err
 }
 
-// Cut breaks every connection there is, by a reset, as a firewall or a load balancer that is replaced does, and returns how many
-// there were. New ones are accepted.
+// Cut resets every open connection, as a firewall or a replaced load balancer does, and returns their number. New ones
+// are accepted.
 func (p *Proxy) Cut() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,8 +115,8 @@ func (p *Proxy) Cut() int {
 	return n
 }
 
-// Swallow throws away from now on what comes on the connections that there are, in both directions, as a router does that has
-// forgotten them, and returns how many there were: nobody is told, and they stay open. New ones work.
+// Swallow discards from now on the data of the open connections in both directions, as a router does that has lost its
+// state, and returns their number. The connections stay open, and neither end is notified. New ones work.
 func (p *Proxy) Swallow() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +126,7 @@ func (p *Proxy) Swallow() int {
 	return len(p.links)
 }
 
-// Write implements io.Writer, of a side of the link.
+// Write implements io.Writer for a side of the link.
 func (s side) Write(data []byte) (int, error) {
 	if s.link.swallows.Load() {
 		return len(data), nil
@@ -132,13 +134,13 @@ func (s side) Write(data []byte) (int, error) {
 	return s.Conn.Write(data)
 }
 
-// side is an end of a link, to which what comes from the other is written.
+// side is an end of a link. Data of the other end is written to it.
 type side struct {
 	net.Conn
 	link *link
 }
 
-// reset closes a connection without a farewell. Its peer sees that, so no error needs to be told.
+// reset closes a connection with a reset. The peer sees that, so errors are dropped.
 func reset(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
@@ -168,7 +170,7 @@ func (p *Proxy) serve(listener net.Listener) {
 	}
 }
 
-// forward carries one connection until an end of it is closed, or it is cut.
+// forward carries one connection until one end of it is closed, or it is cut.
 func (p *Proxy) forward(l *link) {
 	defer p.drop(l)
 	dialer := net.Dialer{Timeout: probeTimeout}
@@ -189,14 +191,14 @@ func (p *Proxy) forward(l *link) {
 	back.Wait()
 }
 
-// carry copies one direction and tells the other end when it is over. How it is over, both ends see themselves.
+// carry copies one direction and then closes the other end's side of it. Both ends see by themselves how it ended.
 func carry(to side, from net.Conn) {
-	// Of a TCP connection only the reading, or it would be copied past side.
+	// Only the reading part of the TCP connection, because otherwise io.Copy would bypass side.
 	_, _ = io.Copy(to, struct{ io.Reader }{from})
 	_ = to.Close()
 }
 
-// drop forgets a link and closes it.
+// drop removes a link and closes it.
 func (p *Proxy) drop(l *link) {
 	p.mu.Lock()
 	delete(p.links, l)

@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// startTimeout is how long a server may take until it is ready: some seconds alone, more where everything is compiled beside it.
+	// startTimeout is the time limit until a server is ready: some seconds on an idle machine, more beside a build.
 	startTimeout = 2 * time.Minute
-	// stopPatience is how long a server has to end by itself: an API server first ends the requests that it has.
+	// stopPatience is the time that a server has to end by itself: an API server completes its open requests first.
 	stopPatience = 30 * time.Second
-	// pollInterval is the time between two questions whether a server is ready.
+	// pollInterval is the time between two readiness checks.
 	pollInterval = 50 * time.Millisecond
-	// logTail is how much of the end of a log is shown.
+	// logTail is the number of bytes of the end of a log that are shown.
 	logTail = 16 << 10
 )
 
-// Server is one of the processes of a cluster. It keeps its address, certificates and data when it is started again, so that
-// clients come back to it. Its methods are for one goroutine at a time.
+// Server is one of the processes of a cluster. It keeps its address, certificates and data when it is restarted, so
+// that clients find it again. Its methods are for one goroutine at a time.
 type Server struct {
 	name string
 	args []string
 	path string
 	log  string
-	// ready is nil as soon as the server does its work.
+	// ready returns nil as soon as the server is ready.
 	ready func(context.Context) error
 
 	// run is the process, nil when the server has been stopped.
@@ -42,7 +42,7 @@ type Server struct {
 // run is a process from its start to its end.
 type run struct {
 	process *os.Process
-	// ended is closed at the end; exit, how it ended, may be read from then on.
+	// ended is closed at the end of the process. exit has its exit status and may be read from then on.
 	ended chan struct{}
 	exit  string
 }
@@ -59,26 +59,26 @@ func (s *Server) Start(t testing.TB) {
 	s.must(t, s.start(t.Context()))
 }
 
-// Stop asks the server to end by itself, as a careful administrator does, and returns when it has. Connections to it are refused
-// then. A server that is paused has to go on before.
+// Stop asks the server to end, as a careful administrator does, and returns when it has ended. Connections to it are
+// refused then. A paused server has to be resumed before.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 	s.must(t, s.stop())
 }
 
-// Kill ends the server by SIGKILL and returns when it is gone. Connections to it are refused then.
+// Kill ends the server by SIGKILL and returns when it has ended. Connections to it are refused then.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
 	s.must(t, s.kill())
 }
 
-// Pause stops the server where it is, by SIGSTOP: connections to it are still accepted by the kernel, and nothing answers.
+// Pause suspends the server by SIGSTOP: the kernel still accepts connections to it, and nothing answers.
 func (s *Server) Pause(t testing.TB) {
 	t.Helper()
 	s.must(t, s.signal(syscall.SIGSTOP))
 }
 
-// Resume lets the server go on after Pause.
+// Resume resumes the server after Pause.
 func (s *Server) Resume(t testing.TB) {
 	t.Helper()
 	s.must(t, s.signal(syscall.SIGCONT))
@@ -91,22 +91,22 @@ func (s *Server) must(t testing.TB, err error) {
 	}
 }
 
-// Running is true from start until stop or kill, also when the process has ended by itself meanwhile.
+// Running returns true from start until stop or kill, also when the process has ended by itself meanwhile.
 func (s *Server) Running() bool { return s.run != nil }
 
 func (s *Server) start(ctx context.Context) error {
 	if s.Running() {
-		return fmt.Errorf("%s runs already", s.name)
+		return fmt.Errorf("%s is already running", s.name)
 	}
 	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", s.name, err)
 	}
 	cmd := exec.Command(s.path, s.args...)
-	// Nothing of this process's environment: some would take settings from it.
+	// The environment is empty, because some servers would take settings from it.
 	cmd.Env = []string{}
 	cmd.Stdout, cmd.Stderr = log, log
-	// A test that is ended by force takes its servers along.
+	// A test that is killed takes its servers along.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started, err := launch(cmd)
 	if err = errors.Join(err, log.Close()); err != nil {
@@ -121,14 +121,14 @@ func launch(cmd *exec.Cmd) (*run, error) {
 	r := &run{ended: make(chan struct{})}
 	failed := make(chan error)
 	go func() {
-		// Pdeathsig is about the thread that has started the process: it has to stay as long.
+		// Pdeathsig refers to the thread that has started the process: the thread has to live as long.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		r.process = cmd.Process
 		failed <- err
 		if err == nil {
-			_ = cmd.Wait() // the state says it
+			_ = cmd.Wait() // the process state has the result
 			r.exit = cmd.ProcessState.String()
 			close(r.ended)
 		}
@@ -157,8 +157,8 @@ func (s *Server) await(ctx context.Context) error {
 	}
 }
 
-// stop ends the process by SIGTERM, after some patience by SIGKILL. A server that does not run is left alone; one that has
-// ended by itself is an error.
+// stop ends the process by SIGTERM, after stopPatience by SIGKILL. It is a no-op for a server that does not run; one
+// that has ended by itself is an error.
 func (s *Server) stop() error {
 	if !s.Running() {
 		return nil
@@ -178,7 +178,7 @@ func (s *Server) stop() error {
 	return errors.Join(fmt.Errorf("%s has not ended %s after SIGTERM and is killed", s.name, stopPatience), s.kill())
 }
 
-// kill is stop by SIGKILL.
+// kill ends the process by SIGKILL, otherwise like stop.
 func (s *Server) kill() error {
 	if !s.Running() {
 		return nil
@@ -190,10 +190,10 @@ func (s *Server) kill() error {
 	return err
 }
 
-// signal fails when there is no process, or no more.
+// signal sends a signal. It fails when the process was not started or has ended.
 func (s *Server) signal(signal syscall.Signal) error {
 	if !s.Running() {
-		return fmt.Errorf("%s does not run", s.name)
+		return fmt.Errorf("%s is not running", s.name)
 	}
 	select {
 	case <-s.run.ended:
@@ -206,7 +206,7 @@ func (s *Server) signal(signal syscall.Signal) error {
 	return nil
 }
 
-// logSize is how long the log is now.
+// logSize returns the current size of the log.
 func (s *Server) logSize() int64 {
 	info, err := os.Stat(s.log)
 	if err != nil {
@@ -215,7 +215,7 @@ func (s *Server) logSize() int64 {
 	return info.Size()
 }
 
-// logFrom is the log from an offset on, its end only when that is much.
+// logFrom returns the log from an offset on, or its last logTail bytes when it is longer.
 func (s *Server) logFrom(offset int64) string {
 	file, err := os.Open(s.log)
 	if err != nil {

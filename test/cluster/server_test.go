@@ -39,13 +39,13 @@ func TestAServerThatHasEndedByItselfIsAnError(t *testing.T) {
 
 func TestAServerStartsOnceAndIsSignalledWhileItRuns(t *testing.T) {
 	s := script(t, "exec sleep 300")
-	if err := s.signal(0); err == nil || !strings.Contains(err.Error(), "script does not run") {
+	if err := s.signal(0); err == nil || !strings.Contains(err.Error(), "script is not running") {
 		t.Errorf("before its start: %v", err)
 	}
 	if err := s.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.start(t.Context()); err == nil || !strings.Contains(err.Error(), "script runs already") {
+	if err := s.start(t.Context()); err == nil || !strings.Contains(err.Error(), "script is already running") {
 		t.Errorf("a second start: %v", err)
 	}
 	if err := s.stop(); err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Shared is one cluster for the tests of a package. The first test that asks for it starts it, and Main ends it:
+// Shared is one cluster for the tests of a package. The first test that calls Cluster starts it, and Main ends it:
 //
 //	var shared cluster.Shared
 //
@@ -19,8 +19,8 @@ import (
 //	func TestPods(t *testing.T) {
 //		client := shared.Cluster(t).Client(t)
 //
-// What one test creates the next one sees, so each takes names of its own, of nodes for example. A test that stops or pauses a
-// server shares its cluster with none that runs in parallel.
+// The next test sees what a test has created, so each uses names of its own, of nodes for example. A test that stops or
+// pauses a server must not run in parallel with others.
 type Shared struct {
 	// Options are those of the cluster. They are read when it is started.
 	Options []Option
@@ -30,14 +30,14 @@ type Shared struct {
 	err     error
 }
 
-// Runner is what has the tests of a package: *testing.M, and what goleak.VerifyTestMain takes.
+// Runner runs the tests of a package: *testing.M, and the parameter of goleak.VerifyTestMain.
 type Runner interface {
-	// Run runs them and returns the exit code.
+	// Run runs the tests and returns the exit code.
 	Run() int
 }
 
-// Cluster gives the cluster, started and ready. The test is skipped as Require says. When the test ends, servers that it has
-// stopped or paused run again, and what they have logged during the test is printed if it has failed.
+// Cluster returns the cluster, started and ready. The test is skipped as Require does. When the test ends, servers that
+// it has stopped or paused are started again, and their logs since its start are printed if it has failed.
 func (s *Shared) Cluster(t testing.TB) *Cluster {
 	t.Helper()
 	binDir := Require(t)
@@ -63,7 +63,7 @@ func (s *Shared) Cluster(t testing.TB) *Cluster {
 	return c
 }
 
-// restore lets all servers run, and returns when they are ready.
+// restore starts or resumes all servers, and returns when they are ready.
 func (c *Cluster) restore() error {
 	ctx := context.Background()
 	for _, server := range c.servers() {
@@ -91,14 +91,14 @@ type sharing struct {
 	tests  Runner
 }
 
-// Run implements Runner. The exit code is 1 if the cluster could not be ended well.
+// Run implements Runner. The exit code is 1 if the cluster did not end cleanly.
 func (r *sharing) Run() int {
 	code := r.tests.Run()
 	if r.shared.cluster == nil {
 		return code
 	}
 	if err := r.shared.cluster.Close(); err != nil {
-		fmt.Fprintln(os.Stderr, errors.Join(errors.New("cluster: the shared cluster did not end well"), err))
+		fmt.Fprintln(os.Stderr, errors.Join(errors.New("cluster: the shared cluster did not end cleanly"), err))
 		return max(code, 1)
 	}
 	return code

@@ -25,31 +25,32 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// jsonType is what every answer by way of Versions is in: it can be changed.
+// jsonType is the content type of every answer through Versions, because JSON can be modified.
 const jsonType = "application/json"
 
-// Dialect is in what an API server of another version differs from this cluster's. The zero value is none.
+// Dialect is the difference of an API server of another version from this cluster's. The zero value is no difference.
 type Dialect struct {
-	// Missing are parts of paths that it does not have, as "/certificates.k8s.io/v1beta1/" or "/resize": it answers 404.
+	// Missing has parts of paths that the server lacks, such as "/certificates.k8s.io/v1beta1/" or "/resize": it answers
+	// 404.
 	Missing []string
-	// Unknown are the names of fields that it does not have, wherever they stand: it drops them of what is written by a patch in JSON,
-	// and never sends them.
+	// Unknown has the names of fields that the server does not know, at any depth: it drops them from JSON patches and
+	// never sends them.
 	Unknown []string
-	// Send changes an object of a kind before it is sent, alone, in a list or in a watch; nil changes none.
+	// Send changes an object of a kind before it is sent, alone, in a list or in a watch; nil changes nothing.
 	Send func(kind string, object map[string]any)
 }
 
-// Versions is an address of the API server at which it is one of another version. Who comes has to show a client certificate of the
-// cluster, and is asked for upstream by its name.
+// Versions is an address of the API server at which it behaves as one of another version. A client has to present a
+// client certificate of the cluster and is impersonated upstream.
 type Versions struct {
 	cluster *Cluster
 	port    *port
 	dialect atomic.Pointer[Dialect]
-	// refused counts what was answered with 404 for a Dialect.
+	// refused counts the requests that were answered with 404 because of a Dialect.
 	refused atomic.Int64
 }
 
-// Versions serves until the test ends, as the cluster's own version until Speak.
+// Versions serves until the test ends, with the cluster's own version until Speak.
 func (c *Cluster) Versions(t testing.TB) *Versions {
 	t.Helper()
 	v, end, err := c.versions()
@@ -64,13 +65,13 @@ func (c *Cluster) Versions(t testing.TB) *Versions {
 	return v
 }
 
-// Speak makes it one of another version. Watches that are under way stay as they are.
+// Speak selects the dialect. Open watches do not change.
 func (v *Versions) Speak(d Dialect) { v.dialect.Store(&d) }
 
-// Refused is how many requests were for what a Dialect is Missing.
+// Refused returns the number of requests for paths that the Dialect lists as Missing.
 func (v *Versions) Refused() int64 { return v.refused.Load() }
 
-// SaveKubeconfig is Cluster.SaveKubeconfig by way of it.
+// SaveKubeconfig is Cluster.SaveKubeconfig for this address.
 func (v *Versions) SaveKubeconfig(path, user string, groups ...string) error {
 	return v.cluster.saveKubeconfig(path, "https://"+v.port.address(), user, groups)
 }
@@ -120,7 +121,7 @@ func (c *Cluster) versions() (v *Versions, end func() error, err error) {
 	}, nil
 }
 
-// handler answers what is missing itself, and passes on the rest.
+// handler answers requests for missing paths itself, and forwards the others.
 func (v *Versions) handler(proxy http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d := v.dialect.Load()
@@ -128,7 +129,7 @@ func (v *Versions) handler(proxy http.Handler) http.Handler {
 			v.refused.Add(1)
 			w.Header().Set("Content-Type", jsonType)
 			w.WriteHeader(http.StatusNotFound)
-			_ = json.NewEncoder(w).Encode(metav1.Status{ // who asks sees whether it was whole
+			_ = json.NewEncoder(w).Encode(metav1.Status{ // the client sees whether the answer is complete
 				TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: http.StatusNotFound,
 				Reason: metav1.StatusReasonNotFound, Message: "the server could not find the requested resource",
 			})
@@ -142,11 +143,11 @@ func (v *Versions) handler(proxy http.Handler) http.Handler {
 	})
 }
 
-// dropWritten drops what it does not know of a body in JSON.
+// dropWritten drops unknown fields from a JSON body.
 func (d *Dialect) dropWritten(r *http.Request) error {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if len(d.Unknown) == 0 || err != nil || !strings.HasSuffix(kind, "json") {
-		return nil // nothing to do, or not to be read
+		return nil // nothing to do, or not readable
 	}
 	content, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -165,7 +166,7 @@ func (d *Dialect) dropWritten(r *http.Request) error {
 	return nil
 }
 
-// proxy passes on requests in the name of who makes them.
+// proxy forwards requests as the user who makes them.
 func (v *Versions) proxy() (proxy *httputil.ReverseProxy, closeIdle func(), err error) {
 	target, err := url.Parse(v.cluster.URL())
 	if err != nil {
@@ -194,23 +195,23 @@ func (v *Versions) proxy() (proxy *httputil.ReverseProxy, closeIdle func(), err 
 			r.Out.Header.Set("Impersonate-User", who.CommonName)
 			r.Out.Header["Impersonate-Group"] = who.Organization
 			r.Out.Header.Set("Accept", jsonType)
-			r.Out.Header.Del("Accept-Encoding") // the transport asks for what it understands
+			r.Out.Header.Del("Accept-Encoding") // the transport requests what it can decode
 		},
 		ModifyResponse: v.change,
 	}, transport.CloseIdleConnections, nil
 }
 
-// change changes an answer that has objects.
+// change changes an answer that contains objects.
 func (v *Versions) change(r *http.Response) error {
 	d := v.dialect.Load()
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != jsonType {
-		return nil // nothing that has objects
+		return nil // it contains no objects
 	}
 	body := r.Body
 	if r.Request.URL.Query().Get("watch") != "" {
 		reader, writer := io.Pipe()
-		go func() { writer.CloseWithError(d.copyAll(writer, body)) }() // it ends with the watch, or with who reads
+		go func() { writer.CloseWithError(d.copyAll(writer, body)) }() // it ends with the watch, or when the body is closed
 		r.Body = &watched{Reader: reader, close: func() error { return errors.Join(reader.Close(), body.Close()) }}
 		return nil
 	}
@@ -232,7 +233,7 @@ type watched struct {
 // Close implements io.Closer.
 func (w *watched) Close() error { return w.close() }
 
-// copyAll copies objects, one after the other, as they are to be sent.
+// copyAll copies objects one by one in the dialect.
 func (d *Dialect) copyAll(to io.Writer, from io.Reader) error {
 	decoder, encoder := json.NewDecoder(from), json.NewEncoder(to)
 	decoder.UseNumber()
@@ -242,7 +243,7 @@ func (d *Dialect) copyAll(to io.Writer, from io.Reader) error {
 			if errors.Is(err, io.EOF) {
 				return nil
 			}
-			return fmt.Errorf("an answer of the API server: %w", err)
+			return fmt.Errorf("decode an answer of the API server: %w", err)
 		}
 		if inner, ok := object["object"].(map[string]any); ok {
 			d.send(inner)
@@ -255,7 +256,7 @@ func (d *Dialect) copyAll(to io.Writer, from io.Reader) error {
 	}
 }
 
-// send makes an object, or all of a list, as it is to be sent.
+// send converts an object, or each item of a list, to the dialect.
 func (d *Dialect) send(object map[string]any) {
 	d.drop(object)
 	if d.Send == nil {
@@ -274,7 +275,7 @@ func (d *Dialect) send(object map[string]any) {
 	}
 }
 
-// drop removes the fields that are unknown from a value, at any depth.
+// drop removes the unknown fields from a value, at any depth.
 func (d *Dialect) drop(value any) {
 	switch value := value.(type) {
 	case map[string]any:

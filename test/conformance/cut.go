@@ -15,20 +15,20 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// A log or an exec that is under way when syncloop is killed is cut off, as it is when a kubelet is killed: its TLS
-// connection ends with the process. Most of the suite's helpers do not repeat it. So a spec that failed for this reason
-// is run again, also while processes are killed. Any other failure counts, and so does a connection that was refused
-// where the failure says so.
+// A log or an exec that is open when syncloop is killed is cut off, as it is when a kubelet is killed: its TLS
+// connection ends with the process. Most helpers of the suite do not retry it. So a spec that failed for this reason is
+// run again, also while processes are killed. Any other failure counts, including a refused connection that the failure
+// mentions.
 
 const (
-	// cutWithin is how long after the kill such a spec fails at the latest.
+	// cutWithin is the longest time between the kill and the failure of such a spec.
 	cutWithin = 5 * time.Second
-	// mostRepeats is how often it is run again. That it is cut off each time is unlikely, and a sign of another fault.
+	// mostRepeats is how often such a spec is run again. A cut in each run is unlikely and points to another fault.
 	mostRepeats = 2
 )
 
-// cutText is what a failure says of a connection that ended. The last two hide the reason: a client of an API server whose
-// request for a log was cut off, and a spec that does not print the error of its exec.
+// cutText matches failures that mention a connection that ended. The last two alternatives hide the reason: a client of
+// an API server whose request for a log was cut off, and a spec that does not print the error of its exec.
 var cutText = regexp.MustCompile(`\bEOF\b|connection reset by peer|broken pipe|close 1006|stream error` +
 	`|an error on the server \("unknown"\)|expected to be able to verify file`)
 
@@ -74,7 +74,7 @@ func readFailures(path string) ([]failure, error) {
 	return failures, nil
 }
 
-// readKills reads from kills.log when a service was killed.
+// readKills reads the times at which a service was killed from kills.log.
 func readKills(path string, service nodeconfig.Service) ([]time.Time, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -97,7 +97,7 @@ func readKills(path string, service nodeconfig.Service) ([]time.Time, error) {
 	return kills, lines.Err()
 }
 
-// cutOff returns the specs of which a kill has cut off a stream.
+// cutOff returns the specs that had a stream cut off by a kill.
 func cutOff(failures []failure, kills []time.Time) []string {
 	var names []string
 	for _, f := range failures {
@@ -111,7 +111,8 @@ func cutOff(failures []failure, kills []time.Time) []string {
 	return names
 }
 
-// exactly returns the regular expression that chooses specs by their whole names. Ginkgo matches it with more in front.
+// exactly returns the regular expression that selects specs by their whole names. Ginkgo matches it against the name
+// with a prefix.
 func exactly(names []string) string {
 	quoted := make([]string, 0, len(names))
 	for _, name := range names {
@@ -120,7 +121,7 @@ func exactly(names []string) string {
 	return "(" + strings.Join(quoted, "|") + ")$"
 }
 
-// repeatCut runs again the specs of a run with kills of which a stream was cut off, and returns what came of all.
+// repeatCut runs the specs again that had a stream cut off in a run with kills, and returns all outcomes.
 func repeatCut(ctx context.Context, stdout io.Writer, o options, result outcomes) (outcomes, error) {
 	dir := filepath.Join(o.out, nodeKilled)
 	for n := 1; n <= mostRepeats; n++ {

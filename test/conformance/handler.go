@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// usualHandler is the handler that the bundled runtime runs pods with.
+	// usualHandler is the handler with which the bundled runtime runs pods.
 	usualHandler = "runc"
-	// suiteHandler is the handler that the suite expects a runtime to have for its runtime classes.
+	// suiteHandler is the handler that the suite expects for its runtime classes.
 	suiteHandler = "test-handler"
 )
 
-// addHandler gives the runtime the handler of the suite, which does what the usual one does.
+// addHandler adds the suite's handler to the runtime's configuration. It is a copy of the usual one.
 func addHandler(configFile string) error {
 	config, err := os.ReadFile(configFile)
 	if err != nil {
@@ -26,7 +26,8 @@ func addHandler(configFile string) error {
 	return os.WriteFile(configFile, []byte(both), 0o600)
 }
 
-// withHandler adds the tables of the suite's handler to a configuration of containerd: those of the usual one under another name.
+// withHandler adds the tables of the suite's handler to a configuration of containerd: copies of the usual handler's
+// tables under another name.
 func withHandler(config string) (string, error) {
 	var added []string
 	copying := false

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// cgroupRoot is where the machine's cgroups are.
+	// cgroupRoot is the mount point of the machine's cgroups.
 	cgroupRoot = "/sys/fs/cgroup"
-	// goodbye is how long a run that has been interrupted may take to write down what it knows.
+	// goodbye is the time that an interrupted run has to write its results.
 	goodbye = 30 * time.Second
 )
 
-// directories are those of a machine that a run has of its own. The suite gives the kubelet the first, whatever is asked.
+// directories are the directories that each run has for itself. The suite always uses the first one for the kubelet.
 var directories = []string{"/var/lib/kubelet", "/var/log/pods", "/var/log/containers", "/var/lib/quartet", "/run/quartet"}
 
 var (
@@ -34,8 +34,9 @@ var (
 	insideScript string
 )
 
-// isolated runs a command as on a machine that has no node yet: with process ids, mounts, a network, cgroups and directories of
-// its own, so that a run needs no free port, meets no node of the machine, and leaves nothing behind but empty directories, however it ends.
+// isolated runs a command as on a machine without a node: with process ids, mounts, a network, cgroups and directories
+// of its own. A run needs no free port, does not interfere with a node of the machine, and leaves only empty
+// directories behind, however it ends.
 func isolated(ctx context.Context, dir string, command ...string) (err error) {
 	hierarchies, err := cgroupHierarchies()
 	if err != nil {
@@ -52,7 +53,7 @@ func isolated(ctx context.Context, dir string, command ...string) (err error) {
 			return err
 		}
 	}
-	// They stay: with the removal of one, the kernel would remove what another run has mounted there.
+	// The directories stay, because with the removal of one the kernel would remove the mounts of another run on it.
 	for _, path := range directories {
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return err
@@ -63,17 +64,17 @@ func isolated(ctx context.Context, dir string, command ...string) (err error) {
 	cmd := exec.CommandContext(ctx, "sh", args...)
 	cmd.Env = append(os.Environ(), "HIERARCHIES="+strings.Join(hierarchies, " "), "DIRECTORIES="+strings.Join(directories, " "))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	// The interrupt of a terminal reaches the command without help; one that does not end is killed with its namespaces.
+	// A terminal sends its interrupt to the command, too. A command that does not end is killed with its namespaces.
 	cmd.Cancel = func() error { return nil }
 	cmd.WaitDelay = goodbye
-	// The kernel looks at the thread that has started it.
+	// Pdeathsig refers to the thread that has started the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd.Run()
 }
 
-// cgroupHierarchies are the mount points of the machine's cgroups.
+// cgroupHierarchies returns the mount points of the machine's cgroups.
 func cgroupHierarchies() ([]string, error) {
 	table, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
 	if err != nil {
@@ -91,7 +92,8 @@ func cgroupHierarchies() ([]string, error) {
 	return all, nil
 }
 
-// makeCgroup makes a cgroup at the root of a hierarchy. One of version 1 takes no process until it has processors and memory.
+// makeCgroup creates a cgroup at the root of a hierarchy. One of cgroup v1 accepts no process until it has processors
+// and memory.
 func makeCgroup(hierarchy, name string) error {
 	if err := os.Mkdir(filepath.Join(hierarchy, name), 0o755); err != nil {
 		return err

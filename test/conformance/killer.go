@@ -23,7 +23,7 @@ const (
 	killTime = time.RFC3339Nano
 )
 
-// killAtRandom kills one of the four processes, any of them, every few seconds, until the context ends.
+// killAtRandom kills a random one of the four processes every few seconds, until the context ends.
 func killAtRandom(ctx context.Context, services []string, log io.Writer) {
 	timer := time.NewTimer(pause())
 	defer timer.Stop()
@@ -46,7 +46,7 @@ func pause() time.Duration {
 	return earliestKill + rand.N(latestKill-earliestKill)
 }
 
-// processesOf are the ids of the processes of this PID namespace whose program has a name.
+// processesOf returns the ids of the processes of a program in this PID namespace.
 func processesOf(program string) []int {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {

@@ -1,12 +1,12 @@
-// Command conformance runs upstream's node suite, k8s.io/kubernetes/test/e2e_node, with the kubelet of the same release and with
-// Quartet in its place, and compares: it fails when there is a spec that only the kubelet passes. "make conformance" builds what
-// it needs and runs it.
+// Command conformance runs upstream's node suite, k8s.io/kubernetes/test/e2e_node, with the kubelet of the same release
+// and with Quartet in its place. It fails when a spec passes only with the kubelet. "make conformance" builds its
+// requirements and runs it.
 //
 //	go run ./test/conformance                                            # the specs labeled Conformance, three runs
-//	go run ./test/conformance -runs quartet -labels '' -focus 'Mirror'   # the specs of one's own choice, Quartet only
+//	go run ./test/conformance -runs quartet -labels '' -focus 'Mirror'   # a choice of specs, Quartet only
 //
-// Each run has a container runtime, an API server and namespaces of its own (isolation.go), so it needs root, and no free port.
-// The third run is Quartet's once more, with one of its four processes killed every few seconds.
+// Each run has a container runtime, an API server and namespaces of its own (isolation.go), so it needs root, and no
+// free port. The third run is Quartet again, with one of its four processes killed every few seconds.
 package main
 
 import (
@@ -28,9 +28,9 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// The nodes that are compared, in the order in which they run.
+// The nodes of a comparison, in the order in which they run.
 const (
-	// nodeKubelet is the kubelet of the release that the suite is of.
+	// nodeKubelet is the kubelet of the suite's release.
 	nodeKubelet = "kubelet"
 	// nodeQuartet is Quartet.
 	nodeQuartet = "quartet"
@@ -41,7 +41,7 @@ const (
 // inside is the first argument of the command that does one run in namespaces of its own.
 const inside = "inside"
 
-// specsPerProcessor is how many specs run at once on each processor: most of them wait.
+// specsPerProcessor is the number of parallel specs per processor. Most specs wait.
 const specsPerProcessor = 3
 
 func main() {
@@ -53,7 +53,7 @@ func main() {
 	}
 }
 
-// options are what the command line says.
+// options are the options of the command line.
 type options struct {
 	bin, parts, out string
 	runs            []string
@@ -106,11 +106,11 @@ func parse(args []string) (options, error) {
 	flags := flag.NewFlagSet("conformance", flag.ContinueOnError)
 	flags.StringVar(&o.bin, "bin", "bin", "directory with the product and the bundled runtime")
 	flags.StringVar(&o.parts, "parts", filepath.Join("bin", "conformance"), "directory with the suite, the kubelet and the images")
-	flags.StringVar(&o.out, "out", filepath.Join("bin", "conformance", "results"), "directory for logs and reports, one below it for each run")
-	runs := flags.String("runs", strings.Join([]string{nodeKubelet, nodeQuartet, nodeKilled}, ","), "runs to make, of those")
-	flags.StringVar(&o.labels, "labels", "Conformance", "specs to run, by their labels, as ginkgo's --label-filter; empty: all")
-	flags.StringVar(&o.focus, "focus", "", "specs to run of those, by their names, a regular expression")
-	flags.IntVar(&o.procs, "procs", specsPerProcessor*runtime.NumCPU(), "specs that run at once")
+	flags.StringVar(&o.out, "out", filepath.Join("bin", "conformance", "results"), "directory for logs and reports, with one directory for each run")
+	runs := flags.String("runs", strings.Join([]string{nodeKubelet, nodeQuartet, nodeKilled}, ","), "runs, of those")
+	flags.StringVar(&o.labels, "labels", "Conformance", "label filter for the specs, as ginkgo's --label-filter; empty: all")
+	flags.StringVar(&o.focus, "focus", "", "regular expression for the names of the specs")
+	flags.IntVar(&o.procs, "procs", specsPerProcessor*runtime.NumCPU(), "number of parallel specs")
 	if err := flags.Parse(args); err != nil {
 		return options{}, err
 	}
@@ -130,7 +130,7 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// cannotRun says what the machine lacks; nil when nothing.
+// cannotRun returns an error that names what the machine lacks; nil when it has everything.
 func cannotRun(o options) error {
 	errs := []error{livenode.CannotRun(o.bin)}
 	needed := []string{filepath.Join(o.parts, "bin", "e2e_node.test"), filepath.Join(o.parts, "bin", "ginkgo")}
@@ -152,7 +152,7 @@ func cannotRun(o options) error {
 	return errors.Join(errs...)
 }
 
-// runNode makes one run and returns what came of each spec.
+// runNode does one run and returns the outcome of each spec.
 func runNode(ctx context.Context, o options, node string) (_ outcomes, err error) {
 	dir, err := os.MkdirTemp("", "quartet-conformance-")
 	if err != nil {
@@ -176,7 +176,7 @@ func runNode(ctx context.Context, o options, node string) (_ outcomes, err error
 	}
 	result, err := readJUnit(filepath.Join(s.Out, junitFile))
 	if err == nil && len(result) == 0 {
-		err = errors.New("no spec has run: either -labels and -focus choose none, or ginkgo.log has the reason")
+		err = errors.New("no spec has run: either -labels and -focus select none, or ginkgo.log has the reason")
 	}
 	return result, err
 }
@@ -195,7 +195,7 @@ func compare(stdout io.Writer, o options, results map[string]outcomes) error {
 		result := results[node]
 		bad, title := result.failed(), "failed with "+node
 		switch {
-		case node == nodeKubelet: // no fault of Quartet
+		case node == nodeKubelet: // not a fault of Quartet
 		case hasKubelet:
 			bad, title = kubelet.onlyIn(result), "passed with the kubelet and not with "+node
 		}

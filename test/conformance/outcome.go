@@ -10,22 +10,22 @@ import (
 	"strings"
 )
 
-// outcome is what came of one spec.
+// outcome is the outcome of one spec.
 type outcome struct {
-	// Passed is false for one that failed, was interrupted or panicked.
+	// Passed is false for a spec that failed, was interrupted or panicked.
 	Passed bool `json:"passed"`
-	// Seconds is how long it took.
+	// Seconds is the duration of the spec.
 	Seconds float64 `json:"seconds"`
 	// Why is the first line of the failure.
 	Why string `json:"why,omitempty"`
-	// Repeats is how often it was run again, because a kill had cut off a stream of it.
+	// Repeats is how often the spec was run again because a kill had cut off one of its streams.
 	Repeats int `json:"repeats,omitempty"`
 }
 
-// outcomes are those of a run, by the name of the spec; those that were skipped are not there.
+// outcomes has the outcomes of a run by the name of the spec, without those of skipped specs.
 type outcomes map[string]outcome
 
-// readJUnit reads the report of a run. What is no spec, the set-up of the suite for instance, is there when it failed.
+// readJUnit reads the report of a run. Failed nodes that are no specs, such as the set-up of the suite, are included.
 func readJUnit(path string) (outcomes, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -73,13 +73,13 @@ func firstLine(text string) string {
 	return line
 }
 
-// labels are what ginkgo writes behind the name of a spec that has some.
+// labels matches the labels that ginkgo appends to the name of a spec.
 var labels = regexp.MustCompile(` \[[\w:, -]+,[\w:, -]+\]$`)
 
-// withoutLabels is the name as it is written in the source.
+// withoutLabels returns the name as it is written in the source.
 func withoutLabels(name string) string { return labels.ReplaceAllString(name, "") }
 
-// passed counts.
+// passed returns the number of specs that passed.
 func (o outcomes) passed() int {
 	n := 0
 	for _, one := range o {
@@ -90,7 +90,7 @@ func (o outcomes) passed() int {
 	return n
 }
 
-// onlyIn are the specs that pass here and not there, sorted. One that did not run there did not pass.
+// onlyIn returns the specs that pass here and not there, sorted. A spec that did not run there counts as not passed.
 func (o outcomes) onlyIn(there outcomes) []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(o)) {
@@ -101,7 +101,7 @@ func (o outcomes) onlyIn(there outcomes) []string {
 	return names
 }
 
-// failed are the specs that did not pass, sorted.
+// failed returns the specs that did not pass, sorted.
 func (o outcomes) failed() []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(o)) {

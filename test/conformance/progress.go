@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// ended is the line that ginkgo writes when a spec has ended; the spec's name is the next one.
+// ended matches the line that ginkgo prints when a spec has ended; the spec's name is the next line.
 var ended = regexp.MustCompile(`^\S+ (?:\[([A-Z -]+)\] )?\[([0-9.]+) seconds\]$`)
 
-// maxLine is more than any line of ginkgo's; a longer one ends the reading of lines, not the copying.
+// maxLine is longer than any line of ginkgo. A longer line ends the parsing of lines, but not the copying.
 const maxLine = 16 << 20
 
-// follow copies what ginkgo prints and says in one line for each spec that it has ended, and what came of it.
+// follow copies ginkgo's output to the log and prints one line with the outcome of each spec that has ended.
 func follow(from io.Reader, log, progress io.Writer) error {
 	var copyErr, sayErr error
 	result, count := "", 0
@@ -32,15 +32,15 @@ func follow(from io.Reader, log, progress io.Writer) error {
 		}
 		result = ""
 		if match := ended.FindStringSubmatch(line); match != nil {
-			result = fmt.Sprintf("%-8s %6.6s s", said(match[1]), match[2])
+			result = fmt.Sprintf("%-8s %6.6s s", readable(match[1]), match[2])
 		}
 	}
 	_, err := io.Copy(log, from)
 	return errors.Join(copyErr, sayErr, lines.Err(), err)
 }
 
-// said is what ginkgo says of how a spec ended: nothing when it passed, and nothing new when it was slow.
-func said(word string) string {
+// readable returns the outcome for ginkgo's word. A spec without a word has passed, and a slow one, too.
+func readable(word string) string {
 	if word == "" || word == "SLOW TEST" {
 		return "passed"
 	}

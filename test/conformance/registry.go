@@ -26,13 +26,13 @@ import (
 )
 
 const (
-	// pulledFrom is the registry of the images, as their names say; inside.sh gives it the address of the loopback interface.
+	// pulledFrom is the registry in the names of the images. inside.sh maps it to the loopback interface.
 	pulledFrom = "registry.k8s.io"
-	// registryAddress is where a runtime asks that registry.
+	// registryAddress is the address at which a runtime looks for that registry.
 	registryAddress = "127.0.0.1:443"
-	// certificateLife is more than the longest run.
+	// certificateLife is longer than the longest run.
 	certificateLife = 24 * time.Hour
-	// headerTimeout bounds how long a client may take to ask.
+	// headerTimeout bounds how long a client may take to send its request.
 	headerTimeout = 10 * time.Second
 
 	manifestType = "application/vnd.docker.distribution.manifest.v2+json"
@@ -40,23 +40,23 @@ const (
 	layerType    = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 )
 
-// descriptor is what a manifest says of a blob.
+// descriptor describes a blob in a manifest.
 type descriptor struct {
 	MediaType string `json:"mediaType"`
 	Size      int    `json:"size"`
 	Digest    string `json:"digest"`
 }
 
-// registry serves the images of a run, for the specs that pull one although it is there. It only serves what is asked for by
-// name, tag and digest: nothing is pushed to it.
+// registry serves the images of a run, for the specs that pull an image although it is there. It serves names, tags and
+// digests and accepts no push.
 type registry struct {
-	// manifests are by their digests, and by NAME:TAG.
+	// manifests has manifests by digest and by NAME:TAG.
 	manifests map[string][]byte
 	blobs     map[string][]byte
 }
 
-// serveImages serves the images of archives under the name of their registry until the context ends. It returns the file with the
-// certificate that a client has to trust.
+// serveImages serves the images of archives under the name of their registry until the context ends. It returns the
+// file with the certificate that clients have to trust.
 func serveImages(ctx context.Context, dir string, archives []string) (string, error) {
 	r := registry{manifests: map[string][]byte{}, blobs: map[string][]byte{}}
 	for _, archive := range archives {
@@ -83,7 +83,7 @@ func serveImages(ctx context.Context, dir string, archives []string) (string, er
 	return trust, nil
 }
 
-// selfSigned is a certificate of a server that lasts for as long as a run may.
+// selfSigned returns a certificate of a server that is valid for certificateLife.
 func selfSigned(name string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -99,7 +99,7 @@ func selfSigned(name string) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
-// add reads an archive as docker saves it, with one image.
+// add reads an archive of docker save with one image.
 func (r registry) add(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -149,7 +149,7 @@ func (r registry) add(path string) error {
 	return nil
 }
 
-// blob keeps a content and describes it.
+// blob stores a content and returns its descriptor.
 func (r registry) blob(content []byte, kind string) descriptor {
 	d := descriptor{MediaType: kind, Size: len(content), Digest: digest(content)}
 	r.blobs[d.Digest] = content

@@ -17,8 +17,8 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// baseConfig is what every kubelet starts from; the suite puts its own fields over it. It is the suite's default, with the
-// cgroups of either version, and without evictions because of what else is on the machine.
+// baseConfig is the base configuration of every kubelet; the suite merges its own fields into it. It is the suite's
+// default, with both cgroup versions allowed, and without evictions because of the load of the machine.
 const baseConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cgroupDriver: cgroupfs
@@ -37,27 +37,27 @@ const (
 	maxTime = "2h"
 	// junitFile is the report of a run in its directory.
 	junitFile = "junit.xml"
-	// jsonFile is the same with the time of each failure.
+	// jsonFile is the same report as JSON, with the time of each failure.
 	jsonFile = "report.json"
-	// killsFile has the kills of a run.
+	// killsFile is the log of the kills of a run.
 	killsFile = "kills.log"
 )
 
-// suite is one run of upstream's node suite. It happens inside of what isolated makes.
+// suite is one run of upstream's node suite inside the environment of isolated.
 type suite struct {
-	// Node is which kubelet: nodeKubelet, nodeQuartet or nodeKilled.
+	// Node selects the node: nodeKubelet, nodeQuartet or nodeKilled.
 	Node string
-	// Bin has the product and the bundled runtime, Parts what only the suite needs.
+	// Bin has the product and the bundled runtime, Parts the requirements of the suite.
 	Bin, Parts string
-	// Dir is the directory of the run, which goes; Out keeps its logs and its report.
+	// Dir is the temporary directory of the run; Out keeps its logs and its report.
 	Dir, Out string
-	// Procs is how many specs run at once.
+	// Procs is the number of parallel specs.
 	Procs int
-	// Labels and Focus choose specs as ginkgo does; an empty one chooses all.
+	// Labels and Focus select specs as ginkgo does; an empty one selects all.
 	Labels, Focus string
 }
 
-// run runs the suite on a runtime of its own. A spec that fails is no error; that nothing could be run is.
+// run runs the suite on a runtime of its own. A failed spec is no error; a suite that could not run is one.
 func (s suite) run(ctx context.Context) (err error) {
 	l, err := layout.New(s.Dir)
 	if err != nil {
@@ -71,7 +71,8 @@ func (s suite) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	// containerd has this environment. It pulls from no other registry, for the network ends at this one.
+	// containerd inherits this environment. It pulls from no other registry, because this network has no route to the
+	// outside.
 	if err := os.Setenv("SSL_CERT_FILE", trust); err != nil {
 		return err
 	}
@@ -98,7 +99,7 @@ func (s suite) run(ctx context.Context) (err error) {
 	return s.watch(ctx, cmd)
 }
 
-// importImages brings the images that the specs name. Pinned, because a kubelet removes images that nobody uses.
+// importImages imports the images that the specs use. They are pinned, because a kubelet removes unused images.
 func (s suite) importImages(ctx context.Context, l layout.Layout, archives []string) error {
 	for _, archive := range archives {
 		cmd := exec.CommandContext(ctx, filepath.Join(l.Runtime(), "bin", "ctr"), "--address", l.RuntimeSocket(),
@@ -110,8 +111,8 @@ func (s suite) importImages(ctx context.Context, l layout.Layout, archives []str
 	return nil
 }
 
-// command is ginkgo with the suite. Ginkgo runs the suite in the directory where it finds it, which the suite writes into. The suite
-// finds the kubelet there, too, by the name "kubelet".
+// command returns the command that runs ginkgo with the suite. Ginkgo runs the suite in the suite's own directory,
+// which the suite writes into. The suite also expects the kubelet there, by the name "kubelet".
 func (s suite) command(ctx context.Context, l layout.Layout) (*exec.Cmd, error) {
 	work := filepath.Join(s.Dir, "work")
 	program, kubeletFlags := filepath.Join(s.Bin, "quartet"), "--allow-unauthenticated-api"
@@ -133,17 +134,17 @@ func (s suite) command(ctx context.Context, l layout.Layout) (*exec.Cmd, error) 
 		suite, "--",
 		"--container-runtime-endpoint=" + l.RuntimeEndpoint(), "--prepull-images=false",
 		"--report-dir=" + s.Out, "--kubelet-config-file=" + config,
-		// Without these the kubelet would move every process of the machine into a cgroup for the system.
+		// Without these empty values the kubelet would move every process of the machine into a cgroup for the system.
 		"--kubelet-flags=--system-cgroups= --kubelet-cgroups= " + kubeletFlags,
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(s.Parts, "bin", "ginkgo"), args...)
 	cmd.Dir = work
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it then writes its report
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // ginkgo then writes its report
 	cmd.WaitDelay = goodbye
 	return cmd, nil
 }
 
-// watch runs ginkgo, tells of its progress, and kills processes of Quartet meanwhile if this is the run for it.
+// watch runs ginkgo, prints its progress, and in a run with kills kills processes of Quartet meanwhile.
 func (s suite) watch(ctx context.Context, cmd *exec.Cmd) (err error) {
 	log, err := os.Create(filepath.Join(s.Out, "ginkgo.log"))
 	if err != nil {
@@ -173,12 +174,12 @@ func (s suite) watch(ctx context.Context, cmd *exec.Cmd) (err error) {
 	wg.Wait()
 	var exit *exec.ExitError
 	if errors.As(runErr, &exit) {
-		runErr = nil // specs have failed, and the report has which
+		runErr = nil // specs have failed; the report names them
 	}
 	return errors.Join(runErr, closeErr, followErr)
 }
 
-// services are the names of the four processes.
+// services returns the names of the four processes.
 func services() []string {
 	all := layout.Services()
 	names := make([]string, 0, len(all))

@@ -6,17 +6,17 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// frame is a message as it came.
+// frame is an undecoded message.
 type frame []byte
 
-// passthrough is a codec that leaves messages as they are.
+// passthrough is a codec that does not decode messages.
 type passthrough struct{}
 
 // Marshal implements encoding.CodecV2.
 func (passthrough) Marshal(v any) (mem.BufferSlice, error) {
 	f, ok := v.(*frame)
 	if !ok {
-		return nil, fmt.Errorf("criproxy: %T is not a message that came", v)
+		return nil, fmt.Errorf("criproxy: %T is not an undecoded message", v)
 	}
 	return mem.BufferSlice{mem.SliceBuffer(*f)}, nil
 }
@@ -25,11 +25,11 @@ func (passthrough) Marshal(v any) (mem.BufferSlice, error) {
 func (passthrough) Unmarshal(data mem.BufferSlice, v any) error {
 	f, ok := v.(*frame)
 	if !ok {
-		return fmt.Errorf("criproxy: %T takes no message as it comes", v)
+		return fmt.Errorf("criproxy: %T does not hold an undecoded message", v)
 	}
-	*f = data.Materialize() // a copy: the buffers are gRPC's
+	*f = data.Materialize() // a copy, because gRPC reuses its buffers
 	return nil
 }
 
-// Name implements encoding.CodecV2: the messages are those of protobuf.
+// Name implements encoding.CodecV2: the messages are protobuf's.
 func (passthrough) Name() string { return "proto" }

@@ -9,20 +9,21 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// connections knows the clients' connections, by an address that each is given: unix sockets have none of their own.
+// connections has the clients' connections by an assigned address, because peers of unix sockets have no address of
+// their own.
 type connections struct {
 	mu     sync.Mutex
 	serial int
 	open   map[string]net.Conn
 }
 
-// watch notes every connection that a listener accepts.
+// watch returns a listener that records every accepted connection.
 func (c *connections) watch(l net.Listener) net.Listener {
 	c.open = map[string]net.Conn{}
 	return &watched{Listener: l, conns: c}
 }
 
-// breakOff closes the connection that a call came by; every call on it ends.
+// breakOff closes the connection of a call; every call on it ends.
 func (c *connections) breakOff(ctx context.Context) {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
@@ -32,11 +33,11 @@ func (c *connections) breakOff(ctx context.Context) {
 	conn := c.open[from.Addr.String()]
 	c.mu.Unlock()
 	if conn != nil {
-		_ = conn.Close() // one that is closed already is as broken
+		_ = conn.Close() // an error means that it is closed already
 	}
 }
 
-// watched is a listener whose connections are noted.
+// watched is a listener that records its connections.
 type watched struct {
 	net.Listener
 	conns *connections
@@ -56,7 +57,7 @@ func (w *watched) Accept() (net.Conn, error) {
 	return n, nil
 }
 
-// numbered is a connection with an address of its own.
+// numbered is a connection with an assigned address.
 type numbered struct {
 	net.Conn
 	conns *connections

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// moment is when a fault comes.
+// moment is the time of a fault in a call.
 type moment int
 
 const (
@@ -18,25 +18,25 @@ const (
 	after
 )
 
-// Option says which calls meet a fault, how many, and when. All of those that are given have to hold.
+// Option restricts a fault to some calls, a number of calls, or a moment. All given options have to match.
 type Option func(*Fault)
 
-// For is for calls about a pod, by its name or UID.
+// For matches calls about a pod, by its name or UID.
 func For(pod string) Option {
 	return about(func(s Subject) bool { return pod != "" && (s.Pod == pod || s.UID == pod) })
 }
 
-// Container is for calls about a container of this name.
+// Container matches calls about a container of this name.
 func Container(name string) Option {
 	return about(func(s Subject) bool { return s.Container == name })
 }
 
-// Image is for calls about an image, as it stands in the request.
+// Image matches calls about an image, by its name in the request.
 func Image(name string) Option {
 	return about(func(s Subject) bool { return s.Image == name })
 }
 
-// Times is for so many calls, the first that come; without it a fault stays until it is lifted.
+// Times limits a fault to the first n matching calls; without it a fault stays until it is lifted.
 func Times(n int) Option {
 	return func(f *Fault) { f.left = n }
 }
@@ -50,7 +50,7 @@ func about(holds func(Subject) bool) Option {
 	return func(f *Fault) { f.matches = append(f.matches, holds) }
 }
 
-// Fault is what calls meet. Its methods may be called from any goroutine.
+// Fault is a fault that calls meet. Its methods may be called from any goroutine.
 type Fault struct {
 	owner   *faults
 	method  string
@@ -62,15 +62,15 @@ type Fault struct {
 	err     error
 	lifted  chan struct{}
 
-	// What follows is guarded by the owner's lock.
+	// The owner's lock guards the following fields.
 
-	left    int // negative is no limit
+	left    int // negative: no limit
 	met     int
 	waiting int
 	once    sync.Once
 }
 
-// Lift ends the fault: no more calls meet it, and those that it holds go on.
+// Lift ends the fault: later calls do not meet it, and the calls that it delays continue.
 func (f *Fault) Lift() {
 	f.once.Do(func() {
 		f.owner.remove(f)
@@ -78,14 +78,14 @@ func (f *Fault) Lift() {
 	})
 }
 
-// Met is how many calls have met the fault.
+// Met returns the number of calls that have met the fault.
 func (f *Fault) Met() int {
 	f.owner.mu.Lock()
 	defer f.owner.mu.Unlock()
 	return f.met
 }
 
-// Waiting is how many calls it holds at this moment.
+// Waiting returns the number of calls that wait at the fault now.
 func (f *Fault) Waiting() int {
 	f.owner.mu.Lock()
 	defer f.owner.mu.Unlock()
@@ -97,7 +97,7 @@ func (p *Proxy) Fail(method string, code codes.Code, options ...Option) *Fault {
 	return p.faults.add(&Fault{method: method, err: status.Errorf(code, "criproxy: %s fails because the test says so", method)}, options)
 }
 
-// Delay makes calls of a method take so much longer.
+// Delay delays calls of a method.
 func (p *Proxy) Delay(method string, delay time.Duration, options ...Option) *Fault {
 	return p.faults.add(&Fault{method: method, delay: delay}, options)
 }
@@ -107,13 +107,12 @@ func (p *Proxy) Hang(method string, options ...Option) *Fault {
 	return p.faults.add(&Fault{method: method, hang: true}, options)
 }
 
-// Drop makes calls of a method break the connection that they came by, and so every other call on it. The client may
-// connect again at once.
+// Drop makes calls of a method break their connection, and so every other call on it. The client may reconnect at once.
 func (p *Proxy) Drop(method string, options ...Option) *Fault {
 	return p.faults.add(&Fault{method: method, drop: true, err: status.Error(codes.Unavailable, "criproxy: the connection is broken because the test says so")}, options)
 }
 
-// Count is how many calls of a method came in that the options hold for; Times and AfterCall say nothing here.
+// Count returns the number of calls of a method that match the options. Times and AfterCall are ignored.
 func (p *Proxy) Count(method string, options ...Option) int {
 	want := &Fault{method: method, left: -1}
 	for _, option := range options {
@@ -130,7 +129,7 @@ func (p *Proxy) Count(method string, options ...Option) int {
 	return n
 }
 
-// InFlight is how many calls of a method are under way.
+// InFlight returns the number of open calls of a method.
 func (p *Proxy) InFlight(method string) int {
 	p.faults.mu.Lock()
 	defer p.faults.mu.Unlock()
@@ -141,7 +140,7 @@ func (f *Fault) isFor(method string, s Subject) bool {
 	return f.method == method && !slices.ContainsFunc(f.matches, func(holds func(Subject) bool) bool { return !holds(s) })
 }
 
-// faults are all faults of a proxy, and the calls that came.
+// faults has all faults of a proxy, and its calls.
 type faults struct {
 	mu       sync.Mutex
 	active   []*Fault
@@ -149,7 +148,7 @@ type faults struct {
 	inFlight map[string]int
 }
 
-// came is a call that came in.
+// came is a received call.
 type came struct {
 	method string
 	about  Subject
@@ -181,7 +180,7 @@ func (fs *faults) liftAll() {
 	}
 }
 
-// enter notes a call; done has to be called at its end.
+// enter records a call; done has to be called at its end.
 func (fs *faults) enter(method string, s Subject) (done func()) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -197,8 +196,8 @@ func (fs *faults) enter(method string, s Subject) (done func()) {
 	}
 }
 
-// meet takes a call through the faults that are for it, in the order in which they were made. It returns the error that the
-// call ends with, or that of ctx when the client gives up.
+// meet applies the matching faults to a call, in the order in which they were created. It returns the error with which
+// the call ends, or that of ctx when the client gives up.
 func (fs *faults) meet(ctx context.Context, method string, s Subject, when moment, breakOff func()) error {
 	for _, f := range fs.take(method, s, when) {
 		if err := f.hold(ctx); err != nil {
@@ -214,7 +213,7 @@ func (fs *faults) meet(ctx context.Context, method string, s Subject, when momen
 	return nil
 }
 
-// take finds the faults that a call meets, and counts it there.
+// take returns the faults that a call meets, and counts the call for each of them.
 func (fs *faults) take(method string, s Subject, when moment) []*Fault {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -232,7 +231,7 @@ func (fs *faults) take(method string, s Subject, when moment) []*Fault {
 	return met
 }
 
-// hold keeps a call for as long as the fault says.
+// hold delays a call as the fault requires.
 func (f *Fault) hold(ctx context.Context) error {
 	if !f.hang && f.delay <= 0 {
 		return nil

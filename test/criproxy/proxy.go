@@ -1,11 +1,12 @@
-// Package criproxy stands between a client of the CRI, which may be a whole node, and a container runtime, and makes calls fail
-// that the runtime would have answered well. Without faults it is transparent: it passes on the bytes of any method, unary or
-// with a stream of answers, with metadata, deadlines and errors; what the CRI does not have, streams of requests, it does not
-// pass on.
+// Package criproxy is a proxy between a client of the CRI, which may be a whole node, and a container runtime. It
+// injects faults into calls. Without faults it is transparent: it forwards the bytes of any method, unary or with a
+// stream of answers, with metadata, deadlines and errors. It does not forward streams of requests, which the CRI does
+// not have.
 //
-// A test makes calls fail ([Proxy.Fail]), wait ([Proxy.Delay]), hang ([Proxy.Hang]) or break their connection ([Proxy.Drop]), by
-// method and by what they are about ([For], [Container], [Image]), before the runtime is called or, with [AfterCall], when it has
-// done its work and only the answer is lost. [Proxy.Count] counts them.
+// A test makes calls fail ([Proxy.Fail]), wait ([Proxy.Delay]), hang ([Proxy.Hang]) or break their connection
+// ([Proxy.Drop]). It selects calls by method and by their subject ([For], [Container], [Image]). A fault comes before
+// the runtime is called or, with [AfterCall], when the runtime has done its work and only the answer is lost.
+// [Proxy.Count] counts calls.
 //
 //	p, err := criproxy.Start(runtimeEndpoint, filepath.Join(dir, "proxy.sock"))
 //	...
@@ -13,7 +14,7 @@
 //	hung := p.Hang("StopContainer", criproxy.For("web"), criproxy.Container("main"))
 //	defer hung.Lift()
 //
-// Calls that name a sandbox or container by ID are told apart by what the proxy has seen of those IDs in earlier answers.
+// Calls that name a sandbox or container by ID are matched by the earlier answers with those IDs.
 package criproxy
 
 import (
@@ -34,14 +35,14 @@ import (
 )
 
 const (
-	// maxMessageBytes is what clients of the CRI take in one answer.
+	// maxMessageBytes is the size limit of an answer in clients of the CRI.
 	maxMessageBytes = 16 << 20
-	// reconnectDelay and reconnectDelayMax are the back-off of the connection to a runtime that is away.
+	// reconnectDelay and reconnectDelayMax bound the back-off of the connection to an unavailable runtime.
 	reconnectDelay    = 50 * time.Millisecond
 	reconnectDelayMax = 500 * time.Millisecond
 )
 
-// Proxy is a proxy that serves. Its methods may be called from any goroutine.
+// Proxy is a running proxy. Its methods may be called from any goroutine.
 type Proxy struct {
 	socket  string
 	server  *grpc.Server
@@ -53,8 +54,8 @@ type Proxy struct {
 	faults faults
 }
 
-// Start serves a unix socket, whose path must be free, and passes on what comes to the runtime at an endpoint ("unix://" and
-// a path), which need not be there yet.
+// Start serves a unix socket, whose path must be free, and forwards calls to the runtime at an endpoint ("unix://" and
+// a path). The runtime need not be running yet.
 func Start(runtimeEndpoint, socket string) (*Proxy, error) {
 	params := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: time.Second}
 	params.Backoff.BaseDelay, params.Backoff.MaxDelay = reconnectDelay, reconnectDelayMax
@@ -73,10 +74,10 @@ func Start(runtimeEndpoint, socket string) (*Proxy, error) {
 	return p, nil
 }
 
-// Endpoint is the address to give as containerRuntimeEndpoint.
+// Endpoint returns the value for containerRuntimeEndpoint.
 func (p *Proxy) Endpoint() string { return "unix://" + p.socket }
 
-// Close lifts every fault, breaks off what is under way and returns when all of it has ended.
+// Close lifts every fault, ends open calls and returns when all of them have ended.
 func (p *Proxy) Close() error {
 	p.faults.liftAll()
 	p.server.Stop()
@@ -107,20 +108,19 @@ func (p *Proxy) handle(_ any, client grpc.ServerStream) error {
 	return p.pass(ctx, client, c)
 }
 
-// call is a call that is passed on.
+// call is a forwarded call.
 type call struct {
 	method  string
 	request frame
 	about   Subject
 }
 
-// pass makes the call and passes its answers on. A fault that comes after the call comes in the place of its first answer, or
-// of its error.
+// pass makes the call and forwards its answers. A fault after the call replaces its first answer, or its error.
 func (p *Proxy) pass(ctx context.Context, client grpc.ServerStream, c *call) error {
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
 		ctx = metadata.NewOutgoingContext(ctx, md.Copy())
 	}
-	ctx, cancel := context.WithCancel(ctx) // the call ends with this function, also when the client takes no answers
+	ctx, cancel := context.WithCancel(ctx) // the call ends with this function, also when the client reads no answers
 	defer cancel()
 	runtime, err := p.runtime.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, c.method)
 	if err != nil {
@@ -168,7 +168,7 @@ func passHeader(client grpc.ServerStream, runtime grpc.ClientStream) error {
 	return client.SetHeader(header)
 }
 
-// drop returns what breaks the connection that a call came by.
+// drop returns the function that breaks the connection of a call.
 func (p *Proxy) drop(ctx context.Context) func() {
 	return func() { p.conns.breakOff(ctx) }
 }

@@ -13,20 +13,20 @@ import (
 	"k8s.io/kubelet/pkg/types"
 )
 
-// Subject is what a call is about, as far as its request and the answers before it tell.
+// Subject is the subject of a call, as far as its request and earlier answers identify it.
 type Subject struct {
 	// Pod and UID are those of the pod.
 	Pod, UID string
 	// Container is the name of the container in the pod's spec.
 	Container string
-	// Image is the image that is asked for, as the request has it.
+	// Image is the image as the request names it.
 	Image string
-	// SandboxID and ContainerID are the runtime's.
+	// SandboxID and ContainerID are the runtime's IDs.
 	SandboxID, ContainerID string
 }
 
-// directory knows whose the IDs are that the runtime has given out. It forgets nothing: a repeated call on something that is
-// gone is still about it.
+// directory maps the runtime's IDs to their pods and containers. It keeps all of them, because a repeated call for a
+// removed object still has its subject.
 type directory struct {
 	mu         sync.Mutex
 	sandboxes  map[string]Subject
@@ -38,7 +38,7 @@ func newDirectory() *directory {
 	return &directory{sandboxes: map[string]Subject{}, containers: map[string]Subject{}, pods: map[string]string{}}
 }
 
-// about says what a request is about; nothing for a method that the CRI does not have.
+// about returns the subject of a request; an empty one for a method that the CRI does not have.
 func (d *directory) about(method string, request frame) (Subject, error) {
 	message, err := decode(method, request, protoreflect.MethodDescriptor.Input)
 	if err != nil || message == nil {
@@ -80,17 +80,17 @@ func (s *Subject) ofConfig(config *runtimeapi.PodSandboxConfig) {
 	s.Pod, s.UID = config.GetMetadata().GetName(), config.GetMetadata().GetUid()
 }
 
-// complete fills in what is not known.
+// complete fills in the empty fields.
 func (s *Subject) complete(from Subject) {
 	s.Pod, s.UID, s.Container = cmp.Or(s.Pod, from.Pod), cmp.Or(s.UID, from.UID), cmp.Or(s.Container, from.Container)
 	s.SandboxID = cmp.Or(s.SandboxID, from.SandboxID)
 }
 
-// learn notes whose the IDs in an answer are.
+// learn records the subjects of the IDs in an answer.
 func (d *directory) learn(c *call, answer frame) {
 	message, err := decode(c.method, answer, protoreflect.MethodDescriptor.Output)
 	if err != nil || message == nil {
-		return // the client is given it as it is, and will say
+		return // the client gets it unchanged and reports the error
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -114,13 +114,13 @@ func (d *directory) learn(c *call, answer frame) {
 	}
 }
 
-// sandbox notes whose a sandbox is. It is called with mu held.
+// sandbox records the pod of a sandbox. It is called with mu held.
 func (d *directory) sandbox(id, pod, uid string) {
 	d.sandboxes[id] = Subject{Pod: pod, UID: uid}
 	d.pods[uid] = pod
 }
 
-// decode reads the request or the answer of a method of the CRI; nil for any other method.
+// decode decodes the request or the answer of a method of the CRI; nil for any other method.
 func decode(method string, data frame, which func(protoreflect.MethodDescriptor) protoreflect.MessageDescriptor) (proto.Message, error) {
 	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", "."))
 	found, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
@@ -129,7 +129,7 @@ func decode(method string, data frame, which func(protoreflect.MethodDescriptor)
 	}
 	descriptor, ok := found.(protoreflect.MethodDescriptor)
 	if !ok {
-		return nil, fmt.Errorf("%s is no method", name)
+		return nil, fmt.Errorf("%s is not a method", name)
 	}
 	kind, err := protoregistry.GlobalTypes.FindMessageByName(which(descriptor).FullName())
 	if err != nil {

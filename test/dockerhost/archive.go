@@ -12,7 +12,7 @@ import (
 // manifestFile is the part of an image archive that names its images.
 const manifestFile = "manifest.json"
 
-// nameIn is the name of the one image in an archive.
+// nameIn returns the name of the only image in an archive.
 func nameIn(archive string) (ref string, err error) {
 	file, err := os.Open(archive)
 	if err != nil {
@@ -35,7 +35,7 @@ func nameIn(archive string) (ref string, err error) {
 			return "", fmt.Errorf("reading %s in %s: %w", manifestFile, archive, err)
 		}
 		if len(images) != 1 || len(images[0].RepoTags) != 1 {
-			return "", fmt.Errorf("%s has not one image with one name: %+v", archive, images)
+			return "", fmt.Errorf("%s must have one image with one name: %+v", archive, images)
 		}
 		return images[0].RepoTags[0], nil
 	}

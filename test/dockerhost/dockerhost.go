@@ -1,11 +1,12 @@
-// Package dockerhost gives tests a Docker engine and docker compose: the engine that answers on this machine, else one of the
-// test's own that is started for it and leaves nothing behind.
+// Package dockerhost gives tests a Docker engine and docker compose: the engine of this machine if it answers, else an
+// engine that is started for the test and leaves nothing behind.
 //
-// An own engine has its directories, socket and process ids below one temporary directory, addresses of its own and no default
-// bridge, and does not write its rules into the packet filter or set up forwarding: two engines, and what else a test looks at,
-// do not meet. Its containers reach each other and the machine, and nothing else. Published ports work, by the engine's own proxy.
+// An engine of the test has its directories, socket and process ids below one temporary directory, addresses of its own
+// and no default bridge. It does not write rules into the packet filter or set up forwarding, so that it does not
+// interfere with another engine or with the subject of other tests. Its containers reach each other and the machine,
+// and nothing else. Published ports work through the engine's own proxy.
 //
-// What a test needs and the machine lacks makes the test skip with the reason; with CI=true it fails instead.
+// A test skips with the reason when the machine lacks something that it needs; with CI=true it fails instead.
 package dockerhost
 
 import (
@@ -24,30 +25,31 @@ import (
 )
 
 const (
-	// defaultEndpoint is where an engine listens unless DOCKER_HOST says otherwise.
+	// defaultEndpoint is the address of an engine without DOCKER_HOST.
 	defaultEndpoint = "unix:///var/run/docker.sock"
-	// commandTimeout bounds one command: compose waits for health checks, and stops what has ten seconds to end.
+	// commandTimeout bounds one command. compose waits for health checks, and waits up to ten seconds for the end of a
+	// container.
 	commandTimeout = 5 * time.Minute
-	// pipePatience is how long the output of a command that was ended may stay open by what it has started.
+	// pipePatience is how long children of a killed command may keep its output open.
 	pipePatience = 5 * time.Second
 )
 
 // Host is an engine for one test.
 type Host struct {
-	// Endpoint is its address, "unix://" and a path.
+	// Endpoint is the engine's address, "unix://" and a path.
 	Endpoint string
-	// Own is true when the test has started it, so that there is nothing else on it.
+	// Own is true when the test has started the engine, so that nothing else uses it.
 	Own bool
-	// APIVersion is the newest version of the API that it speaks. compose 5.1 asks for a newer one than Debian's engine has.
+	// APIVersion is the newest API version of the engine. compose 5.1 uses a newer one than Debian's engine has.
 	APIVersion string
 
-	// configDir is an empty directory for what the docker command would read of the user's.
+	// configDir is an empty directory that replaces the user's configuration of the docker command.
 	configDir string
 	// kept counts the images of others that have a second name during the test.
 	kept int
 }
 
-// Start gives the engine of this machine, or one of the test's own when none answers.
+// Start returns the engine of this machine, or an engine of the test when none answers.
 func Start(t testing.TB) *Host {
 	t.Helper()
 	requirements(t)
@@ -56,7 +58,7 @@ func Start(t testing.TB) *Host {
 		endpoint = defaultEndpoint
 	}
 	h := &Host{Endpoint: endpoint, configDir: t.TempDir()}
-	// The containers of tests bind directories of this machine, which an engine elsewhere does not have.
+	// The containers of tests bind directories of this machine, which a remote engine does not have.
 	if strings.HasPrefix(endpoint, "unix://") && h.ask() == nil {
 		t.Logf("dockerhost: the engine at %s answers and is used", endpoint)
 		return h
@@ -64,7 +66,7 @@ func Start(t testing.TB) *Host {
 	return StartOwn(t)
 }
 
-// StartOwn starts an engine for the test alone, beside one that the machine may have.
+// StartOwn starts an engine for the test alone, beside the engine that the machine may have.
 func StartOwn(t testing.TB) *Host {
 	t.Helper()
 	requirements(t)
@@ -81,18 +83,18 @@ func StartOwn(t testing.TB) *Host {
 	return h
 }
 
-// requirements are what every test with an engine needs.
+// requirements checks the requirements of every test with an engine.
 func requirements(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		harness.Require(t, errors.New("a Docker engine is root's: run the test as root"))
+		harness.Require(t, errors.New("a Docker engine needs root: run the test as root"))
 	}
 	if _, err := exec.LookPath("docker"); err != nil {
 		harness.Require(t, errors.New("the docker command is missing: apt-get install docker.io docker-cli"))
 	}
 }
 
-// ask asks the engine for the version of its API. It fails while none answers.
+// ask asks the engine for its API version. It fails while the engine does not answer.
 func (h *Host) ask() error {
 	out, err := h.run("docker", nil, "version", "--format", "{{.Server.APIVersion}}")
 	if err != nil {
@@ -102,7 +104,7 @@ func (h *Host) ask() error {
 	return nil
 }
 
-// Env is the environment for a program that talks to this engine.
+// Env returns the environment for a program that uses this engine.
 func (h *Host) Env() []string {
 	env := append(os.Environ(), "DOCKER_HOST="+h.Endpoint, "DOCKER_CONFIG="+h.configDir)
 	if h.APIVersion != "" {
@@ -111,7 +113,7 @@ func (h *Host) Env() []string {
 	return env
 }
 
-// Docker runs the docker command and gives what it prints to its standard output. A failure fails the test.
+// Docker runs the docker command and returns its standard output. A failure fails the test.
 func (h *Host) Docker(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := h.TryDocker(args...)
@@ -121,13 +123,13 @@ func (h *Host) Docker(t testing.TB, args ...string) string {
 	return out
 }
 
-// TryDocker is Docker for a command that may fail; the error has what it printed.
+// TryDocker is Docker for a command that may fail; the error includes its output.
 func (h *Host) TryDocker(args ...string) (string, error) {
 	return h.run("docker", nil, args...)
 }
 
-// Compose runs docker compose of the build (tools/compose) with environment variables in addition, NAME=VALUE, which win over
-// those of an .env file. It gives what compose prints to its standard output; a failure fails the test.
+// Compose runs docker compose of the build (tools/compose) with additional environment variables, NAME=VALUE, which
+// override those of an .env file. It returns the standard output; a failure fails the test.
 func (h *Host) Compose(t testing.TB, env []string, args ...string) string {
 	t.Helper()
 	out, err := h.TryCompose(t, env, args...)
@@ -137,7 +139,7 @@ func (h *Host) Compose(t testing.TB, env []string, args ...string) string {
 	return out
 }
 
-// TryCompose is Compose for a command that may fail; the error has what it printed.
+// TryCompose is Compose for a command that may fail; the error includes its output.
 func (h *Host) TryCompose(t testing.TB, env []string, args ...string) (string, error) {
 	t.Helper()
 	compose := filepath.Join(harness.BinDir(t), "tools", "docker-compose")

@@ -23,37 +23,37 @@ import (
 const (
 	// startTimeout bounds the start of an engine, which takes about two seconds.
 	startTimeout = time.Minute
-	// stopPatience is what an engine gets to end by itself; it has no containers then.
+	// stopPatience is the time that an engine has to end by itself; it has no containers then.
 	stopPatience = 30 * time.Second
-	// stopTimeout bounds everything at its end.
+	// stopTimeout bounds the whole clean-up.
 	stopTimeout = time.Minute
-	// logTail is how much of the engine's log a failed test shows, in bytes.
+	// logTail is the number of bytes of the engine's log that a failed test shows.
 	logTail = 8 << 10
 )
 
-// engine is a dockerd of the test's own.
+// engine is a dockerd of the test.
 type engine struct {
-	// dir has everything of it.
+	// dir has all files of the engine.
 	dir string
-	// ended is closed when the process has ended, and exit is how.
+	// ended is closed when the process has ended; exit has its error.
 	ended chan struct{}
 	exit  error
-	// pid is the process.
+	// pid is the process id.
 	pid int
-	// pool is where the addresses of its networks are taken from.
+	// pool is the range of the addresses of its networks.
 	pool string
-	// made are paths outside dir that the engine makes and that were not there before, the deepest first.
+	// made has the paths outside dir that the engine creates, the deepest first.
 	made []string
 }
 
 func (e *engine) socket() string { return filepath.Join(e.dir, "docker.sock") }
 func (e *engine) log() string    { return filepath.Join(e.dir, "dockerd.log") }
 
-// outside are the paths that an engine makes whatever its flags say: its key, the folders of its plugins and of its
-// containers' shims, and the parents of its containers' cgroups.
+// outside returns the paths that an engine creates whatever its flags are: its key, the folders of its plugins and of
+// its containers' shims, and the parents of its containers' cgroups.
 func outside() []string {
 	paths := []string{"/etc/docker/key.json", "/etc/docker", "/run/docker/plugins", "/run/docker", "/run/containerd/s", "/run/containerd"}
-	// One hierarchy has it at its root, several have it at the root of each.
+	// cgroup v2 has it at the root, cgroup v1 at the root of each hierarchy.
 	hierarchies, err := filepath.Glob("/sys/fs/cgroup/*")
 	if err != nil {
 		return paths
@@ -64,26 +64,26 @@ func outside() []string {
 	return paths
 }
 
-// poolOf gives the engines of tests that run at once different addresses, all of them apart from those of an engine's defaults
-// and of the pods of a node. They are sixteen; who meets another there sees a network that it cannot reach.
+// poolOf returns an address range that differs between parallel tests and from the ranges of an engine's defaults and
+// of a node's pods. There are sixteen ranges; two engines with the same one have networks that are not reachable.
 func poolOf(pid int) string { return fmt.Sprintf("10.213.%d.0/20", pid%16*16) }
 
-// forward adds ("--insert") or removes ("--delete") the one rule that lets the engine's containers talk to each other. Where
-// another engine runs or ran, what no rule of that engine accepts is dropped.
+// forward adds ("--insert") or removes ("--delete") the one rule that lets the engine's containers reach each other.
+// Where another engine runs or ran, the filter drops everything that no rule of that engine accepts.
 func (e *engine) forward(action string) error {
 	if _, err := exec.LookPath("iptables"); err != nil {
 		return nil
 	}
 	out, err := exec.Command("iptables", "--wait", action, "FORWARD", "--source", e.pool, "--destination", e.pool, "--jump", "ACCEPT").CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("letting the containers at %s talk to each other: %w: %s", e.pool, err, out)
+		return fmt.Errorf("add or remove the rule for the containers at %s: %w: %s", e.pool, err, out)
 	}
 	return nil
 }
 
 func startEngine(t testing.TB) *engine {
 	t.Helper()
-	// Not t.TempDir: its removal would run while mounts are there, and its path is long for sockets.
+	// Not t.TempDir: it would be removed while file systems are mounted in it, and its path is too long for sockets.
 	dir, err := os.MkdirTemp("", "quartet-docker-")
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func startEngine(t testing.TB) *engine {
 			e.made = append(e.made, path)
 		}
 	}
-	// An own, empty configuration: the machine's may contradict the flags, which ends an engine.
+	// An empty configuration: the machine's may contradict the flags, which ends an engine.
 	config := filepath.Join(dir, "daemon.json")
 	if err := os.WriteFile(config, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func startEngine(t testing.TB) *engine {
 		"--log-level=warn", "--bridge=none", "--iptables=false", "--ip-masq=false", "--ip-forward=false",
 		"--default-address-pool=base="+e.pool+",size=24")
 	cmd.Stdout, cmd.Stderr = log, log
-	// A test that is ended by force takes its engine along.
+	// A test that is killed takes its engine along.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	if err := errors.Join(e.start(cmd), log.Close()); err != nil {
 		t.Fatalf("dockerhost: starting dockerd: %v", err)
@@ -124,7 +124,7 @@ func startEngine(t testing.TB) *engine {
 func (e *engine) start(cmd *exec.Cmd) error {
 	started := make(chan error)
 	go func() {
-		// Pdeathsig is about the thread that has started the process: it has to stay as long.
+		// Pdeathsig refers to the thread that has started the process: the thread has to live as long.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -140,7 +140,7 @@ func (e *engine) start(cmd *exec.Cmd) error {
 	return <-started
 }
 
-// await waits until the engine answers, and fails the test when it has ended instead.
+// await waits until the engine answers, and fails the test when the process ends instead.
 func (e *engine) await(t testing.TB, ask func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -163,7 +163,7 @@ func (e *engine) tail() string {
 	return string(log[max(0, len(log)-logTail):])
 }
 
-// stop ends the engine and removes all that is left of it. It reports what it could not remove, and goes on.
+// stop ends the engine and removes all its files. It reports errors and continues.
 func (e *engine) stop(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
@@ -172,7 +172,7 @@ func (e *engine) stop(t testing.TB) {
 	if err == nil {
 		<-e.ended
 	}
-	// Its containerd ends with it unless it was killed.
+	// Its containerd ends with it unless dockerd was killed.
 	if pid := e.containerd(); pid != 0 {
 		err = errors.Join(err, process.End(ctx, pid, stopPatience))
 	}
@@ -181,7 +181,7 @@ func (e *engine) stop(t testing.TB) {
 	}
 	err = errors.Join(err, e.forward("--delete"), unmountBelow(e.dir), os.RemoveAll(e.dir))
 	for _, path := range e.made {
-		// A directory that is not empty is in use by others meanwhile, and theirs.
+		// A directory that is not empty is used by another engine.
 		if rmErr := os.Remove(path); rmErr != nil && !errors.Is(rmErr, os.ErrNotExist) && !errors.Is(rmErr, unix.ENOTEMPTY) &&
 			!errors.Is(rmErr, unix.EBUSY) {
 			err = errors.Join(err, rmErr)
@@ -205,7 +205,7 @@ func (e *engine) containerd() int {
 	return pid
 }
 
-// unmountBelow takes away every mount on or below a directory, the last one first.
+// unmountBelow unmounts every mount at or below a directory, the last one first.
 func unmountBelow(dir string) error {
 	content, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -225,7 +225,7 @@ func unmountBelow(dir string) error {
 	return errors.Join(errs...)
 }
 
-// removeEverything takes all containers, networks and volumes off an engine of the test's own: their mounts and interfaces
+// removeEverything removes all containers, networks and volumes of an engine of the test: their mounts and interfaces
 // would outlive it.
 func (h *Host) removeEverything(t testing.TB) {
 	t.Helper()

@@ -10,9 +10,8 @@ import (
 	"github.com/quartet-node/quartet/test/harness"
 )
 
-// Load loads images of the build by their names, "pleg" for bin/images/pleg.tar, and gives the name that each has in the
-// engine. At the end of the test an engine that is not the test's own has what it had before: who works with images of the
-// same names finds them again.
+// Load loads images of the build by their names, "pleg" for bin/images/pleg.tar, and returns the name of each in the
+// engine. At the end of the test an engine of the machine gets back the images that had these names before.
 func (h *Host) Load(t testing.TB, names ...string) []string {
 	t.Helper()
 	refs := make([]string, 0, len(names))
@@ -37,17 +36,18 @@ func (h *Host) load(t testing.TB, archive string) string {
 	}
 	h.Docker(t, "load", "--quiet", "--input", archive)
 	if h.imageID(ref) == "" {
-		t.Fatalf("dockerhost: %s is loaded and there is no image %s", archive, ref)
+		t.Fatalf("dockerhost: %s is loaded, but there is no image %s", archive, ref)
 	}
 	return ref
 }
 
-// keep gives a name of an engine that others use too back to the image that has it now, if any, at the end of the test.
+// keep records the image that has a name now, if any, and restores the name at the end of the test. It is for an engine
+// that others use too.
 func (h *Host) keep(t testing.TB, ref string) {
 	t.Helper()
 	commands := [][]string{{"image", "rm", "--force", ref}}
 	if before := h.imageID(ref); before != "" {
-		// An image without a name is gone with the first clean-up.
+		// An image without a name would be removed by the next clean-up.
 		h.kept++
 		second := fmt.Sprintf("quartet-kept:%d-%d", os.Getpid(), h.kept)
 		h.Docker(t, "image", "tag", before, second)
@@ -62,7 +62,7 @@ func (h *Host) keep(t testing.TB, ref string) {
 	})
 }
 
-// imageID is the id of an image, or empty when there is none of the name.
+// imageID returns the id of an image, or "" when no image has the name.
 func (h *Host) imageID(ref string) string {
 	out, err := h.TryDocker("image", "inspect", "--format", "{{.Id}}", ref)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package eventually has tests wait for conditions. A test names what it waits for, and the failure says so.
+// Package eventually has tests wait for conditions. A test names the condition, and the failure text includes it.
 package eventually
 
 import (
@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	// patience is how long a condition may take on a busy machine. A test that passes takes a part of it.
+	// patience is the time limit for a condition on a busy machine. A passing test needs a part of it.
 	patience = time.Minute
-	// interval is how often a condition is checked, and farInterval how often one of another process is.
+	// interval is the time between two checks of a condition, and farInterval that for a condition of another process.
 	interval, farInterval = 2 * time.Millisecond, 20 * time.Millisecond
 )
 
-// T is what a wait needs of a test. testing.TB and *rapid.T have it.
+// T has the methods of a test that a wait needs. testing.TB and *rapid.T have them.
 type T interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -26,20 +26,20 @@ func That(t T, what string, holds func() bool) {
 	Wait{}.That(t, what, holds)
 }
 
-// In waits until a condition of another process holds, which is checked every 20 ms. It fails the test when the context
+// In waits until a condition of another process holds. It is checked every 20 ms. In fails the test when the context
 // ends.
 func In(ctx context.Context, t T, what string, holds func() bool) {
 	t.Helper()
 	Wait{Interval: farInterval}.In(ctx, t, what, holds)
 }
 
-// Wait says how to wait. The zero value waits a minute and checks every 2 ms.
+// Wait has the parameters of a wait. The zero value waits a minute and checks every 2 ms.
 type Wait struct {
-	// Patience is how long the condition may take, and Interval how often it is checked; 0 is as for the zero value.
+	// Patience is the time limit for the condition, and Interval the time between two checks. 0 selects the defaults.
 	Patience, Interval time.Duration
-	// Step is called after each check in which the condition did not hold. It moves a fake clock, for example.
+	// Step is called after each check that fails. For example, it advances a fake clock.
 	Step func()
-	// State describes what is seen instead, for the failure.
+	// State returns a description of the current state for the failure.
 	State func() string
 }
 

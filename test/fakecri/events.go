@@ -10,17 +10,17 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxBacklog bounds the events that are kept for the first subscriber.
+// maxBacklog bounds the events that are stored for the first subscriber.
 const maxBacklog = 20000
 
-// eventLog gives events to subscribers, and keeps them while there is none, as containerd does.
+// eventLog delivers events to subscribers, and stores them while there is none, as containerd does.
 type eventLog struct {
 	mu          sync.Mutex
 	unsupported bool
 	backlog     []*runtimeapi.ContainerEventResponse
 	subscribers map[*subscriber]struct{}
 	twists      []Twist
-	// life is how long a stream lives, and ending what it ends with; 0 is without end.
+	// life is the lifetime of a stream, and ending the error at its end; 0 is unlimited.
 	life   time.Duration
 	ending error
 }
@@ -32,7 +32,7 @@ type subscriber struct {
 	signal chan struct{}
 }
 
-// SetEventsSupported with false makes GetContainerEvents unimplemented, and breaks the streams that are open.
+// SetEventsSupported(false) makes GetContainerEvents unimplemented, and breaks the open streams.
 func (s *Server) SetEventsSupported(supported bool) {
 	s.events.mu.Lock()
 	s.events.unsupported = !supported
@@ -51,29 +51,29 @@ func (s *Server) BreakEvents(err error) {
 	}
 }
 
-// EventSubscribers returns how many event streams are open.
+// EventSubscribers returns the number of open event streams.
 func (s *Server) EventSubscribers() int {
 	s.events.mu.Lock()
 	defer s.events.mu.Unlock()
 	return len(s.events.subscribers)
 }
 
-// MuteEvents keeps changes from being told by events, as a runtime does that loses them.
+// MuteEvents suppresses the events of changes, as a runtime does that loses them.
 func (s *Server) MuteEvents(muted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.muted = muted
 }
 
-// SendEvent tells an event of the test's making, which happened so long ago, for a container or a sandbox by the sandbox's
-// id; the status is nil when there is no such sandbox.
+// SendEvent sends an event that the test defines, of the given age, for a container or a sandbox by the sandbox's id.
+// Its status is nil when the sandbox does not exist.
 func (s *Server) SendEvent(containerID, sandboxID string, kind runtimeapi.ContainerEventType, age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.emitAged(containerID, s.sandboxes[sandboxID], kind, age)
 }
 
-// emit tells an event. Called with s.mu held; sb is nil when the sandbox is gone.
+// emit sends an event. Called with s.mu held; sb is nil when the sandbox is removed.
 func (s *Server) emit(containerID string, sb *sandbox, kind runtimeapi.ContainerEventType) {
 	if !s.muted {
 		s.emitAged(containerID, sb, kind, 0)
@@ -88,7 +88,7 @@ func (s *Server) emitAged(containerID string, sb *sandbox, kind runtimeapi.Conta
 	s.events.tell(event)
 }
 
-// tell gives an event to who subscribes, as the twists make it.
+// tell passes an event through the twists and delivers the result.
 func (l *eventLog) tell(event *runtimeapi.ContainerEventResponse) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +97,7 @@ func (l *eventLog) tell(event *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// give gives an event to the subscribers, and keeps it when there is none. Called with mu held.
+// give delivers an event to the subscribers, and stores it when there is none. Called with mu held.
 func (l *eventLog) give(event *runtimeapi.ContainerEventResponse) {
 	if len(l.subscribers) == 0 {
 		l.keep(event)
@@ -108,7 +108,7 @@ func (l *eventLog) give(event *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// keep keeps an event for the next subscriber. Called with mu held.
+// keep stores an event for the next subscriber. Called with mu held.
 func (l *eventLog) keep(event *runtimeapi.ContainerEventResponse) {
 	l.backlog = append(l.backlog, event)
 	if extra := len(l.backlog) - maxBacklog; extra > 0 {

@@ -10,36 +10,36 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// AddImage puts an image into the runtime. Its id is made of its name.
+// AddImage adds an image to the runtime. Its id is derived from its name.
 func (s *Server) AddImage(name string, sizeBytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.images[name] = &runtimeapi.Image{Id: "sha256:" + name, RepoTags: []string{name}, Size: sizeBytes, Spec: &runtimeapi.ImageSpec{Image: name}}
 }
 
-// Pin makes the runtime want to keep an image, as that of sandboxes.
+// Pin marks an image as pinned by the runtime, as that of sandboxes.
 func (s *Server) Pin(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.images[name].Pinned = true
 }
 
-// Images returns the names of the images that are there, sorted.
+// Images returns the names of the images, sorted.
 func (s *Server) Images() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.images))
 }
 
-// Protect makes pulls of an image fail that do not come with a user and a password. The error says what came, as a registry that
-// should know better does.
+// Protect makes pulls of an image fail without the right user and password. The error repeats the credentials, as that
+// of a careless registry does.
 func (s *Server) Protect(name, user, password string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.protected[name] = &runtimeapi.AuthConfig{Username: user, Password: password}
 }
 
-// denied says why a pull is refused. Called with mu held.
+// denied returns the error of a refused pull. Called with mu held.
 func (s *Server) denied(name string, auth *runtimeapi.AuthConfig) error {
 	want := s.protected[name]
 	if want == nil || (auth.GetUsername() == want.GetUsername() && auth.GetPassword() == want.GetPassword()) {
@@ -71,7 +71,7 @@ func (s *Server) ListImages(_ context.Context, r *runtimeapi.ListImagesRequest) 
 	return resp, nil
 }
 
-// ImageStatus implements the CRI: an image that is not there is an answer without one.
+// ImageStatus implements the CRI: a missing image has an answer without an image.
 func (s *Server) ImageStatus(_ context.Context, r *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,11 +82,11 @@ func (s *Server) ImageStatus(_ context.Context, r *runtimeapi.ImageStatusRequest
 	return &runtimeapi.ImageStatusResponse{Image: image}, nil
 }
 
-// PullImage implements the CRI: every image can be had, unless Fail or Protect say otherwise.
+// PullImage implements the CRI: every pull succeeds, unless Fail or Protect applies.
 func (s *Server) PullImage(_ context.Context, r *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	name := r.GetImage().GetImage()
 	if name == "" {
-		return nil, status.Error(codes.InvalidArgument, "no image is named")
+		return nil, status.Error(codes.InvalidArgument, "the request has no image")
 	}
 	s.mu.Lock()
 	err := s.denied(name, r.GetAuth())

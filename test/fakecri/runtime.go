@@ -20,7 +20,7 @@ func (s *Server) Version(context.Context, *runtimeapi.VersionRequest) (*runtimea
 	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "fakecri", RuntimeVersion: "v1.0.0", RuntimeApiVersion: "v1"}, nil
 }
 
-// Status implements the CRI. The handler runc can mount recursively read-only, the one without a name cannot.
+// Status implements the CRI. The handler runc supports recursive read-only mounts, the one without a name does not.
 func (s *Server) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,14 +31,14 @@ func (s *Server) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi
 	}, nil
 }
 
-// SupportStrictGroups makes the runtime say that it supports the policy Strict for supplemental groups.
+// SupportStrictGroups makes the runtime report support for the policy Strict of supplemental groups.
 func (s *Server) SupportStrictGroups() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.strictGroups = true
 }
 
-// userOf is who a container's process is started as. Its image has root.
+// userOf returns the user of a container's process. The image has root.
 func userOf(config *runtimeapi.ContainerConfig) *runtimeapi.ContainerUser {
 	security := config.GetLinux().GetSecurityContext()
 	return &runtimeapi.ContainerUser{Linux: &runtimeapi.LinuxContainerUser{
@@ -58,7 +58,7 @@ func (s *Server) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeC
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }
 
-// RunPodSandbox implements the CRI. A name, namespace, UID and attempt that another sandbox has are refused.
+// RunPodSandbox implements the CRI. It refuses a name, namespace, UID and attempt that another sandbox has.
 func (s *Server) RunPodSandbox(_ context.Context, r *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +151,7 @@ func selects(selector, labels map[string]string) bool {
 	return true
 }
 
-// CreateContainer implements the CRI. The image has to be in the runtime, and the name not be taken in the sandbox.
+// CreateContainer implements the CRI. The image has to be in the runtime, and the name free in the sandbox.
 func (s *Server) CreateContainer(_ context.Context, r *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,7 +223,7 @@ func (s *Server) StopContainer(ctx context.Context, r *runtimeapi.StopContainerR
 	return &runtimeapi.StopContainerResponse{}, nil
 }
 
-// waitEnded waits for the end of a container for its grace period; it fails only when the caller gives up.
+// waitEnded waits for the end of a container during its grace period; it fails only when the caller gives up.
 func (s *Server) waitEnded(ctx context.Context, ended <-chan struct{}, grace time.Duration) error {
 	timer := s.clock.NewTimer(grace)
 	defer timer.Stop()
@@ -296,7 +296,7 @@ func (s *Server) UpdateContainerResources(_ context.Context, r *runtimeapi.Updat
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
-// SetMemoryUsage says how many bytes of memory a container uses. A container of which nothing was said uses none.
+// SetMemoryUsage sets the number of bytes of memory that a container uses. The default is 0.
 func (s *Server) SetMemoryUsage(containerID string, bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -322,7 +322,7 @@ func (s *Server) ReopenContainerLog(context.Context, *runtimeapi.ReopenContainer
 	return &runtimeapi.ReopenContainerLogResponse{}, nil
 }
 
-// ExecSync implements the CRI by what OnExec was given.
+// ExecSync implements the CRI with the function of OnExec.
 func (s *Server) ExecSync(_ context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	s.mu.Lock()
 	c, ok := s.containers[r.GetContainerId()]

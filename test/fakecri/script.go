@@ -13,22 +13,21 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Call is one call that the server took.
+// Call is one call to the server.
 type Call struct {
 	// Method is the CRI method, for example "PodSandboxStatus".
 	Method string
-	// IDs are what the call is about: the sandbox's or container's id, the UID of the pod that a list is filtered by, the
-	// image.
+	// IDs are the subjects of the call: the sandbox's or container's id, the UID of the pod in a list's filter, the image.
 	IDs []string
-	// PodUID is the pod that has the sandbox or container; empty when there is none.
+	// PodUID is the UID of the pod of the sandbox or container; empty when there is none.
 	PodUID string
-	// At is when it came in.
+	// At is when the server received it.
 	At time.Time
-	// Traceparent is the W3C trace context in its metadata; empty when it has none.
+	// Traceparent is the W3C trace context in its metadata; empty without one.
 	Traceparent string
 }
 
-// script is what calls meet before they are answered, and the log of them.
+// script has the rules for calls, and the log of the calls.
 type script struct {
 	clock clock.Clock
 
@@ -39,23 +38,24 @@ type script struct {
 	maxInFlight map[string]int
 }
 
-// rule is met by calls of method about id; an empty id is met by all.
+// rule applies to calls of method about id; an empty id applies to all.
 type rule struct {
 	method, id string
-	// left is how many more calls meet it; negative is no limit.
+	// left is the number of remaining calls; negative: no limit.
 	left  int
 	err   error
 	delay time.Duration
 	gate  *Gate
 }
 
-// Fail makes the next calls of a method about an id fail with err: as many as times says, all when it is negative. The id is
-// that of a sandbox or container, the UID of a pod, whose calls all meet it, or an image; an empty id stands for all. Use status errors of grpc for codes. The returned function ends it.
+// Fail makes the next calls of a method about an id fail with err: as many as times, all when it is negative. The id is
+// that of a sandbox or container, the UID of a pod, which applies to all its calls, or an image; an empty id applies to
+// all. Use status errors of grpc for codes. The returned function removes the rule.
 func (s *Server) Fail(method, id string, times int, err error) (undo func()) {
 	return s.script.add(&rule{method: method, id: id, left: times, err: err})
 }
 
-// Delay makes every call of a method about an id wait. The returned function ends it for calls that are still to come.
+// Delay delays every call of a method about an id. The returned function removes the rule for later calls.
 func (s *Server) Delay(method, id string, delay time.Duration) (undo func()) {
 	return s.script.add(&rule{method: method, id: id, left: -1, delay: delay})
 }
@@ -67,7 +67,7 @@ func (s *Server) Hang(method, id string) *Gate {
 	return gate
 }
 
-// Gate holds calls back.
+// Gate blocks calls.
 type Gate struct {
 	undo func()
 	once sync.Once
@@ -78,7 +78,7 @@ type Gate struct {
 	reached int
 }
 
-// Open lets the calls go that wait, and those that come later.
+// Open releases the waiting calls and all later ones.
 func (g *Gate) Open() {
 	g.once.Do(func() {
 		g.undo()
@@ -86,14 +86,14 @@ func (g *Gate) Open() {
 	})
 }
 
-// Waiting returns how many calls wait now.
+// Waiting returns the number of waiting calls.
 func (g *Gate) Waiting() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.waiting
 }
 
-// Reached returns how many calls have come to the gate since it was set up.
+// Reached returns the number of calls that have reached the gate since it was created.
 func (g *Gate) Reached() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,14 +107,14 @@ func (g *Gate) count(waiting, reached int) {
 	g.reached += reached
 }
 
-// Calls returns the calls so far, in the order in which they came in.
+// Calls returns the calls so far, in the order of their arrival.
 func (s *Server) Calls() []Call {
 	s.script.mu.Lock()
 	defer s.script.mu.Unlock()
 	return slices.Clone(s.script.calls)
 }
 
-// ResetCalls forgets the calls so far.
+// ResetCalls clears the log of calls.
 func (s *Server) ResetCalls() {
 	s.script.mu.Lock()
 	defer s.script.mu.Unlock()
@@ -122,7 +122,7 @@ func (s *Server) ResetCalls() {
 	clear(s.script.maxInFlight)
 }
 
-// Count returns how many calls of a method about an id came in; an empty id counts all.
+// Count returns the number of calls of a method about an id; an empty id counts all.
 func (s *Server) Count(method, id string) int {
 	n := 0
 	for _, call := range s.Calls() {
@@ -133,7 +133,7 @@ func (s *Server) Count(method, id string) int {
 	return n
 }
 
-// MaxInFlight returns how many calls of a method were there at the same time at most.
+// MaxInFlight returns the highest number of simultaneous calls of a method.
 func (s *Server) MaxInFlight(method string) int {
 	s.script.mu.Lock()
 	defer s.script.mu.Unlock()
@@ -151,7 +151,7 @@ func (sc *script) add(r *rule) (undo func()) {
 	}
 }
 
-// enter notes the call and takes it through the rules that it meets; done has to be called when it is answered.
+// enter records the call and applies the matching rules; done has to be called when the call is answered.
 func (sc *script) enter(ctx context.Context, call Call) (done func(), err error) {
 	call.At, call.Traceparent = sc.clock.Now(), traceparent(ctx)
 	done = func() {
@@ -185,7 +185,7 @@ func (sc *script) enter(ctx context.Context, call Call) (done func(), err error)
 	return done, nil
 }
 
-// traceparent is what a call has in its metadata.
+// traceparent returns the trace context in a call's metadata.
 func traceparent(ctx context.Context) string {
 	received, _ := metadata.FromIncomingContext(ctx)
 	return strings.Join(received.Get("traceparent"), ",")
@@ -211,12 +211,12 @@ func (sc *script) note(call Call) []*rule {
 	return met
 }
 
-// isAbout tells whether a call is about an id, or the pod with a UID; any is about the empty one.
+// isAbout reports whether a call is about an id, or the pod with a UID; an empty id matches any call.
 func (c Call) isAbout(id string) bool {
 	return id == "" || id == c.PodUID || slices.Contains(c.IDs, id)
 }
 
-// podOf returns the UID of the pod that has one of some ids.
+// podOf returns the UID of the pod to which one of the ids belongs.
 func (s *Server) podOf(ids []string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +231,7 @@ func (s *Server) podOf(ids []string) string {
 	return ""
 }
 
-// idsOf finds what a request is about.
+// idsOf returns the subjects of a request.
 func idsOf(req any) []string {
 	var ids []string
 	add := func(id string) {

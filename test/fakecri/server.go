@@ -1,13 +1,12 @@
 // Package fakecri is a container runtime for tests: the CRI v1 runtime and image services over a real unix socket, with
-// nothing behind them but memory. It answers as containerd 2 does where that matters: container events with a backlog for
-// the first subscriber, names that are taken, addresses that go with the network, calls that may be repeated.
+// all state in memory and no processes. It behaves as containerd 2 where that matters: container events with a backlog
+// for the first subscriber, reserved names, addresses that are lost with the network, calls that may be repeated.
 //
-// A test changes the state behind the caller's back ([Server.Exit], [Server.KillSandbox]), makes calls fail, wait or hang
-// by method and by pod or id ([Server.Fail], [Server.Delay], [Server.Hang]), makes the events get lost, come twice, out of
-// order, late or empty ([Server.TwistEvents], [Server.FillBacklog], [Server.EndEventStreamsAfter]), takes the runtime away and
-// brings it back ([Server.Stop], [Server.Start]), and counts calls ([Server.Count]). Its time is that of a clock that the test
-// may set ([WithClock]). It is quick enough for thousands of containers. How it is held to what containerd does is in
-// containerd_test.go.
+// A test changes the state behind the caller's back ([Server.Exit], [Server.KillSandbox]); makes calls fail, wait or
+// hang by method and by pod or id ([Server.Fail], [Server.Delay], [Server.Hang]); makes events get lost, repeated,
+// reordered, late or empty ([Server.TwistEvents], [Server.FillBacklog], [Server.EndEventStreamsAfter]); stops the
+// runtime and starts it again ([Server.Stop], [Server.Start]); and counts calls ([Server.Count]). A test may set its
+// clock ([WithClock]). It is fast enough for thousands of containers. containerd_test.go compares it with containerd.
 package fakecri
 
 import (
@@ -50,24 +49,24 @@ type Server struct {
 	onStart      func(Container) (exitCode int32, exits bool)
 	onExec       func(containerID string, command []string) (stdout, stderr []byte, exitCode int32)
 	ignoreTerm   map[string]bool
-	// onTerm has the exit code after SIGTERM by container name; that of the signal when there is none.
+	// onTerm has the exit code after SIGTERM by container name; the default is that of the signal.
 	onTerm    map[string]int32
 	muted     bool
 	driver    runtimeapi.CgroupDriver
 	lastNanos int64
 }
 
-// Option changes how a Server is.
+// Option configures a Server.
 type Option func(*Server)
 
-// WithClock has all times of the runtime come from a clock: of what was created, started and ended, of events and of calls; and
-// delays, grace periods and the lives of event streams wait for it.
+// WithClock sets the clock of the runtime: for the times of creations, starts, ends, events and calls, and for delays,
+// grace periods and the lifetimes of event streams.
 func WithClock(c clock.Clock) Option { return func(s *Server) { s.clock = c } }
 
-// New starts a fake runtime that is ready and empty, and stops it when the test ends.
+// New starts an empty, ready fake runtime, and stops it when the test ends.
 func New(t testing.TB, options ...Option) *Server {
 	t.Helper()
-	// Not t.TempDir: the name of a test may make its path longer than a socket's may be.
+	// Not t.TempDir: with the name of a test its path may be too long for a socket.
 	dir, err := os.MkdirTemp("", "fakecri")
 	if err != nil {
 		t.Fatal(err)
@@ -85,8 +84,8 @@ func New(t testing.TB, options ...Option) *Server {
 	return s
 }
 
-// Serve starts a fake runtime that is ready and empty on a socket, for a program that is no test; Stop ends it. It fails when it
-// cannot listen there.
+// Serve starts an empty, ready fake runtime on a socket, for a program that is not a test; Stop ends it. It fails when
+// it cannot listen there.
 func Serve(socket string, options ...Option) (*Server, error) {
 	s := &Server{
 		socket:     socket,
@@ -106,15 +105,15 @@ func Serve(socket string, options ...Option) (*Server, error) {
 	return s, s.Start()
 }
 
-// Endpoint is the address to give as containerRuntimeEndpoint.
+// Endpoint returns the value for containerRuntimeEndpoint.
 func (s *Server) Endpoint() string { return "unix://" + s.socket }
 
-// Start serves the socket, with the state that was there when the server was stopped. It fails when it is serving already.
+// Start serves the socket with the state of the moment of Stop. It fails when the server is running.
 func (s *Server) Start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server != nil {
-		return errors.New("the fake runtime is serving already")
+		return errors.New("the fake runtime is already serving")
 	}
 	listener, err := net.Listen("unix", s.socket)
 	if err != nil {
@@ -127,7 +126,7 @@ func (s *Server) Start() error {
 	go func() {
 		defer close(served)
 		if err := server.Serve(listener); err != nil {
-			// The listener is this server's own and ends with Stop; callers see it as a runtime that is away.
+			// The listener belongs to this server and ends with Stop; callers see an unavailable runtime.
 			fmt.Fprintln(os.Stderr, "fakecri:", err)
 		}
 	}()
@@ -135,7 +134,7 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// Stop ends the server as a kill does: calls break off, the socket refuses, the state stays.
+// Stop ends the server as a kill does: calls fail, the socket refuses connections, the state is kept.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	server, served := s.server, s.served
@@ -148,7 +147,7 @@ func (s *Server) Stop() {
 	<-served
 }
 
-// SetConditions sets what Status says of the runtime and of its network.
+// SetConditions sets the conditions of the runtime and of its network in Status.
 func (s *Server) SetConditions(runtimeReady, networkReady bool) {
 	condition := func(kind string, ready bool) *runtimeapi.RuntimeCondition {
 		if ready {
@@ -163,43 +162,43 @@ func (s *Server) SetConditions(runtimeReady, networkReady bool) {
 	}
 }
 
-// SetCgroupDriver makes the runtime say that it has a cgroup driver; it is cgroupfs at first.
+// SetCgroupDriver sets the cgroup driver that the runtime reports; the default is cgroupfs.
 func (s *Server) SetCgroupDriver(driver runtimeapi.CgroupDriver) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.driver = driver
 }
 
-// OnStart decides what a container does when it has been started: it runs on, or exits at once with a code. A test's init
-// containers exit with 0. f is called with the server's lock held and must not call the server.
+// OnStart sets the function that decides what a started container does: it keeps running, or exits at once with a code.
+// A test's init containers exit with 0. f is called with the server's lock held and must not call the server.
 func (s *Server) OnStart(f func(Container) (exitCode int32, exits bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onStart = f
 }
 
-// OnExec answers ExecSync; without it every command succeeds silently.
+// OnExec sets the function that answers ExecSync; without it every command succeeds without output.
 func (s *Server) OnExec(f func(containerID string, command []string) (stdout, stderr []byte, exitCode int32)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onExec = f
 }
 
-// IgnoreTerm makes containers of this name go on after SIGTERM: StopContainer takes its whole timeout, then kills.
+// IgnoreTerm makes containers of this name ignore SIGTERM: StopContainer waits for its whole timeout, then kills.
 func (s *Server) IgnoreTerm(containerName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ignoreTerm[containerName] = true
 }
 
-// ExitOnTerm makes containers of this name exit with a code of their own when they get SIGTERM.
+// ExitOnTerm makes containers of this name exit with the given code when they get SIGTERM.
 func (s *Server) ExitOnTerm(containerName string, code int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onTerm[containerName] = code
 }
 
-// now returns the time in nanoseconds since 1970, never twice the same. Called with mu held.
+// now returns the time in nanoseconds since 1970. It never returns the same value twice. Called with mu held.
 func (s *Server) now() int64 {
 	s.lastNanos = max(s.lastNanos+1, s.clock.Now().UnixNano())
 	return s.lastNanos

@@ -39,14 +39,14 @@ type container struct {
 	exitCode   int32
 	reason     string
 	logPath    string
-	// resources are those that it was created with, or updated to since; memory is how many bytes it uses.
+	// resources are those of its creation or of the last update; memory is the number of bytes that it uses.
 	resources *runtimeapi.LinuxContainerResources
 	memory    uint64
 	// ended is closed when the container exits.
 	ended chan struct{}
 }
 
-// Container is what a test sees of a container.
+// Container is a container as a test sees it.
 type Container struct {
 	// ID and SandboxID are the runtime's.
 	ID, SandboxID string
@@ -54,30 +54,30 @@ type Container struct {
 	Name, PodUID string
 	// State is its state.
 	State runtimeapi.ContainerState
-	// ExitCode is set when it has ended.
+	// ExitCode is set when the container has ended.
 	ExitCode int32
-	// Config is what it was created with. It is shared: do not change it.
+	// Config is the configuration of its creation. It is shared: do not change it.
 	Config *runtimeapi.ContainerConfig
-	// Resources are those that it has now. They are shared, too.
+	// Resources are its current resources. They are shared, too.
 	Resources *runtimeapi.LinuxContainerResources
 }
 
-// Pod is what RunPod starts.
+// Pod describes a pod for RunPod.
 type Pod struct {
-	// UID, Name and Namespace identify it; Name and Namespace may be left empty.
+	// UID, Name and Namespace identify it; Name and Namespace are optional.
 	UID, Name, Namespace string
 	// Containers are the names of its containers, all of which run.
 	Containers []string
-	// Annotations stand on the sandbox and on each container.
+	// Annotations are set on the sandbox and on each container.
 	Annotations map[string]string
-	// HostNetwork gives it no address of its own.
+	// HostNetwork is for a pod without an address of its own.
 	HostNetwork bool
-	// Attempt is how many sandboxes the pod had before.
+	// Attempt is the number of earlier sandboxes of the pod.
 	Attempt uint32
 }
 
-// RunPod puts a ready sandbox with running containers into the runtime, without CRI calls and with the events that they
-// would make. It returns the ids; those of containers by name.
+// RunPod adds a ready sandbox with running containers to the runtime, without CRI calls but with the events of such
+// calls. It returns the ids; those of containers by name.
 func (s *Server) RunPod(pod Pod) (sandboxID string, containers map[string]string) {
 	if pod.Name == "" {
 		pod.Name = "pod-" + pod.UID
@@ -107,8 +107,8 @@ func (s *Server) RunPod(pod Pod) (sandboxID string, containers map[string]string
 	return sb.id, containers
 }
 
-// AddContainer puts one more running container into a sandbox, as a restart does, and returns its id. It panics when there
-// is no such sandbox.
+// AddContainer adds another running container to a sandbox, as a restart does, and returns its id. It panics when the
+// sandbox does not exist.
 func (s *Server) AddContainer(sandboxID, name string, attempt uint32) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,21 +126,21 @@ func (s *Server) addRunning(sb *sandbox, name string, attempt uint32) string {
 	return c.id
 }
 
-// Exit ends a running container. It panics when there is no such container.
+// Exit ends a running container. It panics when the container does not exist.
 func (s *Server) Exit(containerID string, code int32) { s.ExitWithReason(containerID, code, "") }
 
 // Kill ends a running container as SIGKILL does.
 func (s *Server) Kill(containerID string) { s.Exit(containerID, sigkill) }
 
-// ExitWithReason ends a running container with the runtime's word for why, for example "OOMKilled"; the empty one is
-// "Completed" or "Error" by the code.
+// ExitWithReason ends a running container with the runtime's reason, for example "OOMKilled"; an empty one is replaced
+// by "Completed" or "Error", depending on the code.
 func (s *Server) ExitWithReason(containerID string, code int32, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.exit(s.mustContainer(containerID), code, reason)
 }
 
-// KillSandbox makes a sandbox not ready, with its containers ended and its address gone, as the end of its pause process
+// KillSandbox makes a sandbox not ready, ends its containers and removes its address, as the end of its pause process
 // does.
 func (s *Server) KillSandbox(sandboxID string) {
 	s.mu.Lock()
@@ -148,28 +148,28 @@ func (s *Server) KillSandbox(sandboxID string) {
 	s.stopSandbox(s.mustSandbox(sandboxID))
 }
 
-// DropContainer takes a container out of the runtime, as its RPC does.
+// DropContainer removes a container from the runtime, as the RPC does.
 func (s *Server) DropContainer(containerID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dropContainer(s.mustContainer(containerID))
 }
 
-// DropSandbox takes a sandbox and its containers out of the runtime.
+// DropSandbox removes a sandbox and its containers from the runtime.
 func (s *Server) DropSandbox(sandboxID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dropSandbox(s.mustSandbox(sandboxID))
 }
 
-// MarkUnknown makes a container's state unknown, as a containerd does that has lost its shim.
+// MarkUnknown makes a container's state unknown, as containerd does when it has lost the shim.
 func (s *Server) MarkUnknown(containerID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mustContainer(containerID).state = runtimeapi.ContainerState_CONTAINER_UNKNOWN
 }
 
-// Containers returns all containers, in the order in which they were made.
+// Containers returns all containers, in the order of their creation.
 func (s *Server) Containers() []Container {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,14 +180,14 @@ func (s *Server) Containers() []Container {
 	return all
 }
 
-// Sandboxes returns the ids of all sandboxes, in the order in which they were made.
+// Sandboxes returns the ids of all sandboxes, in the order of their creation.
 func (s *Server) Sandboxes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return inOrder(s.sandboxes)
 }
 
-// SandboxConfig is what a sandbox was made from, and the runtime handler that was asked for.
+// SandboxConfig returns the configuration with which a sandbox was created, and its runtime handler.
 func (s *Server) SandboxConfig(id string) (config *runtimeapi.PodSandboxConfig, handler string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,7 +219,7 @@ func (s *Server) mustContainer(id string) *container {
 	return c
 }
 
-// What follows changes the state and emits the events of the change; it is called with mu held.
+// The following methods change the state and emit the events of the change; they are called with mu held.
 
 func (s *Server) addSandbox(config *runtimeapi.PodSandboxConfig, handler string) *sandbox {
 	sb := &sandbox{id: s.nextID("sandbox"), config: config, handler: handler, state: runtimeapi.PodSandboxState_SANDBOX_READY, createdAt: s.now()}
@@ -310,7 +310,7 @@ func (s *Server) containersOf(sandboxID string) []*container {
 	return of
 }
 
-// inOrder returns ids in the order in which they were given.
+// inOrder returns ids in the order in which they were assigned.
 func inOrder[V any](all map[string]V) []string {
 	return slices.SortedFunc(maps.Keys(all), compareIDs)
 }

@@ -7,15 +7,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Twist makes of each event none, one or several, as a runtime does that is not as good as it should be.
+// Twist replaces each event by none, one or several, as an unreliable runtime does.
 type Twist struct {
 	// make is called with the events' lock held.
 	make func(event *runtimeapi.ContainerEventResponse) []*runtimeapi.ContainerEventResponse
-	// rest returns what is held back still; nil when nothing ever is.
+	// rest returns the events that are still delayed; it is nil when none ever are.
 	rest func() []*runtimeapi.ContainerEventResponse
 }
 
-// Losing loses each event of so many; 1 loses all.
+// Losing drops every event whose number is a multiple of each; 1 drops all.
 func Losing(each int) Twist {
 	n := 0
 	return Twist{make: func(event *runtimeapi.ContainerEventResponse) []*runtimeapi.ContainerEventResponse {
@@ -26,14 +26,14 @@ func Losing(each int) Twist {
 	}}
 }
 
-// Repeating tells each event so many times.
+// Repeating sends each event so many times.
 func Repeating(times int) Twist {
 	return Twist{make: func(event *runtimeapi.ContainerEventResponse) []*runtimeapi.ContainerEventResponse {
 		return slices.Repeat([]*runtimeapi.ContainerEventResponse{event}, times)
 	}}
 }
 
-// Reversing holds so many events back, and then tells them, the last one first.
+// Reversing delays so many events, and then sends them in reverse order.
 func Reversing(count int) Twist {
 	var held []*runtimeapi.ContainerEventResponse
 	take := func() []*runtimeapi.ContainerEventResponse {
@@ -50,7 +50,7 @@ func Reversing(count int) Twist {
 	}}
 }
 
-// WithoutStatus tells events without the status of the pod, as a runtime does that could not find it any more.
+// WithoutStatus sends events without the status of the pod, as a runtime does that no longer finds it.
 func WithoutStatus() Twist {
 	return Twist{make: func(event *runtimeapi.ContainerEventResponse) []*runtimeapi.ContainerEventResponse {
 		return []*runtimeapi.ContainerEventResponse{{
@@ -59,8 +59,8 @@ func WithoutStatus() Twist {
 	}}
 }
 
-// TwistEvents makes all events from now on go through twists, one after another, before anybody gets them or they are kept;
-// with none they are told as they are. What the twists of before have held back is told.
+// TwistEvents passes all later events through twists, one after another, before they are delivered or stored; without
+// twists they are unchanged. The events that the former twists have delayed are sent.
 func (s *Server) TwistEvents(twists ...Twist) {
 	s.events.mu.Lock()
 	defer s.events.mu.Unlock()
@@ -89,8 +89,8 @@ func twisted(twists []Twist, event *runtimeapi.ContainerEventResponse) []*runtim
 	return events
 }
 
-// FillBacklog makes the next subscriber get so many events first which happened so long ago, as containerd does that had no
-// subscriber for a while: starts of the containers that are there, one after another. It does nothing when there is none.
+// FillBacklog prepends events of the given age for the next subscriber, as containerd does that had no subscriber for a
+// while. They are starts of the existing containers, one after another. It is a no-op without containers.
 func (s *Server) FillBacklog(count int, age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +109,8 @@ func (s *Server) FillBacklog(count int, age time.Duration) {
 	}
 }
 
-// EndEventStreamsAfter ends every event stream that is opened from now on when it is so old, with an error or, when that is nil,
-// as if there were no more events. 0 lets streams live.
+// EndEventStreamsAfter ends every event stream that is opened from now on after a lifetime, with an error or, when it
+// is nil, with the end of the stream. 0 is an unlimited lifetime.
 func (s *Server) EndEventStreamsAfter(life time.Duration, ending error) {
 	s.events.mu.Lock()
 	defer s.events.mu.Unlock()

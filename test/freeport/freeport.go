@@ -1,5 +1,5 @@
-// Package freeport finds ports for servers that are told theirs before they listen. The kernel would give one of those that it also
-// gives to outgoing connections, of anybody on the machine, in the moment before the server has it.
+// Package freeport finds ports for servers that need their port before they listen. The kernel's choice would be from
+// the range of outgoing connections, so that another process could get the port before the server listens.
 package freeport
 
 import (
@@ -8,14 +8,14 @@ import (
 	"net"
 )
 
-// first and last are between the ports that programs have by default and those from 30000 on, of a cluster's services, above which are
-// the kernel's own, from 32768 on.
+// first and last are between the usual ports of programs and those from 30000 on, which a cluster's services use. The
+// kernel's own range begins at 32768.
 const (
 	first, last = 20000, 29999
 	tries       = 100
 )
 
-// Find returns a port that nobody has at this moment, on any address of the machine.
+// Find returns a port that is free now on all addresses of the machine.
 func Find() (int, error) {
 	var failed error
 	for range tries {
@@ -26,5 +26,5 @@ func Find() (int, error) {
 		}
 		failed = err
 	}
-	return 0, fmt.Errorf("no port of %d to %d that was tried is free: %w", first, last, failed)
+	return 0, fmt.Errorf("none of the tried ports between %d and %d is free: %w", first, last, failed)
 }

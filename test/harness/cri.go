@@ -11,7 +11,7 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 )
 
-// criTimeout bounds one call: runtimeRequestTimeout's default.
+// criTimeout bounds one call. It is the default of runtimeRequestTimeout.
 const criTimeout = 2 * time.Minute
 
 // CRIClient returns a client of a runtime, a real one or a fake, until the test ends.
@@ -29,7 +29,7 @@ func CRIClient(t testing.TB, endpoint string) *cri.Client {
 	return client
 }
 
-// CRI is a runtime as a test calls it.
+// CRI has the CRI services of a runtime.
 type CRI struct {
 	Client  *cri.Client
 	Runtime internalapi.RuntimeService

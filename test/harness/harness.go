@@ -1,8 +1,8 @@
-// Package harness gives tests the real parts: a containerd of their own with the build's images, and a node of four
-// processes on it. Each has its own directories, sockets and network, so tests of several packages can run at once.
+// Package harness gives tests the real parts: a containerd with the build's images, and a node of four processes on it.
+// Each has its own directories, sockets and network, so that tests of several packages can run in parallel.
 //
-// What a test needs and the machine lacks makes the test skip with the reason; with CI=true it fails instead, so that a
-// green run has really run.
+// A test skips with the reason when the machine lacks something that it needs; with CI=true it fails instead, so that a
+// green run has run every test.
 package harness
 
 import (
@@ -25,18 +25,19 @@ import (
 const (
 	// HelloImage is a static program with the modes serve, init, crash, sleep, env and grow; images/hello documents them.
 	HelloImage = bundle.HelloImage
-	// PauseImage is the sandboxes' image.
+	// PauseImage is the image of sandboxes.
 	PauseImage = bundle.PauseImage
 
-	// cleanupTimeout bounds what a test does after itself.
+	// cleanupTimeout bounds the clean-up of a test.
 	cleanupTimeout = 2 * time.Minute
-	// removalGrace is what containers get at the end of a test: nothing, for their end is no test's subject then.
+	// removalGrace is the grace period of containers at the end of a test: none, because no test depends on their end
+	// then.
 	removalGrace = 0
 )
 
 // Containerd is a real container runtime for one test.
 type Containerd struct {
-	// StateDir has everything of it, and of a node that runs on it.
+	// StateDir has all files of the containerd, and of a node that runs on it.
 	StateDir string
 	// Layout has the paths below the state directory.
 	Layout layout.Layout
@@ -46,7 +47,7 @@ type Containerd struct {
 	bundle *bundle.Bundle
 }
 
-// BinDir is where the build put its binaries: QUARTET_BIN, else bin in the repository.
+// BinDir returns the directory of the build's binaries: QUARTET_BIN, else bin in the repository.
 func BinDir(t testing.TB) string {
 	t.Helper()
 	if dir := os.Getenv("QUARTET_BIN"); dir != "" {
@@ -54,7 +55,7 @@ func BinDir(t testing.TB) string {
 	}
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {
-		t.Fatal("harness: cannot tell where the repository is: set QUARTET_BIN")
+		t.Fatal("harness: the repository is not found: set QUARTET_BIN")
 	}
 	dir := filepath.Join(filepath.Dir(file), "..", "..", "bin")
 	if filepath.IsAbs(dir) {
@@ -70,12 +71,12 @@ func BinDir(t testing.TB) string {
 			return filepath.Join(wd, "bin")
 		}
 	}
-	t.Fatal("harness: cannot tell where the repository is: set QUARTET_BIN")
+	t.Fatal("harness: the repository is not found: set QUARTET_BIN")
 	return ""
 }
 
-// ShortDir is a directory for sockets: its path leaves room for their names, which that of t.TempDir, with the name of the
-// test in it, may not. It goes when the test ends.
+// ShortDir returns a directory for sockets: its path leaves room for their names, which that of t.TempDir with the name
+// of the test may not. It is removed when the test ends.
 func ShortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "quartet-")
@@ -90,7 +91,7 @@ func ShortDir(t testing.TB) string {
 	return dir
 }
 
-// Require skips a test when a condition of the machine is not met, or fails it with CI=true.
+// Require skips a test when the machine lacks something, or fails it with CI=true.
 func Require(t testing.TB, err error) {
 	t.Helper()
 	require.NoError(t, err)
@@ -102,7 +103,7 @@ func StartContainerd(t testing.TB) *Containerd {
 	t.Helper()
 	binDir := BinDir(t)
 	Require(t, bundle.Preflight(binDir).Err())
-	// Not t.TempDir: its removal would run while mounts are there, and its path is long for sockets.
+	// Not t.TempDir: it would be removed while file systems are mounted in it, and its path is too long for sockets.
 	dir, err := os.MkdirTemp("", "quartet-")
 	if err != nil {
 		t.Fatal(err)
@@ -162,15 +163,15 @@ func (c *Containerd) cleanUp(t testing.TB) {
 	}
 }
 
-// PID is containerd's process id; 0 when it does not run.
+// PID returns containerd's process id; 0 when it is not running.
 func (c *Containerd) PID() int { return c.bundle.PID() }
 
-// Kill ends containerd by SIGKILL and waits until it is gone. Its pods run on.
+// Kill ends containerd by SIGKILL and waits until it has ended. Its pods keep running.
 func (c *Containerd) Kill(t testing.TB) {
 	t.Helper()
 	pid := c.PID()
 	if pid == 0 {
-		t.Fatal("harness: containerd does not run")
+		t.Fatal("harness: containerd is not running")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
@@ -180,7 +181,7 @@ func (c *Containerd) Kill(t testing.TB) {
 	eventually.In(ctx, t, "containerd is gone", func() bool { return c.PID() == 0 })
 }
 
-// Prepare does again what a start of the runtime does before containerd.
+// Prepare repeats the preparations for a start of containerd.
 func (c *Containerd) Prepare(t testing.TB) {
 	t.Helper()
 	if err := c.bundle.Prepare(); err != nil {
@@ -198,7 +199,7 @@ func (c *Containerd) Start(t testing.TB) {
 	}
 }
 
-// RemovePods removes every pod of the runtime at once, so that one containerd can serve several tests.
+// RemovePods removes every pod of the runtime in parallel, so that one containerd can serve several tests.
 func (c *Containerd) RemovePods(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)

@@ -31,9 +31,9 @@ const (
 	nodeName = "node"
 	// startTimeout bounds the start of a node, which takes about a second.
 	startTimeout = time.Minute
-	// stopPatience is a little more than the node gives its services.
+	// stopPatience is a little more than the time that the node gives its services.
 	stopPatience = 20 * time.Second
-	// logTail is how much of a log a failed test shows, in bytes.
+	// logTail is the number of bytes of a log that a failed test shows.
 	logTail = 32 << 10
 )
 
@@ -41,13 +41,13 @@ const (
 type Node struct {
 	// Containerd is the runtime.
 	Containerd *Containerd
-	// Layout has the node's paths and addresses: Layout.Address(layout.PLEG) is what to dial for pleg.
+	// Layout has the node's paths and addresses, for example Layout.Address(layout.PLEG).
 	Layout layout.Layout
-	// Manifests is the directory that pods are read from.
+	// Manifests is the directory of the static pods.
 	Manifests string
-	// URL is that of the read-only API: URL + "/pods".
+	// URL is the address of the read-only API, for example for URL + "/pods".
 	URL string
-	// LogFile has what the four services and their supervisor wrote.
+	// LogFile is the log of the four services and their supervisor.
 	LogFile string
 
 	bin string
@@ -136,8 +136,8 @@ func (n *Node) Start(t testing.TB) {
 	})
 }
 
-// Stop ends the node by SIGTERM and waits until its processes have ended; the pods run on. A node that does not run is
-// left alone.
+// Stop ends the node by SIGTERM and waits until its processes have ended; the pods keep running. It is a no-op for a
+// node that is not running.
 func (n *Node) Stop(t testing.TB) {
 	t.Helper()
 	pid := n.PID("quartet")
@@ -151,7 +151,7 @@ func (n *Node) Stop(t testing.TB) {
 	}
 }
 
-// PID is the process id of a service or of "quartet", their supervisor; 0 when it does not run at this moment.
+// PID returns the process id of a service or of "quartet", their supervisor; 0 when it is not running.
 func (n *Node) PID(name layout.Service) int {
 	content, err := os.ReadFile(n.Layout.PIDFile(string(name)))
 	if err != nil {
@@ -164,7 +164,7 @@ func (n *Node) PID(name layout.Service) int {
 	return pid
 }
 
-// WriteManifest puts a manifest into the manifests directory under a name, by rename, as a careful editor does.
+// WriteManifest puts a manifest into the manifests directory under a name, by a rename, as a careful editor does.
 func (n *Node) WriteManifest(t testing.TB, name, content string) {
 	t.Helper()
 	tmp := filepath.Join(n.Manifests, "."+name)
@@ -176,7 +176,7 @@ func (n *Node) WriteManifest(t testing.TB, name, content string) {
 	}
 }
 
-// Pods is what /pods answers now.
+// Pods returns the pods of /pods.
 func (n *Node) Pods(ctx context.Context) ([]corev1.Pod, error) {
 	body, err := n.get(ctx, "/pods")
 	if err != nil {
@@ -189,8 +189,8 @@ func (n *Node) Pods(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// Pod is the pod of a manifest's name (without the node's name behind it), or nil when /pods does not have it or does not
-// answer.
+// Pod returns the pod of a manifest by its name (without the node's name behind it), or nil when /pods lacks it or does
+// not answer.
 func (n *Node) Pod(ctx context.Context, name string) *corev1.Pod {
 	pods, err := n.Pods(ctx)
 	if err != nil {
@@ -204,7 +204,7 @@ func (n *Node) Pod(ctx context.Context, name string) *corev1.Pod {
 	return nil
 }
 
-// Ready is true when a pod is Ready.
+// Ready reports whether a pod is Ready.
 func Ready(pod *corev1.Pod) bool {
 	if pod == nil {
 		return false

@@ -1,6 +1,6 @@
-// Package jaeger starts a real Jaeger for tests: the all-in-one binary that "make test-tools" builds from tools/jaeger, with
-// OTLP in, the query API out and traces in memory. It has no user interface. All its addresses are of the loopback interface and
-// free ones, so that it stands beside any other Jaeger.
+// Package jaeger starts a real Jaeger for tests: the all-in-one binary that "make test-tools" builds from tools/jaeger,
+// with OTLP input, the query API and traces in memory. It has no user interface. It listens on free ports of the
+// loopback interface, so that it runs beside any other Jaeger.
 package jaeger
 
 import (
@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// startTimeout is how long it may take until it answers, on a busy machine.
+	// startTimeout is the time limit until it answers, on a busy machine.
 	startTimeout = 30 * time.Second
-	// stopPatience is how long it has to end by itself.
+	// stopPatience is the time that it has to end by itself.
 	stopPatience = 10 * time.Second
-	// pollInterval is how often it is asked whether it answers.
+	// pollInterval is the time between two checks whether it answers.
 	pollInterval = 20 * time.Millisecond
-	// tries bounds how often free ports are looked for: another process may take one before Jaeger does.
+	// tries bounds the searches for free ports: another process may take one before Jaeger does.
 	tries = 3
 )
 
@@ -42,7 +42,7 @@ type Server struct {
 	ended       chan struct{}
 }
 
-// Binary is the path of the binary below the folder of the build's binaries. It need not be there.
+// Binary returns the path of the binary below the folder of the build's binaries. It need not exist.
 func Binary(bin string) string { return filepath.Join(bin, "tools", "jaeger") }
 
 // Require skips a test when the binary has not been built, or fails it with CI=true. It returns its path.
@@ -55,7 +55,7 @@ func Require(t testing.TB) string {
 	return binary
 }
 
-// Start starts a Jaeger until the test ends. The test is skipped as Require says.
+// Start starts a Jaeger until the test ends. The test is skipped as Require does.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s, err := New(t.Context(), Require(t))
@@ -87,10 +87,10 @@ func New(ctx context.Context, binary string) (s *Server, err error) {
 	return nil, err
 }
 
-// QueryURL is the address of the query API, for example http://127.0.0.1:40123.
+// QueryURL returns the address of the query API, for example http://127.0.0.1:40123.
 func (s *Server) QueryURL() string { return "http://" + s.query }
 
-// Endpoint is the value for OTEL_EXPORTER_OTLP_ENDPOINT: OTLP over gRPC, without TLS.
+// Endpoint returns the value for OTEL_EXPORTER_OTLP_ENDPOINT: OTLP over gRPC, without TLS.
 func (s *Server) Endpoint() string { return "http://" + s.otlp }
 
 // Stop ends it and waits until it has ended.
@@ -131,7 +131,7 @@ func start(binary string) (*Server, error) {
 		"--processor.jaeger-compact.server-host-port", anyPort, "--processor.jaeger-binary.server-host-port", anyPort,
 		"--processor.zipkin-compact.server-host-port", anyPort,
 		"--memory.max-traces", "10000")
-	// Else it sends spans of its own to whoever listens at the usual address, and at its end waits until they are taken.
+	// Otherwise it sends spans of its own to the default address, and at its end waits until they are accepted.
 	s.cmd.Env = []string{"SPAN_STORAGE_TYPE=memory", "OTEL_TRACES_SAMPLER=always_off"}
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	if err := s.cmd.Start(); err != nil {
@@ -139,12 +139,12 @@ func start(binary string) (*Server, error) {
 	}
 	go func() {
 		defer close(s.ended)
-		_ = s.cmd.Wait() // how it ended is told by its log, when anybody has to know
+		_ = s.cmd.Wait() // its log has the reason of its end
 	}()
 	return s, nil
 }
 
-// freeAddress is an address on which nobody listens now.
+// freeAddress returns an address on which nothing listens now.
 func freeAddress() (string, error) {
 	port, err := freeport.Find()
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
@@ -176,7 +176,7 @@ func (s *Server) answers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A connection of its own, which is gone afterwards: a test may look for what is left.
+	// A connection of its own, which is closed afterwards: a test may check for leaks.
 	transport := &http.Transport{DisableKeepAlives: true}
 	response, err := transport.RoundTrip(request)
 	if err != nil {

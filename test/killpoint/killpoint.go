@@ -1,5 +1,5 @@
-// Package killpoint runs a process and kills it at a chosen point: before one of the system calls by which it changes something
-// below a directory. A test that does so for each of them in turn has seen every state that a crash can leave.
+// Package killpoint runs a process and kills it before one of the system calls by which it changes something below a
+// directory. A test that does so for each call in turn has seen every state that a crash can leave.
 package killpoint
 
 import (
@@ -20,14 +20,14 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// Tracer runs a process, sees each of its system calls that change something below a directory, and kills it with SIGKILL
-// before one of them. The kernel does not run the call of a process that is killed there. See ptrace(2).
+// Tracer runs a process, sees each of its system calls that change something below a directory, and kills it with
+// SIGKILL before one of them. The kernel does not run the system call of a process that is killed there. See ptrace(2).
 type Tracer struct {
-	// Root is the directory; names are shown in relation to it.
+	// Root is the directory; names are relative to it.
 	Root string
-	// Kill is before which call the process is killed, counted from 1; 0 is never.
+	// Kill is the number of the call before which the process is killed, counted from 1; 0 is never.
 	Kill int
-	// Calls are those that were seen, the one that was not run included.
+	// Calls are the seen calls, including the one that was not run.
 	Calls []string
 }
 
@@ -51,11 +51,11 @@ const (
 // Run runs the process to its end, and returns how it ended.
 func (tr *Tracer) Run(t *testing.T, cmd *exec.Cmd) syscall.WaitStatus {
 	t.Helper()
-	// All requests have to come from the thread that is the parent.
+	// All requests have to come from the thread that started the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
-	require.NoError(t, cmd.Start()) // which fails where nobody may be traced
+	require.NoError(t, cmd.Start()) // it fails where tracing is not allowed
 	pid := cmd.Process.Pid
 	must(t, cmd.Process.Release())
 	var status syscall.WaitStatus
@@ -78,7 +78,7 @@ func (tr *Tracer) Run(t *testing.T, cmd *exec.Cmd) syscall.WaitStatus {
 	}
 }
 
-// stopped lets a thread go on that has stopped, or kills the process.
+// stopped resumes a stopped thread, or kills the process.
 func (tr *Tracer) stopped(t *testing.T, pid, thread int, status syscall.WaitStatus) {
 	t.Helper()
 	pass := 0
@@ -91,18 +91,19 @@ func (tr *Tracer) stopped(t *testing.T, pid, thread int, status syscall.WaitStat
 				return
 			}
 		}
-	case unix.SIGTRAP, unix.SIGSTOP: // a thread was begun, or begins
+	case unix.SIGTRAP, unix.SIGSTOP: // a new thread, in the parent or at its start
 	default:
 		pass = int(signal)
 	}
-	// A thread that has ended meanwhile is gone.
+	// An error means that the thread has ended meanwhile.
 	_ = unix.PtraceSyscall(thread, pass)
 }
 
-// temporary is what makes the name of a temporary file another each time.
+// temporary matches the random part of the name of a temporary file.
 var temporary = regexp.MustCompile(`\.tmp-\d+`)
 
-// call says what a thread is about to do below root; "" when it does nothing there, or when it has done it.
+// call describes the system call that a thread is about to make below Root; "" when it changes nothing there, or when
+// the call has returned.
 func (tr *Tracer) call(thread int) string {
 	var info syscallInfo
 	size, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(thread), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
@@ -114,7 +115,7 @@ func (tr *Tracer) call(thread int) string {
 		return path
 	}
 	named := func(arg int) string { return textAt(thread, info.args[arg]) }
-	// in is a name in a folder that is open.
+	// in returns a name relative to an open directory.
 	in := func(dir, arg int) string {
 		name := named(arg)
 		if at := int32(info.args[dir]); !filepath.IsAbs(name) && at >= 0 {
@@ -155,7 +156,7 @@ func (tr *Tracer) call(thread int) string {
 	case unix.SYS_UMOUNT2:
 		what, paths = "unmount", []string{named(0)}
 	case unix.SYS_LINKAT, unix.SYS_FALLOCATE, unix.SYS_COPY_FILE_RANGE:
-		// Nothing that is tested so has a use for these; the list of calls says so if it ever does.
+		// No tested program uses these calls; the list of calls shows them if one does.
 		what, paths = fmt.Sprintf("call %d of", info.nr), []string{named(1)}
 	}
 	for _, path := range paths {
@@ -168,7 +169,7 @@ func (tr *Tracer) call(thread int) string {
 	return what
 }
 
-// textAt reads a text out of the memory of a thread that has stopped.
+// textAt reads a string from the memory of a stopped thread.
 func textAt(thread int, address uint64) string {
 	memory, err := os.Open(fmt.Sprintf("/proc/%d/mem", thread))
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package leftovers tells what a test has left on the machine: it compares mounts, network interfaces, cgroups, processes of
-// a node and packet filter rules before and after. A test that starts a node or an engine calls Watch first, so that its
-// check runs after every other clean-up.
+// Package leftovers detects what a test has left on the machine: it compares mounts, network interfaces, cgroups,
+// processes of a node and packet filter rules before and after. A test that starts a node or an engine calls Watch
+// first, so that its check runs after every other clean-up.
 //
 //	leftovers.Watch(t)
 //	host := dockerhost.Start(t)
@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// patience is how long things may take to go away after the end of what made them: the kernel takes network namespaces
-	// down, and containers their cgroups, in the background.
+	// patience is the time limit for asynchronous removals: the kernel removes network namespaces, and containers'
+	// cgroups, in the background.
 	patience = time.Minute
-	// interval is the time between two looks.
+	// interval is the time between two snapshots.
 	interval = 200 * time.Millisecond
 )
 
-// Snapshot is what a machine has, one line for each thing: its kind, then what names it in a way that stays the same while it
-// is there.
+// Snapshot is the state of a machine, one line for each object: its kind, then a name that does not change during its
+// life.
 type Snapshot struct {
 	lines map[string]int
 }
 
-// Take looks at the machine. It fails when a part of it cannot be read, for then nothing could be said of it; only packet
-// filter rules may be unreadable, on a machine without iptables.
+// Take takes a snapshot of the machine. It fails when a part cannot be read, because the snapshot would be incomplete;
+// only packet filter rules may be unreadable, on a machine without iptables.
 func Take() (Snapshot, error) {
 	s := Snapshot{lines: map[string]int{}}
 	for _, part := range []struct {
@@ -40,7 +40,7 @@ func Take() (Snapshot, error) {
 	} {
 		names, err := part.read()
 		if err != nil {
-			return Snapshot{}, fmt.Errorf("reading what there is of kind %s: %w", part.kind, err)
+			return Snapshot{}, fmt.Errorf("reading the objects of kind %s: %w", part.kind, err)
 		}
 		for _, name := range names {
 			s.lines[part.kind+" "+name]++
@@ -49,7 +49,7 @@ func Take() (Snapshot, error) {
 	return s, nil
 }
 
-// Since is what the machine has more than it had at an earlier snapshot, sorted.
+// Since returns the objects that an earlier snapshot does not have, sorted.
 func (s Snapshot) Since(earlier Snapshot) []string {
 	var more []string
 	for line, n := range s.lines {
@@ -61,8 +61,8 @@ func (s Snapshot) Since(earlier Snapshot) []string {
 	return more
 }
 
-// Watch takes a snapshot and, at the end of the test, fails it by everything that is there in addition after a time of
-// patience. Lines that have one of the given texts in them do not count.
+// Watch takes a snapshot and, at the end of the test, fails it for each additional object that is still there after the
+// patience. Lines that contain one of the given texts do not count.
 func Watch(t testing.TB, except ...string) {
 	t.Helper()
 	before, err := Take()

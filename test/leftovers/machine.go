@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// mounts are the mount points of this process's namespace, each with its type: network namespaces that have a name and what
-// a runtime mounts for containers are among them.
+// mounts returns the mount points of this process's namespace, each with its type. They include named network
+// namespaces and a runtime's mounts for containers.
 func mounts() ([]string, error) {
 	content, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -32,7 +32,7 @@ func mounts() ([]string, error) {
 	return all, nil
 }
 
-// interfaces are the network interfaces of the machine's own network namespace.
+// interfaces returns the network interfaces of the machine's own network namespace.
 func interfaces() ([]string, error) {
 	links, err := net.Interfaces()
 	if err != nil {
@@ -45,10 +45,10 @@ func interfaces() ([]string, error) {
 	return all, nil
 }
 
-// cgroupRoot is where the cgroups are: of one hierarchy, or of each in a directory of its own.
+// cgroupRoot is the mount point of the cgroups: of one hierarchy, or of each in a directory of its own.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// cgroups are all cgroups except those that an init system makes and removes for reasons of its own.
+// cgroups returns all cgroups except those that an init system creates and removes by itself.
 func cgroups() ([]string, error) {
 	var all []string
 	err := filepath.WalkDir(cgroupRoot, func(path string, entry fs.DirEntry, err error) error {
@@ -68,7 +68,7 @@ func cgroups() ([]string, error) {
 	return all, err
 }
 
-// ofInit is true of a cgroup of systemd's own units: services start by timers, and people sign in.
+// ofInit reports whether a cgroup is one of systemd's own units: services start by timers, and users log in.
 func ofInit(name string) bool {
 	switch filepath.Ext(name) {
 	case ".service", ".mount", ".socket", ".swap":
@@ -82,8 +82,8 @@ func ofInit(name string) bool {
 	}
 }
 
-// programs are those whose processes count: what a node, a runtime and an engine consist of, and what the tests' containers
-// run. Others come and go on every machine.
+// programs returns the programs whose processes count: those of a node, a runtime and an engine, and those of the
+// tests' containers. Others come and go on every machine.
 func programs() []string {
 	return []string{
 		"configmux", "pleg", "syncloop", "nodestatus", "quartet", "containerd", "containerd-shim", "containerd-shim-runc-v2", "ctr",
@@ -92,8 +92,8 @@ func programs() []string {
 	}
 }
 
-// processes are the processes of the programs, each by its id and command line. One that has ended and waits for its parent to
-// ask for its exit code does not count: that is the parent's affair.
+// processes returns the processes of the programs, each with its id and command line. A process that has ended and
+// waits for its parent to collect its exit code does not count.
 func processes() ([]string, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -103,7 +103,7 @@ func processes() ([]string, error) {
 	for _, dir := range dirs {
 		content, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 		args := strings.Split(string(bytes.TrimRight(content, "\x00")), "\x00")
-		// A process that ends while it is read, or has ended, has no command line.
+		// A process that has ended, or ends meanwhile, has no command line.
 		if err != nil || !slices.Contains(programs(), filepath.Base(args[0])) {
 			continue
 		}
@@ -112,7 +112,7 @@ func processes() ([]string, error) {
 	return all, nil
 }
 
-// rules are the rules and chains of the packet filter, without their counters.
+// rules returns the rules and chains of the packet filter, without their counters.
 func rules() ([]string, error) {
 	if _, err := exec.LookPath("iptables-save"); err != nil {
 		return nil, nil
@@ -129,7 +129,7 @@ func rules() ([]string, error) {
 		case strings.HasPrefix(line, "*"):
 			table = line[1:]
 		case strings.HasPrefix(line, ":"):
-			// A chain of the kernel's own that accepts is there as soon as anybody has looked at its table.
+			// The kernel creates its own accepting chains as soon as a program reads their table.
 			if chain, _, _ := strings.Cut(line[1:], " ["); !strings.HasSuffix(chain, " ACCEPT") {
 				all = append(all, table+": chain "+chain)
 			}

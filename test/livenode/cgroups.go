@@ -12,10 +12,10 @@ import (
 	"k8s.io/kubectl/pkg/util/qos"
 )
 
-// cgroups is where the cgroups are: of one hierarchy, or of several each in a directory of its own.
+// cgroups is the mount point of the cgroups: of one hierarchy, or of several each in a directory of its own.
 const cgroups = "/sys/fs/cgroup"
 
-// PodCgroup is the name of a pod's cgroup.
+// PodCgroup returns the name of a pod's cgroup.
 func (n *Node) PodCgroup(pod *v1.Pod) string {
 	class := qos.GetPodQOS(pod)
 	name := filepath.Join(n.Layout.CgroupRoot(), "kubepods")
@@ -25,7 +25,8 @@ func (n *Node) PodCgroup(pod *v1.Pod) string {
 	return filepath.Join(name, "pod"+string(pod.UID))
 }
 
-// ReadCgroup reads a file of a cgroup: with cgroup v1 the first, of the hierarchy that its name begins with, with v2 the second.
+// ReadCgroup reads a file of a cgroup: with cgroup v1 the first, in the hierarchy that its name begins with, with v2
+// the second.
 func ReadCgroup(name, v1File, v2File string) (string, error) {
 	controller, _, _ := strings.Cut(v1File, ".")
 	path := filepath.Join(cgroups, controller, name, v1File)
@@ -34,12 +35,12 @@ func ReadCgroup(name, v1File, v2File string) (string, error) {
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("read what a pod's cgroup has: %w", err)
+		return "", fmt.Errorf("read a file of a pod's cgroup: %w", err)
 	}
 	return strings.TrimSpace(string(content)), nil
 }
 
-// Cgroups are the directories of a cgroup in all hierarchies; none when it is in none.
+// Cgroups returns the directories of a cgroup in all hierarchies; none when it does not exist.
 func Cgroups(name string) ([]string, error) {
 	parents, err := filepath.Glob(cgroups + "/*")
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package livenode drives a whole node as a user would: by the built command line, manifests in a directory and the
-// read-only API, in a state directory and on a port of its own, so that it stands beside any other node of the machine.
-// It needs no testing.T, because the benchmark uses it too.
+// read-only API. The node has a state directory and a port of its own, so that it runs beside any other node of the
+// machine. The package does not depend on testing.T, because the benchmark uses it too.
 package livenode
 
 import (
@@ -22,12 +22,12 @@ import (
 	"github.com/quartet-node/quartet/test/freeport"
 )
 
-// Image is the image of the example program, which the build makes.
+// Image is the image of the example program, which the build creates.
 const Image = "quartet.local/hello:1"
 
-// NoEviction are the fields of a KubeletConfiguration by which a node refuses and evicts no pod, and removes no image, because the
-// memory or the disk of the machine is short: how much of them others take is not the business of a test. Where it is, the test
-// has a file system of its own.
+// NoEviction has the fields of a KubeletConfiguration that keep a node from refusing and evicting pods and from
+// removing images when the memory or the disk of the machine is short, because tests do not depend on the load of the
+// machine. A test of evictions has a file system of its own.
 const NoEviction = `evictionHard:
   memory.available: 0%
   nodefs.available: 0%
@@ -37,19 +37,20 @@ const NoEviction = `evictionHard:
 imageGCHighThresholdPercent: 100
 `
 
-// AnyMachine is NoEviction with the fields by which a node takes a machine that has swap, and leaves no chains of iptables on it.
+// AnyMachine is NoEviction with the fields that let a node run on a machine with swap, and without iptables chains of
+// its own.
 const AnyMachine = `failSwapOn: false
 makeIPTablesUtilChains: false
 ` + NoEviction
 
 // Node is a node in a state directory of its own.
 type Node struct {
-	// Layout says where its files are.
+	// Layout has the paths of its files.
 	Layout layout.Layout
-	// Env is what its processes get beside this process's environment.
+	// Env is added to this process's environment for its processes.
 	Env []string
-	// Flags are given to "quartet up" by Up, beside those that keep the node apart from others: --kubeconfig for example. Without a
-	// --config among them the node has a configuration of AnyMachine.
+	// Flags are passed to "quartet up" by Up, beside those that keep the node apart from others: --kubeconfig for example.
+	// Without a --config among them the node has a configuration of AnyMachine.
 	Flags []string
 
 	quartet string
@@ -57,7 +58,8 @@ type Node struct {
 	healthz string
 }
 
-// Bin is the directory of the built binaries, for tests in a folder two below the repository's: QUARTET_BIN, else bin.
+// Bin returns the directory of the built binaries, for tests in a folder two below the repository's: QUARTET_BIN, else
+// bin.
 func Bin() string {
 	if dir := os.Getenv("QUARTET_BIN"); dir != "" {
 		return dir
@@ -65,7 +67,8 @@ func Bin() string {
 	return filepath.Join("..", "..", "bin")
 }
 
-// CannotRun says why this machine cannot run a node from the binaries in a directory, and what to do; nil when it can.
+// CannotRun returns an error that names why this machine cannot run a node from the binaries in a directory, and what
+// to do; nil when it can.
 func CannotRun(bin string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("containers need root: run it as root, for example with sudo")
@@ -76,7 +79,7 @@ func CannotRun(bin string) error {
 	return nil
 }
 
-// New makes the state directory, whose name begins with quartet- and the purpose, and starts nothing.
+// New creates the state directory, whose name begins with quartet- and the purpose. It starts no process.
 func New(bin, purpose string) (*Node, error) {
 	dir, err := os.MkdirTemp("", "quartet-"+purpose+"-")
 	if err != nil {
@@ -97,14 +100,14 @@ func New(bin, purpose string) (*Node, error) {
 	return &Node{Layout: l, quartet: filepath.Join(bin, "quartet"), port: strconv.Itoa(port), healthz: strconv.Itoa(healthz)}, nil
 }
 
-// Port is the port of its read-only API.
+// Port returns the port of its read-only API.
 func (n *Node) Port() string { return n.port }
 
-// HealthzPort is the port of the health of the node.
+// HealthzPort returns the port of its health check.
 func (n *Node) HealthzPort() string { return n.healthz }
 
-// Command runs the command line against the node, and returns what it printed on both streams. Its error has the
-// output too.
+// Command runs the command line against the node, and returns the output of both streams. Its error includes the
+// output.
 func (n *Node) Command(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, n.quartet, append(args, "--state-dir", n.Layout.StateDir())...)
 	cmd.Env = append(os.Environ(), n.Env...)
@@ -115,7 +118,7 @@ func (n *Node) Command(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// Import brings the image of an archive, to stay.
+// Import imports the image of an archive and pins it.
 func (n *Node) Import(ctx context.Context, archive string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(n.Layout.Runtime(), "bin", "ctr"), "--address", n.Layout.RuntimeSocket(),
 		"--namespace", "k8s.io", "images", "import", "--label", "io.cri-containerd.pinned=pinned", archive)
@@ -125,7 +128,7 @@ func (n *Node) Import(ctx context.Context, archive string) error {
 	return nil
 }
 
-// Up starts the node in the background, this time with some flags more, and returns when it is healthy.
+// Up starts the node in the background, with additional flags for this start, and returns when it is healthy.
 func (n *Node) Up(ctx context.Context, more ...string) error {
 	flags := slices.Concat(n.Flags, more)
 	if !slices.Contains(flags, "--config") {
@@ -140,13 +143,13 @@ func (n *Node) Up(ctx context.Context, more ...string) error {
 	return err
 }
 
-// StopServices stops the four processes and no pod.
+// StopServices stops the four processes. The pods keep running.
 func (n *Node) StopServices(ctx context.Context) error {
 	_, err := n.Command(ctx, "down", "--keep-pods")
 	return err
 }
 
-// Remove stops everything and removes the state directory, which stays when the stop fails.
+// Remove stops everything and removes the state directory. If the stop fails, the directory is kept.
 func (n *Node) Remove(ctx context.Context) error {
 	if _, err := n.Command(ctx, "down"); err != nil {
 		return fmt.Errorf("%w\nthe state directory %s is kept", err, n.Layout.StateDir())
@@ -157,7 +160,7 @@ func (n *Node) Remove(ctx context.Context) error {
 	return nil
 }
 
-// Pods asks the read-only API, which lists the pods that the sources name, as the kubelet's does.
+// Pods returns the pods of the read-only API. Like the kubelet's, it lists the pods of the sources.
 func (n *Node) Pods(ctx context.Context) ([]v1.Pod, error) {
 	url := "http://127.0.0.1:" + n.port + "/pods"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
@@ -179,12 +182,13 @@ func (n *Node) Pods(ctx context.Context) ([]v1.Pod, error) {
 	return list.Items, nil
 }
 
-// Names asks the command line for all pods, those that are still being stopped included: one pod/NAME a line.
+// Names returns all pods that the command line lists, including those that are still being stopped: one pod/NAME a
+// line.
 func (n *Node) Names(ctx context.Context) (string, error) {
 	return n.Command(ctx, "get", "pods", "-o", "name")
 }
 
-// PID is the process id of a process of the node, by its name.
+// PID returns the process id of a process of the node by its name.
 func (n *Node) PID(name string) (int, error) {
 	data, err := os.ReadFile(n.Layout.PIDFile(name))
 	if err != nil {
@@ -192,7 +196,7 @@ func (n *Node) PID(name string) (int, error) {
 	}
 	id, err := strconv.Atoi(strings.TrimSpace(string(data)))
 	if err != nil {
-		return 0, fmt.Errorf("the pid file of %s: %w", name, err)
+		return 0, fmt.Errorf("read the pid file of %s: %w", name, err)
 	}
 	return id, nil
 }
@@ -205,7 +209,8 @@ func (n *Node) Place(file, manifest string) error {
 	return n.Rename(file)
 }
 
-// Prepare writes a manifest beside its place, under a name that is not read. A configmux that is not root may read it.
+// Prepare writes a manifest beside its place, under a name that configmux ignores. The manifest is readable for a
+// configmux that is not root.
 func (n *Node) Prepare(file, manifest string) error {
 	if err := os.WriteFile(n.manifest("."+file), []byte(manifest), 0o644); err != nil {
 		return fmt.Errorf("write a manifest: %w", err)
@@ -213,7 +218,7 @@ func (n *Node) Prepare(file, manifest string) error {
 	return nil
 }
 
-// Rename puts a prepared manifest in its place.
+// Rename renames a prepared manifest to its place.
 func (n *Node) Rename(file string) error {
 	if err := os.Rename(n.manifest("."+file), n.manifest(file)); err != nil {
 		return fmt.Errorf("put a manifest in place: %w", err)
@@ -221,17 +226,17 @@ func (n *Node) Rename(file string) error {
 	return nil
 }
 
-// TakeAway removes a manifest; one that is not there is fine.
+// TakeAway removes a manifest; a missing one is no error.
 func (n *Node) TakeAway(file string) error {
 	if err := os.Remove(n.manifest(file)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("take a manifest away: %w", err)
+		return fmt.Errorf("remove a manifest: %w", err)
 	}
 	return nil
 }
 
 func (n *Node) manifest(file string) string { return filepath.Join(n.Layout.Manifests(), file) }
 
-// Ready tells whether a pod's condition Ready is true. A nil pod is not.
+// Ready reports whether a pod's condition Ready is true. A nil pod is not ready.
 func Ready(pod *v1.Pod) bool {
 	if pod == nil {
 		return false

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// RestartServices runs the services with other flags until the test ends, and with their own after it, for the other tests
-// that share the node.
+// RestartServices runs the services with other flags until the test ends. Then it restores their own flags for the
+// other tests that share the node.
 func (n *Node) RestartServices(t testing.TB, flags ...string) {
 	t.Helper()
 	if err := n.StopServices(t.Context()); err != nil {
@@ -24,7 +24,8 @@ func (n *Node) RestartServices(t testing.TB, flags ...string) {
 	}
 }
 
-// StopServicesMeanwhile stops the services. They run again after the test, for the other tests that share the node.
+// StopServicesMeanwhile stops the services until the test ends. Then it starts them for the other tests that share the
+// node.
 func (n *Node) StopServicesMeanwhile(t testing.TB) {
 	t.Helper()
 	if err := n.StopServices(t.Context()); err != nil {
@@ -33,7 +34,7 @@ func (n *Node) StopServicesMeanwhile(t testing.TB) {
 	t.Cleanup(func() { n.restore(context.WithoutCancel(t.Context()), t) })
 }
 
-// restore starts the services with their own flags. It does nothing to services that run.
+// restore starts the services with their own flags. It is a no-op when they are running.
 func (n *Node) restore(ctx context.Context, t testing.TB) {
 	if err := n.Up(ctx); err != nil {
 		t.Error(err)

@@ -11,20 +11,20 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// PodDir is the folder of a pod on this machine, which its volumes are in.
+// PodDir returns the folder of a pod on this machine, which has its volumes.
 func (n *Node) PodDir(pod *v1.Pod) string {
 	return filepath.Join(n.Layout.Root(), "pods", string(pod.UID))
 }
 
-// Mount is something that is mounted on this machine.
+// Mount is a mount on this machine.
 type Mount struct {
-	// ID is the kernel's number of it, another one when the same is mounted again.
+	// ID is the kernel's mount ID. A new mount of the same file system has another one.
 	ID int
 	// Kind is its file system, for example "tmpfs".
 	Kind string
 }
 
-// Mounts are what is mounted in a pod's folder, by the path there.
+// Mounts returns the mounts in a pod's folder, by path.
 func (n *Node) Mounts(pod *v1.Pod) (map[string]Mount, error) {
 	dir := n.PodDir(pod)
 	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
@@ -42,7 +42,8 @@ func (n *Node) Mounts(pod *v1.Pod) (map[string]Mount, error) {
 	return mounts, nil
 }
 
-// Inside is a path by which this machine sees the files of a container that runs as the container does, its volumes included.
+// Inside returns a path by which this machine sees the files of a running container as the container does, including
+// its volumes.
 func (n *Node) Inside(pod *v1.Pod, container string) (string, error) {
 	dirs, err := Cgroups(n.PodCgroup(pod))
 	if err != nil || len(dirs) == 0 {

@@ -1,4 +1,4 @@
-// Package logbuffer is where tests have a log written to that they read while it is still written.
+// Package logbuffer has a buffer for logs that a test reads while they are still being written.
 package logbuffer
 
 import (
@@ -19,14 +19,14 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.buffer.Write(p)
 }
 
-// String returns what was written so far.
+// String returns the content.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buffer.String()
 }
 
-// Take returns what was written so far, and forgets it.
+// Take returns the content and clears it.
 func (b *Buffer) Take() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

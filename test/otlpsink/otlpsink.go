@@ -1,5 +1,4 @@
-// Package otlpsink receives traces by OTLP over gRPC inside a test, so that the test can say which span must be the
-// child of which.
+// Package otlpsink receives traces by OTLP over gRPC inside a test, so that the test can check the parents of spans.
 package otlpsink
 
 import (
@@ -23,13 +22,13 @@ type Span struct {
 	TraceID, SpanID, ParentID string
 	Service, Name             string
 	Start, End                time.Time
-	// Attributes as text; numbers and booleans in their usual form.
+	// Attributes are the span's attributes as text; numbers and booleans in their usual form.
 	Attributes map[string]string
-	// Resource is what the process says of itself, as text.
+	// Resource has the attributes of the sending process, as text.
 	Resource map[string]string
 	// Links are the linked spans.
 	Links []Link
-	// Failed is true when the span's status is an error, and Message what it says then.
+	// Failed is true when the span's status is an error, and Message is the status message.
 	Failed  bool
 	Message string
 }
@@ -45,13 +44,13 @@ type Sink struct {
 	spans   []Span
 }
 
-// Start begins to receive on a free port, until the test ends.
+// Start receives on a free port until the test ends.
 func Start(t testing.TB) *Sink {
 	t.Helper()
 	return StartAt(t, anyPort)
 }
 
-// StartAt begins to receive at an address, host:port, until the test ends.
+// StartAt receives at an address, host:port, until the test ends.
 func StartAt(t testing.TB, address string) *Sink {
 	t.Helper()
 	s, stop, err := listen(address)
@@ -66,10 +65,10 @@ func StartAt(t testing.TB, address string) *Sink {
 	return s
 }
 
-// anyPort is a free one of the loopback address.
+// anyPort is a free port of the loopback address.
 const anyPort = "127.0.0.1:0"
 
-// New begins to receive until stop is called. It fails when there is no free port on the loopback address.
+// New receives until stop is called. It fails when the loopback address has no free port.
 func New() (s *Sink, stop func() error, err error) { return listen(anyPort) }
 
 func listen(address string) (s *Sink, stop func() error, err error) {
@@ -91,10 +90,10 @@ func listen(address string) (s *Sink, stop func() error, err error) {
 	}, nil
 }
 
-// Endpoint is the value for OTEL_EXPORTER_OTLP_ENDPOINT.
+// Endpoint returns the value for OTEL_EXPORTER_OTLP_ENDPOINT.
 func (s *Sink) Endpoint() string { return "http://" + s.address }
 
-// Spans returns what has been received so far.
+// Spans returns the spans that have been received so far.
 func (s *Sink) Spans() []Span {
 	s.mu.Lock()
 	defer s.mu.Unlock()

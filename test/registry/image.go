@@ -21,17 +21,17 @@ const (
 	layerType    = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 )
 
-// archive is an image as docker saves it.
+// archive is an image of docker save.
 type archive struct {
 	config map[string]any
 	diffs  []any
 	layers [][]byte
 }
 
-// image is what is served of a repository.
+// image is the served image of a repository.
 type image struct {
 	manifest []byte
-	// blobs are by digest; own is the digest of the layer that no other repository has.
+	// blobs has the blobs by digest; own is the digest of the layer that no other repository has.
 	blobs map[string][]byte
 	own   string
 }
@@ -66,7 +66,7 @@ func readArchive(path string) (archive, error) {
 		Layers []string
 	}
 	if err := json.Unmarshal(files["manifest.json"], &saved); err != nil || len(saved) != 1 {
-		return archive{}, fmt.Errorf("%s: manifest.json has %d images (%w), it must have one", path, len(saved), err)
+		return archive{}, fmt.Errorf("%s: manifest.json has %d images (%w), want one", path, len(saved), err)
 	}
 	a := archive{}
 	if err := json.Unmarshal(files[saved[0].Config], &a.config); err != nil {
@@ -83,13 +83,13 @@ func readArchive(path string) (archive, error) {
 	return a, nil
 }
 
-// variant is the image with a layer more, which is the repository's own: nobody who has another already has this one.
+// variant returns the image with one more layer, which only this repository has, so that no client has it already.
 func (a archive) variant(repository string) image {
 	plain := ownLayer(repository)
 	packed := pack(plain)
 	config := maps.Clone(a.config)
 	config["rootfs"] = map[string]any{"type": "layers", "diff_ids": append(slices.Clone(a.diffs), digest(plain))}
-	delete(config, "history") // it would have to name as many layers
+	delete(config, "history") // it would have to have an entry for each layer
 	blob := must(json.Marshal(config))
 	img := image{blobs: map[string][]byte{digest(blob): blob}, own: digest(packed)}
 	type descriptor struct {
@@ -108,7 +108,8 @@ func (a archive) variant(repository string) image {
 	return img
 }
 
-// ownLayer is a tar of one file that names the repository, large enough to be cut in the middle.
+// ownLayer returns a tar of one file with the name of the repository, large enough for a connection that breaks in the
+// middle.
 func ownLayer(repository string) []byte {
 	content := bytes.Repeat([]byte(repository+"\n"), 1<<10)
 	var out bytes.Buffer
@@ -127,7 +128,7 @@ func pack(content []byte) []byte {
 	return out.Bytes()
 }
 
-// must and check are for what cannot fail in memory.
+// must and check are for calls that cannot fail in memory.
 func must[T any](v T, err error) T {
 	check(err)
 	return v

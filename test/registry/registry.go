@@ -1,6 +1,6 @@
-// Package registry is a registry of images for tests: it serves one image under every name that it is asked for, over plain
-// HTTP on the loopback interface, which container runtimes take there. It can ask for a password, say that an image is not
-// there, hang, break off in the middle, or answer with what it was sent.
+// Package registry is an image registry for tests: it serves one image under every requested name, over plain HTTP on
+// the loopback interface, which container runtimes accept there. It can require a password, deny that an image exists,
+// hang, break a connection in the middle, or repeat credentials in its answer.
 package registry
 
 import (
@@ -17,24 +17,24 @@ import (
 	"time"
 )
 
-// Fault is what a registry does wrong with a repository.
+// Fault is the fault of a repository.
 type Fault int
 
 // The faults.
 const (
-	// None: the image can be had.
+	// None: the image can be pulled.
 	None Fault = iota
-	// Missing: there is no such image.
+	// Missing: the image does not exist.
 	Missing
-	// Stuck: the first byte of the image's own layer never comes.
+	// Stuck: the first byte of the image's own layer is never sent.
 	Stuck
-	// Broken: the connection breaks off in the middle of the image's own layer.
+	// Broken: the connection breaks in the middle of the image's own layer.
 	Broken
-	// Talkative: who comes with credentials is refused, with an answer that repeats them.
+	// Talkative: a client with credentials is refused, with an answer that repeats them.
 	Talkative
 )
 
-// Registry is a server. Its methods may be called from any goroutine.
+// Registry is a running registry. Its methods may be called from any goroutine.
 type Registry struct {
 	host    string
 	archive archive
@@ -44,18 +44,18 @@ type Registry struct {
 	repos map[string]*repo
 }
 
-// repo is what is known of one repository.
+// repo is the state of one repository.
 type repo struct {
 	image
 	fault          Fault
 	user, password string
-	// asked has the users that came, "" for none, in their order.
+	// asked has the users of the requests in their order, "" for none.
 	asked []string
-	// stuck is how many requests hang.
+	// stuck is the number of hanging requests.
 	stuck int
 }
 
-// Start serves the image of an archive that docker save, or this repository's tools/images, has made, and stops when the test
+// Start serves the image of an archive that docker save or this repository's tools/images has written, until the test
 // ends.
 func Start(t testing.TB, file string) *Registry {
 	t.Helper()
@@ -83,13 +83,13 @@ func Start(t testing.TB, file string) *Registry {
 	return r
 }
 
-// Host is the address, HOST:PORT.
+// Host returns the address, HOST:PORT.
 func (r *Registry) Host() string { return r.host }
 
-// Image is the name to pull a repository by.
+// Image returns the name by which a repository's image is pulled.
 func (r *Registry) Image(repository string) string { return r.host + "/" + repository + ":1" }
 
-// Protect makes a repository ask for a user and a password.
+// Protect makes a repository require a user and a password.
 func (r *Registry) Protect(repository, user, password string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,7 +97,7 @@ func (r *Registry) Protect(repository, user, password string) {
 	at.user, at.password = user, password
 }
 
-// Break makes a repository go wrong, or right again.
+// Break sets the fault of a repository. None repairs it.
 func (r *Registry) Break(repository string, fault Fault) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,14 +111,14 @@ func (r *Registry) Asked(repository string) []string {
 	return append([]string(nil), r.at(repository).asked...)
 }
 
-// Waiting returns how many requests of a repository hang.
+// Waiting returns the number of hanging requests for a repository.
 func (r *Registry) Waiting(repository string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.at(repository).stuck
 }
 
-// at finds a repository, and makes it when it is new. The registry is locked.
+// at returns a repository and creates it when it is new. The registry is locked.
 func (r *Registry) at(repository string) *repo {
 	if r.repos[repository] == nil {
 		r.repos[repository] = &repo{image: r.archive.variant(repository)}
@@ -132,7 +132,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	kind, what := path.Base(path.Dir(rest)), path.Base(rest)
 	repository := path.Dir(path.Dir(rest))
 	if !ok || rest == "" || (kind != "manifests" && kind != "blobs") {
-		w.WriteHeader(http.StatusOK) // the question whether this is a registry
+		w.WriteHeader(http.StatusOK) // the check whether this is a registry
 		return
 	}
 	user, password, _ := req.BasicAuth()
@@ -148,7 +148,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
 		refuse(w, http.StatusUnauthorized, "UNAUTHORIZED", "authentication required")
 	case fault == Missing:
-		refuse(w, http.StatusNotFound, "MANIFEST_UNKNOWN", "there is no such image")
+		refuse(w, http.StatusNotFound, "MANIFEST_UNKNOWN", "the image does not exist")
 	case kind == "manifests":
 		send(w, req, manifestType, image.manifest, len(image.manifest))
 	case what == image.own && fault == Stuck:
@@ -158,11 +158,11 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case image.blobs[what] != nil:
 		send(w, req, "application/octet-stream", image.blobs[what], len(image.blobs[what]))
 	default:
-		refuse(w, http.StatusNotFound, "BLOB_UNKNOWN", "there is no such blob")
+		refuse(w, http.StatusNotFound, "BLOB_UNKNOWN", "the blob does not exist")
 	}
 }
 
-// hang keeps a request until its client or the test ends.
+// hang blocks a request until its client or the test ends.
 func (r *Registry) hang(req *http.Request, at *repo) {
 	count := func(n int) {
 		r.mu.Lock()
@@ -177,7 +177,7 @@ func (r *Registry) hang(req *http.Request, at *repo) {
 	}
 }
 
-// send answers with content; the server breaks the connection off when it is shorter than the length that is told.
+// send answers with content; the server breaks the connection when the content is shorter than the announced length.
 func send(w http.ResponseWriter, req *http.Request, kind string, content []byte, length int) {
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("Content-Length", strconv.Itoa(length))
@@ -190,7 +190,7 @@ func send(w http.ResponseWriter, req *http.Request, kind string, content []byte,
 	}
 }
 
-// refuse answers with an error as registries write it.
+// refuse answers with an error in the registries' format.
 func refuse(w http.ResponseWriter, code int, word, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

@@ -1,4 +1,4 @@
-// Package require is how tests say what they need of the machine. It imports nothing of this repository, so that any test
+// Package require checks a test's requirements of the machine. It imports nothing of this repository, so that any test
 // can use it.
 package require
 
@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// NoError skips a test when the machine lacks what err says, or fails it with CI=true: there every real part has to be.
+// NoError skips a test when err reports a missing requirement of the machine, or fails it with CI=true, where all
+// requirements have to be met.
 func NoError(t testing.TB, err error) {
 	t.Helper()
 	if err == nil {
@@ -20,7 +21,8 @@ func NoError(t testing.TB, err error) {
 	t.Skipf("this machine cannot run the test: %v", err)
 }
 
-// Root is NoError for a test that needs to be root, and why.
+// Root skips or fails a test that is not run by root, like NoError. The name of the part that needs root is in the
+// message.
 func Root(t testing.TB, why string) {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -15,19 +15,20 @@ import (
 )
 
 const (
-	// logind is the program.
+	// logind is the path of the program.
 	logind = "/lib/systemd/systemd-logind"
-	// machineUnits is where the units of D-Bus' package are.
+	// machineUnits is the directory of the units of D-Bus' package.
 	machineUnits = "/lib/systemd/system"
-	// wentDown is there once the machine would have gone down.
+	// wentDown is the file that exists after a simulated shutdown.
 	wentDown = "/run/went-down"
-	// downService makes it.
+	// downService is the unit that creates it.
 	downService = "went-down.service"
-	// config is the directory that has logind's drop-in files.
+	// config is the directory of logind's drop-in files.
 	config = "/etc/systemd"
 )
 
-// logindUnit has what logind needs of the unit that the package brings, without what needs more of a machine than there is inside.
+// logindUnit has the required settings of the package's unit for logind, without those that need more than the
+// environment inside has.
 const logindUnit = `[Unit]
 DefaultDependencies=no
 Requires=dbus.socket
@@ -40,13 +41,13 @@ RuntimeDirectory=systemd/sessions systemd/seats systemd/users systemd/inhibit sy
 RuntimeDirectoryPreserve=yes
 `
 
-// Units that take the place of those that would end everything inside.
+// Units that replace the units that would end everything inside.
 const (
 	poweroffTarget = "[Unit]\nDefaultDependencies=no\nWants=" + downService + "\nAfter=" + downService + "\n"
 	wentDownUnit   = "[Unit]\nDefaultDependencies=no\n[Service]\nType=oneshot\nTimeoutStartSec=infinity\nExecStart=sh -c 'touch " + wentDown + " && exec sleep infinity'\n"
 )
 
-// MissingLogind is what the machine lacks for StartLogind; nil when it has all.
+// MissingLogind returns an error that names what the machine lacks for StartLogind; nil when it has everything.
 func MissingLogind() error {
 	for _, file := range []string{logind, filepath.Join(machineUnits, "dbus.service"), "/usr/bin/dbus-daemon", "/usr/bin/busctl"} {
 		if _, err := os.Stat(file); err != nil {
@@ -56,8 +57,9 @@ func MissingLogind() error {
 	return nil
 }
 
-// StartLogind starts a D-Bus and a logind, inside. After `systemctl poweroff`, and what else asks logind for that, WentDown is true, and
-// logind goes on powering off until CallOff; nothing else happens. logind's drop-in files may be written, and are gone with the inside.
+// StartLogind starts a D-Bus and a logind, inside. After `systemctl poweroff`, or another request to logind for a
+// shutdown, WentDown returns true, and the shutdown stays in progress until CallOff; nothing else happens. logind's
+// drop-in files may be written, and are removed with the environment.
 func StartLogind(t testing.TB) {
 	t.Helper()
 	require.NoError(t, MissingLogind())
@@ -96,13 +98,13 @@ func systemctl(t testing.TB, args ...string) {
 	}
 }
 
-// WentDown tells whether the machine would have gone down.
+// WentDown reports whether the machine would have shut down.
 func WentDown() bool {
 	_, err := os.Stat(wentDown)
 	return err == nil
 }
 
-// Inhibit has logind wait with a shutdown, as another program than the node may, until what it returns is called.
+// Inhibit delays a shutdown by an inhibitor lock, as another program than the node may, until release is called.
 func Inhibit(t testing.TB) (release func()) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "systemd-inhibit", "--what=shutdown", "--mode=delay", "--who=another", "sh", "-c", "echo held; exec cat")
@@ -117,7 +119,7 @@ func Inhibit(t testing.TB) (release func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := out.Read(make([]byte, 1)); err != nil { // it runs what it was given once it has the lock
+	if _, err := out.Read(make([]byte, 1)); err != nil { // the command runs once it has the lock
 		t.Fatal(err)
 	}
 	return func() {
@@ -127,7 +129,7 @@ func Inhibit(t testing.TB) (release func()) {
 	}
 }
 
-// CallOff ends a shutdown that has made WentDown true, as one that fails.
+// CallOff ends a shutdown that has made WentDown true, like a failed shutdown.
 func CallOff(t testing.TB) {
 	t.Helper()
 	systemctl(t, "kill", downService)

@@ -23,20 +23,20 @@ import (
 const (
 	// AdminUnits is the directory of a Machine's units that an administrator writes.
 	AdminUnits = "/etc/systemd/system"
-	// hostname names the host name for the script.
+	// hostname is the variable with the host name for the script.
 	hostname = "QUARTET_SYSTEMD_HOSTNAME"
-	// bootTimeout is how long systemd may take to answer. It takes less than a second on an idle machine.
+	// bootTimeout is the time limit until systemd answers. It takes less than a second on an idle machine.
 	bootTimeout = time.Minute
-	// poll is the time between two looks whether it does.
+	// poll is the time between two checks whether it answers.
 	poll = 20 * time.Millisecond
 	// link is the network interface that Connect gives a machine.
 	link = "eth0"
 )
 
-// Machine is a systemd that runs until the test ends and that the test drives from outside, as an administrator would: by commands
-// and files. Several of them can be connected. Its files are this machine's, with these exceptions: /var is empty, and on this machine's
-// disk; /etc, /opt, /root, /tmp and /usr can be written; /etc/systemd/system has no unit. Its host name, processes, mounts, network
-// and cgroups are its own. What a unit prints is in Log.
+// Machine is a systemd that runs until the test ends. The test drives it from outside, as an administrator would, by
+// commands and files. Several machines can be connected. Its files are this machine's, with these exceptions: /var is
+// empty, and on this machine's disk; /etc, /opt, /root, /tmp and /usr are writable; /etc/systemd/system has no unit.
+// Its host name, processes, mounts, network and cgroups are its own. The output of a unit is in Log.
 type Machine struct {
 	// Name is the host name.
 	Name string
@@ -55,7 +55,8 @@ func Boot(t testing.TB, name string) *Machine {
 			require.NoError(t, fmt.Errorf("%w: apt-get install util-linux iproute2", err))
 		}
 	}
-	dir, err := os.MkdirTemp("", "quartet-machine-") // not t.TempDir: its name is short, for sockets are below it
+	// not t.TempDir: the path has to be short, because it contains sockets
+	dir, err := os.MkdirTemp("", "quartet-machine-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,8 +112,8 @@ func (h *host) boot(ctx context.Context, name string) error {
 		"SYSTEMD_GENERATOR_PATH=/run/systemd/none", "SYSTEMD_LOG_TARGET=kmsg", "SYSTEMD_LOG_LEVEL=info")
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	cmd.WaitDelay = 5 * time.Second // after which what holds its output is let go
-	// A test that is ended by force takes it along. The kernel looks at the thread that has started it.
+	cmd.WaitDelay = 5 * time.Second // after this time its output is closed
+	// A test that is killed takes it along: Pdeathsig refers to the thread that has started the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -122,7 +123,7 @@ func (h *host) boot(ctx context.Context, name string) error {
 	return nil
 }
 
-// leader is the process of systemd as this machine counts; 0 when it is not there yet.
+// leader returns the process id of systemd on this machine; 0 when it has not started yet.
 func (h *host) leader() int {
 	content, err := os.ReadFile(filepath.Join(h.dir, "leader"))
 	if err != nil {
@@ -133,18 +134,18 @@ func (h *host) leader() int {
 		return 0
 	}
 	comm, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
-	if err != nil || string(comm) != "systemd\n" { // it is the script
+	if err != nil || string(comm) != "systemd\n" { // it is still the script
 		return 0
 	}
 	return pid
 }
 
-// answers is whether systemd takes commands and has started what it starts with.
+// answers reports whether systemd accepts commands and has completed its start.
 func (m *Machine) answers(t testing.TB) bool {
 	return m.Command(t.Context(), "systemctl", "is-active", "--quiet", "multi-user.target").Run() == nil
 }
 
-// Command is a command of the machine, run by root at its root directory, with this process's environment.
+// Command returns a command in the machine, run by root at its root directory, with this process's environment.
 func (m *Machine) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(m.leader),
 		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd=/", "--", name}, args...)...)
@@ -153,7 +154,7 @@ func (m *Machine) Command(ctx context.Context, name string, args ...string) *exe
 	return cmd
 }
 
-// Run runs a command, which must succeed, and returns its output without its errors and warnings.
+// Run runs a command, which must succeed, and returns its standard output.
 func (m *Machine) Run(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	out, err := m.Try(t, name, args...)
@@ -163,7 +164,7 @@ func (m *Machine) Run(t testing.TB, name string, args ...string) string {
 	return out
 }
 
-// Try runs a command and returns its output. The error has what it has written to its standard error.
+// Try runs a command and returns its standard output. The error includes its standard error.
 func (m *Machine) Try(t testing.TB, name string, args ...string) (string, error) {
 	t.Helper()
 	cmd := m.Command(t.Context(), name, args...)
@@ -176,12 +177,12 @@ func (m *Machine) Try(t testing.TB, name string, args ...string) (string, error)
 	return strings.TrimSpace(string(out)), err
 }
 
-// Path is where a file of the machine is found from outside. A symbolic link in it that begins with a slash leads elsewhere.
+// Path returns the path of a file of the machine as seen from outside. An absolute symbolic link in it leads elsewhere.
 func (m *Machine) Path(file string) string {
 	return filepath.Join("/proc", strconv.Itoa(m.leader), "root", file)
 }
 
-// WriteFile writes a file of the machine, and makes its directory.
+// WriteFile writes a file of the machine, and creates its directory.
 func (m *Machine) WriteFile(t testing.TB, file, content string) {
 	t.Helper()
 	at := m.Path(file)
@@ -190,7 +191,7 @@ func (m *Machine) WriteFile(t testing.TB, file, content string) {
 	}
 }
 
-// Log is what a unit has printed, at most the last of it.
+// Log returns the end of the output of a unit.
 func (m *Machine) Log(unit string) string {
 	log, err := os.ReadFile(filepath.Join(m.host.dir, "logs", unit+".log"))
 	if err != nil {
@@ -228,12 +229,13 @@ func copyFile(source, target string) (err error) {
 	return errors.Join(err, out.Close())
 }
 
-// Connect puts a cable between two machines. Each then has the interface eth0 with its address, and a default route to the
-// other one. The network of this machine has no part in it.
+// Connect connects two machines by a virtual cable. Each then has the interface eth0 with its address, and a default
+// route to the other one. The network of this machine is not involved.
 func Connect(t testing.TB, a *Machine, addressOfA netip.Prefix, b *Machine, addressOfB netip.Prefix) {
 	t.Helper()
 	a.Run(t, "ip", "link", "add", link, "type", "veth", "peer", "name", "peer0")
-	// The other end goes to a process as the machine a counts, where there is none: it is moved from here.
+	// ip resolves the process id in its own PID namespace, and that of machine a has no process of machine b. So the
+	// command runs outside, with only the network of a.
 	out, err := exec.CommandContext(t.Context(), "nsenter", "--target", strconv.Itoa(a.leader), "--net", "--",
 		"ip", "link", "set", "peer0", "netns", strconv.Itoa(b.leader), "name", link).CombinedOutput()
 	if err != nil {

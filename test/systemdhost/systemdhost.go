@@ -1,5 +1,5 @@
-// Package systemdhost gives tests a real systemd, on machines that have none: it starts the systemd that is installed as the
-// first process of namespaces of its own, with the test as a service of it, and leaves nothing behind.
+// Package systemdhost gives tests a real systemd, on machines without a running one: it starts the installed systemd as
+// the first process of namespaces of its own, with the test as one of its services, and leaves nothing behind.
 //
 //	if !systemdhost.Inside() {
 //		systemdhost.Run(t) // this test, in a process of its own
@@ -7,14 +7,15 @@
 //	}
 //	// Here /run/systemd/private answers, and units that are put into systemdhost.Units can be started.
 //
-// Inside, the machine's files are read-only; /run and /dev are of its own, TMPDIR is in /run, and of the cgroups there are
-// those that were made for it alone, of the version that the machine has. There is no network, no unit of the machine, no
-// journal, and no message bus and no logind but those of StartLogind. A test that is ended by force takes it all along, but for these cgroups, then empty.
+// Inside, the machine's files are read-only; /run and /dev are separate, TMPDIR is in /run, and the only cgroups are
+// those that were created for it, of the machine's cgroup version. There is no network, no unit of the machine, no
+// journal, and no message bus and no logind except those of StartLogind. When a test is killed, everything ends with
+// it. Only these cgroups stay, and they are empty.
 //
-// Boot starts a Machine instead: a systemd that a test drives from outside, with files that can be written and a network. Connect
-// joins two of them.
+// Boot starts a Machine instead: a systemd that a test drives from outside, with writable files and a network. Connect
+// connects two of them.
 //
-// What a test needs and the machine lacks makes the test skip with the reason; with CI=true it fails instead.
+// A test skips with the reason when the machine lacks something that it needs; with CI=true it fails instead.
 package systemdhost
 
 import (
@@ -41,20 +42,20 @@ import (
 const (
 	// Units is the directory of systemd's units inside.
 	Units = "/run/systemd/system"
-	// unitPath is where systemd looks for units inside: also for those that it is told of by calls, and for their properties,
-	// as it does on a machine, but not for those of the machine.
+	// unitPath is systemd's search path for units inside. As on a machine it includes the directories of units and
+	// properties that are set by calls, but not those of the machine's units.
 	unitPath = "/run/systemd/system.control:/run/systemd/transient:" + Units
-	// program is the systemd that is started.
+	// program is the path of systemd.
 	program = "/lib/systemd/systemd"
-	// variable names, inside and for the scripts, the program that the test is.
+	// variable is the environment variable with the path of the test's program, inside and for the scripts.
 	variable = "QUARTET_SYSTEMD_PROGRAM"
-	// timeout bounds it all. systemd is up in less than a second, the longest test inside takes 25 s on two cores.
+	// timeout bounds a whole run. systemd is up in less than a second, the longest test inside takes 25 s on two cores.
 	timeout = 6 * time.Minute
-	// logTail is how much of systemd's log a failed test shows, in bytes.
+	// logTail is the number of bytes of systemd's log that a failed test shows.
 	logTail = 8 << 10
-	// unitLogTail is the same of a unit's log.
+	// unitLogTail is the same for a unit's log.
 	unitLogTail = 64 << 10
-	// cgroupRoot is where the machine's cgroups are.
+	// cgroupRoot is the mount point of the machine's cgroups.
 	cgroupRoot = "/sys/fs/cgroup"
 )
 
@@ -69,10 +70,10 @@ var (
 	become string
 )
 
-// Inside tells whether the test runs in what Run has started.
+// Inside reports whether the test runs in an environment of Run.
 func Inside() bool { return os.Getenv(variable) != "" }
 
-// Run runs this test again inside, and has its result: it fails when that fails and skips when that skips.
+// Run runs this test again inside, and takes over its result: it fails when that fails and skips when that skips.
 func Run(t testing.TB) {
 	t.Helper()
 	require.Root(t, "systemd in namespaces of its own")
@@ -104,20 +105,20 @@ func Run(t testing.TB) {
 	}
 }
 
-// missing is what the machine lacks.
+// missing returns an error that names what the machine lacks.
 func missing() error {
 	if _, err := os.Stat(program); err != nil {
 		return fmt.Errorf("%w: apt-get install systemd", err)
 	}
 	for _, command := range []string{"unshare", "pivot_root", "mount", "umount", "stat"} {
 		if _, err := exec.LookPath(command); err != nil {
-			return fmt.Errorf("%w: it is of util-linux or coreutils", err)
+			return fmt.Errorf("%w: it is in util-linux or coreutils", err)
 		}
 	}
 	return nil
 }
 
-// fill fills the directory that the machine and the inside both have with what the scripts expect.
+// fill writes the files that the scripts expect into the directory that the machine and the inside share.
 func (h *host) fill(t testing.TB) {
 	t.Helper()
 	if err := errors.Join(
@@ -130,7 +131,7 @@ func (h *host) fill(t testing.TB) {
 	}
 }
 
-// writeUnits puts units into place.
+// writeUnits writes unit files.
 func (h *host) writeUnits(t testing.TB, units map[string]string) {
 	t.Helper()
 	for name, content := range units {
@@ -140,7 +141,7 @@ func (h *host) writeUnits(t testing.TB, units map[string]string) {
 	}
 }
 
-// targets are those that every unit is ordered by unless it says otherwise. There is nothing in them.
+// targets returns the targets on which every unit depends by default. They are empty.
 func targets() map[string]string {
 	units := map[string]string{}
 	for _, name := range []string{"sysinit", "basic", "shutdown", "multi-user"} {
@@ -149,8 +150,8 @@ func targets() map[string]string {
 	return units
 }
 
-// unit is the service that the test is inside. With it systemd ends, with its exit code. It has the environment of this
-// process: systemd, which has it too, passes on what is named.
+// unit returns the service that runs the test. systemd ends with it, and with its exit code. It has the environment of
+// this process: systemd has it too, and passes on the listed variables.
 func unit(self, test string, env []string) string {
 	names := make([]string, 0, len(env))
 	for _, entry := range env {
@@ -175,19 +176,19 @@ func unit(self, test string, env []string) string {
 	}, "\n") + "\n"
 }
 
-// escape writes a path so that systemd reads it as it is.
+// escape escapes a path for a unit file.
 func escape(path string) string { return strings.ReplaceAll(path, "%", "%%") }
 
 // host is one systemd.
 type host struct {
 	// dir is the directory that it shares with the machine.
 	dir string
-	// name is that of its cgroups, at the root of each of hierarchies.
+	// name is the name of its cgroups, at the root of each of hierarchies.
 	name        string
 	hierarchies []string
 }
 
-// makeCgroups makes a cgroup in each hierarchy that the machine has mounted.
+// makeCgroups creates a cgroup in each mounted hierarchy of the machine.
 func (h *host) makeCgroups(t testing.TB) {
 	t.Helper()
 	table, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
@@ -199,10 +200,10 @@ func (h *host) makeCgroups(t testing.TB) {
 			continue
 		}
 		if err := os.Mkdir(filepath.Join(mount.Mountpoint, h.name), 0o755); err != nil {
-			require.NoError(t, fmt.Errorf("the cgroups of this machine cannot be written: %w", err))
+			require.NoError(t, fmt.Errorf("the cgroups of this machine are not writable: %w", err))
 		}
 		h.hierarchies = append(h.hierarchies, mount.Mountpoint)
-		// A new cgroup of cgroup v1 has no processors and no memory, and so takes no process, until it is given them.
+		// A new cgroup of cgroup v1 has no processors and no memory, so it accepts no process until they are set.
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			all, err := os.ReadFile(filepath.Join(mount.Mountpoint, file))
 			if errors.Is(err, os.ErrNotExist) {
@@ -218,7 +219,7 @@ func (h *host) makeCgroups(t testing.TB) {
 	}
 }
 
-// removeCgroups removes what makeCgroups has made, with what systemd has left in it. Nothing runs in them any more.
+// removeCgroups removes the cgroups of makeCgroups with their children. They have no processes any more.
 func (h *host) removeCgroups(t testing.TB) {
 	t.Helper()
 	for _, hierarchy := range h.hierarchies {
@@ -228,7 +229,8 @@ func (h *host) removeCgroups(t testing.TB) {
 	}
 }
 
-// start starts systemd and waits until it has ended, with the exit code of the test. Its error has what the scripts say.
+// start starts systemd and waits until it has ended, with the exit code of the test. Its error has the output of the
+// scripts.
 func (h *host) start(self string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -238,8 +240,8 @@ func (h *host) start(self string) error {
 		"SYSTEMD_UNIT_PATH="+unitPath, "SYSTEMD_GENERATOR_PATH=/run/systemd/none", "SYSTEMD_LOG_TARGET=kmsg", "SYSTEMD_LOG_LEVEL=info")
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	cmd.WaitDelay = 5 * time.Second // after which what holds its output is let go
-	// A test that is ended by force takes it along. The kernel looks at the thread that has started it.
+	cmd.WaitDelay = 5 * time.Second // after this time its output is closed
+	// A test that is killed takes it along: Pdeathsig refers to the thread that has started the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -252,7 +254,7 @@ func (h *host) start(self string) error {
 	return nil
 }
 
-// log is the end of systemd's log.
+// log returns the end of systemd's log.
 func (h *host) log() string {
 	log, err := os.ReadFile(filepath.Join(h.dir, "log"))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command coredns is CoreDNS, the DNS server of a cluster, with those of its plugins that kubeadm's Corefile names, and log. The
-// plugins that it has beside these are most of what it is released with, and ask the clouds for names.
+// Command coredns is CoreDNS, the DNS server of a cluster, with the plugins of kubeadm's Corefile, and log. The other
+// plugins of CoreDNS are most of the size of its release, and resolve names with the APIs of clouds.
 package main
 
 import (

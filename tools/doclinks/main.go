@@ -1,6 +1,7 @@
-// Command doclinks checks the Markdown files of a repository without a network: every relative link leads to a file, every
-// fragment to a heading, every document that has a paragraph "**Contents:**" lists its sections there, every test that a
-// document names exists, and so does every document that code names. "make lint" runs it on the files that git knows.
+// Command doclinks checks the Markdown files of a repository without a network: every relative link leads to a file,
+// every fragment to a heading, every document with a paragraph "**Contents:**" lists its sections there, every test
+// that a document names exists, and so does every document that code names. "make lint" runs it on the files that git
+// tracks.
 package main
 
 import (
@@ -46,14 +47,14 @@ func run(dir string) error {
 	return errors.Join(Check(root, strings.Split(strings.TrimSuffix(files, "\x00"), "\x00"), tests), checkNamed(root, named))
 }
 
-// checkNamed returns an error for each document that another file names and that does not exist. The lines are git grep's.
+// checkNamed returns an error for each missing document that another file names. The lines are those of git grep.
 func checkNamed(root, lines string) error {
 	var problems []error
 	for line := range strings.Lines(lines) {
 		line = strings.TrimSpace(line)
 		name := line[strings.LastIndex(line, ":")+1:]
 		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
-			problems = append(problems, fmt.Errorf("%s: there is no such file", line))
+			problems = append(problems, fmt.Errorf("%s: the file does not exist", line))
 		}
 	}
 	return errors.Join(problems...)
@@ -67,7 +68,7 @@ func git(dir string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// Check returns everything that is wrong in files, whose names are relative to root. The keys of tests are the tests that exist.
+// Check returns all errors in files, whose names are relative to root. The keys of tests are the existing tests.
 func Check(root string, files []string, tests map[string]bool) error {
 	documents := map[string]*document{}
 	for _, name := range files {
@@ -91,17 +92,17 @@ func Check(root string, files []string, tests map[string]bool) error {
 		}
 		for _, l := range doc.tests {
 			if !tests[l.target] {
-				problems = append(problems, fmt.Errorf("%s:%d: %s: there is no such test", name, l.line, l.target))
+				problems = append(problems, fmt.Errorf("%s:%d: %s: the test does not exist", name, l.line, l.target))
 			}
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// document is what a Markdown file has of interest.
+// document has the parts of a Markdown file that are checked.
 type document struct {
 	links    []link
-	tests    []link // the tests that it names
+	tests    []link // the tests that the document names
 	anchors  map[string]bool
 	sections []section
 	contents map[string]bool // the fragments in the paragraph of contents; nil without one
@@ -128,7 +129,7 @@ var (
 	linkText  = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
 )
 
-// parse reads a document. Code, in a block or in a line, has no links and no headings.
+// parse parses a document. Code, in a block or in a line, has no links and no headings.
 func parse(text string) *document {
 	doc := &document{anchors: map[string]bool{}}
 	fenced, listing, number := false, false, 0
@@ -169,8 +170,8 @@ func parse(text string) *document {
 	return doc
 }
 
-// addAnchor keeps the fragment of a heading, as GitHub makes it: in lower case, without punctuation, with dashes for spaces,
-// and with a number when it is there already.
+// addAnchor adds the fragment of a heading, as GitHub forms it: in lower case, without punctuation, with dashes for
+// spaces, and with a number when the fragment exists already.
 func (d *document) addAnchor(title string) string {
 	title = linkText.ReplaceAllString(title, "$1")
 	var slug strings.Builder
@@ -190,7 +191,7 @@ func (d *document) addAnchor(title string) string {
 	return anchor
 }
 
-// problems returns what is wrong in the document of a name, each with its line.
+// problems returns the errors in a document, each with its line.
 func (d *document) problems(root, name string, all map[string]*document) []string {
 	var found []string
 	for _, l := range d.links {
@@ -209,7 +210,7 @@ func (d *document) problems(root, name string, all map[string]*document) []strin
 	return found
 }
 
-// broken says why a link leads nowhere; "" when it leads somewhere, or out of the repository.
+// broken returns why a link is broken; "" when it is valid or the address of a web page.
 func broken(root, from, target string, all map[string]*document) string {
 	if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") || strings.HasPrefix(target, "<") {
 		return ""
@@ -223,7 +224,7 @@ func broken(root, from, target string, all map[string]*document) string {
 		return "leads out of the repository"
 	}
 	if _, err := os.Stat(filepath.Join(root, file)); err != nil {
-		return "there is no such file"
+		return "the file does not exist"
 	}
 	if doc, ok := all[file]; ok && fragment != "" && !doc.anchors[fragment] {
 		return "the file has no such heading"

@@ -49,11 +49,11 @@ func TestCheckFindsWhatLeadsNowhere(t *testing.T) {
 	}
 	got := strings.Split(err.Error(), "\n")
 	want := []string{
-		"README.md:3: docs/missing.md: there is no such file",
+		"README.md:3: docs/missing.md: the file does not exist",
 		"README.md:3: docs/a.md#three: the file has no such heading",
 		"README.md:10: ../other.md: leads out of the repository",
 		"docs/a.md:7: the contents do not list #two-words-1",
-		"docs/a.md:8: TestGone: there is no such test",
+		"docs/a.md:8: TestGone: the test does not exist",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -77,7 +77,7 @@ func TestDocumentsThatCodeNamesAreChecked(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := checkNamed(root, "main.go:3:there.md\nmain.go:9:docs/gone.md\n")
-	if err == nil || err.Error() != "main.go:9:docs/gone.md: there is no such file" {
+	if err == nil || err.Error() != "main.go:9:docs/gone.md: the file does not exist" {
 		t.Errorf("got %v", err)
 	}
 }

@@ -21,13 +21,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// image is the image in memory. No time is in it, of files or of the making.
+// image returns the image in memory. It contains no time stamps.
 func (s *imageSpec) image() (v1.Image, error) {
 	content, err := s.layer()
 	if err != nil {
 		return nil, err
 	}
-	// An archive is made on the machine that loads it: what it takes to make counts more than its size.
+	// An archive is created on the machine that loads it, so its creation time counts more than its size.
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(content)), nil
 	}, tarball.WithCompressionLevel(gzip.BestSpeed), tarball.WithCompressedCaching)
@@ -56,7 +56,8 @@ func (s *imageSpec) image() (v1.Image, error) {
 	return mutate.ConfigFile(img, config)
 }
 
-// layer is the tar of the image's only layer: its directories, then its programs and its links, owned by root where nothing else is asked.
+// layer returns the tar of the image's only layer: its directories, then its programs and its links, owned by root
+// unless a flag sets another owner.
 func (s *imageSpec) layer() ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -110,12 +111,12 @@ func (s *imageSpec) addFile(w *tar.Writer, f file) error {
 	return err
 }
 
-// checkLinked refuses a program that needs a loader and libraries which are not in the image: starting it would fail there with "no
-// such file or directory". What is no program of this kind, such as a library or an image's archive, passes.
+// checkLinked refuses a program that needs a loader or libraries that the image lacks: it could not start and would
+// fail with "no such file or directory". Other files, such as libraries or image archives, pass.
 func (s *imageSpec) checkLinked(content []byte) error {
 	program, err := elf.NewFile(bytes.NewReader(content))
 	if err != nil {
-		return nil // it is not a program in ELF
+		return nil // it is not an ELF program
 	}
 	loader, err := loaderOf(program)
 	if err != nil || loader == "" {
@@ -136,7 +137,7 @@ func (s *imageSpec) checkLinked(content []byte) error {
 	return nil
 }
 
-// loaderOf is the program that loads another one with its libraries; empty for one that needs none.
+// loaderOf returns the loader of a program with shared libraries; empty for a program without one.
 func loaderOf(program *elf.File) (string, error) {
 	for _, p := range program.Progs {
 		if p.Type != elf.PT_INTERP {
@@ -151,7 +152,7 @@ func loaderOf(program *elf.File) (string, error) {
 	return "", nil
 }
 
-// write puts the archive beside its place and renames it, so that an archive is never there in half.
+// write writes the archive beside its place and renames it, so that the archive is never incomplete.
 func write(out string, tag name.Tag, img v1.Image) error {
 	tmp := out + ".tmp"
 	if err := tarball.WriteToFile(tmp, tag, img); err != nil {

@@ -1,6 +1,7 @@
-// Command images makes an image archive from static programs, or from others whose loader and libraries are named as well: a single
-// layer with them and with the directories that they need, and a configuration that runs one of them. The archive is in docker's format, which `docker load` and
-// `ctr images import` read; no engine and no registry takes part. The same files give the same archive, byte for byte.
+// Command images creates an image archive from static programs, or from dynamic ones whose loader and libraries are
+// named as well: a single layer with these files and their directories, and a configuration that runs one of the
+// programs. The archive is in docker's format, which `docker load` and `ctr images import` read; no engine and no
+// registry is involved. The same files give the same archive, byte for byte.
 //
 //	images -file bin/pleg -user 0:10240 -label org.opencontainers.image.title=pleg \
 //	    -name quartet.local/pleg:dev -out bin/images/pleg.tar
@@ -38,46 +39,46 @@ func run(args []string, stderr io.Writer) error {
 	return write(out, tag, img)
 }
 
-// parse reads the command line: what the image is, and where its archive goes.
+// parse parses the command line into the image's contents and the path of the archive.
 func parse(args []string, stderr io.Writer) (imageSpec, string, error) {
 	spec := imageSpec{labels: map[string]string{}}
 	flags := flag.NewFlagSet("images", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	out := flags.String("out", "", "archive to write")
+	out := flags.String("out", "", "path of the archive")
 	flags.StringVar(&spec.name, "name", "", "name of the image with its tag")
-	flags.StringVar(&spec.user, "user", "", "user and group that it runs as, in numbers: 10241:10240 (empty is root)")
-	flags.Func("file", "file to put in, as PATH (then it is at the root), PATH=/PLACE or PATH=/PLACE=MODE; may be given again", func(v string) error {
+	flags.StringVar(&spec.user, "user", "", "numeric user and group of the program: 10241:10240 (empty: root)")
+	flags.Func("file", "file of the image, as PATH (placed at the root), PATH=/PLACE or PATH=/PLACE=MODE; repeatable", func(v string) error {
 		file, err := parseFile(v)
 		spec.files = append(spec.files, file)
 		return err
 	})
-	flags.Func("link", "symbolic link to make, as /PLACE=TARGET; may be given again", func(v string) error {
+	flags.Func("link", "symbolic link, as /PLACE=TARGET; repeatable", func(v string) error {
 		link, err := parseLink(v)
 		spec.links = append(spec.links, link)
 		return err
 	})
-	flags.Func("dir", "empty directory to make, as /PLACE=MODE:UID:GID; may be given again", func(v string) error {
+	flags.Func("dir", "empty directory, as /PLACE=MODE:UID:GID; repeatable", func(v string) error {
 		dir, err := parseDir(v)
 		spec.dirs = append(spec.dirs, dir)
 		return err
 	})
-	flags.Func("entrypoint", "program that it runs with its first arguments, separated by blanks (default: the first file; empty: none, -cmd has the program)", func(v string) error {
+	flags.Func("entrypoint", "entry point: the program with its first arguments, separated by spaces (default: the first file; empty: none, -cmd has the program)", func(v string) error {
 		spec.entrypoint = strings.Fields(v)
 		spec.noEntrypoint = len(spec.entrypoint) == 0
 		return nil
 	})
-	flags.Func("cmd", "arguments that follow the entry point unless a container names its own, separated by blanks", func(v string) error {
+	flags.Func("cmd", "default arguments after the entry point, separated by spaces", func(v string) error {
 		spec.cmd = strings.Fields(v)
 		return nil
 	})
-	flags.Func("env", "environment variable, as NAME=VALUE; may be given again", func(v string) error {
+	flags.Func("env", "environment variable, as NAME=VALUE; repeatable", func(v string) error {
 		if name, _, found := strings.Cut(v, "="); !found || name == "" {
 			return fmt.Errorf("it is not NAME=VALUE")
 		}
 		spec.env = append(spec.env, v)
 		return nil
 	})
-	flags.Func("label", "label, as NAME=VALUE; may be given again", func(v string) error {
+	flags.Func("label", "label, as NAME=VALUE; repeatable", func(v string) error {
 		name, value, found := strings.Cut(v, "=")
 		if !found || name == "" {
 			return fmt.Errorf("it is not NAME=VALUE")
@@ -92,9 +93,9 @@ func parse(args []string, stderr io.Writer) (imageSpec, string, error) {
 	case flags.NArg() > 0:
 		return imageSpec{}, "", fmt.Errorf("%q is not a flag: give each file with -file", flags.Arg(0))
 	case *out == "":
-		return imageSpec{}, "", fmt.Errorf("-out is missing: name the archive to write")
+		return imageSpec{}, "", fmt.Errorf("-out is missing: it is the path of the archive")
 	case len(spec.files) == 0:
-		return imageSpec{}, "", fmt.Errorf("-file is missing: name the program of the image")
+		return imageSpec{}, "", fmt.Errorf("-file is missing: it is the program of the image")
 	}
 	return spec, *out, spec.check()
 }

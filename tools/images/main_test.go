@@ -21,7 +21,7 @@ import (
 
 const ref = "quartet.local/prog:dev"
 
-// program makes a file that passes for one.
+// program creates a file that is accepted as a program.
 func program(t *testing.T, dir, base string, mode os.FileMode) string {
 	t.Helper()
 	path := filepath.Join(dir, base)
@@ -31,7 +31,7 @@ func program(t *testing.T, dir, base string, mode os.FileMode) string {
 	return path
 }
 
-// makeImage runs the command and reads the archive back.
+// makeImage runs the command and reads the archive.
 func makeImage(t *testing.T, out string, args ...string) v1.Image {
 	t.Helper()
 	if err := run(append([]string{"-name", ref, "-out", out}, args...), t.Output()); err != nil {
@@ -48,7 +48,7 @@ func makeImage(t *testing.T, out string, args ...string) v1.Image {
 	return img
 }
 
-// listing is each entry of an image's file system as "MODE UID:GID NAME SIZE".
+// listing returns each entry of an image's file system as "MODE UID:GID NAME SIZE".
 func listing(t *testing.T, img v1.Image) []string {
 	t.Helper()
 	content := mutate.Extract(img)
@@ -107,7 +107,7 @@ func TestAWellKnownNameIsKeptAsItIs(t *testing.T) {
 	}
 }
 
-// One program that does what it is called is in the image once, by several names.
+// A program that depends on the name of its file is in the image once, with several names.
 func TestAProgramWithSeveralNames(t *testing.T) {
 	dir := t.TempDir()
 	img := makeImage(t, filepath.Join(dir, "a.tar"), "-file", program(t, dir, "prog", 0o755),
@@ -155,7 +155,7 @@ func TestACommandIsApartFromTheEntryPoint(t *testing.T) {
 	}
 }
 
-// The mode of a file can be given, the set-user-ID bit included.
+// A file may have a mode, including the set-user-ID bit.
 func TestAFileWithAMode(t *testing.T) {
 	dir := t.TempDir()
 	img := makeImage(t, filepath.Join(dir, "a.tar"), "-file", program(t, dir, "prog", 0o755)+"=/bin/prog=4755",
@@ -166,7 +166,7 @@ func TestAFileWithAMode(t *testing.T) {
 	}
 }
 
-// The umask and the time of the build are not in the archive, nor is the order of a map.
+// The archive does not depend on the umask and the time of the build, or on the order of a map.
 func TestTheSameFilesGiveTheSameArchive(t *testing.T) {
 	var archives [][]byte
 	for _, mode := range []os.FileMode{0o700, 0o755} {
@@ -185,7 +185,7 @@ func TestTheSameFilesGiveTheSameArchive(t *testing.T) {
 	}
 }
 
-// A program that needs a loader and libraries runs only where these are.
+// A program that needs a loader and libraries runs only in an image that has them.
 func TestADynamicProgramNeedsItsLibraries(t *testing.T) {
 	dir := t.TempDir()
 	var libraries []string
@@ -250,7 +250,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		"a directory's owner":   {[]string{"-file", prog, "-dir", "/a=755:root:0"}, `the user "root" is not a number`},
 		"a directory's group":   {[]string{"-file", prog, "-dir", "/a=755:0:wheel"}, `the group "wheel" is not a number`},
 		"a directory in short":  {[]string{"-file", prog, "-dir", "/a"}, "as in /run/quartet=1771:0:10240"},
-		"a foreign entry point": {[]string{"-file", prog, "-entrypoint", "/sh -c"}, "-entrypoint /sh is none of the files"},
+		"a foreign entry point": {[]string{"-file", prog, "-entrypoint", "/sh -c"}, "-entrypoint /sh is not one of the files"},
 		"a variable":            {[]string{"-file", prog, "-env", "PATH"}, "it is not NAME=VALUE"},
 		"a label":               {[]string{"-file", prog, "-label", "=x"}, "it is not NAME=VALUE"},
 	}

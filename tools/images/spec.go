@@ -14,34 +14,34 @@ import (
 )
 
 const (
-	// programMode is that of directories and of files that their maker may run: open to everybody, root's to change. Not the
-	// file's own mode, which is as the umask of the build made it.
+	// programMode is the mode of directories and of executable files: readable for everybody, writable for root. The
+	// file's own mode is not used, because it depends on the umask of the build.
 	programMode = 0o755
-	// dataMode is that of other files.
+	// dataMode is the mode of other files.
 	dataMode = 0o644
-	// linkMode is what every link has; nobody looks at it.
+	// linkMode is the mode of every symbolic link. Linux ignores it.
 	linkMode = 0o777
 	// worldWritable is the mode of /tmp.
 	worldWritable = 0o1777
-	// modeBits are what a directory's mode may have: access, and the sticky, group and user bits.
+	// modeBits are the allowed bits of a directory's mode: permissions, and the sticky, group and user bits.
 	modeBits = 0o7777
 )
 
-// imageSpec is what an image consists of.
+// imageSpec has the contents of an image.
 type imageSpec struct {
 	// name is the reference with its tag.
 	name string
-	// files are the programs; the first is what the image runs unless entrypoint says otherwise.
+	// files are the programs; the first is the program of the image unless entrypoint is set.
 	files []file
 	// links are symbolic links.
 	links []link
-	// dirs are directories to make besides /tmp and the parents of files.
+	// dirs are additional directories besides /tmp and the parents of files.
 	dirs []dir
 	// entrypoint is the program and its first arguments.
 	entrypoint []string
-	// noEntrypoint is an image whose program is in cmd, as a shell's is.
+	// noEntrypoint is true for an image whose program is in cmd, such as one with a shell.
 	noEntrypoint bool
-	// cmd are the arguments behind them, which a container replaces by its own.
+	// cmd has the arguments after the entry point. A container may replace them.
 	cmd []string
 	// user is UID:GID, or empty for root.
 	user string
@@ -51,14 +51,14 @@ type imageSpec struct {
 	labels map[string]string
 }
 
-// file is a program on this machine, its place in the image without the leading slash, and its mode there; 0 is programMode for
-// what its maker may run and dataMode for the rest.
+// file is a program on this machine, its place in the image without the leading slash, and its mode there; 0 is
+// programMode for an executable file and dataMode for the rest.
 type file struct {
 	source, place string
 	mode          int64
 }
 
-// link is a symbolic link of the image, its place without the leading slash, and what it points to.
+// link is a symbolic link of the image: its place without the leading slash, and its target.
 type link struct{ place, target string }
 
 // dir is an empty directory of the image, its place without the leading slash.
@@ -68,7 +68,7 @@ type dir struct {
 	uid, gid int
 }
 
-// parseFile reads PATH, PATH=/PLACE or PATH=/PLACE=MODE, the mode in octal.
+// parseFile parses PATH, PATH=/PLACE or PATH=/PLACE=MODE, the mode in octal.
 func parseFile(value string) (file, error) {
 	source, rest, found := strings.Cut(value, "=")
 	place, octal, hasMode := strings.Cut(rest, "=")
@@ -86,16 +86,16 @@ func parseFile(value string) (file, error) {
 	return f, err
 }
 
-// parseMode reads a mode in octal.
+// parseMode parses a mode in octal.
 func parseMode(octal string) (int64, error) {
 	mode, err := strconv.ParseInt(octal, 8, 64)
 	if err != nil || mode&^modeBits != 0 {
-		return 0, fmt.Errorf("the mode %q is not octal, as 1771 is", octal)
+		return 0, fmt.Errorf("the mode %q is not octal: write it as in 1771", octal)
 	}
 	return mode, nil
 }
 
-// parseLink reads /PLACE=TARGET.
+// parseLink parses /PLACE=TARGET.
 func parseLink(value string) (link, error) {
 	place, target, _ := strings.Cut(value, "=")
 	inside, err := placeOf(place)
@@ -105,7 +105,7 @@ func parseLink(value string) (link, error) {
 	return link{place: inside, target: target}, err
 }
 
-// parseDir reads /PLACE=MODE:UID:GID, the mode in octal.
+// parseDir parses /PLACE=MODE:UID:GID, the mode in octal.
 func parseDir(value string) (dir, error) {
 	place, rest, _ := strings.Cut(value, "=")
 	inside, err := placeOf(place)
@@ -131,7 +131,7 @@ func parseDir(value string) (dir, error) {
 	return dir{place: inside, mode: mode, uid: int(uid), gid: int(gid)}, nil
 }
 
-// placeOf is an absolute, clean path of the image without its leading slash, as a layer names it.
+// placeOf returns an absolute, clean path of the image without its leading slash, as a layer names it.
 func placeOf(place string) (string, error) {
 	if !strings.HasPrefix(place, "/") || path.Clean(place) != place || place == "/" {
 		return "", fmt.Errorf("the place %q is not an absolute path without . and .. in it", place)
@@ -139,14 +139,14 @@ func placeOf(place string) (string, error) {
 	return place[1:], nil
 }
 
-// userPattern is UID:GID in numbers: an image from nothing has no /etc/passwd that could translate names.
+// userPattern matches UID:GID in numbers: an image without a base has no /etc/passwd for the translation of names.
 var userPattern = regexp.MustCompile(`^([0-9]+:[0-9]+)?$`)
 
-// tag is the name, which must say its tag and may be one without a registry, as a well-known image's is.
+// tag returns the name, which must have a tag and may have no registry, as that of a well-known image.
 func (s *imageSpec) tag() (name.Tag, error) {
 	tag, err := name.NewTag(s.name)
 	if err == nil && !strings.Contains(path.Base(s.name), ":") {
-		err = errors.New("it has no tag, as NAME:dev has")
+		err = errors.New("it has no tag: write it as NAME:TAG")
 	}
 	if err != nil {
 		return name.Tag{}, fmt.Errorf("reading -name %q: %w", s.name, err)
@@ -154,7 +154,7 @@ func (s *imageSpec) tag() (name.Tag, error) {
 	return tag, nil
 }
 
-// check refuses what would make an image that does not run or is not the same each time.
+// check refuses an image that could not run or would not be reproducible.
 func (s *imageSpec) check() error {
 	if _, err := s.tag(); err != nil {
 		return err
@@ -188,13 +188,13 @@ func (s *imageSpec) check() error {
 		s.entrypoint = []string{"/" + s.files[0].place}
 	}
 	if !slices.ContainsFunc(s.files, func(f file) bool { return "/"+f.place == s.entrypoint[0] }) {
-		return fmt.Errorf("-entrypoint %s is none of the files", s.entrypoint[0])
+		return fmt.Errorf("-entrypoint %s is not one of the files", s.entrypoint[0])
 	}
 	return nil
 }
 
-// directories are all that the layer needs, parents before what is in them: those that are asked for, /tmp, and the parents
-// of every file, link and directory, which are root's and open to everybody.
+// directories returns all directories of the layer, parents before their contents: the requested ones, /tmp, and the
+// parents of every file, link and directory, which root owns and everybody may read.
 func (s *imageSpec) directories() []dir {
 	have := map[string]dir{}
 	need := func(d dir) {

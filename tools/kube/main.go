@@ -1,11 +1,12 @@
-// Command kube is the programs of a Kubernetes cluster in one: kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy,
-// kubectl, kubeadm and metrics-server. It is the one whose name it is called by, or whose name is its first argument:
+// Command kube contains several programs of a Kubernetes cluster: kube-apiserver, kube-controller-manager,
+// kube-scheduler, kube-proxy, kubectl, kubeadm and metrics-server. The name of its file selects the program, or else
+// its first argument:
 //
 //	ln -s kube kubectl && ./kubectl version
 //	./kube kube-scheduler --help
 //
-// They are Kubernetes' own, unchanged. Most of what they consist of is in each of them, so that one program is compiled and linked,
-// and kept in an image, in a third of the time and space that they take one by one.
+// They are Kubernetes' own, unchanged. They have most of their code in common, so that one program is compiled, linked,
+// and stored in an image in a third of the time and space of separate ones.
 package main
 
 import (
@@ -18,7 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	_ "k8s.io/client-go/plugin/pkg/client/auth" // ways to log in that a kubeconfig names
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // authentication plugins of kubeconfigs
 	"k8s.io/component-base/cli"
 	"k8s.io/component-base/logs"
 	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
@@ -67,23 +68,24 @@ func run() int {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	fmt.Fprintf(os.Stderr, "kube: call it by the name of one of its programs, or give that as the first argument: %s\n", strings.Join(names, ", "))
+	fmt.Fprintf(os.Stderr, "kube: start it under the name of one of its programs, or with the name as the first argument: %s\n", strings.Join(names, ", "))
 	return 2
 }
 
-// server is a program that runs until it is told to end.
+// server returns the function that runs a server until it gets a signal to end.
 func server(command func() *cobra.Command) func() int {
 	return func() int { return cli.Run(command()) }
 }
 
-// kubectl takes the verbosity of its logs from the arguments before it looks at anything else, for it logs from its start.
+// kubectl parses the verbosity of its logs from the arguments before it does anything else, because it logs from its
+// start.
 func kubectl() int {
 	if _, err := logs.GlogSetter(cmd.GetLogVerbosity(os.Args)); err != nil {
 		fmt.Fprintln(os.Stderr, "kubectl:", err)
 		return 1
 	}
 	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
-		util.CheckErr(err) // says what went wrong and ends with its code
+		util.CheckErr(err) // prints the error and exits with its code
 	}
 	return 0
 }

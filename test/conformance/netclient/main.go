@@ -1,5 +1,5 @@
-// Command netclient is curl, nc or nmeter, by the name that it is called by, as far as upstream's specs use them in their containers.
-// Debian's busybox has none of them as the specs use them.
+// Command netclient acts as curl, nc or nmeter, depending on the name of its file, with the features that upstream's
+// specs use in their containers. Debian's busybox lacks these tools or features.
 //
 //	curl -g -q -s --max-time 15 --connect-timeout 1 'http://10.0.0.1:8080/hostName'
 //	echo hostName | nc -w 1 -u 10.0.0.1 8081
@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// cannotConnect is curl's exit code when nobody answers, which specs look at.
+	// cannotConnect is curl's exit code when a connection fails. Specs examine it.
 	cannotConnect = 7
-	// misused is the exit code after an argument that is not known.
+	// misused is the exit code after an unknown argument.
 	misused = 2
-	// datagram is more than the answer of any server of the specs.
+	// datagram is larger than the answer of any server of the specs.
 	datagram = 64 << 10
 )
 
@@ -44,17 +44,18 @@ func main() {
 	os.Exit(code)
 }
 
-// curl gets one URL and prints what is answered.
+// curl gets one URL and prints the answer.
 func curl(args []string, _ io.Reader, stdout io.Writer) (int, error) {
 	flags := flag.NewFlagSet("curl", flag.ContinueOnError)
-	for _, quiet := range []string{"g", "q", "s"} { // it neither globs, nor reads a configuration, nor shows progress
+	// netclient never expands globs, reads a configuration or shows progress
+	for _, quiet := range []string{"g", "q", "s"} {
 		flags.Bool(quiet, false, "has no effect")
 	}
 	headers := flags.Bool("i", false, "print the status and the headers, too")
 	output := flags.String("o", "", "file for the body")
-	format := flags.String("w", "", "what to print at the end; %{http_code} is the status")
-	all := flags.Float64("max-time", 0, "seconds that it may take")
-	connect := flags.Float64("connect-timeout", 0, "seconds that connecting may take")
+	format := flags.String("w", "", "text to print at the end; %{http_code} is the status")
+	all := flags.Float64("max-time", 0, "time limit in seconds")
+	connect := flags.Float64("connect-timeout", 0, "time limit for the connection, in seconds")
 	urls, err := parse(flags, args)
 	if err == nil && len(urls) != 1 {
 		err = fmt.Errorf("want one URL, got %q", urls)
@@ -105,7 +106,7 @@ func line(w io.Writer) error {
 	return err
 }
 
-// nc sends what it reads and prints what is answered until the wait is over or the other end closes.
+// nc sends its standard input and prints the answer until the wait is over or the other end closes the connection.
 func nc(args []string, stdin io.Reader, stdout io.Writer) (int, error) {
 	flags := flag.NewFlagSet("nc", flag.ContinueOnError)
 	udp := flags.Bool("u", false, "UDP")
@@ -150,7 +151,7 @@ func nc(args []string, stdin io.Reader, stdout io.Writer) (int, error) {
 	}
 }
 
-// nmeter prints the time of the day once, with milliseconds, which is all that it is asked for.
+// nmeter prints the time of the day once, with milliseconds. The specs use nothing else of it.
 func nmeter(args []string, _ io.Reader, stdout io.Writer) (int, error) {
 	if len(args) != 2 || args[0] != "-d0" || args[1] != "%3t" {
 		return misused, fmt.Errorf("want the arguments -d0 %%3t, got %q", args)
@@ -161,7 +162,7 @@ func nmeter(args []string, _ io.Reader, stdout io.Writer) (int, error) {
 	return 0, nil
 }
 
-// parse takes flags before and behind the other arguments, as curl and nc do, and returns those.
+// parse parses flags before and behind the other arguments, as curl and nc do, and returns the other arguments.
 func parse(flags *flag.FlagSet, args []string) ([]string, error) {
 	var rest []string
 	for {

@@ -1,4 +1,4 @@
-// Command testimages prints the images that upstream's specs name, a line for each: what it is, then its name with its tag.
+// Command testimages prints the images of upstream's specs, one per line: its key, then its name with its tag.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Command streams is what a container runs whose streams are tested: "streams lines" says back each line that it reads, until one says
-// "end"; "streams terminal" does so too, says how large its terminal is whenever that changes, and ends with code 5; "streams stderr"
-// writes to both outputs and ends with code 3.
+// Command streams is the program of a container whose streams are tested. "streams lines" echoes each line that it
+// reads until the line "end". "streams terminal" does the same, prints the size of its terminal whenever it changes,
+// and exits with code 5. "streams stderr" writes to both outputs and exits with code 3.
 package main
 
 import (
@@ -27,7 +27,7 @@ func run(mode string) int {
 		fmt.Fprintln(os.Stderr, "to stderr")
 		return stderrCode
 	case "terminal":
-		changed := make(chan os.Signal, 1) // one says enough: the size is read after it
+		changed := make(chan os.Signal, 1) // one signal is enough, because the size is read after it
 		signal.Notify(changed, syscall.SIGWINCH)
 		go func() {
 			for range changed {
@@ -44,14 +44,14 @@ func run(mode string) int {
 	}
 }
 
-// sayBack says back each line that it reads, until one says "end".
+// sayBack echoes each line that it reads until the line "end".
 func sayBack() {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan() && lines.Text() != "end"; {
 		fmt.Println("read " + lines.Text())
 	}
 }
 
-// sayTerminal says how large the terminal is.
+// sayTerminal prints the size of the terminal.
 func sayTerminal() {
 	size, err := unix.IoctlGetWinsize(int(os.Stdin.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
