@@ -103,7 +103,7 @@ func (g *Guard) Protect(next http.Handler, subresources ...string) http.Handler 
 		about := fmt.Sprintf("(user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Name, verb(r.Method), subresources)
 		switch {
 		case err != nil:
-			g.cfg.Logger.WarnContext(ctx, "a request to the HTTP API is refused: it could not be asked whether it is allowed", telemetry.KeyError, err, "user", user.Name, "path", pathOf(r))
+			g.cfg.Logger.WarnContext(ctx, "a request to the HTTP API is rejected because its authorization could not be checked", telemetry.KeyError, err, "user", user.Name, "path", pathOf(r))
 			http.Error(w, "Authorization error "+about+": "+publicReason(err), http.StatusInternalServerError)
 		case !allowed:
 			g.cfg.Logger.DebugContext(ctx, "a request to the HTTP API is forbidden", "user", user.Name, "path", pathOf(r))

@@ -200,9 +200,9 @@ func TestATokenIsAskedForOnceAndKept(t *testing.T) {
 	r.want(401, "has not answered", goodToken, nil)
 	r.api.breakBy(nil)
 	r.want(200, "robot", goodToken, nil)
-	r.want(401, "does not take the token", "made-up", nil)
+	r.want(401, "rejects the token", "made-up", nil)
 	r.api.requests()
-	r.want(401, "does not take the token", "made-up", nil)
+	r.want(401, "rejects the token", "made-up", nil)
 	if got := r.api.requests(); got != "" {
 		t.Errorf("asked %q again for a token that is not good", got)
 	}
@@ -230,7 +230,7 @@ func TestAClientCertificateNamesItsUser(t *testing.T) {
 		"of before":            r.ca.client(t, pkix.Name{CommonName: "kube-apiserver"}, x509.ExtKeyUsageClientAuth, -time.Minute),
 	} {
 		t.Log(what)
-		r.want(401, "the client certificate is not taken", "", &certificate)
+		r.want(401, "the client certificate is not accepted", "", &certificate)
 		r.want(200, "robot", goodToken, &certificate) // a valid token is accepted although the certificate is not
 	}
 	nobody := r.ca.client(t, pkix.Name{}, x509.ExtKeyUsageClientAuth, time.Hour)
@@ -246,11 +246,11 @@ func TestNobodyIsLetInUnlessTheConfigurationSays(t *testing.T) {
 	open := newRig(t, func(cfg *apiauth.Config) { cfg.Anonymous = true })
 	open.api.allow = []string{"system:anonymous get pods"}
 	open.want(200, "system:anonymous of [system:unauthenticated]", "", nil)
-	open.want(401, "does not take the token", "made-up", nil) // invalid credentials are not treated as anonymous
+	open.want(401, "rejects the token", "made-up", nil) // invalid credentials are not treated as anonymous
 	alone := newRig(t, func(cfg *apiauth.Config) { cfg.Tokens, cfg.Access = nil, nil })
 	certificate := alone.ca.client(t, pkix.Name{CommonName: "me"}, x509.ExtKeyUsageClientAuth, time.Hour)
 	alone.want(200, "me of", "", &certificate)
-	alone.want(401, "tokens are not taken", goodToken, nil)
+	alone.want(401, "tokens are not accepted", goodToken, nil)
 	alone.want(401, "show a client certificate", "", nil)
 }
 
@@ -268,7 +268,7 @@ func TestAnAPIServerThatHangs(t *testing.T) {
 	begun := time.Now()
 	var all sync.WaitGroup
 	for range 5 {
-		all.Go(func() { r.want(401, "the API server, which knows tokens, has not answered", goodToken, nil) })
+		all.Go(func() { r.want(401, "the API server, which authenticates tokens, has not answered", goodToken, nil) })
 	}
 	all.Wait()
 	close(end)

@@ -102,7 +102,7 @@ func (g *Guard) certified(r *http.Request) (User, bool, error) {
 	})
 	if err != nil {
 		return User{}, false, &reason{
-			text:  "the client certificate is not taken",
+			text:  "the client certificate is not accepted",
 			cause: fmt.Errorf("%q, valid from %s to %s: %w", leaf.Subject, leaf.NotBefore, leaf.NotAfter, err),
 		}
 	}
@@ -141,7 +141,7 @@ func (g *Guard) tokenHolder(ctx context.Context, r *http.Request) (User, bool, e
 	case !ok:
 		return User{}, false, nil
 	case g.cfg.Tokens == nil:
-		return User{}, false, &reason{text: "tokens are not taken"}
+		return User{}, false, &reason{text: "tokens are not accepted"}
 	case len(token) > maxToken:
 		return User{}, false, &reason{text: "the token is too long"}
 	}
@@ -151,9 +151,9 @@ func (g *Guard) tokenHolder(ctx context.Context, r *http.Request) (User, bool, e
 	})
 	switch {
 	case err != nil:
-		return User{}, false, &reason{text: "the API server, which knows tokens, has not answered", cause: err}
+		return User{}, false, &reason{text: "the API server, which authenticates tokens, has not answered", cause: err}
 	case !answer.valid:
-		return User{}, false, &reason{text: "the API server does not take the token"}
+		return User{}, false, &reason{text: "the API server rejects the token"}
 	}
 	return answer.user, true, nil
 }

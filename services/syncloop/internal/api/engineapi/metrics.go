@@ -13,7 +13,7 @@ type Metrics struct {
 // NewMetrics registers the metrics of an Evictions; with a nil registry they are not registered.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return &Metrics{evictions: promauto.With(registry).NewCounter(prometheus.CounterOpts{
-		Name: "quartet_pod_evictions_total", Help: "Pods that were ended through EvictPod.",
+		Name: "quartet_pod_evictions_total", Help: "Pods that were evicted by EvictPod.",
 	})}
 }
 

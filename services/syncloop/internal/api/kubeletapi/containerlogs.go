@@ -40,7 +40,7 @@ func (n *node) containerLogs(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil || r.Context().Err() != nil:
 	case !out.begun && errors.Is(err, fs.ErrNotExist):
-		n.refuse(w, r, wrong("the log of the container is not there any more"))
+		n.refuse(w, r, wrong("the log of the container has been removed"))
 	case !out.begun:
 		n.refuse(w, r, fmt.Errorf("reading the log of the container: %w", err))
 	default:

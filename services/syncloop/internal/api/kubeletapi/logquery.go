@@ -182,7 +182,7 @@ func (n *node) queriedLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() {
 		if err := root.Close(); err != nil {
-			n.Logger.DebugContext(r.Context(), "closing a folder", telemetry.KeyFile, n.LogDir, telemetry.KeyError, err)
+			n.Logger.DebugContext(r.Context(), "a directory could not be closed", telemetry.KeyFile, n.LogDir, telemetry.KeyError, err)
 		}
 	}()
 	if err := query.validate(root); err != nil {

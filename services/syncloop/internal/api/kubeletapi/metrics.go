@@ -50,7 +50,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, labels),
 		websocket: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_websocket_streaming_requests_total",
-			Help: "Streams to containers over WebSocket that are translated for the runtime, by what they are for: exec, attach or portforward.",
+			Help: "WebSocket streams to containers that are translated for the runtime, by kind: exec, attach or portforward.",
 		}, []string{"subresource"}),
 	}
 }

@@ -25,7 +25,7 @@ func (n *node) nodeLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() {
 		if err := root.Close(); err != nil {
-			n.Logger.DebugContext(r.Context(), "closing a folder", telemetry.KeyFile, n.LogDir, telemetry.KeyError, err)
+			n.Logger.DebugContext(r.Context(), "a directory could not be closed", telemetry.KeyFile, n.LogDir, telemetry.KeyError, err)
 		}
 	}()
 	http.StripPrefix("/logs",

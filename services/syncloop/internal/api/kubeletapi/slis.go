@@ -18,8 +18,8 @@ const sliType = "healthz"
 // newSLIs returns slis without results.
 func newSLIs(registry prometheus.Registerer) *slis {
 	s := &slis{
-		result: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubernetes_healthcheck", Help: "1 when the check was well the last time that /healthz was asked, else 0."}, []string{"name", "type"}),
-		total:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubernetes_healthchecks_total", Help: "What the checks have come to when /healthz was asked."}, []string{"name", "type", "status"}),
+		result: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kubernetes_healthcheck", Help: "1 if the check succeeded at the last request of /healthz, otherwise 0."}, []string{"name", "type"}),
+		total:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubernetes_healthchecks_total", Help: "Results of the checks of /healthz."}, []string{"name", "type", "status"}),
 	}
 	registry.MustRegister(s.result, s.total)
 	return s

@@ -62,7 +62,7 @@ func (n *node) translate(w http.ResponseWriter, r *http.Request, target *url.URL
 	_, channels, err := client.Open(patient{ResponseWriter: w, idle: n.idle(), closed: cancel}, r.WithContext(ctx))
 	if err != nil {
 		cancel()
-		n.Logger.DebugContext(ctx, "a client of WebSocket could not be served", telemetry.KeyError, err)
+		n.Logger.DebugContext(ctx, "a WebSocket client could not be served", telemetry.KeyError, err)
 		return
 	}
 	var sizes sync.WaitGroup

@@ -141,8 +141,8 @@ func TestAStreamOverWebSocketEndsItsInputAlone(t *testing.T) {
 		t.Errorf("got %q, %q, %v", &out, &errs, err)
 	}
 	const counted = "# HELP kubelet_websocket_streaming_requests_total " +
-		"Streams to containers over WebSocket that are translated for the runtime, " +
-		"by what they are for: exec, attach or portforward." + `
+		"WebSocket streams to containers that are translated for the runtime, " +
+		"by kind: exec, attach or portforward." + `
 # TYPE kubelet_websocket_streaming_requests_total counter
 kubelet_websocket_streaming_requests_total{subresource="exec"} 1
 `

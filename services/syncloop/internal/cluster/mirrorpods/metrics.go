@@ -23,7 +23,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "quartet_mirror_pod_requests_total",
-			Help: "Requests that were made of the API server to create and delete mirror pods, by what came of them.",
+			Help: "Requests to the API server to create and delete mirror pods, by outcome.",
 		}, []string{"operation", "outcome"}),
 		factory: factory,
 	}

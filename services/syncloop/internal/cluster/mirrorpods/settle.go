@@ -153,7 +153,7 @@ func (m *Manager) created(ctx context.Context, name types.NamespacedName, f fact
 			return
 		}
 		if apierrors.IsAlreadyExists(failure) {
-			failure = fmt.Errorf("there is a pod of this name: should it not be the mirror pod, delete it: %w", failure)
+			failure = fmt.Errorf("a pod of this name exists; delete it unless it is the mirror pod: %w", failure)
 		}
 		m.failed(ctx, name, f, failure)
 		return
@@ -202,9 +202,9 @@ func why(f facts) string {
 	case f.mirror.DeletionTimestamp != nil:
 		return "somebody has deleted it"
 	case !mirrors(f.mirror, f.static):
-		return "it is of the pod as it was"
+		return "it belongs to the previous version of the pod"
 	}
-	return "it is of another Node of this name"
+	return "it belongs to an earlier Node of this name"
 }
 
 // failed schedules the retry of a failed request, and reports the failure once.

@@ -5,7 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 // Expose registers the number of certificates by signer and state. It calls count at each scrape.
 func Expose(registry prometheus.Registerer, count func() map[Counted]int) {
 	registry.MustRegister(&collector{count: count, states: prometheus.NewDesc("kubelet_podcertificate_states",
-		"Sources of volumes that are a certificate, by signer and by what has become of it.", []string{"signer_name", "state"}, nil)})
+		"Certificate sources of volumes, by signer and state.", []string{"signer_name", "state"}, nil)})
 }
 
 // collector implements prometheus.Collector.

@@ -15,7 +15,7 @@ type None struct{}
 func (None) Get(
 	context.Context, *v1.Pod, string, int, *v1.PodCertificateProjection,
 ) (privateKey, chain []byte, err error) {
-	return nil, nil, errors.New("this node has no API server whose signers could be asked for a certificate; leave the source out, or have one in a secret")
+	return nil, nil, errors.New("this node has no API server that could issue certificates; leave the source out, or put a certificate in a Secret")
 }
 
 // Forget is a no-op.

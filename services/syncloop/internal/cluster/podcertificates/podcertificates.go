@@ -214,11 +214,11 @@ func (c *Certificates) create(
 	account := cmp.Or(pod.Spec.ServiceAccountName, defaultAccount)
 	accountUID, err := c.cfg.API.Account(ctx, pod.Namespace, account)
 	if err != nil {
-		return nil, fmt.Errorf("which service account %s/%s is: %w", pod.Namespace, account, err)
+		return nil, fmt.Errorf("get the service account %s/%s: %w", pod.Namespace, account, err)
 	}
 	node, err := c.cfg.Node(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("which Node this is: %w", err)
+		return nil, fmt.Errorf("get the Node: %w", err)
 	}
 	return c.cfg.API.Create(ctx, &certificatesv1.PodCertificateRequest{
 		ObjectMeta: metav1.ObjectMeta{

@@ -172,7 +172,7 @@ func (t *Tokens) renew(ctx context.Context, pod *v1.Pod, k key) (string, error) 
 	defer cancel()
 	answer, err := t.issue(limited, k, spec)
 	if err == nil && answer.Status.Token == "" {
-		err = errors.New("its answer has none")
+		err = errors.New("its answer contains no token")
 	}
 	if err != nil {
 		return t.failed(ctx, k, fmt.Errorf("the API server was asked for a token: %w", err))

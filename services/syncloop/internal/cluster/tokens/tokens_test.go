@@ -270,7 +270,7 @@ func TestWithoutATokenTheCauseIsSaid(t *testing.T) {
 	}
 	r.api.failing(nil)
 	r.api.empty = true
-	if _, err := r.Token(t.Context(), newPod("u1"), "", 600); err == nil || !strings.Contains(err.Error(), "its answer has none") {
+	if _, err := r.Token(t.Context(), newPod("u1"), "", 600); err == nil || !strings.Contains(err.Error(), "its answer contains no token") {
 		t.Errorf("got %v", err)
 	}
 	static := newPod("u2")

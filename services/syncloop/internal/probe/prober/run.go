@@ -200,7 +200,7 @@ func (m *Manager) span(
 
 // log logs the result of a probe, without the container's output, which may be anything, and is in the pod's events.
 func (m *Manager) log(ctx context.Context, target probecalls.Target, result decide.ProbeResult) {
-	m.cfg.Logger.InfoContext(ctx, "a probe has another result", telemetry.KeyPod, podName(target), telemetry.KeyPodUID, string(target.Pod.UID),
+	m.cfg.Logger.InfoContext(ctx, "the result of a probe has changed", telemetry.KeyPod, podName(target), telemetry.KeyPodUID, string(target.Pod.UID),
 		telemetry.KeyContainer, target.Container.Name, telemetry.KeyContainerID, target.ContainerID,
 		telemetry.KeyProbe, strings.ToLower(string(target.Kind)), telemetry.KeyResult, wordOf(result))
 }

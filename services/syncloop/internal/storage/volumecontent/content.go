@@ -206,7 +206,7 @@ func (in Inputs) field(item *v1.DownwardAPIVolumeFile) (string, error) {
 	case item.ResourceFieldRef != nil:
 		allocatable, err := in.Allocatable()
 		if err != nil {
-			return "", fmt.Errorf("resourceFieldRef: what the node has for pods is not known: %w", err)
+			return "", fmt.Errorf("resourceFieldRef: the allocatable resources of the node are not known: %w", err)
 		}
 		return containerspec.ResourceOf(in.Pod, item.ResourceFieldRef, containerspec.Node{Allocatable: allocatable})
 	}

@@ -268,7 +268,7 @@ func TestWhatIsWrongWithAVolume(t *testing.T) {
 	in := world()
 	in.Allocatable = func() (v1.ResourceList, error) { return nil, errors.New("no answer") }
 	_, err = volumecontent.Of(&v1.Volume{VolumeSource: downward(resourceField("x", "app", "limits.cpu", ""))}, in)
-	if want := `downwardAPI: items[0] "x": resourceFieldRef: what the node has for pods is not known: no answer`; err == nil || err.Error() != want {
+	if want := `downwardAPI: items[0] "x": resourceFieldRef: the allocatable resources of the node are not known: no answer`; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -59,7 +59,7 @@ func TestWithoutAnAPIServerWhatToDoIsSaid(t *testing.T) {
 	err := v.setUp()
 	for _, want := range []string{
 		"projected.sources[0].clusterTrustBundle: this node has no API server that could provide trust bundles; leave the source out, or put the roots in a ConfigMap",
-		"projected.sources[1].podCertificate: this node has no API server whose signers could be asked for a certificate; leave the source out, or have one in a secret",
+		"projected.sources[1].podCertificate: this node has no API server that could issue certificates; leave the source out, or put a certificate in a Secret",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)

@@ -168,7 +168,7 @@ func (m *Manager) waitFor(running *sync.WaitGroup) {
 	select {
 	case <-ended:
 	case <-timer.C():
-		m.cfg.Logger.Warn("operations on volumes do not end; they are left to the kernel, and looked at again by the next syncloop")
+		m.cfg.Logger.Warn("operations on volumes hang; syncloop ends without them, and the next one continues")
 	}
 }
 

@@ -100,7 +100,7 @@ func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 	m.signal()
 	m.mu.Unlock()
 	return m.until(ctx, uid, before, removed, func(names []string) error {
-		return fmt.Errorf("volumes %s: they are still not removed: something on this machine hangs", strings.Join(names, ", "))
+		return fmt.Errorf("volumes %s: the removal takes too long: something on this machine hangs", strings.Join(names, ", "))
 	})
 }
 

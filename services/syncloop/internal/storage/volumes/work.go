@@ -51,7 +51,8 @@ func (m *Manager) do(ctx context.Context, w work) {
 	}
 	ctx, span := telemetry.Start(trace.ContextWithSpanContext(ctx, w.spec.in), tracer, name, about)
 	if span.IsRecording() {
-		span.SetAttributes(telemetry.AttrVolume.String(w.key.name), telemetry.AttrVolumePlugin.String(readableName(w.key.plugin)))
+		span.SetAttributes(telemetry.AttrVolume.String(w.key.name),
+			telemetry.AttrVolumePlugin.String(readableName(w.key.plugin)))
 	}
 	err := m.call(ctx, w)
 	telemetry.End(span, err)
