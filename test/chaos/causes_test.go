@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// The causes that the log can name in such a run, see docs/explanation/pod-life.md, "Why a container was started". There are no probes
-// in it and no rules that restart all containers.
+// The causes that the log can name in such a run, see docs/explanation/pod-life.md, "Why a container was started". The
+// pods have no probes and no rules that restart all containers.
 const (
 	causeFirst        = "first start"
 	causeSpec         = "spec changed"
@@ -23,7 +23,7 @@ const (
 	causeUnknown      = "state unknown"
 )
 
-// said is what the log says of one start.
+// said is the log's record of one start.
 type said struct {
 	count int
 	cause string
@@ -34,8 +34,8 @@ var (
 	exited = regexp.MustCompile(`^exited with (\d+)(?: \((\w+)\))?$`)
 )
 
-// readStarts reads, from all logs in a folder, the lines that syncloop writes before it starts a container, by its ID. All
-// services of all times write to the same file, or to one that was put aside.
+// readStarts reads the lines that syncloop logs before it starts a container from all logs in a folder, by the
+// container's ID. All services write to the same file over the whole run; there are also rotated files.
 func readStarts(dir string) (map[string][]said, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "node.log*"))
 	if err != nil {
@@ -73,7 +73,7 @@ func readStartsOf(path string, starts map[string][]said) error {
 	return lines.Err()
 }
 
-// fieldsOf gives what a line of a log has, by its keys.
+// fieldsOf returns the fields of a log line by key.
 func fieldsOf(line string) map[string]string {
 	fields := map[string]string{}
 	for _, match := range field.FindAllStringSubmatch(line, -1) {
@@ -91,18 +91,18 @@ type inquiry struct {
 	deeds  *deeds
 
 	problems []string
-	// restarts is how many were looked into, unknown of how many of them nobody can tell how the one before has ended, or that it
-	// was there at all: the runtime was dead then.
+	// restarts is the number of checked restarts. unknown is the number of those whose previous container has no known
+	// end, or may not have existed, because the runtime was dead then.
 	restarts, unknown int
-	// causes counts the causes of what was looked into.
+	// causes counts the causes of the checked starts.
 	causes map[string]int
 }
 
-// maxUnknown is of how many restarts at most it may be unknown what was before, in hundredths. A run of 577 restarts had 4, each of
-// them of a container that was made or ended while the runtime was killed.
+// maxUnknown is the largest percentage of restarts with an unknown past. A run of 577 restarts had 4, each of them of a
+// container that was created or ended while the runtime was killed.
 const maxUnknown = 5
 
-// causes checks all that has run.
+// causes checks all containers that have run.
 func (h *history) causes(starts map[string][]said, d *deeds) *inquiry {
 	q := &inquiry{starts: starts, deeds: d, causes: map[string]int{}}
 	for _, row := range h.rows() {
@@ -122,19 +122,19 @@ func (q *inquiry) problem(i *instance, format string, args ...any) {
 	q.problems = append(q.problems, i.String()+": "+fmt.Sprintf(format, args...))
 }
 
-// check checks one that has run, with those of its name in its pod before it.
+// check checks a container that has run, with the earlier containers of its name in its pod.
 func (q *inquiry) check(i *instance, before []*instance) {
 	lines := q.starts[i.id]
 	if len(lines) != 1 {
 		q.problem(i, "the log has %d lines that it is started, want 1: %v", len(lines), lines)
 		return
 	}
-	if want := (said{count: i.count, cause: i.cause}); lines[0] != want { // one that was not seen says what the log says
+	if want := (said{count: i.count, cause: i.cause}); lines[0] != want { // an unseen one has the log's values
 		q.problem(i, "the log says %+v, and the container itself %+v", lines[0], want)
 		return
 	}
 	q.causes[i.cause]++
-	if i.uid == "" { // the runtime was killed before it had told whose sandbox it had made
+	if i.uid == "" { // the runtime was killed before it logged the pod of the new sandbox
 		q.unknown++
 		return
 	}
@@ -155,20 +155,20 @@ func (q *inquiry) check(i *instance, before []*instance) {
 		q.problem(i, "%s was before, with no smaller count", last)
 	case i.count > more && !q.runtimeKilledSince(last, i):
 		q.problem(i, "its count has to be %d at most by what was before", more)
-	case i.count > more, len(before) == 0: // one was made, and the runtime was killed before it had told so
+	case i.count > more, len(before) == 0: // one was created, and the runtime was killed before it logged that
 		q.unknown++
 	default:
 		q.checkCause(i, before)
 	}
 }
 
-// begun says whether the start of one was begun, whether or not it has come to run.
+// begun reports whether the start of a container was begun, whether or not it has run.
 func (q *inquiry) begun(i *instance) bool {
 	return i.started || !i.asked.IsZero() || len(q.starts[i.id]) > 0
 }
 
-// lastBegun gives the last of some whose start was begun, and the restart count that one after all of them has at most: each that was
-// made counts, also one whose start was never begun.
+// lastBegun returns the last container whose start was begun, and the highest restart count of a container after all of
+// them: each created one counts, including those that were never started.
 func (q *inquiry) lastBegun(before []*instance) (last *instance, count int) {
 	for _, i := range slices.Backward(before) {
 		if q.begun(i) {
@@ -179,7 +179,7 @@ func (q *inquiry) lastBegun(before []*instance) (last *instance, count int) {
 	return nil, count
 }
 
-// runtimeKilledSince says whether the runtime was killed between the creation of two containers; of the first there may be nothing.
+// runtimeKilledSince reports whether the runtime was killed between the creation of two containers; last may be nil.
 func (q *inquiry) runtimeKilledSince(last, i *instance) bool {
 	if last == nil {
 		last = &instance{}
@@ -187,8 +187,8 @@ func (q *inquiry) runtimeKilledSince(last, i *instance) bool {
 	return between(last, i, q.deeds.runtimeKilled)
 }
 
-// checkCause checks each part of what is said to have caused a restart. It is about the one before; when that was created and no
-// more, it may have been removed again by a syncloop that was then killed, and the cause is about one before that.
+// checkCause checks each part of the logged cause of a restart. The cause refers to the previous container. If that was
+// only created, a syncloop that was killed may have removed it, and the cause refers to the one before.
 func (q *inquiry) checkCause(i *instance, before []*instance) {
 	wrong := ""
 	for _, one := range slices.Backward(before) {
@@ -206,7 +206,8 @@ func (q *inquiry) checkCause(i *instance, before []*instance) {
 	q.problem(i, "started because %q, but %s", i.cause, wrong)
 }
 
-// causeWrong says what is wrong with the cause of a restart, if it is to be about one container before; nothing when it is true.
+// causeWrong returns the error in the cause of a restart if it refers to the given previous container; "" when it is
+// true.
 func (q *inquiry) causeWrong(i, before *instance) string {
 	for part := range strings.SplitSeq(i.cause, ", ") {
 		name, _, _ := strings.Cut(part, " (")
@@ -240,8 +241,8 @@ func (q *inquiry) causeWrong(i, before *instance) string {
 	return ""
 }
 
-// sandboxWrong says what is wrong with that a pod has got another sandbox: somebody must have ended the one before, or the runtime
-// was killed when it was made.
+// sandboxWrong returns the error in the cause "new sandbox": the previous sandbox must have been ended by the test, or
+// the runtime was killed while it was created.
 func (q *inquiry) sandboxWrong(i, before *instance) string {
 	switch {
 	case before.sandbox == i.sandbox:
@@ -252,8 +253,9 @@ func (q *inquiry) sandboxWrong(i, before *instance) string {
 	return ""
 }
 
-// cutShort says whether the node itself has removed the one before, and it or the runtime was killed before there was the next: what
-// was to follow (another in its place, or the rest of a pod's removal) is then done by a syncloop that finds nothing of it.
+// cutShort reports whether the node itself has removed the previous container, and it or the runtime was killed before
+// the next one existed. The next step (a replacement, or the rest of a pod's removal) is then taken by a syncloop that
+// no longer finds the container.
 func (q *inquiry) cutShort(i, before *instance) bool {
 	const about = 500 * time.Millisecond
 	return !before.removed.IsZero() && slices.ContainsFunc(slices.Concat(q.deeds.runtimeKilled, q.deeds.callerKilled), func(at time.Time) bool {
@@ -261,10 +263,10 @@ func (q *inquiry) cutShort(i, before *instance) bool {
 	})
 }
 
-// endWrong says what is wrong with an end that is said to have been a cause: it must have been that end, and there must be
-// something that has brought it about.
+// endWrong returns the error in a cause that is an end of a container: the end must be the real one, and must itself
+// have a cause.
 func (q *inquiry) endWrong(i, before *instance, said []string) string {
-	lost := said[2] == "Unknown" && q.runtimeKilledSince(before, i) // it was killed before it had noted that end
+	lost := said[2] == "Unknown" && q.runtimeKilledSince(before, i) // the runtime was killed before it recorded that end
 	switch {
 	case slices.ContainsFunc(before.ends, func(e end) bool { return said[1] == fmt.Sprint(e.code) && said[2] == e.reason }), lost:
 	case len(before.ends) > 0:
@@ -282,13 +284,14 @@ func (q *inquiry) endWrong(i, before *instance, said []string) string {
 		return ""
 	case q.deeds.ended[before.id], q.deeds.ended[before.sandbox], during(before, q.deeds.runtimeKilled), strings.HasPrefix(i.cause, causeSpec):
 		return ""
-	case said[2] == startErrorReason && during(before, q.deeds.callerKilled): // containerd gives a start up when its caller is gone
+	// containerd gives up a start when its client is gone
+	case said[2] == startErrorReason && during(before, q.deeds.callerKilled):
 		return ""
 	}
 	return "nobody has ended it"
 }
 
-// endsBy says with which code the program of a container ends by itself, if it does.
+// endsBy returns the exit code with which the program of a container ends by itself, if it does.
 func endsBy(container string) (code int, ends bool) {
 	switch container {
 	case failing:
@@ -299,8 +302,8 @@ func endsBy(container string) (code int, ends bool) {
 	return 0, false
 }
 
-// during says whether one of the kills was while a container was made or started. If it was of the runtime, what that then has of the
-// container can be anything.
+// during reports whether one of the kills was during the creation or the start of a container. If it was a kill of the
+// runtime, the runtime's record of the container can have any content.
 func during(i *instance, kills []time.Time) bool {
 	const about = 500 * time.Millisecond
 	until := i.created.Add(20 * about)
@@ -312,15 +315,15 @@ func during(i *instance, kills []time.Time) bool {
 	})
 }
 
-// between says whether one of some times is between the creation of two containers.
+// between reports whether one of the times is between the creation of two containers.
 func between(a, b *instance, times []time.Time) bool {
 	return slices.ContainsFunc(times, func(at time.Time) bool { return at.After(a.created) && at.Before(b.created) })
 }
 
-// changedBetween says whether the manifest of a pod was written or removed between the creation of two of its containers, or so
-// short before the first that the node may not have known.
+// changedBetween reports whether the manifest of a pod was written or removed between the creation of two of its
+// containers, or so shortly before the first that the node may not have read it.
 func (q *inquiry) changedBetween(a, b *instance) bool {
-	const unknown = 30 * time.Second // the node is dead for some time, and then reads everything anew
+	const unknown = 30 * time.Second // the node may be dead for some time, and then reads everything again
 	name, _, _ := strings.Cut(b.pod, "-")
 	return slices.ContainsFunc(q.deeds.changed[name], func(at time.Time) bool {
 		return at.After(a.created.Add(-unknown)) && at.Before(b.created)

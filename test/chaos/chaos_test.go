@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// podCount is how many manifests there are at most.
+	// podCount is the largest number of manifests.
 	podCount = 12
-	// defaultDuration is how long everything changes and is killed.
+	// defaultDuration is the duration of the changes and kills.
 	defaultDuration = 3 * time.Minute
-	// patience is how long the node may take to come to rest afterwards.
+	// patience is the time limit until the node has settled afterwards.
 	patience = 3 * time.Minute
-	// callTimeout bounds one question to the node or its runtime.
+	// callTimeout bounds one request to the node or its runtime.
 	callTimeout = 20 * time.Second
-	// changePause, killPause and harmPause are the longest pauses between two changes, two kills of the node's processes, and two
-	// containers that are harmed; in a calm stretch they are so many times longer.
+	// changePause, killPause and harmPause are the longest pauses between two changes, two kills of the node's processes,
+	// and two harmed containers; in a calm stretch they are longer by a factor.
 	changePause = 400 * time.Millisecond
 	killPause   = 4 * time.Second
 	harmPause   = 2 * time.Second
@@ -31,8 +31,8 @@ const (
 	stretch     = 20 * time.Second
 )
 
-// TestNodeSettlesAfterChaos changes, kills and harms at random, then checks that the node has exactly what is wanted, and that
-// every start of a container had a cause that the log names.
+// TestNodeSettlesAfterChaos changes, kills and harms at random, then checks that the node has exactly the desired
+// state, and that every start of a container had a cause that the log names.
 func TestNodeSettlesAfterChaos(t *testing.T) {
 	seed, duration := settings(t)
 	t.Logf("seed: QUARTET_CHAOS_SEED=%d", seed)
@@ -71,7 +71,7 @@ func TestNodeSettlesAfterChaos(t *testing.T) {
 	}
 }
 
-// restarts says what is wrong with the causes of what was started.
+// restarts returns the errors in the causes of the starts.
 func restarts(t *testing.T, n *testNode, shown *history, d *deeds) []string {
 	t.Helper()
 	starts, err := readStarts(n.Layout.Logs())
@@ -110,9 +110,9 @@ func settings(t *testing.T) (seed uint64, duration time.Duration) {
 	return seed, duration
 }
 
-// unleash changes, kills and harms until the time is over, and tells what it does with the time, to be found again in the logs.
-// Busy and calm stretches take turns: in the one much is begun and little comes to its end, in the other containers live long
-// enough to be harmed.
+// unleash changes, kills and harms until the time is over, and logs each action with its time, so that it can be found
+// in the other logs. Busy and calm stretches alternate: in a busy one many starts are begun and few complete, in a calm
+// one containers live long enough to be harmed.
 func unleash(t *testing.T, n *testNode, r runtime, m *manifests, duration time.Duration) {
 	t.Helper()
 	begun := time.Now()
@@ -139,7 +139,7 @@ func unleash(t *testing.T, n *testNode, r runtime, m *manifests, duration time.D
 	}
 }
 
-// settles waits until the node is as it should be, and stays so for a moment. It returns what is wrong when it does not.
+// settles waits until the node has the desired state and keeps it for a moment. It returns the errors when it does not.
 func (n *testNode) settles(ctx context.Context, r runtime, wanted map[string]kind) []string {
 	const enough = 20
 	end := time.Now().Add(patience)

@@ -22,13 +22,13 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// deeds is what was done to the node, so that what comes of it can be told from what the node does by itself.
+// deeds records the test's actions on the node, to distinguish their consequences from what the node does by itself.
 type deeds struct {
 	mu sync.Mutex
-	// ended and removed have the IDs of the containers and sandboxes that were killed, stopped or removed; removed only those
-	// of which the runtime has lost its record.
+	// ended and removed have the IDs of the containers and sandboxes that were killed, stopped or removed; removed only
+	// those whose record the runtime has lost.
 	ended, removed map[string]bool
-	// runtimeKilled are the times at which the runtime was killed, callerKilled those at which syncloop was.
+	// runtimeKilled are the times of the kills of the runtime, callerKilled those of the kills of syncloop.
 	runtimeKilled, callerKilled []time.Time
 	// changed are the times at which the manifest of a pod was written or removed, by the pod's name in it.
 	changed map[string][]time.Time
@@ -55,7 +55,7 @@ func (d *deeds) noteKill(process string) {
 	}
 }
 
-// note notes what is about to be done to a container or a sandbox. It is noted even when the runtime then fails.
+// note records an action on a container or a sandbox before it happens, even if the runtime then fails.
 func (d *deeds) note(id string, removed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -67,7 +67,7 @@ func (d *deeds) note(id string, removed bool) {
 
 const containerd = "containerd"
 
-// processes are the names of the node's processes.
+// processes returns the names of the node's processes.
 func processes() []string {
 	names := []string{containerd}
 	for _, s := range layout.Services() {
@@ -76,12 +76,12 @@ func processes() []string {
 	return names
 }
 
-// killProcesses ends some processes of the node, and says which.
+// killProcesses kills some processes of the node and returns their names.
 func killProcesses(t *testing.T, n *testNode, d *deeds, random *rand.Rand) string {
 	t.Helper()
 	names := processes()
 	random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	// One most of the time, sometimes several, up to all.
+	// Mostly one, sometimes several, up to all.
 	count := 1
 	for count < len(names) && random.IntN(3) == 0 {
 		count++
@@ -89,9 +89,9 @@ func killProcesses(t *testing.T, n *testNode, d *deeds, random *rand.Rand) strin
 	return kill(t, n, d, names[:count])
 }
 
-// killAll ends all processes of the node, which is the last that is done to it. A syncloop that was killed in the middle of a start
-// may have left containerd a task that it removes only when it is started anew ("cannot delete running task"): nobody can help
-// that from outside.
+// killAll kills all processes of the node, as the last action on it. A syncloop that was killed during a start may have
+// left containerd a task that it removes only when it is restarted ("cannot delete running task"); no client can repair
+// that.
 func killAll(t *testing.T, n *testNode, d *deeds) string {
 	t.Helper()
 	return kill(t, n, d, processes())
@@ -106,8 +106,8 @@ func kill(t *testing.T, n *testNode, d *deeds, names []string) string {
 	return "kill " + strings.Join(names, ", ")
 }
 
-// harm ends a container behind the node's back, most of the time by a signal to its process, and now and then by having the
-// runtime stop or remove it or its whole sandbox. It says what it did.
+// harm ends a container behind the node's back, mostly by a signal to its process, and sometimes by having the runtime
+// stop or remove it or its whole sandbox. It returns a description.
 func (r runtime) harm(ctx context.Context, d *deeds, random *rand.Rand) string {
 	all, err := r.containers(ctx)
 	if err != nil {
@@ -119,7 +119,8 @@ func (r runtime) harm(ctx context.Context, d *deeds, random *rand.Rand) string {
 	if len(all) == 0 {
 		return "harm nothing: nothing runs"
 	}
-	slices.SortFunc(all, func(a, b *runtimeapi.Container) int { return strings.Compare(nameOf(a), nameOf(b)) }) // for the seed
+	// so that the seed determines the choice
+	slices.SortFunc(all, func(a, b *runtimeapi.Container) int { return strings.Compare(nameOf(a), nameOf(b)) })
 	c := all[random.IntN(len(all))]
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -147,7 +148,7 @@ func (r runtime) harm(ctx context.Context, d *deeds, random *rand.Rand) string {
 		_, err = r.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox})
 	}
 	did += " " + nameOf(c) + " (" + id[:12] + ")"
-	if err != nil { // it was killed, or the container has ended in the meantime
+	if err != nil { // the runtime was killed, or the container has ended in the meantime
 		did += ": " + status.Code(err).String()
 	}
 	return did
@@ -169,7 +170,7 @@ func (r runtime) killProcess(ctx context.Context, d *deeds, id string) error {
 	if err := json.Unmarshal([]byte(resp.GetInfo()["info"]), &info); err != nil {
 		return fmt.Errorf("container %s: what the runtime tells of it: %w", id, err)
 	}
-	// One that has ended has none, and its number may have become another's.
+	// A process that has ended has no cgroup, and its id may have been reused.
 	if of, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", info.PID)); err != nil || !strings.Contains(string(of), id) {
 		return status.Error(codes.NotFound, "it has ended")
 	}

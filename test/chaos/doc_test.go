@@ -1,32 +1,35 @@
-// Package chaos changes what is wanted of a node at random, kills the node's processes at random, and at random kills, stops and
-// removes containers and sandboxes behind its back. It drives the built binaries from outside, as a user does, and looks at the
-// runtime through the CRI.
+// Package chaos changes the desired state of a node at random, kills the node's processes at random, and at random
+// kills, stops and removes containers and sandboxes behind its back. It drives the built binaries from outside, as a
+// user does, and inspects the runtime through the CRI.
 //
-// What is checked:
+// It checks:
 //
-//   - At the end the node comes to rest with exactly what is wanted, and with nothing left over.
-//   - At no time do two instances of one container run, by looks at the runtime and by the runtime's log.
-//   - Every container whose start the runtime was asked for has exactly one line in syncloop's log, written before that, so that none
-//     is lost with a syncloop that is killed. The line and the container itself name the same cause and the same restart count.
-//   - The cause is true. A first start has none before it in the pod; an exit code is the one that the container before it had;
-//     a changed spec, a replaced sandbox, a container that is gone are what the runtime has shown.
-//   - The cause has a cause: what ended was killed, stopped, removed or changed here, ends by itself, or was being started when its
-//     runtime was killed. So nothing restarts that nobody has touched; some pods are never touched, and stay as they are.
+//   - At the end the node settles in exactly the desired state, with nothing left over.
+//   - Two instances of one container never run at the same time, by inspection of the runtime and by the runtime's log.
+//   - Every container that the runtime was asked to start has exactly one line in syncloop's log, written before the request, so
+//     that no line is lost when syncloop is killed. The line and the container itself have the same cause and restart count.
+//   - The cause is true. A first start has no predecessor in the pod; an exit code is that of the previous container; a changed
+//     spec, a replaced sandbox and a missing container agree with the state of the runtime.
+//   - The cause has a cause: the container that ended was killed, stopped, removed or changed by the test, ends by itself, or was
+//     being started when its runtime was killed. So an untouched pod never restarts; some pods are never touched, and stay as they
+//     are.
 //
-// The runtime is looked at ten times a second, and all that it was asked for is in its own log, also what comes and goes between two
-// looks: which containers were made, started and removed, and how each has ended. Every start is judged; a look adds what a container
-// says of itself. What happened while the runtime was dead nobody has logged: such a restart is counted as of unknown cause, and more
-// than a few of them fail the test. See inquiry_test.go for what the check finds.
+// The test inspects the runtime ten times a second. The runtime's own log has all requests, including containers that
+// exist only between two inspections: creations, starts, removals, and how each container ended. Every start is
+// checked; an inspection adds the container's own annotations. Nothing logs the events while the runtime is dead: such
+// a restart counts as one of unknown cause, and more than a few of them fail the test. See inquiry_test.go for the
+// errors that the check finds.
 //
-// Not done to the node is a step of the clock: nobody can set the clock of single processes (a time namespace has no clock of the
-// day, and a library that is loaded before a static Go program changes nothing), and the machine's is everybody's. It is tried on
-// fake clocks where a time of the day comes from elsewhere than this process: crash back-off in services/syncloop/internal/pod/decide, first
-// calls in probes, the start of a pod in metrics, the order of containers, their ends and events in services/pleg/internal/relist. When
-// work is due, pulls are tried again and images are old are differences of times that one process has read, which a step does not
-// change (worker has a test of that); deadlines of ends, which outlive a process, are by the boot clock (endings).
+// The test does not step the clock: the clock of single processes cannot be set (a time namespace has no wall clock,
+// and a preloaded library has no effect on a static Go program), and the machine's clock is shared. Tests with fake
+// clocks cover the wall-clock times that come from outside a process: crash back-off in
+// services/syncloop/internal/pod/decide, first calls in probes, the start of a pod in metrics, the order of containers,
+// their ends and events in services/pleg/internal/relist. The times of due work, pull retries and the age of images are
+// differences of times that one process has read, which a step does not change (worker has a test of that); the
+// deadlines of terminations, which outlive a process, use the boot clock (endings).
 //
-// A run lasts three minutes. It can be repeated with QUARTET_CHAOS_SEED, as far as timing allows, and be made longer with
-// QUARTET_CHAOS_DURATION:
+// A run lasts three minutes. It can be repeated with QUARTET_CHAOS_SEED, as far as timing allows, and be made longer
+// with QUARTET_CHAOS_DURATION:
 //
 //	QUARTET_CHAOS_DURATION=30m go test -count 1 -timeout 40m -v ./test/chaos
 package chaos

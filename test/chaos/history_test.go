@@ -14,28 +14,27 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// instance is one container that the runtime has shown, as it was last seen, or has in its log.
+// instance is one container of the runtime, as it was last seen, or from the runtime's log.
 type instance struct {
 	id, sandbox    string
 	uid, pod, name string
-	// count is how often it says that it was restarted before, cause is why it says that it was started, and spec is the hash
-	// of what it was made from.
+	// count is the restart count of the container, cause is its start cause, and spec is the hash of its spec.
 	count       int
 	cause, spec string
 	created     time.Time
-	// started is true when it has run, since begun when that is known, and ended when it was seen to have ended.
+	// started is true when it has run, since begun when that is known; ended is true when its end was seen.
 	started, ended bool
 	begun          time.Time
-	// ends are how it has ended, by all who tell of that: a runtime that was killed may have forgotten what it has logged.
+	// ends has its end from every source: a runtime that was killed may have lost what it has logged.
 	ends []end
-	// unseen is true of one that only the runtime's log has: what it is made from is not known.
+	// unseen is true for a container that is only in the runtime's log: its spec is not known.
 	unseen bool
-	// By the runtime's log: when it was to be started, when that had worked, when it has ended, and when it was to be removed. Zero
-	// when that is not there.
+	// The times of the start request, the successful start, the end, and the removal request in the runtime's log; zero
+	// when missing.
 	asked, running, exited, removed time.Time
 }
 
-// end is how a container has ended.
+// end is the end of a container.
 type end struct {
 	code   int32
 	reason string
@@ -47,17 +46,17 @@ func (i *instance) String() string {
 	return fmt.Sprintf("%s of %s (%s, restart %d, pod %s)", i.name, i.pod, i.id, i.count, i.uid)
 }
 
-// history is what the runtime has shown over the whole run, and what its log has besides.
+// history is the state of the runtime over the whole run, with the additional facts of its log.
 type history struct {
 	watching sync.WaitGroup
 
 	looks     int
 	instances map[string]*instance
-	// twice says which containers ran as two instances at once.
+	// twice has the containers of which two instances ran at the same time.
 	twice map[string]bool
 }
 
-// watch looks at the runtime ten times a second until ctx ends; wait then waits for the end of that.
+// watch inspects the runtime ten times a second until ctx ends; wait then waits for its end.
 func (r runtime) watch(ctx context.Context) *history {
 	h := &history{instances: map[string]*instance{}, twice: map[string]bool{}}
 	h.watching.Go(func() {
@@ -71,7 +70,7 @@ func (r runtime) watch(ctx context.Context) *history {
 			}
 			list, err := r.containers(ctx)
 			if err != nil {
-				continue // it was killed
+				continue // the runtime was killed
 			}
 			h.looks++
 			for _, c := range list {
@@ -90,7 +89,7 @@ func (r runtime) watch(ctx context.Context) *history {
 
 func (h *history) wait() { h.watching.Wait() }
 
-// see notes a container. When it began and how it has ended is asked once.
+// see records a container. Its start and its end are each requested only once.
 func (h *history) see(ctx context.Context, r runtime, c *runtimeapi.Container) {
 	i := h.instances[c.GetId()]
 	if i == nil {
@@ -100,7 +99,7 @@ func (h *history) see(ctx context.Context, r runtime, c *runtimeapi.Container) {
 			name: c.GetLabels()[podlabels.ContainerName], count: restart.Count, cause: restart.Cause,
 			spec: c.GetAnnotations()[podlabels.ContainerSpecHash], created: time.Unix(0, c.GetCreatedAt()),
 		}
-		if c.GetCreatedAt() == 0 { // the runtime was killed before it had noted that
+		if c.GetCreatedAt() == 0 { // the runtime was killed before it recorded the time
 			i.created = time.Now()
 		}
 		h.instances[i.id] = i
@@ -116,7 +115,7 @@ func (h *history) see(ctx context.Context, r runtime, c *runtimeapi.Container) {
 	defer cancel()
 	resp, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: i.id})
 	if err != nil {
-		return // it was removed, or the runtime killed
+		return // the container was removed, or the runtime killed
 	}
 	s := resp.GetStatus()
 	if s.GetStartedAt() > 0 {
@@ -127,7 +126,7 @@ func (h *history) see(ctx context.Context, r runtime, c *runtimeapi.Container) {
 	}
 }
 
-// rows gives the instances of each container of each pod, in the order of their creation.
+// rows returns the instances of each container of each pod, in the order of their creation.
 func (h *history) rows() [][]*instance {
 	rows := map[string][]*instance{}
 	for _, i := range h.instances {

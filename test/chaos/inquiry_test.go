@@ -9,14 +9,15 @@ import (
 	"time"
 )
 
-// TestTheInquiryFindsWhatIsWrong tells stories of two containers of one pod, of which each but the true ones has to be found out.
+// TestTheInquiryFindsWhatIsWrong has cases of two containers of one pod. The inquiry has to find the error in each case
+// except the correct ones.
 func TestTheInquiryFindsWhatIsWrong(t *testing.T) {
 	begun := time.Now().Add(-time.Hour)
 	for _, test := range []struct {
 		name string
-		// cause is why the second container says that it was started.
+		// cause is the second container's start cause.
 		cause string
-		// change changes what was seen of the two, what the log says of them and what was done to the node.
+		// change changes the record of the two, their log lines and the actions on the node.
 		change func(before, after *instance, starts map[string][]said, d *deeds)
 		want   string
 	}{
@@ -131,8 +132,8 @@ func TestStartsAreReadFromAllLogs(t *testing.T) {
 	}
 }
 
-// TestWhatNoLookHasSeenIsInTheRuntimesLog has the log of a containerd in which two containers came and went, the second of which
-// was started before the first had ended.
+// TestWhatNoLookHasSeenIsInTheRuntimesLog uses the log of a containerd in which two containers came and went. The
+// second was started before the first had ended.
 func TestWhatNoLookHasSeenIsInTheRuntimesLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "containerd.log")
 	text := `time="2026-05-01T12:00:00.1Z" level=info msg="RunPodSandbox for name:\"pod1-node\" uid:\"u1\" namespace:\"chaos\" returns sandbox id \"s1\""

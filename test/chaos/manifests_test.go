@@ -12,7 +12,7 @@ import (
 const (
 	image     = "quartet.local/hello:1"
 	namespace = "chaos"
-	// half is a manifest that an editor has not finished.
+	// half is an incomplete manifest, as an editor may write it.
 	half = "apiVersion: v1\nkind: Pod\nmetadata: {name: "
 )
 
@@ -24,13 +24,13 @@ const (
 	done    = "done"
 )
 
-// kind is one sort of pod. Its spec is what follows "spec:" in a manifest; %s is where a value stands that each change
-// makes another one.
+// kind is one sort of pod. Its spec is the text after "spec:" in a manifest; %s is replaced by a different value at
+// each change.
 type kind struct {
 	name, spec string
 	// settles is true when the pod becomes Ready or Succeeded by itself.
 	settles bool
-	// sameUID is true when the manifest names a UID: a change of it is a change of the same pod.
+	// sameUID is true when the manifest has a UID: a changed manifest then is an update of the same pod.
 	sameUID bool
 }
 
@@ -81,17 +81,17 @@ var kinds = []kind{
 `},
 }
 
-// manifests is the directory that pods are read from, and who writes it.
+// manifests is the directory of the manifests, with their writer.
 type manifests struct {
 	dir     string
 	random  *rand.Rand
 	deeds   *deeds
 	version int
-	// last has the kind that each pod was last given.
+	// last has the last written kind of each pod.
 	last map[int]kind
 }
 
-// steady begins the names of the pods that nobody changes or harms.
+// steady is the prefix of the names of pods that are never changed or harmed.
 const steady = "steady"
 
 func isSteady(pod string) bool { return strings.HasPrefix(pod, steady) }
@@ -103,7 +103,7 @@ func podName(i int) string {
 	return fmt.Sprintf("pod%d", i)
 }
 
-// write puts a manifest into its place, by a rename most of the time and in place sometimes, as different editors do.
+// write writes a manifest, mostly by a rename and sometimes in place, as different editors do.
 func (m *manifests) write(t *testing.T, i int, content string) {
 	t.Helper()
 	path := filepath.Join(m.dir, podName(i)+".yaml")
@@ -132,7 +132,7 @@ func (m *manifests) remove(t *testing.T, i int) {
 	}
 }
 
-// pod is the manifest of a pod, different from any before.
+// pod returns the manifest of a pod, different from any before.
 func (m *manifests) pod(i int, k kind) string {
 	m.version++
 	m.last[i] = k
@@ -144,7 +144,7 @@ func (m *manifests) pod(i int, k kind) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: %s%s}\nspec:%s", podName(i), namespace, uid, spec)
 }
 
-// change does one random thing to one random manifest, and says what.
+// change makes one random change to one random manifest, and returns a description.
 func (m *manifests) change(t *testing.T, count int) string {
 	t.Helper()
 	i := m.random.IntN(count)
@@ -165,7 +165,8 @@ func (m *manifests) change(t *testing.T, count int) string {
 	}
 }
 
-// begin writes the pods that nobody changes, one of each kind that runs on, and returns the kinds by the names of the pods.
+// begin writes the pods that are never changed, one of each kind that keeps running, and returns the kinds by the names
+// of the pods.
 func (m *manifests) begin(t *testing.T) map[string]kind {
 	t.Helper()
 	unchanged := map[string]kind{}
@@ -178,8 +179,7 @@ func (m *manifests) begin(t *testing.T) map[string]kind {
 	return unchanged
 }
 
-// settle writes the known set that the node has to come to: every pod of it settles by itself. It returns the kinds by
-// the names of the pods.
+// settle writes the final set of pods, each of which settles by itself. It returns the kinds by the names of the pods.
 func (m *manifests) settle(t *testing.T, count int) map[string]kind {
 	t.Helper()
 	wanted := map[string]kind{}

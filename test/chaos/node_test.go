@@ -16,14 +16,14 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// testNode is a node of its own: state directory, runtime and port.
+// testNode is a node with a state directory, runtime and port of its own.
 type testNode struct{ *livenode.Node }
 
-// startNode starts a node and takes it down when the test ends. The logs of a test that failed stay.
+// startNode starts a node and removes it when the test ends. The logs of a failed test are kept.
 func startNode(t *testing.T) *testNode {
 	t.Helper()
 	if reason := livenode.CannotRun(livenode.Bin()); reason != nil {
-		if os.Getenv("CI") == "true" { // a green run has really run
+		if os.Getenv("CI") == "true" { // so that a green run has run the test
 			t.Fatal(reason)
 		}
 		t.Skip(reason)
@@ -55,14 +55,14 @@ func (n *testNode) stop(t *testing.T) {
 	}
 }
 
-// listPods asks the node for its pods, but not for ever: it may be dead.
+// listPods requests the node's pods with a time limit, because the node may be dead.
 func (n *testNode) listPods(ctx context.Context) ([]v1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return n.Pods(ctx)
 }
 
-// kill ends a process of the node by SIGKILL. One that does not run at this moment is left as it is.
+// kill ends a process of the node by SIGKILL. It is a no-op for one that is not running.
 func (n *testNode) kill(t *testing.T, name string) {
 	t.Helper()
 	id, err := n.PID(name)
@@ -72,7 +72,7 @@ func (n *testNode) kill(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The file outlives the process for a moment, in which the number may become another's.
+	// The file exists for a moment after the end of the process, and the process id may be reused by then.
 	if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id)); err != nil || !strings.Contains(string(line), n.Layout.StateDir()) {
 		return
 	}

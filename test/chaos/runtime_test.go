@@ -17,12 +17,13 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// runtime looks at the runtime and harms what is in it.
+// runtime inspects the runtime and harms its containers.
 type runtime struct {
 	client runtimeapi.RuntimeServiceClient
 }
 
-// dialRuntime makes a client that is back as soon as a killed runtime is: cri-client gives up when it cannot connect.
+// dialRuntime returns a client that reconnects as soon as a killed runtime is back: cri-client gives up when it cannot
+// connect.
 func dialRuntime(t *testing.T, endpoint string) runtime {
 	t.Helper()
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -68,7 +69,7 @@ func runningTwice(list []*runtimeapi.Container) []string {
 	return twice
 }
 
-// check says what in the runtime and in the node's directories is not as the pods that the node lists would have it.
+// check returns the differences between the runtime and the node's directories and the pods that the node lists.
 func (n *testNode) check(ctx context.Context, r runtime, wanted map[string]kind) []string {
 	list, err := n.listPods(ctx)
 	if err != nil {
@@ -88,7 +89,7 @@ func (n *testNode) check(ctx context.Context, r runtime, wanted map[string]kind)
 	return append(problems, n.checkDirectories(pods)...)
 }
 
-// checkPods says what is wrong with the pods that the node lists, and returns them by UID.
+// checkPods returns the errors in the node's list of pods, and the pods by UID.
 func checkPods(list []v1.Pod, wanted map[string]kind) (problems []string, pods map[string]*v1.Pod) {
 	pods = map[string]*v1.Pod{}
 	listed := map[string]bool{}
@@ -177,7 +178,7 @@ func checkContainers(containers []*runtimeapi.Container, pods map[string]*v1.Pod
 	return problems
 }
 
-// checkDirectories says which folders are left of pods that are gone.
+// checkDirectories returns the directories that remain of removed pods.
 func (n *testNode) checkDirectories(pods map[string]*v1.Pod) (problems []string) {
 	for _, dir := range []string{filepath.Join(n.Layout.Root(), "pods"), n.Layout.PodLogs()} {
 		entries, err := os.ReadDir(dir)

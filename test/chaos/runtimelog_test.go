@@ -10,27 +10,27 @@ import (
 	"time"
 )
 
-// logged is what the runtime's own log has of one container. It is there whoever looked, and as soon as it happens: the runtime
-// writes that a call has worked before it answers it.
+// logged is one container of the runtime's own log. The log is complete and up to date: the runtime logs a successful
+// call before it answers.
 type logged struct {
 	id, sandbox string
-	// uid and pod are set by complete; empty when the runtime was killed before it had told that it had made the sandbox, and nobody
-	// has seen it.
+	// uid and pod are set by complete; they are empty when the runtime was killed before it logged the creation of the
+	// sandbox, and no inspection has seen it.
 	uid, pod, name string
 	created        time.Time
-	// asked is when it was to be started, running when that had worked, failed is true when it had not; zero when that was never
-	// told.
+	// asked is the time of the start request, running that of the successful start; zero when missing. failed is true when
+	// the start failed.
 	asked, running time.Time
 	failed         bool
-	// removed is when it was first to be removed, by whomever; zero when it was not. Who comes after one that was killed over it asks
-	// again, and is told that it is being removed.
+	// removed is the time of the first removal request; zero without one. A client that retries after a kill gets the
+	// answer that the removal is in progress.
 	removed time.Time
-	// exited is when its program has ended, with this code; zero when the runtime was dead then.
+	// exited is the time of the end of its program, with the exit code; zero when the runtime was dead then.
 	exited time.Time
 	code   int32
 }
 
-// What the runtime's log says of sandboxes and containers.
+// Patterns of the runtime's log lines about sandboxes and containers.
 var (
 	sandboxMade   = regexp.MustCompile(`^RunPodSandbox for name:"([^"]*)" uid:"([^"]*)" .*returns sandbox id "([^"]*)"`)
 	containerMade = regexp.MustCompile(`^CreateContainer within sandbox "([^"]*)" for name:"([^"]*)".* returns container id "([^"]*)"`)
@@ -40,16 +40,16 @@ var (
 		`exited_at:\{(?:seconds:(\d+))?(?: nanos:(\d+))?\}`)
 )
 
-// ledger is what the runtime's log has of all containers, by their IDs.
+// ledger has all containers of the runtime's log, by ID.
 type ledger struct {
 	containers map[string]*logged
 	sandboxes  map[string]owner
 }
 
-// owner is the pod that a sandbox is of.
+// owner is the pod of a sandbox.
 type owner struct{ pod, uid string }
 
-// readRuntimeLog reads the log of a containerd, over all times that it was killed and started.
+// readRuntimeLog reads the log of a containerd, over all its restarts.
 func readRuntimeLog(path string) (*ledger, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -67,7 +67,7 @@ func readRuntimeLog(path string) (*ledger, error) {
 		fields := fieldsOf(line)
 		at, err := time.Parse(time.RFC3339Nano, fields["time"])
 		if err != nil {
-			continue // cut off by a kill
+			continue // the line was cut off by a kill
 		}
 		l.take(at, fields["msg"])
 	}
@@ -104,10 +104,10 @@ func (l *ledger) take(at time.Time, msg string) {
 		}
 		return
 	}
-	// What runs in a container besides its program has another ID.
+	// Other processes in a container, such as an exec, have an ID of their own.
 	if m := exitSeen.FindStringSubmatch(msg); m != nil && m[1] == m[2] {
 		c := l.of(m[1])
-		code, _ := strconv.ParseInt(m[3], 10, 32) // nothing is 0
+		code, _ := strconv.ParseInt(m[3], 10, 32) // an empty text is 0
 		seconds, _ := strconv.ParseInt(m[4], 10, 64)
 		nanos, _ := strconv.ParseInt(m[5], 10, 64)
 		c.exited, c.code = time.Unix(seconds, nanos), int32(code)
@@ -123,8 +123,9 @@ func (l *ledger) of(id string) *logged {
 	return c
 }
 
-// complete adds what the runtime's log has to what was seen: the containers that came and went between two looks, and how those
-// that were seen have ended. What a container says of itself is not in that log; starts, from syncloop's, stands in for it.
+// complete adds the facts of the runtime's log to the history: the containers that existed only between two
+// inspections, and the ends of those that were seen. That log lacks the containers' annotations; starts, from
+// syncloop's log, replaces them.
 func (h *history) complete(l *ledger, starts map[string][]said) {
 	for _, i := range h.instances {
 		l.sandboxes[i.sandbox] = owner{i.pod, i.uid}
@@ -150,13 +151,13 @@ func (h *history) complete(l *ledger, starts map[string][]said) {
 	}
 }
 
-// What containerd says of a container that could not be started.
+// The exit code and the reason with which containerd reports a container that could not be started.
 const (
 	startErrorCode   = 128
 	startErrorReason = "StartError"
 )
 
-// reasonOf is what containerd makes of the code of a program that has ended.
+// reasonOf returns containerd's reason for the exit code of a program.
 func reasonOf(code int32) string {
 	if code == 0 {
 		return "Completed"
@@ -164,8 +165,8 @@ func reasonOf(code int32) string {
 	return "Error"
 }
 
-// overlaps says which containers ran as two instances at once by the runtime's log: each of the two was running before the other had
-// ended. One whose end no log has says nothing.
+// overlaps returns the containers of which two instances ran at the same time by the runtime's log: each was running
+// before the other had ended. A container without a logged end does not count.
 func (h *history) overlaps() []string {
 	byName := map[string][]*instance{}
 	for _, i := range h.instances {

@@ -24,14 +24,14 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// patience is how long what has to happen may take on a busy machine.
+// patience is the time limit of a wait on a busy machine.
 const patience = 60 * time.Second
 
 var shared cluster.Shared
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
-// pod is a pod that is bound to a node from its beginning.
+// pod returns a pod that is created with a node name.
 func pod(name, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -51,7 +51,7 @@ func create(t *testing.T, client kubernetes.Interface, pod *corev1.Pod) *corev1.
 	return created
 }
 
-// of is the selection of a node's pods, which is what a kubelet asks for.
+// of returns the selector of a node's pods, which a kubelet uses.
 func of(node string) metav1.ListOptions {
 	return metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}
 }
@@ -80,7 +80,7 @@ func next(t *testing.T, w watch.Interface) (event watch.Event, open bool) {
 	}
 }
 
-// client uses a kubeconfig as a program would that is given its path.
+// client returns a client for a kubeconfig, as a program creates it from the path.
 func client(t *testing.T, kubeconfig string) *kubernetes.Clientset {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)

@@ -14,8 +14,8 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// TestAWholeClusterBindsThePodsOfADeployment: the controllers make its pods and the scheduler binds them to a node that is Ready,
-// each with its service account; and both come back after they were killed.
+// TestAWholeClusterBindsThePodsOfADeployment: the controllers create the pods and the scheduler binds them to a Ready
+// node, each with its service account; both controllers recover after a kill.
 func TestAWholeClusterBindsThePodsOfADeployment(t *testing.T) {
 	c := cluster.Start(t, cluster.Controllers("--node-monitor-grace-period=1h"))
 	admin := c.Client(t)

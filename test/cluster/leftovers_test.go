@@ -18,10 +18,10 @@ import (
 	"github.com/quartet-node/quartet/test/leftovers"
 )
 
-// hold is the environment variable that makes a run of this test binary hold a cluster until it is killed.
+// hold is the environment variable that makes this test binary hold a cluster until it is killed.
 const hold = "QUARTET_TEST_HOLD_CLUSTER"
 
-// processesWith are the servers' processes with a text in their command line.
+// processesWith returns the servers' processes with a text in their command line.
 func processesWith(t *testing.T, text string) []string {
 	t.Helper()
 	now, err := leftovers.Take()

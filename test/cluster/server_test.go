@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// script makes a server of a shell script, which is ready at once.
+// script returns a server that runs a shell script and is ready at once.
 func script(t *testing.T, text string) *Server {
 	t.Helper()
 	dir := t.TempDir()

@@ -4,11 +4,11 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// podCgroup: syncloop makes cgroups of the machine with the few capabilities that it has, and removes them.
+// podCgroup checks that syncloop, with its few capabilities, creates cgroups of the machine and removes them.
 func podCgroup(s *stack) {
 	s.place("weighed", manifest("weighed", "    resources: {requests: {cpu: 250m}}\n"))
 	name := s.node.PodCgroup(s.awaitReady("weighed"))
-	// 256 shares of cgroup v1, and the weight that has the same place among those of v2.
+	// 256 shares of cgroup v1, and the corresponding weight of v2.
 	if weight, err := livenode.ReadCgroup(name, "cpu.shares", "cpu.weight"); err != nil || weight != "256" && weight != "10" {
 		s.t.Errorf("the pod has the weight %q, %v", weight, err)
 	}

@@ -19,11 +19,12 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// clusterFile is what a node of a cluster has beside file.
+// clusterFile is the additional compose file of a node of a cluster.
 const clusterFile = "../../deploy/compose/compose.cluster.yaml"
 
-// joinsACluster: by the second file and a bootstrap token the node of the stack becomes one of a cluster, and its pods do not notice.
-// It is Ready there with the machine's address, runs what the cluster schedules, and the API server reaches that.
+// joinsACluster joins the node of the stack to a cluster, with the second file and a bootstrap token. The running pods
+// are not affected. The node becomes Ready with the machine's address, runs pods of the cluster's scheduler, and the
+// API server reaches it.
 func joinsACluster(s *stack) {
 	c := cluster.Start(s.t, cluster.Controllers())
 	s.t.Cleanup(func() {
@@ -32,7 +33,7 @@ func joinsACluster(s *stack) {
 		}
 	})
 	admin := c.Client(s.t)
-	// That of the manifests' pods, which have a mirror each.
+	// The namespace of the manifests' pods, which each have a mirror pod.
 	if _, err := admin.CoreV1().Namespaces().Create(s.t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "compose"}}, metav1.CreateOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
@@ -43,7 +44,7 @@ func joinsACluster(s *stack) {
 	if now := instances(s.awaitReady("web")); now != before {
 		s.t.Errorf("after joining the pod is another:\nbefore %s\nafter  %s", before, now)
 	}
-	// What came with the second file has taken no privilege back or given one.
+	// The second file has not changed any privilege.
 	privileges(s)
 	s.joined(token)
 
@@ -51,7 +52,7 @@ func joinsACluster(s *stack) {
 	spec := v1.PodSpec{Containers: []v1.Container{{
 		Name: "main", Image: livenode.Image, Args: []string{"serve", "-every", "1s"}, ImagePullPolicy: v1.PullIfNotPresent,
 	}}}
-	s.await("the cluster takes a pod", func() bool { // its service account is made meanwhile
+	s.await("the cluster takes a pod", func() bool { // its service account is created meanwhile
 		_, err := admin.CoreV1().Pods("default").Create(s.t.Context(), &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "guest"}, Spec: spec}, metav1.CreateOptions{})
 		return err == nil
 	}, func() string { return "" })
@@ -64,7 +65,7 @@ func joinsACluster(s *stack) {
 	}
 }
 
-// join starts the stack with the second file, and returns the token that it joins with.
+// join starts the stack with the second file, and returns its bootstrap token.
 func (s *stack) join(c *cluster.Cluster) string {
 	s.t.Helper()
 	dir := filepath.Join(s.node.Layout.StateDir(), "cluster")
@@ -74,11 +75,11 @@ func (s *stack) join(c *cluster.Cluster) string {
 	config := filepath.Join(s.t.TempDir(), "kubelet.yaml")
 	example, err := os.ReadFile("../../deploy/compose/kubelet.cluster.yaml")
 	s.must(err)
-	// As it is delivered, with this stack's directory and ports.
+	// The file as delivered, with this stack's directory and ports.
 	content := strings.NewReplacer("/var/lib/quartet-compose", s.node.Layout.StateDir(), "10255", s.node.Port()).Replace(string(example))
 	s.must(os.WriteFile(config, []byte(content+"port: "+freePort(s.t)+"\nhealthzPort: 0\nmakeIPTablesUtilChains: false\n"+livenode.NoEviction), 0o644))
 	kubeconfig, token := c.Bootstrap(s.t)
-	// As docs/howto/compose.md says: for the group of the services.
+	// As in docs/howto/compose.md: the group of the services may read it.
 	s.must(os.Chown(kubeconfig, -1, 10240))
 	s.must(os.Chmod(kubeconfig, 0o640))
 	second := *s
@@ -102,7 +103,7 @@ func (s *stack) awaitNode(admin kubernetes.Interface) *v1.Node {
 	return node
 }
 
-// awaitPod waits until the cluster says that a pod is Ready.
+// awaitPod waits until a pod is Ready in the cluster.
 func (s *stack) awaitPod(admin kubernetes.Interface, namespace, name string) {
 	s.t.Helper()
 	var pod *v1.Pod
@@ -113,7 +114,7 @@ func (s *stack) awaitPod(admin kubernetes.Interface, namespace, name string) {
 	}, func() string { return fmt.Sprintf("%v, %+v", err, pod) })
 }
 
-// machineAddress checks that a Node has the machine's address, and not one of a container.
+// machineAddress checks that a Node has the machine's address, and not that of a container.
 func (s *stack) machineAddress(node *v1.Node) {
 	s.t.Helper()
 	own, err := net.InterfaceAddrs()
@@ -128,7 +129,7 @@ func (s *stack) machineAddress(node *v1.Node) {
 	}
 }
 
-// joined checks who may read what the node has from joining, and that nobody tells the token.
+// joined checks the permissions of the node's credentials, and that the token is not logged.
 func (s *stack) joined(token string) {
 	s.t.Helper()
 	for _, name := range []string{"cluster", "cluster/kubeconfig", "cluster/pki", "cluster/pki/kubelet-client-current.pem"} {
@@ -144,7 +145,7 @@ func (s *stack) joined(token string) {
 	}
 }
 
-// kubectl runs kubectl as one who may do everything.
+// kubectl runs kubectl as an administrator.
 func (s *stack) kubectl(c *cluster.Cluster, args ...string) string {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)

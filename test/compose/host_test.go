@@ -10,11 +10,11 @@ import (
 	"github.com/quartet-node/quartet/test/leftovers"
 )
 
-// TestTheMachinesOwnRuntime: without the bundled containerd the services use one that the machine has, and its pods stay when
-// the stack goes.
+// TestTheMachinesOwnRuntime: without the bundled containerd the services use the machine's, and its pods stay when the
+// stack is removed.
 func TestTheMachinesOwnRuntime(t *testing.T) {
 	leftovers.Watch(t)
-	// Of a runtime that is not the bundled one nobody ends the pods, and so nobody removes what is above their cgroups.
+	// Nothing ends the pods of a runtime that is not the bundled one, so nothing removes the parents of their cgroups.
 	var cgroups string
 	t.Cleanup(func() {
 		if cgroups == "" {
@@ -44,7 +44,7 @@ func TestTheMachinesOwnRuntime(t *testing.T) {
 	s.compose("run", "--rm", "-T", "prepare", "--undo")
 }
 
-// TestWhatIsWrongIsSaidInALine: each of these ends with what to do.
+// TestWhatIsWrongIsSaidInALine: each of these errors ends with an instruction.
 func TestWhatIsWrongIsSaidInALine(t *testing.T) {
 	leftovers.Watch(t)
 	s := newStack(t)

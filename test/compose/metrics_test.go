@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onThePage is what a page of metrics of the whole node must have.
+// onThePage are the metrics that the page of the whole node must have.
 var onThePage = []string{
 	`quartet_up{service="configmux"} 1`, `quartet_up{service="pleg"} 1`, `quartet_up{service="syncloop"} 1`, `quartet_up{service="nodestatus"} 1`,
 	`kubelet_running_pods{service="syncloop"}`, `kubelet_pleg_relist_duration_seconds_count{service="pleg"}`,
 }
 
-// metrics: an image that runs stands in for Prometheus', which cannot be pulled everywhere; what counts is its network.
+// metrics uses an available image instead of Prometheus', which cannot be pulled everywhere; only its network matters.
 func metrics(s *stack) {
 	with := *s
 	with.env = append(slices.Clone(s.env), "COMPOSE_PROFILES=bundled,tracing,dashboards",
@@ -46,7 +46,7 @@ func metrics(s *stack) {
 	with.compose("rm", "--stop", "--force", "metrics", "prometheus")
 }
 
-// getIn asks for a page from within a network namespace.
+// getIn requests a page from within a network namespace.
 func getIn(namespace, url string) (string, error) {
 	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
 		type result struct {
@@ -55,7 +55,7 @@ func getIn(namespace, url string) (string, error) {
 		}
 		dialed := make(chan result, 1)
 		go func() {
-			runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 			fd, err := unix.Open(namespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 			if err == nil {
 				err = unix.Setns(fd, unix.CLONE_NEWNET)

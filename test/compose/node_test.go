@@ -14,10 +14,10 @@ import (
 	"github.com/quartet-node/quartet/test/leftovers"
 )
 
-// takeover is how soon a standby must serve after the first has died.
+// takeover is the time limit until a standby serves after the end of the first instance.
 const takeover = 30 * time.Second
 
-// TestANodeInContainers goes through what docs/howto/compose.md says, on one stack, in the order in which somebody would try it.
+// TestANodeInContainers follows docs/howto/compose.md on one stack, in the order of a user's steps.
 func TestANodeInContainers(t *testing.T) {
 	leftovers.Watch(t)
 	s := newStack(t)
@@ -79,7 +79,7 @@ func cli(s *stack) {
 	}
 }
 
-// killInTurn kills each service as the kernel would: docker starts it again.
+// killInTurn kills each service with a signal: docker restarts it.
 func killInTurn(s *stack) {
 	before := instances(s.awaitReady("web"))
 	waitsFor := map[layout.Service]map[layout.Service]string{
@@ -89,7 +89,7 @@ func killInTurn(s *stack) {
 		layout.NodeStatus: {},
 	}
 	for i, service := range layout.Services() {
-		// Stopped first, so that the others have the time to say what they miss.
+		// It is stopped first, so that the others have the time to report that it is missing.
 		s.compose("kill", string(service))
 		for other, word := range waitsFor[service] {
 			s.awaitHealth(s.container(other), fmt.Sprintf("%s: serving; waits for: %s", other, word))
@@ -98,7 +98,7 @@ func killInTurn(s *stack) {
 		for _, other := range layout.Services() {
 			s.awaitHealth(s.container(other), string(other)+": serving")
 		}
-		// Killed behind docker's back, it comes back by itself.
+		// A process that is killed behind docker's back is restarted.
 		s.killProcess(s.container(service))
 		name := fmt.Sprintf("after-%d", i)
 		s.place(name, manifest(name))
@@ -145,7 +145,7 @@ func killContainerd(s *stack) {
 	}
 }
 
-// standby: the first is killed for good, and the second serves what the first did.
+// standby removes the first instance, and the second serves in its place.
 func standby(s *stack) {
 	before := instances(s.awaitReady("web"))
 	first := s.container(layout.ConfigMux)
@@ -183,7 +183,7 @@ func (s *stack) logs(service string) string {
 	return s.compose("logs", "--no-color", service)
 }
 
-// secondOnes: `run` makes another container of a service, which ends with the reason.
+// secondOnes checks that a second container of a service, created by `run`, ends with the reason.
 func secondOnes(s *stack) {
 	for _, service := range []layout.Service{layout.SyncLoop, layout.NodeStatus, layout.PLEG} {
 		_, err := s.tryCompose("run", "--rm", "-T", "--no-deps", string(service))
@@ -206,7 +206,7 @@ func observer(s *stack) {
 	s.compose("--profile", "observer", "rm", "--stop", "--force", "pleg-observer")
 }
 
-// upgrade gives one service an image of another name; compose replaces that container alone.
+// upgrade gives one service an image of another name; compose replaces only that container.
 func upgrade(s *stack) {
 	before := instances(s.awaitReady("web"))
 	ids := map[layout.Service]string{}
@@ -235,7 +235,7 @@ func upgrade(s *stack) {
 	s.awaitHealth(s.container(layout.SyncLoop), "syncloop: serving")
 }
 
-// twoStacks: a stack that is given the directories of another is refused by name.
+// twoStacks checks that a stack with the directories of another one is refused with the other's name.
 func twoStacks(s *stack) {
 	other := *s
 	other.env = append(slices.Clone(s.env), "COMPOSE_PROJECT_NAME="+filepath.Base(s.node.Layout.StateDir())+"-other")

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// privilege is what docs/howto/compose.md promises of a container.
+// privilege has the privileges that docs/howto/compose.md promises for a container.
 type privilege struct {
 	user string
 	caps []string
@@ -29,7 +29,7 @@ var bits = map[string]uint{
 	"FSETID": unix.CAP_FSETID, "SYS_ADMIN": unix.CAP_SYS_ADMIN, "SYSLOG": unix.CAP_SYSLOG,
 }
 
-// privileges looks at the processes themselves, where they can be seen, and at what docker was told.
+// privileges checks the running processes, where they are visible, and the settings in docker.
 func privileges(s *stack) {
 	for service, want := range promised {
 		id := s.containers(service)[0]
@@ -53,7 +53,7 @@ func privileges(s *stack) {
 	if rules := s.inspect(s.containers("syncloop")[0], "{{.HostConfig.DeviceCgroupRules}} {{.HostConfig.Devices}}"); rules != "[c 1:11 r] []" {
 		s.t.Errorf("syncloop may use the devices %s", rules)
 	}
-	// They are enough for what it reads of the machine, which it says once when it may not.
+	// The privileges are enough for syncloop's reads of the machine; it would log once that one is denied.
 	if log := s.compose("logs", "syncloop"); strings.Contains(log, "are not told: its log cannot be read") {
 		s.t.Errorf("syncloop cannot read the kernel's log:\n%s", log)
 	}

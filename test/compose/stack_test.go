@@ -1,5 +1,5 @@
-// Package compose tests deploy/compose as its users have it: real images, docker compose, a Docker engine, Jaeger, pods on
-// the bundled runtime.
+// Package compose tests deploy/compose as users run it: with real images, docker compose, a Docker engine, Jaeger, and
+// pods on the bundled runtime.
 package compose
 
 import (
@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// patience is how long things may take on a busy machine.
+	// patience is the time limit of a wait on a busy machine.
 	patience = 3 * time.Minute
 	interval = 100 * time.Millisecond
 	file     = "../../deploy/compose/compose.yaml"
@@ -38,8 +38,8 @@ type stack struct {
 	jaeger string
 }
 
-// newStack loads the images, and makes a configuration; nothing is started. What is left of it when the test ends is taken
-// down.
+// newStack loads the images and creates a configuration; it starts nothing. What is left of the stack when the test
+// ends is removed.
 func newStack(t *testing.T) *stack {
 	t.Helper()
 	s := &stack{t: t, host: dockerhost.Start(t)}
@@ -81,7 +81,7 @@ func (s *stack) must(err error) {
 	}
 }
 
-// on gives the stack to a subtest.
+// on returns the stack for a subtest.
 func (s *stack) on(t *testing.T) *stack {
 	c := *s
 	c.t = t
@@ -97,7 +97,7 @@ func (s *stack) tryCompose(args ...string) (string, error) {
 	return s.host.TryCompose(s.t, s.env, append([]string{"-f", file}, args...)...)
 }
 
-// quartet runs the command line of the machine, not of a container.
+// quartet runs the command line on the machine, not in a container.
 func (s *stack) quartet(args ...string) string {
 	s.t.Helper()
 	out, err := s.node.Command(s.t.Context(), args...)
@@ -105,13 +105,13 @@ func (s *stack) quartet(args ...string) string {
 	return out
 }
 
-// container is the id of the first container of a service that runs.
+// container returns the id of the first running container of a service.
 func (s *stack) container(service layout.Service) string {
 	s.t.Helper()
 	return s.containers(string(service))[0]
 }
 
-// containers are the ids of all containers of a service that run.
+// containers returns the ids of all running containers of a service.
 func (s *stack) containers(service string) []string {
 	s.t.Helper()
 	ids := strings.Fields(s.compose("ps", "--quiet", "--no-trunc", service))
@@ -121,13 +121,13 @@ func (s *stack) containers(service string) []string {
 	return ids
 }
 
-// inspect gives what docker knows of a container, by a template.
+// inspect returns a part of docker's description of a container, selected by a template.
 func (s *stack) inspect(id, template string) string {
 	s.t.Helper()
 	return strings.TrimSpace(s.host.Docker(s.t, "inspect", "--format", template, id))
 }
 
-// health is what a service says of itself when it is asked by the command of its health check.
+// health returns the output of the health check command of a service.
 func (s *stack) health(id string) (string, error) {
 	check := []string{}
 	if err := json.Unmarshal([]byte(s.inspect(id, "{{json .Config.Healthcheck.Test}}")), &check); err != nil {
@@ -137,7 +137,7 @@ func (s *stack) health(id string) (string, error) {
 	return strings.TrimSpace(out), err
 }
 
-// awaitHealth waits until a service says something of itself.
+// awaitHealth waits until the health check of a service prints a text.
 func (s *stack) awaitHealth(id, want string) {
 	s.t.Helper()
 	var last string
@@ -153,7 +153,7 @@ func (s *stack) place(name, manifest string) {
 	s.must(s.node.Place(name+".yaml", manifest))
 }
 
-// pod finds a pod by the name in its manifest; nil when there is none, or nobody answers.
+// pod returns a pod by the name in its manifest; nil when it does not exist, or the node does not answer.
 func (s *stack) pod(name string) *v1.Pod {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -185,7 +185,7 @@ func (s *stack) await(what string, holds func() bool, last func() string) {
 	eventually.Wait{Patience: patience, Interval: interval, State: last}.That(s.t, what, holds)
 }
 
-// instances are the containers of a pod and how often each was restarted: what must not change when nobody is to notice.
+// instances returns the containers of a pod with their restart counts. They must not change when pods are not affected.
 func instances(pod *v1.Pod) string {
 	var words []string
 	for _, c := range pod.Status.ContainerStatuses {
@@ -194,7 +194,7 @@ func instances(pod *v1.Pod) string {
 	return strings.Join(words, "; ")
 }
 
-// manifest is a pod of an init container and one that serves, with more fields of its spec after them.
+// manifest returns a pod with an init container and a server, with additional fields of its spec.
 func manifest(name string, more ...string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod
@@ -219,7 +219,7 @@ func freePort(t *testing.T) string {
 	return strconv.Itoa(port)
 }
 
-// badConfig is a configuration with a field that does not exist.
+// badConfig returns a configuration with an unknown field.
 func badConfig(t *testing.T) string {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// span is one of Jaeger's query API, with what this test looks at.
+// span is a span of Jaeger's query API, with the fields that this test uses.
 type span struct {
 	SpanID        string `json:"spanID"`
 	OperationName string `json:"operationName"`
@@ -36,7 +36,7 @@ type trace struct {
 	} `json:"processes"`
 }
 
-// missing says what the trace lacks of a whole one: a service, a single root, a parent that is in it, the Ready at its end.
+// missing returns what the trace lacks: a service, a single root, a parent in the trace, the Ready span at its end.
 func (t trace) missing() []string {
 	var lacks []string
 	ids := map[string]bool{}
@@ -72,7 +72,7 @@ func (t trace) missing() []string {
 	return lacks
 }
 
-// traceOfAStart: the spans arrive within seconds of the pod's Ready, each process sends its own.
+// traceOfAStart: the spans arrive within seconds of the pod's Ready, because each process sends its own.
 func traceOfAStart(s *stack) {
 	s.place("web", manifest("web"))
 	pod := s.awaitReady("web")
@@ -98,7 +98,7 @@ func traceOfAStart(s *stack) {
 	s.t.Logf("\n%s", out)
 }
 
-// traces are those that have a span of a pod.
+// traces returns the traces with a span of a pod.
 func (s *stack) traces(uid string) []trace {
 	s.t.Helper()
 	response, err := http.Get(s.jaeger + "/api/traces?service=syncloop&limit=20&tags=%7B%22k8s.pod.uid%22%3A%22" + uid + "%22%7D")

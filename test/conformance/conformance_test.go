@@ -20,7 +20,7 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// TestMain also is the command that makes a run in namespaces of its own, which TestSlice starts from this program.
+// TestMain is also the command that does a run in namespaces of its own. TestSlice starts it from this program.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == inside {
 		main()
@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// slice are specs of each kind that a node can fail: environment, volumes, probes, hooks, init containers, exit and restart,
-// security, exec and logs, status at the API server. Those that wait for minutes are left out.
+// slice has specs for each area in which a node can fail: environment, volumes, probes, hooks, init containers, exit
+// and restart, security, exec and logs, status at the API server. Those that wait for minutes are left out.
 const slice = `Kubelet when scheduling a busybox command in a pod should print the output to logs` +
 	`|Kubelet when scheduling a read only busybox container` +
 	`|KubeletManagedEtcHosts` +
@@ -52,7 +52,7 @@ const slice = `Kubelet when scheduling a busybox command in a pod should print t
 	`|Networking Granular Checks: Pods should function for intra-pod communication: (http|udp)` +
 	`|RuntimeClass should (reject|schedule)`
 
-// Upstream's own specs, as many as five minutes allow, pass on Quartet.
+// TestSlice runs upstream's own specs with Quartet, as many as five minutes allow.
 func TestSlice(t *testing.T) {
 	parts := filepath.Join(livenode.Bin(), "conformance")
 	opts, err := parse([]string{"-bin", livenode.Bin(), "-parts", parts, "-out", t.TempDir(), "-runs", nodeQuartet, "-focus", slice})
@@ -64,7 +64,7 @@ func TestSlice(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, tail(filepath.Join(opts.out, nodeQuartet, "ginkgo.log")))
 	}
-	const atLeast = 30 // a spec that upstream renames is not missed, many are
+	const atLeast = 30 // one spec that upstream renames may be missing, many may not
 	if len(result) < atLeast {
 		t.Errorf("%d specs have run, want at least %d: do their names still match?", len(result), atLeast)
 	}
@@ -76,7 +76,7 @@ func TestSlice(t *testing.T) {
 	}
 }
 
-// tail is the end of a log.
+// tail returns the end of a log.
 func tail(path string) string {
 	const most = 32 << 10
 	content, err := os.ReadFile(path)
@@ -197,7 +197,7 @@ func TestMistakesOfTheCommandLineAreNamed(t *testing.T) {
 	}
 }
 
-// The command of a run is handed its description as JSON.
+// The command of a run gets its description as JSON.
 func TestDescriptionOfARunSurvives(t *testing.T) {
 	want := suite{Node: nodeKilled, Bin: "/b", Parts: "/p", Dir: "/d", Out: "/o", Procs: 3, Labels: "A && !B", Focus: `a "b"`}
 	content, err := json.Marshal(want)

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const image = "example.test/main:1"
 
-// rig is a fake runtime, a proxy before it, and a client of the proxy.
+// rig is a fake runtime with a proxy in front of it, and a client of the proxy.
 type rig struct {
 	ctx     context.Context //nolint:containedctx // of the test
 	fake    *fakecri.Server
@@ -181,7 +181,7 @@ func TestAFaultIsForThoseItNames(t *testing.T) {
 		t.Errorf("the runtime saw %d calls and the fault %d, want 1 and 2", got, failing.Met())
 	}
 
-	// By ID, which the proxy knows from the answers.
+	// The proxy knows the IDs from the answers.
 	ids := map[string]string{}
 	for _, name := range []string{"main", "side"} {
 		ids[name], err = r.container("web", web, name)
@@ -241,7 +241,7 @@ func TestALostAnswerIsThatOfACallThatWasMade(t *testing.T) {
 	if len(sandboxes.GetItems()) != 1 {
 		t.Fatalf("the runtime has %d sandboxes, want 1", len(sandboxes.GetItems()))
 	}
-	// The proxy has seen the answer that the client has not.
+	// The proxy has seen the answer, and the client has not.
 	hung := r.proxy.Hang("StopPodSandbox", criproxy.For("web"), criproxy.AfterCall())
 	short, cancel := context.WithTimeout(r.ctx, 200*time.Millisecond)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// board is what this test reads of a dashboard.
+// board has the tested fields of a dashboard.
 type board struct {
 	UID, Title string
 	Panels     []panel
@@ -49,7 +49,7 @@ func boards(t *testing.T) map[string]board {
 	return all
 }
 
-// legendLabel is a label in a legend.
+// legendLabel matches a label in a legend.
 var legendLabel = regexp.MustCompile(`{{\s*([a-z_]+)\s*}}`)
 
 func TestEveryQueryOfTheDashboardAsksForWhatIsThere(t *testing.T) {

@@ -9,19 +9,19 @@ import (
 	"testing"
 )
 
-// root is the repository, compose the folder of what is tested.
+// root is the repository, compose the tested folder.
 const (
 	root    = "../.."
 	compose = root + "/deploy/compose"
 )
 
-// metric is a metric as docs/reference/metrics.md lists it.
+// metric is a metric of docs/reference/metrics.md.
 type metric struct {
 	kind   string
 	labels []string
 }
 
-// row is a row of a table of docs/reference/metrics.md: | `NAME` | TYPE | LABELS | ...
+// row matches a row of a table of docs/reference/metrics.md: | `NAME` | TYPE | LABELS | ...
 var row = regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| (gauge|counter|histogram) \\|([^|]*)\\|")
 
 // documented returns the metrics that docs/reference/metrics.md lists, by name.
@@ -37,13 +37,13 @@ func documented(t *testing.T) map[string]metric {
 	return all
 }
 
-// added are the labels that a scrape gives every sample.
+// added returns the labels that a scrape adds to every sample.
 func added() []string { return []string{"job", "instance", "metrics_path", "service", "__name__"} }
 
-// lookUp returns the labels that a series may have; false when there is no such metric.
+// lookUp returns the labels that a series may have; false when the metric does not exist.
 func lookUp(all map[string]metric, name string) ([]string, bool) {
 	if name == "up" || strings.HasPrefix(name, "process_") || strings.HasPrefix(name, "go_") {
-		return added(), true // of Prometheus, and of every Go program
+		return added(), true // metrics of Prometheus and of every Go program
 	}
 	if m, ok := all[name]; ok && m.kind != "histogram" {
 		return slices.Concat(m.labels, added()), true

@@ -68,7 +68,7 @@ func config(t *testing.T) prometheusConfig {
 	return c
 }
 
-// templateLabel is a label in the text of an alert.
+// templateLabel matches a label in the text of an alert.
 var templateLabel = regexp.MustCompile(`\$labels\.([a-z_]+)`)
 
 func TestEveryAlertAsksForWhatIsThereAndSaysWhatToDo(t *testing.T) {

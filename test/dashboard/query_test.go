@@ -9,10 +9,10 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// check returns what is wrong with a query: that it cannot be parsed, or asks for what nothing exposes. It also returns
-// the labels that its result has.
+// check returns the errors in a query: a syntax error, or metrics that do not exist. It also returns the labels of its
+// result.
 func check(all map[string]metric, query string) (result []string, problems []string) {
-	// Grafana replaces it by a duration.
+	// Grafana replaces the variable by a duration.
 	expr, err := parser.NewParser(parser.Options{}).ParseExpr(strings.ReplaceAll(query, "$__rate_interval", "1m"))
 	if err != nil {
 		return nil, []string{err.Error()}
@@ -45,7 +45,7 @@ func check(all map[string]metric, query string) (result []string, problems []str
 	return result, problems
 }
 
-// labelsOf returns the labels that the result of an expression may have; false when it has none, as a number.
+// labelsOf returns the labels that the result of an expression may have; false when it has none, such as a number.
 func labelsOf(all map[string]metric, node parser.Node) ([]string, bool) {
 	switch n := node.(type) {
 	case *parser.VectorSelector:

@@ -29,7 +29,7 @@ func project(t *testing.T, h *dockerhost.Host, args ...string) string {
 	return h.Compose(t, []string{"WHO=composer"}, append([]string{"--file", "testdata/compose.yaml"}, args...)...)
 }
 
-// container is what `docker inspect` says of a container, as far as this test looks.
+// container has the tested fields of `docker inspect`.
 type container struct {
 	State struct {
 		Pid    int
@@ -46,7 +46,7 @@ type container struct {
 	}
 }
 
-// address is that of its only network.
+// address returns the address in its only network.
 func (c container) address() string {
 	for _, network := range c.NetworkSettings.Networks {
 		return network.IPAddress
@@ -104,7 +104,7 @@ func get(t *testing.T, url string) string {
 	return string(body)
 }
 
-// An engine of the test's own runs what deploy/compose needs, and nothing of it stays, though nothing is taken down.
+// An engine of the test runs what deploy/compose needs, and leaves nothing behind, although the test removes nothing.
 func TestAnEngineOfItsOwnLeavesNothingBehind(t *testing.T) {
 	leftovers.Watch(t)
 	h := dockerhost.StartOwn(t)
@@ -134,7 +134,7 @@ func TestAnEngineOfItsOwnLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// On an engine that others use too, the names of images are theirs again after the test.
+// On a shared engine, image names refer to their former images again after the test.
 func TestASharedEngineHasItsImagesBack(t *testing.T) {
 	own := dockerhost.StartOwn(t)
 	own.Load(t, "hello", "pause")
@@ -161,7 +161,7 @@ func TestASharedEngineHasItsImagesBack(t *testing.T) {
 	}
 }
 
-// The services are of the machine's kernel alone: an image of one has a static program, its user and its labels.
+// The services depend only on the kernel: an image of one has a static program, its user and its labels.
 func TestTheImagesOfTheServicesStart(t *testing.T) {
 	h := dockerhost.StartOwn(t)
 	users := map[string]string{"configmux": "10241:10240", "pleg": "0:10240", "syncloop": "0:10240", "nodestatus": "10244:10240", "quartet": ""}
