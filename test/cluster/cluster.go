@@ -97,7 +97,8 @@ func CannotRun(binDir string) error {
 	return nil
 }
 
-// Require skips a test when a binary has not been built, or fails it with CI=true. It returns the folder of the build's binaries.
+// Require skips a test when a binary has not been built, or fails it with CI=true. It returns the folder of the build's
+// binaries.
 func Require(t testing.TB) string {
 	t.Helper()
 	binDir := harness.BinDir(t)

@@ -181,8 +181,8 @@ func runNode(ctx context.Context, o options, node string) (_ outcomes, err error
 	return result, err
 }
 
-// compare prints the counts and the differences. It fails when a spec passes only with the kubelet; without a run of the kubelet,
-// when a spec fails.
+// compare prints the counts and the differences. It fails when a spec passes only with the kubelet; without a run of
+// the kubelet, when a spec fails.
 func compare(stdout io.Writer, o options, results map[string]outcomes) error {
 	say := func(format string, args ...any) { fmt.Fprintf(stdout, format, args...) }
 	say("\n")

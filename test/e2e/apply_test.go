@@ -29,7 +29,8 @@ func TestAnAppliedPodRunsUntilItIsDeleted(t *testing.T) {
 	awaitGone(t, "applied")
 }
 
-// A list goes the way of its items, as one who comes from kubectl expects; what was acknowledged before a kill is there after it.
+// A list goes the way of its items, as one who comes from kubectl expects; what was acknowledged before a kill is there
+// after it.
 func TestTheItemsOfAListRunUntilTheyAreDeleted(t *testing.T) {
 	item := func(name string) string {
 		return "- " + strings.ReplaceAll(strings.TrimSpace(manifest(name, 1, "sleep")), "\n", "\n  ") + "\n"

@@ -26,8 +26,8 @@ import (
 // answerWithin is how long a client waits for an answer, as a kubelet's clients do.
 const answerWithin = 30 * time.Second
 
-// TestNoRequestIsRefusedWhileSyncloopIsAway kills syncloop over and over under clients of its API. A request that is made
-// while it is away waits and is answered. One that is being answered at a kill may break off.
+// TestNoRequestIsRefusedWhileSyncloopIsAway kills syncloop over and over under clients of its API. A request that is
+// made while it is away waits and is answered. One that is being answered at a kill may break off.
 func TestNoRequestIsRefusedWhileSyncloopIsAway(t *testing.T) {
 	port := freePort(t)
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")

@@ -15,8 +15,9 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// TestPodsOfAnAPIServer: a node that was given a kubeconfig registers, runs the pods that are bound to it, keeps them through a
-// kill of everything while the API server is away, with what they need to speak to it, and ends them as it says when it is back.
+// TestPodsOfAnAPIServer: a node that was given a kubeconfig registers, runs the pods that are bound to it, keeps them
+// through a kill of everything while the API server is away, with what they need to speak to it, and ends them as it
+// says when it is back.
 func TestPodsOfAnAPIServer(t *testing.T) {
 	name := nodeName(t)
 	c := cluster.Start(t, cluster.ServiceAccounts())
@@ -34,7 +35,8 @@ func TestPodsOfAnAPIServer(t *testing.T) {
 	if _, err := admin.ServiceAccounts("e2e").Create(t.Context(), &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	roots := &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": "the roots"}} // a controller's work
+	// a controller's work
+	roots := &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": "the roots"}}
 	if _, err := admin.ConfigMaps("e2e").Create(t.Context(), roots, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

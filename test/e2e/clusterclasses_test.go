@@ -18,9 +18,9 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// wantRuntimeClasses checks, on the node of a cluster in which the namespace e2e is, that a pod runs by the handler of its RuntimeClass
-// with the overhead that the API server has written into it, waits for a class that is gone and says so, also after a kill of syncloop,
-// and needs no API server once it runs.
+// wantRuntimeClasses checks, on the node of a cluster in which the namespace e2e is, that a pod runs by the handler of
+// its RuntimeClass with the overhead that the API server has written into it, waits for a class that is gone and says
+// so, also after a kill of syncloop, and needs no API server once it runs.
 func wantRuntimeClasses(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	name, admin := nodeName(t), c.Client(t)

@@ -12,8 +12,9 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// TestAPodHasItsEnvironmentFromAnAPIServer: it waits for a secret, is started when that comes, and nothing that happens to the API
-// server or to the node's processes then does anything to it. The node may read what its own pods name, and no more.
+// TestAPodHasItsEnvironmentFromAnAPIServer: it waits for a secret, is started when that comes, and nothing that happens
+// to the API server or to the node's processes then does anything to it. The node may read what its own pods name, and
+// no more.
 func TestAPodHasItsEnvironmentFromAnAPIServer(t *testing.T) {
 	name := nodeName(t)
 	c := cluster.Start(t)
@@ -41,7 +42,8 @@ func TestAPodHasItsEnvironmentFromAnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	running := fmt.Sprint(containerIDs(await(t, "asks", "Ready", ready)))
-	api, err := admin.Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{}) // the API server has made it long ago
+	// the API server has made it long ago
+	api, err := admin.Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

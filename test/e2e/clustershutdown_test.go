@@ -14,8 +14,9 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
-// wantPodsEndedForAShutdown ends a pod of the API server and a static one as nodestatus does before the machine goes down, and holds that
-// the API server knows of it when syncloop says so, and that both stay as they are through a kill of syncloop.
+// wantPodsEndedForAShutdown ends a pod of the API server and a static one as nodestatus does before the machine goes
+// down, and holds that the API server knows of it when syncloop says so, and that both stay as they are through a kill
+// of syncloop.
 func wantPodsEndedForAShutdown(t *testing.T, pods corev1.PodInterface, nodeName string) {
 	t.Helper()
 	create(t, pods, nodeName, "shut-here", nil)

@@ -17,8 +17,9 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// TestAnAPIServerHasTheStatusOfPods: of one of its own until its object is deleted, of one that the node refuses, and of a static pod by a
-// mirror pod that ends nothing when it is deleted; through a kill of syncloop, and after the API server was away.
+// TestAnAPIServerHasTheStatusOfPods: of one of its own until its object is deleted, of one that the node refuses, and
+// of a static pod by a mirror pod that ends nothing when it is deleted; through a kill of syncloop, and after the API
+// server was away.
 func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
 	name := nodeName(t)
 	c := cluster.Start(t)
@@ -111,8 +112,8 @@ func newPod(node, name string, labels map[string]string) *v1.Pod {
 	}
 }
 
-// wantFailedBeforeGone deletes a pod of which nothing has run, and compares what the API server had of it last: it has failed, and
-// so have as many containers.
+// wantFailedBeforeGone deletes a pod of which nothing has run, and compares what the API server had of it last: it has
+// failed, and so have as many containers.
 func wantFailedBeforeGone(t *testing.T, pods corev1.PodInterface, name string, containers int) {
 	t.Helper()
 	changes, err := pods.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})

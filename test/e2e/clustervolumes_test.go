@@ -24,8 +24,9 @@ import (
 // clusterVolume is where the container of these tests has what the cluster gives.
 const clusterVolume = "/cluster"
 
-// TestAPodHasRootsAndACertificateOfItsCluster as its container sees them: it waits for both and says so, has a change of the roots while
-// it runs, and keeps its key through a kill of syncloop until another certificate is issued. A key is in no file of the node's disk.
+// TestAPodHasRootsAndACertificateOfItsCluster as its container sees them: it waits for both and says so, has a change
+// of the roots while it runs, and keeps its key through a kill of syncloop until another certificate is issued. A key
+// is in no file of the node's disk.
 func TestAPodHasRootsAndACertificateOfItsCluster(t *testing.T) {
 	name := nodeName(t)
 	c := cluster.Start(t)

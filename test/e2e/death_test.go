@@ -19,8 +19,8 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// TestADeathWhilePLEGIsDeadIsToldAndActedOnOnce: pleg is killed, then a container; the next pleg tells of it, and syncloop
-// starts the container again, once.
+// TestADeathWhilePLEGIsDeadIsToldAndActedOnOnce: pleg is killed, then a container; the next pleg tells of it, and
+// syncloop starts the container again, once.
 func TestADeathWhilePLEGIsDeadIsToldAndActedOnOnce(t *testing.T) {
 	place(t, "mourned.yaml", manifest("mourned", 1, "sleep"))
 	id := bare(await(t, "mourned", "Ready", ready))
@@ -86,8 +86,8 @@ type happening struct {
 	ExitCode          int
 }
 
-// watchLifecycle follows every lifecycle event, through restarts of pleg, until the test ends. What it returns gives those that
-// came so far, by type and container.
+// watchLifecycle follows every lifecycle event, through restarts of pleg, until the test ends. What it returns gives
+// those that came so far, by type and container.
 func watchLifecycle(t *testing.T) func() map[string][]happening {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -18,8 +18,8 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// evictionConfig leaves 200m of the processors and 256 MiB of memory for pods, whatever the machine has, and evicts when 100 MiB of that
-// are left, or 400 MiB of the disk.
+// evictionConfig leaves 200m of the processors and 256 MiB of memory for pods, whatever the machine has, and evicts
+// when 100 MiB of that are left, or 400 MiB of the disk.
 const evictionConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 systemReserved: {cpu: %dm, memory: %dMi}
@@ -82,7 +82,8 @@ func newSmall(t *testing.T) *small {
 	return &small{own, t}
 }
 
-// apply places a pod with a volume on the disk; more are fields of its spec, resources those of its container, args its arguments.
+// apply places a pod with a volume on the disk; more are fields of its spec, resources those of its container, args its
+// arguments.
 func (s *small) apply(name, more, resources, args string) {
 	s.t.Helper()
 	text := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: evict}\nspec:\n  terminationGracePeriodSeconds: 1\n%s  containers:\n"+
@@ -155,8 +156,9 @@ func (s *small) awaitCondition(kind v1.NodeConditionType, status v1.ConditionSta
 	return seen.LastTransitionTime.Time
 }
 
-// TestPodsAreEndedToMakeRoom on a node that has little: for one that the node cannot do without, and for all when the disk or the memory
-// runs short. Who takes most of it goes, who asks for what it uses stays, and the Node says what is short until it has not been for a while.
+// TestPodsAreEndedToMakeRoom on a node that has little: for one that the node cannot do without, and for all when the
+// disk or the memory runs short. Who takes most of it goes, who asks for what it uses stays, and the Node says what is
+// short until it has not been for a while.
 func TestPodsAreEndedToMakeRoom(t *testing.T) {
 	own := newSmall(t)
 	own.apply("modest", "", `{requests: {cpu: 10m, memory: 16Mi, ephemeral-storage: 8Mi}, limits: {cpu: 10m, memory: 16Mi, ephemeral-storage: 8Mi}}`, "sleep")
@@ -217,7 +219,8 @@ func TestPodsAreEndedToMakeRoom(t *testing.T) {
 	}
 
 	for kind, since := range map[v1.NodeConditionType]time.Time{v1.NodeDiskPressure: diskSince, v1.NodeMemoryPressure: memorySince} {
-		if over := own.awaitCondition(kind, v1.ConditionFalse); over.Sub(since) < transition-time.Second { // they are told in whole seconds
+		// they are told in whole seconds
+		if over := own.awaitCondition(kind, v1.ConditionFalse); over.Sub(since) < transition-time.Second {
 			t.Errorf("the Node has said %s for only %s", kind, over.Sub(since))
 		}
 	}

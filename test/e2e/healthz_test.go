@@ -44,8 +44,8 @@ func awaitHealth(t *testing.T) {
 	})
 }
 
-// TestHealthBearsWithAProcessThatIsKilled: none of its answers is a failure, but that nodestatus does not answer for a moment when it is
-// the one that was killed.
+// TestHealthBearsWithAProcessThatIsKilled: none of its answers is a failure, but that nodestatus does not answer for a
+// moment when it is the one that was killed.
 func TestHealthBearsWithAProcessThatIsKilled(t *testing.T) {
 	awaitHealth(t)
 	for _, service := range layout.Services() {

@@ -31,7 +31,8 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// TestKubectlThroughAnAPIServer: what kubectl has an API server ask a node, it gets from this one, over SPDY and over WebSocket.
+// TestKubectlThroughAnAPIServer: what kubectl has an API server ask a node, it gets from this one, over SPDY and over
+// WebSocket.
 func TestKubectlThroughAnAPIServer(t *testing.T) {
 	r := newRemote(t, "")
 	r.run("streams", false, "/streams", "lines")
@@ -152,7 +153,8 @@ func (r *remote) kubectl(t *testing.T, stdin string, args ...string) (stdout, st
 	return out.String(), problems.String(), cmd.ProcessState.ExitCode()
 }
 
-// run has the node run a pod with the example program and the one whose streams are tested, on a terminal or without one.
+// run has the node run a pod with the example program and the one whose streams are tested, on a terminal or without
+// one.
 func (r *remote) run(name string, tty bool, command ...string) {
 	t := r.t
 	t.Helper()

@@ -28,8 +28,8 @@ func waits(reasons ...string) func(*v1.Pod) bool {
 	}
 }
 
-// TestImagesComeFromARegistry with the credentials of the node's file, or the pod says why they do not; and nobody is told
-// the password, also when the registry does.
+// TestImagesComeFromARegistry with the credentials of the node's file, or the pod says why they do not; and nobody is
+// told the password, also when the registry does.
 func TestImagesComeFromARegistry(t *testing.T) {
 	const password = "e2e-pass-w0rd"
 	reg := registry.Start(t, filepath.Join(livenode.Bin(), "images", "hello.tar"))

@@ -67,8 +67,9 @@ func TestNoPodNoticesAKill(t *testing.T) {
 	}
 }
 
-// watchReady looks at the pods with a name's beginning until the returned function is called, which says what was wrong: a
-// pod that was not Ready, or that was missing from an answer. No answer at all is no flip: syncloop may be dead.
+// watchReady looks at the pods with a name's beginning until the returned function is called, which says what was
+// wrong: a pod that was not Ready, or that was missing from an answer. No answer at all is no flip: syncloop may be
+// dead.
 func watchReady(t *testing.T, prefix string, count int) func() []string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -130,8 +131,8 @@ func awaitNewPID(t *testing.T, name string, old int) {
 	})
 }
 
-// TestAPodHasTheRestOfItsGracePeriodAfterAKill: a program that does not heed SIGTERM has its whole grace period, once, though
-// syncloop is killed in the middle of it.
+// TestAPodHasTheRestOfItsGracePeriodAfterAKill: a program that does not heed SIGTERM has its whole grace period, once,
+// though syncloop is killed in the middle of it.
 func TestAPodHasTheRestOfItsGracePeriodAfterAKill(t *testing.T) {
 	const grace, half = 14, 7 * time.Second
 	place(t, "stubborn.yaml", manifest("stubborn", grace, "sleep", "-ignore-term"))

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestALogThatGrowsIsPutAsideAndLosesNoLine has a container write more than containerLogMaxSize, and follows its log meanwhile.
+// TestALogThatGrowsIsPutAsideAndLosesNoLine has a container write more than containerLogMaxSize, and follows its log
+// meanwhile.
 func TestALogThatGrowsIsPutAsideAndLosesNoLine(t *testing.T) {
 	const name, file = "chatty", "chatty.yaml"
 	// Some 5 MiB a second: lines of 8 KiB, of which the runtime has 10 MiB within a few seconds.

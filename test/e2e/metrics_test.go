@@ -32,7 +32,8 @@ func readOnly(t *testing.T, path string) string {
 	return string(data)
 }
 
-// TestMonitoringOfKubeletsFindsItsMetrics of all four processes and of pods, at the paths and by the names of a kubelet's.
+// TestMonitoringOfKubeletsFindsItsMetrics of all four processes and of pods, at the paths and by the names of a
+// kubelet's.
 func TestMonitoringOfKubeletsFindsItsMetrics(t *testing.T) {
 	limited := strings.Replace(manifest("monitored", 1, "sleep"), `args: ["sleep"]`, `args: ["sleep"], resources: {limits: {cpu: 100m, memory: 64Mi}}`, 1)
 	place(t, "monitored.yaml", limited)

@@ -36,8 +36,9 @@ spec:
   - {name: host, hostPath: {path: %[2]q}}
 `
 
-// TestAContainerThatStartsAgainHasThePartsThatItHad, when syncloop was killed before, too: the same mounts, a link within the volume
-// followed, what is read-only so for what is mounted below where the runtime can do that; and nothing of it is left after the pod.
+// TestAContainerThatStartsAgainHasThePartsThatItHad, when syncloop was killed before, too: the same mounts, a link
+// within the volume followed, what is read-only so for what is mounted below where the runtime can do that; and nothing
+// of it is left after the pod.
 func TestAContainerThatStartsAgainHasThePartsThatItHad(t *testing.T) {
 	host := t.TempDir()
 	below := filepath.Join(host, "below")
@@ -148,8 +149,8 @@ func saysInItsStatus(reason, text string) func(*v1.Pod) bool {
 	}
 }
 
-// TestAPrivateMountSaysWhatToDo; when that is done what the node mounts is seen in the container, that of a part of a volume, too, and
-// stays when the pod goes.
+// TestAPrivateMountSaysWhatToDo; when that is done what the node mounts is seen in the container, that of a part of a
+// volume, too, and stays when the pod goes.
 func TestAPrivateMountSaysWhatToDo(t *testing.T) {
 	for name, more := range map[string]string{"propagates": "", "propagates-part": ", subPath: part"} {
 		host := t.TempDir()

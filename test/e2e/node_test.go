@@ -148,7 +148,8 @@ func pod(ctx context.Context, name string) (*v1.Pod, error) {
 	return nil, nil
 }
 
-// await polls until a pod is as it should be; what says in words what that is. A nil pod is one that /pods does not list.
+// await polls until a pod is as it should be; what says in words what that is. A nil pod is one that /pods does not
+// list.
 func await(t *testing.T, name, what string, ok func(*v1.Pod) bool) *v1.Pod {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -224,8 +225,8 @@ func pid(t *testing.T, name string) int {
 	return id
 }
 
-// kill ends processes of the node by SIGKILL. When the test ends it is waited until others answer in their places, so that the next one
-// has a whole node.
+// kill ends processes of the node by SIGKILL. When the test ends it is waited until others answer in their places, so
+// that the next one has a whole node.
 func kill(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {

@@ -16,7 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// checks are what the probes of a pod are answered, by the example program: a file for each, and one of the calls that it had.
+// checks are what the probes of a pod are answered, by the example program: a file for each, and one of the calls that
+// it had.
 type checks string
 
 // newChecks is a directory for the checks of a pod, which goes with the node.
@@ -129,7 +130,8 @@ func placePod(t *testing.T, p *v1.Pod) {
 	place(t, p.Name+".yaml", string(content))
 }
 
-// every is a probe of each second whose first answer counts, and may take its time on a busy machine, if change does not say otherwise.
+// every is a probe of each second whose first answer counts, and may take its time on a busy machine, if change does
+// not say otherwise.
 func every(action v1.ProbeHandler, change ...func(*v1.Probe)) *v1.Probe {
 	p := &v1.Probe{ProbeHandler: action, PeriodSeconds: 1, TimeoutSeconds: 60, FailureThreshold: 1}
 	for _, f := range change {
@@ -181,8 +183,8 @@ func awaitEach(t *testing.T, pod, what string, names []string, ok func(v1.Contai
 	})
 }
 
-// awaitEvent waits for an event of a container of a pod whose message begins so; one of an earlier pod of the name is none. It does
-// not ask as often as others do, for it starts a program each time.
+// awaitEvent waits for an event of a container of a pod whose message begins so; one of an earlier pod of the name is
+// none. It does not ask as often as others do, for it starts a program each time.
 func awaitEvent(t *testing.T, pod, container, reason, message string) seen {
 	t.Helper()
 	uid := string(await(t, pod, "listed", func(p *v1.Pod) bool { return p != nil }).UID)

@@ -187,7 +187,8 @@ func failedStartupRestarts(t *testing.T, name string) {
 	if e.FirstTime != nil {
 		killed = *e.FirstTime
 	}
-	calls := slices.DeleteFunc(state.calls(t, "start"), func(one call) bool { return !one.at.Before(killed.Add(time.Second)) }) // it is a whole second
+	// it is a whole second
+	calls := slices.DeleteFunc(state.calls(t, "start"), func(one call) bool { return !one.at.Before(killed.Add(time.Second)) })
 	// Those of the first period do not count.
 	if n := len(calls); n < 2 || n > 5 {
 		t.Errorf("it is restarted after %d calls, want 3", n)

@@ -17,12 +17,13 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// The pods under which processes are killed: one that is Ready by all probes of two kinds of calls, one whose readiness probe fails,
-// one whose startup probe has not succeeded, and one that is to be killed for its liveness probe.
+// The pods under which processes are killed: one that is Ready by all probes of two kinds of calls, one whose readiness
+// probe fails, one whose startup probe has not succeeded, and one that is to be killed for its liveness probe.
 const steady, unready, starting, doomed = "outlives-steady", "outlives-unready", "outlives-starting", "outlives-doomed"
 
-// TestResultsOfProbesOutliveAKill kills syncloop, all four, and the runtime, which runs the commands of probes, under pods whose
-// probes have come to something: no pod's Ready changes that its probe has not changed, and what has started has started.
+// TestResultsOfProbesOutliveAKill kills syncloop, all four, and the runtime, which runs the commands of probes, under
+// pods whose probes have come to something: no pod's Ready changes that its probe has not changed, and what has started
+// has started.
 func TestResultsOfProbesOutliveAKill(t *testing.T) {
 	state := newChecks(t, "outlives")
 	placeOutliving(t, state)
@@ -59,7 +60,8 @@ func TestResultsOfProbesOutliveAKill(t *testing.T) {
 	}
 }
 
-// killUnderProbes kills processes, and watches the pods until their probes have been called some times by the next ones.
+// killUnderProbes kills processes, and watches the pods until their probes have been called some times by the next
+// ones.
 func killUnderProbes(t *testing.T, state checks, names ...string) {
 	t.Helper()
 	startups := []string{"start-exec", "start-http"}
@@ -120,8 +122,8 @@ func placeOutliving(t *testing.T, state checks) {
 	placePod(t, state.pod(doomed, stubborn))
 }
 
-// watchStream follows every change of every pod, through restarts of syncloop, until the returned function is called, which
-// gives by the name in a pod's manifest what its Ready was at any moment.
+// watchStream follows every change of every pod, through restarts of syncloop, until the returned function is called,
+// which gives by the name in a pod's manifest what its Ready was at any moment.
 func watchStream(t *testing.T) func() map[string]map[bool]bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -13,7 +13,8 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// TestTheClusterSignsTheServingCertificate: the node asks for one with its name and addresses, and shows it when it has been approved.
+// TestTheClusterSignsTheServingCertificate: the node asks for one with its name and addresses, and shows it when it has
+// been approved.
 func TestTheClusterSignsTheServingCertificate(t *testing.T) {
 	r := newRemote(t, "serverTLSBootstrap: true\n", cluster.Controllers())
 	client := r.cluster.Client(t)

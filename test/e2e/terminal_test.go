@@ -99,7 +99,8 @@ func (s *terminal) ended() int {
 	return s.cmd.ProcessState.ExitCode()
 }
 
-// execTerminal: a program has the terminal of who runs it, of the same size, also when that changes, and its code comes back.
+// execTerminal: a program has the terminal of who runs it, of the same size, also when that changes, and its code comes
+// back.
 func (r *remote) execTerminal(t *testing.T) {
 	s := r.terminal(t, 31, 97, "exec", "-it", "streams", "--", "/streams", "terminal")
 	s.await("terminal of 31 lines, 97 columns\r\n")

@@ -88,8 +88,8 @@ func TestContainerdTracesWhatIsTracedAndNoMore(t *testing.T) {
 	}
 }
 
-// A container that keeps ending: each crash begins a trace, which has the restart too, also when that waits for the end of
-// a back-off, and leads to the start of what crashed.
+// A container that keeps ending: each crash begins a trace, which has the restart too, also when that waits for the end
+// of a back-off, and leads to the start of what crashed.
 func TestARestartLeadsToItsCrashAndACrashToItsStart(t *testing.T) {
 	place(t, "linked.yaml", manifest("linked", 1, "crash", "-after", "500ms"))
 	p := await(t, "linked", "restarted twice", func(p *v1.Pod) bool {

@@ -13,7 +13,8 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// TestTwoNodesOnOneMachine run a pod of one name and one UID each, and neither notices what becomes of the other: its kill, and its end.
+// TestTwoNodesOnOneMachine run a pod of one name and one UID each, and neither notices what becomes of the other: its
+// kill, and its end.
 func TestTwoNodesOnOneMachine(t *testing.T) {
 	other, err := livenode.New(livenode.Bin(), "second")
 	if err != nil {

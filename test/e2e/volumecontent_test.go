@@ -62,9 +62,10 @@ spec:
   - {name: none, configMap: {name: there-is-none, optional: true}}
 `
 
-// TestVolumesHaveWhatTheirObjectsHave as the containers see it, on tmpfs what is secret: the pod waits for objects that are not
-// there, has a change of theirs without a restart and never half of it, and also one that was made while syncloop was dead. The value
-// of a secret is nowhere on the disk, in no log, trace or answer, and nothing is left after the pod.
+// TestVolumesHaveWhatTheirObjectsHave as the containers see it, on tmpfs what is secret: the pod waits for objects that
+// are not there, has a change of theirs without a restart and never half of it, and also one that was made while
+// syncloop was dead. The value of a secret is nowhere on the disk, in no log, trace or answer, and nothing is left
+// after the pod.
 func TestVolumesHaveWhatTheirObjectsHave(t *testing.T) {
 	const hidden = "e2e-volume-s3cret"
 	file := filepath.Join(t.TempDir(), "content.yaml")
@@ -159,8 +160,9 @@ func TestVolumesHaveWhatTheirObjectsHave(t *testing.T) {
 	awaitNothingLeft(t, p)
 }
 
-// watchHalves reads files of a folder again and again, by one open of the folder each time, until the returned function is called: it
-// says when they did not all have the same text. Files of a folder that has just been replaced may be gone.
+// watchHalves reads files of a folder again and again, by one open of the folder each time, until the returned function
+// is called: it says when they did not all have the same text. Files of a folder that has just been replaced may be
+// gone.
 func watchHalves(t *testing.T, dir string, names ...string) func() []string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -207,8 +209,8 @@ func halfOf(dir string, names []string) string {
 	return ""
 }
 
-// filesWith are the files on the disk below a folder that have a text in them, or what an API object has in JSON in the place of it; what
-// is mounted there is not looked at.
+// filesWith are the files on the disk below a folder that have a text in them, or what an API object has in JSON in the
+// place of it; what is mounted there is not looked at.
 func filesWith(t *testing.T, dir, text string) (found []string) {
 	t.Helper()
 	device := func(path string) uint64 {

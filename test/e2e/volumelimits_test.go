@@ -12,8 +12,9 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted, by a volume, by all that it writes together and by what one container writes beside
-// volumes: with the status of a kubelet's, its volumes are given back, and no other pod notices.
+// TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted, by a volume, by all that it writes together and by what one
+// container writes beside volumes: with the status of a kubelet's, its volumes are given back, and no other pod
+// notices.
 func TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")
 	if err := os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nvolumeStatsAggPeriod: 1s\n"+livenode.AnyMachine), 0o600); err != nil {

@@ -47,9 +47,9 @@ spec:
   - {name: unused, emptyDir: {medium: Memory}}
 `
 
-// TestVolumesAreSharedOutliveAKillAndLeaveNothing has volumes of all kinds that need no other object, looked at as the containers
-// have them: what one writes the other reads, the limit of a volume in memory is its size, a kill of syncloop mounts nothing anew,
-// and after the pod there is no mount and no folder; what is the node's stays.
+// TestVolumesAreSharedOutliveAKillAndLeaveNothing has volumes of all kinds that need no other object, looked at as the
+// containers have them: what one writes the other reads, the limit of a volume in memory is its size, a kill of
+// syncloop mounts nothing anew, and after the pod there is no mount and no folder; what is the node's stays.
 func TestVolumesAreSharedOutliveAKillAndLeaveNothing(t *testing.T) {
 	host := filepath.Join(t.TempDir(), "made", "for", "it")
 	place(t, "sharing.yaml", fmt.Sprintf(sharing, image, host))
@@ -115,7 +115,8 @@ func TestVolumesAreSharedOutliveAKillAndLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestAPathOfTheNodeIsWhatItsTypeSays, or the pod that has it waits, alone, and says why; it starts when that is mended.
+// TestAPathOfTheNodeIsWhatItsTypeSays, or the pod that has it waits, alone, and says why; it starts when that is
+// mended.
 func TestAPathOfTheNodeIsWhatItsTypeSays(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -126,8 +127,9 @@ func TestAPathOfTheNodeIsWhatItsTypeSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer socket.Close()                                                                         //nolint:errcheck // nobody talks to it
-	if err := unix.Mknod(path("block"), unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))); err != nil { // of no disk that the machine uses
+	defer socket.Close() //nolint:errcheck // nobody talks to it
+	// of no disk that the machine uses
+	if err := unix.Mknod(path("block"), unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))); err != nil {
 		t.Fatal(err)
 	}
 	right := map[string]string{
@@ -176,8 +178,8 @@ func withHostPaths(name string, paths map[string]string) string {
 	return strings.Replace(manifest(name, 1, "sleep"), `args: ["sleep"]`, `args: ["sleep"], volumeMounts: [`+mounts.String()+`]`, 1) + "  volumes:\n" + volumes.String()
 }
 
-// TestAKindOfVolumeThatIsNotThereIsNamed: a pod that has one is Pending with a message and runs when its manifest is changed; a claim,
-// which no static pod may have, is an error of its file.
+// TestAKindOfVolumeThatIsNotThereIsNamed: a pod that has one is Pending with a message and runs when its manifest is
+// changed; a claim, which no static pod may have, is an error of its file.
 func TestAKindOfVolumeThatIsNotThereIsNamed(t *testing.T) {
 	const mount = `args: ["sleep"], volumeMounts: [{name: data, mountPath: /data}]`
 	far := strings.Replace(manifest("far", 1, "sleep"), `args: ["sleep"]`, mount, 1) + "  volumes: [{name: data, %s}]\n"

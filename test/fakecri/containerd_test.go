@@ -94,7 +94,8 @@ func (s *story) look(sandbox, container string) {
 	s.tell("%d of %d containers run", len(running), len(all))
 }
 
-// play makes a runtime go through the life of a pod. crash waits until the container that has been started has ended by itself with 3.
+// play makes a runtime go through the life of a pod. crash waits until the container that has been started has ended by
+// itself with 3.
 func (s *story) play(image string, crash func(id string)) {
 	config := sandboxConfig("story", 0)
 	config.Hostname, config.Linux = "story", &runtimeapi.LinuxPodSandboxConfig{}

@@ -81,7 +81,8 @@ func TestASandboxThatGoesBehindOurBackIsMadeAgain(t *testing.T) {
 	}
 }
 
-// TestAFullDiskForLogsStopsNoPodThatRuns fills the file system that the pods' logs are on, first its files, then its bytes.
+// TestAFullDiskForLogsStopsNoPodThatRuns fills the file system that the pods' logs are on, first its files, then its
+// bytes.
 func TestAFullDiskForLogsStopsNoPodThatRuns(t *testing.T) {
 	if node.noLogsMount != nil {
 		require.NoError(t, fmt.Errorf("a small file system for the pods' logs cannot be mounted: %w", node.noLogsMount))
@@ -119,7 +120,8 @@ func TestAFullDiskForLogsStopsNoPodThatRuns(t *testing.T) {
 	}
 }
 
-// useUpFiles makes files in the file system of the pods' logs until there can be no more. The returned function removes them.
+// useUpFiles makes files in the file system of the pods' logs until there can be no more. The returned function removes
+// them.
 func useUpFiles(t *testing.T) (free func()) {
 	t.Helper()
 	dir, err := os.MkdirTemp(node.Layout.PodLogs(), "fill-")
@@ -145,7 +147,8 @@ func useUpFiles(t *testing.T) (free func()) {
 	return free
 }
 
-// useUpBytes writes into the file system of the pods' logs until nothing more goes in. The returned function removes it.
+// useUpBytes writes into the file system of the pods' logs until nothing more goes in. The returned function removes
+// it.
 func useUpBytes(t *testing.T) (free func()) {
 	t.Helper()
 	path := filepath.Join(node.Layout.PodLogs(), "fill")

@@ -16,8 +16,8 @@ import (
 // saidBy is what the proxy's errors have in them.
 const saidBy = "criproxy: "
 
-// told is what people are told of a failure: by the pod's status, by an event, or by its worker when the kubelet would tell
-// neither.
+// told is what people are told of a failure: by the pod's status, by an event, or by its worker when the kubelet would
+// tell neither.
 type told struct {
 	status        func(*v1.Pod) bool
 	event         string
@@ -107,7 +107,8 @@ func TestACallThatFailsOnTheWayDownIsToldAndMadeAgain(t *testing.T) {
 			switch method {
 			case "StopContainer", "StopPodSandbox":
 				awaitEvent(t, name, v1.EventTypeWarning, "FailedKillPod", "error killing pod", saidBy+method)
-			case "RemovePodSandbox": // nobody but operators cares; the sandbox's removal also does what RemoveContainer should have
+			// nobody but operators cares; the sandbox's removal also does what RemoveContainer should have
+			case "RemovePodSandbox":
 				awaitWorkerError(t, name, saidBy+method)
 			}
 			awaitGone(t, name)
@@ -193,8 +194,8 @@ func TestALostAnswerMakesNothingTwice(t *testing.T) {
 	}
 }
 
-// TestABrokenConnectionIsMadeAgain breaks the connection to the runtime, with every call on it, in the middle of a start: pods
-// that run do not notice.
+// TestABrokenConnectionIsMadeAgain breaks the connection to the runtime, with every call on it, in the middle of a
+// start: pods that run do not notice.
 func TestABrokenConnectionIsMadeAgain(t *testing.T) {
 	place(t, "steady-broken")
 	before := only(awaitOne(t, "steady-broken"))
@@ -211,8 +212,8 @@ func TestABrokenConnectionIsMadeAgain(t *testing.T) {
 	}
 }
 
-// TestARuntimeThatIsUnwellStopsNothing has the runtime's own health fail: no pod is touched, and what is wanted is done when it
-// is well again.
+// TestARuntimeThatIsUnwellStopsNothing has the runtime's own health fail: no pod is touched, and what is wanted is done
+// when it is well again.
 func TestARuntimeThatIsUnwellStopsNothing(t *testing.T) {
 	place(t, "steady-unwell")
 	before := only(awaitOne(t, "steady-unwell"))

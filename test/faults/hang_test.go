@@ -24,10 +24,10 @@ type hanging struct {
 	asks bool
 }
 
-// TestACallThatHangsDelaysItsPodAndNoOther has a call of each kind hang, all at the same time, those that come before the runtime
-// does anything and those whose answers do not come. Pods beside them start, are restarted and go meanwhile, all before the first
-// of those calls is given up, and pods that run are left in peace. Half of the calls are let go then, and the others given up by
-// the node: all pods come right.
+// TestACallThatHangsDelaysItsPodAndNoOther has a call of each kind hang, all at the same time, those that come before
+// the runtime does anything and those whose answers do not come. Pods beside them start, are restarted and go
+// meanwhile, all before the first of those calls is given up, and pods that run are left in peace. Half of the calls
+// are let go then, and the others given up by the node: all pods come right.
 func TestACallThatHangsDelaysItsPodAndNoOther(t *testing.T) {
 	for _, name := range []string{"steady-hang", "crashes-hang", "goes-hang"} {
 		place(t, name)
@@ -90,7 +90,8 @@ func TestACallThatHangsDelaysItsPodAndNoOther(t *testing.T) {
 	}
 }
 
-// hangOnTheWayUp places a pod for each call on its way up, which hangs; one asks for an image that another pod is to have, too.
+// hangOnTheWayUp places a pod for each call on its way up, which hangs; one asks for an image that another pod is to
+// have, too.
 func hangOnTheWayUp(t *testing.T, image string) (all []hanging) {
 	t.Helper()
 	methods := []string{"RunPodSandbox", "CreateContainer", "StartContainer", "ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus"}
@@ -137,8 +138,8 @@ func names(prefix string, methods []string) (all []string) {
 	return all
 }
 
-// TestAPullThatHangsEndsWithItsPod has a pull hang, for which there is no limit: the pod can be taken away, and another that
-// needs no pull is started.
+// TestAPullThatHangsEndsWithItsPod has a pull hang, for which there is no limit: the pod can be taken away, and another
+// that needs no pull is started.
 func TestAPullThatHangsEndsWithItsPod(t *testing.T) {
 	t.Parallel()
 	const image = "quartet.local/slow:1"

@@ -93,7 +93,8 @@ func TestAPodThatCannotRunSaysWhy(t *testing.T) {
 	}
 }
 
-// killedForItsOwnLimit: what the kernel's log says of it is read, where that may be, and is no want of memory of the machine.
+// killedForItsOwnLimit: what the kernel's log says of it is read, where that may be, and is no want of memory of the
+// machine.
 func killedForItsOwnLimit(t *testing.T, p *v1.Pod) {
 	t.Helper()
 	log, err := os.Open("/dev/kmsg")

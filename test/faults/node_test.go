@@ -1,6 +1,6 @@
-// Package faults drives a whole node, whose runtime is real and stands behind a proxy that makes single calls of it fail, hang
-// or lose their answer (package criproxy); and gives it pods that cannot run. All tests share one node; each has pods of its
-// own, takes them away, and checks that nothing is left of them.
+// Package faults drives a whole node, whose runtime is real and stands behind a proxy that makes single calls of it
+// fail, hang or lose their answer (package criproxy); and gives it pods that cannot run. All tests share one node; each
+// has pods of its own, takes them away, and checks that nothing is left of them.
 package faults
 
 import (
@@ -37,8 +37,8 @@ const (
 	interval = 50 * time.Millisecond
 	// startPatience bounds the node's start and its end.
 	startPatience = 2 * time.Minute
-	// requestTimeout is when a call of the runtime that hangs is given up: long enough to see that the others do not wait for
-	// it, short enough to see what comes after.
+	// requestTimeout is when a call of the runtime that hangs is given up: long enough to see that the others do not wait
+	// for it, short enough to see what comes after.
 	requestTimeout = time.Minute
 	// plegTimeout is when pleg gives up, which waits for no call for longer.
 	plegTimeout = 30 * time.Second

@@ -31,8 +31,8 @@ const namespace = "faults"
 // full is the name of a static pod: the node's name is behind that of its manifest.
 func full(name string) string { return name + "-" + nodeName }
 
-// place gives the node a pod of one container, "main", that runs the example program until it is asked to end, after what was
-// changed of that. When the test ends the pod is taken away, and nothing may be left of it.
+// place gives the node a pod of one container, "main", that runs the example program until it is asked to end, after
+// what was changed of that. When the test ends the pod is taken away, and nothing may be left of it.
 func place(t *testing.T, name string, change ...func(*v1.Pod)) {
 	t.Helper()
 	pod := &v1.Pod{
@@ -170,8 +170,8 @@ func await(t *testing.T, name, what string, ok func(*v1.Pod) bool) *v1.Pod {
 	}
 }
 
-// awaitOne waits until a pod is Ready and the runtime has exactly one of everything for it: a sandbox that is ready, and a
-// container of each name that runs.
+// awaitOne waits until a pod is Ready and the runtime has exactly one of everything for it: a sandbox that is ready,
+// and a container of each name that runs.
 func awaitOne(t *testing.T, name string) *v1.Pod {
 	t.Helper()
 	p := await(t, name, "Ready", livenode.Ready)

@@ -54,8 +54,8 @@ metadata: {name: volumes-kill, namespace: faults}
 stringData: {hidden: %[1]q}
 `
 
-// TestVolumesAreOnceAndThenGoneWheneverSyncloopIsKilled kills it again and again while volumes are set up, while what they are made of
-// changes, and while they are removed.
+// TestVolumesAreOnceAndThenGoneWheneverSyncloopIsKilled kills it again and again while volumes are set up, while what
+// they are made of changes, and while they are removed.
 func TestVolumesAreOnceAndThenGoneWheneverSyncloopIsKilled(t *testing.T) {
 	const rounds, pods, kills, within = 2, 4, 2, 300 * time.Millisecond
 	seed := uint64(time.Now().UnixNano())
@@ -142,9 +142,9 @@ func nothingLeft(p *v1.Pod) bool {
 	return err == nil && len(mounts) == 0 && errors.Is(statErr, os.ErrNotExist)
 }
 
-// TestAVolumeWithoutADiskDelaysItsPodAndNoOther has the disk that a pod's volumes are on be full, and one that can only be read: the
-// pod waits and says why, one beside it starts, and it starts itself when that is mended. What was mounted there by another hand is
-// no volume, and is never removed.
+// TestAVolumeWithoutADiskDelaysItsPodAndNoOther has the disk that a pod's volumes are on be full, and one that can only
+// be read: the pod waits and says why, one beside it starts, and it starts itself when that is mended. What was mounted
+// there by another hand is no volume, and is never removed.
 func TestAVolumeWithoutADiskDelaysItsPodAndNoOther(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -212,9 +212,9 @@ func (m mount) again(t *testing.T, dir string) {
 	}
 }
 
-// TestAVolumeThatHangsDelaysItsPodAndNoOther has a path of the node hang in the kernel, as one of a server that does not answer: a
-// pod beside it starts, syncloop can be ended and is soon there again, and what hangs is shown. When the path fails at last that is
-// told as of any other, and the pod goes.
+// TestAVolumeThatHangsDelaysItsPodAndNoOther has a path of the node hang in the kernel, as one of a server that does
+// not answer: a pod beside it starts, syncloop can be ended and is soon there again, and what hangs is shown. When the
+// path fails at last that is told as of any other, and the pod goes.
 func TestAVolumeThatHangsDelaysItsPodAndNoOther(t *testing.T) {
 	path, answer := hangingPath(t)
 	directory := v1.HostPathDirectory
@@ -236,8 +236,8 @@ func TestAVolumeThatHangsDelaysItsPodAndNoOther(t *testing.T) {
 	awaitEvent(t, "volume-hangs", v1.EventTypeWarning, "FailedMount", `MountVolume.SetUp failed for volume "far" : `, "transport endpoint is not connected")
 }
 
-// hangingPath is a path at which every call hangs until answer is called, and fails after that: one of a file system in user space
-// that nobody serves.
+// hangingPath is a path at which every call hangs until answer is called, and fails after that: one of a file system in
+// user space that nobody serves.
 func hangingPath(t *testing.T) (path string, answer func()) {
 	t.Helper()
 	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)

@@ -97,8 +97,8 @@ func Require(t testing.TB, err error) {
 	require.NoError(t, err)
 }
 
-// StartContainerd starts a containerd with the build's images, ready to run pods, and ends it with all its pods when the
-// test ends.
+// StartContainerd starts a containerd with the build's images, ready to run pods, and ends it with all its pods when
+// the test ends.
 func StartContainerd(t testing.TB) *Containerd {
 	t.Helper()
 	binDir := BinDir(t)

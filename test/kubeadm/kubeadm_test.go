@@ -1,5 +1,6 @@
-// Package kubeadm tests that kubeadm makes a cluster of nodes whose kubelet is Quartet: a control plane and a worker, each on a systemd
-// of its own, with CoreDNS, kube-proxy and metrics-server as pods, an upgrade, a reset, and a node that joins again after one.
+// Package kubeadm tests that kubeadm makes a cluster of nodes whose kubelet is Quartet: a control plane and a worker,
+// each on a systemd of its own, with CoreDNS, kube-proxy and metrics-server as pods, an upgrade, a reset, and a node
+// that joins again after one.
 package kubeadm
 
 import (
@@ -70,7 +71,8 @@ func (c cluster) ready(t *testing.T) {
 	t.Logf("%s", c.control.kubectl(t, "get", "nodes,pods", "-A", "-o", "wide"))
 }
 
-// namesAndServices: on each node a pod reaches a service by its name and by its address, whichever node its pods are on.
+// namesAndServices: on each node a pod reaches a service by its name and by its address, whichever node its pods are
+// on.
 func (c cluster) namesAndServices(t *testing.T) {
 	t.Helper()
 	c.control.apply(t, read(t, "testdata/hello.yaml"))
@@ -96,7 +98,8 @@ func (c cluster) namesAndServices(t *testing.T) {
 	}
 }
 
-// metrics: metrics-server finds its API server by the variables of its pod, and the API server finds it behind its service.
+// metrics: metrics-server finds its API server by the variables of its pod, and the API server finds it behind its
+// service.
 func (c cluster) metrics(t *testing.T) {
 	t.Helper()
 	c.control.apply(t, read(t, "testdata/metrics-server.yaml"))
@@ -109,7 +112,8 @@ func (c cluster) metrics(t *testing.T) {
 	}, "top", "pods", "-n", "kube-system")
 }
 
-// upgrade: kubeadm brings each node what the cluster's configuration has become: a flag of the scheduler and a field of the kubelet's.
+// upgrade: kubeadm brings each node what the cluster's configuration has become: a flag of the scheduler and a field of
+// the kubelet's.
 func (c cluster) upgrade(t *testing.T) {
 	t.Helper()
 	change := func(name, key string, edit func(string) string) {

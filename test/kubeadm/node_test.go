@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// patience is how long anything may take that waits for containers. On two cores that have other work, an API server takes a minute.
+	// patience is how long anything may take that waits for containers. On two cores that have other work, an API server
+	// takes a minute.
 	patience = 5 * time.Minute
 	// controlAddress and workerAddress are those of the machines; testdata/init.yaml has the first, too.
 	controlAddress, workerAddress = "192.168.231.1", "192.168.231.2"
@@ -113,8 +114,8 @@ func (n *node) install(t *testing.T) {
 	n.Run(t, "sh", "-euc", "cd /root\n"+strings.Join(commands, "\n"))
 }
 
-// runtimeConfig is containerd's, which differs from its default by the cgroup driver, by where its programs are, and by what a machine
-// without the right to lower a process's OOM score needs.
+// runtimeConfig is containerd's, which differs from its default by the cgroup driver, by where its programs are, and by
+// what a machine without the right to lower a process's OOM score needs.
 func (n *node) runtimeConfig() string {
 	return fmt.Sprintf(`version = 3
 [plugins.'io.containerd.nri.v1.nri']
@@ -132,8 +133,8 @@ func (n *node) runtimeConfig() string {
 `, n.bin, !machine.This().HasCapability(machine.CapSysResource))
 }
 
-// importImages brings the images of a cluster, under the names that kubeadm has for them: most are one image, whose programs go by
-// the name that they are called by.
+// importImages brings the images of a cluster, under the names that kubeadm has for them: most are one image, whose
+// programs go by the name that they are called by.
 func (n *node) importImages(t *testing.T) {
 	t.Helper()
 	for _, name := range archives() {
@@ -158,7 +159,8 @@ func (n *node) importImages(t *testing.T) {
 	}
 }
 
-// network does what a network plugin does: the node's pods have addresses of its range, and the other node is the way to its own.
+// network does what a network plugin does: the node's pods have addresses of its range, and the other node is the way
+// to its own.
 func (n *node) network(t *testing.T, podCIDR string, other *node, othersCIDR string) {
 	t.Helper()
 	n.WriteFile(t, "/etc/cni/net.d/10-test.conflist", `{"cniVersion": "1.0.0", "name": "test", "plugins": [

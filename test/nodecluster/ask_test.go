@@ -134,7 +134,8 @@ func runPod(t *testing.T, admin kubernetes.Interface, namespace, name string, ar
 	return get(t, admin, namespace, name)
 }
 
-// started are the ids of all containers of pods with how often they were started again: what has to stay when nothing restarts.
+// started are the ids of all containers of pods with how often they were started again: what has to stay when nothing
+// restarts.
 func started(pods []corev1.Pod) []string {
 	var all []string
 	for i := range pods {

@@ -26,9 +26,10 @@ import (
 // controlPlaneNode is the name of the node that runs the control plane that it is a node of.
 const controlPlaneNode = "control-plane"
 
-// TestAControlPlaneOfStaticPods: etcd, the API server, the controllers and the scheduler run on a node as kubeadm's static pods, and
-// the node joins the cluster that they form. It has their mirrors, runs what that cluster binds to it, and takes all of it through a
-// kill of its four processes and through a reboot. Another node joins that cluster by a token.
+// TestAControlPlaneOfStaticPods: etcd, the API server, the controllers and the scheduler run on a node as kubeadm's
+// static pods, and the node joins the cluster that they form. It has their mirrors, runs what that cluster binds to it,
+// and takes all of it through a kill of its four processes and through a reboot. Another node joins that cluster by a
+// token.
 func TestAControlPlaneOfStaticPods(t *testing.T) {
 	for _, image := range []string{"kubernetes", "etcd"} {
 		if _, err := os.Stat(archive(image)); err != nil {
@@ -88,8 +89,8 @@ type plane struct {
 	admin kubernetes.Interface
 }
 
-// awaitWhole waits until the node is Ready in the cluster, and all four pods are, as the node says itself. The API server is one of
-// them: an answer that fails is asked for again.
+// awaitWhole waits until the node is Ready in the cluster, and all four pods are, as the node says itself. The API
+// server is one of them: an answer that fails is asked for again.
 func (p plane) awaitWhole(t *testing.T) {
 	t.Helper()
 	awaitThat(t, "the node and the control plane are Ready", func() bool {
@@ -102,7 +103,8 @@ func (p plane) awaitWhole(t *testing.T) {
 	})
 }
 
-// static are the pods of the control plane as the node has them, in the order of their names; none when it does not answer.
+// static are the pods of the control plane as the node has them, in the order of their names; none when it does not
+// answer.
 func (p plane) static(t *testing.T) []corev1.Pod {
 	t.Helper()
 	list, err := p.node.Pods(t.Context())
@@ -122,7 +124,8 @@ func (p plane) awaitGuest(t *testing.T) {
 	})
 }
 
-// awaitMirrors waits until the cluster has the mirror of each of the four, Ready, which says what kubeadm's manifests ask for.
+// awaitMirrors waits until the cluster has the mirror of each of the four, Ready, which says what kubeadm's manifests
+// ask for.
 func (p plane) awaitMirrors(t *testing.T, address string) {
 	t.Helper()
 	var mirrors []corev1.Pod
@@ -154,8 +157,8 @@ func (p plane) started(t *testing.T) []string {
 
 func archive(image string) string { return filepath.Join(livenode.Bin(), "images", image+".tar") }
 
-// freeOf is an address of the machine on which nobody listens on the ports, which cannot be chosen: the test is skipped when
-// somebody does.
+// freeOf is an address of the machine on which nobody listens on the ports, which cannot be chosen: the test is skipped
+// when somebody does.
 func freeOf(t *testing.T, ports ...int) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
@@ -204,7 +207,8 @@ func prepareControlPlane(t *testing.T, address string) string {
 	return dir
 }
 
-// controlPlane starts a node, brings the images and puts the manifests in place. Everything is removed when the test ends.
+// controlPlane starts a node, brings the images and puts the manifests in place. Everything is removed when the test
+// ends.
 func controlPlane(t *testing.T, dir string) *livenode.Node {
 	t.Helper()
 	n, err := livenode.New(livenode.Bin(), "controlplane")
@@ -275,7 +279,8 @@ func clientOf(t *testing.T, kubeconfig string) kubernetes.Interface {
 	return client
 }
 
-// endAll ends every process of a node and of its pods, as a machine that is switched off does; what is on the disk stays.
+// endAll ends every process of a node and of its pods, as a machine that is switched off does; what is on the disk
+// stays.
 func endAll(t *testing.T, n *livenode.Node) {
 	t.Helper()
 	awaitThat(t, "nothing of the node runs", func() bool {

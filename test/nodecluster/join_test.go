@@ -17,8 +17,9 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// joinByToken: another node joins the cluster of a control plane as `kubeadm join` would have it: with a token of `kubeadm token create`
-// and what the cluster publishes about itself, by the roles that kubeadm gives. Of that node nodestatus alone runs: it is who joins.
+// joinByToken: another node joins the cluster of a control plane as `kubeadm join` would have it: with a token of
+// `kubeadm token create` and what the cluster publishes about itself, by the roles that kubeadm gives. Of that node
+// nodestatus alone runs: it is who joins.
 func joinByToken(t *testing.T, dir string, admin kubernetes.Interface) {
 	t.Helper()
 	const name = "joins-by-token"

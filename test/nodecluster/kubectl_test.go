@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// TestKubectl does what people do with kubectl to a pod that runs: every request goes by the API server to the node, which asks it who
-// that is and what he may do.
+// TestKubectl does what people do with kubectl to a pod that runs: every request goes by the API server to the node,
+// which asks it who that is and what he may do.
 func TestKubectl(t *testing.T) {
 	const ns = "kubectl"
 	admin := space(t, ns)
@@ -81,7 +81,8 @@ func TestKubectl(t *testing.T) {
 	t.Run("dashboards", dashboards)
 }
 
-// top: what metrics-server reads of the node, by a token that the node asks the API server about, kubectl shows as figures that can be.
+// top: what metrics-server reads of the node, by a token that the node asks the API server about, kubectl shows as
+// figures that can be.
 func top(t *testing.T) {
 	const ns = "kubectl"
 	amount := func(text string) int {

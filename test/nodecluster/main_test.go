@@ -1,6 +1,7 @@
-// Package nodecluster has Quartet as the node of a whole cluster: etcd, kube-apiserver, kube-controller-manager and kube-scheduler, with
-// the node authorizer, the admission of nodes and real users, and kubectl. The tests do what a user of the cluster does, and look at
-// what he sees; what they ask of the node itself is only what no user can see, such as whether a process has stayed the same.
+// Package nodecluster has Quartet as the node of a whole cluster: etcd, kube-apiserver, kube-controller-manager and
+// kube-scheduler, with the node authorizer, the admission of nodes and real users, and kubectl. The tests do what a
+// user of the cluster does, and look at what he sees; what they ask of the node itself is only what no user can see,
+// such as whether a process has stayed the same.
 //
 // All tests share one cluster and one node, each in a namespace of its own.
 package nodecluster
@@ -22,7 +23,8 @@ import (
 const (
 	// nodeName is the name of the node in the cluster.
 	nodeName = "quartet-node"
-	// grace is how long the cluster waits for a heartbeat before it says that the node is missing. A node gives one each 10 s.
+	// grace is how long the cluster waits for a heartbeat before it says that the node is missing. A node gives one each
+	// 10 s.
 	grace = 25 * time.Second
 	// patience is how long a test waits for what should take some seconds on a busy machine.
 	patience = 5 * time.Minute
@@ -112,7 +114,8 @@ func newNode(dir, bin, name string) (*livenode.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	// As kubeadm writes it, but for the port, for two nodes of a machine, and the shorter time between two looks at the manifests.
+	// As kubeadm writes it, but for the port, for two nodes of a machine, and the shorter time between two looks at the
+	// manifests.
 	config := filepath.Join(dir, name+".yaml")
 	content := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -49,8 +49,8 @@ func TestTheNodeIsReadyWithItsLease(t *testing.T) {
 	awaitThat(t, "the lease is renewed", func() bool { return renewed().After(first) })
 }
 
-// TestTheClusterMissesANodeThatIsDead: when all four processes are stopped, the controller says within its time that the node is not
-// known; when they are back it is Ready, and no container was touched.
+// TestTheClusterMissesANodeThatIsDead: when all four processes are stopped, the controller says within its time that
+// the node is not known; when they are back it is Ready, and no container was touched.
 func TestTheClusterMissesANodeThatIsDead(t *testing.T) {
 	const ns = "missed"
 	admin := space(t, ns)
@@ -74,9 +74,9 @@ func TestTheClusterMissesANodeThatIsDead(t *testing.T) {
 	}
 }
 
-// TestTheAPIServerDiesInTheMiddleOfARollOut: for two minutes, in which the four processes are killed, too. What ran runs on, and the
-// roll-out comes to its end when it is back. Manifests are added, changed and removed meanwhile, and the container of one is killed: the
-// node does as it is told, and the cluster has the mirrors of that when it is back.
+// TestTheAPIServerDiesInTheMiddleOfARollOut: for two minutes, in which the four processes are killed, too. What ran
+// runs on, and the roll-out comes to its end when it is back. Manifests are added, changed and removed meanwhile, and
+// the container of one is killed: the node does as it is told, and the cluster has the mirrors of that when it is back.
 //
 // Longer outages are for who runs the test by hand, as the tokens of pods are renewed every hour:
 //

@@ -24,7 +24,8 @@ type statics struct {
 	containers map[string]string
 }
 
-// placeStatics places the pods that there are before the API server is away, and returns when the cluster has their mirrors.
+// placeStatics places the pods that there are before the API server is away, and returns when the cluster has their
+// mirrors.
 func placeStatics(t *testing.T, ns string) *statics {
 	t.Helper()
 	s := &statics{admin: space(t, ns), ns: ns, mirrors: map[string]types.UID{}, containers: map[string]string{}}

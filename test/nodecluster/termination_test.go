@@ -13,8 +13,9 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// TestAKillInTheMiddleOfATermination: syncloop is killed while one pod has its grace period and another, that was deleted by force,
-// is ended. The object of the first goes last, with the end of its container in it; of neither is anything left.
+// TestAKillInTheMiddleOfATermination: syncloop is killed while one pod has its grace period and another, that was
+// deleted by force, is ended. The object of the first goes last, with the end of its container in it; of neither is
+// anything left.
 func TestAKillInTheMiddleOfATermination(t *testing.T) {
 	const ns = "termination"
 	admin := space(t, ns)

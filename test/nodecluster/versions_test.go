@@ -69,8 +69,8 @@ func merge(object, more map[string]any) {
 	}
 }
 
-// TestAnAPIServerOfAnotherVersion: the node has its place in the cluster and runs pods, whether its API server lacks what it asks for or
-// has what it has never heard of. What a pod asks for and an older one lacks is told of that pod.
+// TestAnAPIServerOfAnotherVersion: the node has its place in the cluster and runs pods, whether its API server lacks
+// what it asks for or has what it has never heard of. What a pod asks for and an older one lacks is told of that pod.
 func TestAnAPIServerOfAnotherVersion(t *testing.T) {
 	another := whole.Versions(t)
 	elsewhere(t, another)

@@ -23,7 +23,8 @@ import (
 // many is to how many pods a Deployment is scaled.
 const many = 50
 
-// TestADeploymentRollsOutAndScales: to its first pods, to pods of another template without an interruption, to many and to none.
+// TestADeploymentRollsOutAndScales: to its first pods, to pods of another template without an interruption, to many and
+// to none.
 func TestADeploymentRollsOutAndScales(t *testing.T) {
 	const ns = "deployment"
 	admin := space(t, ns)
@@ -160,8 +161,8 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// TestAStatefulSetHasNames: one pod after the other, each with its host name and its full name, that of the service in it, in its
-// hosts file.
+// TestAStatefulSetHasNames: one pod after the other, each with its host name and its full name, that of the service in
+// it, in its hosts file.
 func TestAStatefulSetHasNames(t *testing.T) {
 	const ns = "statefulset"
 	admin := space(t, ns)
@@ -204,8 +205,8 @@ func TestAStatefulSetHasNames(t *testing.T) {
 	}
 }
 
-// TestPodsAreDeletedGracefullyAndByForce: the one is there until it has ended, the other is gone from the cluster at once, and from
-// the node soon.
+// TestPodsAreDeletedGracefullyAndByForce: the one is there until it has ended, the other is gone from the cluster at
+// once, and from the node soon.
 func TestPodsAreDeletedGracefullyAndByForce(t *testing.T) {
 	const ns = "deletion"
 	admin := space(t, ns)

@@ -187,7 +187,8 @@ func TestTheUnits(t *testing.T) {
 	activeOnlyWhenItServes(t)
 }
 
-// portStaysOpen: a connection to the port of a unit is not refused when its main process is killed. It waits for the next one.
+// portStaysOpen: a connection to the port of a unit is not refused when its main process is killed. It waits for the
+// next one.
 func portStaysOpen(t *testing.T, unit string) {
 	t.Helper()
 	if _, err := askHealth(t); err != nil {
@@ -221,7 +222,8 @@ func askHealth(t *testing.T) (string, error) {
 	return strings.TrimSpace(string(body)), err
 }
 
-// noneSpeaksForTheUnit: what quartet.service has started does not know the socket by which systemd is told how the unit is.
+// noneSpeaksForTheUnit: what quartet.service has started does not know the socket by which systemd is told how the unit
+// is.
 func noneSpeaksForTheUnit(t *testing.T) {
 	t.Helper()
 	for _, process := range processes(t) {
@@ -234,7 +236,8 @@ func noneSpeaksForTheUnit(t *testing.T) {
 	}
 }
 
-// activeOnlyWhenItServes: a configmux that stands by, since another process has its lock, is not active before it has taken over.
+// activeOnlyWhenItServes: a configmux that stands by, since another process has its lock, is not active before it has
+// taken over.
 func activeOnlyWhenItServes(t *testing.T) {
 	t.Helper()
 	const unit = "quartet-configmux.service"
@@ -257,8 +260,8 @@ func activeOnlyWhenItServes(t *testing.T) {
 	ended(t, unit)
 }
 
-// clusterFlags: the lines of docs/howto/run-a-node.md for a node of a cluster reach those that talk to its API server, of either way to run
-// the four. Nobody answers there, which keeps none from running.
+// clusterFlags: the lines of docs/howto/run-a-node.md for a node of a cluster reach those that talk to its API server,
+// of either way to run the four. Nobody answers there, which keeps none from running.
 func clusterFlags(t *testing.T, four []string) {
 	t.Helper()
 	const kubeconfig = "/var/lib/quartet/kubeconfig"
