@@ -1,12 +1,13 @@
 // Command hello is the only program of the example image. It has no dependencies and needs no files, so the image is
 // created without a registry; its modes are the containers of examples and of tests.
 //
-//	hello serve  [-addr :8080] [-every 10s]   answers HTTP and prints a line each interval, until SIGTERM; with -https, -grpc
-//	             [-dir DIR] [-after 0s] …     and -tcp also these. Checks have the results in the files of DIR, see health,
-//	                                          and fail before -after. With -page it serves the text of a file, with -password
-//	                                          only to clients with the password in another file
+//	hello serve  [-addr :8080] [-every 10s]   answers HTTP and prints a line each interval, until SIGTERM; also HTTPS,
+//	             [-dir DIR] [-after 0s] …     gRPC and TCP with -https, -grpc and -tcp. Checks have the results in the
+//	                                          files of DIR, see health, and fail before -after. With -page it serves
+//	                                          the text of a file, with -password only to clients with the password in
+//	                                          another file
 //	hello check  [-dir DIR] NAME              runs one of the checks of serve; its result is the exit code
-//	hello get    [-after 10s] URL             prints the answer to a GET of a URL; fails without an answer within that time
+//	hello get    [-after 10s] URL             prints the answer to a GET of a URL; fails without an answer in that time
 //	hello init   [-after 0s]                  prints a line and exits 0
 //	hello crash  [-after 1s] [-code 1]        prints a line and exits with a code
 //	hello sleep                               waits for SIGTERM

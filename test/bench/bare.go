@@ -19,7 +19,8 @@ import (
 const criTimeout = 2 * time.Minute
 
 func connect(ctx context.Context, endpoint string) (internalapi.RuntimeService, error) {
-	runtime, err := cri.NewRemoteRuntimeServiceBuilder().WithEndpoint(endpoint).WithConnectionTimeout(criTimeout).WithTracerProvider(nil).Build(ctx)
+	builder := cri.NewRemoteRuntimeServiceBuilder().WithEndpoint(endpoint).WithConnectionTimeout(criTimeout)
+	runtime, err := builder.WithTracerProvider(nil).Build(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the runtime at %s: %w", endpoint, err)
 	}
@@ -82,7 +83,9 @@ func (n *node) bareSandbox(i int) *runtimev1.PodSandboxConfig {
 }
 
 // bareContainer creates and starts the only container of a pod in its sandbox.
-func (n *node) bareContainer(ctx context.Context, runtime internalapi.RuntimeService, i int, sandboxID string, attempt uint32) error {
+func (n *node) bareContainer(
+	ctx context.Context, runtime internalapi.RuntimeService, i int, sandboxID string, attempt uint32,
+) error {
 	sandbox := n.bareSandbox(i)
 	name := sandbox.GetMetadata().GetName()
 	container, err := runtime.CreateContainer(ctx, sandboxID, &runtimev1.ContainerConfig{

@@ -47,7 +47,9 @@ func compareDeaths(ctx context.Context, n *node, pods int) (result Deaths, err e
 	return result, nil
 }
 
-func (n *node) bareDeaths(ctx context.Context, runtime internalapi.RuntimeService, pods int) (seconds []float64, err error) {
+func (n *node) bareDeaths(
+	ctx context.Context, runtime internalapi.RuntimeService, pods int,
+) (seconds []float64, err error) {
 	if err := n.stopServices(ctx); err != nil {
 		return nil, err
 	}
@@ -86,7 +88,9 @@ func (n *node) bareDeaths(ctx context.Context, runtime internalapi.RuntimeServic
 	return seconds, nil
 }
 
-func (n *node) quartetDeaths(ctx context.Context, runtime internalapi.RuntimeService, pods int) (seconds []float64, err error) {
+func (n *node) quartetDeaths(
+	ctx context.Context, runtime internalapi.RuntimeService, pods int,
+) (seconds []float64, err error) {
 	if _, err := n.startPods(ctx, pods); err != nil {
 		return nil, err
 	}
@@ -140,7 +144,9 @@ func compareDeletes(ctx context.Context, n *node, pods, rounds int) (result Dele
 	return result, nil
 }
 
-func (n *node) bareDelete(ctx context.Context, runtime internalapi.RuntimeService, pods int) (seconds float64, err error) {
+func (n *node) bareDelete(
+	ctx context.Context, runtime internalapi.RuntimeService, pods int,
+) (seconds float64, err error) {
 	if err := n.stopServices(ctx); err != nil {
 		return 0, err
 	}
@@ -197,7 +203,9 @@ func (n *node) quartetDelete(ctx context.Context, runtime internalapi.RuntimeSer
 
 // untilNothingRuns polls the runtime until no container and no sandbox of the benchmark runs. It returns the seconds
 // since the beginning.
-func untilNothingRuns(ctx context.Context, runtime internalapi.RuntimeService, begin time.Time, pods int) (float64, error) {
+func untilNothingRuns(
+	ctx context.Context, runtime internalapi.RuntimeService, begin time.Time, pods int,
+) (float64, error) {
 	// The interval grows with the number of pods, because the size of the answer and the measured time do so too.
 	err := poll(ctx, pollGone*time.Duration(1+pods/10), func(ctx context.Context) (bool, error) {
 		containers, err := runtime.ListContainers(ctx, benchContainers())

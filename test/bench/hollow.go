@@ -118,7 +118,9 @@ func nodesReady(ctx context.Context, admin kubernetes.Interface, want int) (bool
 	}
 	ready := 0
 	for _, n := range list.Items {
-		if slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue }) {
+		if slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
+			return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue
+		}) {
 			ready++
 		}
 	}
@@ -132,7 +134,9 @@ func podsReady(ctx context.Context, admin kubernetes.Interface, want int) (bool,
 	}
 	ready := 0
 	for _, pod := range list.Items {
-		if slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue }) {
+		if slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
+			return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
+		}) {
 			ready++
 		}
 	}
@@ -156,7 +160,9 @@ func startHollowPods(ctx context.Context, admin kubernetes.Interface, nodes []*h
 }
 
 // observe measures over a while the calls and the resources of the idle nodes.
-func (h *Hollow) observe(ctx context.Context, admin *kubernetes.Clientset, nodes []*hollowNode, length time.Duration) error {
+func (h *Hollow) observe(
+	ctx context.Context, admin *kubernetes.Clientset, nodes []*hollowNode, length time.Duration,
+) error {
 	if err := rest(ctx, length/2); err != nil {
 		return err
 	}

@@ -42,7 +42,8 @@ func watch(ctx context.Context, runtime internalapi.RuntimeService) *watcher {
 	ended := make(chan error, 1)
 	connected := make(chan struct{})
 	go func() {
-		ended <- runtime.GetContainerEvents(ctx, events, func(runtimev1.RuntimeService_GetContainerEventsClient) { close(connected) })
+		ended <- runtime.GetContainerEvents(ctx, events,
+			func(runtimev1.RuntimeService_GetContainerEventsClient) { close(connected) })
 	}()
 	go func() {
 		for {

@@ -258,9 +258,10 @@ func (q *inquiry) sandboxWrong(i, before *instance) string {
 // no longer finds the container.
 func (q *inquiry) cutShort(i, before *instance) bool {
 	const about = 500 * time.Millisecond
-	return !before.removed.IsZero() && slices.ContainsFunc(slices.Concat(q.deeds.runtimeKilled, q.deeds.callerKilled), func(at time.Time) bool {
-		return at.After(before.removed.Add(-about)) && at.Before(i.created)
-	})
+	return !before.removed.IsZero() &&
+		slices.ContainsFunc(slices.Concat(q.deeds.runtimeKilled, q.deeds.callerKilled), func(at time.Time) bool {
+			return at.After(before.removed.Add(-about)) && at.Before(i.created)
+		})
 }
 
 // endWrong returns the error in a cause that is an end of a container: the end must be the real one, and must itself
@@ -268,7 +269,9 @@ func (q *inquiry) cutShort(i, before *instance) bool {
 func (q *inquiry) endWrong(i, before *instance, said []string) string {
 	lost := said[2] == "Unknown" && q.runtimeKilledSince(before, i) // the runtime was killed before it recorded that end
 	switch {
-	case slices.ContainsFunc(before.ends, func(e end) bool { return said[1] == fmt.Sprint(e.code) && said[2] == e.reason }), lost:
+	case slices.ContainsFunc(before.ends, func(e end) bool {
+		return said[1] == fmt.Sprint(e.code) && said[2] == e.reason
+	}), lost:
 	case len(before.ends) > 0:
 		return fmt.Sprintf("it exited with %v", before.ends)
 	case !q.runtimeKilledSince(before, i):
@@ -282,7 +285,8 @@ func (q *inquiry) endWrong(i, before *instance, said []string) string {
 		return ""
 	case ends && lost:
 		return ""
-	case q.deeds.ended[before.id], q.deeds.ended[before.sandbox], during(before, q.deeds.runtimeKilled), strings.HasPrefix(i.cause, causeSpec):
+	case q.deeds.ended[before.id], q.deeds.ended[before.sandbox], during(before, q.deeds.runtimeKilled),
+		strings.HasPrefix(i.cause, causeSpec):
 		return ""
 	// containerd gives up a start when its client is gone
 	case said[2] == startErrorReason && during(before, q.deeds.callerKilled):

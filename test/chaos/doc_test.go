@@ -6,13 +6,14 @@
 //
 //   - At the end the node settles in exactly the desired state, with nothing left over.
 //   - Two instances of one container never run at the same time, by inspection of the runtime and by the runtime's log.
-//   - Every container that the runtime was asked to start has exactly one line in syncloop's log, written before the request, so
-//     that no line is lost when syncloop is killed. The line and the container itself have the same cause and restart count.
-//   - The cause is true. A first start has no predecessor in the pod; an exit code is that of the previous container; a changed
-//     spec, a replaced sandbox and a missing container agree with the state of the runtime.
-//   - The cause has a cause: the container that ended was killed, stopped, removed or changed by the test, ends by itself, or was
-//     being started when its runtime was killed. So an untouched pod never restarts; some pods are never touched, and stay as they
-//     are.
+//   - Every container that the runtime was asked to start has exactly one line in syncloop's log, written before the
+//     request, so that no line is lost when syncloop is killed. The line and the container itself have the same cause
+//     and restart count.
+//   - The cause is true. A first start has no predecessor in the pod; an exit code is that of the previous container; a
+//     changed spec, a replaced sandbox and a missing container agree with the state of the runtime.
+//   - The cause has a cause: the container that ended was killed, stopped, removed or changed by the test, ends by
+//     itself, or was being started when its runtime was killed. So an untouched pod never restarts; some pods are never
+//     touched, and stay as they are.
 //
 // The test inspects the runtime ten times a second. The runtime's own log has all requests, including containers that
 // exist only between two inspections: creations, starts, removals, and how each container ended. Every start is

@@ -95,7 +95,8 @@ func (h *history) see(ctx context.Context, r runtime, c *runtimeapi.Container) {
 	if i == nil {
 		restart := podlabels.RestartOf(c.GetAnnotations(), c.GetMetadata().GetAttempt())
 		i = &instance{
-			id: c.GetId(), sandbox: c.GetPodSandboxId(), uid: c.GetLabels()[podlabels.PodUID], pod: c.GetLabels()[podlabels.PodName],
+			id: c.GetId(), sandbox: c.GetPodSandboxId(), uid: c.GetLabels()[podlabels.PodUID],
+			pod:  c.GetLabels()[podlabels.PodName],
 			name: c.GetLabels()[podlabels.ContainerName], count: restart.Count, cause: restart.Cause,
 			spec: c.GetAnnotations()[podlabels.ContainerSpecHash], created: time.Unix(0, c.GetCreatedAt()),
 		}

@@ -32,7 +32,8 @@ func TestTheInquiryFindsWhatIsWrong(t *testing.T) {
 			b.name, a.name, b.ends = failing, failing, []end{{1, "Error"}}
 		}, ""},
 		{"its end was lost with the runtime", "exited with 255 (Unknown)", func(b, a *instance, _ map[string][]said, d *deeds) {
-			b.name, a.name, b.ends, d.runtimeKilled = failing, failing, []end{{1, "Error"}}, []time.Time{begun.Add(10 * time.Second)}
+			b.name, a.name, b.ends, d.runtimeKilled = failing, failing, []end{{1, "Error"}},
+				[]time.Time{begun.Add(10 * time.Second)}
 		}, ""},
 		{"given up with its caller", "exited with 128 (StartError)", func(b, _ *instance, _ map[string][]said, d *deeds) {
 			b.started, b.begun, b.ends = false, time.Time{}, []end{{startErrorCode, startErrorReason}}

@@ -134,7 +134,8 @@ func (h *history) complete(l *ledger, starts map[string][]said) {
 		c.pod, c.uid = l.sandboxes[c.sandbox].pod, l.sandboxes[c.sandbox].uid
 		i := h.instances[id]
 		if i == nil {
-			i = &instance{id: id, sandbox: c.sandbox, uid: c.uid, pod: c.pod, name: c.name, created: c.created, begun: c.running, unseen: true}
+			i = &instance{id: id, sandbox: c.sandbox, uid: c.uid, pod: c.pod, name: c.name, created: c.created,
+				begun: c.running, unseen: true}
 			if lines := starts[id]; len(lines) > 0 {
 				i.count, i.cause = lines[0].count, lines[0].cause
 			}

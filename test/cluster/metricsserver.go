@@ -63,7 +63,8 @@ func (c *Cluster) MetricsServer(t testing.TB) {
 // newMetricsServer prepares metrics-server. It finds the nodes' addresses and ports as in a cluster of kubeadm, whose
 // nodes have self-signed certificates.
 func (c *Cluster) newMetricsServer(t testing.TB, binDir string, client kubernetes.Interface) (*Server, int, error) {
-	token, err := client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(t.Context(), metricsServerName, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(t.Context(), metricsServerName,
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, 0, fmt.Errorf("request the token of metrics-server: %w", err)
 	}
@@ -109,7 +110,8 @@ func (c *Cluster) newMetricsServer(t testing.TB, binDir string, client kubernete
 // admitMetricsServer creates its service account and its roles, as its manifests do. They are not removed.
 func admitMetricsServer(ctx context.Context, client kubernetes.Interface) error {
 	object := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
-	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: metricsServerName, Namespace: metav1.NamespaceSystem}}
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: metricsServerName,
+		Namespace: metav1.NamespaceSystem}}
 	role := func(kind, name string) rbacv1.RoleRef {
 		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 	}
@@ -117,14 +119,16 @@ func admitMetricsServer(ctx context.Context, client kubernetes.Interface) error 
 	options := metav1.CreateOptions{}
 	for what, create := range map[string]func() error{
 		"service account": func() error {
-			_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).Create(ctx, &corev1.ServiceAccount{ObjectMeta: object(metricsServerName)}, options)
+			_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).Create(ctx,
+				&corev1.ServiceAccount{ObjectMeta: object(metricsServerName)}, options)
 			return err
 		},
 		"role": func() error {
-			_, err := client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: object(own), Rules: []rbacv1.PolicyRule{
-				{APIGroups: []string{""}, Resources: []string{"nodes/metrics"}, Verbs: []string{"get"}},
-				{APIGroups: []string{""}, Resources: []string{"pods", "nodes"}, Verbs: []string{"get", "list", "watch"}},
-			}}, options)
+			_, err := client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: object(own),
+				Rules: []rbacv1.PolicyRule{
+					{APIGroups: []string{""}, Resources: []string{"nodes/metrics"}, Verbs: []string{"get"}},
+					{APIGroups: []string{""}, Resources: []string{"pods", "nodes"}, Verbs: []string{"get", "list", "watch"}},
+				}}, options)
 			return err
 		},
 		"binding of its role": func() error {
@@ -166,7 +170,8 @@ func (c *Cluster) publishMetrics(t testing.TB, client kubernetes.Interface, port
 		}
 	})
 	_, err := services.Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: metricsServerName}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
+		ObjectMeta: metav1.ObjectMeta{Name: metricsServerName},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatalf("cluster: create the service of metrics-server: %v", err)

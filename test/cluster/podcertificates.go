@@ -55,8 +55,9 @@ func (c *Cluster) IssuePodCertificate(t testing.TB, r *certificatesv1.PodCertifi
 	}
 	now := time.Now().Truncate(time.Second)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: r.Spec.PodName}, NotBefore: now, NotAfter: now.Add(podCertificateLife),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: r.Spec.PodName},
+		NotBefore: now, NotAfter: now.Add(podCertificateLife), KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, c.authority.cert, proof.PublicKey, c.authority.key)
 	if err != nil {
@@ -75,17 +76,20 @@ func (c *Cluster) IssuePodCertificate(t testing.TB, r *certificatesv1.PodCertifi
 func (c *Cluster) DenyPodCertificate(t testing.TB, r *certificatesv1.PodCertificateRequest, reason, message string) {
 	t.Helper()
 	r = r.DeepCopy()
-	r.Status.Conditions = []metav1.Condition{condition(certificatesv1.PodCertificateRequestConditionTypeDenied, reason, message)}
+	denied := condition(certificatesv1.PodCertificateRequestConditionTypeDenied, reason, message)
+	r.Status.Conditions = []metav1.Condition{denied}
 	c.setStatus(t, r)
 }
 
 func condition(kind, reason, message string) metav1.Condition {
-	return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.Now()}
+	return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message,
+		LastTransitionTime: metav1.Now()}
 }
 
 func (c *Cluster) setStatus(t testing.TB, r *certificatesv1.PodCertificateRequest) {
 	t.Helper()
-	if _, err := c.Client(t).CertificatesV1().PodCertificateRequests(r.Namespace).UpdateStatus(t.Context(), r, metav1.UpdateOptions{}); err != nil {
+	requests := c.Client(t).CertificatesV1().PodCertificateRequests(r.Namespace)
+	if _, err := requests.UpdateStatus(t.Context(), r, metav1.UpdateOptions{}); err != nil {
 		t.Fatalf("cluster: the status of the request %s/%s: %v", r.Namespace, r.Name, err)
 	}
 }

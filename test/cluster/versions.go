@@ -105,9 +105,11 @@ func (c *Cluster) versions() (v *Versions, end func() error, err error) {
 		return nil, nil, errors.Join(err, held.close())
 	}
 	server := &http.Server{
-		Handler: v.handler(proxy), ReadHeaderTimeout: probeTimeout, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+		Handler: v.handler(proxy), ReadHeaderTimeout: probeTimeout,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 		TLSConfig: &tls.Config{
-			MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert,
+			MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}, ClientCAs: roots,
+			ClientAuth: tls.RequireAndVerifyClientCert,
 		},
 	}
 	var work sync.WaitGroup
@@ -183,7 +185,8 @@ func (v *Versions) proxy() (proxy *httputil.ReverseProxy, closeIdle func(), err 
 	roots := x509.NewCertPool()
 	roots.AddCert(v.cluster.authority.cert)
 	transport := &http.Transport{
-		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{certificate}},
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots,
+			Certificates: []tls.Certificate{certificate}},
 		ForceAttemptHTTP2: true,
 	}
 	return &httputil.ReverseProxy{

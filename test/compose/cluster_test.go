@@ -34,7 +34,8 @@ func joinsACluster(s *stack) {
 	})
 	admin := c.Client(s.t)
 	// The namespace of the manifests' pods, which each have a mirror pod.
-	if _, err := admin.CoreV1().Namespaces().Create(s.t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "compose"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.CoreV1().Namespaces().Create(s.t.Context(),
+		&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "compose"}}, metav1.CreateOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
 	before := instances(s.awaitReady("web"))

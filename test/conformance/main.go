@@ -159,7 +159,8 @@ func runNode(ctx context.Context, o options, node string) (_ outcomes, err error
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	s := suite{Node: node, Bin: o.bin, Parts: o.parts, Dir: dir, Out: filepath.Join(o.out, node), Procs: o.procs, Labels: o.labels, Focus: o.focus}
+	s := suite{Node: node, Bin: o.bin, Parts: o.parts, Dir: dir, Out: filepath.Join(o.out, node), Procs: o.procs,
+		Labels: o.labels, Focus: o.focus}
 	if err := errors.Join(os.RemoveAll(s.Out), os.MkdirAll(s.Out, 0o755)); err != nil {
 		return nil, err
 	}

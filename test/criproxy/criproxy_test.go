@@ -91,7 +91,8 @@ func (r *rig) sandbox(pod string) (string, error) {
 func (r *rig) container(pod, sandbox, name string) (string, error) {
 	answer, err := r.runtime.CreateContainer(r.ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId: sandbox, SandboxConfig: config(pod),
-		Config: &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: image}},
+		Config: &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: name},
+			Image: &runtimeapi.ImageSpec{Image: image}},
 	})
 	return answer.GetContainerId(), err
 }
@@ -133,7 +134,8 @@ func TestWithoutFaultsNothingIsChanged(t *testing.T) {
 	wantCode(t, err, codes.Unimplemented)
 
 	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	_, err = r.runtime.Version(metadata.AppendToOutgoingContext(r.ctx, "traceparent", traceparent), &runtimeapi.VersionRequest{})
+	_, err = r.runtime.Version(metadata.AppendToOutgoingContext(r.ctx, "traceparent", traceparent),
+		&runtimeapi.VersionRequest{})
 	must(t, err)
 	if calls := r.fake.Calls(); calls[len(calls)-1].Traceparent != traceparent {
 		t.Errorf("the metadata of a call is lost: %+v", calls[len(calls)-1])
@@ -154,7 +156,8 @@ func TestAStreamOfAnswersGoesThrough(t *testing.T) {
 	must(t, err)
 	_, err = r.sandbox("web")
 	must(t, err)
-	for _, want := range []runtimeapi.ContainerEventType{runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT} {
+	for _, want := range []runtimeapi.ContainerEventType{runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT,
+		runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT} {
 		event, err := stream.Recv()
 		must(t, err)
 		if event.GetContainerEventType() != want {
@@ -245,7 +248,8 @@ func TestALostAnswerIsThatOfACallThatWasMade(t *testing.T) {
 	hung := r.proxy.Hang("StopPodSandbox", criproxy.For("web"), criproxy.AfterCall())
 	short, cancel := context.WithTimeout(r.ctx, 200*time.Millisecond)
 	defer cancel()
-	_, err = r.runtime.StopPodSandbox(short, &runtimeapi.StopPodSandboxRequest{PodSandboxId: sandboxes.GetItems()[0].GetId()})
+	_, err = r.runtime.StopPodSandbox(short,
+		&runtimeapi.StopPodSandboxRequest{PodSandboxId: sandboxes.GetItems()[0].GetId()})
 	wantCode(t, err, codes.DeadlineExceeded)
 	if got := r.fake.Count("StopPodSandbox", ""); got != 1 || hung.Met() != 1 {
 		t.Errorf("the runtime saw %d calls and the fault %d, want 1 and 1", got, hung.Met())
@@ -294,7 +298,8 @@ func TestABrokenConnectionBreaksEveryCallOnItAndNoOther(t *testing.T) {
 		_, err = mine.Recv()
 	}
 	wantCode(t, err, codes.Unavailable)
-	if event, err := theirs.Recv(); err != nil || event.GetContainerEventType() != runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT {
+	if event, err := theirs.Recv(); err != nil ||
+		event.GetContainerEventType() != runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT {
 		t.Errorf("another connection was broken too: %v, %v", event, err)
 	}
 	eventually.That(t, "the client is connected again", func() bool {

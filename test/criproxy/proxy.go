@@ -59,7 +59,8 @@ type Proxy struct {
 func Start(runtimeEndpoint, socket string) (*Proxy, error) {
 	params := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: time.Second}
 	params.Backoff.BaseDelay, params.Backoff.MaxDelay = reconnectDelay, reconnectDelayMax
-	runtime, err := grpc.NewClient(runtimeEndpoint, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(params),
+	runtime, err := grpc.NewClient(runtimeEndpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(params),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(passthrough{}), grpc.MaxCallRecvMsgSize(maxMessageBytes)))
 	if err != nil {
 		return nil, fmt.Errorf("the runtime's endpoint %q: %w", runtimeEndpoint, err)
@@ -69,7 +70,8 @@ func Start(runtimeEndpoint, socket string) (*Proxy, error) {
 		return nil, errors.Join(fmt.Errorf("listen as a runtime: %w", err), runtime.Close())
 	}
 	p := &Proxy{socket: socket, runtime: runtime, served: make(chan error, 1), known: newDirectory()}
-	p.server = grpc.NewServer(grpc.ForceServerCodecV2(passthrough{}), grpc.UnknownServiceHandler(p.handle), grpc.MaxRecvMsgSize(maxMessageBytes))
+	p.server = grpc.NewServer(grpc.ForceServerCodecV2(passthrough{}), grpc.UnknownServiceHandler(p.handle),
+		grpc.MaxRecvMsgSize(maxMessageBytes))
 	go func() { p.served <- p.server.Serve(p.conns.watch(listener)) }()
 	return p, nil
 }
@@ -139,7 +141,8 @@ func (p *Proxy) pass(ctx context.Context, client grpc.ServerStream, c *call) err
 			p.known.learn(c, answer)
 		}
 		if first {
-			if err := p.faults.meet(client.Context(), path.Base(c.method), c.about, after, p.drop(client.Context())); err != nil {
+			if err := p.faults.meet(client.Context(), path.Base(c.method), c.about, after,
+				p.drop(client.Context())); err != nil {
 				return err
 			}
 			if err := passHeader(client, runtime); err != nil {

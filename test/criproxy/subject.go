@@ -121,7 +121,9 @@ func (d *directory) sandbox(id, pod, uid string) {
 }
 
 // decode decodes the request or the answer of a method of the CRI; nil for any other method.
-func decode(method string, data frame, which func(protoreflect.MethodDescriptor) protoreflect.MessageDescriptor) (proto.Message, error) {
+func decode(
+	method string, data frame, which func(protoreflect.MethodDescriptor) protoreflect.MessageDescriptor,
+) (proto.Message, error) {
 	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", "."))
 	found, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
 	if err != nil {

@@ -28,7 +28,8 @@ var row = regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| (gauge|counter|histogr
 func documented(t *testing.T) map[string]metric {
 	t.Helper()
 	all := map[string]metric{}
-	for _, match := range row.FindAllStringSubmatch(string(read(t, filepath.Join(root, "docs/reference/metrics.md"))), -1) {
+	for _, match := range row.FindAllStringSubmatch(string(read(t, filepath.Join(root, "docs/reference/metrics.md"))),
+		-1) {
 		all[match[1]] = metric{kind: match[2], labels: strings.Fields(strings.ReplaceAll(match[3], "`", ""))}
 	}
 	if len(all) < 50 {

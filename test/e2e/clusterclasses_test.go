@@ -85,7 +85,8 @@ func createClass(t *testing.T, admin kubernetes.Interface, name string) {
 	t.Helper()
 	class := &nodev1.RuntimeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: "runc",
-		Overhead: &nodev1.Overhead{PodFixed: v1.ResourceList{v1.ResourceCPU: resource.MustParse("100m"), v1.ResourceMemory: resource.MustParse("16Mi")}},
+		Overhead: &nodev1.Overhead{PodFixed: v1.ResourceList{v1.ResourceCPU: resource.MustParse("100m"),
+			v1.ResourceMemory: resource.MustParse("16Mi")}},
 	}
 	if _, err := admin.NodeV1().RuntimeClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -97,10 +98,12 @@ func classedPod(node, class string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "classed-" + node, Namespace: "e2e"},
 		Spec: v1.PodSpec{
-			RuntimeClassName: &class, TerminationGracePeriodSeconds: ptr.To[int64](1), AutomountServiceAccountToken: ptr.To(false),
+			RuntimeClassName: &class, TerminationGracePeriodSeconds: ptr.To[int64](1),
+			AutomountServiceAccountToken: ptr.To(false),
 			Containers: []v1.Container{{
 				Name: "main", Image: image, Args: []string{"sleep"}, ImagePullPolicy: v1.PullIfNotPresent,
-				Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m"), v1.ResourceMemory: resource.MustParse("64Mi")}},
+				Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m"),
+					v1.ResourceMemory: resource.MustParse("64Mi")}},
 			}},
 		},
 	}

@@ -24,7 +24,8 @@ func TestAPodHasItsEnvironmentFromAnAPIServer(t *testing.T) {
 		_, err := admin.Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		return err == nil
 	})
-	_, err := admin.Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "e2e"}}, metav1.CreateOptions{})
+	_, err := admin.Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "e2e"}},
+		metav1.CreateOptions{})
 	if err == nil {
 		_, err = admin.ConfigMaps("e2e").Create(t.Context(), &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"LEVEL": "info"}}, metav1.CreateOptions{})
 	}

@@ -60,7 +60,9 @@ func wantPodsEndedForAShutdown(t *testing.T, pods corev1.PodInterface, nodeName 
 	awaitNewPID(t, "syncloop", old)
 	for _, name := range []string{"shut", "shutstatic"} {
 		pod := await(t, name, "known again", func(p *v1.Pod) bool { return p != nil })
-		if !isEndedForAShutdown(pod) || slices.ContainsFunc(pod.Status.ContainerStatuses, func(c v1.ContainerStatus) bool { return c.State.Running != nil }) {
+		if !isEndedForAShutdown(pod) || slices.ContainsFunc(pod.Status.ContainerStatuses, func(c v1.ContainerStatus) bool {
+			return c.State.Running != nil
+		}) {
 			t.Errorf("after a restart of syncloop %s has %+v", name, pod.Status)
 		}
 	}

@@ -31,7 +31,8 @@ func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
 	})
 	place(t, "mirrored.yaml", manifest("mirrored", 1, "sleep")) // whose namespace is not there yet
 	inRuntime := fmt.Sprint(containerIDs(await(t, "mirrored", "Ready", ready)))
-	if _, err := c.Client(t).CoreV1().Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "e2e"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.Client(t).CoreV1().Namespaces().Create(t.Context(),
+		&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "e2e"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -106,8 +107,9 @@ func newPod(node, name string, labels map[string]string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1.PodSpec{
-			NodeName: node, NodeSelector: labels, TerminationGracePeriodSeconds: ptr.To[int64](1), AutomountServiceAccountToken: ptr.To(false),
-			Containers: []v1.Container{{Name: "main", Image: image, Args: []string{"sleep"}, ImagePullPolicy: v1.PullIfNotPresent}},
+			NodeName: node, NodeSelector: labels, TerminationGracePeriodSeconds: ptr.To[int64](1),
+			AutomountServiceAccountToken: ptr.To(false),
+			Containers:                   []v1.Container{{Name: "main", Image: image, Args: []string{"sleep"}, ImagePullPolicy: v1.PullIfNotPresent}},
 		},
 	}
 }
@@ -141,7 +143,8 @@ func wantFailedBeforeGone(t *testing.T, pods corev1.PodInterface, name string, c
 			failed := func(c v1.ContainerStatus) bool {
 				return c.State.Terminated != nil && c.State.Terminated.ExitCode == 137
 			}
-			if s.Phase != v1.PodFailed || len(slices.DeleteFunc(slices.Clone(s.ContainerStatuses), failed)) > 0 || len(s.ContainerStatuses) != containers {
+			if s.Phase != v1.PodFailed || len(slices.DeleteFunc(slices.Clone(s.ContainerStatuses), failed)) > 0 ||
+				len(s.ContainerStatuses) != containers {
 				t.Errorf("what the API server had last of %s is %+v", name, s)
 			}
 			return

@@ -36,7 +36,8 @@ func TestAPodHasRootsAndACertificateOfItsCluster(t *testing.T) {
 		_, err := admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		return err == nil
 	})
-	_, err := admin.CoreV1().Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "e2e"}}, metav1.CreateOptions{})
+	_, err := admin.CoreV1().Namespaces().Create(t.Context(), &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "e2e"}},
+		metav1.CreateOptions{})
 	if err == nil {
 		_, err = admin.CoreV1().ServiceAccounts("e2e").Create(t.Context(), &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
 	}
@@ -73,7 +74,8 @@ func TestAPodHasRootsAndACertificateOfItsCluster(t *testing.T) {
 		t.Errorf("the bundle is not the key and its certificate: %v", err)
 	}
 	bundle.Spec.TrustBundle = two
-	if _, err := admin.CertificatesV1().ClusterTrustBundles().Update(t.Context(), bundle, metav1.UpdateOptions{}); err != nil {
+	if _, err := admin.CertificatesV1().ClusterTrustBundles().Update(t.Context(), bundle,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	awaitThat(t, "the new roots are in the file", func() bool { return content("ca.crt") == two })
@@ -104,7 +106,8 @@ func certifiedPod(node string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "certified-" + node, Namespace: "e2e"},
 		Spec: v1.PodSpec{
-			NodeName: node, TerminationGracePeriodSeconds: ptr.To[int64](1), AutomountServiceAccountToken: ptr.To(false), ServiceAccountName: "robot",
+			NodeName: node, TerminationGracePeriodSeconds: ptr.To[int64](1), AutomountServiceAccountToken: ptr.To(false),
+			ServiceAccountName: "robot",
 			Containers: []v1.Container{{
 				Name: "main", Image: image, Args: []string{"sleep"}, ImagePullPolicy: v1.PullIfNotPresent, VolumeMounts: []v1.VolumeMount{{Name: "cluster", MountPath: clusterVolume}},
 			}},

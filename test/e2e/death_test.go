@@ -43,7 +43,8 @@ func TestADeathWhilePLEGIsDeadIsToldAndActedOnOnce(t *testing.T) {
 	awaitNewPID(t, "pleg", old)
 	awaitThat(t, "pleg answers again", func() bool { return answers(t, "pleg") })
 	deaths := told()["ContainerDied "+id]
-	if len(deaths) != 1 || deaths[0].ExitCode != 137 || deaths[0].Time.Before(died) || deaths[0].Time.After(died.Add(5*time.Second)) {
+	if len(deaths) != 1 || deaths[0].ExitCode != 137 || deaths[0].Time.Before(died) ||
+		deaths[0].Time.After(died.Add(5*time.Second)) {
 		t.Errorf("the death at %v is told as %+v, want it once with exit code 137 and its time", died, deaths)
 	}
 	if p := await(t, "mourned", "Ready", ready); bare(p) != bare(again) || p.Status.ContainerStatuses[0].RestartCount != 1 {

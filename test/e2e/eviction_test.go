@@ -63,7 +63,8 @@ func newSmall(t *testing.T) *small {
 		t.Fatal(err)
 	}
 	config := filepath.Join(state, "begin.yaml")
-	text := fmt.Sprintf(evictionConfig, machine.Status.Capacity.Cpu().MilliValue()-200, machine.Status.Capacity.Memory().Value()>>20-256, transition)
+	text := fmt.Sprintf(evictionConfig, machine.Status.Capacity.Cpu().MilliValue()-200,
+		machine.Status.Capacity.Memory().Value()>>20-256, transition)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +206,8 @@ func TestPodsAreEndedToMakeRoom(t *testing.T) {
 	awaitThat(t, "syncloop to be back", func() bool { now, err := own.PID("syncloop"); return err == nil && now != pid })
 	own.awaitReady("modest", "vital")
 	after := own.awaitFailed("greedy")
-	if ended := after.Status.ContainerStatuses; len(ended) != 1 || ended[0].State.Terminated == nil || ended[0].ContainerID == "" ||
+	if ended := after.Status.ContainerStatuses; len(ended) != 1 || ended[0].State.Terminated == nil ||
+		ended[0].ContainerID == "" ||
 		ended[0].ContainerID != greedy.Status.ContainerStatuses[0].ContainerID || after.Status.Reason != "Evicted" {
 		t.Errorf("after a restart it is %s: %+v", after.Status.Reason, ended)
 	}
@@ -218,7 +220,8 @@ func TestPodsAreEndedToMakeRoom(t *testing.T) {
 		t.Errorf("it is %s: %s", s.Reason, s.Message)
 	}
 
-	for kind, since := range map[v1.NodeConditionType]time.Time{v1.NodeDiskPressure: diskSince, v1.NodeMemoryPressure: memorySince} {
+	for kind, since := range map[v1.NodeConditionType]time.Time{v1.NodeDiskPressure: diskSince,
+		v1.NodeMemoryPressure: memorySince} {
 		// they are told in whole seconds
 		if over := own.awaitCondition(kind, v1.ConditionFalse); over.Sub(since) < transition-time.Second {
 			t.Errorf("the Node has said %s for only %s", kind, over.Sub(since))

@@ -75,7 +75,8 @@ func newRemote(t *testing.T, more string, options ...cluster.Option) *remote {
 	_, err := r.cluster.Client(t).RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "e2e:kubelet-api"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:kubelet-api-admin"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "kube-apiserver-kubelet-client"}},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind,
+			Name: "kube-apiserver-kubelet-client"}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +89,8 @@ func newRemote(t *testing.T, more string, options ...cluster.Option) *remote {
 	node.RestartServices(t, "--config", config, "--kubeconfig", r.cluster.Kubeconfig(t, cluster.NodeUser(r.node), cluster.Nodes))
 	awaitThat(t, "the Node says where its API is", func() bool {
 		found, err := r.cluster.Client(t).CoreV1().Nodes().Get(t.Context(), r.node, metav1.GetOptions{})
-		return err == nil && strconv.Itoa(int(found.Status.DaemonEndpoints.KubeletEndpoint.Port)) == r.port && len(found.Status.Addresses) > 0
+		return err == nil && strconv.Itoa(int(found.Status.DaemonEndpoints.KubeletEndpoint.Port)) == r.port &&
+			len(found.Status.Addresses) > 0
 	})
 	return r
 }
@@ -180,7 +182,8 @@ func (r *remote) run(name string, tty bool, command ...string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		err := pods.Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
+		err := pods.Delete(context.WithoutCancel(t.Context()), name,
+			metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
 		if err != nil && !apierrors.IsNotFound(err) {
 			t.Error(err)
 		}
@@ -356,7 +359,8 @@ func (r *remote) checkpoint(t *testing.T) {
 	}
 	t.Logf("%s: %s", answer.Status, text)
 	if answer.StatusCode != http.StatusOK {
-		if answer.StatusCode != http.StatusInternalServerError || !strings.Contains(string(text), "checkpointing of default/web/main failed") ||
+		if answer.StatusCode != http.StatusInternalServerError ||
+			!strings.Contains(string(text), "checkpointing of default/web/main failed") ||
 			!strings.Contains(strings.ToLower(string(text)), "criu") {
 			t.Errorf("got %s, %s", answer.Status, text)
 		}

@@ -65,7 +65,8 @@ func TestAContainerThatStartsAgainHasThePartsThatItHad(t *testing.T) {
 	if got := slices.Sorted(maps.Keys(before)); !slices.Equal(got, want) {
 		t.Errorf("mounted are %v", got)
 	}
-	if m := p.Status.ContainerStatuses[0].VolumeMounts[4]; ptr.Deref(m.RecursiveReadOnly, "") != v1.RecursiveReadOnlyEnabled {
+	if m := p.Status.ContainerStatuses[0].VolumeMounts[4]; ptr.Deref(m.RecursiveReadOnly,
+		"") != v1.RecursiveReadOnlyEnabled {
 		t.Errorf("shown is %v, want what the runtime can do", m)
 	}
 

@@ -34,14 +34,17 @@ spec:
 		t.Errorf("status lacks phase Running, podIP, hostIP or startTime:\n%s", describe(p))
 	}
 	first := p.Status.InitContainerStatuses[0]
-	if first.State.Terminated == nil || first.State.Terminated.ExitCode != 0 || first.State.Terminated.Reason != "Completed" {
+	if first.State.Terminated == nil || first.State.Terminated.ExitCode != 0 ||
+		first.State.Terminated.Reason != "Completed" {
 		t.Errorf("the init container is not Completed: %+v", first.State)
 	}
 	for _, c := range p.Status.ContainerStatuses {
-		if c.State.Running == nil || !c.Ready || c.Started == nil || !*c.Started || !strings.HasPrefix(c.ContainerID, "containerd://") || c.RestartCount != 0 {
+		if c.State.Running == nil || !c.Ready || c.Started == nil || !*c.Started ||
+			!strings.HasPrefix(c.ContainerID, "containerd://") || c.RestartCount != 0 {
 			t.Errorf("container %s is not running and ready with an id: %+v", c.Name, c)
 		}
-		if started, finished := c.State.Running, first.State.Terminated; started != nil && started.StartedAt.Time.Before(finished.FinishedAt.Time) {
+		if started, finished := c.State.Running, first.State.Terminated; started != nil &&
+			started.StartedAt.Time.Before(finished.FinishedAt.Time) {
 			t.Errorf("container %s started at %v, before the init container ended at %v", c.Name, started.StartedAt, finished.FinishedAt)
 		}
 	}

@@ -79,7 +79,8 @@ func anotherHostIsAsked(t *testing.T, name string) {
 	c := state.server("main", 8000)
 	c.ReadinessProbe = every(byHTTP("elsewhere", number))
 	c.ReadinessProbe.HTTPGet.Host = host
-	c.LivenessProbe = every(v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Host: host, Port: intstr.FromInt32(int32(number))}})
+	c.LivenessProbe = every(v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Host: host,
+		Port: intstr.FromInt32(int32(number))}})
 	placePod(t, state.pod(name, c))
 	await(t, name, "Ready", ready)
 	if asked.Load() == 0 || len(state.calls(t, "elsewhere")) != 0 {
@@ -114,7 +115,9 @@ func thresholdsCount(t *testing.T, name string) {
 	at := func(from time.Time, want bool) {
 		t.Helper()
 		p := await(t, name, fmt.Sprintf("Ready=%v", want), func(p *v1.Pod) bool { return p != nil && ready(p) == want })
-		became := p.Status.Conditions[slices.IndexFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady })].LastTransitionTime
+		became := p.Status.Conditions[slices.IndexFunc(p.Status.Conditions, func(c v1.PodCondition) bool {
+			return c.Type == v1.PodReady
+		})].LastTransitionTime
 		count := 0
 		for _, one := range state.since(t, "ready", from) {
 			if one.at.Before(became.Add(time.Second)) { // it is a whole second

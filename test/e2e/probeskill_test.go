@@ -127,7 +127,8 @@ func placeOutliving(t *testing.T, state checks) {
 func watchStream(t *testing.T) func() map[string]map[bool]bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	cmd := exec.CommandContext(ctx, filepath.Join(livenode.Bin(), "quartet"), "get", "pods", "-n", "e2e", "-w", "-o", "json",
+	cmd := exec.CommandContext(ctx, filepath.Join(livenode.Bin(), "quartet"), "get", "pods", "-n", "e2e", "-w", "-o",
+		"json",
 		"--state-dir", node.Layout.StateDir())
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -20,7 +20,10 @@ metadata: {name: resizable, namespace: e2e, uid: 5c2b1d1e-0000-4000-8000-0000000
 spec:
   terminationGracePeriodSeconds: 1
   containers:
-  - {name: main, image: %[1]q, args: [sleep], resources: {requests: {cpu: %[2]dm}, limits: {cpu: %[2]dm, memory: %[3]dMi}}}
+  - name: main
+    image: %[1]q
+    args: [sleep]
+    resources: {requests: {cpu: %[2]dm}, limits: {cpu: %[2]dm, memory: %[3]dMi}}
   - {name: side, image: %[1]q, args: [sleep], resources: {requests: {cpu: 50m}, limits: {cpu: %[4]dm, memory: 64Mi}}}
 `
 
@@ -28,7 +31,8 @@ spec:
 // and in its cgroup, and no container is restarted.
 func TestARunningPodIsResizedWheneverSyncloopIsKilled(t *testing.T) {
 	const within = 400 * time.Millisecond
-	sizes := []struct{ main, memory, side int }{{300, 128, 100}, {100, 64, 400}, {500, 256, 400}, {200, 64, 100}, {600, 192, 200}, {100, 128, 100}}
+	sizes := []struct{ main, memory, side int }{{300, 128, 100}, {100, 64, 400}, {500, 256, 400}, {200, 64, 100}, {600,
+		192, 200}, {100, 128, 100}}
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("the moments are those of seed %d", seed)
@@ -70,7 +74,8 @@ func condition(p *v1.Pod, kind v1.PodConditionType) *v1.PodCondition {
 func has(p *v1.Pod, container string, milli, mebibytes int) bool {
 	for _, c := range p.Status.ContainerStatuses {
 		if c.Name == container && c.Resources != nil {
-			return c.Resources.Limits.Cpu().MilliValue() == int64(milli) && c.Resources.Limits.Memory().Value() == int64(mebibytes)<<20
+			return c.Resources.Limits.Cpu().MilliValue() == int64(milli) &&
+				c.Resources.Limits.Memory().Value() == int64(mebibytes)<<20
 		}
 	}
 	return false

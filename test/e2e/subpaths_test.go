@@ -86,7 +86,8 @@ func TestPartsOfVolumesAreMountedAndNothingOutsideOfThem(t *testing.T) {
 	place(t, "leading.yaml", fmt.Sprintf(leading, image, host))
 	p = await(t, "leading", "waiting for its container", waits("CreateContainerConfigError"))
 	const why = `failed to prepare subPath for volumeMount "host" of container "main"`
-	if w := p.Status.ContainerStatuses[0].State.Waiting; w == nil || !strings.Contains(w.Message, why) || p.Status.Phase != v1.PodPending {
+	if w := p.Status.ContainerStatuses[0].State.Waiting; w == nil || !strings.Contains(w.Message, why) ||
+		p.Status.Phase != v1.PodPending {
 		t.Errorf("a link that leads out of the volume makes\n%s", describe(p))
 	}
 }

@@ -53,7 +53,8 @@ func TestOneTraceFromTheManifestToReady(t *testing.T) {
 	place(t, "traced.yaml", manifest("traced", 1, "sleep"))
 	p := await(t, "traced", "Ready", ready)
 	missing := pathOfAStart
-	for end := time.Now().Add(patience); (len(missing) > 0 || broken(traceOf(t, p)) != "") && time.Now().Before(end); <-time.After(interval) {
+	incomplete := func() bool { return len(missing) > 0 || broken(traceOf(t, p)) != "" }
+	for end := time.Now().Add(patience); incomplete() && time.Now().Before(end); <-time.After(interval) {
 		missing = missingEdges(traceOf(t, p))
 	}
 	spans := traceOf(t, p)

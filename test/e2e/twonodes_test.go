@@ -38,7 +38,11 @@ metadata: {name: twin, namespace: e2e, uid: the-same-on-both}
 spec:
   terminationGracePeriodSeconds: 1
   containers:
-  - {name: main, image: %q, args: [sleep], resources: {limits: {memory: 32Mi}}, volumeMounts: [{name: data, mountPath: /data}]}
+  - name: main
+    image: %q
+    args: [sleep]
+    resources: {limits: {memory: 32Mi}}
+    volumeMounts: [{name: data, mountPath: /data}]
   volumes: [{name: data, emptyDir: {medium: Memory}}]
 `
 	manifest := fmt.Sprintf(text, image)
@@ -83,7 +87,8 @@ spec:
 		t.Fatal("the other node does not end")
 	}
 	after := find(node)
-	if !ready(after) || !maps.Equal(containerIDs(after), containerIDs(here)) || after.Status.ContainerStatuses[0].RestartCount != 0 {
+	if !ready(after) || !maps.Equal(containerIDs(after), containerIDs(here)) ||
+		after.Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Errorf("the end of the other node has changed the pod of this one to %+v", after.Status)
 	}
 	if limit, err := livenode.ReadCgroup(node.PodCgroup(here), "memory.limit_in_bytes", "memory.max"); err != nil || limit != fmt.Sprint(32<<20) {

@@ -142,11 +142,14 @@ func TestVolumesHaveWhatTheirObjectsHave(t *testing.T) {
 	}
 
 	for _, args := range [][]string{{"describe", "pod", "e2e/reading"}, {"events", "e2e/reading", "-o", "json"}, {"get", "secrets", "-n", "e2e", "-o", "yaml"}, {"get", "pods", "-o", "yaml"}, {"updates"}} {
-		if out := quartet(t, args...); strings.Contains(out, hidden) || strings.Contains(out, base64.StdEncoding.EncodeToString([]byte(hidden))) {
+		if out := quartet(t, args...); strings.Contains(out, hidden) ||
+			strings.Contains(out, base64.StdEncoding.EncodeToString([]byte(hidden))) {
 			t.Errorf("quartet %s says the secret", strings.Join(args, " "))
 		}
 	}
-	if slices.ContainsFunc(traces.Spans(), func(span otlpsink.Span) bool { return strings.Contains(fmt.Sprint(span), hidden) }) {
+	if slices.ContainsFunc(traces.Spans(), func(span otlpsink.Span) bool {
+		return strings.Contains(fmt.Sprint(span), hidden)
+	}) {
 		t.Error("the secret is in a trace")
 	}
 	if len(filesWith(t, filepath.Join(node.PodDir(p), "volumes"), "4")) == 0 {
@@ -236,7 +239,8 @@ func filesWith(t *testing.T, dir, text string) (found []string) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if bytes.Contains(data, []byte(text)) || bytes.Contains(data, []byte(base64.StdEncoding.EncodeToString([]byte(text)))) {
+		if bytes.Contains(data, []byte(text)) || bytes.Contains(data,
+			[]byte(base64.StdEncoding.EncodeToString([]byte(text)))) {
 			found = append(found, path)
 		}
 		return nil

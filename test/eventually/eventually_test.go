@@ -58,7 +58,9 @@ func TestItReturnsWhenTheConditionHolds(t *testing.T) {
 func TestAFailureSaysWhatWasWaitedForAndWhatIsSeen(t *testing.T) {
 	never := func() bool { return false }
 	said := fails(t, func(t eventually.T) {
-		eventually.Wait{Patience: time.Millisecond, State: func() string { return "there are 2" }}.That(t, "there are 3", never)
+		eventually.Wait{Patience: time.Millisecond, State: func() string {
+			return "there are 2"
+		}}.That(t, "there are 3", never)
 	})
 	if !strings.Contains(said, "until there are 3: context deadline exceeded; there are 2") {
 		t.Errorf("it says %q", said)

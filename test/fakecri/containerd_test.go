@@ -53,7 +53,8 @@ func (s *story) name(id, name string) string {
 func (s *story) hear(e *runtimeapi.ContainerEventResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	kind := strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(e.GetContainerEventType().String(), "CONTAINER_"), "_EVENT"))
+	kind := strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(e.GetContainerEventType().String(), "CONTAINER_"),
+		"_EVENT"))
 	s.events[e.GetContainerId()] = append(s.events[e.GetContainerId()], kind)
 }
 
@@ -83,11 +84,13 @@ func (s *story) look(sandbox, container string) {
 		s.tell("container %v, code %d, reason %q, times: created %t, started %t, ended %t", st.GetState(), st.GetExitCode(), st.GetReason(),
 			st.GetCreatedAt() > 0, st.GetStartedAt() > 0, st.GetFinishedAt() > 0)
 	}
-	running, err := s.runtime.ListContainers(s.ctx, &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}})
+	state := &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}
+	running, err := s.runtime.ListContainers(s.ctx, &runtimeapi.ContainerFilter{State: state})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	all, err := s.runtime.ListContainers(s.ctx, &runtimeapi.ContainerFilter{LabelSelector: map[string]string{"app": "story"}})
+	all, err := s.runtime.ListContainers(s.ctx,
+		&runtimeapi.ContainerFilter{LabelSelector: map[string]string{"app": "story"}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -108,7 +111,8 @@ func (s *story) play(image string, crash func(id string)) {
 	s.tell("a sandbox whose name is taken is refused: %t", err != nil)
 	create := func(name string, attempt uint32, args ...string) (string, error) {
 		return s.runtime.CreateContainer(s.ctx, sandbox, &runtimeapi.ContainerConfig{
-			Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt}, Image: &runtimeapi.ImageSpec{Image: image}, Args: args,
+			Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt}, Image: &runtimeapi.ImageSpec{Image: image},
+			Args:   args,
 			Labels: map[string]string{"app": "story"}, Linux: &runtimeapi.LinuxContainerConfig{},
 		}, config)
 	}

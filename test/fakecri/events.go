@@ -81,7 +81,8 @@ func (s *Server) emit(containerID string, sb *sandbox, kind runtimeapi.Container
 }
 
 func (s *Server) emitAged(containerID string, sb *sandbox, kind runtimeapi.ContainerEventType, age time.Duration) {
-	event := &runtimeapi.ContainerEventResponse{ContainerId: containerID, ContainerEventType: kind, CreatedAt: s.now() - age.Nanoseconds()}
+	event := &runtimeapi.ContainerEventResponse{ContainerId: containerID, ContainerEventType: kind,
+		CreatedAt: s.now() - age.Nanoseconds()}
 	if sb != nil {
 		event.PodSandboxStatus = sb.status()
 	}
@@ -117,7 +118,9 @@ func (l *eventLog) keep(event *runtimeapi.ContainerEventResponse) {
 }
 
 // GetContainerEvents implements the CRI.
-func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+func (s *Server) GetContainerEvents(
+	_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse],
+) error {
 	sub := &subscriber{signal: make(chan struct{}, 1)}
 	life, ending, err := s.events.subscribe(sub)
 	if err != nil {

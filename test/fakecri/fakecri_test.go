@@ -48,7 +48,8 @@ func TestAContainerLivesAndDiesByTheCRI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "app"}, Image: &runtimeapi.ImageSpec{Image: "example/app"}}
+	config := &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "app"},
+		Image: &runtimeapi.ImageSpec{Image: "example/app"}}
 	if _, err := runtime.CreateContainer(ctx, sandboxID, config, sandbox); status.Code(err) != codes.NotFound {
 		t.Errorf("a container of an image that is not there: got %v, want NotFound", err)
 	}
@@ -68,7 +69,8 @@ func TestAContainerLivesAndDiesByTheCRI(t *testing.T) {
 		t.Fatal(err)
 	}
 	st := got.GetStatus()
-	if st.State != runtimeapi.ContainerState_CONTAINER_EXITED || st.ExitCode != 137 || st.Reason != "OOMKilled" || st.FinishedAt <= st.StartedAt {
+	if st.State != runtimeapi.ContainerState_CONTAINER_EXITED || st.ExitCode != 137 || st.Reason != "OOMKilled" ||
+		st.FinishedAt <= st.StartedAt {
 		t.Errorf("after an exit the status is %v", st)
 	}
 	for range 2 {
@@ -188,7 +190,8 @@ func TestEventsComeWithABacklogForTheFirstSubscriber(t *testing.T) {
 		}
 	}
 	fake.Kill(ids["app"])
-	if e := <-events; e.ContainerEventType != runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT || e.GetPodSandboxStatus().GetMetadata().GetUid() != "uid-1" {
+	if e := <-events; e.ContainerEventType != runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT ||
+		e.GetPodSandboxStatus().GetMetadata().GetUid() != "uid-1" {
 		t.Errorf("a death is told as %v", e)
 	}
 	fake.SetEventsSupported(false)

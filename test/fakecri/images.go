@@ -59,7 +59,9 @@ func (s *Server) findImage(name string) (*runtimeapi.Image, error) {
 }
 
 // ListImages implements the CRI.
-func (s *Server) ListImages(_ context.Context, r *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+func (s *Server) ListImages(
+	_ context.Context, r *runtimeapi.ListImagesRequest,
+) (*runtimeapi.ListImagesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	resp := &runtimeapi.ListImagesResponse{}
@@ -72,7 +74,9 @@ func (s *Server) ListImages(_ context.Context, r *runtimeapi.ListImagesRequest) 
 }
 
 // ImageStatus implements the CRI: a missing image has an answer without an image.
-func (s *Server) ImageStatus(_ context.Context, r *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+func (s *Server) ImageStatus(
+	_ context.Context, r *runtimeapi.ImageStatusRequest,
+) (*runtimeapi.ImageStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	image, err := s.findImage(r.GetImage().GetImage())
@@ -100,7 +104,9 @@ func (s *Server) PullImage(_ context.Context, r *runtimeapi.PullImageRequest) (*
 }
 
 // RemoveImage implements the CRI.
-func (s *Server) RemoveImage(_ context.Context, r *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+func (s *Server) RemoveImage(
+	_ context.Context, r *runtimeapi.RemoveImageRequest,
+) (*runtimeapi.RemoveImageResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.images, func(_ string, image *runtimeapi.Image) bool {
@@ -118,6 +124,7 @@ func (s *Server) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*
 		used += image.GetSize()
 	}
 	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{
-		Timestamp: s.clock.Now().UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: "/"}, UsedBytes: &runtimeapi.UInt64Value{Value: used},
+		Timestamp: s.clock.Now().UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: "/"},
+		UsedBytes: &runtimeapi.UInt64Value{Value: used},
 	}}}, nil
 }

@@ -42,24 +42,31 @@ func (s *Server) SupportStrictGroups() {
 func userOf(config *runtimeapi.ContainerConfig) *runtimeapi.ContainerUser {
 	security := config.GetLinux().GetSecurityContext()
 	return &runtimeapi.ContainerUser{Linux: &runtimeapi.LinuxContainerUser{
-		Uid: security.GetRunAsUser().GetValue(), Gid: security.GetRunAsGroup().GetValue(), SupplementalGroups: security.GetSupplementalGroups(),
+		Uid: security.GetRunAsUser().GetValue(), Gid: security.GetRunAsGroup().GetValue(),
+		SupplementalGroups: security.GetSupplementalGroups(),
 	}}
 }
 
 // RuntimeConfig implements the CRI.
-func (s *Server) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+func (s *Server) RuntimeConfig(
+	context.Context, *runtimeapi.RuntimeConfigRequest,
+) (*runtimeapi.RuntimeConfigResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: s.driver}}, nil
 }
 
 // UpdateRuntimeConfig implements the CRI.
-func (s *Server) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+func (s *Server) UpdateRuntimeConfig(
+	context.Context, *runtimeapi.UpdateRuntimeConfigRequest,
+) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }
 
 // RunPodSandbox implements the CRI. It refuses a name, namespace, UID and attempt that another sandbox has.
-func (s *Server) RunPodSandbox(_ context.Context, r *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+func (s *Server) RunPodSandbox(
+	_ context.Context, r *runtimeapi.RunPodSandboxRequest,
+) (*runtimeapi.RunPodSandboxResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	meta := r.GetConfig().GetMetadata()
@@ -79,7 +86,9 @@ func sandboxName(m *runtimeapi.PodSandboxMetadata) string {
 }
 
 // StopPodSandbox implements the CRI.
-func (s *Server) StopPodSandbox(_ context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+func (s *Server) StopPodSandbox(
+	_ context.Context, r *runtimeapi.StopPodSandboxRequest,
+) (*runtimeapi.StopPodSandboxResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sb, ok := s.sandboxes[r.GetPodSandboxId()]; ok {
@@ -89,7 +98,9 @@ func (s *Server) StopPodSandbox(_ context.Context, r *runtimeapi.StopPodSandboxR
 }
 
 // RemovePodSandbox implements the CRI.
-func (s *Server) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (s *Server) RemovePodSandbox(
+	_ context.Context, r *runtimeapi.RemovePodSandboxRequest,
+) (*runtimeapi.RemovePodSandboxResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sb, ok := s.sandboxes[r.GetPodSandboxId()]; ok {
@@ -99,7 +110,9 @@ func (s *Server) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodSand
 }
 
 // PodSandboxStatus implements the CRI.
-func (s *Server) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (s *Server) PodSandboxStatus(
+	_ context.Context, r *runtimeapi.PodSandboxStatusRequest,
+) (*runtimeapi.PodSandboxStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sb, ok := s.sandboxes[r.GetPodSandboxId()]
@@ -110,10 +123,12 @@ func (s *Server) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxSta
 }
 
 func (sb *sandbox) status() *runtimeapi.PodSandboxStatus {
+	options := sb.config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	st := &runtimeapi.PodSandboxStatus{
-		Id: sb.id, Metadata: sb.config.GetMetadata(), State: sb.state, CreatedAt: sb.createdAt, Network: &runtimeapi.PodSandboxNetworkStatus{},
-		Linux:  &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{Options: sb.config.GetLinux().GetSecurityContext().GetNamespaceOptions()}},
-		Labels: sb.config.GetLabels(), Annotations: sb.config.GetAnnotations(), RuntimeHandler: sb.handler,
+		Id: sb.id, Metadata: sb.config.GetMetadata(), State: sb.state, CreatedAt: sb.createdAt,
+		Network: &runtimeapi.PodSandboxNetworkStatus{},
+		Linux:   &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{Options: options}},
+		Labels:  sb.config.GetLabels(), Annotations: sb.config.GetAnnotations(), RuntimeHandler: sb.handler,
 	}
 	if sb.state == runtimeapi.PodSandboxState_SANDBOX_READY {
 		st.Network.Ip = sb.ip
@@ -122,7 +137,9 @@ func (sb *sandbox) status() *runtimeapi.PodSandboxStatus {
 }
 
 // ListPodSandbox implements the CRI.
-func (s *Server) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+func (s *Server) ListPodSandbox(
+	_ context.Context, r *runtimeapi.ListPodSandboxRequest,
+) (*runtimeapi.ListPodSandboxResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	resp := &runtimeapi.ListPodSandboxResponse{}
@@ -152,7 +169,9 @@ func selects(selector, labels map[string]string) bool {
 }
 
 // CreateContainer implements the CRI. The image has to be in the runtime, and the name free in the sandbox.
-func (s *Server) CreateContainer(_ context.Context, r *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+func (s *Server) CreateContainer(
+	_ context.Context, r *runtimeapi.CreateContainerRequest,
+) (*runtimeapi.CreateContainerResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sb, ok := s.sandboxes[r.GetPodSandboxId()]
@@ -165,7 +184,8 @@ func (s *Server) CreateContainer(_ context.Context, r *runtimeapi.CreateContaine
 		return nil, status.Error(codes.InvalidArgument, "container config must include metadata with a name")
 	}
 	for _, c := range s.containersOf(sb.id) {
-		if m := c.config.GetMetadata(); m.GetName() == r.GetConfig().GetMetadata().GetName() && m.GetAttempt() == r.GetConfig().GetMetadata().GetAttempt() {
+		if m := c.config.GetMetadata(); m.GetName() == r.GetConfig().GetMetadata().GetName() &&
+			m.GetAttempt() == r.GetConfig().GetMetadata().GetAttempt() {
 			return nil, status.Errorf(codes.Unknown, "failed to reserve container name %q attempt %d: name is reserved for %q", m.GetName(), m.GetAttempt(), c.id)
 		}
 	}
@@ -177,7 +197,9 @@ func (s *Server) CreateContainer(_ context.Context, r *runtimeapi.CreateContaine
 }
 
 // StartContainer implements the CRI.
-func (s *Server) StartContainer(_ context.Context, r *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+func (s *Server) StartContainer(
+	_ context.Context, r *runtimeapi.StartContainerRequest,
+) (*runtimeapi.StartContainerResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c, ok := s.containers[r.GetContainerId()]
@@ -194,7 +216,9 @@ func (s *Server) StartContainer(_ context.Context, r *runtimeapi.StartContainerR
 }
 
 // StopContainer implements the CRI: SIGTERM ends a container at once, unless IgnoreTerm names it.
-func (s *Server) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+func (s *Server) StopContainer(
+	ctx context.Context, r *runtimeapi.StopContainerRequest,
+) (*runtimeapi.StopContainerResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c, ok := s.containers[r.GetContainerId()]
@@ -237,7 +261,9 @@ func (s *Server) waitEnded(ctx context.Context, ended <-chan struct{}, grace tim
 }
 
 // RemoveContainer implements the CRI.
-func (s *Server) RemoveContainer(_ context.Context, r *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+func (s *Server) RemoveContainer(
+	_ context.Context, r *runtimeapi.RemoveContainerRequest,
+) (*runtimeapi.RemoveContainerResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c, ok := s.containers[r.GetContainerId()]; ok {
@@ -247,7 +273,9 @@ func (s *Server) RemoveContainer(_ context.Context, r *runtimeapi.RemoveContaine
 }
 
 // ListContainers implements the CRI.
-func (s *Server) ListContainers(_ context.Context, r *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+func (s *Server) ListContainers(
+	_ context.Context, r *runtimeapi.ListContainersRequest,
+) (*runtimeapi.ListContainersResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	resp := &runtimeapi.ListContainersResponse{}
@@ -260,7 +288,8 @@ func (s *Server) ListContainers(_ context.Context, r *runtimeapi.ListContainersR
 			continue
 		}
 		resp.Containers = append(resp.Containers, &runtimeapi.Container{
-			Id: id, PodSandboxId: c.sandboxID, Metadata: c.config.GetMetadata(), Image: c.config.GetImage(), ImageRef: c.imageRef, ImageId: c.imageRef,
+			Id: id, PodSandboxId: c.sandboxID, Metadata: c.config.GetMetadata(), Image: c.config.GetImage(),
+			ImageRef: c.imageRef, ImageId: c.imageRef,
 			State: c.state, CreatedAt: c.createdAt, Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(),
 		})
 	}
@@ -269,7 +298,9 @@ func (s *Server) ListContainers(_ context.Context, r *runtimeapi.ListContainersR
 }
 
 // ContainerStatus implements the CRI.
-func (s *Server) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+func (s *Server) ContainerStatus(
+	_ context.Context, r *runtimeapi.ContainerStatusRequest,
+) (*runtimeapi.ContainerStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c, ok := s.containers[r.GetContainerId()]
@@ -277,15 +308,18 @@ func (s *Server) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatu
 		return nil, notFound("container", r.GetContainerId())
 	}
 	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{
-		Id: c.id, Metadata: c.config.GetMetadata(), State: c.state, CreatedAt: c.createdAt, StartedAt: c.startedAt, FinishedAt: c.finishedAt,
-		ExitCode: c.exitCode, Reason: c.reason, Image: c.config.GetImage(), ImageRef: c.imageRef, ImageId: c.imageRef,
-		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(), Mounts: c.config.GetMounts(), LogPath: c.logPath,
-		User: userOf(c.config), Resources: &runtimeapi.ContainerResources{Linux: c.resources},
+		Id: c.id, Metadata: c.config.GetMetadata(), State: c.state, CreatedAt: c.createdAt, StartedAt: c.startedAt,
+		FinishedAt: c.finishedAt, ExitCode: c.exitCode, Reason: c.reason,
+		Image: c.config.GetImage(), ImageRef: c.imageRef, ImageId: c.imageRef,
+		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(), Mounts: c.config.GetMounts(),
+		LogPath: c.logPath, User: userOf(c.config), Resources: &runtimeapi.ContainerResources{Linux: c.resources},
 	}}, nil
 }
 
 // UpdateContainerResources implements the CRI.
-func (s *Server) UpdateContainerResources(_ context.Context, r *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+func (s *Server) UpdateContainerResources(
+	_ context.Context, r *runtimeapi.UpdateContainerResourcesRequest,
+) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c, ok := s.containers[r.GetContainerId()]
@@ -304,7 +338,9 @@ func (s *Server) SetMemoryUsage(containerID string, bytes uint64) {
 }
 
 // ContainerStats implements the CRI.
-func (s *Server) ContainerStats(_ context.Context, r *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
+func (s *Server) ContainerStats(
+	_ context.Context, r *runtimeapi.ContainerStatsRequest,
+) (*runtimeapi.ContainerStatsResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c, ok := s.containers[r.GetContainerId()]
@@ -318,7 +354,9 @@ func (s *Server) ContainerStats(_ context.Context, r *runtimeapi.ContainerStatsR
 }
 
 // ReopenContainerLog implements the CRI.
-func (s *Server) ReopenContainerLog(context.Context, *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
+func (s *Server) ReopenContainerLog(
+	context.Context, *runtimeapi.ReopenContainerLogRequest,
+) (*runtimeapi.ReopenContainerLogResponse, error) {
 	return &runtimeapi.ReopenContainerLogResponse{}, nil
 }
 

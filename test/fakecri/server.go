@@ -209,7 +209,9 @@ func (s *Server) nextID(prefix string) string {
 	return fmt.Sprintf("%s-%04d", prefix, s.serial)
 }
 
-func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (s *Server) unary(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	ids := idsOf(req)
 	done, err := s.script.enter(ctx, Call{Method: path.Base(info.FullMethod), IDs: ids, PodUID: s.podOf(ids)})
 	defer done()

@@ -86,11 +86,13 @@ func (s *Server) RunPod(pod Pod) (sandboxID string, containers map[string]string
 		pod.Namespace = "default"
 	}
 	labels := map[string]string{
-		types.KubernetesPodNameLabel: pod.Name, types.KubernetesPodNamespaceLabel: pod.Namespace, types.KubernetesPodUIDLabel: pod.UID,
+		types.KubernetesPodNameLabel: pod.Name, types.KubernetesPodNamespaceLabel: pod.Namespace,
+		types.KubernetesPodUIDLabel: pod.UID,
 	}
 	config := &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: pod.UID, Attempt: pod.Attempt},
-		Labels:   labels, Annotations: pod.Annotations,
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: pod.UID,
+			Attempt: pod.Attempt},
+		Labels: labels, Annotations: pod.Annotations,
 	}
 	if pod.HostNetwork {
 		config.Linux = &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
@@ -196,7 +198,8 @@ func (s *Server) SandboxConfig(id string) (config *runtimeapi.PodSandboxConfig, 
 }
 
 func (s *Server) view(c *container) Container {
-	view := Container{ID: c.id, SandboxID: c.sandboxID, Name: c.config.GetMetadata().GetName(), State: c.state, ExitCode: c.exitCode, Config: c.config, Resources: c.resources}
+	view := Container{ID: c.id, SandboxID: c.sandboxID, Name: c.config.GetMetadata().GetName(), State: c.state,
+		ExitCode: c.exitCode, Config: c.config, Resources: c.resources}
 	if sb, ok := s.sandboxes[c.sandboxID]; ok {
 		view.PodUID = sb.config.GetMetadata().GetUid()
 	}

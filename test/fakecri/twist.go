@@ -54,7 +54,8 @@ func Reversing(count int) Twist {
 func WithoutStatus() Twist {
 	return Twist{make: func(event *runtimeapi.ContainerEventResponse) []*runtimeapi.ContainerEventResponse {
 		return []*runtimeapi.ContainerEventResponse{{
-			ContainerId: event.GetContainerId(), ContainerEventType: event.GetContainerEventType(), CreatedAt: event.GetCreatedAt(),
+			ContainerId: event.GetContainerId(), ContainerEventType: event.GetContainerEventType(),
+			CreatedAt: event.GetCreatedAt(),
 		}}
 	}}
 }
@@ -103,7 +104,8 @@ func (s *Server) FillBacklog(count int, age time.Duration) {
 		}
 		c := s.containers[ids[i%len(ids)]]
 		s.events.keep(&runtimeapi.ContainerEventResponse{
-			ContainerId: c.id, ContainerEventType: runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, CreatedAt: s.now() - age.Nanoseconds(),
+			ContainerId: c.id, ContainerEventType: runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT,
+			CreatedAt:        s.now() - age.Nanoseconds(),
 			PodSandboxStatus: s.sandboxes[c.sandboxID].status(),
 		})
 	}

@@ -20,7 +20,9 @@ import (
 )
 
 // listen subscribes to the events of a fake, and returns them and what the stream ends with.
-func listen(ctx context.Context, client *cri.Client) (events chan *runtimeapi.ContainerEventResponse, ended chan error) {
+func listen(
+	ctx context.Context, client *cri.Client,
+) (events chan *runtimeapi.ContainerEventResponse, ended chan error) {
 	events, ended = make(chan *runtimeapi.ContainerEventResponse, 20000), make(chan error, 1)
 	go func() {
 		ended <- client.Events(ctx, func() {}, func(e *runtimeapi.ContainerEventResponse) { events <- e })
@@ -48,7 +50,8 @@ func TestTimesAreThoseOfTheTestsClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := func(nanos int64) time.Duration { return time.Unix(0, nanos).Sub(begin).Round(time.Second) }
-	if st := resp.GetStatus(); at(st.GetCreatedAt()) != 0 || at(st.GetStartedAt()) != 0 || at(st.GetFinishedAt()) != time.Hour+30*time.Second {
+	if st := resp.GetStatus(); at(st.GetCreatedAt()) != 0 || at(st.GetStartedAt()) != 0 ||
+		at(st.GetFinishedAt()) != time.Hour+30*time.Second {
 		t.Errorf("created %v, started %v, ended %v after the beginning", at(st.GetCreatedAt()), at(st.GetStartedAt()), at(st.GetFinishedAt()))
 	}
 	events, _ := listen(ctx, client)
@@ -112,7 +115,9 @@ func TestItHoldsFiveHundredPodsAndThousandsOfContainers(t *testing.T) {
 	if err != nil || len(sandboxes) != 500 {
 		t.Errorf("%d sandboxes are listed, %v", len(sandboxes), err)
 	}
-	if !slices.IsSortedFunc(containers, func(a, b *runtimeapi.Container) int { return int(a.GetCreatedAt() - b.GetCreatedAt()) }) {
+	if !slices.IsSortedFunc(containers, func(a, b *runtimeapi.Container) int {
+		return int(a.GetCreatedAt() - b.GetCreatedAt())
+	}) {
 		t.Error("the containers are not listed in the order in which they were made")
 	}
 }

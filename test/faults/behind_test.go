@@ -22,7 +22,8 @@ func TestAContainerThatIsRemovedBehindOurBackIsMadeAgain(t *testing.T) {
 	place(t, "container-removed")
 	before := only(awaitOne(t, "container-removed"))
 	_, id, _ := strings.Cut(before.ContainerID, "://")
-	if _, err := node.runtime.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+	if _, err := node.runtime.RemoveContainer(t.Context(),
+		&runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "container-removed", "running in another container", func(p *v1.Pod) bool { return livenode.Ready(p) && only(p).ContainerID != before.ContainerID })

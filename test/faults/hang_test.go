@@ -96,7 +96,9 @@ func hangOnTheWayUp(t *testing.T, image string) (all []hanging) {
 	t.Helper()
 	methods := []string{"RunPodSandbox", "CreateContainer", "StartContainer", "ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus"}
 	for i, name := range names("up", methods) {
-		h := hanging{method: methods[i/2], name: name, givenUp: i%2 == 1, asks: strings.HasPrefix(methods[i/2], "List") || strings.HasSuffix(methods[i/2], "Status")}
+		method := methods[i/2]
+		asks := strings.HasPrefix(method, "List") || strings.HasSuffix(method, "Status")
+		h := hanging{method: method, name: name, givenUp: i%2 == 1, asks: asks}
 		options := []criproxy.Option{criproxy.For(full(name)), criproxy.Times(1)}
 		if h.givenUp { // the runtime has done it
 			options = append(options, criproxy.AfterCall())
@@ -163,7 +165,8 @@ func TestAHookThatHangsDoesNotOutlastTheGracePeriod(t *testing.T) {
 	place(t, "hook", func(p *v1.Pod) {
 		grace := int64(3)
 		p.Spec.TerminationGracePeriodSeconds = &grace
-		p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"/hello", "init"}}}}
+		hook := &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"/hello", "init"}}}
+		p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: hook}
 	})
 	awaitOne(t, "hook")
 	takeAway(t, "hook")

@@ -19,7 +19,8 @@ func lower(method string) string { return strings.ToLower(method) }
 
 // withHook gives the container a postStart hook, which is one more call.
 func withHook(p *v1.Pod) {
-	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"/hello", "init"}}}}
+	hook := &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"/hello", "init"}}}
+	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: hook}
 }
 
 // withImage gives the container an image.
@@ -51,7 +52,8 @@ func tag(t *testing.T, image string) string {
 	ctr(t.Context(), "tag", livenode.Image, image)
 	t.Cleanup(func() { ctr(context.Background(), "rm", image) })
 	awaitThat(t, "the runtime knows the image "+image, func() bool {
-		answer, err := node.images.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+		answer, err := node.images.ImageStatus(t.Context(),
+			&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
 		return err == nil && answer.GetImage() != nil
 	})
 	return image

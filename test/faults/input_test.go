@@ -54,7 +54,8 @@ func TestAPodThatCannotRunSaysWhy(t *testing.T) {
 			change: func(p *v1.Pod) {
 				withCommand("/secret/program")(p)
 				p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: ptr.To[int64](1234)}
-				p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{Capabilities: &v1.Capabilities{Drop: []v1.Capability{"ALL"}}}
+				none := &v1.Capabilities{Drop: []v1.Capability{"ALL"}}
+				p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{Capabilities: none}
 				p.Spec.Volumes = []v1.Volume{{Name: "secret", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: secret}}}}
 				p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "secret", MountPath: "/secret"}}
 			},

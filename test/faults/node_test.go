@@ -113,7 +113,8 @@ func start(ctx context.Context) error {
 		return err
 	}
 	l := live.Layout
-	node = &faultyNode{Node: live, bundle: bundle.New(bundle.Config{Layout: l, BinDir: livenode.Bin(), Note: func(note string) { fmt.Println(note) }})}
+	node = &faultyNode{Node: live, bundle: bundle.New(bundle.Config{Layout: l, BinDir: livenode.Bin(),
+		Note: func(note string) { fmt.Println(note) }})}
 	for _, dir := range []string{l.Manifests(), l.PodLogs(), l.Logs(), l.PIDDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err

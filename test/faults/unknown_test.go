@@ -27,14 +27,17 @@ func TestAPodThatTheRuntimeDoesNotAnswerForIsSaidToBeUnknown(t *testing.T) {
 	begun := time.Now()
 	kill(t, "unknown")
 	unknown := func(p *v1.Pod) *v1.PodCondition {
-		at := slices.IndexFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == podset.ConditionRuntimeStateUnknown })
+		at := slices.IndexFunc(p.Status.Conditions, func(c v1.PodCondition) bool {
+			return c.Type == podset.ConditionRuntimeStateUnknown
+		})
 		if at < 0 {
 			return nil
 		}
 		return &p.Status.Conditions[at]
 	}
 	p := await(t, "unknown", "of unknown state", func(p *v1.Pod) bool { return unknown(p) != nil })
-	if c := unknown(p); c.LastTransitionTime.Time.Before(begun.Add(-time.Second)) || c.LastTransitionTime.After(time.Now()) || !strings.Contains(c.Message, "has not answered") {
+	if c := unknown(p); c.LastTransitionTime.Time.Before(begun.Add(-time.Second)) ||
+		c.LastTransitionTime.After(time.Now()) || !strings.Contains(c.Message, "has not answered") {
 		t.Errorf("it hangs since %v, and the condition is %+v", begun, c)
 	}
 	if !livenode.Ready(p) || only(p).ContainerID != before.ContainerID {

@@ -38,7 +38,8 @@ func inMemory() v1.VolumeSource {
 func fromObjects() v1.VolumeSource {
 	name := v1.LocalObjectReference{Name: "volumes-kill"}
 	return v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
-		{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: name}}, {Secret: &v1.SecretProjection{LocalObjectReference: name}},
+		{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: name}},
+		{Secret: &v1.SecretProjection{LocalObjectReference: name}},
 	}}}
 }
 
@@ -157,7 +158,8 @@ func TestAVolumeWithoutADiskDelaysItsPodAndNoOther(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			uid := types.UID("uid-of-" + name)
-			disk := filepath.Join(node.PodDir(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}), "volumes", "kubernetes.io~empty-dir")
+			disk := filepath.Join(node.PodDir(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}), "volumes",
+				"kubernetes.io~empty-dir")
 			test.wrong.at(t, disk)
 			place(t, name, withVolume("data", onDisk()), func(p *v1.Pod) { p.UID = uid })
 			place(t, name+"-beside", withVolume("data", onDisk()))
@@ -198,7 +200,8 @@ func (m mount) at(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) &&
+			!errors.Is(err, unix.ENOENT) {
 			t.Error(err)
 		}
 	})

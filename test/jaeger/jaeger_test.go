@@ -35,7 +35,8 @@ func TestWhyItDoesNotStart(t *testing.T) {
 	if err := os.WriteFile(binary, []byte("#!/bin/sh\necho unknown flag: $1\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(t.Context(), binary); err == nil || !strings.Contains(err.Error(), "unknown flag: --query.http-server.host-port") {
+	if _, err := New(t.Context(), binary); err == nil ||
+		!strings.Contains(err.Error(), "unknown flag: --query.http-server.host-port") {
 		t.Errorf("want what it wrote: %v", err)
 	}
 }

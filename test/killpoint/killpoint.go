@@ -62,7 +62,8 @@ func (tr *Tracer) Run(t *testing.T, cmd *exec.Cmd) syscall.WaitStatus {
 	if _, err := syscall.Wait4(pid, &status, 0, nil); err != nil || !status.Stopped() {
 		t.Fatalf("the child did not stop at its start: %v, %v", status, err)
 	}
-	require.NoError(t, unix.PtraceSetOptions(pid, unix.PTRACE_O_EXITKILL|unix.PTRACE_O_TRACESYSGOOD|unix.PTRACE_O_TRACECLONE))
+	options := unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE
+	require.NoError(t, unix.PtraceSetOptions(pid, options))
 	must(t, unix.PtraceSyscall(pid, 0))
 	for {
 		thread, err := syscall.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
@@ -106,7 +107,8 @@ var temporary = regexp.MustCompile(`\.tmp-\d+`)
 // the call has returned.
 func (tr *Tracer) call(thread int) string {
 	var info syscallInfo
-	size, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(thread), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
+	size, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(thread), unsafe.Sizeof(info),
+		uintptr(unsafe.Pointer(&info)), 0, 0)
 	if errno != 0 || size == 0 || info.op != atEntry {
 		return ""
 	}

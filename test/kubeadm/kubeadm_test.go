@@ -24,7 +24,8 @@ func TestKubeadmMakesAClusterOfQuartets(t *testing.T) {
 	bin := requireBuilt(t)
 	control, worker := boot(t, bin, "control-plane"), boot(t, bin, "worker")
 	control.address, worker.address = netip.MustParseAddr(controlAddress), netip.MustParseAddr(workerAddress)
-	systemdhost.Connect(t, control.Machine, netip.PrefixFrom(control.address, 24), worker.Machine, netip.PrefixFrom(worker.address, 24))
+	systemdhost.Connect(t, control.Machine, netip.PrefixFrom(control.address, 24), worker.Machine,
+		netip.PrefixFrom(worker.address, 24))
 	c := cluster{control: control, worker: worker}
 
 	control.WriteFile(t, "/root/init.yaml", read(t, "testdata/init.yaml"))
@@ -105,7 +106,8 @@ func (c cluster) metrics(t *testing.T) {
 	c.control.apply(t, read(t, "testdata/metrics-server.yaml"))
 	c.control.kubectl(t, "-n", "kube-system", "rollout", "status", "--timeout=5m", "deployment/metrics-server")
 	c.control.await(t, "kubectl top has both nodes", func(out string) bool {
-		return strings.Contains(out, c.control.Name) && strings.Contains(out, c.worker.Name) && !strings.Contains(out, "unknown")
+		return strings.Contains(out, c.control.Name) && strings.Contains(out, c.worker.Name) &&
+			!strings.Contains(out, "unknown")
 	}, "top", "nodes")
 	c.control.await(t, "kubectl top has the pods", func(out string) bool {
 		return strings.Contains(out, "kube-proxy-") && strings.Contains(out, "coredns-") && strings.Contains(out, "etcd-"+c.control.Name)

@@ -77,7 +77,8 @@ func TestAControlPlaneOfStaticPods(t *testing.T) {
 	p.awaitGuest(t)
 	p.awaitMirrors(t, address)
 	for i, now := range p.static(t) {
-		if was := static[i]; now.UID != was.UID || now.Status.ContainerStatuses[0].RestartCount <= was.Status.ContainerStatuses[0].RestartCount {
+		if was := static[i]; now.UID != was.UID ||
+			now.Status.ContainerStatuses[0].RestartCount <= was.Status.ContainerStatuses[0].RestartCount {
 			t.Errorf("after the reboot %s is another pod, or says nothing of a restart: %+v", now.Name, now.Status.ContainerStatuses)
 		}
 	}
@@ -310,7 +311,8 @@ func processesOf(t *testing.T, n *livenode.Node) []int {
 			continue // it has ended
 		}
 		groups, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
-		if err == nil && (strings.Contains(string(command), n.Layout.StateDir()) || strings.Contains(string(groups), ":"+n.Layout.CgroupRoot()+"/")) {
+		if err == nil && (strings.Contains(string(command), n.Layout.StateDir()) ||
+			strings.Contains(string(groups), ":"+n.Layout.CgroupRoot()+"/")) {
 			pids = append(pids, pid)
 		}
 	}

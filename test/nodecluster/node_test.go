@@ -88,7 +88,8 @@ func TestTheAPIServerDiesInTheMiddleOfARollOut(t *testing.T) {
 	deployment := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To[int32](6), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template(labels, "serve"),
+			Replicas: ptr.To[int32](6), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: template(labels, "serve"),
 		},
 	}
 	if _, err := admin.AppsV1().Deployments(ns).Create(t.Context(), deployment, metav1.CreateOptions{}); err != nil {
@@ -115,7 +116,9 @@ func TestTheAPIServerDiesInTheMiddleOfARollOut(t *testing.T) {
 	kill(t, four()...)
 	awaitThat(t, "the node serves again, without an API server", func() bool {
 		list, err := node.Pods(t.Context())
-		return err == nil && slices.ContainsFunc(list, func(p corev1.Pod) bool { return p.Name == "stays" && livenode.Ready(&p) })
+		return err == nil && slices.ContainsFunc(list, func(p corev1.Pod) bool {
+			return p.Name == "stays" && livenode.Ready(&p)
+		})
 	})
 	local := started(localPods(t, ns))
 	static.change(t)

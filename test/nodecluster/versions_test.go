@@ -157,7 +157,8 @@ func lacks(t *testing.T, admin kubernetes.Interface, ns string) {
 	t.Helper()
 	made := template(nil, "sleep")
 	made.Spec.Volumes = []corev1.Volume{{Name: "roots", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
-		Sources: []corev1.VolumeProjection{{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Name: ptr.To("shop"), Path: "ca.crt"}}},
+		Sources: []corev1.VolumeProjection{{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Name: ptr.To("shop"),
+			Path: "ca.crt"}}},
 	}}}}
 	made.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "roots", MountPath: "/roots"}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "trusts"}, Spec: made.Spec}

@@ -32,11 +32,13 @@ func TestADeploymentRollsOutAndScales(t *testing.T) {
 	deployment := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To[int32](3), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template(labels, "serve"),
+			Replicas: ptr.To[int32](3), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: template(labels, "serve"),
 		},
 	}
 	deployment.Spec.Template.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
-		PeriodSeconds: 1, TimeoutSeconds: 30, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: port(8080)}},
+		PeriodSeconds: 1, TimeoutSeconds: 30, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/",
+			Port: port(8080)}},
 	}
 	if _, err := admin.AppsV1().Deployments(ns).Create(t.Context(), deployment, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -85,7 +87,8 @@ func awaitReplicas(t *testing.T, admin kubernetes.Interface, ns string, want int
 			t.Fatal(err)
 		}
 		s := d.Status
-		return s.ObservedGeneration == d.Generation && s.ReadyReplicas == want && s.UpdatedReplicas == want && s.Replicas == want
+		return s.ObservedGeneration == d.Generation && s.ReadyReplicas == want && s.UpdatedReplicas == want &&
+			s.Replicas == want
 	})
 }
 
@@ -96,7 +99,8 @@ func TestADaemonSetHasAPodOnTheNode(t *testing.T) {
 	labels := map[string]string{"app": "agent"}
 	set := &appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "agent"},
-		Spec:       appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template(labels, "sleep")},
+		Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: template(labels, "sleep")},
 	}
 	if _, err := admin.AppsV1().DaemonSets(ns).Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -131,7 +135,8 @@ func TestJobs(t *testing.T) {
 		spec.Spec.RestartPolicy = corev1.RestartPolicyNever
 		return &batchv1.Job{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       batchv1.JobSpec{Completions: ptr.To[int32](3), Parallelism: ptr.To[int32](2), BackoffLimit: ptr.To[int32](1), Template: spec},
+			Spec: batchv1.JobSpec{Completions: ptr.To[int32](3), Parallelism: ptr.To[int32](2),
+				BackoffLimit: ptr.To[int32](1), Template: spec},
 		}
 	}
 	for _, made := range []*batchv1.Job{job("good", "init"), job("bad", "crash", "-after", "100ms", "-code", "7")} {
@@ -169,7 +174,8 @@ func TestAStatefulSetHasNames(t *testing.T) {
 	labels := map[string]string{"app": "db"}
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "db"},
-		Spec:       corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: labels, Ports: []corev1.ServicePort{{Port: 8080}}},
+		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: labels,
+			Ports: []corev1.ServicePort{{Port: 8080}}},
 	}
 	if _, err := admin.CoreV1().Services(ns).Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

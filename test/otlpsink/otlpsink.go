@@ -101,7 +101,9 @@ func (s *Sink) Spans() []Span {
 }
 
 // Export implements the OTLP trace service.
-func (s *Sink) Export(_ context.Context, req *collectorv1.ExportTraceServiceRequest) (*collectorv1.ExportTraceServiceResponse, error) {
+func (s *Sink) Export(
+	_ context.Context, req *collectorv1.ExportTraceServiceRequest,
+) (*collectorv1.ExportTraceServiceResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, resource := range req.GetResourceSpans() {
@@ -117,14 +119,16 @@ func (s *Sink) Export(_ context.Context, req *collectorv1.ExportTraceServiceRequ
 
 func convert(process map[string]string, in *tracev1.Span) Span {
 	out := Span{
-		TraceID: hex.EncodeToString(in.GetTraceId()), SpanID: hex.EncodeToString(in.GetSpanId()), ParentID: hex.EncodeToString(in.GetParentSpanId()),
-		Service: process["service.name"], Resource: process, Name: in.GetName(), Attributes: texts(in.GetAttributes()),
+		TraceID: hex.EncodeToString(in.GetTraceId()), SpanID: hex.EncodeToString(in.GetSpanId()),
+		ParentID: hex.EncodeToString(in.GetParentSpanId()), Service: process["service.name"],
+		Resource: process, Name: in.GetName(), Attributes: texts(in.GetAttributes()),
 		Start:  time.Unix(0, int64(in.GetStartTimeUnixNano())),
 		End:    time.Unix(0, int64(in.GetEndTimeUnixNano())),
 		Failed: in.GetStatus().GetCode() == tracev1.Status_STATUS_CODE_ERROR, Message: in.GetStatus().GetMessage(),
 	}
 	for _, l := range in.GetLinks() {
-		out.Links = append(out.Links, Link{TraceID: hex.EncodeToString(l.GetTraceId()), SpanID: hex.EncodeToString(l.GetSpanId())})
+		out.Links = append(out.Links, Link{TraceID: hex.EncodeToString(l.GetTraceId()),
+			SpanID: hex.EncodeToString(l.GetSpanId())})
 	}
 	return out
 }

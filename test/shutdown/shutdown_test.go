@@ -171,7 +171,8 @@ func (m *machine) inhibitDelay() time.Duration {
 }
 
 func hasEnded(p *v1.Pod) bool {
-	return p != nil && p.Status.Phase == v1.PodFailed && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Terminated != nil
+	return p != nil && p.Status.Phase == v1.PodFailed && len(p.Status.ContainerStatuses) == 1 &&
+		p.Status.ContainerStatuses[0].State.Terminated != nil
 }
 
 // endedAt is when the container of a pod ended.

@@ -44,7 +44,8 @@ func run(dir string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(Check(root, strings.Split(strings.TrimSuffix(files, "\x00"), "\x00"), tests), checkNamed(root, named))
+	return errors.Join(Check(root, strings.Split(strings.TrimSuffix(files, "\x00"), "\x00"), tests),
+		checkNamed(root, named))
 }
 
 // checkNamed returns an error for each missing document that another file names. The lines are those of git grep.
@@ -179,7 +180,8 @@ func (d *document) addAnchor(title string) string {
 		switch {
 		case r == ' ':
 			slug.WriteRune('-')
-		case r == '-' || r == '_' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r > 0x7f && r != '–' && r != '…' && r != '→' && r != '↔':
+		case r == '-' || r == '_' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r > 0x7f && r != '–' && r != '…' &&
+			r != '→' && r != '↔':
 			slug.WriteRune(r)
 		}
 	}
