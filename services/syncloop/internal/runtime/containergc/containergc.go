@@ -1,15 +1,14 @@
-// Package containergc removes the containers and sandboxes that the runtime still has and nobody needs: those that [Of]
-// finds. Workers put them in as containers end, so that a container that keeps ending does not fill the disk, and every
-// minute all pods are looked at. What is left of pods that are gone as a whole is no matter of this package: their
-// workers remove it, and the files with it.
+// Package containergc removes the unneeded containers and sandboxes that [Of] finds. Workers queue them as containers
+// end, so that a container that keeps failing does not fill the disk. In addition, all pods are checked every minute.
+// Pods that no longer exist are not handled here: their workers remove their containers, sandboxes and files.
 //
-// Removing is work of the disk that nobody waits for, so it makes way for what somebody does wait for: one thing is
-// removed at a time, and while sandboxes are being made it is put off, for some seconds each. A removal that hangs is
-// left to itself after two seconds, and delays no other; nor does it its own pod, whose worker does not wait.
+// Removals have low priority, because they use the disk and nobody waits for them: one item is removed at a time, and
+// each removal is delayed by up to some seconds while sandboxes are being created. A removal that hangs frees its place
+// after two seconds, so that it delays neither the others nor the worker of its pod.
 //
-// The kubelet's defaults hold: one ended container is kept for each of a pod's, of whatever age, and there is no limit
-// on how many that are on the node. As in the kubelet none is kept of a pod that was evicted, and on a node that is
-// short of disk none of a pod that ran to its end.
+// The kubelet's defaults apply: one ended container is kept for each container of a pod, whatever its age, and the
+// number of ended containers on the node is not limited. As in the kubelet, none is kept for an evicted pod, and on a
+// node that is short of disk none for a pod that has terminated.
 package containergc
 
 import (
@@ -28,68 +27,70 @@ import (
 )
 
 const (
-	// period is how often all pods are looked at, as in the kubelet.
+	// period is the time between two checks of all pods. It is the kubelet's.
 	period = time.Minute
-	// keep is how many ended containers of a name are kept when all are looked at, as in the kubelet.
+	// keep is the number of ended containers of each name that a check of all pods keeps. It is the kubelet's.
 	keep = 1
-	// patience is how long a removal has the place of the one that is under way: some twenty times what it takes.
+	// patience is the time after which the next removal starts even if the current one has not ended. A removal takes
+	// about a twentieth of it.
 	patience = 2 * time.Second
-	// maxHanging bounds how many removals hang beside the one that is under way.
+	// maxHanging is the largest number of hanging removals besides the current one.
 	maxHanging = 8
-	// wayPeriod is how often it is looked whether sandboxes are being made, and maxWays how often at most for one removal:
-	// a node on which there is always one must not fill up either.
+	// wayPeriod is the time between two checks whether sandboxes are being created. maxWays is the largest number of
+	// checks for one removal: a node that always creates a sandbox must not fill up.
 	wayPeriod = 250 * time.Millisecond
 	maxWays   = 20
 )
 
-// Config is what a Collector needs.
+// Config holds the dependencies of a Collector.
 type Config struct {
-	// Queue has what others want removed, and takes what is found. Required.
+	// Queue holds the items to remove. The Collector adds those that it finds itself. Required.
 	Queue *Queue
-	// Observed lists what pleg has observed of all pods. With false not all are known yet, and the look is put off.
+	// Observed returns pleg's observations of all pods. If it returns false, not all pods are known yet and the check is
+	// skipped.
 	Observed func() ([]*lifecyclev1.PodStatus, bool)
-	// Disposable tells whether all ended containers of a pod are of no use, because it has ended for good and its last
-	// status is kept elsewhere. With pressed the node is short of disk, and they need only not be needed. It may write to
-	// the disk. Nil is for never.
+	// Disposable reports whether all ended containers of a pod can be removed: those of an evicted pod and, if pressed is
+	// true because the node is short of disk, those of any terminated pod. Their last status is then stored elsewhere, so
+	// Disposable may write to the disk. Nil stands for a function that returns false.
 	Disposable func(uid types.UID, pressed bool) bool
-	// Remove removes one thing; to remove what is gone is no error.
+	// Remove removes one item. It succeeds if the item does not exist.
 	Remove func(ctx context.Context, item Item) error
-	// Busy tells whether sandboxes are being made.
+	// Busy reports whether sandboxes are being created.
 	Busy   func() bool
 	Clock  clock.WithTicker
 	Logger *slog.Logger
-	// Metrics counts; nil counts nothing.
+	// Metrics counts removals; nil counts nothing.
 	Metrics *Metrics
-	// Events is told when something cannot be removed. Required.
+	// Events records failed removals. Required.
 	Events Events
 }
 
-// Events is told what is wrong with the node; *podevents.Recorder keeps it.
+// Events records warnings about the node; *podevents.Recorder implements it.
 type Events interface {
 	NodeWarning(ctx context.Context, reason, message string)
 }
 
-// reasonFailed is the reason of the event, the kubelet's.
+// reasonFailed is the reason of the event. It is the kubelet's.
 const reasonFailed = "ContainerGCFailed"
 
-// Collector removes garbage. Make it with New.
+// Collector removes unneeded containers and sandboxes. Create it with New.
 type Collector struct {
 	cfg     Config
 	hanging chan struct{}
 	removed sync.WaitGroup
 
 	mu sync.Mutex
-	// failed has why what could not be removed could not, by ID, as it was told.
+	// failed holds the last logged error of each item that could not be removed, by ID.
 	failed map[string]string
 }
 
-// New makes a Collector. It removes nothing before Run.
+// New returns a Collector. It removes nothing before Run.
 func New(cfg Config) *Collector {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	return &Collector{cfg: cfg, hanging: make(chan struct{}, maxHanging+1), failed: map[string]string{}}
 }
 
-// Run removes until ctx ends, and returns its error then, when no call is under way any more.
+// Run removes items until ctx ends. It returns the error of ctx after all calls have ended.
 func (c *Collector) Run(ctx context.Context) error {
 	defer c.removed.Wait()
 	ticker := c.cfg.Clock.NewTicker(period)
@@ -110,12 +111,12 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// Look puts in what is not needed of all pods: of those that were evicted all ended containers, and of others all but
-// the newest of each name. Run does it every minute.
+// Look queues the unneeded items of all pods: all ended containers of evicted pods, and all but the newest of each name
+// of other pods. Run calls it every minute.
 func (c *Collector) Look(ctx context.Context) { c.look(ctx, false) }
 
-// Reclaim is Look for a node that is short of disk: the ended containers of pods that ran to their end go, too, where
-// they are not needed.
+// Reclaim is Look for a node that is short of disk: it also queues the ended containers of terminated pods that are
+// disposable.
 func (c *Collector) Reclaim(ctx context.Context) { c.look(ctx, true) }
 
 func (c *Collector) look(ctx context.Context, pressed bool) {
@@ -143,7 +144,7 @@ func (c *Collector) look(ctx context.Context, pressed bool) {
 	}
 }
 
-// turn removes one thing, and returns when it is done or has had its time. It fails only with the end of ctx.
+// turn removes one item and returns when it is removed or its time is over. Its only error is that of ctx.
 func (c *Collector) turn(ctx context.Context, item queued) error {
 	for ways := 0; ways < maxWays && c.cfg.Busy(); ways++ {
 		if err := c.wait(ctx, nil, wayPeriod); err != nil {
@@ -164,7 +165,7 @@ func (c *Collector) turn(ctx context.Context, item queued) error {
 	return c.wait(ctx, done, patience)
 }
 
-// wait returns when something is done, or a time has passed; with an error when ctx ends before.
+// wait returns when done is closed or a time has passed. Its only error is that of ctx.
 func (c *Collector) wait(ctx context.Context, done <-chan struct{}, atMost time.Duration) error {
 	timer := c.cfg.Clock.NewTimer(atMost)
 	defer timer.Stop()
@@ -177,9 +178,8 @@ func (c *Collector) wait(ctx context.Context, done <-chan struct{}, atMost time.
 	return nil
 }
 
-// ended notes what a removal came to. An error is told when it is new; the next look, or the pod's worker, puts the
-// thing in again. The first of which there are none others is an event; there is no more of them until everything could
-// be removed.
+// ended records the outcome of a removal. It logs an error that differs from the last one; the next check or the pod's
+// worker queues the item again. If no other removal is failing, it also records an event.
 func (c *Collector) ended(ctx context.Context, item queued, err error) {
 	defer c.cfg.Queue.done(item.Item)
 	c.mu.Lock()
@@ -194,11 +194,11 @@ func (c *Collector) ended(ctx context.Context, item queued, err error) {
 	}
 	c.cfg.Metrics.failed()
 	if len(c.failed) == 0 {
-		c.cfg.Events.NodeWarning(ctx, reasonFailed, item.what()+", which nobody needs, cannot be removed: "+err.Error())
+		c.cfg.Events.NodeWarning(ctx, reasonFailed, item.what()+", which is not needed, cannot be removed: "+err.Error())
 	}
 	if last, told := c.failed[item.id()]; !told || last != err.Error() {
 		c.failed[item.id()] = err.Error()
-		c.cfg.Logger.Warn("what nobody needs cannot be removed from the runtime; it is tried again",
+		c.cfg.Logger.Warn("cannot remove an unneeded container or sandbox from the runtime; retrying",
 			telemetry.KeyPod, item.Namespace+"/"+item.Name, telemetry.KeyPodUID, item.Pod, telemetry.KeyContainer, item.Container.GetName(),
 			telemetry.KeyContainerID, item.Container.GetId(), telemetry.KeySandboxID, item.Sandbox, telemetry.KeyError, err)
 	}

@@ -332,7 +332,7 @@ func TestRepeatedFailuresAreOneEvent(t *testing.T) {
 	r.want(rounds + " a1 b1 s1")
 	fail(true)
 	r.clock.Step(time.Minute)
-	const event = "ContainerGCFailed: container a of pod shop/web, which nobody needs, cannot be removed: it is in use"
+	const event = "ContainerGCFailed: container a of pod shop/web, which is not needed, cannot be removed: it is in use"
 	r.eventually("a second event", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()

@@ -8,9 +8,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
-// Item is one thing in the runtime that nobody needs: a container, or a sandbox.
+// Item is an unneeded container or sandbox in the runtime.
 type Item struct {
-	// Pod is the pod's UID, Namespace and Name are its name.
+	// Pod is the pod's UID, Namespace and Name are its namespace and name.
 	Pod, Namespace, Name string
 	// Container is the container; nil for a sandbox.
 	Container *lifecyclev1.Container
@@ -18,7 +18,7 @@ type Item struct {
 	Sandbox string
 }
 
-// id is the runtime's ID of it.
+// id returns the runtime's ID of the item.
 func (i Item) id() string {
 	if i.Container != nil {
 		return i.Container.GetId()
@@ -26,7 +26,7 @@ func (i Item) id() string {
 	return i.Sandbox
 }
 
-// what names it for people.
+// what returns a readable description of the item.
 func (i Item) what() string {
 	if i.Container != nil {
 		return fmt.Sprintf("container %s of pod %s/%s", i.Container.GetName(), i.Namespace, i.Name)
@@ -34,12 +34,12 @@ func (i Item) what() string {
 	return fmt.Sprintf("a sandbox of pod %s/%s", i.Namespace, i.Name)
 }
 
-// Of says what of a pod is not needed any more, containers before sandboxes: the ended containers of each name beyond
-// the newest so many, at least one, since it holds restart count, last state and back-off; those that were created and
-// never started when a newer one of the name is there; and sandboxes that are not ready, not the newest, and hold
-// nothing that is needed.
+// Of returns the unneeded items of a pod, containers before sandboxes. Unneeded are: the ended containers of each name
+// except the newest keep, but at least one, because it holds the restart count, the last state and the back-off;
+// containers that were never started, if there is a newer one of the name; and sandboxes that are not ready, not the
+// newest, and contain no needed container.
 //
-// Nothing of that can come to be needed again, so an observation that is out of date does no harm.
+// An unneeded item never becomes needed again, so an outdated observation does no harm.
 func Of(pod *lifecyclev1.PodStatus, keep int) []Item {
 	var items []Item
 	kept, seen, inUse := map[string]int{}, map[string]bool{}, map[string]bool{}
@@ -59,10 +59,10 @@ func Of(pod *lifecyclev1.PodStatus, keep int) []Item {
 	return append(items, sandboxesOf(pod, inUse)...)
 }
 
-// sandboxesOf are the sandboxes of a pod that are not ready, not the newest, and not in use.
+// sandboxesOf returns the sandboxes of a pod that are not ready, not the newest, and not in use.
 func sandboxesOf(pod *lifecyclev1.PodStatus, inUse map[string]bool) []Item {
 	var items []Item
-	for i, s := range pod.GetSandboxes() { // newest first: it holds the attempt, and the pod's last addresses
+	for i, s := range pod.GetSandboxes() { // newest first: it holds the attempt and the pod's last addresses
 		if i > 0 && !podview.Ready(s) && !inUse[s.GetId()] {
 			items = append(items, Item{Pod: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName(), Sandbox: s.GetId()})
 		}
@@ -70,10 +70,9 @@ func sandboxesOf(pod *lifecyclev1.PodStatus, inUse map[string]bool) []Item {
 	return items
 }
 
-// AllOf is Of for a pod that has ended for good: none of its ended containers is needed, nor one that was never
-// started. The newest sandbox stays: it takes next to no room, and says that the pod was here, since when, and with
-// which addresses. The oldest container is the first, so that the newest one of a name is never the one that is gone
-// while an older one is there.
+// AllOf is Of for a pod that has terminated: it also returns all ended containers and those that were never started.
+// The newest sandbox stays: it needs almost no space, and it records the pod's start and addresses. The oldest
+// container is the first, so that the newest one of a name is never removed before an older one.
 func AllOf(pod *lifecyclev1.PodStatus) []Item {
 	var items []Item
 	inUse := map[string]bool{}
@@ -87,7 +86,7 @@ func AllOf(pod *lifecyclev1.PodStatus) []Item {
 	return append(items, sandboxesOf(pod, inUse)...)
 }
 
-// hasEnded tells whether a pod has an ended container.
+// hasEnded reports whether a pod has an ended container.
 func hasEnded(pod *lifecyclev1.PodStatus) bool {
 	return slices.ContainsFunc(pod.GetContainers(), podview.Exited)
 }

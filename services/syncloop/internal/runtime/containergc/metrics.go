@@ -5,28 +5,28 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// The kinds of what is removed.
+// Kinds of removed items.
 const (
 	kindContainer = "container"
 	kindSandbox   = "sandbox"
 )
 
-// Metrics counts the removal of containers and sandboxes that nobody needs.
+// Metrics counts the removals of unneeded containers and sandboxes.
 type Metrics struct {
 	removed *prometheus.CounterVec
 	errors  prometheus.Counter
 }
 
-// NewMetrics registers the metrics of one Collector; a nil registry takes none.
+// NewMetrics registers the metrics of a Collector; a nil registry registers nothing.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	factory := promauto.With(registry)
 	m := &Metrics{
 		removed: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "quartet_garbage_removed_total",
-			Help: "Containers and sandboxes removed from the runtime since nobody needs them; not those of pods that are gone.",
+			Help: "Unneeded containers and sandboxes removed from the runtime, except those of pods that no longer exist.",
 		}, []string{"kind"}),
 		errors: factory.NewCounter(prometheus.CounterOpts{
-			Name: "quartet_garbage_removal_errors_total", Help: "Times that a container or sandbox that nobody needs could not be removed.",
+			Name: "quartet_garbage_removal_errors_total", Help: "Failed removals of unneeded containers and sandboxes.",
 		}),
 	}
 	for _, kind := range []string{kindContainer, kindSandbox} {
@@ -35,7 +35,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// done notes that something was removed.
+// done counts a removed item.
 func (m *Metrics) done(item Item) {
 	kind := kindSandbox
 	if item.Container != nil {
@@ -44,5 +44,5 @@ func (m *Metrics) done(item Item) {
 	m.removed.WithLabelValues(kind).Inc()
 }
 
-// failed notes that something could not be removed.
+// failed counts a failed removal.
 func (m *Metrics) failed() { m.errors.Inc() }

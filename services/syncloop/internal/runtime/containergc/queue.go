@@ -7,21 +7,21 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// queued is something to be removed, with the span that it is part of.
+// queued is an item to remove, with the span of its removal's parent.
 type queued struct {
 	Item
 	span trace.SpanContext
 }
 
-// Queue has what is to be removed, in its order. It exists before the Collector that empties it. Make it with NewQueue;
-// its methods may be called from any goroutine and wait for nothing.
+// Queue holds the items to remove, in order. It is created before the Collector that empties it. Create it with
+// NewQueue. Its methods may be called from any goroutine and do not block.
 type Queue struct {
-	// more holds one value: it says that there is something, not how much.
+	// more has a capacity of one value: it signals that there are items, not how many.
 	more chan struct{}
 
 	mu sync.Mutex
-	// queue has what is to be removed, and known the IDs of that and of what is being removed. Both are no more than the
-	// runtime has.
+	// queue holds the items to remove. known holds their IDs and those of the items that are being removed. Neither grows
+	// beyond the number of objects in the runtime.
 	queue []queued
 	known map[string]bool
 }
@@ -29,8 +29,7 @@ type Queue struct {
 // NewQueue returns an empty queue.
 func NewQueue() *Queue { return &Queue{more: make(chan struct{}, 1), known: map[string]bool{}} }
 
-// Put has things removed when it is their turn. What was put in before and is not removed yet is not put in again. The
-// calls of the runtime are part of the trace of ctx.
+// Put queues items for removal, except those that are queued already. The runtime calls are part of the trace of ctx.
 func (q *Queue) Put(ctx context.Context, items []Item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -48,7 +47,7 @@ func (q *Queue) Put(ctx context.Context, items []Item) {
 	}
 }
 
-// next takes the first one out; it stays known until done.
+// next takes the first item. The item stays known until done.
 func (q *Queue) next() (queued, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -61,7 +60,7 @@ func (q *Queue) next() (queued, bool) {
 	return item, true
 }
 
-// done says that the removal of something has ended, well or not: it may be put in again.
+// done marks the end of a removal, successful or not: the item may be queued again.
 func (q *Queue) done(item Item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// purgeEvery is how often answers that hold no longer are dropped: the kubelet's number.
+	// purgeEvery is the time between two removals of expired responses. It is the kubelet's.
 	purgeEvery = 15 * time.Minute
-	// maxKept is how many answers of one plugin are kept; the kubelet has no limit.
+	// maxKept is the largest number of cached responses of one plugin. The kubelet has no limit.
 	maxKept = 1000
 )
 
-// cache has the answers of a plugin.
+// cache holds the responses of a plugin.
 type cache struct {
 	mu     sync.Mutex
 	kept   map[string]answer
@@ -29,7 +29,7 @@ type answer struct {
 
 func newCache() *cache { return &cache{kept: map[string]answer{}} }
 
-// get gives the answer of a key, if it still holds.
+// get returns the response for a key if it has not expired.
 func (c *cache) get(now time.Time, key string) (credentialprovider.DockerConfig, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,7 +43,7 @@ func (c *cache) get(now time.Time, key string) (credentialprovider.DockerConfig,
 	return one.config, true
 }
 
-// put keeps an answer. When there are too many, the one that ends first goes.
+// put stores a response. If there are too many, it removes the one that expires first.
 func (c *cache) put(key string, config credentialprovider.DockerConfig, now time.Time, holds time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,7 +63,7 @@ func (c *cache) put(key string, config credentialprovider.DockerConfig, now time
 	}
 }
 
-// purge drops what holds no longer. The lock is held.
+// purge removes expired responses. The caller holds the lock.
 func (c *cache) purge(now time.Time) {
 	maps.DeleteFunc(c.kept, func(_ string, one answer) bool { return now.After(one.until) })
 	c.purged = now

@@ -10,11 +10,11 @@ import (
 func FuzzDecode(f *testing.F) {
 	const version = "credentialprovider.kubelet.k8s.io/v1"
 	known := []string{
-		"has written no JSON to its standard output: it must write one CredentialProviderResponse and nothing else",
-		"has answered in another apiVersion than credentialprovider.kubelet.k8s.io/v1, in which it was asked: see which one it speaks, and name that in its configuration",
-		"has answered with another kind than CredentialProviderResponse",
-		"has written a CredentialProviderResponse with fields that there are not, that are there twice or that have a wrong type",
-		"has answered with a cacheKeyType that is none of Image, Registry and Global",
+		"has not written valid JSON to its standard output: it must write exactly one CredentialProviderResponse",
+		"has returned an apiVersion other than the requested credentialprovider.kubelet.k8s.io/v1: set the apiVersion that it supports in its configuration",
+		"has returned a kind other than CredentialProviderResponse",
+		"has returned a CredentialProviderResponse with unknown or duplicate fields, or fields of a wrong type",
+		"has returned a cacheKeyType other than Image, Registry and Global",
 	}
 	f.Add(`{"apiVersion": "` + version + `", "kind": "CredentialProviderResponse", "cacheKeyType": "Image", "cacheDuration": "5m", "auth": {"a.test": {"username": "u", "password": "p"}}}`)
 	f.Add(`{"apiVersion": "` + version + `", "kind": "CredentialProviderResponse", "cacheKeyType": "Image", "auth": null, "auth": {"hunter2": {}}}`)

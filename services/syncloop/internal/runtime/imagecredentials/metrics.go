@@ -7,14 +7,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics counts and times the runs of plugins, and names their configuration.
+// Metrics counts and times the runs of plugins, and exposes the digest of their configuration.
 type Metrics struct {
 	duration *prometheus.HistogramVec
 	errors   *prometheus.CounterVec
 	config   *prometheus.GaugeVec
 }
 
-// NewMetrics registers the metrics of one Providers; a nil registry takes none.
+// NewMetrics registers the metrics of a Providers; a nil registry registers nothing.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	factory := promauto.With(registry)
 	return &Metrics{
@@ -33,15 +33,14 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}
 }
 
-// configured notes the digest of the configuration that is in effect; there is none without a configuration.
+// configured exposes the digest of the configuration in effect. It is not called without a configuration.
 func (m *Metrics) configured(hash string) {
 	if hash != "" {
 		m.config.WithLabelValues(hash).Set(1)
 	}
 }
 
-// ran notes a run of a plugin, by its name: how long it took, and whether it failed. What it has answered is not judged
-// here.
+// ran records a run of a plugin: its duration, and whether it failed. It does not judge the response.
 func (m *Metrics) ran(plugin string, took time.Duration, failed bool) {
 	m.duration.WithLabelValues(plugin).Observe(max(took, 0).Seconds())
 	if failed {

@@ -17,14 +17,14 @@ import (
 	"k8s.io/kubernetes/pkg/credentialprovider"
 )
 
-// provider asks one plugin, and keeps its answers.
+// provider calls one plugin and caches its responses.
 type provider struct {
 	all *Providers
 	kubeletconfigv1.CredentialProvider
 	cache *cache
-	// asking has each question asked by one at a time.
+	// asking deduplicates concurrent equal requests.
 	asking singleflight.Group
-	// turns has room for as many as may run.
+	// turns limits the concurrent runs of the plugin.
 	turns chan struct{}
 }
 
@@ -32,7 +32,7 @@ func newProvider(all *Providers, given kubeletconfigv1.CredentialProvider) *prov
 	return &provider{all: all, CredentialProvider: given, cache: newCache(), turns: make(chan struct{}, maxRuns)}
 }
 
-// matches tells whether the plugin is for a repository.
+// matches reports whether the plugin is configured for a repository.
 func (p *provider) matches(repository string) bool {
 	return slices.ContainsFunc(p.MatchImages, func(pattern string) bool {
 		matched, err := credentialprovider.URLsMatchStr(pattern, repository)
@@ -40,19 +40,20 @@ func (p *provider) matches(repository string) bool {
 	})
 }
 
-// identity is on whose behalf the plugin is asked.
+// identity is the service account for which the plugin is called.
 type identity struct {
-	// token is the service account's, empty without one; annotations are those of it that the plugin wants.
+	// token is the service account's token, empty without one; annotations are those annotations of it that the plugin is
+	// configured to receive.
 	token       string
 	annotations map[string]string
-	// key tells identities apart whose answers are kept apart; empty without a service account.
+	// key separates the cached responses of different identities; empty without a service account.
 	key string
-	// account is that service account; nil without one.
+	// account is the service account; nil without one.
 	account *credentialprovider.ServiceAccountCoordinates
 }
 
-// identity gets what the plugin is told of a pod's service account. It is not asked at all when ask is false: the pod
-// has no service account, or that not the annotations by which it would take part.
+// identity returns the identity for a pod's service account. If ask is false, the plugin is not called: the pod has no
+// service account, or the service account lacks a required annotation.
 func (p *provider) identity(ctx context.Context, pod *v1.Pod) (who identity, ask bool, err error) {
 	wants := p.TokenAttributes
 	if wants == nil {
@@ -64,7 +65,7 @@ func (p *provider) identity(ctx context.Context, pod *v1.Pod) (who identity, ask
 	}
 	account, err := p.all.cfg.Accounts.Account(ctx, pod.Namespace, name)
 	if err != nil {
-		return identity{}, false, fmt.Errorf("getting the service account %s/%s, of which it wants a token: %w", pod.Namespace, name, err)
+		return identity{}, false, fmt.Errorf("getting the service account %s/%s, whose token it needs: %w", pod.Namespace, name, err)
 	}
 	if who.annotations, ask = wanted(account, wants); !ask {
 		return identity{}, false, nil
@@ -80,7 +81,8 @@ func (p *provider) identity(ctx context.Context, pod *v1.Pod) (who identity, ask
 	return who, true, nil
 }
 
-// wanted are the annotations of a service account that a plugin wants, and whether all are there that it requires.
+// wanted returns the annotations of a service account that a plugin is configured to receive, and whether all required
+// ones exist.
 func wanted(account *v1.ServiceAccount, wants *kubeletconfigv1.ServiceAccountTokenAttributes) (annotations map[string]string, all bool) {
 	annotations = map[string]string{}
 	for _, key := range wants.RequiredServiceAccountAnnotationKeys {
@@ -98,7 +100,7 @@ func wanted(account *v1.ServiceAccount, wants *kubeletconfigv1.ServiceAccountTok
 	return annotations, true
 }
 
-// written has annotations as one text, in which none is mistaken for another.
+// written returns an unambiguous encoding of annotations.
 func written(annotations map[string]string) string {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
@@ -107,10 +109,10 @@ func written(annotations map[string]string) string {
 	return b.String()
 }
 
-// digest stands for a secret in a key.
+// digest returns a digest that replaces a secret in a key.
 func digest(secret string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(secret))) }
 
-// provide gives what the plugin has for a repository on behalf of a pod, as it is kept or as it answers now.
+// provide returns the plugin's credentials for a repository and a pod, from the cache or from a new run.
 func (p *provider) provide(ctx context.Context, pod *v1.Pod, repository string) (Given, error) {
 	who, ask, err := p.identity(ctx, pod)
 	if err != nil || !ask {
@@ -124,16 +126,16 @@ func (p *provider) provideFor(ctx context.Context, repository string, who identi
 	if config, ok := p.kept(repository, who); ok {
 		return config, nil
 	}
-	// Pods that want the same ask once. Those with tokens of their own do not, for the plugin may answer each in another
-	// way.
+	// Pods with the same key share one run. Pods with different tokens do not, because the response may depend on the
+	// token.
 	key := fmt.Sprintf("%q %s %s", repository, who.key, digest(who.token))
 	answers := p.asking.DoChan(key, func() (any, error) {
 		if config, ok := p.kept(repository, who); ok {
-			return config, nil // another has just asked
+			return config, nil // another caller has just run the plugin
 		}
 		return p.ask(repository, who)
 	})
-	// One that does not even end when it is killed, as for a file system that hangs, is not waited for.
+	// A plugin that does not end even when it is killed, for example on a hanging file system, is abandoned.
 	patience := p.all.cfg.Clock.NewTimer(runLimit + 2*killed)
 	defer patience.Stop()
 	select {
@@ -143,13 +145,13 @@ func (p *provider) provideFor(ctx context.Context, repository string, who identi
 		}
 		return answer.Val.(credentialprovider.DockerConfig), nil //nolint:forcetypeassert // it is what the function above returns
 	case <-patience.C():
-		return nil, fmt.Errorf("its plugin %s did not end within %v, and not when it was killed: see what it waits for with ps -o wchan", p.path(), runLimit)
+		return nil, fmt.Errorf("its plugin %s did not end within %v, not even when it was killed: check what it waits for with ps -o wchan", p.path(), runLimit)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// kept is the last answer that holds for a repository: for itself, for its registry or for all.
+// kept returns the cached response for a repository: for the image, for its registry, or for all images.
 func (p *provider) kept(repository string, who identity) (credentialprovider.DockerConfig, bool) {
 	now := p.all.cfg.Clock.Now()
 	for _, kind := range []pluginv1.PluginCacheKeyType{pluginv1.ImagePluginCacheKeyType, pluginv1.RegistryPluginCacheKeyType, pluginv1.GlobalPluginCacheKeyType} {
@@ -160,9 +162,9 @@ func (p *provider) kept(repository string, who identity) (credentialprovider.Doc
 	return nil, false
 }
 
-// cacheKey is what an answer is kept by.
+// cacheKey returns the key of a cached response.
 func cacheKey(kind pluginv1.PluginCacheKeyType, repository string, who identity) string {
-	about := "" // of all
+	about := "" // for all images
 	switch kind {
 	case pluginv1.ImagePluginCacheKeyType:
 		about = repository
@@ -173,10 +175,10 @@ func cacheKey(kind pluginv1.PluginCacheKeyType, repository string, who identity)
 	return fmt.Sprintf("%q %s", about, who.key)
 }
 
-// path is that of the plugin.
+// path returns the path of the plugin.
 func (p *provider) path() string { return filepath.Join(p.all.cfg.Providers.BinDir, p.Name) }
 
-// ask runs the plugin, and keeps the answer for as long as it says.
+// ask runs the plugin and caches the response for the duration that it contains.
 func (p *provider) ask(repository string, who identity) (credentialprovider.DockerConfig, error) {
 	if !p.all.begin() {
 		return nil, errEnds
@@ -186,11 +188,11 @@ func (p *provider) ask(repository string, who identity) (credentialprovider.Dock
 	if err != nil {
 		return nil, err
 	}
-	// Only where each token has answers of its own may it be the password.
+	// The token may be the password only if responses are cached per token.
 	if who.token != "" && p.TokenAttributes.CacheType != kubeletconfigv1.TokenServiceAccountTokenCacheType {
 		for _, auth := range response.Auth {
 			if auth.Password == who.token {
-				return nil, fmt.Errorf("its plugin %s has answered with the token of the service account as password, which needs cacheType: Token in its tokenAttributes", p.path())
+				return nil, fmt.Errorf("its plugin %s has returned the token of the service account as password, which needs cacheType: Token in its tokenAttributes", p.path())
 			}
 		}
 	}

@@ -1,13 +1,13 @@
-// Package imagecredentials gets credentials of registries from credential provider plugins: programs of the machine
-// that a CredentialProviderConfig names with the images they are for, as the kubelet runs them. Package images asks it
-// before each pull; nodeconfig has read the file and found the programs.
+// Package imagecredentials gets registry credentials from credential provider plugins, as the kubelet does. Plugins are
+// programs on the machine that a CredentialProviderConfig configures for matching images. Package images calls this
+// package before each pull; nodeconfig has read the file and found the programs.
 //
-// A plugin is told the image, and on request a token of the pod's service account, as a CredentialProviderRequest on
-// its standard input, and answers with a CredentialProviderResponse on its standard output. Nobody relies on it: one
-// that fails, hangs or answers nonsense is killed after [runLimit] at the latest, named with the cause, and the pull
-// goes on without its credentials.
+// A plugin receives a CredentialProviderRequest on its standard input, with the image and optionally a token of the
+// pod's service account. It writes a CredentialProviderResponse to its standard output. Pulls do not depend on plugins:
+// a plugin that fails, hangs or returns an invalid response is killed after [runLimit] at the latest, the failure is
+// reported, and the image is pulled without its credentials.
 //
-// Credentials and tokens are in memory here and nowhere else: no error and no line of the log has one.
+// Credentials and tokens exist only in memory: no error and no log line contains one.
 package imagecredentials
 
 import (
@@ -28,47 +28,47 @@ import (
 )
 
 const (
-	// runLimit is how long a plugin may take, the wait for its turn included: the kubelet's number.
+	// runLimit is the time limit of a plugin, including the wait for its turn. It is the kubelet's.
 	runLimit = time.Minute
-	// killed is how long is waited for a plugin that was killed, and for what it has left behind with its output open.
+	// killed is the time limit for the end of a killed plugin, and of its child processes that keep its output open.
 	killed = 5 * time.Second
-	// maxRuns is how many runs of one plugin there are at once; the kubelet has no limit.
+	// maxRuns is the largest number of concurrent runs of one plugin. The kubelet has no limit.
 	maxRuns = 20
 )
 
-// errEnds is for who asks while the process ends.
+// errEnds is the error of requests during the shutdown of the process.
 var errEnds = errors.New("syncloop ends")
 
-// Accounts are the service accounts of pods.
+// Accounts returns the service accounts of pods.
 type Accounts interface {
-	// Account gets a service account.
+	// Account returns a service account.
 	Account(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error)
-	// Token gives a token of a pod's service account, as it was got, that is bound to the pod, for an audience.
+	// Token returns a token of a pod's service account that is bound to the pod, for an audience.
 	Token(ctx context.Context, pod *v1.Pod, account *v1.ServiceAccount, audience string) (string, error)
 }
 
-// Config is what Providers need.
+// Config holds the dependencies of Providers.
 type Config struct {
-	// Providers says which there are. Required; it may name none.
+	// Providers lists the configured providers; it may be empty. Required.
 	Providers nodeconfig.CredentialProviders
 	// Run runs plugins; see Exec. Required.
 	Run Run
-	// Accounts gives the service accounts of pods. Required for providers with tokenAttributes.
+	// Accounts returns the service accounts of pods. Required for providers with tokenAttributes.
 	Accounts Accounts
 	// Clock is the time. Required.
 	Clock clock.Clock
 	// Metrics counts runs; nil counts nothing.
 	Metrics *Metrics
-	// Logger tells of what fails. Required.
+	// Logger logs failures. Required.
 	Logger *slog.Logger
 }
 
-// Providers asks the plugins. Make it with New. Its methods may be called from any goroutine.
+// Providers calls the plugins. Create it with New. Its methods may be called from any goroutine.
 type Providers struct {
 	cfg Config
-	// all are in the order of the file, in which their credentials are tried.
+	// all has the order of the file. Credentials are tried in this order.
 	all []*provider
-	// process ends what runs.
+	// process cancels the running plugins.
 	process context.Context //nolint:containedctx // named so in New
 
 	mu      sync.Mutex
@@ -76,7 +76,7 @@ type Providers struct {
 	running sync.WaitGroup
 }
 
-// New makes Providers whose plugins run until process ends, or Run. Nothing is run yet.
+// New returns Providers whose plugins run until process or the context of Run ends. It runs nothing.
 func New(process context.Context, cfg Config) *Providers {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	cfg.Metrics.configured(cfg.Providers.Hash)
@@ -87,7 +87,7 @@ func New(process context.Context, cfg Config) *Providers {
 	return p
 }
 
-// Run returns when ctx has ended and with it every plugin. None runs from then on.
+// Run returns after ctx and all plugins have ended. After that no plugin is started.
 func (p *Providers) Run(ctx context.Context) error {
 	<-ctx.Done()
 	p.mu.Lock()
@@ -97,7 +97,7 @@ func (p *Providers) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// begin notes that a plugin is about to run, unless the process ends. The caller tells running of the end.
+// begin registers a plugin's run, unless the process is shutting down. The caller calls running.Done at its end.
 func (p *Providers) begin() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,11 +108,11 @@ func (p *Providers) begin() bool {
 	return true
 }
 
-// Failure is why a provider has given nothing.
+// Failure is the error of a provider.
 type Failure struct {
-	// Provider is its name.
+	// Provider is the provider's name.
 	Provider string
-	// Cause says why, and what to do. It has no credential in it.
+	// Cause is the reason with advice. It contains no credential.
 	Cause error
 }
 
@@ -122,18 +122,18 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Cause }
 
-// Given is what one provider has.
+// Given holds the credentials of one provider.
 type Given struct {
-	// Config has the credentials by registry or path.
+	// Config holds the credentials by registry or path.
 	Config credentialprovider.DockerConfig
-	// Account is the service account on whose behalf the provider was asked; nil when it has them for everybody.
+	// Account is the service account for which the provider was called; nil if the credentials are for all pods.
 	Account *credentialprovider.ServiceAccountCoordinates
 }
 
-// For gives what the providers have for a repository of images, for example "registry.example.com/shop/web", that is
-// wanted for a pod: by registry or path, of one provider after the other in the order of the file. All that match the
-// repository are asked side by side, but for those whose last answer still holds. Failures has a *Failure for each that
-// has given nothing, also since ctx has ended.
+// For returns the credentials of the providers for a pod and a repository of images, for example
+// "registry.example.com/shop/web": by registry or path, with the providers in the order of the file. It calls all
+// matching providers concurrently, except those with a valid cached response. failures has a *Failure for each provider
+// that returned nothing, also because ctx has ended.
 func (p *Providers) For(ctx context.Context, pod *v1.Pod, repository string) (found []Given, failures []error) {
 	given, errs := make([]Given, len(p.all)), make([]error, len(p.all))
 	var asked sync.WaitGroup
@@ -157,12 +157,12 @@ func (p *Providers) For(ctx context.Context, pod *v1.Pod, repository string) (fo
 	return found, failures
 }
 
-// tell tells the log of a failure, with what the plugin has said beside it.
+// tell logs a failure and the plugin's standard error output.
 func (p *Providers) tell(ctx context.Context, pod *v1.Pod, repository, name string, err error) {
 	attrs := []any{"provider", name, telemetry.KeyImage, repository, telemetry.KeyPod, pod.Namespace + "/" + pod.Name, telemetry.KeyPodUID, string(pod.UID), telemetry.KeyError, err}
 	var run *runError
 	if errors.As(err, &run) && run.said != "" {
 		attrs = append(attrs, "stderr", run.said)
 	}
-	p.cfg.Logger.WarnContext(ctx, "a credential provider has given nothing; the image is pulled without its credentials", attrs...)
+	p.cfg.Logger.WarnContext(ctx, "a credential provider failed; pulling the image without its credentials", attrs...)
 }

@@ -136,8 +136,8 @@ func TestAPluginThatHangsIsGivenUp(t *testing.T) {
 		want     string
 		after    time.Duration
 	}{
-		"one that is killed":      {true, `credential provider "slow": its plugin /plugins/slow did not end within 1m0s and was killed: see whether what it asks can be reached from this machine`, time.Minute},
-		"one that does not break": {false, `credential provider "slow": its plugin /plugins/slow did not end within 1m0s, and not when it was killed: see what it waits for with ps -o wchan`, 70 * time.Second},
+		"one that is killed":      {true, `credential provider "slow": its plugin /plugins/slow did not end within 1m0s and was killed: check whether this machine can reach the service that it calls`, time.Minute},
+		"one that does not break": {false, `credential provider "slow": its plugin /plugins/slow did not end within 1m0s, not even when it was killed: check what it waits for with ps -o wchan`, 70 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -192,7 +192,7 @@ func TestNotMoreRunsAtOnceThanThereAreTurns(t *testing.T) {
 				_, failures := r.For(t.Context(), newPod("u1", ""), "a.test/web"+strings.Repeat("x", i))
 				mu.Lock()
 				defer mu.Unlock()
-				if len(failures) == 1 && strings.Contains(failures[0].Error(), "has had no turn within 1m0s") {
+				if len(failures) == 1 && strings.Contains(failures[0].Error(), "has not been run within 1m0s") {
 					waited++
 				}
 			})

@@ -14,48 +14,48 @@ import (
 )
 
 const (
-	// maxStdout is how much a plugin may write to its standard output, in bytes: a thousand times what credentials take.
+	// maxStdout is the largest size of a plugin's standard output in bytes: a thousand times the size of credentials.
 	maxStdout = 1 << 20
-	// keptStderr is how much is kept of the end of what it writes to its standard error, in bytes; of that whole lines are
-	// told.
+	// keptStderr is the number of bytes that are kept of the end of a plugin's standard error. Only complete lines of it
+	// are logged.
 	keptStderr = 4 << 10
-	// shortSecret is what is not cut out of that, in bytes: a letter here and there is no secret.
+	// shortSecret is the length in bytes up to which a secret is not replaced: single letters are no secret.
 	shortSecret = 4
-	// hidden stands for a secret.
+	// hidden replaces a secret.
 	hidden = "[hidden]"
 )
 
-// Command is a plugin that is to be run.
+// Command is a plugin to run.
 type Command struct {
 	Path string
 	Args []string
-	// Env is set beside the environment of this process, over which it goes, as NAME=VALUE.
+	// Env is added to the environment of this process as NAME=VALUE, and overrides it.
 	Env   []string
 	Stdin []byte
 }
 
-// Output is what a plugin has written. Of Stderr it is the end, in whole lines: the rest of a line may be the rest of a
-// secret.
+// Output is the output of a plugin. Stderr holds only the last complete lines: an incomplete line may contain a part of
+// a secret.
 type Output struct {
 	Stdout []byte
 	Stderr string
 }
 
-// errTooMuch is of a plugin that writes too much.
+// errTooMuch is the error of a plugin with too much output.
 var errTooMuch = fmt.Errorf("has written more than %d KiB to its standard output", maxStdout>>10)
 
-// Run runs a plugin until it ends, or ctx. The output is valid beside an error.
+// Run runs a plugin until it or ctx ends. The output is valid with an error, too.
 type Run func(ctx context.Context, c Command) (Output, error)
 
-// Exec is the Run of this machine. The plugin has a process group of its own, which is killed when ctx ends. What it
-// has left behind with its standard output open is waited for a little, and then not any more.
+// Exec is the Run of this machine. It starts the plugin in a process group of its own, which is killed when ctx ends.
+// It waits only a short time for child processes that keep the standard output open.
 func Exec(ctx context.Context, c Command) (Output, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	stdout := &limited{most: maxStdout, over: func() { stop(errTooMuch) }}
 	stderr := &limited{most: keptStderr, ends: true}
 	cmd := exec.CommandContext(ctx, c.Path, c.Args...)
-	cmd.Env = append(os.Environ(), c.Env...) // of what is there twice the last one counts
+	cmd.Env = append(os.Environ(), c.Env...) // the last value of a duplicate name applies
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(string(c.Stdin)), stdout, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
@@ -65,23 +65,23 @@ func Exec(ctx context.Context, c Command) (Output, error) {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case errors.Is(err, exec.ErrWaitDelay):
-		err = nil // it has ended well
+		err = nil // the plugin itself has succeeded
 	}
 	return Output{Stdout: stdout.kept, Stderr: stderr.lines()}, err
 }
 
-// limited keeps the beginning of what is written, or the end.
+// limited keeps the beginning or the end of the written data.
 type limited struct {
 	most int
 	ends bool
-	// over is called when there is more; nil is nobody.
+	// over is called when the limit is exceeded; nil is a no-op.
 	over func()
 	kept []byte
-	// cut is true when what is kept of the end has lost its beginning.
+	// cut is true if the kept end has lost its beginning.
 	cut bool
 }
 
-// lines is what is kept of the end, from the first line on that is whole.
+// lines returns the kept end from the first complete line on.
 func (l *limited) lines() string {
 	if !l.cut {
 		return string(l.kept)
@@ -90,7 +90,7 @@ func (l *limited) lines() string {
 	return rest
 }
 
-// Write implements io.Writer. It takes everything.
+// Write implements io.Writer. It never fails.
 func (l *limited) Write(p []byte) (int, error) {
 	if l.ends {
 		all := append(l.kept, p...)
@@ -106,7 +106,7 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// runError says why a plugin has not answered, and has what it has said itself, without secrets.
+// runError is the error of a plugin, with its standard error output without secrets.
 type runError struct {
 	path string
 	err  error
@@ -117,7 +117,7 @@ func (e *runError) Error() string { return fmt.Sprintf("its plugin %s %v", e.pat
 
 func (e *runError) Unwrap() error { return e.err }
 
-// run runs the plugin when it is its turn.
+// run runs the plugin after waiting for its turn.
 func (p *provider) run(repository string, who identity) (*pluginv1.CredentialProviderResponse, error) {
 	ctx, cancel := context.WithTimeout(p.all.process, runLimit)
 	defer cancel()
@@ -128,11 +128,11 @@ func (p *provider) run(repository string, who identity) (*pluginv1.CredentialPro
 	case <-ctx.Done():
 	}
 	if ctx.Err() != nil {
-		return nil, fails("", fmt.Errorf("has had no turn within %v, for %d of its runs are under way: see why they take so long", runLimit, maxRuns))
+		return nil, fails("", fmt.Errorf("has not been run within %v because %d runs of it are in progress: check why they take so long", runLimit, maxRuns))
 	}
 	request, err := encode(p.APIVersion, repository, who)
 	if err != nil {
-		return nil, fails("", fmt.Errorf("cannot be asked: %w", err))
+		return nil, fails("", fmt.Errorf("cannot be called: %w", err))
 	}
 	command := Command{Path: p.path(), Args: p.Args, Stdin: request}
 	secrets := []string{who.token}
@@ -154,7 +154,7 @@ func (p *provider) run(repository string, who identity) (*pluginv1.CredentialPro
 	return response, nil
 }
 
-// why says in words why a run has failed.
+// why returns a readable error for a failed run.
 func why(process context.Context, err error) error {
 	var ended *exec.ExitError
 	switch {
@@ -163,15 +163,16 @@ func why(process context.Context, err error) error {
 	case errors.Is(err, errTooMuch):
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("did not end within %v and was killed: see whether what it asks can be reached from this machine", runLimit)
+		return fmt.Errorf("did not end within %v and was killed: check whether this machine can reach the service that it calls", runLimit)
 	case errors.As(err, &ended):
-		return fmt.Errorf("has failed with %w: the log of syncloop has what it says", ended)
+		return fmt.Errorf("has failed with %w: see its output in the log of syncloop", ended)
 	default:
 		return fmt.Errorf("cannot be run: %w", err)
 	}
 }
 
-// withoutSecrets is what a plugin has said, without the secrets that it was given and any word of its answer.
+// withoutSecrets returns a plugin's standard error output without the given secrets and without any word of its
+// response.
 func withoutSecrets(out Output, secrets []string) string {
 	said := strings.ToValidUTF8(strings.TrimSpace(out.Stderr), "?")
 	if said == "" {
@@ -179,7 +180,8 @@ func withoutSecrets(out Output, secrets []string) string {
 	}
 	answered := strings.FieldsFunc(string(out.Stdout), func(r rune) bool { return strings.ContainsRune("\"' \t\r\n,{}[]:", r) })
 	secrets = slices.DeleteFunc(append(answered, secrets...), func(s string) bool { return len(s) < shortSecret })
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // so that no part of one is left
+	// the longest first, so that no part of a secret is left
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
 	for _, secret := range slices.Compact(secrets) {
 		said = strings.ReplaceAll(said, secret, hidden)
 	}

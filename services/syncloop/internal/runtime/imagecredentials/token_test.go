@@ -52,7 +52,7 @@ func TestWhoIsAskedForByItsServiceAccount(t *testing.T) {
 		"without one":                   {true, "", "", 0, ""},
 		"without one, which is allowed": {false, "", "", 1, ""},
 		"one that takes no part":        {true, "team", "robot", 0, ""},
-		"one that is not there":         {true, "", "gone", 0, `credential provider "ecr": getting the service account shop/gone, of which it wants a token: there is no such account`},
+		"one that is not there":         {true, "", "gone", 0, `credential provider "ecr": getting the service account shop/gone, whose token it needs: there is no such account`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			provider, found := withToken(byAccount, c.needed), ""
@@ -91,7 +91,7 @@ func TestWithoutAnAPIServerThereAreNoTokens(t *testing.T) {
 	providers := nodeconfig.CredentialProviders{Providers: []kubeletconfigv1.CredentialProvider{withToken(byAccount, false)}, BinDir: "/plugins"}
 	r.start(imagecredentials.Config{Providers: providers, Run: r.run, Accounts: noAccounts{}, Clock: r.clock})
 	r.want(newPod("u1", ""), "a.test/web", "a.test", "")
-	r.want(newPod("u1", "robot"), "a.test/web", "", `credential provider "ecr": getting the service account shop/robot, of which it wants a token: there is no API server`)
+	r.want(newPod("u1", "robot"), "a.test/web", "", `credential provider "ecr": getting the service account shop/robot, whose token it needs: there is no API server`)
 }
 
 // TestAnswersForServiceAccountsAreKeptApart, and those for tokens by the token.
@@ -135,7 +135,7 @@ func TestTheTokenIsAPasswordOnlyWhereAnswersAreKeptByToken(t *testing.T) {
 	}
 	r := newRig(t, withToken(byAccount, true))
 	r.answer = echo
-	r.want(newPod("u1", "robot"), "a.test/web", "", `credential provider "ecr": its plugin /plugins/ecr has answered with the token of the service account as password, `+
+	r.want(newPod("u1", "robot"), "a.test/web", "", `credential provider "ecr": its plugin /plugins/ecr has returned the token of the service account as password, `+
 		"which needs cacheType: Token in its tokenAttributes")
 	r = newRig(t, withToken(byToken, true))
 	r.answer = echo

@@ -5,41 +5,41 @@ import (
 	"time"
 )
 
-// highOff is the high threshold that turns the collection for space off.
+// highOff is the high threshold that disables removals for disk space.
 const highOff = 100
 
-// Policy says when images are removed: the kubelet's fields.
+// Policy decides when images are removed. Its fields are the kubelet's.
 type Policy struct {
-	// HighPercent is how much of the file system may be in use before images are removed, LowPercent to where it is
-	// brought down, imageGCHighThresholdPercent and imageGCLowThresholdPercent. A HighPercent of 100 removes none for
-	// space.
+	// HighPercent is the usage of the file system above which images are removed, LowPercent is the usage to reach:
+	// imageGCHighThresholdPercent and imageGCLowThresholdPercent. A HighPercent of 100 disables removals for disk space.
 	HighPercent, LowPercent int
-	// MinAge is how long an image is kept after it was first seen, whatever the space: imageMinimumGCAge.
+	// MinAge is the time after its first observation for which an image is never removed: imageMinimumGCAge.
 	MinAge time.Duration
-	// MaxAge is how long an image may be unused, whatever the space: imageMaximumGCAge. 0 is for ever.
+	// MaxAge is the time after which an unused image is removed even without a lack of space: imageMaximumGCAge. 0 is no
+	// limit.
 	MaxAge time.Duration
 }
 
-// Off tells whether the policy never removes an image.
+// Off reports whether the policy never removes an image.
 func (p Policy) Off() bool { return p.HighPercent >= highOff && p.MaxAge == 0 }
 
-// Image is an image of the runtime, as far as its removal goes.
+// Image is an image of the runtime with the facts that decide about its removal.
 type Image struct {
-	// ID is the runtime's.
+	// ID is the runtime's ID.
 	ID string
-	// Size is in bytes, with the layers that it shares with others.
+	// Size is the size in bytes, including layers that are shared with other images.
 	Size int64
-	// FirstSeen is when this process first saw it, LastUsed when it last saw it in use; zero for never.
+	// FirstSeen is when this process first saw the image, LastUsed when it last saw it in use; zero if never.
 	FirstSeen, LastUsed time.Time
-	// InUse is true while a container is of it, or one is about to be. Pinned is true when the runtime wants to keep it,
-	// as the image of sandboxes. Neither is ever removed.
+	// InUse is true if a container uses the image or is about to. Pinned is true if the runtime keeps it, for example the
+	// sandbox image. Such images are never removed.
 	InUse, Pinned bool
 }
 
-// Usage is how full the file system of images is, in bytes.
+// Usage is the usage of the file system of images in bytes.
 type Usage struct{ Capacity, Available int64 }
 
-// Percent is how much of it is in use, rounded up.
+// Percent returns the used part in percent, rounded up.
 func (u Usage) Percent() int {
 	if u.Capacity <= 0 {
 		return 0
@@ -47,7 +47,7 @@ func (u Usage) Percent() int {
 	return highOff - int(min(u.Available, u.Capacity)*highOff/u.Capacity)
 }
 
-// ToFree is how many bytes images have to give back; 0 when the file system is not too full.
+// ToFree returns how many bytes of images are to be removed; 0 if the file system is not too full.
 func (p Policy) ToFree(u Usage) int64 {
 	if p.HighPercent >= highOff || u.Percent() < p.HighPercent {
 		return 0
@@ -55,8 +55,8 @@ func (p Policy) ToFree(u Usage) int64 {
 	return max(u.Capacity*int64(highOff-p.LowPercent)/highOff-min(u.Available, u.Capacity), 0)
 }
 
-// Expired are the images that have been unused for too long, the one that was used longest ago first. Began is when
-// this process began to look: before it has looked for as long, nothing is known to be unused for so long.
+// Expired returns the images that have been unused for longer than MaxAge, the least recently used first. began is when
+// this process started to observe images: until MaxAge has passed since then, no image counts as unused for that long.
 func (p Policy) Expired(images []Image, now, began time.Time) []Image {
 	if p.MaxAge == 0 || now.Sub(began) <= p.MaxAge {
 		return nil
@@ -70,8 +70,8 @@ func (p Policy) Expired(images []Image, now, began time.Time) []Image {
 	return expired
 }
 
-// ForSpace are the images whose removal frees so many bytes, by their sizes, the one that was used longest ago first;
-// fewer when there are no more to remove, none for 0 bytes.
+// ForSpace returns the images to remove to free a number of bytes, the least recently used first. It returns fewer if
+// there are not enough, none for 0 bytes.
 func (p Policy) ForSpace(images []Image, bytes int64, now time.Time) []Image {
 	var chosen []Image
 	for _, image := range order(images) {
@@ -87,8 +87,7 @@ func (p Policy) ForSpace(images []Image, bytes int64, now time.Time) []Image {
 	return chosen
 }
 
-// order has the images that may be removed at all, the one that was used longest ago first, then the one that has been
-// there longest.
+// order returns the images that may be removed, the least recently used first, and among equals the oldest first.
 func order(images []Image) []Image {
 	removable := slices.DeleteFunc(slices.Clone(images), func(i Image) bool { return i.InUse || i.Pinned })
 	slices.SortStableFunc(removable, func(a, b Image) int {

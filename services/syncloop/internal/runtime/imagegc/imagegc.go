@@ -1,9 +1,8 @@
-// Package imagegc removes images that nobody needs, as the kubelet does: when the file system of images is too full,
-// the ones that were used longest ago, until it is not; and those that were not used for too long. What it decides is
-// pure, in decide.go.
+// Package imagegc removes unused images, as the kubelet does: the least recently used ones while the file system of
+// images is too full, and those that have been unused for too long. The decisions are pure functions in decide.go.
 //
-// When an image was first seen and last used is known since this process began, and may be lost: images are then kept
-// for longer. Package images gets images, and says which are about to be used.
+// The times when an image was first seen and last used are in memory only. After a restart they are lost, and images
+// are kept for longer. Package images pulls images and knows which ones are about to be used.
 package imagegc
 
 import (
@@ -24,48 +23,49 @@ import (
 )
 
 const (
-	// period is how often is looked, as the kubelet does.
+	// period is the time between two rounds. It is the kubelet's.
 	period = 5 * time.Minute
-	// aboutToBeUsed is for how long an image counts as in use after it was given to somebody who makes a container of it:
-	// by then the container is there, or will not be.
+	// aboutToBeUsed is how long an image counts as in use after it was returned to a caller that creates a container from
+	// it. By then the container exists, or it never will.
 	aboutToBeUsed = 10 * time.Minute
 )
 
-// Uses knows which images are about to be used; *images.Puller does.
+// Uses knows which images are about to be used; *images.Puller implements it.
 type Uses interface {
-	// UsedAt says when an image, by the runtime's ID, was last given to somebody; zero when it was not.
+	// UsedAt returns when an image, by the runtime's ID, was last returned to a caller; zero if never.
 	UsedAt(id string) time.Time
-	// Retire says whether an image may be removed, since nobody was given it after a time.
+	// Retire reports whether an image may be removed, because no caller got it after a time.
 	Retire(id string, since time.Time) bool
 }
 
-// Config is what a Collector needs.
+// Config holds the dependencies of a Collector.
 type Config struct {
-	// Runtime and Images wait for the runtime's services and hand them out. Required.
+	// Runtime and Images wait for the runtime's services and return them. Required.
 	Runtime func(context.Context) (internalapi.RuntimeService, error)
 	Images  func(context.Context) (internalapi.ImageManagerService, error)
-	// Usage says how full the file system is that a directory is on. Required.
+	// Usage returns the usage of the file system of a directory. Required.
 	Usage func(dir string) (Usage, error)
 	// Uses knows which images are about to be used. Required.
 	Uses Uses
-	// Policy says what to remove and when.
+	// Policy decides which images are removed, and when.
 	Policy Policy
 	// Clock is the time. Required.
 	Clock clock.WithTicker
-	// Tracer makes the spans, Calls those of removals. Required.
+	// Tracer creates spans. Calls makes the runtime calls of removals. Required.
 	Tracer trace.Tracer
 	Calls  cri.Caller
-	// Logger tells of removals and failures. Required.
+	// Logger logs removals and failures. Required.
 	Logger *slog.Logger
-	// Metrics counts both; nil counts nothing.
+	// Metrics counts removals and failures; nil counts nothing.
 	Metrics *Metrics
-	// Events is told of failures. Required.
+	// Events records failures. Required.
 	Events Events
-	// Left is told after each round which images the runtime has left, by ID, and when it was asked; nil tells nobody.
+	// Left is called after each round with the IDs of the runtime's images and the time when they were listed; nil is a
+	// no-op.
 	Left func(ctx context.Context, ids []string, asked time.Time)
 }
 
-// Events is told what is wrong with the node; *podevents.Recorder keeps it.
+// Events records warnings about the node; *podevents.Recorder implements it.
 type Events interface {
 	NodeWarning(ctx context.Context, reason, message string)
 }
@@ -75,24 +75,25 @@ type Collector struct {
 	cfg   Config
 	began time.Time
 	known map[string]record
-	// failed is how many times in a row it has failed, told the reasons of which there has been an event since.
+	// failed is the number of consecutive failures. told holds the reasons of the events that were recorded since the last
+	// success.
 	failed int
 	told   map[string]bool
-	// turn has room for the one who looks and removes.
+	// turn has a capacity of one: only one round runs at a time.
 	turn chan struct{}
 }
 
-// record is what is remembered of an image.
+// record is what a Collector remembers of an image.
 type record struct{ firstSeen, lastUsed time.Time }
 
-// New makes a Collector. It starts nothing.
+// New returns a Collector. It starts nothing.
 func New(cfg Config) *Collector {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	return &Collector{cfg: cfg, began: cfg.Clock.Now(), known: map[string]record{}, told: map[string]bool{}, turn: make(chan struct{}, 1)}
 }
 
-// Run makes a round at once and then every five minutes, until ctx ends; it then returns nil. A policy that removes
-// nothing ends it at once.
+// Run runs a round at once and then every five minutes, until ctx ends; it then returns nil. If the policy never
+// removes an image, Run returns at once.
 func (c *Collector) Run(ctx context.Context) error {
 	if c.cfg.Policy.Off() {
 		c.cfg.Logger.InfoContext(ctx, "images are never removed: imageGCHighThresholdPercent is 100 and imageMaximumGCAge is 0")
@@ -110,7 +111,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// Round removes what is to be removed now, and tells what has failed.
+// Round removes the images that are due, and reports failures.
 func (c *Collector) Round(ctx context.Context) {
 	select {
 	case c.turn <- struct{}{}:
@@ -120,32 +121,32 @@ func (c *Collector) Round(ctx context.Context) {
 	}
 }
 
-// Reasons of failures, those of the kubelet's events.
+// Reasons of failures. They are those of the kubelet's events.
 const (
 	reasonFailed   = "ImageGCFailed"
 	reasonNoSpace  = "FreeDiskSpaceFailed"
 	reasonCapacity = "InvalidDiskCapacity"
 )
 
-// failure is an error with a reason of its own.
+// failure is an error with its own reason.
 type failure struct {
 	reason string
 	error
 }
 
-// ErrorType is the error.type of a span that failed of it.
+// ErrorType returns the error.type of the failed span.
 func (f *failure) ErrorType() string { return f.reason }
 
-// tell says what has failed: the first time, which a runtime that has just started is enough for, and the second; then
-// it is quiet until all is well again. Events are the kubelet's: a file system that is too full or has no size is one
-// at once, any failure is one when it is not the first in a row; each once.
+// tell reports a failure. It logs the first failure, which may be due to a runtime that has just started, and the
+// second one; further ones are not logged until a success. Events are the kubelet's, once for each reason: a file
+// system that is too full or has no size is an event at once, other failures from the second consecutive one on.
 func (c *Collector) tell(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	if err == nil {
 		if c.failed > 0 {
-			c.cfg.Logger.InfoContext(ctx, "images are collected again")
+			c.cfg.Logger.InfoContext(ctx, "unused images can be removed again")
 		}
 		c.failed = 0
 		clear(c.told)
@@ -163,13 +164,13 @@ func (c *Collector) tell(ctx context.Context, err error) {
 	}
 	switch c.failed {
 	case 1:
-		c.cfg.Logger.WarnContext(ctx, "images could not be collected; this is tried again in five minutes", telemetry.KeyReason, reason, telemetry.KeyError, err)
+		c.cfg.Logger.WarnContext(ctx, "cannot remove unused images; retrying in five minutes", telemetry.KeyReason, reason, telemetry.KeyError, err)
 	case 2:
-		c.cfg.Logger.ErrorContext(ctx, "images could not be collected several times in a row; nothing more is said until they can", telemetry.KeyReason, reason, telemetry.KeyError, err)
+		c.cfg.Logger.ErrorContext(ctx, "cannot remove unused images repeatedly; further failures are not logged until a success", telemetry.KeyReason, reason, telemetry.KeyError, err)
 	}
 }
 
-// event tells of a failure, unless there has been an event of that reason since all was well.
+// event records the event of a failure, unless one of the same reason was recorded since the last success.
 func (c *Collector) event(ctx context.Context, reason string, err error) {
 	if !c.told[reason] {
 		c.told[reason] = true
@@ -177,7 +178,7 @@ func (c *Collector) event(ctx context.Context, reason string, err error) {
 	}
 }
 
-// collect removes what is to be removed now.
+// collect removes the images that are due.
 func (c *Collector) collect(ctx context.Context) error {
 	runtime, err := c.cfg.Runtime(ctx)
 	if err != nil {
@@ -228,26 +229,27 @@ func (c *Collector) freeSpace(ctx context.Context, r *removal, images []Image) e
 		if len(next) == 0 {
 			break
 		}
-		errs = append(errs, r.all(ctx, causeSpace, why, next)) // what cannot be removed makes room for the next
+		// the next iteration takes other images instead of those that could not be removed
+		errs = append(errs, r.all(ctx, causeSpace, why, next))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("wanted to free %d bytes, but freed %d bytes: %w", toFree, r.freed, err)
 	}
 	if r.freed < toFree && ctx.Err() == nil {
 		return &failure{reasonNoSpace, fmt.Errorf("%d %% of %.1f GiB of the image file system are used, and the removal of images that nobody uses has freed %d of %d bytes: "+
-			"see what else takes room there, such as images in use, logs and volumes", usage.Percent(), float64(usage.Capacity)/(1<<30), r.freed, toFree)}
+			"check what else uses space there, such as images in use, logs and volumes", usage.Percent(), float64(usage.Capacity)/(1<<30), r.freed, toFree)}
 	}
 	return nil
 }
 
-// usage asks how full the file system of images is.
+// usage returns the usage of the file system of images.
 func (c *Collector) usage(ctx context.Context, service internalapi.ImageManagerService) (Usage, error) {
 	info, err := service.ImageFsInfo(cri.Quiet(ctx))
 	if err != nil {
-		return Usage{}, fmt.Errorf("ask the runtime where it keeps images: %w", err)
+		return Usage{}, fmt.Errorf("ask the runtime where it stores images: %w", err)
 	}
 	if len(info.GetImageFilesystems()) == 0 {
-		return Usage{}, errors.New("the runtime does not say where it keeps images")
+		return Usage{}, errors.New("the runtime does not report where it stores images")
 	}
 	dir := info.GetImageFilesystems()[0].GetFsId().GetMountpoint()
 	usage, err := c.cfg.Usage(dir)
@@ -260,18 +262,18 @@ func (c *Collector) usage(ctx context.Context, service internalapi.ImageManagerS
 	return usage, nil
 }
 
-// removal is the removal of some images.
+// removal is one removal of images.
 type removal struct {
 	*Collector
 	service internalapi.ImageManagerService
-	// since is when was looked at who uses what; gone has the images that need not be tried again, freed is by their
-	// sizes.
+	// since is when the uses of images were listed. gone holds the images that were tried already. freed is the sum of the
+	// sizes of the removed images.
 	since time.Time
 	gone  map[string]bool
 	freed int64
 }
 
-// left are the images that have not been tried.
+// left returns the images that have not been tried.
 func (r *removal) left(images []Image) []Image {
 	var left []Image
 	for _, image := range images {
@@ -282,7 +284,7 @@ func (r *removal) left(images []Image) []Image {
 	return left
 }
 
-// all removes images, and fails with what could not be.
+// all removes images. It returns the errors of those that could not be removed.
 func (r *removal) all(ctx context.Context, reason cause, why string, images []Image) (err error) {
 	ctx, span := telemetry.Start(ctx, r.cfg.Tracer, "image.collect", telemetry.Subject{})
 	defer func() { telemetry.End(span, err) }()
@@ -293,7 +295,7 @@ func (r *removal) all(ctx context.Context, reason cause, why string, images []Im
 		}
 		r.gone[image.ID] = true
 		if !r.cfg.Uses.Retire(image.ID, r.since) {
-			continue // somebody has asked for it meanwhile
+			continue // a caller has got it in the meantime
 		}
 		about := telemetry.Subject{Image: image.ID}
 		err := r.cfg.Calls.Call(ctx, runtimeapi.ImageService_RemoveImage_FullMethodName, about, nil, func(ctx context.Context) error {

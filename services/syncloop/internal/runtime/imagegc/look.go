@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// look asks the runtime for its images and who uses them, and notes when that was.
+// look lists the runtime's images and their uses, and records when images are in use.
 func (c *Collector) look(ctx context.Context, runtime internalapi.RuntimeService, service internalapi.ImageManagerService, now time.Time) ([]Image, error) {
 	ctx = cri.Quiet(ctx)
 	list, err := service.ListImages(ctx, nil)
@@ -49,13 +49,13 @@ func (c *Collector) look(ctx context.Context, runtime internalapi.RuntimeService
 			InUse: inUse || (!given.IsZero() && now.Sub(given) < aboutToBeUsed),
 		})
 	}
-	c.known = known // without those that are gone
+	c.known = known // drops the removed images
 	return images, nil
 }
 
-// named is everything by which containers, those that have ended too, name their images, those that are mounted in them
-// included. Runtimes differ in which of the three fields has the ID; a name may have been given to another image since,
-// which then is kept for no reason.
+// named returns all names by which containers, ended ones included, refer to their images and to the images that are
+// mounted in them. Runtimes differ in which of the three fields holds the ID. A name may have moved to another image;
+// then that image is kept although it is unused.
 func named(containers []*runtimeapi.Container) map[string]bool {
 	used := map[string]bool{}
 	for _, c := range containers {
@@ -69,7 +69,7 @@ func named(containers []*runtimeapi.Container) map[string]bool {
 	return used
 }
 
-// uses tells whether an image is among the named ones.
+// uses reports whether an image is among the used ones.
 func uses(used map[string]bool, image *runtimeapi.Image) bool {
 	is := func(name string) bool { return used[name] }
 	return used[image.GetId()] || slices.ContainsFunc(image.GetRepoTags(), is) || slices.ContainsFunc(image.GetRepoDigests(), is)

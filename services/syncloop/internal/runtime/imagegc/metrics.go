@@ -5,31 +5,31 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// cause is why an unused image is removed, as the kubelet labels it.
+// cause is why an unused image is removed, as in the kubelet's label.
 type cause string
 
-// The causes: the image was unused for too long, or its file system is too full.
+// Causes: the image was unused for too long, or its file system is too full.
 const (
 	causeAge   cause = "age"
 	causeSpace cause = "space"
 )
 
-// Metrics counts the removal of images that nobody uses.
+// Metrics counts the removals of unused images.
 type Metrics struct {
 	removed, errors *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics of one Collector; a nil registry takes none.
+// NewMetrics registers the metrics of a Collector; a nil registry registers nothing.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	factory := promauto.With(registry)
 	m := &Metrics{
 		removed: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_image_garbage_collected_total",
-			Help: "Images removed since nobody used them for too long (age), or since their file system was too full (space).",
+			Help: "Unused images removed because they were unused for too long (age), or because their file system was too full (space).",
 		}, []string{"reason"}),
 		errors: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "quartet_image_collection_errors_total",
-			Help: "Rounds of the collection of unused images that failed, by the reason that the kubelet's event of it has.",
+			Help: "Failed rounds of the removal of unused images, by the reason of the kubelet's event.",
 		}, []string{"reason"}),
 	}
 	for _, of := range []cause{causeAge, causeSpace} {
@@ -38,8 +38,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// collected notes that an image was removed.
+// collected counts a removed image.
 func (m *Metrics) collected(of cause) { m.removed.WithLabelValues(string(of)).Inc() }
 
-// failed notes that unused images could not be removed, or were not enough. The reason is one word.
+// failed counts a round that could not remove unused images, or not enough of them, by a reason of one word.
 func (m *Metrics) failed(reason string) { m.errors.WithLabelValues(reason).Inc() }

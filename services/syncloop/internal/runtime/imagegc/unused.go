@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// RemoveUnused removes every image that nobody uses and that is older than MinAge, however full the file system is: the
-// node has run short of room. It may be called beside Run, and waits for a round that is under way. It fails with what
-// could not be removed.
+// RemoveUnused removes every unused image that is older than MinAge, however full the file system is, because the node
+// is short of disk. It may be called concurrently with Run, and waits for the end of a running round. It returns the
+// errors of images that could not be removed.
 func (c *Collector) RemoveUnused(ctx context.Context) error {
 	select {
 	case c.turn <- struct{}{}:

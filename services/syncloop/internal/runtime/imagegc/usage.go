@@ -2,8 +2,8 @@ package imagegc
 
 import "golang.org/x/sys/unix"
 
-// DiskUsage says how full the file system is that a directory is on: what is available is what is left for users that
-// are not root, as for the kubelet.
+// DiskUsage returns the usage of the file system of a directory. Available is the space that is available to users
+// other than root, as in the kubelet.
 func DiskUsage(dir string) (Usage, error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err != nil {

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The kubelet's numbers: the first back-off of a pull, the longest, and after how long without a failure it is
-// forgotten.
+// The kubelet's numbers: the first and the longest back-off of a pull, and the time without a failure after which a
+// back-off is dropped.
 const (
 	backoffBase   = 10 * time.Second
 	backoffMax    = 5 * time.Minute
@@ -25,7 +25,7 @@ type backoff struct {
 	last  string
 }
 
-// waiting says how long a pull is still held back, and by which failure.
+// waiting returns how long a pull is still delayed by its back-off, and the message of the last failure.
 func (p *Puller) waiting(key backoffKey) (time.Duration, string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -36,7 +36,7 @@ func (p *Puller) waiting(key backoffKey) (time.Duration, string) {
 	return b.delay - p.cfg.Clock.Since(b.since), b.last
 }
 
-// failed notes a failure and returns the back-off that begins now.
+// failed records a failure and returns the new back-off.
 func (p *Puller) failed(key backoffKey, message string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +56,7 @@ func (p *Puller) succeeded(key backoffKey) {
 	delete(p.backoff, key)
 }
 
-// Forget drops the back-offs of a pod that is gone.
+// Forget drops the back-offs of a removed pod.
 func (p *Puller) Forget(pod types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,8 +67,8 @@ func (p *Puller) Forget(pod types.UID) {
 	}
 }
 
-// forgetOld drops what has not failed for long, so that the map is bounded by the pods of the last minutes. The lookups
-// of images that nobody asks for any more go with it. The lock is held.
+// forgetOld drops back-offs without a recent failure, so that the map is bounded by the pods of the last minutes. It
+// also drops old lookups. The caller holds the lock.
 func (p *Puller) forgetOld() {
 	for key, b := range p.backoff {
 		if p.cfg.Clock.Since(b.since) > backoffForget {

@@ -17,22 +17,22 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// DockerConfigs has the credentials of docker configuration files, which the node has for all of its pods. The files
-// are read for each pull, so that a change acts at once.
+// DockerConfigs reads the credentials of docker configuration files. The node has them for all of its pods. The files
+// are read for each pull, so that a change applies at once.
 type DockerConfigs struct {
-	// files are looked for in this order; the first that is there and can be read is taken.
+	// files are tried in this order; the first one that exists and can be read is used.
 	files  []dockerConfig
 	logger *slog.Logger
 }
 
 type dockerConfig struct {
 	path string
-	// read makes credentials of the file.
+	// read returns the credentials of the file.
 	read func(path string) (credentialprovider.DockerConfig, error)
 }
 
-// NewDockerConfigs looks where the kubelet does: for config.json in the root directory, and in .docker of home and of
-// /; when there is none, for the older .dockercfg in the root directory, home and /. It reads nothing yet.
+// NewDockerConfigs uses the kubelet's paths: config.json in the root directory, and in .docker of home and of /; if
+// none of them exists, the older .dockercfg in the root directory, home and /. It reads no file.
 func NewDockerConfigs(rootDir, home string, logger *slog.Logger) *DockerConfigs {
 	d := &DockerConfigs{logger: logger}
 	for _, dir := range []string{rootDir, filepath.Join(home, ".docker"), "/.docker"} {
@@ -52,9 +52,9 @@ func readDockercfg(path string) (credentialprovider.DockerConfig, error) {
 	return credentialprovider.ReadDockerConfigFileFromBytes(content)
 }
 
-// For gives the credentials for a repository, for example "registry.example.com/shop/web", the most specific first;
-// none when there is no file or it names neither the registry nor a path in it. A file that cannot be used is told of
-// in the log, and the next one is taken, as the kubelet does.
+// For returns the credentials for a repository, for example "registry.example.com/shop/web", the most specific first;
+// none if no file exists, or the file has no entry for the registry or a path in it. A file that cannot be used is
+// logged and skipped, as in the kubelet.
 func (d *DockerConfigs) For(ctx context.Context, repository string) []*runtimeapi.AuthConfig {
 	for _, file := range d.files {
 		config, err := file.read(file.path)
@@ -62,7 +62,7 @@ func (d *DockerConfigs) For(ctx context.Context, repository string) []*runtimeap
 			continue
 		}
 		if err != nil {
-			d.logger.WarnContext(ctx, "a file with credentials of registries cannot be used: see that it is docker's JSON and may be read",
+			d.logger.WarnContext(ctx, "cannot use a file with registry credentials: check that it is readable and in docker's JSON format",
 				telemetry.KeyFile, file.path, telemetry.KeyError, err)
 			continue
 		}
@@ -71,12 +71,12 @@ func (d *DockerConfigs) For(ctx context.Context, repository string) []*runtimeap
 	return nil
 }
 
-// lookUp finds a repository in a configuration.
+// lookUp returns the credentials for a repository in a configuration.
 func (d *DockerConfigs) lookUp(ctx context.Context, path string, config credentialprovider.DockerConfig, repository string) []*runtimeapi.AuthConfig {
 	usable := withAddress(config)
 	if n := len(config) - len(usable); n > 0 {
-		d.logger.WarnContext(ctx, "a file with credentials of registries names some that are no addresses; they are left out",
-			telemetry.KeyFile, path, "entries", n) // not which: a credential may have slipped in there
+		d.logger.WarnContext(ctx, "ignoring entries of a file with registry credentials that are not addresses of registries",
+			telemetry.KeyFile, path, "entries", n) // only the number, because an entry may contain a credential by mistake
 	}
 	keyring := &credentialprovider.BasicDockerKeyring{}
 	keyring.Add(nil, usable)
@@ -87,7 +87,7 @@ func (d *DockerConfigs) lookUp(ctx context.Context, path string, config credenti
 	return auths
 }
 
-// withAddress is a configuration without the entries whose registry is no address.
+// withAddress returns a configuration without the entries whose registry is not an address.
 func withAddress(config credentialprovider.DockerConfig) credentialprovider.DockerConfig {
 	usable := maps.Clone(config)
 	maps.DeleteFunc(usable, func(registry string, _ credentialprovider.DockerConfigEntry) bool {
@@ -100,15 +100,15 @@ func withAddress(config credentialprovider.DockerConfig) credentialprovider.Dock
 	return usable
 }
 
-// credential is what a pull is tried with, and whose it is.
+// credential is a credential for a pull, with its source.
 type credential struct {
 	auth *runtimeapi.AuthConfig
-	// source is nil for one of the node, which all its pods may use. Hash stands for its content then.
+	// source is nil for a credential of the node, which all its pods may use. Hash is the hash of its content then.
 	source *credentialprovider.CredentialSource
 	hash   string
 }
 
-// ofNode are credentials that all pods of the node may use.
+// ofNode returns credentials that all pods of the node may use.
 func ofNode(auths []*runtimeapi.AuthConfig) []credential {
 	all := make([]credential, 0, len(auths))
 	for _, auth := range auths {
@@ -117,7 +117,7 @@ func ofNode(auths []*runtimeapi.AuthConfig) []credential {
 	return all
 }
 
-// credentialsOf are the credentials that a keyring has for a repository, the most specific first.
+// credentialsOf returns the credentials that a keyring has for a repository, the most specific first.
 func credentialsOf(keyring credentialprovider.DockerKeyring, repository string) []credential {
 	found, _ := keyring.Lookup(repository)
 	all := make([]credential, 0, len(found))

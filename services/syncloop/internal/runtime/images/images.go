@@ -1,9 +1,8 @@
-// Package images gets the images of containers into the runtime, by pull policy, with the credentials that the node has
-// for a registry, with a back-off after failed pulls and a limit on how many are pulled at the same time. What it does
-// is told in the kubelet's events. Its only state is that back-off and when an image was last asked for, which may be
-// lost: a restarted process tries again at once.
+// Package images pulls the images of containers by their pull policies, with the credentials of the node and of the
+// pod. It backs off after failed pulls, limits concurrent pulls, and records the kubelet's events. Its only state is
+// the back-offs and the times when images were last requested. It may be lost: a restarted process retries at once.
 //
-// Package imagegc removes what nobody needs any more, and asks here which images are about to be used.
+// Package imagegc removes unused images, and asks this package which images are about to be used.
 package images
 
 import (
@@ -32,7 +31,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/pullrecords"
 )
 
-// Reasons of a waiting container, as the kubelet shows them.
+// Reasons of a waiting container, as in the kubelet.
 const (
 	ReasonInvalidName = "InvalidImageName"
 	ReasonInspect     = "ImageInspectError"
@@ -41,7 +40,7 @@ const (
 	ReasonPullBackOff = "ImagePullBackOff"
 )
 
-// Reasons of events, as the kubelet has them. ReasonNeverPull is one too.
+// Reasons of events, as in the kubelet. ReasonNeverPull is one, too.
 const (
 	eventPulling       = "Pulling"
 	eventPulled        = "Pulled"
@@ -51,88 +50,90 @@ const (
 )
 
 const (
-	presentFor         = time.Second // an image that was just seen in the runtime is not asked for again
-	defaultConcurrency = 1           // serializeImagePulls
+	presentFor         = time.Second // for this time after a lookup, an image is not looked up again
+	defaultConcurrency = 1           // the default of serializeImagePulls
 )
 
-// Events is where is told what was done for pods; *podevents.Recorder does it.
+// Events records events about pods; *podevents.Recorder implements it.
 type Events interface {
-	// Normal and Warning tell something of a container of a pod: a reason in one word, and a sentence.
+	// Normal and Warning record an event of a container. The reason is one word, the message a sentence.
 	Normal(ctx context.Context, pod *v1.Pod, container, reason, message string)
 	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
 }
 
-// Config is what a Puller needs.
+// Config holds the dependencies and settings of a Puller.
 type Config struct {
-	// Images hands out the runtime's image service, or says why there is none. Required.
+	// Images returns the runtime's image service, or an error while there is none. Required.
 	Images func() (internalapi.ImageManagerService, error)
 	// Clock is the time. Required.
 	Clock clock.Clock
-	// Tracer makes the spans, Calls those of calls. Required.
+	// Tracer creates spans. Calls makes the runtime calls. Required.
 	Tracer trace.Tracer
 	Calls  cri.Caller
-	// Logger tells of pulls. Required.
+	// Logger logs pulls. Required.
 	Logger *slog.Logger
 	// Metrics counts and times pulls; nil counts nothing.
 	Metrics *Metrics
-	// Phases is told of the pulls for each pod; nil keeps nothing.
+	// Phases records the pulls of each pod; nil records nothing.
 	Phases *phases.Book
-	// Events is told of pulls; nobody is when nil.
+	// Events records events about pulls; nil discards them.
 	Events Events
-	// Credentials gives what the node has for a repository, for example "registry.example.com/shop/web", the best first.
-	// They are tried in that order; without any the pull is made without. It is asked before each pull; nil has none.
+	// Credentials returns the node's credentials for a repository, for example "registry.example.com/shop/web", the best
+	// first. They are tried in this order. If there are none, the image is pulled without credentials. Credentials is
+	// called before each pull; nil returns none.
 	Credentials func(ctx context.Context, repository string) []*runtimeapi.AuthConfig
-	// Providers are asked before each pull too; what they give is tried last. Nil has none.
+	// Providers is also called before each pull. Its credentials are tried last. Nil returns none.
 	Providers Providers
-	// Serial pulls one image after another; else MaxParallel at a time, 0 being no limit.
+	// Serial pulls one image at a time; otherwise MaxParallel limits concurrent pulls, 0 is no limit.
 	Serial      bool
 	MaxParallel int
-	// Records knows with whose credentials images were pulled, and so who may have them; nil lets every pod have every
-	// image.
+	// Records knows which credentials images were pulled with, and decides which pods may use them. With nil, every pod
+	// may use every image.
 	Records *pullrecords.Book
-	// QPS is how many pulls may begin in a second, Burst how many of them at once; one more fails. A QPS of 0 is no limit.
+	// QPS limits the pulls that begin per second, Burst the pulls that begin at once; a pull above the limit fails. A QPS
+	// of 0 is no limit.
 	QPS   float32
 	Burst int
 }
 
-// Image is an image that the runtime has.
+// Image is an image in the runtime.
 type Image struct {
-	// Ref is the runtime's ID of it.
+	// Ref is the runtime's ID.
 	Ref string
-	// Size is its size in bytes, 0 when the runtime does not say.
+	// Size is the size in bytes, 0 if the runtime does not report it.
 	Size uint64
-	// User is who it runs as by itself.
+	// User is the user that the image runs as by default.
 	User containerspec.ImageUser
 }
 
-// Error says why an image could not be had.
+// Error is the error of an image that is not available.
 type Error struct {
 	// Reason is the reason of the waiting container; Message goes with it.
 	Reason, Message string
-	// RetryAfter is the time to the next try; 0 leaves it to the caller.
+	// RetryAfter is the time until the next try; 0 leaves the decision to the caller.
 	RetryAfter time.Duration
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Reason, e.Message) }
 
-// ErrorType is the error.type of a span that failed of it.
+// ErrorType returns the error.type of the failed span.
 func (e *Error) ErrorType() string { return e.Reason }
 
-// Request is what is asked for.
+// Request is a request for an image.
 type Request struct {
-	// Pod is whose container it is for: each pod has its own back-off. Container is its name.
+	// Pod is the pod: each pod has its own back-off. Container is the name of the container.
 	Pod       *v1.Pod
 	Container string
-	// Image is the name in the spec, Policy its pull policy.
+	// Image is the image in the spec, Policy its pull policy.
 	Image  string
 	Policy v1.PullPolicy
-	// Secrets are the pod's pull secrets. Their credentials are tried before those of the node.
+	// Secrets are the pod's pull secrets. Their credentials are tried before the node's.
 	Secrets []*v1.Secret
-	// Sandbox is the configuration of the pod's sandbox, which some runtimes want to know on a pull.
+	// Sandbox is the configuration of the pod's sandbox, which some runtimes need for a pull.
 	Sandbox *runtimeapi.PodSandboxConfig
 }
 
-// Puller gets images. Its methods may be called from any goroutine.
+// Puller pulls images. Its methods may be called from any goroutine.
 type Puller struct {
 	cfg   Config
 	slots chan struct{}           // nil is no limit
@@ -144,7 +145,7 @@ type Puller struct {
 	used    map[string]time.Time // by the runtime's ID
 }
 
-// New makes a Puller. It starts nothing.
+// New returns a Puller. It starts nothing.
 func New(cfg Config) *Puller {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	if cfg.Events == nil {
@@ -166,7 +167,7 @@ func New(cfg Config) *Puller {
 	return p
 }
 
-// sleepless is a clock for a limiter that nobody waits for.
+// sleepless is a clock for a rate limiter that never blocks.
 type sleepless struct{ clock.Clock }
 
 // Sleep implements flowcontrol.Clock.
@@ -178,8 +179,8 @@ type noopEvents struct{}
 func (noopEvents) Normal(context.Context, *v1.Pod, string, string, string)  {}
 func (noopEvents) Warning(context.Context, *v1.Pod, string, string, string) {}
 
-// Ensure has the image in the runtime, pulling it when its policy says so. It fails with an *Error, or with the error
-// of ctx when that ends first.
+// Ensure returns the image after pulling it if the policy requires it. It fails with an *Error, or with the error of
+// ctx.
 func (p *Puller) Ensure(ctx context.Context, r Request) (Image, error) {
 	image, err := p.ensure(ctx, r)
 	if failure := (*Error)(nil); errors.As(err, &failure) {
@@ -197,7 +198,7 @@ func (p *Puller) ensure(ctx context.Context, r Request) (Image, error) {
 		return Image{}, p.refused(ctx, r, eventInspectFailed,
 			&Error{Reason: ReasonInvalidName, Message: fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %[1]q: %[2]v", r.Image, err)})
 	}
-	// The providers are asked once, and only for a pull or when whose credentials they have decides.
+	// The providers are called at most once, and only for a pull or if their credentials decide about access.
 	ask := sync.OnceValue(func() given { return p.askProviders(ctx, r, repository) })
 	if r.Policy == v1.PullAlways {
 		return p.pullUnlessHeldBack(ctx, r, name, repository, ask)
@@ -221,7 +222,7 @@ func (p *Puller) ensure(ctx context.Context, r Request) (Image, error) {
 	return p.pullUnlessHeldBack(ctx, r, name, repository, ask)
 }
 
-// mayHave tells whether a pod may have an image that is there without pulling it itself.
+// mayHave reports whether a pod may use a present image without a pull of its own.
 func (p *Puller) mayHave(ctx context.Context, r Request, repository string, image Image, ask func() given) (bool, error) {
 	message := fmt.Sprintf("Container image %q already present on machine", r.Image)
 	if p.cfg.Records != nil {
@@ -231,7 +232,7 @@ func (p *Puller) mayHave(ctx context.Context, r Request, repository string, imag
 			return false, ctx.Err()
 		}
 		if err != nil {
-			return false, &Error{Reason: ReasonPull, Message: fmt.Sprintf("whether the pod may have image %q that is there cannot be told: %v", r.Image, err)}
+			return false, &Error{Reason: ReasonPull, Message: fmt.Sprintf("cannot check whether the pod may use the present image %q: %v", r.Image, err)}
 		}
 		if must {
 			return false, nil
@@ -241,7 +242,7 @@ func (p *Puller) mayHave(ctx context.Context, r Request, repository string, imag
 	return true, nil
 }
 
-// ownCredentials are those of a pod that are not the node's.
+// ownCredentials returns the credentials that belong to a pod and not to the node.
 func ownCredentials(r Request, repository string, ask func() given) (pullrecords.Credentials, error) {
 	all, err := podCredentials(r.Secrets, repository)
 	if err != nil {
@@ -258,14 +259,13 @@ func ownCredentials(r Request, repository string, ask func() given) (pullrecords
 	return own, nil
 }
 
-// refused tells why an image is not even pulled.
+// refused records the event of an image that is not pulled at all.
 func (p *Puller) refused(ctx context.Context, r Request, event string, failure *Error) error {
 	p.cfg.Events.Warning(ctx, r.Pod, r.Container, event, failure.Message)
 	return failure
 }
 
-// pullUnlessHeldBack pulls an image of a complete name, unless the last pull of it for the pod failed too short a while
-// ago.
+// pullUnlessHeldBack pulls an image by its complete name, unless a back-off of the pod for this image is active.
 func (p *Puller) pullUnlessHeldBack(ctx context.Context, r Request, name, repository string, ask func() given) (Image, error) {
 	key := backoffKey{pod: r.Pod.UID, image: name}
 	if wait, last := p.waiting(key); wait > 0 {
@@ -291,7 +291,7 @@ func (p *Puller) pullUnlessHeldBack(ctx context.Context, r Request, name, reposi
 		return image, nil
 	}
 	if ctx.Err() != nil {
-		return Image{}, ctx.Err() // who gave up has not learned anything of the image
+		return Image{}, ctx.Err() // an interrupted pull is no failure of the image
 	}
 	p.cfg.Metrics.failed()
 	p.cfg.Events.Warning(ctx, r.Pod, r.Container, eventFailed, fmt.Sprintf("Failed to pull image %q: %v", r.Image, err))
@@ -300,8 +300,8 @@ func (p *Puller) pullUnlessHeldBack(ctx context.Context, r Request, name, reposi
 	return Image{}, failure
 }
 
-// pullError says why a pull failed. Two kinds of failure have a word of their own, with which the runtime begins its
-// error.
+// pullError returns the error of a failed pull. Two kinds of failure have a reason of their own, which the runtime's
+// error begins with.
 func pullError(name string, err error) *Error {
 	for known, why := range map[error]string{
 		crierrors.ErrRegistryUnavailable:       "the registry is unavailable",
@@ -314,8 +314,7 @@ func pullError(name string, err error) *Error {
 	return &Error{Reason: ReasonPull, Message: fmt.Sprintf("failed to pull image %q: %v", name, err)}
 }
 
-// complete gives an image's name a tag, latest, when it has neither tag nor digest, and says of which repository it is,
-// with its registry.
+// complete adds the tag latest to an image's name without tag and digest, and returns its repository with the registry.
 func complete(image string) (name, repository string, err error) {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -327,15 +326,16 @@ func complete(image string) (name, repository string, err error) {
 	return image, named.Name(), nil
 }
 
-// Left is told which images the runtime has, by ID, and when it was asked: of the others the records are removed.
+// Left removes the records of images that the runtime no longer has. ids are the runtime's images, asked is when they
+// were listed.
 func (p *Puller) Left(ctx context.Context, ids []string, asked time.Time) {
 	if p.cfg.Records != nil {
 		p.cfg.Records.Prune(ctx, ids, asked)
 	}
 }
 
-// Recover takes up what a process before this one was pulling, once the runtime says which images it has. It waits for
-// that until ctx ends.
+// Recover completes the records of pulls that the previous process had not finished. It waits until the runtime has
+// listed its images, or ctx ends.
 func (p *Puller) Recover(ctx context.Context, images func(context.Context) (internalapi.ImageManagerService, error)) error {
 	if p.cfg.Records == nil {
 		return nil
@@ -346,7 +346,7 @@ func (p *Puller) Recover(ctx context.Context, images func(context.Context) (inte
 	}
 	all, err := service.ListImages(cri.Quiet(ctx), nil)
 	if err != nil {
-		p.cfg.Logger.WarnContext(ctx, "the images whose pull was interrupted are not known: pods that use them pull them again", telemetry.KeyError, err)
+		p.cfg.Logger.WarnContext(ctx, "cannot list the images whose pull was interrupted: pods that use them pull them again", telemetry.KeyError, err)
 		return nil
 	}
 	p.cfg.Records.Recover(ctx, all)

@@ -10,23 +10,23 @@ import (
 )
 
 const (
-	// maxRemembered is how many images are remembered before those of the past are dropped.
+	// maxRemembered is the number of remembered images above which old ones are dropped.
 	maxRemembered = 100
-	// patience is how long anybody waits for the answer to somebody else's question: many times what the runtime takes.
+	// patience is how long a caller waits for another caller's lookup: many times the duration of a lookup.
 	patience = time.Second
 )
 
-// lookup is one question to the runtime for an image, shared by all who ask at that moment.
+// lookup is one lookup of an image in the runtime, shared by concurrent callers.
 type lookup struct {
-	done  chan struct{} // closed when the rest is set
+	done  chan struct{} // closed when the fields below are set
 	image Image
 	found bool
 	err   error
-	until time.Time // while this holds, the answer is taken without asking again
+	until time.Time // until then the result is valid without another lookup
 }
 
-// lookUp asks the runtime for an image. Pods that start together ask once: an answer that the image is there holds for
-// presentFor. A question that hangs holds up nobody but who has asked it.
+// lookUp returns an image of the runtime. Concurrent callers share one lookup, and a found image is cached for
+// presentFor. A lookup that hangs delays other callers by at most patience.
 func (p *Puller) lookUp(ctx context.Context, name string) (Image, bool, error) {
 	for {
 		p.mu.Lock()
@@ -45,11 +45,11 @@ func (p *Puller) lookUp(ctx context.Context, name string) (Image, bool, error) {
 		if isDone(l) && l.err == nil && l.found {
 			return l.image, true, nil
 		}
-		// Its asker may have given up, or the image have come since: ask again.
+		// The other lookup may have failed, or the image may exist by now: look it up again.
 	}
 }
 
-// await waits for the answer to somebody else's question. When that takes too long, whoever comes next asks anew.
+// await waits for another caller's lookup. If that takes too long, the next caller starts a new one.
 func (p *Puller) await(ctx context.Context, name string, l *lookup) error {
 	timer := p.cfg.Clock.NewTimer(patience)
 	defer timer.Stop()
@@ -111,7 +111,7 @@ func (p *Puller) status(ctx context.Context, name string) (image Image, found bo
 		image.User.UID = &uid.Value
 	case name != "":
 		image.User.Name = name
-	default: // an image that names nobody runs as root
+	default: // an image without a user runs as root
 		image.User.UID = new(int64)
 	}
 	return image, true, nil

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// pullBuckets are the kubelet's, in seconds.
+// pullBuckets are the kubelet's buckets, in seconds.
 var pullBuckets = []float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
 
 // Metrics counts and times pulls.
@@ -16,25 +16,25 @@ type Metrics struct {
 	errors   prometheus.Counter
 }
 
-// NewMetrics registers the metrics of one Puller; a nil registry takes none.
+// NewMetrics registers the metrics of a Puller; a nil registry registers nothing.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	factory := promauto.With(registry)
 	return &Metrics{
 		duration: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "kubelet_image_pull_duration_seconds", Buckets: pullBuckets,
-			Help: "Duration of image pulls that went well, their turn included, by the size of the image.",
+			Help: "Duration of successful image pulls, including the wait for their turn, by the size of the image.",
 		}, []string{"image_size_in_bytes"}),
 		errors: factory.NewCounter(prometheus.CounterOpts{Name: "quartet_image_pull_errors_total", Help: "Image pulls that failed."}),
 	}
 }
 
-// Pulled notes a pull that succeeded, with the time that it waited. Size is that of the image in bytes, 0 when it is
-// not known.
+// Pulled records a successful pull, with its duration including the wait for its turn. size is the size of the image in
+// bytes, 0 if it is not known.
 func (m *Metrics) Pulled(size uint64, took time.Duration) {
 	m.duration.WithLabelValues(sizeLabel(size)).Observe(max(took, 0).Seconds())
 }
 
-// failed notes a pull that failed.
+// failed counts a failed pull.
 func (m *Metrics) failed() { m.errors.Inc() }
 
 const (
@@ -42,7 +42,7 @@ const (
 	gib = 1 << 30
 )
 
-// sizeLabel puts an image's size into one of the kubelet's classes.
+// sizeLabel returns the kubelet's class for an image's size.
 func sizeLabel(size uint64) string {
 	classes := []struct {
 		above uint64

@@ -8,9 +8,9 @@ import (
 	"k8s.io/kubernetes/pkg/credentialprovider"
 )
 
-// podCredentials gives what a pod's pull secrets have for a repository, the most specific first, whichever secret it is
-// of. Secrets of other types are left out, and so are entries whose registry is no address. It fails, as the kubelet
-// does, for one that cannot be read, and says nothing of what is in it.
+// podCredentials returns the credentials in a pod's pull secrets for a repository, the most specific first, from all
+// secrets. It ignores secrets of other types and entries whose registry is not an address. As in the kubelet, it fails
+// if a secret cannot be decoded; the error contains nothing of the secret.
 func podCredentials(secrets []*v1.Secret, repository string) ([]credential, error) {
 	keyring := &credentialprovider.BasicDockerKeyring{}
 	for _, secret := range secrets {
@@ -31,8 +31,8 @@ func podCredentials(secrets []*v1.Secret, repository string) ([]credential, erro
 				err = json.Unmarshal(data, &config)
 			}
 		}
-		if err != nil { // whose text has some of it
-			return nil, fmt.Errorf("pull secret %s/%s: its %s cannot be read: see that it is docker's JSON", secret.Namespace, secret.Name, key)
+		if err != nil { // the text of err contains parts of the secret
+			return nil, fmt.Errorf("pull secret %s/%s: its %s cannot be decoded: check that it is docker's JSON", secret.Namespace, secret.Name, key)
 		}
 		source := &credentialprovider.SecretCoordinates{UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name}
 		keyring.Add(&credentialprovider.CredentialSource{Secret: source}, withAddress(config))

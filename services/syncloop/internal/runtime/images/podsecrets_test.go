@@ -64,7 +64,7 @@ func TestAPullSecretThatCannotBeReadFailsThePullAndIsNotTold(t *testing.T) {
 	for kind, key := range map[v1.SecretType]string{v1.SecretTypeDockerConfigJson: ".dockerconfigjson", v1.SecretTypeDockercfg: ".dockercfg"} {
 		for _, content := range []string{"geheim", `{"auths":"geheim","registry.test":"geheim"}`, `{"auths":{"registry.test":{"auth":"geheim!"}},"x":{"auth":"geheim!"}}`} {
 			r := newRig(t)
-			want := `ErrImagePull: failed to pull image "registry.test/shop/web:1": pull secret shop/a: its ` + key + " cannot be read: see that it is docker's JSON"
+			want := `ErrImagePull: failed to pull image "registry.test/shop/web:1": pull secret shop/a: its ` + key + " cannot be decoded: check that it is docker's JSON"
 			if got := r.pull(name, pullSecret("a", kind, key, content)); got != want {
 				t.Errorf("%s: error %q, want %q", content, got, want)
 			}

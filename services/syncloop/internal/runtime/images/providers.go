@@ -13,23 +13,23 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
 )
 
-// eventProvider is the reason of an event that no kubelet has: there a credential provider that fails is in the log
-// only.
+// eventProvider is the reason of an event that the kubelet does not have: it only logs the failure of a credential
+// provider.
 const eventProvider = "FailedToRetrieveImageCredentials"
 
-// Providers asks the credential providers of the node what they have for a repository on behalf of a pod: by registry
-// or path, of one after the other. Each of failures says which provider has given nothing, why, and no secret. It
-// returns soon after ctx has ended.
+// Providers calls the credential providers of the node for a repository and a pod. It returns the credentials by
+// registry or path, one element per provider. Each of failures names a provider and the reason, and contains no secret.
+// Providers returns soon after ctx has ended.
 type Providers func(ctx context.Context, pod *v1.Pod, repository string) (found []imagecredentials.Given, failures []error)
 
-// given is what credential providers have given for a pull.
+// given holds the credentials of providers for a pull.
 type given struct {
 	credentials []credential
 	failures    []error
 }
 
-// askProviders asks the credential providers for a pull, before it waits for its turn: one that hangs holds up no other
-// pull. It tells the pod of those that fail; the image is pulled without them.
+// askProviders calls the credential providers before the pull waits for its turn, so that a provider that hangs delays
+// no other pull. It records an event for providers that fail; the image is pulled without their credentials.
 func (p *Puller) askProviders(ctx context.Context, r Request, repository string) given {
 	if p.cfg.Providers == nil {
 		return given{}
@@ -54,7 +54,7 @@ func (p *Puller) askProviders(ctx context.Context, r Request, repository string)
 	return given{credentials: credentialsOf(keyring, repository), failures: failures}
 }
 
-// without adds to the error of a pull which credential providers have given nothing for it: that may be why.
+// without adds the failures of credential providers to the error of a pull, because they may be its cause.
 func (g given) without(err error) error {
 	if err == nil || len(g.failures) == 0 {
 		return err

@@ -13,11 +13,11 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// errTooManyPulls is a pull that registryPullQPS and registryBurst do not permit now, in the kubelet's words.
+// errTooManyPulls is the error of a pull above registryPullQPS and registryBurst. Its text is the kubelet's.
 var errTooManyPulls = errors.New("pull QPS exceeded")
 
-// pull pulls an image, when it is its turn, and says how long that took without the wait for the turn. The pod's own
-// credentials are tried first, then those of the node's files, then what the credential providers have given.
+// pull pulls an image after waiting for its turn, and returns the duration without the wait. It tries the pod's own
+// credentials first, then those of the node's files, then those of the credential providers.
 func (p *Puller) pull(ctx context.Context, r Request, name, repository string, given given) (image Image, took time.Duration, err error) {
 	about := telemetry.Subject{Image: name}
 	ctx, span := telemetry.Start(ctx, p.cfg.Tracer, "image.pull", about)
@@ -61,23 +61,24 @@ func (p *Puller) pull(ctx context.Context, r Request, name, repository string, g
 		err = given.without(err)
 	}
 	if err != nil {
-		p.cfg.Logger.WarnContext(ctx, "an image could not be pulled", telemetry.KeyImage, name, telemetry.KeyError, err)
+		p.cfg.Logger.WarnContext(ctx, "cannot pull an image", telemetry.KeyImage, name, telemetry.KeyError, err)
 		return Image{}, 0, err
 	}
 	p.mu.Lock()
-	delete(p.present, name) // a tag may have moved
+	delete(p.present, name) // a tag may refer to another image now
 	p.mu.Unlock()
 	image, found, err := p.lookUp(ctx, name)
 	took = p.cfg.Clock.Since(start)
 	p.cfg.Logger.InfoContext(ctx, "pulled an image", telemetry.KeyImage, name, telemetry.KeyDuration, took)
 	if err == nil && !found {
-		err = errors.New("the runtime does not have the image that it has just pulled")
+		err = errors.New("the runtime does not have the image that it has pulled")
 	}
 	return image, took, err
 }
 
-// pullWith pulls with each of the credentials until one is taken, and without any when there are none. The error has
-// what each try came to, without the credentials. It returns those that were taken, the zero value for none.
+// pullWith tries each of the credentials until a pull succeeds, or pulls without credentials if there are none. It
+// returns the credential that succeeded; the zero value is none. The error contains the errors of all tries, without
+// the credentials.
 func (p *Puller) pullWith(ctx context.Context, service internalapi.ImageManagerService, r Request, name string, credentials []credential) (credential, error) {
 	if len(credentials) == 0 {
 		credentials = []credential{{}}
@@ -87,7 +88,7 @@ func (p *Puller) pullWith(ctx context.Context, service internalapi.ImageManagerS
 		auth := c.auth
 		err := p.cfg.Calls.Call(ctx, runtimeapi.ImageService_PullImage_FullMethodName, telemetry.Subject{Image: name}, nil, func(ctx context.Context) error {
 			_, err := service.PullImage(ctx, &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name}, auth, r.Sandbox)
-			return withoutSecrets(err, auth) // before anybody notes it
+			return withoutSecrets(err, auth) // before it reaches spans and logs
 		})
 		if err == nil {
 			return c, nil
@@ -100,7 +101,7 @@ func (p *Puller) pullWith(ctx context.Context, service internalapi.ImageManagerS
 	return credential{}, utilerrors.NewAggregate(errs)
 }
 
-// record is whose the credentials are, as the records of pulled images have it.
+// record returns the source of the credential in the form of the records of pulled images.
 func (c credential) record() *kubeletconfigv1beta1.ImagePullCredentials {
 	switch {
 	case c.source != nil && c.source.Secret != nil:

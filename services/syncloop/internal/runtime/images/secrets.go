@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// hidden stands for a secret in the text of an error.
+	// hidden replaces a secret in the text of an error.
 	hidden = "[credential]"
-	// shortSecret is what is not cut out, in bytes: where it was would tell what it is.
+	// shortSecret is the length in bytes below which a secret is not replaced, because its place would reveal it.
 	shortSecret = 4
-	// allHidden stands for a whole text with such a secret.
-	allHidden = "the error has a credential in it and is not shown: ask the registry by hand"
+	// allHidden replaces a whole text with such a secret.
+	allHidden = "the error contains a credential and is not shown: pull the image by hand to see it"
 )
 
-// withoutSecrets leaves passwords and tokens out of the error of a pull that was made with them: a registry, or a proxy
-// before it, may answer with what it was sent. The user's name is no secret. The gRPC code stays.
+// withoutSecrets removes passwords and tokens from the error of a pull, because a registry or a proxy may return what
+// it received. The user's name is not a secret. The gRPC code stays.
 func withoutSecrets(err error, auth *runtimeapi.AuthConfig) error {
 	if err == nil || auth == nil {
 		return err
@@ -51,8 +51,8 @@ func cutSecrets(text string, auth *runtimeapi.AuthConfig) string {
 	return text
 }
 
-// spellings are the secrets in all ways in which they are written on their way to a registry and back, the longest
-// first, so that no part of one is left.
+// spellings returns the secrets in all encodings in which they are sent to a registry and returned, the longest first,
+// so that no part of a secret is left.
 func spellings(auth *runtimeapi.AuthConfig) []string {
 	var all []string
 	add := func(secret string) {

@@ -2,10 +2,10 @@ package images
 
 import "time"
 
-// usedFor is how long it is remembered that an image was asked for: far longer than a container takes to be made of it.
+// usedFor is how long a request for an image is remembered: far longer than the creation of a container takes.
 const usedFor = time.Hour
 
-// noteUse notes that a container is about to be made of an image.
+// noteUse records that a container is about to be created from an image.
 func (p *Puller) noteUse(ref string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -19,16 +19,16 @@ func (p *Puller) noteUse(ref string) {
 	}
 }
 
-// UsedAt says when an image, by the runtime's ID, was last given to somebody who makes a container of it; zero when
-// that was long ago or never.
+// UsedAt returns when an image, by the runtime's ID, was last returned to a caller that creates a container from it;
+// zero if that is long ago or never happened.
 func (p *Puller) UsedAt(ref string) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.used[ref]
 }
 
-// Retire says whether an image may be removed: nobody was given it after a time. Who asks for it from then on is told
-// what the runtime says, and not what was remembered.
+// Retire reports whether an image may be removed, because no caller got it after a time. Later callers get the
+// runtime's answer and not a cached one.
 func (p *Puller) Retire(ref string, since time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

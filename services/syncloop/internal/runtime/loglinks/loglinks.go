@@ -1,11 +1,12 @@
-// Package loglinks keeps a folder with a link to the log of each container of the node, as log shippers look for them:
-// POD_NAMESPACE_CONTAINER-ID.log, which are the kubelet's names in /var/log/containers. The folder is that of the name
-// containers beside podLogsDir: with the default, /var/log/pods, it is the kubelet's, and two nodes of one machine,
-// which have pod logs of their own, have links of their own.
+// Package loglinks maintains a folder with a link to the log of each container of the node, as log shippers expect it:
+// POD_NAMESPACE_CONTAINER-ID.log, the kubelet's names in /var/log/containers. The folder is called containers and is
+// next to podLogsDir. With the default, /var/log/pods, it is the kubelet's folder. Two nodes on one machine have
+// different podLogsDirs and therefore different folders.
 //
-// A link is there while the runtime has the container, which is longer than it runs. What the runtime has is what pleg
-// has observed, so nothing has to be remembered: the links are compared with it every second, and the folder as a whole
-// every minute. Of the folder only links into podLogsDir are this node's: others are never touched.
+// A link exists as long as the runtime has the container, which is longer than the container runs. pleg's observations
+// show which containers the runtime has, so that nothing has to be stored: the links are compared with them every
+// second, and the content of the folder every minute. Only links into podLogsDir belong to this node; others are never
+// changed.
 package loglinks
 
 import (
@@ -25,61 +26,61 @@ import (
 )
 
 const (
-	// period is how soon after the start of a container its link is there.
+	// period is the longest time between the start of a container and the creation of its link.
 	period = time.Second
-	// wholePeriods is how many of them pass between two looks at the whole folder.
+	// wholePeriods is the number of periods between two checks of the whole folder.
 	wholePeriods = 60
-	// suffix ends the name of a link.
+	// suffix is the end of a link's name.
 	suffix = ".log"
-	// maxName is the longest name of a file that a file system takes.
+	// maxName is the longest name of a file in bytes.
 	maxName = 255
-	// dirMode lets shippers that are not root read the links, as the kubelet does.
+	// dirMode lets shippers that do not run as root read the links, as in the kubelet.
 	dirMode = 0o755
 )
 
-// Container is a container that the runtime has.
+// Container is a container in the runtime.
 type Container struct {
-	// Namespace and Pod name its pod, Name it in the pod, ID in the runtime.
+	// Namespace and Pod are the namespace and name of its pod, Name is its name in the pod, ID the runtime's ID.
 	Namespace, Pod, Name, ID string
-	// LogPath is its log; one without has no link.
+	// LogPath is the path of its log; a container without one gets no link.
 	LogPath string
 }
 
-// Config is what a Keeper needs.
+// Config holds the dependencies of a Keeper.
 type Config struct {
-	// PodLogsDir has the logs of pods: podLogsDir of the KubeletConfiguration, an absolute path.
+	// PodLogsDir is the folder of the pods' logs: podLogsDir of the KubeletConfiguration, an absolute path.
 	PodLogsDir string
-	// Containers lists the containers of the node. With false they are not known yet, and nothing is done.
+	// Containers returns the containers of the node. If it returns false, they are not known yet and nothing is done.
 	Containers func() ([]Container, bool)
 	Clock      clock.WithTicker
 	Logger     *slog.Logger
 }
 
-// Keeper keeps the links. Make it with New.
+// Keeper maintains the links. Create it with New.
 type Keeper struct {
 	cfg Config
 	dir string
-	// made has the links that are there, by name, with what they lead to.
+	// made holds the existing links with their targets, by name.
 	made map[string]string
-	// failed is what could not be done, as it was told; empty when all could.
+	// failed is the last logged error; empty after a success.
 	failed string
 }
 
-// New makes a Keeper. It touches nothing.
+// New returns a Keeper. It changes no file.
 func New(cfg Config) *Keeper {
 	return &Keeper{cfg: cfg, dir: Dir(cfg.PodLogsDir), made: map[string]string{}}
 }
 
-// Dir is the folder of the links.
+// Dir returns the folder of the links.
 func Dir(podLogsDir string) string { return filepath.Join(filepath.Dir(podLogsDir), "containers") }
 
-// Name is the name of the link to the log of a container. One that is too long is cut, as the kubelet does.
+// Name returns the name of the link to the log of a container. A name that is too long is truncated, as in the kubelet.
 func Name(c Container) string {
 	name := fmt.Sprintf("%s_%s_%s-%s", c.Pod, c.Namespace, c.Name, c.ID)
 	return name[:min(len(name), maxName-len(suffix))] + suffix
 }
 
-// Run keeps the links until ctx ends, and returns its error then. The links stay.
+// Run maintains the links until ctx ends, and returns its error. The links stay.
 func (k *Keeper) Run(ctx context.Context) error {
 	ticker := k.cfg.Clock.NewTicker(period)
 	defer ticker.Stop()
@@ -97,21 +98,21 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// tell logs what could not be done when it is new.
+// tell logs an error if it differs from the last one.
 func (k *Keeper) tell(err error) {
 	failed := ""
 	if err != nil {
 		failed = err.Error()
 	}
 	if failed != "" && failed != k.failed {
-		k.cfg.Logger.Warn("log shippers do not find every container's log in the folder of links; it is tried again",
+		k.cfg.Logger.Warn("cannot update the links to container logs, log shippers miss some logs; retrying",
 			telemetry.KeyFile, k.dir, telemetry.KeyError, err)
 	}
 	k.failed = failed
 }
 
-// keep makes the links that are missing and removes those of containers that are gone. With whole it looks at what is
-// in the folder instead of what it remembers.
+// keep creates missing links and removes those of removed containers. With whole it reads the content of the folder
+// instead of relying on its memory.
 func (k *Keeper) keep(containers []Container, whole bool) error {
 	want := map[string]string{}
 	for _, c := range containers {
@@ -141,8 +142,8 @@ func (k *Keeper) keep(containers []Container, whole bool) error {
 	return errors.Join(errs...)
 }
 
-// read notes which links of this node there are. Those of containers that the runtime does not have, to logs that are
-// still there, are left out: they are as good as their logs.
+// read reads which links of this node exist. It ignores links of unknown containers whose logs still exist: they stay
+// as long as the logs.
 func (k *Keeper) read() error {
 	if err := os.MkdirAll(k.dir, dirMode); err != nil {
 		return err
@@ -162,7 +163,7 @@ func (k *Keeper) read() error {
 		if err != nil || !strings.HasPrefix(log, k.cfg.PodLogsDir+string(filepath.Separator)) {
 			continue
 		}
-		// Else it is one of a process before this, perhaps of a container that pleg has not seen yet.
+		// Otherwise a previous process has created the link, perhaps for a container that pleg has not observed yet.
 		if _, ours := before[entry.Name()]; ours || isDead(path) {
 			k.made[entry.Name()] = log
 		}
@@ -170,17 +171,17 @@ func (k *Keeper) read() error {
 	return nil
 }
 
-// isDead tells whether a link leads to nothing.
+// isDead reports whether the target of a link is missing.
 func isDead(path string) bool {
 	_, err := os.Stat(path)
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// link makes a link, when there is what it leads to. One of the name that leads elsewhere is replaced if it is a link;
-// one of a process before this is taken over.
+// link creates a link if its target exists. It replaces a link with another target, but no other file. It takes over a
+// link that a previous process created.
 func (k *Keeper) link(name, log string) error {
 	if isDead(log) {
-		return nil // not started yet, or just being put aside
+		return nil // not started yet, or its log is being rotated
 	}
 	path := filepath.Join(k.dir, name)
 	err := os.Symlink(log, path)

@@ -4,62 +4,61 @@ import "github.com/quartet-node/quartet/internal/containerlog"
 
 // Policy is how much of a container's log is kept.
 type Policy struct {
-	// MaxSize is the size in bytes from which the file in use is put aside: containerLogMaxSize.
+	// MaxSize is the size in bytes at which the current file is rotated: containerLogMaxSize.
 	MaxSize int64
-	// MaxFiles is how many files a log has at most, the one in use among them: containerLogMaxFiles, 2 or more.
+	// MaxFiles is the largest number of files of a log, including the current one: containerLogMaxFiles, at least 2.
 	MaxFiles int
 }
 
-// state is what there is of a log.
+// state is the state of a log.
 type state struct {
-	// size is that of the file in use; missing when there is none.
+	// size is the size of the current file; missing if it does not exist.
 	size  int64
 	files containerlog.Files
-	// running is true when the container runs, so that it writes.
+	// running is true if the container runs and therefore may write.
 	running bool
-	// packing is true while files are being compressed: what is half done then is not a leftover.
+	// packing is true while files are being compressed: then their temporary files are not leftovers.
 	packing bool
 }
 
-// missing is the size of a file that is not there.
+// missing is the size of a file that does not exist.
 const missing = -1
 
-// plan is what is to be done with a log, in the order of the fields. A process may be killed after any step, and within
-// one: what decide makes of what is there then ends at the same files.
+// plan holds the actions on a log, in the order of the fields. The process may be killed after or during any action:
+// decide then plans from the files that exist, and the result is the same.
 type plan struct {
-	// remove has the paths of files that are not needed, the oldest first, so that who reads the log loses what is nearest
-	// to be lost anyway.
+	// remove holds the paths of unneeded files, the oldest first, so that readers of the log lose the oldest lines first.
 	remove []string
-	// restore is a file that was put aside and is to be the file in use again; empty for none.
+	// restore is the path of a rotated file that becomes the current file again; empty for none.
 	restore string
-	// rotate is true when the file in use is to be put aside, and the runtime to make the next one.
+	// rotate is true if the current file is to be renamed and the runtime is to create the next one.
 	rotate bool
-	// reopen is true when the runtime is to make a file in use, as there is none.
+	// reopen is true if the runtime is to create a current file because there is none.
 	reopen bool
-	// compress has the paths of files that are to be compressed. It comes last, since it takes long, and needs room on the
-	// disk and the others make some. The newest file that was put aside is never among them: the runtime may still write a
-	// last line to it, and log shippers read it to its end.
+	// compress holds the paths of files to compress. It is the last action, because it takes long and needs disk space,
+	// which the other actions free. The newest rotated file is never among them: the runtime may still write a last line
+	// to it, and log shippers read it to its end.
 	compress []string
 }
 
-// nothing tells whether there is nothing to do.
+// nothing reports whether the plan has no action.
 func (p plan) nothing() bool {
 	return len(p.remove) == 0 && p.restore == "" && !p.rotate && !p.reopen && len(p.compress) == 0
 }
 
-// decide says what is to be done with a log.
+// decide returns the plan for a log.
 func decide(s state, policy Policy) plan {
 	p := plan{rotate: s.running && s.size >= policy.MaxSize, reopen: s.running && s.size == missing}
 	p.rotate = p.rotate && !p.reopen
 	if !s.packing {
 		p.remove = s.files.Unused
 	}
-	kept, others := s.files.Rotated, 1 // the file in use
+	kept, others := s.files.Rotated, 1 // the current file
 	if p.rotate {
-		others = 2 // and the one that it becomes
+		others = 2 // and its rotated form
 	}
 	if excess := len(kept) - max(policy.MaxFiles-others, 0); excess > 0 {
-		// What the runtime writes to while there is no file in use is not removed.
+		// While there is no current file, the runtime may write to the newest rotated file, which is not removed.
 		if s.size == missing {
 			excess = min(excess, len(kept)-1)
 		}
@@ -70,7 +69,7 @@ func decide(s state, policy Policy) plan {
 	}
 	newest := len(kept) - 1
 	if !s.running && s.size == missing && newest >= 0 && !kept[newest].Compressed {
-		// The container has ended before the runtime had made the next file.
+		// The container has ended before the runtime created the next file.
 		p.restore = kept[newest].Path
 		kept = kept[:newest]
 	}

@@ -17,11 +17,11 @@ import (
 	"github.com/quartet-node/quartet/internal/containerlog"
 )
 
-// settled is for how long nothing was written to a file before it is compressed. It was put aside an interval before,
-// of three seconds at least, unless a process was killed in between.
+// settled is the time without a write after which a file is compressed. It was rotated at least one interval, three
+// seconds, earlier, unless a process was killed in between.
 const settled = time.Second
 
-// sizeOf is the size of a file; missing when it is not there.
+// sizeOf returns the size of a file; missing if it does not exist.
 func sizeOf(path string) (int64, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -33,7 +33,7 @@ func sizeOf(path string) (int64, error) {
 	return info.Size(), nil
 }
 
-// Usage is what the files in a folder of logs take together, in bytes; 0 for a folder that is not there.
+// Usage returns the total size in bytes of the files in a folder of logs; 0 if the folder does not exist.
 func Usage(dir string) int64 {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -48,7 +48,7 @@ func Usage(dir string) int64 {
 	return bytes
 }
 
-// taken tells whether there is a file of a log that was put aside at the same second, in whatever form.
+// taken reports whether a file of the log was rotated in the same second, in any of its forms.
 func taken(rotated string) bool {
 	for _, path := range []string{rotated, containerlog.CompressedPath(rotated), containerlog.TemporaryPath(rotated)} {
 		if _, err := os.Lstat(path); err == nil {
@@ -69,19 +69,19 @@ func removeAll(paths []string) error {
 	return errors.Join(errs...)
 }
 
-// putBack makes a file that was put aside the file in use again. It fails with fs.ErrExist when there is one: a runtime
-// that did not answer may have made it, and lines are in it.
+// putBack renames a rotated file back to the current file. It fails with fs.ErrExist if a current file exists: a
+// runtime that did not respond may have created it, and it may contain lines.
 func putBack(rotated, log string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, rotated, unix.AT_FDCWD, log, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
-		// A file system that cannot do it at once.
+		// The file system has no atomic rename without replacement.
 		if _, err := os.Lstat(log); err == nil {
 			return fmt.Errorf("put %s back: %w", rotated, fs.ErrExist)
 		}
 		err = os.Rename(rotated, log)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it was removed with its pod
+		return nil // removed with its pod
 	}
 	if err != nil {
 		return fmt.Errorf("put %s back: %w", rotated, err)
@@ -89,12 +89,12 @@ func putBack(rotated, log string) error {
 	return nil
 }
 
-// compress replaces a file that was put aside by its compressed form, which has its mode, owner and time. One that was
-// just written to is left for another time.
+// compress replaces a rotated file by its compressed form with the same mode, owner and time. It skips a file that was
+// written to recently.
 func compress(ctx context.Context, path string, now time.Time) (err error) {
 	from, err := os.Open(filepath.Clean(path))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it was removed with its pod
+		return nil // removed with its pod
 	}
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func compress(ctx context.Context, path string, now time.Time) (err error) {
 		return errors.Join(fmt.Errorf("compress %s: %w", path, err), removeAll([]string{temporary}))
 	}
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		return removeAll([]string{temporary}) // it was removed meanwhile, as the oldest one
+		return removeAll([]string{temporary}) // removed in the meantime as the oldest file
 	}
 	if err := os.Rename(temporary, containerlog.CompressedPath(path)); err != nil {
 		return errors.Join(err, removeAll([]string{temporary}))
@@ -120,7 +120,7 @@ func compress(ctx context.Context, path string, now time.Time) (err error) {
 	return removeAll([]string{path})
 }
 
-// writeCompressed writes the compressed form of a file, up to the disk: the file itself is removed next.
+// writeCompressed writes the compressed form of a file and syncs it to the disk, because the file is removed next.
 func writeCompressed(ctx context.Context, path string, from io.Reader, info fs.FileInfo) (err error) {
 	to, err := os.OpenFile(filepath.Clean(path), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, info.Mode().Perm())
 	if err != nil {
@@ -145,7 +145,7 @@ func writeCompressed(ctx context.Context, path string, from io.Reader, info fs.F
 	return os.Chtimes(path, info.ModTime(), info.ModTime())
 }
 
-// cancelable is a file that cannot be read from any more once the process is to end.
+// cancelable is a file whose reads fail after its context has ended.
 type cancelable struct {
 	ctx  context.Context //nolint:containedctx // io.Reader has no place for it
 	from io.Reader

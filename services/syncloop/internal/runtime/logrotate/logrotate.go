@@ -1,19 +1,19 @@
-// Package logrotate keeps the logs of containers from filling the disk: it looks at the files that the runtime writes
-// to, at each containerLogMonitorInterval, puts aside those that have grown too large, compresses the older ones and
-// removes those beyond containerLogMaxFiles. The names of the files, and what is where when, are the kubelet's (see
-// internal/containerlog), and so log shippers made for it work.
+// Package logrotate limits the disk space of container logs. At each containerLogMonitorInterval it checks the files
+// that the runtime writes to, rotates those that have grown too large, compresses older ones and removes those beyond
+// containerLogMaxFiles. The names of the files and the order of the steps are the kubelet's (see
+// internal/containerlog), so that log shippers work with them.
 //
-//	a look   which containers run, and how large their files in use are; decide says what is to be done
-//	a turn   of one log: remove, put aside, have the runtime make the next file
-//	packing  of one log: compress what was put aside before
+//	look  lists the running containers and the sizes of their current files; decide returns the plan
+//	turn  of one log: remove files, rotate, have the runtime create the next file
+//	pack  of one log: compress files that were rotated before
 //
-// Putting aside is a rename and a call of the runtime, which then opens a new file; the container writes on meanwhile,
-// to the file that was renamed, so no line is lost. When the call fails the file is renamed back. A runtime that hangs
-// in it delays this log and no other. Nor does compressing, which takes long: containerLogMaxWorkers logs are packed at
-// a time, and are put aside again meanwhile.
+// A rotation is a rename and a call of the runtime, which then opens a new file. Until then the container writes to the
+// renamed file, so that no line is lost. If the call fails, the file is renamed back. A runtime that hangs in the call
+// delays only this log. Compression takes long and delays no rotation: containerLogMaxWorkers logs are compressed at a
+// time, and may be rotated again in the meantime.
 //
-// Nothing is remembered: each log is looked at as a whole once after a start, so what a process left that was killed
-// between two steps is put in order by the next one. What runs is what pleg has observed.
+// No state is stored: after a start each log is checked completely once, so that the work of a process that was killed
+// between two steps is completed. pleg's observations show which containers run.
 package logrotate
 
 import (
@@ -33,33 +33,33 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// reopenTimeout is how long the runtime has to make a new file: some thousand times what it takes. The kubelet waits
-// for runtimeRequestTimeout, two minutes, for all of which there is no file of the log's name.
+// reopenTimeout is the time limit for the runtime to create a new file: about a thousand times the usual duration. The
+// kubelet waits for runtimeRequestTimeout, two minutes, in which the log has no current file.
 const reopenTimeout = 10 * time.Second
 
-// Container is a container as it was observed.
+// Container is an observed container.
 type Container struct {
-	// ID is the runtime's.
+	// ID is the runtime's ID.
 	ID string
-	// Pod is NAMESPACE/NAME, and Name the container's name in its spec: for messages.
+	// Pod is NAMESPACE/NAME, and Name the container's name in its spec, both for messages.
 	Pod, Name string
-	// LogPath is the file in use of its log; one without is not looked at.
+	// LogPath is the path of the current file of its log; a container without one is ignored.
 	LogPath string
-	// Running is true when it runs. The log of one that does not is put in order and never put aside.
+	// Running is true if the container runs. The log of an ended container is cleaned up but not rotated.
 	Running bool
 }
 
-// Config is what a Rotator needs.
+// Config holds the dependencies and settings of a Rotator.
 type Config struct {
-	// Containers lists the containers of the node.
+	// Containers returns the containers of the node.
 	Containers func() []Container
-	// Reopen has the runtime make a new file of a container's log: ReopenContainerLog of the CRI.
+	// Reopen makes the runtime create a new file of a container's log: ReopenContainerLog of the CRI.
 	Reopen func(ctx context.Context, id string) error
-	// Policy is how much is kept.
+	// Policy is how much of each log is kept.
 	Policy Policy
-	// Workers is how many logs are compressed at a time: containerLogMaxWorkers, 1 or more.
+	// Workers is the number of logs that are compressed concurrently: containerLogMaxWorkers, at least 1.
 	Workers int
-	// Interval is the time from one look to the next: containerLogMonitorInterval.
+	// Interval is the time between two checks: containerLogMonitorInterval.
 	Interval time.Duration
 	Clock    clock.WithTicker
 	Logger   *slog.Logger
@@ -67,36 +67,36 @@ type Config struct {
 	Metrics *Metrics
 }
 
-// Rotator rotates logs. Make it with New.
+// Rotator rotates logs. Create it with New.
 type Rotator struct {
 	cfg     Config
 	workers chan struct{}
 	turns   sync.WaitGroup
 
 	mu sync.Mutex
-	// logs has what is known of each container that was seen, by ID.
+	// logs holds the state of each observed container, by ID.
 	logs map[string]*known
 }
 
-// known is what is remembered of a log while the process lives.
+// known is the in-memory state of a log.
 type known struct {
-	// whole is true once the log was looked at as a whole and is in order.
+	// whole is true after the log was checked completely and needed no further action.
 	whole bool
-	// busy is true while it is worked on, packing while files of it are compressed.
+	// busy is true during a turn, packing while files are being compressed.
 	busy, packing bool
-	// passed is true when there was a turn while files were compressed: others may have to be after them.
+	// passed is true if there was a turn during the compression: then other files may need compression after it.
 	passed bool
-	// failed and unpacked are why that failed the last time, as it was told; empty when it did not.
+	// failed and unpacked are the last logged errors of a turn and of a compression; empty after a success.
 	failed, unpacked string
 }
 
-// New makes a Rotator. It starts nothing.
+// New returns a Rotator. It starts nothing.
 func New(cfg Config) *Rotator {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	return &Rotator{cfg: cfg, workers: make(chan struct{}, cfg.Workers), logs: map[string]*known{}}
 }
 
-// Run looks at the logs until ctx ends, and returns its error then, when nothing is worked on any more.
+// Run checks the logs until ctx ends. It returns the error of ctx after all turns have ended.
 func (r *Rotator) Run(ctx context.Context) error {
 	defer r.turns.Wait()
 	ticker := r.cfg.Clock.NewTicker(r.cfg.Interval)
@@ -111,7 +111,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 	}
 }
 
-// look begins a turn of each log that needs one and is not worked on.
+// look starts a turn for each log that needs one and has none running.
 func (r *Rotator) look(ctx context.Context) {
 	containers := r.cfg.Containers()
 	r.mu.Lock()
@@ -144,13 +144,13 @@ func (r *Rotator) look(ctx context.Context) {
 	}
 }
 
-// fits tells whether the file in use is there and is not too large.
+// fits reports whether the current file exists and is not too large.
 func (r *Rotator) fits(c Container) bool {
 	size, err := sizeOf(c.LogPath)
 	return err == nil && size != missing && size < r.cfg.Policy.MaxSize
 }
 
-// ended notes what a turn came to, and begins to compress what it left to be.
+// ended records the outcome of a turn, and starts the compression of the files that are due.
 func (r *Rotator) ended(ctx context.Context, c Container, files []string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,7 +163,7 @@ func (r *Rotator) ended(ctx context.Context, c Container, files []string, err er
 	}
 }
 
-// packed notes what compressing came to.
+// packed records the outcome of a compression.
 func (r *Rotator) packed(ctx context.Context, c Container, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,7 +172,7 @@ func (r *Rotator) packed(ctx context.Context, c Container, err error) {
 	r.tell(ctx, c, err, &log.unpacked)
 }
 
-// tell tells of an error that is another than the last one.
+// tell logs an error if it differs from the last one.
 func (r *Rotator) tell(ctx context.Context, c Container, err error, last *string) {
 	if ctx.Err() != nil {
 		return
@@ -183,14 +183,14 @@ func (r *Rotator) tell(ctx context.Context, c Container, err error, last *string
 		r.cfg.Metrics.failed()
 	}
 	if failed != "" && failed != *last {
-		r.cfg.Logger.Warn("the log of a container cannot be kept to its size; it is tried again",
+		r.cfg.Logger.Warn("cannot limit the size of a container's log; retrying",
 			telemetry.KeyPod, c.Pod, telemetry.KeyContainer, c.Name, telemetry.KeyContainerID, c.ID, telemetry.KeyFile, c.LogPath, telemetry.KeyError, err)
 	}
 	*last = failed
 }
 
-// turn does with a log what is to be done, but for compressing: it returns what is to be compressed. What cannot be
-// done now does not keep it from the rest.
+// turn runs the plan of a log except compression, and returns the files to compress. A failed step does not prevent the
+// others.
 func (r *Rotator) turn(ctx context.Context, c Container, packing bool) (files []string, err error) {
 	p, err := r.decide(c, packing)
 	if err != nil || p.nothing() {
@@ -206,7 +206,7 @@ func (r *Rotator) turn(ctx context.Context, c Container, packing bool) (files []
 	return p.compress, err
 }
 
-// pack compresses files, when it is their turn.
+// pack compresses files after waiting for a worker.
 func (r *Rotator) pack(ctx context.Context, files []string) error {
 	select {
 	case r.workers <- struct{}{}:
@@ -221,7 +221,7 @@ func (r *Rotator) pack(ctx context.Context, files []string) error {
 	return errors.Join(errs...)
 }
 
-// decide looks at a log as a whole. That of a container whose folder is gone needs nothing.
+// decide checks a log completely and returns its plan. The plan is empty if the folder of the log does not exist.
 func (r *Rotator) decide(c Container, packing bool) (plan, error) {
 	files, err := containerlog.List(c.LogPath)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -237,18 +237,18 @@ func (r *Rotator) decide(c Container, packing bool) (plan, error) {
 	return decide(state{size: size, files: files, running: c.Running, packing: packing}, r.cfg.Policy), nil
 }
 
-// renew has the runtime make a new file in use. With aside, the file in use is put aside first, and put back when the
-// runtime does not make a new one.
+// renew makes the runtime create a new current file. With aside, it renames the current file first, and renames it back
+// if the runtime does not create a new one.
 func (r *Rotator) renew(ctx context.Context, c Container, aside bool) error {
 	rotated := ""
 	if aside {
 		rotated = containerlog.RotatedPath(c.LogPath, r.cfg.Clock.Now())
 		if taken(rotated) {
-			return nil // the clock was set back, or a process before this one did it this second: the next look does it
+			return nil // the clock was set back, or a previous process rotated in this second: the next check rotates
 		}
 		if err := os.Rename(c.LogPath, rotated); err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // it was removed with its pod
+				return nil // removed with its pod
 			}
 			return err
 		}
@@ -266,7 +266,7 @@ func (r *Rotator) renew(ctx context.Context, c Container, aside bool) error {
 	}
 	switch back := putBack(rotated, c.LogPath); {
 	case errors.Is(back, fs.ErrExist):
-		// The runtime has made the file all the same.
+		// The runtime has created the file despite the error.
 		r.rotated(c, rotated)
 		return nil
 	default:
@@ -274,7 +274,7 @@ func (r *Rotator) renew(ctx context.Context, c Container, aside bool) error {
 	}
 }
 
-// rotated tells of a file that was put aside.
+// rotated counts and logs a rotation.
 func (r *Rotator) rotated(c Container, path string) {
 	if path != "" {
 		r.cfg.Metrics.rotated()

@@ -5,43 +5,43 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics counts what is done to the logs of containers.
+// Metrics counts rotations of container logs.
 type Metrics struct {
 	rotations, errors prometheus.Counter
 }
 
-// NewMetrics registers the metrics of one Rotator; a nil registry takes none.
+// NewMetrics registers the metrics of a Rotator; a nil registry registers nothing.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	factory := promauto.With(registry)
 	return &Metrics{
 		rotations: factory.NewCounter(prometheus.CounterOpts{
 			Name: "quartet_container_log_rotations_total",
-			Help: "Files of containers' logs put aside since they had grown to containerLogMaxSize.",
+			Help: "Files of container logs that were rotated because they had reached containerLogMaxSize.",
 		}),
 		errors: factory.NewCounter(prometheus.CounterOpts{
 			Name: "quartet_container_log_rotation_errors_total",
-			Help: "Times that the files of a container's log could not be put aside, compressed or removed.",
+			Help: "Failures to rotate, compress or remove files of container logs.",
 		}),
 	}
 }
 
-// rotated notes that a file of a container's log was put aside.
+// rotated counts a rotated file.
 func (m *Metrics) rotated() { m.rotations.Inc() }
 
-// failed notes that the files of a container's log could not be put in order.
+// failed counts a failed turn or compression.
 func (m *Metrics) failed() { m.errors.Inc() }
 
 // Used is the size of the logs of a container.
 type Used struct {
 	UID, Namespace, Pod, Container string
-	// Bytes is the size of all files together, those of ended containers of the name among them.
+	// Bytes is the total size of all files, including those of ended containers of the same name.
 	Bytes int64
 }
 
-// Expose registers the sizes of logs, which usage says at each scrape. They are there when no log is rotated, too.
+// Expose registers the sizes of logs. usage is called at each scrape. The sizes are exposed even if no log is rotated.
 func Expose(registry prometheus.Registerer, usage func() []Used) {
 	registry.MustRegister(&collector{usage: usage, used: prometheus.NewDesc("kubelet_container_log_filesystem_used_bytes",
-		"Bytes that the log files of a container take.", []string{"uid", "namespace", "pod", "container"}, nil)})
+		"Size in bytes of the log files of a container.", []string{"uid", "namespace", "pod", "container"}, nil)})
 }
 
 // collector implements prometheus.Collector.

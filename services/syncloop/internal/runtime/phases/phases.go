@@ -1,9 +1,8 @@
-// Package phases keeps where the time of each pod's start went. The Book has it of each pod, for one who asks about
-// that pod, and its Metrics have the same figures of all pods together. The workers, executor and the store note the
-// phases; package images notes the pulls, which the store leaves out of a pod's start where the objective for starts
-// does.
+// Package phases records the durations of the phases of pod starts. A Book has them for each pod, and its Metrics for
+// all pods. The workers, executor and the store record the phases; package images records the pulls, which the
+// objective for pod starts excludes.
 //
-// The Book is in memory and bounded: of each pod it has the last time of each phase, and of each container in it.
+// A Book is in memory and bounded: it keeps only the last duration of each phase of each pod and container.
 package phases
 
 import (
@@ -19,7 +18,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 )
 
-// Book has the phases of pods. Its methods may be called by anyone; a nil Book keeps nothing.
+// Book holds the phases of pods. Its methods may be called from any goroutine; a nil Book records nothing.
 type Book struct {
 	metrics *Metrics
 
@@ -28,7 +27,7 @@ type Book struct {
 	pulls map[types.UID]*pulls
 }
 
-// passed is one phase that went well.
+// passed is one successful phase.
 type passed struct {
 	phase     Phase
 	container string
@@ -36,14 +35,13 @@ type passed struct {
 	took      time.Duration
 }
 
-// New returns a book of nothing, which counts in metrics; nil counts nothing.
+// New returns an empty book that counts in metrics; nil counts nothing.
 func New(metrics *Metrics) *Book {
 	return &Book{metrics: cmp.Or(metrics, NewMetrics(nil)), pods: map[types.UID][]passed{}, pulls: map[types.UID]*pulls{}}
 }
 
-// Passed notes and counts that a pod has gone through a phase, in the place of what was noted of it before. The
-// container is the one that it is about, empty for the pod as a whole. A time that is negative, as when the wall clock
-// was set back, counts as none.
+// Passed records and counts that a pod has passed a phase. It replaces the last record of that phase. container is
+// empty for a phase of the pod. A negative duration, as after a clock change, counts as zero.
 func (b *Book) Passed(uid types.UID, container string, phase Phase, ended time.Time, took time.Duration) {
 	if b == nil {
 		return
@@ -74,7 +72,7 @@ func (b *Book) Of(uid types.UID) []*enginev1.StartPhase {
 	return all
 }
 
-// Forget drops a pod.
+// Forget drops the phases of a pod.
 func (b *Book) Forget(uid types.UID) {
 	if b == nil {
 		return

@@ -6,14 +6,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// pulls is how long images were pulled for a pod that has not started yet. Pulls that run side by side count once.
+// pulls is the total duration of the image pulls of a pod that has not started yet. Concurrent pulls count once.
 type pulls struct {
 	running int
 	since   time.Time
 	total   time.Duration
 }
 
-// PullBegan notes that an image is about to be pulled for a pod, or waits for its turn.
+// PullBegan records that a pull for a pod begins or waits for its turn.
 func (b *Book) PullBegan(uid types.UID, now time.Time) {
 	if b == nil {
 		return
@@ -30,7 +30,7 @@ func (b *Book) PullBegan(uid types.UID, now time.Time) {
 	}
 }
 
-// PullEnded notes the end of what PullBegan has noted, whether it succeeded or not.
+// PullEnded records the end of such a pull, successful or not.
 func (b *Book) PullEnded(uid types.UID, now time.Time) {
 	if b == nil {
 		return
@@ -39,14 +39,14 @@ func (b *Book) PullEnded(uid types.UID, now time.Time) {
 	defer b.mu.Unlock()
 	p := b.pulls[uid]
 	if p == nil {
-		return // the pod is gone
+		return // the pod was removed
 	}
 	if p.running--; p.running == 0 {
 		p.total += now.Sub(p.since)
 	}
 }
 
-// TakePulls returns the time of the pulls of a pod that have ended, and drops what is known of its pulls.
+// TakePulls returns the total duration of a pod's ended pulls, and drops the record.
 func (b *Book) TakePulls(uid types.UID) time.Duration {
 	if b == nil {
 		return 0

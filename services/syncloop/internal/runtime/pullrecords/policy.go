@@ -9,19 +9,20 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// Policy says of which images it is verified that a pod may use them.
+// Policy decides for which images a pod's access is verified.
 type Policy struct {
-	// Verification is imagePullCredentialsVerificationPolicy; NeverVerifyPreloadedImages when it is empty.
+	// Verification is imagePullCredentialsVerificationPolicy; empty is NeverVerifyPreloadedImages.
 	Verification kubeletconfigv1beta1.ImagePullCredentialsVerificationPolicy
-	// Allowlist has the images that are not verified with NeverVerifyAllowlistedImages: names without tag and digest, or
-	// beginnings that end with /*.
+	// Allowlist holds the images that are not verified with NeverVerifyAllowlistedImages: names without tag and digest, or
+	// prefixes that end with /*.
 	Allowlist []string
 }
 
-// mayVerify is false when nothing is verified.
+// mayVerify returns false if no image is verified.
 func (p Policy) mayVerify() bool { return p.Verification != kubeletconfigv1beta1.NeverVerify }
 
-// verifies tells whether an image is verified, which this node has pulled, or found.
+// verifies reports whether access to an image is verified. pulled is true if this node has pulled the image, false if
+// it was preloaded.
 func (p Policy) verifies(image string, pulled bool) bool {
 	switch p.Verification {
 	case kubeletconfigv1beta1.NeverVerify:
@@ -48,11 +49,11 @@ func (p Policy) allows(image string) bool {
 	})
 }
 
-// withoutTag is the name of an image as a pod has it without its tag and digest.
+// withoutTag returns the name of an image in a pod without its tag and digest.
 func withoutTag(image string) (string, error) {
 	named, err := reference.Parse(image)
 	if err != nil {
-		return "", fmt.Errorf("%q is no name of an image: %w", image, err)
+		return "", fmt.Errorf("%q is not a valid image name: %w", image, err)
 	}
 	if digested, ok := named.(reference.Digested); ok {
 		image = strings.TrimSuffix(image, "@"+digested.Digest().String())

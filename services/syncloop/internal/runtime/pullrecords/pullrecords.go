@@ -1,11 +1,11 @@
-// Package pullrecords remembers on disk with whose credentials images were pulled, so that a pod gets an image that
-// another's credentials have pulled only if it could have pulled it itself.
+// Package pullrecords records on disk which credentials images were pulled with, so that a pod can use an image that
+// was pulled with another pod's credentials only if it could have pulled the image itself.
 //
-// The records are the kubelet's, in the same places below the root directory and in the same form: a node that was a
-// kubelet's keeps them. image_manager/pulling has an ImagePullIntent for each image while it is pulled, so that one
-// whose pull a kill of this process has interrupted does not count as one that was there before; image_manager/pulled
-// has an ImagePulledRecord for each image by the runtime's ID, with the names of secrets and service accounts, and no
-// credential.
+// The records have the kubelet's paths below the root directory and the kubelet's format, so that a node that ran a
+// kubelet keeps them. image_manager/pulling holds an ImagePullIntent for each image that is being pulled, so that an
+// image whose pull was interrupted by a kill does not count as preloaded. image_manager/pulled holds an
+// ImagePulledRecord for each image by the runtime's ID, with the names of secrets and service accounts, but no
+// credentials.
 package pullrecords
 
 import (
@@ -37,50 +37,49 @@ const (
 	tmpSuffix  = ".tmp"
 	fileMode   = 0o600
 	dirMode    = 0o700
-	// mostForMatch is how many secrets a record may have before one that only matches is not written into it: the
-	// kubelet's number.
+	// mostForMatch is the number of secrets in a record from which on a secret that matches only in part is not added. It
+	// is the kubelet's.
 	mostForMatch = 100
 )
 
-// Config is what a Book needs.
+// Config holds the dependencies of a Book.
 type Config struct {
 	// RootDir is the root directory of the node. Required.
 	RootDir string
-	// Policy says which images are verified.
+	// Policy decides for which images access is verified.
 	Policy Policy
 	// Clock is the time. Required.
 	Clock clock.PassiveClock
-	// Logger tells of records that cannot be read or written. Required.
+	// Logger logs records that cannot be read or written. Required.
 	Logger *slog.Logger
 }
 
-// Book is the records. Its methods may be called from any goroutine.
+// Book reads and writes the records. Its methods may be called from any goroutine.
 type Book struct {
 	cfg             Config
 	pulling, pulled string
 
-	// mu is held over reads and writes of small files: what is decided by a record has to be written before the next
-	// decision.
+	// mu is held while small files are read and written: a decision must be on disk before the next one.
 	mu sync.Mutex
-	// begun counts the pulls that run, by image.
+	// begun counts the running pulls by image.
 	begun map[string]int
 }
 
-// New makes a Book. It reads and writes nothing.
+// New returns a Book. It reads and writes nothing.
 func New(cfg Config) *Book {
 	dir := filepath.Join(cfg.RootDir, "image_manager")
 	return &Book{cfg: cfg, pulling: filepath.Join(dir, "pulling"), pulled: filepath.Join(dir, "pulled"), begun: map[string]int{}}
 }
 
-// Credentials are those of a pod for an image that are not the node's.
+// Credentials holds a pod's credentials for an image, without the node's.
 type Credentials struct {
 	Secrets []kubeletconfigv1beta1.ImagePullSecret
-	// Account is the service account that a credential provider was asked on behalf of; nil without one.
+	// Account is the service account for which a credential provider was called; nil without one.
 	Account *kubeletconfigv1beta1.ImagePullServiceAccount
 }
 
-// Begin notes that an image is about to be pulled. What it cannot note must not be pulled: a kill of this process would
-// make the image everybody's.
+// Begin records that a pull of an image begins. If it fails, the image must not be pulled: after a kill of this
+// process, every pod could use the image.
 func (b *Book) Begin(image string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -92,15 +91,15 @@ func (b *Book) Begin(image string) error {
 	return nil
 }
 
-// Failed notes that a pull that was begun has come to nothing.
+// Failed records that a pull has failed.
 func (b *Book) Failed(ctx context.Context, image string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ended(ctx, image)
 }
 
-// Pulled notes with which credentials a pull that was begun has brought an image of a runtime's ID: nil for the node's,
-// and for none.
+// Pulled records that a pull has succeeded, with the runtime's ID of the image and the credentials; nil for the node's
+// credentials or none.
 func (b *Book) Pulled(ctx context.Context, image, id string, with *kubeletconfigv1beta1.ImagePullCredentials) {
 	if with == nil {
 		with = &kubeletconfigv1beta1.ImagePullCredentials{NodePodsAccessible: true}
@@ -108,14 +107,14 @@ func (b *Book) Pulled(ctx context.Context, image, id string, with *kubeletconfig
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.merge(image, id, with); err != nil {
-		// The note that it was begun stays: it counts as pulled, with credentials that are not known.
-		b.cfg.Logger.ErrorContext(ctx, "with which credentials an image was pulled cannot be written down: pods that use it pull it again", telemetry.KeyImage, image, telemetry.KeyError, err)
+		// The intent stays: the image counts as pulled with unknown credentials.
+		b.cfg.Logger.ErrorContext(ctx, "cannot record the credentials that an image was pulled with: pods that use it pull it again", telemetry.KeyImage, image, telemetry.KeyError, err)
 		return
 	}
 	b.ended(ctx, image)
 }
 
-// ended removes the note of a pull when no other pull of the image runs.
+// ended removes the intent of a pull unless another pull of the image is running.
 func (b *Book) ended(ctx context.Context, image string) {
 	if b.begun[image] > 1 {
 		b.begun[image]--
@@ -123,12 +122,12 @@ func (b *Book) ended(ctx context.Context, image string) {
 	}
 	delete(b.begun, image)
 	if err := remove(b.pulling, image); err != nil {
-		b.cfg.Logger.ErrorContext(ctx, "the note of a pull cannot be removed", telemetry.KeyImage, image, telemetry.KeyError, err)
+		b.cfg.Logger.ErrorContext(ctx, "cannot remove the record of a running pull", telemetry.KeyImage, image, telemetry.KeyError, err)
 	}
 }
 
-// MustPull tells whether a pod has to pull an image that the runtime has under an ID. Its credentials are asked for
-// only when they decide.
+// MustPull reports whether a pod must pull an image although the runtime has it under the ID. credentials is called
+// only if the credentials decide.
 func (b *Book) MustPull(ctx context.Context, image, id string, credentials func() (Credentials, error)) (bool, error) {
 	if !b.cfg.Policy.mayVerify() {
 		return false, nil
@@ -146,7 +145,7 @@ func (b *Book) MustPull(ctx context.Context, image, id string, credentials func(
 	}
 	b.mu.Unlock()
 	if err != nil {
-		b.cfg.Logger.ErrorContext(ctx, "with which credentials an image was pulled cannot be read: the pod pulls it again", telemetry.KeyImage, image, telemetry.KeyError, err)
+		b.cfg.Logger.ErrorContext(ctx, "cannot read the credentials that an image was pulled with: the pod pulls it again", telemetry.KeyImage, image, telemetry.KeyError, err)
 		return true, nil
 	}
 	if !b.cfg.Policy.verifies(image, known) {
@@ -179,8 +178,8 @@ func (b *Book) MustPull(ctx context.Context, image, id string, credentials func(
 	return own.Account == nil || !slices.Contains(had.KubernetesServiceAccounts, *own.Account), nil
 }
 
-// match finds a secret of a pod among those that an image was pulled with: one of the same content, or the same object,
-// whose content may have changed since. Same is true for one that is in both respects.
+// match returns a secret of a pod that is among the secrets that an image was pulled with: one with the same content,
+// or the same object, whose content may have changed. same is true if both match.
 func match(own, had []kubeletconfigv1beta1.ImagePullSecret) (secret *kubeletconfigv1beta1.ImagePullSecret, same bool) {
 	for i := range own {
 		for _, other := range had {
@@ -194,30 +193,29 @@ func match(own, had []kubeletconfigv1beta1.ImagePullSecret) (secret *kubeletconf
 	return nil, false
 }
 
-// coordinates are a secret without its content.
+// coordinates returns a secret without the hash of its content.
 func coordinates(secret kubeletconfigv1beta1.ImagePullSecret) kubeletconfigv1beta1.ImagePullSecret {
 	secret.CredentialHash = ""
 	return secret
 }
 
-// also writes down a secret with which a pod has been given an image, so that it counts from now on.
+// also adds the secret of a pod that got an image to the record of the image.
 func (b *Book) also(ctx context.Context, image, id string, secret kubeletconfigv1beta1.ImagePullSecret) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	err := b.merge(image, id, &kubeletconfigv1beta1.ImagePullCredentials{KubernetesSecrets: []kubeletconfigv1beta1.ImagePullSecret{secret}})
 	if err != nil {
-		b.cfg.Logger.WarnContext(ctx, "a secret that an image was given for cannot be written down", telemetry.KeyImage, image, telemetry.KeyError, err)
+		b.cfg.Logger.WarnContext(ctx, "cannot record a secret that gives access to an image", telemetry.KeyImage, image, telemetry.KeyError, err)
 	}
 }
 
-// merge adds credentials to the record of an image, unless they are in it. Nil says that it is not known which they
-// were. Whoever calls it holds mu.
+// merge adds credentials to the record of an image; nil stands for unknown credentials. The caller holds mu.
 func (b *Book) merge(image, id string, with *kubeletconfigv1beta1.ImagePullCredentials) error {
 	name, err := withoutTag(image)
 	if err != nil {
 		return err
 	}
-	// A record that cannot be read is written anew.
+	// A record that cannot be read is replaced.
 	record, err := read[kubeletconfigv1beta1.ImagePulledRecord](b.pulled, id)
 	if err != nil || record == nil || record.ImageRef != id {
 		record = &kubeletconfigv1beta1.ImagePulledRecord{TypeMeta: typeOf("ImagePulledRecord"), ImageRef: id}
@@ -238,7 +236,7 @@ func (b *Book) merge(image, id string, with *kubeletconfigv1beta1.ImagePullCrede
 	return write(b.pulled, id, record)
 }
 
-// mergeCredentials adds credentials to those that there are, by which everybody who has one of them may have the image.
+// mergeCredentials adds credentials to a record. Pods that have one of the resulting credentials may use the image.
 func mergeCredentials(had, with kubeletconfigv1beta1.ImagePullCredentials) (merged kubeletconfigv1beta1.ImagePullCredentials, changed bool) {
 	switch {
 	case had.NodePodsAccessible:
@@ -278,25 +276,25 @@ func mergeCredentials(had, with kubeletconfigv1beta1.ImagePullCredentials) (merg
 	return merged, true
 }
 
-// Recover takes up the pulls that a process before this one has begun and not ended: an image of them that the runtime
-// has counts as pulled with credentials that are not known.
+// Recover handles the pulls that a previous process began and did not end: if the runtime has such an image, it counts
+// as pulled with unknown credentials.
 func (b *Book) Recover(ctx context.Context, images []*runtimeapi.Image) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	intents, err := list[kubeletconfigv1beta1.ImagePullIntent](b.pulling)
 	if err != nil {
-		b.cfg.Logger.ErrorContext(ctx, "some notes of pulls cannot be read", telemetry.KeyError, err)
+		b.cfg.Logger.ErrorContext(ctx, "cannot read some records of running pulls", telemetry.KeyError, err)
 	}
 	for _, intent := range intents {
 		if b.begun[intent.Image] > 0 {
-			continue // it is this process that pulls it
+			continue // this process is pulling it
 		}
 		for _, image := range images {
 			if !slices.Contains(image.GetRepoTags(), intent.Image) && !slices.Contains(image.GetRepoDigests(), intent.Image) {
 				continue
 			}
 			if err := b.merge(intent.Image, image.GetId(), nil); err != nil {
-				b.cfg.Logger.ErrorContext(ctx, "an image that was pulled cannot be written down", telemetry.KeyImage, intent.Image, telemetry.KeyError, err)
+				b.cfg.Logger.ErrorContext(ctx, "cannot record an image whose pull was interrupted", telemetry.KeyImage, intent.Image, telemetry.KeyError, err)
 				continue
 			}
 			b.ended(ctx, intent.Image)
@@ -304,7 +302,8 @@ func (b *Book) Recover(ctx context.Context, images []*runtimeapi.Image) {
 	}
 }
 
-// Prune removes the records of images that the runtime, which was asked at a time, does not have any more.
+// Prune removes the records of images that the runtime no longer has. ids are the runtime's images, asked is when they
+// were listed.
 func (b *Book) Prune(ctx context.Context, ids []string, asked time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -317,7 +316,7 @@ func (b *Book) Prune(ctx context.Context, ids []string, asked time.Time) {
 			continue
 		}
 		if err := remove(b.pulled, record.ImageRef); err != nil {
-			b.cfg.Logger.ErrorContext(ctx, "the record of an image that is gone cannot be removed", telemetry.KeyImage, record.ImageRef, telemetry.KeyError, err)
+			b.cfg.Logger.ErrorContext(ctx, "cannot remove the record of a removed image", telemetry.KeyImage, record.ImageRef, telemetry.KeyError, err)
 		}
 	}
 }
@@ -326,7 +325,7 @@ func typeOf(kind string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: kubeletconfigv1beta1.SchemeGroupVersion.String(), Kind: kind}
 }
 
-// fileOf is the file that is named by an image.
+// fileOf returns the path of the file for an image.
 func fileOf(dir, name string) string {
 	return filepath.Join(dir, fmt.Sprintf("%s%x", filePrefix, sha256.Sum256([]byte(name))))
 }
@@ -349,7 +348,7 @@ func remove(dir, name string) error {
 	return nil
 }
 
-// read returns nil for a file that is not there.
+// read reads a file; nil if it does not exist.
 func read[T any](dir, name string) (*T, error) {
 	content, err := readFile[T](fileOf(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -370,7 +369,7 @@ func readFile[T any](path string) (*T, error) {
 	return &content, nil
 }
 
-// list returns all that can be read.
+// list returns the content of all readable files, with the errors of the others.
 func list[T any](dir string) ([]*T, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
