@@ -14,36 +14,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Details is what a cgroup tells beside its Usage, which only dashboards ask for.
+// Details holds the statistics of a cgroup that only dashboards need, in addition to Usage.
 type Details struct {
-	// CFS is how its limit of processor time has held it; nil where there is no limit.
+	// CFS holds the throttling by the cpu limit; nil without a limit.
 	CFS *CFS
-	// Disks has what was read from and written to each disk.
+	// Disks holds the reads and writes of each disk.
 	Disks []DiskIO
-	// OOMKills counts its processes that the kernel has killed since memory ran out; nil where the kernel does not count
-	// them.
+	// OOMKills is the number of processes that the kernel killed because the machine or the cgroup ran out of memory; nil
+	// if the kernel does not count them.
 	OOMKills *uint64
-	// PID is one of its processes, or of those of the cgroups directly below, as this process sees it; 0 for none.
+	// PID is a process of the cgroup or of the cgroups directly below it, as this process sees it; 0 for none.
 	PID int
 }
 
-// CFS is how a limit of processor time has held processes.
+// CFS holds the throttling of processes by a cpu limit.
 type CFS struct {
-	// Periods are those that the limit was looked at for, Throttled those of them in which the processes had to wait.
+	// Periods is the number of elapsed enforcement periods, Throttled the number of those in which processes were
+	// throttled.
 	Periods, Throttled uint64
-	// Time is how long they have waited.
+	// Time is the total throttled time.
 	Time time.Duration
 }
 
-// DiskIO is what was read from and written to a disk.
+// DiskIO holds the reads and writes of a disk.
 type DiskIO struct {
-	// Device is its path, as /dev/sda; its numbers, as 8:0, where it has no name.
+	// Device is the path of the disk, for example /dev/sda, or its numbers, for example 8:0, if it has no name.
 	Device                                 string
 	ReadBytes, WrittenBytes, Reads, Writes uint64
 }
 
-// Details reads the details of a cgroup. What the kernel does not count is left out. It fails with fs.ErrNotExist when
-// there is no such cgroup.
+// Details reads the details of a cgroup. Values that the kernel does not count are left out. It fails with
+// fs.ErrNotExist if the cgroup does not exist.
 func (m *Machine) Details(name string) (Details, error) {
 	details, err := readCgroup(m, name, detailsOfV1, detailsOfV2)
 	if err != nil {
@@ -116,7 +117,8 @@ func detailsOfV2(dir string) (Details, error) {
 	return d, err
 }
 
-// disksOfV1 reads what all schedulers of disks count, and those below the cgroup, where the kernel does that.
+// disksOfV1 reads the counters of all disk schedulers, including those of the cgroups below where the kernel counts
+// them.
 func disksOfV1(dir string) ([]DiskIO, error) {
 	read := func(what string) (string, error) {
 		content, err := text(dir, "blkio.throttle."+what+"_recursive")
@@ -136,14 +138,14 @@ func disksOfV1(dir string) ([]DiskIO, error) {
 	return parseBlkio(bytes, operations), nil
 }
 
-// parseBlkio reads lines as "8:0 Read 4096", of bytes and of operations.
+// parseBlkio parses lines of bytes and of operations, for example "8:0 Read 4096".
 func parseBlkio(bytes, operations string) []DiskIO {
 	var disks disksByNumber
 	each := func(content string, read, write func(*DiskIO) *uint64) {
 		for line := range strings.Lines(content) {
 			words := strings.Fields(line)
 			if len(words) != 3 {
-				continue // the sum of all disks
+				continue // the total of all disks
 			}
 			n, err := strconv.ParseUint(words[2], 10, 64)
 			if err != nil {
@@ -162,7 +164,7 @@ func parseBlkio(bytes, operations string) []DiskIO {
 	return disks.all()
 }
 
-// parseIOStat reads lines as "8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0".
+// parseIOStat parses lines like "8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0".
 func parseIOStat(content string) []DiskIO {
 	var disks disksByNumber
 	for line := range strings.Lines(content) {
@@ -191,7 +193,7 @@ func parseIOStat(content string) []DiskIO {
 	return disks.all()
 }
 
-// disksByNumber are disks in the order in which they came up, by their numbers.
+// disksByNumber holds disks by their numbers, in the order of their first occurrence.
 type disksByNumber struct {
 	numbers []string
 	disks   []*DiskIO
@@ -216,7 +218,7 @@ func (d *disksByNumber) all() []DiskIO {
 	return all
 }
 
-// deviceOf returns the path of the disk with a number.
+// deviceOf returns the path of the disk with the number.
 func deviceOf(number string) string {
 	at, err := os.Readlink("/sys/dev/block/" + number)
 	if err != nil {
@@ -225,7 +227,7 @@ func deviceOf(number string) string {
 	return "/dev/" + filepath.Base(at)
 }
 
-// processOf returns a process of a cgroup or of those directly below; 0 when there is none that this process sees.
+// processOf returns a process of a cgroup or of those directly below it; 0 if there is none that this process sees.
 func processOf(dir string) (int, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -243,7 +245,7 @@ func processOf(dir string) (int, error) {
 			return 0, err
 		}
 		first, _, _ := strings.Cut(content, "\n")
-		// A process of another process namespace is 0.
+		// A process of another PID namespace has the number 0.
 		if pid, err := strconv.Atoi(first); err == nil && pid > 0 {
 			return pid, nil
 		}
@@ -251,7 +253,7 @@ func processOf(dir string) (int, error) {
 	return 0, nil
 }
 
-// counted returns a number that is there.
+// counted returns a number by its name; nil if it does not exist.
 func counted(in map[string]uint64, name string) *uint64 {
 	if n, there := in[name]; there {
 		return &n
@@ -259,7 +261,7 @@ func counted(in map[string]uint64, name string) *uint64 {
 	return nil
 }
 
-// present is values of a file that need not be there.
+// present is values for a file that may be missing.
 func present(dir, file string) (map[string]uint64, error) {
 	all, err := values(dir, file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -268,7 +270,7 @@ func present(dir, file string) (map[string]uint64, error) {
 	return all, err
 }
 
-// text reads a file that need not be there, or of a cgroup that goes away meanwhile; empty when it is not.
+// text reads a file; empty if it is missing or its cgroup is being removed.
 func text(dir, file string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, file))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EOPNOTSUPP) {

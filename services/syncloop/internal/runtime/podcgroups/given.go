@@ -13,9 +13,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// Given reads what a cgroup has been given of processors and memory. A limit that it does not have is
-// resources.NoLimit, and what a controller says that the machine does not have is 0. It fails with fs.ErrNotExist when
-// there is no such cgroup.
+// Given reads the cpu and memory limits of a cgroup. A missing limit is resources.NoLimit, and a value of a controller
+// that the machine does not have is 0. It fails with fs.ErrNotExist if the cgroup does not exist.
 func (m *Machine) Given(name string) (resources.Resources, error) {
 	given, err := readCgroup(m, name, givenByV1, givenByV2)
 	if err != nil {
@@ -86,7 +85,7 @@ func givenByV2(dir string) (resources.Resources, error) {
 	return given, nil
 }
 
-// quotaOf reads a quota of processor time. The kernel says -1 or "max" for none, and nothing without the controller.
+// quotaOf reads a cpu quota. The kernel writes -1 or "max" for no quota; without the controller there is no file.
 func quotaOf(dir, file, quota string) (int64, error) {
 	switch quota {
 	case "":
@@ -101,7 +100,7 @@ func quotaOf(dir, file, quota string) (int64, error) {
 	return n, nil
 }
 
-// limitOf is a limit of memory as a cgroup is given it.
+// limitOf returns a memory limit in the form of resources.Resources.
 func limitOf(bytes uint64) int64 {
 	if bytes >= unlimitedV1 || bytes > math.MaxInt64 {
 		return resources.NoLimit

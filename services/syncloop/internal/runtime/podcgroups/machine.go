@@ -24,38 +24,38 @@ import (
 )
 
 const (
-	// root is where cgroup v2 is mounted, and the hierarchies of cgroup v1 each in a directory of its own.
+	// root is the mount point of cgroup v2. With cgroup v1 it contains one mount point per hierarchy.
 	root = "/sys/fs/cgroup"
-	// hybrid is where cgroup v2 is, without controllers, on a machine whose controllers are all of v1. Runtimes put their
-	// containers there, too.
+	// hybrid is the mount point of cgroup v2 without controllers, on a machine whose controllers all belong to v1.
+	// Runtimes put their containers there, too.
 	hybrid = root + "/unified"
-	// unified is the name of the one hierarchy of v2.
+	// unified is the name of the only hierarchy of v2.
 	unified = ""
 )
 
-// Machine is the cgroups of this machine, of version 1 or 2, made in the file system or by systemd. All of its methods
-// may be called at any time by anyone.
+// Machine manages the cgroups of this machine, of version 1 or 2, through the file system or systemd. Its methods may
+// be called from any goroutine.
 type Machine struct {
 	clock   clock.WithTicker
 	systemd bool
 
 	mu sync.Mutex
-	// at is where each hierarchy is mounted, by the controller; of v2 it is the one of no name. Nil until one was found.
+	// at holds the mount points of the hierarchies, by controller; v2 has the empty name. Nil until they are found.
 	at map[string]string
 }
 
-// NewMachine returns the machine's cgroups for a cgroup driver, cgroupfs or systemd. It looks at nothing yet: a machine
-// without cgroups shows in each error.
+// NewMachine returns the machine's cgroups for a cgroup driver, cgroupfs or systemd. It reads nothing: on a machine
+// without cgroups every method fails.
 func NewMachine(driver string, waits clock.WithTicker) *Machine {
 	return &Machine{systemd: driver == driverSystemd, clock: waits}
 }
 
-// Has tells whether a cgroup is there in every hierarchy that Set makes it in. It is not when it cannot be told.
+// Has reports whether a cgroup exists in every hierarchy that Set creates it in. It returns false if that is not known.
 func (m *Machine) Has(name string) bool {
 	dirs, err := m.dirs(name)
 	for controller, dir := range dirs {
 		if controller == "devices" || controller == unified && len(dirs) > 1 {
-			continue // these are the runtime's affair
+			continue // the runtime manages these hierarchies
 		}
 		if _, err := os.Stat(dir); err != nil {
 			return false
@@ -64,12 +64,12 @@ func (m *Machine) Has(name string) bool {
 	return err == nil
 }
 
-// Set makes a cgroup and those above it unless they are there, and gives it resources. Its errors name the cgroup, and
-// the controller and file where it is one that refuses.
+// Set creates a cgroup and its parents if they do not exist, and sets its resources. Its errors name the cgroup, and
+// the controller and file if one rejects a value.
 func (m *Machine) Set(name string, r resources.Resources) error {
 	manager, err := m.manager(name, r)
 	if err == nil {
-		// No process is put into it.
+		// -1 adds no process to the cgroup.
 		if err = manager.Apply(-1); err == nil {
 			err = manager.Set(m.resources(r))
 		}
@@ -80,7 +80,7 @@ func (m *Machine) Set(name string, r resources.Resources) error {
 	return nil
 }
 
-// Limit gives resources to a cgroup that is there, and makes none. Its errors are as those of Set.
+// Limit sets resources of an existing cgroup and creates none. Its errors are like those of Set.
 func (m *Machine) Limit(name string, r resources.Resources) error {
 	manager, err := m.manager(name, r)
 	if err == nil {
@@ -92,8 +92,8 @@ func (m *Machine) Limit(name string, r resources.Resources) error {
 	return nil
 }
 
-// Remove kills what runs in a cgroup and in those below it, and removes them all. One that is not there is fine. It
-// waits for what it has killed, at most killPatience.
+// Remove kills the processes in a cgroup and in those below it, and removes them all. It succeeds if the cgroup does
+// not exist. It waits for the end of the processes for at most killPatience.
 func (m *Machine) Remove(ctx context.Context, name string) error {
 	dirs, err := m.dirs(name)
 	if err != nil {
@@ -123,7 +123,7 @@ func (m *Machine) Remove(ctx context.Context, name string) error {
 	for _, dir := range there {
 		if err := cgroups.RemovePath(dir); err != nil {
 			if errors.Is(err, unix.EBUSY) {
-				err = fmt.Errorf("%w: something runs in it that this process does not see: it is of another PID namespace", err)
+				err = fmt.Errorf("%w: it contains processes of another PID namespace, which this process does not see", err)
 			}
 			return fmt.Errorf("remove the cgroup %s: %w", name, explain(err))
 		}
@@ -131,7 +131,7 @@ func (m *Machine) Remove(ctx context.Context, name string) error {
 	return nil
 }
 
-// manager is what the library has for a cgroup of the machine's version and driver.
+// manager returns the library's manager of a cgroup for the machine's version and driver.
 func (m *Machine) manager(name string, r resources.Resources) (cgroups.Manager, error) {
 	dirs, err := m.dirs(name)
 	if err != nil {
@@ -142,7 +142,7 @@ func (m *Machine) manager(name string, r resources.Resources) (cgroups.Manager, 
 	v2 = v2 && len(dirs) == 1
 	switch {
 	case m.systemd && !systemd.IsRunningSystemd():
-		return nil, errors.New("cgroupDriver is systemd, which does not run here: set cgroupDriver: cgroupfs, here and in the runtime")
+		return nil, errors.New("cgroupDriver is systemd, but systemd does not run here: set cgroupDriver: cgroupfs, here and in the runtime")
 	case m.systemd && v2:
 		return systemd.NewUnifiedManager(config, dir)
 	case m.systemd:
@@ -154,7 +154,7 @@ func (m *Machine) manager(name string, r resources.Resources) (cgroups.Manager, 
 	}
 }
 
-// config names a cgroup for the library: by its path, or, for systemd, as a slice and the slice that it is in.
+// config returns the library's configuration of a cgroup: its path, or for systemd its slice and the parent slice.
 func (m *Machine) config(name string, r resources.Resources) *cgroups.Cgroup {
 	config := &cgroups.Cgroup{Resources: m.resources(r), Systemd: m.systemd}
 	if !m.systemd {
@@ -168,8 +168,8 @@ func (m *Machine) config(name string, r resources.Resources) *cgroups.Cgroup {
 	return config
 }
 
-// resources are resources as the library has them, of the controllers that the machine has: to take a limit away or to
-// leave huge pages alone needs none.
+// resources converts resources to the library's type, for the controllers of the machine: a missing limit, or unset
+// huge pages, need no controller.
 func (m *Machine) resources(r resources.Resources) *cgroups.Resources {
 	has := m.controllers()
 	out := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, CpuPeriod: r.CPUPeriod}
@@ -197,7 +197,7 @@ func (m *Machine) resources(r resources.Resources) *cgroups.Resources {
 	return out
 }
 
-// bytesOf reads the name of a size of huge pages, for example 2MB; 0 when it is none.
+// bytesOf parses a size of huge pages, for example 2MB; 0 if it is not valid.
 func bytesOf(size string) int64 {
 	for i, unit := range []string{"KB", "MB", "GB"} {
 		var n int64
@@ -210,7 +210,7 @@ func bytesOf(size string) int64 {
 	return 0
 }
 
-// controllers are those that the machine has; with v2 also the name of its hierarchy.
+// controllers returns the controllers of the machine, and for v2 also the name of its hierarchy.
 func (m *Machine) controllers() []string {
 	at, err := m.mounts()
 	if err != nil {
@@ -232,7 +232,7 @@ func (m *Machine) controllers() []string {
 	return names
 }
 
-// dirs is where a cgroup is in each hierarchy.
+// dirs returns the directory of a cgroup in each hierarchy.
 func (m *Machine) dirs(name string) (map[string]string, error) {
 	at, err := m.mounts()
 	if err != nil {
@@ -245,10 +245,10 @@ func (m *Machine) dirs(name string) (map[string]string, error) {
 	return dirs, nil
 }
 
-// mounts finds the hierarchies, once. The library's own search is not used: it looks when the process begins, before a
-// syncloop in a container has gone to the machine's root.
+// mounts finds the hierarchies once. The library's own search is not used: it runs at the start of the process, before
+// a syncloop in a container has changed to the machine's root.
 func (m *Machine) mounts() (map[string]string, error) {
-	m.mu.Lock() // over the read, which is once, of a file of the kernel's
+	m.mu.Lock() // held over one read of a kernel file
 	defer m.mu.Unlock()
 	if m.at != nil {
 		return m.at, nil
@@ -277,8 +277,8 @@ func isCgroup2(dir string) bool {
 	return unix.Statfs(dir, &stat) == nil && stat.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// v1Mounts finds where each controller is mounted, with the shortest path where it is several times. Part of a
-// hierarchy, as containers have it, is not it.
+// v1Mounts returns the mount point of each controller, the shortest one if there are several. A mount of only a part of
+// a hierarchy, as in containers, is ignored.
 func v1Mounts(table []*mountinfo.Info) map[string]string {
 	at := map[string]string{}
 	for _, mount := range table {
@@ -297,7 +297,7 @@ func v1Mounts(table []*mountinfo.Info) map[string]string {
 	return at
 }
 
-// v1Controllers are the hierarchies that a runtime puts containers in.
+// v1Controllers returns the hierarchies that a runtime puts containers in.
 func v1Controllers() []string {
 	return []string{
 		"cpu", "cpuacct", "cpuset", "memory", "pids", "blkio", "hugetlb", "devices", "freezer", "net_cls", "net_prio", "perf_event", "rdma", "misc",
@@ -305,7 +305,7 @@ func v1Controllers() []string {
 	}
 }
 
-// explain puts the controller before an error that only names a file.
+// explain adds the controller to an error that only names a file.
 func explain(err error) error {
 	var at *fs.PathError
 	if !errors.As(err, &at) {

@@ -7,10 +7,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// operation names what is done to a cgroup, as the kubelet's metrics do.
+// operation is an operation on a cgroup, as in the kubelet's metrics.
 type operation string
 
-// The operations.
+// Operations.
 const (
 	operationCreate  operation = "create"
 	operationUpdate  operation = "update"
@@ -22,11 +22,11 @@ type Metrics struct {
 	duration *prometheus.HistogramVec
 }
 
-// NewMetrics registers the metrics of one Tree; a nil registry takes none.
+// NewMetrics registers the metrics of a Tree; a nil registry registers nothing.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{duration: promauto.With(registry).NewHistogramVec(prometheus.HistogramOpts{
 		Name: "kubelet_cgroup_manager_duration_seconds", Buckets: prometheus.DefBuckets,
-		Help: "How long it took to make, change or remove the cgroup of a pod or of pods together, by operation: create, update, destroy.",
+		Help: "Duration of operations on the cgroups of pods and their parents, by operation: create, update, destroy.",
 	}, []string{"operation_type"})}
 	for _, what := range []operation{operationCreate, operationUpdate, operationDestroy} {
 		m.duration.WithLabelValues(string(what))
@@ -34,7 +34,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// done notes how long an operation took, whether it succeeded or not.
+// done records the duration of an operation, successful or not.
 func (m *Metrics) done(what operation, took time.Duration) {
 	m.duration.WithLabelValues(string(what)).Observe(max(took, 0).Seconds())
 }

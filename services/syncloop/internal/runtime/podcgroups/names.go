@@ -10,29 +10,29 @@ import (
 	"k8s.io/kubectl/pkg/util/qos"
 )
 
-// Parts of names, the kubelet's.
+// Parts of names. They are the kubelet's.
 const (
 	allPods   = "kubepods"
 	podPrefix = "pod"
-	// slice ends the name of a cgroup that systemd manages and that others are in.
+	// slice is the suffix of a cgroup of systemd that contains others.
 	slice = ".slice"
-	// driverSystemd is the cgroup driver that has systemd make the cgroups.
+	// driverSystemd is the cgroup driver that creates cgroups through systemd.
 	driverSystemd = "systemd"
 )
 
-// Names says what cgroups are called, as a path below the root of the hierarchy. It is what the kubelet calls them, so
-// that what looks at a kubelet's cgroups finds these:
+// Names returns the names of cgroups as paths below the root of the hierarchy. They are the kubelet's, so that tools
+// for a kubelet's cgroups find them:
 //
 //	cgroupfs  /kubepods/burstable/podUID
 //	systemd   /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice
 //
-// Guaranteed pods stand directly in kubepods.
+// Guaranteed pods are directly below kubepods.
 type Names struct {
 	systemd bool
 	root    []string
 }
 
-// NewNames makes the names for a cgroup driver, cgroupfs or systemd, below a root like "/" or "/nodes/a".
+// NewNames returns the names for a cgroup driver, cgroupfs or systemd, below a root like "/" or "/nodes/a".
 func NewNames(driver, root string) Names {
 	n := Names{systemd: driver == driverSystemd}
 	for part := range strings.SplitSeq(path.Clean("/"+root), "/") {
@@ -44,10 +44,10 @@ func NewNames(driver, root string) Names {
 	return n
 }
 
-// Pods is the cgroup of all pods.
+// Pods returns the cgroup of all pods.
 func (n Names) Pods() string { return n.path() }
 
-// Class is the cgroup of the pods of a class: that of all pods for guaranteed ones.
+// Class returns the cgroup of a QoS class; for guaranteed pods that of all pods.
 func (n Names) Class(class v1.PodQOSClass) string {
 	if class == v1.PodQOSGuaranteed {
 		return n.path()
@@ -55,13 +55,13 @@ func (n Names) Class(class v1.PodQOSClass) string {
 	return n.path(strings.ToLower(string(class)))
 }
 
-// Pod is the cgroup of a pod. It fails when the pod's UID cannot be part of a name.
+// Pod returns the cgroup of a pod. It fails if the pod's UID cannot be part of a name.
 func (n Names) Pod(pod *v1.Pod) (string, error) {
 	return n.of(qos.GetPodQOS(pod), pod.UID)
 }
 
-// Places are all cgroups that may be a pod's of which only the UID is known: one for each class. There are none for a
-// UID that cannot be part of a name.
+// Places returns all possible cgroups of a pod of which only the UID is known: one for each class. It returns none for
+// a UID that cannot be part of a name.
 func (n Names) Places(uid types.UID) []string {
 	var places []string
 	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
@@ -73,8 +73,8 @@ func (n Names) Places(uid types.UID) []string {
 }
 
 func (n Names) of(class v1.PodQOSClass, uid types.UID) (string, error) {
-	// For systemd a dash separates levels, so one in a UID is written as an underscore, and a UID that has one already
-	// could be that of another pod.
+	// In systemd a dash separates levels. Therefore a dash in a UID is replaced by an underscore, and a UID that has an
+	// underscore could be that of another pod.
 	if uid == "" || strings.ContainsAny(string(uid), "/\x00") || n.systemd && strings.Contains(string(uid), "_") {
 		return "", fmt.Errorf("metadata.uid: %q cannot name a cgroup: leave it out, or use letters, digits and dashes", uid)
 	}

@@ -1,18 +1,18 @@
-// Package podcgroups gives each pod a cgroup of its own, below that of its QoS class, below that of all pods:
+// Package podcgroups keeps a cgroup for each pod, below the cgroup of its QoS class, below the cgroup of all pods:
 //
-//	kubepods                 what the machine has less what is reserved
+//	kubepods                 the machine's resources without the reserved ones
 //	├── podUID               a guaranteed pod
-//	├── burstable            weighed by what burstable pods ask for together
+//	├── burstable            the weight is the sum of the burstable pods' requests
 //	│   └── podUID
-//	└── besteffort           the least weight there is
+//	└── besteffort           the lowest weight
 //	    └── podUID
 //
-// A pod's containers are put into its cgroup by the container runtime, which executor tells its name. So a pod as a
-// whole has the weight and the limits of its spec, whatever its containers do, and the classes have theirs among each
+// The container runtime puts a pod's containers into its cgroup, whose name executor passes to it. So a pod as a whole
+// has the weight and the limits of its spec, whatever its containers do, and the classes are weighted against each
 // other.
 //
-// [Names] says what the cgroups are called and package resources what they are given: they are pure, and agree with the
-// kubelet's. [Tree] keeps the tree, [Machine] acts on the machine, and reads what each of them uses.
+// [Names] returns the names of the cgroups, and package resources their values: both are pure, and agree with the
+// kubelet's. [Tree] maintains the tree. [Machine] changes the cgroups of the machine, and reads their usage.
 package podcgroups
 
 import (
@@ -35,25 +35,25 @@ import (
 )
 
 const (
-	// updatePeriod is how often the cgroups above the pods' are brought up to date: the kubelet's number.
+	// updatePeriod is the time between two updates of the cgroups above the pods'. It is the kubelet's.
 	updatePeriod = time.Minute
-	// firstPeriod is how often that is tried before it has gone well once with the Node known.
+	// firstPeriod is that time until the first successful update with a known Node.
 	firstPeriod = 5 * time.Second
-	// nodeTimeout bounds the question for the Node.
+	// nodeTimeout is the time limit of a request for the Node.
 	nodeTimeout = 5 * time.Second
-	// waitingName is what the health calls the cgroups when they cannot be made.
+	// waitingName is the name of the cgroups in the health status when they cannot be created.
 	waitingName = "cgroups"
 )
 
-// Reasons of events, as the kubelet has them.
+// Reasons of events, as in the kubelet.
 const (
 	eventEnforced = "NodeAllocatableEnforced"
 	eventFailed   = "FailedNodeAllocatableEnforcement"
 )
 
-// Events is told whether all pods together are held to what they may use; *podevents.Recorder keeps it.
+// Events records events about the limits of all pods; *podevents.Recorder implements it.
 type Events interface {
-	// NodeNormal and NodeWarning tell something of the node: a reason in one word, and a sentence.
+	// NodeNormal and NodeWarning record an event of the node. The reason is one word, the message a sentence.
 	NodeNormal(ctx context.Context, reason, message string)
 	NodeWarning(ctx context.Context, reason, message string)
 }
@@ -67,47 +67,47 @@ func (noopEvents) NodeNormal(context.Context, string, string) {}
 // NodeWarning implements Events.
 func (noopEvents) NodeWarning(context.Context, string, string) {}
 
-// Cgroups makes and removes cgroups by their names; *Machine does.
+// Cgroups creates and removes cgroups by their names; *Machine implements it.
 type Cgroups interface {
-	// Has tells whether a cgroup is there.
+	// Has reports whether a cgroup exists.
 	Has(name string) bool
-	// Set makes a cgroup and those above it unless they are there, and gives it resources.
+	// Set creates a cgroup and its parents if they do not exist, and sets its resources.
 	Set(name string, r resources.Resources) error
-	// Limit gives resources to a cgroup that is there.
+	// Limit sets resources of an existing cgroup.
 	Limit(name string, r resources.Resources) error
-	// Usage reads what a cgroup uses, Given what it has been given of processors and memory.
+	// Usage reads the usage of a cgroup, Given its cpu and memory limits.
 	Usage(name string) (Usage, error)
 	Given(name string) (resources.Resources, error)
-	// Remove kills what runs in a cgroup and below it, and removes them. One that is not there is fine.
+	// Remove kills the processes in a cgroup and below it, and removes them. It succeeds if the cgroup does not exist.
 	Remove(ctx context.Context, name string) error
 }
 
-// Config is what a Tree needs.
+// Config holds the dependencies and settings of a Tree.
 type Config struct {
-	// Cgroups are where the tree is. Required.
+	// Cgroups manages the cgroups of the machine. Required.
 	Cgroups Cgroups
-	// Names says what they are called, Limits how pods are limited.
+	// Names returns the names of the cgroups, Limits decides how pods are limited.
 	Names  Names
 	Limits resources.Limits
-	// Pods returns the pods that are to run, with their phases, or fails when it is not known yet which these are.
-	// Required.
+	// Pods returns the pods that are to run, with their phases, or an error while they are not known. Required.
 	Pods func() ([]*v1.Pod, error)
-	// Node asks for the Node: its capacity is what the machine has. Required.
+	// Node returns the Node, whose capacity is the machine's. Required.
 	Node func(context.Context) (*v1.Node, error)
-	// PIDs is how many processes and threads the machine can have; 0 when that is not known. Nil never knows.
+	// PIDs returns how many processes and threads the machine can have; 0 if that is not known. Nil returns 0.
 	PIDs func() int64
-	// Reserved is what of the machine is not for pods; empty when pods may use it all the same.
+	// Reserved is what pods may not use of the machine; empty if pods may use the reserved resources, too.
 	Reserved []v1.ResourceList
-	// NotForPods is what of the machine is reserved, whether pods may use it or not.
+	// NotForPods is what is reserved on the machine, even if pods may use it.
 	NotForPods []v1.ResourceList
-	// Existing are the cgroups of daemons that are limited to what is reserved for these.
+	// Existing lists the cgroups of daemons that are limited to their reservation.
 	Existing []Existing
-	// MemoryPercent is how much of the memory that pods request is kept from pods of lower classes; 0 sets no limits of
-	// classes.
+	// MemoryPercent is the share of the memory requests of pods that pods of lower classes cannot use, in percent; 0 sets
+	// no limits for classes.
 	MemoryPercent int64
-	// Waiting is told why the cgroups cannot be made, and nothing when they can: (*rpc.Health).Set. Nil tells nobody.
+	// Waiting receives the reason why the cgroups cannot be created, or an empty text if they can: (*rpc.Health).Set. Nil
+	// is a no-op.
 	Waiting func(what, why string)
-	// Events is told when all pods together have their limits, and when those cannot be written; nobody is when nil.
+	// Events records when the limits of all pods are set, and when they cannot be set; nil discards the events.
 	Events Events
 	// Clock is the time. Required.
 	Clock   clock.WithTicker
@@ -115,26 +115,27 @@ type Config struct {
 	Metrics *Metrics
 }
 
-// Tree is the cgroups of a node's pods. Its methods may be called at any time by anyone, for one pod by one at a time.
+// Tree maintains the cgroups of a node's pods. Its methods may be called from any goroutine, but for one pod from one
+// goroutine at a time.
 type Tree struct {
 	cfg Config
 
-	// classes is held while the cgroups above the pods' are written: the sum that is written last has to be the newest.
+	// classes is held while the cgroups above the pods' are written, so that the newest sum is written last.
 	classes sync.Mutex
-	// all is what all pods may use together, zero until the Node is known; guarded by classes.
+	// all is the resources of all pods, zero until the Node is known; guarded by classes.
 	all resources.Resources
-	// allocatable is how many bytes of memory all pods may use together, 0 until the Node is known; guarded by classes.
+	// allocatable is the memory in bytes that all pods may use, 0 until the Node is known; guarded by classes.
 	allocatable int64
 
-	// told is what was told of the cgroups of daemons, by name. It is Run's.
+	// told holds the last events about the cgroups of daemons, by name. Only Run uses it.
 	told map[string]enforced
 
-	mu sync.Mutex // guards what follows
-	// given is what the cgroups were given that this process has made.
+	mu sync.Mutex // guards the following fields
+	// given holds the resources that this process has set, by cgroup.
 	given map[string]resources.Resources
 }
 
-// New returns a tree. It makes nothing yet.
+// New returns a tree. It creates no cgroup.
 func New(cfg Config) *Tree {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -152,21 +153,21 @@ func New(cfg Config) *Tree {
 	return &Tree{cfg: cfg, given: map[string]resources.Resources{}, told: map[string]enforced{}}
 }
 
-// Ensure makes the cgroup of a pod that is about to start something, or brings it up to date, and returns its name. The
-// error names the controller and the file. A pod does not have to wait for the cgroups above its own to have the right
-// values: Run tries those again.
+// Ensure creates or updates the cgroup of a pod that is about to start a container, and returns its name. The error
+// names the controller and the file. If the cgroups above the pod's cannot be updated, Ensure only logs it: Run retries
+// them.
 func (t *Tree) Ensure(ctx context.Context, pod *v1.Pod) (name string, err error) {
 	name, err = t.cfg.Names.Pod(pod)
 	if err != nil {
 		return "", err
 	}
 	if all, classes := t.setClasses(); errors.Join(all, classes) != nil {
-		t.cfg.Logger.WarnContext(ctx, "the cgroups of all pods and of their classes are not up to date, it is tried again", telemetry.KeyError, errors.Join(all, classes))
+		t.cfg.Logger.WarnContext(ctx, "cannot update the cgroups above the pods'; retrying", telemetry.KeyError, errors.Join(all, classes))
 	}
 	return name, t.set(name, resources.ForPod(pod, t.cfg.Limits))
 }
 
-// Remove removes a pod's cgroup, with all that still runs in it. A pod without one is fine.
+// Remove removes a pod's cgroup and kills the processes in it. It succeeds if the pod has none.
 func (t *Tree) Remove(ctx context.Context, uid types.UID) error {
 	var errs []error
 	for _, name := range t.cfg.Names.Places(uid) {
@@ -182,8 +183,8 @@ func (t *Tree) Remove(ctx context.Context, uid types.UID) error {
 	return errors.Join(errs...)
 }
 
-// Run keeps the cgroups above the pods' up to date until ctx ends. What it cannot do it says in the health and once in
-// the log, and tries again.
+// Run keeps the cgroups above the pods' up to date until ctx ends. It retries failures and reports them in the health
+// status, and each new one in the log.
 func (t *Tree) Run(ctx context.Context) error {
 	var said string
 	var limits enforced
@@ -198,8 +199,8 @@ func (t *Tree) Run(ctx context.Context) error {
 		}
 		t.cfg.Waiting(waitingName, why)
 		if why != "" && why != said {
-			t.cfg.Logger.ErrorContext(ctx, "the cgroups of the node cannot be kept: a pod whose cgroup cannot be made does not start; "+
-				"to run pods without, set cgroupsPerQOS: false and enforceNodeAllocatable: [none]", telemetry.KeyError, err)
+			t.cfg.Logger.ErrorContext(ctx, "cannot update the cgroups of the node: pods whose cgroup cannot be created do not start; "+
+				"to run pods without cgroups of their own, set cgroupsPerQOS: false and enforceNodeAllocatable: [none]", telemetry.KeyError, err)
 		}
 		said = why
 		if known && err == nil {
@@ -215,7 +216,7 @@ func (t *Tree) Run(ctx context.Context) error {
 	}
 }
 
-// enforced is what was told of the limits of all pods together.
+// enforced is the last event about a limit.
 type enforced int
 
 const (
@@ -224,8 +225,8 @@ const (
 	enforcedNo
 )
 
-// tell tells whether all pods together have their limits, when that is not what was told before. It returns what is
-// told now. Before the Node is known there are none.
+// tell records an event if the limits of all pods change between set and not set. It returns the last event. Before the
+// Node is known, the limits do not exist.
 func (t *Tree) tell(ctx context.Context, before enforced, known bool, err error) enforced {
 	switch {
 	case err != nil && before != enforcedNo:
@@ -238,8 +239,8 @@ func (t *Tree) tell(ctx context.Context, before enforced, known bool, err error)
 	return before
 }
 
-// update asks what the machine has, and writes the cgroups above the pods'. It returns whether the Node is known, and
-// why the cgroup of all pods and those of the classes could not be written.
+// update reads the Node and writes the cgroups above the pods'. It returns whether the Node is known, and the errors of
+// the cgroup of all pods and of those of the classes.
 func (t *Tree) update(ctx context.Context) (known bool, all, classes error) {
 	asked, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
@@ -258,10 +259,10 @@ func (t *Tree) update(ctx context.Context) (known bool, all, classes error) {
 	return known, all, classes
 }
 
-// setClasses writes the cgroup of all pods and those of the classes. It returns what of the one and of the others could
-// not be.
+// setClasses writes the cgroup of all pods and those of the classes. It returns the error of the former and the errors
+// of the latter.
 func (t *Tree) setClasses() (all, classes error) {
-	t.classes.Lock() // over writes to files of the kernel's, see there
+	t.classes.Lock() // held over writes to kernel files, see classes
 	defer t.classes.Unlock()
 	burstable, bestEffort := resources.Resources{}, resources.Resources{CPUShares: resources.MinShares}
 	if pods, err := t.cfg.Pods(); err == nil {
@@ -273,7 +274,7 @@ func (t *Tree) setClasses() (all, classes error) {
 	return t.set(t.cfg.Names.Pods(), t.all), errors.Join(t.setClass(v1.PodQOSBurstable, burstable), t.setClass(v1.PodQOSBestEffort, bestEffort))
 }
 
-// set gives a cgroup resources, unless it has them from this process.
+// set sets the resources of a cgroup unless this process has set them already.
 func (t *Tree) set(name string, r resources.Resources) error {
 	t.mu.Lock()
 	last, known := t.given[name]

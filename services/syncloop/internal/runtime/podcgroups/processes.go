@@ -14,13 +14,14 @@ import (
 )
 
 const (
-	// killPatience is how long processes may take to be gone after SIGKILL: longer only those take that wait for a device.
+	// killPatience is the time limit for the end of processes after SIGKILL. Only processes that wait for a device take
+	// longer.
 	killPatience = 2 * time.Second
-	// killInterval is the time between two looks.
+	// killInterval is the time between two checks.
 	killInterval = 10 * time.Millisecond
 )
 
-// end kills what runs in cgroups and below them, and waits until nothing does.
+// end kills the processes in cgroups and below them, and waits until all have ended.
 func (m *Machine) end(ctx context.Context, dirs []string) error {
 	patience := m.clock.NewTimer(killPatience)
 	defer patience.Stop()
@@ -44,27 +45,29 @@ func (m *Machine) end(ctx context.Context, dirs []string) error {
 	}
 }
 
-// processes are those in cgroups and below them.
+// processes returns the processes in cgroups and below them.
 func processes(dirs []string) ([]int, error) {
 	var all []int
 	for _, dir := range dirs {
-		// One that goes away meanwhile has nothing.
+		// A cgroup that is being removed has none.
 		if pids, err := cgroups.GetAllPids(dir); err == nil {
 			all = append(all, pids...)
 		} else if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
-			return nil, fmt.Errorf("list what runs in it: %w", err)
+			return nil, fmt.Errorf("list its processes: %w", err)
 		}
 	}
 	slices.Sort(all)
 	return slices.Compact(all), nil
 }
 
-// kill sends SIGKILL to everything in cgroups. The kernel does it by itself where it can; else each process is held
-// first and then looked for again, so that none is killed that has got the number of another.
+// kill sends SIGKILL to all processes in cgroups. If the kernel supports cgroup.kill, it does it. In addition each
+// process is opened as a pidfd, and killed only if it is still in the cgroup after that, so that no other process with
+// a reused PID is killed.
 func kill(dirs []string, running []int) error {
 	asked := false
 	for _, dir := range dirs {
-		// Cgroup v2 has it, from Linux 5.14 on. Of several hierarchies only one has, and it need not have all processes.
+		// cgroup.kill exists in cgroup v2 from Linux 5.14 on. Of several hierarchies only one is v2, and it may not contain
+		// all processes.
 		if file, err := cgroups.OpenFile(dir, "cgroup.kill", os.O_WRONLY); err == nil {
 			_, err := file.WriteString("1")
 			asked = errors.Join(err, file.Close()) == nil || asked
@@ -73,7 +76,7 @@ func kill(dirs []string, running []int) error {
 	held := make(map[int]int, len(running))
 	defer func() {
 		for _, fd := range held {
-			_ = unix.Close(fd) // nothing is written to it
+			_ = unix.Close(fd) // nothing was written to it
 		}
 	}()
 	for _, pid := range running {
@@ -81,13 +84,13 @@ func kill(dirs []string, running []int) error {
 			continue
 		}
 		if pid <= 0 {
-			return errors.New("what runs in it is of another PID namespace, and this kernel kills no cgroups: end it on the machine")
+			return errors.New("it contains processes of another PID namespace, and this kernel has no cgroup.kill: end them on the machine")
 		}
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err == nil {
 			held[pid] = fd
 		} else if !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("hold process %d: %w", pid, err)
+			return fmt.Errorf("open process %d: %w", pid, err)
 		}
 	}
 	still, err := processes(dirs)
@@ -97,7 +100,7 @@ func kill(dirs []string, running []int) error {
 	for _, pid := range still {
 		fd, ok := held[pid]
 		if !ok {
-			continue // the next look finds it
+			continue // the next check finds it
 		}
 		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("kill process %d: %w", pid, err)

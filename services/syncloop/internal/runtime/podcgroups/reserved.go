@@ -12,18 +12,18 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// Existing is a cgroup of daemons that others make, and that is limited to what is reserved for these.
+// Existing is a cgroup of daemons that others create, and that Quartet limits to its reservation.
 type Existing struct {
-	// Purpose is in the kubelet's words what the reservation is for: "system" or "kube".
+	// Purpose is the kubelet's name of the reservation: "system" or "kube".
 	Purpose string
-	// Name is its name as [ExistingName] returns it.
+	// Name is the name from [ExistingName].
 	Name string
-	// Resources is what it is given: [resources.ForReservation].
+	// Resources is the limits from [resources.ForReservation].
 	Resources resources.Resources
 }
 
-// ExistingName is the name of a cgroup that the configuration names: a path for cgroupfs; for systemd the path of a
-// slice, of which the last part says all: /a-b.slice is /a.slice/a-b.slice.
+// ExistingName returns the name of a cgroup in the configuration: a path for cgroupfs; for systemd the path of a slice,
+// whose last part contains all levels: /a-b.slice is /a.slice/a-b.slice.
 func ExistingName(driver, name string) string {
 	if driver != driverSystemd {
 		return path.Clean("/" + name)
@@ -39,8 +39,8 @@ func ExistingName(driver, name string) string {
 	return out.String()
 }
 
-// enforceReservations limits the cgroups of daemons. It tells of each that is limited, or is not, unless that is what
-// was told before.
+// enforceReservations limits the cgroups of daemons. It records an event when a cgroup changes between limited and not
+// limited.
 func (t *Tree) enforceReservations(ctx context.Context) error {
 	var errs []error
 	for _, existing := range t.cfg.Existing {
@@ -66,7 +66,7 @@ func (t *Tree) enforceReservations(ctx context.Context) error {
 
 func (t *Tree) limit(existing Existing) error {
 	if !t.cfg.Cgroups.Has(existing.Name) {
-		return fmt.Errorf("%sReservedCgroup: there is no cgroup %s in every hierarchy: make it before the node starts, or leave %s-reserved out of enforceNodeAllocatable",
+		return fmt.Errorf("%sReservedCgroup: the cgroup %s does not exist in every hierarchy: create it before the node starts, or leave %s-reserved out of enforceNodeAllocatable",
 			existing.Purpose, existing.Name, existing.Purpose)
 	}
 	if err := t.cfg.Cgroups.Limit(existing.Name, existing.Resources); err != nil {
@@ -75,8 +75,8 @@ func (t *Tree) limit(existing Existing) error {
 	return nil
 }
 
-// setClass gives a class of pods its resources. A memory limit that is less than what the class uses is not taken by
-// the kernel; it is set to that use then, so that it does not grow.
+// setClass sets the resources of a QoS class. The kernel rejects a memory limit below the current usage; then the limit
+// is set to the usage, so that the usage cannot grow.
 func (t *Tree) setClass(class v1.PodQOSClass, r resources.Resources) error {
 	name := t.cfg.Names.Class(class)
 	err := t.set(name, r)

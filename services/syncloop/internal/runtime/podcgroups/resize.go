@@ -8,14 +8,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// Name returns the name of a pod's cgroup, and whether it is there.
+// Name returns the name of a pod's cgroup, and whether the cgroup exists.
 func (t *Tree) Name(pod *v1.Pod) (name string, there bool) {
 	name, err := t.cfg.Names.Pod(pod)
 	return name, err == nil && t.cfg.Cgroups.Has(name)
 }
 
-// Given returns the cpu and memory limits of a pod's cgroup, and those that the pod's spec asks for. The error is
-// fs.ErrNotExist if there is no such cgroup.
+// Given returns the current cpu and memory limits of a pod's cgroup, and the limits in the pod's spec. The error is
+// fs.ErrNotExist if the cgroup does not exist.
 func (t *Tree) Given(pod *v1.Pod) (has, wants resources.Resources, err error) {
 	name, err := t.cfg.Names.Pod(pod)
 	if err != nil {
@@ -25,7 +25,7 @@ func (t *Tree) Given(pod *v1.Pod) (has, wants resources.Resources, err error) {
 	return has, resources.ForPod(pod, t.cfg.Limits), err
 }
 
-// Limit changes a part of the limits of a pod's cgroup. A later Ensure sets all of them.
+// Limit changes some of the limits of a pod's cgroup. A later Ensure sets all of them.
 func (t *Tree) Limit(pod *v1.Pod, part resources.Resources) error {
 	name, err := t.cfg.Names.Pod(pod)
 	if err != nil {
@@ -43,7 +43,7 @@ func (t *Tree) Limit(pod *v1.Pod, part resources.Resources) error {
 	return nil
 }
 
-// MemoryUsage returns how many bytes of memory the containers of a pod use together.
+// MemoryUsage returns the memory usage of a pod's cgroup in bytes.
 func (t *Tree) MemoryUsage(pod *v1.Pod) (uint64, error) {
 	name, err := t.cfg.Names.Pod(pod)
 	if err != nil {

@@ -15,28 +15,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Usage is what the processes of a cgroup use, those of the cgroups below it included.
+// Usage is the resource usage of the processes of a cgroup, including the cgroups below it.
 type Usage struct {
-	// At is when it was read.
+	// At is the time of the reading.
 	At time.Time
-	// CPU is the processor time that they have had since the cgroup was made.
+	// CPU is the cpu time since the creation of the cgroup.
 	CPU time.Duration
-	// MemoryBytes is all memory, WorkingSetBytes that without the file cache that was not used lately, RSSBytes that which
-	// is of no file.
+	// MemoryBytes is the total memory, WorkingSetBytes the memory without the inactive file cache, RSSBytes the anonymous
+	// memory.
 	MemoryBytes, WorkingSetBytes, RSSBytes uint64
-	// MemoryLimitBytes is how much there may be; 0 for no limit.
+	// MemoryLimitBytes is the memory limit; 0 for no limit.
 	MemoryLimitBytes uint64
-	// SwapBytes is what of them is swapped out; 0 where the kernel does not count it.
+	// SwapBytes is the swapped memory; 0 if the kernel does not count it.
 	SwapBytes uint64
-	// PageFaults and MajorPageFaults count since the cgroup was made.
+	// PageFaults and MajorPageFaults count since the creation of the cgroup.
 	PageFaults, MajorPageFaults uint64
-	// Processes is how many processes and threads there are; 0 for the cgroup of the whole machine, which does not count
-	// them.
+	// Processes is the number of processes and threads; 0 for the cgroup of the whole machine, which does not count them.
 	Processes uint64
 }
 
-// Usage reads what a cgroup uses, from some small files of the kernel's. It fails with fs.ErrNotExist when there is no
-// such cgroup, and with an error that names the file when one cannot be read.
+// Usage reads the usage of a cgroup from some small kernel files. It fails with fs.ErrNotExist if the cgroup does not
+// exist, and with an error that names the file if one cannot be read.
 func (m *Machine) Usage(name string) (Usage, error) {
 	usage, err := readCgroup(m, name, usageOfV1, usageOfV2)
 	if err != nil {
@@ -46,8 +45,8 @@ func (m *Machine) Usage(name string) (Usage, error) {
 	return usage, nil
 }
 
-// readCgroup reads a cgroup by the function for the version of cgroups that the machine has. That of version 1 gets the
-// directory of each controller, by its name.
+// readCgroup reads a cgroup with the function for the machine's version of cgroups. The function for version 1 gets the
+// directory of each controller by its name.
 func readCgroup[T any](m *Machine, name string, v1 func(dirs map[string]string) (T, error), v2 func(dir string) (T, error)) (T, error) {
 	dirs, err := m.dirs(name)
 	if err != nil {
@@ -59,7 +58,7 @@ func readCgroup[T any](m *Machine, name string, v1 func(dirs map[string]string) 
 	return v1(dirs)
 }
 
-// Below lists the names of the cgroups directly below one, without the path to it; none when it is not there.
+// Below returns the names of the cgroups directly below one, without its path; none if it does not exist.
 func (m *Machine) Below(name string) []string {
 	dirs, err := m.dirs(name)
 	if err != nil {
@@ -82,8 +81,8 @@ func (m *Machine) Below(name string) []string {
 	return names
 }
 
-// usageOfV1 reads a cgroup of version 1, by the directories of its controllers. Of a controller that the machine does
-// not have nothing is known.
+// usageOfV1 reads a cgroup of version 1 from the directories of its controllers. The values of missing controllers are
+// zero.
 func usageOfV1(dirs map[string]string) (Usage, error) {
 	var usage Usage
 	if dir, ok := dirs["cpuacct"]; ok {
@@ -117,12 +116,12 @@ func usageOfV1(dirs map[string]string) (Usage, error) {
 	return usage, nil
 }
 
-// unlimitedV1 is less than what version 1 says for no limit, the largest number of whole pages, and more than any
-// machine has.
+// unlimitedV1 is less than version 1's value for no limit, the largest number of whole pages, and larger than any
+// memory.
 const unlimitedV1 = math.MaxInt64 / 2
 
-// usageOfV2 reads a cgroup of version 2. That of the whole machine has no memory.current: it uses what its statistics
-// add up to, by which it is what version 1 says.
+// usageOfV2 reads a cgroup of version 2. The cgroup of the whole machine has no memory.current; its usage is the sum of
+// its statistics, which is what version 1 reports.
 func usageOfV2(dir string) (Usage, error) {
 	var usage Usage
 	cpu, err := values(dir, "cpu.stat")
@@ -132,7 +131,7 @@ func usageOfV2(dir string) (Usage, error) {
 	usage.CPU = time.Duration(min(cpu["usage_usec"], math.MaxInt64/1000)) * time.Microsecond
 	stat, err := values(dir, "memory.stat")
 	if errors.Is(err, fs.ErrNotExist) {
-		return usage, nil // the controller is not on here
+		return usage, nil // the controller is not enabled for this cgroup
 	}
 	if err != nil {
 		return Usage{}, err
@@ -160,7 +159,7 @@ func usageOfV2(dir string) (Usage, error) {
 	return usage, err
 }
 
-// number reads a number from a file of the kernel's; "max" is the largest there is.
+// number reads a number from a kernel file; "max" is the largest number.
 func number(dir, file string) (uint64, error) {
 	path := filepath.Join(dir, file)
 	data, err := os.ReadFile(path)
@@ -181,7 +180,7 @@ func number(dir, file string) (uint64, error) {
 	return n, nil
 }
 
-// optional reads a number from a file that need not be there; 0 when it is not.
+// optional reads a number from a file; 0 if the file is missing.
 func optional(dir, file string) (uint64, error) {
 	n, err := number(dir, file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -190,7 +189,8 @@ func optional(dir, file string) (uint64, error) {
 	return n, err
 }
 
-// values reads a file of names and numbers. A cgroup that goes away meanwhile is one that is not there.
+// values reads a file of names and numbers. If the cgroup is removed during the read, the error is that of a missing
+// file.
 func values(dir, file string) (_ map[string]uint64, err error) {
 	path := filepath.Join(dir, file)
 	f, err := os.Open(path)

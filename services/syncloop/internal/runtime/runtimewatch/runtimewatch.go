@@ -1,5 +1,5 @@
-// Package runtimewatch keeps the runtime's part of syncloop's health: whether this process reaches the container
-// runtime, whatever pleg, which has a connection of its own, says of it.
+// Package runtimewatch maintains the runtime's part of syncloop's health status: whether this process reaches the
+// container runtime. It does not depend on pleg, which has its own connection.
 package runtimewatch
 
 import (
@@ -18,42 +18,44 @@ import (
 const Name = "runtime"
 
 const (
-	// period separates questions to a runtime that answers, impatience those to one that does not.
+	// period is the time between two calls of a runtime that responds, impatience of one that does not.
 	period     = 2 * time.Second
 	impatience = 500 * time.Millisecond
-	// connectTimeout is when a runtime that has never answered is said to be away, and why.
+	// connectTimeout is the time after which a runtime that has never responded is reported as unavailable, with the
+	// reason.
 	connectTimeout = time.Second
-	// answerTimeout is when one that takes a question and does not answer is.
+	// answerTimeout is the time limit of a call.
 	answerTimeout = 5 * time.Second
 )
 
-// Config says whom to ask and whom to tell.
+// Config holds the dependencies of Run.
 type Config struct {
-	// Endpoint is named in what is wrong.
+	// Endpoint is the runtime's endpoint in messages.
 	Endpoint string
-	// Runtime and Images return the services, waiting within their context until there are some.
+	// Runtime and Images wait for the services within their context, and return them.
 	Runtime func(context.Context) (internalapi.RuntimeService, error)
 	Images  func(context.Context) (internalapi.ImageManagerService, error)
-	// Named gets the runtime's name at each answer.
+	// Named receives the runtime's name with each response.
 	Named func(string)
-	// CgroupDriver is what this process was started with, and says of its pods' cgroups. Empty when it does not matter.
+	// CgroupDriver is the cgroup driver that this process was started with and uses for its pods. Empty if it does not
+	// matter.
 	CgroupDriver string
-	// Waiting gets why the runtime cannot be used, empty when it can: (*rpc.Health).Set.
+	// Waiting receives the reason why the runtime cannot be used, or an empty text if it can: (*rpc.Health).Set.
 	Waiting func(what, reason string)
-	// Clock times the questions.
+	// Clock is the time between calls.
 	Clock clock.Clock
 }
 
-// DriverError says that the process has been started with another cgroup driver than the runtime has. The next start
-// has the right one.
+// DriverError reports that the process was started with a cgroup driver other than the runtime's. The next start uses
+// the right one.
 type DriverError struct{ Own, Runtime string }
 
 func (e *DriverError) Error() string {
-	return fmt.Sprintf("the container runtime has the cgroup driver %s, and this process was started with %s before the runtime answered: it ends, and its next start has %[1]s", e.Runtime, e.Own)
+	return fmt.Sprintf("the container runtime uses the cgroup driver %s, but this process was started with %s before the runtime responded: it exits, and its next start uses %[1]s", e.Runtime, e.Own)
 }
 
-// Run asks the runtime for its version until ctx ends; it returns nil then. It fails with a *DriverError when the first
-// answer shows another cgroup driver than cfg's.
+// Run requests the runtime's version until ctx ends; it returns nil then. It fails with a *DriverError if the first
+// response shows a cgroup driver other than cfg's.
 func Run(ctx context.Context, cfg Config) error {
 	cfg.Waiting(Name, (&cri.NotConnectedError{Endpoint: cfg.Endpoint}).Error())
 	for {
@@ -65,7 +67,7 @@ func Run(ctx context.Context, cfg Config) error {
 		if err != nil {
 			pause, reason = impatience, cri.Away(cfg.Endpoint, err).Error()
 		} else {
-			cfg.CgroupDriver = "" // a runtime that changes it is not followed, because there are pods
+			cfg.CgroupDriver = "" // later changes of the runtime's driver are ignored, because pods exist
 		}
 		if ctx.Err() != nil {
 			return nil

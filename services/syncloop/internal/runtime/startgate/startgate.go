@@ -1,14 +1,15 @@
-// Package startgate spaces the making of sandboxes, so that many pods that are to start at once become Ready one after
-// another and not all at the end.
+// Package startgate limits how many sandboxes are created at once, so that of many pods that start together the first
+// ones become Ready early, and not all of them at the end.
 //
-// Making a sandbox is work of the machine's processors: a shim, runc, namespaces, a network. When a hundred are begun
-// at once each gets a hundredth of the machine and the first is done when the last is. With one under way for each
-// processor the machine is as busy, because containers of earlier pods start meanwhile: measured on two processors, the
-// slowest of a hundred pods took as long, and the median one 0.7 of the time of bare CRI calls made all at once.
+// The creation of a sandbox needs cpu time: for a shim, runc, namespaces and a network. If a hundred creations run at
+// once, each gets a hundredth of the machine, and the first one ends when the last one does. With one creation per
+// processor the machine is just as busy, because containers of earlier pods start in the meantime. Measured on two
+// processors, the slowest of a hundred pods took as long as with concurrent bare CRI calls, and the p50 was 0.7 of
+// theirs.
 //
-// The gate is no promise of order and no limit on pods: a sandbox that takes longer than Patience gives up its place,
-// so one that hangs, or a slow network plugin, never holds back others for longer than that, and on a machine where
-// every sandbox is slow the gate opens by itself. A pod that is alone never waits.
+// The gate guarantees no order and does not limit the number of pods. A sandbox that takes longer than Patience gives
+// up its place, so that one that hangs, or a slow network plugin, delays others by no more than that. On a machine
+// where every sandbox is slow, the gate is open in effect. A single pod never waits.
 package startgate
 
 import (
@@ -19,28 +20,28 @@ import (
 )
 
 const (
-	// minPlaces keeps a machine of one processor busy while a sandbox waits for the disk or for a lock in the runtime.
+	// minPlaces keeps a machine with one processor busy while a sandbox waits for the disk or for a lock in the runtime.
 	minPlaces = 2
-	// Patience is some ten times what a sandbox takes on a busy machine.
+	// Patience is about ten times the duration of a creation on a busy machine.
 	Patience = 2 * time.Second
 )
 
-// Gate has a number of places. Make it with New.
+// Gate limits concurrent work to a number of places. Create it with New.
 type Gate struct {
 	places chan struct{}
 	clock  clock.Clock
 }
 
-// New makes a gate with a place for each of a machine's processors, and two at least.
+// New returns a gate with one place for each processor of the machine, but at least two.
 func New(processors int, c clock.Clock) *Gate {
 	return &Gate{places: make(chan struct{}, max(minPlaces, processors)), clock: c}
 }
 
-// Busy tells whether somebody has a place: something is being made, or waits to be.
+// Busy reports whether a place is taken: work is running.
 func (g *Gate) Busy() bool { return len(g.places) > 0 }
 
-// Pass waits for a place, does the work, and gives the place back when the work has ended or Patience has passed. Who
-// has waited longest goes first. It returns the error of the work, or of ctx when that ends before there is a place.
+// Pass waits for a place, runs work, and releases the place when work has ended or Patience has passed. The longest
+// waiting caller gets the next place. Pass returns the error of work, or of ctx if it ends before a place is free.
 func (g *Gate) Pass(ctx context.Context, work func() error) error {
 	select {
 	case g.places <- struct{}{}:

@@ -1,5 +1,5 @@
-// Package terminationmessages reads the last words of containers: from the file that a container may write them to, or
-// from the end of its log.
+// Package terminationmessages reads the termination messages of containers: from the file that a container may write,
+// or from the end of its log.
 package terminationmessages
 
 import (
@@ -23,16 +23,16 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
-// Limits of termination messages, in bytes and lines: the kubelet's.
+// Limits of termination messages in bytes and lines. They are the kubelet's.
 const (
 	maxMessage     = 4096
 	maxLogMessage  = 2048
 	maxLogLines    = 80
-	maxLogTailRead = 64 << 10 // a part of a line has 16 KiB, and the first one read may be cut
+	maxLogTailRead = 64 << 10 // a part of a line has up to 16 KiB, and the first part that is read may be incomplete
 )
 
-// File returns the file that a container's termination message is written to, below the root directory of pods. It
-// follows from what the runtime records of the container, so that it is found after any restart.
+// File returns the path of a container's termination message, below the root directory of pods. It is derived from the
+// runtime's records of the container, so that any later process finds it.
 func File(rootDir, uid, container string, restartCount int) string {
 	return filepath.Join(rootDir, "pods", uid, "containers", container, strconv.Itoa(restartCount))
 }
@@ -44,8 +44,8 @@ type Reader struct {
 	Logger  *slog.Logger
 }
 
-// Read returns the messages of a pod's ended containers, by container ID: from their file, else, when the container
-// failed and its policy says so, from the end of its log. It takes as long as the disk does.
+// Read returns the messages of a pod's ended containers, by container ID: from their file or, if the container failed
+// and its policy permits it, from the end of its log. It blocks on the disk.
 func (r Reader) Read(pod *v1.Pod, containers []*lifecyclev1.Container) map[string]string {
 	messages := map[string]string{}
 	for _, c := range containers {
@@ -54,7 +54,7 @@ func (r Reader) Read(pod *v1.Pod, containers []*lifecyclev1.Container) map[strin
 		}
 		text, err := r.read(string(pod.UID), c)
 		if err != nil {
-			r.Logger.Warn("the termination message cannot be read", telemetry.KeyContainerID, c.GetId(), telemetry.KeyError, err)
+			r.Logger.Warn("cannot read a termination message", telemetry.KeyContainerID, c.GetId(), telemetry.KeyError, err)
 			text = fmt.Sprintf("Error on reading termination log: %v", err)
 		}
 		if text != "" {
@@ -85,7 +85,8 @@ func (r Reader) read(uid string, c *lifecyclev1.Container) (string, error) {
 	return logText(lines), nil
 }
 
-// tail reads the end of a file. What is not a file (a container can put anything at its own path) is not read.
+// tail reads the end of a file. It fails for anything but a regular file, because a container can put any kind of file
+// at its path.
 func tail(path string, limit int64) ([]byte, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -98,7 +99,7 @@ func tail(path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }() // it is only read
+	defer func() { _ = file.Close() }() // opened only for reading
 	if info.Size() > limit {
 		if _, err := file.Seek(-limit, io.SeekEnd); err != nil {
 			return nil, err
@@ -107,8 +108,8 @@ func tail(path string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, limit))
 }
 
-// logText is what the last lines of a log in the CRI's format say: each is a time, a stream, a tag (F ends a line, P is
-// a part of one) and the text.
+// logText returns the text of the last lines of a log in the CRI's format: each line is a time, a stream, a tag (F ends
+// a line, P is a part of one) and the text.
 func logText(log []byte) string {
 	lines := bytes.Split(bytes.TrimSuffix(log, []byte("\n")), []byte("\n"))
 	if len(lines) > maxLogLines {
@@ -118,7 +119,7 @@ func logText(log []byte) string {
 	for _, line := range lines {
 		fields := bytes.SplitN(line, []byte(" "), 4)
 		if len(fields) != 4 {
-			continue // the first line may have been cut
+			continue // the first line may be incomplete
 		}
 		if _, err := time.Parse(time.RFC3339Nano, string(fields[0])); err != nil {
 			continue

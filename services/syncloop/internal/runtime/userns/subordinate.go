@@ -11,28 +11,28 @@ import (
 )
 
 const (
-	// owner is the user whose subordinate IDs are for pods: the kubelet's.
+	// owner is the user whose subordinate IDs are for pods. It is the kubelet's.
 	owner = "kubelet"
-	// tool is what tells the subordinate IDs of a user, wherever they are kept.
+	// tool is the program that prints the subordinate IDs of a user, wherever they are configured.
 	tool = "getsubids"
 )
 
-// Machine is what Subordinate asks.
+// Machine looks up users and runs programs for Subordinate.
 type Machine interface {
-	// HasUser says whether the machine knows a user.
+	// HasUser reports whether the machine has a user.
 	HasUser(name string) (bool, error)
-	// Run runs a program that is in the PATH and returns what it prints; exec.ErrNotFound when it is not there.
+	// Run runs a program from the PATH and returns its output; the error is exec.ErrNotFound if it is not installed.
 	Run(name string, args ...string) (string, error)
 }
 
-// Subordinate says which IDs of the host are for pods: those that getsubids tells of the user kubelet, or, when there
-// is no such user or no getsubids, all but the first perPod. It fails when they are not the same for users and groups,
-// or cannot be cut into parts of perPod, the first of which is the host's own.
+// Subordinate returns the host's IDs for pods: the IDs that getsubids prints for the user kubelet or, if there is no
+// such user or no getsubids, all IDs except the first perPod. It fails if the IDs differ between users and groups, or
+// cannot be divided into blocks of perPod, of which the first belongs to the host.
 func Subordinate(machine Machine, perPod uint32) (Range, error) {
 	rest := Range{First: perPod, Length: math.MaxUint32 - perPod + 1}
 	known, err := machine.HasUser(owner)
 	if err != nil {
-		return Range{}, fmt.Errorf("user namespaces: is there a user %s: %w", owner, err)
+		return Range{}, fmt.Errorf("user namespaces: look up the user %s: %w", owner, err)
 	}
 	if !known {
 		return rest, nil
@@ -49,12 +49,12 @@ func Subordinate(machine Machine, perPod uint32) (Range, error) {
 		return Range{}, fmt.Errorf("user namespaces: subordinate groups of %s: %w", owner, err)
 	}
 	if users != groups {
-		return Range{}, fmt.Errorf("user namespaces: %s has other subordinate users than groups: make its lines in /etc/subuid and /etc/subgid the same", owner)
+		return Range{}, fmt.Errorf("user namespaces: the subordinate users and groups of %s differ: make its lines in /etc/subuid and /etc/subgid equal", owner)
 	}
 	return parse(users, perPod)
 }
 
-// parse reads one line like "0: kubelet 65536 2147483648".
+// parse parses one line like "0: kubelet 65536 2147483648".
 func parse(text string, perPod uint32) (Range, error) {
 	fail := func(why string) (Range, error) {
 		return Range{}, fmt.Errorf("user namespaces: %s of %s says %q, %s", tool, owner, strings.TrimSpace(text), why)
@@ -65,24 +65,24 @@ func parse(text string, perPod uint32) (Range, error) {
 	}
 	first, err := strconv.ParseUint(fields[2], 10, 32)
 	if err != nil {
-		return fail("of which the first ID is no number")
+		return fail("whose first ID is not a number")
 	}
 	length, err := strconv.ParseUint(fields[3], 10, 32)
 	if err != nil {
-		return fail("of which the length is no number")
+		return fail("whose length is not a number")
 	}
 	switch part := uint64(perPod); {
 	case first%part != 0 || first < part:
-		return fail(fmt.Sprintf("of which the first ID must be a multiple of %d", perPod))
+		return fail(fmt.Sprintf("whose first ID must be a multiple of %d", perPod))
 	case length%part != 0 || length == 0:
-		return fail(fmt.Sprintf("of which the length must be a multiple of %d", perPod))
+		return fail(fmt.Sprintf("whose length must be a multiple of %d", perPod))
 	case first+length > math.MaxUint32+1:
-		return fail("which ends beyond the last ID that there is")
+		return fail("which exceeds the largest ID")
 	}
 	return Range{First: uint32(first), Length: uint32(length)}, nil
 }
 
-// Local is this machine.
+// Local is the Machine of this machine.
 type Local struct{}
 
 // HasUser implements Machine.

@@ -1,7 +1,7 @@
-// Package userns gives pods with a user namespace of their own (spec.hostUsers: false) their part of the host's user
-// and group IDs. No two pods have an ID in common, so that whoever leaves his container has no right on another one's
-// files. A pod's part is kept in a file of its folder, with the kubelet's name and in its form, and holds as long as
-// the folder does: a new process, Quartet's or a kubelet, finds it. There is no other state.
+// Package userns assigns blocks of the host's user and group IDs to pods with their own user namespace (spec.hostUsers:
+// false). The blocks of pods do not overlap, so that a process that escapes from its container has no access to the
+// files of other pods. A pod's block is stored in a file in its folder, with the kubelet's name and format, and is
+// valid as long as the folder exists: any later process, of Quartet or a kubelet, finds it. There is no other state.
 package userns
 
 import (
@@ -21,39 +21,39 @@ import (
 )
 
 const (
-	// DefaultPerPod is how many IDs a pod has where the configuration says nothing. The kubelet's number: what is written
-	// in images has 16 bits.
+	// DefaultPerPod is the number of IDs of a pod if the configuration does not set it. It is the kubelet's, and covers
+	// the 16-bit IDs of files in images.
 	DefaultPerPod = 1 << 16
-	// fileName is the kubelet's name for the file in a pod's folder.
+	// fileName is the kubelet's name of the file in a pod's folder.
 	fileName = "userns"
 	fileMode = 0o644
 	dirMode  = 0o750
 )
 
-// Config is what an Allocator needs.
+// Config holds the dependencies and settings of an Allocator.
 type Config struct {
-	// PodsDir has one folder for each pod, named by its UID. Required.
+	// PodsDir is the folder that holds one folder for each pod, named by its UID. Required.
 	PodsDir string
-	// PerPod is how many IDs a pod gets; 0 is DefaultPerPod.
+	// PerPod is the number of IDs of a pod; 0 is DefaultPerPod.
 	PerPod uint32
-	// Subordinate says which IDs of the host are for pods; it is asked until it has answered once. Required.
+	// Subordinate returns the host's IDs for pods; it is called until it has succeeded once. Required.
 	Subordinate func(perPod uint32) (Range, error)
 }
 
-// Range is the IDs from First on, Length of them, of users and of groups alike.
+// Range is Length IDs from First on, for users and groups alike.
 type Range struct {
 	First, Length uint32
 }
 
-// Allocator gives pods their IDs. Its methods may be called from any goroutine.
+// Allocator assigns IDs to pods. Its methods may be called from any goroutine.
 type Allocator struct {
 	cfg Config
 
-	mu    sync.Mutex // over the reading and writing of files: two pods must not get the same IDs
+	mu    sync.Mutex // held over reads and writes of files, so that no two pods get the same IDs
 	whole *Range
 }
 
-// New makes an Allocator. It looks at nothing yet.
+// New returns an Allocator. It reads nothing.
 func New(cfg Config) *Allocator {
 	if cfg.PerPod == 0 {
 		cfg.PerPod = DefaultPerPod
@@ -61,8 +61,8 @@ func New(cfg Config) *Allocator {
 	return &Allocator{cfg: cfg}
 }
 
-// Of returns the IDs of a pod. The first time it chooses some, and has them on disk before it returns. It fails when
-// the node has none left, when its files cannot be read or written, or when the UID is no name of a folder.
+// Of returns the IDs of a pod. The first call for a pod chooses them and writes them to the disk before it returns. Of
+// fails if no IDs are left, if files cannot be read or written, or if the UID cannot be the name of a folder.
 func (a *Allocator) Of(uid types.UID) (containerspec.IDs, error) {
 	if name := string(uid); name == "" || name != filepath.Base(name) || name == "." || name == ".." {
 		return containerspec.IDs{}, fmt.Errorf("metadata.uid: %q cannot name a folder", uid)
@@ -79,8 +79,8 @@ func (a *Allocator) Of(uid types.UID) (containerspec.IDs, error) {
 	return ids, a.write(string(uid), ids)
 }
 
-// choose finds IDs that no other pod has. Where the search begins follows from the UID, so that the IDs of a pod that
-// has just gone are not those of the next one.
+// choose returns IDs that no other pod has. The search begins at a place derived from the UID, so that the IDs of a
+// removed pod are not reused at once.
 func (a *Allocator) choose(uid string) (containerspec.IDs, error) {
 	if a.whole == nil {
 		whole, err := a.cfg.Subordinate(a.cfg.PerPod)
@@ -95,7 +95,7 @@ func (a *Allocator) choose(uid string) (containerspec.IDs, error) {
 	}
 	slots := uint64(a.whole.Length / a.cfg.PerPod)
 	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(uid)) // a hash takes everything
+	_, _ = hash.Write([]byte(uid)) // a hash never fails
 	for i := range slots {
 		slot := (uint64(hash.Sum32()) + i) % slots
 		ids := containerspec.IDs{First: a.whole.First + uint32(slot)*a.cfg.PerPod, Length: a.cfg.PerPod} //nolint:gosec // within the range
@@ -103,7 +103,7 @@ func (a *Allocator) choose(uid string) (containerspec.IDs, error) {
 			return ids, nil
 		}
 	}
-	return containerspec.IDs{}, fmt.Errorf("the %d IDs from %d on are for %d pods with a user namespace, and as many have one: give the user %s more subordinate IDs",
+	return containerspec.IDs{}, fmt.Errorf("the %d IDs from %d on are enough for %d pods with a user namespace, and all are in use: give the user %s more subordinate IDs",
 		a.whole.Length, a.whole.First, slots, owner)
 }
 
@@ -116,7 +116,7 @@ func free(ids containerspec.IDs, taken []containerspec.IDs) bool {
 	return true
 }
 
-// taken are the IDs that pods have.
+// taken returns the IDs that pods have.
 func (a *Allocator) taken() ([]containerspec.IDs, error) {
 	pods, err := os.ReadDir(a.cfg.PodsDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -136,7 +136,7 @@ func (a *Allocator) taken() ([]containerspec.IDs, error) {
 	return taken, nil
 }
 
-// file is the form of a pod's file.
+// file is the format of a pod's file.
 type file struct {
 	UIDs []mapping `json:"uidMappings"`
 	GIDs []mapping `json:"gidMappings"`
@@ -150,8 +150,8 @@ type mapping struct {
 
 func (a *Allocator) path(uid string) string { return filepath.Join(a.cfg.PodsDir, uid, fileName) }
 
-// read reads a pod's file. What says anything but one range, of users and groups alike and from the pod's root on, is
-// not ours to guess at.
+// read reads a pod's file. It fails unless the file has exactly one range that is the same for users and groups and
+// starts at the pod's root.
 func (a *Allocator) read(uid string) (containerspec.IDs, error) {
 	path := a.path(uid)
 	text, err := os.ReadFile(path)
