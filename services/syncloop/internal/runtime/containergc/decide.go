@@ -64,7 +64,9 @@ func sandboxesOf(pod *lifecyclev1.PodStatus, inUse map[string]bool) []Item {
 	var items []Item
 	for i, s := range pod.GetSandboxes() { // newest first: it holds the attempt and the pod's last addresses
 		if i > 0 && !podview.Ready(s) && !inUse[s.GetId()] {
-			items = append(items, Item{Pod: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName(), Sandbox: s.GetId()})
+			items = append(items, Item{
+				Pod: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName(), Sandbox: s.GetId(),
+			})
 		}
 	}
 	return items

@@ -123,12 +123,21 @@ type parents struct {
 	seen map[string]bool
 }
 
-func (p parents) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (string, error) {
+func (p parents) RunPodSandbox(
+	ctx context.Context,
+	config *runtimeapi.PodSandboxConfig,
+	handler string,
+) (string, error) {
 	p.seen["sandbox "+config.GetLinux().GetCgroupParent()] = true
 	return p.RuntimeService.RunPodSandbox(ctx, config, handler)
 }
 
-func (p parents) CreateContainer(ctx context.Context, sandbox string, config *runtimeapi.ContainerConfig, of *runtimeapi.PodSandboxConfig) (string, error) {
+func (p parents) CreateContainer(
+	ctx context.Context,
+	sandbox string,
+	config *runtimeapi.ContainerConfig,
+	of *runtimeapi.PodSandboxConfig,
+) (string, error) {
 	p.seen["container "+of.GetLinux().GetCgroupParent()] = true
 	return p.RuntimeService.CreateContainer(ctx, sandbox, config, of)
 }

@@ -25,7 +25,12 @@ type created struct {
 	envs map[string][]string
 }
 
-func (c created) CreateContainer(ctx context.Context, sandbox string, config *runtimeapi.ContainerConfig, of *runtimeapi.PodSandboxConfig) (string, error) {
+func (c created) CreateContainer(
+	ctx context.Context,
+	sandbox string,
+	config *runtimeapi.ContainerConfig,
+	of *runtimeapi.PodSandboxConfig,
+) (string, error) {
 	for _, env := range config.GetEnvs() {
 		c.envs[of.GetMetadata().GetUid()] = append(c.envs[of.GetMetadata().GetUid()], env.GetKey()+"="+string(env.GetValue()))
 	}

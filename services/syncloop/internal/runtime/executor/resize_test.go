@@ -84,7 +84,12 @@ func (w watched) StopContainer(ctx context.Context, id string, timeout int64) er
 	return w.RuntimeService.StopContainer(ctx, id, timeout)
 }
 
-func (w watched) CreateContainer(ctx context.Context, sandbox string, config *runtimeapi.ContainerConfig, of *runtimeapi.PodSandboxConfig) (string, error) {
+func (w watched) CreateContainer(
+	ctx context.Context,
+	sandbox string,
+	config *runtimeapi.ContainerConfig,
+	of *runtimeapi.PodSandboxConfig,
+) (string, error) {
 	if err := w.step("create " + config.GetMetadata().GetName()); err != nil {
 		return "", err
 	}

@@ -98,7 +98,12 @@ func (linked) Bind(source *os.File, target string) error {
 
 // newVolumes makes and runs a volume manager in the folder of the pods' files, which has more kinds of volumes than
 // those that need nothing of others when they are given.
-func newVolumes(t testing.TB, config executor.Config, mounter volumes.Mounter, more ...volumes.Plugin) *volumes.Manager {
+func newVolumes(
+	t testing.TB,
+	config executor.Config,
+	mounter volumes.Mounter,
+	more ...volumes.Plugin,
+) *volumes.Manager {
 	t.Helper()
 	var subPaths subpath.Mounter = linked{}
 	if mounter == (volumes.Machine{}) {

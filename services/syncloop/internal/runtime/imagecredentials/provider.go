@@ -73,7 +73,9 @@ func (p *provider) identity(ctx context.Context, pod *v1.Pod) (who identity, ask
 	if who.token, err = p.all.cfg.Accounts.Token(ctx, pod, account, wants.ServiceAccountTokenAudience); err != nil {
 		return identity{}, false, fmt.Errorf("getting a token of the service account %s/%s for the audience %q: %w", pod.Namespace, name, wants.ServiceAccountTokenAudience, err)
 	}
-	who.account = &credentialprovider.ServiceAccountCoordinates{UID: string(account.UID), Namespace: pod.Namespace, Name: name}
+	who.account = &credentialprovider.ServiceAccountCoordinates{
+		UID: string(account.UID), Namespace: pod.Namespace, Name: name,
+	}
 	who.key = fmt.Sprintf("%q %q %q %s", pod.Namespace, name, account.UID, written(who.annotations))
 	if wants.CacheType == kubeletconfigv1.TokenServiceAccountTokenCacheType {
 		who.key += " " + digest(who.token)
@@ -83,7 +85,10 @@ func (p *provider) identity(ctx context.Context, pod *v1.Pod) (who identity, ask
 
 // wanted returns the annotations of a service account that a plugin is configured to receive, and whether all required
 // ones exist.
-func wanted(account *v1.ServiceAccount, wants *kubeletconfigv1.ServiceAccountTokenAttributes) (annotations map[string]string, all bool) {
+func wanted(
+	account *v1.ServiceAccount,
+	wants *kubeletconfigv1.ServiceAccountTokenAttributes,
+) (annotations map[string]string, all bool) {
 	annotations = map[string]string{}
 	for _, key := range wants.RequiredServiceAccountAnnotationKeys {
 		value, ok := account.Annotations[key]
@@ -122,7 +127,11 @@ func (p *provider) provide(ctx context.Context, pod *v1.Pod, repository string) 
 	return Given{Config: config, Account: who.account}, err
 }
 
-func (p *provider) provideFor(ctx context.Context, repository string, who identity) (credentialprovider.DockerConfig, error) {
+func (p *provider) provideFor(
+	ctx context.Context,
+	repository string,
+	who identity,
+) (credentialprovider.DockerConfig, error) {
 	if config, ok := p.kept(repository, who); ok {
 		return config, nil
 	}
@@ -154,7 +163,9 @@ func (p *provider) provideFor(ctx context.Context, repository string, who identi
 // kept returns the cached response for a repository: for the image, for its registry, or for all images.
 func (p *provider) kept(repository string, who identity) (credentialprovider.DockerConfig, bool) {
 	now := p.all.cfg.Clock.Now()
-	for _, kind := range []pluginv1.PluginCacheKeyType{pluginv1.ImagePluginCacheKeyType, pluginv1.RegistryPluginCacheKeyType, pluginv1.GlobalPluginCacheKeyType} {
+	for _, kind := range []pluginv1.PluginCacheKeyType{
+		pluginv1.ImagePluginCacheKeyType, pluginv1.RegistryPluginCacheKeyType, pluginv1.GlobalPluginCacheKeyType,
+	} {
 		if config, ok := p.cache.get(now, cacheKey(kind, repository, who)); ok {
 			return config, true
 		}

@@ -43,7 +43,9 @@ func decode(version string, data []byte) (*pluginv1.CredentialProviderResponse, 
 	if err != nil || len(strict) > 0 {
 		return nil, fmt.Errorf("has returned a %s with unknown or duplicate fields, or fields of a wrong type", responseKind)
 	}
-	known := []pluginv1.PluginCacheKeyType{pluginv1.ImagePluginCacheKeyType, pluginv1.RegistryPluginCacheKeyType, pluginv1.GlobalPluginCacheKeyType}
+	known := []pluginv1.PluginCacheKeyType{
+		pluginv1.ImagePluginCacheKeyType, pluginv1.RegistryPluginCacheKeyType, pluginv1.GlobalPluginCacheKeyType,
+	}
 	if !slices.Contains(known, response.CacheKeyType) {
 		return nil, errors.New("has returned a cacheKeyType other than Image, Registry and Global")
 	}

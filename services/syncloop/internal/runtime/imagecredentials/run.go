@@ -178,7 +178,9 @@ func withoutSecrets(out Output, secrets []string) string {
 	if said == "" {
 		return ""
 	}
-	answered := strings.FieldsFunc(string(out.Stdout), func(r rune) bool { return strings.ContainsRune("\"' \t\r\n,{}[]:", r) })
+	answered := strings.FieldsFunc(string(out.Stdout), func(r rune) bool {
+		return strings.ContainsRune("\"' \t\r\n,{}[]:", r)
+	})
 	secrets = slices.DeleteFunc(append(answered, secrets...), func(s string) bool { return len(s) < shortSecret })
 	// the longest first, so that no part of a secret is left
 	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })

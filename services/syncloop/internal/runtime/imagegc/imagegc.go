@@ -89,7 +89,10 @@ type record struct{ firstSeen, lastUsed time.Time }
 // New returns a Collector. It starts nothing.
 func New(cfg Config) *Collector {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
-	return &Collector{cfg: cfg, began: cfg.Clock.Now(), known: map[string]record{}, told: map[string]bool{}, turn: make(chan struct{}, 1)}
+	return &Collector{
+		cfg: cfg, began: cfg.Clock.Now(), turn: make(chan struct{}, 1),
+		known: map[string]record{}, told: map[string]bool{},
+	}
 }
 
 // Run runs a round at once and then every five minutes, until ctx ends; it then returns nil. If the policy never
@@ -298,7 +301,8 @@ func (r *removal) all(ctx context.Context, reason cause, why string, images []Im
 			continue // a caller has got it in the meantime
 		}
 		about := telemetry.Subject{Image: image.ID}
-		err := r.cfg.Calls.Call(ctx, runtimeapi.ImageService_RemoveImage_FullMethodName, about, nil, func(ctx context.Context) error {
+		const method = runtimeapi.ImageService_RemoveImage_FullMethodName
+		err := r.cfg.Calls.Call(ctx, method, about, nil, func(ctx context.Context) error {
 			return r.service.RemoveImage(ctx, &runtimeapi.ImageSpec{Image: image.ID})
 		})
 		if err != nil {

@@ -16,7 +16,12 @@ import (
 )
 
 // look lists the runtime's images and their uses, and records when images are in use.
-func (c *Collector) look(ctx context.Context, runtime internalapi.RuntimeService, service internalapi.ImageManagerService, now time.Time) ([]Image, error) {
+func (c *Collector) look(
+	ctx context.Context,
+	runtime internalapi.RuntimeService,
+	service internalapi.ImageManagerService,
+	now time.Time,
+) ([]Image, error) {
 	ctx = cri.Quiet(ctx)
 	list, err := service.ListImages(ctx, nil)
 	if err != nil {
@@ -72,5 +77,6 @@ func named(containers []*runtimeapi.Container) map[string]bool {
 // uses reports whether an image is among the used ones.
 func uses(used map[string]bool, image *runtimeapi.Image) bool {
 	is := func(name string) bool { return used[name] }
-	return used[image.GetId()] || slices.ContainsFunc(image.GetRepoTags(), is) || slices.ContainsFunc(image.GetRepoDigests(), is)
+	return used[image.GetId()] ||
+		slices.ContainsFunc(image.GetRepoTags(), is) || slices.ContainsFunc(image.GetRepoDigests(), is)
 }

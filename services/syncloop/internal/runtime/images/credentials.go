@@ -72,7 +72,12 @@ func (d *DockerConfigs) For(ctx context.Context, repository string) []*runtimeap
 }
 
 // lookUp returns the credentials for a repository in a configuration.
-func (d *DockerConfigs) lookUp(ctx context.Context, path string, config credentialprovider.DockerConfig, repository string) []*runtimeapi.AuthConfig {
+func (d *DockerConfigs) lookUp(
+	ctx context.Context,
+	path string,
+	config credentialprovider.DockerConfig,
+	repository string,
+) []*runtimeapi.AuthConfig {
 	usable := withAddress(config)
 	if n := len(config) - len(usable); n > 0 {
 		d.logger.WarnContext(ctx, "ignoring entries of a file with registry credentials that are not addresses of registries",
@@ -123,7 +128,8 @@ func credentialsOf(keyring credentialprovider.DockerKeyring, repository string) 
 	all := make([]credential, 0, len(found))
 	for _, c := range found {
 		all = append(all, credential{source: c.Source, hash: c.AuthConfigHash, auth: &runtimeapi.AuthConfig{
-			Username: c.Username, Password: c.Password, Auth: c.Auth, ServerAddress: c.ServerAddress, IdentityToken: c.IdentityToken, RegistryToken: c.RegistryToken,
+			Username: c.Username, Password: c.Password, Auth: c.Auth, ServerAddress: c.ServerAddress,
+			IdentityToken: c.IdentityToken, RegistryToken: c.RegistryToken,
 		}})
 	}
 	return all

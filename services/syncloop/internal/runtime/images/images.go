@@ -208,7 +208,8 @@ func (p *Puller) ensure(ctx context.Context, r Request) (Image, error) {
 	case ctx.Err() != nil:
 		return Image{}, ctx.Err()
 	case err != nil:
-		return Image{}, p.refused(ctx, r, eventInspectFailed, &Error{Reason: ReasonInspect, Message: fmt.Sprintf("Failed to inspect image %q: %v", name, err)})
+		message := fmt.Sprintf("Failed to inspect image %q: %v", name, err)
+		return Image{}, p.refused(ctx, r, eventInspectFailed, &Error{Reason: ReasonInspect, Message: message})
 	case found:
 		may, err := p.mayHave(ctx, r, repository, image, ask)
 		if err != nil || may {
@@ -223,11 +224,18 @@ func (p *Puller) ensure(ctx context.Context, r Request) (Image, error) {
 }
 
 // mayHave reports whether a pod may use a present image without a pull of its own.
-func (p *Puller) mayHave(ctx context.Context, r Request, repository string, image Image, ask func() given) (bool, error) {
+func (p *Puller) mayHave(
+	ctx context.Context,
+	r Request,
+	repository string,
+	image Image,
+	ask func() given,
+) (bool, error) {
 	message := fmt.Sprintf("Container image %q already present on machine", r.Image)
 	if p.cfg.Records != nil {
 		message += " and can be accessed by the pod"
-		must, err := p.cfg.Records.MustPull(ctx, r.Image, image.Ref, func() (pullrecords.Credentials, error) { return ownCredentials(r, repository, ask) })
+		own := func() (pullrecords.Credentials, error) { return ownCredentials(r, repository, ask) }
+		must, err := p.cfg.Records.MustPull(ctx, r.Image, image.Ref, own)
 		if ctx.Err() != nil {
 			return false, ctx.Err()
 		}
@@ -266,7 +274,12 @@ func (p *Puller) refused(ctx context.Context, r Request, event string, failure *
 }
 
 // pullUnlessHeldBack pulls an image by its complete name, unless a back-off of the pod for this image is active.
-func (p *Puller) pullUnlessHeldBack(ctx context.Context, r Request, name, repository string, ask func() given) (Image, error) {
+func (p *Puller) pullUnlessHeldBack(
+	ctx context.Context,
+	r Request,
+	name, repository string,
+	ask func() given,
+) (Image, error) {
 	key := backoffKey{pod: r.Pod.UID, image: name}
 	if wait, last := p.waiting(key); wait > 0 {
 		message := fmt.Sprintf("Back-off pulling image %q", r.Image)
@@ -336,7 +349,10 @@ func (p *Puller) Left(ctx context.Context, ids []string, asked time.Time) {
 
 // Recover completes the records of pulls that the previous process had not finished. It waits until the runtime has
 // listed its images, or ctx ends.
-func (p *Puller) Recover(ctx context.Context, images func(context.Context) (internalapi.ImageManagerService, error)) error {
+func (p *Puller) Recover(
+	ctx context.Context,
+	images func(context.Context) (internalapi.ImageManagerService, error),
+) error {
 	if p.cfg.Records == nil {
 		return nil
 	}

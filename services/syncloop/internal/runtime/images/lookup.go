@@ -98,7 +98,8 @@ func (p *Puller) status(ctx context.Context, name string) (image Image, found bo
 		return Image{}, false, err
 	}
 	var response *runtimeapi.ImageStatusResponse
-	err = p.cfg.Calls.Call(ctx, runtimeapi.ImageService_ImageStatus_FullMethodName, telemetry.Subject{Image: name}, nil, func(ctx context.Context) (err error) {
+	const method = runtimeapi.ImageService_ImageStatus_FullMethodName
+	err = p.cfg.Calls.Call(ctx, method, telemetry.Subject{Image: name}, nil, func(ctx context.Context) (err error) {
 		response, err = service.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: name}, false)
 		return err
 	})

@@ -34,7 +34,9 @@ func podCredentials(secrets []*v1.Secret, repository string) ([]credential, erro
 		if err != nil { // the text of err contains parts of the secret
 			return nil, fmt.Errorf("pull secret %s/%s: its %s cannot be decoded: check that it is docker's JSON", secret.Namespace, secret.Name, key)
 		}
-		source := &credentialprovider.SecretCoordinates{UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name}
+		source := &credentialprovider.SecretCoordinates{
+			UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name,
+		}
 		keyring.Add(&credentialprovider.CredentialSource{Secret: source}, withAddress(config))
 	}
 	return credentialsOf(keyring, repository), nil

@@ -20,7 +20,11 @@ const eventProvider = "FailedToRetrieveImageCredentials"
 // Providers calls the credential providers of the node for a repository and a pod. It returns the credentials by
 // registry or path, one element per provider. Each of failures names a provider and the reason, and contains no secret.
 // Providers returns soon after ctx has ended.
-type Providers func(ctx context.Context, pod *v1.Pod, repository string) (found []imagecredentials.Given, failures []error)
+type Providers func(
+	ctx context.Context,
+	pod *v1.Pod,
+	repository string,
+) (found []imagecredentials.Given, failures []error)
 
 // given holds the credentials of providers for a pull.
 type given struct {

@@ -18,7 +18,12 @@ var errTooManyPulls = errors.New("pull QPS exceeded")
 
 // pull pulls an image after waiting for its turn, and returns the duration without the wait. It tries the pod's own
 // credentials first, then those of the node's files, then those of the credential providers.
-func (p *Puller) pull(ctx context.Context, r Request, name, repository string, given given) (image Image, took time.Duration, err error) {
+func (p *Puller) pull(
+	ctx context.Context,
+	r Request,
+	name, repository string,
+	given given,
+) (image Image, took time.Duration, err error) {
 	about := telemetry.Subject{Image: name}
 	ctx, span := telemetry.Start(ctx, p.cfg.Tracer, "image.pull", about)
 	defer func() { telemetry.End(span, err) }()
@@ -79,14 +84,21 @@ func (p *Puller) pull(ctx context.Context, r Request, name, repository string, g
 // pullWith tries each of the credentials until a pull succeeds, or pulls without credentials if there are none. It
 // returns the credential that succeeded; the zero value is none. The error contains the errors of all tries, without
 // the credentials.
-func (p *Puller) pullWith(ctx context.Context, service internalapi.ImageManagerService, r Request, name string, credentials []credential) (credential, error) {
+func (p *Puller) pullWith(
+	ctx context.Context,
+	service internalapi.ImageManagerService,
+	r Request,
+	name string,
+	credentials []credential,
+) (credential, error) {
 	if len(credentials) == 0 {
 		credentials = []credential{{}}
 	}
 	var errs []error
 	for _, c := range credentials {
 		auth := c.auth
-		err := p.cfg.Calls.Call(ctx, runtimeapi.ImageService_PullImage_FullMethodName, telemetry.Subject{Image: name}, nil, func(ctx context.Context) error {
+		const method = runtimeapi.ImageService_PullImage_FullMethodName
+		err := p.cfg.Calls.Call(ctx, method, telemetry.Subject{Image: name}, nil, func(ctx context.Context) error {
 			_, err := service.PullImage(ctx, &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: name}, auth, r.Sandbox)
 			return withoutSecrets(err, auth) // before it reaches spans and logs
 		})
@@ -111,9 +123,8 @@ func (c credential) record() *kubeletconfigv1beta1.ImagePullCredentials {
 		}}
 	case c.source != nil && c.source.ServiceAccount != nil:
 		of := c.source.ServiceAccount
-		return &kubeletconfigv1beta1.ImagePullCredentials{KubernetesServiceAccounts: []kubeletconfigv1beta1.ImagePullServiceAccount{
-			{UID: of.UID, Namespace: of.Namespace, Name: of.Name},
-		}}
+		accounts := []kubeletconfigv1beta1.ImagePullServiceAccount{{UID: of.UID, Namespace: of.Namespace, Name: of.Name}}
+		return &kubeletconfigv1beta1.ImagePullCredentials{KubernetesServiceAccounts: accounts}
 	default:
 		return &kubeletconfigv1beta1.ImagePullCredentials{NodePodsAccessible: true}
 	}

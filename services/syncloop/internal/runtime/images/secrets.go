@@ -60,7 +60,8 @@ func spellings(auth *runtimeapi.AuthConfig) []string {
 			return
 		}
 		quoted := strconv.Quote(secret)
-		all = append(all, secret, quoted[1:len(quoted)-1], url.QueryEscape(secret), url.PathEscape(secret), url.UserPassword("", secret).String()[1:])
+		all = append(all, secret, quoted[1:len(quoted)-1])
+		all = append(all, url.QueryEscape(secret), url.PathEscape(secret), url.UserPassword("", secret).String()[1:])
 	}
 	for _, secret := range []string{auth.GetPassword(), auth.GetAuth(), auth.GetIdentityToken(), auth.GetRegistryToken()} {
 		add(secret)

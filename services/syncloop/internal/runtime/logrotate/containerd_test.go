@@ -130,7 +130,12 @@ func (c *counted) Write(p []byte) (int, error) {
 }
 
 // startWriter starts a container that writes lines of 4 KiB at 4 MiB a second or less, and returns its ID and its log.
-func startWriter(ctx context.Context, t *testing.T, c *harness.Containerd, runtime internalapi.RuntimeService) (id, log string) {
+func startWriter(
+	ctx context.Context,
+	t *testing.T,
+	c *harness.Containerd,
+	runtime internalapi.RuntimeService,
+) (id, log string) {
 	t.Helper()
 	dir := filepath.Join(c.Layout.PodLogs(), "writer")
 	if err := os.MkdirAll(dir, 0o700); err != nil {

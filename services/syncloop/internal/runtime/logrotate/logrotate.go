@@ -184,7 +184,8 @@ func (r *Rotator) tell(ctx context.Context, c Container, err error, last *string
 	}
 	if failed != "" && failed != *last {
 		r.cfg.Logger.Warn("cannot limit the size of a container's log; retrying",
-			telemetry.KeyPod, c.Pod, telemetry.KeyContainer, c.Name, telemetry.KeyContainerID, c.ID, telemetry.KeyFile, c.LogPath, telemetry.KeyError, err)
+			telemetry.KeyPod, c.Pod, telemetry.KeyContainer, c.Name, telemetry.KeyContainerID, c.ID,
+			telemetry.KeyFile, c.LogPath, telemetry.KeyError, err)
 	}
 	*last = failed
 }

@@ -56,6 +56,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) { ch <- c.used }
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, u := range c.usage() {
-		ch <- prometheus.MustNewConstMetric(c.used, prometheus.GaugeValue, float64(u.Bytes), u.UID, u.Namespace, u.Pod, u.Container)
+		ch <- prometheus.MustNewConstMetric(c.used, prometheus.GaugeValue, float64(u.Bytes),
+			u.UID, u.Namespace, u.Pod, u.Container)
 	}
 }

@@ -271,7 +271,9 @@ func (t *Tree) setClasses() (all, classes error) {
 			burstable.Memory, bestEffort.Memory = resources.MemoryLimits(t.allocatable, t.cfg.MemoryPercent, pods)
 		}
 	}
-	return t.set(t.cfg.Names.Pods(), t.all), errors.Join(t.setClass(v1.PodQOSBurstable, burstable), t.setClass(v1.PodQOSBestEffort, bestEffort))
+	all = t.set(t.cfg.Names.Pods(), t.all)
+	classes = errors.Join(t.setClass(v1.PodQOSBurstable, burstable), t.setClass(v1.PodQOSBestEffort, bestEffort))
+	return all, classes
 }
 
 // set sets the resources of a cgroup unless this process has set them already.

@@ -59,7 +59,7 @@ func TestCgroupsOfDaemonsAreLimited(t *testing.T) {
 	if r.cgroups.Has("/kube") {
 		t.Error("a cgroup of daemons was made")
 	}
-	if why := r.waits(); !strings.Contains(why, "kubeReservedCgroup: there is no cgroup /kube") {
+	if why := r.waits(); !strings.Contains(why, "kubeReservedCgroup: the cgroup /kube does not exist") {
 		t.Errorf("the health says %q", why)
 	}
 	if err := r.cgroups.Set("/kube", resources.Resources{}); err != nil {
@@ -73,8 +73,8 @@ func TestCgroupsOfDaemonsAreLimited(t *testing.T) {
 	eventually.That(t, "a failure is told", func() bool { return r.clock.HasWaiters() && len(r.told()) == 4 })
 	want := []string{
 		"Normal NodeAllocatableEnforced Updated limits on system reserved cgroup /system",
-		`Warning FailedNodeAllocatableEnforcement Failed to enforce Kube Reserved Cgroup Limits on "/kube": kubeReservedCgroup: there is no cgroup /kube in every hierarchy: ` +
-			"make it before the node starts, or leave kube-reserved out of enforceNodeAllocatable",
+		`Warning FailedNodeAllocatableEnforcement Failed to enforce Kube Reserved Cgroup Limits on "/kube": kubeReservedCgroup: the cgroup /kube does not exist in every hierarchy: ` +
+			"create it before the node starts, or leave kube-reserved out of enforceNodeAllocatable",
 		"Normal NodeAllocatableEnforced Updated limits on kube reserved cgroup /kube",
 		`Warning FailedNodeAllocatableEnforcement Failed to enforce System Reserved Cgroup Limits on "/system": systemReservedCgroup: invalid argument`,
 	}

@@ -61,7 +61,7 @@ func property(t *testing.T, cgroup, name string) string {
 func TestWithSystemd(t *testing.T) {
 	if !systemd.IsRunningSystemd() {
 		err := podcgroups.NewMachine("systemd", clock.RealClock{}).Set("/kubepods.slice", resources.Resources{CPUShares: 2})
-		if err == nil || !strings.Contains(err.Error(), "cgroupDriver is systemd, which does not run here") {
+		if err == nil || !strings.Contains(err.Error(), "cgroupDriver is systemd, but systemd does not run here") {
 			t.Errorf("without systemd: %v", err)
 		}
 		systemdhost.Run(t)

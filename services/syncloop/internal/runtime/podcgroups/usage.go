@@ -47,7 +47,12 @@ func (m *Machine) Usage(name string) (Usage, error) {
 
 // readCgroup reads a cgroup with the function for the machine's version of cgroups. The function for version 1 gets the
 // directory of each controller by its name.
-func readCgroup[T any](m *Machine, name string, v1 func(dirs map[string]string) (T, error), v2 func(dir string) (T, error)) (T, error) {
+func readCgroup[T any](
+	m *Machine,
+	name string,
+	v1 func(dirs map[string]string) (T, error),
+	v2 func(dir string) (T, error),
+) (T, error) {
 	dirs, err := m.dirs(name)
 	if err != nil {
 		return *new(T), err

@@ -203,7 +203,8 @@ func coordinates(secret kubeletconfigv1beta1.ImagePullSecret) kubeletconfigv1bet
 func (b *Book) also(ctx context.Context, image, id string, secret kubeletconfigv1beta1.ImagePullSecret) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	err := b.merge(image, id, &kubeletconfigv1beta1.ImagePullCredentials{KubernetesSecrets: []kubeletconfigv1beta1.ImagePullSecret{secret}})
+	secrets := []kubeletconfigv1beta1.ImagePullSecret{secret}
+	err := b.merge(image, id, &kubeletconfigv1beta1.ImagePullCredentials{KubernetesSecrets: secrets})
 	if err != nil {
 		b.cfg.Logger.WarnContext(ctx, "cannot record a secret that gives access to an image", telemetry.KeyImage, image, telemetry.KeyError, err)
 	}
@@ -237,7 +238,9 @@ func (b *Book) merge(image, id string, with *kubeletconfigv1beta1.ImagePullCrede
 }
 
 // mergeCredentials adds credentials to a record. Pods that have one of the resulting credentials may use the image.
-func mergeCredentials(had, with kubeletconfigv1beta1.ImagePullCredentials) (merged kubeletconfigv1beta1.ImagePullCredentials, changed bool) {
+func mergeCredentials(
+	had, with kubeletconfigv1beta1.ImagePullCredentials,
+) (merged kubeletconfigv1beta1.ImagePullCredentials, changed bool) {
 	switch {
 	case had.NodePodsAccessible:
 		return had, false

@@ -236,7 +236,7 @@ func TestADamagedRecordIsWrittenAnew(t *testing.T) {
 	if err := os.WriteFile(r.file("pulled", id), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if !r.mustPull(image, secret("1", "h1")) || !strings.Contains(r.log.String(), "cannot be read") {
+	if !r.mustPull(image, secret("1", "h1")) || !strings.Contains(r.log.String(), "cannot read the credentials") {
 		t.Errorf("a damaged record lets a pod have the image: %s", r.log.String())
 	}
 	r.withSecrets(secret("1", "h1"))

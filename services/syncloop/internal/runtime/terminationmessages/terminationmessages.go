@@ -74,8 +74,8 @@ func (r Reader) read(uid string, c *lifecyclev1.Container) (string, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	if len(text) > 0 || c.GetExitCode() == 0 ||
-		annotations[podlabels.TerminationMessagePolicy] != string(v1.TerminationMessageFallbackToLogsOnError) || c.GetLogPath() == "" {
+	fallback := annotations[podlabels.TerminationMessagePolicy] == string(v1.TerminationMessageFallbackToLogsOnError)
+	if len(text) > 0 || c.GetExitCode() == 0 || !fallback || c.GetLogPath() == "" {
 		return strings.ToValidUTF8(string(text), "\ufffd"), nil
 	}
 	lines, err := tail(c.GetLogPath(), maxLogTailRead)

@@ -109,7 +109,8 @@ func (a *Allocator) choose(uid string) (containerspec.IDs, error) {
 
 func free(ids containerspec.IDs, taken []containerspec.IDs) bool {
 	for _, other := range taken {
-		if uint64(ids.First) < uint64(other.First)+uint64(other.Length) && uint64(other.First) < uint64(ids.First)+uint64(ids.Length) {
+		first, end := uint64(ids.First), uint64(ids.First)+uint64(ids.Length)
+		if first < uint64(other.First)+uint64(other.Length) && uint64(other.First) < end {
 			return false
 		}
 	}
