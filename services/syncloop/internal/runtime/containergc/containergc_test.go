@@ -37,11 +37,17 @@ func pod(words string) *lifecyclev1.PodStatus {
 		id, sandbox, container := strings.Cut(what, "@")
 		switch {
 		case container:
-			status.Containers = append(status.Containers, &lifecyclev1.Container{Id: id, Name: id[:1], SandboxId: sandbox, State: states[state]})
+			status.Containers = append(status.Containers, &lifecyclev1.Container{
+				Id: id, Name: id[:1], SandboxId: sandbox, State: states[state],
+			})
 		case state == "ready":
-			status.Sandboxes = append(status.Sandboxes, &lifecyclev1.Sandbox{Id: id, State: lifecyclev1.SandboxState_SANDBOX_STATE_READY})
+			status.Sandboxes = append(status.Sandboxes, &lifecyclev1.Sandbox{
+				Id: id, State: lifecyclev1.SandboxState_SANDBOX_STATE_READY,
+			})
 		default:
-			status.Sandboxes = append(status.Sandboxes, &lifecyclev1.Sandbox{Id: id, State: lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY})
+			status.Sandboxes = append(status.Sandboxes, &lifecyclev1.Sandbox{
+				Id: id, State: lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY,
+			})
 		}
 	}
 	return status
@@ -134,7 +140,10 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, queue: containergc.NewQueue(), clock: clocktesting.NewFakeClock(time.Now()), hang: map[string]bool{}, fail: map[string]bool{}, disposable: map[string]bool{}}
+	r := &rig{
+		t: t, queue: containergc.NewQueue(), clock: clocktesting.NewFakeClock(time.Now()),
+		hang: map[string]bool{}, fail: map[string]bool{}, disposable: map[string]bool{},
+	}
 	r.known.Store(true)
 	r.c = containergc.New(containergc.Config{
 		Queue: r.queue,

@@ -20,8 +20,10 @@ func restartAllOn(c *v1.Container, code int32) {
 	never := v1.ContainerRestartPolicyNever
 	c.RestartPolicy = &never
 	c.RestartPolicyRules = []v1.ContainerRestartRule{{
-		Action:    v1.ContainerRestartRuleActionRestartAllContainers,
-		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{code}},
+		Action: v1.ContainerRestartRuleActionRestartAllContainers,
+		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{
+			Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{code},
+		},
 	}}
 }
 
@@ -134,7 +136,8 @@ func TestAPodWaitsForWhatTheRuntimeDoesNotHave(t *testing.T) {
 			pod := newPod("a")
 			test.ask(&pod.Spec)
 			result, err := n.manager.SyncPod(n.ctx, pod, nil)
-			if err == nil || !errors.As(result.SandboxError, new(*executor.UnsupportedError)) || !strings.Contains(err.Error(), test.want) {
+			if err == nil || !errors.As(result.SandboxError, new(*executor.UnsupportedError)) ||
+				!strings.Contains(err.Error(), test.want) {
 				t.Errorf("result %+v, error %v, want %s", result, err, test.want)
 			}
 			n.want(pod, "")

@@ -226,7 +226,8 @@ func TestACgroupGoesWithItsPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	made.fail(errors.New("device or resource busy"))
-	if err := n.manager.CleanUpPod(n.ctx, pod, n.observe(pod)); err == nil || !strings.Contains(err.Error(), "device or resource busy") {
+	if err := n.manager.CleanUpPod(n.ctx, pod, n.observe(pod)); err == nil ||
+		!strings.Contains(err.Error(), "device or resource busy") {
 		t.Errorf("its cgroup cannot be removed: %v", err)
 	}
 	left, err := n.manager.Leftovers()

@@ -65,7 +65,9 @@ func TestOnContainerd(t *testing.T) {
 		{Name: "IP", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
 		{Name: "URL", Value: "http://$(IP)/"},
 	}
-	main.Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse("64Mi"), v1.ResourceCPU: resource.MustParse("500m")}
+	main.Resources.Limits = v1.ResourceList{
+		v1.ResourceMemory: resource.MustParse("64Mi"), v1.ResourceCPU: resource.MustParse("500m"),
+	}
 	pod.Spec.Containers[1].SecurityContext = &v1.SecurityContext{
 		ReadOnlyRootFilesystem: new(true), RunAsUser: new(int64(1000)), AllowPrivilegeEscalation: new(false),
 		Capabilities: &v1.Capabilities{Drop: []v1.Capability{"ALL"}}, SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault},
@@ -147,7 +149,8 @@ func (n *node) bare(pod *v1.Pod) error {
 	labels := map[string]string{"io.kubernetes.pod.uid": string(pod.UID), "io.kubernetes.pod.name": pod.Name, "io.kubernetes.pod.namespace": pod.Namespace}
 	sandbox := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)},
-		Hostname: pod.Name, Labels: labels, LogDirectory: filepath.Join(n.config.PodLogsDir, pod.Name), Linux: &runtimeapi.LinuxPodSandboxConfig{},
+		Hostname: pod.Name, Labels: labels, LogDirectory: filepath.Join(n.config.PodLogsDir, pod.Name),
+		Linux: &runtimeapi.LinuxPodSandboxConfig{},
 	}
 	id, err := n.runtime.RunPodSandbox(n.ctx, sandbox, "")
 	if err != nil {

@@ -44,7 +44,9 @@ func nodeWithObjects(t *testing.T) *node {
 
 func TestAVolumeOfAConfigMapIsOnlyRead(t *testing.T) {
 	n := nodeWithObjects(t)
-	source := v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "settings"}}}
+	source := v1.VolumeSource{
+		ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "settings"}},
+	}
 	pod := withVolume(newPod("a"), source, v1.VolumeMount{})
 	n.sync(pod)
 	m := n.mountOf(pod, "a", "/data")
@@ -55,7 +57,9 @@ func TestAVolumeOfAConfigMapIsOnlyRead(t *testing.T) {
 
 func TestNothingOfAPodStartsWithoutTheObjectOfAVolume(t *testing.T) {
 	n := nodeWithObjects(t)
-	source := v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "none"}}}
+	source := v1.VolumeSource{
+		ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "none"}},
+	}
 	_, err := n.manager.SyncPod(n.ctx, withVolume(newPod("a"), source, v1.VolumeMount{}), nil)
 	notReady := (*volumes.NotReadyError)(nil)
 	want := `MountVolume.SetUp failed for volume "data" : configmaps "none" not found`

@@ -139,7 +139,8 @@ func givenARuntimeHandler(t *testing.T, n *node) {
 	pod = helloPod("unhandled", nil, "sleep")
 	pod.Spec.RuntimeClassName = new("kata")
 	result, err := n.manager.SyncPod(n.ctx, pod, n.observe(pod))
-	if !errors.As(result.SandboxError, new(*executor.UnsupportedError)) || !strings.Contains(err.Error(), `no handler named "kata"; it has runc`) {
+	if !errors.As(result.SandboxError, new(*executor.UnsupportedError)) ||
+		!strings.Contains(err.Error(), `no handler named "kata"; it has runc`) {
 		t.Errorf("result %+v, error %v", result, err)
 	}
 	n.want(pod, "")
@@ -157,7 +158,8 @@ func givenItsSpec(t *testing.T, n *node) {
 		Options: []v1.PodDNSConfigOption{{Name: "ndots", Value: new("2")}},
 	}
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{
-		RunAsUser: new(int64(1000)), RunAsGroup: new(int64(2000)), FSGroup: new(int64(3000)), SupplementalGroups: []int64{4000}, RunAsNonRoot: new(true),
+		RunAsUser: new(int64(1000)), RunAsGroup: new(int64(2000)), FSGroup: new(int64(3000)),
+		SupplementalGroups: []int64{4000}, RunAsNonRoot: new(true),
 		SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault},
 	}
 	c := &pod.Spec.Containers[0]
@@ -255,8 +257,12 @@ func givenHooks(t *testing.T, n *node) {
 	exec := func(words string) *v1.LifecycleHandler {
 		return &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: strings.Fields(words)}}
 	}
-	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: exec("/hello crash -after 0s"), PreStop: exec("/hello init")}
-	pod.Spec.Containers[1].Lifecycle = &v1.Lifecycle{PostStart: exec("/hello init"), PreStop: exec("/hello init -after 1s")}
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
+		PostStart: exec("/hello crash -after 0s"), PreStop: exec("/hello init"),
+	}
+	pod.Spec.Containers[1].Lifecycle = &v1.Lifecycle{
+		PostStart: exec("/hello init"), PreStop: exec("/hello init -after 1s"),
+	}
 	n.t.Cleanup(func() {
 		if err := n.manager.CleanUpPod(n.ctx, pod, n.observe(pod)); err != nil {
 			n.t.Error(err)

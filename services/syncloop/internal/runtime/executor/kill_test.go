@@ -49,7 +49,9 @@ func TestKillPodAgainWithAShorterGrace(t *testing.T) {
 	n := newNode(t)
 	n.cri.IgnoreTerm("a")
 	pod := newPod("a")
-	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}}
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
+		PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}},
+	}
 	n.sync(pod)
 	ctx, cancel := context.WithCancel(n.ctx)
 	first := make(chan error, 1)
@@ -72,7 +74,9 @@ func TestKillPodAgainWithAShorterGrace(t *testing.T) {
 func TestPreStopComesBeforeTheEndAndCountsAgainstTheGrace(t *testing.T) {
 	n := newNode(t)
 	pod := newPod("a")
-	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}}
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
+		PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}},
+	}
 	n.sync(pod)
 	gate := n.cri.Hang("ExecSync", "") // it never ends by itself
 	defer gate.Open()
@@ -91,7 +95,9 @@ func TestPreStopComesBeforeTheEndAndCountsAgainstTheGrace(t *testing.T) {
 func TestAnInterruptedPreStopHookIsRunAgain(t *testing.T) {
 	n, events := newTold(t)
 	pod := newPod("a")
-	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}}
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
+		PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}},
+	}
 	n.sync(pod)
 	gate := n.cri.Hang("ExecSync", "")
 	ctx, cancel := context.WithCancel(n.ctx)
@@ -120,7 +126,9 @@ func TestAnInterruptedPreStopHookIsRunAgain(t *testing.T) {
 func TestAPreStopHookThatTheRuntimeDidNotAnswerIsRunAgain(t *testing.T) {
 	n, events := newTold(t)
 	pod := newPod("a")
-	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}}
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
+		PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}},
+	}
 	n.sync(pod)
 	away := status.Error(codes.Unavailable, "the runtime is restarted")
 	n.cri.Fail("ExecSync", "", 1, away)
@@ -316,7 +324,9 @@ func TestAnHTTPHookFollowsARedirectOnItsOwnHostOnly(t *testing.T) {
 func TestATCPSocketHookIsInvalid(t *testing.T) {
 	n := newNode(t)
 	pod := newPod("a")
-	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(80)}}}
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
+		PostStart: &v1.LifecycleHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(80)}},
+	}
 	result, err := n.manager.SyncPod(n.ctx, pod, nil)
 	if err == nil || result.Reasons["a"].Reason != "PostStartHookError" || !strings.Contains(err.Error(), "tcpSocket") {
 		t.Errorf("reasons %v, error %v", result.Reasons, err)
@@ -327,7 +337,9 @@ func TestFailedPostStartKillsTheContainerAndHoldsBackNoOther(t *testing.T) {
 	n := newNode(t)
 	n.cri.OnExec(func(string, []string) ([]byte, []byte, int32) { return nil, []byte("no"), 7 })
 	pod := newPod("a", "b")
-	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"hi"}}}}
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
+		PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"hi"}}},
+	}
 	result, err := n.manager.SyncPod(n.ctx, pod, nil)
 	if err == nil || result.Reasons["a"].Reason != "PostStartHookError" {
 		t.Fatalf("reasons %v, error %v", result.Reasons, err)
@@ -341,7 +353,9 @@ func TestPostStartHoldsBackTheNext(t *testing.T) {
 	n := newNode(t)
 	gate := n.cri.Hang("ExecSync", "")
 	pod := newPod("a", "b")
-	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"hi"}}}}
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
+		PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"hi"}}},
+	}
 	ended := make(chan error, 1)
 	go func() {
 		_, err := n.manager.SyncPod(n.ctx, pod, nil)
@@ -396,7 +410,9 @@ func TestAnOrphanIsKilledByWhatTheRuntimeRecords(t *testing.T) {
 	n := newNode(t)
 	pod := newPod("a")
 	pod.Labels = map[string]string{"app": "web"}
-	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}}}
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
+		PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}},
+	}
 	n.sync(pod)
 	observed := n.observe(pod)
 	orphan := executor.PodFromObserved(observed)

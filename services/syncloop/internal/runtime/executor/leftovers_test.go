@@ -63,7 +63,8 @@ func TestNothingBelowAMountPointIsRemovedWithAPod(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(mounted, "precious"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.manager.CleanUpPod(n.ctx, gone, nil); err == nil || !strings.Contains(err.Error(), mounted+" is mounted there; unmount it") {
+	if err := n.manager.CleanUpPod(n.ctx, gone, nil); err == nil ||
+		!strings.Contains(err.Error(), mounted+" is mounted there; unmount it") {
 		t.Errorf("%v", err)
 	}
 	if _, err := os.Stat(filepath.Join(mounted, "precious")); err != nil {

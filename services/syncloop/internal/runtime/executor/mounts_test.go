@@ -112,7 +112,8 @@ func TestWhatIsRecursivelyReadOnlyIsForTheHandlerToHave(t *testing.T) {
 			noted = "0"
 		}
 		mount := config.GetMounts()[0]
-		if mount.GetRecursiveReadOnly() != test.want || !mount.GetReadonly() || config.GetAnnotations()[podlabels.RecursiveReadOnly] != noted {
+		if mount.GetRecursiveReadOnly() != test.want || !mount.GetReadonly() ||
+			config.GetAnnotations()[podlabels.RecursiveReadOnly] != noted {
 			t.Errorf("%s by %q: mounted %v, noted %v", test.mode, test.handler, mount, config.GetAnnotations())
 		}
 	}

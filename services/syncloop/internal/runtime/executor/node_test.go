@@ -71,7 +71,9 @@ func TestAPodIsToldWhatTheNodeHasForPods(t *testing.T) {
 	say(func(context.Context) (*v1.Node, error) {
 		return &v1.Node{Status: v1.NodeStatus{
 			Allocatable: v1.ResourceList{v1.ResourceMemory: resource.MustParse("512Mi")},
-			Addresses:   []v1.NodeAddress{{Type: v1.NodeHostName, Address: "node-1"}, {Type: v1.NodeInternalIP, Address: "192.0.2.7"}},
+			Addresses: []v1.NodeAddress{
+				{Type: v1.NodeHostName, Address: "node-1"}, {Type: v1.NodeInternalIP, Address: "192.0.2.7"},
+			},
 		}}, nil
 	})
 	start("told")

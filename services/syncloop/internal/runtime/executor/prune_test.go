@@ -42,7 +42,8 @@ func TestLogsGoWithTheirContainer(t *testing.T) {
 	foreign := n.observe(pod)
 	foreign.Containers[len(foreign.Containers)-1].LogPath = elsewhere
 	for range 2 { // harmless again
-		if err := errors.Join(n.manager.PruneContainers(n.ctx, foreign, 1), n.manager.PruneContainers(n.ctx, observed, 1)); err != nil {
+		err := errors.Join(n.manager.PruneContainers(n.ctx, foreign, 1), n.manager.PruneContainers(n.ctx, observed, 1))
+		if err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -30,7 +30,8 @@ func TestAPullThatHangsHoldsUpNoOtherPod(t *testing.T) {
 			n := connect(t, containerd.Endpoint, func(c *executor.Config) { c.Kubelet.SerializeImagePulls = ptr.To(serial) })
 			pulling := func(repository string) *v1.Pod {
 				pod := helloPod(name+"-"+repository, nil, "sleep")
-				pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy = reg.Image(name+"/"+repository), v1.PullIfNotPresent
+				c := &pod.Spec.Containers[0]
+				c.Image, c.ImagePullPolicy = reg.Image(name+"/"+repository), v1.PullIfNotPresent
 				return pod
 			}
 			hangs := pulling("hangs")

@@ -30,7 +30,9 @@ func (g *given) Secret(_ context.Context, namespace, name string) (*v1.Secret, e
 	defer g.mu.Unlock()
 	switch secret := g.secrets[name]; {
 	case g.away:
-		return nil, &configobjects.UnknownError{Key: configobjects.Key{Kind: configobjects.Secret, Namespace: namespace, Name: name}, Why: "configmux is away"}
+		return nil, &configobjects.UnknownError{
+			Key: configobjects.Key{Kind: configobjects.Secret, Namespace: namespace, Name: name}, Why: "configmux is away",
+		}
 	case secret == nil || namespace != "shop":
 		return nil, apierrors.NewNotFound(v1.Resource("secret"), name)
 	default:

@@ -237,7 +237,8 @@ func (r *resizer) settled(pod *v1.Pod) {
 			continue
 		}
 		for _, spec := range pod.Spec.Containers {
-			if limit := spec.Resources.Limits.Memory().Value(); spec.Name == c.Name && c.Resources.GetMemoryLimitInBytes() != limit {
+			if limit := spec.Resources.Limits.Memory().Value(); spec.Name == c.Name &&
+				c.Resources.GetMemoryLimitInBytes() != limit {
 				r.t.Errorf("%s has %d bytes, want %d", c.Name, c.Resources.GetMemoryLimitInBytes(), limit)
 			}
 		}
@@ -257,7 +258,8 @@ func TestALimitOfMemoryBelowItsUseIsRefused(t *testing.T) {
 	refused := func(want string) {
 		t.Helper()
 		result, err := r.manager.SyncPod(r.ctx, smaller, r.observe(smaller))
-		if err != nil || result.ResizeError == nil || result.ResizeError.Error() != want || !errors.As(result.ResizeError, new(*executor.ResizeError)) {
+		if err != nil || result.ResizeError == nil || result.ResizeError.Error() != want ||
+			!errors.As(result.ResizeError, new(*executor.ResizeError)) {
 			t.Errorf("it says %v, want %s; error %v", result.ResizeError, want, err)
 		}
 		if steps := r.took(); len(steps) > 0 {
@@ -283,7 +285,9 @@ func TestAContainerIsMadeAgainForAResize(t *testing.T) {
 	r := newResizer(t, func(c *executor.Config) { c.Events = events })
 	pod := newPod("a", "b")
 	pod.Spec.RestartPolicy = v1.RestartPolicyOnFailure
-	pod.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer}}
+	pod.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{
+		{ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer},
+	}
 	limited(pod, "a", "1", "2Mi")
 	limited(pod, "b", "1", "2Mi")
 	r.sync(pod)
@@ -312,7 +316,9 @@ func TestAResizeGoesOnAfterAKill(t *testing.T) {
 			r := newResizer(t)
 			pod := newPod("a", "b", "c")
 			pod.Spec.RestartPolicy = v1.RestartPolicyOnFailure
-			pod.Spec.Containers[2].ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: v1.ResourceCPU, RestartPolicy: v1.RestartContainer}}
+			pod.Spec.Containers[2].ResizePolicy = []v1.ContainerResizePolicy{
+				{ResourceName: v1.ResourceCPU, RestartPolicy: v1.RestartContainer},
+			}
 			for _, c := range pod.Spec.Containers {
 				limited(pod, c.Name, "1", "4Mi")
 			}

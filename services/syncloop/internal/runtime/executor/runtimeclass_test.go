@@ -89,7 +89,8 @@ func TestAPodWaitsForItsClass(t *testing.T) {
 	} {
 		c.away = away
 		result, err := n.manager.SyncPod(n.ctx, pod, n.observe(pod))
-		if err == nil || !strings.Contains(result.SandboxError.Error(), want) || errors.As(err, new(*executor.UnsupportedError)) {
+		if err == nil || !strings.Contains(result.SandboxError.Error(), want) ||
+			errors.As(err, new(*executor.UnsupportedError)) {
 			t.Errorf("result %+v, error %v, want %s", result, err, want)
 		}
 		events.want(t, "Warning FailedCreatePodSandBox [] Failed to create pod sandbox: "+want)
@@ -163,7 +164,9 @@ func TestStrictGroupsNeedARuntimeThatSaysSo(t *testing.T) {
 	n := newNode(t)
 	pod, strict := newPod("a"), v1.SupplementalGroupsPolicyStrict
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{SupplementalGroupsPolicy: &strict}
-	if result, err := n.manager.SyncPod(n.ctx, pod, nil); !errors.As(result.SandboxError, new(*executor.UnsupportedError)) || !strings.Contains(err.Error(), "supplementalGroupsPolicy") {
+	result, err := n.manager.SyncPod(n.ctx, pod, nil)
+	if !errors.As(result.SandboxError, new(*executor.UnsupportedError)) ||
+		!strings.Contains(err.Error(), "supplementalGroupsPolicy") {
 		t.Errorf("result %+v, error %v", result, err)
 	}
 	n.want(pod, "")

@@ -341,7 +341,8 @@ func TestSandboxIsMadeAsThePodAsks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := response.GetStatus().GetLinux().GetNamespaces().GetOptions().GetNetwork(); got != runtimeapi.NamespaceMode_NODE {
+	got := response.GetStatus().GetLinux().GetNamespaces().GetOptions().GetNetwork()
+	if got != runtimeapi.NamespaceMode_NODE {
 		t.Errorf("network namespace %v", got)
 	}
 	pod.Spec.HostNetwork = false

@@ -255,7 +255,9 @@ func TestARestartIsLinkedToTheStartBefore(t *testing.T) {
 func TestAHooksCommandAndOutputStayInTheContainer(t *testing.T) {
 	n := newTraced(t)
 	pod := newPod("a")
-	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"login", "hunter2"}}}}
+	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
+		PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"login", "hunter2"}}},
+	}
 	n.cri.OnExec(func(string, []string) (stdout, stderr []byte, exitCode int32) {
 		return nil, []byte("hunter2 is wrong"), 3
 	})

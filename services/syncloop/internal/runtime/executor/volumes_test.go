@@ -117,7 +117,8 @@ func TestHostPaths(t *testing.T) {
 				return
 			}
 			m := n.mountOf(pod, "a", "/data")
-			if m.GetHostPath() != test.path || !m.GetReadonly() || m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL || m.GetSelinuxRelabel() {
+			if m.GetHostPath() != test.path || !m.GetReadonly() ||
+				m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL || m.GetSelinuxRelabel() {
 				t.Errorf("mounted %v", m)
 			}
 		})

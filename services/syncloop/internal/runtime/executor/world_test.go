@@ -163,8 +163,9 @@ func (n *node) observe(pod *v1.Pod) *lifecyclev1.PodStatus {
 		s := response.GetStatus()
 		sandbox := &lifecyclev1.Sandbox{
 			Id: s.GetId(), Attempt: s.GetMetadata().GetAttempt(), CreatedAt: timestamppb.New(time.Unix(0, s.GetCreatedAt())),
-			State: lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY, Labels: s.GetLabels(), Annotations: s.GetAnnotations(), RuntimeHandler: s.GetRuntimeHandler(),
-			HostNetwork: s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
+			State: lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY, Labels: s.GetLabels(), Annotations: s.GetAnnotations(),
+			RuntimeHandler: s.GetRuntimeHandler(),
+			HostNetwork:    s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
 		}
 		if s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
 			sandbox.State = lifecyclev1.SandboxState_SANDBOX_STATE_READY
@@ -173,7 +174,9 @@ func (n *node) observe(pod *v1.Pod) *lifecyclev1.PodStatus {
 		}
 		status.Sandboxes = append(status.Sandboxes, sandbox)
 	}
-	slices.SortFunc(status.Sandboxes, func(a, b *lifecyclev1.Sandbox) int { return b.CreatedAt.AsTime().Compare(a.CreatedAt.AsTime()) })
+	slices.SortFunc(status.Sandboxes, func(a, b *lifecyclev1.Sandbox) int {
+		return b.CreatedAt.AsTime().Compare(a.CreatedAt.AsTime())
+	})
 	containers, err := n.runtime.ListContainers(n.ctx, &runtimeapi.ContainerFilter{LabelSelector: selector})
 	if err != nil {
 		n.t.Fatal(err)
@@ -181,7 +184,9 @@ func (n *node) observe(pod *v1.Pod) *lifecyclev1.PodStatus {
 	for _, item := range containers {
 		status.Containers = append(status.Containers, n.observeContainer(item))
 	}
-	slices.SortFunc(status.Containers, func(a, b *lifecyclev1.Container) int { return b.CreatedAt.AsTime().Compare(a.CreatedAt.AsTime()) })
+	slices.SortFunc(status.Containers, func(a, b *lifecyclev1.Container) int {
+		return b.CreatedAt.AsTime().Compare(a.CreatedAt.AsTime())
+	})
 	return status
 }
 
@@ -205,9 +210,12 @@ func (n *node) observeContainer(item *runtimeapi.Container) *lifecyclev1.Contain
 		runtimeapi.ContainerState_CONTAINER_UNKNOWN: lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN,
 	}
 	return &lifecyclev1.Container{
-		Id: s.GetId(), SandboxId: item.GetPodSandboxId(), Name: s.GetMetadata().GetName(), Attempt: s.GetMetadata().GetAttempt(),
-		State: states[s.GetState()], CreatedAt: at(s.GetCreatedAt()), StartedAt: at(s.GetStartedAt()), FinishedAt: at(s.GetFinishedAt()),
-		ExitCode: s.GetExitCode(), Reason: s.GetReason(), Labels: s.GetLabels(), Annotations: s.GetAnnotations(), LogPath: s.GetLogPath(),
+		Id: s.GetId(), SandboxId: item.GetPodSandboxId(), Name: s.GetMetadata().GetName(),
+		Attempt: s.GetMetadata().GetAttempt(),
+		State:   states[s.GetState()], CreatedAt: at(s.GetCreatedAt()), StartedAt: at(s.GetStartedAt()),
+		FinishedAt: at(s.GetFinishedAt()),
+		ExitCode:   s.GetExitCode(), Reason: s.GetReason(), Labels: s.GetLabels(), Annotations: s.GetAnnotations(),
+		LogPath: s.GetLogPath(),
 	}
 }
 

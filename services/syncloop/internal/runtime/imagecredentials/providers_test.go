@@ -182,7 +182,9 @@ func TestNotMoreRunsAtOnceThanThereAreTurns(t *testing.T) {
 			<-broken
 			return imagecredentials.Output{}, context.Cause(ctx)
 		}
-		providers := nodeconfig.CredentialProviders{Providers: []kubeletconfigv1.CredentialProvider{ecr("slow", "*.test")}, BinDir: "/plugins"}
+		providers := nodeconfig.CredentialProviders{
+			Providers: []kubeletconfigv1.CredentialProvider{ecr("slow", "*.test")}, BinDir: "/plugins",
+		}
 		r.start(imagecredentials.Config{Providers: providers, Run: r.run, Clock: clock.RealClock{}})
 		var asked sync.WaitGroup
 		var mu sync.Mutex

@@ -56,7 +56,9 @@ type rig struct {
 
 // ecr is a provider of the name and for the registries.
 func ecr(name string, matches ...string) kubeletconfigv1.CredentialProvider {
-	return kubeletconfigv1.CredentialProvider{Name: name, MatchImages: matches, APIVersion: protocol, DefaultCacheDuration: &metav1.Duration{Duration: time.Hour}}
+	return kubeletconfigv1.CredentialProvider{
+		Name: name, MatchImages: matches, APIVersion: protocol, DefaultCacheDuration: &metav1.Duration{Duration: time.Hour},
+	}
 }
 
 // withToken is a provider that wants tokens.
@@ -73,14 +75,18 @@ func newRig(t *testing.T, providers ...kubeletconfigv1.CredentialProvider) *rig 
 	t.Helper()
 	r := &rig{t: t, clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)), answer: answers("Image", "", "a.test")}
 	r.accounts = map[string]*v1.ServiceAccount{"shop/robot": {ObjectMeta: metav1.ObjectMeta{UID: "sa-1", Annotations: map[string]string{"role": "puller", "region": "north", "other": "x"}}}}
-	r.start(imagecredentials.Config{Providers: nodeconfig.CredentialProviders{Providers: providers, BinDir: "/plugins"}, Run: r.run, Accounts: r, Clock: r.clock})
+	r.start(imagecredentials.Config{
+		Providers: nodeconfig.CredentialProviders{Providers: providers, BinDir: "/plugins"},
+		Run:       r.run, Accounts: r, Clock: r.clock,
+	})
 	return r
 }
 
 // start makes the Providers of a configuration, to which what is told is added.
 func (r *rig) start(cfg imagecredentials.Config) {
 	r.counted = prometheus.NewRegistry()
-	cfg.Metrics, cfg.Logger = imagecredentials.NewMetrics(r.counted), slog.New(slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	cfg.Metrics = imagecredentials.NewMetrics(r.counted)
+	cfg.Logger = slog.New(slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	ctx, end := context.WithCancel(context.Background())
 	providers := imagecredentials.New(ctx, cfg)
 	r.Providers, r.end = providers, end

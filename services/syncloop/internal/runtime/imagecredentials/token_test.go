@@ -88,7 +88,9 @@ func (noAccounts) Token(context.Context, *v1.Pod, *v1.ServiceAccount, string) (s
 func TestWithoutAnAPIServerThereAreNoTokens(t *testing.T) {
 	r := newRig(t)
 	r.end()
-	providers := nodeconfig.CredentialProviders{Providers: []kubeletconfigv1.CredentialProvider{withToken(byAccount, false)}, BinDir: "/plugins"}
+	providers := nodeconfig.CredentialProviders{
+		Providers: []kubeletconfigv1.CredentialProvider{withToken(byAccount, false)}, BinDir: "/plugins",
+	}
 	r.start(imagecredentials.Config{Providers: providers, Run: r.run, Accounts: noAccounts{}, Clock: r.clock})
 	r.want(newPod("u1", ""), "a.test/web", "a.test", "")
 	r.want(newPod("u1", "robot"), "a.test/web", "", `credential provider "ecr": getting the service account shop/robot, whose token it needs: there is no API server`)
@@ -143,7 +145,8 @@ func TestTheTokenIsAPasswordOnlyWhereAnswersAreKeptByToken(t *testing.T) {
 	if len(failures) > 0 || len(found) != 1 || found[0].Config["a.test"].Password != hidden+"-u1-sa-1-registry" {
 		t.Errorf("found %d, failures %v", len(found), failures)
 	}
-	if account := found[0].Account; account == nil || account.Namespace != "shop" || account.Name != "robot" || account.UID == "" {
+	if account := found[0].Account; account == nil || account.Namespace != "shop" || account.Name != "robot" ||
+		account.UID == "" {
 		t.Errorf("they are those of the service account %+v", account)
 	}
 }

@@ -29,7 +29,9 @@ func TestOnContainerd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "pod", Namespace: "ns", Uid: "uid"}}
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "pod", Namespace: "ns", Uid: "uid"},
+	}
 	sandbox, err := r.runtime.RunPodSandbox(r.ctx, config, "")
 	if err != nil {
 		t.Fatal(err)

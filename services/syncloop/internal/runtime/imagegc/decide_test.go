@@ -139,7 +139,8 @@ func TestNoImageIsRemovedThatMustNotBe(t *testing.T) {
 		if toFree > 0 && (policy.HighPercent == 100 || usage.Percent() < policy.HighPercent) {
 			t.Fatalf("%d bytes are to be freed of %+v by %+v", toFree, usage, policy)
 		}
-		if after := (imagegc.Usage{Capacity: usage.Capacity, Available: usage.Available + toFree}); toFree > 0 && after.Percent() > policy.LowPercent+1 {
+		after := imagegc.Usage{Capacity: usage.Capacity, Available: usage.Available + toFree}
+		if toFree > 0 && after.Percent() > policy.LowPercent+1 {
 			t.Fatalf("after %d bytes %d %% are in use, wanted %d %%", toFree, after.Percent(), policy.LowPercent)
 		}
 		bytes := rapid.Int64Range(0, 3000).Draw(t, "bytes")

@@ -140,7 +140,9 @@ func TestAnImageThatIsUnusedForTooLongGoes(t *testing.T) {
 
 // TestWhatWentForItsAgeIsNotCountedAsRoom: the room is looked at after that.
 func TestWhatWentForItsAgeIsNotCountedAsRoom(t *testing.T) {
-	r, _ := onFake(t, imagegc.Policy{HighPercent: 85, LowPercent: 80, MinAge: 2 * time.Minute, MaxAge: time.Hour}, "a", "b", "c")
+	r, _ := onFake(t, imagegc.Policy{
+		HighPercent: 85, LowPercent: 80, MinAge: 2 * time.Minute, MaxAge: time.Hour,
+	}, "a", "b", "c")
 	r.round(50, "a b c")
 	r.use(id("b"))
 	r.use(id("c"))

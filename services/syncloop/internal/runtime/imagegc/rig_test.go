@@ -55,11 +55,15 @@ func newRig(t testing.TB, endpoint string, policy imagegc.Policy) *rig {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	runtime := harness.ConnectCRI(ctx, t, endpoint)
-	r := &rig{t: t, ctx: ctx, clock: clocktesting.NewFakeClock(epoch), registry: prometheus.NewRegistry(), used: map[string]time.Time{}, usage: imagegc.Usage{Capacity: 1000, Available: 1000}}
+	r := &rig{
+		t: t, ctx: ctx, clock: clocktesting.NewFakeClock(epoch), registry: prometheus.NewRegistry(),
+		used: map[string]time.Time{}, usage: imagegc.Usage{Capacity: 1000, Available: 1000},
+	}
 	r.runtime, r.images = runtime.Runtime, runtime.Images
 	tracer := telemetry.Off()
 	r.config = imagegc.Config{
-		Runtime: runtime.Client.Runtime, Images: runtime.Client.Images, Usage: r.diskUsage, Uses: r, Policy: policy, Clock: r.clock, Tracer: tracer, Calls: cri.NewCaller(tracer, endpoint),
+		Runtime: runtime.Client.Runtime, Images: runtime.Client.Images, Usage: r.diskUsage, Uses: r, Policy: policy,
+		Clock: r.clock, Tracer: tracer, Calls: cri.NewCaller(tracer, endpoint),
 		Logger: slog.New(slog.NewTextHandler(&r.log, nil)), Metrics: imagegc.NewMetrics(r.registry), Events: r,
 	}
 	r.Collector = imagegc.New(r.config)
@@ -189,7 +193,9 @@ func onFake(t *testing.T, policy imagegc.Policy, images ...string) (*rig, *fakec
 // run starts a container of an image, and returns its ID and its sandbox's.
 func (r *rig) run(image string, mounted ...string) (container, sandbox string) {
 	r.t.Helper()
-	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: image, Namespace: "ns", Uid: image}}
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: image, Namespace: "ns", Uid: image},
+	}
 	sandbox, err := r.runtime.RunPodSandbox(r.ctx, config, "")
 	if err != nil {
 		r.t.Fatal(err)

@@ -113,7 +113,8 @@ func TestAnImageIsPulledByItsPolicy(t *testing.T) {
 			r := newRig(t, serial, recording(t.TempDir(), ""))
 			r.cri.AddImage(present, 5)
 			image, err := r.ensure("web", c.image, c.policy)
-			if failure := (*images.Error)(nil); errors.As(err, &failure) != (c.reason != "") || (failure != nil && failure.Reason != c.reason) {
+			if failure := (*images.Error)(nil); errors.As(err, &failure) != (c.reason != "") ||
+				(failure != nil && failure.Reason != c.reason) {
 				t.Fatalf("error %v, want %q", err, c.reason)
 			}
 			if err == nil && image.Ref != "sha256:"+c.image {
@@ -158,7 +159,10 @@ func TestAFailedPullIsHeldBack(t *testing.T) {
 	const name = "registry.test/app:1"
 	mend := r.cri.Fail("PullImage", name, -1, status.Error(codes.NotFound, "no such image"))
 	const why = `failed to pull image "registry.test/app:1": rpc error: code = NotFound desc = no such image`
-	for i, delay := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 5 * time.Minute, 5 * time.Minute} {
+	for i, delay := range []time.Duration{
+		10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second,
+		5 * time.Minute, 5 * time.Minute,
+	} {
 		r.want("web", name, v1.PullIfNotPresent, images.ReasonPull, why)
 		if i == 0 {
 			r.wantEvents(`Normal Pulling web/main: Pulling image "registry.test/app:1"`,
@@ -169,7 +173,8 @@ func TestAFailedPullIsHeldBack(t *testing.T) {
 		r.wantEventsOf(func() {
 			_, err := r.ensure("web", name, v1.PullIfNotPresent)
 			failure := (*images.Error)(nil)
-			if !errors.As(err, &failure) || failure.Reason != images.ReasonPullBackOff || failure.RetryAfter != time.Millisecond {
+			if !errors.As(err, &failure) || failure.Reason != images.ReasonPullBackOff ||
+				failure.RetryAfter != time.Millisecond {
 				t.Fatalf("after %d failures, a millisecond before %s: %v", i+1, delay, err)
 			}
 			if want := `Back-off pulling image "registry.test/app:1": ErrImagePull: ` + why; failure.Message != want {

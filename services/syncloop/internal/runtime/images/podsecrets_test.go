@@ -61,7 +61,9 @@ func TestAPodsPullSecretsAreTriedBeforeTheNodesCredentials(t *testing.T) {
 
 func TestAPullSecretThatCannotBeReadFailsThePullAndIsNotTold(t *testing.T) {
 	const name = "registry.test/shop/web:1"
-	for kind, key := range map[v1.SecretType]string{v1.SecretTypeDockerConfigJson: ".dockerconfigjson", v1.SecretTypeDockercfg: ".dockercfg"} {
+	for kind, key := range map[v1.SecretType]string{
+		v1.SecretTypeDockerConfigJson: ".dockerconfigjson", v1.SecretTypeDockercfg: ".dockercfg",
+	} {
 		for _, content := range []string{"geheim", `{"auths":"geheim","registry.test":"geheim"}`, `{"auths":{"registry.test":{"auth":"geheim!"}},"x":{"auth":"geheim!"}}`} {
 			r := newRig(t)
 			want := `ErrImagePull: failed to pull image "registry.test/shop/web:1": pull secret shop/a: its ` + key + " cannot be decoded: check that it is docker's JSON"

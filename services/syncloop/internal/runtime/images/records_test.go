@@ -20,14 +20,18 @@ import (
 // recording keeps records in a directory.
 func recording(root string, policy kubeletconfigv1beta1.ImagePullCredentialsVerificationPolicy) func(*images.Config) {
 	return func(cfg *images.Config) {
-		cfg.Records = pullrecords.New(pullrecords.Config{RootDir: root, Policy: pullrecords.Policy{Verification: policy}, Clock: cfg.Clock, Logger: cfg.Logger})
+		cfg.Records = pullrecords.New(pullrecords.Config{
+			RootDir: root, Policy: pullrecords.Policy{Verification: policy}, Clock: cfg.Clock, Logger: cfg.Logger,
+		})
 	}
 }
 
 // askFor asks for an image that is pulled when it is not there, and returns the error's text.
 func (r *rig) askFor(podName, name string, policy v1.PullPolicy, secrets ...*v1.Secret) string {
 	r.t.Helper()
-	_, err := r.Ensure(r.ctx, images.Request{Pod: pod(podName), Container: "main", Image: name, Policy: policy, Secrets: secrets})
+	_, err := r.Ensure(r.ctx, images.Request{
+		Pod: pod(podName), Container: "main", Image: name, Policy: policy, Secrets: secrets,
+	})
 	if err != nil {
 		return err.Error()
 	}
@@ -63,7 +67,8 @@ func TestAPodGetsAnotherPodsImageOnlyWithCredentialsOfItsOwn(t *testing.T) {
 
 // TestImagesThatEverybodyMayHave: those that were there before, and those of the node's credentials or of none.
 func TestImagesThatEverybodyMayHave(t *testing.T) {
-	r := newRig(t, recording(t.TempDir(), kubeletconfigv1beta1.NeverVerifyPreloadedImages), withCredentials(&runtimeapi.AuthConfig{Username: "node", Password: "node-secret"}))
+	r := newRig(t, recording(t.TempDir(), kubeletconfigv1beta1.NeverVerifyPreloadedImages),
+		withCredentials(&runtimeapi.AuthConfig{Username: "node", Password: "node-secret"}))
 	r.cri.AddImage("registry.test/preloaded:1", 1)
 	r.cri.Protect("registry.test/shop/web:1", "node", "node-secret")
 	for _, name := range []string{"registry.test/preloaded:1", "registry.test/shop/web:1"} {
@@ -103,7 +108,8 @@ func TestRecordsFollowTheRuntimesImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Recover(r.ctx, func(context.Context) (internalapi.ImageManagerService, error) { return client, nil }); err != nil {
+	connected := func(context.Context) (internalapi.ImageManagerService, error) { return client, nil }
+	if err := r.Recover(r.ctx, connected); err != nil {
 		t.Fatal(err)
 	}
 	files := func(dir string) int {

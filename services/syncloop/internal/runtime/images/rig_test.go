@@ -58,7 +58,9 @@ func onRuntime(t testing.TB, endpoint string, change ...func(*images.Config)) *r
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
-	r := &rig{t: t, ctx: ctx, clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)), spans: tracetest.NewSpanRecorder()}
+	r := &rig{
+		t: t, ctx: ctx, clock: clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)), spans: tracetest.NewSpanRecorder(),
+	}
 	service := harness.ConnectCRI(ctx, t, endpoint).Images
 	tracer := trace.NewTracerProvider(trace.WithSpanProcessor(r.spans)).Tracer("test")
 	cfg := images.Config{

@@ -45,7 +45,8 @@ func newNode(t *testing.T) *node {
 func (n *node) add(name, id string) loglinks.Container {
 	n.t.Helper()
 	c := loglinks.Container{Namespace: "shop", Pod: "web", Name: name, ID: id, LogPath: filepath.Join(n.logs, "shop_web_u1", name, "0.log")}
-	if err := errors.Join(os.MkdirAll(filepath.Dir(c.LogPath), 0o750), os.WriteFile(c.LogPath, []byte(id), 0o600)); err != nil {
+	err := errors.Join(os.MkdirAll(filepath.Dir(c.LogPath), 0o750), os.WriteFile(c.LogPath, []byte(id), 0o600))
+	if err != nil {
 		n.t.Fatal(err)
 	}
 	n.mu.Lock()
@@ -70,7 +71,9 @@ func (n *node) list() ([]loglinks.Container, bool) {
 // start runs a keeper, as a process does, until stop is called.
 func (n *node) start() (stop func()) {
 	n.t.Helper()
-	k := loglinks.New(loglinks.Config{PodLogsDir: n.logs, Containers: n.list, Clock: n.clock, Logger: slog.New(slog.NewTextHandler(&n.told, nil))})
+	k := loglinks.New(loglinks.Config{
+		PodLogsDir: n.logs, Containers: n.list, Clock: n.clock, Logger: slog.New(slog.NewTextHandler(&n.told, nil)),
+	})
 	ctx, cancel := context.WithCancel(n.t.Context())
 	done := make(chan error, 1)
 	looks := n.looked()

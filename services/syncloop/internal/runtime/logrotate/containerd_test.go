@@ -57,7 +57,8 @@ func TestOnContainerd(t *testing.T) {
 		Containers: func() []logrotate.Container {
 			return []logrotate.Container{{ID: id, Pod: "default/writer", Name: "hello", LogPath: log, Running: running.Load()}}
 		},
-		Reopen: runtime.ReopenContainerLog, Policy: policy, Workers: 1, Interval: interval, Clock: fakeClock, Logger: slog.New(slog.DiscardHandler),
+		Reopen: runtime.ReopenContainerLog, Policy: policy, Workers: 1, Interval: interval, Clock: fakeClock,
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	rotated := make(chan error, 1)
 	go func() { rotated <- rotator.Run(rotating) }()

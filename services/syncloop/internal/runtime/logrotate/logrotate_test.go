@@ -144,7 +144,8 @@ func (n *node) asked(ctx context.Context, id string) error {
 func (n *node) start(policy logrotate.Policy) (stop func()) {
 	n.t.Helper()
 	r := logrotate.New(logrotate.Config{
-		Containers: n.list, Reopen: n.asked, Policy: policy, Workers: 1, Interval: interval, Clock: n.clock, Logger: slog.New(slog.NewTextHandler(n.log, nil)),
+		Containers: n.list, Reopen: n.asked, Policy: policy, Workers: 1, Interval: interval, Clock: n.clock,
+		Logger: slog.New(slog.NewTextHandler(n.log, nil)),
 	})
 	ctx, cancel := context.WithCancel(n.t.Context())
 	done := make(chan error, 1)

@@ -12,7 +12,9 @@ import (
 func TestDetailsOfAFileTree(t *testing.T) {
 	kills := uint64(3)
 	disks := []DiskIO{{Device: "999:0", ReadBytes: 4096, WrittenBytes: 512, Reads: 2, Writes: 1}, {Device: "999:1", ReadBytes: 7}}
-	whole := Details{CFS: &CFS{Periods: 10, Throttled: 4, Time: 1500 * time.Millisecond}, Disks: disks, OOMKills: &kills, PID: 42}
+	whole := Details{
+		CFS: &CFS{Periods: 10, Throttled: 4, Time: 1500 * time.Millisecond}, Disks: disks, OOMKills: &kills, PID: 42,
+	}
 	for name, test := range map[string]struct {
 		read func(t *testing.T) (Details, error)
 		want Details

@@ -16,7 +16,9 @@ import (
 // The tests in this file are of what is handed to the library, for machines that are other than the one that runs them.
 
 func TestWeightsOfVersion2AreTheKubelets(t *testing.T) {
-	for shares, want := range map[uint64]uint64{0: 0, 1: 1, 2: 1, 102: 4, 256: 10, 512: 20, 1024: 39, 2048: 79, 262143: 9999, 262144: 10000, 1 << 30: 10000} {
+	for shares, want := range map[uint64]uint64{
+		0: 0, 1: 1, 2: 1, 102: 4, 256: 10, 512: 20, 1024: 39, 2048: 79, 262143: 9999, 262144: 10000, 1 << 30: 10000,
+	} {
 		if got := resources.Weight(shares); got != want {
 			t.Errorf("%d shares are the weight %d, want %d", shares, got, want)
 		}
@@ -47,7 +49,9 @@ func TestWhatTheLibraryIsGiven(t *testing.T) {
 	pids := int64(7)
 	v1 := map[string]string{"cpu": root + "/cpu", "memory": root + "/memory", "pids": root + "/pids"}
 	v2 := map[string]string{unified: root}
-	common := cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, CpuQuota: 50000, CpuPeriod: 100000, Memory: 1 << 20, PidsLimit: &pids}
+	common := cgroups.Resources{
+		SkipDevices: true, SkipFreezeOnSet: true, CpuQuota: 50000, CpuPeriod: 100000, Memory: 1 << 20, PidsLimit: &pids,
+	}
 	shares, weighed := common, common
 	shares.CpuShares, weighed.CpuWeight = 1024, 39
 	name := "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podu.slice"
@@ -98,7 +102,9 @@ func TestTheFilesOfVersion2HaveWhatAPodIsGiven(t *testing.T) {
 			map[string]string{"cpu.weight": "20", "cpu.max": "100000 100000", "memory.max": "67108864", "pids.max": "50"},
 		},
 		{
-			resources.Resources{CPUShares: 2, CPUQuota: resources.NoLimit, CPUPeriod: 100000, Memory: resources.NoLimit, PIDs: 50},
+			resources.Resources{
+				CPUShares: 2, CPUQuota: resources.NoLimit, CPUPeriod: 100000, Memory: resources.NoLimit, PIDs: 50,
+			},
 			map[string]string{"cpu.weight": "1", "cpu.max": "max 100000", "memory.max": "max", "pids.max": "50"},
 		},
 	} {
@@ -130,7 +136,9 @@ func TestTheFilesOfVersion2HaveWhatAPodIsGiven(t *testing.T) {
 func TestALimitIsTakenAwayOnlyWhereThereCanBeOne(t *testing.T) {
 	m := NewMachine("cgroupfs", clock.RealClock{})
 	m.at = map[string]string{"cpu": root + "/cpu"}
-	got := m.resources(resources.Resources{CPUShares: 2, CPUQuota: resources.NoLimit, Memory: resources.NoLimit, HugePages: map[int64]int64{}})
+	got := m.resources(resources.Resources{
+		CPUShares: 2, CPUQuota: resources.NoLimit, Memory: resources.NoLimit, HugePages: map[int64]int64{},
+	})
 	want := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, CpuShares: 2, CpuQuota: resources.NoLimit}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)

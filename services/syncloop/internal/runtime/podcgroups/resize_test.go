@@ -25,7 +25,8 @@ func TestAPodsCgroupIsChangedInParts(t *testing.T) {
 	bigger := pod.DeepCopy()
 	bigger.Spec.Containers[0].Resources.Limits = podtest.List("cpu", "2", "memory", "128Mi")
 	has, wants, err := r.Given(bigger)
-	if err != nil || has.Memory != 64<<20 || has.CPUQuota != 100000 || wants.Memory != 128<<20 || wants.CPUQuota != 200000 {
+	if err != nil || has.Memory != 64<<20 || has.CPUQuota != 100000 || wants.Memory != 128<<20 ||
+		wants.CPUQuota != 200000 {
 		t.Errorf("it has %+v and wants %+v; error %v", has, wants, err)
 	}
 	if err := r.Limit(bigger, resources.Resources{Memory: wants.Memory}); err != nil {
@@ -66,13 +67,16 @@ func TestWhatTheKernelHasIsRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if resources.Weight(got.CPUShares)+1 < resources.Weight(want.CPUShares) || got.CPUQuota != want.CPUQuota || got.Memory != want.Memory {
+		if resources.Weight(got.CPUShares)+1 < resources.Weight(want.CPUShares) || got.CPUQuota != want.CPUQuota ||
+			got.Memory != want.Memory {
 			t.Errorf("it has %+v, want %+v", got, want)
 		}
 	}
 	check()
 	want.CPUQuota, want.Memory = resources.NoLimit, resources.NoLimit
-	if err := m.Limit(name, resources.Resources{CPUQuota: resources.NoLimit, CPUPeriod: 100000, Memory: resources.NoLimit}); err != nil {
+	if err := m.Limit(name, resources.Resources{
+		CPUQuota: resources.NoLimit, CPUPeriod: 100000, Memory: resources.NoLimit,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	check()

@@ -251,7 +251,8 @@ func TestAPodsCgroupIsMadeWithThoseAboveIt(t *testing.T) {
 	if got, want := r.cgroups.names(), []string{"/kubepods", "/kubepods/besteffort", "/kubepods/burstable", "/kubepods/burstable/podu1"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if diff := cmp.Diff(resources.ForPod(pod, resources.Limits{CPUQuota: true}), r.cgroups.get("/kubepods/burstable/podu1")); diff != "" {
+	wanted := resources.ForPod(pod, resources.Limits{CPUQuota: true})
+	if diff := cmp.Diff(wanted, r.cgroups.get("/kubepods/burstable/podu1")); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	if got := r.cgroups.get("/kubepods/burstable").CPUShares; got != 1024 {

@@ -45,7 +45,8 @@ func TestUsageOfAFileTree(t *testing.T) {
 		return left
 	}
 	whole := Usage{
-		CPU: 1500 * time.Millisecond, MemoryBytes: 1000, WorkingSetBytes: 600, RSSBytes: 300, MemoryLimitBytes: 4096, SwapBytes: 8,
+		CPU: 1500 * time.Millisecond, MemoryBytes: 1000, WorkingSetBytes: 600, RSSBytes: 300, MemoryLimitBytes: 4096,
+		SwapBytes:  8,
 		PageFaults: 5, MajorPageFaults: 6, Processes: 7,
 	}
 	for name, test := range map[string]struct {
@@ -61,11 +62,15 @@ func TestUsageOfAFileTree(t *testing.T) {
 		"version 2 without limits": {func(t *testing.T) (Usage, error) {
 			return usageOfV2(tree(t, append(without("memory.max", "memory.swap.current"), "memory.max: max")...))
 		}, Usage{
-			CPU: 1500 * time.Millisecond, MemoryBytes: 1000, WorkingSetBytes: 600, RSSBytes: 300, PageFaults: 5, MajorPageFaults: 6, Processes: 7,
+			CPU: 1500 * time.Millisecond, MemoryBytes: 1000, WorkingSetBytes: 600, RSSBytes: 300, PageFaults: 5,
+			MajorPageFaults: 6, Processes: 7,
 		}},
 		"version 2, the whole machine": {func(t *testing.T) (Usage, error) {
 			return usageOfV2(tree(t, without("memory.current", "memory.max", "memory.swap.current", "pids.current")...))
-		}, Usage{CPU: 1500 * time.Millisecond, MemoryBytes: 900, WorkingSetBytes: 500, RSSBytes: 300, PageFaults: 5, MajorPageFaults: 6}},
+		}, Usage{
+			CPU: 1500 * time.Millisecond, MemoryBytes: 900, WorkingSetBytes: 500, RSSBytes: 300, PageFaults: 5,
+			MajorPageFaults: 6,
+		}},
 		"version 2 without the controller of memory": {func(t *testing.T) (Usage, error) {
 			return usageOfV2(tree(t, "cpu.stat: usage_usec 1"))
 		}, Usage{CPU: time.Microsecond}},

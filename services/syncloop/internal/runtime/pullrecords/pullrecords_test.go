@@ -45,7 +45,8 @@ func newRig(t *testing.T, policy kubeletconfigv1beta1.ImagePullCredentialsVerifi
 // start is a new process.
 func (r *rig) start(policy kubeletconfigv1beta1.ImagePullCredentialsVerificationPolicy, allow ...string) {
 	r.Book = pullrecords.New(pullrecords.Config{
-		RootDir: r.root, Policy: pullrecords.Policy{Verification: policy, Allowlist: allow}, Clock: r.clock, Logger: slog.New(slog.NewTextHandler(&r.log, nil)),
+		RootDir: r.root, Policy: pullrecords.Policy{Verification: policy, Allowlist: allow}, Clock: r.clock,
+		Logger: slog.New(slog.NewTextHandler(&r.log, nil)),
 	})
 }
 
@@ -68,7 +69,9 @@ func (r *rig) withSecrets(secrets ...kubeletconfigv1beta1.ImagePullSecret) {
 
 func (r *rig) mustPull(name string, secrets ...kubeletconfigv1beta1.ImagePullSecret) bool {
 	r.t.Helper()
-	must, err := r.MustPull(r.t.Context(), name, id, func() (pullrecords.Credentials, error) { return pullrecords.Credentials{Secrets: secrets}, nil })
+	must, err := r.MustPull(r.t.Context(), name, id, func() (pullrecords.Credentials, error) {
+		return pullrecords.Credentials{Secrets: secrets}, nil
+	})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -165,16 +168,22 @@ func TestServiceAccountsCount(t *testing.T) {
 		return kubeletconfigv1beta1.ImagePullServiceAccount{UID: uid, Namespace: "shop", Name: "robot"}
 	}
 	r := newRig(t, kubeletconfigv1beta1.AlwaysVerify)
-	r.pulled(image, &kubeletconfigv1beta1.ImagePullCredentials{KubernetesServiceAccounts: []kubeletconfigv1beta1.ImagePullServiceAccount{account("1")}})
+	r.pulled(image, &kubeletconfigv1beta1.ImagePullCredentials{
+		KubernetesServiceAccounts: []kubeletconfigv1beta1.ImagePullServiceAccount{account("1")},
+	})
 	for uid, want := range map[string]bool{"1": false, "2": true} {
 		own := account(uid)
-		must, err := r.MustPull(t.Context(), image, id, func() (pullrecords.Credentials, error) { return pullrecords.Credentials{Account: &own}, nil })
+		must, err := r.MustPull(t.Context(), image, id, func() (pullrecords.Credentials, error) {
+			return pullrecords.Credentials{Account: &own}, nil
+		})
 		if err != nil || must != want {
 			t.Errorf("of account %s: must be pulled: %t, %v", uid, must, err)
 		}
 	}
 	failed := errors.New("the secret cannot be read")
-	if must, err := r.MustPull(t.Context(), image, id, func() (pullrecords.Credentials, error) { return pullrecords.Credentials{}, failed }); !must || !errors.Is(err, failed) {
+	if must, err := r.MustPull(t.Context(), image, id, func() (pullrecords.Credentials, error) {
+		return pullrecords.Credentials{}, failed
+	}); !must || !errors.Is(err, failed) {
 		t.Errorf("got %t, %v", must, err)
 	}
 }
@@ -282,7 +291,9 @@ func TestTheFormIsTheKubelets(t *testing.T) {
 		}
 	}
 	check("pulling", image, map[string]any{"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "ImagePullIntent", "image": image})
-	r.Pulled(t.Context(), image, id, &kubeletconfigv1beta1.ImagePullCredentials{KubernetesSecrets: []kubeletconfigv1beta1.ImagePullSecret{secret("1", "h1")}})
+	r.Pulled(t.Context(), image, id, &kubeletconfigv1beta1.ImagePullCredentials{
+		KubernetesSecrets: []kubeletconfigv1beta1.ImagePullSecret{secret("1", "h1")},
+	})
 	check("pulled", id, map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "ImagePulledRecord", "imageRef": id, "lastUpdatedTime": "1970-01-01T00:16:40Z",
 		"credentialMapping": map[string]any{"registry.test/shop/web": map[string]any{

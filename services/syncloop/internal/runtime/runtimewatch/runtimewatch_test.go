@@ -24,7 +24,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestWhatIsSaidOfTheRuntime(t *testing.T) {
 	fake := fakecri.New(t)
 	fake.Stop()
-	client, err := cri.New(cri.Config{Endpoint: fake.Endpoint(), Timeout: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	client, err := cri.New(cri.Config{
+		Endpoint: fake.Endpoint(), Timeout: 10 * time.Second, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +39,8 @@ func TestWhatIsSaidOfTheRuntime(t *testing.T) {
 	reasons, names, done := make(chan string, 1000), make(chan string, 1000), make(chan error, 1)
 	go func() {
 		done <- runtimewatch.Run(ctx, runtimewatch.Config{
-			Endpoint: fake.Endpoint(), Runtime: client.Runtime, Images: client.Images, Named: func(name string) { names <- name },
+			Endpoint: fake.Endpoint(), Runtime: client.Runtime, Images: client.Images,
+			Named: func(name string) { names <- name },
 			Waiting: func(what, reason string) {
 				if what != "runtime" {
 					t.Errorf("it speaks of %q", what)

@@ -34,15 +34,16 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
-// What is meant to differ, and so is not drawn:
+// Intended differences, which the test does not generate:
 //
-//   - A threshold in percent of a count, as of inodes, and one in decimal units of bytes, are told by the kubelet in units of that; here
-//     what must be left is told as what is left is: nodestatus says how many.
-//   - With a file system for the layers of containers that is neither that of images nor the node's, the kubelet has signals of its own.
-//     containerd and CRI-O have none such here.
-//   - A volume in memory is not held to its size limit here, for the kernel holds it to that. The kubelet measures it all the same, until it
-//     scales such volumes while a pod runs.
-//   - A kubelet tells each round of it that a critical pod cannot be ended; here such a pod is passed over.
+//   - Thresholds in percent of a count, such as of inodes, and thresholds in decimal units of bytes: the kubelet reports
+//     them in their units, Quartet reports the threshold in the units of the available amount, because nodestatus
+//     publishes the amount.
+//   - A separate file system for the layers of containers, for which the kubelet has its own signals. containerd and
+//     CRI-O do not report one here.
+//   - Volumes in memory are not checked against their size limit here, because the kernel enforces it. The kubelet
+//     checks them until it resizes such volumes while a pod runs.
+//   - A critical pod that cannot be evicted: the kubelet reports it in each round, Quartet skips it.
 
 const (
 	mebi = 1 << 20
@@ -114,7 +115,9 @@ func (s *shortage) byKubelet(t *testing.T, end func(ending)) {
 	kill := func(pod *v1.Pod, _ bool, grace *int64, change func(*v1.PodStatus)) error {
 		status := v1.PodStatus{}
 		change(&status)
-		e := ending{Pod: pod.UID, Grace: *grace, Reason: status.Reason, Message: status.Message, Annotations: told.annotations}
+		e := ending{
+			Pod: pod.UID, Grace: *grace, Reason: status.Reason, Message: status.Message, Annotations: told.annotations,
+		}
 		for _, c := range status.Conditions {
 			if c.Type == v1.DisruptionTarget {
 				e.Disruption = c.Message
@@ -133,9 +136,13 @@ func (s *shortage) byKubelet(t *testing.T, end func(ending)) {
 		threshold.GracePeriod = softGrace
 	}
 	config := theirs.Config{MaxPodGracePeriodSeconds: maxGrace, Thresholds: []evictionapi.Threshold{threshold}}
-	manager, _ := theirs.NewManager(s, config, kill, nothing{}, nothing{}, told, &v1.ObjectReference{}, clock.RealClock{}, s.limits)
+	manager, _ := theirs.NewManager(
+		s, config, kill, nothing{}, nothing{}, told, &v1.ObjectReference{}, clock.RealClock{}, s.limits,
+	)
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.Discard()))
-	manager.Start(ctx, disks(s.dedicated), func() []*v1.Pod { return s.left(ended) }, func(*v1.Pod) bool { return true }, 10*time.Second)
+	left := func() []*v1.Pod { return s.left(ended) }
+	cleanedUp := func(*v1.Pod) bool { return true }
+	manager.Start(ctx, disks(s.dedicated), left, cleanedUp, 10*time.Second)
 	<-time.After(long)
 	cancel()
 	synctest.Wait()
@@ -151,11 +158,15 @@ func (s *shortage) byQuartet(t *testing.T, end func(ending)) {
 		},
 		Evict: func(_ context.Context, uid types.UID, e podstore.Eviction, grace int64, annotations map[string]string) error {
 			ended[uid] = true
-			end(ending{Pod: uid, Grace: grace, Reason: e.Reason, Message: e.Message, Disruption: e.Disruption, Annotations: annotations})
+			end(ending{
+				Pod: uid, Grace: grace, Reason: e.Reason, Message: e.Message, Disruption: e.Disruption, Annotations: annotations,
+			})
 			return nil
 		},
-		Gone: func(types.UID) bool { return true }, RemoveContainers: func(context.Context) {}, RemoveEvicted: func(context.Context) {}, RemoveImages: func(context.Context) error { return nil },
-		MaxGrace: maxGrace, Clock: clock.RealClock{}, BootTime: func() time.Duration { return time.Since(booted) }, Logger: slog.New(slog.DiscardHandler),
+		Gone: func(types.UID) bool { return true }, RemoveContainers: func(context.Context) {},
+		RemoveEvicted: func(context.Context) {}, RemoveImages: func(context.Context) error { return nil },
+		MaxGrace: maxGrace, Clock: clock.RealClock{}, BootTime: func() time.Duration { return time.Since(booted) },
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { _ = evictor.Run(ctx) }() // it returns the error of ctx
@@ -164,7 +175,9 @@ func (s *shortage) byQuartet(t *testing.T, end func(ending)) {
 		if counts(s.signal) {
 			least = mostCount
 		}
-		evictor.Pressing([]*nodev1.EvictionSignal{{Signal: s.signal, Available: least / 2, Threshold: least, Hard: s.hard, ReadAt: timestamppb.Now()}})
+		evictor.Pressing([]*nodev1.EvictionSignal{
+			{Signal: s.signal, Available: least / 2, Threshold: least, Hard: s.hard, ReadAt: timestamppb.Now()},
+		})
 		synctest.Wait()
 	}
 	cancel()
@@ -199,8 +212,10 @@ func (s *shortage) Get(context.Context, bool) (*statsv1alpha1.Summary, error) {
 	most := ptr.To(*processes + int64(*left("pid.available")))
 	return &statsv1alpha1.Summary{Pods: s.stats, Node: statsv1alpha1.NodeStats{
 		Memory: memory("memory.available"), Fs: fs("nodefs"), Runtime: &statsv1alpha1.RuntimeStats{ImageFs: fs("imagefs")},
-		SystemContainers: []statsv1alpha1.ContainerStats{{Name: statsv1alpha1.SystemContainerPods, Memory: memory("allocatableMemory.available")}},
-		Rlimit:           &statsv1alpha1.RlimitStats{Time: now, MaxPID: most, NumOfRunningProcesses: processes},
+		SystemContainers: []statsv1alpha1.ContainerStats{
+			{Name: statsv1alpha1.SystemContainerPods, Memory: memory("allocatableMemory.available")},
+		},
+		Rlimit: &statsv1alpha1.RlimitStats{Time: now, MaxPID: most, NumOfRunningProcesses: processes},
 	}}, nil
 }
 
@@ -279,7 +294,8 @@ func someOf(t *rapid.T, label string) v1.ResourceList {
 func usingPodOf(t *rapid.T, i int) *v1.Pod {
 	name := fmt.Sprint("pod-", i)
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Name: name, UID: types.UID(name), Annotations: map[string]string{podset.AnnotationSource: one(t, "source", "api", "api", "api", "api", "file")},
+		Name: name, UID: types.UID(name),
+		Annotations: map[string]string{podset.AnnotationSource: one(t, "source", "api", "api", "api", "api", "file")},
 	}}
 	pod.Spec.Priority = one(t, "priority", nil, ptr.To[int32](0), ptr.To[int32](-5), ptr.To[int32](7), ptr.To[int32](2_000_000_000))
 	pod.Spec.TerminationGracePeriodSeconds = one(t, "grace", nil, ptr.To[int64](5), ptr.To[int64](100))
@@ -309,7 +325,8 @@ func usingPodOf(t *rapid.T, i int) *v1.Pod {
 	}
 	for _, source := range []v1.VolumeSource{
 		{EmptyDir: &v1.EmptyDirVolumeSource{}}, {EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}},
-		{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumHugePages}}, {ConfigMap: &v1.ConfigMapVolumeSource{}}, {Secret: &v1.SecretVolumeSource{}},
+		{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumHugePages}}, {ConfigMap: &v1.ConfigMapVolumeSource{}},
+		{Secret: &v1.SecretVolumeSource{}},
 	} {
 		if !rapid.Bool().Draw(t, "volume") {
 			continue
@@ -317,7 +334,9 @@ func usingPodOf(t *rapid.T, i int) *v1.Pod {
 		if size := one[int64](t, "size", -1, -1, 0, 2, 8); source.EmptyDir != nil && source.EmptyDir.Medium != v1.StorageMediumMemory && size >= 0 {
 			source.EmptyDir.SizeLimit = resource.NewQuantity(size*mebi, resource.BinarySI)
 		}
-		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: fmt.Sprint("volume-", len(pod.Spec.Volumes)), VolumeSource: source})
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{
+			Name: fmt.Sprint("volume-", len(pod.Spec.Volumes)), VolumeSource: source,
+		})
 	}
 	return pod
 }
@@ -332,9 +351,13 @@ func statsOf(t *rapid.T, pod *v1.Pod) statsv1alpha1.PodStats {
 		return &statsv1alpha1.MemoryStats{WorkingSetBytes: amount(label)}
 	}
 	fs := func(label string) *statsv1alpha1.FsStats {
-		return &statsv1alpha1.FsStats{UsedBytes: amount(label), InodesUsed: ptr.To(one[uint64](t, label, 0, 1, 70, 3_000_000))}
+		return &statsv1alpha1.FsStats{
+			UsedBytes: amount(label), InodesUsed: ptr.To(one[uint64](t, label, 0, 1, 70, 3_000_000)),
+		}
 	}
-	stats := statsv1alpha1.PodStats{PodRef: statsv1alpha1.PodReference{Name: pod.Name, UID: string(pod.UID)}, Memory: memory("memory")}
+	stats := statsv1alpha1.PodStats{
+		PodRef: statsv1alpha1.PodReference{Name: pod.Name, UID: string(pod.UID)}, Memory: memory("memory"),
+	}
 	if n := one(t, "processes", -1, 0, 1, 7, 90); n >= 0 {
 		stats.ProcessStats = &statsv1alpha1.ProcessStats{ProcessCount: ptr.To(uint64(n))}
 	}

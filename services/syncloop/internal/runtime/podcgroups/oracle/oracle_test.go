@@ -28,7 +28,9 @@ func TestPodsAreGivenWhatTheKubeletGivesThem(t *testing.T) {
 		quota := rapid.Bool().Draw(t, "quota")
 		period := rapid.SampledFrom([]time.Duration{100 * time.Millisecond, 5 * time.Millisecond}).Draw(t, "period")
 		their := cm.ResourceConfigForPod(pod, quota, uint64(period.Microseconds()), false, "")
-		want := resources.Resources{CPUQuota: resources.NoLimit, Memory: resources.NoLimit, CPUShares: *their.CPUShares, HugePages: their.HugePageLimit}
+		want := resources.Resources{
+			CPUQuota: resources.NoLimit, Memory: resources.NoLimit, CPUShares: *their.CPUShares, HugePages: their.HugePageLimit,
+		}
 		// Where the kubelet says nothing it leaves a new cgroup without a limit.
 		if their.CPUQuota != nil && *their.CPUQuota != resources.NoLimit {
 			want.CPUQuota, want.CPUPeriod = *their.CPUQuota, *their.CPUPeriod
@@ -66,7 +68,9 @@ func podOf(t *rapid.T) *v1.Pod {
 		}
 	}
 	if rapid.IntRange(0, 3).Draw(t, "overhead") == 0 {
-		pod.Spec.Overhead = v1.ResourceList{v1.ResourceCPU: resource.MustParse("50m"), v1.ResourceMemory: resource.MustParse("16Mi")}
+		pod.Spec.Overhead = v1.ResourceList{
+			v1.ResourceCPU: resource.MustParse("50m"), v1.ResourceMemory: resource.MustParse("16Mi"),
+		}
 	}
 	if rapid.IntRange(0, 3).Draw(t, "whole") == 0 {
 		whole := resourcesOf(t)

@@ -63,7 +63,8 @@ func byKubelet(critical *v1.Pod, pods []*v1.Pod, short []admission.Shortage) (en
 		reasons = append(reasons, &lifecycle.InsufficientResourceError{ResourceName: s.Resource, Requested: s.Amount})
 	}
 	handler := preemption.NewCriticalPodAdmissionHandler(func() []*v1.Pod { return pods }, kill, &record.FakeRecorder{})
-	_, err := handler.HandleAdmissionFailure(klog.NewContext(context.Background(), logr.Discard()), critical, reasons, lifecycle.AddOperation)
+	ctx := klog.NewContext(context.Background(), logr.Discard())
+	_, err := handler.HandleAdmissionFailure(ctx, critical, reasons, lifecycle.AddOperation)
 	return ended, err == nil
 }
 
@@ -71,7 +72,9 @@ func byKubelet(critical *v1.Pod, pods []*v1.Pod, short []admission.Shortage) (en
 func byQuartet(critical *v1.Pod, pods []*v1.Pod, short []admission.Shortage) (ended []types.UID, possible bool) {
 	var others []admission.Victim
 	for _, pod := range pods {
-		others = append(others, admission.Victim{Pod: pod, Critical: admission.IsCritical(pod, podset.IsStaticSource(pod.Annotations[podset.AnnotationSource]))})
+		others = append(others, admission.Victim{
+			Pod: pod, Critical: admission.IsCritical(pod, podset.IsStaticSource(pod.Annotations[podset.AnnotationSource])),
+		})
 	}
 	victims, ok := admission.Preempt(critical, short, others)
 	for _, pod := range victims {
