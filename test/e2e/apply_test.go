@@ -29,8 +29,7 @@ func TestAnAppliedPodRunsUntilItIsDeleted(t *testing.T) {
 	awaitGone(t, "applied")
 }
 
-// A list goes the way of its items, as one who comes from kubectl expects; what was acknowledged before a kill is there
-// after it.
+// A list is handled like its items, as users of kubectl expect; an acknowledged list survives a kill.
 func TestTheItemsOfAListRunUntilTheyAreDeleted(t *testing.T) {
 	item := func(name string) string {
 		return "- " + strings.ReplaceAll(strings.TrimSpace(manifest(name, 1, "sleep")), "\n", "\n  ") + "\n"

@@ -23,15 +23,15 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// answerWithin is how long a client waits for an answer, as a kubelet's clients do.
+// answerWithin is the time limit for an answer, the same as that of a kubelet's clients.
 const answerWithin = 30 * time.Second
 
-// TestNoRequestIsRefusedWhileSyncloopIsAway kills syncloop over and over under clients of its API. A request that is
-// made while it is away waits and is answered. One that is being answered at a kill may break off.
+// TestNoRequestIsRefusedWhileSyncloopIsAway kills syncloop repeatedly under clients of its API. A request that is made
+// while syncloop is down waits and is answered. One that is in progress at a kill may break off.
 func TestNoRequestIsRefusedWhileSyncloopIsAway(t *testing.T) {
 	port := freePort(t)
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")
-	// Everybody may do everything, on the loopback interface.
+	// Anonymous users have all rights, on the loopback interface.
 	text := "address: 127.0.0.1\nport: " + port + "\nauthentication: {anonymous: {enabled: true}}\n" +
 		"authorization: {mode: AlwaysAllow}\n" + livenode.AnyMachine
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
@@ -64,7 +64,7 @@ func TestNoRequestIsRefusedWhileSyncloopIsAway(t *testing.T) {
 	}
 }
 
-// clients ask over and over.
+// clients send requests repeatedly.
 type clients struct {
 	asking map[string]func(context.Context) error
 
@@ -74,14 +74,14 @@ type clients struct {
 	kills   []attempt
 }
 
-// attempt is a request that has failed, or a kill.
+// attempt is a failed request, or a kill.
 type attempt struct {
 	what       string
 	begun, end time.Time
 	err        error
 }
 
-// start begins; the function that it returns ends.
+// start starts the clients; the returned function stops them.
 func (c *clients) start(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup
@@ -122,7 +122,7 @@ func (c *clients) killed(begun, end time.Time) {
 	c.kills = append(c.kills, attempt{begun: begun, end: end})
 }
 
-// count returns how many answers each has had.
+// count returns the number of answers of each client.
 func (c *clients) count() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +133,7 @@ func (c *clients) count() map[string]int {
 	return counted
 }
 
-// allMoreThan is true when each client has had more than one answer since.
+// allMoreThan reports whether each client has had more than one answer since before.
 func (c *clients) allMoreThan(before map[string]int) bool {
 	for what, now := range c.count() {
 		if now < before[what]+2 {
@@ -143,8 +143,7 @@ func (c *clients) allMoreThan(before map[string]int) bool {
 	return true
 }
 
-// problems are the requests that may not have failed: those that were refused, and those that were not begun before a
-// process ended by a kill and answered after it.
+// problems returns the failed requests that are errors: refused ones, and those that were not in progress at a kill.
 func (c *clients) problems() (texts []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,7 +159,7 @@ func (c *clients) problems() (texts []string) {
 	return texts
 }
 
-// ask fails unless a URL answers, with a text.
+// ask fails unless a URL answers with a text.
 func ask(ctx context.Context, url, want string) error {
 	config := &tls.Config{InsecureSkipVerify: true}
 	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}

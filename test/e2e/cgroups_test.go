@@ -22,7 +22,8 @@ spec:
   - {name: main, image: %q, args: [%s], resources: {requests: {cpu: 250m}, limits: {cpu: 500m, memory: 64Mi}}}
 `
 
-// TestAPodHasItsLimitsInACgroupOfItsOwn, with its processes in it, through a kill of syncloop, until it is gone.
+// TestAPodHasItsLimitsInACgroupOfItsOwn checks the cgroup of a pod, with its processes in it, across a kill of
+// syncloop, until the pod is removed.
 func TestAPodHasItsLimitsInACgroupOfItsOwn(t *testing.T) {
 	place(t, "limited.yaml", fmt.Sprintf(limited, "limited", "Always", image, "sleep"))
 	p := await(t, "limited", "Ready", ready)
@@ -41,7 +42,7 @@ func TestAPodHasItsLimitsInACgroupOfItsOwn(t *testing.T) {
 		}
 	}
 	check()
-	// Its container and its sandbox run in it.
+	// The processes of its container and of its sandbox are in it.
 	if n := processesIn(t, name); n < 2 {
 		t.Errorf("%d processes run in %s", n, name)
 	}
@@ -55,7 +56,7 @@ func TestAPodHasItsLimitsInACgroupOfItsOwn(t *testing.T) {
 	awaitNoCgroup(t, name)
 }
 
-// TestAFinishedPodLeavesNoCgroup although its manifest is still there.
+// TestAFinishedPodLeavesNoCgroup checks that the cgroup is removed although the manifest still exists.
 func TestAFinishedPodLeavesNoCgroup(t *testing.T) {
 	place(t, "finished.yaml", fmt.Sprintf(limited, "finished", "Never", image, "init"))
 	p := await(t, "finished", "Succeeded", func(p *v1.Pod) bool { return p != nil && p.Status.Phase == v1.PodSucceeded })
@@ -70,7 +71,7 @@ func awaitNoCgroup(t *testing.T, name string) {
 	})
 }
 
-// processesIn counts what runs in a cgroup and below it.
+// processesIn returns the number of processes in a cgroup and below it.
 func processesIn(t *testing.T, name string) int {
 	t.Helper()
 	dirs, err := livenode.Cgroups(name)

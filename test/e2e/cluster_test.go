@@ -15,9 +15,9 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// TestPodsOfAnAPIServer: a node that was given a kubeconfig registers, runs the pods that are bound to it, keeps them
-// through a kill of everything while the API server is away, with what they need to speak to it, and ends them as it
-// says when it is back.
+// TestPodsOfAnAPIServer: a node with a kubeconfig registers and runs the pods that are bound to it. While the API
+// server is down it keeps them, with their API credentials, across a kill of all processes. When the API server is
+// back, it ends the deleted ones.
 func TestPodsOfAnAPIServer(t *testing.T) {
 	name := nodeName(t)
 	c := cluster.Start(t, cluster.ServiceAccounts())
@@ -36,7 +36,7 @@ func TestPodsOfAnAPIServer(t *testing.T) {
 	if _, err := admin.ServiceAccounts("e2e").Create(t.Context(), &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// a controller's work
+	// the controller manager does this in a cluster
 	roots := &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": "the roots"}}
 	if _, err := admin.ConfigMaps("e2e").Create(t.Context(), roots, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -93,7 +93,8 @@ func TestPodsOfAnAPIServer(t *testing.T) {
 	}
 }
 
-// identityOf is what is in a file of the volume that an API server gives each pod, as a container of the pod has it.
+// identityOf returns the content of a file in the volume that an API server adds to each pod, as a container of the pod
+// sees it.
 func identityOf(t *testing.T, pod *v1.Pod, file string) string {
 	t.Helper()
 	content, err := os.ReadFile(inside(t, pod, "main") + "/var/run/secrets/kubernetes.io/serviceaccount/" + file)
@@ -103,7 +104,7 @@ func identityOf(t *testing.T, pod *v1.Pod, file string) string {
 	return string(content)
 }
 
-// tokenOf is the token that a container of the pod has, which the API server takes for the pod's.
+// tokenOf returns the token of a container of the pod, after the API server has accepted it as the pod's.
 func tokenOf(t *testing.T, c *cluster.Cluster, pod *v1.Pod) string {
 	t.Helper()
 	token := identityOf(t, pod, "token")
@@ -118,7 +119,7 @@ func tokenOf(t *testing.T, c *cluster.Cluster, pod *v1.Pod) string {
 	return token
 }
 
-// nodeName is the name that a node has where none is given.
+// nodeName returns the default name of a node.
 func nodeName(t *testing.T) string {
 	t.Helper()
 	host, err := os.Hostname()

@@ -18,9 +18,9 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// wantRuntimeClasses checks, on the node of a cluster in which the namespace e2e is, that a pod runs by the handler of
-// its RuntimeClass with the overhead that the API server has written into it, waits for a class that is gone and says
-// so, also after a kill of syncloop, and needs no API server once it runs.
+// wantRuntimeClasses checks a pod with a RuntimeClass, on the node of a cluster with the namespace e2e. The pod runs
+// with the handler of the class and the overhead from the API server. It waits for a missing class with a message, also
+// after a kill of syncloop, and needs no API server once it runs.
 func wantRuntimeClasses(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	name, admin := nodeName(t), c.Client(t)
@@ -28,7 +28,7 @@ func wantRuntimeClasses(t *testing.T, c *cluster.Cluster) {
 	if _, err := admin.CoreV1().Pods("e2e").Create(t.Context(), classedPod(name, "sealed"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// An API server takes no pod of a class that it does not have, so the class goes before the pod comes to the node.
+	// An API server accepts no pod of a missing class, so the class is deleted before the pod is bound to the node.
 	if err := admin.NodeV1().RuntimeClasses().Delete(t.Context(), "sealed", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func wantRuntimeClasses(t *testing.T, c *cluster.Cluster) {
 	awaitGone(t, "classed")
 }
 
-// createClass creates a RuntimeClass of the handler that the node's runtime has, with an overhead.
+// createClass creates a RuntimeClass with the usual handler of the node's runtime and an overhead.
 func createClass(t *testing.T, admin kubernetes.Interface, name string) {
 	t.Helper()
 	class := &nodev1.RuntimeClass{
@@ -93,7 +93,7 @@ func createClass(t *testing.T, admin kubernetes.Interface, name string) {
 	}
 }
 
-// classedPod is a pod of a class that is on no node yet, named as a static one of a node would be.
+// classedPod returns an unbound pod of a class. It is named like a static pod of a node.
 func classedPod(node, class string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "classed-" + node, Namespace: "e2e"},

@@ -12,9 +12,9 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// TestAPodHasItsEnvironmentFromAnAPIServer: it waits for a secret, is started when that comes, and nothing that happens
-// to the API server or to the node's processes then does anything to it. The node may read what its own pods name, and
-// no more.
+// TestAPodHasItsEnvironmentFromAnAPIServer: the pod waits for a secret and starts when the secret is created. Kills of
+// the API server and of the node's processes do not affect it afterwards. The node may read only the objects that its
+// own pods reference.
 func TestAPodHasItsEnvironmentFromAnAPIServer(t *testing.T) {
 	name := nodeName(t)
 	c := cluster.Start(t)
@@ -43,7 +43,7 @@ func TestAPodHasItsEnvironmentFromAnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	running := fmt.Sprint(containerIDs(await(t, "asks", "Ready", ready)))
-	// the API server has made it long ago
+	// the API server created it at its start
 	api, err := admin.Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestAPodHasItsEnvironmentFromAnAPIServer(t *testing.T) {
 	wantRuntimeClasses(t, c)
 }
 
-// podWithObjects is a pod on a node whose environment is from a config map and a secret.
+// podWithObjects returns a pod on a node with environment variables from a config map and a secret.
 func podWithObjects(pod, node string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: "e2e"},

@@ -14,9 +14,9 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
-// wantPodsEndedForAShutdown ends a pod of the API server and a static one as nodestatus does before the machine goes
-// down, and holds that the API server knows of it when syncloop says so, and that both stay as they are through a kill
-// of syncloop.
+// wantPodsEndedForAShutdown ends a pod of the API server and a static one as nodestatus does before a shutdown of the
+// machine. It checks that the API server has the status when syncloop's call returns, and that both pods keep it across
+// a kill of syncloop.
 func wantPodsEndedForAShutdown(t *testing.T, pods corev1.PodInterface, nodeName string) {
 	t.Helper()
 	create(t, pods, nodeName, "shut-here", nil)
@@ -27,7 +27,7 @@ func wantPodsEndedForAShutdown(t *testing.T, pods corev1.PodInterface, nodeName 
 		pod := awaitObject(t, pods, name, "Ready", ready)
 		uid := string(pod.UID)
 		if hash := pod.Annotations[v1.MirrorPodAnnotationKey]; hash != "" {
-			uid = hash // a static pod's own
+			uid = hash // the UID of a static pod
 		}
 		request.Pods = append(request.Pods, &enginev1.PodEnd{PodUid: uid, GracePeriodSeconds: 20})
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// TestAnAPIServerHasTheStatusOfPods: of one of its own until its object is deleted, of one that the node refuses, and
-// of a static pod by a mirror pod that ends nothing when it is deleted; through a kill of syncloop, and after the API
-// server was away.
+// TestAnAPIServerHasTheStatusOfPods checks the status of a pod of the API server until its object is deleted, of one
+// that the node refuses, and of a static pod by its mirror pod, whose deletion ends nothing; across a kill of syncloop,
+// and after the API server was down.
 func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
 	name := nodeName(t)
 	c := cluster.Start(t)
@@ -29,7 +29,7 @@ func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
 		_, err := c.Client(t).CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		return err == nil
 	})
-	place(t, "mirrored.yaml", manifest("mirrored", 1, "sleep")) // whose namespace is not there yet
+	place(t, "mirrored.yaml", manifest("mirrored", 1, "sleep")) // its namespace does not exist yet
 	inRuntime := fmt.Sprint(containerIDs(await(t, "mirrored", "Ready", ready)))
 	if _, err := c.Client(t).CoreV1().Namespaces().Create(t.Context(),
 		&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "e2e"}}, metav1.CreateOptions{}); err != nil {
@@ -48,7 +48,7 @@ func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
 	static := "mirrored-" + name
 	mirror := awaitObject(t, pods, static, "mirrored and Ready", ready)
 
-	// Nothing changes for a kill, and nothing ends with the mirror pod.
+	// A kill changes nothing, and the deletion of the mirror pod ends nothing.
 	old := pid(t, "syncloop")
 	kill(t, "syncloop")
 	awaitNewPID(t, "syncloop", old)
@@ -67,7 +67,7 @@ func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
 
 	wantPodsEndedForAShutdown(t, pods, name)
 
-	// Of a pod of which nothing has run controllers are told that it has failed, before it is gone.
+	// Controllers see a pod that never ran as Failed before it is removed.
 	wantFailedBeforeGone(t, pods, "refused", 0) // there is nothing to say of its containers
 	never := newPod(name, "never-ran", nil)
 	never.Spec.Containers[0].Image, never.Spec.Containers[0].ImagePullPolicy = "quartet.test/no-such-image:1", v1.PullNever
@@ -80,7 +80,7 @@ func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
 	})
 	wantFailedBeforeGone(t, pods, "never-ran", 1)
 
-	// What has happened while the API server was away it has when it is back.
+	// Changes while the API server was down are reported when it is back.
 	c.APIServer.Kill(t)
 	takeAway(t, "mirrored.yaml")
 	awaitGone(t, "mirrored")
@@ -94,7 +94,7 @@ func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
 	awaitGone(t, "told")
 }
 
-// create makes a pod that is bound to the node, for nodes with labels.
+// create creates a pod that is bound to the node, with labels as node selector.
 func create(t *testing.T, pods corev1.PodInterface, node, name string, labels map[string]string) {
 	t.Helper()
 	if _, err := pods.Create(t.Context(), newPod(node, name, labels), metav1.CreateOptions{}); err != nil {
@@ -102,7 +102,7 @@ func create(t *testing.T, pods corev1.PodInterface, node, name string, labels ma
 	}
 }
 
-// newPod is a pod that is bound to the node, for nodes with labels.
+// newPod returns a pod that is bound to the node, with labels as node selector.
 func newPod(node, name string, labels map[string]string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -114,8 +114,8 @@ func newPod(node, name string, labels map[string]string) *v1.Pod {
 	}
 }
 
-// wantFailedBeforeGone deletes a pod of which nothing has run, and compares what the API server had of it last: it has
-// failed, and so have as many containers.
+// wantFailedBeforeGone deletes a pod that never ran, and checks its last status at the API server: the pod has failed,
+// and so have this number of containers.
 func wantFailedBeforeGone(t *testing.T, pods corev1.PodInterface, name string, containers int) {
 	t.Helper()
 	changes, err := pods.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
@@ -152,7 +152,7 @@ func wantFailedBeforeGone(t *testing.T, pods corev1.PodInterface, name string, c
 	}
 }
 
-// awaitObject returns a pod as soon as the API server has it as it is wanted; nil is one that it does not have.
+// awaitObject returns a pod as soon as its object at the API server meets a condition; a nil pod does not exist.
 func awaitObject(t *testing.T, pods corev1.PodInterface, name, what string, wanted func(*v1.Pod) bool) *v1.Pod {
 	t.Helper()
 	var got *v1.Pod
@@ -169,7 +169,7 @@ func awaitObject(t *testing.T, pods corev1.PodInterface, name, what string, want
 	return got
 }
 
-// transitions are the conditions of a pod with the times since which they are so.
+// transitions returns the conditions of a pod with their transition times.
 func transitions(pod *v1.Pod) []string {
 	var all []string
 	for _, c := range pod.Status.Conditions {

@@ -21,12 +21,12 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// clusterVolume is where the container of these tests has what the cluster gives.
+// clusterVolume is the mount point of the cluster's files in the container of these tests.
 const clusterVolume = "/cluster"
 
-// TestAPodHasRootsAndACertificateOfItsCluster as its container sees them: it waits for both and says so, has a change
-// of the roots while it runs, and keeps its key through a kill of syncloop until another certificate is issued. A key
-// is in no file of the node's disk.
+// TestAPodHasRootsAndACertificateOfItsCluster checks the files that a container sees: the pod waits for both with a
+// message, gets a change of the roots while it runs, and keeps its key across a kill of syncloop until another
+// certificate is issued. No file on the node's disk has a key.
 func TestAPodHasRootsAndACertificateOfItsCluster(t *testing.T) {
 	name := nodeName(t)
 	c := cluster.Start(t)
@@ -101,7 +101,7 @@ func TestAPodHasRootsAndACertificateOfItsCluster(t *testing.T) {
 	awaitNothingLeft(t, p)
 }
 
-// certifiedPod is a pod on a node, named as a static one would be, that has roots and a certificate of its cluster.
+// certifiedPod returns a pod on a node with roots and a certificate of its cluster. It is named like a static pod.
 func certifiedPod(node string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "certified-" + node, Namespace: "e2e"},
@@ -119,7 +119,7 @@ func certifiedPod(node string) *v1.Pod {
 	}
 }
 
-// newRoot is a root certificate of its own, as PEM.
+// newRoot returns a new root certificate, as PEM.
 func newRoot(t *testing.T) string {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)

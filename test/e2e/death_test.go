@@ -19,8 +19,8 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// TestADeathWhilePLEGIsDeadIsToldAndActedOnOnce: pleg is killed, then a container; the next pleg tells of it, and
-// syncloop starts the container again, once.
+// TestADeathWhilePLEGIsDeadIsToldAndActedOnOnce kills pleg, then a container; the next pleg reports the exit, and
+// syncloop restarts the container once.
 func TestADeathWhilePLEGIsDeadIsToldAndActedOnOnce(t *testing.T) {
 	place(t, "mourned.yaml", manifest("mourned", 1, "sleep"))
 	id := bare(await(t, "mourned", "Ready", ready))
@@ -36,7 +36,7 @@ func TestADeathWhilePLEGIsDeadIsToldAndActedOnOnce(t *testing.T) {
 	again := await(t, "mourned", "started again", func(p *v1.Pod) bool {
 		return p != nil && ready(p) && p.Status.ContainerStatuses[0].RestartCount == 1
 	})
-	// The second kill comes when all of the first is told and acted on: nothing is told again.
+	// The second kill comes when all events of the first were handled: no event is repeated.
 	awaitThat(t, "the start is told", func() bool { return len(told()["ContainerStarted "+bare(again)]) == 1 })
 	old = pid(t, "pleg")
 	kill(t, "pleg")
@@ -52,13 +52,13 @@ func TestADeathWhilePLEGIsDeadIsToldAndActedOnOnce(t *testing.T) {
 	}
 }
 
-// bare is the id of a pod's only container as the runtime has it.
+// bare returns the id of a pod's only container as the runtime knows it.
 func bare(p *v1.Pod) string {
 	_, id, _ := strings.Cut(p.Status.ContainerStatuses[0].ContainerID, "://")
 	return id
 }
 
-// processOf finds the first process of a container by its cgroup.
+// processOf returns the first process of a container, by its cgroup.
 func processOf(t *testing.T, containerID string) int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
@@ -68,7 +68,7 @@ func processOf(t *testing.T, containerID string) int {
 	for _, file := range files {
 		data, err := os.ReadFile(file)
 		if err != nil || !bytes.Contains(data, []byte(containerID)) {
-			continue // it has ended, or is another's
+			continue // the process has ended, or belongs to another container
 		}
 		number, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		if err != nil {
@@ -80,15 +80,15 @@ func processOf(t *testing.T, containerID string) int {
 	return 0
 }
 
-// happening is a lifecycle event as quartet events prints it.
+// happening is a lifecycle event of quartet events.
 type happening struct {
 	Time              time.Time
 	Type, ContainerID string
 	ExitCode          int
 }
 
-// watchLifecycle follows every lifecycle event, through restarts of pleg, until the test ends. What it returns gives
-// those that came so far, by type and container.
+// watchLifecycle follows every lifecycle event, through restarts of pleg, until the test ends. The returned function
+// returns the events so far, by type and container.
 func watchLifecycle(t *testing.T) func() map[string][]happening {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -18,8 +18,8 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// evictionConfig leaves 200m of the processors and 256 MiB of memory for pods, whatever the machine has, and evicts
-// when 100 MiB of that are left, or 400 MiB of the disk.
+// evictionConfig leaves 200m of CPU and 256 MiB of memory for pods, whatever the machine has, and evicts when only 100
+// MiB of that memory, or 400 MiB of the disk, are available.
 const evictionConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 systemReserved: {cpu: %dm, memory: %dMi}
@@ -28,16 +28,16 @@ evictionPressureTransitionPeriod: %s
 volumeStatsAggPeriod: 1s
 `
 
-// transition is how long a pressure is told after it was seen last.
+// transition is how long a pressure condition stays true after the pressure was last seen.
 const transition = 15 * time.Second
 
-// small is a node of its own that has little of everything: all of it is on a small file system.
+// small is a node with few resources: its state is on a small file system.
 type small struct {
 	*livenode.Node
 	t *testing.T
 }
 
-// newSmall starts one.
+// newSmall starts a small node.
 func newSmall(t *testing.T) *small {
 	t.Helper()
 	own, err := livenode.New(livenode.Bin(), "evict")
@@ -83,7 +83,7 @@ func newSmall(t *testing.T) *small {
 	return &small{own, t}
 }
 
-// apply places a pod with a volume on the disk; more are fields of its spec, resources those of its container, args its
+// apply places a pod with a volume on the disk; more has fields of its spec, resources those of its container, args its
 // arguments.
 func (s *small) apply(name, more, resources, args string) {
 	s.t.Helper()
@@ -95,7 +95,7 @@ func (s *small) apply(name, more, resources, args string) {
 	}
 }
 
-// find is a pod as it is now; nil when there is none, or nobody says.
+// find returns a pod as it is now; nil when it does not exist, or the node does not answer.
 func (s *small) find(name string) *v1.Pod {
 	pods, err := s.Pods(s.t.Context())
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *small) awaitReady(names ...string) {
 	}
 }
 
-// awaitFailed waits until a pod is ended for others, and returns it.
+// awaitFailed waits until a pod is evicted or preempted, and returns it.
 func (s *small) awaitFailed(name string) *v1.Pod {
 	s.t.Helper()
 	awaitThat(s.t, name+" to be ended", func() bool { p := s.find(name); return p != nil && p.Status.Phase == v1.PodFailed })
@@ -131,7 +131,7 @@ func (s *small) awaitFailed(name string) *v1.Pod {
 	return p
 }
 
-// condition is one of the Node's.
+// condition returns a condition of the Node.
 func (s *small) condition(kind v1.NodeConditionType) v1.NodeCondition {
 	out, err := s.Command(s.t.Context(), "get", "node", "-o", "json")
 	var shown v1.Node
@@ -146,7 +146,7 @@ func (s *small) condition(kind v1.NodeConditionType) v1.NodeCondition {
 	return v1.NodeCondition{}
 }
 
-// awaitCondition waits until a condition of the Node has a status, and returns since when.
+// awaitCondition waits until a condition of the Node has a status, and returns its transition time.
 func (s *small) awaitCondition(kind v1.NodeConditionType, status v1.ConditionStatus) time.Time {
 	s.t.Helper()
 	var seen v1.NodeCondition
@@ -157,9 +157,9 @@ func (s *small) awaitCondition(kind v1.NodeConditionType, status v1.ConditionSta
 	return seen.LastTransitionTime.Time
 }
 
-// TestPodsAreEndedToMakeRoom on a node that has little: for one that the node cannot do without, and for all when the
-// disk or the memory runs short. Who takes most of it goes, who asks for what it uses stays, and the Node says what is
-// short until it has not been for a while.
+// TestPodsAreEndedToMakeRoom uses a node with few resources: pods are preempted for a critical one, and evicted when
+// the disk or the memory runs short. The pod with the highest usage is evicted, a pod within its requests stays, and
+// the Node reports the pressure until the transition period has passed.
 func TestPodsAreEndedToMakeRoom(t *testing.T) {
 	own := newSmall(t)
 	own.apply("modest", "", `{requests: {cpu: 10m, memory: 16Mi, ephemeral-storage: 8Mi}, limits: {cpu: 10m, memory: 16Mi, ephemeral-storage: 8Mi}}`, "sleep")
@@ -190,8 +190,9 @@ func TestPodsAreEndedToMakeRoom(t *testing.T) {
 	if events, err := own.Command(t.Context(), "events"); err != nil || !strings.Contains(events, "Evicted") || !strings.Contains(events, "Preempting") {
 		t.Errorf("the events are %s, %v", events, err)
 	}
-	// Its layer and its log make room, too. How its container ended stays in its status, also after a restart.
-	awaitThat(t, "its container to be removed", func() bool { return own.containersOf(greedy) == 1 }) // its sandbox
+	// Its layer and its log are removed, too. The exit of its container stays in its status, also after a restart.
+	// the sandbox remains
+	awaitThat(t, "its container to be removed", func() bool { return own.containersOf(greedy) == 1 })
 	logs, err := filepath.Glob(filepath.Join(own.Layout.PodLogs(), "*_"+string(greedy.UID), "main", "*"))
 	if err != nil || len(logs) != 0 {
 		t.Errorf("there are the logs %v, %v", logs, err)
@@ -222,7 +223,7 @@ func TestPodsAreEndedToMakeRoom(t *testing.T) {
 
 	for kind, since := range map[v1.NodeConditionType]time.Time{v1.NodeDiskPressure: diskSince,
 		v1.NodeMemoryPressure: memorySince} {
-		// they are told in whole seconds
+		// conditions have whole seconds
 		if over := own.awaitCondition(kind, v1.ConditionFalse); over.Sub(since) < transition-time.Second {
 			t.Errorf("the Node has said %s for only %s", kind, over.Sub(since))
 		}
@@ -234,7 +235,7 @@ func TestPodsAreEndedToMakeRoom(t *testing.T) {
 	}
 }
 
-// fill makes a file that takes so many bytes.
+// fill creates a file of a size.
 func fill(t *testing.T, path string, size int64) {
 	t.Helper()
 	file, err := os.Create(path)
@@ -246,7 +247,8 @@ func fill(t *testing.T, path string, size int64) {
 	}
 }
 
-// containersOf is how many containers the runtime has of a pod, its sandbox among them; -1 when it does not say.
+// containersOf returns the number of a pod's containers in the runtime, including its sandbox; -1 when the runtime does
+// not answer.
 func (s *small) containersOf(pod *v1.Pod) int {
 	cmd := exec.CommandContext(s.t.Context(), filepath.Join(s.Layout.Runtime(), "bin", "ctr"), "--address", s.Layout.RuntimeSocket(), "--namespace", "k8s.io",
 		"containers", "ls", "--quiet", fmt.Sprintf("labels.%q==%s", "io.kubernetes.pod.uid", pod.UID))

@@ -12,8 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestTheExampleOfFilesDoesWhatItSays follows the comment in examples/files.yaml: the page is there for the password,
-// and a change of both is in the next answers, without a restart.
+// TestTheExampleOfFilesDoesWhatItSays follows the comment in examples/files.yaml: the page needs the password, and the
+// next answers have a change of both, without a restart.
 func TestTheExampleOfFilesDoesWhatItSays(t *testing.T) {
 	example, err := os.ReadFile(filepath.Join("..", "..", "examples", "files.yaml"))
 	if err != nil {
@@ -67,8 +67,8 @@ func TestTheExampleOfFilesDoesWhatItSays(t *testing.T) {
 	}
 }
 
-// TestAManifestThatIsRemovedAndCreatedAgainRunsItsPodAgain although its content is the same. One that is replaced by
-// the same content restarts nothing.
+// TestAManifestThatIsRemovedAndCreatedAgainRunsItsPodAgain: the pod runs again although the content is the same.
+// Replacing a manifest by the same content restarts nothing.
 func TestAManifestThatIsRemovedAndCreatedAgainRunsItsPodAgain(t *testing.T) {
 	text := manifest("recreated", 1, "sleep")
 	place(t, "recreated.yaml", text)

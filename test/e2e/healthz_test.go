@@ -16,7 +16,7 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
-// health asks for the health of the node as kubeadm does. It fails when nobody answers.
+// health requests the node's health as kubeadm does. It fails when nothing answers.
 func health(t *testing.T, path string) (code int, body string, err error) {
 	t.Helper()
 	// The context of the test has ended when it cleans up.
@@ -44,8 +44,8 @@ func awaitHealth(t *testing.T) {
 	})
 }
 
-// TestHealthBearsWithAProcessThatIsKilled: none of its answers is a failure, but that nodestatus does not answer for a
-// moment when it is the one that was killed.
+// TestHealthBearsWithAProcessThatIsKilled: no answer reports a failure. Only a kill of nodestatus leaves requests
+// without an answer for a moment.
 func TestHealthBearsWithAProcessThatIsKilled(t *testing.T) {
 	awaitHealth(t)
 	for _, service := range layout.Services() {
@@ -70,7 +70,7 @@ func TestHealthBearsWithAProcessThatIsKilled(t *testing.T) {
 	}
 }
 
-// pidNow is the id of a process, 0 while it is not there.
+// pidNow returns the id of a process, 0 while it is not running.
 func pidNow(name string) int {
 	id, err := node.PID(name)
 	if err != nil {
@@ -79,7 +79,8 @@ func pidNow(name string) int {
 	return id
 }
 
-// TestHealthFailsWhenAProcessIsStuck, and not before a Ready node would not bear with it any more.
+// TestHealthFailsWhenAProcessIsStuck checks that the health fails, but not before the tolerance for a Ready node is
+// over.
 func TestHealthFailsWhenAProcessIsStuck(t *testing.T) {
 	awaitHealth(t)
 	signal := func(sig syscall.Signal, names ...string) {
@@ -122,7 +123,7 @@ func TestHealthFailsWhenAProcessIsStuck(t *testing.T) {
 	}
 }
 
-// isStopped tells whether a process is stopped by a signal. It may answer requests until it is.
+// isStopped reports whether a process is stopped by a signal. It may answer requests until then.
 func isStopped(t *testing.T, pid int) bool {
 	t.Helper()
 	process, err := procfs.NewProc(pid)

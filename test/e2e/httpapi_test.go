@@ -31,8 +31,8 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// TestKubectlThroughAnAPIServer: what kubectl has an API server ask a node, it gets from this one, over SPDY and over
-// WebSocket.
+// TestKubectlThroughAnAPIServer: all requests of kubectl that an API server forwards to a node work with this node,
+// over SPDY and over WebSocket.
 func TestKubectlThroughAnAPIServer(t *testing.T) {
 	r := newRemote(t, "")
 	r.run("streams", false, "/streams", "lines")
@@ -54,7 +54,7 @@ func TestKubectlThroughAnAPIServer(t *testing.T) {
 	t.Run("who asks", r.whoAsks)
 }
 
-// remote is kubectl for a cluster of which the node is one.
+// remote is kubectl for a cluster with this node.
 type remote struct {
 	t                *testing.T
 	cluster          *cluster.Cluster
@@ -63,7 +63,7 @@ type remote struct {
 	env              []string
 }
 
-// newRemote has the node join a cluster. More is added to its configuration.
+// newRemote has the node join a cluster. more is appended to its configuration.
 func newRemote(t *testing.T, more string, options ...cluster.Option) *remote {
 	t.Helper()
 	if _, err := os.Stat(kubectlPath()); err != nil {
@@ -71,7 +71,7 @@ func newRemote(t *testing.T, more string, options ...cluster.Option) *remote {
 	}
 	r := &remote{t: t, node: nodeName(t), cluster: cluster.Start(t, options...), port: freePort(t)}
 	r.kubeconfig = r.cluster.Kubeconfig(t, "admin", cluster.Masters)
-	// As kubeadm lets the API server use what nodes serve.
+	// kubeadm grants this role to the API server for the API of the nodes.
 	_, err := r.cluster.Client(t).RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "e2e:kubelet-api"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:kubelet-api-admin"},
@@ -95,7 +95,7 @@ func newRemote(t *testing.T, more string, options ...cluster.Option) *remote {
 	return r
 }
 
-// authority is a file with the certificate of who signs the cluster's client certificates.
+// authority returns a file with the certificate of the authority that signs the cluster's client certificates.
 func (r *remote) authority() string {
 	r.t.Helper()
 	config, err := clientcmd.LoadFromFile(r.kubeconfig)
@@ -111,7 +111,7 @@ func (r *remote) authority() string {
 	return file
 }
 
-// freePort is a port that nobody listens on.
+// freePort returns a port on which nothing listens.
 func freePort(t *testing.T) string {
 	t.Helper()
 	port, err := freeport.Find()
@@ -123,7 +123,7 @@ func freePort(t *testing.T) string {
 
 func kubectlPath() string { return filepath.Join(livenode.Bin(), "tools", "kubectl") }
 
-// over is the same by one of kubectl's two protocols.
+// over returns a copy that uses one of kubectl's two protocols.
 func (r *remote) over(t *testing.T, protocol string) *remote {
 	t.Helper()
 	other := *r
@@ -155,8 +155,8 @@ func (r *remote) kubectl(t *testing.T, stdin string, args ...string) (stdout, st
 	return out.String(), problems.String(), cmd.ProcessState.ExitCode()
 }
 
-// run has the node run a pod with the example program and the one whose streams are tested, on a terminal or without
-// one.
+// run has the node run a pod with the example program and the program whose streams are tested, with or without a
+// terminal.
 func (r *remote) run(name string, tty bool, command ...string) {
 	t := r.t
 	t.Helper()
@@ -194,7 +194,7 @@ func (r *remote) run(name string, tty bool, command ...string) {
 	})
 }
 
-// exec: streams, exit codes, and what there is nothing to run in.
+// exec tests streams, exit codes, and containers that do not run.
 func (r *remote) exec(t *testing.T) {
 	stdout, stderr, code := r.kubectl(t, "", "exec", "streams", "--", "/streams", "stderr")
 	if stdout != "to stdout\n" || !strings.HasPrefix(stderr, "to stderr\n") || code != 3 {
@@ -215,7 +215,7 @@ func (r *remote) exec(t *testing.T) {
 	}
 }
 
-// portForward: bytes go both ways.
+// portForward tests that bytes are forwarded in both directions.
 func (r *remote) portForward(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -255,7 +255,7 @@ func (r *remote) portForward(t *testing.T) {
 	}
 }
 
-// logs: with each option, and of what has none yet.
+// logs tests each option, and a container without a log.
 func (r *remote) logs(t *testing.T) {
 	whole, stderr, code := r.kubectl(t, "", "logs", "web")
 	if code != 0 || !strings.Contains(whole, "\n") {
@@ -280,7 +280,7 @@ func (r *remote) logs(t *testing.T) {
 	}
 }
 
-// attach: a container reads what is written to it, and kubectl, which follows its log meanwhile, ends with it.
+// attach tests a container that reads its input, while kubectl follows its output and ends with it.
 func (r *remote) attach(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -318,12 +318,13 @@ func (r *remote) attach(t *testing.T) {
 		t.Errorf("logs -f has %q, %v", followed.String(), err)
 	}
 	awaitThat(t, "the former container has a log", func() bool {
-		stdout, _, code := r.kubectl(t, "", "logs", "streams", "--previous", "-f") // which has an end
+		stdout, _, code := r.kubectl(t, "", "logs", "streams", "--previous", "-f") // this log is complete
 		return code == 0 && stdout == "ready\nread by attach\n"
 	})
 }
 
-// webSocketCounted: the API server has passed streams on that it would translate for a node that cannot.
+// webSocketCounted checks that the API server forwards WebSocket streams, which it would translate for a node that does
+// not support them.
 func (r *remote) webSocketCounted(t *testing.T) {
 	metrics, stderr, code := r.kubectl(t, "", "get", "--raw", fmt.Sprintf("/api/v1/nodes/%s:%s/proxy/metrics", r.node, r.port))
 	for _, what := range []string{"exec", "attach", "portforward"} {
@@ -333,7 +334,7 @@ func (r *remote) webSocketCounted(t *testing.T) {
 	}
 }
 
-// checkpoint: who asks for one has its file, or is told what the runtime lacks for it.
+// checkpoint tests that a request gets its file, or an error that names what the runtime lacks.
 func (r *remote) checkpoint(t *testing.T) {
 	config, err := clientcmd.BuildConfigFromFlags("", r.kubeconfig)
 	if err != nil {
@@ -375,7 +376,7 @@ func (r *remote) checkpoint(t *testing.T) {
 	}
 }
 
-// whoAsks: the node asks the API server who somebody is and what they may do to it.
+// whoAsks tests that the node asks the API server for the identity and the rights of a client.
 func (r *remote) whoAsks(t *testing.T) {
 	for user, want := range map[string]string{"admin": "", "nobody": "Forbidden"} {
 		path := fmt.Sprintf("/api/v1/nodes/%s:%s/proxy/pods", r.node, r.port)

@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/test/registry"
 )
 
-// waits tells whether the first container of a pod waits for one of some reasons.
+// waits reports whether the first container of a pod waits for one of some reasons.
 func waits(reasons ...string) func(*v1.Pod) bool {
 	return func(p *v1.Pod) bool {
 		if p == nil || len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].State.Waiting == nil {
@@ -28,8 +28,8 @@ func waits(reasons ...string) func(*v1.Pod) bool {
 	}
 }
 
-// TestImagesComeFromARegistry with the credentials of the node's file, or the pod says why they do not; and nobody is
-// told the password, also when the registry does.
+// TestImagesComeFromARegistry pulls images with the credentials of the node's file, and checks the pod's message when a
+// pull fails. The password is in no message, even when the registry repeats it.
 func TestImagesComeFromARegistry(t *testing.T) {
 	const password = "e2e-pass-w0rd"
 	reg := registry.Start(t, filepath.Join(livenode.Bin(), "images", "hello.tar"))
@@ -75,7 +75,7 @@ func TestImagesComeFromARegistry(t *testing.T) {
 	awaitThat(t, "the failed pull is traced", func() bool {
 		found := false
 		for _, s := range traces.Spans() {
-			if s.Service == "containerd" { // which is not ours to silence
+			if s.Service == "containerd" { // the node does not control the spans of containerd
 				continue
 			}
 			if text := fmt.Sprint(s.Message, s.Attributes); strings.Contains(text, password) {

@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
-// TestNoPodNoticesAKill kills each process, then all four at once, then the runtime, under ten pods.
+// TestNoPodNoticesAKill kills each process, then all four at once, then the runtime, while ten pods run.
 func TestNoPodNoticesAKill(t *testing.T) {
 	const count = 10
 	name := func(i int) string { return fmt.Sprintf("steady%d", i) }
@@ -41,7 +41,7 @@ func TestNoPodNoticesAKill(t *testing.T) {
 				old[n] = pid(t, n)
 			}
 			kill(t, names...)
-			// A change that is made while the process is dead is acted on when it returns.
+			// A change while the process is down is applied when it returns.
 			file := "meanwhile.yaml"
 			pod := "meanwhile-" + strings.ReplaceAll(title, " ", "-")
 			place(t, file, manifest(pod, 1, "sleep"))
@@ -67,9 +67,9 @@ func TestNoPodNoticesAKill(t *testing.T) {
 	}
 }
 
-// watchReady looks at the pods with a name's beginning until the returned function is called, which says what was
-// wrong: a pod that was not Ready, or that was missing from an answer. No answer at all is no flip: syncloop may be
-// dead.
+// watchReady inspects the pods whose names have a prefix until the returned function is called. It returns the errors:
+// a pod that was not Ready, or that was missing in an answer. A missing answer is no error, because syncloop may be
+// down.
 func watchReady(t *testing.T, prefix string, count int) func() []string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -114,7 +114,7 @@ func check(items []v1.Pod, prefix string, count int, problems map[string]bool) {
 	}
 }
 
-// awaitRestart waits until a process that was just killed is another one.
+// awaitRestart waits until a killed process has been replaced.
 func awaitRestart(t *testing.T, name string) {
 	t.Helper()
 	awaitThat(t, name+" is back", func() bool {
@@ -131,8 +131,8 @@ func awaitNewPID(t *testing.T, name string, old int) {
 	})
 }
 
-// TestAPodHasTheRestOfItsGracePeriodAfterAKill: a program that does not heed SIGTERM has its whole grace period, once,
-// though syncloop is killed in the middle of it.
+// TestAPodHasTheRestOfItsGracePeriodAfterAKill: a program that ignores SIGTERM has its whole grace period, once,
+// although syncloop is killed during it.
 func TestAPodHasTheRestOfItsGracePeriodAfterAKill(t *testing.T) {
 	const grace, half = 14, 7 * time.Second
 	place(t, "stubborn.yaml", manifest("stubborn", grace, "sleep", "-ignore-term"))
@@ -142,7 +142,7 @@ func TestAPodHasTheRestOfItsGracePeriodAfterAKill(t *testing.T) {
 	awaitThat(t, "half of the grace period has passed", func() bool { return time.Since(begun) > half })
 	kill(t, "syncloop")
 	awaitGone(t, "stubborn")
-	// Another whole period would make it 21 s, and that of a pod which nobody knows 8 s.
+	// A second grace period would make it 21 s, and the termination of an unknown pod 8 s.
 	if took := time.Since(begun).Round(time.Second); took < grace*time.Second || took >= grace*time.Second+half {
 		t.Errorf("the pod was gone after %v, want %d s", took, grace)
 	}

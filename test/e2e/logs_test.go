@@ -13,7 +13,7 @@ import (
 // meanwhile.
 func TestALogThatGrowsIsPutAsideAndLosesNoLine(t *testing.T) {
 	const name, file = "chatty", "chatty.yaml"
-	// Some 5 MiB a second: lines of 8 KiB, of which the runtime has 10 MiB within a few seconds.
+	// About 5 MiB a second in lines of 8 KiB, so that the log reaches 10 MiB within a few seconds.
 	place(t, file, manifest(name, 1, "serve", "-every", "1500us", "-message", strings.Repeat("x", 8<<10)))
 	p := await(t, name, "Ready", ready)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// readOnly asks the read-only API of the node.
+// readOnly requests a path of the node's read-only API.
 func readOnly(t *testing.T, path string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -32,8 +32,8 @@ func readOnly(t *testing.T, path string) string {
 	return string(data)
 }
 
-// TestMonitoringOfKubeletsFindsItsMetrics of all four processes and of pods, at the paths and by the names of a
-// kubelet's.
+// TestMonitoringOfKubeletsFindsItsMetrics checks the metrics of all four processes and of pods, at a kubelet's paths
+// and with its names.
 func TestMonitoringOfKubeletsFindsItsMetrics(t *testing.T) {
 	limited := strings.Replace(manifest("monitored", 1, "sleep"), `args: ["sleep"]`, `args: ["sleep"], resources: {limits: {cpu: 100m, memory: 64Mi}}`, 1)
 	place(t, "monitored.yaml", limited)

@@ -36,9 +36,9 @@ spec:
   - {name: host, hostPath: {path: %[2]q}}
 `
 
-// TestAContainerThatStartsAgainHasThePartsThatItHad, when syncloop was killed before, too: the same mounts, a link
-// within the volume followed, what is read-only so for what is mounted below where the runtime can do that; and nothing
-// of it is left after the pod.
+// TestAContainerThatStartsAgainHasThePartsThatItHad checks a restarted container, also after a kill of syncloop: it has
+// the same mounts, with a link within the volume followed. A read-only mount is recursively read-only where the runtime
+// supports it. Nothing is left after the pod.
 func TestAContainerThatStartsAgainHasThePartsThatItHad(t *testing.T) {
 	host := t.TempDir()
 	below := filepath.Join(host, "below")
@@ -107,7 +107,8 @@ func TestAContainerThatStartsAgainHasThePartsThatItHad(t *testing.T) {
 	}
 }
 
-// TestALinkOutOfAVolumeIsToldWithoutWhereItLeads, and the container starts once there is none.
+// TestALinkOutOfAVolumeIsToldWithoutWhereItLeads checks that the message omits the target of the link, and that the
+// container starts once the link is removed.
 func TestALinkOutOfAVolumeIsToldWithoutWhereItLeads(t *testing.T) {
 	host, outside := t.TempDir(), t.TempDir()
 	link := filepath.Join(host, "link")
@@ -139,7 +140,7 @@ func TestALinkOutOfAVolumeIsToldWithoutWhereItLeads(t *testing.T) {
 	awaitNothingLeft(t, p)
 }
 
-// saysInItsStatus tells of a pod whose first container waits for a reason, with a text in its message.
+// saysInItsStatus matches a pod whose first container waits for a reason, with a text in its message.
 func saysInItsStatus(reason, text string) func(*v1.Pod) bool {
 	return func(p *v1.Pod) bool {
 		if p == nil || len(p.Status.ContainerStatuses) == 0 {
@@ -150,8 +151,8 @@ func saysInItsStatus(reason, text string) func(*v1.Pod) bool {
 	}
 }
 
-// TestAPrivateMountSaysWhatToDo; when that is done what the node mounts is seen in the container, that of a part of a
-// volume, too, and stays when the pod goes.
+// TestAPrivateMountSaysWhatToDo checks the message, and then the propagation: after the fix the container sees the
+// mounts of the node, also below a part of a volume, and they remain after the pod.
 func TestAPrivateMountSaysWhatToDo(t *testing.T) {
 	for name, more := range map[string]string{"propagates": "", "propagates-part": ", subPath: part"} {
 		host := t.TempDir()

@@ -25,7 +25,7 @@ import (
 
 const (
 	image = livenode.Image
-	// patience is how long a test waits for what should take a second or two on a busy machine.
+	// patience is the time limit of a wait on a busy machine. An idle one needs a second or two.
 	patience = 2 * time.Minute
 	interval = 20 * time.Millisecond
 )
@@ -102,7 +102,7 @@ func quartet(t *testing.T, args ...string) string {
 	return out
 }
 
-// place puts a manifest in its place; it is taken away when the test ends.
+// place puts a manifest in its place; it is removed when the test ends.
 func place(t *testing.T, file, manifest string) {
 	t.Helper()
 	if err := node.Place(file, manifest); err != nil {
@@ -118,7 +118,7 @@ func takeAway(t *testing.T, file string) {
 	}
 }
 
-// manifest is a pod of one container that runs the example program with args.
+// manifest returns a pod with one container that runs the example program with args.
 func manifest(name string, grace int, args ...string) string {
 	quoted, err := json.Marshal(args)
 	if err != nil {
@@ -134,7 +134,7 @@ spec:
 `, name, grace, image, quoted)
 }
 
-// pod finds a pod by the name in its manifest; static pods have the node's name behind it.
+// pod returns a pod by the name in its manifest; the name of a static pod ends with the node's name.
 func pod(ctx context.Context, name string) (*v1.Pod, error) {
 	items, err := node.Pods(ctx)
 	if err != nil {
@@ -148,8 +148,7 @@ func pod(ctx context.Context, name string) (*v1.Pod, error) {
 	return nil, nil
 }
 
-// await polls until a pod is as it should be; what says in words what that is. A nil pod is one that /pods does not
-// list.
+// await polls until a pod meets a condition, which what describes. /pods does not list a nil pod.
 func await(t *testing.T, name, what string, ok func(*v1.Pod) bool) *v1.Pod {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -196,8 +195,8 @@ func describe(p *v1.Pod) string {
 
 func ready(p *v1.Pod) bool { return livenode.Ready(p) }
 
-// awaitGone waits until nothing of a pod is left. /pods does not tell, because it lists what the sources name, as the
-// kubelet's does: the command line shows the pods that are still being stopped.
+// awaitGone waits until nothing of a pod is left. It uses the command line, which shows the pods that are still being
+// stopped, because /pods lists the pods of the sources, as the kubelet's does.
 func awaitGone(t *testing.T, name string) {
 	t.Helper()
 	awaitThat(t, "pod "+name+" is gone", func() bool {
@@ -206,7 +205,7 @@ func awaitGone(t *testing.T, name string) {
 	})
 }
 
-// containerIDs are the ids of the pod's containers by name.
+// containerIDs returns the ids of the pod's containers by name.
 func containerIDs(p *v1.Pod) map[string]string {
 	ids := map[string]string{}
 	for _, c := range p.Status.ContainerStatuses {
@@ -215,7 +214,7 @@ func containerIDs(p *v1.Pod) map[string]string {
 	return ids
 }
 
-// pid is the process id of a process of the node, by its name.
+// pid returns the process id of a process of the node by its name.
 func pid(t *testing.T, name string) int {
 	t.Helper()
 	id, err := node.PID(name)
@@ -225,8 +224,8 @@ func pid(t *testing.T, name string) int {
 	return id
 }
 
-// kill ends processes of the node by SIGKILL. When the test ends it is waited until others answer in their places, so
-// that the next one has a whole node.
+// kill ends processes of the node by SIGKILL. At the end of the test it waits until their successors answer, so that
+// the next test has a whole node.
 func kill(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -237,7 +236,7 @@ func kill(t *testing.T, names ...string) {
 	}
 }
 
-// answers tells whether a process of the node answers when it is asked for its health, well or not.
+// answers reports whether a process of the node answers a health request, with any result.
 func answers(t *testing.T, name string) bool {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(livenode.Bin(), name), "health", "--listen", node.Layout.Address(layout.Service(name)))

@@ -12,10 +12,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// secretValue is what nothing but the container may say.
+// secretValue must appear only in the container.
 const secretValue = "dont-tell-4711"
 
-// withObjects is a pod whose environment is from a config map and a secret, and the two.
+// withObjects is a pod with environment variables from a config map and a secret, and these two objects.
 const withObjects = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: objects, namespace: e2e}
@@ -36,7 +36,7 @@ const environmentOfObjects = `
     - {name: ADDRESS, value: "$(APP_MODE)://shop"}
 `
 
-// write puts a manifest into a file of the test's own.
+// write writes a manifest to a file of the test.
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
@@ -46,7 +46,7 @@ func write(t *testing.T, name, text string) string {
 	return file
 }
 
-// waitsFor tells whether the one container of a pod waits, and says why.
+// waitsFor reports whether the only container of a pod waits with a reason and a message.
 func waitsFor(p *v1.Pod, reason, message string) bool {
 	if p == nil || len(p.Status.ContainerStatuses) == 0 {
 		return false
@@ -84,7 +84,7 @@ func TestAPodHasItsEnvironmentFromAppliedObjects(t *testing.T) {
 		}
 	}
 
-	// Neither a change nor the end of who has told it does anything to a container that runs.
+	// A running container is not affected by a change of its objects, or by the end of their source.
 	before := fmt.Sprint(containerIDs(started))
 	quartet(t, "apply", "-f", write(t, "changed.yaml", fmt.Sprintf(withObjects, "debug", secretValue)))
 	for _, victim := range []string{"configmux", "syncloop"} {
@@ -92,7 +92,7 @@ func TestAPodHasItsEnvironmentFromAppliedObjects(t *testing.T) {
 		kill(t, victim)
 		awaitNewPID(t, victim, old)
 	}
-	// One that is started now has what has changed, and what was applied before the kills.
+	// A container that is started now has the changes, and the objects from before the kills.
 	place(t, "objects2.yaml", strings.Replace(pod, "name: objects,", "name: later,", 1))
 	later := await(t, "later", "Ready", ready)
 	awaitThat(t, "the later container has printed its environment", func() bool {
@@ -109,13 +109,13 @@ func TestAPodHasItsEnvironmentFromAppliedObjects(t *testing.T) {
 	}
 }
 
-// wantUntold looks for the secret in whatever the node says of a pod and of itself.
+// wantUntold checks that the secret is in no output of the node about a pod and itself.
 func wantUntold(t *testing.T, pod string) {
 	t.Helper()
 	wantUntoldOf(t, map[string]string{"describe": quartet(t, "describe", "pod", "e2e/"+pod), "get": quartet(t, "get", "secrets", "-o", "yaml")})
 }
 
-// wantUntoldOf looks for the secret in what was said and in the logs of the node.
+// wantUntoldOf checks that the secret is not in the given outputs and in the logs of the node.
 func wantUntoldOf(t *testing.T, said map[string]string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(node.Layout.Logs(), "*.log"))

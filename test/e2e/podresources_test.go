@@ -12,8 +12,8 @@ import (
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// TestMonitoringIsToldOfPods as programs ask a kubelet for it, on the socket that its directory has for them, also
-// after a kill of syncloop.
+// TestMonitoringIsToldOfPods uses the pod resources API as a kubelet's clients do, on its socket, also after a kill of
+// syncloop.
 func TestMonitoringIsToldOfPods(t *testing.T) {
 	conn, err := grpc.NewClient("unix://"+filepath.Join(node.Layout.Root(), "pod-resources", "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -72,7 +72,7 @@ spec:
 				t.Errorf("get pods -o %s lacks %q:\n%s", format, want, out)
 			}
 		}
-		// A machine whose disk is nearly full says so behind it.
+		// The status has additional text when the disk is nearly full.
 		if out := quartet(t, "get", "node"); !regexp.MustCompile(`\sReady[\s,]`).MatchString(out) {
 			t.Errorf("get node does not say Ready:\n%s", out)
 		}

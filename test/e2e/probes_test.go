@@ -16,11 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// checks are what the probes of a pod are answered, by the example program: a file for each, and one of the calls that
-// it had.
+// checks is the directory with the results of a pod's probes, which the example program reads: a file for each check,
+// and one with its calls.
 type checks string
 
-// newChecks is a directory for the checks of a pod, which goes with the node.
+// newChecks returns a directory for the checks of a pod, which is removed with the node.
 func newChecks(t *testing.T, pod string) checks {
 	t.Helper()
 	all := filepath.Join(node.Layout.StateDir(), "checks")
@@ -34,7 +34,7 @@ func newChecks(t *testing.T, pod string) checks {
 	return checks(dir)
 }
 
-// say makes checks answer something from now on: ok, fail, hang or redirect URL.
+// say sets the result of checks: ok, fail, hang or redirect URL.
 func (c checks) say(t *testing.T, what string, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -48,13 +48,13 @@ func (c checks) say(t *testing.T, what string, names ...string) {
 	}
 }
 
-// call is one that a check had: when, and what the caller was like.
+// call is a call of a check: its time and its caller.
 type call struct {
 	at   time.Time
 	text string
 }
 
-// calls are those that a check had until now.
+// calls returns the calls of a check so far.
 func (c checks) calls(t *testing.T, name string) []call {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(string(c), name+".calls"))
@@ -64,7 +64,7 @@ func (c checks) calls(t *testing.T, name string) []call {
 	var all []call
 	for line := range strings.Lines(string(content)) {
 		if !strings.HasSuffix(line, "\n") {
-			break // it is being written
+			break // the line is being written
 		}
 		moment, text, _ := strings.Cut(strings.TrimSpace(line), " ")
 		at, err := time.Parse(time.RFC3339Nano, moment)
@@ -76,26 +76,26 @@ func (c checks) calls(t *testing.T, name string) []call {
 	return all
 }
 
-// since are the calls of a check from a moment on.
+// since returns the calls of a check from a time on.
 func (c checks) since(t *testing.T, name string, from time.Time) []call {
 	t.Helper()
 	return slices.DeleteFunc(c.calls(t, name), func(one call) bool { return one.at.Before(from) })
 }
 
-// awaitCalls waits until a check has had a number of calls from a moment on.
+// awaitCalls waits until a check has had a number of calls from a time on.
 func (c checks) awaitCalls(t *testing.T, name string, count int, from time.Time) {
 	t.Helper()
 	awaitThat(t, fmt.Sprintf("%d calls of check %s", count, name), func() bool { return len(c.since(t, name, from)) >= count })
 }
 
-// first is the first call of a check, which is waited for.
+// first waits for the first call of a check and returns it.
 func (c checks) first(t *testing.T, name string) call {
 	t.Helper()
 	c.awaitCalls(t, name, 1, time.Time{})
 	return c.calls(t, name)[0]
 }
 
-// server is a container that answers checks, on ports of its own from base on: HTTP, HTTPS, gRPC and TCP.
+// server returns a container that answers checks, on ports from base on: HTTP, HTTPS, gRPC and TCP.
 func (c checks) server(name string, base int, args ...string) v1.Container {
 	return v1.Container{
 		Name: name, Image: image, VolumeMounts: []v1.VolumeMount{{Name: "checks", MountPath: "/checks"}},
@@ -107,7 +107,7 @@ func (c checks) server(name string, base int, args ...string) v1.Container {
 	}
 }
 
-// pod is one of containers that have the checks, with a grace period of 1 s.
+// pod returns a pod with containers that use the checks, with a grace period of 1 s.
 func (c checks) pod(name string, containers ...v1.Container) *v1.Pod {
 	grace := int64(1)
 	return &v1.Pod{
@@ -120,7 +120,7 @@ func (c checks) pod(name string, containers ...v1.Container) *v1.Pod {
 	}
 }
 
-// placePod puts the manifest of a pod in its place until the test ends.
+// placePod places the manifest of a pod until the test ends.
 func placePod(t *testing.T, p *v1.Pod) {
 	t.Helper()
 	content, err := json.Marshal(p)
@@ -130,8 +130,8 @@ func placePod(t *testing.T, p *v1.Pod) {
 	place(t, p.Name+".yaml", string(content))
 }
 
-// every is a probe of each second whose first answer counts, and may take its time on a busy machine, if change does
-// not say otherwise.
+// every returns a probe with a period of a second, a threshold of one, and a long timeout for a busy machine. change
+// may change it.
 func every(action v1.ProbeHandler, change ...func(*v1.Probe)) *v1.Probe {
 	p := &v1.Probe{ProbeHandler: action, PeriodSeconds: 1, TimeoutSeconds: 60, FailureThreshold: 1}
 	for _, f := range change {
@@ -148,7 +148,7 @@ func byHTTP(check string, port int) v1.ProbeHandler {
 	return v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: "/" + check, Port: intstr.FromInt32(int32(port))}}
 }
 
-// handlers are the kinds of calls, each named as the check that it asks, of a server whose ports begin at base.
+// handlers returns a probe handler of each type, named like its check, for a server with ports from base on.
 func handlers(base int) map[string]v1.ProbeHandler {
 	service := "grpc"
 	secure := byHTTP("https", base+1)
@@ -160,7 +160,7 @@ func handlers(base int) map[string]v1.ProbeHandler {
 	}
 }
 
-// statuses are those of all containers of a pod by name.
+// statuses returns the statuses of all containers of a pod by name.
 func statuses(p *v1.Pod) map[string]v1.ContainerStatus {
 	all := map[string]v1.ContainerStatus{}
 	if p != nil {
@@ -171,7 +171,7 @@ func statuses(p *v1.Pod) map[string]v1.ContainerStatus {
 	return all
 }
 
-// awaitEach waits until a condition holds of each container of a pod that has one of the names.
+// awaitEach waits until a condition holds for each named container of a pod.
 func awaitEach(t *testing.T, pod, what string, names []string, ok func(v1.ContainerStatus) bool) *v1.Pod {
 	t.Helper()
 	return await(t, pod, what, func(p *v1.Pod) bool {
@@ -183,8 +183,8 @@ func awaitEach(t *testing.T, pod, what string, names []string, ok func(v1.Contai
 	})
 }
 
-// awaitEvent waits for an event of a container of a pod whose message begins so; one of an earlier pod of the name is
-// none. It does not ask as often as others do, for it starts a program each time.
+// awaitEvent waits for an event of a container of a pod whose message has a prefix; events of an earlier pod of the
+// name do not count. It polls slowly, because each check starts a program.
 func awaitEvent(t *testing.T, pod, container, reason, message string) seen {
 	t.Helper()
 	uid := string(await(t, pod, "listed", func(p *v1.Pod) bool { return p != nil }).UID)
@@ -201,7 +201,7 @@ func awaitEvent(t *testing.T, pod, container, reason, message string) seen {
 	}
 }
 
-// together runs tests at the same time, more than go test would: all they do is wait.
+// together runs tests in parallel, more than go test would, because they mostly wait.
 func together(t *testing.T, tests map[string]func(*testing.T)) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -211,7 +211,7 @@ func together(t *testing.T, tests map[string]func(*testing.T)) {
 	all.Wait()
 }
 
-// TestEachKindOfProbeByEachKindOfCall has a pod for each of the fifteen.
+// TestEachKindOfProbeByEachKindOfCall has a pod for each of the fifteen combinations.
 func TestEachKindOfProbeByEachKindOfCall(t *testing.T) {
 	tests := map[string]func(*testing.T){}
 	for by, action := range handlers(8000) {
@@ -222,7 +222,7 @@ func TestEachKindOfProbeByEachKindOfCall(t *testing.T) {
 	together(t, tests)
 }
 
-// said is how the answer of a check that is to "fail on purpose" begins in an event.
+// said has the prefix of the event message for a check with the result "fail on purpose".
 var said = map[string]string{
 	"exec": "exec: fail on purpose", "grpc": `service unhealthy (responded with "NOT_SERVING")`,
 	"http": "HTTP probe failed with statuscode: 503", "https": "HTTP probe failed with statuscode: 503", "tcp": "dial tcp ",
@@ -279,7 +279,7 @@ func startupBy(t *testing.T, by string, action v1.ProbeHandler) {
 	state.say(t, "fail on purpose", by, live)
 	placePod(t, state.pod(name, c))
 	awaitEvent(t, name, "main", "Unhealthy", "Startup probe failed: "+said[by])
-	if by != "tcp" { // a port that is closed counts no calls
+	if by != "tcp" { // a closed port records no calls
 		state.awaitCalls(t, by, 3, time.Time{})
 	}
 	p := await(t, name, "running", func(p *v1.Pod) bool { return statuses(p)["main"].State.Running != nil })

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// TestWhatProbesAreTold is what a manifest may say of a probe besides the kind of its call, each in a pod of its own.
+// TestWhatProbesAreTold tests the fields of a probe besides its handler, each in a pod of its own.
 func TestWhatProbesAreTold(t *testing.T) {
 	tests := map[string]func(*testing.T){}
 	for name, test := range map[string]func(t *testing.T, name string){
@@ -98,7 +98,7 @@ func redirectsAreFollowedOnTheSameHost(t *testing.T, name string) {
 	state.say(t, "redirect http://198.51.100.7/", "away")
 	state.say(t, "fail", "there")
 	placePod(t, state.pod(name, c, other))
-	// A redirect to another host is a success, with a warning, and is not followed: it would fail.
+	// A redirect to another host is a success with a warning. It is not followed: the request would fail.
 	awaitEach(t, name, "ready in the container whose probe is sent away", []string{"other"}, func(c v1.ContainerStatus) bool { return c.Ready })
 	awaitEvent(t, name, "other", "ProbeWarning", "Readiness probe warning: Probe terminated redirects, Response body:")
 	awaitEvent(t, name, "main", "Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 503")
@@ -120,7 +120,7 @@ func thresholdsCount(t *testing.T, name string) {
 		})].LastTransitionTime
 		count := 0
 		for _, one := range state.since(t, "ready", from) {
-			if one.at.Before(became.Add(time.Second)) { // it is a whole second
+			if one.at.Before(became.Add(time.Second)) { // the time has whole seconds
 				count++
 			}
 		}
@@ -146,7 +146,7 @@ func initialDelayIsWaitedFor(t *testing.T, name string) {
 	c.LivenessProbe = every(byHTTP("live", 8000))
 	placePod(t, state.pod(name, c))
 	p := await(t, name, "Ready", ready)
-	began := statuses(p)["main"].State.Running.StartedAt.Time // of a whole second
+	began := statuses(p)["main"].State.Running.StartedAt.Time // in whole seconds
 	if first := state.first(t, "ready").at.Sub(began); first < delay {
 		t.Errorf("the first call comes %v after the start, want %v at least", first, delay)
 	}
@@ -190,9 +190,9 @@ func failedStartupRestarts(t *testing.T, name string) {
 	if e.FirstTime != nil {
 		killed = *e.FirstTime
 	}
-	// it is a whole second
+	// the time has whole seconds
 	calls := slices.DeleteFunc(state.calls(t, "start"), func(one call) bool { return !one.at.Before(killed.Add(time.Second)) })
-	// Those of the first period do not count.
+	// Calls of the first period do not count.
 	if n := len(calls); n < 2 || n > 5 {
 		t.Errorf("it is restarted after %d calls, want 3", n)
 	}
@@ -217,7 +217,7 @@ func failedLivenessEndsAPodThatIsNotRestarted(t *testing.T, name string) {
 	await(t, name, "Ready", ready)
 	state.say(t, "fail", "live")
 	awaitEvent(t, name, "main", "Killing", "")
-	// The program ends well when it is told to.
+	// The program exits with code 0 on SIGTERM.
 	done := await(t, name, "at its end", func(p *v1.Pod) bool {
 		return p != nil && (p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed)
 	})
@@ -295,7 +295,7 @@ func probesThatHangDelayNobodyElse(t *testing.T, name string) {
 	if c := statuses(p)["command"]; c.RestartCount != 0 || !c.Ready {
 		t.Errorf("the container whose liveness probe hangs is %+v", c)
 	}
-	// The sandbox, two servers, and what is asked now: commands that hang are ended with their time.
+	// The sandbox, two servers, and the current probes: a command that hangs is killed at its timeout.
 	if n := processesIn(t, node.PodCgroup(p)); n > 6 {
 		t.Errorf("%d processes run in the pod", n)
 	}
@@ -317,7 +317,7 @@ func podsThatEndAreNotProbedForLiveness(t *testing.T, name string) {
 	ending := time.Now()
 	state.say(t, "fail", "live")
 	awaitGone(t, name)
-	// One may be under way when the end begins.
+	// One call may be in progress when the termination begins.
 	if late := state.since(t, "live", ending); len(late) > 1 {
 		t.Errorf("%d calls of the liveness probe after the end began, over %d s", len(late), grace)
 	}
@@ -328,7 +328,7 @@ func podsThatEndAreNotProbedForLiveness(t *testing.T, name string) {
 	}
 }
 
-// theExampleDoesWhatItSays follows what the comment in examples/probes.yaml says, with files of its own.
+// theExampleDoesWhatItSays follows the comment in examples/probes.yaml, with files of the test.
 func theExampleDoesWhatItSays(t *testing.T, name string) {
 	content, err := os.ReadFile(filepath.Join("..", "..", "examples", "probes.yaml"))
 	if err != nil {

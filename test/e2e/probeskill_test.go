@@ -17,13 +17,13 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// The pods under which processes are killed: one that is Ready by all probes of two kinds of calls, one whose readiness
-// probe fails, one whose startup probe has not succeeded, and one that is to be killed for its liveness probe.
+// The pods during the kills: one that is Ready by all probes of two handler types, one whose readiness probe fails, one
+// whose startup probe has not succeeded, and one that is killed because of its liveness probe.
 const steady, unready, starting, doomed = "outlives-steady", "outlives-unready", "outlives-starting", "outlives-doomed"
 
-// TestResultsOfProbesOutliveAKill kills syncloop, all four, and the runtime, which runs the commands of probes, under
-// pods whose probes have come to something: no pod's Ready changes that its probe has not changed, and what has started
-// has started.
+// TestResultsOfProbesOutliveAKill kills syncloop, all four processes, and the runtime, which runs the commands of
+// probes, while probes have results: Ready changes only when the probe's result changes, and a started container stays
+// started.
 func TestResultsOfProbesOutliveAKill(t *testing.T) {
 	state := newChecks(t, "outlives")
 	placeOutliving(t, state)
@@ -45,7 +45,7 @@ func TestResultsOfProbesOutliveAKill(t *testing.T) {
 		t.Errorf("a probe was called %d times before its container had started", n)
 	}
 
-	// What is being killed is killed, and what changes while syncloop is dead is seen when it is back.
+	// A kill that has begun is completed, and a change while syncloop is down is seen when it is back.
 	state.say(t, "fail", "doomed")
 	awaitEvent(t, doomed, "main", "Killing", "Container main failed liveness probe, will be restarted")
 	kill(t, "syncloop")
@@ -60,8 +60,7 @@ func TestResultsOfProbesOutliveAKill(t *testing.T) {
 	}
 }
 
-// killUnderProbes kills processes, and watches the pods until their probes have been called some times by the next
-// ones.
+// killUnderProbes kills processes, and watches the pods until their successors have made some calls of each probe.
 func killUnderProbes(t *testing.T, state checks, names ...string) {
 	t.Helper()
 	startups := []string{"start-exec", "start-http"}
@@ -122,8 +121,8 @@ func placeOutliving(t *testing.T, state checks) {
 	placePod(t, state.pod(doomed, stubborn))
 }
 
-// watchStream follows every change of every pod, through restarts of syncloop, until the returned function is called,
-// which gives by the name in a pod's manifest what its Ready was at any moment.
+// watchStream follows every change of every pod, through restarts of syncloop, until the returned function is called.
+// That returns all seen values of Ready by the name in a pod's manifest.
 func watchStream(t *testing.T) func() map[string]map[bool]bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -12,8 +12,7 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// resizable is a pod with a UID of its own, so that another size of its two containers is another version of the same
-// pod.
+// resizable is a pod with a fixed UID, so that other sizes of its two containers are an update of the same pod.
 const resizable = `apiVersion: v1
 kind: Pod
 metadata: {name: resizable, namespace: e2e, uid: 5c2b1d1e-0000-4000-8000-00000000e2e1}
@@ -27,8 +26,8 @@ spec:
   - {name: side, image: %[1]q, args: [sleep], resources: {requests: {cpu: 50m}, limits: {cpu: %[4]dm, memory: 64Mi}}}
 `
 
-// TestARunningPodIsResizedWheneverSyncloopIsKilled: each time it has the last size that was asked for, in its status
-// and in its cgroup, and no container is restarted.
+// TestARunningPodIsResizedWheneverSyncloopIsKilled: the pod has the last requested size in its status and in its
+// cgroup, and no container is restarted.
 func TestARunningPodIsResizedWheneverSyncloopIsKilled(t *testing.T) {
 	const within = 400 * time.Millisecond
 	sizes := []struct{ main, memory, side int }{{300, 128, 100}, {100, 64, 400}, {500, 256, 400}, {200, 64, 100}, {600,
@@ -70,7 +69,7 @@ func condition(p *v1.Pod, kind v1.PodConditionType) *v1.PodCondition {
 	return nil
 }
 
-// has tells whether the runtime says that a container has so many thousandths of a CPU and so many MiB.
+// has reports whether the status of a container has a CPU limit in thousandths and a memory limit in MiB.
 func has(p *v1.Pod, container string, milli, mebibytes int) bool {
 	for _, c := range p.Status.ContainerStatuses {
 		if c.Name == container && c.Resources != nil {
@@ -81,7 +80,7 @@ func has(p *v1.Pod, container string, milli, mebibytes int) bool {
 	return false
 }
 
-// wantCgroup compares a limit of a cgroup. With cgroup v2 the quota of CPU is the first of two words.
+// wantCgroup compares a limit of a cgroup. With cgroup v2 the CPU quota is the first of two words.
 func wantCgroup(t *testing.T, name, v1File, v2File, want string) {
 	t.Helper()
 	got, err := livenode.ReadCgroup(name, v1File, v2File)
@@ -90,7 +89,8 @@ func wantCgroup(t *testing.T, name, v1File, v2File, want string) {
 	}
 }
 
-// TestAResizeThatDoesNotFitIsDeferred, also by the syncloop after a kill, until somebody wants less.
+// TestAResizeThatDoesNotFitIsDeferred checks that it is deferred, also after a kill of syncloop, until a smaller size
+// is requested.
 func TestAResizeThatDoesNotFitIsDeferred(t *testing.T) {
 	place(t, "resizable.yaml", fmt.Sprintf(resizable, image, 200, 64, 200))
 	p := await(t, "resizable", "Ready", ready)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestPodsOutliveTheNodeAndOrphansDoNot takes the four processes down, changes what is wanted, and brings them back.
+// TestPodsOutliveTheNodeAndOrphansDoNot stops the four processes, changes the manifests, and starts them again.
 func TestPodsOutliveTheNodeAndOrphansDoNot(t *testing.T) {
 	place(t, "kept.yaml", manifest("kept", 1, "sleep"))
 	place(t, "orphan.yaml", manifest("orphan", 1, "sleep"))

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestRunOnce: what is desired is started, told and left running, and a pod that cannot run makes the command fail.
+// TestRunOnce: the desired pods are started, reported and left running, and a pod that cannot run makes the command
+// fail.
 func TestRunOnce(t *testing.T) {
 	node.StopServicesMeanwhile(t)
 	place(t, "once.yaml", manifest("once", 1, "sleep"))
@@ -18,7 +19,7 @@ func TestRunOnce(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 
-	// No machine has as much.
+	// No machine has this many processors.
 	greedy := strings.Replace(manifest("once-fails", 1, "sleep"), "  - {name: main,", `  - {name: main, resources: {requests: {cpu: "100000"}},`, 1)
 	place(t, "fails.yaml", greedy)
 	out, err = once()
@@ -28,7 +29,7 @@ func TestRunOnce(t *testing.T) {
 	}
 }
 
-// hasLine tells whether a line of a table has a namespace, the beginning of a pod's name, and a state.
+// hasLine reports whether a line of a table has a namespace, a prefix of a pod's name, and a state.
 func hasLine(out, namespace, pod, state string) bool {
 	for line := range strings.Lines(out) {
 		cells := strings.Fields(line)

@@ -10,22 +10,22 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// seen is an event as quartet events prints it.
+// seen is an event of quartet events.
 type seen struct {
 	Kind, Type, PodUID, Container, Reason, Message, TraceID string
 	Count                                                   int32
-	// Time is when it happened last, and FirstTime, where it has happened more than once, when it did first.
+	// Time is the time of the last occurrence, and FirstTime that of the first one of several.
 	Time      time.Time
 	FirstTime *time.Time
 }
 
-// events are those of a pod that quartet events shows.
+// events returns the events of a pod that quartet events prints.
 func events(t *testing.T, name string, flags ...string) []seen {
 	t.Helper()
 	return shown(t, append([]string{"e2e/" + name}, flags...)...)
 }
 
-// shown is what quartet events shows with some flags.
+// shown returns the events that quartet events prints with some flags.
 func shown(t *testing.T, flags ...string) []seen {
 	t.Helper()
 	var all []seen
@@ -40,7 +40,7 @@ func shown(t *testing.T, flags ...string) []seen {
 	return all
 }
 
-// worker is one of quartet get workers.
+// worker is a worker of quartet get workers.
 type worker struct {
 	State, WaitsFor, LastError string
 	NextSyncAt, TerminateBy    *time.Time
@@ -57,7 +57,7 @@ func workerOf(t *testing.T, name string) worker {
 	return list.Workers[0]
 }
 
-// TestWhatHappensToTheNodeIsShown, whichever service tells it, in the order of time.
+// TestWhatHappensToTheNodeIsShown checks that the events of all services are shown in chronological order.
 func TestWhatHappensToTheNodeIsShown(t *testing.T) {
 	const ofNodeStatus, ofSyncLoop = "Starting", "NodeAllocatableEnforced"
 	var all []seen

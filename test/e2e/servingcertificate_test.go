@@ -13,8 +13,8 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// TestTheClusterSignsTheServingCertificate: the node asks for one with its name and addresses, and shows it when it has
-// been approved.
+// TestTheClusterSignsTheServingCertificate: the node requests a certificate with its name and addresses, and serves
+// with it after the approval.
 func TestTheClusterSignsTheServingCertificate(t *testing.T) {
 	r := newRemote(t, "serverTLSBootstrap: true\n", cluster.Controllers())
 	client := r.cluster.Client(t)

@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// job is a pod that ends when its one ordinary container does, beside two sidecars.
+// job returns a pod with one ordinary container and two sidecars. It ends when the ordinary container does.
 func job(name, sidecarArgs string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod
@@ -24,7 +24,7 @@ spec:
 `, name, image, sidecarArgs)
 }
 
-// states are the states of all containers of a pod by name.
+// states returns the states of all containers of a pod by name.
 func states(p *v1.Pod) map[string]v1.ContainerState {
 	all := map[string]v1.ContainerState{}
 	for _, list := range [][]v1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {

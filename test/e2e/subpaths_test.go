@@ -30,9 +30,9 @@ spec:
   - {name: memory, emptyDir: {medium: Memory}}
 `
 
-// TestPartsOfVolumesAreMountedAndNothingOutsideOfThem: files, folders that are made, and paths with the name of the
-// pod; they outlive a kill of syncloop and are gone with the pod, and what they are of is not. A link that leads out of
-// the volume is not followed.
+// TestPartsOfVolumesAreMountedAndNothingOutsideOfThem tests files, created folders, and paths with the name of the pod.
+// The mounts survive a kill of syncloop and are removed with the pod, but their sources remain. A link that leads out
+// of the volume is not followed.
 func TestPartsOfVolumesAreMountedAndNothingOutsideOfThem(t *testing.T) {
 	host := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(host, "deep"), 0o750); err != nil {

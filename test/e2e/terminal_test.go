@@ -14,7 +14,7 @@ import (
 	"github.com/creack/pty"
 )
 
-// terminal is kubectl with a terminal of its own, as somebody has it who types.
+// terminal is kubectl with a terminal, as an interactive user has it.
 type terminal struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -25,7 +25,7 @@ type terminal struct {
 	said strings.Builder
 }
 
-// terminal starts kubectl on a terminal of so many lines and columns. It ends with the test.
+// terminal starts kubectl on a terminal of the given size. It ends with the test.
 func (r *remote) terminal(t *testing.T, lines, columns uint16, args ...string) *terminal {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -35,7 +35,7 @@ func (r *remote) terminal(t *testing.T, lines, columns uint16, args ...string) *
 		cancel()
 		t.Fatal(err)
 	}
-	s.read.Go(func() { _, _ = io.Copy(s, s.pty) }) // an end of a terminal is an error
+	s.read.Go(func() { _, _ = io.Copy(s, s.pty) }) // reading returns an error at the end of a terminal
 	t.Cleanup(func() {
 		cancel()
 		_ = s.cmd.Wait() // it was killed, or waited for
@@ -45,14 +45,14 @@ func (r *remote) terminal(t *testing.T, lines, columns uint16, args ...string) *
 	return s
 }
 
-// Write notes what kubectl prints.
+// Write records the output of kubectl.
 func (s *terminal) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.said.Write(b)
 }
 
-// await waits until kubectl has printed something.
+// await waits until kubectl has printed a text.
 func (s *terminal) await(want string) {
 	s.t.Helper()
 	deadline := time.NewTimer(patience)
@@ -74,7 +74,7 @@ func (s *terminal) await(want string) {
 	}
 }
 
-// write is what somebody types, and resize what he does to his window.
+// write sends the user's input, and resize changes the size of the window.
 func (s *terminal) write(text string) {
 	s.t.Helper()
 	if _, err := io.WriteString(s.pty, text); err != nil {
@@ -99,22 +99,23 @@ func (s *terminal) ended() int {
 	return s.cmd.ProcessState.ExitCode()
 }
 
-// execTerminal: a program has the terminal of who runs it, of the same size, also when that changes, and its code comes
-// back.
+// execTerminal tests that a program has a terminal of the client's size, also after a resize, and that the client gets
+// the exit code.
 func (r *remote) execTerminal(t *testing.T) {
 	s := r.terminal(t, 31, 97, "exec", "-it", "streams", "--", "/streams", "terminal")
 	s.await("terminal of 31 lines, 97 columns\r\n")
 	s.resize(42, 123)
 	s.await("terminal of 42 lines, 123 columns\r\n")
 	s.write("a b\r")
-	s.await("a b\r\nread a b\r\n") // the terminal shows what is typed
+	s.await("a b\r\nread a b\r\n") // the terminal echoes the input
 	s.write("end\r")
 	if code := s.ended(); code != 5 {
 		t.Errorf("kubectl ends with %d, and the program with 5", code)
 	}
 }
 
-// attachTerminal: the same with a container that has a terminal. It lives on when who is attached leaves.
+// attachTerminal tests the same with a container that has a terminal. The container keeps running when the client
+// detaches.
 func (r *remote) attachTerminal(t *testing.T) {
 	s := r.terminal(t, 33, 99, "attach", "-it", "-q", "terminal")
 	s.await("terminal of 33 lines, 99 columns\r\n")

@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/test/otlpsink"
 )
 
-// traces receives what the node's processes send.
+// traces receives the spans of the node's processes.
 var (
 	traces     *otlpsink.Sink
 	stopTraces func() error
@@ -26,7 +26,7 @@ func startTraces() (err error) {
 // edge is a parent and a child, each "service span", that a trace must have.
 type edge struct{ parent, child string }
 
-// pathOfAStart is everything on the way from a manifest to a Ready pod of one container.
+// pathOfAStart has all edges from a manifest to a Ready pod of one container.
 var pathOfAStart = []edge{
 	{"", "configmux source.read"},
 	{"configmux source.read", "configmux merge"},
@@ -75,7 +75,7 @@ func TestOneTraceFromTheManifestToReady(t *testing.T) {
 	}
 }
 
-// What nobody asked for in a trace, such as what pleg asks every second, begins no trace of containerd's.
+// Calls outside of a trace, such as the relists of pleg, begin no trace of containerd.
 func TestContainerdTracesWhatIsTracedAndNoMore(t *testing.T) {
 	place(t, "quiet.yaml", manifest("quiet", 1, "sleep"))
 	p := await(t, "quiet", "Ready", ready)
@@ -89,8 +89,8 @@ func TestContainerdTracesWhatIsTracedAndNoMore(t *testing.T) {
 	}
 }
 
-// A container that keeps ending: each crash begins a trace, which has the restart too, also when that waits for the end
-// of a back-off, and leads to the start of what crashed.
+// A container that keeps crashing: each crash begins a trace, which includes the restart, also after a back-off, and
+// has a link to the start of the crashed container.
 func TestARestartLeadsToItsCrashAndACrashToItsStart(t *testing.T) {
 	place(t, "linked.yaml", manifest("linked", 1, "crash", "-after", "500ms"))
 	p := await(t, "linked", "restarted twice", func(p *v1.Pod) bool {
@@ -142,7 +142,7 @@ func awaitSpan(t *testing.T, p *v1.Pod, name, what string, attributes map[string
 	return found
 }
 
-// broken says why the spans of a trace are not one tree; empty when they are.
+// broken returns why the spans of a trace are not one tree; empty when they are.
 func broken(spans []otlpsink.Span) string {
 	ids, roots := map[string]bool{}, 0
 	for _, s := range spans {
@@ -167,7 +167,7 @@ func spansOf(traceID string) []otlpsink.Span {
 	return slices.DeleteFunc(traces.Spans(), func(s otlpsink.Span) bool { return s.TraceID != traceID })
 }
 
-// traceOf returns the spans of the trace in which the pod was dispatched first.
+// traceOf returns the spans of the trace of the pod's first dispatch.
 func traceOf(t *testing.T, p *v1.Pod) []otlpsink.Span {
 	t.Helper()
 	var first otlpsink.Span
@@ -194,7 +194,7 @@ func missingEdges(spans []otlpsink.Span) []edge {
 	return slices.DeleteFunc(slices.Clone(pathOfAStart), func(e edge) bool { return have[e] })
 }
 
-// drawTrace is the trace as an indented list with times in milliseconds, for who reads a failure.
+// drawTrace returns the trace as an indented list with times in milliseconds, for the failure text.
 func drawTrace(spans []otlpsink.Span) string {
 	if len(spans) == 0 {
 		return "(no spans)"

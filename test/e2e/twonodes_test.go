@@ -13,8 +13,8 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// TestTwoNodesOnOneMachine run a pod of one name and one UID each, and neither notices what becomes of the other: its
-// kill, and its end.
+// TestTwoNodesOnOneMachine runs a pod with the same name and UID on each of two nodes. Neither is affected by the kill
+// and the end of the other.
 func TestTwoNodesOnOneMachine(t *testing.T) {
 	other, err := livenode.New(livenode.Bin(), "second")
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/quartet-node/quartet/test/otlpsink"
 )
 
-// content is what a pod's volumes are made of; in the config map both keys have the same value.
+// content has the sources of a pod's volumes; both keys of the config map have the same value.
 const content = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: settings, namespace: e2e}
@@ -62,10 +62,9 @@ spec:
   - {name: none, configMap: {name: there-is-none, optional: true}}
 `
 
-// TestVolumesHaveWhatTheirObjectsHave as the containers see it, on tmpfs what is secret: the pod waits for objects that
-// are not there, has a change of theirs without a restart and never half of it, and also one that was made while
-// syncloop was dead. The value of a secret is nowhere on the disk, in no log, trace or answer, and nothing is left
-// after the pod.
+// TestVolumesHaveWhatTheirObjectsHave checks the files that the containers see, with secrets on tmpfs: the pod waits
+// for missing objects. It gets changes of them without a restart and atomically, including changes while syncloop was
+// down. The value of a secret is nowhere on the disk, in no log, trace or answer, and nothing is left after the pod.
 func TestVolumesHaveWhatTheirObjectsHave(t *testing.T) {
 	const hidden = "e2e-volume-s3cret"
 	file := filepath.Join(t.TempDir(), "content.yaml")
@@ -163,9 +162,8 @@ func TestVolumesHaveWhatTheirObjectsHave(t *testing.T) {
 	awaitNothingLeft(t, p)
 }
 
-// watchHalves reads files of a folder again and again, by one open of the folder each time, until the returned function
-// is called: it says when they did not all have the same text. Files of a folder that has just been replaced may be
-// gone.
+// watchHalves reads files of a folder repeatedly, with one open of the folder each time, until the returned function is
+// called: it returns an error when their texts ever differed. Files of a folder that was just replaced may be missing.
 func watchHalves(t *testing.T, dir string, names ...string) func() []string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -192,7 +190,7 @@ func watchHalves(t *testing.T, dir string, names ...string) func() []string {
 func halfOf(dir string, names []string) string {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return "" // replaced between two steps of this open
+		return "" // the folder was replaced during this read
 	}
 	defer root.Close() //nolint:errcheck // it was only read
 	var texts []string
@@ -212,8 +210,8 @@ func halfOf(dir string, names []string) string {
 	return ""
 }
 
-// filesWith are the files on the disk below a folder that have a text in them, or what an API object has in JSON in the
-// place of it; what is mounted there is not looked at.
+// filesWith returns the files on the disk below a folder that contain a text, or its base64 form in the JSON of an API
+// object; mounted file systems are skipped.
 func filesWith(t *testing.T, dir, text string) (found []string) {
 	t.Helper()
 	device := func(path string) uint64 {

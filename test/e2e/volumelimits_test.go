@@ -12,9 +12,9 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted, by a volume, by all that it writes together and by what one
-// container writes beside volumes: with the status of a kubelet's, its volumes are given back, and no other pod
-// notices.
+// TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted tests the limit of a volume, of the whole pod, and of the writable
+// layer of one container: the pod has the status of a kubelet's eviction, its volumes are removed, and other pods are
+// not affected.
 func TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")
 	if err := os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nvolumeStatsAggPeriod: 1s\n"+livenode.AnyMachine), 0o600); err != nil {
@@ -27,7 +27,7 @@ func TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted(t *testing.T) {
 		return text + "  - {name: other, image: " + image + ", args: [sleep], resources: {limits: {" + strings.Replace(disk, "1Mi", "8Mi", 1) + "}}}\n" +
 			"  volumes: [{name: data, emptyDir: {" + volume + "}}]\n"
 	}
-	// write starts a pod that has so many bytes in a file.
+	// write starts a pod that writes a file of a size.
 	write := func(name, volume, disk, file string, size int) *v1.Pod {
 		place(t, name+".yaml", limited(name, volume, disk))
 		started := await(t, name, "Ready", ready)

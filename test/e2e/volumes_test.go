@@ -47,9 +47,9 @@ spec:
   - {name: unused, emptyDir: {medium: Memory}}
 `
 
-// TestVolumesAreSharedOutliveAKillAndLeaveNothing has volumes of all kinds that need no other object, looked at as the
-// containers have them: what one writes the other reads, the limit of a volume in memory is its size, a kill of
-// syncloop mounts nothing anew, and after the pod there is no mount and no folder; what is the node's stays.
+// TestVolumesAreSharedOutliveAKillAndLeaveNothing uses all kinds of volumes that need no other object, as the
+// containers see them: containers share files, the limit of a volume in memory is its size, a kill of syncloop causes
+// no new mounts, and after the pod there is no mount and no folder; files of the node remain.
 func TestVolumesAreSharedOutliveAKillAndLeaveNothing(t *testing.T) {
 	host := filepath.Join(t.TempDir(), "made", "for", "it")
 	place(t, "sharing.yaml", fmt.Sprintf(sharing, image, host))
@@ -115,8 +115,8 @@ func TestVolumesAreSharedOutliveAKillAndLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestAPathOfTheNodeIsWhatItsTypeSays, or the pod that has it waits, alone, and says why; it starts when that is
-// mended.
+// TestAPathOfTheNodeIsWhatItsTypeSays checks that a pod with a path of the wrong type waits with a message, without
+// effect on others, and starts when the path is corrected.
 func TestAPathOfTheNodeIsWhatItsTypeSays(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -128,7 +128,7 @@ func TestAPathOfTheNodeIsWhatItsTypeSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer socket.Close() //nolint:errcheck // nobody talks to it
-	// of no disk that the machine uses
+	// not a disk of the machine
 	if err := unix.Mknod(path("block"), unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))); err != nil {
 		t.Fatal(err)
 	}
@@ -165,10 +165,10 @@ func TestAPathOfTheNodeIsWhatItsTypeSays(t *testing.T) {
 	await(t, "wrong-directory", "Ready once the folder is there", ready)
 }
 
-// hostPathOf is the name of the volume of a type, and of the folder that it is mounted at.
+// hostPathOf returns the name of the volume of a type, and of its mount point.
 func hostPathOf(kind string) string { return "volume" + strings.ToLower(kind) }
 
-// withHostPaths is a pod with a hostPath volume of each type.
+// withHostPaths returns a pod with a hostPath volume of each type.
 func withHostPaths(name string, paths map[string]string) string {
 	var mounts, volumes strings.Builder
 	for _, kind := range slices.Sorted(maps.Keys(paths)) {
@@ -178,8 +178,8 @@ func withHostPaths(name string, paths map[string]string) string {
 	return strings.Replace(manifest(name, 1, "sleep"), `args: ["sleep"]`, `args: ["sleep"], volumeMounts: [`+mounts.String()+`]`, 1) + "  volumes:\n" + volumes.String()
 }
 
-// TestAKindOfVolumeThatIsNotThereIsNamed: a pod that has one is Pending with a message and runs when its manifest is
-// changed; a claim, which no static pod may have, is an error of its file.
+// TestAKindOfVolumeThatIsNotThereIsNamed: a pod with an unsupported volume is Pending with a message and runs when its
+// manifest is changed; a claim, which a static pod must not have, is an error of its file.
 func TestAKindOfVolumeThatIsNotThereIsNamed(t *testing.T) {
 	const mount = `args: ["sleep"], volumeMounts: [{name: data, mountPath: /data}]`
 	far := strings.Replace(manifest("far", 1, "sleep"), `args: ["sleep"]`, mount, 1) + "  volumes: [{name: data, %s}]\n"
@@ -200,7 +200,7 @@ func TestAKindOfVolumeThatIsNotThereIsNamed(t *testing.T) {
 	await(t, "far", "Ready with another volume", ready)
 }
 
-// inside is where this test sees the files of a container that runs.
+// inside returns the path by which this test sees the files of a running container.
 func inside(t *testing.T, p *v1.Pod, container string) string {
 	t.Helper()
 	root, err := node.Inside(p, container)
@@ -210,7 +210,7 @@ func inside(t *testing.T, p *v1.Pod, container string) string {
 	return root
 }
 
-// owner is who owns a file.
+// owner returns the owner of a file.
 func owner(info os.FileInfo) *syscall.Stat_t {
 	if info == nil {
 		return &syscall.Stat_t{}
@@ -237,7 +237,7 @@ func awaitNothingLeft(t *testing.T, p *v1.Pod) {
 	})
 }
 
-// awaitFailedMount waits until a pod says, in its status and by an event, that a volume cannot be had and why.
+// awaitFailedMount waits until the status and an event of a pod name a missing volume with the reason.
 func awaitFailedMount(t *testing.T, name string, parts ...string) {
 	t.Helper()
 	all := func(text string) bool {

@@ -11,7 +11,7 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// failing is a test that notes how it fails.
+// failing is a test that records its failure.
 type failing struct{ said string }
 
 var errFatal = errors.New("fatal")
@@ -25,7 +25,7 @@ func (f *failing) Fatalf(format string, args ...any) {
 	panic(errFatal)
 }
 
-// fails returns what a wait that fails says.
+// fails returns the failure text of a wait.
 func fails(t *testing.T, wait func(t eventually.T)) string {
 	t.Helper()
 	f := &failing{}

@@ -20,7 +20,7 @@ import (
 	"github.com/quartet-node/quartet/test/harness"
 )
 
-// story is what a runtime has done and said, in lines that two runtimes can be compared by.
+// story is the transcript of a runtime's actions and answers, for the comparison of two runtimes.
 type story struct {
 	t       *testing.T
 	ctx     context.Context //nolint:containedctx // the test's
@@ -36,12 +36,12 @@ func (s *story) tell(format string, args ...any) {
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
-// call tells how a call went.
+// call records the result of a call.
 func (s *story) call(what string, err error) {
 	s.tell("%s: %v", what, status.Code(err))
 }
 
-// name gives an id a name.
+// name assigns a name to an id.
 func (s *story) name(id, name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +49,7 @@ func (s *story) name(id, name string) string {
 	return id
 }
 
-// hear notes the kind of an event.
+// hear records the kind of an event.
 func (s *story) hear(e *runtimeapi.ContainerEventResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (s *story) hear(e *runtimeapi.ContainerEventResponse) {
 	s.events[e.GetContainerId()] = append(s.events[e.GetContainerId()], kind)
 }
 
-// heard waits until an event of a kind has come of an id.
+// heard waits until an event of a kind has arrived for an id.
 func (s *story) heard(id, kind string) {
 	s.t.Helper()
 	eventually.That(s.t, kind+" of "+id, func() bool {
@@ -68,7 +68,7 @@ func (s *story) heard(id, kind string) {
 	})
 }
 
-// look tells the state of a sandbox and of a container.
+// look records the state of a sandbox and of a container.
 func (s *story) look(sandbox, container string) {
 	s.t.Helper()
 	if resp, err := s.runtime.PodSandboxStatus(s.ctx, sandbox, false); err != nil {
@@ -97,8 +97,8 @@ func (s *story) look(sandbox, container string) {
 	s.tell("%d of %d containers run", len(running), len(all))
 }
 
-// play makes a runtime go through the life of a pod. crash waits until the container that has been started has ended by
-// itself with 3.
+// play takes a runtime through the life of a pod. crash waits until the started container has exited by itself with
+// code 3.
 func (s *story) play(image string, crash func(id string)) {
 	config := sandboxConfig("story", 0)
 	config.Hostname, config.Linux = "story", &runtimeapi.LinuxPodSandboxConfig{}
@@ -165,7 +165,7 @@ func (s *story) play(image string, crash func(id string)) {
 	slices.Sort(s.lines[len(s.lines)-len(s.events):])
 }
 
-// tellStory plays the story to a runtime, and returns its lines.
+// tellStory plays the story with a runtime, and returns its lines.
 func tellStory(t *testing.T, endpoint, image string, crash func(id string)) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(cri.Quiet(t.Context()), time.Minute)
@@ -176,7 +176,7 @@ func tellStory(t *testing.T, endpoint, image string, crash func(id string)) []st
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = c.Client.Events(listening, func() {}, s.hear) // it ends with the listening
+		_ = c.Client.Events(listening, func() {}, s.hear) // it ends with the context
 	}()
 	s.play(image, crash)
 	stop()
@@ -184,7 +184,8 @@ func tellStory(t *testing.T, endpoint, image string, crash func(id string)) []st
 	return s.lines
 }
 
-// What the services' tests rely on is what containerd does: the same calls have the same answers, states and events.
+// The services' tests rely on the fake, so it must behave as containerd does: the same calls have the same answers,
+// states and events.
 func TestTheFakeDoesWhatContainerdDoes(t *testing.T) {
 	containerd := harness.StartContainerd(t)
 	want := tellStory(t, containerd.Endpoint, harness.HelloImage, func(string) {})

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// connect returns a runtime service on the fake, as the services of the project have it.
+// connect returns a runtime service on the fake, as the services of the project use it.
 func connect(t *testing.T, fake *fakecri.Server) (context.Context, *cri.Client, internalapi.RuntimeService) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(cri.Quiet(t.Context()), time.Minute)

@@ -19,7 +19,7 @@ import (
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
-// listen subscribes to the events of a fake, and returns them and what the stream ends with.
+// listen subscribes to the events of a fake, and returns them and the error of the stream's end.
 func listen(
 	ctx context.Context, client *cri.Client,
 ) (events chan *runtimeapi.ContainerEventResponse, ended chan error) {
@@ -94,7 +94,7 @@ func TestAFaultCanBeOfAPod(t *testing.T) {
 	}
 }
 
-// The order in which things were made holds beyond the number of digits that an id begins with.
+// The order of creation holds beyond the number of digits with which ids begin.
 func TestItHoldsFiveHundredPodsAndThousandsOfContainers(t *testing.T) {
 	fake := fakecri.New(t)
 	ctx, _, runtime := connect(t, fake)

@@ -63,7 +63,7 @@ func TestASandboxThatGoesBehindOurBackIsMadeAgain(t *testing.T) {
 			}
 			await(t, name, "running in another container", func(p *v1.Pod) bool { return livenode.Ready(p) && only(p).ContainerID != before.ContainerID })
 			after := only(awaitOne(t, name))
-			// Its container ends first, and may be tried to be restarted in it.
+			// Its container ends first, and may be restarted in the old sandbox meanwhile.
 			if after.RestartCount <= before.RestartCount {
 				t.Errorf("it counts %d restarts, no more than before", after.RestartCount)
 			}
@@ -82,8 +82,7 @@ func TestASandboxThatGoesBehindOurBackIsMadeAgain(t *testing.T) {
 	}
 }
 
-// TestAFullDiskForLogsStopsNoPodThatRuns fills the file system that the pods' logs are on, first its files, then its
-// bytes.
+// TestAFullDiskForLogsStopsNoPodThatRuns fills the file system of the pods' logs, first its inodes, then its blocks.
 func TestAFullDiskForLogsStopsNoPodThatRuns(t *testing.T) {
 	if node.noLogsMount != nil {
 		require.NoError(t, fmt.Errorf("a small file system for the pods' logs cannot be mounted: %w", node.noLogsMount))
@@ -104,7 +103,7 @@ func TestAFullDiskForLogsStopsNoPodThatRuns(t *testing.T) {
 
 	free := useUpBytes(t)
 	place(t, "silent-full", talks)
-	awaitOne(t, "silent-full") // its log is empty, and it runs
+	awaitOne(t, "silent-full") // it runs with an empty log
 	free()
 	logs := filepath.Join(node.Layout.PodLogs(), namespace+"_"+full("silent-full")+"_*", "main", "*.log")
 	awaitThat(t, "the pod's log grows when there is room again", func() bool {
@@ -121,7 +120,7 @@ func TestAFullDiskForLogsStopsNoPodThatRuns(t *testing.T) {
 	}
 }
 
-// useUpFiles makes files in the file system of the pods' logs until there can be no more. The returned function removes
+// useUpFiles creates files in the file system of the pods' logs until no inode is left. The returned function removes
 // them.
 func useUpFiles(t *testing.T) (free func()) {
 	t.Helper()
@@ -148,8 +147,7 @@ func useUpFiles(t *testing.T) (free func()) {
 	return free
 }
 
-// useUpBytes writes into the file system of the pods' logs until nothing more goes in. The returned function removes
-// it.
+// useUpBytes writes to the file system of the pods' logs until it is full. The returned function removes the file.
 func useUpBytes(t *testing.T) (free func()) {
 	t.Helper()
 	path := filepath.Join(node.Layout.PodLogs(), "fill")

@@ -13,18 +13,18 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// saidBy is what the proxy's errors have in them.
+// saidBy is the prefix of the proxy's errors.
 const saidBy = "criproxy: "
 
-// told is what people are told of a failure: by the pod's status, by an event, or by its worker when the kubelet would
-// tell neither.
+// told has the places in which a failure is reported: the pod's status, an event, or the pod's worker if the kubelet
+// reports neither.
 type told struct {
 	status        func(*v1.Pod) bool
 	event         string
 	workerMessage string
 }
 
-// TestACallThatFailsIsToldAndMadeAgain makes each call that comes on the way of a pod up fail twice.
+// TestACallThatFailsIsToldAndMadeAgain makes each call of the start of a pod fail twice.
 func TestACallThatFailsIsToldAndMadeAgain(t *testing.T) {
 	t.Parallel()
 	for method, want := range map[string]told{
@@ -34,7 +34,7 @@ func TestACallThatFailsIsToldAndMadeAgain(t *testing.T) {
 		"CreateContainer": {status: waits("CreateContainerError", saidBy+"CreateContainer"), event: "Failed"},
 		"StartContainer":  {status: waits("RunContainerError", saidBy+"StartContainer"), event: "Failed"},
 		"ExecSync":        {status: waits("PostStartHookError", saidBy+"ExecSync"), event: "FailedPostStartHook"},
-		// pleg makes these, and cannot tell how the pod is.
+		// pleg makes these calls, and cannot determine the pod's state without them.
 		"ListPodSandbox":   {workerMessage: saidBy + "ListPodSandbox"},
 		"ListContainers":   {workerMessage: saidBy + "ListContainers"},
 		"PodSandboxStatus": {workerMessage: saidBy + "PodSandboxStatus"},
@@ -45,7 +45,7 @@ func TestACallThatFailsIsToldAndMadeAgain(t *testing.T) {
 			name := "fails-" + lower(method)
 			times := 2
 			if want.workerMessage != "" {
-				times = math.MaxInt // until it is told: the next look is better already
+				times = math.MaxInt // until it is reported, because the next relist would already succeed
 			}
 			fault := node.proxy.Fail(method, codes.Internal, criproxy.For(full(name)), criproxy.Times(times))
 			place(t, name, withHook)
@@ -93,7 +93,7 @@ func TestACallThatFailsIsToldAndMadeAgain(t *testing.T) {
 	})
 }
 
-// TestACallThatFailsOnTheWayDownIsToldAndMadeAgain makes each call that comes on the way of a pod down fail.
+// TestACallThatFailsOnTheWayDownIsToldAndMadeAgain makes each call of the termination of a pod fail.
 func TestACallThatFailsOnTheWayDownIsToldAndMadeAgain(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"} {
@@ -107,7 +107,7 @@ func TestACallThatFailsOnTheWayDownIsToldAndMadeAgain(t *testing.T) {
 			switch method {
 			case "StopContainer", "StopPodSandbox":
 				awaitEvent(t, name, v1.EventTypeWarning, "FailedKillPod", "error killing pod", saidBy+method)
-			// nobody but operators cares; the sandbox's removal also does what RemoveContainer should have
+			// only operators see these; the removal of the sandbox also removes its containers
 			case "RemovePodSandbox":
 				awaitWorkerError(t, name, saidBy+method)
 			}
@@ -119,14 +119,14 @@ func TestACallThatFailsOnTheWayDownIsToldAndMadeAgain(t *testing.T) {
 	}
 }
 
-// TestAnEndedContainerThatCannotBeRemovedIsOneEventOfTheNode however often it is tried.
+// TestAnEndedContainerThatCannotBeRemovedIsOneEventOfTheNode checks that all attempts are one event.
 func TestAnEndedContainerThatCannotBeRemovedIsOneEventOfTheNode(t *testing.T) {
 	t.Parallel()
 	const name = "garbage"
 	fault := node.proxy.Fail("RemoveContainer", codes.Internal, criproxy.For(full(name)))
 	place(t, name)
 	awaitOne(t, name)
-	for restarts := range int32(3) { // of three that have ended two are garbage
+	for restarts := range int32(3) { // two of three exited containers are garbage
 		await(t, name, "restarted", func(p *v1.Pod) bool { return only(p).RestartCount == restarts && livenode.Ready(p) })
 		kill(t, name)
 	}
@@ -148,7 +148,7 @@ func TestAnEndedContainerThatCannotBeRemovedIsOneEventOfTheNode(t *testing.T) {
 	fault.Lift()
 }
 
-// TestALostAnswerMakesNothingTwice has each call done by the runtime, and its answer lost.
+// TestALostAnswerMakesNothingTwice lets the runtime execute each call and drops the answer.
 func TestALostAnswerMakesNothingTwice(t *testing.T) {
 	t.Parallel()
 	lost := func(method, name string) *criproxy.Fault {
@@ -194,8 +194,8 @@ func TestALostAnswerMakesNothingTwice(t *testing.T) {
 	}
 }
 
-// TestABrokenConnectionIsMadeAgain breaks the connection to the runtime, with every call on it, in the middle of a
-// start: pods that run do not notice.
+// TestABrokenConnectionIsMadeAgain breaks the connection to the runtime, with every call on it, during a start: running
+// pods are not affected.
 func TestABrokenConnectionIsMadeAgain(t *testing.T) {
 	place(t, "steady-broken")
 	before := only(awaitOne(t, "steady-broken"))
@@ -212,8 +212,8 @@ func TestABrokenConnectionIsMadeAgain(t *testing.T) {
 	}
 }
 
-// TestARuntimeThatIsUnwellStopsNothing has the runtime's own health fail: no pod is touched, and what is wanted is done
-// when it is well again.
+// TestARuntimeThatIsUnwellStopsNothing makes the runtime report that it is not ready: no running pod is affected, and
+// waiting work is done when it is ready again.
 func TestARuntimeThatIsUnwellStopsNothing(t *testing.T) {
 	place(t, "steady-unwell")
 	before := only(awaitOne(t, "steady-unwell"))

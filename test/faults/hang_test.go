@@ -12,22 +12,22 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// hanging is a pod one of whose calls hangs.
+// hanging is a pod with a hanging call.
 type hanging struct {
 	method, name string
 	fault        *criproxy.Fault
-	// ends is true for a call on the way down.
+	// ends is true for a call of the termination.
 	ends bool
-	// givenUp is true for a call that is never let go.
+	// givenUp is true for a call that is never released.
 	givenUp bool
-	// asks is true for a call of pleg's.
+	// asks is true for a call of pleg.
 	asks bool
 }
 
-// TestACallThatHangsDelaysItsPodAndNoOther has a call of each kind hang, all at the same time, those that come before
-// the runtime does anything and those whose answers do not come. Pods beside them start, are restarted and go
-// meanwhile, all before the first of those calls is given up, and pods that run are left in peace. Half of the calls
-// are let go then, and the others given up by the node: all pods come right.
+// TestACallThatHangsDelaysItsPodAndNoOther makes a call of each kind hang, all at the same time, some before the
+// runtime executes them and some after. Meanwhile other pods start, are restarted and are removed, all before the first
+// of those calls times out, and running pods are not affected. Then half of the calls are released, and the node's
+// timeout ends the others: all pods reach their desired state.
 func TestACallThatHangsDelaysItsPodAndNoOther(t *testing.T) {
 	for _, name := range []string{"steady-hang", "crashes-hang", "goes-hang"} {
 		place(t, name)
@@ -37,7 +37,7 @@ func TestACallThatHangsDelaysItsPodAndNoOther(t *testing.T) {
 	awaitOne(t, "goes-hang")
 	image := tag(t, "quartet.local/asked:1")
 	all := hangOnTheWayDown(t)
-	begun := time.Now() // nothing has hung for longer
+	begun := time.Now() // no call has been hanging for longer
 	for _, h := range all {
 		takeAway(t, h.name)
 	}
@@ -90,8 +90,8 @@ func TestACallThatHangsDelaysItsPodAndNoOther(t *testing.T) {
 	}
 }
 
-// hangOnTheWayUp places a pod for each call on its way up, which hangs; one asks for an image that another pod is to
-// have, too.
+// hangOnTheWayUp places a pod for each call of a start, which hangs; one of them pulls an image that another pod needs,
+// too.
 func hangOnTheWayUp(t *testing.T, image string) (all []hanging) {
 	t.Helper()
 	methods := []string{"RunPodSandbox", "CreateContainer", "StartContainer", "ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus"}
@@ -113,7 +113,7 @@ func hangOnTheWayUp(t *testing.T, image string) (all []hanging) {
 	return append(all, asked)
 }
 
-// hangOnTheWayDown runs a pod for each call on its way down, which will hang when it is taken away.
+// hangOnTheWayDown runs a pod for each call of a termination, which will hang when the pod is removed.
 func hangOnTheWayDown(t *testing.T) (all []hanging) {
 	t.Helper()
 	methods := []string{"StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"}
@@ -132,7 +132,7 @@ func hangOnTheWayDown(t *testing.T) (all []hanging) {
 	return all
 }
 
-// names are two for each method.
+// names returns two names for each method.
 func names(prefix string, methods []string) (all []string) {
 	for _, method := range methods {
 		all = append(all, fmt.Sprintf("%s-%s-let-go", prefix, lower(method)), fmt.Sprintf("%s-%s-given-up", prefix, lower(method)))
@@ -140,8 +140,8 @@ func names(prefix string, methods []string) (all []string) {
 	return all
 }
 
-// TestAPullThatHangsEndsWithItsPod has a pull hang, for which there is no limit: the pod can be taken away, and another
-// that needs no pull is started.
+// TestAPullThatHangsEndsWithItsPod makes a pull hang, which has no timeout: the pod can be removed, and another one
+// that needs no pull starts.
 func TestAPullThatHangsEndsWithItsPod(t *testing.T) {
 	t.Parallel()
 	const image = "quartet.local/slow:1"
@@ -157,7 +157,7 @@ func TestAPullThatHangsEndsWithItsPod(t *testing.T) {
 	awaitThat(t, "the pull is given up", func() bool { return hung.Waiting() == 0 })
 }
 
-// TestAHookThatHangsDoesNotOutlastTheGracePeriod has the call of a preStop hook hang.
+// TestAHookThatHangsDoesNotOutlastTheGracePeriod makes the call of a preStop hook hang.
 func TestAHookThatHangsDoesNotOutlastTheGracePeriod(t *testing.T) {
 	t.Parallel()
 	hung := node.proxy.Hang("ExecSync", criproxy.For(full("hook")))

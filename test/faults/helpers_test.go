@@ -17,30 +17,30 @@ import (
 
 func lower(method string) string { return strings.ToLower(method) }
 
-// withHook gives the container a postStart hook, which is one more call.
+// withHook adds a postStart hook to the container, for an additional call.
 func withHook(p *v1.Pod) {
 	hook := &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"/hello", "init"}}}
 	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: hook}
 }
 
-// withImage gives the container an image.
+// withImage sets the image of the container.
 func withImage(image string, policy v1.PullPolicy) func(*v1.Pod) {
 	return func(p *v1.Pod) {
 		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = image, policy
 	}
 }
 
-// withArgs gives the container the arguments of its program.
+// withArgs sets the arguments of the container's program.
 func withArgs(args ...string) func(*v1.Pod) {
 	return func(p *v1.Pod) { p.Spec.Containers[0].Args = args }
 }
 
-// withCommand has the container run another program.
+// withCommand sets the program of the container.
 func withCommand(command ...string) func(*v1.Pod) {
 	return func(p *v1.Pod) { p.Spec.Containers[0].Command, p.Spec.Containers[0].Args = command, nil }
 }
 
-// tag gives the image of the example program one more name in the runtime, until the test ends.
+// tag adds a name to the image of the example program in the runtime, until the test ends.
 func tag(t *testing.T, image string) string {
 	t.Helper()
 	ctr := func(ctx context.Context, args ...string) {
@@ -59,7 +59,7 @@ func tag(t *testing.T, image string) string {
 	return image
 }
 
-// watch looks at a pod that is Ready until the returned function is called, which fails the test if it ever was not.
+// watch inspects a Ready pod until the returned function is called. That fails the test if the pod ever was not Ready.
 func watch(t *testing.T, name string) func() {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -87,7 +87,7 @@ func watch(t *testing.T, name string) func() {
 	}
 }
 
-// isReady tells whether the node says that it is Ready.
+// isReady reports whether the node reports that it is Ready.
 func (n *faultyNode) isReady(ctx context.Context) bool {
 	out, err := n.Command(ctx, "get", "node")
 	return err == nil && !strings.Contains(out, "NotReady")

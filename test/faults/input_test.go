@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// TestAPodThatCannotRunSaysWhy gives the node pods that cannot run, and compares what the status and the events say.
+// TestAPodThatCannotRunSaysWhy places pods that cannot run, and compares their status and events.
 func TestAPodThatCannotRunSaysWhy(t *testing.T) {
 	t.Parallel()
 	secret := folder(t)
@@ -21,7 +21,7 @@ func TestAPodThatCannotRunSaysWhy(t *testing.T) {
 	if err := os.Chmod(secret, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// Nothing serves there, so that it is refused at once, with a network or without.
+	// Nothing listens there, so the connection is refused at once, with or without a network.
 	const absent = "127.0.0.1:1/absent:1"
 	for name, test := range map[string]struct {
 		change func(*v1.Pod)
@@ -94,8 +94,8 @@ func TestAPodThatCannotRunSaysWhy(t *testing.T) {
 	}
 }
 
-// killedForItsOwnLimit: what the kernel's log says of it is read, where that may be, and is no want of memory of the
-// machine.
+// killedForItsOwnLimit checks that the kernel's log of the kill is read where that is permitted, and is not taken for a
+// shortage of memory of the machine.
 func killedForItsOwnLimit(t *testing.T, p *v1.Pod) {
 	t.Helper()
 	log, err := os.Open("/dev/kmsg")
@@ -107,7 +107,7 @@ func killedForItsOwnLimit(t *testing.T, p *v1.Pod) {
 		t.Error(err)
 	}
 	awaitThat(t, "the log of syncloop names the process", func() bool {
-		said, _ := os.ReadFile(node.Layout.NodeLog()) // is read again
+		said, _ := os.ReadFile(node.Layout.NodeLog()) // it is read again
 		for line := range strings.Lines(string(said)) {
 			if strings.Contains(line, "its cgroup has reached its limit of memory") && strings.Contains(line, "process=hello") && strings.Contains(line, string(p.UID)) {
 				return true
@@ -126,7 +126,7 @@ func killedForItsOwnLimit(t *testing.T, p *v1.Pod) {
 	}
 }
 
-// failedToStart tells whether a container was made whose program could not be started, and when it is tried again.
+// failedToStart matches a pod whose container was created but could not be started, and reports the next attempt.
 func failedToStart(parts ...string) func(*v1.Pod) bool {
 	return func(p *v1.Pod) bool {
 		last := only(p).LastTerminationState.Terminated

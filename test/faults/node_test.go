@@ -1,6 +1,6 @@
-// Package faults drives a whole node, whose runtime is real and stands behind a proxy that makes single calls of it
-// fail, hang or lose their answer (package criproxy); and gives it pods that cannot run. All tests share one node; each
-// has pods of its own, takes them away, and checks that nothing is left of them.
+// Package faults drives a whole node on a real runtime behind a proxy that makes single calls fail, hang or lose their
+// answer (package criproxy). It also places pods that cannot run. All tests share one node; each has pods of its own,
+// removes them, and checks that nothing is left of them.
 package faults
 
 import (
@@ -32,37 +32,37 @@ import (
 )
 
 const (
-	// patience is how long a test waits for what should take seconds on a busy machine.
+	// patience is the time limit of a wait on a busy machine. An idle one needs seconds.
 	patience = 3 * time.Minute
 	interval = 50 * time.Millisecond
 	// startPatience bounds the node's start and its end.
 	startPatience = 2 * time.Minute
-	// requestTimeout is when a call of the runtime that hangs is given up: long enough to see that the others do not wait
-	// for it, short enough to see what comes after.
+	// requestTimeout is the timeout of a hanging call: long enough to see that other pods do not wait for it, short enough
+	// to see the recovery.
 	requestTimeout = time.Minute
-	// plegTimeout is when pleg gives up, which waits for no call for longer.
+	// plegTimeout is the longest timeout of pleg's calls.
 	plegTimeout = 30 * time.Second
-	// logsMiB and logsFiles are what the file system for the pods' logs has, which is filled up.
+	// logsMiB is the size of the file system for the pods' logs, and logsFiles its number of inodes. Tests fill it.
 	logsMiB   = 4
 	logsFiles = 2000
 	nodeName  = "node"
 )
 
-// node is the one that all tests share.
+// node is shared by all tests.
 var node *faultyNode
 
-// faultyNode is a node whose runtime can be made to fail.
+// faultyNode is a node on a runtime with injected faults.
 type faultyNode struct {
 	*livenode.Node
 	bundle *bundle.Bundle
 	proxy  *criproxy.Proxy
-	// runtime and images are the runtime itself, without the proxy before it.
+	// runtime and images are clients of the runtime without the proxy.
 	runtime runtimeapi.RuntimeServiceClient
 	images  runtimeapi.ImageServiceClient
 	engine  enginev1.EngineServiceClient
 	conns   []*grpc.ClientConn
 	pid     int
-	// noLogsMount says why the pods' logs are not on a file system of their own; nil when they are.
+	// noLogsMount is the reason why the pods' logs have no file system of their own; nil when they have one.
 	noLogsMount error
 }
 
@@ -79,7 +79,7 @@ func run(m *testing.M) int {
 		fmt.Println("tests of faults are skipped:", reason)
 		return 0
 	}
-	// They wait far more than they work: not one for each processor, which is the default.
+	// The tests mostly wait, so more of them run in parallel than the default, which is the number of processors.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "64"); err != nil {
 		fmt.Fprintln(os.Stderr, "faults:", err)
@@ -106,7 +106,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// start starts a runtime, a proxy before it and a node on that.
+// start starts a runtime, a proxy in front of it and a node on the proxy.
 func start(ctx context.Context) error {
 	live, err := livenode.New(livenode.Bin(), "faults")
 	if err != nil {
@@ -133,7 +133,7 @@ func start(ctx context.Context) error {
 	return node.startServices(ctx)
 }
 
-// dial makes the connections of the tests' own.
+// dial connects the tests' own clients.
 func (n *faultyNode) dial() error {
 	runtime, err := grpc.NewClient(n.Layout.RuntimeEndpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -179,7 +179,7 @@ serializeImagePulls: false
 		return err
 	}
 	n.pid = cmd.Process.Pid
-	go func() { _ = cmd.Wait() }() // how it ended is in its log
+	go func() { _ = cmd.Wait() }() // its log has the reason of its end
 	for !n.healthy(ctx) {
 		select {
 		case <-ctx.Done():
@@ -205,7 +205,7 @@ func (n *faultyNode) healthy(ctx context.Context) bool {
 	return errors.Join(err, resp.Body.Close()) == nil && resp.StatusCode == http.StatusOK
 }
 
-// stop ends everything and removes it.
+// stop ends all processes and removes their files.
 func stop(ctx context.Context) error {
 	if node == nil {
 		return nil
@@ -223,7 +223,7 @@ func stop(ctx context.Context) error {
 	if node.bundle.PID() != 0 {
 		errs = append(errs, node.bundle.RemovePods(ctx, 0))
 	}
-	errs = append(errs, node.bundle.Stop(ctx), node.bundle.CleanUp()) // which also unmounts the file system of the logs
+	errs = append(errs, node.bundle.Stop(ctx), node.bundle.CleanUp()) // this also unmounts the file system of the logs
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w\nthe state directory %s is kept", err, node.Layout.StateDir())
 	}

@@ -28,11 +28,11 @@ import (
 
 const namespace = "faults"
 
-// full is the name of a static pod: the node's name is behind that of its manifest.
+// full returns the name of a static pod: that of its manifest followed by the node's name.
 func full(name string) string { return name + "-" + nodeName }
 
-// place gives the node a pod of one container, "main", that runs the example program until it is asked to end, after
-// what was changed of that. When the test ends the pod is taken away, and nothing may be left of it.
+// place places a pod with one container, "main", that runs the example program until SIGTERM; change may change it.
+// When the test ends the pod is removed, and nothing may be left of it.
 func place(t *testing.T, name string, change ...func(*v1.Pod)) {
 	t.Helper()
 	pod := &v1.Pod{
@@ -56,7 +56,7 @@ func place(t *testing.T, name string, change ...func(*v1.Pod)) {
 	t.Cleanup(func() { remove(t, name) })
 }
 
-// takeAway takes a pod's manifest away.
+// takeAway removes a pod's manifest.
 func takeAway(t *testing.T, name string) {
 	t.Helper()
 	if err := node.TakeAway(name + ".yaml"); err != nil {
@@ -64,7 +64,7 @@ func takeAway(t *testing.T, name string) {
 	}
 }
 
-// remove takes a pod away and waits until nothing of it is left: not on the node, not in the runtime, not on the disk.
+// remove removes a pod and waits until nothing of it is left: on the node, in the runtime, on the disk.
 func remove(t *testing.T, name string) {
 	t.Helper()
 	if err := node.TakeAway(name + ".yaml"); err != nil {
@@ -86,7 +86,7 @@ func remove(t *testing.T, name string) {
 	}
 }
 
-// leftOf says what there is of a pod.
+// leftOf returns what is left of a pod.
 func leftOf(ctx context.Context, name string) (left []string) {
 	if pods, err := node.engine.ListPods(ctx, &enginev1.ListPodsRequest{}); err != nil {
 		left = append(left, err.Error())
@@ -110,7 +110,7 @@ func leftOf(ctx context.Context, name string) (left []string) {
 	return append(left, logs...)
 }
 
-// sandboxes and containers are those of a pod in the runtime, asked directly.
+// sandboxes and containers return those of a pod, directly from the runtime.
 func sandboxes(ctx context.Context, name string) []*runtimeapi.PodSandbox {
 	answer, err := node.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
 		LabelSelector: map[string]string{types.KubernetesPodNameLabel: full(name)},
@@ -137,7 +137,7 @@ func awaitThat(t *testing.T, what string, ok func() bool) {
 	eventually.Wait{Patience: patience, Interval: interval}.That(t, what, ok)
 }
 
-// pod is what the node says of a pod; nil when it does not list it.
+// pod returns a pod as the node lists it; nil when it does not.
 func pod(ctx context.Context, name string) (*v1.Pod, error) {
 	items, err := node.Pods(ctx)
 	if err != nil {
@@ -151,7 +151,7 @@ func pod(ctx context.Context, name string) (*v1.Pod, error) {
 	return nil, nil
 }
 
-// await polls until a pod is as it should be; what says in words what that is.
+// await polls until a pod meets a condition, which what describes.
 func await(t *testing.T, name, what string, ok func(*v1.Pod) bool) *v1.Pod {
 	t.Helper()
 	var last *v1.Pod
@@ -170,8 +170,8 @@ func await(t *testing.T, name, what string, ok func(*v1.Pod) bool) *v1.Pod {
 	}
 }
 
-// awaitOne waits until a pod is Ready and the runtime has exactly one of everything for it: a sandbox that is ready,
-// and a container of each name that runs.
+// awaitOne waits until a pod is Ready and the runtime has exactly one ready sandbox and one running container of each
+// name for it.
 func awaitOne(t *testing.T, name string) *v1.Pod {
 	t.Helper()
 	p := await(t, name, "Ready", livenode.Ready)
@@ -215,13 +215,13 @@ func moreOrLessThanOne(ctx context.Context, p *v1.Pod, name string) string {
 	return ""
 }
 
-// awaitGone waits until a pod that was taken away is gone from the node.
+// awaitGone waits until a removed pod is gone from the node.
 func awaitGone(t *testing.T, name string) {
 	t.Helper()
 	awaitThat(t, "pod "+name+" is gone", func() bool { return len(leftOf(t.Context(), name)) == 0 })
 }
 
-// only is the status of a pod's one container.
+// only returns the status of a pod's only container.
 func only(p *v1.Pod) v1.ContainerStatus {
 	if len(p.Status.ContainerStatuses) == 0 {
 		return v1.ContainerStatus{}
@@ -229,7 +229,7 @@ func only(p *v1.Pod) v1.ContainerStatus {
 	return p.Status.ContainerStatuses[0]
 }
 
-// waits tells whether a pod's container waits for a reason, with a message that has all of the parts.
+// waits matches a pod whose container waits for a reason, with a message that contains all parts.
 func waits(reason string, parts ...string) func(*v1.Pod) bool {
 	return func(p *v1.Pod) bool {
 		w := only(p).State.Waiting
@@ -241,7 +241,7 @@ func hasAll(text string, parts []string) bool {
 	return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(text, part) })
 }
 
-// awaitEvent waits until the node tells an event of a pod, with a message that has all of the parts.
+// awaitEvent waits until the node has an event of a pod, with a message that contains all parts.
 func awaitEvent(t *testing.T, name, kind, reason string, parts ...string) {
 	t.Helper()
 	var told []string
@@ -266,7 +266,7 @@ func awaitEvent(t *testing.T, name, kind, reason string, parts ...string) {
 	}
 }
 
-// events are those that the node has told so far.
+// events returns the node's events so far.
 func events(ctx context.Context) (list []v1.Event, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -288,7 +288,7 @@ func events(ctx context.Context) (list []v1.Event, err error) {
 	return list, err
 }
 
-// awaitWorkerError waits until the node says why its work on a pod failed.
+// awaitWorkerError waits until the pod's worker reports an error.
 func awaitWorkerError(t *testing.T, name, part string) {
 	t.Helper()
 	awaitThat(t, "the worker of "+name+" says "+part, func() bool {
@@ -313,7 +313,7 @@ func describe(t *testing.T, p *v1.Pod) string {
 	return b.String()
 }
 
-// kill ends a container as the kernel would.
+// kill ends a container by a signal to its process.
 func kill(t *testing.T, name string) {
 	t.Helper()
 	p := await(t, name, "Ready", livenode.Ready)
@@ -323,7 +323,7 @@ func kill(t *testing.T, name string) {
 	}
 }
 
-// folder makes a directory for the test that containers may be given.
+// folder creates a directory for the test that containers can mount.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(node.Layout.StateDir(), "given-")

@@ -13,9 +13,9 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// TestAPodThatTheRuntimeDoesNotAnswerForIsSaidToBeUnknown has the container of a pod end while the runtime does not
-// answer for that container: the pod is shown to be of unknown state, since when and why, while the node stays Ready,
-// and it is gone from there as soon as the runtime answers.
+// TestAPodThatTheRuntimeDoesNotAnswerForIsSaidToBeUnknown ends the container of a pod while the runtime does not answer
+// calls for that container: the pod has the condition of an unknown state, with a time and a reason, while the node
+// stays Ready. The condition is removed as soon as the runtime answers.
 func TestAPodThatTheRuntimeDoesNotAnswerForIsSaidToBeUnknown(t *testing.T) {
 	t.Parallel()
 	place(t, "unknown")

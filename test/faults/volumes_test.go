@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// withVolume gives the container a volume, mounted at a folder of its name.
+// withVolume adds a volume to the container, mounted at a folder of its name.
 func withVolume(name string, source v1.VolumeSource) func(*v1.Pod) {
 	return func(p *v1.Pod) {
 		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: name, VolumeSource: source})
@@ -27,14 +27,14 @@ func withVolume(name string, source v1.VolumeSource) func(*v1.Pod) {
 	}
 }
 
-// onDisk and inMemory are the sources of volumes that begin empty.
+// onDisk and inMemory return sources of volumes that are empty at first.
 func onDisk() v1.VolumeSource { return v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}} }
 
 func inMemory() v1.VolumeSource {
 	return v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}
 }
 
-// fromObjects is the source of a volume whose files are from objectsFor.
+// fromObjects returns the source of a volume with the files of objectsFor.
 func fromObjects() v1.VolumeSource {
 	name := v1.LocalObjectReference{Name: "volumes-kill"}
 	return v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
@@ -43,7 +43,7 @@ func fromObjects() v1.VolumeSource {
 	}}}
 }
 
-// objectsFor are a config map and a secret, with the same text under one key each.
+// objectsFor has a config map and a secret, with the same text under one key each.
 const objectsFor = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: volumes-kill, namespace: faults}
@@ -55,8 +55,8 @@ metadata: {name: volumes-kill, namespace: faults}
 stringData: {hidden: %[1]q}
 `
 
-// TestVolumesAreOnceAndThenGoneWheneverSyncloopIsKilled kills it again and again while volumes are set up, while what
-// they are made of changes, and while they are removed.
+// TestVolumesAreOnceAndThenGoneWheneverSyncloopIsKilled kills syncloop repeatedly while volumes are set up, while their
+// sources change, and while they are removed.
 func TestVolumesAreOnceAndThenGoneWheneverSyncloopIsKilled(t *testing.T) {
 	const rounds, pods, kills, within = 2, 4, 2, 300 * time.Millisecond
 	seed := uint64(time.Now().UnixNano())
@@ -109,7 +109,7 @@ func TestVolumesAreOnceAndThenGoneWheneverSyncloopIsKilled(t *testing.T) {
 	}
 }
 
-// holds tells whether the volume from objects of a pod has these files, and no version of them beside the one in force.
+// holds reports whether the volume from objects of a pod has these files, and no version except the current one.
 func holds(p *v1.Pod, files map[string]string) bool {
 	dir := filepath.Join(node.PodDir(p), "volumes", "kubernetes.io~projected", "files")
 	for name, want := range files {
@@ -118,10 +118,10 @@ func holds(p *v1.Pod, files map[string]string) bool {
 		}
 	}
 	entries, err := os.ReadDir(dir)
-	return err == nil && len(entries) == len(files)+2 // ..data, and what it leads to
+	return err == nil && len(entries) == len(files)+2 // ..data, and its target
 }
 
-// killSyncloop sends it a signal and waits until there is another one.
+// killSyncloop sends a signal to syncloop and waits until it has been replaced.
 func killSyncloop(t *testing.T, signal syscall.Signal) {
 	t.Helper()
 	var old int
@@ -136,16 +136,16 @@ func killSyncloop(t *testing.T, signal syscall.Signal) {
 	})
 }
 
-// nothingLeft tells whether nothing of a pod's volumes is mounted or on the disk.
+// nothingLeft reports whether nothing of a pod's volumes is mounted or on the disk.
 func nothingLeft(p *v1.Pod) bool {
 	mounts, err := node.Mounts(p)
 	_, statErr := os.Lstat(node.PodDir(p))
 	return err == nil && len(mounts) == 0 && errors.Is(statErr, os.ErrNotExist)
 }
 
-// TestAVolumeWithoutADiskDelaysItsPodAndNoOther has the disk that a pod's volumes are on be full, and one that can only
-// be read: the pod waits and says why, one beside it starts, and it starts itself when that is mended. What was mounted
-// there by another hand is no volume, and is never removed.
+// TestAVolumeWithoutADiskDelaysItsPodAndNoOther puts a pod's volumes on a full disk, and on a read-only one: the pod
+// waits with a message, another pod starts, and the pod starts when the disk is repaired. A foreign mount there is not
+// a volume, and is never removed.
 func TestAVolumeWithoutADiskDelaysItsPodAndNoOther(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -184,13 +184,13 @@ func TestAVolumeWithoutADiskDelaysItsPodAndNoOther(t *testing.T) {
 	}
 }
 
-// mount is how a small file system is mounted.
+// mount has the options of a small file system.
 type mount struct {
 	flags   uintptr
 	options string
 }
 
-// at mounts it at a folder, which it makes, until the test ends or somebody else unmounts it.
+// at mounts it at a folder, which it creates, until the test ends or something else unmounts it.
 func (m mount) at(t *testing.T, dir string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -207,7 +207,7 @@ func (m mount) at(t *testing.T, dir string) {
 	})
 }
 
-// again changes how it is mounted.
+// again remounts it with other options.
 func (m mount) again(t *testing.T, dir string) {
 	t.Helper()
 	if err := unix.Mount("quartet-faults", dir, "tmpfs", unix.MS_REMOUNT|m.flags, m.options); err != nil {
@@ -215,9 +215,9 @@ func (m mount) again(t *testing.T, dir string) {
 	}
 }
 
-// TestAVolumeThatHangsDelaysItsPodAndNoOther has a path of the node hang in the kernel, as one of a server that does
-// not answer: a pod beside it starts, syncloop can be ended and is soon there again, and what hangs is shown. When the
-// path fails at last that is told as of any other, and the pod goes.
+// TestAVolumeThatHangsDelaysItsPodAndNoOther has a path of the node hang in the kernel, like one of a server that does
+// not answer: another pod starts, syncloop can be killed and is soon replaced, and the hanging call is reported. When
+// the path fails at last, the failure is reported like any other, and the pod is removed.
 func TestAVolumeThatHangsDelaysItsPodAndNoOther(t *testing.T) {
 	path, answer := hangingPath(t)
 	directory := v1.HostPathDirectory
@@ -239,8 +239,8 @@ func TestAVolumeThatHangsDelaysItsPodAndNoOther(t *testing.T) {
 	awaitEvent(t, "volume-hangs", v1.EventTypeWarning, "FailedMount", `MountVolume.SetUp failed for volume "far" : `, "transport endpoint is not connected")
 }
 
-// hangingPath is a path at which every call hangs until answer is called, and fails after that: one of a file system in
-// user space that nobody serves.
+// hangingPath returns a path at which every call hangs until answer is called, and fails afterwards: it is in a file
+// system in user space (FUSE) without a server.
 func hangingPath(t *testing.T) (path string, answer func()) {
 	t.Helper()
 	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)

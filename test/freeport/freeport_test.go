@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestAPortIsFreeAndNotTheKernels: it can be listened on, and no connection of another program is given it meanwhile.
+// TestAPortIsFreeAndNotTheKernels: a server can listen on the port, and the kernel gives it to no outgoing connection.
 func TestAPortIsFreeAndNotTheKernels(t *testing.T) {
 	port, err := Find()
 	if err != nil || port < first || port > last {

@@ -1,6 +1,6 @@
-// Package kubeadm tests that kubeadm makes a cluster of nodes whose kubelet is Quartet: a control plane and a worker,
-// each on a systemd of its own, with CoreDNS, kube-proxy and metrics-server as pods, an upgrade, a reset, and a node
-// that joins again after one.
+// Package kubeadm tests clusters that kubeadm sets up with Quartet as the kubelet: a control plane and a worker, each
+// on a systemd of its own, with CoreDNS, kube-proxy and metrics-server as pods, an upgrade, a reset, and another join
+// of a node after it.
 package kubeadm
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/test/systemdhost"
 )
 
-// version is that of Kubernetes.
+// version is the version of Kubernetes.
 const version = "v1.37.2"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,7 +32,8 @@ func TestKubeadmMakesAClusterOfQuartets(t *testing.T) {
 	control.kubeadm(t, append([]string{"init", "--config", "/root/init.yaml"}, ignored()...)...)
 	c.join(t)
 	c.ready(t)
-	// kubeadm has found the certificate where a kubelet keeps it, and has the kubeconfig name it, so that it is renewed.
+	// kubeadm has found the certificate at the kubelet's path and put the path into the kubeconfig, so that the
+	// certificate is renewed.
 	if kubeconfig := control.Run(t, "cat", "/etc/kubernetes/kubelet.conf"); !strings.Contains(kubeconfig, "client-certificate: /var/lib/kubelet/pki/kubelet-client-current.pem") {
 		t.Error("the kubeconfig of the control plane's node does not name the certificate that is renewed")
 	}
@@ -45,17 +46,17 @@ func TestKubeadmMakesAClusterOfQuartets(t *testing.T) {
 	nothingIsLeft(t, control)
 }
 
-// cluster is two nodes.
+// cluster is a cluster of two nodes.
 type cluster struct{ control, worker *node }
 
-// join has the worker join by the command that kubeadm prints.
+// join joins the worker with the command that kubeadm prints.
 func (c cluster) join(t *testing.T) {
 	t.Helper()
 	command := strings.Fields(c.control.Run(t, "kubeadm", "--kubeconfig", admin, "token", "create", "--print-join-command"))
 	c.worker.kubeadm(t, append(command[1:], ignored()...)...)
 }
 
-// ready gives the nodes a network and waits until they and all that kubeadm has made are Ready.
+// ready sets up the nodes' network and waits until they and all objects of kubeadm are Ready.
 func (c cluster) ready(t *testing.T) {
 	t.Helper()
 	ranges := map[string]string{}
@@ -72,8 +73,8 @@ func (c cluster) ready(t *testing.T) {
 	t.Logf("%s", c.control.kubectl(t, "get", "nodes,pods", "-A", "-o", "wide"))
 }
 
-// namesAndServices: on each node a pod reaches a service by its name and by its address, whichever node its pods are
-// on.
+// namesAndServices checks that a pod on each node reaches a service by its name and by its address, whichever node the
+// service's pods are on.
 func (c cluster) namesAndServices(t *testing.T) {
 	t.Helper()
 	c.control.apply(t, read(t, "testdata/hello.yaml"))
@@ -99,8 +100,8 @@ func (c cluster) namesAndServices(t *testing.T) {
 	}
 }
 
-// metrics: metrics-server finds its API server by the variables of its pod, and the API server finds it behind its
-// service.
+// metrics checks that metrics-server finds its API server with the variables of its pod, and the API server finds it
+// behind its service.
 func (c cluster) metrics(t *testing.T) {
 	t.Helper()
 	c.control.apply(t, read(t, "testdata/metrics-server.yaml"))
@@ -114,8 +115,8 @@ func (c cluster) metrics(t *testing.T) {
 	}, "top", "pods", "-n", "kube-system")
 }
 
-// upgrade: kubeadm brings each node what the cluster's configuration has become: a flag of the scheduler and a field of
-// the kubelet's.
+// upgrade checks that kubeadm applies changes of the cluster's configuration to each node: a flag of the scheduler and
+// a field of the kubelet's configuration.
 func (c cluster) upgrade(t *testing.T) {
 	t.Helper()
 	change := func(name, key string, edit func(string) string) {
@@ -144,7 +145,7 @@ func (c cluster) upgrade(t *testing.T) {
 	}, "-n", "kube-system", "get", "pod", "kube-scheduler-"+c.control.Name, "-o", `jsonpath={.spec.containers[0].command} {.status.conditions[?(@.type=="Ready")].status}`)
 }
 
-// resetAndJoinAgain: a reset leaves nothing of the node on the worker, which can join again as another Node.
+// resetAndJoinAgain checks that a reset leaves nothing of the node on the worker, which can join again as another Node.
 func (c cluster) resetAndJoinAgain(t *testing.T) {
 	t.Helper()
 	uid := func() string {
@@ -163,7 +164,7 @@ func (c cluster) resetAndJoinAgain(t *testing.T) {
 	}
 }
 
-// nothingIsLeft: after a reset no kubelet runs, no container, and nothing is mounted or kept.
+// nothingIsLeft checks that after a reset no kubelet and no container runs, and nothing is mounted or kept.
 func nothingIsLeft(t *testing.T, n *node) {
 	t.Helper()
 	if state, _ := n.Try(t, "systemctl", "is-active", "kubelet.service"); state != "inactive" {

@@ -21,31 +21,30 @@ import (
 )
 
 const (
-	// patience is how long anything may take that waits for containers. On two cores that have other work, an API server
-	// takes a minute.
+	// patience is the time limit of a wait for containers. On two busy cores, an API server takes a minute.
 	patience = 5 * time.Minute
-	// controlAddress and workerAddress are those of the machines; testdata/init.yaml has the first, too.
+	// controlAddress and workerAddress are the addresses of the machines; testdata/init.yaml has the first, too.
 	controlAddress, workerAddress = "192.168.231.1", "192.168.231.2"
 	// admin is the kubeconfig of the cluster's administrator.
 	admin = "/etc/kubernetes/admin.conf"
 )
 
-// each checks every second, because each check starts a program.
+// each polls every second, because each check starts a program.
 var each = eventually.Wait{Patience: patience, Interval: time.Second}
 
-// node is a machine with containerd, kubeadm, kubectl, and Quartet in the place of the kubelet.
+// node is a machine with containerd, kubeadm, kubectl, and Quartet as the kubelet.
 type node struct {
 	*systemdhost.Machine
 	address netip.Addr
 	bin     string
 }
 
-// programs are the built files that the machines run.
+// programs returns the binaries that the machines run.
 func programs() []string {
 	return []string{"quartet", "containerd", "containerd-shim-runc-v2", "ctr", "runc", "bridge", "host-local", "loopback", "portmap", "tools/kubeadm"}
 }
 
-// archives are the built images, without the name's end.
+// archives returns the names of the built images, without their suffix.
 func archives() []string { return []string{"pause", "hello", "kubernetes", "etcd", "coredns"} }
 
 // requireBuilt skips the test when something has not been built.
@@ -66,7 +65,7 @@ func requireBuilt(t *testing.T) string {
 
 func archive(bin, image string) string { return filepath.Join(bin, "images", image+".tar") }
 
-// boot starts a machine and installs what an administrator does before kubeadm.
+// boot starts a machine and does the installation that an administrator does before kubeadm.
 func boot(t *testing.T, bin, name string) *node {
 	t.Helper()
 	n := &node{Machine: systemdhost.Boot(t, name), bin: bin}
@@ -75,7 +74,7 @@ func boot(t *testing.T, bin, name string) *node {
 			t.Logf("the log of containerd of %s:\n%s\nthe log of the kubelet:\n%s", name, last(n.Log("containerd"), 8<<10), n.Log("kubelet"))
 		}
 	})
-	// One program is kubeadm and kubectl, by the name that it is called by.
+	// kubeadm and kubectl are one program, which the name of its file selects.
 	for link, file := range map[string]string{"kubeadm": "tools/kubeadm", "kubectl": "tools/kubeadm", "ctr": "ctr"} {
 		n.Run(t, "ln", "-sf", filepath.Join(bin, file), path.Join("/usr/bin", link))
 	}
@@ -87,7 +86,8 @@ func boot(t *testing.T, bin, name string) *node {
 		"\nDelegate=yes\nKillMode=process\nRestart=always\n[Install]\nWantedBy=multi-user.target\n")
 	n.Run(t, "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
 	n.Run(t, "rm", "-f", "/etc/resolv.conf")
-	n.WriteFile(t, "/etc/resolv.conf", "nameserver 192.0.2.1\n") // there is nobody: no name of the world is asked for
+	// no server has this address: external names are not resolved
+	n.WriteFile(t, "/etc/resolv.conf", "nameserver 192.0.2.1\n")
 	n.WriteFile(t, "/etc/hosts", "127.0.0.1 localhost\n"+controlAddress+" control-plane\n"+workerAddress+" worker\n")
 	n.Run(t, "systemctl", "daemon-reload")
 	n.Run(t, "systemctl", "enable", "--now", "containerd.service")
@@ -96,7 +96,7 @@ func boot(t *testing.T, bin, name string) *node {
 	return n
 }
 
-// install runs the commands of docs/howto/join-a-cluster.md, from what stands for a checkout.
+// install runs the commands of docs/howto/join-a-cluster.md, in a directory that replaces a checkout.
 func (n *node) install(t *testing.T) {
 	t.Helper()
 	deploy, err := filepath.Abs(filepath.Join("..", "..", "deploy"))
@@ -114,8 +114,8 @@ func (n *node) install(t *testing.T) {
 	n.Run(t, "sh", "-euc", "cd /root\n"+strings.Join(commands, "\n"))
 }
 
-// runtimeConfig is containerd's, which differs from its default by the cgroup driver, by where its programs are, and by
-// what a machine without the right to lower a process's OOM score needs.
+// runtimeConfig returns the configuration of containerd. It differs from the default in the cgroup driver, the paths of
+// programs, and a setting for machines that must not lower a process's OOM score.
 func (n *node) runtimeConfig() string {
 	return fmt.Sprintf(`version = 3
 [plugins.'io.containerd.nri.v1.nri']
@@ -133,8 +133,8 @@ func (n *node) runtimeConfig() string {
 `, n.bin, !machine.This().HasCapability(machine.CapSysResource))
 }
 
-// importImages brings the images of a cluster, under the names that kubeadm has for them: most are one image, whose
-// programs go by the name that they are called by.
+// importImages imports the images of a cluster, under kubeadm's names: most are one image, whose program is selected by
+// its name.
 func (n *node) importImages(t *testing.T) {
 	t.Helper()
 	for _, name := range archives() {
@@ -159,8 +159,8 @@ func (n *node) importImages(t *testing.T) {
 	}
 }
 
-// network does what a network plugin does: the node's pods have addresses of its range, and the other node is the way
-// to its own.
+// network replaces a network plugin: the node's pods have addresses of its range, and the range of the other node is
+// routed to that node.
 func (n *node) network(t *testing.T, podCIDR string, other *node, othersCIDR string) {
 	t.Helper()
 	n.WriteFile(t, "/etc/cni/net.d/10-test.conflist", `{"cniVersion": "1.0.0", "name": "test", "plugins": [
@@ -177,7 +177,7 @@ func (n *node) kubectl(t *testing.T, args ...string) string {
 	return n.Run(t, "kubectl", append([]string{"--kubeconfig", admin}, args...)...)
 }
 
-// apply gives kubectl a manifest.
+// apply applies a manifest with kubectl.
 func (n *node) apply(t *testing.T, manifest string) {
 	t.Helper()
 	cmd := n.Command(t.Context(), "kubectl", "--kubeconfig", admin, "apply", "-f", "-")
@@ -187,7 +187,7 @@ func (n *node) apply(t *testing.T, manifest string) {
 	}
 }
 
-// await waits until kubectl prints what is wanted.
+// await waits until the output of kubectl meets a condition.
 func (n *node) await(t *testing.T, what string, holds func(out string) bool, args ...string) string {
 	t.Helper()
 	var out string
@@ -204,7 +204,7 @@ func (n *node) await(t *testing.T, what string, holds func(out string) bool, arg
 	return out
 }
 
-// kubeadm runs kubeadm and logs what it says.
+// kubeadm runs kubeadm and logs its output.
 func (n *node) kubeadm(t *testing.T, args ...string) {
 	t.Helper()
 	began := time.Now()
@@ -216,7 +216,7 @@ func (n *node) kubeadm(t *testing.T, args ...string) {
 	}
 }
 
-// ignored are the checks of kubeadm that a machine with cgroup v1 does not pass, whatever its kubelet is.
+// ignored returns the preflight checks of kubeadm that fail on a machine with cgroup v1, with any kubelet.
 func ignored() []string {
 	if cgroups.IsCgroup2UnifiedMode() {
 		return nil

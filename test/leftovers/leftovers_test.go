@@ -26,7 +26,7 @@ func requireRoot(t *testing.T) {
 	}
 }
 
-// leave makes one of each kind and returns what removes them.
+// leave creates one object of each kind and returns the functions that remove them.
 func leave(t *testing.T) map[string]func() error {
 	t.Helper()
 	undo := map[string]func() error{}
@@ -66,7 +66,7 @@ func leave(t *testing.T) map[string]func() error {
 	return undo
 }
 
-// bridge makes or removes a bridge of the name.
+// bridge creates or removes a bridge with that name.
 func bridge(request uintptr) error {
 	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -90,7 +90,7 @@ func run(t *testing.T, program string, args ...string) {
 	}
 }
 
-// ours keeps the lines of what this test makes: others may make things meanwhile.
+// ours returns the lines of this test's objects, because other tests may create objects meanwhile.
 func ours(lines []string) []string {
 	return slices.DeleteFunc(lines, func(line string) bool {
 		return !strings.Contains(line, name) && !strings.Contains(line, "/some/where/pleg") && !strings.Contains(line, "TestWhatIsLeft")

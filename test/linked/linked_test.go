@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestAPackageThatMustNotBeLinkedIsNamed, with the shortest way in when there are several.
+// TestAPackageThatMustNotBeLinkedIsNamed checks the message, with the shortest chain of several.
 func TestAPackageThatMustNotBeLinkedIsNamed(t *testing.T) {
 	const scheme = "k8s.io/client-go/kubernetes/scheme"
 	imports := map[string][]string{
@@ -19,7 +19,7 @@ func TestAPackageThatMustNotBeLinkedIsNamed(t *testing.T) {
 	}
 }
 
-// TestTheImportsOfAPackageAreListed, and of all that it consists of.
+// TestTheImportsOfAPackageAreListed checks the imports of a package and of its dependencies.
 func TestTheImportsOfAPackageAreListed(t *testing.T) {
 	imports, program := list(t)
 	if program != "github.com/quartet-node/quartet/test/linked" || !slices.Contains(imports[program], "testing") || !slices.Contains(imports["testing"], "runtime") {

@@ -21,7 +21,7 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// space makes a namespace for a test, and removes what is in it when the test ends, at once.
+// space creates a namespace for a test. When the test ends, its objects are removed at once.
 func space(t *testing.T, name string) kubernetes.Interface {
 	t.Helper()
 	admin := whole.Client(t)
@@ -51,7 +51,7 @@ func space(t *testing.T, name string) kubernetes.Interface {
 	return admin
 }
 
-// awaitThat polls until something holds; what says in words what that is.
+// awaitThat polls until a condition holds, which what describes.
 func awaitThat(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	eventually.Wait{Patience: patience, Interval: interval}.That(t, what, holds)
@@ -62,7 +62,7 @@ func awaitIn(ctx context.Context, t *testing.T, what string, holds func() bool) 
 	eventually.Wait{Interval: interval}.In(ctx, t, what, holds)
 }
 
-// kubectlCommand is kubectl as the administrator.
+// kubectlCommand returns a kubectl command of the administrator.
 func kubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(livenode.Bin(), "tools", "kubectl"), append([]string{"--kubeconfig", adminConfig}, args...)...)
 	cmd.Env = append(os.Environ(), "HOME="+filepath.Dir(adminConfig), "NO_PROXY=*")
@@ -89,7 +89,7 @@ func kubectlOrError(ctx context.Context, args ...string) string {
 	return string(out)
 }
 
-// template is a pod of one container that runs the example program.
+// template returns a pod template with one container that runs the example program.
 func template(labels map[string]string, args ...string) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: labels},
@@ -100,7 +100,7 @@ func template(labels map[string]string, args ...string) corev1.PodTemplateSpec {
 	}
 }
 
-// pods are those of a namespace, or of a label in it.
+// pods returns the pods of a namespace that a label selector matches.
 func pods(t *testing.T, admin kubernetes.Interface, namespace, selector string) []corev1.Pod {
 	t.Helper()
 	list, err := admin.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
@@ -110,7 +110,7 @@ func pods(t *testing.T, admin kubernetes.Interface, namespace, selector string) 
 	return list.Items
 }
 
-// get is a pod, nil when there is none.
+// get returns a pod; nil when it does not exist.
 func get(t *testing.T, admin kubernetes.Interface, namespace, name string) *corev1.Pod {
 	t.Helper()
 	pod, err := admin.CoreV1().Pods(namespace).Get(t.Context(), name, metav1.GetOptions{})
@@ -123,7 +123,7 @@ func get(t *testing.T, admin kubernetes.Interface, namespace, name string) *core
 	return pod
 }
 
-// runPod creates a pod and waits until the cluster says that it is Ready.
+// runPod creates a pod and waits until it is Ready in the cluster.
 func runPod(t *testing.T, admin kubernetes.Interface, namespace, name string, args ...string) *corev1.Pod {
 	t.Helper()
 	made := template(map[string]string{"app": name}, args...)
@@ -135,8 +135,7 @@ func runPod(t *testing.T, admin kubernetes.Interface, namespace, name string, ar
 	return get(t, admin, namespace, name)
 }
 
-// started are the ids of all containers of pods with how often they were started again: what has to stay when nothing
-// restarts.
+// started returns the ids and restart counts of all containers of pods. They do not change unless a container restarts.
 func started(pods []corev1.Pod) []string {
 	var all []string
 	for i := range pods {
@@ -148,7 +147,7 @@ func started(pods []corev1.Pod) []string {
 	return all
 }
 
-// theNode is the Node as the cluster has it.
+// theNode returns the Node as the cluster has it.
 func theNode(t *testing.T, admin kubernetes.Interface) *corev1.Node {
 	t.Helper()
 	n, err := admin.CoreV1().Nodes().Get(t.Context(), nodeName, metav1.GetOptions{})
@@ -158,7 +157,7 @@ func theNode(t *testing.T, admin kubernetes.Interface) *corev1.Node {
 	return n
 }
 
-// condition is the status of a condition of a Node, empty when it is not there.
+// condition returns the status of a condition of a Node; empty when it is missing.
 func condition(n *corev1.Node, kind corev1.NodeConditionType) corev1.ConditionStatus {
 	for _, c := range n.Status.Conditions {
 		if c.Type == kind {

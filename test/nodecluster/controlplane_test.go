@@ -23,13 +23,13 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// controlPlaneNode is the name of the node that runs the control plane that it is a node of.
+// controlPlaneNode is the name of the node that runs the control plane of its own cluster.
 const controlPlaneNode = "control-plane"
 
 // TestAControlPlaneOfStaticPods: etcd, the API server, the controllers and the scheduler run on a node as kubeadm's
-// static pods, and the node joins the cluster that they form. It has their mirrors, runs what that cluster binds to it,
-// and takes all of it through a kill of its four processes and through a reboot. Another node joins that cluster by a
-// token.
+// static pods, and the node joins the cluster of this control plane. It has their mirror pods and runs the pods that
+// the cluster binds to it. All of them survive a kill of its four processes, and a reboot. Another node joins the
+// cluster with a token.
 func TestAControlPlaneOfStaticPods(t *testing.T) {
 	for _, image := range []string{"kubernetes", "etcd"} {
 		if _, err := os.Stat(archive(image)); err != nil {
@@ -84,14 +84,14 @@ func TestAControlPlaneOfStaticPods(t *testing.T) {
 	}
 }
 
-// plane is a node with the control plane on it.
+// plane is a node that runs the control plane.
 type plane struct {
 	node  *livenode.Node
 	admin kubernetes.Interface
 }
 
-// awaitWhole waits until the node is Ready in the cluster, and all four pods are, as the node says itself. The API
-// server is one of them: an answer that fails is asked for again.
+// awaitWhole waits until the node is Ready in the cluster, and all four pods are Ready by the node's own list. The API
+// server is one of the pods, so failed requests are retried.
 func (p plane) awaitWhole(t *testing.T) {
 	t.Helper()
 	awaitThat(t, "the node and the control plane are Ready", func() bool {
@@ -104,7 +104,7 @@ func (p plane) awaitWhole(t *testing.T) {
 	})
 }
 
-// static are the pods of the control plane as the node has them, in the order of their names; none when it does not
+// static returns the pods of the control plane from the node, in the order of their names; none when it does not
 // answer.
 func (p plane) static(t *testing.T) []corev1.Pod {
 	t.Helper()
@@ -125,8 +125,8 @@ func (p plane) awaitGuest(t *testing.T) {
 	})
 }
 
-// awaitMirrors waits until the cluster has the mirror of each of the four, Ready, which says what kubeadm's manifests
-// ask for.
+// awaitMirrors waits until the cluster has a Ready mirror pod of each of the four, with the spec of kubeadm's
+// manifests.
 func (p plane) awaitMirrors(t *testing.T, address string) {
 	t.Helper()
 	var mirrors []corev1.Pod
@@ -146,7 +146,7 @@ func (p plane) awaitMirrors(t *testing.T, address string) {
 	}
 }
 
-// started are the containers of all pods that the node has.
+// started returns the containers of all pods of the node.
 func (p plane) started(t *testing.T) []string {
 	t.Helper()
 	list, err := p.node.Pods(t.Context())
@@ -158,8 +158,8 @@ func (p plane) started(t *testing.T) []string {
 
 func archive(image string) string { return filepath.Join(livenode.Bin(), "images", image+".tar") }
 
-// freeOf is an address of the machine on which nobody listens on the ports, which cannot be chosen: the test is skipped
-// when somebody does.
+// freeOf returns an address of the machine on which the ports are free. The ports are fixed, so the test is skipped
+// when they are in use.
 func freeOf(t *testing.T, ports ...int) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
@@ -184,7 +184,7 @@ func freeOf(t *testing.T, ports ...int) string {
 	return ""
 }
 
-// prepareControlPlane does what the walk-through does by hand.
+// prepareControlPlane does the manual steps of the walk-through.
 func prepareControlPlane(t *testing.T, address string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "quartet-controlplane-")
@@ -208,8 +208,7 @@ func prepareControlPlane(t *testing.T, address string) string {
 	return dir
 }
 
-// controlPlane starts a node, brings the images and puts the manifests in place. Everything is removed when the test
-// ends.
+// controlPlane starts a node, imports the images and places the manifests. Everything is removed when the test ends.
 func controlPlane(t *testing.T, dir string) *livenode.Node {
 	t.Helper()
 	n, err := livenode.New(livenode.Bin(), "controlplane")
@@ -265,7 +264,7 @@ func controlPlane(t *testing.T, dir string) *livenode.Node {
 	return n
 }
 
-// clientOf is a client as a kubeconfig says, as fast as it can.
+// clientOf returns a client for a kubeconfig, without a rate limit.
 func clientOf(t *testing.T, kubeconfig string) kubernetes.Interface {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -280,8 +279,7 @@ func clientOf(t *testing.T, kubeconfig string) kubernetes.Interface {
 	return client
 }
 
-// endAll ends every process of a node and of its pods, as a machine that is switched off does; what is on the disk
-// stays.
+// endAll kills every process of a node and of its pods, as switching off a machine does; files on the disk remain.
 func endAll(t *testing.T, n *livenode.Node) {
 	t.Helper()
 	awaitThat(t, "nothing of the node runs", func() bool {
@@ -293,7 +291,8 @@ func endAll(t *testing.T, n *livenode.Node) {
 	})
 }
 
-// processesOf are those that name the node's state directory, and those in its cgroups.
+// processesOf returns the processes that have the node's state directory in their command line, and those in its
+// cgroups.
 func processesOf(t *testing.T, n *livenode.Node) []int {
 	t.Helper()
 	var pids []int

@@ -17,9 +17,9 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// joinByToken: another node joins the cluster of a control plane as `kubeadm join` would have it: with a token of
-// `kubeadm token create` and what the cluster publishes about itself, by the roles that kubeadm gives. Of that node
-// nodestatus alone runs: it is who joins.
+// joinByToken joins another node to the cluster of a control plane as `kubeadm join` does: with a token of `kubeadm
+// token create` and the published cluster info, with kubeadm's roles. Only nodestatus runs on that node, because it
+// does the joining.
 func joinByToken(t *testing.T, dir string, admin kubernetes.Interface) {
 	t.Helper()
 	const name = "joins-by-token"
@@ -97,7 +97,7 @@ func joinByToken(t *testing.T, dir string, admin kubernetes.Interface) {
 	}
 }
 
-// kubeadm runs kubeadm, and returns what it prints to its standard output.
+// kubeadm runs kubeadm, and returns its standard output.
 func kubeadm(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(livenode.Bin(), "tools", "kubeadm"), args...)

@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// TestKubectl does what people do with kubectl to a pod that runs: every request goes by the API server to the node,
-// which asks it who that is and what he may do.
+// TestKubectl runs the usual kubectl commands on a running pod: every request goes through the API server to the node,
+// which asks the API server for the identity and the rights of the client.
 func TestKubectl(t *testing.T) {
 	const ns = "kubectl"
 	admin := space(t, ns)
 	runPod(t, admin, ns, "web", "serve", "-every", "1s")
-	whole.MetricsServer(t) // what it knows, "top" asks at the end
+	whole.MetricsServer(t) // "top" uses its metrics at the end
 
 	t.Run("logs", func(t *testing.T) {
 		if out := kubectl(t, "logs", "-n", ns, "web"); !strings.Contains(out, "hello") {
@@ -81,8 +81,8 @@ func TestKubectl(t *testing.T) {
 	t.Run("dashboards", dashboards)
 }
 
-// top: what metrics-server reads of the node, by a token that the node asks the API server about, kubectl shows as
-// figures that can be.
+// top checks that kubectl shows plausible figures, which metrics-server reads from the node with a token. The node has
+// the API server review the token.
 func top(t *testing.T) {
 	const ns = "kubectl"
 	amount := func(text string) int {
@@ -114,7 +114,7 @@ func top(t *testing.T) {
 	}
 }
 
-// dashboards: what they ask for of the pod is there, by the names and labels of a kubelet.
+// dashboards checks the pod's metrics that dashboards use, with a kubelet's names and labels.
 func dashboards(t *testing.T) {
 	out := kubectl(t, "get", "--raw", "/api/v1/nodes/"+nodeName+"/proxy/metrics/cadvisor")
 	const pod = `namespace="kubectl",pod="web"} [0-9.e+]*[1-9]`
@@ -132,7 +132,7 @@ func dashboards(t *testing.T) {
 	}
 }
 
-// output is what a program has printed until now.
+// output is the output of a program so far.
 type output struct {
 	file *os.File
 }
@@ -145,7 +145,7 @@ func (o output) String() string {
 	return string(content)
 }
 
-// background starts kubectl, which is ended when the test ends.
+// background starts kubectl and ends it when the test ends.
 func background(t *testing.T, args ...string) output {
 	t.Helper()
 	file, err := os.Create(filepath.Join(t.TempDir(), "output"))
@@ -171,7 +171,7 @@ func background(t *testing.T, args ...string) output {
 	return output{file}
 }
 
-// fetch reads a page over a connection of its own.
+// fetch requests a page over a connection of its own.
 func fetch(t *testing.T, url string) string {
 	t.Helper()
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}

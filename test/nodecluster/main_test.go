@@ -1,7 +1,7 @@
-// Package nodecluster has Quartet as the node of a whole cluster: etcd, kube-apiserver, kube-controller-manager and
-// kube-scheduler, with the node authorizer, the admission of nodes and real users, and kubectl. The tests do what a
-// user of the cluster does, and look at what he sees; what they ask of the node itself is only what no user can see,
-// such as whether a process has stayed the same.
+// Package nodecluster tests Quartet as the node of a whole cluster: etcd, kube-apiserver, kube-controller-manager and
+// kube-scheduler, with the node authorizer, the node admission, real users, and kubectl. The tests act as a user of the
+// cluster and check what a user sees. They inspect the node itself only for facts that users cannot see, such as
+// whether a process is still the same.
 //
 // All tests share one cluster and one node, each in a namespace of its own.
 package nodecluster
@@ -23,15 +23,14 @@ import (
 const (
 	// nodeName is the name of the node in the cluster.
 	nodeName = "quartet-node"
-	// grace is how long the cluster waits for a heartbeat before it says that the node is missing. A node gives one each
-	// 10 s.
+	// grace is the time without a heartbeat after which the cluster counts the node as lost. A node sends one each 10 s.
 	grace = 25 * time.Second
-	// patience is how long a test waits for what should take some seconds on a busy machine.
+	// patience is the time limit of a wait on a busy machine. An idle one needs some seconds.
 	patience = 5 * time.Minute
 	interval = 50 * time.Millisecond
 )
 
-// What the tests share: whole is the cluster, node the node, adminConfig a kubeconfig that may do everything.
+// The shared objects: whole is the cluster, node the node, adminConfig a kubeconfig with all rights.
 var (
 	whole       *cluster.Cluster
 	node        *livenode.Node
@@ -66,7 +65,8 @@ func run(m *testing.M) int {
 	return code
 }
 
-// start starts the cluster and the node, and returns what ends and removes both. When it fails nothing is left.
+// start starts the cluster and the node, and returns the function that ends and removes both. When it fails, it leaves
+// nothing behind.
 func start(ctx context.Context, bin string) (stop func() error, err error) {
 	dir, err := os.MkdirTemp("", "quartet-nodecluster-")
 	if err != nil {
@@ -104,7 +104,7 @@ func startIn(ctx context.Context, dir, bin string) (err error) {
 	return node.Up(ctx)
 }
 
-// newNode is a node of the cluster that is not started, with its files in a directory.
+// newNode returns a node of the cluster that is not started, with its files in a directory.
 func newNode(dir, bin, name string) (*livenode.Node, error) {
 	kubeconfig := filepath.Join(dir, name+".conf")
 	if err := whole.SaveKubeconfig(kubeconfig, cluster.NodeUser(name), cluster.Nodes); err != nil {
@@ -114,7 +114,7 @@ func newNode(dir, bin, name string) (*livenode.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	// As kubeadm writes it, but for the port, for two nodes of a machine, and the shorter time between two looks at the
+	// As kubeadm writes it, except the ports, because two nodes share a machine, and a shorter interval of reading the
 	// manifests.
 	config := filepath.Join(dir, name+".yaml")
 	content := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1

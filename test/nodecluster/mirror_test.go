@@ -9,8 +9,8 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// TestAStaticPodHasItsMirror: it is in the cluster while its manifest is there, is made again when somebody deletes it,
-// follows the manifest, and its deletion there stops nothing.
+// TestAStaticPodHasItsMirror: the mirror pod exists while the manifest does, is recreated after a deletion, follows the
+// manifest, and its deletion ends nothing.
 func TestAStaticPodHasItsMirror(t *testing.T) {
 	const ns, name = "mirror", "static-" + nodeName
 	admin := space(t, ns)

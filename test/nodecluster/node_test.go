@@ -23,10 +23,10 @@ func port(number int) intstr.IntOrString { return intstr.FromInt32(int32(number)
 
 func sendKill(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) }
 
-// four are the processes of a node.
+// four returns the names of the processes of a node.
 func four() []string { return []string{"configmux", "pleg", "syncloop", "nodestatus"} }
 
-// TestTheNodeIsReadyWithItsLease, which is renewed, as kubectl shows it.
+// TestTheNodeIsReadyWithItsLease checks the condition that kubectl shows, and that the lease is renewed.
 func TestTheNodeIsReadyWithItsLease(t *testing.T) {
 	admin := whole.Client(t)
 	awaitThat(t, "the node is Ready", func() bool { return condition(theNode(t, admin), corev1.NodeReady) == corev1.ConditionTrue })
@@ -49,8 +49,8 @@ func TestTheNodeIsReadyWithItsLease(t *testing.T) {
 	awaitThat(t, "the lease is renewed", func() bool { return renewed().After(first) })
 }
 
-// TestTheClusterMissesANodeThatIsDead: when all four processes are stopped, the controller says within its time that
-// the node is not known; when they are back it is Ready, and no container was touched.
+// TestTheClusterMissesANodeThatIsDead: when all four processes are stopped, the controller reports the node as unknown
+// within its time limit; when they are back it is Ready, and no container was affected.
 func TestTheClusterMissesANodeThatIsDead(t *testing.T) {
 	const ns = "missed"
 	admin := space(t, ns)
@@ -74,11 +74,12 @@ func TestTheClusterMissesANodeThatIsDead(t *testing.T) {
 	}
 }
 
-// TestTheAPIServerDiesInTheMiddleOfARollOut: for two minutes, in which the four processes are killed, too. What ran
-// runs on, and the roll-out comes to its end when it is back. Manifests are added, changed and removed meanwhile, and
-// the container of one is killed: the node does as it is told, and the cluster has the mirrors of that when it is back.
+// TestTheAPIServerDiesInTheMiddleOfARollOut: the API server is down for two minutes, in which the four processes are
+// killed, too. Running pods keep running, and the roll-out completes when the API server is back. Meanwhile manifests
+// are added, changed and removed, and the container of one is killed: the node applies all of that, and the cluster has
+// the matching mirror pods when the API server is back.
 //
-// Longer outages are for who runs the test by hand, as the tokens of pods are renewed every hour:
+// Longer outages are for manual runs, for example because the tokens of pods are renewed every hour:
 //
 //	QUARTET_OUTAGE=2h go test -timeout 3h -run TestTheAPIServerDies ./test/nodecluster
 func TestTheAPIServerDiesInTheMiddleOfARollOut(t *testing.T) {
@@ -106,7 +107,7 @@ func TestTheAPIServerDiesInTheMiddleOfARollOut(t *testing.T) {
 		return err == nil && d.Status.UpdatedReplicas > 0
 	})
 	whole.APIServer.Kill(t)
-	t.Cleanup(func() { // when the test has failed before
+	t.Cleanup(func() { // for a test that has failed before the restart
 		if !whole.APIServer.Running() {
 			whole.APIServer.Start(t)
 		}
@@ -140,7 +141,7 @@ func TestTheAPIServerDiesInTheMiddleOfARollOut(t *testing.T) {
 	}
 }
 
-// outage is how long the API server is away: QUARTET_OUTAGE, or two minutes.
+// outage returns the duration of the outage: QUARTET_OUTAGE, or two minutes.
 func outage() time.Duration {
 	if given, err := time.ParseDuration(os.Getenv("QUARTET_OUTAGE")); err == nil {
 		return given
@@ -148,7 +149,7 @@ func outage() time.Duration {
 	return 2 * time.Minute
 }
 
-// localPods are the pods of a namespace as the node itself lists them, without those that are being stopped.
+// localPods returns the pods of a namespace as the node itself lists them, without those that are being stopped.
 func localPods(t *testing.T, ns string) []corev1.Pod {
 	t.Helper()
 	list, err := node.Pods(t.Context())
@@ -158,7 +159,8 @@ func localPods(t *testing.T, ns string) []corev1.Pod {
 	return slices.DeleteFunc(list, func(p corev1.Pod) bool { return p.Namespace != ns || p.DeletionTimestamp != nil })
 }
 
-// TestPodsHaveTokens that the API server takes for theirs, and the roots that the cluster publishes.
+// TestPodsHaveTokens checks that the API server accepts a pod's token, and that the pod has the cluster's published
+// roots.
 func TestPodsHaveTokens(t *testing.T) {
 	const ns = "tokens"
 	admin := space(t, ns)

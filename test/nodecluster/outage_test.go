@@ -15,21 +15,20 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// statics are pods of manifests, to which something is done while there is no API server.
+// statics are static pods that are changed while there is no API server.
 type statics struct {
 	admin kubernetes.Interface
 	ns    string
-	// mirrors and containers are those of before, by the name in the manifest.
+	// mirrors and containers have the former mirror pods and containers, by the name in the manifest.
 	mirrors    map[string]types.UID
 	containers map[string]string
 }
 
-// placeStatics places the pods that there are before the API server is away, and returns when the cluster has their
-// mirrors.
+// placeStatics places the pods before the outage, and returns when the cluster has their mirror pods.
 func placeStatics(t *testing.T, ns string) *statics {
 	t.Helper()
 	s := &statics{admin: space(t, ns), ns: ns, mirrors: map[string]types.UID{}, containers: map[string]string{}}
-	// Also of a test that has failed in between: a pod that nobody removes would keep the namespace.
+	// Also for a failed test: a remaining pod would keep the namespace.
 	t.Cleanup(func() {
 		for _, name := range []string{"kept", "changed", "restarted", "removed", "added"} {
 			if err := os.Remove(filepath.Join(node.Layout.Manifests(), name+".yaml")); err != nil && !os.IsNotExist(err) {
@@ -62,7 +61,7 @@ spec:
 	}
 }
 
-// await waits until the cluster has the mirror of a pod, Ready and as it is to be.
+// await waits until the cluster has the mirror of a pod, Ready and as required.
 func (s *statics) await(t *testing.T, name string, as func(*corev1.Pod) bool) *corev1.Pod {
 	t.Helper()
 	var mirror *corev1.Pod
@@ -73,7 +72,7 @@ func (s *statics) await(t *testing.T, name string, as func(*corev1.Pod) bool) *c
 	return mirror
 }
 
-// local is a pod as the node itself has it, nil when it has none.
+// local returns a pod as the node itself has it; nil when it has none.
 func (s *statics) local(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
 	for _, pod := range localPods(t, s.ns) {
@@ -84,7 +83,7 @@ func (s *statics) local(t *testing.T, name string) *corev1.Pod {
 	return nil
 }
 
-// change does everything to the pods that can be done without an API server, and returns when the node has followed.
+// change makes all changes to the pods that need no API server, and returns when the node has applied them.
 func (s *statics) change(t *testing.T) {
 	t.Helper()
 	s.place(t, "added", "sleep")
@@ -117,7 +116,7 @@ func (s *statics) change(t *testing.T) {
 	}
 }
 
-// right waits until the mirrors are those of the pods that there are, and checks that what was not touched is the same.
+// right waits until the mirror pods match the pods, and checks that untouched ones are the same.
 func (s *statics) right(t *testing.T) {
 	t.Helper()
 	s.await(t, "added", func(*corev1.Pod) bool { return true })

@@ -13,9 +13,9 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// TestAKillInTheMiddleOfATermination: syncloop is killed while one pod has its grace period and another, that was
-// deleted by force, is ended. The object of the first goes last, with the end of its container in it; of neither is
-// anything left.
+// TestAKillInTheMiddleOfATermination: syncloop is killed during the grace period of one pod and the termination of
+// another, which was deleted by force. The object of the first is removed last and has the exit of its container;
+// nothing is left of either.
 func TestAKillInTheMiddleOfATermination(t *testing.T) {
 	const ns = "termination"
 	admin := space(t, ns)
@@ -56,7 +56,7 @@ func TestAKillInTheMiddleOfATermination(t *testing.T) {
 	}
 }
 
-// lastOf waits until an object is gone, and returns it as it was last.
+// lastOf waits until an object is removed, and returns its last state.
 func lastOf(t *testing.T, changes watch.Interface) *corev1.Pod {
 	t.Helper()
 	timeout := time.NewTimer(patience)

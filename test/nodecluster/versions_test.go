@@ -18,16 +18,16 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// older is an API server that has neither resources nor fields of the last versions.
+// older returns the dialect of an API server that lacks resources and fields of recent versions.
 func older() cluster.Dialect {
 	return cluster.Dialect{
 		Missing: []string{"/clustertrustbundles/", "/podcertificaterequests/", "/certificates.k8s.io/v1beta1/", "/certificates.k8s.io/v1alpha1/", "/resize/"},
-		// Of the status of pods, of their containers, and of nodes.
+		// Fields of the status of pods, of their containers, and of nodes.
 		Unknown: []string{"observedGeneration", "hostIPs", "allocatedResources", "stopSignal", "runtimeHandlers", "features", "declaredFeatures", "swap"},
 	}
 }
 
-// newer is an API server that has fields and values of fields that nobody here has heard of.
+// newer returns the dialect of an API server with unknown fields and unknown values.
 func newer() cluster.Dialect {
 	return cluster.Dialect{Send: func(kind string, object map[string]any) {
 		add := map[string]string{
@@ -44,13 +44,13 @@ func newer() cluster.Dialect {
 		}
 		var more map[string]any
 		if err := json.Unmarshal([]byte(add), &more); err != nil {
-			panic(err) // it stands above
+			panic(err) // the JSON is the constant above
 		}
 		merge(object, more)
 	}}
 }
 
-// merge adds to an object what another has: to its lists in the end.
+// merge merges an object into another one, and appends to its lists.
 func merge(object, more map[string]any) {
 	for name, value := range more {
 		switch value := value.(type) {
@@ -69,8 +69,8 @@ func merge(object, more map[string]any) {
 	}
 }
 
-// TestAnAPIServerOfAnotherVersion: the node has its place in the cluster and runs pods, whether its API server lacks
-// what it asks for or has what it has never heard of. What a pod asks for and an older one lacks is told of that pod.
+// TestAnAPIServerOfAnotherVersion: the node works in the cluster and runs pods, whether its API server lacks resources
+// that it uses or has unknown ones. A pod that needs a missing resource reports that.
 func TestAnAPIServerOfAnotherVersion(t *testing.T) {
 	another := whole.Versions(t)
 	elsewhere(t, another)
@@ -85,7 +85,7 @@ func TestAnAPIServerOfAnotherVersion(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			another.Speak(tc.dialect)
 			admin := space(t, tc.ns)
-			// All watches begin anew, with a registration of the node.
+			// All watches begin again, and the node registers again.
 			kill(t, four()...)
 			first := renewal(t, admin)
 			takesPods(t, admin, tc.ns)
@@ -100,7 +100,7 @@ func TestAnAPIServerOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// elsewhere lets the node reach the API server by another address until the test ends.
+// elsewhere makes the node use another address of the API server until the test ends.
 func elsewhere(t *testing.T, another *cluster.Versions) {
 	t.Helper()
 	kubeconfig := node.Flags[slices.Index(node.Flags, "--kubeconfig")+1]
@@ -122,7 +122,7 @@ func elsewhere(t *testing.T, another *cluster.Versions) {
 	})
 }
 
-// renewal is when the lease of the node was renewed last.
+// renewal returns the time of the last renewal of the node's lease.
 func renewal(t *testing.T, admin kubernetes.Interface) time.Time {
 	t.Helper()
 	lease, err := admin.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), nodeName, metav1.GetOptions{})
@@ -132,7 +132,8 @@ func renewal(t *testing.T, admin kubernetes.Interface) time.Time {
 	return lease.Spec.RenewTime.Time
 }
 
-// takesPods: a pod runs, is Ready in the cluster with its address, is left alone, and goes when it is deleted.
+// takesPods checks that a pod runs, is Ready in the cluster with its address, keeps running, and is removed when it is
+// deleted.
 func takesPods(t *testing.T, admin kubernetes.Interface, ns string) {
 	t.Helper()
 	pod := runPod(t, admin, ns, "web", "serve")
@@ -152,7 +153,7 @@ func takesPods(t *testing.T, admin kubernetes.Interface, ns string) {
 	})
 }
 
-// lacks: a pod that needs what the API server does not have waits, and it is told for what.
+// lacks checks that a pod that needs a missing resource of the API server waits with a message that names it.
 func lacks(t *testing.T, admin kubernetes.Interface, ns string) {
 	t.Helper()
 	made := template(nil, "sleep")

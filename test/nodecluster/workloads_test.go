@@ -20,11 +20,11 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// many is to how many pods a Deployment is scaled.
+// many is the number of replicas to which a Deployment is scaled.
 const many = 50
 
-// TestADeploymentRollsOutAndScales: to its first pods, to pods of another template without an interruption, to many and
-// to none.
+// TestADeploymentRollsOutAndScales: the first roll-out, a roll-out of another template without an interruption, scaling
+// up and scaling to zero.
 func TestADeploymentRollsOutAndScales(t *testing.T) {
 	const ns = "deployment"
 	admin := space(t, ns)
@@ -70,7 +70,7 @@ func TestADeploymentRollsOutAndScales(t *testing.T) {
 	t.Logf("none was left after %.1f s", time.Since(begin).Seconds())
 }
 
-// patch changes the Deployment of a test.
+// patch patches the Deployment of a test.
 func patch(t *testing.T, admin kubernetes.Interface, ns, change string) {
 	t.Helper()
 	if _, err := admin.AppsV1().Deployments(ns).Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(change), metav1.PatchOptions{}); err != nil {
@@ -78,7 +78,7 @@ func patch(t *testing.T, admin kubernetes.Interface, ns, change string) {
 	}
 }
 
-// awaitReplicas waits until the newest version of the Deployment is rolled out to so many pods.
+// awaitReplicas waits until the newest version of the Deployment is rolled out with a number of replicas.
 func awaitReplicas(t *testing.T, admin kubernetes.Interface, ns string, want int32) {
 	t.Helper()
 	awaitThat(t, fmt.Sprintf("%d replicas are Ready and up to date", want), func() bool {
@@ -92,7 +92,7 @@ func awaitReplicas(t *testing.T, admin kubernetes.Interface, ns string, want int
 	})
 }
 
-// TestADaemonSetHasAPodOnTheNode, which is there again when it was deleted.
+// TestADaemonSetHasAPodOnTheNode checks that the pod is recreated after a deletion.
 func TestADaemonSetHasAPodOnTheNode(t *testing.T) {
 	const ns = "daemonset"
 	admin := space(t, ns)
@@ -126,7 +126,7 @@ func TestADaemonSetHasAPodOnTheNode(t *testing.T) {
 	awaitPod(first)
 }
 
-// TestJobs: one comes to its completions, one to its limit of failures.
+// TestJobs: one Job reaches its completions, one its back-off limit.
 func TestJobs(t *testing.T) {
 	const ns = "jobs"
 	admin := space(t, ns)
@@ -166,8 +166,8 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// TestAStatefulSetHasNames: one pod after the other, each with its host name and its full name, that of the service in
-// it, in its hosts file.
+// TestAStatefulSetHasNames: one pod starts after the other, each with its host name, and with its full name in the
+// domain of the service in its hosts file.
 func TestAStatefulSetHasNames(t *testing.T) {
 	const ns = "statefulset"
 	admin := space(t, ns)
@@ -211,8 +211,8 @@ func TestAStatefulSetHasNames(t *testing.T) {
 	}
 }
 
-// TestPodsAreDeletedGracefullyAndByForce: the one is there until it has ended, the other is gone from the cluster at
-// once, and from the node soon.
+// TestPodsAreDeletedGracefullyAndByForce: one object exists until its pod has ended, the other is removed from the
+// cluster at once, and its pod soon from the node.
 func TestPodsAreDeletedGracefullyAndByForce(t *testing.T) {
 	const ns = "deletion"
 	admin := space(t, ns)

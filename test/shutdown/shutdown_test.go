@@ -27,19 +27,19 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	// config has more time than anything takes: nothing is to end because its time is over, but for the pod that is to.
+	// config has long periods, so that only the pod for this case ends because its time is over.
 	config = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 shutdownGracePeriodByPodPriority:
 - {priority: 0, shutdownGracePeriodSeconds: 60}
 - {priority: 2000000000, shutdownGracePeriodSeconds: 50}
 `
-	// patience is for what has to happen.
+	// patience is the time limit of a wait.
 	patience = time.Minute
 	bootID   = "/proc/sys/kernel/random/boot_id"
 )
 
-// pod is a manifest; one that ignores SIGTERM ends when its grace period is over.
+// pod returns a manifest; with ignore the pod ignores SIGTERM and ends when its grace period is over.
 func pod(name string, priority, grace int, ignore bool) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod
@@ -75,7 +75,7 @@ func (m *machine) place(name string, priority, grace int, ignore bool) {
 	}
 }
 
-// pod is what the node says of a pod; nil when it does not.
+// pod returns a pod as the node lists it; nil when it does not.
 func (m *machine) pod(name string) *v1.Pod {
 	pods, err := m.Pods(m.t.Context())
 	if err != nil {
@@ -89,11 +89,11 @@ func (m *machine) pod(name string) *v1.Pod {
 	return nil
 }
 
-// endInOrder tells whether dns runs as long as web does.
+// endInOrder reports whether dns is running as long as web is.
 func (m *machine) endInOrder() bool {
 	pods, err := m.Pods(m.t.Context())
 	if err != nil {
-		return true // there is nobody to say so at this moment
+		return true // the node does not answer at this moment
 	}
 	runs := map[string]bool{}
 	for i := range pods {
@@ -105,7 +105,7 @@ func (m *machine) endInOrder() bool {
 	return !runs["web"] || runs["dns"]
 }
 
-// awaitInOrder is await that fails when dns is ended before web has.
+// awaitInOrder is await, and fails when dns ends before web has.
 func (m *machine) awaitInOrder(what string, holds func() bool) {
 	m.t.Helper()
 	inOrder := true
@@ -137,7 +137,7 @@ func (m *machine) failedFor(name, reason string) bool {
 	return p != nil && p.Status.Phase == v1.PodFailed && p.Status.Reason == reason
 }
 
-// run runs a command and gives what it prints.
+// run runs a command and returns its output.
 func (m *machine) run(name string, args ...string) string {
 	m.t.Helper()
 	out, err := exec.CommandContext(m.t.Context(), name, args...).CombinedOutput()
@@ -147,7 +147,7 @@ func (m *machine) run(name string, args ...string) string {
 	return string(out)
 }
 
-// node is what the command line says of the node.
+// node returns the command line's output about the node.
 func (m *machine) node() string {
 	out, err := m.Command(m.t.Context(), "get", "node", "-o", "yaml")
 	if err != nil {
@@ -175,7 +175,7 @@ func hasEnded(p *v1.Pod) bool {
 		p.Status.ContainerStatuses[0].State.Terminated != nil
 }
 
-// endedAt is when the container of a pod ended.
+// endedAt returns the time of the exit of a pod's container.
 func endedAt(t *testing.T, p *v1.Pod) time.Time {
 	t.Helper()
 	if !hasEnded(p) {
@@ -228,7 +228,7 @@ func TestPodsEndBeforeTheMachineGoesDown(t *testing.T) {
 	m.await("the Node is not ready", func() bool { return strings.Contains(m.node(), "node is shutting down") })
 	m.await("the end of web has begun", func() bool { return m.failedFor("web", "Terminated") })
 	m.place("late", 0, 5, false)
-	kill(t, m, "syncloop") // it goes on where it was
+	kill(t, m, "syncloop") // its successor continues the shutdown
 	m.awaitInOrder("the machine goes down", systemdhost.WentDown)
 	for _, name := range []string{"web", "dns"} {
 		m.await(name+" is Failed", func() bool { return m.failedFor(name, "Terminated") })
@@ -242,14 +242,14 @@ func TestPodsEndBeforeTheMachineGoesDown(t *testing.T) {
 		t.Error("logind would go on waiting")
 	}
 
-	// It does not go down after all. Who was ended stays so in this boot, and runs in the next.
+	// The shutdown is called off. Ended pods stay so in this boot, and run in the next.
 	systemdhost.CallOff(t)
 	m.await("logind waits for the node again", m.holdsALock)
 	m.await("the Node is ready again", func() bool { return !strings.Contains(m.node(), "node is shutting down") })
 	reboot(t, m)
 	m.awaitReady("web", "dns", "late")
 
-	// nodestatus is killed in the middle of the next one, and goes on, for another one has logind wait.
+	// nodestatus is killed during the next shutdown, and its successor continues, because another program delays logind.
 	other := systemdhost.Inhibit(t)
 	m.run("systemctl", "poweroff")
 	m.await("the end of web has begun", func() bool { return m.failedFor("web", "Terminated") })
@@ -262,7 +262,7 @@ func TestPodsEndBeforeTheMachineGoesDown(t *testing.T) {
 	m.await("the machine goes down", systemdhost.WentDown)
 }
 
-// kill ends a process of the node by force; its supervisor starts another one.
+// kill ends a process of the node by SIGKILL; its supervisor replaces it.
 func kill(t *testing.T, m *machine, name string) {
 	t.Helper()
 	pid, err := m.PID(name)
@@ -274,7 +274,7 @@ func kill(t *testing.T, m *machine, name string) {
 	}
 }
 
-// reboot stops the node and its pods, and starts it in what it takes for another boot.
+// reboot stops the node and its pods, and starts it with another boot id.
 func reboot(t *testing.T, m *machine) {
 	t.Helper()
 	if _, err := m.Command(t.Context(), "down"); err != nil {

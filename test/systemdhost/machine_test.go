@@ -18,7 +18,7 @@ func TestTwoMachinesOfTheTestsOwn(t *testing.T) {
 	if name := a.Run(t, "hostname"); name != "machine-a" {
 		t.Errorf("the machine is called %q", name)
 	}
-	// A unit is enabled, runs, is logged, and may write where a machine can be written.
+	// A unit is enabled, runs, is logged, and can write to the writable directories of a machine.
 	const file = "/var/lib/written"
 	const script = "#!/bin/sh\ntouch /etc/written /opt/written /usr/bin/written /tmp/written " + file + "\necho it serves\nexec sleep 600\n"
 	a.WriteFile(t, "/usr/local/bin/serve", script)
@@ -32,7 +32,7 @@ func TestTwoMachinesOfTheTestsOwn(t *testing.T) {
 	if _, err := os.Stat(a.Path(file)); err != nil {
 		t.Error(err)
 	}
-	// Neither the other machine nor this one has any of it.
+	// The other machine and this one have none of it.
 	if out, err := b.Try(t, "systemctl", "status", "serve.service"); err == nil {
 		t.Errorf("the other machine has the unit:\n%s", out)
 	}
@@ -43,7 +43,7 @@ func TestTwoMachinesOfTheTestsOwn(t *testing.T) {
 			}
 		}
 	}
-	// One reaches the other.
+	// The machines reach each other.
 	a.WriteFile(t, systemdhost.AdminUnits+"/answer.socket", "[Socket]\nListenStream=192.168.231.1:80\nAccept=yes\n")
 	a.WriteFile(t, systemdhost.AdminUnits+"/answer@.service", "[Service]\nExecStart=-/bin/sh -c 'echo from afar >&0'\nStandardInput=socket\n")
 	a.Run(t, "systemctl", "daemon-reload")

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// systemctl runs systemctl inside and gives what it prints.
+// systemctl runs systemctl inside and returns its output.
 func systemctl(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "systemctl", args...).CombinedOutput()
@@ -35,14 +35,14 @@ func TestASystemdOfTheTestsOwn(t *testing.T) {
 	if name, err := os.ReadFile("/proc/1/comm"); err != nil || string(name) != "systemd\n" {
 		t.Errorf("the first process is %q: %v", name, err)
 	}
-	// The machine's units and files are not its own.
+	// The machine's units and files are not visible or not writable.
 	if err := os.WriteFile("/etc/quartet-systemd", nil, 0o600); err == nil {
 		t.Error("a file of the machine can be written: /etc/quartet-systemd")
 	}
 	if state := systemctl(t, "show", "--property=LoadState", "--value", "ssh.service"); state != "not-found" {
 		t.Errorf("a unit of the machine is %s", state)
 	}
-	// What it starts is in a cgroup of the machine's version.
+	// The processes of a unit are in a cgroup of the machine's cgroup version.
 	unit := "[Service]\nType=exec\nExecStart=sleep 600\nMemoryMax=64M\n"
 	if err := os.WriteFile(filepath.Join(systemdhost.Units, "a.service"), []byte(unit), 0o600); err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func TestASystemdOfTheTestsOwn(t *testing.T) {
 	}
 }
 
-// nothingIsLeft looks for what was made for an inside that this process has started.
+// nothingIsLeft checks that all files and cgroups of the inside are removed.
 func nothingIsLeft(t *testing.T) {
 	t.Helper()
 	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
@@ -71,7 +71,7 @@ func nothingIsLeft(t *testing.T) {
 	}
 }
 
-// TestOutcome ends as its environment says, inside; the next test runs it.
+// TestOutcome ends as its environment requires, inside; the next test runs it.
 func TestOutcome(t *testing.T) {
 	outcome := os.Getenv("QUARTET_TEST_OUTCOME")
 	if outcome != "" && !systemdhost.Inside() {

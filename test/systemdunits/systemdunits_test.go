@@ -32,7 +32,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	units    = "../../deploy/systemd"
 	services = "/usr/local/libexec/quartet"
-	// config is that of docs/reference/configuration.md. Its runtime is not there: the processes run, and say so.
+	// config is the configuration of docs/reference/configuration.md. Its runtime does not exist: the processes run, and
+	// report that.
 	config = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
@@ -44,7 +45,7 @@ failSwapOn: false
 
 func names() []string { return []string{"configmux", "pleg", "syncloop", "nodestatus"} }
 
-// install does what docs/howto/run-a-node.md says, into directories whose changes go away with this systemd.
+// install follows docs/howto/run-a-node.md, in directories whose changes are discarded with this systemd.
 func install(t *testing.T) {
 	t.Helper()
 	for _, dir := range []string{"/etc", "/usr/local", "/var"} {
@@ -89,7 +90,7 @@ func property(t *testing.T, unit, name string) string {
 	return systemctl(t, "show", "--property="+name, "--value", unit)
 }
 
-// pid is the main process of a unit; 0 when it has none.
+// pid returns the main process of a unit; 0 when it has none.
 func pid(t *testing.T, unit string) int {
 	t.Helper()
 	n, err := strconv.Atoi(property(t, unit, "MainPID"))
@@ -97,7 +98,7 @@ func pid(t *testing.T, unit string) int {
 	return n
 }
 
-// serves tells whether a service answers to `NAME health`.
+// serves returns an error unless a service answers `NAME health`.
 func serves(t *testing.T, name string) error {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), filepath.Join(services, name), "health", "--config", "/etc/quartet/kubelet.yaml").CombinedOutput()
@@ -107,7 +108,7 @@ func serves(t *testing.T, name string) error {
 	return nil
 }
 
-// serving is that each of the four serves: now, when systemd says of the units that they are active.
+// serving checks that each of the four serves as soon as systemd reports the units as active.
 func serving(t *testing.T) {
 	t.Helper()
 	for _, name := range names() {
@@ -147,7 +148,7 @@ func TestTheUnits(t *testing.T) {
 		before[unit] = pid(t, unit)
 	}
 
-	// One that is killed is started again, and the others do not notice.
+	// A killed unit is restarted, and the others are not affected.
 	must(t, syscall.Kill(before[four[1]], syscall.SIGKILL))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -162,7 +163,7 @@ func TestTheUnits(t *testing.T) {
 
 	portStaysOpen(t, "quartet-nodestatus.service")
 
-	// The other way to run the four takes their place when they have ended, and they its.
+	// quartet.service, which runs the four processes, replaces the four units, and they replace it.
 	systemctl(t, "start", "quartet.service")
 	ended(t, four...)
 	serving(t)
@@ -187,8 +188,8 @@ func TestTheUnits(t *testing.T) {
 	activeOnlyWhenItServes(t)
 }
 
-// portStaysOpen: a connection to the port of a unit is not refused when its main process is killed. It waits for the
-// next one.
+// portStaysOpen checks that a connection to the port of a unit is not refused when its main process is killed. It waits
+// for the next process.
 func portStaysOpen(t *testing.T, unit string) {
 	t.Helper()
 	if _, err := askHealth(t); err != nil {
@@ -205,7 +206,7 @@ func portStaysOpen(t *testing.T, unit string) {
 	awaitActive(t, unit)
 }
 
-// askHealth asks the port of the node's health whether somebody serves it.
+// askHealth requests the node's health from its port.
 func askHealth(t *testing.T) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -222,8 +223,7 @@ func askHealth(t *testing.T) (string, error) {
 	return strings.TrimSpace(string(body)), err
 }
 
-// noneSpeaksForTheUnit: what quartet.service has started does not know the socket by which systemd is told how the unit
-// is.
+// noneSpeaksForTheUnit checks that the children of quartet.service do not have the socket of systemd's notifications.
 func noneSpeaksForTheUnit(t *testing.T) {
 	t.Helper()
 	for _, process := range processes(t) {
@@ -236,8 +236,8 @@ func noneSpeaksForTheUnit(t *testing.T) {
 	}
 }
 
-// activeOnlyWhenItServes: a configmux that stands by, since another process has its lock, is not active before it has
-// taken over.
+// activeOnlyWhenItServes checks that a standby configmux, which waits for the lock of another process, is not active
+// before it has taken over.
 func activeOnlyWhenItServes(t *testing.T) {
 	t.Helper()
 	const unit = "quartet-configmux.service"
@@ -260,8 +260,9 @@ func activeOnlyWhenItServes(t *testing.T) {
 	ended(t, unit)
 }
 
-// clusterFlags: the lines of docs/howto/run-a-node.md for a node of a cluster reach those that talk to its API server,
-// of either way to run the four. Nobody answers there, which keeps none from running.
+// clusterFlags checks that the lines of docs/howto/run-a-node.md for a node of a cluster reach the processes that use
+// its API server, both for the four units and for quartet.service. Nothing answers at that address, and the processes
+// run nevertheless.
 func clusterFlags(t *testing.T, four []string) {
 	t.Helper()
 	const kubeconfig = "/var/lib/quartet/kubeconfig"
@@ -273,7 +274,7 @@ contexts: [{name: c, context: {cluster: c, user: c}}]
 clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
 users: [{name: c, user: {token: abcdef.0123456789abcdef}}]
 `), 0o600))
-	// A node of a cluster serves its API to the machine's network, which is that of others here.
+	// A node of a cluster serves its API on the machine's network, where the port may be in use.
 	must(t, os.WriteFile("/etc/quartet/kubelet.yaml", []byte(config+"enableServer: false\n"), 0o600))
 	must(t, os.MkdirAll("/etc/default", 0o755))
 	must(t, os.WriteFile("/etc/default/quartet", fmt.Appendf(nil, `QUARTET_FLAGS="--kubeconfig=%[1]s --bootstrap-kubeconfig=%[2]s"
@@ -299,7 +300,7 @@ NODESTATUS_FLAGS="--kubeconfig=%[1]s --bootstrap-kubeconfig=%[2]s"
 	}
 }
 
-// ended is that units do not run, and were not killed.
+// ended checks that units are not running, and were not killed.
 func ended(t *testing.T, units ...string) {
 	t.Helper()
 	for _, unit := range units {
@@ -309,7 +310,7 @@ func ended(t *testing.T, units ...string) {
 	}
 }
 
-// processes are the names of the services that run, of whichever unit.
+// processes returns the names of the running services, of any unit.
 func processes(t *testing.T) []string {
 	t.Helper()
 	var found []string
