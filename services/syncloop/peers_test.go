@@ -44,7 +44,7 @@ func (c *configmux) put(pod *v1.Pod, traceparent string) error {
 		return err
 	}
 	c.level.Put(string(pod.UID), &configv1.WatchPodUpdatesResponse{Payload: &configv1.WatchPodUpdatesResponse_Pod{
-		Pod: &configv1.PodUpdate{Op: configv1.Op_OP_ADD, Source: "file", Pod: data, Traceparent: traceparent},
+		Pod: &configv1.PodUpdate{Source: "file", Pod: data, Traceparent: traceparent},
 	}})
 	return nil
 }

@@ -159,9 +159,12 @@ type WatchPodUpdatesRequest struct {
 	// never resumed but begins with a snapshot, as START_SNAPSHOT_COMPACTED, because a set is complete.
 	ResumeToken []byte `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	// The form of the changes.
-	Mode          Mode `protobuf:"varint,2,opt,name=mode,proto3,enum=quartet.config.v1.Mode" json:"mode,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Mode Mode `protobuf:"varint,2,opt,name=mode,proto3,enum=quartet.config.v1.Mode" json:"mode,omitempty"`
+	// The subscriber compares the pods itself and does not read op, which is then the operation of the last change for
+	// configmux. That saves configmux a record of the subscriber's pods. It has no effect in the modes with snapshots.
+	WithoutOperations bool `protobuf:"varint,3,opt,name=without_operations,json=withoutOperations,proto3" json:"without_operations,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *WatchPodUpdatesRequest) Reset() {
@@ -206,6 +209,13 @@ func (x *WatchPodUpdatesRequest) GetMode() Mode {
 		return x.Mode
 	}
 	return Mode_MODE_UNSPECIFIED
+}
+
+func (x *WatchPodUpdatesRequest) GetWithoutOperations() bool {
+	if x != nil {
+		return x.WithoutOperations
+	}
+	return false
 }
 
 // WatchPodUpdatesResponse is one message of the subscription.
@@ -1932,10 +1942,11 @@ var File_quartet_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1equartet/config/v1/config.proto\x12\x11quartet.config.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1equartet/stream/v1/stream.proto\"h\n" +
+	"\x1equartet/config/v1/config.proto\x12\x11quartet.config.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1equartet/stream/v1/stream.proto\"\x97\x01\n" +
 	"\x16WatchPodUpdatesRequest\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\fR\vresumeToken\x12+\n" +
-	"\x04mode\x18\x02 \x01(\x0e2\x17.quartet.config.v1.ModeR\x04mode\"\xef\x01\n" +
+	"\x04mode\x18\x02 \x01(\x0e2\x17.quartet.config.v1.ModeR\x04mode\x12-\n" +
+	"\x12without_operations\x18\x03 \x01(\bR\x11withoutOperations\"\xef\x01\n" +
 	"\x17WatchPodUpdatesResponse\x12.\n" +
 	"\x05frame\x18\x01 \x01(\v2\x18.quartet.stream.v1.FrameR\x05frame\x120\n" +
 	"\x03pod\x18\x02 \x01(\v2\x1c.quartet.config.v1.PodUpdateH\x00R\x03pod\x128\n" +

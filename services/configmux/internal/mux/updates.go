@@ -19,6 +19,9 @@ func (m *Mux) Stream(mode configv1.Mode) stream.Source[Entry] {
 	}
 }
 
+// States returns the stream that WatchPodUpdates serves without operations. A subscriber costs no record of its pods.
+func (m *Mux) States() stream.Source[Entry] { return m.level }
+
 // opOfNew returns the operation of a pod for a subscriber that does not have it.
 func (e Entry) opOfNew(ready func(source string) bool) configv1.Op {
 	if e.restored && !ready(e.Pod.GetSource()) {

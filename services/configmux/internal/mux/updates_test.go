@@ -2,6 +2,7 @@ package mux_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,12 @@ import (
 // subscribe begins another subscription of the rig, in a mode, and makes it the one that is read.
 func (r *rig) subscribe(mode configv1.Mode, token []byte) stream.Subscription[mux.Entry] {
 	r.t.Helper()
-	sub, err := r.Stream(mode).Subscribe(r.t.Context(), token)
+	return r.subscribeTo(r.Stream(mode), token)
+}
+
+func (r *rig) subscribeTo(source stream.Source[mux.Entry], token []byte) stream.Subscription[mux.Entry] {
+	r.t.Helper()
+	sub, err := source.Subscribe(r.t.Context(), token)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -184,5 +190,35 @@ func TestALeftOutPodIsReportedUntilItIsGone(t *testing.T) {
 	}
 	if n := len(r.Pods()); n != 2 {
 		t.Errorf("%d pods, want that of file and the other of api", n)
+	}
+}
+
+// A subscriber that compares the pods itself gets the same pods, sources and removals, and is resumed as the others are.
+func TestStatesAreTheSameStreamWithoutOperations(t *testing.T) {
+	r := newRig(t)
+	r.Set("api", reading(pod("a", "1"), pod("b", "1")))
+	r.subscribeTo(r.States(), nil)
+	var keys []string
+	for m := r.next(); m.Kind != stream.KindSynced; m = r.next() {
+		keys = append(keys, m.Key)
+	}
+	slices.Sort(keys)
+	if want := []string{"", "a", "b", "source/api", "source/file"}; !slices.Equal(keys, want) {
+		t.Fatalf("the snapshot has %q, want %q", keys, want)
+	}
+	r.Set("api", only(podset.Update, pod("a", "2")))
+	changed := r.next()
+	if changed.Kind != stream.KindDelta || changed.Key != "a" || changed.Value.Pod == nil {
+		t.Fatalf("got %+v, want a with its content", changed)
+	}
+	r.Set("api", only(podset.Remove, pod("b", "1")))
+	r.subscribeTo(r.States(), changed.Token)
+	if m := r.next(); m.Start != stream.StartResumed {
+		t.Fatalf("with the token of a change it began with %v", m.Start)
+	}
+	for m := r.next(); m.Key != "b" || !m.Removed; m = r.next() {
+		if m.Value.Source == nil {
+			t.Fatalf("after a restart it got %+v, want the removal of b", m)
+		}
 	}
 }

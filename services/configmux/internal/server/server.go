@@ -19,6 +19,8 @@ import (
 type Desired interface {
 	// Stream returns the stream of pods and sources in a mode.
 	Stream(configv1.Mode) stream.Source[mux.Entry]
+	// States returns the stream without operations.
+	States() stream.Source[mux.Entry]
 	// Pods returns all pods, sorted.
 	Pods() []*configv1.PodUpdate
 	// Sources returns all sources, sorted.
@@ -73,12 +75,22 @@ func (s *Server) WatchPodUpdates(
 	}
 	return streamrpc.Serve(
 		out.Context(),
-		s.desired.Stream(req.GetMode()),
+		s.source(req),
 		req.GetResumeToken(),
 		func(f *streamv1.Frame, e mux.Entry) error {
 			return out.Send(response(f, e))
 		},
 	)
+}
+
+// source returns the stream for a request.
+func (s *Server) source(req *configv1.WatchPodUpdatesRequest) stream.Source[mux.Entry] {
+	mode := req.GetMode()
+	incremental := mode == configv1.Mode_MODE_UNSPECIFIED || mode == configv1.Mode_MODE_INCREMENTAL
+	if incremental && req.GetWithoutOperations() {
+		return s.desired.States()
+	}
+	return s.desired.Stream(mode)
 }
 
 // ListPods implements configv1.ConfigServiceServer.

@@ -221,7 +221,7 @@ func (s *story) add(op configv1.Op, pod *v1.Pod) {
 		text = fmt.Sprintf("%s pod %s, UID %s: it has %d s to end", name, pod.Name, pod.UID, *pod.DeletionGracePeriodSeconds)
 	}
 	s.line(laneConfig, "configmux", text)
-	s.config.Put(string(pod.UID), &loop.Desired{Op: op, Pod: pod, Source: "file"})
+	s.config.Put(string(pod.UID), &loop.Desired{Pod: pod, Source: "file"})
 }
 
 // remove makes configmux send that no source names a pod any more.

@@ -20,7 +20,8 @@ import (
 // ConfigMux returns configmux's stream of wanted pods. Subscribing waits for a configmux that is away.
 func ConfigMux(client configv1.ConfigServiceClient) stream.Source[*loop.Desired] {
 	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*loop.Desired], error) {
-		watch, err := client.WatchPodUpdates(ctx, &configv1.WatchPodUpdatesRequest{ResumeToken: token}, grpc.WaitForReady(true))
+		request := &configv1.WatchPodUpdatesRequest{ResumeToken: token, WithoutOperations: true}
+		watch, err := client.WatchPodUpdates(ctx, request, grpc.WaitForReady(true))
 		if err != nil {
 			return nil, fmt.Errorf("watch configmux's pods: %w", err)
 		}
@@ -49,5 +50,7 @@ func decode(m *configv1.WatchPodUpdatesResponse) (*loop.Desired, error) {
 		slog.Error("configmux sent a pod that cannot be read: run the same version of both", "key", m.GetFrame().GetKey(), "error", err)
 		return nil, fmt.Errorf("read the pod %s that configmux sent: %w", m.GetFrame().GetKey(), err)
 	}
-	return &loop.Desired{Op: update.GetOp(), Pod: pod, Source: update.GetSource(), Traceparent: update.GetTraceparent(), Life: update.GetLife()}, nil
+	return &loop.Desired{
+		Pod: pod, Source: update.GetSource(), Traceparent: update.GetTraceparent(), Life: update.GetLife(),
+	}, nil
 }

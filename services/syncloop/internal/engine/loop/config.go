@@ -8,7 +8,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -78,7 +77,7 @@ func (l *Loop) handleSource(c stream.Change[*Desired]) {
 
 // handlePod takes in one pod. What a fresh snapshot brings waits until the snapshot is complete.
 func (l *Loop) handlePod(c stream.Change[*Desired]) {
-	removed := c.Op == stream.OpRemove || c.New.Op == configv1.Op_OP_REMOVE
+	removed := c.Op == stream.OpRemove
 	uid := types.UID(c.Key)
 	if removed && l.desired[uid] == nil {
 		l.cfg.Mirrors.Gone(uid)

@@ -9,7 +9,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
@@ -17,7 +16,7 @@ import (
 
 // addLife makes a pod wanted in a life.
 func (r *rig) addLife(pod *v1.Pod, life string) {
-	r.config.Put(string(pod.UID), &loop.Desired{Op: configv1.Op_OP_ADD, Pod: pod, Source: "file", Life: life})
+	r.config.Put(string(pod.UID), &loop.Desired{Pod: pod, Source: "file", Life: life})
 }
 
 // kills returns how often something was stopped.

@@ -31,7 +31,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/stream"
@@ -66,8 +65,6 @@ const (
 
 // Desired is one thing that configmux tells: a pod that is wanted, or the state of a source.
 type Desired struct {
-	// Op is what has become of the pod.
-	Op configv1.Op
 	// Pod is the pod; nil when this is about a source.
 	Pod *v1.Pod
 	// Source is the source's name.

@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
@@ -220,7 +219,7 @@ func TestSourceThatIsNotConfiguredAnyMoreLosesItsPods(t *testing.T) {
 		r := start(t)
 		r.source("file", true)
 		r.source("http", true)
-		r.config.Put("u1", &loop.Desired{Op: configv1.Op_OP_ADD, Pod: fakenode.Pod("u1", "web", always), Source: "http"})
+		r.config.Put("u1", &loop.Desired{Pod: fakenode.Pod("u1", "web", always), Source: "http"})
 		r.eventually("web is ready", func() bool { return r.ready("u1") })
 		r.config.Close()
 		r.config = stream.NewLevel[*loop.Desired](stream.Config{})
@@ -388,7 +387,7 @@ func TestPodsWithoutTheirContainersStayEndedOverARestart(t *testing.T) {
 				pod.Annotations = map[string]string{podset.AnnotationSource: test.source}
 				begin := func() *rig {
 					r := newRig(t, node, dir)
-					r.config.Put("u1", &loop.Desired{Op: configv1.Op_OP_ADD, Pod: pod, Source: test.source})
+					r.config.Put("u1", &loop.Desired{Pod: pod, Source: test.source})
 					r.source(test.source, true)
 					r.configPeer.set(r.config)
 					r.plegPeer.set(node.Events)
@@ -464,7 +463,7 @@ func TestOneTraceFromTheChangeToReady(t *testing.T) {
 		r := start(t)
 		r.source("file", true)
 		const change = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-		r.config.Put("u1", &loop.Desired{Op: configv1.Op_OP_ADD, Pod: fakenode.Pod("u1", "web", always), Source: "file", Traceparent: change})
+		r.config.Put("u1", &loop.Desired{Pod: fakenode.Pod("u1", "web", always), Source: "file", Traceparent: change})
 		ids, parents := map[string]string{}, map[string]string{}
 		r.eventually("the spans are there", func() bool {
 			for _, span := range r.spans.Ended() {

@@ -9,7 +9,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
@@ -83,7 +82,7 @@ func TestMirrorPodsAreToldAndNotRun(t *testing.T) {
 		mirror, ordinary := fakenode.Pod("m1", "web", always), fakenode.Pod("a1", "ordinary", always)
 		mirror.Annotations = map[string]string{podset.AnnotationMirror: "u1"}
 		for _, pod := range []*v1.Pod{mirror, ordinary} {
-			r.config.Put(string(pod.UID), &loop.Desired{Op: configv1.Op_OP_ADD, Pod: pod, Source: "api"})
+			r.config.Put(string(pod.UID), &loop.Desired{Pod: pod, Source: "api"})
 		}
 		r.eventually("all is told", n.has("want u1", "seen m1"))
 		r.eventually("both pods run, and the mirror pod does not", r.runs("ordinary", "web"))
@@ -108,7 +107,7 @@ func TestMirrorPodsAreToldAndNotRun(t *testing.T) {
 		r.configPeer.set(fresh)
 		r.config.Close()
 		r.eventually("nothing is known of a configmux that has just begun", n.knows(false, false))
-		fresh.Put("u1", &loop.Desired{Op: configv1.Op_OP_ADD, Pod: fakenode.Pod("u1", "web", always), Source: "file"})
+		fresh.Put("u1", &loop.Desired{Pod: fakenode.Pod("u1", "web", always), Source: "file"})
 		fresh.Put("source/file", &loop.Desired{Source: "file", Ready: true})
 		fresh.Put("source/api", &loop.Desired{Source: "api", Ready: true})
 		r.eventually("all is known again", n.knows(true, true))

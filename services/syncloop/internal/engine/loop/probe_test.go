@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 )
@@ -155,7 +154,7 @@ func TestTheTraceOfAStartEndsWithTheProbeThatMakesThePodReady(t *testing.T) {
 		r := start(t)
 		r.source("file", true)
 		const change = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-		r.config.Put("u1", &loop.Desired{Op: configv1.Op_OP_ADD, Pod: asked(), Source: "file", Traceparent: change})
+		r.config.Put("u1", &loop.Desired{Pod: asked(), Source: "file", Traceparent: change})
 		ids, parents := map[string]string{}, map[string]string{}
 		look := func() {
 			clear(ids)

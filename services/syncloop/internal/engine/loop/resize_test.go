@@ -10,7 +10,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 )
@@ -25,7 +24,7 @@ func (r *rig) asked(uid string) string {
 
 // change names a pod anew.
 func (r *rig) change(pod *v1.Pod) {
-	r.config.Put(string(pod.UID), &loop.Desired{Op: configv1.Op_OP_UPDATE, Pod: pod, Source: "file"})
+	r.config.Put(string(pod.UID), &loop.Desired{Pod: pod, Source: "file"})
 }
 
 func (r *rig) pending(uid string) bool {

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
-	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
@@ -192,7 +191,7 @@ func TestAGenerationIsObservedWhenItsResizeIsDecided(t *testing.T) {
 		begin := func(wanted *v1.Pod) *rig {
 			r := newRig(t, node, stateDir)
 			r.tellNode(machine("2"))
-			r.config.Put("a", &loop.Desired{Op: configv1.Op_OP_ADD, Pod: wanted, Source: "api"})
+			r.config.Put("a", &loop.Desired{Pod: wanted, Source: "api"})
 			r.source("api", true)
 			r.configPeer.set(r.config)
 			r.plegPeer.set(node.Events)
@@ -214,7 +213,7 @@ func TestAGenerationIsObservedWhenItsResizeIsDecided(t *testing.T) {
 		}
 		r := begin(version(1, "500m"))
 		r.eventually("it runs", r.runs("a"))
-		r.config.Put("a", &loop.Desired{Op: configv1.Op_OP_UPDATE, Pod: version(2, "1"), Source: "api"})
+		r.config.Put("a", &loop.Desired{Pod: version(2, "1"), Source: "api"})
 		check(r, 2, "1")
 		r.stop()
 		check(begin(version(3, "1500m")), 3, "1500m")

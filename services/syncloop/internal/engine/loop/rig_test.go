@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
@@ -278,7 +277,7 @@ func (r *rig) source(name string, ready bool) {
 }
 
 func (r *rig) add(pod *v1.Pod) {
-	r.config.Put(string(pod.UID), &loop.Desired{Op: configv1.Op_OP_ADD, Pod: pod, Source: "file"})
+	r.config.Put(string(pod.UID), &loop.Desired{Pod: pod, Source: "file"})
 }
 
 // eventually waits until a condition holds, while the clock moves on. Every test is a bubble: between two steps of the clock all have
