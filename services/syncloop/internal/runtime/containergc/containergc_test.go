@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pod makes a pod from words, newest first: "s2:ready" and "s1:dead" are sandboxes, "a2@s2:running", "a1@s1:exited" and
-// "b0@s1:created" containers of the names a and b.
+// pod parses a pod from words, newest first: "s2:ready" and "s1:dead" are sandboxes, "a2@s2:running", "a1@s1:exited"
+// and "b0@s1:created" are containers of the names a and b.
 func pod(words string) *lifecyclev1.PodStatus {
 	status := &lifecyclev1.PodStatus{Uid: "u1", Namespace: "shop", Name: "web"}
 	states := map[string]lifecyclev1.ContainerState{
@@ -91,8 +91,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestAllOf holds that nothing that may run is removed of a pod that has ended for good, and that the newest container
-// of a name is never the first to go.
+// TestAllOf checks that nothing that may run is removed of a terminated pod, and that the newest container of a name is
+// never removed first.
 func TestAllOf(t *testing.T) {
 	for _, test := range []struct{ name, pod, want string }{
 		{"all that has ended, the oldest first", "s1:dead a2@s1:exited b1@s1:exited a1@s1:exited", "a1 b1 a2"},
@@ -114,7 +114,7 @@ func TestAllOf(t *testing.T) {
 	}
 }
 
-// rig is a collector and what it does.
+// rig is a collector that records its removals.
 type rig struct {
 	t     *testing.T
 	clock *clocktesting.FakeClock
@@ -129,10 +129,10 @@ type rig struct {
 	pods    []*lifecyclev1.PodStatus
 	removed []string
 	events  []string
-	// hang makes the removal of an ID wait for the end of its context, fail makes it fail.
+	// hang holds IDs whose removal hangs until its context ends, fail holds IDs whose removal fails.
 	hang, fail map[string]bool
-	// disposable is true for pods whose ended containers are of no use: always by their UID, under pressure by their UID
-	// with a "!".
+	// disposable holds the UIDs of pods whose ended containers are not needed; with the suffix "!" only if the node is
+	// short of disk.
 	disposable map[string]bool
 	atOnce     int
 	most       int
@@ -243,8 +243,8 @@ func TestAllPodsAreLookedAtEveryMinute(t *testing.T) {
 	r.want("a1")
 }
 
-// TestEndedContainersOfEvictedPods go with the regular look, those of pods that ran to their end only when the node is
-// short of disk.
+// TestEndedContainersOfEvictedPods checks that they are removed by each check of all pods, and those of other
+// terminated pods only when the node is short of disk.
 func TestEndedContainersOfEvictedPods(t *testing.T) {
 	r := newRig(t)
 	completed := pod("s2:dead b1@s2:exited")
@@ -272,7 +272,7 @@ func TestARemovalThatHangsDelaysNoOther(t *testing.T) {
 		defer r.mu.Unlock()
 		return r.atOnce == 1
 	})
-	// Whoever puts it in again does not wait for it, and it is not removed twice.
+	// A second Put does not block, and the container is not removed twice.
 	r.queue.Put(t.Context(), containergc.Of(pod("s1:ready a2@s1:exited a1@s1:exited"), 1))
 	r.eventually("it has had its time", func() bool {
 		r.clock.Step(time.Second)
@@ -293,7 +293,7 @@ func TestWhatIsStartedGoesFirst(t *testing.T) {
 	r.busy.Store(false)
 	r.clock.Step(time.Second)
 	r.want("a1")
-	// A node that always starts something is cleaned up all the same.
+	// A node that always creates a sandbox is cleaned up, too.
 	r.busy.Store(true)
 	r.queue.Put(t.Context(), containergc.Of(pod("s1:ready b2@s1:exited b1@s1:exited"), 1))
 	r.eventually("it is removed in the end", func() bool {
@@ -320,7 +320,8 @@ func TestWhatCannotBeRemovedIsToldOnceAndTriedAgain(t *testing.T) {
 	}
 }
 
-// TestRepeatedFailuresAreOneEvent, however many things fail and however often, until nothing does any more.
+// TestRepeatedFailuresAreOneEvent checks that there is one event, whatever the number of items and failures, until all
+// removals succeed again.
 func TestRepeatedFailuresAreOneEvent(t *testing.T) {
 	r := newRig(t)
 	fail := func(yes bool) {

@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
-// restartAllOn makes a rule that begins the whole pod again when a container ends with a code.
+// restartAllOn adds a rule that restarts all containers of the pod when the container exits with a code.
 func restartAllOn(c *v1.Container, code int32) {
 	never := v1.ContainerRestartPolicyNever
 	c.RestartPolicy = &never
@@ -63,7 +63,7 @@ func TestAPodBeginsAgainInItsSandboxWhenARuleSaysSo(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(logs, "a", "0.log")); err != nil {
 		t.Errorf("the logs of what was removed: %v", err)
 	}
-	// The next time it is held back, as any other crash.
+	// The next restart is delayed by the back-off, like any other crash.
 	n.cri.Exit(n.id(pod, "a"), 42)
 	if result := n.sync(pod); result.Reasons["a"].Reason != "CrashLoopBackOff" || result.Wrote {
 		t.Errorf("result %+v, want a back-off", result)

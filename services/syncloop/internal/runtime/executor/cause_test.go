@@ -16,7 +16,7 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// causes gives the causes that the lines with a message name, in their order, and forgets all lines.
+// causes returns the causes in the log lines with a message, in their order, and drops all lines.
 func (l *logLines) causes(message string) string {
 	var causes []string
 	for line := range strings.Lines(l.Take()) {
@@ -29,7 +29,7 @@ func (l *logLines) causes(message string) string {
 	return strings.Join(causes, "; ")
 }
 
-// newLogged makes a node whose log is kept.
+// newLogged returns a node whose log is recorded.
 func newLogged(t *testing.T) (*node, *logLines) {
 	logged := &logLines{}
 	return newNode(t, func(c *executor.Config) { c.Logger = logged.logger() }), logged
@@ -49,7 +49,7 @@ func TestTheLogNamesTheCauseOfEachStart(t *testing.T) {
 	n.cri.Exit(n.id(pod, "init-a"), 0)
 	started("first start; first start")
 	n.cri.Exit(n.id(pod, "c"), 3)
-	n.manager = executor.New(n.config) // another process finds what happened while there was none
+	n.manager = executor.New(n.config) // another process handles what happened before its start
 	started("exited with 3 (Error)")
 
 	const replaced = "sandbox replaced (pod sandbox is not ready), exited with "
@@ -57,10 +57,10 @@ func TestTheLogNamesTheCauseOfEachStart(t *testing.T) {
 	started(replaced + "0 (Completed)")
 	n.cri.Exit(n.id(pod, "init-a"), 0)
 	n.manager = executor.New(n.config)
-	// what follows in a new sandbox still knows why; the other waits, for it has ended before
+	// containers of a new sandbox keep their cause; b is in a back-off because it has ended before
 	started(replaced + "137 (Error)")
 
-	// The runtime has made its log, as a real one does.
+	// The runtime has created its log, as a real one does.
 	dir := filepath.Join(n.config.PodLogsDir, "shop_web_u-1", "b")
 	if err := os.WriteFile(filepath.Join(dir, "2.log"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -78,8 +78,8 @@ func TestTheLogNamesTheCauseOfEachStart(t *testing.T) {
 	}
 }
 
-// TestAStartThatIsCutShortHasSaidItsCause holds that nothing comes to run whose cause the log does not name, whenever
-// the agent is killed: the line stands before the runtime is called.
+// TestAStartThatIsCutShortHasSaidItsCause checks that each started container has a cause in the log, even if the agent
+// is killed: the line is logged before the runtime is called.
 func TestAStartThatIsCutShortHasSaidItsCause(t *testing.T) {
 	n, logged := newLogged(t)
 	pod := newPod("a")
@@ -104,7 +104,7 @@ func TestAStartThatIsCutShortHasSaidItsCause(t *testing.T) {
 	gate.Open()
 }
 
-// TestAPodCannotForgeWhyItsSandboxWasMade also holds that the first one has its cause.
+// TestAPodCannotForgeWhyItsSandboxWasMade also checks that the first sandbox has a cause.
 func TestAPodCannotForgeWhyItsSandboxWasMade(t *testing.T) {
 	n := newNode(t, func(c *executor.Config) { c.Logger = slog.New(slog.DiscardHandler) })
 	pod := newPod("a")
@@ -119,8 +119,8 @@ func TestAPodCannotForgeWhyItsSandboxWasMade(t *testing.T) {
 	}
 }
 
-// TestAStartUnderWayComesToItsEnd holds that the runtime is not left alone in the middle of a start when the pod is to
-// end, for containerd may then not get rid of the container any more; and that nothing else is started.
+// TestAStartUnderWayComesToItsEnd checks that a start is not cancelled midway when the pod is to end, because
+// containerd may then be unable to remove the container. It also checks that nothing else is started.
 func TestAStartUnderWayComesToItsEnd(t *testing.T) {
 	n, logged := newLogged(t)
 	pod := newPod("a", "b")
@@ -142,7 +142,7 @@ func TestAStartUnderWayComesToItsEnd(t *testing.T) {
 		t.Errorf("started for %q, want one start", got)
 	}
 	there := strings.Fields(n.say(pod))
-	slices.Sort(there) // either may have been created first
+	slices.Sort(there) // either may be created first
 	if want := []string{"a-0:running", "b-0:created", "sandbox-0:ready"}; !slices.Equal(there, want) {
 		t.Errorf("the runtime has %q, want %q", there, want)
 	}

@@ -21,18 +21,18 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
-// cgroups are those of pods, in memory.
+// cgroups holds the cgroups of pods in memory.
 type cgroups struct {
 	mu   sync.Mutex
 	have map[types.UID]bool
 	err  error
-	// now is what the cgroups have of processors and memory, uses how much memory a pod uses. A pod is limited by what it
-	// asks for.
+	// now holds the cpu and memory limits of the cgroups, uses the memory usage of pods. The limits of a pod are those in
+	// its spec.
 	now  map[types.UID]resources.Resources
 	uses uint64
-	// step is told each change of a part of a cgroup, and may refuse it.
+	// step is called with each partial change of a cgroup, and may reject it.
 	step func(string) error
-	// podDirs is looked at for the folder of a pod when its cgroup is made.
+	// podDirs is checked for the folder of a pod when its cgroup is created.
 	podDirs  string
 	noFolder bool
 }
@@ -117,7 +117,7 @@ func (c *cgroups) has(uid types.UID) bool {
 	return c.have[uid]
 }
 
-// parents notes what cgroup each sandbox and each container is put into.
+// parents records the parent cgroup of each sandbox and each container.
 type parents struct {
 	internalapi.RuntimeService
 	seen map[string]bool
@@ -142,7 +142,7 @@ func (p parents) CreateContainer(
 	return p.RuntimeService.CreateContainer(ctx, sandbox, config, of)
 }
 
-// withCgroups makes a node whose pods have cgroups.
+// withCgroups returns a node whose pods have cgroups.
 func withCgroups(t *testing.T, events *told) (*node, *cgroups, map[string]bool) {
 	t.Helper()
 	made, seen := &cgroups{have: map[types.UID]bool{}}, map[string]bool{}
@@ -171,7 +171,7 @@ func TestAPodIsPutIntoItsCgroup(t *testing.T) {
 	if made.noFolder {
 		t.Error("the cgroup was made before the folder by which it is found again")
 	}
-	// Its next container is put there, too, in the sandbox that is there.
+	// Its next container gets the same cgroup in the existing sandbox.
 	pod.Spec.Containers[0].Image = "image:2"
 	clear(seen)
 	n.sync(pod)

@@ -25,7 +25,7 @@ import (
 
 const containerdTimeout = 2 * time.Minute
 
-// helloPod makes a pod of the hello image; each container runs a mode of it.
+// helloPod returns a pod of the hello image; each container runs one of its modes.
 func helloPod(name string, init []string, modes ...string) *v1.Pod {
 	pod := newPod()
 	pod.Name, pod.UID = name, types.UID("uid-"+name)
@@ -53,7 +53,7 @@ func newRealNode(t testing.TB) *node {
 	return n
 }
 
-// TestOnContainerd takes a pod of an init and two ordinary containers through its life on a real runtime.
+// TestOnContainerd runs the whole life of a pod with an init container and two ordinary containers on a real runtime.
 func TestOnContainerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a containerd")
@@ -89,7 +89,7 @@ func TestOnContainerd(t *testing.T) {
 	if status.Phase != v1.PodRunning || status.PodIP == "" || !status.ContainerStatuses[0].Ready {
 		t.Errorf("status %+v", status)
 	}
-	for _, name := range []string{"c1-serve", "c2-sleep"} { // who has said something handles signals, too
+	for _, name := range []string{"c1-serve", "c2-sleep"} { // a container that has logged a line handles signals, too
 		eventually.That(t, name+" has a line in its log", func() bool {
 			log, err := os.ReadFile(filepath.Join(n.config.PodLogsDir, "shop_hello_uid-hello", name, "0.log"))
 			return err == nil && strings.Contains(string(log), " stdout F ")
@@ -99,7 +99,7 @@ func TestOnContainerd(t *testing.T) {
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 30); err != nil {
 		t.Fatal(err)
 	}
-	// Both end by themselves on SIGTERM, and so within their grace: nothing had to be killed.
+	// Both end on SIGTERM within the grace period, so that none is killed.
 	if got := n.say(pod); strings.Contains(got, "running") || strings.Contains(got, "ready") || strings.Contains(got, "(137)") {
 		t.Errorf("the runtime has %s", got)
 	}
@@ -109,8 +109,7 @@ func TestOnContainerd(t *testing.T) {
 	n.want(pod, "")
 }
 
-// BenchmarkOnePod measures one pod of one container from nothing to started: by SyncPod, and by the bare calls that it
-// comes down to.
+// BenchmarkOnePod measures the start of a pod with one container: by SyncPod, and by the bare CRI calls.
 func BenchmarkOnePod(b *testing.B) {
 	n := newRealNode(b)
 	remove := func(pod *v1.Pod) {
@@ -121,7 +120,7 @@ func BenchmarkOnePod(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	// In turns, so that whatever else the machine does weighs on both.
+	// They alternate, so that other load on the machine affects both.
 	var bySync, bare time.Duration
 	for i := range b.N {
 		pod := helloPod(fmt.Sprintf("sync-%d", i), nil, "serve")
@@ -144,7 +143,7 @@ func BenchmarkOnePod(b *testing.B) {
 	b.ReportMetric(float64(bySync)/float64(bare), "ratio")
 }
 
-// bare makes a pod of one container by nothing but the three calls that it takes.
+// bare starts a pod with one container by the three required calls only.
 func (n *node) bare(pod *v1.Pod) error {
 	labels := map[string]string{"io.kubernetes.pod.uid": string(pod.UID), "io.kubernetes.pod.name": pod.Name, "io.kubernetes.pod.namespace": pod.Namespace}
 	sandbox := &runtimeapi.PodSandboxConfig{

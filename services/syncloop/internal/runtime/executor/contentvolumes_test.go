@@ -17,7 +17,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// oneConfigMap is a namespace with the config map "settings" alone.
+// oneConfigMap is a namespace with only the config map "settings".
 type oneConfigMap struct{}
 
 func (oneConfigMap) ConfigMap(_ context.Context, _, name string) (*v1.ConfigMap, error) {
@@ -31,7 +31,7 @@ func (oneConfigMap) Secret(_ context.Context, _, name string) (*v1.Secret, error
 	return nil, apierrors.NewNotFound(v1.Resource("secrets"), name)
 }
 
-// nodeWithObjects is a node whose pods can have volumes of objects.
+// nodeWithObjects returns a node that supports volumes of config maps and secrets.
 func nodeWithObjects(t *testing.T) *node {
 	t.Helper()
 	return newNode(t, func(config *executor.Config) {

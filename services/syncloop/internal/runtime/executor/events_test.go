@@ -19,7 +19,7 @@ import (
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
-// told keeps the events, a line each.
+// recordedEvents records events, one line each.
 type told struct {
 	mu    sync.Mutex
 	lines []string
@@ -36,12 +36,12 @@ func (e *told) Warning(_ context.Context, _ *v1.Pod, container, reason, message 
 func (e *told) add(kind, container, reason, message string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if reason != "Pulled" { // of the images, which package images tells
+	if reason != "Pulled" { // recorded by package images
 		e.lines = append(e.lines, fmt.Sprintf("%s %s [%s] %s", kind, reason, container, message))
 	}
 }
 
-// take returns what was told since it was last called.
+// take returns the events since the last call.
 func (e *told) take() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -50,7 +50,7 @@ func (e *told) take() string {
 	return all
 }
 
-// want compares what was told since the last time with lines.
+// want compares the events since the last call with lines.
 func (e *told) want(t *testing.T, lines ...string) {
 	t.Helper()
 	if got := e.take(); got != strings.Join(lines, "\n") {
@@ -58,7 +58,7 @@ func (e *told) want(t *testing.T, lines ...string) {
 	}
 }
 
-// newTold makes a node whose events are kept.
+// newRecorded returns a node whose events are recorded.
 func newTold(t *testing.T) (*node, *told) {
 	events := &told{}
 	return newNode(t, func(c *executor.Config) { c.Events = events }), events
@@ -103,7 +103,7 @@ func TestWhyAPodDoesNotStartIsInItsEvents(t *testing.T) {
 	fail("RunPodSandbox", "network for sandbox "+strings.Repeat("0f", 32),
 		"Warning FailedCreatePodSandBox [] Failed to create pod sandbox: rpc error: code = Unknown desc = network for sandbox web")
 	fail("CreateContainer", "no room", "Warning Failed [a] Error: no room")
-	// The runtime names the container by its ID, which is another one each time.
+	// The runtime's error contains the ID of the container, which differs each time.
 	fail("StartContainer", "no command in container-0002", "Normal Created [a] Container created", "Warning Failed [a] Error: no command in a")
 	if said := logged.count("did not start"); said != 0 {
 		t.Errorf("%d lines of the log say what the caller says, too", said)
@@ -140,7 +140,7 @@ func TestABackOffIsAnEvent(t *testing.T) {
 	n.cri.OnStart(func(fakecri.Container) (int32, bool) { return 1, true })
 	pod := newPod("a")
 	n.sync(pod)
-	n.sync(pod) // the first restart is at once
+	n.sync(pod) // the first restart is immediate
 	events.take()
 	n.sync(pod)
 	events.want(t, "Warning BackOff [a] Back-off restarting failed container a in pod web_shop(u-1)")

@@ -19,7 +19,7 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// TestWhatAContainerIsGiven looks from outside at the processes of pods on a real runtime.
+// TestWhatAContainerIsGiven inspects the processes of pods on a real runtime from outside.
 func TestWhatAContainerIsGiven(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a containerd")
@@ -35,14 +35,14 @@ func TestWhatAContainerIsGiven(t *testing.T) {
 	t.Run("runtime handler", func(t *testing.T) { givenARuntimeHandler(t, n.in(t)) })
 }
 
-// in is the node for a subtest.
+// in returns the node for a subtest.
 func (n *node) in(t *testing.T) *node {
 	one := *n
 	one.t = t
 	return &one
 }
 
-// run starts a pod, and ends and removes it with the test.
+// run starts a pod, and stops and removes it at the end of the test.
 func (n *node) run(pod *v1.Pod) {
 	n.t.Helper()
 	n.t.Cleanup(func() {
@@ -56,7 +56,7 @@ func (n *node) run(pod *v1.Pod) {
 	n.sync(pod)
 }
 
-// proc is the folder in /proc of the first process of the newest container of a name.
+// proc returns the folder in /proc of the first process of the newest container of a name.
 func (n *node) proc(pod *v1.Pod, name string) string {
 	n.t.Helper()
 	response, err := n.runtime.ContainerStatus(n.ctx, n.id(pod, name), true)
@@ -107,7 +107,7 @@ func givenAUserNamespace(t *testing.T, n *node) {
 			t.Errorf("the users of the container are %s, want %s, which no other pod has", got, want)
 		}
 		seen[users] = true
-		// Root in the container owns what the node's root has made for it.
+		// Root in the container owns the files that root on the node has created for it.
 		var data unix.Stat_t
 		if err := unix.Stat(filepath.Join(n.proc(pod, "c0-sleep"), "root/data"), &data); err != nil || data.Uid != ids.First {
 			t.Errorf("the volume is of user %d, error %v; want %d", data.Uid, err, ids.First)
@@ -151,7 +151,7 @@ func givenItsSpec(t *testing.T, n *node) {
 	pod.Labels = map[string]string{"app": "told"}
 	pod.Spec.Hostname, pod.Spec.Subdomain, pod.Spec.SetHostnameAsFQDN = "host", "sub", new(true)
 	pod.Spec.HostAliases = []v1.HostAlias{{IP: "192.0.2.9", Hostnames: []string{"db", "db.test"}}}
-	pod.Spec.EnableServiceLinks = new(true) // there are no services
+	pod.Spec.EnableServiceLinks = new(true) // the cluster has no services
 	pod.Spec.DNSPolicy = v1.DNSNone
 	pod.Spec.DNSConfig = &v1.PodDNSConfig{
 		Nameservers: []string{"192.0.2.53", "192.0.2.54", "192.0.2.55", "192.0.2.56"}, Searches: []string{"a.test"},
@@ -207,7 +207,7 @@ func givenItsSpec(t *testing.T, n *node) {
 	}
 }
 
-// namespace is which one a process is in.
+// namespace returns the namespace of a process.
 func namespace(t *testing.T, proc, kind string) string {
 	t.Helper()
 	name, err := os.Readlink(filepath.Join(proc, "ns", kind))
@@ -294,7 +294,7 @@ func givenAStopSignal(t *testing.T, n *node) {
 		t.Helper()
 		eventually.That(t, line, func() bool { return strings.Contains(read(t, log), line) })
 	}
-	says("hello from sleep") // and so handles signals
+	says("hello from sleep") // so it handles signals
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 1); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// TestAProcessKilledHalfwayLeavesNothingBehind kills the agent in the middle of a start: what it began with stays in
-// the runtime, and another agent, which knows nothing but that, goes on.
+// TestAProcessKilledHalfwayLeavesNothingBehind kills the agent in the middle of a start. Another agent continues from
+// what is left in the runtime.
 func TestAProcessKilledHalfwayLeavesNothingBehind(t *testing.T) {
 	for method, want := range map[string]string{
 		// Between RunPodSandbox and CreateContainer.
@@ -36,7 +36,7 @@ func TestAProcessKilledHalfwayLeavesNothingBehind(t *testing.T) {
 			}
 			kill()
 			<-done
-			// The runtime, too, has seen that its caller is gone: what it did from then on would come in between.
+			// The runtime has noticed, too, that its caller is gone: later calls would interfere.
 			eventually.That(t, "no call waits", func() bool { return gate.Waiting() == 0 })
 			gate.Open()
 
@@ -62,7 +62,7 @@ func TestAProcessKilledHalfwayLeavesNothingBehind(t *testing.T) {
 func TestTheBeginningOfAPodOutlivesItsFirstSandbox(t *testing.T) {
 	n := newNode(t)
 	pod := newPod("a")
-	// nobody's to say but the agent's
+	// only the agent may set it
 	pod.Annotations = map[string]string{"quartet.dev/pod-started": "2001-01-01T00:00:00Z"}
 	n.sync(pod)
 	began := podview.Started(n.observe(pod))

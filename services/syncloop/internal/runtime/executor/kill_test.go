@@ -78,7 +78,7 @@ func TestPreStopComesBeforeTheEndAndCountsAgainstTheGrace(t *testing.T) {
 		PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}},
 	}
 	n.sync(pod)
-	gate := n.cri.Hang("ExecSync", "") // it never ends by itself
+	gate := n.cri.Hang("ExecSync", "") // it never ends on its own
 	defer gate.Open()
 	start := time.Now()
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 1); err != nil {
@@ -90,8 +90,7 @@ func TestPreStopComesBeforeTheEndAndCountsAgainstTheGrace(t *testing.T) {
 	n.want(pod, "sandbox-0:dead a-0:exited(143)")
 }
 
-// TestAnInterruptedPreStopHookIsRunAgain: neither a shorter grace period nor a restart of syncloop takes a hook from a
-// container.
+// TestAnInterruptedPreStopHookIsRunAgain checks this for a shorter grace period and for a restart of syncloop.
 func TestAnInterruptedPreStopHookIsRunAgain(t *testing.T) {
 	n, events := newTold(t)
 	pod := newPod("a")
@@ -122,7 +121,7 @@ func TestAnInterruptedPreStopHookIsRunAgain(t *testing.T) {
 	}
 }
 
-// TestAPreStopHookThatTheRuntimeDidNotAnswerIsRunAgain, because it may not have been run.
+// TestAPreStopHookThatTheRuntimeDidNotAnswerIsRunAgain checks this because the hook may not have run.
 func TestAPreStopHookThatTheRuntimeDidNotAnswerIsRunAgain(t *testing.T) {
 	n, events := newTold(t)
 	pod := newPod("a")
@@ -147,7 +146,8 @@ func TestAPreStopHookThatTheRuntimeDidNotAnswerIsRunAgain(t *testing.T) {
 	}
 }
 
-// TestAnInterruptedPostStartHookHasNotFailed: the container runs on, and has its preStop hook when it is killed.
+// TestAnInterruptedPostStartHookHasNotFailed checks that the container continues to run, and that its preStop hook runs
+// when it is killed.
 func TestAnInterruptedPostStartHookHasNotFailed(t *testing.T) {
 	n, events := newTold(t)
 	pod := newPod("a")
@@ -188,8 +188,8 @@ func TestAnInterruptedPostStartHookHasNotFailed(t *testing.T) {
 	n.want(pod, "sandbox-0:dead a-0:exited(143)")
 }
 
-// TestSidecarsWhosePreStopHangsAreKilledTogether, after the grace period and the two seconds that every container has.
-// Their hooks run for as long as they do.
+// TestSidecarsWhosePreStopHangsAreKilledTogether checks that they are killed after the grace period and the two seconds
+// that each container has. Their hooks run until then.
 func TestSidecarsWhosePreStopHangsAreKilledTogether(t *testing.T) {
 	n := newNode(t)
 	always := v1.ContainerRestartPolicyAlways
@@ -280,12 +280,12 @@ func TestAnHTTPHookSucceedsWithAnyAnswerAlsoInPlainText(t *testing.T) {
 	}
 }
 
-// A redirect is followed on the host that was asked, and nowhere else; either way the hook has been answered.
+// A redirect is followed only on the same host; in either case the hook has succeeded.
 func TestAnHTTPHookFollowsARedirectOnItsOwnHostOnly(t *testing.T) {
 	var elsewhere, here atomic.Int32
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
 	defer other.Close()
-	// The same address under another name: a pod must not choose whom the node calls.
+	// The same address under another name: a pod must not make the node call other hosts.
 	otherHost := strings.Replace(other.URL, "127.0.0.1", "localhost", 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -320,7 +320,7 @@ func TestAnHTTPHookFollowsARedirectOnItsOwnHostOnly(t *testing.T) {
 	}
 }
 
-// The API server accepts a hook with a tcpSocket, which nothing has ever run.
+// The API server accepts a tcpSocket hook, which the kubelet has never run.
 func TestATCPSocketHookIsInvalid(t *testing.T) {
 	n := newNode(t)
 	pod := newPod("a")
@@ -440,7 +440,7 @@ func TestCleanUpRemovesEverythingOfAPod(t *testing.T) {
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 1); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // harmless again
+	for range 2 { // a second call is a no-op
 		if err := n.manager.CleanUpPod(n.ctx, pod, n.observe(pod)); err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,7 @@ func TestLeftoversAreFoundAndCleanedUp(t *testing.T) {
 	var got []string
 	for _, pod := range pods {
 		got = append(got, pod.Namespace+"/"+pod.Name+"/"+string(pod.UID))
-		// The runtime has nothing of them.
+		// The runtime has nothing of these pods.
 		if err := n.manager.CleanUpPod(n.ctx, pod, &lifecyclev1.PodStatus{Uid: string(pod.UID)}); err != nil {
 			t.Error(err)
 		}
@@ -48,8 +48,8 @@ func TestLeftoversAreFoundAndCleanedUp(t *testing.T) {
 	}
 }
 
-// TestNothingBelowAMountPointIsRemovedWithAPod has in the folder of a pod that is gone what this version knows nothing
-// of, and something mounted there.
+// TestNothingBelowAMountPointIsRemovedWithAPod has a mount in the folder of a removed pod, and files that this version
+// does not know.
 func TestNothingBelowAMountPointIsRemovedWithAPod(t *testing.T) {
 	n := newNode(t)
 	gone := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u-gone"}}

@@ -7,7 +7,7 @@ import (
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
-// logLines keeps what is logged.
+// logLines records the log.
 type logLines struct{ logbuffer.Buffer }
 
 func (l *logLines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }

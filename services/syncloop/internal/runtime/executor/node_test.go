@@ -19,7 +19,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
-// created notes the environment that each container is created with.
+// created records the environment of each created container.
 type created struct {
 	internalapi.RuntimeService
 	envs map[string][]string
@@ -37,7 +37,7 @@ func (c created) CreateContainer(
 	return c.RuntimeService.CreateContainer(ctx, sandbox, config, of)
 }
 
-// askingPod is told by its environment how much memory it may use and where it is.
+// askingPod has its memory limit and its node's address in its environment.
 func askingPod(uid string) *v1.Pod {
 	pod := newPod("main")
 	pod.UID, pod.Name = types.UID(uid), uid
@@ -48,7 +48,8 @@ func askingPod(uid string) *v1.Pod {
 	return pod
 }
 
-// TestAPodIsToldWhatTheNodeHasForPods, and what was known last when nodestatus is away or hangs: no start waits for it.
+// TestAPodIsToldWhatTheNodeHasForPods checks that a pod gets the last known facts while nodestatus is unavailable or
+// hangs: no start waits for it.
 func TestAPodIsToldWhatTheNodeHasForPods(t *testing.T) {
 	envs := map[string][]string{}
 	var answer atomic.Pointer[func(context.Context) (*v1.Node, error)]
@@ -95,8 +96,8 @@ func TestAPodIsToldWhatTheNodeHasForPods(t *testing.T) {
 	}
 }
 
-// TestAPodIsToldTheSameAfterARestart: what a container that is started again is told of the node is what the Node says,
-// also by a new process, and what it said last while nobody answers.
+// TestAPodIsToldTheSameAfterARestart checks that a restarted container gets the current facts of the Node, also from a
+// new process, and the last known ones while nodestatus is unavailable.
 func TestAPodIsToldTheSameAfterARestart(t *testing.T) {
 	told := func(context.Context) (*v1.Node, error) {
 		return &v1.Node{Status: v1.NodeStatus{
@@ -138,7 +139,7 @@ func TestAPodIsToldTheSameAfterARestart(t *testing.T) {
 	}
 }
 
-// TestADamagedNodeFile is one that is not there.
+// TestADamagedNodeFile checks that a damaged file counts as missing.
 func TestADamagedNodeFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node.json")
 	if err := os.WriteFile(file, []byte(`{"ips": ["192.0.2.9"], "allo`), 0o600); err != nil {

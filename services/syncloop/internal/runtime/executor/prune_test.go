@@ -19,7 +19,7 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// TestLogsGoWithTheirContainer, those too that were put aside; those of what is kept stay.
+// TestLogsGoWithTheirContainer checks that rotated logs are removed, too, and that the logs of kept containers stay.
 func TestLogsGoWithTheirContainer(t *testing.T) {
 	n := newNode(t)
 	pod := newPod("a")
@@ -34,14 +34,14 @@ func TestLogsGoWithTheirContainer(t *testing.T) {
 		}
 	}
 	observed := n.observe(pod)
-	// A log that is none of this node's is not touched, whoever says that it is.
+	// A log outside of the node's folder is not removed, even if the runtime reports it.
 	elsewhere := filepath.Join(t.TempDir(), "0.log")
 	if err := os.WriteFile(elsewhere, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	foreign := n.observe(pod)
 	foreign.Containers[len(foreign.Containers)-1].LogPath = elsewhere
-	for range 2 { // harmless again
+	for range 2 { // a second call is a no-op
 		err := errors.Join(n.manager.PruneContainers(n.ctx, foreign, 1), n.manager.PruneContainers(n.ctx, observed, 1))
 		if err != nil {
 			t.Fatal(err)
@@ -63,14 +63,14 @@ func TestLogsGoWithTheirContainer(t *testing.T) {
 	}
 }
 
-// collected is what was put in to be removed.
+// collected holds the items that were queued for removal.
 type collected struct{ items []containergc.Item }
 
 func (c *collected) Put(_ context.Context, items []containergc.Item) {
 	c.items = append(c.items, items...)
 }
 
-// TestPruningWaitsForNoRemoval holds that a runtime that hangs in one does not hang the pod.
+// TestPruningWaitsForNoRemoval checks that a hanging removal does not block the pod.
 func TestPruningWaitsForNoRemoval(t *testing.T) {
 	garbage := &collected{}
 	n := newNode(t, func(c *executor.Config) { c.Garbage = garbage })
@@ -91,8 +91,8 @@ func TestPruningWaitsForNoRemoval(t *testing.T) {
 	n.want(pod, "sandbox-0:ready a-1:exited(1)")
 }
 
-// TestManyPodsThatGoAreRemovedSomeAtATime holds that they leave room for those that start, and that one that hangs
-// keeps none of them.
+// TestManyPodsThatGoAreRemovedSomeAtATime checks that removals do not block starts, and that a hanging removal does not
+// block other removals.
 func TestManyPodsThatGoAreRemovedSomeAtATime(t *testing.T) {
 	n := newNode(t)
 	places := max(2, runtime.NumCPU())

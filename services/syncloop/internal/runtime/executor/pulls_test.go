@@ -17,8 +17,8 @@ import (
 	"github.com/quartet-node/quartet/test/registry"
 )
 
-// TestAPullThatHangsHoldsUpNoOtherPod on a real runtime: with serial pulls no pod whose image is there, with parallel
-// ones none that needs an image either. The pod itself can be stopped meanwhile.
+// TestAPullThatHangsHoldsUpNoOtherPod runs on a real runtime. With serial pulls no pod with a present image waits, with
+// parallel pulls no other pod at all. The waiting pod can be stopped.
 func TestAPullThatHangsHoldsUpNoOtherPod(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a containerd")

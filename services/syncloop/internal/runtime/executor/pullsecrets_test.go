@@ -16,7 +16,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
-// given has secrets in the namespace shop, none of which anybody can say of while it is away, and who uses any.
+// given holds secrets of the namespace shop, which are not known while away is true, and the pods that use any.
 type given struct {
 	configobjects.None
 	mu      sync.Mutex
@@ -52,7 +52,7 @@ func (g *given) Forget(uid types.UID) {
 	delete(g.users, uid)
 }
 
-// give makes a secret of an object, of the type that has credentials of registries.
+// give adds a secret to the namespace, of the type for registry credentials.
 func (g *given) give(name, key, value string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -69,7 +69,7 @@ func (g *given) setAway(away bool) {
 	g.away = away
 }
 
-// newGiven makes a node with secrets, whose events are kept. Its own credentials are node's.
+// newGiven returns a node with secrets whose events are recorded. The node's own credentials are of the user node.
 func newGiven(t *testing.T) (*node, *given, *told) {
 	g, events := &given{secrets: map[string]*v1.Secret{}, users: map[types.UID]bool{}}, &told{}
 	return newNode(t, func(c *executor.Config) {
@@ -80,8 +80,8 @@ func newGiven(t *testing.T) (*node, *given, *told) {
 	}), g, events
 }
 
-// TestAPodWithoutItsPullSecretsIsStartedWithTheNodesCredentials, and is told so as the kubelet tells of a secret that
-// it cannot get.
+// TestAPodWithoutItsPullSecretsIsStartedWithTheNodesCredentials also checks the kubelet's event for secrets that cannot
+// be read.
 func TestAPodWithoutItsPullSecretsIsStartedWithTheNodesCredentials(t *testing.T) {
 	n, _, events := newGiven(t)
 	n.cri.Protect("registry.test/app:1", "node", "node-secret")
@@ -95,7 +95,7 @@ func TestAPodWithoutItsPullSecretsIsStartedWithTheNodesCredentials(t *testing.T)
 		`Normal Pulling [a] Pulling image "registry.test/app:1"`,
 		"Normal Created [a] Container created", "Normal Started [a] Container started")
 	n.sync(pod)
-	events.want(t) // nothing is started, and nothing is told
+	events.want(t) // nothing is started, and there is no event
 }
 
 func TestAPodsImagesArePulledWithItsPullSecrets(t *testing.T) {
@@ -125,8 +125,8 @@ func TestAPodsImagesArePulledWithItsPullSecrets(t *testing.T) {
 	}
 }
 
-// TestAContainerWaitsForWhatItsEnvironmentIsOf, and is started as soon as that is there. What it is made from then
-// stays.
+// TestAContainerWaitsForWhatItsEnvironmentIsOf checks that the container starts as soon as the objects exist. Later
+// changes do not affect it.
 func TestAContainerWaitsForWhatItsEnvironmentIsOf(t *testing.T) {
 	n, g, events := newGiven(t)
 	pod := newPod("a", "b")

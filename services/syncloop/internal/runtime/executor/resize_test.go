@@ -22,7 +22,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
-// record is the record of one pod that was to be resized, as a disk keeps it: it outlives a Manager.
+// record is the record of a resized pod, as on a disk: it outlives a Manager.
 type record struct {
 	mu       sync.Mutex
 	resized  bool
@@ -36,7 +36,7 @@ func (r *record) Actuated(*v1.Pod) (resize.Actuated, bool) {
 	return copied(r.actuated), r.resized
 }
 
-// allocate notes that the pod has a new allocation, as the sync loop does.
+// allocate records a new allocation of the pod, as the sync loop does.
 func (r *record) allocate() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,7 +61,7 @@ func (r *record) Actuate(_ *v1.Pod, note func(*resize.Actuated)) error {
 	return nil
 }
 
-// watched tells each change of a container's resources, which may be refused.
+// watched reports each change of a container's resources, which the test may reject.
 type watched struct {
 	internalapi.RuntimeService
 	step func(string) error
@@ -96,7 +96,7 @@ func (w watched) CreateContainer(
 	return w.RuntimeService.CreateContainer(ctx, sandbox, config, of)
 }
 
-// resizer is a node that notes the steps of a resize.
+// resizer is a node that records the steps of a resize.
 type resizer struct {
 	*node
 	cgroups *cgroups
@@ -104,7 +104,7 @@ type resizer struct {
 
 	mu    sync.Mutex
 	steps []string
-	// fail refuses a step; nil refuses none.
+	// fail rejects a step; nil rejects none.
 	fail func(n int, step string) error
 }
 
@@ -152,7 +152,7 @@ func (r *resizer) took() []string {
 	return steps
 }
 
-// limited gives a container of a pod limits, which are its requests, too.
+// limited sets the limits of a container, and its requests to the same values.
 func limited(pod *v1.Pod, name, cpu, memory string) {
 	for i := range pod.Spec.Containers {
 		if c := &pod.Spec.Containers[i]; c.Name == name {
@@ -163,7 +163,7 @@ func limited(pod *v1.Pod, name, cpu, memory string) {
 
 func TestTheOrderOfAResize(t *testing.T) {
 	for name, tc := range map[string]struct {
-		a, b [2]string // cpu and memory after it; it is 1 and 2Mi before
+		a, b [2]string // cpu and memory after the resize; before it they are 1 and 2Mi
 		want []string
 	}{
 		"more": {[2]string{"2", "4Mi"}, [2]string{"1", "2Mi"}, []string{
@@ -206,7 +206,7 @@ func TestTheOrderOfAResize(t *testing.T) {
 	}
 }
 
-// wantAll compares what the runtime has of a pod with words, in whatever order they were created.
+// wantAll compares the runtime's state of a pod with words, regardless of the order of creation.
 func (r *resizer) wantAll(pod *v1.Pod, want string) {
 	r.t.Helper()
 	got, wanted := strings.Fields(r.say(pod)), strings.Fields(want)
@@ -217,7 +217,7 @@ func (r *resizer) wantAll(pod *v1.Pod, want string) {
 	}
 }
 
-// settled checks that a pod has what it wants, and that there is nothing left to do for that.
+// settled checks that a pod has the wanted resources, and that nothing is left to do.
 func (r *resizer) settled(pod *v1.Pod) {
 	r.t.Helper()
 	r.took()
@@ -279,7 +279,8 @@ func TestALimitOfMemoryBelowItsUseIsRefused(t *testing.T) {
 	r.settled(smaller)
 }
 
-// TestAContainerIsMadeAgainForAResize, by its resize policy, whatever its restart policy says of its end.
+// TestAContainerIsMadeAgainForAResize checks that the resize policy restarts a container whatever its restart policy
+// is.
 func TestAContainerIsMadeAgainForAResize(t *testing.T) {
 	events := &told{}
 	r := newResizer(t, func(c *executor.Config) { c.Events = events })
@@ -307,8 +308,8 @@ func TestAContainerIsMadeAgainForAResize(t *testing.T) {
 	}
 }
 
-// TestAResizeGoesOnAfterAKill: the process is killed before each step in turn, and the next one finishes, without a
-// restart of a container that needs none.
+// TestAResizeGoesOnAfterAKill kills the process before each step in turn. The next process finishes the resize without
+// unneeded restarts of containers.
 func TestAResizeGoesOnAfterAKill(t *testing.T) {
 	killed := errors.New("killed")
 	for n, done := 0, false; !done; n++ {
@@ -331,7 +332,7 @@ func TestAResizeGoesOnAfterAKill(t *testing.T) {
 			dead := false
 			r.record.step = r.step
 			r.fail = func(at int, _ string) error {
-				if dead = dead || at == n; dead { // nothing happens after it
+				if dead = dead || at == n; dead { // nothing runs after the kill
 					return killed
 				}
 				return nil
@@ -350,8 +351,8 @@ func TestAResizeGoesOnAfterAKill(t *testing.T) {
 	}
 }
 
-// TestAResizeIsFinished after a kill before each step in turn, and after a failure of each: in the end the pod's cgroup
-// has the limits of its containers, also if nothing but the cgroup is left to change.
+// TestAResizeIsFinished kills the process before each step in turn, and lets each step fail. In the end the pod's
+// cgroup has the limits of its containers, even if only the cgroup is left to change.
 func TestAResizeIsFinished(t *testing.T) {
 	for _, killed := range []bool{true, false} {
 		for n, done := 0, false; !done; n++ {

@@ -18,10 +18,10 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
-// classes are the runtime classes of a cluster: handlers by name.
+// classes holds the runtime classes of a cluster: handlers by name.
 type classes struct {
 	handlers map[string]string
-	// away is true while nobody can say.
+	// away is true while the classes are not known.
 	away  bool
 	users []types.UID
 }
@@ -49,7 +49,7 @@ func (c *classes) Handler(_ context.Context, pod *v1.Pod) (string, error) {
 	return "", apierrors.NewNotFound(nodev1.Resource("runtimeclass"), class)
 }
 
-// newClassed makes a node of a cluster with these classes, and a pod of a class.
+// newClassed returns a node of a cluster with these classes, and a pod with a class.
 func newClassed(t *testing.T, c *classes, class string, change ...func(*executor.Config)) (*node, *told, *v1.Pod) {
 	t.Helper()
 	events := &told{}
@@ -59,7 +59,7 @@ func newClassed(t *testing.T, c *classes, class string, change ...func(*executor
 	return n, events, pod
 }
 
-// handler is that of the pod's newest sandbox.
+// handler returns the handler of the pod's newest sandbox.
 func (n *node) handler(pod *v1.Pod) string {
 	return n.observe(pod).GetSandboxes()[0].GetRuntimeHandler()
 }
@@ -116,7 +116,8 @@ func TestAClassWhoseHandlerTheRuntimeDoesNotHave(t *testing.T) {
 	n.want(pod, "")
 }
 
-// TestAPodThatRunsNeedsNobodyForItsClass: neither for a container that is started again, nor for a new sandbox.
+// TestAPodThatRunsNeedsNobodyForItsClass checks restarts of containers and new sandboxes while the classes are not
+// known.
 func TestAPodThatRunsNeedsNobodyForItsClass(t *testing.T) {
 	c := &classes{handlers: map[string]string{"fast": "runc"}}
 	n, _, pod := newClassed(t, c, "fast")
@@ -141,7 +142,8 @@ func TestAPodThatRunsNeedsNobodyForItsClass(t *testing.T) {
 	}
 }
 
-// TestAHostsNameThatIsTooLong for the kernel with its domain: the pod stays Pending, with an event at each try.
+// TestAHostsNameThatIsTooLong uses a host name that is with its domain too long for the kernel: the pod stays Pending,
+// with an event at each try.
 func TestAHostsNameThatIsTooLong(t *testing.T) {
 	events := &told{}
 	n := newNode(t, func(cfg *executor.Config) { cfg.Events, cfg.Kubelet.ClusterDomain = events, "cluster.local" })
@@ -158,8 +160,8 @@ func TestAHostsNameThatIsTooLong(t *testing.T) {
 	}
 }
 
-// TestStrictGroupsNeedARuntimeThatSaysSo: one that does not know the policy would give a process the groups of its
-// image, too.
+// TestStrictGroupsNeedARuntimeThatSaysSo checks this because a runtime without the policy would add the groups of the
+// image to the process.
 func TestStrictGroupsNeedARuntimeThatSaysSo(t *testing.T) {
 	n := newNode(t)
 	pod, strict := newPod("a"), v1.SupplementalGroupsPolicyStrict

@@ -17,10 +17,10 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
-// links are the services of a cluster: the value of WEB_SERVICE_HOST.
+// links holds the services of a cluster: the value of WEB_SERVICE_HOST.
 type links struct {
 	host string
-	// unknown is true before they were listed.
+	// unknown is true until the services have been listed.
 	unknown   bool
 	forgotten []types.UID
 }
@@ -34,7 +34,7 @@ func (l *links) Variables(context.Context, *v1.Pod) ([]v1.EnvVar, error) {
 
 func (l *links) Forget(uid types.UID) { l.forgotten = append(l.forgotten, uid) }
 
-// newLinked makes a node of a cluster with these services, and a pod of a source.
+// newLinked returns a node of a cluster with these services, and a pod of a source.
 func newLinked(t *testing.T, l *links, source string) (*node, *v1.Pod) {
 	t.Helper()
 	n := newNode(t, func(cfg *executor.Config) { cfg.Services = l })
@@ -43,7 +43,7 @@ func newLinked(t *testing.T, l *links, source string) (*node, *v1.Pod) {
 	return n, pod
 }
 
-// restarted is the Manager of a new process on the same node.
+// restarted returns the same node with the Manager of a new process.
 func (n *node) restarted() *node {
 	again := *n
 	again.manager = executor.New(n.config)
@@ -66,7 +66,7 @@ func (n *node) wantHost(pod *v1.Pod, want string) {
 	}
 }
 
-// TestAPodOfTheAPIServerWaitsForServices, says so, and can be ended meanwhile. Other pods start.
+// TestAPodOfTheAPIServerWaitsForServices also checks the reason, and that the pod can be stopped. Other pods start.
 func TestAPodOfTheAPIServerWaitsForServices(t *testing.T) {
 	l := &links{host: "10.96.0.2", unknown: true}
 	n, pod := newLinked(t, l, "api")
@@ -97,7 +97,7 @@ func TestAPodOfTheAPIServerWaitsForServices(t *testing.T) {
 	n.wantHost(late, "10.96.0.2")
 }
 
-// TestAChangedServiceRestartsNothing: a container that is created after the change has the new value.
+// TestAChangedServiceRestartsNothing checks that only a container that is created after the change has the new value.
 func TestAChangedServiceRestartsNothing(t *testing.T) {
 	l := &links{host: "10.96.0.2"}
 	n, pod := newLinked(t, l, "api")
@@ -114,8 +114,8 @@ func TestAChangedServiceRestartsNothing(t *testing.T) {
 	n.wantHost(pod, "10.96.0.3")
 }
 
-// TestAPodThatRanGoesOnWithoutServices: after a restart of syncloop while the API server is away its containers are
-// started again, with the variables that they had; also a static pod's.
+// TestAPodThatRanGoesOnWithoutServices restarts syncloop while the API server is unavailable: containers restart with
+// their last variables, also those of a static pod.
 func TestAPodThatRanGoesOnWithoutServices(t *testing.T) {
 	for _, source := range []string{"api", "file"} {
 		t.Run(source, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestAPodThatRanGoesOnWithoutServices(t *testing.T) {
 	}
 }
 
-// TestDamagedServiceVariables: a file that a crash of the machine has left empty is one that is not there, and is
+// TestDamagedServiceVariables checks that a file that a crash of the machine has left empty counts as missing and is
 // replaced.
 func TestDamagedServiceVariables(t *testing.T) {
 	l := &links{host: "10.96.0.2"}

@@ -29,7 +29,7 @@ func TestANewPodTakesTheFewestCalls(t *testing.T) {
 	if err != nil || !result.Wrote || len(result.Reasons) > 0 || result.RetryAfter != 0 {
 		t.Fatalf("result %+v, error %v", result, err)
 	}
-	// PodSandboxStatus gives the address for the hosts file.
+	// PodSandboxStatus returns the address for the hosts file.
 	if got, want := n.methods(), "RunPodSandbox ImageStatus PodSandboxStatus CreateContainer StartContainer"; got != want {
 		t.Errorf("calls %s, want %s", got, want)
 	}
@@ -79,7 +79,7 @@ func TestCrashesAreHeldBackAlsoByANewProcess(t *testing.T) {
 	n.cri.OnStart(func(fakecri.Container) (int32, bool) { return 1, true })
 	pod := newPod("a")
 	n.sync(pod)
-	n.sync(pod) // the first restart is at once
+	n.sync(pod) // the first restart is immediate
 	n.manager = executor.New(n.config)
 	result := n.sync(pod)
 	n.want(pod, "sandbox-0:ready a-0:exited(1) a-1:exited(1)")
@@ -189,7 +189,7 @@ func TestFailedPullsAreHeldBack(t *testing.T) {
 			result.RetryAfter != wantRetry || (err != nil) != wantErr {
 			t.Fatalf("%d pulls, reason %+v, retry after %s, error %v", got, result.Reasons["a"], result.RetryAfter, err)
 		}
-		// What waits for an image changes nothing, and must not be looked at again as if it had.
+		// A container that waits for an image changes nothing, so that the pod must not be observed again.
 		if wantReason == "ImagePullBackOff" && result.Wrote {
 			t.Error("a container that only waits for its image counts as written")
 		}

@@ -39,7 +39,7 @@ func newTraced(t *testing.T) *traced {
 	return &traced{node: n, recorder: recorder, tracer: tracer}
 }
 
-// syncTraced runs SyncPod on what is observed, in the span "pod.sync", and returns that and the error.
+// syncTraced runs SyncPod on the current observation in the span "pod.sync". It returns the span and the error.
 func (n *traced) syncTraced(pod *v1.Pod) (trace.Span, error) {
 	observed := n.observe(pod)
 	n.cri.ResetCalls()
@@ -75,7 +75,7 @@ func textOf(s sdktrace.ReadOnlySpan) map[string]string {
 func TestEveryCallIsInTheTraceOfItsPhase(t *testing.T) {
 	n := newTraced(t)
 	pod := newPod("a")
-	pod.Spec.Containers[0].Image = "other:1" // has to be pulled
+	pod.Spec.Containers[0].Image = "other:1" // the image must be pulled
 	root, err := n.syncTraced(pod)
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestEveryCallIsInTheTraceOfItsPhase(t *testing.T) {
 		t.Errorf("child → parent (-want +got):\n%s", diff)
 	}
 
-	// The annotation names the span that has made the thing, so that what happens to it later can link there.
+	// The annotation holds the span of the creation, so that later spans can link to it.
 	observed := n.observe(pod)
 	for what, annotations := range map[string]map[string]string{
 		"sandbox": observed.Sandboxes[0].Annotations, "container.create": observed.Containers[0].Annotations,
@@ -167,7 +167,7 @@ func TestCallsOutsideOfATraceCarryNone(t *testing.T) {
 func TestAFailureShowsOnTheCallAndOnItsPhase(t *testing.T) {
 	for name, tc := range map[string]struct {
 		method string
-		// kinds are the error.type of each span that fails.
+		// kinds are the error.type of each failed span.
 		kinds map[string]string
 	}{
 		"the sandbox": {"RunPodSandbox", map[string]string{"runtime.v1.RuntimeService/RunPodSandbox": "UNAVAILABLE", "sandbox": "UNAVAILABLE"}},
@@ -279,14 +279,14 @@ func TestAHooksCommandAndOutputStayInTheContainer(t *testing.T) {
 	}
 }
 
-// nowhere takes spans as an exporter does.
+// nowhere is an exporter that discards spans.
 type nowhere struct{}
 
 func (nowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
 func (nowhere) Shutdown(context.Context) error                             { return nil }
 
-// BenchmarkTracedPod starts and removes a pod on a runtime that does nothing: what is left is the agent's own work, its
-// calls, and its traces.
+// BenchmarkTracedPod starts and removes a pod on a fake runtime: it measures the agent's own work, its calls, and its
+// traces.
 func BenchmarkTracedPod(b *testing.B) {
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(nowhere{}))
 	defer func() {

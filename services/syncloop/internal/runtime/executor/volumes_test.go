@@ -18,7 +18,7 @@ import (
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
-// mountOf is how a container has a path mounted; nil when it has not.
+// mountOf returns the mount of a container at a path; nil if there is none.
 func (n *node) mountOf(pod *v1.Pod, name, path string) *runtimeapi.Mount {
 	n.t.Helper()
 	response, err := n.runtime.ContainerStatus(n.ctx, n.id(pod, name), false)
@@ -156,8 +156,8 @@ func TestAValueComesFromAFileThatAnInitContainerHasWritten(t *testing.T) {
 	}
 }
 
-// TestAFileOfVariablesThatBecomesAPipeBlocksNothing: the container that writes the volume exchanges them all the time.
-// Each try either reads the file or fails.
+// TestAFileOfVariablesThatBecomesAPipeBlocksNothing replaces the file by a pipe and back all the time. Each try either
+// reads the file or fails.
 func TestAFileOfVariablesThatBecomesAPipeBlocksNothing(t *testing.T) {
 	n := newNode(t)
 	pod := newPod("a")
@@ -268,7 +268,7 @@ func TestAContainerWaitsForTheImageOfAVolumeAsForItsOwn(t *testing.T) {
 	if err == nil || result.SandboxError != nil || result.Reasons["a"].Reason != "ErrImageNeverPull" || !strings.Contains(result.Reasons["a"].Message, "volume:1") {
 		t.Errorf("reasons %v, error %v", result.Reasons, err)
 	}
-	n.want(pod, "sandbox-0:ready b-0:running") // which does not mount it
+	n.want(pod, "sandbox-0:ready b-0:running") // b does not mount it
 	pod.Spec.Volumes[0].Image.PullPolicy = v1.PullIfNotPresent
 	n.cri.Fail("PullImage", "", 1, errors.New("no such image"))
 	result, err = n.manager.SyncPod(n.ctx, pod, n.observe(pod))

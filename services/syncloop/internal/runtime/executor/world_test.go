@@ -39,7 +39,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const testTimeout = time.Minute
 
-// node is a runtime and a Manager on it. It observes pods as pleg does, by asking the runtime.
+// node is a runtime with a Manager. It observes pods as pleg does, by calling the runtime.
 type node struct {
 	t       testing.TB
 	ctx     context.Context
@@ -49,7 +49,7 @@ type node struct {
 	config  executor.Config
 }
 
-// newNode makes a node on a fake runtime that has image:1 and image:2.
+// newNode returns a node on a fake runtime that has image:1 and image:2.
 func newNode(t testing.TB, change ...func(*executor.Config)) *node {
 	t.Helper()
 	fake := fakecri.New(t)
@@ -87,7 +87,7 @@ func connect(t testing.TB, endpoint string, change ...func(*executor.Config)) *n
 	return &node{t: t, ctx: ctx, runtime: cri.Runtime, manager: executor.New(config), config: config}
 }
 
-// linked puts links where parts of volumes would be mounted, which needs no root.
+// linked creates links instead of mounts of parts of volumes, which needs no root.
 type linked struct{}
 
 func (linked) Mounted(string) (bool, error) { return false, nil }
@@ -96,8 +96,8 @@ func (linked) Bind(source *os.File, target string) error {
 	return errors.Join(os.Remove(target), os.Symlink(source.Name(), target))
 }
 
-// newVolumes makes and runs a volume manager in the folder of the pods' files, which has more kinds of volumes than
-// those that need nothing of others when they are given.
+// newVolumes runs a volume manager in the folder of the pods' files. It has the kinds of volumes without dependencies,
+// and those in more.
 func newVolumes(
 	t testing.TB,
 	config executor.Config,
@@ -126,7 +126,7 @@ func newVolumes(
 	return manager
 }
 
-// newPod makes a pod of ordinary containers; a name that begins with "init-" is an init container.
+// newPod returns a pod of ordinary containers; a name that begins with "init-" is an init container.
 func newPod(names ...string) *v1.Pod {
 	grace := int64(30)
 	pod := &v1.Pod{
@@ -146,7 +146,7 @@ func newPod(names ...string) *v1.Pod {
 	return pod
 }
 
-// observe asks the runtime for everything of a pod, newest first.
+// observe returns the runtime's state of a pod, newest first.
 func (n *node) observe(pod *v1.Pod) *lifecyclev1.PodStatus {
 	n.t.Helper()
 	status := &lifecyclev1.PodStatus{Uid: string(pod.UID), Name: pod.Name, Namespace: pod.Namespace}
@@ -219,7 +219,7 @@ func (n *node) observeContainer(item *runtimeapi.Container) *lifecyclev1.Contain
 	}
 }
 
-// sync runs SyncPod on what is observed now, and fails the test on an error.
+// sync runs SyncPod on the current observation, and fails the test on an error.
 func (n *node) sync(pod *v1.Pod) executor.Result {
 	n.t.Helper()
 	result, err := n.manager.SyncPod(n.ctx, pod, n.observe(pod))
@@ -229,7 +229,7 @@ func (n *node) sync(pod *v1.Pod) executor.Result {
 	return result
 }
 
-// say writes what the runtime has of a pod as one line, oldest first.
+// describe returns the runtime's state of a pod as one line, oldest first.
 func (n *node) say(pod *v1.Pod) string {
 	n.t.Helper()
 	status := n.observe(pod)
@@ -258,7 +258,7 @@ func (n *node) want(pod *v1.Pod, want string) {
 	}
 }
 
-// id is the runtime's ID of the newest container of a name.
+// id returns the runtime's ID of the newest container of a name.
 func (n *node) id(pod *v1.Pod, name string) string {
 	n.t.Helper()
 	for _, c := range n.observe(pod).Containers {
@@ -270,7 +270,7 @@ func (n *node) id(pod *v1.Pod, name string) string {
 	return ""
 }
 
-// created is what the newest container of a name was made from.
+// created returns the configuration of the newest container of a name.
 func (n *node) created(pod *v1.Pod, name string) *runtimeapi.ContainerConfig {
 	n.t.Helper()
 	id := n.id(pod, name)
@@ -283,7 +283,7 @@ func (n *node) created(pod *v1.Pod, name string) *runtimeapi.ContainerConfig {
 	return nil
 }
 
-// methods are the calls that change something, and the images asked for, in their order.
+// methods returns the calls that change something, and those for images, in their order.
 func (n *node) methods() string {
 	var names []string
 	for _, call := range n.cri.Calls() {

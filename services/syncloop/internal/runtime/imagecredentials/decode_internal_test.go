@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzDecode: whatever a plugin writes, it is a response of the version that was asked for, or an error that repeats
-// nothing of it.
+// FuzzDecode checks that any output of a plugin is a response of the requested version, or an error that contains
+// nothing of the output.
 func FuzzDecode(f *testing.F) {
 	const version = "credentialprovider.kubelet.k8s.io/v1"
 	known := []string{

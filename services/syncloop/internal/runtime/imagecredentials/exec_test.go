@@ -18,7 +18,7 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// onMachine is a rig with one plugin, a shell script of this text, whose folder is returned.
+// onMachine returns a rig with one plugin, a shell script with this text, and the folder of the plugin.
 func onMachine(t *testing.T, script string, change ...func(*kubeletconfigv1.CredentialProvider)) (*rig, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -35,7 +35,8 @@ func onMachine(t *testing.T, script string, change ...func(*kubeletconfigv1.Cred
 	return r, dir
 }
 
-// TestAPluginOfThisMachine is given its arguments, its environment and the request, and its answer is used.
+// TestAPluginOfThisMachine checks that a plugin gets its arguments, its environment and the request, and that its
+// response is used.
 func TestAPluginOfThisMachine(t *testing.T) {
 	t.Setenv("FROM_SYNCLOOP", "inherited")
 	t.Setenv("OVERRIDDEN", "by nobody")
@@ -62,12 +63,12 @@ func TestAPluginOfThisMachine(t *testing.T) {
 	}
 }
 
-// TestAPluginThatDoesNotAnswerWell gives nothing, is named with the cause, and has no secret told.
+// TestAPluginThatDoesNotAnswerWell checks that the failure is reported with its cause and without a secret.
 func TestAPluginThatDoesNotAnswerWell(t *testing.T) {
 	const version = `"apiVersion": "credentialprovider.kubelet.k8s.io/v1", `
 	for name, c := range map[string]struct {
 		script, want, told string
-		ran                bool // it did not fail itself
+		ran                bool // the plugin itself has succeeded
 	}{
 		"it fails":      {script: "echo the role may not >&2; exit 3", want: "has failed with exit status 3: see its output in the log of syncloop", told: "the role may not"},
 		"it is verbose": {script: "cat >&2; echo $SECRET >&2; exit 3", want: "has failed with exit status 3: see its output in the log of syncloop", told: "[hidden]"},
@@ -109,7 +110,7 @@ func TestAPluginThatIsGone(t *testing.T) {
 	r.want(newPod("u1", ""), "a.test/web", "", fmt.Sprintf("credential provider %q: its plugin %[2]s cannot be run: fork/exec %[2]s: no such file or directory", "ecr", filepath.Join(dir, "ecr")))
 }
 
-// TestAPluginIsKilledWithItsChildren when it takes too long.
+// TestAPluginIsKilledWithItsChildren lets a plugin exceed its time limit.
 func TestAPluginIsKilledWithItsChildren(t *testing.T) {
 	dir := t.TempDir()
 	script, file := filepath.Join(dir, "ecr"), filepath.Join(dir, "child")
@@ -139,7 +140,7 @@ func TestAPluginIsKilledWithItsChildren(t *testing.T) {
 	eventually.That(t, "the child is gone", func() bool { return gone(child) })
 }
 
-// gone tells whether a process has ended, also when nobody has waited for it yet.
+// gone reports whether a process has ended, even if it has not been waited for.
 func gone(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return true
@@ -148,7 +149,8 @@ func gone(pid int) bool {
 	return err != nil || strings.Contains(string(status), "State:\tZ")
 }
 
-// TestOfALongComplaintWholeLinesAreTold, the last ones: the rest of one may be the rest of a secret.
+// TestOfALongComplaintWholeLinesAreTold checks that only the last complete lines are logged: an incomplete line may
+// contain a part of a secret.
 func TestOfALongComplaintWholeLinesAreTold(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "ecr")

@@ -60,12 +60,12 @@ func TestAllProvidersThatMatchAreAskedInTheirOrder(t *testing.T) {
 	}
 }
 
-// TestAnswersAreKept for what they are for, and for as long as the plugin says, or its configuration.
+// TestAnswersAreKept checks the scope and the duration of the cache, from the response or the configuration.
 func TestAnswersAreKept(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind, holds string
 		fallback    time.Duration
-		// after is when the second question is asked, about; runs how often the plugin has run then.
+		// after is the time between the two requests, about the repository of the second, runs the number of runs after it.
 		after time.Duration
 		about string
 		runs  int
@@ -116,7 +116,7 @@ func TestPodsThatStartTogetherAskOnce(t *testing.T) {
 			_, failures := r.For(ctx, newPod("u2", ""), "a.test/web")
 			left <- failures
 		}()
-		synctest.Wait() // all have asked
+		synctest.Wait() // all requests have begun
 		cancel()
 		if failures := <-left; len(failures) != 1 || !errors.Is(failures[0], context.Canceled) {
 			t.Errorf("who has left is told %v", failures)
@@ -129,7 +129,8 @@ func TestPodsThatStartTogetherAskOnce(t *testing.T) {
 	})
 }
 
-// TestAPluginThatHangsIsGivenUp after a minute, also when it does not end when it is killed, and holds up no other one.
+// TestAPluginThatHangsIsGivenUp checks the limit of one minute, even if the plugin survives the kill, and that no other
+// plugin is delayed.
 func TestAPluginThatHangsIsGivenUp(t *testing.T) {
 	for name, c := range map[string]struct {
 		killable bool
@@ -173,7 +174,7 @@ func TestAPluginThatHangsIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestNotMoreRunsAtOnceThanThereAreTurns: who gets none within the minute goes without.
+// TestNotMoreRunsAtOnceThanThereAreTurns checks that a request without a turn within the minute fails.
 func TestNotMoreRunsAtOnceThanThereAreTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t}

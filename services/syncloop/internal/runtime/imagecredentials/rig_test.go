@@ -32,17 +32,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	testTimeout = time.Minute
 	protocol    = "credentialprovider.kubelet.k8s.io/v1"
-	// hidden is in every password and every token of these tests, and is told nowhere.
+	// hidden is part of every password and every token of these tests, and must appear nowhere.
 	hidden = "hunter2"
 )
 
-// rig is Providers whose plugins are a function, and what they tell.
+// rig is a Providers whose plugins are a function, with its logs and metrics.
 type rig struct {
 	*imagecredentials.Providers
 	t     *testing.T
 	clock *clocktesting.FakeClock
 	end   context.CancelFunc
-	// counted has the metrics.
+	// counted holds the metrics.
 	counted *prometheus.Registry
 	log     logbuffer.Buffer
 
@@ -50,18 +50,18 @@ type rig struct {
 	runs []imagecredentials.Command
 
 	accounts map[string]*v1.ServiceAccount
-	// answer is what plugins do.
+	// answer is the plugins' function.
 	answer imagecredentials.Run
 }
 
-// ecr is a provider of the name and for the registries.
+// ecr returns a provider with a name for registries.
 func ecr(name string, matches ...string) kubeletconfigv1.CredentialProvider {
 	return kubeletconfigv1.CredentialProvider{
 		Name: name, MatchImages: matches, APIVersion: protocol, DefaultCacheDuration: &metav1.Duration{Duration: time.Hour},
 	}
 }
 
-// withToken is a provider that wants tokens.
+// withToken returns a provider that requires tokens.
 func withToken(cacheType kubeletconfigv1.ServiceAccountTokenCacheType, needed bool) kubeletconfigv1.CredentialProvider {
 	p := ecr("ecr", "*.test")
 	p.TokenAttributes = &kubeletconfigv1.ServiceAccountTokenAttributes{
@@ -82,7 +82,7 @@ func newRig(t *testing.T, providers ...kubeletconfigv1.CredentialProvider) *rig 
 	return r
 }
 
-// start makes the Providers of a configuration, to which what is told is added.
+// start creates the Providers from a configuration, to which it adds logs and metrics.
 func (r *rig) start(cfg imagecredentials.Config) {
 	r.counted = prometheus.NewRegistry()
 	cfg.Metrics = imagecredentials.NewMetrics(r.counted)
@@ -114,14 +114,14 @@ func (r *rig) run(ctx context.Context, c imagecredentials.Command) (imagecredent
 	return answer(ctx, c)
 }
 
-// ran is how many runs there were.
+// ran returns the number of runs.
 func (r *rig) ran() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.runs)
 }
 
-// requests are what plugins were asked, one a line.
+// requests returns the requests to plugins, one per line.
 func (r *rig) requests() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,7 +132,7 @@ func (r *rig) requests() string {
 	return b.String()
 }
 
-// failed returns how many runs of each plugin have failed, as the metrics have it.
+// failed returns the number of failed runs of each plugin, from the metrics.
 func (r *rig) failed() map[string]int {
 	r.t.Helper()
 	families, err := r.counted.Gather()
@@ -167,8 +167,8 @@ func (r *rig) Token(_ context.Context, pod *v1.Pod, account *v1.ServiceAccount, 
 	return fmt.Sprintf("%s-%s-%s-%s", hidden, pod.UID, account.UID, audience), nil
 }
 
-// response is what a plugin writes: the credentials of the user "puller" for registries. No duration says nothing of
-// one.
+// response returns a plugin's output: credentials of the user "puller" for registries. An empty duration omits the
+// field.
 func response(kind, duration string, registries ...string) []byte {
 	var auths []string
 	for _, registry := range registries {
@@ -180,7 +180,7 @@ func response(kind, duration string, registries ...string) []byte {
 	return fmt.Appendf(nil, `{"apiVersion": %q, "kind": "CredentialProviderResponse", "cacheKeyType": %q, %s"auth": {%s}}`, protocol, kind, duration, strings.Join(auths, ", "))
 }
 
-// answers is a plugin that writes such a response.
+// answers returns a plugin that writes such a response.
 func answers(kind, duration string, registries ...string) imagecredentials.Run {
 	return func(context.Context, imagecredentials.Command) (imagecredentials.Output, error) {
 		return imagecredentials.Output{Stdout: response(kind, duration, registries...)}, nil
@@ -191,7 +191,7 @@ func newPod(uid types.UID, account string) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: uid}, Spec: v1.PodSpec{ServiceAccountName: account}}
 }
 
-// want asks for a repository, and compares the registries of each provider that has given something, "a b|c", and the
+// want requests the credentials for a repository, and compares the registries of each provider, "a b|c", and the
 // failures.
 func (r *rig) want(pod *v1.Pod, repository, registries, failures string) {
 	r.t.Helper()

@@ -38,8 +38,8 @@ func TestAPluginIsGivenATokenOfThePodsServiceAccount(t *testing.T) {
 	}
 }
 
-// TestWhoIsAskedForByItsServiceAccount: a pod without one, or one that does not take part, is none of the plugin's
-// where it needs them.
+// TestWhoIsAskedForByItsServiceAccount checks that a plugin that requires a service account is not called for a pod
+// without one, or without the required annotations.
 func TestWhoIsAskedForByItsServiceAccount(t *testing.T) {
 	for name, c := range map[string]struct {
 		needed     bool
@@ -96,7 +96,7 @@ func TestWithoutAnAPIServerThereAreNoTokens(t *testing.T) {
 	r.want(newPod("u1", "robot"), "a.test/web", "", `credential provider "ecr": getting the service account shop/robot, whose token it needs: there is no API server`)
 }
 
-// TestAnswersForServiceAccountsAreKeptApart, and those for tokens by the token.
+// TestAnswersForServiceAccountsAreKeptApart also checks that responses for tokens are cached per token.
 func TestAnswersForServiceAccountsAreKeptApart(t *testing.T) {
 	for _, kind := range []string{"Image", "Registry", "Global"} {
 		for cacheType, want := range map[kubeletconfigv1.ServiceAccountTokenCacheType]int{byAccount: 4, byToken: 5} {
@@ -120,7 +120,7 @@ func TestAnswersForServiceAccountsAreKeptApart(t *testing.T) {
 	}
 	r := newRig(t, withToken(byAccount, true))
 	r.want(newPod("u1", "robot"), "a.test/web", "a.test", "")
-	r.accounts["shop/robot"].UID = "sa-2" // another one of that name
+	r.accounts["shop/robot"].UID = "sa-2" // another account of the same name
 	r.want(newPod("u1", "robot"), "a.test/web", "a.test", "")
 	if r.ran() != 2 {
 		t.Errorf("%d runs: another account has the answer of the one before", r.ran())

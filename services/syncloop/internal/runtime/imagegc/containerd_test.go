@@ -13,9 +13,8 @@ import (
 	"github.com/quartet-node/quartet/test/registry"
 )
 
-// TestOnContainerd fills the disk, as far as the Collector can see, of a real runtime: what a container is of stays,
-// and so do the image of sandboxes and what the build has brought, which are pinned; the rest goes, and can be had
-// again.
+// TestOnContainerd reports a full disk on a real runtime. Images of containers stay, and so do the sandbox image and
+// the bundled images, which are pinned. The others are removed and can be pulled again.
 func TestOnContainerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a containerd")
@@ -67,7 +66,7 @@ func TestOnContainerd(t *testing.T) {
 	}
 }
 
-// wantImages compares the images that the runtime has, by their tags.
+// wantImages compares the runtime's images by their tags.
 func wantImages(t *testing.T, r *rig, want ...string) {
 	t.Helper()
 	list, err := r.images.ListImages(r.ctx, nil)

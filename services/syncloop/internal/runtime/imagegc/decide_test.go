@@ -14,7 +14,7 @@ import (
 
 var epoch = time.Date(2024, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// at is a time in minutes; 0 is never.
+// at returns a time in minutes; 0 is never.
 func at(minutes int) time.Time {
 	if minutes == 0 {
 		return time.Time{}
@@ -22,7 +22,7 @@ func at(minutes int) time.Time {
 	return epoch.Add(time.Duration(minutes) * time.Minute)
 }
 
-// ids names images in their order.
+// ids returns the IDs of images in their order.
 func ids(images []imagegc.Image) string {
 	var names []string
 	for _, image := range images {
@@ -44,9 +44,9 @@ func TestHowMuchIsToBeFreed(t *testing.T) {
 		{kubelets, 1000, 151, 85, 49}, // the percentage is rounded up
 		{kubelets, 1000, 150, 85, 50},
 		{kubelets, 1000, 0, 100, 200},
-		{kubelets, 1000, 2000, 0, 0}, // a file system that says nonsense
+		{kubelets, 1000, 2000, 0, 0}, // a file system with invalid values
 		{kubelets, 0, 0, 0, 0},
-		{imagegc.Policy{HighPercent: 100, LowPercent: 80}, 1000, 0, 100, 0}, // turned off
+		{imagegc.Policy{HighPercent: 100, LowPercent: 80}, 1000, 0, 100, 0}, // disabled
 		{imagegc.Policy{HighPercent: 1, LowPercent: 0}, 1000, 900, 10, 100},
 		{kubelets, 1 << 56, 0, 100, (1 << 56) / 5},
 	} {
@@ -106,7 +106,7 @@ func TestWhatIsRemovedForItsAge(t *testing.T) {
 		want   string
 	}{
 		{0, at(1), ""},
-		{time.Hour, at(1000 - 60), ""}, // it has not looked for as long
+		{time.Hour, at(1000 - 60), ""}, // the collector has not run for that long
 		{time.Hour, at(1000 - 61), "never long"},
 	} {
 		if got := ids(imagegc.Policy{MaxAge: c.maxAge}.Expired(images, at(1000), c.began)); got != c.want {
@@ -115,8 +115,9 @@ func TestWhatIsRemovedForItsAge(t *testing.T) {
 	}
 }
 
-// TestNoImageIsRemovedThatMustNotBe holds for any images and any policy: nothing in use, pinned or young goes, nothing
-// is removed beyond what is needed, nothing is left that would be needed, and the ones used longest ago go first.
+// TestNoImageIsRemovedThatMustNotBe checks for any images and any policy: no image that is in use, pinned or young is
+// removed, no more images than needed are removed, enough images are removed, and the least recently used ones are
+// removed first.
 func TestNoImageIsRemovedThatMustNotBe(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		minutes := rapid.IntRange(0, 200)

@@ -20,12 +20,12 @@ func TestTheDiskIsBroughtDownToTheLowThreshold(t *testing.T) {
 	r, _ := onFake(t, kubelets, "a", "b", "c", "d")
 	c, _ := r.run("c")
 	r.run("d")
-	r.Round(r.ctx) // sees all of them for the first time, c and d in use
+	r.Round(r.ctx) // first observation of all images, c and d are in use
 	r.remove(c)
 	r.disk(151 + 9)
 	r.round(5, "a b c d") // 84 %
 	r.disk(60)
-	r.round(5, "c d") // 140 bytes to 80 %: two images that were never used
+	r.round(5, "c d") // 140 bytes down to 80 %: two images that were never used
 	r.wantCount("kubelet_image_garbage_collected_total", "space", 2)
 	r.wantCount("quartet_image_collection_errors_total", "FreeDiskSpaceFailed", 0)
 	r.disk(150)
@@ -88,7 +88,7 @@ func TestAnImageIsKeptWhileAContainerMountsIt(t *testing.T) {
 	r.round(9, "a b c")
 }
 
-// TestAnImageThatIsAskedForMeanwhileIsKept, and another goes in its place.
+// TestAnImageThatIsAskedForMeanwhileIsKept checks that another image is removed in its place.
 func TestAnImageThatIsAskedForMeanwhileIsKept(t *testing.T) {
 	r, _ := onFake(t, kubelets, "a", "b", "c")
 	r.Round(r.ctx)
@@ -104,13 +104,13 @@ func TestAnImageThatIsAskedForMeanwhileIsKept(t *testing.T) {
 
 func TestAnImageThatWasUsedLaterGoesLater(t *testing.T) {
 	r, _ := onFake(t, kubelets, "a", "b")
-	r.use(id("a")) // given to somebody whose container was there for less than a round
+	r.use(id("a")) // returned to a caller whose container existed for less than a round
 	r.round(20, "a b")
 	r.disk(110)
 	r.round(5, "a")
 }
 
-// TestAnImageThatCannotBeRemovedMakesWay for the next, and is told of.
+// TestAnImageThatCannotBeRemovedMakesWay checks that the next image is removed, and that the failure is reported.
 func TestAnImageThatCannotBeRemovedMakesWay(t *testing.T) {
 	r, fake := onFake(t, kubelets, "a", "b", "c")
 	r.Round(r.ctx)
@@ -128,7 +128,7 @@ func TestAnImageThatIsUnusedForTooLongGoes(t *testing.T) {
 	r, _ := onFake(t, imagegc.Policy{HighPercent: 100, MinAge: 2 * time.Minute, MaxAge: time.Hour}, "a", "b")
 	b, _ := r.run("b")
 	r.Round(r.ctx)
-	r.disk(0) // which is none of its business
+	r.disk(0) // irrelevant for this policy
 	r.round(60, "a b")
 	r.remove(b)
 	r.round(1, "b")
@@ -138,7 +138,7 @@ func TestAnImageThatIsUnusedForTooLongGoes(t *testing.T) {
 	r.wantCount("kubelet_image_garbage_collected_total", "space", 0)
 }
 
-// TestWhatWentForItsAgeIsNotCountedAsRoom: the room is looked at after that.
+// TestWhatWentForItsAgeIsNotCountedAsRoom checks that the usage is read after removals by age.
 func TestWhatWentForItsAgeIsNotCountedAsRoom(t *testing.T) {
 	r, _ := onFake(t, imagegc.Policy{
 		HighPercent: 85, LowPercent: 80, MinAge: 2 * time.Minute, MaxAge: time.Hour,
@@ -152,8 +152,8 @@ func TestWhatWentForItsAgeIsNotCountedAsRoom(t *testing.T) {
 	r.wantCount("kubelet_image_garbage_collected_total", "space", 1)
 }
 
-// TestAFailureIsToldTwice: once, as one may be nothing; again, as two in a row are something; and then no more until
-// all is well.
+// TestAFailureIsToldTwice checks that the first and the second consecutive failure are logged, and no further ones
+// until a success.
 func TestAFailureIsToldTwice(t *testing.T) {
 	for name, fail := range map[string]func(*rig, *fakecri.Server) (mend func()){
 		"no list of images": func(_ *rig, fake *fakecri.Server) func() {
@@ -194,8 +194,8 @@ func TestAFailureIsToldTwice(t *testing.T) {
 	}
 }
 
-// TestRepeatedFailuresAreOneEvent: a failure that may be nothing is none, more in a row are one, and then there is
-// quiet until all is well again.
+// TestRepeatedFailuresAreOneEvent checks that a single failure is no event, and that consecutive failures are one event
+// until a success.
 func TestRepeatedFailuresAreOneEvent(t *testing.T) {
 	r, fake := onFake(t, kubelets, "a")
 	for range 2 {
@@ -212,7 +212,8 @@ func TestRepeatedFailuresAreOneEvent(t *testing.T) {
 	}
 }
 
-// TestADiskThatStaysFullIsAnEventAtOnceAndThenAnother as of any failure that repeats: each once.
+// TestADiskThatStaysFullIsAnEventAtOnceAndThenAnother checks that the second event is that of any repeated failure:
+// each is recorded once.
 func TestADiskThatStaysFullIsAnEventAtOnceAndThenAnother(t *testing.T) {
 	for reason, usage := range map[string]imagegc.Usage{"FreeDiskSpaceFailed": {Capacity: 1000}, "InvalidDiskCapacity": {}} {
 		r, _ := onFake(t, kubelets)

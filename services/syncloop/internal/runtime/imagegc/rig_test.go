@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const testTimeout = time.Minute
 
-// rig is a Collector on a runtime with a disk and a clock that the test sets.
+// rig is a Collector on a runtime, with a disk and a clock that the test controls.
 type rig struct {
 	t        testing.TB
 	ctx      context.Context
@@ -77,7 +77,7 @@ func (r *rig) NodeWarning(_ context.Context, reason, message string) {
 	r.told = append(r.told, reason+": "+message)
 }
 
-// events returns the events since it was called last.
+// events returns the events since the last call.
 func (r *rig) events() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,21 +92,21 @@ func (r *rig) diskUsage(string) (imagegc.Usage, error) {
 	return r.usage, r.fails
 }
 
-// disk sets how much of 1000 bytes is available.
+// disk sets the available part of 1000 bytes.
 func (r *rig) disk(available int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.usage.Available = available
 }
 
-// failDisk makes the file system fail.
+// failDisk makes the usage of the file system fail.
 func (r *rig) failDisk(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fails = err
 }
 
-// UsedAt and Retire are those of the images' Puller.
+// UsedAt and Retire replace those of images.Puller.
 func (r *rig) UsedAt(id string) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +128,7 @@ func (r *rig) use(id string) {
 	r.used[id] = r.clock.Now()
 }
 
-// there names the images that the runtime has, by their tags.
+// there returns the tags of the runtime's images.
 func (r *rig) there() string {
 	r.t.Helper()
 	list, err := r.images.ListImages(r.ctx, nil)
@@ -143,7 +143,7 @@ func (r *rig) there() string {
 	return strings.Join(names, " ")
 }
 
-// round makes a round some minutes later, and compares what is left.
+// round runs a round some minutes later, and compares the remaining images.
 func (r *rig) round(minutes int, want string) {
 	r.t.Helper()
 	r.clock.Step(time.Duration(minutes) * time.Minute)
@@ -153,7 +153,7 @@ func (r *rig) round(minutes int, want string) {
 	}
 }
 
-// logged returns the log since it was last called.
+// logged returns the log since the last call.
 func (r *rig) logged() string {
 	return r.log.Take()
 }
@@ -180,7 +180,7 @@ func (r *rig) wantCount(name, reason string, want float64) {
 
 var kubelets = imagegc.Policy{HighPercent: 85, LowPercent: 80, MinAge: 2 * time.Minute}
 
-// onFake makes a rig on a fake runtime with images of 100 bytes each.
+// onFake returns a rig on a fake runtime with images of 100 bytes each.
 func onFake(t *testing.T, policy imagegc.Policy, images ...string) (*rig, *fakecri.Server) {
 	t.Helper()
 	fake := fakecri.New(t)
@@ -217,5 +217,5 @@ func (r *rig) remove(container string) {
 	}
 }
 
-// id is the fake runtime's ID of an image.
+// id returns the fake runtime's ID of an image.
 func id(name string) string { return "sha256:" + name }

@@ -20,7 +20,7 @@ import (
 	"github.com/quartet-node/quartet/test/registry"
 )
 
-// TestPullsOnContainerd pulls from a real registry by a real runtime, with all that can go wrong.
+// TestPullsOnContainerd pulls from a real registry with a real runtime, including failures.
 func TestPullsOnContainerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a containerd")
@@ -41,7 +41,7 @@ func TestPullsOnContainerd(t *testing.T) {
 		}
 		return "", ""
 	}
-	// Nothing of it is told in any part of the test.
+	// No part of the test may reveal it.
 	const password = "pass-w0rd"
 	m.write(filepath.Join(m.root, "config.json"), `{"auths":{"`+reg.Host()+`/shop":{"username":"puller","password":"`+password+`"}}}`)
 
@@ -166,7 +166,7 @@ func TestPullsOnContainerd(t *testing.T) {
 // backoffOver is longer than any back-off.
 const backoffOver = 6 * time.Minute
 
-// wantUntold checks that nobody was told a password.
+// wantUntold checks that a password appears nowhere.
 func wantUntold(t *testing.T, r *rig, password string) {
 	t.Helper()
 	if told := r.everythingTold(); strings.Contains(told, password) {

@@ -25,7 +25,7 @@ func removal(name string) *runtimeapi.RemoveImageRequest {
 	return &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: name}}
 }
 
-// machine has the directories in which credentials are looked for.
+// machine holds the directories of credential files.
 type machine struct {
 	t          *testing.T
 	root, home string
@@ -36,7 +36,7 @@ func newMachine(t *testing.T) *machine {
 	return &machine{t: t, root: t.TempDir(), home: t.TempDir()}
 }
 
-// write puts a file into place.
+// write writes a file.
 func (m *machine) write(path, content string) {
 	m.t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -47,7 +47,7 @@ func (m *machine) write(path, content string) {
 	}
 }
 
-// configJSON is a config.json with an entry for each registry, of the user NAME with the password NAME-secret.
+// configJSON returns a config.json with an entry for each registry, of the user NAME with the password NAME-secret.
 func configJSON(entries ...string) string { return `{"auths":` + dockercfg(entries...) + `}` }
 
 func dockercfg(entries ...string) string {
@@ -63,7 +63,7 @@ func (m *machine) configs() *images.DockerConfigs {
 	return images.NewDockerConfigs(m.root, m.home, slog.New(slog.NewTextHandler(&m.log, nil)))
 }
 
-// users are those whose credentials are given for a repository.
+// users returns the users of the credentials for a repository.
 func (m *machine) users(repository string) string {
 	var users []string
 	for _, auth := range m.configs().For(m.t.Context(), repository) {
@@ -122,7 +122,7 @@ func TestCredentialsAreForTheirRegistryAlone(t *testing.T) {
 		"wild.test/app":             "",
 		"docker.io/library/busybox": "hub",
 		"registry.test.evil/app":    "",
-		"evil/registry.test/app":    "hub", // no host in it: Docker Hub's
+		"evil/registry.test/app":    "hub", // no host in it: the registry is Docker Hub
 		"elsewhere.test/app":        "",
 	} {
 		if got := m.users(repository); got != want {
@@ -153,7 +153,7 @@ func TestAChangeOfTheFileActsAtOnce(t *testing.T) {
 	}
 }
 
-// TestAFileThatCannotBeUsedIsToldOf by its path, without its content, and the next one is taken.
+// TestAFileThatCannotBeUsedIsToldOf checks that the path is logged without the content, and that the next file is used.
 func TestAFileThatCannotBeUsedIsToldOf(t *testing.T) {
 	for name, content := range map[string]string{
 		"no JSON":       `top-secret`,
@@ -171,7 +171,7 @@ func TestAFileThatCannotBeUsedIsToldOf(t *testing.T) {
 			m.write(filepath.Join(m.home, ".docker", "config.json"), configJSON("registry.test=home"))
 			want := "home"
 			if strings.Contains(name, "address") {
-				want = "" // the file as a whole is fine
+				want = "" // the file as a whole is valid
 			}
 			if got := m.users("registry.test/app"); got != want {
 				t.Errorf("%q, want %q", got, want)
@@ -210,8 +210,8 @@ func TestCredentialsAreTriedInTurn(t *testing.T) {
 	r.want("web", name, v1.PullAlways, images.ReasonPull, fmt.Sprintf(`failed to pull image %q: [%s"old" with password "[credential]", %s"current" with password "[credential]"]`, name, denied, denied))
 }
 
-// TestCredentialsAreNeverTold, whatever a registry or a proxy answers with. The password is written in another way in
-// each place.
+// TestCredentialsAreNeverTold checks all responses of a registry or a proxy. Each place has the password in another
+// encoding.
 func TestCredentialsAreNeverTold(t *testing.T) {
 	const name, user, password = "registry.test/shop/web:1", "puller", `s3cr3t@"/ %ü+~~~~?`
 	both := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
@@ -242,7 +242,7 @@ func TestCredentialsAreNeverTold(t *testing.T) {
 				if err == nil {
 					t.Fatal("it was pulled")
 				}
-				_, again := r.ensure("web", name, v1.PullAlways) // its back-off has the error too
+				_, again := r.ensure("web", name, v1.PullAlways) // the error of the back-off contains it, too
 				told := r.everythingTold() + err.Error() + again.Error()
 				for _, secret := range []string{"s3cr3t", both[:12], "identity-token", "registry-token"} {
 					if strings.Contains(told, secret) {
@@ -257,7 +257,7 @@ func TestCredentialsAreNeverTold(t *testing.T) {
 	}
 }
 
-// TestAShortPasswordIsNotToldByWhereItWas.
+// TestAShortPasswordIsNotToldByWhereItWas checks that the whole text is replaced.
 func TestAShortPasswordIsNotToldByWhereItWas(t *testing.T) {
 	r := newRig(t, withCredentials(&runtimeapi.AuthConfig{Username: "puller", Password: "x"}))
 	r.cri.Fail("PullImage", "", -1, status.Error(codes.PermissionDenied, "a fox may not"))
@@ -267,7 +267,7 @@ func TestAShortPasswordIsNotToldByWhereItWas(t *testing.T) {
 	}
 }
 
-// TestAnErrorWithoutASecretIsToldAsItIs, also when credentials were used.
+// TestAnErrorWithoutASecretIsToldAsItIs checks this also for pulls with credentials.
 func TestAnErrorWithoutASecretIsToldAsItIs(t *testing.T) {
 	r := newRig(t, withCredentials(&runtimeapi.AuthConfig{Username: "puller", Password: "top-secret"}))
 	r.cri.Fail("PullImage", "", -1, status.Error(codes.NotFound, "user puller: no such image"))

@@ -20,7 +20,8 @@ import (
 	"github.com/quartet-node/quartet/test/harness"
 )
 
-// TestAQuestionThatHangsHoldsUpOnlyWhoAskedIt: pods of the same image share a question, but not its fate.
+// TestAQuestionThatHangsHoldsUpOnlyWhoAskedIt checks that callers share a lookup of the same image, but are not blocked
+// by one that hangs.
 func TestAQuestionThatHangsHoldsUpOnlyWhoAskedIt(t *testing.T) {
 	const image = "registry.test/present:1"
 	fake := fakecri.New(t)
@@ -52,7 +53,7 @@ func TestAQuestionThatHangsHoldsUpOnlyWhoAskedIt(t *testing.T) {
 	if err := <-second; err != nil {
 		t.Error(err)
 	}
-	if err := <-ask("third"); err != nil { // at once: the second's answer is good for it
+	if err := <-ask("third"); err != nil { // at once: it gets the result of the second lookup
 		t.Error(err)
 	}
 	hung.Lift()
@@ -64,7 +65,7 @@ func TestAQuestionThatHangsHoldsUpOnlyWhoAskedIt(t *testing.T) {
 	}
 }
 
-// TestAnImageThatNamesNoUserIsRoots: a container that must not run as root is refused by it.
+// TestAnImageThatNamesNoUserIsRoots checks that runAsNonRoot refuses such an image.
 func TestAnImageThatNamesNoUserIsRoots(t *testing.T) {
 	r := newRig(t)
 	r.cri.AddImage("registry.test/present:1", 5)
@@ -153,7 +154,7 @@ func TestAFailedInspectionIsTold(t *testing.T) {
 	r.wantEvents("Warning InspectFailed web/main: "+message, "Warning Failed web/main: Error: ImageInspectError")
 }
 
-// TestAFailedPullIsHeldBack: 10 s first, twice as long after each failure, 5 min at most; by pod and image.
+// TestAFailedPullIsHeldBack checks a back-off of 10 s, doubled after each failure up to 5 min, for each pod and image.
 func TestAFailedPullIsHeldBack(t *testing.T) {
 	r := newRig(t, serial, recording(t.TempDir(), ""))
 	const name = "registry.test/app:1"
@@ -184,14 +185,14 @@ func TestAFailedPullIsHeldBack(t *testing.T) {
 		r.clock.Step(time.Millisecond)
 	}
 	r.want("web", name, v1.PullIfNotPresent, images.ReasonPull, why)
-	r.want("other", name, v1.PullIfNotPresent, images.ReasonPull, why) // not held back by the first pod's failures
+	r.want("other", name, v1.PullIfNotPresent, images.ReasonPull, why) // not delayed by the first pod's back-off
 	r.want("web", "registry.test/fine:1", v1.PullIfNotPresent, "", "")
 	mend()
 	r.want("third", name, v1.PullIfNotPresent, "", "")
-	r.want("web", name, v1.PullIfNotPresent, "", "") // it is there now
+	r.want("web", name, v1.PullIfNotPresent, "", "") // the image is present now
 }
 
-// wantEventsOf compares the events of one piece of work.
+// wantEventsOf compares the events of work.
 func (r *rig) wantEventsOf(work func(), want ...string) {
 	r.t.Helper()
 	r.mu.Lock()
@@ -201,7 +202,7 @@ func (r *rig) wantEventsOf(work func(), want ...string) {
 	r.wantEvents(want...)
 }
 
-// TestASuccessEndsTheBackOff: the next failure, of an image that is pulled always, begins with 10 s again.
+// TestASuccessEndsTheBackOff checks that the next failure, with the policy Always, begins with 10 s again.
 func TestASuccessEndsTheBackOff(t *testing.T) {
 	r := newRig(t, serial, recording(t.TempDir(), ""))
 	const name = "registry.test/app:1"
@@ -220,7 +221,7 @@ func TestASuccessEndsTheBackOff(t *testing.T) {
 	}
 }
 
-// TestTheRuntimesOwnWordsForAFailure become the reason, as with the kubelet.
+// TestTheRuntimesOwnWordsForAFailure checks that they become the reason, as in the kubelet.
 func TestTheRuntimesOwnWordsForAFailure(t *testing.T) {
 	for reason, want := range map[string]string{
 		"RegistryUnavailable":       "image pull failed for registry.test/app:1 because the registry is unavailable: connection refused",
@@ -232,7 +233,7 @@ func TestTheRuntimesOwnWordsForAFailure(t *testing.T) {
 	}
 }
 
-// pullAll begins a pull of each image, for a pod of its own, and returns a wait for their ends.
+// pullAll starts a pull of each image for its own pod. wait waits for their ends.
 func (r *rig) pullAll(names ...string) (wait func()) {
 	var all sync.WaitGroup
 	for _, name := range names {
@@ -262,7 +263,7 @@ func TestAsManyPullsAtOnceAsAreAllowed(t *testing.T) {
 			gate := r.cri.Hang("PullImage", "")
 			wait := r.pullAll(names...)
 			eventually.That(t, fmt.Sprintf("%d pulls are under way", c.want), func() bool { return gate.Waiting() == c.want })
-			// All have been told to begin; what has not begun waits for its turn.
+			// All pulls have been started; those without a slot wait.
 			eventually.That(t, "all have asked", func() bool { return r.cri.Count("ImageStatus", "") >= len(names) })
 			gate.Open()
 			wait()
@@ -273,7 +274,7 @@ func TestAsManyPullsAtOnceAsAreAllowed(t *testing.T) {
 	}
 }
 
-// TestAPullThatHangsHoldsUpNoImageThatIsThere, also when pulls are serial; and its pod can be stopped.
+// TestAPullThatHangsHoldsUpNoImageThatIsThere also covers serial pulls, and a stop of the waiting pod.
 func TestAPullThatHangsHoldsUpNoImageThatIsThere(t *testing.T) {
 	r := newRig(t, serial, recording(t.TempDir(), ""))
 	r.cri.AddImage("registry.test/present:1", 1)
@@ -294,12 +295,13 @@ func TestAPullThatHangsHoldsUpNoImageThatIsThere(t *testing.T) {
 			t.Errorf("a pull that was given up ended with %v", err)
 		}
 	}
-	r.want("web", "registry.test/other:1", v1.PullAlways, "", "") // its turn has come
+	r.want("web", "registry.test/other:1", v1.PullAlways, "", "") // it has a slot now
 	gate.Open()
-	r.want("first", "registry.test/hangs:1", v1.PullAlways, "", "") // giving up was no failure: there is no back-off
+	// an interrupted pull is no failure: there is no back-off
+	r.want("first", "registry.test/hangs:1", v1.PullAlways, "", "")
 }
 
-// TestAWaitForTheTurnIsInTheEvent: the time of the pull itself, and with the wait.
+// TestAWaitForTheTurnIsInTheEvent checks that the event has the duration of the pull itself, and that with the wait.
 func TestAWaitForTheTurnIsInTheEvent(t *testing.T) {
 	r := newRig(t, serial, recording(t.TempDir(), ""))
 	first := r.cri.Hang("PullImage", "registry.test/a:1")
@@ -348,7 +350,7 @@ func TestWhoIsGivenAnImageUsesIt(t *testing.T) {
 	if _, err := r.cri.RemoveImage(r.ctx, removal(name)); err != nil {
 		t.Fatal(err)
 	}
-	r.want("web", name, v1.PullIfNotPresent, "", "") // it was remembered for a second before, and is pulled again now
+	r.want("web", name, v1.PullIfNotPresent, "", "") // the image was cached for a second before, and is pulled again now
 	if got := r.cri.Count("PullImage", name); got != 2 {
 		t.Errorf("%d pulls, want 2", got)
 	}

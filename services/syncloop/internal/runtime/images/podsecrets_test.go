@@ -15,7 +15,7 @@ func pullSecret(name string, kind v1.SecretType, key, content string) *v1.Secret
 	return &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Type: kind, Data: map[string][]byte{key: []byte(content)}}
 }
 
-// pull has an image pulled for a pod with these pull secrets, and says what the error of it is, empty when it came.
+// pull pulls an image for a pod with these pull secrets, and returns the text of the error, empty on success.
 func (r *rig) pull(image string, secrets ...*v1.Secret) string {
 	_, err := r.Ensure(r.ctx, images.Request{Pod: pod("web"), Container: "main", Image: image, Policy: v1.PullAlways, Secrets: secrets})
 	if err != nil {
@@ -28,7 +28,7 @@ func TestAPodsPullSecretsAreTriedBeforeTheNodesCredentials(t *testing.T) {
 	const name = "registry.test/shop/web:1"
 	nodes := &runtimeapi.AuthConfig{Username: "node", Password: "node-secret"}
 	for what, c := range map[string]struct {
-		taken   string // the user whom the registry takes
+		taken   string // the user that the registry accepts
 		secrets []*v1.Secret
 		pulls   int
 	}{

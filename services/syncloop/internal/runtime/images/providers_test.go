@@ -14,8 +14,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
 )
 
-// provided is what credential providers give: for each the entries of registries, as registry=user; users have the
-// password USER-secret.
+// provided returns credential providers: for each its entries of registries, as registry=user; users have the password
+// USER-secret.
 func provided(failures []error, providers ...[]string) func(*images.Config) {
 	var found []imagecredentials.Given
 	for _, entries := range providers {
@@ -36,7 +36,8 @@ func provided(failures []error, providers ...[]string) func(*images.Config) {
 	}
 }
 
-// TestWhatProvidersGiveIsTriedLast, the most specific first, and of the same registry in the order of the providers.
+// TestWhatProvidersGiveIsTriedLast checks the order: the most specific first, and for the same registry in the order of
+// the providers.
 func TestWhatProvidersGiveIsTriedLast(t *testing.T) {
 	const name = "registry.test/shop/web:1"
 	secret := pullSecret("a", v1.SecretTypeDockerConfigJson, ".dockerconfigjson", configJSON("registry.test=pod"))
@@ -57,8 +58,8 @@ func TestWhatProvidersGiveIsTriedLast(t *testing.T) {
 	wantUntold(t, r, "-secret")
 }
 
-// TestAProviderThatFailsIsToldOf, by an event, and by the reason why the container waits when that may be of it; the
-// image is pulled without.
+// TestAProviderThatFailsIsToldOf checks the event, and the reason of the waiting container if the pull fails. The image
+// is pulled without the provider's credentials.
 func TestAProviderThatFailsIsToldOf(t *testing.T) {
 	const name = "registry.test/shop/web:1"
 	failures := []error{errors.New(`credential provider "a": it hangs`), errors.New(`credential provider "b": it is gone`)}
@@ -82,7 +83,8 @@ func TestAProviderThatFailsIsToldOf(t *testing.T) {
 	}
 }
 
-// TestAProviderThatHangsHoldsUpNoOtherPull, also when pulls are serial; a pod that is given up does not wait for it.
+// TestAProviderThatHangsHoldsUpNoOtherPull also covers serial pulls. A request whose context ends does not wait for the
+// provider.
 func TestAProviderThatHangsHoldsUpNoOtherPull(t *testing.T) {
 	asked := make(chan struct{})
 	r := newRig(t, serial, func(cfg *images.Config) {

@@ -9,7 +9,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
 )
 
-// TestMorePullsThanAreAllowedFail, with the kubelet's words, and are held back like others that fail.
+// TestMorePullsThanAreAllowedFail checks the kubelet's message, and that such pulls back off like other failures.
 func TestMorePullsThanAreAllowedFail(t *testing.T) {
 	r := newRig(t, func(cfg *images.Config) { cfg.QPS, cfg.Burst = 0.5, 2 })
 	r.want("a", "registry.test/a:1", v1.PullAlways, "", "")
@@ -17,7 +17,7 @@ func TestMorePullsThanAreAllowedFail(t *testing.T) {
 	r.want("c", "registry.test/c:1", v1.PullAlways, images.ReasonPull, `failed to pull image "registry.test/c:1": pull QPS exceeded`)
 	r.want("c", "registry.test/c:1", v1.PullAlways, images.ReasonPullBackOff, `Back-off pulling image "registry.test/c:1": ErrImagePull: `+
 		`failed to pull image "registry.test/c:1": pull QPS exceeded`)
-	r.want("d", "registry.test/a:1", v1.PullIfNotPresent, "", "") // it is there
+	r.want("d", "registry.test/a:1", v1.PullIfNotPresent, "", "") // the image is present
 	r.clock.Step(time.Minute)
 	r.want("c", "registry.test/c:1", v1.PullAlways, "", "")
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/pullrecords"
 )
 
-// recording keeps records in a directory.
+// recording stores records in a directory.
 func recording(root string, policy kubeletconfigv1beta1.ImagePullCredentialsVerificationPolicy) func(*images.Config) {
 	return func(cfg *images.Config) {
 		cfg.Records = pullrecords.New(pullrecords.Config{
@@ -26,7 +26,7 @@ func recording(root string, policy kubeletconfigv1beta1.ImagePullCredentialsVeri
 	}
 }
 
-// askFor asks for an image that is pulled when it is not there, and returns the error's text.
+// askFor requests an image with a policy, and returns the error's text.
 func (r *rig) askFor(podName, name string, policy v1.PullPolicy, secrets ...*v1.Secret) string {
 	r.t.Helper()
 	_, err := r.Ensure(r.ctx, images.Request{
@@ -38,7 +38,7 @@ func (r *rig) askFor(podName, name string, policy v1.PullPolicy, secrets ...*v1.
 	return ""
 }
 
-// TestAPodGetsAnotherPodsImageOnlyWithCredentialsOfItsOwn, also from the next process.
+// TestAPodGetsAnotherPodsImageOnlyWithCredentialsOfItsOwn also covers a restart of the process.
 func TestAPodGetsAnotherPodsImageOnlyWithCredentialsOfItsOwn(t *testing.T) {
 	const name = "registry.test/shop/web:1"
 	root := t.TempDir()
@@ -65,7 +65,8 @@ func TestAPodGetsAnotherPodsImageOnlyWithCredentialsOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestImagesThatEverybodyMayHave: those that were there before, and those of the node's credentials or of none.
+// TestImagesThatEverybodyMayHave checks preloaded images, and those that were pulled with the node's credentials or
+// none.
 func TestImagesThatEverybodyMayHave(t *testing.T) {
 	r := newRig(t, recording(t.TempDir(), kubeletconfigv1beta1.NeverVerifyPreloadedImages),
 		withCredentials(&runtimeapi.AuthConfig{Username: "node", Password: "node-secret"}))
@@ -93,7 +94,7 @@ func TestWithoutRecordsEveryPodHasEveryImage(t *testing.T) {
 	}
 }
 
-// TestRecordsFollowTheRuntimesImages: those of pulls that were interrupted, and those of images that are gone.
+// TestRecordsFollowTheRuntimesImages checks the records of interrupted pulls and of removed images.
 func TestRecordsFollowTheRuntimesImages(t *testing.T) {
 	const name = "registry.test/shop/web:1"
 	root := t.TempDir()

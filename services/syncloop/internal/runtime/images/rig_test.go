@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const testTimeout = time.Minute
 
-// rig is a Puller on a runtime, and what it tells.
+// rig is a Puller on a runtime, with its events, log and spans.
 type rig struct {
 	*images.Puller
 	t     testing.TB
@@ -76,7 +76,7 @@ func onRuntime(t testing.TB, endpoint string, change ...func(*images.Config)) *r
 
 func serial(cfg *images.Config) { cfg.Serial = true }
 
-// Normal and Warning take events in.
+// Normal and Warning record events.
 func (r *rig) Normal(_ context.Context, pod *v1.Pod, container, reason, message string) {
 	r.told("Normal", pod, container, reason, message)
 }
@@ -102,7 +102,7 @@ func (r *rig) wantEvents(want ...string) {
 	r.events = nil
 }
 
-// everythingTold is all that anybody could read: log, events and spans.
+// everythingTold returns the whole log, all events and all spans.
 func (r *rig) everythingTold() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,12 +120,12 @@ func pod(name string) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("uid-" + name)}}
 }
 
-// ensure asks for an image for a pod of a name.
+// ensure requests an image for a pod.
 func (r *rig) ensure(podName, image string, policy v1.PullPolicy) (images.Image, error) {
 	return r.Ensure(r.ctx, images.Request{Pod: pod(podName), Container: "main", Image: image, Policy: policy})
 }
 
-// want asks for an image and says whether it came: "" or the reason and the message.
+// want requests an image and compares the reason and the message; both are empty on success.
 func (r *rig) want(podName, image string, policy v1.PullPolicy, reason, message string) {
 	r.t.Helper()
 	_, err := r.ensure(podName, image, policy)

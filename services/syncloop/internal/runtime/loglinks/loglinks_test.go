@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// node has pod logs and a keeper of their links.
+// node holds pod logs and a keeper of their links.
 type node struct {
 	t     *testing.T
 	logs  string
@@ -68,7 +68,7 @@ func (n *node) list() ([]loglinks.Container, bool) {
 	return slices.Clone(n.containers), n.known
 }
 
-// start runs a keeper, as a process does, until stop is called.
+// start runs a keeper until stop is called.
 func (n *node) start() (stop func()) {
 	n.t.Helper()
 	k := loglinks.New(loglinks.Config{
@@ -108,7 +108,7 @@ func (n *node) eventually(what string, holds func() bool) {
 	eventually.Wait{State: func() string { return fmt.Sprintf("the links are %q", n.links()) }}.That(n.t, what, holds)
 }
 
-// links has the names of what is in the folder.
+// links returns the names of the files in the folder.
 func (n *node) links() string {
 	entries, err := os.ReadDir(loglinks.Dir(n.logs))
 	if err != nil {
@@ -139,7 +139,7 @@ func TestALinkIsThereWhileItsContainerIs(t *testing.T) {
 	if err != nil || string(data) != "id2" {
 		t.Errorf("through the link there is %q, %v", data, err)
 	}
-	// While its log is put aside the link is dead, and stays.
+	// While its log is being rotated the link is dead, and stays.
 	log := filepath.Join(n.logs, "shop_web_u1", "a", "0.log")
 	if err := os.Rename(log, log+".20260501-100000"); err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestALinkIsThereWhileItsContainerIs(t *testing.T) {
 	n.remove("id1")
 	n.pass(1)
 	n.want("web_shop_b-id2.log")
-	// Somebody has removed it.
+	// Another program has removed it.
 	if err := os.Remove(filepath.Join(loglinks.Dir(n.logs), "web_shop_b-id2.log")); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestARestartTakesLinksOverAndRemovesDeadOnes(t *testing.T) {
 	n.want("web_shop_a-id1.log web_shop_b-id2.log")
 	stop()
 
-	// What a process before it left, and what is another's.
+	// Links of a previous process, and of others.
 	dir := loglinks.Dir(n.logs)
 	for name, target := range map[string]string{
 		"dead_shop_a-id0.log": filepath.Join(n.logs, "shop_dead_u0", "a", "0.log"), "other.log": "/var/lib/elsewhere/0.log", "web_shop_a-id1.txt": filepath.Join(n.logs, "x"),

@@ -24,12 +24,12 @@ import (
 )
 
 const (
-	// written is what the container of the test writes, and mib what its file in use may have.
+	// written is the number of bytes that the test's container writes, mib the unit of the size limit of its current file.
 	written = 50 << 20
 	mib     = 1 << 20
 )
 
-// TestOnContainerd has a container write 50 times of what its file may have, and reads every line of it while it does.
+// TestOnContainerd has a container write 50 times the size limit of its file, and reads every line in the meantime.
 func TestOnContainerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a containerd")
@@ -65,7 +65,7 @@ func TestOnContainerd(t *testing.T) {
 
 	put, names := 0, map[string]bool{}
 	eventually.In(ctx, t, "50 MiB are written", func() bool {
-		// Who follows has to be quicker than files are removed, which is not the rotator's to see to.
+		// The reader must be faster than the removal of files, which the rotator does not wait for.
 		if followed.written.Load() >= int64(put-3)*mib {
 			fakeClock.Step(interval)
 		}
@@ -107,7 +107,7 @@ func TestOnContainerd(t *testing.T) {
 			t.Fatalf("line %d of %d followed ones is %q", i+1, len(lines), line[max(0, len(line)-40):])
 		}
 	}
-	// What is left on the disk is the end of it, without a gap.
+	// The rest on the disk is the end of the log without a gap.
 	var left bytes.Buffer
 	if err := containerlog.Read(ctx, log, containerlog.Options{Tail: -1}, &left); err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func TestOnContainerd(t *testing.T) {
 	t.Logf("%d lines in %d files", len(lines), put+1)
 }
 
-// counted is a buffer that says how much has been written while it is.
+// counted is a buffer that reports how much has been written so far.
 type counted struct {
 	bytes.Buffer
 	written atomic.Int64
@@ -130,7 +130,8 @@ func (c *counted) Write(p []byte) (int, error) {
 	return c.Buffer.Write(p)
 }
 
-// startWriter starts a container that writes lines of 4 KiB at 4 MiB a second or less, and returns its ID and its log.
+// startWriter starts a container that writes lines of 4 KiB with at most 4 MiB per second, and returns its ID and its
+// log.
 func startWriter(
 	ctx context.Context,
 	t *testing.T,

@@ -8,8 +8,7 @@ import (
 	"github.com/quartet-node/quartet/internal/containerlog"
 )
 
-// files makes the files of /l/0.log from what follows its name: "9" is one put aside at nine, "9.gz" its compressed
-// form.
+// files returns the files of /l/0.log from their suffixes: "9" is one rotated at nine, "9.gz" its compressed form.
 func files(list string) containerlog.Files {
 	var f containerlog.Files
 	for _, word := range strings.Fields(list) {

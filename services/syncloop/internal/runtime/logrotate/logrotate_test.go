@@ -33,7 +33,7 @@ const (
 	interval    = 10 * time.Second
 )
 
-// container writes its log as a runtime does: to a file that stays open until it is reopened.
+// container writes its log as a runtime does: to a file that stays open until the log is reopened.
 type container struct {
 	t    *testing.T
 	path string
@@ -57,7 +57,7 @@ func (c *container) reopen() {
 	}
 }
 
-// write writes some lines, numbered from the first one of the container on.
+// write writes some lines, numbered from the container's first one.
 func (c *container) write(lines int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,7 +72,7 @@ func (c *container) write(lines int) {
 // lineBytes is the size of a line of a container.
 const lineBytes = 47
 
-// node has containers and a rotator of their logs.
+// node holds containers and a rotator of their logs.
 type node struct {
 	t     *testing.T
 	dir   string
@@ -82,13 +82,13 @@ type node struct {
 	mu         sync.Mutex
 	containers map[string]*container
 	ended      map[string]bool
-	// reopen is what the runtime does before it reopens a log; it may fail and hang.
+	// reopen runs before the runtime reopens a log; it may fail or hang.
 	reopen func(ctx context.Context, id string) error
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	// Ahead of the times of the files, so that none was written to in the last second.
+	// Later than the times of the files, so that none was written to in the last second.
 	n := &node{
 		t: t, dir: t.TempDir(), clock: clocktesting.NewFakeClock(time.Now().Add(time.Hour)), log: &logbuffer.Buffer{},
 		containers: map[string]*container{}, ended: map[string]bool{},
@@ -103,7 +103,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// add adds a container whose folder may have files already.
+// add adds a container, whose folder may contain files already.
 func (n *node) add(id string) *container {
 	n.t.Helper()
 	c := &container{t: n.t, path: filepath.Join(n.dir, id, "0.log")}
@@ -140,7 +140,7 @@ func (n *node) asked(ctx context.Context, id string) error {
 	return nil
 }
 
-// start runs a rotator until stop is called, which returns when it works on nothing any more.
+// start runs a rotator. stop cancels it and waits for its end.
 func (n *node) start(policy logrotate.Policy) (stop func()) {
 	n.t.Helper()
 	r := logrotate.New(logrotate.Config{
@@ -159,7 +159,7 @@ func (n *node) start(policy logrotate.Policy) (stop func()) {
 	}
 }
 
-// look has the rotator look once at all logs, and end.
+// look runs the rotator for one check of all logs.
 func (n *node) look(policy logrotate.Policy, until func() bool) {
 	n.t.Helper()
 	stop := n.start(policy)
@@ -173,7 +173,7 @@ func (n *node) eventually(what string, holds func() bool) {
 	eventually.Wait{State: func() string { return fmt.Sprintf("there is %v", n.names("c")) }}.That(n.t, what, holds)
 }
 
-// step lets intervals pass until a condition holds; a look passes by a log that is still worked on.
+// step advances the clock by intervals until a condition holds; a check skips a log that is still being worked on.
 func (n *node) step(what string, holds func() bool) {
 	n.t.Helper()
 	n.eventually(what, func() bool {
@@ -185,8 +185,8 @@ func (n *node) step(what string, holds func() bool) {
 	})
 }
 
-// names has the names of the files of a container, the number of those put aside and the kinds, for example "0.log",
-// "gz".
+// names returns the names of the files of a container; rotated files are shown by their number and kind, for example
+// "0.log", "gz".
 func (n *node) names(id string) []string {
 	entries, err := os.ReadDir(filepath.Join(n.dir, id))
 	if err != nil {
@@ -199,7 +199,7 @@ func (n *node) names(id string) []string {
 	return names
 }
 
-// kinds says what files a container has: "log" for the one in use, "old" for one put aside, "gz", "tmp".
+// kinds returns the kinds of a container's files: "log" for the current one, "old" for a rotated one, "gz", "tmp".
 func (n *node) kinds(id string) string { return kindsOf(n.names(id)) }
 
 func kindsOf(names []string) string {
@@ -223,7 +223,7 @@ func (n *node) has(id, kinds string) func() bool {
 	return func() bool { return n.kinds(id) == kinds }
 }
 
-// wantLines reads the log of a container and wants all lines from one on, in order.
+// wantLines reads the log of a container and compares it with all lines from one on, in order.
 func (n *node) wantLines(c *container, from int) {
 	n.t.Helper()
 	var out, want bytes.Buffer
@@ -254,7 +254,7 @@ func TestALogIsPutAsideCompressedAndRemoved(t *testing.T) {
 		})
 		n.wantLines(c, max(0, i+1-3)*12)
 	}
-	// Mode and time are those of what was compressed.
+	// Mode and time are those of the uncompressed file.
 	name := n.names("c")[1]
 	info, err := os.Stat(filepath.Join(n.dir, "c", name))
 	if err != nil || info.Mode().Perm() != 0o640 || time.Since(info.ModTime()) > testTimeout {
@@ -274,7 +274,7 @@ func TestALogIsPutAsideCompressedAndRemoved(t *testing.T) {
 	}
 }
 
-// TestAKillBetweenAnyTwoStepsIsHealed makes of a log what a kill leaves of it at each step, and starts again.
+// TestAKillBetweenAnyTwoStepsIsHealed creates the files that a kill leaves after each step, and starts again.
 func TestAKillBetweenAnyTwoStepsIsHealed(t *testing.T) {
 	const older, newer = ".20260501-100000", ".20260501-110000"
 	rename := func(n *node, c *container, from, to string) {
@@ -335,13 +335,13 @@ func TestAKillBetweenAnyTwoStepsIsHealed(t *testing.T) {
 			c.write(12)
 			test.kill(n, c)
 			n.ended["c"] = test.ended
-			c.write(1) // to whatever file the runtime has open
+			c.write(1) // to the file that the runtime has open
 			n.look(policy, n.has("c", test.want))
 			if !test.ended {
 				c.write(3)
 			}
 			n.wantLines(c, 0)
-			// And again, without anything to do.
+			// A second time there is nothing to do.
 			before := n.names("c")
 			n.look(policy, func() bool { return true })
 			if after := n.names("c"); !slices.Equal(before, after) {
@@ -426,7 +426,7 @@ func TestARuntimeThatHangsDelaysThatLogOnly(t *testing.T) {
 		t.Errorf("while it hangs there is %q", got)
 	}
 	hung.write(3)
-	stop() // the end of the process ends the call, and the file is put back
+	stop() // the end of the process cancels the call, and the file is renamed back
 	if got := n.kinds("hung"); got != "log" {
 		t.Errorf("after that there is %q", got)
 	}
@@ -434,7 +434,7 @@ func TestARuntimeThatHangsDelaysThatLogOnly(t *testing.T) {
 	n.wantLines(well, 0)
 }
 
-// TestAFollowerSeesEveryLine reads the log of a container that never stops to write while it is put aside again and
+// TestAFollowerSeesEveryLine reads the log of a container that writes all the time while its log is rotated again and
 // again.
 func TestAFollowerSeesEveryLine(t *testing.T) {
 	n := newNode(t)
@@ -502,7 +502,7 @@ func TestAHundredContainers(t *testing.T) {
 	}
 }
 
-// TestAFullDisk puts a log aside on a file system that is full to the last block, where nothing can be compressed.
+// TestAFullDisk rotates a log on a file system that is completely full, where nothing can be compressed.
 func TestAFullDisk(t *testing.T) {
 	n := newNode(t)
 	n.dir = filepath.Join(n.dir, "disk")
@@ -512,7 +512,7 @@ func TestAFullDisk(t *testing.T) {
 	harness.Require(t, unix.Mount("tmpfs", n.dir, "tmpfs", 0, "size=256k"))
 	c := n.add("c")
 	t.Cleanup(func() {
-		// The log is open until the node ends, which is later.
+		// The log is open until the node's clean-up, which runs later.
 		if err := unix.Unmount(n.dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
@@ -525,7 +525,7 @@ func TestAFullDisk(t *testing.T) {
 	}
 	c.write(12)
 	filler := filepath.Join(n.dir, "filler")
-	// It ends with an error: that is what it is for.
+	// The write fails when the disk is full, as intended.
 	if err := os.WriteFile(filler, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("the disk is not full: %v", err)
 	}

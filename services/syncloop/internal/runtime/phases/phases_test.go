@@ -27,7 +27,7 @@ func TestABookHasTheLastTimeOfEachPhase(t *testing.T) {
 	b.Passed("u", "", phases.Ready, at(9), time.Second)
 	b.Passed("u", "", phases.Wait, at(1), -time.Second) // a clock that was set back
 	b.Passed("u", "b", phases.Start, at(4), 2*time.Second)
-	for i := range int64(100) { // it restarts and restarts
+	for i := range int64(100) { // repeated restarts
 		b.Passed("u", "a", phases.Start, at(3+i), time.Millisecond)
 	}
 	if got, want := say(b, "u"), "1:wait[]=0s 4:start[b]=2s 9:ready[]=1s 102:start[a]=1ms "; got != want {
@@ -68,7 +68,7 @@ func TestEachPhaseIsCounted(t *testing.T) {
 func TestPullsSideBySideCountOnce(t *testing.T) {
 	b := phases.New(nil)
 	at := func(s int64) time.Time { return time.Unix(s, 0) }
-	// Two pulls side by side from 1 to 6, one from 8 to 9: six seconds.
+	// Two concurrent pulls from 1 to 6, one from 8 to 9: six seconds.
 	b.PullBegan("u", at(1))
 	b.PullBegan("u", at(2))
 	b.PullEnded("u", at(4))
@@ -88,7 +88,7 @@ func TestThePullsOfAPodThatIsGoneAreForgotten(t *testing.T) {
 	b.PullBegan("u", time.Unix(0, 0))
 	b.Forget("u")
 	b.PullEnded("u", time.Unix(5, 0))
-	if got := b.TakePulls("u"); got != 0 { // of the same UID, come back
+	if got := b.TakePulls("u"); got != 0 { // a new pod with the same UID
 		t.Errorf("got %v: the pull was of the pod before", got)
 	}
 }

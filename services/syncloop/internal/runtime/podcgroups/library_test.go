@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// The tests in this file are of what is handed to the library, for machines that are other than the one that runs them.
+// The tests in this file check the input of the library on machines other than the one that runs them.
 
 func TestWeightsOfVersion2AreTheKubelets(t *testing.T) {
 	for shares, want := range map[uint64]uint64{
@@ -30,7 +30,7 @@ func TestTheHierarchiesOfVersion1AreFound(t *testing.T) {
 		{Mountpoint: "/sys/fs/cgroup/cpu,cpuacct", Root: "/", VFSOptions: "rw,cpu,cpuacct"},
 		{Mountpoint: "/var/lib/machines/a/sys/fs/cgroup/memory", Root: "/", VFSOptions: "rw,memory"},
 		{Mountpoint: "/sys/fs/cgroup/memory", Root: "/", VFSOptions: "rw,memory"},
-		{Mountpoint: "/mnt/pids", Root: "/docker/1234", VFSOptions: "rw,pids"}, // a part, as a container has it
+		{Mountpoint: "/mnt/pids", Root: "/docker/1234", VFSOptions: "rw,pids"}, // a part of the hierarchy, as in a container
 		{Mountpoint: "/sys/fs/cgroup/pids", Root: "/", VFSOptions: "rw,pids"},
 		{Mountpoint: "/sys/fs/cgroup/systemd", Root: "/", VFSOptions: "rw,xattr,name=systemd"},
 		{Mountpoint: "/sys/fs/cgroup/debug", Root: "/", VFSOptions: "rw,debug"},
@@ -76,10 +76,10 @@ func TestWhatTheLibraryIsGiven(t *testing.T) {
 	}
 }
 
-// TestTheFilesOfVersion2HaveWhatAPodIsGiven has a tree of files as a machine with cgroup v2 has them. That it is one by
-// its file system the library asks before it makes a folder, so that they are made here.
+// TestTheFilesOfVersion2HaveWhatAPodIsGiven uses a tree of files like that of a machine with cgroup v2. The library
+// checks the type of the file system before it creates a folder, so the test creates the folders.
 func TestTheFilesOfVersion2HaveWhatAPodIsGiven(t *testing.T) {
-	cgroups.TestMode = true // takes files that are not the kernel's
+	cgroups.TestMode = true // accepts files outside of the kernel's file system
 	defer func() { cgroups.TestMode = false }()
 	mount, name := t.TempDir(), "/kubepods/burstable/podu"
 	dir := filepath.Join(mount, name)
@@ -132,7 +132,8 @@ func TestTheFilesOfVersion2HaveWhatAPodIsGiven(t *testing.T) {
 	}
 }
 
-// TestALimitIsTakenAwayOnlyWhereThereCanBeOne: a machine without a controller runs pods that have no limit of it.
+// TestALimitIsTakenAwayOnlyWhereThereCanBeOne checks that a machine without a controller runs pods without a limit of
+// it.
 func TestALimitIsTakenAwayOnlyWhereThereCanBeOne(t *testing.T) {
 	m := NewMachine("cgroupfs", clock.RealClock{})
 	m.at = map[string]string{"cpu": root + "/cpu"}

@@ -24,7 +24,7 @@ import (
 
 const mounted = "/sys/fs/cgroup"
 
-// machine is the machine's cgroups with a root of the test's own, which is removed with all in it.
+// machine is the machine's cgroups below a root of the test, which is removed at its end.
 type machine struct {
 	*podcgroups.Machine
 	t     *testing.T
@@ -33,7 +33,7 @@ type machine struct {
 	v2    bool
 }
 
-// newMachine skips the test where cgroups cannot be made, which in CI a machine has to be able to.
+// newMachine skips the test where cgroups cannot be created, except in CI, where it fails.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	m := &machine{t: t, Machine: podcgroups.NewMachine("cgroupfs", clock.RealClock{})}
@@ -61,7 +61,7 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
-// hierarchies are the directories of those that cpu and memory are in.
+// hierarchies returns the directories of the cpu and memory hierarchies.
 func (m *machine) hierarchies() []string {
 	if m.v2 {
 		return []string{mounted}
@@ -69,7 +69,7 @@ func (m *machine) hierarchies() []string {
 	return []string{mounted + "/cpu", mounted + "/memory"}
 }
 
-// everywhere are the directories of all hierarchies.
+// everywhere returns the directories of all hierarchies.
 func (m *machine) everywhere() []string {
 	if m.v2 {
 		return []string{mounted}
@@ -81,7 +81,7 @@ func (m *machine) everywhere() []string {
 	return dirs
 }
 
-// read reads a file of a cgroup: of v1 in the directory of the controller, of v2 in the only one.
+// read reads a file of a cgroup: v1File in the directory of the controller, v2File in the only directory.
 func (m *machine) read(name, v1File, v2File string) string {
 	m.t.Helper()
 	controller, _, _ := strings.Cut(v1File, ".")
@@ -107,7 +107,7 @@ func (m *machine) want(name, v1File, v1Value, v2File, v2Value string) {
 	}
 }
 
-// left are the directories that a cgroup still has.
+// left returns the remaining directories of a cgroup.
 func (m *machine) left(name string) []string {
 	var left []string
 	for _, dir := range m.everywhere() {
@@ -144,7 +144,7 @@ func TestTheKernelHasWhatAPodIsGiven(t *testing.T) {
 	m.want(name, "memory.limit_in_bytes", strconv.Itoa(64<<20), "memory.max", strconv.Itoa(64<<20))
 	m.want(name, "pids.max", "50", "pids.max", "50")
 
-	// Its limits are taken away.
+	// Its limits are removed.
 	pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{}
 	m.set(name, resources.ForPod(pod, resources.Limits{CPUQuota: true}))
 	m.want(name, "cpu.cfs_quota_us", "-1", "cpu.max", "max 100000")
@@ -162,7 +162,7 @@ func TestTheKernelHasWhatAPodIsGiven(t *testing.T) {
 	}
 }
 
-// TestWhatRunsInAPodsCgroupIsKilled: also in those below it, as a runtime that was killed may have left a container.
+// TestWhatRunsInAPodsCgroupIsKilled also covers processes in cgroups below, as after a kill of the runtime.
 func TestWhatRunsInAPodsCgroupIsKilled(t *testing.T) {
 	m := newMachine(t)
 	name := m.names.Places("u1")[1]
@@ -171,7 +171,7 @@ func TestWhatRunsInAPodsCgroupIsKilled(t *testing.T) {
 	for _, cgroup := range []string{name, name + "/container"} {
 		m.set(cgroup, resources.Resources{CPUShares: 2})
 		if m.v2 && cgroup == name {
-			continue // only leaves have processes
+			continue // only leaf cgroups have processes
 		}
 		cmd := exec.Command("sleep", "600")
 		if err := cmd.Start(); err != nil {
@@ -207,8 +207,8 @@ func TestWhatRunsInAPodsCgroupIsKilled(t *testing.T) {
 	}
 }
 
-// TestAnErrorNamesTheControllerAndThePath: here of a limit that the kernel does not take, since the cgroup above allows
-// less.
+// TestAnErrorNamesTheControllerAndThePath uses a limit that the kernel rejects because the parent cgroup has a lower
+// one.
 func TestAnErrorNamesTheControllerAndThePath(t *testing.T) {
 	m := newMachine(t)
 	if m.v2 {

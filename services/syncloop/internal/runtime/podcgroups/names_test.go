@@ -48,7 +48,7 @@ func TestNamesAreTheKubelets(t *testing.T) {
 	}
 }
 
-// TestAUIDThatNamesSomethingElseIsRefused: a manifest may give a pod any UID.
+// TestAUIDThatNamesSomethingElseIsRefused checks this because a manifest may give a pod any UID.
 func TestAUIDThatNamesSomethingElseIsRefused(t *testing.T) {
 	for _, tc := range []struct {
 		driver, uid string

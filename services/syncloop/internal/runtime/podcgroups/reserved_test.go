@@ -43,7 +43,7 @@ func TestForReservation(t *testing.T) {
 	}
 }
 
-// TestCgroupsOfDaemonsAreLimited as soon as they are there, and it is told once.
+// TestCgroupsOfDaemonsAreLimited checks that they are limited as soon as they exist, with one event.
 func TestCgroupsOfDaemonsAreLimited(t *testing.T) {
 	limits := resources.Resources{CPUShares: 512, Memory: 1 << 30}
 	r := newTree(t, func(cfg *podcgroups.Config) {
@@ -83,7 +83,7 @@ func TestCgroupsOfDaemonsAreLimited(t *testing.T) {
 	}
 }
 
-// TestMemoryThatBetterPodsRequestIsKeptForThem by the kubelet's formula, with half of what is requested.
+// TestMemoryThatBetterPodsRequestIsKeptForThem checks the kubelet's formula for half of the requests.
 func TestMemoryThatBetterPodsRequestIsKeptForThem(t *testing.T) {
 	r := newTree(t, func(cfg *podcgroups.Config) { cfg.MemoryPercent, cfg.NotForPods = 50, cfg.Reserved })
 	guaranteed := podtest.Container(nil, podtest.List("cpu", "1", "memory", "512Mi"))
@@ -102,7 +102,7 @@ func TestMemoryThatBetterPodsRequestIsKeptForThem(t *testing.T) {
 			t.Errorf("%s: best-effort pods may use %d bytes, want %d", what, got, bestEffort)
 		}
 	}
-	// 4 GiB less 1 GiB reserved, less 256 MiB, less 512 MiB.
+	// 4 GiB minus 1 GiB reserved, minus 256 MiB, minus 512 MiB.
 	wantMemory("at first", 2816<<20, 2304<<20)
 
 	r.cgroups.mu.Lock()
@@ -114,7 +114,7 @@ func TestMemoryThatBetterPodsRequestIsKeptForThem(t *testing.T) {
 	wantMemory("while best-effort pods use more than they may", 3<<30, 2<<30)
 }
 
-// TestACgroupOfDaemonsOfThisMachine is limited, with all that it has besides.
+// TestACgroupOfDaemonsOfThisMachine checks that its other settings stay.
 func TestACgroupOfDaemonsOfThisMachine(t *testing.T) {
 	m := newMachine(t)
 	name := m.root + "/daemons"

@@ -35,7 +35,7 @@ func TestAPodsCgroupIsChangedInParts(t *testing.T) {
 	if has, _, _ := r.Given(bigger); has.Memory != 128<<20 || has.CPUQuota != 100000 {
 		t.Errorf("after a part of it it has %+v", has)
 	}
-	r.ensure(pod, "/kubepods/burstable/podu1") // which this process has given it before
+	r.ensure(pod, "/kubepods/burstable/podu1") // which this process has set before
 	if has, wants, _ := r.Given(pod); !cmp.Equal(has, wants, cmpopts.IgnoreFields(resources.Resources{}, "HugePages")) {
 		t.Errorf("it has %+v, and is to have %+v again", has, wants)
 	}
@@ -48,7 +48,7 @@ func TestAPodsCgroupIsChangedInParts(t *testing.T) {
 	}
 }
 
-// TestWhatTheKernelHasIsRead, of the version of cgroups that the machine has.
+// TestWhatTheKernelHasIsRead uses the machine's version of cgroups.
 func TestWhatTheKernelHasIsRead(t *testing.T) {
 	m := newMachine(t)
 	pod := podtest.Pod("u1", podtest.Container(podtest.List("cpu", "500m"), podtest.List("cpu", "1", "memory", "64Mi")))

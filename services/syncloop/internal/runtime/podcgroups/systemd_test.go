@@ -25,7 +25,7 @@ import (
 	"github.com/quartet-node/quartet/test/systemdhost"
 )
 
-// newSlices is newMachine with the driver systemd, for a test that runs where systemd does.
+// newSlices is newMachine with the driver systemd, for a test on a machine with systemd.
 func newSlices(t *testing.T) *machine {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -39,14 +39,14 @@ func newSlices(t *testing.T) *machine {
 	var stat unix.Statfs_t
 	m.v2 = unix.Statfs(mounted, &stat) == nil && stat.Type == unix.CGROUP2_SUPER_MAGIC
 	t.Cleanup(func() {
-		if err := m.Remove(context.Background(), m.root); err != nil { // the test's context has ended
+		if err := m.Remove(context.Background(), m.root); err != nil { // the context of the test has ended
 			t.Error(err)
 		}
 	})
 	return m
 }
 
-// property is what systemd says of a slice.
+// property returns a property of a slice in systemd.
 func property(t *testing.T, cgroup, name string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "systemctl", "show", "--property="+name, "--value", path.Base(cgroup)).CombinedOutput()
@@ -56,8 +56,8 @@ func property(t *testing.T, cgroup, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestWithSystemd is what the tests of the other driver are, with a real systemd: the machine's, or one of the test's
-// own.
+// TestWithSystemd repeats the tests of the other driver with a real systemd: the machine's, or one that the test
+// starts.
 func TestWithSystemd(t *testing.T) {
 	if !systemd.IsRunningSystemd() {
 		err := podcgroups.NewMachine("systemd", clock.RealClock{}).Set("/kubepods.slice", resources.Resources{CPUShares: 2})
@@ -94,7 +94,7 @@ func slicesHaveLimits(t *testing.T) {
 		m.want(name, "pids.max", "50", "pids.max", "50")
 	}
 	limits()
-	// They are systemd's, too: it writes what it knows whenever it reads its units again.
+	// systemd knows the values, too: it writes them again whenever it reloads its units.
 	if state, tasks := property(t, name, "ActiveState"), property(t, name, "TasksMax"); state != "active" || tasks != "50" {
 		t.Errorf("for systemd the slice is %s, with %s tasks", state, tasks)
 	}
@@ -119,7 +119,8 @@ func slicesHaveLimits(t *testing.T) {
 	}
 }
 
-// slicesBelowAClass: those of the classes are made before any pod, and are given other shares while pods come and go.
+// slicesBelowAClass checks that the slices of classes are created before any pod, and that their shares change with the
+// pods.
 func slicesBelowAClass(t *testing.T) {
 	m := newSlices(t)
 	class := m.names.Class(v1.PodQOSBurstable)
@@ -140,7 +141,7 @@ func slicesBelowAClass(t *testing.T) {
 	m.want(class, "cpu.shares", "512", "cpu.weight", "20")
 }
 
-// slicesAreEmptied: as a runtime that was killed may have left a container, whose scope systemd knows.
+// slicesAreEmptied covers containers whose scope systemd knows, as after a kill of the runtime.
 func slicesAreEmptied(t *testing.T) {
 	m := newSlices(t)
 	name := m.names.Places("u-1")[0]

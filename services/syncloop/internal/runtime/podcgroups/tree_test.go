@@ -24,7 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The library connects to systemd once, for as long as the process lives.
+	// The library keeps one connection to systemd for the life of the process.
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreTopFunction("github.com/godbus/dbus/v5.newConn.func1"),
 		goleak.IgnoreAnyFunction("github.com/godbus/dbus/v5.(*Conn).inWorker"),
@@ -32,14 +32,14 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// memory is cgroups that are nowhere else.
+// memory holds cgroups in memory.
 type memory struct {
 	mu   sync.Mutex
 	have map[string]resources.Resources
 	sets int
-	// fails has the cgroups that cannot be written.
+	// fails holds the errors of cgroups that cannot be written.
 	fails map[string]error
-	// uses has how much memory a cgroup uses: it cannot be limited to less.
+	// uses holds the memory usage of cgroups: a limit below it is rejected.
 	uses map[string]uint64
 }
 
@@ -64,7 +64,7 @@ func (m *memory) Set(name string, r resources.Resources) error {
 	return nil
 }
 
-// Limit changes what r says something of.
+// Limit changes the values that r sets.
 func (m *memory) Limit(name string, r resources.Resources) error {
 	has := m.get(name)
 	if r.CPUShares > 0 {
@@ -126,7 +126,7 @@ func (m *memory) names() []string {
 	return slices.Sorted(maps.Keys(m.have))
 }
 
-// tree is a tree on cgroups in memory, of a node that is not known at first.
+// tree is a tree on cgroups in memory. The Node is not known at first.
 type tree struct {
 	*podcgroups.Tree
 	t       *testing.T
@@ -224,7 +224,7 @@ func (r *tree) ensure(pod *v1.Pod, want string) {
 	}
 }
 
-// run begins Run, and ends it when the test does.
+// run runs the tree until the test ends.
 func (r *tree) run() {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	ended := make(chan error, 1)
@@ -238,7 +238,7 @@ func (r *tree) run() {
 	r.turned()
 }
 
-// turned waits until Run waits for its next turn.
+// turned waits until Run waits for its timer.
 func (r *tree) turned() {
 	eventually.That(r.t, "Run waits for its next turn", r.clock.HasWaiters)
 }
@@ -273,7 +273,7 @@ func TestAPodsCgroupIsMadeWithThoseAboveIt(t *testing.T) {
 	if got := r.cgroups.get("/kubepods/burstable/podu1").Memory; got != 128<<20 {
 		t.Errorf("the changed pod has %d bytes of memory", got)
 	}
-	// Somebody else has removed it.
+	// Another program has removed it.
 	if err := r.cgroups.Remove(t.Context(), "/kubepods/burstable/podu1"); err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func TestAPodsCgroupIsRemovedWhateverItsClassWas(t *testing.T) {
 	}
 }
 
-// TestAPodWaitsForItsOwnCgroupAndNoOther: those above have a value that the kernel does not take now, for example.
+// TestAPodWaitsForItsOwnCgroupAndNoOther lets the kernel reject values of the cgroups above.
 func TestAPodWaitsForItsOwnCgroupAndNoOther(t *testing.T) {
 	r := newTree(t)
 	r.cgroups.fail("/kubepods", errors.New("memory.limit_in_bytes: device or resource busy"))
@@ -347,7 +347,7 @@ func TestTheHealthSaysThatCgroupsCannotBeMade(t *testing.T) {
 	eventually.That(t, "the health says nothing any more", func() bool { return r.waits() == "" })
 }
 
-// TestWhetherAllPodsAreLimitedIsTold when that changes, and not before the Node is known.
+// TestWhetherAllPodsAreLimitedIsTold checks that changes are recorded as events, and none before the Node is known.
 func TestWhetherAllPodsAreLimitedIsTold(t *testing.T) {
 	r := newTree(t)
 	r.run()

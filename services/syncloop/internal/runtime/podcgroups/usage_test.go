@@ -93,7 +93,7 @@ func TestUsageOfAFileTree(t *testing.T) {
 	}
 }
 
-// TestUsageOfThisMachine reads what the kernel says of everything, whatever version it has.
+// TestUsageOfThisMachine reads the kernel's values of the whole machine, for any version of cgroups.
 func TestUsageOfThisMachine(t *testing.T) {
 	machine := NewMachine("cgroupfs", clock.RealClock{})
 	if _, err := machine.mounts(); err != nil {

@@ -42,7 +42,7 @@ func newRig(t *testing.T, policy kubeletconfigv1beta1.ImagePullCredentialsVerifi
 	return r
 }
 
-// start is a new process.
+// start starts a new process.
 func (r *rig) start(policy kubeletconfigv1beta1.ImagePullCredentialsVerificationPolicy, allow ...string) {
 	r.Book = pullrecords.New(pullrecords.Config{
 		RootDir: r.root, Policy: pullrecords.Policy{Verification: policy, Allowlist: allow}, Clock: r.clock,
@@ -151,7 +151,7 @@ func TestWhoseCredentialsCount(t *testing.T) {
 	}
 }
 
-// TestASecretThatMatchesCountsFromThenOn, by its content, when the one that the image was pulled with is gone.
+// TestASecretThatMatchesCountsFromThenOn uses a secret with the same content after the secret of the pull was removed.
 func TestASecretThatMatchesCountsFromThenOn(t *testing.T) {
 	r := newRig(t, kubeletconfigv1beta1.AlwaysVerify)
 	r.withSecrets(secret("1", "h1"))
@@ -188,7 +188,7 @@ func TestServiceAccountsCount(t *testing.T) {
 	}
 }
 
-// TestAPullThatAKillInterruptedCounts: the image is not one that was there before.
+// TestAPullThatAKillInterruptedCounts checks that the image does not count as preloaded.
 func TestAPullThatAKillInterruptedCounts(t *testing.T) {
 	r := newRig(t, kubeletconfigv1beta1.NeverVerifyPreloadedImages)
 	if err := r.Begin(image); err != nil {
@@ -238,7 +238,7 @@ func TestWhatCannotBeNotedIsNotPulled(t *testing.T) {
 	}
 }
 
-// TestADamagedRecordIsWrittenAnew, and until then nobody has the image for it.
+// TestADamagedRecordIsWrittenAnew checks that until then every pod has to pull the image.
 func TestADamagedRecordIsWrittenAnew(t *testing.T) {
 	r := newRig(t, kubeletconfigv1beta1.NeverVerifyPreloadedImages)
 	r.withSecrets(secret("1", "h1"))
@@ -258,7 +258,7 @@ func TestRecordsOfImagesThatAreGoneAreRemoved(t *testing.T) {
 	r := newRig(t, kubeletconfigv1beta1.NeverVerifyPreloadedImages)
 	r.withSecrets(secret("1", "h1"))
 	written := r.clock.Now()
-	r.Prune(t.Context(), nil, written) // it was written since the runtime was asked
+	r.Prune(t.Context(), nil, written) // written after the runtime's images were listed
 	r.Prune(t.Context(), []string{id}, written.Add(time.Minute))
 	if r.files("pulled") != 1 {
 		t.Fatal("a record that is needed is gone")
@@ -269,8 +269,8 @@ func TestRecordsOfImagesThatAreGoneAreRemoved(t *testing.T) {
 	}
 }
 
-// TestTheFormIsTheKubelets: the names of files and the fields of the two kinds, as a kubelet of this version writes and
-// reads them.
+// TestTheFormIsTheKubelets checks the names of files and the fields of both kinds, as a kubelet of this version writes
+// and reads them.
 func TestTheFormIsTheKubelets(t *testing.T) {
 	r := newRig(t, kubeletconfigv1beta1.NeverVerifyPreloadedImages)
 	if err := r.Begin(image); err != nil {

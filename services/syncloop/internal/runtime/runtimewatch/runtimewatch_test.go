@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestWhatIsSaidOfTheRuntime goes from a runtime that is away over one without CRI v1 to one that answers, hangs for a
-// while, and answers again.
+// TestWhatIsSaidOfTheRuntime starts without a runtime, then uses one without CRI v1, and then one that responds, hangs
+// for a while, and responds again.
 func TestWhatIsSaidOfTheRuntime(t *testing.T) {
 	fake := fakecri.New(t)
 	fake.Stop()

@@ -16,10 +16,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// room is how many pass at once: the machine of these tests has three processors.
+// room is the number of places: the machine of these tests has three processors.
 const room = 3
 
-// crowd is work that shows how many do it at once, and that ends when it is told to.
+// crowd is work that records its concurrency and ends when the test permits it.
 type crowd struct {
 	inside  atomic.Int32
 	entered chan struct{}

@@ -16,7 +16,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/userns"
 )
 
-// machine answers as it is told.
+// machine returns fixed answers.
 type machine struct {
 	noUser, noTool bool
 	users, groups  string
@@ -66,7 +66,7 @@ func TestSubordinate(t *testing.T) {
 	}
 }
 
-// pods makes an allocator for a number of pods.
+// pods returns an allocator for a number of pods.
 func pods(dir string, count uint32) *userns.Allocator {
 	return userns.New(userns.Config{PodsDir: dir, Subordinate: func(perPod uint32) (userns.Range, error) {
 		return userns.Range{First: perPod, Length: count * perPod}, nil
@@ -104,7 +104,7 @@ func TestNoTwoPodsShareAnIDAndANewProcessFindsThem(t *testing.T) {
 	if _, err := allocator.Of("one-more"); err == nil || !strings.Contains(err.Error(), "more subordinate IDs") {
 		t.Errorf("error %v", err)
 	}
-	// A pod's IDs are free when its folder is gone.
+	// A pod's IDs are free when its folder has been removed.
 	if err := os.RemoveAll(filepath.Join(dir, "pod-7")); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestTheFileIsTheKubelets(t *testing.T) {
 	if err := os.WriteFile(path, []byte(written), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The only other part there is, which a kubelet has given away.
+	// The only other block, which a kubelet has assigned.
 	allocator := userns.New(userns.Config{PodsDir: dir, Subordinate: func(uint32) (userns.Range, error) {
 		return userns.Range{First: 327680, Length: 2 * 65536}, nil
 	}})
@@ -157,7 +157,7 @@ func TestABrokenFileGivesNothingAway(t *testing.T) {
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			for _, uid := range []types.UID{"old", "new"} { // the range of old is not known: it must not be given to new
+			for _, uid := range []types.UID{"old", "new"} { // the block of old is not known: it must not be assigned to new
 				if _, err := pods(dir, 9).Of(uid); err == nil || !strings.Contains(err.Error(), path) {
 					t.Errorf("%s: error %v, want one that names %s", uid, err, path)
 				}

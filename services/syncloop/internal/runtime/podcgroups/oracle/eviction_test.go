@@ -47,17 +47,18 @@ import (
 
 const (
 	mebi = 1 << 20
-	// mostLeft is what must be left of what runs short in bytes, and mostCount of what is counted; half of that is left.
+	// mostLeft is the largest threshold in bytes, mostCount the largest threshold of a count; half of the threshold is
+	// available.
 	mostLeft, mostCount = 400 * mebi, 5000
 	// maxGrace is evictionMaxPodGracePeriod.
 	maxGrace = 30
-	// softGrace is how long a soft threshold is crossed before pods go.
+	// softGrace is the time for which a soft threshold must be crossed before pods are evicted.
 	softGrace = 5 * time.Second
-	// long is how long each side may take, on a clock of its own that costs nothing.
+	// long is the time limit of each side, on a fake clock.
 	long = 3 * time.Minute
 )
 
-// shortage is a node that has run short of something.
+// shortage is a node that has run short of a resource.
 type shortage struct {
 	signal    string
 	hard      bool
@@ -67,7 +68,7 @@ type shortage struct {
 	stats     []statsv1alpha1.PodStats
 }
 
-// ending is the end of a pod.
+// ending is the eviction of a pod.
 type ending struct {
 	Pod                         types.UID
 	Grace                       int64
@@ -75,7 +76,7 @@ type ending struct {
 	Annotations                 map[string]string
 }
 
-// TestPodsAreEvictedAsTheKubeletDoes: the same ones, in the same order, with the same words and as much time to end.
+// TestPodsAreEvictedAsTheKubeletDoes compares the pods, their order, the messages and the grace periods.
 func TestPodsAreEvictedAsTheKubeletDoes(t *testing.T) {
 	evicted := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -97,18 +98,18 @@ func TestPodsAreEvictedAsTheKubeletDoes(t *testing.T) {
 	}
 }
 
-// endings are what one of the two does, in a bubble with a clock of its own.
+// endings returns the evictions by one of the two, in a bubble with a fake clock.
 func endings(t *testing.T, by func(t *testing.T, end func(ending))) (all []ending) {
 	synctest.Test(t, func(t *testing.T) { by(t, func(e ending) { all = append(all, e) }) })
 	return all
 }
 
-// left are the pods that were not ended.
+// left returns the pods that were not evicted.
 func (s *shortage) left(ended map[types.UID]bool) []*v1.Pod {
 	return slices.DeleteFunc(slices.Clone(s.pods), func(pod *v1.Pod) bool { return ended[pod.UID] })
 }
 
-// byKubelet runs the kubelet's manager until it finds nobody to end any more.
+// byKubelet runs the kubelet's manager until it finds no more pod to evict.
 func (s *shortage) byKubelet(t *testing.T, end func(ending)) {
 	ended := map[types.UID]bool{}
 	told := &recorder{}
@@ -148,7 +149,7 @@ func (s *shortage) byKubelet(t *testing.T, end func(ending)) {
 	synctest.Wait()
 }
 
-// byQuartet runs ours, told every ten seconds what has run short.
+// byQuartet runs Quartet's evictor, which gets the pressed signal every ten seconds.
 func (s *shortage) byQuartet(t *testing.T, end func(ending)) {
 	ended, booted := map[types.UID]bool{}, time.Now()
 	evictor := eviction.New(eviction.Config{
@@ -184,8 +185,8 @@ func (s *shortage) byQuartet(t *testing.T, end func(ending)) {
 	synctest.Wait()
 }
 
-// Get implements the kubelet's stats.SummaryProvider: of what runs short half as much is left as must be, of all else
-// everything.
+// Get implements the kubelet's stats.SummaryProvider: half of the threshold is available of the short resource, and
+// everything of the others.
 func (s *shortage) Get(context.Context, bool) (*statsv1alpha1.Summary, error) {
 	now := metav1.Now()
 	const all = 1000 * mostLeft
@@ -224,25 +225,25 @@ func (s *shortage) GetCPUAndMemoryStats(ctx context.Context) (*statsv1alpha1.Sum
 	return s.Get(ctx, false)
 }
 
-// ours is what our Evictor asks.
+// ours implements the dependencies of Quartet's Evictor.
 type ours struct{ *shortage }
 
 func (o ours) Summary(ctx context.Context) (*statsv1alpha1.Summary, error) { return o.Get(ctx, true) }
 func (o ours) DedicatedImageFS() bool                                      { return o.dedicated }
 
-// disks says whether images have a file system of their own.
+// disks is true if images have their own file system.
 type disks bool
 
 func (d disks) HasDedicatedImageFs(context.Context) (bool, error)   { return bool(d), nil }
 func (disks) HasDedicatedContainerFs(context.Context) (bool, error) { return false, nil }
 
-// nothing is there that could be removed.
+// nothing implements the removals and removes nothing.
 type nothing struct{}
 
 func (nothing) DeleteUnusedImages(context.Context) error        { return nil }
 func (nothing) DeleteAllUnusedContainers(context.Context) error { return nil }
 
-// recorder keeps the annotations of the last event of a pod.
+// recorder records the annotations of the last event of a pod.
 type recorder struct {
 	record.EventRecorder
 	annotations map[string]string
@@ -277,7 +278,7 @@ func shortageOf(t *rapid.T) *shortage {
 	return s
 }
 
-// one draws one of a few.
+// one draws one of several values.
 func one[T any](t *rapid.T, label string, of ...T) T { return rapid.SampledFrom(of).Draw(t, label) }
 
 // someOf draws an amount of memory, of disk, of both or of neither.
@@ -317,7 +318,7 @@ func usingPodOf(t *rapid.T, i int) *v1.Pod {
 	}
 	if one(t, "as a whole", true, false, false, false) {
 		whole := someOf(t, "of the whole")
-		delete(whole, v1.ResourceEphemeralStorage) // a pod as a whole asks for none of it
+		delete(whole, v1.ResourceEphemeralStorage) // a pod as a whole cannot request ephemeral storage
 		pod.Spec.Resources = &v1.ResourceRequirements{Requests: whole}
 	}
 	if one(t, "overhead", true, false, false, false) {
@@ -341,7 +342,7 @@ func usingPodOf(t *rapid.T, i int) *v1.Pod {
 	return pod
 }
 
-// statsOf draws what a pod uses, of which parts may be unknown.
+// statsOf draws the usage of a pod, parts of which may be unknown.
 func statsOf(t *rapid.T, pod *v1.Pod) statsv1alpha1.PodStats {
 	amount := func(label string) *uint64 { return ptr.To(one[uint64](t, label, 0, 1, 2, 3, 5, 12) * mebi) }
 	memory := func(label string) *statsv1alpha1.MemoryStats {

@@ -1,6 +1,6 @@
-// Package oracle compares the names and the limits of pods' cgroups with the kubelet's own, and who is evicted when the
-// node has run short of something or ended for a critical pod. It is a module of its own, so that nothing of the
-// kubelet's code is in the product's reach.
+// Package oracle compares the names and the limits of pods' cgroups with the kubelet's code, and also the pods that are
+// evicted under pressure or preempted for a critical pod. It is a module of its own, so that the product cannot import
+// the kubelet's code.
 package oracle
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
 
-// TestPodsAreGivenWhatTheKubeletGivesThem, whatever their containers ask for.
+// TestPodsAreGivenWhatTheKubeletGivesThem covers any resources of containers.
 func TestPodsAreGivenWhatTheKubeletGivesThem(t *testing.T) {
 	classes := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -31,7 +31,7 @@ func TestPodsAreGivenWhatTheKubeletGivesThem(t *testing.T) {
 		want := resources.Resources{
 			CPUQuota: resources.NoLimit, Memory: resources.NoLimit, CPUShares: *their.CPUShares, HugePages: their.HugePageLimit,
 		}
-		// Where the kubelet says nothing it leaves a new cgroup without a limit.
+		// If the kubelet sets no value, a new cgroup stays without a limit.
 		if their.CPUQuota != nil && *their.CPUQuota != resources.NoLimit {
 			want.CPUQuota, want.CPUPeriod = *their.CPUQuota, *their.CPUPeriod
 		}
@@ -49,8 +49,8 @@ func TestPodsAreGivenWhatTheKubeletGivesThem(t *testing.T) {
 	}
 }
 
-// podOf draws a pod of up to three containers, one of which may be an init container or a sidecar, with limits or
-// without.
+// podOf draws a pod of up to three containers, one of which may be an init container or a sidecar, with or without
+// limits.
 func podOf(t *rapid.T) *v1.Pod {
 	pod := &v1.Pod{}
 	pod.UID = types.UID(rapid.StringMatching(`[0-9a-f]{8}-[0-9a-f]{4}`).Draw(t, "uid"))
@@ -79,7 +79,7 @@ func podOf(t *rapid.T) *v1.Pod {
 	return pod
 }
 
-// resourcesOf draws requests and limits. A limit without a request is the request, as the defaults of pods have it.
+// resourcesOf draws requests and limits. A limit without a request is also the request, as in the defaults of pods.
 func resourcesOf(t *rapid.T) v1.ResourceRequirements {
 	r := v1.ResourceRequirements{Requests: v1.ResourceList{}, Limits: v1.ResourceList{}}
 	for name, amounts := range map[v1.ResourceName][]string{

@@ -20,7 +20,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
-// TestTheSamePodsAreEndedForACriticalOne, as few and as small ones, and nobody when all would not do.
+// TestTheSamePodsAreEndedForACriticalOne checks that the fewest and smallest pods are preempted, and none if all would
+// not suffice.
 func TestTheSamePodsAreEndedForACriticalOne(t *testing.T) {
 	ended := map[int]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -52,7 +53,7 @@ func TestTheSamePodsAreEndedForACriticalOne(t *testing.T) {
 	}
 }
 
-// byKubelet gives the pods that the kubelet ends, in its order.
+// byKubelet returns the pods that the kubelet preempts, in its order.
 func byKubelet(critical *v1.Pod, pods []*v1.Pod, short []admission.Shortage) (ended []types.UID, possible bool) {
 	kill := func(pod *v1.Pod, _ bool, _ *int64, _ func(*v1.PodStatus)) error {
 		ended = append(ended, pod.UID)
@@ -68,7 +69,7 @@ func byKubelet(critical *v1.Pod, pods []*v1.Pod, short []admission.Shortage) (en
 	return ended, err == nil
 }
 
-// byQuartet gives those that we end.
+// byQuartet returns the pods that Quartet preempts.
 func byQuartet(critical *v1.Pod, pods []*v1.Pod, short []admission.Shortage) (ended []types.UID, possible bool) {
 	var others []admission.Victim
 	for _, pod := range pods {
