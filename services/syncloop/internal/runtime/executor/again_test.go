@@ -56,7 +56,7 @@ func TestAPodBeginsAgainInItsSandboxWhenARuleSaysSo(t *testing.T) {
 		t.Errorf("removed %v, want %s first and %s, which asked, last", removed, other, asked)
 	}
 	n.sync(pod)
-	got := n.say(pod)
+	got := n.describe(pod)
 	if !strings.Contains(got, "a-1:running") || !strings.Contains(got, "b-1:running") {
 		t.Errorf("the runtime has %s", got)
 	}
@@ -111,7 +111,7 @@ func TestThePreStopHookOfASidecarDoesNotWaitForItsTurn(t *testing.T) {
 		return gate.Waiting() > 0 && n.cri.Count("ExecSync", "") == 1
 	})
 	if got := n.cri.Count("StopContainer", n.id(pod, "init-1")); got != 0 {
-		t.Error("the sidecar is stopped before the container that it is there for")
+		t.Error("the sidecar is stopped before the ordinary container")
 	}
 	gate.Open()
 	if err := <-ended; err != nil {

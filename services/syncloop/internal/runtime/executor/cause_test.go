@@ -99,7 +99,7 @@ func TestAStartThatIsCutShortHasSaidItsCause(t *testing.T) {
 	}
 	kill()
 	if err := <-ended; err == nil {
-		t.Error("the start has come to its end")
+		t.Error("the start was not interrupted")
 	}
 	gate.Open()
 }
@@ -136,12 +136,12 @@ func TestAStartUnderWayComesToItsEnd(t *testing.T) {
 	cancel()
 	gate.Open()
 	if err := <-ended; err == nil {
-		t.Error("work that was cut short went well")
+		t.Error("interrupted work succeeded")
 	}
 	if got, want := logged.causes("started a container"), "first start"; got != want {
 		t.Errorf("started for %q, want one start", got)
 	}
-	there := strings.Fields(n.say(pod))
+	there := strings.Fields(n.describe(pod))
 	slices.Sort(there) // either may be created first
 	if want := []string{"a-0:running", "b-0:created", "sandbox-0:ready"}; !slices.Equal(there, want) {
 		t.Errorf("the runtime has %q, want %q", there, want)

@@ -143,7 +143,7 @@ func (p parents) CreateContainer(
 }
 
 // withCgroups returns a node whose pods have cgroups.
-func withCgroups(t *testing.T, events *told) (*node, *cgroups, map[string]bool) {
+func withCgroups(t *testing.T, events *recordedEvents) (*node, *cgroups, map[string]bool) {
 	t.Helper()
 	made, seen := &cgroups{have: map[types.UID]bool{}}, map[string]bool{}
 	n := newNode(t, func(c *executor.Config) {
@@ -169,7 +169,7 @@ func TestAPodIsPutIntoItsCgroup(t *testing.T) {
 		t.Errorf("sandbox and container are in %v", seen)
 	}
 	if made.noFolder {
-		t.Error("the cgroup was made before the folder by which it is found again")
+		t.Error("the cgroup was created before the pod's folder")
 	}
 	// Its next container gets the same cgroup in the existing sandbox.
 	pod.Spec.Containers[0].Image = "image:2"
@@ -200,7 +200,7 @@ func TestWithoutCgroupsForPodsAllAreInOne(t *testing.T) {
 }
 
 func TestAPodWhoseCgroupCannotBeMadeIsNotStarted(t *testing.T) {
-	events := &told{}
+	events := &recordedEvents{}
 	n, made, _ := withCgroups(t, events)
 	made.fail(errors.New("make the cgroup /kubepods/podu-1: controller memory: read-only file system"))
 	pod := newPod("main")
@@ -253,7 +253,7 @@ func TestACgroupGoesWhenNothingOfThePodRuns(t *testing.T) {
 	if err := n.manager.ReleasePod(n.ctx, pod); err != nil || made.has(pod.UID) {
 		t.Errorf("%v, has a cgroup: %v", err, made.has(pod.UID))
 	}
-	if got := n.say(pod); !strings.Contains(got, "main-0:exited") {
-		t.Errorf("what says how it ended is gone: %s", got)
+	if got := n.describe(pod); !strings.Contains(got, "main-0:exited") {
+		t.Errorf("the records of the end of the pod were removed: %s", got)
 	}
 }

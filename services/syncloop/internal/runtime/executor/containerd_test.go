@@ -74,16 +74,16 @@ func TestOnContainerd(t *testing.T) {
 	}
 
 	n.sync(pod)
-	eventually.That(t, "the init container has ended", func() bool { return strings.Contains(n.say(pod), "c0-init-0:exited(0)") })
+	eventually.That(t, "the init container has ended", func() bool { return strings.Contains(n.describe(pod), "c0-init-0:exited(0)") })
 	n.sync(pod)
-	if got := n.say(pod); !strings.Contains(got, "c1-serve-0:running") || !strings.Contains(got, "c2-sleep-0:running") {
+	if got := n.describe(pod); !strings.Contains(got, "c1-serve-0:running") || !strings.Contains(got, "c2-sleep-0:running") {
 		t.Fatalf("the runtime has %s", got)
 	}
 
 	n.manager = executor.New(n.config)
 	observed := n.observe(pod)
 	if result := n.sync(pod); result.Wrote {
-		t.Error("a new process writes to a pod that is as it should be")
+		t.Error("a new process changes a pod that needs no change")
 	}
 	status := podstatus.Generate(pod, observed, podstatus.Inputs{Now: time.Now()})
 	if status.Phase != v1.PodRunning || status.PodIP == "" || !status.ContainerStatuses[0].Ready {
@@ -100,7 +100,7 @@ func TestOnContainerd(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Both end on SIGTERM within the grace period, so that none is killed.
-	if got := n.say(pod); strings.Contains(got, "running") || strings.Contains(got, "ready") || strings.Contains(got, "(137)") {
+	if got := n.describe(pod); strings.Contains(got, "running") || strings.Contains(got, "ready") || strings.Contains(got, "(137)") {
 		t.Errorf("the runtime has %s", got)
 	}
 	if err := n.manager.CleanUpPod(n.ctx, pod, n.observe(pod)); err != nil {

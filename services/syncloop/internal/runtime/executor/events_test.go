@@ -20,20 +20,20 @@ import (
 )
 
 // recordedEvents records events, one line each.
-type told struct {
+type recordedEvents struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (e *told) Normal(_ context.Context, _ *v1.Pod, container, reason, message string) {
+func (e *recordedEvents) Normal(_ context.Context, _ *v1.Pod, container, reason, message string) {
 	e.add("Normal", container, reason, message)
 }
 
-func (e *told) Warning(_ context.Context, _ *v1.Pod, container, reason, message string) {
+func (e *recordedEvents) Warning(_ context.Context, _ *v1.Pod, container, reason, message string) {
 	e.add("Warning", container, reason, message)
 }
 
-func (e *told) add(kind, container, reason, message string) {
+func (e *recordedEvents) add(kind, container, reason, message string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if reason != "Pulled" { // recorded by package images
@@ -42,7 +42,7 @@ func (e *told) add(kind, container, reason, message string) {
 }
 
 // take returns the events since the last call.
-func (e *told) take() string {
+func (e *recordedEvents) take() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	all := strings.Join(e.lines, "\n")
@@ -51,7 +51,7 @@ func (e *told) take() string {
 }
 
 // want compares the events since the last call with lines.
-func (e *told) want(t *testing.T, lines ...string) {
+func (e *recordedEvents) want(t *testing.T, lines ...string) {
 	t.Helper()
 	if got := e.take(); got != strings.Join(lines, "\n") {
 		t.Errorf("events\n%s\nwant\n%s", got, strings.Join(lines, "\n"))
@@ -59,13 +59,13 @@ func (e *told) want(t *testing.T, lines ...string) {
 }
 
 // newRecorded returns a node whose events are recorded.
-func newTold(t *testing.T) (*node, *told) {
-	events := &told{}
+func newRecorded(t *testing.T) (*node, *recordedEvents) {
+	events := &recordedEvents{}
 	return newNode(t, func(c *executor.Config) { c.Events = events }), events
 }
 
 func TestWhatIsDoneForAPodIsInItsEvents(t *testing.T) {
-	n, events := newTold(t)
+	n, events := newRecorded(t)
 	pod := newPod("a")
 	n.sync(pod)
 	events.want(t, "Normal Created [a] Container created", "Normal Started [a] Container started")
@@ -86,7 +86,7 @@ func TestWhatIsDoneForAPodIsInItsEvents(t *testing.T) {
 }
 
 func TestWhyAPodDoesNotStartIsInItsEvents(t *testing.T) {
-	n, events := newTold(t)
+	n, events := newRecorded(t)
 	logged := &logLines{}
 	n.config.Logger = logged.logger()
 	n.manager = executor.New(n.config)
@@ -105,8 +105,8 @@ func TestWhyAPodDoesNotStartIsInItsEvents(t *testing.T) {
 	fail("CreateContainer", "no room", "Warning Failed [a] Error: no room")
 	// The runtime's error contains the ID of the container, which differs each time.
 	fail("StartContainer", "no command in container-0002", "Normal Created [a] Container created", "Warning Failed [a] Error: no command in a")
-	if said := logged.count("did not start"); said != 0 {
-		t.Errorf("%d lines of the log say what the caller says, too", said)
+	if lines := logged.count("did not start"); lines != 0 {
+		t.Errorf("%d lines of the log repeat what the caller logs", lines)
 	}
 	pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu"}}
 	if _, err := n.manager.SyncPod(n.ctx, pod, n.observe(pod)); err == nil {
@@ -118,7 +118,7 @@ func TestWhyAPodDoesNotStartIsInItsEvents(t *testing.T) {
 }
 
 func TestWorkThatIsCutShortIsNoFailureInTheEvents(t *testing.T) {
-	n, events := newTold(t)
+	n, events := newRecorded(t)
 	gate := n.cri.Hang("RunPodSandbox", "")
 	ctx, cancel := context.WithCancel(n.ctx)
 	ended := make(chan error, 1)
@@ -129,14 +129,14 @@ func TestWorkThatIsCutShortIsNoFailureInTheEvents(t *testing.T) {
 	eventually.That(t, "the sandbox is being made", func() bool { return gate.Waiting() == 1 })
 	cancel()
 	if err := <-ended; err == nil {
-		t.Fatal("work that was cut short went well")
+		t.Fatal("interrupted work succeeded")
 	}
 	gate.Open()
 	events.want(t)
 }
 
 func TestABackOffIsAnEvent(t *testing.T) {
-	n, events := newTold(t)
+	n, events := newRecorded(t)
 	n.cri.OnStart(func(fakecri.Container) (int32, bool) { return 1, true })
 	pod := newPod("a")
 	n.sync(pod)
@@ -147,7 +147,7 @@ func TestABackOffIsAnEvent(t *testing.T) {
 }
 
 func TestAFailedHookIsAnEventWithoutItsOutput(t *testing.T) {
-	n, events := newTold(t)
+	n, events := newRecorded(t)
 	n.cri.OnExec(func(string, []string) ([]byte, []byte, int32) { return nil, []byte("secret"), 7 })
 	hook := &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"hi"}}}
 	pod := newPod("a")
@@ -160,7 +160,7 @@ func TestAFailedHookIsAnEventWithoutItsOutput(t *testing.T) {
 }
 
 func TestWhatIsCutOfTheDNSConfigurationIsAnEventOnce(t *testing.T) {
-	n, events := newTold(t)
+	n, events := newRecorded(t)
 	lines := bytes.Repeat([]byte("nameserver 198.51.100.1\n"), 4)
 	if err := os.WriteFile(*n.config.Kubelet.ResolverConfig, lines, 0o600); err != nil {
 		t.Fatal(err)

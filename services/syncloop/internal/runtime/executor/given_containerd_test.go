@@ -116,7 +116,7 @@ func givenAUserNamespace(t *testing.T, n *node) {
 		// Another process restarts a container in the same namespace.
 		n.manager = executor.New(n.config)
 		if n.sync(pod).Wrote {
-			t.Error("a new process writes to a pod that is as it should be")
+			t.Error("a new process changes a pod that needs no change")
 		}
 		if err := n.runtime.StopContainer(n.ctx, n.id(pod, "c0-sleep"), 2); err != nil {
 			t.Fatal(err)
@@ -272,7 +272,7 @@ func givenHooks(t *testing.T, n *node) {
 	if err == nil || result.Reasons["c0-sleep"].Reason != "PostStartHookError" {
 		t.Errorf("reasons %v, error %v", result.Reasons, err)
 	}
-	if got := n.say(pod); !strings.Contains(got, "c0-sleep-0:exited") || !strings.Contains(got, "c1-sleep-0:running") {
+	if got := n.describe(pod); !strings.Contains(got, "c0-sleep-0:exited") || !strings.Contains(got, "c1-sleep-0:running") {
 		t.Errorf("the runtime has %s", got)
 	}
 	begun := time.Now()
@@ -308,18 +308,18 @@ func givenAllAgain(t *testing.T, n *node) {
 	n.run(pod)
 	ended := func(word string) {
 		t.Helper()
-		eventually.That(t, word, func() bool { return strings.Contains(n.say(pod), word) })
+		eventually.That(t, word, func() bool { return strings.Contains(n.describe(pod), word) })
 	}
 	ended("c0-init-0:exited(0)")
 	n.sync(pod)
 	ended("c1-crash-0:exited(42)")
 	n.sync(pod)
 	ended("c0-init-1:exited(0)")
-	if got := n.say(pod); strings.Contains(got, "c1-") || strings.Contains(got, "c2-") || !strings.HasPrefix(got, "sandbox-0:ready") {
+	if got := n.describe(pod); strings.Contains(got, "c1-") || strings.Contains(got, "c2-") || !strings.HasPrefix(got, "sandbox-0:ready") {
 		t.Errorf("the runtime has %s, want the init container alone, in the same sandbox", got)
 	}
 	n.sync(pod)
-	if got := n.say(pod); !strings.Contains(got, "c1-crash-1:") || !strings.Contains(got, "c2-sleep-1:running") {
+	if got := n.describe(pod); !strings.Contains(got, "c1-crash-1:") || !strings.Contains(got, "c2-sleep-1:running") {
 		t.Errorf("the runtime has %s", got)
 	}
 }

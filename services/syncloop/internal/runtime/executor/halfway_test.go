@@ -27,7 +27,7 @@ func TestAProcessKilledHalfwayLeavesNothingBehind(t *testing.T) {
 			go func() {
 				defer close(done)
 				if _, err := n.manager.SyncPod(process, pod, n.observe(pod)); err == nil {
-					t.Error("the first agent has come to the end")
+					t.Error("the first agent was not interrupted")
 				}
 			}()
 			eventually.That(t, method+" is called", func() bool { return gate.Waiting() > 0 })
@@ -50,10 +50,10 @@ func TestAProcessKilledHalfwayLeavesNothingBehind(t *testing.T) {
 				}
 			}
 			if running != 2 || len(status.Containers) != 2 || len(status.Sandboxes) != 1 {
-				t.Errorf("the runtime has %s, want something like %s", n.say(pod), want)
+				t.Errorf("the runtime has %s, want something like %s", n.describe(pod), want)
 			}
 			if result := n.sync(pod); result.Wrote {
-				t.Error("there is still something to be done")
+				t.Error("something is left to do")
 			}
 		})
 	}

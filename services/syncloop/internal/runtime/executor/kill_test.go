@@ -36,7 +36,7 @@ func TestKillPodEndsEverythingAtOnce(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	if got := n.say(pod); strings.Contains(got, "running") || strings.Contains(got, "ready") {
+	if got := n.describe(pod); strings.Contains(got, "running") || strings.Contains(got, "ready") {
 		t.Errorf("the runtime has %s", got)
 	}
 	n.cri.ResetCalls()
@@ -92,7 +92,7 @@ func TestPreStopComesBeforeTheEndAndCountsAgainstTheGrace(t *testing.T) {
 
 // TestAnInterruptedPreStopHookIsRunAgain checks this for a shorter grace period and for a restart of syncloop.
 func TestAnInterruptedPreStopHookIsRunAgain(t *testing.T) {
-	n, events := newTold(t)
+	n, events := newRecorded(t)
 	pod := newPod("a")
 	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
 		PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}},
@@ -114,7 +114,7 @@ func TestAnInterruptedPreStopHookIsRunAgain(t *testing.T) {
 	}
 	n.want(pod, "sandbox-0:dead a-0:exited(143)")
 	if got := n.cri.Count("ExecSync", ""); got != 2 {
-		t.Errorf("the hook was run %d times, want again after the interruption", got)
+		t.Errorf("the hook ran %d times, want one more run after the interruption", got)
 	}
 	if got := events.take(); strings.Contains(got, "Failed") {
 		t.Errorf("an event says that something failed: %s", got)
@@ -123,7 +123,7 @@ func TestAnInterruptedPreStopHookIsRunAgain(t *testing.T) {
 
 // TestAPreStopHookThatTheRuntimeDidNotAnswerIsRunAgain checks this because the hook may not have run.
 func TestAPreStopHookThatTheRuntimeDidNotAnswerIsRunAgain(t *testing.T) {
-	n, events := newTold(t)
+	n, events := newRecorded(t)
 	pod := newPod("a")
 	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
 		PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"bye"}}},
@@ -133,13 +133,13 @@ func TestAPreStopHookThatTheRuntimeDidNotAnswerIsRunAgain(t *testing.T) {
 	n.cri.Fail("ExecSync", "", 1, away)
 	n.cri.Fail("StopContainer", "", 1, away)
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 5); err == nil {
-		t.Error("a runtime that is away has stopped the pod")
+		t.Error("the pod was stopped although the runtime is unavailable")
 	}
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 5); err != nil {
 		t.Fatal(err)
 	}
 	if got := n.cri.Count("ExecSync", ""); got != 2 {
-		t.Errorf("the hook was run %d times, want again", got)
+		t.Errorf("the hook ran %d times, want one more run", got)
 	}
 	if got := events.take(); strings.Contains(got, "Failed") {
 		t.Errorf("an event says that something failed: %s", got)
@@ -149,7 +149,7 @@ func TestAPreStopHookThatTheRuntimeDidNotAnswerIsRunAgain(t *testing.T) {
 // TestAnInterruptedPostStartHookHasNotFailed checks that the container continues to run, and that its preStop hook runs
 // when it is killed.
 func TestAnInterruptedPostStartHookHasNotFailed(t *testing.T) {
-	n, events := newTold(t)
+	n, events := newRecorded(t)
 	pod := newPod("a")
 	exec := func(command string) *v1.LifecycleHandler {
 		return &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{command}}}
@@ -254,7 +254,7 @@ func TestHTTPAndSleepHooks(t *testing.T) {
 }
 
 func TestAnHTTPHookSucceedsWithAnyAnswerAlsoInPlainText(t *testing.T) {
-	n, events := newTold(t)
+	n, events := newRecorded(t)
 	var asked []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, fmt.Sprint(r.URL, " ", r.Host, " ", r.Header["Accept"], r.Header["User-Agent"], r.Header["Authorization"]))
@@ -344,7 +344,7 @@ func TestFailedPostStartKillsTheContainerAndHoldsBackNoOther(t *testing.T) {
 	if err == nil || result.Reasons["a"].Reason != "PostStartHookError" {
 		t.Fatalf("reasons %v, error %v", result.Reasons, err)
 	}
-	if got := n.say(pod); !strings.Contains(got, "a-0:exited(143)") || !strings.Contains(got, "b-0:running") {
+	if got := n.describe(pod); !strings.Contains(got, "a-0:exited(143)") || !strings.Contains(got, "b-0:running") {
 		t.Errorf("the runtime has %s", got)
 	}
 }
@@ -463,14 +463,14 @@ func TestPruneKeepsTheNewestEndOfEachName(t *testing.T) {
 	if err := n.manager.PruneContainers(n.ctx, n.observe(pod), 1); err != nil {
 		t.Fatal(err)
 	}
-	got := n.say(pod)
+	got := n.describe(pod)
 	if strings.Contains(got, "a-0:") || !strings.Contains(got, "a-1:exited(1)") || !strings.Contains(got, "b-0:running") {
 		t.Errorf("the runtime has %s", got)
 	}
 	if err := n.manager.PruneContainers(n.ctx, n.observe(pod), 0); err != nil {
 		t.Fatal(err)
 	}
-	if again := n.say(pod); again != got {
+	if again := n.describe(pod); again != got {
 		t.Errorf("the last end of a container was removed: %s", again)
 	}
 }

@@ -44,7 +44,7 @@ func TestLeftoversAreFoundAndCleanedUp(t *testing.T) {
 		t.Errorf("still there: %v, %v", pods, err)
 	}
 	if _, err := os.Stat(filepath.Join(n.config.PodLogsDir, "not-a-pod")); err != nil {
-		t.Errorf("a folder that is no pod's: %v", err)
+		t.Errorf("a folder that belongs to no pod: %v", err)
 	}
 }
 

@@ -58,7 +58,7 @@ func TestAPathThatMayNotBeMountedKeepsItsContainerAndSaysSo(t *testing.T) {
 		"recursive, but with propagation": {propagated(rro(v1.RecursiveReadOnlyIfPossible, true)), `failed to resolve recursive read-only mode: volume "data" requested recursive read-only mode, but it is not compatible with propagation "HostToContainer"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, events := newTold(t)
+			n, events := newRecorded(t)
 			host := t.TempDir()
 			if err := os.Symlink(outside, filepath.Join(host, "link")); err != nil {
 				t.Fatal(err)
@@ -121,7 +121,7 @@ func TestWhatIsRecursivelyReadOnlyIsForTheHandlerToHave(t *testing.T) {
 
 func TestAPrivateMountOfTheNodeSaysWhatToDo(t *testing.T) {
 	for mountPoint, named := range map[string]string{"/mnt": "/mnt", "/root/pods/u-1/volume-subpaths/data/a/0": "MOUNT-OF-THE-VOLUME"} {
-		n, events := newTold(t)
+		n, events := newRecorded(t)
 		pod := withVolume(newPod("a"), v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/mnt/data"}}, propagated(v1.VolumeMount{}))
 		n.cri.Fail("CreateContainer", "", 1, status.Error(codes.Unknown, `failed to generate spec: path "/mnt/data" is mounted on "`+mountPoint+`" but it is not a shared or slave mount`))
 		result, err := n.manager.SyncPod(n.ctx, pod, nil)

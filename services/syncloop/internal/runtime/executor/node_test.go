@@ -77,7 +77,7 @@ func TestAPodIsToldWhatTheNodeHasForPods(t *testing.T) {
 			},
 		}}, nil
 	})
-	start("told")
+	start("known")
 	say(func(context.Context) (*v1.Node, error) { return nil, errors.New("nodestatus is away") })
 	start("away")
 	say(func(ctx context.Context) (*v1.Node, error) {
@@ -87,9 +87,9 @@ func TestAPodIsToldWhatTheNodeHasForPods(t *testing.T) {
 	begun := time.Now()
 	start("hangs")
 	if took := time.Since(begun); took > 30*time.Second {
-		t.Errorf("a nodestatus that hangs held a start back for %v", took)
+		t.Errorf("a hanging nodestatus delayed a start for %v", took)
 	}
-	for _, uid := range []string{"told", "away", "hangs"} {
+	for _, uid := range []string{"known", "away", "hangs"} {
 		if want := []string{"MEMORY=512", "HOST=192.0.2.7"}; !slices.Equal(envs[uid], want) {
 			t.Errorf("pod %q has the environment %v, want %v", uid, envs[uid], want)
 		}
@@ -99,15 +99,15 @@ func TestAPodIsToldWhatTheNodeHasForPods(t *testing.T) {
 // TestAPodIsToldTheSameAfterARestart checks that a restarted container gets the current facts of the Node, also from a
 // new process, and the last known ones while nodestatus is unavailable.
 func TestAPodIsToldTheSameAfterARestart(t *testing.T) {
-	told := func(context.Context) (*v1.Node, error) {
+	reachable := func(context.Context) (*v1.Node, error) {
 		return &v1.Node{Status: v1.NodeStatus{
 			Allocatable: v1.ResourceList{v1.ResourceMemory: resource.MustParse("512Mi"), v1.ResourceEphemeralStorage: resource.MustParse("10Gi")},
 			Addresses:   []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.7"}, {Type: v1.NodeInternalIP, Address: "2001:db8::7"}},
 		}}, nil
 	}
 	for name, after := range map[string]func(context.Context) (*v1.Node, error){
-		"told": told,
-		"away": func(context.Context) (*v1.Node, error) { return nil, errors.New("nodestatus is away") },
+		"reachable": reachable,
+		"away":      func(context.Context) (*v1.Node, error) { return nil, errors.New("nodestatus is away") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			envs := map[string][]string{}
@@ -117,7 +117,7 @@ func TestAPodIsToldTheSameAfterARestart(t *testing.T) {
 					runtime, err := inner()
 					return created{runtime, envs}, err
 				}
-				c.Node, c.NodeFile = told, filepath.Join(t.TempDir(), "node.json")
+				c.Node, c.NodeFile = reachable, filepath.Join(t.TempDir(), "node.json")
 			})
 			pod := askingPod("asks")
 			pod.Spec.HostNetwork = true

@@ -51,7 +51,7 @@ func TestAPullThatHangsHoldsUpNoOtherPod(t *testing.T) {
 			}
 			for _, pod := range others {
 				n.sync(pod)
-				if got := n.say(pod); !strings.Contains(got, "c0-sleep-0:running") {
+				if got := n.describe(pod); !strings.Contains(got, "c0-sleep-0:running") {
 					t.Errorf("beside a pull that hangs pod %s is %s", pod.Name, got)
 				}
 			}
@@ -62,8 +62,8 @@ func TestAPullThatHangsHoldsUpNoOtherPod(t *testing.T) {
 			eventually.That(t, "the pull is given up", func() bool { return reg.Waiting(name+"/hangs") == 0 })
 			reg.Break(name+"/hangs", registry.None)
 			n.sync(hangs)
-			if got := n.say(hangs); !strings.Contains(got, "c0-sleep-0:running") {
-				t.Errorf("the pod whose image comes at last is %s", got)
+			if got := n.describe(hangs); !strings.Contains(got, "c0-sleep-0:running") {
+				t.Errorf("the pod whose image arrives late is %s", got)
 			}
 		})
 	}

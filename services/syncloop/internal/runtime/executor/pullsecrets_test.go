@@ -70,8 +70,8 @@ func (g *given) setAway(away bool) {
 }
 
 // newGiven returns a node with secrets whose events are recorded. The node's own credentials are of the user node.
-func newGiven(t *testing.T) (*node, *given, *told) {
-	g, events := &given{secrets: map[string]*v1.Secret{}, users: map[types.UID]bool{}}, &told{}
+func newGiven(t *testing.T) (*node, *given, *recordedEvents) {
+	g, events := &given{secrets: map[string]*v1.Secret{}, users: map[types.UID]bool{}}, &recordedEvents{}
 	return newNode(t, func(c *executor.Config) {
 		c.Objects, c.Events = g, events
 		c.Credentials = func(context.Context, string) []*runtimeapi.AuthConfig {
@@ -120,8 +120,8 @@ func TestAPodsImagesArePulledWithItsPullSecrets(t *testing.T) {
 	g.give("pull", v1.DockerConfigJsonKey, `{"auths":{"registry.test":{"username":"pod","password":"pod-secret"}}}`)
 	n.sync(pod)
 	n.want(pod, "sandbox-0:ready a-0:running")
-	if told := events.take(); strings.Contains(told, "Failed") {
-		t.Errorf("events\n%s", told)
+	if got := events.take(); strings.Contains(got, "Failed") {
+		t.Errorf("events\n%s", got)
 	}
 }
 
@@ -140,13 +140,13 @@ func TestAContainerWaitsForWhatItsEnvironmentIsOf(t *testing.T) {
 			t.Errorf("reasons %+v, error %v", result.Reasons, err)
 		}
 		if unsupported := (*executor.UnsupportedError)(nil); errors.As(err, &unsupported) {
-			t.Errorf("it is given up: %v", err)
+			t.Errorf("the request ended with %v", err)
 		}
 	}
 	fails(`secret "db" not found`)
 	n.want(pod, "sandbox-0:ready b-0:running")
-	if told := events.take(); !strings.Contains(told, `Warning Failed [a] Error: secret "db" not found`) {
-		t.Errorf("events\n%s", told)
+	if got := events.take(); !strings.Contains(got, `Warning Failed [a] Error: secret "db" not found`) {
+		t.Errorf("events\n%s", got)
 	}
 	g.give("db", "other", "geheim")
 	fails("couldn't find key password in Secret shop/db")
@@ -159,8 +159,8 @@ func TestAContainerWaitsForWhatItsEnvironmentIsOf(t *testing.T) {
 	g.give("db", "password", "another")
 	n.sync(pod)
 	n.want(pod, "sandbox-0:ready b-0:running a-0:running")
-	if told := events.take(); strings.Contains(told, "geheim") {
-		t.Errorf("events\n%s", told)
+	if got := events.take(); strings.Contains(got, "geheim") {
+		t.Errorf("events\n%s", got)
 	}
 }
 

@@ -209,7 +209,7 @@ func TestTheOrderOfAResize(t *testing.T) {
 // wantAll compares the runtime's state of a pod with words, regardless of the order of creation.
 func (r *resizer) wantAll(pod *v1.Pod, want string) {
 	r.t.Helper()
-	got, wanted := strings.Fields(r.say(pod)), strings.Fields(want)
+	got, wanted := strings.Fields(r.describe(pod)), strings.Fields(want)
 	slices.Sort(got)
 	slices.Sort(wanted)
 	if !slices.Equal(got, wanted) {
@@ -226,7 +226,7 @@ func (r *resizer) settled(pod *v1.Pod) {
 		r.t.Errorf("there is more to do: %v, error %v", steps, result.ResizeError)
 	}
 	if resize.InProgress(pod, r.observe(pod), r.record.actuated) {
-		r.t.Error("the resize is in progress still")
+		r.t.Error("the resize is still in progress")
 	}
 	has, wants, err := r.cgroups.Given(pod)
 	if err != nil || has.Memory != wants.Memory || has.CPUQuota != wants.CPUQuota || has.CPUShares != wants.CPUShares {
@@ -282,7 +282,7 @@ func TestALimitOfMemoryBelowItsUseIsRefused(t *testing.T) {
 // TestAContainerIsMadeAgainForAResize checks that the resize policy restarts a container whatever its restart policy
 // is.
 func TestAContainerIsMadeAgainForAResize(t *testing.T) {
-	events := &told{}
+	events := &recordedEvents{}
 	r := newResizer(t, func(c *executor.Config) { c.Events = events })
 	pod := newPod("a", "b")
 	pod.Spec.RestartPolicy = v1.RestartPolicyOnFailure
@@ -385,10 +385,10 @@ func TestAResizeIsFinished(t *testing.T) {
 				}
 				unfinished := result.ResizeError != nil
 				if unfinished && !resize.InProgress(pod, r.observe(pod), r.record.actuated) {
-					t.Error("the resize has failed and is not in progress")
+					t.Error("a resize with a failure is not in progress")
 				}
 				if result := r.sync(pod); unfinished && !result.Wrote {
-					t.Error("nobody looks again whether the resize is done")
+					t.Error("the pod is not observed again after the resize")
 				}
 				r.settled(pod)
 			})

@@ -50,9 +50,14 @@ func (c *classes) Handler(_ context.Context, pod *v1.Pod) (string, error) {
 }
 
 // newClassed returns a node of a cluster with these classes, and a pod with a class.
-func newClassed(t *testing.T, c *classes, class string, change ...func(*executor.Config)) (*node, *told, *v1.Pod) {
+func newClassed(
+	t *testing.T,
+	c *classes,
+	class string,
+	change ...func(*executor.Config),
+) (*node, *recordedEvents, *v1.Pod) {
 	t.Helper()
-	events := &told{}
+	events := &recordedEvents{}
 	n := newNode(t, append(change, func(cfg *executor.Config) { cfg.RuntimeClasses, cfg.Events = c, events })...)
 	pod := newPod("a")
 	pod.Spec.RuntimeClassName = &class
@@ -128,7 +133,7 @@ func TestAPodThatRunsNeedsNobodyForItsClass(t *testing.T) {
 	n.sync(pod)
 	n.want(pod, "sandbox-0:ready a-0:exited(1) a-1:running")
 	if !n.created(pod, "a").GetMounts()[0].GetRecursiveReadOnly() {
-		t.Error("what the handler can is not known any more")
+		t.Error("the features of the handler are not used any more")
 	}
 	n.cri.KillSandbox(n.observe(pod).GetSandboxes()[0].GetId())
 	n.sync(pod)
@@ -145,7 +150,7 @@ func TestAPodThatRunsNeedsNobodyForItsClass(t *testing.T) {
 // TestAHostsNameThatIsTooLong uses a host name that is with its domain too long for the kernel: the pod stays Pending,
 // with an event at each try.
 func TestAHostsNameThatIsTooLong(t *testing.T) {
-	events := &told{}
+	events := &recordedEvents{}
 	n := newNode(t, func(cfg *executor.Config) { cfg.Events, cfg.Kubelet.ClusterDomain = events, "cluster.local" })
 	pod := newPod("a")
 	pod.Spec.Hostname, pod.Spec.Subdomain, pod.Spec.SetHostnameAsFQDN = strings.Repeat("a", 60), "t", new(true)

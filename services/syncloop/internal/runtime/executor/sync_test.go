@@ -36,7 +36,7 @@ func TestANewPodTakesTheFewestCalls(t *testing.T) {
 	n.want(pod, "sandbox-0:ready a-0:running")
 	n.cri.ResetCalls()
 	if result := n.sync(pod); result.Wrote || result.RetryAfter != 0 {
-		t.Errorf("a pod that is as it should be is written to: %+v", result)
+		t.Errorf("a pod that needs no change is changed: %+v", result)
 	}
 }
 
@@ -49,7 +49,7 @@ func TestInitContainersRunOneAfterAnotherBeforeTheOthers(t *testing.T) {
 	n.sync(pod)
 	n.want(pod, "sandbox-0:ready init-1-0:exited(0) init-2-0:exited(0)")
 	n.sync(pod)
-	got := n.say(pod)
+	got := n.describe(pod)
 	if !strings.Contains(got, "a-0:running") || !strings.Contains(got, "b-0:running") {
 		t.Fatalf("the runtime has %s", got)
 	}
@@ -65,11 +65,11 @@ func TestARestartedAgentGoesOnFromTheRuntimeAlone(t *testing.T) {
 	id := n.id(pod, "a")
 	n.manager = executor.New(n.config)
 	if result := n.sync(pod); result.Wrote {
-		t.Error("the new process writes to a pod that is as it should be")
+		t.Error("the new process changes a pod that needs no change")
 	}
 	n.cri.Exit(id, 1)
 	n.sync(pod)
-	if got := n.say(pod); !strings.Contains(got, "a-0:exited(1)") || !strings.Contains(got, "a-1:running") {
+	if got := n.describe(pod); !strings.Contains(got, "a-0:exited(1)") || !strings.Contains(got, "a-1:running") {
 		t.Errorf("the runtime has %s", got)
 	}
 }
@@ -100,11 +100,11 @@ func TestAChangedContainerIsReplacedAlone(t *testing.T) {
 	pod.Spec.Containers[0].Image = "image:2"
 	replaced := n.id(pod, "a")
 	n.sync(pod)
-	if got := n.say(pod); !strings.Contains(got, "a-0:exited(143)") || !strings.Contains(got, "a-1:running") || !strings.Contains(got, "b-0:running") {
+	if got := n.describe(pod); !strings.Contains(got, "a-0:exited(143)") || !strings.Contains(got, "a-1:running") || !strings.Contains(got, "b-0:running") {
 		t.Errorf("the runtime has %s", got)
 	}
 	if !n.config.Endings.Replaced(pod.UID, replaced) || n.config.Endings.Replaced(pod.UID, before) {
-		t.Error("which container was replaced is not known")
+		t.Error("the replaced container is not recorded")
 	}
 	if n.id(pod, "b") != before {
 		t.Error("the other container was replaced, too")
@@ -117,7 +117,7 @@ func TestALostSandboxIsMadeAnew(t *testing.T) {
 	n.sync(pod)
 	n.cri.KillSandbox(n.observe(pod).Sandboxes[0].Id)
 	n.sync(pod)
-	got := n.say(pod)
+	got := n.describe(pod)
 	if !strings.HasPrefix(got, "sandbox-0:dead sandbox-1:ready") || !strings.HasSuffix(got, "a-1:running") {
 		t.Fatalf("the runtime has %s", got)
 	}
@@ -169,8 +169,8 @@ func TestImages(t *testing.T) {
 			if got := n.cri.Count("PullImage", ""); got != test.wantPulls {
 				t.Errorf("%d pulls, want %d", got, test.wantPulls)
 			}
-			if got := n.say(pod); !strings.Contains(got, "b-0:running") {
-				t.Errorf("the other container is held back: %s", got)
+			if got := n.describe(pod); !strings.Contains(got, "b-0:running") {
+				t.Errorf("the other container is delayed: %s", got)
 			}
 		})
 	}
@@ -191,7 +191,7 @@ func TestFailedPullsAreHeldBack(t *testing.T) {
 		}
 		// A container that waits for an image changes nothing, so that the pod must not be observed again.
 		if wantReason == "ImagePullBackOff" && result.Wrote {
-			t.Error("a container that only waits for its image counts as written")
+			t.Error("a container that waits for its image counts as a change")
 		}
 	}
 	pulls(1, "ErrImagePull", 10*time.Second, true)
@@ -242,7 +242,7 @@ func TestCreateAndStartFailuresHaveTheirReasons(t *testing.T) {
 				t.Fatalf("reasons %v, error %v", result.Reasons, err)
 			}
 			n.sync(pod)
-			if got := n.say(pod); !strings.HasSuffix(got, ":running") {
+			if got := n.describe(pod); !strings.HasSuffix(got, ":running") {
 				t.Errorf("not started on the next try: %s", got)
 			}
 		})
@@ -347,7 +347,7 @@ func TestSandboxIsMadeAsThePodAsks(t *testing.T) {
 	}
 	pod.Spec.HostNetwork = false
 	n.sync(pod)
-	if got := n.say(pod); !strings.HasPrefix(got, "sandbox-0:dead sandbox-1:ready") {
+	if got := n.describe(pod); !strings.HasPrefix(got, "sandbox-0:dead sandbox-1:ready") {
 		t.Errorf("another network mode: the runtime has %s", got)
 	}
 }

@@ -133,15 +133,15 @@ func TestTheRuntimeIsToldOfTheCallsSpan(t *testing.T) {
 		}
 		clients[telemetry.Traceparent(trace.ContextWithSpanContext(context.Background(), span.SpanContext()))] = method
 	}
-	told := map[string]bool{}
+	called := map[string]bool{}
 	for _, call := range n.cri.Calls() {
 		if clients[call.Traceparent] != call.Method {
 			t.Errorf("%s carries the traceparent %q of the span %q, want that of its own call", call.Method, call.Traceparent, clients[call.Traceparent])
 		}
-		told[call.Method] = true
+		called[call.Method] = true
 	}
 	want := []string{"CreateContainer", "ImageStatus", "PodSandboxStatus", "PullImage", "RunPodSandbox", "StartContainer"}
-	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(told))); diff != "" {
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(called))); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 	wantAttributes := map[string]string{

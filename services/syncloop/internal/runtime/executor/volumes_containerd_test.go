@@ -43,7 +43,7 @@ func givenVolumes(t *testing.T, n *node) {
 		}
 	}
 	if err := os.WriteFile(filepath.Join(inside, "memory", "large"), make([]byte, 2<<20), 0o600); err == nil || !strings.Contains(err.Error(), "no space left") {
-		t.Errorf("more than fits into memory: %v", err)
+		t.Errorf("a value larger than the memory: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(inside, "host", "of-the-host")); err != nil {
 		t.Error(err)

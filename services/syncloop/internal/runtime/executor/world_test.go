@@ -88,11 +88,11 @@ func connect(t testing.TB, endpoint string, change ...func(*executor.Config)) *n
 }
 
 // linked creates links instead of mounts of parts of volumes, which needs no root.
-type linked struct{}
+type symlinkMounter struct{}
 
-func (linked) Mounted(string) (bool, error) { return false, nil }
-func (linked) Detach(string) error          { return nil }
-func (linked) Bind(source *os.File, target string) error {
+func (symlinkMounter) Mounted(string) (bool, error) { return false, nil }
+func (symlinkMounter) Detach(string) error          { return nil }
+func (symlinkMounter) Bind(source *os.File, target string) error {
 	return errors.Join(os.Remove(target), os.Symlink(source.Name(), target))
 }
 
@@ -105,7 +105,7 @@ func newVolumes(
 	more ...volumes.Plugin,
 ) *volumes.Manager {
 	t.Helper()
-	var subPaths subpath.Mounter = linked{}
+	var subPaths subpath.Mounter = symlinkMounter{}
 	if mounter == (volumes.Machine{}) {
 		subPaths = subpath.Machine{}
 	}
@@ -230,7 +230,7 @@ func (n *node) sync(pod *v1.Pod) executor.Result {
 }
 
 // describe returns the runtime's state of a pod as one line, oldest first.
-func (n *node) say(pod *v1.Pod) string {
+func (n *node) describe(pod *v1.Pod) string {
 	n.t.Helper()
 	status := n.observe(pod)
 	var words []string
@@ -253,7 +253,7 @@ func (n *node) say(pod *v1.Pod) string {
 
 func (n *node) want(pod *v1.Pod, want string) {
 	n.t.Helper()
-	if got := n.say(pod); got != want {
+	if got := n.describe(pod); got != want {
 		n.t.Fatalf("\nthe runtime has %s\nwant            %s", got, want)
 	}
 }

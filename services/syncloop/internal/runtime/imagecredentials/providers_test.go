@@ -119,7 +119,7 @@ func TestPodsThatStartTogetherAskOnce(t *testing.T) {
 		synctest.Wait() // all requests have begun
 		cancel()
 		if failures := <-left; len(failures) != 1 || !errors.Is(failures[0], context.Canceled) {
-			t.Errorf("who has left is told %v", failures)
+			t.Errorf("the caller that left got %v", failures)
 		}
 		close(gate)
 		asked.Wait()
@@ -159,7 +159,7 @@ func TestAPluginThatHangsIsGivenUp(t *testing.T) {
 				begun := time.Now()
 				r.want(newPod("u1", ""), "b.test/web", "a.test", "")
 				if took := time.Since(begun); took != 0 {
-					t.Errorf("an image of others has waited %v", took)
+					t.Errorf("another image has waited %v", took)
 				}
 				begun = time.Now()
 				found, failures := r.For(t.Context(), newPod("u1", ""), "a.test/web")

@@ -184,7 +184,7 @@ func TestAFailureIsToldTwice(t *testing.T) {
 			mend()
 			r.Round(r.ctx)
 			if log := r.logged(); !strings.Contains(log, "level=INFO") {
-				t.Errorf("when all is well the log is %q", log)
+				t.Errorf("after a success the log is %q", log)
 			}
 			r.Round(r.ctx)
 			if log := r.logged(); log != "" {
@@ -274,6 +274,6 @@ func TestDiskUsageIsTheFileSystems(t *testing.T) {
 		t.Errorf("%+v, %v", usage, err)
 	}
 	if _, err := imagegc.DiskUsage("/there/is/no/such/directory"); err == nil {
-		t.Error("a directory that is not there has a size")
+		t.Error("a missing directory has a size")
 	}
 }

@@ -153,7 +153,7 @@ func TestPullsOnContainerd(t *testing.T) {
 			t.Errorf("%s: %s", why, message)
 		}
 		if why, _ := reason(r, "broken", v1.PullNever); why != images.ReasonNeverPull {
-			t.Errorf("half of an image is there: %q", why)
+			t.Errorf("a part of an image is present: %q", why)
 		}
 		reg.Break("broken", registry.None)
 		r.clock.Step(backoffOver)
@@ -170,6 +170,6 @@ const backoffOver = 6 * time.Minute
 func wantUntold(t *testing.T, r *rig, password string) {
 	t.Helper()
 	if told := r.everythingTold(); strings.Contains(told, password) {
-		t.Errorf("the password was told:\n%s", told)
+		t.Errorf("the password is in the output:\n%s", told)
 	}
 }

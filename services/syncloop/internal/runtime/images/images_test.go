@@ -61,7 +61,7 @@ func TestAQuestionThatHangsHoldsUpOnlyWhoAskedIt(t *testing.T) {
 		t.Error(err)
 	}
 	if got := fake.Count("ImageStatus", image); got != 2 {
-		t.Errorf("the runtime was asked %d times, want by the first and the second", got)
+		t.Errorf("the runtime was called %d times, want by the first and the second", got)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestANameThatIsNoneIsRefusedBeforeAnybodyIsAsked(t *testing.T) {
 	r.want("web", "not a name", v1.PullAlways, images.ReasonInvalidName, message)
 	r.wantEvents("Warning InspectFailed web/main: "+message, "Warning Failed web/main: Error: InvalidImageName")
 	if r.cri.Count("PullImage", "") > 0 || r.cri.Count("ImageStatus", "") > 0 {
-		t.Error("the runtime was asked")
+		t.Error("the runtime was called")
 	}
 }
 
@@ -292,7 +292,7 @@ func TestAPullThatHangsHoldsUpNoImageThatIsThere(t *testing.T) {
 	stop()
 	for range 2 {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("a pull that was given up ended with %v", err)
+			t.Errorf("an interrupted pull ended with %v", err)
 		}
 	}
 	r.want("web", "registry.test/other:1", v1.PullAlways, "", "") // it has a slot now
@@ -334,7 +334,7 @@ func TestWhoIsGivenAnImageUsesIt(t *testing.T) {
 	const name, ref = "registry.test/app:1", "sha256:registry.test/app:1"
 	before := r.clock.Now()
 	if !r.UsedAt(ref).IsZero() || !r.Retire(ref, before) {
-		t.Fatal("an image that nobody has asked for is used")
+		t.Fatal("an image without a request counts as used")
 	}
 	r.clock.Step(time.Second)
 	r.want("web", name, v1.PullIfNotPresent, "", "")
@@ -342,10 +342,10 @@ func TestWhoIsGivenAnImageUsesIt(t *testing.T) {
 		t.Errorf("used at %v", at)
 	}
 	if r.Retire(ref, before) {
-		t.Error("an image that was given away meanwhile may be removed")
+		t.Error("Retire permits the removal of an image that a caller got in the meantime")
 	}
 	if !r.Retire(ref, r.clock.Now()) {
-		t.Error("an image that was not given away since may not be removed")
+		t.Error("Retire refuses the removal of an image that no caller got since")
 	}
 	if _, err := r.cri.RemoveImage(r.ctx, removal(name)); err != nil {
 		t.Fatal(err)

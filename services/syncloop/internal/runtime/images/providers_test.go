@@ -107,7 +107,7 @@ func TestAProviderThatHangsHoldsUpNoOtherPull(t *testing.T) {
 	r.want("web", "quick.test/web:1", v1.PullAlways, "", "")
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("who was given up ended with %v", err)
+		t.Errorf("the interrupted caller ended with %v", err)
 	}
 	if told := r.everythingTold(); strings.Contains(told, "FailedToRetrieveImageCredentials") {
 		t.Errorf("told:\n%s", told)

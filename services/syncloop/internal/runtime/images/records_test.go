@@ -124,11 +124,11 @@ func TestRecordsFollowTheRuntimesImages(t *testing.T) {
 		t.Errorf("%d pulls and %d records are left", files("pulling"), files("pulled"))
 	}
 	if got := r.askFor("other", name, v1.PullIfNotPresent); !strings.HasPrefix(got, "ErrImagePull: ") {
-		t.Errorf("an image whose pull was interrupted is everybody's: %q", got)
+		t.Errorf("every pod can use an image whose pull was interrupted: %q", got)
 	}
 	r.Left(r.ctx, nil, r.clock.Now().Add(time.Minute))
 	if files("pulled") != 0 {
-		t.Error("the record of an image that is gone is there")
+		t.Error("the record of the removed image exists")
 	}
 }
 

@@ -423,7 +423,7 @@ func TestARuntimeThatHangsDelaysThatLogOnly(t *testing.T) {
 		n.step("the other one: "+want, n.has("well", want))
 	}
 	if got := n.kinds("hung"); got != "old" {
-		t.Errorf("while it hangs there is %q", got)
+		t.Errorf("while the removal hangs the runtime has %q", got)
 	}
 	hung.write(3)
 	stop() // the end of the process cancels the call, and the file is renamed back

@@ -55,12 +55,12 @@ func TestWhatACgroupWasGiven(t *testing.T) {
 	}
 	gone := filepath.Join(t.TempDir(), "gone")
 	if _, err := givenByV1(map[string]string{"cpu": gone, "memory": gone}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("of no cgroup of version 1 it says %v", err)
+		t.Errorf("for a missing cgroup of version 1 the error is %v", err)
 	}
 	if _, err := givenByV2(gone); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("of no cgroup of version 2 it says %v", err)
+		t.Errorf("for a missing cgroup of version 2 the error is %v", err)
 	}
 	if _, err := version2("cpu.max: much 100000"); err == nil {
-		t.Error("a quota that is no number is taken")
+		t.Error("a quota that is not a number is accepted")
 	}
 }

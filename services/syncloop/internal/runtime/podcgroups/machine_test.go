@@ -133,11 +133,11 @@ func TestTheKernelHasWhatAPodIsGiven(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.Has(name) {
-		t.Error("the cgroup is there before it was made")
+		t.Error("the cgroup exists before its creation")
 	}
 	m.set(name, resources.ForPod(pod, resources.Limits{CPUQuota: true, PIDs: 50}))
 	if !m.Has(name) {
-		t.Error("the cgroup is not there")
+		t.Error("the cgroup does not exist")
 	}
 	m.want(name, "cpu.shares", "512", "cpu.weight", "20")
 	m.want(name, "cpu.cfs_quota_us", "100000", "cpu.max", "100000 100000")

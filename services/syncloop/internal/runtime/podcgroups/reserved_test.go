@@ -57,7 +57,7 @@ func TestCgroupsOfDaemonsAreLimited(t *testing.T) {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	if r.cgroups.Has("/kube") {
-		t.Error("a cgroup of daemons was made")
+		t.Error("a missing cgroup of daemons was created")
 	}
 	if why := r.waits(); !strings.Contains(why, "kubeReservedCgroup: the cgroup /kube does not exist") {
 		t.Errorf("the health says %q", why)
@@ -133,6 +133,6 @@ func TestACgroupOfDaemonsOfThisMachine(t *testing.T) {
 		t.Errorf("the limit of memory is %s, %v", got, err)
 	}
 	if err := m.Limit(m.root+"/none", resources.Resources{Memory: 1 << 20}); err == nil {
-		t.Error("a cgroup that is not there was limited")
+		t.Error("Limit of a missing cgroup succeeds")
 	}
 }

@@ -16,10 +16,10 @@ func TestAPodsCgroupIsChangedInParts(t *testing.T) {
 	r := newTree(t)
 	pod := podtest.Pod("u1", podtest.Container(podtest.List("cpu", "500m"), podtest.List("cpu", "1", "memory", "64Mi")))
 	if _, there := r.Name(pod); there {
-		t.Error("the cgroup is there before it was made")
+		t.Error("the cgroup exists before its creation")
 	}
 	if _, _, err := r.Given(pod); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("of no cgroup it says %v", err)
+		t.Errorf("for a missing cgroup the error is %v", err)
 	}
 	r.ensure(pod, "/kubepods/burstable/podu1")
 	bigger := pod.DeepCopy()
@@ -33,7 +33,7 @@ func TestAPodsCgroupIsChangedInParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if has, _, _ := r.Given(bigger); has.Memory != 128<<20 || has.CPUQuota != 100000 {
-		t.Errorf("after a part of it it has %+v", has)
+		t.Errorf("after a partial change the cgroup has %+v", has)
 	}
 	r.ensure(pod, "/kubepods/burstable/podu1") // which this process has set before
 	if has, wants, _ := r.Given(pod); !cmp.Equal(has, wants, cmpopts.IgnoreFields(resources.Resources{}, "HugePages")) {
@@ -44,7 +44,7 @@ func TestAPodsCgroupIsChangedInParts(t *testing.T) {
 		t.Errorf("it uses %d; error %v", usage, err)
 	}
 	if err := r.Limit(pod, resources.Resources{Memory: 16 << 20}); err == nil {
-		t.Error("the limit is below what is used")
+		t.Error("the limit is below the usage")
 	}
 }
 
@@ -57,7 +57,7 @@ func TestWhatTheKernelHasIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := m.Given(name); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("of no cgroup it says %v", err)
+		t.Errorf("for a missing cgroup the error is %v", err)
 	}
 	want := resources.ForPod(pod, resources.Limits{CPUQuota: true})
 	m.set(name, want)

@@ -80,11 +80,11 @@ func slicesHaveLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.Has(name) {
-		t.Error("the slice is there before it was made")
+		t.Error("the slice exists before its creation")
 	}
 	m.set(name, resources.ForPod(pod, resources.Limits{CPUQuota: true, PIDs: 50}))
 	if !m.Has(name) {
-		t.Error("the slice is not there")
+		t.Error("the slice does not exist")
 	}
 	limits := func() {
 		t.Helper()

@@ -265,7 +265,7 @@ func TestAPodsCgroupIsMadeWithThoseAboveIt(t *testing.T) {
 	before := r.cgroups.sets
 	r.ensure(pod, "/kubepods/burstable/podu1")
 	if r.cgroups.sets != before {
-		t.Error("what is as it should be was written again")
+		t.Error("an unchanged file was written again")
 	}
 	changed := pod.DeepCopy()
 	changed.Spec.Containers[0].Resources.Limits = podtest.List("cpu", "1", "memory", "128Mi")
@@ -279,7 +279,7 @@ func TestAPodsCgroupIsMadeWithThoseAboveIt(t *testing.T) {
 	}
 	r.ensure(changed, "/kubepods/burstable/podu1")
 	if !r.cgroups.Has("/kubepods/burstable/podu1") {
-		t.Error("a cgroup that was removed meanwhile was not made again")
+		t.Error("a removed cgroup was not recreated")
 	}
 }
 
@@ -298,7 +298,7 @@ func TestAPodsCgroupIsRemovedWhateverItsClassWas(t *testing.T) {
 	}
 	r.cgroups.fail("/kubepods/burstable/podu1", errors.New("device or resource busy"))
 	if err := r.Remove(t.Context(), "u1"); err == nil {
-		t.Error("a cgroup that cannot be removed is said to be")
+		t.Error("Remove of a cgroup that cannot be removed succeeds")
 	}
 }
 
@@ -312,7 +312,7 @@ func TestAPodWaitsForItsOwnCgroupAndNoOther(t *testing.T) {
 	}
 	r.cgroups.fail("/kubepods/besteffort/podu2", errors.New("read-only file system"))
 	if _, err := r.Ensure(t.Context(), podtest.Pod("u2", podtest.Container(nil, nil))); err == nil || !strings.Contains(err.Error(), "read-only file system") {
-		t.Errorf("a pod whose cgroup cannot be made: %v", err)
+		t.Errorf("a pod whose cgroup cannot be created: %v", err)
 	}
 	r.ensure(podtest.Pod("u3", podtest.Container(nil, nil)), "/kubepods/besteffort/podu3")
 }

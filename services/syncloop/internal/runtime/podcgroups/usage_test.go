@@ -89,7 +89,7 @@ func TestUsageOfAFileTree(t *testing.T) {
 		t.Errorf("a cgroup that is not there: %v", err)
 	}
 	if _, err := usageOfV2(tree(t, "cpu.stat: usage_usec many")); err == nil || !strings.Contains(err.Error(), "cpu.stat") {
-		t.Errorf("a file that says nonsense: %v", err)
+		t.Errorf("an invalid file: %v", err)
 	}
 }
 

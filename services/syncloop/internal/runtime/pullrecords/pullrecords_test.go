@@ -142,10 +142,10 @@ func TestWhoseCredentialsCount(t *testing.T) {
 				t.Errorf("must be pulled: %t, want %t", got, test.want)
 			}
 			if got := r.mustPull("registry.test/shop/other:1", secret("1", "h1")); !got {
-				t.Error("under another name it need not be pulled")
+				t.Error("under another name the image needs no pull")
 			}
 			if got := r.mustPull("registry.test/shop/web:2", secret("1", "h1")); got {
-				t.Error("under another tag it must be pulled")
+				t.Error("under another tag the image needs a pull")
 			}
 		})
 	}
@@ -195,11 +195,11 @@ func TestAPullThatAKillInterruptedCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !r.mustPull(image) {
-		t.Error("while it is pulled another pod need not pull it")
+		t.Error("during a pull another pod can use the image without a pull")
 	}
 	r.start(kubeletconfigv1beta1.NeverVerifyPreloadedImages)
 	if !r.mustPull(image) {
-		t.Error("after a kill a pod need not pull it")
+		t.Error("after a kill a pod can use the image without a pull")
 	}
 	r.Recover(t.Context(), []*runtimeapi.Image{{Id: "sha256:other", RepoTags: []string{"registry.test/shop/other:1"}}, {Id: id, RepoTags: []string{image}}})
 	if r.files("pulling") != 0 || r.files("pulled") != 1 || !r.mustPull(image) || !r.mustPull(image, secret("1", "h1")) {
@@ -207,7 +207,7 @@ func TestAPullThatAKillInterruptedCounts(t *testing.T) {
 	}
 	r.withSecrets(secret("1", "h1"))
 	if r.mustPull(image, secret("1", "h1")) {
-		t.Error("what was pulled anew must be pulled again")
+		t.Error("an image that was pulled again still needs a pull")
 	}
 }
 
@@ -220,7 +220,7 @@ func TestAPullThatFailsLeavesNothing(t *testing.T) {
 	}
 	r.Failed(t.Context(), image)
 	if r.files("pulling") != 1 {
-		t.Error("the note of the other pull is gone")
+		t.Error("the intent of the other pull was removed")
 	}
 	r.Failed(t.Context(), image)
 	if r.files("pulling") != 0 || r.mustPull(image) {
@@ -250,7 +250,7 @@ func TestADamagedRecordIsWrittenAnew(t *testing.T) {
 	}
 	r.withSecrets(secret("1", "h1"))
 	if r.mustPull(image, secret("1", "h1")) {
-		t.Error("it was not written anew")
+		t.Error("the record was not replaced")
 	}
 }
 
@@ -265,7 +265,7 @@ func TestRecordsOfImagesThatAreGoneAreRemoved(t *testing.T) {
 	}
 	r.Prune(t.Context(), []string{"sha256:other"}, written.Add(time.Minute))
 	if r.files("pulled") != 0 {
-		t.Error("a record of an image that is gone is there")
+		t.Error("the record of a removed image exists")
 	}
 }
 

@@ -81,7 +81,7 @@ func TestOneThatHangsGivesUpItsPlace(t *testing.T) {
 	}
 	select {
 	case <-other.entered:
-		t.Fatal("it passed a full gate")
+		t.Fatal("the work passed a full gate")
 	default:
 	}
 	clock.Step(startgate.Patience)

@@ -165,6 +165,6 @@ func TestABrokenFileGivesNothingAway(t *testing.T) {
 		})
 	}
 	if _, err := pods(t.TempDir(), 9).Of("../x"); err == nil {
-		t.Error("a UID leads out of the folder")
+		t.Error("the path of a UID is outside of the folder")
 	}
 }

@@ -36,9 +36,9 @@ import (
 
 // Intended differences, which the test does not generate:
 //
-//   - Thresholds in percent of a count, such as of inodes, and thresholds in decimal units of bytes: the kubelet reports
-//     them in their units, Quartet reports the threshold in the units of the available amount, because nodestatus
-//     publishes the amount.
+//   - Thresholds in percent of a count, such as of inodes, and thresholds in decimal units of bytes: the kubelet
+//     reports them in their units, Quartet in the units of the available amount, because nodestatus publishes the
+//     amount.
 //   - A separate file system for the layers of containers, for which the kubelet has its own signals. containerd and
 //     CRI-O do not report one here.
 //   - Volumes in memory are not checked against their size limit here, because the kernel enforces it. The kubelet

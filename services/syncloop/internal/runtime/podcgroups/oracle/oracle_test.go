@@ -45,7 +45,7 @@ func TestPodsAreGivenWhatTheKubeletGivesThem(t *testing.T) {
 		classes[fmt.Sprint(want.CPUQuota == resources.NoLimit, want.Memory == resources.NoLimit)]++
 	})
 	if len(classes) < 4 {
-		t.Errorf("limits that were compared are of %v only: of cpu and memory each with and without", classes)
+		t.Errorf("the test compared only limits of %v, want cpu and memory with and without a limit", classes)
 	}
 }
 

@@ -44,12 +44,12 @@ func TestTheSamePodsAreEndedForACriticalOne(t *testing.T) {
 		want, possible := byKubelet(critical, pods, short)
 		got, ok := byQuartet(critical, pods, short)
 		if diff := cmp.Diff(want, got); diff != "" || possible != ok {
-			t.Fatalf("for a want of %+v the kubelet finds enough: %v, we: %v; (-kubelet +ours):\n%s", short, possible, ok, diff)
+			t.Fatalf("for a shortage of %+v the kubelet finds enough pods: %v, Quartet: %v; (-kubelet +ours):\n%s", short, possible, ok, diff)
 		}
 		ended[len(got)]++
 	})
 	if len(ended) < 3 {
-		t.Errorf("pods were ended by as many as %v only", ended)
+		t.Errorf("the test saw only these numbers of preempted pods: %v", ended)
 	}
 }
 
