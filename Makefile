@@ -1,4 +1,4 @@
-# Everything that is done with this repository. "make help" lists the targets.
+# The tasks of this repository. "make help" lists the targets.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -6,8 +6,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 # The version is stamped by VERSION below; Go's own stamp fails in a checkout of another user.
-# One way to compile for programs, tests and lint alike, so that what they share is compiled once; the race detector needs
-# another. gRPC's trace pages, which the tag leaves out, are in no program of this repository.
+# The same compiler flags for programs, tests and lint, so that common packages are compiled once; the race detector needs
+# others. The tag leaves out gRPC's trace pages, which no program of this repository uses.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false -trimpath -tags=grpcnotrace
 export CGO_ENABLED := 0
 
@@ -27,26 +27,26 @@ RUNTIME_MODULE := tools/runtime/go.mod tools/runtime/go.sum
 KUBERNETES := k8s.io/kubernetes
 KUBERNETES_VERSION = $(shell sed -n 's|.*$(KUBERNETES) \(v[^ ]*\).*|\1|p' tools/kube/go.mod)
 KUBERNETES_FLAGS = -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)"
-# What a cluster for tests consists of. All but etcd are one program, which does what it is called.
+# The programs of a cluster for tests. All except etcd are one binary; its file name selects the program.
 KUBERNETES_PROGRAMS := $(addprefix $(TOOLS)/,kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubectl kubeadm metrics-server)
 CLUSTER := $(TOOLS)/etcd $(KUBERNETES_PROGRAMS)
 # The same as images, for a control plane of static pods: examples/controlplane.
 CONTROL_PLANE_IMAGES := $(BIN)/images/kubernetes.tar $(BIN)/images/etcd.tar
 COREDNS_VERSION = $(shell sed -n 's|.*github.com/coredns/coredns \(v[^ ]*\).*|\1|p' tools/coredns/go.mod)
 ETCD_VERSION = $(shell sed -n 's|.*go.etcd.io/etcd/server/v3 \(v[^ ]*\).*|\1|p' tools/kube/go.mod)
-# Upstream's node suite, ginkgo, which runs it, and what its images are made of.
+# Upstream's node suite, ginkgo, which runs it, and the contents of its images.
 CONFORMANCE := $(BIN)/conformance
 KUBERNETES_TESTS := $(KUBERNETES)/test
 SUITE_PROGRAMS := $(addprefix $(CONFORMANCE)/bin/,ginkgo agnhost nonewprivs)
 SUITE := $(CONFORMANCE)/bin/e2e_node.test $(SUITE_PROGRAMS) $(CONFORMANCE)/images/made
-# Without the pages of gRPC's that nobody serves the linker can leave out what is never called: see test/linked.
+# Without gRPC's debug pages the linker can drop unused methods: see test/linked.
 PRODUCT_FLAGS = -tags grpcnotrace -trimpath -ldflags "-s -w -X github.com/quartet-node/quartet/internal/buildinfo.version=$(VERSION)"
-# What pods are made of; the bundled runtime imports them.
+# The images of pods; the bundled runtime imports them.
 POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
-# What deploy/compose runs. Its .env names the tag.
+# The images of deploy/compose. Its .env has the tag.
 SERVICE_IMAGES := $(SERVICES) quartet containerd
 IMAGE_TAG ?= dev
-# Modules of their own that have code of this repository, besides the product.
+# Modules of this repository's own code besides the product.
 TESTED_MODULES := tools/doclinks tools/images test/dashboard cmd/quartet/internal/kubeletcmd/oracle services/syncloop/internal/metricset/oracle services/syncloop/internal/runtime/podcgroups/oracle services/configmux/internal/mux/oracle
 MAKE_IMAGE := go -C tools/images run .
 # A machine that cannot start a Docker engine skips the tests that need one, and builds nothing for them.
@@ -61,12 +61,12 @@ help: ## List the targets
 
 ##@ Try it
 .PHONY: up
-up: packages build ## Install what is needed, build, start a node, run examples/hello.yaml on it
+up: packages build ## Install the requirements, build, start a node, run examples/hello.yaml on it
 	@$(BIN)/quartet up --detach
 	@tools/scripts/try-hello
 
 .PHONY: down
-down: ## Stop the node that "make up" has started, with its pods
+down: ## Stop the node of "make up" and its pods
 	@$(BIN)/quartet down
 
 ##@ Build
@@ -84,7 +84,7 @@ $(BIN)/containerd $(BIN)/containerd-shim-runc-v2 $(BIN)/ctr: $(RUNTIME_MODULE)
 	@CGO_ENABLED=0 $(PART) $(@F) go -C tools/runtime build -trimpath $(CONTAINERD_FLAGS) -o $@ $(CONTAINERD)/cmd/$(@F)
 	@touch $@
 
-# Static, so that it runs in an image of its own and on any machine that it is copied to. The Makefile is what says so.
+# Static, so that it runs in an image without a base and on any machine. Only the Makefile sets this.
 $(BIN)/runc: $(RUNTIME_MODULE) Makefile
 	@CGO_ENABLED=1 $(PART) runc go -C tools/runtime build -trimpath -tags "seccomp netgo osusergo" \
 	  -ldflags '-s -w -extldflags "-static"' -o $@ github.com/opencontainers/runc
@@ -107,7 +107,7 @@ build-product: ## Build the four services and the command line
 .PHONY: pod-images
 pod-images: $(POD_IMAGES)
 
-# What "kubectl cp" calls in a container.
+# The program that "kubectl cp" calls in a container.
 $(BIN)/images/hello.tar: POD_IMAGE_FLAGS := -link /bin/tar=/hello
 
 $(POD_IMAGES): $(BIN)/images/%.tar: images/%/main.go $(wildcard images/*/*.go tools/images/*.go) tools/images/go.mod
@@ -116,24 +116,24 @@ $(POD_IMAGES): $(BIN)/images/%.tar: images/%/main.go $(wildcard images/*/*.go to
 
 ##@ Containers
 .PHONY: images
-images: packages service-images ## Make the images that deploy/compose runs, and load them into Docker
+images: packages service-images ## Build the images of deploy/compose, and load them into Docker
 	@tools/scripts/load-images $(SERVICE_IMAGES:%=$(BIN)/images/%.tar)
 
-# A machine with a registry has no use for them.
+# A machine with a registry does not need them.
 .PHONY: standins
-standins: $(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar ## Make docker compose and an image of Jaeger from Go modules, where nothing can be pulled
+standins: $(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar ## Build docker compose and an image of Jaeger from Go modules, for machines without a registry
 	@tools/scripts/load-images $(BIN)/images/jaeger-standin.tar
 
 .PHONY: service-images
 service-images: $(SERVICE_IMAGES:%=image-%)
 
-# Where the sockets and the state of a service are: a volume that is empty begins with the owner and mode that they have here.
+# The directories of a service's sockets and state: an empty volume gets the owner and mode that they have here.
 image-configmux: OWNER := 10241:10240
 image-pleg image-syncloop: OWNER := 0:10240
 image-nodestatus: OWNER := 10244:10240
 image-%: IMAGE_FLAGS = -file $(BIN)/$* -user $(OWNER) -dir /run/quartet=1771:0:10240 -dir /var/lib/quartet=700:$(OWNER)
 image-quartet: IMAGE_FLAGS := -file $(BIN)/quartet
-# The files lie as in bin/, which is where the command looks for a runtime.
+# The layout is that of bin/, because the command looks for a runtime there.
 image-containerd: IMAGE_FLAGS := -file $(BIN)/quartet -entrypoint "/quartet runtime" \
   $(foreach file,$(RUNTIME) $(POD_IMAGES),-file $(file)=/runtime$(file:$(BIN)%=%))
 
@@ -157,7 +157,7 @@ $(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	@$(PART) golangci-lint go -C tools/lint build -o $(TOOLS)/ tool
 	@touch $@
 
-# Without its web interface, which is no part of the module: what the tests need is OTLP in and the query API.
+# Without its web interface, which is not in the module: the tests need only OTLP input and the query API.
 $(TOOLS)/jaeger: tools/jaeger/go.mod tools/jaeger/go.sum
 	@CGO_ENABLED=0 $(PART) jaeger go -C tools/jaeger build -trimpath -ldflags "-s -w" -o $@ github.com/jaegertracing/jaeger/cmd/all-in-one
 	@touch $@
@@ -187,7 +187,7 @@ $(CONFORMANCE)/images/made: $(SUITE_PROGRAMS) tools/scripts/conformance-images $
 	@touch $@
 
 ##@ Test
-# RUNS, LABELS, FOCUS and PROCS choose what is run, and how much of it at once: see test/conformance.
+# RUNS, LABELS and FOCUS select runs and specs, PROCS is the number of parallel specs: see test/conformance.
 .PHONY: conformance
 conformance: packages build $(SUITE) $(CONFORMANCE)/bin/kubelet ## Compare upstream's [Conformance] node specs on the kubelet and on Quartet; needs root
 	@CGO_ENABLED=0 go build -o $(CONFORMANCE)/bin/ ./test/conformance
@@ -202,7 +202,7 @@ $(TOOLS)/etcd: tools/kube/go.mod tools/kube/go.sum
 .PHONY: control-plane
 control-plane: $(CLUSTER) $(CONTROL_PLANE_IMAGES) ## Build etcd and Kubernetes' own programs and images of them, for examples/controlplane
 
-# kube-proxy runs this machine's iptables.
+# kube-proxy uses this machine's iptables.
 $(BIN)/images/kubernetes.tar: $(TOOLS)/kube $(wildcard tools/images/*.go) tools/images/go.mod tools/scripts/iptables-files
 	@mkdir -p $(@D)
 	@$(PART) "kubernetes (image)" $(MAKE_IMAGE) -file $(TOOLS)/kube=/usr/local/bin/kube -env PATH=/usr/local/bin \
@@ -227,7 +227,7 @@ $(TOOLS)/docker-compose: tools/compose/go.mod tools/compose/go.sum
 	@CGO_ENABLED=0 $(PART) docker-compose go -C tools/compose build -trimpath -ldflags "-s -w" -o $@ github.com/docker/compose/v5/cmd
 	@touch $@
 
-# Stands in for Jaeger's own image where none can be pulled.
+# A replacement of Jaeger's own image for machines that cannot pull it.
 $(BIN)/images/jaeger-standin.tar: $(TOOLS)/jaeger $(wildcard tools/images/*.go) tools/images/go.mod
 	@mkdir -p $(@D)
 	@$(PART) "jaeger (image)" $(MAKE_IMAGE) -file $(TOOLS)/jaeger -user 10001:10001 -name jaegertracing/all-in-one:1.62.0 -out $@
@@ -246,22 +246,22 @@ lint: $(TOOLS)/buf $(TOOLS)/golangci-lint ## Check the protos, gen/, modules, de
 .PHONY: test
 test: test-unit test-e2e ## Run every test
 
-# "make lint" has go vet, for all that is compiled for tests, too.
+# "make lint" runs go vet on the tests, too.
 TEST_FLAGS := -vet=off
 
-# What tests talk to. A unit test that needs one skips without it, except with CI=true.
+# The servers and clients of tests. A unit test without its server skips, except with CI=true.
 .PHONY: test-tools
-test-tools: $(TOOLS)/jaeger $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(BIN)/images/coredns.tar $(DOCKER_TOOLS) ## Build what only tests need
+test-tools: $(TOOLS)/jaeger $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(BIN)/images/coredns.tar $(DOCKER_TOOLS) ## Build the programs that only tests need
 
-# Many wait for servers of their own, or for a clock, so more packages than processors are tested at once.
+# Many tests wait for servers or for a clock, so more packages than processors are tested in parallel.
 UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))
 
 .PHONY: test-unit
 test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests of every package, with the race detector
 	@CGO_ENABLED=1 go test $(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/kubeadm -e /test/nodecluster -e /test/faults -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose)
-	@for module in $(TESTED_MODULES); do go -C $$module test $(TEST_FLAGS) -count 1 ./...; done # what they read may be outside of them
+	@for module in $(TESTED_MODULES); do go -C $$module test $(TEST_FLAGS) -count 1 ./...; done # -count 1: they read files outside of the module
 
-# The first two look at all that the machine has, so nothing runs beside them. Chaos and the node of a cluster wait more than they work.
+# The first two inspect the whole machine, so nothing runs beside them. Chaos and the node of a cluster mostly wait.
 .PHONY: test-e2e
 test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root
 	@go test $(TEST_FLAGS) -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/...

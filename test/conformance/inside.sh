@@ -1,4 +1,4 @@
-# Run by enter.sh as the first process of its namespaces: it makes a machine of them that has no node yet, and runs the command.
+# Run by enter.sh as the first process of its namespaces: it sets up a machine without a node in them, and runs the command.
 name=$1 dir=$2
 shift 2
 mount -t proc proc /proc
@@ -6,7 +6,7 @@ for at in $HIERARCHIES; do
   mount --bind "$at/$name" "$at"
 done
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
-  # A cgroup of version 2 whose children have controllers has no processes of its own.
+  # In cgroup v2 a cgroup whose children have controllers must not have processes.
   mkdir /sys/fs/cgroup/init
   while read -r pid; do echo "$pid" >/sys/fs/cgroup/init/cgroup.procs || true; done </sys/fs/cgroup/cgroup.procs
   for controller in $(cat /sys/fs/cgroup/cgroup.controllers); do
@@ -17,7 +17,7 @@ for path in $DIRECTORIES; do
   mkdir -p "$dir/root$path"
   mount --bind "$dir/root$path" "$path"
 done
-# The registry that the images are named after.
+# The registry in the names of the images.
 { cat /etc/hosts; echo 127.0.0.1 registry.k8s.io; } >"$dir/hosts"
 mount --bind "$dir/hosts" /etc/hosts
 # The suite would start the kubelet as a unit of the machine, and read the machine's journal.
@@ -26,10 +26,10 @@ for command in systemd-run journalctl; do
     mount --bind /dev/null "$(realpath "$path")"
   fi
 done
-# The interface of a machine with a default route, behind which nothing is.
+# An interface with a default route that leads nowhere.
 busybox ip link set lo up
 busybox brctl addbr eth0
 busybox ip address add 192.0.2.2/24 dev eth0
 busybox ip link set eth0 up
 busybox ip route add default via 192.0.2.1
-"$@" # as a child: the first process of a namespace has to wait for what others have left
+"$@" # as a child, because the first process of a PID namespace has to reap orphans

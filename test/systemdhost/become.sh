@@ -1,4 +1,4 @@
-# Follows inside.sh: enters the root and becomes systemd, which starts $unit.
+# Runs after inside.sh: it enters the new root and executes systemd, which starts $unit.
 cd "$root"
 pivot_root . run/old
 umount -l /run/old

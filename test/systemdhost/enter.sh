@@ -1,5 +1,5 @@
-# Run by `sh -euc` with the name of the cgroups that are made for it, the directory that is shared with the test, the script
-# for inside, and the mount points of the machine's cgroups. It goes into these cgroups, then into namespaces of its own.
+# Run by `sh -euc` with the name of its cgroups, the directory that is shared with the test, the script for inside, and the
+# mount points of the machine's cgroups. It enters these cgroups, then namespaces of its own.
 name=$1 share=$2 inside=$3
 shift 3
 for at in "$@"; do

@@ -1,14 +1,14 @@
 # Run by enter.sh as the first process of its namespaces; become.sh follows. Its root is the machine's, read-only, with /run,
-# /dev, /proc, /sys and /etc/machine-id of its own. Of the machine's cgroups it has those that were made for it.
+# /dev, /proc, /sys and /etc/machine-id of its own. Of the machine's cgroups it has only its own.
 name=$1 share=$2
 shift 2
-# As the machine counts, whose /proc this still is.
+# The process id on the machine, because this is still the machine's /proc.
 read -r leader rest </proc/self/stat
 echo "$leader" >"$share/leader"
 root=$share/root
 mount --bind / "$root"
 mount -o remount,bind,ro "$root"
-# What the test is made of may be on other file systems than the root.
+# The files of the test may be on other file systems than the root.
 for path in /usr "$PWD" "$QUARTET_SYSTEMD_PROGRAM"; do
   if [ -z "$path" ]; then
     continue
@@ -22,7 +22,7 @@ done
 
 mount -t proc proc "$root/proc"
 mount -t sysfs -o ro sysfs "$root/sys"
-# Controllers of cgroup v1 are each mounted in a directory of this one; cgroup v2 alone is mounted over it.
+# With cgroup v1 each controller is mounted in a directory of this one; with cgroup v2 the hierarchy is mounted over it.
 mount -t tmpfs -o mode=755 tmpfs "$root/sys/fs/cgroup"
 for at in "$@"; do
   mkdir -p "$root$at"
@@ -34,7 +34,7 @@ for device in null zero full random urandom tty; do
   : >"$root/dev/$device"
   mount --bind "/dev/$device" "$root/dev/$device"
 done
-# systemd's log, which else would be in the machine's kernel log.
+# systemd's log, which would otherwise go to the machine's kernel log.
 : >"$root/dev/kmsg"
 mount --bind "$share/log" "$root/dev/kmsg"
 
