@@ -182,7 +182,7 @@ func (l *Loop) forgetEndings() {
 	l.aside(eventHousekeeping, func(context.Context) func() {
 		for _, uid := range over {
 			if err := l.cfg.Endings.Forget(uid); err != nil {
-				l.cfg.Logger.Warn("the file that says how long a pod had to end cannot be removed; it is tried again", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+				l.cfg.Logger.Warn("cannot remove the file of the grace period of a pod that has ended; retrying", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 			}
 		}
 		return func() { l.forgettingEndings = false }

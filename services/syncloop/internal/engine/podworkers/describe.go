@@ -10,25 +10,27 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 )
 
-// List returns what each worker does, in the order of namespace, name and UID. A pod that waits until another one is gone is
-// told as pending.
+// List returns the activity of each worker, sorted by namespace, name and UID. A pod that waits for the end of another
+// one is listed as pending.
 func (p *Pool) List() []*enginev1.Worker {
 	list := p.describe()
 	now, boot := p.cfg.Clock.Now(), p.cfg.BootTime()
 	for _, w := range list {
-		// Without the pool's lock: the book may be writing.
-		if deadline, ok := p.cfg.Endings.Deadline(types.UID(w.GetPodUid())); ok && w.GetState() == enginev1.WorkerState_WORKER_STATE_TERMINATING {
+		// The pool's lock is not held, because the book may be writing to disk.
+		if deadline, ok := p.cfg.Endings.Deadline(types.UID(w.GetPodUid())); ok &&
+			w.GetState() == enginev1.WorkerState_WORKER_STATE_TERMINATING {
 			w.TerminateBy = timestamppb.New(now.Add(deadline - boot))
 		}
 		w.Phases = p.cfg.Phases.Of(types.UID(w.GetPodUid()))
 	}
 	slices.SortFunc(list, func(a, b *enginev1.Worker) int {
-		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(a.GetPodUid(), b.GetPodUid()))
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()),
+			cmp.Compare(a.GetPodUid(), b.GetPodUid()))
 	})
 	return list
 }
 
-// describe returns what the pool itself knows of each worker, and of the pods that have none yet.
+// describe returns what the pool itself knows of each worker, and of the queued pods without one.
 func (p *Pool) describe() []*enginev1.Worker {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,7 +46,7 @@ func (p *Pool) describe() []*enginev1.Worker {
 	for name, queue := range p.waiting {
 		for _, waiting := range queue {
 			if earlier := byUID[waiting.uid]; earlier != nil {
-				earlier.Pending = true // its next life is
+				earlier.Pending = true // the queued update is its next life
 				continue
 			}
 			behind := p.names[name]
@@ -58,17 +60,18 @@ func (p *Pool) describe() []*enginev1.Worker {
 	return list
 }
 
-// describe returns what the worker does.
+// describe returns the state of the worker.
 func (w *worker) describe() *enginev1.Worker {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return &enginev1.Worker{
 		PodUid: string(w.uid), Namespace: w.fullName.Namespace, Name: w.fullName.Name, State: w.state.Proto(),
-		StateSince: timestamppb.New(w.since), Busy: w.interrupt != nil, Pending: w.pending != nil, LastError: w.lastError, WaitsFor: w.waits,
+		StateSince: timestamppb.New(w.since), Busy: w.interrupt != nil, Pending: w.pending != nil, LastError: w.lastError,
+		WaitsFor: w.waits,
 	}
 }
 
-// Proto returns the state as the contract of syncloop names it. A pod that is gone is not listed.
+// Proto returns the state in the words of EngineService. A pod that is gone is not listed.
 func (s State) Proto() enginev1.WorkerState {
 	switch s {
 	case Syncing:

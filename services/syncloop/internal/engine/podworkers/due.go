@@ -8,17 +8,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Due holds when each worker works again if nothing happens before. Reading the next time costs nothing, however many
-// pods there are.
+// Due holds the time of each worker's next work without a cause. Next takes constant time, however many pods there are.
 type Due struct {
 	mu    sync.Mutex
 	heap  dueHeap
 	byUID map[types.UID]*dueItem
-	// changed has room for one signal: who waits looks at the new earliest time.
+	// changed has room for one signal: the earliest time may have changed.
 	changed chan struct{}
 }
 
-// NewDue returns a Due in which nothing is due.
+// NewDue returns an empty Due.
 func NewDue() *Due {
 	return &Due{byUID: map[types.UID]*dueItem{}, changed: make(chan struct{}, 1)}
 }
@@ -26,7 +25,7 @@ func NewDue() *Due {
 // Changed signals that the earliest time may have become earlier.
 func (d *Due) Changed() <-chan struct{} { return d.changed }
 
-// Set makes work for uid due at a time, in the place of the time before.
+// Set schedules work for uid at a time, and replaces the earlier schedule.
 func (d *Due) Set(uid types.UID, at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -46,7 +45,7 @@ func (d *Due) Set(uid types.UID, at time.Time) {
 	}
 }
 
-// Clear makes nothing due for uid.
+// Clear removes the schedule of uid.
 func (d *Due) Clear(uid types.UID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -77,7 +76,7 @@ func (d *Due) Next() (time.Time, bool) {
 	return d.heap[0].at, true
 }
 
-// Take takes out everything that is due now, earliest first.
+// Take removes and returns everything that is due now, earliest first.
 func (d *Due) Take(now time.Time) []types.UID {
 	d.mu.Lock()
 	defer d.mu.Unlock()

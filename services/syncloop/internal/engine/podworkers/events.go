@@ -17,24 +17,24 @@ const (
 	eventResizeError   = "ResizeError"
 )
 
-// Events is told what was done for pods, and what cannot be; *podevents.Recorder keeps it.
+// Events records what was done for pods and what failed; *podevents.Recorder implements it.
 type Events interface {
-	// Normal and Warning tell something of a container of a pod, of the pod as a whole when container is empty: a reason in one word,
-	// and a sentence.
+	// Normal and Warning record an event of a container, or of the pod if container is empty. Reason is one word, message
+	// a sentence.
 	Normal(ctx context.Context, pod *v1.Pod, container, reason, message string)
 	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
 }
 
-// untold is Events for nobody to read.
-type untold struct{}
+// noopEvents discards events.
+type noopEvents struct{}
 
 // Normal implements Events.
-func (untold) Normal(context.Context, *v1.Pod, string, string, string) {}
+func (noopEvents) Normal(context.Context, *v1.Pod, string, string, string) {}
 
 // Warning implements Events.
-func (untold) Warning(context.Context, *v1.Pod, string, string, string) {}
+func (noopEvents) Warning(context.Context, *v1.Pod, string, string, string) {}
 
-// warn tells what went wrong with the pod, unless the work was cut short.
+// warn records a failure of the pod, unless the work was cut short.
 func (w *worker) warn(ctx context.Context, reason, message string) {
 	if ctx.Err() == nil {
 		w.pool.cfg.Events.Warning(ctx, w.pod, "", reason, cri.WithoutIDs(message, w.pod.Name))

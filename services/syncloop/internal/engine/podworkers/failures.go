@@ -13,27 +13,35 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// failure is the class of an error of a worker's work. How the error is counted, what the pod's status shows, what the worker waits for
-// and when it tries again follow from the class.
+// failure is the class of an error of a worker. It determines the metric, the reason in the pod's status, what the
+// worker waits for, and the time of the next try.
 type failure struct {
 	// label is the reason of quartet_pod_worker_retries_total.
 	label string
-	// reason is that of the pod's containers in its status, while the error keeps the sandbox from being made.
+	// reason is the reason of the pod's containers in its status, if the error keeps the sandbox from being made.
 	reason string
-	// waits says what the worker waits for; empty is the next try.
+	// waits is what the worker waits for; empty for the next try.
 	waits string
-	// passes is true for an error that may be over at any moment, whatever becomes of the pod's spec: it is tried again soon.
+	// passes is true for an error that may be over at any moment, whatever the pod's spec is. It is retried soon.
 	passes bool
 }
 
 // The classes.
 var (
-	failedAway        = failure{label: "away", waits: "pleg or the runtime, which is away", reason: podstatus.ReasonSandbox, passes: true}
-	failedInspect     = failure{label: "inspect", waits: "pleg, which cannot inspect the pod", reason: podstatus.ReasonSandbox, passes: true}
-	failedNetwork     = failure{label: "network", waits: "the network of pods", reason: podstatus.ReasonNoNetwork, passes: true}
-	failedCgroup      = failure{label: "cgroup", waits: "its cgroup", reason: podstatus.ReasonCgroup, passes: true}
-	failedVolume      = failure{label: "volume", waits: "volumes", reason: podstatus.ReasonVolumes, passes: true}
-	failedResize      = failure{label: "resize", waits: "the runtime to resize it", reason: podstatus.ReasonSandbox, passes: true}
+	failedAway = failure{
+		label: "away", waits: "pleg or the runtime, which is away", reason: podstatus.ReasonSandbox, passes: true,
+	}
+	failedInspect = failure{
+		label: "inspect", waits: "pleg, which cannot inspect the pod", reason: podstatus.ReasonSandbox, passes: true,
+	}
+	failedNetwork = failure{
+		label: "network", waits: "the network of pods", reason: podstatus.ReasonNoNetwork, passes: true,
+	}
+	failedCgroup = failure{label: "cgroup", waits: "its cgroup", reason: podstatus.ReasonCgroup, passes: true}
+	failedVolume = failure{label: "volume", waits: "volumes", reason: podstatus.ReasonVolumes, passes: true}
+	failedResize = failure{
+		label: "resize", waits: "the runtime to resize it", reason: podstatus.ReasonSandbox, passes: true,
+	}
 	failedUnsupported = failure{
 		label: "unsupported", waits: "a change of the pod, which asks for what this node cannot do", reason: podstatus.ReasonUnsupported,
 	}
@@ -45,7 +53,8 @@ var (
 // failures returns every class.
 func failures() []failure {
 	return []failure{
-		failedAway, failedInspect, failedNetwork, failedCgroup, failedVolume, failedResize, failedUnsupported, failedImage, failedRuntime, failedOther,
+		failedAway, failedInspect, failedNetwork, failedCgroup, failedVolume, failedResize, failedUnsupported, failedImage,
+		failedRuntime, failedOther,
 	}
 }
 
@@ -75,18 +84,18 @@ func classify(err error) failure {
 	}
 }
 
-// isAway tells whether work failed because pleg or the runtime is not there.
+// isAway reports whether work failed because pleg or the runtime is unreachable.
 func isAway(err error) bool {
 	return status.Code(err) == codes.Unavailable || errors.As(err, new(*cri.NotConnectedError))
 }
 
-// refused tells whether the runtime or pleg has answered with an error.
+// refused reports whether the runtime or pleg has answered with an error.
 func refused(err error) bool {
 	_, ok := status.FromError(err)
 	return ok
 }
 
-// inspectError says that pleg could not look at a pod.
+// inspectError is the failure of pleg to inspect a pod.
 type inspectError struct{ reason string }
 
 func (e *inspectError) Error() string { return "pleg cannot inspect the pod: " + e.reason }

@@ -1,8 +1,8 @@
-// Package podworkers runs one goroutine for each pod, which makes the runtime match what is wanted of that pod until
-// nothing of it is left. The loop tells the [Pool] what is wanted and what was observed; a worker acts through
-// [Runtime], asks pleg through [Observer], and reports to [Statuses].
+// Package podworkers runs one goroutine for each pod, which makes the runtime match the desired pod until nothing of it
+// is left. The loop gives the [Pool] the desired pods and the causes of work. A worker acts through [Runtime], asks
+// pleg through [Observer], and reports to [Statuses].
 //
-// What a worker is to do next is decided without a clock, a network or a lock, in life.go and update.go.
+// The next step of a worker is decided without a clock, a network or a lock, in life.go, update.go and waits.go.
 //
 // # The life of a pod
 //
@@ -14,21 +14,21 @@
 //	    change, event and retry         period, again until pleg        final; a source
 //	                                    sees nothing running            may still name it
 //
-// A pod that ended by itself, or was evicted, stays terminated for as long as its source names it: its ended
-// containers, or its entry in package evictionbook, are how a restarted process knows that it must not run again. It is cleaned up when it is removed. What it held of the
-// machine, its cgroup and its volumes, it gives back as soon as it is terminated.
-// The table of transitions is that of [Next].
+// A pod that ended by itself or was evicted stays terminated as long as its source names it. A restarted process knows
+// from the ended containers, or from the entry in package evictionbook, that the pod must not run again. The pod is
+// cleaned up when it is removed. Its cgroup, its volumes and its other resources are released as soon as it is
+// terminated. The table of transitions is that of [Next].
 //
 // # Two endings
 //
-// The end of the process is not the end of a pod: a worker is given the process's context, whose end leaves every
-// container as it is, and each piece of work has a context of its own under it, which is cut short when the pod is to
-// end, or to end sooner. Nothing that ends a context stops a container; only KillPod does.
+// The end of the process is not the end of a pod. The end of the process's context leaves every container as it is.
+// Each piece of work has a context of its own below it, which is canceled if the pod is to end, or to end sooner. The
+// end of a context never stops a container; only KillPod does.
 package podworkers
 
 import "fmt"
 
-// State is where a pod is in its life. It only moves forward.
+// State is the stage of a pod's life. It only moves forward.
 type State int
 
 // The states, in the order in which a pod moves through them.
@@ -59,16 +59,16 @@ func (s State) String() string {
 	}
 }
 
-// Input is what moves a pod on.
+// Input moves a pod to another state.
 type Input int
 
 // The inputs.
 const (
-	// InputEnd: somebody wants the pod to end.
+	// InputEnd: the end of the pod was requested.
 	InputEnd Input = iota + 1
 	// InputFinished: the pod has run to its end by itself.
 	InputFinished
-	// InputStopped: nothing of the pod runs any more, as pleg observed after the last write.
+	// InputStopped: pleg has observed after the last write that nothing of the pod runs.
 	InputStopped
 	// InputCleaned: what the pod left has been removed.
 	InputCleaned
@@ -90,8 +90,7 @@ func (i Input) String() string {
 	}
 }
 
-// Next returns the state after an input. The second result is false when the input cannot occur in that state; the
-// state then stays.
+// Next returns the state after an input. ok is false if the input cannot occur in that state, which then stays.
 //
 //	             end           finished      stopped      cleaned
 //	syncing      terminating   terminating   –            –

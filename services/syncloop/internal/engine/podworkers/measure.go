@@ -8,7 +8,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
 
-// Census counts the workers as they are at this moment.
+// Census counts the workers now.
 func (p *Pool) Census() Census {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -26,7 +26,7 @@ func (w *worker) count(census *Census) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	state := w.state
-	if state == Gone { // it is about to be forgotten
+	if state == Gone { // it is about to be removed from the pool
 		state = Terminated
 	}
 	census.States[state.String()]++
@@ -41,7 +41,7 @@ func (w *worker) count(census *Census) {
 	}
 }
 
-// operation is the kubelet's word for the work that the worker is about to do.
+// operation returns the kubelet's name for the next work of the worker.
 func (w *worker) operation(cause Cause) operation {
 	switch {
 	case w.state == Terminating:
@@ -57,7 +57,7 @@ func (w *worker) operation(cause Cause) operation {
 	}
 }
 
-// measureStart times the beginning of the pod's start, once, when the runtime has nothing of the pod yet.
+// measureStart records the time until the pod's start begins: once, while the runtime has nothing of the pod.
 func (w *worker) measureStart(begun time.Time, observed *lifecyclev1.PodStatus) {
 	if w.measured {
 		return

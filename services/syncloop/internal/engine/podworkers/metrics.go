@@ -7,11 +7,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// operation names a piece of a worker's work, as the kubelet does.
+// operation is the kubelet's name for a piece of work.
 type operation string
 
-// The pieces of work: the first sync of a worker, one because what is wanted has changed, any other, the stopping of a
-// pod, and the removal of what it left.
+// The operations: the first sync of a worker, a sync because the desired pod has changed, any other sync, the
+// termination of a pod, and its cleanup.
 const (
 	operationCreate     operation = "create"
 	operationUpdate     operation = "update"
@@ -50,7 +50,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, []string{"static"}),
 		registry: registry,
 	}
-	// What is there from the beginning shows its first increase.
+	// A series that exists from the beginning shows its first increase.
 	for _, class := range failures() {
 		m.retries.WithLabelValues(class.label)
 	}
@@ -60,23 +60,24 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// worked notes that a piece of work has ended, well or not, that was asked for that long ago.
+// worked records the end of a piece of work, successful or not, and the time since its request.
 func (m *Metrics) worked(what operation, took time.Duration) {
 	m.duration.WithLabelValues(string(what)).Observe(max(took, 0).Seconds())
 }
 
-// started notes that a worker begins to start a new pod. A time that is negative, as when the wall clock was set back, counts as none.
+// started records that a worker begins to start a new pod. A negative time, after the wall clock was set back, counts
+// as 0.
 func (m *Metrics) started(sinceSeen time.Duration) { m.start.Observe(max(sinceSeen, 0).Seconds()) }
 
-// retried notes that a piece of work has failed and is tried again.
+// retried records that a piece of work has failed and will be retried.
 func (m *Metrics) retried(class failure) { m.retries.WithLabelValues(class.label).Inc() }
 
-// restarted notes that a pod that has come back while it was ending is started again.
+// restarted records the new start of a pod that came back while it was ending.
 func (m *Metrics) restarted(static bool) {
 	m.revived.WithLabelValues(StaticLabel(static)).Inc()
 }
 
-// StaticLabel is how the kubelet's metrics say whether a pod is static.
+// StaticLabel returns the value of the kubelet's label "static".
 func StaticLabel(static bool) string {
 	if static {
 		return "true"
@@ -84,18 +85,18 @@ func StaticLabel(static bool) string {
 	return ""
 }
 
-// Census is what the Pool counts at each scrape.
+// Census holds the counts of a Pool at a scrape.
 type Census struct {
 	// States counts the workers by the state of their pod.
 	States map[string]int
-	// Busy, Failing and Pending count the workers that work, those whose last work failed, and those that have been told
-	// something that they have not begun with.
+	// Busy, Failing and Pending count the workers that are working, those whose last work failed, and those with an update
+	// that they have not begun with.
 	Busy, Failing, Pending int
-	// Queued counts the pods that wait for another of their name, or for their own earlier life, to be gone.
+	// Queued counts the pods that wait for the end of another pod of their name, or of their own earlier life.
 	Queued int
 }
 
-// Expose registers what census counts at each scrape. NewPool calls it.
+// Expose registers the counts of census, which is called at each scrape. NewPool calls it.
 func (m *Metrics) Expose(census func() Census) {
 	if m.registry == nil {
 		return

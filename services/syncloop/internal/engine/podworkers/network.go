@@ -5,14 +5,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
-// networkError says that a pod cannot be given a network yet.
+// networkError says why a pod cannot get a network yet.
 type networkError struct{ reason string }
 
 func (e *networkError) Error() string { return "network is not ready: " + e.reason }
 
-// networkFor fails when the pod is to be given a network and there is none to give. A pod of the host's network, such as the
-// one that brings the network, does not wait, nor does one whose sandbox is up: it has its network already, and a container
-// of it that has crashed is started again.
+// networkFor fails if the pod needs a network and the network is not ready. A pod in the host's network does not wait,
+// such as one that sets up the network. Nor does a pod with a sandbox, because it has its network: its crashed
+// containers are started again.
 func (w *worker) networkFor(status *lifecyclev1.PodStatus) error {
 	if w.pod.Spec.HostNetwork || podview.Sandbox(status) != nil {
 		return nil

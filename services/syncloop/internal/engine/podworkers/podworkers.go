@@ -11,48 +11,47 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 )
 
-// worker is the worker of one pod. It does one thing at a time, and keeps at most one update for after that.
+// worker is the worker of one pod. It does one thing at a time, and keeps at most one update for later.
 type worker struct {
 	pool     *Pool
 	uid      types.UID
 	fullName types.NamespacedName
-	// wake has room for one signal: the worker takes all that is pending when it wakes.
+	// wake has room for one signal. The worker takes the pending update when it wakes.
 	wake chan struct{}
 
 	mu sync.Mutex
-	// pending is what the worker has been told and not begun with; nil when there is nothing.
+	// pending is the update that the worker has not begun with; nil if there is none.
 	pending *Update
-	// interrupt cuts the running work short; nil while nothing runs.
+	// interrupt cancels the running work; nil while nothing runs.
 	interrupt context.CancelFunc
 	state     State
-	// since is when it came into its state.
+	// since is the time of the last change of the state.
 	since     time.Time
 	lastError string
 	// waits is Wait.For after the last work.
 	waits string
 
-	// What follows is the goroutine's own.
+	// Only the worker's goroutine uses the following fields.
 
-	// pod and end are what is wanted, all updates so far folded.
+	// pod and end are the desired pod and its requested end, with all updates folded.
 	pod *v1.Pod
 	end *End
-	// lastWrite is the boot time after the last call that may have changed the runtime; what was observed before does
-	// not count any more.
+	// lastWrite is the boot time after the last call that may have changed the runtime. Earlier observations do not count.
 	lastWrite time.Duration
-	// away counts the failures in a row because a service was away.
+	// away counts the consecutive failures because a service was unreachable.
 	away int
-	// looked is true once pleg has been asked for the pod.
+	// looked is true after the first question to pleg.
 	looked bool
-	// looking is true while the running work is a regular look of which nothing has come.
+	// looking is true while the running work is a periodic sync that has changed nothing so far.
 	looking bool
 	thread  thread
-	// told is when the worker was first given the work that it does; measured is true once the beginning of the pod's
-	// start has been timed, or it was found to have been started before.
+	// told is the time of the first request for the running work. measured is true after measureStart has recorded the
+	// start of the pod, or has found that it was started before.
 	told     time.Time
 	measured bool
 }
 
-// tell gives the worker an update. Running work is cut short when the pod is to end, or to end sooner.
+// tell gives the worker an update. It cancels the running work if the pod is to end, or to end sooner.
 func (w *worker) tell(u Update) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,8 +72,8 @@ func (w *worker) tell(u Update) {
 	}
 }
 
-// overtaken tells whether what is pending makes the running work pointless: the pod is to end while it is being synced,
-// or to end sooner than the running kill would have it. Called with mu held.
+// overtaken reports whether the pending update makes the running work pointless: the pod is to end while it is being
+// synced, or to end sooner than the running kill ends it. The caller holds mu.
 func (w *worker) overtaken() bool {
 	if w.pending == nil || w.pending.End == nil {
 		return false
@@ -110,7 +109,7 @@ func (w *worker) run(process context.Context) {
 	}
 }
 
-// take makes the pending update what is wanted. It returns false when there is none.
+// take folds the pending update into pod and end, and returns its cause; ok is false if there is none.
 func (w *worker) take() (Cause, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,11 +124,11 @@ func (w *worker) take() (Cause, bool) {
 	return u.Cause, true
 }
 
-// move enters the state after an input. Called with mu held.
+// move enters the state after an input. The caller holds mu.
 func (w *worker) move(in Input) {
 	next, ok := Next(w.state, in)
 	if !ok {
-		w.pool.cfg.Logger.Error("a worker was given what cannot happen in its state; it is ignored",
+		w.pool.cfg.Logger.Error("ignoring an input that cannot occur in the state of the worker",
 			"pod", w.fullName.String(), "state", w.state.String(), "input", in.String())
 		return
 	}
@@ -144,7 +143,7 @@ func (w *worker) move(in Input) {
 	}
 }
 
-// step does one piece of work after another until the worker has to wait, and sets when it works again by itself.
+// step works until the worker has to wait, and schedules its next work.
 func (w *worker) step(process context.Context, cause Cause) {
 	w.pool.due.Clear(w.uid)
 	for {
@@ -167,7 +166,7 @@ func (w *worker) step(process context.Context, cause Cause) {
 	}
 }
 
-// work does what the state asks for.
+// work does the work of the current state.
 func (w *worker) work(process context.Context, cause Cause) outcome {
 	ctx, cancel := context.WithCancel(process)
 	defer cancel()
@@ -175,7 +174,7 @@ func (w *worker) work(process context.Context, cause Cause) outcome {
 	state := w.state
 	w.interrupt = cancel
 	if w.overtaken() {
-		cancel() // it was told between two pieces of work, when there was nothing to interrupt
+		cancel() // the update came between two pieces of work, when there was nothing to cancel
 	}
 	w.mu.Unlock()
 	defer func() {
@@ -196,7 +195,7 @@ func (w *worker) work(process context.Context, cause Cause) outcome {
 	return outcome{}
 }
 
-// settle takes in the outcome of a piece of work; it returns true when the next follows at once.
+// settle records the outcome of a piece of work, and reports whether the next piece follows at once.
 func (w *worker) settle(out outcome) bool {
 	if out.err == nil && !out.skipped {
 		w.away = 0
@@ -230,28 +229,28 @@ func (w *worker) settle(out outcome) bool {
 	return false
 }
 
-// ending tells whether the pod is being ended, or is about to be.
+// ending reports whether the pod is being ended, or is about to be.
 func (w *worker) ending() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.state > Syncing || (w.pending != nil && w.pending.End != nil)
 }
 
-// leaving tells whether the worker ends its pod for good, so that the pod can only come back by a worker of its own.
+// leaving reports whether the worker ends its pod for good, so that the pod needs a new worker if it comes back.
 func (w *worker) leaving() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return (w.end != nil && w.end.Removed) || (w.pending != nil && w.pending.End != nil && w.pending.End.Removed)
 }
 
-// failing tells whether the last work failed.
+// failing reports whether the last work failed.
 func (w *worker) failing() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lastError != ""
 }
 
-// failedOf tells whether the last work failed of the same, whatever IDs the runtime has given to what it then did not make.
+// failedOf reports whether the last work failed with the same error, apart from IDs of objects in the runtime.
 func (w *worker) failedOf(err error) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
 
-// Runtime is what workers do to the runtime; *executor.Manager does it.
+// Runtime is the interface of workers to the container runtime; *executor.Manager implements it.
 type Runtime interface {
 	SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (executor.Result, error)
 	KillPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus, gracePeriodSeconds int64) error
@@ -31,30 +31,31 @@ type Runtime interface {
 	PruneContainers(ctx context.Context, observed *lifecyclev1.PodStatus, keepPerContainer int) error
 }
 
-// Observer is pleg, as workers ask it.
+// Observer is the interface of workers to pleg.
 type Observer interface {
-	// GetPodStatus returns what was observed of a pod by an inspection that began after newerThan; 0 takes what is on
-	// record.
+	// GetPodStatus returns the observation of a pod from an inspection that began after the boot time newerThan; 0 accepts
+	// the recorded one.
 	GetPodStatus(ctx context.Context, uid types.UID, newerThan time.Duration) (*lifecyclev1.PodStatus, error)
 }
 
-// Statuses is where workers report, and find what events have told. None of its methods may call the Pool.
+// Statuses takes the reports of workers, and has the observations that came with events. Its methods must not call the
+// Pool.
 type Statuses interface {
-	// Observed returns the newest observation of a pod; nil when there is none.
+	// Observed returns the newest observation of a pod; nil if there is none.
 	Observed(uid types.UID) *lifecyclev1.PodStatus
-	// Observe takes in an observation; an older one than is known changes nothing.
+	// Observe records an observation. One that is older than the recorded one changes nothing.
 	Observe(uid types.UID, status *lifecyclev1.PodStatus)
-	// Synced takes in the results of a sync.
+	// Synced records the results of a sync.
 	Synced(uid types.UID, report SyncReport)
-	// SetState takes in the state of a pod's worker.
+	// SetState records the state of a pod's worker.
 	SetState(uid types.UID, state State)
-	// SetReleased takes in that a pod of which nothing runs any more has given back what it held of the machine.
+	// SetReleased records that a terminated pod has released its resources of the machine.
 	SetReleased(uid types.UID)
-	// Resized notes that the record of a pod's resize has changed.
+	// Resized is called after the record of a pod's resize has changed.
 	Resized(uid types.UID)
-	// Phase returns the phase that was computed for a pod last.
+	// Phase returns the last computed phase of a pod.
 	Phase(uid types.UID) v1.PodPhase
-	// Forget drops what is known of a pod that nothing is left of. A pod that a source names again keeps its place.
+	// Forget drops a pod of which nothing is left. A pod that a source names again keeps its place.
 	Forget(uid types.UID)
 }
 
@@ -70,45 +71,44 @@ type SyncReport struct {
 	Cgroup *resources.Resources
 }
 
-// Endings remembers the ends that were asked for across the end of the process; *gracebook.Book does it.
+// Endings stores requested ends beyond the end of the process; *gracebook.Book implements it.
 type Endings interface {
-	// Left notes that a pod is being ended with a grace period, in seconds, and returns how much of it is left. That is
-	// right also beside an error.
+	// Left records that a pod is being ended with a grace period in seconds, and returns the seconds that are left. They
+	// are also valid together with an error.
 	Left(uid types.UID, grace int64) (int64, error)
-	// Deadline returns until when a pod that is being ended has to stop, by Config.BootTime; ok is false for a pod that is not
-	// being ended.
+	// Deadline returns the time in Config.BootTime by which a pod has to stop; ok is false if the pod is not being ended.
 	Deadline(uid types.UID) (deadline time.Duration, ok bool)
 	// Forget drops a pod of which nothing runs any more.
 	Forget(uid types.UID) error
 }
 
-// Config is what workers need.
+// Config holds the dependencies and settings of a Pool.
 type Config struct {
 	Runtime  Runtime
 	Observer Observer
 	Statuses Statuses
 	Endings  Endings
-	// Resizes has the records of resized pods; nil resizes no pod.
+	// Resizes has the records of resized pods. If it is nil, no pod is resized.
 	Resizes Resizes
 	Clock   clock.Clock
-	// BootTime is boottime.Now: the clock that observations are stamped with.
+	// BootTime returns the clock of observations; boottime.Now in production.
 	BootTime func() time.Duration
 	Tracer   trace.Tracer
 	Logger   *slog.Logger
 	// Metrics counts and times the work; nil counts nothing.
 	Metrics *Metrics
-	// Phases has how long each part of a pod's start took, and is told the first ones; nil keeps nothing.
+	// Phases records the durations of the parts of a pod's start; nil records nothing.
 	Phases *phases.Book
-	// Events is told what cannot be done for pods; nil is for nobody to read.
+	// Events records events of pods; nil discards them.
 	Events Events
-	// Resync is how often a pod is looked at when nothing happens to it: syncFrequency of the KubeletConfiguration.
+	// Resync is the interval of syncs without a cause: syncFrequency of the KubeletConfiguration.
 	Resync time.Duration
-	// Jitter spreads a delay; by a half when nil.
+	// Jitter spreads a delay; nil adds up to a half.
 	Jitter func(time.Duration) time.Duration
 }
 
-// goneMemory is how long the last write to a pod is remembered after its worker is gone, for a pod of the same UID that
-// comes back: longer than pleg takes to see what has become of it in either of its modes.
+// goneMemory is how long the last write to a pod is kept after its worker has ended, in case a pod with the same UID
+// comes back. It is longer than pleg takes to observe the result of the write in either of its modes.
 const goneMemory = 10 * time.Minute
 
 // Pool has the workers of all pods.
@@ -120,11 +120,11 @@ type Pool struct {
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker
-	// network is why the network of pods is not ready; empty when it is.
+	// network is why the network of pods is not ready; empty if it is.
 	network string
-	// names has the worker that holds each full name: two pods of one name never run at a time.
+	// names maps each full name to the pod that holds it. Two pods of one name never run at a time.
 	names map[types.NamespacedName]types.UID
-	// waiting has the pods that wait for the holder of their full name to be gone, first come first.
+	// waiting has the pods that wait until the holder of their full name is gone, in the order of arrival.
 	waiting map[types.NamespacedName][]waiter
 	written map[types.UID]write
 }
@@ -133,24 +133,24 @@ type Pool struct {
 type waiter struct {
 	uid    types.UID
 	update Update
-	// again is true for a pod that has come back while its earlier life was ending.
+	// again is true for a pod that came back while its earlier life was ending.
 	again bool
 }
 
-// write is the last write of a worker that is gone.
+// write is the last write of a worker that has ended.
 type write struct {
 	boot time.Duration
 	at   time.Time
 }
 
-// NewPool returns a pool whose workers live until process ends. Its end stops no pod.
+// NewPool returns a pool whose workers live until the context process ends. Its end stops no pod.
 func NewPool(process context.Context, cfg Config) *Pool {
 	if cfg.Jitter == nil {
 		cfg.Jitter = func(d time.Duration) time.Duration { return wait.Jitter(d, delayJitter) }
 	}
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	if cfg.Events == nil {
-		cfg.Events = untold{}
+		cfg.Events = noopEvents{}
 	}
 	p := &Pool{
 		cfg: cfg, process: process, due: NewDue(),
@@ -161,15 +161,15 @@ func NewPool(process context.Context, cfg Config) *Pool {
 	return p
 }
 
-// Due has when each worker works again by itself; who turns the loop takes from it and calls Poke.
+// Due returns the schedule of the workers. The loop takes what is due from it and calls Poke.
 func (p *Pool) Due() *Due { return p.due }
 
-// Wait returns when every worker has returned, after the process has ended.
+// Wait returns after every worker has returned; the process's context must have ended.
 func (p *Pool) Wait() { p.running.Wait() }
 
-// Want makes pod what is wanted. It starts at once, unless another of its full name, or an earlier life of its own UID,
-// is not gone yet: then it starts when that is. An end may be asked for with it, and a pod that is to end is not started: it ends
-// at once, whoever holds its full name, also when it has waited for that.
+// Want sets the desired pod. It starts at once, unless another pod of its full name or an earlier life of its own UID
+// is still there; then it starts when that is gone. With end, the pod is not started but ended at once, even if another
+// pod holds its full name.
 func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
 	u := Update{Pod: pod, Cause: cause, End: end, told: p.cfg.Clock.Now()}
 	name := nameOf(pod)
@@ -192,14 +192,14 @@ func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
 	p.start(name, pod.UID, u)
 }
 
-// Poke gives a worker something to do; it does nothing for a pod without one.
+// Poke gives a worker a cause to work. It is a no-op for a pod without a worker.
 func (p *Pool) Poke(uid types.UID, cause Cause) {
 	if w := p.worker(uid); w != nil {
 		w.tell(Update{Cause: cause})
 	}
 }
 
-// End ends a pod. It returns false when there is no such pod.
+// End requests the end of a pod. It returns false if there is no such pod.
 func (p *Pool) End(uid types.UID, cause Cause, end End) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,7 +207,7 @@ func (p *Pool) End(uid types.UID, cause Cause, end End) bool {
 	w := p.workers[uid]
 	switch {
 	case w == nil && pod != nil && Runs(p.cfg.Statuses.Observed(uid)):
-		// This process has not started it, but one before has.
+		// This process has not started the pod, but an earlier one has.
 		p.start(nameOf(pod), uid, Update{Pod: pod, Cause: cause, End: &End{Removed: true, Grace: end.Grace}})
 		return true
 	case w == nil && pod != nil:
@@ -219,14 +219,14 @@ func (p *Pool) End(uid types.UID, cause Cause, end End) bool {
 	switch {
 	case !waited:
 		w.tell(Update{Cause: cause, End: &end})
-	case end.Grace != nil: // its next life waits, and the one before is to end in this time, too
+	case end.Grace != nil: // its next life waits, and the earlier life has to end within this time, too
 		w.tell(Update{Cause: cause, End: &End{Grace: end.Grace}})
 	}
 	return true
 }
 
-// endWaiting ends a pod that has not been started: one that is removed just stops to wait, one that is evicted is told
-// when its turn comes. It tells whether the pod waited, and returns the one that does not any more. Called with mu held.
+// endWaiting ends a queued pod. A removed pod leaves the queue and is returned; an evicted pod gets its end when its
+// turn comes. waited reports whether the pod was queued. The caller holds mu.
 func (p *Pool) endWaiting(uid types.UID, end End) (waited bool, removed *v1.Pod) {
 	for _, queue := range p.waiting {
 		i := slices.IndexFunc(queue, func(w waiter) bool { return w.uid == uid })
@@ -253,7 +253,7 @@ func stoppedOf(u Update) []chan<- struct{} {
 	return u.End.Stopped
 }
 
-// RetryFailed makes every worker whose last work failed work now: what it failed of is thought to be over.
+// RetryFailed makes every worker whose last work failed work now, because the cause of the failure may be over.
 func (p *Pool) RetryFailed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -264,14 +264,15 @@ func (p *Pool) RetryFailed() {
 	}
 }
 
-// SetNetwork says why the network of pods is not ready; empty when it is. Until then no sandbox is made that needs one.
+// SetNetwork sets why the network of pods is not ready; empty if it is. Until then no sandbox with a network of its own
+// is made.
 func (p *Pool) SetNetwork(reason string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.network = reason
 }
 
-// Has tells whether a pod has a worker, or waits for one.
+// Has reports whether a pod has a worker, or is queued for one.
 func (p *Pool) Has(uid types.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -286,7 +287,7 @@ func (p *Pool) Has(uid types.UID) bool {
 	return false
 }
 
-// OtherHas tells whether another pod than the one with a UID has a full name, or an earlier life of it that is ending.
+// OtherHas reports whether a full name is held by another pod than uid, or by an earlier life of uid that is ending.
 func (p *Pool) OtherHas(name types.NamespacedName, uid types.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -294,13 +295,13 @@ func (p *Pool) OtherHas(name types.NamespacedName, uid types.UID) bool {
 	return has && (holder != uid || p.workers[holder].leaving())
 }
 
-// Ending tells whether a pod is being ended, or is about to be: its worker has stopped to sync it.
+// Ending reports whether a pod is being ended, or is about to be: its worker does not sync it any more.
 func (p *Pool) Ending(uid types.UID) bool {
 	w := p.worker(uid)
 	return w != nil && w.ending()
 }
 
-// Tidy forgets what is not needed any more of pods that are long gone.
+// Tidy drops the last writes of pods that are long gone.
 func (p *Pool) Tidy() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -317,7 +318,7 @@ func (p *Pool) worker(uid types.UID) *worker {
 	return p.workers[uid]
 }
 
-// unqueue lets a pod wait no longer, and returns what it was told while it did. Called with mu held.
+// unqueue removes a pod from the queues, and returns its folded updates. The caller holds mu.
 func (p *Pool) unqueue(uid types.UID) (told Update, waited bool) {
 	for name, queue := range p.waiting {
 		i := slices.IndexFunc(queue, func(w waiter) bool { return w.uid == uid })
@@ -335,7 +336,7 @@ func (p *Pool) unqueue(uid types.UID) (told Update, waited bool) {
 	return Update{}, false
 }
 
-// queue makes a pod wait for its full name. Called with mu held.
+// queue makes a pod wait for its full name. The caller holds mu.
 func (p *Pool) queue(name types.NamespacedName, next waiter) {
 	queue := p.waiting[name]
 	if i := slices.IndexFunc(queue, func(w waiter) bool { return w.uid == next.uid }); i >= 0 {
@@ -345,8 +346,8 @@ func (p *Pool) queue(name types.NamespacedName, next waiter) {
 	p.waiting[name] = append(queue, next)
 }
 
-// start starts the worker of a pod, which holds its full name unless another does: that may only be when the pod is to
-// end. Called with mu held.
+// start starts the worker of a pod. The pod gets its full name unless another one holds it, which is only possible for
+// a pod that is to end. The caller holds mu.
 func (p *Pool) start(name types.NamespacedName, uid types.UID, u Update) {
 	if p.process.Err() != nil {
 		return
@@ -366,7 +367,7 @@ func (p *Pool) start(name types.NamespacedName, uid types.UID, u Update) {
 	p.running.Go(func() { w.run(p.process) })
 }
 
-// gone forgets a worker and lets the next pod of its full name start.
+// gone removes a worker and starts the next pod of its full name.
 func (p *Pool) gone(w *worker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -375,7 +376,7 @@ func (p *Pool) gone(w *worker) {
 	if p.names[w.fullName] == w.uid {
 		delete(p.names, w.fullName)
 		for _, other := range p.workers {
-			if other.fullName == w.fullName { // it is ending, too, and nobody may start before it has
+			if other.fullName == w.fullName { // it is ending, too, and no other pod may start before it has ended
 				p.names[w.fullName] = other.uid
 				break
 			}
@@ -386,7 +387,7 @@ func (p *Pool) gone(w *worker) {
 	}
 	p.cfg.Statuses.Forget(w.uid)
 	p.startNext(w.fullName)
-	for name, queue := range p.waiting { // a pod of this UID may have come back by another name
+	for name, queue := range p.waiting { // a pod with this UID may have come back with another name
 		if slices.ContainsFunc(queue, func(next waiter) bool { return next.uid == w.uid }) {
 			p.startNext(name)
 			return
@@ -394,8 +395,8 @@ func (p *Pool) gone(w *worker) {
 	}
 }
 
-// startNext starts the first of the pods that wait for a full name, when nobody holds that. One whose UID has a worker
-// goes on waiting for the end of that. Called with mu held.
+// startNext starts the first pod that waits for a full name, if no pod holds the name. A pod whose UID has a worker
+// continues to wait for its end. The caller holds mu.
 func (p *Pool) startNext(name types.NamespacedName) {
 	queue := p.waiting[name]
 	i := slices.IndexFunc(queue, func(w waiter) bool { return p.workers[w.uid] == nil })

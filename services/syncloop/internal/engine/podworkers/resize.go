@@ -14,11 +14,11 @@ import (
 type Resizes interface {
 	// Get returns the record of a pod; ok is false for a pod that was never resized.
 	Get(uid types.UID) (record resize.Record, ok bool)
-	// Note changes the record. After an error a restarted process does not know the change.
+	// Note changes the record. After an error, a restarted process does not know the change.
 	Note(uid types.UID, has resize.Allocation, change func(*resize.Record)) error
 }
 
-// takeOver asks for a new observation of a pod that an earlier process was resizing. That process may have changed the
+// takeOver requests a new observation of a pod that an earlier process was resizing. That process may have changed the
 // containers after the last observation, and the runtime has no event for that.
 func (w *worker) takeOver() {
 	cfg := w.pool.cfg
@@ -43,12 +43,13 @@ func (w *worker) resizing(ctx context.Context, observed *lifecyclev1.PodStatus) 
 		}
 	})
 	if done {
-		w.pool.cfg.Logger.InfoContext(ctx, "pod resize completed", telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID, string(w.uid))
+		w.pool.cfg.Logger.InfoContext(ctx, "pod resize completed", telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID,
+			string(w.uid))
 		w.pool.cfg.Events.Normal(ctx, w.pod, "", eventResized, "Pod resize completed: "+resize.Summary(w.pod, generation, ""))
 	}
 }
 
-// resizeFailed says in the condition PodResizeInProgress why the resize failed.
+// resizeFailed sets the error in the condition PodResizeInProgress.
 func (w *worker) resizeFailed(ctx context.Context, err error) {
 	var generation int64
 	news := false
@@ -57,12 +58,13 @@ func (w *worker) resizeFailed(ctx context.Context, err error) {
 		generation = r.Conditions.InProgress.Generation
 	})
 	if news {
-		w.pool.cfg.Events.Warning(ctx, w.pod, "", eventResizeError, "Pod resize error: "+resize.Summary(w.pod, generation, err.Error()))
+		w.pool.cfg.Events.Warning(ctx, w.pod, "", eventResizeError,
+			"Pod resize error: "+resize.Summary(w.pod, generation, err.Error()))
 	}
 }
 
-// noteResize changes the record of a pod's resize, unless the pod has got another allocation meanwhile: this worker
-// does not have that version of the pod yet.
+// noteResize changes the record of a pod's resize, unless the pod has another allocation by now: this worker does not
+// have that version of the pod yet.
 func (w *worker) noteResize(ctx context.Context, change func(*resize.Record)) {
 	cfg := w.pool.cfg
 	if cfg.Resizes == nil {

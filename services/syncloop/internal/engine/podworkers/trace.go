@@ -11,37 +11,37 @@ import (
 )
 
 const (
-	// maxTries is how often a worker comes back to the same work in one trace. A pod whose image cannot be had for a week must
-	// not make a trace of a week: the next try begins one, linked to the last.
+	// maxTries is the number of tries in one trace. A pod whose image cannot be pulled for a week must not make a trace of
+	// a week: the next try begins a new trace with a link to the last one.
 	maxTries = 10
-	// maxOpen bounds how many traces a piece of work is linked to.
+	// maxOpen bounds the number of links of a span.
 	maxOpen = 8
 )
 
-// thread is whose traces the next piece of work of a worker continues. What a worker comes back to by itself, after a
-// failure or at the end of a back-off, belongs to what had it begin: the restart of a container to its crash.
+// thread holds the traces that the next piece of work continues. Work after a failure or a back-off belongs to the
+// trace of its original cause: the restart of a container to its crash.
 type thread struct {
-	// open are the traceparents of what is not finished, one of each cause, the newest last.
+	// open are the traceparents of unfinished work, one of each cause, the newest last.
 	open []string
-	// tries counts the pieces of work that were done for them.
+	// tries counts the pieces of work for them.
 	tries int
-	// current is that of the running work's cause.
+	// current is the traceparent of the running work's cause.
 	current string
-	// trace is the trace of the last piece of work, and pause what has followed it.
+	// trace is the trace of the last piece of work, and pause the pause after it.
 	trace trace.TraceID
 	pause pause
 }
 
-// pause is a time in which a worker does nothing because its pod waits for something.
+// pause is a time in which a worker does nothing because its pod waits.
 type pause struct {
 	since time.Time
-	// reason is what for, in a few words; empty when the pod waits for nothing.
+	// reason is Wait.For; empty if the pod did not wait.
 	reason string
-	// first is true for the wait before the first piece of work, which is in the trace of that.
+	// first is true for the wait before the first piece of work. It belongs to the trace of that work.
 	first bool
 }
 
-// next returns the parent of a piece of work, empty for none, and what it is to be linked to.
+// next returns the parent of the next piece of work, empty for a new trace, and its links.
 func (t *thread) next(cause Cause) (parent string, links []string) {
 	links = slices.Concat(t.open, cause.Also)
 	switch last := len(t.open) - 1; {
@@ -55,7 +55,7 @@ func (t *thread) next(cause Cause) (parent string, links []string) {
 	return "", links
 }
 
-// done notes what became of the running work. What is unfinished is gone on with.
+// done records the end of the running work. The next piece of work continues what is unfinished.
 func (t *thread) done(unfinished bool) {
 	if !unfinished {
 		t.open, t.tries = nil, 0
@@ -65,7 +65,8 @@ func (t *thread) done(unfinished bool) {
 	t.open = withTraceparent(t.open, t.current)
 }
 
-// withTraceparent puts one at the end, where it may be already; the oldest goes when there are too many.
+// withTraceparent returns list with traceparent at its end, without duplicates and bounded by maxOpen: the oldest are
+// dropped.
 func withTraceparent(list []string, traceparent string) []string {
 	if traceparent == "" {
 		return list
@@ -74,7 +75,7 @@ func withTraceparent(list []string, traceparent string) []string {
 	return append(list[max(0, len(list)-maxOpen+1):], traceparent)
 }
 
-// span begins the span of a piece of work, in the trace of its cause, or of what is unfinished.
+// span starts the span of a piece of work, in the trace of its cause or of the unfinished work.
 func (w *worker) span(ctx context.Context, name string, cause Cause) (context.Context, trace.Span) {
 	parent, links := w.thread.next(cause)
 	about := telemetry.Subject{Namespace: w.fullName.Namespace, Pod: w.fullName.Name, UID: string(w.uid)}
@@ -93,7 +94,7 @@ func (w *worker) span(ctx context.Context, name string, cause Cause) (context.Co
 	return ctx, span
 }
 
-// waited records the pause before a piece of work that goes on in the trace of the one before.
+// waited records the pause before a piece of work that continues the trace of the last one.
 func (w *worker) waited(ctx context.Context, about telemetry.Subject) {
 	before := w.thread.pause
 	w.thread.pause = pause{}
@@ -103,7 +104,7 @@ func (w *worker) waited(ctx context.Context, about telemetry.Subject) {
 	telemetry.Wait(ctx, w.pool.cfg.Tracer, about, before.reason, before.since, w.pool.cfg.Clock.Now())
 }
 
-// cutShort is the outcome of work that was interrupted, because the pod is to end or the process does.
+// cutShort returns the outcome of canceled work: the pod is to end, or the process ends.
 func cutShort(span trace.Span) outcome {
 	if span.IsRecording() {
 		span.SetAttributes(telemetry.AttrOutcome.String("cut short"))

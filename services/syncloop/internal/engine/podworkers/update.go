@@ -9,24 +9,24 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// CauseKind says why a worker has something to do.
+// CauseKind is the kind of a cause for work.
 type CauseKind int
 
-// The kinds of cause. The greater one wins when two fold.
+// The kinds of causes. When two are folded, the greater one wins.
 const (
-	// CauseDue: a time has come, for a retry or for the regular look.
+	// CauseDue: a retry or a periodic sync is due.
 	CauseDue CauseKind = iota
-	// CauseSeen: pleg has seen the pod change. It may be the echo of the worker's own write.
+	// CauseSeen: pleg has observed a change of the pod. It may be the result of the worker's own write.
 	CauseSeen
 	// CauseProbe: a probe of the pod has another result.
 	CauseProbe
-	// CauseLost: pleg has seen something of the pod end.
+	// CauseLost: pleg has observed the end of a container or sandbox of the pod.
 	CauseLost
-	// CauseConfig: what is wanted of the pod has changed.
+	// CauseConfig: the desired pod has changed.
 	CauseConfig
 )
 
-// String returns the kind's name, as spans and logs have it.
+// String returns the kind's name in spans and logs.
 func (k CauseKind) String() string {
 	switch k {
 	case CauseDue:
@@ -44,43 +44,43 @@ func (k CauseKind) String() string {
 	}
 }
 
-// Cause is why a worker has something to do, and whose trace that continues.
+// Cause is a cause for work, with its trace.
 type Cause struct {
 	Kind CauseKind
-	// Traceparent is the parent of the work's span; empty when the cause is not traced.
+	// Traceparent is the parent of the work's span; empty if the cause has no trace.
 	Traceparent string
-	// Also are the traceparents of causes that were folded into this one: the work's span is linked to them.
+	// Also are the traceparents of causes that were folded into this one. The work's span is linked to them.
 	Also []string
 }
 
-// End asks for the end of a pod.
+// End requests the end of a pod.
 type End struct {
-	// Removed is true when no source names the pod any more: what it leaves is cleaned up and its worker forgotten.
+	// Removed is true if no source names the pod any more. Then the pod is cleaned up and its worker ends.
 	Removed bool
-	// Grace is how many seconds the containers have to stop; nil takes the pod's own.
+	// Grace is the grace period in seconds; nil for that of the pod.
 	Grace *int64
 	// Stopped are closed when nothing of the pod runs any more.
 	Stopped []chan<- struct{}
-	// own is true when one of several who asked takes the pod's own grace period.
+	// own is true if one of the folded requests has the pod's own grace period.
 	own bool
 }
 
-// Update is what a worker is told.
+// Update is what the loop gives a worker.
 type Update struct {
-	// Pod is the pod as it is wanted now; nil when that has not changed.
+	// Pod is the new desired pod; nil if it has not changed.
 	Pod *v1.Pod
-	// Cause is why.
+	// Cause is the cause of the update.
 	Cause Cause
-	// End asks for the pod's end; nil when nobody does.
+	// End requests the end of the pod; nil if it is not requested.
 	End *End
-	// told is when the first of the folded updates was given.
+	// told is the time of the first of the folded updates.
 	told time.Time
-	// behind is the pod whose end was waited for before the first piece of work; empty for none.
+	// behind is the pod whose end this one waited for before its first work; empty if it did not wait.
 	behind types.UID
 }
 
-// Fold joins two updates that have not been acted on, the second being the newer. The newest pod counts and the most
-// pressing cause; a request to end is never lost, nor is the shortest grace period, nor anyone who waits.
+// Fold joins two updates that have not been handled; newer is the later one. The newest pod and the most urgent cause
+// win. A requested end, the shortest grace period and the channels of End.Stopped are never lost.
 func Fold(older, newer Update) Update {
 	out := older
 	if newer.Pod != nil {
@@ -94,8 +94,8 @@ func Fold(older, newer Update) Update {
 	return out
 }
 
-// foldCause returns the more pressing cause, the newer one of two that press as much. What pleg saw end and what a probe has found
-// is not lost: each of several crashes leads to the work that follows them.
+// foldCause returns the more urgent cause, or the newer one of two equal ones. The traces of ended containers and of
+// probe results stay as links, so that each of several crashes leads to the work that follows them.
 func foldCause(older, newer Cause) Cause {
 	wins, loses := newer, older
 	if older.Kind > newer.Kind {
@@ -126,7 +126,7 @@ func foldEnd(older, newer *End) *End {
 
 func (e *End) asksOwn() bool { return e.own || e.Grace == nil }
 
-// shorter returns the shorter of two grace periods; nil is none.
+// shorter returns the shorter of two grace periods; nil is no grace period.
 func shorter(a, b *int64) *int64 {
 	switch {
 	case a == nil:
@@ -139,12 +139,13 @@ func shorter(a, b *int64) *int64 {
 }
 
 const (
-	// minGrace keeps a pod from being killed without having been asked to stop: the kubelet's lower bound.
+	// minGrace gives every container the chance to stop by itself. It is the kubelet's lower bound.
 	minGrace = 1
 )
 
-// GraceOf returns how many seconds the containers of a pod have to stop: the shortest of what was asked for. Who asks for
-// nothing else takes the pod's own: its deletion grace period, or, when it is not being deleted, the one of its spec.
+// GraceOf returns the grace period of a pod's containers in seconds: the shortest of the requested ones. A request
+// without one takes that of the pod, which is its deletion grace period if it is being deleted, and otherwise that of
+// its spec.
 func GraceOf(pod *v1.Pod, end *End) int64 {
 	own := pod.DeletionGracePeriodSeconds
 	if own == nil {

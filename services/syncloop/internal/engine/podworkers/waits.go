@@ -34,8 +34,7 @@ type Wait struct {
 	For string
 }
 
-// WaitOf returns why a pod waits. It is the only place that decides this: the status of the pod, the list of workers
-// and the trace show the same.
+// WaitOf returns why a pod waits. The pod's status, the list of workers and the trace all show its result.
 func WaitOf(f Facts) Wait {
 	wait := Wait{For: f.waitsFor()}
 	switch {

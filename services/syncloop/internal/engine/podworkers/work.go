@@ -16,39 +16,38 @@ import (
 )
 
 const (
-	// settleDelay is how long a worker waits, after its own write, for pleg to tell what has come of it before it asks:
-	// long enough for the runtime's event and the inspection it brings, short enough that a pod whose event was missed is
-	// Ready before a person notices.
+	// settleDelay is how long a worker waits for pleg's events after its own write, before it asks pleg. It is long enough
+	// for the runtime's event and the inspection that follows, and short enough that nobody notices a missed event.
 	settleDelay = 100 * time.Millisecond
-	// transientDelay is the mean time to the next try after an error that is likely to pass.
+	// transientDelay is the mean time until the retry after an error that is likely to pass.
 	transientDelay = 10 * time.Second
-	// awayDelay is the mean time to the next try when the runtime or pleg was away: a service that is restarted is back
-	// within a second. It doubles with every second failure in a row, at most awayDoublings times.
+	// awayDelay is the mean time until the retry when the runtime or pleg was unreachable: a restarted service is back
+	// within a second. It doubles with every second consecutive failure, at most awayDoublings times.
 	awayDelay     = 500 * time.Millisecond
 	awayDoublings = 6
-	// killAgainDelay is how long a worker waits when a kill went well and pleg still sees something running.
+	// killAgainDelay is how long a worker waits after a successful kill if pleg still observes something running.
 	killAgainDelay = time.Second
-	// observeTimeout bounds a question to pleg; a pleg that is being restarted is back well within it.
+	// observeTimeout bounds a call to pleg. A restarted pleg is back well within it.
 	observeTimeout = 10 * time.Second
-	// delayJitter spreads retries, so that pods that failed together do not try together.
+	// delayJitter spreads retries, so that pods that failed together do not retry together.
 	delayJitter = 0.5
-	// keepExited is how many ended containers are kept for each name: the last one, for its logs and its exit code.
+	// keepExited is the number of ended containers that are kept for each name, for logs and exit codes.
 	keepExited = 1
 )
 
-// outcome is what a piece of work came to.
+// outcome is the result of a piece of work.
 type outcome struct {
-	// input moves the pod on; 0 when it stays where it is.
+	// input moves the pod to the next state; 0 if it stays.
 	input Input
-	// err is what failed.
+	// err is the error of the work; nil if it succeeded.
 	err error
-	// after is when to work again if nothing happens before; 0 for never.
+	// after is the time until the next work without a cause; 0 for never.
 	after time.Duration
-	// waits is what the pod waits for until then, in a few words; empty for nothing.
+	// waits is Wait.For.
 	waits string
-	// unfinished is true when the worker is to come back to this work although nothing failed.
+	// unfinished is true if the worker has to continue this work although nothing failed.
 	unfinished bool
-	// skipped is true when there was nothing to be done yet.
+	// skipped is true if there was nothing to do yet.
 	skipped bool
 }
 
@@ -72,7 +71,8 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	w.measureStart(begun, observed)
 	w.resizing(ctx, observed)
 	if phase := cfg.Statuses.Phase(w.uid); phase == v1.PodSucceeded || phase == v1.PodFailed {
-		cfg.Logger.InfoContext(ctx, "pod has run to its end", telemetry.KeyPod, w.fullName.String(), telemetry.KeyPhase, string(phase))
+		cfg.Logger.InfoContext(ctx, "pod has run to its end", telemetry.KeyPod, w.fullName.String(), telemetry.KeyPhase,
+			string(phase))
 		return outcome{input: InputFinished}
 	}
 	if err := w.networkFor(observed); err != nil {
@@ -102,7 +102,8 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	if err != nil {
 		delay, err = w.delayAfter(err), fmt.Errorf("sync the pod: %w", err)
 	}
-	if !isAway(err) { // also when the sync failed: one container may crash for weeks while the image of another cannot be had
+	// also after a failed sync, because one container may crash for weeks while the image of another cannot be pulled
+	if !isAway(err) {
 		err = both(err, w.prune(ctx, observed))
 	}
 	if err != nil {
@@ -114,7 +115,9 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 		}
 		return out
 	}
-	out := outcome{after: cfg.Jitter(cfg.Resync), unfinished: result.Wrote || result.RetryAfter > 0, waits: WaitOf(facts).For}
+	out := outcome{
+		after: cfg.Jitter(cfg.Resync), unfinished: result.Wrote || result.RetryAfter > 0, waits: WaitOf(facts).For,
+	}
 	if w.looking && !out.unfinished {
 		telemetry.Idle(span)
 	}
@@ -127,8 +130,8 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	return out
 }
 
-// delayAfter is the mean time to the next try of a sync that failed. What the runtime or the kernel has refused may well pass,
-// and so may the runtime's absence; what is wrong with the pod itself does not.
+// delayAfter returns the mean time until the retry of a failed sync. An error of the runtime or the kernel may pass,
+// and so may the runtime's absence. An error of the pod itself does not.
 func (w *worker) delayAfter(err error) time.Duration {
 	if refused(err) || classify(err).passes {
 		return min(transientDelay, w.pool.cfg.Resync)
@@ -136,7 +139,7 @@ func (w *worker) delayAfter(err error) time.Duration {
 	return w.pool.cfg.Resync
 }
 
-// terminate stops what runs of the pod, and moves on when pleg sees nothing running after the last write.
+// terminate stops everything of the pod that runs, until pleg observes after the last write that nothing does.
 func (w *worker) terminate(ctx context.Context, cause Cause) outcome {
 	cfg := w.pool.cfg
 	ctx, span := w.span(ctx, "pod.terminate", cause)
@@ -151,7 +154,7 @@ func (w *worker) terminate(ctx context.Context, cause Cause) outcome {
 				return w.failed(ctx, span, err, transientDelay)
 			}
 			if err := cfg.Endings.Forget(w.uid); err != nil {
-				cfg.Logger.WarnContext(ctx, "the file that says how long a pod had to end cannot be removed", telemetry.KeyPod, w.fullName.String(), telemetry.KeyError, err)
+				cfg.Logger.WarnContext(ctx, "cannot remove the file of the grace period of a pod that has ended", telemetry.KeyPod, w.fullName.String(), telemetry.KeyError, err)
 			}
 			return outcome{input: InputStopped}
 		}
@@ -172,8 +175,8 @@ func (w *worker) terminate(ctx context.Context, cause Cause) outcome {
 	}
 }
 
-// graceLeft returns how many seconds the containers have to stop: what is left of an end that was asked for, also of a process
-// before this one, or the whole of it for a pod that ran to its end by itself.
+// graceLeft returns the seconds that the containers have to stop: the rest of the requested grace period, which may
+// have begun in an earlier process, or the full one if the pod ran to its end by itself.
 func (w *worker) graceLeft(ctx context.Context) int64 {
 	grace := GraceOf(w.pod, w.end)
 	if w.end == nil {
@@ -181,14 +184,15 @@ func (w *worker) graceLeft(ctx context.Context) int64 {
 	}
 	left, err := w.pool.cfg.Endings.Left(w.uid, grace)
 	if err != nil {
-		w.pool.cfg.Logger.WarnContext(ctx, "should syncloop be killed before the pod has ended, the next one gives it its whole grace period again",
+		w.pool.cfg.Logger.WarnContext(ctx, "if syncloop is killed before the pod has ended, the pod gets its full grace period again",
 			telemetry.KeyPod, w.fullName.String(), telemetry.KeyError, err)
 	}
 	return left
 }
 
-// cleanUp removes what a pod left that no source names any more. A pod that is still named keeps its ended containers:
-// they say that it must not be started again, until package containergc finds that they need not. Only what it held of the machine is given back.
+// cleanUp removes the containers, sandboxes and files of a pod that no source names. The ended containers of a pod that
+// is still named stay: they show that it must not be started again, until package containergc finds them unneeded. Only
+// the resources of the machine are released.
 func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 	cfg := w.pool.cfg
 	if w.end == nil || !w.end.Removed {
@@ -215,8 +219,8 @@ func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 	return outcome{input: InputCleaned}
 }
 
-// observe returns what pleg observed of the pod after the worker's last write: what came with an event when that is
-// new enough, else pleg's answer. The first time pleg is always asked.
+// observe returns the observation of the pod after the worker's last write: that of an event if it is new enough, and
+// otherwise pleg's answer. The first time it always asks pleg.
 func (w *worker) observe(ctx context.Context) (*lifecyclev1.PodStatus, error) {
 	cfg := w.pool.cfg
 	if known := cfg.Statuses.Observed(w.uid); w.looked && w.newer(known) {
@@ -238,8 +242,8 @@ func (w *worker) newer(observed *lifecyclev1.PodStatus) bool {
 	return observed != nil && time.Duration(observed.GetObservedBoottimeNs()) > w.lastWrite
 }
 
-// inspected fails when pleg could not look at a pod: what it knows of it then is old, or lacks how containers ended.
-// Nothing that cannot be taken back follows from it.
+// inspected fails if pleg could not inspect the pod: the observation is then old, or lacks the ends of containers.
+// Nothing irreversible may follow from it.
 func inspected(observed *lifecyclev1.PodStatus) error {
 	if reason := observed.GetInspectError(); reason != "" {
 		return &inspectError{reason}
@@ -247,7 +251,7 @@ func inspected(observed *lifecyclev1.PodStatus) error {
 	return nil
 }
 
-// prune removes the ended containers of each name but the newest.
+// prune removes the ended containers of each name except the newest.
 func (w *worker) prune(ctx context.Context, observed *lifecyclev1.PodStatus) error {
 	if !hasGarbage(observed) {
 		return nil
@@ -261,7 +265,7 @@ func (w *worker) prune(ctx context.Context, observed *lifecyclev1.PodStatus) err
 	return nil
 }
 
-// both returns the error of two that there is, or one of both in a line.
+// both returns the error if there is only one, and otherwise both in one line.
 func both(a, b error) error {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)
@@ -269,7 +273,7 @@ func both(a, b error) error {
 	return fmt.Errorf("%w; %w", a, b)
 }
 
-// failed makes an outcome of an error. An error of work that was cut short is none.
+// failed returns the outcome of an error. Canceled work has not failed.
 func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay time.Duration) outcome {
 	if ctx.Err() != nil {
 		return cutShort(span)
@@ -287,17 +291,19 @@ func (w *worker) failed(ctx context.Context, span trace.Span, err error, delay t
 	after := w.pool.cfg.Jitter(delay)
 	level := slog.LevelWarn
 	if w.failedOf(err) {
-		level = slog.LevelDebug // it has been told
+		level = slog.LevelDebug // it has been logged before
 	}
 	w.pool.cfg.Logger.Log(ctx, level, "work on a pod failed; it is tried again",
-		telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID, string(w.uid), telemetry.KeyRetryAfter, after, telemetry.KeyError, err)
+		telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID, string(w.uid), telemetry.KeyRetryAfter, after,
+		telemetry.KeyError, err)
 	return outcome{err: err, after: after, waits: WaitOf(Facts{Failed: err}).For}
 }
 
-// Runs tells whether anything of a pod runs: a container that does, or of which the runtime cannot tell, or a sandbox.
+// Runs reports whether anything of a pod runs: a container that is running or in an unknown state, or a ready sandbox.
 func Runs(observed *lifecyclev1.PodStatus) bool {
 	for _, c := range observed.GetContainers() {
-		if s := c.GetState(); s == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING || s == lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN {
+		if s := c.GetState(); s == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING ||
+			s == lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN {
 			return true
 		}
 	}
@@ -309,8 +315,9 @@ func Runs(observed *lifecyclev1.PodStatus) bool {
 	return false
 }
 
-// hasGarbage tells whether a pod has what PruneContainers removes: more ended containers of a name than are kept, one that
-// was created and never started when a newer one is there, a dead sandbox that is not the newest and holds nothing.
+// hasGarbage reports whether PruneContainers would remove something: an ended container beyond the kept ones of its
+// name, a created container that was never started and has a newer one, or a dead sandbox that is not the newest and
+// has no containers.
 func hasGarbage(observed *lifecyclev1.PodStatus) bool {
 	ended, newer, holds := map[string]int{}, map[string]bool{}, map[string]bool{}
 	for _, c := range observed.GetContainers() { // newest first
