@@ -35,7 +35,7 @@ const (
 	secret   = "hunter2"
 )
 
-// write makes a kubeconfig with the lines of one cluster and one user.
+// write writes a kubeconfig with the lines of one cluster and one user.
 func write(t *testing.T, cluster, user string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -58,8 +58,8 @@ users:
 	return path
 }
 
-// server is an API server that has one Node, in JSON, and tells of each request. Its certificate is in the file ca.crt
-// of the directory that is returned.
+// server returns an API server with one Node, in JSON, which reports each request. Its certificate is in the file
+// ca.crt of the returned directory.
 func server(t *testing.T) (url, dir string, requests <-chan *http.Request) {
 	t.Helper()
 	seen := make(chan *http.Request, 10)
@@ -282,14 +282,14 @@ func TestCertificatesInFilesAndInTheKubeconfig(t *testing.T) {
 			t.Errorf("%v", err)
 			continue
 		}
-		// Names of files are kept, and not what is in them now: so a certificate that is replaced comes into use.
+		// The names of files are kept instead of their content, so that a replaced certificate is used.
 		if kubeconfig == relative && (way.CertFile != filepath.Join(dir, "node.crt") || len(way.CertData) > 0) {
 			t.Errorf("the certificate is in %q", way.CertFile)
 		}
 	}
 }
 
-// TestConnectionsThatHangCanBeClosed, and what is asked next is answered on another.
+// TestConnectionsThatHangCanBeClosed checks that the next request uses another connection.
 func TestConnectionsThatHangCanBeClosed(t *testing.T) {
 	asked := make(chan struct{}, 10)
 	var hang atomic.Bool
@@ -342,7 +342,7 @@ func TestConnectionsThatHangCanBeClosed(t *testing.T) {
 	client.CloseConnections()
 	select {
 	case err := <-failed:
-		// client-go asks again what only reads.
+		// client-go retries read requests.
 		if err != nil {
 			t.Errorf("got %v", err)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// TestAKubeconfigThatIsAwaitedIsUsedWhenItIsThere, and what is wrong with it is told then.
+// TestAKubeconfigThatIsAwaitedIsUsedWhenItIsThere checks that errors in it are reported when it exists.
 func TestAKubeconfigThatIsAwaitedIsUsedWhenItIsThere(t *testing.T) {
 	url, dir, requests := server(t)
 	kubeconfig := filepath.Join(dir, "later")

@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// refused returns why a kubeconfig is refused. It names the file and has no secret in it.
+// refused returns the error of a refused kubeconfig. It names the file and contains no secret.
 func refused(t *testing.T, kubeconfig string) string {
 	t.Helper()
 	_, err := apiclient.New(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.ConfigMux, ContentType: protobuf})

@@ -12,7 +12,8 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// TestCredentialsOfEachKindAreSent: of a file, whose token somebody replaces, and of a program that prints them.
+// TestCredentialsOfEachKindAreSent: credentials from a file, whose token is replaced, and from a program that prints
+// them.
 func TestCredentialsOfEachKindAreSent(t *testing.T) {
 	url, dir, requests := server(t)
 	token, program := filepath.Join(dir, "token"), filepath.Join(dir, "credentials")
@@ -46,7 +47,8 @@ echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","s
 	}
 }
 
-// TestAProgramOfCredentialsThatFailsIsNamed, and what it prints is not told, for it may be a secret.
+// TestAProgramOfCredentialsThatFailsIsNamed checks the error, which must not contain the output of the program, because
+// it may be a secret.
 func TestAProgramOfCredentialsThatFailsIsNamed(t *testing.T) {
 	url, dir, _ := server(t)
 	kubeconfig := write(

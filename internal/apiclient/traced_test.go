@@ -14,7 +14,8 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// TestARequestWithinASpanCarriesItsTrace, and one outside of any span, such as that of a watch, none.
+// TestARequestWithinASpanCarriesItsTrace checks that a request outside of any span, such as that of a watch, carries
+// none.
 func TestARequestWithinASpanCarriesItsTrace(t *testing.T) {
 	// the propagator of a process
 	if _, err := telemetry.Setup(t.Context(), telemetry.Config{Service: "nodestatus"}); err != nil {

@@ -35,7 +35,7 @@ var (
 	resource = schema.GroupResource{Resource: "events"}
 )
 
-// rig is a Sender, in a bubble of synctest, and the API server that it sends to.
+// rig is a Sender, in a bubble of synctest, and the API server that receives its events.
 type rig struct {
 	*apievents.Sender
 	t        *testing.T
@@ -45,14 +45,14 @@ type rig struct {
 	log  bytes.Buffer
 	here map[string]*v1.Event
 	told []string
-	// fail says what becomes of a request for an event.
+	// fail returns the result of a request for an event.
 	fail func(name string) error
-	// requests are those that were made, and when the last one was.
+	// requests is the number of requests, with the time of the last one.
 	requests int
 	last     time.Time
 }
 
-// start starts one, and returns how to stop it.
+// start starts a rig, and returns the function that stops it.
 func start(t *testing.T) *rig {
 	r := &rig{
 		t:        t,
@@ -114,7 +114,7 @@ func (r *rig) request(what, name string, do func() error) error {
 	return nil
 }
 
-// fails sets what becomes of requests from now on.
+// fails sets the result of later requests.
 func (r *rig) fails(f func(name string) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,7 +123,7 @@ func (r *rig) fails(f func(name string) error) {
 
 func (r *rig) recovers() { r.fails(func(string) error { return nil }) }
 
-// want waits for the time and compares what the API server has been told.
+// want waits for a duration and compares the requests that the API server has received.
 func (r *rig) want(after time.Duration, told ...string) {
 	r.t.Helper()
 	time.Sleep(after) //nolint:forbidigo // the bubble's time
@@ -167,7 +167,7 @@ func TestAnEventIsMadeAndThenCounts(t *testing.T) {
 		r.Send(event("a", 2))
 		r.want(0, "a: create", "b: create", "a: "+patched(2, 0))
 		metricstest.Want(t, r.registry, 3, "quartet_events_sent_total")
-		delete(r.here, "a") // the API server has forgotten it
+		delete(r.here, "a") // the API server has removed it
 		r.Send(event("a", 3))
 		r.want(0, "a: create", "b: create", "a: "+patched(2, 0), "a: create")
 		metricstest.Documented(t, r.registry, metricstest.EventsInCluster)
@@ -183,8 +183,8 @@ func TestALostAnswerMakesNoSecondEvent(t *testing.T) {
 	})
 }
 
-// TestWhatAnAPIServerThatIsAwayMissedIsSentInOrder: each event once, as it has become, the one that happened last at
-// last.
+// TestWhatAnAPIServerThatIsAwayMissedIsSentInOrder: each event is sent once, in its last state, in the order of the
+// last occurrence.
 func TestWhatAnAPIServerThatIsAwayMissedIsSentInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -250,8 +250,8 @@ func TestWhatTheAPIServerWouldHaveForgottenIsNotSent(t *testing.T) {
 	})
 }
 
-// TestAnEventThatIsRefusedHoldsUpNoOther: for good at once, and for what may be the API server's own trouble after some
-// tries.
+// TestAnEventThatIsRefusedHoldsUpNoOther: an event with a permanent error is dropped at once, one with a possibly
+// temporary error after some tries.
 func TestAnEventThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	terminating := apierrors.NewForbidden(resource, "bad", errors.New("the namespace is being terminated"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: v1.NamespaceTerminatingCause}}
@@ -287,7 +287,7 @@ func TestAnEventThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// TestTheAPIServerIsLeftAloneForAsLongAsItAsks, and loses nothing.
+// TestTheAPIServerIsLeftAloneForAsLongAsItAsks checks that the sender respects Retry-After and loses no event.
 func TestTheAPIServerIsLeftAloneForAsLongAsItAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)

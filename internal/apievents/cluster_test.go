@@ -27,7 +27,7 @@ import (
 
 const patience = 60 * time.Second
 
-// record returns a recorder of a node whose events go to the API server of a kubeconfig until the test ends.
+// record returns a recorder of a node whose events are sent to the API server of a kubeconfig until the test ends.
 func record(t *testing.T, node, kubeconfig string) *events.Recorder {
 	t.Helper()
 	cfg, err := nodeconfig.Parse(
@@ -86,8 +86,8 @@ func await(t *testing.T, c *cluster.Cluster, node string, want ...string) []v1.E
 	}
 }
 
-// TestARealAPIServerHasTheEvents of a node that may do what nodes may: new ones, repeated ones, and those from while it
-// was away.
+// TestARealAPIServerHasTheEvents of a node with the rights of nodes: new ones, repeated ones, and those of the time
+// when it was down.
 func TestARealAPIServerHasTheEvents(t *testing.T) {
 	c := shared.Cluster(t)
 	proxy := c.Proxy(t)
@@ -102,7 +102,7 @@ func TestARealAPIServerHasTheEvents(t *testing.T) {
 	}
 	r.NodeNormal(t.Context(), "Starting", "Starting.")
 	await(t, c, node, "Starting 2")
-	// It has forgotten the event.
+	// The API server has removed the event.
 	if err := c.Client(t).CoreV1().Events("default").Delete(t.Context(), first.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestARealAPIServerHasTheEvents(t *testing.T) {
 	await(t, c, node, "ContainerGCFailed 1", "ImageGCFailed 3", "Starting 3")
 }
 
-// TestAnAPIServerThatHangsHoldsUpNobody: whoever tells something goes on at once, and what was told arrives when it
+// TestAnAPIServerThatHangsHoldsUpNobody: the recorder returns at once, and the events arrive when the API server
 // answers again.
 func TestAnAPIServerThatHangsHoldsUpNobody(t *testing.T) {
 	c := shared.Cluster(t)
@@ -135,7 +135,7 @@ func TestAnAPIServerThatHangsHoldsUpNobody(t *testing.T) {
 	await(t, c, node, "ImageGCFailed 20", "Starting 1")
 }
 
-// TestAnAPIServerThatHasTooMuchToDoIsAskedAgainLater, and not by the client on its own.
+// TestAnAPIServerThatHasTooMuchToDoIsAskedAgainLater checks that the client itself does not retry.
 func TestAnAPIServerThatHasTooMuchToDoIsAskedAgainLater(t *testing.T) {
 	var requests atomic.Int32
 	done := make(chan struct{})
@@ -146,7 +146,7 @@ func TestAnAPIServerThatHasTooMuchToDoIsAskedAgainLater(t *testing.T) {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Event"}`) // nobody who is gone needs it
+		_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Event"}`) // an error means that the client has gone
 		close(done)
 	}))
 	defer api.Close()

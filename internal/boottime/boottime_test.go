@@ -21,7 +21,7 @@ func TestNowNeverGoesBack(t *testing.T) {
 	}
 }
 
-// Another process has to read the same clock: /proc/uptime is the kernel's own word for it.
+// Another process has to read the same clock: /proc/uptime is the kernel's value of it.
 func TestNowIsTheUptimeOfTheMachine(t *testing.T) {
 	before := boottime.Now()
 	data, err := os.ReadFile("/proc/uptime")

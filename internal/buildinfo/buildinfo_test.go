@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The version is the linker's work, so a program is linked and run.
+// The linker sets the version, so a program is linked and run.
 func TestAProgramKnowsWhatItWasBuiltFrom(t *testing.T) {
 	dir, err := os.MkdirTemp(".", "program")
 	if err != nil {

@@ -21,7 +21,7 @@ func layoutAt(t *testing.T, dir string) layout.Layout {
 	return l
 }
 
-// Every path that containerd is told is in the node's own directories, also the ones that have a default elsewhere.
+// Every path in containerd's configuration is in the node's own directories, including those with a default elsewhere.
 func TestConfigurationNamesNothingOfTheMachine(t *testing.T) {
 	text, err := runtimeConfig{
 		Root: "/s/root", State: "/s/state", Socket: "/s/run/c.sock", ShimSockets: "/s/run/s", BinDir: "/s/bin",
@@ -117,7 +117,7 @@ func TestBridgeNamesFit(t *testing.T) {
 	}
 }
 
-// write makes a file with its directories below a root.
+// write writes a file with its directories below a root.
 func write(t *testing.T, root, path, content string) {
 	t.Helper()
 	full := filepath.Join(root, path)

@@ -15,7 +15,7 @@ func TestCgroupsAreRemovedUpToWhatIsAnothers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		harness.Require(t, errors.New("cgroups are root's to make: run the test as root"))
 	}
-	// Of cgroup v1 the hierarchy of one controller stands for all.
+	// With cgroup v1 the hierarchy of one controller represents all.
 	hierarchy := "/sys/fs/cgroup"
 	if _, err := os.Stat(hierarchy + "/cgroup.controllers"); err != nil {
 		hierarchy += "/memory"
@@ -33,7 +33,7 @@ func TestCgroupsAreRemovedUpToWhatIsAnothers(t *testing.T) {
 			}
 		}
 	})
-	for range 2 { // the second time there is nothing
+	for range 2 { // the second call is a no-op
 		if err := bundle.RemoveCgroups(top + "/a/node"); err != nil {
 			t.Error(err)
 		}

@@ -72,8 +72,8 @@ func (s *stubborn) RemovePodSandbox(
 	return new(runtimeapi.RemovePodSandboxResponse), nil
 }
 
-// TestAPodThatCannotBeRemovedKeepsNoOther: those that come after more failures than there are removals at once are
-// removed, and the error names each that was not.
+// TestAPodThatCannotBeRemovedKeepsNoOther: pods are removed even after more failures than parallel removals, and the
+// error names each pod that was not removed.
 func TestAPodThatCannotBeRemovedKeepsNoOther(t *testing.T) {
 	l, err := layout.New(filepath.Join(harness.ShortDir(t), "state"))
 	if err != nil {

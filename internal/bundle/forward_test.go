@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// TestPacketsOfPodsPassWhereForwardingIsDropped: the rules are there once however often a node starts, and gone with
-// it. It looks at a network namespace of its own, not at the machine's rules.
+// TestPacketsOfPodsPassWhereForwardingIsDropped: the rules exist once, however often a node starts, and are removed
+// with it. The test uses a network namespace of its own, not the machine's rules.
 func TestPacketsOfPodsPassWhereForwardingIsDropped(t *testing.T) {
 	require.Root(t, "a packet filter rule")
 	_, err := exec.LookPath("iptables")
@@ -33,7 +33,7 @@ func TestPacketsOfPodsPassWhereForwardingIsDropped(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			t.Errorf("making a network namespace: %v", err)
 			return

@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// TestRulesOfPodsThatAPluginHasLeftGo with the network, and those of another network stay. It looks at a network
-// namespace of its own, not at the machine's rules.
+// TestRulesOfPodsThatAPluginHasLeftGo checks that they are removed with the network, and that the rules of another
+// network stay. The test uses a network namespace of its own, not the machine's rules.
 func TestRulesOfPodsThatAPluginHasLeftGo(t *testing.T) {
 	require.Root(t, "a packet filter rule")
 	_, err := exec.LookPath("iptables")
@@ -24,7 +24,7 @@ func TestRulesOfPodsThatAPluginHasLeftGo(t *testing.T) {
 		}
 		return string(out)
 	}
-	// As the plugins "bridge" and "portmap" make them for a pod.
+	// As the plugins "bridge" and "portmap" create them for a pod.
 	pod := func(network, chain, address string) {
 		comment := []string{"-m", "comment", "--comment", `name: "` + network + `" id: "0123456789abcdef"`}
 		iptables("--new-chain", chain)
@@ -54,7 +54,7 @@ func TestRulesOfPodsThatAPluginHasLeftGo(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			t.Errorf("making a network namespace: %v", err)
 			return

@@ -17,7 +17,7 @@ import (
 
 func prefix(text string) netip.Prefix { return netip.MustParsePrefix(text) }
 
-// Nodes that start at once get different networks, each keeps its own, and one that is gone gives it back.
+// Nodes that start at the same time get different networks. Each keeps its own until it is removed.
 func TestNetworksAreClaimedOnce(t *testing.T) {
 	all := claims{t.TempDir()}
 	const nodes = 40
@@ -180,8 +180,8 @@ func TestPodNetworkOfFlagAndFile(t *testing.T) {
 	}
 }
 
-// inNetworkNamespace runs do on a thread that has a network of its own, with the commands of ip(8) done in it first.
-// The thread ends with do, and the network with it.
+// inNetworkNamespace runs do on a thread with a network namespace of its own, after some commands of ip(8) in it. The
+// thread and the network end with do.
 func inNetworkNamespace(t *testing.T, do func(), commands ...string) {
 	t.Helper()
 	_, err := exec.LookPath("ip")
@@ -205,7 +205,7 @@ func inNetworkNamespace(t *testing.T, do func(), commands ...string) {
 	<-done
 }
 
-// On a machine with podman's bridge and the route of a VPN neither is touched, and the error names them.
+// Podman's bridge and the route of a VPN on the machine are left alone, and the error names them.
 func TestNetworksOfTheMachineAreNotTaken(t *testing.T) {
 	inNetworkNamespace(
 		t,

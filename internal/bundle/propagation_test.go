@@ -15,14 +15,14 @@ import (
 )
 
 // inMountNamespace calls do on a thread with a mount namespace of its own whose root is private, as on a machine
-// without systemd; a command in a container is on such a thread when it works on the machine.
+// without systemd; a command in a container runs on such a thread when it works on the machine.
 func inMountNamespace(t *testing.T, do func()) {
 	t.Helper()
 	require.Root(t, "a mount namespace")
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 			t.Errorf("making a mount namespace: %v", err)
 			return
@@ -36,8 +36,8 @@ func inMountNamespace(t *testing.T, do func()) {
 	<-done
 }
 
-// TestPrivateMountsBecomeSharedAndPrivateAgain: with one sentence each, none when there is nothing to do, and nothing
-// is undone that was not done.
+// TestPrivateMountsBecomeSharedAndPrivateAgain: each change has one message, no change has none, and only own changes
+// are undone.
 func TestPrivateMountsBecomeSharedAndPrivateAgain(t *testing.T) {
 	l, err := layout.New(filepath.Join(t.TempDir(), "state"))
 	if err != nil {

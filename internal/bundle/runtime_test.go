@@ -75,7 +75,8 @@ func runPod(ctx context.Context, t *testing.T, c *harness.Containerd, name strin
 	return pod.GetPodSandboxId(), created.GetContainerId()
 }
 
-// A pod gets an address of the node's own network, runs with a seccomp profile, logs, and lives on without containerd.
+// A pod gets an address of the node's own network, runs with a seccomp profile, writes a log, and keeps running without
+// containerd.
 func TestRuntimeRunsAPodThatOutlivesContainerd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -106,15 +107,15 @@ func TestRuntimeRunsAPodThatOutlivesContainerd(t *testing.T) {
 	}
 }
 
-// Where something of the machine has 10.88.0.0/16, as podman's bridge has, pods get addresses of another network, and
-// of the same one after the runtime was prepared again: what runs keeps its address.
+// Where the machine uses 10.88.0.0/16, as podman's bridge does, pods get addresses of another network. Another
+// preparation of the runtime keeps that network, because running pods keep their addresses.
 func TestRuntimeFindsANetworkBesidePodmans(t *testing.T) {
 	_, err := exec.LookPath("ip")
 	harness.Require(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	// The test stays on a thread with a network of its own, which containerd and the plugins then have, too. It is never
-	// unlocked: the thread ends with the test.
+	// The test stays on a thread with a network namespace of its own, which containerd and the plugins inherit. It is
+	// never unlocked: the thread ends with the test.
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatal(err)

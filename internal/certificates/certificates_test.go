@@ -92,7 +92,8 @@ func stat(t *testing.T, path string) fs.FileInfo {
 	return info
 }
 
-// TestAKilledProcessGoesOnWithItsRequest: what one asked for and waited for, the next gets by the same request.
+// TestAKilledProcessGoesOnWithItsRequest: the next process gets the certificate of the request that the killed one
+// made.
 func TestAKilledProcessGoesOnWithItsRequest(t *testing.T) {
 	s := newSigner(t, time.Now())
 	s.verdict = ""
@@ -114,7 +115,8 @@ func TestAKilledProcessGoesOnWithItsRequest(t *testing.T) {
 	}
 }
 
-// TestARefusedRequestIsMadeAnew, with another key: the same would be refused for ever.
+// TestARefusedRequestIsMadeAnew checks that the new request has another key, because the same one would be refused
+// again.
 func TestARefusedRequestIsMadeAnew(t *testing.T) {
 	s := newSigner(t, time.Now())
 	s.verdict = certificatesv1.CertificateDenied

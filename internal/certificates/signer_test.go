@@ -24,19 +24,20 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// signer is an API server's part of certificates.k8s.io/v1, and a controller manager that signs what test lets it.
+// signer implements the API server's part of certificates.k8s.io/v1, and a controller manager that signs as the test
+// allows.
 type signer struct {
 	t   *testing.T
 	api rest.Interface
 
 	mu sync.Mutex
-	// requests are those that there are, made how many were, and looks how often one was read.
+	// requests are the existing ones, made is the number of created ones, and looks is the number of reads of one.
 	requests    map[string]*certificatesv1.CertificateSigningRequest
 	made, looks int
-	// life is how long what it signs is valid, from begin on.
+	// life is the validity of its certificates, from begin on.
 	begin time.Time
 	life  time.Duration
-	// verdict is what is said of a request: signed, denied, nothing ("").
+	// verdict is the result for a request: signed, denied, none ("").
 	verdict certificatesv1.RequestConditionType
 	// broken is the status of every answer when it is not 0.
 	broken int

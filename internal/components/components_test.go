@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// untilEnd is a component that does what nearly all do.
+// untilEnd is a typical component, which runs until the context ends.
 func untilEnd(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()

@@ -49,7 +49,7 @@ func (f folder) write(name string, texts ...string) {
 	}
 }
 
-// compress makes NAME.gz of a file, with its time, and removes the file.
+// compress creates NAME.gz of a file, with its time, and removes the file.
 func (f folder) compress(name string) {
 	f.t.Helper()
 	path := filepath.Join(f.dir, name)
@@ -98,7 +98,7 @@ func TestAllFilesAreOneLog(t *testing.T) {
 	f.write("0.log.20260501-110000", "c", "d")
 	f.write("0.log.20260501-110000.tmp", "half")
 	f.write("0.log", "e", "f")
-	// One that was compressed and not removed is not read twice; and what is not of this log is not read.
+	// A compressed file that was not removed is not read twice; and files of other logs are not read.
 	f.write("0.log.20260501-100000", "a", "b")
 	f.write("0.log.bak", "x")
 	f.write("10.log", "x")
@@ -110,7 +110,7 @@ func TestAllFilesAreOneLog(t *testing.T) {
 			t.Errorf("tail %d: got %q, want %q", tail, got, want)
 		}
 	}
-	// While it is put aside there is no file in use.
+	// During a rotation there is no current file.
 	f.rename("0.log", "0.log.20260501-120000")
 	if got, want := f.read(3), "d e f "; got != want {
 		t.Errorf("without a file in use: got %q, want %q", got, want)
@@ -159,7 +159,7 @@ func TestRemoveTakesAllFilesOfALogAndNoOther(t *testing.T) {
 	for _, name := range []string{"0.log", "0.log.20260501-100000", "0.log.20260501-100000.gz", "0.log.20260501-110000", "0.log.20260501-110000.tmp", "0.log.bak", "1.log"} {
 		f.write(name, "x")
 	}
-	for range 2 { // harmless again
+	for range 2 { // a second call is a no-op
 		if err := containerlog.Remove(f.log()); err != nil {
 			t.Fatal(err)
 		}
@@ -173,14 +173,14 @@ func TestRemoveTakesAllFilesOfALogAndNoOther(t *testing.T) {
 	}
 }
 
-// following is a log that is being followed.
+// following is a followed log.
 type following struct {
 	t    *testing.T
 	done chan error
 
 	mu  sync.Mutex
 	out bytes.Buffer
-	// held makes the reader wait in a write.
+	// held blocks the reader in a write.
 	held  chan struct{}
 	alive atomic.Bool
 }
@@ -233,7 +233,7 @@ func (r *following) until(want string) {
 	}
 }
 
-// hold makes the next write of the reader wait until it is let go.
+// hold blocks the reader in its next write until letGo is called.
 func (r *following) hold() (letGo func()) {
 	held := make(chan struct{})
 	r.mu.Lock()
@@ -247,7 +247,7 @@ func (r *following) hold() (letGo func()) {
 	}
 }
 
-// end ends the container; what is read then is all.
+// end ends the container; the follower then has read everything.
 func (r *following) end(want string) {
 	r.t.Helper()
 	r.alive.Store(false)
@@ -267,21 +267,21 @@ func TestFollowingGoesOnFromAFileThatIsPutAside(t *testing.T) {
 	r := f.follow(-1)
 	r.until("a b ")
 	f.rename("0.log", "0.log.20260501-100000")
-	f.write("0.log.20260501-100000", "c") // the runtime has not made the next one yet
+	f.write("0.log.20260501-100000", "c") // the runtime has not created the next file yet
 	r.until("a b c ")
 	f.write("0.log", "d")
 	r.until("a b c d ")
-	// What the runtime still had to write to the former one is not lost, however late.
+	// Late writes of the runtime to the former file are not lost.
 	f.write("0.log.20260501-100000", "late")
 	r.until("a b c d late ")
 	f.write("0.log", "e")
 	r.until("a b c d late e ")
-	// A rotation that failed puts it back.
+	// A failed rotation renames it back.
 	f.rename("0.log", "0.log.20260501-110000")
 	f.rename("0.log.20260501-110000", "0.log")
 	f.write("0.log", "f")
 	r.until("a b c d late e f ")
-	// The last line is written while the container ends, and then it is put aside once more.
+	// The last line is written while the container ends, and then the file is rotated again.
 	f.write("0.log", "g")
 	f.rename("0.log", "0.log.20260501-120000")
 	f.write("0.log", "h")

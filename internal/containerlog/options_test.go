@@ -11,8 +11,7 @@ import (
 	"github.com/quartet-node/quartet/internal/containerlog"
 )
 
-// TestWhatIsShownOfALog: timestamps once for each line of the container, since a time, and no more than a number of
-// bytes.
+// TestWhatIsShownOfALog: timestamps once for each line, a start time, and a limit of bytes.
 func TestWhatIsShownOfALog(t *testing.T) {
 	f := folder{t, t.TempDir()}
 	const content = `2026-05-01T11:59:01Z stdout F one

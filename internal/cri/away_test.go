@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// TestARuntimeThatCannotBeUsedIsOneLineThatSaysWhatToDo, in the error and in the log, once each.
+// TestARuntimeThatCannotBeUsedIsOneLineThatSaysWhatToDo checks the error and the log, which has it once.
 func TestARuntimeThatCannotBeUsedIsOneLineThatSaysWhatToDo(t *testing.T) {
 	dir, err := os.MkdirTemp("", "cri")
 	if err != nil {
@@ -27,7 +27,7 @@ func TestARuntimeThatCannotBeUsedIsOneLineThatSaysWhatToDo(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			// The server has closed it, where there is one.
+			// An error means that the server has closed it already.
 			_ = listener.Close()
 		})
 		return listener
@@ -37,7 +37,7 @@ func TestARuntimeThatCannotBeUsedIsOneLineThatSaysWhatToDo(t *testing.T) {
 	if err := stale.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// A containerd without its CRI plugin: gRPC, and no service of that name.
+	// containerd without its CRI plugin: gRPC, but no service of that name.
 	server, served := grpc.NewServer(), make(chan error, 1)
 	without := listen("without.sock")
 	go func() { served <- server.Serve(without) }()

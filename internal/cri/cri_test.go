@@ -35,8 +35,8 @@ func newClient(t *testing.T, cfg cri.Config) *cri.Client {
 	return client
 }
 
-// unusable asks for a runtime that cannot be used, by one client after the other, each of which is given more time,
-// until one knows the reason. It returns the log of that one and its error.
+// unusable connects clients to an unusable runtime, with increasing timeouts, until the error of one has the reason. It
+// returns the log and the error of that client.
 func unusable(t *testing.T, endpoint, reason string) (logged string, failure error) {
 	t.Helper()
 	for limit := time.Second; ; limit *= 4 {
@@ -87,7 +87,7 @@ func TestARuntimeThatComesLaterIsFound(t *testing.T) {
 	}
 }
 
-// A runtime whose CRI plugin still loads takes connections and answers Unimplemented.
+// A runtime that is still loading its CRI plugin accepts connections and answers Unimplemented.
 func TestARuntimeThatStillLoadsIsWaitedFor(t *testing.T) {
 	fake := fakecri.New(t)
 	fake.Fail("Version", "", 3, status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService"))

@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
-// operationOf has the kubelet's word for each call of the CRI.
+// operationOf has the kubelet's operation name of each CRI call.
 var operationOf = map[string]string{
 	"Version":                   "version",
 	"Status":                    "status",
@@ -54,8 +54,8 @@ var operationOf = map[string]string{
 	"ImageFsInfo":               "image_fs_info",
 }
 
-// TestEveryCallIsCounted makes each call of the CRI once, in vain, so that one which is not counted is found also when
-// the interfaces grow.
+// TestEveryCallIsCounted makes each call of the CRI once, which fails, so that an uncounted call is also found when the
+// interfaces grow.
 func TestEveryCallIsCounted(t *testing.T) {
 	fake, registry := fakecri.New(t), prometheus.NewRegistry()
 	client := newClient(t, cri.Config{Endpoint: fake.Endpoint(), Registerer: registry})
@@ -90,7 +90,7 @@ func TestEveryCallIsCounted(t *testing.T) {
 	}
 }
 
-// someOf returns an empty value of a type; behind a pointer, one that is there.
+// someOf returns an empty value of a type; a pointer is not nil.
 func someOf(kind reflect.Type) reflect.Value {
 	if kind.Kind() == reflect.Pointer {
 		return reflect.New(kind.Elem())

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a recorder, and what it has told.
+// rig is a recorder with its recorded events.
 type rig struct {
 	*events.Recorder
 	clock *clocktesting.FakeClock
@@ -91,11 +91,11 @@ func TestAStandaloneNodeHasItsNameForAUID(t *testing.T) {
 	}
 }
 
-// TestWhatIsToldOfOneEventIsInItsOrder however many tell it at once.
+// TestWhatIsToldOfOneEventIsInItsOrder checks the order with many concurrent callers.
 func TestWhatIsToldOfOneEventIsInItsOrder(t *testing.T) {
 	r := newRig(t, nil)
 	var all sync.WaitGroup
-	const times = 20 // of the 25 that pass
+	const times = 20 // of the 25 that the rate limit allows
 	for range times {
 		all.Go(func() { r.NodeWarning(t.Context(), "ImageGCFailed", "no space") })
 	}

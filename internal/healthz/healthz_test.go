@@ -9,7 +9,7 @@ import (
 	"github.com/quartet-node/quartet/internal/healthz"
 )
 
-// TestAnswers has what a kubelet answers to the same request, but for the reasons, which it withholds.
+// TestAnswers has a kubelet's answers to the same requests, except the reasons, which it withholds.
 func TestAnswers(t *testing.T) {
 	well := func() error { return nil }
 	ill := func() error { return errors.New("the loop has not turned for 3m0s") }

@@ -30,7 +30,7 @@ func TestShortStateDirKeepsItsSocketsWithin(t *testing.T) {
 	}
 }
 
-// A socket of the longest name can be bound whatever the state directory's length.
+// A socket of the longest name can be bound, however long the path of the state directory is.
 func TestEverySocketPathFits(t *testing.T) {
 	for length := 2; length < 300; length++ {
 		l, err := layout.New("/" + strings.Repeat("d", length))

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// files are the files of a machine of the test, by their paths below its root.
+// files are the files of a test machine, by their paths below its root.
 type files map[string]string
 
-// and returns a copy with some files replaced; one that is replaced by absent is not there.
+// and returns a copy with some files replaced; absent removes a file.
 func (f files) and(more files) files {
 	out := maps.Clone(f)
 	for path, content := range more {
@@ -30,8 +30,8 @@ func (f files) and(more files) files {
 
 const absent = "\x00"
 
-// in writes the files below a root and returns the machine; what it asks the kernel is what this one would say. This
-// process is the one with pid 7 there.
+// in writes the files below a root and returns the machine; system calls return the values of the real machine. The pid
+// of this process is 7 there.
 func (f files) in(t *testing.T) Machine {
 	t.Helper()
 	m := This()
@@ -54,8 +54,8 @@ func (f files) in(t *testing.T) Machine {
 	return m
 }
 
-// expect compares a finding with its level, and with words that its detail and its fix have to have. Whatever is not ok
-// has a fix.
+// expect compares the level of a finding, and checks that its detail and its fix contain words. Every finding that is
+// not ok has a fix.
 func expect(t *testing.T, f Finding, level Level, words ...string) {
 	t.Helper()
 	if f.Level != level {
@@ -74,7 +74,7 @@ func expect(t *testing.T, f Finding, level Level, words ...string) {
 	}
 }
 
-// case of a check that reads files only.
+// fileCase is a case of a check that only reads files.
 type fileCase struct {
 	name  string
 	files files

@@ -14,7 +14,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// tcp is a line of /proc/net/tcp.
+// tcp returns a line of /proc/net/tcp.
 func tcp(address string, port int, state string, inode int) string {
 	return fmt.Sprintf(
 		"   0: %s:%04X 00000000:0000 %s 00000000:00000000 00:00000000 00000000     0        0 %d 1 0000 100 0 0 10 0\n",
@@ -131,7 +131,7 @@ func TestKubelet(t *testing.T) {
 			{PID: 10},
 		}
 	}
-	// Two runtimes, and what the kubelet with pid 9 sees of them.
+	// Two runtimes, as the kubelet with pid 9 sees them.
 	machine := func(t *testing.T) Machine {
 		m := files{
 			"run/containerd/containerd.sock": "", "run/crio/crio.sock": "", "proc/9/comm": "kubelet",
@@ -170,7 +170,7 @@ func TestKubelet(t *testing.T) {
 	}
 }
 
-// A program called kubelet, whose socket is this machine's, is told from the real /proc.
+// A program called kubelet with a socket of this machine is found in the real /proc.
 func TestKubeletOfThisMachine(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "cri.sock")
@@ -179,7 +179,7 @@ func TestKubeletOfThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	closeAtEnd(t, listener)
-	// Its arguments are a kubelet's, and it is a shell that waits.
+	// It is a waiting shell with a kubelet's arguments.
 	shell, err := exec.LookPath("sh")
 	if err != nil {
 		t.Skip("needs sh")

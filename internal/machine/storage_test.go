@@ -13,7 +13,7 @@ import (
 
 const ext4 = 0xef53
 
-// mounted lets a machine have the root and another mount.
+// mounted returns a machine with the root mount and another mount.
 func mounted(root, second string) files {
 	line := func(id, at, optional string) string {
 		return id + " 1 0:2" + id + " / " + at + " rw,relatime " + optional + "- ext4 /dev/vda rw\n"
@@ -48,7 +48,7 @@ func TestPropagation(t *testing.T) {
 	})
 }
 
-// The mount that covers another on the same point counts, here as in the kernel.
+// The last mount on a mount point counts, as in the kernel.
 func TestTheLastMountOnAPointCounts(t *testing.T) {
 	m := mounted("", "").and(files{"proc/thread-self/mountinfo": mounted("", "")["proc/thread-self/mountinfo"] +
 		"3 2 0:23 / /var/lib/x rw shared:9 - ext4 /dev/vda rw\n"}).in(t)
@@ -96,7 +96,7 @@ func TestStateDir(t *testing.T) {
 	}
 }
 
-// A file system that really is mounted read-only, and one in memory.
+// A real read-only file system, and one in memory.
 func TestStateDirOnRealFileSystems(t *testing.T) {
 	require.Root(t, "mounting")
 	dir := t.TempDir()

@@ -18,7 +18,7 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 )
 
-// registered returns a registry of a counter of calls, and of what else is given.
+// registered returns a registry with a counter of calls, and additional collectors.
 func registered(t *testing.T, calls float64, more ...prometheus.Collector) *prometheus.Registry {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -37,7 +37,7 @@ func gauge(name string, labels prometheus.Labels) prometheus.Gauge {
 	return g
 }
 
-// serving serves a registry as a process does.
+// serving serves a registry like a process.
 func serving(t *testing.T, registry prometheus.Gatherer) (address string) {
 	t.Helper()
 	address = "unix://" + filepath.Join(t.TempDir(), "metrics.sock")
@@ -57,7 +57,7 @@ func serving(t *testing.T, registry prometheus.Gatherer) (address string) {
 	return address
 }
 
-// TestOneProcessTellsWhatAllCount, as text that a parser takes: each family once, each sample once.
+// TestOneProcessTellsWhatAllCount parses the text: it has each family once, and each sample once.
 func TestOneProcessTellsWhatAllCount(t *testing.T) {
 	pleg := serving(
 		t,
@@ -90,7 +90,7 @@ func TestOneProcessTellsWhatAllCount(t *testing.T) {
 		"hung":       "unix://" + hung.Addr().String(),
 	}}
 	metricstest.Exposes(t, all, metricstest.NodeAPI)
-	for range 2 { // gathering changes nothing of what is gathered
+	for range 2 { // gathering does not change the gathered metrics
 		begun := time.Now()
 		recorder := httptest.NewRecorder()
 		promhttp.HandlerFor(all, promhttp.HandlerOpts{}).

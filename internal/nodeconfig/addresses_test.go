@@ -54,7 +54,8 @@ func TestUsersWhoAreGivenSecrets(t *testing.T) {
 	}
 }
 
-// TestTheRuntimeOfTheFlagTakesTheImagesWithIt, unless the file has another place for them.
+// TestTheRuntimeOfTheFlagTakesTheImagesWithIt checks that the flag also sets the image endpoint, unless the file has
+// another one.
 func TestTheRuntimeOfTheFlagTakesTheImagesWithIt(t *testing.T) {
 	const flag = "unix:///other/containerd.sock"
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
@@ -106,7 +107,8 @@ func TestTheAddressOfARuntimeMayBeAPath(t *testing.T) {
 	}
 }
 
-// TestPathsOfTheFlagsWin over the file's: in a container they are where the directories of the machine are mounted.
+// TestPathsOfTheFlagsWin: flags override the paths of the file, because a container mounts the machine's directories
+// elsewhere.
 func TestPathsOfTheFlagsWin(t *testing.T) {
 	if got := parse(t, ConfigMux, "--pod-manifest-path", "/m").Kubelet.StaticPodPath; got != "/m" {
 		t.Errorf("manifests are read from %q", got)

@@ -31,7 +31,8 @@ func TestWhoTalksToTheAPIServerTakesAKubeconfig(t *testing.T) {
 	}
 }
 
-// TestTheKubeconfigOfASyncloopInAContainerIsAPathOfTheMachine, which is not there before the root is changed.
+// TestTheKubeconfigOfASyncloopInAContainerIsAPathOfTheMachine checks a path that does not exist before the root
+// directory is changed.
 func TestTheKubeconfigOfASyncloopInAContainerIsAPathOfTheMachine(t *testing.T) {
 	if got := parse(t, SyncLoop, "--host-root=/host", "--kubeconfig=/not/here").Kubeconfig; got != "/not/here" {
 		t.Errorf("has %q", got)
@@ -70,7 +71,7 @@ func TestAKubeconfigThatCannotBeReadIsSaidWithWhatToDo(t *testing.T) {
 	}
 }
 
-// TestTheFieldsOfTheAPIServerAreActedOn: no service names them as fields that have no effect.
+// TestTheFieldsOfTheAPIServerAreActedOn: no service reports them as fields without an effect.
 func TestTheFieldsOfTheAPIServerAreActedOn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
 	content := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" +

@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// plugins makes a directory with plugins of these names, which can be run.
+// plugins creates a directory with executable plugins of these names.
 func plugins(t testing.TB, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -99,7 +99,7 @@ func TestCredentialProvidersAreRead(t *testing.T) {
 	}
 }
 
-// TestWrongCredentialProvidersAreRefused, each with its place and what to do.
+// TestWrongCredentialProvidersAreRefused: each error has its place and a fix.
 func TestWrongCredentialProvidersAreRefused(t *testing.T) {
 	change := func(old, with string) string { return strings.Replace(wholeCredentials, old, with, 1) }
 	for text, want := range map[string]string{
@@ -225,7 +225,7 @@ func TestFlagsOfCredentialProviders(t *testing.T) {
 	}
 }
 
-// FuzzCredentialProviders: whatever stands in the file, it is read or each error names the file.
+// FuzzCredentialProviders: any content of the file is accepted, or each error names the file.
 func FuzzCredentialProviders(f *testing.F) {
 	f.Add(wholeCredentials)
 	f.Add(oneCredentialProvider("kubelet.config.k8s.io/v1beta1", "ecr"))

@@ -11,7 +11,7 @@ import (
 )
 
 // TestEveryFieldIsInTheDocuments: docs/reference/configuration.md has each field of a KubeletConfiguration in one of
-// two tables, by what it is used or why it has no effect, and support.go agrees.
+// two tables, with its users or the reason why it has no effect, and support.go agrees.
 func TestEveryFieldIsInTheDocuments(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference/configuration.md")
 	if err != nil {
@@ -62,7 +62,7 @@ func TestEveryFieldIsInTheDocuments(t *testing.T) {
 
 var code = regexp.MustCompile("`([a-zA-Z0-9]+)`")
 
-// fieldsOfTable are the names in the first column.
+// fieldsOfTable returns the names in the first column.
 func fieldsOfTable(text string) []string {
 	var names []string
 	for line := range strings.Lines(text) {

@@ -11,7 +11,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// unreadable is a machine whose table of swap devices cannot be read.
+// unreadable is a machine whose list of swap devices cannot be read.
 type unreadable struct{ fs.FS }
 
 func (u unreadable) Open(name string) (fs.File, error) {

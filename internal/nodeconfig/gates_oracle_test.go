@@ -14,9 +14,8 @@ import (
 	_ "k8s.io/kubernetes/pkg/features" // registers the gates
 )
 
-// TestTheGatesAreThoseOfThisVersion compares gates.txt with the gates that a kubelet knows. After a change of the
-// version of Kubernetes, -update writes it anew; gates.go says which of them Quartet implements otherwise than by
-// default.
+// TestTheGatesAreThoseOfThisVersion compares gates.txt with the gates of a kubelet. After a change of the version of
+// Kubernetes, -update rewrites it; gates.go has the gates for which Quartet differs from the default.
 func TestTheGatesAreThoseOfThisVersion(t *testing.T) {
 	kubelet := utilfeature.DefaultMutableFeatureGate.DeepCopy()
 	if err := logsapi.AddFeatureGates(kubelet); err != nil {

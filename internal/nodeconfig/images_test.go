@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestImageFieldsHaveTheKubeletsDefaults, of which one depends on another.
+// TestImageFieldsHaveTheKubeletsDefaults: one default depends on another field.
 func TestImageFieldsHaveTheKubeletsDefaults(t *testing.T) {
 	k := parse(t, SyncLoop).Kubelet
 	if *k.ImageGCHighThresholdPercent != 85 || *k.ImageGCLowThresholdPercent != 80 ||
@@ -36,7 +36,7 @@ func TestImageFieldsHaveTheKubeletsDefaults(t *testing.T) {
 	}
 }
 
-// TestImageFieldsAreActedOn: nobody is told that they are not.
+// TestImageFieldsAreActedOn: no service reports them as fields without an effect.
 func TestImageFieldsAreActedOn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
 	content := `apiVersion: kubelet.config.k8s.io/v1beta1

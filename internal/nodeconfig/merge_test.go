@@ -11,12 +11,12 @@ import (
 
 const header = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 
-// file is a configuration file with some fields.
+// file returns a configuration file with some fields.
 func file(path, fields string) nodeconfig.File {
 	return nodeconfig.File{Path: path, Data: []byte(header + fields)}
 }
 
-// merge merges, and checks that the file that is written decodes to the same.
+// merge merges, and checks that the written file decodes to the same configuration.
 func merge(t *testing.T, sources nodeconfig.Sources) nodeconfig.Merged {
 	t.Helper()
 	if sources.WorkDir == "" {
@@ -79,7 +79,7 @@ func TestDropInsAreMergedAsTheKubeletMergesThem(t *testing.T) {
 	}
 }
 
-// TestNullInADropInIsTheDefault of any kind of field, whatever comes before it.
+// TestNullInADropInIsTheDefault tests each kind of field, with any earlier value.
 func TestNullInADropInIsTheDefault(t *testing.T) {
 	base := file(
 		"/etc/base.yaml",
@@ -112,7 +112,7 @@ func TestNullInADropInIsTheDefault(t *testing.T) {
 	}
 }
 
-// TestNoThresholdsAndNothingToEnforceStaySo: an empty mapping or list is not one that is left out.
+// TestNoThresholdsAndNothingToEnforceStaySo: an empty mapping or list differs from a missing one.
 func TestNoThresholdsAndNothingToEnforceStaySo(t *testing.T) {
 	base := file("/etc/base.yaml", "evictionHard: {}\nenforceNodeAllocatable: []\n")
 	k := merge(t, nodeconfig.Sources{File: &base}).Kubelet
@@ -124,7 +124,7 @@ func TestNoThresholdsAndNothingToEnforceStaySo(t *testing.T) {
 	if len(k.EvictionHard) != 0 {
 		t.Errorf("with a directory of drop-ins the thresholds are %v", k.EvictionHard)
 	}
-	// As a kubelet, which merges what is left of it in JSON.
+	// As a kubelet, which merges the rest in JSON.
 	if diff := cmp.Diff([]string{"pods"}, k.EnforceNodeAllocatable); diff != "" {
 		t.Errorf("with a directory of drop-ins: %s", diff)
 	}
@@ -138,8 +138,8 @@ func TestNoThresholdsAndNothingToEnforceStaySo(t *testing.T) {
 	}
 }
 
-// A default that follows from another field is that of the file alone, because the kubelet merges drop-ins into a file
-// that has its defaults already.
+// A default that depends on another field depends on the main file alone, because the kubelet merges drop-ins into a
+// file with its defaults.
 func TestDropInsAreMergedIntoTheDefaultsOfTheFile(t *testing.T) {
 	base := file("/etc/base.yaml", "")
 	dropIn := file("/etc/d/10.conf", "nodeStatusUpdateFrequency: 20s\nevictionHard: {memory.available: 2Gi}\n")
@@ -211,7 +211,7 @@ func TestSettingsAreStrongerThanFiles(t *testing.T) {
 	}
 }
 
-// TestRunOnceIsRefused, as the kubelet does since its mode was removed.
+// TestRunOnceIsRefused, as by the kubelet since the removal of the mode.
 func TestRunOnceIsRefused(t *testing.T) {
 	_, errs := nodeconfig.Merge(
 		nodeconfig.Sources{

@@ -34,7 +34,8 @@ func golden(t *testing.T, path, got string) {
 	}
 }
 
-// TestBadFilesAreRefusedWithEveryError compares all errors of each file in testdata/bad with the text beside it.
+// TestBadFilesAreRefusedWithEveryError compares all errors of each file in testdata/bad with the expected text beside
+// it.
 func TestBadFilesAreRefusedWithEveryError(t *testing.T) {
 	files, err := filepath.Glob("testdata/bad/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -132,7 +133,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestTheFlagsAreTold, given or not.
+// TestTheFlagsAreTold checks that all flags are logged, set or not.
 func TestTheFlagsAreTold(t *testing.T) {
 	flags := parse(t, SyncLoop, "--v", "3").Flags
 	for name, want := range map[string]string{"v": "3", "hostname-override": "node-1", "state-dir": "/var/lib/quartet", "node-ip": ""} {
@@ -160,7 +161,7 @@ func TestFileOverridesDefaults(t *testing.T) {
 	}
 }
 
-// TestTheReadOnlyAPIIsOffUnlessTheFileNamesItsPort, as the kubelet's is: it asks nobody who they are.
+// TestTheReadOnlyAPIIsOffUnlessTheFileNamesItsPort, as the kubelet's, because it has no authentication.
 func TestTheReadOnlyAPIIsOffUnlessTheFileNamesItsPort(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
 	for rest, want := range map[string]int32{"": 0, "address: 127.0.0.1": 0, "readOnlyPort: 0": 0, "readOnlyPort: 10255": 10255, "address: 0.0.0.0\nreadOnlyPort: 10255": 10255} {
@@ -188,7 +189,7 @@ func TestRelativePathsAreRelativeToTheFile(t *testing.T) {
 	}
 }
 
-// TestAFileOfKubeadmsNamesNothingThatIsUnsupported: its node says nothing of its fields at its start.
+// TestAFileOfKubeadmsNamesNothingThatIsUnsupported: the node logs no unsupported field at its start.
 func TestAFileOfKubeadmsNamesNothingThatIsUnsupported(t *testing.T) {
 	for _, service := range Services() {
 		if cfg := parse(t, service, "--config", "testdata/good/kubeadm.yaml"); len(cfg.Unsupported) > 0 {
@@ -229,7 +230,7 @@ func TestThePodsOfAServerAreSupported(t *testing.T) {
 	}
 }
 
-// A URL or a header that is wrong is said by its line, and without what may be secret in it.
+// An error for a wrong URL or header has its line, without parts that may be secret.
 func TestAWrongURLOfPodsIsSaidWithoutItsSecrets(t *testing.T) {
 	for value, want := range map[string]string{
 		"staticPodURL: ftp://u:hunter2@host/pods":              ":3: staticPodURL: must be",
@@ -390,7 +391,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		// Whoever gets a configuration relies on these.
+		// The services rely on these fields.
 		k := decoded.Kubelet
 		if k.SyncFrequency.Duration <= 0 || k.MaxPods <= 0 || k.CPUCFSQuotaPeriod == nil || k.ResolverConfig == nil {
 			t.Errorf("accepted without what others rely on: %+v", k)

@@ -48,7 +48,7 @@ func TestSourcesThatDoNotExistAreRefusedWithTheFlag(t *testing.T) {
 	}
 }
 
-// What starts configmux passes on what it was given, and nothing else.
+// The parent of configmux passes on exactly the given values.
 func TestPrivilegesArePassedOnAsTheyWereGiven(t *testing.T) {
 	var f PrivilegeFlags
 	if f.Args() != nil || f.Check() != nil {

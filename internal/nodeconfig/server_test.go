@@ -24,8 +24,8 @@ func TestTheAuthenticatedAPIHasTheKubeletsDefaults(t *testing.T) {
 	}
 }
 
-// TestWhereTheAPIsAreServed: the authenticated one where the file says, or where an API server reaches it; the other
-// one on this machine only, whatever is said.
+// TestWhereTheAPIsAreServed: the authenticated one at the address of the file, or where an API server reaches it; the
+// other one always on this machine only.
 func TestWhereTheAPIsAreServed(t *testing.T) {
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
@@ -73,7 +73,8 @@ func TestWhereTheAPIsAreServed(t *testing.T) {
 	}
 }
 
-// TestNobodyIsGivenEverythingByTheNetwork: without authentication and authorization the API is for this machine alone.
+// TestNobodyIsGivenEverythingByTheNetwork: without authentication and authorization the API is served on the loopback
+// interface only.
 func TestNobodyIsGivenEverythingByTheNetwork(t *testing.T) {
 	const open = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nauthentication: {anonymous: {enabled: true}}\nauthorization: {mode: AlwaysAllow}\n"
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")

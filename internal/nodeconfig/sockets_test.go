@@ -12,8 +12,7 @@ import (
 	"github.com/quartet-node/quartet/internal/sockets"
 )
 
-// TestWhichNodesHaveTheAuthenticatedAPI: those of a cluster, and others only when their file names who may do
-// everything.
+// TestWhichNodesHaveTheAuthenticatedAPI: nodes of a cluster, and others only when their file names a client authority.
 func TestWhichNodesHaveTheAuthenticatedAPI(t *testing.T) {
 	for _, c := range []struct {
 		text   string
@@ -41,7 +40,7 @@ func TestWhichNodesHaveTheAuthenticatedAPI(t *testing.T) {
 	}
 }
 
-// parsedAs is the configuration of a service whose file has a text.
+// parsedAs returns the configuration of a service with a file of the given text.
 func parsedAs(t *testing.T, service Service, text string, member bool, args ...string) Config {
 	t.Helper()
 	dir := t.TempDir()
@@ -62,7 +61,7 @@ func parsedAs(t *testing.T, service Service, text string, member bool, args ...s
 	return cfg
 }
 
-// TestSocketsAreThoseOfTheConfiguration, and each has a name that no other socket of the node has.
+// TestSocketsAreThoseOfTheConfiguration checks that each has a unique name on the node.
 func TestSocketsAreThoseOfTheConfiguration(t *testing.T) {
 	for _, c := range []struct {
 		service Service

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestTheAddressOfTheNode follows the kubelet's order: the name, what the name resolves to, the default route.
+// TestTheAddressOfTheNode checks the kubelet's order: the name, the address of the name, the default route.
 func TestTheAddressOfTheNode(t *testing.T) {
 	own := []net.Addr{
 		&net.IPNet{IP: net.ParseIP("127.0.0.1")}, &net.IPNet{IP: net.ParseIP("10.0.0.5")},
@@ -59,7 +59,7 @@ func TestTheAddressOfTheNode(t *testing.T) {
 	}
 }
 
-// TestTheAddressStaysWhileNoNameServerAnswers, because the addresses of pods of the host follow it.
+// TestTheAddressStaysWhileNoNameServerAnswers, because the addresses of pods in the host's network depend on it.
 func TestTheAddressStaysWhileNoNameServerAnswers(t *testing.T) {
 	var failure error
 	f := New(Config{

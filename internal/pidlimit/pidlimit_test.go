@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// proc is a /proc with these limits, of a process in a PID namespace.
+// proc returns a /proc with these limits, of a process in a PID namespace.
 func proc(t *testing.T, namespace string, pids, threads int) string {
 	t.Helper()
 	dir := t.TempDir()

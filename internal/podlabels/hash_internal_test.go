@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// wholeContainer has every field that the hash is of.
+// wholeContainer has every hashed field.
 const wholeContainer = `{
   "name": "app", "image": "i:1", "command": ["run", "<&>"], "args": ["-v"], "workingDir": "/w",
   "ports": [{"name": "web", "hostPort": 80, "containerPort": 8080, "protocol": "TCP", "hostIP": "192.0.2.1"}, {"containerPort": 1}],
@@ -44,7 +44,7 @@ const wholeContainer = `{
   "stdin": true, "stdinOnce": true, "tty": true
 }`
 
-// TestTheHashOfARunningContainerStays: it is on the containers that run. Another one would restart all of them at an
+// TestTheHashOfARunningContainerStays: running containers have the hash. Another value would restart all of them at an
 // upgrade.
 func TestTheHashOfARunningContainerStays(t *testing.T) {
 	for text, want := range map[string]string{
@@ -62,8 +62,8 @@ func TestTheHashOfARunningContainerStays(t *testing.T) {
 	}
 }
 
-// TestAFieldThatANewerAPIKnowsChangesNoHash: a stored pod may have it already, and an upgrade of this program begins to
-// decode it.
+// TestAFieldThatANewerAPIKnowsChangesNoHash: a stored pod may have the field already, and a newer version of this
+// program begins to decode it.
 func TestAFieldThatANewerAPIKnowsChangesNoHash(t *testing.T) {
 	type newerMount struct {
 		v1.VolumeMount `json:",inline"`
@@ -96,8 +96,8 @@ func TestAFieldThatANewerAPIKnowsChangesNoHash(t *testing.T) {
 	}
 }
 
-// TestWhatIsHashedIsNobodyElses: the types of k8s.io/api get new fields with a new version, and the hash must not. A
-// type that is named here is a number to the API.
+// TestWhatIsHashedIsNobodyElses: the hash must not depend on types of k8s.io/api, because new versions of them have new
+// fields. The types that are listed here are scalars.
 func TestWhatIsHashedIsNobodyElses(t *testing.T) {
 	number := reflect.TypeFor[resource.Quantity]()
 	var walk func(path string, of reflect.Type)
@@ -117,11 +117,11 @@ func TestWhatIsHashedIsNobodyElses(t *testing.T) {
 	walk("container", reflect.TypeFor[hashedContainer]())
 }
 
-// TestEachFieldOfTheAPIIsHashedOrKnownNotToBe: when a new version of k8s.io/api brings a field to what is hashed,
-// somebody has to decide. One that is hashed from then on must not be in the hash while it is empty, and changes the
-// hash of the pods that have it already.
+// TestEachFieldOfTheAPIIsHashedOrKnownNotToBe: a new field of a new version of k8s.io/api needs a decision. A field
+// that is hashed from then on must not be in the hash while it is empty, and changes the hash of pods that have it
+// already.
 func TestEachFieldOfTheAPIIsHashedOrKnownNotToBe(t *testing.T) {
-	acts := []string{ // without a restart; of the resources limits and requests are hashed
+	acts := []string{ // changes of these need no restart; limits and requests are hashed
 		"container.resources",
 		"container.resizePolicy",
 		"container.restartPolicy",
@@ -165,7 +165,7 @@ func TestEachFieldOfTheAPIIsHashedOrKnownNotToBe(t *testing.T) {
 	walk("container", reflect.TypeFor[v1.Container](), whole)
 }
 
-// valuesOf are the values of a field in an object or in each of some.
+// valuesOf returns the values of a field in an object or in each object of a list.
 func valuesOf(has any, name string) []any {
 	var found []any
 	switch has := has.(type) {

@@ -105,7 +105,7 @@ func TestTheResourcesThatAContainerWasMadeWithAreRecovered(t *testing.T) {
 		len(got.Claims) > 0 {
 		t.Errorf("got %+v, %v", got, ok)
 	}
-	// A container with the resources that were recovered is the same one.
+	// A container with the recovered resources is the same one.
 	c.Resources.Requests, c.Resources.Limits = got.Requests, got.Limits
 	if podlabels.Changed(c, annotations) {
 		t.Error("the container counts as changed")

@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// pods draws up to ten pods out of a small space, so that sets overlap and repeat themselves often.
+// pods draws up to ten pods from a small space, so that sets overlap and repeat often.
 func pods(t *rapid.T, label string) []*v1.Pod {
 	one := rapid.Custom(func(t *rapid.T) *v1.Pod {
 		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -44,7 +44,7 @@ func clean(t *rapid.T, label string) []*v1.Pod {
 	return kept
 }
 
-// equalSets compares two sets by what matters of their pods.
+// equalSets compares the relevant fields of the pods of two sets.
 func equalSets(a, b podset.Set) bool {
 	if len(a) != len(b) {
 		return false
@@ -112,8 +112,8 @@ func TestChangesAreOrderedAndNameEachPodOnce(t *testing.T) {
 	})
 }
 
-// Whatever one source gives, another one's pods stay as they are: a source is merged with its own set only, and
-// merging changes neither the set nor the pods that it was given.
+// The pods of a source do not depend on other sources: a reading is merged with the set of its own source only, and
+// merging changes neither the set nor the given pods.
 func TestSourcesNeverSeeEachOther(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sets := map[string]podset.Set{}

@@ -11,9 +11,9 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// Specs of the same encoding count as equal, so everything that a spec can say has to be in the encoding.
+// Specs with the same encoding count as equal, so the encoding must contain every field of a spec.
 func TestEverythingInASpecIsEncoded(t *testing.T) {
-	// A quantity encodes what it means, and a time its seconds: all that any manifest and the API can say of it.
+	// A quantity is encoded by its value, and a time in seconds, which is the precision of manifests and of the API.
 	seen := map[reflect.Type]bool{reflect.TypeFor[resource.Quantity](): true, reflect.TypeFor[metav1.Time](): true}
 	var walk func(reflect.Type)
 	walk = func(at reflect.Type) {
@@ -40,7 +40,7 @@ func TestEverythingInASpecIsEncoded(t *testing.T) {
 	}
 }
 
-// A field that another makes up for in size is still another.
+// Two specs differ even if the changes of two fields keep the encoded size.
 func TestSpecsOfTheSameSizeAreTold(t *testing.T) {
 	with := func(image string) *v1.Pod {
 		return pod("1", func(p *v1.Pod) { p.Spec.Containers[0].Image = image })

@@ -32,7 +32,7 @@ func child(t *testing.T, script string) int {
 			if err := process.Kill(context.Background(), cmd.Process.Pid); err != nil {
 				t.Error(err)
 			}
-			_ = cmd.Wait() // its error is how it was ended, which the test has checked
+			_ = cmd.Wait() // the test has checked how it ended
 		}
 	})
 	return cmd.Process.Pid
@@ -69,7 +69,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 }
 
 func TestWhatNeverWasHasEnded(t *testing.T) {
-	const none = 1<<22 - 1 // above any pid that a machine of default settings hands out
+	const none = 1<<22 - 1 // above the highest default pid
 	if err := process.End(t.Context(), none, time.Minute); err != nil {
 		t.Error(err)
 	}

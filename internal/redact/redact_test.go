@@ -9,7 +9,8 @@ import (
 	"github.com/quartet-node/quartet/internal/redact"
 )
 
-// TestNoValueOfADocumentIsInAnErrorOfItsParser, whatever is wrong with the document, and what to look for still is.
+// TestNoValueOfADocumentIsInAnErrorOfItsParser checks errors for all kinds of faults: they contain no value, but the
+// place of the fault.
 func TestNoValueOfADocumentIsInAnErrorOfItsParser(t *testing.T) {
 	const secret = "hunter2"
 	for _, document := range []string{
@@ -20,7 +21,7 @@ func TestNoValueOfADocumentIsInAnErrorOfItsParser(t *testing.T) {
 	} {
 		_, err := yaml.YAMLToJSONStrict([]byte(document))
 		if err == nil {
-			continue // it is no error to this parser
+			continue // this parser accepts it
 		}
 		if text := redact.YAML(err.Error()); strings.Contains(text, secret) || text == "" {
 			t.Errorf("%q: %q", document, text)

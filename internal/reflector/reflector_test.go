@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// told is what a handler was told, one string for each call.
+// told has one string for each call of a handler.
 type told chan string
 
 func (c told) Listed(objects []runtime.Object, _ time.Time) {
@@ -37,7 +37,7 @@ func (c told) Changed(object runtime.Object) { c <- "changed " + object.(*v1.Sec
 func (c told) Deleted(object runtime.Object) { c <- "deleted " + object.(*v1.Secret).Name }
 func (c told) ListFailed(error)              { c <- "list failed" }
 
-// apiServer answers the requests of a reflector: the next list and the next watch are what the channels have.
+// apiServer answers the requests of a reflector: the channels have the next list and the next watch.
 type apiServer struct {
 	lists   chan any
 	watches chan []metav1.WatchEvent
@@ -148,7 +148,7 @@ func start(t *testing.T, timeout time.Duration) (*apiServer, told, chan string) 
 	return a, calls, outcomes
 }
 
-// offer sends, unless nobody has read what is there.
+// offer sends without blocking, if the previous text was read.
 func offer(to chan<- string, text string) {
 	select {
 	case to <- text:
@@ -156,7 +156,7 @@ func offer(to chan<- string, text string) {
 	}
 }
 
-// next returns what comes, or fails after ten seconds.
+// next returns the next text, or fails after ten seconds.
 func next(t *testing.T, from <-chan string) string {
 	t.Helper()
 	select {
@@ -225,7 +225,7 @@ func TestAListThatHangsFails(t *testing.T) {
 	}
 	for begun := time.Now(); time.Since(begun) < time.Minute; {
 		select {
-		case a.lists <- list("one"): // a request that has ended may take one
+		case a.lists <- list("one"): // a request that has ended may have taken one
 		default:
 		}
 		if got := next(t, calls); got == "listed one" {

@@ -22,8 +22,8 @@ const (
 	strangerUser  = 65534
 )
 
-// TestAServiceOfAnotherUserHasItsSocketInASharedDirectory runs itself as a service without root, in a directory that
-// belongs to root and the group of the node and in which each may only remove what is its own.
+// TestAServiceOfAnotherUserHasItsSocketInASharedDirectory runs the test binary as a service without root, in a
+// directory of root and the node's group in which each user may remove only its own files.
 func TestAServiceOfAnotherUserHasItsSocketInASharedDirectory(t *testing.T) {
 	if path := os.Getenv("RPC_TEST_SOCKET"); path != "" {
 		serveInSharedDirectory(t, path)
@@ -37,7 +37,7 @@ func TestAServiceOfAnotherUserHasItsSocketInASharedDirectory(t *testing.T) {
 	must(t, os.Chown(sockets, 0, nodeGroup))
 	must(t, syscall.Chmod(sockets, 0o1771))
 	path := filepath.Join(sockets, "s.sock")
-	// Once where there is nothing yet, then in the place of what the first one, which is killed, leaves behind.
+	// First in an empty directory, then over the remains of the first process, which is killed.
 	for _, what := range []string{"new", "stale"} {
 		child := asUser(t, binary, serviceUser, nodeGroup, "RPC_TEST_SOCKET="+path)
 		info, err := os.Stat(path)
@@ -56,8 +56,8 @@ func TestAServiceOfAnotherUserHasItsSocketInASharedDirectory(t *testing.T) {
 			t.Error("the service ended well, though killed")
 		}
 	}
-	// Another user of the group may not take it, since the directory keeps what belongs to another; nor one outside of the
-	// group, who cannot even ask whether it is served.
+	// Another user of the group cannot take it, because the directory is sticky; a user outside of the group cannot even
+	// check whether it is served.
 	for _, gid := range []uint32{nodeGroup, strangerUser} {
 		child := command(binary, strangerUser, gid, "RPC_TEST_SOCKET="+path)
 		if out, err := child.CombinedOutput(); err == nil ||
@@ -98,8 +98,8 @@ func asUser(t *testing.T, binary string, uid, gid uint32, env string) *exec.Cmd 
 	out, err := child.StdoutPipe()
 	must(t, err)
 	must(t, child.Start())
-	// Not by Pdeathsig: threads of this test end while the child has to live, since those that became another user are not
-	// used again.
+	// Not Pdeathsig: threads of this test end while the child has to live, because threads that changed their user are not
+	// reused.
 	t.Cleanup(func() { _ = child.Process.Kill() })
 	buf := make([]byte, len("serving\n"))
 	if n, err := out.Read(buf); err != nil || string(buf[:n]) != "serving\n" {
@@ -115,7 +115,7 @@ func command(binary string, uid, gid uint32, env string) *exec.Cmd {
 	return child
 }
 
-// copyOfThisBinary is one that other users can reach.
+// copyOfThisBinary returns the path of a copy that other users can reach.
 func copyOfThisBinary(t *testing.T, dir string) string {
 	t.Helper()
 	self, err := os.Executable()

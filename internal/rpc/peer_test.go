@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pingAs connects to the socket as a user of a group, says the beginning of HTTP/2, and returns how many bytes came
-// back before the end of the connection or a minute.
+// pingAs connects to the socket as a user and group, sends the HTTP/2 preface, and returns the number of received bytes
+// at the end of the connection or after a minute.
 func pingAs(t *testing.T, path string, uid, gid int) int {
 	t.Helper()
 	answers := make(chan int, 1)
 	go func() {
-		// The thread keeps the foreign identity and ends with the goroutine.
+		// The thread keeps the other identity and ends with the goroutine.
 		runtime.LockOSThread()
 		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESGID, ^uintptr(0), uintptr(gid), ^uintptr(0)); errno != 0 {
 			t.Error(errno)

@@ -19,8 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// callsPatience is how long a stop waits for calls in flight that are no streams: one that has taken less has waited
-// for none.
+// callsPatience is how long a stop waits for unary calls in flight: a faster stop has not waited for any.
 const callsPatience = 5 * time.Second
 
 func serve(t *testing.T, address string, health *rpc.Health, allowed ...int) (stop func() error) {
@@ -119,7 +118,7 @@ func TestSocketHasItsModeAndReplacesAStaleOne(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
-		// What a killed process leaves behind: a socket that nobody serves.
+		// A killed process leaves a socket that nothing serves.
 		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -133,7 +132,7 @@ func TestSocketHasItsModeAndReplacesAStaleOne(t *testing.T) {
 	}
 }
 
-// TestASocketOfAnotherNodeIsNotTaken is what a second node says whose directory of sockets is the first one's.
+// TestASocketOfAnotherNodeIsNotTaken checks the error of a second node with the first one's directory of sockets.
 func TestASocketOfAnotherNodeIsNotTaken(t *testing.T) {
 	address := "unix://" + filepath.Join(t.TempDir(), "s.sock")
 	stop := serve(t, address, rpc.NewHealth())
@@ -223,7 +222,7 @@ func TestAddressesThatCannotWorkAreRefusedWithTheReason(t *testing.T) {
 	}
 }
 
-// TestForeignUsersAreRefused connects as other users, through this test binary itself.
+// TestForeignUsersAreRefused connects as other users, with this test binary.
 func TestForeignUsersAreRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become another user")
@@ -247,7 +246,7 @@ func TestForeignUsersAreRefused(t *testing.T) {
 	}
 }
 
-// openDir is a directory that other users may enter.
+// openDir returns a directory that other users may enter.
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "rpc")

@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
-// busy is a service whose stream never ends to send, and whose call waits.
+// busy is a service whose stream never stops sending, and whose call blocks.
 type busy struct {
 	configv1.UnimplementedConfigServiceServer
 	called, answer, sent chan struct{}
@@ -43,8 +43,8 @@ func (b busy) WatchPodUpdates(
 	}
 }
 
-// serveBusy serves a busy service with a subscriber that reads nothing, and returns the client and what stops the
-// service.
+// serveBusy serves a busy service with a subscriber that does not read, and returns the client and the function that
+// stops the service.
 func serveBusy(t *testing.T, service busy) (client configv1.ConfigServiceClient, address string, stop func() error) {
 	t.Helper()
 	address = "unix://" + filepath.Join(t.TempDir(), "s.sock")

@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/test/otlpsink"
 )
 
-// heard is a service that notes what its caller's trace is.
+// heard is a service that records its caller's trace context.
 type heard struct {
 	nodev1.UnimplementedNodeServiceServer
 	traceparents chan string
@@ -30,7 +30,7 @@ func (h heard) GetNode(ctx context.Context, _ *nodev1.GetNodeRequest) (*nodev1.G
 	return &nodev1.GetNodeResponse{}, nil
 }
 
-// ask makes one call within a trace between two that were set up as the process's environment says.
+// ask makes one call within a trace, with telemetry from the process's environment.
 func ask(t testing.TB, tel *telemetry.Telemetry) (traceparent string) {
 	t.Helper()
 	address := "unix://" + filepath.Join(t.TempDir(), "s.sock")

@@ -44,7 +44,7 @@ func serve(t *testing.T, socket string, health *rpc.Health) {
 	<-ready
 }
 
-// health runs `NAME health` with flags, and returns its exit code and what it says.
+// health runs `NAME health` with flags, and returns its exit code and its output.
 func health(t *testing.T, name nodeconfig.Service, args ...string) (code int, said string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -65,7 +65,7 @@ func TestHealthSaysWhatAProcessWaitsForInOneLine(t *testing.T) {
 		{"runtime", "", "pleg: serving; waits for: relist\n"},
 	} {
 		state.Set(tc.what, tc.reason)
-		// The address of the service's own flag is as good as --listen.
+		// The service's own address flag has the same effect as --listen.
 		for _, flag := range []string{"--listen", "--pleg-address"} {
 			if code, said := health(t, nodeconfig.PLEG, flag, "unix://"+socket); code != 0 || said != tc.want {
 				t.Errorf("%s: code %d, %q, want %q", flag, code, said, tc.want)
@@ -127,8 +127,8 @@ func TestHealthTakesTheFlagsOfItsService(t *testing.T) {
 	}
 }
 
-// TestHealthOfAStandby has one configmux here, and one that stands by in a process namespace of its own, as in a
-// container that shares the directories. Each says what its own is.
+// TestHealthOfAStandby runs one configmux here, and a standby in a PID namespace of its own, as in a container that
+// shares the directories. Each reports its own state.
 func TestHealthOfAStandby(t *testing.T) {
 	if dir := os.Getenv("SERVICE_TEST_STANDBY"); dir != "" {
 		standByAndSay(t, dir)
@@ -173,7 +173,7 @@ func TestHealthOfAStandby(t *testing.T) {
 		said != "configmux: serving\n" {
 		t.Errorf("the one that serves: code %d, %q", code, said)
 	}
-	// When nobody stands by, what serves in the other container is all that there is to ask.
+	// Without a standby, only the serving process in the other container can answer.
 	child = exec.Command(self, "-test.run=^TestHealthOfAStandby$", "-test.v")
 	child.Env = append(os.Environ(), "SERVICE_TEST_STANDBY="+dir, "SERVICE_TEST_NOBODY=1")
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
@@ -182,7 +182,8 @@ func TestHealthOfAStandby(t *testing.T) {
 	}
 }
 
-// standByAndSay is the child: it stands by, unless nobody is to, and asks for the health of the configmux here.
+// standByAndSay is the child: it is a standby, if the test requires one, and requests the health of the local
+// configmux.
 func standByAndSay(t *testing.T, dir string) {
 	if os.Getenv("SERVICE_TEST_NOBODY") == "" {
 		ctx, cancel := context.WithCancel(t.Context())

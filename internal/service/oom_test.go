@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// TestTheOOMScoreIsSet in a process of its own, of which it is raised: everybody may do that.
+// TestTheOOMScoreIsSet raises the OOM score of a separate process, which needs no privilege.
 func TestTheOOMScoreIsSet(t *testing.T) {
 	const variable = "QUARTET_TEST_OOM_SCORE"
 	if os.Getenv(variable) != "" {

@@ -22,7 +22,7 @@ func inMountNamespace(t *testing.T, do func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 			t.Errorf("making a mount namespace: %v", err)
 			return
@@ -49,7 +49,7 @@ func mountOf(t *testing.T, dir string) (point string, shared bool) {
 func TestADirectoryBecomesASharedMountAndIsNoneAgain(t *testing.T) {
 	dir := t.TempDir()
 	inMountNamespace(t, func() {
-		// A process that was killed between the two calls has left a mount that is private.
+		// A process that was killed between the two calls has left a private mount.
 		if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
 			t.Error(err)
 			return
@@ -84,7 +84,8 @@ func TestADirectoryBecomesASharedMountAndIsNoneAgain(t *testing.T) {
 	})
 }
 
-// A disk that is mounted there is the machine's: it is covered by a shared mount of itself, and left alone at the end.
+// A disk that is mounted there belongs to the machine: it is covered by a shared bind mount of itself, and stays at the
+// end.
 func TestADiskStaysMounted(t *testing.T) {
 	dir := t.TempDir()
 	inMountNamespace(t, func() {

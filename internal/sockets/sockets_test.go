@@ -20,7 +20,7 @@ import (
 	"github.com/quartet-node/quartet/internal/systemd"
 )
 
-// child is the first argument of this program as a process that is given sockets.
+// child is the first argument of this program as a process that inherits sockets.
 const child = "child"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// beChild says which sockets it was given, and what a process that it starts has of them.
+// beChild prints the inherited sockets, and those that its own child inherits.
 func beChild() {
 	given := Take(systemd.Notifier{})
 	for name, file := range given.held {
@@ -44,7 +44,7 @@ func beChild() {
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// hold has a socket at any port of the loopback address, which is held until the test ends.
+// hold returns a socket at any port of the loopback address, which is held until the test ends.
 func hold(t *testing.T, s *Set, name string) Held {
 	t.Helper()
 	held, opened, err := s.Hold(t.Context(), Socket{Name: name, Address: freeAddress(t)}, quiet)
@@ -54,7 +54,7 @@ func hold(t *testing.T, s *Set, name string) Held {
 	return held
 }
 
-// set is an empty one.
+// set returns an empty set.
 func set(t *testing.T) *Set {
 	t.Helper()
 	s := &Set{}
@@ -66,7 +66,7 @@ func set(t *testing.T) *Set {
 	return s
 }
 
-// freeAddress is one that nobody listens on.
+// freeAddress returns an address on which nothing listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -93,13 +93,13 @@ func TestAProcessHasTheSocketsThatItWasGivenAndWhatItStartsHasNone(t *testing.T)
 			t.Errorf("it says %q, which has not %q", out, want)
 		}
 	}
-	// Another process has nothing of them.
+	// Another process inherits none of them.
 	if out, err = exec.Command(os.Args[0], child).CombinedOutput(); err != nil || string(out) != "<nil> end\n" {
 		t.Errorf("one that was given none says %q, %v", out, err)
 	}
 }
 
-// TestSocketsOfSomebodyElseAreNotTaken: neither those of another process, nor what is no socket.
+// TestSocketsOfSomebodyElseAreNotTaken: neither those for another process, nor descriptors that are not sockets.
 func TestSocketsOfSomebodyElseAreNotTaken(t *testing.T) {
 	one := hold(t, set(t), "one")
 	for what, change := range map[string]func(*exec.Cmd){
@@ -195,7 +195,7 @@ func TestAConnectionWaitsForAListener(t *testing.T) {
 	s := set(t)
 	held := hold(t, s, "one")
 	socket := Socket{Name: "one", Address: addressOf(held.File)}
-	for range 2 { // the listener of a process that is back
+	for range 2 { // the listener of a restarted process
 		client, err := net.Dial("tcp", socket.Address)
 		if err != nil {
 			t.Fatal(err)
@@ -216,8 +216,8 @@ func TestAConnectionWaitsForAListener(t *testing.T) {
 	}
 }
 
-// TestAChangedAddressLeavesTheOldOneServedByNobody, whether the holder or the process that was given the socket knows
-// of it first.
+// TestAChangedAddressLeavesTheOldOneServedByNobody, whether the holder or the process with the socket learns of it
+// first.
 func TestAChangedAddressLeavesTheOldOneServedByNobody(t *testing.T) {
 	refused := func(what, address string) {
 		t.Helper()
@@ -243,7 +243,7 @@ func TestAChangedAddressLeavesTheOldOneServedByNobody(t *testing.T) {
 
 	given := set(t)
 	one, two, three := hold(t, given, "one"), hold(t, given, "two"), hold(t, given, "three")
-	// The starter of the process holds a copy, and would keep the port open.
+	// The parent of the process holds a copy, and would keep the port open.
 	copied, err := unix.FcntlInt(two.File.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -275,7 +275,8 @@ func TestAPortThatIsTakenIsNotHeld(t *testing.T) {
 	}
 }
 
-// TestSystemdKeepsSockets that a process has opened, and none whose address has changed.
+// TestSystemdKeepsSockets checks that systemd gets the sockets that a process has opened, and none with a former
+// address.
 func TestSystemdKeepsSockets(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -322,7 +323,7 @@ func TestSystemdKeepsSockets(t *testing.T) {
 		t.Errorf("systemd keeps %s, want %s", addressOf(stored), socket.Address)
 	}
 
-	// The next start with the same address has the socket, and tells systemd nothing.
+	// The next start with the same address gets the socket, and sends nothing to systemd.
 	next := &Set{systemd: systemd.Notifier{Socket: path}, held: map[string]*os.File{"port": stored}}
 	if listener, err = next.Listen(t.Context(), socket, logger); err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is one that stands by.
+// rig is a standby process.
 type rig struct {
 	t     *testing.T
 	dir   string
@@ -134,7 +134,7 @@ func TestAStandbyTakesOverAndSaysForWhomItWaits(t *testing.T) {
 			t.Errorf("the log does not say %q:\n%s", want, r.log)
 		}
 	}
-	// It holds the lock now, and stands by no more.
+	// It holds the lock now, and is no longer a standby.
 	if _, err := statedir.Lock(dir, string(layout.ConfigMux)); err == nil {
 		t.Error("the lock is free")
 	}

@@ -46,7 +46,7 @@ func TestTheContainerOfAProcessIsFound(t *testing.T) {
 	}
 }
 
-// TestAHeldLockSaysWhoAndWhatToDo is read by people who have one of two containers at hand.
+// TestAHeldLockSaysWhoAndWhatToDo checks the messages for users of containers, who see one of two.
 func TestAHeldLockSaysWhoAndWhatToDo(t *testing.T) {
 	dir := t.TempDir()
 	held, err := Lock(dir, "syncloop")
@@ -102,7 +102,7 @@ func TestTheLastHolderIsKnownWithoutTakingTheLock(t *testing.T) {
 	}
 }
 
-// TestAStateDirectoryThatCannotBeWrittenSaysWhatToDo runs itself as another user.
+// TestAStateDirectoryThatCannotBeWrittenSaysWhatToDo runs the test binary as another user.
 func TestAStateDirectoryThatCannotBeWrittenSaysWhatToDo(t *testing.T) {
 	if dir := os.Getenv("STATEDIR_TEST_LOCK"); dir != "" {
 		if _, err := Lock(dir, "pleg"); err != nil {
@@ -111,7 +111,7 @@ func TestAStateDirectoryThatCannotBeWrittenSaysWhatToDo(t *testing.T) {
 		return
 	}
 	require.Root(t, "becoming another user, and mounting,")
-	// The binary, too, is where the other user can reach it.
+	// The binary must be reachable for the other user, too.
 	root, err := os.MkdirTemp("/tmp", "statedir")
 	if err != nil {
 		t.Fatal(err)

@@ -71,7 +71,7 @@ func TestLockSurvivesAFileThatSaysNothing(t *testing.T) {
 	}
 }
 
-// TestLockEndsWithItsProcess runs itself as a child that takes the lock and is killed.
+// TestLockEndsWithItsProcess runs the test binary as a child that takes the lock and is killed.
 func TestLockEndsWithItsProcess(t *testing.T) {
 	if dir := os.Getenv("STATEDIR_TEST_HOLD"); dir != "" {
 		if _, err := Lock(dir, "pleg"); err != nil {

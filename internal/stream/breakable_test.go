@@ -8,10 +8,10 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// timeZero is where fake clocks begin.
+// timeZero is the first time of fake clocks.
 var timeZero = time.Unix(1_700_000_000, 0)
 
-// breakable is a Source that can be replaced under its subscribers.
+// breakable is a Source that can be replaced while subscribers use it.
 type breakable struct {
 	mu     sync.Mutex
 	src    stream.Source[string]

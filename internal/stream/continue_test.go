@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// TestAnEdgeThatContinuesAnotherResumesWhoHadBeenToldAll: the others get a snapshot, which says that there is a gap.
+// TestAnEdgeThatContinuesAnotherResumesWhoHadBeenToldAll: other followers get a snapshot, which marks the gap.
 func TestAnEdgeThatContinuesAnotherResumesWhoHadBeenToldAll(t *testing.T) {
 	first := stream.NewEdge[string](stream.Config{Epoch: "first"})
 	sub := subscribe(t, first, nil)
@@ -21,7 +21,7 @@ func TestAnEdgeThatContinuesAnotherResumesWhoHadBeenToldAll(t *testing.T) {
 	behind := drain(t, sub, 1)[0].Token
 	first.Emit("pod", "pod#2", "pod#2")
 	caughtUp, kept := drain(t, sub, 1)[0].Token, first.Token()
-	first.Emit("pod", "pod#3", "pod#3") // told, and not kept any more
+	first.Emit("pod", "pod#3", "pod#3") // sent, and no longer kept
 	ahead := drain(t, sub, 1)[0].Token
 
 	second := stream.NewEdge[string](stream.Config{Epoch: "second", Continues: [][]byte{kept}})
@@ -46,7 +46,7 @@ func TestAnEdgeThatContinuesAnotherResumesWhoHadBeenToldAll(t *testing.T) {
 		}
 	}
 
-	// A third run after which nothing was told but by the second.
+	// A third run; only the second has sent messages before it.
 	third := stream.NewEdge[string](stream.Config{Epoch: "third", Continues: [][]byte{second.Token()}})
 	if start := drain(t, subscribe(t, third, got[2].Token), 1)[0].Start; start != stream.StartResumed {
 		t.Errorf("one restart later it began with %d, want to be resumed", start)
@@ -82,12 +82,12 @@ func TestWhatIsPutIsStateAndNoEvent(t *testing.T) {
 	}
 }
 
-// TestWhatAFollowerMayHaveBeenToldIsWithheldFromHimAndTheOthersAreTold goes through two restarts after which one thing
-// is not known that the first run may have told.
+// TestWhatAFollowerMayHaveBeenToldIsWithheldFromHimAndTheOthersAreTold has two restarts. After them it is unknown
+// whether the first run has sent one message.
 func TestWhatAFollowerMayHaveBeenToldIsWithheldFromHimAndTheOthersAreTold(t *testing.T) {
 	first := stream.NewEdge[string](stream.Config{Epoch: "first"})
 	told := first.Token()
-	first.Emit("pod", "pod#1", "pod#1") // told, and not kept
+	first.Emit("pod", "pod#1", "pod#1") // sent, and not kept
 	ahead := first.Token()
 
 	run := func(epoch string, continues []byte) *stream.Edge[string] {
@@ -148,8 +148,8 @@ func TestWhatAFollowerMayHaveBeenToldIsWithheldFromHimAndTheOthersAreTold(t *tes
 	}
 }
 
-// TestAFollowerThatFellBehindKeepsItsToken: it says that the follower knows something, which one without a token does
-// not.
+// TestAFollowerThatFellBehindKeepsItsToken: the token shows that the follower has some state, unlike a follower without
+// one.
 func TestAFollowerThatFellBehindKeepsItsToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := stream.NewEdge[string](stream.Config{LogSize: 2})
@@ -178,7 +178,7 @@ func TestAFollowerThatFellBehindKeepsItsToken(t *testing.T) {
 	})
 }
 
-// noting is a source that notes how its subscriptions begin.
+// noting is a source that records how its subscriptions begin.
 type noting struct {
 	stream.Source[string]
 
@@ -204,8 +204,8 @@ func (n noted) Next(ctx context.Context) (stream.Message[string], error) {
 	return m, err
 }
 
-// A run that has kept a token does not know what was put into the state after it. A follower whose snapshot shows that
-// gets another one; a follower that began before continues with the events.
+// A run that has kept a token does not know the later changes of the state. A follower whose snapshot contains such
+// changes gets another one; a follower that began before continues with the events.
 func TestAFollowerWhoseSnapshotShowsMoreThanWasKeptBeginsAgain(t *testing.T) {
 	first := stream.NewEdge[string](stream.Config{Epoch: "first"})
 	first.Emit("pod", "pod#1", "pod#1")

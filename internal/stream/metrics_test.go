@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// idle lets a subscription find out that there is nothing more, in a bubble, where time passes only when it has.
+// idle lets a subscription find that there is no further message, in a bubble, where time passes only then.
 func idle(t *testing.T, sub stream.Subscription[string]) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -70,7 +70,7 @@ func TestMetricsSayHowFarBehindSubscribersAre(t *testing.T) {
 				want(2, "quartet_stream_lag_seconds")
 				want(5, "quartet_stream_changes_total")
 				drain(t, slow, 2)
-				want(2, "quartet_stream_lag_messages") // the fast one's
+				want(2, "quartet_stream_lag_messages") // those of the fast subscriber
 				want(2, "quartet_stream_lag_seconds")
 				drain(t, fast, 2)
 				drain(t, slow, 1)

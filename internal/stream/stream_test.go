@@ -20,7 +20,7 @@ func TestConformanceInProcess(t *testing.T) {
 	streamtest.Run(t, func(*testing.T) streamtest.Transport { return &direct{} })
 }
 
-// direct leads to a publisher in this process; Serve breaks the subscriptions to the one before, as a restart would.
+// direct connects to a publisher in this process; Serve breaks the subscriptions to the former one, as a restart would.
 type direct struct{ current *breakable }
 
 func (d *direct) Serve(_ *testing.T, src stream.Source[string]) {

@@ -9,7 +9,7 @@ import (
 	"github.com/quartet-node/quartet/test/otlpsink"
 )
 
-// TestTheVariablesWinOverTheConfiguration begins ten traces, and ten that a caller has begun and keeps.
+// TestTheVariablesWinOverTheConfiguration begins ten traces, and continues ten sampled traces of a caller.
 func TestTheVariablesWinOverTheConfiguration(t *testing.T) {
 	const (
 		caller  = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -21,7 +21,7 @@ func TestTheVariablesWinOverTheConfiguration(t *testing.T) {
 	for name, tc := range map[string]struct {
 		export telemetry.Export
 		env    []string
-		// own and other are how many spans each receiver gets.
+		// own and other are the numbers of spans of the two receivers.
 		own, other int
 	}{
 		"configured":            {telemetry.Export{Endpoint: address, SampledPerMillion: all}, nil, 20, 0},

@@ -11,7 +11,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// phase is what each phase of work on a pod does for its trace.
+// phase is the tracing of one phase of work on a pod.
 func phase(ctx context.Context, tracer trace.Tracer, namespace, pod, uid, container string) {
 	ctx, span := telemetry.Start(
 		ctx,
@@ -35,7 +35,7 @@ func TestWithoutAnEndpointASpanAllocatesNothing(t *testing.T) {
 	}
 }
 
-// What is not kept costs its ids and contexts, and none of what would describe it.
+// A span that is not sampled costs its ids and contexts, but no attributes.
 func TestASpanThatIsNotKeptMakesNoAttributes(t *testing.T) {
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test")
 	ctx := t.Context()
@@ -57,14 +57,14 @@ func TestASpanThatIsNotKeptMakesNoAttributes(t *testing.T) {
 	}
 }
 
-// nowhere takes spans as an exporter does.
+// nowhere discards spans, as an exporter.
 type nowhere struct{}
 
 func (nowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
 func (nowhere) Shutdown(context.Context) error                             { return nil }
 
-// BenchmarkPhase is a phase that does nothing but trace: without a trace at all, with no endpoint, with a trace that is
-// not kept, and with one that is.
+// BenchmarkPhase is a phase that only traces: without a tracer, without an endpoint, with an unsampled trace, and with
+// a sampled one.
 func BenchmarkPhase(b *testing.B) {
 	ctx := context.Background()
 	b.Run("untraced", func(b *testing.B) {
@@ -92,7 +92,7 @@ func BenchmarkPhase(b *testing.B) {
 	}
 }
 
-// BenchmarkLine is a line of the log outside of any span, and within one.
+// BenchmarkLine is a log line outside of any span, and within one.
 func BenchmarkLine(b *testing.B) {
 	tel, err := telemetry.Setup(b.Context(), telemetry.Config{Service: "pleg", Output: discard{}})
 	if err != nil {
@@ -110,7 +110,7 @@ func BenchmarkLine(b *testing.B) {
 	}
 }
 
-// discard is an output that, unlike io.Discard, slog does not know.
+// discard is an output that slog does not recognize, unlike io.Discard.
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }

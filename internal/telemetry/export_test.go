@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/test/otlpsink"
 )
 
-// hang listens, takes connections, and never answers.
+// hang listens, accepts connections, and never answers.
 func hang(t *testing.T) (endpoint string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -65,7 +65,7 @@ func TestAnEndpointThatHangsSlowsNothingDown(t *testing.T) {
 		span.End()
 		spans++
 	}
-	// Were they held up until somebody takes them, it would be 8 in each tenth of a second, and the 64 that wait.
+	// If spans blocked until they are exported, there would be 8 in each tenth of a second, and the 64 in the queue.
 	if spans < 1000 {
 		t.Errorf("within a second there were %d spans", spans)
 	}

@@ -63,7 +63,7 @@ func TestPartsHaveVerbositiesOfTheirOwn(t *testing.T) {
 			logger := slog.New(telemetry.Logging{Verbosity: test.verbosity, Parts: test.parts}.Handler(&out)).
 				With("a", 1).
 				WithGroup("g")
-			for range 2 { // the second time from what is known
+			for range 2 { // the second time from the cache
 				out.Reset()
 				logger.Debug("a detail")
 				if told := strings.Contains(out.String(), "a detail"); told != test.debug {
@@ -78,7 +78,7 @@ func TestPartsHaveVerbositiesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestTheProcessLogsAsItIsConfigured goes through Setup.
+// TestTheProcessLogsAsItIsConfigured uses Setup.
 func TestTheProcessLogsAsItIsConfigured(t *testing.T) {
 	var out bytes.Buffer
 	tel := setUp(

@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/test/otlpsink"
 )
 
-// A node may have no name server that answers, while the receiver's name is in its hosts file or known to the engine of
-// its containers: nothing may be asked but that name.
+// A node may have no working name server, while the receiver's name is in its hosts file or known to the container
+// engine: only that exact name may be looked up.
 func TestAReceiverIsFoundWithoutANameServer(t *testing.T) {
 	before := net.DefaultResolver
 	t.Cleanup(func() { net.DefaultResolver = before })

@@ -11,15 +11,15 @@ import (
 	"github.com/quartet-node/quartet/test/otlpsink"
 )
 
-// process is the telemetry of a process that samples in its own way.
+// process returns the telemetry of a process with its own sampler.
 func process(t *testing.T, sink *otlpsink.Sink, service, sampler, arg string) *telemetry.Telemetry {
 	t.Helper()
 	return setUp(t, telemetry.Config{Service: service}, "OTEL_EXPORTER_OTLP_ENDPOINT", sink.Endpoint(),
 		"OTEL_TRACES_SAMPLER", sampler, "OTEL_TRACES_SAMPLER_ARG", arg)
 }
 
-// passThrough begins a trace in the first process, and goes on with it in the others: by the traceparent of a message,
-// as between the four, and by the metadata of a call, as to the runtime.
+// passThrough begins a trace in the first process, and continues it in the others: with the traceparent of a message,
+// as between the four processes, and with the metadata of a call, as to the runtime.
 func passThrough(first *telemetry.Telemetry, others ...*telemetry.Telemetry) {
 	ctx, span := first.Tracer.Start(context.Background(), "begin")
 	defer span.End()
@@ -38,7 +38,7 @@ func passThrough(first *telemetry.Telemetry, others ...*telemetry.Telemetry) {
 	}
 }
 
-// spansByTrace ends the processes and counts what they sent.
+// spansByTrace ends the processes and counts their spans by trace.
 func spansByTrace(t *testing.T, sink *otlpsink.Sink, processes ...*telemetry.Telemetry) map[string]int {
 	t.Helper()
 	for _, p := range processes {

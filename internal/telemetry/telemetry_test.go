@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// setUp makes the telemetry of a process with the variables of its environment, by name and value.
+// setUp returns the telemetry of a process with environment variables, by name and value.
 func setUp(t *testing.T, cfg telemetry.Config, env ...string) *telemetry.Telemetry {
 	t.Helper()
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
@@ -60,7 +60,7 @@ func TestWithoutAnEndpointNothingIsTraced(t *testing.T) {
 	}
 }
 
-// A process that sends nothing itself hands on what it is given: the trace goes on behind it.
+// A process that exports nothing still passes the trace context on.
 func TestWithoutAnEndpointATraceGoesThrough(t *testing.T) {
 	const traceparent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 	ctx, span := telemetry.Start(
@@ -155,7 +155,7 @@ func TestAResourceThatCannotBeReadIsRefused(t *testing.T) {
 	}
 }
 
-// recorded returns the only span that use makes.
+// recorded returns the only span of use.
 func recorded(t *testing.T, use func(trace.Tracer)) sdktrace.ReadOnlySpan {
 	t.Helper()
 	recorder := tracetest.NewSpanRecorder()
@@ -191,7 +191,7 @@ func TestASubjectIsNamedByTheConventions(t *testing.T) {
 	}
 }
 
-// reasonError is an error that knows its own kind.
+// reasonError is an error with a reason of its own.
 type reasonError struct{ error }
 
 func (reasonError) ErrorType() string { return "ErrImagePull" }

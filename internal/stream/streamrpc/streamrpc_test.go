@@ -36,7 +36,7 @@ func TestConformanceOverAUnixSocket(t *testing.T) {
 	})
 }
 
-// wire serves a publisher of texts as the names of sources, which is as good a message as any.
+// wire serves a publisher of texts as the names of sources, which are valid messages.
 type wire struct {
 	address string
 	client  configv1.ConfigServiceClient
@@ -75,8 +75,8 @@ func (w *wire) Serve(t *testing.T, src stream.Source[string]) {
 	}
 }
 
-// Buffered is what fits into the flow-control windows and the send buffers of an idle connection: 64 KiB of frames of
-// some 60 bytes each, with room for what is in the socket.
+// Buffered returns the number of messages in the flow-control windows and the send buffers of an idle connection: 64
+// KiB of frames of about 60 bytes each, with room for those in the socket.
 func (w *wire) Buffered() int { return 8192 }
 
 func (w *wire) Source() stream.Source[string] {
