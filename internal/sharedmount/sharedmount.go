@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -37,8 +38,9 @@ func Make(dir string) (made bool, err error) {
 	return true, nil
 }
 
-// Undo removes the mount that Make has created. It fails with unix.EBUSY while something is mounted or open below it.
-// It is a no-op for a directory without such a mount.
+// Undo removes the mount that Make has created. It fails with unix.EBUSY while something is mounted below it. Files that
+// are open below it stay open, because the directory itself is the same with and without the mount. It is a no-op for a
+// directory without such a mount.
 func Undo(dir string) error {
 	dir, _, bound, err := look(dir)
 	if errors.Is(err, os.ErrNotExist) || (err == nil && !bound) {
@@ -47,10 +49,40 @@ func Undo(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW); err != nil {
+	err = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
+	if errors.Is(err, unix.EBUSY) {
+		var below bool
+		if below, err = mountsBelow(dir); err == nil {
+			err = unix.EBUSY
+			if !below {
+				err = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+			}
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("unmounting %s: %w", dir, err)
 	}
 	return nil
+}
+
+// mountsBelow reports whether something is mounted below a directory.
+func mountsBelow(dir string) (bool, error) {
+	mounts, err := mountsOf(mountinfo.PrefixFilter(dir))
+	return slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint != dir }), err
+}
+
+// mountsOf returns the mounts of this thread's mount namespace that pass a filter. It reads the file of the thread and
+// not of the process: a command in a container inspects the machine from a thread that has entered its namespaces.
+func mountsOf(filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
+	file, err := os.Open("/proc/thread-self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("reading the mounts: %w", err)
+	}
+	mounts, err := mountinfo.GetMountsFromReader(file, filter)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return nil, fmt.Errorf("reading the mounts: %w", err)
+	}
+	return mounts, nil
 }
 
 // look returns the mount that contains a directory. bound is true if the directory is bind-mounted on itself.
@@ -58,15 +90,9 @@ func look(path string) (dir string, at *mountinfo.Info, bound bool, err error) {
 	if dir, err = filepath.EvalSymlinks(path); err != nil {
 		return "", nil, false, fmt.Errorf("resolving %s: %w", path, err)
 	}
-	// The file of the thread and not of the process: a command in a container inspects the machine from a thread that has
-	// entered its namespaces.
-	file, err := os.Open("/proc/thread-self/mountinfo")
+	mounts, err := mountsOf(mountinfo.ParentsFilter(dir))
 	if err != nil {
-		return "", nil, false, fmt.Errorf("reading the mounts: %w", err)
-	}
-	mounts, err := mountinfo.GetMountsFromReader(file, mountinfo.ParentsFilter(dir))
-	if err := errors.Join(err, file.Close()); err != nil {
-		return "", nil, false, fmt.Errorf("reading the mounts: %w", err)
+		return "", nil, false, err
 	}
 	byID := map[int]*mountinfo.Info{}
 	for _, mount := range mounts {

@@ -73,10 +73,23 @@ func TestADirectoryBecomesASharedMountAndIsNoneAgain(t *testing.T) {
 		if err := unix.Unmount(below, 0); err != nil {
 			t.Error(err)
 		}
+		// Such as the lock of another process of the node that is about to end.
+		open, err := os.Create(filepath.Join(dir, "lock"))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer open.Close()
 		for range 2 {
 			if err := sharedmount.Undo(dir); err != nil {
 				t.Error(err)
 			}
+		}
+		if _, err := open.WriteString("held"); err != nil {
+			t.Errorf("a file that was open: %v", err)
+		}
+		if data, err := os.ReadFile(filepath.Join(dir, "lock")); err != nil || string(data) != "held" {
+			t.Errorf("the file that was open has %q (%v)", data, err)
 		}
 		if point, shared := mountOf(t, dir); point == dir || shared {
 			t.Errorf("afterwards the directory lies on %s, shared: %v", point, shared)
