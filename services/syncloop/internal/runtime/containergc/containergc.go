@@ -113,32 +113,32 @@ func (c *Collector) Run(ctx context.Context) error {
 
 // Look queues the unneeded items of all pods: all ended containers of evicted pods, and all but the newest of each name
 // of other pods. Run calls it every minute.
-func (c *Collector) Look(ctx context.Context) { c.look(ctx, false) }
+func (c *Collector) Look(ctx context.Context) { c.check(ctx, false) }
 
 // Reclaim is Look for a node that is short of disk: it also queues the ended containers of terminated pods that are
 // disposable.
-func (c *Collector) Reclaim(ctx context.Context) { c.look(ctx, true) }
+func (c *Collector) Reclaim(ctx context.Context) { c.check(ctx, true) }
 
-func (c *Collector) look(ctx context.Context, pressed bool) {
+func (c *Collector) check(ctx context.Context, pressed bool) {
 	pods, known := c.cfg.Observed()
 	if !known {
 		return
 	}
-	there := map[string]bool{}
+	present := map[string]bool{}
 	for _, pod := range pods {
 		items := Of(pod, keep)
 		if c.cfg.Disposable != nil && hasEnded(pod) && c.cfg.Disposable(types.UID(pod.GetUid()), pressed) {
 			items = AllOf(pod)
 		}
 		for _, item := range items {
-			there[item.id()] = true
+			present[item.id()] = true
 		}
 		c.cfg.Queue.Put(ctx, items)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id := range c.failed {
-		if !there[id] {
+		if !present[id] {
 			delete(c.failed, id)
 		}
 	}
@@ -196,7 +196,7 @@ func (c *Collector) ended(ctx context.Context, item queued, err error) {
 	if len(c.failed) == 0 {
 		c.cfg.Events.NodeWarning(ctx, reasonFailed, item.what()+", which is not needed, cannot be removed: "+err.Error())
 	}
-	if last, told := c.failed[item.id()]; !told || last != err.Error() {
+	if last, logged := c.failed[item.id()]; !logged || last != err.Error() {
 		c.failed[item.id()] = err.Error()
 		c.cfg.Logger.Warn("cannot remove an unneeded container or sandbox from the runtime; retrying",
 			telemetry.KeyPod, item.Namespace+"/"+item.Name, telemetry.KeyPodUID, item.Pod, telemetry.KeyContainer, item.Container.GetName(),

@@ -22,8 +22,8 @@ type provider struct {
 	all *Providers
 	kubeletconfigv1.CredentialProvider
 	cache *cache
-	// asking deduplicates concurrent equal requests.
-	asking singleflight.Group
+	// flight deduplicates concurrent equal requests.
+	flight singleflight.Group
 	// turns limits the concurrent runs of the plugin.
 	turns chan struct{}
 }
@@ -67,7 +67,7 @@ func (p *provider) identity(ctx context.Context, pod *v1.Pod) (who identity, ask
 	if err != nil {
 		return identity{}, false, fmt.Errorf("getting the service account %s/%s, whose token it needs: %w", pod.Namespace, name, err)
 	}
-	if who.annotations, ask = wanted(account, wants); !ask {
+	if who.annotations, ask = selectAnnotations(account, wants); !ask {
 		return identity{}, false, nil
 	}
 	if who.token, err = p.all.cfg.Accounts.Token(ctx, pod, account, wants.ServiceAccountTokenAudience); err != nil {
@@ -76,16 +76,16 @@ func (p *provider) identity(ctx context.Context, pod *v1.Pod) (who identity, ask
 	who.account = &credentialprovider.ServiceAccountCoordinates{
 		UID: string(account.UID), Namespace: pod.Namespace, Name: name,
 	}
-	who.key = fmt.Sprintf("%q %q %q %s", pod.Namespace, name, account.UID, written(who.annotations))
+	who.key = fmt.Sprintf("%q %q %q %s", pod.Namespace, name, account.UID, encodeAnnotations(who.annotations))
 	if wants.CacheType == kubeletconfigv1.TokenServiceAccountTokenCacheType {
 		who.key += " " + digest(who.token)
 	}
 	return who, true, nil
 }
 
-// wanted returns the annotations of a service account that a plugin is configured to receive, and whether all required
-// ones exist.
-func wanted(
+// selectAnnotations returns the annotations of a service account that a plugin is configured to receive, and whether
+// all required ones exist.
+func selectAnnotations(
 	account *v1.ServiceAccount,
 	wants *kubeletconfigv1.ServiceAccountTokenAttributes,
 ) (annotations map[string]string, all bool) {
@@ -105,8 +105,8 @@ func wanted(
 	return annotations, true
 }
 
-// written returns an unambiguous encoding of annotations.
-func written(annotations map[string]string) string {
+// encodeAnnotations returns an unambiguous encoding of annotations.
+func encodeAnnotations(annotations map[string]string) string {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		fmt.Fprintf(&b, "%q=%q ", key, annotations[key])
@@ -132,20 +132,20 @@ func (p *provider) provideFor(
 	repository string,
 	who identity,
 ) (credentialprovider.DockerConfig, error) {
-	if config, ok := p.kept(repository, who); ok {
+	if config, ok := p.cached(repository, who); ok {
 		return config, nil
 	}
 	// Pods with the same key share one run. Pods with different tokens do not, because the response may depend on the
 	// token.
 	key := fmt.Sprintf("%q %s %s", repository, who.key, digest(who.token))
-	answers := p.asking.DoChan(key, func() (any, error) {
-		if config, ok := p.kept(repository, who); ok {
+	answers := p.flight.DoChan(key, func() (any, error) {
+		if config, ok := p.cached(repository, who); ok {
 			return config, nil // another caller has just run the plugin
 		}
 		return p.ask(repository, who)
 	})
 	// A plugin that does not end even when it is killed, for example on a hanging file system, is abandoned.
-	patience := p.all.cfg.Clock.NewTimer(runLimit + 2*killed)
+	patience := p.all.cfg.Clock.NewTimer(runLimit + 2*killTimeout)
 	defer patience.Stop()
 	select {
 	case answer := <-answers:
@@ -160,8 +160,8 @@ func (p *provider) provideFor(
 	}
 }
 
-// kept returns the cached response for a repository: for the image, for its registry, or for all images.
-func (p *provider) kept(repository string, who identity) (credentialprovider.DockerConfig, bool) {
+// cached returns the cached response for a repository: for the image, for its registry, or for all images.
+func (p *provider) cached(repository string, who identity) (credentialprovider.DockerConfig, bool) {
 	now := p.all.cfg.Clock.Now()
 	for _, kind := range []pluginv1.PluginCacheKeyType{
 		pluginv1.ImagePluginCacheKeyType, pluginv1.RegistryPluginCacheKeyType, pluginv1.GlobalPluginCacheKeyType,
@@ -192,7 +192,7 @@ func (p *provider) path() string { return filepath.Join(p.all.cfg.Providers.BinD
 // ask runs the plugin and caches the response for the duration that it contains.
 func (p *provider) ask(repository string, who identity) (credentialprovider.DockerConfig, error) {
 	if !p.all.begin() {
-		return nil, errEnds
+		return nil, errShuttingDown
 	}
 	defer p.all.running.Done()
 	response, err := p.run(repository, who)

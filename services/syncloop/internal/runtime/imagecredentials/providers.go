@@ -30,14 +30,14 @@ import (
 const (
 	// runLimit is the time limit of a plugin, including the wait for its turn. It is the kubelet's.
 	runLimit = time.Minute
-	// killed is the time limit for the end of a killed plugin, and of its child processes that keep its output open.
-	killed = 5 * time.Second
+	// killTimeout is the time limit for the end of a killed plugin, and of its child processes that keep its output open.
+	killTimeout = 5 * time.Second
 	// maxRuns is the largest number of concurrent runs of one plugin. The kubelet has no limit.
 	maxRuns = 20
 )
 
-// errEnds is the error of requests during the shutdown of the process.
-var errEnds = errors.New("syncloop ends")
+// errShuttingDown is the error of requests during the shutdown of the process.
+var errShuttingDown = errors.New("syncloop ends")
 
 // Accounts returns the service accounts of pods.
 type Accounts interface {
@@ -136,19 +136,19 @@ type Given struct {
 // that returned nothing, also because ctx has ended.
 func (p *Providers) For(ctx context.Context, pod *v1.Pod, repository string) (found []Given, failures []error) {
 	given, errs := make([]Given, len(p.all)), make([]error, len(p.all))
-	var asked sync.WaitGroup
+	var calls sync.WaitGroup
 	for i, one := range p.all {
 		if one.matches(repository) {
-			asked.Go(func() { given[i], errs[i] = one.provide(ctx, pod, repository) })
+			calls.Go(func() { given[i], errs[i] = one.provide(ctx, pod, repository) })
 		}
 	}
-	asked.Wait()
+	calls.Wait()
 	for i, one := range p.all {
 		switch {
 		case errs[i] == nil && len(given[i].Config) > 0:
 			found = append(found, given[i])
 		case errs[i] != nil && ctx.Err() == nil:
-			p.tell(ctx, pod, repository, one.Name, errs[i])
+			p.logFailure(ctx, pod, repository, one.Name, errs[i])
 			fallthrough
 		case errs[i] != nil:
 			failures = append(failures, &Failure{Provider: one.Name, Cause: errs[i]})
@@ -157,12 +157,12 @@ func (p *Providers) For(ctx context.Context, pod *v1.Pod, repository string) (fo
 	return found, failures
 }
 
-// tell logs a failure and the plugin's standard error output.
-func (p *Providers) tell(ctx context.Context, pod *v1.Pod, repository, name string, err error) {
+// logFailure logs a failure and the plugin's standard error output.
+func (p *Providers) logFailure(ctx context.Context, pod *v1.Pod, repository, name string, err error) {
 	attrs := []any{"provider", name, telemetry.KeyImage, repository, telemetry.KeyPod, pod.Namespace + "/" + pod.Name, telemetry.KeyPodUID, string(pod.UID), telemetry.KeyError, err}
 	var run *runError
-	if errors.As(err, &run) && run.said != "" {
-		attrs = append(attrs, "stderr", run.said)
+	if errors.As(err, &run) && run.stderr != "" {
+		attrs = append(attrs, "stderr", run.stderr)
 	}
 	p.cfg.Logger.WarnContext(ctx, "a credential provider failed; pulling the image without its credentials", attrs...)
 }

@@ -59,7 +59,7 @@ func Exec(ctx context.Context, c Command) (Output, error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(string(c.Stdin)), stdout, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = killed
+	cmd.WaitDelay = killTimeout
 	err := cmd.Run()
 	switch {
 	case ctx.Err() != nil:
@@ -108,9 +108,9 @@ func (l *limited) Write(p []byte) (int, error) {
 
 // runError is the error of a plugin, with its standard error output without secrets.
 type runError struct {
-	path string
-	err  error
-	said string
+	path   string
+	err    error
+	stderr string
 }
 
 func (e *runError) Error() string { return fmt.Sprintf("its plugin %s %v", e.path, e.err) }
@@ -121,7 +121,9 @@ func (e *runError) Unwrap() error { return e.err }
 func (p *provider) run(repository string, who identity) (*pluginv1.CredentialProviderResponse, error) {
 	ctx, cancel := context.WithTimeout(p.all.process, runLimit)
 	defer cancel()
-	fails := func(said string, err error) error { return &runError{path: p.path(), err: err, said: said} }
+	fails := func(stderr string, err error) error {
+		return &runError{path: p.path(), err: err, stderr: stderr}
+	}
 	select {
 	case p.turns <- struct{}{}:
 		defer func() { <-p.turns }()
@@ -144,7 +146,7 @@ func (p *provider) run(repository string, who identity) (*pluginv1.CredentialPro
 	p.all.cfg.Metrics.ran(p.Name, p.all.cfg.Clock.Since(begun), err != nil)
 	var response *pluginv1.CredentialProviderResponse
 	if err != nil {
-		err = why(p.all.process, err)
+		err = runFailure(p.all.process, err)
 	} else {
 		response, err = decode(p.APIVersion, out.Stdout)
 	}
@@ -154,12 +156,12 @@ func (p *provider) run(repository string, who identity) (*pluginv1.CredentialPro
 	return response, nil
 }
 
-// why returns a readable error for a failed run.
-func why(process context.Context, err error) error {
+// runFailure returns a readable error for a failed run.
+func runFailure(process context.Context, err error) error {
 	var ended *exec.ExitError
 	switch {
 	case process.Err() != nil:
-		return fmt.Errorf("was ended: %w", errEnds)
+		return fmt.Errorf("was ended: %w", errShuttingDown)
 	case errors.Is(err, errTooMuch):
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
@@ -174,8 +176,8 @@ func why(process context.Context, err error) error {
 // withoutSecrets returns a plugin's standard error output without the given secrets and without any word of its
 // response.
 func withoutSecrets(out Output, secrets []string) string {
-	said := strings.ToValidUTF8(strings.TrimSpace(out.Stderr), "?")
-	if said == "" {
+	text := strings.ToValidUTF8(strings.TrimSpace(out.Stderr), "?")
+	if text == "" {
 		return ""
 	}
 	answered := strings.FieldsFunc(string(out.Stdout), func(r rune) bool {
@@ -185,7 +187,7 @@ func withoutSecrets(out Output, secrets []string) string {
 	// the longest first, so that no part of a secret is left
 	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
 	for _, secret := range slices.Compact(secrets) {
-		said = strings.ReplaceAll(said, secret, hidden)
+		text = strings.ReplaceAll(text, secret, hidden)
 	}
-	return said
+	return text
 }

@@ -62,7 +62,7 @@ type Config struct {
 	Events Events
 	// Left is called after each round with the IDs of the runtime's images and the time when they were listed; nil is a
 	// no-op.
-	Left func(ctx context.Context, ids []string, asked time.Time)
+	Left func(ctx context.Context, ids []string, listed time.Time)
 }
 
 // Events records warnings about the node; *podevents.Recorder implements it.
@@ -75,10 +75,10 @@ type Collector struct {
 	cfg   Config
 	began time.Time
 	known map[string]record
-	// failed is the number of consecutive failures. told holds the reasons of the events that were recorded since the last
-	// success.
-	failed int
-	told   map[string]bool
+	// failed is the number of consecutive failures. reported holds the reasons of the events that were recorded since the
+	// last success.
+	failed   int
+	reported map[string]bool
 	// turn has a capacity of one: only one round runs at a time.
 	turn chan struct{}
 }
@@ -91,7 +91,7 @@ func New(cfg Config) *Collector {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	return &Collector{
 		cfg: cfg, began: cfg.Clock.Now(), turn: make(chan struct{}, 1),
-		known: map[string]record{}, told: map[string]bool{},
+		known: map[string]record{}, reported: map[string]bool{},
 	}
 }
 
@@ -119,7 +119,7 @@ func (c *Collector) Round(ctx context.Context) {
 	select {
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
-		c.tell(ctx, c.collect(ctx))
+		c.report(ctx, c.collect(ctx))
 	case <-ctx.Done():
 	}
 }
@@ -140,10 +140,10 @@ type failure struct {
 // ErrorType returns the error.type of the failed span.
 func (f *failure) ErrorType() string { return f.reason }
 
-// tell reports a failure. It logs the first failure, which may be due to a runtime that has just started, and the
+// report reports a failure. It logs the first failure, which may be due to a runtime that has just started, and the
 // second one; further ones are not logged until a success. Events are the kubelet's, once for each reason: a file
 // system that is too full or has no size is an event at once, other failures from the second consecutive one on.
-func (c *Collector) tell(ctx context.Context, err error) {
+func (c *Collector) report(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -152,7 +152,7 @@ func (c *Collector) tell(ctx context.Context, err error) {
 			c.cfg.Logger.InfoContext(ctx, "unused images can be removed again")
 		}
 		c.failed = 0
-		clear(c.told)
+		clear(c.reported)
 		return
 	}
 	reason := reasonFailed
@@ -175,8 +175,8 @@ func (c *Collector) tell(ctx context.Context, err error) {
 
 // event records the event of a failure, unless one of the same reason was recorded since the last success.
 func (c *Collector) event(ctx context.Context, reason string, err error) {
-	if !c.told[reason] {
-		c.told[reason] = true
+	if !c.reported[reason] {
+		c.reported[reason] = true
 		c.cfg.Events.NodeWarning(ctx, reason, err.Error())
 	}
 }
@@ -192,20 +192,20 @@ func (c *Collector) collect(ctx context.Context) error {
 		return err
 	}
 	now := c.cfg.Clock.Now()
-	images, err := c.look(ctx, runtime, service, now)
+	images, err := c.observe(ctx, runtime, service, now)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	r := &removal{Collector: c, service: service, since: now, gone: map[string]bool{}}
+	r := &removal{Collector: c, service: service, since: now, tried: map[string]bool{}}
 	if expired := c.cfg.Policy.Expired(images, now, c.began); len(expired) > 0 {
-		errs = append(errs, r.all(ctx, causeAge, "unused for longer than imageMaximumGCAge", expired))
+		errs = append(errs, r.removeAll(ctx, causeAge, "unused for longer than imageMaximumGCAge", expired))
 	}
 	errs = append(errs, c.freeSpace(ctx, r, images))
 	if c.cfg.Left != nil {
 		var left []string
 		for _, image := range images {
-			if !r.gone[image.ID] {
+			if !r.tried[image.ID] {
 				left = append(left, image.ID)
 			}
 		}
@@ -228,18 +228,18 @@ func (c *Collector) freeSpace(ctx context.Context, r *removal, images []Image) e
 	r.freed = 0
 	var errs []error
 	for r.freed < toFree && ctx.Err() == nil {
-		next := c.cfg.Policy.ForSpace(r.left(images), toFree-r.freed, r.since)
+		next := c.cfg.Policy.ForSpace(r.untried(images), toFree-r.freed, r.since)
 		if len(next) == 0 {
 			break
 		}
 		// the next iteration takes other images instead of those that could not be removed
-		errs = append(errs, r.all(ctx, causeSpace, why, next))
+		errs = append(errs, r.removeAll(ctx, causeSpace, why, next))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("wanted to free %d bytes, but freed %d bytes: %w", toFree, r.freed, err)
 	}
 	if r.freed < toFree && ctx.Err() == nil {
-		return &failure{reasonNoSpace, fmt.Errorf("%d %% of %.1f GiB of the image file system are used, and the removal of images that nobody uses has freed %d of %d bytes: "+
+		return &failure{reasonNoSpace, fmt.Errorf("%d %% of %.1f GiB of the image file system are used, and the removal of unused images has freed %d of %d bytes: "+
 			"check what else uses space there, such as images in use, logs and volumes", usage.Percent(), float64(usage.Capacity)/(1<<30), r.freed, toFree)}
 	}
 	return nil
@@ -269,26 +269,26 @@ func (c *Collector) usage(ctx context.Context, service internalapi.ImageManagerS
 type removal struct {
 	*Collector
 	service internalapi.ImageManagerService
-	// since is when the uses of images were listed. gone holds the images that were tried already. freed is the sum of the
-	// sizes of the removed images.
+	// since is when the uses of images were listed. tried holds the images that were tried already. freed is the sum of
+	// the sizes of the removed images.
 	since time.Time
-	gone  map[string]bool
+	tried map[string]bool
 	freed int64
 }
 
-// left returns the images that have not been tried.
-func (r *removal) left(images []Image) []Image {
+// untried returns the images that have not been tried.
+func (r *removal) untried(images []Image) []Image {
 	var left []Image
 	for _, image := range images {
-		if !r.gone[image.ID] {
+		if !r.tried[image.ID] {
 			left = append(left, image)
 		}
 	}
 	return left
 }
 
-// all removes images. It returns the errors of those that could not be removed.
-func (r *removal) all(ctx context.Context, reason cause, why string, images []Image) (err error) {
+// removeAll removes images. It returns the errors of those that could not be removed.
+func (r *removal) removeAll(ctx context.Context, reason cause, why string, images []Image) (err error) {
 	ctx, span := telemetry.Start(ctx, r.cfg.Tracer, "image.collect", telemetry.Subject{})
 	defer func() { telemetry.End(span, err) }()
 	var errs []error
@@ -296,7 +296,7 @@ func (r *removal) all(ctx context.Context, reason cause, why string, images []Im
 		if ctx.Err() != nil {
 			break
 		}
-		r.gone[image.ID] = true
+		r.tried[image.ID] = true
 		if !r.cfg.Uses.Retire(image.ID, r.since) {
 			continue // a caller has got it in the meantime
 		}
@@ -312,7 +312,7 @@ func (r *removal) all(ctx context.Context, reason cause, why string, images []Im
 		r.freed += image.Size
 		delete(r.known, image.ID)
 		r.cfg.Metrics.collected(reason)
-		r.cfg.Logger.InfoContext(ctx, "removed an image that nobody uses", telemetry.KeyImage, image.ID, telemetry.KeyReason, why)
+		r.cfg.Logger.InfoContext(ctx, "removed an unused image", telemetry.KeyImage, image.ID, telemetry.KeyReason, why)
 	}
 	return errors.Join(errs...)
 }

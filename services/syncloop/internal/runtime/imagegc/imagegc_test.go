@@ -40,7 +40,7 @@ func TestTooFewImagesAreAFailure(t *testing.T) {
 	r.disk(0)
 	r.round(5, "b")
 	r.wantCount("quartet_image_collection_errors_total", "FreeDiskSpaceFailed", 1)
-	if log := r.logged(); !strings.Contains(log, "100 % of 0.0 GiB of the image file system are used, and the removal of images that nobody uses has freed 100 of 200 bytes") {
+	if log := r.logged(); !strings.Contains(log, "100 % of 0.0 GiB of the image file system are used, and the removal of unused images has freed 100 of 200 bytes") {
 		t.Errorf("the log is\n%s", log)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// look lists the runtime's images and their uses, and records when images are in use.
-func (c *Collector) look(
+// observe lists the runtime's images and their uses, and records when images are in use.
+func (c *Collector) observe(
 	ctx context.Context,
 	runtime internalapi.RuntimeService,
 	service internalapi.ImageManagerService,

@@ -24,7 +24,7 @@ func (c *Collector) RemoveUnused(ctx context.Context) error {
 		return err
 	}
 	now := c.cfg.Clock.Now()
-	images, err := c.look(ctx, runtime, service, now)
+	images, err := c.observe(ctx, runtime, service, now)
 	if err != nil {
 		return err
 	}
@@ -32,6 +32,6 @@ func (c *Collector) RemoveUnused(ctx context.Context) error {
 	if len(unused) == 0 {
 		return nil
 	}
-	r := &removal{Collector: c, service: service, since: now, gone: map[string]bool{}}
-	return r.all(ctx, causeSpace, "the node has run short of room", unused)
+	r := &removal{Collector: c, service: service, since: now, tried: map[string]bool{}}
+	return r.removeAll(ctx, causeSpace, "the node is short of disk", unused)
 }

@@ -201,7 +201,7 @@ func (p *Puller) ensure(ctx context.Context, r Request) (Image, error) {
 	// The providers are called at most once, and only for a pull or if their credentials decide about access.
 	ask := sync.OnceValue(func() given { return p.askProviders(ctx, r, repository) })
 	if r.Policy == v1.PullAlways {
-		return p.pullUnlessHeldBack(ctx, r, name, repository, ask)
+		return p.pullUnlessBackingOff(ctx, r, name, repository, ask)
 	}
 	image, found, err := p.lookUp(ctx, name)
 	switch {
@@ -211,7 +211,7 @@ func (p *Puller) ensure(ctx context.Context, r Request) (Image, error) {
 		message := fmt.Sprintf("Failed to inspect image %q: %v", name, err)
 		return Image{}, p.refused(ctx, r, eventInspectFailed, &Error{Reason: ReasonInspect, Message: message})
 	case found:
-		may, err := p.mayHave(ctx, r, repository, image, ask)
+		may, err := p.mayUse(ctx, r, repository, image, ask)
 		if err != nil || may {
 			return image, err
 		}
@@ -220,11 +220,11 @@ func (p *Puller) ensure(ctx context.Context, r Request) (Image, error) {
 		return Image{}, p.refused(ctx, r, ReasonNeverPull,
 			&Error{Reason: ReasonNeverPull, Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", r.Image)})
 	}
-	return p.pullUnlessHeldBack(ctx, r, name, repository, ask)
+	return p.pullUnlessBackingOff(ctx, r, name, repository, ask)
 }
 
-// mayHave reports whether a pod may use a present image without a pull of its own.
-func (p *Puller) mayHave(
+// mayUse reports whether a pod may use a present image without a pull of its own.
+func (p *Puller) mayUse(
 	ctx context.Context,
 	r Request,
 	repository string,
@@ -273,8 +273,8 @@ func (p *Puller) refused(ctx context.Context, r Request, event string, failure *
 	return failure
 }
 
-// pullUnlessHeldBack pulls an image by its complete name, unless a back-off of the pod for this image is active.
-func (p *Puller) pullUnlessHeldBack(
+// pullUnlessBackingOff pulls an image by its complete name, unless a back-off of the pod for this image is active.
+func (p *Puller) pullUnlessBackingOff(
 	ctx context.Context,
 	r Request,
 	name, repository string,
@@ -339,11 +339,11 @@ func complete(image string) (name, repository string, err error) {
 	return image, named.Name(), nil
 }
 
-// Left removes the records of images that the runtime no longer has. ids are the runtime's images, asked is when they
+// Left removes the records of images that the runtime no longer has. ids are the runtime's images, listed is when they
 // were listed.
-func (p *Puller) Left(ctx context.Context, ids []string, asked time.Time) {
+func (p *Puller) Left(ctx context.Context, ids []string, listed time.Time) {
 	if p.cfg.Records != nil {
-		p.cfg.Records.Prune(ctx, ids, asked)
+		p.cfg.Records.Prune(ctx, ids, listed)
 	}
 }
 

@@ -87,7 +87,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	for turn := 0; ; {
 		containers, known := k.cfg.Containers()
 		if known {
-			k.tell(k.keep(containers, turn%wholePeriods == 0))
+			k.report(k.update(containers, turn%wholePeriods == 0))
 			turn++
 		}
 		select {
@@ -98,8 +98,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// tell logs an error if it differs from the last one.
-func (k *Keeper) tell(err error) {
+// report logs an error if it differs from the last one.
+func (k *Keeper) report(err error) {
 	failed := ""
 	if err != nil {
 		failed = err.Error()
@@ -111,9 +111,9 @@ func (k *Keeper) tell(err error) {
 	k.failed = failed
 }
 
-// keep creates missing links and removes those of removed containers. With whole it reads the content of the folder
+// update creates missing links and removes those of removed containers. With whole it reads the content of the folder
 // instead of relying on its memory.
-func (k *Keeper) keep(containers []Container, whole bool) error {
+func (k *Keeper) update(containers []Container, whole bool) error {
 	want := map[string]string{}
 	for _, c := range containers {
 		if c.LogPath != "" {

@@ -3,9 +3,9 @@
 // containerLogMaxFiles. The names of the files and the order of the steps are the kubelet's (see
 // internal/containerlog), so that log shippers work with them.
 //
-//	look  lists the running containers and the sizes of their current files; decide returns the plan
-//	turn  of one log: remove files, rotate, have the runtime create the next file
-//	pack  of one log: compress files that were rotated before
+//	check  lists the running containers and the sizes of their current files; decide returns the plan
+//	turn   of one log: remove files, rotate, have the runtime create the next file
+//	pack   of one log: compress files that were rotated before
 //
 // A rotation is a rename and a call of the runtime, which then opens a new file. Until then the container writes to the
 // renamed file, so that no line is lost. If the call fails, the file is renamed back. A runtime that hangs in the call
@@ -107,21 +107,21 @@ func (r *Rotator) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-ticker.C():
 		}
-		r.look(ctx)
+		r.check(ctx)
 	}
 }
 
-// look starts a turn for each log that needs one and has none running.
-func (r *Rotator) look(ctx context.Context) {
+// check starts a turn for each log that needs one and has none running.
+func (r *Rotator) check(ctx context.Context) {
 	containers := r.cfg.Containers()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	there := make(map[string]bool, len(containers))
+	seen := make(map[string]bool, len(containers))
 	for _, c := range containers {
 		if c.LogPath == "" {
 			continue
 		}
-		there[c.ID] = true
+		seen[c.ID] = true
 		log := r.logs[c.ID]
 		if log == nil {
 			log = &known{}
@@ -138,7 +138,7 @@ func (r *Rotator) look(ctx context.Context) {
 		})
 	}
 	for id, log := range r.logs {
-		if !there[id] && !log.busy && !log.packing {
+		if !seen[id] && !log.busy && !log.packing {
 			delete(r.logs, id)
 		}
 	}
@@ -156,7 +156,7 @@ func (r *Rotator) ended(ctx context.Context, c Container, files []string, err er
 	defer r.mu.Unlock()
 	log := r.logs[c.ID]
 	log.busy, log.whole = false, err == nil && (!log.passed || log.packing)
-	r.tell(ctx, c, err, &log.failed)
+	r.report(ctx, c, err, &log.failed)
 	if len(files) > 0 {
 		log.packing, log.passed = true, false
 		r.turns.Go(func() { r.packed(ctx, c, r.pack(ctx, files)) })
@@ -169,11 +169,11 @@ func (r *Rotator) packed(ctx context.Context, c Container, err error) {
 	defer r.mu.Unlock()
 	log := r.logs[c.ID]
 	log.packing, log.whole = false, log.whole && !log.passed
-	r.tell(ctx, c, err, &log.unpacked)
+	r.report(ctx, c, err, &log.unpacked)
 }
 
-// tell logs an error if it differs from the last one.
-func (r *Rotator) tell(ctx context.Context, c Container, err error, last *string) {
+// report logs an error if it differs from the last one.
+func (r *Rotator) report(ctx context.Context, c Container, err error, last *string) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -254,9 +254,9 @@ func (r *Rotator) renew(ctx context.Context, c Container, aside bool) error {
 			return err
 		}
 	}
-	asking, cancel := context.WithTimeout(ctx, reopenTimeout)
+	reopenCtx, cancel := context.WithTimeout(ctx, reopenTimeout)
 	defer cancel()
-	err := r.cfg.Reopen(asking, c.ID)
+	err := r.cfg.Reopen(reopenCtx, c.ID)
 	if err == nil {
 		r.rotated(c, rotated)
 		return nil

@@ -255,7 +255,7 @@ func processOf(dir string) (int, error) {
 
 // counted returns a number by its name; nil if it does not exist.
 func counted(in map[string]uint64, name string) *uint64 {
-	if n, there := in[name]; there {
+	if n, exists := in[name]; exists {
 		return &n
 	}
 	return nil

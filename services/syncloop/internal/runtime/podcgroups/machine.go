@@ -99,16 +99,16 @@ func (m *Machine) Remove(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("remove the cgroup %s: %w", name, err)
 	}
-	var there []string
+	var existing []string
 	for _, dir := range dirs {
-		if _, err := os.Stat(dir); err == nil && !slices.Contains(there, dir) {
-			there = append(there, dir)
+		if _, err := os.Stat(dir); err == nil && !slices.Contains(existing, dir) {
+			existing = append(existing, dir)
 		}
 	}
-	if len(there) == 0 {
+	if len(existing) == 0 {
 		return nil
 	}
-	if err := m.end(ctx, there); err != nil {
+	if err := m.end(ctx, existing); err != nil {
 		return fmt.Errorf("remove the cgroup %s: %w", name, err)
 	}
 	if m.systemd {
@@ -120,7 +120,7 @@ func (m *Machine) Remove(ctx context.Context, name string) error {
 			return fmt.Errorf("remove the cgroup %s: %w", name, explain(err))
 		}
 	}
-	for _, dir := range there {
+	for _, dir := range existing {
 		if err := cgroups.RemovePath(dir); err != nil {
 			if errors.Is(err, unix.EBUSY) {
 				err = fmt.Errorf("%w: it contains processes of another PID namespace, which this process does not see", err)

@@ -127,8 +127,8 @@ type Tree struct {
 	// allocatable is the memory in bytes that all pods may use, 0 until the Node is known; guarded by classes.
 	allocatable int64
 
-	// told holds the last events about the cgroups of daemons, by name. Only Run uses it.
-	told map[string]enforced
+	// reported holds the last events about the cgroups of daemons, by name. Only Run uses it.
+	reported map[string]enforced
 
 	mu sync.Mutex // guards the following fields
 	// given holds the resources that this process has set, by cgroup.
@@ -150,7 +150,7 @@ func New(cfg Config) *Tree {
 		cfg.PIDs = func() int64 { return 0 }
 	}
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
-	return &Tree{cfg: cfg, given: map[string]resources.Resources{}, told: map[string]enforced{}}
+	return &Tree{cfg: cfg, given: map[string]resources.Resources{}, reported: map[string]enforced{}}
 }
 
 // Ensure creates or updates the cgroup of a pod that is about to start a container, and returns its name. The error
@@ -174,9 +174,9 @@ func (t *Tree) Remove(ctx context.Context, uid types.UID) error {
 		t.mu.Lock()
 		delete(t.given, name)
 		t.mu.Unlock()
-		begun, there := t.cfg.Clock.Now(), t.cfg.Cgroups.Has(name)
+		begun, exists := t.cfg.Clock.Now(), t.cfg.Cgroups.Has(name)
 		errs = append(errs, t.cfg.Cgroups.Remove(ctx, name))
-		if there {
+		if exists {
 			t.cfg.Metrics.done(operationDestroy, t.cfg.Clock.Since(begun))
 		}
 	}
@@ -186,23 +186,23 @@ func (t *Tree) Remove(ctx context.Context, uid types.UID) error {
 // Run keeps the cgroups above the pods' up to date until ctx ends. It retries failures and reports them in the health
 // status, and each new one in the log.
 func (t *Tree) Run(ctx context.Context) error {
-	var said string
+	var logged string
 	var limits enforced
 	period := firstPeriod
 	for {
 		known, all, classes := t.update(ctx)
-		limits = t.tell(ctx, limits, known, all)
+		limits = t.report(ctx, limits, known, all)
 		err := errors.Join(all, classes, t.enforceReservations(ctx))
 		why := ""
 		if err != nil {
 			why = err.Error()
 		}
 		t.cfg.Waiting(waitingName, why)
-		if why != "" && why != said {
+		if why != "" && why != logged {
 			t.cfg.Logger.ErrorContext(ctx, "cannot update the cgroups of the node: pods whose cgroup cannot be created do not start; "+
 				"to run pods without cgroups of their own, set cgroupsPerQOS: false and enforceNodeAllocatable: [none]", telemetry.KeyError, err)
 		}
-		said = why
+		logged = why
 		if known && err == nil {
 			period = updatePeriod
 		}
@@ -220,14 +220,14 @@ func (t *Tree) Run(ctx context.Context) error {
 type enforced int
 
 const (
-	enforcedUntold enforced = iota
+	enforcedUnknown enforced = iota
 	enforcedYes
 	enforcedNo
 )
 
-// tell records an event if the limits of all pods change between set and not set. It returns the last event. Before the
-// Node is known, the limits do not exist.
-func (t *Tree) tell(ctx context.Context, before enforced, known bool, err error) enforced {
+// report records an event if the limits of all pods change between set and not set. It returns the last event. Before
+// the Node is known, the limits do not exist.
+func (t *Tree) report(ctx context.Context, before enforced, known bool, err error) enforced {
 	switch {
 	case err != nil && before != enforcedNo:
 		t.cfg.Events.NodeWarning(ctx, eventFailed, fmt.Sprintf("Failed to update Node Allocatable Limits %q: %v", t.cfg.Names.Pods(), err))
@@ -242,9 +242,9 @@ func (t *Tree) tell(ctx context.Context, before enforced, known bool, err error)
 // update reads the Node and writes the cgroups above the pods'. It returns whether the Node is known, and the errors of
 // the cgroup of all pods and of those of the classes.
 func (t *Tree) update(ctx context.Context) (known bool, all, classes error) {
-	asked, cancel := context.WithTimeout(ctx, nodeTimeout)
+	nodeCtx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
-	if node, err := t.cfg.Node(asked); err == nil {
+	if node, err := t.cfg.Node(nodeCtx); err == nil {
 		known = true
 		capacity := node.Status.Capacity.DeepCopy()
 		if pids := t.cfg.PIDs(); pids > 0 && capacity != nil {
@@ -281,12 +281,12 @@ func (t *Tree) set(name string, r resources.Resources) error {
 	t.mu.Lock()
 	last, known := t.given[name]
 	t.mu.Unlock()
-	there := t.cfg.Cgroups.Has(name)
-	if known && there && reflect.DeepEqual(last, r) {
+	exists := t.cfg.Cgroups.Has(name)
+	if known && exists && reflect.DeepEqual(last, r) {
 		return nil
 	}
 	operation := operationCreate
-	if there {
+	if exists {
 		operation = operationUpdate
 	}
 	begun := t.cfg.Clock.Now()

@@ -64,13 +64,13 @@ func processes(dirs []string) ([]int, error) {
 // process is opened as a pidfd, and killed only if it is still in the cgroup after that, so that no other process with
 // a reused PID is killed.
 func kill(dirs []string, running []int) error {
-	asked := false
+	killed := false
 	for _, dir := range dirs {
 		// cgroup.kill exists in cgroup v2 from Linux 5.14 on. Of several hierarchies only one is v2, and it may not contain
 		// all processes.
 		if file, err := cgroups.OpenFile(dir, "cgroup.kill", os.O_WRONLY); err == nil {
 			_, err := file.WriteString("1")
-			asked = errors.Join(err, file.Close()) == nil || asked
+			killed = errors.Join(err, file.Close()) == nil || killed
 		}
 	}
 	held := make(map[int]int, len(running))
@@ -80,7 +80,7 @@ func kill(dirs []string, running []int) error {
 		}
 	}()
 	for _, pid := range running {
-		if pid <= 0 && asked {
+		if pid <= 0 && killed {
 			continue
 		}
 		if pid <= 0 {

@@ -50,10 +50,10 @@ func (t *Tree) enforceReservations(ctx context.Context) error {
 			state = enforcedNo
 			errs = append(errs, err)
 		}
-		if t.told[existing.Name] == state {
+		if t.reported[existing.Name] == state {
 			continue
 		}
-		t.told[existing.Name] = state
+		t.reported[existing.Name] = state
 		if err != nil {
 			title := strings.ToUpper(existing.Purpose[:1]) + existing.Purpose[1:]
 			t.cfg.Events.NodeWarning(ctx, eventFailed, fmt.Sprintf("Failed to enforce %s Reserved Cgroup Limits on %q: %v", title, existing.Name, err))

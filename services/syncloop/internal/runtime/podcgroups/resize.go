@@ -9,7 +9,7 @@ import (
 )
 
 // Name returns the name of a pod's cgroup, and whether the cgroup exists.
-func (t *Tree) Name(pod *v1.Pod) (name string, there bool) {
+func (t *Tree) Name(pod *v1.Pod) (name string, exists bool) {
 	name, err := t.cfg.Names.Pod(pod)
 	return name, err == nil && t.cfg.Cgroups.Has(name)
 }

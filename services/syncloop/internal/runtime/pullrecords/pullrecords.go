@@ -171,7 +171,7 @@ func (b *Book) MustPull(ctx context.Context, image, id string, credentials func(
 	}
 	if secret, same := match(own.Secrets, had.KubernetesSecrets); secret != nil {
 		if !same && len(had.KubernetesSecrets) < mostForMatch {
-			b.also(ctx, image, id, *secret)
+			b.addSecret(ctx, image, id, *secret)
 		}
 		return false, nil
 	}
@@ -199,8 +199,8 @@ func coordinates(secret kubeletconfigv1beta1.ImagePullSecret) kubeletconfigv1bet
 	return secret
 }
 
-// also adds the secret of a pod that got an image to the record of the image.
-func (b *Book) also(ctx context.Context, image, id string, secret kubeletconfigv1beta1.ImagePullSecret) {
+// addSecret adds the secret of a pod that got an image to the record of the image.
+func (b *Book) addSecret(ctx context.Context, image, id string, secret kubeletconfigv1beta1.ImagePullSecret) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	secrets := []kubeletconfigv1beta1.ImagePullSecret{secret}
@@ -305,9 +305,9 @@ func (b *Book) Recover(ctx context.Context, images []*runtimeapi.Image) {
 	}
 }
 
-// Prune removes the records of images that the runtime no longer has. ids are the runtime's images, asked is when they
+// Prune removes the records of images that the runtime no longer has. ids are the runtime's images, listed is when they
 // were listed.
-func (b *Book) Prune(ctx context.Context, ids []string, asked time.Time) {
+func (b *Book) Prune(ctx context.Context, ids []string, listed time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	records, err := list[kubeletconfigv1beta1.ImagePulledRecord](b.pulled)
@@ -315,7 +315,7 @@ func (b *Book) Prune(ctx context.Context, ids []string, asked time.Time) {
 		b.cfg.Logger.ErrorContext(ctx, "some records of pulled images cannot be read", telemetry.KeyError, err)
 	}
 	for _, record := range records {
-		if !record.LastUpdatedTime.Time.Before(asked) || slices.Contains(ids, record.ImageRef) {
+		if !record.LastUpdatedTime.Time.Before(listed) || slices.Contains(ids, record.ImageRef) {
 			continue
 		}
 		if err := remove(b.pulled, record.ImageRef); err != nil {
