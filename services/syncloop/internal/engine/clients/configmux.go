@@ -1,5 +1,5 @@
-// Package clients is how syncloop reaches configmux and pleg: the clients that turn their gRPC services into what the loop
-// and the workers ask for. Errors of the wire are translated here and nowhere else.
+// Package clients has syncloop's gRPC clients of configmux, pleg and nodestatus, in the interfaces of the loop and the
+// workers. It translates the errors of the wire; no other package does.
 package clients
 
 import (
@@ -36,7 +36,7 @@ func ConfigMux(client configv1.ConfigServiceClient) stream.Source[*loop.Desired]
 	})
 }
 
-// decode returns what a message says; nil when it carries nothing.
+// decode returns the content of a message; nil if it carries neither a pod nor a source.
 func decode(m *configv1.WatchPodUpdatesResponse) (*loop.Desired, error) {
 	if source := m.GetSource(); source != nil {
 		return &loop.Desired{Source: source.GetName(), Ready: source.GetReady()}, nil

@@ -10,7 +10,8 @@ import (
 	"github.com/quartet-node/quartet/internal/nodewatch"
 )
 
-// Node asks nodestatus for the Node. It fails at once when nodestatus is away: nothing waits for it.
+// Node returns a function that gets the Node from nodestatus. It fails at once when nodestatus is away, because no
+// caller waits for it.
 func Node(client nodev1.NodeServiceClient) func(context.Context) (*v1.Node, error) {
 	return func(ctx context.Context) (*v1.Node, error) {
 		answer, err := client.GetNode(ctx, &nodev1.GetNodeRequest{})

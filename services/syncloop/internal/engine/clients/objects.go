@@ -32,7 +32,8 @@ func Objects(client configv1.ConfigServiceClient) stream.Source[*configobjects.E
 	})
 }
 
-// decodeObject returns what a message says; nil when it carries nothing. Its error has nothing of an object but its name.
+// decodeObject returns the content of a message; nil if it carries neither an object nor a source. Its error has the
+// name of the object and none of its content.
 func decodeObject(m *configv1.WatchObjectsResponse) (*configobjects.Entry, error) {
 	if source := m.GetSource(); source != nil {
 		return &configobjects.Entry{Source: source.GetName(), Ready: source.GetReady()}, nil
@@ -41,7 +42,11 @@ func decodeObject(m *configv1.WatchObjectsResponse) (*configobjects.Entry, error
 	if wire == nil {
 		return nil, nil
 	}
-	entry := &configobjects.Entry{Key: configobjects.Key{Kind: configobjects.Kind(wire.GetKind()), Namespace: wire.GetNamespace(), Name: wire.GetName()}}
+	entry := &configobjects.Entry{
+		Key: configobjects.Key{
+			Kind: configobjects.Kind(wire.GetKind()), Namespace: wire.GetNamespace(), Name: wire.GetName(),
+		},
+	}
 	if m.GetFrame().GetRemoved() {
 		return entry, nil
 	}

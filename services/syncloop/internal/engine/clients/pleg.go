@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 )
 
-// PLEG asks pleg. It is what the loop and the workers know of it.
+// PLEG is the client of pleg that the loop and the workers use.
 type PLEG struct {
 	client lifecyclev1.LifecycleServiceClient
 }
@@ -37,9 +37,11 @@ func (p *PLEG) Events() stream.Source[*lifecyclev1.Event] {
 	})
 }
 
-// GetPodStatus returns what pleg observed of a pod by an inspection that began after newerThan. It waits, within ctx, for
-// a pleg that is away.
-func (p *PLEG) GetPodStatus(ctx context.Context, uid types.UID, newerThan time.Duration) (*lifecyclev1.PodStatus, error) {
+// GetPodStatus returns pleg's observation of a pod by an inspection that began after newerThan. It waits, within ctx,
+// for a pleg that is away.
+func (p *PLEG) GetPodStatus(
+	ctx context.Context, uid types.UID, newerThan time.Duration,
+) (*lifecyclev1.PodStatus, error) {
 	answer, err := p.client.GetPodStatus(ctx, &lifecyclev1.GetPodStatusRequest{
 		Uid: string(uid), NewerThanBoottimeNs: newerThan.Nanoseconds(),
 	}, grpc.WaitForReady(true))
@@ -49,8 +51,8 @@ func (p *PLEG) GetPodStatus(ctx context.Context, uid types.UID, newerThan time.D
 	return answer.GetStatus(), nil
 }
 
-// Health returns why pleg cannot be relied on, nothing when it can, and why the runtime's network is not ready, empty when it
-// is. It waits, within ctx, for a pleg that is away.
+// Health returns the reasons why pleg is unhealthy, none if it is healthy, and the reason why the runtime's network is
+// not ready, empty if it is ready. It waits, within ctx, for a pleg that is away.
 func (p *PLEG) Health(ctx context.Context) (reasons []string, network string, err error) {
 	health, err := p.client.GetHealth(ctx, &lifecyclev1.GetHealthRequest{}, grpc.WaitForReady(true))
 	switch {
@@ -65,7 +67,7 @@ func (p *PLEG) Health(ctx context.Context) (reasons []string, network string, er
 	}
 }
 
-// networkOf says why a runtime's network is not ready; empty when it is, and when nothing is known of the runtime.
+// networkOf returns why a runtime's network is not ready; empty if it is ready, or if the runtime is unknown.
 func networkOf(runtime *lifecyclev1.Runtime) string {
 	if runtime == nil || runtime.GetNetworkReady() {
 		return ""
@@ -73,7 +75,7 @@ func networkOf(runtime *lifecyclev1.Runtime) string {
 	return cmp.Or(runtime.GetNetworkReadyMessage(), "the container runtime does not say why")
 }
 
-// Relist returns when a full relist has finished that began after the call.
+// Relist requests a full relist and returns when one has finished that began after the call.
 func (p *PLEG) Relist(ctx context.Context) error {
 	_, err := p.client.RequestRelist(ctx, &lifecyclev1.RequestRelistRequest{})
 	return err

@@ -18,7 +18,9 @@ type answering struct {
 }
 
 // GetHealth implements LifecycleServiceClient.
-func (a answering) GetHealth(context.Context, *lifecyclev1.GetHealthRequest, ...grpc.CallOption) (*lifecyclev1.GetHealthResponse, error) {
+func (a answering) GetHealth(
+	context.Context, *lifecyclev1.GetHealthRequest, ...grpc.CallOption,
+) (*lifecyclev1.GetHealthResponse, error) {
 	return a.health, nil
 }
 

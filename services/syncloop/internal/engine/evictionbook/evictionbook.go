@@ -1,6 +1,7 @@
-// Package evictionbook keeps on disk which pods were evicted and are still named by their source, so that a restarted
-// syncloop does not start them again: neither the source nor the runtime knows of it. It also has the pods of the API server that ran to
-// their end and whose ended containers were removed on a node that was short of disk: nothing else says that they ran.
+// Package evictionbook keeps on disk which pods were evicted and are still named by their source. A restarted syncloop
+// reads it and does not start them again, because neither the source nor the runtime knows of an eviction. The book
+// also has the pods of the API server that ran to their end and whose ended containers were removed because the disk
+// was full: only the book shows that they ran.
 package evictionbook
 
 import (
@@ -20,20 +21,20 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 )
 
-// fileMode lets only the owner read: messages may tell of pods.
+// fileMode lets only the owner read, because messages may have details of pods.
 const fileMode = 0o600
 
 // Book has the evictions. Each change is on disk when the method returns.
 type Book struct {
 	path string
 
-	// writing lets one change at a time go to disk, so that the file's versions follow each other. Readers do not wait for it.
+	// writing is held over a write, because it orders the versions of the file. Readers do not wait for it.
 	writing sync.Mutex
 	mu      sync.Mutex
 	entries map[types.UID]podstore.Eviction
 }
 
-// Open reads the book at path, an empty one when there is no file. It fails when the file cannot be read or understood.
+// Open reads the book at path; it is empty if there is no file. It fails if the file cannot be read or parsed.
 func Open(path string) (*Book, error) {
 	b := &Book{path: path, entries: map[types.UID]podstore.Eviction{}}
 	data, err := os.ReadFile(path)
@@ -52,7 +53,7 @@ func Open(path string) (*Book, error) {
 	return b, nil
 }
 
-// Get returns why a pod was evicted.
+// Get returns the eviction of a pod; false if there is none.
 func (b *Book) Get(uid types.UID) (podstore.Eviction, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -60,14 +61,14 @@ func (b *Book) Get(uid types.UID) (podstore.Eviction, bool) {
 	return e, ok
 }
 
-// UIDs returns the evicted pods, in order.
+// UIDs returns the pods in the book, sorted.
 func (b *Book) UIDs() []types.UID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Sorted(maps.Keys(b.entries))
 }
 
-// Put notes an eviction. A pod that was evicted before keeps its first reason.
+// Put records an eviction. A pod that was evicted before keeps its first reason.
 func (b *Book) Put(uid types.UID, e podstore.Eviction) error {
 	return b.change(func(entries map[types.UID]podstore.Eviction) bool {
 		if _, known := entries[uid]; known {
@@ -78,8 +79,9 @@ func (b *Book) Put(uid types.UID, e podstore.Eviction) error {
 	})
 }
 
-// SetLast keeps the last status of a pod, so that it is known after its ended containers are removed. A pod that is not in the book is
-// put into it when add is true. It returns whether the book has the status then.
+// SetLast keeps the last status of a pod, so that it is known after its ended containers are removed; the first one
+// counts. If add is true, a pod that is not in the book is added. SetLast reports whether the book has a last status of
+// the pod now.
 func (b *Book) SetLast(uid types.UID, last *v1.PodStatus, add bool) (bool, error) {
 	err := b.change(func(entries map[types.UID]podstore.Eviction) bool {
 		e, known := entries[uid]
@@ -97,7 +99,7 @@ func (b *Book) SetLast(uid types.UID, last *v1.PodStatus, add bool) (bool, error
 	return known && e.Last != nil, nil
 }
 
-// PutAll is Put for many at once.
+// PutAll calls Put for several pods in one write.
 func (b *Book) PutAll(evictions map[types.UID]podstore.Eviction) error {
 	return b.change(func(entries map[types.UID]podstore.Eviction) bool {
 		before := len(entries)
@@ -110,7 +112,7 @@ func (b *Book) PutAll(evictions map[types.UID]podstore.Eviction) error {
 	})
 }
 
-// Booted forgets the evictions that count for another boot of the machine than the one that is named.
+// Booted drops the evictions that are valid for another boot of the machine than boot.
 func (b *Book) Booted(boot string) error {
 	return b.change(func(entries map[types.UID]podstore.Eviction) bool {
 		before := len(entries)
@@ -119,7 +121,7 @@ func (b *Book) Booted(boot string) error {
 	})
 }
 
-// Delete forgets an eviction; it does nothing when there is none.
+// Delete drops an eviction; it is a no-op if there is none.
 func (b *Book) Delete(uid types.UID) error {
 	if _, known := b.Get(uid); !known {
 		return nil
@@ -131,7 +133,8 @@ func (b *Book) Delete(uid types.UID) error {
 	})
 }
 
-// change makes the changed entries the book's once they are on disk.
+// change applies a change to a copy of the entries, writes the copy to disk, and then makes it the content of the book.
+// If apply returns false, nothing has changed.
 func (b *Book) change(apply func(map[types.UID]podstore.Eviction) bool) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()

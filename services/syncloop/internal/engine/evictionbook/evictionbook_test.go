@@ -75,7 +75,8 @@ func TestAFileThatCannotBeReadIsNamedWithWhatToDo(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := evictionbook.Open(path); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "remove the file") {
+	if _, err := evictionbook.Open(path); err == nil || !strings.Contains(err.Error(), path) ||
+		!strings.Contains(err.Error(), "remove the file") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,6 +1,6 @@
 // Package fakenode is a container runtime and a pleg in memory, for the tests of the loop and the workers. It starts
-// and stops pods as it is told, keeps what it observed with boot times as pleg does, publishes events, and notes each
-// rule that its caller breaks: two pods of one name at a time, two calls for one pod at a time.
+// and stops pods on request, stamps its observations with boot times as pleg does, and publishes events. It records
+// each rule that its caller breaks: two running pods of one name, two concurrent calls for one pod.
 package fakenode
 
 import (
@@ -43,10 +43,10 @@ type Node struct {
 	reasons []string
 	network string
 	script  Script
-	// resizes has what pods run with that were to be resized; cgroups has what the cgroups of pods have.
+	// resizes has the resources that resized pods run with; cgroups has the resources in the cgroups of pods.
 	resizes executor.Resizes
 	cgroups map[types.UID]resources.Resources
-	// released has the pods that ReleasePod was called for.
+	// released has the pods that ReleasePod succeeded for.
 	released []types.UID
 }
 
@@ -56,15 +56,15 @@ type Script struct {
 	Sync func(ctx context.Context, pod *v1.Pod) error
 	// Kill is called before a pod is stopped; its error is KillPod's.
 	Kill func(ctx context.Context, pod *v1.Pod, grace int64) error
-	// Resize is called before a pod that runs is resized; its error is that of SyncPod's result.
+	// Resize is called before a running pod is resized; its error is the ResizeError of SyncPod's result.
 	Resize func(pod *v1.Pod) error
-	// Release is called before what a pod held is given back; its error is ReleasePod's.
+	// Release is called before the resources of a pod are released; its error is ReleasePod's.
 	Release func(pod *v1.Pod) error
 	// Observe is called before pleg answers; its error is GetPodStatus's.
 	Observe func(ctx context.Context, uid types.UID) error
-	// Late is SyncPod's error when it has started what it was to start: of one container of several, say.
+	// Late is SyncPod's error after it has started the containers, as when one of several containers fails.
 	Late error
-	// SandboxError is what SyncPod's result has beside the error of Sync.
+	// SandboxError is the SandboxError of SyncPod's result when Sync fails.
 	SandboxError error
 	// RetryAfter and Reasons are what SyncPod returns.
 	RetryAfter time.Duration
@@ -80,7 +80,7 @@ func New() *Node {
 	}
 }
 
-// SetResizes has the node resize pods, and note there what they run with.
+// SetResizes makes the node resize pods, and record in r the resources that they run with.
 func (n *Node) SetResizes(r executor.Resizes) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -94,28 +94,29 @@ func (n *Node) SetScript(s Script) {
 	n.script = s
 }
 
-// SetUnhealthy makes pleg unhealthy for reasons; healthy without any.
+// SetUnhealthy makes pleg unhealthy for reasons; without reasons it is healthy.
 func (n *Node) SetUnhealthy(reasons ...string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.reasons = reasons
 }
 
-// Broken returns the rules that were broken.
+// Broken returns the violations of rules by the caller.
 func (n *Node) Broken() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.broken)
 }
 
-// Calls returns what was done to the runtime, in order: "sync NAME", "kill NAME GRACE", "clean UID", "prune UID".
+// Calls returns the calls of the runtime in order: "sync NAME", "resize NAME", "kill NAME GRACE", "clean UID", "prune
+// UID".
 func (n *Node) Calls() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.calls)
 }
 
-// Running returns the names of the pods that run, in order.
+// Running returns the names of the pods that run, sorted.
 func (n *Node) Running() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -129,7 +130,7 @@ func (n *Node) Running() []string {
 	return names
 }
 
-// Container returns the id of the newest container of a pod; empty when it has none.
+// Container returns the ID of the newest container of a pod; empty if it has none.
 func (n *Node) Container(uid types.UID) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -139,7 +140,7 @@ func (n *Node) Container(uid types.UID) string {
 	return ""
 }
 
-// Run makes a pod run without anybody having asked for it, as after a restart of the agent.
+// Run starts a pod without a call of SyncPod, as if the agent had started it before a restart.
 func (n *Node) Run(pod *v1.Pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -155,8 +156,11 @@ func (n *Node) Exit(uid types.UID, code int32) {
 	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, "")
 }
 
-// SyncPod implements podworkers.Runtime: it starts what has not run yet, and what has ended when the policy says so.
-func (n *Node) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus) (result executor.Result, err error) {
+// SyncPod implements podworkers.Runtime. It starts a container that has not run yet, or that has ended if the restart
+// policy permits it.
+func (n *Node) SyncPod(
+	ctx context.Context, pod *v1.Pod, observed *lifecyclev1.PodStatus,
+) (result executor.Result, err error) {
 	defer n.enter(pod.UID, "sync "+pod.Name)()
 	n.mu.Lock()
 	script := n.script
@@ -169,13 +173,16 @@ func (n *Node) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.P
 	resized, resizeError := n.resize(pod, observed, script)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	result = executor.Result{RetryAfter: script.RetryAfter, Reasons: script.Reasons, ResizeError: resizeError, Wrote: resized}
+	result = executor.Result{
+		RetryAfter: script.RetryAfter, Reasons: script.Reasons, ResizeError: resizeError, Wrote: resized,
+	}
 	defer func() {
 		has := n.cgroups[pod.UID]
 		result.Cgroup = &has
 	}()
 	c := observed.GetContainers()
-	if len(c) > 0 && (c[0].GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING || pod.Spec.RestartPolicy == v1.RestartPolicyNever) {
+	if len(c) > 0 && (c[0].GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING ||
+		pod.Spec.RestartPolicy == v1.RestartPolicyNever) {
 		return result, script.Late
 	}
 	n.start(pod, telemetry.Traceparent(ctx))
@@ -183,7 +190,7 @@ func (n *Node) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev1.P
 	return result, script.Late
 }
 
-// resize notes that a pod that runs has what it wants. It returns whether it had not.
+// resize gives a running pod the resources of its spec. It returns false if the pod had them already.
 func (n *Node) resize(pod *v1.Pod, observed *lifecyclev1.PodStatus, script Script) (resized bool, err error) {
 	n.mu.Lock()
 	resizes := n.resizes
@@ -279,7 +286,9 @@ func (n *Node) PruneContainers(_ context.Context, observed *lifecyclev1.PodStatu
 }
 
 // GetPodStatus implements podworkers.Observer.
-func (n *Node) GetPodStatus(ctx context.Context, uid types.UID, newerThan time.Duration) (*lifecyclev1.PodStatus, error) {
+func (n *Node) GetPodStatus(
+	ctx context.Context, uid types.UID, newerThan time.Duration,
+) (*lifecyclev1.PodStatus, error) {
 	n.mu.Lock()
 	script := n.script
 	n.mu.Unlock()
@@ -314,7 +323,7 @@ func (n *Node) Health(context.Context) (reasons []string, network string, err er
 	return slices.Clone(n.reasons), n.network, nil
 }
 
-// SetNetwork makes the network of pods not ready for a reason; ready when that is empty.
+// SetNetwork makes the pod network not ready for a reason; with an empty reason it is ready.
 func (n *Node) SetNetwork(reason string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -324,14 +333,14 @@ func (n *Node) SetNetwork(reason string) {
 // Relist implements loop.Pleg.
 func (n *Node) Relist(context.Context) error { return nil }
 
-// UIDs returns the pods that the runtime has anything of.
+// UIDs returns the pods that are in the runtime, sorted.
 func (n *Node) UIDs() []types.UID {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Sorted(maps.Keys(n.pods))
 }
 
-// enter notes a call, and the end of it.
+// enter records the begin of a call and returns the function that records its end.
 func (n *Node) enter(uid types.UID, call string) func() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -385,7 +394,7 @@ func (n *Node) stop(p *lifecyclev1.PodStatus, code int32) {
 	}
 }
 
-// publish puts a status on record and tells it. Called with mu held.
+// publish stores a status and emits its event. Called with mu held.
 func (n *Node) publish(p *lifecyclev1.PodStatus, what lifecyclev1.EventType, traceparent string) {
 	stamp(p)
 	n.pods[types.UID(p.GetUid())] = p
@@ -425,7 +434,7 @@ func Pod(uid, name string, policy v1.RestartPolicy) *v1.Pod {
 	}
 }
 
-// Restart makes a new pleg of the node, whose snapshot is what the runtime has now, and returns its stream.
+// Restart replaces pleg by a new one, whose snapshot is the current content of the runtime, and returns its stream.
 func (n *Node) Restart() *stream.Edge[*lifecyclev1.Event] {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -437,14 +446,14 @@ func (n *Node) Restart() *stream.Edge[*lifecyclev1.Event] {
 	return n.Events
 }
 
-// Vanish takes a pod out of the runtime without an event.
+// Vanish removes a pod from the runtime without an event.
 func (n *Node) Vanish(uid types.UID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.pods, uid)
 }
 
-// FailInspection makes pleg say of a pod, from now on, that it could not be inspected.
+// FailInspection makes pleg report from now on that a pod could not be inspected.
 func (n *Node) FailInspection(uid types.UID, reason string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

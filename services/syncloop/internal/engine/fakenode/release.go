@@ -9,7 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ReleasePod implements podworkers.Runtime. Released lists what was released, Calls does not: it is done to every pod that ends.
+// ReleasePod implements podworkers.Runtime. Released returns the released pods; Calls omits them, because every pod
+// that ends is released.
 func (n *Node) ReleasePod(_ context.Context, pod *v1.Pod) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -25,7 +26,7 @@ func (n *Node) ReleasePod(_ context.Context, pod *v1.Pod) error {
 	return nil
 }
 
-// Released returns the pods whose share of the machine was given back, in order.
+// Released returns the pods whose resources were released, in the order of the calls.
 func (n *Node) Released() []types.UID {
 	n.mu.Lock()
 	defer n.mu.Unlock()

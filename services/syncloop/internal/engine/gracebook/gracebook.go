@@ -1,10 +1,10 @@
-// Package gracebook keeps on disk which pods are being ended and until when, so that a syncloop that was killed in the middle
-// gives them what is left of their grace period when it is back, and not the whole of it again, and runs no preStop hook
-// again that has ended. It also keeps which containers were stopped because another one takes their place: their ends are not
-// the end of the pod. Neither the source nor the runtime knows of it.
+// Package gracebook keeps on disk which pods are being terminated and until when. A syncloop that was killed during a
+// termination gives the pod the rest of its grace period after the restart, and does not repeat a preStop hook that has
+// ended. The book also has the containers that were stopped because another one takes their place, because their end is
+// not the end of the pod. Neither the source nor the runtime knows of these.
 //
-// There is one small file for each pod, written when the first of these is known and removed when nothing of the pod runs. It has to survive
-// this process and not the machine, whose boot ends every pod: nothing waits for the disk.
+// Each pod has one small file. It is written with the first of these facts and removed when nothing of the pod runs. It
+// has to survive this process, but not a reboot, which ends every pod. Therefore no write is synced to the disk.
 package gracebook
 
 import (
@@ -32,19 +32,19 @@ const (
 	suffix   = ".json"
 )
 
-// Config says where a Book is kept and by which clock.
+// Config has the place of a Book and its clock.
 type Config struct {
-	// Dir is the directory of the files, made when it is not there.
+	// Dir is the directory of the files. It is created if it does not exist.
 	Dir string
-	// Boot names this boot of the machine: what was written in another one is dropped.
+	// Boot identifies this boot of the machine. Files of another boot are removed.
 	Boot string
-	// Now is the time since the boot: boottime.Now. Nobody can set that clock, so no step of the time of day lengthens or
-	// shortens a grace period.
+	// Now returns the time since the boot: boottime.Now. That clock cannot be set, so a step of the wall clock does not
+	// lengthen or shorten a grace period.
 	Now func() time.Duration
 }
 
-// Book has the pods that are being ended. Its methods may be called by anyone; those that write wait for the files of
-// their own pod only.
+// Book has the pods that are being terminated. Its methods may be called concurrently. Those that write wait only for
+// the file of their own pod.
 type Book struct {
 	cfg Config
 
@@ -54,22 +54,24 @@ type Book struct {
 
 // entry is one pod.
 type entry struct {
-	// mu is held over the write of the file: it orders the versions of one pod's file.
+	// mu is held over a write, because it orders the versions of the pod's file.
 	mu     sync.Mutex
 	record record
-	// known is a copy of record for those who read and must not wait for the disk.
+	// known is a copy of record for readers, which must not wait for the disk.
 	known atomic.Pointer[record]
-	// gone is true once the pod is forgotten: nothing is to be written any more.
+	// gone is true once the pod is forgotten. Nothing is written after that.
 	gone bool
 }
 
-// record is what a file has.
+// record is the content of a file.
 type record struct {
 	// Boot is Config.Boot.
 	Boot string `json:"boot"`
-	// Deadline is when the grace period is over, as the time since the boot, in nanoseconds; 0 when no end was asked for.
+	// Deadline is the end of the grace period, as the time since the boot in nanoseconds; 0 if the pod is not being
+	// terminated.
 	Deadline time.Duration `json:"deadlineNs,omitempty"`
-	// PreStopped has the IDs of the containers whose preStop hook has ended. One that was begun and interrupted is not among them.
+	// PreStopped has the IDs of the containers whose preStop hook has ended. A hook that was interrupted is not among
+	// them.
 	PreStopped []string `json:"preStopEnded,omitempty"`
 	// Replaced has the IDs of the containers that are stopped because another one takes their place.
 	Replaced []string `json:"replaced,omitempty"`
@@ -81,15 +83,15 @@ func newEntry(r record) *entry {
 	return e
 }
 
-// publish lets readers see the record. Called with mu held.
+// publish makes the record visible to readers. Called with mu held.
 func (e *entry) publish() {
 	known := e.record
 	known.PreStopped, known.Replaced = slices.Clone(known.PreStopped), slices.Clone(known.Replaced)
 	e.known.Store(&known)
 }
 
-// Open reads the book in a directory. A file that cannot be understood, or that is of another boot, is removed: its pod then
-// has its grace period anew. It fails when the directory cannot be made, read or tidied.
+// Open reads the book in a directory. A file that cannot be parsed, or that is of another boot, is removed, and the
+// grace period of its pod starts again. Open fails if the directory cannot be created, read or cleaned up.
 func Open(cfg Config) (*Book, error) {
 	b := InMemory(cfg.Now)
 	b.cfg = cfg
@@ -114,7 +116,7 @@ func Open(cfg Config) (*Book, error) {
 	return b, nil
 }
 
-// InMemory returns an empty book that nothing survives.
+// InMemory returns an empty book without files.
 func InMemory(now func() time.Duration) *Book {
 	return &Book{cfg: Config{Now: now}, entries: map[types.UID]*entry{}}
 }
@@ -124,9 +126,9 @@ func read(path string) (r record, ok bool) {
 	return r, err == nil && json.Unmarshal(data, &r) == nil
 }
 
-// Left notes that a pod is being ended with a grace period, and returns how much of it is left, in whole seconds and at least
-// 1: the first call begins it, and a later one with a shorter period that would be over sooner shortens it. The seconds are
-// right also when there is an error: then a restarted process would not know of them.
+// Left records that a pod is being terminated with a grace period, and returns the remaining whole seconds, at least 1.
+// The first call starts the period. A later call with an earlier end shortens it. The seconds are also right with an
+// error, which means that a restarted process would not know the deadline.
 func (b *Book) Left(uid types.UID, grace int64) (int64, error) {
 	now := b.cfg.Now()
 	var left int64
@@ -142,7 +144,7 @@ func (b *Book) Left(uid types.UID, grace int64) (int64, error) {
 	return left, err
 }
 
-// Remaining returns how much is left of the grace period of a pod that is being ended; ok is false for a pod that is not.
+// Remaining returns the remaining seconds of the grace period of a pod; ok is false if the pod is not being terminated.
 func (b *Book) Remaining(uid types.UID) (left int64, ok bool) {
 	deadline, ok := b.Deadline(uid)
 	if !ok {
@@ -151,14 +153,14 @@ func (b *Book) Remaining(uid types.UID) (left int64, ok bool) {
 	return seconds(deadline - b.cfg.Now()), true
 }
 
-// Deadline returns until when a pod that is being ended has to stop, as the time since the boot; ok is false for a pod that is
-// not being ended.
+// Deadline returns the end of the grace period of a pod, as the time since the boot; ok is false if the pod is not
+// being terminated.
 func (b *Book) Deadline(uid types.UID) (deadline time.Duration, ok bool) {
 	known := b.known(uid)
 	return known.Deadline, known.Deadline != 0
 }
 
-// known is what is known of a pod. It waits for no file.
+// known returns the record of a pod, empty if there is none. It does not wait for the disk.
 func (b *Book) known(uid types.UID) record {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -173,28 +175,28 @@ func seconds(d time.Duration) int64 {
 	return max(1, int64((d+time.Second-1)/time.Second))
 }
 
-// PreStopped tells whether the preStop hook of a container has ended.
+// PreStopped reports whether the preStop hook of a container has ended.
 func (b *Book) PreStopped(pod types.UID, container string) bool {
 	return slices.Contains(b.known(pod).PreStopped, container)
 }
 
-// NotePreStop notes that the preStop hook of a container has ended. This process knows it also when there is an error.
+// NotePreStop records that the preStop hook of a container has ended. After an error only this process knows it.
 func (b *Book) NotePreStop(pod types.UID, container string) error {
 	return b.change(pod, func(r *record) bool { return addTo(&r.PreStopped, container) })
 }
 
-// Replaced tells whether a container was stopped because another one takes its place.
+// Replaced reports whether a container was stopped because another one takes its place.
 func (b *Book) Replaced(pod types.UID, container string) bool {
 	return slices.Contains(b.known(pod).Replaced, container)
 }
 
-// NoteReplaced notes that a container is about to be stopped because another one takes its place. This process knows it also when
-// there is an error.
+// NoteReplaced records that a container is about to be stopped because another one takes its place. After an error only
+// this process knows it.
 func (b *Book) NoteReplaced(pod types.UID, container string) error {
 	return b.change(pod, func(r *record) bool { return addTo(&r.Replaced, container) })
 }
 
-// addTo adds a container to a list that does not have it, and tells whether it was added.
+// addTo adds a container to a list, and reports whether it was missing.
 func addTo(list *[]string, container string) bool {
 	if slices.Contains(*list, container) {
 		return false
@@ -203,7 +205,7 @@ func addTo(list *[]string, container string) bool {
 	return true
 }
 
-// ForgetContainer drops what is known of a container that is gone while its pod stays.
+// ForgetContainer drops the records of a container that was removed while its pod stays.
 func (b *Book) ForgetContainer(pod types.UID, container string) error {
 	b.mu.Lock()
 	known := b.entries[pod] != nil
@@ -226,14 +228,14 @@ func (b *Book) ForgetContainer(pod types.UID, container string) error {
 	return err
 }
 
-// UIDs returns the pods that something is known of, in order.
+// UIDs returns the pods in the book, sorted.
 func (b *Book) UIDs() []types.UID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Sorted(maps.Keys(b.entries))
 }
 
-// Forget drops a pod: nothing of it runs any more.
+// Forget drops a pod, because nothing of it runs any more.
 func (b *Book) Forget(uid types.UID) error {
 	b.mu.Lock()
 	e := b.entries[uid]
@@ -254,7 +256,7 @@ func (b *Book) Forget(uid types.UID) error {
 	return nil
 }
 
-// change applies a change to a pod's record, and writes it when there is one.
+// change applies a change to a pod's record, and writes the record if apply returns true.
 func (b *Book) change(uid types.UID, apply func(*record) bool) error {
 	b.mu.Lock()
 	e := b.entries[uid]
@@ -276,7 +278,7 @@ func (b *Book) change(uid types.UID, apply func(*record) bool) error {
 	if err != nil {
 		return fmt.Errorf("note the end of a pod: %w", err)
 	}
-	// Not synced: see the package's comment.
+	// Not synced: see the package comment.
 	if err := statedir.ReplaceFile(b.path(uid), data, fileMode); err != nil {
 		return fmt.Errorf("note the end of a pod: %w", err)
 	}

@@ -21,7 +21,9 @@ import (
 func machine(cpus string) *v1.Node {
 	return &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "node"},
-		Status:     v1.NodeStatus{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpus), v1.ResourcePods: resource.MustParse("110")}},
+		Status: v1.NodeStatus{
+			Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpus), v1.ResourcePods: resource.MustParse("110")},
+		},
 	}
 }
 
@@ -47,7 +49,8 @@ func cpus(uid, amount string, later int64) *v1.Pod {
 func (r *rig) failed(uid, reason string) bool {
 	pods, err := r.store.Pods()
 	return err == nil && slices.ContainsFunc(pods, func(p *v1.Pod) bool {
-		return string(p.UID) == uid && p.Status.Phase == v1.PodFailed && p.Status.Reason == reason && strings.HasPrefix(p.Status.Message, "Pod was rejected: ")
+		return string(p.UID) == uid && p.Status.Phase == v1.PodFailed && p.Status.Reason == reason &&
+			strings.HasPrefix(p.Status.Message, "Pod was rejected: ")
 	})
 }
 

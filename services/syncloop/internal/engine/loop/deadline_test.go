@@ -21,7 +21,8 @@ func brief() *v1.Pod {
 // overdue tells whether the pod has Failed for its deadline.
 func (r *rig) overdue() bool {
 	pods, err := r.store.Pods()
-	return err == nil && len(pods) == 1 && pods[0].Status.Phase == v1.PodFailed && pods[0].Status.Reason == "DeadlineExceeded"
+	return err == nil && len(pods) == 1 && pods[0].Status.Phase == v1.PodFailed &&
+		pods[0].Status.Reason == "DeadlineExceeded"
 }
 
 func TestAPodIsActiveNoLongerThanItsDeadline(t *testing.T) {

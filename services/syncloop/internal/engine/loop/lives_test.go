@@ -49,7 +49,9 @@ func TestAPodThatIsBackInAnotherLifeIsEndedAndRunAgain(t *testing.T) {
 			r.eventually("web has been ended", func() bool { return r.kills() == i+1 })
 			r.eventually("web is cleaned up and ready again", func() bool {
 				calls := r.node.Calls()
-				last := len(calls) - 1 - slices.IndexFunc(reversed(calls), func(c string) bool { return strings.HasPrefix(c, "kill ") })
+				last := len(calls) - 1 - slices.IndexFunc(reversed(calls), func(c string) bool {
+					return strings.HasPrefix(c, "kill ")
+				})
 				return r.ready("u1") && slices.ContainsFunc(calls[last:], func(c string) bool { return strings.HasPrefix(c, "sync") })
 			})
 		}

@@ -208,7 +208,8 @@ func TestRestartedConfigmuxRemovesNothingBeforeItsSourceHasSpoken(t *testing.T) 
 		r.add(kept)
 		r.source("file", true)
 		r.eventually("only what the source names runs", r.runs("kept"))
-		if calls := r.node.Calls(); slices.ContainsFunc(calls, func(c string) bool { return strings.HasPrefix(c, "kill kept") }) {
+		killed := func(call string) bool { return strings.HasPrefix(call, "kill kept") }
+		if calls := r.node.Calls(); slices.ContainsFunc(calls, killed) {
 			t.Errorf("calls: %v", calls)
 		}
 	})
@@ -237,7 +238,9 @@ func TestUnhealthyPlegHoldsSyncsBackAndNoRemoval(t *testing.T) {
 		r.eventually("old is ready", func() bool { return r.ready("u1") })
 		r.node.SetUnhealthy("the runtime is not ready")
 		r.eventually("the loop says why", func() bool {
-			return slices.ContainsFunc(r.loop.Health().Reasons, func(s string) bool { return strings.Contains(s, "the runtime is not ready") })
+			return slices.ContainsFunc(r.loop.Health().Reasons, func(s string) bool {
+				return strings.Contains(s, "the runtime is not ready")
+			})
 		})
 		r.add(fakenode.Pod("u2", "new", always))
 		r.config.Delete("u1")
@@ -396,7 +399,9 @@ func TestPodsWithoutTheirContainersStayEndedOverARestart(t *testing.T) {
 				r := begin()
 				r.eventually("web is ready", func() bool { return r.ready("u1") })
 				if test.evicted {
-					evicter := engineapi.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: engineapi.NewMetrics(nil), Events: r.events}
+					evicter := engineapi.Evictions{
+						Book: r.book, Store: r.store, Workers: r.pool, Metrics: engineapi.NewMetrics(nil), Events: r.events,
+					}
 					if err := evicter.Evict(t.Context(), "u1", podstore.Eviction{Reason: "Evicted", Message: "memory"}, 1); err != nil {
 						t.Fatal(err)
 					}
@@ -422,7 +427,8 @@ func TestPodsWithoutTheirContainersStayEndedOverARestart(t *testing.T) {
 					if err != nil || len(pods) != 1 || pods[0].Status.Phase != test.phase || pods[0].Status.Reason != test.reason {
 						t.Fatalf("got %v, %v", pods, err)
 					}
-					if diff := cmp.Diff(inSeconds(last), inSeconds(&pods[0].Status)); diff != "" || last.ContainerStatuses[0].State.Terminated == nil {
+					if diff := cmp.Diff(inSeconds(last), inSeconds(&pods[0].Status)); diff != "" ||
+						last.ContainerStatuses[0].State.Terminated == nil {
 						t.Errorf("the containers' statuses (-before +after):\n%s", diff)
 					}
 					if got := node.Running(); len(got) != 0 {
@@ -452,7 +458,8 @@ func inSeconds(status *v1.PodStatus) []v1.ContainerStatus {
 	out := status.DeepCopy().ContainerStatuses
 	for i := range out {
 		if ended := out[i].State.Terminated; ended != nil {
-			ended.StartedAt, ended.FinishedAt = metav1.NewTime(ended.StartedAt.Truncate(time.Second)), metav1.NewTime(ended.FinishedAt.Truncate(time.Second))
+			ended.StartedAt = metav1.NewTime(ended.StartedAt.Truncate(time.Second))
+			ended.FinishedAt = metav1.NewTime(ended.FinishedAt.Truncate(time.Second))
 		}
 	}
 	return out

@@ -33,7 +33,8 @@ func TestNewPodsWaitForTheNetworkUnlessTheyAreOfTheHosts(t *testing.T) {
 			t.Fatalf("a pod was made without a network: %v", calls)
 		}
 		pods, err := r.store.Pods()
-		if err != nil || !slices.ContainsFunc(pods, func(p *v1.Pod) bool { return p.Name == "new" && p.Status.Reason == "NetworkNotReady" }) {
+		waits := func(p *v1.Pod) bool { return p.Name == "new" && p.Status.Reason == "NetworkNotReady" }
+		if err != nil || !slices.ContainsFunc(pods, waits) {
 			t.Errorf("new does not say what it waits for: %v, %v", pods, err)
 		}
 		begun := r.clock.Now()

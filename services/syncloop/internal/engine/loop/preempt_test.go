@@ -22,7 +22,9 @@ func TestACriticalPodHasOthersEndForIt(t *testing.T) {
 		var r *rig
 		r = newRigLater(t, fakenode.New(), t.TempDir(), 0, func(cfg *loop.Config) {
 			cfg.Preempt = func(ctx context.Context, uid types.UID, eviction podstore.Eviction) error {
-				evicter := engineapi.Evictions{Book: r.book, Store: r.store, Workers: r.pool, Metrics: engineapi.NewMetrics(nil), Events: r.events}
+				evicter := engineapi.Evictions{
+					Book: r.book, Store: r.store, Workers: r.pool, Metrics: engineapi.NewMetrics(nil), Events: r.events,
+				}
 				return evicter.Preempt(ctx, uid, eviction)
 			}
 		})

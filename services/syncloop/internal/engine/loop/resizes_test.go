@@ -35,7 +35,8 @@ func (r *rig) condition(uid string, kind v1.PodConditionType) v1.PodCondition {
 // isResized tells whether a pod has so many CPUs and no resize is pending or in progress.
 func (r *rig) isResized(uid, cpus string) func() bool {
 	return func() bool {
-		return r.asked(uid) == cpus && r.condition(uid, v1.PodResizePending).Type == "" && r.condition(uid, v1.PodResizeInProgress).Type == ""
+		return r.asked(uid) == cpus && r.condition(uid, v1.PodResizePending).Type == "" &&
+			r.condition(uid, v1.PodResizeInProgress).Type == ""
 	}
 }
 
@@ -206,8 +207,11 @@ func TestAGenerationIsObservedWhenItsResizeIsDecided(t *testing.T) {
 			t.Helper()
 			r.eventually("it is resized to "+cpu, func() bool { return r.isResized("a", cpu)() && r.pod("a").Status.ObservedGeneration == generation })
 			all := r.reports.list()
-			first := slices.IndexFunc(all, func(report statusmanager.Report) bool { return report.Status.ObservedGeneration == generation })
-			if !slices.ContainsFunc(all[first].Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodResizeInProgress }) {
+			first := slices.IndexFunc(all, func(report statusmanager.Report) bool {
+				return report.Status.ObservedGeneration == generation
+			})
+			inProgress := func(c v1.PodCondition) bool { return c.Type == v1.PodResizeInProgress }
+			if !slices.ContainsFunc(all[first].Status.Conditions, inProgress) {
 				t.Errorf("generation %d is observed, and the pod is not resized and has no condition", generation)
 			}
 		}

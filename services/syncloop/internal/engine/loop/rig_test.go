@@ -79,7 +79,9 @@ func (e *told) Warning(_ context.Context, pod *v1.Pod, _, reason, _ string) {
 }
 
 // AnnotatedWarning implements the events of engineapi.Evictions.
-func (e *told) AnnotatedWarning(ctx context.Context, pod *v1.Pod, container, reason, message string, _ map[string]string) {
+func (e *told) AnnotatedWarning(
+	ctx context.Context, pod *v1.Pod, container, reason, message string, _ map[string]string,
+) {
 	e.Warning(ctx, pod, container, reason, message)
 }
 
@@ -157,7 +159,9 @@ func newRig(t *testing.T, node *fakenode.Node, stateDir string) *rig {
 }
 
 // newRigLater is newRig for a machine that has run longer than it has, and with a configuration that is changed.
-func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.Duration, change ...func(*loop.Config)) *rig {
+func newRigLater(
+	t *testing.T, node *fakenode.Node, stateDir string, later time.Duration, change ...func(*loop.Config),
+) *rig {
 	t.Helper()
 	r := &rig{
 		t: t, node: node, config: stream.NewLevel[*loop.Desired](stream.Config{}),
@@ -184,14 +188,17 @@ func newRigLater(t *testing.T, node *fakenode.Node, stateDir string, later time.
 	node.SetResizes(r.resizes)
 	r.makeProbes(stateDir, tracer, logger)
 	r.store = podstore.New(podstore.Config{
-		API: r.reports, Generate: podstatus.Generate, Probes: r.probes, Messages: r.readMessages, Resizes: r.resizes, Clock: r.clock, Tracer: tracer, Logger: logger,
+		API: r.reports, Generate: podstatus.Generate, Probes: r.probes, Messages: r.readMessages, Resizes: r.resizes,
+		Clock: r.clock, Tracer: tracer, Logger: logger,
 	})
 	r.pool = podworkers.NewPool(process, podworkers.Config{
-		Runtime: node, Observer: node, Statuses: r.store, Endings: r.endings, Resizes: r.resizes, Events: r.events, Clock: r.clock, BootTime: boottime.Now,
+		Runtime: node, Observer: node, Statuses: r.store, Endings: r.endings, Resizes: r.resizes, Events: r.events,
+		Clock: r.clock, BootTime: boottime.Now,
 		Tracer: tracer, Logger: logger, Resync: time.Minute,
 	})
 	cfg := loop.Config{
-		Desired: r.configPeer, Events: r.plegPeer, Pleg: node, Workers: r.pool, Store: r.store, Evictions: r.book, Endings: r.endings, Resizes: r.resizes,
+		Desired: r.configPeer, Events: r.plegPeer, Pleg: node, Workers: r.pool, Store: r.store, Evictions: r.book,
+		Endings: r.endings, Resizes: r.resizes,
 		Node: r.nodes, PodEvents: r.events, Probes: r.probes,
 		PodFromObserved: func(s *lifecyclev1.PodStatus) *v1.Pod {
 			return fakenode.Pod(s.GetUid(), s.GetName(), v1.RestartPolicyAlways)

@@ -48,7 +48,9 @@ func (m *moody) Relist(context.Context) error { return nil }
 func TestAnUnwellPlegIsAskedLessAndLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := errors.New("connection refused")
-		pleg := &moody{begun: time.Now(), answers: []error{away, away, away, away, away, away, away, away, nil, nil, away, away, nil}}
+		pleg := &moody{
+			begun: time.Now(), answers: []error{away, away, away, away, away, away, away, away, nil, nil, away, away, nil},
+		}
 		var want []time.Duration
 		at := time.Duration(0)
 		for _, after := range []int{0, 100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000, 5000, 100, 200} {
@@ -235,7 +237,8 @@ func TestAnOrphanIsCounted(t *testing.T) {
 # TYPE kubelet_orphaned_runtime_pods_total counter
 kubelet_orphaned_runtime_pods_total 1
 `
-		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "kubelet_orphaned_runtime_pods_total"); err != nil {
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(want),
+			"kubelet_orphaned_runtime_pods_total"); err != nil {
 			t.Error(err)
 		}
 	})

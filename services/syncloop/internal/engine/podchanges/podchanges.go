@@ -1,6 +1,6 @@
-// Package podchanges collects the pods for which something has changed that they use: a config map, a token, a runtime class, the
-// services. What watches these is constructed before the workers and the volumes that must react; it notes the pod here, and Run
-// hands it on.
+// Package podchanges collects pods whose dependencies have changed: a config map, a token, a runtime class, the
+// services. The watchers of these are constructed before the workers and the volumes that must react. A watcher notes
+// the pod here, and Run passes it on.
 package podchanges
 
 import (
@@ -10,20 +10,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What says what has changed for a pod.
+// What is a set of kinds of changes.
 type What uint8
 
 const (
-	// Content means that files of the pod's volumes are to be brought up to date.
+	// Content means that files of the pod's volumes must be updated.
 	Content What = 1 << iota
-	// Sync means that the worker is to look at the pod, because it may wait for what has changed.
+	// Sync means that the worker must sync the pod, because it may wait for the changed object.
 	Sync
 )
 
-// Changes are the pods that were noted and not handed on yet: at most one entry for each pod. Make it with New. The methods may be
-// called from any goroutine and wait for nothing.
+// Changes has the pods that were noted and not passed on yet, at most one entry for each pod. Construct it with New.
+// The methods may be called concurrently; Note does not block.
 type Changes struct {
-	// some holds one value: it says that there is something, not how much.
+	// some holds one value while there are pods to pass on.
 	some chan struct{}
 
 	mu   sync.Mutex
@@ -33,7 +33,7 @@ type Changes struct {
 // New returns Changes without a pod.
 func New() *Changes { return &Changes{some: make(chan struct{}, 1), pods: map[types.UID]What{}} }
 
-// Note returns the function that notes a change for a pod.
+// Note returns a function that notes a change of a pod.
 func (c *Changes) Note(what What) func(uid types.UID) {
 	return func(uid types.UID) {
 		c.mu.Lock()
@@ -46,8 +46,8 @@ func (c *Changes) Note(what What) func(uid types.UID) {
 	}
 }
 
-// Run hands on what was noted until ctx ends, whose error it returns. A pod is refreshed before it is poked, so that
-// its worker finds the volumes marked.
+// Run passes on the noted pods until ctx ends, and returns the error of ctx. It calls refresh for a pod before poke, so
+// that the worker finds the volumes marked.
 func (c *Changes) Run(ctx context.Context, refresh, poke func(uid types.UID)) error {
 	for {
 		select {

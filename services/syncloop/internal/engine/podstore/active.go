@@ -8,8 +8,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 )
 
-// Active returns those of Pods that have, or are to be given, something of the node: all but the ones that were refused or have run to
-// their end, and of those the ones that are still being ended, too. It fails with NotReadyError.
+// Active returns those of Pods that use, or are about to use, resources of the node: all except pods that were rejected
+// or have ended. A rejected or ended pod that is still terminating counts as active. It fails with NotReadyError.
 func (s *Store) Active() ([]*v1.Pod, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 )
 
-// Census counts the pods, and what is in the runtime, as they are known at this moment.
+// Census counts the pods and the contents of the runtime at this moment.
 func (s *Store) Census() Census {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,7 +41,7 @@ func (s *Store) Census() Census {
 	return census
 }
 
-// isActive tells whether a pod has not ended, nor been ended.
+// isActive reports whether a pod has neither ended nor been terminated.
 func (e *entry) isActive() bool {
 	return e.state < podworkers.Terminated && e.status.Phase != v1.PodSucceeded && e.status.Phase != v1.PodFailed
 }
@@ -67,7 +67,7 @@ func (e *entry) working() Working {
 	return w
 }
 
-// waiting lists the containers of a pod that wait. Those of a pod that has ended wait for nothing, whatever they say.
+// waiting lists the waiting containers of a pod.
 func (e *entry) waiting() []WaitingContainer {
 	var list []WaitingContainer
 	for _, statuses := range [][]v1.ContainerStatus{e.status.InitContainerStatuses, e.status.ContainerStatuses} {
@@ -82,7 +82,7 @@ func (e *entry) waiting() []WaitingContainer {
 	return list
 }
 
-// containerState is the state of a container in the kubelet's words.
+// containerState returns the kubelet's word for the state of a container.
 func containerState(state lifecyclev1.ContainerState) string {
 	switch state {
 	case lifecyclev1.ContainerState_CONTAINER_STATE_CREATED:

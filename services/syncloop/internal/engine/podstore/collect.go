@@ -6,10 +6,10 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 )
 
-// Census is what the Store counts at each scrape.
+// Census has the counts of one scrape.
 type Census struct {
-	// Desired and Active count the pods that a source names, and those of them that have not ended, by whether they are
-	// static.
+	// Desired counts the pods that a source names, and Active those of them that have not ended. The key is true for
+	// static pods.
 	Desired, Active map[bool]int
 	// Working counts the pods that are worked on.
 	Working map[Working]int
@@ -17,7 +17,7 @@ type Census struct {
 	RunningPods int
 	// Containers counts the containers in the runtime by state: created, running, exited, unknown.
 	Containers map[string]int
-	// Waiting has the containers that wait, with the reason that their status shows.
+	// Waiting has the waiting containers, with the reason in their status.
 	Waiting []WaitingContainer
 }
 
@@ -25,14 +25,15 @@ type Census struct {
 type Working struct {
 	// Lifecycle is sync, terminating or terminated.
 	Lifecycle string
-	// Config is desired, orphan for a pod that no source names any more, or runtime_only for one that only the runtime
-	// knows.
+	// Config is desired, orphan for a pod that no source names any more, or runtime_only for a pod that is only in the
+	// runtime.
 	Config string
-	// Static is whether the pod is static; that of a pod that only the runtime knows is unknown.
+	// Static reports whether the pod is static. For a pod that is only in the runtime it is unknown and the field is
+	// false.
 	Static bool
 }
 
-// The words of Working.
+// The values of the fields of Working.
 const (
 	lifecycleSync        = "sync"
 	lifecycleTerminating = "terminating"
@@ -46,7 +47,7 @@ const (
 // WaitingContainer is a container that waits to be started.
 type WaitingContainer struct{ Namespace, Pod, Container, Reason string }
 
-// Expose registers what census counts at each scrape. New calls it.
+// Expose registers a collector that calls census at each scrape. New calls it.
 func (m *Metrics) Expose(census func() Census) {
 	if m.registry != nil {
 		m.registry.MustRegister(newCollector(census))
@@ -65,16 +66,18 @@ func newCollector(census func() Census) *collector {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	return &collector{
-		census:  census,
-		desired: desc("kubelet_desired_pods", "Pods that a source names. Static is true for those that are not from an API server.", "static"),
-		active:  desc("kubelet_active_pods", "Pods that a source names and that have not ended.", "static"),
+		census: census,
+		desired: desc("kubelet_desired_pods",
+			"Pods that a source names. Static is true for those that are not from an API server.", "static"),
+		active: desc("kubelet_active_pods", "Pods that a source names and that have not ended.", "static"),
 		working: desc("kubelet_working_pods",
-			"Pods that are worked on, by where they are in their life, whether a source names them, and static.", "lifecycle", "config", "static"),
+			"Pods that syncloop handles, by lifecycle, by config (whether a source names them) and by static.",
+			"lifecycle", "config", "static"),
 		runningPods: desc("kubelet_running_pods", "Pods in the runtime that have a running sandbox."),
 		runningContainers: desc("kubelet_running_containers",
 			"Containers in the runtime by state: created, running, exited, unknown.", "container_state"),
 		waiting: desc("quartet_container_waiting",
-			"Always 1: a container waits, for the reason of its status. There is no series for a container that does not.",
+			"1 for each waiting container, with the reason in its status.",
 			"namespace", "pod", "container", "reason"),
 	}
 }
@@ -110,12 +113,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, state := range []string{"created", "running", "exited", "unknown"} {
 		gauge(c.runningContainers, census.Containers[state], state)
 	}
-	told := map[WaitingContainer]bool{} // a pod and the one of its name that it waits for are one series
+	// a pod and the terminating pod of the same name that it waits for share one series
+	exposed := map[WaitingContainer]bool{}
 	for _, w := range census.Waiting {
-		if told[w] {
+		if exposed[w] {
 			continue
 		}
-		told[w] = true
+		exposed[w] = true
 		gauge(c.waiting, 1, w.Namespace, w.Pod, w.Container, w.Reason)
 	}
 }

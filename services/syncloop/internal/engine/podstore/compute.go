@@ -14,8 +14,9 @@ import (
 	seen "github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
-// compute makes the status of a pod anew, and publishes the pod when that has changed, or when anything else has that
-// the publication shows. Then the API server is to be told, too, and it returns true. Called with mu held; it reads nothing but memory.
+// compute computes the status of a pod. If the status differs from the last one, or changed is true because something
+// else in the published pod has changed, it reports the pod to the API server, publishes it, and returns true. Called
+// with mu held; it works in memory only.
 func (s *Store) compute(uid types.UID, changed bool) bool {
 	e := s.entries[uid]
 	if !s.open {
@@ -25,7 +26,8 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	if observed == nil {
 		observed = &lifecyclev1.PodStatus{Uid: string(uid), Name: e.pod.Name, Namespace: e.pod.Namespace}
 	}
-	// What held up the pod as a whole did so before it had its sandbox. The work that follows may take minutes and say nothing.
+	// A reason for the pod as a whole from before it had this sandbox is over. The next report of the worker may take
+	// minutes.
 	if sandbox := seen.Sandbox(observed); sandbox != nil && sandbox.GetId() != e.wholeIn {
 		e.whole, e.wholeIn = podstatus.Reason{}, ""
 	}
@@ -38,7 +40,8 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 		in.Resize, _ = s.cfg.Resizes.Get(uid)
 	}
 	if s.cfg.Probes != nil {
-		in.Readiness, in.Started, in.ProbedSince, in.Unhealthy = s.cfg.Probes.Ready, s.cfg.Probes.Started, s.cfg.Probes.Since, s.cfg.Probes.Unhealthy
+		in.Readiness, in.Started = s.cfg.Probes.Ready, s.cfg.Probes.Started
+		in.ProbedSince, in.Unhealthy = s.cfg.Probes.Since, s.cfg.Probes.Unhealthy
 	}
 	if s.cfg.Replaced != nil {
 		in.Replaced = func(containerID string) bool { return s.cfg.Replaced(uid, containerID) }
@@ -50,8 +53,9 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	if e.eviction != nil {
 		e.eviction.apply(e.pod, &status, e.worked || !isEmpty(observed))
 	}
-	if before := &e.pod.Status; !e.worked && isEmpty(observed) && (before.Phase == v1.PodFailed || before.Phase == v1.PodSucceeded) {
-		// It had ended before this process began, and its worker will say what else there is to say. Nothing of it waits.
+	if before := &e.pod.Status; !e.worked && isEmpty(observed) &&
+		(before.Phase == v1.PodFailed || before.Phase == v1.PodSucceeded) {
+		// The pod had ended before this process started, so its containers do not wait. Its worker will report more.
 		status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses =
 			before.InitContainerStatuses, before.ContainerStatuses, before.EphemeralContainerStatuses
 	}
@@ -63,14 +67,16 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	e.status = status
 	s.measure(e, &before, observed)
 	ready := isReady(&status)
-	e.readyTold = e.readyTold && ready
+	e.readyTraced = e.readyTraced && ready
 	s.report(e)
 	data, err := withStatus(e).Marshal()
-	if err != nil { // a pod that came over the wire as bytes can be made bytes again
+	if err != nil { // unreachable: the pod was decoded from bytes
 		s.cfg.Logger.Error("a pod cannot be published", "pod", e.pod.Namespace+"/"+e.pod.Name, "error", err)
 		return true
 	}
-	s.level.Put(string(uid), &enginev1.Pod{Pod: data, Source: e.source, WorkerState: e.state.Proto(), Traceparent: e.traceparent})
+	s.level.Put(string(uid), &enginev1.Pod{
+		Pod: data, Source: e.source, WorkerState: e.state.Proto(), Traceparent: e.traceparent,
+	})
 	return true
 }
 

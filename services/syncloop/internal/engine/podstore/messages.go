@@ -10,14 +10,15 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 )
 
-// HasUnread tells whether a status has ended containers whose termination messages were not read yet. It reads nothing.
+// HasUnread reports whether a status has ended containers whose termination messages were not read yet. It does not
+// read them.
 func (s *Store) HasUnread(uid types.UID, status *lifecyclev1.PodStatus) bool {
 	_, fresh := s.unread(uid, status)
 	return len(fresh) > 0
 }
 
-// ReadMessages reads the termination messages of ended containers that were not read yet, and shows them. It takes as long as the
-// disk does.
+// ReadMessages reads the termination messages of ended containers that were not read yet, and shows them in the status.
+// It waits for the disk.
 func (s *Store) ReadMessages(uid types.UID, status *lifecyclev1.PodStatus) {
 	pod, fresh := s.unread(uid, status)
 	if len(fresh) == 0 {
@@ -63,7 +64,7 @@ func (s *Store) unread(uid types.UID, status *lifecyclev1.PodStatus) (*v1.Pod, [
 	return e.pod, fresh
 }
 
-// has tells whether a status has a container.
+// has reports whether a status has a container.
 func has(status *lifecyclev1.PodStatus, id string) bool {
 	return slices.ContainsFunc(status.GetContainers(), func(c *lifecyclev1.Container) bool { return c.GetId() == id })
 }

@@ -12,17 +12,19 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
 
-// startBuckets are the kubelet's, in seconds.
-var startBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
+// startBuckets are the kubelet's buckets, in seconds.
+var startBuckets = []float64{
+	0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600,
+}
 
-// Metrics times the starts of pods and counts the ends of containers, as their status shows them.
+// Metrics measures the starts of pods and counts the ends of containers, as the statuses of the pods show them.
 type Metrics struct {
 	start, total, sli, ready prometheus.Histogram
 	ends                     *prometheus.CounterVec
 	registry                 prometheus.Registerer
 }
 
-// NewMetrics registers the metrics of one Store; a nil registry takes none.
+// NewMetrics registers the metrics of one Store. With a nil registry they are not registered.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	factory := promauto.With(registry)
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
@@ -44,15 +46,15 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}
 }
 
-// running notes that the phase of a new pod has become Running, for the first time. A time that is negative, as when the wall clock was
-// set back, counts as none here and below.
+// running records that the phase of a new pod is Running for the first time. Here and below a negative time counts as
+// zero; it occurs when the wall clock was set back.
 func (m *Metrics) running(sinceSeen time.Duration) { m.start.Observe(max(sinceSeen, 0).Seconds()) }
 
-// podReady notes that a new pod is ready, for the first time.
+// podReady records that a new pod is ready for the first time.
 func (m *Metrics) podReady(sinceSeen time.Duration) { m.ready.Observe(max(sinceSeen, 0).Seconds()) }
 
-// started notes that all containers of a new pod run, for the first time. Pod has its status, and pulls is how long images were pulled
-// for it.
+// started records that all containers of a new pod run for the first time. Pod has its status, and pulls is the
+// duration of its image pulls.
 func (m *Metrics) started(pod *v1.Pod, pulls time.Duration, now time.Time) {
 	created := pod.CreationTimestamp.Time
 	if created.IsZero() {
@@ -68,7 +70,8 @@ func (m *Metrics) started(pod *v1.Pod, pulls time.Duration, now time.Time) {
 	}
 }
 
-// statusChanged notes the containers that have ended between two statuses of a pod. The types of containers are the kubelet's.
+// statusChanged counts the containers that have ended between two statuses of a pod. The types of containers are the
+// kubelet's.
 func (m *Metrics) statusChanged(before, after *v1.PodStatus) {
 	m.ended("init_container", before.InitContainerStatuses, after.InitContainerStatuses)
 	m.ended("container", before.ContainerStatuses, after.ContainerStatuses)
@@ -87,8 +90,8 @@ func (m *Metrics) ended(containerType string, before, after []v1.ContainerStatus
 	}
 }
 
-// isStateful tells whether a pod is left out of the startup objective: it mounts what outlives it. The definition is that
-// of Kubernetes' pod startup latency SLI.
+// isStateful reports whether a pod is excluded from the startup objective, because it mounts a volume that outlives it.
+// The definition is that of Kubernetes' pod startup latency SLI.
 func isStateful(pod *v1.Pod) bool {
 	for _, v := range pod.Spec.Volumes {
 		if v.Secret == nil && v.ConfigMap == nil && v.DownwardAPI == nil && v.EmptyDir == nil && v.Projected == nil {
@@ -98,7 +101,7 @@ func isStateful(pod *v1.Pod) bool {
 	return false
 }
 
-// initRuntime is how long the init containers ran that have ended well.
+// initRuntime returns the total run time of the ended init containers.
 func initRuntime(status *v1.PodStatus) time.Duration {
 	var sum time.Duration
 	for _, c := range status.InitContainerStatuses {

@@ -51,9 +51,8 @@ func family(t *testing.T, g prometheus.Gatherer, name string) *dto.MetricFamily 
 func TestTheStartObjectiveLeavesOutPullsAndInitContainers(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	pod := seenPod(v1.Volume{VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}})
-	pod.Status.InitContainerStatuses = []v1.ContainerStatus{{State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
-		StartedAt: metav1.NewTime(at(10)), FinishedAt: metav1.NewTime(at(13)),
-	}}}}
+	ended := v1.ContainerStateTerminated{StartedAt: metav1.NewTime(at(10)), FinishedAt: metav1.NewTime(at(13))}
+	pod.Status.InitContainerStatuses = []v1.ContainerStatus{{State: v1.ContainerState{Terminated: &ended}}}
 	NewMetrics(registry).started(pod, 6*time.Second, at(20))
 	if sum, n := sums(t, registry, "kubelet_pod_start_total_duration_seconds"); sum != 20 || n != 1 {
 		t.Errorf("the total is %v of %d, want 20 s", sum, n)
@@ -65,7 +64,8 @@ func TestTheStartObjectiveLeavesOutPullsAndInitContainers(t *testing.T) {
 
 func TestAPodThatMountsWhatOutlivesItIsNotPartOfTheObjective(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	NewMetrics(registry).started(seenPod(v1.Volume{VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{}}}), 0, at(20))
+	pod := seenPod(v1.Volume{VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{}}})
+	NewMetrics(registry).started(pod, 0, at(20))
 	metricstest.Want(t, registry, 1, "kubelet_pod_start_total_duration_seconds")
 	metricstest.Want(t, registry, 0, "kubelet_pod_start_sli_duration_seconds")
 }
@@ -105,7 +105,7 @@ func TestTheCensusIsTakenAtTheScrape(t *testing.T) {
 	const want = `# HELP kubelet_running_pods Pods in the runtime that have a running sandbox.
 # TYPE kubelet_running_pods gauge
 kubelet_running_pods 7
-# HELP quartet_container_waiting Always 1: a container waits, for the reason of its status. There is no series for a container that does not.
+# HELP quartet_container_waiting 1 for each waiting container, with the reason in its status.
 # TYPE quartet_container_waiting gauge
 quartet_container_waiting{container="main",namespace="shop",pod="web",reason="CrashLoopBackOff"} 1
 `

@@ -21,7 +21,8 @@ func (s *Store) Observed(uid types.UID) *lifecyclev1.PodStatus {
 	return s.observed[uid]
 }
 
-// Observe implements podworkers.Statuses. It reads termination messages first, so it is called by the pod's own worker.
+// Observe implements podworkers.Statuses. It reads termination messages first and waits for the disk, so it is called
+// by the pod's own worker.
 func (s *Store) Observe(uid types.UID, status *lifecyclev1.PodStatus) {
 	s.ReadMessages(uid, status)
 	s.mu.Lock()
@@ -29,7 +30,7 @@ func (s *Store) Observe(uid types.UID, status *lifecyclev1.PodStatus) {
 	s.observe(uid, status)
 }
 
-// observe takes in an observation. Called with mu held.
+// observe stores an observation. Called with mu held.
 func (s *Store) observe(uid types.UID, status *lifecyclev1.PodStatus) {
 	known, e := s.observed[uid], s.entries[uid]
 	if status == nil || (known != nil && !isNews(known, status)) {
@@ -49,7 +50,8 @@ func (s *Store) observe(uid types.UID, status *lifecyclev1.PodStatus) {
 	}
 }
 
-// OtherRuns tells whether another pod than the one with a UID runs by a full name. While not all that runs is known, one may.
+// OtherRuns reports whether a pod with this full name and another UID runs. It returns true as long as not everything
+// that runs is known.
 func (s *Store) OtherRuns(name types.NamespacedName, uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +66,8 @@ func (s *Store) OtherRuns(name types.NamespacedName, uid types.UID) bool {
 	return false
 }
 
-// isNews tells whether a status says more than the one that is known: it was observed later, or says of the same observation
-// that the pod could not be inspected since.
+// isNews reports whether a status is newer than the known one: it was observed later, or it adds to the same
+// observation that the pod could not be inspected after it.
 func isNews(known, status *lifecyclev1.PodStatus) bool {
 	if at := status.GetObservedBoottimeNs(); at != known.GetObservedBoottimeNs() {
 		return at > known.GetObservedBoottimeNs()
@@ -73,8 +75,8 @@ func isNews(known, status *lifecyclev1.PodStatus) bool {
 	return status.GetInspectError() != "" && status.GetInspectError() != known.GetInspectError()
 }
 
-// Gone takes in that pleg does not have a pod any more, without an inspection that says so: it was missing in a fresh
-// snapshot. It counts as newer than what was known, and as older than anything that is written from now on.
+// Gone records that a pod was missing in a fresh snapshot of pleg, without an inspection of the pod. The record counts
+// as newer than the known observation and as older than every later one.
 func (s *Store) Gone(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,8 +90,8 @@ func (s *Store) Gone(uid types.UID) {
 	})
 }
 
-// Event takes in what pleg saw with an event; [Store.ReadMessages] comes before it. When the start of a container has made the pod ready, the trace of the
-// change ends here, with the span "status.update".
+// Event stores the observation of an event of pleg; call [Store.ReadMessages] before it. If the start of a container
+// has made the pod ready, the trace of the change ends here with the span "status.update".
 func (s *Store) Event(event *lifecyclev1.Event) {
 	uid := types.UID(event.GetPodUid())
 	begun := s.cfg.Clock.Now()
@@ -98,11 +100,12 @@ func (s *Store) Event(event *lifecyclev1.Event) {
 	s.observe(uid, event.GetStatus())
 	s.mu.Unlock()
 	if event.GetType() == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED {
-		s.tellReady(uid, event.GetTraceparent(), begun)
+		s.traceReady(uid, event.GetTraceparent(), begun)
 	}
 }
 
-// Probed takes in that a probe of a pod has another result. When that has made the pod ready, the trace ends as that of [Store.Event].
+// Probed computes the status of a pod again, because the result of a probe has changed. If that has made the pod ready,
+// the trace ends as in [Store.Event].
 func (s *Store) Probed(uid types.UID, traceparent string) {
 	begun := s.cfg.Clock.Now()
 	s.mu.Lock()
@@ -111,50 +114,53 @@ func (s *Store) Probed(uid types.UID, traceparent string) {
 		s.compute(uid, false)
 	}
 	s.mu.Unlock()
-	s.tellReady(uid, traceparent, begun)
+	s.traceReady(uid, traceparent, begun)
 }
 
-// causedBy notes whose trace it is that something new is heard of a pod. Called with mu held.
+// causedBy records the trace of the newest change of a pod. Called with mu held.
 func (s *Store) causedBy(uid types.UID, traceparent string) {
 	if e := s.entries[uid]; e != nil && traceparent != "" {
 		e.cause = traceparent
 	}
 }
 
-// tellReady ends a trace that has made a pod ready, once for each time that it has come to be.
-func (s *Store) tellReady(uid types.UID, traceparent string, begun time.Time) {
+// traceReady ends the trace of a change that has made a pod ready, once for each time that the pod becomes ready.
+func (s *Store) traceReady(uid types.UID, traceparent string, begun time.Time) {
 	s.mu.Lock()
 	e := s.entries[uid]
-	if e == nil || !s.open || e.readyTold || !isReady(&e.status) {
+	if e == nil || !s.open || e.readyTraced || !isReady(&e.status) {
 		s.mu.Unlock()
 		return
 	}
-	e.readyTold = true
-	about, phase := telemetry.Subject{Namespace: e.pod.Namespace, Pod: e.pod.Name, UID: string(uid)}, string(e.status.Phase)
+	e.readyTraced = true
+	about := telemetry.Subject{Namespace: e.pod.Namespace, Pod: e.pod.Name, UID: string(uid)}
+	phase := string(e.status.Phase)
 	s.mu.Unlock()
 
-	ctx, span := telemetry.Start(telemetry.WithTraceparent(context.Background(), traceparent), s.cfg.Tracer, "status.update",
-		about, trace.WithTimestamp(begun))
+	ctx := telemetry.WithTraceparent(context.Background(), traceparent)
+	ctx, span := telemetry.Start(ctx, s.cfg.Tracer, "status.update", about, trace.WithTimestamp(begun))
 	if span.IsRecording() {
 		span.SetAttributes(telemetry.AttrPhase.String(phase), telemetry.AttrReady.Bool(true))
 	}
 	span.End()
-	s.cfg.Logger.InfoContext(ctx, "pod is ready", telemetry.KeyPod, about.Namespace+"/"+about.Pod, telemetry.KeyPodUID, about.UID, telemetry.KeyPhase, phase)
+	s.cfg.Logger.InfoContext(ctx, "pod is ready", telemetry.KeyPod, about.Namespace+"/"+about.Pod,
+		telemetry.KeyPodUID, about.UID, telemetry.KeyPhase, phase)
 }
 
 func isEmpty(status *lifecyclev1.PodStatus) bool {
 	return len(status.GetSandboxes()) == 0 && len(status.GetContainers()) == 0
 }
 
-// AllObserved returns what was observed of every pod in the runtime, also of those that nobody wants. With false not all of
-// it is known yet.
+// AllObserved returns the observations of all pods in the runtime, including pods that no source names. Known is false
+// as long as not all of them are known.
 func (s *Store) AllObserved() (all []*lifecyclev1.PodStatus, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Values(s.observed)), s.open
 }
 
-// Unknown returns what was observed of pods that are not in the store: nobody wants them, and nobody stops them yet.
+// Unknown returns the observations of pods that are not in the store: no source names them, and no worker stops them
+// yet.
 func (s *Store) Unknown() []*lifecyclev1.PodStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()

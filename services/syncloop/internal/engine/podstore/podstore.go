@@ -1,9 +1,9 @@
-// Package podstore holds every pod of this node with its status. The loop puts in what is wanted and what pleg has
-// seen, workers put in what they are doing; from each of these the status is computed anew at once, so a container
-// that has started shows in the same moment, and what has changed is published to the watchers of EngineService.
+// Package podstore holds every pod of this node with its status. The loop puts in the desired pods and pleg's
+// observations, and the workers their progress. Each of these computes the status again at once, so that a container
+// start shows immediately. Changes are published to the watchers of EngineService.
 //
-// Nothing is computed before [Store.Open]: a status without the observations, or without the pods, would be a wrong
-// one, and one that a restart has made up must never be seen.
+// Nothing is computed before [Store.Open], because a status without the observations, or without the pods, would be
+// wrong, and a restart must never publish a wrong status.
 package podstore
 
 import (
@@ -33,59 +33,60 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
 
-// Config is what a Store needs.
+// Config has the dependencies of a Store.
 type Config struct {
 	// Generate computes a status: podstatus.Generate.
 	Generate func(pod *v1.Pod, observed *lifecyclev1.PodStatus, in podstatus.Inputs) v1.PodStatus
-	// Messages reads the termination messages of ended containers, by container ID; nil reads none. It is called without
-	// a lock, for ended containers that it has not been asked for before.
+	// Messages reads the termination messages of ended containers, by container ID; nil reads none. It is called without a
+	// lock and once for each ended container.
 	Messages func(pod *v1.Pod, ended []*lifecyclev1.Container) map[string]string
-	// Replaced says what podstatus.Inputs asks for, of a container of a pod, without waiting; nil is nobody who knows.
+	// Replaced is the Replaced of podstatus.Inputs, with the pod of the container. It does not block; nil if there is
+	// none.
 	Replaced func(pod types.UID, containerID string) bool
-	// Probes has the results of probes, and is told which containers run; nil is a node without a prober.
+	// Probes has the results of probes and runs them for the containers of each status; nil on a node without a prober.
 	Probes Probes
 	Clock  clock.WithTicker
 	Tracer trace.Tracer
 	Logger *slog.Logger
-	// Metrics is told how far pods have come; nil counts nothing.
+	// Metrics measures the starts of pods; nil measures nothing.
 	Metrics *Metrics
 	// Resizes has the records of resized pods; nil resizes no pod.
 	Resizes Resizes
-	// Phases is told the last parts of a pod's start; nil keeps nothing.
+	// Phases records the last phases of a pod's start; nil records nothing.
 	Phases *phases.Book
-	// API is told what to say to an API server; nil is statusmanager.None.
+	// API reports the statuses to an API server; nil is statusmanager.None.
 	API API
-	// StreamMetrics counts what the stream of pods does; nil counts nothing.
+	// StreamMetrics counts the operations of the stream of pods; nil counts nothing.
 	StreamMetrics *stream.ServedMetrics
 }
 
-// Probes runs the probes of containers; *prober.Manager does it. Its methods are called with the store's lock held: they wait for
-// nothing and do not call the store.
+// Probes runs the probes of containers; *prober.Manager implements it. Its methods are called with the store's lock
+// held, so they must neither block nor call the store.
 type Probes interface {
-	// Observe takes in what is wanted and what was observed of a pod, its first address, and whether it is being ended.
+	// Observe sets the desired and the observed state of a pod, its first address, and whether it is being terminated.
 	Observe(pod *v1.Pod, observed *lifecyclev1.PodStatus, ip string, ending bool)
 	// Forget drops a pod.
 	Forget(uid types.UID)
-	// Ready, Started and Unhealthy say what podstatus.Inputs asks for, Since what its ProbedSince does.
+	// Ready, Started and Unhealthy are those of podstatus.Inputs; Since is its ProbedSince.
 	Ready(containerID string) bool
 	Started(containerID string) bool
 	Unhealthy(containerID string) bool
 	Since(containerID string) time.Time
 }
 
-// NotReadyError says that the pods cannot be told yet, and why.
+// NotReadyError is the error of a call before the pods are known.
 type NotReadyError struct {
-	// Reason is what is waited for.
+	// Reason is the dependency or step that is waited for.
 	Reason string
 }
 
 // Error implements error.
 func (e *NotReadyError) Error() string { return "the pods are not known yet: " + e.Reason }
 
-// ErrNotFound says that there is no such pod.
+// ErrNotFound is the error for a pod that is not in the store.
 var ErrNotFound = errors.New("there is no such pod")
 
-// Store has the pods. The pods in it are never changed once they are in it: who gets one may read it and no more.
+// Store has the pods. A pod is never changed once it is in the store, and callers must not change a pod that they get.
 type Store struct {
 	cfg   Config
 	level *stream.Level[*enginev1.Pod]
@@ -93,17 +94,17 @@ type Store struct {
 	mu sync.Mutex
 	// open is true once statuses are computed.
 	open bool
-	// waiting is why the pods cannot be told yet; empty when they can.
+	// waiting is the reason why the pods are not known yet; empty if they are.
 	waiting string
-	// known is closed when they can for the first time.
+	// known is closed when the pods are known for the first time.
 	known     chan struct{}
 	knownOnce sync.Once
-	// runtimeName is the scheme of container IDs; empty until the runtime has told it.
+	// runtimeName is the scheme of container IDs; empty until the runtime has reported it.
 	runtimeName string
 	// hostIPs are the addresses of the node, the primary one first.
 	hostIPs []string
 	entries map[types.UID]*entry
-	// observed has the newest observation of every pod in the runtime, also of those without an entry.
+	// observed has the newest observation of every pod in the runtime, including pods without an entry.
 	observed map[types.UID]*lifecyclev1.PodStatus
 }
 
@@ -112,15 +113,16 @@ type entry struct {
 	pod         *v1.Pod
 	source      string
 	traceparent string
-	// cause is the trace of what was heard of the pod last.
+	// cause is the trace of the newest change of the pod.
 	cause string
 	// desired is true while a source names the pod.
 	desired bool
 	state   podworkers.State
-	// worked is true once the pod has had a worker; released once that has given back all that the pod held.
+	// worked is true once the pod has had a worker; released once the worker has released the resources of the pod.
 	worked, released bool
 	reasons          map[string]podstatus.Reason
-	// whole is why the pod as a whole waits, and wholeIn the sandbox that it had when that was told; empty for none.
+	// whole is the reason why the pod as a whole waits, and wholeIn the sandbox that the pod had at that report; both are
+	// empty if there is none.
 	whole    podstatus.Reason
 	wholeIn  string
 	messages map[string]string
@@ -129,12 +131,12 @@ type entry struct {
 	// cgroup has the limits of the pod's cgroup; nil if they are not known.
 	cgroup   *resources.Resources
 	eviction *Eviction
-	// last is the last status of a pod whose ended containers are removed; nil for every other one.
+	// last is the last status of a pod whose ended containers are removed; nil for other pods.
 	last   *v1.PodStatus
 	status v1.PodStatus
-	// readyTold is true when the trace of the container's start has been told that the pod is ready.
-	readyTold bool
-	start     start
+	// readyTraced is true while the pod is ready and a trace has ended with that.
+	readyTraced bool
+	start       start
 }
 
 // New returns an empty store.
@@ -145,7 +147,8 @@ func New(cfg Config) *Store {
 	}
 	s := &Store{
 		cfg: cfg, level: stream.NewLevel[*enginev1.Pod](stream.Config{Clock: cfg.Clock, Metrics: cfg.StreamMetrics}),
-		waiting: "syncloop is starting", known: make(chan struct{}), entries: map[types.UID]*entry{}, observed: map[types.UID]*lifecyclev1.PodStatus{},
+		waiting: "syncloop is starting", known: make(chan struct{}), entries: map[types.UID]*entry{},
+		observed: map[types.UID]*lifecyclev1.PodStatus{},
 	}
 	cfg.Metrics.Expose(s.Census)
 	return s
@@ -154,7 +157,7 @@ func New(cfg Config) *Store {
 // Close ends the watches.
 func (s *Store) Close() { s.level.Close() }
 
-// Open begins to compute statuses: from now on both what is wanted and what was observed are known.
+// Open starts to compute statuses. It is called once both the desired pods and the observations are known.
 func (s *Store) Open() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +170,7 @@ func (s *Store) Open() {
 	}
 }
 
-// SetWaiting says why the pods cannot be told yet; empty when they can.
+// SetWaiting sets the reason why the pods are not known yet; an empty reason means that they are.
 func (s *Store) SetWaiting(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +183,7 @@ func (s *Store) SetWaiting(reason string) {
 // Known returns a channel that is closed when the pods are known for the first time.
 func (s *Store) Known() <-chan struct{} { return s.known }
 
-// SetRuntimeName says how the runtime names itself: the scheme of container IDs in the statuses.
+// SetRuntimeName sets the name of the runtime, which is the scheme of container IDs in the statuses.
 func (s *Store) SetRuntimeName(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,7 +196,7 @@ func (s *Store) SetRuntimeName(name string) {
 	}
 }
 
-// SetHostIPs says the addresses of the node, the primary one first.
+// SetHostIPs sets the addresses of the node, the primary one first.
 func (s *Store) SetHostIPs(ips []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +209,7 @@ func (s *Store) SetHostIPs(ips []string) {
 	}
 }
 
-// SetPod puts in a pod. Source is empty for one that only the runtime knows.
+// SetPod adds or updates a pod. Source is empty for a pod that is only in the runtime.
 func (s *Store) SetPod(pod *v1.Pod, source, traceparent string) {
 	s.setPod(pod, source, traceparent, false)
 }
@@ -219,7 +222,7 @@ func (s *Store) setPod(pod *v1.Pod, source, traceparent string, undecided bool) 
 		e = &entry{state: podworkers.Syncing}
 		s.entries[pod.UID] = e
 	}
-	// That the API server has another status is nothing that a watcher of the pods is to be told.
+	// A change of only the status in the API server is not published.
 	wanted := e.pod == nil || e.source != source || podset.Compare(e.pod, pod) != podset.Reconcile
 	if wanted {
 		e.traceparent, e.cause = traceparent, traceparent
@@ -230,19 +233,19 @@ func (s *Store) setPod(pod *v1.Pod, source, traceparent string, undecided bool) 
 	}
 }
 
-// Unwant says that no source names a pod any more.
+// Unwant records that no source names a pod any more.
 func (s *Store) Unwant(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.entries[uid]; e != nil {
 		e.desired = false
-		if !podset.IsStaticSource(e.source) { // so it has no object there any more
+		if !podset.IsStaticSource(e.source) { // the API server has no object of it any more
 			s.unreport(uid)
 		}
 	}
 }
 
-// Evict makes a pod Failed with a reason. It fails with ErrNotFound.
+// Evict sets the phase of a pod to Failed with a reason. It fails with ErrNotFound.
 func (s *Store) Evict(uid types.UID, eviction Eviction) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -312,8 +315,8 @@ func (s *Store) Phase(uid types.UID) v1.PodPhase {
 	return ""
 }
 
-// ActiveSince returns since when a pod has been active on the node, its status.startTime; zero for one that is not known, has not
-// been seen yet, or has run to its end.
+// ActiveSince returns the status.startTime of a pod that is active on the node; zero for a pod that is unknown, has no
+// start time yet, or has ended.
 func (s *Store) ActiveSince(uid types.UID) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -339,7 +342,9 @@ func (s *Store) Forget(uid types.UID) {
 	}
 	s.unreport(uid)
 	if e.desired {
-		s.entries[uid] = &entry{pod: e.pod, source: e.source, traceparent: e.traceparent, desired: true, state: podworkers.Syncing}
+		s.entries[uid] = &entry{
+			pod: e.pod, source: e.source, traceparent: e.traceparent, desired: true, state: podworkers.Syncing,
+		}
 		s.compute(uid, true)
 		return
 	}
@@ -369,7 +374,7 @@ func byName(a, b *v1.Pod) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 }
 
-// List returns every pod as it is published, orphans included, in the order of namespace and name. It fails with
+// List returns every pod as it is published, including orphans, in the order of namespace and name. It fails with
 // NotReadyError.
 func (s *Store) List() ([]*enginev1.Pod, error) {
 	s.mu.Lock()
@@ -391,8 +396,8 @@ func (s *Store) List() ([]*enginev1.Pod, error) {
 	return list, nil
 }
 
-// Source returns what EngineService.WatchPods serves. It fails with NotReadyError: a subscriber that was given an empty
-// snapshot would think that there are no pods.
+// Source returns the stream that EngineService.WatchPods serves. It fails with NotReadyError, because an empty snapshot
+// would mean that there are no pods.
 func (s *Store) Source() (stream.Source[*enginev1.Pod], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -402,14 +407,14 @@ func (s *Store) Source() (stream.Source[*enginev1.Pod], error) {
 	return s.level, nil
 }
 
-// Len returns how many pods there are.
+// Len returns the number of pods.
 func (s *Store) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.entries)
 }
 
-// Pod returns a pod as it is wanted, without its status; nil when the store does not have it.
+// Pod returns the desired version of a pod, without the computed status; nil if the store does not have the pod.
 func (s *Store) Pod(uid types.UID) *v1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -419,7 +424,7 @@ func (s *Store) Pod(uid types.UID) *v1.Pod {
 	return nil
 }
 
-// Has tells whether the store has a pod.
+// Has reports whether the store has a pod.
 func (s *Store) Has(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -211,7 +211,9 @@ func TestAPodThatCannotBeInspectedAnyMoreIsShownSo(t *testing.T) {
 		if err != nil || len(pods) != 1 {
 			t.Fatalf("got %v, %v", pods, err)
 		}
-		return slices.ContainsFunc(pods[0].Status.Conditions, func(c v1.PodCondition) bool { return c.Type == podset.ConditionRuntimeStateUnknown })
+		return slices.ContainsFunc(pods[0].Status.Conditions, func(c v1.PodCondition) bool {
+			return c.Type == podset.ConditionRuntimeStateUnknown
+		})
 	}
 	s.SetWaiting("")
 	s.Observe("u1", last)

@@ -80,7 +80,12 @@ func TestAResultOfAProbeShowsAtOnce(t *testing.T) {
 	for _, step := range []struct {
 		ready, started bool
 		want           v1.ConditionStatus
-	}{{false, false, v1.ConditionFalse}, {true, false, v1.ConditionFalse}, {true, true, v1.ConditionTrue}, {false, true, v1.ConditionFalse}} {
+	}{
+		{false, false, v1.ConditionFalse},
+		{true, false, v1.ConditionFalse},
+		{true, true, v1.ConditionTrue},
+		{false, true, v1.ConditionFalse},
+	} {
 		p.ready, p.started = step.ready, step.started
 		s.Probed("u1", "")
 		if got := conditionOf(t, s, v1.PodReady).Status; got != step.want {
@@ -125,7 +130,8 @@ func TestReadyIsSinceTheSameTimeAfterARestart(t *testing.T) {
 	before := conditionOf(t, s, v1.PodReady)
 	p.told = ""
 	after := conditionOf(t, probedStore(t, node, p, now.Add(time.Hour)), v1.PodReady)
-	if before.Status != v1.ConditionTrue || after.Status != before.Status || !after.LastTransitionTime.Equal(&before.LastTransitionTime) {
+	if before.Status != v1.ConditionTrue || after.Status != before.Status ||
+		!after.LastTransitionTime.Equal(&before.LastTransitionTime) {
 		t.Errorf("Ready was %s since %v, and after a restart %s since %v", before.Status, before.LastTransitionTime, after.Status, after.LastTransitionTime)
 	}
 }

@@ -9,16 +9,17 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 )
 
-// API has an API server know the pods' statuses; *statusmanager.Manager does it. Its methods are called with the store's lock held: they
-// wait for nothing and do not call the store.
+// API reports the statuses of pods to an API server; *statusmanager.Manager implements it. Its methods are called with
+// the store's lock held, so they must neither block nor call the store.
 type API interface {
-	// Report takes in what there is to say of a pod.
+	// Report sets the report of a pod.
 	Report(report statusmanager.Report)
 	// Forget drops a pod.
 	Forget(uid types.UID)
 }
 
-// report tells the API server's part what there is to say of a pod: of one that the API server has, or that is static. Called with mu held.
+// report passes the status of a pod to the API, if the API server has the pod or the pod is static. Called with mu
+// held.
 func (s *Store) report(e *entry) {
 	fromAPI := !podset.IsStaticSource(e.source)
 	if !s.open || e.source == "" || (fromAPI && !e.desired) {
@@ -35,8 +36,8 @@ func (s *Store) unreport(uid types.UID) {
 	s.cfg.API.Forget(uid)
 }
 
-// previous is the status before the one that is to be computed. The first one of a pod that the API server has follows on what that
-// has: a restart of this process changes nothing of what it says.
+// previous returns the status before the one to compute. For the first status of a pod of the API server it is the
+// status there, so that a restart of this process keeps its times and conditions.
 func (e *entry) previous() v1.PodStatus {
 	if e.last != nil && !e.worked {
 		return *e.last

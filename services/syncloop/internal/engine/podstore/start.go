@@ -11,23 +11,23 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
 
-// start follows a pod from nothing to its first Ready, so that its start can be timed.
+// start follows a pod to its first Ready, so that its start can be measured.
 type start struct {
-	// followed is true for a pod that the runtime had nothing of when its status was first computed. Of another one, as
-	// every pod is after a restart of this process, nobody here knows how long its start took.
+	// followed is true for a pod that was not in the runtime when its status was first computed. The start of any other
+	// pod cannot be measured, because it began before this process.
 	followed bool
-	// running, started and ready are true once the phase was Running, all containers ran, the pod was ready.
+	// running, started and ready are true once the phase was Running, all containers ran, and the pod was ready.
 	running, started, ready bool
 }
 
-// IsNew tells whether nothing of a pod is in the runtime, as far as was observed.
+// IsNew reports whether no sandbox and no container of a pod was observed in the runtime.
 func (s *Store) IsNew(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return isEmpty(s.observed[uid])
 }
 
-// measure tells the metrics how far a pod has come with the status that was just computed. Called with mu held.
+// measure updates the metrics with the progress of a pod in the status that was just computed. Called with mu held.
 func (s *Store) measure(e *entry, before *v1.PodStatus, observed *lifecyclev1.PodStatus) {
 	if before.Phase == "" {
 		e.start.followed = isEmpty(observed)
@@ -59,7 +59,7 @@ func (s *Store) measure(e *entry, before *v1.PodStatus, observed *lifecyclev1.Po
 	}
 }
 
-// allRun tells whether all ordinary containers of a pod run.
+// allRun reports whether all ordinary containers of a pod run.
 func allRun(status *v1.PodStatus) bool {
 	for _, c := range status.ContainerStatuses {
 		if c.State.Running == nil {
@@ -69,7 +69,7 @@ func allRun(status *v1.PodStatus) bool {
 	return len(status.ContainerStatuses) > 0
 }
 
-// lastStart is when the container that was started last was started, of those that run.
+// lastStart returns the latest start time of the running containers.
 func lastStart(observed *lifecyclev1.PodStatus) time.Time {
 	var last time.Time
 	for _, c := range observed.GetContainers() {

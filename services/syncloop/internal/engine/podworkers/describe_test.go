@@ -39,7 +39,8 @@ func TestAWorkerSaysWhatItWaitsForAndUntilWhen(t *testing.T) {
 	if w.GetWaitsFor() != "db: ImagePullBackOff, web: CrashLoopBackOff" || w.GetLastError() != "" || w.GetPending() {
 		t.Errorf("worker %v", w)
 	}
-	if next.Before(begun.Add(20*time.Second)) || next.After(time.Now().Add(20*time.Second)) || since.Before(begun) || since.After(next) {
+	if next.Before(begun.Add(20*time.Second)) || next.After(time.Now().Add(20*time.Second)) || since.Before(begun) ||
+		since.After(next) {
 		t.Errorf("next try %v, in its state since %v, told at %v", next, since, begun)
 	}
 }
@@ -65,7 +66,8 @@ func TestAWorkerSaysUntilWhenItsPodHasToStopAndWhoWaitsForThat(t *testing.T) {
 	list := r.pool.List()
 	first, second := list[0], list[1]
 	by := first.GetTerminateBy().AsTime()
-	if by.Before(ended.Add(59*time.Second)) || by.After(time.Now().Add(61*time.Second)) || first.GetState() != enginev1.WorkerState_WORKER_STATE_TERMINATING || !first.GetBusy() {
+	if by.Before(ended.Add(59*time.Second)) || by.After(time.Now().Add(61*time.Second)) ||
+		first.GetState() != enginev1.WorkerState_WORKER_STATE_TERMINATING || !first.GetBusy() {
 		t.Errorf("the pod that is stopped: %v", first)
 	}
 	if !second.GetPending() || second.GetBehindPodUid() != "u-1" || second.GetWaitsFor() != "the end of the pod u-1 of its name" {

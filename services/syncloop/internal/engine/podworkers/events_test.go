@@ -65,11 +65,14 @@ type runtime interface {
 func startTold(t *testing.T, runtime runtime) (*podworkers.Pool, *told) {
 	process, end := context.WithCancel(context.Background())
 	logger := slog.New(slog.DiscardHandler)
-	store := podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: logger})
+	store := podstore.New(podstore.Config{
+		Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: logger,
+	})
 	store.Open()
 	events := &told{}
 	pool := podworkers.NewPool(process, podworkers.Config{
-		Runtime: runtime, Observer: runtime, Statuses: store, Endings: gracebook.InMemory(boottime.Now), Clock: clock.RealClock{}, BootTime: boottime.Now,
+		Runtime: runtime, Observer: runtime, Statuses: store, Endings: gracebook.InMemory(boottime.Now),
+		Clock: clock.RealClock{}, BootTime: boottime.Now,
 		Tracer: telemetry.Off(), Logger: logger, Resync: time.Minute, Events: events,
 	})
 	t.Cleanup(func() {

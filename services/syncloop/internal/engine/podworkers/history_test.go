@@ -65,7 +65,8 @@ func TestNoHistoryBreaksARule(t *testing.T) {
 				if _, ok := wanted[uid]; ok {
 					evicted[uid] = true
 					stopped := make(chan struct{})
-					if r.pool.End(uid, podworkers.Cause{}, podworkers.End{Grace: ptr.To(int64(step % 7)), Stopped: []chan<- struct{}{stopped}}) {
+					end := podworkers.End{Grace: ptr.To(int64(step % 7)), Stopped: []chan<- struct{}{stopped}}
+					if r.pool.End(uid, podworkers.Cause{}, end) {
 						waiters = append(waiters, stopped)
 					}
 				}

@@ -13,7 +13,9 @@ import (
 
 func TestNextIsTheTable(t *testing.T) {
 	const no podworkers.State = 0
-	inputs := []podworkers.Input{podworkers.InputEnd, podworkers.InputFinished, podworkers.InputStopped, podworkers.InputCleaned}
+	inputs := []podworkers.Input{
+		podworkers.InputEnd, podworkers.InputFinished, podworkers.InputStopped, podworkers.InputCleaned,
+	}
 	table := map[podworkers.State][]podworkers.State{
 		podworkers.Syncing:     {podworkers.Terminating, podworkers.Terminating, no, no},
 		podworkers.Terminating: {podworkers.Terminating, podworkers.Terminating, podworkers.Terminated, no},

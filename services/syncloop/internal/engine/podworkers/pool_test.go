@@ -220,7 +220,9 @@ func TestErrorsAreTriedAgain(t *testing.T) {
 
 func TestLostWorkIsDoneWhenPlegIsBack(t *testing.T) {
 	r := start(t)
-	r.node.SetScript(fakenode.Script{Observe: func(context.Context, types.UID) error { return errors.New("pleg is away") }})
+	r.node.SetScript(fakenode.Script{
+		Observe: func(context.Context, types.UID) error { return errors.New("pleg is away") },
+	})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
 	eventually.That(t, "the error shows", func() bool { return strings.Contains(r.pool.List()[0].GetLastError(), "pleg is away") })
 	if at := r.pool.List()[0].GetNextSyncAt(); at == nil {

@@ -28,7 +28,9 @@ type asked struct {
 	newerThan chan time.Duration
 }
 
-func (a asked) GetPodStatus(ctx context.Context, uid types.UID, newerThan time.Duration) (*lifecyclev1.PodStatus, error) {
+func (a asked) GetPodStatus(
+	ctx context.Context, uid types.UID, newerThan time.Duration,
+) (*lifecyclev1.PodStatus, error) {
 	select {
 	case a.newerThan <- newerThan:
 	default:
@@ -48,12 +50,15 @@ func TestAPodThatWasBeingResizedIsObservedAnew(t *testing.T) {
 		}
 		process, end := context.WithCancel(context.Background())
 		logger := slog.New(slog.DiscardHandler)
-		store := podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: logger})
+		store := podstore.New(podstore.Config{
+			Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: logger,
+		})
 		store.Open()
 		begun := boottime.Now()
 		pool := podworkers.NewPool(process, podworkers.Config{
-			Runtime: pleg, Observer: pleg, Statuses: store, Endings: gracebook.InMemory(boottime.Now), Resizes: book, Events: &told{},
-			Clock: clock.RealClock{}, BootTime: boottime.Now, Tracer: telemetry.Off(), Logger: logger, Resync: time.Minute,
+			Runtime: pleg, Observer: pleg, Statuses: store, Endings: gracebook.InMemory(boottime.Now), Resizes: book,
+			Events: &told{}, Clock: clock.RealClock{}, BootTime: boottime.Now,
+			Tracer: telemetry.Off(), Logger: logger, Resync: time.Minute,
 		})
 		pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)
 		if got := <-pleg.newerThan; resized != (got >= begun) {

@@ -51,11 +51,13 @@ func newTracedRig(node *fakenode.Node, resync time.Duration, tracer trace.Tracer
 	process, end := context.WithCancel(context.Background())
 	r := &rig{node: node, endProcess: end}
 	logger := slog.New(counter{&r.warnings})
-	r.store = podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger})
+	r.store = podstore.New(podstore.Config{
+		Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger,
+	})
 	r.store.Open()
 	r.pool = podworkers.NewPool(process, podworkers.Config{
-		Runtime: node, Observer: node, Statuses: r.store, Endings: gracebook.InMemory(boottime.Now), Clock: clock.RealClock{}, BootTime: boottime.Now,
-		Tracer: tracer, Logger: logger, Resync: resync,
+		Runtime: node, Observer: node, Statuses: r.store, Endings: gracebook.InMemory(boottime.Now),
+		Clock: clock.RealClock{}, BootTime: boottime.Now, Tracer: tracer, Logger: logger, Resync: resync,
 	})
 	// What the loop does with time: give work to whoever is due.
 	r.pump.Go(func() {

@@ -79,7 +79,8 @@ func TestWhenWorkIsDoneAgain(t *testing.T) {
 		"the runtime is away at the kill": {killing(away), true, 500 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			node, clock, pod := fakenode.New(), clocktesting.NewFakeClock(time.Now()), fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
+			node, clock := fakenode.New(), clocktesting.NewFakeClock(time.Now())
+			pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
 			node.Run(pod)
 			node.SetScript(c.script)
 			pool, jittered := poolOn(t, node, clock)
@@ -101,14 +102,19 @@ func TestWhenWorkIsDoneAgain(t *testing.T) {
 }
 
 // poolOn returns a pool by a clock that stands still, which is stopped when the test ends, and what it has spread.
-func poolOn(t *testing.T, node *fakenode.Node, clock *clocktesting.FakeClock, counts ...*podworkers.Metrics) (pool *podworkers.Pool, jittered func() []time.Duration) {
+func poolOn(
+	t *testing.T, node *fakenode.Node, clock *clocktesting.FakeClock, counts ...*podworkers.Metrics,
+) (pool *podworkers.Pool, jittered func() []time.Duration) {
 	t.Helper()
 	process, end := context.WithCancel(context.Background())
-	store := podstore.New(podstore.Config{Generate: podstatus.Generate, Clock: clock, Tracer: telemetry.Off(), Logger: slog.New(slog.DiscardHandler)})
+	store := podstore.New(podstore.Config{
+		Generate: podstatus.Generate, Clock: clock, Tracer: telemetry.Off(), Logger: slog.New(slog.DiscardHandler),
+	})
 	store.Open()
 	spread := make(chan time.Duration, 16)
 	cfg := podworkers.Config{
-		Runtime: node, Observer: node, Statuses: store, Endings: gracebook.InMemory(boottime.Now), Clock: clock, BootTime: boottime.Now,
+		Runtime: node, Observer: node, Statuses: store, Endings: gracebook.InMemory(boottime.Now),
+		Clock: clock, BootTime: boottime.Now,
 		Tracer: telemetry.Off(), Logger: slog.New(slog.DiscardHandler), Resync: time.Minute,
 		Jitter: func(d time.Duration) time.Duration { spread <- d; return d },
 	}

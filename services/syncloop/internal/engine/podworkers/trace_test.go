@@ -45,7 +45,9 @@ func startTraced(t *testing.T) tracedRig {
 
 // syncs are the spans of syncs that were not idle.
 func (r tracedRig) syncs() []sdktrace.ReadOnlySpan {
-	return slices.DeleteFunc(r.spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return s.Name() != "pod.sync" || isIdle(s) })
+	return slices.DeleteFunc(r.spans.Ended(), func(s sdktrace.ReadOnlySpan) bool {
+		return s.Name() != "pod.sync" || isIdle(s)
+	})
 }
 
 func isIdle(s sdktrace.ReadOnlySpan) bool {
@@ -101,7 +103,9 @@ func TestWhatFollowsABackoffIsInTheTraceOfTheCrash(t *testing.T) {
 func TestATraceOfFailuresEndsAndTheNextIsLinkedToIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startTraced(t)
-		r.node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return status.Error(codes.Internal, "no") }})
+		r.node.SetScript(fakenode.Script{
+			Sync: func(context.Context, *v1.Pod) error { return status.Error(codes.Internal, "no") },
+		})
 		pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
 		r.store.SetPod(pod, "file", crashA)
 		r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig, Traceparent: crashA}, nil)
@@ -129,7 +133,9 @@ func TestATraceOfFailuresEndsAndTheNextIsLinkedToIt(t *testing.T) {
 			t.Errorf("the first trace has %d tries, want 10", first)
 		}
 		eventually.That(t, "the second trace goes on", func() bool {
-			return slices.ContainsFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool { return s.Parent().SpanID() == next.SpanContext().SpanID() })
+			return slices.ContainsFunc(r.syncs(), func(s sdktrace.ReadOnlySpan) bool {
+				return s.Parent().SpanID() == next.SpanContext().SpanID()
+			})
 		})
 	})
 }

@@ -18,7 +18,9 @@ func TestAPodWithoutItsVolumesSaysWhich(t *testing.T) {
 	r := start(t)
 	r.store.SetWaiting("")
 	notReady := &volumes.NotReadyError{Message: `MountVolume.SetUp failed for volume "data" : no space left on device`}
-	r.node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return notReady }, SandboxError: notReady})
+	r.node.SetScript(fakenode.Script{
+		Sync: func(context.Context, *v1.Pod) error { return notReady }, SandboxError: notReady,
+	})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
 	eventually.That(t, "the status says it", func() bool {
 		pods, err := r.store.Pods()

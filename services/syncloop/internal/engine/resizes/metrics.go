@@ -12,18 +12,17 @@ import (
 
 // Class is a class of pods whose resize is pending.
 type Class struct {
-	// Reason is that of the condition PodResizePending, Priority is resize.PriorityClass of the pod.
+	// Reason is the reason of the condition PodResizePending, and Priority the resize.PriorityClass of the pod.
 	Reason, Priority string
 }
 
-// Counts has the numbers of pods whose resize is pending, and in progress.
+// Counts has the numbers of pods whose resize is pending and in progress.
 type Counts struct {
 	Pending    map[Class]int
 	InProgress int
 }
 
-// Count counts the pods whose resize is pending or in progress. Pod returns a pod, or nil when it is not known any
-// more.
+// Count counts the pods whose resize is pending or in progress. Pod returns a pod, or nil if it is not known any more.
 func (b *Book) Count(pod func(types.UID) *v1.Pod) Counts {
 	counts := Counts{Pending: map[Class]int{}}
 	for _, uid := range b.UIDs() {
@@ -42,7 +41,7 @@ func (b *Book) Count(pod func(types.UID) *v1.Pod) Counts {
 	return counts
 }
 
-// Expose registers the numbers of pods, which count says at each scrape.
+// Expose registers the gauges of resizes, which call count at each scrape.
 func Expose(registry prometheus.Registerer, count func() Counts) {
 	registry.MustRegister(&collector{
 		count: count,
@@ -69,7 +68,8 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 func (c *collector) Collect(to chan<- prometheus.Metric) {
 	now := c.count()
 	for class, n := range now.Pending {
-		to <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(n), strings.ToLower(class.Reason), class.Priority)
+		reason := strings.ToLower(class.Reason)
+		to <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(n), reason, class.Priority)
 	}
 	to <- prometheus.MustNewConstMetric(c.inProgress, prometheus.GaugeValue, float64(now.InProgress))
 }

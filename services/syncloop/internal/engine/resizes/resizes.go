@@ -32,7 +32,7 @@ const (
 	// fileMode lets only the owner read, as all of the state directory.
 	fileMode = 0o600
 	suffix   = ".json"
-	// damaged ends the name of a file that was set aside.
+	// damaged is the suffix of a renamed file that could not be read.
 	damaged = ".damaged"
 )
 

@@ -43,7 +43,8 @@ func TestAPromiseOutlivesTheProcess(t *testing.T) {
 	if err := book.Note("u", resize.Of(pod), func(r *resize.Record) { r.Allocated = allocation("2") }); err != nil {
 		t.Fatal(err)
 	}
-	if err := book.Actuate(pod, func(a *resize.Actuated) { a.Note(nil, "c", resize.Amounts{CPURequest: 2000}) }); err != nil {
+	actuate := func(a *resize.Actuated) { a.Note(nil, "c", resize.Amounts{CPURequest: 2000}) }
+	if err := book.Actuate(pod, actuate); err != nil {
 		t.Fatal(err)
 	}
 	want, _ := book.Get("u")
