@@ -12,7 +12,8 @@ import (
 	"github.com/quartet-node/quartet/internal/sockets"
 )
 
-// TestWhichNodesHaveTheAuthenticatedAPI: nodes of a cluster, and others only when their file names a client authority.
+// TestWhichNodesHaveTheAuthenticatedAPI: nodes of a cluster with authentication, and standalone nodes only with
+// authentication and the authorization mode AlwaysAllow.
 func TestWhichNodesHaveTheAuthenticatedAPI(t *testing.T) {
 	for _, c := range []struct {
 		text   string

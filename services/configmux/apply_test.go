@@ -51,7 +51,7 @@ func TestAppliedPodsReachTheSubscriber(t *testing.T) {
 	}
 	_, err := p.client.DeletePod(t.Context(), &configv1.DeletePodRequest{Name: "a"})
 	must(t, err)
-	// Changes fold, but the order is kept: the stream ends with the pod gone.
+	// Changes are folded, but the order is kept: the stream ends with the removal of the pod.
 	for m := next(); ; m = next() {
 		if got := text(t, m); got == "DELTA REMOVE a-node i:2" {
 			break
@@ -128,7 +128,7 @@ func TestWhatIsWrongWithAnAppliedPodIsToldByField(t *testing.T) {
 	}
 }
 
-// The trace of an apply begins where the source takes it in.
+// The trace of an apply begins when the source accepts the pod.
 func TestTraceOfAnApply(t *testing.T) {
 	p := newProcess(t)
 	spans := tracetest.NewInMemoryExporter()

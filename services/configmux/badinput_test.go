@@ -11,8 +11,8 @@ import (
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 )
 
-// Whatever lies in the directory of the manifests, the good pods come out, and each mistake is listed with its file,
-// and with pod and field where it has them.
+// With any content of the manifests directory, the valid pods are published, and each error is listed with its file,
+// and with pod and field where known.
 func TestBadInputIsListedAndHidesNoGoodPod(t *testing.T) {
 	p := newProcess(t)
 	laughs := "a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat("*a,", 1000) + "]\n"

@@ -11,8 +11,8 @@ import (
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 )
 
-// BenchmarkFromRenameToSubscriber is the time from a manifest's rename into place to the change being in the hands of a
-// subscriber behind the socket, in a directory that has a hundred others.
+// BenchmarkFromRenameToSubscriber is the time from a manifest's rename into place until a subscriber of the socket has
+// received the change, in a directory with a hundred other manifests.
 func BenchmarkFromRenameToSubscriber(b *testing.B) {
 	p := newProcess(b)
 	for i := range 100 {

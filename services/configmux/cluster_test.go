@@ -28,7 +28,7 @@ import (
 
 var shared cluster.Shared
 
-// nodestatus serves the Node on a socket, and nothing else.
+// nodestatus serves only the Node on a socket.
 type nodestatus struct {
 	nodev1.UnimplementedNodeServiceServer
 	nodes *stream.Level[*nodev1.Node]
@@ -49,7 +49,7 @@ func (n *nodestatus) WatchNode(
 	)
 }
 
-// member is configmux of a node of a cluster. Its nodestatus says that the Node is there.
+// member is the configmux of a node of a cluster. Its nodestatus reports that the Node exists.
 type member struct {
 	*process
 	node   string
@@ -57,7 +57,7 @@ type member struct {
 	status *nodestatus
 }
 
-// newMember makes configmux of a node that takes pods from nowhere but an API server, reached by a kubeconfig.
+// newMember returns the configmux of a node that has only pods of an API server, which a kubeconfig names.
 func newMember(t *testing.T, c *cluster.Cluster, node, kubeconfig string) *member {
 	t.Helper()
 	m := &member{
@@ -93,7 +93,7 @@ func kubeconfigOf(t *testing.T, c *cluster.Cluster, node string) string {
 	return c.Kubeconfig(t, cluster.NodeUser(node), cluster.Nodes)
 }
 
-// create makes a pod that is bound to a node.
+// create creates a pod that is bound to a node.
 func (m *member) create(name, node string, change ...func(*v1.Pod)) *v1.Pod {
 	m.t.Helper()
 	pod := &v1.Pod{
@@ -108,7 +108,7 @@ func (m *member) create(name, node string, change ...func(*v1.Pod)) *v1.Pod {
 	return created
 }
 
-// update changes a pod as it is now.
+// update changes the current version of a pod.
 func (m *member) update(name string, change func(*v1.Pod)) {
 	m.t.Helper()
 	pods := m.admin.CoreV1().Pods("default")
@@ -132,14 +132,14 @@ func (m *member) remove(name string, grace int64) {
 	)
 }
 
-// told reads what a subscriber is told.
+// told reads the messages of a subscriber.
 type told struct {
 	t    *testing.T
 	next func() *configv1.WatchPodUpdatesResponse
 	last *configv1.PodUpdate
 }
 
-// slowly is how long a test may take in which servers are stopped and started.
+// slowly is the time limit of a test that stops and starts servers.
 const slowly = 2 * time.Minute
 
 func (m *member) subscribe(t *testing.T) *told {
@@ -157,7 +157,7 @@ func (m *member) subscribe(t *testing.T) *told {
 }
 
 // pods fails the test unless the next messages about pods are these, as "OP name image", in any order. An API server
-// may shorten the grace of a pod to nothing before it removes it: a DELETE that is not wanted is passed over.
+// may shorten the grace period of a pod to zero before it removes it: an unexpected DELETE is skipped.
 func (s *told) pods(want ...string) {
 	s.t.Helper()
 	var got []string
@@ -179,7 +179,7 @@ func (s *told) pods(want ...string) {
 	}
 }
 
-// ready reads on until the source is ready, and fails the test for a pod in between.
+// ready reads until the source is ready, and fails the test if a message about a pod comes before.
 func (s *told) ready() {
 	s.t.Helper()
 	for {
@@ -193,7 +193,7 @@ func (s *told) ready() {
 	}
 }
 
-// await waits until a condition holds, and lets the servers work meanwhile.
+// await waits until a condition holds, while the servers continue.
 func (m *member) await(what string, condition func() bool) {
 	m.t.Helper()
 	eventually.That(m.t, what, condition)
@@ -300,7 +300,7 @@ func TestNodestatusIsWaitedForOnceOnly(t *testing.T) {
 	s.pods("ADD w-second i:1")
 }
 
-// An API server that is away takes nothing away, and what is changed before it is reached again arrives soon after.
+// An API server that is down removes no pod, and changes before its return arrive soon after.
 func TestAnAPIServerThatComesBack(t *testing.T) {
 	c := shared.Cluster(t)
 	proxy := c.Proxy(t)
@@ -358,7 +358,7 @@ func TestAnAPIServerThatIsKilled(t *testing.T) {
 	}
 }
 
-// With its history the API server forgets that pods were deleted: the list says it.
+// The API server's lost history includes the deletions of pods: the next list shows them.
 func TestPodsDeletedInAForgottenHistoryAreRemoved(t *testing.T) {
 	c := shared.Cluster(t)
 	proxy := c.Proxy(t)
@@ -403,7 +403,7 @@ func TestANodeThatStartsWithoutItsAPIServerRunsWhatItKnew(t *testing.T) {
 	m.mended()
 }
 
-// One that hangs takes connections and says nothing.
+// An API server that hangs accepts connections and never answers.
 func TestAnAPIServerThatHangs(t *testing.T) {
 	c := shared.Cluster(t)
 	m := newMember(t, c, "n-hangs", kubeconfigOf(t, c, "n-hangs"))
@@ -412,7 +412,8 @@ func TestAnAPIServerThatHangs(t *testing.T) {
 	m.subscribe(t).pods("ADD h-kept i:1")
 	m.stop()
 	c.APIServer.Pause(t)
-	m.cfg.Kubeconfig = kubeconfigOf(t, c, "n-hangs") // with another certificate it connects anew, as another process would
+	// a different certificate gives a new connection, as another process would have
+	m.cfg.Kubeconfig = kubeconfigOf(t, c, "n-hangs")
 	m.run()
 	s := m.subscribe(t)
 	s.pods("RESTORE h-kept i:1")

@@ -17,16 +17,16 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// podServer is a server of pods.
+// podServer serves pods.
 type podServer struct {
 	*httptest.Server
 	body atomic.Pointer[string]
 }
 
-// answer sets what the server answers from now on.
+// answer sets the later answers of the server.
 func (s *podServer) answer(body string) { s.body.Store(&body) }
 
-// serves answers every request with a manifest until the test ends, and has configmux ask for it.
+// serves answers every request with a manifest until the test ends, and makes configmux use this server.
 func (p *process) serves(manifest string) *podServer {
 	p.t.Helper()
 	s := &podServer{}
@@ -45,7 +45,7 @@ func (p *process) serves(manifest string) *podServer {
 	return s
 }
 
-// source returns what is listed of a source, nil when it is not listed.
+// source returns the listed state of a source; nil when it is not listed.
 func (p *process) source(name string) *configv1.Source {
 	p.t.Helper()
 	listed, err := p.client.ListSources(p.t.Context(), &configv1.ListSourcesRequest{})
@@ -107,7 +107,7 @@ func TestAPodOfAServerArrivesBesideOneOfAFileAndStaysWithoutTheServer(t *testing
 	}
 }
 
-// After a restart without the server nobody may conclude that its pods are not wanted any more.
+// After a restart without the server, subscribers must not conclude that its pods are no longer desired.
 func TestASourceWithoutItsServerHasNotSpoken(t *testing.T) {
 	p := newProcess(t)
 	p.write("a.yaml", manifest("a", "", "i:1"))
@@ -115,7 +115,7 @@ func TestASourceWithoutItsServerHasNotSpoken(t *testing.T) {
 	p.run()
 	eventually.That(p.t, "the file is read and the server missed", func() bool {
 		if _, err := p.client.ListSources(t.Context(), &configv1.ListSourcesRequest{}); err != nil {
-			return false // it does not serve yet
+			return false // it is not serving yet
 		}
 		return p.source("file").GetReady() && len(p.source("http").GetErrors()) == 1
 	})
@@ -130,7 +130,7 @@ func TestASourceWithoutItsServerHasNotSpoken(t *testing.T) {
 	}
 }
 
-// An empty body, with the status 200, is an empty source and an error, which counts on until there is a body.
+// An empty body with the status 200 is an empty source and an error, which remains until there is a body.
 func TestAnEmptyBodyTakesThePodsOfTheServerAwayAndIsAnError(t *testing.T) {
 	p := newProcess(t)
 	p.write("a.yaml", manifest("a", "", "i:1"))
@@ -158,7 +158,7 @@ func TestAnEmptyBodyTakesThePodsOfTheServerAwayAndIsAnError(t *testing.T) {
 	}
 }
 
-// What fails at each request is logged three times, and then when it changes or ends.
+// A failure of each request is logged three times, and then when it changes or ends.
 func TestAFailureOfTheServerIsLoggedThreeTimes(t *testing.T) {
 	p := newProcess(t)
 	server := p.serves(manifest("b", "", "i:1"))
@@ -193,7 +193,7 @@ func TestAFailureOfTheServerIsLoggedThreeTimes(t *testing.T) {
 	}
 }
 
-// lines is a log that can be read while it is written.
+// lines is a log that can be read while it is being written.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -205,7 +205,7 @@ func (l *lines) Write(line []byte) (int, error) {
 	return l.text.Write(line)
 }
 
-// count returns how many lines have all of the texts in them.
+// count returns the number of lines that contain all texts.
 func (l *lines) count(texts ...string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,8 +218,8 @@ func (l *lines) count(texts ...string) int {
 	return n
 }
 
-// The sources never see each other's pods: a pod of a file and one of a server with the same name are two, and the node
-// runs the second when the first has ended. Two of one UID cannot be told apart: the first keeps it.
+// The sources' pods are independent: a pod of a file and one of a server with the same name are two pods, and the node
+// runs the second when the first has ended. Two pods with one UID cannot be distinguished: the first keeps it.
 func TestAFileAndAServerWithPodsOfOneName(t *testing.T) {
 	p := newProcess(t)
 	p.write("a.yaml", manifest("a", "", "i:1"))

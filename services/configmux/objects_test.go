@@ -51,7 +51,7 @@ func (p *process) applyConfigMap(c *v1.ConfigMap, dryRun bool) (*configv1.ApplyO
 	)
 }
 
-// watchObjects opens a stream and returns what reads it.
+// watchObjects opens a stream and returns the function that reads it.
 func (p *process) watchObjects(req *configv1.WatchObjectsRequest) func() *configv1.WatchObjectsResponse {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
@@ -144,7 +144,7 @@ func TestObjectsOfFilesAndOfCallsReachTheSubscriber(t *testing.T) {
 	must(t, err)
 	expectObjects(t, next, "DELTA removed local Secret/default/login")
 
-	// A token is good for what was missed, and for the same selection only.
+	// A token resumes the same selection only.
 	again := p.watchObjects(&configv1.WatchObjectsRequest{ResumeToken: token})
 	if m := again(); m.GetFrame().GetOpening().GetStart() != streamv1.Start_START_RESUMED {
 		t.Errorf("start %v, want RESUMED", m.GetFrame().GetOpening().GetStart())
@@ -192,7 +192,7 @@ func TestAFileThatDoesNotParseKeepsItsObjectsThroughARestart(t *testing.T) {
 	p.write("a.yaml", configMapManifest("settings", "1")+"---\n"+secretManifest("login", "s1"))
 	p.run()
 	p.ready()
-	p.stop() // which writes the checkpoint
+	p.stop() // it writes the checkpoint
 	p.write("a.yaml", "apiVersion: v1\nkind: Secret\nstringData: {key: *s2}\n")
 	p.run()
 	p.ready()
@@ -286,8 +286,8 @@ func TestWhatIsWrongWithAnObjectIsToldByField(t *testing.T) {
 	}
 }
 
-// Of two sources with one object the first in the order file, http, local counts, and the other is told of, until it
-// does not have it any more.
+// If two sources have one object, the first in the order file, http, local is used, and the other has an error as long
+// as it has the object.
 func TestOfTwoSourcesWithOneObjectTheFileCounts(t *testing.T) {
 	p := newProcess(t)
 	p.run()
@@ -320,7 +320,7 @@ func TestOfTwoSourcesWithOneObjectTheFileCounts(t *testing.T) {
 	}
 }
 
-// On a node with an API server that has the objects, and a static pod may not name them.
+// On a node with an API server, that server has the objects, and a static pod must not reference any.
 func TestANodeWithAnAPIServerHasNoObjectsOfItsOwn(t *testing.T) {
 	p := newProcess(t)
 	root := t.TempDir()

@@ -17,7 +17,7 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// greedy is a manifest of a pod that asks for everything that reaches beyond its own walls.
+// greedy returns a manifest of a pod with host privileges.
 func greedy(name, image string) string {
 	return strings.NewReplacer(
 		"spec: {", "spec: {hostNetwork: true, hostPID: true, hostIPC: true, ",
@@ -25,7 +25,8 @@ func greedy(name, image string) string {
 	).Replace(manifest(name, "", image))
 }
 
-// One source may have everything, as it is configured, and of another the pod that asks is refused and the others run.
+// One source is allowed all privileges by the configuration; the privileged pod of another source is refused, and its
+// other pods run.
 func TestOnlyTheSourcesThatMayGivePrivilegesDo(t *testing.T) {
 	p := newProcess(t)
 	only := []string{"file"}
@@ -85,7 +86,7 @@ func TestAnAppliedPodThatAsksForMoreThanItMayIsRefusedByField(t *testing.T) {
 	}
 }
 
-// What a manifest says of the agent's own annotations changes nothing, is told, and costs nobody the pod.
+// Annotations of the agent in a manifest are ignored and reported, and the pod runs.
 func TestForgedAnnotationsAreListedAndThePodRuns(t *testing.T) {
 	p := newProcess(t)
 	p.write("a.yaml", strings.Replace(

@@ -30,10 +30,10 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// patience is how long a test waits for what must happen.
+// patience is the time limit of a wait.
 const patience = 60 * time.Second
 
-// process is configmux on a directory of manifests, behind a real socket.
+// process is a configmux with a directory of manifests and a real socket.
 type process struct {
 	t      testing.TB
 	dir    string
@@ -112,7 +112,7 @@ func manifest(name, uid, image string) string {
 	)
 }
 
-// watch opens a stream and returns what reads it, without what it says of the state of the source "local", which every
+// watch opens a stream and returns the function that reads it, without the state of the source "local", which every
 // node has.
 func (p *process) watch(token []byte) func() *configv1.WatchPodUpdatesResponse {
 	p.t.Helper()
@@ -176,7 +176,7 @@ func expect(t testing.TB, next func() *configv1.WatchPodUpdatesResponse, want ..
 	return token
 }
 
-// ready waits until the source has spoken.
+// ready waits until the source is ready.
 func (p *process) ready() {
 	p.t.Helper()
 	next := p.watch(nil)
@@ -198,7 +198,7 @@ func (p *process) span(from *tracetest.InMemoryExporter, in trace.TraceID, id tr
 	return tracetest.SpanStub{}
 }
 
-// follower is a subscriber as syncloop is one.
+// follower is a subscriber like syncloop.
 type follower struct {
 	t       testing.TB
 	mu      sync.Mutex

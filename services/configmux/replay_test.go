@@ -16,7 +16,7 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// What one configmux told its subscriber, another tells its own.
+// A replay sends the messages that another configmux sent to its subscriber.
 func TestAReplayTellsWhatWasRecorded(t *testing.T) {
 	first := newProcess(t)
 	path := filepath.Join(t.TempDir(), "updates.jsonl")

@@ -37,14 +37,14 @@ func TestFromManifestToStream(t *testing.T) {
 	must(t, os.Remove(filepath.Join(p.dir, "a.yaml")))
 	expect(t, next, "DELTA REMOVE a-node i:2", "DELTA source file ready=true")
 
-	// Without a UID of its own a changed manifest is another pod, and the old one makes room first.
+	// Without a UID in the manifest a changed one is another pod, and the old one is removed first.
 	p.write("b.yaml", manifest("b", "", "i:1"))
 	expect(t, next, "DELTA ADD b-node i:1", "DELTA source file ready=true")
 	p.write("b.yaml", manifest("b", "", "i:2"))
 	expect(t, next, "DELTA REMOVE b-node i:1", "DELTA ADD b-node i:2", "DELTA source file ready=true")
 }
 
-// The trace of a change has all of its path through this process, and what travels on is its last step.
+// The trace of a change has all of its path through this process, and the context that is sent along is its last step.
 func TestTraceOfAManifest(t *testing.T) {
 	p := newProcess(t)
 	spans := tracetest.NewInMemoryExporter()
@@ -89,7 +89,7 @@ func TestPodsOfTheFirstReadingComeBeforeTheirSource(t *testing.T) {
 		p.write(fmt.Sprintf("%02d.yaml", i), manifest(fmt.Sprintf("p%02d", i), "", "i"))
 	}
 	p.run()
-	// However early the subscriber comes, whoever has seen the source ready has seen all its pods.
+	// A subscriber that sees the source as ready has all its pods, however early it subscribed.
 	next, pods := p.watch(nil), 0
 	for m := next(); !m.GetSource().GetReady(); m = next() {
 		if m.GetPod() != nil {
@@ -123,7 +123,7 @@ func TestResumeGivesOnlyWhatWasMissed(t *testing.T) {
 	expect(t, again, "DELTA UPDATE a-node i:2", "DELTA REMOVE b-node i:1", "DELTA source file ready=true")
 }
 
-// A subscriber that lives through restarts sees each change once, and none that did not happen.
+// A subscriber sees each change once across restarts, and no other changes.
 func TestARestartChangesNothingForAFollower(t *testing.T) {
 	p := newProcess(t)
 	p.write("a.yaml", manifest("a", "", "i:1"))
@@ -195,7 +195,7 @@ func TestAFileWhoseNameIsNoTextIsListedToo(t *testing.T) {
 func TestHealthWaitsForTheFirstReadingOnly(t *testing.T) {
 	p := newProcess(t)
 	p.cfg.Kubelet.StaticPodPath = filepath.Join(p.dir, "loop")
-	must(t, os.Symlink("loop", p.cfg.Kubelet.StaticPodPath)) // it cannot be read, so it cannot have spoken
+	must(t, os.Symlink("loop", p.cfg.Kubelet.StaticPodPath)) // the path is unreadable, so the source cannot be ready
 	p.run()
 	health := grpc_health_v1.NewHealthClient(p.conn)
 	check := func(service string) grpc_health_v1.HealthCheckResponse_ServingStatus {

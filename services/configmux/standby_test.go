@@ -45,7 +45,7 @@ func TestConfigmuxAsAProcess(t *testing.T) {
 	}
 }
 
-// spawn starts configmux on what p has, as a process that can be killed.
+// spawn starts configmux with the configuration of p, as a process that can be killed.
 func (p *process) spawn() *exec.Cmd {
 	p.t.Helper()
 	file := filepath.Join(filepath.Dir(p.dir), "kubelet.yaml")
@@ -119,7 +119,7 @@ func TestAStandbyTakesOverAndAFollowerSeesNothing(t *testing.T) {
 		}
 		t.Logf("taken over within %v", took)
 		f.untilSynced(round + 2)
-		// That it follows the one that took over shows in a change. Nothing else was seen in between.
+		// A change shows that it follows the successor. The change before it was the last one.
 		name := fmt.Sprintf("later%d", round)
 		p.write(name+".yaml", manifest(name, "", "i:1"))
 		want = append(want, "ADD "+name+"-node i:1")
@@ -129,7 +129,7 @@ func TestAStandbyTakesOverAndAFollowerSeesNothing(t *testing.T) {
 	p.kill(first)
 }
 
-// standsBy waits until a process stands by for the one with this process id.
+// standsBy waits until a process is the standby of the one with this process id.
 func (p *process) standsBy(pid int) {
 	p.t.Helper()
 	eventually.That(p.t, fmt.Sprintf("one stands by for %d", pid), func() bool {
@@ -169,7 +169,7 @@ func TestAStandbyEndsWellWhenItIsToldTo(t *testing.T) {
 	}
 }
 
-// TestASubscriberOfAConfigmuxThatStartsGetsThePodsAtOnce, or what there is when a source cannot be read.
+// TestASubscriberOfAConfigmuxThatStartsGetsThePodsAtOnce, or the other pods when a source cannot be read.
 func TestASubscriberOfAConfigmuxThatStartsGetsThePodsAtOnce(t *testing.T) {
 	p := newProcess(t)
 	for i := range 20 {
@@ -194,7 +194,7 @@ func TestASubscriberOfAConfigmuxThatStartsGetsThePodsAtOnce(t *testing.T) {
 	expect(t, away.watch(nil), "OPENED", "SNAPSHOT source file ready=false", "SYNCED")
 }
 
-// TestAStandbyServesNothingWhereTheOtherServes: its health is of a socket of its own.
+// TestAStandbyServesNothingWhereTheOtherServes: the health of a standby is on a socket of its own.
 func TestAStandbyServesNothingWhereTheOtherServes(t *testing.T) {
 	p := newProcess(t)
 	held, err := lock(t.Context(), p.cfg, p.tel.Logger)

@@ -110,7 +110,7 @@ func (t textOf) String() string { return fmt.Sprint(t.err) }
 
 func texts(err error) fmt.Stringer { return textOf{err} }
 
-// However an object gets into a text, its data do not.
+// No text form of an object contains its data.
 func TestAnObjectIsPrintedWithoutItsData(t *testing.T) {
 	o := &apiobject.Object{
 		Secret: &v1.Secret{
@@ -143,8 +143,8 @@ func TestAnObjectIsPrintedWithoutItsData(t *testing.T) {
 	}
 }
 
-// What is prepared is prepared: to do it again, also after it was sent, changes nothing. Nor does the order of who is
-// left out matter to who is kept.
+// Preparing a prepared object, also after it was sent, changes nothing. The order of the objects does not matter for
+// the choice of those that are left out.
 func TestPreparedObjectsStayAsTheyAre(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		keys := rapid.MapOf(rapid.StringMatching(`[-._a-z]{1,5}`), rapid.SliceOf(rapid.Byte()))

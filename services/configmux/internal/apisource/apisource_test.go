@@ -92,7 +92,7 @@ func TestNothingIsAskedBeforeTheNodeHasSynced(t *testing.T) {
 	if waiting := r.cfg.Health.Waiting(); len(waiting) > 0 {
 		t.Errorf("it waits for %q", waiting)
 	}
-	r.nodes.Close() // nodestatus goes away
+	r.nodes.Close() // nodestatus goes down
 	a.put(pod("b", "i:1"))
 	r.want(podset.Add, "b i:1")
 }
@@ -191,7 +191,7 @@ func TestAServerThatIsAwayIsWaitedFor(t *testing.T) {
 	); got < 3 {
 		t.Errorf("%v failures are counted", got)
 	}
-	// One trace for the failure, not one for each time.
+	// One trace for the failure, not one for each retry.
 	if spans := r.spans.GetSpans(); len(spans) != 1 || spans[0].Name != "source.read" ||
 		spans[0].Status.Description == "" {
 		t.Errorf("spans %v", spans)
@@ -298,7 +298,7 @@ func TestAPodWhoseSourceMayNotHaveWhatItAsksFor(t *testing.T) {
 	if e := r.wrong("it continues to run unchanged"); e.Field != "spec.ephemeralContainers[0].securityContext.privileged" {
 		t.Errorf("error %v", e)
 	}
-	// Its end is not refused.
+	// Its termination is not refused.
 	grows.DeletionTimestamp = &metav1.Time{Time: time.Unix(2000, 0)}
 	a.put(grows)
 	r.want(podset.Delete, "grows i:1")
@@ -318,7 +318,7 @@ func TestAChangeHasATrace(t *testing.T) {
 	for _, attribute := range spans[0].Attributes {
 		attributes[string(attribute.Key)] = attribute.Value.AsString()
 	}
-	a.put(pod("a", "i:1")) // who wrote it is all that is new
+	a.put(pod("a", "i:1")) // only the managed fields change
 	if again := r.want(podset.Update, "a i:1"); len(again.Causes) > 0 {
 		t.Errorf("causes %v of no change", again.Causes)
 	}

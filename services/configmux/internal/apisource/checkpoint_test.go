@@ -22,7 +22,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// remember writes a checkpoint as one that ran before would have.
+// remember writes a checkpoint as an earlier process would have.
 func (r *rig) remember(node string, pods ...*v1.Pod) {
 	r.t.Helper()
 	held := map[types.UID]*v1.Pod{}
@@ -35,7 +35,7 @@ func (r *rig) remember(node string, pods ...*v1.Pod) {
 	must(r.t, os.WriteFile(r.checkpoint, data, checkpointMode))
 }
 
-// alone is a source whose API server is away.
+// alone returns a source whose API server is down.
 func alone(t *testing.T) *rig {
 	t.Helper()
 	a := newAPIServer(t)
@@ -65,18 +65,18 @@ func TestPodsAreKeptWhenMoreThanTheirStatusChanges(t *testing.T) {
 	if got := r.kept("a i:1"); got[0].Status.Phase != "" {
 		t.Errorf("the status %v alone was worth a write", got[0].Status)
 	}
-	// Not twice within a second.
+	// At most once within a second.
 	r.clock.Step(time.Second)
 	r.kept("a i:1", "b i:1")
 	r.timers(1)
-	// A pod that has ended must not be run once more.
+	// A finished pod must not run again.
 	ended := pod("a", "i:1")
 	ended.Status.Phase = v1.PodFailed
 	a.put(ended)
 	r.want(podset.Update, "a i:1")
 	a.remove("b")
 	r.want(podset.Remove, "b i:1")
-	r.stop() // and at the end at once
+	r.stop() // and at the end without a delay
 	if got := r.kept("a i:1"); got[0].Status.Phase != v1.PodFailed {
 		t.Errorf("status %v", got[0].Status)
 	}
@@ -99,7 +99,7 @@ func TestWithoutTheAPIServerThePodsOfTheCheckpointAreRestored(t *testing.T) {
 		t.Errorf("error %v", e)
 	}
 	r.clock.Step(time.Minute)
-	for range 3 { // it is tried again and again, and nothing is given twice
+	for range 3 { // retries continue, and no pod is published twice
 		if again := r.until("another failure", func(source.Reading) bool { return true }); !again.Failed {
 			t.Errorf("given again: %+v", again)
 		}
@@ -211,7 +211,7 @@ func TestADiskThatCannotBeWrittenIsToldAndTriedAgain(t *testing.T) {
 	if e := r.wrong("cannot save the pods of the API server: "); e.Path != r.checkpoint {
 		t.Errorf("error %v", e)
 	}
-	a.put(pod("b", "i:1")) // and no pod is held up
+	a.put(pod("b", "i:1")) // and no pod is delayed
 	r.until("the other pod", func(reading source.Reading) bool { return slices.Contains(texts(reading), "b i:1") })
 	must(t, os.Remove(r.checkpoint))
 	r.timers(2)
@@ -241,14 +241,14 @@ func TestAWriteThatFailedIsTriedAgainThoughNothingChanges(t *testing.T) {
 	r.mended()
 }
 
-// sealed is a checkpoint with a right checksum of something.
+// sealed returns a checkpoint of a body with a valid checksum.
 func sealed(body string) []byte {
 	sum := sha256.Sum256([]byte(body))
 	return []byte(checkpointMagic + hex.EncodeToString(sum[:]) + "\n" + body)
 }
 
-// FuzzCheckpoint holds that nothing that stands in the file makes the decoder panic, and that what it takes is what it
-// would write.
+// FuzzCheckpoint checks that no content of the file makes the decoder panic, and that accepted content is encoded to
+// the same file.
 func FuzzCheckpoint(f *testing.F) {
 	p := pod("a", "i:1")
 	good, err := encode("node", map[types.UID]*v1.Pod{p.UID: p})
@@ -261,7 +261,7 @@ func FuzzCheckpoint(f *testing.F) {
 		f.Add([]byte(seed), false)
 	}
 	f.Fuzz(func(t *testing.T, data []byte, seal bool) {
-		if seal { // what is behind the checksum is reached too
+		if seal { // content with a valid checksum is tested too
 			data = sealed(string(data))
 		}
 		node, pods, err := decode(data)

@@ -31,10 +31,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen. It is much longer than anything takes.
+// patience is the time limit of a wait, much longer than any of them needs.
 const patience = 60 * time.Second
 
-// everything lets pods have all of the machine.
+// everything allows all host privileges.
 var everything = privilege.Allowed{
 	HostNetwork: []string{
 		privilege.Every,
@@ -44,7 +44,7 @@ var everything = privilege.Allowed{
 	Privileged: []string{privilege.Every},
 }
 
-// rig is a running API source, and a sink that keeps what it was given.
+// rig is a running API source with a sink that stores its readings.
 type rig struct {
 	t          *testing.T
 	cfg        Config
@@ -67,7 +67,7 @@ func (r *rig) Set(name string, reading source.Reading) {
 	r.given <- reading
 }
 
-// newRig makes what a source needs. The Node has synced unless the test takes that back.
+// newRig sets up the dependencies of a source. The Node has synced unless the test changes that.
 func newRig(t *testing.T, client rest.Interface) *rig {
 	t.Helper()
 	r := &rig{
@@ -150,7 +150,7 @@ func (r *rig) want(op podset.Op, pods ...string) source.Reading {
 	return reading
 }
 
-// wrong returns the next reading with an error that has the text in it.
+// wrong returns the next reading with an error that contains the text.
 func (r *rig) wrong(text string) source.Error {
 	r.t.Helper()
 	var found source.Error
@@ -164,7 +164,7 @@ func (r *rig) wrong(text string) source.Error {
 	return found
 }
 
-// mended waits until nothing is wrong any more.
+// mended waits until there is no error.
 func (r *rig) mended() {
 	r.t.Helper()
 	r.until("that nothing is wrong", func(reading source.Reading) bool { return len(reading.Errors) == 0 })
@@ -188,7 +188,7 @@ func (r *rig) kept(pods ...string) []*v1.Pod {
 	return nil
 }
 
-// pause lets others work.
+// pause yields to other goroutines.
 func (r *rig) pause(d time.Duration) {
 	select {
 	case <-r.t.Context().Done():
@@ -196,7 +196,7 @@ func (r *rig) pause(d time.Duration) {
 	}
 }
 
-// waits until so many timers of the clock are set.
+// timers waits until this number of timers is set on the clock.
 func (r *rig) timers(n int) {
 	r.t.Helper()
 	for end := time.Now().Add(patience); r.clock.Waiters() < n; r.pause(time.Millisecond) {

@@ -26,7 +26,8 @@ import (
 	"github.com/quartet-node/quartet/internal/reflector"
 )
 
-// apiServer speaks as much of the API as a reflector of pods hears: lists and watches with their versions, in protobuf.
+// apiServer implements the part of the API that a reflector of pods uses: lists and watches with resource versions, in
+// protobuf.
 type apiServer struct {
 	t *testing.T
 	*httptest.Server
@@ -37,9 +38,9 @@ type apiServer struct {
 	version int
 	pods    map[string]*v1.Pod
 	history []past
-	// forgotten is the last version before which there is no history.
+	// forgotten is the last version without history.
 	forgotten int
-	// refusal answers every request instead; nil when there is none.
+	// refusal answers every request instead; nil disables it.
 	refusal http.HandlerFunc
 	// asked has the query of each request, as "list QUERY" or "watch QUERY".
 	asked   []string
@@ -50,7 +51,7 @@ type apiServer struct {
 	cut chan struct{}
 }
 
-// past is a change, and the version that it made.
+// past is a change with its resource version.
 type past struct {
 	version int
 	event   watch.Event
@@ -83,7 +84,7 @@ func newAPIServer(t *testing.T) *apiServer {
 	return a
 }
 
-// client is one that talks protobuf to the server.
+// client returns a client of the server that uses protobuf.
 func (a *apiServer) client() rest.Interface {
 	a.t.Helper()
 	return clientOf(
@@ -96,7 +97,7 @@ func (a *apiServer) client() rest.Interface {
 	)
 }
 
-// codecsOf returns what encodes and decodes core/v1, and nothing else.
+// codecsOf returns the codecs of core/v1 alone.
 func codecsOf(t *testing.T) serializer.CodecFactory {
 	t.Helper()
 	known := runtime.NewScheme()
@@ -119,7 +120,7 @@ func clientOf(t *testing.T, cfg *rest.Config) rest.Interface {
 	return client
 }
 
-// put creates or changes a pod.
+// put creates or updates a pod.
 func (a *apiServer) put(pod *v1.Pod) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -150,7 +151,7 @@ func (a *apiServer) change(kind watch.EventType, pod *v1.Pod) {
 	a.news = make(chan struct{})
 }
 
-// forget makes the server know nothing of what was before now.
+// forget removes the history up to now.
 func (a *apiServer) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -158,7 +159,7 @@ func (a *apiServer) forget() {
 	a.forgotten, a.history = a.version, nil
 }
 
-// refuse answers every request in another way, from now on; nil is the server's own.
+// refuse sets the answer to all later requests; nil restores the server's own.
 func (a *apiServer) refuse(with http.HandlerFunc) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -268,7 +269,7 @@ func (a *apiServer) watch(out http.ResponseWriter, request *http.Request, cut <-
 	}
 }
 
-// refuseWith answers with a failure as the API server says one.
+// refuseWith answers with a failure in the API server's format.
 func refuseWith(code int32, reason metav1.StatusReason, message string) http.HandlerFunc {
 	return func(out http.ResponseWriter, _ *http.Request) {
 		out.Header().Set("Content-Type", runtime.ContentTypeJSON)
@@ -286,7 +287,7 @@ func refuseWith(code int32, reason metav1.StatusReason, message string) http.Han
 	}
 }
 
-// pod is a pod of this node.
+// pod returns a pod of this node.
 func pod(name, image string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

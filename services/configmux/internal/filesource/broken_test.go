@@ -41,14 +41,14 @@ func TestABrokenFileKeepsItsLastGoodPods(t *testing.T) {
 	}
 	r.t = t
 
-	// Of two pods one is broken: only that one is kept back.
+	// One of two pods is broken: only that one is not published.
 	replace(t, path, manifest("a", "i:2")+"---\n"+manifest("b", "''"))
 	got := r.has(1, "a-node i:2", "b-node i:1", "good-node i:1")
 	if e := got.Errors[0]; e.Pod != "default/b-node" || e.Field != "spec.containers[0].image" ||
 		!strings.Contains(e.Message, "last good version of the pod is kept") {
 		t.Errorf("error %+v", e)
 	}
-	// A broken pod that was never good is left out.
+	// A broken pod without a valid version is left out.
 	replace(t, path, manifest("a", "i:3")+"---\n"+manifest("c", "''"))
 	got = r.has(1, "a-node i:3", "good-node i:1")
 	if !strings.Contains(got.Errors[0].Message, "the pod is left out") {
@@ -58,8 +58,8 @@ func TestABrokenFileKeepsItsLastGoodPods(t *testing.T) {
 	r.has(0, "good-node i:1")
 }
 
-// A manifest that is written in place, in pieces of which each but the last is broken or, worse, a good but smaller
-// manifest, must come out as what is written in the end, without having been anything else.
+// A manifest is written in place, in pieces. Each except the last is broken or, worse, a valid but smaller manifest.
+// Only the final content may be published.
 func TestHalfWrittenFilesAreNotTaken(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "all.yaml")
@@ -85,8 +85,8 @@ func TestHalfWrittenFilesAreNotTaken(t *testing.T) {
 	}
 }
 
-// Some editors move the old file aside and write a new one: in between there is none, and beside it there is another
-// one with the same pod.
+// Some editors rename the old file and write a new one: in between there is none, and another file with the same pod
+// exists beside it.
 func TestAnEditorsBackupTakesNoPodAway(t *testing.T) {
 	for _, mode := range []string{"directory", "file"} {
 		t.Run(mode, func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestAnEditorsBackupTakesNoPodAway(t *testing.T) {
 	}
 }
 
-// The first set after a restart has the last good pods, also when the path could not be read at first.
+// The first set after a restart includes the last valid pods, even if the path could not be read at first.
 func TestTheFirstSetIsWholeWhenThePathComesLate(t *testing.T) {
 	root, kept := t.TempDir(), filepath.Join(t.TempDir(), "checkpoint.json")
 	dir := filepath.Join(root, "manifests")
@@ -183,14 +183,14 @@ func TestWhatIsNoManifestFileIsReportedAndSkipped(t *testing.T) {
 			t.Errorf("error %d is %q, want %q in it", i, got.Errors[i].Message, want)
 		}
 	}
-	// One that takes a manifest's place does not hang anything either.
+	// A special file in the place of a manifest does not make the source hang either.
 	must(t, os.Remove(filepath.Join(dir, "good.yaml")))
 	must(t, unix.Mkfifo(filepath.Join(dir, "good.yaml"), 0o600))
 	r.has(6)
 }
 
 func TestUnreadableFileKeepsItsPods(t *testing.T) {
-	if os.Geteuid() == 0 { // root reads everything
+	if os.Geteuid() == 0 { // root can read every file
 		asNobody(t)
 		return
 	}
@@ -205,8 +205,8 @@ func TestUnreadableFileKeepsItsPods(t *testing.T) {
 	}
 }
 
-// asNobody runs the test that calls it once more, as a user without rights, from a copy of this binary that such a user
-// can reach.
+// asNobody runs the calling test again as a user without privileges, from a copy of this binary that the user can
+// reach.
 func asNobody(t *testing.T) {
 	t.Helper()
 	self, err := os.Executable()
@@ -229,7 +229,7 @@ func asNobody(t *testing.T) {
 	}
 }
 
-// A path whose state cannot be known says nothing of its pods.
+// An unreadable path says nothing about its pods.
 func TestAPathThatCannotBeReadIsAFailureAndNotEmpty(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, "manifests")
@@ -260,12 +260,12 @@ func TestAnErrorThatStaysIsSeenAgain(t *testing.T) {
 	})
 }
 
-// keeping makes a source keep its checkpoint in a file that outlives it.
+// keeping makes a source store its checkpoint in a file that outlives it.
 func keeping(path, node string) option {
 	return func(s *Source) { s.cfg.Checkpoint, s.cfg.Node = path, node }
 }
 
-// A process that is killed and started again while a manifest is broken must not take that manifest's pods away.
+// A process that is killed and restarted while a manifest is broken must not remove that manifest's pods.
 func TestABrokenFileKeepsItsPodsThroughARestart(t *testing.T) {
 	dir, kept := t.TempDir(), filepath.Join(t.TempDir(), "checkpoint.json")
 	path := filepath.Join(dir, "a.yaml")
@@ -275,8 +275,8 @@ func TestABrokenFileKeepsItsPodsThroughARestart(t *testing.T) {
 	uid := first.has(0, "a-node i:1", "b-node i:1", "c-node i:1").Pods[0].UID
 	first.stop()
 
-	overwrite(t, path, "{")                                          // broken while nobody looked
-	overwrite(t, filepath.Join(dir, "c.yaml"), manifest("c", "i:2")) // good, and changed
+	overwrite(t, path, "{")                                          // broken while the source was not running
+	overwrite(t, filepath.Join(dir, "c.yaml"), manifest("c", "i:2")) // valid, and changed
 	second := start(t, dir, keeping(kept, "node"))
 	got := second.has(1, "a-node i:1", "b-node i:1", "c-node i:2")
 	if got.Pods[0].UID != uid {
@@ -290,13 +290,13 @@ func TestABrokenFileKeepsItsPodsThroughARestart(t *testing.T) {
 	third.has(0, "c-node i:2")
 	third.stop()
 
-	// A file that is gone has no pods, whatever the checkpoint says, and a broken one of that name is another one.
+	// A removed file has no pods, whatever the checkpoint has, and a later broken file of that name is another one.
 	overwrite(t, path, "{")
 	fourth := start(t, dir, keeping(kept, "node"))
 	fourth.has(1, "c-node i:2")
 	fourth.stop()
 
-	// What was kept for another node is of no use.
+	// The checkpoint of another node is not used.
 	overwrite(t, filepath.Join(dir, "c.yaml"), "{")
 	start(t, dir, keeping(kept, "other")).has(2)
 }

@@ -106,7 +106,7 @@ func TestMissingPathIsEmptyAndWatchedFor(t *testing.T) {
 	replace(t, filepath.Join(path, "a.yaml"), manifest("a", "i:1"))
 	r.has(0, "a-node i:1")
 
-	for i := range 3 { // the directory goes and comes back, often with the same inode
+	for i := range 3 { // the directory is removed and recreated, often with the same inode
 		must(t, os.RemoveAll(filepath.Dir(path)))
 		r.has(0)
 		must(t, os.MkdirAll(path, 0o700))
@@ -134,7 +134,7 @@ func TestDirectoryIsReplacedByRename(t *testing.T) {
 	r.has(0, "b-node i:2")
 }
 
-// swap does what the kubelet does to a mounted config map: a new hidden directory, and one link that is replaced.
+// swap replaces files as the kubelet does with a mounted config map: a new hidden directory, and one replaced link.
 func swap(t *testing.T, dir, version string, files map[string]string) {
 	t.Helper()
 	hidden := filepath.Join(dir, "..v"+version)
@@ -286,7 +286,7 @@ func TestManyChangesAtOnce(t *testing.T) {
 	r.has(0)
 }
 
-// A burst that overflows the kernel's queue of events loses none of the changes.
+// A burst that overflows the kernel's event queue loses no change.
 func TestOverflowIsReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	overflow := make(chan error, 1)

@@ -13,7 +13,8 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
-// FuzzRestore holds that no content of the checkpoint makes its reader panic, and that what it takes can be kept again.
+// FuzzRestore checks that no content of the checkpoint makes its reader panic, and that accepted content can be stored
+// again.
 func FuzzRestore(f *testing.F) {
 	seals := sealing.NewKeyring(filepath.Join(f.TempDir(), "secrets.key"), os.Geteuid())
 	good, err := encode("node", map[string]staticpod.Held{"/a.yaml": {

@@ -23,7 +23,7 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// Each of these contents is an error of its file, and of nothing else.
+// Each of these contents is an error of its own file only.
 func TestBadContentIsReportedBesideGoodPods(t *testing.T) {
 	dir := t.TempDir()
 	replace(t, filepath.Join(dir, "good.yaml"), manifest("good", "i:1"))
@@ -93,7 +93,7 @@ func TestSocketsAndDevicesAreSkipped(t *testing.T) {
 	listener, err := net.Listen("unix", "c.yaml")
 	must(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
-	must(t, os.Symlink("/dev/zero", filepath.Join(dir, "b.yaml"))) // which never ends
+	must(t, os.Symlink("/dev/zero", filepath.Join(dir, "b.yaml"))) // an endless file
 	replace(t, filepath.Join(dir, "a.yaml"), manifest("a", "i:1"))
 	r := start(t, dir)
 	got := r.has(2, "a-node i:1")
@@ -127,7 +127,7 @@ func TestTheDirectoryBecomesAFileAndBack(t *testing.T) {
 }
 
 func TestADirectoryThatBecomesUnreadableKeepsItsPods(t *testing.T) {
-	if os.Geteuid() == 0 { // root reads everything
+	if os.Geteuid() == 0 { // root can read every file
 		asNobody(t)
 		return
 	}
@@ -136,7 +136,7 @@ func TestADirectoryThatBecomesUnreadableKeepsItsPods(t *testing.T) {
 	replace(t, filepath.Join(dir, "a.yaml"), manifest("a", "i:1"))
 	r := start(t, dir)
 	r.has(0, "a-node i:1")
-	for _, mode := range []os.FileMode{0, 0o300} { // neither entered nor listed, and only entered
+	for _, mode := range []os.FileMode{0, 0o300} { // neither searchable nor readable, and only searchable
 		must(t, os.Chmod(dir, mode))
 		got := r.until("a failure", func(got source.Reading) bool { return got.Failed })
 		if len(got.Errors) != 1 || got.Errors[0].Path != dir ||
@@ -146,14 +146,14 @@ func TestADirectoryThatBecomesUnreadableKeepsItsPods(t *testing.T) {
 		must(t, os.Chmod(dir, 0o700))
 		r.has(0, "a-node i:1")
 	}
-	// A directory that can be listed and not entered has files that cannot be read.
+	// The files of a directory that is readable but not searchable cannot be read.
 	must(t, os.Chmod(dir, 0o600))
 	r.has(1, "a-node i:1")
 	must(t, os.Chmod(dir, 0o700))
 	r.has(0, "a-node i:1")
 }
 
-// A file that is replaced while it is read counts as what it was or as what it is, and never as a mixture.
+// A file that is replaced while it is read counts as the old one or as the new one, never as a mixture.
 func TestAFileThatIsReplacedWhileItIsReadIsNeverMixed(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "all.yaml")
@@ -225,7 +225,7 @@ func TestTenThousandFiles(t *testing.T) {
 	})
 	took := time.Since(began)
 	runtime.ReadMemStats(&after)
-	// It takes some milliseconds; the bound is for a machine that does much else.
+	// It takes some milliseconds; the limit allows for a busy machine.
 	if took > 10*time.Second {
 		t.Errorf("one change among %d files took %v", n, took)
 	}
@@ -255,7 +255,7 @@ func TestALimitOfInotifyIsNamedWithWhatToRaise(t *testing.T) {
 	}
 }
 
-// In a user namespace of its own the kernel's limits can be set for one process.
+// In a user namespace the kernel's limits can be set for one process.
 func TestTheKernelsLimitsOfInotify(t *testing.T) {
 	if os.Getenv("LIMITED") == "" {
 		inUserNamespace(t)
@@ -285,7 +285,7 @@ func TestTheKernelsLimitsOfInotify(t *testing.T) {
 	}
 }
 
-// inUserNamespace runs the test that calls it once more, as root of a user namespace of its own.
+// inUserNamespace runs the calling test again, as root of a user namespace.
 func inUserNamespace(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

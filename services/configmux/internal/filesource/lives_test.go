@@ -58,7 +58,7 @@ func TestRemovedAndMadeAgainIsAnotherLife(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			eachTarget(t, func(t *testing.T, r *rig, path string) {
 				for range 3 {
-					// Whether the file is missed in between or not, the pod has another life after that.
+					// Whether the source notices the missing file or not, the pod has another life afterwards.
 					before := lifeOf(last(r.all()), "a-node")
 					again(t, path)
 					r.until("another life", func(got source.Reading) bool {
@@ -121,7 +121,7 @@ func TestASwapOfLinksIsTheSameLife(t *testing.T) {
 	}
 }
 
-// The last good version runs on while the new file is bad. Only a good file ends it.
+// The last valid version keeps running while the new file is invalid. Only a valid file ends it.
 func TestTheNewLifeBeginsWhenTheNewFileIsGood(t *testing.T) {
 	eachTarget(t, func(t *testing.T, r *rig, path string) {
 		first := lifeOf(last(r.all()), "a-node")
@@ -138,7 +138,7 @@ func TestTheNewLifeBeginsWhenTheNewFileIsGood(t *testing.T) {
 	})
 }
 
-// Only what is in the file that was removed ends.
+// Only the pods of the removed file end.
 func TestOtherFilesKeepTheirLives(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")

@@ -9,7 +9,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 )
 
-// networked is a manifest of a pod that asks for the machine's network.
+// networked returns a manifest of a pod with the host's network.
 func networked(name, image string) string {
 	return strings.Replace(manifest(name, image), "spec: {", "spec: {hostNetwork: true, ", 1)
 }
@@ -37,7 +37,7 @@ func TestAPodThatAsksForMoreThanItMayKeepsItsLastGoodVersion(t *testing.T) {
 	r.has(0, "a-node i:3")
 }
 
-// What was good under another configuration is not brought back by the checkpoint.
+// The checkpoint does not restore pods that the current configuration does not allow.
 func TestAStricterConfigurationCountsForLastGoodVersionsToo(t *testing.T) {
 	dir, kept := t.TempDir(), filepath.Join(t.TempDir(), "checkpoint.json")
 	path := filepath.Join(dir, "a.yaml")
@@ -56,7 +56,7 @@ func TestAStricterConfigurationCountsForLastGoodVersionsToo(t *testing.T) {
 	start(t, dir, keeping(kept, "node")).has(1, "b-node i:1")
 }
 
-// An annotation that is ignored is listed until it is gone, and the manifest is not a broken one.
+// An ignored annotation is listed while it is there, and does not count as a broken manifest.
 func TestAForgedAnnotationIsListedAndThePodRuns(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.yaml")

@@ -19,10 +19,10 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// patience is how long a test waits for what must happen. It is much longer than anything takes.
+// patience is the time limit of a wait, much longer than any of them needs.
 const patience = time.Minute
 
-// recorder is a sink that keeps what it was given.
+// recorder is a sink that stores its readings.
 type recorder struct {
 	mu       sync.Mutex
 	readings []source.Reading
@@ -93,7 +93,7 @@ func start(t *testing.T, path string, options ...option) *rig {
 	return r
 }
 
-// until waits for a reading that fulfills the condition, and returns it.
+// until waits for a reading that meets the condition, and returns it.
 func (r *rig) until(what string, condition func(source.Reading) bool) source.Reading {
 	r.t.Helper()
 	deadline := time.After(patience)
@@ -148,7 +148,7 @@ func manifest(name, image string) string {
 	)
 }
 
-// replace writes a file whole, the way that careful programs do.
+// replace replaces a file atomically, as careful programs do.
 func replace(t *testing.T, path, content string) {
 	t.Helper()
 	hidden := filepath.Join(filepath.Dir(path), ".new-"+filepath.Base(path))

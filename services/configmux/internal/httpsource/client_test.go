@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// keeps holds that a failure of the server is reported by its reason, at the start and later, and changes no pods.
+// keeps checks that a failure of the server is reported with its reason, at the start and later, and changes no pods.
 func keeps(t *testing.T, w *web, fails http.HandlerFunc, reason string, options ...option) {
 	t.Helper()
 	w.does(fails)
@@ -131,7 +131,7 @@ func TestAServerThatHangsIsNotWaitedForForEver(t *testing.T) {
 	}
 }
 
-// Who stops the process does not wait for a server, and no failure is reported because of that.
+// The end of the process does not wait for a server, and reports no failure because of it.
 func TestTheEndDoesNotWaitForAServer(t *testing.T) {
 	w := serve(t, httptest.NewServer)
 	began := make(chan struct{})
@@ -184,7 +184,7 @@ func TestAServerWhoseCertificateIsNotTrustedIsNotAsked(t *testing.T) {
 	r.wantFailed(r.next(), "its certificate is valid only from")
 }
 
-// Over HTTP/2 the library's errors have the number of the request in them.
+// Over HTTP/2 the library's errors contain the number of the request.
 func TestAFailureOfHTTP2IsTheSameEachTime(t *testing.T) {
 	w := serve(t, func(handler http.Handler) *httptest.Server {
 		server := httptest.NewUnstartedServer(handler)
@@ -227,7 +227,7 @@ func TestHeadersAndThePasswordAreSent(t *testing.T) {
 	}
 }
 
-// Headers go along to the same server, and to no other, not even on the way back from there.
+// Headers are sent to the same server only, and not even to it after a redirect through another one.
 func TestRedirectsAreFollowedWithoutTheSecretsOfTheFirstServer(t *testing.T) {
 	const name = "X-Token"
 	first, other := serve(t, httptest.NewServer), serve(t, httptest.NewServer)
@@ -277,7 +277,7 @@ func TestADowngradeTakesNoSecretsAlong(t *testing.T) {
 	}
 }
 
-// Whatever a server does with the secrets that it is sent, they show up nowhere.
+// Secrets appear nowhere, whatever a server does with those that it received.
 func TestNoSecretShowsUpAnywhere(t *testing.T) {
 	const user, password, token, key = "the-user", "the-password", "the-token", "the-key"
 	w := serve(t, httptest.NewTLSServer)

@@ -36,7 +36,7 @@ func TestASinglePodAndAListAreTakenAsYAMLAndAsJSON(t *testing.T) {
 	}
 }
 
-// The UID is of the content, the node and the address, but not of a password, which may change.
+// The UID depends on the content, the node and the address, but not on a password, which may change.
 func TestTheUIDOfAPodIsOfItsAddress(t *testing.T) {
 	w := serve(t, httptest.NewServer)
 	w.answer(manifest("a", "i:1"))
@@ -100,7 +100,7 @@ func TestAChangeIsTraced(t *testing.T) {
 	}
 }
 
-// Strictness is that of files; what is wrong hides nothing that is good.
+// The rules are those of files; errors do not affect valid pods.
 func TestAWrongPodKeepsItsLastGoodVersionBesideGoodOnes(t *testing.T) {
 	w := serve(t, httptest.NewServer)
 	w.answer(list("a", "i:1", "b", "i:1", "c", "i:1"))
@@ -128,7 +128,7 @@ func TestAWrongPodKeepsItsLastGoodVersionBesideGoodOnes(t *testing.T) {
 	)
 }
 
-// On a node without an API server the answer may have config maps and secrets beside the pods, and nowhere else.
+// On a node without an API server the answer may have config maps and secrets beside the pods. Other nodes refuse them.
 func TestObjectsStandBesideThePods(t *testing.T) {
 	const objects = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {k: %s}\n---\n"
 	w := serve(t, httptest.NewServer)
@@ -184,7 +184,7 @@ func TestTwoPodsOfOneNameInOneAnswer(t *testing.T) {
 	)
 }
 
-// An empty body is an empty source and an error, as to a kubelet. Unlike there, the same pods may come back after it.
+// An empty body is an empty source and an error, as for a kubelet. Unlike there, the same pods may return after it.
 func TestAnEmptyBodyIsAnEmptySourceAndAnError(t *testing.T) {
 	w := serve(t, httptest.NewServer)
 	empty := func(got source.Reading) {
@@ -221,7 +221,7 @@ func TestAnEmptyBodyIsAnEmptySourceAndAnError(t *testing.T) {
 	r.want(r.poll(), 0, "a-node i:1")
 }
 
-// A body that is not to be parsed says nothing about what is wanted.
+// A body that cannot be parsed says nothing about the desired pods.
 func TestABodyThatCannotBeParsedKeepsEverything(t *testing.T) {
 	for name, body := range map[string]string{
 		"no YAML": "a: [", "another kind": "apiVersion: v1\nkind: Service\n", "text": "<html>Service temporarily unavailable</html>",
@@ -252,7 +252,7 @@ func TestABodyThatCannotBeParsedKeepsEverything(t *testing.T) {
 	}
 }
 
-// A failure is logged three times in all: the first time by the mux, which is not here.
+// A failure is logged three times: the first time by the mux, which this test does not have.
 func TestAFailureIsRepeatedInTheLogTwice(t *testing.T) {
 	w := serve(t, httptest.NewServer)
 	w.does(func(out http.ResponseWriter, _ *http.Request) { out.WriteHeader(http.StatusTeapot) })

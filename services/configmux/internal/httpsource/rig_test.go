@@ -26,9 +26,9 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	// patience is how long a test waits for what must happen. It is much longer than anything takes.
+	// patience is the time limit of a wait, much longer than any of them needs.
 	patience = 60 * time.Second
-	// period is the time between requests, of the tests' clock.
+	// period is the time between requests, on the tests' clock.
 	period = 20 * time.Second
 )
 
@@ -51,20 +51,20 @@ func serve(t *testing.T, start func(http.Handler) *httptest.Server) *web {
 		w.mu.Unlock()
 		handler(out, request)
 	}))
-	// What a test breaks on purpose is no news.
+	// The test causes failures on purpose, so they are not logged.
 	w.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	t.Cleanup(w.Close)
 	return w
 }
 
-// does sets what the server does from now on.
+// does sets the server's behaviour for later requests.
 func (w *web) does(handler http.HandlerFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.handler = handler
 }
 
-// answer sets the body that the server answers from now on.
+// answer sets the body of later answers.
 func (w *web) answer(body string) {
 	w.does(func(out http.ResponseWriter, _ *http.Request) { _, _ = out.Write([]byte(body)) })
 }
@@ -75,7 +75,7 @@ func (w *web) requests() []*http.Request {
 	return slices.Clone(w.asked)
 }
 
-// rig is a running HTTP source, and a sink that keeps what it was given.
+// rig is a running HTTP source with a sink that stores its readings.
 type rig struct {
 	t        *testing.T
 	clock    *testingclock.FakeClock
@@ -109,7 +109,7 @@ func transport(from *http.Client) option {
 	return func(cfg *Config, _ *Source) { cfg.Transport = from.Transport.(*http.Transport).Clone() }
 }
 
-// impatient makes the source wait for answers only this long.
+// impatient sets the time limit for answers.
 func impatient(limit time.Duration) option {
 	return func(_ *Config, s *Source) {
 		if s != nil {
@@ -162,7 +162,7 @@ func (r *rig) next() source.Reading {
 	}
 }
 
-// poll lets the period pass, and returns what comes of it.
+// poll advances the clock by the period, and returns the next reading.
 func (r *rig) poll() source.Reading {
 	r.t.Helper()
 	r.clock.Step(period)

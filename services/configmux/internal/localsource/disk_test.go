@@ -37,7 +37,7 @@ func TestFilesWithoutAPodAreSetAside(t *testing.T) {
 	if _, err := os.Stat(bad + ".broken"); err != nil {
 		t.Errorf("the file was not set aside: %v", err)
 	}
-	// What was set aside stays told of, until the pod is applied anew or deleted.
+	// The error of a file that was set aside remains until the pod is applied again or deleted.
 	reading = r.restart()
 	if got := len(reading.Errors); got != 4 {
 		t.Errorf("after a restart there are %d errors, want 4: %v", got, reading.Errors)
@@ -58,7 +58,7 @@ func TestFilesWithoutAPodAreSetAside(t *testing.T) {
 	}
 }
 
-// What a pod lacks to be valid may come back with another configuration, so its file is left alone.
+// A pod that is invalid may become valid with another configuration, so its file is kept.
 func TestAPodThatIsNotValidAnyMoreIsLeftOut(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -80,8 +80,8 @@ func TestAPodThatIsNotValidAnyMoreIsLeftOut(t *testing.T) {
 	}
 }
 
-// The writes of a change are: the new file under another name, bit by bit; its renaming into place. Whatever part of
-// them a killed process has done, the next one has the old version or the new one, and nothing is wrong.
+// A change writes the new file under another name, bit by bit, and renames it into place. Whatever part of that a
+// killed process has done, the next one has the old version or the new one, without an error.
 func TestEveryPrefixOfTheWritesIsAState(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -119,7 +119,7 @@ func TestEveryPrefixOfTheWritesIsAState(t *testing.T) {
 	check("renamed", "i:2")
 }
 
-// await waits until the source waits for its next try.
+// await waits until the source waits for its next retry.
 func (r *rig) await() {
 	r.t.Helper()
 	eventually.That(r.t, "something is to be tried again", r.clock.HasWaiters)
@@ -148,15 +148,15 @@ func TestNothingIsAppliedThatCannotBeKept(t *testing.T) {
 	if _, err := r.Apply(t.Context(), pod("a", "i"), false); err == nil || !strings.Contains(err.Error(), r.dir) {
 		t.Errorf("a pod that cannot be kept: %v, want an error that names the directory", err)
 	}
-	// A call finds out by itself that the directory can be had again.
+	// A call itself detects that the directory is usable again.
 	must(t, os.Remove(r.dir))
 	if op := r.apply(pod("a", "i")); op != podset.Add {
 		t.Errorf("a new pod: %v, want Add", op)
 	}
 }
 
-// A change whose last step fails is told to nobody as done. What is in memory is what the next process would find:
-// nothing comes up weeks later, with the next start.
+// A change whose last step fails is not reported as done. The memory has what the next process would find, so that no
+// change appears weeks later with the next start.
 func TestAChangeThatFailsHalfWayIsWhatTheDiskSays(t *testing.T) {
 	r := newRig(t)
 	must(t, os.MkdirAll(filepath.Join(r.file("a")+".broken", "not empty"), 0o700))
@@ -184,7 +184,7 @@ func TestAChangeThatFailsHalfWayIsWhatTheDiskSays(t *testing.T) {
 	}
 }
 
-// A disk that fails for a moment costs no pod: while one file cannot be read, it is not known which pods are meant.
+// A temporary disk error removes no pod: while one file cannot be read, the set of pods is unknown.
 func TestAFileThatCannotBeReadIsNotSetAside(t *testing.T) {
 	require.Root(t, "putting a file that cannot be read in the place of another")
 	r := newRig(t)
@@ -192,7 +192,7 @@ func TestAFileThatCannotBeReadIsNotSetAside(t *testing.T) {
 	r.apply(pod("a", "i:1"))
 	r.apply(pod("b", "i:1"))
 	r.stop()
-	// Nothing is mapped at the address 0 of any process.
+	// No process has memory at the address 0.
 	must(t, unix.Mount("/proc/self/mem", r.file("a"), "", unix.MS_BIND, ""))
 	unmount := sync.OnceFunc(func() { must(t, unix.Unmount(r.file("a"), 0)) })
 	t.Cleanup(unmount)

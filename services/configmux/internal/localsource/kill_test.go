@@ -22,7 +22,7 @@ import (
 	"github.com/quartet-node/quartet/test/killpoint"
 )
 
-// step is one call of a scenario, and what is there once it is answered.
+// step is one call of a scenario, and the state after its answer.
 type step struct {
 	name string
 	call func(context.Context, *Source) error
@@ -32,13 +32,13 @@ type step struct {
 	broken []string
 }
 
-// scenario is a process's life: it starts on a directory, does its steps, and answers each.
+// scenario is the life of a process: it starts on a directory, does its steps, and answers each.
 type scenario struct {
-	// prepare makes what the process finds.
+	// prepare creates the state before the start.
 	prepare func(r *rig)
-	// steps begin with the start, whose call does nothing.
+	// steps begin with the start, whose call is a no-op.
 	steps []step
-	// calls are all changes below the directory of the state, in their order. A file's name is its pod's.
+	// calls are all changes below the state directory in order. The name of a file is its pod's.
 	calls []string
 }
 
@@ -115,7 +115,7 @@ func scenarios() map[string]scenario {
 				{"delete the config map", deletesObject(apiobject.ConfigMap, "c"), map[string]string{"secret s": "2"}, nil},
 				{"delete the secret", deletesObject(apiobject.Secret, "s"), nil, nil},
 			},
-			// The key lasts before anything that it encrypts.
+			// The key is durable before anything that it encrypts.
 			calls: slices.Concat(
 				[]string{"mkdir applied", "sync .", "sync applied"},
 				answered(),
@@ -207,7 +207,7 @@ func scenarios() map[string]scenario {
 	}
 }
 
-// file is where the pod of a name is kept.
+// file returns the path of a pod's file.
 func (r *rig) file(name string) string {
 	r.t.Helper()
 	s := New(Config{Dir: r.dir, Node: r.node})
@@ -227,9 +227,9 @@ func (r *rig) nameFiles(text string) string {
 	return text
 }
 
-// A change is some system calls. A real process is killed before each of them, once with everything before it done: the
-// next process finds the pod as before the change or as after it, all other pods as they were, no temporary file, and
-// everything that was answered.
+// A change consists of several system calls. A real process is killed before each of them, and once after all: the next
+// process finds the pod as before the change or as after it, all other pods unchanged, no temporary file, and every
+// answered change.
 func TestAKillBeforeAnySystemCallLosesNothing(t *testing.T) {
 	if root := os.Getenv("LOCALSOURCE_TEST_ROOT"); root != "" {
 		live(t, root, scenarios()[os.Getenv("LOCALSOURCE_TEST_SCENARIO")])
@@ -293,7 +293,7 @@ func killed(t *testing.T, name string, sc scenario, n int) []string {
 	return calls
 }
 
-// live is the process that is killed: it does what the scenario says, and answers each step with a byte.
+// live runs in the process that is killed: it does the steps of the scenario, and answers each with a byte.
 func live(t *testing.T, root string, sc scenario) {
 	t.Helper()
 	answers := os.NewFile(3, "answers")
@@ -325,7 +325,7 @@ func live(t *testing.T, root string, sc scenario) {
 	must(t, <-done)
 }
 
-// survives holds that a process which starts after so many answers finds what it may find, and can go on from there.
+// survives checks that a process that starts after a number of answers finds an allowed state, and can continue.
 func (r *rig) survives(sc scenario, told int, where string) {
 	r.t.Helper()
 	found := r.state(r.start())
@@ -347,7 +347,7 @@ func (r *rig) survives(sc scenario, told int, where string) {
 			r.t.Errorf("%s: the temporary file %s is left", where, file.Name())
 		}
 	}
-	// Whoever had no answer asks again, and goes on.
+	// A client without an answer retries, and continues.
 	for _, step := range sc.steps[next:] {
 		var unknown *UnknownError
 		var noObject *UnknownObjectError

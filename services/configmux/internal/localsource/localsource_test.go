@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen.
+// patience is the time limit of a wait.
 const patience = 60 * time.Second
 
 // readings is a sink that keeps every reading, and the pods of another source.
@@ -58,14 +58,14 @@ type rig struct {
 	node string
 	// cluster is true for a node with an API server.
 	cluster bool
-	// allowed is what the pods may have.
+	// allowed has the allowed host privileges.
 	allowed privilege.Allowed
 	clock   *clocktesting.FakeClock
 	sink    *readings
 	stop    func()
 }
 
-// keyFile is beside the directory.
+// keyFile returns a path beside the directory.
 func (r *rig) keyFile() string { return filepath.Join(filepath.Dir(r.dir), "secrets.key") }
 
 func newRig(t *testing.T) *rig {
@@ -78,7 +78,7 @@ func newRig(t *testing.T) *rig {
 	}
 }
 
-// start starts the source on what is in the directory, and returns its first reading.
+// start starts the source on the directory, and returns its first reading.
 func (r *rig) start() source.Reading {
 	r.t.Helper()
 	r.sink = &readings{all: make(chan source.Reading, 100), others: []source.Holder{
@@ -123,7 +123,7 @@ func (r *rig) start() source.Reading {
 	return r.next()
 }
 
-// restart is a new process on the same directory.
+// restart starts a new process on the same directory.
 func (r *rig) restart() source.Reading {
 	r.t.Helper()
 	r.stop()
@@ -201,7 +201,7 @@ func TestAppliedPodsStayThroughRestarts(t *testing.T) {
 	if op := r.apply(pod("a", "i:2")); op != podset.Update {
 		t.Errorf("another version: %v, want Update", op)
 	}
-	// The reading of the update is the next one: the same pod gave none.
+	// The reading of the update is the next one: the unchanged pod caused none.
 	expect(t, r.next(), map[string]string{"default/a-node": "i:2"})
 	if err := r.Delete(t.Context(), types.NamespacedName{Name: "a-node"}); err != nil {
 		t.Fatal(err)

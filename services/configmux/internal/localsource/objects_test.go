@@ -54,7 +54,7 @@ func objectsOf(reading source.Reading) []string {
 	return out
 }
 
-// secretPath is where a secret is kept.
+// secretPath returns the path of a secret's file.
 func (r *rig) secretPath(name string) string {
 	return r.objectPath(apiobject.Key{Kind: apiobject.Secret, Namespace: "default", Name: name})
 }
@@ -106,7 +106,7 @@ func TestAnObjectThatCannotBeIsNotApplied(t *testing.T) {
 	r.stop()
 }
 
-// Neither its text nor what an API object has in the place of it is in any file, while that of a config map is.
+// Neither the text of a secret nor its base64 form is in any file, unlike that of a config map.
 func TestASecretIsNotInClearOnTheDisk(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -134,7 +134,7 @@ func TestASecretIsNotInClearOnTheDisk(t *testing.T) {
 	}
 }
 
-// A secret that is damaged is put aside and told of; one whose key is gone stays, and is there again when the key is.
+// A damaged secret is set aside and reported; one whose key is missing stays, and is restored with the key.
 func TestWhatIsWrongWithOneSecretConcernsNoOther(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -160,7 +160,7 @@ func TestWhatIsWrongWithOneSecretConcernsNoOther(t *testing.T) {
 			t.Errorf("error %+v", e)
 		}
 	}
-	// What is applied anew takes the place of what was put aside, and what is deleted goes.
+	// Applying a secret again replaces the file that was set aside, and deleting one removes it.
 	if op := r.applyObject(secret("b", "2")); op != podset.Add {
 		t.Errorf("applying it anew: %v", op)
 	}
@@ -191,7 +191,7 @@ func TestWhatIsWrongWithOneSecretConcernsNoOther(t *testing.T) {
 	r.stop()
 }
 
-// With an API server the objects that were applied before stay where they are, and count for nothing.
+// With an API server, objects that were applied before stay on the disk and are ignored.
 func TestWithAnAPIServerAppliedObjectsAreLeftAlone(t *testing.T) {
 	r := newRig(t)
 	r.start()

@@ -37,7 +37,7 @@ func TestAnAppliedPodThatAsksForMoreThanItMayIsInvalid(t *testing.T) {
 	}
 }
 
-// What was applied under another configuration is left out under a stricter one, and stays to be tried again.
+// Pods that a stricter configuration does not allow are left out, and their files are kept for another try.
 func TestAStricterConfigurationLeavesAppliedPodsOut(t *testing.T) {
 	r := newRig(t)
 	r.allowed = privilege.Allowed{HostNetwork: []string{Name}}
@@ -58,7 +58,7 @@ func TestAStricterConfigurationLeavesAppliedPodsOut(t *testing.T) {
 	expect(t, r.restart(), map[string]string{"default/a-node": "i:1", "default/b-node": "i:1"})
 }
 
-// A pod that was read from a node has what an agent noted on it. It can be applied, and again with later notes.
+// A pod that was read from a node has an agent's annotations. It can be applied, and again with later annotations.
 func TestAnnotationsOfAnAgentAreNoPartOfWhatIsApplied(t *testing.T) {
 	r := newRig(t)
 	r.start()

@@ -19,7 +19,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// usual returns a pod of the size that pods usually have.
+// usual returns a pod of a typical size.
 func usual(i int, image string) source.Pod {
 	name := fmt.Sprintf("pod-%05d", i)
 	container := func(name string) v1.Container {
@@ -52,7 +52,7 @@ func usual(i int, image string) source.Pod {
 	}}
 }
 
-// benchMux is a mux as the process has it while nobody traces and the log is not read.
+// benchMux returns a mux as in a process without tracing and debug logs.
 func benchMux(b *testing.B) *mux.Mux {
 	b.Helper()
 	m := mux.New(mux.Config{
@@ -68,8 +68,8 @@ func benchMux(b *testing.B) *mux.Mux {
 	return m
 }
 
-// BenchmarkMerge is what a set costs from the source's hands to the stream, decoding left aside: of pods that a source
-// has kept as it gave them last (kept), and of pods that it has decoded anew and that turn out to be equal (decoded).
+// BenchmarkMerge is the cost of a set from the source to the stream, without decoding: with pods that the source has
+// kept from the last set (kept), and with newly decoded, equal pods (decoded).
 func BenchmarkMerge(b *testing.B) {
 	for _, size := range []int{10, 110, 500, 5000} {
 		for _, changed := range []int{0, 1, size} {
@@ -107,8 +107,8 @@ func benchMerge(b *testing.B, size, changed int, decoded bool) {
 	}
 }
 
-// A pod that its source gives as it gave it last is not looked into, copied or encoded: what a set costs beyond its
-// changes is a few allocations, however many pods it has.
+// An unchanged pod of a source is not inspected, copied or encoded: the cost of a set beyond its changes is a few
+// allocations, for any number of pods.
 func TestUnchangedPodsAreNotCopied(t *testing.T) {
 	cost := func(size int) float64 {
 		m := newRig(t)

@@ -11,13 +11,13 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// living returns a pod in a life that its source names.
+// living returns a pod with a life that its source sets.
 func living(p source.Pod, life string) source.Pod {
 	p.Life = life
 	return p
 }
 
-// life reads messages until one tells a pod, and returns the life that it has there.
+// life reads messages until one has a pod, and returns the pod's life.
 func (r *rig) life(uid string) string {
 	r.t.Helper()
 	for {
@@ -54,7 +54,7 @@ func TestAPodThatMovesToAnotherFileHasNotBeenGone(t *testing.T) {
 	r.silent()
 }
 
-// What else has changed of the pod is part of its addition.
+// Other changes of the pod are part of its addition.
 func TestAPodThatIsBackChangedIsAddedOnce(t *testing.T) {
 	r := newRig(t)
 	r.watch()
@@ -65,7 +65,7 @@ func TestAPodThatIsBackChangedIsAddedOnce(t *testing.T) {
 	r.silent()
 }
 
-// A subscriber that is slow is told the last change only: the life in it says what was folded.
+// A slow subscriber gets only the last change: its life shows that changes were folded.
 func TestALifeOutlivesFolding(t *testing.T) {
 	again := living(pod("a", "1"), "2")
 	for name, unread := range map[string][]source.Reading{
@@ -121,7 +121,7 @@ func TestALifeOutlivesAResumptionAndASnapshot(t *testing.T) {
 	}
 }
 
-// What a source has when this process begins may have run since before it.
+// Pods that exist at the start of this process may have been running before it.
 func TestAProcessThatBeginsNamesNoLifeOfWhatIsThere(t *testing.T) {
 	r := newRig(t)
 	r.watch()

@@ -30,7 +30,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// named is a source that says nothing by itself.
+// named is a source that sends nothing by itself.
 type named string
 
 func (n named) Name() string                           { return string(n) }
@@ -102,7 +102,7 @@ func (r *rig) changes(n int) []string {
 	return out
 }
 
-// silent holds that nothing was published, by publishing something that must come next.
+// silent checks that nothing was published, by publishing a message that must be the next one.
 func (r *rig) silent() {
 	r.t.Helper()
 	r.Set("api", reading(pod("probe", "i")))
@@ -268,7 +268,7 @@ func TestErrorsAreCountedWhileTheyLast(t *testing.T) {
 	}
 }
 
-// Each change is one trace: the reading of its file, the merge, and the publication, whose context travels on.
+// Each change is one trace: the reading of its file, the merge, and the publication, whose context is sent along.
 func TestTraceOfAChange(t *testing.T) {
 	r := newRig(t)
 	read := func() context.Context {
@@ -285,7 +285,7 @@ func TestTraceOfAChange(t *testing.T) {
 		r.edges(causes["/file/"+uid], uid, "ADD", r.Pods()[i].GetTraceparent())
 	}
 
-	// The file is gone: its removal is of the trace that saw it go.
+	// The file is removed: the removal of the pod belongs to the trace that detected it.
 	r.spans.Reset()
 	gone := reading(pod("b", "1"))
 	gone.Causes = map[string]context.Context{"/file/a": read()}

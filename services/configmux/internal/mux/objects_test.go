@@ -47,7 +47,7 @@ func object(kind apiobject.Kind, name, value string) source.Object {
 	return source.Object{Object: o, Path: "/m/" + name}
 }
 
-// held is what a subscriber of all objects holds, by key: the source and the bytes.
+// held is the state of a subscriber of all objects, by key: the source and the bytes.
 type held struct {
 	sub  stream.Subscription[mux.ObjectEntry]
 	all  map[string]string
@@ -77,8 +77,8 @@ func (h *held) read(ctx context.Context, key string) error {
 	}
 }
 
-// Whatever the sources say, in whatever order: of each key the object of the first source that has one is there, the
-// others are errors of theirs, and a subscriber holds the same.
+// For any sequence of readings, the object of the first source with a key is published, the others are errors of their
+// sources, and a subscriber has the same objects.
 func TestOfEachObjectThatOfTheFirstSourceIsThere(t *testing.T) {
 	sources := []string{"file", "http", "local"}
 	rapid.Check(t, func(r *rapid.T) {
@@ -155,7 +155,7 @@ func TestOfEachObjectThatOfTheFirstSourceIsThere(t *testing.T) {
 				)
 			}
 		}
-		// The last change of all: who has read it has read everything.
+		// The last change: a subscriber that has read it has read everything.
 		m.Set("file", source.Reading{Objects: []source.Object{object(apiobject.Secret, "z", "")}, ReadAt: time.Unix(100, 0)})
 		if err := h.read(t.Context(), "Secret/default/z"); err != nil {
 			r.Fatal(err)
@@ -230,7 +230,7 @@ func TestObjectsComeBeforeThePodsThatNameThemAndAreCounted(t *testing.T) {
 	}
 }
 
-// What a selection leaves out makes no message, but for a sign of life with the place in the stream.
+// Objects outside of a selection cause no message except a bookmark with the position in the stream.
 func TestASelectionIsToldHowFarItIs(t *testing.T) {
 	level := stream.NewLevel[mux.ObjectEntry](stream.Config{})
 	defer level.Close()

@@ -10,7 +10,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// sinkOf counts what is passed on.
+// sinkOf counts the forwarded readings.
 type sinkOf map[string]int
 
 func (s sinkOf) Set(name string, _ source.Reading) { s[name]++ }

@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
 )
 
-// said is a message as text: a set with the source that made it, its pods, and the sources that have spoken.
+// said returns a message as text: a set with the source that caused it, its pods, and the ready sources.
 func said(t *testing.T, m stream.Message[mux.Entry]) string {
 	t.Helper()
 	set := m.Value.Set
@@ -39,7 +39,7 @@ func said(t *testing.T, m stream.Message[mux.Entry]) string {
 	return fmt.Sprintf("SET %s[%s] ready=%v", set.GetSource(), strings.Join(words, " "), ready)
 }
 
-// says holds what the next messages are.
+// says checks the next messages.
 func (r *rig) says(want ...string) {
 	r.t.Helper()
 	var got []string
@@ -51,7 +51,7 @@ func (r *rig) says(want ...string) {
 	}
 }
 
-// collect begins a subscription with snapshots, and holds what its first set is.
+// collect begins a subscription with snapshots, and checks its first set.
 func (r *rig) collect(mode configv1.Mode, want string) {
 	r.t.Helper()
 	r.subscribe(mode, nil)
@@ -130,7 +130,7 @@ func TestASetIsNeverResumed(t *testing.T) {
 	}
 }
 
-// A subscriber that does not read while much happens is told the end of it, not its course.
+// A subscriber that does not read during many changes gets the final state, not each change.
 func TestASlowSubscriberIsToldTheLastSet(t *testing.T) {
 	r := newRig(t)
 	r.Set("file", reading())

@@ -18,7 +18,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// subscribe begins another subscription of the rig, in a mode, and makes it the one that is read.
+// subscribe begins another subscription of the rig, in a mode, which replaces the current one.
 func (r *rig) subscribe(mode configv1.Mode, token []byte) stream.Subscription[mux.Entry] {
 	r.t.Helper()
 	return r.subscribeTo(r.Stream(mode), token)
@@ -42,7 +42,7 @@ func phase(p source.Pod, phase v1.PodPhase) source.Pod {
 	return p
 }
 
-// ending returns a pod that its source wants to end.
+// ending returns a pod that its source wants to terminate.
 func ending(p source.Pod) source.Pod {
 	at := metav1.NewTime(time.Unix(1000, 0))
 	p.Pod = p.DeepCopy()
@@ -55,7 +55,7 @@ func only(op podset.Op, pods ...source.Pod) source.Reading {
 	return source.Reading{Op: op, Pods: pods, ReadAt: time.Unix(2000, 0), Mode: "watch"}
 }
 
-// nothing holds that the source api published nothing, by publishing something of file that must come next.
+// nothing checks that the source api published nothing, by publishing a message of file that must be the next one.
 func (r *rig) nothing() {
 	r.t.Helper()
 	r.Set("file", reading(pod("probe", "1")))
@@ -81,7 +81,7 @@ func TestSourcesMayGiveSinglePods(t *testing.T) {
 	r.nothing()
 }
 
-// What a change is depends on what the subscriber has been told: others may have been folded into it.
+// The operation of a change depends on the earlier messages of the subscriber, because changes may have been folded.
 func TestTheOperationIsThatOfTheSubscriber(t *testing.T) {
 	running := phase(pod("a", "2"), v1.PodRunning)
 	for name, tc := range map[string]struct {
@@ -145,7 +145,7 @@ func TestRestoredPodsRunUntilTheSourceSpeaks(t *testing.T) {
 	r.next()
 	r.expect("file ready=false", "RESTORE a", "RESTORE b", "RESTORE c", "api ready=false")
 
-	// The first live list wins: what is as it was is nothing new.
+	// The first live list overrides the checkpoint: unchanged pods cause no message.
 	r.next()
 	r.Set("api", reading(pod("a", "1"), pod("b", "2"), pod("d", "1")))
 	r.expect("REMOVE c", "ADD d", "UPDATE b", "api ready=true")
@@ -193,7 +193,7 @@ func TestALeftOutPodIsReportedUntilItIsGone(t *testing.T) {
 	}
 }
 
-// A subscriber that compares the pods itself gets the same pods, sources and removals, and is resumed as the others are.
+// A subscriber that compares the pods itself gets the same pods, sources and removals, and is resumed like the others.
 func TestStatesAreTheSameStreamWithoutOperations(t *testing.T) {
 	r := newRig(t)
 	r.Set("api", reading(pod("a", "1"), pod("b", "1")))

@@ -14,7 +14,7 @@ func yes() *v1.SecurityContext { return privileged(true) }
 
 func privileged(is bool) *v1.SecurityContext { return &v1.SecurityContext{Privileged: &is} }
 
-// greedy asks for everything, in every place.
+// greedy returns a pod with every host privilege, in every field.
 func greedy() *v1.Pod {
 	return &v1.Pod{Spec: v1.PodSpec{
 		HostNetwork:    true,

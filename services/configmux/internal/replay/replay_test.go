@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// recorded is when the recordings of the tests begin.
+// recorded is the begin of the tests' recordings.
 var recorded = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
 const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -74,7 +74,7 @@ func gone(name string) *update {
 	return u
 }
 
-// record writes a recording whose messages came at a time each after its beginning.
+// record writes a recording with messages, each preceded by its time after the begin.
 func record(t *testing.T, messages ...any) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -102,7 +102,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// replayed is a source that runs, and what it gives.
+// replayed is a running source with its readings.
 type replayed struct {
 	t     *testing.T
 	clock *clocktesting.FakeClock
@@ -167,7 +167,7 @@ func (r *replayed) waits() {
 	}
 }
 
-// lines is a log that can be waited for.
+// lines is a log that a test can wait for.
 type lines struct{ to chan string }
 
 func (l *lines) Write(p []byte) (int, error) {
@@ -194,7 +194,7 @@ func TestTheOrderIsKept(t *testing.T) {
 func TestAStreamThatBeganAnewIsNoRemoval(t *testing.T) {
 	r := start(t, Config{Path: record(t,
 		opened(streamv1.Start_START_SNAPSHOT), snapshot(ready(true)), snapshot(put("a")), snapshot(put("b")), synced(),
-		// The second snapshot is cut off by another loss of the connection.
+		// The second snapshot is cut off by another lost connection.
 		opened(streamv1.Start_START_SNAPSHOT_EPOCH), snapshot(put("a")),
 		opened(streamv1.Start_START_SNAPSHOT_EPOCH), snapshot(put("a")), snapshot(put("c")), synced(),
 	)})
@@ -202,7 +202,7 @@ func TestAStreamThatBeganAnewIsNoRemoval(t *testing.T) {
 	must(t, r.stop())
 }
 
-// Who is told of no pods, and that this is all, removes those that it runs.
+// A subscriber that gets a complete but empty set removes its pods.
 func TestNothingIsGivenBeforeASourceHasSpoken(t *testing.T) {
 	r := start(t, Config{Path: record(t,
 		opened(streamv1.Start_START_SNAPSHOT), snapshot(ready(false)), synced(), put("a"), put("b"), ready(true), put("c"),
@@ -210,7 +210,7 @@ func TestNothingIsGivenBeforeASourceHasSpoken(t *testing.T) {
 	r.expect("replaying [a b]", "replaying [a b c]", "replayed to its end [a b c]")
 	must(t, r.stop())
 
-	// The whole of a recording in which none has: its end is in the log.
+	// The whole of a recording in which no source is ready: the log has its end.
 	log := &lines{to: make(chan string, 10)}
 	r = start(t, Config{
 		Path: record(

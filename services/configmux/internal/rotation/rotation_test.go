@@ -39,14 +39,14 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// node is what keeps secrets of a process on a state directory: two that were applied, and one of a manifest.
+// node is the part of a process that stores secrets in a state directory: two applied ones, and one of a manifest.
 type node struct {
 	t        *testing.T
 	root     string
 	seals    *sealing.Keyring
 	local    *localsource.Source
 	rotation *rotation.Rotation
-	// readings are the last ones of the sources, by name.
+	// readings are the last readings of the sources, by name.
 	readings chan map[string]source.Reading
 	stop     func()
 }
@@ -120,7 +120,7 @@ func start(t *testing.T, root string) *node {
 	return n
 }
 
-// secrets waits until both sources have spoken, and returns the secrets with their values.
+// secrets waits until both sources are ready, and returns the secrets with their values.
 func (n *node) secrets() []string {
 	n.t.Helper()
 	for end := time.Now().Add(time.Minute); ; {
@@ -151,8 +151,8 @@ func (n *node) apply(name, value string) {
 	must(n.t, err)
 }
 
-// prepare makes a state directory with secrets, and returns the name of their key. The manifest is broken afterwards:
-// its secret is in the checkpoint only.
+// prepare creates a state directory with secrets, and returns the name of their key. It then breaks the manifest, so
+// that its secret is only in the checkpoint.
 func prepare(t *testing.T) (root, key string) {
 	t.Helper()
 	root = t.TempDir()
@@ -200,7 +200,7 @@ func TestARotationLeavesNothingOfTheOldKey(t *testing.T) {
 	}
 }
 
-// sealedWith holds that the name of a key is, or is not, in any file of the state directory.
+// sealedWith checks whether the name of a key is in any file of the state directory.
 func sealedWith(t *testing.T, root, key string, want bool) {
 	t.Helper()
 	found := false
@@ -230,8 +230,8 @@ func TestWithoutASecretThereIsNoKeyToRotate(t *testing.T) {
 	}
 }
 
-// A rotation is some system calls. A real process is killed before each of them, once with everything before it done:
-// the next process has every secret, goes on with the rotation, and leaves nothing of the old key.
+// A rotation consists of several system calls. A real process is killed before each of them, and once after all: the
+// next process has every secret, continues the rotation, and leaves nothing of the old key.
 func TestAKillBeforeAnySystemCallOfARotationLosesNothing(t *testing.T) {
 	if root := os.Getenv("ROTATION_TEST_ROOT"); root != "" {
 		n := start(t, root)

@@ -32,8 +32,7 @@ func keyring(t testing.TB) *sealing.Keyring {
 	return sealing.NewKeyring(filepath.Join(t.TempDir(), "secrets.key"), os.Geteuid())
 }
 
-// What was sealed is opened by who has the key, about the same thing and unchanged, and by nobody else; and nothing of
-// it is to be seen.
+// A sealed value can be opened only with the key, for the same subject and unchanged; and its content is not visible.
 func TestWhatIsSealedCanNeitherBeReadNorChangedNorMoved(t *testing.T) {
 	k, other := keyring(t), keyring(t)
 	rapid.Check(t, func(r *rapid.T) {
@@ -67,8 +66,8 @@ func TestWhatIsSealedCanNeitherBeReadNorChangedNorMoved(t *testing.T) {
 	})
 }
 
-// Whatever is done to the keys, in whatever order, and through restarts: what is sealed is opened until a rotation that
-// has not sealed it anew is finished.
+// For any sequence of key operations and restarts, a sealed value can be opened until a rotation that has not sealed it
+// again is finished.
 func TestRotationsLoseNothingThatWasSealedAnew(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		dir, err := os.MkdirTemp("", "q")
@@ -136,7 +135,7 @@ func TestTheKeyFileIsMadeAtTheFirstUseAndIsItsOwnersAlone(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	k.Expose(registry)
 	metricstest.Want(t, registry, 0, "quartet_configmux_secrets_key_changed_timestamp_seconds")
-	// Many at a time make one key.
+	// Concurrent callers create one key.
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {

@@ -11,7 +11,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// receipt is a message in the hands of a subscriber.
+// receipt is a message that a subscriber has received.
 type receipt struct {
 	at     time.Time
 	update *configv1.PodUpdate

@@ -25,7 +25,7 @@ func TestWithoutTheSourceNothingCanBeApplied(t *testing.T) {
 	}
 }
 
-// kept is a source that takes everything.
+// kept is a source that accepts everything.
 type kept struct{ applied []string }
 
 func (k *kept) Apply(_ context.Context, pod *v1.Pod, _ bool) (localsource.Applied, error) {
@@ -35,7 +35,7 @@ func (k *kept) Apply(_ context.Context, pod *v1.Pod, _ bool) (localsource.Applie
 
 func (*kept) Delete(context.Context, types.NamespacedName) error { return nil }
 
-// Another source may have the name, and nobody knows before it was read.
+// Another source may have the name, which is unknown before it was read.
 func TestNothingIsAppliedBeforeTheOtherSourcesWereRead(t *testing.T) {
 	opening, local := make(chan struct{}), &kept{}
 	s := New(Config{Opening: opening, Local: local})

@@ -20,7 +20,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/server"
 )
 
-// WatchObjects keeps the contract of the streams, of all objects and of a selection.
+// WatchObjects fulfills the contract of the streams, for all objects and for a selection.
 func TestConformanceOfWatchObjects(t *testing.T) {
 	for name, selection := range map[string]*configv1.WatchObjectsRequest{"all": {}, "a selection": {Kind: "Secret", Namespace: "a"}} {
 		t.Run(name, func(t *testing.T) {

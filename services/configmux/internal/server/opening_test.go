@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
 )
 
-// asked is a Desired without pods that notes whether it was asked for its stream.
+// asked is a Desired without pods that records whether its stream was requested.
 type asked struct {
 	Desired
 	streams int
@@ -27,7 +27,7 @@ func (a *asked) Stream(configv1.Mode) stream.Source[mux.Entry] {
 	return stream.NewLevel[mux.Entry](stream.Config{})
 }
 
-// subscriber goes away when its context ends.
+// subscriber disconnects when its context ends.
 type subscriber struct {
 	grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse]
 	ctx context.Context //nolint:containedctx // grpc's streams hand out theirs
@@ -37,8 +37,8 @@ func (s subscriber) Context() context.Context { return s.ctx }
 
 func (s subscriber) Send(*configv1.WatchPodUpdatesResponse) error { return nil }
 
-// TestNobodyIsToldThatThereAreNoPodsBeforeTheyAreRead: the state of a moment in which nothing has been read would look
-// as if all pods had gone.
+// TestNobodyIsToldThatThereAreNoPodsBeforeTheyAreRead: without a reading, the state would look as if all pods were
+// removed.
 func TestNobodyIsToldThatThereAreNoPodsBeforeTheyAreRead(t *testing.T) {
 	opening, desired := make(chan struct{}), &asked{then: func() {}}
 	s := New(Config{Desired: desired, Opening: opening})

@@ -33,27 +33,27 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // sourceName is the only source of a rig.
 const sourceName = "file"
 
-// rig is a mux with one source that is changed by hand, served on a unix socket as in the process.
+// rig is a mux with one source that the test changes, served on a unix socket as in the process.
 type rig struct {
 	tb       testing.TB
 	desired  *mux.Mux
 	registry *prometheus.Registry
 	address  string
-	// pods are what the source gives, and at is the one that is changed next.
+	// pods are the pods of the source, and at is the index of the next one to change.
 	pods []source.Pod
 	at   int
 	// changes counts the changes; each makes an image that no pod has had before.
 	changes int
 }
 
-// fileSource gives nothing by itself.
+// fileSource sends nothing by itself.
 type fileSource struct{}
 
 func (fileSource) Name() string                           { return sourceName }
 func (fileSource) Target() string                         { return "/manifests" }
 func (fileSource) Run(context.Context, source.Sink) error { return nil }
 
-// newRig serves that many pods until the test ends.
+// newRig serves a number of pods until the test ends.
 func newRig(tb testing.TB, pods int) *rig {
 	tb.Helper()
 	health := rpc.NewHealth()
@@ -132,7 +132,7 @@ func pod(name string, incarnation int, image string) source.Pod {
 // image is one of a length that is the same for all.
 func image(version int) string { return fmt.Sprintf("registry.example/app:%08d", version) }
 
-// next makes the next version of the next pod, and returns it and the one before. A replaced pod has another UID.
+// next creates the next version of the next pod, and returns it and the previous one. A replaced pod has another UID.
 func (r *rig) next(replaced bool) (before, after source.Pod) {
 	r.at = (r.at + 1) % len(r.pods)
 	r.changes++
@@ -156,7 +156,7 @@ func (r *rig) update() source.Pod {
 	return after
 }
 
-// replace takes one pod away and gives another one of that name.
+// replace removes one pod and adds another one with its name.
 func (r *rig) replace() source.Pod {
 	before, after := r.next(true)
 	r.desired.Set(sourceName, source.Reading{Op: podset.Remove, Pods: []source.Pod{before}})
@@ -167,12 +167,12 @@ func (r *rig) replace() source.Pod {
 // subscriber is one subscription on a connection of its own.
 type subscriber struct {
 	stream grpc.ServerStreamingClient[configv1.WatchPodUpdatesResponse]
-	// held has the bytes of each pod that the subscriber was told of by itself, and messages counts all that it was told.
+	// held has the bytes of each pod with a message of its own, and messages counts all messages.
 	held     map[string][]byte
 	messages int
 }
 
-// subscribe begins a subscription, which is over when ctx ends.
+// subscribe begins a subscription, which ends with ctx.
 func (r *rig) subscribe(ctx context.Context, mode configv1.Mode) *subscriber {
 	r.tb.Helper()
 	conn, err := rpc.Dial(r.address)
@@ -208,7 +208,7 @@ func (s *subscriber) receive() (*configv1.WatchPodUpdatesResponse, error) {
 	return m, nil
 }
 
-// sync takes what there is until the marker that it is complete.
+// sync reads until the marker of a complete state.
 func (s *subscriber) sync() error {
 	for {
 		m, err := s.receive()
@@ -218,7 +218,7 @@ func (s *subscriber) sync() error {
 	}
 }
 
-// see takes messages until one has a version of a pod.
+// see reads until a message has a version of a pod.
 func (s *subscriber) see(version source.Pod) error {
 	for {
 		m, err := s.receive()

@@ -16,12 +16,11 @@ import (
 )
 
 const (
-	// stuckPods is how many pods there are: their snapshot does not fit into the windows of a connection.
+	// stuckPods is the number of pods: their snapshot is larger than the windows of a connection.
 	stuckPods = 500
-	// stuckChanges is how many changes there are after the warm-up. Kept, they would take many times the memory that is
-	// allowed.
+	// stuckChanges is the number of changes after the warm-up. Stored, they would need many times the allowed memory.
 	stuckChanges = 6_000
-	// stuckPatience is how long all of them may take, many times what they do.
+	// stuckPatience is the time limit of all changes, many times their duration.
 	stuckPatience = 2 * time.Minute
 )
 
@@ -34,13 +33,13 @@ func modes() []configv1.Mode {
 	}
 }
 
-// A subscriber that has stopped to read costs nobody anything: whatever its mode, the others are told of each change
-// before the next is made, memory goes by the number of pods and not of changes, and it is told the end of it once it
-// reads again.
+// A subscriber that has stopped reading has no effect on others: in each mode, the others get each change before the
+// next one is made, and memory depends on the number of pods, not of changes. When it reads again, it gets the final
+// state.
 func TestAStuckSubscriberCostsNobodyAnything(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*rig) source.Pod
-		// forgotten is true when so many pods have gone that the stuck one has to begin again.
+		// forgotten is true when so many pods were removed that the stuck subscriber has to begin again.
 		forgotten bool
 	}{
 		"pods that change":      {change: (*rig).update},
@@ -87,7 +86,7 @@ func TestAStuckSubscriberCostsNobodyAnything(t *testing.T) {
 	}
 }
 
-// readsAgain holds that a subscriber was stuck, and what it is told after that.
+// readsAgain checks that a subscriber was stuck, and its messages after that.
 func readsAgain(
 	ctx context.Context,
 	t *testing.T,
@@ -116,7 +115,7 @@ func readsAgain(
 	}
 }
 
-// isHeldBy holds that a subscriber has the last version of each pod, and no others.
+// isHeldBy checks that a subscriber has the last version of each pod, and no others.
 func (r *rig) isHeldBy(s *subscriber) {
 	r.tb.Helper()
 	var want, got []string
@@ -142,7 +141,7 @@ func encoded(r *rig) uint64 {
 	return n
 }
 
-// heap returns how much of the heap is in use. The first collection leaves what pools keep until the next one.
+// heap returns the heap in use. The first collection leaves the content of pools until the next one.
 func heap() uint64 {
 	runtime.GC()
 	runtime.GC()

@@ -9,14 +9,14 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
-// Bounds for what 64 KiB of anything may take: many times what the worst known manifest takes, and nothing beside what
-// one that explodes would.
+// Limits for 64 KiB of any content: many times those of the worst known manifest, and far below those of an exploding
+// one.
 const (
 	timeBound   = 10 * time.Second
 	memoryBound = 256 << 20
 )
 
-// bounded decodes a manifest and holds that it takes neither long nor much memory.
+// bounded decodes a manifest and checks its time and memory.
 func bounded(t *testing.T, manifest []byte, origin staticpod.Origin) staticpod.Result {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -34,7 +34,7 @@ func bounded(t *testing.T, manifest []byte, origin staticpod.Origin) staticpod.R
 	return got
 }
 
-// laughs is a document of a few lines whose aliases stand for ten to the power of depth texts.
+// laughs returns a document of a few lines whose aliases expand to ten to the power of depth texts.
 func laughs(depth int) string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol, lol]\n")
@@ -79,7 +79,7 @@ func messages(r staticpod.Result) []string {
 	return out
 }
 
-// Pods that share a part of their manifest are what aliases are for.
+// Aliases are for pods that share parts of their manifest.
 func TestAliasesOfUsualSizeAreFollowed(t *testing.T) {
 	pod := onePod(t, `apiVersion: v1
 kind: Pod
@@ -98,7 +98,7 @@ spec:
 	}
 }
 
-// Decoders put a sign of their own in the place of bytes that they cannot read: such a pod must not run.
+// Decoders replace invalid bytes by a replacement character: such a pod must not run.
 func TestWhatIsNoTextIsRefusedWithItsLine(t *testing.T) {
 	for name, tc := range map[string]struct{ manifest, want string }{
 		"a name of another encoding":   {strings.Replace(web, "name: main", "name: main # \xe4", 1), "line 7: not UTF-8"},

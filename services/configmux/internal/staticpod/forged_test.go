@@ -61,7 +61,7 @@ func TestForgedAnnotationsAreDroppedAndReportedAndThePodCounts(t *testing.T) {
 	}
 }
 
-// The UID is made of what the manifest says, so it would be another pod with each new time at which someone saw it.
+// The UID depends on the manifest, so a forged time in an annotation would give another pod each time.
 func TestForgedAnnotationsMakeNoOtherPod(t *testing.T) {
 	plain := onePod(t, web)
 	for name, lines := range map[string]string{
@@ -77,7 +77,7 @@ func TestForgedAnnotationsMakeNoOtherPod(t *testing.T) {
 	}
 }
 
-// What `kubectl get pod -o yaml` prints of the mirror of a running static pod is a manifest that people have.
+// Users have manifests that `kubectl get pod -o yaml` has printed for the mirror pod of a running static pod.
 func TestASavedMirrorPodStillRuns(t *testing.T) {
 	pod, reported := ignored(t, `apiVersion: v1
 kind: Pod
@@ -120,7 +120,7 @@ status: {phase: Running, podIP: 198.51.100.7}
 	}
 }
 
-// An annotation that is ignored is not worth a report of its own in a pod that does not count.
+// An ignored annotation of a pod that is left out is not reported.
 func TestWhatIsIgnoredIsReportedOfGoodPodsOnly(t *testing.T) {
 	got := staticpod.Decode([]byte(strings.Replace(withAnnotations(forgedLines), "image:", "imag:", 1)), origin)
 	if len(got.Pods) != 0 || len(got.Problems) == 0 || len(got.Ignored) != 0 {

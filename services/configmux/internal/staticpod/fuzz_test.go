@@ -15,8 +15,8 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
-// FuzzDecode holds that no manifest makes the decoder panic, take long or take much memory, that what it says is good
-// is valid with its defaults too and fit to be run and to be sent, and that it says the same each time.
+// FuzzDecode checks that no manifest makes the decoder panic, or use much time or memory. Pods that it accepts are
+// valid with their defaults, and can be run and sent; and its result is deterministic.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		"", web, web + "---\n" + web, web + "  volumes:\n  - name: v\n    secret: {secretName: x}\n",
@@ -38,8 +38,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzFields holds the same of a good pod to which some fields are added: more of what the fuzzer makes of them gets as
-// far as the defaults and the validation.
+// FuzzFields checks the same for a valid pod with additional fields: more inputs reach the defaults and the validation.
 func FuzzFields(f *testing.F) {
 	for _, seed := range []string{
 		"    ports: [{containerPort: 80, hostPort: 80, protocol: TCP, name: p}]", "    livenessProbe: {httpGet: {port: 80, path: /}, periodSeconds: 3}",
@@ -60,7 +59,7 @@ func FuzzFields(f *testing.F) {
 	})
 }
 
-// FuzzObjectFields holds the same of a good config map and a good secret to which some fields are added.
+// FuzzObjectFields checks the same for a valid config map and a valid secret with additional fields.
 func FuzzObjectFields(f *testing.F) {
 	for _, seed := range []string{"immutable: true", "type: kubernetes.io/basic-auth", "data: {a: aGk=}", "binaryData: {b: aGk=}", "metadata: 3", "data: [1]", "stringData: {a: 1}"} {
 		f.Add([]byte(seed))
@@ -72,7 +71,7 @@ func FuzzObjectFields(f *testing.F) {
 	})
 }
 
-// decodesWell holds what the decoder guarantees of any manifest.
+// decodesWell checks the guarantees of the decoder for any manifest.
 func decodesWell(t *testing.T, manifest []byte, origin staticpod.Origin) {
 	t.Helper()
 	if len(manifest) > 64<<10 {
@@ -116,7 +115,7 @@ func decodesWell(t *testing.T, manifest []byte, origin staticpod.Origin) {
 	}
 }
 
-// stillValid holds that a pod is valid as it will be sent, with all that the decoder has added to it.
+// stillValid checks that a pod with all additions of the decoder is valid.
 func stillValid(t *testing.T, pod *v1.Pod) {
 	t.Helper()
 	internal := &core.Pod{}

@@ -23,7 +23,7 @@ const (
 	login    = "apiVersion: v1\nkind: Secret\nmetadata: {name: login, namespace: a}\n"
 )
 
-// keysOf are the objects that are good.
+// keysOf returns the keys of the valid objects.
 func keysOf(r staticpod.Result) []string {
 	keys := make([]string, 0, len(r.Objects))
 	for _, o := range r.Objects {
@@ -103,7 +103,8 @@ func TestProblemsOfObjectsNameThemAndTheirFieldAndNoValue(t *testing.T) {
 	}
 }
 
-// What is bad keeps its last good version; what is gone is gone, unless the manifest leaves that open.
+// An invalid object keeps its last valid version; a removed one is removed, unless the manifest is unreadable in that
+// part.
 func TestObjectsKeepTheirLastGoodVersion(t *testing.T) {
 	before := staticpod.Decode([]byte(settings+"---\n"+login+"---\n"+web), standalone)
 	known := staticpod.Held{Pods: before.Pods, Objects: before.Objects}
@@ -142,7 +143,7 @@ func TestAPodMayNameObjectsOnlyWhereTheyCanBeBesideIt(t *testing.T) {
 	if refused := staticpod.Decode([]byte(web+names), origin); len(refused.Pods) != 0 || len(refused.Problems) != 9 {
 		t.Errorf("with an API server: %d pods, problems %v, want nine", len(refused.Pods), refused.Problems)
 	}
-	// What only an API server has stays refused.
+	// Fields that only an API server can provide stay refused.
 	for _, fields := range []string{
 		"  serviceAccountName: x\n", "  volumes: [{name: v, persistentVolumeClaim: {claimName: x}}]\n",
 		"  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}, {secret: {name: x}}]}}]\n",

@@ -16,7 +16,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// usual returns a pod of the size that pods usually have, decoded anew.
+// usual returns a newly decoded pod of a typical size.
 func usual(i int, image string) *v1.Pod {
 	container := func(name string) v1.Container {
 		return v1.Container{
@@ -46,7 +46,7 @@ func usual(i int, image string) *v1.Pod {
 	})
 }
 
-// twoSets returns two full sets of which one pod differs. When they are kept the others are the same pointers in both.
+// twoSets returns two full sets that differ in one pod. If kept is true, the other pods are the same pointers in both.
 func twoSets(size int, kept bool) [2][]*v1.Pod {
 	var out [2][]*v1.Pod
 	for i := range size {
@@ -62,7 +62,7 @@ func twoSets(size int, kept bool) [2][]*v1.Pod {
 	return out
 }
 
-// cost is what one set costs.
+// cost is the cost of one set.
 type cost struct{ nanoseconds, bytes, allocations float64 }
 
 // measure benchmarks what is done with a set, and reports how many times less than the peer it costs, if that was

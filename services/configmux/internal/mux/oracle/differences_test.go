@@ -20,18 +20,18 @@ import (
 // what the kubelet is given, or says, so that it is as ours: differences that meet in one pod add up by themselves.
 type difference struct {
 	name, reason string
-	// given changes what the kubelet is given; h is what it was given before.
+	// given changes the input of the kubelet; h is its earlier input.
 	given func(h history, s *step)
-	// said changes what both say.
+	// said changes the output of both.
 	said func(theirs, ours []message) ([]message, []message)
-	// examples are courses of steps that show it, each by itself.
+	// examples are sequences of steps that show the difference, each by itself.
 	examples map[string][]step
 }
 
 // differences are all that there are, in the order in which they are made up for.
 func differences() []difference { return slices.Concat(leftOut(), meantTheSame(), written()) }
 
-// leftOut are pods that the kubelet takes and our merge does not.
+// leftOut returns differences of pods that the kubelet accepts and this merge does not.
 func leftOut() []difference {
 	return []difference{
 		{
@@ -70,7 +70,7 @@ func leftOut() []difference {
 	}
 }
 
-// meantTheSame are updates to the kubelet and nothing to us.
+// meantTheSame returns differences of updates that only the kubelet sends.
 func meantTheSame() []difference {
 	return []difference{
 		{
@@ -119,7 +119,7 @@ func meantTheSame() []difference {
 	}
 }
 
-// written are differences in how a change is told.
+// written returns differences in the form of a change.
 func written() []difference {
 	return []difference{
 		{
@@ -182,7 +182,7 @@ func (s *step) keep(kept func(i int, p *v1.Pod) bool) {
 	s.pods = pods
 }
 
-// drop leaves annotations out of all pods of a step.
+// drop removes annotations from all pods of a step.
 func (s *step) drop(dropped func(key string) bool) {
 	for _, p := range s.pods {
 		for key := range p.Annotations {

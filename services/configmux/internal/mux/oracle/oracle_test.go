@@ -1,6 +1,6 @@
-// Package oracle compares the merge of configmux with the kubelet's own: random updates of several sources are given to
-// both, and both must say the same, but for the differences that differences_test.go lists. It is a module of its own,
-// so that nothing of the kubelet's code is in the product's reach.
+// Package oracle compares the merge of configmux with the kubelet's own: both get the same random updates of several
+// sources, and must have the same output, except for the differences in differences_test.go. It is a module of its own,
+// so that the product cannot import the kubelet's code.
 package oracle
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// checks is how many random courses of events each mode is tried with, unless -rapid.checks says it: some ten seconds
-// in all.
+// checks is the default number of random sequences of events for each mode, which -rapid.checks replaces: about ten
+// seconds in total.
 const checks = "1000"
 
 func TestMain(m *testing.M) {
@@ -67,7 +67,7 @@ func (s step) String() string {
 	return fmt.Sprintf("%s of %s: %s", kubeletOp(s.op), s.source, texts(s.pods))
 }
 
-// message is what a subscriber is told, in the kubelet's form.
+// message is a message to a subscriber, in the kubelet's form.
 type message struct {
 	// op is SET, ADD, UPDATE, DELETE, REMOVE or RECONCILE.
 	op     string
@@ -75,7 +75,7 @@ type message struct {
 	pods   []*v1.Pod
 }
 
-// history has what the kubelet was last given of the pods that it holds, by source.
+// history has the last version that the kubelet got of each pod that it has, by source.
 type history map[string]map[types.UID]*v1.Pod
 
 // take notes what a step gives, of which the kubelet leaves out repeated names.
@@ -105,7 +105,7 @@ func (h history) elsewhere(source string, uid types.UID) bool {
 	return false
 }
 
-// rig is a kubelet's merge and ours, side by side.
+// rig is a kubelet's merge and this one, side by side.
 type rig struct {
 	kubelet *kubelet
 	ours    *ours
@@ -113,7 +113,7 @@ type rig struct {
 	allowed []difference
 }
 
-// newRig returns a rig that allows the differences, which are all there are but for those that a test leaves out.
+// newRig returns a rig with the allowed differences. Tests may leave some out.
 func newRig(t fataler, m mode, allowed []difference) *rig {
 	return &rig{kubelet: newKubelet(m.kubelet), ours: newOurs(t, m.ours), history: history{}, allowed: allowed}
 }
@@ -123,7 +123,7 @@ func (r *rig) close() {
 	r.ours.close()
 }
 
-// run gives a step to both, and returns how what they say differs; empty when it does not.
+// run gives a step to both, and returns the difference of their outputs; empty when there is none.
 func (r *rig) run(s step) string {
 	ours, ready := r.ours.take(s)
 	given := step{source: s.source, op: s.op, pods: copies(s.pods)}
@@ -164,7 +164,7 @@ func TestTheMergeSaysWhatTheKubeletsSays(t *testing.T) {
 	}
 }
 
-// A difference that is none any more, or that the harness would hide anyway, has to leave the list.
+// A difference that no longer exists, or that the harness would hide anyway, must be removed from the list.
 func TestEveryListedDifferenceIsOne(t *testing.T) {
 	all := differences()
 	for i, d := range all {
