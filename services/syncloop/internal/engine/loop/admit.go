@@ -16,23 +16,23 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
-// nodeGrace is how long new pods wait for the first word of the Node, once everything else is known: it says how much there is
-// to give away. Without it they are let in by the rules that need no Node.
+// nodeGrace is how long new pods wait for the Node after everything else is known, because it has the allocatable
+// resources. Without it they are admitted by the rules that need no Node.
 const nodeGrace = 3 * time.Second
 
-// nodeWord is what nodestatus says of the node.
+// nodeWord is a message of nodestatus about the node.
 type nodeWord struct {
 	node *v1.Node
-	// shuttingDown is true while the machine is about to go down.
+	// shuttingDown is true while the machine is about to shut down.
 	shuttingDown bool
 }
 
-// shutdownRefusal is why a new pod is refused while the machine is about to go down, in the kubelet's words.
+// shutdownRefusal returns the refusal of new pods while the machine is about to shut down, in the kubelet's words.
 func shutdownRefusal() *admission.Refusal {
 	return &admission.Refusal{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}
 }
 
-// followNode keeps what is known of the Node. What is known stays when nodestatus goes away.
+// followNode follows the Node. While nodestatus is unreachable, the last Node counts.
 func (l *Loop) followNode(ctx context.Context) error {
 	if l.cfg.Node == nil {
 		return nil
@@ -48,7 +48,7 @@ func (l *Loop) followNode(ctx context.Context) error {
 			}
 			node, err := nodewatch.Decode(c.New)
 			if err != nil {
-				l.cfg.Logger.Error("the Node stays as it was told before", telemetry.KeyError, err)
+				l.cfg.Logger.Error("keeping the last Node", telemetry.KeyError, err)
 				return
 			}
 			if l.cfg.Learned != nil {
@@ -62,14 +62,14 @@ func (l *Loop) followNode(ctx context.Context) error {
 	})
 }
 
-// handleNode takes in the Node. The first word of it lets the pods go on that waited for it.
+// handleNode records the Node. The first one releases the pods and resizes that waited for it.
 func (l *Loop) handleNode(word nodeWord) {
 	first := l.node == nil
 	l.node = word.node
 	l.cfg.Mirrors.SetNode(word.node.UID)
 	if l.shuttingDown != word.shuttingDown {
 		l.shuttingDown = word.shuttingDown
-		l.cfg.Logger.Info("whether new pods are refused, for the machine is being shut down, has changed", "shutting_down", l.shuttingDown)
+		l.cfg.Logger.Info("the shutdown of the machine has begun or was canceled; new pods are refused during a shutdown", "shutting_down", l.shuttingDown)
 	}
 	if first && l.isOpen() {
 		l.startUnknown()
@@ -82,8 +82,8 @@ func (l *Loop) awaitsNode() bool {
 	return l.cfg.Node != nil && l.node == nil && l.cfg.Clock.Since(l.opened) < nodeGrace
 }
 
-// admit tells whether a pod may be given to a worker. A pod of which anything is in the runtime was let in before; one that is
-// new is asked about, and may have to wait. One that is refused is Failed, and stays so.
+// admit reports whether a pod may be given to a worker. A pod of which anything is in the runtime was admitted before.
+// A new pod is checked, and may have to wait. A refused pod is Failed, and stays Failed.
 func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 	switch {
 	case d.refused:
@@ -92,11 +92,12 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 		d.admitted = true
 		return true
 	case l.awaitsNode():
-		return false // housekeeping, or the Node, comes back to it
-	case l.cfg.Node != nil && admission.AsksForStrictGroups(d.pod) && !admission.KnowsRuntime(l.node) && l.cfg.Clock.Since(l.opened) < nodeGrace:
-		return false // the same
+		return false // housekeeping, or the Node, tries again
+	case l.cfg.Node != nil && admission.AsksForStrictGroups(d.pod) && !admission.KnowsRuntime(l.node) &&
+		l.cfg.Clock.Since(l.opened) < nodeGrace:
+		return false // housekeeping, or the Node, tries again
 	case !l.areGone(d.behind):
-		return false // so it does to one that others make room for
+		return false // housekeeping tries again
 	}
 	refusal := admission.Check(admission.Request{
 		Pod: d.pod, Static: podset.IsStaticSource(d.source), Critical: isCritical(d), Others: l.active(uid), Node: l.node,
@@ -117,14 +118,15 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 		telemetry.KeyReason, refusal.Reason, telemetry.KeyError, refusal.Message)
 	l.cfg.Metrics.refused(refusal.Reason)
 	l.cfg.PodEvents.Warning(cause, d.pod, "", refusal.Reason, refusal.Message)
-	if err := l.cfg.Store.Evict(uid, podstore.Eviction{Reason: refusal.Reason, Message: "Pod was rejected: " + refusal.Message}); err != nil {
-		l.cfg.Logger.Error("a pod that is refused is not known", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+	if err := l.cfg.Store.Evict(uid, podstore.Eviction{
+		Reason: refusal.Reason, Message: "Pod was rejected: " + refusal.Message,
+	}); err != nil {
+		l.cfg.Logger.Error("cannot find a refused pod", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 	}
 	return false
 }
 
-// active returns the pods that have a share of the node: those that were let in, or run already, and have not run to their
-// end.
+// active returns the pods that use the node's resources: those that were admitted or run already, and have not ended.
 func (l *Loop) active(without types.UID) []*v1.Pod {
 	pods := make([]*v1.Pod, 0, len(l.desired))
 	for uid, d := range l.desired {
@@ -133,7 +135,7 @@ func (l *Loop) active(without types.UID) []*v1.Pod {
 		}
 		if phase := l.cfg.Store.Phase(uid); phase != v1.PodSucceeded && phase != v1.PodFailed {
 			pod := *l.asItIs(uid, d)
-			pod.Status = l.cfg.Store.Status(uid) // what is being lowered counts until it is
+			pod.Status = l.cfg.Store.Status(uid) // a decreased resource counts until the decrease is done
 			pods = append(pods, &pod)
 		}
 	}

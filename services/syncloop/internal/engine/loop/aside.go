@@ -8,14 +8,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 )
 
-// outcome is what the loop does when a piece of I/O that it asked for has ended.
+// outcome is the reaction of the loop to the end of a piece of I/O.
 type outcome struct {
 	event event
 	then  func()
 }
 
-// aside does I/O in a goroutine of its own, because a disk that hangs must not stop the loop, and hands then back to the loop. The
-// callers see to it that there is a bounded number of them for each pod.
+// aside does I/O in a goroutine of its own, because a hung disk must not stop the loop, and posts then to the loop. The
+// callers bound the number of these goroutines for each pod.
 func (l *Loop) aside(event event, io func(ctx context.Context) (then func())) {
 	l.group.Go(func() error {
 		l.post(event, io(l.ctx))
@@ -23,7 +23,7 @@ func (l *Loop) aside(event event, io func(ctx context.Context) (then func())) {
 	})
 }
 
-// post hands then to the loop, unless that ends.
+// post gives then to the loop, unless the loop ends.
 func (l *Loop) post(event event, then func()) {
 	select {
 	case l.outcomes <- outcome{event: event, then: then}:
@@ -31,7 +31,7 @@ func (l *Loop) post(event event, then func()) {
 	}
 }
 
-// evicted returns why a pod was evicted. A pod that is being forgotten is not.
+// evicted returns the eviction of a pod; ok is false for a pod that is being forgotten.
 func (l *Loop) evicted(uid types.UID) (podstore.Eviction, bool) {
 	if l.forgotten[uid] {
 		return podstore.Eviction{}, false

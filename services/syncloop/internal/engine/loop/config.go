@@ -15,11 +15,11 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
-// configEvent is one word from configmux's stream: a change, or, with synced, that all that was to be known is known.
+// configEvent is a message of configmux's stream: a change, the end of a snapshot, or the loss of the connection.
 type configEvent struct {
 	change stream.Change[*Desired]
 	synced bool
-	// down is why the stream is away; empty when it is not.
+	// down is why the stream is disconnected; empty if it is not.
 	down string
 }
 
@@ -43,7 +43,7 @@ func (l *Loop) followConfig(ctx context.Context) error {
 }
 
 func (l *Loop) handleConfig(e configEvent) {
-	if e.change.FromSnapshot { // until all of it has come, less is known than before
+	if e.change.FromSnapshot { // until the snapshot is complete, the pods are not all known
 		l.cfg.Mirrors.SetKnown(false, false)
 	}
 	switch {
@@ -75,7 +75,7 @@ func (l *Loop) handleSource(c stream.Change[*Desired]) {
 	l.progress()
 }
 
-// handlePod takes in one pod. What a fresh snapshot brings waits until the snapshot is complete.
+// handlePod records one pod. The pods of a new snapshot wait until the snapshot is complete.
 func (l *Loop) handlePod(c stream.Change[*Desired]) {
 	removed := c.Op == stream.OpRemove
 	uid := types.UID(c.Key)
@@ -84,8 +84,8 @@ func (l *Loop) handlePod(c stream.Change[*Desired]) {
 	}
 	switch {
 	case removed && c.FromSnapshot:
-		// A configmux that was restarted may not have read the pod's source yet. Only when that has spoken is the pod
-		// known to be gone.
+		// A restarted configmux may not have read the pod's source yet. The pod is gone only if the source is ready without
+		// it.
 		if d := l.desired[uid]; d != nil {
 			d.missing = true
 		}
@@ -98,7 +98,7 @@ func (l *Loop) handlePod(c stream.Change[*Desired]) {
 	}
 }
 
-// removalTrace returns the trace of a removal: of the message that says it, if it says more than the one before.
+// removalTrace returns the trace of a removal; empty if the message has none.
 func removalTrace(c stream.Change[*Desired]) string {
 	if c.New != nil {
 		return c.New.Traceparent
@@ -120,7 +120,7 @@ func (l *Loop) configIsSynced() {
 	l.progress()
 }
 
-// want takes in a pod that a source names. A mirror pod is none to run: it is what the API server shows of a static pod.
+// want records a pod that a source names. A mirror pod is not run: it shows a static pod in the API server.
 func (l *Loop) want(d *Desired) {
 	uid := d.Pod.UID
 	if isMirror(d.Pod) {
@@ -129,7 +129,8 @@ func (l *Loop) want(d *Desired) {
 	}
 	known := l.desired[uid]
 	if known != nil && d.Life != "" && d.Life != known.life {
-		// Its removal was folded into this. A configmux that was restarted names no life of what it found: that runs on.
+		// The removal of the earlier life was folded into this change. A restarted configmux names no life; then the pod is
+		// the same.
 		l.remove(uid, d.Traceparent)
 		known = nil
 	}
@@ -148,7 +149,7 @@ func (l *Loop) want(d *Desired) {
 		next.admitted, next.refused, next.behind = known.admitted, known.refused, known.behind
 		next.allocated, next.has, next.waits, next.promise = known.allocated, known.has, known.waits, known.promise
 	}
-	if next.allocated { // it is decided later whether it gets what is wanted
+	if next.allocated { // the loop decides later whether the new resources are allocated
 		next.pod = next.has.On(d.Pod)
 		l.countRequests(known, next)
 	}
@@ -159,11 +160,11 @@ func (l *Loop) want(d *Desired) {
 	l.store(next)
 	if op == podset.Reconcile && l.cfg.Workers.Has(uid) {
 		next.traceparent = known.traceparent
-		return // the API server has another status: nothing that a worker has to do with, and mostly what it was told from here
+		return // only the status in the API server has changed, which mostly came from here; workers ignore it
 	}
 	if eviction, ok := l.evicted(uid); ok {
 		if err := l.cfg.Store.Evict(uid, eviction); err != nil {
-			l.cfg.Logger.Error("an evicted pod is not known any more", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+			l.cfg.Logger.Error("cannot find an evicted pod", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 		}
 	}
 	if !l.isOpen() && d.Pod.DeletionTimestamp == nil {
@@ -173,18 +174,19 @@ func (l *Loop) want(d *Desired) {
 	l.dispatch(uid, op, d.Traceparent)
 }
 
-// dispatch hands a pod to its worker.
+// dispatch gives a pod to its worker.
 func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 	d := l.desired[uid]
 	var end *podworkers.End
 	if _, evicted := l.evicted(uid); evicted || d.pod.DeletionTimestamp != nil {
 		end = &podworkers.End{}
 	}
-	if end == nil && (!l.clearName(d.pod) || !l.admit(telemetry.WithTraceparent(context.Background(), traceparent), uid, d)) {
+	if end == nil &&
+		(!l.clearName(d.pod) || !l.admit(telemetry.WithTraceparent(context.Background(), traceparent), uid, d)) {
 		if d.refused {
 			l.decide(uid, d)
 		}
-		return // housekeeping comes back to one that is not refused
+		return // housekeeping tries again, unless the pod was refused
 	}
 	if end != nil {
 		l.decide(uid, d)
@@ -199,14 +201,14 @@ func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 	}
 	cause := l.span(d, op, traceparent)
 	if _, ending := l.cfg.Endings.Remaining(uid); end == nil && ending && !l.cfg.Workers.Has(uid) {
-		// A process before this one was ending it when it was killed, and its source has named it again since.
+		// An earlier process was ending the pod when it was killed, and its source has named it again since.
 		l.cfg.Workers.Want(d.pod, cause, &podworkers.End{Removed: true})
 	}
 	l.cfg.Workers.Want(d.pod, cause, end)
 }
 
-// clearName sees to it that nobody else of a pod's full name runs from before this process began, as when the manifest
-// was changed meanwhile: what does is an orphan, and is ended first. It returns false while it cannot tell that yet.
+// clearName ends an orphan with the full name of a pod: another pod that was started before this process, such as the
+// one of an earlier version of the manifest. It returns false while it is unknown whether that is an orphan.
 func (l *Loop) clearName(pod *v1.Pod) bool {
 	if l.cfg.Workers.Has(pod.UID) {
 		return true
@@ -226,7 +228,7 @@ func (l *Loop) clearName(pod *v1.Pod) bool {
 	return true
 }
 
-// remove ends a pod that its source does not name any more. It waits for nothing, not even for pleg to be well.
+// remove ends a pod that its source does not name any more. It waits for nothing, not even for a healthy pleg.
 func (l *Loop) remove(uid types.UID, traceparent string) {
 	d := l.desired[uid]
 	if d == nil {
@@ -242,16 +244,16 @@ func (l *Loop) remove(uid types.UID, traceparent string) {
 	l.forgetEviction(uid)
 	l.cfg.Store.Unwant(uid)
 	if d.refused && !l.cfg.Workers.Has(uid) {
-		l.cfg.Store.Forget(uid) // nothing of it was ever made
+		l.cfg.Store.Forget(uid) // nothing of it was ever created
 		return
 	}
 	if !l.cfg.Workers.End(uid, cause, podworkers.End{Removed: true}) {
-		// It was never handed to a worker, but may run since before this process began.
+		// No worker of this process has had it, but an earlier process may have started it.
 		l.cfg.Workers.Want(d.pod, cause, &podworkers.End{Removed: true})
 	}
 }
 
-// removeMissing removes the pods that a fresh snapshot did not have, as far as their sources have spoken since.
+// removeMissing removes the pods that are missing from a new snapshot and whose source is ready.
 func (l *Loop) removeMissing() {
 	for uid, d := range l.desired {
 		if !d.missing {
@@ -263,7 +265,7 @@ func (l *Loop) removeMissing() {
 	}
 }
 
-// allReady tells whether every source has spoken. A configmux that names no source has not told which there are.
+// allReady reports whether every source is ready. Without sources, configmux has not sent them yet.
 func (l *Loop) allReady() bool {
 	if !l.configSynced || len(l.sources) == 0 {
 		return false
@@ -276,7 +278,7 @@ func (l *Loop) allReady() bool {
 	return true
 }
 
-// span makes the span of a dispatch, and returns the cause that continues it.
+// span records the span of a dispatch, and returns the cause that continues it.
 func (l *Loop) span(d *desiredPod, op podset.Op, traceparent string) podworkers.Cause {
 	ctx, span := telemetry.Start(telemetry.WithTraceparent(context.Background(), traceparent), l.cfg.Tracer, "dispatch",
 		telemetry.Subject{Namespace: d.pod.Namespace, Pod: d.pod.Name, UID: string(d.pod.UID)})

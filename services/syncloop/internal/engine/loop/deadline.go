@@ -12,14 +12,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 )
 
-// The kubelet's words for a pod whose activeDeadlineSeconds are over.
+// The reason and message of a pod that exceeds activeDeadlineSeconds, in the kubelet's words.
 const (
 	reasonDeadline  = "DeadlineExceeded"
 	messageDeadline = "Pod was active on the node longer than the specified deadline"
 )
 
-// endOverdue ends the pods that have been active for longer than their spec lets them, counted from status.startTime. They
-// are Failed, and not started again while their source names them.
+// endOverdue ends the pods that have been active for longer than activeDeadlineSeconds since status.startTime. They are
+// Failed, and not started again as long as their source names them.
 func (l *Loop) endOverdue() {
 	for uid, d := range l.desired {
 		limit := d.pod.Spec.ActiveDeadlineSeconds
@@ -36,10 +36,10 @@ func (l *Loop) endOverdue() {
 	}
 }
 
-// endForGood ends a pod that its source still names, once that is on disk.
+// endForGood ends a pod that its source still names, after the reason is on disk.
 func (l *Loop) endForGood(uid types.UID, pod *v1.Pod, why podstore.Eviction) {
 	if l.recording[uid] {
-		return // housekeeping comes back to it
+		return // housekeeping tries again
 	}
 	l.recording[uid] = true
 	l.aside(eventHousekeeping, func(context.Context) func() {
@@ -48,7 +48,7 @@ func (l *Loop) endForGood(uid types.UID, pod *v1.Pod, why podstore.Eviction) {
 			delete(l.recording, uid)
 			switch {
 			case err != nil:
-				l.cfg.Logger.Warn("a pod is to be ended, and that cannot be kept on disk; it is tried again: mend the disk of the state directory",
+				l.cfg.Logger.Warn("cannot record on disk that a pod ends for good; retrying: check the disk of the state directory",
 					telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyReason, why.Reason, telemetry.KeyError, err)
 			case l.forgotten[uid] || l.desired[uid] == nil:
 				l.forgetEviction(uid) // its source does not name it any more
@@ -59,12 +59,13 @@ func (l *Loop) endForGood(uid types.UID, pod *v1.Pod, why podstore.Eviction) {
 	})
 }
 
-// endRecorded ends a pod whose end is on disk.
+// endRecorded ends a pod whose reason is on disk.
 func (l *Loop) endRecorded(uid types.UID, pod *v1.Pod, why podstore.Eviction) {
 	if err := l.cfg.Store.Evict(uid, why); err != nil {
-		l.cfg.Logger.Error("a pod that is to be ended is not known", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+		l.cfg.Logger.Error("cannot find a pod that is to be ended", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 	}
-	l.cfg.Logger.Info("ending a pod for good", telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyPodUID, string(uid), telemetry.KeyReason, why.Reason)
+	l.cfg.Logger.Info("ending a pod for good", telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyPodUID,
+		string(uid), telemetry.KeyReason, why.Reason)
 	l.cfg.PodEvents.Normal(context.Background(), pod, "", why.Reason, why.Message)
 	l.cfg.Workers.End(uid, podworkers.Cause{Kind: podworkers.CauseConfig}, podworkers.End{})
 }

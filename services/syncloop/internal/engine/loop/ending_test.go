@@ -76,7 +76,8 @@ func TestARemovedPodHasTheRestOfItsGracePeriodAfterARestart(t *testing.T) {
 	})
 }
 
-// TestAPodThatEndsIsShownFromTheFirstAnswerOn: whoever asks after a restart whether the pod is gone must not be told so too soon.
+// TestAPodThatEndsIsShownFromTheFirstAnswerOn: whoever asks after a restart whether the pod is gone must not be told so
+// too soon.
 func TestAPodThatEndsIsShownFromTheFirstAnswerOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, stateDir := killedWhileEnding(t, func(r *rig) { r.config.Delete("u1") })

@@ -15,28 +15,28 @@ import (
 )
 
 const (
-	// gateBackoffFirst and gateBackoffLast bound how long after a failure pleg is asked again.
+	// gateBackoffFirst and gateBackoffLast bound the pause before the next check after a failed one.
 	gateBackoffFirst = 100 * time.Millisecond
 	gateBackoffLast  = 5 * time.Second
-	// gatePeriod is how often a pleg that is well is asked: as often as it asks the runtime.
+	// gatePeriod is the interval of checks while pleg is healthy, the same as that of pleg's checks of the runtime.
 	gatePeriod = 5 * time.Second
-	// gateTimeout bounds one question.
+	// gateTimeout bounds one check.
 	gateTimeout = 5 * time.Second
 )
 
-// gateState says whether pleg and the runtime can be relied on.
+// gateState is the availability of pleg and the runtime.
 type gateState struct {
 	up bool
-	// reason is why not.
+	// reason is why they are unavailable.
 	reason string
-	// network is why the network of pods is not ready; empty when it is, or nobody knows.
+	// network is why the network of pods is not ready; empty if it is or if that is unknown.
 	network string
 }
 
-// watchGate asks pleg for its health, again and again, and tells the loop what has changed.
+// watchGate checks the health of pleg periodically, and sends the changes to the loop.
 //
-// Before it is up for the first time pleg has relisted once: what the process before this one wrote to the runtime in
-// its last moment is then on pleg's record, so no worker takes a half-made pod for one that is not there.
+// Before the gate opens for the first time, pleg has relisted once. It then knows the last writes of the previous
+// process, so that no worker overlooks a half-made pod.
 func (l *Loop) watchGate(ctx context.Context) error {
 	var last gateState
 	relisted := false
@@ -91,7 +91,7 @@ func (l *Loop) askPleg(ctx context.Context, relisted *bool) gateState {
 	return gateState{up: true, network: network}
 }
 
-// isOpen tells whether syncs are dispatched: all that decides about a pod is known, and pleg is well.
+// isOpen reports whether syncs are dispatched: the pods and what runs are known, and pleg is healthy.
 func (l *Loop) isOpen() bool { return l.configSynced && l.plegSynced && l.gateState.up }
 
 func (l *Loop) handleGate(state gateState) {
@@ -108,7 +108,7 @@ func (l *Loop) handleGate(state gateState) {
 	l.progress()
 }
 
-// setNetwork tells the workers whether pods can be given a network. While the gate is closed what was known last stays.
+// setNetwork tells the workers whether the network of pods is ready. While the gate is closed, the last state counts.
 func (l *Loop) setNetwork(state gateState) {
 	if !state.up || state.network == l.network {
 		return
@@ -123,7 +123,7 @@ func (l *Loop) setNetwork(state gateState) {
 	l.cfg.Workers.RetryFailed()
 }
 
-// progress does what had to wait for something that may have come now.
+// progress does the work that waited for a condition that may hold now.
 func (l *Loop) progress() {
 	if l.opened.IsZero() && l.configSynced && l.plegSynced {
 		l.opened = l.cfg.Clock.Now()
@@ -143,7 +143,7 @@ func (l *Loop) progress() {
 	l.cfg.Workers.RetryFailed()
 }
 
-// release gives the workers what was held back, the oldest pods first.
+// release gives the held work to the workers, the oldest pods first.
 func (l *Loop) release(held map[types.UID]podworkers.Cause) {
 	for _, uid := range l.oldestFirst(maps.Keys(held)) {
 		cause := held[uid]
@@ -159,7 +159,7 @@ func (l *Loop) release(held map[types.UID]podworkers.Cause) {
 	}
 }
 
-// show lets readers see the pods as soon as all that runs is known.
+// show makes the pods visible to readers as soon as everything that runs is known.
 func (l *Loop) show() {
 	if l.serving || l.opened.IsZero() {
 		return
@@ -168,7 +168,7 @@ func (l *Loop) show() {
 		return
 	}
 	if l.allReady() {
-		l.endOrphans() // so that they are shown as what they are: pods that end
+		l.endOrphans() // readers see them as pods that are ending
 	}
 	l.serving = true
 	l.cfg.Store.SetWaiting("")

@@ -9,36 +9,36 @@ import (
 	"time"
 )
 
-// shortestSilence is how long the loop may stand still whatever the resync period is: an idle one turns with each clean-up
-// and no more often.
+// shortestSilence is the least time without an event after which the loop is unhealthy, whatever the resync period is.
+// An idle loop handles an event only every housekeepingPeriod.
 const shortestSilence = 5 * housekeepingPeriod
 
-// waiting is what the loop waits for, for people.
+// waiting holds what the loop waits for, in readable form.
 type waiting struct {
 	mu      sync.Mutex
 	reasons []string
 	// configmux is why configmux is not followed.
 	configmux string
-	// closed is true when syncs have been held back since they were last released. It is the loop's own.
+	// closed is true if syncs have been held since the last release. Only the loop's goroutine uses it.
 	closed bool
 }
 
-// Health is how the loop is.
+// Health is the health of the loop.
 type Health struct {
-	// Healthy is true when the loop has turned within twice the resync period, or within 10 s when that is shorter.
+	// Healthy is true if the loop has handled an event within twice the resync period, or within 10 s if that is longer.
 	Healthy bool
-	// Reasons say why it is not healthy and what it waits for.
+	// Reasons are why it is unhealthy, and what it waits for.
 	Reasons []string
-	// LastTurn is when it last turned; zero before the first turn.
+	// LastTurn is the time of the last event; zero before the first.
 	LastTurn time.Time
-	// ConfigMux says why configmux is not followed; empty while it is.
+	// ConfigMux is why configmux is not followed; empty while it is.
 	ConfigMux string
 }
 
-// Begun returns a channel that is closed when the loop turns for the first time. Until then it is not healthy.
+// Begun returns a channel that is closed when the loop begins to handle events. Before that it is unhealthy.
 func (l *Loop) Begun() <-chan struct{} { return l.begun }
 
-// Health returns how the loop is. It may be called at any time, from anywhere.
+// Health returns the health of the loop. It is safe for concurrent use.
 func (l *Loop) Health() Health {
 	l.waiting.mu.Lock()
 	h := Health{Healthy: true, Reasons: slices.Clone(l.waiting.reasons), ConfigMux: l.waiting.configmux}
@@ -57,14 +57,14 @@ func (l *Loop) Health() Health {
 	return h
 }
 
-// tellWaiting computes what the loop waits for.
+// tellWaiting updates what the loop waits for.
 func (l *Loop) tellWaiting() {
 	var config, sources, pleg string
 	switch {
 	case l.configDown != "":
 		config = l.configDown
 	case !l.configSynced:
-		config = "configmux has not told all pods yet: see that it runs"
+		config = "configmux has not sent all pods yet: check that it runs"
 	case !l.allReady():
 		sources = l.sourcesWaiting()
 	}
@@ -72,7 +72,7 @@ func (l *Loop) tellWaiting() {
 	case !l.gateState.up:
 		pleg = l.gateState.reason
 	case !l.plegSynced:
-		pleg = "pleg has not told what runs yet: see that it runs"
+		pleg = "pleg has not sent all running pods yet: check that it runs"
 	}
 	if !l.isOpen() {
 		l.waiting.closed = true
@@ -103,5 +103,5 @@ func (l *Loop) sourcesWaiting() string {
 			silent = append(silent, name)
 		}
 	}
-	return "sources that have not spoken, until which no pod is removed: " + strings.Join(silent, ", ")
+	return "sources that are not ready; no pod is removed until they are: " + strings.Join(silent, ", ")
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 )
 
-// orphanGrace is how many seconds the containers of a pod have that nobody wants and whose spec nobody knows.
+// orphanGrace is the grace period in seconds of a pod that no source names and whose spec is unknown.
 const orphanGrace int64 = 1
 
-// sweepPeriod is how often the folders of pods are looked through for those of pods that are gone: it reads two folders.
+// sweepPeriod is the interval of searches for directories of pods that are gone. A search reads two directories.
 const sweepPeriod = 10 * time.Second
 
-// housekeep cleans up. It removes nothing before every source has spoken and pleg's snapshot is in.
+// housekeep cleans up. It removes nothing before every source is ready and pleg's snapshot is complete.
 func (l *Loop) housekeep() {
 	begun := l.cfg.Clock.Now()
 	l.show()
@@ -46,7 +46,7 @@ func (l *Loop) housekeep() {
 	}
 }
 
-// endOrphans stops what runs and is named by no source.
+// endOrphans ends the running pods that no source names.
 func (l *Loop) endOrphans() {
 	for _, observed := range l.cfg.Store.Unknown() {
 		if !l.cfg.Workers.Has(types.UID(observed.GetUid())) {
@@ -55,7 +55,7 @@ func (l *Loop) endOrphans() {
 	}
 }
 
-// isOrphan tells whether what runs is named by no source for certain: its own source has spoken, or every one has.
+// isOrphan reports whether certainly no source names a running pod: its own source is ready, or all are.
 func (l *Loop) isOrphan(observed *lifecyclev1.PodStatus) bool {
 	if !l.configSynced {
 		return false
@@ -68,12 +68,12 @@ func (l *Loop) isOrphan(observed *lifecyclev1.PodStatus) bool {
 	return l.allReady()
 }
 
-// endOrphan stops a pod that runs and has no worker.
+// endOrphan ends a running pod without a worker.
 func (l *Loop) endOrphan(observed *lifecyclev1.PodStatus) {
 	if pod := l.cfg.PodFromObserved(observed); pod != nil {
 		grace := orphanGrace
 		if left, ending := l.cfg.Endings.Remaining(pod.UID); ending {
-			grace = left // a process before this one had begun, and knew how long it may take
+			grace = left // an earlier process had begun to end it with a known grace period
 		}
 		l.cfg.Logger.Info("stopping a pod that runs and is named by no source",
 			telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyPodUID, string(pod.UID), telemetry.KeyGracePeriod, grace)
@@ -83,7 +83,7 @@ func (l *Loop) endOrphan(observed *lifecyclev1.PodStatus) {
 	}
 }
 
-// sweep tells the loop, again and again, of which pods there are files.
+// sweep periodically sends the pods that have files to the loop.
 func (l *Loop) sweep(ctx context.Context) error {
 	if l.cfg.Leftovers == nil {
 		return nil
@@ -98,7 +98,7 @@ func (l *Loop) sweep(ctx context.Context) error {
 		}
 		pods, err := l.cfg.Leftovers()
 		if err != nil {
-			l.cfg.Logger.Warn("the pods' folders cannot be listed; what gone pods left in them stays", telemetry.KeyError, err)
+			l.cfg.Logger.Warn("cannot list the directories of pods; files of pods that are gone stay", telemetry.KeyError, err)
 			continue
 		}
 		select {
@@ -109,9 +109,9 @@ func (l *Loop) sweep(ctx context.Context) error {
 	}
 }
 
-// handleLeftovers has what is left of pods removed that neither a source nor the runtime has: a process that was killed
-// had made their files and nothing more, or had not come to remove them. The worker of each does it, so that no pod that
-// comes back loses its files to it.
+// handleLeftovers removes the files of pods that neither a source nor the runtime has, such as those of a process that
+// was killed before it removed them. The pod's worker removes them, so that a pod that comes back does not lose its
+// files.
 func (l *Loop) handleLeftovers(pods []*v1.Pod) {
 	if !l.isOpen() || !l.allReady() {
 		return
@@ -120,12 +120,13 @@ func (l *Loop) handleLeftovers(pods []*v1.Pod) {
 		if l.cfg.Store.Has(pod.UID) || l.cfg.Workers.Has(pod.UID) || l.cfg.Store.Observed(pod.UID) != nil {
 			continue
 		}
-		l.cfg.Logger.Info("removing the files of a pod that is gone", telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyPodUID, string(pod.UID))
+		l.cfg.Logger.Info("removing the files of a pod that is gone", telemetry.KeyPod, pod.Namespace+"/"+pod.Name,
+			telemetry.KeyPodUID, string(pod.UID))
 		l.cfg.Workers.Want(pod, podworkers.Cause{Kind: podworkers.CauseDue}, &podworkers.End{Removed: true})
 	}
 }
 
-// startUnknown hands out the pods that are wanted and, for whatever reason, have no worker.
+// startUnknown dispatches the desired pods that have no worker, whatever the reason.
 func (l *Loop) startUnknown() {
 	for _, uid := range l.oldestFirst(maps.Keys(l.desired)) {
 		if d := l.desired[uid]; !d.refused && !l.cfg.Workers.Has(uid) {
@@ -134,7 +135,8 @@ func (l *Loop) startUnknown() {
 	}
 }
 
-// forgetEviction lets a pod that was evicted be started again, should a source name it again. It counts as forgotten at once.
+// forgetEviction removes the eviction of a pod, so that the pod is started if a source names it again. The eviction
+// does not count from now on, even before it is removed from the disk.
 func (l *Loop) forgetEviction(uid types.UID) {
 	if _, known := l.cfg.Evictions.Get(uid); !known && !l.recording[uid] {
 		delete(l.forgotten, uid)
@@ -142,7 +144,7 @@ func (l *Loop) forgetEviction(uid types.UID) {
 	}
 	l.forgotten[uid] = true
 	if l.recording[uid] {
-		return // what is being written comes back here
+		return // the end of the present write calls this again
 	}
 	l.recording[uid] = true
 	l.aside(eventHousekeeping, func(context.Context) func() {
@@ -153,12 +155,13 @@ func (l *Loop) forgetEviction(uid types.UID) {
 				delete(l.forgotten, uid)
 				return
 			}
-			l.cfg.Logger.Warn("an eviction cannot be forgotten on disk; it is tried again", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+			l.cfg.Logger.Warn("cannot remove an eviction from the disk; retrying", telemetry.KeyPodUID, string(uid),
+				telemetry.KeyError, err)
 		}
 	})
 }
 
-// forgetEvictions forgets the evictions of pods that went while this process did not run.
+// forgetEvictions removes the evictions of pods that were removed while this process did not run.
 func (l *Loop) forgetEvictions() {
 	for _, uid := range l.cfg.Evictions.UIDs() {
 		if l.desired[uid] == nil || l.forgotten[uid] {
@@ -167,7 +170,7 @@ func (l *Loop) forgetEvictions() {
 	}
 }
 
-// forgetEndings forgets the ends of pods that were over while this process did not run.
+// forgetEndings removes the recorded ends of pods that ended while this process did not run.
 func (l *Loop) forgetEndings() {
 	var over []types.UID
 	for _, uid := range l.cfg.Endings.UIDs() {
@@ -189,7 +192,7 @@ func (l *Loop) forgetEndings() {
 	})
 }
 
-// oldestFirst returns the pods in the order of their creation, those that are not wanted last.
+// oldestFirst returns the pods by the time of their creation, and those that are not desired last.
 func (l *Loop) oldestFirst(pods iter.Seq[types.UID]) []types.UID {
 	created := func(uid types.UID) *v1.Pod {
 		if d := l.desired[uid]; d != nil {

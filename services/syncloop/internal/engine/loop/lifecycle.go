@@ -11,11 +11,11 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
-// lifecycleEvent is one word from pleg's stream: a change, or that the snapshot is complete, or that the stream is away.
+// lifecycleEvent is a message of pleg's stream: a change, the end of the snapshot, or the loss of the connection.
 type lifecycleEvent struct {
 	change stream.Change[*lifecyclev1.Event]
 	synced bool
-	// down is why the stream is away; empty when it is not.
+	// down is why the stream is disconnected; empty if it is not.
 	down string
 }
 
@@ -57,13 +57,15 @@ func (l *Loop) handleLifecycle(e lifecycleEvent) {
 		l.poke(uid, podworkers.Cause{Kind: podworkers.CauseLost})
 	case e.change.Op == stream.OpRemove:
 		l.cfg.Store.Event(e.change.New)
-		l.poke(types.UID(e.change.Key), podworkers.Cause{Kind: podworkers.CauseLost, Traceparent: e.change.New.GetTraceparent()})
+		l.poke(types.UID(e.change.Key), podworkers.Cause{
+			Kind: podworkers.CauseLost, Traceparent: e.change.New.GetTraceparent(),
+		})
 	default:
 		l.seen(seenEvent{event: e.change.New, fromSnapshot: e.change.FromSnapshot, lost: isLost(e.change.New)})
 	}
 }
 
-// isLost tells whether an event says that a container or the sandbox has ended.
+// isLost reports whether a container or the sandbox has ended with an event.
 func isLost(event *lifecyclev1.Event) bool {
 	switch event.GetType() {
 	case lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED:
@@ -77,12 +79,13 @@ func isLost(event *lifecyclev1.Event) bool {
 	return false
 }
 
-// handleEvent shows what an event says at once, and gives work to the pod's worker when the event can matter to it. What
-// comes out of a snapshot happened long ago, and goes on with nobody's trace.
+// handleEvent records an event, and wakes the pod's worker if the event may concern it. An event of a snapshot happened
+// long ago and continues no trace.
 func (l *Loop) handleEvent(e seenEvent) {
 	l.cfg.Store.Event(e.event)
 	kind := e.event.GetType()
-	if !e.lost && (kind == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED || kind == lifecyclev1.EventType_EVENT_TYPE_UNSPECIFIED) {
+	if !e.lost &&
+		(kind == lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED || kind == lifecyclev1.EventType_EVENT_TYPE_UNSPECIFIED) {
 		return
 	}
 	cause := podworkers.Cause{Kind: podworkers.CauseSeen, Traceparent: e.event.GetTraceparent()}

@@ -94,7 +94,8 @@ func TestARestartedConfigmuxBeginsNoNewLife(t *testing.T) {
 	}
 }
 
-// TestALifeThatIsToldWithASnapshot is about a configmux that was restarted, and whose manifest was recreated before it was followed.
+// TestALifeThatIsToldWithASnapshot is about a configmux that was restarted, and whose manifest was recreated before it
+// was followed.
 func TestALifeThatIsToldWithASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)

@@ -1,21 +1,21 @@
-// Package loop is the sync loop: the one goroutine through which everything passes that can make a pod change. It takes
-// what is wanted from configmux, what has happened from pleg, and what is due by time, keeps which pods are wanted, and
-// tells the workers. It waits for nothing but its events: whatever takes time is a worker's.
+// Package loop is the sync loop: one goroutine that handles everything that can change a pod. It takes the desired pods
+// from configmux, the events of pleg, and what is due by time. It keeps which pods are desired, and gives work to the
+// workers. It blocks only on its own channels: anything that takes time is done by a worker or beside the loop.
 //
-// The events come over channels, in no promised order between them:
+// The events come over channels, in no guaranteed order between them:
 //
-//	config        from WatchPodUpdates: additions, updates, removes, reconciles, the state of sources
-//	lifecycle     from WatchEvents: what pleg has seen happen
-//	probes        from the probes: liveness, readiness and startup that have come to another result
-//	due           the earliest time at which a worker works by itself
-//	gate          whether pleg and the runtime can be relied on
-//	nodes         from WatchNode: the node, whose labels, taints and allocatable admission asks for
-//	housekeeping  every 2 s: orphans, and pods that have no worker
-//	leftovers     every 10 s: the pods that there are files of
-//	outcomes      what has become of I/O that the loop asked for: the loop does none itself
+//	config        from WatchPodUpdates: added, changed and removed pods, and the state of sources
+//	lifecycle     from WatchEvents: pleg's observations
+//	probes        from the prober: changed results of liveness, readiness and startup probes
+//	due           the earliest time of scheduled work of a worker
+//	gate          whether pleg and the runtime are available
+//	nodes         from WatchNode: the Node, with the labels, taints and allocatable resources for admission
+//	housekeeping  every 2 s: orphans, and pods without a worker
+//	leftovers     every 10 s: the pods that have files
+//	outcomes      the results of I/O that the loop has requested, because it does none itself
 //
-// The select over them is fair, and each channel is small, so a burst on one does not hold up another. A follower that
-// finds its channel full waits; what it has not taken yet stays, folded or bounded, with the publisher.
+// The select over them is fair, and each channel is small, so that a burst on one does not delay another. A follower
+// with a full channel waits; the rest of its stream stays, folded or bounded, with the publisher.
 package loop
 
 import (
@@ -46,47 +46,48 @@ import (
 )
 
 const (
-	// configCapacity lets the follower decode the next pods while the loop dispatches: a handful is enough.
+	// configCapacity lets the follower decode the next pods while the loop dispatches. A few are enough.
 	configCapacity = 16
-	// lifecycleCapacity takes the events of some pods that start together without a switch of goroutines for each.
+	// lifecycleCapacity holds the events of a few pods that start together, without a switch of goroutines for each.
 	lifecycleCapacity = 64
-	// gateCapacity holds the latest word on pleg's health and no other.
+	// gateCapacity holds the latest state of the gate.
 	gateCapacity = 1
-	// housekeepingPeriod is how often the loop cleans up.
+	// housekeepingPeriod is the interval of housekeeping.
 	housekeepingPeriod = 2 * time.Second
-	// housekeepingWarning is how long a clean-up may take before it is worth a line: it holds up the loop.
+	// housekeepingWarning is the duration of housekeeping above which it is logged, because it delays the loop.
 	housekeepingWarning = time.Second
-	// idleWake is how long the loop sleeps when nothing is due; housekeeping wakes it long before.
+	// idleWake is the timer of the loop if nothing is due. Housekeeping wakes it long before.
 	idleWake = time.Hour
-	// sourcesGrace is how long the pods are held back from readers for a source that has not spoken, after everything
-	// else is known: a restart shows either all pods or none, but a source that is away hides the others only so long.
+	// sourcesGrace bounds how long the pods are hidden from readers for a source that is not ready, after everything else
+	// is known. After a restart, readers then see all pods or none, but an unreachable source hides the others only for
+	// this long.
 	sourcesGrace = 5 * time.Second
 )
 
-// Desired is one thing that configmux tells: a pod that is wanted, or the state of a source.
+// Desired is an entry of configmux's stream: a desired pod, or the state of a source.
 type Desired struct {
-	// Pod is the pod; nil when this is about a source.
+	// Pod is the pod; nil for the state of a source.
 	Pod *v1.Pod
-	// Source is the source's name.
+	// Source is the name of the source.
 	Source string
-	// Ready is true when the source has spoken; only when this is about a source.
+	// Ready reports whether the source is ready; only for the state of a source.
 	Ready bool
 	// Traceparent is the trace of the change.
 	Traceparent string
-	// Life is another one when the pod was gone from its source and came back. Empty says nothing.
+	// Life changes if the pod was removed from its source and came back. Empty is unknown.
 	Life string
 }
 
-// Pleg is what the loop asks of pleg, besides its events.
+// Pleg is the interface of the loop to pleg, besides its events.
 type Pleg interface {
-	// Health returns why pleg cannot be relied on, nil when it can, and why the runtime's network is not ready, empty when it
-	// is. It fails when pleg does not answer.
+	// Health returns why pleg is unhealthy, nil if it is healthy, and why the runtime's network is not ready, empty if it
+	// is. It fails if pleg does not answer.
 	Health(ctx context.Context) (reasons []string, network string, err error)
-	// Relist returns when a full relist has finished that began after the call.
+	// Relist returns after a full relist that began after the call.
 	Relist(ctx context.Context) error
 }
 
-// Workers is the pool, as the loop uses it.
+// Workers is the interface of the loop to the pool of workers.
 type Workers interface {
 	Want(pod *v1.Pod, cause podworkers.Cause, end *podworkers.End)
 	Poke(uid types.UID, cause podworkers.Cause)
@@ -101,68 +102,69 @@ type Workers interface {
 
 // Probes has the results of probes.
 type Probes interface {
-	// Changes has the results that change.
+	// Changes returns the channel of changed results.
 	Changes() <-chan prober.Change
-	// UIDs returns the pods that there are results of, Forget drops one.
+	// UIDs returns the pods with results, and Forget drops the results of one.
 	UIDs() []types.UID
 	Forget(uid types.UID)
 }
 
-// Config is what a Loop needs.
+// Config holds the dependencies and settings of a Loop.
 type Config struct {
 	// Desired is configmux's stream of pods and sources.
 	Desired stream.Source[*Desired]
 	// Events is pleg's stream of events.
 	Events stream.Source[*lifecyclev1.Event]
-	// Probes tells which probes have come to another result: *prober.Manager. Nil is a node without a prober.
+	// Probes has the results of probes: *prober.Manager. A node without a prober has nil.
 	Probes  Probes
 	Pleg    Pleg
 	Workers Workers
 	Store   *podstore.Store
-	// Node is nodestatus's stream of the Node; nil for a node whose Node nobody tells, and then admission does without.
+	// Node is nodestatus's stream of the Node. If it is nil, admission does not wait for a Node.
 	Node stream.Source[*nodev1.Node]
-	// Learned is told the Node, each time that it is said, by another goroutine. Nil tells nobody.
+	// Learned is called with each Node, in another goroutine; it may be nil.
 	Learned func(*v1.Node)
-	// Pressing is told what presses on the node, each time that it is said, by another goroutine: (*eviction.Evictor).Pressing. Nil tells
-	// nobody.
+	// Pressing is called with the eviction signals of the node, in another goroutine: (*eviction.Evictor).Pressing. It may
+	// be nil.
 	Pressing func([]*nodev1.EvictionSignal)
-	// Preempt ends a pod for one that the node cannot do without. Nil ends none.
+	// Preempt ends a pod to make room for a critical one. If it is nil, no pod is preempted.
 	Preempt func(ctx context.Context, uid types.UID, eviction podstore.Eviction) error
-	// Mirrors has an API server show the pods of other sources: *mirrorpods.Manager. Nil is mirrorpods.None.
+	// Mirrors shows the pods of other sources in an API server: *mirrorpods.Manager. Nil is mirrorpods.None.
 	Mirrors Mirrors
-	// Machine is what the machine is able to do, which decides whether it takes a pod.
+	// Machine has the abilities of the machine, for admission.
 	Machine admission.Machine
-	// UnsafeSysctls are allowedUnsafeSysctls of the KubeletConfiguration.
+	// UnsafeSysctls is allowedUnsafeSysctls of the KubeletConfiguration.
 	UnsafeSysctls []string
-	// PodEvents is told what becomes of pods that no worker has: *podevents.Recorder. Nil is for nobody to read.
+	// PodEvents records events of pods without a worker: *podevents.Recorder. Nil discards them.
 	PodEvents PodEvents
-	// Evictions has the pods that were evicted and are still named by their source.
+	// Evictions has the evicted pods that their source still names.
 	Evictions *evictionbook.Book
-	// Endings has the pods that were being ended when the process before this one was.
+	// Endings has the pods that an earlier process was ending.
 	Endings *gracebook.Book
 	// Resizes has the records of resized pods. Nil keeps them in memory.
 	Resizes *resizes.Book
 	// Resizing has the properties of the node that make resizes infeasible.
 	Resizing resize.Node
-	// PodFromObserved makes a pod of what the runtime says of one that nobody knows: executor.PodFromObserved.
+	// PodFromObserved makes a pod from its observation, for one that no source names: executor.PodFromObserved.
 	PodFromObserved func(*lifecyclev1.PodStatus) *v1.Pod
-	// Leftovers lists the pods that there are files of, with what their names tell: (*executor.Manager).Leftovers. Nil
-	// leaves files of pods that are gone where they are.
+	// Leftovers lists the pods that have files, as far as these tell: (*executor.Manager).Leftovers. If it is nil, files
+	// of pods that are gone stay.
 	Leftovers func() ([]*v1.Pod, error)
-	// Waiting is told what the loop waits for: (*rpc.Health).Set. It may be nil.
+	// Waiting is called with what the loop waits for: (*rpc.Health).Set. It may be nil.
 	Waiting func(what, reason string)
 	Clock   clock.WithTicker
 	Tracer  trace.Tracer
 	Logger  *slog.Logger
-	// Metrics counts and times the turns; nil counts nothing.
+	// Metrics counts and times the events; nil counts nothing.
 	Metrics *Metrics
-	// DesiredMetrics, EventsMetrics and NodeMetrics count what comes by the streams; nil counts nothing.
+	// DesiredMetrics, EventsMetrics and NodeMetrics count the messages of the streams; nil counts nothing.
 	DesiredMetrics, EventsMetrics, NodeMetrics *stream.FollowedMetrics
-	// Resync is syncFrequency of the KubeletConfiguration; the loop is unhealthy when it has not turned for twice as long.
+	// Resync is syncFrequency of the KubeletConfiguration. The loop is unhealthy if it has handled no event for twice as
+	// long.
 	Resync time.Duration
 }
 
-// Loop is the sync loop. Make it with New, and Run it once.
+// Loop is the sync loop. New creates it, and Run runs it once.
 type Loop struct {
 	cfg       Config
 	config    chan configEvent
@@ -170,103 +172,105 @@ type Loop struct {
 	gate      chan gateState
 	nodes     chan nodeWord
 	leftovers chan []*v1.Pod
-	// outcomes are those of I/O that the loop asked for.
+	// outcomes are the results of I/O that the loop has requested.
 	outcomes chan outcome
-	// group and ctx are those of Run: group has every goroutine of the loop, ctx ends with it.
+	// group has every goroutine of the loop, and ctx ends with it.
 	group *errgroup.Group
 	ctx   context.Context //nolint:containedctx // it lives as long as the loop
-	// begun is closed when the loop turns for the first time.
+	// begun is closed when the loop begins to handle events.
 	begun chan struct{}
-	// lastTurn is when the loop last turned, as nanoseconds of the Unix epoch; 0 before the first turn.
+	// lastTurn is the time of the last event, in nanoseconds of the Unix epoch; 0 before the first.
 	lastTurn atomic.Int64
 	waiting  waiting
 
-	// What follows is the loop's own.
+	// Only the loop's goroutine uses the following fields.
 
 	desired map[types.UID]*desiredPod
-	// node is the Node as it was told last; nil before.
+	// node is the last Node; nil before the first.
 	node *v1.Node
-	// shuttingDown is true while the machine is about to go down.
+	// shuttingDown is true while the machine is about to shut down.
 	shuttingDown bool
-	// sources says of each source whether it has spoken.
+	// sources maps each source to whether it is ready.
 	sources map[string]bool
-	// snapshot collects the pods of a snapshot that are new or changed, so that the oldest is dispatched first.
+	// snapshot collects the new and changed pods of a snapshot, so that the oldest is dispatched first.
 	snapshot []*Desired
-	// held has the work that waits for the gate, by pod.
+	// held is the work that waits for the gate, by pod.
 	held map[types.UID]podworkers.Cause
-	// configSynced and plegSynced are true once the snapshots have been handled; the latter only while pleg is followed.
+	// configSynced and plegSynced are true after the snapshots were handled; the latter only while pleg is connected.
 	configSynced, plegSynced bool
 	gateState                gateState
-	// snapshotEnded is true from the end of pleg's snapshot until all of it is taken in.
+	// snapshotEnded is true from the end of pleg's snapshot until all of it is handled.
 	snapshotEnded bool
 	// reading has the pods whose termination messages are being read.
 	reading map[types.UID]*reading
-	// recording has the pods whose entry in the book of evictions is being changed; forgotten has those that shall have none.
+	// recording has the pods whose entry in the book of evictions is being changed; forgotten has those whose entry is
+	// being removed.
 	recording, forgotten map[types.UID]bool
-	// forgettingEndings is true while files of terminations are being removed.
+	// forgettingEndings is true while files of endings are being removed.
 	forgettingEndings bool
-	// network is what the workers were told last of the network of pods.
+	// network is the last state of the network that the workers have.
 	network string
-	// configDown is why configmux is away; empty when it is followed.
+	// configDown is why configmux is not followed; empty while it is.
 	configDown string
 	// saving has the records of resizes that are being written to disk.
 	saving map[types.UID]*saving
-	// resizeFor is why resizes are decided at the end of the current event, resizeLater why at the next housekeeping; empty is
-	// neither. lastActive is the number of active pods at the last housekeeping.
+	// resizeFor is why resizes are decided at the end of the current event, and resizeLater why at the next housekeeping;
+	// empty for neither. lastActive is the number of active pods at the last housekeeping.
 	resizeFor, resizeLater resizeTrigger
 	lastActive             int
-	// opened is when both snapshots were in; zero before.
+	// opened is the time at which both snapshots were complete; zero before.
 	opened time.Time
-	// serving is true once the pods are shown to readers.
+	// serving is true after the pods have become visible to readers.
 	serving bool
 }
 
 // desiredPod is a pod that a source names.
 type desiredPod struct {
-	// pod is the pod as it is worked on, and wanted as its source names it: it may ask for resources that the node has no room for.
+	// wanted is the pod as its source names it, and pod the version for the worker. They differ while wanted asks for
+	// resources that the node cannot allocate.
 	pod, wanted *v1.Pod
 	source      string
-	// life is the pod's life, as configmux has named it.
+	// life is Desired.Life.
 	life string
-	// missing is true when a fresh snapshot of configmux does not have the pod. It is removed when its source has spoken.
+	// missing is true if the pod is not in a new snapshot of configmux. It is removed when its source is ready.
 	missing     bool
 	traceparent string
-	// admitted is true once the pod was let in, refused once it was not. Neither is taken back.
+	// admitted is true after the pod was admitted, and refused after it was not. Both are final.
 	admitted, refused bool
-	// has are the allocated resources, once allocated is true. waits is true while the source asks for others, and infeasible
-	// if the node can never allocate those.
+	// has are the allocated resources, once allocated is true. waits is true while the source asks for others, and
+	// infeasible if the node can never allocate those.
 	has                          resize.Allocation
 	allocated, waits, infeasible bool
 	// undecided is true until the loop has decided about the resources of this version of the pod for the first time.
 	undecided bool
 	// promise is a new allocation while it is written to disk; nil if there is none.
 	promise *promise
-	// behind are the pods that were ended so that this one, a critical one, can be let in; it waits until nothing of them runs.
+	// behind are the pods that were preempted for this critical one. It waits until they are gone.
 	behind []types.UID
 }
 
-// PodEvents is told what happens to pods; *podevents.Recorder keeps it.
+// PodEvents records events of pods; *podevents.Recorder implements it.
 type PodEvents interface {
 	Normal(ctx context.Context, pod *v1.Pod, container, reason, message string)
 	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
 }
 
-// discard is a PodEvents for nobody to read.
-type discard struct{}
+// noopEvents discards events.
+type noopEvents struct{}
 
 // Normal implements PodEvents.
-func (discard) Normal(context.Context, *v1.Pod, string, string, string) {}
+func (noopEvents) Normal(context.Context, *v1.Pod, string, string, string) {}
 
 // Warning implements PodEvents.
-func (discard) Warning(context.Context, *v1.Pod, string, string, string) {}
+func (noopEvents) Warning(context.Context, *v1.Pod, string, string, string) {}
 
-// New returns a loop that has not begun to turn.
+// New returns a loop that is not running yet.
 func New(cfg Config) *Loop {
 	if cfg.Waiting == nil {
 		cfg.Waiting = func(string, string) {}
 	}
 	if cfg.PodEvents == nil {
-		cfg.PodEvents = discard{}
+		cfg.PodEvents = noopEvents{}
 	}
 	if cfg.Mirrors == nil {
 		cfg.Mirrors = mirrorpods.None{}
@@ -284,7 +288,8 @@ func New(cfg Config) *Loop {
 		gate:      make(chan gateState, gateCapacity),
 		nodes:     make(chan nodeWord),
 		leftovers: make(chan []*v1.Pod), outcomes: make(chan outcome),
-		reading: map[types.UID]*reading{}, recording: map[types.UID]bool{}, forgotten: map[types.UID]bool{}, saving: map[types.UID]*saving{},
+		reading: map[types.UID]*reading{}, recording: map[types.UID]bool{}, forgotten: map[types.UID]bool{},
+		saving: map[types.UID]*saving{},
 	}
 	l.gateState.reason = "pleg has not been asked yet"
 	l.tellWaiting()
@@ -292,7 +297,7 @@ func New(cfg Config) *Loop {
 	return l
 }
 
-// Run turns the loop until ctx ends, and returns its error. It stops no pod.
+// Run handles events until ctx ends, and returns its error. It stops no pod.
 func (l *Loop) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	l.group, l.ctx = group, ctx
@@ -346,8 +351,8 @@ func (l *Loop) turn(ctx context.Context) error {
 	}
 }
 
-// timed handles an event, then decides about the resizes that it asked for, and records how long that took: no other event
-// was handled meanwhile.
+// timed handles an event, then decides about the resizes that it has requested, and records the duration, during which
+// the loop handles no other event.
 func (l *Loop) timed(event event, handle func()) {
 	begun := l.cfg.Clock.Now()
 	handle()
@@ -358,7 +363,7 @@ func (l *Loop) timed(event event, handle func()) {
 	l.cfg.Metrics.turned(event, l.cfg.Clock.Since(begun))
 }
 
-// arm sets the timer to the earliest time at which something is due.
+// arm sets the timer to the earliest scheduled work.
 func (l *Loop) arm(timer clock.Timer) {
 	wait := idleWake
 	if at, ok := l.cfg.Workers.Due().Next(); ok {
@@ -367,14 +372,15 @@ func (l *Loop) arm(timer clock.Timer) {
 	timer.Reset(wait)
 }
 
-// handleDue gives work to the workers whose time has come.
+// handleDue wakes the workers whose scheduled work is due.
 func (l *Loop) handleDue() {
 	for _, uid := range l.cfg.Workers.Due().Take(l.cfg.Clock.Now()) {
 		l.poke(uid, podworkers.Cause{Kind: podworkers.CauseDue})
 	}
 }
 
-// poke gives a worker work, or keeps it until the gate is open. The end of a pod waits for no gate, nor do its next tries.
+// poke wakes a worker, or holds the cause until the gate is open. The end of a pod and its retries do not wait for the
+// gate.
 func (l *Loop) poke(uid types.UID, cause podworkers.Cause) {
 	if !l.isOpen() && !l.cfg.Workers.Ending(uid) {
 		l.hold(uid, cause)
@@ -383,7 +389,7 @@ func (l *Loop) poke(uid types.UID, cause podworkers.Cause) {
 	l.cfg.Workers.Poke(uid, cause)
 }
 
-// hold keeps work until the gate is open; the most pressing cause counts.
+// hold keeps a cause until the gate is open; the most urgent one wins.
 func (l *Loop) hold(uid types.UID, cause podworkers.Cause) {
 	if known, ok := l.held[uid]; ok {
 		cause = podworkers.Fold(podworkers.Update{Cause: known}, podworkers.Update{Cause: cause}).Cause

@@ -283,7 +283,7 @@ func TestHealthSaysWhetherConfigMuxIsFollowed(t *testing.T) {
 			return func() bool { return strings.Contains(r.loop.Health().ConfigMux, what) }
 		}
 		// Whether the first try to reach it has ended already is left to the scheduler.
-		if !says("has not told all pods yet")() && !says("configmux is away")() {
+		if !says("has not sent all pods yet")() && !says("configmux is away")() {
 			t.Errorf("before it is followed: %q", r.loop.Health().ConfigMux)
 		}
 		r.source("file", true)
@@ -371,8 +371,8 @@ func TestEvictedPodStaysEvictedOverARestart(t *testing.T) {
 	})
 }
 
-// TestPodsWithoutTheirContainersStayEndedOverARestart holds that a pod that was evicted, and one of the API server that ran to its end,
-// does not run again when its ended containers are gone, and that its status says how they ended.
+// TestPodsWithoutTheirContainersStayEndedOverARestart holds that a pod that was evicted, and one of the API server that
+// ran to its end, does not run again when its ended containers are gone, and that its status says how they ended.
 func TestPodsWithoutTheirContainersStayEndedOverARestart(t *testing.T) {
 	for name, test := range map[string]struct {
 		source, reason string
@@ -453,7 +453,8 @@ func TestPodsWithoutTheirContainersStayEndedOverARestart(t *testing.T) {
 	}
 }
 
-// inSeconds is what a status says of containers when its times are written in whole seconds, as on the disk and by the API server.
+// inSeconds is what a status says of containers when its times are written in whole seconds, as on the disk and by the
+// API server.
 func inSeconds(status *v1.PodStatus) []v1.ContainerStatus {
 	out := status.DeepCopy().ContainerStatuses
 	for i := range out {

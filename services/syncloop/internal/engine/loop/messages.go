@@ -11,27 +11,27 @@ import (
 )
 
 const (
-	// messagePatience is how long the status of a pod waits for termination messages. A disk that hangs delays it so long, and the
-	// messages come later.
+	// messagePatience is how long the status of a pod waits for termination messages. A hung disk delays it by this time,
+	// and the messages come later.
 	messagePatience = 2 * time.Second
-	// maxLater bounds the events of a pod that wait for its messages. Beyond it the oldest is folded into the next, which has the
-	// newer state.
+	// maxLater bounds the events of a pod that wait for its messages. Beyond it, the oldest is folded into the next one,
+	// which has the newer state.
 	maxLater = 16
 )
 
-// seenEvent is an event of pleg, with where it is from.
+// seenEvent is an event of pleg, and whether it comes from a snapshot.
 type seenEvent struct {
 	event        *lifecyclev1.Event
 	fromSnapshot bool
-	// lost is true when a container or the sandbox has ended with this event or with one that was folded into it.
+	// lost is true if a container or the sandbox has ended with this event or with one that was folded into it.
 	lost bool
 }
 
 // reading is a pod whose termination messages are being read.
 type reading struct {
-	// events wait for the messages, in order. There are none once the patience is over.
+	// events wait for the messages, in order. There are none after messagePatience.
 	events []seenEvent
-	// late is true once the patience is over.
+	// late is true after messagePatience.
 	late bool
 }
 
@@ -43,7 +43,8 @@ func (r *reading) add(e seenEvent) {
 	r.events = append(r.events, e)
 }
 
-// seen takes in an event. It waits for the termination messages of containers that have ended, and so do the later events of the pod.
+// seen handles an event. The event waits for the termination messages of ended containers, and so do the pod's later
+// events.
 func (l *Loop) seen(e seenEvent) {
 	uid := types.UID(e.event.GetPodUid())
 	r := l.reading[uid]
@@ -59,7 +60,7 @@ func (l *Loop) seen(e seenEvent) {
 	}
 }
 
-// read reads the messages and lets the events of the pod go on, after the patience at the latest.
+// read reads the messages, and releases the events of the pod after messagePatience at the latest.
 func (l *Loop) read(uid types.UID, r *reading, status *lifecyclev1.PodStatus) {
 	done := make(chan struct{})
 	l.aside(eventLifecycle, func(context.Context) func() {
@@ -79,9 +80,9 @@ func (l *Loop) read(uid types.UID, r *reading, status *lifecyclev1.PodStatus) {
 		case <-timer.C():
 			l.post(eventLifecycle, func() {
 				if l.reading[uid] != r {
-					return // it was read meanwhile
+					return // the messages have been read in the meantime
 				}
-				l.cfg.Logger.Warn("termination messages cannot be read in time; the status of the pod goes on without them: look for a disk that hangs",
+				l.cfg.Logger.Warn("cannot read termination messages in time; the status of the pod is updated without them: look for a hung disk",
 					telemetry.KeyPod, status.GetNamespace()+"/"+status.GetName(), telemetry.KeyPodUID, string(uid))
 				r.late = true
 				l.goOn(r)
@@ -101,7 +102,7 @@ func (l *Loop) goOn(r *reading) {
 	l.plegIsSynced()
 }
 
-// plegIsSynced notes that the snapshot of pleg is taken in, once no event of it waits.
+// plegIsSynced records that the snapshot of pleg was handled, as soon as no event of it waits.
 func (l *Loop) plegIsSynced() {
 	if !l.snapshotEnded {
 		return

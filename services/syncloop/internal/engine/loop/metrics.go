@@ -7,10 +7,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// event names what the sync loop has turned for.
+// event is the kind of an event of the sync loop.
 type event string
 
-// The events of the sync loop, one for each of its channels.
+// The kinds of events, one for each channel.
 const (
 	eventConfig       event = "config"
 	eventLifecycle    event = "lifecycle"
@@ -22,10 +22,10 @@ const (
 	eventHousekeeping event = "housekeeping"
 )
 
-// turnBuckets reach from what the loop takes for an event that matters to nobody to a turn that holds up the node, in seconds.
+// turnBuckets range from the time for an irrelevant event to the time of one that delays the node, in seconds.
 var turnBuckets = prometheus.ExponentialBuckets(0.00001, 4, 10)
 
-// Metrics counts and times the turns, and counts what the loop decides.
+// Metrics counts and times the events, and counts the decisions of the loop.
 type Metrics struct {
 	turns                *prometheus.HistogramVec
 	refusals, preemption *prometheus.CounterVec
@@ -43,28 +43,30 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help: "How long the sync loop took to handle one event, by the kind of event. The count is the number of events.",
 		}, []string{"event"}),
 		refusals: factory.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_admission_rejections_total", Help: "Pods that were not let in, by the reason in their status.",
+			Name: "kubelet_admission_rejections_total", Help: "Pods that were not admitted, by the reason in their status.",
 		}, []string{"reason"}),
 		preemption: factory.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_preemptions", Help: "Pods ended so that a critical one could be let in, by the resource that was missing for it.",
+			Name: "kubelet_preemptions", Help: "Pods preempted for a critical pod, by the resource that it lacked.",
 		}, []string{"preemption_signal"}),
 		orphans: factory.NewCounter(prometheus.CounterOpts{
-			Name: "kubelet_orphaned_runtime_pods_total", Help: "Pods that were found running, that no source names and that no worker knew.",
+			Name: "kubelet_orphaned_runtime_pods_total", Help: "Running pods that no source names and that had no worker.",
 		}),
 		resizes: newResizeMetrics(factory),
 		factory: factory,
 	}
-	for _, what := range []event{eventConfig, eventLifecycle, eventGate, eventNode, eventLeftovers, eventDue, eventHousekeeping} {
+	for _, what := range []event{
+		eventConfig, eventLifecycle, eventGate, eventNode, eventLeftovers, eventDue, eventHousekeeping,
+	} {
 		m.turns.WithLabelValues(string(what))
 	}
 	return m
 }
 
-// Expose registers the time of the last turn, which lastTurn says at each scrape; the zero time before the first. New calls it.
+// Expose registers the time of the last event, from lastTurn at each scrape; zero before the first. New calls it.
 func (m *Metrics) Expose(lastTurn func() time.Time) {
 	m.factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "quartet_loop_last_turn_timestamp_seconds",
-		Help: "When the sync loop last turned, as seconds of the Unix epoch; 0 before its first turn.",
+		Help: "Time of the last event of the sync loop, in seconds of the Unix epoch; 0 before the first.",
 	}, func() float64 {
 		if at := lastTurn(); !at.IsZero() {
 			return float64(at.UnixNano()) / float64(time.Second)
@@ -73,16 +75,16 @@ func (m *Metrics) Expose(lastTurn func() time.Time) {
 	})
 }
 
-// turned notes that the loop has handled an event.
+// turned records a handled event.
 func (m *Metrics) turned(what event, took time.Duration) {
 	m.turns.WithLabelValues(string(what)).Observe(max(took, 0).Seconds())
 }
 
-// orphanFound notes that something runs that nobody wants.
+// orphanFound counts a running pod that no source names.
 func (m *Metrics) orphanFound() { m.orphans.Inc() }
 
-// refused notes that a pod is not let in.
+// refused counts a pod that was not admitted.
 func (m *Metrics) refused(reason string) { m.refusals.WithLabelValues(reason).Inc() }
 
-// preempted notes that a pod is ended for a critical one, which lacks a resource.
+// preempted counts a pod that is ended for a critical one, by the missing resource.
 func (m *Metrics) preempted(resource string) { m.preemption.WithLabelValues(resource).Inc() }

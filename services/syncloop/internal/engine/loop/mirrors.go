@@ -7,20 +7,21 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// Mirrors has an API server show the pods of other sources; *mirrorpods.Manager does it. Its methods wait for nothing.
+// Mirrors shows the pods of other sources in an API server; *mirrorpods.Manager implements it. Its methods do not
+// block.
 type Mirrors interface {
-	// Want and Unwant take in the pods of other sources, Seen and Gone the mirror pods that the API server has.
+	// Want and Unwant take the pods of other sources, Seen and Gone the mirror pods of the API server.
 	Want(pod *v1.Pod)
 	Unwant(uid types.UID)
 	Seen(mirror *v1.Pod)
 	Gone(uid types.UID)
-	// SetKnown says whether all mirror pods were told, and whether all pods of other sources were.
+	// SetKnown sets whether all mirror pods are known, and whether all pods of other sources are.
 	SetKnown(mirrors, statics bool)
-	// SetNode takes in the UID that the Node has in the API server.
+	// SetNode sets the UID of the Node in the API server.
 	SetNode(uid types.UID)
 }
 
-// tellMirrors says how much is known of mirror pods, and of the pods that they are of.
+// tellMirrors reports how much is known of mirror pods and static pods.
 func (l *Loop) tellMirrors() {
 	l.cfg.Mirrors.SetKnown(l.configSynced && l.sources[podset.SourceAPI], l.allReady())
 }
@@ -30,7 +31,7 @@ func isMirror(pod *v1.Pod) bool {
 	return mirror
 }
 
-// mirror takes in a pod of another source than the API server's, whose mirror pod that is to show.
+// mirror records a pod whose mirror pod the API server is to show.
 func (l *Loop) mirror(d *Desired) {
 	if podset.IsStaticSource(d.Source) {
 		l.cfg.Mirrors.Want(d.Pod)

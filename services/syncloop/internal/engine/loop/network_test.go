@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 )
 
-// TestNewPodsWaitForTheNetworkUnlessTheyAreOfTheHosts holds also that what runs is not touched, and is started again when it
-// crashes: its sandbox has its network.
+// TestNewPodsWaitForTheNetworkUnlessTheyAreOfTheHosts holds also that what runs is not touched, and is started again
+// when it crashes: its sandbox has its network.
 func TestNewPodsWaitForTheNetworkUnlessTheyAreOfTheHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)

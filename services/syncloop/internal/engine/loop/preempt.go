@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
-// What is said of a pod that is ended for a critical one, as the kubelet does.
+// The reason and message of a preempted pod, in the kubelet's words.
 const (
 	reasonPreempting  = "Preempting"
 	messagePreempting = "Preempted in order to admit critical pod"
@@ -25,8 +25,8 @@ func isCritical(d *desiredPod) bool {
 	return admission.IsCritical(d.pod, podset.IsStaticSource(d.source))
 }
 
-// preempt ends pods so that a critical one can be let in that is refused for want of resources, and returns whether it has: the pod
-// then waits until they are gone. When all that may be ended together would not do, nobody is ended.
+// preempt ends pods so that a critical one can be admitted that lacks resources, and reports whether it has. The
+// critical pod then waits until they are gone. If even all candidates together would not suffice, none is ended.
 func (l *Loop) preempt(cause context.Context, uid types.UID, d *desiredPod, refusal *admission.Refusal) bool {
 	if l.cfg.Preempt == nil || len(refusal.Short) == 0 || !isCritical(d) {
 		return false
@@ -42,16 +42,20 @@ func (l *Loop) preempt(cause context.Context, uid types.UID, d *desiredPod, refu
 	for _, victim := range victims {
 		l.cfg.Logger.InfoContext(cause, "ending a pod to make room for a critical one", telemetry.KeyPod, victim.Namespace+"/"+victim.Name,
 			telemetry.KeyPodUID, string(victim.UID), telemetry.KeyReason, d.pod.Namespace+"/"+d.pod.Name)
-		eviction := podstore.Eviction{Reason: reasonPreempting, Message: messagePreempting, Disruption: messageDisruption, At: l.cfg.Clock.Now()}
+		eviction := podstore.Eviction{
+			Reason: reasonPreempting, Message: messagePreempting, Disruption: messageDisruption, At: l.cfg.Clock.Now(),
+		}
 		d.behind = append(d.behind, victim.UID)
 		l.preemptOne(cause, uid, victim, eviction, string(refusal.Short[0].Resource))
 	}
 	return true
 }
 
-// preemptOne ends a pod for the critical one with a UID. When that fails the critical one stops waiting for it, and housekeeping asks
-// again what is missing.
-func (l *Loop) preemptOne(cause context.Context, critical types.UID, victim *v1.Pod, eviction podstore.Eviction, short string) {
+// preemptOne ends a pod for the critical pod with a UID. If that fails, the critical pod stops waiting for it, and
+// housekeeping checks again what is missing.
+func (l *Loop) preemptOne(
+	cause context.Context, critical types.UID, victim *v1.Pod, eviction podstore.Eviction, short string,
+) {
 	l.aside(eventConfig, func(context.Context) func() {
 		err := l.cfg.Preempt(cause, victim.UID, eviction)
 		return func() {
@@ -68,7 +72,7 @@ func (l *Loop) preemptOne(cause context.Context, critical types.UID, victim *v1.
 	})
 }
 
-// areGone tells whether nothing of some pods runs any more.
+// areGone reports whether nothing of some pods runs any more.
 func (l *Loop) areGone(uids []types.UID) bool {
 	for _, uid := range uids {
 		if podview.AnyAlive(l.cfg.Store.Observed(uid)) {

@@ -5,8 +5,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 )
 
-// handleProbe shows what a probe has come to at once, and has the pod's worker look: a container may be to be restarted, or the next
-// one may begin. A pod that is being ended needs no look: nothing of it is started or restarted.
+// handleProbe records a changed result of a probe, and wakes the pod's worker: a container may have to be restarted, or
+// the next one may start. A pod that is being ended needs no work.
 func (l *Loop) handleProbe(change prober.Change) {
 	l.cfg.Store.Probed(change.Pod, change.Traceparent)
 	if !l.cfg.Workers.Ending(change.Pod) {
@@ -14,7 +14,7 @@ func (l *Loop) handleProbe(change prober.Change) {
 	}
 }
 
-// forgetProbes forgets the results of pods that went while this process did not run.
+// forgetProbes drops the results of pods that were removed while this process did not run.
 func (l *Loop) forgetProbes() {
 	if l.cfg.Probes == nil {
 		return

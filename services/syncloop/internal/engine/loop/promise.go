@@ -19,7 +19,7 @@ type promise struct {
 	trigger resizeTrigger
 }
 
-// promise allocates to a pod what it asks for.
+// promise allocates the desired resources to a pod.
 func (l *Loop) promise(uid types.UID, d *desiredPod, trigger resizeTrigger) {
 	record, _ := l.cfg.Resizes.Get(uid)
 	p := &promise{has: resize.Of(d.wanted), before: record, trigger: trigger}
@@ -56,8 +56,10 @@ func (l *Loop) keep(uid types.UID, d *desiredPod, err error) {
 		l.resizeLater = podResized
 	}
 	ctx := telemetry.WithTraceparent(context.Background(), d.traceparent)
-	l.cfg.Logger.InfoContext(ctx, "pod resize started", telemetry.KeyPod, d.wanted.Namespace+"/"+d.wanted.Name, telemetry.KeyPodUID, string(uid))
-	l.cfg.PodEvents.Normal(ctx, next, "", eventResizeStarted, "Pod resize started: "+resize.Summary(next, d.wanted.Generation, ""))
+	l.cfg.Logger.InfoContext(ctx, "pod resize started", telemetry.KeyPod, d.wanted.Namespace+"/"+d.wanted.Name,
+		telemetry.KeyPodUID, string(uid))
+	l.cfg.PodEvents.Normal(ctx, next, "", eventResizeStarted,
+		"Pod resize started: "+resize.Summary(next, d.wanted.Generation, ""))
 	d.has, d.undecided = p.has, next != d.wanted
 	l.setPod(uid, d, next)
 	if d.pod.DeletionTimestamp == nil && !l.cfg.Workers.Ending(uid) {

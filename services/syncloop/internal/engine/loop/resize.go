@@ -19,7 +19,7 @@ const (
 	eventResizeInfeasible = "ResizeInfeasible"
 )
 
-// recorded returns the resources that an earlier process allocated to a pod: those on record, or else those that its
+// recorded returns the resources that an earlier process allocated to a pod: the recorded ones, or else those that its
 // containers were created with.
 func (l *Loop) recorded(uid types.UID, d *desiredPod) resize.Allocation {
 	record, known := l.cfg.Resizes.Get(uid)
@@ -34,8 +34,8 @@ func (l *Loop) recorded(uid types.UID, d *desiredPod) resize.Allocation {
 	return resize.Recover(d.wanted, l.cfg.Store.Observed(uid))
 }
 
-// allocate finds out, once in this process, which resources are allocated to an admitted pod. A new pod gets what its
-// spec asks for.
+// allocate determines, once in this process, the resources that are allocated to an admitted pod. A new pod gets those
+// of its spec.
 func (l *Loop) allocate(uid types.UID, d *desiredPod) {
 	if d.allocated {
 		return
@@ -59,7 +59,7 @@ func (l *Loop) asItIs(uid types.UID, d *desiredPod) *v1.Pod {
 	return d.pod
 }
 
-// setPod hands pod to readers and, from now on, to the worker.
+// setPod makes pod the version for readers and for the worker.
 func (l *Loop) setPod(uid types.UID, d *desiredPod, pod *v1.Pod) {
 	if pod == d.pod {
 		return
@@ -69,7 +69,7 @@ func (l *Loop) setPod(uid types.UID, d *desiredPod, pod *v1.Pod) {
 	l.cfg.Store.Resized(uid)
 }
 
-// store shows a pod to readers.
+// store makes a pod visible to readers.
 func (l *Loop) store(d *desiredPod) {
 	if d.undecided {
 		l.cfg.Store.SetUndecided(d.pod, d.source, d.traceparent)
@@ -185,7 +185,7 @@ func (l *Loop) anyWaits() bool {
 	return false
 }
 
-// resizePod allocates to a pod what it asks for, or says in its status why not.
+// resizePod allocates the desired resources to a pod, or sets in its status why not.
 func (l *Loop) resizePod(uid types.UID, d *desiredPod, trigger resizeTrigger) {
 	if refusal := resize.Infeasible(d.wanted, d.pod, l.cfg.Resizing); refusal != nil {
 		d.infeasible = true
@@ -200,8 +200,8 @@ func (l *Loop) resizePod(uid types.UID, d *desiredPod, trigger resizeTrigger) {
 	l.promise(uid, d, trigger)
 }
 
-// noRoom returns why the node cannot allocate now what a pod asks for; empty if it can. As in a kubelet, the pod has to
-// pass admission again, beside the other pods.
+// noRoom returns why the node cannot allocate the desired resources of a pod now; empty if it can. As in a kubelet, the
+// pod has to pass admission again, beside the other pods.
 func (l *Loop) noRoom(uid types.UID, d *desiredPod) string {
 	if l.cfg.Node != nil && l.node == nil {
 		return "the node's resources are not known yet"
@@ -224,7 +224,7 @@ func (l *Loop) noRoom(uid types.UID, d *desiredPod) string {
 	return refusal.Message
 }
 
-// resizeWaits says in the status of a pod why it keeps its resources.
+// resizeWaits sets in the status of a pod why it keeps its resources.
 func (l *Loop) resizeWaits(uid types.UID, d *desiredPod, reason, message string) {
 	news := false
 	l.noteResize(uid, d, func(r *resize.Record) {
@@ -241,7 +241,8 @@ func (l *Loop) resizeWaits(uid types.UID, d *desiredPod, reason, message string)
 	ctx := telemetry.WithTraceparent(context.Background(), d.traceparent)
 	l.cfg.Logger.InfoContext(ctx, "pod resize is pending", telemetry.KeyPod, d.wanted.Namespace+"/"+d.wanted.Name,
 		telemetry.KeyPodUID, string(uid), telemetry.KeyReason, reason, telemetry.KeyError, message)
-	l.cfg.PodEvents.Warning(ctx, d.wanted, "", event, "Pod resize "+reason+": "+resize.Summary(d.wanted, d.wanted.Generation, message))
+	l.cfg.PodEvents.Warning(ctx, d.wanted, "", event,
+		"Pod resize "+reason+": "+resize.Summary(d.wanted, d.wanted.Generation, message))
 }
 
 // forgetResize drops the record of a pod that its source does not name any more.

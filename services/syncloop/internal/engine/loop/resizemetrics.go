@@ -9,10 +9,10 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
-// resizeTrigger is the kubelet's name for why deferred resizes are retried.
+// resizeTrigger is the kubelet's name for the cause of a retry of deferred resizes.
 type resizeTrigger string
 
-// The triggers.
+// The causes.
 const (
 	// podUpdated is another pod that asks for a resize, podResized another pod that shrinks, and periodic a retry
 	// without a known cause.

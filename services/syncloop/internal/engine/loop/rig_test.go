@@ -287,8 +287,8 @@ func (r *rig) add(pod *v1.Pod) {
 	r.config.Put(string(pod.UID), &loop.Desired{Pod: pod, Source: "file"})
 }
 
-// eventually waits until a condition holds, while the clock moves on. Every test is a bubble: between two steps of the clock all have
-// done what there was to do, however long that takes.
+// eventually waits until a condition holds, while the clock moves on. Every test is a bubble: between two steps of the
+// clock all have done what there was to do, however long that takes.
 func (r *rig) eventually(what string, holds func() bool) {
 	r.t.Helper()
 	r.stepUntil(what, 50*time.Millisecond, holds)

@@ -152,7 +152,8 @@ func TestARemovedContainerIsNoReasonToSync(t *testing.T) {
 	})
 }
 
-// TestADeathAlsoCleansUpWhatEndedBefore keeps the last container of a name that has ended, for its log and its exit code.
+// TestADeathAlsoCleansUpWhatEndedBefore keeps the last container of a name that has ended, for its log and its exit
+// code.
 func TestADeathAlsoCleansUpWhatEndedBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -233,7 +234,7 @@ func TestAnOrphanIsCounted(t *testing.T) {
 		r.pass(10 * time.Second)
 		close(mayStop)
 		r.eventually("it is gone", func() bool { return len(node.UIDs()) == 0 })
-		const want = `# HELP kubelet_orphaned_runtime_pods_total Pods that were found running, that no source names and that no worker knew.
+		const want = `# HELP kubelet_orphaned_runtime_pods_total Running pods that no source names and that had no worker.
 # TYPE kubelet_orphaned_runtime_pods_total counter
 kubelet_orphaned_runtime_pods_total 1
 `

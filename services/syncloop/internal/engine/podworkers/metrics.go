@@ -34,19 +34,19 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		duration: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "kubelet_pod_worker_duration_seconds", Buckets: prometheus.DefBuckets,
-			Help: "Time from the moment a worker is given something to do until that is done, by operation: create, update, sync, kill, terminated.",
+			Help: "Time from the request of a worker's work to its end, by operation: create, update, sync, kill, terminated.",
 		}, []string{"operation_type"}),
 		start: factory.NewHistogram(prometheus.HistogramOpts{
 			Name: "kubelet_pod_worker_start_duration_seconds", Buckets: prometheus.DefBuckets,
-			Help: "Time from the moment a new pod is first seen until its worker begins to start it.",
+			Help: "Time from the first sight of a new pod to the beginning of its start by a worker.",
 		}),
 		retries: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "quartet_pod_worker_retries_total",
-			Help: "Pieces of a worker's work that failed and are tried again after a pause, by what they failed of.",
+			Help: "Failed pieces of a worker's work that are retried after a pause, by reason.",
 		}, []string{"reason"}),
 		revived: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_restarted_pods_total",
-			Help: "Pods that came back with the UID of a pod that was still ending, and were started again after it.",
+			Help: "Pods that came back with the UID of a pod that was still ending, and were started after its end.",
 		}, []string{"static"}),
 		registry: registry,
 	}
@@ -107,11 +107,11 @@ func (m *Metrics) Expose(census func() Census) {
 	m.registry.MustRegister(&collector{
 		census:  census,
 		workers: desc("quartet_pod_workers", "Workers by the state of their pod: syncing, terminating, terminated.", "state"),
-		busy:    desc("quartet_pod_workers_busy", "Workers that work at this moment."),
+		busy:    desc("quartet_pod_workers_busy", "Workers that are working now."),
 		failing: desc("quartet_pod_workers_failing", "Workers whose last work failed."),
 		pending: desc("quartet_pod_worker_updates_pending",
-			"Updates that a worker has been given and has not begun with. A worker keeps one at most: later ones fold into it."),
-		queued: desc("quartet_pods_waiting_for_name", "Pods that wait until another pod of their name, or their own earlier life, is gone."),
+			"Updates that a worker has not begun with. A worker keeps one at most, into which later ones are folded."),
+		queued: desc("quartet_pods_waiting_for_name", "Pods that wait for the end of another pod of their name, or of their own earlier life."),
 	})
 }
 

@@ -270,7 +270,7 @@ func TestAPodThatCameBackWhileItEndedIsCounted(t *testing.T) {
 	pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)
 	close(mayStop)
 	eventually.That(t, "web runs again", func() bool { c := node.Container("u1"); return c != "" && c != first && len(node.Running()) == 1 })
-	const want = `# HELP kubelet_restarted_pods_total Pods that came back with the UID of a pod that was still ending, and were started again after it.
+	const want = `# HELP kubelet_restarted_pods_total Pods that came back with the UID of a pod that was still ending, and were started after its end.
 # TYPE kubelet_restarted_pods_total counter
 kubelet_restarted_pods_total{static=""} 0
 kubelet_restarted_pods_total{static="true"} 1
