@@ -25,13 +25,13 @@ import (
 	"github.com/quartet-node/quartet/test/harness"
 )
 
-// benchPLEG is a pleg in a process of its own: the binary of make build.
+// benchPLEG is a pleg in a separate process: the binary of make build.
 type benchPLEG struct {
 	pid    int
 	client lifecyclev1.LifecycleServiceClient
 }
 
-// startBenchPLEG starts a pleg on a runtime and waits until it notices changes in a way; it ends with the benchmark.
+// startBenchPLEG starts a pleg on a runtime and waits until it is in a relist mode; it ends with the benchmark.
 func startBenchPLEG(b *testing.B, endpoint string, mode lifecyclev1.RelistMode) benchPLEG {
 	b.Helper()
 	dir := harness.ShortDir(b)
@@ -87,7 +87,7 @@ func startBenchPLEG(b *testing.B, endpoint string, mode lifecyclev1.RelistMode) 
 	}
 }
 
-// used is the processor time of a process: proc_pid_schedstat(5) of its threads, which counts nanoseconds.
+// used returns the processor time of a process: the sum of proc_pid_schedstat(5) of its threads, in nanoseconds.
 func (p benchPLEG) used(b *testing.B) time.Duration {
 	b.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.pid))
@@ -109,7 +109,7 @@ func (p benchPLEG) used(b *testing.B) time.Duration {
 	return total
 }
 
-// resident is the memory that a process has, in MiB, with what it shares with others.
+// resident returns the resident memory of a process in MiB, including shared pages.
 func (p benchPLEG) resident(b *testing.B) float64 {
 	b.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.pid))
@@ -123,13 +123,13 @@ func (p benchPLEG) resident(b *testing.B) float64 {
 	return float64(pages) * float64(os.Getpagesize()) / (1 << 20)
 }
 
-// BenchmarkIdle has pods of two containers on a fake runtime, to which nothing happens, and measures what pleg, in a
-// process of its own, needs to know that.
+// BenchmarkIdle runs pods of two containers on a fake runtime, without any change, and measures the resources of pleg
+// in a separate process.
 func BenchmarkIdle(b *testing.B) {
 	for _, in := range []struct {
 		name string
 		mode lifecyclev1.RelistMode
-		// length is long enough for some full lists in the mode.
+		// length is long enough for several full relists in the mode.
 		length time.Duration
 	}{{"generic", generic, 10 * time.Second}, {"evented", evented, 32 * time.Second}} {
 		for _, pods := range []int{10, 100, 500} {
@@ -140,7 +140,7 @@ func BenchmarkIdle(b *testing.B) {
 					fake.RunPod(fakecri.Pod{UID: fmt.Sprint("uid-", i), Containers: []string{"app", "sidecar"}})
 				}
 				p := startBenchPLEG(b, fake.Endpoint(), in.mode)
-				<-time.After(2 * time.Second) // what a start takes is over
+				<-time.After(2 * time.Second) // until the start is complete
 				for b.Loop() {
 					fake.ResetCalls()
 					begun, before := time.Now(), p.used(b)
@@ -150,7 +150,7 @@ func BenchmarkIdle(b *testing.B) {
 					b.ReportMetric(p.resident(b), "MiB")
 					b.ReportMetric(float64(len(fake.Calls()))/took.Seconds(), "calls/s")
 				}
-				b.ReportMetric(0, "ns/op") // it is how long was looked
+				b.ReportMetric(0, "ns/op") // it is the duration of the measurement
 			})
 		}
 	}
@@ -201,7 +201,7 @@ func BenchmarkExitToEvent(b *testing.B) {
 		})
 	}()
 	kill := newKiller(b, criRuntime)
-	kill.death(ctx, 0) // what a start takes is over
+	kill.death(ctx, 0) // until the start is complete
 	<-receipts
 	<-told
 	<-hints
@@ -228,7 +228,7 @@ func BenchmarkExitToEvent(b *testing.B) {
 	}
 }
 
-// rank is the value that so many percent of some values are not above.
+// rank returns a percentile of values.
 func rank(values []float64, percent int) float64 {
 	slices.Sort(values)
 	return values[(len(values)*percent+99)/100-1]
@@ -256,7 +256,7 @@ func newKiller(b *testing.B, service internalapi.RuntimeService) *killer {
 	return k
 }
 
-// death starts a container, kills its program as a crash would end it, and removes what the death before has left.
+// death starts a container, kills its program as a crash would end it, and removes the previous container.
 func (k *killer) death(ctx context.Context, i int) {
 	k.b.Helper()
 	labels := map[string]string{podlabels.ContainerName: "app"}

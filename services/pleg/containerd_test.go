@@ -17,7 +17,7 @@ import (
 	"github.com/quartet-node/quartet/test/harness"
 )
 
-// hand starts and stops pods in a runtime by bare CRI calls, as syncloop would.
+// hand starts and stops pods in a runtime with bare CRI calls, as syncloop would.
 type hand struct {
 	t       *testing.T
 	runtime internalapi.RuntimeService
@@ -64,7 +64,7 @@ func (h hand) container(sandboxID string, sandbox *runtimeapi.PodSandboxConfig, 
 	return id
 }
 
-// broken makes a container that cannot be started: its command is not there.
+// broken creates a container that cannot be started: its command does not exist.
 func (h hand) broken(sandboxID string, sandbox *runtimeapi.PodSandboxConfig) string {
 	h.t.Helper()
 	id, err := h.runtime.CreateContainer(h.t.Context(), sandboxID, &runtimeapi.ContainerConfig{
@@ -135,7 +135,7 @@ func TestWithARealContainerd(t *testing.T) {
 		t.Fatal(err)
 	}
 	stopped := time.Now()
-	// Nothing that had happened was told again when containerd came back: the next event is this death.
+	// The return of containerd repeats no event: the next event is this exit.
 	e := w.next()
 	if e.GetType() != died || e.GetContainerId() != app || e.GetContainerName() != "app" || e.GetExitCode() != 137 ||
 		e.GetReason() != "Error" {
@@ -144,7 +144,7 @@ func TestWithARealContainerd(t *testing.T) {
 	if at := e.GetOccurredAt().AsTime(); at.Before(stopping) || at.After(stopped) {
 		t.Errorf("a container that was killed between %v and %v is told to have died at %v", stopping, stopped, at)
 	}
-	// containerd tells nothing of one that cannot be started. Who has tried looks for himself.
+	// containerd sends no event for a container that could not be started. The client inspects it itself.
 	broken := h.broken(sandbox, config)
 	r.status("uid-1", boottime.Now())
 	if e := w.until(died, broken); e.GetExitCode() == 0 || e.GetReason() != "StartError" {
@@ -160,7 +160,8 @@ func TestWithARealContainerd(t *testing.T) {
 		len(e.GetStatus().GetContainers()) != 2 {
 		t.Errorf("a container that was removed is told as %v", e)
 	}
-	// containerd tells that a sandbox was removed just before it is; nobody asks for the pod here.
+	// containerd sends the event of a removed sandbox just before the removal; nothing else triggers an inspection of the
+	// pod.
 	removing := time.Now()
 	if err := h.runtime.RemovePodSandbox(t.Context(), sandbox); err != nil {
 		t.Fatal(err)
@@ -185,8 +186,8 @@ func TestWithARealContainerd(t *testing.T) {
 	}
 }
 
-// TestAnInterruptedStartIsNoEnd: when the caller of StartContainer goes away, containerd undoes the start and says that
-// the container has exited. pleg tells that it was never started.
+// TestAnInterruptedStartIsNoEnd: when the caller of StartContainer goes away, containerd undoes the start and reports
+// the exit of the container. pleg reports that it was never started.
 func TestAnInterruptedStartIsNoEnd(t *testing.T) {
 	t.Parallel()
 	containerd := harness.StartContainerd(t)
@@ -202,7 +203,7 @@ func TestAnInterruptedStartIsNoEnd(t *testing.T) {
 		stop.Stop()
 		cancel()
 		if err == nil {
-			continue // it was faster
+			continue // the start was faster
 		}
 		var said *runtimeapi.ContainerStatus
 		eventually.That(r.t, "containerd has undone the start", func() bool {
@@ -224,7 +225,7 @@ func TestAnInterruptedStartIsNoEnd(t *testing.T) {
 	t.Fatal("no start was interrupted")
 }
 
-// startLatency measures how long after the start of a container pleg has told of it.
+// startLatency measures the time from the start of a container to pleg's event.
 func startLatency(h hand, w *watcher) time.Duration {
 	sandbox, config := h.sandbox("uid-2")
 	const starts = 10

@@ -24,8 +24,8 @@ func (r *rig) metric(name string) float64 {
 	return metricstest.Value(r.t, metricstest.Scrape(r.cfg.MetricsListen), name)
 }
 
-// TestEventsThatAreNotGoodTellTheSame: without a status, twice and in the wrong order. None is a reason to doubt the
-// stream.
+// TestEventsThatAreNotGoodTellTheSame: events without a status, duplicates, and a wrong order. None makes the stream
+// unreliable.
 func TestEventsThatAreNotGoodTellTheSame(t *testing.T) {
 	for name, twists := range map[string][]fakecri.Twist{
 		"without status":             {fakecri.WithoutStatus()},
@@ -41,7 +41,7 @@ func TestEventsThatAreNotGoodTellTheSame(t *testing.T) {
 			r.mode(evented)
 			fake.TwistEvents(twists...)
 			w := r.watch()
-			// until waits for what has to be told, in any order, and for nothing but a PodSync besides.
+			// until waits for events in any order, and allows only PodSync besides.
 			until := func(want ...string) {
 				t.Helper()
 				for len(want) > 0 {
@@ -54,7 +54,7 @@ func TestEventsThatAreNotGoodTellTheSame(t *testing.T) {
 					}
 				}
 			}
-			// Each step makes two events, so that none is held back.
+			// Each step makes two events, so that none is delayed by the reordering.
 			sandbox, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"a", "b"}})
 			until("STARTED a", "STARTED b")
 			fake.Exit(ids["a"], 1)
@@ -75,7 +75,7 @@ func TestEventsThatAreNotGoodTellTheSame(t *testing.T) {
 	}
 }
 
-// TestAStreamThatDiesSilentlyIsFoundOutByTheNextLook, for whoever it is made, and a new one is opened.
+// TestAStreamThatDiesSilentlyIsFoundOutByTheNextLook, for any inspection, and a new stream is opened.
 func TestAStreamThatDiesSilentlyIsFoundOutByTheNextLook(t *testing.T) {
 	t.Parallel()
 	fake := fakecri.New(t)
@@ -84,7 +84,7 @@ func TestAStreamThatDiesSilentlyIsFoundOutByTheNextLook(t *testing.T) {
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()
 	r.mode(evented)
-	// Nothing has been heard of the pod for long, as far as pleg knows.
+	// pleg has had no event of the pod for long.
 	eventually.That(r.t, "all is quiet", func() bool { return quiet(fake) })
 	w := r.watch()
 	fake.MuteEvents(true)
@@ -98,7 +98,7 @@ func TestAStreamThatDiesSilentlyIsFoundOutByTheNextLook(t *testing.T) {
 	eventually.That(r.t, "a new stream", func() bool {
 		return fake.EventSubscribers() == 1 && r.metric("kubelet_evented_pleg_connection_error_count") == 1
 	})
-	// Nobody looks now, and no event tells.
+	// There is no inspection now, and no event.
 	_, more := fake.RunPod(fakecri.Pod{UID: "uid-3", Containers: []string{"app"}})
 	w.until(started, more["app"])
 	if health, err := r.client.GetHealth(r.ctx(), &lifecyclev1.GetHealthRequest{}); err != nil || !health.GetHealthy() {
@@ -106,7 +106,7 @@ func TestAStreamThatDiesSilentlyIsFoundOutByTheNextLook(t *testing.T) {
 	}
 }
 
-// TestARuntimeThatKeepsClosingTheStreamLosesNoEvent, before it is given up and after.
+// TestARuntimeThatKeepsClosingTheStreamLosesNoEvent, before pleg gives up the stream and after.
 func TestARuntimeThatKeepsClosingTheStreamLosesNoEvent(t *testing.T) {
 	t.Parallel()
 	fake := fakecri.New(t)
@@ -138,12 +138,12 @@ func TestARuntimeThatKeepsClosingTheStreamLosesNoEvent(t *testing.T) {
 	}
 }
 
-// TestTheStartOfAPodCostsFewCalls: one look for its sandbox, and one for each container that starts.
+// TestTheStartOfAPodCostsFewCalls: one inspection for its sandbox, and one for each container that starts.
 func TestTheStartOfAPodCostsFewCalls(t *testing.T) {
 	t.Parallel()
 	fake := fakecri.New(t)
 	fake.AddImage(harness.HelloImage, 1)
-	// The runtime takes its time, so that each look has ended before the next event.
+	// The runtime is slow, so that each inspection has ended before the next event.
 	for _, method := range []string{"CreateContainer", "StartContainer"} {
 		fake.Delay(method, "", 100*time.Millisecond)
 	}
@@ -153,7 +153,7 @@ func TestTheStartOfAPodCostsFewCalls(t *testing.T) {
 	r.mode(evented)
 	w := r.watch()
 	best := 1000
-	for i := range 3 { // the best of three: a tick may fall between a container's making and its start
+	for i := range 3 { // the best of three: a tick may come between a container's creation and its start
 		fake.ResetCalls()
 		sandbox, config := h.sandbox(fmt.Sprint("uid-", i))
 		last := ""
@@ -170,13 +170,14 @@ func TestTheStartOfAPodCostsFewCalls(t *testing.T) {
 		best = min(best, calls)
 	}
 	t.Logf("the start of a pod of three containers cost %d calls", best)
-	// Four looks of two lists each, the sandbox in each, and 0 + 1 + 2 + 3 containers.
+	// Four inspections of two lists each, the sandbox in each, and 0 + 1 + 2 + 3 containers.
 	if best > 4*3+6 {
 		t.Errorf("the start of a pod of three containers cost %d calls", best)
 	}
 }
 
-// TestABacklogIsFoldedByPod: a runtime that had no subscriber for a while begins with thousands of events.
+// TestABacklogIsFoldedByPod: the stream of a runtime that had no subscriber for a while begins with thousands of
+// events.
 func TestABacklogIsFoldedByPod(t *testing.T) {
 	t.Parallel()
 	fake := fakecri.New(t)
@@ -184,7 +185,7 @@ func TestABacklogIsFoldedByPod(t *testing.T) {
 	for i := range pods {
 		fake.RunPod(fakecri.Pod{UID: fmt.Sprint("uid-", i), Containers: []string{"app"}})
 	}
-	fake.FillBacklog(events, 0) // not old: each may be news
+	fake.FillBacklog(events, 0) // recent events: each may be a change
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()
 	r.mode(evented)
@@ -202,7 +203,8 @@ func TestABacklogIsFoldedByPod(t *testing.T) {
 	}
 }
 
-// TestAContainerThatCouldNotBeStartedIsToldSoon: runtimes have no event for that, and it is not held against them.
+// TestAContainerThatCouldNotBeStartedIsToldSoon: runtimes send no event for that, which does not make the stream
+// unreliable.
 func TestAContainerThatCouldNotBeStartedIsToldSoon(t *testing.T) {
 	t.Parallel()
 	fake := fakecri.New(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/test/harness"
 )
 
-// kept waits until the file has of a container how far it is: what comes after that is the next pleg's to tell.
+// kept waits until the file has the state of a container: the next pleg sends all later changes.
 func (r *rig) kept(containerID, phase string) {
 	r.t.Helper()
 	eventually.That(r.t, fmt.Sprintf("%s is kept as %s", containerID, phase), func() bool {
@@ -85,8 +85,8 @@ func TestAPLEGThatIsKilledTellsOnceOfWhatContainerdDidMeanwhile(t *testing.T) {
 	f.told()
 }
 
-// TestAPLEGThatIsKilledWhileItTellsTellsNothingTwice: whatever of it is on the disk, a follower gets each death by an
-// event or by a snapshot that shows it, and never by two events.
+// TestAPLEGThatIsKilledWhileItTellsTellsNothingTwice: whatever part is on the disk, a follower gets each exit by an
+// event or by a snapshot, and never by two events.
 func TestAPLEGThatIsKilledWhileItTellsTellsNothingTwice(t *testing.T) {
 	t.Parallel()
 	fake := fakecri.New(t)
@@ -103,7 +103,7 @@ func TestAPLEGThatIsKilledWhileItTellsTellsNothingTwice(t *testing.T) {
 	for i, id := range ids {
 		fake.Exit(id, 3)
 		if i%10 == 9 {
-			<-time.After(time.Duration(i) * 100 * time.Microsecond) // in the middle of what that makes, a bit later each time
+			<-time.After(time.Duration(i) * 100 * time.Microsecond) // during the resulting work, a bit later each time
 			r.stop()
 			r.spawn()
 			r.synced()
@@ -118,7 +118,7 @@ func TestAPLEGThatIsKilledWhileItTellsTellsNothingTwice(t *testing.T) {
 	}
 }
 
-// deaths returns how often the end of each container was told by an event; 0 for one that a snapshot has shown.
+// deaths returns the number of events of each container's exit; 0 for one that a snapshot has shown.
 func (f *follower) deaths() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -138,7 +138,7 @@ func (f *follower) deaths() map[string]int {
 	return all
 }
 
-// TestFiveHundredPodsAreToldOfOnce: the file is small, and the return is no storm.
+// TestFiveHundredPodsAreToldOfOnce: the file is small, and the return of pleg repeats no event.
 func TestFiveHundredPodsAreToldOfOnce(t *testing.T) {
 	t.Parallel()
 	fake := fakecri.New(t)

@@ -10,10 +10,9 @@ import (
 )
 
 // Five hundred pods lose a container at the same time, while one of them hangs, the inspections of ten others fail at
-// first, and of the events some are lost and the others come twice and in no order: each death is told once, with its
-// exit code.
+// first, and events are lost, duplicated and reordered: each exit is sent once, with its exit code.
 //
-// It is beside no other test: it needs a processor of its own.
+// It does not run in parallel with other tests, because it needs a processor of its own.
 func TestFiveHundredDeathsAtOnceAreToldOnceEach(t *testing.T) {
 	const pods = 500
 	fake := fakecri.New(t)
@@ -37,7 +36,7 @@ func TestFiveHundredDeathsAtOnceAreToldOnceEach(t *testing.T) {
 	for id, code := range victims {
 		fake.Exit(id, code)
 	}
-	// What no event has told a list finds; it need not wait for its time here.
+	// A list finds the changes without an event; the test does not wait for the next one.
 	if _, err := r.client.RequestRelist(r.ctx(), &lifecyclev1.RequestRelistRequest{}); err != nil {
 		t.Fatal(err)
 	}

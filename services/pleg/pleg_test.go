@@ -31,7 +31,7 @@ const (
 	podSync = lifecyclev1.EventType_EVENT_TYPE_POD_SYNC
 )
 
-// The life of a pod gives the same events whether the runtime tells of changes or not.
+// The life of a pod has the same events whether the runtime sends events or not.
 func TestTheLifeOfAPodGivesItsEventsInOrder(t *testing.T) {
 	for _, mode := range []lifecyclev1.RelistMode{evented, generic} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -101,8 +101,8 @@ func TestAStartIsToldWithinMillisecondsOfTheRuntimesEvent(t *testing.T) {
 			best = min(best, time.Since(begin))
 		}
 	}
-	// The best of many, so that a busy machine does not fail the test. Were they told with a tick, each but the first
-	// would take the whole second from one tick to the next.
+	// The best of many, so that a busy machine does not fail the test. If events waited for a tick, each except the first
+	// would take the whole second between two ticks.
 	if best > 500*time.Millisecond {
 		t.Errorf("the quickest of 19 starts was told after %v", best)
 	}
@@ -115,7 +115,7 @@ func TestAHungInspectionDelaysItsPodAlone(t *testing.T) {
 			fake.SetEventsSupported(mode == evented)
 			hung := map[string]*fakecri.Gate{}
 			var victims []string
-			// More pods hang than inspections may run side by side.
+			// More pods hang than inspections run in parallel.
 			for i := range 10 {
 				sandbox, ids := fake.RunPod(fakecri.Pod{UID: fmt.Sprint("hung-", i), Containers: []string{"app"}})
 				victims = append(victims, ids["app"])
@@ -142,7 +142,7 @@ func TestAHungInspectionDelaysItsPodAlone(t *testing.T) {
 			if e := w.until(started, ids["app"]); e.GetPodUid() != "well" {
 				t.Errorf("got %v", e)
 			}
-			r.synced() // by one more relist
+			r.synced() // by another relist
 			if health, err := r.client.GetHealth(r.ctx(), &lifecyclev1.GetHealthRequest{}); err != nil || !health.GetHealthy() {
 				t.Errorf("while ten pods hang the health is %v, %v", health, err)
 			}
@@ -189,8 +189,8 @@ func TestAFailedInspectionIsTriedAgainUntilItWorks(t *testing.T) {
 	}
 }
 
-// What is not inspected yet when the first relist ends must not look gone, and an exit code that nobody has read must
-// not look like success.
+// A pod that is not inspected when the first relist ends must not look removed, and an unknown exit code must not look
+// like success.
 func TestAPodThatCannotBeInspectedIsThereFromTheFirstRelistOn(t *testing.T) {
 	fake := fakecri.New(t)
 	_, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app", "init"}})
@@ -228,7 +228,7 @@ func TestStatusIsAsFreshAsAskedFor(t *testing.T) {
 	if r.status("uid-1", time.Duration(old.GetObservedBoottimeNs())-1); fake.Count("ContainerStatus", "") != 0 {
 		t.Error("a status that is new enough was asked of the runtime again")
 	}
-	// The runtime changes without a word: only an inspection can know.
+	// The runtime changes without an event: only an inspection can find it.
 	fake.MuteEvents(true)
 	container := fake.Containers()[0].ID
 	fake.Exit(container, 5)
@@ -297,13 +297,13 @@ func TestEverybodyWhoAsksWhileAnInspectionRunsSharesTheNext(t *testing.T) {
 	for range 5000 {
 		fake.SendEvent(sandbox, sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, 0)
 	}
-	// Events come in order: when this pod is known, all hints have been taken.
+	// Events come in order: when this pod is known, all hints were handled.
 	fake.RunPod(fakecri.Pod{UID: "uid-2"})
 	eventually.That(r.t, "the hints have been taken", func() bool { return len(r.status("uid-2", 0).GetSandboxes()) == 1 })
 	gate.Open()
 	asked.Wait()
 	eventually.That(r.t, "all is quiet", func() bool { return quiet(fake) })
-	// The one that hangs and the one after it; and those for questions that came later than that one began.
+	// The hanging inspection and the one after it, and those for requests that came after its begin.
 	if got := fake.Count("PodSandboxStatus", sandbox); got > 10 {
 		t.Errorf("51 questions and 5000 hints of one pod made %d inspections", got)
 	}
@@ -328,7 +328,7 @@ func TestABacklogOfStaleEventsCostsFewInspections(t *testing.T) {
 	}
 }
 
-// quiet tells whether no call but the questions for the runtime's status came in for a while.
+// quiet reports whether for a while no call came in except those for the runtime's status.
 func quiet(fake *fakecri.Server) bool {
 	calls := fake.Calls()
 	for i := len(calls) - 1; i >= 0; i-- {
@@ -413,7 +413,7 @@ func TestWithoutARuntimeItServesAndSaysWhatItWaitsFor(t *testing.T) {
 	if err := fake.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// A watch that began before the first relist has a snapshot with everything in it.
+	// A watch that began before the first relist has a complete snapshot.
 	if w := r.watch(); w.snapshot["uid-1"] == nil {
 		t.Error("the snapshot lacks the pod")
 	}
@@ -451,7 +451,7 @@ func TestContainersThatAreNotOursAreNotSeen(t *testing.T) {
 	}
 }
 
-// Over restarts of pleg and of the stream a follower hears of every change, and ends with what the runtime has.
+// Across restarts of pleg and of the stream a follower gets every change, and ends with the runtime's state.
 func TestAFollowerLosesNothingWhenPLEGRestarts(t *testing.T) {
 	fake := fakecri.New(t)
 	a, _ := fake.RunPod(fakecri.Pod{UID: "a", Containers: []string{"app"}})

@@ -16,7 +16,7 @@ import (
 	"github.com/quartet-node/quartet/test/harness"
 )
 
-// beside runs a second pleg on the state directory of the rig, on a socket of its own.
+// beside runs a second pleg on the state directory of the rig, on a separate socket.
 func (r *rig) beside() *rig {
 	r.t.Helper()
 	cfg := r.cfg
@@ -39,7 +39,7 @@ func (r *rig) beside() *rig {
 	return second
 }
 
-// TestTwoPLEGsBesideEachOtherTellTheSame: the second one needs no lock, and takes nothing from the first.
+// TestTwoPLEGsBesideEachOtherTellTheSame: the second one needs no lock, and does not affect the first.
 func TestTwoPLEGsBesideEachOtherTellTheSame(t *testing.T) {
 	fake := fakecri.New(t)
 	_, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
@@ -61,7 +61,7 @@ func TestTwoPLEGsBesideEachOtherTellTheSame(t *testing.T) {
 	both(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, ids["app"])
 	_, more := fake.RunPod(fakecri.Pod{UID: "uid-2", Containers: []string{"app"}})
 	both(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED, more["app"])
-	// The node's own goes, and the one beside it serves on; it has no lock to keep another out.
+	// The node's pleg stops, and the other one keeps serving; it has no lock.
 	first.stop()
 	if got := second.status("uid-2", 0); len(got.GetContainers()) != 1 {
 		t.Errorf("got %v", got)
@@ -82,7 +82,7 @@ func TestTheSecondPLEGIsToldThatItMayOnlyRead(t *testing.T) {
 	}
 }
 
-// TestHealthSaysThatTheRuntimeIsAway, within seconds, and that it is back.
+// TestHealthSaysThatTheRuntimeIsAway within seconds, and that it is back.
 func TestHealthSaysThatTheRuntimeIsAway(t *testing.T) {
 	fake := fakecri.New(t)
 	r := startPLEG(t, fake.Endpoint())

@@ -23,18 +23,18 @@ import (
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
-// follower follows a pleg through its restarts, as syncloop does, and collects what it is told.
+// follower follows a pleg through its restarts, as syncloop does, and collects its events.
 type follower struct {
 	r *rig
 
 	mu sync.Mutex
-	// events are those that came one by one; shown are the changes that a fresh snapshot made.
+	// events are the single events; shown are the changes of fresh snapshots.
 	events, shown []*lifecyclev1.Event
-	// synced counts how often all that was to be known was handled.
+	// synced counts the markers of a complete state.
 	synced int
 }
 
-// follow follows until the test ends, and waits until all that there is is known.
+// follow follows until the test ends, and waits until the state is complete.
 func (r *rig) follow() *follower {
 	r.t.Helper()
 	f := &follower{r: r}
@@ -62,7 +62,7 @@ func (f *follower) handle(c stream.Change[*lifecyclev1.Event]) {
 	}
 }
 
-// returned waits until the follower has been synced so often.
+// returned waits until the follower has been synced this number of times.
 func (f *follower) returned(times int) {
 	f.r.t.Helper()
 	eventually.That(f.r.t, fmt.Sprintf("the follower is synced %d times", times), func() bool {
@@ -72,15 +72,15 @@ func (f *follower) returned(times int) {
 	})
 }
 
-// told returns what came one by one, by type and container and in the order of pods, as soon as it is what is wanted,
-// and forgets it. At the end it asks for a relist, after which there would be more if there were any.
+// told returns and clears the single events, by type and container and in the order of pods, as soon as they are the
+// wanted ones. Then it requests a relist, after which further events would show.
 func (f *follower) told(want ...string) []*lifecyclev1.Event {
 	f.r.t.Helper()
 	var got []*lifecyclev1.Event
 	said := func() []string {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		// Pods are inspected side by side: the order is that of each pod.
+		// Pods are inspected in parallel: only the order within a pod is defined.
 		got = slices.Clone(f.events)
 		slices.SortStableFunc(got, func(a, b *lifecyclev1.Event) int { return cmp.Compare(a.GetPodUid(), b.GetPodUid()) })
 		names := make([]string, len(got))
@@ -100,7 +100,7 @@ func (f *follower) told(want ...string) []*lifecyclev1.Event {
 	return got
 }
 
-// snapshots returns how many changes came out of snapshots, and forgets them.
+// snapshots returns and clears the number of changes from snapshots.
 func (f *follower) snapshots() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -179,13 +179,13 @@ func TestWhatHappenedWhilePLEGWasAwayIsToldOnceWhenItReturns(t *testing.T) {
 	if got := f.snapshots(); got != 0 {
 		t.Errorf("it got %d changes out of a snapshot", got)
 	}
-	// A new follower is not told what happened before it came.
+	// A new follower gets no earlier events.
 	if late := r.watch(); len(late.snapshot) != 22 || len(late.deltas) != 0 {
 		t.Errorf("a new follower is shown %d pods and told %d events", len(late.snapshot), len(late.deltas))
 	}
 }
 
-// TestADamagedFileIsPutAsideAndItsPodsAreShown, and the line in the log names it.
+// TestADamagedFileIsPutAsideAndItsPodsAreShown checks that the log line names the file.
 func TestADamagedFileIsPutAsideAndItsPodsAreShown(t *testing.T) {
 	fake := fakecri.New(t)
 	_, ids := fake.RunPod(fakecri.Pod{UID: "web", Containers: []string{"app"}})
@@ -217,7 +217,7 @@ func TestADamagedFileIsPutAsideAndItsPodsAreShown(t *testing.T) {
 	f.told()
 }
 
-// TestADiskThatIsFullStopsNoEvent: here it is a directory in the place of the file.
+// TestADiskThatIsFullStopsNoEvent: here a directory is in the place of the file.
 func TestADiskThatIsFullStopsNoEvent(t *testing.T) {
 	fake := fakecri.New(t)
 	_, ids := fake.RunPod(fakecri.Pod{UID: "web", Containers: []string{"app"}})
@@ -242,7 +242,7 @@ func TestADiskThatIsFullStopsNoEvent(t *testing.T) {
 	)
 }
 
-// TestAPLEGThatOnlyReadsLeavesTheFileAlone: it is what the node's own has told.
+// TestAPLEGThatOnlyReadsLeavesTheFileAlone: the file belongs to the node's pleg.
 func TestAPLEGThatOnlyReadsLeavesTheFileAlone(t *testing.T) {
 	fake := fakecri.New(t)
 	_, ids := fake.RunPod(fakecri.Pod{UID: "web", Containers: []string{"app"}})

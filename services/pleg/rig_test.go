@@ -39,10 +39,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// patience is how long a test waits for what has to come.
+// patience is the time limit of a wait.
 const patience = 60 * time.Second
 
-// rig is a pleg that runs in this process, or in one of its own, behind its socket.
+// rig is a pleg in this process, or in a separate one, with its socket.
 type rig struct {
 	t      *testing.T
 	cfg    nodeconfig.Config
@@ -58,7 +58,7 @@ func startPLEG(t *testing.T, endpoint string) *rig {
 	return r
 }
 
-// newRig returns a rig whose pleg is not started yet.
+// newRig returns a rig whose pleg is not started.
 func newRig(t *testing.T, endpoint string) *rig {
 	t.Helper()
 	dir := harness.ShortDir(t)
@@ -84,7 +84,7 @@ func newRig(t *testing.T, endpoint string) *rig {
 	return r
 }
 
-// spawn starts the rig's pleg as a process of its own, which stop ends by SIGKILL.
+// spawn starts the rig's pleg as a separate process, which stop ends by SIGKILL.
 func (r *rig) spawn() {
 	r.t.Helper()
 	self, err := os.Executable()
@@ -115,10 +115,10 @@ func (r *rig) spawn() {
 	})
 }
 
-// run starts the rig's pleg, also once more after it has been stopped.
+// run starts the rig's pleg, also again after a stop.
 func (r *rig) run() { r.runLogging(silent().Logger) }
 
-// runLogging is run with a log that somebody reads.
+// runLogging is run with a given logger.
 func (r *rig) runLogging(logger *slog.Logger) {
 	tel := silent()
 	tel.Logger = logger
@@ -148,7 +148,7 @@ func (r *rig) ctx() context.Context {
 	return ctx
 }
 
-// synced waits until pleg knows everything.
+// synced waits until pleg's state is complete.
 func (r *rig) synced() {
 	r.t.Helper()
 	eventually.That(r.t, "a relist", func() bool {
@@ -160,7 +160,7 @@ func (r *rig) synced() {
 	})
 }
 
-// mode waits until pleg notices changes in this way.
+// mode waits until pleg is in a relist mode.
 func (r *rig) mode(want lifecyclev1.RelistMode) {
 	r.t.Helper()
 	eventually.That(r.t, "mode "+want.String(), func() bool {
@@ -181,7 +181,7 @@ func (r *rig) status(uid string, newerThan time.Duration) *lifecyclev1.PodStatus
 	return resp.GetStatus()
 }
 
-// source is the rig's event stream, as syncloop follows it.
+// source returns the rig's event stream, as syncloop follows it.
 func (r *rig) source() stream.Source[*lifecyclev1.Event] {
 	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*lifecyclev1.Event], error) {
 		watch, err := r.client.WatchEvents(ctx, &lifecyclev1.WatchEventsRequest{ResumeToken: token})
@@ -195,7 +195,7 @@ func (r *rig) source() stream.Source[*lifecyclev1.Event] {
 	})
 }
 
-// watcher is one subscription of the event stream, past its snapshot.
+// watcher is a subscription of the event stream, after its snapshot.
 type watcher struct {
 	r        *rig
 	snapshot map[string]*lifecyclev1.Event

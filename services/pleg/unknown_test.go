@@ -10,8 +10,8 @@ import (
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
-// A pod for which the runtime does not answer is said to be in a state that is not known, since when and why; pleg and
-// the other pods are well meanwhile, and nothing is left of it when it is over.
+// A pod for which the runtime does not answer is reported as unknown, with a time and a reason; pleg and the other pods
+// stay healthy meanwhile, and the report is removed when the runtime answers.
 func TestAPodWhoseInspectionHangsIsOfUnknownStateAndNothingElseIs(t *testing.T) {
 	for _, mode := range []lifecyclev1.RelistMode{evented, generic} {
 		t.Run(mode.String(), func(t *testing.T) {

@@ -34,7 +34,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a Book that runs, in a directory of its own.
+// rig is a running Book in a separate directory.
 type rig struct {
 	*journal.Book
 	t        *testing.T
@@ -45,7 +45,7 @@ type rig struct {
 	stop     func()
 }
 
-// open opens the book in a path as a new process does, whose stream has the token begin before its first event.
+// open opens the book in a path as a new process does. Its stream has the token begin before its first event.
 func open(t *testing.T, path, begin string) *rig {
 	return openFile(t, path, begin, journal.OnDisk(path))
 }
@@ -88,7 +88,7 @@ func (r *rig) has() string {
 	return string(data)
 }
 
-// seen is a pod with one container in a state, and one that is only created.
+// seen returns a pod with one container in a state, and one that is only created.
 func seen(uid string, state lifecyclev1.ContainerState) record.Pod {
 	pod, _ := record.Pod{}.Observe(&lifecyclev1.PodStatus{
 		Uid: uid, Name: "web", Namespace: "default", Ips: []string{"10.88.0.5"},
@@ -184,7 +184,7 @@ func TestFollowersOfProcessesWithoutAnEventAreAllResumed(t *testing.T) {
 	}
 }
 
-// TestAFileThatWasCutOffHasWhatWasToldBefore, wherever a kill or a crash has cut it.
+// TestAFileThatWasCutOffHasWhatWasToldBefore tests every place at which a kill or a crash may cut the file.
 func TestAFileThatWasCutOffHasWhatWasToldBefore(t *testing.T) {
 	file := &memory{}
 	r := openFile(t, "memory", "one/0", file)
@@ -204,7 +204,7 @@ func TestAFileThatWasCutOffHasWhatWasToldBefore(t *testing.T) {
 	}
 }
 
-// line is a line of the file, with the checksum that it must have.
+// line returns a line of the file with its checksum.
 func line(json string) string {
 	return fmt.Sprintf("%08x %s\n", crc32.Checksum([]byte(json), crc32.MakeTable(crc32.Castagnoli)), json)
 }
@@ -243,7 +243,7 @@ func TestAFileThatCannotBeUnderstoodIsPutAside(t *testing.T) {
 	}
 }
 
-// memory is a File that can be full, and that says what was written to it.
+// memory is a File that can be full, and reports what was written to it.
 type memory struct {
 	mu      sync.Mutex
 	data    []byte
@@ -279,7 +279,7 @@ func (m *memory) Replace(data []byte) error {
 	return m.write(bytes.Clone(data))
 }
 
-// Append leaves a part of data when there is no space for all of it, as a disk does.
+// Append writes only a part of data when there is no space for all of it, as a disk does.
 func (m *memory) Append(data []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -304,7 +304,7 @@ func (m *memory) attempts() int {
 	return m.tried
 }
 
-// has tells whether the last that was written has a token.
+// has reports whether the last written data contain a token.
 func (m *memory) has(token string) bool {
 	data, err := m.Read()
 	if err != nil {
@@ -317,7 +317,7 @@ func (m *memory) has(token string) bool {
 	return slices.Contains(tokens(book.Continues()), token)
 }
 
-// TestTheFileIsBoundedByThePods, however many events there are.
+// TestTheFileIsBoundedByThePods, for any number of events.
 func TestTheFileIsBoundedByThePods(t *testing.T) {
 	file := &memory{}
 	r := openFile(t, "memory", "one/0", file)
@@ -337,7 +337,7 @@ func TestTheFileIsBoundedByThePods(t *testing.T) {
 	}
 }
 
-// TestADiskThatIsFullIsSaidOnceAndTriedAgain, and a half of a line that it took does not matter.
+// TestADiskThatIsFullIsSaidOnceAndTriedAgain checks that an incomplete line does no harm.
 func TestADiskThatIsFullIsSaidOnceAndTriedAgain(t *testing.T) {
 	file := &memory{}
 	r := openFile(t, "memory", "one/0", file)

@@ -60,7 +60,7 @@ func status(parts ...any) *lifecyclev1.PodStatus {
 	return s
 }
 
-// say writes changes as a test reads them.
+// say returns changes as text.
 func say(changes []record.Change) []string {
 	said := []string{}
 	for _, c := range changes {
@@ -83,7 +83,7 @@ func TestWhatIsSeenBecomesEvents(t *testing.T) {
 	up := sandbox("s", ready)
 	for _, tt := range []struct {
 		name string
-		// seen are the observations; want is what the last one makes.
+		// seen are the observations; want are the changes of the last one.
 		seen []*lifecyclev1.PodStatus
 		want []string
 	}{
@@ -182,7 +182,7 @@ func TestAPodKnownByListsOnlyStartsAndDiesOnce(t *testing.T) {
 	}
 }
 
-// runtime is a pod in a runtime that lives by rules: states go forward, ids are never used again.
+// runtime is a pod in a runtime with rules: states only advance, ids are never reused.
 type runtime struct {
 	sandboxes  []*lifecyclev1.Sandbox
 	containers []*lifecyclev1.Container
@@ -245,9 +245,9 @@ func (r *runtime) status() *lifecyclev1.PodStatus {
 	return s
 }
 
-// However the runtime moves, and however rarely it is looked at, the events of each container are Ordered (start before
-// death before removal), Unique (none twice) and Reliable (what can be seen now was told), and the record ends equal to
-// the runtime.
+// For any sequence of changes, and however rarely they are observed, the events of each container are Ordered (start
+// before death before removal), Unique (none is repeated) and Reliable (every visible change has an event), and the
+// record ends equal to the runtime.
 func TestEventsAreOrderedUniqueAndReliable(t *testing.T) {
 	rank := map[lifecyclev1.EventType]int{
 		lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED: 1,

@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
-// named is a status with labels and all, as an inspection makes it.
+// named returns a status with labels and all fields, as an inspection returns it.
 func named(parts ...any) *lifecyclev1.PodStatus {
 	s := proto.CloneOf(status(parts...))
 	s.Name, s.Namespace, s.Ips = "web", "default", []string{"10.88.0.5"}
@@ -36,7 +36,7 @@ func TestWhatHappenedSinceItWasToldBecomesEvents(t *testing.T) {
 	backwards.FinishedAt = at(1) // the clock was set back while it ran
 	for _, tt := range []struct {
 		name string
-		// told is what was told; nothing when nil. seen is the first observation after it.
+		// told is what was sent; nil: nothing. seen is the first observation after it.
 		told, seen *lifecyclev1.PodStatus
 		want       []string
 	}{
@@ -93,7 +93,7 @@ func TestAddressesAreKeptOverARestart(t *testing.T) {
 	}
 }
 
-// TestAFailureBeforeTheFirstObservationLosesNothing that was told: the observation is compared with it all the same.
+// TestAFailureBeforeTheFirstObservationLosesNothing: the first observation is compared with what was sent.
 func TestAFailureBeforeTheFirstObservationLosesNothing(t *testing.T) {
 	before, _ := record.Pod{}.Observe(named(sandbox("s", ready), container("a", running, 1)))
 	failed, changed := record.Restore(before.Told()).
@@ -132,7 +132,7 @@ func TestAPodThatWasNeverInspectedIsToldAsItWasListed(t *testing.T) {
 	}
 }
 
-// TestAContainerThatWasOnlyListedEndsAsAnyOther: whoever looked was shown it.
+// TestAContainerThatWasOnlyListedEndsAsAnyOther: a list has shown it to clients.
 func TestAContainerThatWasOnlyListedEndsAsAnyOther(t *testing.T) {
 	listed := named(sandbox("s", ready), container("b", running, 2), container("a", unknown, 1))
 	before, _ := record.Pod{}.Observe(named(sandbox("s", ready), container("a", exited, 1)))
@@ -156,7 +156,7 @@ func TestAContainerThatWasOnlyListedEndsAsAnyOther(t *testing.T) {
 	}
 }
 
-// ofContainers says changes without those of the pod.
+// ofContainers returns changes as text, without those of the pod.
 func ofContainers(changes []record.Change) []string {
 	return slices.DeleteFunc(say(changes), func(what string) bool { return what == "POD_SYNC" })
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
-// TestAClockThatWasSetBackHidesNoDeath: what happens then has an earlier time than the last observation.
+// TestAClockThatWasSetBackHidesNoDeath: later changes have an earlier time than the last observation.
 func TestAClockThatWasSetBackHidesNoDeath(t *testing.T) {
 	fake := fakecri.New(t)
 	_, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Name: "web", Containers: []string{"app"}})
@@ -26,6 +26,6 @@ func TestAClockThatWasSetBackHidesNoDeath(t *testing.T) {
 	}
 	before := r.fullLists()
 	r.HintAny("unheard-of", r.clock.Now())
-	r.clock.Step(time.Hour + relist.Period) // to the next tick, as by a clock that was not set
+	r.clock.Step(time.Hour + relist.Period) // to the next tick, as if the clock had not been set
 	eventually.That(r.t, "everything is listed for what nobody knows", func() bool { return r.fullLists() == before+1 })
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
-// TestTheUserOfAContainerIsTold, as the runtime says it.
+// TestTheUserOfAContainerIsTold compares it with the runtime's value.
 func TestTheUserOfAContainerIsTold(t *testing.T) {
 	fake := fakecri.New(t)
 	fake.AddImage("image:1", 1)
@@ -58,7 +58,8 @@ func TestTheUserOfAContainerIsTold(t *testing.T) {
 	}
 }
 
-// TestTheResourcesOfAContainerAreTold, as the runtime says them, also after a change while it runs.
+// TestTheResourcesOfAContainerAreTold compares them with the runtime's values, also after a change while the container
+// runs.
 func TestTheResourcesOfAContainerAreTold(t *testing.T) {
 	fake := fakecri.New(t)
 	_, containers := fake.RunPod(fakecri.Pod{UID: "u-1", Containers: []string{"a"}})

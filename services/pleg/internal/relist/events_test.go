@@ -16,10 +16,10 @@ import (
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
-// grace is more ticks than the event of a change may be late.
+// grace is a number of ticks above the allowed delay of a change's event.
 const grace = 7
 
-// listener is a rig with a stream of events, past the relist that its beginning makes.
+// listener is a rig with a stream of events, after the relist of its begin.
 type listener struct {
 	*rig
 	ticks int
@@ -33,8 +33,8 @@ func listen(t *testing.T, fake *fakecri.Server) *listener {
 	return l
 }
 
-// tick lets a second pass, and waits until what is due with it has begun: an event of a pod that is made is looked at
-// then.
+// tick advances the clock by a second, and waits until the due work has begun: a pod with an event of a creation is
+// inspected then.
 func (l *listener) tick(times int) {
 	l.t.Helper()
 	for range times {
@@ -46,7 +46,7 @@ func (l *listener) tick(times int) {
 	}
 }
 
-// look has a pod inspected, as a worker does after a write of its own.
+// look inspects a pod, as a worker does after a write.
 func (l *listener) look(uid string) {
 	l.t.Helper()
 	if _, err := l.Status(l.t.Context(), uid, boottime.Now()); err != nil {
@@ -54,7 +54,7 @@ func (l *listener) look(uid string) {
 	}
 }
 
-// unannounced checks how many changes were held against the stream, and whether it is relied on.
+// unannounced checks the number of changes without an event, and whether the stream counts as reliable.
 func (l *listener) unannounced(want float64, relied bool) {
 	l.t.Helper()
 	metricstest.Want(l.t, l.registry, want, "quartet_pleg_unannounced_changes_total")
@@ -63,7 +63,7 @@ func (l *listener) unannounced(want float64, relied bool) {
 	}
 }
 
-// pods puts pods with one container each into a runtime, and returns the containers by the pods' UIDs.
+// pods adds pods with one container each to a runtime, and returns the containers by the pods' UIDs.
 func pods(fake *fakecri.Server, uids ...string) map[string]string {
 	containers := map[string]string{}
 	for _, uid := range uids {
@@ -136,7 +136,7 @@ func TestEventsOfAClockThatWasSetBackCount(t *testing.T) {
 	fake.Kill(containers["a"])
 	l.look("a")
 	l.Hint("a", l.clock.Now())
-	// The ticker of the fake clock stands for as long as the clock was set back.
+	// The ticker of the fake clock stops for the time by which the clock was set back.
 	l.clock.Step(time.Hour)
 	l.tick(grace)
 	l.unannounced(0, true)
@@ -160,7 +160,7 @@ func TestWhatHappenedBeforeTheStreamIsNotHeldAgainstIt(t *testing.T) {
 	l.unannounced(1, false)
 }
 
-// TestTheEventOfWhatIsGoneIsKnownByItsID: an inspection was quicker, and the runtime cannot name the pod any more.
+// TestTheEventOfWhatIsGoneIsKnownByItsID: an inspection was faster, and the runtime no longer knows the pod.
 func TestTheEventOfWhatIsGoneIsKnownByItsID(t *testing.T) {
 	fake := fakecri.New(t)
 	sandbox, _ := fake.RunPod(fakecri.Pod{UID: "a"})
@@ -177,7 +177,8 @@ func TestTheEventOfWhatIsGoneIsKnownByItsID(t *testing.T) {
 	}
 }
 
-// TestAnEventThatComesBeforeItsRemovalIsHeeded: containerd tells that a sandbox was removed just before it is.
+// TestAnEventThatComesBeforeItsRemovalIsHeeded: containerd sends the event of a removed sandbox just before the
+// removal.
 func TestAnEventThatComesBeforeItsRemovalIsHeeded(t *testing.T) {
 	fake := fakecri.New(t)
 	sandbox, _ := fake.RunPod(fakecri.Pod{UID: "a"})
@@ -226,7 +227,7 @@ func TestEventsAreReliedOnAgainWhenTheyHaveProvedRight(t *testing.T) {
 	for i, uid := range []string{"b", "c", "d"} {
 		fake.Kill(containers[uid])
 		if i == 0 {
-			l.look(uid) // one is found before its event comes
+			l.look(uid) // an inspection finds one before its event
 		}
 		l.Hint(uid, l.clock.Now())
 		l.tick(1)
@@ -236,7 +237,7 @@ func TestEventsAreReliedOnAgainWhenTheyHaveProvedRight(t *testing.T) {
 		l.clock.Step(relist.Period)
 		return l.Progress().Evented
 	})
-	// It has been counting since the change that was not announced, which was some ticks before.
+	// The probation began with the change without an event, some ticks before.
 	if took := l.clock.Since(began); took < streamhealth.Probation/2 {
 		t.Errorf("events were relied on again after %v", took)
 	}
@@ -250,7 +251,7 @@ func TestEventsAreReliedOnAgainWhenTheyHaveProvedRight(t *testing.T) {
 func TestASilentStreamIsProvedByARelistEvery30Seconds(t *testing.T) {
 	fake := fakecri.New(t)
 	l := listen(t, fake)
-	l.Heard(l.clock.Now().Add(-time.Minute)) // an event that was long under way proves nothing of now
+	l.Heard(l.clock.Now().Add(-time.Minute)) // a delayed event says nothing about the current state of the stream
 	before := l.fullLists()
 	l.tick(29)
 	if got := l.fullLists() - before; got != 0 {
@@ -267,7 +268,7 @@ func TestASilentStreamIsProvedByARelistEvery30Seconds(t *testing.T) {
 	}
 }
 
-// TestMereCreationIsLookedAtWithTheNextTick, and not at all when its start was.
+// TestMereCreationIsLookedAtWithTheNextTick: a creation needs no inspection of its own when the start was inspected.
 func TestMereCreationIsLookedAtWithTheNextTick(t *testing.T) {
 	fake := fakecri.New(t)
 	l := listen(t, fake)
@@ -294,7 +295,7 @@ func TestMereCreationIsLookedAtWithTheNextTick(t *testing.T) {
 	}
 }
 
-// TestAListThatHangsHasADeadline, and relists come back.
+// TestAListThatHangsHasADeadline checks that relists continue.
 func TestAListThatHangsHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -312,7 +313,7 @@ func TestAListThatHangsHasADeadline(t *testing.T) {
 			t.Error("a list that hangs is waited for without end")
 		}
 		w.heal()
-		time.Sleep(callTimeout + 2*relist.Period) // the one that began meanwhile may hang until its time is over
+		time.Sleep(callTimeout + 2*relist.Period) // the relist that began meanwhile may hang until its timeout
 		if err := p.Progress().Err; err != nil {
 			t.Errorf("relists do not work again: %v", err)
 		}

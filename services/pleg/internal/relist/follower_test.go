@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// How far a container is, as a follower knows it.
+// The states of a container in a follower.
 const (
 	rankStarted = iota + 1
 	rankDied
@@ -27,28 +27,27 @@ var ranks = map[lifecyclev1.EventType]int{
 	lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED: rankRemoved,
 }
 
-// follower follows events by stream.Follow, as everybody does, and holds what it is told against the rules.
+// follower follows events with stream.Follow, as every client does, and checks them against the rules.
 type follower struct {
 	world *world
 	stop  func()
 
 	mu sync.Mutex
-	// gate holds it up while it does not read; nil while it reads.
+	// gate blocks the follower while it does not read; nil while it reads.
 	gate chan struct{}
-	// known is how far the containers are, and of which pods.
+	// known has the states of the containers, and their pods.
 	known map[string]int
 	pods  map[string]string
 	held  map[string]*lifecyclev1.PodStatus
-	// unsure are the pods that a snapshot has shown with an inspection that failed: what has happened to their containers
-	// before shows when it works. shown is how far these containers are by that; their events may still come.
+	// unsure has the pods that a snapshot has shown with a failed inspection: earlier changes of their containers are
+	// visible when it succeeds. shown has the states of these containers in the snapshot; their events may still come.
 	unsure map[string]bool
 	shown  map[string]int
-	// deltas are the events that came one by one, wrong is which rules they broke; snapshots counts the changes that came
-	// out of a snapshot.
+	// deltas are the single events, wrong are the broken rules; snapshots counts the changes from snapshots.
 	deltas    []*lifecyclev1.Event
 	wrong     []string
 	snapshots int
-	// log is what it was told, for who has to find out what went wrong.
+	// log has everything that it received, for the failure text.
 	log []string
 }
 
@@ -125,7 +124,7 @@ func (f *follower) handle(c stream.Change[*lifecyclev1.Event]) {
 	f.checkFacts(c.New)
 }
 
-// checkFacts holds an event against what has happened.
+// checkFacts compares an event with the history of the runtime.
 func (f *follower) checkFacts(e *lifecyclev1.Event) {
 	f.world.mu.Lock()
 	defer f.world.mu.Unlock()
@@ -140,7 +139,7 @@ func (f *follower) checkFacts(e *lifecyclev1.Event) {
 	}
 }
 
-// snapshot takes a difference between a fresh snapshot and what is held.
+// snapshot applies a difference between a fresh snapshot and the known state.
 func (f *follower) snapshot(c stream.Change[*lifecyclev1.Event]) {
 	fresh := c.New.GetStatus()
 	f.unsure[c.Key] = fresh.GetInspectError() != ""
@@ -165,7 +164,7 @@ func (f *follower) snapshot(c stream.Change[*lifecyclev1.Event]) {
 	}
 }
 
-// ranksOf returns how far the containers of a status are.
+// ranksOf returns the states of the containers of a status.
 func ranksOf(s *lifecyclev1.PodStatus) map[string]int {
 	all := map[string]int{}
 	for _, c := range s.GetContainers() {
@@ -177,7 +176,7 @@ func ranksOf(s *lifecyclev1.PodStatus) map[string]int {
 	return all
 }
 
-// complete checks that nothing is missing once everything has come to rest.
+// complete checks that nothing is missing once everything has settled.
 func (f *follower) complete() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -205,7 +204,7 @@ func (f *follower) complete() {
 	}
 }
 
-// take returns what it was told so far, the deltas and the changes out of snapshots, and forgets it.
+// take returns and clears what it has received: the deltas and the changes from snapshots.
 func (f *follower) take() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -220,7 +219,7 @@ func (f *follower) take() []string {
 	return said
 }
 
-// broken returns the rules that were broken, with all that it was told.
+// broken returns the broken rules, with everything that it has received.
 func (f *follower) broken() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -230,7 +229,7 @@ func (f *follower) broken() []string {
 	return append(f.wrong, f.log...)
 }
 
-// slowed is a source whose subscriptions wait while their follower does not read.
+// slowed is a source whose subscriptions block while their follower does not read.
 type slowed struct {
 	stream.Source[*lifecyclev1.Event]
 
@@ -261,8 +260,8 @@ func (s slowSubscription) Next(ctx context.Context) (stream.Message[*lifecyclev1
 	return s.Subscription.Next(ctx)
 }
 
-// door leads to the pleg that runs, when one does. What breaks it ends every subscription, in the middle of whatever it
-// sends.
+// door connects to the running pleg, if there is one. Breaking it ends every subscription, also in the middle of a
+// message.
 type door struct {
 	mu     sync.Mutex
 	now    *process

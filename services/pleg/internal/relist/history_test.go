@@ -35,7 +35,7 @@ type process struct {
 	end func()
 }
 
-// callTimeout is how long a process waits for the runtime.
+// callTimeout is the timeout of a call of the runtime.
 const callTimeout = 20 * time.Second
 
 func startProcess(w *world, disk *storage, tracer trace.Tracer) *process {
@@ -66,7 +66,7 @@ func startProcess(w *world, disk *storage, tracer trace.Tracer) *process {
 	return p
 }
 
-// history is a random life of a node: pods, failures, followers, and plegs one after the other.
+// history is a random sequence of events on a node: pods, failures, followers, and successive plegs.
 type history struct {
 	*world
 	t         *rapid.T
@@ -74,7 +74,7 @@ type history struct {
 	door      *door
 	pleg      *process
 	followers []*follower
-	// late are hints that are still on their way.
+	// late are delayed hints.
 	late []func()
 }
 
@@ -89,7 +89,7 @@ type history struct {
 // equal to the runtime, so that the next one has nothing to tell.
 func TestHistories(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Rapid looks for the deadline of a testing.T, which has none here.
+		// Rapid would use the deadline of a testing.T, which does not apply here.
 		rapid.Check(struct{ rapid.TB }{t}, func(t *rapid.T) {
 			h := &history{t: t, world: newWorld(), disk: &storage{}, door: &door{}}
 			defer h.end()
@@ -110,7 +110,7 @@ func (h *history) start() {
 	h.door.set(h.pleg)
 }
 
-// halt ends the process: a kill leaves what it has not written unwritten.
+// halt ends the process: a kill loses unwritten data.
 func (h *history) halt(kill, torn bool) {
 	if h.pleg == nil {
 		return
@@ -141,7 +141,7 @@ func (h *history) draw(what string, n int) int { return rapid.IntRange(0, n-1).D
 
 func (h *history) uid() string { return rapid.SampledFrom([]string{"a", "b", "c"}).Draw(h.t, "pod") }
 
-// step makes one thing happen.
+// step makes one change.
 func (h *history) step() {
 	switch what := rapid.SampledFrom([]string{
 		"sandbox", "container", "container", "advance", "advance", "advance", "advance", "unknown", "remove", "stop", "drop",
@@ -171,7 +171,7 @@ func (h *history) step() {
 	}
 }
 
-// life is something that happens to a pod, and the runtime's word of it: at once, later, twice or never.
+// life changes a pod, and sends the runtime's hint of it: at once, later, twice or never.
 func (h *history) life(what string) {
 	uid, id := h.uid(), ""
 	h.mu.Lock()
@@ -246,7 +246,7 @@ func (h *history) failure(what string) {
 	}
 }
 
-// audience is something that followers do; "cut" breaks all connections.
+// audience changes the followers; "cut" breaks all connections.
 func (h *history) audience(what string) {
 	switch {
 	case what == "follow" && len(h.followers) < 4:
@@ -282,7 +282,7 @@ func (h *history) machine(what string) {
 	}
 }
 
-// judge fails the test when a follower was told something that breaks a rule.
+// judge fails the test when a follower has received something that breaks a rule.
 func (h *history) judge() {
 	for i, f := range h.followers {
 		if wrong := f.broken(); len(wrong) > 0 {
@@ -291,7 +291,7 @@ func (h *history) judge() {
 	}
 }
 
-// rest ends every failure, lets everything come to rest, and compares.
+// rest ends every failure, waits until everything has settled, and compares.
 func (h *history) rest() {
 	h.heal()
 	h.disk.set(false, false)
@@ -337,8 +337,8 @@ func (h *history) equal() {
 	h.judge()
 }
 
-// returns restarts pleg a few times more: one that comes back to the same node has nothing to tell, and a death while
-// it was away is told once to everybody who followed.
+// returns restarts pleg several times: a pleg that returns to an unchanged node sends nothing, and an exit while it was
+// down is sent once to every follower.
 func (h *history) returns() {
 	restart := func(kill bool, meanwhile func()) {
 		h.halt(kill, false)

@@ -12,8 +12,8 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
 )
 
-// TestPodsThatHangAgainAndAgainDelayNoOther: three times as many as may be inspected at the same time time out and are
-// tried again, in step, and relists go on.
+// TestPodsThatHangAgainAndAgainDelayNoOther: three times as many pods as parallel inspections time out and are retried
+// in step, and relists continue.
 func TestPodsThatHangAgainAndAgainDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -44,7 +44,7 @@ func TestPodsThatHangAgainAndAgainDelayNoOther(t *testing.T) {
 			}
 			slowest = max(slowest, time.Since(asked))
 		}
-		// One that waits for its turn behind those that hang waits 1 s for each four of them.
+		// A pod that waits for its turn behind hanging ones waits 1 s for each four of them.
 		if slowest > 0 {
 			t.Errorf("beside 12 pods that hang another one was inspected within %v, want at once", slowest)
 		}

@@ -26,7 +26,7 @@ func TestMetricsOfRelistsAndEvents(t *testing.T) {
 	want(float64(r.clock.Now().Unix()), "kubelet_pleg_last_seen_seconds")
 	want(1, "kubelet_pleg_pod_relist_duration_seconds")
 	want(1, "quartet_pleg_pods")
-	// What was there before the first relist is no event.
+	// Containers from before the first relist cause no event.
 	want(0, "quartet_pleg_events_total", "type", "ContainerStarted")
 
 	next := r.subscribe()
@@ -40,7 +40,7 @@ func TestMetricsOfRelistsAndEvents(t *testing.T) {
 	want(1, "kubelet_pleg_relist_interval_seconds")
 	want(1, "quartet_pleg_events_total", "type", "ContainerStarted")
 	want(1, "quartet_pleg_events_total", "type", "PodSync")
-	want(1, "quartet_pleg_event_latency_seconds") // of the container; a sandbox's time is no measure
+	want(1, "quartet_pleg_event_latency_seconds") // of the container; a sandbox has no latency
 	want(2, "quartet_pleg_pods")
 	fake.Kill(ids["app"])
 	r.Hint("uid-1", time.Time{})

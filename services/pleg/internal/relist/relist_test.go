@@ -40,7 +40,7 @@ type rig struct {
 	registry *prometheus.Registry
 }
 
-// start runs a relister by a clock that stands until the test moves it.
+// start runs a relister with a fake clock.
 func start(t *testing.T, fake *fakecri.Server) *rig {
 	t.Helper()
 	client := harness.CRIClient(t, fake.Endpoint())
@@ -85,7 +85,7 @@ func (r *rig) request() {
 	}
 }
 
-// subscribe returns a function that waits for the next event that happens from now on.
+// subscribe returns a function that waits for the next event from now on.
 func (r *rig) subscribe() func() *lifecyclev1.Event {
 	r.t.Helper()
 	sub, err := r.events.Subscribe(r.t.Context(), nil)
@@ -109,7 +109,7 @@ func (r *rig) subscribe() func() *lifecyclev1.Event {
 	}
 }
 
-// fullLists counts the lists of everything.
+// fullLists returns the number of lists of all pods.
 func (r *rig) fullLists() int {
 	n := 0
 	for _, call := range r.fake.Calls() {
@@ -131,7 +131,7 @@ func TestWithEventsTheFullRelistIsRare(t *testing.T) {
 		r.Heard(r.clock.Now())
 		r.clock.Step(5 * relist.Period)
 	}
-	// A fresh inspection goes through the same goroutines; when it is done a relist would have begun.
+	// A fresh inspection uses the same goroutines; when it has ended, a relist would have begun.
 	if _, err := r.Status(t.Context(), "none", boottime.Now()); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestAnEventThatNobodyCanNameMakesOneRelist(t *testing.T) {
 	}
 }
 
-// traced makes a traceparent of a trace and a span with this digit.
+// traced returns a traceparent of a trace and a span with this digit.
 func traced(digit string) (traceparent string, of trace.SpanContext) {
 	id := func(n int) string {
 		s := ""
@@ -296,7 +296,7 @@ func TestAStartContinuesItsTraceAndADeathIsLinkedToIt(t *testing.T) {
 }
 
 // TestTheGoodEndOfAnInitContainerIsPartOfThePodsStart, so that a pod with init containers has one trace until it is
-// Ready; a failed one is a crash like any other.
+// Ready; a failed one is a crash like that of any container.
 func TestTheGoodEndOfAnInitContainerIsPartOfThePodsStart(t *testing.T) {
 	for code, same := range map[int32]bool{0: true, 1: false} {
 		traceparent, origin := traced("b")
@@ -336,7 +336,7 @@ func TestAContainerThatEndsWellHasNotFailed(t *testing.T) {
 	}
 }
 
-// What pleg asks the runtime is on nobody's behalf: the runtime makes no spans of it.
+// pleg's own calls belong to no trace, so the runtime makes no spans of them.
 func TestLooksAreInNobodysTrace(t *testing.T) {
 	fake := fakecri.New(t)
 	r := start(t, fake)

@@ -9,8 +9,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// TestADeathWhilePLEGWasAwayHasASpanFromItsTimeOn to when the next pleg noticed it; what the one before has told has
-// none.
+// TestADeathWhilePLEGWasAwayHasASpanFromItsTimeOn: the span ends when the next pleg has noticed the exit. Exits that
+// the previous pleg has sent have no span.
 func TestADeathWhilePLEGWasAwayHasASpanFromItsTimeOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, disk, spans := newWorld(), &storage{}, tracetest.NewSpanRecorder()

@@ -10,8 +10,9 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 )
 
-// TestADeathThatCannotBeInspectedAfterARestartIsNotToldTwice: pleg is killed before it has written what it has told,
-// and none that comes after it can inspect that pod for long. Who was told is not told again; who was not, is.
+// TestADeathThatCannotBeInspectedAfterARestartIsNotToldTwice: pleg is killed before it has written which events it has
+// sent, and its successors cannot inspect that pod for long. A follower that has the event does not get it again; one
+// without it gets it.
 func TestADeathThatCannotBeInspectedAfterARestartIsNotToldTwice(t *testing.T) {
 	for _, restarts := range []int{1, 2} {
 		t.Run(fmt.Sprint("restarts: ", restarts), func(t *testing.T) {
@@ -75,8 +76,8 @@ func TestADeathThatCannotBeInspectedAfterARestartIsNotToldTwice(t *testing.T) {
 }
 
 // TestACreatedContainerThatWasNotWrittenIsNotHeldForEver: the disk is full when a container is created, a follower
-// begins with a snapshot that shows it, and the next pleg finds it gone. A created container makes no event, so that
-// the follower needs another snapshot.
+// begins with a snapshot that shows it, and the next pleg finds it removed. A created container has no event, so the
+// follower needs another snapshot.
 func TestACreatedContainerThatWasNotWrittenIsNotHeldForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &history{world: newWorld(), disk: &storage{}, door: &door{}}

@@ -21,24 +21,25 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// world is a runtime in this process that lives by rules: states go forward, and ids are never used again. It has no
-// events; the history hands out hints.
+// world is an in-memory runtime with rules: states only advance, and ids are never reused. It has no events; the
+// history sends hints.
 type world struct {
-	internalapi.RuntimeService // what nobody calls
+	internalapi.RuntimeService // the unused methods
 
 	mu         sync.Mutex
 	ids        int
 	sandboxes  []*runtimeapi.PodSandboxStatus
 	containers []*runtimeapi.ContainerStatus
-	// ended has how the containers ended that have, those that are gone included.
+	// ended has the exit statuses of containers, including removed ones.
 	ended map[string]*runtimeapi.ContainerStatus
-	// failing lists of everything are to fail, hanging is closed when they go on, nil when they do not hang.
+	// failing is the number of lists of all pods that will fail; hanging is closed to release hanging lists, nil when none
+	// hang.
 	failing int
 	hanging chan struct{}
 	// broken and hung are the pods whose inspections fail, and hang until the channel is closed.
 	broken map[string]bool
 	hung   map[string]chan struct{}
-	// inspections has how often the inspection of each pod was begun since the last hang.
+	// inspections counts the inspections of each pod since the last hang.
 	inspections map[string]int
 }
 
@@ -65,7 +66,7 @@ func podLabelsOf(uid string) map[string]string {
 	}
 }
 
-// addSandbox makes a pod, or brings one back, by a new sandbox.
+// addSandbox creates a pod, or recreates one, with a new sandbox.
 func (w *world) addSandbox(uid string) {
 	attempt := 0
 	for _, s := range w.sandboxes {
@@ -93,7 +94,7 @@ func (w *world) addContainer(uid string) {
 	})
 }
 
-// advance brings a container to its next state: it starts, or ends.
+// advance moves a container to its next state: it starts, or ends.
 func (w *world) advance(c *runtimeapi.ContainerStatus) {
 	switch c.GetState() {
 	case runtimeapi.ContainerState_CONTAINER_CREATED:
@@ -122,8 +123,7 @@ func (w *world) dropPod(uid string) {
 	)
 }
 
-// hang makes something happen to the container of each of these pods, and inspections of them hang from now on, until
-// heal.
+// hang changes the container of each of these pods, and blocks their inspections from now on, until heal.
 func (w *world) hang(uids ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,14 +138,14 @@ func (w *world) hang(uids ...string) {
 	}
 }
 
-// hangAll makes lists of everything hang from now on, until heal.
+// hangAll blocks lists of all pods from now on, until heal.
 func (w *world) hangAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hanging = make(chan struct{})
 }
 
-// inspected returns how often the inspection of a pod was begun since the last hang.
+// inspected returns the number of inspections of a pod since the last hang.
 func (w *world) inspected(uid string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -168,7 +168,7 @@ func (w *world) heal() {
 
 var errScripted = errors.New("scripted")
 
-// pass lets a list through, or not; uid is that of the pod that is inspected, empty for a list of everything.
+// pass lets a list succeed or fail; uid is that of the inspected pod, empty for a list of all pods.
 func (w *world) pass(ctx context.Context, uid string) error {
 	w.mu.Lock()
 	w.inspections[uid]++
@@ -191,7 +191,7 @@ func (w *world) pass(ctx context.Context, uid string) error {
 	return nil
 }
 
-// ListPodSandbox implements what a Relister calls first, of everything and of one pod.
+// ListPodSandbox implements the first call of a Relister, for all pods and for one.
 func (w *world) ListPodSandbox(ctx context.Context, f *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
 	uid := f.GetLabelSelector()[podlabels.PodUID]
 	if err := w.pass(ctx, uid); err != nil {
@@ -286,7 +286,7 @@ type storage struct {
 	mu   sync.Mutex
 	data []byte
 	full bool
-	// stalled is closed when the disk goes on; nil when it does not hang.
+	// stalled is closed to release the disk; nil when it does not hang.
 	stalled chan struct{}
 }
 
@@ -303,8 +303,8 @@ func (d *storage) set(full, stalled bool) {
 	}
 }
 
-// handle is a process' way to the disk, as a journal.File. After killed is closed nothing that the process writes gets
-// there, but perhaps the first half of what it was just writing.
+// handle is a process' access to the disk, as a journal.File. After killed is closed, the process' writes are lost,
+// except perhaps the first half of the write in progress.
 type handle struct {
 	disk   *storage
 	killed chan struct{}
@@ -408,7 +408,7 @@ func diffWorld(w *world, pods map[string]*lifecyclev1.PodStatus, told bool) stri
 		}
 	}
 	if told {
-		// That a container was created and not started is told with what comes next.
+		// The creation of a container that was not started is sent with its next change.
 		isCreated := func(_, what string) bool { return strings.Contains(what, "CONTAINER_CREATED") }
 		maps.DeleteFunc(want, isCreated)
 		maps.DeleteFunc(got, isCreated)

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// heard notes what a relister is told.
+// heard records the calls of a relister.
 type heard struct {
 	unreliable chan struct{}
 
@@ -68,7 +68,7 @@ func (h *heard) all() []string {
 	return slices.Clone(h.said)
 }
 
-// streams is a runtime's side: each stream waits for what the test does with it.
+// streams is the runtime's side: each stream waits for the test.
 type streams struct {
 	begun chan *eventStream
 }
@@ -126,14 +126,14 @@ func start(t *testing.T) *rig {
 	return r
 }
 
-// pass waits until somebody waits for the clock, then lets time pass.
+// pass waits for a waiter on the clock, then advances it.
 func (r *rig) pass(d time.Duration) {
 	r.t.Helper()
 	r.eventually("somebody waits for the clock", r.clock.HasWaiters)
 	r.clock.Step(d)
 }
 
-// ends ends a stream, and waits until that has been taken.
+// ends ends a stream, and waits until that was handled.
 func (r *rig) ends(s *eventStream, err error) {
 	r.t.Helper()
 	ended := func() float64 {
@@ -144,7 +144,7 @@ func (r *rig) ends(s *eventStream, err error) {
 	r.eventually("the end of the stream is taken", func() bool { return ended() > before })
 }
 
-// next lets time pass until the next stream is begun, and returns it and how much has passed at most.
+// next advances the clock until the next stream begins, and returns it and the largest possible duration.
 func (r *rig) next() (*eventStream, time.Duration) {
 	r.t.Helper()
 	began := r.clock.Now()
@@ -182,7 +182,7 @@ func (r *rig) notBegun() {
 	}
 }
 
-// event is one of a container of the pod with a UID; "none" leaves the status out, "empty" gives an empty one.
+// event returns an event of a container of the pod with a UID; "none" omits the status, "empty" sets an empty one.
 func event(uid, containerID string, at int64, kind runtimeapi.ContainerEventType) *runtimeapi.ContainerEventResponse {
 	e := &runtimeapi.ContainerEventResponse{
 		ContainerId:        containerID,
@@ -277,8 +277,8 @@ func TestAfterFiveFailedStreamsEventsAreGivenUpForAWhile(t *testing.T) {
 	r.hears("evented", "pod a 00:00:01")
 }
 
-// TestARuntimeThatClosesTheStreamEachSecondIsGivenUp after five, without being relied on in turn with relisting every
-// second.
+// TestARuntimeThatClosesTheStreamEachSecondIsGivenUp checks that it is given up after five, instead of alternating with
+// relists every second.
 func TestARuntimeThatClosesTheStreamEachSecondIsGivenUp(t *testing.T) {
 	r := start(t)
 	s := <-r.begun

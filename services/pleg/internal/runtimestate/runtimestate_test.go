@@ -24,15 +24,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// runtime says of itself what the test says.
+// runtime reports the status that the test sets.
 type runtime struct {
-	internalapi.RuntimeService // what nobody calls
+	internalapi.RuntimeService // the unused methods
 
 	mu     sync.Mutex
 	status *runtimeapi.StatusResponse
 	err    error
 	hangs  bool
-	// asked is when it was asked, since the test began.
+	// asked has the times of the calls, since the test began.
 	asked []time.Duration
 	begun time.Time
 }
@@ -66,7 +66,7 @@ func (r *runtime) askedAt() []time.Duration {
 	return slices.Clone(r.asked)
 }
 
-// says makes the answer of a runtime with two handlers, which names groups strictly when it has a word for that.
+// says returns the answer of a runtime with two handlers, which supports strict groups if it has a name for that.
 func says(ready, network bool) *runtimeapi.StatusResponse {
 	return &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
@@ -84,8 +84,8 @@ func says(ready, network bool) *runtimeapi.StatusResponse {
 	}
 }
 
-// TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond: what it last said of itself stays known while it
-// does not answer.
+// TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond: its last status stays known while it does not
+// answer.
 func TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &runtime{status: says(true, false), begun: time.Now()}
@@ -146,7 +146,7 @@ func TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond(t *testing.
 
 		r.now(func() { r.status, r.hangs = says(true, true), true })
 		after(9*time.Second, "is not ready", poorly, 500*time.Millisecond)
-		_, reason = unwell(t, w, 2*time.Second) // 10 s after it was asked
+		_, reason = unwell(t, w, 2*time.Second) // 10 s after the call
 		if !strings.Contains(reason, "does not answer") && !strings.Contains(reason, "deadline") {
 			t.Errorf("of a runtime that hangs it says %q", reason)
 		}
@@ -166,7 +166,7 @@ func TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond(t *testing.
 	})
 }
 
-// unwell waits, and returns what is known of a runtime that cannot be counted on.
+// unwell waits, and returns the known state of an unreliable runtime.
 func unwell(t *testing.T, w *runtimestate.Watcher, d time.Duration) (*lifecyclev1.Runtime, string) {
 	t.Helper()
 	time.Sleep(d)

@@ -59,7 +59,7 @@ func TestHealthFailsWhenRelistsStop(t *testing.T) {
 	}
 }
 
-// TestTheShorterLimitBeginsWhenEventsAreLost: a relist that was not due before is not late at once.
+// TestTheShorterLimitBeginsWhenEventsAreLost: a relist that was not due before is not overdue at once.
 func TestTheShorterLimitBeginsWhenEventsAreLost(t *testing.T) {
 	fake := fakecri.New(t)
 	clock := clocktesting.NewFakeClock(time.Now())

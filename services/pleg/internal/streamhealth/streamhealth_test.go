@@ -10,7 +10,7 @@ import (
 	"github.com/quartet-node/quartet/services/pleg/internal/streamhealth"
 )
 
-// days is a stream by a clock of the test's.
+// days is a stream with a fake clock.
 type days struct {
 	streamhealth.Stream
 	t   *testing.T
@@ -32,8 +32,8 @@ func (d *days) relied(want bool, when string) {
 	}
 }
 
-// pass lets time pass, a second at a time, with changes that are announced, and returns how long it took until the
-// stream was relied on.
+// pass advances the clock in steps of a second, with announced changes, and returns the duration until the stream
+// counts as reliable.
 func (d *days) pass(limit time.Duration, announced int) time.Duration {
 	for range announced {
 		d.Announced()
