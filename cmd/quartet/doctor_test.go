@@ -24,8 +24,7 @@ func runDoctor(t *testing.T, dir string, args ...string) (out string, code int) 
 	return printed.String(), cmd.ProcessState.ExitCode()
 }
 
-// Whatever is found on the machine of the test: the exit code is that of the table, and nothing that is wrong is
-// without its fix.
+// Whatever the state of the test's machine is: the exit code matches the table, and every fault has a fix.
 func TestDoctorOnThisMachine(t *testing.T) {
 	dir := install(t, obedient)
 	out, code := runDoctor(t, dir, "--state-dir", filepath.Join(dir, "state"))

@@ -14,14 +14,14 @@ import (
 )
 
 var (
-	// quoted is a command in a sentence, indented one in a block.
+	// quoted matches a command in a sentence, indented one in a block.
 	quoted   = regexp.MustCompile("`((?:bin/)?quartet [^`]+)`")
 	indented = regexp.MustCompile(`(?m)^ {4}(?:\S+=\S+ )*((?:bin/)?quartet .+)$`)
-	// ends is where a shell has done with a command.
+	// ends matches the end of a command in a shell line.
 	ends = regexp.MustCompile(`\s(?:#|\||>|&&|;|\\).*$`)
 )
 
-// TestCommandsOfTheDocumentsAreThere: each that a reader may type, with its flags.
+// TestCommandsOfTheDocumentsAreThere checks each command that a reader may type, with its flags.
 func TestCommandsOfTheDocumentsAreThere(t *testing.T) {
 	documents := []string{"../../README.md", "../../CONTRIBUTING.md"}
 	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
@@ -57,8 +57,8 @@ func TestCommandsOfTheDocumentsAreThere(t *testing.T) {
 	}
 }
 
-// typed returns an error when there is no such command, or none of its flags has such a name. Values are not looked at:
-// they are often placeholders.
+// typed returns an error when a command or a flag does not exist. Values are ignored, because they are often
+// placeholders.
 func typed(args []string) error {
 	root := root()
 	root.InitDefaultHelpFlag()
@@ -78,7 +78,7 @@ func typed(args []string) error {
 	return nil
 }
 
-// hasFlag says whether a command takes a flag, with its value or without.
+// hasFlag reports whether a command has a flag; the word may include a value.
 func hasFlag(cmd *cobra.Command, word string) bool {
 	cmd.InitDefaultHelpFlag()
 	name, _, _ := strings.Cut(word, "=")

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// asKubelet makes a link of the name kubelet to the quartet of an installation, elsewhere, and returns a command that
-// starts it.
+// asKubelet creates a link with the name kubelet to the quartet of an installation, elsewhere, and returns a command
+// that starts it.
 func asKubelet(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	link := filepath.Join(t.TempDir(), "kubelet")
@@ -36,7 +36,7 @@ func write(t *testing.T, dir, name, content string) string {
 
 const configHeader = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 
-// kubeconfig is one that can be read; nobody listens there.
+// kubeconfig is a readable kubeconfig; nothing listens at its address.
 const kubeconfig = `apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
@@ -45,7 +45,7 @@ users: [{name: u, user: {token: t}}]
 current-context: x
 `
 
-// TestAProgramCalledKubeletTakesTheKubeletsCommandLine, as kubeadm's unit has it.
+// TestAProgramCalledKubeletTakesTheKubeletsCommandLine, as in kubeadm's unit.
 func TestAProgramCalledKubeletTakesTheKubeletsCommandLine(t *testing.T) {
 	dir := install(t, obedient)
 	root := filepath.Join(dir, "root")

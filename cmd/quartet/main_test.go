@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 var services = []string{"configmux", "pleg", "syncloop", "nodestatus"}
 
-// obedient says what it was started with and ends on SIGTERM, leaving a file that says so.
+// obedient prints its arguments and ends on SIGTERM, leaving a file that records it.
 const obedient = `#!/bin/sh
 name=$(basename "$0"); dir=$(dirname "$0")
 trap 'echo bye > "$dir/$name.bye"; exit 0' TERM
@@ -34,7 +34,7 @@ echo "up with $*"
 while :; do sleep 0.02; done
 `
 
-// install makes a directory with quartet and a script for each service.
+// install creates a directory with quartet and a script for each service.
 func install(t *testing.T, script string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,7 +57,7 @@ func install(t *testing.T, script string) string {
 	return dir
 }
 
-// quartet is a command of the installation in a directory, with its output in a file there.
+// quartet returns a command of the installation in a directory, with its output in a file there.
 func quartet(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -75,7 +75,7 @@ func quartet(t *testing.T, dir string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// startNode starts quartet node and waits until all four services have said that they are up.
+// startNode starts quartet node and waits until all four services have reported that they are up.
 func startNode(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := quartet(t, dir, append([]string{"node", "--state-dir", filepath.Join(dir, "state")}, args...)...)
@@ -83,7 +83,7 @@ func startNode(t *testing.T, dir string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run starts a command that runs a node, and waits until all four services have said that they are up.
+// run starts a command that runs a node, and waits until all four services have reported that they are up.
 func run(t *testing.T, dir string, cmd *exec.Cmd) {
 	t.Helper()
 	if err := cmd.Start(); err != nil {
@@ -92,7 +92,7 @@ func run(t *testing.T, dir string, cmd *exec.Cmd) {
 	t.Cleanup(func() {
 		if cmd.ProcessState == nil {
 			_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-			_ = cmd.Wait()                          // how it ended is no matter any more
+			_ = cmd.Wait()                          // the result does not matter any more
 		}
 	})
 	awaitIn(t, dir, "all four are up", func() bool { return strings.Count(logOf(t, dir), "up with") >= len(services) })
@@ -293,7 +293,7 @@ func TestUpNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// expectFailure runs a command that must fail, and returns what was logged since.
+// expectFailure runs a command that must fail, and returns its log.
 func expectFailure(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := quartet(t, dir, args...)

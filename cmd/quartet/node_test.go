@@ -10,8 +10,8 @@ import (
 	"github.com/quartet-node/quartet/test/harness"
 )
 
-// TestNodeRunsPodsOnTheRuntimeOfItsConfiguration: quartet node takes a runtime that it did not start, and its end is
-// not the pods'.
+// TestNodeRunsPodsOnTheRuntimeOfItsConfiguration: quartet node uses a runtime that it did not start, and its end does
+// not end the pods.
 func TestNodeRunsPodsOnTheRuntimeOfItsConfiguration(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

@@ -12,8 +12,8 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// TestUnitsStartWhatThereIs: each systemd unit names one of the binaries, where an installation has them, and flags
-// that it takes.
+// TestUnitsStartWhatThereIs: each systemd unit starts an existing binary, at the path of an installation, with flags
+// that it accepts.
 func TestUnitsStartWhatThereIs(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "kubelet.yaml")
 	if err := os.WriteFile(
@@ -38,7 +38,7 @@ func TestUnitsStartWhatThereIs(t *testing.T) {
 		line = strings.ReplaceAll(line, "/etc/quartet/kubelet.yaml", config)
 		program, flags, _ := strings.Cut(line, " ")
 		started = append(started, program)
-		// Flags of who runs it come after those; there are none unless they say so.
+		// The operator's flags come after those; they are empty by default.
 		args := strings.Fields(os.Expand(flags, func(name string) string {
 			if !strings.Contains(string(content), "\nEnvironment="+name+"=\n") {
 				t.Errorf("%s: %s has no value", unit, name)

@@ -61,7 +61,7 @@ func TestUpEndsWhenItsConfigurationIsWrong(t *testing.T) {
 	}
 }
 
-// TestNodeEndsWhenItsKubeconfigIsWrong: what only the services can know of the configuration ends the node too.
+// TestNodeEndsWhenItsKubeconfigIsWrong: an error of the configuration that only the services detect ends the node, too.
 func TestNodeEndsWhenItsKubeconfigIsWrong(t *testing.T) {
 	bin := harness.BinDir(t)
 	for _, name := range append([]string{"quartet"}, services...) {
@@ -93,7 +93,7 @@ func TestUpAndDown(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	// A path so deep that sockets do not fit in it.
+	// A path that is too long for sockets.
 	parent, err := os.MkdirTemp("", "quartet-up-")
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestUpAndDown(t *testing.T) {
 		return strings.Contains(pods, `"phase":"Running"`) && before != ""
 	})
 
-	// The command keeps its containerd running, and the pod does not notice.
+	// The command restarts its containerd, and the pod is not affected.
 	killed := pidIn(t, filepath.Join(state, "run", "containerd.pid"))
 	if err := syscall.Kill(killed, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -205,7 +205,7 @@ func pidIn(t *testing.T, path string) int {
 	return pid
 }
 
-// get is the body of an answer, or nothing.
+// get returns the body of an answer, or nothing.
 func get(ctx context.Context, url string) string {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -222,7 +222,7 @@ func get(ctx context.Context, url string) string {
 	return string(body)
 }
 
-// processesUnder finds the processes whose program is a binary below a directory.
+// processesUnder returns the processes whose program is a binary below a directory.
 func processesUnder(t *testing.T, dir, binary string) []string {
 	t.Helper()
 	cmdlines, err := filepath.Glob("/proc/[0-9]*/cmdline")

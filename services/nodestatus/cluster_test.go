@@ -19,13 +19,13 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// member is the configuration of a node that a kubeconfig lets into the cluster by its certificate.
+// member returns the configuration of a node whose kubeconfig has a certificate for the cluster.
 func member(t *testing.T, name, kubeconfig string, flags ...string) nodeconfig.Config {
 	t.Helper()
 	return config(t, append([]string{"--hostname-override", name, "--kubeconfig", kubeconfig}, flags...)...)
 }
 
-// served waits until nodestatus serves a Node that is as wanted.
+// served waits until nodestatus serves a Node that meets a condition.
 func served(t *testing.T, c nodev1.NodeServiceClient, what string, want func(*nodev1.Node, *v1.Node) bool) *v1.Node {
 	t.Helper()
 	var got *nodev1.Node
@@ -52,7 +52,7 @@ func served(t *testing.T, c nodev1.NodeServiceClient, what string, want func(*no
 func isSynced(n *nodev1.Node, _ *v1.Node) bool { return n.GetSynced() && !n.GetStandalone() }
 func isAlone(n *nodev1.Node, _ *v1.Node) bool  { return !n.GetSynced() && !n.GetStandalone() }
 
-// waitsFor waits until the health has a text in it; empty for waiting for no API server.
+// waitsFor waits until the health contains a text; empty: until it does not wait for the API server.
 func waitsFor(t *testing.T, c nodev1.NodeServiceClient, want string) {
 	t.Helper()
 	var reasons []string
@@ -65,7 +65,7 @@ func waitsFor(t *testing.T, c nodev1.NodeServiceClient, want string) {
 		}
 		reasons = health.GetReasons()
 		if !health.GetHealthy() {
-			continue // the first Node is not there yet
+			continue // the first Node does not exist yet
 		}
 		about := slices.ContainsFunc(reasons, func(reason string) bool { return strings.Contains(reason, "API server") })
 		if want == "" && !about {
@@ -87,7 +87,7 @@ func get(t *testing.T, client kubernetes.Interface, name string) *v1.Node {
 	return node
 }
 
-// TestTheNodeIsRegisteredWithItsCertificate, by an API server that lets nodes do only what they have to.
+// TestTheNodeIsRegisteredWithItsCertificate uses an API server with the restrictions of nodes.
 func TestTheNodeIsRegisteredWithItsCertificate(t *testing.T) {
 	c := shared.Cluster(t)
 	admin := c.Client(t)
@@ -112,7 +112,7 @@ func TestTheNodeIsRegisteredWithItsCertificate(t *testing.T) {
 	}
 	waitsFor(t, nodes, "")
 
-	// What others write is served, and the status is still the machine's.
+	// Changes by others are served, and the status is still the machine's.
 	if _, err := admin.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType,
 		[]byte(`{"metadata":{"labels":{"room":"7"}},"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func TestTheNodeIsRegisteredWithItsCertificate(t *testing.T) {
 		func(n *nodev1.Node, node *v1.Node) bool { return n.GetSynced() && node.UID != there.UID },
 	)
 
-	// A start finds the Node that is there.
+	// A restart finds the existing Node.
 	again := get(t, admin, name)
 	if err := stop(); err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestTheNodeIsRegisteredWithItsCertificate(t *testing.T) {
 	}
 }
 
-// TestTheNodeIsComputedWithoutTheAPIServer, at the start and later, and is registered when that comes.
+// TestTheNodeIsComputedWithoutTheAPIServer, at the start and later. It is registered when the API server is up.
 func TestTheNodeIsComputedWithoutTheAPIServer(t *testing.T) {
 	c := shared.Cluster(t)
 	const name = "patient"
@@ -165,7 +165,7 @@ func TestTheNodeIsComputedWithoutTheAPIServer(t *testing.T) {
 
 	c.APIServer.Kill(t)
 	waitsFor(t, nodes, "reading the Node from the API server of "+cfg.Kubeconfig)
-	// It still has the Node: that it cannot be asked takes nothing back.
+	// nodestatus keeps the Node while the API server is down.
 	if node := served(t, nodes, "synced", isSynced); node.UID != first.UID {
 		t.Errorf("it was the Node %s and is %s", first.UID, node.UID)
 	}
@@ -183,7 +183,7 @@ func ready(node *v1.Node) bool {
 	)
 }
 
-// TestACertificateOfAnotherNodeRegistersNothing, and the health says what it must be.
+// TestACertificateOfAnotherNodeRegistersNothing checks that the health names the required user.
 func TestACertificateOfAnotherNodeRegistersNothing(t *testing.T) {
 	c := shared.Cluster(t)
 	cfg := member(t, "mine", c.Kubeconfig(t, cluster.NodeUser("theirs"), cluster.Nodes))

@@ -21,8 +21,7 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// told waits until the API server has events of a node with just these reasons, in their alphabetical order, and
-// returns them.
+// told waits until the API server has events of a node with exactly these reasons, sorted, and returns them.
 func told(t *testing.T, client kubernetes.Interface, node string, want ...string) []v1.Event {
 	t.Helper()
 	var got []string
@@ -46,8 +45,8 @@ func told(t *testing.T, client kubernetes.Interface, node string, want ...string
 	return nil
 }
 
-// TestTheAPIServerIsToldWhatHappensToTheNode by the kubelet's reasons: that it has started on another boot of the
-// machine, how its conditions change, and that it is cordoned.
+// TestTheAPIServerIsToldWhatHappensToTheNode checks events with the kubelet's reasons: the start on another boot of the
+// machine, changes of conditions, and the cordon.
 func TestTheAPIServerIsToldWhatHappensToTheNode(t *testing.T) {
 	c := shared.Cluster(t)
 	admin := c.Client(t)
@@ -97,7 +96,7 @@ func TestTheAPIServerIsToldWhatHappensToTheNode(t *testing.T) {
 	}
 }
 
-// TestWhatHappensToAStandaloneNodeIsTold to who watches it, and once to who comes back with his token.
+// TestWhatHappensToAStandaloneNodeIsTold: a subscriber gets the events, and a resumed one gets each only once.
 func TestWhatHappensToAStandaloneNodeIsTold(t *testing.T) {
 	cfg := quick(config(t))
 	before := &v1.Node{

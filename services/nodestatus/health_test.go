@@ -13,8 +13,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// TestHealthNamesThePeerThatIsAway: each peer that goes shows in the health of its own name within seconds, and its
-// return too.
+// TestHealthNamesThePeerThatIsAway: the loss and the return of each peer show in its own health service within seconds.
 func TestHealthNamesThePeerThatIsAway(t *testing.T) {
 	cfg := config(t)
 	becomes := lacking(t, cfg)
@@ -36,7 +35,7 @@ func TestHealthNamesThePeerThatIsAway(t *testing.T) {
 	becomes("with syncloop again")
 }
 
-// lacking returns what waits until the health of nodestatus says that it waits for some and for nothing else.
+// lacking returns a function that waits until the health of nodestatus waits for exactly the given peers.
 func lacking(t *testing.T, cfg nodeconfig.Config) func(when string, want ...string) {
 	t.Helper()
 	conn, err := rpc.Dial(cfg.Listen)
@@ -62,7 +61,7 @@ func lacking(t *testing.T, cfg nodeconfig.Config) func(when string, want ...stri
 				}
 			}
 			slices.Sort(names)
-			// The process, its two peers and the machine, and the port of the health of the node where there is one.
+			// The process, its two peers and the machine, and the port of the node's health if there is one.
 			if err == nil && len(got.GetStatuses()) >= 4 && slices.Equal(names, want) {
 				return
 			}

@@ -27,8 +27,8 @@ func (s deafSyncLoop) GetHealth(
 	return answer, err
 }
 
-// TestTheHealthOfTheNodeIsServed on healthzPort: it fails until all have worked, and not at once when one of them is
-// away then.
+// TestTheHealthOfTheNodeIsServed on healthzPort: it fails until all processes have worked, and later not at once when
+// one of them is down.
 func TestTheHealthOfTheNodeIsServed(t *testing.T) {
 	cfg := config(t)
 	port, err := freeport.Find()
@@ -105,7 +105,7 @@ func TestTheHealthOfTheNodeIsServed(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// nodestatus knows that they are away before the health of the node fails for it.
+	// nodestatus knows that they are down before the health of the node fails because of it.
 	lacking(t, cfg)("without both", "pleg", "syncloop")
 	answers("with two away for a moment", "/healthz", 200, "ok")
 }

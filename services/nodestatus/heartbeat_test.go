@@ -18,14 +18,14 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// quick makes the heartbeats of a node come every two seconds, which is also how long the API server has for an answer.
+// quick sets the interval of heartbeats to two seconds, which is also the API server's time limit for an answer.
 func quick(cfg nodeconfig.Config) nodeconfig.Config {
 	cfg.Kubelet.NodeStatusUpdateFrequency.Duration = 2 * time.Second
 	cfg.Kubelet.NodeLeaseDurationSeconds = 8
 	return cfg
 }
 
-// reported waits until the API server has a Node that is as wanted.
+// reported waits until the API server has a Node that meets a condition.
 func reported(t *testing.T, client kubernetes.Interface, name, what string, want func(*v1.Node) bool) *v1.Node {
 	t.Helper()
 	var node *v1.Node
@@ -45,7 +45,7 @@ func reported(t *testing.T, client kubernetes.Interface, name, what string, want
 	return nil
 }
 
-// renewed waits for a lease that is as wanted.
+// renewed waits for a lease that meets a condition.
 func renewed(
 	t *testing.T,
 	client kubernetes.Interface,
@@ -70,12 +70,12 @@ func renewed(
 	return nil
 }
 
-// after wants a lease that was renewed after another one.
+// after matches a lease that was renewed after another one.
 func after(other *coordinationv1.Lease) func(*coordinationv1.Lease) bool {
 	return func(lease *coordinationv1.Lease) bool { return lease.Spec.RenewTime.After(other.Spec.RenewTime.Time) }
 }
 
-// patchStatus is somebody else's write of the status.
+// patchStatus writes the status as another client.
 func patchStatus(t *testing.T, client kubernetes.Interface, name, patch string) {
 	t.Helper()
 	if _, err := client.CoreV1().
@@ -94,7 +94,7 @@ func condition(node *v1.Node, kind v1.NodeConditionType) v1.NodeCondition {
 	return v1.NodeCondition{}
 }
 
-// TestTheAPIServerHasTheStatusAndTheLease, each kept by what a node may do and no more.
+// TestTheAPIServerHasTheStatusAndTheLease uses the rights of a node.
 func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
 	c := shared.Cluster(t)
 	admin := c.Client(t)
@@ -120,10 +120,10 @@ func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
 		*lease.Spec.LeaseDurationSeconds != 8 {
 		t.Errorf("the lease is %+v", lease)
 	}
-	// The lease lives without the peers, and the status says which are away.
+	// The lease is renewed without the peers, and the status names those that are down.
 	renewed(t, admin, name, "is renewed", after(lease))
 
-	// Others write their own parts.
+	// Other clients write their own fields.
 	patchStatus(
 		t,
 		admin,
@@ -139,7 +139,7 @@ func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
 		t.Errorf("the API server has the status %+v", node.Status)
 	}
 
-	// What somebody else says of this node's own is put right, as when a node controller has not heard of it.
+	// Another client's change of this node's fields is corrected, as that of a node controller that has lost the node.
 	became := condition(node, v1.NodeReady).LastTransitionTime
 	patchStatus(
 		t,
@@ -158,7 +158,7 @@ func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
 		t.Errorf("ready since %v, at first since %v", again, became)
 	}
 
-	// A lease that is deleted is made again, and so is one of a Node that is.
+	// A deleted lease is recreated, and so is that of a deleted Node.
 	if err := admin.CoordinationV1().
 		Leases(v1.NamespaceNodeLease).
 		Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
@@ -199,8 +199,8 @@ func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
 	}
 }
 
-// TestADeadConnectionIsNoticed, on which everything disappears and nobody is told: it is closed, and the next one
-// works, long before the connection would be missed by itself.
+// TestADeadConnectionIsNoticed: packets are lost without an error. The connection is closed, and the next one works,
+// long before the kernel would detect the loss.
 func TestADeadConnectionIsNoticed(t *testing.T) {
 	c := shared.Cluster(t)
 	admin := c.Client(t)
@@ -236,7 +236,7 @@ func TestADeadConnectionIsNoticed(t *testing.T) {
 	reported(t, admin, name, "is put right", func(node *v1.Node) bool { return node.Status.NodeInfo.KernelVersion != "0" })
 }
 
-// TestTwoAgentsWithOneNameAreTold, both of them.
+// TestTwoAgentsWithOneNameAreTold checks that both report it.
 func TestTwoAgentsWithOneNameAreTold(t *testing.T) {
 	c := shared.Cluster(t)
 	const name = "twins"

@@ -71,7 +71,7 @@ func config(t *testing.T, flags ...string) nodeconfig.Config {
 	return cfg
 }
 
-// background runs something until what it returns is called, and reports its error.
+// background runs a function until stop is called, which returns its error.
 func background(t *testing.T, do func(context.Context) error) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -22,11 +22,11 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-// endingSyncLoop has pods, and ends them when it is let.
+// endingSyncLoop has pods, and ends them when the test allows it.
 type endingSyncLoop struct {
 	wellSyncLoop
 	pods []*enginev1.Pod
-	// asked is told what it is asked to do, let lets it.
+	// asked gets the requests, let releases them.
 	asked chan string
 	let   chan struct{}
 	mu    sync.Mutex
@@ -80,7 +80,7 @@ func (s *endingSyncLoop) AwaitStatuses(
 	return &enginev1.AwaitStatusesResponse{}, nil
 }
 
-// wantAsked waits until it is asked to do something.
+// wantAsked waits for a request.
 func (s *endingSyncLoop) wantAsked(t *testing.T, want string) {
 	t.Helper()
 	select {
@@ -93,7 +93,7 @@ func (s *endingSyncLoop) wantAsked(t *testing.T, want string) {
 	}
 }
 
-// podOf is a pod of a source, as syncloop tells it.
+// podOf returns a pod of a source, as syncloop reports it.
 func podOf(
 	t *testing.T,
 	name, source string,
@@ -114,7 +114,7 @@ func podOf(
 	return &enginev1.Pod{Pod: data, Source: source, WorkerState: state}
 }
 
-// awaitNode waits until the API server has the Node as it should be.
+// awaitNode waits until the API server's Node meets a condition.
 func awaitNode(t *testing.T, admin kubernetes.Interface, name, what string, want func(v1.NodeCondition) bool) {
 	t.Helper()
 	var last v1.NodeCondition
@@ -139,7 +139,8 @@ func awaitNode(t *testing.T, admin kubernetes.Interface, name, what string, want
 func TestTheAPIServerKnowsThatTheMachineGoesDown(t *testing.T) {
 	address := logindtest.StartBus(t)
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", address)
-	fake := logindtest.Start(t, address, time.Hour) // more than is needed: nothing is written on this machine
+	// more than needed, so that no configuration is written on this machine
+	fake := logindtest.Start(t, address, time.Hour)
 	c := shared.Cluster(t)
 	admin := c.Client(t)
 	const name = "going-down"
@@ -191,7 +192,7 @@ func TestTheAPIServerKnowsThatTheMachineGoesDown(t *testing.T) {
 	awaitNode(t, admin, name, "shutting down", goesDown)
 	served(t, nodes, "shutting down", func(n *nodev1.Node, _ *v1.Node) bool { return n.GetShuttingDown() })
 
-	// It is killed in the middle: the next process goes on.
+	// It is killed during the shutdown: the next process continues.
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}

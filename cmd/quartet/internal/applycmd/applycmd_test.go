@@ -22,7 +22,7 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
-// configmux is the service, built for these tests.
+// configmux is the path of the service, built for these tests.
 var configmux string
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// patience is how long a test waits for what must happen.
+// patience is the time limit of a wait.
 const patience = 60 * time.Second
 
 // node is a real configmux, and a directory for manifests.
@@ -63,7 +63,7 @@ type node struct {
 
 func newNode(t *testing.T, flags ...string) *node {
 	t.Helper()
-	// Not t.TempDir: a name with the test's own would make the sockets' paths too long.
+	// Not t.TempDir: with the name of the test the sockets' paths would be too long.
 	dir, err := os.MkdirTemp("", "q")
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
@@ -82,7 +82,7 @@ func newNode(t *testing.T, flags ...string) *node {
 	return n
 }
 
-// start starts configmux, whose log is the file "log", and waits until it serves.
+// start starts configmux with the log file "log", and waits until it serves.
 func (n *node) start() {
 	n.t.Helper()
 	log, err := os.OpenFile(filepath.Join(n.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -129,7 +129,7 @@ func (n *node) write(name, content string) string {
 	return path
 }
 
-// run runs a command to its end. In what it prints, DIR is the directory.
+// run runs a command to its end. In its output DIR replaces the directory.
 func (n *node) run(stdin string, args ...string) (out, errOut string, err error) {
 	n.t.Helper()
 	root := &cobra.Command{Use: "quartet", SilenceUsage: true, SilenceErrors: true}
@@ -144,7 +144,7 @@ func (n *node) run(stdin string, args ...string) (out, errOut string, err error)
 	return o.String(), strings.ReplaceAll(e.String(), n.dir, "DIR"), err
 }
 
-// expect runs a command and compares what it prints, and its error; "" is none.
+// expect runs a command and compares its output and its error; "" is none.
 func (n *node) expect(stdin string, args []string, out, errOut, failure string) {
 	n.t.Helper()
 	gotOut, gotErrOut, err := n.run(stdin, args...)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// listed is a list in YAML of items that are written as manifests.
+// listed returns a YAML list with items from manifests.
 func listed(kind string, manifests ...string) string {
 	var b strings.Builder
 	b.WriteString("apiVersion: v1\nkind: " + kind + "\nmetadata: {resourceVersion: ''}\nitems:\n")
@@ -20,7 +20,7 @@ func jsonPod(name string) string {
 	return `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"` + name + `"},"spec":{"containers":[{"name":"c","image":"i:1"}]}}`
 }
 
-// untyped is an item as a PodList may have it, whose kind the list says.
+// untyped returns an item without its kind, as in a PodList.
 func untyped(manifest string) string {
 	return strings.TrimPrefix(manifest, "apiVersion: v1\nkind: Pod\n")
 }
@@ -51,7 +51,7 @@ func TestListsAreAppliedAndDeletedItemByItem(t *testing.T) {
 	n.expect("", []string{"apply", "-f", dir}, said("-node", "created"), "", "")
 	n.expect("", []string{"apply", "-f", dir, "--dry-run=none"}, said("-node", "unchanged"), "", "")
 	n.expect("", []string{"delete", "-f", dir}, said("", "deleted"), "", "")
-	// What follows each other on the standard input, as some programs write it.
+	// Concatenated documents on the standard input, as some programs write them.
 	stream := jsonPod("a") + "\n" + jsonPod(
 		"b",
 	) + `{"apiVersion":"v1","kind":"List","items":[` + jsonPod(
@@ -73,7 +73,7 @@ func TestSeveralFilesAndNames(t *testing.T) {
 	a, b := n.write("a.yaml", manifest("a", "i:1")), n.write("b.yaml", manifest("b", "i:1"))
 	n.expect("", []string{"apply", "-f", a, "-f", b}, "pod/a-node created\npod/b-node created\n", "", "")
 	n.expect("", []string{"apply", "-f", a + "," + b}, "pod/a-node unchanged\npod/b-node unchanged\n", "", "")
-	// As apply has printed them.
+	// The names as apply has printed them.
 	n.expect("", []string{"delete", "pod/a-node", "pod/b-node"}, "pod/a-node deleted\npod/b-node deleted\n", "", "")
 	n.expect(
 		manifest("a", "i:1"),
@@ -126,7 +126,7 @@ DIR/list.yaml: document 2: items[5], line 27: it must have apiVersion v1 and kin
 		"standard input: items[0], line 4: it is no object: write a Pod, a ConfigMap or a Secret, with apiVersion, kind and metadata\n",
 		"1 of 2 could not be applied: see above",
 	)
-	// A name is enough to delete by.
+	// A name is enough for a deletion.
 	n.expect(
 		listed("List", misspelled, strings.Replace(manifest("last", "i"), "image:", "imago:", 1), "{kind: Pod}"),
 		[]string{"delete", "-f", "-"},

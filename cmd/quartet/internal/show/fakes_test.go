@@ -39,12 +39,12 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 func TestMain(m *testing.M) {
-	// Times of day are printed in the zone of whoever looks.
+	// Times are printed in the local zone.
 	time.Local = time.UTC
 	goleak.VerifyTestMain(m)
 }
 
-// now is the time of every test.
+// now is the current time of every test.
 var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) time.Time { return now.Add(-d) }
@@ -150,12 +150,12 @@ type fakeConfig struct {
 	configv1.UnimplementedConfigServiceServer
 	mu      sync.Mutex
 	sources []*configv1.Source
-	// updates has what comes in the incremental mode, modes what comes in the others, which are never resumed.
+	// updates has the messages of the incremental mode, modes those of the others, which are never resumed.
 	updates *stream.Level[podUpdates]
 	modes   map[configv1.Mode]*stream.Level[podUpdates]
 }
 
-// anew is a stream that begins with a snapshot whatever was seen of it before.
+// anew is a stream that begins with a snapshot for any token.
 type anew struct{ stream.Source[podUpdates] }
 
 func (a anew) Subscribe(ctx context.Context, token []byte) (stream.Subscription[podUpdates], error) {
@@ -240,8 +240,7 @@ func (f *fakeNode) put(t *testing.T, node *v1.Node) {
 	f.putAs(t, node, true, true)
 }
 
-// putAs makes a Node the one that is served, of a node that is standalone, or whose Node the API server has, or
-// neither.
+// putAs sets the served Node, of a standalone node, or of one whose Node the API server has, or neither.
 func (f *fakeNode) putAs(t *testing.T, node *v1.Node, standalone, synced bool) {
 	t.Helper()
 	data, err := node.Marshal()
@@ -264,7 +263,7 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	// Not t.TempDir: a name with the test's own would make the sockets' paths too long.
+	// Not t.TempDir: with the name of the test the sockets' paths would be too long.
 	dir, err := os.MkdirTemp("", "q")
 	if err != nil {
 		t.Fatal(err)
@@ -294,7 +293,7 @@ func newNode(t *testing.T) *node {
 	}
 }
 
-// serve serves one service until the test ends or what it returns is called.
+// serve serves one service until the test ends or stop is called.
 func (n *node) serve(service layout.Service) (stop func()) {
 	n.t.Helper()
 	register := map[layout.Service]func(*grpc.Server){
@@ -306,7 +305,7 @@ func (n *node) serve(service layout.Service) (stop func()) {
 	return n.serveAs(service, register)
 }
 
-// serveAs serves something else in the place of a service.
+// serveAs serves another implementation in place of a service.
 func (n *node) serveAs(service layout.Service, register func(*grpc.Server)) (stop func()) {
 	n.t.Helper()
 	l, err := layout.New(n.stateDir)
@@ -340,7 +339,7 @@ func (n *node) command(args []string, out, errOut io.Writer) *cobra.Command {
 	a := &asker{clock: n.clock}
 	root := &cobra.Command{Use: "quartet", SilenceUsage: true, SilenceErrors: true}
 	root.AddCommand(a.getCommand(), a.describeCommand(), a.eventsCommand(), a.updatesCommand(), a.logsCommand())
-	// The directory is another each time; what is printed of it is not.
+	// The directory differs in each run, so it is replaced in the output.
 	root.SetArgs(append(args, "--state-dir", n.stateDir))
 	root.SetOut(out)
 	root.SetErr(errOut)
@@ -355,7 +354,7 @@ func (n *node) run(args ...string) (out, errOut string, err error) {
 	return o.String(), e.String(), err
 }
 
-// must runs a command that has to succeed, and returns what it printed.
+// must runs a command that has to succeed, and returns its output.
 func (n *node) must(args ...string) string {
 	n.t.Helper()
 	out, errOut, err := n.run(args...)
@@ -365,7 +364,7 @@ func (n *node) must(args ...string) string {
 	return out + errOut
 }
 
-// running is a command that goes on.
+// running is a command in the background.
 type running struct {
 	t           *testing.T
 	out, errOut *logbuffer.Buffer
@@ -391,19 +390,19 @@ func (n *node) start(args ...string) *running {
 	return r
 }
 
-// until waits until a buffer says something.
+// until waits until a buffer contains a text.
 func (r *running) until(b *logbuffer.Buffer, text string) {
 	r.t.Helper()
 	r.untilTrue(text, func() bool { return strings.Contains(b.String(), text) })
 }
 
-// untilTrue waits until something is so.
+// untilTrue waits until a condition holds.
 func (r *running) untilTrue(what string, is func() bool) {
 	r.t.Helper()
 	eventually.Wait{State: func() string { return fmt.Sprintf("have:\n%s\n%s", r.out, r.errOut) }}.That(r.t, what, is)
 }
 
-// golden compares what was printed with a file; trailing blanks of lines are left out of both.
+// golden compares an output with a file; trailing spaces of lines are ignored in both.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	lines := strings.Split(got, "\n")

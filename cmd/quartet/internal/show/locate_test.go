@@ -9,7 +9,7 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
-// Every command takes the name in the manifest, to which the node's is appended.
+// Every command accepts the name in the manifest, without the node's name behind it.
 func TestAPodIsNamedAsItsManifestNamesIt(t *testing.T) {
 	n := newNode(t)
 	n.serve(layout.SyncLoop)
@@ -35,7 +35,7 @@ func TestAPodIsNamedAsItsManifestNamesIt(t *testing.T) {
 	}
 	r := n.start("get", "pods", "-w", "-o", "name", "hello")
 	r.until(r.out, "pod/hello-node-1\n")
-	// A pod whose own name it is goes first.
+	// A pod whose full name matches takes precedence.
 	n.putPod(pod("default", "hello", "main"), "file", syncing)
 	if got := n.must("get", "pods", "-o", "name", "hello"); got != "pod/hello\n" {
 		t.Errorf("with a pod of that very name: %q", got)

@@ -61,7 +61,7 @@ func TestWatchPodsOfANamespace(t *testing.T) {
 	}
 }
 
-// A change that only a wide column shows is no line of the narrow table.
+// A change that shows only in a wide column causes no line in the narrow table.
 func TestWatchPodsLeavesOutWhatNoColumnShows(t *testing.T) {
 	n := newNode(t)
 	n.serve(layout.SyncLoop)

@@ -17,7 +17,7 @@ func TestStatusOfAPod(t *testing.T) {
 		return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: code, Reason: reason}}
 	}
 	runs := v1.ContainerState{Running: &v1.ContainerStateRunning{}}
-	// initializing makes a pod whose init containers are in some states.
+	// initializing returns a pod whose init containers are in the given states.
 	initializing := func(states ...v1.ContainerState) *v1.Pod {
 		p := pod("default", "p", "main")
 		p.Status.Phase = v1.PodPending

@@ -22,7 +22,7 @@ import (
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
-// pod makes a pod of some containers that run and are ready.
+// pod returns a pod with running, ready containers.
 func pod(namespace, name string, containers ...string) *v1.Pod {
 	start := metav1.NewTime(ago(2 * time.Hour))
 	p := &v1.Pod{
@@ -56,7 +56,7 @@ const (
 	terminating = enginev1.WorkerState_WORKER_STATE_TERMINATING
 )
 
-// putPods puts a pod of every kind on the node.
+// putPods adds a pod of every kind to the node.
 func (n *node) putPods() {
 	n.putPod(pod("default", "hello-node-1", "web", "sidecar"), "file", syncing)
 	crash := pod("default", "crash-node-1", "main")
@@ -135,8 +135,8 @@ func unknownSince(at time.Time) func(*v1.Pod) {
 	}
 }
 
-// A pod for which the runtime does not answer is said to be so, since when and why, and what was last seen stays beside
-// it.
+// A pod for which the runtime does not answer is shown as unknown, with a time and a reason, beside its last known
+// state.
 func TestAPodOfUnknownStateIsSaidToBe(t *testing.T) {
 	n := newNode(t)
 	n.serve(layout.SyncLoop)
@@ -212,7 +212,7 @@ func TestOneServiceThatIsNotThere(t *testing.T) {
 	}
 }
 
-// A process that hangs has a socket that the kernel accepts on, and says nothing.
+// The kernel accepts connections to the socket of a hanging process, which never answers.
 func TestServiceThatHangs(t *testing.T) {
 	n := newNode(t)
 	l, err := layout.New(n.stateDir)
@@ -303,7 +303,7 @@ func TestWatchSourcesPrintsWhatIsNew(t *testing.T) {
 	}
 	step(r.errOut, "configmux is unreachable")
 	n.serve(layout.ConfigMux)
-	// Another time of reading is nothing new, one source less is.
+	// A new time of reading is no change, a missing source is one.
 	mended := sources()
 	mended[0].LastReadAt = timestamppb.New(now)
 	n.config.set(mended[0])
@@ -448,7 +448,7 @@ func TestLogs(t *testing.T) {
 			&lifecyclev1.Container{Id: "c2", Name: "web", State: exited, LogPath: logFile(t, line("stdout", "F", "before"))},
 			&lifecyclev1.Container{Id: "c1", Name: "setup", State: exited, LogPath: logFile(t, line("stdout", "F", "set up"))},
 		),
-		// The status names this one, whose restart is waited for, as the last that ended.
+		// The status refers to this container, which waits for its restart, as the last one that ended.
 		observed(
 			"crash-node-1",
 			&lifecyclev1.Container{
@@ -522,7 +522,7 @@ func TestFollowedLogEndsWithItsContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The last line is written while the container ends: it must not be lost.
+	// The last line is written while the container ends, and must not be lost.
 	if _, err := file.WriteString(line("stdout", "F", "two")); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
-// TestTemplates are those that kubectl has, on objects of Kubernetes and on what only this node knows.
+// TestTemplates tests kubectl's templates, on objects of Kubernetes and on those of this node alone.
 func TestTemplates(t *testing.T) {
 	n := newNode(t)
 	n.serve(layout.SyncLoop)

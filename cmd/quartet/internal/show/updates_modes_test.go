@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// desireSet says in a mode that these pods are all that is desired, by a change of a source.
+// desireSet publishes a full set of the desired pods in a mode, caused by a change of a source.
 func (n *node) desireSet(mode configv1.Mode, source string, ready bool, pods ...*v1.Pod) {
 	n.t.Helper()
 	set := &configv1.PodSet{
@@ -31,7 +31,7 @@ func (n *node) desireSet(mode configv1.Mode, source string, ready bool, pods ...
 	n.inMode(mode).Put("pods", &configv1.WatchPodUpdatesResponse{Payload: &configv1.WatchPodUpdatesResponse_Set{Set: set}})
 }
 
-// inMode is what configmux tells in a mode with sets.
+// inMode returns configmux's stream of a mode with sets.
 func (n *node) inMode(mode configv1.Mode) *stream.Level[podUpdates] {
 	if n.config.modes[mode] == nil {
 		n.config.modes[mode] = stream.NewLevel[podUpdates](stream.Config{})

@@ -20,7 +20,7 @@ import (
 
 const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-// desire says that a pod is desired.
+// desire publishes a desired pod.
 func (n *node) desire(op configv1.Op, p *v1.Pod) {
 	n.config.updates.Put(string(p.UID), n.podUpdate(op, p))
 }
@@ -99,13 +99,13 @@ func TestWatchUpdatesTellsAResetFromARemoval(t *testing.T) {
 	n.config.updates.DeleteWith(string(hello.UID), n.podUpdate(configv1.Op_OP_REMOVE, hello))
 	r.until(r.out, "REMOVE")
 
-	// The connection alone is lost: it goes on.
+	// Only the connection is lost: the stream is resumed.
 	stop()
 	r.until(r.errOut, "configmux is unreachable; waiting until it is reachable again\n")
 	stop = n.serve(layout.ConfigMux)
 	r.until(r.out, "RESUMED")
 
-	// Another process, which knows nothing of the pod of before: it was not removed, it is not known.
+	// Another process, which does not know the earlier pod: the pod was not removed, it is unknown.
 	stop()
 	r.until(r.errOut, "again\nconfigmux is unreachable; waiting until it is reachable again\n")
 	n.config.updates = stream.NewLevel[podUpdates](stream.Config{})
@@ -136,7 +136,7 @@ func TestUpdatesOfAConfigmuxThatIsNotThere(t *testing.T) {
 	}
 }
 
-// readRecording returns the kinds and operations of a recording that is whole.
+// readRecording returns the kinds and operations of a complete recording.
 func readRecording(t *testing.T, path string) []string {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -179,7 +179,7 @@ func TestRecordKeepsEveryMessage(t *testing.T) {
 	until := func(what string) {
 		t.Helper()
 		r.untilTrue(what, func() bool {
-			data, _ := os.ReadFile(file) // it may not be there yet
+			data, _ := os.ReadFile(file) // the file may not exist yet
 			return bytes.Contains(data, []byte(what))
 		})
 	}
@@ -232,7 +232,7 @@ func TestRecordReplacesOnlyWhatItMay(t *testing.T) {
 		t.Fatalf("the file has %q, %v, want it as it was", data, err)
 	}
 	n.must("updates", "record", file, "--force", "--for", "100ms")
-	readRecording(t, file) // however little came in that time, it is whole
+	readRecording(t, file) // the recording is complete, however few messages it has
 	if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
 		t.Errorf("the file that was replaced has the mode %v, %v", info.Mode(), err)
 	}

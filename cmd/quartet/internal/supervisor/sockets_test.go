@@ -21,8 +21,8 @@ import (
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
-// server is the first argument of this program as a process that answers connections to the address of its second
-// argument with its process id.
+// server is the first argument that makes this program answer connections to the address in its second argument with
+// its process id.
 const server = "server"
 
 func serve(address string) error {
@@ -45,8 +45,8 @@ func serve(address string) error {
 	}
 }
 
-// TestAConnectionWaitsForAProcessThatIsAway: it is made while the process is dead and answered by the next one. No
-// other process has the socket.
+// TestAConnectionWaitsForAProcessThatIsAway: a connection that is made while the process is down is answered by the
+// next one. No other process has the socket.
 func TestAConnectionWaitsForAProcessThatIsAway(t *testing.T) {
 	dir := t.TempDir()
 	gate := filepath.Join(dir, "gate")
@@ -58,7 +58,7 @@ func TestAConnectionWaitsForAProcessThatIsAway(t *testing.T) {
 	pidOf := (&node{pids: dir}).pid
 	services := []supervisor.Service{
 		&supervisor.Process{
-			// It does not come back before the test has let it.
+			// It does not restart before the test allows it.
 			Name: "api",
 			Path: "/bin/sh",
 			Args: []string{
@@ -152,7 +152,7 @@ func dial(t *testing.T, address string) net.Conn {
 	return conn
 }
 
-// ask returns the process id that the other end of a connection says.
+// ask returns the process id that the other end of a connection sends.
 func ask(t *testing.T, conn net.Conn) int {
 	t.Helper()
 	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
@@ -169,7 +169,7 @@ func ask(t *testing.T, conn net.Conn) int {
 	return pid
 }
 
-// socketsOf are those that a process has open.
+// socketsOf returns the open sockets of a process.
 func socketsOf(t *testing.T, pid int) (links []string) {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))

@@ -201,7 +201,7 @@ func TestLongLinesAreBroken(t *testing.T) {
 	}
 }
 
-// TestAProcessThatCannotWorkWithItsConfigurationEndsTheNode, and its reason is the node's.
+// TestAProcessThatCannotWorkWithItsConfigurationEndsTheNode, with the error of that process.
 func TestAProcessThatCannotWorkWithItsConfigurationEndsTheNode(t *testing.T) {
 	var out, events logbuffer.Buffer
 	output := supervisor.NewOutput(&out, "steady", "wrong")

@@ -31,7 +31,7 @@ type fakeJaeger struct {
 	mu     sync.Mutex
 	traces map[string][]*span
 	asked  []string
-	// answer takes the place of the API when it is set.
+	// answer replaces the API when it is set.
 	answer http.HandlerFunc
 }
 
@@ -67,7 +67,7 @@ func (f *fakeJaeger) one(w http.ResponseWriter, r *http.Request) {
 	defer f.mu.Unlock()
 	id := r.PathValue("id")
 	if len(f.traces[id]) == 0 {
-		// As the real one does: the JSON is text to its error handler.
+		// As the real one does: its error handler takes the JSON as text.
 		http.Error(w, `{"error":{"httpCode":404,"message":"trace not found"}}`, http.StatusNotFound)
 		return
 	}
@@ -105,7 +105,7 @@ func reply(w http.ResponseWriter, answer map[string]any) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// encode is what Jaeger would say of some spans.
+// encode returns Jaeger's answer for some spans.
 func encode(id string, spans []*span) *tracev1.TracesData {
 	data := &tracev1.TracesData{}
 	for _, s := range spans {
@@ -132,7 +132,7 @@ func encode(id string, spans []*span) *tracev1.TracesData {
 	return data
 }
 
-// idOf is an id that the JSON of protobuf writes as OTLP writes it: as it is given.
+// idOf returns the bytes of an id whose protobuf JSON form equals OTLP's.
 func idOf(text string) []byte {
 	id, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
@@ -151,15 +151,15 @@ func attributesOf(texts map[string]string) (out []*commonv1.KeyValue) {
 	return out
 }
 
-// fixture runs the command against fakes.
+// fixture runs the command with fakes.
 type fixture struct {
 	t      *testing.T
 	jaeger *fakeJaeger
 	clock  *clocktesting.FakeClock
-	// located is what the node answers; err why it does not.
+	// located is the answer of the node; err is its error.
 	located show.Located
 	err     error
-	// onNote is called with each line that is told beside the result.
+	// onNote is called with each line that is printed beside the result.
 	onNote func(string)
 }
 

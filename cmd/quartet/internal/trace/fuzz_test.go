@@ -8,7 +8,7 @@ import (
 	"unicode"
 )
 
-// Whatever Jaeger answers, each span of it is shown once, nothing breaks the lines, and no time is negative.
+// For any answer of Jaeger, each span is shown once, nothing breaks the lines, and no time is negative.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		`{"result":{"resourceSpans":[{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"pleg"}}]},"scopeSpans":[{"spans":[` +

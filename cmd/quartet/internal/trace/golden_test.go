@@ -17,12 +17,12 @@ import (
 var update = flag.Bool("update", false, "write the golden files")
 
 func TestMain(m *testing.M) {
-	// Times of day are printed in the zone of whoever looks.
+	// Times are printed in the local zone.
 	time.Local = time.UTC
 	goleak.VerifyTestMain(m)
 }
 
-// noon is when the traces of the tests begin; they are looked at three minutes later.
+// noon is the begin of the tests' traces; they are shown three minutes later.
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
 // Each file of testdata is a trace and what is shown of it, parted by a line of dashes. A span is a line "SERVICE NAME

@@ -28,7 +28,7 @@ import (
 	jaegertest "github.com/quartet-node/quartet/test/jaeger"
 )
 
-// What real services send to a real Jaeger, read back by the command: found by the node's word, and by search.
+// Spans of real services in a real Jaeger, read by the command: found by the node's answer, and by a search.
 func TestWithARealJaeger(t *testing.T) {
 	server := jaegertest.Start(t)
 	lost := oteltrace.NewSpanContext(
@@ -68,7 +68,7 @@ func TestWithARealJaeger(t *testing.T) {
 	})
 	for _, args := range [][]string{
 		{"hello-node-1", "--state-dir", stateDir},
-		// No node is there: Jaeger is searched.
+		// Without a node, Jaeger is searched.
 		{"hello-node-1", "--state-dir", t.TempDir()},
 	} {
 		var out, notes strings.Builder
@@ -104,7 +104,7 @@ func TestWithARealJaeger(t *testing.T) {
 	}
 }
 
-// tracerOf makes a tracer as a service has it, whose spans are sent one by one.
+// tracerOf returns a tracer like a service's, which sends its spans one by one.
 func tracerOf(t *testing.T, server *jaegertest.Server, service string) oteltrace.Tracer {
 	t.Helper()
 	exporter, err := otlptracegrpc.New(t.Context(), otlptracegrpc.WithEndpointURL(server.Endpoint()))
@@ -134,7 +134,7 @@ func (f fakePLEG) ListPodStatuses(
 	return &lifecyclev1.ListPodStatusesResponse{Statuses: []*lifecyclev1.PodStatus{f.status}}, nil
 }
 
-// servePLEG serves a pod as pleg does, in a state directory that it returns, until the test ends.
+// servePLEG serves a pod as pleg does until the test ends, and returns the state directory.
 func servePLEG(t *testing.T, status *lifecyclev1.PodStatus) string {
 	t.Helper()
 	// Not t.TempDir: the socket's path would be too long.

@@ -19,7 +19,7 @@ import (
 const (
 	traceOne = "11111111111111111111111111111111"
 	traceTwo = "22222222222222222222222222222222"
-	// spanMade is the span that made the container.
+	// spanMade is the span of the container's creation.
 	spanMade = "aaaaaaaaaaaaaaaa"
 
 	begin = `
@@ -34,7 +34,7 @@ configmux source.read 0 0.6
 	whole = begin + event + "\n" + ready
 )
 
-// container is a container as pleg sees it, started at a time after noon in a trace.
+// container returns a container as pleg sees it, started at a time after noon in a trace.
 func container(name string, after time.Duration, traceID, flags string) *lifecyclev1.Container {
 	c := &lifecyclev1.Container{
 		Id:        name,
@@ -48,7 +48,7 @@ func container(name string, after time.Duration, traceID, flags string) *lifecyc
 	return c
 }
 
-// knows makes the node know a pod of some containers.
+// knows sets the containers of the pod that the node knows.
 func (f *fixture) knows(containers ...*lifecyclev1.Container) {
 	f.err = nil
 	f.located = show.Located{
@@ -141,7 +141,7 @@ func TestASearchThatFails(t *testing.T) {
 	f.fails(`it answers "the store is full"`, "hello-node-1")
 }
 
-// A pod that never got as far as a container has a start too.
+// The start of a pod that never had a container is found, too.
 func TestAStartThatFailedIsFound(t *testing.T) {
 	f := newFixture(t)
 	f.jaeger.put(t, traceOne, `syncloop pod.sync 0 100 error="sandbox: no network"
@@ -261,7 +261,7 @@ func TestSpansThatAreStillToComeAreWaitedFor(t *testing.T) {
 	f := newFixture(t)
 	f.clock.SetTime(noon.Add(time.Second))
 	f.knows(container("web", 0, traceOne, "01"))
-	// What comes with each time that it says how much has come.
+	// The spans that arrive between two notes.
 	arrivals := []string{begin, ready, event}
 	f.onNote = func(string) {
 		f.jaeger.put(t, traceOne, arrivals[0])
@@ -286,7 +286,7 @@ func TestWhatIsThereIsShownWhenTheWaitIsOver(t *testing.T) {
 	out, notes := f.must("hello", "--wait", "2s")
 	f.wants(out, "container.start")
 	f.wants(notes, "waiting up to 2s")
-	// Nothing is waited for when the start is long ago, or when waiting is not wanted.
+	// The command does not wait for an old start, or when waiting is turned off.
 	f.onNote = func(note string) { t.Errorf("told %q", note) }
 	f.must("hello", "--wait", "0")
 	f.clock.SetTime(noon.Add(11 * time.Second))

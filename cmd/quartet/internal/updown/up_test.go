@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
-// What up is told of host privileges goes to the node in the foreground and to the one in the background alike.
+// up passes host privileges on, to the node in the foreground and in the background.
 func TestUpPassesHostPrivilegesOn(t *testing.T) {
 	l, err := layout.New(t.TempDir())
 	if err != nil {
@@ -37,7 +37,7 @@ func TestUpPassesHostPrivilegesOn(t *testing.T) {
 	}
 }
 
-// What up is told of credential providers, too, by paths that hold in the background.
+// up passes credential providers on, too, with absolute paths for the background.
 func TestUpPassesCredentialProvidersOn(t *testing.T) {
 	l, err := layout.New(t.TempDir())
 	if err != nil {
@@ -81,8 +81,7 @@ func TestUpRefusesSourcesThatDoNotExistBeforeItStartsAnything(t *testing.T) {
 	}
 }
 
-// A node begins with a file of the operator's, and is still a node of its own: where its runtime is, and its cgroups,
-// no file says.
+// A node starts with the operator's file and remains separate: the file does not set its runtime and its cgroups.
 func TestUpBeginsWithAFileAndKeepsWhatItsRuntimeNeeds(t *testing.T) {
 	l, err := layout.New(t.TempDir())
 	if err != nil {

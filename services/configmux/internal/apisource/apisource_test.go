@@ -318,7 +318,7 @@ func TestAChangeHasATrace(t *testing.T) {
 	for _, attribute := range spans[0].Attributes {
 		attributes[string(attribute.Key)] = attribute.Value.AsString()
 	}
-	a.put(pod("a", "i:1")) // only the managed fields change
+	a.put(pod("a", "i:1")) // only the resource version changes
 	if again := r.want(podset.Update, "a i:1"); len(again.Causes) > 0 {
 		t.Errorf("causes %v of no change", again.Causes)
 	}

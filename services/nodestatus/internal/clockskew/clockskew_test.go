@@ -19,7 +19,7 @@ func TestClocksThatDifferAreTold(t *testing.T) {
 	now := time.Unix(1e9, 3e8)
 	for _, test := range []struct {
 		name         string
-		sent, answer time.Duration // from the date that the API server gave
+		sent, answer time.Duration // relative to the date of the API server's answer
 		skew         float64
 		says         string
 	}{

@@ -27,7 +27,7 @@ func thresholds(t testing.TB, change func(*kubeletconfigv1beta1.KubeletConfigura
 	return all
 }
 
-// left is so much left of a thousand.
+// left returns a reading with an available amount of a thousand.
 func left(available int64, at time.Time) eviction.Reading {
 	return eviction.Reading{Available: available, Capacity: 1000, At: at}
 }
@@ -71,7 +71,7 @@ func TestThresholdsOf(t *testing.T) {
 	}
 }
 
-// TestAnHour goes through readings one by one, each with what is to be said after it: C for crossed, P for pressing.
+// TestAnHour has successive readings, each with the expected signals: C for crossed, P for pressing.
 func TestAnHour(t *testing.T) {
 	const step = 10 * time.Second
 	for name, test := range map[string]struct {
@@ -182,8 +182,8 @@ func TestEachSignalSetsItsCondition(t *testing.T) {
 	}
 }
 
-// TestWhatPressesIsCrossed holds for whatever readings come in whatever order: what presses is crossed, what is crossed
-// was read and its condition seen now, and nothing was changed that was given.
+// TestWhatPressesIsCrossed checks for any sequence of readings: a pressing signal is crossed, a crossed one was read
+// and its condition was seen now, and the inputs are not modified.
 func TestWhatPressesIsCrossed(t *testing.T) {
 	all := thresholds(t, func(k *kubeletconfigv1beta1.KubeletConfiguration) {
 		k.EvictionHard = map[string]string{"memory.available": "100", "pid.available": "10%"}
@@ -232,7 +232,7 @@ func TestWhatPressesIsCrossed(t *testing.T) {
 	})
 }
 
-// TestWhatWasSeenBeforeTheClockWasSetBack counts as seen at the start of the next process.
+// TestWhatWasSeenBeforeTheClockWasSetBack: such a time counts as the start of the next process.
 func TestWhatWasSeenBeforeTheClockWasSetBack(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 	left := eviction.State{

@@ -64,8 +64,8 @@ func TestWhatCouldBeReadIsReturnedBesideTheError(t *testing.T) {
 	}
 }
 
-// TestAvailableMemoryIsWhatTheRootCgroupLeaves compares with the kernel's own sum, where this machine has cgroups of
-// version 1.
+// TestAvailableMemoryIsWhatTheRootCgroupLeaves compares the value with the kernel's own sum, on machines with cgroup
+// v1.
 func TestAvailableMemoryIsWhatTheRootCgroupLeaves(t *testing.T) {
 	proc := procWith(
 		t,
@@ -98,13 +98,13 @@ func TestAvailableMemoryIsWhatTheRootCgroupLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := memoryAvailable("/proc")
-	const moment = 256 << 20 // what others may take and give back meanwhile
+	const moment = 256 << 20 // the tolerated change of memory by others meanwhile
 	if want := machine.MemoryBytes - used + inactive; err != nil || got < want-moment || got > want+moment {
 		t.Errorf("%d bytes, %v; the root cgroup leaves %d", got, err, want)
 	}
 }
 
-// procWith is a /proc with a meminfo.
+// procWith returns a /proc with a meminfo.
 func procWith(t *testing.T, meminfo string) string {
 	t.Helper()
 	proc := t.TempDir()
@@ -158,8 +158,8 @@ func TestCgroupVersionIsThatOfTheFileSystem(t *testing.T) {
 	}
 }
 
-// TestUserNamespace has the maps of user IDs of the kernel: of every process of a machine, of one without root, and of
-// one whose map is still to be written.
+// TestUserNamespace has the kernel's maps of user IDs: of a process of the machine, of one in a user namespace, and of
+// one whose map is not written yet.
 func TestUserNamespace(t *testing.T) {
 	for ids, want := range map[string]bool{
 		"         0          0 4294967295\n": false, "         0       1000          1\n         1     100000      65536\n": true, "": true,

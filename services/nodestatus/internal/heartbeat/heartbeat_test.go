@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakePLEG answers what it is told to, or nothing.
+// fakePLEG answers as the test sets it, or not at all.
 type fakePLEG struct {
 	lifecyclev1.UnimplementedLifecycleServiceServer
 	mu     sync.Mutex
@@ -85,7 +85,7 @@ var (
 	newPLEG = &lifecyclev1.GetHealthResponse{Reasons: []string{"no relist has finished yet"}}
 )
 
-// rig is a heart between fake peers that are served over unix sockets.
+// rig is a heart with fake peers that are served over unix sockets.
 type rig struct {
 	t              *testing.T
 	clock          *clocktesting.FakeClock
@@ -152,7 +152,7 @@ func dial(t *testing.T, address string) *grpc.ClientConn {
 	return conn
 }
 
-// serve serves until the test ends, or until what it returns is called.
+// serve serves until the test ends, or until stop is called.
 func (r *rig) serve(address string, register func(*grpc.Server)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
@@ -176,7 +176,7 @@ func (r *rig) servePLEG() (stop func()) {
 	return r.serve(r.plegAddress, func(s *grpc.Server) { lifecyclev1.RegisterLifecycleServiceServer(s, r.pleg) })
 }
 
-// start lets the heart beat until the test ends.
+// start runs the heart until the test ends.
 func (r *rig) start() *Heart {
 	heart := New(r.cfg)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -207,11 +207,12 @@ func (r *rig) last() (v1.NodeCondition, int) {
 	return conditions[len(conditions)-1], len(r.published)
 }
 
-// waiters are who waits for the clock while the heart is at rest: the two that ask the peers, and the heart itself.
+// waiters is the number of waiters on the clock while the heart is idle: the requests of the two peers, and the heart
+// itself.
 const waiters = 3
 
-// until steps the clock by a quarter of a second, again and again, until what is published is what is wanted. While a
-// peer is being asked no time passes, for an answer takes the time of the real clock.
+// until advances the clock in steps of a quarter of a second, until a condition of the published Node holds. While a
+// peer is being asked, the clock stands still, because the answer takes real time.
 func (r *rig) until(what string, want func(ready v1.NodeCondition, published int) bool) v1.NodeCondition {
 	r.t.Helper()
 	deadline := time.After(60 * time.Second)
@@ -293,7 +294,7 @@ func TestPeerAwayFromTheStartIsNamed(t *testing.T) {
 	}
 	begin := r.clock.Now()
 	r.servePLEG()
-	r.plegConn.ResetConnectBackoff() // which is by the real clock
+	r.plegConn.ResetConnectBackoff() // its back-off uses the real clock
 	r.untilReady(v1.ConditionTrue, "kubelet is posting ready status")
 	if took := r.clock.Now().Sub(begin); took > time.Minute {
 		t.Errorf("it took %s of the clock to see that pleg had come", took)
@@ -338,8 +339,8 @@ func TestRestartedPeerChangesNothing(t *testing.T) {
 	r.untilReady(v1.ConditionTrue, "is unreachable")
 	r.pleg.set(newPLEG, false)
 	r.servePLEG()
-	// The connection comes back after a back-off of up to a second by the real clock: here that must not use up the
-	// patience of the fake one.
+	// The connection returns after a back-off of up to a second of the real clock, which must not use up the time limit of
+	// the fake one.
 	r.plegConn.ResetConnectBackoff()
 	r.untilReady(v1.ConditionTrue, "no relist has finished yet")
 	r.pleg.set(wellPLEG, false)
@@ -415,7 +416,7 @@ func TestReadingThatFailsIsInTheNode(t *testing.T) {
 	}
 }
 
-// A subscriber may ask for the health as soon as it has the first Node.
+// A client may request the health as soon as it has the first Node.
 func TestNotOverdueOnceTheFirstNodeIsPublished(t *testing.T) {
 	r := newRig(t)
 	r.servePLEG()

@@ -33,7 +33,7 @@ func TestMetricsFollowTheNode(t *testing.T) {
 	}
 	stop()
 	r.untilReady(v1.ConditionFalse, "is unreachable")
-	// The metrics come a moment after the Node.
+	// The metrics are updated a moment after the Node.
 	r.until("metrics of the Node", func(v1.NodeCondition, int) bool {
 		return value("quartet_node_condition", "condition", "Ready", "status", "false") == 1 &&
 			value("quartet_node_condition", "condition", "Ready", "status", "true") == 0

@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodehealth"
 )
 
-// saidSyncLoop answers what it is told to.
+// saidSyncLoop answers as the test sets it.
 type saidSyncLoop struct {
 	enginev1.UnimplementedEngineServiceServer
 	answer *enginev1.GetHealthResponse
@@ -23,7 +23,8 @@ func (s saidSyncLoop) GetHealth(context.Context, *enginev1.GetHealthRequest) (*e
 	return s.answer, nil
 }
 
-// TestWhatAnswersTellOfProcesses: a process is judged by its own work, not by what it waits for.
+// TestWhatAnswersTellOfProcesses: the state of a process depends on its own work, not on the processes that it waits
+// for.
 func TestWhatAnswersTellOfProcesses(t *testing.T) {
 	when := timestamppb.Now()
 	runtime := &lifecyclev1.Runtime{Ready: true, NetworkReady: true}

@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/joining"
 )
 
-// pair is a certificate that is valid, and its key.
+// pair returns a valid certificate, and its key.
 func pair(t *testing.T) (certificate, key []byte) {
 	t.Helper()
 	certificate, key, err := cert.GenerateSelfSignedCertKey("node-1", nil, nil)
@@ -35,7 +35,7 @@ func writeFiles(t *testing.T, files map[string][]byte) {
 	}
 }
 
-// writeKubeconfig writes one for a user. Nobody listens where it leads.
+// writeKubeconfig writes a kubeconfig for a user. Nothing listens at its address.
 func writeKubeconfig(t *testing.T, path string, user *clientcmdapi.AuthInfo) {
 	t.Helper()
 	err := clientcmd.WriteToFile(clientcmdapi.Config{
@@ -48,7 +48,7 @@ func writeKubeconfig(t *testing.T, path string, user *clientcmdapi.AuthInfo) {
 	}
 }
 
-// TestAKubeconfigThatIsValidNeedsNoBootstrap: the unit of kubeadm names a bootstrap kubeconfig on every node, and a
+// TestAKubeconfigThatIsValidNeedsNoBootstrap: the unit of kubeadm has a bootstrap kubeconfig on every node, but a
 // control plane never has that file.
 func TestAKubeconfigThatIsValidNeedsNoBootstrap(t *testing.T) {
 	for name, there := range map[string]bool{"without the bootstrap kubeconfig": false, "with the bootstrap kubeconfig": true} {
@@ -68,7 +68,7 @@ func TestAKubeconfigThatIsValidNeedsNoBootstrap(t *testing.T) {
 	}
 }
 
-// TestAKubeconfigWithoutACertificateIsReplaced by the bootstrap, as the kubelet does it.
+// TestAKubeconfigWithoutACertificateIsReplaced by a new join, as the kubelet does it.
 func TestAKubeconfigWithoutACertificateIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	bootstrap := filepath.Join(dir, "bootstrap")
@@ -80,8 +80,8 @@ func TestAKubeconfigWithoutACertificateIsReplaced(t *testing.T) {
 	}
 }
 
-// TestTheCertificateWithinAKubeconfigIsKeptInAFile where it is renewed: kubeadm makes the kubeconfig of a control plane
-// name that file once it is there.
+// TestTheCertificateWithinAKubeconfigIsKeptInAFile that is renewed: kubeadm makes the kubeconfig of a control plane
+// reference that file when it exists.
 func TestTheCertificateWithinAKubeconfigIsKeptInAFile(t *testing.T) {
 	dir := t.TempDir()
 	cfg := node(dir, "", true)
@@ -100,7 +100,7 @@ func TestTheCertificateWithinAKubeconfigIsKeptInAFile(t *testing.T) {
 		t.Error("the certificate is not in use")
 	}
 
-	// The next start leaves it, since it may be a newer one by then.
+	// The next start keeps it, because it may be a newer one by then.
 	newer, newerKey := pair(t)
 	writeKubeconfig(t, cfg.Kubeconfig, &clientcmdapi.AuthInfo{ClientCertificateData: newer, ClientKeyData: newerKey})
 	if j, err = joining.New(cfg); err != nil || j == nil {

@@ -31,7 +31,7 @@ import (
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
-// shared signs for the shortest time that leaves a busy machine the time to renew.
+// shared issues certificates with the shortest lifetime that is long enough for a renewal on a busy machine.
 var shared = cluster.Shared{Options: []cluster.Option{cluster.Controllers("--cluster-signing-duration=12s")}}
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
@@ -50,7 +50,7 @@ func connect(kubeconfig string) (*apiclient.Client, error) {
 	)
 }
 
-// node is a node that joins with what is in dir.
+// node returns a node that joins with the files in dir.
 func node(dir, bootstrap string, rotate bool) joining.Config {
 	return joining.Config{
 		NodeName:   "node-1",
@@ -99,8 +99,8 @@ func bootstrap(t *testing.T, c *cluster.Cluster, token string) string {
 	return path
 }
 
-// TestANodeJoins a real cluster with a bootstrap token, may then do what a node does, and has its certificate renewed
-// while it is valid.
+// TestANodeJoins a real cluster with a bootstrap token, has the rights of a node afterwards, and has its certificate
+// renewed before it expires.
 func TestANodeJoins(t *testing.T) {
 	c := shared.Cluster(t)
 	_, err := c.Client(t).CoreV1().Secrets("kube-system").Create(t.Context(), &v1.Secret{
@@ -158,8 +158,8 @@ func TestANodeJoins(t *testing.T) {
 	}
 }
 
-// TestAnExpiredCertificateIsReplacedByTheBootstrap: a node that was away for long joins again, by the kubeconfig that
-// it had.
+// TestAnExpiredCertificateIsReplacedByTheBootstrap: a node that was down for long joins again, with its former
+// kubeconfig.
 func TestAnExpiredCertificateIsReplacedByTheBootstrap(t *testing.T) {
 	c := shared.Cluster(t)
 	dir := t.TempDir()
@@ -181,8 +181,8 @@ func TestAnExpiredCertificateIsReplacedByTheBootstrap(t *testing.T) {
 	}
 }
 
-// TestAValidKubeconfigIsKeptAndRenewed: kubeadm gives the node of a control plane a kubeconfig with a certificate in
-// it, names a bootstrap that is not there, and looks for the certificate in the store. It is renewed from there.
+// TestAValidKubeconfigIsKeptAndRenewed: kubeadm gives the node of a control plane a kubeconfig with an embedded
+// certificate, sets a missing bootstrap file, and looks for the certificate in the store. It is renewed from there.
 func TestAValidKubeconfigIsKeptAndRenewed(t *testing.T) {
 	c := shared.Cluster(t)
 	before := node(t.TempDir(), c.Kubeconfig(t, "another-new-node", cluster.Bootstrappers), false)
@@ -196,7 +196,7 @@ func TestAValidKubeconfigIsKeptAndRenewed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := clientcmdapi.FlattenConfig(admin); err != nil { // its certificate is in it then, and not in a store
+	if err := clientcmdapi.FlattenConfig(admin); err != nil { // its certificate is embedded then, not in a store
 		t.Fatal(err)
 	}
 	cfg := node(t.TempDir(), filepath.Join(t.TempDir(), "not-there"), true)
@@ -232,14 +232,14 @@ func TestAValidKubeconfigIsKeptAndRenewed(t *testing.T) {
 	eventually.That(t, "the kubeconfig leads to the second one", func() bool {
 		client, err := connect(cfg.Kubeconfig)
 		if err != nil {
-			return false // it is written anew just now
+			return false // it is being rewritten
 		}
 		defer client.Close()
 		return !apierrors.IsUnauthorized(client.Core.Get().Resource("nodes").Name("node-1").Do(t.Context()).Error())
 	})
 }
 
-// TestANodeThatMayNotJoinSaysWhy, and joins when it may.
+// TestANodeThatMayNotJoinSaysWhy checks that it joins as soon as it is allowed to.
 func TestANodeThatMayNotJoinSaysWhy(t *testing.T) {
 	c := shared.Cluster(t)
 	cfg := node(t.TempDir(), bootstrap(t, c, "wrong0.0123456789abcdef"), false)

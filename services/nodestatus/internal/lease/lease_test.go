@@ -33,16 +33,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// apiServer has one lease, in JSON. It is the network too: what fails without an answer is one of its failures.
+// apiServer has one lease, in JSON. It replaces the network, too: a failure without an answer is one of its failures.
 type apiServer struct {
 	t *testing.T
 
 	mu      sync.Mutex
 	lease   *coordinationv1.Lease
 	version int
-	// fail is asked before each request, by its method; what it returns is the answer, unless that is nil.
+	// fail is called before each request with its method; an error is the answer.
 	fail func(method string) error
-	// writes gets each lease that was written.
+	// writes gets each written lease.
 	writes chan *coordinationv1.Lease
 }
 
@@ -75,14 +75,14 @@ func (a *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	return answer(http.StatusOK, a.lease)
 }
 
-// put writes a lease. The caller holds mu, or nobody else is there.
+// put writes a lease. The caller holds mu, or is the only one.
 func (a *apiServer) put(lease *coordinationv1.Lease) {
 	a.version++
 	a.lease = lease.DeepCopy()
 	a.lease.ResourceVersion = strconv.Itoa(a.version)
 }
 
-// byAnother is a renewal of another agent.
+// byAnother renews the lease as another agent.
 func (a *apiServer) byAnother(at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -173,7 +173,7 @@ func newRig(t *testing.T, there *coordinationv1.Lease, fail func(string) error) 
 	return r
 }
 
-// after lets time pass once the keeper waits for it.
+// after advances the clock once the keeper waits for it.
 func (r *rig) after(d time.Duration) {
 	r.t.Helper()
 	for end := time.Now().Add(60 * time.Second); !r.clock.HasWaiters(); <-time.After(time.Millisecond) {
@@ -208,9 +208,9 @@ func (r *rig) waitsFor(want string) {
 
 var node = &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "uid"}}
 
-const interval = 11 * time.Second // a quarter of the lease, and what it may be later
+const interval = 11 * time.Second // a quarter of the lease duration, and the largest jitter
 
-// TestALeaseIsMadeWithItsNode, and renewed four times while it lasts.
+// TestALeaseIsMadeWithItsNode checks that it is renewed four times within its duration.
 func TestALeaseIsMadeWithItsNode(t *testing.T) {
 	r := newRig(t, nil, nil)
 	r.waitsFor("until the API server has the Node")
@@ -246,7 +246,7 @@ func TestALeaseThatIsThereIsRenewedBeforeTheNodeIsKnown(t *testing.T) {
 	}
 }
 
-// TestAnAPIServerThatFailsIsAskedAgain soon, each time on another connection, and what is wrong is said.
+// TestAnAPIServerThatFailsIsAskedAgain soon, each time on another connection, and the error is reported.
 func TestAnAPIServerThatFailsIsAskedAgain(t *testing.T) {
 	for _, test := range []struct {
 		name, says string
@@ -283,7 +283,7 @@ func TestAnAPIServerThatFailsIsAskedAgain(t *testing.T) {
 	}
 }
 
-// TestAnotherAgentIsTold when it has renewed the lease twice, and no longer when it has stopped.
+// TestAnotherAgentIsTold when it has renewed the lease twice, until it stops.
 func TestAnotherAgentIsTold(t *testing.T) {
 	r := newRig(t, &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("node-1")}}, nil)
 	r.written()

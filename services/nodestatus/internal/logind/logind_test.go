@@ -57,7 +57,7 @@ func TestLogindIsAskedAndHeard(t *testing.T) {
 	if err != nil || !slices.Equal(fake.Asked(), []string{"shutdown|who|why|delay"}) {
 		t.Fatalf("asked for %s, %v", fake.Asked(), err)
 	}
-	// Somebody else on the bus says that the machine goes down: that is nobody to believe.
+	// Another client of the bus announces a shutdown. It is not trusted.
 	logindtest.Emit(t, logindtest.Connect(t, address), true)
 	fake.Prepare(t, true)
 	wantEvent(t, conn, logind.Preparing)
@@ -68,7 +68,7 @@ func TestLogindIsAskedAndHeard(t *testing.T) {
 	if _, err := conn.Inhibit(ctx, "who", "why"); !errors.Is(err, logind.ErrGoingDown) {
 		t.Errorf("a lock in vain: %v", err)
 	}
-	// A lock outlives the connection.
+	// A lock survives the loss of the connection.
 	if err := conn.Close(); err != nil {
 		t.Error(err)
 	}

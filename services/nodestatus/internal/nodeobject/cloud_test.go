@@ -9,7 +9,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// cloudSettings are those of a node that a cloud provider outside of it initializes.
+// cloudSettings returns the settings of a node that an external cloud provider initializes.
 func cloudSettings(t *testing.T, args ...string) Settings {
 	t.Helper()
 	cfg, err := nodeconfig.Parse(

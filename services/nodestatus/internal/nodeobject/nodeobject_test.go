@@ -152,7 +152,7 @@ func TestNodeOfAHealthyMachine(t *testing.T) {
 			"hugepages-2Mi":     "1Gi",
 			"hugepages-1Gi":     "0",
 		},
-		// Memory: 16Gi less 1Gi reserved, 100Mi that must be left, and 1Gi of huge pages.
+		// Memory: 16Gi less 1Gi reserved, 100Mi of the eviction threshold, and 1Gi of huge pages.
 		Allocatable: map[string]string{
 			"cpu":               "3500m",
 			"memory":            "14236Mi",
@@ -184,7 +184,7 @@ func TestConfiguredAddressComesFirst(t *testing.T) {
 	}
 }
 
-// TestAFamilyIsNoAddress: what is found is reported, also before a cloud provider gives addresses.
+// TestAFamilyIsNoAddress: the detected addresses are reported, also before a cloud provider sets them.
 func TestAFamilyIsNoAddress(t *testing.T) {
 	in := input(t)
 	in.Settings.IPs, in.Settings.ChoosesIP, in.Settings.ExternalCloud = ipsOf("::"), true, true
@@ -199,7 +199,7 @@ func TestAFamilyIsNoAddress(t *testing.T) {
 	}
 }
 
-// TestReady has for each case how the peers are, how long after they were last good, and what was reported before.
+// TestReady has for each case the state of the peers, the time since they were healthy, and the previous report.
 func TestReady(t *testing.T) {
 	well := Peer{State: PeerHealthy}
 	away := Peer{State: PeerAway, Reasons: []string{"pleg does not answer: start it"}}
@@ -263,7 +263,7 @@ func TestANodeThatIsShuttingDownIsNotReady(t *testing.T) {
 		!state.ShuttingDown {
 		t.Errorf("got %s %s %q", got.Status, got.Reason, got.Message)
 	}
-	// What else is wrong is said, too, and nothing is borne with.
+	// Other faults are reported, too, and without tolerance.
 	in.PLEG = Peer{State: PeerAway, Reasons: []string{"pleg does not answer"}}
 	if got := condition(
 		t,
@@ -324,7 +324,8 @@ func TestPressure(t *testing.T) {
 	}
 }
 
-// TestWhatSyncloopReads is what only the runtime knows: nodestatus says of the disk what it knows without it.
+// TestWhatSyncloopReads has values that only the runtime knows: without them nodestatus reports its own values of the
+// disk.
 func TestWhatSyncloopReads(t *testing.T) {
 	in := input(t)
 	if got := condition(
@@ -399,8 +400,8 @@ func TestPressureIsReportedForTheTransitionPeriod(t *testing.T) {
 	step(5*time.Minute+20*time.Second, gibi, v1.ConditionFalse)
 }
 
-// TestTransitionTimes checks, for any history of health, that a heartbeat is always now, and that a transition is the
-// time of the last change of that condition's status.
+// TestTransitionTimes checks for any history of health that a heartbeat is always now, and that a transition has the
+// time of the last change of the condition's status.
 func TestTransitionTimes(t *testing.T) {
 	base := input(t)
 	rapid.Check(t, func(t *rapid.T) {

@@ -10,7 +10,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// TestTheLargestImagesAreListed, each with its names by digest first, and the last ones while syncloop does not say.
+// TestTheLargestImagesAreListed: the names by digest come first, and the last list stays while syncloop does not
+// answer.
 func TestTheLargestImagesAreListed(t *testing.T) {
 	in := input(t)
 	in.Settings.MaxImages = 2
@@ -42,7 +43,7 @@ func TestTheLargestImagesAreListed(t *testing.T) {
 	}
 }
 
-// TestWhatTheRuntimeCanIsTold, and stays while pleg does not say.
+// TestWhatTheRuntimeCanIsTold checks that it stays while pleg does not answer.
 func TestWhatTheRuntimeCanIsTold(t *testing.T) {
 	in := input(t)
 	in.PLEG.Runtime.SupplementalGroupsPolicy = ptr.To(true)
@@ -85,7 +86,7 @@ func TestTheMachineAndItsPlaceAreTold(t *testing.T) {
 	if !slices.Equal(status.Addresses, want) {
 		t.Errorf("the addresses are %v", status.Addresses)
 	}
-	// The way out of the machine is gone: its address is not.
+	// The default route is lost, but the address stays.
 	in = input(t)
 	in.Previous = Build(in)
 	in.Readings.IP = nil
@@ -95,8 +96,8 @@ func TestTheMachineAndItsPlaceAreTold(t *testing.T) {
 }
 
 // TestFeaturesAreDeclared: without the first an API server translates streams over WebSocket, which a node without an
-// HTTP API does not serve; without the second and the third it does not let anybody resize pods as a whole or init
-// containers; without the last no scheduler gives the node a pod with a rule that restarts all containers.
+// HTTP API does not serve; without the second and the third it allows no resize of whole pods or init containers;
+// without the last no scheduler assigns a pod with a rule that restarts all containers to the node.
 func TestFeaturesAreDeclared(t *testing.T) {
 	in := input(t)
 	check := func(want ...string) {
@@ -116,8 +117,8 @@ func TestFeaturesAreDeclared(t *testing.T) {
 	)
 }
 
-// TestTheVersionOfTheRuntimeIsWrittenAsAKubeletWritesIt, also of one that says it with a v before it, as containerd
-// does.
+// TestTheVersionOfTheRuntimeIsWrittenAsAKubeletWritesIt, also that of a runtime that reports it with a leading v, as
+// containerd does.
 func TestTheVersionOfTheRuntimeIsWrittenAsAKubeletWritesIt(t *testing.T) {
 	for version, want := range map[string]string{
 		"v2.4.2": "2.4.2", "2.4.2": "2.4.2", "v2.4.2-rc.1+build": "2.4.2-rc.1+build", "1.30": "1.30", "v2.0.0.m": "2.0.0", "unknown": "unknown",

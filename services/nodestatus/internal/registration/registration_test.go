@@ -24,12 +24,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a registrar that runs against an API server in memory.
+// rig is a registrar with an in-memory API server.
 type rig struct {
 	api    *apiServer
 	clock  *clocktesting.FakeClock
 	health *rpc.Health
-	// has gets what the registrar says of the API server.
+	// has gets the registrar's view of the API server's Node.
 	has chan *v1.Node
 
 	mu   sync.Mutex
@@ -57,8 +57,8 @@ func computed() *v1.Node {
 	}
 }
 
-// newRig starts a registrar that runs until the test ends. Before that, change may change its configuration and the
-// rig.
+// newRig starts a registrar that runs until the test ends. change may change its configuration and the rig before the
+// start.
 func newRig(t *testing.T, change func(*rig, *registration.Config), there ...*v1.Node) *rig {
 	t.Helper()
 	r := &rig{clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), health: rpc.NewHealth(), has: make(chan *v1.Node, 100)}
@@ -95,7 +95,7 @@ func newRig(t *testing.T, change func(*rig, *registration.Config), there ...*v1.
 	return r
 }
 
-// asked notes a request, and returns how it is to fail.
+// asked records a request, and returns its failure.
 func (r *rig) asked(verb string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,14 +108,14 @@ func (r *rig) asked(verb string) error {
 	return r.fail(verb)
 }
 
-// failing makes the API server fail from now on, as of a verb.
+// failing sets the failures of later requests, by verb.
 func (r *rig) failing(fail func(verb string) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fail = fail
 }
 
-// tells waits for the next word about the Node, and lets the time pass that the registrar waits for.
+// tells waits for the next report of the Node, and advances the clock when the registrar waits for it.
 func (r *rig) tells(t *testing.T) *v1.Node {
 	t.Helper()
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); {
@@ -132,7 +132,7 @@ func (r *rig) tells(t *testing.T) *v1.Node {
 	return nil
 }
 
-// watched waits until the registrar watches for the nth time.
+// watched waits until the registrar has begun its nth watch.
 func (r *rig) watched(t *testing.T, n int) {
 	t.Helper()
 	for end := time.Now().Add(60 * time.Second); r.api.watched() < n; <-time.After(time.Millisecond) {
@@ -142,7 +142,7 @@ func (r *rig) watched(t *testing.T, n int) {
 	}
 }
 
-// waits lets the time pass until the health has a text in it.
+// waits advances the clock until the health contains a text.
 func (r *rig) waits(t *testing.T, want string) {
 	t.Helper()
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {
@@ -175,7 +175,7 @@ func TestTheComputedNodeIsRegistered(t *testing.T) {
 	}
 }
 
-// TestANodeThatIsThereIsTakenAsItIs, except for the labels that say what the machine is.
+// TestANodeThatIsThereIsTakenAsItIs, except the labels that describe the machine.
 func TestANodeThatIsThereIsTakenAsItIs(t *testing.T) {
 	there := &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -295,7 +295,7 @@ func TestTheWaitsBetweenTriesDouble(t *testing.T) {
 	}
 }
 
-// TestTheWaitsBeginAnew once the Node has been watched for a while: what failed long ago says nothing about now.
+// TestTheWaitsBeginAnew once the Node has been watched for a while, because earlier failures no longer matter.
 func TestTheWaitsBeginAnew(t *testing.T) {
 	r := newRig(t, func(r *rig, _ *registration.Config) {
 		r.fail = func(string) error { return errors.New("connection refused") }
@@ -359,14 +359,14 @@ func TestTheHealthSaysWhyTheNodeIsNotThere(t *testing.T) {
 			r.api.remove()
 			r.waits(t, tc.want)
 			r.failing(nil)
-			for node := r.tells(t); node == nil; node = r.tells(t) { // the last word may have been that it is deleted
+			for node := r.tells(t); node == nil; node = r.tells(t) { // the previous report may be the deletion
 			}
 			r.nothing(t)
 		})
 	}
 }
 
-// nothing waits until the health waits for nothing.
+// nothing waits until the health has nothing to wait for.
 func (r *rig) nothing(t *testing.T) {
 	t.Helper()
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {

@@ -23,11 +23,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// apiServer speaks as much of the API as a registrar hears: of one Node, in JSON, with the versions that it had. It is
-// the network too: a request that fails without an answer is one of its failures.
+// apiServer implements the part of the API that a registrar uses: one Node, in JSON, with its versions. It replaces the
+// network, too: a request that fails without an answer is one of its failures.
 type apiServer struct {
 	t *testing.T
-	// asked is told of each request by its verb, before it is answered; what it returns is the answer, unless that is nil.
+	// asked is called with the verb of each request before the answer; an error is the answer.
 	asked func(verb string) error
 
 	mu      sync.Mutex
@@ -39,14 +39,14 @@ type apiServer struct {
 	news chan struct{}
 }
 
-// past is a change, and the version that it made.
+// past is a change with its resource version.
 type past struct {
 	version int
 	kind    watch.EventType
 	node    *v1.Node
 }
 
-// client returns one that reaches the API server.
+// client returns a client of the API server.
 func (a *apiServer) client() rest.Interface {
 	a.t.Helper()
 	known := runtime.NewScheme()
@@ -63,14 +63,14 @@ func (a *apiServer) client() rest.Interface {
 	return client
 }
 
-// has returns the Node that there is; it must not be changed.
+// has returns the current Node, which must not be modified.
 func (a *apiServer) has() *v1.Node {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.node
 }
 
-// put makes the Node another one, or the first.
+// put creates or replaces the Node.
 func (a *apiServer) put(node *v1.Node) *v1.Node {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -92,7 +92,7 @@ func (a *apiServer) remove() {
 	a.node = nil
 }
 
-// happened gives the Node the next version, and notes what has become of it.
+// happened gives the Node the next version, and records the change.
 func (a *apiServer) happened(kind watch.EventType) {
 	a.version++
 	a.node.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}
@@ -102,7 +102,7 @@ func (a *apiServer) happened(kind watch.EventType) {
 	a.news = make(chan struct{})
 }
 
-// watched returns how often a watch has begun.
+// watched returns the number of watches that have begun.
 func (a *apiServer) watched() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -140,7 +140,7 @@ func (a *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	)
 }
 
-// changed puts into a Node what a request has, which is how both a merge patch of metadata and a creation go.
+// changed applies the body of a request to a Node. This works for a merge patch of metadata and for a creation.
 func (a *apiServer) changed(request *http.Request, node *v1.Node, code int) (*http.Response, error) {
 	patch, err := io.ReadAll(request.Body)
 	if err != nil {
@@ -150,7 +150,7 @@ func (a *apiServer) changed(request *http.Request, node *v1.Node, code int) (*ht
 	if err != nil {
 		return nil, err
 	}
-	// Of labels and annotations it is the same as a merge patch.
+	// For labels and annotations it is the same as a merge patch.
 	after, err := strategicpatch.StrategicMergePatch(before, patch, v1.Node{})
 	if err != nil {
 		return nil, err
@@ -192,7 +192,7 @@ func (a *apiServer) watch(request *http.Request) (*http.Response, error) {
 	return response(http.StatusOK, body), nil
 }
 
-// tell writes what has happened after a version, until nobody listens any more.
+// tell writes the changes after a version, until the watch ends.
 func (a *apiServer) tell(ctx context.Context, to *json.Encoder, since int) error {
 	for {
 		a.mu.Lock()

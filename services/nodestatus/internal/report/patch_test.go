@@ -23,7 +23,7 @@ func amounts(pairs ...string) v1.ResourceList {
 	return list
 }
 
-// computed is a status as this node computes it.
+// computed returns a status as this node computes it.
 func computed() v1.NodeStatus {
 	return v1.NodeStatus{
 		Capacity: amounts(
@@ -85,7 +85,7 @@ func TestWhatOthersWroteStays(t *testing.T) {
 	there.Capacity["example.com/dongle"] = resource.MustParse("4")
 	there.VolumesAttached = []v1.AttachedVolume{{Name: "disk"}}
 	want := wanted(there, computed(), now)
-	// Pods may ask for what somebody advertises.
+	// Pods may request an advertised resource.
 	names(t, there, want, "allocatable")
 	if got := want.Allocatable["example.com/dongle"]; got.Value() != 4 {
 		t.Errorf("%v dongles are allocatable, want 4", got)
@@ -94,7 +94,7 @@ func TestWhatOthersWroteStays(t *testing.T) {
 	if len(patch) != 2 || len(patch["conditions"].([]any)) != 2 {
 		t.Errorf("sends %v", patch)
 	}
-	// They take it away again.
+	// The resource is removed again.
 	there.Allocatable["example.com/dongle"] = resource.MustParse("4")
 	delete(there.Capacity, "example.com/dongle")
 	want = wanted(there, computed(), now)
@@ -171,7 +171,7 @@ func TestTheTimesOfConditionsAreAsAKubeletHasThem(t *testing.T) {
 	}
 }
 
-// TestAnOlderAPIServerIsNotSentWhatItDoesNotKnowAgain and again.
+// TestAnOlderAPIServerIsNotSentWhatItDoesNotKnowAgain: unknown fields are not sent repeatedly.
 func TestAnOlderAPIServerIsNotSentWhatItDoesNotKnowAgain(t *testing.T) {
 	want := wanted(v1.NodeStatus{}, computed(), now)
 	want.DeclaredFeatures = []string{"New"}
@@ -182,7 +182,7 @@ func TestAnOlderAPIServerIsNotSentWhatItDoesNotKnowAgain(t *testing.T) {
 	if got := differing(answer, want, refused); len(got) != 0 {
 		t.Errorf("%q are sent again", got)
 	}
-	// Of a field that was not sent nothing is known.
+	// The stored value of a field that was not sent is unknown.
 	answer.NodeInfo.BootID = "other"
 	refused.note(answer, want, []string{"declaredFeatures"})
 	if got := differing(answer, want, refused); !slices.Equal(got, []string{"nodeInfo"}) {

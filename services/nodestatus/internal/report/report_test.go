@@ -35,16 +35,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// apiServer has one Node, in JSON, and is the network too.
+// apiServer has one Node, in JSON, and replaces the network, too.
 type apiServer struct {
 	t *testing.T
 
 	mu      sync.Mutex
 	node    *v1.Node
 	version int
-	// fails is what requests are answered with; nil for an answer.
+	// fails is the error of requests; nil for an answer.
 	fails error
-	// asked gets the method of each request that was answered.
+	// asked gets the method of each answered request.
 	asked chan string
 }
 
@@ -114,7 +114,7 @@ func refusal(err error) (*http.Response, error) {
 	return nil, err
 }
 
-// rig is a reporter, which runs until the test ends if it is told to.
+// rig is a reporter, which runs until the test ends once it is started.
 type rig struct {
 	t        *testing.T
 	api      *apiServer
@@ -184,7 +184,7 @@ func newRig(t *testing.T, run func(*Reporter, context.Context)) *rig {
 	return r
 }
 
-// began is a rig whose reporter has sent its first status, as it does for its age.
+// began returns a rig whose reporter has sent its first status, which is due at the start.
 func began(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t, (*Reporter).Run)
@@ -195,14 +195,14 @@ func began(t *testing.T) *rig {
 	return r
 }
 
-// offer gives a Node whose status is changed.
+// offer publishes a Node with a changed status.
 func (r *rig) offer(change func(*v1.NodeStatus)) {
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: computed()}
 	change(&node.Status)
 	r.reporter.Offer(node)
 }
 
-// until lets time pass until something is so.
+// until advances the clock until a condition holds.
 func (r *rig) until(what string, so func() bool) {
 	r.t.Helper()
 	eventually.Wait{Interval: time.Millisecond, Step: func() { r.clock.Step(100 * time.Millisecond) }}.That(r.t, what, so)
@@ -275,7 +275,7 @@ func TestAddressesOfACloudProviderStay(t *testing.T) {
 	}
 }
 
-// TestAStatusThatDoesNotChangeIsSentNowAndThen: for the first time half of the time sooner or later, then each time.
+// TestAStatusThatDoesNotChangeIsSentNowAndThen: the first interval varies by half of it, later ones are constant.
 func TestAStatusThatDoesNotChangeIsSentNowAndThen(t *testing.T) {
 	r := newRig(t, nil)
 	r.offer(func(*v1.NodeStatus) {})
@@ -298,7 +298,7 @@ func TestAStatusThatDoesNotChangeIsSentNowAndThen(t *testing.T) {
 	}
 }
 
-// TestAnAPIServerThatFailsIsTriedAgain, by other connections from the second try on, until it answers.
+// TestAnAPIServerThatFailsIsTriedAgain, on new connections from the second try on, until it answers.
 func TestAnAPIServerThatFailsIsTriedAgain(t *testing.T) {
 	r := began(t)
 	r.api.fail(apierrors.NewInternalError(errors.New("etcd is away")))

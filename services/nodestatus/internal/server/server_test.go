@@ -71,8 +71,8 @@ func TestSignalsAreServedWithTheNode(t *testing.T) {
 	}
 }
 
-// TestInAClusterTheNodeIsServedAsTheAPIServerHasIt, with the status of this machine, and said to be there only while it
-// is.
+// TestInAClusterTheNodeIsServedAsTheAPIServerHasIt, with the status of this machine, and marked as existing only while
+// it exists.
 func TestInAClusterTheNodeIsServedAsTheAPIServerHasIt(t *testing.T) {
 	s := New(Config{NodeName: "node-1", Health: rpc.NewHealth(), Overdue: func() error { return nil }})
 	defer s.Close()

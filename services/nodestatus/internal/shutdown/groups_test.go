@@ -24,7 +24,7 @@ func period(priority int32, seconds int64) kubeletconfigv1beta1.ShutdownGracePer
 	return kubeletconfigv1beta1.ShutdownGracePeriodByPodPriority{Priority: priority, ShutdownGracePeriodSeconds: seconds}
 }
 
-// pod is named, and has a priority and a grace period unless they are nil.
+// pod returns a pod with a name, and with a priority and a grace period unless they are nil.
 func pod(name string, priority *int32, grace *int64) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
@@ -109,8 +109,8 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// Each pod has one group: the last that it reaches. No pod of more priority is in an earlier one, and all have had to
-// go after the last.
+// Each pod has one group: the last one whose priority it reaches. No pod with a higher priority is in an earlier group,
+// and the groups contain all pods.
 func TestEveryPodHasItsGroup(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := kubeletconfigv1beta1.KubeletConfiguration{}

@@ -26,8 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// machine is one with a logind and a syncloop of its own, on the clock of the bubble. What is done to it is noted with
-// the second.
+// machine has a logind and a syncloop, on the clock of the bubble. It records calls with the second.
 type machine struct {
 	t     *testing.T
 	begun time.Time
@@ -35,7 +34,7 @@ type machine struct {
 
 	mu    sync.Mutex
 	lines []string
-	// away is why there is no logind; delay is what it waits at most, and what it does when it is reloaded.
+	// away is the error of a missing logind; delay is its longest delay, and reload the effect of its reload.
 	away      error
 	delay     time.Duration
 	reloads   time.Duration
@@ -43,13 +42,13 @@ type machine struct {
 	goingDown bool
 	events    chan logind.Event
 	locks     int
-	// pods are those that are left, and takes how long each needs to end; fails is what a call of syncloop fails with.
+	// pods are the remaining ones, and takes is the time that each needs to end; fails is the error of syncloop's calls.
 	pods     []*v1.Pod
 	takes    map[string]time.Duration
 	fails    error
 	statuses time.Duration
 	waiting  string
-	// downAtFirst is what a nodestatus says before it has reached logind.
+	// downAtFirst is the state that a nodestatus reports before it has reached logind.
 	downAtFirst bool
 }
 
@@ -70,7 +69,7 @@ func (m *machine) note(format string, args ...any) {
 	m.lines = append(m.lines, fmt.Sprintf("%ds ", int(time.Since(m.begun).Seconds()))+fmt.Sprintf(format, args...))
 }
 
-// did is what was noted since it was asked last.
+// did returns and clears the recorded calls.
 func (m *machine) did() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -85,7 +84,7 @@ func (m *machine) set(change func()) {
 	change()
 }
 
-// shutDown is what logind does when somebody asks for a shutdown.
+// shutDown does what logind does at the request of a shutdown.
 func (m *machine) shutDown() {
 	m.set(func() { m.preparing = true })
 	m.events <- logind.Preparing
@@ -160,9 +159,9 @@ func (l lock) Close() error {
 	return nil
 }
 
-// syncloop.
+// The calls of syncloop.
 
-// never is how long a pod takes that cannot be ended.
+// never is the time of a pod that cannot be ended.
 const never = time.Hour
 
 func (m *machine) Pods(context.Context) ([]*v1.Pod, error) {
@@ -206,7 +205,7 @@ func (m *machine) AwaitStatuses(ctx context.Context) error {
 	}
 }
 
-// start starts a nodestatus, which is killed by what is returned, and then holds no lock any more.
+// start starts a nodestatus. The returned function kills it, which releases its lock.
 func (m *machine) start() (manager *shutdown.Manager, registry *prometheus.Registry, kill func()) {
 	registry = prometheus.NewRegistry()
 	manager = shutdown.New(shutdown.Config{
@@ -246,7 +245,7 @@ func (m *machine) wants(what, want string) {
 	}
 }
 
-// pass lets time pass and everything be done that is due by then.
+// pass advances the clock and waits for all due work.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -301,7 +300,7 @@ func TestPodsEndInGroupsAndThenTheMachineGoesDown(t *testing.T) {
 		if began != float64(m.begun.Unix()) || ended-began != 9 || value(t, registry, waits) != 0 {
 			t.Errorf("began %v, ended %v, waits %v", began, ended, value(t, registry, waits))
 		}
-		// The next boot knows when that was.
+		// The next boot knows the time of the shutdown.
 		kill()
 		m.set(func() { m.preparing = false })
 		_, registry, killed := m.start()
@@ -345,7 +344,7 @@ func TestAShutdownThatIsCalledOffIsForgotten(t *testing.T) {
 		if manager.ShuttingDown() || m.locks != 1 {
 			t.Errorf("shutting down %v, %d locks", manager.ShuttingDown(), m.locks)
 		}
-		// The next one has all of its time, also for another process.
+		// The next shutdown has its full time, also in another process.
 		kill()
 		m.did()
 		_, _, killed := m.start()
@@ -384,7 +383,7 @@ func TestAKillDoesNotBeginAShutdownAnew(t *testing.T) {
 		pass(time.Minute)
 		kill()
 		m.did()
-		// All is done: nobody is to wait any longer, whoever asks.
+		// Everything is done: later requests do not wait.
 		manager, _, kill := m.start()
 		m.wants("the fourth", "83s "+begins+"; 83s logind waits no longer")
 		if !manager.ShuttingDown() || m.locks != 0 {
@@ -412,7 +411,7 @@ func TestALogindThatIsStartedAgainIsAskedAgain(t *testing.T) {
 		if m.locks != 1 {
 			t.Errorf("%d locks after three restarts, want one", m.locks)
 		}
-		// Without it pods run on, and that is said once with what to do.
+		// Without logind pods keep running, which is reported once with a fix.
 		m.set(func() { m.away = errors.New("dial unix: no such file") })
 		close(m.events)
 		pass(time.Minute)
@@ -465,7 +464,7 @@ func TestLogindIsMadeToWaitLongEnough(t *testing.T) {
 					(err != nil || !strings.Contains(string(data), "[Login]\nInhibitDelayMaxSec=30\n")) {
 					t.Errorf("the file has %q: %v", data, err)
 				}
-				// When somebody has seen to it, that is noticed.
+				// A fix of the configuration is detected.
 				m.set(func() { m.delay = time.Minute })
 				pass(2 * time.Minute)
 				if m.waiting != "" {

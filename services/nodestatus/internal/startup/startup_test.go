@@ -13,7 +13,7 @@ import (
 func TestEachPartOfAStartIsMeasuredOnce(t *testing.T) {
 	registry, now := prometheus.NewRegistry(), 10*time.Second
 	tracker := New(registry, func() time.Duration { return now })
-	for range 2 { // as when the Node is deleted and made again
+	for range 2 { // as when the Node is deleted and recreated
 		now += time.Second
 		tracker.Attempted()
 		now += 2 * time.Second
