@@ -72,7 +72,7 @@ func networkOf(runtime *lifecyclev1.Runtime) string {
 	if runtime == nil || runtime.GetNetworkReady() {
 		return ""
 	}
-	return cmp.Or(runtime.GetNetworkReadyMessage(), "the container runtime does not say why")
+	return cmp.Or(runtime.GetNetworkReadyMessage(), "the container runtime gives no reason")
 }
 
 // Relist requests a full relist and returns when one has finished that began after the call.

@@ -11,14 +11,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
 )
 
-// answering is a pleg that says one thing of its health.
-type answering struct {
+// fakePleg is a pleg with a fixed health.
+type fakePleg struct {
 	lifecyclev1.LifecycleServiceClient
 	health *lifecyclev1.GetHealthResponse
 }
 
 // GetHealth implements LifecycleServiceClient.
-func (a answering) GetHealth(
+func (a fakePleg) GetHealth(
 	context.Context, *lifecyclev1.GetHealthRequest, ...grpc.CallOption,
 ) (*lifecyclev1.GetHealthResponse, error) {
 	return a.health, nil
@@ -35,13 +35,13 @@ func TestHealthSaysWhatOfPlegAndOfTheNetworkCannotBeReliedOn(t *testing.T) {
 	}{
 		"well":                       {&lifecyclev1.GetHealthResponse{Healthy: true, Runtime: runtime(true, "")}, nil, ""},
 		"no network":                 {&lifecyclev1.GetHealthResponse{Healthy: true, Runtime: runtime(false, "cni: not initialized")}, nil, "cni: not initialized"},
-		"no network and no word":     {&lifecyclev1.GetHealthResponse{Healthy: true, Runtime: runtime(false, "")}, nil, "the container runtime does not say why"},
+		"no network and no reason":   {&lifecyclev1.GetHealthResponse{Healthy: true, Runtime: runtime(false, "")}, nil, "the container runtime gives no reason"},
 		"nothing of the runtime":     {&lifecyclev1.GetHealthResponse{Healthy: true}, nil, ""},
 		"unhealthy":                  {&lifecyclev1.GetHealthResponse{Reasons: []string{"no relist"}, Runtime: runtime(false, "x")}, []string{"no relist"}, ""},
 		"unhealthy without a reason": {&lifecyclev1.GetHealthResponse{}, []string{"it gives no reason"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reasons, network, err := clients.NewPLEG(answering{health: c.health}).Health(t.Context())
+			reasons, network, err := clients.NewPLEG(fakePleg{health: c.health}).Health(t.Context())
 			if diff := cmp.Diff(c.reasons, reasons); diff != "" || network != c.network || err != nil {
 				t.Errorf("network %q, error %v, reasons (-want +got):\n%s", network, err, diff)
 			}

@@ -41,8 +41,8 @@ func TestEvictionsAreKeptOverARestart(t *testing.T) {
 	}
 }
 
-// TestTheLastStatusIsKeptOverARestart with the reason of the eviction, and the first one counts. A pod that is not in the book gets there
-// only when that is wanted.
+// TestTheLastStatusIsKeptOverARestart checks that the last status is kept with the reason of the eviction, and that the
+// first one counts. A pod that is not in the book is added only on request.
 func TestTheLastStatusIsKeptOverARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "evictions.json")
 	book := open(t, path)
@@ -110,7 +110,7 @@ func TestWhatCountsForOneBootIsForgottenInTheNext(t *testing.T) {
 			t.Errorf("in boot %s there are %v, %v", test.boot, again.UIDs(), err)
 		}
 		if e, _ := again.Get("before"); e.Reason != "Evicted" {
-			t.Errorf("what was evicted before says %v", e)
+			t.Errorf("the first eviction has become %v", e)
 		}
 	}
 	if again := open(t, path); slices.Contains(again.UIDs(), "static") {

@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 )
 
-// machine is a machine whose clock is turned by hand.
+// machine is a machine with a clock that the test sets.
 type machine struct {
 	t    *testing.T
 	dir  string
@@ -24,7 +24,7 @@ func newMachine(t *testing.T) *machine {
 	return &machine{t: t, dir: filepath.Join(t.TempDir(), "endings"), boot: "first", now: time.Hour}
 }
 
-// open is what a process does when it starts.
+// open opens the book as a starting process does.
 func (m *machine) open() *gracebook.Book {
 	m.t.Helper()
 	book, err := gracebook.Open(gracebook.Config{Dir: m.dir, Boot: m.boot, Now: func() time.Duration { return m.now }})
@@ -68,7 +68,7 @@ func TestAPreStopHookThatHasEndedIsKnown(t *testing.T) {
 	m := newMachine(t)
 	b := m.open()
 	if b.PreStopped("a", "one") {
-		t.Error("a hook has ended that was never run")
+		t.Error("a hook that never ran has ended")
 	}
 	for _, container := range []string{"one", "one", "two"} {
 		if err := b.NotePreStop("a", container); err != nil {
@@ -82,7 +82,7 @@ func TestAPreStopHookThatHasEndedIsKnown(t *testing.T) {
 	}
 	b = m.open()
 	if _, ending := b.Remaining("a"); ending {
-		t.Error("a pod of which one container was stopped counts as being ended")
+		t.Error("a pod with one stopped container counts as terminating")
 	}
 	for _, container := range []string{"one", "two", "three"} {
 		if err := b.ForgetContainer("a", container); err != nil {
@@ -107,7 +107,7 @@ func TestAContainerThatIsReplacedIsKnown(t *testing.T) {
 			t.Errorf("%s does not know which containers are replaced", name)
 		}
 		if _, ending := b.Remaining("a"); ending {
-			t.Errorf("%s takes a pod of which a container is replaced for one that is being ended", name)
+			t.Errorf("for %s a pod with a replaced container is terminating", name)
 		}
 	}
 	b = m.open()
@@ -119,7 +119,8 @@ func TestAContainerThatIsReplacedIsKnown(t *testing.T) {
 	}
 }
 
-// TestAHookThatAnEarlierVersionHadBegun is run: nothing says that it has ended.
+// TestAHookThatAnEarlierVersionHadBegun checks that a hook that an earlier version recorded at its start counts as not
+// ended.
 func TestAHookThatAnEarlierVersionHadBegun(t *testing.T) {
 	m := newMachine(t)
 	m.open()
@@ -127,7 +128,7 @@ func TestAHookThatAnEarlierVersionHadBegun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.open().PreStopped("a", "one") {
-		t.Error("a hook that was begun counts as ended")
+		t.Error("an interrupted hook counts as ended")
 	}
 }
 

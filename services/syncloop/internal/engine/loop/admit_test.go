@@ -17,7 +17,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 )
 
-// machine is a Node with as many CPUs for pods.
+// machine returns a Node with allocatable CPUs.
 func machine(cpus string) *v1.Node {
 	return &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "node"},
@@ -27,8 +27,8 @@ func machine(cpus string) *v1.Node {
 	}
 }
 
-// tellNode is what nodestatus says of the Node.
-func (r *rig) tellNode(node *v1.Node) {
+// setNode publishes the Node of nodestatus.
+func (r *rig) setNode(node *v1.Node) {
 	r.t.Helper()
 	data, err := node.Marshal()
 	if err != nil {
@@ -37,7 +37,7 @@ func (r *rig) tellNode(node *v1.Node) {
 	r.nodes.Put(node.Name, &nodev1.Node{Node: data})
 }
 
-// cpus returns a pod that asks for as many CPUs, made so many seconds after the others.
+// cpus returns a pod that requests CPUs, created later seconds after the first ones.
 func cpus(uid, amount string, later int64) *v1.Pod {
 	pod := fakenode.Pod(uid, uid, always)
 	pod.CreationTimestamp = metav1.Unix(1000+later, 0)
@@ -45,7 +45,7 @@ func cpus(uid, amount string, later int64) *v1.Pod {
 	return pod
 }
 
-// failed tells whether a pod is Failed for a reason.
+// failed reports whether a pod was rejected with a reason.
 func (r *rig) failed(uid, reason string) bool {
 	pods, err := r.store.Pods()
 	return err == nil && slices.ContainsFunc(pods, func(p *v1.Pod) bool {
@@ -54,7 +54,7 @@ func (r *rig) failed(uid, reason string) bool {
 	})
 }
 
-// pod is what readers are told of a pod; an empty one when they are told nothing.
+// pod returns a pod with its status; an empty one if the pods are not known or it is not among them.
 func (r *rig) pod(uid string) *v1.Pod {
 	pods, err := r.store.Pods()
 	if i := slices.IndexFunc(pods, func(p *v1.Pod) bool { return string(p.UID) == uid }); err == nil && i >= 0 {
@@ -73,16 +73,16 @@ func TestPodsAreLetInOldestFirstAndARefusedOneStaysSo(t *testing.T) {
 		r.configPeer.set(r.config)
 		r.plegPeer.set(r.node.Events)
 		r.pass(time.Second)
-		r.tellNode(machine("2"))
-		r.eventually("what fits runs", r.runs("old", "small"))
+		r.setNode(machine("2"))
+		r.eventually("the pods that fit run", r.runs("old", "small"))
 		r.eventually("young is Failed", func() bool { return r.failed("young", "OutOfcpu") })
 		if containers := r.pod("young").Status.ContainerStatuses; len(containers) > 0 {
-			t.Errorf("young waits for nothing any more, and says %v", containers)
+			t.Errorf("young was rejected and has the container statuses %v", containers)
 		}
-		if told := r.events.told(); !slices.Equal(told, []string{"Warning OutOfcpu young"}) {
-			t.Errorf("events %v, want one", told)
+		if events := r.events.list(); !slices.Equal(events, []string{"Warning OutOfcpu young"}) {
+			t.Errorf("events %v, want one", events)
 		}
-		// What is free again is for the next pod, not for the one that was refused.
+		// The released CPUs go to the next pod and not to the rejected one.
 		r.config.Delete("old")
 		r.eventually("old is gone", r.runs("small"))
 		r.add(cpus("new", "1", 200))
@@ -91,7 +91,7 @@ func TestPodsAreLetInOldestFirstAndARefusedOneStaysSo(t *testing.T) {
 		r.config.Delete("young")
 		r.eventually("nothing of young is left", func() bool { return !r.store.Has("young") })
 		r.add(cpus("young", "100m", 60))
-		r.eventually("named again it is asked again", r.runs("new", "small", "young"))
+		r.eventually("after a recreation it is admitted", r.runs("new", "small", "young"))
 	})
 }
 
@@ -102,13 +102,13 @@ func TestAPodThatRunsIsNotAskedAgainAfterARestart(t *testing.T) {
 		node.Run(running)
 		before := node.Container("running")
 		r := newRig(t, node, t.TempDir())
-		r.tellNode(machine("1"))
+		r.setNode(machine("1"))
 		r.add(running)
 		r.add(cpus("new", "500m", 0))
 		r.source("file", true)
 		r.configPeer.set(r.config)
 		r.plegPeer.set(node.Events)
-		r.eventually("what is new is refused, though it is older", func() bool { return r.failed("new", "OutOfcpu") })
+		r.eventually("the new pod is rejected, although it is older", func() bool { return r.failed("new", "OutOfcpu") })
 		r.pass(time.Minute)
 		if got := node.Container("running"); got != before || !r.ready("running") {
 			t.Errorf("container %s, ready %v; want %s to run on", got, r.ready("running"), before)
@@ -133,16 +133,17 @@ func TestNewPodsGoOnWhenTheNodeIsTold(t *testing.T) {
 		r := start(t)
 		r.source("file", true)
 		r.add(cpus("a", "1", 0))
-		r.tellNode(machine("1"))
+		r.setNode(machine("1"))
 		r.eventually("it runs", r.runs("a"))
 	})
 }
 
-// TestARefusedPodThatIsNamedAnewIsAskedAnew at once: nothing has to end first, so nobody is asked what of it is left.
+// TestARefusedPodThatIsNamedAnewIsAskedAnew checks that a rejected pod that is removed and recreated goes through
+// admission again at once: nothing of it has to end first, so the loop does not wait for pleg.
 func TestARefusedPodThatIsNamedAnewIsAskedAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
-		r.tellNode(machine("1"))
+		r.setNode(machine("1"))
 		r.source("file", true)
 		r.add(cpus("big", "2", 0))
 		r.eventually("it is Failed", func() bool { return r.failed("big", "OutOfcpu") })
@@ -151,7 +152,7 @@ func TestARefusedPodThatIsNamedAnewIsAskedAnew(t *testing.T) {
 		r.add(changed)
 		r.pass(5 * time.Second)
 		if !r.failed("big", "OutOfcpu") {
-			t.Error("a change that makes it no smaller has let it in")
+			t.Error("it was admitted after a change of its labels")
 		}
 		r.node.SetScript(fakenode.Script{Observe: func(ctx context.Context, _ types.UID) error {
 			<-ctx.Done()
@@ -168,13 +169,13 @@ func TestARefusedPodThatIsNamedAnewIsAskedAnew(t *testing.T) {
 	})
 }
 
-// TestARefusedPodIsAskedAgainAfterARestart, as by a kubelet: what there is for it may be more now.
+// TestARefusedPodIsAskedAgainAfterARestart, as the kubelet does, because the node may have more resources now.
 func TestARefusedPodIsAskedAgainAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, dir := fakenode.New(), t.TempDir()
 		begin := func(has string) *rig {
 			r := newRig(t, node, dir)
-			r.tellNode(machine(has))
+			r.setNode(machine(has))
 			r.add(cpus("big", "2", 0))
 			r.source("file", true)
 			r.configPeer.set(r.config)

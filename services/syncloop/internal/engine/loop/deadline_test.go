@@ -11,14 +11,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 )
 
-// brief returns a pod that may be active for a minute.
+// brief returns a pod with an active deadline of one minute.
 func brief() *v1.Pod {
 	pod, limit := fakenode.Pod("u1", "web", always), int64(60)
 	pod.Spec.ActiveDeadlineSeconds = &limit
 	return pod
 }
 
-// overdue tells whether the pod has Failed for its deadline.
+// overdue reports whether the pod has failed because of its deadline.
 func (r *rig) overdue() bool {
 	pods, err := r.store.Pods()
 	return err == nil && len(pods) == 1 && pods[0].Status.Phase == v1.PodFailed &&
@@ -40,12 +40,12 @@ func TestAPodIsActiveNoLongerThanItsDeadline(t *testing.T) {
 		}
 		r.pass(40 * time.Second)
 		r.eventually("it is ended", func() bool { return r.overdue() && len(node.Running()) == 0 })
-		if told := r.events.told(); !slices.Equal(told, []string{"Normal DeadlineExceeded web"}) {
-			t.Errorf("events %v, want one", told)
+		if events := r.events.list(); !slices.Equal(events, []string{"Normal DeadlineExceeded web"}) {
+			t.Errorf("events %v, want one", events)
 		}
 		r.stop()
 
-		// The next process knows it.
+		// The next process knows that the pod has failed.
 		again := newRig(t, node, stateDir)
 		again.add(brief())
 		again.source("file", true)

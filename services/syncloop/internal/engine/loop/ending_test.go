@@ -14,14 +14,14 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 )
 
-// slow returns a pod that has a minute to stop.
+// slow returns a pod with a grace period of one minute.
 func slow() *v1.Pod {
 	pod, grace := fakenode.Pod("u1", "web", always), int64(60)
 	pod.Spec.TerminationGracePeriodSeconds = &grace
 	return pod
 }
 
-// killedWhileEnding is a node whose process was killed while it gave a pod its minute.
+// killedWhileEnding returns a node whose process was killed during the grace period of a pod.
 func killedWhileEnding(t *testing.T, end func(*rig)) (node *fakenode.Node, stateDir string) {
 	t.Helper()
 	node, stateDir = fakenode.New(), t.TempDir()
@@ -32,7 +32,7 @@ func killedWhileEnding(t *testing.T, end func(*rig)) (node *fakenode.Node, state
 	r.plegPeer.set(node.Events)
 	r.eventually("web is ready", func() bool { return r.ready("u1") })
 	node.SetScript(fakenode.Script{Kill: func(ctx context.Context, _ *v1.Pod, _ int64) error {
-		<-ctx.Done() // it takes all the time that it is given
+		<-ctx.Done() // it needs its whole grace period
 		return ctx.Err()
 	}})
 	end(r)
@@ -42,10 +42,10 @@ func killedWhileEnding(t *testing.T, end func(*rig)) (node *fakenode.Node, state
 	return node, stateDir
 }
 
-// after20s starts the next process 20 s later, with what its sources name now.
+// after20s starts the next process 20 s later, with the pods that its source names now.
 func after20s(t *testing.T, node *fakenode.Node, stateDir string, named ...*v1.Pod) *rig {
 	t.Helper()
-	r := newRigLater(t, node, stateDir, 20*time.Second)
+	r := newRigWith(t, node, stateDir, 20*time.Second)
 	for _, pod := range named {
 		r.add(pod)
 	}
@@ -55,8 +55,8 @@ func after20s(t *testing.T, node *fakenode.Node, stateDir string, named ...*v1.P
 	return r
 }
 
-// hasTheRest holds that the next process gave the pod what was left of its minute, once.
-func (r *rig) hasTheRest() {
+// checkRemainingGrace checks that the next process stopped the pod once, with the rest of its grace period.
+func (r *rig) checkRemainingGrace() {
 	r.t.Helper()
 	kills := slices.DeleteFunc(r.node.Calls(), func(call string) bool { return !strings.HasPrefix(call, "kill") })
 	if len(kills) != 2 || kills[1] != "kill web 40" {
@@ -69,15 +69,15 @@ func TestARemovedPodHasTheRestOfItsGracePeriodAfterARestart(t *testing.T) {
 		node, stateDir := killedWhileEnding(t, func(r *rig) { r.config.Delete("u1") })
 		r := after20s(t, node, stateDir)
 		r.eventually("nothing is left", func() bool { return len(node.UIDs()) == 0 })
-		r.hasTheRest()
+		r.checkRemainingGrace()
 		if known := r.endings.UIDs(); len(known) > 0 {
 			t.Errorf("the end of %v is still known", known)
 		}
 	})
 }
 
-// TestAPodThatEndsIsShownFromTheFirstAnswerOn: whoever asks after a restart whether the pod is gone must not be told so
-// too soon.
+// TestAPodThatEndsIsShownFromTheFirstAnswerOn: after a restart a client that waits for the end of the pod must not miss
+// a pod that still runs.
 func TestAPodThatEndsIsShownFromTheFirstAnswerOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, stateDir := killedWhileEnding(t, func(r *rig) { r.config.Delete("u1") })
@@ -101,7 +101,7 @@ func TestADeletedPodHasTheRestOfItsGracePeriodAfterARestart(t *testing.T) {
 		node, stateDir := killedWhileEnding(t, func(r *rig) { r.add(deleted) })
 		r := after20s(t, node, stateDir, deleted)
 		r.eventually("web is stopped", r.runs())
-		r.hasTheRest()
+		r.checkRemainingGrace()
 	})
 }
 
@@ -114,7 +114,7 @@ func TestAPodThatIsNamedAgainWhileItEndsIsStartedWhenItHasEnded(t *testing.T) {
 			c := node.Container("u1")
 			return c != "" && c != before && r.ready("u1")
 		})
-		r.hasTheRest()
+		r.checkRemainingGrace()
 	})
 }
 

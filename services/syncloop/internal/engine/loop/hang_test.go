@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 )
 
-// restarts is how often the container of a pod was started again, and what it said at its last end.
+// restarts returns the restart count of a pod's container and its last termination message.
 func (r *rig) restarts(uid string) (count int32, message string) {
 	pod := r.pod(uid)
 	if pod == nil || len(pod.Status.ContainerStatuses) == 0 {
@@ -115,7 +115,7 @@ func TestAnEvictionThatCannotBeKeptIsTriedAgainAndStopsNobodyElse(t *testing.T) 
 		r.add(late)
 		r.add(fakenode.Pod("well", "well", always))
 		r.eventually("both are ready", func() bool { return r.ready("late") && r.ready("well") })
-		// A directory where the file was: the write fails until it is gone.
+		// A directory in the place of the file makes the write fail until it is removed.
 		if err := os.Mkdir(filepath.Join(dir, "evictions.json"), 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -14,17 +14,17 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 )
 
-// addLife makes a pod wanted in a life.
+// addLife adds a pod with a life.
 func (r *rig) addLife(pod *v1.Pod, life string) {
 	r.config.Put(string(pod.UID), &loop.Desired{Pod: pod, Source: "file", Life: life})
 }
 
-// kills returns how often something was stopped.
+// kills returns the number of kills.
 func (r *rig) kills() int {
 	return len(slices.DeleteFunc(r.node.Calls(), func(c string) bool { return !strings.HasPrefix(c, "kill ") }))
 }
 
-// restartConfigmux replaces configmux by one that has what it found at its start.
+// restartConfigmux replaces configmux by one that found these pods at its start.
 func (r *rig) restartConfigmux(pods ...*v1.Pod) {
 	old := r.config
 	r.config = stream.NewLevel[*loop.Desired](stream.Config{})
@@ -36,7 +36,7 @@ func (r *rig) restartConfigmux(pods ...*v1.Pod) {
 	old.Close()
 }
 
-// TestAPodThatIsBackInAnotherLifeIsEndedAndRunAgain: its removal was folded into the message that it is there.
+// TestAPodThatIsBackInAnotherLifeIsEndedAndRunAgain: one message replaced the removal and the recreation of the pod.
 func TestAPodThatIsBackInAnotherLifeIsEndedAndRunAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -69,7 +69,7 @@ func reversed(lines []string) []string {
 	return out
 }
 
-// TestARestartedConfigmuxBeginsNoNewLife, but what is removed and created after its start does.
+// TestARestartedConfigmuxBeginsNoNewLife, but a pod that is removed and recreated after the restart has one.
 func TestARestartedConfigmuxBeginsNoNewLife(t *testing.T) {
 	for name, before := range map[string]string{"of the start": "", "of a recreation": "e/2"} {
 		t.Run(name, func(t *testing.T) {
@@ -94,8 +94,7 @@ func TestARestartedConfigmuxBeginsNoNewLife(t *testing.T) {
 	}
 }
 
-// TestALifeThatIsToldWithASnapshot is about a configmux that was restarted, and whose manifest was recreated before it
-// was followed.
+// TestALifeThatIsToldWithASnapshot restarts configmux, and the manifest is recreated before the loop follows it again.
 func TestALifeThatIsToldWithASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -118,7 +117,7 @@ func TestALifeThatIsToldWithASnapshot(t *testing.T) {
 	})
 }
 
-// TestARestartedSyncloopTakesTheLifeAsItIs: a life says something only to who knows the one before.
+// TestARestartedSyncloopTakesTheLifeAsItIs: without the previous life, a life does not show that the pod was recreated.
 func TestARestartedSyncloopTakesTheLifeAsItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := fakenode.New()

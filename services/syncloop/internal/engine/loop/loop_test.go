@@ -51,11 +51,11 @@ func TestReadyShowsWithTheEvent(t *testing.T) {
 		r := start(t)
 		r.source("file", true)
 		r.add(fakenode.Pod("u1", "web", always))
-		// The clock stands still: nothing but events brings this about.
+		// The clock stands still, so only events can make the pod ready.
 		deadline := time.Now().Add(60 * time.Second)
 		for !r.ready("u1") {
 			if time.Now().After(deadline) {
-				t.Fatal("web does not get ready by events alone")
+				t.Fatal("web does not become ready by events alone")
 			}
 			if len(r.node.Calls()) == 0 {
 				r.clock.Step(50 * time.Millisecond)
@@ -117,18 +117,18 @@ func TestRestartTouchesNothingThatRuns(t *testing.T) {
 			containers[pod.UID] = node.Container(pod.UID)
 		}
 		r := newRig(t, node, t.TempDir())
-		// Readers are told nothing rather than something wrong, in whatever order the peers come.
+		// Callers get an error and no incomplete list, in whatever order the peers appear.
 		r.plegPeer.set(node.Events)
 		r.pass(3 * time.Second)
 		if _, err := r.store.Pods(); !errors.As(err, new(*podstore.NotReadyError)) {
-			t.Fatalf("pods are told before configmux has spoken: %v", err)
+			t.Fatalf("pods are listed before configmux is there: %v", err)
 		}
 		for _, pod := range pods {
 			r.add(pod)
 		}
 		r.source("file", true)
 		r.configPeer.set(r.config)
-		r.eventually("the pods are told", func() bool { _, err := r.store.Pods(); return err == nil })
+		r.eventually("the pods are known", func() bool { _, err := r.store.Pods(); return err == nil })
 		for _, pod := range pods {
 			if !r.ready(string(pod.UID)) {
 				t.Errorf("%s is not ready in the first answer", pod.Name)
@@ -159,10 +159,10 @@ func TestOrphansEndOnlyWhenEverySourceHasSpoken(t *testing.T) {
 		r.plegPeer.set(node.Events)
 		r.pass(time.Minute)
 		if calls := node.Calls(); len(calls) > 0 {
-			t.Fatalf("a source has not spoken, and yet: %v", calls)
+			t.Fatalf("calls before a source is ready: %v", calls)
 		}
 		if _, err := r.store.Pods(); err != nil {
-			t.Errorf("one silent source hides all pods for ever: %v", err)
+			t.Errorf("one unready source hides all pods for ever: %v", err)
 		}
 		r.source("http", true)
 		r.eventually("the orphan is gone", func() bool { return len(node.UIDs()) == 0 })
@@ -181,7 +181,7 @@ func TestNoSourceAtAllRemovesNothing(t *testing.T) {
 		r.plegPeer.set(node.Events)
 		r.pass(time.Minute)
 		if calls := node.Calls(); len(calls) > 0 {
-			t.Fatalf("configmux has named no source, and yet: %v", calls)
+			t.Fatalf("calls before configmux has named a source: %v", calls)
 		}
 	})
 }
@@ -203,11 +203,11 @@ func TestRestartedConfigmuxRemovesNothingBeforeItsSourceHasSpoken(t *testing.T) 
 		r.configPeer.set(r.config)
 		r.pass(time.Minute)
 		if got := r.node.Running(); len(got) != 2 {
-			t.Fatalf("running while the source is silent: %v", got)
+			t.Fatalf("running before the source is ready: %v", got)
 		}
 		r.add(kept)
 		r.source("file", true)
-		r.eventually("only what the source names runs", r.runs("kept"))
+		r.eventually("only the pods of the source run", r.runs("kept"))
 		killed := func(call string) bool { return strings.HasPrefix(call, "kill kept") }
 		if calls := r.node.Calls(); slices.ContainsFunc(calls, killed) {
 			t.Errorf("calls: %v", calls)
@@ -237,7 +237,7 @@ func TestUnhealthyPlegHoldsSyncsBackAndNoRemoval(t *testing.T) {
 		r.add(fakenode.Pod("u1", "old", always))
 		r.eventually("old is ready", func() bool { return r.ready("u1") })
 		r.node.SetUnhealthy("the runtime is not ready")
-		r.eventually("the loop says why", func() bool {
+		r.eventually("the loop has the reason", func() bool {
 			return slices.ContainsFunc(r.loop.Health().Reasons, func(s string) bool {
 				return strings.Contains(s, "the runtime is not ready")
 			})
@@ -268,7 +268,7 @@ func TestARemovalThatFailsIsTriedAgainWhilePlegIsUnhealthy(t *testing.T) {
 			return nil
 		}})
 		r.node.SetUnhealthy("no relist has finished for 4 min")
-		r.eventually("the loop says why", func() bool {
+		r.eventually("the loop has the reason", func() bool {
 			return slices.ContainsFunc(r.loop.Health().Reasons, func(s string) bool { return strings.Contains(s, "no relist") })
 		})
 		r.config.Delete("u1")
@@ -278,11 +278,11 @@ func TestARemovalThatFailsIsTriedAgainWhilePlegIsUnhealthy(t *testing.T) {
 
 func TestHealthSaysWhetherConfigMuxIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRigLater(t, fakenode.New(), t.TempDir(), 0)
+		r := newRigWith(t, fakenode.New(), t.TempDir(), 0)
 		says := func(what string) func() bool {
 			return func() bool { return strings.Contains(r.loop.Health().ConfigMux, what) }
 		}
-		// Whether the first try to reach it has ended already is left to the scheduler.
+		// The first attempt to reach configmux may have ended already.
 		if !says("has not sent all pods yet")() && !says("configmux is away")() {
 			t.Errorf("before it is followed: %q", r.loop.Health().ConfigMux)
 		}
@@ -313,12 +313,12 @@ func TestPlegThatIsAwayHoldsSyncsBackUntilItIsBack(t *testing.T) {
 			t.Fatal("a pod was synced while pleg was away")
 		}
 		if !r.ready("u1") {
-			t.Error("a pod that runs stopped to be ready because pleg is away")
+			t.Error("a running pod is not ready because pleg is away")
 		}
 		r.plegPeer.set(r.node.Restart())
 		r.eventually("new is ready", func() bool { return r.ready("u2") })
 		if !r.ready("u1") {
-			t.Error("a pod that runs stopped to be ready because pleg was away")
+			t.Error("a running pod is not ready because pleg was away")
 		}
 	})
 }
@@ -371,17 +371,17 @@ func TestEvictedPodStaysEvictedOverARestart(t *testing.T) {
 	})
 }
 
-// TestPodsWithoutTheirContainersStayEndedOverARestart holds that a pod that was evicted, and one of the API server that
-// ran to its end, does not run again when its ended containers are gone, and that its status says how they ended.
+// TestPodsWithoutTheirContainersStayEndedOverARestart checks that an evicted pod, and a pod of the API server that ran
+// to its end, does not run again when its ended containers are removed, and that its status shows how they ended.
 func TestPodsWithoutTheirContainersStayEndedOverARestart(t *testing.T) {
 	for name, test := range map[string]struct {
 		source, reason string
 		evicted        bool
 		phase          v1.PodPhase
 	}{
-		"a static pod that was evicted":                 {source: "file", reason: "Evicted", evicted: true, phase: v1.PodFailed},
-		"one of the API server that was evicted":        {source: "api", reason: "Evicted", evicted: true, phase: v1.PodFailed},
-		"one of the API server that has run to its end": {source: "api", phase: v1.PodSucceeded},
+		"a static pod that was evicted":               {source: "file", reason: "Evicted", evicted: true, phase: v1.PodFailed},
+		"a pod of the API server that was evicted":    {source: "api", reason: "Evicted", evicted: true, phase: v1.PodFailed},
+		"a pod of the API server that ran to its end": {source: "api", phase: v1.PodSucceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -453,8 +453,7 @@ func TestPodsWithoutTheirContainersStayEndedOverARestart(t *testing.T) {
 	}
 }
 
-// inSeconds is what a status says of containers when its times are written in whole seconds, as on the disk and by the
-// API server.
+// inSeconds returns the container statuses with times in whole seconds, as on disk and in the API server.
 func inSeconds(status *v1.PodStatus) []v1.ContainerStatus {
 	out := status.DeepCopy().ContainerStatuses
 	for i := range out {
@@ -475,7 +474,7 @@ func TestOneTraceFromTheChangeToReady(t *testing.T) {
 		ids, parents := map[string]string{}, map[string]string{}
 		r.eventually("the spans are there", func() bool {
 			for _, span := range r.spans.Ended() {
-				if _, seen := ids[span.Name()]; !seen { // the first of each name: later ones are of later events
+				if _, seen := ids[span.Name()]; !seen { // the first of each name: later ones belong to later events
 					ids[span.Name()], parents[span.Name()] = span.SpanContext().SpanID().String(), span.Parent().SpanID().String()
 				}
 			}
@@ -510,7 +509,7 @@ func TestABurstOnOneStreamHoldsUpNoOther(t *testing.T) {
 		r.eventually("noise is ready", func() bool { return r.ready("noise") })
 		seen := r.store.Observed("noise")
 		event := &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: "noise", Status: seen}
-		for range 1500 { // less than the log of the stream
+		for range 1500 { // fewer than the stream's log holds
 			r.node.Events.Emit("noise", event, event)
 		}
 		r.add(fakenode.Pod("u1", "web", always))

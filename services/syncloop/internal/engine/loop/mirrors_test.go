@@ -16,55 +16,55 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 )
 
-// noted has what the loop tells of mirror pods, and how much of it was known last.
-type noted struct {
+// mirrorRecorder records the calls of loop.Mirrors.
+type mirrorRecorder struct {
 	mu             sync.Mutex
-	told           []string
+	calls          []string
 	known, statics bool
 	node           types.UID
 }
 
-func (n *noted) note(text string) {
+func (n *mirrorRecorder) note(text string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.told = append(n.told, text)
+	n.calls = append(n.calls, text)
 }
 
 // Want implements loop.Mirrors.
-func (n *noted) Want(pod *v1.Pod) { n.note("want " + string(pod.UID)) }
+func (n *mirrorRecorder) Want(pod *v1.Pod) { n.note("want " + string(pod.UID)) }
 
 // Unwant implements loop.Mirrors.
-func (n *noted) Unwant(uid types.UID) { n.note("unwant " + string(uid)) }
+func (n *mirrorRecorder) Unwant(uid types.UID) { n.note("unwant " + string(uid)) }
 
 // Seen implements loop.Mirrors.
-func (n *noted) Seen(mirror *v1.Pod) { n.note("seen " + string(mirror.UID)) }
+func (n *mirrorRecorder) Seen(mirror *v1.Pod) { n.note("seen " + string(mirror.UID)) }
 
 // Gone implements loop.Mirrors.
-func (n *noted) Gone(uid types.UID) { n.note("gone " + string(uid)) }
+func (n *mirrorRecorder) Gone(uid types.UID) { n.note("gone " + string(uid)) }
 
 // SetKnown implements loop.Mirrors.
-func (n *noted) SetKnown(mirrors, statics bool) {
+func (n *mirrorRecorder) SetKnown(mirrors, statics bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.known, n.statics = mirrors, statics
 }
 
 // SetNode implements loop.Mirrors.
-func (n *noted) SetNode(uid types.UID) {
+func (n *mirrorRecorder) SetNode(uid types.UID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.node = uid
 }
 
-func (n *noted) has(texts ...string) func() bool {
+func (n *mirrorRecorder) has(texts ...string) func() bool {
 	return func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return !slices.ContainsFunc(texts, func(text string) bool { return !slices.Contains(n.told, text) })
+		return !slices.ContainsFunc(texts, func(text string) bool { return !slices.Contains(n.calls, text) })
 	}
 }
 
-func (n *noted) knows(mirrors, statics bool) func() bool {
+func (n *mirrorRecorder) knows(mirrors, statics bool) func() bool {
 	return func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -72,10 +72,10 @@ func (n *noted) knows(mirrors, statics bool) func() bool {
 	}
 }
 
-// TestMirrorPodsAreToldAndNotRun, and how much is known of them, also across a restart of configmux.
+// TestMirrorPodsAreToldAndNotRun checks the calls of loop.Mirrors, also across a restart of configmux.
 func TestMirrorPodsAreToldAndNotRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &noted{}
+		n := &mirrorRecorder{}
 		r := start(t, func(c *loop.Config) { c.Mirrors = n })
 		r.source("api", false)
 		r.add(fakenode.Pod("u1", "web", always))
@@ -84,7 +84,7 @@ func TestMirrorPodsAreToldAndNotRun(t *testing.T) {
 		for _, pod := range []*v1.Pod{mirror, ordinary} {
 			r.config.Put(string(pod.UID), &loop.Desired{Pod: pod, Source: "api"})
 		}
-		r.eventually("all is told", n.has("want u1", "seen m1"))
+		r.eventually("the mirrors are notified", n.has("want u1", "seen m1"))
 		r.eventually("both pods run, and the mirror pod does not", r.runs("ordinary", "web"))
 		node := &v1.Node{}
 		node.UID = "n1"
@@ -94,7 +94,7 @@ func TestMirrorPodsAreToldAndNotRun(t *testing.T) {
 		}
 		r.nodes.Put("node", &nodev1.Node{Node: data, Synced: true})
 		if n.has("want a1")() || n.has("seen a1")() {
-			t.Error("a pod of the API server is told as one that has a mirror pod, or is one")
+			t.Error("the mirrors are notified of an ordinary pod of the API server")
 		}
 		r.source("api", true)
 		r.eventually("the mirror pods are known", n.knows(true, false))
@@ -112,8 +112,8 @@ func TestMirrorPodsAreToldAndNotRun(t *testing.T) {
 		fresh.Put("source/api", &loop.Desired{Source: "api", Ready: true})
 		r.eventually("all is known again", n.knows(true, true))
 		fresh.Delete("u1")
-		r.eventually("what is gone is told", n.has("gone m1", "unwant u1"))
-		r.eventually("the Node is told", func() bool {
+		r.eventually("the mirrors are notified of the removals", n.has("gone m1", "unwant u1"))
+		r.eventually("the mirrors have the Node", func() bool {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			return n.node == "n1"

@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 )
 
-// TestNewPodsWaitForTheNetworkUnlessTheyAreOfTheHosts holds also that what runs is not touched, and is started again
-// when it crashes: its sandbox has its network.
+// TestNewPodsWaitForTheNetworkUnlessTheyAreOfTheHosts checks also that a running pod continues, and is restarted after
+// a crash because its sandbox has its network.
 func TestNewPodsWaitForTheNetworkUnlessTheyAreOfTheHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -25,17 +25,17 @@ func TestNewPodsWaitForTheNetworkUnlessTheyAreOfTheHosts(t *testing.T) {
 		host.Spec.HostNetwork = true
 		r.add(host)
 		r.add(fakenode.Pod("u3", "new", always))
-		r.eventually("what is of the host's network runs", r.runs("cni", "old"))
+		r.eventually("the pod of the host network runs", r.runs("cni", "old"))
 		r.node.Exit("u1", 1)
-		r.eventually("what has crashed runs again", r.runs("cni", "old"))
+		r.eventually("the crashed pod runs again", r.runs("cni", "old"))
 		r.pass(time.Minute)
 		if calls := r.node.Calls(); slices.Contains(calls, "sync new") {
-			t.Fatalf("a pod was made without a network: %v", calls)
+			t.Fatalf("a pod was started without a network: %v", calls)
 		}
 		pods, err := r.store.Pods()
 		waits := func(p *v1.Pod) bool { return p.Name == "new" && p.Status.Reason == "NetworkNotReady" }
 		if err != nil || !slices.ContainsFunc(pods, waits) {
-			t.Errorf("new does not say what it waits for: %v, %v", pods, err)
+			t.Errorf("new does not have the reason of its wait: %v, %v", pods, err)
 		}
 		begun := r.clock.Now()
 		r.node.SetNetwork("")

@@ -16,11 +16,12 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 )
 
-// TestACriticalPodHasOthersEndForIt that are of less priority, waits until they are gone, and ends nobody in vain.
+// TestACriticalPodHasOthersEndForIt checks that a critical pod preempts a pod of lower priority and waits for its end,
+// and that a pod that would not fit anyway preempts none.
 func TestACriticalPodHasOthersEndForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r *rig
-		r = newRigLater(t, fakenode.New(), t.TempDir(), 0, func(cfg *loop.Config) {
+		r = newRigWith(t, fakenode.New(), t.TempDir(), 0, func(cfg *loop.Config) {
 			cfg.Preempt = func(ctx context.Context, uid types.UID, eviction podstore.Eviction) error {
 				evicter := engineapi.Evictions{
 					Book: r.book, Store: r.store, Workers: r.pool, Metrics: engineapi.NewMetrics(nil), Events: r.events,
@@ -38,7 +39,7 @@ func TestACriticalPodHasOthersEndForIt(t *testing.T) {
 		r.configPeer.set(r.config)
 		r.plegPeer.set(r.node.Events)
 		r.pass(time.Second)
-		r.tellNode(machine("2"))
+		r.setNode(machine("2"))
 		r.eventually("both run", r.runs("lesser", "other"))
 		r.add(withPriority(cpus("huge", "3", 20), 2_000_000_000))
 		r.eventually("one that would not fit alone is refused", func() bool { return r.failed("huge", "OutOfcpu") })
@@ -46,7 +47,7 @@ func TestACriticalPodHasOthersEndForIt(t *testing.T) {
 		r.stepUntil("the critical one runs instead of one other", time.Second, r.runs("critical", "other"))
 		lesser := r.pod("lesser")
 		if lesser.Status.Phase != v1.PodFailed || lesser.Status.Reason != "Preempting" || lesser.Status.Message != "Preempted in order to admit critical pod" {
-			t.Errorf("the one that made room: %s %s %q", lesser.Status.Phase, lesser.Status.Reason, lesser.Status.Message)
+			t.Errorf("the preempted pod: %s %s %q", lesser.Status.Phase, lesser.Status.Reason, lesser.Status.Message)
 		}
 		if _, kept := r.book.Get("lesser"); !kept {
 			t.Error("a restart would start it again")

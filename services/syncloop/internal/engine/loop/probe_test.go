@@ -16,17 +16,17 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 )
 
-// longer than a clean-up and some periods of the probe.
-const longer = 5 * time.Second
+// severalPeriods is longer than a housekeeping and some periods of the probe.
+const severalPeriods = 5 * time.Second
 
-// asked is a pod with a readiness probe that is believed at once.
-func asked() *v1.Pod {
+// probedPod returns a pod with a readiness probe with thresholds of 1.
+func probedPod() *v1.Pod {
 	pod := fakenode.Pod("u1", "web", always)
 	pod.Spec.Containers[0].ReadinessProbe = &v1.Probe{PeriodSeconds: 1, FailureThreshold: 1, SuccessThreshold: 1}
 	return pod
 }
 
-// listedReady tells whether the pod is ready, also when no source names it any more.
+// listedReady reports whether the container of the only listed pod is ready. The pod may be an orphan.
 func (r *rig) listedReady() bool {
 	r.t.Helper()
 	list, err := r.store.List()
@@ -40,24 +40,24 @@ func (r *rig) listedReady() bool {
 	return pod.Status.ContainerStatuses[0].Ready
 }
 
-// syncs counts the syncs of pods.
+// syncs returns the number of syncs.
 func (r *rig) syncs() int { return strings.Count(strings.Join(r.node.Calls(), "\n"), "sync ") }
 
 func TestReadyFollowsTheReadinessProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		r.source("file", true)
-		r.unwell.Store(true)
-		r.add(asked())
+		r.probesFail.Store(true)
+		r.add(probedPod())
 		r.eventually("it runs", r.runs("web"))
-		r.pass(longer)
+		r.pass(severalPeriods)
 		if r.ready("u1") {
 			t.Fatal("it is ready before its probe has succeeded")
 		}
-		for _, unwell := range []bool{false, true, false} {
+		for _, probesFail := range []bool{false, true, false} {
 			before := r.syncs()
-			r.unwell.Store(unwell)
-			r.eventually("its status follows", func() bool { return r.ready("u1") != unwell })
+			r.probesFail.Store(probesFail)
+			r.eventually("its status follows", func() bool { return r.ready("u1") != probesFail })
 			r.eventually("its worker looks", func() bool { return r.syncs() > before })
 		}
 	})
@@ -77,11 +77,11 @@ func TestAPodThatIsBeingEndedIsNotKilledAgainForItsProbes(t *testing.T) {
 		r.configPeer.set(r.config)
 		r.plegPeer.set(r.node.Events)
 		r.source("file", true)
-		r.add(asked())
+		r.add(probedPod())
 		r.eventually("it is ready", func() bool { return r.ready("u1") })
 		r.config.Delete("u1")
 		r.eventually("it is being killed", func() bool { return strings.Contains(strings.Join(node.Calls(), "\n"), "kill ") })
-		r.unwell.Store(true)
+		r.probesFail.Store(true)
 		r.eventually("it is shown as not ready", func() bool { return !r.listedReady() })
 		close(killed)
 		r.eventually("it is gone", func() bool { return len(node.UIDs()) == 0 })
@@ -98,23 +98,23 @@ func TestAPodIsReadyFromTheFirstAnswerAfterARestart(t *testing.T) {
 		r.configPeer.set(r.config)
 		r.plegPeer.set(node.Events)
 		r.source("file", true)
-		r.add(asked())
+		r.add(probedPod())
 		r.eventually("it is ready", func() bool { return r.ready("u1") })
 		r.stop()
 
 		again := newRig(t, node, dir)
-		again.unwell.Store(true) // whoever asks gets the result of before all the same
+		again.probesFail.Store(true) // the kept result counts
 		again.configPeer.set(again.config)
 		again.plegPeer.set(node.Restart())
 		again.source("file", true)
-		again.add(asked())
-		again.eventually("pods are told", func() bool {
+		again.add(probedPod())
+		again.eventually("the pods are known", func() bool {
 			pods, err := again.store.Pods()
 			if err != nil || len(pods) == 0 {
 				return false
 			}
 			if !again.ready("u1") {
-				t.Fatal("the first answer says that it is not ready")
+				t.Fatal("it is not ready in the first answer")
 			}
 			return true
 		})
@@ -128,7 +128,7 @@ func TestResultsOfPodsThatAreGoneAreForgotten(t *testing.T) {
 		r.configPeer.set(r.config)
 		r.plegPeer.set(node.Events)
 		r.source("file", true)
-		r.add(asked())
+		r.add(probedPod())
 		r.eventually("it is ready", func() bool { return r.ready("u1") })
 		r.stop()
 		node.Vanish("u1")
@@ -137,9 +137,9 @@ func TestResultsOfPodsThatAreGoneAreForgotten(t *testing.T) {
 		again.configPeer.set(again.config)
 		again.plegPeer.set(node.Restart())
 		again.source("file", false)
-		again.pass(longer)
+		again.pass(severalPeriods)
 		if len(again.probes.UIDs()) != 1 {
-			t.Error("it was forgotten before its source has spoken")
+			t.Error("it was forgotten before its source was ready")
 		}
 		again.source("file", true)
 		again.eventually("its results are forgotten", func() bool {
@@ -154,7 +154,7 @@ func TestTheTraceOfAStartEndsWithTheProbeThatMakesThePodReady(t *testing.T) {
 		r := start(t)
 		r.source("file", true)
 		const change = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-		r.config.Put("u1", &loop.Desired{Pod: asked(), Source: "file", Traceparent: change})
+		r.config.Put("u1", &loop.Desired{Pod: probedPod(), Source: "file", Traceparent: change})
 		ids, parents := map[string]string{}, map[string]string{}
 		look := func() {
 			clear(ids)
@@ -173,7 +173,7 @@ func TestTheTraceOfAStartEndsWithTheProbeThatMakesThePodReady(t *testing.T) {
 		if diff := cmp.Diff(want, parents); diff != "" {
 			t.Errorf("parents (-want +got):\n%s", diff)
 		}
-		r.unwell.Store(true)
+		r.probesFail.Store(true)
 		r.eventually("it fails", func() bool { return !r.ready("u1") })
 		r.eventually("its trace is there", func() bool {
 			for _, span := range r.spans.Ended() {

@@ -14,15 +14,15 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 )
 
-// asked is how many CPUs the first container of a pod asks for that is worked on.
-func (r *rig) asked(uid string) string {
+// requestedCPU returns the CPU request of a pod's first container, in the version that is worked on.
+func (r *rig) requestedCPU(uid string) string {
 	if containers := r.pod(uid).Spec.Containers; len(containers) > 0 {
 		return containers[0].Resources.Requests.Cpu().String()
 	}
 	return ""
 }
 
-// change names a pod anew.
+// change updates a pod.
 func (r *rig) change(pod *v1.Pod) {
 	r.config.Put(string(pod.UID), &loop.Desired{Pod: pod, Source: "file"})
 }
@@ -43,7 +43,7 @@ func TestAResizeWaitsForRoomOnTheNode(t *testing.T) {
 			}
 			return nil
 		}})
-		r.tellNode(machine("2"))
+		r.setNode(machine("2"))
 		r.add(cpus("a", "500m", 0))
 		r.add(cpus("b", "1", 10))
 		r.source("file", true)
@@ -51,37 +51,37 @@ func TestAResizeWaitsForRoomOnTheNode(t *testing.T) {
 
 		r.change(cpus("a", "1500m", 0))
 		r.eventually("it waits", func() bool { return r.pending("a") })
-		if got := r.asked("a"); got != "500m" {
-			t.Errorf("while it waits, it is worked on with %s", got)
+		if got := r.requestedCPU("a"); got != "500m" {
+			t.Errorf("while it waits, it has %s", got)
 		}
-		// Other changes go on, and what is told of its status alone changes nothing.
+		// Other changes are applied, and a change of the status alone has no effect.
 		changed := cpus("a", "1500m", 0)
 		changed.Labels, changed.Status.Message = map[string]string{"x": "y"}, "m"
 		r.change(changed)
 		r.eventually("its label is there", func() bool { return r.pod("a").Labels["x"] == "y" })
 		r.pass(time.Minute)
-		if !r.pending("a") || r.asked("a") != "500m" {
-			t.Errorf("after another change it is worked on with %s", r.asked("a"))
+		if !r.pending("a") || r.requestedCPU("a") != "500m" {
+			t.Errorf("after another change it has %s", r.requestedCPU("a"))
 		}
-		if told := r.events.told(); !slices.Equal(told, []string{"Warning ResizeDeferred a"}) {
-			t.Errorf("events %v, want one", told)
+		if events := r.events.list(); !slices.Equal(events, []string{"Warning ResizeDeferred a"}) {
+			t.Errorf("events %v, want one", events)
 		}
-		// What it does not have yet is there for others.
+		// The CPUs that it waits for are free for other pods.
 		r.add(cpus("c", "500m", 20))
-		r.eventually("another pod is let in", r.runs("a", "b", "c"))
+		r.eventually("another pod is admitted", r.runs("a", "b", "c"))
 
 		r.config.Delete("b")
-		r.eventually("it has what it asks for", func() bool { return r.asked("a") == "1500m" && !r.pending("a") })
+		r.eventually("it has the requested CPUs", func() bool { return r.requestedCPU("a") == "1500m" && !r.pending("a") })
 		r.change(cpus("a", "1", 0))
-		r.eventually("less is always possible", func() bool { return r.asked("a") == "1" })
+		r.eventually("less is always possible", func() bool { return r.requestedCPU("a") == "1" })
 
-		// It is changed back while it waits.
+		// The change is reverted while the resize is pending.
 		r.change(cpus("a", "3", 0))
 		r.eventually("it waits again", func() bool { return r.pending("a") })
 		r.change(cpus("a", "1", 0))
-		r.eventually("it waits no longer", func() bool { return !r.pending("a") && r.asked("a") == "1" })
+		r.eventually("it waits no longer", func() bool { return !r.pending("a") && r.requestedCPU("a") == "1" })
 		if tooMuch.Load() {
-			t.Error("a pod was worked on with resources that the node does not have")
+			t.Error("a pod was synced with resources that the node does not have")
 		}
 	})
 }

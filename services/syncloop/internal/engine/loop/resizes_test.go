@@ -22,7 +22,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
-// condition returns a condition of a pod; an empty one when the pod has none of that type.
+// condition returns a condition of a pod; an empty one if the pod does not have it.
 func (r *rig) condition(uid string, kind v1.PodConditionType) v1.PodCondition {
 	for _, c := range r.pod(uid).Status.Conditions {
 		if c.Type == kind {
@@ -32,28 +32,28 @@ func (r *rig) condition(uid string, kind v1.PodConditionType) v1.PodCondition {
 	return v1.PodCondition{}
 }
 
-// isResized tells whether a pod has so many CPUs and no resize is pending or in progress.
+// isResized reports whether a pod has cpus and no resize is pending or in progress.
 func (r *rig) isResized(uid, cpus string) func() bool {
 	return func() bool {
-		return r.asked(uid) == cpus && r.condition(uid, v1.PodResizePending).Type == "" &&
+		return r.requestedCPU(uid) == cpus && r.condition(uid, v1.PodResizePending).Type == "" &&
 			r.condition(uid, v1.PodResizeInProgress).Type == ""
 	}
 }
 
-// counting gives a loop metrics of its own.
+// counting gives a loop its own metrics.
 func counting(registry *prometheus.Registry) func(*loop.Config) {
 	return func(cfg *loop.Config) { cfg.Metrics = loop.NewMetrics(registry) }
 }
 
-// TestAPromiseOutlivesAKill: a resize was promised and could not be made before the process was killed. The next
-// process makes it, although something else is wanted by then for which there is no room, and although the pod would
-// not fit any more.
+// TestAPromiseOutlivesAKill: a resize was accepted and could not be done before the process was killed. The next
+// process does it, although the spec has changed to a size that does not fit, and although the pod would not be
+// admitted any more.
 func TestAPromiseOutlivesAKill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, stateDir := fakenode.New(), t.TempDir()
 		begin := func(wanted *v1.Pod) *rig {
 			r := newRig(t, node, stateDir)
-			r.tellNode(machine("2"))
+			r.setNode(machine("2"))
 			r.add(wanted)
 			r.source("file", true)
 			r.configPeer.set(r.config)
@@ -77,14 +77,14 @@ func TestAPromiseOutlivesAKill(t *testing.T) {
 		wanted = cpus("a", "3", 0)
 		wanted.Generation = 3
 		r = begin(wanted)
-		r.eventually("it has what was promised", func() bool {
-			return r.asked("a") == "1500m" && r.condition("a", v1.PodResizeInProgress).Type == ""
+		r.eventually("it has the accepted resize", func() bool {
+			return r.requestedCPU("a") == "1500m" && r.condition("a", v1.PodResizeInProgress).Type == ""
 		})
 		if c := r.condition("a", v1.PodResizePending); c.Reason != v1.PodReasonDeferred || c.ObservedGeneration != 3 {
-			t.Errorf("what is wanted now is %+v", c)
+			t.Errorf("the condition of the new size is %+v", c)
 		}
-		if !slices.Contains(r.events.told(), "Normal ResizeCompleted a") {
-			t.Errorf("events %v", r.events.told())
+		if !slices.Contains(r.events.list(), "Normal ResizeCompleted a") {
+			t.Errorf("events %v", r.events.list())
 		}
 		if got := node.Container("a"); got != first {
 			t.Errorf("its container is %s, was %s", got, first)
@@ -92,12 +92,12 @@ func TestAPromiseOutlivesAKill(t *testing.T) {
 	})
 }
 
-// TestAPromiseThatCannotBeWrittenIsNotMade: the next process would not know of it.
+// TestAPromiseThatCannotBeWrittenIsNotMade, because the next process would not know of it.
 func TestAPromiseThatCannotBeWrittenIsNotMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stateDir := t.TempDir()
 		r := newRig(t, fakenode.New(), stateDir)
-		r.tellNode(machine("2"))
+		r.setNode(machine("2"))
 		r.add(cpus("a", "500m", 0))
 		r.source("file", true)
 		r.configPeer.set(r.config)
@@ -112,7 +112,7 @@ func TestAPromiseThatCannotBeWrittenIsNotMade(t *testing.T) {
 			return strings.Contains(r.condition("a", v1.PodResizePending).Message, "cannot be written to disk")
 		})
 		r.pass(time.Minute)
-		if calls := r.node.Calls(); slices.Contains(calls, "resize a") || r.asked("a") != "500m" {
+		if calls := r.node.Calls(); slices.Contains(calls, "resize a") || r.requestedCPU("a") != "500m" {
 			t.Errorf("it was resized: %v", calls)
 		}
 		if err := os.Mkdir(dir, 0o700); err != nil {
@@ -122,12 +122,12 @@ func TestAPromiseThatCannotBeWrittenIsNotMade(t *testing.T) {
 	})
 }
 
-// TestDeferredResizesAreDoneByPriority, and each at the first event that makes room.
+// TestDeferredResizesAreDoneByPriority, and each at the first event that frees enough resources.
 func TestDeferredResizesAreDoneByPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		r := start(t, counting(registry))
-		r.tellNode(machine("4"))
+		r.setNode(machine("4"))
 		sized := func(uid, amount string, priority int32) *v1.Pod {
 			pod := cpus(uid, amount, 0)
 			pod.Spec.Priority = ptr.To(priority)
@@ -149,7 +149,7 @@ func TestDeferredResizesAreDoneByPriority(t *testing.T) {
 
 		r.node.Exit("once", 0)
 		r.eventually("there is room for one", r.isResized("high", "1500m"))
-		if !r.pending("low") || r.asked("low") != "500m" {
+		if !r.pending("low") || r.requestedCPU("low") != "500m" {
 			t.Error("the pod with the lower priority does not wait")
 		}
 		metricstest.Want(t, registry, 1, "kubelet_pod_deferred_accepted_resizes_total", "retry_trigger", "pod_terminated")
@@ -161,37 +161,37 @@ func TestDeferredResizesAreDoneByPriority(t *testing.T) {
 	})
 }
 
-// TestAnInfeasibleResizeIsNotAskedAgain until something else is wanted.
+// TestAnInfeasibleResizeIsNotAskedAgain until the spec changes.
 func TestAnInfeasibleResizeIsNotAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		r := start(t, counting(registry), func(cfg *loop.Config) { cfg.Resizing = resize.Node{PodLevel: false} })
-		r.tellNode(machine("2"))
+		r.setNode(machine("2"))
 		r.add(cpus("a", "500m", 0))
 		r.source("file", true)
 		r.eventually("it runs", r.runs("a"))
 		whole := cpus("a", "500m", 0)
 		whole.Spec.Resources = &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}
 		r.change(whole)
-		r.eventually("it is said", func() bool { return r.condition("a", v1.PodResizePending).Reason == v1.PodReasonInfeasible })
+		r.eventually("the resize is infeasible", func() bool { return r.condition("a", v1.PodResizePending).Reason == v1.PodReasonInfeasible })
 		r.pass(time.Minute)
 		metricstest.Want(t, registry, 1, "kubelet_pod_infeasible_resizes_total", "reason_detail", "plr_feature_gate_off")
-		if told := r.events.told(); !slices.Equal(told, []string{"Warning ResizeInfeasible a"}) {
-			t.Errorf("events %v, want one", told)
+		if events := r.events.list(); !slices.Equal(events, []string{"Warning ResizeInfeasible a"}) {
+			t.Errorf("events %v, want one", events)
 		}
 		r.change(cpus("a", "1", 0))
 		r.eventually("another resize is done", r.isResized("a", "1"))
 	})
 }
 
-// TestAGenerationIsObservedWhenItsResizeIsDecided: whoever waits for a resize looks for the generation first, and takes
-// a pod without conditions for resized. That is also so when the resize was asked for while no syncloop ran.
+// TestAGenerationIsObservedWhenItsResizeIsDecided: clients that wait for a resize wait for the generation first, and
+// take a pod without conditions for resized. The same holds for a resize that was requested while no syncloop ran.
 func TestAGenerationIsObservedWhenItsResizeIsDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, stateDir := fakenode.New(), t.TempDir()
 		begin := func(wanted *v1.Pod) *rig {
 			r := newRig(t, node, stateDir)
-			r.tellNode(machine("2"))
+			r.setNode(machine("2"))
 			r.config.Put("a", &loop.Desired{Pod: wanted, Source: "api"})
 			r.source("api", true)
 			r.configPeer.set(r.config)

@@ -15,8 +15,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 )
 
-// TestManifestChangedWhileTheProcessWasDead: the old pod runs on and is known by the runtime alone. fakenode notes when
-// both run at a time.
+// TestManifestChangedWhileTheProcessWasDead: the old pod still runs and only the runtime knows it. fakenode records a
+// violation if both run at a time.
 func TestManifestChangedWhileTheProcessWasDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := fakenode.New()
@@ -42,7 +42,7 @@ func TestPodWaitsForAnotherOfItsNameThatASilentSourceMayWant(t *testing.T) {
 		r.plegPeer.set(node.Events)
 		r.pass(time.Minute)
 		if calls := node.Calls(); len(calls) > 0 {
-			t.Fatalf("a source has not spoken, and yet: %v", calls)
+			t.Fatalf("calls before a source is ready: %v", calls)
 		}
 		pods, err := r.store.Pods()
 		if err != nil || len(pods) != 1 || pods[0].Status.Reason != "NameTaken" {
@@ -62,10 +62,10 @@ func TestFilesOfPodsThatAreGoneAreRemoved(t *testing.T) {
 		cleaned := func(uid string) bool { return slices.Contains(r.node.Calls(), "clean "+uid) }
 		r.pass(time.Minute)
 		if cleaned("gone") {
-			t.Fatal("a source that has not spoken may still name the pod")
+			t.Fatal("a pod was cleaned up that an unready source may still name")
 		}
 		r.source("file", true)
-		r.eventually("what is left is removed", func() bool { return cleaned("gone") && cleaned("nameless") })
+		r.eventually("the leftovers are removed", func() bool { return cleaned("gone") && cleaned("nameless") })
 		r.eventually("web is ready", func() bool { return r.ready("u1") })
 		if calls := r.node.Calls(); cleaned("u1") || slices.ContainsFunc(calls, func(c string) bool { return strings.HasPrefix(c, "kill") }) {
 			t.Errorf("calls: %v", calls)
@@ -73,7 +73,7 @@ func TestFilesOfPodsThatAreGoneAreRemoved(t *testing.T) {
 	})
 }
 
-// TestDeletedPodIsStoppedAndNotStartedAgain is about a pod whose source still names it, with a deletion timestamp.
+// TestDeletedPodIsStoppedAndNotStartedAgain has a pod with a deletion timestamp that its source still names.
 func TestDeletedPodIsStoppedAndNotStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)

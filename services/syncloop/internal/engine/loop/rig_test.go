@@ -40,7 +40,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// peer is a stream whose publisher can be stopped, and replaced as by a restart.
+// peer is a stream whose publisher can be stopped and replaced.
 type peer[V any] struct {
 	mu     sync.Mutex
 	source stream.Source[V]
@@ -57,47 +57,47 @@ func (p *peer[V]) Subscribe(ctx context.Context, token []byte) (stream.Subscript
 	source := p.source
 	p.mu.Unlock()
 	if source == nil {
-		return nil, errors.New("nobody serves there")
+		return nil, errors.New("no server")
 	}
 	return source.Subscribe(ctx, token)
 }
 
-// told notes events as text.
-type told struct {
+// eventRecorder records events as text.
+type eventRecorder struct {
 	mu    sync.Mutex
 	lines []string
 }
 
 // Normal implements loop.PodEvents.
-func (e *told) Normal(_ context.Context, pod *v1.Pod, _, reason, _ string) {
+func (e *eventRecorder) Normal(_ context.Context, pod *v1.Pod, _, reason, _ string) {
 	e.note("Normal", pod, reason)
 }
 
 // Warning implements loop.PodEvents.
-func (e *told) Warning(_ context.Context, pod *v1.Pod, _, reason, _ string) {
+func (e *eventRecorder) Warning(_ context.Context, pod *v1.Pod, _, reason, _ string) {
 	e.note("Warning", pod, reason)
 }
 
 // AnnotatedWarning implements the events of engineapi.Evictions.
-func (e *told) AnnotatedWarning(
+func (e *eventRecorder) AnnotatedWarning(
 	ctx context.Context, pod *v1.Pod, container, reason, message string, _ map[string]string,
 ) {
 	e.Warning(ctx, pod, container, reason, message)
 }
 
-func (e *told) note(kind string, pod *v1.Pod, reason string) {
+func (e *eventRecorder) note(kind string, pod *v1.Pod, reason string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.lines = append(e.lines, kind+" "+reason+" "+pod.Name)
 }
 
-func (e *told) told() []string {
+func (e *eventRecorder) list() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.lines)
 }
 
-// reports keeps what an API server would be told of the pods.
+// reports records the reports to an API server.
 type reports struct {
 	mu  sync.Mutex
 	all []statusmanager.Report
@@ -120,12 +120,12 @@ func (r *reports) list() []statusmanager.Report {
 	return slices.Clone(r.all)
 }
 
-// rig is a loop with everything real but the machine, on a clock that moves while the test waits.
+// rig is a loop on a fake machine and a fake clock that runs while the test waits. Everything else is real.
 type rig struct {
 	t      *testing.T
 	node   *fakenode.Node
 	config *stream.Level[*loop.Desired]
-	// configPeer and plegPeer are what the loop follows.
+	// configPeer and plegPeer are the streams that the loop follows.
 	configPeer *peer[*loop.Desired]
 	plegPeer   *peer[*lifecyclev1.Event]
 	clock      *clocktesting.FakeClock
@@ -138,28 +138,28 @@ type rig struct {
 	endings    *gracebook.Book
 	resizes    *resizes.Book
 	nodes      *stream.Level[*nodev1.Node]
-	events     *told
+	events     *eventRecorder
 	reports    *reports
 	probes     *prober.Manager
-	// unwell is true while every probe fails.
-	unwell atomic.Bool
-	// begun is when the rig was made, by its clock.
+	// probesFail is true while every probe fails.
+	probesFail atomic.Bool
+	// begun is the time when the rig was constructed, on its clock.
 	begun time.Time
-	// messages reads termination messages; nil while there are none.
+	// messages returns the termination message of a pod; nil if there are none.
 	messages atomic.Pointer[func(pod *v1.Pod) string]
-	// leftovers are the pods that there are files of.
+	// leftovers are the pods with files on disk.
 	leftovers atomic.Pointer[[]*v1.Pod]
 	stop      func()
 }
 
-// newRig returns a rig whose peers are away, over a node that may have pods already.
+// newRig returns a rig whose peers are away, on a node that may have pods already.
 func newRig(t *testing.T, node *fakenode.Node, stateDir string) *rig {
 	t.Helper()
-	return newRigLater(t, node, stateDir, 0)
+	return newRigWith(t, node, stateDir, 0)
 }
 
-// newRigLater is newRig for a machine that has run longer than it has, and with a configuration that is changed.
-func newRigLater(
+// newRigWith is newRig on a machine that has been up longer by later, with a changed configuration.
+func newRigWith(
 	t *testing.T, node *fakenode.Node, stateDir string, later time.Duration, change ...func(*loop.Config),
 ) *rig {
 	t.Helper()
@@ -168,7 +168,7 @@ func newRigLater(
 		configPeer: &peer[*loop.Desired]{}, plegPeer: &peer[*lifecyclev1.Event]{},
 		clock: clocktesting.NewFakeClock(time.Now()), spans: tracetest.NewSpanRecorder(),
 	}
-	r.begun, r.nodes, r.events = r.clock.Now(), stream.NewLevel[*nodev1.Node](stream.Config{}), &told{}
+	r.begun, r.nodes, r.events = r.clock.Now(), stream.NewLevel[*nodev1.Node](stream.Config{}), &eventRecorder{}
 	r.reports = &reports{}
 	r.tracer = trace.NewTracerProvider(trace.WithSpanProcessor(r.spans))
 	tracer, logger := r.tracer.Tracer("test"), slog.New(slog.DiscardHandler)
@@ -238,7 +238,7 @@ func newRigLater(
 	return r
 }
 
-// readMessages gives ended containers the message of their pod.
+// readMessages returns the message of the pod for each ended container.
 func (r *rig) readMessages(pod *v1.Pod, ended []*lifecyclev1.Container) map[string]string {
 	read := r.messages.Load()
 	if read == nil {
@@ -251,7 +251,7 @@ func (r *rig) readMessages(pod *v1.Pod, ended []*lifecyclev1.Container) map[stri
 	return all
 }
 
-// makeProbes makes what runs probes, which are answered at once.
+// makeProbes constructs the prober. Its probes return at once.
 func (r *rig) makeProbes(stateDir string, tracer oteltrace.Tracer, logger *slog.Logger) {
 	r.t.Helper()
 	kept, err := prober.OpenBook(filepath.Join(stateDir, "probes"), logger)
@@ -260,7 +260,7 @@ func (r *rig) makeProbes(stateDir string, tracer oteltrace.Tracer, logger *slog.
 	}
 	r.probes = prober.New(prober.Config{
 		Probe: func(context.Context, probecalls.Target) probecalls.Answer {
-			if r.unwell.Load() {
+			if r.probesFail.Load() {
 				return probecalls.Answer{Outcome: probecalls.Failure}
 			}
 			return probecalls.Answer{Outcome: probecalls.Success}
@@ -269,10 +269,10 @@ func (r *rig) makeProbes(stateDir string, tracer oteltrace.Tracer, logger *slog.
 	})
 }
 
-// start returns a rig whose peers are there, with the source "file" not having spoken.
+// start returns a rig whose peers are there. The source "file" is not ready.
 func start(t *testing.T, change ...func(*loop.Config)) *rig {
 	t.Helper()
-	r := newRigLater(t, fakenode.New(), t.TempDir(), 0, change...)
+	r := newRigWith(t, fakenode.New(), t.TempDir(), 0, change...)
 	r.source("file", false)
 	r.configPeer.set(r.config)
 	r.plegPeer.set(r.node.Events)
@@ -287,14 +287,14 @@ func (r *rig) add(pod *v1.Pod) {
 	r.config.Put(string(pod.UID), &loop.Desired{Pod: pod, Source: "file"})
 }
 
-// eventually waits until a condition holds, while the clock moves on. Every test is a bubble: between two steps of the
-// clock all have done what there was to do, however long that takes.
+// eventually steps the clock until a condition holds. In a synctest bubble all work of one step is done before the next
+// one.
 func (r *rig) eventually(what string, holds func() bool) {
 	r.t.Helper()
 	r.stepUntil(what, 50*time.Millisecond, holds)
 }
 
-// pass lets the clock move on by d, in steps, so that everything that is due by then is done.
+// pass steps the clock by d. All work that is due by then is done.
 func (r *rig) pass(d time.Duration) {
 	r.t.Helper()
 	end := r.clock.Now().Add(d)

@@ -22,8 +22,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 )
 
-// moody is a pleg that answers as a list says, one after the other, and notes when it was asked.
-type moody struct {
+// scriptedPleg is a pleg with a list of health results, which records the times of the calls.
+type scriptedPleg struct {
 	mu      sync.Mutex
 	begun   time.Time
 	asked   []time.Duration
@@ -31,24 +31,24 @@ type moody struct {
 }
 
 // Health implements loop.Pleg.
-func (m *moody) Health(context.Context) (reasons []string, network string, err error) {
+func (m *scriptedPleg) Health(context.Context) (reasons []string, network string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.asked) == len(m.answers) {
-		return nil, "", errors.New("nobody was to ask")
+		return nil, "", errors.New("more calls than answers")
 	}
 	m.asked = append(m.asked, time.Since(m.begun))
 	return nil, "", m.answers[len(m.asked)-1]
 }
 
 // Relist implements loop.Pleg.
-func (m *moody) Relist(context.Context) error { return nil }
+func (m *scriptedPleg) Relist(context.Context) error { return nil }
 
-// TestAnUnwellPlegIsAskedLessAndLess: after 100 ms, doubling to 5 s, and anew from 100 ms once it was well.
+// TestAnUnwellPlegIsAskedLessAndLess: the delays are 100 ms, doubling to 5 s, and again from 100 ms after a success.
 func TestAnUnwellPlegIsAskedLessAndLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := errors.New("connection refused")
-		pleg := &moody{
+		pleg := &scriptedPleg{
 			begun: time.Now(), answers: []error{away, away, away, away, away, away, away, away, nil, nil, away, away, nil},
 		}
 		var want []time.Duration
@@ -69,7 +69,7 @@ func TestAnUnwellPlegIsAskedLessAndLess(t *testing.T) {
 	})
 }
 
-// TestHealthFailsWhenAHandlerHangs: nothing is due meanwhile, and yet it shows.
+// TestHealthFailsWhenAHandlerHangs although nothing else is due.
 func TestHealthFailsWhenAHandlerHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hanging, done := make(chan struct{}), make(chan struct{})
@@ -83,7 +83,7 @@ func TestHealthFailsWhenAHandlerHangs(t *testing.T) {
 		})
 		defer close(done)
 		r.node.Run(fakenode.Pod("u1", "orphan", always))
-		r.node.Exit("u1", 0) // which pleg tells
+		r.node.Exit("u1", 0) // pleg emits an event
 		r.source("file", true)
 		r.eventually("a handler hangs", func() bool {
 			select {
@@ -94,9 +94,9 @@ func TestHealthFailsWhenAHandlerHangs(t *testing.T) {
 			}
 		})
 		if h := r.loop.Health(); !h.Healthy {
-			t.Errorf("it does not hang for long yet: %+v", h)
+			t.Errorf("too early: %+v", h)
 		}
-		r.clock.Step(2*time.Minute - 5*time.Second) // it may have waited for its work for 2 s
+		r.clock.Step(2*time.Minute - 5*time.Second) // it may have waited for work for 2 s
 		if h := r.loop.Health(); !h.Healthy {
 			t.Errorf("within twice the resync period: %+v", h)
 		}
@@ -107,7 +107,7 @@ func TestHealthFailsWhenAHandlerHangs(t *testing.T) {
 	})
 }
 
-// TestAShortResyncPeriodMakesNoIdleLoopUnhealthy: with nothing to do the loop turns with each clean-up, every 2 s.
+// TestAShortResyncPeriodMakesNoIdleLoopUnhealthy: an idle loop turns with each housekeeping, every 2 s.
 func TestAShortResyncPeriodMakesNoIdleLoopUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, func(c *loop.Config) { c.Resync = 500 * time.Millisecond })
@@ -122,7 +122,7 @@ func TestAShortResyncPeriodMakesNoIdleLoopUnhealthy(t *testing.T) {
 	})
 }
 
-// TestARemovedContainerIsNoReasonToSync, while one that died is: it may be the loop's own cleaning that was seen.
+// TestARemovedContainerIsNoReasonToSync, because the loop itself removes containers. The death of a container is one.
 func TestARemovedContainerIsNoReasonToSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -148,12 +148,12 @@ func TestARemovedContainerIsNoReasonToSync(t *testing.T) {
 			t.Errorf("%d syncs followed", after-before)
 		}
 		tell(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED)
-		r.eventually("a death is looked after", func() bool { return synced() > before })
+		r.eventually("a death is followed by a sync", func() bool { return synced() > before })
 	})
 }
 
-// TestADeathAlsoCleansUpWhatEndedBefore keeps the last container of a name that has ended, for its log and its exit
-// code.
+// TestADeathAlsoCleansUpWhatEndedBefore checks that the last ended container of a name is kept for its log and exit
+// code, and that older ones are removed.
 func TestADeathAlsoCleansUpWhatEndedBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -172,7 +172,7 @@ func TestADeathAlsoCleansUpWhatEndedBefore(t *testing.T) {
 	})
 }
 
-// TestACleanUpThatHoldsUpTheLoopIsLogged from a second on.
+// TestACleanUpThatHoldsUpTheLoopIsLogged if it takes a second or longer.
 func TestACleanUpThatHoldsUpTheLoopIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -190,7 +190,7 @@ func TestACleanUpThatHoldsUpTheLoopIsLogged(t *testing.T) {
 		})
 		close(ready)
 		r.source("file", true)
-		r.eventually("it is told", func() bool {
+		r.eventually("it is logged", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return strings.Contains(log.String(), "housekeeping held up the sync loop") && strings.Contains(log.String(), "duration=1.1s")
@@ -203,7 +203,7 @@ type writer func([]byte) (int, error)
 // Write implements io.Writer.
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-// slowToTidy is workers whose tidying takes time.
+// slowToTidy has workers whose Tidy takes time.
 type slowToTidy struct {
 	loop.Workers
 	passes func()
@@ -215,7 +215,7 @@ func (s slowToTidy) Tidy() {
 	s.Workers.Tidy()
 }
 
-// TestAnOrphanIsCounted once, however long it takes to end.
+// TestAnOrphanIsCounted once, however long its termination takes.
 func TestAnOrphanIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
@@ -226,7 +226,7 @@ func TestAnOrphanIsCounted(t *testing.T) {
 			<-mayStop
 			return nil
 		}})
-		r := newRigLater(t, node, t.TempDir(), 0, func(c *loop.Config) { c.Metrics = loop.NewMetrics(registry) })
+		r := newRigWith(t, node, t.TempDir(), 0, func(c *loop.Config) { c.Metrics = loop.NewMetrics(registry) })
 		r.source("file", true)
 		r.configPeer.set(r.config)
 		r.plegPeer.set(node.Events)

@@ -8,8 +8,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 )
 
-// tellShutdown is what nodestatus says when the machine is about to go down, or not any more.
-func (r *rig) tellShutdown(comes bool) {
+// setShutdown publishes a Node with or without a shutdown of the machine.
+func (r *rig) setShutdown(comes bool) {
 	r.t.Helper()
 	node := machine("2")
 	data, err := node.Marshal()
@@ -25,21 +25,21 @@ func TestNewPodsAreRefusedWhileTheMachineGoesDown(t *testing.T) {
 	node.Run(running)
 	before := node.Container("running")
 	r := newRig(t, node, t.TempDir())
-	r.tellShutdown(true) // a syncloop that is started in the middle of it knows, too
+	r.setShutdown(true) // known also to a syncloop that starts during the shutdown
 	r.add(running)
 	r.add(cpus("new", "100m", 0))
 	r.source("file", true)
 	r.configPeer.set(r.config)
 	r.plegPeer.set(node.Events)
-	r.eventually("what is new is refused", func() bool { return r.failed("new", "NodeShutdown") })
+	r.eventually("the new pod is rejected", func() bool { return r.failed("new", "NodeShutdown") })
 	if message := r.pod("new").Status.Message; message != "Pod was rejected: Pod was rejected as the node is shutting down." {
-		t.Errorf("it says %q", message)
+		t.Errorf("the message is %q", message)
 	}
 	r.pass(10 * time.Second)
 	if got := node.Container("running"); got != before || !r.ready("running") {
-		t.Errorf("container %s, ready %v: what runs is ended when its turn comes, not here", got, r.ready("running"))
+		t.Errorf("container %s, ready %v: a running pod must not be ended here", got, r.ready("running"))
 	}
-	r.tellShutdown(false)
+	r.setShutdown(false)
 	r.pass(time.Second)
 	r.add(cpus("later", "100m", 0))
 	r.eventually("the shutdown was called off", r.runs("later", "running"))

@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 )
 
-// TestWhichPodsHoldSomethingOfTheNode: those that run and those that are being ended, not those that were refused or have ended.
+// TestWhichPodsHoldSomethingOfTheNode: running and terminating pods are active; rejected and ended pods are not.
 func TestWhichPodsHoldSomethingOfTheNode(t *testing.T) {
 	s := newStore(t, nil)
 	if _, err := s.Active(); !errors.As(err, new(*podstore.NotReadyError)) {

@@ -26,7 +26,7 @@ func seenPod(volumes ...v1.Volume) *v1.Pod {
 	}
 }
 
-// sums returns the sum of a histogram, and the number of its samples.
+// sums returns the sum of a histogram and the number of its samples.
 func sums(t *testing.T, g prometheus.Gatherer, name string) (float64, uint64) {
 	t.Helper()
 	h := family(t, g, name).GetMetric()[0].GetHistogram()
@@ -58,7 +58,7 @@ func TestTheStartObjectiveLeavesOutPullsAndInitContainers(t *testing.T) {
 		t.Errorf("the total is %v of %d, want 20 s", sum, n)
 	}
 	if sum, n := sums(t, registry, "kubelet_pod_start_sli_duration_seconds"); sum != 20-6-3 || n != 1 {
-		t.Errorf("the objective's is %v of %d, want 11 s", sum, n)
+		t.Errorf("the objective has %v of %d, want 11 s", sum, n)
 	}
 }
 

@@ -44,8 +44,8 @@ func newStoreWith(t *testing.T, change func(*podstore.Config)) *podstore.Store {
 	return s
 }
 
-// Addresses that the node has got since are those of its pods at once: a pod of the machine's network that had none gets both, and
-// keeps its own when the node's change.
+// TestAddressesOfTheNodeAreNeverOutOfDate changes the addresses of the node. A pod of the host network without
+// addresses gets the new ones at once. A pod that has addresses keeps them.
 func TestAddressesOfTheNodeAreNeverOutOfDate(t *testing.T) {
 	node := fakenode.New()
 	s := newStore(t, nil)
@@ -166,7 +166,7 @@ func TestOnlyChangesArePublished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Observe("u1", fresh) // nothing but the time of the observation is new
+	s.Observe("u1", fresh) // only the time of the observation is new
 	s.SetState("u1", podworkers.Syncing)
 	s.SetState("u1", podworkers.Terminating)
 	if m := next(); m.Value.GetWorkerState() != enginev1.WorkerState_WORKER_STATE_TERMINATING {
@@ -196,7 +196,8 @@ func TestAnOlderObservationChangesNothing(t *testing.T) {
 	}
 }
 
-// That a pod cannot be inspected any more is news of the observation that is known already; that it could be then is not.
+// TestAPodThatCannotBeInspectedAnyMoreIsShownSo: the error of an inspection is newer than the observation before it,
+// although both have the same time. The observation without the error is not.
 func TestAPodThatCannotBeInspectedAnyMoreIsShownSo(t *testing.T) {
 	node := fakenode.New()
 	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
@@ -225,7 +226,7 @@ func TestAPodThatCannotBeInspectedAnyMoreIsShownSo(t *testing.T) {
 	}
 	s.Observe("u1", last)
 	if !unknown() {
-		t.Error("an answer of before took it back")
+		t.Error("an older answer has removed the condition")
 	}
 	fresh, err := node.GetPodStatus(t.Context(), "u1", time.Duration(last.GetObservedBoottimeNs()))
 	if err != nil {
@@ -233,7 +234,7 @@ func TestAPodThatCannotBeInspectedAnyMoreIsShownSo(t *testing.T) {
 	}
 	s.Observe("u1", fresh)
 	if unknown() {
-		t.Error("it is still shown when it is over")
+		t.Error("the condition is still there after a success")
 	}
 }
 
@@ -255,7 +256,8 @@ func TestPodsAreWhatASourceNamesAndListIsAll(t *testing.T) {
 	}
 }
 
-// TestWhatHeldAPodUpIsGoneOnceItHasASandbox, and not only when the work is over that follows.
+// TestWhatHeldAPodUpIsGoneOnceItHasASandbox checks that the reason for the pod disappears with the sandbox, before the
+// sync ends.
 func TestWhatHeldAPodUpIsGoneOnceItHasASandbox(t *testing.T) {
 	node := fakenode.New()
 	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
@@ -281,14 +283,14 @@ func TestWhatHeldAPodUpIsGoneOnceItHasASandbox(t *testing.T) {
 	if got := reason(); got != "" {
 		t.Errorf("a pod that runs has the reason %q", got)
 	}
-	s.Synced("u1", podworkers.SyncReport{Waits: true, Wait: held}) // such as for a volume that one more container asks for
+	s.Synced("u1", podworkers.SyncReport{Waits: true, Wait: held}) // as for a volume that another container needs
 	if got := reason(); got != held.Reason {
-		t.Errorf("a pod that is held up in its sandbox has the reason %q", got)
+		t.Errorf("a pod that waits in its sandbox has the reason %q", got)
 	}
 }
 
-// TestTheContainersOfAnEndedPodHaveEnded: controllers wait for that. Of a pod that was never let in there is nothing to say before it
-// is deleted.
+// TestTheContainersOfAnEndedPodHaveEnded: controllers wait for terminated container statuses. A pod that was never
+// admitted has no container statuses before it is deleted.
 func TestTheContainersOfAnEndedPodHaveEnded(t *testing.T) {
 	ended := "ContainerStatusUnknown 137"
 	for name, test := range map[string]struct {
@@ -336,7 +338,8 @@ func TestTheContainersOfAnEndedPodHaveEnded(t *testing.T) {
 	}
 }
 
-// TestAPodThatHadEndedBeforeIsToldAsItWas, as long as it has no worker: a restart does not let its containers wait again.
+// TestAPodThatHadEndedBeforeIsToldAsItWas checks that after a restart the containers of an ended pod do not show as
+// waiting. The pod keeps its status until it has a worker.
 func TestAPodThatHadEndedBeforeIsToldAsItWas(t *testing.T) {
 	s := newStore(t, nil)
 	s.Open()
@@ -469,8 +472,8 @@ func TestStartTimeIsTheSameAfterARestart(t *testing.T) {
 	}
 }
 
-// TestTheStatusOfANewPodIsComputedOnceBeforeItsFirstStart: that it has a worker, and that the runtime has nothing of it,
-// is nothing new.
+// TestTheStatusOfANewPodIsComputedOnceBeforeItsFirstStart: neither a new worker nor an empty observation changes the
+// status.
 func TestTheStatusOfANewPodIsComputedOnceBeforeItsFirstStart(t *testing.T) {
 	node, computed := fakenode.New(), 0
 	s := newStoreWith(t, func(cfg *podstore.Config) {
@@ -491,14 +494,14 @@ func TestTheStatusOfANewPodIsComputedOnceBeforeItsFirstStart(t *testing.T) {
 	if computed != 1 {
 		t.Errorf("before the first start the status was computed %d times, want once", computed)
 	}
-	// What a sync has found is one change, and what was started is one.
+	// The report of a sync is one change, and the start of a container another one.
 	s.Synced("u1", podworkers.SyncReport{Waits: true, Cgroup: &resources.Resources{}})
 	node.Run(pod)
 	s.Observe("u1", running(t, node, "u1"))
 	if computed != 3 {
 		t.Errorf("after the first start the status was computed %d times, want 3", computed)
 	}
-	// The same observation, made again, is no change.
+	// The same observation again is no change.
 	s.Observe("u1", running(t, node, "u1"))
 	if computed != 3 {
 		t.Errorf("after the same observation the status was computed %d times, want 3", computed)

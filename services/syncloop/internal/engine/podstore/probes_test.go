@@ -18,25 +18,25 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
-// prober is a prober whose results a test sets.
+// prober is a fake prober with results that a test sets.
 type prober struct {
 	ready, started bool
 	unhealthy      bool
 	since          time.Time
-	// told is what it was told last.
-	told string
+	// last is the newest call of Observe or Forget.
+	last string
 }
 
 func (p *prober) Observe(pod *v1.Pod, observed *lifecyclev1.PodStatus, ip string, ending bool) {
-	p.told = fmt.Sprintf("%s with %d containers at %q, ending: %v", pod.Name, len(observed.GetContainers()), ip, ending)
+	p.last = fmt.Sprintf("%s with %d containers at %q, ending: %v", pod.Name, len(observed.GetContainers()), ip, ending)
 }
-func (p *prober) Forget(uid types.UID)   { p.told = "forget " + string(uid) }
+func (p *prober) Forget(uid types.UID)   { p.last = "forget " + string(uid) }
 func (p *prober) Ready(string) bool      { return p.ready }
 func (p *prober) Started(string) bool    { return p.started }
 func (p *prober) Unhealthy(string) bool  { return p.unhealthy }
 func (p *prober) Since(string) time.Time { return p.since }
 
-// probedStore is an open store with a pod that has probes and runs.
+// probedStore returns an open store with a running pod that has probes.
 func probedStore(t *testing.T, node *fakenode.Node, p *prober, now time.Time) *podstore.Store {
 	t.Helper()
 	s := podstore.New(podstore.Config{
@@ -51,8 +51,8 @@ func probedStore(t *testing.T, node *fakenode.Node, p *prober, now time.Time) *p
 		node.Run(pod)
 	}
 	s.Observe("u1", running(t, node, "u1"))
-	if p.told != "" {
-		t.Errorf("told before all is known: %s", p.told)
+	if p.last != "" {
+		t.Errorf("called before all is known: %s", p.last)
 	}
 	s.Open()
 	s.SetWaiting("")
@@ -92,7 +92,7 @@ func TestAResultOfAProbeShowsAtOnce(t *testing.T) {
 			t.Errorf("ready %v, started %v: the pod's Ready is %s", step.ready, step.started, got)
 		}
 	}
-	s.Probed("nobody", "") // it went meanwhile
+	s.Probed("nobody", "") // the pod was removed before the result
 }
 
 func TestTheProberIsToldWhatRuns(t *testing.T) {
@@ -107,8 +107,8 @@ func TestTheProberIsToldWhatRuns(t *testing.T) {
 		{func() { s.Gone("u1") }, `web with 0 containers at "10.0.0.9", ending: true`},
 		{func() { s.Unwant("u1"); s.Forget("u1") }, "forget u1"},
 	} {
-		if step.do(); p.told != step.want {
-			t.Errorf("told %s, want %s", p.told, step.want)
+		if step.do(); p.last != step.want {
+			t.Errorf("the last call is %s, want %s", p.last, step.want)
 		}
 	}
 	evicted := &prober{}
@@ -116,8 +116,8 @@ func TestTheProberIsToldWhatRuns(t *testing.T) {
 	if err := s.Evict("u1", podstore.Eviction{Reason: "Evicted"}); err != nil {
 		t.Fatal(err)
 	}
-	if want := `web with 1 containers at "10.0.0.9", ending: true`; evicted.told != want {
-		t.Errorf("of a pod that is evicted it is told %s", evicted.told)
+	if want := `web with 1 containers at "10.0.0.9", ending: true`; evicted.last != want {
+		t.Errorf("the last call for an evicted pod is %s", evicted.last)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestReadyIsSinceTheSameTimeAfterARestart(t *testing.T) {
 	p.ready, p.started, p.since = true, true, now
 	s.Probed("u1", "")
 	before := conditionOf(t, s, v1.PodReady)
-	p.told = ""
+	p.last = ""
 	after := conditionOf(t, probedStore(t, node, p, now.Add(time.Hour)), v1.PodReady)
 	if before.Status != v1.ConditionTrue || after.Status != before.Status ||
 		!after.LastTransitionTime.Equal(&before.LastTransitionTime) {

@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// TestDueTimesAreNotOfAClockThatCanBeSet: the times at which workers work again have the reading of the clock that only runs, by
-// which Go compares then. A clock that is set back makes none of them late.
+// TestDueTimesAreNotOfAClockThatCanBeSet checks that due times have a reading of the monotonic clock, which Go then
+// compares. A step of the wall clock delays no worker.
 func TestDueTimesAreNotOfAClockThatCanBeSet(t *testing.T) {
 	r := newRigWith(fakenode.New(), time.Hour)
 	t.Cleanup(r.stop)
@@ -27,7 +27,7 @@ func TestDueTimesAreNotOfAClockThatCanBeSet(t *testing.T) {
 			return known
 		})
 		if !strings.Contains(at.String(), " m=") {
-			t.Errorf("it is due at %v by the wall clock alone", at)
+			t.Errorf("it is due at %v, without a monotonic reading", at)
 		}
 	}
 }

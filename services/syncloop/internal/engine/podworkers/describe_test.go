@@ -26,7 +26,7 @@ func (crashing) SyncPod(context.Context, *v1.Pod, *lifecyclev1.PodStatus) (execu
 }
 
 func TestAWorkerSaysWhatItWaitsForAndUntilWhen(t *testing.T) {
-	pool, _ := startTold(t, crashing{fakenode.New()})
+	pool, _ := startWithEvents(t, crashing{fakenode.New()})
 	pod := fakenode.Pod("u-1", "web", v1.RestartPolicyAlways)
 	begun := time.Now()
 	pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)
@@ -41,7 +41,7 @@ func TestAWorkerSaysWhatItWaitsForAndUntilWhen(t *testing.T) {
 	}
 	if next.Before(begun.Add(20*time.Second)) || next.After(time.Now().Add(20*time.Second)) || since.Before(begun) ||
 		since.After(next) {
-		t.Errorf("next try %v, in its state since %v, told at %v", next, since, begun)
+		t.Errorf("next try %v, in its state since %v, updated at %v", next, since, begun)
 	}
 }
 
@@ -57,7 +57,7 @@ func TestAWorkerSaysUntilWhenItsPodHasToStopAndWhoWaitsForThat(t *testing.T) {
 	r.want(fakenode.Pod("u-1", "web", v1.RestartPolicyAlways))
 	eventually.That(t, "it runs", r.running("web"))
 	if got := r.pool.List()[0].GetTerminateBy(); got != nil {
-		t.Errorf("a pod that runs has to stop until %v", got.AsTime())
+		t.Errorf("a running pod has the deadline %v", got.AsTime())
 	}
 	ended := time.Now()
 	r.remove("u-1", podworkers.End{Grace: ptr.To[int64](60)})

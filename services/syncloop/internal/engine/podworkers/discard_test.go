@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// counter is a log that counts its warnings and drops everything.
+// counter is a log handler that counts warnings and errors and discards them.
 type counter struct{ warnings *atomic.Int64 }
 
 // Enabled implements slog.Handler.

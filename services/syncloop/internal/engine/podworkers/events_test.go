@@ -25,25 +25,25 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// told keeps what was told of each pod.
-type told struct {
+// eventRecorder records events as text.
+type eventRecorder struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (e *told) Warning(_ context.Context, pod *v1.Pod, _, reason, message string) {
+func (e *eventRecorder) Warning(_ context.Context, pod *v1.Pod, _, reason, message string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.lines = append(e.lines, pod.Name+" "+reason+": "+message)
 }
 
-func (e *told) Normal(_ context.Context, pod *v1.Pod, _, reason, message string) {
+func (e *eventRecorder) Normal(_ context.Context, pod *v1.Pod, _, reason, message string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.lines = append(e.lines, pod.Name+" "+reason+": "+message)
 }
 
-func (e *told) has(line string) func() bool {
+func (e *eventRecorder) has(line string) func() bool {
 	return func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -51,10 +51,10 @@ func (e *told) has(line string) func() bool {
 	}
 }
 
-// deaf is a runtime that says that it has stopped a pod, and has not.
-type deaf struct{ *fakenode.Node }
+// unkillable is a runtime whose KillPod succeeds without stopping the pod.
+type unkillable struct{ *fakenode.Node }
 
-func (deaf) KillPod(context.Context, *v1.Pod, *lifecyclev1.PodStatus, int64) error { return nil }
+func (unkillable) KillPod(context.Context, *v1.Pod, *lifecyclev1.PodStatus, int64) error { return nil }
 
 // runtime is a runtime and a pleg in one.
 type runtime interface {
@@ -62,14 +62,14 @@ type runtime interface {
 	podworkers.Observer
 }
 
-func startTold(t *testing.T, runtime runtime) (*podworkers.Pool, *told) {
+func startWithEvents(t *testing.T, runtime runtime) (*podworkers.Pool, *eventRecorder) {
 	process, end := context.WithCancel(context.Background())
 	logger := slog.New(slog.DiscardHandler)
 	store := podstore.New(podstore.Config{
 		Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: logger,
 	})
 	store.Open()
-	events := &told{}
+	events := &eventRecorder{}
 	pool := podworkers.NewPool(process, podworkers.Config{
 		Runtime: runtime, Observer: runtime, Statuses: store, Endings: gracebook.InMemory(boottime.Now),
 		Clock: clock.RealClock{}, BootTime: boottime.Now,
@@ -89,19 +89,19 @@ func TestWhatCannotBeDoneForAPodIsInItsEvents(t *testing.T) {
 	node.Run(pod)
 	ending := podworkers.End{Removed: true}
 
-	pool, events := startTold(t, deaf{node})
+	pool, events := startWithEvents(t, unkillable{node})
 	pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &ending)
-	eventually.That(t, "that it still runs is told", events.has("web ExceededGracePeriod: Container runtime did not kill the pod within specified grace period."))
+	eventually.That(t, "there is an event that it still runs", events.has("web ExceededGracePeriod: Container runtime did not kill the pod within specified grace period."))
 
 	node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error { return errors.New("no answer") }})
-	pool, events = startTold(t, node)
+	pool, events = startWithEvents(t, node)
 	pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &ending)
-	eventually.That(t, "that it cannot be stopped is told", events.has("web FailedKillPod: error killing pod: no answer"))
+	eventually.That(t, "there is an event that it cannot be stopped", events.has("web FailedKillPod: error killing pod: no answer"))
 
 	node.FailInspection(pod.UID, "no answer")
-	pool, events = startTold(t, node)
+	pool, events = startWithEvents(t, node)
 	pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)
-	eventually.That(t, "that it cannot be seen is told", events.has("web FailedSync: error determining status: pleg cannot inspect the pod: no answer"))
+	eventually.That(t, "there is an event that it cannot be inspected", events.has("web FailedSync: error determining status: pleg cannot inspect the pod: no answer"))
 }
 
 func TestAnErrorThatNamesAnotherSandboxEachTimeIsOneWarning(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// TestNoHistoryBreaksARule runs random histories of wishes and evictions against a node that takes its time, and looks at the
-// end whether exactly what is wanted and was not evicted runs.
+// TestNoHistoryBreaksARule runs random histories of updates, removals and evictions against a node with slow kills. At
+// the end exactly the desired pods that were not evicted must run.
 func TestNoHistoryBreaksARule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRig(fakenode.New())
@@ -40,7 +40,7 @@ func TestNoHistoryBreaksARule(t *testing.T) {
 			name, version := step%3, step/3%3
 			uid := types.UID(fmt.Sprintf("pod-%d-%d", name, version))
 			switch step / 9 {
-			case 0, 1: // the name's pod becomes this one
+			case 0, 1: // replaces the pod of that name by this one
 				for other, pod := range wanted {
 					if pod.Name == fmt.Sprintf("pod-%d", name) && other != uid {
 						delete(wanted, other)
@@ -72,7 +72,7 @@ func TestNoHistoryBreaksARule(t *testing.T) {
 				}
 			}
 		}
-		eventually.That(t, "every waiter is told", func() bool {
+		eventually.That(t, "every waiter is notified", func() bool {
 			for _, w := range waiters {
 				select {
 				case <-w:
@@ -92,7 +92,7 @@ func TestNoHistoryBreaksARule(t *testing.T) {
 		slices.Sort(names)
 		slices.Sort(uids)
 		eventually.That(t, fmt.Sprintf("exactly %v run", names), func() bool {
-			left := r.node.UIDs() // of an evicted pod what has ended stays, if it ever ran
+			left := r.node.UIDs() // an evicted pod that has run keeps its ended containers
 			return slices.Equal(r.node.Running(), names) && len(r.pool.List()) == len(uids) &&
 				!slices.ContainsFunc(left, func(uid types.UID) bool { return wanted[uid] == nil })
 		})

@@ -92,7 +92,8 @@ func TestFoldLosesNoEndingNoShorterGraceAndNoWaiter(t *testing.T) {
 	})
 }
 
-// TestThePodHasTheShortestOfWhatWasAskedFor however many asked, with a grace period or without, and in whatever order.
+// TestThePodHasTheShortestOfWhatWasAskedFor checks that folded requests to end a pod have the shortest grace period, in
+// any order, with and without a grace period of their own.
 func TestThePodHasTheShortestOfWhatWasAskedFor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pod := &v1.Pod{}
@@ -146,7 +147,7 @@ func TestGraceOf(t *testing.T) {
 		end  *podworkers.End
 		want int64
 	}{
-		"nothing says so":            {pod(nil, nil), nil, 30},
+		"no grace period":            {pod(nil, nil), nil, 30},
 		"the spec's":                 {pod(nil, ptr.To[int64](7)), &podworkers.End{}, 7},
 		"the deletion's":             {pod(ptr.To[int64](3), ptr.To[int64](7)), &podworkers.End{}, 3},
 		"asked for, longer":          {pod(ptr.To[int64](3), nil), &podworkers.End{Grace: ptr.To[int64](9)}, 3},

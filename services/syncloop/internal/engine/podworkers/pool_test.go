@@ -87,7 +87,7 @@ func TestShorterGraceTakesEffectAtOnce(t *testing.T) {
 	if got := <-began; got != 30 {
 		t.Fatalf("first kill with %d s", got)
 	}
-	// The same and a longer one leave the running kill alone.
+	// Neither the same nor a longer grace period interrupts the running kill.
 	r.pool.End("u1", podworkers.Cause{}, podworkers.End{})
 	r.pool.End("u1", podworkers.Cause{}, podworkers.End{Grace: ptr.To[int64](60)})
 	r.pool.End("u1", podworkers.Cause{}, podworkers.End{Grace: ptr.To[int64](2)})
@@ -103,7 +103,7 @@ func TestTerminationCutsASyncShort(t *testing.T) {
 	var once sync.Once
 	r.node.SetScript(fakenode.Script{Sync: func(ctx context.Context, _ *v1.Pod) error {
 		once.Do(func() { close(pulling) })
-		<-ctx.Done() // an image that takes for ever
+		<-ctx.Done() // an image pull that does not end
 		return ctx.Err()
 	}})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
@@ -189,7 +189,7 @@ func TestFinishedPodStaysAndIsNotStartedAgain(t *testing.T) {
 	container := node.Container("u1")
 	r.stop()
 
-	// The next process knows it by the container that has ended.
+	// The next process knows that the pod has ended by its ended container.
 	again := newRig(node)
 	defer again.stop()
 	again.want(pod)
@@ -254,20 +254,20 @@ func TestEndedContainersBeyondOneAreRemoved(t *testing.T) {
 	})
 }
 
-// TestRemovedPodEndsWhoeverHoldsItsName is about a pod that runs since before this process began, while another one of its
-// name has been started.
+// TestRemovedPodEndsWhoeverHoldsItsName removes a pod that runs from before the start of this process, while another
+// pod of its name has been started.
 func TestRemovedPodEndsWhoeverHoldsItsName(t *testing.T) {
 	node := fakenode.New()
 	node.Run(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
 	r := newRig(node)
-	defer r.stop() // not start: this test's beginning breaks the rule
+	defer r.stop() // not start, because this test breaks a rule at the beginning
 	r.want(fakenode.Pod("u2", "web", v1.RestartPolicyNever))
 	eventually.That(t, "both run", r.running("web", "web"))
 	old := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
 	r.store.SetPod(old, "", "")
 	r.pool.Want(old, podworkers.Cause{}, &podworkers.End{Removed: true})
 	eventually.That(t, "only the new one is left", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u2"}) })
-	// The name is still the new one's.
+	// The new pod still has the name.
 	r.want(fakenode.Pod("u3", "web", v1.RestartPolicyAlways))
 	if got := r.state("u3"); got != enginev1.WorkerState_WORKER_STATE_SYNCING || slices.Contains(node.UIDs(), "u3") {
 		t.Errorf("u3 is %v, pods: %v", got, node.UIDs())
@@ -276,7 +276,7 @@ func TestRemovedPodEndsWhoeverHoldsItsName(t *testing.T) {
 	eventually.That(t, "u3 runs alone", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u3"}) })
 }
 
-// TestAPodThatIsDeletedWhileItWaitsForItsNameEndsAtOnce: it has nothing that could take time to end, and has failed.
+// TestAPodThatIsDeletedWhileItWaitsForItsNameEndsAtOnce: nothing of the pod runs, so it ends at once and has failed.
 func TestAPodThatIsDeletedWhileItWaitsForItsNameEndsAtOnce(t *testing.T) {
 	r := start(t)
 	mayStop := make(chan struct{})
@@ -304,7 +304,7 @@ func TestAPodThatIsDeletedWhileItWaitsForItsNameEndsAtOnce(t *testing.T) {
 	}
 	r.remove("u2", podworkers.End{})
 	eventually.That(t, "the second is gone", func() bool { return !r.pool.Has("u2") })
-	// The name is still the first one's.
+	// The first pod still has the name.
 	r.want(fakenode.Pod("u3", "web", v1.RestartPolicyAlways))
 	stop()
 	eventually.That(t, "the third runs alone", func() bool { return slices.Equal(r.node.UIDs(), []types.UID{"u3"}) })
@@ -368,7 +368,7 @@ func TestNothingFollowsFromAPodThatCouldNotBeInspected(t *testing.T) {
 	r := newRig(node)
 	defer r.stop()
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually.That(t, "the worker says why it waits", func() bool {
+	eventually.That(t, "the worker has the reason of its wait", func() bool {
 		list := r.pool.List()
 		return len(list) == 1 && strings.Contains(list[0].GetLastError(), "does not answer for this pod")
 	})

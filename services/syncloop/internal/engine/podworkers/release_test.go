@@ -17,7 +17,8 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// TestAPodThatHasEndedHoldsNothingOfTheMachine although its source still names it, and its containers show how it ended.
+// TestAPodThatHasEndedHoldsNothingOfTheMachine checks that the resources of an ended pod are released while its source
+// still names it. Its containers stay, because they show how it ended.
 func TestAPodThatHasEndedHoldsNothingOfTheMachine(t *testing.T) {
 	r := start(t)
 	var tries atomic.Int32
@@ -44,14 +45,14 @@ func TestAPodThatHasEndedHoldsNothingOfTheMachine(t *testing.T) {
 	}
 }
 
-// TestAPodWithoutACgroupSaysSo in its status, with the reason of the kubelet's event.
+// TestAPodWithoutACgroupSaysSo checks that the status has the reason of the kubelet's event.
 func TestAPodWithoutACgroupSaysSo(t *testing.T) {
 	r := start(t)
 	r.store.SetWaiting("")
 	refused := &executor.CgroupError{Err: errors.New("make the cgroup /kubepods/besteffort/podu1: read-only file system")}
 	r.node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return refused }, SandboxError: refused})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually.That(t, "the status says it", func() bool {
+	eventually.That(t, "the status has the reason", func() bool {
 		pods, err := r.store.Pods()
 		return err == nil && len(pods) == 1 && pods[0].Status.Reason == "FailedCreatePodContainer"
 	})

@@ -22,13 +22,13 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
-// asked is a pleg that says how new each observation has to be.
-type asked struct {
+// recordingPleg is a pleg that records how new each observation must be.
+type recordingPleg struct {
 	*fakenode.Node
 	newerThan chan time.Duration
 }
 
-func (a asked) GetPodStatus(
+func (a recordingPleg) GetPodStatus(
 	ctx context.Context, uid types.UID, newerThan time.Duration,
 ) (*lifecyclev1.PodStatus, error) {
 	select {
@@ -38,10 +38,10 @@ func (a asked) GetPodStatus(
 	return a.Node.GetPodStatus(ctx, uid, newerThan)
 }
 
-// TestAPodThatWasBeingResizedIsObservedAnew: an earlier process may have changed it after the last observation.
+// TestAPodThatWasBeingResizedIsObservedAnew: an earlier process may have changed the pod after the last observation.
 func TestAPodThatWasBeingResizedIsObservedAnew(t *testing.T) {
 	for _, resized := range []bool{true, false} {
-		pleg := asked{fakenode.New(), make(chan time.Duration, 1)}
+		pleg := recordingPleg{fakenode.New(), make(chan time.Duration, 1)}
 		pod := fakenode.Pod("u-1", "web", v1.RestartPolicyAlways)
 		pleg.Run(pod)
 		book := resizes.InMemory()
@@ -57,7 +57,7 @@ func TestAPodThatWasBeingResizedIsObservedAnew(t *testing.T) {
 		begun := boottime.Now()
 		pool := podworkers.NewPool(process, podworkers.Config{
 			Runtime: pleg, Observer: pleg, Statuses: store, Endings: gracebook.InMemory(boottime.Now), Resizes: book,
-			Events: &told{}, Clock: clock.RealClock{}, BootTime: boottime.Now,
+			Events: &eventRecorder{}, Clock: clock.RealClock{}, BootTime: boottime.Now,
 			Tracer: telemetry.Off(), Logger: logger, Resync: time.Minute,
 		})
 		pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)

@@ -34,10 +34,10 @@ type rig struct {
 	node  *fakenode.Node
 	store *podstore.Store
 	pool  *podworkers.Pool
-	// endProcess ends the process's context.
+	// endProcess cancels the context of the process.
 	endProcess context.CancelFunc
 	pump       sync.WaitGroup
-	// warnings counts what was logged at the level of a warning, or above.
+	// warnings counts the log records at level warning and above.
 	warnings atomic.Int64
 }
 
@@ -59,7 +59,7 @@ func newTracedRig(node *fakenode.Node, resync time.Duration, tracer trace.Tracer
 		Runtime: node, Observer: node, Statuses: r.store, Endings: gracebook.InMemory(boottime.Now),
 		Clock: clock.RealClock{}, BootTime: boottime.Now, Tracer: tracer, Logger: logger, Resync: resync,
 	})
-	// What the loop does with time: give work to whoever is due.
+	// As the loop does: poke the workers that are due.
 	r.pump.Go(func() {
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()

@@ -31,8 +31,8 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// TestEndedContainersAreRemovedAlsoWhenTheSyncFails is about a pod one of whose containers crashes, while the image of another
-// cannot be had.
+// TestEndedContainersAreRemovedAlsoWhenTheSyncFails has a pod with a crashing container, while the image of another
+// container cannot be pulled.
 func TestEndedContainersAreRemovedAlsoWhenTheSyncFails(t *testing.T) {
 	r := start(t)
 	r.node.SetScript(fakenode.Script{Late: errors.New("container b: no such image")})
@@ -47,8 +47,8 @@ func TestEndedContainersAreRemovedAlsoWhenTheSyncFails(t *testing.T) {
 	eventually.That(t, "ended containers are removed", func() bool { return slices.Contains(r.node.Calls(), "prune u1") })
 }
 
-// TestWhenWorkIsDoneAgain: after a sync in about the resync period, after what is likely to pass in about 10 s, and sooner when
-// the error knows.
+// TestWhenWorkIsDoneAgain checks the delay until the next sync: the resync period after a sync, 10 s after an error
+// that is likely to pass, and less if pleg or the runtime is away or the error has a time.
 func TestWhenWorkIsDoneAgain(t *testing.T) {
 	failing := func(err error) fakenode.Script {
 		return fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return err }}
@@ -95,13 +95,14 @@ func TestWhenWorkIsDoneAgain(t *testing.T) {
 				t.Errorf("again after %v, want %v", got, c.want)
 			}
 			if len(jittered()) == 0 {
-				t.Error("the delay is not spread: pods that failed together would try together")
+				t.Error("the delay has no jitter")
 			}
 		})
 	}
 }
 
-// poolOn returns a pool by a clock that stands still, which is stopped when the test ends, and what it has spread.
+// poolOn returns a pool on a fake clock, which is stopped when the test ends, and a function that returns the delays
+// that were jittered.
 func poolOn(
 	t *testing.T, node *fakenode.Node, clock *clocktesting.FakeClock, counts ...*podworkers.Metrics,
 ) (pool *podworkers.Pool, jittered func() []time.Duration) {
@@ -135,7 +136,7 @@ func poolOn(
 	}
 }
 
-// TestADelayIsSpreadByAHalf is about the spreading that nobody has to ask for.
+// TestADelayIsSpreadByAHalf checks the default jitter.
 func TestADelayIsSpreadByAHalf(t *testing.T) {
 	node := fakenode.New()
 	r := newRigWith(node, time.Minute)
@@ -159,7 +160,8 @@ func TestADelayIsSpreadByAHalf(t *testing.T) {
 	}
 }
 
-// TestAPodThatIsEvictedWhileItWaitsForItsNameIsNeverStarted when its turn comes.
+// TestAPodThatIsEvictedWhileItWaitsForItsNameIsNeverStarted checks that such a pod does not start when its name is
+// free.
 func TestAPodThatIsEvictedWhileItWaitsForItsNameIsNeverStarted(t *testing.T) {
 	r := start(t)
 	mayStop := make(chan struct{})
@@ -187,7 +189,7 @@ func TestAPodThatIsEvictedWhileItWaitsForItsNameIsNeverStarted(t *testing.T) {
 	close(mayStop)
 	<-stopped
 	eventually.That(t, "the first is gone", func() bool { return len(r.node.UIDs()) == 0 && len(r.pool.List()) == 1 })
-	for range 20 { // it is told of in every way, and stays ended
+	for range 20 { // no update starts it again
 		r.pool.Poke("u2", podworkers.Cause{Kind: podworkers.CauseLost})
 		r.want(fakenode.Pod("u2", "web", v1.RestartPolicyAlways))
 	}
@@ -198,7 +200,7 @@ func TestAPodThatIsEvictedWhileItWaitsForItsNameIsNeverStarted(t *testing.T) {
 	}
 }
 
-// TestAStaticPodComesBackChangedWhileItEnds with the UID that it had: what it is now is what runs then.
+// TestAStaticPodComesBackChangedWhileItEnds with the same UID: its newest version runs after the end.
 func TestAStaticPodComesBackChangedWhileItEnds(t *testing.T) {
 	r := start(t)
 	stopping, mayStop := make(chan struct{}), make(chan struct{})
@@ -223,7 +225,7 @@ func TestAStaticPodComesBackChangedWhileItEnds(t *testing.T) {
 	})
 }
 
-// TestAShorterGracePeriodReachesThePodThatEndsAlsoWhenItsNextLifeWaits: who evicts the pod means all of it.
+// TestAShorterGracePeriodReachesThePodThatEndsAlsoWhenItsNextLifeWaits: an eviction ends both lives of the pod.
 func TestAShorterGracePeriodReachesThePodThatEndsAlsoWhenItsNextLifeWaits(t *testing.T) {
 	r := start(t)
 	kills := make(chan int64, 8)
@@ -249,7 +251,7 @@ func TestAShorterGracePeriodReachesThePodThatEndsAlsoWhenItsNextLifeWaits(t *tes
 	})
 }
 
-// TestAPodThatCameBackWhileItEndedIsCounted, and one that is started for the first time is not.
+// TestAPodThatCameBackWhileItEndedIsCounted, and a pod that is started for the first time is not counted.
 func TestAPodThatCameBackWhileItEndedIsCounted(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	node := fakenode.New()

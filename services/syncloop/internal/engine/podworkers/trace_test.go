@@ -43,7 +43,7 @@ func startTraced(t *testing.T) tracedRig {
 	return r
 }
 
-// syncs are the spans of syncs that were not idle.
+// syncs returns the spans of syncs that were not idle.
 func (r tracedRig) syncs() []sdktrace.ReadOnlySpan {
 	return slices.DeleteFunc(r.spans.Ended(), func(s sdktrace.ReadOnlySpan) bool {
 		return s.Name() != "pod.sync" || isIdle(s)
@@ -61,7 +61,7 @@ func tryOf(s sdktrace.ReadOnlySpan) int64 {
 	return try.AsInt64()
 }
 
-// parentOf is the parent of a span, as a traceparent.
+// parentOf returns the parent of a span as a traceparent.
 func parentOf(s sdktrace.ReadOnlySpan) string {
 	return "00-" + s.Parent().TraceID().String() + "-" + s.Parent().SpanID().String() + "-01"
 }
@@ -99,7 +99,8 @@ func TestWhatFollowsABackoffIsInTheTraceOfTheCrash(t *testing.T) {
 	})
 }
 
-// A pod whose image cannot be had for a week must not make a trace of a week.
+// TestATraceOfFailuresEndsAndTheNextIsLinkedToIt: a pod whose image cannot be pulled for a week must not make a trace
+// of a week.
 func TestATraceOfFailuresEndsAndTheNextIsLinkedToIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startTraced(t)
@@ -126,7 +127,7 @@ func TestATraceOfFailuresEndsAndTheNextIsLinkedToIt(t *testing.T) {
 				first++
 			}
 			if s.Status().Description == "" {
-				t.Error("a sync that failed does not say so")
+				t.Error("the span of a failed sync has no error")
 			}
 		}
 		if first != 10 {
@@ -147,7 +148,7 @@ func TestARegularLookThatFindsNothingIsIdle(t *testing.T) {
 		idle := func() int {
 			return len(slices.DeleteFunc(r.spans.Ended(), func(s sdktrace.ReadOnlySpan) bool { return !isIdle(s) }))
 		}
-		eventually.That(t, "it is looked at again and again", func() bool { return idle() > 3 })
+		eventually.That(t, "it is synced again and again", func() bool { return idle() > 3 })
 		parents := map[string]bool{}
 		for _, s := range r.spans.Ended() {
 			parents[s.Parent().SpanID().String()] = true
@@ -158,9 +159,9 @@ func TestARegularLookThatFindsNothingIsIdle(t *testing.T) {
 			}
 		}
 		settled := len(r.syncs())
-		eventually.That(t, "it is looked at again and again", func() bool { return idle() > 10 })
+		eventually.That(t, "it is synced again and again", func() bool { return idle() > 10 })
 		if got := len(r.syncs()); got != settled {
-			t.Errorf("%d more syncs of a pod that nothing happens to are told of", got-settled)
+			t.Errorf("%d more spans of syncs of an idle pod", got-settled)
 		}
 		r.node.Exit("u1", 1)
 		observed, err := r.node.GetPodStatus(t.Context(), "u1", 0)
@@ -168,7 +169,7 @@ func TestARegularLookThatFindsNothingIsIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.store.Observe("u1", observed)
-		eventually.That(t, "a look that finds something is told of", func() bool { return len(r.syncs()) > settled })
+		eventually.That(t, "a sync that finds a change has a span", func() bool { return len(r.syncs()) > settled })
 	})
 }
 
@@ -182,10 +183,10 @@ func TestCrashesThatFoldAreBothLedTo(t *testing.T) {
 		updates []podworkers.Update
 		want    podworkers.Cause
 	}{
-		"two crashes":           {[]podworkers.Update{lost(crashA), lost(crashB)}, podworkers.Cause{Kind: podworkers.CauseLost, Traceparent: crashB, Also: []string{crashA}}},
-		"one crash, told twice": {[]podworkers.Update{lost(crashA), lost(crashA)}, podworkers.Cause{Kind: podworkers.CauseLost, Traceparent: crashA}},
-		"a crash and a change":  {[]podworkers.Update{lost(crashA), config}, podworkers.Cause{Kind: podworkers.CauseConfig, Traceparent: "00-c", Also: []string{crashA}}},
-		"a change and a crash":  {[]podworkers.Update{config, lost(crashA)}, podworkers.Cause{Kind: podworkers.CauseConfig, Traceparent: "00-c", Also: []string{crashA}}},
+		"two crashes":               {[]podworkers.Update{lost(crashA), lost(crashB)}, podworkers.Cause{Kind: podworkers.CauseLost, Traceparent: crashB, Also: []string{crashA}}},
+		"one crash, reported twice": {[]podworkers.Update{lost(crashA), lost(crashA)}, podworkers.Cause{Kind: podworkers.CauseLost, Traceparent: crashA}},
+		"a crash and a change":      {[]podworkers.Update{lost(crashA), config}, podworkers.Cause{Kind: podworkers.CauseConfig, Traceparent: "00-c", Also: []string{crashA}}},
+		"a change and a crash":      {[]podworkers.Update{config, lost(crashA)}, podworkers.Cause{Kind: podworkers.CauseConfig, Traceparent: "00-c", Also: []string{crashA}}},
 		"a probe, then a crash": {
 			[]podworkers.Update{{Cause: podworkers.Cause{Kind: podworkers.CauseProbe, Traceparent: crashA}}, lost(crashB)},
 			podworkers.Cause{Kind: podworkers.CauseLost, Traceparent: crashB, Also: []string{crashA}},
@@ -215,7 +216,7 @@ func TestCrashesThatFoldAreBothLedTo(t *testing.T) {
 	}
 }
 
-// waitsOf are the waits that hang below a span, as their reasons.
+// waitsOf returns the reasons of the waits that are children of a span.
 func (r tracedRig) waitsOf(parent string) (waits []string) {
 	for _, s := range r.spans.Ended() {
 		if s.Name() == telemetry.SpanWait && parentOf(s) == parent {
@@ -258,7 +259,7 @@ func TestAPodThatWaitsForItsNameSaysSoInItsTrace(t *testing.T) {
 		r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
 		eventually.That(t, "web runs", r.running("web"))
 		r.node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
-			time.Sleep(time.Second) // of the bubble: the container takes its time to end
+			time.Sleep(time.Second) // in the bubble's time: the container needs a second to stop
 			return nil
 		}})
 		r.remove("u1", podworkers.End{Removed: true})

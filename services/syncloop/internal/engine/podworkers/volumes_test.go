@@ -13,7 +13,8 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// TestAPodWithoutItsVolumesSaysWhich in its status, with the reason of the kubelet's event, is tried again, and can be ended meanwhile.
+// TestAPodWithoutItsVolumesSaysWhich checks that the status has the reason of the kubelet's event, that the pod is
+// tried again, and that it can be ended meanwhile.
 func TestAPodWithoutItsVolumesSaysWhich(t *testing.T) {
 	r := start(t)
 	r.store.SetWaiting("")
@@ -22,7 +23,7 @@ func TestAPodWithoutItsVolumesSaysWhich(t *testing.T) {
 		Sync: func(context.Context, *v1.Pod) error { return notReady }, SandboxError: notReady,
 	})
 	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
-	eventually.That(t, "the status says it", func() bool {
+	eventually.That(t, "the status has the reason", func() bool {
 		pods, err := r.store.Pods()
 		return err == nil && len(pods) == 1 && pods[0].Status.Reason == "FailedMount" && pods[0].Status.Message == notReady.Message &&
 			pods[0].Status.Phase == v1.PodPending

@@ -59,10 +59,10 @@ func TestAPromiseOutlivesTheProcess(t *testing.T) {
 		}
 	}
 	if _, ok := book.Get("u"); ok {
-		t.Error("it is on record still")
+		t.Error("the record is still there")
 	}
 	if uids := open(t, dir).UIDs(); len(uids) > 0 {
-		t.Errorf("of %v there are records still", uids)
+		t.Errorf("there are still records of %v", uids)
 	}
 }
 
@@ -95,16 +95,16 @@ func TestADamagedRecordIsSetAside(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var told bytes.Buffer
-	book, err := resizes.Open(dir, slog.New(slog.NewTextHandler(&told, nil)))
+	var logged bytes.Buffer
+	book, err := resizes.Open(dir, slog.New(slog.NewTextHandler(&logged, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(book.UIDs(), []types.UID{"good"}) || !book.Lost("cut") || !book.Lost("empty") || book.Lost("good") {
 		t.Errorf("there are records of %v", book.UIDs())
 	}
-	if strings.Count(told.String(), "set aside") != 2 {
-		t.Errorf("it says\n%s", told.String())
+	if strings.Count(logged.String(), "set aside") != 2 {
+		t.Errorf("the log has\n%s", logged.String())
 	}
 	for name, content := range damage {
 		if kept, err := os.ReadFile(filepath.Join(dir, name+".damaged")); err != nil || string(kept) != content {
@@ -112,14 +112,14 @@ func TestADamagedRecordIsSetAside(t *testing.T) {
 		}
 	}
 	if err := book.Note("cut", allocation("1"), func(r *resize.Record) { r.Allocated = allocation("2") }); err != nil || book.Lost("cut") {
-		t.Errorf("the record is not made anew: %v", err)
+		t.Errorf("the record is not recreated: %v", err)
 	}
 	if again := open(t, dir); again.Lost("empty") || len(again.UIDs()) != 2 {
-		t.Error("what was set aside is found again")
+		t.Error("a renamed file was read again")
 	}
 }
 
-// TestWhatCannotBeWritten is known to this process all the same, and is written the next time.
+// TestWhatCannotBeWritten checks that a record survives a failed write in memory, and that the next Save writes it.
 func TestWhatCannotBeWritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "resizes")
 	book := open(t, dir)
@@ -164,7 +164,7 @@ func TestManyChangeOneRecord(t *testing.T) {
 	}
 }
 
-// TestOnlyTheNewestAllocationIsFinished: a worker may still have an older one.
+// TestOnlyTheNewestAllocationIsFinished: a worker may still have an older allocation.
 func TestOnlyTheNewestAllocationIsFinished(t *testing.T) {
 	book := resizes.InMemory()
 	older := podtest.Pod("u", podtest.Container(podtest.List("cpu", "1"), nil))
