@@ -109,8 +109,8 @@ func TestWhatIsWrongWithAnObjectIsToldByField(t *testing.T) {
 	}
 }
 
-// The value of a secret is in nothing that is written or said, whatever becomes of the secret: nowhere in the state
-// directory, not in the log, in no trace, no recording, no answer but the one to who mounts it, and in no error.
+// The value of a secret is nowhere else: not in the state directory, the log, a trace, a recording or an error, and in
+// no answer except the one to the process that mounts it.
 func TestTheValueOfASecretIsNowhere(t *testing.T) {
 	const marker = "hunter2-is-not-to-be-seen"
 	sink := otlpsink.Start(t)
@@ -131,7 +131,7 @@ func TestTheValueOfASecretIsNowhere(t *testing.T) {
 		}
 		run("", "updates", "-o", "json")
 	}
-	// The manifests themselves are the operator's, and stand outside of what is searched.
+	// The manifests belong to the operator, and are outside of the searched directories.
 	static := filepath.Join(n.dir, "static")
 	must(t, os.MkdirAll(static, 0o700))
 	put := func(content string) {
@@ -201,7 +201,7 @@ func TestTheValueOfASecretIsNowhere(t *testing.T) {
 	n.search(marker)
 }
 
-// search looks for a value in all files of the node but its manifests, as it is and as base64.
+// search looks for a value in all files of the node except its manifests, in clear and as base64.
 func (n *node) search(value string) {
 	n.t.Helper()
 	must(n.t, filepath.WalkDir(n.dir, func(path string, entry fs.DirEntry, err error) error {
@@ -212,7 +212,7 @@ func (n *node) search(value string) {
 		if err != nil {
 			return err
 		}
-		// Base64 of a text within a larger one depends on where it begins.
+		// The base64 form of a part of a text depends on its offset.
 		for skip := range 3 {
 			encoded := base64.RawStdEncoding.EncodeToString([]byte(value)[skip:])
 			if bytes.Contains(content, []byte(encoded[:len(encoded)-2])) {
@@ -258,8 +258,8 @@ func TestTheKeyIsRotated(t *testing.T) {
 	)
 }
 
-// A key that others may have read is not used, and says so; what else was applied runs on, and with the key mended the
-// secrets are there again.
+// A key that other users can read is refused with a message; other applied objects keep working, and with the key's
+// mode corrected the secrets are back.
 func TestAKeyThatOthersMayReadIsRefused(t *testing.T) {
 	n := newNode(t)
 	n.expect(

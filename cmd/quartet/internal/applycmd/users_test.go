@@ -18,11 +18,10 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// asksAt is the variable that makes a process of this test one that asks at an address.
+// asksAt is the variable that makes a process of this test a client of an address.
 const asksAt = "APPLYCMD_TEST_ADDRESS"
 
-// Secrets are given to root and to the users that --secret-uids names. One that may connect for something else may see
-// config maps, and which secrets there are.
+// Only root and the users of --secret-uids get secrets. Other allowed users get config maps, and the names of secrets.
 func TestSecretsAreGivenToNamedUsersOnly(t *testing.T) {
 	if address := os.Getenv(asksAt); address != "" {
 		ask(t, address)
@@ -30,7 +29,7 @@ func TestSecretsAreGivenToNamedUsersOnly(t *testing.T) {
 	}
 	require.Root(t, "another user's process")
 	n := newNode(t, "--allowed-uids=12345", "--secret-uids=12346")
-	// The sockets are where other users may come to.
+	// Other users need access to the sockets.
 	for _, dir := range []string{n.dir, n.stateDir, n.layout.SocketDir()} {
 		must(t, os.Chmod(dir, 0o711))
 	}
@@ -49,7 +48,7 @@ func TestSecretsAreGivenToNamedUsersOnly(t *testing.T) {
 	}
 }
 
-// ask is the process of another user.
+// ask runs in the process of another user.
 func ask(t *testing.T, address string) {
 	t.Helper()
 	conn, err := rpc.Dial(address)
@@ -71,8 +70,8 @@ func ask(t *testing.T, address string) {
 	fmt.Printf("answers: %s, list %d\n", strings.Join(answers, ", "), len(listed.GetObjects()))
 }
 
-// Its memory has secrets: the kernel is not to dump it, and another process of its user not to read it. The kernel
-// shows that by giving what stands for such a process in /proc to root.
+// Its memory contains secrets: the kernel must not write core dumps of it, and other processes of its user must not
+// read it. For such a process the files in /proc belong to root.
 func TestTheMemoryOfConfigmuxIsNeverDumped(t *testing.T) {
 	require.Root(t, "a process of another user")
 	const user = 12345

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// expect compares a finding with its level and with words that its detail and fix have to have.
+// expect compares the level of a finding, and checks that its detail and fix contain words.
 func expect(t *testing.T, f machine.Finding, level machine.Level, words ...string) {
 	t.Helper()
 	if f.Level != level {
@@ -64,7 +64,7 @@ func write(t *testing.T, path, content string, mode os.FileMode) {
 	}
 }
 
-// examine makes the patient of a state directory. There is no compose, no engine.
+// examine returns the patient of a state directory, without compose and an engine.
 func examine(t *testing.T, stateDir string, change func(*options, *surroundings)) *patient {
 	t.Helper()
 	l, err := layout.New(stateDir)
@@ -173,7 +173,7 @@ func TestJSONHasEveryFinding(t *testing.T) {
 	}
 }
 
-// The command line itself: what cannot run ends with a code of its own, and the help says which there are.
+// The command line itself: a command that cannot run exits with a code of its own, which the help lists.
 func TestACommandThatCannotRunEndsWithItsOwnCode(t *testing.T) {
 	execute := func(args ...string) (string, error) {
 		root := &cobra.Command{Use: "quartet", SilenceErrors: true, SilenceUsage: true}
@@ -204,9 +204,9 @@ func TestFindingsComeInOrderAsSoonAsTheyCan(t *testing.T) {
 	var shown []string
 	checks := []check{
 		{name: "1", run: func(context.Context) []machine.Finding { <-first; return named("1", machine.OK) }},
-		// It can only end because it runs beside the first.
+		// It can end only because it runs in parallel with the first one.
 		{name: "2", run: func(context.Context) []machine.Finding { close(first); return named("2", machine.OK) }},
-		// The first is shown while this one still runs.
+		// The first one is shown while this one is still running.
 		{name: "3", run: func(context.Context) []machine.Finding { <-second; return named("3", machine.OK) }},
 	}
 	err := runner{timeout: time.Minute, atOnce: 2}.run(t.Context(), checks, func(findings []machine.Finding) error {
@@ -268,7 +268,7 @@ func TestAReaderThatIsGoneEndsTheCommand(t *testing.T) {
 	}
 }
 
-// Every name fits its column: lines are printed before the next one is known.
+// Every name fits its column, because lines are printed before the next one is known.
 func TestNamesOfChecksFitTheirColumn(t *testing.T) {
 	p := examine(t, t.TempDir(), nil)
 	err := runner{
@@ -315,7 +315,7 @@ func TestConfiguration(t *testing.T) {
 	expect(t, wrong[1], machine.Fault, "norThis")
 }
 
-// quartet up leaves its configuration in the state directory, with its own runtime in it.
+// quartet up writes its configuration to the state directory, with its own runtime in it.
 func TestTheConfigurationOfQuartetUpIsFound(t *testing.T) {
 	dir := harness.ShortDir(t)
 	l, err := layout.New(dir)

@@ -91,7 +91,7 @@ func TestARuntimeThatIsNotThere(t *testing.T) {
 	expect(t, one(check(dir+"/left.sock")), machine.Fault, "nobody listens", "systemctl start containerd")
 }
 
-// A runtime that takes connections and never speaks, as one that is stopped.
+// A runtime that accepts connections and never answers, like a suspended one.
 func TestARuntimeThatHangs(t *testing.T) {
 	path := harness.ShortDir(t) + "/hangs.sock"
 	listener, err := net.Listen("unix", path)
@@ -122,7 +122,7 @@ func TestARuntimeThatHangs(t *testing.T) {
 	expect(t, found[0], machine.Fault, fmt.Sprintf("pid %d", os.Getpid()), "does not answer", "restart it")
 }
 
-// A containerd whose CRI plugin is off answers, and knows no such service.
+// containerd without its CRI plugin answers that the service is unknown.
 func TestARuntimeWithoutCRI(t *testing.T) {
 	listener, err := net.Listen("unix", harness.ShortDir(t)+"/containerd.sock")
 	if err != nil {
@@ -141,7 +141,7 @@ func TestARuntimeWithoutCRI(t *testing.T) {
 	expect(t, findings[0], machine.Fault, "does not serve CRI v1", "disabled_plugins")
 }
 
-// The node's own runtime: without a node it is quartet up's to start, with one that runs it is missed.
+// The node's own runtime: without a node, quartet up starts it; with a running node, it is missing.
 func TestTheBundledRuntime(t *testing.T) {
 	dir := harness.ShortDir(t)
 	expect(t, examine(t, dir, nil).checkRuntime(t.Context())[0], machine.OK, "quartet up", "--config")
@@ -228,7 +228,7 @@ func TestCNI(t *testing.T) {
 	expect(t, network(map[string]string{"a.conflist": "{}"})[0], machine.Fault, "names no plugin")
 }
 
-// The port of the read-only API is syncloop's own when syncloop listens there, and nobody else's.
+// A read-only port in use is fine when syncloop itself listens there.
 func TestTheReadOnlyPortIsSyncloops(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -245,7 +245,7 @@ func TestTheReadOnlyPortIsSyncloops(t *testing.T) {
 	*p.kubelet.HealthzPort = p.kubelet.ReadOnlyPort
 	expect(t, p.healthzPort().run(t.Context())[0], machine.Warning, "the health of the node", "--healthz-port")
 
-	// This process, which has the port, now serves on syncloop's socket too.
+	// This process, which listens on the port, now serves syncloop's socket, too.
 	syncloop, err := rpc.ListenUnix(p.layout.Address(layout.SyncLoop), nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -258,7 +258,7 @@ func TestTheReadOnlyPortIsSyncloops(t *testing.T) {
 	expect(t, p.readOnlyPort().run(t.Context())[0], machine.OK, "the read-only API of syncloop")
 	expect(t, p.healthzPort().run(t.Context())[0], machine.Warning, "the health of the node", "--healthz-port")
 
-	// Now it runs the node, for which it keeps the ports of processes that are away.
+	// Now it runs the node, which keeps the ports of processes that are down.
 	held, err := statedir.Lock(p.layout.StateDir(), nodecmd.Name)
 	if err != nil {
 		t.Fatal(err)

@@ -70,7 +70,7 @@ func (f *fakeNode) GetNode(context.Context, *nodev1.GetNodeRequest) (*nodev1.Get
 	return &nodev1.GetNodeResponse{Node: &nodev1.Node{Node: data}}, err
 }
 
-// node is four services that say that they are well, unless a test changes what they say before it starts them.
+// node has four services that report that they are healthy, unless a test changes that before it starts them.
 type node struct {
 	config *fakeConfig
 	pleg   *fakePLEG
@@ -92,7 +92,7 @@ func wellNode() *node {
 	return n
 }
 
-// start serves those of the services that are named, or all, on the real sockets of a state directory.
+// start serves the named services, or all, on the real sockets of a state directory.
 func (n *node) start(t *testing.T, l layout.Layout, services ...layout.Service) {
 	t.Helper()
 	if len(services) == 0 {
@@ -139,7 +139,7 @@ func serve(t *testing.T, run func(ctx context.Context, ready func()) error) {
 	}
 }
 
-// ask returns what the checks of the services find.
+// ask returns the findings of the services' checks.
 func ask(t *testing.T, p *patient) []machine.Finding {
 	t.Helper()
 	var all []machine.Finding
@@ -217,7 +217,7 @@ func TestWhatServicesSayIsFound(t *testing.T) {
 func TestAServiceThatIsAway(t *testing.T) {
 	p := examine(t, harness.ShortDir(t), nil)
 	wellNode().start(t, p.layout, layout.ConfigMux, layout.PLEG)
-	// What a killed process leaves behind.
+	// A killed process leaves its socket.
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: p.layout.Socket(layout.SyncLoop), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
@@ -241,7 +241,7 @@ func TestAServiceThatIsAway(t *testing.T) {
 	expect(t, find(t, findings, "node")[0], machine.Fault, "nodestatus", "cannot be asked")
 }
 
-// A process that has the socket and says nothing: it is stopped, or hangs.
+// A process that has the socket and does not answer: it is suspended, or hangs.
 func TestAServiceThatHangs(t *testing.T) {
 	p := examine(t, harness.ShortDir(t), nil)
 	if err := os.MkdirAll(p.layout.SocketDir(), 0o700); err != nil {
@@ -257,7 +257,7 @@ func TestAServiceThatHangs(t *testing.T) {
 		}
 	})
 	var all []machine.Finding
-	// Shorter than the time that a check has: nothing here would ever answer.
+	// Shorter than the timeout of a check, because nothing here would ever answer.
 	err = runner{
 		timeout: checkTimeout / 10,
 		atOnce:  1,

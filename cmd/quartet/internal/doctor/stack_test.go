@@ -19,7 +19,7 @@ import (
 	"github.com/quartet-node/quartet/test/harness"
 )
 
-// commands answers the programs that are asked, by their whole command line; what is not in it is not installed.
+// commands has the outputs of programs by their whole command line; a missing one is not installed.
 type commands map[string]string
 
 func (c commands) run(_ context.Context, name string, args ...string) (string, error) {
@@ -34,8 +34,7 @@ func (c commands) run(_ context.Context, name string, args ...string) (string, e
 	return answer, nil
 }
 
-// composed is what docker compose says of the stack in testdata, which is the repository's as docker compose prints it,
-// without the fields that nobody here reads.
+// composed returns docker compose's output for the stack in testdata: the repository's, without the unused fields.
 func composed(t *testing.T, compose, file string) commands {
 	t.Helper()
 	config, err := os.ReadFile("testdata/stack.json")
@@ -49,7 +48,7 @@ func composed(t *testing.T, compose, file string) commands {
 	}
 }
 
-// withStack examines a machine with a stack and an engine.
+// withStack returns the patient of a machine with a stack and an engine.
 func withStack(t *testing.T, change func(commands), engine http.Handler) *patient {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "compose.yaml")
@@ -86,7 +85,7 @@ func serveHTTP(t *testing.T, handler http.Handler) (socket string) {
 	return listener.Addr().String()
 }
 
-// answers is an engine: a body for each path, and 404 for the others.
+// answers is an engine: it has a body for each path, and 404 for the others.
 type answers map[string]string
 
 func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -131,7 +130,7 @@ func TestTheStackSaysWhichNodeIsMeant(t *testing.T) {
 	}
 }
 
-// What the repository ships has to be understood, whatever is changed in it.
+// The stack of the repository must be understood after any change of it.
 func TestTheStackOfTheRepositoryIsUnderstood(t *testing.T) {
 	root, err := filepath.Abs("../../../..")
 	if err != nil {
@@ -163,7 +162,7 @@ func TestTheStackOfTheRepositoryIsUnderstood(t *testing.T) {
 	}
 }
 
-// An operator reads of every check what it finds before it is found.
+// The document has every check, so that an operator can read about it in advance.
 func TestEveryCheckIsInTheDocument(t *testing.T) {
 	document, err := os.ReadFile("../../../../docs/howto/troubleshoot.md")
 	if err != nil {
@@ -232,7 +231,7 @@ func TestCompose(t *testing.T) {
 	expect(t, missing.checkCompose(t.Context())[0], machine.Fault, "/no/compose.yaml", "--compose=FILE")
 }
 
-// The command may be there as a program of its own instead of a plugin.
+// docker compose may be a program of its own instead of a plugin.
 func TestComposeAsAProgramOfItsOwn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "compose.yaml")
 	write(t, file, "", 0o644)
@@ -287,7 +286,7 @@ func TestImages(t *testing.T) {
 	expect(t, both[1], machine.Warning, "docker pull grafana/grafana:12.0.2")
 }
 
-// A port that the stack has itself is well, one that another container of the same engine has is not.
+// A port of the stack itself is fine, one of another container of the same engine is not.
 func TestPortsOfTheStack(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

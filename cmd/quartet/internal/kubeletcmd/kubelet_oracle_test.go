@@ -9,11 +9,10 @@ import (
 	"testing"
 )
 
-// kubeletFlag is how the kubelet's source registers a flag: the variable, and the name.
+// kubeletFlag matches the registration of a flag in the kubelet's source: the variable, and the name.
 var kubeletFlag = regexp.MustCompile(`(?m)^\s*fs\.\w*Var\w*\((.*?), "([a-z0-9-]+)", `)
 
-// TestEveryFlagOfTheKubeletIsKnown compares with the source of the kubelet of the version that the product is built
-// with.
+// TestEveryFlagOfTheKubeletIsKnown compares with the source of the kubelet in the product's version of Kubernetes.
 func TestEveryFlagOfTheKubeletIsKnown(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// TestEveryFlagOfAFieldHasTheField, so that none sets something that nobody reads.
+// TestEveryFlagOfAFieldHasTheField, so that no flag sets an unknown field.
 func TestEveryFlagOfAFieldHasTheField(t *testing.T) {
 	for name, flag := range newOptions().fields {
 		at := reflect.TypeFor[kubeletconfigv1beta1.KubeletConfiguration]()
@@ -128,7 +128,7 @@ func TestFlagsWithoutEffectAreNamed(t *testing.T) {
 	}
 }
 
-// TestTheHelpHasEveryFlag, each once and in a group.
+// TestTheHelpHasEveryFlag once and in a group.
 func TestTheHelpHasEveryFlag(t *testing.T) {
 	opts := newOptions()
 	usage := opts.usage()

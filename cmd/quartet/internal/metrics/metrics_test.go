@@ -47,7 +47,7 @@ func newSockets(t *testing.T) sockets {
 	return sockets{t: t, dir: dir}
 }
 
-// serve is a service with metrics.
+// serve serves the metrics of a service.
 func (s sockets) serve(service string, collectors ...prometheus.Collector) {
 	s.t.Helper()
 	registry := prometheus.NewRegistry()
@@ -55,7 +55,7 @@ func (s sockets) serve(service string, collectors ...prometheus.Collector) {
 	s.answer(service, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 }
 
-// answer is a service that answers as it likes. What it returns ends it.
+// answer serves a service with a handler. The returned function ends it.
 func (s sockets) answer(service string, handler http.Handler) (stop func()) {
 	s.t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(s.dir, service+"-metrics.sock"))
@@ -84,7 +84,7 @@ func gauge(name string, value float64, labels prometheus.Labels) prometheus.Coll
 	return g
 }
 
-// run runs the command and returns what it printed.
+// run runs the command and returns its output.
 func run(t *testing.T, args ...string) (out, errOut string, err error) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -256,14 +256,14 @@ func TestWhoIsNotLetInIsToldSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
-	go func() { // as a service does with a user whom it does not let in
+	go func() { // as a service closes the connection of a user who is not allowed
 		defer close(done)
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			_ = conn.Close() // that is what is tested
+			_ = conn.Close() // the test depends on it
 		}
 	}()
 	defer func() {

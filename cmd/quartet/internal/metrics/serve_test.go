@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/metrics"
 )
 
-// TestWhatIsCountedOfProbesIsAtAPathOfItsOwn, which is printed and served to who asks for it, and to nobody else.
+// TestWhatIsCountedOfProbesIsAtAPathOfItsOwn: the metrics of probes are printed and served only on request.
 func TestWhatIsCountedOfProbesIsAtAPathOfItsOwn(t *testing.T) {
 	s := newSockets(t)
 	s.answer("syncloop", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -90,7 +90,7 @@ func listen(t *testing.T, s sockets) served {
 		if err := writer.Close(); err != nil {
 			t.Error(err)
 		}
-		for range lines { // until the reader has ended
+		for range lines { // read until the end
 		}
 	})
 	first := <-lines

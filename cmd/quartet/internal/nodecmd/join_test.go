@@ -10,8 +10,8 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// TestANodeThatJoinsIsStartedBeforeItHas: nodestatus has the file to join with, and the others wait for the one that it
-// writes.
+// TestANodeThatJoinsIsStartedBeforeItHas: nodestatus has the bootstrap file, and the others wait for the kubeconfig
+// that nodestatus writes.
 func TestANodeThatJoinsIsStartedBeforeItHas(t *testing.T) {
 	dir := t.TempDir()
 	bootstrap, kubeconfig := filepath.Join(dir, "bootstrap"), filepath.Join(dir, "kubeconfig")

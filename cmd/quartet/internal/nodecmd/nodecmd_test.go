@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// TestEveryServiceTakesTheFlagsThatItIsStartedWith, with everything that an operator can give; the way to the API
-// server is told to those alone that go it.
+// TestEveryServiceTakesTheFlagsThatItIsStartedWith, with all options of an operator; only the clients of the API server
+// get its flags.
 func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
@@ -61,7 +61,7 @@ func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
 	}
 }
 
-// TestANodeWithoutItsPluginsIsNotStarted, and says what is wrong once, before anything starts.
+// TestANodeWithoutItsPluginsIsNotStarted: one error, before anything starts.
 func TestANodeWithoutItsPluginsIsNotStarted(t *testing.T) {
 	dir := t.TempDir()
 	opts := Options{

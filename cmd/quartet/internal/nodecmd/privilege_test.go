@@ -11,8 +11,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// No source is named by an empty flag, which says something else than none at all. The other services have no such
-// flags.
+// An empty flag allows no source, which differs from a missing flag. The other services have no such flags.
 func TestConfigmuxIsToldWhichSourcesMayGiveHostPrivileges(t *testing.T) {
 	l, err := layout.New(t.TempDir())
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/quartet-node/quartet/test/freeport"
 )
 
-// TestSocketsAreThoseOfTheFileAsItIs at each start of a process: a port of before is closed, and one that is taken
-// keeps none from starting.
+// TestSocketsAreThoseOfTheFileAsItIs at each start of a process: a former port is closed, and a port in use does not
+// prevent the start.
 func TestSocketsAreThoseOfTheFileAsItIs(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "kubelet.yaml")
@@ -82,7 +82,7 @@ func TestSocketsAreThoseOfTheFileAsItIs(t *testing.T) {
 			t.Errorf("the log has %s, and not %s", &log, want)
 		}
 	}
-	// None of the processes listens there, as after a change of the file while this command was away.
+	// No process listens there, as after a change of the file while this command was not running.
 	write(0, "")
 	opts.keepSockets(l, slog.New(slog.DiscardHandler))
 	if listens(second) {
@@ -99,7 +99,7 @@ func freePort(t *testing.T) int {
 	return port
 }
 
-// listens is true when somebody takes connections to a port.
+// listens reports whether a port accepts connections.
 func listens(port int) bool {
 	conn, err := net.Dial("tcp", fmt.Sprint("127.0.0.1:", port))
 	if err != nil {

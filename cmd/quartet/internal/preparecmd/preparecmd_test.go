@@ -17,14 +17,14 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// prepare runs the command on a thread whose mounts are its own, so that it may change them. It is run there as it is:
-// the command starts nothing.
+// prepare runs the command on a thread with a mount namespace of its own, whose mounts it may change. It runs in this
+// process, because the command starts none.
 func prepare(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
 	result := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 			result <- err
 			return
@@ -45,7 +45,7 @@ func asRoot(t *testing.T) {
 	require.Root(t, "a directory of another user")
 }
 
-// TestEachServiceGetsDirectoriesOfItsOwn, and what is in them stays when the command is run again.
+// TestEachServiceGetsDirectoriesOfItsOwn: another run keeps their content.
 func TestEachServiceGetsDirectoriesOfItsOwn(t *testing.T) {
 	asRoot(t)
 	state := filepath.Join(harness.ShortDir(t), "state")

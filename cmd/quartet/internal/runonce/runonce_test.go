@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// node is a configmux that wants some pods and a syncloop that tells what became of them.
+// node is a configmux with desired pods and a syncloop with their statuses.
 type node struct {
 	t     *testing.T
 	set   *configv1.PodSet
@@ -52,7 +52,7 @@ type syncloop struct {
 	*node
 }
 
-// lines is a writer that may be read while it is written.
+// lines is a writer that may be read while it is being written.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -154,7 +154,7 @@ func (n *node) encode(pod *v1.Pod) []byte {
 	return data
 }
 
-// tell is what syncloop says of a pod.
+// tell sets syncloop's report of a pod.
 func (n *node) tell(pod *v1.Pod) {
 	n.pods.Put(string(pod.UID), &enginev1.Pod{Pod: n.encode(pod)})
 }
@@ -209,7 +209,7 @@ func TestItEndsWhenEachPodRunsOrHasEnded(t *testing.T) {
 	}
 }
 
-// A source that never answered may have any pods: that the pods of the others run is no success.
+// A source that never answered may have any pods, so the running pods of the others are no success.
 func TestASourceThatDoesNotAnswerIsAFailure(t *testing.T) {
 	n, _ := newNode(t, "runs")
 	n.set.Sources = []*configv1.SourceState{{Name: "api"}, {Name: "file", Ready: true}, {Name: "http"}}
@@ -241,7 +241,7 @@ func TestAPodThatRunsAfterSomeTriesIsGood(t *testing.T) {
 		}
 		done <- results
 	}()
-	// Each try that comes to nothing is told.
+	// Each failed try is reported.
 	eventually.In(t.Context(), t, "it has tried thrice", func() bool {
 		if n.clock.HasWaiters() && !strings.Contains(progress.String(), "(try 3 of 10)") {
 			n.clock.Step(time.Second)

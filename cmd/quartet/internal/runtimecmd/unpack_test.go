@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestUnpackReplacesWhatIsThereAndNotWhatRuns: a shim goes on with the program that it was started from.
+// TestUnpackReplacesWhatIsThereAndNotWhatRuns: a running shim keeps its program.
 func TestUnpackReplacesWhatIsThereAndNotWhatRuns(t *testing.T) {
 	image, to := t.TempDir(), filepath.Join(t.TempDir(), "dist")
 	write := func(content string) {

@@ -18,7 +18,7 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
-// wholePod is a pod with something of everything; its container main crashes.
+// wholePod returns a pod with all kinds of fields; its container main crashes.
 func wholePod() *v1.Pod {
 	p := pod("default", "crash-node-1", "main", "side")
 	p.Labels = map[string]string{"app": "crash", "tier": "front"}

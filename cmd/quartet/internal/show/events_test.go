@@ -58,7 +58,7 @@ func (n *node) putEvent(namespace, pod, kind, container, reason, message string,
 	)
 }
 
-// serveAll serves those who know what happens.
+// serveAll serves all services with events.
 func (n *node) serveAll() {
 	n.t.Helper()
 	for _, service := range []layout.Service{layout.PLEG, layout.SyncLoop, layout.NodeStatus} {
@@ -66,7 +66,7 @@ func (n *node) serveAll() {
 	}
 }
 
-// putNodeEvent makes syncloop or nodestatus tell something of the node.
+// putNodeEvent adds an event of the node to syncloop or nodestatus.
 func (n *node) putNodeEvent(by layout.Service, kind, reason, message string, last time.Time) {
 	n.t.Helper()
 	event := &v1.Event{
@@ -97,7 +97,7 @@ func (n *node) putNodeEvent(by layout.Service, kind, reason, message string, las
 	teller.Put(event.Name, &enginev1.PodEvent{Event: data, LastSeenAt: timestamppb.New(last)})
 }
 
-// TestEventsOfTheNode are shown beside those of pods, and not to who asks for some pods.
+// TestEventsOfTheNode are shown beside those of pods, but not with a filter for pods.
 func TestEventsOfTheNode(t *testing.T) {
 	n := newNode(t)
 	n.serveAll()
@@ -139,7 +139,7 @@ func TestEventsOfTheNode(t *testing.T) {
 	r.until(r.out, "ContainerGCFailed")
 	n.putNodeEvent(layout.NodeStatus, "Normal", "NodeReady", "Node node-1 status is now: NodeReady", ago(time.Second))
 	r.until(r.out, "NodeReady")
-	n.node.events.Delete("node-1.Starting") // it is an hour old: nothing has happened
+	n.node.events.Delete("node-1.Starting") // it is an hour old: no new event
 	n.putNodeEvent(layout.NodeStatus, "Normal", "NodeNotReady", "Node node-1 status is now: NodeNotReady", ago(0))
 	r.until(r.out, "NodeNotReady")
 	if got := strings.Count(r.out.String(), "Starting."); got != 1 {
@@ -255,7 +255,7 @@ func TestWatchEvents(t *testing.T) {
 		)
 		r.until(r.out, fmt.Sprintf("%d       BackOff", count+1))
 	}
-	n.engine.events.Delete("hello-node-1.Createdweb") // it is an hour old: nothing has happened
+	n.engine.events.Delete("hello-node-1.Createdweb") // it is an hour old: no new event
 	gone := &lifecyclev1.Event{
 		Type:          lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED,
 		PodUid:        hello.GetUid(),
@@ -272,7 +272,7 @@ func TestWatchEvents(t *testing.T) {
 	golden(t, "events-watch.txt", r.out.String())
 }
 
-// Any number of commands may watch, each the pods that it is asked for; JSON is an object a line.
+// Any number of commands may watch, each the pods of its filter; JSON is an object a line.
 func TestWatchEventsOfOnePodAsJSON(t *testing.T) {
 	n := newNode(t)
 	n.serveAll()
@@ -347,7 +347,7 @@ func TestWatchEventsTellsWhatWasMissed(t *testing.T) {
 	golden(t, "events-missed.txt", r.out.String())
 }
 
-// TestEventsOfWhoIsThereAreShown, with a line for each service that is not.
+// TestEventsOfWhoIsThereAreShown, with a line for each service that is down.
 func TestEventsOfWhoIsThereAreShown(t *testing.T) {
 	n := newNode(t)
 	stop := n.serve(layout.SyncLoop)
@@ -368,7 +368,7 @@ func TestEventsOfWhoIsThereAreShown(t *testing.T) {
 	}
 }
 
-// TestWatchEventsOfWhoIsThere: a line says who is away, and what it has to say comes when it is back.
+// TestWatchEventsOfWhoIsThere: a line names the service that is down, and its events follow when it is back.
 func TestWatchEventsOfWhoIsThere(t *testing.T) {
 	n := newNode(t)
 	if _, _, err := n.run("events", "-w"); err == nil || !strings.Contains(err.Error(), "cannot reach pleg") {
@@ -410,12 +410,12 @@ func (f *fakeNode) WatchNodeEvents(
 	)
 }
 
-// older is a nodestatus of a version that tells no events.
+// older is a nodestatus of a version without events.
 type older struct {
 	nodev1.UnimplementedNodeServiceServer
 }
 
-// TestWatchEventsBesideAnOlderVersion shows what the others tell.
+// TestWatchEventsBesideAnOlderVersion shows the events of the other services.
 func TestWatchEventsBesideAnOlderVersion(t *testing.T) {
 	n := newNode(t)
 	n.serve(layout.PLEG)
@@ -427,7 +427,7 @@ func TestWatchEventsBesideAnOlderVersion(t *testing.T) {
 	r.until(r.errOut, "no events of nodestatus: nodestatus: ")
 }
 
-// A service that hangs has nothing to say, and keeps nobody else from it.
+// A hanging service has no events and does not delay the others.
 func TestWatchEventsOfOneWhenTheOtherHangs(t *testing.T) {
 	n := newNode(t)
 	n.serve(layout.SyncLoop)
@@ -439,7 +439,7 @@ func TestWatchEventsOfOneWhenTheOtherHangs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = listener.Close() }() // it is all that was wanted of it
+	defer func() { _ = listener.Close() }() // the listener is no longer needed
 	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(time.Minute))
 	r := n.start("events", "-w")
 	r.untilTrue("the wait for the other", n.clock.HasWaiters)

@@ -261,7 +261,7 @@ func TestSpansThatAreStillToComeAreWaitedFor(t *testing.T) {
 	f := newFixture(t)
 	f.clock.SetTime(noon.Add(time.Second))
 	f.knows(container("web", 0, traceOne, "01"))
-	// The spans that arrive between two notes.
+	// The spans that arrive with each note.
 	arrivals := []string{begin, ready, event}
 	f.onNote = func(string) {
 		f.jaeger.put(t, traceOne, arrivals[0])

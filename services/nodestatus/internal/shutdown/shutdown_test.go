@@ -34,7 +34,7 @@ type machine struct {
 
 	mu    sync.Mutex
 	lines []string
-	// away is the error of a missing logind; delay is its longest delay, and reload the effect of its reload.
+	// away is the error of a missing logind; delay is its longest delay, and reloads its delay after a reload.
 	away      error
 	delay     time.Duration
 	reloads   time.Duration

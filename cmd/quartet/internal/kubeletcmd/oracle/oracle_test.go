@@ -1,6 +1,6 @@
-// Package oracle compares what the files and the flags of a kubelet amount to with the kubelet's own: its loader, its
-// defaults, its flags and its merge of drop-ins. It is a module of its own, so that nothing of the kubelet's code is in
-// the product's reach.
+// Package oracle compares the result of a kubelet's files and flags with that of the kubelet itself: its loader, its
+// defaults, its flags and its merge of drop-ins. It is a module of its own, so that the product cannot import the
+// kubelet's code.
 package oracle
 
 import (
@@ -45,12 +45,12 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// theirs is what a kubelet with this command line runs with: the steps of its NewKubeletCommand, which calls the same
-// functions.
+// theirs returns the configuration of a kubelet with this command line: the steps of its NewKubeletCommand, with the
+// same functions.
 func theirs(ctx context.Context, args []string) (_ map[string]any, err error) {
 	defer func() {
 		if problem := recover(); problem != nil {
-			err = fmt.Errorf("the kubelet panics: %v", problem) // for feature gates that need others
+			err = fmt.Errorf("the kubelet panics: %v", problem) // for feature gates that depend on others
 		}
 	}()
 	flags := options.NewKubeletFlags()
@@ -58,7 +58,7 @@ func theirs(ctx context.Context, args []string) (_ map[string]any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Without a file a kubelet would let everybody do everything. Quartet does not, on purpose.
+	// Without a file a kubelet would allow everything to everybody. Quartet deliberately does not.
 	cfg.Authentication.Anonymous.Enabled, cfg.Authentication.Webhook.Enabled = false, true
 	cfg.Authorization.Mode, cfg.ReadOnlyPort = kubeletconfig.KubeletAuthorizationModeWebhook, 0
 	if err := parse(flags, cfg, args); err != nil {
@@ -85,7 +85,7 @@ func theirs(ctx context.Context, args []string) (_ map[string]any, err error) {
 			}
 		}
 	}
-	cfg.SeccompDefault = cfg.SeccompDefault || flags.SeccompDefault // as it hands it to its pods
+	cfg.SeccompDefault = cfg.SeccompDefault || flags.SeccompDefault // as the kubelet passes it to its pods
 	if _, err := eviction.ParseThresholdConfig(
 		cfg.EnforceNodeAllocatable,
 		cfg.EvictionHard,
@@ -99,12 +99,12 @@ func theirs(ctx context.Context, args []string) (_ map[string]any, err error) {
 		return nil, err
 	}
 	judged := cfg.DeepCopy()
-	judged.FailCgroupV1 = false // that is about the machine
+	judged.FailCgroupV1 = false // it depends on the machine
 	if err := validation.ValidateKubeletConfiguration(judged, utilfeature.DefaultFeatureGate); err != nil {
 		return nil, err
 	}
 	for _, path := range kubeletconfig.KubeletConfigurationPathRefs(cfg) {
-		if *path != "" { // wherever the kubelet was started
+		if *path != "" { // for any working directory of the kubelet
 			if *path, err = filepath.Abs(*path); err != nil {
 				return nil, err
 			}
@@ -195,7 +195,7 @@ func merge(cfg *kubeletconfig.KubeletConfiguration, dir string) error {
 	return conversion.Convert_v1beta1_KubeletConfiguration_To_config_KubeletConfiguration(versioned, cfg, nil)
 }
 
-// ours is what quartet kubelet runs with.
+// ours returns the configuration of quartet kubelet.
 func ours(args []string) (map[string]any, error) {
 	merged, err := kubeletcmd.Configuration(args)
 	if err != nil {
@@ -213,8 +213,8 @@ func fields(cfg *kubeletconfigv1beta1.KubeletConfiguration) (map[string]any, err
 	return out, json.Unmarshal(data, &out)
 }
 
-// differs has the fields that Quartet gives another default than the kubelet, each with its reason. What the sources
-// say of them is the same.
+// differs has the fields whose default differs from the kubelet's, each with its reason. Explicit values of them have
+// the same result.
 var differs = map[string]string{
 	"cpuManagerPolicy":             notActedOn,
 	"cpuManagerReconcilePeriod":    notActedOn,
@@ -576,7 +576,7 @@ var flagsOf = []struct{ flag, field string }{
 	{"--volume-stats-agg-period=-1s", "volumeStatsAggPeriod"},
 }
 
-// TestSourcesAmountToWhatTheyAmountToForAKubelet, whatever a file, drop-ins and flags say, together or alone.
+// TestSourcesAmountToWhatTheyAmountToForAKubelet, for any file, drop-ins and flags, together or alone.
 func TestSourcesAmountToWhatTheyAmountToForAKubelet(t *testing.T) {
 	base := t.TempDir()
 	refused, n := 0, 0
@@ -588,7 +588,7 @@ func TestSourcesAmountToWhatTheyAmountToForAKubelet(t *testing.T) {
 		got, ourErr := ours(args)
 		if theirErr != nil || ourErr != nil {
 			refused++
-			// Quartet enforces nothing then.
+			// Quartet then enforces nothing.
 			withoutCgroups := theirErr != nil &&
 				strings.Contains(theirErr.Error(), `cgroupsPerQOS (--cgroups-per-qos) must be set to true when "pods"`)
 			if (theirErr != nil) != (ourErr != nil) && !withoutCgroups {
@@ -609,7 +609,7 @@ func TestSourcesAmountToWhatTheyAmountToForAKubelet(t *testing.T) {
 	t.Logf("%d of %d were refused", refused, n)
 }
 
-// commandLine draws one, and writes its files. It returns which fields something says something of.
+// commandLine draws a command line, and writes its files. It returns the fields that any of them sets.
 func commandLine(t *rapid.T, dir string) (args []string, set map[string]bool) {
 	set = map[string]bool{}
 	write := func(name string) string {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// questionable are fields that may be refused, alone in a file.
+// questionable are fields that may be refused when they are alone in a file.
 var questionable = []string{
 	"maxPods: -1",
 	"maxPods: 0",
@@ -238,7 +238,7 @@ const (
 	typing      = "a kubelet warns of it"
 )
 
-// judgedOtherwise has the questionable fields that one refuses and the other does not, with the reason.
+// judgedOtherwise has the questionable fields that only one of the two refuses, with the reason.
 var judgedOtherwise = map[string]string{
 	"address: x":               later,
 	"authorization: {mode: x}": later,
@@ -293,7 +293,7 @@ var judgedOtherwise = map[string]string{
 	"maxPodz: 1":                                 typing,
 }
 
-// TestWhatAKubeletRefusesIsRefused, and nothing else.
+// TestWhatAKubeletRefusesIsRefused checks both directions.
 func TestWhatAKubeletRefusesIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	for i, fields := range questionable {
