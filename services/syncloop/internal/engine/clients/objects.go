@@ -59,7 +59,7 @@ func decodeObject(m *configv1.WatchObjectsResponse) (*configobjects.Entry, error
 		object := &v1.Secret{}
 		err, entry.Object = object.Unmarshal(wire.GetObject()), object
 	default:
-		err = fmt.Errorf("its kind is not known")
+		err = fmt.Errorf("unknown kind")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s that configmux sent: %w: run the same version of both", m.GetFrame().GetKey(), err)

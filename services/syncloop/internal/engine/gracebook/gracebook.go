@@ -96,11 +96,11 @@ func Open(cfg Config) (*Book, error) {
 	b := InMemory(cfg.Now)
 	b.cfg = cfg
 	if err := os.MkdirAll(cfg.Dir, dirMode); err != nil {
-		return nil, fmt.Errorf("the directory of pods that are being ended: %w", err)
+		return nil, fmt.Errorf("create the directory of terminating pods: %w", err)
 	}
 	files, err := os.ReadDir(cfg.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("the pods that are being ended: %w", err)
+		return nil, fmt.Errorf("read the records of terminating pods: %w", err)
 	}
 	for _, file := range files {
 		path := filepath.Join(cfg.Dir, file.Name())
@@ -110,7 +110,7 @@ func Open(cfg Config) (*Book, error) {
 			continue
 		}
 		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("the pods that are being ended: %w", err)
+			return nil, fmt.Errorf("remove an old record of a terminating pod: %w", err)
 		}
 	}
 	return b, nil
@@ -251,7 +251,7 @@ func (b *Book) Forget(uid types.UID) error {
 		return nil
 	}
 	if err := os.Remove(b.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget the end of a pod: %w", err)
+		return fmt.Errorf("remove the record of a terminating pod: %w", err)
 	}
 	return nil
 }
@@ -276,11 +276,11 @@ func (b *Book) change(uid types.UID, apply func(*record) bool) error {
 	}
 	data, err := json.Marshal(e.record)
 	if err != nil {
-		return fmt.Errorf("note the end of a pod: %w", err)
+		return fmt.Errorf("write the record of a terminating pod: %w", err)
 	}
 	// Not synced: see the package comment.
 	if err := statedir.ReplaceFile(b.path(uid), data, fileMode); err != nil {
-		return fmt.Errorf("note the end of a pod: %w", err)
+		return fmt.Errorf("write the record of a terminating pod: %w", err)
 	}
 	return nil
 }

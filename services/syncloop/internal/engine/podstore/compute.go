@@ -71,7 +71,7 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	s.report(e)
 	data, err := withStatus(e).Marshal()
 	if err != nil { // unreachable: the pod was decoded from bytes
-		s.cfg.Logger.Error("a pod cannot be published", "pod", e.pod.Namespace+"/"+e.pod.Name, "error", err)
+		s.cfg.Logger.Error("cannot publish a pod", "pod", e.pod.Namespace+"/"+e.pod.Name, "error", err)
 		return true
 	}
 	s.level.Put(string(uid), &enginev1.Pod{

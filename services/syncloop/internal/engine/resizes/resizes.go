@@ -63,11 +63,11 @@ func Open(dir string, logger *slog.Logger) (*Book, error) {
 	b := InMemory()
 	b.dir = dir
 	if err := statedir.MakeDir(dir); err != nil {
-		return nil, fmt.Errorf("the directory of resized pods: %w", err)
+		return nil, fmt.Errorf("create the directory of resized pods: %w", err)
 	}
 	files, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("the records of resized pods: %w", err)
+		return nil, fmt.Errorf("read the records of resized pods: %w", err)
 	}
 	for _, file := range files {
 		name, named := strings.CutSuffix(file.Name(), suffix)
@@ -192,13 +192,13 @@ func (b *Book) Save(uid types.UID) error {
 	}
 	data, err := json.Marshal(record)
 	if err != nil {
-		return fmt.Errorf("record the resize of a pod: %w", err)
+		return fmt.Errorf("write the record of a resized pod: %w", err)
 	}
 	if bytes.Equal(data, e.saved) {
 		return nil
 	}
 	if err := statedir.WriteFileAtomic(b.path(uid), data, fileMode); err != nil {
-		return fmt.Errorf("record the resize of a pod: %w", err)
+		return fmt.Errorf("write the record of a resized pod: %w", err)
 	}
 	e.saved = data
 	return nil
@@ -210,7 +210,7 @@ func (b *Book) remove(uid types.UID, e *entry) error {
 		return nil
 	}
 	if err := statedir.RemoveFile(b.path(uid)); err != nil {
-		return fmt.Errorf("forget the resize of a pod: %w", err)
+		return fmt.Errorf("remove the record of a resized pod: %w", err)
 	}
 	e.saved = nil
 	return nil
