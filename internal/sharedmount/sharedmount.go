@@ -38,9 +38,9 @@ func Make(dir string) (made bool, err error) {
 	return true, nil
 }
 
-// Undo removes the mount that Make has created. It fails with unix.EBUSY while something is mounted below it. Files that
-// are open below it stay open, because the directory itself is the same with and without the mount. It is a no-op for a
-// directory without such a mount.
+// Undo removes the mount that Make has created. It fails with unix.EBUSY while something is mounted below it. Files
+// that are open below it stay open, because the directory itself is the same with and without the mount. It is a no-op
+// for a directory without such a mount.
 func Undo(dir string) error {
 	dir, _, bound, err := look(dir)
 	if errors.Is(err, os.ErrNotExist) || (err == nil && !bound) {

@@ -69,8 +69,8 @@ func (e *Edge[V]) Put(key string, state V) {
 	e.state[key] = item[V]{rev: e.rev, key: key, value: state}
 }
 
-// Token returns the token of a subscriber that knows everything so far. A later run can use it in Config.Continues if it
-// knows what this run has published.
+// Token returns the token of a subscriber that knows everything so far. A later run can use it in Config.Continues if
+// it knows what this run has published.
 func (e *Edge[V]) Token() []byte {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -78,8 +78,8 @@ func (e *Edge[V]) Token() []byte {
 }
 
 // Moved declares that the state has changed since the last event in a way that a later run has to know, by Put or
-// Replace. The tokens of the snapshots that show it differ from the tokens before it: a later run that has kept an older
-// token in Config.Continues does not resume their holders, because they may hold what it does not know.
+// Replace. The tokens of the snapshots that show it differ from the tokens before it: a later run that has kept an
+// older token in Config.Continues does not resume their holders, because they may hold what it does not know.
 func (e *Edge[V]) Moved() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

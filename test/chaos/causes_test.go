@@ -226,7 +226,7 @@ func (q *inquiry) causeWrong(i, before *instance) string {
 			wrong = q.sandboxWrong(i, before)
 		case name == causeLost:
 			if !q.deeds.removed[before.id] && !q.deeds.removed[before.sandbox] && !q.cutShort(i, before) {
-				wrong = "nobody has removed it"
+				wrong = "the test has not removed it"
 			}
 		case end != nil:
 			wrong = q.endWrong(i, before, end)
@@ -248,7 +248,7 @@ func (q *inquiry) sandboxWrong(i, before *instance) string {
 	case before.sandbox == i.sandbox:
 		return "it is in the same sandbox"
 	case !q.deeds.ended[before.sandbox] && !during(before, q.deeds.runtimeKilled):
-		return "nobody has ended the sandbox " + before.sandbox
+		return "the test has not ended the sandbox " + before.sandbox
 	}
 	return ""
 }
@@ -292,7 +292,7 @@ func (q *inquiry) endWrong(i, before *instance, said []string) string {
 	case said[2] == startErrorReason && during(before, q.deeds.callerKilled):
 		return ""
 	}
-	return "nobody has ended it"
+	return "the test has not ended it"
 }
 
 // endsBy returns the exit code with which the program of a container ends by itself, if it does.

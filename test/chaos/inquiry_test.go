@@ -53,7 +53,7 @@ func TestTheInquiryFindsWhatIsWrong(t *testing.T) {
 
 		{"removed by a syncloop that was killed before", causeLost, func(b, _ *instance, _ map[string][]said, d *deeds) {
 			b.removed, d.callerKilled = begun.Add(10*time.Second), []time.Time{begun.Add(9 * time.Second)}
-		}, "nobody has removed it"},
+		}, "the test has not removed it"},
 		{"no line", "exited with 137 (Error)", func(b, a *instance, s map[string][]said, d *deeds) {
 			d.ended[b.id] = true
 			delete(s, a.id)
@@ -79,7 +79,7 @@ func TestTheInquiryFindsWhatIsWrong(t *testing.T) {
 		{"its end is in no log", "exited with 137 (Error)", func(b, _ *instance, _ map[string][]said, d *deeds) {
 			b.ended, b.ends, d.ended[b.id] = false, nil, true
 		}, "nothing has told of its end"},
-		{"nobody has ended it", "exited with 137 (Error)", nil, "nobody has ended it"},
+		{"the test has not ended it", "exited with 137 (Error)", nil, "the test has not ended it"},
 		{"another end", "exited with 137 (Error)", func(b, _ *instance, _ map[string][]said, d *deeds) {
 			b.ends, d.ended[b.id] = []end{{2, "Error"}}, true
 		}, "it exited with [2 (Error)]"},
@@ -88,9 +88,9 @@ func TestTheInquiryFindsWhatIsWrong(t *testing.T) {
 		}, "it exited with [137 (Error)]"},
 		{"not changed", causeSpec, nil, "it was made from the same"},
 		{"same sandbox", causeSandbox, nil, "it is in the same sandbox"},
-		{"nobody has ended its sandbox", causeSandbox, func(_, a *instance, _ map[string][]said, _ *deeds) { a.sandbox = "s2" },
-			"nobody has ended the sandbox"},
-		{"nobody has removed it", causeLost, nil, "nobody has removed it"},
+		{"the test has not ended its sandbox", causeSandbox, func(_, a *instance, _ map[string][]said, _ *deeds) { a.sandbox = "s2" },
+			"the test has not ended the sandbox"},
+		{"the test has not removed it", causeLost, nil, "the test has not removed it"},
 		{"it has run", causeNeverStarted, nil, "it has run"},
 		{"no such cause", "bad luck", nil, "there is no such cause"},
 	} {
@@ -177,7 +177,7 @@ time="2026-05-01T12:00:05.0Z" level=info msg="Start
 		t.Errorf("two instances ran at once: %q, want that of c1 and c2", twice)
 	}
 	found := strings.Join(h.causes(starts, newDeeds()).problems, "\n")
-	for _, want := range []string{"(c2, restart 1, pod u1): started because \"exited with 137 (Error)\", but nobody has ended it", "(c3, restart 0, pod u1): the log has 0 lines"} {
+	for _, want := range []string{"(c2, restart 1, pod u1): started because \"exited with 137 (Error)\", but the test has not ended it", "(c3, restart 0, pod u1): the log has 0 lines"} {
 		if !strings.Contains(found, want) {
 			t.Errorf("found %q, want %q", found, want)
 		}

@@ -144,7 +144,7 @@ func TestANodeSeesItsOwnPodsAndNoSecrets(t *testing.T) {
 	}
 	stranger := c.ClientFor(t, "somebody")
 	if _, err := stranger.CoreV1().Pods("").List(t.Context(), of("node-mine")); !apierrors.IsForbidden(err) {
-		t.Errorf("somebody who is no node may list its pods: %v", err)
+		t.Errorf("a user that is not a node may list its pods: %v", err)
 	}
 }
 

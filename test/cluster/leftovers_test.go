@@ -61,7 +61,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 	if conn, err := net.Dial("tcp", address); err == nil {
 		_ = conn.Close()
-		t.Errorf("somebody listens at %s", address)
+		t.Errorf("a process listens at %s", address)
 	}
 }
 

@@ -168,7 +168,7 @@ func standby(s *stack) {
 	s.place("taken-over", manifest("taken-over"))
 	s.awaitReady("taken-over")
 	if now := strings.Count(s.logs("syncloop"), "op=REMOVE"); now != removals {
-		s.t.Errorf("syncloop was told of %d removals by a change of the one that serves", now-removals)
+		s.t.Errorf("syncloop got %d removals when the serving process changed", now-removals)
 	}
 	s.must(s.node.TakeAway("taken-over.yaml"))
 	if now := instances(s.awaitReady("web")); now != before {
@@ -188,7 +188,7 @@ func secondOnes(s *stack) {
 	for _, service := range []layout.Service{layout.SyncLoop, layout.NodeStatus, layout.PLEG} {
 		_, err := s.tryCompose("run", "--rm", "-T", "--no-deps", string(service))
 		if err == nil {
-			s.t.Errorf("a second %s ended well", service)
+			s.t.Errorf("a second %s exited with code 0", service)
 			continue
 		}
 		for _, want := range []string{"is locked by " + string(service), s.container(service)[:12], "docker stop"} {

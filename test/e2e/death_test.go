@@ -37,7 +37,7 @@ func TestADeathWhilePLEGIsDeadIsToldAndActedOnOnce(t *testing.T) {
 		return p != nil && ready(p) && p.Status.ContainerStatuses[0].RestartCount == 1
 	})
 	// The second kill comes when all events of the first were handled: no event is repeated.
-	awaitThat(t, "the start is told", func() bool { return len(told()["ContainerStarted "+bare(again)]) == 1 })
+	awaitThat(t, "the start is reported", func() bool { return len(told()["ContainerStarted "+bare(again)]) == 1 })
 	old = pid(t, "pleg")
 	kill(t, "pleg")
 	awaitNewPID(t, "pleg", old)
@@ -45,7 +45,7 @@ func TestADeathWhilePLEGIsDeadIsToldAndActedOnOnce(t *testing.T) {
 	deaths := told()["ContainerDied "+id]
 	if len(deaths) != 1 || deaths[0].ExitCode != 137 || deaths[0].Time.Before(died) ||
 		deaths[0].Time.After(died.Add(5*time.Second)) {
-		t.Errorf("the death at %v is told as %+v, want it once with exit code 137 and its time", died, deaths)
+		t.Errorf("the exit at %v is reported as %+v, want it once with exit code 137 and its time", died, deaths)
 	}
 	if p := await(t, "mourned", "Ready", ready); bare(p) != bare(again) || p.Status.ContainerStatuses[0].RestartCount != 1 {
 		t.Errorf("it was started again once more:\n%s", describe(p))

@@ -51,11 +51,11 @@ spec:
 `, image))
 	p := await(t, "monitored", "Ready", ready)
 	told := func() bool { return slices.Equal(containers(p.Name), []string{"beside", "main"}) }
-	awaitThat(t, "its sidecar and its container are told", told)
+	awaitThat(t, "its sidecar and its container are listed", told)
 	old := pid(t, "syncloop")
 	kill(t, "syncloop")
 	awaitNewPID(t, "syncloop", old)
 	awaitThat(t, "the next syncloop tells the same", told)
 	takeAway(t, "monitored.yaml")
-	awaitThat(t, "it is told no more", func() bool { return len(containers(p.Name)) == 0 })
+	awaitThat(t, "it is no longer listed", func() bool { return len(containers(p.Name)) == 0 })
 }

@@ -71,6 +71,6 @@ func TestASidecarIsRestartedInItsOwnRightAndDoesNotMakeAJobFail(t *testing.T) {
 	})
 	p := await(t, "crashing", "Succeeded", func(p *v1.Pod) bool { return p != nil && p.Status.Phase == v1.PodSucceeded })
 	if c := p.Status.ContainerStatuses[0]; c.RestartCount != 0 || c.State.Terminated == nil {
-		t.Errorf("the work was done anew:\n%s", describe(p))
+		t.Errorf("the work was repeated:\n%s", describe(p))
 	}
 }

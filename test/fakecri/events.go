@@ -32,7 +32,7 @@ type subscriber struct {
 	signal chan struct{}
 }
 
-// SetEventsSupported(false) makes GetContainerEvents unimplemented, and breaks the open streams.
+// SetEventsSupported with false makes GetContainerEvents unimplemented, and breaks the open streams.
 func (s *Server) SetEventsSupported(supported bool) {
 	s.events.mu.Lock()
 	s.events.unsupported = !supported

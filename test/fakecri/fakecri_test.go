@@ -192,7 +192,7 @@ func TestEventsComeWithABacklogForTheFirstSubscriber(t *testing.T) {
 	fake.Kill(ids["app"])
 	if e := <-events; e.ContainerEventType != runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT ||
 		e.GetPodSandboxStatus().GetMetadata().GetUid() != "uid-1" {
-		t.Errorf("a death is told as %v", e)
+		t.Errorf("an exit is reported as %v", e)
 	}
 	fake.SetEventsSupported(false)
 	if err := <-ended; status.Code(err) != codes.Unimplemented {

@@ -40,7 +40,7 @@ func TestTimesAreThoseOfTheTestsClock(t *testing.T) {
 	clock.Step(time.Hour)
 	stopped := make(chan error, 1)
 	go func() { stopped <- runtime.StopContainer(ctx, ids["app"], 30) }()
-	eventually.That(t, "somebody waits for the grace period", clock.HasWaiters)
+	eventually.That(t, "a call waits for the grace period", clock.HasWaiters)
 	clock.Step(30 * time.Second)
 	if err := <-stopped; err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestTimesAreThoseOfTheTestsClock(t *testing.T) {
 	for e := range events {
 		if e.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
 			if at(e.GetCreatedAt()) != time.Hour+30*time.Second {
-				t.Errorf("the death is told as of %v after the beginning", at(e.GetCreatedAt()))
+				t.Errorf("the exit has the time %v after the begin", at(e.GetCreatedAt()))
 			}
 			break
 		}

@@ -259,7 +259,7 @@ func awaitEvent(t *testing.T, name, kind, reason string, parts ...string) {
 			told = append(told, fmt.Sprintf("%s %s: %s", e.Type, e.Reason, e.Message))
 		}
 		if time.Now().After(end) {
-			t.Errorf("no event %s %s with %q is told of pod %s; error %v; there are:\n%s", kind, reason, parts, name, err, strings.Join(told, "\n"))
+			t.Errorf("pod %[4]s has no event %[1]s %[2]s with %[3]q; error %[5]v; there are:\n%s", kind, reason, parts, name, err, strings.Join(told, "\n"))
 			return
 		}
 		<-time.After(interval)

@@ -125,7 +125,7 @@ func (s *statics) right(t *testing.T) {
 	awaitThat(t, "the mirror of removed is gone", func() bool { return get(t, s.admin, s.ns, "removed-"+nodeName) == nil })
 	kept := s.await(t, "kept", func(*corev1.Pod) bool { return true })
 	if id := kept.Status.ContainerStatuses[0].ContainerID; kept.UID != s.mirrors["kept"] || id != s.containers["kept"] || restarts(kept) != 0 {
-		t.Errorf("the pod that nobody has touched was %s with %s, and is %s with %s, started again %d times",
+		t.Errorf("the untouched pod was %s with %s, and is %s with %s, started again %d times",
 			s.mirrors["kept"], s.containers["kept"], kept.UID, id, restarts(kept))
 	}
 	names := make([]string, 0, 4)

@@ -166,7 +166,7 @@ func lacks(t *testing.T, admin kubernetes.Interface, ns string) {
 	if _, err := admin.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	awaitThat(t, "it is told that the API server has no trust bundles", func() bool {
+	awaitThat(t, "the pod reports that the API server has no trust bundles", func() bool {
 		events, err := admin.CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{})
 		return err == nil && slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
 			return e.InvolvedObject.Name == "trusts" && strings.Contains(e.Message, "clusterTrustBundle") && strings.Contains(e.Message, "could not find the requested resource")
