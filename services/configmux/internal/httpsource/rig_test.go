@@ -57,7 +57,7 @@ func serve(t *testing.T, start func(http.Handler) *httptest.Server) *web {
 	return w
 }
 
-// does sets the server's behaviour for later requests.
+// does sets the server's handler for later requests.
 func (w *web) does(handler http.HandlerFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
