@@ -79,7 +79,7 @@ func TestADirectoryBecomesASharedMountAndIsNoneAgain(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		defer open.Close()
+		defer func() { _ = open.Close() }()
 		for range 2 {
 			if err := sharedmount.Undo(dir); err != nil {
 				t.Error(err)

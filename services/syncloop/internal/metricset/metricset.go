@@ -1,6 +1,6 @@
-// Package metricset registers the metrics of every component of syncloop, for tests that look at all of them: that docs/reference/metrics.md
-// lists them, that the process exposes them, and, in the module oracle, that they are as the kubelet's. The components themselves
-// register their metrics where package main makes them.
+// Package metricset registers the metrics of every component of syncloop, for tests that look at all of them: that
+// docs/reference/metrics.md lists them, that the process exposes them, and, in the module oracle, that they are as the
+// kubelet's. The components themselves register their metrics where package main makes them.
 package metricset
 
 import (
@@ -83,7 +83,8 @@ func of(registry prometheus.Registerer) exposing {
 	podcgroups.NewMetrics(registry)
 	podresources.NewMetrics(registry)
 	return exposing{
-		statuses: statusmanager.NewMetrics(registry), mirrors: mirrorpods.NewMetrics(registry), loop: loop.NewMetrics(registry),
+		statuses: statusmanager.NewMetrics(registry), mirrors: mirrorpods.NewMetrics(registry),
+		loop:  loop.NewMetrics(registry),
 		store: podstore.NewMetrics(registry), workers: podworkers.NewMetrics(registry), volumes: volumes.NewMetrics(registry),
 	}
 }

@@ -78,15 +78,15 @@ type saving struct {
 // saveResize writes the record of a pod to disk outside of the loop's goroutine, one version after another, and calls
 // then with the result.
 func (l *Loop) saveResize(uid types.UID, then func(error)) {
-	var told []func(error)
+	var callbacks []func(error)
 	if then != nil {
-		told = append(told, then)
+		callbacks = append(callbacks, then)
 	}
 	if s := l.saving[uid]; s != nil {
-		s.next, s.again = append(s.next, told...), true
+		s.next, s.again = append(s.next, callbacks...), true
 		return
 	}
-	s := &saving{then: told}
+	s := &saving{then: callbacks}
 	l.saving[uid] = s
 	l.aside(eventConfig, func(context.Context) func() {
 		err := l.cfg.Resizes.Save(uid)

@@ -66,7 +66,7 @@ func (w *worker) measureStart(begun time.Time, observed *lifecyclev1.PodStatus) 
 	seen := podset.Seen(w.pod)
 	if len(observed.GetSandboxes()) == 0 && len(observed.GetContainers()) == 0 && !seen.IsZero() {
 		w.pool.cfg.Metrics.started(begun.Sub(seen))
-		w.pool.cfg.Phases.Passed(w.uid, "", phases.Dispatch, w.told, w.told.Sub(seen))
-		w.pool.cfg.Phases.Passed(w.uid, "", phases.Wait, begun, begun.Sub(w.told))
+		w.pool.cfg.Phases.Passed(w.uid, "", phases.Dispatch, w.requestedAt, w.requestedAt.Sub(seen))
+		w.pool.cfg.Phases.Passed(w.uid, "", phases.Wait, begun, begun.Sub(w.requestedAt))
 	}
 }

@@ -45,18 +45,18 @@ type worker struct {
 	// looking is true while the running work is a periodic sync that has changed nothing so far.
 	looking bool
 	thread  thread
-	// told is the time of the first request for the running work. measured is true after measureStart has recorded the
-	// start of the pod, or has found that it was started before.
-	told     time.Time
-	measured bool
+	// requestedAt is the time of the first request for the running work. measured is true after measureStart has recorded
+	// the start of the pod, or has found that it was started before.
+	requestedAt time.Time
+	measured    bool
 }
 
 // tell gives the worker an update. It cancels the running work if the pod is to end, or to end sooner.
 func (w *worker) tell(u Update) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if u.told.IsZero() {
-		u.told = w.pool.cfg.Clock.Now()
+	if u.requestedAt.IsZero() {
+		u.requestedAt = w.pool.cfg.Clock.Now()
 	}
 	folded := u
 	if w.pending != nil {
@@ -117,7 +117,7 @@ func (w *worker) take() (Cause, bool) {
 		return Cause{}, false
 	}
 	u := Fold(Update{Pod: w.pod, End: w.end}, *w.pending)
-	w.pending, w.pod, w.end, w.told = nil, u.Pod, u.End, u.told
+	w.pending, w.pod, w.end, w.requestedAt = nil, u.Pod, u.End, u.requestedAt
 	if w.end != nil {
 		w.move(InputEnd)
 	}
@@ -150,8 +150,8 @@ func (w *worker) step(process context.Context, cause Cause) {
 		operation := w.operation(cause)
 		out := w.work(process, cause)
 		if now := w.pool.cfg.Clock.Now(); !out.skipped {
-			w.pool.cfg.Metrics.worked(operation, now.Sub(w.told))
-			w.told = now
+			w.pool.cfg.Metrics.worked(operation, now.Sub(w.requestedAt))
+			w.requestedAt = now
 		}
 		if process.Err() != nil {
 			return

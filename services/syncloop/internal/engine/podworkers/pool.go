@@ -171,7 +171,7 @@ func (p *Pool) Wait() { p.running.Wait() }
 // is still there; then it starts when that is gone. With end, the pod is not started but ended at once, even if another
 // pod holds its full name.
 func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
-	u := Update{Pod: pod, Cause: cause, End: end, told: p.cfg.Clock.Now()}
+	u := Update{Pod: pod, Cause: cause, End: end, requestedAt: p.cfg.Clock.Now()}
 	name := nameOf(pod)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -237,11 +237,11 @@ func (p *Pool) endWaiting(uid types.UID, end End) (waited bool, removed *v1.Pod)
 			queue[i].update = Fold(queue[i].update, Update{End: &end})
 			return true, nil
 		}
-		told, _ := p.unqueue(uid)
-		for _, c := range slices.Concat(end.Stopped, stoppedOf(told)) {
+		update, _ := p.unqueue(uid)
+		for _, c := range slices.Concat(end.Stopped, stoppedOf(update)) {
 			close(c)
 		}
-		return true, told.Pod
+		return true, update.Pod
 	}
 	return false, nil
 }
@@ -319,19 +319,19 @@ func (p *Pool) worker(uid types.UID) *worker {
 }
 
 // unqueue removes a pod from the queues, and returns its folded updates. The caller holds mu.
-func (p *Pool) unqueue(uid types.UID) (told Update, waited bool) {
+func (p *Pool) unqueue(uid types.UID) (update Update, waited bool) {
 	for name, queue := range p.waiting {
 		i := slices.IndexFunc(queue, func(w waiter) bool { return w.uid == uid })
 		if i < 0 {
 			continue
 		}
-		told = queue[i].update
+		update = queue[i].update
 		if queue = slices.Delete(queue, i, i+1); len(queue) == 0 {
 			delete(p.waiting, name)
 		} else {
 			p.waiting[name] = queue
 		}
-		return told, true
+		return update, true
 	}
 	return Update{}, false
 }
@@ -357,7 +357,7 @@ func (p *Pool) start(name types.NamespacedName, uid types.UID, u Update) {
 		lastWrite: p.written[uid].boot, wake: make(chan struct{}, 1),
 	}
 	if u.behind != "" {
-		w.thread.pause = pause{since: u.told, reason: WaitOf(Facts{Behind: u.behind}).For, first: true}
+		w.thread.pause = pause{since: u.requestedAt, reason: WaitOf(Facts{Behind: u.behind}).For, first: true}
 	}
 	p.workers[uid] = w
 	if _, taken := p.names[name]; !taken {

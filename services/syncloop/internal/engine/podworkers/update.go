@@ -73,8 +73,8 @@ type Update struct {
 	Cause Cause
 	// End requests the end of the pod; nil if it is not requested.
 	End *End
-	// told is the time of the first of the folded updates.
-	told time.Time
+	// requestedAt is the time of the first of the folded updates.
+	requestedAt time.Time
 	// behind is the pod whose end this one waited for before its first work; empty if it did not wait.
 	behind types.UID
 }
@@ -88,8 +88,8 @@ func Fold(older, newer Update) Update {
 	}
 	out.Cause = foldCause(older.Cause, newer.Cause)
 	out.End = foldEnd(older.End, newer.End)
-	if out.told.IsZero() {
-		out.told = newer.told
+	if out.requestedAt.IsZero() {
+		out.requestedAt = newer.requestedAt
 	}
 	return out
 }

@@ -85,7 +85,11 @@ func account(namespace, name string) (*v1.ServiceAccount, error) {
 	case "plain":
 		return &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{UID: "plain"}}, nil
 	default:
-		return &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{UID: types.UID(name), Annotations: map[string]string{"role": "puller", "region": "north", "more": "x"}}}, nil
+		return &v1.ServiceAccount{
+			ObjectMeta: metav1.ObjectMeta{
+				UID: types.UID(name), Annotations: map[string]string{"role": "puller", "region": "north", "more": "x"},
+			},
+		}, nil
 	}
 }
 
@@ -125,14 +129,15 @@ func withPlugins(run func() int) (code int, err error) {
 		r.Status.Token = fmt.Sprintf("%s %s %s %s %s", namespace, r.Spec.BoundObjectRef.Name, r.Spec.BoundObjectRef.UID, r.UID, r.Spec.Audiences[0])
 		return r, nil
 	}
-	if err := plugin.RegisterCredentialProviderPlugins(filepath.Join(kubelets, "config.yaml"), kubelets, token, account); err != nil {
+	if err := plugin.RegisterCredentialProviderPlugins(filepath.Join(kubelets, "config.yaml"), kubelets, token,
+		account); err != nil {
 		return 0, err
 	}
 	return run(), nil
 }
 
-// TestPluginsAreAskedAndUsedAsByTheKubelet: for each image in turn they are asked for the same, or not at all since an answer still holds,
-// and the same credentials are tried in the same order.
+// TestPluginsAreAskedAndUsedAsByTheKubelet: for each image in turn they are asked for the same, or not at all since an
+// answer still holds, and the same credentials are tried in the same order.
 func TestPluginsAreAskedAndUsedAsByTheKubelet(t *testing.T) {
 	own := t.TempDir()
 	if err := write(own); err != nil {

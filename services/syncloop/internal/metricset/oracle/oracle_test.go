@@ -1,5 +1,5 @@
-// Package oracle compares the metrics that syncloop has under the kubelet's names with the kubelet's own. It is a module of
-// its own, so that nothing of the kubelet's code is in the product's reach.
+// Package oracle compares the metrics that syncloop has under the kubelet's names with the kubelet's own. It is a
+// module of its own, so that nothing of the kubelet's code is in the product's reach.
 package oracle
 
 import (
@@ -80,8 +80,10 @@ func logs(context.Context) ([]statsapi.PodStats, error) {
 func kubelet(t *testing.T) prometheus.Gatherer {
 	t.Helper()
 	kubeletmetrics.Register()
-	legacyregistry.CustomMustRegister(collectors.NewLogMetricsCollector(logs), collectors.PodCertificateCollectorFor(certificates{}))
-	if _, err := kubeletcertificate.NewKubeletServerCertificateManager(nil, &kubeletconfig.KubeletConfiguration{}, "node", nil, t.TempDir()); err != nil {
+	legacyregistry.CustomMustRegister(collectors.NewLogMetricsCollector(logs),
+		collectors.PodCertificateCollectorFor(certificates{}))
+	if _, err := kubeletcertificate.NewKubeletServerCertificateManager(nil, &kubeletconfig.KubeletConfiguration{}, "node",
+		nil, t.TempDir()); err != nil {
 		t.Fatal(err)
 	}
 	kubeletmetrics.Evictions.WithLabelValues("").Inc()
@@ -153,7 +155,10 @@ func TestKubeletNamesHaveTheKubeletsTypesLabelsAndBuckets(t *testing.T) {
 }
 
 func TestImageSizesFallIntoTheKubeletsClasses(t *testing.T) {
-	for _, size := range []uint64{0, 1, 10 << 20, 10<<20 + 1, 100 << 20, 100<<20 + 1, 600 << 20, 2 << 30, 9 << 30, 15 << 30, 25 << 30, 35 << 30, 50 << 30, 70 << 30, 101 << 30} {
+	for _, size := range []uint64{
+		0, 1, 10 << 20, 10<<20 + 1, 100 << 20, 100<<20 + 1, 600 << 20, 2 << 30, 9 << 30, 15 << 30, 25 << 30, 35 << 30,
+		50 << 30, 70 << 30, 101 << 30,
+	} {
 		registry := prometheus.NewRegistry()
 		images.NewMetrics(registry).Pulled(size, time.Second)
 		if got, want := labelOf(t, registry, "kubelet_image_pull_duration_seconds"), kubeletmetrics.GetImageSizeBucket(size); got != want {
