@@ -38,13 +38,13 @@ func record(t *testing.T, node, kubeconfig string) *events.Recorder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	way, err := apievents.WayOf(nodeconfig.SyncLoop, cfg, nil, nil)
+	target, err := apievents.Connect(nodeconfig.SyncLoop, cfg, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- way.Run(ctx) }()
+	go func() { ended <- target.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -52,7 +52,7 @@ func record(t *testing.T, node, kubeconfig string) *events.Recorder {
 		}
 	})
 	r := events.New(
-		events.Config{NodeName: node, NodeUID: func() types.UID { return "" }, Told: way.Told(), Clock: clock.RealClock{}},
+		events.Config{NodeName: node, NodeUID: func() types.UID { return "" }, Publish: target.Send, Clock: clock.RealClock{}},
 	)
 	t.Cleanup(r.Close)
 	return r

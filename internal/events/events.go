@@ -45,10 +45,10 @@ type Config struct {
 	NodeName string
 	// NodeUID returns the UID of the Node in the API server; empty while it is unknown. It is nil for a standalone node.
 	NodeUID func() types.UID
-	// Told receives each new or changed event, in order, under the name that it keeps. It must not block or change the
-	// event. It may be nil.
-	Told  func(*v1.Event)
-	Clock clock.WithTicker
+	// Publish is called with each new or changed event, in order, under the name that it keeps. It must not block or
+	// change the event. It may be nil.
+	Publish func(*v1.Event)
+	Clock   clock.WithTicker
 	// Logger logs events that cannot be encoded; slog's default if nil.
 	Logger *slog.Logger
 	// StreamMetrics counts the operations of the stream; nothing is counted if it is nil.
@@ -183,8 +183,8 @@ func (r *Recorder) RecordAnnotated(
 	r.keep(kept{name: event.Name, about: object{kind: about.Kind, uid: about.UID}, last: now}, &enginev1.PodEvent{
 		Event: data, LastSeenAt: timestamppb.New(now), Traceparent: telemetry.Traceparent(ctx),
 	})
-	if r.cfg.Told != nil {
-		r.cfg.Told(event)
+	if r.cfg.Publish != nil {
+		r.cfg.Publish(event)
 	}
 }
 

@@ -26,7 +26,7 @@ type rig struct {
 func newRig(t *testing.T, uid func() types.UID) *rig {
 	r := &rig{clock: clocktesting.NewFakeClock(time.Unix(1000, 0))}
 	r.Recorder = events.New(events.Config{
-		NodeName: "node-1", NodeUID: uid, Clock: r.clock, Told: func(e *v1.Event) { r.told = append(r.told, e.DeepCopy()) },
+		NodeName: "node-1", NodeUID: uid, Clock: r.clock, Publish: func(e *v1.Event) { r.told = append(r.told, e.DeepCopy()) },
 	})
 	t.Cleanup(r.Close)
 	return r

@@ -21,8 +21,8 @@ import (
 // a cluster also to the API server.
 type nodeEvents struct {
 	*events.Recorder
-	// way is nil for a standalone node.
-	way *apievents.Way
+	// target is where the events go; apievents.None for a standalone node.
+	target apievents.Target
 
 	mu sync.Mutex
 	// uid is the UID of the Node in the API server; empty while it is unknown.
@@ -40,13 +40,13 @@ func nodeEventsOf(
 	logger *slog.Logger,
 	registry prometheus.Registerer,
 ) (*nodeEvents, error) {
-	way, err := apievents.WayOf(nodeconfig.NodeStatus, cfg, logger, registry)
+	target, err := apievents.Connect(nodeconfig.NodeStatus, cfg, logger, registry)
 	if err != nil {
 		return nil, err
 	}
-	n := &nodeEvents{way: way, last: previous}
+	n := &nodeEvents{target: target, last: previous}
 	n.Recorder = events.New(events.Config{
-		NodeName: cfg.NodeName, NodeUID: n.nodeUID, Told: way.Told(), Clock: clock.RealClock{}, Logger: logger,
+		NodeName: cfg.NodeName, NodeUID: n.nodeUID, Publish: target.Send, Clock: clock.RealClock{}, Logger: logger,
 		StreamMetrics: stream.NewServedMetrics(registry, stream.NameNodeEvents),
 	})
 	return n, nil
@@ -61,7 +61,7 @@ func (n *nodeEvents) nodeUID() types.UID {
 // run sends events until ctx ends.
 func (n *nodeEvents) run(ctx context.Context) error {
 	defer n.Close()
-	if err := n.way.Run(ctx); ctx.Err() == nil {
+	if err := n.target.Run(ctx); ctx.Err() == nil {
 		return err
 	}
 	return nil

@@ -93,7 +93,7 @@ func observe(
 	relister := relist.New(relist.Config{
 		Runtime:  client.Runtime,
 		Events:   events,
-		Told:     book,
+		Journal:  book,
 		Tracer:   tel.Tracer,
 		Timeout:  cfg.Kubelet.RuntimeRequestTimeout.Duration,
 		BootTime: boottime.Now,

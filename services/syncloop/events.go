@@ -12,13 +12,13 @@ import (
 
 // newEvents returns the recorder of events. In a cluster it also sends them to the API server.
 func newEvents(h *host, parts *components.Group) (*podevents.Recorder, error) {
-	way, err := apievents.WayOf(nodeconfig.SyncLoop, h.cfg, h.logger, h.registry)
+	target, err := apievents.Connect(nodeconfig.SyncLoop, h.cfg, h.logger, h.registry)
 	if err != nil {
 		return nil, err
 	}
-	parts.Run("events to the API server", way.Run)
+	parts.Run("events to the API server", target.Run)
 	return podevents.New(podevents.Config{
-		NodeName: h.cfg.NodeName, Told: way.Told(), Clock: clock.RealClock{}, Logger: h.logger,
+		NodeName: h.cfg.NodeName, Publish: target.Send, Clock: clock.RealClock{}, Logger: h.logger,
 		StreamMetrics: stream.NewServedMetrics(h.registry, stream.NamePodEvents),
 	}), nil
 }

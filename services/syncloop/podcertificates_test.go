@@ -77,7 +77,7 @@ func TestADeniedCertificateIsToldAndCounted(t *testing.T) {
 	sent := make(chan *v1.Event, 10)
 	logger, registry := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	events := podevents.New(podevents.Config{
-		NodeName: "node-1", Told: func(event *v1.Event) { sent <- event }, Clock: clock.RealClock{}, Logger: logger,
+		NodeName: "node-1", Publish: func(event *v1.Event) { sent <- event }, Clock: clock.RealClock{}, Logger: logger,
 	})
 	defer events.Close()
 	askNode := func(context.Context) (*v1.Node, error) {

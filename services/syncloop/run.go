@@ -127,7 +127,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	starts := phases.New(phases.NewMetrics(h.registry))
 	addresses := hostips.New(func() []string { return fallbackAddresses(ctx, h.cfg) })
 	store := newStore(h, books, link, probes, starts)
-	addresses.Tell(store.SetHostIPs)
+	addresses.OnChange(store.SetHostIPs)
 	resizes.Expose(h.registry, func() resizes.Counts { return books.resizes.Count(store.Pod) })
 	garbage := containergc.NewQueue()
 	manager, err := newManager(ctx, h, managerConfig{

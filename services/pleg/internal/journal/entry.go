@@ -31,16 +31,16 @@ type entry struct {
 
 // pod is a pod in an entry.
 type pod struct {
-	// Status is the PodStatus of a record.Told.
+	// Status is the PodStatus of a record.Published.
 	Status json.RawMessage `json:"status"`
-	// Phases are the phases of a record.Told; null if the pod was never inspected.
+	// Phases are the phases of a record.Published; null if the pod was never inspected.
 	Phases map[string]string `json:"phases"`
 }
 
 // cut is the content of a file.
 type cut struct {
 	tokens [][]byte
-	told   map[string]record.Told
+	told   map[string]record.Published
 	// pods holds the pods in their encoded form.
 	pods map[string]json.RawMessage
 }
@@ -55,7 +55,7 @@ func (e entry) encode() ([]byte, error) {
 	return append(fmt.Appendf(nil, "%08x %s", crc32.Checksum(data, castagnoli), data), '\n'), nil
 }
 
-func encodePod(told record.Told) (json.RawMessage, error) {
+func encodePod(told record.Published) (json.RawMessage, error) {
 	status, err := protojson.Marshal(told.Status)
 	if err != nil {
 		return nil, err
@@ -63,24 +63,24 @@ func encodePod(told record.Told) (json.RawMessage, error) {
 	return json.Marshal(pod{Status: status, Phases: told.Phases})
 }
 
-func decodePod(data json.RawMessage) (record.Told, error) {
+func decodePod(data json.RawMessage) (record.Published, error) {
 	var p pod
 	if err := json.Unmarshal(data, &p); err != nil {
-		return record.Told{}, err
+		return record.Published{}, err
 	}
 	status := &lifecyclev1.PodStatus{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(p.Status, status); err != nil {
-		return record.Told{}, err
+		return record.Published{}, err
 	}
 	if status.GetUid() == "" {
-		return record.Told{}, errors.New("a pod has no UID")
+		return record.Published{}, errors.New("a pod has no UID")
 	}
-	return record.Told{Status: status, Phases: p.Phases}, nil
+	return record.Published{Status: status, Phases: p.Phases}, nil
 }
 
 // decode decodes a file. It ignores an incomplete last line; any other damaged line is an error.
 func decode(data []byte) (*cut, error) {
-	c := &cut{told: map[string]record.Told{}, pods: map[string]json.RawMessage{}}
+	c := &cut{told: map[string]record.Published{}, pods: map[string]json.RawMessage{}}
 	for number := 1; len(data) > 0; number++ {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
 		e, err := decodeLine(line)

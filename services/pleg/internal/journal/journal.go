@@ -2,7 +2,7 @@
 // meantime: once, as normal events.
 //
 // It stores a cut through the stream of events: the token of the last event, and for each pod its published state at
-// that event (record.Told: its sandboxes and containers, and their phases). The next pleg compares its first relist
+// that event (record.Published: its sandboxes and containers, and their phases). The next pleg compares its first relist
 // with the cut, and publishes the differences in a stream that continues from the cut (stream.Config.Continues).
 //
 //	Relister ──Note──► dirty pods, token ──► one goroutine ──► one line in the file
@@ -100,7 +100,7 @@ type File interface {
 type Book struct {
 	cfg Config
 	// before and continues are the state at the end of the previous process; before is nil if that is unknown.
-	before    map[string]record.Told
+	before    map[string]record.Published
 	continues [][]byte
 
 	mu sync.Mutex
@@ -162,7 +162,7 @@ func Open(cfg Config) *Book {
 
 // Before returns the published state of each pod at the end of the previous process, by UID; known is false if it is
 // unknown.
-func (b *Book) Before() (pods map[string]record.Told, known bool) {
+func (b *Book) Before() (pods map[string]record.Published, known bool) {
 	if b == nil || b.before == nil {
 		return nil, false
 	}
@@ -282,7 +282,7 @@ func (b *Book) write() {
 // fold adds the pods that differ from the file to a line, and records them as written.
 func (b *Book) fold(line *entry, dirty map[string]record.Pod) {
 	for _, uid := range slices.Sorted(maps.Keys(dirty)) {
-		told := dirty[uid].Told()
+		told := dirty[uid].Published()
 		if told.Status == nil {
 			if _, known := b.written[uid]; known {
 				line.Gone = append(line.Gone, uid)

@@ -147,7 +147,7 @@ func TestWhatWasToldIsKnownToTheNextProcess(t *testing.T) {
 
 	second := open(t, path, "two/0")
 	before, known := second.Before()
-	want := map[string]record.Told{"a": seen("a", exited).Told()}
+	want := map[string]record.Published{"a": seen("a", exited).Published()}
 	if diff := cmp.Diff(want, before, protocmp.Transform()); diff != "" || !known {
 		t.Errorf("the next process knows (-want +got):\n%s", diff)
 	}

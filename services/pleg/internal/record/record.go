@@ -11,7 +11,7 @@
 //   - A container that is gone without having been observed to end makes DIED, then REMOVED, so that deaths can be
 //     counted. That includes a container that was only listed, because subscribers have seen it with its pod.
 //
-// The published state outlives the process as Told. The first observation of the next process is compared with it. Then
+// The published state outlives the process as Published. The first observation of the next process is compared with it. Then
 // STARTED is also published for a container that has ended, because its readers want the complete history.
 //
 // A container that is created and not started makes no event: nothing has to act on it, and its start follows.
@@ -47,7 +47,7 @@ type Pod struct {
 	phases map[string]phase
 	// told is the published state at the end of the previous process; nil if there was none, and after the first complete
 	// observation.
-	told *Told
+	told *Published
 }
 
 // Change is one change of a pod, before it becomes an event on the wire.

@@ -47,7 +47,7 @@ func startProcess(w *world, disk *storage, tracer trace.Tracer) *process {
 	p.events = stream.NewEdge[*lifecyclev1.Event](stream.Config{LogSize: 32, Continues: book.Continues()})
 	p.Relister = relist.New(relist.Config{
 		Runtime: func(context.Context) (internalapi.RuntimeService, error) { return w, nil },
-		Events:  p.events, Told: book, Tracer: tracer, Timeout: callTimeout,
+		Events:  p.events, Journal: book, Tracer: tracer, Timeout: callTimeout,
 		BootTime: boottime.Now, Clock: clock.RealClock{}, Logger: logger, Metrics: relist.NewMetrics(registry),
 	})
 	ctx, cancel := context.WithCancel(context.Background())

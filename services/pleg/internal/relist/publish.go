@@ -32,7 +32,7 @@ func (r *Relister) publish(uid string, p *pod, changes []record.Change, moved bo
 		r.cfg.Events.Moved()
 	}
 	if moved || len(changes) > 0 {
-		r.cfg.Told.Note(uid, p.record, r.cfg.Events.Token())
+		r.cfg.Journal.Note(uid, p.record, r.cfg.Events.Token())
 	}
 }
 

@@ -63,10 +63,10 @@ var (
 type Config struct {
 	// Runtime waits for the runtime service and returns it.
 	Runtime func(context.Context) (internalapi.RuntimeService, error)
-	// Events publishes the events. Its stream continues that of Told.
+	// Events publishes the events. Its stream continues that of Journal.
 	Events *stream.Edge[*lifecyclev1.Event]
-	// Told stores the published state across a restart; if it is nil, nothing is stored and the previous state is unknown.
-	Told *journal.Book
+	// Journal stores the published state across a restart; if it is nil, nothing is stored and the previous state is unknown.
+	Journal *journal.Book
 	// Tracer creates the span of each event.
 	Tracer trace.Tracer
 	// Timeout is runtimeRequestTimeout; it bounds lists and inspections, but not above 30 s.
@@ -318,7 +318,7 @@ func (r *Relister) finishRound(began time.Time, boot time.Duration) {
 		}
 		r.cfg.Events.Doubt(r.unseen > 0)
 		close(r.synced)
-		r.cfg.Told.Complete()
+		r.cfg.Journal.Complete()
 		r.cfg.Logger.Info("the first relist has finished", "pods", len(r.pods))
 	}
 }

@@ -66,13 +66,13 @@ func New(guess func() []string) *Addresses {
 // Get returns the addresses, the primary one first; nil if none is known.
 func (a *Addresses) Get() []string { return a.known.Load().ips }
 
-// Tell sets the function that is called with the addresses, at once and at each change. Call it once. tell must not
+// OnChange sets the function that is called with the addresses, at once and at each change. Call it once. report must not
 // call methods of Addresses.
-func (a *Addresses) Tell(tell func([]string)) {
+func (a *Addresses) OnChange(report func([]string)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.changed = tell
-	tell(a.Get())
+	a.changed = report
+	report(a.Get())
 }
 
 // Learn sets the addresses from the Node. A Node without addresses changes nothing.

@@ -40,16 +40,16 @@ func TestAddressesOfANode(t *testing.T) {
 }
 
 func TestTheLastAddressesStayAndTheNodesWordWins(t *testing.T) {
-	var told [][]string
+	var reported [][]string
 	a := hostips.New(func() []string { return []string{"192.0.2.9"} })
-	a.Tell(func(ips []string) { told = append(told, ips) })
+	a.OnChange(func(ips []string) { reported = append(reported, ips) })
 	a.Learn(node(internal("192.0.2.1"), internal("2001:db8::1")))
 	a.Learn(node(internal("192.0.2.1"), internal("2001:db8::1")))
 	a.Learn(node())
 	a.Learn(node(internal("192.0.2.2")))
 	want := [][]string{{"192.0.2.9"}, {"192.0.2.1", "2001:db8::1"}, {"192.0.2.2"}}
-	if !slices.EqualFunc(told, want, slices.Equal) || !slices.Equal(a.Get(), want[2]) {
-		t.Errorf("told %q, want %q; now %q", told, want, a.Get())
+	if !slices.EqualFunc(reported, want, slices.Equal) || !slices.Equal(a.Get(), want[2]) {
+		t.Errorf("reported %q, want %q; now %q", reported, want, a.Get())
 	}
 }
 

@@ -11,9 +11,9 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// Told is the published state of a pod: the part that must outlive this process, so that the next one publishes the
+// Published is the published state of a pod: the part that must outlive this process, so that the next one publishes the
 // changes in between. It is never changed.
-type Told struct {
+type Published struct {
 	// Status holds the fields of sandboxes and containers that reveal changes, and those that identify them and their
 	// trace after their removal. Other fields, such as most labels and annotations, are omitted.
 	Status *lifecyclev1.PodStatus
@@ -21,36 +21,36 @@ type Told struct {
 	Phases map[string]string
 }
 
-// phaseNames are the names of phases in Told. It omits removed containers.
+// phaseNames are the names of phases in Published. It omits removed containers.
 var phaseNames = map[phase]string{phaseCreated: "created", phaseStarted: "started", phaseDied: "died"}
 
-// Told returns the published state of the pod after every change that Observe and Fail have returned; zero if nothing
+// Published returns the published state of the pod after every change that Observe and Fail have returned; zero if nothing
 // was published.
-func (p Pod) Told() Told {
+func (p Pod) Published() Published {
 	switch {
 	case p.phases != nil:
-		t := Told{Status: brief(p.Status), Phases: make(map[string]string, len(p.phases))}
+		t := Published{Status: brief(p.Status), Phases: make(map[string]string, len(p.phases))}
 		for id, phase := range p.phases {
 			t.Phases[id] = phaseNames[phase]
 		}
 		return t
 	case p.told != nil && p.told.Status != nil && p.Status != nil:
 		// It was only listed, so only the failed inspection and its present containers were published.
-		t := Told{Status: withListed(p.told.Status, p.Status), Phases: p.told.Phases}
+		t := Published{Status: withListed(p.told.Status, p.Status), Phases: p.told.Phases}
 		t.Status.InspectError, t.Status.UnknownSince = p.Status.GetInspectError(), p.Status.GetUnknownSince()
 		return t
 	case p.told != nil && p.Status == nil:
 		return *p.told
 	case p.Status == nil:
-		return Told{}
+		return Published{}
 	default:
-		return Told{Status: brief(p.Status)}
+		return Published{Status: brief(p.Status)}
 	}
 }
 
 // Restore returns a pod with only its published state; zero if it did not exist. Its first observation is compared with
 // that state. A phase with an unknown name counts as unseen.
-func Restore(t Told) Pod { return Pod{told: &t} }
+func Restore(t Published) Pod { return Pod{told: &t} }
 
 // Restored reports whether only the pod's state from the previous process is known.
 func (p Pod) Restored() bool { return p.told != nil && p.phases == nil }
@@ -65,7 +65,7 @@ func (p Pod) Moved(next Pod) bool {
 type known struct {
 	status *lifecyclev1.PodStatus
 	phases map[string]phase
-	// brief is true if the status is that of a Told.
+	// brief is true if the status is that of a Published.
 	brief bool
 	// failed is true if the failed inspection was published.
 	failed bool

@@ -29,10 +29,10 @@ const (
 	nameUp = "quartet_process_up"
 )
 
-// Together gathers the metrics of this process and of the node's other processes, as one kubelet has them. Samples of
+// NodeGatherer gathers the metrics of this process and of the node's other processes, as one kubelet has them. Samples of
 // this process are unchanged. Samples of another process have the label process, so that equal metrics of two processes
 // do not collide, and do not depend on which processes answer.
-type Together struct {
+type NodeGatherer struct {
 	// Own gathers the metrics of this process.
 	Own prometheus.Gatherer
 	// Others maps the names of the other processes to their metrics addresses.
@@ -49,7 +49,7 @@ type answer struct {
 }
 
 // Gather implements prometheus.Gatherer. A process that does not answer in time is omitted without an error.
-func (t Together) Gather() ([]*dto.MetricFamily, error) {
+func (t NodeGatherer) Gather() ([]*dto.MetricFamily, error) {
 	answers := make([]answer, 0, len(t.Others))
 	for _, process := range slices.Sorted(maps.Keys(t.Others)) {
 		answers = append(answers, answer{process: process})

@@ -58,10 +58,10 @@ func TestWhatHappenedSinceItWasToldBecomesEvents(t *testing.T) {
 		{"it was not there", nil, named(up, container("a", exited, 1)), []string{"POD_SYNC s", "CONTAINER_STARTED a", "CONTAINER_DIED a"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var told record.Told
+			var told record.Published
 			if tt.told != nil {
 				before, _ := record.Pod{}.Observe(proto.CloneOf(tt.told))
-				told = before.Told()
+				told = before.Published()
 			}
 			pod, changes := record.Restore(told).Observe(proto.CloneOf(tt.seen))
 			if diff := cmp.Diff(tt.want, say(changes)); diff != "" {
@@ -76,7 +76,7 @@ func TestWhatHappenedSinceItWasToldBecomesEvents(t *testing.T) {
 
 func TestAPodThatIsGoneKeepsItsName(t *testing.T) {
 	before, _ := record.Pod{}.Observe(named(sandbox("s", ready)))
-	for what, pod := range map[string]record.Pod{"on record": before, "told before": record.Restore(before.Told())} {
+	for what, pod := range map[string]record.Pod{"on record": before, "told before": record.Restore(before.Published())} {
 		if gone, _ := pod.Observe(status()); !gone.Gone() || gone.Status.GetName() != "web" ||
 			gone.Status.GetNamespace() != "default" {
 			t.Errorf("%s: it is %v", what, gone.Status)
@@ -88,7 +88,7 @@ func TestAddressesAreKeptOverARestart(t *testing.T) {
 	before, _ := record.Pod{}.Observe(named(sandbox("s", ready)))
 	seen := named(sandbox("s", notReady))
 	seen.Ips = nil
-	if pod, _ := record.Restore(before.Told()).Observe(seen); len(pod.Status.GetIps()) != 1 {
+	if pod, _ := record.Restore(before.Published()).Observe(seen); len(pod.Status.GetIps()) != 1 {
 		t.Errorf("the addresses are %v", pod.Status.GetIps())
 	}
 }
@@ -96,17 +96,17 @@ func TestAddressesAreKeptOverARestart(t *testing.T) {
 // TestAFailureBeforeTheFirstObservationLosesNothing: the first observation is compared with what was sent.
 func TestAFailureBeforeTheFirstObservationLosesNothing(t *testing.T) {
 	before, _ := record.Pod{}.Observe(named(sandbox("s", ready), container("a", running, 1)))
-	failed, changed := record.Restore(before.Told()).
+	failed, changed := record.Restore(before.Published()).
 		Fail(named(sandbox("s", ready), container("a", unknown, 1)), "no answer")
 	if !changed || !failed.Restored() || failed.Status.GetInspectError() != "no answer" {
 		t.Errorf("after a failure it is %v", failed.Status)
 	}
-	want := before.Told()
+	want := before.Published()
 	want.Status.InspectError = "no answer"
-	if diff := cmp.Diff(want, failed.Told(), protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(want, failed.Published(), protocmp.Transform()); diff != "" {
 		t.Errorf("what was told (-want +got):\n%s", diff)
 	}
-	for what, pod := range map[string]record.Pod{"at once": failed, "after another restart": record.Restore(failed.Told())} {
+	for what, pod := range map[string]record.Pod{"at once": failed, "after another restart": record.Restore(failed.Published())} {
 		if _, changes := pod.Observe(named(sandbox("s", ready), container("a", running, 1))); len(changes) != 1 {
 			t.Errorf("%s: that it can be inspected again makes %v", what, say(changes))
 		}
@@ -119,15 +119,15 @@ func TestAFailureBeforeTheFirstObservationLosesNothing(t *testing.T) {
 
 func TestAPodThatWasNeverInspectedIsToldAsItWasListed(t *testing.T) {
 	listed, _ := record.Pod{}.Fail(named(sandbox("s", ready), container("a", running, 1)), "no answer")
-	_, changes := record.Restore(listed.Told()).Observe(named(sandbox("s", ready), container("a", running, 1)))
+	_, changes := record.Restore(listed.Published()).Observe(named(sandbox("s", ready), container("a", running, 1)))
 	if diff := cmp.Diff([]string{"CONTAINER_STARTED a"}, say(changes)); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	_, changes = record.Restore(listed.Told()).Observe(status())
+	_, changes = record.Restore(listed.Published()).Observe(status())
 	if diff := cmp.Diff([]string{"CONTAINER_DIED a", "CONTAINER_REMOVED a", "POD_SYNC"}, say(changes)); diff != "" {
 		t.Errorf("when it is gone (-want +got):\n%s", diff)
 	}
-	if told := (record.Pod{}).Told(); told.Status != nil {
+	if told := (record.Pod{}).Published(); told.Status != nil {
 		t.Errorf("of a pod of which nothing was told it says %v", told)
 	}
 }
@@ -141,15 +141,15 @@ func TestAContainerThatWasOnlyListedEndsAsAnyOther(t *testing.T) {
 		want []string
 	}{
 		"by a pleg that knows nothing of the pod": {record.Pod{}, []string{"CONTAINER_DIED a", "CONTAINER_REMOVED a", "CONTAINER_DIED b", "CONTAINER_REMOVED b"}},
-		"by one to which the pod is new":          {record.Restore(record.Told{}), []string{"CONTAINER_DIED a", "CONTAINER_REMOVED a", "CONTAINER_DIED b", "CONTAINER_REMOVED b"}},
-		"by one that knows what was told":         {record.Restore(before.Told()), []string{"CONTAINER_DIED b", "CONTAINER_REMOVED b", "CONTAINER_REMOVED a"}},
+		"by one to which the pod is new":          {record.Restore(record.Published{}), []string{"CONTAINER_DIED a", "CONTAINER_REMOVED a", "CONTAINER_DIED b", "CONTAINER_REMOVED b"}},
+		"by one that knows what was told":         {record.Restore(before.Published()), []string{"CONTAINER_DIED b", "CONTAINER_REMOVED b", "CONTAINER_REMOVED a"}},
 	} {
 		failed, _ := tt.pod.Fail(proto.CloneOf(listed), "no answer")
 		_, changes := failed.Observe(status())
 		if diff := cmp.Diff(tt.want, ofContainers(changes)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", what, diff)
 		}
-		_, changes = record.Restore(failed.Told()).Observe(status())
+		_, changes = record.Restore(failed.Published()).Observe(status())
 		if diff := cmp.Diff(tt.want, ofContainers(changes)); diff != "" {
 			t.Errorf("%s, and after a restart (-want +got):\n%s", what, diff)
 		}

@@ -83,7 +83,7 @@ func TestOneProcessTellsWhatAllCount(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = hung.Close() })
 	own := registered(t, 1, gauge("typed", nil))
-	all := Together{Own: own, Logger: slog.New(slog.DiscardHandler), Others: map[string]string{
+	all := NodeGatherer{Own: own, Logger: slog.New(slog.DiscardHandler), Others: map[string]string{
 		"pleg":       pleg,
 		"nodestatus": nodestatus,
 		"configmux":  "unix://" + filepath.Join(t.TempDir(), "none.sock"),
