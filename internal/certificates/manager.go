@@ -172,15 +172,8 @@ func (m *Manager) failed(err error, retry time.Duration) {
 	m.errs.Add(1)
 	trouble := err.Error()
 	m.trouble.Store(&trouble)
-	m.cfg.Logger.Warn(
-		"requesting a certificate again later",
-		keySigner,
-		m.cfg.Requester.Kind.Signer,
-		telemetry.KeyError,
-		err,
-		telemetry.KeyRetryAfter,
-		retry,
-	)
+	m.cfg.Logger.Warn("requesting a certificate again later", keySigner, m.cfg.Requester.Kind.Signer,
+		telemetry.KeyError, err, telemetry.KeyRetryAfter, retry)
 }
 
 func (m *Manager) renewed() error {

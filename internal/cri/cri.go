@@ -273,15 +273,8 @@ func (s *slot[T]) note(err error) {
 	s.state.cause = err
 	s.state.mu.Unlock()
 	if !known {
-		s.logger.Warn(
-			"the container runtime does not answer, trying again until it does",
-			"what",
-			s.what,
-			"endpoint",
-			s.endpoint,
-			"error",
-			Away(s.endpoint, err),
-		)
+		s.logger.Warn("the container runtime does not answer, trying again until it does", "what", s.what,
+			"endpoint", s.endpoint, "error", Away(s.endpoint, err))
 	}
 }
 

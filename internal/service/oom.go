@@ -25,11 +25,7 @@ func adjustOOMScore(file string, score int32, logger *slog.Logger) {
 	if score == nodeconfig.DefaultOOMScoreAdj {
 		level = slog.LevelDebug // it is only the default
 	}
-	logger.Log(
-		context.Background(),
-		level,
+	logger.Log(context.Background(), level,
 		"the OOM score of this process cannot be set; set OOMScoreAdjust in its unit, or give it CAP_SYS_RESOURCE",
-		telemetry.KeyError,
-		fmt.Errorf("oomScoreAdj: %w", err),
-	)
+		telemetry.KeyError, fmt.Errorf("oomScoreAdj: %w", err))
 }

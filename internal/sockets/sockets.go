@@ -95,15 +95,8 @@ func (s *Set) Listen(ctx context.Context, socket Socket, logger *slog.Logger) (n
 	}
 	file, err := fileOf(listener)
 	if err != nil {
-		logger.Warn(
-			"a socket is not kept open while this process restarts",
-			keySocket,
-			socket.Name,
-			keyAddress,
-			socket.Address,
-			telemetry.KeyError,
-			err,
-		)
+		logger.Warn("a socket is not kept open while this process restarts", keySocket, socket.Name,
+			keyAddress, socket.Address, telemetry.KeyError, err)
 		return listener, nil
 	}
 	s.add(socket, file, logger)
@@ -194,15 +187,8 @@ func (s *Set) drop(name string, logger *slog.Logger) {
 	}
 	logger.Info("closing a socket whose address is no longer configured", keySocket, name, keyAddress, addressOf(file))
 	if err := shutdown(file); err != nil {
-		logger.Warn(
-			"a socket whose address is no longer configured may stay open",
-			keySocket,
-			name,
-			keyAddress,
-			addressOf(file),
-			telemetry.KeyError,
-			err,
-		)
+		logger.Warn("a socket whose address is no longer configured may stay open", keySocket, name,
+			keyAddress, addressOf(file), telemetry.KeyError, err)
 	}
 	s.remove(name, logger)
 }

@@ -51,15 +51,8 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	case err != nil:
 		e.lost += len(spans)
 		if e.ended.Err() == nil && e.limit.pass() {
-			e.logger.Warn(
-				"traces are lost because the endpoint does not accept them; check that an OTLP receiver listens there for gRPC (usually port 4317), not HTTP (usually port 4318)",
-				"endpoint",
-				e.endpoint,
-				"lost",
-				e.lost,
-				KeyError,
-				err,
-			)
+			e.logger.Warn("traces are lost because the endpoint does not accept them; check that an OTLP receiver listens there for gRPC (usually port 4317), not HTTP (usually port 4318)",
+				"endpoint", e.endpoint, "lost", e.lost, KeyError, err)
 		}
 	case e.lost > 0:
 		e.logger.Info("traces are accepted again", "endpoint", e.endpoint, "lost", e.lost)

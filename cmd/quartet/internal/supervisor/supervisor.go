@@ -114,15 +114,8 @@ func hook(logger *slog.Logger, backoff time.Duration) suture.EventHook {
 			logger.Warn("a process of the node has ended and is restarted",
 				"process", e.ServiceName, "error", fmt.Sprint(e.Err), "again", next)
 		case suture.EventServicePanic:
-			logger.Error(
-				"supervising a process has panicked",
-				"process",
-				e.ServiceName,
-				"panic",
-				e.PanicMsg,
-				"stack",
-				e.Stacktrace,
-			)
+			logger.Error("supervising a process has panicked", "process", e.ServiceName, "panic", e.PanicMsg,
+				"stack", e.Stacktrace)
 		case suture.EventStopTimeout:
 			logger.Error("a process of the node has not ended in time", "process", e.ServiceName)
 		}

@@ -87,17 +87,8 @@ func (s *Source) openCheckpoint() {
 	case err != nil:
 		s.damage(fmt.Sprintf("the checkpoint of the API server's pods is corrupt: %v; %s", err, putAside(path)))
 	case node != s.cfg.Node:
-		s.cfg.Logger.Warn(
-			"the checkpoint of the API server's pods is that of another node; it is not used, and replaced with the first list",
-			telemetry.KeySource,
-			Name,
-			telemetry.KeyFile,
-			path,
-			"node",
-			node,
-			"this",
-			s.cfg.Node,
-		)
+		s.cfg.Logger.Warn("the checkpoint of the API server's pods is that of another node; it is not used, and replaced with the first list",
+			telemetry.KeySource, Name, telemetry.KeyFile, path, "node", node, "this", s.cfg.Node)
 	default:
 		s.restored, s.keeper.written = pods, data
 	}

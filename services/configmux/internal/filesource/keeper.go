@@ -131,25 +131,15 @@ func (k *keeper) save(manifests map[string]staticpod.Held) {
 		err = statedir.WriteFileAtomic(k.path, data, checkpointMode)
 	}
 	if err != nil {
-		k.logger.Warn(
-			"cannot save the content of the manifests; a manifest that is broken when this process restarts loses its last good version",
-			telemetry.KeyFile,
-			k.path,
-			telemetry.KeyError,
-			err,
-		)
+		k.logger.Warn("cannot save the content of the manifests; a manifest that is broken when this process restarts loses its last good version",
+			telemetry.KeyFile, k.path, telemetry.KeyError, err)
 		return
 	}
 	k.written = sum
 	if unsealed != nil {
 		k.written = [sha256.Size]byte{}
-		k.logger.Warn(
-			"cannot save the secrets of the manifests; those of a manifest that is broken when this process restarts are missing until it is corrected",
-			telemetry.KeyFile,
-			k.path,
-			telemetry.KeyError,
-			unsealed,
-		)
+		k.logger.Warn("cannot save the secrets of the manifests; those of a manifest that is broken when this process restarts are missing until it is corrected",
+			telemetry.KeyFile, k.path, telemetry.KeyError, unsealed)
 	}
 }
 
@@ -173,13 +163,8 @@ func (k *keeper) reseal() (files int, err error) {
 			}
 			data, err := k.seals.Open(*o.Sealed, o.about())
 			if err != nil {
-				k.logger.Warn(
-					"cannot seal a secret of the manifests with the current key",
-					telemetry.KeyObject,
-					o.about(),
-					telemetry.KeyError,
-					err,
-				)
+				k.logger.Warn("cannot seal a secret of the manifests with the current key", telemetry.KeyObject, o.about(),
+					telemetry.KeyError, err)
 				continue
 			}
 			box, err := k.seals.Seal(data, o.about())

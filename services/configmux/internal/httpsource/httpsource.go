@@ -264,21 +264,8 @@ func (s *Source) tell(errs []source.Error) {
 		return
 	}
 	for _, e := range errs {
-		s.cfg.Logger.Warn(
-			e.Message,
-			telemetry.KeySource,
-			Name,
-			telemetry.KeyFile,
-			e.Path,
-			telemetry.KeyPod,
-			e.Pod,
-			telemetry.KeyObject,
-			e.Object,
-			"field",
-			e.Field,
-			"times",
-			s.times,
-		)
+		s.cfg.Logger.Warn(e.Message, telemetry.KeySource, Name, telemetry.KeyFile, e.Path, telemetry.KeyPod, e.Pod,
+			telemetry.KeyObject, e.Object, "field", e.Field, "times", s.times)
 	}
 }
 

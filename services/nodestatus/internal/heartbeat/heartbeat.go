@@ -213,13 +213,8 @@ func (h *Heart) readMachine() error {
 	}
 	machine, err := h.cfg.ReadMachine()
 	if err != nil {
-		h.cfg.Logger.Error(
-			"there is no Node until the machine can be read; trying again",
-			telemetry.KeyError,
-			err,
-			telemetry.KeyRetryAfter,
-			h.cfg.Period,
-		)
+		h.cfg.Logger.Error("there is no Node until the machine can be read; trying again", telemetry.KeyError, err,
+			telemetry.KeyRetryAfter, h.cfg.Period)
 		h.cfg.Health.Set("machine", err.Error())
 		return err
 	}
@@ -264,17 +259,8 @@ func (h *Heart) report(node *v1.Node) {
 		if before[c.Type] == c.Status {
 			continue
 		}
-		h.cfg.Logger.Info(
-			"condition of the node",
-			"condition",
-			c.Type,
-			"status",
-			c.Status,
-			telemetry.KeyReason,
-			c.Reason,
-			"message",
-			c.Message,
-		)
+		h.cfg.Logger.Info("condition of the node", "condition", c.Type, "status", c.Status, telemetry.KeyReason, c.Reason,
+			"message", c.Message)
 	}
 }
 

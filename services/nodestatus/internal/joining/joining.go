@@ -96,13 +96,8 @@ func New(cfg Config) (*Joiner, error) {
 			}
 		}
 		if kept == nil {
-			cfg.Logger.Warn(
-				"rotateCertificates: the certificate of the kubeconfig is not renewed: client-certificate and client-key must both name one file NAME-current.pem that nodestatus may replace",
-				telemetry.KeyFile,
-				cfg.Kubeconfig,
-				"client-certificate",
-				file,
-			)
+			cfg.Logger.Warn("rotateCertificates: the certificate of the kubeconfig is not renewed: client-certificate and client-key must both name one file NAME-current.pem that nodestatus may replace",
+				telemetry.KeyFile, cfg.Kubeconfig, "client-certificate", file)
 			return nil, nil
 		}
 		store = *kept
@@ -117,11 +112,7 @@ func New(cfg Config) (*Joiner, error) {
 		}
 		cfg.Logger.Info(
 			"the certificate of the kubeconfig is valid, so the node does not join; the certificate is kept to be renewed",
-			telemetry.KeyFile,
-			cfg.Kubeconfig,
-			"certificate",
-			store.Current(),
-		)
+			telemetry.KeyFile, cfg.Kubeconfig, "certificate", store.Current())
 	}
 	j := &Joiner{cfg: cfg, store: store, writes: named, clients: map[string]*apiclient.Client{}}
 	j.manager = certificates.New(certificates.Config{

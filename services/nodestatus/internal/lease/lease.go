@@ -247,11 +247,7 @@ func (k *Keeper) another(there *coordinationv1.Lease) {
 		k.taken = true
 		k.cfg.Logger.Error(
 			"another agent renews the lease of this node: two machines have one node name, or two agents run on this one",
-			"node",
-			k.cfg.Name,
-			"holder",
-			ptr.Deref(there.Spec.HolderIdentity, ""),
-		)
+			"node", k.cfg.Name, "holder", ptr.Deref(there.Spec.HolderIdentity, ""))
 		if k.cfg.Taken != nil {
 			k.cfg.Taken()
 		}
@@ -279,13 +275,8 @@ func (k *Keeper) failed(err error, retry time.Duration) {
 	k.cfg.Health.Set(healthName, err.Error())
 	if text := err.Error(); text != k.complaint {
 		k.complaint = text
-		k.cfg.Logger.Warn(
-			"the lease of the node is not renewed; trying again",
-			telemetry.KeyError,
-			err,
-			telemetry.KeyRetryAfter,
-			retry,
-		)
+		k.cfg.Logger.Warn("the lease of the node is not renewed; trying again", telemetry.KeyError, err,
+			telemetry.KeyRetryAfter, retry)
 	}
 	if k.failures > 1 {
 		k.cfg.Broken()

@@ -44,15 +44,8 @@ func Serve(ctx context.Context, cfg ServeConfig) {
 		}
 		if text := err.Error(); text != last {
 			last = text
-			cfg.Logger.Warn(
-				"/healthz is not served: stop the program that uses the port, or set healthzPort to another port or to 0; retrying",
-				"address",
-				cfg.Socket.Address,
-				telemetry.KeyError,
-				err,
-				telemetry.KeyRetryAfter,
-				retryAfter,
-			)
+			cfg.Logger.Warn("/healthz is not served: stop the program that uses the port, or set healthzPort to another port or to 0; retrying",
+				"address", cfg.Socket.Address, telemetry.KeyError, err, telemetry.KeyRetryAfter, retryAfter)
 		}
 		cfg.Health.Set(healthName, "/healthz is not served on "+cfg.Socket.Address+": "+err.Error())
 		select {

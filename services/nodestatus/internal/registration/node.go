@@ -49,13 +49,8 @@ func (r *Registrar) mend(ctx context.Context, node *v1.Node) *v1.Node {
 	}
 	mended, err := r.patch(ctx, wrong)
 	if err != nil {
-		r.cfg.Logger.Warn(
-			"cannot correct labels or annotations of the Node in the API server",
-			"metadata",
-			wrong,
-			telemetry.KeyError,
-			err,
-		)
+		r.cfg.Logger.Warn("cannot correct labels or annotations of the Node in the API server", "metadata", wrong,
+			telemetry.KeyError, err)
 		return node
 	}
 	r.cfg.Logger.Info("corrected labels or annotations of the Node in the API server", "metadata", wrong)

@@ -242,13 +242,8 @@ func (r *Registrar) complain(err error, delay time.Duration) {
 	r.cfg.Health.Set(healthName, err.Error())
 	if text := err.Error(); text != r.complaint {
 		r.complaint = text
-		r.cfg.Logger.Warn(
-			"it is not known whether the API server has the Node; trying again",
-			telemetry.KeyError,
-			err,
-			telemetry.KeyRetryAfter,
-			delay,
-		)
+		r.cfg.Logger.Warn("it is not known whether the API server has the Node; trying again", telemetry.KeyError, err,
+			telemetry.KeyRetryAfter, delay)
 	}
 }
 

@@ -34,14 +34,8 @@ func (m *Manager) begin(ctx context.Context) {
 	m.mu.Lock()
 	m.down, m.over = true, over
 	m.mu.Unlock()
-	m.cfg.Logger.InfoContext(
-		ctx,
-		"the machine is shutting down; terminating the pods",
-		telemetry.KeyDuration,
-		m.cfg.Periods.Total(),
-		"resumed",
-		m.memory.Group > 0 || over,
-	)
+	m.cfg.Logger.InfoContext(ctx, "the machine is shutting down; terminating the pods",
+		telemetry.KeyDuration, m.cfg.Periods.Total(), "resumed", m.memory.Group > 0 || over)
 	m.cfg.Changed(textBegins)
 	if over {
 		m.release()
@@ -90,12 +84,8 @@ func (m *Manager) calledOff(ctx context.Context) {
 func (m *Manager) keep(ctx context.Context, mem memory) {
 	m.cfg.Metrics.set(mem)
 	if err := save(m.cfg.StateDir, mem); err != nil {
-		m.cfg.Logger.WarnContext(
-			ctx,
-			"cannot save the progress of the shutdown; it is lost if nodestatus is killed",
-			telemetry.KeyError,
-			err,
-		)
+		m.cfg.Logger.WarnContext(ctx, "cannot save the progress of the shutdown; it is lost if nodestatus is killed",
+			telemetry.KeyError, err)
 	}
 }
 
@@ -125,12 +115,8 @@ func (m *Manager) end(ctx context.Context, mem memory) {
 	m.mu.Lock()
 	m.over = true
 	m.mu.Unlock()
-	m.cfg.Logger.InfoContext(
-		ctx,
-		"the pods have ended or their time is over; the machine may shut down",
-		telemetry.KeyDuration,
-		mem.EndTime.Sub(mem.StartTime),
-	)
+	m.cfg.Logger.InfoContext(ctx, "the pods have ended or their time is over; the machine may shut down",
+		telemetry.KeyDuration, mem.EndTime.Sub(mem.StartTime))
 	m.release()
 }
 
@@ -153,12 +139,8 @@ func (m *Manager) endGroup(ctx context.Context, mem memory) {
 		}
 		select {
 		case <-ctx.Done():
-			m.cfg.Logger.WarnContext(
-				ctx,
-				"not all pods of a group have ended in its time; continuing with the next group",
-				"priority",
-				m.cfg.Periods[mem.Group].Priority,
-			)
+			m.cfg.Logger.WarnContext(ctx, "not all pods of a group have ended in its time; continuing with the next group",
+				"priority", m.cfg.Periods[mem.Group].Priority)
 			return
 		case <-time.After(pollPause):
 		}
@@ -175,15 +157,7 @@ func (m *Manager) endDue(ctx context.Context, group int, left time.Duration) (in
 	if len(due) == 0 {
 		return 0, nil
 	}
-	m.cfg.Logger.InfoContext(
-		ctx,
-		"terminated pods for the shutdown",
-		"pods",
-		len(due),
-		"priority",
-		m.cfg.Periods[group].Priority,
-		telemetry.KeyGracePeriod,
-		left,
-	)
+	m.cfg.Logger.InfoContext(ctx, "terminated pods for the shutdown", "pods", len(due),
+		"priority", m.cfg.Periods[group].Priority, telemetry.KeyGracePeriod, left)
 	return len(due), m.cfg.Engine.End(ctx, due)
 }

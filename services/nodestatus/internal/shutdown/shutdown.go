@@ -238,12 +238,8 @@ func (m *Manager) inhibit(ctx context.Context, conn Logind, preparing bool) (boo
 	m.lock = lock
 	m.cfg.Metrics.waits.Set(1)
 	if before == nil {
-		m.cfg.Logger.InfoContext(
-			ctx,
-			"logind delays a shutdown of the machine until the pods have ended",
-			telemetry.KeyDuration,
-			m.cfg.Periods.Total(),
-		)
+		m.cfg.Logger.InfoContext(ctx, "logind delays a shutdown of the machine until the pods have ended",
+			telemetry.KeyDuration, m.cfg.Periods.Total())
 		return preparing, nil
 	}
 	return preparing, before.Close()
@@ -266,14 +262,8 @@ func (m *Manager) lengthen(ctx context.Context, conn Logind) (problem string, er
 		}
 	}
 	if delay >= needed {
-		m.cfg.Logger.InfoContext(
-			ctx,
-			"extended logind's delay",
-			telemetry.KeyFile,
-			m.cfg.DropIn,
-			telemetry.KeyDuration,
-			needed,
-		)
+		m.cfg.Logger.InfoContext(ctx, "extended logind's delay", telemetry.KeyFile, m.cfg.DropIn,
+			telemetry.KeyDuration, needed)
 		return "", nil
 	}
 	problem = fmt.Sprintf(

@@ -148,15 +148,8 @@ func Open(cfg Config) *Book {
 			aside = "it is now " + name
 		}
 	}
-	cfg.Logger.Warn(
-		"the journal of the previous pleg cannot be used: changes of pods since then are visible in their state, but not published as events",
-		telemetry.KeyFile,
-		cfg.Path,
-		telemetry.KeyError,
-		err,
-		"kept",
-		aside,
-	)
+	cfg.Logger.Warn("the journal of the previous pleg cannot be used: changes of pods since then are visible in their state, but not published as events",
+		telemetry.KeyFile, cfg.Path, telemetry.KeyError, err, "kept", aside)
 	return b
 }
 
@@ -339,13 +332,8 @@ func (b *Book) outcome(err error) {
 	b.cfg.Metrics.wrote(b.size, err)
 	switch {
 	case err != nil && b.broken == nil:
-		b.cfg.Logger.Warn(
-			"cannot write the journal; events continue, but a pleg that is restarted now may publish no events for changes in the meantime; retrying every 10 s",
-			telemetry.KeyFile,
-			b.cfg.Path,
-			telemetry.KeyError,
-			err,
-		)
+		b.cfg.Logger.Warn("cannot write the journal; events continue, but a pleg that is restarted now may publish no events for changes in the meantime; retrying every 10 s",
+			telemetry.KeyFile, b.cfg.Path, telemetry.KeyError, err)
 	case err == nil && b.broken != nil:
 		b.cfg.Logger.Info("the journal is written again", telemetry.KeyFile, b.cfg.Path)
 	}

@@ -143,11 +143,7 @@ func (r *Relister) review() {
 		if was {
 			r.cfg.Logger.Warn(
 				"a pod has changed without an event of the runtime; relisting every second until its events are reliable again",
-				telemetry.KeyPodUID,
-				uid,
-				telemetry.KeyRetryAfter,
-				probation,
-			)
+				telemetry.KeyPodUID, uid, telemetry.KeyRetryAfter, probation)
 		}
 		select {
 		case e.unreliable <- struct{}{}:

@@ -227,13 +227,8 @@ func (r *Relister) late(uid string, f *flight, began time.Time) {
 // commit records an observation and publishes the changes. The caller holds mu.
 func (r *Relister) commit(uid string, p *pod, seen *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 	if since := p.record.Status.GetUnknownSince(); since != nil {
-		r.cfg.Logger.Info(
-			"a pod can be inspected again",
-			telemetry.KeyPodUID,
-			uid,
-			"unknown_for",
-			r.cfg.Clock.Since(since.AsTime()),
-		)
+		r.cfg.Logger.Info("a pod can be inspected again", telemetry.KeyPodUID, uid,
+			"unknown_for", r.cfg.Clock.Since(since.AsTime()))
 	}
 	r.compare(uid, p, seen)
 	r.sinceBefore(p)

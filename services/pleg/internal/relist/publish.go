@@ -46,22 +46,10 @@ func (r *Relister) emit(uid string, p *pod, changes []record.Change) {
 		ctx, event := r.event(status, change, now)
 		r.cfg.Metrics.published(change, now)
 		p.traceparent = event.GetTraceparent()
-		r.cfg.Logger.DebugContext(
-			ctx,
-			"lifecycle event",
-			telemetry.KeyEvent,
-			nameOf(event.GetType()),
-			telemetry.KeyPodUID,
-			uid,
-			telemetry.KeyContainer,
-			event.GetContainerName(),
-			telemetry.KeyContainerID,
-			event.GetContainerId(),
-			telemetry.KeyExitCode,
-			event.GetExitCode(),
-			telemetry.KeyReason,
-			event.GetReason(),
-		)
+		r.cfg.Logger.DebugContext(ctx, "lifecycle event", telemetry.KeyEvent, nameOf(event.GetType()),
+			telemetry.KeyPodUID, uid, telemetry.KeyContainer, event.GetContainerName(),
+			telemetry.KeyContainerID, event.GetContainerId(), telemetry.KeyExitCode, event.GetExitCode(),
+			telemetry.KeyReason, event.GetReason())
 		if gone && i == len(changes)-1 {
 			r.cfg.Events.EmitLast(uid, event)
 			p.shown = false

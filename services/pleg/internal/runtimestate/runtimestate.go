@@ -128,15 +128,8 @@ func (w *Watcher) note(state *lifecyclev1.Runtime, reason string) {
 		return
 	}
 	if reason == "" {
-		w.cfg.Logger.Info(
-			"the container runtime is ready",
-			"name",
-			state.GetName(),
-			"version",
-			state.GetVersion(),
-			"network_ready",
-			state.GetNetworkReady(),
-		)
+		w.cfg.Logger.Info("the container runtime is ready", "name", state.GetName(), "version", state.GetVersion(),
+			"network_ready", state.GetNetworkReady())
 	} else {
 		w.cfg.Logger.Warn("the container runtime is not ready", telemetry.KeyReason, reason)
 	}
