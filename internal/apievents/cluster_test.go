@@ -52,7 +52,9 @@ func record(t *testing.T, node, kubeconfig string) *events.Recorder {
 		}
 	})
 	r := events.New(
-		events.Config{NodeName: node, NodeUID: func() types.UID { return "" }, Publish: target.Send, Clock: clock.RealClock{}},
+		events.Config{
+			NodeName: node, NodeUID: func() types.UID { return "" }, Publish: target.Send, Clock: clock.RealClock{},
+		},
 	)
 	t.Cleanup(r.Close)
 	return r

@@ -21,8 +21,8 @@ type Target interface {
 }
 
 // Connect returns the target for the configuration of a service: the API server of its kubeconfig, or None without one.
-// With a kubeconfig it registers the metrics. Nothing is sent before Run. It fails if the kubeconfig cannot be used, see
-// [apiclient.New].
+// With a kubeconfig it registers the metrics. Nothing is sent before Run. It fails if the kubeconfig cannot be used,
+// see [apiclient.New].
 func Connect(
 	service nodeconfig.Service,
 	cfg nodeconfig.Config,

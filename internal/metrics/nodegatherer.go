@@ -29,9 +29,9 @@ const (
 	nameUp = "quartet_process_up"
 )
 
-// NodeGatherer gathers the metrics of this process and of the node's other processes, as one kubelet has them. Samples of
-// this process are unchanged. Samples of another process have the label process, so that equal metrics of two processes
-// do not collide, and do not depend on which processes answer.
+// NodeGatherer gathers the metrics of this process and of the node's other processes, as one kubelet has them. Samples
+// of this process are unchanged. Samples of another process have the label process, so that equal metrics of two
+// processes do not collide, and do not depend on which processes answer.
 type NodeGatherer struct {
 	// Own gathers the metrics of this process.
 	Own prometheus.Gatherer

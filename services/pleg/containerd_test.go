@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -186,8 +187,8 @@ func TestWithARealContainerd(t *testing.T) {
 	}
 }
 
-// TestAnInterruptedStartIsNoEnd: when the caller of StartContainer goes away, containerd undoes the start and reports
-// the exit of the container. pleg reports that it was never started.
+// TestAnInterruptedStartIsNoEnd: when the caller of StartContainer goes away after containerd has begun to create the
+// task, containerd undoes the start and reports the exit of the container. pleg reports that it was never started.
 func TestAnInterruptedStartIsNoEnd(t *testing.T) {
 	t.Parallel()
 	containerd := harness.StartContainerd(t)
@@ -198,10 +199,22 @@ func TestAnInterruptedStartIsNoEnd(t *testing.T) {
 	for i := range 20 {
 		id := h.container(sandbox, config, fmt.Sprint("app-", i), "sleep")
 		ctx, cancel := context.WithCancel(t.Context())
-		stop := time.AfterFunc(10*time.Millisecond, cancel)
+		task := filepath.Join(containerd.StateDir, "*", "state", "io.containerd.runtime.v2.task", "k8s.io", id)
+		watching := make(chan struct{})
+		go func() {
+			defer close(watching)
+			defer cancel()
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			for ; ctx.Err() == nil; <-tick.C {
+				if begun, _ := filepath.Glob(task); len(begun) > 0 {
+					return
+				}
+			}
+		}()
 		err := h.runtime.StartContainer(ctx, id)
-		stop.Stop()
 		cancel()
+		<-watching
 		if err == nil {
 			continue // the start was faster
 		}

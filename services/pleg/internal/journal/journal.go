@@ -2,8 +2,8 @@
 // meantime: once, as normal events.
 //
 // It stores a cut through the stream of events: the token of the last event, and for each pod its published state at
-// that event (record.Published: its sandboxes and containers, and their phases). The next pleg compares its first relist
-// with the cut, and publishes the differences in a stream that continues from the cut (stream.Config.Continues).
+// that event (record.Published: its sandboxes and containers, and their phases). The next pleg compares its first
+// relist with the cut, and publishes the differences in a stream that continues from the cut (stream.Config.Continues).
 //
 //	Relister ──Note──► dirty pods, token ──► one goroutine ──► one line in the file
 //	(holds its lock)   (memory only)         (may wait for the disk)

@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// Published is the published state of a pod: the part that must outlive this process, so that the next one publishes the
-// changes in between. It is never changed.
+// Published is the published state of a pod: the part that must outlive this process, so that the next one publishes
+// the changes in between. It is never changed.
 type Published struct {
 	// Status holds the fields of sandboxes and containers that reveal changes, and those that identify them and their
 	// trace after their removal. Other fields, such as most labels and annotations, are omitted.
@@ -24,8 +24,8 @@ type Published struct {
 // phaseNames are the names of phases in Published. It omits removed containers.
 var phaseNames = map[phase]string{phaseCreated: "created", phaseStarted: "started", phaseDied: "died"}
 
-// Published returns the published state of the pod after every change that Observe and Fail have returned; zero if nothing
-// was published.
+// Published returns the published state of the pod after every change that Observe and Fail have returned; zero if
+// nothing was published.
 func (p Pod) Published() Published {
 	switch {
 	case p.phases != nil:

@@ -11,8 +11,8 @@
 //   - A container that is gone without having been observed to end makes DIED, then REMOVED, so that deaths can be
 //     counted. That includes a container that was only listed, because subscribers have seen it with its pod.
 //
-// The published state outlives the process as Published. The first observation of the next process is compared with it. Then
-// STARTED is also published for a container that has ended, because its readers want the complete history.
+// The published state outlives the process as Published. The first observation of the next process is compared with it.
+// Then STARTED is also published for a container that has ended, because its readers want the complete history.
 //
 // A container that is created and not started makes no event: nothing has to act on it, and its start follows.
 package record

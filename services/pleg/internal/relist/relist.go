@@ -65,7 +65,8 @@ type Config struct {
 	Runtime func(context.Context) (internalapi.RuntimeService, error)
 	// Events publishes the events. Its stream continues that of Journal.
 	Events *stream.Edge[*lifecyclev1.Event]
-	// Journal stores the published state across a restart; if it is nil, nothing is stored and the previous state is unknown.
+	// Journal stores the published state across a restart; if it is nil, nothing is stored and the previous state is
+	// unknown.
 	Journal *journal.Book
 	// Tracer creates the span of each event.
 	Tracer trace.Tracer

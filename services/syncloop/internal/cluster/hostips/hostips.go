@@ -66,8 +66,8 @@ func New(guess func() []string) *Addresses {
 // Get returns the addresses, the primary one first; nil if none is known.
 func (a *Addresses) Get() []string { return a.known.Load().ips }
 
-// OnChange sets the function that is called with the addresses, at once and at each change. Call it once. report must not
-// call methods of Addresses.
+// OnChange sets the function that is called with the addresses, at once and at each change. Call it once. report must
+// not call methods of Addresses.
 func (a *Addresses) OnChange(report func([]string)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
