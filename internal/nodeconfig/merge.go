@@ -68,6 +68,11 @@ func Merge(sources Sources) (Merged, []error) {
 	if len(m.errs) > 0 {
 		return Merged{}, m.errs
 	}
+	if sources.DropIns != nil {
+		if err := m.resetReportFrequency(); err != nil {
+			return Merged{}, []error{err}
+		}
+	}
 	if _, set := m.fields["evictionHard"]; !set && m.origins["evictionHard"] != nil {
 		// a kubelet without a configuration file has no thresholds: their defaults are those of a file
 		m.fields["evictionHard"] = map[string]any{}
@@ -216,6 +221,18 @@ func (m *merger) dropIn(file File) {
 	}
 	m.cameFrom(file.Path, set)
 	m.fields = mergePatch(m.fields, fields)
+}
+
+// resetReportFrequency gives nodeStatusReportFrequency its default if a drop-in has reset it. The default depends on
+// nodeStatusUpdateFrequency. As in the kubelet, that of the files counts, and not that of the settings.
+func (m *merger) resetReportFrequency() error {
+	cfg, err := m.decoded(m.fields)
+	if err != nil || cfg.NodeStatusReportFrequency.Duration != 0 {
+		return err
+	}
+	setDefaults(&cfg)
+	m.fields["nodeStatusReportFrequency"] = cfg.NodeStatusReportFrequency.Duration.String()
+	return nil
 }
 
 // mergePatch implements RFC 7386 for a patch that is an object.

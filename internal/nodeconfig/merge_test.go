@@ -154,6 +154,17 @@ func TestDropInsAreMergedIntoTheDefaultsOfTheFile(t *testing.T) {
 	if k := merge(t, nodeconfig.Sources{File: &whole}).Kubelet; k.NodeStatusReportFrequency.Seconds() != 20 {
 		t.Errorf("of a file that sets it, nodeStatusReportFrequency is %s", k.NodeStatusReportFrequency.Duration)
 	}
+	// A drop-in that resets a field gets its default from the files, and not from a flag.
+	reset := merge(t, nodeconfig.Sources{
+		File: &base, DropIns: []nodeconfig.File{file("/etc/d/10.conf", "nodeStatusReportFrequency: 0s\n")},
+		Settings: []nodeconfig.Setting{
+			{Origin: "--node-status-update-frequency", Field: "nodeStatusUpdateFrequency", Value: "15s"},
+		},
+	}).Kubelet
+	if reset.NodeStatusReportFrequency.Seconds() != 10 || reset.NodeStatusUpdateFrequency.Seconds() != 15 {
+		t.Errorf("after a reset, nodeStatusReportFrequency is %s and nodeStatusUpdateFrequency %s",
+			reset.NodeStatusReportFrequency.Duration, reset.NodeStatusUpdateFrequency.Duration)
+	}
 	alone := merge(
 		t,
 		nodeconfig.Sources{DropIns: []nodeconfig.File{file("/etc/d/10.conf", "evictionHard: {memory.available: 2Gi}\n")}},
