@@ -1,0 +1,25 @@
+package nodeconfig_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+)
+
+func TestMemoryThatCannotBeReservedIsRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"[{numaNode: 0, limits: {memory: 1Gi}}, {numaNode: 1, limits: {memory: 1Gi, hugepages-2Mi: 2Mi}}]": "",
+		"[{numaNode: 0, limits: {memory: 1Gi}}, {numaNode: 0, limits: {memory: 2Gi}}]":                     "is there twice",
+		"[{numaNode: 0, limits: {cpu: 1}}]":                                                                "must be memory or hugepages-SIZE",
+		"[{numaNode: 0, limits: {memory: 0}}]":                                                             "must be greater than 0",
+	} {
+		base := file("/etc/base.yaml", "reservedMemory: "+text+"\n")
+		_, errs := nodeconfig.Merge(nodeconfig.Sources{File: &base})
+		err := errors.Join(errs...)
+		if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
