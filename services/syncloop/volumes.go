@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumeprojected"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
@@ -29,14 +31,14 @@ func newVolumes(
 	manager, err := volumes.New(volumes.Config{
 		PodsDir: filepath.Join(h.cfg.RootDir, "pods"), Clock: clock.RealClock{}, Events: events,
 		Metrics: volumes.NewMetrics(h.registry), Tracer: h.tracer, Logger: h.logger,
-		Plugins: append([]volumes.Plugin{
+		Plugins: slices.Concat([]volumes.Plugin{
 			&volumes.EmptyDir{Mounter: volumes.Unswapped{Mounter: volumes.Machine{}, Swappable: swappable}, Memory: memory},
 			volumes.HostPath{},
 			volumes.Image{},
 		}, volumeprojected.Plugins(volumeprojected.Config{
 			Mounter: volumes.Machine{}, Swappable: swappable, Memory: memory, Objects: link.Objects, Tokens: link.Tokens,
 			TrustBundles: link.TrustBundles, Certificates: link.Certificates, Node: askNode, Clock: clock.RealClock{},
-		})...),
+		}), persistentvolumes.Plugins(persistentvolumes.Config{Node: askNode})),
 	})
 	if err != nil {
 		return nil, err

@@ -15,23 +15,28 @@ import (
 func (m *Manager) Count() []Count {
 	m.mu.Lock()
 	desired, actual := map[string]int{}, map[string]int{}
-	for _, p := range m.pods {
+	var names []string
+	for _, plugin := range m.cfg.Plugins {
+		names = append(names, readableName(plugin.Name()))
+	}
+	for uid, p := range m.pods {
 		for k, s := range p.volumes {
+			name := m.kindOf(k)
 			if p.intent == wanted && s.in {
-				desired[k.plugin]++
+				desired[name]++
 			}
-			if s.there {
-				actual[k.plugin]++
+			if s.there && !m.isPlaceOfOther(uid, k) {
+				actual[name]++
 			}
 		}
 	}
 	m.mu.Unlock()
+	slices.Sort(names)
 	var counts []Count
-	for _, plugin := range m.cfg.Plugins {
-		name := plugin.Name()
+	for _, name := range slices.Compact(names) {
 		counts = append(counts,
-			Count{Plugin: readableName(name), State: StateDesired, Volumes: desired[name]},
-			Count{Plugin: readableName(name), State: StateActual, Volumes: actual[name]})
+			Count{Plugin: name, State: StateDesired, Volumes: desired[name]},
+			Count{Plugin: name, State: StateActual, Volumes: actual[name]})
 	}
 	return counts
 }
@@ -44,10 +49,13 @@ func (m *Manager) Describe(uid types.UID) []*enginev1.Volume {
 	var all []*enginev1.Volume
 	for _, k := range ordered(known) {
 		s := known.volumes[k]
-		one := &enginev1.Volume{Name: k.name, Plugin: readableName(k.plugin), State: s.describe(known.intent)}
+		if m.isPlaceOfOther(uid, k) {
+			continue
+		}
+		one := &enginev1.Volume{Name: k.name, Plugin: m.kindOf(k), State: s.describe(known.intent)}
 		if plugin := m.plugin(k.plugin); plugin != nil {
 			if _, ok := plugin.(InPlace); !ok {
-				one.Path = m.dir(k)
+				_, one.Path = m.where(k)
 			}
 		}
 		if s.err != nil {

@@ -22,7 +22,9 @@ func (m *Manager) onDisk(uid types.UID) ([]key, error) {
 	var found []key
 	named := map[string]bool{}
 	for _, plugin := range m.cfg.Plugins {
-		names, err := folders(filepath.Join(m.podDir(uid), "volumes", plugin.Name()))
+		// A block device is a link to the path where it is published.
+		links := strings.HasPrefix(plugin.Name(), devicesPrefix)
+		names, err := entries(filepath.Dir(m.dir(key{pod: uid, plugin: plugin.Name(), name: "any"})), links)
 		if err != nil {
 			return nil, fmt.Errorf("the volumes of pod %s: %w", uid, err)
 		}
@@ -46,14 +48,17 @@ func (m *Manager) onDisk(uid types.UID) ([]key, error) {
 
 // folders lists the names of the directories in one by its own entries. A missing one has none, and names with a
 // leading dot are no volumes or pods.
-func folders(dir string) ([]string, error) {
+func folders(dir string) ([]string, error) { return entries(dir, false) }
+
+// entries lists the names of directories as folders does, and of symbolic links if links is true.
+func entries(dir string, links bool) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	var names []string
 	for _, entry := range entries {
-		if entry.IsDir() && !strings.HasPrefix(entry.Name(), ".") {
+		if (entry.IsDir() || links && entry.Type() == fs.ModeSymlink) && !strings.HasPrefix(entry.Name(), ".") {
 			names = append(names, entry.Name())
 		}
 	}

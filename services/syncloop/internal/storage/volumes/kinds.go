@@ -41,7 +41,7 @@ func (m *Manager) Supports(pod *v1.Pod) error {
 }
 
 // Path returns the path of a pod's volume on the node; empty for one without a path, such as an image. The pod must be
-// wanted.
+// wanted, and a volume of a claim must be set up.
 func (m *Manager) Path(pod *v1.Pod, v *v1.Volume) string {
 	plugin := m.pluginOf(v)
 	if plugin == nil {
@@ -50,7 +50,8 @@ func (m *Manager) Path(pod *v1.Pod, v *v1.Volume) string {
 	if there, ok := plugin.(InPlace); ok {
 		return there.Path(v)
 	}
-	return m.dir(key{pod: pod.UID, plugin: plugin.Name(), name: v.Name})
+	_, path := m.where(key{pod: pod.UID, plugin: plugin.Name(), name: v.Name})
+	return path
 }
 
 // SubPath mounts a sub-path of a volume for a container's volumeMount, and returns the mount point. It is unmounted
@@ -58,9 +59,12 @@ func (m *Manager) Path(pod *v1.Pod, v *v1.Volume) string {
 func (m *Manager) SubPath(
 	ctx context.Context, pod *v1.Pod, v *v1.Volume, c *v1.Container, index int, path string,
 ) (string, error) {
-	how := c.VolumeMounts[index].MountPropagation
+	how, name := c.VolumeMounts[index].MountPropagation, v.Name
+	if plugin := m.pluginOf(v); plugin != nil {
+		name = m.partsOf(key{pod: pod.UID, plugin: plugin.Name(), name: v.Name})
+	}
 	return m.subPaths.Prepare(ctx, subpath.Request{
-		Volume: m.Path(pod, v), Path: path, PodDir: m.podDir(pod.UID), Name: v.Name, Container: c.Name, Index: index,
+		Volume: m.Path(pod, v), Path: path, PodDir: m.podDir(pod.UID), Name: name, Container: c.Name, Index: index,
 		Propagates: how != nil && *how != v1.MountPropagationNone,
 	})
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -229,6 +228,9 @@ func (m *Manager) add(uid types.UID, found []key) {
 		m.pods[uid] = &pod{volumes: map[key]*state{}}
 	}
 	for _, k := range found {
+		if m.isPlaceOfOther(uid, k) {
+			continue
+		}
 		if m.pods[uid].volumes[k] == nil {
 			m.pods[uid].volumes[k] = &state{}
 		}
@@ -264,6 +266,9 @@ func (m *Manager) ended(k key, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.pods[k.pod].volumes[k].end(err, m.cfg.Clock.Now())
+	maps.DeleteFunc(m.pods[k.pod].volumes, func(found key, s *state) bool {
+		return s.running == none && !s.in && m.isPlaceOfOther(k.pod, found)
+	})
 	m.forget(k.pod)
 	close(m.changed)
 	m.changed = make(chan struct{})
@@ -299,11 +304,3 @@ func (m *Manager) pluginOf(v *v1.Volume) Plugin {
 
 // podDir returns the directory of a pod.
 func (m *Manager) podDir(uid types.UID) string { return filepath.Join(m.cfg.PodsDir, string(uid)) }
-
-// dir returns the directory of a volume.
-func (m *Manager) dir(k key) string {
-	return filepath.Join(m.podDir(k.pod), "volumes", k.plugin, k.name)
-}
-
-// readableName returns the kubelet's readable name of a plugin: "kubernetes.io/empty-dir".
-func readableName(plugin string) string { return strings.ReplaceAll(plugin, "~", "/") }

@@ -15,7 +15,8 @@ import (
 // Plugin is one kind of volume. Its methods are called concurrently, but not for the same volume. They may take long,
 // and may hang in the kernel: only the volume waits for them.
 type Plugin interface {
-	// Name is the kubelet's directory of volumes of this kind, for example "kubernetes.io~empty-dir".
+	// Name is the kubelet's directory of volumes of this kind, for example "kubernetes.io~empty-dir". One that contains a
+	// slash is a path in the pod's directory, for example "volumeDevices/kubernetes.io~csi".
 	Name() string
 	// CanSupport reports whether a volume is of this kind.
 	CanSupport(v *v1.Volume) bool

@@ -19,12 +19,6 @@ const eventFailedMount = "FailedMount"
 // volumesDirMode is the mode of the directories of volumes.
 const volumesDirMode = 0o750
 
-// InPlace is a Plugin whose volumes are not in the pod's directory, so that nothing is created there.
-type InPlace interface {
-	// Path returns the path of a volume; empty for one without a path on the node.
-	Path(v *v1.Volume) string
-}
-
 // work is an operation with its inputs.
 type work struct {
 	step
@@ -54,9 +48,13 @@ func (m *Manager) do(ctx context.Context, w work) {
 		span.SetAttributes(telemetry.AttrVolume.String(w.key.name),
 			telemetry.AttrVolumePlugin.String(readableName(w.key.plugin)))
 	}
+	plugin := m.kindOf(w.key)
 	err := m.call(ctx, w)
+	if w.op == settingUp {
+		plugin = m.kindOf(w.key) // that of a claim is known after it
+	}
 	telemetry.End(span, err)
-	m.cfg.Metrics.done(readableName(w.key.plugin), kind, m.cfg.Clock.Since(begun), err)
+	m.cfg.Metrics.done(plugin, kind, m.cfg.Clock.Since(begun), err)
 	if err != nil && ctx.Err() == nil {
 		m.report(ctx, w, err)
 	}
@@ -67,7 +65,7 @@ func (m *Manager) do(ctx context.Context, w work) {
 func (m *Manager) call(ctx context.Context, w work) error {
 	dir := m.dir(w.key)
 	if w.op == tearingDown {
-		if err := m.subPaths.Clean(m.podDir(w.key.pod), w.key.name); err != nil {
+		if err := m.subPaths.Clean(m.podDir(w.key.pod), m.partsOf(w.key)); err != nil {
 			return err
 		}
 		return w.plugin.TearDown(ctx, dir)
@@ -76,12 +74,19 @@ func (m *Manager) call(ctx context.Context, w work) error {
 	if sc := w.spec.pod.Spec.SecurityContext; sc != nil {
 		r.FSGroup, r.FSGroupChangePolicy = sc.FSGroup, sc.FSGroupChangePolicy
 	}
-	if _, ok := w.plugin.(InPlace); !ok {
+	if m.hasDir(w.plugin) {
 		if err := os.MkdirAll(filepath.Dir(dir), volumesDirMode); err != nil {
 			return err
 		}
 	}
 	return w.plugin.SetUp(ctx, r)
+}
+
+// hasDir reports whether the manager creates the directory of a plugin's volumes.
+func (m *Manager) hasDir(plugin Plugin) bool {
+	_, inPlace := plugin.(InPlace)
+	_, elsewhere := plugin.(Elsewhere)
+	return !inPlace && !elsewhere
 }
 
 // report reports a failure: to the user of the pod as the kubelet does, and in the log.
@@ -107,13 +112,24 @@ func setUpFailed(name string, err error) string {
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", name, err)
 }
 
-// mounted returns the volumes of a pod that a container mounts, in the order of the spec. As in the kubelet, others are
-// never set up.
-func mounted(pod *v1.Pod) []*v1.Volume {
-	names := map[string]bool{}
+// use is how containers use a volume.
+type use struct{ mounts, devices bool }
+
+// Users reports whether a container of a pod has a volume in volumeMounts, and whether one has it in volumeDevices.
+func Users(pod *v1.Pod, volume string) (mounts, devices bool) {
+	u := uses(pod)[volume]
+	return u.mounts, u.devices
+}
+
+// uses returns how the containers of a pod use its volumes, by the names of these.
+func uses(pod *v1.Pod) map[string]use {
+	names := map[string]use{}
 	note := func(c *v1.Container) {
 		for _, mount := range c.VolumeMounts {
-			names[mount.Name] = true
+			names[mount.Name] = use{mounts: true, devices: names[mount.Name].devices}
+		}
+		for _, device := range c.VolumeDevices {
+			names[device.Name] = use{mounts: names[device.Name].mounts, devices: true}
 		}
 	}
 	for i := range pod.Spec.InitContainers {
@@ -126,9 +142,16 @@ func mounted(pod *v1.Pod) []*v1.Volume {
 		c := v1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 		note(&c)
 	}
+	return names
+}
+
+// mounted returns the volumes of a pod that a container mounts, or has as a device, in the order of the spec. As in the
+// kubelet, others are never set up.
+func mounted(pod *v1.Pod) []*v1.Volume {
+	used := uses(pod)
 	var volumes []*v1.Volume
 	for i := range pod.Spec.Volumes {
-		if names[pod.Spec.Volumes[i].Name] {
+		if _, ok := used[pod.Spec.Volumes[i].Name]; ok {
 			volumes = append(volumes, &pod.Spec.Volumes[i])
 		}
 	}

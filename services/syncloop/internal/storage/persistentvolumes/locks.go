@@ -1,0 +1,51 @@
+package persistentvolumes
+
+import (
+	"context"
+	"sync"
+)
+
+// locks are locks by directory. The zero value is ready for use.
+type locks struct {
+	mu sync.Mutex
+	of map[string]*held
+}
+
+// held is a lock that somebody has or waits for.
+type held struct {
+	// token has capacity one: whoever has sent has the lock.
+	token chan struct{}
+	users int
+}
+
+// lock waits until nobody else has the lock of a directory. The caller calls unlock. It fails with the error of ctx.
+func (l *locks) lock(ctx context.Context, dir string) (unlock func(), err error) {
+	l.mu.Lock()
+	if l.of == nil {
+		l.of = map[string]*held{}
+	}
+	h := l.of[dir]
+	if h == nil {
+		h = &held{token: make(chan struct{}, 1)}
+		l.of[dir] = h
+	}
+	h.users++
+	l.mu.Unlock()
+	leave := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if h.users--; h.users == 0 {
+			delete(l.of, dir)
+		}
+	}
+	select {
+	case h.token <- struct{}{}:
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+	return func() {
+		<-h.token
+		leave()
+	}, nil
+}

@@ -1,0 +1,311 @@
+// Package persistentvolumes sets up the volumes of claims: it finds out which persistent volume a claim of a pod is bound
+// to, and passes it to the [Kind] of its source, for example CSI. It implements plugins of package volumes:
+//
+//   - One for claims (persistentVolumeClaim, ephemeral). Its name "kubernetes.io~claim" exists in memory only. It mounts
+//     the persistent volume at the kubelet's directory of the kind, and remembers there to find it again.
+//   - One for each kind. It sets up the volumes of that kind that a pod's spec contains itself (Kind.Inline), and removes
+//     what is found on disk, from the path alone.
+//   - One for the block devices of each kind, which removes those found on disk.
+//
+// The directories are the kubelet's. A pod's directory of another process is taken over, also of a kubelet:
+//
+//	ROOT/pods/UID/volumes/KIND/PV, for example ROOT/pods/UID/volumes/kubernetes.io~csi/pvc-1
+//	ROOT/pods/UID/volumeDevices/KIND/PV, for block devices
+//
+// Mount and Unmount of one directory never run at the same time. A kind decides itself where containers get the volume
+// (the result of Mount), because that is DIR/mount for CSI, DIR for NFS, and a path elsewhere for hostPath.
+package persistentvolumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
+)
+
+// The directories of a pod with volumes and block devices, and the mode of those that are created in them.
+const (
+	volumesFolder = "volumes"
+	devicesFolder = "volumeDevices"
+	folderMode    = 0o750
+)
+
+// Claims returns the claims of pods.
+type Claims interface {
+	// Claim returns the claim of a pod's volume, which is a persistentVolumeClaim or ephemeral, and the persistent volume
+	// that it is bound to. It fails while there is none: its error says what the claim waits for.
+	Claim(ctx context.Context, pod *v1.Pod, v *v1.Volume) (*v1.PersistentVolumeClaim, *v1.PersistentVolume, error)
+}
+
+// Kind is a source of persistent volumes. Its methods are called concurrently, but not for the same directory. They may
+// take long and may hang: only the volume waits for them.
+type Kind interface {
+	// Name is the kubelet's directory of the kind, for example "kubernetes.io~csi".
+	Name() string
+	// Supports reports whether a persistent volume is of this kind.
+	Supports(pv *v1.PersistentVolume) bool
+	// Inline reports whether a volume of a pod's spec is of this kind without a persistent volume.
+	Inline(v *v1.Volume) bool
+	// Mount sets the volume up at Request.Dir, whose parent exists, and returns the path that containers mount, or the
+	// block device. It is called again after a failure, after a restart of the process while containers use the volume, and
+	// each time the pod is looked at: correct content stays unchanged, and that must be cheap. Its error is shown to the
+	// user after the volume's name: it contains the cause, and no secret.
+	Mount(ctx context.Context, r Request) (path string, err error)
+	// Unmount removes the result of Mount at dir, even if that is incomplete. It receives only the path, because the pod and
+	// the persistent volume may be unknown. It never removes anything below a mount point that is still mounted: then it
+	// fails. A missing volume is no error.
+	Unmount(ctx context.Context, dir string) error
+}
+
+// Request is a volume to mount. Nothing in it may be changed.
+type Request struct {
+	// Pod is the pod with the volume, and Volume the volume in its spec.
+	Pod    *v1.Pod
+	Volume *v1.Volume
+	// Claim and PV are the claim and its persistent volume. Both are nil for a volume inline.
+	Claim *v1.PersistentVolumeClaim
+	PV    *v1.PersistentVolume
+	// Dir is the absolute path of the volume, without symbolic links.
+	Dir string
+	// FSGroup is the group that owns the content of the volume. Nil leaves owners unchanged.
+	FSGroup *int64
+	// FSGroupChangePolicy determines when owners are changed; nil means Always.
+	FSGroupChangePolicy *v1.PodFSGroupChangePolicy
+	// ReadOnly is true if the volume of the pod is a claim with readOnly.
+	ReadOnly bool
+	// Block is true for a block device.
+	Block bool
+}
+
+// Config holds the parameters of Plugins.
+type Config struct {
+	// Claims returns the claims of pods; nil if the node has none, and then pods with claims are not supported.
+	Claims Claims
+	// Kinds are the supported kinds. The first one that supports a volume is used.
+	Kinds []Kind
+	// Node returns the known Node, whose labels persistent volumes may require. Required.
+	Node func(context.Context) (*v1.Node, error)
+}
+
+// place is where a volume is.
+type place struct {
+	kind Kind
+	// dir is the volume's directory, and path the path that containers mount; empty until it is mounted.
+	dir, path string
+}
+
+// dispatch is what the plugins share.
+type dispatch struct {
+	cfg   Config
+	locks locks
+
+	mu sync.Mutex
+	// places has the volumes that may be mounted, by the directory in the requests of the volume manager.
+	places map[string]place
+}
+
+// Plugins returns the plugins for claims and for every kind.
+func Plugins(cfg Config) []volumes.Plugin {
+	d := &dispatch{cfg: cfg, places: map[string]place{}}
+	plugins := []volumes.Plugin{&claimPlugin{d}}
+	for _, kind := range cfg.Kinds {
+		plugins = append(plugins, &kindPlugin{dispatch: d, kind: kind, name: kind.Name()},
+			&kindPlugin{dispatch: d, kind: kind, name: devicesFolder + "/" + kind.Name()})
+	}
+	return plugins
+}
+
+// Where implements volumes.Elsewhere.
+func (d *dispatch) Where(dir string) (at, path string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.places[dir]
+	return p.dir, p.path
+}
+
+// Refreshes implements volumes.Plugin, because claims grow, and drivers may require to be told of new tokens.
+func (d *dispatch) Refreshes() bool { return true }
+
+// remember records where a volume is.
+func (d *dispatch) remember(dir string, p place) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.places[dir] = p
+}
+
+// mount mounts a volume for a request of the volume manager with a directory. It is known from the beginning, because a
+// mount that fails may leave something.
+func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request) error {
+	_, before := d.Where(dir)
+	d.remember(dir, place{kind: kind, dir: r.Dir, path: before})
+	if err := os.MkdirAll(filepath.Dir(r.Dir), folderMode); err != nil {
+		return err
+	}
+	unlock, err := d.locks.lock(ctx, r.Dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	path, err := kind.Mount(ctx, r)
+	if err != nil {
+		return err
+	}
+	d.remember(dir, place{kind: kind, dir: r.Dir, path: path})
+	return nil
+}
+
+// unmount unmounts a volume.
+func (d *dispatch) unmount(ctx context.Context, dir string, p place) error {
+	unlock, err := d.locks.lock(ctx, p.dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := p.kind.Unmount(ctx, p.dir); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.places, dir)
+	return nil
+}
+
+// claimPlugin is the plugin for claims.
+type claimPlugin struct{ *dispatch }
+
+// Name implements volumes.Plugin. No directory has this name.
+func (p *claimPlugin) Name() string { return "kubernetes.io~claim" }
+
+// CanSupport implements volumes.Plugin.
+func (p *claimPlugin) CanSupport(v *v1.Volume) bool {
+	return p.cfg.Claims != nil && (v.PersistentVolumeClaim != nil || v.Ephemeral != nil)
+}
+
+// SetUp implements volumes.Plugin.
+func (p *claimPlugin) SetUp(ctx context.Context, r volumes.Request) error {
+	claim, pv, err := p.cfg.Claims.Claim(ctx, r.Pod, r.Volume)
+	if err != nil {
+		return err
+	}
+	block := pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == v1.PersistentVolumeBlock
+	if err := errors.Join(checkName(pv.Name), checkMode(r.Pod, r.Volume.Name, block)); err != nil {
+		return err
+	}
+	if err := p.checkNode(ctx, pv); err != nil {
+		return err
+	}
+	kind := p.kindOf(pv)
+	if kind == nil {
+		return fmt.Errorf("persistent volume %q: no volume plugin matched: this version of Quartet does not support its source", pv.Name)
+	}
+	folder := volumesFolder
+	if block {
+		folder = devicesFolder
+	}
+	podDir := filepath.Dir(filepath.Dir(filepath.Dir(r.Dir)))
+	return p.mount(ctx, r.Dir, kind, Request{
+		Pod: r.Pod, Volume: r.Volume, Claim: claim, PV: pv, Block: block,
+		Dir:     filepath.Join(podDir, folder, kind.Name(), pv.Name),
+		FSGroup: r.FSGroup, FSGroupChangePolicy: r.FSGroupChangePolicy,
+		ReadOnly: r.Volume.PersistentVolumeClaim != nil && r.Volume.PersistentVolumeClaim.ReadOnly,
+	})
+}
+
+// TearDown implements volumes.Plugin. A volume that this process has not set up is on disk, and removed by its kind.
+func (p *claimPlugin) TearDown(ctx context.Context, dir string) error {
+	p.mu.Lock()
+	at, known := p.places[dir]
+	p.mu.Unlock()
+	if !known {
+		return nil
+	}
+	return p.unmount(ctx, dir, at)
+}
+
+// kindOf returns the kind of a persistent volume; nil if there is none.
+func (p *claimPlugin) kindOf(pv *v1.PersistentVolume) Kind {
+	for _, kind := range p.cfg.Kinds {
+		if kind.Supports(pv) {
+			return kind
+		}
+	}
+	return nil
+}
+
+// checkNode checks that a persistent volume may be used on this node.
+func (p *claimPlugin) checkNode(ctx context.Context, pv *v1.PersistentVolume) error {
+	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
+		return nil
+	}
+	node, err := p.cfg.Node(ctx)
+	if err != nil {
+		return fmt.Errorf("persistent volume %q is for some nodes, and the labels of this one are not known: %w", pv.Name, err)
+	}
+	matches, err := corev1helpers.MatchNodeSelectorTerms(node, pv.Spec.NodeAffinity.Required)
+	if err == nil && !matches {
+		err = errors.New("no matching NodeSelectorTerms")
+	}
+	if err != nil {
+		return fmt.Errorf("storage node affinity check failed: persistent volume %q: %w", pv.Name, err)
+	}
+	return nil
+}
+
+// checkName checks that the name of a persistent volume is one of a directory.
+func checkName(name string) error {
+	if name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, "/\x00") {
+		return fmt.Errorf("persistent volume %q: the name is invalid", name)
+	}
+	return nil
+}
+
+// checkMode checks that containers use a volume as its mode requires, with the kubelet's words.
+func checkMode(pod *v1.Pod, name string, block bool) error {
+	mounts, devices := volumes.Users(pod, name)
+	if block && mounts {
+		return fmt.Errorf("volume %s has volumeMode Block, but is specified in volumeMounts", name)
+	}
+	if !block && devices {
+		return fmt.Errorf("volume %s has volumeMode Filesystem, but is specified in volumeDevices", name)
+	}
+	return nil
+}
+
+// kindPlugin is the plugin for the volumes of a kind, or for its block devices.
+type kindPlugin struct {
+	*dispatch
+	kind Kind
+	name string
+}
+
+// Name implements volumes.Plugin.
+func (p *kindPlugin) Name() string { return p.name }
+
+// CanSupport implements volumes.Plugin. Only persistent volumes are block devices.
+func (p *kindPlugin) CanSupport(v *v1.Volume) bool { return p.name == p.kind.Name() && p.kind.Inline(v) }
+
+// Where implements volumes.Elsewhere: these volumes are in the directory of their plugin.
+func (p *kindPlugin) Where(dir string) (at, path string) {
+	_, path = p.dispatch.Where(dir)
+	return dir, path
+}
+
+// SetUp implements volumes.Plugin.
+func (p *kindPlugin) SetUp(ctx context.Context, r volumes.Request) error {
+	return p.mount(ctx, r.Dir, p.kind, Request{
+		Pod: r.Pod, Volume: r.Volume, Dir: r.Dir, FSGroup: r.FSGroup, FSGroupChangePolicy: r.FSGroupChangePolicy,
+	})
+}
+
+// TearDown implements volumes.Plugin.
+func (p *kindPlugin) TearDown(ctx context.Context, dir string) error {
+	return p.unmount(ctx, dir, place{kind: p.kind, dir: dir})
+}
