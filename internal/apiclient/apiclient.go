@@ -88,7 +88,7 @@ type Client struct {
 
 	connections *http.Client
 	dialer      *connrotation.Dialer
-	told        atomic.Pointer[func(Exchange)]
+	onAnswer    atomic.Pointer[func(Exchange)]
 	counts      atomic.Pointer[Metrics]
 }
 
@@ -100,7 +100,8 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.connections.Transport = counted{next: dated{next: newTraced(c.connections.Transport), told: &c.told}, client: c}
+	traced := newTraced(c.connections.Transport)
+	c.connections.Transport = counted{next: dated{next: traced, onAnswer: &c.onAnswer}, client: c}
 	way.RateLimiter = limiter(way)
 	c.Core, err = c.group(way, v1.SchemeGroupVersion, v1.AddToScheme, authenticationv1.AddToScheme)
 	if err == nil {

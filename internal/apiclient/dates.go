@@ -15,24 +15,24 @@ type Exchange struct {
 
 // dated reports each response that carries a date.
 type dated struct {
-	next http.RoundTripper
-	told *atomic.Pointer[func(Exchange)]
+	next     http.RoundTripper
+	onAnswer *atomic.Pointer[func(Exchange)]
 }
 
 // OnAnswer registers a function that is called for each response whose times are known on both clocks. It must not
 // block.
-func (c *Client) OnAnswer(told func(Exchange)) { c.told.Store(&told) }
+func (c *Client) OnAnswer(callback func(Exchange)) { c.onAnswer.Store(&callback) }
 
 // RoundTrip implements http.RoundTripper.
 func (d dated) RoundTrip(request *http.Request) (*http.Response, error) {
 	sent := time.Now()
 	response, err := d.next.RoundTrip(request)
-	told := d.told.Load()
-	if err != nil || told == nil {
+	callback := d.onAnswer.Load()
+	if err != nil || callback == nil {
 		return response, err
 	}
 	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
-		(*told)(Exchange{Sent: sent, Answered: time.Now(), Date: date})
+		(*callback)(Exchange{Sent: sent, Answered: time.Now(), Date: date})
 	}
 	return response, nil
 }

@@ -126,8 +126,8 @@ func kindOf(err error) failure {
 	}
 }
 
-// asked returns the Retry-After delay of an error; 0 if it has none.
-func asked(err error) time.Duration {
+// retryAfter returns the Retry-After delay of an error; 0 if it has none.
+func retryAfter(err error) time.Duration {
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 		return time.Duration(seconds) * time.Second
 	}

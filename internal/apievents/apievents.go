@@ -70,7 +70,7 @@ type unsent struct {
 func New(cfg Config) *Sender {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	s := &Sender{cfg: cfg, more: make(chan struct{}, 1), waiting: list.New(), byName: map[string]*list.Element{}}
-	cfg.Metrics.of(s)
+	cfg.Metrics.watchQueue(s)
 	return s
 }
 
@@ -168,7 +168,7 @@ func (s *Sender) judge(ctx context.Context, sent *unsent, err error, failed int)
 			about...)
 	}
 	delay := min(firstDelay<<min(failed, 10), lastDelay)
-	return max(wait.Jitter(delay, jitter), min(asked(err), lastDelay)), true
+	return max(wait.Jitter(delay, jitter), min(retryAfter(err), lastDelay)), true
 }
 
 // take returns the next event to send, and drops events that are too old.

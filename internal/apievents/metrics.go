@@ -38,8 +38,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// of adds the number of events that wait at a sender.
-func (m *Metrics) of(s *Sender) {
+// watchQueue adds the number of events that wait at a sender.
+func (m *Metrics) watchQueue(s *Sender) {
 	if m.registerer != nil {
 		m.registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "quartet_events_waiting", Help: "Events that wait to be sent to the API server.",

@@ -172,14 +172,14 @@ func (r *reader) later(files []Rotated) []Rotated {
 // watch signals changes in a directory on a channel of capacity one. If the machine's inotify limits are reached, the
 // caller polls.
 func watch(dir string) (changed <-chan struct{}, stop func()) {
-	told := make(chan struct{}, 1)
+	signal := make(chan struct{}, 1)
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return told, func() {}
+		return signal, func() {}
 	}
 	if err := watcher.Add(dir); err != nil {
 		_ = watcher.Close()
-		return told, func() {}
+		return signal, func() {}
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -196,12 +196,12 @@ func watch(dir string) (changed <-chan struct{}, stop func()) {
 				}
 			}
 			select {
-			case told <- struct{}{}:
+			case signal <- struct{}{}:
 			default:
 			}
 		}
 	}()
-	return told, func() {
+	return signal, func() {
 		_ = watcher.Close()
 		<-ended
 	}

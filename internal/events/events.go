@@ -67,7 +67,7 @@ type Recorder struct {
 	// of each object.
 	kept   *list.List
 	byName map[string]*list.Element
-	of     map[object]int
+	counts map[object]int
 	// named is the time in the newest name. It makes names unique.
 	named int64
 }
@@ -93,7 +93,7 @@ func New(cfg Config) *Recorder {
 	return &Recorder{
 		cfg: cfg, correlator: record.NewEventCorrelator(cfg.Clock),
 		level: stream.NewLevel[*enginev1.PodEvent](stream.Config{Clock: cfg.Clock, Metrics: cfg.StreamMetrics}),
-		kept:  list.New(), byName: map[string]*list.Element{}, of: map[object]int{},
+		kept:  list.New(), byName: map[string]*list.Element{}, counts: map[object]int{},
 	}
 }
 
@@ -195,10 +195,10 @@ func (r *Recorder) keep(k kept, event *enginev1.PodEvent) {
 		r.kept.MoveToBack(e)
 	} else {
 		r.byName[k.name] = r.kept.PushBack(k)
-		r.of[k.about]++
+		r.counts[k.about]++
 	}
 	r.level.Put(k.name, event)
-	for e := r.kept.Front(); r.of[k.about] > maxPerObject; {
+	for e := r.kept.Front(); r.counts[k.about] > maxPerObject; {
 		next := e.Next()
 		if keptIn(e).about == k.about {
 			r.drop(e)
@@ -215,8 +215,8 @@ func (r *Recorder) drop(e *list.Element) {
 	k := keptIn(e)
 	r.kept.Remove(e)
 	delete(r.byName, k.name)
-	if r.of[k.about]--; r.of[k.about] == 0 {
-		delete(r.of, k.about)
+	if r.counts[k.about]--; r.counts[k.about] == 0 {
+		delete(r.counts, k.about)
 	}
 	r.level.Delete(k.name)
 }

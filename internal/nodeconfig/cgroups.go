@@ -51,9 +51,9 @@ func validateCgroups(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	all := cfg.EnforceNodeAllocatable
 	for i, name := range all {
 		field := fmt.Sprintf("enforceNodeAllocatable[%d]", i)
-		who, reserved := strings.CutSuffix(strings.TrimSuffix(name, compressibleSuffix), reservedSuffix)
+		reservedFor, reserved := strings.CutSuffix(strings.TrimSuffix(name, compressibleSuffix), reservedSuffix)
 		cgroup := cfg.SystemReservedCgroup
-		if who == "kube" {
+		if reservedFor == "kube" {
 			cgroup = cfg.KubeReservedCgroup
 		}
 		switch {
@@ -65,7 +65,7 @@ func validateCgroups(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 			errs.add(field, "none cannot stand beside another")
 		case name == enforceNone:
 		case reserved && cgroup == "":
-			errs.add(field, fmt.Sprintf("%s needs the name of the cgroup: set %sReservedCgroup", name, who))
+			errs.add(field, fmt.Sprintf("%s needs the name of the cgroup: set %sReservedCgroup", name, reservedFor))
 		case reserved && strings.HasSuffix(name, compressibleSuffix) && slices.Contains(all,
 			strings.TrimSuffix(name, compressibleSuffix)):
 			errs.add(field, fmt.Sprintf("%s and %s exclude each other", name, strings.TrimSuffix(name, compressibleSuffix)))

@@ -95,9 +95,9 @@ func gateEnabled(cfg *kubeletconfigv1beta1.KubeletConfiguration, name string) bo
 func validateGates(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	for name, value := range cfg.FeatureGates {
 		field := joinField("featureGates", name)
-		known, there := gates[name]
+		known, found := gates[name]
 		switch {
-		case !there:
+		case !found:
 			errs.add(field, "there is no such feature gate in this version of Kubernetes: "+likelyGate(name))
 		case known.locked && known.value != value:
 			errs.add(field, fmt.Sprintf("cannot be %t, the feature is locked to %t: remove the gate", value, known.value))

@@ -291,11 +291,11 @@ func (m *merger) set(setting Setting) {
 	last := path[len(path)-1]
 	added, isMapping := setting.Value.(map[string]any)
 	if setting.Add && isMapping {
-		there, ok := at[last].(map[string]any)
+		existing, ok := at[last].(map[string]any)
 		if !ok {
-			there = map[string]any{}
+			existing = map[string]any{}
 		}
-		at[last] = mergePatch(there, added)
+		at[last] = mergePatch(existing, added)
 		return
 	}
 	at[last] = setting.Value

@@ -191,11 +191,11 @@ func validateAddresses(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *pro
 // validateSysctls reports sysctls of the machine, because pods may only change namespaced ones.
 func validateSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	for i, allowed := range cfg.AllowedUnsafeSysctls {
-		name, some := strings.CutSuffix(sysctl.NormalizeName(allowed), "*")
+		name, isPrefix := strings.CutSuffix(sysctl.NormalizeName(allowed), "*")
 		namespace, _, _ := sysctl.GetNamespace(allowed)
 		field := fmt.Sprintf("allowedUnsafeSysctls[%d]", i)
 		switch {
-		case name == "" || strings.Contains(name, "*") || (some && !strings.HasSuffix(name, ".") && !strings.HasPrefix(name, "kernel.")):
+		case name == "" || strings.Contains(name, "*") || (isPrefix && !strings.HasSuffix(name, ".") && !strings.HasPrefix(name, "kernel.")):
 			errs.add(
 				field,
 				fmt.Sprintf(

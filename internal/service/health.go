@@ -39,12 +39,12 @@ func health(ctx context.Context, name nodeconfig.Service, args []string, stdout,
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	said, err := askHealth(ctx, name, cfg)
+	answer, err := askHealth(ctx, name, cfg)
 	if err != nil {
 		fmt.Fprintf(stdout, "%s: %v\n", name, err)
 		return 1
 	}
-	fmt.Fprintf(stdout, "%s: %s\n", name, said)
+	fmt.Fprintf(stdout, "%s: %s\n", name, answer)
 	return 0
 }
 
@@ -69,7 +69,7 @@ func askHealth(ctx context.Context, name nodeconfig.Service, cfg nodeconfig.Conf
 }
 
 // askServer queries grpc.health.v1 at an address.
-func askServer(ctx context.Context, address string, owner rpc.Owner) (said string, err error) {
+func askServer(ctx context.Context, address string, owner rpc.Owner) (answer string, err error) {
 	conn, err := rpc.Dial(address)
 	if err != nil {
 		return "", err

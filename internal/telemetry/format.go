@@ -90,7 +90,7 @@ type byPart struct {
 
 // Handle implements slog.Handler.
 func (h byPart) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level < h.levels.of(r.PC) {
+	if r.Level < h.levels.levelAt(r.PC) {
 		return nil
 	}
 	return h.Handler.Handle(ctx, r)
@@ -116,8 +116,8 @@ type partLevels struct {
 	known map[uintptr]slog.Level
 }
 
-// of returns the lowest level that the code at a program counter logs.
-func (l *partLevels) of(pc uintptr) slog.Level {
+// levelAt returns the lowest level that the code at a program counter logs.
+func (l *partLevels) levelAt(pc uintptr) slog.Level {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	level, known := l.known[pc]

@@ -127,7 +127,7 @@ func (c client) applyAll(cmd *cobra.Command, paths []string, dryRun bool) error 
 		if err := c.apply(cmd.Context(), cmd.OutOrStdout(), i.pod, dryRun); err != nil {
 			return err
 		}
-		return tellIgnored(cmd.ErrOrStderr(), i, i.pod)
+		return printIgnored(cmd.ErrOrStderr(), i, i.pod)
 	})
 	if err == nil && tried == 0 {
 		return errors.New("there is nothing to apply: the lists have no items")
@@ -172,11 +172,11 @@ func (c client) apply(ctx context.Context, out io.Writer, pod *v1.Pod, dryRun bo
 			err,
 		)
 	}
-	return tell(out, objectName{podKind, stored.Namespace, stored.Name}, answer.GetPod().GetOp(), dryRun)
+	return printResult(out, objectName{podKind, stored.Namespace, stored.Name}, answer.GetPod().GetOp(), dryRun)
 }
 
-// tell prints the result of an apply.
-func tell(out io.Writer, n objectName, op configv1.Op, dryRun bool) error {
+// printResult prints the result of an apply.
+func printResult(out io.Writer, n objectName, op configv1.Op, dryRun bool) error {
 	note := ""
 	if dryRun {
 		note = " (dry run)"
@@ -196,7 +196,7 @@ func (c client) applyObject(ctx context.Context, out io.Writer, i item, dryRun b
 	if err != nil {
 		return c.explainObject(err)
 	}
-	return tell(out, objectName{i.name.kind, answer.GetNamespace(), answer.GetName()}, answer.GetOp(), dryRun)
+	return printResult(out, objectName{i.name.kind, answer.GetNamespace(), answer.GetName()}, answer.GetOp(), dryRun)
 }
 
 // became returns the result of an apply in the words of kubectl.

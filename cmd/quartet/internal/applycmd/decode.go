@@ -109,10 +109,10 @@ func (d document) items() []item {
 	if err != nil {
 		return []item{{err: err}}
 	}
-	of, listed := strings.CutSuffix(meta.Kind, "List")
+	itemKind, listed := strings.CutSuffix(meta.Kind, "List")
 	switch {
-	case meta.APIVersion == "v1" && (meta.Kind == "List" || listed && isKind(of)):
-		return d.list(data, of)
+	case meta.APIVersion == "v1" && (meta.Kind == "List" || listed && isKind(itemKind)):
+		return d.list(data, itemKind)
 	case meta.APIVersion == "v1" && isKind(meta.Kind):
 		return []item{objectIn(meta.Kind, data)}
 	default:
@@ -180,7 +180,7 @@ func typeOf(data []byte) (metav1.TypeMeta, error) {
 }
 
 // list returns the items of a list, whose default kind is of.
-func (d document) list(data []byte, of string) []item {
+func (d document) list(data []byte, itemKind string) []item {
 	var list struct {
 		metav1.TypeMeta `json:",inline"`
 
@@ -197,7 +197,7 @@ func (d document) list(data []byte, of string) []item {
 	}
 	lines := d.linesOfItems()
 	for n, data := range list.Items {
-		i := itemOf(data, of)
+		i := itemOf(data, itemKind)
 		i.place = fmt.Sprintf("items[%d]", n)
 		if n < len(lines) {
 			i.place += fmt.Sprintf(", line %d", lines[n])
@@ -208,13 +208,13 @@ func (d document) list(data []byte, of string) []item {
 }
 
 // itemOf returns one item of a list, whose default kind is of.
-func itemOf(data []byte, of string) item {
+func itemOf(data []byte, itemKind string) item {
 	meta, err := typeOf(data)
 	if err != nil {
 		return item{err: err}
 	}
 	if meta.Kind == "" {
-		meta.Kind = cmp.Or(of, podKind.inManifest())
+		meta.Kind = cmp.Or(itemKind, podKind.inManifest())
 	}
 	if meta.APIVersion != "v1" && meta.APIVersion != "" || !isKind(meta.Kind) {
 		return item{

@@ -11,10 +11,10 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// tellIgnored prints the annotations that configmux has ignored in an accepted pod: those that only the agent sets.
+// printIgnored prints the annotations that configmux has ignored in an accepted pod: those that only the agent sets.
 // This is no error, because a pod that was read from a node has them. It is silent about annotations that identify the
 // pod.
-func tellIgnored(out io.Writer, what fmt.Stringer, pod *v1.Pod) error {
+func printIgnored(out io.Writer, what fmt.Stringer, pod *v1.Pod) error {
 	for _, key := range slices.Sorted(maps.Keys(pod.Annotations)) {
 		if !podset.IsOwnAnnotation(key) {
 			continue

@@ -176,7 +176,7 @@ func (p *patient) judgeRuntime(facts runtimeFacts) []machine.Finding {
 		return []machine.Finding{
 			f.With(
 				machine.Fault,
-				fmt.Sprintf("%s, pid %d, at %s: %s", facts.owner.Name, facts.owner.PID, p.runtime.endpoint, said(facts.err)),
+				fmt.Sprintf("%s, pid %d, at %s: %s", facts.owner.Name, facts.owner.PID, p.runtime.endpoint, callError(facts.err)),
 				"see the log of the runtime; when it hangs, restart it: containers run on",
 			),
 		}

@@ -163,8 +163,8 @@ func join(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ": ")
 }
 
-// said returns the readable text of a call's error.
-func said(err error) string {
+// callError returns the readable text of a call's error.
+func callError(err error) string {
 	if isSilent(err) {
 		return "it takes connections and does not answer: it hangs, or is just ending"
 	}
@@ -205,7 +205,7 @@ func (p *patient) judgeService(facts serviceFacts) []machine.Finding {
 	case facts.ownerErr != nil:
 		return fault("nobody listens on "+facts.socket+": it was killed", p.startService(facts.service))
 	case facts.healthErr != nil:
-		return fault(fmt.Sprintf("pid %d has the socket %s: %s", facts.owner.PID, facts.socket, said(facts.healthErr)),
+		return fault(fmt.Sprintf("pid %d has the socket %s: %s", facts.owner.PID, facts.socket, callError(facts.healthErr)),
 			fmt.Sprintf("kill -9 %d: no pod stops for it, and it is started again", facts.owner.PID))
 	}
 	findings := p.judgeSocket(f, facts)

@@ -201,7 +201,7 @@ func (p *patient) checkCompose(ctx context.Context) []machine.Finding {
 }
 
 // judgeCompose evaluates the error of the command's query to the engine.
-func (p *patient) judgeCompose(asked error) machine.Finding {
+func (p *patient) judgeCompose(engineErr error) machine.Finding {
 	f := machine.Ok("docker compose", "")
 	switch {
 	case errors.Is(p.stackErr, errNoCompose):
@@ -225,18 +225,18 @@ func (p *patient) judgeCompose(asked error) machine.Finding {
 	switch {
 	case isOlder(p.stack.version, oldestCompose):
 		return f.With(machine.Fault, p.stack.version+" is older than "+oldestCompose, "install a newer one: "+whereCompose)
-	case asked != nil && strings.Contains(asked.Error(), "is too new. Maximum supported API version is "):
-		_, api, _ := strings.Cut(asked.Error(), "Maximum supported API version is ")
+	case engineErr != nil && strings.Contains(engineErr.Error(), "is too new. Maximum supported API version is "):
+		_, api, _ := strings.Cut(engineErr.Error(), "Maximum supported API version is ")
 		api = strings.TrimSpace(api)
 		return f.With(
 			machine.Fault,
 			"it is too new for the engine, whose API is "+api,
 			"export DOCKER_API_VERSION="+api+", or install a newer engine",
 		)
-	case asked != nil:
+	case engineErr != nil:
 		return f.With(
 			machine.Fault,
-			"it cannot ask the engine: "+asked.Error(),
+			"it cannot ask the engine: "+engineErr.Error(),
 			"see 'docker engine' above; else run "+p.stack.commandLine("ps"),
 		)
 	default:

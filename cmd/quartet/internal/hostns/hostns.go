@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// of returns a file in /proc of the parent process: the container engine's shim, which is in the mount namespace where
-// the engine looks for bind mounts. The machine's first process is in the same namespace, but inaccessible on some
-// machines.
-func of(name string) string { return filepath.Join("/proc", strconv.Itoa(os.Getppid()), name) }
+// parentProc returns a file in /proc of the parent process: the container engine's shim, which is in the mount
+// namespace where the engine looks for bind mounts. The machine's first process is in the same namespace, but
+// inaccessible on some machines.
+func parentProc(name string) string { return filepath.Join("/proc", strconv.Itoa(os.Getppid()), name) }
 
 // Path returns the path in the container for a path of the machine.
-func Path(path string) string { return filepath.Join(of("root"), path) }
+func Path(path string) string { return filepath.Join(parentProc("root"), path) }
 
 // Do calls do in the machine's mount namespace. do must not start goroutines that access files, because they would run
 // in the container's namespace. The error names the missing privileges.
@@ -53,7 +53,7 @@ func Exec(path string, args, env []string) error {
 // enter moves the calling thread. A thread that shares its working directory with others cannot change its mount
 // namespace.
 func enter() (err error) {
-	namespace, err := os.Open(of("ns/mnt"))
+	namespace, err := os.Open(parentProc("ns/mnt"))
 	if err != nil {
 		return fmt.Errorf(
 			"opening the machine's mount namespace: %w: give the container pid: host, CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE",

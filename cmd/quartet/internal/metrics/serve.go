@@ -67,11 +67,11 @@ func handler(ctx context.Context, n *node, log io.Writer) http.Handler {
 	mux := http.NewServeMux()
 	for path, services := range map[string][]layout.Service{nodePath: layout.Services(),
 		metrics.ProbesPath: {layout.SyncLoop}} {
-		told := &diary{log: log, said: map[string]string{}}
+		changes := &changeLog{log: log, last: map[string]string{}}
 		gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 			answers := n.ask(ctx, path, services)
 			families, problems := merge(answers)
-			told.tell(answers, problems)
+			changes.logAll(answers, problems)
 			return families, nil
 		})
 		mux.Handle("GET "+path, promhttp.HandlerFor(gather, promhttp.HandlerOpts{MaxRequestsInFlight: maxRequests}))
@@ -83,37 +83,37 @@ func handler(ctx context.Context, n *node, log io.Writer) http.Handler {
 	return mux
 }
 
-// diary logs the problem of each service once, and its end, because scrapes are frequent.
-type diary struct {
+// changeLog logs the problem of each service once, and its end, because scrapes are frequent.
+type changeLog struct {
 	mu   sync.Mutex
 	log  io.Writer
-	said map[string]string
+	last map[string]string
 }
 
-func (d *diary) tell(answers []answer, problems []error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (l *changeLog) logAll(answers []answer, problems []error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, a := range answers {
 		now := ""
 		if a.err != nil {
 			now = a.err.Error()
 		}
-		d.say(string(a.service), now, string(a.service)+": its metrics are there again")
+		l.logOne(string(a.service), now, string(a.service)+": its metrics are there again")
 	}
 	now := ""
 	if err := errors.Join(problems...); err != nil {
 		now = err.Error()
 	}
-	d.say("", now, "the metrics of all services fit together again")
+	l.logOne("", now, "the metrics of all services fit together again")
 }
 
-func (d *diary) say(about, now, well string) {
-	if d.said[about] == now {
+func (l *changeLog) logOne(name, now, recovered string) {
+	if l.last[name] == now {
 		return
 	}
-	d.said[about] = now
+	l.last[name] = now
 	if now == "" {
-		now = well
+		now = recovered
 	}
-	fmt.Fprintln(d.log, now)
+	fmt.Fprintln(l.log, now)
 }

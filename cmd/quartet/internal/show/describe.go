@@ -144,7 +144,7 @@ func (a *asker) describe(ctx context.Context, views []podView) ([]description, e
 			}
 		}
 		slices.SortStableFunc(d.events, func(x, y podEvent) int {
-			return x.told.GetLastSeenAt().AsTime().Compare(y.told.GetLastSeenAt().AsTime())
+			return x.received.GetLastSeenAt().AsTime().Compare(y.received.GetLastSeenAt().AsTime())
 		})
 		all = append(all, d)
 	}

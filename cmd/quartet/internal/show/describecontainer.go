@@ -170,50 +170,50 @@ func (d description) printProbe(p *page, c *v1.Container, kind string, probe *v1
 		return
 	}
 	p.field(containerLevel, kind, probeOf(probe))
-	for _, told := range d.work.GetProbes() {
-		if told.GetContainer() == c.Name && told.GetKind() == kind {
-			p.field(containerLevel+1, "Result", resultOf(told, now))
-			p.field(containerLevel+1, "Last Call", answerOf(told, now))
+	for _, probeState := range d.work.GetProbes() {
+		if probeState.GetContainer() == c.Name && probeState.GetKind() == kind {
+			p.field(containerLevel+1, "Result", resultOf(probeState, now))
+			p.field(containerLevel+1, "Last Call", answerOf(probeState, now))
 		}
 	}
 }
 
 // resultOf returns the result of a probe, and since when.
-func resultOf(told *enginev1.Probe, now time.Time) string {
-	text := resultWord(told.GetResult())
-	if since := told.GetResultSince(); since != nil {
+func resultOf(probeState *enginev1.Probe, now time.Time) string {
+	text := resultWord(probeState.GetResult())
+	if since := probeState.GetResultSince(); since != nil {
 		text += " for " + age(since.AsTime(), now)
 	}
 	return text
 }
 
 // answerOf returns the result of a probe's last call, and the duration of a slow one in progress.
-func answerOf(told *enginev1.Probe, now time.Time) string {
-	since := told.GetAskingSince()
+func answerOf(probeState *enginev1.Probe, now time.Time) string {
+	since := probeState.GetAskingSince()
 	switch {
-	case told.GetAskedAt() == nil && since == nil:
+	case probeState.GetAskedAt() == nil && since == nil:
 		return "none yet"
-	case told.GetAskedAt() == nil:
+	case probeState.GetAskedAt() == nil:
 		return "the first is under way for " + age(since.AsTime(), now)
 	case since != nil && now.Sub(since.AsTime()) >= time.Second:
-		return "under way for " + age(since.AsTime(), now) + "; before that: " + lastAnswerOf(told, now)
+		return "under way for " + age(since.AsTime(), now) + "; before that: " + lastAnswerOf(probeState, now)
 	default:
-		return lastAnswerOf(told, now)
+		return lastAnswerOf(probeState, now)
 	}
 }
 
 // lastAnswerOf returns the result of the last completed call.
-func lastAnswerOf(told *enginev1.Probe, now time.Time) string {
-	text := resultWord(told.GetAnswer())
-	if told.GetAnswer() == enginev1.ProbeResult_PROBE_RESULT_UNSPECIFIED {
+func lastAnswerOf(probeState *enginev1.Probe, now time.Time) string {
+	text := resultWord(probeState.GetAnswer())
+	if probeState.GetAnswer() == enginev1.ProbeResult_PROBE_RESULT_UNSPECIFIED {
 		text = "could not be made"
 	}
-	if in := told.GetInARow(); in > 1 {
+	if in := probeState.GetInARow(); in > 1 {
 		text += fmt.Sprintf(", %d in a row", in)
 	}
-	text += ", " + age(told.GetAskedAt().AsTime(), now) + " ago"
-	if said := oneLine(told.GetSaid()); said != "" {
-		text += ": " + said
+	text += ", " + age(probeState.GetAskedAt().AsTime(), now) + " ago"
+	if message := oneLine(probeState.GetSaid()); message != "" {
+		text += ": " + message
 	}
 	return text
 }

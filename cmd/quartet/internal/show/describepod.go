@@ -190,7 +190,7 @@ func (d description) printPhases(p *page, now time.Time) {
 func (d description) printEvents(p *page, now time.Time) {
 	var rows [][]string
 	for _, e := range d.events {
-		seen := age(e.told.GetLastSeenAt().AsTime(), now)
+		seen := age(e.received.GetLastSeenAt().AsTime(), now)
 		if e.Count > 1 {
 			seen += fmt.Sprintf(" (x%d over %s)", e.Count, age(e.FirstTimestamp.Time, now))
 		}

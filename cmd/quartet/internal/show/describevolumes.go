@@ -14,8 +14,8 @@ import (
 
 // printVolumes prints the volumes of a pod, and the state of those that its containers mount.
 func (d description) printVolumes(p *page, now time.Time) {
-	told := d.work.GetVolumes()
-	if len(d.pod.Spec.Volumes) == 0 && len(told) == 0 {
+	volumes := d.work.GetVolumes()
+	if len(d.pod.Spec.Volumes) == 0 && len(volumes) == 0 {
 		p.empty("Volumes")
 		return
 	}
@@ -25,13 +25,13 @@ func (d description) printVolumes(p *page, now time.Time) {
 		volume := &d.pod.Spec.Volumes[i]
 		inSpec[volume.Name] = true
 		p.field(1, volume.Name, volumeType(volume))
-		for _, one := range told {
+		for _, one := range volumes {
 			if one.GetName() == volume.Name {
 				printVolume(p, one, now)
 			}
 		}
 	}
-	for _, one := range told {
+	for _, one := range volumes {
 		if !inSpec[one.GetName()] {
 			p.field(1, one.GetName(), one.GetPlugin())
 			printVolume(p, one, now)
@@ -40,18 +40,18 @@ func (d description) printVolumes(p *page, now time.Time) {
 }
 
 // printVolume prints the state of a volume.
-func printVolume(p *page, told *enginev1.Volume, now time.Time) {
-	state := volumeStateWord(told.GetState())
-	if since := told.GetSince(); since != nil {
+func printVolume(p *page, volume *enginev1.Volume, now time.Time) {
+	state := volumeStateWord(volume.GetState())
+	if since := volume.GetSince(); since != nil {
 		state += ", worked on for " + age(since.AsTime(), now)
 	}
 	p.field(2, "State", state)
-	if told.GetPath() != "" {
-		p.field(2, "Path", told.GetPath())
+	if volume.GetPath() != "" {
+		p.field(2, "Path", volume.GetPath())
 	}
-	if told.GetLastError() != "" {
-		text := oneLine(told.GetLastError())
-		if next := told.GetNextTryAt(); next != nil {
+	if volume.GetLastError() != "" {
+		text := oneLine(volume.GetLastError())
+		if next := volume.GetNextTryAt(); next != nil {
 			text += " (again in " + age(now, next.AsTime()) + ")"
 		}
 		p.field(2, "Last Error", text)

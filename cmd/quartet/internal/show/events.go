@@ -231,10 +231,10 @@ func (p *eventPrinter) print(all ...happening) error {
 // witness is a service with events.
 type witness struct {
 	service layout.Service
-	// list returns past events. follow passes them to tell, calls synced, and passes further events to tell until ctx
+	// list returns past events. follow passes them to emit, calls synced, and passes further events to emit until ctx
 	// ends.
 	list   func(ctx context.Context) ([]happening, error)
-	follow func(ctx context.Context, cmd *cobra.Command, tell func(...happening), synced func()) error
+	follow func(ctx context.Context, cmd *cobra.Command, emit func(...happening), synced func()) error
 }
 
 // witnesses returns the services with selected events.
@@ -264,8 +264,8 @@ func (a *asker) toldBy(service layout.Service, open openEvents) witness {
 			}
 			return all, err
 		},
-		follow: func(ctx context.Context, cmd *cobra.Command, tell func(...happening), synced func()) error {
-			return a.followTold(ctx, cmd, service, open, tell, synced)
+		follow: func(ctx context.Context, cmd *cobra.Command, emit func(...happening), synced func()) error {
+			return a.followTold(ctx, cmd, service, open, emit, synced)
 		},
 	}
 }

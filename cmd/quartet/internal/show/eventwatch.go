@@ -20,11 +20,11 @@ import (
 func (a *asker) listEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelection) error {
 	witnesses := a.witnesses(s)
 	lists, errs := make([][]happening, len(witnesses)), make([]error, len(witnesses))
-	var asked sync.WaitGroup
+	var listers sync.WaitGroup
 	for i, witness := range witnesses {
-		asked.Go(func() { lists[i], errs[i] = witness.list(cmd.Context()) })
+		listers.Go(func() { lists[i], errs[i] = witness.list(cmd.Context()) })
 	}
-	asked.Wait()
+	listers.Wait()
 	all := slices.Concat(lists...)
 	missing := slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(missing) == len(witnesses) {
@@ -45,8 +45,8 @@ func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelecti
 	ctx, fail := context.WithCancelCause(cmd.Context())
 	defer fail(nil)
 	witnesses := a.witnesses(s)
-	there, err := a.reachable(ctx, witnesses)
-	if len(there) == 0 {
+	reachable, err := a.reachable(ctx, witnesses)
+	if len(reachable) == 0 {
 		return err
 	}
 	w := &eventWatch{
@@ -54,14 +54,14 @@ func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelecti
 		errOut:  cmd.ErrOrStderr(),
 		only:    s.only,
 		fail:    fail,
-		awaited: there,
+		awaited: reachable,
 		left:    len(witnesses),
 		all:     make(chan struct{}),
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, witness := range witnesses {
 		group.Go(func() error {
-			err := witness.follow(ctx, cmd, w.tell, func() { w.synced(witness.service) })
+			err := witness.follow(ctx, cmd, w.add, func() { w.synced(witness.service) })
 			if err == nil || ctx.Err() != nil {
 				return err
 			}
@@ -84,16 +84,16 @@ func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelecti
 }
 
 // reachable returns the services that accept connections, and the error of the first one that does not.
-func (a *asker) reachable(ctx context.Context, witnesses []witness) (there []layout.Service, away error) {
+func (a *asker) reachable(ctx context.Context, witnesses []witness) (reachable []layout.Service, firstErr error) {
 	for _, witness := range witnesses {
 		conn, err := a.connect(ctx, witness.service)
 		if err == nil {
 			err = conn.Close()
-			there = append(there, witness.service)
+			reachable = append(reachable, witness.service)
 		}
-		away = cmp.Or(away, err)
+		firstErr = cmp.Or(firstErr, err)
 	}
-	return there, away
+	return reachable, firstErr
 }
 
 // eventWatch merges the events of several services: it collects the past events of all of them to print them in the
@@ -112,8 +112,8 @@ type eventWatch struct {
 	awaited []layout.Service
 	left    int
 	kept    []happening
-	// told is true when the collected events are printed.
-	told bool
+	// released is true when the collected events are printed.
+	released bool
 }
 
 // lost records that a service has no events, and why, for example because it is an older version. The command fails if
@@ -131,12 +131,12 @@ func (w *eventWatch) lost(service layout.Service, why error) error {
 	return err
 }
 
-// tell prints or collects events.
-func (w *eventWatch) tell(all ...happening) {
+// add prints or collects events.
+func (w *eventWatch) add(all ...happening) {
 	all = w.only(all)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.told {
+	if !w.released {
 		w.kept = append(w.kept, all...)
 		return
 	}
@@ -160,10 +160,10 @@ func (w *eventWatch) synced(service layout.Service) {
 func (w *eventWatch) release() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.told {
+	if w.released {
 		return
 	}
-	w.told = true
+	w.released = true
 	sortByTime(w.kept)
 	if err := w.printer.print(w.kept...); err != nil {
 		w.fail(err)

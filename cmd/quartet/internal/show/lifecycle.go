@@ -149,8 +149,8 @@ func (a *asker) listLifecycle(ctx context.Context) ([]happening, error) {
 	return all, err
 }
 
-// followLifecycle passes pleg's events to tell until ctx ends. The changes of a snapshot are in the order of time.
-func (a *asker) followLifecycle(ctx context.Context, cmd *cobra.Command, tell func(...happening), synced func()) error {
+// followLifecycle passes pleg's events to emit until ctx ends. The changes of a snapshot are in the order of time.
+func (a *asker) followLifecycle(ctx context.Context, cmd *cobra.Command, emit func(...happening), synced func()) error {
 	var snapshot []happening
 	return followPatiently(ctx, a, cmd, layout.PLEG, eventSource, stream.FollowConfig[*lifecyclev1.Event]{
 		Handle: func(change stream.Change[*lifecyclev1.Event]) {
@@ -166,11 +166,11 @@ func (a *asker) followLifecycle(ctx context.Context, cmd *cobra.Command, tell fu
 				// The last event of a pod may not contain its name.
 				h.Namespace, h.Pod = change.Old.GetStatus().GetNamespace(), change.Old.GetStatus().GetName()
 			}
-			tell(h)
+			emit(h)
 		},
 		Synced: func() {
 			sortByTime(snapshot)
-			tell(snapshot...)
+			emit(snapshot...)
 			snapshot = nil
 			synced()
 		},

@@ -131,14 +131,14 @@ func (s selection) inNamespace(namespace string) bool {
 }
 
 // noSuchPod returns the error for a name without a pod.
-func (s selection) noSuchPod(name string, there []string) error {
+func (s selection) noSuchPod(name string, existing []string) error {
 	if s.namespace != "" && !strings.Contains(name, "/") {
 		name = s.namespace + "/" + name
 	}
-	if len(there) == 0 {
+	if len(existing) == 0 {
 		return fmt.Errorf("there is no pod %q: there are no pods on this node", name)
 	}
-	return fmt.Errorf("there is no pod %q: there are %s", name, strings.Join(there, ", "))
+	return fmt.Errorf("there is no pod %q: there are %s", name, strings.Join(existing, ", "))
 }
 
 // where completes the message "There are no pods".

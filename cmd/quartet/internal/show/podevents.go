@@ -22,12 +22,12 @@ import (
 // podEvent is an event from syncloop or nodestatus about a pod or the node.
 type podEvent struct {
 	*v1.Event
-	told *enginev1.PodEvent
+	received *enginev1.PodEvent
 }
 
-func viewEvent(service layout.Service, told *enginev1.PodEvent) (podEvent, error) {
+func viewEvent(service layout.Service, received *enginev1.PodEvent) (podEvent, error) {
 	event := &v1.Event{}
-	if err := event.Unmarshal(told.GetEvent()); err != nil {
+	if err := event.Unmarshal(received.GetEvent()); err != nil {
 		return podEvent{}, fmt.Errorf(
 			"%s sent an event that cannot be read: %w: do quartet and %s have the same version?",
 			service,
@@ -36,7 +36,7 @@ func viewEvent(service layout.Service, told *enginev1.PodEvent) (podEvent, error
 		)
 	}
 	event.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
-	return podEvent{Event: event, told: told}, nil
+	return podEvent{Event: event, received: received}, nil
 }
 
 // container returns the container of an event; empty if the event is about the pod.
@@ -50,7 +50,7 @@ func (e podEvent) container() string {
 func (e podEvent) happened() happening {
 	first := e.FirstTimestamp.UTC()
 	h := happening{
-		Time: e.told.GetLastSeenAt().
+		Time: e.received.GetLastSeenAt().
 			AsTime(),
 		Kind:      kindPod,
 		Type:      e.Type,
@@ -58,7 +58,7 @@ func (e podEvent) happened() happening {
 		Message:   strings.TrimSpace(e.Message),
 		Count:     e.Count,
 		FirstTime: &first,
-		TraceID:   traceID(e.told.GetTraceparent()),
+		TraceID:   traceID(e.received.GetTraceparent()),
 	}
 	if e.InvolvedObject.Kind == kindNode {
 		h.Kind, h.Node = kindNode, e.InvolvedObject.Name
@@ -107,14 +107,14 @@ func (a *asker) listTold(ctx context.Context, service layout.Service, open openE
 	})
 }
 
-// followTold passes a service's events to tell until ctx ends. The events of a snapshot are in the order of time.
+// followTold passes a service's events to emit until ctx ends. The events of a snapshot are in the order of time.
 // Dropped events, which are too old or too many, are ignored.
 func (a *asker) followTold(
 	ctx context.Context,
 	cmd *cobra.Command,
 	service layout.Service,
 	open openEvents,
-	tell func(...happening),
+	emit func(...happening),
 	synced func(),
 ) error {
 	ctx, fail := context.WithCancelCause(ctx)
@@ -132,13 +132,13 @@ func (a *asker) followTold(
 			case change.FromSnapshot:
 				snapshot = append(snapshot, event.happened())
 			default:
-				tell(event.happened())
+				emit(event.happened())
 			}
 		},
 		Equal: func(held, fresh *enginev1.PodEvent) bool { return proto.Equal(held, fresh) },
 		Synced: func() {
 			sortByTime(snapshot)
-			tell(snapshot...)
+			emit(snapshot...)
 			snapshot = nil
 			synced()
 		},

@@ -364,11 +364,11 @@ func (w *podWatch) isNews(v podView, row []any) bool {
 		if i == ageCell || w.output != formatWide && podColumns[i].wide {
 			continue
 		}
-		said := fmt.Sprint(cell)
+		cellText := fmt.Sprint(cell)
 		if i == statusCell {
-			said, _, _ = strings.Cut(said, " (") // the duration changes all the time
+			cellText, _, _ = strings.Cut(cellText, " (") // the duration changes all the time
 		}
-		text += said + "\n"
+		text += cellText + "\n"
 	}
 	if w.shown[string(v.pod.UID)] == text {
 		return false

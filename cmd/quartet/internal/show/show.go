@@ -187,18 +187,18 @@ func ask[R any](
 
 // explain converts the error of a call to one for people.
 func explain(service layout.Service, err error) error {
-	said := status.Convert(err).Message()
+	message := status.Convert(err).Message()
 	switch {
 	case status.Code(err) == codes.DeadlineExceeded, errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s did not answer within %s: see its log", service, callTimeout)
-	case status.Code(err) == codes.Unavailable && strings.HasPrefix(said, "connection error"):
+	case status.Code(err) == codes.Unavailable && strings.HasPrefix(message, "connection error"):
 		// The error is gRPC's and not the service's: its socket accepts connections, and does not answer.
 		return fmt.Errorf(
 			"%s does not answer on its socket: it hangs, or is stopping; check its log, and end it with SIGKILL if this persists: no pod stops",
 			service,
 		)
 	default:
-		return fmt.Errorf("%s: %s", service, said)
+		return fmt.Errorf("%s: %s", service, message)
 	}
 }
 

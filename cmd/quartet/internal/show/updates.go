@@ -26,8 +26,8 @@ import (
 // podUpdates is a message of configmux's stream, including its frame.
 type podUpdates = *configv1.WatchPodUpdatesResponse
 
-// told is the printed form of one message.
-type told struct {
+// updateView is the printed form of one message.
+type updateView struct {
 	Time time.Time `json:"time"`
 	Op   string    `json:"op"`
 	// Reason is why a stream was RESET.
@@ -72,9 +72,9 @@ func opName(op configv1.Op) string {
 	}
 }
 
-// tell converts a message; says is false for a bookmark.
-func tell(m podUpdates, mode updateMode, at time.Time) (t told, says bool, err error) {
-	t = told{Time: at}
+// viewUpdate converts a message; hasContent is false for a bookmark.
+func viewUpdate(m podUpdates, mode updateMode, at time.Time) (t updateView, hasContent bool, err error) {
+	t = updateView{Time: at}
 	switch m.GetFrame().GetKind() {
 	case streamv1.Kind_KIND_OPENED:
 		t.Op, t.Reason = opening(m.GetFrame().GetOpening().GetStart(), mode)
@@ -165,10 +165,10 @@ type updatePrinter struct {
 	table     *table
 	// now returns the time of a message.
 	now func() time.Time
-	// found are the names of the selection with a pod, and there the pods so far; nil if they are not needed, because a
+	// found are the names of the selection with a pod, and existing the pods so far; nil if they are not needed, because a
 	// watch may run for months.
-	found map[string]bool
-	there []string
+	found    map[string]bool
+	existing []string
 }
 
 func newUpdatePrinter(out io.Writer, output format, mode updateMode, s selection, now func() time.Time) *updatePrinter {
@@ -197,8 +197,8 @@ func newUpdatePrinter(out io.Writer, output format, mode updateMode, s selection
 }
 
 func (p *updatePrinter) print(m podUpdates) error {
-	t, says, err := tell(m, p.mode, p.now())
-	if err != nil || !says {
+	t, hasContent, err := viewUpdate(m, p.mode, p.now())
+	if err != nil || !hasContent {
 		return err
 	}
 	if t.Pod != nil && !p.selects(t.Pod) {
@@ -226,7 +226,7 @@ func (p *updatePrinter) print(m podUpdates) error {
 func (p *updatePrinter) selects(pod *v1.Pod) bool {
 	name := podName{pod.Namespace, pod.Name, pod.Spec.NodeName, string(pod.UID)}
 	if p.found != nil {
-		p.there = append(p.there, title(pod.Namespace, pod.Name))
+		p.existing = append(p.existing, title(pod.Namespace, pod.Name))
 		for _, argument := range p.selection.names {
 			if p.selection.means(argument, name) {
 				p.found[argument] = true
@@ -322,7 +322,7 @@ func (a *asker) listUpdates(ctx context.Context, p *updatePrinter) (err error) {
 	}
 	for _, name := range p.selection.names {
 		if !p.found[name] {
-			return p.selection.noSuchPod(name, p.there)
+			return p.selection.noSuchPod(name, p.existing)
 		}
 	}
 	return nil
@@ -354,7 +354,7 @@ func (a *asker) tap(ctx context.Context, cmd *cobra.Command, mode updateMode, ea
 // tapped is a source that passes its messages to a function.
 type tapped struct {
 	stream.Source[podUpdates]
-	tell func(podUpdates)
+	observe func(podUpdates)
 }
 
 // Subscribe implements stream.Source.
@@ -363,12 +363,12 @@ func (t tapped) Subscribe(ctx context.Context, token []byte) (stream.Subscriptio
 	if err != nil {
 		return nil, err
 	}
-	return tappedSubscription{sub, t.tell}, nil
+	return tappedSubscription{sub, t.observe}, nil
 }
 
 type tappedSubscription struct {
 	stream.Subscription[podUpdates]
-	tell func(podUpdates)
+	observe func(podUpdates)
 }
 
 // Next implements stream.Subscription.
@@ -379,7 +379,7 @@ func (t tappedSubscription) Next(ctx context.Context) (stream.Message[podUpdates
 	}
 	m, err := t.Subscription.Next(ctx)
 	if err == nil {
-		t.tell(m.Value)
+		t.observe(m.Value)
 	}
 	return m, err
 }

@@ -93,7 +93,7 @@ func TestSomePodsOfASet(t *testing.T) {
 	)
 	for _, args := range [][]string{{"hello"}, {"hello-node-1"}, {"default/hello-node-1"}, {"-n", "default"}} {
 		out := n.must(append([]string{"updates", "--mode", "snapshot", "-o", "json"}, args...)...)
-		var set told
+		var set updateView
 		if err := json.Unmarshal([]byte(strings.Split(out, "\n")[1]), &set); err != nil {
 			t.Fatalf("%v: %v:\n%s", args, err, out)
 		}

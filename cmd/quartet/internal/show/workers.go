@@ -84,11 +84,11 @@ func (a *asker) getWorkers(cmd *cobra.Command, output format, s selection) error
 	name := func(w *enginev1.Worker) podName { return podName{w.GetNamespace(), w.GetName(), node, w.GetPodUid()} }
 	for _, argument := range s.names {
 		if !slices.ContainsFunc(response.GetWorkers(), func(w *enginev1.Worker) bool { return s.means(argument, name(w)) }) {
-			var there []string
+			var existing []string
 			for _, w := range response.GetWorkers() {
-				there = append(there, title(w.GetNamespace(), w.GetName()))
+				existing = append(existing, title(w.GetNamespace(), w.GetName()))
 			}
-			return s.noSuchPod(argument, slices.Compact(there))
+			return s.noSuchPod(argument, slices.Compact(existing))
 		}
 	}
 	response.Workers = slices.DeleteFunc(response.GetWorkers(), func(w *enginev1.Worker) bool { return !s.has(name(w)) })

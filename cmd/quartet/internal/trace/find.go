@@ -181,7 +181,7 @@ func (c *command) find(ctx context.Context, j *jaeger, name string) (found, erro
 		}
 		if f.traceID != "" {
 			if why != nil {
-				c.tell("this is not the last start: %v", why)
+				c.notef("this is not the last start: %v", why)
 			}
 			return f, nil
 		}
@@ -189,7 +189,7 @@ func (c *command) find(ctx context.Context, j *jaeger, name string) (found, erro
 	case errors.As(err, &noPod):
 		candidates, why = c.named(name), err
 	default:
-		c.tell("the node cannot say which trace it is, so Jaeger is searched: %v", err)
+		c.notef("the node cannot say which trace it is, so Jaeger is searched: %v", err)
 		candidates, why = c.named(name), err
 	}
 	f, err := c.inJaeger(ctx, j, candidates, c.container)

@@ -104,7 +104,7 @@ func (s start) lines(tops []*node) []line {
 		}
 	}
 	push(tops, 0)
-	told := make(map[string]time.Duration)
+	firstAt := make(map[string]time.Duration)
 	var lines []line
 	for len(stack) > 0 {
 		p := stack[len(stack)-1]
@@ -117,7 +117,7 @@ func (s start) lines(tops []*node) []line {
 			slow:   p.node == s.slow,
 		}
 		if p.failed {
-			l.notes = append(l.notes, note{noteError, reason(l, told)})
+			l.notes = append(l.notes, note{noteError, reason(l, firstAt)})
 		}
 		l.notes = append(l.notes, remarks(p.node)...)
 		lines = append(lines, l)
@@ -128,7 +128,7 @@ func (s start) lines(tops []*node) []line {
 
 // reason returns why a span failed. It refers to a descendant or an earlier line with the same reason instead of
 // repeating it.
-func reason(l line, told map[string]time.Duration) string {
+func reason(l line, firstAt map[string]time.Duration) string {
 	text := oneLine(l.message)
 	for _, child := range l.below {
 		below := oneLine(child.message)
@@ -143,10 +143,10 @@ func reason(l line, told map[string]time.Duration) string {
 	if text == "" {
 		return "failed, without saying why"
 	}
-	if at, known := told[text]; known {
+	if at, known := firstAt[text]; known {
 		return "as at " + length(at)
 	}
-	told[text] = l.offset
+	firstAt[text] = l.offset
 	return text
 }
 

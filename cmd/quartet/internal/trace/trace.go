@@ -134,7 +134,7 @@ func (c *command) fetch(ctx context.Context, j *jaeger, f found) (start, error) 
 	ticker := c.clock.NewTicker(pollInterval)
 	defer ticker.Stop()
 	deadline := c.clock.Now().Add(c.wait)
-	for told := -1; ; {
+	for reported := -1; ; {
 		t, err := j.trace(ctx, f.traceID)
 		if err != nil && !errors.Is(err, errNoTrace) {
 			return start{}, err
@@ -152,12 +152,12 @@ func (c *command) fetch(ctx context.Context, j *jaeger, f found) (start, error) 
 			return s, nil
 		case over:
 			return start{}, c.noTrace(j, f.pod, fmt.Errorf("trace %s, of %s", f.traceID, f.began.Local().Format(time.DateTime)))
-		case told != len(t.spans):
-			told = len(t.spans)
-			c.tell(
+		case reported != len(t.spans):
+			reported = len(t.spans)
+			c.notef(
 				"waiting up to %s for the rest of the trace: %s so far",
 				deadline.Sub(s.now).Round(time.Second),
-				count(told, "span"),
+				count(reported, "span"),
 			)
 		}
 		select {
@@ -168,7 +168,7 @@ func (c *command) fetch(ctx context.Context, j *jaeger, f found) (start, error) 
 	}
 }
 
-// tell prints a message beside the result.
-func (c *command) tell(form string, args ...any) {
+// notef prints a message beside the result.
+func (c *command) notef(form string, args ...any) {
 	fmt.Fprintf(c.note, form+"\n", args...)
 }

@@ -39,8 +39,8 @@ type pod struct {
 
 // cut is the content of a file.
 type cut struct {
-	tokens [][]byte
-	told   map[string]record.Published
+	tokens    [][]byte
+	published map[string]record.Published
 	// pods holds the pods in their encoded form.
 	pods map[string]json.RawMessage
 }
@@ -55,12 +55,12 @@ func (e entry) encode() ([]byte, error) {
 	return append(fmt.Appendf(nil, "%08x %s", crc32.Checksum(data, castagnoli), data), '\n'), nil
 }
 
-func encodePod(told record.Published) (json.RawMessage, error) {
-	status, err := protojson.Marshal(told.Status)
+func encodePod(published record.Published) (json.RawMessage, error) {
+	status, err := protojson.Marshal(published.Status)
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(pod{Status: status, Phases: told.Phases})
+	return json.Marshal(pod{Status: status, Phases: published.Phases})
 }
 
 func decodePod(data json.RawMessage) (record.Published, error) {
@@ -80,7 +80,7 @@ func decodePod(data json.RawMessage) (record.Published, error) {
 
 // decode decodes a file. It ignores an incomplete last line; any other damaged line is an error.
 func decode(data []byte) (*cut, error) {
-	c := &cut{told: map[string]record.Published{}, pods: map[string]json.RawMessage{}}
+	c := &cut{published: map[string]record.Published{}, pods: map[string]json.RawMessage{}}
 	for number := 1; len(data) > 0; number++ {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
 		e, err := decodeLine(line)
@@ -125,14 +125,14 @@ func decodeLine(line []byte) (e entry, err error) {
 // take adds the content of a line.
 func (c *cut) take(e entry) error {
 	for _, data := range e.Pods {
-		told, err := decodePod(data)
+		published, err := decodePod(data)
 		if err != nil {
 			return err
 		}
-		c.told[told.Status.GetUid()], c.pods[told.Status.GetUid()] = told, data
+		c.published[published.Status.GetUid()], c.pods[published.Status.GetUid()] = published, data
 	}
 	for _, uid := range e.Gone {
-		delete(c.told, uid)
+		delete(c.published, uid)
 		delete(c.pods, uid)
 	}
 	c.tokens = e.Tokens

@@ -139,7 +139,7 @@ func Open(cfg Config) *Book {
 	if err == nil {
 		var had *cut
 		if had, err = decode(data); err == nil {
-			b.before, b.written, b.continues, b.complete = had.told, had.pods, had.tokens, true
+			b.before, b.written, b.continues, b.complete = had.published, had.pods, had.tokens, true
 			return b
 		}
 		if name, failed := cfg.File.PutAside(); failed != nil {
@@ -275,15 +275,15 @@ func (b *Book) write() {
 // fold adds the pods that differ from the file to a line, and records them as written.
 func (b *Book) fold(line *entry, dirty map[string]record.Pod) {
 	for _, uid := range slices.Sorted(maps.Keys(dirty)) {
-		told := dirty[uid].Published()
-		if told.Status == nil {
+		published := dirty[uid].Published()
+		if published.Status == nil {
 			if _, known := b.written[uid]; known {
 				line.Gone = append(line.Gone, uid)
 				delete(b.written, uid)
 			}
 			continue
 		}
-		pod, err := encodePod(told)
+		pod, err := encodePod(published)
 		if err != nil {
 			// The runtime's text may be invalid UTF-8.
 			b.cfg.Logger.Warn("cannot write a pod to the journal", telemetry.KeyPodUID, uid, telemetry.KeyError, err)

@@ -34,13 +34,13 @@ func (p Pod) Published() Published {
 			t.Phases[id] = phaseNames[phase]
 		}
 		return t
-	case p.told != nil && p.told.Status != nil && p.Status != nil:
+	case p.previous != nil && p.previous.Status != nil && p.Status != nil:
 		// It was only listed, so only the failed inspection and its present containers were published.
-		t := Published{Status: withListed(p.told.Status, p.Status), Phases: p.told.Phases}
+		t := Published{Status: withListed(p.previous.Status, p.Status), Phases: p.previous.Phases}
 		t.Status.InspectError, t.Status.UnknownSince = p.Status.GetInspectError(), p.Status.GetUnknownSince()
 		return t
-	case p.told != nil && p.Status == nil:
-		return *p.told
+	case p.previous != nil && p.Status == nil:
+		return *p.previous
 	case p.Status == nil:
 		return Published{}
 	default:
@@ -50,10 +50,10 @@ func (p Pod) Published() Published {
 
 // Restore returns a pod with only its published state; zero if it did not exist. Its first observation is compared with
 // that state. A phase with an unknown name counts as unseen.
-func Restore(t Published) Pod { return Pod{told: &t} }
+func Restore(t Published) Pod { return Pod{previous: &t} }
 
 // Restored reports whether only the pod's state from the previous process is known.
-func (p Pod) Restored() bool { return p.told != nil && p.phases == nil }
+func (p Pod) Restored() bool { return p.previous != nil && p.phases == nil }
 
 // Moved reports whether the published state of next differs from that of p.
 func (p Pod) Moved(next Pod) bool {
@@ -78,15 +78,15 @@ func (p Pod) known() known {
 		return known{status: p.Status, phases: p.phases, failed: failed}
 	}
 	k := known{
-		status: withListed(p.told.Status, p.Status),
+		status: withListed(p.previous.Status, p.Status),
 		brief:  true,
-		failed: failed || p.told.Status.GetInspectError() != "",
+		failed: failed || p.previous.Status.GetInspectError() != "",
 	}
-	if p.told.Phases == nil {
+	if p.previous.Phases == nil {
 		return k
 	}
-	k.phases = make(map[string]phase, len(p.told.Phases))
-	for id, name := range p.told.Phases {
+	k.phases = make(map[string]phase, len(p.previous.Phases))
+	for id, name := range p.previous.Phases {
 		for phase, known := range phaseNames {
 			if name == known {
 				k.phases[id] = phase
@@ -97,11 +97,11 @@ func (p Pod) known() known {
 }
 
 // withListed adds containers that were listed since to the published status; both may be nil.
-func withListed(told, listed *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
+func withListed(published, listed *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 	if listed == nil {
-		return told
+		return published
 	}
-	both := proto.CloneOf(told)
+	both := proto.CloneOf(published)
 	if both == nil {
 		both = &lifecyclev1.PodStatus{Uid: listed.GetUid()}
 	}
@@ -178,8 +178,8 @@ func briefSandbox(s *lifecyclev1.Sandbox) *lifecyclev1.Sandbox {
 func briefAnnotations(all map[string]string) map[string]string {
 	var kept map[string]string
 	for _, key := range []string{telemetry.AnnotationTraceparent, podlabels.RestartCount, podlabels.InitContainer} {
-		value, there := all[key]
-		if !there {
+		value, found := all[key]
+		if !found {
 			continue
 		}
 		if kept == nil {

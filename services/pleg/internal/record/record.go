@@ -45,9 +45,9 @@ type Pod struct {
 	Status *lifecyclev1.PodStatus
 	// phases holds the phases of the containers in the runtime; nil before the first complete observation.
 	phases map[string]phase
-	// told is the published state at the end of the previous process; nil if there was none, and after the first complete
-	// observation.
-	told *Published
+	// previous is the published state at the end of the previous process; nil if there was none, and after the first
+	// complete observation.
+	previous *Published
 }
 
 // Change is one change of a pod, before it becomes an event on the wire.
@@ -130,12 +130,12 @@ func (p Pod) Fail(listed *lifecyclev1.PodStatus, reason string) (next Pod, chang
 			return p, false
 		}
 		listed.InspectError = reason
-		return Pod{Status: listed, told: p.told}, true
+		return Pod{Status: listed, previous: p.previous}, true
 	}
 	if p.Status.GetInspectError() == reason {
 		return p, false
 	}
-	return Pod{Status: withInspectError(p.Status, reason), phases: p.phases, told: p.told}, true
+	return Pod{Status: withInspectError(p.Status, reason), phases: p.phases, previous: p.previous}, true
 }
 
 // withInspectError copies a status that others may be reading; the copy shares its parts.
@@ -248,7 +248,7 @@ func ready(s *lifecyclev1.Sandbox) bool {
 
 // otherwiseChanged reports whether something has changed that no other change covers: a sandbox that ended or was
 // removed, an address, or a container that the runtime does not know any more.
-func (k known) otherwiseChanged(seen *lifecyclev1.PodStatus, told bool) bool {
+func (k known) otherwiseChanged(seen *lifecyclev1.PodStatus, reported bool) bool {
 	old := k.status
 	for _, s := range old.GetSandboxes() {
 		now := FindSandbox(seen, s.GetId())
@@ -257,7 +257,7 @@ func (k known) otherwiseChanged(seen *lifecyclev1.PodStatus, told bool) bool {
 		}
 	}
 	switch {
-	case told:
+	case reported:
 		return false
 	case old == nil:
 		// Followers need an event for every pod.

@@ -6,8 +6,8 @@ import "github.com/quartet-node/quartet/services/pleg/internal/record"
 func (r *Relister) restore() {
 	before, known := r.cfg.Journal.Before()
 	r.remembers = known
-	for uid, told := range before {
-		r.pods[uid] = &pod{record: record.Restore(told)}
+	for uid, published := range before {
+		r.pods[uid] = &pod{record: record.Restore(published)}
 	}
 	r.cfg.Journal.Begin(r.cfg.Events.Token())
 }

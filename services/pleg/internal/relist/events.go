@@ -26,8 +26,8 @@ type events struct {
 	streamhealth.Stream
 	// since is the boot time from which every change has an event; 0 while there is no stream.
 	since time.Duration
-	// heard is the time of the runtime's last event, if known: the stream was alive then.
-	heard time.Time
+	// lastEventAt is the time of the runtime's last event, if known: the stream was alive then.
+	lastEventAt time.Time
 	// unnamed is the boot time of the last event whose pod is unknown.
 	unnamed time.Duration
 	// doubts maps pods to changes that were found before their event. Its size is bounded by the pods that have changed
@@ -86,8 +86,8 @@ func (r *Relister) Heard(at time.Time) {
 	if !at.IsZero() {
 		made = made.Add(-max(0, r.cfg.Clock.Since(at)))
 	}
-	if made.After(r.events.heard) {
-		r.events.heard = made
+	if made.After(r.events.lastEventAt) {
+		r.events.lastEventAt = made
 	}
 }
 
@@ -166,7 +166,7 @@ func (r *Relister) tick() bool {
 
 // period returns the interval of full relists while events are reliable. The caller holds mu.
 func (r *Relister) period() time.Duration {
-	if r.cfg.Clock.Since(r.events.heard) >= QuietPeriod {
+	if r.cfg.Clock.Since(r.events.lastEventAt) >= QuietPeriod {
 		return QuietPeriod
 	}
 	return EventedPeriod

@@ -119,8 +119,8 @@ func (r *Relister) List() ([]*lifecyclev1.PodStatus, error) {
 // The caller holds mu.
 func (r *Relister) request(uid string, urgent bool) *flight {
 	p := r.pod(uid)
-	asked := p.next != nil
-	if !asked {
+	queued := p.next != nil
+	if !queued {
 		p.next = &flight{done: make(chan struct{})}
 	}
 	switch {
@@ -129,9 +129,9 @@ func (r *Relister) request(uid string, urgent bool) *flight {
 		p.urgent = p.urgent || urgent
 	case urgent && !p.urgent:
 		p.urgent = true
-		r.lanes.of(p).add(uid, true)
-	case !asked:
-		r.lanes.of(p).add(uid, false)
+		r.lanes.forPod(p).add(uid, true)
+	case !queued:
+		r.lanes.forPod(p).add(uid, false)
 	}
 	f := p.next
 	r.pump()
@@ -207,7 +207,7 @@ func (r *Relister) fly(uid string, f *flight, lane *lane, known *lifecyclev1.Pod
 	p.running, p.slow = nil, f.slow
 	close(f.done)
 	if p.next != nil {
-		r.lanes.of(p).add(uid, p.urgent)
+		r.lanes.forPod(p).add(uid, p.urgent)
 	} else if p.record.Gone() && p.failure == "" {
 		delete(r.pods, uid)
 	}

@@ -14,8 +14,8 @@ type lane struct {
 // lanes are the two.
 type lanes struct{ quick, slow lane }
 
-// of returns the lane of a pod.
-func (l *lanes) of(p *pod) *lane {
+// forPod returns the lane of a pod.
+func (l *lanes) forPod(p *pod) *lane {
 	if p.slow {
 		return &l.slow
 	}

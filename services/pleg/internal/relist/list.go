@@ -36,7 +36,7 @@ func (r *Relister) listAll(ctx context.Context) (map[string]*items, error) {
 		return nil, fmt.Errorf("listing all containers: %w", err)
 	}
 	all := map[string]*items{}
-	of := func(labels map[string]string) *items {
+	itemsOf := func(labels map[string]string) *items {
 		uid := labels[podlabels.PodUID]
 		if uid == "" {
 			return &items{}
@@ -47,11 +47,11 @@ func (r *Relister) listAll(ctx context.Context) (map[string]*items, error) {
 		return all[uid]
 	}
 	for _, s := range sandboxes {
-		pod := of(s.GetLabels())
+		pod := itemsOf(s.GetLabels())
 		pod.sandboxes = append(pod.sandboxes, s)
 	}
 	for _, c := range containers {
-		pod := of(c.GetLabels())
+		pod := itemsOf(c.GetLabels())
 		pod.containers = append(pod.containers, c)
 	}
 	return all, nil

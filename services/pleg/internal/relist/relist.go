@@ -345,7 +345,7 @@ func (r *Relister) inspectChanged(all map[string]*items) []*flight {
 		}
 	}
 	for uid, p := range r.pods {
-		if _, there := all[uid]; !there && (p.record.Status != nil || p.failure != "" || p.record.Restored()) {
+		if _, found := all[uid]; !found && (p.record.Status != nil || p.failure != "" || p.record.Restored()) {
 			look(uid, p)
 		}
 	}

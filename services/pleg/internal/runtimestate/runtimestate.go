@@ -48,10 +48,10 @@ type Config struct {
 type Watcher struct {
 	cfg Config
 
-	mu     sync.Mutex
-	state  *lifecyclev1.Runtime
-	reason string
-	told   bool
+	mu       sync.Mutex
+	state    *lifecyclev1.Runtime
+	reason   string
+	reported bool
 }
 
 // New returns a Watcher without a status.
@@ -80,7 +80,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 func (w *Watcher) State() (state *lifecyclev1.Runtime, reason string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.told {
+	if !w.reported {
 		return nil, fmt.Sprintf("the container runtime at %s has not answered yet", w.cfg.Endpoint)
 	}
 	return w.state, w.reason
@@ -111,8 +111,8 @@ func (w *Watcher) ask(ctx context.Context) (well bool) {
 // note records an answer. Without one, the last status stays beside the problem, as not ready.
 func (w *Watcher) note(state *lifecyclev1.Runtime, reason string) {
 	w.mu.Lock()
-	changed := !w.told || w.reason != reason
-	w.told, w.reason = true, reason
+	changed := !w.reported || w.reason != reason
+	w.reported, w.reason = true, reason
 	switch {
 	case state != nil:
 		w.state = state
