@@ -16,6 +16,8 @@ const (
 	KeyImage        = "image"
 	KeyObject       = "object"
 	KeyVolume       = "volume"
+	KeyPlugin       = "plugin"
+	KeyDriver       = "driver"
 	KeySource       = "source"
 	KeyComponent    = "component"
 	KeyFile         = "file"
