@@ -28,6 +28,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/dirlock"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
@@ -105,7 +106,7 @@ type place struct {
 // dispatch is what the plugins share.
 type dispatch struct {
 	cfg   Config
-	locks locks
+	locks dirlock.Locks
 
 	mu sync.Mutex
 	// places has the volumes that may be mounted, by the directory in the requests of the volume manager.
@@ -149,7 +150,7 @@ func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request) 
 	if err := os.MkdirAll(filepath.Dir(r.Dir), folderMode); err != nil {
 		return err
 	}
-	unlock, err := d.locks.lock(ctx, r.Dir)
+	unlock, err := d.locks.Lock(ctx, r.Dir)
 	if err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request) 
 
 // unmount unmounts a volume.
 func (d *dispatch) unmount(ctx context.Context, dir string, p place) error {
-	unlock, err := d.locks.lock(ctx, p.dir)
+	unlock, err := d.locks.Lock(ctx, p.dir)
 	if err != nil {
 		return err
 	}

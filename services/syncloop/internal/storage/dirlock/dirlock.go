@@ -1,12 +1,13 @@
-package persistentvolumes
+// Package dirlock has locks by directory, which are waited for with a context.
+package dirlock
 
 import (
 	"context"
 	"sync"
 )
 
-// locks are locks by directory. The zero value is ready for use.
-type locks struct {
+// Locks are locks by directory. The zero value is ready for use.
+type Locks struct {
 	mu sync.Mutex
 	of map[string]*held
 }
@@ -18,8 +19,8 @@ type held struct {
 	users int
 }
 
-// lock waits until nobody else has the lock of a directory. The caller calls unlock. It fails with the error of ctx.
-func (l *locks) lock(ctx context.Context, dir string) (unlock func(), err error) {
+// Lock waits until nobody else has the lock of a directory. The caller calls unlock. It fails with the error of ctx.
+func (l *Locks) Lock(ctx context.Context, dir string) (unlock func(), err error) {
 	l.mu.Lock()
 	if l.of == nil {
 		l.of = map[string]*held{}
