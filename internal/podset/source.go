@@ -16,6 +16,9 @@ func IsStatic(pod *v1.Pod) bool {
 	return source != "" && source != SourceAPI
 }
 
+// IsFromAPI reports whether an API server has bound a pod to the node.
+func IsFromAPI(pod *v1.Pod) bool { return pod.Annotations[AnnotationSource] == SourceAPI }
+
 // IsStaticSource reports whether the pods of a source are static. Unlike IsStatic, it treats an unknown source as
 // static.
 func IsStaticSource(source string) bool { return source != SourceAPI }

@@ -14,7 +14,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
@@ -58,7 +57,7 @@ func evictable(store *podstore.Store) ([]*v1.Pod, error) {
 	var running []*v1.Pod
 	for _, pod := range pods {
 		finished := pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
-		if !finished && podview.AnyAlive(store.Observed(pod.UID)) {
+		if !finished && store.AnyAlive(pod.UID) {
 			running = append(running, pod)
 		}
 	}

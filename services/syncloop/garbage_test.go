@@ -10,11 +10,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
 // TestWhoseEndedContainersAreOfNoUse checks which ended containers may be removed: those of an evicted pod always,
@@ -52,7 +52,7 @@ func TestWhoseEndedContainersAreOfNoUse(t *testing.T) {
 				t.Fatal(err)
 			}
 			store := podstore.New(podstore.Config{
-				Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: noop.NewTracerProvider().Tracer(""),
+				API: statusmanager.None{}, Clock: clock.RealClock{}, Tracer: noop.NewTracerProvider().Tracer(""),
 				Logger: slog.New(slog.DiscardHandler),
 			})
 			defer store.Close()

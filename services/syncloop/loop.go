@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -20,7 +21,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
@@ -30,7 +30,7 @@ import (
 // newStore returns the store of pods.
 func newStore(h *host, books books, link *cluster.Link, probes *prober.Manager, starts *phases.Book) *podstore.Store {
 	return podstore.New(podstore.Config{
-		API: link.Statuses, Generate: podstatus.Generate, Probes: probes,
+		API: link.Statuses, Probes: probes,
 		Replaced: books.endings.Replaced, Resizes: books.resizes,
 		Messages: terminationmessages.Reader{RootDir: h.cfg.RootDir, Logger: h.logger}.Read,
 		Clock:    clock.RealClock{}, Tracer: h.tracer, Logger: h.logger, Metrics: podstore.NewMetrics(h.registry),
@@ -68,7 +68,7 @@ func newLoop(h *host, c loopConfig, parts *components.Group) *loop.Loop {
 		NodeMetrics:    stream.NewFollowedMetrics(h.registry, stream.NameNode),
 		DesiredMetrics: stream.NewFollowedMetrics(h.registry, stream.NamePodUpdates),
 		EventsMetrics:  stream.NewFollowedMetrics(h.registry, stream.NameLifecycleEvents),
-		Learned:        c.addresses.Learn, Pressing: c.evictor.Pressing, Preempt: c.evictions.Preempt,
+		Learned:        func(n *v1.Node) { c.addresses.Learn(n) }, Pressing: c.evictor.Pressing, Preempt: c.evictions.Preempt,
 	})
 	parts.Run("sync loop", l.Run)
 	return l

@@ -17,7 +17,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/iptableschains"
-	"github.com/quartet-node/quartet/services/syncloop/internal/node/kernellog"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/oom"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/runtimewatch"
 )
@@ -37,7 +36,7 @@ func watchMachine(
 	killed := oom.NewMetrics(h.registry)
 	parts.Run("OOM kills", func(ctx context.Context) error {
 		oom.Run(ctx, oom.Config{
-			Open: func() (oom.Log, error) { return kernellog.Open(kernellog.Device) },
+			Open: func() (oom.Log, error) { return oom.OpenLog(oom.Device) },
 			File: filepath.Join(h.cfg.StateDir, "oom-told.json"), Boot: h.boot, Now: sinceBoot,
 			Events: events, Logger: h.logger, Metrics: killed,
 		})

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
 // Link is the connection of a node's pods to the API server: what they get from it and what is reported to it.
@@ -73,7 +73,7 @@ type Services interface {
 
 // Statuses writes the statuses of pods; see [statusmanager.Manager].
 type Statuses interface {
-	Report(report statusmanager.Report)
+	Report(report podstatus.Report)
 	Forget(uid types.UID)
 	// Unsent returns how many pods have a status that the API server does not have yet.
 	Unsent() int

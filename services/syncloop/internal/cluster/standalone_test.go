@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
 // TestAStandaloneNodeHasACompleteLink checks that functions that need an API server return an error with advice, and
@@ -43,7 +43,7 @@ func TestAStandaloneNodeHasACompleteLink(t *testing.T) {
 	if variables, err := link.Services.Variables(ctx, pod); len(variables) != 0 || err != nil {
 		t.Errorf("service variables: got %v, %v", variables, err)
 	}
-	link.Statuses.Report(statusmanager.Report{Pod: pod})
+	link.Statuses.Report(podstatus.Report{Pod: pod})
 	mirrors := link.Mirrors(func(types.NamespacedName, types.UID) bool { return false })
 	mirrors.Want(pod)
 	mirrors.SetKnown(true, true)

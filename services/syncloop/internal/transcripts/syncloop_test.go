@@ -21,14 +21,18 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/mirrorpods"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/servicelinks"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/resizes"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
@@ -87,7 +91,7 @@ func newSyncloop(s *story) (*syncloop, error) {
 	}
 	out := &syncloop{changed: make(chan struct{}, 1)}
 	out.store = podstore.New(podstore.Config{
-		Generate: podstatus.Generate, Probes: asking, Replaced: ends.Replaced, Resizes: promises, Clock: realClock,
+		API: statusmanager.None{}, Probes: asking, Replaced: ends.Replaced, Resizes: promises, Clock: realClock,
 		Tracer: tracer, Logger: slog.New(slog.DiscardHandler),
 	})
 	out.pool = podworkers.NewPool(ctx, podworkers.Config{
@@ -100,7 +104,7 @@ func newSyncloop(s *story) (*syncloop, error) {
 		Desired: s.config, Events: s.pleg.events, Pleg: s.pleg, Probes: asking, Workers: out.pool, Store: out.store,
 		PodEvents: told, Evictions: book, Endings: ends, Resizes: promises,
 		PodFromObserved: executor.PodFromObserved, Clock: realClock, Tracer: tracer, Logger: log(laneLoop, "loop"),
-		Resync: time.Minute,
+		Resync: time.Minute, Mirrors: mirrorpods.None{},
 	}
 	if len(s.nodes.List()) > 0 {
 		cfg.Node = s.nodes
@@ -155,7 +159,9 @@ func newManager(
 	return executor.New(executor.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return runtimeService{m: s.machine}, nil },
 		Images:  func() (internalapi.ImageManagerService, error) { return imageService{m: s.machine}, nil },
-		Clock:   clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Events: told, Endings: ends, Resizes: promises, NodeName: "node", HostIPs: hostips.New(func() []string { return []string{"198.51.100.1"} }),
+		Clock:   clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Events: told, Endings: ends, Resizes: promises,
+		NodeName: "node", HostIPs: hostips.New(func() []string { return []string{"198.51.100.1"} }),
+		Objects: configobjects.None{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{},
 		PodLogsDir: filepath.Join(s.stateDir, "logs"), RootDir: filepath.Join(s.stateDir, "root"),
 		Liveness: asking.Liveness, Startup: asking.Startup, Volumes: mounts,
 		Kubelet: &kubeletconfigv1beta1.KubeletConfiguration{ResolverConfig: &resolvConf},

@@ -27,6 +27,7 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
@@ -34,7 +35,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/shutdown"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
@@ -75,7 +75,7 @@ func start(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	r.store = podstore.New(podstore.Config{
-		Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger,
+		API: statusmanager.None{}, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger,
 	})
 	r.pool = podworkers.NewPool(ctx, podworkers.Config{
 		Runtime: r.node, Observer: r.node, Statuses: r.store, Endings: gracebook.InMemory(boottime.Now),

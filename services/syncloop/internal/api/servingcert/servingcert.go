@@ -24,7 +24,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/statedir"
-	"github.com/quartet-node/quartet/services/syncloop/internal/api/reread"
 )
 
 const (
@@ -43,8 +42,8 @@ const (
 )
 
 // Files returns the certificate of two PEM files, read again when they change.
-func Files(certificate, key string) *reread.Files[*tls.Certificate] {
-	return reread.New(func(contents [][]byte) (*tls.Certificate, error) {
+func Files(certificate, key string) *Rereader[*tls.Certificate] {
+	return NewRereader(func(contents [][]byte) (*tls.Certificate, error) {
 		pair, err := tls.X509KeyPair(contents[0], contents[1])
 		if err != nil {
 			return nil, fmt.Errorf("does not go with %s: %w", key, err)
@@ -54,8 +53,8 @@ func Files(certificate, key string) *reread.Files[*tls.Certificate] {
 }
 
 // ClientCAs returns the authorities of a PEM file, read again when it changes.
-func ClientCAs(file string) *reread.Files[*x509.CertPool] {
-	return reread.New(func(contents [][]byte) (*x509.CertPool, error) {
+func ClientCAs(file string) *Rereader[*x509.CertPool] {
+	return NewRereader(func(contents [][]byte) (*x509.CertPool, error) {
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(contents[0]) {
 			return nil, errors.New("has no certificate in PEM")

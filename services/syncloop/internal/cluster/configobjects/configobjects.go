@@ -94,6 +94,9 @@ func (e *UnknownError) Error() string {
 	return fmt.Sprintf("%s %q is not known yet: %s", e.Key.Kind.resource(), e.Key.Name, e.Why)
 }
 
+// Unknown marks the error as [containerspec.Unknown].
+func (e *UnknownError) Unknown() {}
+
 // NotServedError is returned on a node without config maps and secrets.
 type NotServedError struct{ Key Key }
 

@@ -75,8 +75,12 @@ func (a *Addresses) OnChange(report func([]string)) {
 	report(a.Get())
 }
 
-// Learn sets the addresses from the Node. A Node without addresses changes nothing.
-func (a *Addresses) Learn(node *v1.Node) { a.Take(Of(node)) }
+// Learn sets the addresses from the Node, and returns those of the Node. A Node without addresses changes nothing.
+func (a *Addresses) Learn(node *v1.Node) []string {
+	ips := Of(node)
+	a.Take(ips)
+	return ips
+}
 
 // Take sets the addresses from the current or last Node. An empty list changes nothing.
 func (a *Addresses) Take(ips []string) {

@@ -87,6 +87,9 @@ func (e *UnknownError) Error() string {
 	return fmt.Sprintf("%s %q is not known yet: %s", singular, e.Class, e.Why)
 }
 
+// Unknown marks the error as [containerspec.Unknown].
+func (e *UnknownError) Unknown() {}
+
 // Use registers a pod with the class that its spec names.
 func (c *Classes) Use(pod *v1.Pod) {
 	class := ClassOf(pod)

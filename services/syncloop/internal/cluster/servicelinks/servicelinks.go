@@ -87,10 +87,13 @@ func (e *UnknownError) Error() string {
 	return "services have not yet been read at least once, cannot construct envvars: " + e.Why
 }
 
+// Unknown marks the error as [containerspec.Unknown].
+func (e *UnknownError) Unknown() {}
+
 // Variables returns the variables of services for the containers of a pod. Before the first list it returns an
 // *UnknownError: at once, or, for a pod of the API server, whose services are expected soon, after firstAnswer.
 func (l *Links) Variables(ctx context.Context, pod *v1.Pod) ([]v1.EnvVar, error) {
-	required := Required(pod)
+	required := podset.IsFromAPI(pod)
 	if required {
 		if err := l.await(ctx); err != nil {
 			return nil, err
@@ -129,10 +132,6 @@ func (l *Links) await(ctx context.Context) error {
 	}
 	return nil
 }
-
-// Required reports whether the containers of a pod must not start before the services are known. This is so for a pod
-// of the API server. Other pods start with the known services.
-func Required(pod *v1.Pod) bool { return pod.Annotations[podset.AnnotationSource] == podset.SourceAPI }
 
 // None is for a node without an API server: it has no services.
 type None struct{}

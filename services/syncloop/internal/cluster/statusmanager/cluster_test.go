@@ -22,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
@@ -144,7 +145,7 @@ func TestAStatusAtARealAPIServer(t *testing.T) {
 	pods := n.c.Client(t).CoreV1().Pods("default")
 	pod := n.create("life", v1.PodReadinessGate{ConditionType: gate})
 	status := running(pod)
-	n.Report(statusmanager.Report{Pod: pod, Status: status, MayRun: true})
+	n.Report(podstatus.Report{Pod: pod, Status: status, MayRun: true})
 	has := n.await(pod, "Ready", isReady)
 	if has.Status.Phase != v1.PodRunning || has.Status.PodIPs[0].IP != "10.0.0.1" || has.Status.HostIPs[0].IP != "10.1.0.1" || has.Status.ObservedGeneration != 1 ||
 		has.Status.QOSClass != v1.PodQOSBestEffort || has.Status.StartTime == nil || len(has.Status.ContainerStatuses) != 1 {
@@ -157,7 +158,7 @@ func TestAStatusAtARealAPIServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.Report(statusmanager.Report{Pod: wrong, Status: status, MayRun: true})
+	n.Report(podstatus.Report{Pod: wrong, Status: status, MayRun: true})
 	has = n.await(pod, "Running again", func(p *v1.Pod) bool { return p.Status.Phase == v1.PodRunning })
 	if len(has.Status.PodIPs) != 1 || has.Status.PodIP != "10.0.0.1" || has.ResourceVersion == version ||
 		!slices.ContainsFunc(has.Status.Conditions, func(c v1.PodCondition) bool {
@@ -170,14 +171,14 @@ func TestAStatusAtARealAPIServer(t *testing.T) {
 	unknown.Conditions = append(unknown.Conditions, v1.PodCondition{
 		Type: podset.ConditionRuntimeStateUnknown, Status: v1.ConditionTrue,
 	})
-	n.Report(statusmanager.Report{Pod: has, Status: unknown, MayRun: true})
+	n.Report(podstatus.Report{Pod: has, Status: unknown, MayRun: true})
 	isUnknown := func(p *v1.Pod) bool {
 		return slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool {
 			return c.Type == podset.ConditionRuntimeStateUnknown
 		})
 	}
 	n.await(pod, "Unknown", isUnknown)
-	n.Report(statusmanager.Report{Pod: has, Status: status, MayRun: true})
+	n.Report(podstatus.Report{Pod: has, Status: status, MayRun: true})
 	n.await(pod, "known again", func(p *v1.Pod) bool { return !isUnknown(p) })
 
 	if err := pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
@@ -189,9 +190,9 @@ func TestAStatusAtARealAPIServer(t *testing.T) {
 	last.ContainerStatuses[0].State = v1.ContainerState{
 		Terminated: &v1.ContainerStateTerminated{Reason: "Completed", ContainerID: "containerd://abc"},
 	}
-	n.Report(statusmanager.Report{Pod: ending, Status: *last})
+	n.Report(podstatus.Report{Pod: ending, Status: *last})
 	n.await(pod, "Succeeded", func(p *v1.Pod) bool { return p != nil && p.Status.Phase == v1.PodSucceeded })
-	n.Report(statusmanager.Report{Pod: ending, Status: *last, Released: true})
+	n.Report(podstatus.Report{Pod: ending, Status: *last, Released: true})
 	n.await(pod, "gone", func(p *v1.Pod) bool { return p == nil })
 	if n.Unsent() != 0 {
 		t.Error("something is unsent of a pod that is gone")
@@ -208,7 +209,7 @@ func TestAPodThatWasReplacedAtARealAPIServer(t *testing.T) {
 	}
 	fresh := n.create("twice")
 	old.DeletionTimestamp = ptr.To(metav1.Now())
-	n.Report(statusmanager.Report{Pod: old, Status: v1.PodStatus{Phase: v1.PodFailed}, Released: true})
+	n.Report(podstatus.Report{Pod: old, Status: v1.PodStatus{Phase: v1.PodFailed}, Released: true})
 	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true,
 		func(context.Context) (bool, error) { return n.Unsent() == 0, nil }); err != nil {
 		t.Fatalf("%d statuses are not sent: %v", n.Unsent(), err)
@@ -267,7 +268,7 @@ func (n node) becomeReady(b *testing.B, pods int, every time.Duration, next func
 	go func() {
 		for pod := range told {
 			sends <- sent{pod.UID, time.Now()}
-			n.Report(statusmanager.Report{Pod: pod, Status: running(pod), MayRun: true})
+			n.Report(podstatus.Report{Pod: pod, Status: running(pod), MayRun: true})
 			time.Sleep(every)
 		}
 	}()

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
 const (
@@ -40,7 +41,7 @@ type task struct {
 	// status is the status in the API server after the patch.
 	status v1.PodStatus
 	traced bool
-	report Report
+	report podstatus.Report
 }
 
 // settle sends the next request for a pod. If the pod needs another one after that, it waits for its turn behind the

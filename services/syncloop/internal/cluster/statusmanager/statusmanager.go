@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/rounds"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
 const (
@@ -37,24 +38,6 @@ const (
 	// number.
 	recheckPeriod = 10 * time.Second
 )
-
-// Report is the state of a pod to be reported.
-type Report struct {
-	// Pod is the pod as its source has it, identified by its UID. The Status of a pod of the API server is what the API
-	// server has.
-	Pod *v1.Pod
-	// Static is true for a pod that is not from the API server. The API server has at most a mirror pod for it, which
-	// SetMirror sets.
-	Static bool
-	// Status is the computed status of the pod.
-	Status v1.PodStatus
-	// MayRun is true while a part of the pod runs or may start to run: the pod is not reported as ended then.
-	MayRun bool
-	// Released is true if nothing of the pod runs and its resources on the machine are released.
-	Released bool
-	// Traceparent is the trace of the last change of the status.
-	Traceparent string
-}
 
 // Config configures a Manager.
 type Config struct {
@@ -80,7 +63,7 @@ type Manager struct {
 
 // record is the state of one pod.
 type record struct {
-	report Report
+	report podstatus.Report
 	// object is the known object of the pod in the API server; nil if there is none or it is unknown.
 	object *object
 	// version counts the reports; sent is the version that the API server has.
@@ -108,7 +91,7 @@ func New(cfg Config) *Manager {
 }
 
 // Report sets the state of a pod to be reported. It must not be changed afterwards.
-func (m *Manager) Report(report Report) {
+func (m *Manager) Report(report podstatus.Report) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	uid := report.Pod.UID

@@ -14,19 +14,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
 func TestAStatusIsSentWhenItChangesAndNotAgain(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		p := r.api.put(pod("a"))
-		r.Report(statusmanager.Report{Pod: p, Status: status(v1.PodRunning), MayRun: true})
+		r.Report(podstatus.Report{Pod: p, Status: status(v1.PodRunning), MayRun: true})
 		synctest.Wait()
 		if got := r.api.get("a").Status; got.Phase != v1.PodRunning || len(got.ContainerStatuses) != 1 {
 			t.Errorf("the API server has %+v", got)
 		}
 		// The watch delivers it, and time passes.
-		r.Report(statusmanager.Report{Pod: r.api.get("a"), Status: status(v1.PodRunning), MayRun: true})
+		r.Report(podstatus.Report{Pod: r.api.get("a"), Status: status(v1.PodRunning), MayRun: true})
 		pass(time.Minute)
 		synctest.Wait()
 		if r.api.count() != 1 {
@@ -50,14 +50,14 @@ func TestTheNewestReplacesWhatWaits(t *testing.T) {
 			return nil
 		})
 		slow, other := r.api.put(pod("slow")), r.api.put(pod("other"))
-		r.Report(statusmanager.Report{Pod: slow, Status: status(v1.PodPending), MayRun: true})
+		r.Report(podstatus.Report{Pod: slow, Status: status(v1.PodPending), MayRun: true})
 		synctest.Wait()
 		for i := range 50 {
 			next := status(v1.PodRunning)
 			next.ContainerStatuses[0].RestartCount = int32(i)
-			r.Report(statusmanager.Report{Pod: slow, Status: next, MayRun: true})
+			r.Report(podstatus.Report{Pod: slow, Status: next, MayRun: true})
 		}
-		r.Report(statusmanager.Report{Pod: other, Status: status(v1.PodRunning), MayRun: true})
+		r.Report(podstatus.Report{Pod: other, Status: status(v1.PodRunning), MayRun: true})
 		synctest.Wait()
 		if r.api.get("other").Status.Phase != v1.PodRunning {
 			t.Error("the other pod waits")
@@ -76,12 +76,12 @@ func TestTheNewestReplacesWhatWaits(t *testing.T) {
 func TestAStatusThatSomebodyElseMakesWrongIsPutRight(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		p := r.api.put(pod("a"))
-		r.Report(statusmanager.Report{Pod: p, Status: status(v1.PodRunning), MayRun: true})
+		r.Report(podstatus.Report{Pod: p, Status: status(v1.PodRunning), MayRun: true})
 		synctest.Wait()
 		wrong := r.api.get("a")
 		wrong.Status.Phase, wrong.Status.PodIP = v1.PodPending, "198.51.100.1"
 		wrong.Status.Conditions = []v1.PodCondition{condition("example.com/gate", v1.ConditionTrue, 3)}
-		r.Report(statusmanager.Report{Pod: r.api.put(wrong), Status: status(v1.PodRunning), MayRun: true})
+		r.Report(podstatus.Report{Pod: r.api.put(wrong), Status: status(v1.PodRunning), MayRun: true})
 		synctest.Wait()
 		if got := r.api.get("a").Status; got.Phase != v1.PodRunning || got.PodIP != "" || len(got.Conditions) != 1 {
 			t.Errorf("the API server has %+v", got)
@@ -93,11 +93,11 @@ func TestAnOldWordOfTheWatchIsNotTakenForTheNewest(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		old := r.api.put(pod("a"))
 		for _, phase := range []v1.PodPhase{v1.PodPending, v1.PodRunning} {
-			r.Report(statusmanager.Report{Pod: old, Status: status(phase), MayRun: true})
+			r.Report(podstatus.Report{Pod: old, Status: status(phase), MayRun: true})
 			synctest.Wait()
 		}
 		before := r.api.count()
-		r.Report(statusmanager.Report{Pod: old, Status: status(v1.PodRunning), MayRun: true})
+		r.Report(podstatus.Report{Pod: old, Status: status(v1.PodRunning), MayRun: true})
 		synctest.Wait()
 		if r.api.count() != before {
 			t.Errorf("the patches were %q", r.api.patches)
@@ -127,7 +127,7 @@ func TestItIsTriedUntilItHolds(t *testing.T) {
 					}
 					return tc.with
 				})
-				r.Report(statusmanager.Report{Pod: r.api.put(pod("a")), Status: status(v1.PodRunning), MayRun: true})
+				r.Report(podstatus.Report{Pod: r.api.put(pod("a")), Status: status(v1.PodRunning), MayRun: true})
 				pass(time.Hour)
 				if requests < 150 || requests > 2000 {
 					t.Errorf("%d requests in an hour", requests)
@@ -156,7 +156,7 @@ func TestTheAPIServerIsAskedNoSoonerThanItSays(t *testing.T) {
 		for i := range 20 { // new reports cause no earlier request
 			next := status(v1.PodRunning)
 			next.ContainerStatuses[0].RestartCount = int32(i)
-			r.Report(statusmanager.Report{Pod: p, Status: next, MayRun: true})
+			r.Report(podstatus.Report{Pod: p, Status: next, MayRun: true})
 			pass(time.Second)
 		}
 		if want := []time.Duration{0, 7 * time.Second, 14 * time.Second}; !slices.Equal(asked, want) {
@@ -172,7 +172,7 @@ func TestWhatIsNotTakenIsRarelyTried(t *testing.T) {
 		r.api.drop = func(p *v1.Pod) { p.Status.ObservedGeneration = 0 }
 		next := status(v1.PodRunning)
 		next.ObservedGeneration = 3
-		r.Report(statusmanager.Report{Pod: r.api.put(pod("a")), Status: next, MayRun: true})
+		r.Report(podstatus.Report{Pod: r.api.put(pod("a")), Status: next, MayRun: true})
 		pass(time.Hour)
 		if n := r.api.count(); n > 20 || n < 12 || r.api.get("a").Status.Phase != v1.PodRunning {
 			t.Errorf("%d patches in an hour", n)
@@ -180,7 +180,7 @@ func TestWhatIsNotTakenIsRarelyTried(t *testing.T) {
 		// An accepted field is sent at once.
 		next = status(v1.PodSucceeded)
 		next.ObservedGeneration = 4
-		r.Report(statusmanager.Report{Pod: r.api.get("a"), Status: next})
+		r.Report(podstatus.Report{Pod: r.api.get("a"), Status: next})
 		synctest.Wait()
 		if r.api.get("a").Status.Phase != v1.PodSucceeded {
 			t.Error("the end of the pod was not sent")
@@ -200,13 +200,13 @@ func TestAnotherStatusThanTheOneThatIsRefusedIsSentAtOnce(t *testing.T) {
 			return apierrors.NewForbidden(v1.Resource("pods"), "a", errors.New("it may not"))
 		})
 		p := r.api.put(pod("a"))
-		r.Report(statusmanager.Report{Pod: p, Status: status(v1.PodRunning), MayRun: true})
+		r.Report(podstatus.Report{Pod: p, Status: status(v1.PodRunning), MayRun: true})
 		pass(time.Hour)
 		if requests > 30 {
 			t.Errorf("%d requests in an hour", requests)
 		}
 		r.api.answers(nil)
-		r.Report(statusmanager.Report{Pod: p, Status: status(v1.PodSucceeded)})
+		r.Report(podstatus.Report{Pod: p, Status: status(v1.PodSucceeded)})
 		synctest.Wait()
 		if r.api.get("a").Status.Phase != v1.PodSucceeded {
 			t.Error("the other status was not sent")
@@ -224,16 +224,16 @@ func TestOfAnOlderAPIServerObjectsAreDeletedToo(t *testing.T) {
 		ending = r.api.put(ending)
 		next := status(v1.PodRunning)
 		next.ObservedGeneration = 1
-		r.Report(statusmanager.Report{Pod: ending, Status: next, MayRun: true})
+		r.Report(podstatus.Report{Pod: ending, Status: next, MayRun: true})
 		pass(time.Second)
 		next = status(v1.PodSucceeded)
 		next.ObservedGeneration = 2
-		r.Report(statusmanager.Report{Pod: ending, Status: next})
+		r.Report(podstatus.Report{Pod: ending, Status: next})
 		pass(time.Second)
 		if len(r.api.deleted) > 0 {
 			t.Error("deleted before all of it was given back")
 		}
-		r.Report(statusmanager.Report{Pod: ending, Status: next, Released: true})
+		r.Report(podstatus.Report{Pod: ending, Status: next, Released: true})
 		pass(time.Second)
 		if len(r.api.deleted) != 1 || r.api.patches[len(r.api.patches)-1] != "a Succeeded" || r.api.count() > 4 {
 			t.Errorf("deleted %q after the patches %q", r.api.deleted, r.api.patches)
@@ -248,9 +248,9 @@ func TestTheObjectIsDeletedLast(t *testing.T) {
 		ending := pod("a")
 		ending.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 		ending = r.api.put(ending)
-		r.Report(statusmanager.Report{Pod: ending, Status: status(v1.PodRunning), MayRun: true})
+		r.Report(podstatus.Report{Pod: ending, Status: status(v1.PodRunning), MayRun: true})
 		synctest.Wait()
-		r.Report(statusmanager.Report{Pod: ending, Status: status(v1.PodSucceeded)})
+		r.Report(podstatus.Report{Pod: ending, Status: status(v1.PodSucceeded)})
 		pass(time.Minute)
 		if len(r.api.deleted) > 0 {
 			t.Error("deleted before all of it was given back")
@@ -261,14 +261,14 @@ func TestTheObjectIsDeletedLast(t *testing.T) {
 		last := status(v1.PodFailed)
 		last.Phase = v1.PodSucceeded
 		last.Message = "the last word"
-		r.Report(statusmanager.Report{Pod: ending, Status: last, Released: true})
+		r.Report(podstatus.Report{Pod: ending, Status: last, Released: true})
 		pass(time.Minute)
 		r.api.answers(nil)
 		pass(time.Minute)
 		if len(r.api.deleted) != 1 || r.api.patches[len(r.api.patches)-1] != "a Succeeded" || r.api.count() != 3 {
 			t.Errorf("deleted %q after the patches %q", r.api.deleted, r.api.patches)
 		}
-		r.Report(statusmanager.Report{Pod: ending, Status: last, Released: true}) // the watch has not delivered it yet
+		r.Report(podstatus.Report{Pod: ending, Status: last, Released: true}) // the watch has not delivered it yet
 		pass(time.Minute)
 		if len(r.api.deleted) != 1 {
 			t.Errorf("deleted %q", r.api.deleted)
@@ -278,7 +278,7 @@ func TestTheObjectIsDeletedLast(t *testing.T) {
 
 func TestAPodThatIsNotDeletedStays(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
-		r.Report(statusmanager.Report{Pod: r.api.put(pod("a")), Status: status(v1.PodSucceeded), Released: true})
+		r.Report(podstatus.Report{Pod: r.api.put(pod("a")), Status: status(v1.PodSucceeded), Released: true})
 		pass(time.Minute)
 		if len(r.api.deleted) > 0 {
 			t.Error("the object of a pod that has run to its end was deleted")
@@ -298,7 +298,7 @@ func TestAPodThatIsMissingForAMomentIsDeletedAfterAll(t *testing.T) {
 			requests++
 			return apierrors.NewNotFound(v1.Resource("pods"), "a")
 		})
-		r.Report(statusmanager.Report{Pod: ending, Status: status(v1.PodSucceeded), Released: true})
+		r.Report(podstatus.Report{Pod: ending, Status: status(v1.PodSucceeded), Released: true})
 		pass(time.Hour)
 		if requests < 10 || requests > 100 {
 			t.Errorf("%d requests in an hour for a pod that is missing", requests)
@@ -321,7 +321,7 @@ func TestAnotherPodOfTheSameNameIsLeftAlone(t *testing.T) {
 		requests := 0
 		r.api.answers(func(context.Context, string) error { requests++; return nil })
 		old.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-		r.Report(statusmanager.Report{Pod: old, Status: status(v1.PodSucceeded), Released: true})
+		r.Report(podstatus.Report{Pod: old, Status: status(v1.PodSucceeded), Released: true})
 		pass(time.Minute)
 		if got := r.api.get("a"); got == nil || got.Status.Phase != v1.PodPending || requests != 1 {
 			t.Errorf("after %d requests the other pod is %v", requests, got)
@@ -333,7 +333,7 @@ func TestAnotherPodOfTheSameNameIsLeftAlone(t *testing.T) {
 func TestAStaticPodIsWrittenToItsMirror(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		static := pod("static")
-		r.Report(statusmanager.Report{Pod: static, Static: true, Status: status(v1.PodRunning), MayRun: true})
+		r.Report(podstatus.Report{Pod: static, Static: true, Status: status(v1.PodRunning), MayRun: true})
 		synctest.Wait()
 		mirror := pod("static")
 		mirror.UID, mirror.Generation = "mirror", 4
@@ -344,7 +344,7 @@ func TestAStaticPodIsWrittenToItsMirror(t *testing.T) {
 		}
 		// Somebody deletes the mirror pod, and another one is created.
 		r.SetMirror(static.UID, nil)
-		r.Report(statusmanager.Report{Pod: static, Static: true, Status: status(v1.PodPending), MayRun: true})
+		r.Report(podstatus.Report{Pod: static, Static: true, Status: status(v1.PodPending), MayRun: true})
 		synctest.Wait()
 		if r.api.count() != 1 {
 			t.Errorf("the patches were %q", r.api.patches)
@@ -359,7 +359,7 @@ func TestAStaticPodIsWrittenToItsMirror(t *testing.T) {
 		mirror = r.api.get("static")
 		mirror.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 		r.SetMirror(static.UID, r.api.put(mirror))
-		r.Report(statusmanager.Report{Pod: static, Static: true, Status: status(v1.PodFailed), Released: true})
+		r.Report(podstatus.Report{Pod: static, Static: true, Status: status(v1.PodFailed), Released: true})
 		pass(time.Minute)
 		if len(r.api.deleted) > 0 {
 			t.Error("the mirror was deleted")
@@ -378,7 +378,7 @@ func TestAStaticPodThatLivesAgainSaysSo(t *testing.T) {
 			{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet},
 		}
 		r.SetMirror(static.UID, r.api.put(mirror))
-		r.Report(statusmanager.Report{Pod: static, Static: true, Status: status(v1.PodRunning), MayRun: true})
+		r.Report(podstatus.Report{Pod: static, Static: true, Status: status(v1.PodRunning), MayRun: true})
 		synctest.Wait()
 		if got := r.api.get("static").Status; got.Phase != v1.PodRunning || got.Reason != "" || got.Message != "" || len(got.Conditions) != 0 {
 			t.Errorf("the mirror has %+v", got)
@@ -387,7 +387,7 @@ func TestAStaticPodThatLivesAgainSaysSo(t *testing.T) {
 		own := pod("own")
 		own.Status = status(v1.PodFailed)
 		r.api.put(own)
-		r.Report(statusmanager.Report{Pod: own, Status: status(v1.PodRunning), MayRun: true})
+		r.Report(podstatus.Report{Pod: own, Status: status(v1.PodRunning), MayRun: true})
 		pass(time.Minute)
 		if got := r.api.get("own").Status.Phase; got != v1.PodFailed {
 			t.Errorf("the API server's own pod is %s", got)
@@ -408,7 +408,7 @@ func TestPodsTakeTurns(t *testing.T) {
 				if i == 0 || n == 0 {
 					next := status(v1.PodRunning)
 					next.ContainerStatuses[0].RestartCount = i
-					r.Report(statusmanager.Report{Pod: p, Status: next, MayRun: true})
+					r.Report(podstatus.Report{Pod: p, Status: next, MayRun: true})
 				}
 			}
 			pass(5 * time.Millisecond)
@@ -430,7 +430,7 @@ func TestAPodThatIsForgottenIsDropped(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		r.api.answers(func(context.Context, string) error { return errors.New("away") })
 		p := r.api.put(pod("a"))
-		r.Report(statusmanager.Report{Pod: p, Status: status(v1.PodRunning), MayRun: true})
+		r.Report(podstatus.Report{Pod: p, Status: status(v1.PodRunning), MayRun: true})
 		pass(time.Second)
 		r.Forget(p.UID)
 		r.api.answers(nil)

@@ -34,7 +34,6 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/stream"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/mirrorpods"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
@@ -129,7 +128,7 @@ type Config struct {
 	Pressing func([]*nodev1.EvictionSignal)
 	// Preempt ends a pod to make room for a critical one. If it is nil, no pod is preempted.
 	Preempt func(ctx context.Context, uid types.UID, eviction podstore.Eviction) error
-	// Mirrors shows the pods of other sources in an API server: *mirrorpods.Manager. Nil is mirrorpods.None.
+	// Mirrors shows the pods of other sources in an API server. Required.
 	Mirrors Mirrors
 	// Machine has the abilities of the machine, for admission.
 	Machine admission.Machine
@@ -271,9 +270,6 @@ func New(cfg Config) *Loop {
 	}
 	if cfg.PodEvents == nil {
 		cfg.PodEvents = noopEvents{}
-	}
-	if cfg.Mirrors == nil {
-		cfg.Mirrors = mirrorpods.None{}
 	}
 	if cfg.Resizes == nil {
 		cfg.Resizes = resizes.InMemory()

@@ -7,8 +7,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
-// Mirrors shows the pods of other sources in an API server; *mirrorpods.Manager implements it. Its methods do not
-// block.
+// Mirrors shows the pods of other sources in an API server. Its methods do not block.
 type Mirrors interface {
 	// Want and Unwant take the pods of other sources, Seen and Gone the mirror pods of the API server.
 	Want(pod *v1.Pod)

@@ -16,9 +16,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
@@ -207,7 +207,7 @@ func TestAGenerationIsObservedWhenItsResizeIsDecided(t *testing.T) {
 			t.Helper()
 			r.eventually("it is resized to "+cpu, func() bool { return r.isResized("a", cpu)() && r.pod("a").Status.ObservedGeneration == generation })
 			all := r.reports.list()
-			first := slices.IndexFunc(all, func(report statusmanager.Report) bool {
+			first := slices.IndexFunc(all, func(report podstatus.Report) bool {
 				return report.Status.ObservedGeneration == generation
 			})
 			inProgress := func(c v1.PodCondition) bool { return c.Type == v1.PodResizeInProgress }

@@ -24,7 +24,7 @@ import (
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/stream"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/mirrorpods"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
@@ -100,11 +100,11 @@ func (e *eventRecorder) list() []string {
 // reports records the reports to an API server.
 type reports struct {
 	mu  sync.Mutex
-	all []statusmanager.Report
+	all []podstatus.Report
 }
 
 // Report implements podstore.API.
-func (r *reports) Report(report statusmanager.Report) {
+func (r *reports) Report(report podstatus.Report) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all = append(r.all, report)
@@ -114,7 +114,7 @@ func (r *reports) Report(report statusmanager.Report) {
 func (*reports) Forget(types.UID) {}
 
 // list returns all reports so far.
-func (r *reports) list() []statusmanager.Report {
+func (r *reports) list() []podstatus.Report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.all)
@@ -188,7 +188,7 @@ func newRigWith(
 	node.SetResizes(r.resizes)
 	r.makeProbes(stateDir, tracer, logger)
 	r.store = podstore.New(podstore.Config{
-		API: r.reports, Generate: podstatus.Generate, Probes: r.probes, Messages: r.readMessages, Resizes: r.resizes,
+		API: r.reports, Probes: r.probes, Messages: r.readMessages, Resizes: r.resizes,
 		Clock: r.clock, Tracer: tracer, Logger: logger,
 	})
 	r.pool = podworkers.NewPool(process, podworkers.Config{
@@ -199,7 +199,7 @@ func newRigWith(
 	cfg := loop.Config{
 		Desired: r.configPeer, Events: r.plegPeer, Pleg: node, Workers: r.pool, Store: r.store, Evictions: r.book,
 		Endings: r.endings, Resizes: r.resizes,
-		Node: r.nodes, PodEvents: r.events, Probes: r.probes,
+		Node: r.nodes, PodEvents: r.events, Probes: r.probes, Mirrors: mirrorpods.None{},
 		PodFromObserved: func(s *lifecyclev1.PodStatus) *v1.Pod {
 			return fakenode.Pod(s.GetUid(), s.GetName(), v1.RestartPolicyAlways)
 		},

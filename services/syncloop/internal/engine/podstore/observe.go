@@ -21,6 +21,9 @@ func (s *Store) Observed(uid types.UID) *lifecyclev1.PodStatus {
 	return s.observed[uid]
 }
 
+// AnyAlive reports whether anything of a pod may have processes or namespaces, as last observed.
+func (s *Store) AnyAlive(uid types.UID) bool { return seen.AnyAlive(s.Observed(uid)) }
+
 // Observe implements podworkers.Statuses. It reads termination messages first and waits for the disk, so it is called
 // by the pod's own worker.
 func (s *Store) Observe(uid types.UID, status *lifecyclev1.PodStatus) {

@@ -25,7 +25,6 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	seen "github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
@@ -35,7 +34,7 @@ import (
 
 // Config has the dependencies of a Store.
 type Config struct {
-	// Generate computes a status: podstatus.Generate.
+	// Generate computes a status; nil is podstatus.Generate.
 	Generate func(pod *v1.Pod, observed *lifecyclev1.PodStatus, in podstatus.Inputs) v1.PodStatus
 	// Messages reads the termination messages of ended containers, by container ID; nil reads none. It is called without a
 	// lock and once for each ended container.
@@ -54,7 +53,7 @@ type Config struct {
 	Resizes Resizes
 	// Phases records the last phases of a pod's start; nil records nothing.
 	Phases *phases.Book
-	// API reports the statuses to an API server; nil is statusmanager.None.
+	// API reports the statuses to an API server. Required.
 	API API
 	// StreamMetrics counts the operations of the stream of pods; nil counts nothing.
 	StreamMetrics *stream.ServedMetrics
@@ -142,8 +141,8 @@ type entry struct {
 // New returns an empty store.
 func New(cfg Config) *Store {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
-	if cfg.API == nil {
-		cfg.API = statusmanager.None{}
+	if cfg.Generate == nil {
+		cfg.Generate = podstatus.Generate
 	}
 	s := &Store{
 		cfg: cfg, level: stream.NewLevel[*enginev1.Pod](stream.Config{Clock: cfg.Clock, Metrics: cfg.StreamMetrics}),

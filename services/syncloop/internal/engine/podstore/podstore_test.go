@@ -19,6 +19,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
@@ -34,7 +35,7 @@ func newStore(t *testing.T, messages func(*v1.Pod, []*lifecyclev1.Container) map
 func newStoreWith(t *testing.T, change func(*podstore.Config)) *podstore.Store {
 	t.Helper()
 	cfg := podstore.Config{
-		Generate: podstatus.Generate, Clock: clocktesting.NewFakeClock(time.Now()),
+		API: statusmanager.None{}, Clock: clocktesting.NewFakeClock(time.Now()),
 		Tracer: noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler),
 	}
 	change(&cfg)

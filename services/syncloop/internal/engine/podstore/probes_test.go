@@ -12,10 +12,10 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
 // prober is a fake prober with results that a test sets.
@@ -40,7 +40,7 @@ func (p *prober) Since(string) time.Time { return p.since }
 func probedStore(t *testing.T, node *fakenode.Node, p *prober, now time.Time) *podstore.Store {
 	t.Helper()
 	s := podstore.New(podstore.Config{
-		Generate: podstatus.Generate, Probes: p, Clock: clocktesting.NewFakeClock(now),
+		API: statusmanager.None{}, Probes: p, Clock: clocktesting.NewFakeClock(now),
 		Tracer: noop.NewTracerProvider().Tracer(""), Logger: slog.New(slog.DiscardHandler),
 	})
 	t.Cleanup(s.Close)

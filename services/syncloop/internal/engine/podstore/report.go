@@ -1,19 +1,19 @@
 package podstore
 
 import (
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 )
 
-// API reports the statuses of pods to an API server; *statusmanager.Manager implements it. Its methods are called with
-// the store's lock held, so they must neither block nor call the store.
+// API reports the statuses of pods to an API server. Its methods are called with the store's lock held, so they must
+// neither block nor call the store.
 type API interface {
 	// Report sets the report of a pod.
-	Report(report statusmanager.Report)
+	Report(report podstatus.Report)
 	// Forget drops a pod.
 	Forget(uid types.UID)
 }
@@ -25,7 +25,7 @@ func (s *Store) report(e *entry) {
 	if !s.open || e.source == "" || (fromAPI && !e.desired) {
 		return
 	}
-	s.cfg.API.Report(statusmanager.Report{
+	s.cfg.API.Report(podstatus.Report{
 		Pod: e.pod, Static: !fromAPI, Status: e.status, Traceparent: e.cause,
 		MayRun:   e.state < podworkers.Terminated && (e.worked || !isEmpty(s.observed[e.pod.UID])),
 		Released: e.released,

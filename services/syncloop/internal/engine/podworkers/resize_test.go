@@ -13,12 +13,12 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/resizes"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
 )
 
@@ -51,7 +51,7 @@ func TestAPodThatWasBeingResizedIsObservedAnew(t *testing.T) {
 		process, end := context.WithCancel(context.Background())
 		logger := slog.New(slog.DiscardHandler)
 		store := podstore.New(podstore.Config{
-			Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: logger,
+			API: statusmanager.None{}, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: logger,
 		})
 		store.Open()
 		begun := boottime.Now()

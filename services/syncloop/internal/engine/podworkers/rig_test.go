@@ -18,11 +18,11 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -52,7 +52,7 @@ func newTracedRig(node *fakenode.Node, resync time.Duration, tracer trace.Tracer
 	r := &rig{node: node, endProcess: end}
 	logger := slog.New(counter{&r.warnings})
 	r.store = podstore.New(podstore.Config{
-		Generate: podstatus.Generate, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger,
+		API: statusmanager.None{}, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger,
 	})
 	r.store.Open()
 	r.pool = podworkers.NewPool(process, podworkers.Config{

@@ -23,11 +23,11 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
@@ -109,7 +109,7 @@ func poolOn(
 	t.Helper()
 	process, end := context.WithCancel(context.Background())
 	store := podstore.New(podstore.Config{
-		Generate: podstatus.Generate, Clock: clock, Tracer: telemetry.Off(), Logger: slog.New(slog.DiscardHandler),
+		API: statusmanager.None{}, Clock: clock, Tracer: telemetry.Off(), Logger: slog.New(slog.DiscardHandler),
 	})
 	store.Open()
 	spread := make(chan time.Duration, 16)

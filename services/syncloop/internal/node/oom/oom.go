@@ -19,7 +19,6 @@ import (
 
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/node/kernellog"
 )
 
 const (
@@ -31,12 +30,12 @@ const (
 	fileMode = 0o600
 )
 
-// Log is the kernel's log from its oldest record: *kernellog.Log.
+// Log is the kernel's log from its oldest record: *KernelLog.
 type Log interface {
 	// Pending returns the next record without waiting; ok is false if there is none yet.
-	Pending() (r kernellog.Record, ok bool, err error)
+	Pending() (r Record, ok bool, err error)
 	// Next waits for the next record.
-	Next(ctx context.Context) (kernellog.Record, error)
+	Next(ctx context.Context) (Record, error)
 	Close() error
 }
 
@@ -122,7 +121,7 @@ func (w *watcher) read(ctx context.Context, log Log) error {
 
 // process parses one record, and reports a kill if report is true and the record is new. It also parses old records,
 // because one may be the beginning of a message that continues in a new record.
-func (w *watcher) process(ctx context.Context, r kernellog.Record, report bool) {
+func (w *watcher) process(ctx context.Context, r Record, report bool) {
 	fresh := r.Sequence >= w.next
 	if fresh {
 		w.next = r.Sequence + 1

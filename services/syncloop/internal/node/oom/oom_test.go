@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/node/kernellog"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/oom"
 )
 
@@ -28,7 +27,7 @@ type kernel struct {
 	boot string
 	// first is the sequence number of the oldest record.
 	first   uint64
-	records []kernellog.Record
+	records []oom.Record
 	now     time.Duration
 	more    chan struct{}
 	// broken is returned after the last record.
@@ -41,7 +40,7 @@ func newKernel(t *testing.T, name string) *kernel {
 
 func (k *kernel) logs(byKernel bool, lines ...string) {
 	for _, line := range lines {
-		k.records = append(k.records, kernellog.Record{
+		k.records = append(k.records, oom.Record{
 			Sequence: k.first + uint64(len(k.records)), At: k.now, Kernel: byKernel, Message: line,
 		})
 	}
@@ -61,22 +60,22 @@ type reader struct {
 	at int
 }
 
-func (r *reader) Pending() (kernellog.Record, bool, error) {
+func (r *reader) Pending() (oom.Record, bool, error) {
 	if r.at == len(r.records) {
-		return kernellog.Record{}, false, r.broken
+		return oom.Record{}, false, r.broken
 	}
 	r.at++
 	return r.records[r.at-1], true, nil
 }
 
-func (r *reader) Next(ctx context.Context) (kernellog.Record, error) {
+func (r *reader) Next(ctx context.Context) (oom.Record, error) {
 	for {
 		if record, ok, err := r.Pending(); ok || err != nil {
 			return record, err
 		}
 		select {
 		case <-ctx.Done():
-			return kernellog.Record{}, ctx.Err()
+			return oom.Record{}, ctx.Err()
 		case <-r.more:
 		}
 	}

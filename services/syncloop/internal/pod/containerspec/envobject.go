@@ -91,6 +91,16 @@ type NotServed interface {
 	NotServed()
 }
 
+// Unknown is an error that means that it is not known yet whether something exists that a pod needs, such as a secret,
+// because its source has not answered. A pod that ran here before continues with what it had.
+type Unknown interface {
+	error
+	Unknown()
+}
+
+// IsUnknown reports whether an error is or wraps an [Unknown].
+func IsUnknown(err error) bool { return errors.As(err, new(Unknown)) }
+
 // unlessOptional returns nil for an optional object that is missing, or not available on this node.
 func unlessOptional(err error, optional *bool) error {
 	if isTrue(optional) && (apierrors.IsNotFound(err) || errors.As(err, new(NotServed))) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	v1 "k8s.io/api/core/v1"
-
 	"k8s.io/apimachinery/pkg/types"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
@@ -40,7 +39,7 @@ func (m *Manager) CleanUpPod(ctx context.Context, pod *v1.Pod, status *lifecycle
 	ctx, span := m.phase(ctx, "pod.cleanup", pod, telemetry.Subject{})
 	defer func() { telemetry.End(span, err) }()
 	// The gate limits how many pods are removed at once, so that others can start.
-	err = m.removals.Pass(ctx, func() error { return m.removeFromRuntime(ctx, rt, status) })
+	err = m.removals.pass(ctx, func() error { return m.removeFromRuntime(ctx, rt, status) })
 	// The files are removed last: if a removal fails, the pod is found again by its files.
 	if err = errors.Join(err, m.ReleasePod(ctx, pod), m.forgetPod(pod)); err == nil {
 		err = m.removeFiles(pod)
@@ -135,7 +134,7 @@ func (m *Manager) RemoveGarbage(ctx context.Context, item containergc.Item) erro
 }
 
 // Starting reports whether sandboxes are being created.
-func (m *Manager) Starting() bool { return m.starts.Busy() }
+func (m *Manager) Starting() bool { return m.starts.busy() }
 
 // PodFromObserved returns a pod made from the runtime's records, for a pod that no source has any more. It has the
 // names, the labels and annotations, the grace period, and the fields of the containers that stopping them needs.

@@ -16,8 +16,6 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
@@ -55,7 +53,7 @@ type Config struct {
 	NodeName string
 	// HostIPs holds the values of status.hostIP and status.hostIPs in the downward API. They are also the addresses of
 	// pods on the host's network. Required.
-	HostIPs *hostips.Addresses
+	HostIPs HostIPs
 	// Node returns the Node with its allocatable resources; nil is a node without a Node object. It is called with a short
 	// timeout. If it fails, containers start with the last known Node.
 	Node func(context.Context) (*v1.Node, error)
@@ -72,13 +70,12 @@ type Config struct {
 	Cgroups Cgroups
 	// Resizes knows the resources that resized pods run with; nil is a node that resizes no pod.
 	Resizes Resizes
-	// RuntimeClasses returns the runtime handler of a pod; nil takes the name of the runtime class as the handler.
+	// RuntimeClasses returns the runtime handler of a pod. Required.
 	RuntimeClasses RuntimeClasses
-	// Services returns the environment variables with the addresses of services; nil is a node without an API server,
-	// which has none.
+	// Services returns the environment variables with the addresses of services. Required.
 	Services Services
-	// Objects returns the config maps and secrets that pods reference; nil is a node without any.
-	Objects configobjects.Source
+	// Objects returns the config maps and secrets that pods reference. Required.
+	Objects Objects
 	// Volumes prepares the volumes of pods. Required.
 	Volumes Volumes
 	// Issued lists the stores, other than the above, that issue something to pods and drop it when a pod ends.

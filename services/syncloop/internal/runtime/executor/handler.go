@@ -2,7 +2,6 @@ package executor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,19 +9,18 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
 
-// RuntimeClasses resolves the runtime class of a pod to a runtime handler. *runtimeclasses.Classes implements it for a
-// node of a cluster, runtimeclasses.ByName for other nodes.
+// RuntimeClasses resolves the runtime class of a pod to a runtime handler.
 type RuntimeClasses interface {
 	// Use registers the objects that a pod references, and Forget removes the pod.
 	Use(pod *v1.Pod)
 	Forget(uid types.UID)
-	// Handler returns the handler, empty for the runtime's default. It fails with a *runtimeclasses.UnknownError while the
+	// Handler returns the handler, empty for the runtime's default. It fails with a [containerspec.Unknown] while the
 	// runtime class is not known.
 	Handler(ctx context.Context, pod *v1.Pod) (string, error)
 }
@@ -34,7 +32,7 @@ type RuntimeClasses interface {
 func (s *podSync) handler(ctx context.Context) (handler string, ids containerspec.IDs, err error) {
 	if handler, err = s.m.cfg.RuntimeClasses.Handler(ctx, s.pod); err != nil {
 		sandboxes := s.observed.GetSandboxes() // newest first
-		if len(sandboxes) == 0 || !errors.As(err, new(*runtimeclasses.UnknownError)) {
+		if len(sandboxes) == 0 || !containerspec.IsUnknown(err) {
 			return "", ids, err
 		}
 		// a pod that ran here continues while the API server is unavailable, also after a reboot
@@ -54,7 +52,7 @@ func (s *podSync) handler(ctx context.Context) (handler string, ids containerspe
 			Message: "the runtime does not report support for Strict: leave the field out, or use a runtime that supports it",
 		}
 	}
-	features, err := featuresOf(status.GetRuntimeHandlers(), handler, runtimeclasses.ClassOf(s.pod))
+	features, err := featuresOf(status.GetRuntimeHandlers(), handler, ptr.Deref(s.pod.Spec.RuntimeClassName, ""))
 	if err != nil {
 		return "", ids, err
 	}

@@ -18,15 +18,11 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/servicelinks"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/images"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/pullrecords"
-	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/startgate"
 )
 
 // Reasons of waiting containers, as in the kubelet.
@@ -53,7 +49,7 @@ type Manager struct {
 	podResources []podResource
 
 	// starts limits the concurrent creations of sandboxes, removals limits the concurrent removals of ended pods.
-	starts, removals *startgate.Gate
+	starts, removals *startGate
 
 	calls cri.Caller
 }
@@ -70,17 +66,8 @@ func New(cfg Config) *Manager {
 	if cfg.Events == nil {
 		cfg.Events = noopEvents{}
 	}
-	if cfg.Objects == nil {
-		cfg.Objects = configobjects.None{}
-	}
 	if cfg.Resizes == nil {
 		cfg.Resizes = neverResized{}
-	}
-	if cfg.RuntimeClasses == nil {
-		cfg.RuntimeClasses = runtimeclasses.ByName{}
-	}
-	if cfg.Services == nil {
-		cfg.Services = servicelinks.None{}
 	}
 	kubelet := cfg.Kubelet
 	puller := images.Config{
@@ -106,8 +93,8 @@ func New(cfg Config) *Manager {
 	}
 	m := &Manager{
 		cfg: cfg, images: images.New(puller), calls: cri.NewCaller(cfg.Tracer, kubelet.ContainerRuntimeEndpoint),
-		starts:   startgate.New(runtime.NumCPU(), cfg.Clock),
-		removals: startgate.New(runtime.NumCPU(), cfg.Clock),
+		starts:   newStartGate(runtime.NumCPU(), cfg.Clock),
+		removals: newStartGate(runtime.NumCPU(), cfg.Clock),
 	}
 	m.podResources = m.newPodResources()
 	m.node.Store(nodeOf(cfg))

@@ -11,10 +11,10 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/subpath"
 )
@@ -122,7 +122,7 @@ func (s *podSync) hasRecursiveReadOnly(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("handlers of the runtime: %w", err)
 	}
-	features, err := featuresOf(response.GetRuntimeHandlers(), s.sandbox.handler, runtimeclasses.ClassOf(s.pod))
+	features, err := featuresOf(response.GetRuntimeHandlers(), s.sandbox.handler, ptr.Deref(s.pod.Spec.RuntimeClassName, ""))
 	return features.GetRecursiveReadOnlyMounts(), err
 }
 

@@ -23,9 +23,18 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
+
+// HostIPs holds the addresses of the node.
+type HostIPs interface {
+	// Get returns the addresses, the primary one first; nil if none is known.
+	Get() []string
+	// Learn sets the addresses from the Node, and returns those of the Node.
+	Learn(node *v1.Node) []string
+	// Take sets the addresses. It is a no-op for none.
+	Take(ips []string)
+}
 
 // nodeFileMode restricts the file to its owner.
 const nodeFileMode = 0o600
@@ -54,7 +63,7 @@ func (m *Manager) refreshNode(ctx context.Context) {
 		m.cfg.Logger.DebugContext(ctx, "cannot read the Node; the pod starts with the last known Node", telemetry.KeyError, err)
 		return
 	}
-	facts := nodeFacts{Name: m.cfg.NodeName, Allocatable: object.Status.Allocatable, IPs: hostips.Of(object)}
+	facts := nodeFacts{Name: m.cfg.NodeName, Allocatable: object.Status.Allocatable, IPs: m.cfg.HostIPs.Learn(object)}
 	if m.storeNode(facts) {
 		m.saveNode(ctx, facts)
 	}

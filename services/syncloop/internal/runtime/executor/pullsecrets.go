@@ -2,17 +2,27 @@ package executor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
 
 // eventPullSecret is the reason of the kubelet's event.
 const eventPullSecret = "FailedToRetrieveImagePullSecret"
+
+// Objects returns the config maps and secrets of pods. It fails with a [containerspec.Unknown] while it is not known
+// whether one exists.
+type Objects interface {
+	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
+	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+	// Use registers a pod as a user of the objects that its spec names, and Forget removes it.
+	Use(pod *v1.Pod)
+	Forget(uid types.UID)
+}
 
 // pullSecrets holds the secrets that a pod references for pulling its images.
 type pullSecrets struct {
@@ -30,11 +40,10 @@ func (s *podSync) findPullSecrets(ctx context.Context) {
 			continue
 		}
 		secret, err := s.m.cfg.Objects.Secret(ctx, s.pod.Namespace, ref.Name)
-		var unknown *configobjects.UnknownError
 		switch {
 		case err == nil:
 			s.pullSecrets.found = append(s.pullSecrets.found, secret)
-		case errors.As(err, &unknown):
+		case containerspec.IsUnknown(err):
 			s.pullSecrets.err = err
 		default:
 			missing = append(missing, ref.Name)

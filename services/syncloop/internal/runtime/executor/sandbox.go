@@ -108,7 +108,7 @@ func (s *podSync) runSandbox(
 	handler string,
 ) (id string, err error) {
 	waiting := s.m.cfg.Clock.Now()
-	err = s.m.starts.Pass(ctx, func() (err error) {
+	err = s.m.starts.pass(ctx, func() (err error) {
 		begun := s.m.cfg.Clock.Now()
 		s.m.cfg.Metrics.gatePassed(begun.Sub(waiting))
 		telemetry.Wait(ctx, s.m.cfg.Tracer, aboutSandbox(config), "its turn", waiting, begun)

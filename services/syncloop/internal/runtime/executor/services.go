@@ -3,7 +3,6 @@ package executor
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,15 +11,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/servicelinks"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
 
-// Services returns the environment variables with the addresses of services. *servicelinks.Links implements it for a
-// node of a cluster, servicelinks.None for other nodes.
+// Services returns the environment variables with the addresses of services.
 type Services interface {
-	// Variables fails with a *servicelinks.UnknownError until the services have been listed once.
+	// Variables fails with a [containerspec.Unknown] until the services have been listed once.
 	Variables(ctx context.Context, pod *v1.Pod) ([]v1.EnvVar, error)
 	// Forget removes a pod that has ended.
 	Forget(uid types.UID)
@@ -47,13 +46,13 @@ func (s *podSync) serviceVariables(ctx context.Context) ([]v1.EnvVar, error) {
 func (s *podSync) findServices(ctx context.Context) ([]v1.EnvVar, error) {
 	path := filepath.Join(s.m.podDir(string(s.pod.UID)), servicesFile)
 	found, err := s.m.cfg.Services.Variables(ctx, s.pod)
-	if unknown := (*servicelinks.UnknownError)(nil); errors.As(err, &unknown) {
+	if containerspec.IsUnknown(err) {
 		if before, ok := readVariables(path); ok {
 			s.m.cfg.Logger.DebugContext(ctx, "the services are not known; containers get the pod's last service variables",
 				telemetry.KeyPod, podName(s.pod), telemetry.KeyError, err)
 			return before, nil
 		}
-		if !servicelinks.Required(s.pod) {
+		if !podset.IsFromAPI(s.pod) {
 			return nil, nil
 		}
 	}
@@ -61,7 +60,7 @@ func (s *podSync) findServices(ctx context.Context) ([]v1.EnvVar, error) {
 		return nil, err
 	}
 	before, ok := readVariables(path)
-	if ok && slices.EqualFunc(before, found, sameVariable) || !ok && len(found) == 0 && !servicelinks.Required(s.pod) {
+	if ok && slices.EqualFunc(before, found, sameVariable) || !ok && len(found) == 0 && !podset.IsFromAPI(s.pod) {
 		return found, nil
 	}
 	if err := writeVariables(path, found); err != nil { // a failure does not stop the start

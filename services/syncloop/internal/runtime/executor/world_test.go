@@ -26,7 +26,10 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/servicelinks"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/subpath"
@@ -74,7 +77,9 @@ func connect(t testing.TB, endpoint string, change ...func(*executor.Config)) *n
 	config := executor.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return cri.Runtime, nil },
 		Images:  func() (internalapi.ImageManagerService, error) { return cri.Images, nil },
-		Clock:   clock.RealClock{}, Endings: gracebook.InMemory(boottime.Now), Logger: slog.New(slog.DiscardHandler), NodeName: "node-1", HostIPs: hostips.New(func() []string { return []string{"192.0.2.1"} }),
+		Clock:   clock.RealClock{}, Endings: gracebook.InMemory(boottime.Now), Logger: slog.New(slog.DiscardHandler),
+		NodeName: "node-1", HostIPs: hostips.New(func() []string { return []string{"192.0.2.1"} }),
+		Objects: configobjects.None{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{},
 		PodLogsDir: filepath.Join(dir, "logs"), RootDir: filepath.Join(dir, "root"),
 		Kubelet: &kubeletconfigv1beta1.KubeletConfiguration{ResolverConfig: &resolvConf},
 	}

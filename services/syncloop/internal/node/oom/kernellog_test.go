@@ -1,4 +1,4 @@
-package kernellog_test
+package oom_test
 
 import (
 	"context"
@@ -9,18 +9,14 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
-	"github.com/quartet-node/quartet/services/syncloop/internal/node/kernellog"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/oom"
 	"github.com/quartet-node/quartet/test/require"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestTheLogOfThisMachine checks that existing records are read in order, that a new record wakes the reader, and that
 // a record of a process is not attributed to the kernel.
 func TestTheLogOfThisMachine(t *testing.T) {
-	log, err := kernellog.Open(kernellog.Device)
+	log, err := oom.OpenLog(oom.Device)
 	require.NoError(t, err)
 	defer func() {
 		if err := log.Close(); err != nil {
@@ -30,7 +26,7 @@ func TestTheLogOfThisMachine(t *testing.T) {
 	if how, err := os.ReadFile("/proc/sys/kernel/printk_devkmsg"); err == nil && strings.TrimSpace(string(how)) == "off" {
 		require.NoError(t, errors.New("no process may write into the kernel's log: sysctl kernel.printk_devkmsg=ratelimit"))
 	}
-	var last kernellog.Record
+	var last oom.Record
 	for {
 		r, ok, err := log.Pending()
 		if err != nil {
@@ -45,7 +41,7 @@ func TestTheLogOfThisMachine(t *testing.T) {
 		last = r
 	}
 	text := fmt.Sprintf("a test of quartet, %d: Out of memory: Killed process 1 (none)", os.Getpid())
-	if err := os.WriteFile(kernellog.Device, []byte(text+"\n"), 0); err != nil {
+	if err := os.WriteFile(oom.Device, []byte(text+"\n"), 0); err != nil {
 		require.NoError(t, err)
 	}
 	for {
@@ -79,7 +75,7 @@ func TestWhatIsNotTheLogIsSaid(t *testing.T) {
 	for path, want := range map[string]string{
 		file: "is not the log of the kernel", os.DevNull: "is not the log of the kernel", file + "x": "no such file",
 	} {
-		if _, err := kernellog.Open(path); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := oom.OpenLog(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package kernellog
+package oom
 
 import (
 	"fmt"
@@ -24,14 +24,15 @@ type Record struct {
 // process can write it.
 const facilityShift = 3
 
-// Parse parses a record as one read of /dev/kmsg returns it, see Documentation/ABI/testing/dev-kmsg of the kernel:
+// ParseRecord parses a record as one read of /dev/kmsg returns it, see Documentation/ABI/testing/dev-kmsg of the
+// kernel:
 //
 //	6,339,5140900,-[,MORE];MESSAGE
 //	 KEY=VALUE
 //
 // The fields are priority and facility, sequence number, microseconds and flags, then the message. The lines of keys
 // and values are ignored. The error for any other text contains the beginning of it.
-func Parse(raw string) (Record, error) {
+func ParseRecord(raw string) (Record, error) {
 	prefix, text, ok := strings.Cut(raw, ";")
 	fields := strings.Split(prefix, ",")
 	const least = 4

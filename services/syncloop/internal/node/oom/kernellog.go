@@ -1,8 +1,4 @@
-// Package kernellog reads the kernel's log, /dev/kmsg, one record at a time. Each record has a sequence number, so a
-// reader that restarts knows which records it has seen. Package oom uses it to find processes that the kernel killed.
-//
-// The only existing library, go-kmsg-parser, cannot be stopped, and does not return the origin of a record.
-package kernellog
+package oom
 
 import (
 	"context"
@@ -25,16 +21,18 @@ const (
 	maxRecord = 16 << 10
 )
 
-// Log is the opened log of the kernel. It must not be used concurrently.
-type Log struct {
+// KernelLog is the opened log of the kernel, /dev/kmsg. It is read one record at a time. It must not be used
+// concurrently. The only existing library, go-kmsg-parser, cannot be stopped, and does not return the origin of a
+// record.
+type KernelLog struct {
 	file   *os.File
 	conn   syscall.RawConn
 	buffer []byte
 }
 
-// Open opens the log at the oldest record that the kernel still has. If access is denied, the error names the required
-// permissions.
-func Open(path string) (*Log, error) {
+// OpenLog opens the log at the oldest record that the kernel still has. If access is denied, the error names the
+// required permissions.
+func OpenLog(path string) (*KernelLog, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, fmt.Errorf("%w: the process needs CAP_SYSLOG if the sysctl kernel.dmesg_restrict is 1, "+
@@ -50,7 +48,7 @@ func Open(path string) (*Log, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	return &Log{file: file, conn: conn, buffer: make([]byte, maxRecord)}, nil
+	return &KernelLog{file: file, conn: conn, buffer: make([]byte, maxRecord)}, nil
 }
 
 // isLog returns an error for a file that is not the kernel's log. Some containers have another file in its place.
@@ -68,10 +66,10 @@ func isLog(file *os.File) error {
 }
 
 // Close closes the log.
-func (l *Log) Close() error { return l.file.Close() }
+func (l *KernelLog) Close() error { return l.file.Close() }
 
 // Pending returns the next record without waiting; ok is false if there is none yet.
-func (l *Log) Pending() (r Record, ok bool, err error) {
+func (l *KernelLog) Pending() (r Record, ok bool, err error) {
 	n, err := l.read(false)
 	if errors.Is(err, unix.EAGAIN) {
 		return Record{}, false, nil
@@ -79,12 +77,12 @@ func (l *Log) Pending() (r Record, ok bool, err error) {
 	if err != nil {
 		return Record{}, false, err
 	}
-	r, err = Parse(string(l.buffer[:n]))
+	r, err = ParseRecord(string(l.buffer[:n]))
 	return r, err == nil, err
 }
 
 // Next returns the next record. It waits until there is one or ctx ends, and then returns the error of ctx.
-func (l *Log) Next(ctx context.Context) (Record, error) {
+func (l *KernelLog) Next(ctx context.Context) (Record, error) {
 	stop := context.AfterFunc(ctx, func() {
 		_ = l.file.SetReadDeadline(time.Unix(1, 0)) // It fails only for a closed file, whose read has returned.
 	})
@@ -96,12 +94,12 @@ func (l *Log) Next(ctx context.Context) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	return Parse(string(l.buffer[:n]))
+	return ParseRecord(string(l.buffer[:n]))
 }
 
 // read reads one record into the buffer. If the kernel has dropped records before they were read, it continues with the
 // oldest that is left.
-func (l *Log) read(wait bool) (n int, err error) {
+func (l *KernelLog) read(wait bool) (n int, err error) {
 	ended := l.conn.Read(func(fd uintptr) bool {
 		for {
 			n, err = unix.Read(int(fd), l.buffer)

@@ -1,4 +1,4 @@
-package startgate_test
+package executor
 
 import (
 	"context"
@@ -8,16 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	clocktesting "k8s.io/utils/clock/testing"
-
-	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/startgate"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// room is the number of places: the machine of these tests has three processors.
-const room = 3
+// places is the number of places: the machine of these tests has three processors.
+const places = 3
 
 // crowd is work that records its concurrency and ends when the test permits it.
 type crowd struct {
@@ -38,24 +33,24 @@ func (c *crowd) work() error {
 	return nil
 }
 
-func start(t *testing.T, gate *startgate.Gate, n int, c *crowd) (done chan error) {
+func passAll(t *testing.T, gate *startGate, n int, c *crowd) (done chan error) {
 	t.Helper()
 	done = make(chan error, n)
 	for range n {
-		go func() { done <- gate.Pass(context.WithoutCancel(t.Context()), c.work) }()
+		go func() { done <- gate.pass(context.WithoutCancel(t.Context()), c.work) }()
 	}
 	return done
 }
 
 func TestNoMoreThanItsPlacesPassAtOnceAndAllPassInTheEnd(t *testing.T) {
 	const pods = 20
-	gate := startgate.New(room, clocktesting.NewFakeClock(time.Unix(0, 0)))
+	gate := newStartGate(places, clocktesting.NewFakeClock(time.Unix(0, 0)))
 	c := newCrowd(pods)
-	done := start(t, gate, pods, c)
+	done := passAll(t, gate, pods, c)
 	for range pods {
 		<-c.entered
-		if inside := c.inside.Load(); inside > room {
-			t.Errorf("%d are inside at once, want at most %d", inside, room)
+		if inside := c.inside.Load(); inside > places {
+			t.Errorf("%d are inside at once, want at most %d", inside, places)
 		}
 		c.leave <- struct{}{}
 	}
@@ -68,15 +63,15 @@ func TestNoMoreThanItsPlacesPassAtOnceAndAllPassInTheEnd(t *testing.T) {
 
 func TestOneThatHangsGivesUpItsPlace(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Unix(0, 0))
-	gate := startgate.New(room, clock)
-	hung := newCrowd(room)
-	hanging := start(t, gate, room, hung)
-	for range room {
+	gate := newStartGate(places, clock)
+	hung := newCrowd(places)
+	hanging := passAll(t, gate, places, hung)
+	for range places {
 		<-hung.entered
 	}
 	other := newCrowd(1)
-	passed := start(t, gate, 1, other)
-	for clock.Waiters() < room {
+	passed := passAll(t, gate, 1, other)
+	for clock.Waiters() < places {
 		runtime.Gosched()
 	}
 	select {
@@ -84,13 +79,13 @@ func TestOneThatHangsGivesUpItsPlace(t *testing.T) {
 		t.Fatal("the work passed a full gate")
 	default:
 	}
-	clock.Step(startgate.Patience)
+	clock.Step(startPatience)
 	<-other.entered
 	other.leave <- struct{}{}
 	if err := <-passed; err != nil {
 		t.Error(err)
 	}
-	for range room {
+	for range places {
 		hung.leave <- struct{}{}
 		if err := <-hanging; err != nil {
 			t.Error(err)
@@ -99,22 +94,22 @@ func TestOneThatHangsGivesUpItsPlace(t *testing.T) {
 }
 
 func TestWhoGivesUpWaitingGetsTheReasonAndDoesNothing(t *testing.T) {
-	gate := startgate.New(room, clocktesting.NewFakeClock(time.Unix(0, 0)))
-	c := newCrowd(room)
-	done := start(t, gate, room, c)
-	for range room {
+	gate := newStartGate(places, clocktesting.NewFakeClock(time.Unix(0, 0)))
+	c := newCrowd(places)
+	done := passAll(t, gate, places, c)
+	for range places {
 		<-c.entered
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := gate.Pass(ctx, func() error {
+	err := gate.pass(ctx, func() error {
 		t.Error("the work was done")
 		return nil
 	})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the context's error", err)
 	}
-	for range room {
+	for range places {
 		c.leave <- struct{}{}
 		if err := <-done; err != nil {
 			t.Error(err)

@@ -1,7 +1,4 @@
-// Package reread caches values that are parsed from files, and reads the files again when they have changed, for
-// example certificates that are replaced while a server uses them. It has no goroutine: each Get costs one stat of each
-// file.
-package reread
+package servingcert
 
 import (
 	"fmt"
@@ -11,8 +8,9 @@ import (
 	"time"
 )
 
-// Files are files that are read together.
-type Files[T any] struct {
+// Rereader caches a value that is parsed from files, and reads the files again when they have changed, for example a
+// certificate that is replaced while a server uses it. It has no goroutine: each Get costs one stat of each file.
+type Rereader[T any] struct {
 	paths []string
 	parse func(contents [][]byte) (T, error)
 	last  atomic.Pointer[read[T]]
@@ -38,16 +36,16 @@ func (s stamp) same(other stamp) bool {
 	return s.modified.Equal(other.modified) && s.size == other.size && os.SameFile(s.info, other.info)
 }
 
-// New returns Files whose value is made by parse, which receives the contents in the order of the paths. It reads
-// nothing yet.
-func New[T any](parse func(contents [][]byte) (T, error), paths ...string) *Files[T] {
-	return &Files[T]{paths: paths, parse: parse}
+// NewRereader returns a Rereader whose value is made by parse, which receives the contents in the order of the paths.
+// It reads nothing yet.
+func NewRereader[T any](parse func(contents [][]byte) (T, error), paths ...string) *Rereader[T] {
+	return &Rereader[T]{paths: paths, parse: parse}
 }
 
 // Get returns the value of the current files. If they cannot be read or parsed, for example when only one of two files
 // has been replaced, it returns the previous value together with the error. Without a previous value it returns only
 // the error, which names the file.
-func (f *Files[T]) Get() (value T, ok bool, err error) {
+func (f *Rereader[T]) Get() (value T, ok bool, err error) {
 	last := f.last.Load()
 	stamps, err := f.stat()
 	if last != nil && err == nil && same(last.stamps, stamps) {
@@ -65,7 +63,7 @@ func (f *Files[T]) Get() (value T, ok bool, err error) {
 	return next.value, next.good, next.err
 }
 
-func (f *Files[T]) stat() ([]stamp, error) {
+func (f *Rereader[T]) stat() ([]stamp, error) {
 	stamps := make([]stamp, 0, len(f.paths))
 	for _, path := range f.paths {
 		info, err := os.Stat(path)
@@ -89,7 +87,7 @@ func same(a, b []stamp) bool {
 	return true
 }
 
-func (f *Files[T]) read() (value T, err error) {
+func (f *Rereader[T]) read() (value T, err error) {
 	contents := make([][]byte, 0, len(f.paths))
 	for _, path := range f.paths {
 		content, err := os.ReadFile(path)
