@@ -41,12 +41,13 @@ func applyCommand() *cobra.Command {
 	var dry dryRun
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIR|-...",
-		Short: "Run the pods of manifests, and keep their config maps and secrets, until they are deleted",
+		Short: "Run the pods of manifests, and keep their config maps, secrets and claims, until they are deleted",
 		Long: "Run the pods of manifests until 'quartet delete' takes them away, across restarts of the node, and keep the config\n" +
-			"maps and secrets, these encrypted. A manifest is YAML documents or JSON, each a Pod, a ConfigMap, a Secret or a list of\n" +
-			"them (List, PodList, ConfigMapList, SecretList). Of a directory every .yaml, .yml and .json is read, in the order of\n" +
-			"names; '-' is the standard input. An error in one does not prevent applying the others, and ends the\n" +
-			"command with 1. A node with an API server takes its config maps and secrets from there, and none by this command.",
+			"maps, the secrets, these encrypted, and the persistent volume claims. A manifest is YAML documents or JSON, each a Pod,\n" +
+			"a ConfigMap, a Secret, a PersistentVolumeClaim or a list of them (List, PodList, ConfigMapList, SecretList,\n" +
+			"PersistentVolumeClaimList). Of a directory every .yaml, .yml and .json is read, in the order of names; '-' is the\n" +
+			"standard input. An error in one does not prevent applying the others, and ends the command with 1. A node with an API\n" +
+			"server takes its config maps, secrets and claims from there, and none by this command.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) > 0:
@@ -70,11 +71,12 @@ func deleteCommand() *cobra.Command {
 	var stateDir, namespace string
 	var paths []string
 	cmd := &cobra.Command{
-		Use:   "delete pod|configmap|secret NAME... | delete KIND/NAME... | delete -f FILE|DIR|-...",
-		Short: "Delete applied pods, config maps and secrets",
-		Long: "Delete applied pods, config maps and secrets, by name, or by the manifests that they were applied with, of\n" +
-			"which only the names are used. A pod may be named with or without the node's suffix, and NAME may be NAMESPACE/NAME. Pods\n" +
-			"of a manifest directory are deleted with their file, and not by this command.",
+		Use:   "delete pod|configmap|secret|pvc NAME... | delete KIND/NAME... | delete -f FILE|DIR|-...",
+		Short: "Delete applied pods, config maps, secrets and claims",
+		Long: "Delete applied pods, config maps, secrets and persistent volume claims, by name, or by the manifests that they were\n" +
+			"applied with, of which only the names are used. A pod may be named with or without the node's suffix, and NAME may be\n" +
+			"NAMESPACE/NAME. What is of a manifest directory is deleted with its file, and not by this command.\n\n" +
+			"The data of a deleted claim are removed when no pod uses it any more.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, err := namesOf(args, namespace, paths)
 			if err != nil {
@@ -185,7 +187,7 @@ func printResult(out io.Writer, n objectName, op configv1.Op, dryRun bool) error
 	return err
 }
 
-// applyObject applies a config map or a secret, and prints the result.
+// applyObject applies a config map, a secret or a claim, and prints the result.
 func (c client) applyObject(ctx context.Context, out io.Writer, i item, dryRun bool) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -211,7 +213,7 @@ func became(op configv1.Op) string {
 	}
 }
 
-// remove deletes one pod, config map or secret.
+// remove deletes one pod, config map, secret or claim.
 func (c client) remove(ctx context.Context, out io.Writer, n objectName) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -232,11 +234,11 @@ type unreachableError struct{ text string }
 
 func (e *unreachableError) Error() string { return e.text }
 
-// explainObject is explain for calls about config maps and secrets. A node that accepts none still accepts pods.
+// explainObject is explain for calls about config maps, secrets and claims. A node that accepts none still accepts pods.
 func (c client) explainObject(err error) error {
 	if status.Code(err) == codes.Unimplemented {
 		return errors.New(
-			"this node does not accept config maps and secrets: it has an API server, or replays a recording, or its configmux is of an older version",
+			"this node does not accept config maps, secrets and claims: it has an API server, or replays a recording, or its configmux is of an older version",
 		)
 	}
 	return c.explain(err)

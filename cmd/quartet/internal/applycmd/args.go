@@ -39,6 +39,7 @@ const (
 	podKind       kind = "pod"
 	configMapKind kind = "configmap"
 	secretKind    kind = "secret"
+	claimKind     kind = "persistentvolumeclaim"
 )
 
 // kindOf returns the kind of a word on the command line.
@@ -50,6 +51,8 @@ func kindOf(word string) (k kind, is bool) {
 		return configMapKind, true
 	case "secret", "secrets":
 		return secretKind, true
+	case "persistentvolumeclaim", "persistentvolumeclaims", "pvc":
+		return claimKind, true
 	default:
 		return "", false
 	}
@@ -62,6 +65,8 @@ func (k kind) inManifest() string {
 		return "ConfigMap"
 	case secretKind:
 		return "Secret"
+	case claimKind:
+		return "PersistentVolumeClaim"
 	case podKind:
 		return "Pod"
 	default:
@@ -69,7 +74,7 @@ func (k kind) inManifest() string {
 	}
 }
 
-// objectName names a pod, a config map or a secret. An empty namespace means "default".
+// objectName names a pod, a config map, a secret or a claim. An empty namespace means "default".
 type objectName struct {
 	kind            kind
 	namespace, name string
@@ -92,7 +97,7 @@ func namesOf(args []string, namespace string, paths []string) ([]objectName, err
 	case len(paths) > 0:
 		return nil, nil
 	case len(args) == 0:
-		return nil, errors.New("say what to delete: pod NAME, configmap NAME, secret NAME, or -f FILE")
+		return nil, errors.New("say what to delete: pod NAME, configmap NAME, secret NAME, pvc NAME, or -f FILE")
 	}
 	if k, is := kindOf(args[0]); is {
 		if len(args) == 1 {
@@ -106,7 +111,7 @@ func namesOf(args []string, namespace string, paths []string) ([]objectName, err
 		k, is := kindOf(word)
 		if !is || name == "" {
 			return nil, fmt.Errorf(
-				"there is no %q to delete: say delete pod NAME, delete configmap NAME or delete secret NAME",
+				"there is no %q to delete: say delete pod NAME, delete configmap NAME, delete secret NAME or delete pvc NAME",
 				arg,
 			)
 		}

@@ -119,7 +119,7 @@ func (d document) items() []item {
 		return []item{
 			{
 				err: fmt.Errorf(
-					"it must have apiVersion v1 and kind Pod, ConfigMap, Secret or a list of them (List, PodList, ConfigMapList, SecretList), and has %q and %q",
+					"it must have apiVersion v1 and kind Pod, ConfigMap, Secret, PersistentVolumeClaim or a list of them (List, PodList, ConfigMapList, SecretList, PersistentVolumeClaimList), and has %q and %q",
 					meta.APIVersion,
 					meta.Kind,
 				),
@@ -171,7 +171,7 @@ func (d document) inManifest(line string) string {
 func typeOf(data []byte) (metav1.TypeMeta, error) {
 	var kind metav1.TypeMeta
 	if !bytes.HasPrefix(data, []byte("{")) {
-		return kind, errors.New("it is no object: write a Pod, a ConfigMap or a Secret, with apiVersion, kind and metadata")
+		return kind, errors.New("it is no object: write a Pod, a ConfigMap, a Secret or a PersistentVolumeClaim, with apiVersion, kind and metadata")
 	}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &kind); err != nil {
 		return kind, fmt.Errorf("its apiVersion and kind cannot be read: %w", err)
@@ -219,7 +219,7 @@ func itemOf(data []byte, itemKind string) item {
 	if meta.APIVersion != "v1" && meta.APIVersion != "" || !isKind(meta.Kind) {
 		return item{
 			err: fmt.Errorf(
-				"it must have apiVersion v1 and kind Pod, ConfigMap or Secret, and has %q and %q",
+				"it must have apiVersion v1 and kind Pod, ConfigMap, Secret or PersistentVolumeClaim, and has %q and %q",
 				meta.APIVersion,
 				meta.Kind,
 			),
@@ -247,7 +247,7 @@ func (d document) linesOfItems() []int {
 	return lines
 }
 
-// objectIn decodes a pod, a config map or a secret strictly: unknown and duplicate fields are errors.
+// objectIn decodes a pod, a config map, a secret or a claim strictly: unknown and duplicate fields are errors.
 func objectIn(word string, data []byte) item {
 	switch k, _ := kindOf(word); k {
 	case configMapKind:
@@ -264,6 +264,10 @@ func objectIn(word string, data []byte) item {
 			err = strict
 		}
 		return marshaled(item{name: objectName{k, secret.Namespace, secret.Name}, err: err}, secret.Marshal)
+	case claimKind:
+		claim := &v1.PersistentVolumeClaim{}
+		err := strictly(data, claim)
+		return marshaled(item{name: objectName{k, claim.Namespace, claim.Name}, err: err}, claim.Marshal)
 	case podKind:
 		pod := &v1.Pod{}
 		err := strictly(data, pod)

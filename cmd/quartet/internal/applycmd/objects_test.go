@@ -81,6 +81,30 @@ func TestConfigMapsAndSecretsAreAppliedShownAndDeleted(t *testing.T) {
 	)
 }
 
+func TestClaimsAreAppliedAndDeleted(t *testing.T) {
+	n := newNode(t)
+	claim := func(size, more string) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n"+
+			"  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: %s}}\n%s", size, more)
+	}
+	apply := []string{"apply", "-f", "-"}
+	n.expect(claim("1Gi", ""), apply, "persistentvolumeclaim/data created\n", "", "")
+	n.expect(claim("1Gi", ""), apply, "persistentvolumeclaim/data unchanged\n", "", "")
+	n.expect(claim("2Gi", ""), apply, "persistentvolumeclaim/data configured\n", "", "")
+	n.expect(claim("2Gi", "  storageClassName: fast\n"), apply, "",
+		"standard input: persistentvolumeclaim/data: it is not valid:\n    spec.storageClassName  Forbidden: a node without an API"+
+			" server has no storage classes: leave the field out, and the claim is a directory of the node\n",
+		"1 of 1 could not be applied: see above")
+	n.stop()
+	n.start()
+	n.expect(claim("2Gi", ""), apply, "persistentvolumeclaim/data unchanged\n", "", "")
+	n.expect("", []string{"delete", "pvc", "data"}, "persistentvolumeclaim/data deleted\n", "", "")
+	n.expect("", []string{"delete", "pvc/data"}, "",
+		"persistentvolumeclaim/data: the source \"local\" has no persistentvolumeclaim default/data: one of another source goes"+
+			" away with its file; quartet get persistentvolumeclaims lists all\n",
+		"1 of 1 could not be deleted: see above")
+}
+
 func TestWhatIsWrongWithAnObjectIsToldByField(t *testing.T) {
 	n := newNode(t)
 	immutable := "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: fixed}, immutable: true, data: {a: '1'}}\n"

@@ -18,7 +18,7 @@ const maxFile = 10 << 20
 // standardInput is the argument for standard input.
 const standardInput = "-"
 
-// item is one pod, config map or secret of a manifest, or an error in its place.
+// item is one pod, config map, secret or claim of a manifest, or an error in its place.
 type item struct {
 	// file is the name of its file, and document the number of its document from 1, or 0 if there is only one.
 	file     string
@@ -27,7 +27,7 @@ type item struct {
 	place string
 	// name is its name, as far as it is readable.
 	name objectName
-	// pod is the decoded pod, and object the encoded v1.ConfigMap or v1.Secret, unless err is set.
+	// pod is the decoded pod, and object the encoded object of another kind, unless err is set.
 	pod    *v1.Pod
 	object []byte
 	err    error
@@ -128,7 +128,7 @@ func itemsIn(name string, from io.Reader, visit func(item) error) error {
 	}
 	documents := documentsOf(data)
 	if len(documents) == 0 {
-		return visit(item{file: name, err: errors.New("it is empty: write a Pod, a ConfigMap or a Secret into it")})
+		return visit(item{file: name, err: errors.New("it is empty: write a Pod, a ConfigMap, a Secret or a PersistentVolumeClaim into it")})
 	}
 	for n, d := range documents {
 		for _, i := range d.items() {

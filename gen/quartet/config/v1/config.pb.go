@@ -718,7 +718,7 @@ type Source struct {
 	Mode string `protobuf:"bytes,6,opt,name=mode,proto3" json:"mode,omitempty"`
 	// Its present errors, sorted by path and pod; a solved error is removed.
 	Errors []*SourceError `protobuf:"bytes,7,rep,name=errors,proto3" json:"errors,omitempty"`
-	// The number of its effective config maps and secrets.
+	// The number of its effective config maps, secrets and claims.
 	Objects       int32 `protobuf:"varint,8,opt,name=objects,proto3" json:"objects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -827,7 +827,8 @@ type SourceError struct {
 	LastSeenAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_seen_at,json=lastSeenAt,proto3" json:"last_seen_at,omitempty"`
 	// The number of occurrences.
 	Count int32 `protobuf:"varint,7,opt,name=count,proto3" json:"count,omitempty"`
-	// "configmap NAMESPACE/NAME" or "secret NAMESPACE/NAME", if it is about one of those.
+	// "configmap NAMESPACE/NAME", "secret NAMESPACE/NAME" or "persistentvolumeclaim NAMESPACE/NAME", if it is about one of
+	// those.
 	Object        string `protobuf:"bytes,8,opt,name=object,proto3" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1119,7 +1120,7 @@ type WatchObjectsRequest struct {
 	// The token of the last handled message; empty for a new subscription. It is valid only with the same kind, namespace
 	// and name; otherwise the subscription begins with a snapshot, as START_SNAPSHOT_INVALID.
 	ResumeToken []byte `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// "ConfigMap" or "Secret" selects one kind. Empty selects both.
+	// "ConfigMap", "Secret" or "PersistentVolumeClaim" selects one kind. Empty selects all.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Selects one namespace; empty for all.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -1251,13 +1252,14 @@ func (x *WatchObjectsResponse) GetSource() *SourceState {
 	return nil
 }
 
-// Object is a config map or a secret.
+// Object is a config map, a secret or a persistent volume claim.
 type Object struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "ConfigMap" or "Secret".
+	// "ConfigMap", "Secret" or "PersistentVolumeClaim".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The v1.ConfigMap or v1.Secret, defaulted and validated, with stringData folded into data, encoded with its Marshal
-	// method. Empty if it was removed.
+	// The v1.ConfigMap, v1.Secret or v1.PersistentVolumeClaim, defaulted and validated, encoded with its Marshal method.
+	// The stringData of a secret is folded into its data. A claim has a UID, which identifies its data: a claim that was
+	// deleted and applied again has another one. Empty if it was removed.
 	Object []byte `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
 	// Its namespace.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -1346,7 +1348,7 @@ func (x *Object) GetTraceparent() string {
 // ListObjectsRequest asks for all objects.
 type ListObjectsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "ConfigMap" or "Secret"; empty for both.
+	// "ConfigMap", "Secret" or "PersistentVolumeClaim"; empty for all.
 	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1438,13 +1440,13 @@ func (x *ListObjectsResponse) GetObjects() []*ObjectSummary {
 // ObjectSummary summarizes an object without values of a secret.
 type ObjectSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "ConfigMap" or "Secret".
+	// "ConfigMap", "Secret" or "PersistentVolumeClaim".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Its namespace.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Its name.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// The type of a secret, for example "Opaque"; empty for a config map.
+	// The type of a secret, for example "Opaque"; empty for another kind.
 	Type string `protobuf:"bytes,4,opt,name=type,proto3" json:"type,omitempty"`
 	// True if it is immutable.
 	Immutable bool `protobuf:"varint,5,opt,name=immutable,proto3" json:"immutable,omitempty"`
@@ -1456,10 +1458,12 @@ type ObjectSummary struct {
 	Path string `protobuf:"bytes,8,opt,name=path,proto3" json:"path,omitempty"`
 	// The time of the first apply; for other sources, the time at which this configmux first saw it.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// The v1.ConfigMap, encoded with its Marshal method. Always empty for a secret.
-	ConfigMap     []byte `protobuf:"bytes,10,opt,name=config_map,json=configMap,proto3" json:"config_map,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The v1.ConfigMap, encoded with its Marshal method. Always empty for another kind.
+	ConfigMap []byte `protobuf:"bytes,10,opt,name=config_map,json=configMap,proto3" json:"config_map,omitempty"`
+	// The v1.PersistentVolumeClaim, encoded with its Marshal method. Always empty for another kind.
+	PersistentVolumeClaim []byte `protobuf:"bytes,11,opt,name=persistent_volume_claim,json=persistentVolumeClaim,proto3" json:"persistent_volume_claim,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *ObjectSummary) Reset() {
@@ -1562,6 +1566,13 @@ func (x *ObjectSummary) GetConfigMap() []byte {
 	return nil
 }
 
+func (x *ObjectSummary) GetPersistentVolumeClaim() []byte {
+	if x != nil {
+		return x.PersistentVolumeClaim
+	}
+	return nil
+}
+
 // ObjectKey is a key of the data of an object.
 type ObjectKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1620,9 +1631,9 @@ func (x *ObjectKey) GetBytes() int64 {
 // ApplyObjectRequest contains the object to store.
 type ApplyObjectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "ConfigMap" or "Secret".
+	// "ConfigMap", "Secret" or "PersistentVolumeClaim".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The v1.ConfigMap or v1.Secret, encoded with its Marshal method.
+	// The v1.ConfigMap, v1.Secret or v1.PersistentVolumeClaim, encoded with its Marshal method.
 	Object []byte `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
 	// Validate and default only; change nothing.
 	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
@@ -1748,7 +1759,7 @@ func (x *ApplyObjectResponse) GetName() string {
 // DeleteObjectRequest names the object to delete.
 type DeleteObjectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "ConfigMap" or "Secret".
+	// "ConfigMap", "Secret" or "PersistentVolumeClaim".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Its namespace; empty for "default".
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -2020,7 +2031,7 @@ const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"\x12ListObjectsRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\"Q\n" +
 	"\x13ListObjectsResponse\x12:\n" +
-	"\aobjects\x18\x01 \x03(\v2 .quartet.config.v1.ObjectSummaryR\aobjects\"\xbf\x02\n" +
+	"\aobjects\x18\x01 \x03(\v2 .quartet.config.v1.ObjectSummaryR\aobjects\"\xf7\x02\n" +
 	"\rObjectSummary\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -2034,7 +2045,8 @@ const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x1d\n" +
 	"\n" +
 	"config_map\x18\n" +
-	" \x01(\fR\tconfigMap\"5\n" +
+	" \x01(\fR\tconfigMap\x126\n" +
+	"\x17persistent_volume_claim\x18\v \x01(\fR\x15persistentVolumeClaim\"5\n" +
 	"\tObjectKey\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"Y\n" +

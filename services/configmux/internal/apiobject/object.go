@@ -1,5 +1,5 @@
-// Package apiobject represents a config map or a secret in configmux: its key, its preparation (defaults, stringData
-// folded into data, as in an API server), and its validation.
+// Package apiobject represents a config map, a secret or a persistent volume claim in configmux: its key, its
+// preparation (defaults, stringData folded into data, as in an API server), and its validation.
 //
 // staticpod decodes objects out of manifests with it, localsource stores applied objects, and the mux merges and
 // publishes them. It is pure, and it never reveals a value of a secret: neither in an error, nor when fmt or slog
@@ -25,10 +25,14 @@ type Kind string
 const (
 	ConfigMap Kind = "ConfigMap"
 	Secret    Kind = "Secret"
+	Claim     Kind = "PersistentVolumeClaim"
 )
 
+// Kinds returns the supported kinds.
+func Kinds() []Kind { return []Kind{ConfigMap, Secret, Claim} }
+
 // Known reports whether the kind is supported.
-func (k Kind) Known() bool { return k == ConfigMap || k == Secret }
+func (k Kind) Known() bool { return slices.Contains(Kinds(), k) }
 
 // Key identifies an object.
 type Key struct {
@@ -54,26 +58,36 @@ func (k Key) Compare(other Key) int {
 	)
 }
 
-// Object is a config map or a secret: exactly one of the two is set. It is immutable after Prepare.
+// Object is a config map, a secret or a persistent volume claim: exactly one of them is set. It is immutable after
+// Prepare.
 type Object struct {
 	ConfigMap *v1.ConfigMap
 	Secret    *v1.Secret
+	Claim     *v1.PersistentVolumeClaim
 }
 
 // Kind returns the kind of the object.
 func (o *Object) Kind() Kind {
-	if o.Secret != nil {
+	switch {
+	case o.Secret != nil:
 		return Secret
+	case o.Claim != nil:
+		return Claim
+	default:
+		return ConfigMap
 	}
-	return ConfigMap
 }
 
 // Meta returns the metadata, which may be changed before Prepare.
 func (o *Object) Meta() *metav1.ObjectMeta {
-	if o.Secret != nil {
+	switch {
+	case o.Secret != nil:
 		return &o.Secret.ObjectMeta
+	case o.Claim != nil:
+		return &o.Claim.ObjectMeta
+	default:
+		return &o.ConfigMap.ObjectMeta
 	}
-	return &o.ConfigMap.ObjectMeta
 }
 
 // Key returns the key of the object.
@@ -84,9 +98,10 @@ func (o *Object) Key() Key {
 // Immutable reports whether the object's field immutable is true.
 func (o *Object) Immutable() bool {
 	var set *bool
-	if o.Secret != nil {
+	switch {
+	case o.Secret != nil:
 		set = o.Secret.Immutable
-	} else {
+	case o.ConfigMap != nil:
 		set = o.ConfigMap.Immutable
 	}
 	return set != nil && *set
@@ -101,13 +116,16 @@ func (o *Object) Format(state fmt.State, _ rune) { _, _ = fmt.Fprint(state, o.St
 // LogValue implements slog.LogValuer, so that no handler reads the data.
 func (o *Object) LogValue() slog.Value { return slog.StringValue(o.String()) }
 
-// Marshal returns the bytes of the v1.ConfigMap or v1.Secret. Equal objects have equal bytes.
+// Marshal returns the bytes of the object of Kubernetes. Equal objects have equal bytes.
 func (o *Object) Marshal() ([]byte, error) {
 	var data []byte
 	var err error
-	if o.Secret != nil {
+	switch {
+	case o.Secret != nil:
 		data, err = o.Secret.Marshal()
-	} else {
+	case o.Claim != nil:
+		data, err = o.Claim.Marshal()
+	default:
 		data, err = o.ConfigMap.Marshal()
 	}
 	if err != nil {
@@ -132,6 +150,12 @@ func Unmarshal(kind Kind, data []byte) (*Object, error) {
 			return nil, fmt.Errorf("it is not an encoded v1.Secret")
 		}
 		return o, nil
+	case Claim:
+		o := &Object{Claim: &v1.PersistentVolumeClaim{}}
+		if err := o.Claim.Unmarshal(data); err != nil {
+			return nil, fmt.Errorf("it is not an encoded v1.PersistentVolumeClaim: %w", err)
+		}
+		return o, nil
 	default:
 		return nil, &KindError{Kind: string(kind)}
 	}
@@ -142,23 +166,24 @@ type KindError struct{ Kind string }
 
 // Error names the supported kinds.
 func (e *KindError) Error() string {
-	return fmt.Sprintf("kind: must be %s or %s, not %q", ConfigMap, Secret, e.Kind)
+	return fmt.Sprintf("kind: must be %s, %s or %s, not %q", ConfigMap, Secret, Claim, e.Kind)
 }
 
-// Sizes returns the size in bytes of the value of each key.
+// Sizes returns the size in bytes of the value of each key; none for a claim, which has no data.
 func (o *Object) Sizes() map[string]int {
 	sizes := map[string]int{}
 	if o.Secret != nil {
 		for key, value := range o.Secret.Data {
 			sizes[key] = len(value)
 		}
-		return sizes
 	}
-	for key, value := range o.ConfigMap.Data {
-		sizes[key] = len(value)
-	}
-	for key, value := range o.ConfigMap.BinaryData {
-		sizes[key] = len(value)
+	if o.ConfigMap != nil {
+		for key, value := range o.ConfigMap.Data {
+			sizes[key] = len(value)
+		}
+		for key, value := range o.ConfigMap.BinaryData {
+			sizes[key] = len(value)
+		}
 	}
 	return sizes
 }

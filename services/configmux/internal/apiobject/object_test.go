@@ -138,7 +138,7 @@ func TestAnObjectIsPrintedWithoutItsData(t *testing.T) {
 		"Pod",
 		nil,
 	); err == nil ||
-		err.Error() != `kind: must be ConfigMap or Secret, not "Pod"` {
+		err.Error() != `kind: must be ConfigMap, Secret or PersistentVolumeClaim, not "Pod"` {
 		t.Errorf("another kind: %v", err)
 	}
 }

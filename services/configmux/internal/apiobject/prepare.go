@@ -28,19 +28,22 @@ func (o *Object) Prepare() field.ErrorList {
 	if meta.Name == "" {
 		return field.ErrorList{field.Required(field.NewPath("metadata", "name"), "name the "+string(o.Kind()))}
 	}
-	if o.Secret != nil {
+	switch {
+	case o.Secret != nil:
 		o.Secret.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: string(Secret)}
 		o.fold()
 		corev1.SetObjectDefaults_Secret(o.Secret)
-	} else {
+	case o.Claim != nil:
+		o.prepareClaim()
+	default:
 		o.ConfigMap.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: string(ConfigMap)}
 		corev1.SetObjectDefaults_ConfigMap(o.ConfigMap)
 	}
 	return o.validate(nil)
 }
 
-// CheckUpdate returns the validation errors of replacing another object of the same key: a different type, or changed
-// data of an immutable object. Both must be prepared.
+// CheckUpdate returns the validation errors of replacing another object of the same key: a different type, changed
+// data of an immutable object, or a changed claim, except its size. Both must be prepared.
 func (o *Object) CheckUpdate(old *Object) field.ErrorList { return o.validate(old) }
 
 // fold folds the stringData of a secret into its data.
@@ -58,9 +61,17 @@ func (o *Object) fold() {
 
 // validate returns the validation errors of an API server for a new object, or for one that replaces old.
 func (o *Object) validate(old *Object) field.ErrorList {
-	if o.Secret != nil {
+	switch {
+	case o.Secret != nil:
 		return withoutValues(o.validateSecret(old))
+	case o.Claim != nil:
+		return o.validateClaim(old)
+	default:
+		return o.validateConfigMap(old)
 	}
+}
+
+func (o *Object) validateConfigMap(old *Object) field.ErrorList {
 	var internal, before core.ConfigMap
 	if err := corev1.Convert_v1_ConfigMap_To_core_ConfigMap(o.ConfigMap.DeepCopy(), &internal, nil); err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}

@@ -56,10 +56,14 @@ func (s *Source) pathOf(given types.NamespacedName) string {
 
 func asideOf(path string) string { return path + aside }
 
-// isObjectFile reports whether a path is that of a config map or a secret, or of a renamed one.
+// isObjectFile reports whether a path is that of a config map, a secret or a claim, or of a renamed one.
 func isObjectFile(path string) bool {
-	return isSecretFile(path) || strings.HasSuffix(strings.TrimSuffix(path, aside), configMapExtension)
+	name := strings.TrimSuffix(path, aside)
+	return isSecretFile(path) || isClaimFile(path) || strings.HasSuffix(name, configMapExtension)
 }
+
+// isClaimFile reports whether a path is that of a claim, or of a renamed one.
+func isClaimFile(path string) bool { return strings.HasSuffix(strings.TrimSuffix(path, aside), claimExtension) }
 
 // holds reports whether a pod or an object was read from a file.
 func (s *Source) holds(path string) bool {
@@ -173,6 +177,8 @@ func whatIn(path string) string {
 	switch {
 	case isSecretFile(path):
 		return "secret"
+	case isClaimFile(path):
+		return "claim"
 	case isObjectFile(path):
 		return "config map"
 	default:

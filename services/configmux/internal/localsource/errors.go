@@ -92,7 +92,7 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("the source %q has %d %s and takes no more: delete some first", Name, e.Number, e.What)
 }
 
-// ObjectTakenError is returned if another source has the config map or secret.
+// ObjectTakenError is returned if another source has the config map, secret or claim.
 type ObjectTakenError struct {
 	// Key is the key of the object.
 	Key apiobject.Key
@@ -110,7 +110,7 @@ func (e *ObjectTakenError) Error() string {
 	)
 }
 
-// UnknownObjectError is returned if the source has no such config map or secret.
+// UnknownObjectError is returned if the source has no such config map, secret or claim.
 type UnknownObjectError struct {
 	// Key is the requested key.
 	Key apiobject.Key

@@ -1,5 +1,5 @@
-// Package localsource is the source "local": the pods, config maps and secrets that were applied by a call, and that
-// stay until a call deletes them. It keeps a file for each of them, so that they survive a restart; secrets are
+// Package localsource is the source "local": the pods, config maps, secrets and persistent volume claims that were
+// applied by a call, and that stay until a call deletes them. It keeps a file for each of them, so that they survive a restart; secrets are
 // encrypted in it.
 //
 // One goroutine, that of Run, owns the pods and the files. Apply and Delete decode and validate in the caller's
@@ -54,12 +54,12 @@ type Config struct {
 	Node string
 	// Allowed lists the sources whose pods may have access to the host.
 	Allowed privilege.Allowed
-	// Standalone is true for a node without an API server. Only there the source has config maps and secrets. Elsewhere
+	// Standalone is true for a node without an API server. Only there the source has objects that pods use. Elsewhere
 	// those that were applied before stay on disk without an effect.
 	Standalone bool
 	// Seals encrypts the secrets.
 	Seals *sealing.Keyring
-	// MaxPods is the maximum number of pods, and MaxObjects that of config maps and secrets.
+	// MaxPods is the maximum number of pods, and MaxObjects that of config maps, secrets and claims.
 	MaxPods, MaxObjects int
 	// Others returns the finder for pods of other sources. It is called while the source runs.
 	Others func() Others
@@ -82,7 +82,7 @@ type Source struct {
 	readAt  time.Time
 	// pods maps the names in the manifests, without the suffix, to the pods.
 	pods map[types.NamespacedName]*entry
-	// objects are the config maps and secrets.
+	// objects are the config maps, secrets and claims.
 	objects map[apiobject.Key]*objectEntry
 	// broken maps the paths of invalid files to their errors.
 	broken map[string]source.Error

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
@@ -20,9 +21,10 @@ import (
 )
 
 const (
-	// configMapExtension and secretExtension are the extensions of files with an object.
+	// configMapExtension, secretExtension and claimExtension are the extensions of files with an object.
 	configMapExtension = ".configmap"
 	secretExtension    = ".secret"
+	claimExtension     = ".claim"
 	// maxRecord bounds the size of a file with an object, in bytes. The object has at most 1 MiB of data, which JSON and
 	// base64 enlarge.
 	maxRecord = 8 << 20
@@ -38,6 +40,8 @@ type record struct {
 	ConfigMap *v1.ConfigMap `json:"configMap,omitempty"`
 	// Sealed is the encrypted encoding of a secret. The path of its key is the associated data.
 	Sealed *sealing.Box `json:"sealed,omitempty"`
+	// Claim is the claim, if the object is one, with its UID.
+	Claim *v1.PersistentVolumeClaim `json:"claim,omitempty"`
 }
 
 func (r record) key() apiobject.Key {
@@ -47,8 +51,12 @@ func (r record) key() apiobject.Key {
 // objectPath returns the file of an object. Its name is a hash, which contains no slash and is short enough.
 func (s *Source) objectPath(key apiobject.Key) string {
 	extension := configMapExtension
-	if key.Kind == apiobject.Secret {
+	switch key.Kind {
+	case apiobject.Secret:
 		extension = secretExtension
+	case apiobject.Claim:
+		extension = claimExtension
+	case apiobject.ConfigMap:
 	}
 	sum := sha256.Sum256([]byte(key.Path()))
 	return filepath.Join(s.cfg.Dir, hex.EncodeToString(sum[:16])+extension)
@@ -63,6 +71,7 @@ func (s *Source) encodeObject(e *objectEntry) ([]byte, error) {
 		Name:      key.Name,
 		CreatedAt: e.createdAt.UTC(),
 		ConfigMap: e.object.ConfigMap,
+		Claim:     e.object.Claim,
 	}
 	if key.Kind == apiobject.Secret {
 		box, err := s.cfg.Seals.Seal(e.content, key.Path())
@@ -102,7 +111,7 @@ func readRecord(path string) (record, error) {
 		return r, err
 	}
 	if json.Unmarshal(data, &r) != nil {
-		return record{}, errors.New("it is not JSON of a config map or a secret")
+		return record{}, errors.New("it is not JSON of a config map, a secret or a claim")
 	}
 	return r, nil
 }
@@ -116,7 +125,7 @@ func (s *Source) readObject(path string) error {
 	if !r.Kind.Known() || s.objectPath(r.key()) != path {
 		return fmt.Errorf("it is not the file of what is in it, %s", r.key())
 	}
-	object := &apiobject.Object{ConfigMap: r.ConfigMap}
+	object := &apiobject.Object{ConfigMap: r.ConfigMap, Claim: r.Claim}
 	switch {
 	case r.Kind == apiobject.Secret && r.Sealed == nil:
 		return errors.New("it has no encrypted secret")
@@ -128,10 +137,16 @@ func (s *Source) readObject(path string) error {
 		if object, err = apiobject.Unmarshal(r.Kind, data); err != nil {
 			return err
 		}
-	case r.ConfigMap == nil:
+	case r.Kind == apiobject.Claim && (r.Claim == nil || r.Claim.UID == ""):
+		return errors.New("it has no claim with a UID")
+	case r.Kind == apiobject.ConfigMap && r.ConfigMap == nil:
 		return errors.New("it has no config map")
 	}
-	e, err := s.objectEntryOf(object)
+	var uid types.UID
+	if r.Kind == apiobject.Claim {
+		uid = r.Claim.UID
+	}
+	e, err := s.objectEntryOf(object, uid)
 	if err != nil {
 		return err
 	}

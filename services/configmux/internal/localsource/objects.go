@@ -9,7 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/quartet-node/quartet/internal/podset"
@@ -20,7 +22,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
-// AppliedObject is the result of an apply of a config map or a secret.
+// AppliedObject is the result of an apply of a config map, a secret or a claim.
 type AppliedObject struct {
 	// Key is the key of the object, including its namespace.
 	Key apiobject.Key
@@ -28,7 +30,7 @@ type AppliedObject struct {
 	Op podset.Op
 }
 
-// objectEntry is one config map or secret, in memory and on disk.
+// objectEntry is one config map, secret or claim, in memory and on disk.
 type objectEntry struct {
 	object *apiobject.Object
 	path   string
@@ -38,12 +40,13 @@ type objectEntry struct {
 	createdAt time.Time
 }
 
-// ApplyObject creates a config map or a secret, or replaces the applied one of the same name. It takes ownership of the
+// ApplyObject creates a config map, a secret or a claim, or replaces the applied one of the same name. A new claim gets
+// a UID, which it keeps until it is deleted: it identifies the claim's data. It takes ownership of the
 // object. With dryRun it only returns what it would do. It fails with an *InvalidError, an *ObjectTakenError or a
 // *FullError if the object is refused, with a *sealing.FileError if there is no key for a secret, and with ErrEnded if
 // the source has ended. After any other error the object may be unchanged or applied; a second call resolves that.
 func (s *Source) ApplyObject(ctx context.Context, object *apiobject.Object, dryRun bool) (AppliedObject, error) {
-	wanted, err := s.objectEntryOf(object)
+	wanted, err := s.objectEntryOf(object, types.UID(uuid.NewString()))
 	if err != nil {
 		return AppliedObject{}, err
 	}
@@ -57,7 +60,7 @@ func (s *Source) ApplyObject(ctx context.Context, object *apiobject.Object, dryR
 	return AppliedObject{Key: wanted.object.Key(), Op: applied.Op}, nil
 }
 
-// DeleteObject removes a config map or a secret. It fails with an *UnknownObjectError, and otherwise as Delete does.
+// DeleteObject removes a config map, a secret or a claim. It fails with an *UnknownObjectError, and otherwise as Delete does.
 func (s *Source) DeleteObject(ctx context.Context, key apiobject.Key) error {
 	if key.Namespace == "" {
 		key.Namespace = metav1.NamespaceDefault
@@ -66,16 +69,23 @@ func (s *Source) DeleteObject(ctx context.Context, key apiobject.Key) error {
 	return err
 }
 
-// objectEntryOf returns the entry of an object. It does not depend on other objects.
-func (s *Source) objectEntryOf(object *apiobject.Object) (*objectEntry, error) {
+// objectEntryOf returns the entry of an object; uid is its UID if it is a claim. It does not depend on other objects.
+func (s *Source) objectEntryOf(object *apiobject.Object, uid types.UID) (*objectEntry, error) {
 	if errs := object.Prepare(); len(errs) > 0 {
 		return nil, invalidObject(object.Key(), errs)
 	}
-	content, err := object.Marshal()
-	if err != nil {
-		return nil, err
+	e := &objectEntry{object: object, path: s.objectPath(object.Key())}
+	return e, e.identify(uid)
+}
+
+// identify sets the UID of a claim, and encodes the object.
+func (e *objectEntry) identify(uid types.UID) error {
+	if e.object.Claim != nil {
+		e.object.Claim.UID = uid
 	}
-	return &objectEntry{object: object, path: s.objectPath(object.Key()), content: content}, nil
+	content, err := e.object.Marshal()
+	e.content = content
+	return err
 }
 
 // invalidObject returns the validation errors of an object as one error.
@@ -97,6 +107,9 @@ func (s *Source) applyObject(ctx context.Context, wanted *objectEntry, dryRun bo
 	known, op := s.objects[key], podset.Add
 	wanted.createdAt = began
 	if known != nil {
+		if err := wanted.identify(known.object.Meta().UID); err != nil {
+			return podset.None, err
+		}
 		if bytes.Equal(known.content, wanted.content) {
 			return podset.None, nil
 		}
@@ -131,7 +144,7 @@ func (s *Source) applyObject(ctx context.Context, wanted *objectEntry, dryRun bo
 // admitObject returns why an object conflicts with the others; nil if it does not.
 func (s *Source) admitObject(key apiobject.Key, known *objectEntry) error {
 	if known == nil && len(s.objects) >= s.cfg.MaxObjects {
-		return &FullError{What: "config maps and secrets", Number: len(s.objects)}
+		return &FullError{What: "config maps, secrets and claims", Number: len(s.objects)}
 	}
 	if from, path, taken := s.cfg.Others().ObjectHolder(key, Name); taken {
 		return &ObjectTakenError{Key: key, Source: from, Path: path}

@@ -14,7 +14,7 @@ import (
 // sourceLabel names the source: file, http, api or local.
 const sourceLabel = "source"
 
-// kindLabel is the kind of an object in lower case: configmap or secret.
+// kindLabel is the kind of an object in lower case: configmap, secret or persistentvolumeclaim.
 const kindLabel = "kind"
 
 // Metrics counts merges and published changes, and reports the state of each source.
@@ -25,7 +25,7 @@ type Metrics struct {
 	servedObjects *stream.ServedMetrics
 	merges        *prometheus.HistogramVec
 	changes       *prometheus.CounterVec
-	// objectChanges counts published changes of config maps and secrets.
+	// objectChanges counts published changes of config maps, secrets and claims.
 	objectChanges *prometheus.CounterVec
 
 	objects, pods, errors, ready, readAt *prometheus.Desc
@@ -51,11 +51,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "quartet_configmux_changes_total", Help: "Changes of desired pods published, by operation.",
 		}, []string{sourceLabel, "op"}),
 		objectChanges: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "quartet_configmux_object_changes_total", Help: "Changes of config maps and secrets published, by operation.",
+			Name: "quartet_configmux_object_changes_total", Help: "Changes of config maps, secrets and claims published, by operation.",
 		}, []string{sourceLabel, kindLabel, "op"}),
 		objects: prometheus.NewDesc(
 			"quartet_configmux_source_objects",
-			"Effective config maps and secrets of the source.",
+			"Effective config maps, secrets and claims of the source.",
 			[]string{sourceLabel, kindLabel},
 			nil,
 		),
@@ -80,7 +80,7 @@ func (m *Metrics) expose(mux *Mux) {
 		for op := podset.Remove; op <= podset.Reconcile; op++ {
 			m.changes.WithLabelValues(name, opName(op))
 		}
-		for _, kind := range objectKinds() {
+		for _, kind := range apiobject.Kinds() {
 			for _, op := range []podset.Op{podset.Add, podset.Update, podset.Remove} {
 				m.objectChanges.WithLabelValues(name, kindName(kind), opName(op))
 			}

@@ -21,7 +21,7 @@ import (
 // ObjectEntry is one value of the stream of objects: exactly one of its fields is set. It is immutable after its
 // publication.
 type ObjectEntry struct {
-	// Object is a config map or a secret, under the key of apiobject.Key.Path.
+	// Object is a config map, a secret or a claim, under the key of apiobject.Key.Path.
 	Object *configv1.Object
 	// Source is the state of a source, under the key of SourceKey.
 	Source *configv1.SourceState
@@ -36,9 +36,6 @@ type publishedObject struct {
 	// seenAt is the time of its first publication.
 	seenAt time.Time
 }
-
-// objectKinds returns the supported kinds.
-func objectKinds() []apiobject.Kind { return []apiobject.Kind{apiobject.ConfigMap, apiobject.Secret} }
 
 func (m *Mux) announceObjects(name string, ready bool) {
 	m.objects.Put(SourceKey(name), ObjectEntry{Source: &configv1.SourceState{Name: name, Ready: ready}})
@@ -75,6 +72,11 @@ func (m *Mux) choose(changed string, reading *source.Reading, now time.Time) map
 			if !taken {
 				wanted[key] = publishedObject{Object: o, from: s.Name()}
 				continue
+			}
+			if o.IsApplied() {
+				// The claim keeps its data when a manifest takes it over.
+				first.Object.Object = first.WithUID(o.Claim.UID)
+				wanted[key] = first
 			}
 			hidden := source.Error{
 				Path:   o.Path,
@@ -213,9 +215,12 @@ func (o publishedObject) summary(key apiobject.Key) *configv1.ObjectSummary {
 		Kind: string(key.Kind), Namespace: key.Namespace, Name: key.Name, Immutable: o.Immutable(),
 		Source: o.from, Path: sendable(o.Path), CreatedAt: timestamppb.New(created),
 	}
-	if o.Secret != nil {
+	switch {
+	case o.Secret != nil:
 		s.Type = string(o.Secret.Type)
-	} else {
+	case o.Claim != nil:
+		s.PersistentVolumeClaim = o.data
+	default:
 		s.ConfigMap = o.data
 	}
 	sizes := o.Sizes()
@@ -251,7 +256,10 @@ func (m *Mux) count(name string) int {
 
 // countKinds returns that number for each kind.
 func (m *Mux) countKinds(name string) map[apiobject.Kind]int {
-	counts := map[apiobject.Kind]int{apiobject.ConfigMap: 0, apiobject.Secret: 0}
+	counts := map[apiobject.Kind]int{}
+	for _, kind := range apiobject.Kinds() {
+		counts[kind] = 0
+	}
 	for key, o := range m.effective {
 		if o.from == name {
 			counts[key.Kind]++

@@ -16,7 +16,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 )
 
-// configObject decodes one config map or secret.
+// configObject decodes one config map, secret or persistent volume claim.
 func (d *decoder) configObject(kind apiobject.Kind, object map[string]any, where string) {
 	key := keyOf(kind, object)
 	report := func(path, message string) {
@@ -30,7 +30,7 @@ func (d *decoder) configObject(kind apiobject.Kind, object map[string]any, where
 		report(
 			"kind",
 			fmt.Sprintf(
-				"must be %s, not %q: this node has an API server, and takes config maps and secrets from there",
+				"must be %s, not %q: this node has an API server, and takes config maps, secrets and claims from there",
 				d.accepted(),
 				kind,
 			),
@@ -78,12 +78,16 @@ func decodeObject(kind apiobject.Kind, object map[string]any, report func(path, 
 	}
 	o := &apiobject.Object{}
 	var into any
-	if kind == apiobject.Secret {
+	switch kind {
+	case apiobject.Secret:
 		o.Secret = &v1.Secret{}
 		into = o.Secret
 		checkValues(object, "data", true, refuse)
 		checkValues(object, "stringData", false, refuse)
-	} else {
+	case apiobject.Claim:
+		o.Claim = &v1.PersistentVolumeClaim{}
+		into = o.Claim
+	case apiobject.ConfigMap:
 		o.ConfigMap = &v1.ConfigMap{}
 		into = o.ConfigMap
 		checkValues(object, "data", false, refuse)

@@ -21,6 +21,8 @@ var standalone = staticpod.Origin{
 const (
 	settings = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\n"
 	login    = "apiVersion: v1\nkind: Secret\nmetadata: {name: login, namespace: a}\n"
+	data     = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n"
+	dataSpec = "  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Gi}}\n"
 )
 
 // keysOf returns the keys of the valid objects.
@@ -74,7 +76,12 @@ func TestProblemsOfObjectsNameThemAndTheirFieldAndNoValue(t *testing.T) {
 		{"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: A_b}", "configmap default/A_b", "metadata.name", "line 3: Invalid value"},
 		{"apiVersion: v1\nkind: Secret\nstringData: {k: " + value + "}", "", "metadata", "name the Secret"},
 		{"apiVersion: v1\nkind: Secret\nmetadata: {name: 5}", "", "metadata", "name the Secret"},
-		{"apiVersion: v1\nkind: Service\nmetadata: {name: x}", "", "kind", `must be Pod, ConfigMap, Secret, or a list of them (List, PodList, ConfigMapList, SecretList), not "Service"`},
+		{"apiVersion: v1\nkind: Service\nmetadata: {name: x}", "", "kind", `must be Pod, ConfigMap, Secret, PersistentVolumeClaim, or a list of them (List, PodList, ConfigMapList, SecretList, PersistentVolumeClaimList), not "Service"`},
+		{data + "  accessModes: [ReadWriteOnce]", "persistentvolumeclaim default/data", "spec.resources[storage]", "Required value"},
+		{data + "  accessModes: ReadWriteOnce", "persistentvolumeclaim default/data", "spec.accessModes", "line 5: must be a list, not string"},
+		{data + "  acessModes: [ReadWriteOnce]", "persistentvolumeclaim default/data", "spec.acessModes", "line 5: unknown field"},
+		{data + dataSpec + "  storageClassName: fast", "persistentvolumeclaim default/data", "spec.storageClassName", "line 7: Forbidden: a node without an API server has no storage classes"},
+		{data + dataSpec + "  volumeMode: Block", "persistentvolumeclaim default/data", "spec.volumeMode", "line 7: Forbidden: a claim of a node without an API server is a directory"},
 	} {
 		got := staticpod.Decode([]byte(test.manifest), standalone)
 		if len(got.Objects) != 0 || len(got.Problems) == 0 {
@@ -135,17 +142,18 @@ func TestAPodMayNameObjectsOnlyWhereTheyCanBeBesideIt(t *testing.T) {
 	const names = "    envFrom: [{secretRef: {name: x}}, {configMapRef: {name: x}}]\n" +
 		"    env: [{name: A, valueFrom: {secretKeyRef: {name: x, key: k}}}, {name: B, valueFrom: {configMapKeyRef: {name: x, key: k}}}]\n" +
 		"  imagePullSecrets: [{name: x}]\n" +
-		"  volumes: [{name: a, secret: {secretName: x}}, {name: b, configMap: {name: x}}, {name: c, projected: {sources: [{secret: {name: x}}, {configMap: {name: x}}]}}]\n"
+		"  volumes: [{name: a, secret: {secretName: x}}, {name: b, configMap: {name: x}}, {name: c, projected: {sources: [{secret: {name: x}}, {configMap: {name: x}}]}}," +
+		" {name: d, persistentVolumeClaim: {claimName: x}}, {name: e, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}}]\n"
 	got := staticpod.Decode([]byte(web+names), standalone)
 	if len(got.Problems) != 0 || len(got.Pods) != 1 || !staticpod.NamesObjects(got.Pods[0]) {
 		t.Fatalf("standalone: %d pods, problems %v", len(got.Pods), got.Problems)
 	}
-	if refused := staticpod.Decode([]byte(web+names), origin); len(refused.Pods) != 0 || len(refused.Problems) != 9 {
-		t.Errorf("with an API server: %d pods, problems %v, want nine", len(refused.Pods), refused.Problems)
+	if refused := staticpod.Decode([]byte(web+names), origin); len(refused.Pods) != 0 || len(refused.Problems) != 11 {
+		t.Errorf("with an API server: %d pods, problems %v, want eleven", len(refused.Pods), refused.Problems)
 	}
 	// Fields that only an API server can provide stay refused.
 	for _, fields := range []string{
-		"  serviceAccountName: x\n", "  volumes: [{name: v, persistentVolumeClaim: {claimName: x}}]\n",
+		"  serviceAccountName: x\n", "  volumes: [{name: v, csi: {driver: x}}]\n",
 		"  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}, {secret: {name: x}}]}}]\n",
 		"  volumes: [{name: v, cephfs: {monitors: [x], secretRef: {name: x}}}]\n",
 	} {
@@ -156,5 +164,28 @@ func TestAPodMayNameObjectsOnlyWhereTheyCanBeBesideIt(t *testing.T) {
 			!strings.Contains(got.Problems[0].Message, "it runs without an API server") {
 			t.Errorf("%s: %d pods, problems %v", fields, len(got.Pods), got.Problems)
 		}
+	}
+}
+
+// Claims stand beside the pods that name them, alone, in a list, or as the items of a list of claims.
+func TestClaimsStandBesidePods(t *testing.T) {
+	const item = "{metadata: {name: b}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}"
+	got := staticpod.Decode([]byte(data+dataSpec+"---\n"+web+"---\napiVersion: v1\nkind: PersistentVolumeClaimList\nitems: ["+
+		item+"]\n"), standalone)
+	if len(got.Problems) != 0 || len(got.Pods) != 1 ||
+		strings.Join(keysOf(got), " ") != "persistentvolumeclaim default/data persistentvolumeclaim default/b" {
+		t.Fatalf("%d pods, %v, problems %v", len(got.Pods), keysOf(got), got.Problems)
+	}
+	if refused := staticpod.Decode([]byte(data+dataSpec), origin); len(refused.Objects) != 0 ||
+		!strings.Contains(refused.Problems[0].Message, "this node has an API server") {
+		t.Errorf("with an API server: %v, problems %v", keysOf(refused), refused.Problems)
+	}
+	// The claim of a generic ephemeral volume is one of the node too.
+	template := "  volumes: [{name: e, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], storageClassName: fast," +
+		" resources: {requests: {storage: 1Gi}}}}}}]\n"
+	refused := staticpod.Decode([]byte(web+template), standalone)
+	if len(refused.Pods) != 0 || len(refused.Problems) != 1 ||
+		refused.Problems[0].Field != "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.storageClassName" {
+		t.Errorf("a template with a storage class: %d pods, problems %v", len(refused.Pods), refused.Problems)
 	}
 }

@@ -157,7 +157,7 @@ func tolerateNoExecute(tolerations []v1.Toleration) []v1.Toleration {
 }
 
 // validate returns the validation errors of a defaulted pod. A pod of a node without an API server may refer to config
-// maps and secrets.
+// maps, secrets and claims.
 func validate(pod *v1.Pod, standalone bool) field.ErrorList {
 	// The conversion shares memory with its input, so it gets its own copy.
 	internal := &core.Pod{}

@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	podutil "k8s.io/kubernetes/pkg/api/pod"
 	"k8s.io/kubernetes/pkg/apis/core"
+
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 )
 
 // forbidden returns why a static pod must not refer to an object of the API.
@@ -15,14 +17,14 @@ func forbidden(what string) string {
 	return fmt.Sprintf("a static pod must not use %s: it runs without an API server", what)
 }
 
-// NamesObjects reports whether a pod refers to a config map or a secret, which only a pod of a node without an API
-// server may do.
+// NamesObjects reports whether a pod refers to a config map, a secret or a claim, which only a pod of a node without an
+// API server may do.
 func NamesObjects(pod *v1.Pod) bool {
 	return len(refuseReferences(pod, false)) > len(refuseReferences(pod, true))
 }
 
 // refuseReferences reports every reference to an object of the API in a pod as given. On a node without an API server,
-// references to config maps and secrets are allowed.
+// references to config maps, secrets and claims are allowed, because these may stand beside the pod.
 func refuseReferences(pod *v1.Pod, standalone bool) field.ErrorList {
 	spec := field.NewPath("spec")
 	r := refusals{standalone: standalone}
@@ -86,8 +88,12 @@ func (r *refusals) container(c *v1.Container, path *field.Path) {
 func (r *refusals) volume(v *v1.VolumeSource, path *field.Path) {
 	r.unlessStandalone(v.ConfigMap != nil, path.Child("configMap"), "config maps")
 	r.unlessStandalone(v.Secret != nil, path.Child("secret"), "secrets")
-	r.when(v.PersistentVolumeClaim != nil, path.Child("persistentVolumeClaim"), "persistent volume claims")
-	r.when(v.Ephemeral != nil, path.Child("ephemeral"), "persistent volume claims")
+	r.unlessStandalone(v.PersistentVolumeClaim != nil, path.Child("persistentVolumeClaim"), "persistent volume claims")
+	r.unlessStandalone(v.Ephemeral != nil, path.Child("ephemeral"), "persistent volume claims")
+	if r.standalone && v.Ephemeral != nil && v.Ephemeral.VolumeClaimTemplate != nil {
+		template := path.Child("ephemeral", "volumeClaimTemplate", "spec")
+		r.errs = append(r.errs, apiobject.CheckClaimSpec(&v.Ephemeral.VolumeClaimTemplate.Spec, template)...)
+	}
 	r.when(v.CSI != nil, path.Child("csi"), "CSI drivers")
 	r.when(v.Glusterfs != nil, path.Child("glusterfs"), "endpoints")
 	r.when(v.AzureFile != nil, path.Child("azureFile"), "secrets")
@@ -111,8 +117,8 @@ func (r *refusals) volume(v *v1.VolumeSource, path *field.Path) {
 	}
 }
 
-// withoutObjects returns a copy of a valid pod without the permitted references to config maps and secrets, to check
-// its other references.
+// withoutObjects returns a copy of a valid pod without the permitted references to config maps, secrets and claims, to
+// check its other references.
 func withoutObjects(pod *core.Pod) *core.Pod {
 	pod = pod.DeepCopy()
 	pod.Spec.ImagePullSecrets = nil
@@ -128,7 +134,9 @@ func withoutObjects(pod *core.Pod) *core.Pod {
 	})
 	pod.Spec.Volumes = slices.DeleteFunc(
 		pod.Spec.Volumes,
-		func(v core.Volume) bool { return v.ConfigMap != nil || v.Secret != nil },
+		func(v core.Volume) bool {
+			return v.ConfigMap != nil || v.Secret != nil || v.PersistentVolumeClaim != nil || v.Ephemeral != nil
+		},
 	)
 	for i := range pod.Spec.Volumes {
 		if from := pod.Spec.Volumes[i].Projected; from != nil {

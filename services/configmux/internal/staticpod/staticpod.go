@@ -1,5 +1,5 @@
-// Package staticpod decodes manifests into pods that can run, and into the config maps and secrets that they use on a
-// node without an API server. It decodes strictly, applies the defaults of static pods and of the API, validates, and
+// Package staticpod decodes manifests into pods that can run, and into the config maps, secrets and persistent volume
+// claims that they use on a node without an API server. It decodes strictly, applies the defaults of static pods and of the API, validates, and
 // refuses references to an API server and privileges that pods of the source may not have.
 //
 // It is between the sources that read bytes (filesource, httpsource) and the mux. It is pure: it has no disk, no clock
@@ -32,8 +32,8 @@ type Origin struct {
 	Allowed privilege.Allowed
 	// Node is the node's name. It is the suffix of the pods' names, and their spec.nodeName.
 	Node string
-	// Standalone is true for a node without an API server. Only there a manifest may contain config maps and secrets, and
-	// its pods may refer to them; elsewhere the API server has these.
+	// Standalone is true for a node without an API server. Only there a manifest may contain config maps, secrets and
+	// claims, and its pods may refer to them; elsewhere the API server has these.
 	Standalone bool
 	// Path is the path of the file as configured, before resolving symlinks, or the URL without secret parts.
 	Path string
@@ -43,7 +43,7 @@ type Origin struct {
 type Problem struct {
 	// Pod is "namespace/name" of the pod, with the node's suffix; empty if unknown.
 	Pod string
-	// Object is the readable name of the config map or secret, "configmap default/settings"; empty for a pod.
+	// Object is the readable name of the config map, secret or claim, "configmap default/settings"; empty for a pod.
 	Object string
 	// Field is the path of the field, for example "spec.containers[0].image"; empty if the problem is not about one.
 	Field string
@@ -66,7 +66,7 @@ func (p Problem) Error() string {
 type Result struct {
 	// Pods are the valid pods, in the order of the manifest. Names may repeat; the reader of all manifests resolves that.
 	Pods []*v1.Pod
-	// Objects are the valid config maps and secrets, in the order of the manifest. Names may repeat.
+	// Objects are the valid config maps, secrets and claims, in the order of the manifest. Names may repeat.
 	Objects []*apiobject.Object
 	// Problems are the problems of the others. A pod can have several. They contain no value of a secret.
 	Problems []Problem
@@ -171,7 +171,8 @@ func listOf(kind string) (of string, listed bool) {
 // accepted returns the kinds that a manifest may contain.
 func (d *decoder) accepted() string {
 	if d.origin.Standalone {
-		return "Pod, ConfigMap, Secret, or a list of them (List, PodList, ConfigMapList, SecretList)"
+		return "Pod, ConfigMap, Secret, PersistentVolumeClaim, or a list of them (List, PodList, ConfigMapList, SecretList, " +
+			"PersistentVolumeClaimList)"
 	}
 	return "Pod, PodList or List"
 }

@@ -25,7 +25,7 @@ import (
 // it is published.
 type Entry struct {
 	Key Key
-	// Object is a *v1.ConfigMap or a *v1.Secret; nil for a source, and for a deleted object.
+	// Object is a *v1.ConfigMap, a *v1.Secret or a *v1.PersistentVolumeClaim; nil for a source, and for a deleted object.
 	Object runtime.Object
 	// Source is the name of a source; empty for an object. Ready is true once all objects of the source have been read at
 	// least once.
@@ -40,6 +40,9 @@ type ConfigmuxConfig struct {
 	// Changed is called for each pod with an object that was changed, created or deleted, and for each pod that waits for
 	// an object whose state is now known. It must not block. Required.
 	Changed func(uid types.UID)
+	// ClaimsChanged is called when a claim was changed, created or deleted, and when all sources have been read. It must
+	// not block; nil if nobody needs to know.
+	ClaimsChanged func()
 	// Clock times retries; the real clock if nil.
 	Clock clock.Clock
 	// Logger logs each loss and each return of the stream; the default logger if nil.
@@ -72,6 +75,9 @@ func NewConfigmux(cfg ConfigmuxConfig) *Configmux {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
+	}
+	if cfg.ClaimsChanged == nil {
+		cfg.ClaimsChanged = func() {}
 	}
 	return &Configmux{
 		cfg: cfg, objects: map[Key]runtime.Object{}, sources: map[string]bool{}, doubtful: map[Key]bool{}, users: newUsers(),
@@ -142,6 +148,9 @@ func (c *Configmux) handle(change stream.Change[*Entry]) {
 	}
 	c.mu.Unlock()
 	c.notify(told)
+	if entry.Key.Kind == Claim || entry.Source != "" {
+		c.cfg.ClaimsChanged()
+	}
 }
 
 // caughtUp is called when the snapshot of configmux has been handled.
@@ -155,6 +164,7 @@ func (c *Configmux) caughtUp() {
 	}
 	c.mu.Unlock()
 	c.notify(told)
+	c.cfg.ClaimsChanged()
 }
 
 // settle removes doubtful objects once all sources are read, and returns the affected pods: those of removed objects,
@@ -201,7 +211,7 @@ func (c *Configmux) unread() string {
 		if c.refusal != "" {
 			return c.refusal
 		}
-		return "configmux has not sent its config maps and secrets yet; see quartet doctor if that lasts"
+		return "configmux has not sent its config maps, secrets and claims yet; see quartet doctor if that lasts"
 	}
 	var names []string
 	for name, ready := range c.sources {
@@ -250,9 +260,26 @@ func (c *Configmux) Secret(_ context.Context, namespace, name string) (*v1.Secre
 	return object.(*v1.Secret), nil //nolint:forcetypeassert // Decode has put it under its kind
 }
 
+// Claim returns a claim, with the errors of a Getter.
+func (c *Configmux) Claim(namespace, name string) (*v1.PersistentVolumeClaim, error) {
+	object, err := c.get(Key{Kind: Claim, Namespace: namespace, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return object.(*v1.PersistentVolumeClaim), nil //nolint:forcetypeassert // Decode has put it under its kind
+}
+
+// Unread returns why objects may be missing, or may come from another source once everything is read; empty if
+// everything is read.
+func (c *Configmux) Unread() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unread()
+}
+
 // Use implements Source.
 func (c *Configmux) Use(pod *v1.Pod) {
-	keys := Used(pod)
+	keys := append(Used(pod), usedClaims(pod)...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.users.use(pod.UID, keys)

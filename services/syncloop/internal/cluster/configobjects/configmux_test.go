@@ -234,7 +234,7 @@ func TestAConfigmuxWithoutObjectsIsSaidAndAskedAgain(t *testing.T) {
 	r := newRig(t)
 	r.mux.Use(pod("u1", "db"))
 	r.serve(nil, status.Error(codes.Unimplemented, "this node has no config maps"))
-	r.eventually("db", `secret "db": configmux has no config maps and secrets`)
+	r.eventually("db", `secret "db": configmux has no config maps, secrets and claims`)
 	r.wantTold("u1")
 	var none *configobjects.NotServedError
 	if _, err := r.mux.Secret(t.Context(), "shop", "db"); !errors.As(err, &none) {

@@ -1,4 +1,5 @@
-// Package configobjects provides the config maps and secrets of pods, and notifies pods when one of them changes.
+// Package configobjects provides the config maps and secrets of pods, and notifies pods when one of them changes. On a
+// node without an API server it also has the persistent volume claims of configmux.
 //
 // On a node without an API server they come from configmux, see [Configmux], else from the API server, see [Cluster].
 // No error and no log line contains a value.
@@ -51,19 +52,24 @@ func (None) Use(*v1.Pod) {}
 // Forget implements Source.
 func (None) Forget(types.UID) {}
 
-// Kind is "ConfigMap" or "Secret".
+// Kind is the kind of an object.
 type Kind string
 
-// The kinds of objects.
+// The kinds of objects. Only a [Configmux] has claims.
 const (
 	ConfigMap Kind = "ConfigMap"
 	Secret    Kind = "Secret"
+	Claim     Kind = "PersistentVolumeClaim"
 )
 
 // resource returns the word for a kind in errors, as the kubelet uses it.
 func (k Kind) resource() string {
-	if k == Secret {
+	switch k {
+	case Secret:
 		return "secret"
+	case Claim:
+		return "persistentvolumeclaim"
+	case ConfigMap:
 	}
 	return "configmap"
 }
@@ -97,12 +103,12 @@ func (e *UnknownError) Error() string {
 // Unknown marks the error as [containerspec.Unknown].
 func (e *UnknownError) Unknown() {}
 
-// NotServedError is returned on a node without config maps and secrets.
+// NotServedError is returned on a node without config maps, secrets and claims of its own.
 type NotServedError struct{ Key Key }
 
 // Error implements error.
 func (e *NotServedError) Error() string {
-	return fmt.Sprintf("%s %q: configmux has no config maps and secrets, because it has an API server or replays a recording: give syncloop the same --kubeconfig",
+	return fmt.Sprintf("%s %q: configmux has no config maps, secrets and claims, because it has an API server or replays a recording: give syncloop the same --kubeconfig",
 		e.Key.Kind.resource(), e.Key.Name)
 }
 

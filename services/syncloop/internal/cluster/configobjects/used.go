@@ -73,6 +73,20 @@ func volume(v *v1.Volume, add func(Kind, string)) {
 	}
 }
 
+// usedClaims returns the claims that a pod's spec names, each once.
+func usedClaims(pod *v1.Pod) []Key {
+	var keys []Key
+	for i := range pod.Spec.Volumes {
+		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
+			k := Key{Kind: Claim, Namespace: pod.Namespace, Name: claim.ClaimName}
+			if !slices.Contains(keys, k) {
+				keys = append(keys, k)
+			}
+		}
+	}
+	return keys
+}
+
 // users records which pods use which objects. It is not safe for concurrent use.
 type users struct {
 	pods map[types.UID][]Key

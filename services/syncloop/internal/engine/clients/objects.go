@@ -14,12 +14,12 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 )
 
-// Objects returns configmux's stream of config maps and secrets. Subscribing waits for a configmux that is away.
+// Objects returns configmux's stream of config maps, secrets and claims. Subscribing waits for a configmux that is away.
 func Objects(client configv1.ConfigServiceClient) stream.Source[*configobjects.Entry] {
 	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*configobjects.Entry], error) {
 		watch, err := client.WatchObjects(ctx, &configv1.WatchObjectsRequest{ResumeToken: token}, grpc.WaitForReady(true))
 		if err != nil {
-			return nil, fmt.Errorf("watch configmux's config maps and secrets: %w", err)
+			return nil, fmt.Errorf("watch configmux's config maps, secrets and claims: %w", err)
 		}
 		return func() (*streamv1.Frame, *configobjects.Entry, error) {
 			m, err := watch.Recv()
@@ -57,6 +57,9 @@ func decodeObject(m *configv1.WatchObjectsResponse) (*configobjects.Entry, error
 		err, entry.Object = object.Unmarshal(wire.GetObject()), object
 	case configobjects.Secret:
 		object := &v1.Secret{}
+		err, entry.Object = object.Unmarshal(wire.GetObject()), object
+	case configobjects.Claim:
+		object := &v1.PersistentVolumeClaim{}
 		err, entry.Object = object.Unmarshal(wire.GetObject()), object
 	default:
 		err = fmt.Errorf("unknown kind")
