@@ -80,14 +80,17 @@ type Collector struct {
 	removed sync.WaitGroup
 
 	mu sync.Mutex
-	// failed holds the last logged error of each item that could not be removed, by ID.
-	failed map[string]string
+	// failed holds the failure of each item that could not be removed, by ID.
+	failed map[string]failure
 }
+
+// failure is the last logged error of an item, and the UID of the item's pod.
+type failure struct{ pod, message string }
 
 // New returns a Collector. It removes nothing before Run.
 func New(cfg Config) *Collector {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
-	return &Collector{cfg: cfg, hanging: make(chan struct{}, maxHanging+1), failed: map[string]string{}}
+	return &Collector{cfg: cfg, hanging: make(chan struct{}, maxHanging+1), failed: map[string]failure{}}
 }
 
 // Run removes items until ctx ends. It returns the error of ctx after all calls have ended.
@@ -179,7 +182,7 @@ func (c *Collector) wait(ctx context.Context, done <-chan struct{}, atMost time.
 }
 
 // ended records the outcome of a removal. It logs an error that differs from the last one; the next check or the pod's
-// worker queues the item again. If no other removal is failing, it also records an event.
+// worker queues the item again. If no other item of the pod is failing, it also records an event.
 func (c *Collector) ended(ctx context.Context, item queued, err error) {
 	defer c.cfg.Queue.done(item.Item)
 	c.mu.Lock()
@@ -193,13 +196,23 @@ func (c *Collector) ended(ctx context.Context, item queued, err error) {
 		return
 	}
 	c.cfg.Metrics.failed()
-	if len(c.failed) == 0 {
+	if !c.failing(item.Pod) {
 		c.cfg.Events.NodeWarning(ctx, reasonFailed, item.what()+", which is not needed, cannot be removed: "+err.Error())
 	}
-	if last, logged := c.failed[item.id()]; !logged || last != err.Error() {
-		c.failed[item.id()] = err.Error()
+	if last := c.failed[item.id()]; last.message != err.Error() {
+		c.failed[item.id()] = failure{pod: item.Pod, message: err.Error()}
 		c.cfg.Logger.Warn("cannot remove an unneeded container or sandbox from the runtime; retrying",
 			telemetry.KeyPod, item.Namespace+"/"+item.Name, telemetry.KeyPodUID, item.Pod, telemetry.KeyContainer, item.Container.GetName(),
 			telemetry.KeyContainerID, item.Container.GetId(), telemetry.KeySandboxID, item.Sandbox, telemetry.KeyError, err)
 	}
+}
+
+// failing reports whether an item of a pod could not be removed. The caller holds mu.
+func (c *Collector) failing(pod string) bool {
+	for _, f := range c.failed {
+		if f.pod == pod {
+			return true
+		}
+	}
+	return false
 }

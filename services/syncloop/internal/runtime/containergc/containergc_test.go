@@ -350,6 +350,27 @@ func TestRepeatedFailuresAreOneEvent(t *testing.T) {
 	})
 }
 
+// TestEachPodWithAFailureHasAnEvent checks that a failure of one pod does not hide that of another.
+func TestEachPodWithAFailureHasAnEvent(t *testing.T) {
+	r := newRig(t)
+	r.mu.Lock()
+	r.fail["a1"], r.fail["b1"] = true, true
+	r.mu.Unlock()
+	other := pod("s3:ready b2@s3:exited b1@s3:exited")
+	other.Uid, other.Name = "u2", "db"
+	r.pods = []*lifecyclev1.PodStatus{pod("s2:ready a2@s2:exited a1@s2:exited"), other}
+	r.clock.Step(time.Minute)
+	want := []string{
+		"ContainerGCFailed: container a of pod shop/web, which is not needed, cannot be removed: it is in use",
+		"ContainerGCFailed: container b of pod shop/db, which is not needed, cannot be removed: it is in use",
+	}
+	r.eventually("an event of each pod", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return slices.Equal(slices.Sorted(slices.Values(r.events)), want)
+	})
+}
+
 func TestAThousandAreNoMoreThanOneAtATime(t *testing.T) {
 	r := newRig(t)
 	words := "s1:ready"
