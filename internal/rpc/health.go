@@ -26,17 +26,17 @@ func NewHealth() *Health {
 
 // Set records that a dependency (a peer's name, "runtime", a source) is missing, with the reason. An empty reason means
 // that it is available.
-func (h *Health) Set(what, reason string) {
+func (h *Health) Set(part, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	status := grpc_health_v1.HealthCheckResponse_SERVING
 	if reason == "" {
-		delete(h.waiting, what)
+		delete(h.waiting, part)
 	} else {
-		h.waiting[what] = reason
+		h.waiting[part] = reason
 		status = grpc_health_v1.HealthCheckResponse_NOT_SERVING
 	}
-	h.server.SetServingStatus(what, status)
+	h.server.SetServingStatus(part, status)
 }
 
 // Waiting returns the reasons of all missing dependencies, one sentence each, sorted by dependency.
@@ -44,8 +44,8 @@ func (h *Health) Waiting() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	reasons := make([]string, 0, len(h.waiting))
-	for _, what := range slices.Sorted(maps.Keys(h.waiting)) {
-		reasons = append(reasons, h.waiting[what])
+	for _, part := range slices.Sorted(maps.Keys(h.waiting)) {
+		reasons = append(reasons, h.waiting[part])
 	}
 	return reasons
 }

@@ -93,7 +93,7 @@ func makeRoom(path string) error {
 
 // probe fails if a process serves a socket, or may serve it. The error names the process.
 func probe(path string) error {
-	owner, err := WhoServes("unix://" + path)
+	owner, err := ServerOf("unix://" + path)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		// The socket may be in use, and if the directory permits it, removing it would disconnect its clients.
@@ -118,8 +118,8 @@ type Owner struct {
 	Name string
 }
 
-// WhoServes connects to an address, as Dial does, and returns the listening process. It fails if there is none.
-func WhoServes(address string) (owner Owner, err error) {
+// ServerOf connects to an address, as Dial does, and returns the listening process. It fails if there is none.
+func ServerOf(address string) (owner Owner, err error) {
 	name, err := socketName(address)
 	if err != nil {
 		return Owner{}, err

@@ -190,13 +190,13 @@ func TestAnAddressWithoutAFileIsServedToo(t *testing.T) {
 		got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 		t.Errorf("got %v, %v", got, err)
 	}
-	if owner, err := rpc.WhoServes(address); err != nil || owner.PID != os.Getpid() {
+	if owner, err := rpc.ServerOf(address); err != nil || owner.PID != os.Getpid() {
 		t.Errorf("served by %v, %v", owner, err)
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	if owner, err := rpc.WhoServes(address); err == nil {
+	if owner, err := rpc.ServerOf(address); err == nil {
 		t.Errorf("after the stop it is served by %v", owner)
 	}
 }

@@ -103,7 +103,7 @@ func TestACallInFlightIsAnsweredBeforeTheStop(t *testing.T) {
 	<-service.called
 	go func() { stopped <- stop() }()
 	for deadline := time.Now().Add(60 * time.Second); ; {
-		if _, err := rpc.WhoServes(address); err != nil {
+		if _, err := rpc.ServerOf(address); err != nil {
 			break
 		}
 		if time.Now().After(deadline) {

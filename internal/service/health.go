@@ -50,7 +50,7 @@ func health(ctx context.Context, name nodeconfig.Service, args []string, stdout,
 
 // askHealth returns the health of the process, or an error if it does not serve.
 func askHealth(ctx context.Context, name nodeconfig.Service, cfg nodeconfig.Config) (string, error) {
-	owner, err := rpc.WhoServes(cfg.Listen)
+	owner, err := rpc.ServerOf(cfg.Listen)
 	if err != nil || owner.PID == 0 {
 		// No process of this container serves the address. A standby may run in this container while another container
 		// serves.
@@ -88,9 +88,9 @@ func askServer(ctx context.Context, address string, owner rpc.Owner) (answer str
 		)
 	}
 	var waits []string
-	for what, health := range all.GetStatuses() {
-		if what != "" && health.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
-			waits = append(waits, what)
+	for part, health := range all.GetStatuses() {
+		if part != "" && health.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+			waits = append(waits, part)
 		}
 	}
 	slices.Sort(waits)

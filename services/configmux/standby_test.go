@@ -86,7 +86,7 @@ func (p *process) kill(cmd *exec.Cmd) {
 func (p *process) servedBy(pid int) {
 	p.t.Helper()
 	eventually.That(p.t, fmt.Sprintf("process %d serves", pid), func() bool {
-		owner, err := rpc.WhoServes(p.cfg.Listen)
+		owner, err := rpc.ServerOf(p.cfg.Listen)
 		return err == nil && owner.PID == pid
 	})
 }

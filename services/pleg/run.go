@@ -88,7 +88,7 @@ func observe(
 	health.Set(waitRelist, "waits for the first relist")
 	served := stream.NewServedMetrics(registry, stream.NameLifecycleEvents)
 	registry.MustRegister(discarded(served))
-	book := openTold(cfg, logger, registry)
+	book := openJournal(cfg, logger, registry)
 	events := stream.NewEdge[*lifecyclev1.Event](stream.Config{Metrics: served, Continues: book.Continues()})
 	relister := relist.New(relist.Config{
 		Runtime:  client.Runtime,
@@ -147,8 +147,8 @@ func observe(
 	return group.Wait()
 }
 
-// openTold opens the journal of the node's pleg; nil for a read-only pleg, which has its own followers.
-func openTold(cfg nodeconfig.Config, logger *slog.Logger, registry *prometheus.Registry) *journal.Book {
+// openJournal opens the journal of the node's pleg; nil for a read-only pleg, which has its own followers.
+func openJournal(cfg nodeconfig.Config, logger *slog.Logger, registry *prometheus.Registry) *journal.Book {
 	if cfg.ReadOnly {
 		return nil
 	}

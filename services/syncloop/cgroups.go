@@ -69,17 +69,17 @@ func newCgroups(
 // cgroupsOfDaemons returns the existing cgroups that enforceNodeAllocatable limits.
 func cgroupsOfDaemons(kubelet *kubeletconfigv1beta1.KubeletConfiguration) []podcgroups.Existing {
 	var all []podcgroups.Existing
-	for _, of := range []struct {
+	for _, reservation := range []struct {
 		purpose, name string
 		reserved      map[string]string
 	}{{
 		"system", kubelet.SystemReservedCgroup, kubelet.SystemReserved,
 	}, {"kube", kubelet.KubeReservedCgroup, kubelet.KubeReserved}} {
-		whole, compressible := nodeconfig.EnforcesReservation(kubelet, of.purpose)
+		whole, compressible := nodeconfig.EnforcesReservation(kubelet, reservation.purpose)
 		if whole || compressible {
 			all = append(all, podcgroups.Existing{
-				Purpose: of.purpose, Name: podcgroups.ExistingName(kubelet.CgroupDriver, of.name),
-				Resources: resources.ForReservation(quantities(of.reserved), !whole),
+				Purpose: reservation.purpose, Name: podcgroups.ExistingName(kubelet.CgroupDriver, reservation.name),
+				Resources: resources.ForReservation(quantities(reservation.reserved), !whole),
 			})
 		}
 	}

@@ -64,8 +64,8 @@ func addNodeAPI(
 	config := kubeletapi.NodeConfig{
 		Config: common, Guard: newGuard(ctx, h, roots, to).Protect, Kubelet: kubelet, LogDir: machineLogs,
 		Checkpoints: filepath.Join(h.cfg.RootDir, "checkpoints"), Runtime: h.runtimeNow(ctx), Clock: clock.RealClock{},
-		Who:    func(r *http.Request) string { return apiauth.UserOf(r.Context()).Name },
-		Tracer: h.tracer,
+		UserName: func(r *http.Request) string { return apiauth.UserOf(r.Context()).Name },
+		Tracer:   h.tracer,
 		Process: kubeletapi.Process{
 			Flags: h.cfg.Flags, Started: started, Version: buildinfo.Version(), Kubernetes: buildinfo.Kubernetes(),
 		},

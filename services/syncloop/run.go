@@ -159,8 +159,8 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	}, parts)
 	syncLoop := newLoop(h, loopConfig{
 		pleg: pleg, probes: probes, workers: workers, store: store, books: books, manager: manager, events: events,
-		mirrors: link.Mirrors(func(name types.NamespacedName, but types.UID) bool {
-			return workers.OtherHas(name, but) || store.OtherRuns(name, but)
+		mirrors: link.Mirrors(func(name types.NamespacedName, except types.UID) bool {
+			return workers.OtherHas(name, except) || store.OtherRuns(name, except)
 		}),
 		addresses: addresses, evictor: evictor, evictions: evictions,
 	}, parts)

@@ -194,9 +194,9 @@ func (v *Versions) proxy() (proxy *httputil.ReverseProxy, closeIdle func(), err 
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
-			who := r.In.TLS.PeerCertificates[0].Subject
-			r.Out.Header.Set("Impersonate-User", who.CommonName)
-			r.Out.Header["Impersonate-Group"] = who.Organization
+			subject := r.In.TLS.PeerCertificates[0].Subject
+			r.Out.Header.Set("Impersonate-User", subject.CommonName)
+			r.Out.Header["Impersonate-Group"] = subject.Organization
 			r.Out.Header.Set("Accept", jsonType)
 			r.Out.Header.Del("Accept-Encoding") // the transport requests what it can decode
 		},

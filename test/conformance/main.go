@@ -185,10 +185,10 @@ func runNode(ctx context.Context, o options, node string) (_ outcomes, err error
 // compare prints the counts and the differences. It fails when a spec passes only with the kubelet; without a run of
 // the kubelet, when a spec fails.
 func compare(stdout io.Writer, o options, results map[string]outcomes) error {
-	say := func(format string, args ...any) { fmt.Fprintf(stdout, format, args...) }
-	say("\n")
+	printf := func(format string, args ...any) { fmt.Fprintf(stdout, format, args...) }
+	printf("\n")
 	for _, node := range o.runs {
-		say("%-8s %d of %d specs passed\n", node, results[node].passed(), len(results[node]))
+		printf("%-8s %d of %d specs passed\n", node, results[node].passed(), len(results[node]))
 	}
 	kubelet, hasKubelet := results[nodeKubelet]
 	wrong := 0
@@ -205,12 +205,12 @@ func compare(stdout io.Writer, o options, results map[string]outcomes) error {
 		}
 		for i, name := range bad {
 			if i == 0 {
-				say("\n%s:\n", title)
+				printf("\n%s:\n", title)
 			}
-			say("  %s\n      %s\n", name, result[name].Why)
+			printf("  %s\n      %s\n", name, result[name].Why)
 		}
 	}
-	say("\nthe logs and reports are in %s\n", o.out)
+	printf("\nthe logs and reports are in %s\n", o.out)
 	if wrong > 0 {
 		return fmt.Errorf("%d specs failed that should pass", wrong)
 	}

@@ -90,11 +90,12 @@ func (o outcomes) passed() int {
 	return n
 }
 
-// onlyIn returns the specs that pass here and not there, sorted. A spec that did not run there counts as not passed.
-func (o outcomes) onlyIn(there outcomes) []string {
+// onlyIn returns the specs that pass in o and not in others, sorted. A spec that others did not run counts as not
+// passed.
+func (o outcomes) onlyIn(others outcomes) []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(o)) {
-		if o[name].Passed && !there[name].Passed {
+		if o[name].Passed && !others[name].Passed {
 			names = append(names, name)
 		}
 	}

@@ -86,11 +86,11 @@ func (s *Server) emitAged(containerID string, sb *sandbox, kind runtimeapi.Conta
 	if sb != nil {
 		event.PodSandboxStatus = sb.status()
 	}
-	s.events.tell(event)
+	s.events.deliver(event)
 }
 
-// tell passes an event through the twists and delivers the result.
-func (l *eventLog) tell(event *runtimeapi.ContainerEventResponse) {
+// deliver passes an event through the twists and delivers the result.
+func (l *eventLog) deliver(event *runtimeapi.ContainerEventResponse) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, event := range twisted(l.twists, event) {

@@ -303,14 +303,14 @@ func (s *Server) dropSandbox(sb *sandbox) {
 }
 
 func (s *Server) containersOf(sandboxID string) []*container {
-	var of []*container
+	var containers []*container
 	for _, c := range s.containers {
 		if c.sandboxID == sandboxID {
-			of = append(of, c)
+			containers = append(containers, c)
 		}
 	}
-	slices.SortFunc(of, func(a, b *container) int { return compareIDs(a.id, b.id) })
-	return of
+	slices.SortFunc(containers, func(a, b *container) int { return compareIDs(a.id, b.id) })
+	return containers
 }
 
 // inOrder returns ids in the order in which they were assigned.

@@ -49,8 +49,8 @@ type repo struct {
 	image
 	fault          Fault
 	user, password string
-	// asked has the users of the requests in their order, "" for none.
-	asked []string
+	// users has the users of the requests in their order, "" for none.
+	users []string
 	// stuck is the number of hanging requests.
 	stuck int
 }
@@ -108,7 +108,7 @@ func (r *Registry) Break(repository string, fault Fault) {
 func (r *Registry) Asked(repository string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]string(nil), r.at(repository).asked...)
+	return append([]string(nil), r.at(repository).users...)
 }
 
 // Waiting returns the number of hanging requests for a repository.
@@ -138,7 +138,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	user, password, _ := req.BasicAuth()
 	r.mu.Lock()
 	at := r.at(repository)
-	at.asked = append(at.asked, user)
+	at.users = append(at.users, user)
 	image, fault, denied := at.image, at.fault, user != at.user || password != at.password
 	r.mu.Unlock()
 	switch {

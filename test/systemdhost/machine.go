@@ -110,15 +110,15 @@ func (h *host) boot(ctx context.Context, name string) error {
 	cmd.Env = append(os.Environ(), variable+"=", hostname+"="+name, "container=quartet",
 		"SYSTEMD_UNIT_PATH=/run/systemd/system.control:/run/systemd/transient:"+AdminUnits+":"+Units,
 		"SYSTEMD_GENERATOR_PATH=/run/systemd/none", "SYSTEMD_LOG_TARGET=kmsg", "SYSTEMD_LOG_LEVEL=info")
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
 	cmd.WaitDelay = 5 * time.Second // after this time its output is closed
 	// A test that is killed takes it along: Pdeathsig refers to the thread that has started the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("systemd: %w\n%s", err, said.String())
+		return fmt.Errorf("systemd: %w\n%s", err, output.String())
 	}
 	return nil
 }
@@ -168,11 +168,11 @@ func (m *Machine) Run(t testing.TB, name string, args ...string) string {
 func (m *Machine) Try(t testing.TB, name string, args ...string) (string, error) {
 	t.Helper()
 	cmd := m.Command(t.Context(), name, args...)
-	var said bytes.Buffer
-	cmd.Stderr = &said
+	var output bytes.Buffer
+	cmd.Stderr = &output
 	out, err := cmd.Output()
 	if err != nil {
-		err = fmt.Errorf("%w\n%s", err, said.String())
+		err = fmt.Errorf("%w\n%s", err, output.String())
 	}
 	return strings.TrimSpace(string(out)), err
 }

@@ -238,8 +238,8 @@ func (h *host) start(self string) error {
 	cmd := exec.CommandContext(ctx, "sh", args...)
 	cmd.Env = append(os.Environ(), variable+"="+self, "container=quartet",
 		"SYSTEMD_UNIT_PATH="+unitPath, "SYSTEMD_GENERATOR_PATH=/run/systemd/none", "SYSTEMD_LOG_TARGET=kmsg", "SYSTEMD_LOG_LEVEL=info")
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
 	cmd.WaitDelay = 5 * time.Second // after this time its output is closed
 	// A test that is killed takes it along: Pdeathsig refers to the thread that has started the process.
 	runtime.LockOSThread()
@@ -249,7 +249,7 @@ func (h *host) start(self string) error {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("it did not end within %v", timeout)
 		}
-		return fmt.Errorf("systemd: %w\n%s", err, said.String())
+		return fmt.Errorf("systemd: %w\n%s", err, output.String())
 	}
 	return nil
 }

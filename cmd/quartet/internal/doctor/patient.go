@@ -256,7 +256,7 @@ func (p *patient) readOnlyPort() check {
 // sockets open while it restarts.
 func (p *patient) listensFor(service layout.Service) func(machine.Process) bool {
 	return func(holder machine.Process) bool {
-		if owner, err := rpc.WhoServes(p.layout.Address(service)); err == nil && owner.PID == holder.PID {
+		if owner, err := rpc.ServerOf(p.layout.Address(service)); err == nil && owner.PID == holder.PID {
 			return true
 		}
 		command, err := statedir.LastHolder(p.layout.StateDir(), nodecmd.Name)

@@ -105,7 +105,7 @@ func (p *patient) mendNetwork() string {
 
 // askRuntime gathers the facts. It stops if the runtime does not answer the first call.
 func askRuntime(ctx context.Context, endpoint string) (facts runtimeFacts) {
-	if facts.owner, facts.ownerErr = rpc.WhoServes(endpoint); facts.ownerErr != nil {
+	if facts.owner, facts.ownerErr = rpc.ServerOf(endpoint); facts.ownerErr != nil {
 		return facts
 	}
 	conn, err := rpc.Dial(endpoint)

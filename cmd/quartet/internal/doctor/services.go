@@ -102,7 +102,7 @@ func (p *patient) askService(ctx context.Context, service layout.Service) servic
 		return facts
 	}
 	facts.mode, facts.uid = info.Mode(), ownerOf(info)
-	if facts.owner, facts.ownerErr = rpc.WhoServes(p.layout.Address(service)); facts.ownerErr != nil {
+	if facts.owner, facts.ownerErr = rpc.ServerOf(p.layout.Address(service)); facts.ownerErr != nil {
 		return facts
 	}
 	conn, err := rpc.Dial(p.layout.Address(service))

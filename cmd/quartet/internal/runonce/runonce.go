@@ -217,18 +217,18 @@ func judge(pod *v1.Pod) (state string, done bool, err error) {
 	case v1.PodFailed:
 		return state, true, fmt.Errorf(
 			"%s",
-			cmp.Or(join(pod.Status.Reason, pod.Status.Message), whatEnded(pod), "it has failed"),
+			cmp.Or(join(pod.Status.Reason, pod.Status.Message), failedContainers(pod), "it has failed"),
 		)
 	case v1.PodRunning, v1.PodPending, v1.PodUnknown:
 	}
-	if why := cmp.Or(join(pod.Status.Reason, pod.Status.Message), whatWaits(pod)); why != "" {
+	if why := cmp.Or(join(pod.Status.Reason, pod.Status.Message), waitingContainers(pod)); why != "" {
 		return state, false, fmt.Errorf("%s", why)
 	}
 	return state, true, nil
 }
 
-// whatWaits names the containers that should run and do not, with the reasons; empty if there are none.
-func whatWaits(pod *v1.Pod) string {
+// waitingContainers names the containers that should run and do not, with the reasons; empty if there are none.
+func waitingContainers(pod *v1.Pod) string {
 	var all []string
 	for i := range pod.Spec.Containers {
 		name := pod.Spec.Containers[i].Name
@@ -251,8 +251,8 @@ func whatWaits(pod *v1.Pod) string {
 	return strings.Join(all, "; ")
 }
 
-// whatEnded names the failed containers with their exit codes.
-func whatEnded(pod *v1.Pod) string {
+// failedContainers names the failed containers with their exit codes.
+func failedContainers(pod *v1.Pod) string {
 	var all []string
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {

@@ -85,14 +85,14 @@ func (s *eventSelection) wants(types ...string) bool {
 
 func (s *eventSelection) wantsLifecycle() bool { return s.wants(kindLifecycle) }
 
-// wantsTold reports whether events about pods or the node are selected.
-func (s *eventSelection) wantsTold() bool {
+// wantsRecorded reports whether events about pods or the node are selected.
+func (s *eventSelection) wantsRecorded() bool {
 	return s.wants(v1.EventTypeNormal, v1.EventTypeWarning, kindNode)
 }
 
 // wantsNode reports whether events about the node are selected. A filter for pods or a namespace excludes them.
 func (s *eventSelection) wantsNode() bool {
-	return s.wantsTold() && len(s.names) == 0 && s.namespace == ""
+	return s.wantsRecorded() && len(s.names) == 0 && s.namespace == ""
 }
 
 // wantsHappening reports whether an event is selected.
@@ -243,21 +243,21 @@ func (a *asker) witnesses(s *eventSelection) []witness {
 	if s.wantsLifecycle() {
 		all = append(all, witness{service: layout.PLEG, list: a.listLifecycle, follow: a.followLifecycle})
 	}
-	if s.wantsTold() {
-		all = append(all, a.toldBy(layout.SyncLoop, podEventSource))
+	if s.wantsRecorded() {
+		all = append(all, a.recordedBy(layout.SyncLoop, podEventSource))
 	}
 	if s.wantsNode() {
-		all = append(all, a.toldBy(layout.NodeStatus, nodeEventSource))
+		all = append(all, a.recordedBy(layout.NodeStatus, nodeEventSource))
 	}
 	return all
 }
 
-// toldBy returns a service with events about pods and the node.
-func (a *asker) toldBy(service layout.Service, open openEvents) witness {
+// recordedBy returns a service with events about pods and the node.
+func (a *asker) recordedBy(service layout.Service, open openEvents) witness {
 	return witness{
 		service: service,
 		list: func(ctx context.Context) ([]happening, error) {
-			events, err := a.listTold(ctx, service, open)
+			events, err := a.listRecorded(ctx, service, open)
 			all := make([]happening, len(events))
 			for i, e := range events {
 				all[i] = e.happened()
@@ -265,7 +265,7 @@ func (a *asker) toldBy(service layout.Service, open openEvents) witness {
 			return all, err
 		},
 		follow: func(ctx context.Context, cmd *cobra.Command, emit func(...happening), synced func()) error {
-			return a.followTold(ctx, cmd, service, open, emit, synced)
+			return a.followRecorded(ctx, cmd, service, open, emit, synced)
 		},
 	}
 }

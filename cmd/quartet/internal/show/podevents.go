@@ -72,14 +72,14 @@ func (e podEvent) happened() happening {
 
 // listPodEvents returns the events of syncloop.
 func (a *asker) listPodEvents(ctx context.Context) ([]podEvent, error) {
-	return a.listTold(ctx, layout.SyncLoop, podEventSource)
+	return a.listRecorded(ctx, layout.SyncLoop, podEventSource)
 }
 
 // openEvents opens the stream of a service's events.
 type openEvents func(grpc.ClientConnInterface) stream.Source[*enginev1.PodEvent]
 
-// listTold returns the events of a service: its stream up to the end of the snapshot.
-func (a *asker) listTold(ctx context.Context, service layout.Service, open openEvents) ([]podEvent, error) {
+// listRecorded returns the events of a service: its stream up to the end of the snapshot.
+func (a *asker) listRecorded(ctx context.Context, service layout.Service, open openEvents) ([]podEvent, error) {
 	return ask(ctx, a, service, func(ctx context.Context, conn grpc.ClientConnInterface) ([]podEvent, error) {
 		sub, err := open(conn).Subscribe(ctx, nil)
 		if err != nil {
@@ -107,9 +107,9 @@ func (a *asker) listTold(ctx context.Context, service layout.Service, open openE
 	})
 }
 
-// followTold passes a service's events to emit until ctx ends. The events of a snapshot are in the order of time.
+// followRecorded passes a service's events to emit until ctx ends. The events of a snapshot are in the order of time.
 // Dropped events, which are too old or too many, are ignored.
-func (a *asker) followTold(
+func (a *asker) followRecorded(
 	ctx context.Context,
 	cmd *cobra.Command,
 	service layout.Service,

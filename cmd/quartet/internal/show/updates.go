@@ -36,7 +36,7 @@ type updateView struct {
 	Pod         *v1.Pod `json:"pod,omitempty"`
 	Traceparent string  `json:"traceparent,omitempty"`
 	// Set is the content of a SET, in the modes with sets.
-	Set *toldSet `json:"set,omitempty"`
+	Set *setView `json:"set,omitempty"`
 }
 
 // The operations of messages that are not about a pod.
@@ -97,7 +97,7 @@ func viewUpdate(m podUpdates, mode updateMode, at time.Time) (t updateView, hasC
 	}
 	if set := m.GetSet(); set != nil {
 		t.Op, t.Source = opSet, set.GetSource()
-		t.Set, err = tellSet(set)
+		t.Set, err = viewSet(set)
 		return t, err == nil, err
 	}
 	u := m.GetPod()
@@ -205,7 +205,7 @@ func (p *updatePrinter) print(m podUpdates) error {
 		return nil
 	}
 	if t.Set != nil {
-		t.Set.Pods = slices.DeleteFunc(t.Set.Pods, func(u toldPod) bool { return !p.selects(u.Pod) })
+		t.Set.Pods = slices.DeleteFunc(t.Set.Pods, func(u setPod) bool { return !p.selects(u.Pod) })
 	}
 	if p.output == formatJSON {
 		return json.NewEncoder(p.out).Encode(t)

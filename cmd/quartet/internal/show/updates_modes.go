@@ -66,31 +66,31 @@ func (m *recordedMode) Set(text string) error {
 	return nil
 }
 
-// toldSet is the full desired set, reduced to the selected pods.
-type toldSet struct {
+// setView is the full desired set, reduced to the selected pods.
+type setView struct {
 	// Total is the number of pods in the set, including others.
-	Total   int          `json:"total"`
-	Pods    []toldPod    `json:"pods"`
-	Sources []toldSource `json:"sources"`
+	Total   int         `json:"total"`
+	Pods    []setPod    `json:"pods"`
+	Sources []setSource `json:"sources"`
 }
 
-// toldPod is a pod of a set.
-type toldPod struct {
+// setPod is a pod of a set.
+type setPod struct {
 	Op          string  `json:"op"`
 	Source      string  `json:"source"`
 	Pod         *v1.Pod `json:"pod"`
 	Traceparent string  `json:"traceparent,omitempty"`
 }
 
-// toldSource is the state of a source at the time of the set.
-type toldSource struct {
+// setSource is the state of a source at the time of the set.
+type setSource struct {
 	Name  string `json:"name"`
 	Ready bool   `json:"ready"`
 }
 
-// tellSet converts a set.
-func tellSet(s *configv1.PodSet) (*toldSet, error) {
-	out := &toldSet{Total: len(s.GetPods()), Pods: []toldPod{}, Sources: []toldSource{}}
+// viewSet converts a set.
+func viewSet(s *configv1.PodSet) (*setView, error) {
+	out := &setView{Total: len(s.GetPods()), Pods: []setPod{}, Sources: []setSource{}}
 	for _, u := range s.GetPods() {
 		pod, err := decodePod(u)
 		if err != nil {
@@ -98,17 +98,17 @@ func tellSet(s *configv1.PodSet) (*toldSet, error) {
 		}
 		out.Pods = append(
 			out.Pods,
-			toldPod{Op: opName(u.GetOp()), Source: u.GetSource(), Pod: pod, Traceparent: u.GetTraceparent()},
+			setPod{Op: opName(u.GetOp()), Source: u.GetSource(), Pod: pod, Traceparent: u.GetTraceparent()},
 		)
 	}
 	for _, source := range s.GetSources() {
-		out.Sources = append(out.Sources, toldSource{Name: source.GetName(), Ready: source.GetReady()})
+		out.Sources = append(out.Sources, setSource{Name: source.GetName(), Ready: source.GetReady()})
 	}
 	return out, nil
 }
 
 // summary returns a summary of the pods of a set, for example "1 of 3 pods, not ready: http".
-func (s *toldSet) summary() string {
+func (s *setView) summary() string {
 	noun := "pods"
 	if s.Total == 1 {
 		noun = "pod"
@@ -133,7 +133,7 @@ func (s *toldSet) summary() string {
 const listedPods = 20
 
 // rows returns the rows of a set, one for each pod. They show only operations other than ADD.
-func (s *toldSet) rows(all bool) [][]any {
+func (s *setView) rows(all bool) [][]any {
 	pods := s.Pods
 	if !all && len(pods) > listedPods {
 		pods = pods[:listedPods]

@@ -148,7 +148,7 @@ func windowOf(t *tree, pod subject) window {
 	})
 	t.each(func(n *node) {
 		switch {
-		case !saysReady(n.span, pod):
+		case !reportsReady(n.span, pod):
 		case created != nil && n.end.Before(created.start):
 		case w.ready == nil,
 			created != nil && n.end.Before(w.ready.end),
@@ -162,8 +162,8 @@ func windowOf(t *tree, pod subject) window {
 	return w
 }
 
-// saysReady reports whether a span made a pod Ready.
-func saysReady(s *span, pod subject) bool {
+// reportsReady reports whether a span made a pod Ready.
+func reportsReady(s *span, pod subject) bool {
 	if s.name != spanReady || s.attributes[string(telemetry.AttrReady)] == "false" {
 		return false
 	}

@@ -157,12 +157,12 @@ func (s *Source) follow(ctx context.Context) {
 	if !awaitNode(ctx, s.cfg) {
 		return
 	}
-	s.tell(ctx, news{kind: begun})
+	s.send(ctx, news{kind: begun})
 	s.reflect(ctx)
 }
 
-// tell passes a result to Run, which receives until ctx ends.
-func (s *Source) tell(ctx context.Context, n news) {
+// send passes a result to Run, which receives until ctx ends.
+func (s *Source) send(ctx context.Context, n news) {
 	select {
 	case s.news <- n:
 	case <-ctx.Done():

@@ -86,7 +86,7 @@ func (k *keeper) run(end <-chan struct{}) {
 		if err == nil {
 			unsaved = nil
 		}
-		k.tell(err)
+		k.publish(err)
 		pause, stop := k.after(saveEvery, true)
 		select {
 		case <-pause:
@@ -139,8 +139,8 @@ func (k *keeper) save(pods map[types.UID]*v1.Pod) error {
 	return nil
 }
 
-// tell publishes the result of a write. It never blocks.
-func (k *keeper) tell(err error) {
+// publish publishes the result of a write. It never blocks.
+func (k *keeper) publish(err error) {
 	select {
 	case <-k.outcome:
 	default:

@@ -37,21 +37,21 @@ func answerReason(err error) string {
 	if !errors.As(err, &status) {
 		return ""
 	}
-	code, said := status.Status().Code, status.Status().Message
+	code, message := status.Status().Code, status.Status().Message
 	switch {
 	case apierrors.IsUnauthorized(err):
 		return "it does not authenticate this node (401): check the client certificate or the token in the kubeconfig, and its expiration"
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf(
 			"it does not allow it (403): %s: let the user of the kubeconfig be system:node:NAME of the group system:nodes, with the name of this node, or give it the right",
-			said,
+			message,
 		)
 	case apierrors.IsTooManyRequests(err):
 		return "it is overloaded (429)"
 	case code == 0:
-		return said
+		return message
 	default:
-		return fmt.Sprintf("it answers with the status %d: %s", code, said)
+		return fmt.Sprintf("it answers with the status %d: %s", code, message)
 	}
 }
 

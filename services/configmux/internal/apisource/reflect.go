@@ -84,19 +84,19 @@ func (r *reflection) requested(verb reflector.Verb, began time.Time, err error) 
 	case err == nil:
 		r.s.cfg.Metrics.ok(verb)
 		if verb == reflector.VerbWatch { // Listed reports the success of a list
-			r.s.tell(r.ctx, news{kind: answered, verb: verb, began: began})
+			r.s.send(r.ctx, news{kind: answered, verb: verb, began: began})
 		}
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
 		r.s.cfg.Metrics.expired(verb)
 	default:
 		r.s.cfg.Metrics.failed(verb)
-		r.s.tell(r.ctx, news{kind: refused, verb: verb, began: began, err: err})
+		r.s.send(r.ctx, news{kind: refused, verb: verb, began: began, err: err})
 	}
 }
 
 // Listed implements reflector.Handler.
 func (r *reflection) Listed(objects []runtime.Object, began time.Time) {
-	r.s.tell(r.ctx, news{kind: listed, verb: reflector.VerbList, began: began, pods: podsOf(objects...)})
+	r.s.send(r.ctx, news{kind: listed, verb: reflector.VerbList, began: began, pods: podsOf(objects...)})
 }
 
 // Changed implements reflector.Handler.
@@ -110,7 +110,7 @@ func (*reflection) ListFailed(error) {}
 
 func (r *reflection) one(kind newsKind, object runtime.Object) {
 	if pods := podsOf(object); len(pods) == 1 {
-		r.s.tell(r.ctx, news{kind: kind, verb: reflector.VerbWatch, began: r.s.cfg.Clock.Now(), pods: pods})
+		r.s.send(r.ctx, news{kind: kind, verb: reflector.VerbWatch, began: r.s.cfg.Clock.Now(), pods: pods})
 	}
 }
 

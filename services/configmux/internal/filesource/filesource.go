@@ -303,7 +303,7 @@ func (s *Source) turn(ctx context.Context, everything bool) {
 	if everything && s.failure == nil {
 		s.readAt, s.restored = s.cfg.Clock.Now(), nil
 	}
-	s.cfg.Metrics.there(s.files)
+	s.cfg.Metrics.countPresent(s.files)
 	if s.changed {
 		s.give()
 	}
@@ -333,9 +333,9 @@ func (s *Source) lookAtAll(ctx context.Context, everything bool, began time.Time
 		return
 	}
 	s.isDir = isDir
-	there := make(map[string]bool, len(paths))
+	present := make(map[string]bool, len(paths))
 	for _, path := range paths {
-		there[path] = true
+		present[path] = true
 		if _, changing := s.unsettled[path]; changing && s.files[path] != nil {
 			continue
 		}
@@ -347,7 +347,7 @@ func (s *Source) lookAtAll(ctx context.Context, everything bool, began time.Time
 	}
 	for path, f := range s.files {
 		switch {
-		case there[path]:
+		case present[path]:
 		case !f.held.Empty():
 			s.putOff(path)
 		default:

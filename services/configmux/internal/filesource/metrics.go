@@ -37,8 +37,8 @@ func (m *Metrics) taken(wrong bool) {
 	}
 }
 
-// there counts the present manifests after a turn.
-func (m *Metrics) there(files map[string]*file) {
+// countPresent counts the present manifests after a turn.
+func (m *Metrics) countPresent(files map[string]*file) {
 	broken := 0
 	for _, f := range files {
 		if len(f.errs) > 0 {

@@ -86,8 +86,8 @@ type Source struct {
 	answered bool
 	// held is the effective set: the valid parts of the last response, and the last good version of the broken ones.
 	held staticpod.Held
-	// spoken is true after a response has named the desired pods.
-	spoken bool
+	// known is true after a response has named the desired pods.
+	known bool
 	// readAt is the time of the last such response.
 	readAt time.Time
 	// wrong lists the problems with the last complete response, and answeredAt is its time.
@@ -96,9 +96,9 @@ type Source struct {
 	// failure is why the last request had no complete response; empty if it had one.
 	failure string
 
-	// told is the last problem, and times its number of consecutive occurrences.
-	told  string
-	times int
+	// lastProblem is the last problem, and times its number of consecutive occurrences.
+	lastProblem string
+	times       int
 }
 
 // New returns the HTTP source. It does nothing before Run.
@@ -125,7 +125,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 			return nil
 		}
 		reading := s.take(ctx, began, data, err)
-		s.tell(reading.Errors)
+		s.logRepeated(reading.Errors)
 		sink.Set(Name, reading)
 		select {
 		case <-ctx.Done():
@@ -155,7 +155,7 @@ func (s *Source) take(ctx context.Context, began time.Time, data []byte, err err
 	}
 	if s.failure == "" {
 		s.answeredAt = began
-		if s.spoken {
+		if s.known {
 			s.readAt = s.cfg.Clock.Now()
 		}
 	}
@@ -166,7 +166,7 @@ func (s *Source) take(ctx context.Context, began time.Time, data []byte, err err
 func (s *Source) decode(ctx context.Context, began time.Time, data []byte) context.Context {
 	s.sum, s.answered, s.wrong = sha256.Sum256(data), true, nil
 	if len(data) == 0 {
-		s.held, s.spoken = staticpod.Held{}, true
+		s.held, s.known = staticpod.Held{}, true
 		s.blame(staticpod.Problem{Message: emptyAnswer}, "")
 		return s.trace(ctx, began, "empty", emptyAnswer)
 	}
@@ -184,7 +184,7 @@ func (s *Source) decode(ctx context.Context, began time.Time, data []byte) conte
 	if len(result.Problems) > 0 {
 		failure = s.client.scrub(result.Problems[0].Error())
 	}
-	if result.Incomplete && !s.spoken {
+	if result.Incomplete && !s.known {
 		// The desired pods are unknown, and the running ones may be among them.
 		for _, p := range result.Problems {
 			s.blame(p, "; the answer is rejected, and running pods are not changed: correct the answer")
@@ -210,7 +210,7 @@ func (s *Source) decode(ctx context.Context, began time.Time, data []byte) conte
 			"; this one is left out: remove one of the two, or rename it",
 		)
 	}
-	s.held, s.spoken = staticpod.Held{Pods: kept, Objects: objects}, true
+	s.held, s.known = staticpod.Held{Pods: kept, Objects: objects}, true
 	return s.trace(ctx, began, "invalid", failure)
 }
 
@@ -223,14 +223,14 @@ func (s *Source) blame(p staticpod.Problem, outcome string) {
 
 // reading returns the reading for the present state.
 func (s *Source) reading(began time.Time, causes map[string]context.Context) source.Reading {
-	reading := source.Reading{Failed: s.failure != "" || !s.spoken, ReadAt: s.readAt, Mode: mode, Causes: causes}
+	reading := source.Reading{Failed: s.failure != "" || !s.known, ReadAt: s.readAt, Mode: mode, Causes: causes}
 	for _, e := range s.wrong {
 		e.SeenAt = s.answeredAt
 		reading.Errors = append(reading.Errors, e)
 	}
 	if s.failure != "" {
 		kept := "its last known pods are kept"
-		if !s.spoken {
+		if !s.known {
 			kept = "none of its pods is known yet, and running pods are not changed"
 		}
 		reading.Errors = append(reading.Errors, source.Error{
@@ -249,14 +249,14 @@ func (s *Source) reading(began time.Time, causes map[string]context.Context) sou
 	return reading
 }
 
-// tell logs the second and the third consecutive occurrence of a problem. The mux logs new and solved problems.
-func (s *Source) tell(errs []source.Error) {
+// logRepeated logs the second and the third consecutive occurrence of a problem. The mux logs new and solved problems.
+func (s *Source) logRepeated(errs []source.Error) {
 	var all strings.Builder
 	for _, e := range errs {
 		fmt.Fprintf(&all, "%q %q %q %q\n", e.Pod, e.Object, e.Field, e.Message)
 	}
-	if text := all.String(); text != s.told {
-		s.told, s.times = text, 1
+	if text := all.String(); text != s.lastProblem {
+		s.lastProblem, s.times = text, 1
 		return
 	}
 	if s.times++; s.times > loggedTimes {

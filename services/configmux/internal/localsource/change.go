@@ -251,7 +251,7 @@ func (s *Source) writeFile(path string, data []byte) error {
 	if err != nil {
 		return fmt.Errorf(
 			"saving the %s: %w: check that there is space in %s and that it is writable, and try again",
-			whatIn(path),
+			kindIn(path),
 			err,
 			s.cfg.Dir,
 		)

@@ -161,19 +161,19 @@ func syncDir(path string) error {
 // apply has left.
 func (s *Source) leaveAside(path string) {
 	if !s.holds(strings.TrimSuffix(path, aside)) {
-		s.note(path, "it was renamed because it holds no valid "+whatIn(path)+": apply that again, or delete it")
+		s.note(path, "it was renamed because it holds no valid "+kindIn(path)+": apply that again, or delete it")
 		return
 	}
 	if err := statedir.RemoveFile(path); err != nil {
 		s.note(
 			path,
-			fmt.Sprintf("it was renamed, its %s was applied again, and it cannot be removed: %s; remove it", whatIn(path), err),
+			fmt.Sprintf("it was renamed, its %s was applied again, and it cannot be removed: %s; remove it", kindIn(path), err),
 		)
 	}
 }
 
-// whatIn returns the kind of object in the file of a path.
-func whatIn(path string) string {
+// kindIn returns the kind of object in the file of a path.
+func kindIn(path string) string {
 	switch {
 	case isSecretFile(path):
 		return "secret"
@@ -201,7 +201,7 @@ func (s *Source) take(path string, read func(path string) error) error {
 	case errors.As(err, &unreadable):
 		return fmt.Errorf(
 			"cannot read an applied %s: %w: check the disk and the file's owner, or remove the file, which deletes the %[1]s",
-			whatIn(path),
+			kindIn(path),
 			err,
 		)
 	case errors.As(err, &invalid):
@@ -209,7 +209,7 @@ func (s *Source) take(path string, read func(path string) error) error {
 		first := invalid.Problems[0]
 		s.broken[path] = source.Error{
 			Path: path, Pod: first.Pod, Object: first.Object, Field: first.Field, SeenAt: s.cfg.Clock.Now(),
-			Message: first.Message + "; the " + whatIn(path) + " is rejected: apply it again, or delete it",
+			Message: first.Message + "; the " + kindIn(path) + " is rejected: apply it again, or delete it",
 		}
 	case err != nil:
 		s.setAside(path, err)
@@ -261,7 +261,7 @@ func (s *Source) setAside(path string, cause error) {
 		s.note(path, fmt.Sprintf("%s; it is skipped, and cannot be renamed: %s; remove it", message, errors.Unwrap(err)))
 		return
 	}
-	s.note(asideOf(path), message+"; it was renamed: apply the "+whatIn(path)+" again, or delete it")
+	s.note(asideOf(path), message+"; it was renamed: apply the "+kindIn(path)+" again, or delete it")
 }
 
 func (s *Source) note(path, message string) {

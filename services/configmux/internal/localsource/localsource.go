@@ -39,11 +39,11 @@ const retryInterval = 5 * time.Second
 
 // Others finds the pods of other sources. The mux implements it.
 type Others interface {
-	// Holder returns the pod with that name or that UID of a source other than asks; ok is false if there is none.
-	Holder(name types.NamespacedName, uid types.UID, asks string) (holder source.Holder, ok bool)
-	// ObjectHolder returns the source and the path of the object with that key of a source other than asks; ok is false if
-	// there is none.
-	ObjectHolder(key apiobject.Key, asks string) (from, path string, ok bool)
+	// Holder returns the pod with that name or that UID of a source other than except; ok is false if there is none.
+	Holder(name types.NamespacedName, uid types.UID, except string) (holder source.Holder, ok bool)
+	// ObjectHolder returns the source and the path of the object with that key of a source other than except; ok is false
+	// if there is none.
+	ObjectHolder(key apiobject.Key, except string) (from, path string, ok bool)
 }
 
 // Config holds the parameters of the source. All fields except Standalone are required.

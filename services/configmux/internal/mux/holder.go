@@ -6,12 +6,13 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
-// Holder returns the desired pod with that name or that UID of a source other than asks; ok is false if there is none.
-func (m *Mux) Holder(name types.NamespacedName, uid types.UID, asks string) (holder source.Holder, ok bool) {
+// Holder returns the desired pod with that name or that UID of a source other than except; ok is false if there is
+// none.
+func (m *Mux) Holder(name types.NamespacedName, uid types.UID, except string) (holder source.Holder, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for other, state := range m.sources {
-		if other == asks {
+		if other == except {
 			continue
 		}
 		for has, p := range state.published {

@@ -230,14 +230,14 @@ func (o publishedObject) summary(key apiobject.Key) *configv1.ObjectSummary {
 	return s
 }
 
-// ObjectHolder returns the source and the path of the object with a key of a source other than asks; ok is false if
+// ObjectHolder returns the source and the path of the object with a key of a source other than except; ok is false if
 // there is none.
-func (m *Mux) ObjectHolder(key apiobject.Key, asks string) (from, path string, ok bool) {
+func (m *Mux) ObjectHolder(key apiobject.Key, except string) (from, path string, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for name, state := range m.sources {
 		for _, o := range state.objects {
-			if name != asks && o.Key() == key {
+			if name != except && o.Key() == key {
 				return name, o.Path, true
 			}
 		}
@@ -248,8 +248,8 @@ func (m *Mux) ObjectHolder(key apiobject.Key, asks string) (from, path string, o
 // count returns the number of effective objects of a source. The mux is locked.
 func (m *Mux) count(name string) int {
 	n := 0
-	for _, of := range m.countKinds(name) {
-		n += of
+	for _, count := range m.countKinds(name) {
+		n += count
 	}
 	return n
 }

@@ -17,17 +17,17 @@ type Opening struct {
 
 	mu     sync.Mutex
 	silent map[string]bool
-	spoken chan struct{}
+	ready  chan struct{}
 }
 
 // NewOpening returns an Opening for sources that are not ready yet.
 func NewOpening(sources []source.Source, sink source.Sink) *Opening {
-	o := &Opening{sink: sink, silent: map[string]bool{}, spoken: make(chan struct{})}
+	o := &Opening{sink: sink, silent: map[string]bool{}, ready: make(chan struct{})}
 	for _, s := range sources {
 		o.silent[s.Name()] = true
 	}
 	if len(o.silent) == 0 {
-		close(o.spoken)
+		close(o.ready)
 	}
 	return o
 }
@@ -42,7 +42,7 @@ func (o *Opening) Set(name string, reading source.Reading) {
 	}
 	delete(o.silent, name)
 	if len(o.silent) == 0 {
-		close(o.spoken)
+		close(o.ready)
 	}
 }
 
@@ -50,7 +50,7 @@ func (o *Opening) Set(name string, reading source.Reading) {
 // the others.
 func (o *Opening) Wait(ctx context.Context, limit time.Duration, clk clock.Clock) {
 	select {
-	case <-o.spoken:
+	case <-o.ready:
 	case <-clk.After(limit):
 	case <-ctx.Done():
 	}

@@ -67,12 +67,12 @@ func (u updates) Subscribe(ctx context.Context, token []byte) (stream.Subscripti
 	if err != nil {
 		return nil, err
 	}
-	return &told{Subscription: sub, ready: u.ready, known: map[string]stand{}}, nil
+	return &tracked{Subscription: sub, ready: u.ready, known: map[string]stand{}}, nil
 }
 
-// told is one subscription, and the last version of each pod that it has sent. Its memory is proportional to the number
-// of pods.
-type told struct {
+// tracked is one subscription, and the last version of each pod that it has sent. Its memory is proportional to the
+// number of pods.
+type tracked struct {
 	stream.Subscription[Entry]
 	ready func(source string) bool
 	// resumed is true if the subscriber holds pods of an earlier subscription, which are not in known.
@@ -81,7 +81,7 @@ type told struct {
 }
 
 // Next implements stream.Subscription.
-func (t *told) Next(ctx context.Context) (stream.Message[Entry], error) {
+func (t *tracked) Next(ctx context.Context) (stream.Message[Entry], error) {
 	m, err := t.Subscription.Next(ctx)
 	switch {
 	case err != nil:
@@ -94,7 +94,7 @@ func (t *told) Next(ctx context.Context) (stream.Message[Entry], error) {
 }
 
 // op returns the operation of a change for this subscriber, and records the version.
-func (t *told) op(m stream.Message[Entry]) configv1.Op {
+func (t *tracked) op(m stream.Message[Entry]) configv1.Op {
 	if m.Removed {
 		delete(t.known, m.Key)
 		return configv1.Op_OP_REMOVE

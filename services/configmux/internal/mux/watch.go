@@ -67,7 +67,7 @@ func (s selected) Subscribe(ctx context.Context, token []byte) (stream.Subscript
 	if err != nil {
 		return nil, err
 	}
-	return &selecting{Subscription: sub, selected: s, mark: mark, toldAt: s.clock.Now()}, nil
+	return &selecting{Subscription: sub, selected: s, mark: mark, sentAt: s.clock.Now()}, nil
 }
 
 // notOurs is an invalid token.
@@ -79,8 +79,8 @@ type selecting struct {
 	selected
 
 	mark []byte
-	// toldAt is the time of the last message to the subscriber.
-	toldAt time.Time
+	// sentAt is the time of the last message to the subscriber.
+	sentAt time.Time
 }
 
 // Next implements stream.Subscription. If no change is selected for a while, it sends a bookmark with the present
@@ -97,12 +97,12 @@ func (s *selecting) Next(ctx context.Context) (stream.Message[ObjectEntry], erro
 		now := s.clock.Now()
 		switch {
 		case s.selection.wants(m.Value):
-		case m.Kind == stream.KindDelta && now.Sub(s.toldAt) >= stream.BookmarkInterval:
+		case m.Kind == stream.KindDelta && now.Sub(s.sentAt) >= stream.BookmarkInterval:
 			m = stream.Message[ObjectEntry]{Kind: stream.KindBookmark, Token: m.Token}
 		default:
 			continue
 		}
-		s.toldAt = now
+		s.sentAt = now
 		return m, nil
 	}
 }

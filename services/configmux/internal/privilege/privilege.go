@@ -43,9 +43,9 @@ func Check(pod *v1.Pod, source string, allowed Allowed) field.ErrorList {
 		"--host-ipc-sources",
 	)
 	container := func(security *v1.SecurityContext, at *field.Path) {
-		asks := security != nil && security.Privileged != nil && *security.Privileged
+		requested := security != nil && security.Privileged != nil && *security.Privileged
 		c.check(
-			asks,
+			requested,
 			at.Child("securityContext", "privileged"),
 			allowed.Privileged,
 			"have privileged containers",
@@ -71,14 +71,14 @@ type checker struct {
 }
 
 // check refuses a field if the pod requests a privilege that its source does not allow.
-func (c *checker) check(asks bool, at *field.Path, sources []string, what, flag string) {
-	if !asks || slices.Contains(sources, c.source) || slices.Contains(sources, Every) {
+func (c *checker) check(requested bool, at *field.Path, sources []string, action, flag string) {
+	if !requested || slices.Contains(sources, c.source) || slices.Contains(sources, Every) {
 		return
 	}
 	c.errs = append(c.errs, field.Forbidden(at, fmt.Sprintf(
 		"a pod of the source %q must not %s: leave the field out, or name %[1]q in %[3]s of configmux",
 		c.source,
-		what,
+		action,
 		flag,
 	)))
 }

@@ -83,11 +83,11 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 		return ended(ctx, err)
 	}
 	// In a recording without a ready source, the node received no set, and neither does this one.
-	if s.state.spoken {
+	if s.state.ready {
 		sink.Set(Name, s.reading(modeEnded))
 	}
 	s.cfg.Logger.Info("the recording has ended; its last pods stay desired",
-		telemetry.KeySource, Name, telemetry.KeyFile, s.cfg.Path, "pods", len(s.state.pods), "ready", s.state.spoken)
+		telemetry.KeySource, Name, telemetry.KeyFile, s.cfg.Path, "pods", len(s.state.pods), "ready", s.state.ready)
 	<-ctx.Done()
 	return nil
 }

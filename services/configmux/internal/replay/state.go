@@ -16,8 +16,8 @@ type state struct {
 	pods map[string]known
 	// fresh collects a snapshot; nil outside of a snapshot. The previous state stays until the snapshot is complete.
 	fresh map[string]known
-	// spoken is true after a source is ready; until then further pods may still be named.
-	spoken bool
+	// ready is true after a source is ready; until then further pods may still be named.
+	ready bool
 }
 
 // known is a pod, and the line that named it.
@@ -40,14 +40,14 @@ func (s *state) apply(m recording.Message) bool {
 		if m.Pod != nil && s.fresh != nil {
 			s.fresh[frame.GetKey()] = known{m.Pod, m.Line}
 		}
-		s.spoken = s.spoken || m.Update.GetSource().GetReady()
+		s.ready = s.ready || m.Update.GetSource().GetReady()
 		return false
 	case streamv1.Kind_KIND_SYNCED:
 		if s.fresh == nil {
 			return false // without a snapshot there is nothing to complete
 		}
 		s.pods, s.fresh = s.fresh, nil
-		return s.spoken
+		return s.ready
 	case streamv1.Kind_KIND_DELTA:
 		return s.change(m)
 	case streamv1.Kind_KIND_BOOKMARK, streamv1.Kind_KIND_UNSPECIFIED:
@@ -60,8 +60,8 @@ func (s *state) apply(m recording.Message) bool {
 func (s *state) change(m recording.Message) bool {
 	switch frame := m.Update.GetFrame(); {
 	case m.Pod == nil:
-		first := !s.spoken && m.Update.GetSource().GetReady()
-		s.spoken = s.spoken || first
+		first := !s.ready && m.Update.GetSource().GetReady()
+		s.ready = s.ready || first
 		return first
 	case frame.GetRemoved():
 		delete(s.pods, frame.GetKey())
@@ -71,7 +71,7 @@ func (s *state) change(m recording.Message) bool {
 		}
 		s.pods[frame.GetKey()] = known{m.Pod, m.Line}
 	}
-	return s.spoken
+	return s.ready
 }
 
 // list returns the pods in the order of their lines.

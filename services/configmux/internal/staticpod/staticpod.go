@@ -131,15 +131,15 @@ func (d *decoder) document(doc document) {
 // podKind is the kind of a pod.
 const podKind = "Pod"
 
-// object decodes one document, or one item of a list, whose place in the list is then in where. unsaid is the kind of
-// an item without one.
-func (d *decoder) object(object map[string]any, where, unsaid string) {
+// object decodes one document, or one item of a list, whose place in the list is then in where. defaultKind is the kind
+// of an item without one.
+func (d *decoder) object(object map[string]any, where, defaultKind string) {
 	apiVersion, _ := object["apiVersion"].(string)
 	kind, _ := object["kind"].(string)
 	if kind == "" {
-		kind = unsaid
+		kind = defaultKind
 	}
-	of, listed := listOf(kind)
+	itemKind, listed := listOf(kind)
 	if apiVersion != "v1" && (apiVersion != "" || where == "") {
 		d.unnamed(join(where, "apiVersion"), fmt.Sprintf("must be %q, not %q", "v1", apiVersion))
 		return
@@ -150,21 +150,21 @@ func (d *decoder) object(object map[string]any, where, unsaid string) {
 	case apiobject.Kind(kind).Known():
 		d.configObject(apiobject.Kind(kind), object, where)
 	case listed && where == "":
-		d.list(object, of)
+		d.list(object, itemKind)
 	default:
 		d.unnamed(join(where, "kind"), fmt.Sprintf("must be %s, not %q", d.accepted(), kind))
 	}
 }
 
 // listOf returns the default kind of a list's items; listed is false for a kind that is no list.
-func listOf(kind string) (of string, listed bool) {
-	switch of, listed = strings.CutSuffix(kind, "List"); {
+func listOf(kind string) (itemKind string, listed bool) {
+	switch itemKind, listed = strings.CutSuffix(kind, "List"); {
 	case !listed:
 		return "", false
-	case of == "":
+	case itemKind == "":
 		return podKind, true
 	default:
-		return of, of == podKind || apiobject.Kind(of).Known()
+		return itemKind, itemKind == podKind || apiobject.Kind(itemKind).Known()
 	}
 }
 
@@ -178,7 +178,7 @@ func (d *decoder) accepted() string {
 }
 
 // list decodes a list with items of the default kind of. Lists do not nest.
-func (d *decoder) list(object map[string]any, of string) {
+func (d *decoder) list(object map[string]any, itemKind string) {
 	// Sorted, so that the same manifest always has the same problems.
 	for _, field := range slices.Sorted(maps.Keys(object)) {
 		switch field {
@@ -199,7 +199,7 @@ func (d *decoder) list(object map[string]any, of string) {
 			d.unnamed(where, "must be an object")
 			continue
 		}
-		d.object(entry, where, of)
+		d.object(entry, where, itemKind)
 	}
 }
 

@@ -41,7 +41,7 @@ func (d document) aliased() (int, error) {
 		return 0, err
 	}
 	m := measure{whole: map[*yamlv3.Node]int{}}
-	m.of(root)
+	m.sizeOf(root)
 	return m.aliased, nil
 }
 
@@ -56,13 +56,13 @@ type measure struct {
 	inside int
 }
 
-func (m *measure) of(node *yamlv3.Node) int {
+func (m *measure) sizeOf(node *yamlv3.Node) int {
 	if node.Kind == yamlv3.AliasNode {
 		size, known := m.whole[node.Alias]
 		if !known {
 			m.whole[node.Alias] = 0
 			m.inside++
-			size = m.of(node.Alias)
+			size = m.sizeOf(node.Alias)
 			m.inside--
 			m.whole[node.Alias] = size
 		}
@@ -73,7 +73,7 @@ func (m *measure) of(node *yamlv3.Node) int {
 	}
 	size := nodeSize + len(node.Value)
 	for _, child := range node.Content {
-		size += m.of(child)
+		size += m.sizeOf(child)
 	}
 	return min(size, maxAliased+1)
 }

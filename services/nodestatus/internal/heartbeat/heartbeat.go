@@ -101,12 +101,12 @@ func New(cfg Config) *Heart {
 // Run runs heartbeats until ctx ends. The first Node is computed after both peers were polled once, so that it is not
 // NotReady only because a poll is missing.
 func (h *Heart) Run(ctx context.Context) error {
-	var asked sync.WaitGroup
-	asked.Add(2)
+	var polled sync.WaitGroup
+	polled.Add(2)
 	group, ctx := errgroup.WithContext(ctx)
 	for _, w := range []*watcher{h.pleg, h.syncloop} {
 		group.Go(func() error {
-			w.run(ctx, asked.Done)
+			w.run(ctx, polled.Done)
 			return nil
 		})
 	}
@@ -117,7 +117,7 @@ func (h *Heart) Run(ctx context.Context) error {
 		})
 	}
 	group.Go(func() error {
-		asked.Wait()
+		polled.Wait()
 		h.loop(ctx)
 		return nil
 	})
@@ -199,8 +199,8 @@ func (h *Heart) Look() {
 }
 
 // ask returns the state of a peer, and reports it in the health and the metrics.
-func (h *Heart) ask(name string, of *watcher) nodeobject.Peer {
-	peer := of.peer()
+func (h *Heart) ask(name string, w *watcher) nodeobject.Peer {
+	peer := w.peer()
 	h.cfg.Health.Set(name, strings.Join(peer.Reasons, "; "))
 	h.cfg.Metrics.peer(name, peer)
 	return peer

@@ -161,10 +161,10 @@ type watcher struct {
 	// changed is signaled when an answer differs from the previous one; its capacity is one.
 	changed chan<- struct{}
 
-	mu    sync.Mutex
-	last  nodeobject.Peer
-	asked bool
-	parts map[string]nodehealth.Part
+	mu     sync.Mutex
+	last   nodeobject.Peer
+	polled bool
+	parts  map[string]nodehealth.Part
 }
 
 // run polls until ctx ends. It calls first after the first answer.
@@ -196,17 +196,17 @@ func (w *watcher) once(ctx context.Context) {
 		return
 	}
 	w.mu.Lock()
-	before, asked := w.last, w.asked
+	before, polled := w.last, w.polled
 	peer.LastGood = before.LastGood
 	if peer.State == nodeobject.PeerHealthy {
 		peer.LastGood = w.clock.Now()
 	}
-	w.last, w.asked = peer, true
+	w.last, w.polled = peer, true
 	w.note(answer.Troubles)
 	w.mu.Unlock()
 	// these change all the time, and are read when they are needed
 	before.LastGood, before.Readings = peer.LastGood, peer.Readings
-	if !asked || !reflect.DeepEqual(before, peer) {
+	if !polled || !reflect.DeepEqual(before, peer) {
 		select {
 		case w.changed <- struct{}{}:
 		default: // the loop has not received the previous signal yet, and will cover this change too

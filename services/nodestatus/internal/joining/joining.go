@@ -119,7 +119,7 @@ func New(cfg Config) (*Joiner, error) {
 		Requester: certificates.Requester{API: j.api, Kind: certificates.Client(), Store: store, Clock: cfg.Clock},
 		Template:  j.template, Renewed: j.renewed, Random: cfg.Random, Logger: cfg.Logger,
 	})
-	j.tell()
+	j.report()
 	return j, nil
 }
 
@@ -187,7 +187,7 @@ func adopt(cfg Config, store certificates.Store) (*certificates.Store, error) {
 		return nil, nil //nolint:nilerr // what is wrong with the kubeconfig is said by who connects with it
 	}
 	now := cfg.Clock.Now()
-	if there, err := store.Load(); err == nil && now.Before(there.Leaf.NotAfter) {
+	if stored, err := store.Load(); err == nil && now.Before(stored.Leaf.NotAfter) {
 		return &store, nil
 	}
 	if !isValid(way.CertData, now) {
@@ -224,18 +224,18 @@ func (j *Joiner) Run(ctx context.Context) {
 			client.Close()
 		}
 	}()
-	told := make(chan struct{})
+	reporterEnded := make(chan struct{})
 	ctx, cancel := context.WithCancel(ctx)
-	defer func() { cancel(); <-told }()
+	defer func() { cancel(); <-reporterEnded }()
 	go func() {
-		defer close(told)
-		j.tellEach(ctx)
+		defer close(reporterEnded)
+		j.reportPeriodically(ctx)
 	}()
 	if j.cfg.Bootstrap != "" {
 		if err := j.manager.Obtain(ctx); err != nil {
 			return
 		}
-		j.tell()
+		j.report()
 	}
 	if j.cfg.Rotate {
 		j.manager.Run(ctx)
@@ -320,8 +320,8 @@ func (j *Joiner) server() (*clientcmdapi.Cluster, error) {
 	return from.Clusters[context.Cluster], nil
 }
 
-// tellEach updates the health periodically.
-func (j *Joiner) tellEach(ctx context.Context) {
+// reportPeriodically updates the health periodically.
+func (j *Joiner) reportPeriodically(ctx context.Context) {
 	ticker := j.cfg.Clock.NewTicker(lookAgain)
 	defer ticker.Stop()
 	for {
@@ -329,12 +329,12 @@ func (j *Joiner) tellEach(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C():
-			j.tell()
+			j.report()
 		}
 	}
 }
 
-func (j *Joiner) tell() {
+func (j *Joiner) report() {
 	reason := ""
 	if j.manager.Current() == nil {
 		reason = "the node has no valid certificate yet"

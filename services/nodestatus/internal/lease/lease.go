@@ -198,15 +198,15 @@ func (k *Keeper) find(ctx context.Context) (*coordinationv1.Lease, error) {
 
 // contended handles a lease that another holder has written since: it overwrites the present one.
 func (k *Keeper) contended(ctx context.Context, tried *coordinationv1.Lease) error {
-	there, err := k.find(ctx)
+	stored, err := k.find(ctx)
 	if err != nil {
 		return err
 	}
 	// An own write whose response was lost has our time.
-	if there.ResourceVersion != "" && !there.Spec.RenewTime.Equal(tried.Spec.RenewTime) {
-		k.another(there)
+	if stored.ResourceVersion != "" && !stored.Spec.RenewTime.Equal(tried.Spec.RenewTime) {
+		k.another(stored)
 	}
-	lease := k.renewal(there)
+	lease := k.renewal(stored)
 	if lease.ResourceVersion == "" {
 		return errors.New("the lease of the node was deleted while it was renewed")
 	}
@@ -218,8 +218,8 @@ func (k *Keeper) contended(ctx context.Context, tried *coordinationv1.Lease) err
 }
 
 // renewal returns the renewed form of a lease, which it does not change.
-func (k *Keeper) renewal(there *coordinationv1.Lease) *coordinationv1.Lease {
-	lease := there.DeepCopy()
+func (k *Keeper) renewal(stored *coordinationv1.Lease) *coordinationv1.Lease {
+	lease := stored.DeepCopy()
 	lease.Namespace, lease.Name = v1.NamespaceNodeLease, k.cfg.Name
 	lease.Spec.HolderIdentity = ptr.To(k.cfg.Name)
 	seconds := int32(k.cfg.Duration / time.Second) //nolint:gosec // it is an int32 of the configuration
@@ -233,21 +233,21 @@ func (k *Keeper) renewal(there *coordinationv1.Lease) *coordinationv1.Lease {
 }
 
 // another records that another holder has renewed the lease between two renewals.
-func (k *Keeper) another(there *coordinationv1.Lease) {
+func (k *Keeper) another(stored *coordinationv1.Lease) {
 	if k.others++; k.others < takenAfter {
 		return
 	}
 	k.cfg.Health.Set(
 		healthTaken,
 		fmt.Sprintf("another agent renews the lease of node %s, last at %s: two machines have one node name, "+
-			"or two agents run on this one; give one of them another --hostname-override", k.cfg.Name, there.Spec.RenewTime.UTC().Format(time.RFC3339)),
+			"or two agents run on this one; give one of them another --hostname-override", k.cfg.Name, stored.Spec.RenewTime.UTC().Format(time.RFC3339)),
 	)
 	k.cfg.Metrics.taken.Set(1)
 	if !k.taken {
 		k.taken = true
 		k.cfg.Logger.Error(
 			"another agent renews the lease of this node: two machines have one node name, or two agents run on this one",
-			"node", k.cfg.Name, "holder", ptr.Deref(there.Spec.HolderIdentity, ""))
+			"node", k.cfg.Name, "holder", ptr.Deref(stored.Spec.HolderIdentity, ""))
 		if k.cfg.Taken != nil {
 			k.cfg.Taken()
 		}

@@ -41,8 +41,8 @@ func providedIPs(s Settings) map[string]string {
 
 // TakeAddresses replaces the addresses of a status by those that a cloud provider has set on the Node in the API
 // server, if it has.
-func TakeAddresses(to *v1.NodeStatus, there v1.NodeStatus) {
-	if len(there.Addresses) > 0 {
-		to.Addresses = slices.Clone(there.Addresses)
+func TakeAddresses(to *v1.NodeStatus, stored v1.NodeStatus) {
+	if len(stored.Addresses) > 0 {
+		to.Addresses = slices.Clone(stored.Addresses)
 	}
 }

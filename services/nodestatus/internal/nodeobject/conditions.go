@@ -141,23 +141,23 @@ func ready(in Input) v1.NodeCondition {
 	}
 }
 
-// pressed is a condition of pressure, with the kubelet's reasons and messages.
-type pressed struct {
+// pressureKind is a condition of pressure, with the kubelet's reasons and messages.
+type pressureKind struct {
 	kind                    v1.NodeConditionType
 	reason, message         string
 	goodReason, goodMessage string
 }
 
 var (
-	memoryPressure = pressed{
+	memoryPressure = pressureKind{
 		v1.NodeMemoryPressure, "KubeletHasInsufficientMemory", "kubelet has insufficient memory available",
 		"KubeletHasSufficientMemory", "kubelet has sufficient memory available",
 	}
-	diskPressure = pressed{
+	diskPressure = pressureKind{
 		v1.NodeDiskPressure, "KubeletHasDiskPressure", "kubelet has disk pressure",
 		"KubeletHasNoDiskPressure", "kubelet has no disk pressure",
 	}
-	pidPressure = pressed{
+	pidPressure = pressureKind{
 		v1.NodePIDPressure, "KubeletHasInsufficientPID", "kubelet has insufficient PID available",
 		"KubeletHasSufficientPID", "kubelet has sufficient PID available",
 	}
@@ -165,10 +165,10 @@ var (
 
 // pressure is true while a threshold is crossed, be its grace period over or not, and for the transition period after
 // that. The message begins as the kubelet's, and goes on with what is short.
-func pressure(in Input, short eviction.State, of pressed) v1.NodeCondition {
+func pressure(in Input, short eviction.State, p pressureKind) v1.NodeCondition {
 	var lines []string
 	for _, signal := range short.Crossed {
-		if eviction.ConditionOf(signal.Name) == of.kind {
+		if eviction.ConditionOf(signal.Name) == p.kind {
 			lines = append(
 				lines,
 				fmt.Sprintf(
@@ -182,37 +182,37 @@ func pressure(in Input, short eviction.State, of pressed) v1.NodeCondition {
 	}
 	if len(lines) > 0 {
 		return v1.NodeCondition{
-			Type:    of.kind,
+			Type:    p.kind,
 			Status:  v1.ConditionTrue,
-			Reason:  of.reason,
-			Message: of.message + ": " + strings.Join(lines, "; "),
+			Reason:  p.reason,
+			Message: p.message + ": " + strings.Join(lines, "; "),
 		}
 	}
-	seen, ever := short.Seen[of.kind]
+	seen, ever := short.Seen[p.kind]
 	if before := previous(
 		in,
-		of.kind,
+		p.kind,
 	); ever && before != nil && before.Status == v1.ConditionTrue &&
 		in.Now.Sub(seen) < in.Settings.PressureTransition {
 		return v1.NodeCondition{
-			Type:   of.kind,
+			Type:   p.kind,
 			Status: v1.ConditionTrue,
-			Reason: of.reason,
+			Reason: p.reason,
 			Message: fmt.Sprintf(
 				"%s: over since %s, reported until it has been over for %s",
-				of.message,
+				p.message,
 				seen.UTC().Format(time.RFC3339),
 				in.Settings.PressureTransition,
 			),
 		}
 	}
-	text := of.goodMessage
+	text := p.goodMessage
 	for _, signal := range short.Unread {
 		switch {
-		case eviction.ConditionOf(signal) != of.kind:
+		case eviction.ConditionOf(signal) != p.kind:
 		case isOwn(signal):
 			return v1.NodeCondition{
-				Type:    of.kind,
+				Type:    p.kind,
 				Status:  v1.ConditionUnknown,
 				Reason:  "ReadingFailed",
 				Message: signal + " could not be read: see the log of nodestatus",
@@ -221,7 +221,7 @@ func pressure(in Input, short eviction.State, of pressed) v1.NodeCondition {
 			text += ", as far as is known: syncloop does not say " + signal
 		}
 	}
-	return v1.NodeCondition{Type: of.kind, Status: v1.ConditionFalse, Reason: of.goodReason, Message: text}
+	return v1.NodeCondition{Type: p.kind, Status: v1.ConditionFalse, Reason: p.goodReason, Message: text}
 }
 
 // amount formats bytes for people, and counts as numbers.

@@ -38,10 +38,10 @@ func (r *Registrar) mend(ctx context.Context, node *v1.Node) *v1.Node {
 		wrong["labels"] = labels
 	}
 	should, ours := computed.Annotations[nodeobject.AnnotationProvidedIPs]
-	switch is, there := node.Annotations[nodeobject.AnnotationProvidedIPs]; {
+	switch is, found := node.Annotations[nodeobject.AnnotationProvidedIPs]; {
 	case ours && is != should:
 		wrong["annotations"] = map[string]any{nodeobject.AnnotationProvidedIPs: should}
-	case !ours && there:
+	case !ours && found:
 		wrong["annotations"] = map[string]any{nodeobject.AnnotationProvidedIPs: nil}
 	}
 	if len(wrong) == 0 {
@@ -58,11 +58,11 @@ func (r *Registrar) mend(ctx context.Context, node *v1.Node) *v1.Node {
 }
 
 // wrongLabels returns the correct values of own labels that are wrong.
-func wrongLabels(there, computed map[string]string) map[string]string {
+func wrongLabels(stored, computed map[string]string) map[string]string {
 	wrong := make(map[string]string)
 	for _, label := range ownLabels {
 		should, ours := computed[label]
-		if is, ok := there[label]; ours && (!ok || is != should) {
+		if is, ok := stored[label]; ours && (!ok || is != should) {
 			wrong[label] = should
 		}
 	}

@@ -76,8 +76,8 @@ type Registrar struct {
 	offered chan struct{}
 
 	// Only Run uses the following fields: the last argument of Changed, and the last logged problem.
-	told      *v1.Node
-	complaint string
+	lastReported *v1.Node
+	complaint    string
 }
 
 // New returns a registrar, and reports in the health that nothing is known yet.
@@ -138,7 +138,7 @@ func (r *Registrar) once(ctx context.Context) (watched time.Duration, err error)
 		return 0, err
 	}
 	r.recovered()
-	r.tell(node)
+	r.report(node)
 	began := r.cfg.Clock.Now()
 	err = r.follow(ctx, node.ResourceVersion)
 	return r.cfg.Clock.Since(began), err
@@ -152,7 +152,7 @@ func (r *Registrar) ensure(ctx context.Context) (node *v1.Node, err error) {
 	defer func() { telemetry.End(span, err) }()
 	node, err = r.nodes.get(ctx, r.cfg.Name)
 	if apierrors.IsNotFound(err) {
-		r.tell(nil)
+		r.report(nil)
 		if !r.cfg.Register {
 			return nil, fmt.Errorf(
 				"the API server has no Node %s, and registerNode is false: create it, or set registerNode to true",
@@ -197,11 +197,11 @@ func (r *Registrar) follow(ctx context.Context, since string) error {
 			switch event.Type {
 			case watch.Added, watch.Modified:
 				if node, ok := event.Object.(*v1.Node); ok {
-					r.tell(node)
+					r.report(node)
 				}
 			case watch.Deleted:
 				r.cfg.Logger.Warn("the Node was deleted in the API server", "node", r.cfg.Name)
-				r.tell(nil)
+				r.report(nil)
 				return nil
 			case watch.Error:
 				// Usually the resource version has expired. In any case, the next read of the Node resolves it.
@@ -212,8 +212,8 @@ func (r *Registrar) follow(ctx context.Context, since string) error {
 	}
 }
 
-// tell passes the Node in the API server to Changed, if a relevant part has changed.
-func (r *Registrar) tell(node *v1.Node) {
+// report passes the Node in the API server to Changed, if a relevant part has changed.
+func (r *Registrar) report(node *v1.Node) {
 	if r.cfg.Seen != nil {
 		r.cfg.Seen(node)
 	}
@@ -230,10 +230,10 @@ func (r *Registrar) tell(node *v1.Node) {
 		}
 		node.ManagedFields, node.ResourceVersion = nil, ""
 	}
-	if equality.Semantic.DeepEqual(r.told, node) {
+	if equality.Semantic.DeepEqual(r.lastReported, node) {
 		return
 	}
-	r.told = node
+	r.lastReported = node
 	r.cfg.Changed(node)
 }
 

@@ -35,20 +35,20 @@ func fieldsOf(s v1.NodeStatus) fields {
 }
 
 // wanted returns the desired status in the API server, from the computed one and the present one. It changes neither.
-func wanted(there, computed v1.NodeStatus, now time.Time) v1.NodeStatus {
+func wanted(stored, computed v1.NodeStatus, now time.Time) v1.NodeStatus {
 	out := *computed.DeepCopy()
-	nodeobject.AddForeign(&out, there)
+	nodeobject.AddForeign(&out, stored)
 	for i := range out.Conditions {
-		settle(&out.Conditions[i], there.Conditions, now)
+		settle(&out.Conditions[i], stored.Conditions, now)
 	}
 	return out
 }
 
 // settle sets the times of a condition as the kubelet does: the transition time according to the API server, and the
 // heartbeat time.
-func settle(condition *v1.NodeCondition, there []v1.NodeCondition, now time.Time) {
+func settle(condition *v1.NodeCondition, stored []v1.NodeCondition, now time.Time) {
 	condition.LastHeartbeatTime = metav1.NewTime(now).Rfc3339Copy()
-	before := find(there, condition.Type)
+	before := find(stored, condition.Type)
 	switch {
 	case before == nil:
 	case before.Status == condition.Status:
@@ -90,8 +90,8 @@ func (r refusals) still(name string, is, should any) bool {
 }
 
 // differing returns the sorted names of the owned fields that differ from the desired status.
-func differing(there, want v1.NodeStatus, refused refusals) []string {
-	is, should := fieldsOf(there), fieldsOf(want)
+func differing(stored, want v1.NodeStatus, refused refusals) []string {
+	is, should := fieldsOf(stored), fieldsOf(want)
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(should)) {
 		if !equality.Semantic.DeepEqual(is[name], should[name]) && !refused.still(name, is[name], should[name]) {
@@ -99,7 +99,7 @@ func differing(there, want v1.NodeStatus, refused refusals) []string {
 		}
 	}
 	for _, condition := range want.Conditions {
-		before := find(there.Conditions, condition.Type)
+		before := find(stored.Conditions, condition.Type)
 		if before == nil {
 			return append(names, conditionsField)
 		}
@@ -118,16 +118,16 @@ func isConditions(name string) bool { return name == conditionsField }
 
 // patchOf returns the strategic merge patch that changes the named fields, and all own conditions with new times. Parts
 // of others stay: their conditions, and the volumes that a controller has attached.
-func patchOf(there, want v1.NodeStatus, names []string) ([]byte, error) {
+func patchOf(stored, want v1.NodeStatus, names []string) ([]byte, error) {
 	should := fieldsOf(want)
 	status := map[string]any{conditionsField: want.Conditions}
 	for _, name := range names {
 		switch name {
 		case conditionsField:
 		case "capacity":
-			status[name] = resources(there.Capacity, want.Capacity)
+			status[name] = resources(stored.Capacity, want.Capacity)
 		case "allocatable":
-			status[name] = resources(there.Allocatable, want.Allocatable)
+			status[name] = resources(stored.Allocatable, want.Allocatable)
 		case "addresses":
 			status[name] = replaced(want.Addresses)
 		case "nodeInfo":
@@ -145,9 +145,9 @@ func patchOf(there, want v1.NodeStatus, names []string) ([]byte, error) {
 }
 
 // resources returns a map in which null removes undesired resources.
-func resources(there, want v1.ResourceList) map[v1.ResourceName]any {
+func resources(stored, want v1.ResourceList) map[v1.ResourceName]any {
 	out := make(map[v1.ResourceName]any, len(want))
-	for name := range there {
+	for name := range stored {
 		out[name] = nil
 	}
 	for name, amount := range want {

@@ -71,8 +71,8 @@ type Reporter struct {
 	wake chan struct{}
 
 	mu sync.Mutex
-	// computed is the last computed Node, and there the Node in the API server; each may be nil.
-	computed, there *v1.Node
+	// computed is the last computed Node, and stored the Node in the API server; each may be nil.
+	computed, stored *v1.Node
 
 	// Only Run uses the following fields: the time of the last status and the extension of Frequency for the next one, the
 	// refused fields, and the last logged problem.
@@ -100,9 +100,9 @@ func (r *Reporter) Offer(node *v1.Node) {
 // the Node must not be changed afterwards.
 func (r *Reporter) Seen(node *v1.Node) {
 	r.mu.Lock()
-	first := r.there == nil || node == nil || r.there.UID != node.UID
-	if first || newer(node, r.there) {
-		r.there = node
+	first := r.stored == nil || node == nil || r.stored.UID != node.UID
+	if first || newer(node, r.stored) {
+		r.stored = node
 	}
 	r.mu.Unlock()
 	if first && node != nil {
@@ -123,18 +123,18 @@ func (r *Reporter) look() {
 	}
 }
 
-func (r *Reporter) known() (computed, there *v1.Node) {
+func (r *Reporter) known() (computed, stored *v1.Node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.computed, r.there
+	return r.computed, r.stored
 }
 
 // answered records the Node in a response of the API server, unless it was deleted in the meantime.
 func (r *Reporter) answered(node *v1.Node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.there != nil && newer(node, r.there) {
-		r.there = node
+	if r.stored != nil && newer(node, r.stored) {
+		r.stored = node
 	}
 }
 
@@ -159,12 +159,12 @@ func (r *Reporter) Run(ctx context.Context) {
 // urgent reports whether a condition in the API server differs from that of this node, so that a change of readiness is
 // visible without delay.
 func (r *Reporter) urgent() bool {
-	computed, there := r.known()
-	if computed == nil || there == nil {
+	computed, stored := r.known()
+	if computed == nil || stored == nil {
 		return false
 	}
 	for _, condition := range computed.Status.Conditions {
-		if before := find(there.Status.Conditions, condition.Type); before == nil || before.Status != condition.Status {
+		if before := find(stored.Status.Conditions, condition.Type); before == nil || before.Status != condition.Status {
 			return true
 		}
 	}
@@ -198,40 +198,40 @@ func (r *Reporter) try(ctx context.Context, afresh bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
 	ctx, span := telemetry.Start(ctx, r.cfg.Tracer, "node.status", telemetry.Subject{})
-	asked := false
+	requested := false
 	defer func() {
-		if !asked {
+		if !requested {
 			telemetry.Idle(span)
 		}
 		telemetry.End(span, err)
 	}()
-	computed, there := r.known()
-	if computed == nil || there == nil {
+	computed, stored := r.known()
+	if computed == nil || stored == nil {
 		return nil // the Node is registered with its status
 	}
 	now := r.cfg.Clock.Now()
 	old := r.sent.IsZero() || now.Sub(r.sent) >= r.cfg.Frequency+r.delay
 	if afresh || old || r.complaint != "" {
-		asked = true
-		if there, err = r.one(ctx, r.cfg.Client.Get()); err != nil {
+		requested = true
+		if stored, err = r.one(ctx, r.cfg.Client.Get()); err != nil {
 			return r.gone(err)
 		}
 	}
-	want := wanted(there.Status, computed.Status, now)
+	want := wanted(stored.Status, computed.Status, now)
 	if r.cfg.ExternalCloud {
-		nodeobject.TakeAddresses(&want, there.Status)
+		nodeobject.TakeAddresses(&want, stored.Status)
 	}
-	names := differing(there.Status, want, r.refused)
+	names := differing(stored.Status, want, r.refused)
 	if len(names) == 0 && !old {
 		r.recovered()
 		return nil
 	}
 	changed := len(names) > 0
-	patch, err := patchOf(there.Status, want, names)
+	patch, err := patchOf(stored.Status, want, names)
 	if err != nil {
 		return err
 	}
-	asked = true
+	requested = true
 	answer, err := r.one(ctx, r.cfg.Client.Patch(types.StrategicMergePatchType).SubResource("status").Body(patch))
 	if err != nil {
 		return r.gone(err)

@@ -127,14 +127,14 @@ func (m *Manager) endGroup(ctx context.Context, mem memory) {
 	left := max(m.cfg.Periods.time(mem.Group)-(begun-mem.GroupSince), shortest)
 	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	told := ""
+	lastLogged := ""
 	for {
 		pods, err := m.endDue(ctx, mem.Group, left-(m.cfg.BootTime()-begun))
 		if err == nil && pods == 0 {
 			return
 		}
-		if err != nil && ctx.Err() == nil && err.Error() != told {
-			told = err.Error()
+		if err != nil && ctx.Err() == nil && err.Error() != lastLogged {
+			lastLogged = err.Error()
 			m.cfg.Logger.WarnContext(ctx, "cannot terminate the pods; retrying", telemetry.KeyError, err)
 		}
 		select {

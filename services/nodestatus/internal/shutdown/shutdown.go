@@ -37,8 +37,8 @@ const (
 	reloads     = 5
 	reloadPause = 100 * time.Millisecond
 
-	who = "quartet nodestatus"
-	why = "The pods of this node are ended before the machine goes down"
+	lockOwner  = "quartet nodestatus"
+	lockReason = "The pods of this node are ended before the machine goes down"
 )
 
 // Logind is a connection to logind; *logind.Conn implements it.
@@ -96,8 +96,8 @@ type Manager struct {
 	over bool
 
 	// Only Run uses the following fields.
-	memory memory
-	told   string
+	memory      memory
+	lastProblem string
 	// stop stops the work for a shutdown, and waits for its end; nil if there is none.
 	stop func()
 }
@@ -138,7 +138,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		if connected {
 			retry = firstRetry
 		}
-		m.tell(
+		m.report(
 			ctx,
 			fmt.Sprintf(
 				"a shutdown of the machine does not wait until the pods have ended, as shutdownGracePeriod asks: %v: see that D-Bus and systemd-logind run and that nodestatus reaches %s",
@@ -161,42 +161,42 @@ func (m *Manager) follow(ctx context.Context) (connected bool, err error) {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	enough, err := m.prepare(ctx, conn)
+	sufficient, err := m.prepare(ctx, conn)
 	for err == nil {
 		var event logind.Event
-		event, err = m.next(ctx, conn, enough)
+		event, err = m.next(ctx, conn, sufficient)
 		switch {
 		case err != nil:
 			return true, err
 		case event == logind.Preparing:
 			m.begin(ctx)
-			enough = true // it is too late for anything else
+			sufficient = true // it is too late for anything else
 		case event == logind.CalledOff:
 			m.calledOff(ctx)
-			enough, err = m.prepare(ctx, conn)
+			sufficient, err = m.prepare(ctx, conn)
 		default: // logind was restarted, or some time has passed
-			enough, err = m.prepare(ctx, conn)
+			sufficient, err = m.prepare(ctx, conn)
 		}
 	}
 	return false, err
 }
 
 // next waits for an event. If logind's delay is too short, it returns without one after some time.
-func (m *Manager) next(ctx context.Context, conn Logind, enough bool) (logind.Event, error) {
-	if enough {
+func (m *Manager) next(ctx context.Context, conn Logind, sufficient bool) (logind.Event, error) {
+	if sufficient {
 		return conn.Next(ctx)
 	}
-	some, cancel := context.WithTimeout(ctx, recheckPeriod)
+	waitCtx, cancel := context.WithTimeout(ctx, recheckPeriod)
 	defer cancel()
-	event, err := conn.Next(some)
-	if err != nil && some.Err() != nil && ctx.Err() == nil {
+	event, err := conn.Next(waitCtx)
+	if err != nil && waitCtx.Err() != nil && ctx.Err() == nil {
 		return 0, nil
 	}
 	return event, err
 }
 
 // prepare takes the lock, extends logind's delay if possible, and checks whether a shutdown is in progress already.
-func (m *Manager) prepare(ctx context.Context, conn Logind) (enough bool, err error) {
+func (m *Manager) prepare(ctx context.Context, conn Logind) (sufficient bool, err error) {
 	preparing, err := conn.PreparingForShutdown(ctx)
 	if err != nil {
 		return false, err
@@ -210,7 +210,7 @@ func (m *Manager) prepare(ctx context.Context, conn Logind) (enough bool, err er
 	if preparing, err = m.inhibit(ctx, conn, preparing); err != nil {
 		return false, err
 	}
-	m.tell(ctx, problem)
+	m.report(ctx, problem)
 	if preparing {
 		m.begin(ctx)
 	} else {
@@ -222,7 +222,7 @@ func (m *Manager) prepare(ctx context.Context, conn Logind) (enough bool, err er
 // inhibit takes a lock unless there is one, and reports whether a shutdown is in progress, because logind then refuses
 // locks.
 func (m *Manager) inhibit(ctx context.Context, conn Logind, preparing bool) (bool, error) {
-	lock, err := conn.Inhibit(ctx, who, why)
+	lock, err := conn.Inhibit(ctx, lockOwner, lockReason)
 	if errors.Is(err, logind.ErrGoingDown) {
 		return true, nil
 	}
@@ -296,13 +296,13 @@ func (m *Manager) reloaded(ctx context.Context, conn Logind, needed time.Duratio
 	return delay, nil
 }
 
-// tell reports the problem in the health, and logs it if it has changed.
-func (m *Manager) tell(ctx context.Context, problem string) {
+// report reports the problem in the health, and logs it if it has changed.
+func (m *Manager) report(ctx context.Context, problem string) {
 	m.cfg.Waiting(problem)
-	if problem != m.told && problem != "" {
+	if problem != m.lastProblem && problem != "" {
 		m.cfg.Logger.WarnContext(ctx, problem)
 	}
-	m.told = problem
+	m.lastProblem = problem
 }
 
 // release releases the lock.

@@ -30,7 +30,7 @@ type Link struct {
 	Statuses Statuses
 	// Mirrors returns the manager that shows static pods as mirror pods. A mirror pod stays as long as ending returns
 	// true, that is while another pod of that name than the one with the UID is not gone yet. Call it once.
-	Mirrors func(ending func(name types.NamespacedName, but types.UID) bool) Mirrors
+	Mirrors func(ending func(name types.NamespacedName, except types.UID) bool) Mirrors
 }
 
 // Tokens returns tokens of service accounts; see [tokens.Tokens].

@@ -33,11 +33,11 @@ import (
 )
 
 // Standalone registers what every node exposes from its start on.
-func Standalone(registry prometheus.Registerer) { of(registry) }
+func Standalone(registry prometheus.Registerer) { register(registry) }
 
 // All registers everything that a node of a cluster exposes. What is read at a scrape has a sample.
 func All(registry prometheus.Registerer) {
-	m := of(registry)
+	m := register(registry)
 	m.statuses.Expose(func() int { return 1 })
 	m.mirrors.Expose(func() int { return 1 })
 	m.loop.Expose(func() time.Time { return time.Unix(1, 0) })
@@ -68,7 +68,7 @@ type exposing struct {
 	volumes  *volumes.Metrics
 }
 
-func of(registry prometheus.Registerer) exposing {
+func register(registry prometheus.Registerer) exposing {
 	containergc.NewMetrics(registry)
 	engineapi.NewMetrics(registry)
 	eviction.NewMetrics(registry)

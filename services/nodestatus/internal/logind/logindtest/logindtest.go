@@ -88,7 +88,7 @@ type Logind struct {
 	props *prop.Properties
 
 	mu     sync.Mutex
-	asked  []string
+	calls  []string
 	pipes  []*os.File
 	refuse bool
 }
@@ -126,7 +126,7 @@ func (l *Logind) inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error)
 			[]any{"The operation inhibition has been requested for is already running"},
 		)
 	}
-	l.asked = append(l.asked, strings.Join([]string{what, who, why, mode}, "|"))
+	l.calls = append(l.calls, strings.Join([]string{what, who, why, mode}, "|"))
 	read, write, err := os.Pipe()
 	if err != nil {
 		return 0, dbus.MakeFailedError(err)
@@ -139,7 +139,7 @@ func (l *Logind) inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error)
 func (l *Logind) Asked() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return append([]string(nil), l.asked...)
+	return append([]string(nil), l.calls...)
 }
 
 // Refuse refuses further locks, as during a shutdown.

@@ -119,9 +119,9 @@ func (g *Guard) certified(r *http.Request) (User, bool, error) {
 // uidOf returns the user's UID from a certificate, which Kubernetes stores in the attribute 1.3.6.1.4.1.57683.2; empty
 // without one.
 func uidOf(leaf *x509.Certificate) string {
-	of := asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2}
+	uidOID := asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2}
 	for _, name := range leaf.Subject.Names {
-		if uid, ok := name.Value.(string); ok && name.Type.Equal(of) {
+		if uid, ok := name.Value.(string); ok && name.Type.Equal(uidOID) {
 			return uid
 		}
 	}
@@ -175,9 +175,10 @@ func (g *Guard) reviewToken(ctx context.Context, token string) (tokenAnswer, err
 	if !answer.Status.Authenticated || answer.Status.User.Username == "" {
 		return tokenAnswer{}, nil
 	}
-	of := answer.Status.User
-	user := User{Name: of.Username, UID: of.UID, Groups: of.Groups, Extra: make(map[string][]string, len(of.Extra))}
-	for key, values := range of.Extra {
+	reviewed := answer.Status.User
+	extra := make(map[string][]string, len(reviewed.Extra))
+	user := User{Name: reviewed.Username, UID: reviewed.UID, Groups: reviewed.Groups, Extra: extra}
+	for key, values := range reviewed.Extra {
 		user.Extra[key] = values
 	}
 	return tokenAnswer{user: user, valid: true}, nil

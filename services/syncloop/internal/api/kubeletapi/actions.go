@@ -148,7 +148,7 @@ func (n *node) runningPods(w http.ResponseWriter, r *http.Request) {
 // running converts sandboxes and containers to pods.
 func running(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Container) []*v1.Pod {
 	pods := map[types.UID]*v1.Pod{}
-	of := func(labels map[string]string) *v1.Pod {
+	podOf := func(labels map[string]string) *v1.Pod {
 		uid := types.UID(labels[podlabels.PodUID])
 		if uid == "" {
 			return nil
@@ -161,10 +161,10 @@ func running(sandboxes []*runtimeapi.PodSandbox, containers []*runtimeapi.Contai
 		return pods[uid]
 	}
 	for _, sandbox := range sandboxes {
-		of(sandbox.GetLabels())
+		podOf(sandbox.GetLabels())
 	}
 	for _, c := range containers {
-		if pod := of(c.GetLabels()); pod != nil {
+		if pod := podOf(c.GetLabels()); pod != nil {
 			pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{
 				Name: c.GetMetadata().GetName(), Image: c.GetImage().GetImage(),
 			})

@@ -51,43 +51,43 @@ func plainFamily(name, help string) family {
 }
 
 func newCadvisorMetrics(h reads) *cadvisorMetrics {
-	of, machine, plain := containerFamily, machineFamily, plainFamily
+	container, machine, plain := containerFamily, machineFamily, plainFamily
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 	return &cadvisorMetrics{
 		reads:      h,
-		cpu:        of(counter, "container_cpu_usage_seconds_total", "CPU time in seconds.", "cpu"),
-		memory:     of(gauge, "container_memory_usage_bytes", "Used memory in bytes, including the page cache."),
-		workingSet: of(gauge, "container_memory_working_set_bytes", "Working set in bytes: memory that cannot be reclaimed at once."),
-		rss:        of(gauge, "container_memory_rss", "Anonymous memory in bytes."),
-		swap:       of(gauge, "container_memory_swap", "Swapped memory in bytes."),
-		faults:     of(counter, "container_memory_failures_total", "Page faults, by type: all, and those that read the disk.", "failure_type", "scope"),
-		processes:  of(gauge, "container_processes", "Number of processes and threads."),
-		start:      of(gauge, "container_start_time_seconds", "Start time in seconds since 1970."),
+		cpu:        container(counter, "container_cpu_usage_seconds_total", "CPU time in seconds.", "cpu"),
+		memory:     container(gauge, "container_memory_usage_bytes", "Used memory in bytes, including the page cache."),
+		workingSet: container(gauge, "container_memory_working_set_bytes", "Working set in bytes: memory that cannot be reclaimed at once."),
+		rss:        container(gauge, "container_memory_rss", "Anonymous memory in bytes."),
+		swap:       container(gauge, "container_memory_swap", "Swapped memory in bytes."),
+		faults:     container(counter, "container_memory_failures_total", "Page faults, by type: all, and those that read the disk.", "failure_type", "scope"),
+		processes:  container(gauge, "container_processes", "Number of processes and threads."),
+		start:      container(gauge, "container_start_time_seconds", "Start time in seconds since 1970."),
 
-		received:      of(counter, "container_network_receive_bytes_total", "Received bytes.", "interface"),
-		receiveErrors: of(counter, "container_network_receive_errors_total", "Errors while receiving.", "interface"),
-		sent:          of(counter, "container_network_transmit_bytes_total", "Sent bytes.", "interface"),
-		sendErrors:    of(counter, "container_network_transmit_errors_total", "Errors while sending.", "interface"),
+		received:      container(counter, "container_network_receive_bytes_total", "Received bytes.", "interface"),
+		receiveErrors: container(counter, "container_network_receive_errors_total", "Errors while receiving.", "interface"),
+		sent:          container(counter, "container_network_transmit_bytes_total", "Sent bytes.", "interface"),
+		sendErrors:    container(counter, "container_network_transmit_errors_total", "Errors while sending.", "interface"),
 
-		receivedPackets: of(counter, "container_network_receive_packets_total", "Received packets.", "interface"),
-		receivedDropped: of(counter, "container_network_receive_packets_dropped_total", "Dropped received packets.", "interface"),
-		sentPackets:     of(counter, "container_network_transmit_packets_total", "Sent packets.", "interface"),
-		sentDropped:     of(counter, "container_network_transmit_packets_dropped_total", "Packets dropped while sending.", "interface"),
+		receivedPackets: container(counter, "container_network_receive_packets_total", "Received packets.", "interface"),
+		receivedDropped: container(counter, "container_network_receive_packets_dropped_total", "Dropped received packets.", "interface"),
+		sentPackets:     container(counter, "container_network_transmit_packets_total", "Sent packets.", "interface"),
+		sentDropped:     container(counter, "container_network_transmit_packets_dropped_total", "Packets dropped while sending.", "interface"),
 
-		cfsPeriods:       of(counter, "container_cpu_cfs_periods_total", "Enforcement periods of the CPU limit."),
-		cfsThrottled:     of(counter, "container_cpu_cfs_throttled_periods_total", "Enforcement periods in which processes were throttled."),
-		cfsThrottledTime: of(counter, "container_cpu_cfs_throttled_seconds_total", "Time in seconds for which processes were throttled."),
-		oomKills:         of(counter, "container_oom_events_total", "Processes that the kernel killed because memory ran out."),
+		cfsPeriods:       container(counter, "container_cpu_cfs_periods_total", "Enforcement periods of the CPU limit."),
+		cfsThrottled:     container(counter, "container_cpu_cfs_throttled_periods_total", "Enforcement periods in which processes were throttled."),
+		cfsThrottledTime: container(counter, "container_cpu_cfs_throttled_seconds_total", "Time in seconds for which processes were throttled."),
+		oomKills:         container(counter, "container_oom_events_total", "Processes that the kernel killed because memory ran out."),
 
-		readBytes:    of(counter, "container_fs_reads_bytes_total", "Bytes read from the disk.", "device"),
-		writtenBytes: of(counter, "container_fs_writes_bytes_total", "Bytes written to the disk.", "device"),
-		diskReads:    of(counter, "container_fs_reads_total", "Reads of the disk.", "device"),
-		diskWrites:   of(counter, "container_fs_writes_total", "Writes to the disk.", "device"),
+		readBytes:    container(counter, "container_fs_reads_bytes_total", "Bytes read from the disk.", "device"),
+		writtenBytes: container(counter, "container_fs_writes_bytes_total", "Bytes written to the disk.", "device"),
+		diskReads:    container(counter, "container_fs_reads_total", "Reads of the disk.", "device"),
+		diskWrites:   container(counter, "container_fs_writes_total", "Writes to the disk.", "device"),
 
-		fsUsed:       of(gauge, "container_fs_usage_bytes", "Used bytes of the file system; for a container, of its writable layer.", "device"),
-		fsLimit:      of(gauge, "container_fs_limit_bytes", "Size of the file system in bytes.", "device"),
-		fsInodesFree: of(gauge, "container_fs_inodes_free", "Free inodes of the file system.", "device"),
-		fsInodes:     of(gauge, "container_fs_inodes_total", "Number of inodes of the file system.", "device"),
+		fsUsed:       container(gauge, "container_fs_usage_bytes", "Used bytes of the file system; for a container, of its writable layer.", "device"),
+		fsLimit:      container(gauge, "container_fs_limit_bytes", "Size of the file system in bytes.", "device"),
+		fsInodesFree: container(gauge, "container_fs_inodes_free", "Free inodes of the file system.", "device"),
+		fsInodes:     container(gauge, "container_fs_inodes_total", "Number of inodes of the file system.", "device"),
 
 		failed:           plain("container_scrape_error", "1 if the resource usage could not be read, otherwise 0."),
 		machineFailed:    plain("machine_scrape_error", "1 if the machine could not be read, otherwise 0."),
@@ -146,7 +146,7 @@ func (m *cadvisorMetrics) machine(to chan<- prometheus.Metric, machine *stats.Ma
 // node collects the metrics of the machine and of all pods together.
 func (m *cadvisorMetrics) node(to chan<- prometheus.Metric, report *stats.Report) {
 	node := &report.Node
-	whole := m.of(to, "", "/", "", "", "", "")
+	whole := m.subjectFor(to, "", "/", "", "", "", "")
 	whole.cpuAndMemory(node.CPU, node.Memory, node.Swap)
 	whole.network(node.Network)
 	whole.details("/", node.Network)
@@ -154,7 +154,7 @@ func (m *cadvisorMetrics) node(to chan<- prometheus.Metric, report *stats.Report
 	whole.started(node.StartTime)
 	for i := range node.SystemContainers {
 		if c := &node.SystemContainers[i]; c.Name == statsv1alpha1.SystemContainerPods {
-			m.of(to, "", report.PodsCgroup, "", "", "", "").cpuAndMemory(c.CPU, c.Memory, c.Swap)
+			m.subjectFor(to, "", report.PodsCgroup, "", "", "", "").cpuAndMemory(c.CPU, c.Memory, c.Swap)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (m *cadvisorMetrics) node(to chan<- prometheus.Metric, report *stats.Report
 // pod collects the metrics of a pod, which owns the network, and of its containers. A container without a cgroup of its
 // own is identified by its runtime ID.
 func (m *cadvisorMetrics) pod(to chan<- prometheus.Metric, pod *statsv1alpha1.PodStats, place stats.Place) {
-	whole := m.of(to, "", named(place.Cgroup, place.Sandbox), "", "", pod.PodRef.Namespace, pod.PodRef.Name)
+	whole := m.subjectFor(to, "", named(place.Cgroup, place.Sandbox), "", "", pod.PodRef.Namespace, pod.PodRef.Name)
 	whole.cpuAndMemory(pod.CPU, pod.Memory, pod.Swap)
 	whole.network(pod.Network)
 	whole.details(place.Cgroup, pod.Network)
@@ -173,7 +173,7 @@ func (m *cadvisorMetrics) pod(to chan<- prometheus.Metric, pod *statsv1alpha1.Po
 	for i := range pod.Containers {
 		c := &pod.Containers[i]
 		at := place.Containers[c.Name]
-		one := m.of(to, c.Name, named(at.Cgroup, at.ID), at.Image, at.ID, pod.PodRef.Namespace, pod.PodRef.Name)
+		one := m.subjectFor(to, c.Name, named(at.Cgroup, at.ID), at.Image, at.ID, pod.PodRef.Namespace, pod.PodRef.Name)
 		one.cpuAndMemory(c.CPU, c.Memory, c.Swap)
 		one.details(at.Cgroup, nil)
 		one.disk(c.Rootfs)
@@ -195,8 +195,10 @@ type subject struct {
 	labels []string
 }
 
-// of returns a subject from its labels, in the order of their names.
-func (m *cadvisorMetrics) of(to chan<- prometheus.Metric, container, id, image, name, namespace, pod string) subject {
+// container returns a subject from its labels, in the order of their names.
+func (m *cadvisorMetrics) subjectFor(
+	to chan<- prometheus.Metric, container, id, image, name, namespace, pod string,
+) subject {
 	return subject{m, to, []string{container, id, image, name, namespace, pod}}
 }
 

@@ -22,19 +22,19 @@ import (
 
 // containerLogs answers with the log of a container, as selected by the parameters of v1.PodLogOptions.
 func (n *node) containerLogs(w http.ResponseWriter, r *http.Request) {
-	asked, err := logOptions(r.URL.Query(), n.Clock.Now())
+	request, err := logOptions(r.URL.Query(), n.Clock.Now())
 	if err != nil {
 		n.refuse(w, r, err)
 		return
 	}
-	log, err := n.logOf(r, &asked)
+	log, err := n.logOf(r, &request)
 	if err != nil {
 		n.refuse(w, r, err)
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	out := untilDone(w, n.idle())
-	if err = containerlog.Read(r.Context(), log, asked.read, out); err == nil && !out.begun {
+	if err = containerlog.Read(r.Context(), log, request.read, out); err == nil && !out.begun {
 		_, err = out.Write(nil) // the headers
 	}
 	switch {
@@ -50,15 +50,15 @@ func (n *node) containerLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// asked is the requested part of a container's log.
-type asked struct {
+// logRequest is the requested part of a container's log.
+type logRequest struct {
 	read     containerlog.Options
 	previous bool
 }
 
 // logOptions parses v1.PodLogOptions from a query. Now is the time from which sinceSeconds counts back.
-func logOptions(query url.Values, now time.Time) (asked, error) {
-	o := asked{previous: flag(query, "previous")}
+func logOptions(query url.Values, now time.Time) (logRequest, error) {
+	o := logRequest{previous: flag(query, "previous")}
 	o.read = containerlog.Options{Tail: -1, Follow: flag(query, "follow"), Timestamps: flag(query, "timestamps")}
 	if tail := query.Get("tail"); tail != "" && tail != "all" {
 		query.Set("tailLines", tail)
@@ -109,7 +109,7 @@ func flag(query url.Values, name string) bool {
 }
 
 // logOf asks the runtime for the path of the log, and sets o to check whether the container still writes.
-func (n *node) logOf(r *http.Request, o *asked) (string, error) {
+func (n *node) logOf(r *http.Request, o *logRequest) (string, error) {
 	pod, container, err := n.containerOf(r)
 	if err != nil {
 		return "", err

@@ -227,7 +227,7 @@ func (q *logQuery) copyTo(ctx context.Context, w io.Writer, files fs.FS) error {
 		}
 	}
 	var errs []error
-	say := func(format string, args ...any) {
+	printf := func(format string, args ...any) {
 		_, err := fmt.Fprintf(w, "\n"+format+"\n", args...)
 		errs = append(errs, err)
 	}
@@ -236,18 +236,18 @@ func (q *logQuery) copyTo(ctx context.Context, w io.Writer, files fs.FS) error {
 		command.Stdout, command.Stderr = w, w
 		var exit *exec.ExitError
 		if err := command.Run(); err != nil && !errors.As(err, &exit) {
-			say("error: journal output not available")
+			printf("error: journal output not available")
 		}
 	}
 	if len(inFiles) > 0 && q.hasOptions() {
-		say("options present and query resolved to log files for %v\ntry without specifying options", inFiles)
+		printf("options present and query resolved to log files for %v\ntry without specifying options", inFiles)
 		return errors.Join(errs...)
 	}
 	for _, service := range inFiles {
 		if err := copyLogFile(ctx, w, files, service); errors.Is(err, fs.ErrNotExist) {
-			say("log not found for %s", service)
+			printf("log not found for %s", service)
 		} else if err != nil {
-			say("error getting log for %s: %v", service, err)
+			printf("error getting log for %s: %v", service, err)
 		}
 	}
 	return errors.Join(errs...)

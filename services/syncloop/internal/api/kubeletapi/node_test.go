@@ -75,8 +75,9 @@ func newRig(t *testing.T) *rig {
 			StreamingConnectionIdleTimeout: metav1.Duration{Duration: time.Hour},
 			StaticPodURLHeader:             map[string][]string{"Authorization": {"hunter2"}},
 		},
-		LogDir: t.TempDir(), Clock: clocktesting.NewFakeClock(time.Now()), Who: func(*http.Request) string { return "me" },
-		Tracer: telemetry.Off(),
+		LogDir: t.TempDir(), Clock: clocktesting.NewFakeClock(time.Now()),
+		UserName: func(*http.Request) string { return "me" },
+		Tracer:   telemetry.Off(),
 	}
 	return r
 }

@@ -28,8 +28,8 @@ type NodeConfig struct {
 	Process Process
 	// Clock is used for sinceSeconds and for the uptime of the process.
 	Clock clock.PassiveClock
-	// Who returns the name of the request's user for the log.
-	Who func(r *http.Request) string
+	// UserName returns the name of the request's user for the log.
+	UserName func(r *http.Request) string
 	// Tracer makes a span for each request for a stream, a command or a log of a pod.
 	Tracer trace.Tracer
 }

@@ -134,19 +134,19 @@ func (f figures) collect(
 	to chan<- prometheus.Metric, cpu *statsv1alpha1.CPUStats, memory *statsv1alpha1.MemoryStats,
 	swap *statsv1alpha1.SwapStats, labels ...string,
 ) {
-	tell := func(desc *prometheus.Desc, kind prometheus.ValueType, at metav1.Time, value *uint64, unit float64) {
+	send := func(desc *prometheus.Desc, kind prometheus.ValueType, at metav1.Time, value *uint64, unit float64) {
 		if value != nil {
 			to <- prometheus.NewMetricWithTimestamp(at.Time,
 				prometheus.MustNewConstMetric(desc, kind, float64(*value)/unit, labels...))
 		}
 	}
 	if cpu != nil {
-		tell(f.cpu, prometheus.CounterValue, cpu.Time, cpu.UsageCoreNanoSeconds, float64(time.Second))
+		send(f.cpu, prometheus.CounterValue, cpu.Time, cpu.UsageCoreNanoSeconds, float64(time.Second))
 	}
 	if memory != nil {
-		tell(f.memory, prometheus.GaugeValue, memory.Time, memory.WorkingSetBytes, 1)
+		send(f.memory, prometheus.GaugeValue, memory.Time, memory.WorkingSetBytes, 1)
 	}
 	if swap != nil {
-		tell(f.swap, prometheus.GaugeValue, swap.Time, swap.SwapUsageBytes, 1)
+		send(f.swap, prometheus.GaugeValue, swap.Time, swap.SwapUsageBytes, 1)
 	}
 }

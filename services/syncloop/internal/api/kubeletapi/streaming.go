@@ -59,9 +59,9 @@ func streamsOf(query url.Values) (streams, error) {
 
 // exec runs a command in a container and connects its streams to the client.
 func (n *node) exec(w http.ResponseWriter, r *http.Request) {
-	var asked streams
-	n.stream(w, r, "exec", &asked, func(runtime internalapi.RuntimeService) (target string, err error) {
-		if asked, err = streamsOf(r.URL.Query()); err != nil {
+	var requested streams
+	n.stream(w, r, "exec", &requested, func(runtime internalapi.RuntimeService) (target string, err error) {
+		if requested, err = streamsOf(r.URL.Query()); err != nil {
 			return "", err
 		}
 		command := r.URL.Query()["command"]
@@ -76,10 +76,11 @@ func (n *node) exec(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return "", err
 		}
-		n.audit(r, "exec", pod, telemetry.KeyContainer, container.Name, "program", program(command), "stdin", asked.stdin,
-			"tty", asked.tty)
+		n.audit(r, "exec", pod, telemetry.KeyContainer, container.Name, "program", program(command), "stdin", requested.stdin,
+			"tty", requested.tty)
 		answer, err := runtime.Exec(telemetry.Outgoing(r.Context()), &runtimeapi.ExecRequest{
-			ContainerId: id, Cmd: command, Tty: asked.tty, Stdin: asked.stdin, Stdout: asked.stdout, Stderr: asked.stderr,
+			ContainerId: id, Cmd: command,
+			Tty: requested.tty, Stdin: requested.stdin, Stdout: requested.stdout, Stderr: requested.stderr,
 		})
 		return answer.GetUrl(), err
 	})
@@ -87,9 +88,9 @@ func (n *node) exec(w http.ResponseWriter, r *http.Request) {
 
 // attach connects the client to the streams of a container's main process.
 func (n *node) attach(w http.ResponseWriter, r *http.Request) {
-	var asked streams
-	n.stream(w, r, "attach", &asked, func(runtime internalapi.RuntimeService) (target string, err error) {
-		if asked, err = streamsOf(r.URL.Query()); err != nil {
+	var requested streams
+	n.stream(w, r, "attach", &requested, func(runtime internalapi.RuntimeService) (target string, err error) {
+		if requested, err = streamsOf(r.URL.Query()); err != nil {
 			return "", err
 		}
 		pod, container, err := n.containerOf(r)
@@ -101,10 +102,10 @@ func (n *node) attach(w http.ResponseWriter, r *http.Request) {
 			return "", err
 		}
 		// The container's spec decides whether there is a terminal.
-		asked.tty, asked.stderr = container.TTY, asked.stderr && !container.TTY
-		n.audit(r, "attach", pod, telemetry.KeyContainer, container.Name, "stdin", asked.stdin, "tty", asked.tty)
+		requested.tty, requested.stderr = container.TTY, requested.stderr && !container.TTY
+		n.audit(r, "attach", pod, telemetry.KeyContainer, container.Name, "stdin", requested.stdin, "tty", requested.tty)
 		answer, err := runtime.Attach(telemetry.Outgoing(r.Context()), &runtimeapi.AttachRequest{
-			ContainerId: id, Tty: asked.tty, Stdin: asked.stdin, Stdout: asked.stdout, Stderr: asked.stderr,
+			ContainerId: id, Tty: requested.tty, Stdin: requested.stdin, Stdout: requested.stdout, Stderr: requested.stderr,
 		})
 		return answer.GetUrl(), err
 	})
@@ -152,19 +153,19 @@ func portsOf(query url.Values) ([]int32, error) {
 func program(command []string) string { return filepath.Base(strings.ToValidUTF8(command[0], "?")) }
 
 // audit logs which user does what in a pod.
-func (n *node) audit(r *http.Request, what string, pod *v1.Pod, more ...any) {
+func (n *node) audit(r *http.Request, operation string, pod *v1.Pod, more ...any) {
 	attrs := []any{
 		telemetry.KeyPod, pod.Namespace + "/" + pod.Name, telemetry.KeyPodUID, string(pod.UID),
-		"user", n.Who(r), "from", r.RemoteAddr,
+		"user", n.UserName(r), "from", r.RemoteAddr,
 	}
-	n.Logger.InfoContext(r.Context(), what+" by the HTTP API", append(attrs, more...)...)
+	n.Logger.InfoContext(r.Context(), operation+" by the HTTP API", append(attrs, more...)...)
 }
 
-// stream connects the client with the runtime's streaming server at the URL that prepare returns. asked are the streams
-// that the client requests; prepare sets them, and they are nil for a port-forward. WebSocket protocols that the
-// runtime's server does not support are translated, and counted under what.
+// stream connects the client with the runtime's streaming server at the URL that prepare returns. requested are the
+// streams that the client requests; prepare sets them, and they are nil for a port-forward. WebSocket protocols that
+// the runtime's server does not support are translated, and counted under what.
 func (n *node) stream(
-	w http.ResponseWriter, r *http.Request, what string, asked *streams,
+	w http.ResponseWriter, r *http.Request, operation string, requested *streams,
 	prepare func(internalapi.RuntimeService) (string, error),
 ) {
 	if r.Header.Get("Upgrade") == "" {
@@ -181,11 +182,11 @@ func (n *node) stream(
 		return
 	}
 	switch {
-	case asked != nil && wsstream.IsWebSocketRequestWithStreamCloseProtocol(r):
-		n.Metrics.translated(what)
-		n.translate(w, r, target, *asked)
-	case asked == nil && wsstream.IsWebSocketRequestWithTunnelingProtocol(r):
-		n.Metrics.translated(what)
+	case requested != nil && wsstream.IsWebSocketRequestWithStreamCloseProtocol(r):
+		n.Metrics.translated(operation)
+		n.translate(w, r, target, *requested)
+	case requested == nil && wsstream.IsWebSocketRequestWithTunnelingProtocol(r):
+		n.Metrics.translated(operation)
 		n.tunnel(w, r, target)
 	default:
 		n.proxy(w, r, target)
@@ -242,7 +243,7 @@ func (n *node) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	n.Logger.WarnContext(r.Context(), "a request to the HTTP API has failed", telemetry.KeyError, err, "path", r.URL.Path,
-		"user", n.Who(r))
+		"user", n.UserName(r))
 	failed(w, err)
 }
 

@@ -35,15 +35,17 @@ const (
 
 // channels returns the channels of a connection of version 5 of the protocol, by number.
 func (s streams) channels() []wsstream.ChannelType {
-	of := func(asked bool, kind wsstream.ChannelType) wsstream.ChannelType {
-		if asked {
+	channelType := func(enabled bool, kind wsstream.ChannelType) wsstream.ChannelType {
+		if enabled {
 			return kind
 		}
 		return wsstream.IgnoreChannel
 	}
 	return []wsstream.ChannelType{
-		constants.StreamStdIn: of(s.stdin, wsstream.ReadChannel), constants.StreamStdOut: of(s.stdout, wsstream.WriteChannel),
-		constants.StreamStdErr: of(s.stderr, wsstream.WriteChannel), constants.StreamErr: wsstream.WriteChannel,
+		constants.StreamStdIn:  channelType(s.stdin, wsstream.ReadChannel),
+		constants.StreamStdOut: channelType(s.stdout, wsstream.WriteChannel),
+		constants.StreamStdErr: channelType(s.stderr, wsstream.WriteChannel),
+		constants.StreamErr:    wsstream.WriteChannel,
 		constants.StreamResize: wsstream.ReadChannel,
 	}
 }
@@ -51,11 +53,11 @@ func (s streams) channels() []wsstream.ChannelType {
 // translate connects a WebSocket client that can half-close its input with the runtime's streaming server, which
 // supports half-close over SPDY but not over WebSocket. The exit status of the command, or the error, is sent to the
 // client on the error channel.
-func (n *node) translate(w http.ResponseWriter, r *http.Request, target *url.URL, asked streams) {
+func (n *node) translate(w http.ResponseWriter, r *http.Request, target *url.URL, requested streams) {
 	// The libraries log the end of a connection as an error.
 	ctx, cancel := context.WithCancel(klog.NewContext(r.Context(), klog.Logger{}))
 	client := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{
-		constants.StreamProtocolV5Name: {Binary: true, Channels: asked.channels()},
+		constants.StreamProtocolV5Name: {Binary: true, Channels: requested.channels()},
 	})
 	client.SetIdleTimeout(n.idle())
 	// When the client disconnects, the work for it is canceled.
@@ -71,18 +73,18 @@ func (n *node) translate(w http.ResponseWriter, r *http.Request, target *url.URL
 		cancel()
 		sizes.Wait()
 	}()
-	options := remotecommand.StreamOptions{Tty: asked.tty}
-	if asked.stdin {
+	options := remotecommand.StreamOptions{Tty: requested.tty}
+	if requested.stdin {
 		options.Stdin = channels[constants.StreamStdIn]
 	}
 	first := channels[constants.StreamErr]
-	if asked.stderr {
+	if requested.stderr {
 		options.Stderr, first = channels[constants.StreamStdErr], channels[constants.StreamStdErr]
 	}
-	if asked.stdout {
+	if requested.stdout {
 		options.Stdout, first = channels[constants.StreamStdOut], channels[constants.StreamStdOut]
 	}
-	if asked.tty {
+	if requested.tty {
 		queue := &sizeQueue{ctx: ctx, sizes: make(chan remotecommand.TerminalSize)}
 		options.TerminalSizeQueue = queue
 		sizes.Go(func() { queue.read(channels[constants.StreamResize]) })
@@ -91,18 +93,18 @@ func (n *node) translate(w http.ResponseWriter, r *http.Request, target *url.URL
 	if _, err = first.Write(nil); err == nil {
 		err = n.streamOverSPDY(ctx, target, options)
 	}
-	n.tellEnd(ctx, client, channels[constants.StreamErr], err)
+	n.sendResult(ctx, client, channels[constants.StreamErr], err)
 }
 
-// tellEnd sends the result of a request to a client.
-func (n *node) tellEnd(ctx context.Context, client *wsstream.Conn, to io.Writer, ended error) {
+// sendResult sends the result of a request to a client.
+func (n *node) sendResult(ctx context.Context, client *wsstream.Conn, to io.Writer, ended error) {
 	if ctx.Err() != nil {
 		return
 	}
-	said, err := json.Marshal(statusOf(ended))
+	data, err := json.Marshal(statusOf(ended))
 	if err == nil {
 		client.SetWriteDeadline(statusTimeout)
-		_, err = to.Write(said)
+		_, err = to.Write(data)
 	}
 	if err != nil {
 		n.Logger.DebugContext(ctx, "the exit status of a command could not be sent to the client", telemetry.KeyError, err)

@@ -35,18 +35,18 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		all:      counter("requests_total", "Requests to the pod-resources API."),
 		requests: map[call]prometheus.Counter{}, errs: map[call]prometheus.Counter{},
 	}
-	for _, of := range []call{callList, callGet, callGetAllocatable} {
-		m.requests[of] = counter("requests_"+string(of), "Requests to the pod-resources API, those to "+string(of)+".")
-		m.errs[of] = counter("errors_"+string(of), "Requests to the pod-resources API to "+string(of)+" that failed.")
+	for _, method := range []call{callList, callGet, callGetAllocatable} {
+		m.requests[method] = counter("requests_"+string(method), "Requests to the pod-resources API, those to "+string(method)+".")
+		m.errs[method] = counter("errors_"+string(method), "Requests to the pod-resources API to "+string(method)+" that failed.")
 	}
 	return m
 }
 
-// asked counts a request and its error, which is nil if it succeeded.
-func (m *Metrics) asked(of call, err error) {
+// count counts a request and its error, which is nil if it succeeded.
+func (m *Metrics) count(method call, err error) {
 	m.all.Inc()
-	m.requests[of].Inc()
+	m.requests[method].Inc()
 	if err != nil {
-		m.errs[of].Inc()
+		m.errs[method].Inc()
 	}
 }

@@ -94,7 +94,7 @@ type lister struct {
 func (l lister) List(
 	context.Context, *podresourcesv1.ListPodResourcesRequest,
 ) (_ *podresourcesv1.ListPodResourcesResponse, err error) {
-	defer func() { l.cfg.Metrics.asked(callList, err) }()
+	defer func() { l.cfg.Metrics.count(callList, err) }()
 	pods, err := l.pods()
 	if err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func (l lister) List(
 func (l lister) Get(
 	_ context.Context, request *podresourcesv1.GetPodResourcesRequest,
 ) (_ *podresourcesv1.GetPodResourcesResponse, err error) {
-	defer func() { l.cfg.Metrics.asked(callGet, err) }()
+	defer func() { l.cfg.Metrics.count(callGet, err) }()
 	pods, err := l.pods()
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (l lister) Get(
 func (l lister) GetAllocatableResources(
 	context.Context, *podresourcesv1.AllocatableResourcesRequest,
 ) (*podresourcesv1.AllocatableResourcesResponse, error) {
-	l.cfg.Metrics.asked(callGetAllocatable, nil)
+	l.cfg.Metrics.count(callGetAllocatable, nil)
 	return &podresourcesv1.AllocatableResourcesResponse{}, nil
 }
 
@@ -144,15 +144,15 @@ func (l lister) pods() ([]*v1.Pod, error) {
 
 // resourcesOf returns the long-running containers of a pod: its sidecars, then its regular containers.
 func resourcesOf(pod *v1.Pod) *podresourcesv1.PodResources {
-	told := &podresourcesv1.PodResources{Name: pod.Name, Namespace: pod.Namespace}
+	result := &podresourcesv1.PodResources{Name: pod.Name, Namespace: pod.Namespace}
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		if podset.IsSidecar(c) {
-			told.Containers = append(told.Containers, &podresourcesv1.ContainerResources{Name: c.Name})
+			result.Containers = append(result.Containers, &podresourcesv1.ContainerResources{Name: c.Name})
 		}
 	}
 	for i := range pod.Spec.Containers {
-		told.Containers = append(told.Containers, &podresourcesv1.ContainerResources{Name: pod.Spec.Containers[i].Name})
+		result.Containers = append(result.Containers, &podresourcesv1.ContainerResources{Name: pod.Spec.Containers[i].Name})
 	}
-	return told
+	return result
 }

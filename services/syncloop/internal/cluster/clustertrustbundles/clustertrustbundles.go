@@ -229,9 +229,9 @@ func (f follower) Listed(objects []runtime.Object, _ time.Time) {
 	}
 	first := !f.b.known
 	f.b.bundles, f.b.known, f.b.err = now, true, nil
-	told := f.b.usersOf(changed, first)
+	affected := f.b.usersOf(changed, first)
 	f.b.mu.Unlock()
-	f.b.answer(told)
+	f.b.answer(affected)
 }
 
 // Changed implements reflector.Handler.
@@ -243,9 +243,9 @@ func (f follower) Changed(object runtime.Object) {
 	f.b.mu.Lock()
 	changed := differing(f.b.bundles[one.name], one)
 	f.b.bundles[one.name] = one
-	told := f.b.usersOf(changed, false)
+	affected := f.b.usersOf(changed, false)
 	f.b.mu.Unlock()
-	f.b.answer(told)
+	f.b.answer(affected)
 }
 
 // Deleted implements reflector.Handler.
@@ -256,9 +256,9 @@ func (f follower) Deleted(object runtime.Object) {
 	}
 	f.b.mu.Lock()
 	delete(f.b.bundles, one.name)
-	told := f.b.usersOf([]*bundle{one}, false)
+	affected := f.b.usersOf([]*bundle{one}, false)
 	f.b.mu.Unlock()
-	f.b.answer(told)
+	f.b.answer(affected)
 }
 
 // ListFailed implements reflector.Handler.
@@ -270,22 +270,22 @@ func (f follower) ListFailed(err error) {
 }
 
 // answer tells pods, and those who wait for a first answer.
-func (b *Bundles) answer(told []types.UID) {
+func (b *Bundles) answer(affected []types.UID) {
 	b.once.Do(func() { close(b.answered) })
-	for _, uid := range told {
+	for _, uid := range affected {
 		b.cfg.Changed(uid)
 	}
 }
 
 // usersOf returns the pods that selected one of some bundles, or all pods with a selection. The caller holds mu.
-func (b *Bundles) usersOf(changed []*bundle, all bool) (told []types.UID) {
+func (b *Bundles) usersOf(changed []*bundle, all bool) (affected []types.UID) {
 	for uid, choices := range b.users {
 		touched := func(c choice) bool { return slices.ContainsFunc(changed, c.has) }
 		if all || slices.ContainsFunc(choices, touched) {
-			told = append(told, uid)
+			affected = append(affected, uid)
 		}
 	}
-	return told
+	return affected
 }
 
 // kept returns the cached part of an object; nil if the object is not a bundle.

@@ -58,8 +58,8 @@ type held struct {
 	// object is nil if the object does not exist or is unknown.
 	object runtime.Object
 	// known is true once the API server has answered; of is the time of the answer.
-	known bool
-	of    time.Time
+	known      bool
+	answeredAt time.Time
 	// err is the error of the last request; nil if it succeeded.
 	err error
 	// answered is closed at the first answer or failure. late is true if a caller did not wait for it, or received an
@@ -104,7 +104,7 @@ func (c *Cluster) Use(pod *v1.Pod) {
 		case h == nil:
 			c.hold(key)
 		case !known:
-			h.of = time.Time{} // A new pod gets the current object.
+			h.answeredAt = time.Time{} // A new pod gets the current object.
 		}
 	}
 	c.dropUnused()
@@ -135,7 +135,7 @@ func (c *Cluster) hold(key Key) {
 // dropUnused removes the objects that no pod uses any more. The caller holds mu.
 func (c *Cluster) dropUnused() {
 	for key, h := range c.held {
-		if c.users.of[key] == nil {
+		if c.users.byKey[key] == nil {
 			h.stop()
 			delete(c.held, key)
 		}
@@ -145,20 +145,20 @@ func (c *Cluster) dropUnused() {
 // saw records the API server's answer for an object; nil if it does not exist.
 func (c *Cluster) saw(key Key, h *held, object runtime.Object) {
 	c.mu.Lock()
-	var told []types.UID
+	var affected []types.UID
 	changed := h.known && !equality.Semantic.DeepEqual(h.object, object)
 	if c.held[key] == h && (changed || h.late) {
-		for uid := range c.users.of[key] {
-			told = append(told, uid)
+		for uid := range c.users.byKey[key] {
+			affected = append(affected, uid)
 		}
 	}
-	h.object, h.known, h.err, h.late, h.of = object, true, nil, false, c.cfg.Clock.Now()
+	h.object, h.known, h.err, h.late, h.answeredAt = object, true, nil, false, c.cfg.Clock.Now()
 	h.once.Do(func() { close(h.answered) })
 	if isImmutable(object) {
 		h.stop() // An immutable object needs no watch.
 	}
 	c.mu.Unlock()
-	for _, uid := range told {
+	for _, uid := range affected {
 		c.cfg.Changed(uid)
 	}
 }
@@ -240,7 +240,7 @@ func (c *Cluster) await(ctx context.Context, h *held) error {
 // refresh requests an object whose cached state is too old. If the request fails, the cached state stays.
 func (c *Cluster) refresh(ctx context.Context, key Key, h *held) {
 	c.mu.Lock()
-	fresh := h.known && c.cfg.Clock.Since(h.of) < CacheTTL
+	fresh := h.known && c.cfg.Clock.Since(h.answeredAt) < CacheTTL
 	c.mu.Unlock()
 	if fresh {
 		return

@@ -106,12 +106,12 @@ func (c *Configmux) answered(err error) {
 	case codes.PermissionDenied:
 		c.none, c.refusal = false, "configmux refuses them: "+status.Convert(err).Message()
 	}
-	var told []types.UID
+	var affected []types.UID
 	if c.none != wasNone {
-		told = slices.Collect(maps.Keys(c.users.pods))
+		affected = slices.Collect(maps.Keys(c.users.pods))
 	}
 	c.mu.Unlock()
-	c.notify(told)
+	c.notify(affected)
 }
 
 func (c *Configmux) handle(change stream.Change[*Entry]) {
@@ -124,30 +124,30 @@ func (c *Configmux) handle(change stream.Change[*Entry]) {
 		c.mu.Unlock()
 		return // a frame that carries nothing
 	}
-	var told []types.UID
+	var affected []types.UID
 	switch {
 	case entry.Source != "":
 		if c.sources[entry.Source] = entry.Ready; change.Op == stream.OpRemove {
 			delete(c.sources, entry.Source)
 		}
 		if !change.FromSnapshot { // else the rest of it comes first
-			told = c.settle()
+			affected = c.settle()
 		}
 	case change.Op == stream.OpRemove && change.FromSnapshot:
 		c.doubtful[entry.Key] = true
 	case change.Op == stream.OpRemove:
 		delete(c.objects, entry.Key)
-		told = c.changed(entry.Key)
+		affected = c.changed(entry.Key)
 	default:
 		before := c.objects[entry.Key]
 		c.objects[entry.Key] = entry.Object
 		delete(c.doubtful, entry.Key)
 		if !equality.Semantic.DeepEqual(before, entry.Object) {
-			told = c.changed(entry.Key)
+			affected = c.changed(entry.Key)
 		}
 	}
 	c.mu.Unlock()
-	c.notify(told)
+	c.notify(affected)
 	if entry.Key.Kind == Claim || entry.Source != "" {
 		c.cfg.ClaimsChanged()
 	}
@@ -158,12 +158,12 @@ func (c *Configmux) caughtUp() {
 	c.mu.Lock()
 	first := !c.synced
 	c.synced = true
-	told := c.settle()
+	affected := c.settle()
 	if first {
-		told = slices.Collect(maps.Keys(c.users.pods))
+		affected = slices.Collect(maps.Keys(c.users.pods))
 	}
 	c.mu.Unlock()
-	c.notify(told)
+	c.notify(affected)
 	c.cfg.ClaimsChanged()
 }
 
@@ -173,23 +173,23 @@ func (c *Configmux) settle() []types.UID {
 	if c.unread() != "" {
 		return nil
 	}
-	var told []types.UID
+	var affected []types.UID
 	for key := range c.doubtful {
 		delete(c.objects, key)
-		told = append(told, c.changed(key)...)
+		affected = append(affected, c.changed(key)...)
 	}
 	clear(c.doubtful)
-	for key, uids := range c.users.of {
+	for key, uids := range c.users.byKey {
 		if c.objects[key] == nil {
-			told = slices.AppendSeq(told, maps.Keys(uids))
+			affected = slices.AppendSeq(affected, maps.Keys(uids))
 		}
 	}
-	return told
+	return affected
 }
 
 // changed returns the pods that use an object, and logs the change. The caller holds mu.
 func (c *Configmux) changed(key Key) []types.UID {
-	uids := slices.Collect(maps.Keys(c.users.of[key]))
+	uids := slices.Collect(maps.Keys(c.users.byKey[key]))
 	if len(uids) > 0 {
 		c.cfg.Logger.Info("an object that pods use has changed", telemetry.KeyObject, key.String(), "pods", len(uids))
 	}

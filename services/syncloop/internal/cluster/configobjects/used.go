@@ -89,11 +89,11 @@ func usedClaims(pod *v1.Pod) []Key {
 
 // users records which pods use which objects. It is not safe for concurrent use.
 type users struct {
-	pods map[types.UID][]Key
-	of   map[Key]map[types.UID]bool
+	pods  map[types.UID][]Key
+	byKey map[Key]map[types.UID]bool
 }
 
-func newUsers() users { return users{pods: map[types.UID][]Key{}, of: map[Key]map[types.UID]bool{}} }
+func newUsers() users { return users{pods: map[types.UID][]Key{}, byKey: map[Key]map[types.UID]bool{}} }
 
 // use sets the objects that a pod uses.
 func (u users) use(uid types.UID, keys []Key) {
@@ -103,17 +103,17 @@ func (u users) use(uid types.UID, keys []Key) {
 	u.forget(uid)
 	u.pods[uid] = keys
 	for _, k := range keys {
-		if u.of[k] == nil {
-			u.of[k] = map[types.UID]bool{}
+		if u.byKey[k] == nil {
+			u.byKey[k] = map[types.UID]bool{}
 		}
-		u.of[k][uid] = true
+		u.byKey[k][uid] = true
 	}
 }
 
 func (u users) forget(uid types.UID) {
 	for _, k := range u.pods[uid] {
-		if delete(u.of[k], uid); len(u.of[k]) == 0 {
-			delete(u.of, k)
+		if delete(u.byKey[k], uid); len(u.byKey[k]) == 0 {
+			delete(u.byKey, k)
 		}
 	}
 	delete(u.pods, uid)

@@ -52,8 +52,8 @@ type Addresses struct {
 
 // addresses are from the Node, or else detected.
 type addresses struct {
-	ips  []string
-	said bool
+	ips      []string
+	fromNode bool
 }
 
 // New returns Addresses. guess reads the addresses of the machine; only New and Run call it.
@@ -85,7 +85,7 @@ func (a *Addresses) Learn(node *v1.Node) []string {
 // Take sets the addresses from the current or last Node. An empty list changes nothing.
 func (a *Addresses) Take(ips []string) {
 	if len(ips) > 0 {
-		a.set(addresses{ips: ips, said: true})
+		a.set(addresses{ips: ips, fromNode: true})
 	}
 }
 
@@ -93,7 +93,7 @@ func (a *Addresses) set(next addresses) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	before := a.known.Load()
-	if before.said && !next.said {
+	if before.fromNode && !next.fromNode {
 		return
 	}
 	a.known.Store(&next)

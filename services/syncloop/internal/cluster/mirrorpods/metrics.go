@@ -27,9 +27,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, []string{"operation", "outcome"}),
 		factory: factory,
 	}
-	for _, what := range []action{create, remove} {
-		m.requests.WithLabelValues(string(what), outcomeOK)
-		m.requests.WithLabelValues(string(what), outcomeFailed)
+	for _, op := range []action{create, remove} {
+		m.requests.WithLabelValues(string(op), outcomeOK)
+		m.requests.WithLabelValues(string(op), outcomeFailed)
 	}
 	return m
 }
@@ -42,10 +42,10 @@ func (m *Metrics) Expose(count func() int) {
 }
 
 // requested counts a request to create or to delete a mirror pod by its outcome.
-func (m *Metrics) requested(what action, err error) {
+func (m *Metrics) requested(op action, err error) {
 	outcome := outcomeOK
 	if err != nil {
 		outcome = outcomeFailed
 	}
-	m.requests.WithLabelValues(string(what), outcome).Inc()
+	m.requests.WithLabelValues(string(op), outcome).Inc()
 }

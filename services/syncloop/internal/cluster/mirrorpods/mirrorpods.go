@@ -54,7 +54,7 @@ type Config struct {
 	Statuses Statuses
 	// Ending reports whether a pod of a name other than the one with a UID is not gone yet. No source names that pod any
 	// more, and its mirror pod stays until it has ended.
-	Ending func(name types.NamespacedName, but types.UID) bool
+	Ending func(name types.NamespacedName, except types.UID) bool
 	Events Events
 	Clock  clock.WithTicker
 	Logger *slog.Logger
@@ -87,8 +87,8 @@ type record struct {
 	mirror *v1.Pod
 	// made is when the mirror pod was created here; zero once the watch has delivered it.
 	made time.Time
-	// told is the static pod for which SetMirror was called with mirror.
-	told types.UID
+	// notified is the static pod for which SetMirror was called with mirror.
+	notified types.UID
 	// failures counts consecutive failed requests; until is the time of the next try.
 	failures  int
 	until     time.Time
@@ -112,7 +112,7 @@ func (m *Manager) Want(pod *v1.Pod) {
 	defer m.mu.Unlock()
 	name := nameOf(pod)
 	m.drop(pod.UID, name)
-	r := m.of(name)
+	r := m.recordOf(name)
 	m.static[pod.UID] = name
 	for i := range r.pods {
 		if r.pods[i].UID == pod.UID {
@@ -132,14 +132,14 @@ func (m *Manager) Unwant(uid types.UID) {
 	m.drop(uid, types.NamespacedName{})
 }
 
-// drop removes a static pod from its name, unless that equals but. The caller holds mu.
-func (m *Manager) drop(uid types.UID, but types.NamespacedName) {
+// drop removes a static pod from its name, unless that equals except. The caller holds mu.
+func (m *Manager) drop(uid types.UID, except types.NamespacedName) {
 	name, has := m.static[uid]
-	if !has || name == but {
+	if !has || name == except {
 		return
 	}
 	delete(m.static, uid)
-	r := m.of(name)
+	r := m.recordOf(name)
 	kept := make([]*v1.Pod, 0, len(r.pods))
 	for _, pod := range r.pods {
 		if pod.UID != uid {
@@ -158,7 +158,7 @@ func (m *Manager) Seen(mirror *v1.Pod) {
 		return
 	}
 	name := nameOf(mirror)
-	r := m.of(name)
+	r := m.recordOf(name)
 	if r.mirror != nil && r.mirror.UID != mirror.UID {
 		delete(m.mirror, r.mirror.UID)
 	}
@@ -182,7 +182,7 @@ func (m *Manager) forget(uid types.UID) {
 		return
 	}
 	delete(m.mirror, uid)
-	if r := m.of(name); r.mirror != nil && r.mirror.UID == uid {
+	if r := m.recordOf(name); r.mirror != nil && r.mirror.UID == uid {
 		r.mirror, r.made = nil, time.Time{}
 	}
 	m.look(name)
@@ -220,8 +220,8 @@ func (m *Manager) Len() int {
 	return len(m.static)
 }
 
-// of returns the record of a name. The caller holds mu.
-func (m *Manager) of(name types.NamespacedName) *record {
+// recordOf returns the record of a name. The caller holds mu.
+func (m *Manager) recordOf(name types.NamespacedName) *record {
 	r := m.names[name]
 	if r == nil {
 		r = &record{}

@@ -82,8 +82,8 @@ func (m *Manager) settle(ctx context.Context, name types.NamespacedName) {
 	if todo == create {
 		made, err := m.cfg.API.Create(asking, mirrorOf(f.static, m.cfg.NodeName, f.node))
 		if apierrors.IsAlreadyExists(err) { // It may be the mirror pod, which the watch has not delivered yet.
-			if there, failure := m.cfg.API.Get(asking, name); failure == nil && mirrors(there, f.static) {
-				made, err = there, nil
+			if existing, failure := m.cfg.API.Get(asking, name); failure == nil && mirrors(existing, f.static) {
+				made, err = existing, nil
 			}
 		}
 		m.created(ctx, name, f, made, err)
@@ -137,10 +137,10 @@ func (m *Manager) setMirror(r *record, f facts) {
 	if f.static != nil && f.mirror != nil && mirrors(f.mirror, f.static) {
 		uid = f.static.UID
 	}
-	if r.told != uid && r.told != "" {
-		m.cfg.Statuses.SetMirror(r.told, nil)
+	if r.notified != uid && r.notified != "" {
+		m.cfg.Statuses.SetMirror(r.notified, nil)
 	}
-	if r.told = uid; uid != "" {
+	if r.notified = uid; uid != "" {
 		m.cfg.Statuses.SetMirror(uid, f.mirror)
 	}
 }
@@ -159,7 +159,7 @@ func (m *Manager) created(ctx context.Context, name types.NamespacedName, f fact
 		return
 	}
 	m.mu.Lock()
-	if r := m.of(name); r.mirror == nil {
+	if r := m.recordOf(name); r.mirror == nil {
 		r.mirror, r.made = made, m.cfg.Clock.Now()
 		r.failures, r.until, r.complaint = 0, time.Time{}, ""
 		m.mirror[made.UID] = name
@@ -187,7 +187,7 @@ func (m *Manager) removed(ctx context.Context, name types.NamespacedName, f fact
 	m.mu.Lock()
 	m.deleted[f.mirror.UID] = true
 	m.forget(f.mirror.UID)
-	r := m.of(name)
+	r := m.recordOf(name)
 	r.failures, r.until, r.complaint = 0, time.Time{}, ""
 	m.look(name)
 	m.mu.Unlock()
@@ -210,19 +210,19 @@ func why(f facts) string {
 // failed schedules the retry of a failed request, and reports the failure once.
 func (m *Manager) failed(ctx context.Context, name types.NamespacedName, f facts, failure error) {
 	m.mu.Lock()
-	r := m.of(name)
+	r := m.recordOf(name)
 	delay := wait.Jitter(min(firstRetry<<min(r.failures, maxDoublings), lastRetry), retryJitter)
-	if seconds, asked := apierrors.SuggestsClientDelay(failure); asked {
+	if seconds, suggested := apierrors.SuggestsClientDelay(failure); suggested {
 		delay = max(delay, time.Duration(seconds)*time.Second)
 	}
 	r.failures++
 	r.until = m.cfg.Clock.Now().Add(delay)
 	text := failure.Error()
-	told := r.complaint == text || apierrors.IsNotFound(failure) && f.static == nil
+	logged := r.complaint == text || apierrors.IsNotFound(failure) && f.static == nil
 	r.complaint = text
 	m.queue.AddAfter(name, delay)
 	m.mu.Unlock()
-	if told {
+	if logged {
 		return
 	}
 	op := create

@@ -49,17 +49,17 @@ type held struct {
 	// is requested.
 	key, chain          []byte
 	refreshAt, notAfter time.Time
-	// asked is the pending request; nil if there is none.
-	asked *request
+	// pending is the pending request; nil if there is none.
+	pending *request
 	// refusal is the signer's refusal; nil if there is none.
 	refusal *refusal
 	// notBefore is the time of the next request after failures, which failures counts.
 	notBefore time.Time
 	failures  int
-	// tellAt is the next time at which the pod is told to ask again; zero means never.
-	tellAt time.Time
-	// saidOverdue and saidExpired are true if that event was recorded for this certificate.
-	saidOverdue, saidExpired bool
+	// notifyAt is the next time at which the pod is told to ask again; zero means never.
+	notifyAt time.Time
+	// overdueRecorded and expiredRecorded are true if that event was recorded for this certificate.
+	overdueRecorded, expiredRecorded bool
 }
 
 // request is a request of this node in the API server.
@@ -82,9 +82,9 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("the request %s was %s for good, by the reason %q: %q; delete the pod once that is mended", r.name, r.state, r.reason, r.message)
 }
 
-// asks reports whether a certificate must be requested now, the first or another one.
-func (h *held) asks(now time.Time) bool {
-	return h.asked == nil && h.refusal == nil && !now.Before(h.notBefore) && (h.chain == nil || !now.Before(h.refreshAt))
+// mustRequest reports whether a certificate must be requested now, the first or another one.
+func (h *held) mustRequest(now time.Time) bool {
+	return h.pending == nil && h.refusal == nil && !now.Before(h.notBefore) && (h.chain == nil || !now.Before(h.refreshAt))
 }
 
 // state returns the state of the certificate.
@@ -109,12 +109,12 @@ func (h *held) putOff(now time.Time) {
 		pause = min(2*pause, retryMost)
 	}
 	h.failures++
-	h.asked, h.notBefore = nil, now.Add(pause)
-	h.tellAt = h.notBefore
+	h.pending, h.notBefore = nil, now.Add(pause)
+	h.notifyAt = h.notBefore
 }
 
-// heard handles the signer's answer to the pending request, and reports whether it changed anything.
-func (h *held) heard(s *certificatesv1.PodCertificateRequestStatus, jitter float64) bool {
+// receive handles the signer's answer to the pending request, and reports whether it changed anything.
+func (h *held) receive(s *certificatesv1.PodCertificateRequestStatus, jitter float64) bool {
 	for _, c := range s.Conditions {
 		switch c.Type {
 		case certificatesv1.PodCertificateRequestConditionTypeDenied:
@@ -129,10 +129,10 @@ func (h *held) heard(s *certificatesv1.PodCertificateRequestStatus, jitter float
 				return true
 			}
 			*h = held{
-				pod: h.pod, signer: h.signer, key: h.asked.key, chain: cleanChain(s.CertificateChain), notAfter: s.NotAfter.Time,
+				pod: h.pod, signer: h.signer, key: h.pending.key, chain: cleanChain(s.CertificateChain), notAfter: s.NotAfter.Time,
 				refreshAt: s.BeginRefreshAt.Add(time.Duration(jitter * float64(maxJitter))),
 			}
-			h.tellAt = h.refreshAt
+			h.notifyAt = h.refreshAt
 			return true
 		}
 	}
@@ -140,19 +140,19 @@ func (h *held) heard(s *certificatesv1.PodCertificateRequestStatus, jitter float
 }
 
 func (h *held) refuse(state State, reason, message string) {
-	h.refusal = &refusal{state: state, name: h.asked.name, reason: reason, message: message}
-	h.asked, h.tellAt = nil, time.Time{}
+	h.refusal = &refusal{state: state, name: h.pending.name, reason: reason, message: message}
+	h.pending, h.notifyAt = nil, time.Time{}
 }
 
 // event returns the event for a late certificate, once for each kind; empty if there is none.
 func (h *held) event(now time.Time) (reason, message string) {
 	switch state := h.state(now); {
 	case h.chain == nil:
-	case state == Expired && !h.saidExpired:
-		h.saidExpired, h.saidOverdue = true, true
+	case state == Expired && !h.expiredRecorded:
+		h.expiredRecorded, h.overdueRecorded = true, true
 		return "CertificateExpired", fmt.Sprintf("The certificate of the signer %s expired at %s, and there is no other one yet", h.signer, h.notAfter.UTC().Format(time.RFC3339))
-	case state == OverdueForRefresh && !h.saidOverdue:
-		h.saidOverdue = true
+	case state == OverdueForRefresh && !h.overdueRecorded:
+		h.overdueRecorded = true
 		return "CertificateOverdueForRefresh", fmt.Sprintf("The certificate of the signer %s was to be replaced at %s, and there is no other one yet", h.signer, h.refreshAt.UTC().Format(time.RFC3339))
 	}
 	return "", ""

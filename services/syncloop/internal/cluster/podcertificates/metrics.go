@@ -19,7 +19,8 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) { ch <- c.states }
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	for of, n := range c.count() {
-		ch <- prometheus.MustNewConstMetric(c.states, prometheus.GaugeValue, float64(n), of.Signer, string(of.State))
+	for counted, n := range c.count() {
+		state := string(counted.State)
+		ch <- prometheus.MustNewConstMetric(c.states, prometheus.GaugeValue, float64(n), counted.Signer, state)
 	}
 }

@@ -84,8 +84,8 @@ type Certificates struct {
 
 	mu   sync.Mutex
 	held map[key]*held
-	// said maps requests of this node, by "NAMESPACE/NAME", to their last known status.
-	said map[string]*certificatesv1.PodCertificateRequestStatus
+	// statuses maps requests of this node, by "NAMESPACE/NAME", to their last known status.
+	statuses map[string]*certificatesv1.PodCertificateRequestStatus
 }
 
 // key identifies a source of a volume of a pod.
@@ -111,7 +111,7 @@ func New(cfg Config) *Certificates {
 	}
 	return &Certificates{
 		cfg: cfg, wake: make(chan struct{}, 1), wanted: make(chan struct{}, 1), held: map[key]*held{},
-		said: map[string]*certificatesv1.PodCertificateRequestStatus{},
+		statuses: map[string]*certificatesv1.PodCertificateRequestStatus{},
 	}
 }
 
@@ -156,8 +156,8 @@ func (c *Certificates) Get(
 		return nil, nil, h.refusal
 	case h.chain != nil:
 		return h.key, h.chain, nil
-	case h.asked != nil:
-		return nil, nil, fmt.Errorf("the signer %s has not issued the certificate of the request %s yet", p.SignerName, h.asked.name)
+	case h.pending != nil:
+		return nil, nil, fmt.Errorf("the signer %s has not issued the certificate of the request %s yet", p.SignerName, h.pending.name)
 	case err != nil:
 		return nil, nil, err
 	}
@@ -175,7 +175,7 @@ func (c *Certificates) wants(k key, pod *v1.Pod, signer string) bool {
 		c.held[k] = h
 	}
 	h.pod = pod
-	return h.asks(c.cfg.Clock.Now())
+	return h.mustRequest(c.cfg.Clock.Now())
 }
 
 // ask creates a request with a new key.
@@ -196,10 +196,10 @@ func (c *Certificates) ask(ctx context.Context, pod *v1.Pod, k key, p *v1.PodCer
 		c.mu.Unlock()
 		return nil
 	}
-	h.asked, h.tellAt = &request{
+	h.pending, h.notifyAt = &request{
 		name: made.Namespace + "/" + made.Name, key: privateKey, made: c.cfg.Clock.Now(),
 	}, time.Time{}
-	event := c.hear(h)
+	event := c.receive(h)
 	c.mu.Unlock()
 	event.record(ctx, c.cfg.Events)
 	c.signal()

@@ -34,11 +34,11 @@ func (c *Certificates) watchTime(ctx context.Context) error {
 	timer := c.cfg.Clock.NewTimer(lookAgain)
 	defer timer.Stop()
 	for {
-		told, events, wait := c.due(c.cfg.Clock.Now())
+		affected, events, wait := c.due(c.cfg.Clock.Now())
 		for _, e := range events {
 			e.record(ctx, c.cfg.Events)
 		}
-		for _, uid := range told {
+		for _, uid := range affected {
 			c.cfg.Changed(uid)
 		}
 		timer.Stop()
@@ -52,8 +52,8 @@ func (c *Certificates) watchTime(ctx context.Context) error {
 	}
 }
 
-// due returns the pods to be told now, the events to be recorded, and how long to wait before the next check.
-func (c *Certificates) due(now time.Time) (told []types.UID, events []event, wait time.Duration) {
+// due returns the pods to be notified now, the events to be recorded, and how long to wait before the next check.
+func (c *Certificates) due(now time.Time) (affected []types.UID, events []event, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	wait = lookAgain
@@ -61,17 +61,17 @@ func (c *Certificates) due(now time.Time) (told []types.UID, events []event, wai
 		if reason, message := h.event(now); reason != "" {
 			events = append(events, event{pod: h.pod, reason: reason, message: message})
 		}
-		if h.tellAt.IsZero() {
+		if h.notifyAt.IsZero() {
 			continue
 		}
-		if !now.Before(h.tellAt) {
-			told = append(told, k.pod)
-			h.tellAt = now.Add(retryMost) // again, when it does not ask
+		if !now.Before(h.notifyAt) {
+			affected = append(affected, k.pod)
+			h.notifyAt = now.Add(retryMost) // again, when it does not ask
 		}
-		wait = min(wait, h.tellAt.Sub(now))
+		wait = min(wait, h.notifyAt.Sub(now))
 	}
-	slices.Sort(told)
-	return slices.Compact(told), events, wait
+	slices.Sort(affected)
+	return slices.Compact(affected), events, wait
 }
 
 // signal makes watchTime check everything.
@@ -94,10 +94,10 @@ func (e event) record(ctx context.Context, to Events) {
 	}
 }
 
-// hear handles the known status of the pending request, and returns the event to be recorded. The caller holds mu.
-func (c *Certificates) hear(h *held) event {
-	status := c.said[h.asked.name]
-	if status == nil || !h.heard(status, c.cfg.Jitter()) || h.refusal == nil {
+// receive handles the known status of the pending request, and returns the event to be recorded. The caller holds mu.
+func (c *Certificates) receive(h *held) event {
+	status := c.statuses[h.pending.name]
+	if status == nil || !h.receive(status, c.cfg.Jitter()) || h.refusal == nil {
 		return event{}
 	}
 	r := h.refusal
@@ -128,15 +128,15 @@ func named(object runtime.Object) (string, *certificatesv1.PodCertificateRequest
 }
 
 // Listed implements reflector.Handler. A request of before the question that is not there is gone.
-func (f follower) Listed(objects []runtime.Object, asked time.Time) {
+func (f follower) Listed(objects []runtime.Object, requestedAt time.Time) {
 	f.note(func() (gone func(*request) bool) {
-		clear(f.c.said)
+		clear(f.c.statuses)
 		for _, object := range objects {
 			if name, status := named(object); status != nil {
-				f.c.said[name] = status
+				f.c.statuses[name] = status
 			}
 		}
-		return func(r *request) bool { return f.c.said[r.name] == nil && r.made.Before(asked) }
+		return func(r *request) bool { return f.c.statuses[r.name] == nil && r.made.Before(requestedAt) }
 	})
 }
 
@@ -144,7 +144,7 @@ func (f follower) Listed(objects []runtime.Object, asked time.Time) {
 func (f follower) Changed(object runtime.Object) {
 	f.note(func() func(*request) bool {
 		if name, status := named(object); status != nil {
-			f.c.said[name] = status
+			f.c.statuses[name] = status
 		}
 		return nil
 	})
@@ -154,7 +154,7 @@ func (f follower) Changed(object runtime.Object) {
 func (f follower) Deleted(object runtime.Object) {
 	f.note(func() func(*request) bool {
 		name, _ := named(object)
-		delete(f.c.said, name)
+		delete(f.c.statuses, name)
 		return func(r *request) bool { return r.name == name }
 	})
 }
@@ -169,26 +169,26 @@ func (f follower) note(change func() (gone func(*request) bool)) {
 	c := f.c
 	c.mu.Lock()
 	gone := change()
-	var told []types.UID
+	var affected []types.UID
 	var events []event
 	for k, h := range c.held {
-		if h.asked == nil {
+		if h.pending == nil {
 			continue
 		}
-		asked := h.asked
-		events = append(events, c.hear(h))
-		if h.asked == asked && gone != nil && gone(asked) {
+		pending := h.pending
+		events = append(events, c.receive(h))
+		if h.pending == pending && gone != nil && gone(pending) {
 			h.putOff(c.cfg.Clock.Now())
 		}
-		if h.asked != asked {
-			told = append(told, k.pod)
+		if h.pending != pending {
+			affected = append(affected, k.pod)
 		}
 	}
 	c.mu.Unlock()
 	for _, e := range events {
 		e.record(f.ctx, c.cfg.Events)
 	}
-	for _, uid := range told {
+	for _, uid := range affected {
 		c.cfg.Changed(uid)
 	}
 	c.signal()

@@ -44,9 +44,9 @@ type Classes struct {
 	// used has capacity for one signal: the first pod names a class, or no pod does any more.
 	used chan struct{}
 
-	mu    sync.Mutex
-	users map[types.UID]*user
-	heard *heard
+	mu      sync.Mutex
+	users   map[types.UID]*user
+	answers *answers
 }
 
 // user is a pod that names a class.
@@ -56,8 +56,8 @@ type user struct {
 	waits bool
 }
 
-// heard is what the API server has answered since a pod names a class.
-type heard struct {
+// answers is what the API server has answered since a pod names a class.
+type answers struct {
 	// answered is closed at the first answer or failure.
 	answered chan struct{}
 	once     sync.Once
@@ -69,10 +69,10 @@ type heard struct {
 
 // New returns empty Classes.
 func New(cfg Config) *Classes {
-	return &Classes{cfg: cfg, used: make(chan struct{}, 1), users: map[types.UID]*user{}, heard: newHeard()}
+	return &Classes{cfg: cfg, used: make(chan struct{}, 1), users: map[types.UID]*user{}, answers: newAnswers()}
 }
 
-func newHeard() *heard { return &heard{answered: make(chan struct{})} }
+func newAnswers() *answers { return &answers{answered: make(chan struct{})} }
 
 // UnknownError is returned while the handler of a class is unknown.
 type UnknownError struct {
@@ -138,17 +138,17 @@ func (c *Classes) Handler(ctx context.Context, pod *v1.Pod) (string, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	handler, there := c.heard.handlers[class]
+	handler, exists := c.answers.handlers[class]
 	if u := c.users[pod.UID]; u != nil {
-		u.waits = !there
+		u.waits = !exists
 	}
 	switch {
-	case there:
+	case exists:
 		return handler, nil
-	case c.heard.handlers != nil:
+	case c.answers.handlers != nil:
 		return "", fmt.Errorf("%w: the pod starts when there is one", apierrors.NewNotFound(nodev1.Resource(singular), class))
-	case c.heard.err != nil:
-		return "", &UnknownError{Class: class, Why: "the API server: " + c.heard.err.Error()}
+	case c.answers.err != nil:
+		return "", &UnknownError{Class: class, Why: "the API server: " + c.answers.err.Error()}
 	}
 	return "", &UnknownError{Class: class, Why: "the API server has not answered yet"}
 }
@@ -156,7 +156,7 @@ func (c *Classes) Handler(ctx context.Context, pod *v1.Pod) (string, error) {
 // await waits for the first answer, at most firstAnswer.
 func (c *Classes) await(ctx context.Context) error {
 	c.mu.Lock()
-	answered := c.heard.answered
+	answered := c.answers.answered
 	c.mu.Unlock()
 	timer := c.cfg.Clock.NewTimer(firstAnswer)
 	defer timer.Stop()
@@ -229,7 +229,7 @@ func (c *Classes) follow(ctx context.Context) {
 	watching.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.heard = newHeard()
+	c.answers = newAnswers()
 }
 
 // follower handles the objects of the watch.
@@ -243,44 +243,44 @@ func (f follower) Listed(objects []runtime.Object, _ time.Time) {
 			handlers[class.Name] = class.Handler
 		}
 	}
-	f.c.hears(func(h *heard) { h.handlers, h.err = handlers, nil })
+	f.c.update(func(h *answers) { h.handlers, h.err = handlers, nil })
 }
 
 // Changed implements reflector.Handler.
 func (f follower) Changed(object runtime.Object) {
 	if class, ok := object.(*nodev1.RuntimeClass); ok {
-		f.c.hears(func(h *heard) { h.handlers[class.Name] = class.Handler })
+		f.c.update(func(h *answers) { h.handlers[class.Name] = class.Handler })
 	}
 }
 
 // Deleted implements reflector.Handler.
 func (f follower) Deleted(object runtime.Object) {
 	if class, ok := object.(*nodev1.RuntimeClass); ok {
-		f.c.hears(func(h *heard) { delete(h.handlers, class.Name) })
+		f.c.update(func(h *answers) { delete(h.handlers, class.Name) })
 	}
 }
 
 // ListFailed implements reflector.Handler.
 func (f follower) ListFailed(err error) {
-	f.c.hears(func(h *heard) { h.err = err })
+	f.c.update(func(h *answers) { h.err = err })
 }
 
-// hears records an answer and notifies the pods that wait for it: all pods at the first list, then those whose class
+// update records an answer and notifies the pods that wait for it: all pods at the first list, then those whose class
 // was created.
-func (c *Classes) hears(note func(*heard)) {
+func (c *Classes) update(note func(*answers)) {
 	c.mu.Lock()
-	was := c.heard.handlers
-	note(c.heard)
-	var told []types.UID
+	was := c.answers.handlers
+	note(c.answers)
+	var affected []types.UID
 	for uid, u := range c.users {
-		_, there := c.heard.handlers[u.class]
-		if u.waits && (there || was == nil && c.heard.handlers != nil) {
-			told = append(told, uid)
+		_, exists := c.answers.handlers[u.class]
+		if u.waits && (exists || was == nil && c.answers.handlers != nil) {
+			affected = append(affected, uid)
 		}
 	}
-	c.heard.once.Do(func() { close(c.heard.answered) })
+	c.answers.once.Do(func() { close(c.answers.answered) })
 	c.mu.Unlock()
-	for _, uid := range told {
+	for _, uid := range affected {
 		c.cfg.Changed(uid)
 	}
 }

@@ -155,11 +155,11 @@ func (f follower) Listed(objects []runtime.Object, _ time.Time) {
 	}
 	f.l.mu.Lock()
 	f.l.services, f.l.err = services, nil
-	told := slices.Collect(maps.Keys(f.l.waiting))
+	affected := slices.Collect(maps.Keys(f.l.waiting))
 	clear(f.l.waiting)
 	f.l.mu.Unlock()
 	f.l.answer()
-	for _, uid := range told {
+	for _, uid := range affected {
 		f.l.cfg.Changed(uid)
 	}
 }

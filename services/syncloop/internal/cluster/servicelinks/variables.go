@@ -61,7 +61,7 @@ func variables(services map[string]map[string]service, namespace string, links b
 	places := map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(chosen)) {
 		for _, e := range chosen[name].variables(name) {
-			if place, there := places[e.Name]; there {
+			if place, found := places[e.Name]; found {
 				all[place] = e
 				continue
 			}
@@ -89,12 +89,12 @@ func (s service) variables(name string) []v1.EnvVar {
 		if i == 0 {
 			all = append(all, v1.EnvVar{Name: prefix + "_PORT", Value: url})
 		}
-		of := fmt.Sprintf("%s_PORT_%d_%s", prefix, p.number, strings.ToUpper(p.protocol))
+		portName := fmt.Sprintf("%s_PORT_%d_%s", prefix, p.number, strings.ToUpper(p.protocol))
 		all = append(all,
-			v1.EnvVar{Name: of, Value: url},
-			v1.EnvVar{Name: of + "_PROTO", Value: p.protocol},
-			v1.EnvVar{Name: of + "_PORT", Value: number(p.number)},
-			v1.EnvVar{Name: of + "_ADDR", Value: s.clusterIP},
+			v1.EnvVar{Name: portName, Value: url},
+			v1.EnvVar{Name: portName + "_PROTO", Value: p.protocol},
+			v1.EnvVar{Name: portName + "_PORT", Value: number(p.number)},
+			v1.EnvVar{Name: portName + "_ADDR", Value: s.clusterIP},
 		)
 	}
 	return all

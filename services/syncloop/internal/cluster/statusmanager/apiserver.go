@@ -98,10 +98,10 @@ func isAnotherUID(err error) bool {
 	})
 }
 
-// askedDelay returns the delay before the next try that the API server asks for; 0 if there is none.
-func askedDelay(err error) time.Duration {
-	seconds, asked := apierrors.SuggestsClientDelay(err)
-	if !asked {
+// suggestedDelay returns the delay before the next try that the API server asks for; 0 if there is none.
+func suggestedDelay(err error) time.Duration {
+	seconds, suggested := apierrors.SuggestsClientDelay(err)
+	if !suggested {
 		return 0
 	}
 	return time.Duration(seconds) * time.Second

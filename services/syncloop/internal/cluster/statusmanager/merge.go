@@ -51,7 +51,7 @@ func mergeConditions(has, computed []v1.PodCondition) []v1.PodCondition {
 	out := make([]v1.PodCondition, 0, len(has)+len(computed))
 	for i := range has {
 		if own := find(computed, has[i].Type); own != nil && podstatus.Owns(own) {
-			out = append(out, since(*own, &has[i]))
+			out = append(out, keepTransitionTime(*own, &has[i]))
 		} else if !podstatus.Owns(&has[i]) || has[i].Type == v1.DisruptionTarget { // it stays true, whoever set it
 			out = append(out, has[i])
 		}
@@ -64,9 +64,9 @@ func mergeConditions(has, computed []v1.PodCondition) []v1.PodCondition {
 	return out
 }
 
-// since keeps the transition time of a condition whose status is unchanged. For a condition of a resize, a new reason
-// is a transition, because such a condition is never false.
-func since(c v1.PodCondition, before *v1.PodCondition) v1.PodCondition {
+// keepTransitionTime keeps the transition time of a condition whose status is unchanged. For a condition of a resize, a
+// new reason is a transition, because such a condition is never false.
+func keepTransitionTime(c v1.PodCondition, before *v1.PodCondition) v1.PodCondition {
 	resizes := c.Type == v1.PodResizePending || c.Type == v1.PodResizeInProgress
 	if before.Status == c.Status && (!resizes || before.Reason == c.Reason) && !before.LastTransitionTime.IsZero() {
 		c.LastTransitionTime = before.LastTransitionTime

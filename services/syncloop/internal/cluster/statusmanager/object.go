@@ -32,22 +32,22 @@ func objectOf(pod *v1.Pod) *object {
 	}
 }
 
-// know processes an observed object. The watch and the answers to requests arrive in any order, so an older version is
-// ignored.
-func (r *record) know(heard *object, now time.Time) {
-	heard.at = now
+// observe processes an observed object. The watch and the answers to requests arrive in any order, so an older version
+// is ignored.
+func (r *record) observe(observed *object, now time.Time) {
+	observed.at = now
 	known := r.object
-	if known != nil && known.uid == heard.uid && now.Sub(known.at) < delayed {
-		if order, err := resourceversion.CompareResourceVersion(heard.version, known.version); err == nil && order <= 0 {
-			known.deleting = known.deleting || heard.deleting
+	if known != nil && known.uid == observed.uid && now.Sub(known.at) < delayed {
+		if order, err := resourceversion.CompareResourceVersion(observed.version, known.version); err == nil && order <= 0 {
+			known.deleting = known.deleting || observed.deleting
 			return
 		}
 	}
-	r.object = heard
-	if heard.uid == r.gone {
+	r.object = observed
+	if observed.uid == r.gone {
 		return
 	}
-	if known == nil || known.uid != heard.uid {
+	if known == nil || known.uid != observed.uid {
 		r.failures, r.until, r.gone = 0, time.Time{}, ""
 	}
 }

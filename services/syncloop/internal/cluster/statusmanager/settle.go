@@ -182,7 +182,7 @@ func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v
 		m.mu.Unlock()
 		return
 	}
-	told := r.complaint
+	previous := r.complaint
 	if failure == nil && t.op == requestPatch {
 		if failure = m.answered(r, t, answer); failure != nil {
 			kind = ignored
@@ -202,13 +202,13 @@ func (m *Manager) settled(ctx context.Context, uid types.UID, t *task, answer *v
 	switch {
 	case kind == taken && t.op == requestDelete:
 		m.cfg.Logger.InfoContext(ctx, "the API server has deleted the object of a pod that has ended", subject(t)...)
-	case failure != nil && kind != missing && kind != replaced && told != string(kind):
+	case failure != nil && kind != missing && kind != replaced && previous != string(kind):
 		// Only the first failure of a kind is logged, because otherwise each pod would log every retry while the API server
 		// is down.
 		m.cfg.Logger.WarnContext(ctx, "the status of a pod could not be written to the API server; it is retried",
 			append(subject(t), telemetry.KeyOp, string(t.op), telemetry.KeyReason, string(kind), telemetry.KeyRetryAfter, delay,
 				telemetry.KeyError, failure)...)
-	case kind == taken && told != "" && !complains:
+	case kind == taken && previous != "" && !complains:
 		m.cfg.Logger.InfoContext(ctx, "the API server accepts the status of the pod again", subject(t)...)
 	}
 }
@@ -248,7 +248,7 @@ func (m *Manager) failed(uid types.UID, r *record, t *task, failure error, kind 
 		m.look(uid)
 	}
 	delay = wait.Jitter(delay, retryJitter)
-	delay = max(delay, min(askedDelay(failure), lastRepeat))
+	delay = max(delay, min(suggestedDelay(failure), lastRepeat))
 	r.failures++
 	r.until, r.complaint = m.cfg.Clock.Now().Add(delay), string(kind)
 	m.queue.AddAfter(uid, delay)

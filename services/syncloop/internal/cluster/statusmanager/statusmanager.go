@@ -109,7 +109,7 @@ func (m *Manager) Report(report podstatus.Report) {
 		r.since = m.cfg.Clock.Now()
 	}
 	if !report.Static {
-		r.know(objectOf(report.Pod), m.cfg.Clock.Now())
+		r.observe(objectOf(report.Pod), m.cfg.Clock.Now())
 	}
 	m.look(uid)
 }
@@ -137,7 +137,7 @@ func (m *Manager) SetMirror(uid types.UID, mirror *v1.Pod) {
 		r.object = nil
 		return
 	}
-	r.know(objectOf(mirror), m.cfg.Clock.Now())
+	r.observe(objectOf(mirror), m.cfg.Clock.Now())
 	m.look(uid)
 }
 

@@ -26,19 +26,19 @@ const lookAgain = time.Minute
 // server's clock does not matter.
 type held struct {
 	secret string
-	// asked is when the token was requested, life how long it is valid from then.
-	asked time.Time
-	life  time.Duration
-	// askAt is the age at which another token is requested, tellAt the age at which the pod is told to do so.
-	askAt, tellAt time.Duration
+	// requestedAt is when the token was requested, life how long it is valid from then.
+	requestedAt time.Time
+	life        time.Duration
+	// renewAge is the age at which another token is requested, notifyAge the age at which the pod is notified of it.
+	renewAge, notifyAge time.Duration
 	// failures counts the failed requests for another token.
 	failures int
 }
 
 // newHeld returns the held of a new token; jitter is a number from 0 to 1.
-func newHeld(secret string, asked time.Time, life time.Duration, jitter float64) *held {
+func newHeld(secret string, requestedAt time.Time, life time.Duration, jitter float64) *held {
 	at := replacedAt(life, jitter)
-	return &held{secret: secret, asked: asked, life: life, askAt: at, tellAt: at}
+	return &held{secret: secret, requestedAt: requestedAt, life: life, renewAge: at, notifyAge: at}
 }
 
 // replacedAt returns the age at which a token of some life is replaced.
@@ -50,21 +50,21 @@ func replacedAt(life time.Duration, jitter float64) time.Duration {
 // age returns the minimum age of the token. The monotonic clock stands still while the machine sleeps, and the time of
 // day can be set back, so the greater of the two ages counts.
 func (h *held) age(now time.Time) time.Duration {
-	return max(now.Sub(h.asked), now.Round(0).Sub(h.asked.Round(0)))
+	return max(now.Sub(h.requestedAt), now.Round(0).Sub(h.requestedAt.Round(0)))
 }
 
 // expired reports whether the token has expired.
 func (h *held) expired(now time.Time) bool { return h.age(now) >= h.life }
 
-// asks reports whether another token must be requested.
-func (h *held) asks(now time.Time) bool { return h.age(now) >= h.askAt || h.expired(now) }
+// mustRequest reports whether another token must be requested.
+func (h *held) mustRequest(now time.Time) bool { return h.age(now) >= h.renewAge || h.expired(now) }
 
-// tells reports whether the pod must be told to request another token, and schedules the next reminder.
-func (h *held) tells(now time.Time) bool {
-	if h.age(now) < h.tellAt {
+// mustNotify reports whether the pod must be told to request another token, and schedules the next reminder.
+func (h *held) mustNotify(now time.Time) bool {
+	if h.age(now) < h.notifyAge {
 		return false
 	}
-	h.tellAt = h.age(now) + retryMost
+	h.notifyAge = h.age(now) + retryMost
 	return true
 }
 
@@ -75,6 +75,6 @@ func (h *held) putOff(now time.Time) {
 		pause = min(2*pause, retryMost)
 	}
 	h.failures++
-	h.askAt = h.age(now) + min(pause, retryMost)
-	h.tellAt = h.askAt
+	h.renewAge = h.age(now) + min(pause, retryMost)
+	h.notifyAge = h.renewAge
 }

@@ -75,7 +75,7 @@ type key struct {
 	// seconds is the requested lifetime.
 	seconds int64
 	// asker is the UID of the account if the caller asks each time that it needs the token; empty for a token in a volume,
-	// whose pod is told when the token must be replaced.
+	// whose pod is notified when the token must be replaced.
 	asker types.UID
 }
 
@@ -150,7 +150,7 @@ func (t *Tokens) fresh(k key) (string, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.held[k]
-	if h == nil || h.asks(t.cfg.Clock.Now()) {
+	if h == nil || h.mustRequest(t.cfg.Clock.Now()) {
 		return "", false
 	}
 	return h.secret, true
@@ -167,7 +167,7 @@ func (t *Tokens) renew(ctx context.Context, pod *v1.Pod, k key) (string, error) 
 	if k.audience != "" {
 		spec.Audiences = []string{k.audience}
 	}
-	asked := t.cfg.Clock.Now() // The token may have been issued any time after this.
+	requestedAt := t.cfg.Clock.Now() // The token may have been issued any time after this.
 	limited, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	answer, err := t.issue(limited, k, spec)
@@ -182,7 +182,7 @@ func (t *Tokens) renew(ctx context.Context, pod *v1.Pod, k key) (string, error) 
 		seconds = *given
 	}
 	t.mu.Lock()
-	t.held[k] = newHeld(answer.Status.Token, asked, time.Duration(seconds)*time.Second, t.cfg.Jitter())
+	t.held[k] = newHeld(answer.Status.Token, requestedAt, time.Duration(seconds)*time.Second, t.cfg.Jitter())
 	t.mu.Unlock()
 	t.signal()
 	return answer.Status.Token, nil
@@ -252,8 +252,8 @@ func (t *Tokens) Run(ctx context.Context) error {
 	timer := t.cfg.Clock.NewTimer(lookAgain)
 	defer timer.Stop()
 	for {
-		told, wait := t.due(t.cfg.Clock.Now())
-		for _, uid := range told {
+		affected, wait := t.due(t.cfg.Clock.Now())
+		for _, uid := range affected {
 			t.cfg.Changed(uid)
 		}
 		timer.Stop()
@@ -267,9 +267,9 @@ func (t *Tokens) Run(ctx context.Context) error {
 	}
 }
 
-// due returns the pods to be told now, and how long to wait before the next check. It drops an expired token, so that
-// the next call of Token requests another one or fails.
-func (t *Tokens) due(now time.Time) (told []types.UID, wait time.Duration) {
+// due returns the pods to be notified now, and how long to wait before the next check. It drops an expired token, so
+// that the next call of Token requests another one or fails.
+func (t *Tokens) due(now time.Time) (affected []types.UID, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	wait = lookAgain
@@ -277,7 +277,7 @@ func (t *Tokens) due(now time.Time) (told []types.UID, wait time.Duration) {
 		if h.expired(now) {
 			delete(t.held, k)
 			if k.asker == "" {
-				told = append(told, k.pod)
+				affected = append(affected, k.pod)
 			}
 			continue
 		}
@@ -285,13 +285,13 @@ func (t *Tokens) due(now time.Time) (told []types.UID, wait time.Duration) {
 			wait = min(wait, h.life-h.age(now))
 			continue
 		}
-		if h.tells(now) {
-			told = append(told, k.pod)
+		if h.mustNotify(now) {
+			affected = append(affected, k.pod)
 		}
-		wait = min(wait, h.tellAt-h.age(now), h.life-h.age(now))
+		wait = min(wait, h.notifyAge-h.age(now), h.life-h.age(now))
 	}
-	slices.Sort(told)
-	return slices.Compact(told), wait
+	slices.Sort(affected)
+	return slices.Compact(affected), wait
 }
 
 // signal makes Run check everything.

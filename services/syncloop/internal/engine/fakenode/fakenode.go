@@ -395,10 +395,10 @@ func (n *Node) stop(p *lifecyclev1.PodStatus, code int32) {
 }
 
 // publish stores a status and emits its event. Called with mu held.
-func (n *Node) publish(p *lifecyclev1.PodStatus, what lifecyclev1.EventType, traceparent string) {
+func (n *Node) publish(p *lifecyclev1.PodStatus, kind lifecyclev1.EventType, traceparent string) {
 	stamp(p)
 	n.pods[types.UID(p.GetUid())] = p
-	event := &lifecyclev1.Event{Type: what, PodUid: p.GetUid(), Status: p, Traceparent: traceparent}
+	event := &lifecyclev1.Event{Type: kind, PodUid: p.GetUid(), Status: p, Traceparent: traceparent}
 	state := &lifecyclev1.Event{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: p.GetUid(), Status: p}
 	n.Events.Emit(p.GetUid(), event, state)
 }

@@ -49,7 +49,7 @@ func (l *Loop) handleConfig(e configEvent) {
 	switch {
 	case e.down != "":
 		l.configDown = "configmux is away, the pods stay as they are: " + e.down
-		l.tellWaiting()
+		l.reportWaiting()
 	case e.synced:
 		l.configIsSynced()
 	case isSource(e.change):
@@ -70,7 +70,7 @@ func (l *Loop) handleSource(c stream.Change[*Desired]) {
 	}
 	if !c.FromSnapshot {
 		l.removeMissing()
-		l.tellMirrors()
+		l.reportMirrors()
 	}
 	l.progress()
 }
@@ -116,7 +116,7 @@ func (l *Loop) configIsSynced() {
 	}
 	l.snapshot, l.configSynced = nil, true
 	l.removeMissing()
-	l.tellMirrors()
+	l.reportMirrors()
 	l.progress()
 }
 

@@ -130,7 +130,7 @@ func (l *Loop) progress() {
 		l.cfg.Store.Open()
 	}
 	l.show()
-	l.tellWaiting()
+	l.reportWaiting()
 	if !l.isOpen() {
 		return
 	}

@@ -57,8 +57,8 @@ func (l *Loop) Health() Health {
 	return h
 }
 
-// tellWaiting updates what the loop waits for.
-func (l *Loop) tellWaiting() {
+// reportWaiting updates what the loop waits for.
+func (l *Loop) reportWaiting() {
 	var config, sources, pleg string
 	switch {
 	case l.configDown != "":
@@ -78,8 +78,8 @@ func (l *Loop) tellWaiting() {
 		l.waiting.closed = true
 	}
 	var reasons []string
-	for what, reason := range map[string]string{"configmux": config, "sources": sources, "pleg": pleg} {
-		l.cfg.Waiting(what, reason)
+	for part, reason := range map[string]string{"configmux": config, "sources": sources, "pleg": pleg} {
+		l.cfg.Waiting(part, reason)
 		if reason != "" {
 			reasons = append(reasons, reason)
 		}

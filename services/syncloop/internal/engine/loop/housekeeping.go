@@ -27,7 +27,7 @@ const sweepPeriod = 10 * time.Second
 func (l *Loop) housekeep() {
 	begun := l.cfg.Clock.Now()
 	l.show()
-	l.tellWaiting()
+	l.reportWaiting()
 	l.cfg.Workers.Tidy()
 	if l.isOpen() {
 		l.startUnknown()

@@ -150,7 +150,7 @@ type Config struct {
 	// of pods that are gone stay.
 	Leftovers func() ([]*v1.Pod, error)
 	// Waiting is called with what the loop waits for: (*rpc.Health).Set. It may be nil.
-	Waiting func(what, reason string)
+	Waiting func(part, reason string)
 	Clock   clock.WithTicker
 	Tracer  trace.Tracer
 	Logger  *slog.Logger
@@ -288,7 +288,7 @@ func New(cfg Config) *Loop {
 		saving: map[types.UID]*saving{},
 	}
 	l.gateState.reason = "pleg has not been asked yet"
-	l.tellWaiting()
+	l.reportWaiting()
 	cfg.Metrics.Expose(func() time.Time { return l.Health().LastTurn })
 	return l
 }

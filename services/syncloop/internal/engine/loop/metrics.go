@@ -54,10 +54,10 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		resizes: newResizeMetrics(factory),
 		factory: factory,
 	}
-	for _, what := range []event{
+	for _, e := range []event{
 		eventConfig, eventLifecycle, eventGate, eventNode, eventLeftovers, eventDue, eventHousekeeping,
 	} {
-		m.turns.WithLabelValues(string(what))
+		m.turns.WithLabelValues(string(e))
 	}
 	return m
 }
@@ -76,8 +76,8 @@ func (m *Metrics) Expose(lastTurn func() time.Time) {
 }
 
 // turned records a handled event.
-func (m *Metrics) turned(what event, took time.Duration) {
-	m.turns.WithLabelValues(string(what)).Observe(max(took, 0).Seconds())
+func (m *Metrics) turned(e event, took time.Duration) {
+	m.turns.WithLabelValues(string(e)).Observe(max(took, 0).Seconds())
 }
 
 // orphanFound counts a running pod that no source names.

@@ -20,8 +20,8 @@ type Mirrors interface {
 	SetNode(uid types.UID)
 }
 
-// tellMirrors reports how much is known of mirror pods and static pods.
-func (l *Loop) tellMirrors() {
+// reportMirrors reports how much is known of mirror pods and static pods.
+func (l *Loop) reportMirrors() {
 	l.cfg.Mirrors.SetKnown(l.configSynced && l.sources[podset.SourceAPI], l.allReady())
 }
 

@@ -10,12 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What is a set of kinds of changes.
-type What uint8
+// Kind is a set of kinds of changes.
+type Kind uint8
 
 const (
 	// Content means that files of the pod's volumes must be updated.
-	Content What = 1 << iota
+	Content Kind = 1 << iota
 	// Sync means that the worker must sync the pod, because it may wait for the changed object.
 	Sync
 )
@@ -23,24 +23,24 @@ const (
 // Changes has the pods that were noted and not passed on yet, at most one entry for each pod. Construct it with New.
 // The methods may be called concurrently; Note does not block.
 type Changes struct {
-	// some holds one value while there are pods to pass on.
-	some chan struct{}
+	// pending holds one value while there are pods to pass on.
+	pending chan struct{}
 
 	mu   sync.Mutex
-	pods map[types.UID]What
+	pods map[types.UID]Kind
 }
 
 // New returns Changes without a pod.
-func New() *Changes { return &Changes{some: make(chan struct{}, 1), pods: map[types.UID]What{}} }
+func New() *Changes { return &Changes{pending: make(chan struct{}, 1), pods: map[types.UID]Kind{}} }
 
 // Note returns a function that notes a change of a pod.
-func (c *Changes) Note(what What) func(uid types.UID) {
+func (c *Changes) Note(kind Kind) func(uid types.UID) {
 	return func(uid types.UID) {
 		c.mu.Lock()
-		c.pods[uid] |= what
+		c.pods[uid] |= kind
 		c.mu.Unlock()
 		select {
-		case c.some <- struct{}{}:
+		case c.pending <- struct{}{}:
 		default:
 		}
 	}
@@ -53,23 +53,23 @@ func (c *Changes) Run(ctx context.Context, refresh, poke func(uid types.UID)) er
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-c.some:
+		case <-c.pending:
 		}
-		for uid, what := range c.take() {
-			if what&Content != 0 {
+		for uid, kind := range c.take() {
+			if kind&Content != 0 {
 				refresh(uid)
 			}
-			if what&Sync != 0 {
+			if kind&Sync != 0 {
 				poke(uid)
 			}
 		}
 	}
 }
 
-func (c *Changes) take() map[types.UID]What {
+func (c *Changes) take() map[types.UID]Kind {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	taken := c.pods
-	c.pods = map[types.UID]What{}
+	c.pods = map[types.UID]Kind{}
 	return taken
 }

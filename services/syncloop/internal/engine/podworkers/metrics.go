@@ -61,8 +61,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 }
 
 // worked records the end of a piece of work, successful or not, and the time since its request.
-func (m *Metrics) worked(what operation, took time.Duration) {
-	m.duration.WithLabelValues(string(what)).Observe(max(took, 0).Seconds())
+func (m *Metrics) worked(op operation, took time.Duration) {
+	m.duration.WithLabelValues(string(op)).Observe(max(took, 0).Seconds())
 }
 
 // started records that a worker begins to start a new pod. A negative time, after the wall clock was set back, counts

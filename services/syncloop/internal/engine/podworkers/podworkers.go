@@ -51,8 +51,8 @@ type worker struct {
 	measured    bool
 }
 
-// tell gives the worker an update. It cancels the running work if the pod is to end, or to end sooner.
-func (w *worker) tell(u Update) {
+// deliver gives the worker an update. It cancels the running work if the pod is to end, or to end sooner.
+func (w *worker) deliver(u Update) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if u.requestedAt.IsZero() {

@@ -176,7 +176,7 @@ func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w := p.workers[pod.UID]; w != nil && !w.leaving() {
-		w.tell(u)
+		w.deliver(u)
 		return
 	}
 	_, taken := p.names[name]
@@ -195,7 +195,7 @@ func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
 // Poke gives a worker a cause to work. It is a no-op for a pod without a worker.
 func (p *Pool) Poke(uid types.UID, cause Cause) {
 	if w := p.worker(uid); w != nil {
-		w.tell(Update{Cause: cause})
+		w.deliver(Update{Cause: cause})
 	}
 }
 
@@ -218,9 +218,9 @@ func (p *Pool) End(uid types.UID, cause Cause, end End) bool {
 	}
 	switch {
 	case !waited:
-		w.tell(Update{Cause: cause, End: &end})
+		w.deliver(Update{Cause: cause, End: &end})
 	case end.Grace != nil: // its next life waits, and the earlier life has to end within this time, too
-		w.tell(Update{Cause: cause, End: &End{Grace: end.Grace}})
+		w.deliver(Update{Cause: cause, End: &End{Grace: end.Grace}})
 	}
 	return true
 }
@@ -259,7 +259,7 @@ func (p *Pool) RetryFailed() {
 	defer p.mu.Unlock()
 	for _, w := range p.workers {
 		if w.failing() {
-			w.tell(Update{Cause: Cause{Kind: CauseDue}})
+			w.deliver(Update{Cause: Cause{Kind: CauseDue}})
 		}
 	}
 }
@@ -363,7 +363,7 @@ func (p *Pool) start(name types.NamespacedName, uid types.UID, u Update) {
 	if _, taken := p.names[name]; !taken {
 		p.names[name] = uid
 	}
-	w.tell(u)
+	w.deliver(u)
 	p.running.Go(func() { w.run(p.process) })
 }
 

@@ -157,9 +157,9 @@ func GraceOf(pod *v1.Pod, end *End) int64 {
 	if end == nil || end.Grace == nil {
 		return max(*own, minGrace)
 	}
-	asked := shorter(end.Grace, pod.DeletionGracePeriodSeconds)
+	requested := shorter(end.Grace, pod.DeletionGracePeriodSeconds)
 	if end.own {
-		asked = shorter(asked, own)
+		requested = shorter(requested, own)
 	}
-	return max(*asked, minGrace)
+	return max(*requested, minGrace)
 }

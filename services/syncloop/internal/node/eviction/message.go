@@ -40,7 +40,7 @@ func message(signal *nodev1.EvictionSignal, pod *v1.Pod, stats *statsv1alpha1.Po
 	}
 	annotations := map[string]string{annotationResource: string(name)}
 	if name == v1.ResourceMemory && resourcehelper.IsPodLevelResourcesSet(pod) && stats.Memory != nil {
-		if request, asked := pod.Spec.Resources.Requests[name]; asked {
+		if request, found := pod.Spec.Resources.Requests[name]; found {
 			bytes := int64(ptr.Deref(stats.Memory.WorkingSetBytes, 0)) //nolint:gosec // less than 8 EiB
 			used := resource.NewQuantity(bytes, resource.BinarySI)
 			fmt.Fprintf(&text, larger, "Pod", pod.Name, used, &request, name)

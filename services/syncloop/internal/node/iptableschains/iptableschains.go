@@ -174,8 +174,8 @@ func (k *Keeper) rule(ctx context.Context, program, how, chain string, rule ...s
 
 // succeeds runs iptables and reports whether its exit code is 0. Exit code 1 means that an object does not exist, or
 // exists already. Every other code is an error.
-func (k *Keeper) succeeds(ctx context.Context, program, table, what string, args ...string) (bool, error) {
-	all := append([]string{"-w", lockSeconds, "-t", table, what}, args...)
+func (k *Keeper) succeeds(ctx context.Context, program, table, command string, args ...string) (bool, error) {
+	all := append([]string{"-w", lockSeconds, "-t", table, command}, args...)
 	code, out, err := k.run(ctx, program, all...)
 	if err == nil && code > 1 {
 		err = fmt.Errorf("exit code %d", code)

@@ -221,10 +221,10 @@ func (l *collector) container(
 }
 
 // part returns the statistics of a file system with the time and usage of a part of it.
-func part(of *statsv1alpha1.FsStats, at metav1.Time, bytes, inodes *uint64) *statsv1alpha1.FsStats {
+func part(whole *statsv1alpha1.FsStats, at metav1.Time, bytes, inodes *uint64) *statsv1alpha1.FsStats {
 	var fs statsv1alpha1.FsStats
-	if of != nil {
-		fs = *of
+	if whole != nil {
+		fs = *whole
 	}
 	fs.Time, fs.UsedBytes, fs.InodesUsed = at, bytes, inodes
 	return &fs

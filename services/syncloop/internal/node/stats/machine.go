@@ -108,11 +108,11 @@ func filesystem(dir string, now time.Time) (statsv1alpha1.FsStats, error) {
 		return statsv1alpha1.FsStats{}, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	size := uint64(stat.Bsize) //nolint:gosec // it is not negative
-	of := func(n uint64) *uint64 { return &n }
+	pointer := func(n uint64) *uint64 { return &n }
 	return statsv1alpha1.FsStats{
 		Time:          metav1.NewTime(now),
-		CapacityBytes: of(stat.Blocks * size), AvailableBytes: of(stat.Bavail * size),
-		UsedBytes: of((stat.Blocks - stat.Bfree) * size),
-		Inodes:    of(stat.Files), InodesFree: of(stat.Ffree), InodesUsed: of(stat.Files - stat.Ffree),
+		CapacityBytes: pointer(stat.Blocks * size), AvailableBytes: pointer(stat.Bavail * size),
+		UsedBytes: pointer((stat.Blocks - stat.Bfree) * size),
+		Inodes:    pointer(stat.Files), InodesFree: pointer(stat.Ffree), InodesUsed: pointer(stat.Files - stat.Ffree),
 	}, nil
 }

@@ -52,12 +52,12 @@ func (s *Stats) watchNode(ctx context.Context) error {
 	ticker := s.cfg.Clock.NewTicker(nodePeriod)
 	defer ticker.Stop()
 	var images string
-	var asked time.Time
+	var checkedAt time.Time
 	for {
-		if images == "" || s.cfg.Clock.Since(asked) >= placePeriod {
+		if images == "" || s.cfg.Clock.Since(checkedAt) >= placePeriod {
 			place, err := s.imagesPlace(ctx)
 			if err == nil {
-				images, asked = place, s.cfg.Clock.Now()
+				images, checkedAt = place, s.cfg.Clock.Now()
 			} else if ctx.Err() == nil {
 				s.cfg.Logger.DebugContext(ctx, "the directory of the runtime's images is unknown", telemetry.KeyError, err)
 			}
@@ -107,8 +107,9 @@ func (s *Stats) readNode(images string) (readings []*enginev1.SignalReading, ded
 				add("imagefs.inodesFree", *fs.InodesFree, *fs.Inodes)
 			}
 		}
-		var of, node unix.Stat_t
-		dedicated = unix.Stat(images, &of) == nil && unix.Stat(s.cfg.RootDir, &node) == nil && of.Dev != node.Dev
+		var imageFS, nodeFS unix.Stat_t
+		dedicated = unix.Stat(images, &imageFS) == nil && unix.Stat(s.cfg.RootDir, &nodeFS) == nil &&
+			imageFS.Dev != nodeFS.Dev
 	}
 	if s.cfg.Names != nil {
 		usage, err := s.cfg.Cgroups.Usage(s.cfg.Names.Pods())

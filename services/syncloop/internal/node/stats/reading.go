@@ -55,12 +55,12 @@ var errTimeout = errors.New("timeout: the last read has not ended")
 // value and the error of the read. A failed read is used only by callers that were already waiting when it began.
 func (r *reading[T]) get(ctx context.Context, age time.Duration, timeout <-chan time.Time) (T, error) {
 	var none T
-	asked := r.clock.Now()
+	requested := r.clock.Now()
 	for {
 		r.mu.Lock()
 		value, err, begun, next := r.value, r.err, r.begun, r.next
 		r.mu.Unlock()
-		if fresh := asked.Sub(begun) <= 0; !begun.IsZero() && (fresh || err == nil && asked.Sub(begun) <= age) {
+		if fresh := requested.Sub(begun) <= 0; !begun.IsZero() && (fresh || err == nil && requested.Sub(begun) <= age) {
 			return value, err
 		}
 		select {

@@ -104,7 +104,7 @@ func predicate(reason, message string) *Refusal {
 
 func operatingSystem(r Request) *Refusal {
 	if r.Node != nil {
-		if wanted, asked := r.Pod.Spec.NodeSelector[v1.LabelOSStable]; asked && wanted != r.Node.Labels[v1.LabelOSStable] {
+		if wanted, ok := r.Pod.Spec.NodeSelector[v1.LabelOSStable]; ok && wanted != r.Node.Labels[v1.LabelOSStable] {
 			return &Refusal{Reason: ReasonOSLabel, Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
 		}
 	}
@@ -169,9 +169,9 @@ func resources(r Request) *Refusal {
 			used[name] = sum
 		}
 	}
-	asked := requests(r.Pod)
-	for _, name := range slices.Sorted(maps.Keys(asked)) {
-		quantity, total := asked[name], used[name]
+	requested := requests(r.Pod)
+	for _, name := range slices.Sorted(maps.Keys(requested)) {
+		quantity, total := requested[name], used[name]
 		has, known := allocatable[name]
 		if !known || quantity.IsZero() {
 			continue

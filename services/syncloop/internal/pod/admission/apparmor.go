@@ -48,19 +48,19 @@ func profiles(pod *v1.Pod) []*v1.AppArmorProfile {
 	if sc := pod.Spec.SecurityContext; sc != nil && sc.AppArmorProfile != nil {
 		all = append(all, sc.AppArmorProfile)
 	}
-	of := func(sc *v1.SecurityContext) {
+	add := func(sc *v1.SecurityContext) {
 		if sc != nil && sc.AppArmorProfile != nil {
 			all = append(all, sc.AppArmorProfile)
 		}
 	}
 	for i := range pod.Spec.InitContainers {
-		of(pod.Spec.InitContainers[i].SecurityContext)
+		add(pod.Spec.InitContainers[i].SecurityContext)
 	}
 	for i := range pod.Spec.Containers {
-		of(pod.Spec.Containers[i].SecurityContext)
+		add(pod.Spec.Containers[i].SecurityContext)
 	}
 	for i := range pod.Spec.EphemeralContainers {
-		of(pod.Spec.EphemeralContainers[i].SecurityContext)
+		add(pod.Spec.EphemeralContainers[i].SecurityContext)
 	}
 	return all
 }

@@ -129,8 +129,8 @@ func Counted(pod *v1.Pod, name v1.ResourceName) resource.Quantity {
 
 func isSmaller(a, b *v1.Pod) bool {
 	for _, name := range []v1.ResourceName{v1.ResourceMemory, v1.ResourceCPU} {
-		if of, than := frees(a, name), frees(b, name); of != than {
-			return of < than
+		if freedByA, freedByB := frees(a, name), frees(b, name); freedByA != freedByB {
+			return freedByA < freedByB
 		}
 	}
 	return false

@@ -64,7 +64,7 @@ func forbidden(format string, args ...any) *Refusal {
 // covers reports whether an entry of allowedUnsafeSysctls, a name or a prefix followed by a star, matches a name.
 func covers(allowed, name string) bool {
 	allowed = sysctl.NormalizeName(allowed)
-	if prefix, some := strings.CutSuffix(allowed, "*"); some {
+	if prefix, isPrefix := strings.CutSuffix(allowed, "*"); isPrefix {
 		return strings.HasPrefix(name, prefix)
 	}
 	return allowed == name

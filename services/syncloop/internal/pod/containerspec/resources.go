@@ -157,8 +157,8 @@ func shareOfPod(pod *v1.Pod) int64 {
 	if !resourcehelper.IsPodLevelRequestsSet(pod) || pod.Spec.Resources.Requests.Memory().IsZero() {
 		return 0
 	}
-	asked := resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{})
-	beyond := pod.Spec.Resources.Requests.Memory().Value() - asked.Memory().Value()
+	requested := resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{})
+	beyond := pod.Spec.Resources.Requests.Memory().Value() - requested.Memory().Value()
 	return max(beyond, 0) / int64(max(len(pod.Spec.Containers)+len(pod.Spec.InitContainers), 1))
 }
 

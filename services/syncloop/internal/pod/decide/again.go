@@ -33,8 +33,8 @@ func (d *decision) beginAgain() bool {
 	if d.pod.DeletionTimestamp != nil {
 		return false
 	}
-	asks, step := d.askers()
-	if len(asks) == 0 {
+	requesters, step := d.dueRestartAll()
+	if len(requesters) == 0 {
 		return false
 	}
 	var last []string
@@ -43,7 +43,7 @@ func (d *decision) beginAgain() bool {
 			for _, c := range d.status.GetContainers() {
 				switch {
 				case c.GetName() != list[i].Name:
-				case slices.Contains(asks, c.GetId()):
+				case slices.Contains(requesters, c.GetId()):
 					last = append(last, c.GetId())
 				default:
 					d.reset(c)
@@ -66,34 +66,36 @@ func (d *decision) beginAgain() bool {
 	return true
 }
 
-// askers returns the containers whose end requires a restart of all containers, recorded as such, and the back-off step
-// of that restart. There are none while all of them are in back-off, because a delayed container is not started alone.
-func (d *decision) askers() (ids []string, step int) {
+// dueRestartAll returns the containers whose end requires a restart of all containers, recorded as such, and the
+// back-off step of that restart. There are none while all of them are in back-off, because a delayed container is not
+// started alone.
+func (d *decision) dueRestartAll() (ids []string, step int) {
 	due := false
-	var said []string
-	for c, ended := range asking(d.pod, d.status, d.SandboxID) {
+	var ends []string
+	for c, ended := range restartAllCauses(d.pod, d.status, d.SandboxID) {
 		s, _, until := d.restartOf(c)
 		due = due || !until.After(d.facts.Now)
 		ids, step = append(ids, ended.GetId()), max(step, s.Restart.Step)
-		said = append(said, fmt.Sprintf("%s ended with %d", c.Name, ended.GetExitCode()))
+		ends = append(ends, fmt.Sprintf("%s ended with %d", c.Name, ended.GetExitCode()))
 	}
 	if !due {
 		return nil, 0
 	}
-	d.asked = said
+	d.restartAllEnds = ends
 	return ids, step
 }
 
-// asking returns the containers of a sandbox that have ended with an exit code for which one of their rules requires a
-// restart of all containers.
-func asking(
+// restartAllCauses returns the containers of a sandbox that have ended with an exit code for which one of their rules
+// requires a restart of all containers.
+func restartAllCauses(
 	pod *v1.Pod, status *lifecyclev1.PodStatus, sandbox string,
 ) iter.Seq2[*v1.Container, *lifecyclev1.Container] {
 	return func(yield func(*v1.Container, *lifecyclev1.Container) bool) {
 		for c := range initAndOrdinary(pod) {
 			ended := podview.LatestIn(status, c.Name, sandbox)
-			asks := podview.Exited(ended) && ruleFor(c, ended.GetExitCode()) == v1.ContainerRestartRuleActionRestartAllContainers
-			if asks && !yield(c, ended) {
+			requires := podview.Exited(ended) &&
+				ruleFor(c, ended.GetExitCode()) == v1.ContainerRestartRuleActionRestartAllContainers
+			if requires && !yield(c, ended) {
 				return
 			}
 		}
@@ -126,7 +128,7 @@ func MayBeginAgain(pod *v1.Pod) bool {
 // BeginsAgain reports whether a container of a pod has ended in a way that restarts all of them, now or after its
 // back-off.
 func BeginsAgain(pod *v1.Pod, status *lifecyclev1.PodStatus) bool {
-	for range asking(pod, status, podview.Sandbox(status).GetId()) {
+	for range restartAllCauses(pod, status, podview.Sandbox(status).GetId()) {
 		return true
 	}
 	return false

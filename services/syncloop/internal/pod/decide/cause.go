@@ -43,8 +43,8 @@ const (
 func (d *decision) causeOf(c *v1.Container, lost bool) string {
 	latest := podview.Latest(d.status, c.Name)
 	var causes []string
-	if len(d.asked) > 0 {
-		causes = append(causes, fmt.Sprintf("%s (%s)", CauseAll, strings.Join(d.asked, ", ")))
+	if len(d.restartAllEnds) > 0 {
+		causes = append(causes, fmt.Sprintf("%s (%s)", CauseAll, strings.Join(d.restartAllEnds, ", ")))
 	}
 	switch {
 	case latest == nil && !lost:

@@ -209,8 +209,8 @@ type decision struct {
 	pod    *v1.Pod
 	status *lifecyclev1.PodStatus
 	facts  Facts
-	// asked names the containers whose ends require a restart of all containers, for causeOf.
-	asked []string
+	// restartAllEnds names the containers whose ends require a restart of all containers, for causeOf.
+	restartAllEnds []string
 	// resized names the containers that are recreated to change their resources.
 	resized []string
 }

@@ -71,14 +71,14 @@ func bytesOf(n int64) *resource.Quantity {
 // distinguish amounts up to least, so that the allocated amount stays.
 func put(list v1.ResourceList, name v1.ResourceName, seen *resource.Quantity, before v1.ResourceList, least int64) {
 	allocated := list[name]
-	switch said, ok := before[name]; {
+	switch previous, ok := before[name]; {
 	case seen != nil && seen.Cmp(allocated) == 0: // keep the notation of the spec
 	case seen != nil:
 		if least == 0 || seen.MilliValue() > least || allocated.MilliValue() > least {
 			list[name] = *seen
 		}
 	case ok:
-		list[name] = said.DeepCopy()
+		list[name] = previous.DeepCopy()
 	}
 }
 
@@ -109,13 +109,13 @@ func (g *generation) podResources(phase v1.PodPhase) (has *v1.ResourceRequiremen
 		CpuShares: int64(r.CPUShares), CpuQuota: r.CPUQuota, CpuPeriod: int64(r.CPUPeriod), MemoryLimitInBytes: r.Memory, //nolint:gosec // they are small
 	})
 	// The weight of cgroup v2 is coarser than a request.
-	if asked := has.Requests.Cpu(); !asked.IsZero() &&
-		resources.SharesOf(resources.Weight(resources.Shares(asked.MilliValue()))) == r.CPUShares {
-		cgroup.cpuRequest = asked
+	if request := has.Requests.Cpu(); !request.IsZero() &&
+		resources.SharesOf(resources.Weight(resources.Shares(request.MilliValue()))) == r.CPUShares {
+		cgroup.cpuRequest = request
 	}
 	put(has.Requests, v1.ResourceCPU, cgroup.cpuRequest, nil, resources.MinShares)
 	if _, ok := has.Requests[v1.ResourceMemory]; !ok {
-		if memory, asked := allocated[v1.ResourceMemory]; asked {
+		if memory, found := allocated[v1.ResourceMemory]; found {
 			has.Requests[v1.ResourceMemory] = memory.DeepCopy()
 		}
 	}

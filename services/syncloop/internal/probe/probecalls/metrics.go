@@ -63,8 +63,8 @@ func (m *Metrics) probed(t Target, outcome Outcome, took time.Duration) {
 
 // forget drops the metrics of a probe.
 func (m *Metrics) forget(t Target) {
-	for _, of := range []result{resultSuccessful, resultFailed, resultUnknown} {
-		m.total.DeleteLabelValues(string(t.Kind), string(of), t.Container.Name, t.Pod.Name, t.Pod.Namespace,
+	for _, outcome := range []result{resultSuccessful, resultFailed, resultUnknown} {
+		m.total.DeleteLabelValues(string(t.Kind), string(outcome), t.Container.Name, t.Pod.Name, t.Pod.Namespace,
 			string(t.Pod.UID))
 	}
 	m.duration.DeleteLabelValues(string(t.Kind), t.Container.Name, t.Pod.Name, t.Pod.Namespace)

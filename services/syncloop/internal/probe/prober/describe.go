@@ -49,7 +49,7 @@ func (p *probe) describe() *enginev1.Probe {
 	if p.answer == nil {
 		return d
 	}
-	d.AskedAt, d.Said = timestamppb.New(p.asked), p.answer.Output
+	d.AskedAt, d.Said = timestamppb.New(p.calledAt), p.answer.Output
 	switch p.answer.Outcome {
 	case probecalls.Success:
 		d.Answer = enginev1.ProbeResult_PROBE_RESULT_SUCCESS

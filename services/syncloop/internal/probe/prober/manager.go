@@ -65,8 +65,8 @@ type Manager struct {
 	mu    sync.Mutex
 	queue queue
 	pods  map[types.UID]*pod
-	// told holds the published results by container ID.
-	told map[string]results
+	// published holds the published results by container ID.
+	published map[string]results
 	// drop is the set of pods whose files may contain containers that are gone.
 	drop map[types.UID]bool
 	// forgotten are the pending targets of Config.Forget.
@@ -107,11 +107,11 @@ type probe struct {
 	startedAt time.Time
 	// since is the start of the result; zero for the initial one.
 	since time.Time
-	// asked is the start of the last completed call, and answer its result; zero and nil before the first. calling is the
-	// start of the running call.
-	asked   time.Time
-	answer  *probecalls.Answer
-	calling time.Time
+	// calledAt is the start of the last completed call, and answer its result; zero and nil before the first. calling is
+	// the start of the running call.
+	calledAt time.Time
+	answer   *probecalls.Answer
+	calling  time.Time
 	// cancel cancels the running call; nil if there is none.
 	cancel context.CancelFunc
 	// stopped is true when no further calls are needed.
@@ -131,12 +131,12 @@ func New(cfg Config) *Manager {
 	m := &Manager{
 		cfg: cfg, begun: cfg.Clock.Now(), changes: make(chan Change, changesCapacity), wake: make(chan struct{}, 1),
 		untidy: make(chan struct{}, 1),
-		pods:   map[types.UID]*pod{}, told: map[string]results{}, drop: map[types.UID]bool{},
+		pods:   map[types.UID]*pod{}, published: map[string]results{}, drop: map[types.UID]bool{},
 	}
 	for uid, containers := range cfg.Book.all() {
 		p := newPod(uid)
 		for id, kept := range containers {
-			p.ids[id], m.told[id] = true, kept
+			p.ids[id], m.published[id] = true, kept
 		}
 		m.pods[uid] = p
 	}
@@ -177,8 +177,9 @@ func (m *Manager) Startup(containerID string) decide.ProbeResult {
 func (m *Manager) Unhealthy(containerID string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	told := m.told[containerID]
-	return told[probecalls.Liveness].Result == decide.Failure || told[probecalls.Startup].Result == decide.Failure
+	published := m.published[containerID]
+	return published[probecalls.Liveness].Result == decide.Failure ||
+		published[probecalls.Startup].Result == decide.Failure
 }
 
 // Since returns when the last probe that a container needs for readiness succeeded; zero if none has.
@@ -187,7 +188,7 @@ func (m *Manager) Since(containerID string) time.Time {
 	defer m.mu.Unlock()
 	var last time.Time
 	for _, kind := range []probecalls.Kind{probecalls.Readiness, probecalls.Startup} {
-		if kept := m.told[containerID][kind]; kept.Result == decide.Success && kept.Since.After(last) {
+		if kept := m.published[containerID][kind]; kept.Result == decide.Success && kept.Since.After(last) {
 			last = kept.Since
 		}
 	}
@@ -197,7 +198,7 @@ func (m *Manager) Since(containerID string) time.Time {
 func (m *Manager) result(containerID string, kind probecalls.Kind) decide.ProbeResult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.told[containerID][kind].Result
+	return m.published[containerID][kind].Result
 }
 
 // UIDs returns the known pods.
@@ -219,7 +220,7 @@ func (m *Manager) Forget(uid types.UID) {
 		m.end(p, name)
 	}
 	for id := range p.ids {
-		delete(m.told, id)
+		delete(m.published, id)
 	}
 	delete(m.pods, uid)
 	m.forgotten = slices.AppendSeq(m.forgotten, maps.Values(p.targets))

@@ -28,17 +28,17 @@ func (m *Manager) Observe(want *v1.Pod, status *lifecyclev1.PodStatus, ip string
 		m.pods[want.UID] = p
 	}
 	p.ending = ending
-	asked := map[string]bool{}
+	inSpec := map[string]bool{}
 	for _, spec := range specs {
 		seen := podview.Latest(status, spec.Name)
 		if !podview.Alive(seen) {
 			continue
 		}
-		asked[spec.Name] = true
+		inSpec[spec.Name] = true
 		m.follow(p, want, spec, seen, ip)
 	}
 	for name := range p.containers {
-		if !asked[name] {
+		if !inSpec[name] {
 			m.end(p, name)
 		}
 	}
@@ -94,7 +94,7 @@ func (m *Manager) followOne(p *pod, c *container, target probecalls.Target, seen
 		one.target = target
 		return
 	}
-	kept, startedAt := m.told[c.id], podview.Time(seen.GetStartedAt())
+	kept, startedAt := m.published[c.id], podview.Time(seen.GetStartedAt())
 	one = &probe{
 		target: target, place: -1, startedBy: seen.GetAnnotations()[telemetry.AnnotationTraceparent], startedAt: startedAt,
 		since: kept[target.Kind].Since,
@@ -128,7 +128,7 @@ func (m *Manager) dropGone(p *pod, status *lifecyclev1.PodStatus) {
 	for id := range p.ids {
 		if !needed[id] {
 			delete(p.ids, id)
-			delete(m.told, id)
+			delete(m.published, id)
 			m.tidyLater(p.uid)
 		}
 	}

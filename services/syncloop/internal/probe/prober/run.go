@@ -19,8 +19,8 @@ import (
 // idleWake is how long the timer sleeps if nothing is due: a new probe wakes it.
 const idleWake = time.Hour
 
-// maxSaid bounds the stored text of a result in bytes, for logs, spans and `quartet describe pod`.
-const maxSaid = 200
+// maxMessage bounds the stored text of a result in bytes, for logs, spans and `quartet describe pod`.
+const maxMessage = 200
 
 // reasonUnhealthy is the reason of the kubelet's event for a failed call.
 const reasonUnhealthy = "Unhealthy"
@@ -77,7 +77,7 @@ func (m *Manager) answered(
 		return
 	}
 	answer.Output = shorten(answer.Output)
-	one.answer, one.asked = &answer, begun
+	one.answer, one.calledAt = &answer, begun
 	changed := one.machine.answered(answer.Outcome, begun, now)
 	if !changed {
 		one.cancel = nil
@@ -121,10 +121,10 @@ func (m *Manager) show(one *probe, target probecalls.Target, kept Kept) bool {
 	if one.stopped {
 		return false
 	}
-	if m.told[target.ContainerID] == nil {
-		m.told[target.ContainerID] = results{}
+	if m.published[target.ContainerID] == nil {
+		m.published[target.ContainerID] = results{}
 	}
-	m.told[target.ContainerID][target.Kind], one.since = kept, kept.Since
+	m.published[target.ContainerID][target.Kind], one.since = kept, kept.Since
 	if c := p.containers[target.Container.Name]; c != nil && target.Kind == probecalls.Startup &&
 		kept.Result == decide.Success {
 		for _, other := range c.probes {
@@ -207,13 +207,13 @@ func (m *Manager) log(ctx context.Context, target probecalls.Target, result deci
 
 func podName(target probecalls.Target) string { return target.Pod.Namespace + "/" + target.Pod.Name }
 
-// shorten converts bytes to valid text, and truncates it to maxSaid bytes between two characters.
+// shorten converts bytes to valid text, and truncates it to maxMessage bytes between two characters.
 func shorten(text string) string {
 	text = strings.ToValidUTF8(text, string(utf8.RuneError))
-	if len(text) <= maxSaid {
+	if len(text) <= maxMessage {
 		return text
 	}
-	cut := maxSaid
+	cut := maxMessage
 	for cut > 0 && !utf8.RuneStart(text[cut]) {
 		cut--
 	}

@@ -197,7 +197,8 @@ func (c *Collector) ended(ctx context.Context, item queued, err error) {
 	}
 	c.cfg.Metrics.failed()
 	if !c.failing(item.Pod) {
-		c.cfg.Events.NodeWarning(ctx, reasonFailed, item.what()+", which is not needed, cannot be removed: "+err.Error())
+		message := item.description() + ", which is not needed, cannot be removed: " + err.Error()
+		c.cfg.Events.NodeWarning(ctx, reasonFailed, message)
 	}
 	if last := c.failed[item.id()]; last.message != err.Error() {
 		c.failed[item.id()] = failure{pod: item.Pod, message: err.Error()}

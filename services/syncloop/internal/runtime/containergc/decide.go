@@ -26,8 +26,8 @@ func (i Item) id() string {
 	return i.Sandbox
 }
 
-// what returns a readable description of the item.
-func (i Item) what() string {
+// description returns a readable description of the item.
+func (i Item) description() string {
 	if i.Container != nil {
 		return fmt.Sprintf("container %s of pod %s/%s", i.Container.GetName(), i.Namespace, i.Name)
 	}

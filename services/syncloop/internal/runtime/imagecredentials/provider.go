@@ -54,50 +54,50 @@ type identity struct {
 
 // identity returns the identity for a pod's service account. If ask is false, the plugin is not called: the pod has no
 // service account, or the service account lacks a required annotation.
-func (p *provider) identity(ctx context.Context, pod *v1.Pod) (who identity, ask bool, err error) {
-	wants := p.TokenAttributes
-	if wants == nil {
+func (p *provider) identity(ctx context.Context, pod *v1.Pod) (id identity, ask bool, err error) {
+	attributes := p.TokenAttributes
+	if attributes == nil {
 		return identity{}, true, nil
 	}
 	name := pod.Spec.ServiceAccountName
 	if name == "" {
-		return identity{}, wants.RequireServiceAccount == nil || !*wants.RequireServiceAccount, nil
+		return identity{}, attributes.RequireServiceAccount == nil || !*attributes.RequireServiceAccount, nil
 	}
 	account, err := p.all.cfg.Accounts.Account(ctx, pod.Namespace, name)
 	if err != nil {
 		return identity{}, false, fmt.Errorf("getting the service account %s/%s, whose token it needs: %w", pod.Namespace, name, err)
 	}
-	if who.annotations, ask = selectAnnotations(account, wants); !ask {
+	if id.annotations, ask = selectAnnotations(account, attributes); !ask {
 		return identity{}, false, nil
 	}
-	if who.token, err = p.all.cfg.Accounts.Token(ctx, pod, account, wants.ServiceAccountTokenAudience); err != nil {
-		return identity{}, false, fmt.Errorf("getting a token of the service account %s/%s for the audience %q: %w", pod.Namespace, name, wants.ServiceAccountTokenAudience, err)
+	if id.token, err = p.all.cfg.Accounts.Token(ctx, pod, account, attributes.ServiceAccountTokenAudience); err != nil {
+		return identity{}, false, fmt.Errorf("getting a token of the service account %s/%s for the audience %q: %w", pod.Namespace, name, attributes.ServiceAccountTokenAudience, err)
 	}
-	who.account = &credentialprovider.ServiceAccountCoordinates{
+	id.account = &credentialprovider.ServiceAccountCoordinates{
 		UID: string(account.UID), Namespace: pod.Namespace, Name: name,
 	}
-	who.key = fmt.Sprintf("%q %q %q %s", pod.Namespace, name, account.UID, encodeAnnotations(who.annotations))
-	if wants.CacheType == kubeletconfigv1.TokenServiceAccountTokenCacheType {
-		who.key += " " + digest(who.token)
+	id.key = fmt.Sprintf("%q %q %q %s", pod.Namespace, name, account.UID, encodeAnnotations(id.annotations))
+	if attributes.CacheType == kubeletconfigv1.TokenServiceAccountTokenCacheType {
+		id.key += " " + digest(id.token)
 	}
-	return who, true, nil
+	return id, true, nil
 }
 
 // selectAnnotations returns the annotations of a service account that a plugin is configured to receive, and whether
 // all required ones exist.
 func selectAnnotations(
 	account *v1.ServiceAccount,
-	wants *kubeletconfigv1.ServiceAccountTokenAttributes,
+	attributes *kubeletconfigv1.ServiceAccountTokenAttributes,
 ) (annotations map[string]string, all bool) {
 	annotations = map[string]string{}
-	for _, key := range wants.RequiredServiceAccountAnnotationKeys {
+	for _, key := range attributes.RequiredServiceAccountAnnotationKeys {
 		value, ok := account.Annotations[key]
 		if !ok {
 			return nil, false
 		}
 		annotations[key] = value
 	}
-	for _, key := range wants.OptionalServiceAccountAnnotationKeys {
+	for _, key := range attributes.OptionalServiceAccountAnnotationKeys {
 		if value, ok := account.Annotations[key]; ok {
 			annotations[key] = value
 		}
@@ -119,30 +119,30 @@ func digest(secret string) string { return fmt.Sprintf("%x", sha256.Sum256([]byt
 
 // provide returns the plugin's credentials for a repository and a pod, from the cache or from a new run.
 func (p *provider) provide(ctx context.Context, pod *v1.Pod, repository string) (Given, error) {
-	who, ask, err := p.identity(ctx, pod)
+	id, ask, err := p.identity(ctx, pod)
 	if err != nil || !ask {
 		return Given{}, err
 	}
-	config, err := p.provideFor(ctx, repository, who)
-	return Given{Config: config, Account: who.account}, err
+	config, err := p.provideFor(ctx, repository, id)
+	return Given{Config: config, Account: id.account}, err
 }
 
 func (p *provider) provideFor(
 	ctx context.Context,
 	repository string,
-	who identity,
+	id identity,
 ) (credentialprovider.DockerConfig, error) {
-	if config, ok := p.cached(repository, who); ok {
+	if config, ok := p.cached(repository, id); ok {
 		return config, nil
 	}
 	// Pods with the same key share one run. Pods with different tokens do not, because the response may depend on the
 	// token.
-	key := fmt.Sprintf("%q %s %s", repository, who.key, digest(who.token))
+	key := fmt.Sprintf("%q %s %s", repository, id.key, digest(id.token))
 	answers := p.flight.DoChan(key, func() (any, error) {
-		if config, ok := p.cached(repository, who); ok {
+		if config, ok := p.cached(repository, id); ok {
 			return config, nil // another caller has just run the plugin
 		}
-		return p.ask(repository, who)
+		return p.ask(repository, id)
 	})
 	// A plugin that does not end even when it is killed, for example on a hanging file system, is abandoned.
 	patience := p.all.cfg.Clock.NewTimer(runLimit + 2*killTimeout)
@@ -161,12 +161,12 @@ func (p *provider) provideFor(
 }
 
 // cached returns the cached response for a repository: for the image, for its registry, or for all images.
-func (p *provider) cached(repository string, who identity) (credentialprovider.DockerConfig, bool) {
+func (p *provider) cached(repository string, id identity) (credentialprovider.DockerConfig, bool) {
 	now := p.all.cfg.Clock.Now()
 	for _, kind := range []pluginv1.PluginCacheKeyType{
 		pluginv1.ImagePluginCacheKeyType, pluginv1.RegistryPluginCacheKeyType, pluginv1.GlobalPluginCacheKeyType,
 	} {
-		if config, ok := p.cache.get(now, cacheKey(kind, repository, who)); ok {
+		if config, ok := p.cache.get(now, cacheKey(kind, repository, id)); ok {
 			return config, true
 		}
 	}
@@ -174,7 +174,7 @@ func (p *provider) cached(repository string, who identity) (credentialprovider.D
 }
 
 // cacheKey returns the key of a cached response.
-func cacheKey(kind pluginv1.PluginCacheKeyType, repository string, who identity) string {
+func cacheKey(kind pluginv1.PluginCacheKeyType, repository string, id identity) string {
 	about := "" // for all images
 	switch kind {
 	case pluginv1.ImagePluginCacheKeyType:
@@ -183,26 +183,26 @@ func cacheKey(kind pluginv1.PluginCacheKeyType, repository string, who identity)
 		about, _, _ = strings.Cut(repository, "/")
 	case pluginv1.GlobalPluginCacheKeyType:
 	}
-	return fmt.Sprintf("%q %s", about, who.key)
+	return fmt.Sprintf("%q %s", about, id.key)
 }
 
 // path returns the path of the plugin.
 func (p *provider) path() string { return filepath.Join(p.all.cfg.Providers.BinDir, p.Name) }
 
 // ask runs the plugin and caches the response for the duration that it contains.
-func (p *provider) ask(repository string, who identity) (credentialprovider.DockerConfig, error) {
+func (p *provider) ask(repository string, id identity) (credentialprovider.DockerConfig, error) {
 	if !p.all.begin() {
 		return nil, errShuttingDown
 	}
 	defer p.all.running.Done()
-	response, err := p.run(repository, who)
+	response, err := p.run(repository, id)
 	if err != nil {
 		return nil, err
 	}
 	// The token may be the password only if responses are cached per token.
-	if who.token != "" && p.TokenAttributes.CacheType != kubeletconfigv1.TokenServiceAccountTokenCacheType {
+	if id.token != "" && p.TokenAttributes.CacheType != kubeletconfigv1.TokenServiceAccountTokenCacheType {
 		for _, auth := range response.Auth {
-			if auth.Password == who.token {
+			if auth.Password == id.token {
 				return nil, fmt.Errorf("its plugin %s has returned the token of the service account as password, which needs cacheType: Token in its tokenAttributes", p.path())
 			}
 		}
@@ -219,7 +219,7 @@ func (p *provider) ask(repository string, who identity) (credentialprovider.Dock
 		holds = p.DefaultCacheDuration.Duration
 	}
 	if holds > 0 {
-		p.cache.put(cacheKey(response.CacheKeyType, repository, who), config, p.all.cfg.Clock.Now(), holds)
+		p.cache.put(cacheKey(response.CacheKeyType, repository, id), config, p.all.cfg.Clock.Now(), holds)
 	}
 	return config, nil
 }

@@ -18,10 +18,10 @@ const (
 
 // encode encodes a request in a version of the protocol. Requests of older versions contain no token, because they have
 // no field for it.
-func encode(version, repository string, who identity) ([]byte, error) {
+func encode(version, repository string, id identity) ([]byte, error) {
 	data, err := json.Marshal(pluginv1.CredentialProviderRequest{
 		TypeMeta: metav1.TypeMeta{APIVersion: version, Kind: requestKind},
-		Image:    repository, ServiceAccountToken: who.token, ServiceAccountAnnotations: who.annotations,
+		Image:    repository, ServiceAccountToken: id.token, ServiceAccountAnnotations: id.annotations,
 	})
 	return append(data, '\n'), err
 }

@@ -118,7 +118,7 @@ func (e *runError) Error() string { return fmt.Sprintf("its plugin %s %v", e.pat
 func (e *runError) Unwrap() error { return e.err }
 
 // run runs the plugin after waiting for its turn.
-func (p *provider) run(repository string, who identity) (*pluginv1.CredentialProviderResponse, error) {
+func (p *provider) run(repository string, id identity) (*pluginv1.CredentialProviderResponse, error) {
 	ctx, cancel := context.WithTimeout(p.all.process, runLimit)
 	defer cancel()
 	fails := func(stderr string, err error) error {
@@ -132,12 +132,12 @@ func (p *provider) run(repository string, who identity) (*pluginv1.CredentialPro
 	if ctx.Err() != nil {
 		return nil, fails("", fmt.Errorf("has not been run within %v because %d runs of it are in progress: check why they take so long", runLimit, maxRuns))
 	}
-	request, err := encode(p.APIVersion, repository, who)
+	request, err := encode(p.APIVersion, repository, id)
 	if err != nil {
 		return nil, fails("", fmt.Errorf("cannot be called: %w", err))
 	}
 	command := Command{Path: p.path(), Args: p.Args, Stdin: request}
-	secrets := []string{who.token}
+	secrets := []string{id.token}
 	for _, v := range p.Env {
 		command.Env, secrets = append(command.Env, v.Name+"="+v.Value), append(secrets, v.Value)
 	}

@@ -32,14 +32,14 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help: "Failed rounds of the removal of unused images, by the reason of the kubelet's event.",
 		}, []string{"reason"}),
 	}
-	for _, of := range []cause{causeAge, causeSpace} {
-		m.removed.WithLabelValues(string(of))
+	for _, reason := range []cause{causeAge, causeSpace} {
+		m.removed.WithLabelValues(string(reason))
 	}
 	return m
 }
 
 // collected counts a removed image.
-func (m *Metrics) collected(of cause) { m.removed.WithLabelValues(string(of)).Inc() }
+func (m *Metrics) collected(reason cause) { m.removed.WithLabelValues(string(reason)).Inc() }
 
 // failed counts a round that could not remove unused images, or not enough of them, by a reason of one word.
 func (m *Metrics) failed(reason string) { m.errors.WithLabelValues(reason).Inc() }

@@ -117,13 +117,15 @@ func (p *Puller) pullWith(
 func (c credential) record() *kubeletconfigv1beta1.ImagePullCredentials {
 	switch {
 	case c.source != nil && c.source.Secret != nil:
-		of := c.source.Secret
+		secret := c.source.Secret
 		return &kubeletconfigv1beta1.ImagePullCredentials{KubernetesSecrets: []kubeletconfigv1beta1.ImagePullSecret{
-			{UID: of.UID, Namespace: of.Namespace, Name: of.Name, CredentialHash: c.hash},
+			{UID: secret.UID, Namespace: secret.Namespace, Name: secret.Name, CredentialHash: c.hash},
 		}}
 	case c.source != nil && c.source.ServiceAccount != nil:
-		of := c.source.ServiceAccount
-		accounts := []kubeletconfigv1beta1.ImagePullServiceAccount{{UID: of.UID, Namespace: of.Namespace, Name: of.Name}}
+		account := c.source.ServiceAccount
+		accounts := []kubeletconfigv1beta1.ImagePullServiceAccount{
+			{UID: account.UID, Namespace: account.Namespace, Name: account.Name},
+		}
 		return &kubeletconfigv1beta1.ImagePullCredentials{KubernetesServiceAccounts: accounts}
 	default:
 		return &kubeletconfigv1beta1.ImagePullCredentials{NodePodsAccessible: true}

@@ -135,7 +135,7 @@ func (k *Keeper) update(containers []Container, whole bool) error {
 		delete(k.made, name)
 	}
 	for name, log := range want {
-		if _, there := k.made[name]; !there {
+		if _, found := k.made[name]; !found {
 			errs = append(errs, k.link(name, log))
 		}
 	}
@@ -186,9 +186,9 @@ func (k *Keeper) link(name, log string) error {
 	path := filepath.Join(k.dir, name)
 	err := os.Symlink(log, path)
 	if errors.Is(err, fs.ErrExist) {
-		if there, readErr := os.Readlink(path); readErr != nil {
+		if target, readErr := os.Readlink(path); readErr != nil {
 			return err
-		} else if there != log {
+		} else if target != log {
 			err = errors.Join(os.Remove(path), os.Symlink(log, path))
 		} else {
 			err = nil

@@ -120,10 +120,10 @@ func detailsOfV2(dir string) (Details, error) {
 // disksOfV1 reads the counters of all disk schedulers, including those of the cgroups below where the kernel counts
 // them.
 func disksOfV1(dir string) ([]DiskIO, error) {
-	read := func(what string) (string, error) {
-		content, err := text(dir, "blkio.throttle."+what+"_recursive")
+	read := func(name string) (string, error) {
+		content, err := text(dir, "blkio.throttle."+name+"_recursive")
 		if content == "" && err == nil {
-			content, err = text(dir, "blkio.throttle."+what)
+			content, err = text(dir, "blkio.throttle."+name)
 		}
 		return content, err
 	}
@@ -153,9 +153,9 @@ func parseBlkio(bytes, operations string) []DiskIO {
 			}
 			switch words[1] {
 			case "Read":
-				*read(disks.of(words[0])) = n
+				*read(disks.disk(words[0])) = n
 			case "Write":
-				*write(disks.of(words[0])) = n
+				*write(disks.disk(words[0])) = n
 			}
 		}
 	}
@@ -178,7 +178,7 @@ func parseIOStat(content string) []DiskIO {
 			if err != nil {
 				continue
 			}
-			switch disk := disks.of(words[0]); key {
+			switch disk := disks.disk(words[0]); key {
 			case "rbytes":
 				disk.ReadBytes = n
 			case "wbytes":
@@ -199,7 +199,7 @@ type disksByNumber struct {
 	disks   []*DiskIO
 }
 
-func (d *disksByNumber) of(number string) *DiskIO {
+func (d *disksByNumber) disk(number string) *DiskIO {
 	for i, known := range d.numbers {
 		if known == number {
 			return d.disks[i]

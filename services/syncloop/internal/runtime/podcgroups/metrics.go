@@ -28,13 +28,13 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		Name: "kubelet_cgroup_manager_duration_seconds", Buckets: prometheus.DefBuckets,
 		Help: "Duration of operations on the cgroups of pods and their parents, by operation: create, update, destroy.",
 	}, []string{"operation_type"})}
-	for _, what := range []operation{operationCreate, operationUpdate, operationDestroy} {
-		m.duration.WithLabelValues(string(what))
+	for _, op := range []operation{operationCreate, operationUpdate, operationDestroy} {
+		m.duration.WithLabelValues(string(op))
 	}
 	return m
 }
 
 // done records the duration of an operation, successful or not.
-func (m *Metrics) done(what operation, took time.Duration) {
-	m.duration.WithLabelValues(string(what)).Observe(max(took, 0).Seconds())
+func (m *Metrics) done(op operation, took time.Duration) {
+	m.duration.WithLabelValues(string(op)).Observe(max(took, 0).Seconds())
 }

@@ -57,7 +57,7 @@ func (n Names) Class(class v1.PodQOSClass) string {
 
 // Pod returns the cgroup of a pod. It fails if the pod's UID cannot be part of a name.
 func (n Names) Pod(pod *v1.Pod) (string, error) {
-	return n.of(qos.GetPodQOS(pod), pod.UID)
+	return n.forPod(qos.GetPodQOS(pod), pod.UID)
 }
 
 // Places returns all possible cgroups of a pod of which only the UID is known: one for each class. It returns none for
@@ -65,14 +65,14 @@ func (n Names) Pod(pod *v1.Pod) (string, error) {
 func (n Names) Places(uid types.UID) []string {
 	var places []string
 	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
-		if name, err := n.of(class, uid); err == nil {
+		if name, err := n.forPod(class, uid); err == nil {
 			places = append(places, name)
 		}
 	}
 	return places
 }
 
-func (n Names) of(class v1.PodQOSClass, uid types.UID) (string, error) {
+func (n Names) forPod(class v1.PodQOSClass, uid types.UID) (string, error) {
 	// In systemd a dash separates levels. Therefore a dash in a UID is replaced by an underscore, and a UID that has an
 	// underscore could be that of another pod.
 	if uid == "" || strings.ContainsAny(string(uid), "/\x00") || n.systemd && strings.Contains(string(uid), "_") {

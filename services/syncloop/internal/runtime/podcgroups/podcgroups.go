@@ -106,7 +106,7 @@ type Config struct {
 	MemoryPercent int64
 	// Waiting receives the reason why the cgroups cannot be created, or an empty text if they can: (*rpc.Health).Set. Nil
 	// is a no-op.
-	Waiting func(what, why string)
+	Waiting func(part, reason string)
 	// Events records when the limits of all pods are set, and when they cannot be set; nil discards the events.
 	Events Events
 	// Clock is the time. Required.
@@ -193,16 +193,16 @@ func (t *Tree) Run(ctx context.Context) error {
 		known, all, classes := t.update(ctx)
 		limits = t.report(ctx, limits, known, all)
 		err := errors.Join(all, classes, t.enforceReservations(ctx))
-		why := ""
+		reason := ""
 		if err != nil {
-			why = err.Error()
+			reason = err.Error()
 		}
-		t.cfg.Waiting(waitingName, why)
-		if why != "" && why != logged {
+		t.cfg.Waiting(waitingName, reason)
+		if reason != "" && reason != logged {
 			t.cfg.Logger.ErrorContext(ctx, "cannot update the cgroups of the node: pods whose cgroup cannot be created do not start; "+
 				"to run pods without cgroups of their own, set cgroupsPerQOS: false and enforceNodeAllocatable: [none]", telemetry.KeyError, err)
 		}
-		logged = why
+		logged = reason
 		if known && err == nil {
 			period = updatePeriod
 		}

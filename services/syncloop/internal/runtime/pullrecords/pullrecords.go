@@ -252,7 +252,7 @@ func mergeCredentials(
 		secrets[coordinates(secret)] = secret.CredentialHash
 	}
 	for _, secret := range with.KubernetesSecrets {
-		if hash, there := secrets[coordinates(secret)]; !there || hash != secret.CredentialHash {
+		if hash, found := secrets[coordinates(secret)]; !found || hash != secret.CredentialHash {
 			secrets[coordinates(secret)], changed = secret.CredentialHash, true
 		}
 	}

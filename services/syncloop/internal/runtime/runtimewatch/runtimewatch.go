@@ -41,7 +41,7 @@ type Config struct {
 	// matter.
 	CgroupDriver string
 	// Waiting receives the reason why the runtime cannot be used, or an empty text if it can: (*rpc.Health).Set.
-	Waiting func(what, reason string)
+	Waiting func(part, reason string)
 	// Clock is the time between calls.
 	Clock clock.Clock
 }

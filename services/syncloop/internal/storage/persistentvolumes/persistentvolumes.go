@@ -1,5 +1,5 @@
-// Package persistentvolumes sets up the volumes of claims: it finds out which persistent volume a claim of a pod is bound
-// to, and passes it to the [Kind] of its source, for example CSI. It implements plugins of package volumes:
+// Package persistentvolumes sets up the volumes of claims: it finds out which persistent volume a claim of a pod is
+// bound to, and passes it to the [Kind] of its source, for example CSI. It implements plugins of package volumes:
 //
 //   - One for claims (persistentVolumeClaim, ephemeral). Its name "kubernetes.io~claim" exists in memory only. It mounts
 //     the persistent volume at the kubelet's directory of the kind, and remembers there to find it again.
@@ -56,13 +56,13 @@ type Kind interface {
 	// Inline reports whether a volume of a pod's spec is of this kind without a persistent volume.
 	Inline(v *v1.Volume) bool
 	// Mount sets the volume up at Request.Dir, whose parent exists, and returns the path that containers mount, or the
-	// block device. It is called again after a failure, after a restart of the process while containers use the volume, and
-	// each time the pod is looked at: correct content stays unchanged, and that must be cheap. Its error is shown to the
-	// user after the volume's name: it contains the cause, and no secret.
+	// block device. It is called again after a failure, after a restart of the process while containers use the volume,
+	// and each time the pod is looked at: correct content stays unchanged, and that must be cheap. Its error is shown to
+	// the user after the volume's name: it contains the cause, and no secret.
 	Mount(ctx context.Context, r Request) (path string, err error)
-	// Unmount removes the result of Mount at dir, even if that is incomplete. It receives only the path, because the pod and
-	// the persistent volume may be unknown. It never removes anything below a mount point that is still mounted: then it
-	// fails. A missing volume is no error.
+	// Unmount removes the result of Mount at dir, even if that is incomplete. It receives only the path, because the pod
+	// and the persistent volume may be unknown. It never removes anything below a mount point that is still mounted: then
+	// it fails. A missing volume is no error.
 	Unmount(ctx context.Context, dir string) error
 }
 
@@ -291,7 +291,9 @@ type kindPlugin struct {
 func (p *kindPlugin) Name() string { return p.name }
 
 // CanSupport implements volumes.Plugin. Only persistent volumes are block devices.
-func (p *kindPlugin) CanSupport(v *v1.Volume) bool { return p.name == p.kind.Name() && p.kind.Inline(v) }
+func (p *kindPlugin) CanSupport(v *v1.Volume) bool {
+	return p.name == p.kind.Name() && p.kind.Inline(v)
+}
 
 // Where implements volumes.Elsewhere: these volumes are in the directory of their plugin.
 func (p *kindPlugin) Where(dir string) (at, path string) {

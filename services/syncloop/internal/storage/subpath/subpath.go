@@ -105,8 +105,8 @@ func (m *Mounts) Prepare(ctx context.Context, r Request) (target string, err err
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
 	target = r.target()
-	there, err := m.there(source, r)
-	if err != nil || there {
+	mounted, err := m.isMounted(source, r)
+	if err != nil || mounted {
 		return target, err
 	}
 	info, err := source.Stat()
@@ -122,10 +122,10 @@ func (m *Mounts) Prepare(ctx context.Context, r Request) (target string, err err
 	return target, nil
 }
 
-// there reports whether an open file is already mounted. It unmounts anything else at the mount point, because the
+// mounted reports whether an open file is already mounted. It unmounts anything else at the mount point, because the
 // container that used it has ended. It also unmounts a mount that should propagate, because propagation is set at mount
 // time, and the volume may have been made shared since.
-func (m *Mounts) there(source *os.File, r Request) (bool, error) {
+func (m *Mounts) isMounted(source *os.File, r Request) (bool, error) {
 	for target := r.target(); ; {
 		mounted, err := m.Mounter.Mounted(target)
 		if err != nil || !mounted {

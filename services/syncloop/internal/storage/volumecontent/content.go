@@ -113,9 +113,9 @@ func (in Inputs) configMap(files Files, name string, items []v1.KeyToPath, optio
 	if apierrors.IsNotFound(err) && isTrue(optional) {
 		return nil
 	}
-	what := fmt.Sprintf("config map %s/%s", in.Pod.Namespace, name)
+	subject := fmt.Sprintf("config map %s/%s", in.Pod.Namespace, name)
 	if err != nil {
-		return notHad(what, err)
+		return notHad(subject, err)
 	}
 	// Of two with the same key, the kubelet's choice is used, which differs with items.
 	all := make(map[string][]byte, len(object.Data)+len(object.BinaryData))
@@ -128,15 +128,15 @@ func (in Inputs) configMap(files Files, name string, items []v1.KeyToPath, optio
 			all[key] = data
 		}
 	}
-	return named(what, files.addKeys(all, items, isTrue(optional), mode))
+	return named(subject, files.addKeys(all, items, isTrue(optional), mode))
 }
 
 // notHad returns why an object is not available. A missing one has the kubelet's message: `secret "login" not found`.
-func notHad(what string, err error) error {
+func notHad(subject string, err error) error {
 	if apierrors.IsNotFound(err) {
 		return err
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return fmt.Errorf("%s: %w", subject, err)
 }
 
 func (in Inputs) secret(files Files, name string, items []v1.KeyToPath, optional *bool, mode fs.FileMode) error {
@@ -144,11 +144,11 @@ func (in Inputs) secret(files Files, name string, items []v1.KeyToPath, optional
 	if apierrors.IsNotFound(err) && isTrue(optional) {
 		return nil
 	}
-	what := fmt.Sprintf("secret %s/%s", in.Pod.Namespace, name)
+	subject := fmt.Sprintf("secret %s/%s", in.Pod.Namespace, name)
 	if err != nil {
-		return notHad(what, err)
+		return notHad(subject, err)
 	}
-	return named(what, files.addKeys(object.Data, items, isTrue(optional), mode))
+	return named(subject, files.addKeys(object.Data, items, isTrue(optional), mode))
 }
 
 // addKeys adds the keys of an object that items name, or all keys without items.
@@ -280,9 +280,9 @@ func (in Inputs) certificate(files Files, place int, s *v1.PodCertificateProject
 }
 
 // named prefixes an error with its object; nil stays nil.
-func named(what string, err error) error {
+func named(subject string, err error) error {
 	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w", subject, err)
 	}
 	return nil
 }

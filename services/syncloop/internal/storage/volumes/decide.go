@@ -40,8 +40,8 @@ type intent int
 
 // The intents.
 const (
-	// unsaid: an earlier process has left the volumes, and the intent of the pod is unknown.
-	unsaid intent = iota
+	// unknown: an earlier process has left the volumes, and the intent of the pod is unknown.
+	unknown intent = iota
 	// wanted: the volumes of the pod's spec should be set up.
 	wanted
 	// released: nothing of the pod runs any more, and its volumes should be removed.
@@ -50,10 +50,10 @@ const (
 
 // state is the desired and the observed state of a volume.
 type state struct {
-	// in is true if the pod's spec has the volume and a container mounts it.
-	in bool
-	// there is true if something of it may be on disk or mounted.
-	there bool
+	// inSpec is true if the pod's spec has the volume and a container mounts it.
+	inSpec bool
+	// exists is true if something of it may be on disk or mounted.
+	exists bool
 	// ready is true after this process has set it up.
 	ready bool
 	// stale is true if a ready volume should be updated.
@@ -74,14 +74,14 @@ type state struct {
 func (s *state) wants(pod intent) operation {
 	switch pod {
 	case wanted:
-		if s.in && (!s.ready || s.stale) {
+		if s.inSpec && (!s.ready || s.stale) {
 			return settingUp
 		}
 	case released:
-		if s.there {
+		if s.exists {
 			return tearingDown
 		}
-	case unsaid:
+	case unknown:
 	}
 	return none
 }
@@ -92,7 +92,7 @@ func (s *state) begin(op operation, now time.Time) {
 	switch op {
 	case settingUp:
 		// Later requests mark it stale again. From here something of it may exist, even if this fails.
-		s.stale, s.there = false, true
+		s.stale, s.exists = false, true
 	case tearingDown:
 		s.ready = false
 	case none:
@@ -121,7 +121,7 @@ func (s *state) end(err error, now time.Time) {
 	case settingUp:
 		s.ready = true
 	case tearingDown:
-		s.ready, s.there = false, false
+		s.ready, s.exists = false, false
 	case none:
 	}
 }
@@ -192,5 +192,5 @@ func decide(pods map[types.UID]*pod, now time.Time, places int) (steps []step, a
 
 // spent reports whether nothing needs to be known about a volume any more.
 func (s *state) spent(pod intent) bool {
-	return s.running == none && !s.there && (pod == released || !s.in)
+	return s.running == none && !s.exists && (pod == released || !s.inSpec)
 }

@@ -66,14 +66,14 @@ func (w *world) want(uid types.UID, names []string) {
 	p.intent = wanted
 	w.live[uid] = true
 	for _, s := range p.volumes {
-		s.in = false
+		s.inSpec = false
 	}
 	for _, name := range names {
 		k := key{uid, "plugin", name}
 		if p.volumes[k] == nil {
 			p.volumes[k] = &state{}
 		}
-		p.volumes[k].in, p.volumes[k].stale = true, true
+		p.volumes[k].inSpec, p.volumes[k].stale = true, true
 	}
 }
 
@@ -98,7 +98,7 @@ func (w *world) find(uid types.UID) {
 		if w.pods[uid].volumes[k] == nil {
 			w.pods[uid].volumes[k] = &state{}
 		}
-		w.pods[uid].volumes[k].there = true
+		w.pods[uid].volumes[k].exists = true
 	}
 }
 
@@ -284,12 +284,12 @@ func TestTheNextLookIsNeverMissed(t *testing.T) {
 			uid := types.UID(rapid.SampledFrom([]string{"a", "b"}).Draw(t, "pod"))
 			if pods[uid] == nil {
 				pods[uid] = &pod{
-					intent:  rapid.SampledFrom([]intent{wanted, released, wanted, released, unsaid}).Draw(t, "intent"),
+					intent:  rapid.SampledFrom([]intent{wanted, released, wanted, released, unknown}).Draw(t, "intent"),
 					volumes: map[key]*state{},
 				}
 			}
-			s := &state{in: rapid.Bool().Draw(t, "in"), there: rapid.Bool().Draw(t, "there"), ready: rapid.Bool().Draw(t, "ready"), stale: rapid.Bool().Draw(t, "stale")}
-			if s.there {
+			s := &state{inSpec: rapid.Bool().Draw(t, "in"), exists: rapid.Bool().Draw(t, "there"), ready: rapid.Bool().Draw(t, "ready"), stale: rapid.Bool().Draw(t, "stale")}
+			if s.exists {
 				s.running = rapid.SampledFrom([]operation{none, none, none, settingUp, tearingDown}).Draw(t, "running")
 			}
 			s.did = rapid.SampledFrom([]operation{none, settingUp, tearingDown}).Draw(t, "did")

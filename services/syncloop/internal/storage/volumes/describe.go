@@ -22,10 +22,10 @@ func (m *Manager) Count() []Count {
 	for uid, p := range m.pods {
 		for k, s := range p.volumes {
 			name := m.kindOf(k)
-			if p.intent == wanted && s.in {
+			if p.intent == wanted && s.inSpec {
 				desired[name]++
 			}
-			if s.there && !m.isPlaceOfOther(uid, k) {
+			if s.exists && !m.isPlaceOfOther(uid, k) {
 				actual[name]++
 			}
 		}
@@ -79,7 +79,7 @@ func (s *state) describe(pod intent) enginev1.VolumeState {
 		return enginev1.VolumeState_VOLUME_STATE_TEARING_DOWN
 	case s.ready:
 		return enginev1.VolumeState_VOLUME_STATE_READY
-	case pod == unsaid || !s.in:
+	case pod == unknown || !s.inSpec:
 		return enginev1.VolumeState_VOLUME_STATE_FOUND
 	default:
 		return enginev1.VolumeState_VOLUME_STATE_SETTING_UP

@@ -68,7 +68,7 @@ func (m *Manager) isPlaceOfOther(uid types.UID, found key) bool {
 	}
 	dir := m.dir(found)
 	for k, s := range known.volumes {
-		if k == found || !s.there && !s.in {
+		if k == found || !s.exists && !s.inSpec {
 			continue
 		}
 		if _, ok := m.plugin(k.plugin).(Elsewhere); !ok {
@@ -82,4 +82,6 @@ func (m *Manager) isPlaceOfOther(uid types.UID, found key) bool {
 }
 
 // readableName returns the kubelet's readable name of a plugin: "kubernetes.io/empty-dir".
-func readableName(plugin string) string { return strings.ReplaceAll(strings.TrimPrefix(plugin, devicesPrefix), "~", "/") }
+func readableName(plugin string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(plugin, devicesPrefix), "~", "/")
+}

@@ -90,22 +90,22 @@ func (e *EmptyDir) mountOf(ctx context.Context, r Request) (mounting, error) {
 // pageSize returns the page size in bytes of a volume in huge pages: as in the kubelet, one that the pod requests, or
 // the only one if the medium names none. The cgroup limits their number.
 func pageSize(pod *v1.Pod, medium v1.StorageMedium) (int64, error) {
-	asked := resources.ForPod(pod, resources.Limits{}).HugePages
+	sizes := resources.ForPod(pod, resources.Limits{}).HugePages
 	if text, ok := strings.CutPrefix(string(medium), hugePagesOf); ok {
 		size, err := resource.ParseQuantity(text)
 		if err != nil {
 			return 0, fmt.Errorf("the medium %q: %w", medium, err)
 		}
-		if _, ok := asked[size.Value()]; !ok {
+		if _, ok := sizes[size.Value()]; !ok {
 			return 0, fmt.Errorf("the medium %q: no container of the pod asks for such pages: add resources %s%s", medium, v1.ResourceHugePagesPrefix, text)
 		}
 		return size.Value(), nil
 	}
-	switch len(asked) {
+	switch len(sizes) {
 	case 0:
 		return 0, fmt.Errorf("the medium %q: no container of the pod asks for huge pages: add resources such as %s2Mi", medium, v1.ResourceHugePagesPrefix)
 	case 1:
-		return slices.Collect(maps.Keys(asked))[0], nil
+		return slices.Collect(maps.Keys(sizes))[0], nil
 	}
 	return 0, fmt.Errorf("the medium %q: the pod asks for huge pages of several sizes: say which, for example %s2Mi", medium, hugePagesOf)
 }
@@ -159,7 +159,7 @@ func (e *EmptyDir) TearDown(_ context.Context, dir string) error {
 	if len(points.below) > 0 {
 		return fmt.Errorf("%s is mounted in the volume, and nothing below it is removed; unmount it", points.below[0])
 	}
-	for range points.here {
+	for range points.at {
 		if err := e.Mounter.Unmount(dir); err != nil {
 			return err
 		}
@@ -168,7 +168,7 @@ func (e *EmptyDir) TearDown(_ context.Context, dir string) error {
 }
 
 // points holds the mount points in a volume.
-type points struct{ here, below []string }
+type points struct{ at, below []string }
 
 // mountedAt returns the mounts at and below a directory from the mount table, without accessing them.
 func (e *EmptyDir) mountedAt(dir string) (points, error) {
@@ -180,7 +180,7 @@ func (e *EmptyDir) mountedAt(dir string) (points, error) {
 	for _, one := range all {
 		switch {
 		case one.Path == dir:
-			found.here = append(found.here, one.Path)
+			found.at = append(found.at, one.Path)
 		case strings.HasPrefix(one.Path, dir+string(filepath.Separator)):
 			found.below = append(found.below, one.Path)
 		}

@@ -57,10 +57,10 @@ func (HostPath) SetUp(_ context.Context, r Request) error {
 	}
 	mode := info.Mode()
 	device := mode&fs.ModeDevice != 0
-	for _, of := range []struct {
-		words string
-		types []v1.HostPathType
-		is    bool
+	for _, check := range []struct {
+		description string
+		types       []v1.HostPathType
+		matches     bool
 	}{
 		{"directory", []v1.HostPathType{v1.HostPathDirectory, v1.HostPathDirectoryOrCreate}, mode.IsDir()},
 		{"file", []v1.HostPathType{v1.HostPathFile, v1.HostPathFileOrCreate}, mode.IsRegular()},
@@ -68,9 +68,9 @@ func (HostPath) SetUp(_ context.Context, r Request) error {
 		{"character device", []v1.HostPathType{v1.HostPathCharDev}, device && mode&fs.ModeCharDevice != 0},
 		{"block device", []v1.HostPathType{v1.HostPathBlockDev}, device && mode&fs.ModeCharDevice == 0},
 	} {
-		if slices.Contains(of.types, *source.Type) {
-			if !of.is {
-				return fmt.Errorf("hostPath type check failed: %s is not a %s", filepath.Clean(source.Path), of.words)
+		if slices.Contains(check.types, *source.Type) {
+			if !check.matches {
+				return fmt.Errorf("hostPath type check failed: %s is not a %s", filepath.Clean(source.Path), check.description)
 			}
 			return nil
 		}

@@ -47,8 +47,8 @@ func (m *Manager) Path(pod *v1.Pod, v *v1.Volume) string {
 	if plugin == nil {
 		return ""
 	}
-	if there, ok := plugin.(InPlace); ok {
-		return there.Path(v)
+	if inPlace, ok := plugin.(InPlace); ok {
+		return inPlace.Path(v)
 	}
 	_, path := m.where(key{pod: pod.UID, plugin: plugin.Name(), name: v.Name})
 	return path

@@ -78,8 +78,8 @@ type Manager struct {
 
 // spec is a wanted pod.
 type spec struct {
-	pod *v1.Pod
-	in  trace.SpanContext
+	pod       *v1.Pod
+	startedBy trace.SpanContext
 }
 
 // New returns a manager that knows the volumes of an earlier process below Config.PodsDir. It does not change them.
@@ -182,8 +182,8 @@ func (m *Manager) Want(ctx context.Context, p *v1.Pod) {
 		m.pods[p.UID] = known
 	}
 	known.intent = wanted
-	m.specs[p.UID] = spec{pod: p, in: trace.SpanContextFromContext(ctx)}
-	in := map[key]bool{}
+	m.specs[p.UID] = spec{pod: p, startedBy: trace.SpanContextFromContext(ctx)}
+	inSpec := map[key]bool{}
 	for _, v := range mounted(p) {
 		plugin := m.pluginOf(v)
 		if plugin == nil {
@@ -193,11 +193,11 @@ func (m *Manager) Want(ctx context.Context, p *v1.Pod) {
 		if known.volumes[k] == nil {
 			known.volumes[k] = &state{}
 		}
-		in[k] = true
+		inSpec[k] = true
 		known.volumes[k].stale = known.volumes[k].stale || plugin.Refreshes()
 	}
 	for k, s := range known.volumes {
-		s.in = in[k]
+		s.inSpec = inSpec[k]
 	}
 	m.signal()
 }
@@ -234,7 +234,7 @@ func (m *Manager) add(uid types.UID, found []key) {
 		if m.pods[uid].volumes[k] == nil {
 			m.pods[uid].volumes[k] = &state{}
 		}
-		m.pods[uid].volumes[k].there = true
+		m.pods[uid].volumes[k].exists = true
 	}
 }
 
@@ -267,7 +267,7 @@ func (m *Manager) ended(k key, err error) {
 	defer m.mu.Unlock()
 	m.pods[k.pod].volumes[k].end(err, m.cfg.Clock.Now())
 	maps.DeleteFunc(m.pods[k.pod].volumes, func(found key, s *state) bool {
-		return s.running == none && !s.in && m.isPlaceOfOther(k.pod, found)
+		return s.running == none && !s.inSpec && m.isPlaceOfOther(k.pod, found)
 	})
 	m.forget(k.pod)
 	close(m.changed)

@@ -50,12 +50,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 }
 
 // done records an operation on a volume of a kind, and its error.
-func (m *Metrics) done(plugin string, what measured, took time.Duration, err error) {
+func (m *Metrics) done(plugin string, op measured, took time.Duration, err error) {
 	status := "success"
 	if err != nil {
 		status = "fail-unknown"
 	}
-	m.operations.WithLabelValues(plugin, string(what), status, "false").Observe(max(took, 0).Seconds())
+	m.operations.WithLabelValues(plugin, string(op), status, "false").Observe(max(took, 0).Seconds())
 }
 
 // Expose registers the numbers of volumes, which are counted at each scrape. New calls it.

@@ -60,7 +60,7 @@ func readiness(known *pod, before map[key]int, now time.Time) (ready bool, err e
 	var after time.Duration
 	for _, k := range ordered(known) {
 		s := known.volumes[k]
-		if !s.in || s.ready {
+		if !s.inSpec || s.ready {
 			continue
 		}
 		ready = false
@@ -93,7 +93,7 @@ func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 	m.add(uid, found)
 	if known := m.pods[uid]; known != nil {
 		known.intent = released
-		m.specs[uid] = spec{pod: m.specs[uid].pod, in: trace.SpanContextFromContext(ctx)}
+		m.specs[uid] = spec{pod: m.specs[uid].pod, startedBy: trace.SpanContextFromContext(ctx)}
 	}
 	m.forget(uid)
 	before := endings(m.pods[uid]) // only removals that end from here on count

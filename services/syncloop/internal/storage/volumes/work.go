@@ -43,7 +43,7 @@ func (m *Manager) do(ctx context.Context, w work) {
 	if w.again {
 		tracer = telemetry.Off() // updates are frequent and mostly change nothing
 	}
-	ctx, span := telemetry.Start(trace.ContextWithSpanContext(ctx, w.spec.in), tracer, name, about)
+	ctx, span := telemetry.Start(trace.ContextWithSpanContext(ctx, w.spec.startedBy), tracer, name, about)
 	if span.IsRecording() {
 		span.SetAttributes(telemetry.AttrVolume.String(w.key.name),
 			telemetry.AttrVolumePlugin.String(readableName(w.key.plugin)))
