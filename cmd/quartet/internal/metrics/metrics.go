@@ -99,11 +99,11 @@ func socketDirOf(stateDir, socketDir string) (string, error) {
 // printMetrics prints the metrics of the services that answer, and names the others. It fails if none answers.
 func printMetrics(cmd *cobra.Command, n *node, path string, services []layout.Service) error {
 	answers := n.ask(cmd.Context(), path, services)
-	families, problems := merge(answers)
+	families, problems := ofService.Merge(nil, answers)
 	var away []error
 	for _, a := range answers {
-		if a.err != nil {
-			away = append(away, a.err)
+		if a.Err != nil {
+			away = append(away, a.Err)
 		}
 	}
 	if len(away) == len(answers) && len(away) > 1 {

@@ -29,21 +29,19 @@ type node struct {
 	socketDir string
 }
 
-// answer is the metrics of a service, or why there are none.
-type answer struct {
-	service  layout.Service
-	families []*dto.MetricFamily
-	err      error
+// ofService marks the metrics of the services.
+var ofService = metrics.Merger{
+	Label: "service", Up: "quartet_up", Help: "1 if the service answered this request, 0 if it did not.",
 }
 
 // ask scrapes a path of the services in parallel, and returns their answers in the order of services.
-func (n *node) ask(ctx context.Context, path string, services []layout.Service) []answer {
-	answers := make([]answer, len(services))
+func (n *node) ask(ctx context.Context, path string, services []layout.Service) []metrics.Answer {
+	answers := make([]metrics.Answer, len(services))
 	var running sync.WaitGroup
 	for i, service := range services {
 		running.Go(func() {
 			families, err := n.scrape(ctx, path, service)
-			answers[i] = answer{service: service, families: families, err: err}
+			answers[i] = metrics.Answer{Process: string(service), Families: families, Err: err}
 		})
 	}
 	running.Wait()

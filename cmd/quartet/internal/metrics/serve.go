@@ -70,7 +70,7 @@ func handler(ctx context.Context, n *node, log io.Writer) http.Handler {
 		changes := &changeLog{log: log, last: map[string]string{}}
 		gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 			answers := n.ask(ctx, path, services)
-			families, problems := merge(answers)
+			families, problems := ofService.Merge(nil, answers)
 			changes.logAll(answers, problems)
 			return families, nil
 		})
@@ -90,15 +90,15 @@ type changeLog struct {
 	last map[string]string
 }
 
-func (l *changeLog) logAll(answers []answer, problems []error) {
+func (l *changeLog) logAll(answers []metrics.Answer, problems []error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, a := range answers {
 		now := ""
-		if a.err != nil {
-			now = a.err.Error()
+		if a.Err != nil {
+			now = a.Err.Error()
 		}
-		l.logOne(string(a.service), now, string(a.service)+": its metrics are there again")
+		l.logOne(a.Process, now, a.Process+": its metrics are there again")
 	}
 	now := ""
 	if err := errors.Join(problems...); err != nil {
