@@ -28,6 +28,10 @@ func newVolumes(
 	parts *components.Group,
 ) (*volumes.Manager, error) {
 	swappable, memory := swapWarning(procfs.DefaultMountPoint, events), memoryForPods(askNode)
+	kinds, err := persistentKinds(events)
+	if err != nil {
+		return nil, err
+	}
 	manager, err := volumes.New(volumes.Config{
 		PodsDir: filepath.Join(h.cfg.RootDir, "pods"), Clock: clock.RealClock{}, Events: events,
 		Metrics: volumes.NewMetrics(h.registry), Tracer: h.tracer, Logger: h.logger,
@@ -38,13 +42,23 @@ func newVolumes(
 		}, volumeprojected.Plugins(volumeprojected.Config{
 			Mounter: volumes.Machine{}, Swappable: swappable, Memory: memory, Objects: link.Objects, Tokens: link.Tokens,
 			TrustBundles: link.TrustBundles, Certificates: link.Certificates, Node: askNode, Clock: clock.RealClock{},
-		}), persistentvolumes.Plugins(persistentvolumes.Config{Node: askNode})),
+		}), persistentvolumes.Plugins(persistentvolumes.Config{Kinds: kinds, Node: askNode})),
 	})
 	if err != nil {
 		return nil, err
 	}
 	parts.Run("volumes", manager.Run)
 	return manager, nil
+}
+
+// persistentKinds returns the kinds of persistent volumes.
+func persistentKinds(events volumes.Events) ([]persistentvolumes.Kind, error) {
+	nfs, err := persistentvolumes.NewNFS()
+	if err != nil {
+		return nil, err
+	}
+	local := &persistentvolumes.Local{Mounter: volumes.Machine{}, Events: events}
+	return []persistentvolumes.Kind{local, persistentvolumes.HostPath{}, nfs}, nil
 }
 
 // nodeWarnings records events of the node: *podevents.Recorder.

@@ -1,0 +1,227 @@
+package persistentvolumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/dirlock"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/fsgroup"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
+)
+
+// LocalName is the kubelet's directory of local volumes.
+const LocalName = "kubernetes.io~local-volume"
+
+// eventAlreadyMounted is the reason of the kubelet's event for a volume of other pods with another fsGroup.
+const eventAlreadyMounted = "AlreadyMountedVolume"
+
+// Local is the [Kind] for directories of the node (local), which it mounts by a bind mount. A path that is a block device
+// is refused.
+type Local struct {
+	// Mounter mounts and unmounts. Required.
+	Mounter volumes.Mounter
+	// Events receives warnings. Required.
+	Events volumes.Events
+
+	// locks are by the path of the volume, because pods that share one must not change its owners at the same time.
+	locks dirlock.Locks
+}
+
+// Name implements Kind.
+func (*Local) Name() string { return LocalName }
+
+// Supports implements Kind.
+func (*Local) Supports(pv *v1.PersistentVolume) bool { return pv.Spec.Local != nil }
+
+// Inline implements Kind. A pod's spec has no such volumes.
+func (*Local) Inline(*v1.Volume) bool { return false }
+
+// Mount implements Kind. The owners of the content change before the mount: a volume that is mounted is complete.
+func (l *Local) Mount(ctx context.Context, r Request) (string, error) {
+	path := r.PV.Spec.Local.Path
+	if err := l.check(r, path); err != nil {
+		return "", err
+	}
+	mounted, err := isMounted(l.Mounter, r.Dir)
+	if err != nil {
+		return "", err
+	}
+	if !mounted {
+		if err := l.bind(ctx, r, path); err != nil {
+			return "", err
+		}
+	}
+	return r.Dir, l.restrict(r)
+}
+
+// check checks the path of a volume.
+func (*Local) check(r Request, path string) error {
+	switch {
+	case path == "":
+		return fmt.Errorf("LocalVolume volume %q path is empty", r.PV.Name)
+	case slices.Contains(strings.Split(path, "/"), ".."):
+		return fmt.Errorf("invalid path: %s must not contain '..'", path)
+	case r.Block:
+		return errors.New("a local volume with volumeMode Block is not supported by this version of Quartet")
+	}
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case info.Mode()&fs.ModeDevice != 0 && info.Mode()&fs.ModeCharDevice == 0:
+		return fmt.Errorf("the local path %s is a block device, which this version of Quartet does not support: format and mount it, and name its directory", path)
+	case !info.IsDir():
+		return errors.New("only directory and block device are supported")
+	}
+	return nil
+}
+
+// bind gives the content to the group of the pod, and mounts the directory.
+func (l *Local) bind(ctx context.Context, r Request, path string) error {
+	unlock, err := l.locks.Lock(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if r.FSGroup != nil && !r.ReadOnly {
+		if err := l.own(ctx, r, path); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(r.Dir, folderMode); err != nil {
+		return err
+	}
+	if err := l.Mounter.Mount(path, r.Dir, "", []string{"bind"}); err != nil {
+		return errors.Join(err, removeEmpty(r.Dir))
+	}
+	return nil
+}
+
+// own gives the content to the group of the pod. As in the kubelet, it stays that of the pods that use it already.
+func (l *Local) own(ctx context.Context, r Request, path string) error {
+	used, err := usedByOthers(r.Dir)
+	if err != nil {
+		return err
+	}
+	if !used {
+		return fsgroup.Apply(ctx, path, *r.FSGroup, false, r.FSGroupChangePolicy)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("failed to check fsGroup for %s (%w)", path, err)
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int64(stat.Gid) != *r.FSGroup {
+		l.Events.Warning(ctx, r.Pod, "", eventAlreadyMounted, fmt.Sprintf(
+			"The requested fsGroup is %d, but the volume %s has GID %d. The volume may not be shareable.",
+			*r.FSGroup, r.PV.Name, stat.Gid))
+	}
+	return nil
+}
+
+// usedByOthers reports whether another pod has a directory of the same kind and name.
+func usedByOthers(dir string) (bool, error) {
+	volume := filepath.Join("volumes", filepath.Base(filepath.Dir(dir)), filepath.Base(dir))
+	pods := strings.TrimSuffix(dir, volume)
+	pods = filepath.Dir(filepath.Clean(pods))
+	entries, err := os.ReadDir(pods)
+	if err != nil {
+		return false, err
+	}
+	for _, entry := range entries {
+		other := filepath.Join(pods, entry.Name(), volume)
+		if other == dir {
+			continue
+		}
+		if _, err := os.Lstat(other); err == nil {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// restrict applies the mount options and the read-only mode of a volume, which the kernel takes for a bind mount only
+// when it exists. A process that is killed before leaves this to the next one.
+func (l *Local) restrict(r Request) error {
+	options := slices.Clone(r.PV.Spec.MountOptions)
+	if r.ReadOnly {
+		options = append(options, "ro")
+	}
+	if len(options) == 0 {
+		return nil
+	}
+	present, err := mountFlags(r.Dir)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(options, func(o string) bool { return !slices.Contains(present, o) }) {
+		return nil
+	}
+	// The flags of the file system stay.
+	options = append(append([]string{"bind", "remount"}, present...), options...)
+	return l.Mounter.Mount(r.PV.Spec.Local.Path, r.Dir, "", options)
+}
+
+// mountFlags returns the flags of a mount as options.
+func mountFlags(dir string) ([]string, error) {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(dir, &stat); err != nil {
+		return nil, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	var options []string
+	for _, flag := range []struct {
+		bit  int64
+		name string
+	}{
+		{unix.ST_RDONLY, "ro"}, {unix.ST_NOSUID, "nosuid"}, {unix.ST_NODEV, "nodev"}, {unix.ST_NOEXEC, "noexec"},
+		{unix.ST_NOATIME, "noatime"}, {unix.ST_RELATIME, "relatime"},
+	} {
+		if stat.Flags&flag.bit != 0 {
+			options = append(options, flag.name)
+		}
+	}
+	return options, nil
+}
+
+// Unmount implements Kind.
+func (l *Local) Unmount(_ context.Context, dir string) error {
+	for {
+		mounted, err := isMounted(l.Mounter, dir)
+		if err != nil {
+			return err
+		}
+		if !mounted {
+			return removeEmpty(dir)
+		}
+		if err := l.Mounter.Unmount(dir); err != nil {
+			return err
+		}
+	}
+}
+
+// isMounted reports whether something is mounted at a directory, which may be missing.
+func isMounted(mounter volumes.Mounter, dir string) (bool, error) {
+	mounted, err := mounter.IsMountPoint(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return mounted, err
+}
+
+// removeEmpty removes an empty directory, which may be missing. It fails for one with content, which nothing of a
+// volume can be.
+func removeEmpty(dir string) error {
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
