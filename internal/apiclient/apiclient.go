@@ -96,28 +96,28 @@ type Client struct {
 // fails.
 func New(cfg Config) (*Client, error) {
 	c := &Client{dialer: newDialer()}
-	way, err := c.connect(cfg)
+	config, err := c.connect(cfg)
 	if err != nil {
 		return nil, err
 	}
 	traced := newTraced(c.connections.Transport)
 	c.connections.Transport = counted{next: dated{next: traced, onAnswer: &c.onAnswer}, client: c}
-	way.RateLimiter = limiter(way)
-	c.Core, err = c.group(way, v1.SchemeGroupVersion, v1.AddToScheme, authenticationv1.AddToScheme)
+	config.RateLimiter = limiter(config)
+	c.Core, err = c.group(config, v1.SchemeGroupVersion, v1.AddToScheme, authenticationv1.AddToScheme)
 	if err == nil {
-		c.Certificates, err = c.group(way, certificatesv1.SchemeGroupVersion, certificatesv1.AddToScheme)
+		c.Certificates, err = c.group(config, certificatesv1.SchemeGroupVersion, certificatesv1.AddToScheme)
 	}
 	if err == nil {
-		c.Node, err = c.group(way, nodev1.SchemeGroupVersion, nodev1.AddToScheme)
+		c.Node, err = c.group(config, nodev1.SchemeGroupVersion, nodev1.AddToScheme)
 	}
 	if err == nil {
-		c.Coordination, err = c.group(way, coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme)
+		c.Coordination, err = c.group(config, coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme)
 	}
 	if err == nil {
-		c.Authentication, err = c.group(way, authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme)
+		c.Authentication, err = c.group(config, authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme)
 	}
 	if err == nil {
-		c.Authorization, err = c.group(way, authorizationv1.SchemeGroupVersion, authorizationv1.AddToScheme)
+		c.Authorization, err = c.group(config, authorizationv1.SchemeGroupVersion, authorizationv1.AddToScheme)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: making a client of it: %w", cfg.Kubeconfig, err)
@@ -128,24 +128,24 @@ func New(cfg Config) (*Client, error) {
 // connect sets up the connections that all requests of the client share, and returns their REST configuration.
 func (c *Client) connect(cfg Config) (*rest.Config, error) {
 	if missing(cfg) {
-		way := asking(&rest.Config{Host: nowhere}, cfg)
+		config := withClientSettings(&rest.Config{Host: nowhere}, cfg)
 		c.connections = &http.Client{Timeout: cfg.Timeout, Transport: &awaited{cfg: cfg, dialer: c.dialer}}
-		return way, nil
+		return config, nil
 	}
-	way, err := RESTConfig(cfg)
+	config, err := RESTConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
-	way.Dial = c.dialer.DialContext
-	if c.connections, err = rest.HTTPClientFor(way); err != nil {
+	config.Dial = c.dialer.DialContext
+	if c.connections, err = rest.HTTPClientFor(config); err != nil {
 		return nil, fmt.Errorf("%s: making a client of it: %w", cfg.Kubeconfig, err)
 	}
-	return way, nil
+	return config, nil
 }
 
 // group returns the REST client for a group version. Each function in types registers types that its requests carry.
 func (c *Client) group(
-	way *rest.Config,
+	config *rest.Config,
 	version schema.GroupVersion,
 	types ...func(*runtime.Scheme) error,
 ) (rest.Interface, error) {
@@ -155,7 +155,7 @@ func (c *Client) group(
 			return nil, err
 		}
 	}
-	to := rest.CopyConfig(way)
+	to := rest.CopyConfig(config)
 	to.APIPath, to.GroupVersion = "/apis", &version
 	if version.Group == v1.GroupName {
 		to.APIPath = "/api"
@@ -166,8 +166,8 @@ func (c *Client) group(
 
 // limiter returns the rate limiter that all group versions share, or nil for no limit. Unset values default as in
 // client-go.
-func limiter(way *rest.Config) flowcontrol.RateLimiter {
-	qps, burst := way.QPS, way.Burst
+func limiter(config *rest.Config) flowcontrol.RateLimiter {
+	qps, burst := config.QPS, config.Burst
 	if qps < 0 {
 		return nil
 	}
@@ -191,20 +191,20 @@ func RESTConfig(cfg Config) (*rest.Config, error) {
 	if err != nil {
 		return nil, &nodeconfig.WrongError{Err: err}
 	}
-	way, err := clientcmd.NewDefaultClientConfig(*content, &clientcmd.ConfigOverrides{}).ClientConfig()
+	config, err := clientcmd.NewDefaultClientConfig(*content, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return nil, &nodeconfig.WrongError{Err: fmt.Errorf("%s: %w", cfg.Kubeconfig, err)}
 	}
-	return asking(way, cfg), nil
+	return withClientSettings(config, cfg), nil
 }
 
-// asking adds the encoding, the user agent and the timeout of requests.
-func asking(way *rest.Config, cfg Config) *rest.Config {
-	way.UserAgent = fmt.Sprintf("quartet-%s/%s", cfg.Service, buildinfo.Version())
-	way.ContentType, way.AcceptContentTypes = cfg.ContentType, cfg.ContentType
+// withClientSettings adds the encoding, the user agent and the timeout of requests.
+func withClientSettings(config *rest.Config, cfg Config) *rest.Config {
+	config.UserAgent = fmt.Sprintf("quartet-%s/%s", cfg.Service, buildinfo.Version())
+	config.ContentType, config.AcceptContentTypes = cfg.ContentType, cfg.ContentType
 	if cfg.ContentType != runtime.ContentTypeJSON {
-		way.AcceptContentTypes += "," + runtime.ContentTypeJSON
+		config.AcceptContentTypes += "," + runtime.ContentTypeJSON
 	}
-	way.QPS, way.Burst, way.Timeout = float32(cfg.QPS), int(cfg.Burst), cfg.Timeout
-	return way
+	config.QPS, config.Burst, config.Timeout = float32(cfg.QPS), int(cfg.Burst), cfg.Timeout
+	return config
 }

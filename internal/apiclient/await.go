@@ -49,7 +49,7 @@ func missing(cfg Config) bool {
 
 // RoundTrip implements http.RoundTripper.
 func (a *awaited) RoundTrip(r *http.Request) (*http.Response, error) {
-	way, err := a.way()
+	connection, err := a.connection()
 	if err != nil {
 		if r.Body != nil {
 			err = errors.Join(err, r.Body.Close())
@@ -58,17 +58,17 @@ func (a *awaited) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	to := r.Clone(r.Context())
 	to.Host = ""
-	to.URL.Scheme, to.URL.Host, to.URL.Path = way.server.Scheme, way.server.Host, path.Join(
+	to.URL.Scheme, to.URL.Host, to.URL.Path = connection.server.Scheme, connection.server.Host, path.Join(
 		"/",
-		way.server.Path,
+		connection.server.Path,
 		r.URL.Path,
 	)
-	return way.through.RoundTrip(to)
+	return connection.through.RoundTrip(to)
 }
 
-func (a *awaited) way() (*opened, error) {
-	if way := a.open.Load(); way != nil {
-		return way, nil
+func (a *awaited) connection() (*opened, error) {
+	if connection := a.open.Load(); connection != nil {
+		return connection, nil
 	}
 	if missing(a.cfg) {
 		return nil, fmt.Errorf("%s: %w", a.cfg.Kubeconfig, ErrNotJoined)
@@ -92,7 +92,7 @@ func (a *awaited) way() (*opened, error) {
 
 // CloseIdleConnections closes connections that are not in use.
 func (a *awaited) CloseIdleConnections() {
-	if way := a.open.Load(); way != nil {
-		utilnet.CloseIdleConnectionsFor(way.through)
+	if connection := a.open.Load(); connection != nil {
+		utilnet.CloseIdleConnectionsFor(connection.through)
 	}
 }

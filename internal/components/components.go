@@ -49,12 +49,12 @@ func (g *Group) OnClose(name string, fn func() error) {
 // Wait runs the components until ctx ends or one of them fails, and returns when all have ended. It returns nil after
 // the end of ctx, and otherwise the first failure with the name of its component.
 func (g *Group) Wait(ctx context.Context) error {
-	group, within := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(ctx)
 	for _, c := range g.runs {
 		group.Go(func() error {
-			err := c.run(within)
+			err := c.run(groupCtx)
 			switch {
-			case within.Err() != nil:
+			case groupCtx.Err() != nil:
 				return nil
 			case err != nil:
 				g.logger.Error("a component has failed; the process ends", telemetry.KeyComponent, c.name, telemetry.KeyError, err)

@@ -25,10 +25,10 @@ func (r *reader) follow(ctx context.Context, running func(context.Context) (bool
 	changed, stop := watch(filepath.Dir(r.log))
 	defer stop()
 	for {
-		switch more, err := r.turn(ctx, changed); {
+		switch continues, err := r.turn(ctx, changed); {
 		case err != nil:
 			return err
-		case more:
+		case continues:
 			continue
 		}
 		quiet, err := wait(ctx, changed, pollPeriod)
@@ -45,8 +45,8 @@ func (r *reader) follow(ctx context.Context, running func(context.Context) (bool
 		if runs {
 			continue
 		}
-		for more := true; more; {
-			if more, err = r.turn(ctx, nil); err != nil {
+		for continues := true; continues; {
+			if continues, err = r.turn(ctx, nil); err != nil {
 				return err
 			}
 		}
@@ -56,7 +56,7 @@ func (r *reader) follow(ctx context.Context, running func(context.Context) (bool
 
 // turn reads the rest of the current file, and moves on to its successor if there is one. It reports whether it moved
 // on.
-func (r *reader) turn(ctx context.Context, changed <-chan struct{}) (more bool, err error) {
+func (r *reader) turn(ctx context.Context, changed <-chan struct{}) (continues bool, err error) {
 	if r.former != nil {
 		if err := r.former.drain(ctx, r.print); err != nil {
 			return false, err
@@ -101,7 +101,7 @@ func (r *reader) turn(ctx context.Context, changed <-chan struct{}) (more bool, 
 // next opens the successor of the current file. It returns nil if the current file is in use, or if the runtime has not
 // created a successor yet.
 func (r *reader) next() (*source, error) {
-	if r.current.is(r.log) {
+	if r.current.isAt(r.log) {
 		return nil, nil
 	}
 	// The file in use is opened before the others are listed, so that the list contains every file that was rotated before
@@ -121,7 +121,7 @@ func (r *reader) next() (*source, error) {
 		return nil, err
 	}
 	for _, file := range r.later(files.Rotated) {
-		if inUse.is(file.Path) {
+		if inUse.isAt(file.Path) {
 			break
 		}
 		s, err := openRotated(file)
@@ -146,7 +146,7 @@ func (r *reader) later(files []Rotated) []Rotated {
 		return nil
 	}
 	for i, file := range files {
-		if r.current.is(file.Path) {
+		if r.current.isAt(file.Path) {
 			return files[i+1:]
 		}
 	}

@@ -96,7 +96,7 @@ func (r *reader) readAll(ctx context.Context, tail int64) error {
 	if current == nil && len(files.Rotated) == 0 {
 		return err
 	}
-	older := slices.DeleteFunc(files.Rotated, func(file Rotated) bool { return current.is(file.Path) })
+	older := slices.DeleteFunc(files.Rotated, func(file Rotated) bool { return current.isAt(file.Path) })
 	if last := len(older) - 1; current == nil && !older[last].Compressed {
 		// The file is being rotated: the runtime writes to it until it has created the next one.
 		if r.current, err = openRotated(older[last]); err != nil {
@@ -224,8 +224,8 @@ func openRotated(file Rotated) (*source, error) {
 // close closes the file. Its error is ignored because the file was only read.
 func (s *source) close() { _ = s.file.Close() }
 
-// is reports whether the source is the file at path.
-func (s *source) is(path string) bool {
+// isAt reports whether the source is the file at path.
+func (s *source) isAt(path string) bool {
 	if s == nil {
 		return false
 	}

@@ -21,14 +21,14 @@ func (m Machine) Kubelet(endpoint string, processes []Process) Finding {
 		if len(p.Args) == 0 || filepath.Base(p.Args[0]) != "kubelet" {
 			continue
 		}
-		theirs := m.kubeletEndpoint(p)
-		if !m.sameSocket(p, theirs, endpoint) {
-			f.Detail = fmt.Sprintf("pid %d uses another runtime, %s", p.PID, theirs)
+		kubeletSocket := m.kubeletEndpoint(p)
+		if !m.sameSocket(p, kubeletSocket, endpoint) {
+			f.Detail = fmt.Sprintf("pid %d uses another runtime, %s", p.PID, kubeletSocket)
 			continue
 		}
 		return f.With(
 			Fault,
-			fmt.Sprintf("pid %d uses the same runtime, %s: each removes the pods of the other", p.PID, theirs),
+			fmt.Sprintf("pid %d uses the same runtime, %s: each removes the pods of the other", p.PID, kubeletSocket),
 			"systemctl disable --now kubelet, or another containerRuntimeEndpoint in the configuration",
 		)
 	}
@@ -92,11 +92,11 @@ func flagOf(args []string, name string) (value string) {
 
 // sameSocket compares the sockets themselves, each seen from its process, because paths may differ by links, or be
 // equal in different containers.
-func (m Machine) sameSocket(p Process, theirs, ours string) bool {
-	their, err := os.Stat(m.path("proc", strconv.Itoa(p.PID), "root", strings.TrimPrefix(theirs, "unix://")))
+func (m Machine) sameSocket(p Process, kubeletSocket, ownSocket string) bool {
+	their, err := os.Stat(m.path("proc", strconv.Itoa(p.PID), "root", strings.TrimPrefix(kubeletSocket, "unix://")))
 	if err != nil {
 		return false
 	}
-	our, err := os.Stat(m.path(strings.TrimPrefix(ours, "unix://")))
+	our, err := os.Stat(m.path(strings.TrimPrefix(ownSocket, "unix://")))
 	return err == nil && os.SameFile(their, our)
 }

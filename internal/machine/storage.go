@@ -94,11 +94,11 @@ func (m Machine) Disk(what, dir string, room Room) Finding {
 	}
 	f.Detail += " are free"
 	var short []string
-	if least := room.Bytes.Of(capacity); available < least {
-		short = append(short, gibibytes(least))
+	if minimum := room.Bytes.Of(capacity); available < minimum {
+		short = append(short, gibibytes(minimum))
 	}
-	if least := room.Inodes.Of(inodes); inodesFree < least {
-		short = append(short, fmt.Sprintf("%d inodes", least))
+	if minimum := room.Inodes.Of(inodes); inodesFree < minimum {
+		short = append(short, fmt.Sprintf("%d inodes", minimum))
 	}
 	if len(short) > 0 {
 		return f.With(

@@ -22,16 +22,16 @@ func validateImageCollection(cfg *kubeletconfigv1beta1.KubeletConfiguration, err
 			fmt.Sprintf("is %d, must be less than imageGCHighThresholdPercent, which is %d", low, high),
 		)
 	}
-	least, most := cfg.ImageMinimumGCAge.Duration, cfg.ImageMaximumGCAge.Duration
-	if least < 0 {
-		errs.add("imageMinimumGCAge", fmt.Sprintf("is %s, must be 0 or more", least))
+	minAge, maxAge := cfg.ImageMinimumGCAge.Duration, cfg.ImageMaximumGCAge.Duration
+	if minAge < 0 {
+		errs.add("imageMinimumGCAge", fmt.Sprintf("is %s, must be 0 or more", minAge))
 	}
-	if most < 0 {
-		errs.add("imageMaximumGCAge", fmt.Sprintf("is %s, must be 0, for no limit, or more", most))
-	} else if most > 0 && most <= least {
+	if maxAge < 0 {
+		errs.add("imageMaximumGCAge", fmt.Sprintf("is %s, must be 0, for no limit, or more", maxAge))
+	} else if maxAge > 0 && maxAge <= minAge {
 		errs.add(
 			"imageMaximumGCAge",
-			fmt.Sprintf("is %s, must be more than imageMinimumGCAge, which is %s, or 0 for no limit", most, least),
+			fmt.Sprintf("is %s, must be more than imageMinimumGCAge, which is %s, or 0 for no limit", maxAge, minAge),
 		)
 	}
 }

@@ -104,17 +104,17 @@ func validateDurations(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *pro
 
 func validateNumbers(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	ports := []struct {
-		field string
-		value int32
-		least int32
+		field   string
+		value   int32
+		minimum int32
 	}{
 		{"readOnlyPort", cfg.ReadOnlyPort, 0},
 		{"port", cfg.Port, 1},
 		{"healthzPort", ptr.Deref(cfg.HealthzPort, 0), 0},
 	}
 	for _, p := range ports {
-		if p.value < p.least || p.value > 65535 {
-			errs.add(p.field, fmt.Sprintf("is %d, must be from %d to 65535", p.value, p.least))
+		if p.value < p.minimum || p.value > 65535 {
+			errs.add(p.field, fmt.Sprintf("is %d, must be from %d to 65535", p.value, p.minimum))
 		}
 	}
 	if cfg.MaxPods < 0 {

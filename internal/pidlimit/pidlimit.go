@@ -47,7 +47,7 @@ func Read(proc, stateDir string) (int64, error) {
 	if !inMachineNamespace(proc) {
 		files = append(files, filepath.Join(stateDir, file))
 	}
-	var least int64
+	var lowest int64
 	for i, name := range files {
 		n, err := read(name)
 		if i == 2 && errors.Is(err, fs.ErrNotExist) {
@@ -56,11 +56,11 @@ func Read(proc, stateDir string) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if least == 0 || n < least {
-			least = n
+		if lowest == 0 || n < lowest {
+			lowest = n
 		}
 	}
-	return least, nil
+	return lowest, nil
 }
 
 // Running returns how many processes and threads there are: the second number in the fourth word of loadavg,

@@ -44,13 +44,13 @@ func Wait(ctx context.Context, pid int) error {
 	return errors.Join(err, file.Close())
 }
 
-// End sends SIGTERM to a process, kills it if it has not ended within patience, and waits for its end. It fails if the
+// End sends SIGTERM to a process, kills it if it has not ended within timeout, and waits for its end. It fails if the
 // process may not be signaled, or if the context ends first.
-func End(ctx context.Context, pid int, patience time.Duration) error {
+func End(ctx context.Context, pid int, timeout time.Duration) error {
 	if err := Signal(pid, unix.SIGTERM); err != nil {
 		return err
 	}
-	patient, cancel := context.WithTimeout(ctx, patience)
+	patient, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := Wait(patient, pid); err != nil {
 		return err

@@ -41,8 +41,8 @@ func newPeerCredentials() credentials.TransportCredentials {
 
 // ServerHandshake implements credentials.TransportCredentials. A peer whose credentials cannot be read has none.
 func (c peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	socket, is := conn.(*net.UnixConn)
-	if !is {
+	socket, ok := conn.(*net.UnixConn)
+	if !ok {
 		return c.TransportCredentials.ServerHandshake(conn)
 	}
 	cred, err := peerOf(socket)

@@ -49,20 +49,25 @@ func Undo(dir string) error {
 	if err != nil {
 		return err
 	}
-	err = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
-	if errors.Is(err, unix.EBUSY) {
-		var below bool
-		if below, err = mountsBelow(dir); err == nil {
-			err = unix.EBUSY
-			if !below {
-				err = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
-			}
-		}
-	}
-	if err != nil {
+	if err := unmount(dir); err != nil {
 		return fmt.Errorf("unmounting %s: %w", dir, err)
 	}
 	return nil
+}
+
+// unmount unmounts a directory, and detaches it if only open files keep it busy.
+func unmount(dir string) error {
+	err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
+	if !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	switch below, lookErr := mountsBelow(dir); {
+	case lookErr != nil:
+		return lookErr
+	case below:
+		return err
+	}
+	return unix.Unmount(dir, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 }
 
 // mountsBelow reports whether something is mounted below a directory.

@@ -24,8 +24,8 @@ const (
 	variable = "NOTIFY_SOCKET"
 	// ready and stopping are the messages.
 	ready, stopping = "READY=1", "STOPPING=1"
-	// patience bounds the wait for systemd to accept a message.
-	patience = time.Second
+	// notifyTimeout bounds the wait for systemd to accept a message.
+	notifyTimeout = time.Second
 )
 
 // Notifier sends messages to the systemd that has started this process. The zero value, for a process that was started
@@ -78,7 +78,7 @@ func write(socket, message string, file *os.File) error {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
 	defer func() { _ = conn.Close() }() // the message was sent, or writing it has failed
-	if err := conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetWriteDeadline(time.Now().Add(notifyTimeout)); err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
 	raw, err := conn.SyscallConn()

@@ -43,11 +43,11 @@ func levelOf(verbosity int) slog.Level {
 
 // Handler writes log lines to w.
 func (l Logging) Handler(w io.Writer) slog.Handler {
-	least := levelOf(l.Verbosity)
+	level := levelOf(l.Verbosity)
 	for _, part := range l.Parts {
-		least = min(least, levelOf(part.Verbosity))
+		level = min(level, levelOf(part.Verbosity))
 	}
-	options := &slog.HandlerOptions{Level: least}
+	options := &slog.HandlerOptions{Level: level}
 	var handler slog.Handler = slog.NewTextHandler(w, options)
 	if l.JSON {
 		options.AddSource, options.ReplaceAttr = true, kubernetesKeys

@@ -34,28 +34,28 @@ func adjustLimits(maxOpenFiles int64, machine fs.FS, logger *slog.Logger) {
 
 // limitOpenFiles sets the limit of open files of this process and its children. Without the right to raise the hard
 // limit it sets the highest possible limit, and returns an error that names it.
-func limitOpenFiles(most uint64) error {
-	err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most})
+func limitOpenFiles(maximum uint64) error {
+	err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: maximum, Max: maximum})
 	if !errors.Is(err, unix.EPERM) {
-		return wrapLimit(most, err)
+		return wrapLimit(maximum, err)
 	}
 	var now unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil {
-		return wrapLimit(most, err)
+		return wrapLimit(maximum, err)
 	}
-	now.Cur = min(most, now.Max)
+	now.Cur = min(maximum, now.Max)
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &now); err != nil {
-		return wrapLimit(most, err)
+		return wrapLimit(maximum, err)
 	}
 	return fmt.Errorf("maxOpenFiles: the limit is %d instead of %d: start syncloop with a higher limit "+
-		"(LimitNOFILE of the unit, or ulimit -Hn), or set maxOpenFiles to %[1]d: %[3]w", now.Cur, most, err)
+		"(LimitNOFILE of the unit, or ulimit -Hn), or set maxOpenFiles to %[1]d: %[3]w", now.Cur, maximum, err)
 }
 
-func wrapLimit(most uint64, err error) error {
+func wrapLimit(maximum uint64, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("maxOpenFiles: limit the open files to %d: %w: the maximum is fs.nr_open of the kernel", most, err)
+	return fmt.Errorf("maxOpenFiles: limit the open files to %d: %w: the maximum is fs.nr_open of the kernel", maximum, err)
 }
 
 // profileContention turns on the profile of lock contention, which costs CPU time, if the configuration requests it and

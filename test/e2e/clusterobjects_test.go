@@ -60,7 +60,7 @@ func TestAPodHasItsEnvironmentFromAnAPIServer(t *testing.T) {
 	if again := fmt.Sprint(containerIDs(await(t, "asks", "Ready", ready))); again != running {
 		t.Errorf("containers went from %s to %s", running, again)
 	}
-	wantUntoldOf(t, map[string]string{"describe": quartet(t, "describe", "pod", "e2e/asks-server")})
+	checkOutputsWithoutSecret(t, map[string]string{"describe": quartet(t, "describe", "pod", "e2e/asks-server")})
 	c.APIServer.Start(t)
 	if err := admin.Pods("e2e").Delete(t.Context(), "asks-server", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
 		t.Fatal(err)

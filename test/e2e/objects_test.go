@@ -102,21 +102,21 @@ func TestAPodHasItsEnvironmentFromAppliedObjects(t *testing.T) {
 	if after := fmt.Sprint(containerIDs(await(t, "objects", "Ready", ready))); after != before {
 		t.Errorf("containers went from %s to %s", before, after)
 	}
-	wantUntold(t, name)
+	checkSecretNotLeaked(t, name)
 	for file, name := range map[string]string{"objects.yaml": "objects", "objects2.yaml": "later"} {
 		takeAway(t, file)
 		awaitGone(t, name)
 	}
 }
 
-// wantUntold checks that the secret is in no output of the node about a pod and itself.
-func wantUntold(t *testing.T, pod string) {
+// checkSecretNotLeaked checks that the secret is in no output of the node about a pod and itself.
+func checkSecretNotLeaked(t *testing.T, pod string) {
 	t.Helper()
-	wantUntoldOf(t, map[string]string{"describe": quartet(t, "describe", "pod", "e2e/"+pod), "get": quartet(t, "get", "secrets", "-o", "yaml")})
+	checkOutputsWithoutSecret(t, map[string]string{"describe": quartet(t, "describe", "pod", "e2e/"+pod), "get": quartet(t, "get", "secrets", "-o", "yaml")})
 }
 
-// wantUntoldOf checks that the secret is not in the given outputs and in the logs of the node.
-func wantUntoldOf(t *testing.T, said map[string]string) {
+// checkOutputsWithoutSecret checks that the secret is not in the given outputs and in the logs of the node.
+func checkOutputsWithoutSecret(t *testing.T, outputs map[string]string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(node.Layout.Logs(), "*.log"))
 	if err != nil || len(files) == 0 {
@@ -127,10 +127,10 @@ func wantUntoldOf(t *testing.T, said map[string]string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		said[file] = string(data)
+		outputs[file] = string(data)
 	}
 	inJSON := base64.StdEncoding.EncodeToString([]byte(secretValue))
-	for where, text := range said {
+	for where, text := range outputs {
 		if strings.Contains(text, secretValue) || strings.Contains(text, inJSON) {
 			t.Errorf("%s has the value of the secret", where)
 		}

@@ -147,8 +147,8 @@ func Within(t testing.TB, from prometheus.Gatherer, sections ...string) {
 	t.Helper()
 	rows := documented(t, sections)
 	for name, got := range exposed(t, from) {
-		switch want, is := rows[name]; {
-		case !is:
+		switch want, found := rows[name]; {
+		case !found:
 			t.Errorf("%s (%s) is exposed, and docs/reference/metrics.md has no row for it in %q", name, got, sections)
 		case want != got:
 			t.Errorf("%s (%s) is exposed, docs/reference/metrics.md says (%s)", name, got, want)
@@ -161,7 +161,7 @@ func Exposes(t testing.TB, from prometheus.Gatherer, sections ...string) {
 	t.Helper()
 	got := exposed(t, from)
 	for name := range documented(t, sections) {
-		if _, is := got[name]; !is {
+		if _, found := got[name]; !found {
 			t.Errorf("docs/reference/metrics.md has a row for %s in %q, and it is not exposed", name, sections)
 		}
 	}

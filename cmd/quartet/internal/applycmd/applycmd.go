@@ -183,7 +183,7 @@ func printResult(out io.Writer, n objectName, op configv1.Op, dryRun bool) error
 	if dryRun {
 		note = " (dry run)"
 	}
-	_, err := fmt.Fprintf(out, "%s %s%s\n", n, became(op), note)
+	_, err := fmt.Fprintf(out, "%s %s%s\n", n, resultWord(op), note)
 	return err
 }
 
@@ -201,8 +201,8 @@ func (c client) applyObject(ctx context.Context, out io.Writer, i item, dryRun b
 	return printResult(out, objectName{i.name.kind, answer.GetNamespace(), answer.GetName()}, answer.GetOp(), dryRun)
 }
 
-// became returns the result of an apply in the words of kubectl.
-func became(op configv1.Op) string {
+// resultWord returns the result of an apply in the words of kubectl.
+func resultWord(op configv1.Op) string {
 	switch op { //nolint:exhaustive // an apply does nothing else
 	case configv1.Op_OP_ADD:
 		return "created"
@@ -234,7 +234,8 @@ type unreachableError struct{ text string }
 
 func (e *unreachableError) Error() string { return e.text }
 
-// explainObject is explain for calls about config maps, secrets and claims. A node that accepts none still accepts pods.
+// explainObject is explain for calls about config maps, secrets and claims. A node that accepts none still accepts
+// pods.
 func (c client) explainObject(err error) error {
 	if status.Code(err) == codes.Unimplemented {
 		return errors.New(
@@ -282,8 +283,8 @@ func invalid(s *status.Status) error {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, detail := range s.Details() {
-		bad, is := detail.(*errdetails.BadRequest)
-		if !is {
+		bad, ok := detail.(*errdetails.BadRequest)
+		if !ok {
 			continue
 		}
 		for _, v := range bad.GetFieldViolations() {

@@ -241,7 +241,7 @@ func TestWhatIsWrongIsToldAndTheOthersAreApplied(t *testing.T) {
 	}
 }
 
-func TestWhoeverMistypesIsToldWhatToDo(t *testing.T) {
+func TestWrongArgumentsPrintAdvice(t *testing.T) {
 	n := newNode(t)
 	n.write("a", manifest("a", "i:1"))
 	for _, tc := range []struct{ args, want string }{

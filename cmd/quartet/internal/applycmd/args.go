@@ -43,7 +43,7 @@ const (
 )
 
 // kindOf returns the kind of a word on the command line.
-func kindOf(word string) (k kind, is bool) {
+func kindOf(word string) (k kind, ok bool) {
 	switch strings.ToLower(word) {
 	case "pod", "pods", "po":
 		return podKind, true
@@ -99,7 +99,7 @@ func namesOf(args []string, namespace string, paths []string) ([]objectName, err
 	case len(args) == 0:
 		return nil, errors.New("say what to delete: pod NAME, configmap NAME, secret NAME, pvc NAME, or -f FILE")
 	}
-	if k, is := kindOf(args[0]); is {
+	if k, ok := kindOf(args[0]); ok {
 		if len(args) == 1 {
 			return nil, fmt.Errorf("name what to delete: delete %s NAME", k)
 		}
@@ -108,8 +108,8 @@ func namesOf(args []string, namespace string, paths []string) ([]objectName, err
 	var names []objectName
 	for _, arg := range args {
 		word, name, _ := strings.Cut(arg, "/")
-		k, is := kindOf(word)
-		if !is || name == "" {
+		k, ok := kindOf(word)
+		if !ok || name == "" {
 			return nil, fmt.Errorf(
 				"there is no %q to delete: say delete pod NAME, delete configmap NAME, delete secret NAME or delete pvc NAME",
 				arg,
@@ -129,7 +129,7 @@ func qualified(k kind, args []string, namespace string) ([]objectName, error) {
 	names := make([]objectName, 0, len(args))
 	for _, arg := range args {
 		n := objectName{k, namespace, arg}
-		if before, name, is := strings.Cut(arg, "/"); is {
+		if before, name, ok := strings.Cut(arg, "/"); ok {
 			if namespace != "" && before != namespace {
 				return nil, fmt.Errorf(
 					"%q is not in the namespace %q: leave out -n, or the namespace before the slash",

@@ -79,7 +79,7 @@ func jsonValues(data []byte) []document {
 // isSeparator reports whether a line separates two YAML documents.
 func isSeparator(line []byte) bool {
 	for _, sign := range []string{"---", "..."} {
-		if rest, is := bytes.CutPrefix(line, []byte(sign)); is {
+		if rest, ok := bytes.CutPrefix(line, []byte(sign)); ok {
 			rest = bytes.TrimSpace(rest)
 			return len(rest) == 0 || rest[0] == '#'
 		}
@@ -130,8 +130,8 @@ func (d document) items() []item {
 
 // isKind reports whether a word is a kind in a manifest.
 func isKind(word string) bool {
-	k, is := kindOf(word)
-	return is && k.inManifest() == word
+	k, ok := kindOf(word)
+	return ok && k.inManifest() == word
 }
 
 // json returns the document as JSON. A duplicate key in YAML is an error, because either value may be intended.
@@ -312,7 +312,7 @@ func valuesOf(data []byte, texts, encoded string) error {
 	}
 	for _, name := range []string{texts, encoded} {
 		var values map[string]json.RawMessage
-		if is := fields[name]; len(is) > 0 && json.Unmarshal(is, &values) != nil {
+		if raw := fields[name]; len(raw) > 0 && json.Unmarshal(raw, &values) != nil {
 			return fmt.Errorf("%s must have keys with a text each: write KEY: TEXT below it, indented", name)
 		}
 		for _, key := range slices.Sorted(maps.Keys(values)) {

@@ -14,8 +14,8 @@ import (
 )
 
 // judgeNetwork checks that there is a CNI configuration and that its plugins exist. As in CNI, the first file by name
-// is used. mend is the command that restores them; empty if the node does not own them.
-func judgeNetwork(facts networkFacts, mend string) []machine.Finding {
+// is used. advice is the command that restores them; empty if the node does not own them.
+func judgeNetwork(facts networkFacts, advice string) []machine.Finding {
 	f := machine.Ok("CNI configuration", "")
 	file, plugins, err := readCNI(facts.configDir)
 	if errors.Is(err, fs.ErrPermission) {
@@ -23,7 +23,7 @@ func judgeNetwork(facts networkFacts, mend string) []machine.Finding {
 	}
 	if err != nil {
 		return []machine.Finding{
-			f.With(machine.Fault, err.Error(), orElse(mend, "write a CNI configuration (*.conflist) into "+facts.configDir)),
+			f.With(machine.Fault, err.Error(), orElse(advice, "write a CNI configuration (*.conflist) into "+facts.configDir)),
 		}
 	}
 	f.Detail = fmt.Sprintf("%s: %s", file, strings.Join(plugins, ", "))
@@ -42,7 +42,7 @@ func judgeNetwork(facts networkFacts, mend string) []machine.Finding {
 				machine.Fault,
 				fmt.Sprintf("%s not in %s: no pod gets a network", strings.Join(missing, ", "), dirs),
 				orElse(
-					mend,
+					advice,
 					"install them into "+facts.binDirs[0]+" (github.com/containernetworking/plugins, or the package containernetworking-plugins)",
 				),
 			),

@@ -126,12 +126,12 @@ func (p *patient) stackPublishes(ctx context.Context, project string, port int) 
 }
 
 // isOlder compares versions by their first two numbers. An invalid version, as of a build from source, is not older.
-func isOlder(version, than string) bool {
+func isOlder(version, minimum string) bool {
 	var a, b [2]int
 	if _, err := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &a[0], &a[1]); err != nil {
 		return false
 	}
-	if _, err := fmt.Sscanf(than, "%d.%d", &b[0], &b[1]); err != nil {
+	if _, err := fmt.Sscanf(minimum, "%d.%d", &b[0], &b[1]); err != nil {
 		return false
 	}
 	return a[0] < b[0] || (a[0] == b[0] && a[1] < b[1])

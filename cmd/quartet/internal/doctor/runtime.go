@@ -216,16 +216,16 @@ func condition(name, kind string, response *runtimeapi.StatusResponse, fix strin
 
 // cgroupDriver returns the cgroup driver of the runtime, which the node uses too.
 func (p *patient) cgroupDriver(driver runtimeapi.CgroupDriver) machine.Finding {
-	theirs := strings.ToLower(driver.String())
-	if theirs != p.kubelet.CgroupDriver {
+	runtimeDriver := strings.ToLower(driver.String())
+	if runtimeDriver != p.kubelet.CgroupDriver {
 		return machine.Ok(
 			"cgroup driver",
 			"%s, the runtime's; %s in the configuration does not count",
-			theirs,
+			runtimeDriver,
 			p.kubelet.CgroupDriver,
 		)
 	}
-	return machine.Ok("cgroup driver", "%s", theirs)
+	return machine.Ok("cgroup driver", "%s", runtimeDriver)
 }
 
 // networkFacts holds the directories of CNI's files.

@@ -100,23 +100,23 @@ func socketDirOf(stateDir, socketDir string) (string, error) {
 func printMetrics(cmd *cobra.Command, n *node, path string, services []layout.Service) error {
 	answers := n.ask(cmd.Context(), path, services)
 	families, problems := ofService.Merge(nil, answers)
-	var away []error
+	var missing []error
 	for _, a := range answers {
 		if a.Err != nil {
-			away = append(away, a.Err)
+			missing = append(missing, a.Err)
 		}
 	}
-	if len(away) == len(answers) && len(away) > 1 {
+	if len(missing) == len(answers) && len(missing) > 1 {
 		return fmt.Errorf(
 			"no service has metrics in %s: is the node running? start it, or name its state directory with --state-dir or %s",
 			n.socketDir,
 			target.EnvStateDir,
 		)
 	}
-	if len(away) == len(answers) {
-		return away[0]
+	if len(missing) == len(answers) {
+		return missing[0]
 	}
-	for _, err := range slices.Concat(away, problems) {
+	for _, err := range slices.Concat(missing, problems) {
 		fmt.Fprintln(cmd.ErrOrStderr(), err)
 	}
 	return write(cmd.OutOrStdout(), families)

@@ -108,7 +108,7 @@ func printState(p *page, name string, s v1.ContainerState) {
 	switch {
 	case s.Running != nil:
 		p.field(containerLevel, name, "Running")
-		p.field(detail, "Started", when(s.Running.StartedAt))
+		p.field(detail, "Started", formatTime(s.Running.StartedAt))
 	case s.Terminated != nil:
 		ended := s.Terminated
 		p.field(containerLevel, name, "Terminated")
@@ -118,8 +118,8 @@ func printState(p *page, name string, s v1.ContainerState) {
 		if ended.Signal != 0 {
 			p.field(detail, "Signal", fmt.Sprint(ended.Signal))
 		}
-		p.field(detail, "Started", when(ended.StartedAt))
-		p.field(detail, "Finished", when(ended.FinishedAt))
+		p.field(detail, "Started", formatTime(ended.StartedAt))
+		p.field(detail, "Finished", formatTime(ended.FinishedAt))
 	case s.Waiting != nil:
 		p.field(containerLevel, name, "Waiting")
 		p.fieldIf(detail, "Reason", s.Waiting.Reason)

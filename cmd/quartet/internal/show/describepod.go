@@ -23,8 +23,8 @@ func (d description) print(p *page, now time.Time) {
 	d.printEvents(p, now)
 }
 
-// when formats a time as kubectl does.
-func when(t metav1.Time) string {
+// formatTime formats a time as kubectl does.
+func formatTime(t metav1.Time) string {
 	if t.IsZero() {
 		return unknown
 	}
@@ -47,7 +47,7 @@ func (d description) printPod(p *page, now time.Time) {
 	}
 	started := noValue
 	if status.StartTime != nil {
-		started = when(*status.StartTime)
+		started = formatTime(*status.StartTime)
 	}
 	p.field(0, "Start Time", started)
 	p.field(0, "Labels", pairs(pod.Labels, "=")...)
@@ -59,7 +59,7 @@ func (d description) printPod(p *page, now time.Time) {
 			"Runtime State",
 			fmt.Sprintf(
 				"unknown since %s (%s): %s",
-				when(c.LastTransitionTime),
+				formatTime(c.LastTransitionTime),
 				age(c.LastTransitionTime.Time, now),
 				oneLine(c.Message),
 			),
@@ -70,7 +70,7 @@ func (d description) printPod(p *page, now time.Time) {
 	p.fieldIf(0, "Reason", status.Reason)
 	p.fieldIf(0, "Message", oneLine(status.Message))
 	if pod.DeletionTimestamp != nil {
-		p.field(0, "Deleted", when(*pod.DeletionTimestamp))
+		p.field(0, "Deleted", formatTime(*pod.DeletionTimestamp))
 	}
 	if grace := pod.Spec.TerminationGracePeriodSeconds; grace != nil {
 		p.field(0, "Grace Period", fmt.Sprintf("%ds", *grace))

@@ -159,11 +159,11 @@ func nodeStatus(node *v1.Node) string {
 // printConditions prints why a node is not ready or under pressure, and tolerated problems.
 func printConditions(out io.Writer, node *v1.Node) error {
 	for _, c := range node.Status.Conditions {
-		well := v1.ConditionFalse
+		healthy := v1.ConditionFalse
 		if c.Type == v1.NodeReady {
-			well = v1.ConditionTrue
+			healthy = v1.ConditionTrue
 		}
-		if c.Status == well {
+		if c.Status == healthy {
 			continue
 		}
 		if _, err := fmt.Fprintf(

@@ -158,11 +158,11 @@ func (a *asker) watchSources(cmd *cobra.Command, output format) error {
 	ticker := a.clock.NewTicker(sourcesInterval)
 	defer ticker.Stop()
 	var shown *configv1.ListSourcesResponse
-	away := false
+	unreachable := false
 	for {
 		switch {
-		case err != nil && ctx.Err() == nil && !away:
-			away = true
+		case err != nil && ctx.Err() == nil && !unreachable:
+			unreachable = true
 			if _, err := fmt.Fprintln(
 				cmd.ErrOrStderr(),
 				"configmux is unreachable; waiting until it is reachable again",
@@ -170,7 +170,7 @@ func (a *asker) watchSources(cmd *cobra.Command, output format) error {
 				return err
 			}
 		case err == nil:
-			away = false
+			unreachable = false
 			if news := withoutTimes(response); shown == nil || !proto.Equal(shown, news) {
 				if err := a.printSources(cmd.OutOrStdout(), output, response); err != nil {
 					return err

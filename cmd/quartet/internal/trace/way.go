@@ -28,19 +28,19 @@ const slack = 10 * time.Microsecond
 // It returns nil if no span on the path has self time.
 func slowest(t *tree, w window) (*node, time.Duration) {
 	var found *node
-	var most time.Duration
+	var longestSelf time.Duration
 	for _, top := range t.tops() {
 		for n := range wayTo(lastOf(top, w), w) {
 			if isWait(n.span) {
 				continue
 			}
 			self := selfTime(n, w)
-			if self > most || self == most && found != nil && byStart(n, found) < 0 {
-				found, most = n, self
+			if self > longestSelf || self == longestSelf && found != nil && byStart(n, found) < 0 {
+				found, longestSelf = n, self
 			}
 		}
 	}
-	return found, most
+	return found, longestSelf
 }
 
 // lastOf returns the span that ends the start in one tree: Ready, or else the last to end in the window, the deepest of
@@ -60,7 +60,7 @@ func lastOf(top *node, w window) *node {
 
 // wayTo returns the spans on the path to the last one.
 func wayTo(last *node, w window) map[*node]bool {
-	way := make(map[*node]bool)
+	onPath := make(map[*node]bool)
 	var waiting []*node
 	for n := last; n != nil; n = n.above {
 		waiting = append(waiting, n)
@@ -71,14 +71,14 @@ func wayTo(last *node, w window) map[*node]bool {
 	for len(waiting) > 0 {
 		n := waiting[len(waiting)-1]
 		waiting = waiting[:len(waiting)-1]
-		if way[n] {
+		if onPath[n] {
 			continue
 		}
-		way[n] = true
+		onPath[n] = true
 		_, end := w.clip(n.span)
 		waiting = append(waiting, backwards(n.children, end)...)
 	}
-	return way
+	return onPath
 }
 
 // backwards returns the spans that followed one another up to a moment, the last first.

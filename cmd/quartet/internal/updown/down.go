@@ -58,10 +58,10 @@ func down(ctx context.Context, opts downOptions, out, errOut io.Writer) error {
 		return err
 	}
 	p := progress{out: out}
-	switch was, err := hasNode(l); {
+	switch existed, err := hasNode(l); {
 	case err != nil:
 		return err
-	case !was:
+	case !existed:
 		p.printf("There is no node in %s.\n", l.StateDir())
 		return nil
 	}

@@ -33,9 +33,9 @@ func (o *Object) WithUID(uid types.UID) *Object {
 	return &Object{Claim: claim}
 }
 
-// manifestUID returns the UID of a claim of a manifest. It depends on the claim's name alone, because the UID identifies
-// the claim's data: neither an edited manifest, a document that is moved to another file, nor a lost checkpoint may
-// make it another claim.
+// manifestUID returns the UID of a claim of a manifest. It depends on the claim's name alone, because the UID
+// identifies the claim's data: neither an edited manifest, a document that is moved to another file, nor a lost
+// checkpoint may make it another claim.
 func manifestUID(key Key) types.UID {
 	sum := sha256.Sum256([]byte(key.Path()))
 	// FromBytes fails for another length only.
@@ -79,8 +79,8 @@ func convertClaim(claim *v1.PersistentVolumeClaim, into *core.PersistentVolumeCl
 // volumes.
 func CheckClaimSpec(spec *v1.PersistentVolumeClaimSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	refuse := func(is bool, name, why string) {
-		if is {
+	refuse := func(condition bool, name, why string) {
+		if condition {
 			errs = append(errs, field.Forbidden(path.Child(name), why))
 		}
 	}

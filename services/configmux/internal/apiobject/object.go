@@ -201,7 +201,7 @@ type Repeated struct {
 func Filter(objects []*Object) (kept []*Object, repeated []Repeated) {
 	first := make(map[Key]int, len(objects))
 	for i, o := range objects {
-		if by, is := first[o.Key()]; is {
+		if by, found := first[o.Key()]; found {
 			repeated = append(repeated, Repeated{Index: i, By: by})
 			continue
 		}

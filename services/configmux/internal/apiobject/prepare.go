@@ -110,7 +110,7 @@ func align(fresh, old *metav1.ObjectMeta) {
 // withoutValues removes quoted data of a secret from errors. Keys stay.
 func withoutValues(errs field.ErrorList) field.ErrorList {
 	for _, err := range errs {
-		if value, is := err.BadValue.(string); is && value == redacted {
+		if value, ok := err.BadValue.(string); ok && value == redacted {
 			// The library's text may quote a character of it.
 			err.BadValue, err.Detail = field.OmitValueType{}, "its content must be a JSON object"
 		}

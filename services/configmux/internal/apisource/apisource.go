@@ -136,15 +136,15 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 		s.follow(ctx)
 	}()
 	defer func() { <-ended }()
-	patience := s.cfg.Clock.NewTimer(restoreAfter)
-	defer patience.Stop()
+	timer := s.cfg.Clock.NewTimer(restoreAfter)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case n := <-s.news:
 			s.take(ctx, n)
-		case <-patience.C():
+		case <-timer.C():
 			s.restore(ctx)
 		case saving := <-s.keeper.outcome:
 			s.saved(saving.err)
@@ -185,7 +185,7 @@ func (s *Source) take(ctx context.Context, n news) {
 		delete(s.failures, reflector.VerbList)
 		change := s.pods.replace(n.pods, s.cfg.Clock.Now())
 		// The pods of the checkpoint may not have been passed to the sink.
-		change.lasting = change.lasting || first
+		change.persistent = change.persistent || first
 		s.keep(change)
 		s.sink.Set(Name, s.reading(podset.None, s.pods.all(), s.cause(ctx, n, change)))
 	case changed:
@@ -210,7 +210,7 @@ func (s *Source) give(ctx context.Context, n news, c change) {
 
 // keep writes the checkpoint if a restart would not find the present pods in it.
 func (s *Source) keep(c change) {
-	if c.lasting {
+	if c.persistent {
 		s.keeper.keep(maps.Clone(s.pods.held))
 	}
 }

@@ -104,9 +104,9 @@ func (s *Source) damage(what string) {
 
 // putAside renames a checkpoint, so that it is available for an investigation, and returns a sentence about it.
 func putAside(path string) string {
-	aside := path + corruptSuffix
-	if err := os.Rename(path, aside); err != nil {
+	corruptPath := path + corruptSuffix
+	if err := os.Rename(path, corruptPath); err != nil {
 		return fmt.Sprintf("it cannot be renamed: %v", err)
 	}
-	return "it is now " + aside + ": look at the disk, then remove it"
+	return "it is now " + corruptPath + ": look at the disk, then remove it"
 }

@@ -36,8 +36,8 @@ type change struct {
 	pod *v1.Pod
 	// any is true if a pod has changed in a field that matters to a node.
 	any bool
-	// lasting is true if more than its status has changed, see lasts.
-	lasting bool
+	// persistent is true if more than its status has changed, see lasts.
+	persistent bool
 }
 
 func newPods(node, target string, allowed privilege.Allowed) *pods {
@@ -85,11 +85,11 @@ func (p *pods) replace(all []*v1.Pod, now time.Time) change {
 		p.held[pod.UID] = pod
 		op := podset.Compare(old, pod)
 		out.any = out.any || op != podset.None
-		out.lasting = out.lasting || lasts(op, old, pod)
+		out.persistent = out.persistent || lasts(op, old, pod)
 	}
 	for uid := range before {
 		if p.held[uid] == nil {
-			out.any, out.lasting = true, true
+			out.any, out.persistent = true, true
 		}
 	}
 	return out
@@ -104,7 +104,7 @@ func (p *pods) put(pod *v1.Pod, now time.Time) change {
 	}
 	p.held[pod.UID] = pod
 	op := podset.Compare(old, pod)
-	out := change{op: podset.Update, pod: pod, any: op != podset.None, lasting: lasts(op, old, pod)}
+	out := change{op: podset.Update, pod: pod, any: op != podset.None, persistent: lasts(op, old, pod)}
 	switch {
 	case old == nil:
 		out.op = podset.Add
@@ -122,7 +122,7 @@ func (p *pods) remove(pod *v1.Pod) change {
 		return change{}
 	}
 	delete(p.held, pod.UID)
-	return change{op: podset.Remove, pod: old, any: true, lasting: true}
+	return change{op: podset.Remove, pod: old, any: true, persistent: true}
 }
 
 // lasts reports whether a change must survive a start without the API server. A status change is not worth a write,

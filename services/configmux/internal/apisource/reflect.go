@@ -118,7 +118,7 @@ func (r *reflection) one(kind newsKind, object runtime.Object) {
 func podsOf(items ...runtime.Object) []*v1.Pod {
 	out := make([]*v1.Pod, 0, len(items))
 	for _, item := range items {
-		if pod, is := item.(*v1.Pod); is {
+		if pod, ok := item.(*v1.Pod); ok {
 			out = append(out, pod)
 		}
 	}

@@ -188,8 +188,8 @@ func (s *Source) removeBroken(name types.NamespacedName, unknown error) error {
 	given := types.NamespacedName{Namespace: name.Namespace, Name: strings.TrimSuffix(name.Name, s.suffix())}
 	for _, path := range []string{s.pathOf(name), s.pathOf(given)} {
 		found := slices.DeleteFunc([]string{path, asideOf(path)}, func(path string) bool {
-			_, is := s.broken[path]
-			return !is
+			_, broken := s.broken[path]
+			return !broken
 		})
 		if len(found) > 0 {
 			return s.removeFiles(found)

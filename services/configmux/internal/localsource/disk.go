@@ -63,7 +63,9 @@ func isObjectFile(path string) bool {
 }
 
 // isClaimFile reports whether a path is that of a claim, or of a renamed one.
-func isClaimFile(path string) bool { return strings.HasSuffix(strings.TrimSuffix(path, aside), claimExtension) }
+func isClaimFile(path string) bool {
+	return strings.HasSuffix(strings.TrimSuffix(path, aside), claimExtension)
+}
 
 // holds reports whether a pod or an object was read from a file.
 func (s *Source) holds(path string) bool {
@@ -243,13 +245,13 @@ func (s *Source) readOne(path string) error {
 }
 
 // readRegular reads a file of limited size.
-func readRegular(path string, most int64) ([]byte, error) {
+func readRegular(path string, limit int64) ([]byte, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, fmt.Errorf("it is no file of %d bytes at most", most)
+	if !info.Mode().IsRegular() || info.Size() > limit {
+		return nil, fmt.Errorf("it is no file of %d bytes at most", limit)
 	}
 	return os.ReadFile(path)
 }

@@ -1,6 +1,6 @@
 // Package localsource is the source "local": the pods, config maps, secrets and persistent volume claims that were
-// applied by a call, and that stay until a call deletes them. It keeps a file for each of them, so that they survive a restart; secrets are
-// encrypted in it.
+// applied by a call, and that stay until a call deletes them. It keeps a file for each of them, so that they survive a
+// restart; secrets are encrypted in it.
 //
 // One goroutine, that of Run, owns the pods and the files. Apply and Delete decode and validate in the caller's
 // goroutine what needs no state, pass the rest to the owner over an unbuffered channel, and wait for its answer:

@@ -60,7 +60,8 @@ func (s *Source) ApplyObject(ctx context.Context, object *apiobject.Object, dryR
 	return AppliedObject{Key: wanted.object.Key(), Op: applied.Op}, nil
 }
 
-// DeleteObject removes a config map, a secret or a claim. It fails with an *UnknownObjectError, and otherwise as Delete does.
+// DeleteObject removes a config map, a secret or a claim. It fails with an *UnknownObjectError, and otherwise as Delete
+// does.
 func (s *Source) DeleteObject(ctx context.Context, key apiobject.Key) error {
 	if key.Namespace == "" {
 		key.Namespace = metav1.NamespaceDefault
@@ -159,8 +160,8 @@ func (s *Source) removeObject(ctx context.Context, key apiobject.Key) error {
 	known := s.objects[key]
 	if known == nil {
 		broken := slices.DeleteFunc([]string{path, asideOf(path)}, func(path string) bool {
-			_, is := s.broken[path]
-			return !is
+			_, broken := s.broken[path]
+			return !broken
 		})
 		if len(broken) == 0 {
 			return &UnknownObjectError{Key: key}

@@ -114,14 +114,14 @@ func (c *collector) merged(state *configv1.SourceState, token []byte) {
 	c.sources[name] = state.GetReady()
 	var single []stream.Message[Entry]
 	for key, m := range changes {
-		before, had := c.pods[key]
+		before, existed := c.pods[key]
 		if m.Removed {
 			delete(c.pods, key)
-			whole = whole || had
+			whole = whole || existed
 			continue
 		}
 		c.pods[key] = m.Value
-		if !had {
+		if !existed {
 			whole = true
 			continue
 		}

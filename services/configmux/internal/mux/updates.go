@@ -41,11 +41,11 @@ func (e Entry) stand() stand { return stand{desire: e.desire, life: e.Pod.GetLif
 
 // opAfter returns the operation of a pod for a subscriber that has a version of it. A pod in another life was removed
 // in between, and is new.
-func (e Entry) opAfter(had stand) configv1.Op {
+func (e Entry) opAfter(previous stand) configv1.Op {
 	switch {
-	case e.Pod.GetLife() != had.life:
+	case e.Pod.GetLife() != previous.life:
 		return configv1.Op_OP_ADD
-	case e.desire == had.desire:
+	case e.desire == previous.desire:
 		return configv1.Op_OP_RECONCILE
 	case e.ends:
 		return configv1.Op_OP_DELETE
@@ -99,10 +99,10 @@ func (t *tracked) op(m stream.Message[Entry]) configv1.Op {
 		delete(t.known, m.Key)
 		return configv1.Op_OP_REMOVE
 	}
-	known, had := t.known[m.Key]
+	known, found := t.known[m.Key]
 	t.known[m.Key] = m.Value.stand()
 	switch {
-	case had:
+	case found:
 		return m.Value.opAfter(known)
 	case t.resumed && m.Value.Pod.GetOp() == configv1.Op_OP_RECONCILE:
 		// The subscriber may have missed more than the last change.

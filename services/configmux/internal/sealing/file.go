@@ -102,8 +102,8 @@ func (k *Keyring) check(info fs.FileInfo) error {
 			fileMode,
 		)
 	}
-	stat, is := info.Sys().(*syscall.Stat_t)
-	if !is {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
 		return unusable("cannot determine the owner of the key file %s", k.path)
 	}
 	if int(stat.Uid) != k.uid {

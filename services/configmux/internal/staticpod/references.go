@@ -28,10 +28,10 @@ func NamesObjects(pod *v1.Pod) bool {
 func refuseReferences(pod *v1.Pod, standalone bool) field.ErrorList {
 	spec := field.NewPath("spec")
 	r := refusals{standalone: standalone}
-	r.when(pod.Spec.ServiceAccountName != "", spec.Child("serviceAccountName"), "service accounts")
-	r.when(pod.Spec.DeprecatedServiceAccount != "", spec.Child("serviceAccount"), "service accounts")
+	r.refuseIf(pod.Spec.ServiceAccountName != "", spec.Child("serviceAccountName"), "service accounts")
+	r.refuseIf(pod.Spec.DeprecatedServiceAccount != "", spec.Child("serviceAccount"), "service accounts")
 	r.unlessStandalone(len(pod.Spec.ImagePullSecrets) > 0, spec.Child("imagePullSecrets"), "secrets")
-	r.when(len(pod.Spec.ResourceClaims) > 0, spec.Child("resourceClaims"), "resource claims")
+	r.refuseIf(len(pod.Spec.ResourceClaims) > 0, spec.Child("resourceClaims"), "resource claims")
 	for i := range pod.Spec.InitContainers {
 		r.container(&pod.Spec.InitContainers[i], spec.Child("initContainers").Index(i))
 	}
@@ -50,16 +50,16 @@ type refusals struct {
 	errs       field.ErrorList
 }
 
-// when refuses a field if the condition holds.
-func (r *refusals) when(is bool, path *field.Path, what string) {
-	if is {
+// refuseIf refuses a field if the condition holds.
+func (r *refusals) refuseIf(condition bool, path *field.Path, what string) {
+	if condition {
 		r.errs = append(r.errs, field.Forbidden(path, forbidden(what)))
 	}
 }
 
 // unlessStandalone refuses a field if the condition holds and the node has an API server.
-func (r *refusals) unlessStandalone(is bool, path *field.Path, what string) {
-	if is && !r.standalone {
+func (r *refusals) unlessStandalone(condition bool, path *field.Path, what string) {
+	if condition && !r.standalone {
 		r.errs = append(r.errs, field.Forbidden(path, fmt.Sprintf(
 			"a static pod must not use %s: on a node with an API server they are that server's; without --kubeconfig they may stand beside the pod",
 			what,
@@ -94,16 +94,16 @@ func (r *refusals) volume(v *v1.VolumeSource, path *field.Path) {
 		template := path.Child("ephemeral", "volumeClaimTemplate", "spec")
 		r.errs = append(r.errs, apiobject.CheckClaimSpec(&v.Ephemeral.VolumeClaimTemplate.Spec, template)...)
 	}
-	r.when(v.CSI != nil, path.Child("csi"), "CSI drivers")
-	r.when(v.Glusterfs != nil, path.Child("glusterfs"), "endpoints")
-	r.when(v.AzureFile != nil, path.Child("azureFile"), "secrets")
-	r.when(v.CephFS != nil && v.CephFS.SecretRef != nil, path.Child("cephfs", "secretRef"), "secrets")
-	r.when(v.Cinder != nil && v.Cinder.SecretRef != nil, path.Child("cinder", "secretRef"), "secrets")
-	r.when(v.FlexVolume != nil && v.FlexVolume.SecretRef != nil, path.Child("flexVolume", "secretRef"), "secrets")
-	r.when(v.ISCSI != nil && v.ISCSI.SecretRef != nil, path.Child("iscsi", "secretRef"), "secrets")
-	r.when(v.RBD != nil && v.RBD.SecretRef != nil, path.Child("rbd", "secretRef"), "secrets")
-	r.when(v.ScaleIO != nil && v.ScaleIO.SecretRef != nil, path.Child("scaleIO", "secretRef"), "secrets")
-	r.when(v.StorageOS != nil && v.StorageOS.SecretRef != nil, path.Child("storageos", "secretRef"), "secrets")
+	r.refuseIf(v.CSI != nil, path.Child("csi"), "CSI drivers")
+	r.refuseIf(v.Glusterfs != nil, path.Child("glusterfs"), "endpoints")
+	r.refuseIf(v.AzureFile != nil, path.Child("azureFile"), "secrets")
+	r.refuseIf(v.CephFS != nil && v.CephFS.SecretRef != nil, path.Child("cephfs", "secretRef"), "secrets")
+	r.refuseIf(v.Cinder != nil && v.Cinder.SecretRef != nil, path.Child("cinder", "secretRef"), "secrets")
+	r.refuseIf(v.FlexVolume != nil && v.FlexVolume.SecretRef != nil, path.Child("flexVolume", "secretRef"), "secrets")
+	r.refuseIf(v.ISCSI != nil && v.ISCSI.SecretRef != nil, path.Child("iscsi", "secretRef"), "secrets")
+	r.refuseIf(v.RBD != nil && v.RBD.SecretRef != nil, path.Child("rbd", "secretRef"), "secrets")
+	r.refuseIf(v.ScaleIO != nil && v.ScaleIO.SecretRef != nil, path.Child("scaleIO", "secretRef"), "secrets")
+	r.refuseIf(v.StorageOS != nil && v.StorageOS.SecretRef != nil, path.Child("storageos", "secretRef"), "secrets")
 	if v.Projected == nil {
 		return
 	}
@@ -111,9 +111,9 @@ func (r *refusals) volume(v *v1.VolumeSource, path *field.Path) {
 		s, at := &v.Projected.Sources[i], path.Child("projected", "sources").Index(i)
 		r.unlessStandalone(s.ConfigMap != nil, at.Child("configMap"), "config maps")
 		r.unlessStandalone(s.Secret != nil, at.Child("secret"), "secrets")
-		r.when(s.ServiceAccountToken != nil, at.Child("serviceAccountToken"), "service account tokens")
-		r.when(s.ClusterTrustBundle != nil, at.Child("clusterTrustBundle"), "cluster trust bundles")
-		r.when(s.PodCertificate != nil, at.Child("podCertificate"), "pod certificates")
+		r.refuseIf(s.ServiceAccountToken != nil, at.Child("serviceAccountToken"), "service account tokens")
+		r.refuseIf(s.ClusterTrustBundle != nil, at.Child("clusterTrustBundle"), "cluster trust bundles")
+		r.refuseIf(s.PodCertificate != nil, at.Child("podCertificate"), "pod certificates")
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package staticpod decodes manifests into pods that can run, and into the config maps, secrets and persistent volume
-// claims that they use on a node without an API server. It decodes strictly, applies the defaults of static pods and of the API, validates, and
-// refuses references to an API server and privileges that pods of the source may not have.
+// claims that they use on a node without an API server. It decodes strictly, applies the defaults of static pods and of
+// the API, validates, and refuses references to an API server and privileges that pods of the source may not have.
 //
 // It is between the sources that read bytes (filesource, httpsource) and the mux. It is pure: it has no disk, no clock
 // and no earlier version of a manifest.

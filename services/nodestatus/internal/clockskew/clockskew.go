@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// most is the tolerated difference of the clocks. The certificates and tokens of Kubernetes are issued to be valid
-	// some minutes before.
-	most = time.Minute
+	// tolerance is the tolerated difference of the clocks. The certificates and tokens of Kubernetes are issued to be
+	// valid some minutes before.
+	tolerance = time.Minute
 	// healthName is the name in the health.
 	healthName = "clock"
 )
@@ -47,7 +47,7 @@ func New(registry prometheus.Registerer, health *rpc.Health, logger *slog.Logger
 func (w *Watch) Seen(e apiclient.Exchange) {
 	skew := ahead(e)
 	w.skew.Set(skew.Seconds())
-	wrong := skew.Abs() > most
+	wrong := skew.Abs() > tolerance
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !wrong {
@@ -58,14 +58,14 @@ func (w *Watch) Seen(e apiclient.Exchange) {
 		w.wrong = false
 		return
 	}
-	way := "ahead of"
+	direction := "ahead of"
 	if skew < 0 {
-		way = "behind"
+		direction = "behind"
 	}
 	text := fmt.Sprintf(
 		"the clock of this machine is %s %s the API server's: set it, by NTP for example; certificates and tokens are valid by one clock and not by the other",
 		skew.Abs().Round(time.Second),
-		way,
+		direction,
 	)
 	w.health.Set(healthName, text)
 	if !w.wrong {

@@ -81,16 +81,16 @@ func ThresholdsOf(k *kubeletconfigv1beta1.KubeletConfiguration) ([]Threshold, er
 			if err != nil {
 				return fmt.Errorf("%s[%s]: %w", field, signal, err)
 			}
-			least, err := reclaimOf(k, signal)
+			reclaim, err := reclaimOf(k, signal)
 			if err != nil {
 				return err
 			}
-			patience, err := grace(signal)
+			gracePeriod, err := grace(signal)
 			if err != nil {
 				return err
 			}
 			if ConditionOf(signal) != "" && (value.Fraction > 0 || !value.Quantity.IsZero()) {
-				all = append(all, Threshold{Signal: signal, Value: value, MinReclaim: least, Grace: patience})
+				all = append(all, Threshold{Signal: signal, Value: value, MinReclaim: reclaim, Grace: gracePeriod})
 			}
 		}
 		return nil
@@ -124,11 +124,11 @@ func reclaimOf(k *kubeletconfigv1beta1.KubeletConfiguration, signal string) (nod
 	if !set {
 		return nodeconfig.Threshold{}, nil
 	}
-	least, err := nodeconfig.ParseThreshold(text)
+	parsed, err := nodeconfig.ParseThreshold(text)
 	if err != nil {
 		return nodeconfig.Threshold{}, fmt.Errorf("evictionMinimumReclaim[%s]: %w", signal, err)
 	}
-	return least, nil
+	return parsed, nil
 }
 
 // Reading is an available amount and the capacity, in bytes, inodes or processes.
@@ -196,31 +196,31 @@ func Step(thresholds []Threshold, before State, readings map[string]Reading, now
 			}
 			continue
 		}
-		which := key{threshold.Signal, threshold.Hard()}
-		least := threshold.Value.Of(reading.Capacity)
+		k := key{threshold.Signal, threshold.Hard()}
+		minimum := threshold.Value.Of(reading.Capacity)
 		signal := Signal{
 			Name:      threshold.Signal,
 			Available: reading.Available,
-			Threshold: least,
+			Threshold: minimum,
 			Hard:      threshold.Hard(),
 			At:        reading.At,
 		}
 		state.Read = append(state.Read, signal)
-		if before.pressed[which] {
-			least += threshold.MinReclaim.Of(reading.Capacity)
+		if before.pressed[k] {
+			minimum += threshold.MinReclaim.Of(reading.Capacity)
 		}
-		if reading.Available >= least {
+		if reading.Available >= minimum {
 			continue
 		}
 		state.Crossed = append(state.Crossed, signal)
 		state.Seen[ConditionOf(threshold.Signal)] = now
-		since, known := before.since[which]
+		since, known := before.since[k]
 		if !known {
 			since = now
 		}
-		state.since[which] = since
+		state.since[k] = since
 		if now.Sub(since) >= threshold.Grace {
-			state.pressed[which] = true
+			state.pressed[k] = true
 			state.Pressing = append(state.Pressing, signal)
 		}
 	}

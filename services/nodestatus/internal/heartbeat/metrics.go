@@ -116,8 +116,8 @@ func (m *Metrics) peer(name string, peer nodeobject.Peer) {
 	m.healthy.WithLabelValues(name).Set(oneIf(peer.State == nodeobject.PeerHealthy))
 }
 
-func oneIf(is bool) float64 {
-	if is {
+func oneIf(condition bool) float64 {
+	if condition {
 		return 1
 	}
 	return 0

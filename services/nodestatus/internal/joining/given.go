@@ -20,14 +20,14 @@ type pair struct {
 // given returns the client certificate of a kubeconfig, inline or in files; nil if none is valid now. kubeadm writes
 // the certificate of a control plane node into the kubeconfig, and expects to find it in the store.
 func given(kubeconfig string, now time.Time) *pair {
-	way, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: kubeconfig})
+	config, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: kubeconfig})
 	if err != nil {
 		return nil
 	}
-	if err := rest.LoadTLSFiles(way); err != nil {
+	if err := rest.LoadTLSFiles(config); err != nil {
 		return nil
 	}
-	loaded, err := tls.X509KeyPair(way.CertData, way.KeyData)
+	loaded, err := tls.X509KeyPair(config.CertData, config.KeyData)
 	if err != nil {
 		return nil
 	}
@@ -35,7 +35,7 @@ func given(kubeconfig string, now time.Time) *pair {
 	if err != nil || now.After(leaf.NotAfter) {
 		return nil
 	}
-	return &pair{certificate: way.CertData, key: way.KeyData, leaf: leaf}
+	return &pair{certificate: config.CertData, key: config.KeyData, leaf: leaf}
 }
 
 // laterThan reports whether it is newer than the certificate of a store. It is used instead of that of a former cluster

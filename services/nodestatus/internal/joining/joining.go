@@ -125,15 +125,15 @@ func New(cfg Config) (*Joiner, error) {
 
 // storeOf returns the store of a kubeconfig's certificate, nil if there is none, and the path in the kubeconfig.
 func storeOf(kubeconfig string) (*certificates.Store, string) {
-	way, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: kubeconfig})
+	config, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: kubeconfig})
 	if err != nil {
 		return nil, ""
 	}
-	store, ok := certificates.StoreOf(way.CertFile, fileMode)
-	if !ok || way.KeyFile != way.CertFile {
-		return nil, way.CertFile
+	store, ok := certificates.StoreOf(config.CertFile, fileMode)
+	if !ok || config.KeyFile != config.CertFile {
+		return nil, config.CertFile
 	}
-	return &store, way.CertFile
+	return &store, config.CertFile
 }
 
 // hasJoined reports whether a node does not need to join: it has a kubeconfig with another certificate than the one to
@@ -148,24 +148,24 @@ func hasJoined(cfg Config, store certificates.Store) bool {
 	if _, err := os.Stat(cfg.Bootstrap); errors.Is(err, fs.ErrNotExist) {
 		return true
 	}
-	way, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: cfg.Kubeconfig})
+	config, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: cfg.Kubeconfig})
 	if err != nil {
 		return false
 	}
-	certificate, _, err := keyPair(way)
+	certificate, _, err := keyPair(config)
 	return err == nil && isValid(certificate, cfg.Clock.Now())
 }
 
 // keyPair returns the client certificate and key of a REST configuration, in PEM.
-func keyPair(way *rest.Config) (certificate, key []byte, err error) {
-	certificate, key = way.CertData, way.KeyData
-	if len(certificate) == 0 && way.CertFile != "" {
-		if certificate, err = os.ReadFile(way.CertFile); err != nil {
+func keyPair(config *rest.Config) (certificate, key []byte, err error) {
+	certificate, key = config.CertData, config.KeyData
+	if len(certificate) == 0 && config.CertFile != "" {
+		if certificate, err = os.ReadFile(config.CertFile); err != nil {
 			return nil, nil, err
 		}
 	}
-	if len(key) == 0 && way.KeyFile != "" {
-		if key, err = os.ReadFile(way.KeyFile); err != nil {
+	if len(key) == 0 && config.KeyFile != "" {
+		if key, err = os.ReadFile(config.KeyFile); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -182,21 +182,21 @@ func isValid(pem []byte, now time.Time) bool {
 // renewal; kubeadm then changes the kubeconfig to refer to the store. A valid certificate in the store stays. It
 // returns nil if the kubeconfig has none.
 func adopt(cfg Config, store certificates.Store) (*certificates.Store, error) {
-	way, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: cfg.Kubeconfig})
-	if err != nil || len(way.CertData) == 0 || len(way.KeyData) == 0 {
+	config, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: cfg.Kubeconfig})
+	if err != nil || len(config.CertData) == 0 || len(config.KeyData) == 0 {
 		return nil, nil //nolint:nilerr // what is wrong with the kubeconfig is said by who connects with it
 	}
 	now := cfg.Clock.Now()
 	if stored, err := store.Load(); err == nil && now.Before(stored.Leaf.NotAfter) {
 		return &store, nil
 	}
-	if !isValid(way.CertData, now) {
+	if !isValid(config.CertData, now) {
 		return nil, nil
 	}
 	if err := os.MkdirAll(cfg.Dir, dirMode); err != nil {
 		return nil, fmt.Errorf("making the directory of the node's certificate: %w", err)
 	}
-	if err := store.Save(way.CertData, way.KeyData, now); err != nil {
+	if err := store.Save(config.CertData, config.KeyData, now); err != nil {
 		return nil, err
 	}
 	cfg.Logger.Info(

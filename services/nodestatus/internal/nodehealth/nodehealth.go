@@ -15,9 +15,9 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
-// patience is how long a process that worked may be missing, starting or stuck before its check fails: as long as a
+// timeout is how long a process that worked may be missing, starting or stuck before its check fails: as long as a
 // ready node stays ready. A restart of a process does not fail its check.
-const patience = nodeobject.AwayPatience
+const timeout = nodeobject.AwayPatience
 
 // Part is the state of one process.
 type Part struct {
@@ -38,7 +38,7 @@ func (p Part) Failing(now time.Time) error {
 		return nil
 	case p.LastGood.IsZero():
 		return errors.New(p.Trouble)
-	case now.Sub(p.LastGood) < patience:
+	case now.Sub(p.LastGood) < timeout:
 		return nil
 	default:
 		return fmt.Errorf("%s (for %s)", p.Trouble, now.Sub(p.LastGood).Round(time.Second))

@@ -78,8 +78,8 @@ func images(in Input) []v1.ContainerImage {
 	}
 	sorted := slices.Clone(in.Images)
 	slices.SortStableFunc(sorted, func(a, b Image) int { return cmp.Compare(b.Bytes, a.Bytes) })
-	if most := int(in.Settings.MaxImages); most >= 0 {
-		sorted = sorted[:min(most, len(sorted))]
+	if maxImages := int(in.Settings.MaxImages); maxImages >= 0 {
+		sorted = sorted[:min(maxImages, len(sorted))]
 	}
 	var all []v1.ContainerImage
 	for _, image := range sorted {

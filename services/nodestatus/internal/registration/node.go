@@ -29,41 +29,41 @@ func toRegister(computed *v1.Node) *v1.Node {
 	}
 }
 
-// mend corrects the own labels and the own annotation of an existing Node, and returns the result. A failure is logged
-// and retried with the next look, because the Node exists nevertheless.
-func (r *Registrar) mend(ctx context.Context, node *v1.Node) *v1.Node {
+// correct corrects the own labels and the own annotation of an existing Node, and returns the result. A failure is
+// logged and retried with the next look, because the Node exists nevertheless.
+func (r *Registrar) correct(ctx context.Context, node *v1.Node) *v1.Node {
 	wrong := make(map[string]any)
 	computed := r.latest()
 	if labels := wrongLabels(node.Labels, computed.Labels); len(labels) > 0 {
 		wrong["labels"] = labels
 	}
-	should, ours := computed.Annotations[nodeobject.AnnotationProvidedIPs]
-	switch is, found := node.Annotations[nodeobject.AnnotationProvidedIPs]; {
-	case ours && is != should:
-		wrong["annotations"] = map[string]any{nodeobject.AnnotationProvidedIPs: should}
+	want, ours := computed.Annotations[nodeobject.AnnotationProvidedIPs]
+	switch current, found := node.Annotations[nodeobject.AnnotationProvidedIPs]; {
+	case ours && current != want:
+		wrong["annotations"] = map[string]any{nodeobject.AnnotationProvidedIPs: want}
 	case !ours && found:
 		wrong["annotations"] = map[string]any{nodeobject.AnnotationProvidedIPs: nil}
 	}
 	if len(wrong) == 0 {
 		return node
 	}
-	mended, err := r.patch(ctx, wrong)
+	corrected, err := r.patch(ctx, wrong)
 	if err != nil {
 		r.cfg.Logger.Warn("cannot correct labels or annotations of the Node in the API server", "metadata", wrong,
 			telemetry.KeyError, err)
 		return node
 	}
 	r.cfg.Logger.Info("corrected labels or annotations of the Node in the API server", "metadata", wrong)
-	return mended
+	return corrected
 }
 
 // wrongLabels returns the correct values of own labels that are wrong.
 func wrongLabels(stored, computed map[string]string) map[string]string {
 	wrong := make(map[string]string)
 	for _, label := range ownLabels {
-		should, ours := computed[label]
-		if is, ok := stored[label]; ours && (!ok || is != should) {
-			wrong[label] = should
+		want, ours := computed[label]
+		if current, ok := stored[label]; ours && (!ok || current != want) {
+			wrong[label] = want
 		}
 	}
 	return wrong

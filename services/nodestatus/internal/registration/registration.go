@@ -173,7 +173,7 @@ func (r *Registrar) ensure(ctx context.Context) (node *v1.Node, err error) {
 	if err != nil {
 		return nil, r.explain(err)
 	}
-	return r.mend(ctx, node), nil
+	return r.correct(ctx, node), nil
 }
 
 // follow watches the Node. It returns when the Node is deleted or the watch has ended, as each does after some minutes,

@@ -74,27 +74,27 @@ type refusals map[string]struct{ sent, kept any }
 
 // note compares the sent fields with the response of the API server.
 func (r refusals) note(answer, sent v1.NodeStatus, names []string) {
-	kept, should := fieldsOf(answer), fieldsOf(sent)
+	kept, desired := fieldsOf(answer), fieldsOf(sent)
 	for _, name := range names {
-		if equality.Semantic.DeepEqual(kept[name], should[name]) {
+		if equality.Semantic.DeepEqual(kept[name], desired[name]) {
 			delete(r, name)
 			continue
 		}
-		r[name] = struct{ sent, kept any }{should[name], kept[name]}
+		r[name] = struct{ sent, kept any }{desired[name], kept[name]}
 	}
 }
 
-func (r refusals) still(name string, is, should any) bool {
+func (r refusals) still(name string, current, desired any) bool {
 	before, ok := r[name]
-	return ok && equality.Semantic.DeepEqual(before.sent, should) && equality.Semantic.DeepEqual(before.kept, is)
+	return ok && equality.Semantic.DeepEqual(before.sent, desired) && equality.Semantic.DeepEqual(before.kept, current)
 }
 
 // differing returns the sorted names of the owned fields that differ from the desired status.
 func differing(stored, want v1.NodeStatus, refused refusals) []string {
-	is, should := fieldsOf(stored), fieldsOf(want)
+	current, desired := fieldsOf(stored), fieldsOf(want)
 	var names []string
-	for _, name := range slices.Sorted(maps.Keys(should)) {
-		if !equality.Semantic.DeepEqual(is[name], should[name]) && !refused.still(name, is[name], should[name]) {
+	for _, name := range slices.Sorted(maps.Keys(desired)) {
+		if !equality.Semantic.DeepEqual(current[name], desired[name]) && !refused.still(name, current[name], desired[name]) {
 			names = append(names, name)
 		}
 	}
@@ -119,7 +119,7 @@ func isConditions(name string) bool { return name == conditionsField }
 // patchOf returns the strategic merge patch that changes the named fields, and all own conditions with new times. Parts
 // of others stay: their conditions, and the volumes that a controller has attached.
 func patchOf(stored, want v1.NodeStatus, names []string) ([]byte, error) {
-	should := fieldsOf(want)
+	desired := fieldsOf(want)
 	status := map[string]any{conditionsField: want.Conditions}
 	for _, name := range names {
 		switch name {
@@ -134,7 +134,7 @@ func patchOf(stored, want v1.NodeStatus, names []string) ([]byte, error) {
 			status[name] = wholeNodeInfo{"replace", want.NodeInfo}
 		default:
 			// Null removes a field that the node does not have any more.
-			status[name] = should[name]
+			status[name] = desired[name]
 		}
 	}
 	patch, err := json.Marshal(map[string]any{"status": status})

@@ -111,8 +111,8 @@ func (r *Reporter) Seen(node *v1.Node) {
 }
 
 // newer reports whether a Node has a later version than another one.
-func newer(a, than *v1.Node) bool {
-	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, than.ResourceVersion)
+func newer(a, other *v1.Node) bool {
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, other.ResourceVersion)
 	return err != nil || order > 0
 }
 

@@ -42,12 +42,12 @@ func (m *Manager) begin(ctx context.Context) {
 		m.stop = func() {}
 		return
 	}
-	within, cancel := context.WithCancel(ctx)
+	endCtx, cancel := context.WithCancel(ctx)
 	done, mem := make(chan struct{}), m.memory
 	m.stop = func() { cancel(); <-done }
 	go func() {
 		defer close(done)
-		m.end(within, mem)
+		m.end(endCtx, mem)
 	}()
 }
 

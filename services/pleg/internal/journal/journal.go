@@ -135,21 +135,21 @@ func Open(cfg Config) *Book {
 	if errors.Is(err, fs.ErrNotExist) {
 		return b
 	}
-	aside := "the file is left as it is"
+	outcome := "the file is left as it is"
 	if err == nil {
-		var had *cut
-		if had, err = decode(data); err == nil {
-			b.before, b.written, b.continues, b.complete = had.published, had.pods, had.tokens, true
+		var read *cut
+		if read, err = decode(data); err == nil {
+			b.before, b.written, b.continues, b.complete = read.published, read.pods, read.tokens, true
 			return b
 		}
 		if name, failed := cfg.File.PutAside(); failed != nil {
-			aside = fmt.Sprintf("it cannot be renamed: %v", failed)
+			outcome = fmt.Sprintf("it cannot be renamed: %v", failed)
 		} else {
-			aside = "it is now " + name
+			outcome = "it is now " + name
 		}
 	}
 	cfg.Logger.Warn("the journal of the previous pleg cannot be used: changes of pods since then are visible in their state, but not published as events",
-		telemetry.KeyFile, cfg.Path, telemetry.KeyError, err, "kept", aside)
+		telemetry.KeyFile, cfg.Path, telemetry.KeyError, err, "kept", outcome)
 	return b
 }
 

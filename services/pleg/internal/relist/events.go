@@ -57,7 +57,7 @@ func (r *Relister) SetEvented(evented bool) {
 	if evented == (e.since != 0) {
 		return
 	}
-	was := e.Relied()
+	relied := e.Relied()
 	if evented {
 		e.Open()
 		e.since = r.cfg.BootTime()
@@ -66,13 +66,13 @@ func (r *Relister) SetEvented(evented bool) {
 		e.since = 0
 		clear(e.doubts)
 	}
-	r.modeChanged(was)
+	r.modeChanged(relied)
 	r.wake()
 }
 
 // modeChanged records when relists have become due every second. The caller holds mu.
-func (r *Relister) modeChanged(was bool) {
-	if was && !r.events.Relied() {
+func (r *Relister) modeChanged(relied bool) {
+	if relied && !r.events.Relied() {
 		r.events.hastened = r.cfg.Clock.Now()
 	}
 }
@@ -136,11 +136,11 @@ func (r *Relister) review() {
 			continue
 		}
 		delete(e.doubts, uid)
-		was := e.Relied()
+		relied := e.Relied()
 		probation := e.Unannounced(now)
-		r.modeChanged(was)
+		r.modeChanged(relied)
 		r.cfg.Metrics.unannounced.Inc()
-		if was {
+		if relied {
 			r.cfg.Logger.Warn(
 				"a pod has changed without an event of the runtime; relisting every second until its events are reliable again",
 				telemetry.KeyPodUID, uid, telemetry.KeyRetryAfter, probation)

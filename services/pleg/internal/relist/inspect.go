@@ -171,8 +171,8 @@ func inspectSandbox(
 	}
 	if ip := st.GetNetwork().GetIp(); ip != "" && !sandbox.HostNetwork {
 		sandbox.Ips = append(sandbox.Ips, ip)
-		for _, more := range st.GetNetwork().GetAdditionalIps() {
-			sandbox.Ips = append(sandbox.Ips, more.GetIp())
+		for _, additional := range st.GetNetwork().GetAdditionalIps() {
+			sandbox.Ips = append(sandbox.Ips, additional.GetIp())
 		}
 	}
 	return sandbox, nil

@@ -110,10 +110,10 @@ func (m *Metrics) expose(r *Relister) {
 }
 
 // count counts pods. The caller holds mu.
-func (r *Relister) count(which func(*pod) bool) int {
+func (r *Relister) count(matches func(*pod) bool) int {
 	n := 0
 	for _, p := range r.pods {
-		if which(p) {
+		if matches(p) {
 			n++
 		}
 	}

@@ -354,13 +354,13 @@ func (r *Relister) inspectChanged(all map[string]*items) []*flight {
 
 // await waits for inspections, but not longer than settle.
 func (r *Relister) await(ctx context.Context, flights []*flight) {
-	patience := settle
+	limit := settle
 	select {
 	case <-r.synced:
 	default:
-		patience = firstSettle
+		limit = firstSettle
 	}
-	timeout := r.cfg.Clock.NewTimer(patience)
+	timeout := r.cfg.Clock.NewTimer(limit)
 	defer timeout.Stop()
 	for _, f := range flights {
 		select {

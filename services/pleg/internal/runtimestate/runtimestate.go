@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	// Period is the polling interval of a healthy runtime. An unhealthy one is polled every impatience, because work waits
-	// for it.
-	Period     = 5 * time.Second
-	impatience = time.Second
+	// Period is the polling interval of a healthy runtime. An unhealthy one is polled every unhealthyPeriod, because work
+	// waits for it.
+	Period          = 5 * time.Second
+	unhealthyPeriod = time.Second
 	// answerTimeout is the time after which a runtime that does not answer counts as unhealthy.
 	answerTimeout = 10 * time.Second
 )
@@ -61,10 +61,10 @@ func New(cfg Config) *Watcher { return &Watcher{cfg: cfg} }
 func (w *Watcher) Run(ctx context.Context) error {
 	ctx = cri.Quiet(ctx)
 	for {
-		well := w.ask(ctx)
+		healthy := w.ask(ctx)
 		period := Period
-		if !well {
-			period = impatience
+		if !healthy {
+			period = unhealthyPeriod
 		}
 		timer := w.cfg.Clock.NewTimer(period)
 		select {
@@ -86,7 +86,7 @@ func (w *Watcher) State() (state *lifecyclev1.Runtime, reason string) {
 	return w.state, w.reason
 }
 
-func (w *Watcher) ask(ctx context.Context) (well bool) {
+func (w *Watcher) ask(ctx context.Context) (healthy bool) {
 	attempt, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	state, err := w.question(attempt)
@@ -138,7 +138,7 @@ func (w *Watcher) note(state *lifecyclev1.Runtime, reason string) {
 
 // connected returns the service of a runtime that has answered once. It reports one that has not soon.
 func (w *Watcher) connected(ctx context.Context) (internalapi.RuntimeService, error) {
-	ctx, cancel := context.WithTimeout(ctx, impatience)
+	ctx, cancel := context.WithTimeout(ctx, unhealthyPeriod)
 	defer cancel()
 	return w.cfg.Runtime(ctx)
 }

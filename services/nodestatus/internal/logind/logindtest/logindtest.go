@@ -24,8 +24,8 @@ const (
 	manager = name + ".Manager"
 	// prepare is the signal that a shutdown begins or is canceled.
 	prepare = manager + ".PrepareForShutdown"
-	// patience bounds the connection to a bus.
-	patience = time.Minute
+	// timeout bounds the connection to a bus.
+	timeout = time.Minute
 )
 
 // StartBus starts a D-Bus that permits everything, and returns its address. Without dbus-daemon it skips the test, or
@@ -68,7 +68,7 @@ func StartBus(t testing.TB) (address string) {
 func Connect(t testing.TB, address string) *dbus.Conn {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // the connection ends with this context
-	late := time.AfterFunc(patience, cancel)
+	late := time.AfterFunc(timeout, cancel)
 	conn, err := dbus.Connect(address, dbus.WithContext(ctx))
 	late.Stop()
 	if err != nil {
@@ -98,9 +98,9 @@ func Start(t testing.TB, address string, delay time.Duration) *Logind {
 	t.Helper()
 	l := &Logind{Bus: Connect(t, address)}
 	var err error
-	most := uint64(delay.Microseconds()) //nolint:gosec // it is not negative
+	maxDelay := uint64(delay.Microseconds()) //nolint:gosec // it is not negative
 	l.props, err = prop.Export(l.Bus, path, prop.Map{manager: {
-		"InhibitDelayMaxUSec":  {Value: most, Emit: prop.EmitFalse},
+		"InhibitDelayMaxUSec":  {Value: maxDelay, Emit: prop.EmitFalse},
 		"PreparingForShutdown": {Value: false, Emit: prop.EmitFalse},
 	}})
 	if err = errors.Join(err, l.Bus.ExportMethodTable(map[string]any{"Inhibit": l.inhibit}, path, manager)); err != nil {

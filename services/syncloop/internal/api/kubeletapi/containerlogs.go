@@ -65,19 +65,19 @@ func logOptions(query url.Values, now time.Time) (logRequest, error) {
 	}
 	var since int64
 	for _, number := range []struct {
-		name  string
-		least int64
-		into  *int64
+		name    string
+		minimum int64
+		into    *int64
 	}{{"tailLines", 0, &o.read.Tail}, {"limitBytes", 1, &o.read.Limit}, {"sinceSeconds", 1, &since}} {
 		text := query.Get(number.name)
 		if text == "" {
 			continue
 		}
 		value, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || value < number.least {
+		if err != nil || value < number.minimum {
 			return o, &problem{
 				http.StatusUnprocessableEntity,
-				fmt.Sprintf("%s: %q must be a number of at least %d", number.name, text, number.least),
+				fmt.Sprintf("%s: %q must be a number of at least %d", number.name, text, number.minimum),
 			}
 		}
 		*number.into = value

@@ -90,12 +90,12 @@ func (n *node) upgrade(ctx context.Context, target *url.URL, protocols []string)
 // join copies both ways until one of the connections ends, and then closes both.
 func join(a, b io.ReadWriteCloser) {
 	ended := make(chan struct{}, 2) // one for each direction
-	way := func(to io.Writer, from io.Reader) {
+	forward := func(to io.Writer, from io.Reader) {
 		_, _ = io.Copy(to, from) // an error ends the stream like an EOF
 		ended <- struct{}{}
 	}
-	go way(a, b)
-	go way(b, a)
+	go forward(a, b)
+	go forward(b, a)
 	<-ended
 	_, _ = a.Close(), b.Close() // ends the other direction
 	<-ended

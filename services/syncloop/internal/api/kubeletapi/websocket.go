@@ -186,8 +186,8 @@ type sizeQueue struct {
 
 // Next implements remotecommand.TerminalSizeQueue.
 func (q *sizeQueue) Next() *remotecommand.TerminalSize {
-	size, more := <-q.sizes
-	if !more {
+	size, ok := <-q.sizes
+	if !ok {
 		return nil
 	}
 	return &size

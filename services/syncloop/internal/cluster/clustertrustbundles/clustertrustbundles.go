@@ -297,13 +297,13 @@ func kept(object runtime.Object) *bundle {
 	return &bundle{name: o.Name, signer: o.Spec.SignerName, text: o.Spec.TrustBundle, labels: o.Labels}
 }
 
-// differing are a bundle as it was, nil when there was none, and as it is, or nothing when they are the same.
-func differing(was, is *bundle) []*bundle {
+// differing returns the old and the current bundle, each unless it is nil, or nothing if they are equal.
+func differing(old, current *bundle) []*bundle {
 	switch {
-	case was == nil:
-		return []*bundle{is}
-	case was.signer == is.signer && was.text == is.text && maps.Equal(was.labels, is.labels):
+	case old == nil:
+		return []*bundle{current}
+	case old.signer == current.signer && old.text == current.text && maps.Equal(old.labels, current.labels):
 		return nil
 	}
-	return []*bundle{was, is}
+	return []*bundle{old, current}
 }

@@ -269,12 +269,12 @@ func (f follower) ListFailed(err error) {
 // was created.
 func (c *Classes) update(note func(*answers)) {
 	c.mu.Lock()
-	was := c.answers.handlers
+	previous := c.answers.handlers
 	note(c.answers)
 	var affected []types.UID
 	for uid, u := range c.users {
 		_, exists := c.answers.handlers[u.class]
-		if u.waits && (exists || was == nil && c.answers.handlers != nil) {
+		if u.waits && (exists || previous == nil && c.answers.handlers != nil) {
 			affected = append(affected, uid)
 		}
 	}

@@ -52,7 +52,7 @@ func mergeConditions(has, computed []v1.PodCondition) []v1.PodCondition {
 	for i := range has {
 		if own := find(computed, has[i].Type); own != nil && podstatus.Owns(own) {
 			out = append(out, keepTransitionTime(*own, &has[i]))
-		} else if !podstatus.Owns(&has[i]) || has[i].Type == v1.DisruptionTarget { // it stays true, whoever set it
+		} else if !podstatus.Owns(&has[i]) || has[i].Type == v1.DisruptionTarget { // it stays true once it is set
 			out = append(out, has[i])
 		}
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 )
 
-// Objects returns configmux's stream of config maps, secrets and claims. Subscribing waits for a configmux that is away.
+// Objects returns configmux's stream of config maps, secrets and claims. Subscribing waits for a configmux that is
+// away.
 func Objects(client configv1.ConfigServiceClient) stream.Source[*configobjects.Entry] {
 	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*configobjects.Entry], error) {
 		watch, err := client.WatchObjects(ctx, &configv1.WatchObjectsRequest{ResumeToken: token}, grpc.WaitForReady(true))

@@ -255,9 +255,9 @@ func (n *Node) CleanUpPod(_ context.Context, _ *v1.Pod, observed *lifecyclev1.Po
 		n.broken = append(n.broken, fmt.Sprintf("pod %s was cleaned up while it ran", uid))
 	}
 	p.Containers, p.Sandboxes = nil, nil
-	_, had := n.pods[uid]
+	_, existed := n.pods[uid]
 	delete(n.pods, uid)
-	if had {
+	if existed {
 		stamp(p)
 		n.Events.EmitLast(string(uid), &lifecyclev1.Event{
 			Type: lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED, PodUid: string(uid), Status: p,

@@ -215,12 +215,12 @@ func (b *Book) ForgetContainer(pod types.UID, container string) error {
 	}
 	empty := false
 	err := b.change(pod, func(r *record) bool {
-		had := len(r.PreStopped) + len(r.Replaced)
+		before := len(r.PreStopped) + len(r.Replaced)
 		isIt := func(id string) bool { return id == container }
 		r.PreStopped, r.Replaced = slices.DeleteFunc(r.PreStopped, isIt), slices.DeleteFunc(r.Replaced, isIt)
 		has := len(r.PreStopped) + len(r.Replaced)
 		empty = r.Deadline == 0 && has == 0
-		return has != had
+		return has != before
 	})
 	if empty {
 		return errors.Join(err, b.Forget(pod))

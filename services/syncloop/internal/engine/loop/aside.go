@@ -11,22 +11,22 @@ import (
 // outcome is the reaction of the loop to the end of a piece of I/O.
 type outcome struct {
 	event event
-	then  func()
+	react func()
 }
 
-// aside does I/O in a goroutine of its own, because a hung disk must not stop the loop, and posts then to the loop. The
-// callers bound the number of these goroutines for each pod.
-func (l *Loop) aside(event event, io func(ctx context.Context) (then func())) {
+// runIO does I/O in a goroutine of its own, because a hung disk must not stop the loop, and posts the reaction to the
+// loop. The callers bound the number of these goroutines for each pod.
+func (l *Loop) runIO(event event, io func(ctx context.Context) (react func())) {
 	l.group.Go(func() error {
 		l.post(event, io(l.ctx))
 		return nil
 	})
 }
 
-// post gives then to the loop, unless the loop ends.
-func (l *Loop) post(event event, then func()) {
+// post gives react to the loop, unless the loop ends.
+func (l *Loop) post(event event, react func()) {
 	select {
-	case l.outcomes <- outcome{event: event, then: then}:
+	case l.outcomes <- outcome{event: event, react: react}:
 	case <-l.ctx.Done():
 	}
 }

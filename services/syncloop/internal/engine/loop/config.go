@@ -220,7 +220,7 @@ func (l *Loop) clearName(pod *v1.Pod) bool {
 		}
 		if !l.isOrphan(observed) {
 			wait := podworkers.WaitOf(podworkers.Facts{Behind: types.UID(observed.GetUid()), Contested: true})
-			l.cfg.Store.Synced(pod.UID, podworkers.SyncReport{Waits: true, Wait: wait.Reason})
+			l.cfg.Store.Synced(pod.UID, podworkers.SyncReport{ReasonsKnown: true, Wait: wait.Reason})
 			return false
 		}
 		l.endOrphan(observed)

@@ -42,7 +42,7 @@ func (l *Loop) endForGood(uid types.UID, pod *v1.Pod, why podstore.Eviction) {
 		return // housekeeping tries again
 	}
 	l.recording[uid] = true
-	l.aside(eventHousekeeping, func(context.Context) func() {
+	l.runIO(eventHousekeeping, func(context.Context) func() {
 		err := l.cfg.Evictions.Put(uid, why)
 		return func() {
 			delete(l.recording, uid)

@@ -147,7 +147,7 @@ func (l *Loop) forgetEviction(uid types.UID) {
 		return // the end of the present write calls this again
 	}
 	l.recording[uid] = true
-	l.aside(eventHousekeeping, func(context.Context) func() {
+	l.runIO(eventHousekeeping, func(context.Context) func() {
 		err := l.cfg.Evictions.Delete(uid)
 		return func() {
 			delete(l.recording, uid)
@@ -182,7 +182,7 @@ func (l *Loop) forgetEndings() {
 		return
 	}
 	l.forgettingEndings = true
-	l.aside(eventHousekeeping, func(context.Context) func() {
+	l.runIO(eventHousekeeping, func(context.Context) func() {
 		for _, uid := range over {
 			if err := l.cfg.Endings.Forget(uid); err != nil {
 				l.cfg.Logger.Warn("cannot remove the file of the grace period of a pod that has ended; retrying", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)

@@ -333,7 +333,7 @@ func (l *Loop) turn(ctx context.Context) error {
 		case word := <-l.nodes:
 			l.timed(eventNode, func() { l.handleNode(word) })
 		case done := <-l.outcomes:
-			l.timed(done.event, done.then)
+			l.timed(done.event, done.react)
 		case pods := <-l.leftovers:
 			l.timed(eventLeftovers, func() { l.handleLeftovers(pods) })
 		case <-due.C():

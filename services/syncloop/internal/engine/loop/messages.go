@@ -63,7 +63,7 @@ func (l *Loop) seen(e seenEvent) {
 // read reads the messages, and releases the events of the pod after messagePatience at the latest.
 func (l *Loop) read(uid types.UID, r *reading, status *lifecyclev1.PodStatus) {
 	done := make(chan struct{})
-	l.aside(eventLifecycle, func(context.Context) func() {
+	l.runIO(eventLifecycle, func(context.Context) func() {
 		defer close(done)
 		l.cfg.Store.ReadMessages(uid, status)
 		return func() {

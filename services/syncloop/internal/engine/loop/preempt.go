@@ -56,7 +56,7 @@ func (l *Loop) preempt(cause context.Context, uid types.UID, d *desiredPod, refu
 func (l *Loop) preemptOne(
 	cause context.Context, critical types.UID, victim *v1.Pod, eviction podstore.Eviction, short string,
 ) {
-	l.aside(eventConfig, func(context.Context) func() {
+	l.runIO(eventConfig, func(context.Context) func() {
 		err := l.cfg.Preempt(cause, victim.UID, eviction)
 		return func() {
 			if err == nil {

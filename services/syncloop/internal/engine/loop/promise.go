@@ -70,25 +70,26 @@ func (l *Loop) keep(uid types.UID, d *desiredPod, err error) {
 
 // saving is a record that is being written to disk.
 type saving struct {
-	// then are called with the result. next are those of later changes; again is true if there are later changes.
-	then, next []func(error)
-	again      bool
+	// callbacks are called with the result. next are the callbacks those of later changes; again is true if there are
+	// later changes.
+	callbacks, next []func(error)
+	again           bool
 }
 
 // saveResize writes the record of a pod to disk outside of the loop's goroutine, one version after another, and calls
-// then with the result.
-func (l *Loop) saveResize(uid types.UID, then func(error)) {
+// done with the result.
+func (l *Loop) saveResize(uid types.UID, done func(error)) {
 	var callbacks []func(error)
-	if then != nil {
-		callbacks = append(callbacks, then)
+	if done != nil {
+		callbacks = append(callbacks, done)
 	}
 	if s := l.saving[uid]; s != nil {
 		s.next, s.again = append(s.next, callbacks...), true
 		return
 	}
-	s := &saving{then: callbacks}
+	s := &saving{callbacks: callbacks}
 	l.saving[uid] = s
-	l.aside(eventConfig, func(context.Context) func() {
+	l.runIO(eventConfig, func(context.Context) func() {
 		err := l.cfg.Resizes.Save(uid)
 		return func() { l.saved(uid, s, err) }
 	})
@@ -103,9 +104,9 @@ func (l *Loop) saved(uid types.UID, s *saving, err error) {
 	}
 	if s.again {
 		l.saveResize(uid, nil)
-		l.saving[uid].then = s.next
+		l.saving[uid].callbacks = s.next
 	}
-	for _, then := range s.then {
-		then(err)
+	for _, done := range s.callbacks {
+		done(err)
 	}
 }

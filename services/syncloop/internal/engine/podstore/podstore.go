@@ -271,10 +271,10 @@ func (s *Store) Synced(uid types.UID, report podworkers.SyncReport) {
 	if moved {
 		e.cgroup = report.Cgroup
 	}
-	if report.Waits {
+	if report.ReasonsKnown {
 		e.reasons, e.whole, e.wholeIn = report.Reasons, report.Wait, seen.Sandbox(s.observed[uid]).GetId()
 	}
-	if moved || report.Waits {
+	if moved || report.ReasonsKnown {
 		s.compute(uid, false)
 	}
 }

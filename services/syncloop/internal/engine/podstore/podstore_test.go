@@ -275,7 +275,7 @@ func TestWhatHeldAPodUpIsGoneOnceItHasASandbox(t *testing.T) {
 		return pods[0].Status.Reason
 	}
 	held := podstatus.Reason{Reason: podstatus.ReasonSandbox, Message: "no network"}
-	s.Synced("u1", podworkers.SyncReport{Waits: true, Wait: held})
+	s.Synced("u1", podworkers.SyncReport{ReasonsKnown: true, Wait: held})
 	if got := reason(); got != held.Reason {
 		t.Errorf("a pod without a sandbox has the reason %q", got)
 	}
@@ -284,7 +284,7 @@ func TestWhatHeldAPodUpIsGoneOnceItHasASandbox(t *testing.T) {
 	if got := reason(); got != "" {
 		t.Errorf("a pod that runs has the reason %q", got)
 	}
-	s.Synced("u1", podworkers.SyncReport{Waits: true, Wait: held}) // as for a volume that another container needs
+	s.Synced("u1", podworkers.SyncReport{ReasonsKnown: true, Wait: held}) // as for a volume that another container needs
 	if got := reason(); got != held.Reason {
 		t.Errorf("a pod that waits in its sandbox has the reason %q", got)
 	}
@@ -496,7 +496,7 @@ func TestTheStatusOfANewPodIsComputedOnceBeforeItsFirstStart(t *testing.T) {
 		t.Errorf("before the first start the status was computed %d times, want once", computed)
 	}
 	// The report of a sync is one change, and the start of a container another one.
-	s.Synced("u1", podworkers.SyncReport{Waits: true, Cgroup: &resources.Resources{}})
+	s.Synced("u1", podworkers.SyncReport{ReasonsKnown: true, Cgroup: &resources.Resources{}})
 	node.Run(pod)
 	s.Observe("u1", running(t, node, "u1"))
 	if computed != 3 {

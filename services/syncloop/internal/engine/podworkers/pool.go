@@ -61,8 +61,8 @@ type Statuses interface {
 
 // SyncReport holds the results of a sync for the pod's status.
 type SyncReport struct {
-	// Waits reports whether Wait and Reasons are known. Without it the earlier ones stay: the sync ended before.
-	Waits bool
+	// ReasonsKnown reports whether Wait and Reasons are known. Without it the earlier ones stay: the sync ended before.
+	ReasonsKnown bool
 	// Wait is the reason of the pod as a whole; empty if it does not wait.
 	Wait podstatus.Reason
 	// Reasons are the reasons of waiting containers, by name.
@@ -186,7 +186,7 @@ func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
 		p.queue(name, waiter{uid: pod.UID, update: u, again: again})
 		return
 	}
-	if waited, was := p.unqueue(pod.UID); was {
+	if waited, waiting := p.unqueue(pod.UID); waiting {
 		u = Fold(waited, u)
 	}
 	p.start(name, pod.UID, u)

@@ -254,9 +254,9 @@ func TestEndedContainersBeyondOneAreRemoved(t *testing.T) {
 	})
 }
 
-// TestRemovedPodEndsWhoeverHoldsItsName removes a pod that runs from before the start of this process, while another
+// TestRemovedPodEndsTheRunningPodOfItsName removes a pod that runs from before the start of this process, while another
 // pod of its name has been started.
-func TestRemovedPodEndsWhoeverHoldsItsName(t *testing.T) {
+func TestRemovedPodEndsTheRunningPodOfItsName(t *testing.T) {
 	node := fakenode.New()
 	node.Run(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
 	r := newRig(node)

@@ -77,7 +77,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	}
 	if err := w.networkFor(observed); err != nil {
 		w.warn(ctx, podstatus.ReasonNoNetwork, err.Error())
-		cfg.Statuses.Synced(w.uid, SyncReport{Waits: true, Wait: WaitOf(Facts{Sandbox: err}).Reason})
+		cfg.Statuses.Synced(w.uid, SyncReport{ReasonsKnown: true, Wait: WaitOf(Facts{Sandbox: err}).Reason})
 		return w.failed(ctx, span, err, transientDelay)
 	}
 	result, err := cfg.Runtime.SyncPod(ctx, w.pod, observed)
@@ -89,8 +89,8 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	}
 	facts := Facts{Sandbox: result.SandboxError, Reasons: result.Reasons}
 	cfg.Statuses.Synced(w.uid, SyncReport{
-		Waits: err == nil || result.Reasons != nil || result.SandboxError != nil,
-		Wait:  WaitOf(facts).Reason, Reasons: result.Reasons, Cgroup: result.Cgroup,
+		ReasonsKnown: err == nil || result.Reasons != nil || result.SandboxError != nil,
+		Wait:         WaitOf(facts).Reason, Reasons: result.Reasons, Cgroup: result.Cgroup,
 	})
 	if ctx.Err() != nil {
 		return cutShort(span)

@@ -81,9 +81,9 @@ func Open(dir string, logger *slog.Logger) (*Book, error) {
 			b.entries[types.UID(uid)] = &entry{known: true, record: record, saved: data}
 			continue
 		}
-		aside := path + damaged
+		damagedPath := path + damaged
 		logger.Error("cannot read the record of a resized pod: it is set aside and rebuilt from the running containers", telemetry.KeyPodUID, uid,
-			telemetry.KeyFile, aside, telemetry.KeyError, errors.Join(err, os.Rename(path, aside)))
+			telemetry.KeyFile, damagedPath, telemetry.KeyError, errors.Join(err, os.Rename(path, damagedPath)))
 		b.lost[types.UID(uid)] = true
 	}
 	return b, nil

@@ -156,9 +156,9 @@ func TestNothingIsAskedWhileNoPodHasALimit(t *testing.T) {
 	})
 }
 
-// TestWhoeverIsAboveALimitGoesBeforeOthersDo checks that all pods above their limits are evicted together, and no other
+// TestPodsAboveTheirLimitsAreEvictedFirst checks that all pods above their limits are evicted together, and no other
 // pod before nodestatus has measured again.
-func TestWhoeverIsAboveALimitGoesBeforeOthersDo(t *testing.T) {
+func TestPodsAboveTheirLimitsAreEvictedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig) {
 			r.pods = append(r.pods, limited("above", "1Mi", ""), limited("too", "1Mi", ""))

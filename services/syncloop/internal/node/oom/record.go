@@ -35,8 +35,8 @@ const facilityShift = 3
 func ParseRecord(raw string) (Record, error) {
 	prefix, text, ok := strings.Cut(raw, ";")
 	fields := strings.Split(prefix, ",")
-	const least = 4
-	if !ok || len(fields) < least {
+	const minimum = 4
+	if !ok || len(fields) < minimum {
 		return Record{}, malformed(raw)
 	}
 	priority, err := strconv.ParseUint(fields[0], 10, 32)

@@ -25,8 +25,8 @@ type reading[T any] struct {
 	next chan struct{}
 }
 
-func newReading[T any](with clock.WithTicker, read func(context.Context) (T, error)) *reading[T] {
-	return &reading[T]{clock: with, read: read, wanted: make(chan struct{}, 1), next: make(chan struct{})}
+func newReading[T any](clk clock.WithTicker, read func(context.Context) (T, error)) *reading[T] {
+	return &reading[T]{clock: clk, read: read, wanted: make(chan struct{}, 1), next: make(chan struct{})}
 }
 
 // run serves requests until ctx ends. It returns the error of ctx.

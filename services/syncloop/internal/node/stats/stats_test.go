@@ -285,7 +285,7 @@ func TestTheRateIsOfTheTimeBetweenTwoReadings(t *testing.T) {
 	})
 }
 
-func TestWhoeverAsksWithinSomeSecondsGetsTheSame(t *testing.T) {
+func TestStatisticsAreCachedForFiveSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		first := r.summary(t)

@@ -158,8 +158,8 @@ func resources(r Request) *Refusal {
 		}
 		first.Short = append(first.Short, Shortage{Resource: name, Amount: requested + used - capacity})
 	}
-	if most, known := allocatable[v1.ResourcePods]; known && int64(len(r.Others))+1 > most.Value() {
-		missing(v1.ResourcePods, 1, int64(len(r.Others)), most.Value())
+	if maximum, known := allocatable[v1.ResourcePods]; known && int64(len(r.Others))+1 > maximum.Value() {
+		missing(v1.ResourcePods, 1, int64(len(r.Others)), maximum.Value())
 	}
 	used := v1.ResourceList{}
 	for _, other := range r.Others {

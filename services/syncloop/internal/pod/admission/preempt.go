@@ -62,7 +62,7 @@ func nearest(pods []*v1.Pod, short []Shortage) []*v1.Pod {
 	for len(short) > 0 && len(left) > 0 {
 		best := 0
 		for i := range left {
-			if d, least := distance(left[i], short), distance(left[best], short); d < least || d == least &&
+			if d, shortest := distance(left[i], short), distance(left[best], short); d < shortest || d == shortest &&
 				!isSmaller(left[best], left[i]) {
 				best = i
 			}

@@ -163,11 +163,11 @@ func shareOfPod(pod *v1.Pod) int64 {
 }
 
 func leastRequest(pod *v1.Pod) int64 {
-	var least int64
+	var lowest int64
 	for i := range pod.Spec.Containers {
-		if request := pod.Spec.Containers[i].Resources.Requests.Memory().Value(); i == 0 || request < least {
-			least = request
+		if request := pod.Spec.Containers[i].Resources.Requests.Memory().Value(); i == 0 || request < lowest {
+			lowest = request
 		}
 	}
-	return least
+	return lowest
 }

@@ -28,7 +28,7 @@ type timing struct {
 
 // timingOf returns the timing of a spec, with the API's defaults.
 func timingOf(spec *v1.Probe) timing {
-	or := func(value, otherwise int32) int32 {
+	defaulted := func(value, otherwise int32) int32 {
 		if value <= 0 {
 			return otherwise
 		}
@@ -36,8 +36,8 @@ func timingOf(spec *v1.Probe) timing {
 	}
 	return timing{
 		delay:     time.Duration(max(spec.InitialDelaySeconds, 0)) * time.Second,
-		period:    time.Duration(or(spec.PeriodSeconds, 10)) * time.Second,
-		successes: int(or(spec.SuccessThreshold, 1)), failures: int(or(spec.FailureThreshold, 3)),
+		period:    time.Duration(defaulted(spec.PeriodSeconds, 10)) * time.Second,
+		successes: int(defaulted(spec.SuccessThreshold, 1)), failures: int(defaulted(spec.FailureThreshold, 3)),
 	}
 }
 

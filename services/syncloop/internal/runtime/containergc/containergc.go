@@ -31,9 +31,9 @@ const (
 	period = time.Minute
 	// keep is the number of ended containers of each name that a check of all pods keeps. It is the kubelet's.
 	keep = 1
-	// patience is the time after which the next removal starts even if the current one has not ended. A removal takes
+	// stopTimeout is the time after which the next removal starts even if the current one has not ended. A removal takes
 	// about a twentieth of it.
-	patience = 2 * time.Second
+	stopTimeout = 2 * time.Second
 	// maxHanging is the largest number of hanging removals besides the current one.
 	maxHanging = 8
 	// wayPeriod is the time between two checks whether sandboxes are being created. maxWays is the largest number of
@@ -165,7 +165,7 @@ func (c *Collector) turn(ctx context.Context, item queued) error {
 		c.ended(ctx, item, c.cfg.Remove(trace.ContextWithSpanContext(ctx, item.span), item.Item))
 		<-c.hanging
 	})
-	return c.wait(ctx, done, patience)
+	return c.wait(ctx, done, stopTimeout)
 }
 
 // wait returns when done is closed or a time has passed. Its only error is that of ctx.

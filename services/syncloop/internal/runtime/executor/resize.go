@@ -194,8 +194,8 @@ func (r *resizing) cpu(ctx context.Context) error {
 	// A growing pod begins with the limit and a shrinking pod ends with it, so that the request never exceeds the
 	// limit.
 	steps := []struct {
-		when bool
-		part resources.Resources
+		applies bool
+		part    resources.Resources
 	}{
 		{limited > 0, limit},
 		{r.wants.CPUShares > r.has.CPUShares, request},
@@ -211,7 +211,7 @@ func (r *resizing) cpu(ctx context.Context) error {
 				}
 			}
 		}
-		if !step.when {
+		if !step.applies {
 			continue
 		}
 		if err := r.limit(ctx, v1.ResourceCPU, step.part); err != nil {
@@ -272,10 +272,10 @@ func (r *resizing) update(ctx context.Context, u resize.Update, to resize.Amount
 }
 
 // notePod records the changed pod-level resources.
-func (r *resizing) notePod(ctx context.Context, with func(has, wants resize.Amounts) resize.Amounts) {
+func (r *resizing) notePod(ctx context.Context, change func(has, wants resize.Amounts) resize.Amounts) {
 	actuated, _ := r.m.cfg.Resizes.Actuated(r.pod)
 	has := actuated.OfPod(r.pod, r.observed)
-	if next := with(has, resize.OfPod(r.pod.Spec.Resources)); next != has {
+	if next := change(has, resize.OfPod(r.pod.Spec.Resources)); next != has {
 		r.actuate(ctx, func(a *resize.Actuated) { a.Pod = &next })
 	}
 }

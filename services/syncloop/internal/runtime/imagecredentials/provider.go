@@ -145,15 +145,15 @@ func (p *provider) provideFor(
 		return p.ask(repository, id)
 	})
 	// A plugin that does not end even when it is killed, for example on a hanging file system, is abandoned.
-	patience := p.all.cfg.Clock.NewTimer(runLimit + 2*killTimeout)
-	defer patience.Stop()
+	timer := p.all.cfg.Clock.NewTimer(runLimit + 2*killTimeout)
+	defer timer.Stop()
 	select {
 	case answer := <-answers:
 		if answer.Err != nil {
 			return nil, answer.Err
 		}
 		return answer.Val.(credentialprovider.DockerConfig), nil //nolint:forcetypeassert // it is what the function above returns
-	case <-patience.C():
+	case <-timer.C():
 		return nil, fmt.Errorf("its plugin %s did not end within %v, not even when it was killed: check what it waits for with ps -o wchan", p.path(), runLimit)
 	case <-ctx.Done():
 		return nil, ctx.Err()

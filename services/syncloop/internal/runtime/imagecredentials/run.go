@@ -52,8 +52,8 @@ type Run func(ctx context.Context, c Command) (Output, error)
 func Exec(ctx context.Context, c Command) (Output, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	stdout := &limited{most: maxStdout, over: func() { stop(errTooMuch) }}
-	stderr := &limited{most: keptStderr, ends: true}
+	stdout := &limited{limit: maxStdout, over: func() { stop(errTooMuch) }}
+	stderr := &limited{limit: keptStderr, ends: true}
 	cmd := exec.CommandContext(ctx, c.Path, c.Args...)
 	cmd.Env = append(os.Environ(), c.Env...) // the last value of a duplicate name applies
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(string(c.Stdin)), stdout, stderr
@@ -72,8 +72,8 @@ func Exec(ctx context.Context, c Command) (Output, error) {
 
 // limited keeps the beginning or the end of the written data.
 type limited struct {
-	most int
-	ends bool
+	limit int
+	ends  bool
 	// over is called when the limit is exceeded; nil is a no-op.
 	over func()
 	kept []byte
@@ -94,11 +94,11 @@ func (l *limited) lines() string {
 func (l *limited) Write(p []byte) (int, error) {
 	if l.ends {
 		all := append(l.kept, p...)
-		first := max(0, len(all)-l.most)
+		first := max(0, len(all)-l.limit)
 		l.kept, l.cut = append([]byte(nil), all[first:]...), l.cut || first > 0
 		return len(p), nil
 	}
-	room := l.most - len(l.kept)
+	room := l.limit - len(l.kept)
 	l.kept = append(l.kept, p[:min(room, len(p))]...)
 	if len(p) > room {
 		l.over()

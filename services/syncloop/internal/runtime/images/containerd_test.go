@@ -92,7 +92,7 @@ func TestPullsOnContainerd(t *testing.T) {
 		if why, message := reason(r, "other/web", v1.PullIfNotPresent); why != images.ReasonPull || !strings.Contains(message, "authorization failed") {
 			t.Errorf("without credentials: %s: %s", why, message)
 		}
-		wantUntold(t, r, password)
+		checkNotLeaked(t, r, password)
 	})
 	t.Run("with what a plugin has", func(t *testing.T) {
 		const secret = "plugin-pass"
@@ -126,7 +126,7 @@ func TestPullsOnContainerd(t *testing.T) {
 		if runs, err := os.ReadFile(filepath.Join(dir, "runs")); err != nil || string(runs) != "run\n" {
 			t.Errorf("the plugin has run %q, error %v; its answer is for the registry", runs, err)
 		}
-		wantUntold(t, r, secret)
+		checkNotLeaked(t, r, secret)
 	})
 	t.Run("with a wrong password", func(t *testing.T) {
 		reg.Protect("shop/changed", "puller", "another-one")
@@ -134,7 +134,7 @@ func TestPullsOnContainerd(t *testing.T) {
 		if why, message := reason(r, "shop/changed", v1.PullIfNotPresent); why != images.ReasonPull || !strings.Contains(message, "401") && !strings.Contains(message, "authorization failed") {
 			t.Errorf("%s: %s", why, message)
 		}
-		wantUntold(t, r, password)
+		checkNotLeaked(t, r, password)
 	})
 	t.Run("a registry that repeats the password", func(t *testing.T) {
 		reg.Protect("shop/talks", "puller", password)
@@ -144,7 +144,7 @@ func TestPullsOnContainerd(t *testing.T) {
 		if why != images.ReasonPull || !strings.Contains(message, "user puller with password [credential]") {
 			t.Errorf("%s: %s", why, message)
 		}
-		wantUntold(t, r, password)
+		checkNotLeaked(t, r, password)
 	})
 	t.Run("one that breaks off in the middle", func(t *testing.T) {
 		reg.Break("broken", registry.Broken)
@@ -166,10 +166,10 @@ func TestPullsOnContainerd(t *testing.T) {
 // backoffOver is longer than any back-off.
 const backoffOver = 6 * time.Minute
 
-// wantUntold checks that a password appears nowhere.
-func wantUntold(t *testing.T, r *rig, password string) {
+// checkNotLeaked checks that a password appears nowhere.
+func checkNotLeaked(t *testing.T, r *rig, password string) {
 	t.Helper()
-	if told := r.everythingTold(); strings.Contains(told, password) {
-		t.Errorf("the password is in the output:\n%s", told)
+	if output := r.allOutput(); strings.Contains(output, password) {
+		t.Errorf("the password is in the output:\n%s", output)
 	}
 }

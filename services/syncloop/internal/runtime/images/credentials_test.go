@@ -243,14 +243,14 @@ func TestCredentialsAreNeverTold(t *testing.T) {
 					t.Fatal("it was pulled")
 				}
 				_, again := r.ensure("web", name, v1.PullAlways) // the error of the back-off contains it, too
-				told := r.everythingTold() + err.Error() + again.Error()
+				output := r.allOutput() + err.Error() + again.Error()
 				for _, secret := range []string{"s3cr3t", both[:12], "identity-token", "registry-token"} {
-					if strings.Contains(told, secret) {
-						t.Errorf("%q was told:\n%s", secret, told)
+					if strings.Contains(output, secret) {
+						t.Errorf("%q was told:\n%s", secret, output)
 					}
 				}
-				if !strings.Contains(told, "[credential]") {
-					t.Errorf("nothing was hidden:\n%s", told)
+				if !strings.Contains(output, "[credential]") {
+					t.Errorf("nothing was hidden:\n%s", output)
 				}
 			})
 		}

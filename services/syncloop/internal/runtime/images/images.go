@@ -258,10 +258,10 @@ func ownCredentials(r Request, repository string, ask func() given) (pullrecords
 	}
 	var own pullrecords.Credentials
 	for _, c := range append(all, ask().credentials...) {
-		with := c.record()
-		own.Secrets = append(own.Secrets, with.KubernetesSecrets...)
-		if own.Account == nil && len(with.KubernetesServiceAccounts) > 0 {
-			own.Account = &with.KubernetesServiceAccounts[0]
+		record := c.record()
+		own.Secrets = append(own.Secrets, record.KubernetesSecrets...)
+		if own.Account == nil && len(record.KubernetesServiceAccounts) > 0 {
+			own.Account = &record.KubernetesServiceAccounts[0]
 		}
 	}
 	return own, nil

@@ -12,8 +12,8 @@ import (
 const (
 	// maxRemembered is the number of remembered images above which old ones are dropped.
 	maxRemembered = 100
-	// patience is how long a caller waits for another caller's lookup: many times the duration of a lookup.
-	patience = time.Second
+	// lookupTimeout is how long a caller waits for another caller's lookup: many times the duration of a lookup.
+	lookupTimeout = time.Second
 )
 
 // lookup is one lookup of an image in the runtime, shared by concurrent callers.
@@ -26,7 +26,7 @@ type lookup struct {
 }
 
 // lookUp returns an image of the runtime. Concurrent callers share one lookup, and a found image is cached for
-// presentFor. A lookup that hangs delays other callers by at most patience.
+// presentFor. A lookup that hangs delays other callers by at most lookupTimeout.
 func (p *Puller) lookUp(ctx context.Context, name string) (Image, bool, error) {
 	for {
 		p.mu.Lock()
@@ -51,7 +51,7 @@ func (p *Puller) lookUp(ctx context.Context, name string) (Image, bool, error) {
 
 // await waits for another caller's lookup. If that takes too long, the next caller starts a new one.
 func (p *Puller) await(ctx context.Context, name string, l *lookup) error {
-	timer := p.cfg.Clock.NewTimer(patience)
+	timer := p.cfg.Clock.NewTimer(lookupTimeout)
 	defer timer.Stop()
 	select {
 	case <-l.done:

@@ -70,8 +70,8 @@ func TestAPullSecretThatCannotBeReadFailsThePullAndIsNotTold(t *testing.T) {
 			if got := r.pull(name, pullSecret("a", kind, key, content)); got != want {
 				t.Errorf("%s: error %q, want %q", content, got, want)
 			}
-			if told := r.everythingTold(); strings.Contains(told, "geheim") {
-				t.Errorf("told:\n%s", told)
+			if output := r.allOutput(); strings.Contains(output, "geheim") {
+				t.Errorf("told:\n%s", output)
 			}
 			if got := r.cri.Count("PullImage", name); got != 0 {
 				t.Errorf("%d pulls", got)

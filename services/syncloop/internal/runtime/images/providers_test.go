@@ -55,7 +55,7 @@ func TestWhatProvidersGiveIsTriedLast(t *testing.T) {
 	if got := r.pull(name, secret); got == "" || r.cri.Count("PullImage", name) != 6 {
 		t.Errorf("credentials of another registry: after %d tries error %q", r.cri.Count("PullImage", name), got)
 	}
-	wantUntold(t, r, "-secret")
+	checkNotLeaked(t, r, "-secret")
 }
 
 // TestAProviderThatFailsIsToldOf checks the event, and the reason of the waiting container if the pull fails. The image
@@ -63,13 +63,13 @@ func TestWhatProvidersGiveIsTriedLast(t *testing.T) {
 func TestAProviderThatFailsIsToldOf(t *testing.T) {
 	const name = "registry.test/shop/web:1"
 	failures := []error{errors.New(`credential provider "a": it hangs`), errors.New(`credential provider "b": it is gone`)}
-	const told = `Warning FailedToRetrieveImageCredentials web/main: Unable to retrieve credentials for image "registry.test/shop/web:1": credential provider `
+	const output = `Warning FailedToRetrieveImageCredentials web/main: Unable to retrieve credentials for image "registry.test/shop/web:1": credential provider `
 	r := newRig(t, provided(failures, []string{"registry.test=one"}))
 	r.cri.Protect(name, "one", "one-secret")
 	if got := r.pull(name); got != "" {
 		t.Errorf("with the credentials of another one: %s", got)
 	}
-	r.wantEvents(told+`"a": it hangs. Attempting to pull the image may not succeed.`, told+`"b": it is gone. Attempting to pull the image may not succeed.`,
+	r.wantEvents(output+`"a": it hangs. Attempting to pull the image may not succeed.`, output+`"b": it is gone. Attempting to pull the image may not succeed.`,
 		`Normal Pulling web/main: Pulling image "registry.test/shop/web:1"`,
 		`Normal Pulled web/main: Successfully pulled image "registry.test/shop/web:1" in 0s (0s including waiting). Image size: 1048576 bytes.`)
 	r = newRig(t, provided(failures))
@@ -109,7 +109,7 @@ func TestAProviderThatHangsHoldsUpNoOtherPull(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("the interrupted caller ended with %v", err)
 	}
-	if told := r.everythingTold(); strings.Contains(told, "FailedToRetrieveImageCredentials") {
-		t.Errorf("told:\n%s", told)
+	if output := r.allOutput(); strings.Contains(output, "FailedToRetrieveImageCredentials") {
+		t.Errorf("told:\n%s", output)
 	}
 }

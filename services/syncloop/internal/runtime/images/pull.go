@@ -37,7 +37,7 @@ func (p *Puller) pull(
 			return Image{}, 0, ctx.Err()
 		}
 	}
-	var with credential
+	var used credential
 	if p.cfg.Records != nil {
 		if err := p.cfg.Records.Begin(r.Image); err != nil {
 			return Image{}, 0, err
@@ -46,7 +46,7 @@ func (p *Puller) pull(
 			if err != nil {
 				p.cfg.Records.Failed(ctx, r.Image)
 			} else {
-				p.cfg.Records.Pulled(ctx, r.Image, image.Ref, with.record())
+				p.cfg.Records.Pulled(ctx, r.Image, image.Ref, used.record())
 			}
 		}()
 	}
@@ -62,7 +62,7 @@ func (p *Puller) pull(
 	credentials, err := podCredentials(r.Secrets, repository)
 	if err == nil {
 		credentials = append(append(credentials, ofNode(p.cfg.Credentials(ctx, repository))...), given.credentials...)
-		with, err = p.pullWith(ctx, service, r, name, credentials)
+		used, err = p.pullWith(ctx, service, r, name, credentials)
 		err = given.without(err)
 	}
 	if err != nil {

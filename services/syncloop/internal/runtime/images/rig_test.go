@@ -102,8 +102,8 @@ func (r *rig) wantEvents(want ...string) {
 	r.events = nil
 }
 
-// everythingTold returns the whole log, all events and all spans.
-func (r *rig) everythingTold() string {
+// allOutput returns the whole log, all events and all spans.
+func (r *rig) allOutput() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	text := r.log.String() + strings.Join(r.events, "\n")

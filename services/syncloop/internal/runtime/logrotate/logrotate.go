@@ -238,11 +238,11 @@ func (r *Rotator) decide(c Container, packing bool) (plan, error) {
 	return decide(state{size: size, files: files, running: c.Running, packing: packing}, r.cfg.Policy), nil
 }
 
-// renew makes the runtime create a new current file. With aside, it renames the current file first, and renames it back
-// if the runtime does not create a new one.
-func (r *Rotator) renew(ctx context.Context, c Container, aside bool) error {
+// renew makes the runtime create a new current file. With rotate, it renames the current file first, and renames it
+// back if the runtime does not create a new one.
+func (r *Rotator) renew(ctx context.Context, c Container, rotate bool) error {
 	rotated := ""
-	if aside {
+	if rotate {
 		rotated = containerlog.RotatedPath(c.LogPath, r.cfg.Clock.Now())
 		if taken(rotated) {
 			return nil // the clock was set back, or a previous process rotated in this second: the next check rotates
@@ -262,7 +262,7 @@ func (r *Rotator) renew(ctx context.Context, c Container, aside bool) error {
 		return nil
 	}
 	err = fmt.Errorf("have the runtime make a new file: %w", err)
-	if !aside {
+	if !rotate {
 		return err
 	}
 	switch back := putBack(rotated, c.LogPath); {

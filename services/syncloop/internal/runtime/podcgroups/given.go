@@ -63,11 +63,11 @@ func givenByV2(dir string) (resources.Resources, error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return resources.Resources{}, err
 	}
-	most, err := text(dir, "cpu.max")
+	cpuMax, err := text(dir, "cpu.max")
 	if err != nil {
 		return resources.Resources{}, err
 	}
-	quota, period, _ := strings.Cut(most, " ")
+	quota, period, _ := strings.Cut(cpuMax, " ")
 	if given.CPUQuota, err = quotaOf(dir, "cpu.max", quota); err != nil {
 		return resources.Resources{}, err
 	}

@@ -23,8 +23,8 @@ const (
 
 // end kills the processes in cgroups and below them, and waits until all have ended.
 func (m *Machine) end(ctx context.Context, dirs []string) error {
-	patience := m.clock.NewTimer(killPatience)
-	defer patience.Stop()
+	timer := m.clock.NewTimer(killPatience)
+	defer timer.Stop()
 	ticker := m.clock.NewTicker(killInterval)
 	defer ticker.Stop()
 	for {
@@ -38,7 +38,7 @@ func (m *Machine) end(ctx context.Context, dirs []string) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-patience.C():
+		case <-timer.C():
 			return fmt.Errorf("processes %v were killed and have not ended after %v", running, killPatience)
 		case <-ticker.C():
 		}

@@ -100,13 +100,13 @@ func (b *Book) Failed(ctx context.Context, image string) {
 
 // Pulled records that a pull has succeeded, with the runtime's ID of the image and the credentials; nil for the node's
 // credentials or none.
-func (b *Book) Pulled(ctx context.Context, image, id string, with *kubeletconfigv1beta1.ImagePullCredentials) {
-	if with == nil {
-		with = &kubeletconfigv1beta1.ImagePullCredentials{NodePodsAccessible: true}
+func (b *Book) Pulled(ctx context.Context, image, id string, credentials *kubeletconfigv1beta1.ImagePullCredentials) {
+	if credentials == nil {
+		credentials = &kubeletconfigv1beta1.ImagePullCredentials{NodePodsAccessible: true}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.merge(image, id, with); err != nil {
+	if err := b.merge(image, id, credentials); err != nil {
 		// The intent stays: the image counts as pulled with unknown credentials.
 		b.cfg.Logger.ErrorContext(ctx, "cannot record the credentials that an image was pulled with: pods that use it pull it again", telemetry.KeyImage, image, telemetry.KeyError, err)
 		return
@@ -158,34 +158,36 @@ func (b *Book) MustPull(ctx context.Context, image, id string, credentials func(
 	if err != nil {
 		return true, nil //nolint:nilerr // the pull says what is wrong with the name
 	}
-	had, found := record.CredentialMapping[name]
-	if had.NodePodsAccessible {
+	recorded, found := record.CredentialMapping[name]
+	if recorded.NodePodsAccessible {
 		return false, nil
 	}
-	if !found || len(had.KubernetesSecrets) == 0 && len(had.KubernetesServiceAccounts) == 0 {
+	if !found || len(recorded.KubernetesSecrets) == 0 && len(recorded.KubernetesServiceAccounts) == 0 {
 		return true, nil
 	}
 	own, err := credentials()
 	if err != nil {
 		return true, err
 	}
-	if secret, same := match(own.Secrets, had.KubernetesSecrets); secret != nil {
-		if !same && len(had.KubernetesSecrets) < mostForMatch {
+	if secret, same := match(own.Secrets, recorded.KubernetesSecrets); secret != nil {
+		if !same && len(recorded.KubernetesSecrets) < mostForMatch {
 			b.addSecret(ctx, image, id, *secret)
 		}
 		return false, nil
 	}
-	return own.Account == nil || !slices.Contains(had.KubernetesServiceAccounts, *own.Account), nil
+	return own.Account == nil || !slices.Contains(recorded.KubernetesServiceAccounts, *own.Account), nil
 }
 
 // match returns a secret of a pod that is among the secrets that an image was pulled with: one with the same content,
 // or the same object, whose content may have changed. same is true if both match.
-func match(own, had []kubeletconfigv1beta1.ImagePullSecret) (secret *kubeletconfigv1beta1.ImagePullSecret, same bool) {
+func match(
+	own, recorded []kubeletconfigv1beta1.ImagePullSecret,
+) (secret *kubeletconfigv1beta1.ImagePullSecret, same bool) {
 	for i := range own {
-		for _, other := range had {
+		for _, other := range recorded {
 			content := other.CredentialHash != "" && own[i].CredentialHash == other.CredentialHash
 			object := coordinates(own[i]) == coordinates(other)
-			if content || object && len(had) < mostForMatch {
+			if content || object && len(recorded) < mostForMatch {
 				return &own[i], content && object
 			}
 		}
@@ -211,7 +213,7 @@ func (b *Book) addSecret(ctx context.Context, image, id string, secret kubeletco
 }
 
 // merge adds credentials to the record of an image; nil stands for unknown credentials. The caller holds mu.
-func (b *Book) merge(image, id string, with *kubeletconfigv1beta1.ImagePullCredentials) error {
+func (b *Book) merge(image, id string, credentials *kubeletconfigv1beta1.ImagePullCredentials) error {
 	name, err := withoutTag(image)
 	if err != nil {
 		return err
@@ -220,14 +222,14 @@ func (b *Book) merge(image, id string, with *kubeletconfigv1beta1.ImagePullCrede
 	record, err := read[kubeletconfigv1beta1.ImagePulledRecord](b.pulled, id)
 	if err != nil || record == nil || record.ImageRef != id {
 		record = &kubeletconfigv1beta1.ImagePulledRecord{TypeMeta: typeOf("ImagePulledRecord"), ImageRef: id}
-	} else if with == nil {
+	} else if credentials == nil {
 		return nil
 	}
 	if record.CredentialMapping == nil {
 		record.CredentialMapping = map[string]kubeletconfigv1beta1.ImagePullCredentials{}
 	}
-	if with != nil {
-		merged, changed := mergeCredentials(record.CredentialMapping[name], *with)
+	if credentials != nil {
+		merged, changed := mergeCredentials(record.CredentialMapping[name], *credentials)
 		if !changed {
 			return nil
 		}
@@ -239,31 +241,31 @@ func (b *Book) merge(image, id string, with *kubeletconfigv1beta1.ImagePullCrede
 
 // mergeCredentials adds credentials to a record. Pods that have one of the resulting credentials may use the image.
 func mergeCredentials(
-	had, with kubeletconfigv1beta1.ImagePullCredentials,
+	recorded, credentials kubeletconfigv1beta1.ImagePullCredentials,
 ) (merged kubeletconfigv1beta1.ImagePullCredentials, changed bool) {
 	switch {
-	case had.NodePodsAccessible:
-		return had, false
-	case with.NodePodsAccessible:
+	case recorded.NodePodsAccessible:
+		return recorded, false
+	case credentials.NodePodsAccessible:
 		return kubeletconfigv1beta1.ImagePullCredentials{NodePodsAccessible: true}, true
 	}
 	secrets := map[kubeletconfigv1beta1.ImagePullSecret]string{}
-	for _, secret := range had.KubernetesSecrets {
+	for _, secret := range recorded.KubernetesSecrets {
 		secrets[coordinates(secret)] = secret.CredentialHash
 	}
-	for _, secret := range with.KubernetesSecrets {
+	for _, secret := range credentials.KubernetesSecrets {
 		if hash, found := secrets[coordinates(secret)]; !found || hash != secret.CredentialHash {
 			secrets[coordinates(secret)], changed = secret.CredentialHash, true
 		}
 	}
-	accounts := slices.Clone(had.KubernetesServiceAccounts)
-	for _, account := range with.KubernetesServiceAccounts {
+	accounts := slices.Clone(recorded.KubernetesServiceAccounts)
+	for _, account := range credentials.KubernetesServiceAccounts {
 		if !slices.Contains(accounts, account) {
 			accounts, changed = append(accounts, account), true
 		}
 	}
 	if !changed {
-		return had, false
+		return recorded, false
 	}
 	for secret, hash := range secrets {
 		secret.CredentialHash = hash

@@ -18,9 +18,9 @@ import (
 const Name = "runtime"
 
 const (
-	// period is the time between two calls of a runtime that responds, impatience of one that does not.
-	period     = 2 * time.Second
-	impatience = 500 * time.Millisecond
+	// period is the time between two calls of a runtime that responds, unhealthyPeriod of one that does not.
+	period          = 2 * time.Second
+	unhealthyPeriod = 500 * time.Millisecond
 	// connectTimeout is the time after which a runtime that has never responded is reported as unavailable, with the
 	// reason.
 	connectTimeout = time.Second
@@ -65,7 +65,7 @@ func Run(ctx context.Context, cfg Config) error {
 			return driver
 		}
 		if err != nil {
-			pause, reason = impatience, cri.Away(cfg.Endpoint, err).Error()
+			pause, reason = unhealthyPeriod, cri.Away(cfg.Endpoint, err).Error()
 		} else {
 			cfg.CgroupDriver = "" // later changes of the runtime's driver are ignored, because pods exist
 		}

@@ -84,9 +84,9 @@ func (w writer) right(info fs.FileInfo, user *int64, mode fs.FileMode) bool {
 }
 
 // idOr returns an ID of a user or group, or a default if it is nil.
-func idOr(id *int64, or int) int {
+func idOr(id *int64, fallback int) int {
 	if id == nil {
-		return or
+		return fallback
 	}
 	return int(*id)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// Refresh asks a driver for its description of this node again, for example because volumes cannot be attached to it any
-// more. It does not block.
+// Refresh asks a driver for its description of this node again, for example because volumes cannot be attached to it
+// any more. It does not block.
 func (d *Drivers) Refresh(name string) {
 	d.mu.Lock()
 	known := d.drivers[name]
@@ -25,8 +25,8 @@ func (d *Drivers) Refresh(name string) {
 	}
 }
 
-// Run refreshes descriptions, as often as the objects of the drivers request it with nodeAllocatableUpdatePeriodSeconds,
-// until ctx ends. It returns the error of ctx. A driver that hangs delays no other.
+// Run refreshes descriptions, as often as the objects of the drivers request it with
+// nodeAllocatableUpdatePeriodSeconds, until ctx ends. It returns the error of ctx. A driver that hangs delays no other.
 func (d *Drivers) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()

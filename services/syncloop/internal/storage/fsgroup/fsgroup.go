@@ -21,8 +21,8 @@ const (
 )
 
 // Apply gives everything in a directory to a group. With the policy OnRootMismatch it does nothing if the directory
-// itself belongs to the group with the right permissions. It crosses no symbolic link, so that a container that uses the
-// volume cannot direct it elsewhere. It ends early with the error of ctx.
+// itself belongs to the group with the right permissions. It crosses no symbolic link, so that a container that uses
+// the volume cannot direct it elsewhere. It ends early with the error of ctx.
 func Apply(ctx context.Context, dir string, group int64, isReadOnly bool, policy *v1.PodFSGroupChangePolicy) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -94,7 +94,8 @@ func register(ctx context.Context, socket string, handlers map[string]Handler) (
 	if err == nil {
 		return p, nil
 	}
-	if ctx.Err() == nil || errors.Is(context.Cause(ctx), errOutdated) { // otherwise this process ends, and the plugin stays
+	// otherwise this process ends, and the plugin stays
+	if ctx.Err() == nil || errors.Is(context.Cause(ctx), errOutdated) {
 		undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleTimeout)
 		defer cancel()
 		handler.Deregister(undoing, p)

@@ -57,8 +57,8 @@ func open(volume, path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	within, err := filepath.Rel(base, existing)
-	if err == nil && !filepath.IsLocal(within) {
+	relative, err := filepath.Rel(base, existing)
+	if err == nil && !filepath.IsLocal(relative) {
 		err = fmt.Errorf("subpath %q not within volume path %q", existing, base)
 	}
 	if err != nil {
@@ -73,7 +73,7 @@ func open(volume, path string) (*os.File, error) {
 	if err := unix.Fstat(root, &info); err != nil {
 		return nil, &os.PathError{Op: "stat", Path: base, Err: err}
 	}
-	at, err := openBelow(root, within, 0)
+	at, err := openBelow(root, relative, 0)
 	if err != nil {
 		return nil, madeOrNot(missing, &os.PathError{Op: "open", Path: existing, Err: err})
 	}

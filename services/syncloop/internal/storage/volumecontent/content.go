@@ -287,9 +287,9 @@ func named(subject string, err error) error {
 	return nil
 }
 
-func modeOr(mode *int32, or fs.FileMode) fs.FileMode {
+func modeOr(mode *int32, fallback fs.FileMode) fs.FileMode {
 	if mode == nil {
-		return or
+		return fallback
 	}
 	return fs.FileMode(*mode) & fs.ModePerm //nolint:gosec // a mode has nine bits, and the API takes no other
 }

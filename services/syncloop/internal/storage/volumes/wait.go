@@ -55,7 +55,7 @@ func (m *Manager) Ready(uid types.UID) bool {
 // names all missing ones with a cause, including those that are being retried.
 func readiness(known *pod, before map[key]int, now time.Time) (ready bool, err error) {
 	ready = true
-	anew := false
+	retried := false
 	var failed []string
 	var after time.Duration
 	for _, k := range ordered(known) {
@@ -69,13 +69,13 @@ func readiness(known *pod, before map[key]int, now time.Time) (ready bool, err e
 		}
 		failed = append(failed, setUpFailed(k.name, s.err))
 		if s.running == none && s.ended > before[k] {
-			anew = true
+			retried = true
 			if wait := s.notBefore.Sub(now); after == 0 || wait < after {
 				after = max(wait, time.Millisecond)
 			}
 		}
 	}
-	if !anew {
+	if !retried {
 		return ready, nil
 	}
 	return false, &NotReadyError{Message: strings.Join(failed, "; "), RetryAfter: after}
