@@ -19,6 +19,8 @@ const (
 	NamePods = "pods"
 	// NamePodEvents is syncloop's stream of events of its pods.
 	NamePodEvents = "pod_events"
+	// NameStorage is syncloop's stream of CSI drivers and volumes in use.
+	NameStorage = "storage"
 	// NameNode is nodestatus' stream of the Node.
 	NameNode = "node"
 	// NameNodeEvents is nodestatus' stream of events of the node.

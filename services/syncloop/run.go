@@ -120,6 +120,10 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	if err != nil {
 		return err
 	}
+	_, storage, err := newPlugins(h, parts)
+	if err != nil {
+		return err
+	}
 	volumes, err := newVolumes(h, askNode, link, events, parts)
 	if err != nil {
 		return err
@@ -171,7 +175,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	parts.Run("pod changes", func(ctx context.Context) error { return changes.Run(ctx, volumes.Refresh, poke(workers)) })
 	engine := engineapi.New(engineapi.Config{
 		Store: store, Workers: workers, Probes: probes.Describe, Volumes: volumes.Describe, Health: syncLoop.Health,
-		Images: h.imagesNow(ctx), Events: events.Stream(), Evicter: evictions,
+		Images: h.imagesNow(ctx), Events: events.Stream(), Storage: storage.Source, Evicter: evictions,
 		Shutdown: shutdown.New(shutdown.Config{
 			Store: store, Book: books.evictions, Workers: workers, Boot: h.boot, Unsent: link.Statuses.Unsent,
 			Clock: clock.RealClock{},

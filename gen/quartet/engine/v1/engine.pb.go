@@ -620,6 +620,236 @@ func (x *PodEvent) GetTraceparent() string {
 	return ""
 }
 
+// WatchStorageRequest opens or resumes a subscription.
+type WatchStorageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The token of the last message that the subscriber has handled; empty for a new subscription.
+	ResumeToken   []byte `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchStorageRequest) Reset() {
+	*x = WatchStorageRequest{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchStorageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchStorageRequest) ProtoMessage() {}
+
+func (x *WatchStorageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchStorageRequest.ProtoReflect.Descriptor instead.
+func (*WatchStorageRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *WatchStorageRequest) GetResumeToken() []byte {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return nil
+}
+
+// WatchStorageResponse is one message of the subscription.
+type WatchStorageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The envelope.
+	Frame *v1.Frame `protobuf:"bytes,1,opt,name=frame,proto3" json:"frame,omitempty"`
+	// The driver or volume, on SNAPSHOT and DELTA.
+	Item          *StorageItem `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchStorageResponse) Reset() {
+	*x = WatchStorageResponse{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchStorageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchStorageResponse) ProtoMessage() {}
+
+func (x *WatchStorageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchStorageResponse.ProtoReflect.Descriptor instead.
+func (*WatchStorageResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *WatchStorageResponse) GetFrame() *v1.Frame {
+	if x != nil {
+		return x.Frame
+	}
+	return nil
+}
+
+func (x *WatchStorageResponse) GetItem() *StorageItem {
+	if x != nil {
+		return x.Item
+	}
+	return nil
+}
+
+// StorageItem is a CSI driver or a volume in use.
+type StorageItem struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The driver, for a key "driver/NAME"; otherwise unset.
+	Driver *CSIDriver `protobuf:"bytes,1,opt,name=driver,proto3" json:"driver,omitempty"`
+	// The unique name of the volume, for example "kubernetes.io/csi/DRIVER^HANDLE", for a key "volume/UNIQUENAME";
+	// otherwise empty.
+	VolumeInUse   string `protobuf:"bytes,2,opt,name=volume_in_use,json=volumeInUse,proto3" json:"volume_in_use,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StorageItem) Reset() {
+	*x = StorageItem{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StorageItem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StorageItem) ProtoMessage() {}
+
+func (x *StorageItem) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StorageItem.ProtoReflect.Descriptor instead.
+func (*StorageItem) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *StorageItem) GetDriver() *CSIDriver {
+	if x != nil {
+		return x.Driver
+	}
+	return nil
+}
+
+func (x *StorageItem) GetVolumeInUse() string {
+	if x != nil {
+		return x.VolumeInUse
+	}
+	return ""
+}
+
+// CSIDriver is a CSI driver that is registered on this node, with its own description of the node.
+type CSIDriver struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the driver.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The driver's name for this node. Never empty.
+	NodeId string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// The segments of the topology in which the driver's volumes are accessible from this node.
+	Topology map[string]string `protobuf:"bytes,3,rep,name=topology,proto3" json:"topology,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The number of volumes of the driver that this node can have, at least 1; unset if the driver sets no limit.
+	AllocatableVolumes *int64 `protobuf:"varint,4,opt,name=allocatable_volumes,json=allocatableVolumes,proto3,oneof" json:"allocatable_volumes,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *CSIDriver) Reset() {
+	*x = CSIDriver{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CSIDriver) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CSIDriver) ProtoMessage() {}
+
+func (x *CSIDriver) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CSIDriver.ProtoReflect.Descriptor instead.
+func (*CSIDriver) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *CSIDriver) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CSIDriver) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *CSIDriver) GetTopology() map[string]string {
+	if x != nil {
+		return x.Topology
+	}
+	return nil
+}
+
+func (x *CSIDriver) GetAllocatableVolumes() int64 {
+	if x != nil && x.AllocatableVolumes != nil {
+		return *x.AllocatableVolumes
+	}
+	return 0
+}
+
 // ListWorkersRequest asks for all workers.
 type ListWorkersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -629,7 +859,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[8]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -641,7 +871,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[8]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -654,7 +884,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{8}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{12}
 }
 
 // ListWorkersResponse contains all workers.
@@ -668,7 +898,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[9]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +910,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[9]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +923,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{9}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*Worker {
@@ -746,7 +976,7 @@ type Worker struct {
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[10]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -758,7 +988,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[10]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -771,7 +1001,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{10}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Worker) GetPodUid() string {
@@ -902,7 +1132,7 @@ type Volume struct {
 
 func (x *Volume) Reset() {
 	*x = Volume{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +1144,7 @@ func (x *Volume) String() string {
 func (*Volume) ProtoMessage() {}
 
 func (x *Volume) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +1157,7 @@ func (x *Volume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Volume.ProtoReflect.Descriptor instead.
 func (*Volume) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{11}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Volume) GetName() string {
@@ -1011,7 +1241,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1023,7 +1253,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1036,7 +1266,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{12}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Probe) GetContainer() string {
@@ -1134,7 +1364,7 @@ type StartPhase struct {
 
 func (x *StartPhase) Reset() {
 	*x = StartPhase{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1376,7 @@ func (x *StartPhase) String() string {
 func (*StartPhase) ProtoMessage() {}
 
 func (x *StartPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1389,7 @@ func (x *StartPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartPhase.ProtoReflect.Descriptor instead.
 func (*StartPhase) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{13}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StartPhase) GetPhase() string {
@@ -1199,7 +1429,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1211,7 +1441,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1224,7 +1454,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{14}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{18}
 }
 
 // ListImagesResponse contains all images.
@@ -1238,7 +1468,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1250,7 +1480,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1263,7 +1493,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{15}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListImagesResponse) GetImages() []*Image {
@@ -1290,7 +1520,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1302,7 +1532,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1315,7 +1545,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{16}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Image) GetId() string {
@@ -1363,7 +1593,7 @@ type EvictPodRequest struct {
 
 func (x *EvictPodRequest) Reset() {
 	*x = EvictPodRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1605,7 @@ func (x *EvictPodRequest) String() string {
 func (*EvictPodRequest) ProtoMessage() {}
 
 func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1618,7 @@ func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodRequest.ProtoReflect.Descriptor instead.
 func (*EvictPodRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{17}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EvictPodRequest) GetPodUid() string {
@@ -1428,7 +1658,7 @@ type EvictPodResponse struct {
 
 func (x *EvictPodResponse) Reset() {
 	*x = EvictPodResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1670,7 @@ func (x *EvictPodResponse) String() string {
 func (*EvictPodResponse) ProtoMessage() {}
 
 func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1683,7 @@ func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodResponse.ProtoReflect.Descriptor instead.
 func (*EvictPodResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{18}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{22}
 }
 
 // ShutDownPodsRequest contains the pods to terminate.
@@ -1467,7 +1697,7 @@ type ShutDownPodsRequest struct {
 
 func (x *ShutDownPodsRequest) Reset() {
 	*x = ShutDownPodsRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1479,7 +1709,7 @@ func (x *ShutDownPodsRequest) String() string {
 func (*ShutDownPodsRequest) ProtoMessage() {}
 
 func (x *ShutDownPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1492,7 +1722,7 @@ func (x *ShutDownPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownPodsRequest.ProtoReflect.Descriptor instead.
 func (*ShutDownPodsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{19}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ShutDownPodsRequest) GetPods() []*PodEnd {
@@ -1515,7 +1745,7 @@ type PodEnd struct {
 
 func (x *PodEnd) Reset() {
 	*x = PodEnd{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1527,7 +1757,7 @@ func (x *PodEnd) String() string {
 func (*PodEnd) ProtoMessage() {}
 
 func (x *PodEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1540,7 +1770,7 @@ func (x *PodEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodEnd.ProtoReflect.Descriptor instead.
 func (*PodEnd) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{20}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PodEnd) GetPodUid() string {
@@ -1566,7 +1796,7 @@ type ShutDownPodsResponse struct {
 
 func (x *ShutDownPodsResponse) Reset() {
 	*x = ShutDownPodsResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1808,7 @@ func (x *ShutDownPodsResponse) String() string {
 func (*ShutDownPodsResponse) ProtoMessage() {}
 
 func (x *ShutDownPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1821,7 @@ func (x *ShutDownPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownPodsResponse.ProtoReflect.Descriptor instead.
 func (*ShutDownPodsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{21}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{25}
 }
 
 // AwaitStatusesRequest requests a wait for the statuses of all pods.
@@ -1603,7 +1833,7 @@ type AwaitStatusesRequest struct {
 
 func (x *AwaitStatusesRequest) Reset() {
 	*x = AwaitStatusesRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1615,7 +1845,7 @@ func (x *AwaitStatusesRequest) String() string {
 func (*AwaitStatusesRequest) ProtoMessage() {}
 
 func (x *AwaitStatusesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1628,7 +1858,7 @@ func (x *AwaitStatusesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitStatusesRequest.ProtoReflect.Descriptor instead.
 func (*AwaitStatusesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{22}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{26}
 }
 
 // AwaitStatusesResponse is empty: the API server has them.
@@ -1640,7 +1870,7 @@ type AwaitStatusesResponse struct {
 
 func (x *AwaitStatusesResponse) Reset() {
 	*x = AwaitStatusesResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1652,7 +1882,7 @@ func (x *AwaitStatusesResponse) String() string {
 func (*AwaitStatusesResponse) ProtoMessage() {}
 
 func (x *AwaitStatusesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1665,7 +1895,7 @@ func (x *AwaitStatusesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitStatusesResponse.ProtoReflect.Descriptor instead.
 func (*AwaitStatusesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{23}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{27}
 }
 
 // GetHealthRequest asks for the health.
@@ -1677,7 +1907,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +1919,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +1932,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{24}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{28}
 }
 
 // GetHealthResponse is the health of syncloop.
@@ -1728,7 +1958,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +1970,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +1983,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{25}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetHealthResponse) GetHealthy() bool {
@@ -1815,7 +2045,7 @@ type SignalReading struct {
 
 func (x *SignalReading) Reset() {
 	*x = SignalReading{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1827,7 +2057,7 @@ func (x *SignalReading) String() string {
 func (*SignalReading) ProtoMessage() {}
 
 func (x *SignalReading) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1840,7 +2070,7 @@ func (x *SignalReading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalReading.ProtoReflect.Descriptor instead.
 func (*SignalReading) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{26}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SignalReading) GetSignal() string {
@@ -1898,7 +2128,24 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\x05event\x18\x01 \x01(\fR\x05event\x12<\n" +
 	"\flast_seen_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastSeenAt\x12 \n" +
-	"\vtraceparent\x18\x03 \x01(\tR\vtraceparent\"\x14\n" +
+	"\vtraceparent\x18\x03 \x01(\tR\vtraceparent\"8\n" +
+	"\x13WatchStorageRequest\x12!\n" +
+	"\fresume_token\x18\x01 \x01(\fR\vresumeToken\"z\n" +
+	"\x14WatchStorageResponse\x12.\n" +
+	"\x05frame\x18\x01 \x01(\v2\x18.quartet.stream.v1.FrameR\x05frame\x122\n" +
+	"\x04item\x18\x02 \x01(\v2\x1e.quartet.engine.v1.StorageItemR\x04item\"g\n" +
+	"\vStorageItem\x124\n" +
+	"\x06driver\x18\x01 \x01(\v2\x1c.quartet.engine.v1.CSIDriverR\x06driver\x12\"\n" +
+	"\rvolume_in_use\x18\x02 \x01(\tR\vvolumeInUse\"\x8b\x02\n" +
+	"\tCSIDriver\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
+	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12F\n" +
+	"\btopology\x18\x03 \x03(\v2*.quartet.engine.v1.CSIDriver.TopologyEntryR\btopology\x124\n" +
+	"\x13allocatable_volumes\x18\x04 \x01(\x03H\x00R\x12allocatableVolumes\x88\x01\x01\x1a;\n" +
+	"\rTopologyEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x16\n" +
+	"\x14_allocatable_volumes\"\x14\n" +
 	"\x12ListWorkersRequest\"J\n" +
 	"\x13ListWorkersResponse\x123\n" +
 	"\aworkers\x18\x01 \x03(\v2\x19.quartet.engine.v1.WorkerR\aworkers\"\xf1\x04\n" +
@@ -2001,11 +2248,12 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\vProbeResult\x12\x1c\n" +
 	"\x18PROBE_RESULT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14PROBE_RESULT_SUCCESS\x10\x01\x12\x18\n" +
-	"\x14PROBE_RESULT_FAILURE\x10\x022\xd2\x06\n" +
+	"\x14PROBE_RESULT_FAILURE\x10\x022\xb5\a\n" +
 	"\rEngineService\x12S\n" +
 	"\bListPods\x12\".quartet.engine.v1.ListPodsRequest\x1a#.quartet.engine.v1.ListPodsResponse\x12X\n" +
 	"\tWatchPods\x12#.quartet.engine.v1.WatchPodsRequest\x1a$.quartet.engine.v1.WatchPodsResponse0\x01\x12g\n" +
-	"\x0eWatchPodEvents\x12(.quartet.engine.v1.WatchPodEventsRequest\x1a).quartet.engine.v1.WatchPodEventsResponse0\x01\x12\\\n" +
+	"\x0eWatchPodEvents\x12(.quartet.engine.v1.WatchPodEventsRequest\x1a).quartet.engine.v1.WatchPodEventsResponse0\x01\x12a\n" +
+	"\fWatchStorage\x12&.quartet.engine.v1.WatchStorageRequest\x1a'.quartet.engine.v1.WatchStorageResponse0\x01\x12\\\n" +
 	"\vListWorkers\x12%.quartet.engine.v1.ListWorkersRequest\x1a&.quartet.engine.v1.ListWorkersResponse\x12Y\n" +
 	"\n" +
 	"ListImages\x12$.quartet.engine.v1.ListImagesRequest\x1a%.quartet.engine.v1.ListImagesResponse\x12S\n" +
@@ -2028,7 +2276,7 @@ func file_quartet_engine_v1_engine_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_engine_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(WorkerState)(0),               // 0: quartet.engine.v1.WorkerState
 	(VolumeState)(0),               // 1: quartet.engine.v1.VolumeState
@@ -2041,84 +2289,95 @@ var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(*WatchPodEventsRequest)(nil),  // 8: quartet.engine.v1.WatchPodEventsRequest
 	(*WatchPodEventsResponse)(nil), // 9: quartet.engine.v1.WatchPodEventsResponse
 	(*PodEvent)(nil),               // 10: quartet.engine.v1.PodEvent
-	(*ListWorkersRequest)(nil),     // 11: quartet.engine.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),    // 12: quartet.engine.v1.ListWorkersResponse
-	(*Worker)(nil),                 // 13: quartet.engine.v1.Worker
-	(*Volume)(nil),                 // 14: quartet.engine.v1.Volume
-	(*Probe)(nil),                  // 15: quartet.engine.v1.Probe
-	(*StartPhase)(nil),             // 16: quartet.engine.v1.StartPhase
-	(*ListImagesRequest)(nil),      // 17: quartet.engine.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),     // 18: quartet.engine.v1.ListImagesResponse
-	(*Image)(nil),                  // 19: quartet.engine.v1.Image
-	(*EvictPodRequest)(nil),        // 20: quartet.engine.v1.EvictPodRequest
-	(*EvictPodResponse)(nil),       // 21: quartet.engine.v1.EvictPodResponse
-	(*ShutDownPodsRequest)(nil),    // 22: quartet.engine.v1.ShutDownPodsRequest
-	(*PodEnd)(nil),                 // 23: quartet.engine.v1.PodEnd
-	(*ShutDownPodsResponse)(nil),   // 24: quartet.engine.v1.ShutDownPodsResponse
-	(*AwaitStatusesRequest)(nil),   // 25: quartet.engine.v1.AwaitStatusesRequest
-	(*AwaitStatusesResponse)(nil),  // 26: quartet.engine.v1.AwaitStatusesResponse
-	(*GetHealthRequest)(nil),       // 27: quartet.engine.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),      // 28: quartet.engine.v1.GetHealthResponse
-	(*SignalReading)(nil),          // 29: quartet.engine.v1.SignalReading
-	(*v1.Frame)(nil),               // 30: quartet.stream.v1.Frame
-	(*timestamppb.Timestamp)(nil),  // 31: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 32: google.protobuf.Duration
+	(*WatchStorageRequest)(nil),    // 11: quartet.engine.v1.WatchStorageRequest
+	(*WatchStorageResponse)(nil),   // 12: quartet.engine.v1.WatchStorageResponse
+	(*StorageItem)(nil),            // 13: quartet.engine.v1.StorageItem
+	(*CSIDriver)(nil),              // 14: quartet.engine.v1.CSIDriver
+	(*ListWorkersRequest)(nil),     // 15: quartet.engine.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),    // 16: quartet.engine.v1.ListWorkersResponse
+	(*Worker)(nil),                 // 17: quartet.engine.v1.Worker
+	(*Volume)(nil),                 // 18: quartet.engine.v1.Volume
+	(*Probe)(nil),                  // 19: quartet.engine.v1.Probe
+	(*StartPhase)(nil),             // 20: quartet.engine.v1.StartPhase
+	(*ListImagesRequest)(nil),      // 21: quartet.engine.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),     // 22: quartet.engine.v1.ListImagesResponse
+	(*Image)(nil),                  // 23: quartet.engine.v1.Image
+	(*EvictPodRequest)(nil),        // 24: quartet.engine.v1.EvictPodRequest
+	(*EvictPodResponse)(nil),       // 25: quartet.engine.v1.EvictPodResponse
+	(*ShutDownPodsRequest)(nil),    // 26: quartet.engine.v1.ShutDownPodsRequest
+	(*PodEnd)(nil),                 // 27: quartet.engine.v1.PodEnd
+	(*ShutDownPodsResponse)(nil),   // 28: quartet.engine.v1.ShutDownPodsResponse
+	(*AwaitStatusesRequest)(nil),   // 29: quartet.engine.v1.AwaitStatusesRequest
+	(*AwaitStatusesResponse)(nil),  // 30: quartet.engine.v1.AwaitStatusesResponse
+	(*GetHealthRequest)(nil),       // 31: quartet.engine.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),      // 32: quartet.engine.v1.GetHealthResponse
+	(*SignalReading)(nil),          // 33: quartet.engine.v1.SignalReading
+	nil,                            // 34: quartet.engine.v1.CSIDriver.TopologyEntry
+	(*v1.Frame)(nil),               // 35: quartet.stream.v1.Frame
+	(*timestamppb.Timestamp)(nil),  // 36: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 37: google.protobuf.Duration
 }
 var file_quartet_engine_v1_engine_proto_depIdxs = []int32{
 	0,  // 0: quartet.engine.v1.Pod.worker_state:type_name -> quartet.engine.v1.WorkerState
 	3,  // 1: quartet.engine.v1.ListPodsResponse.pods:type_name -> quartet.engine.v1.Pod
-	30, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
+	35, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
 	3,  // 3: quartet.engine.v1.WatchPodsResponse.pod:type_name -> quartet.engine.v1.Pod
-	30, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	35, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
 	10, // 5: quartet.engine.v1.WatchPodEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
-	31, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
-	13, // 7: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
-	0,  // 8: quartet.engine.v1.Worker.state:type_name -> quartet.engine.v1.WorkerState
-	31, // 9: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
-	31, // 10: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
-	31, // 11: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
-	16, // 12: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
-	15, // 13: quartet.engine.v1.Worker.probes:type_name -> quartet.engine.v1.Probe
-	14, // 14: quartet.engine.v1.Worker.volumes:type_name -> quartet.engine.v1.Volume
-	1,  // 15: quartet.engine.v1.Volume.state:type_name -> quartet.engine.v1.VolumeState
-	31, // 16: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
-	31, // 17: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
-	2,  // 18: quartet.engine.v1.Probe.result:type_name -> quartet.engine.v1.ProbeResult
-	31, // 19: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
-	31, // 20: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
-	2,  // 21: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
-	31, // 22: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
-	31, // 23: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
-	31, // 24: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
-	32, // 25: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
-	19, // 26: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
-	23, // 27: quartet.engine.v1.ShutDownPodsRequest.pods:type_name -> quartet.engine.v1.PodEnd
-	31, // 28: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
-	29, // 29: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
-	31, // 30: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
-	4,  // 31: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
-	6,  // 32: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
-	8,  // 33: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
-	11, // 34: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
-	17, // 35: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
-	20, // 36: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
-	22, // 37: quartet.engine.v1.EngineService.ShutDownPods:input_type -> quartet.engine.v1.ShutDownPodsRequest
-	25, // 38: quartet.engine.v1.EngineService.AwaitStatuses:input_type -> quartet.engine.v1.AwaitStatusesRequest
-	27, // 39: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
-	5,  // 40: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
-	7,  // 41: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
-	9,  // 42: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
-	12, // 43: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
-	18, // 44: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
-	21, // 45: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
-	24, // 46: quartet.engine.v1.EngineService.ShutDownPods:output_type -> quartet.engine.v1.ShutDownPodsResponse
-	26, // 47: quartet.engine.v1.EngineService.AwaitStatuses:output_type -> quartet.engine.v1.AwaitStatusesResponse
-	28, // 48: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
-	40, // [40:49] is the sub-list for method output_type
-	31, // [31:40] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	36, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
+	35, // 7: quartet.engine.v1.WatchStorageResponse.frame:type_name -> quartet.stream.v1.Frame
+	13, // 8: quartet.engine.v1.WatchStorageResponse.item:type_name -> quartet.engine.v1.StorageItem
+	14, // 9: quartet.engine.v1.StorageItem.driver:type_name -> quartet.engine.v1.CSIDriver
+	34, // 10: quartet.engine.v1.CSIDriver.topology:type_name -> quartet.engine.v1.CSIDriver.TopologyEntry
+	17, // 11: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
+	0,  // 12: quartet.engine.v1.Worker.state:type_name -> quartet.engine.v1.WorkerState
+	36, // 13: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
+	36, // 14: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
+	36, // 15: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
+	20, // 16: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
+	19, // 17: quartet.engine.v1.Worker.probes:type_name -> quartet.engine.v1.Probe
+	18, // 18: quartet.engine.v1.Worker.volumes:type_name -> quartet.engine.v1.Volume
+	1,  // 19: quartet.engine.v1.Volume.state:type_name -> quartet.engine.v1.VolumeState
+	36, // 20: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
+	36, // 21: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
+	2,  // 22: quartet.engine.v1.Probe.result:type_name -> quartet.engine.v1.ProbeResult
+	36, // 23: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
+	36, // 24: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
+	2,  // 25: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
+	36, // 26: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
+	36, // 27: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
+	36, // 28: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
+	37, // 29: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
+	23, // 30: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
+	27, // 31: quartet.engine.v1.ShutDownPodsRequest.pods:type_name -> quartet.engine.v1.PodEnd
+	36, // 32: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
+	33, // 33: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
+	36, // 34: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
+	4,  // 35: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
+	6,  // 36: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
+	8,  // 37: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
+	11, // 38: quartet.engine.v1.EngineService.WatchStorage:input_type -> quartet.engine.v1.WatchStorageRequest
+	15, // 39: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
+	21, // 40: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
+	24, // 41: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
+	26, // 42: quartet.engine.v1.EngineService.ShutDownPods:input_type -> quartet.engine.v1.ShutDownPodsRequest
+	29, // 43: quartet.engine.v1.EngineService.AwaitStatuses:input_type -> quartet.engine.v1.AwaitStatusesRequest
+	31, // 44: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
+	5,  // 45: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
+	7,  // 46: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
+	9,  // 47: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
+	12, // 48: quartet.engine.v1.EngineService.WatchStorage:output_type -> quartet.engine.v1.WatchStorageResponse
+	16, // 49: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
+	22, // 50: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
+	25, // 51: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
+	28, // 52: quartet.engine.v1.EngineService.ShutDownPods:output_type -> quartet.engine.v1.ShutDownPodsResponse
+	30, // 53: quartet.engine.v1.EngineService.AwaitStatuses:output_type -> quartet.engine.v1.AwaitStatusesResponse
+	32, // 54: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
+	45, // [45:55] is the sub-list for method output_type
+	35, // [35:45] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_quartet_engine_v1_engine_proto_init() }
@@ -2126,13 +2385,14 @@ func file_quartet_engine_v1_engine_proto_init() {
 	if File_quartet_engine_v1_engine_proto != nil {
 		return
 	}
+	file_quartet_engine_v1_engine_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_engine_v1_engine_proto_rawDesc), len(file_quartet_engine_v1_engine_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   27,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	EngineService_ListPods_FullMethodName       = "/quartet.engine.v1.EngineService/ListPods"
 	EngineService_WatchPods_FullMethodName      = "/quartet.engine.v1.EngineService/WatchPods"
 	EngineService_WatchPodEvents_FullMethodName = "/quartet.engine.v1.EngineService/WatchPodEvents"
+	EngineService_WatchStorage_FullMethodName   = "/quartet.engine.v1.EngineService/WatchStorage"
 	EngineService_ListWorkers_FullMethodName    = "/quartet.engine.v1.EngineService/ListWorkers"
 	EngineService_ListImages_FullMethodName     = "/quartet.engine.v1.EngineService/ListImages"
 	EngineService_EvictPod_FullMethodName       = "/quartet.engine.v1.EngineService/EvictPod"
@@ -54,6 +55,13 @@ type EngineServiceClient interface {
 	// the events' names. A bounded number of events for each pod is kept in memory for an hour, until the process ends.
 	// `quartet events` and `quartet describe pod` call it.
 	WatchPodEvents(ctx context.Context, in *WatchPodEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPodEventsResponse], error)
+	// WatchStorage streams the CSI drivers that are registered on this node and the volumes that are in use, by the stream
+	// contract of quartet.stream.v1, level-triggered. Keys are "driver/NAME" and "volume/UNIQUENAME". nodestatus follows
+	// it to write the CSINode, and the topology labels and status.volumesInUse of the Node. A delta removes a driver when
+	// it is deregistered. After a start, a driver is not in the stream until it is registered again, so its absence in a
+	// snapshot does not mean that it is gone. Fails with UNAVAILABLE after a start until the volumes in use are known,
+	// because a cluster detaches a volume that is not reported.
+	WatchStorage(ctx context.Context, in *WatchStorageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchStorageResponse], error)
 	// ListWorkers returns the pod workers: state, pending work, last error, next run, and the phases of each pod's start.
 	// `quartet get workers` and `quartet describe pod` call it.
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
@@ -138,6 +146,25 @@ func (c *engineServiceClient) WatchPodEvents(ctx context.Context, in *WatchPodEv
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type EngineService_WatchPodEventsClient = grpc.ServerStreamingClient[WatchPodEventsResponse]
 
+func (c *engineServiceClient) WatchStorage(ctx context.Context, in *WatchStorageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchStorageResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &EngineService_ServiceDesc.Streams[2], EngineService_WatchStorage_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchStorageRequest, WatchStorageResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type EngineService_WatchStorageClient = grpc.ServerStreamingClient[WatchStorageResponse]
+
 func (c *engineServiceClient) ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListWorkersResponse)
@@ -220,6 +247,13 @@ type EngineServiceServer interface {
 	// the events' names. A bounded number of events for each pod is kept in memory for an hour, until the process ends.
 	// `quartet events` and `quartet describe pod` call it.
 	WatchPodEvents(*WatchPodEventsRequest, grpc.ServerStreamingServer[WatchPodEventsResponse]) error
+	// WatchStorage streams the CSI drivers that are registered on this node and the volumes that are in use, by the stream
+	// contract of quartet.stream.v1, level-triggered. Keys are "driver/NAME" and "volume/UNIQUENAME". nodestatus follows
+	// it to write the CSINode, and the topology labels and status.volumesInUse of the Node. A delta removes a driver when
+	// it is deregistered. After a start, a driver is not in the stream until it is registered again, so its absence in a
+	// snapshot does not mean that it is gone. Fails with UNAVAILABLE after a start until the volumes in use are known,
+	// because a cluster detaches a volume that is not reported.
+	WatchStorage(*WatchStorageRequest, grpc.ServerStreamingServer[WatchStorageResponse]) error
 	// ListWorkers returns the pod workers: state, pending work, last error, next run, and the phases of each pod's start.
 	// `quartet get workers` and `quartet describe pod` call it.
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
@@ -264,6 +298,9 @@ func (UnimplementedEngineServiceServer) WatchPods(*WatchPodsRequest, grpc.Server
 }
 func (UnimplementedEngineServiceServer) WatchPodEvents(*WatchPodEventsRequest, grpc.ServerStreamingServer[WatchPodEventsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchPodEvents not implemented")
+}
+func (UnimplementedEngineServiceServer) WatchStorage(*WatchStorageRequest, grpc.ServerStreamingServer[WatchStorageResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchStorage not implemented")
 }
 func (UnimplementedEngineServiceServer) ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListWorkers not implemented")
@@ -343,6 +380,17 @@ func _EngineService_WatchPodEvents_Handler(srv interface{}, stream grpc.ServerSt
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type EngineService_WatchPodEventsServer = grpc.ServerStreamingServer[WatchPodEventsResponse]
+
+func _EngineService_WatchStorage_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchStorageRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(EngineServiceServer).WatchStorage(m, &grpc.GenericServerStream[WatchStorageRequest, WatchStorageResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type EngineService_WatchStorageServer = grpc.ServerStreamingServer[WatchStorageResponse]
 
 func _EngineService_ListWorkers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListWorkersRequest)
@@ -497,6 +545,11 @@ var EngineService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchPodEvents",
 			Handler:       _EngineService_WatchPodEvents_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchStorage",
+			Handler:       _EngineService_WatchStorage_Handler,
 			ServerStreams: true,
 		},
 	},

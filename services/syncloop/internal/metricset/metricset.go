@@ -29,6 +29,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/logrotate"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/plugins"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
@@ -47,6 +48,9 @@ func All(registry prometheus.Registerer) {
 	m.workers.Expose(func() podworkers.Census { return podworkers.Census{States: map[string]int{"syncing": 1}} })
 	m.volumes.Expose(func() []volumes.Count {
 		return []volumes.Count{{Plugin: "kubernetes.io/empty-dir", State: volumes.StateActual, Volumes: 1}}
+	})
+	plugins.NewMetrics(registry).Expose(func() []plugins.Count {
+		return []plugins.Count{{Socket: "/var/lib/kubelet/plugins_registry/a.sock", State: plugins.StateActual}}
 	})
 	resizes.Expose(registry, func() resizes.Counts {
 		return resizes.Counts{Pending: map[resizes.Class]int{{Reason: "Deferred", Priority: "normal"}: 1}, InProgress: 1}

@@ -50,6 +50,8 @@ type Config struct {
 	Readings func() []*enginev1.SignalReading
 	// Events streams the events of pods: (*podevents.Recorder).Stream.
 	Events stream.Source[*enginev1.PodEvent]
+	// Storage returns the stream of the node's storage, or an error until it is known: (*inventory.Inventory).Source.
+	Storage func() (stream.Source[*enginev1.StorageItem], error)
 	// Images returns the connected image service, or an error while there is none.
 	Images func() (internalapi.ImageManagerService, error)
 }
@@ -93,6 +95,20 @@ func (s *Server) WatchPodEvents(
 	return streamrpc.Serve(ss.Context(), s.cfg.Events, req.GetResumeToken(),
 		func(frame *streamv1.Frame, event *enginev1.PodEvent) error {
 			return ss.Send(&enginev1.WatchPodEventsResponse{Frame: frame, Event: event})
+		})
+}
+
+// WatchStorage implements EngineService.
+func (s *Server) WatchStorage(
+	req *enginev1.WatchStorageRequest, ss grpc.ServerStreamingServer[enginev1.WatchStorageResponse],
+) error {
+	source, err := s.cfg.Storage()
+	if err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	return streamrpc.Serve(ss.Context(), source, req.GetResumeToken(),
+		func(frame *streamv1.Frame, item *enginev1.StorageItem) error {
+			return ss.Send(&enginev1.WatchStorageResponse{Frame: frame, Item: item})
 		})
 }
 

@@ -25,6 +25,7 @@ import (
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
@@ -60,7 +61,9 @@ type rig struct {
 	health loop.Health
 	// unsent is the number of pods whose status the API server does not have.
 	unsent atomic.Int64
-	client enginev1.EngineServiceClient
+	// storage is nil while it is not known.
+	storage atomic.Pointer[stream.Level[*enginev1.StorageItem]]
+	client  enginev1.EngineServiceClient
 }
 
 // start serves the API on a real socket.
@@ -93,6 +96,12 @@ func start(t *testing.T) *rig {
 			Store: r.store, Book: r.book, Workers: r.pool, Boot: "this one", Unsent: func() int { return int(r.unsent.Load()) }, Clock: clock.RealClock{},
 		}),
 		Images: func() (internalapi.ImageManagerService, error) { return r.images, nil },
+		Storage: func() (stream.Source[*enginev1.StorageItem], error) {
+			if level := r.storage.Load(); level != nil {
+				return level, nil
+			}
+			return nil, errors.New("the volumes in use are not known yet")
+		},
 	})
 	address := "unix://" + filepath.Join(dir, "s.sock")
 	ready, done := make(chan struct{}), make(chan error, 1)
@@ -213,6 +222,34 @@ func TestWatchTellsTheSnapshotItsEndAndChanges(t *testing.T) {
 		}
 		if m.GetFrame().GetRemoved() {
 			break
+		}
+	}
+}
+
+func TestStorageIsWatchedOnceItIsKnown(t *testing.T) {
+	r := start(t)
+	watch, err := r.client.WatchStorage(t.Context(), &enginev1.WatchStorageRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = watch.Recv()
+	wantCode(t, err, codes.Unavailable)
+	level := stream.NewLevel[*enginev1.StorageItem](stream.Config{})
+	defer level.Close()
+	level.Put("driver/d", &enginev1.StorageItem{Driver: &enginev1.CSIDriver{Name: "d", NodeId: "n"}})
+	r.storage.Store(level)
+	if watch, err = r.client.WatchStorage(t.Context(), &enginev1.WatchStorageRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []streamv1.Kind{
+		streamv1.Kind_KIND_OPENED, streamv1.Kind_KIND_SNAPSHOT, streamv1.Kind_KIND_SYNCED,
+	} {
+		m, err := watch.Recv()
+		if err != nil || m.GetFrame().GetKind() != want {
+			t.Fatalf("got %v, %v; want %v", m.GetFrame().GetKind(), err, want)
+		}
+		if want == streamv1.Kind_KIND_SNAPSHOT && m.GetItem().GetDriver().GetNodeId() != "n" {
+			t.Errorf("the item is %v", m.GetItem())
 		}
 	}
 }

@@ -205,3 +205,14 @@ func (d *Drivers) Deregister(_ context.Context, p plugins.Plugin) {
 	known.conn.release()
 	d.cfg.Changed()
 }
+
+// Close ends the connections to all drivers, without a change that is notified. Call it when nothing registers or uses
+// drivers any more.
+func (d *Drivers) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, known := range d.drivers {
+		known.conn.release()
+	}
+	d.drivers = map[string]*driver{}
+}

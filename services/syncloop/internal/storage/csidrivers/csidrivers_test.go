@@ -146,11 +146,7 @@ func start(t *testing.T, clock clock.Clock) *rig {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		for _, node := range r.Nodes() { // closes the connections
-			for _, socket := range []string{"/r/a.sock", "/r/b.sock"} {
-				r.Deregister(context.Background(), plugins.Plugin{Name: node.Driver, Socket: socket})
-			}
-		}
+		r.Close()
 	})
 	return r
 }

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+	"github.com/quartet-node/quartet/test/eventually"
+)
+
+// csiDriver is a CSI driver with its registrar, on real sockets.
+type csiDriver struct {
+	registrationv1.UnimplementedRegistrationServer
+	csi.UnimplementedNodeServer
+
+	endpoint string
+}
+
+func (d *csiDriver) GetInfo(context.Context, *registrationv1.InfoRequest) (*registrationv1.PluginInfo, error) {
+	return &registrationv1.PluginInfo{
+		Type: registrationv1.CSIPlugin, Name: "test.csi.example.com", Endpoint: d.endpoint, SupportedVersions: []string{"1.0.0"},
+	}, nil
+}
+
+func (*csiDriver) NotifyRegistrationStatus(
+	context.Context, *registrationv1.RegistrationStatus,
+) (*registrationv1.RegistrationStatusResponse, error) {
+	return &registrationv1.RegistrationStatusResponse{}, nil
+}
+
+func (*csiDriver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	return &csi.NodeGetInfoResponse{
+		NodeId: "machine-1", MaxVolumesPerNode: 12,
+		AccessibleTopology: &csi.Topology{Segments: map[string]string{"example.com/rack": "r1"}},
+	}, nil
+}
+
+// serveOn serves on a socket until stop is called.
+func serveOn(t *testing.T, path string, register func(*grpc.Server)) (stop func()) {
+	t.Helper()
+	noError(t, os.MkdirAll(filepath.Dir(path), 0o750))
+	listener, err := net.Listen("unix", path)
+	noError(t, err)
+	server := grpc.NewServer()
+	register(server)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) })
+	stop = sync.OnceFunc(func() {
+		server.Stop()
+		serving.Wait()
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// storageOf returns the stream of a syncloop.
+func storageOf(conn grpc.ClientConnInterface) stream.Source[*enginev1.StorageItem] {
+	client := enginev1.NewEngineServiceClient(conn)
+	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*enginev1.StorageItem], error) {
+		watch, err := client.WatchStorage(ctx, &enginev1.WatchStorageRequest{ResumeToken: token}, grpc.WaitForReady(true))
+		if err != nil {
+			return nil, err
+		}
+		return func() (*streamv1.Frame, *enginev1.StorageItem, error) {
+			m, err := watch.Recv()
+			return m.GetFrame(), m.GetItem(), err
+		}, nil
+	})
+}
+
+// TestCSIDriversAreToldToTheNode checks that each syncloop streams the drivers whose sockets are in the folder.
+func TestCSIDriversAreToldToTheNode(t *testing.T) {
+	m := newMachine(t)
+	m.configmux.speak()
+	driver := &csiDriver{endpoint: filepath.Join(m.cfg.RootDir, "plugins", "test", "csi.sock")}
+	serveOn(t, driver.endpoint, func(s *grpc.Server) { csi.RegisterNodeServer(s, driver) })
+	registrar := filepath.Join(m.cfg.RootDir, "plugins_registry", "test-reg.sock")
+	withdraw := serveOn(t, registrar, func(s *grpc.Server) { registrationv1.RegisterRegistrationServer(s, driver) })
+	conn, err := rpc.Dial(m.cfg.Listen)
+	noError(t, err)
+	defer func() { noError(t, conn.Close()) }()
+	stop := m.start()
+	ctx, cancel := context.WithCancel(t.Context())
+	var mu sync.Mutex
+	told := map[string]*enginev1.StorageItem{}
+	has := func() map[string]*enginev1.StorageItem {
+		mu.Lock()
+		defer mu.Unlock()
+		return maps.Clone(told)
+	}
+	var following sync.WaitGroup
+	following.Go(func() {
+		_ = stream.Follow(ctx, stream.FollowConfig[*enginev1.StorageItem]{
+			Source: storageOf(conn), Handle: func(c stream.Change[*enginev1.StorageItem]) {
+				mu.Lock()
+				defer mu.Unlock()
+				if c.Op == stream.OpRemove {
+					delete(told, c.Key)
+					return
+				}
+				told[c.Key] = c.New
+			},
+		})
+	})
+	defer following.Wait()
+	defer cancel()
+	for range 2 {
+		eventually.That(t, "the driver is told", func() bool {
+			d := has()["driver/test.csi.example.com"].GetDriver()
+			return d.GetNodeId() == "machine-1" && d.GetAllocatableVolumes() == 12 && d.GetTopology()["example.com/rack"] == "r1"
+		})
+		stop()
+		stop = m.start()
+	}
+	withdraw()
+	eventually.That(t, "the driver is withdrawn", func() bool { return len(has()) == 0 })
+	stop()
+}
