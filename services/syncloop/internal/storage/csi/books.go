@@ -1,0 +1,251 @@
+package csi
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// books are the records on disk, which only this process writes. Whoever writes one has the lock of its directory.
+type books struct {
+	layout
+	// changed is called when the volumes in use may have changed.
+	changed func()
+
+	mu     sync.Mutex
+	users  map[place]record
+	staged map[identity]record
+	// broken has the errors of records that cannot be read, by their files.
+	broken map[string]error
+	// empty are the directories of staged volumes without a record.
+	empty []string
+}
+
+// open reads all records.
+func open(l layout, changed func()) (*books, error) {
+	b := &books{layout: l, changed: changed, users: map[place]record{}, staged: map[identity]record{}, broken: map[string]error{}}
+	if err := errors.Join(b.openUsers(), b.openStaged(), b.openDevices()); err != nil {
+		return nil, fmt.Errorf("the records of CSI volumes: %w", err)
+	}
+	return b, nil
+}
+
+// openUsers reads the records of the volumes of pods.
+func (b *books) openUsers() error {
+	pods, err := list(filepath.Join(b.root, "pods"))
+	if err != nil {
+		return err
+	}
+	for _, uid := range pods {
+		names, err := list(filepath.Join(b.root, "pods", uid, "volumes", kindName))
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			p := place{pod: types.UID(uid), name: name}
+			if r, ok := b.read(b.userFile(p)); ok {
+				r.place = p
+				b.users[p] = r
+			}
+		}
+	}
+	return nil
+}
+
+// openStaged reads the records of staged file systems.
+func (b *books) openStaged() error {
+	drivers, err := list(b.plugin())
+	if err != nil {
+		return err
+	}
+	for _, driver := range drivers {
+		if driver == filepath.Base(b.devices()) {
+			continue
+		}
+		sums, err := list(filepath.Join(b.plugin(), driver))
+		if err != nil {
+			return err
+		}
+		for _, sum := range sums {
+			dir := filepath.Join(b.plugin(), driver, sum)
+			if r, ok := b.read(filepath.Join(dir, dataFile)); ok {
+				b.staged[r.identity] = r
+			} else {
+				b.empty = append(b.empty, dir)
+			}
+		}
+	}
+	return nil
+}
+
+// openDevices reads the records of block devices. A kubelet has none of their users, but their links.
+func (b *books) openDevices() error {
+	names, err := list(b.devices())
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		data := filepath.Join(b.devices(), name, "data")
+		s, ok := b.read(filepath.Join(data, dataFile))
+		if !ok {
+			continue
+		}
+		s.identity.block, s.identity.name = true, name
+		b.staged[s.identity] = s
+		targets, err := list(filepath.Join(b.devices(), "publish", name))
+		if err != nil {
+			return err
+		}
+		files, err := list(data)
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			if uid, ok := strings.CutSuffix(file, ".json"); ok && file != dataFile {
+				targets = append(targets, uid)
+			}
+		}
+		for _, uid := range targets {
+			p := place{pod: types.UID(uid), name: name, block: true}
+			u, ok := b.read(b.userFile(p))
+			if !ok {
+				u = s
+				u.phase = uncertain
+			}
+			u.place, u.identity = p, s.identity
+			b.users[p] = u
+		}
+	}
+	return nil
+}
+
+// read reads a record, if there is one.
+func (b *books) read(file string) (record, bool) {
+	r, err := read(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		b.broken[file] = err
+	}
+	return r, err == nil
+}
+
+// list returns the names in a directory; none if it is missing.
+func list(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var names []string
+	for _, entry := range entries {
+		if !strings.HasPrefix(entry.Name(), ".") {
+			names = append(names, entry.Name())
+		}
+	}
+	return names, err
+}
+
+// user returns the record of a pod's volume.
+func (b *books) user(p place) (record, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r, ok := b.users[p]
+	return r, ok
+}
+
+// stagedOne returns the record of a staged volume; nil if there is none.
+func (b *books) stagedOne(v identity) *record {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r, ok := b.staged[v]; ok {
+		return &r
+	}
+	return nil
+}
+
+// all returns all records.
+func (b *books) all() (staged, users []record) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Collect(maps.Values(b.staged)), slices.Collect(maps.Values(b.users))
+}
+
+// putUser writes the record of a pod's volume.
+func (b *books) putUser(r record) error {
+	if err := write(b.userFile(r.place), r); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	before, known := b.users[r.place]
+	b.users[r.place] = r
+	b.mu.Unlock()
+	if !known || before.identity != r.identity || before.attach != r.attach {
+		b.changed()
+	}
+	return nil
+}
+
+// putStaged writes the record of a staged volume.
+func (b *books) putStaged(r record) error {
+	if err := write(b.stagedFile(r.identity), r); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.staged[r.identity] = r
+	return nil
+}
+
+// dropUser removes the record of a pod's volume.
+func (b *books) dropUser(p place) error {
+	if err := drop(b.userFile(p)); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	delete(b.users, p)
+	b.mu.Unlock()
+	b.changed()
+	return nil
+}
+
+// dropStaged removes the record of a staged volume.
+func (b *books) dropStaged(v identity) error {
+	if err := drop(b.stagedFile(v)); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	delete(b.staged, v)
+	b.mu.Unlock()
+	b.changed()
+	return nil
+}
+
+// drop removes the file of a record, and an incomplete new one.
+func drop(file string) error { return errors.Join(remove(file), remove(file+".tmp")) }
+
+// remove removes a file or an empty directory, which may be missing.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// inUse returns the names of the volumes that are attached to the node and must stay so.
+func (b *books) inUse() []v1.UniqueVolumeName {
+	staged, users := b.all()
+	names := map[v1.UniqueVolumeName]bool{}
+	for _, r := range slices.Concat(staged, users) {
+		if r.attach {
+			names[v1.UniqueVolumeName(r.uniqueName())] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}

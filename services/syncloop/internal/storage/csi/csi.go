@@ -1,0 +1,205 @@
+// Package csi mounts the volumes of CSI drivers: persistent volumes, which a driver stages once on the node and publishes
+// for each pod, and inline volumes, which it only publishes. The calls, the paths and the files are the kubelet's, so
+// that a node can change from one to the other.
+//
+//	attached to the node ──► NodeStageVolume ──► NodePublishVolume ──► owners ──► containers
+//	containers are gone ──► NodeUnpublishVolume ──► no pod has it any more ──► NodeUnstageVolume
+//
+// What a driver has been asked to do is on disk before it is asked: a record for each staged volume and for each volume
+// of a pod (see record). decide.go decides from these records and from what is mounted, so that a process that is killed
+// anywhere leaves nothing that the next one does not know: nothing is staged or published twice, and nothing is unstaged
+// that a pod of the node uses. A call that fails without a certain end is followed by its opposite when the pod goes.
+//
+// A staged volume without pods is unstaged by Run, because a pod ends when its volumes are unpublished.
+package csi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/mount-utils"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/dirlock"
+)
+
+// Cluster returns the objects that the volumes of pods need.
+type Cluster interface {
+	// Driver returns the CSIDriver of a driver; nil without an error if there is none.
+	Driver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
+	// Attachment returns the publish context of a volume that is attached to this node. It fails until it is attached.
+	Attachment(ctx context.Context, driver, handle string) (map[string]string, error)
+	// Secret returns a secret. Its errors contain nothing of the secret.
+	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+}
+
+// Tokens returns tokens of the service accounts of pods.
+type Tokens interface {
+	// Token returns a token that is bound to the pod, for an audience, the API server's if it is empty, with about the
+	// given lifetime when it is new.
+	Token(ctx context.Context, pod *v1.Pod, audience string, expirationSeconds int64) (string, error)
+}
+
+// Mounts reads the mount table; volumes.Machine on a node.
+type Mounts interface {
+	// IsMountPoint reports whether an existing path is a mount point.
+	IsMountPoint(path string) (bool, error)
+	// List returns all mounts.
+	List() ([]mount.MountPoint, error)
+}
+
+// Config holds the parameters of a Plugin.
+type Config struct {
+	// Root is the root directory of pods and plugins, as drivers know it. Required.
+	Root string
+	// Boot identifies the present boot of the machine. Required.
+	Boot string
+	// NodeName is the name of the node. Required.
+	NodeName string
+	// Drivers, Cluster and Tokens are required.
+	Drivers Drivers
+	Cluster Cluster
+	Tokens  Tokens
+	// Attached fails until the Node's status shows that a volume, by its unique name, is in use by the node and attached to
+	// it. Nil does not ask.
+	Attached func(ctx context.Context, name string) error
+	// InUseChanged is called when the result of VolumesInUse may have changed. It must not block. It may be nil.
+	InUseChanged func()
+	// Mounts reads the mount table. Required.
+	Mounts Mounts
+	// Clock is the clock of retries. Required.
+	Clock clock.Clock
+	// Tracer creates a span for each call; it may be nil.
+	Tracer trace.Tracer
+	// Logger logs failures; slog.Default if nil.
+	Logger *slog.Logger
+	// Timeout is the deadline of a call; two minutes if zero.
+	Timeout time.Duration
+}
+
+// Plugin is the persistentvolumes.Kind for CSI. Create it with New.
+type Plugin struct {
+	cfg   Config
+	books *books
+	// staging has the locks of staged volumes.
+	staging dirlock.Locks
+	// wake has capacity one, because a wake-up covers everything.
+	wake chan struct{}
+}
+
+// New returns a plugin that knows the volumes of an earlier process, also of a kubelet.
+func New(cfg Config) (*Plugin, error) {
+	if cfg.Tracer == nil {
+		cfg.Tracer = telemetry.Off()
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = callTimeout
+	}
+	if cfg.InUseChanged == nil {
+		cfg.InUseChanged = func() {}
+	}
+	if err := os.MkdirAll(cfg.Root, folderMode); err != nil {
+		return nil, err
+	}
+	root, err := filepath.EvalSymlinks(cfg.Root) // the requests and the mount table have resolved paths
+	if err != nil {
+		return nil, err
+	}
+	p := &Plugin{cfg: cfg, wake: make(chan struct{}, 1)}
+	if p.books, err = open(layout{root}, p.changed); err != nil {
+		return nil, err
+	}
+	for file, err := range p.books.broken {
+		cfg.Logger.Warn("the record of a CSI volume cannot be read", telemetry.KeyFile, file, telemetry.KeyError, err)
+	}
+	p.sweep()
+	p.signal()
+	return p, nil
+}
+
+// sweep removes directories for staged volumes that have no record and nothing mounted: a process was killed before it
+// wrote the record, or after it had removed it.
+func (p *Plugin) sweep() {
+	for _, dir := range p.books.empty {
+		staging, file := filepath.Join(dir, stagingName), filepath.Join(dir, dataFile)
+		mounted, err := p.mounted(staging)
+		if err == nil && mounted {
+			err = errors.New("it has no record of the driver and the volume; ask the driver to unstage it, or unmount it")
+		}
+		if err == nil {
+			err = cmp.Or(remove(staging), drop(file), remove(dir))
+		}
+		if err != nil {
+			p.cfg.Logger.Warn("a staged CSI volume of an earlier process cannot be removed", telemetry.KeyFile, staging, telemetry.KeyError, err)
+		}
+	}
+}
+
+// changed is called when a volume is in use or no longer.
+func (p *Plugin) changed() {
+	p.cfg.InUseChanged()
+	p.signal()
+}
+
+// signal wakes Run.
+func (p *Plugin) signal() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// VolumesInUse returns the unique names of the attached volumes that the node uses or is about to use, sorted. Such a
+// volume must not be detached from the node. They are always known, because New has read them from the disk.
+func (p *Plugin) VolumesInUse() (names []v1.UniqueVolumeName, known bool) {
+	return p.books.inUse(), true
+}
+
+// Name implements persistentvolumes.Kind.
+func (p *Plugin) Name() string { return kindName }
+
+// Supports implements persistentvolumes.Kind.
+func (p *Plugin) Supports(pv *v1.PersistentVolume) bool { return pv.Spec.CSI != nil }
+
+// Inline implements persistentvolumes.Kind.
+func (p *Plugin) Inline(v *v1.Volume) bool { return v.CSI != nil }
+
+// told returns a path as drivers know it: below the configured root, which may be a symbolic link.
+func (p *Plugin) told(path string) string {
+	if below, ok := strings.CutPrefix(path, p.books.root+string(filepath.Separator)); ok {
+		return filepath.Join(p.cfg.Root, below)
+	}
+	return path
+}
+
+// mounted reports whether something is mounted at a path. A dead mount can only be seen in the mount table.
+func (p *Plugin) mounted(path string) (bool, error) {
+	is, err := p.cfg.Mounts.IsMountPoint(path)
+	if err == nil || os.IsNotExist(err) {
+		return is, nil
+	}
+	points, err := p.cfg.Mounts.List()
+	if err != nil {
+		return false, fmt.Errorf("read the mount table: %w", err)
+	}
+	for _, point := range points {
+		if point.Path == path {
+			return true, nil
+		}
+	}
+	return false, nil
+}

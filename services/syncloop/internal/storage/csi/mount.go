@@ -1,0 +1,222 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/fsgroup"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
+)
+
+// errTaken is the kubelet's error of a second pod on the node.
+var errTaken = errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
+
+// Mount implements persistentvolumes.Kind.
+func (p *Plugin) Mount(ctx context.Context, r persistentvolumes.Request) (string, error) {
+	v, err := p.volumeOf(ctx, r)
+	if err != nil {
+		return "", err
+	}
+	target := p.books.target(v.place)
+	before, known := p.books.user(v.place)
+	if known && before.identity != v.identity {
+		// A persistent volume of the same name was another volume before.
+		if err := p.Unmount(ctx, r.Dir); err != nil {
+			return "", err
+		}
+		known = false
+	}
+	published := false
+	if known {
+		mounted, err := p.mounted(target)
+		if err != nil {
+			return "", err
+		}
+		published = !mustPublish(&before, p.cfg.Boot, mounted, false)
+	}
+	if published && !v.republishes() {
+		return target, nil
+	}
+	if !known {
+		if err := p.books.putUser(v.record(p.cfg.NodeName)); err != nil {
+			return "", err
+		}
+	}
+	return target, p.mount(ctx, &v, published)
+}
+
+// mount stages and publishes a volume, or publishes a published one again.
+func (p *Plugin) mount(ctx context.Context, v *volume, published bool) error {
+	group, err := v.groupOf()
+	if err != nil {
+		return err
+	}
+	attached, err := p.attached(ctx, v)
+	if err != nil {
+		return err
+	}
+	n, err := p.node(ctx, v.driver, published)
+	if err != nil {
+		return fmt.Errorf("%s: mounter.SetUpAt failed to get CSI client: %w", pluginName, err)
+	}
+	request := &csi.NodePublishVolumeRequest{
+		VolumeId: v.handle, PublishContext: attached, TargetPath: p.told(p.books.target(v.place)), Readonly: v.readOnly,
+	}
+	var driversGroup *int64
+	if n.can[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
+		driversGroup, group = v.FSGroup, nil
+	}
+	request.VolumeCapability = v.capability(n, driversGroup)
+	if err := p.addPodsValues(ctx, v, request); err != nil {
+		return err
+	}
+	if !v.inline && n.can[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
+		request.StagingTargetPath = p.told(p.books.staging(v.identity))
+	}
+	if !published {
+		if err := p.stage(ctx, v, n, request); err != nil {
+			return err
+		}
+	}
+	if err := p.publish(ctx, v, n, request, published); err != nil {
+		return err
+	}
+	if group != nil {
+		if err := fsgroup.Apply(ctx, p.books.target(v.place), *group, v.readOnly, v.FSGroupChangePolicy); err != nil {
+			return fmt.Errorf("applyFSGroup failed for vol %s: %w", v.handle, err)
+		}
+	}
+	return p.published(v)
+}
+
+// attached returns the publish context of a volume that the cluster attaches, once it is attached.
+func (p *Plugin) attached(ctx context.Context, v *volume) (map[string]string, error) {
+	if !v.attach {
+		return nil, nil
+	}
+	if p.cfg.Attached != nil {
+		if err := p.cfg.Attached(ctx, v.uniqueName()); err != nil {
+			return nil, err
+		}
+	}
+	return p.cfg.Cluster.Attachment(ctx, v.driver, v.handle)
+}
+
+// addPodsValues adds what the driver needs of the pod to a request.
+func (p *Plugin) addPodsValues(ctx context.Context, v *volume, request *csi.NodePublishVolumeRequest) error {
+	secrets, err := p.secret(ctx, "NodePublishSecretRef", v.publishSecret)
+	if err != nil {
+		return err
+	}
+	tokens, asSecrets, err := p.podTokens(ctx, v)
+	if err != nil {
+		return err
+	}
+	request.Secrets, request.VolumeContext = secrets, merged(v.attributes, v.podInfo())
+	if asSecrets {
+		request.Secrets = merged(secrets, tokens)
+	} else {
+		request.VolumeContext = merged(request.VolumeContext, tokens)
+	}
+	return nil
+}
+
+// stage stages a volume on the node, unless another pod has it staged, and records that it is going to be published for
+// this one.
+func (p *Plugin) stage(ctx context.Context, v *volume, n node, publish *csi.NodePublishVolumeRequest) error {
+	staging := p.books.staging(v.identity)
+	unlock, err := p.staging.Lock(ctx, staging)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, users := p.books.all(); v.isForOnePod() && takenByOther(users, v.identity, v.place) {
+		return errTaken
+	}
+	if publish.GetStagingTargetPath() != "" {
+		if err := p.callStage(ctx, v, n, publish); err != nil {
+			return err
+		}
+	}
+	record := v.record(p.cfg.NodeName)
+	record.phase = uncertain
+	return p.books.putUser(record)
+}
+
+// callStage asks the driver to stage a volume. The caller has the lock of the staged volume.
+func (p *Plugin) callStage(ctx context.Context, v *volume, n node, publish *csi.NodePublishVolumeRequest) error {
+	staging := p.books.staging(v.identity)
+	mounted, err := p.mounted(staging)
+	if err != nil {
+		return err
+	}
+	before := p.books.stagedOne(v.identity)
+	if !mustStage(before, p.cfg.Boot, mounted) {
+		return nil
+	}
+	secrets, err := p.secret(ctx, "NodeStageSecretRef", v.stageSecret)
+	if err != nil {
+		return err
+	}
+	record := record{identity: v.identity, phase: uncertain, attach: v.attach}
+	if err := p.books.putStaged(record); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(staging, folderMode); err != nil {
+		return err
+	}
+	_, err = n.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
+		VolumeId: v.handle, PublishContext: publish.GetPublishContext(), StagingTargetPath: publish.GetStagingTargetPath(),
+		VolumeCapability: publish.GetVolumeCapability(), Secrets: secrets, VolumeContext: v.attributes,
+	})
+	if err != nil {
+		if before == nil && isFinal(err) {
+			err = errors.Join(err, p.forgetStaged(v.identity))
+		}
+		return err
+	}
+	if record.mounted, err = p.mounted(staging); err != nil {
+		return err
+	}
+	record.phase, record.boot = done, p.cfg.Boot
+	return p.books.putStaged(record)
+}
+
+// publish asks the driver to publish a volume for the pod.
+func (p *Plugin) publish(
+	ctx context.Context, v *volume, n node, request *csi.NodePublishVolumeRequest, published bool,
+) error {
+	target := p.books.target(v.place)
+	if err := os.MkdirAll(filepath.Dir(target), folderMode); err != nil {
+		return err
+	}
+	_, err := n.NodePublishVolume(ctx, request)
+	if err == nil || published || !isFinal(err) {
+		return err
+	}
+	// The driver has not published it: nothing is to be undone when the pod goes.
+	record := v.record(p.cfg.NodeName)
+	if mounted, failed := p.mounted(target); failed != nil || mounted {
+		return err
+	}
+	return errors.Join(err, remove(target), p.books.putUser(record))
+}
+
+// published records that a volume is published.
+func (p *Plugin) published(v *volume) error {
+	record := v.record(p.cfg.NodeName)
+	record.phase, record.boot = done, p.cfg.Boot
+	var err error
+	if record.mounted, err = p.mounted(p.books.target(v.place)); err != nil {
+		return err
+	}
+	if before, _ := p.books.user(v.place); before == record {
+		return nil
+	}
+	return p.books.putUser(record)
+}

@@ -1,0 +1,133 @@
+package csi
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+// callTimeout is the kubelet's deadline of a call.
+const callTimeout = 2 * time.Minute
+
+// hidden replaces secrets in errors.
+const hidden = "***stripped***"
+
+// Drivers are the registered CSI drivers of the node.
+type Drivers interface {
+	// Conn returns the connection to a driver. It fails if the driver is not registered.
+	Conn(name string) (grpc.ClientConnInterface, error)
+}
+
+// conn is a connection to a driver: each call has a deadline and a span, and its error no secret.
+type conn struct {
+	grpc.ClientConnInterface
+	driver  string
+	timeout time.Duration
+	tracer  trace.Tracer
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (c conn) Invoke(ctx context.Context, method string, in, out any, opts ...grpc.CallOption) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	name := method[strings.LastIndex(method, "/")+1:]
+	ctx, span := c.tracer.Start(ctx, "csi."+name, trace.WithSpanKind(trace.SpanKindClient))
+	err := withoutSecrets(c.ClientConnInterface.Invoke(ctx, method, in, out, opts...), secretsOf(in))
+	if span.IsRecording() {
+		span.SetAttributes(telemetry.Call(strings.TrimPrefix(method, "/"), status.Code(err), c.driver)...)
+	}
+	telemetry.End(span, err)
+	return err
+}
+
+// secretsOf returns the secret texts of a request.
+func secretsOf(request any) []string {
+	var secrets []string
+	add := func(values map[string]string) {
+		for key, value := range values {
+			if key != tokensKey {
+				secrets = append(secrets, value)
+				continue
+			}
+			tokens := map[string]struct{ Token string }{}
+			_ = json.Unmarshal([]byte(value), &tokens) // podTokens has written it
+			for _, t := range tokens {
+				secrets = append(secrets, t.Token)
+			}
+		}
+	}
+	if with, ok := request.(interface{ GetSecrets() map[string]string }); ok {
+		add(with.GetSecrets())
+	}
+	if with, ok := request.(interface{ GetVolumeContext() map[string]string }); ok {
+		if tokens := with.GetVolumeContext()[tokensKey]; tokens != "" {
+			add(map[string]string{tokensKey: tokens})
+		}
+	}
+	return secrets
+}
+
+// withoutSecrets removes secrets from the message of a driver's error.
+func withoutSecrets(err error, secrets []string) error {
+	answer, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
+	}
+	message := answer.Message()
+	for _, secret := range secrets {
+		if secret != "" {
+			message = strings.ReplaceAll(message, secret, hidden)
+		}
+	}
+	return status.Error(answer.Code(), message)
+}
+
+// isFinal reports whether a call that has failed is for sure not in progress any more.
+func isFinal(err error) bool {
+	answer, ok := status.FromError(err)
+	if !ok {
+		return false // it was not called; an earlier call may be in progress
+	}
+	switch answer.Code() { //nolint:exhaustive // all others are final
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
+		return false
+	default:
+		return true
+	}
+}
+
+// node is a driver's node service with its capabilities.
+type node struct {
+	csi.NodeClient
+	can map[csi.NodeServiceCapability_RPC_Type]bool
+}
+
+// node connects to a driver and asks for its capabilities. A quiet one creates no spans.
+func (p *Plugin) node(ctx context.Context, driver string, quiet bool) (node, error) {
+	inner, err := p.cfg.Drivers.Conn(driver)
+	if err != nil {
+		return node{}, err
+	}
+	c := conn{ClientConnInterface: inner, driver: driver, timeout: p.cfg.Timeout, tracer: p.cfg.Tracer}
+	if quiet {
+		c.tracer = telemetry.Off()
+	}
+	n := node{NodeClient: csi.NewNodeClient(c), can: map[csi.NodeServiceCapability_RPC_Type]bool{}}
+	answer, err := n.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})
+	if err != nil {
+		return node{}, err
+	}
+	for _, capability := range answer.GetCapabilities() {
+		n.can[capability.GetRpc().GetType()] = true
+	}
+	return n, nil
+}

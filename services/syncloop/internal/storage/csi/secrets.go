@@ -1,0 +1,77 @@
+package csi
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// tokensKey is the attribute, or the key of a secret, with the tokens of the pod's service account.
+const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
+
+// tokenSeconds is the API server's default lifetime of a token.
+const tokenSeconds = 3600
+
+// secret returns the content of a secret; nothing if ref is nil. field is the name of the reference.
+func (p *Plugin) secret(ctx context.Context, field string, ref *v1.SecretReference) (map[string]string, error) {
+	if ref == nil {
+		return nil, nil
+	}
+	s, err := p.cfg.Cluster.Secret(ctx, ref.Namespace, ref.Name)
+	if err != nil {
+		return nil, fmt.Errorf("fetching %s %s/%s failed: %w", field, ref.Namespace, ref.Name, err)
+	}
+	values := map[string]string{}
+	for key, value := range s.Data {
+		values[key] = string(value)
+	}
+	return values, nil
+}
+
+// podTokens returns the tokens of the pod's service account that the driver wants, and whether it wants them as secrets.
+func (p *Plugin) podTokens(ctx context.Context, v *volume) (values map[string]string, asSecrets bool, err error) {
+	if v.object == nil || len(v.object.Spec.TokenRequests) == 0 {
+		return nil, false, nil
+	}
+	tokens := map[string]authenticationv1.TokenRequestStatus{}
+	for _, request := range v.object.Spec.TokenRequests {
+		seconds := int64(tokenSeconds)
+		if request.ExpirationSeconds != nil {
+			seconds = *request.ExpirationSeconds
+		}
+		token, err := p.cfg.Tokens.Token(ctx, v.Pod, request.Audience, seconds)
+		if err != nil {
+			return nil, false, fmt.Errorf("%s: mounter.SetUpAt failed to get service account token attributes: %w", pluginName, err)
+		}
+		tokens[request.Audience] = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: expiry(token)}
+	}
+	text, err := json.Marshal(tokens)
+	if err != nil {
+		return nil, false, err
+	}
+	asSecrets = v.object.Spec.ServiceAccountTokenInSecrets != nil && *v.object.Spec.ServiceAccountTokenInSecrets
+	return map[string]string{tokensKey: string(text)}, asSecrets, nil
+}
+
+// expiry returns the end of the life of a token, which is a JSON web token; zero if it is none.
+func expiry(token string) metav1.Time {
+	parts := strings.Split(token, ".")
+	if len(parts) < 2 {
+		return metav1.Time{}
+	}
+	var claims struct {
+		Exp int64 `json:"exp"`
+	}
+	text, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || json.Unmarshal(text, &claims) != nil || claims.Exp == 0 {
+		return metav1.Time{}
+	}
+	return metav1.NewTime(time.Unix(claims.Exp, 0).UTC())
+}

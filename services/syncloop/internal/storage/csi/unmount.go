@@ -1,0 +1,116 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// Unmount implements persistentvolumes.Kind.
+func (p *Plugin) Unmount(ctx context.Context, dir string) error {
+	at := placeOf(dir)
+	r, known := p.books.user(at)
+	if known && mustUnpublish(r) {
+		if err := p.unpublish(ctx, r); err != nil {
+			return err
+		}
+	}
+	target := p.books.target(at)
+	mounted, err := p.mounted(target)
+	if err != nil {
+		return err
+	}
+	if mounted && !known {
+		return fmt.Errorf("%s is mounted, and its record %s is missing or cannot be read: ask the driver to unpublish it, or unmount it", target, p.books.userFile(at))
+	}
+	if mounted {
+		return fmt.Errorf("the driver %s has unpublished the volume, but %s is still mounted", r.driver, target)
+	}
+	// As in the kubelet: a driver should remove the target, but some leave it.
+	if err := remove(target); err != nil {
+		return err
+	}
+	if err := p.books.dropUser(at); err != nil {
+		return err
+	}
+	return remove(dir)
+}
+
+// unpublish asks the driver to unpublish a pod's volume.
+func (p *Plugin) unpublish(ctx context.Context, r record) error {
+	if r.phase == done {
+		r.phase = uncertain
+		if err := p.books.putUser(r); err != nil {
+			return err
+		}
+	}
+	n, err := p.node(ctx, r.driver, false)
+	if err != nil {
+		return fmt.Errorf("%s: Unmounter.TearDownAt failed to get CSI client: %w", pluginName, err)
+	}
+	_, err = n.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{
+		VolumeId: r.handle, TargetPath: p.told(p.books.target(r.place)),
+	})
+	if err != nil {
+		return fmt.Errorf("%s: Unmounter.TearDownAt failed: %w", pluginName, err)
+	}
+	return nil
+}
+
+// unstage asks the driver to unstage a volume, unless a pod uses it again.
+func (p *Plugin) unstage(ctx context.Context, v identity) error {
+	staging := p.books.staging(v)
+	unlock, err := p.staging.Lock(ctx, staging)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r := p.books.stagedOne(v)
+	if _, users := p.books.all(); r == nil || len(idle([]record{*r}, users)) == 0 {
+		return nil
+	}
+	n, err := p.node(ctx, v.driver, false)
+	if err != nil {
+		return fmt.Errorf("%s: attacher.UnmountDevice failed to create newCsiDriverClient: %w", pluginName, err)
+	}
+	if n.can[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
+		if r.phase == done {
+			r.phase = uncertain
+			if err := p.books.putStaged(*r); err != nil {
+				return err
+			}
+		}
+		_, err := n.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: v.handle, StagingTargetPath: p.told(staging)})
+		if err != nil {
+			return fmt.Errorf("%s: attacher.UnmountDevice failed: %w", pluginName, err)
+		}
+	}
+	return p.forgetStaged(v)
+}
+
+// forgetStaged removes what is left of a volume that is not staged any more. The caller has its lock.
+func (p *Plugin) forgetStaged(v identity) error {
+	staging := p.books.staging(v)
+	mounted, err := p.mounted(staging)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		return fmt.Errorf("the driver %s has unstaged the volume %q, but %s is still mounted", v.driver, v.handle, staging)
+	}
+	if err := errors.Join(remove(staging), p.books.dropStaged(v)); err != nil {
+		return err
+	}
+	if v.block {
+		return nil
+	}
+	// The directory of the driver stays: another volume may be staged in it at this moment.
+	if err := os.Remove(filepath.Dir(staging)); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	return nil
+}
