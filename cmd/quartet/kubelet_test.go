@@ -141,6 +141,6 @@ func TestKubeletSaysItsVersion(t *testing.T) {
 	cmd.Stdout = nil
 	out, err := cmd.Output()
 	if err != nil || !strings.HasPrefix(string(out), "Kubernetes v1.") || strings.Count(string(out), "\n") != 1 {
-		t.Errorf("got %q, %v", out, err)
+		t.Errorf("Output() = %q, %v, want text beginning with %q and %q once", out, err, "Kubernetes v1.", "\n")
 	}
 }

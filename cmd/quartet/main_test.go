@@ -248,7 +248,7 @@ func TestDownWithoutANodeSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := logOf(t, dir); !strings.Contains(out, "There is no node in") {
-		t.Errorf("got %q", out)
+		t.Errorf("logOf() = %q, want text with %q", out, "There is no node in")
 	}
 }
 
@@ -259,7 +259,7 @@ func TestDownLeavesADirectoryOfSomethingElseAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := logOf(t, dir); !strings.Contains(out, "There is no node in") {
-		t.Errorf("got %q", out)
+		t.Errorf("logOf() = %q, want text with %q", out, "There is no node in")
 	}
 	if left, err := os.ReadDir(other); err != nil || len(left) > 0 {
 		t.Errorf("it left %v there: %v", left, err)
@@ -299,7 +299,7 @@ func expectFailure(t *testing.T, dir string, args ...string) string {
 	cmd := quartet(t, dir, args...)
 	before := len(logOf(t, dir))
 	if err := cmd.Run(); err == nil {
-		t.Errorf("%v succeeded", args)
+		t.Errorf("%v succeeded, want an error", args)
 	}
 	return logOf(t, dir)[before:]
 }
@@ -312,6 +312,7 @@ func TestNodeEndsWhenAServiceRefusesItsConfiguration(t *testing.T) {
 	}
 	out := expectFailure(t, dir, "node", "--state-dir", filepath.Join(dir, "state"))
 	if !strings.Contains(out, "\nquartet: syncloop: /etc/kubelet.conf: is no kubeconfig\n") {
-		t.Errorf("got %s", out)
+		t.Errorf("expectFailure(node, --state-dir) = %s, want text with %q",
+			out, "\nquartet: syncloop: /etc/kubelet.conf: is no kubeconfig\n")
 	}
 }

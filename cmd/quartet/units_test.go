@@ -53,7 +53,7 @@ func TestUnitsStartWhatThereIs(t *testing.T) {
 		}
 		cmd, rest, err := root().Find(args)
 		if err != nil || cmd.Name() != "node" {
-			t.Errorf("%s: starts %q: %v", unit, cmd.Name(), err)
+			t.Errorf("%s: starts %q: %v, want %q", unit, cmd.Name(), err, "node")
 		} else if err := cmd.ParseFlags(rest); err != nil {
 			t.Errorf("%s: %v", unit, err)
 		}

@@ -54,7 +54,7 @@ func TestUpEndsWhenItsConfigurationIsWrong(t *testing.T) {
 	)
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "maxPods: is -1, must be more than 0") {
-		t.Errorf("got %v: %s", err, out)
+		t.Errorf("CombinedOutput() error = %v: %s, want text with %q", err, out, "maxPods: is -1, must be more than 0")
 	}
 	if _, err := os.Stat(filepath.Join(state, "run", "containerd.pid")); err == nil {
 		t.Error("it has started containerd")

@@ -97,11 +97,11 @@ func TestFilesSayWhatChecksAnswerOverHTTPAndHTTPS(t *testing.T) {
 	}
 	say(t, dir, "live", "redirect /other")
 	if code, body := get(t, web+"/live"); code != http.StatusFound || !strings.HasPrefix(body, "/other") {
-		t.Errorf("redirected: %d %s", code, body)
+		t.Errorf("redirected: %d %s, want %d and beginning with %q", code, body, http.StatusFound, "/other")
 	}
 	say(t, dir, "live", "hang")
 	if code, body := get(t, web+"/live"); code != 0 || !strings.Contains(body, "Timeout") {
-		t.Errorf("hung: %d %s", code, body)
+		t.Errorf("hung: %d %s, want 0 and with %q", code, body, "Timeout")
 	}
 	if code, body := get(t, web+"/"); code != http.StatusOK {
 		t.Errorf("what is no check: %d %s", code, body)

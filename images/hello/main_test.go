@@ -63,7 +63,7 @@ func TestServeAnswersAndEndsOnSIGTERM(t *testing.T) {
 	}
 	body, err := io.ReadAll(resp.Body)
 	if err != nil || resp.Body.Close() != nil || !strings.HasPrefix(string(body), "hi (") {
-		t.Errorf("got %q (%v)", body, err)
+		t.Errorf("ReadAll() = %q (%v), want no resp.Body.Close and beginning with %q", body, err, "hi (")
 	}
 	if got := line(t, out); got != "hi: line 1" {
 		t.Errorf("the first line is %q", got)
@@ -101,7 +101,7 @@ func TestIgnoreTermNeedsSIGKILL(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := line(t, out); got != "ignoring terminated" {
-		t.Errorf("got %q", got)
+		t.Errorf("line() = %q, want %q", got, "ignoring terminated")
 	}
 	if err := cmd.Process.Signal(syscall.Signal(0)); err != nil {
 		t.Errorf("it has ended: %v", err)
@@ -117,7 +117,7 @@ func TestIgnoreTermNeedsSIGKILL(t *testing.T) {
 func TestGrowTakesItsMemory(t *testing.T) {
 	cmd, out := hello(t, "grow", "-mib", "64", "-message", "growing")
 	if got := line(t, out); got != "growing" {
-		t.Errorf("got %q", got)
+		t.Errorf("line() = %q, want %q", got, "growing")
 	}
 	deadline := time.Now().Add(60 * time.Second)
 	for residentKiB(t, cmd.Process.Pid) < 64<<10 {

@@ -19,14 +19,14 @@ func TestWhatIsPackedIsUnpacked(t *testing.T) {
 	}
 	var packed, said bytes.Buffer
 	if code := archive([]string{"cf", "-", from}, nil, &packed, &said); code != 0 {
-		t.Fatalf("%d: %s", code, &said)
+		t.Fatalf("archive() = %d: %s, want 0", code, &said)
 	}
 	if code := archive([]string{"--no-same-owner", "-xmf", "-", "-C", to}, &packed, nil, &said); code != 0 {
-		t.Fatalf("%d: %s", code, &said)
+		t.Fatalf("archive() = %d: %s, want 0", code, &said)
 	}
 	got, err := os.ReadFile(filepath.Join(to, from, "deep", "file"))
 	if err != nil || string(got) != "content" {
-		t.Errorf("got %q, %v", got, err)
+		t.Errorf("ReadFile() = %q, %v, want %q", got, err, "content")
 	}
 	if code := archive([]string{"cf", "-", filepath.Join(from, "none")}, nil, &packed, &said); code == 0 {
 		t.Error("what is not there was packed")

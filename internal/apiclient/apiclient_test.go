@@ -279,7 +279,7 @@ func TestCertificatesInFilesAndInTheKubeconfig(t *testing.T) {
 	for _, kubeconfig := range []string{relative, inline} {
 		way, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.ConfigMux})
 		if err != nil {
-			t.Errorf("%v", err)
+			t.Errorf("RESTConfig() failed: %v", err)
 			continue
 		}
 		// The names of files are kept instead of their content, so that a replaced certificate is used.
@@ -344,7 +344,7 @@ func TestConnectionsThatHangCanBeClosed(t *testing.T) {
 	case err := <-failed:
 		// client-go retries read requests.
 		if err != nil {
-			t.Errorf("got %v", err)
+			t.Errorf("New() failed: %v", err)
 		}
 	case <-time.After(60 * time.Second):
 		t.Fatal("what hung still does")

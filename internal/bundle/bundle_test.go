@@ -133,13 +133,14 @@ func TestPreflightNamesMissingBinaries(t *testing.T) {
 	dir := t.TempDir()
 	if f := checkBinaries(dir); f.Level != machine.Fault || !strings.Contains(f.Detail, "runc") ||
 		!strings.Contains(f.Fix, "make build") {
-		t.Errorf("got %+v", f)
+		t.Errorf("checkBinaries() = %+v, want Level %v, Detail with %q and Fix with %q",
+			f, machine.Fault, "runc", "make build")
 	}
 	for _, name := range binaries() {
 		write(t, dir, name, "")
 	}
 	if f := checkBinaries(dir); f.Level != machine.OK {
-		t.Errorf("got %+v", f)
+		t.Errorf("checkBinaries() = %+v, want Level %v", f, machine.OK)
 	}
 }
 

@@ -170,12 +170,12 @@ func TestPodNetworkOfFlagAndFile(t *testing.T) {
 		got, err := PodNetwork(tc.flag, tc.file)
 		if tc.err != "" {
 			if err == nil || !strings.Contains(err.Error(), tc.err) {
-				t.Errorf("%+v: got %v", tc, err)
+				t.Errorf("%+v: PodNetwork() error = %v, want an error with %q", tc, err, tc.err)
 			}
 			continue
 		}
 		if err != nil || got.String() != tc.want {
-			t.Errorf("%+v: got %v (%v)", tc, got, err)
+			t.Errorf("%+v: PodNetwork() = %v (%v), want %v", tc, got, err, tc.want)
 		}
 	}
 }

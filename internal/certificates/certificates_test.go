@@ -219,7 +219,8 @@ func TestTheStoreOfAPath(t *testing.T) {
 	store, ok := certificates.StoreOf("/var/lib/kubelet/pki/kubelet-client-current.pem", 0o600)
 	if !ok || store.Name != "kubelet-client" ||
 		store.Current() != filepath.Join("/var/lib/kubelet/pki", "kubelet-client-current.pem") {
-		t.Errorf("got %+v, %v", store, ok)
+		t.Errorf("StoreOf(0o600) = %+v, %v, want true, Name %q and Current %v",
+			store, ok, "kubelet-client", filepath.Join("/var/lib/kubelet/pki", "kubelet-client-current.pem"))
 	}
 	if _, ok := certificates.StoreOf("/etc/node.crt", 0o600); ok {
 		t.Error("a file of another name has a store")

@@ -36,7 +36,7 @@ func TestTheEndOfTheProcessIsNoError(t *testing.T) {
 		cancel()
 	}()
 	if err := g.Wait(ctx); err != nil {
-		t.Errorf("error %v", err)
+		t.Errorf("Wait() failed: %v", err)
 	}
 }
 
@@ -48,7 +48,7 @@ func TestOneThatFailsEndsAllAndIsNamed(t *testing.T) {
 	g.Run("image GC", func(context.Context) error { return broken })
 	err := g.Wait(t.Context())
 	if !errors.Is(err, broken) || err.Error() != "image GC: the disk is gone" {
-		t.Errorf("error %v", err)
+		t.Errorf("Wait() error = %v, want %v and %q", err, broken, "image GC: the disk is gone")
 	}
 	if !strings.Contains(log.String(), `component="image GC"`) {
 		t.Errorf("the log does not name it:\n%s", log.String())
@@ -89,7 +89,7 @@ func TestWhatWasConstructedIsClosedInReverseOrder(t *testing.T) {
 	}
 	err := g.Close()
 	if err == nil || err.Error() != "close runtime: it hangs" {
-		t.Errorf("error %v", err)
+		t.Errorf("Close() error = %v, want %q", err, "close runtime: it hangs")
 	}
 	if err := g.Close(); err != nil {
 		t.Errorf("the second call: %v", err)

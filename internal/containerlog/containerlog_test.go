@@ -118,7 +118,8 @@ func TestAllFilesAreOneLog(t *testing.T) {
 	files, err := containerlog.List(f.log())
 	if err != nil || len(files.Rotated) != 3 || len(files.Unused) != 2 || !files.Rotated[0].Compressed ||
 		files.Rotated[1].Compressed {
-		t.Errorf("got %+v, %v", files, err)
+		t.Errorf("List() = %+v, %v, want len(Rotated) 3, len(Unused) 2, Rotated[0].Compressed true and Rotated[1].Compressed false",
+			files, err)
 	}
 }
 
@@ -166,7 +167,8 @@ func TestRemoveTakesAllFilesOfALogAndNoOther(t *testing.T) {
 	}
 	entries, err := os.ReadDir(f.dir)
 	if err != nil || len(entries) != 2 || entries[0].Name() != "0.log.bak" || entries[1].Name() != "1.log" {
-		t.Errorf("got %v, %v", entries, err)
+		t.Errorf("ReadDir() = %v, %v, want 2 entries, entries[0].Name %q and entries[1].Name %q",
+			entries, err, "0.log.bak", "1.log")
 	}
 	if err := containerlog.Remove(filepath.Join(f.dir, "gone", "0.log")); err != nil {
 		t.Errorf("without a folder: %v", err)
@@ -340,6 +342,6 @@ func TestFollowingEndsWithItsContext(t *testing.T) {
 	}()
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("error = %v, want %v", err, context.Canceled)
 	}
 }

@@ -61,6 +61,6 @@ func TestFollowingEndsWithTheLimit(t *testing.T) {
 		Tail: -1, Follow: true, Limit: 2, Running: func(context.Context) (bool, error) { return true, nil },
 	}, &out)
 	if err != nil || out.String() != "on" {
-		t.Errorf("got %q, %v", out.String(), err)
+		t.Errorf("out = %q, %v, want %q", out.String(), err, "on")
 	}
 }

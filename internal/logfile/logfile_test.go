@@ -27,7 +27,7 @@ func TestASmallLogIsContinued(t *testing.T) {
 	appendTo(t, path, "one\n")
 	appendTo(t, path, "two\n")
 	if got, err := os.ReadFile(path); err != nil || string(got) != "one\ntwo\n" {
-		t.Errorf("got %q (%v)", got, err)
+		t.Errorf("ReadFile() = %q (%v), want %q", got, err, "one\ntwo\n")
 	}
 }
 
@@ -39,7 +39,7 @@ func TestALargeLogIsPutAside(t *testing.T) {
 	}
 	appendTo(t, path, "new\n")
 	if got, err := os.ReadFile(path); err != nil || string(got) != "new\n" {
-		t.Errorf("got %q (%v)", got, err)
+		t.Errorf("ReadFile() = %q (%v), want %q", got, err, "new\n")
 	}
 	if info, err := os.Stat(path + ".1"); err != nil || info.Size() != logfile.MaxBytes {
 		t.Errorf("the old log is gone: %v", err)

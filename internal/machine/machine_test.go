@@ -298,7 +298,7 @@ func TestFindingsNameEveryFaultAtOnce(t *testing.T) {
 	}
 	err := findings.Err()
 	if err == nil || err.Error() != "c: bad: do c\nd: worse: do d" {
-		t.Errorf("got %v", err)
+		t.Errorf("Err() error = %v, want %q", err, "c: bad: do c\nd: worse: do d")
 	}
 	if findings[:2].Err() != nil {
 		t.Error("a warning is an error")

@@ -97,7 +97,7 @@ func TestOneProcessTellsWhatAllCount(t *testing.T) {
 			ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
 		body := recorder.Body.String()
 		if took := time.Since(begun); recorder.Code != http.StatusOK || took > 30*time.Second {
-			t.Fatalf("after %s: %d %s", took, recorder.Code, body)
+			t.Fatalf("after %s: %d %s, want %d and at most %s", took, recorder.Code, body, http.StatusOK, 30*time.Second)
 		}
 		for _, want := range []string{
 			`kubelet_runtime_operations_total{operation_type="version"} 1`,

@@ -90,10 +90,10 @@ func TestWhatThereIsMoreOfIsAtAPathOfItsOwn(t *testing.T) {
 		"/metrics/probes",
 	); code != http.StatusOK ||
 		!strings.Contains(body, "prober_probe_total 0") {
-		t.Errorf("got %d %s", code, body)
+		t.Errorf("get(/metrics/probes) = %d %s, want %d and with %q", code, body, http.StatusOK, "prober_probe_total 0")
 	}
 	if code, body := get(t, at, "/metrics"); code != http.StatusOK || strings.Contains(body, "prober") {
-		t.Errorf("got %d %s", code, body)
+		t.Errorf("get(/metrics) = %d %s, want %d and without %q", code, body, http.StatusOK, "prober")
 	}
 }
 

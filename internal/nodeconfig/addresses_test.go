@@ -39,7 +39,7 @@ func TestAllowedUsers(t *testing.T) {
 // TestUsersWhoAreGivenSecrets: only configmux has any.
 func TestUsersWhoAreGivenSecrets(t *testing.T) {
 	if got := parse(t, ConfigMux, "--secret-uids", "10241").SecretUIDs; !slices.Equal(got, []int{10241}) {
-		t.Errorf("users %v", got)
+		t.Errorf("users %v, want %v", got, []int{10241})
 	}
 	if _, err := Parse(
 		ConfigMux,

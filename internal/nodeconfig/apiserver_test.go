@@ -35,7 +35,7 @@ func TestWhoTalksToTheAPIServerTakesAKubeconfig(t *testing.T) {
 // directory is changed.
 func TestTheKubeconfigOfASyncloopInAContainerIsAPathOfTheMachine(t *testing.T) {
 	if got := parse(t, SyncLoop, "--host-root=/host", "--kubeconfig=/not/here").Kubeconfig; got != "/not/here" {
-		t.Errorf("has %q", got)
+		t.Errorf("has %q, want %q", got, "/not/here")
 	}
 	if _, err := Parse(
 		SyncLoop,
@@ -43,7 +43,7 @@ func TestTheKubeconfigOfASyncloopInAContainerIsAPathOfTheMachine(t *testing.T) {
 		io.Discard,
 	); err == nil ||
 		!strings.Contains(err.Error(), `--kubeconfig: "here" must be an absolute path`) {
-		t.Errorf("got %v", err)
+		t.Errorf("Parse() error = %v, want an error with %q", err, `--kubeconfig: "here" must be an absolute path`)
 	}
 }
 

@@ -42,10 +42,10 @@ func TestReservationsAreEnforced(t *testing.T) {
 		t.Errorf("named as not acted on: %v", cfg.Unsupported)
 	}
 	if whole, compressible := EnforcesReservation(&cfg.Kubelet, "kube"); !whole || compressible {
-		t.Errorf("kube: %t, %t", whole, compressible)
+		t.Errorf("kube: %t, %t, want true and false", whole, compressible)
 	}
 	if whole, compressible := EnforcesReservation(&cfg.Kubelet, "system"); whole || !compressible {
-		t.Errorf("system: %t, %t", whole, compressible)
+		t.Errorf("system: %t, %t, want false and true", whole, compressible)
 	}
 }
 
@@ -66,14 +66,14 @@ func TestMemoryIsReservedForClassesOnlyWithTheGate(t *testing.T) {
 	if got, want := Errors(errs).Error(),
 		"f:3: qosReserved.cpu: cannot be reserved: must be memory"; len(errs) != 2 ||
 		!strings.Contains(got, want) {
-		t.Errorf("got %s", got)
+		t.Errorf("Errors() = %s, want len(errs) 2 and with %q", got, want)
 	}
 }
 
 func TestTheRootOfCgroupsCanBeGivenByAFlag(t *testing.T) {
 	file := kubeletFile(t, "cgroupRoot: /file")
 	if got := parse(t, SyncLoop, "--config", file, "--cgroup-root", "/flag").Kubelet.CgroupRoot; got != "/flag" {
-		t.Errorf("got %s", got)
+		t.Errorf("got %s, want %q", got, "/flag")
 	}
 	if _, err := Parse(
 		SyncLoop,

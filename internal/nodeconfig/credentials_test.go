@@ -175,7 +175,7 @@ func TestEverythingWrongWithCredentialProvidersIsToldAtOnce(t *testing.T) {
 	}
 	for path, want := range map[string]string{t.TempDir(): "has no file whose name ends in .json, .yaml or .yml", "/nowhere/c.yaml": "name a file or a directory that exists"} {
 		if _, err := nodeconfig.ReadCredentialProviders(path, bin); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", path, err)
+			t.Errorf("%s: ReadCredentialProviders() error = %v, want an error with %q", path, err, want)
 		}
 	}
 	file := filepath.Join(dir, "a.yaml")
@@ -185,7 +185,8 @@ func TestEverythingWrongWithCredentialProvidersIsToldAtOnce(t *testing.T) {
 			path,
 		); err == nil || !strings.Contains(err.Error(), "--image-credential-provider-bin-dir: ") ||
 			!strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", path, err)
+			t.Errorf("%s: ReadCredentialProviders() error = %v, want an error with %q and with %q",
+				path, err, "--image-credential-provider-bin-dir: ", want)
 		}
 	}
 }
@@ -242,7 +243,7 @@ func FuzzCredentialProviders(f *testing.F) {
 		wrong, _ := err.(nodeconfig.Errors) //nolint:errorlint // it is what is returned
 		for _, one := range wrong {
 			if !strings.HasPrefix(one.Error(), file) {
-				t.Errorf("%q: %v", text, one)
+				t.Errorf("%q: one = %v, want Error beginning with %q", text, one, file)
 			}
 		}
 	})

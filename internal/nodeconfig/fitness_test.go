@@ -83,7 +83,7 @@ func TestAMachineIsRefusedByTheDefaults(t *testing.T) {
 		Kubelet: kubelet,
 	}.FitMachine(fstest.MapFS{"proc/swaps": {Data: []byte("Filename\n/dev/vda3 partition\n")}})
 	if err == nil || !strings.Contains(err.Error(), "the defaults: failSwapOn: ") {
-		t.Errorf("got %v", err)
+		t.Errorf("FitMachine() error = %v, want an error with %q", err, "the defaults: failSwapOn: ")
 	}
 }
 
@@ -106,7 +106,9 @@ func TestKernelDefaultsAreProtected(t *testing.T) {
 	if err := cfg.FitMachine(bad); !errors.As(err, &all) || len(all) != 2 ||
 		!strings.HasPrefix(all[0].Error(), "f: protectKernelDefaults: vm.overcommit_memory is 0, and should be 1: set it") ||
 		!strings.HasPrefix(all[1].Error(), "f: protectKernelDefaults: kernel.keys.root_maxkeys cannot be read") {
-		t.Errorf("got %v", err)
+		t.Errorf("FitMachine() error = %v, want a %T, len(all) 2, all[0].Error beginning with %q and all[1].Error beginning with %q",
+			err, all, "f: protectKernelDefaults: vm.overcommit_memory is 0, and should be 1: set it",
+			"f: protectKernelDefaults: kernel.keys.root_maxkeys cannot be read")
 	}
 	cfg.Kubelet.ProtectKernelDefaults = false
 	if err := cfg.FitMachine(bad); err != nil {

@@ -34,7 +34,9 @@ func TestANodeJoinsWithAFileOfItsOwn(t *testing.T) {
 	}
 	if cfg.BootstrapKubeconfig != bootstrap || cfg.Kubeconfig != kubeconfig || !cfg.AwaitKubeconfig ||
 		cfg.CertDir != filepath.Join(dir, "pki") {
-		t.Errorf("got %q, %q, %v, %q", cfg.BootstrapKubeconfig, cfg.Kubeconfig, cfg.AwaitKubeconfig, cfg.CertDir)
+		t.Errorf("cfg.BootstrapKubeconfig = %q, %q, %v, %q, want %q, %q, true and %q",
+			cfg.BootstrapKubeconfig, cfg.Kubeconfig, cfg.AwaitKubeconfig, cfg.CertDir, bootstrap, kubeconfig,
+			filepath.Join(dir, "pki"))
 	}
 	for _, service := range []nodeconfig.Service{nodeconfig.ConfigMux, nodeconfig.SyncLoop} {
 		cfg, err := nodeconfig.Parse(
@@ -43,7 +45,8 @@ func TestANodeJoinsWithAFileOfItsOwn(t *testing.T) {
 			io.Discard,
 		)
 		if err != nil || !cfg.AwaitKubeconfig || cfg.Kubeconfig != kubeconfig {
-			t.Errorf("%s: got %q, %v, %v", service, cfg.Kubeconfig, cfg.AwaitKubeconfig, err)
+			t.Errorf("%s: cfg.Kubeconfig = %q, %v, %v, want true and %q",
+				service, cfg.Kubeconfig, cfg.AwaitKubeconfig, err, kubeconfig)
 		}
 	}
 }
@@ -80,6 +83,6 @@ func TestANodeThatHasJoinedNeedsNoBootstrapFile(t *testing.T) {
 		io.Discard,
 	)
 	if err != nil || cfg.BootstrapKubeconfig != bootstrap {
-		t.Errorf("got %q, %v", cfg.BootstrapKubeconfig, err)
+		t.Errorf("cfg.BootstrapKubeconfig = %q, %v, want %q", cfg.BootstrapKubeconfig, err, bootstrap)
 	}
 }

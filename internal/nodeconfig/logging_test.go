@@ -38,7 +38,7 @@ func TestLoggingOfTheFile(t *testing.T) {
 					t.Errorf("%s (-want +got):\n%s", service, diff)
 				}
 				if len(cfg.Unsupported) > 0 {
-					t.Errorf("%s names %v", service, cfg.Unsupported)
+					t.Errorf("%s names %v, want none", service, cfg.Unsupported)
 				}
 			}
 		})

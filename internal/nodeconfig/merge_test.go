@@ -231,7 +231,7 @@ func TestRunOnceIsRefused(t *testing.T) {
 		},
 	)
 	if len(errs) != 1 || !strings.Contains(errs[0].Error(), "--runonce: runOnce: is refused") {
-		t.Errorf("got %q", errs)
+		t.Errorf("Merge() = %q, want exactly one and errs[0].Error with %q", errs, "--runonce: runOnce: is refused")
 	}
 }
 

@@ -193,7 +193,7 @@ func TestRelativePathsAreRelativeToTheFile(t *testing.T) {
 func TestAFileOfKubeadmsNamesNothingThatIsUnsupported(t *testing.T) {
 	for _, service := range Services() {
 		if cfg := parse(t, service, "--config", "testdata/good/kubeadm.yaml"); len(cfg.Unsupported) > 0 {
-			t.Errorf("%s names %v", service, cfg.Unsupported)
+			t.Errorf("%s names %v, want none", service, cfg.Unsupported)
 		}
 	}
 }
@@ -268,7 +268,7 @@ func TestLogUnsupportedIsOneWarning(t *testing.T) {
 	}
 	Config{Unsupported: []string{"f:1: a", "f:2: b"}}.LogUnsupported(logger)
 	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "f:1: a, f:2: b") {
-		t.Errorf("said %q", got)
+		t.Errorf("said %q, want %q once and with %q", got, "\n", "f:1: a, f:2: b")
 	}
 }
 
@@ -309,7 +309,7 @@ func TestEveryErrorOfFlagsAndFileAtOnce(t *testing.T) {
 func TestUnreadableFileNamesTheFlag(t *testing.T) {
 	_, err := Parse(PLEG, []string{"--config", "testdata/none.yaml"}, os.Stderr)
 	if err == nil || !strings.Contains(err.Error(), "--config: open testdata/none.yaml") {
-		t.Errorf("got %v", err)
+		t.Errorf("Parse() error = %v, want an error with %q", err, "--config: open testdata/none.yaml")
 	}
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v is not an os.ErrNotExist", err)
@@ -319,7 +319,7 @@ func TestUnreadableFileNamesTheFlag(t *testing.T) {
 func TestUnknownFlagPointsToTheHelp(t *testing.T) {
 	_, err := Parse(PLEG, []string{"--frob"}, os.Stderr)
 	if err == nil || !strings.Contains(err.Error(), "unknown flag: --frob (pleg --help lists the flags)") {
-		t.Errorf("got %v", err)
+		t.Errorf("Parse() error = %v, want an error with %q", err, "unknown flag: --frob (pleg --help lists the flags)")
 	}
 }
 
@@ -345,7 +345,7 @@ func TestHelpNamesEveryFlag(t *testing.T) {
 func TestLongSocketPathIsRefused(t *testing.T) {
 	_, err := Parse(PLEG, []string{"--listen", "unix:///" + strings.Repeat("a", 120)}, os.Stderr)
 	if err == nil || !strings.Contains(err.Error(), "use a shorter directory") {
-		t.Errorf("got %v", err)
+		t.Errorf("Parse() error = %v, want an error with %q", err, "use a shorter directory")
 	}
 }
 

@@ -32,7 +32,7 @@ func TestTheNodeHasOneAddressOrOneOfEachFamily(t *testing.T) {
 			io.Discard,
 		)
 		if err == nil || !strings.Contains(err.Error(), "--node-ip: ") {
-			t.Errorf("%q: got %v", given, err)
+			t.Errorf("%q: Parse() error = %v, want an error with %q", given, err, "--node-ip: ")
 		}
 	}
 }

@@ -69,6 +69,6 @@ func TestPrivilegesArePassedOnAsTheyWereGiven(t *testing.T) {
 		t.Errorf("arguments %q, want %q", got, want)
 	}
 	if err := f.Check(); err == nil || !strings.Contains(err.Error(), `--privileged-sources: "nobody" is no source`) {
-		t.Errorf("checked: %v", err)
+		t.Errorf("checked: %v, want an error with %q", err, `--privileged-sources: "nobody" is no source`)
 	}
 }

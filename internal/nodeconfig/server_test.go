@@ -118,7 +118,7 @@ func TestNamesOfTLS(t *testing.T) {
 	}
 	for name, want := range map[string]uint16{"": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13} {
 		if got, err := TLSVersion(name); got != want || err != nil {
-			t.Errorf("%q: got %d, %v", name, got, err)
+			t.Errorf("%q: TLSVersion() = %d, %v, want %d", name, got, err, want)
 		}
 	}
 }
@@ -138,7 +138,8 @@ func TestCurvesAndQueriesOfLogs(t *testing.T) {
 	curves, err := Curves(decoded.Kubelet.TLSCurvePreferences)
 	if len(errs) > 0 || err != nil || !slices.Equal(curves, []tls.CurveID{tls.X25519, tls.X25519MLKEM768}) ||
 		len(decoded.unsupported(SyncLoop)) > 0 {
-		t.Errorf("got %v, %v, %v", curves, errs, err)
+		t.Errorf("Curves() = %v, %v, %v, want none, %v and no unsupported",
+			curves, errs, err, []tls.CurveID{tls.X25519, tls.X25519MLKEM768})
 	}
 	for fields, want := range map[string]string{
 		"tlsCurvePreferences: [29, 1]":                              "f:3: tlsCurvePreferences[1]: there is no mechanism of key exchange 1",
@@ -146,7 +147,7 @@ func TestCurvesAndQueriesOfLogs(t *testing.T) {
 		"oomScoreAdj: -1001":                                        "f:3: oomScoreAdj: is -1001",
 	} {
 		if _, errs := Decode("f", []byte(head+fields)); len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), want) {
-			t.Errorf("%s: got %v", fields, errs)
+			t.Errorf("%s: Decode(f) = %v, want exactly one and errs[0].Error beginning with %q", fields, errs, want)
 		}
 	}
 }

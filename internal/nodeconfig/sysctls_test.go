@@ -13,7 +13,7 @@ func TestDefaultPodSysctls(t *testing.T) {
 	decoded, errs := decode(`net.core.somaxconn: "1024", kernel/shmmax: "1"`, gate)
 	if got := DefaultPodSysctls(&decoded.Kubelet); len(errs) > 0 || len(got) != 2 ||
 		len(decoded.unsupported(SyncLoop)) > 0 {
-		t.Errorf("got %v, %v", got, errs)
+		t.Errorf("DefaultPodSysctls() = %v, %v, want none, 2 entries and no unsupported", got, errs)
 	}
 	for sysctls, want := range map[string]string{
 		`vm.swappiness: "1"`: "f:3: defaultPodSysctls.vm.swappiness: is the machine's and not a pod's",
@@ -21,7 +21,7 @@ func TestDefaultPodSysctls(t *testing.T) {
 		`net.core.somaxconn: "1", net/core/somaxconn: "2"`: "f:3: defaultPodSysctls.net/core/somaxconn: is the same as net.core.somaxconn",
 	} {
 		if _, errs := decode(sysctls, gate); len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), want) {
-			t.Errorf("%s: got %v", sysctls, errs)
+			t.Errorf("%s: decode() = %v, want exactly one and errs[0].Error beginning with %q", sysctls, errs, want)
 		}
 	}
 	if _, errs := decode(

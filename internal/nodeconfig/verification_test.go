@@ -17,7 +17,7 @@ func TestVerificationOfImages(t *testing.T) {
 		decoded, errs := Decode("f", []byte(head+fields))
 		if got := decoded.Kubelet.ImagePullCredentialsVerificationPolicy; len(errs) > 0 || got != want ||
 			RecordsPulls(&decoded.Kubelet) != (want != "") {
-			t.Errorf("%q: policy %q, %v", fields, got, errs)
+			t.Errorf("%q: policy %q, %v, want none, %q and RecordsPulls %v", fields, got, errs, want, want != "")
 		}
 		if named := decoded.unsupported(SyncLoop); len(named) > 0 {
 			t.Errorf("%q: named as not acted on: %v", fields, named)

@@ -72,7 +72,7 @@ func TestADamagedFileIsAnError(t *testing.T) {
 		state,
 	); err == nil ||
 		!strings.Contains(err.Error(), "machine-pid-max") {
-		t.Errorf("got %v", err)
+		t.Errorf("Read() error = %v, want an error with %q", err, "machine-pid-max")
 	}
 }
 

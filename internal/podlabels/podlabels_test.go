@@ -71,7 +71,7 @@ func TestContainerIsRecoveredFromItsAnnotations(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := annotations[telemetry.AnnotationTraceparent]; got != "00-trace" {
-		t.Errorf("traceparent = %q", got)
+		t.Errorf("traceparent = %q, want %q", got, "00-trace")
 	}
 	if got := podlabels.RestartOf(annotations, 99); got != restart {
 		t.Errorf("RestartOf = %+v, want %+v", got, restart)

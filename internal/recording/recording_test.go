@@ -149,7 +149,7 @@ func TestALineWithoutEndIsNotHeld(t *testing.T) {
 	z := &zeros{}
 	_, err := read(io.MultiReader(strings.NewReader(strings.SplitAfter(record(t, nil), "\n")[0]), z))
 	if err == nil || !strings.Contains(err.Error(), "f:2: the line has more than 32 MiB") {
-		t.Errorf("got %v", err)
+		t.Errorf("read() error = %v, want an error with %q", err, "f:2: the line has more than 32 MiB")
 	}
 	if z.given > MaxLine+1<<20 {
 		t.Errorf("%d bytes were read", z.given)

@@ -24,7 +24,7 @@ func TestNoValueOfADocumentIsInAnErrorOfItsParser(t *testing.T) {
 			continue // this parser accepts it
 		}
 		if text := redact.YAML(err.Error()); strings.Contains(text, secret) || text == "" {
-			t.Errorf("%q: %q", document, text)
+			t.Errorf("%q: YAML() = %q, want text without %q and a text", document, text, secret)
 		}
 	}
 	if got := redact.JSONType("number 12345"); got != "number" {

@@ -137,7 +137,7 @@ func start(t *testing.T, timeout time.Duration) (*apiServer, told, chan string) 
 			case <-calls:
 			case err := <-ended:
 				if !errors.Is(err, context.Canceled) {
-					t.Errorf("Run: %v", err)
+					t.Errorf("Run: %v, want %v", err, context.Canceled)
 				}
 				server.Close()
 				http.DefaultTransport.(*http.Transport).CloseIdleConnections()

@@ -173,7 +173,7 @@ func TestAFileThatIsNoSocketIsLeftAlone(t *testing.T) {
 		nil,
 	); err == nil ||
 		!strings.Contains(err.Error(), "is not a socket: move it away") {
-		t.Errorf("got %v", err)
+		t.Errorf("ListenUnix() error = %v, want an error with %q", err, "is not a socket: move it away")
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Error(err)
@@ -188,7 +188,7 @@ func TestAnAddressWithoutAFileIsServedToo(t *testing.T) {
 		address,
 	).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil ||
 		got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
-		t.Errorf("got %v, %v", got, err)
+		t.Errorf("Check() = %v, %v, want Status %v", got, err, grpc_health_v1.HealthCheckResponse_SERVING)
 	}
 	if owner, err := rpc.ServerOf(address); err != nil || owner.PID != os.Getpid() {
 		t.Errorf("served by %v, %v", owner, err)

@@ -115,7 +115,7 @@ func TestHealthOfAProcessThatDoesNotServe(t *testing.T) {
 
 func TestHealthTakesTheFlagsOfItsService(t *testing.T) {
 	if code, said := health(t, nodeconfig.PLEG, "--help"); code != 0 || !strings.Contains(said, "pleg health [flags]") {
-		t.Errorf("code %d, %q", code, said)
+		t.Errorf("code %d, %q, want 0 and with %q", code, said, "pleg health [flags]")
 	}
 	if code, said := health(
 		t,
@@ -123,7 +123,7 @@ func TestHealthTakesTheFlagsOfItsService(t *testing.T) {
 		"--standby",
 	); code != 1 ||
 		!strings.Contains(said, "unknown flag: --standby") {
-		t.Errorf("code %d, %q", code, said)
+		t.Errorf("code %d, %q, want 1 and with %q", code, said, "unknown flag: --standby")
 	}
 }
 

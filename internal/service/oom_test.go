@@ -19,14 +19,14 @@ func TestTheOOMScoreIsSet(t *testing.T) {
 		adjustOOMScore(oomScoreFile, 777, slog.New(slog.NewTextHandler(os.Stdout, nil)))
 		got, err := os.ReadFile(oomScoreFile)
 		if err != nil || strings.TrimSpace(string(got)) != "777" {
-			t.Errorf("got %s, %v", got, err)
+			t.Errorf("ReadFile() = %s, %v, want %q", got, err, "777")
 		}
 		return
 	}
 	self := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTheOOMScoreIsSet$", "-test.v")
 	self.Env = append(os.Environ(), variable+"=yes")
 	if out, err := self.CombinedOutput(); err != nil || strings.Contains(string(out), "level=") {
-		t.Errorf("%v: %s", err, out)
+		t.Errorf("CombinedOutput() error = %v: %s, want text without %q", err, out, "level=")
 	}
 }
 
@@ -40,6 +40,6 @@ func TestAnOOMScoreThatCannotBeSetIsSaidIfItWasAskedFor(t *testing.T) {
 	}
 	adjustOOMScore(nowhere, -500, logger)
 	if !strings.Contains(out.String(), "oomScoreAdj: ") || !strings.Contains(out.String(), "level=WARN") {
-		t.Errorf("said %s", out.String())
+		t.Errorf("said %s, want text with %q and with %q", out.String(), "oomScoreAdj: ", "level=WARN")
 	}
 }

@@ -110,7 +110,7 @@ func TestADiskStaysMounted(t *testing.T) {
 			t.Error(err)
 		}
 		if made, err := sharedmount.Make(dir); err != nil || !made {
-			t.Errorf("made %v (%v)", made, err)
+			t.Errorf("made %v (%v), want true", made, err)
 		}
 		for range 2 {
 			if err := sharedmount.Undo(dir); err != nil {
@@ -134,7 +134,7 @@ func TestASharedMountIsLeftAlone(t *testing.T) {
 			return
 		}
 		if made, err := sharedmount.Make(dir); err != nil || made {
-			t.Errorf("made %v (%v)", made, err)
+			t.Errorf("made %v (%v), want false", made, err)
 		}
 		if err := sharedmount.Undo(dir); err != nil {
 			t.Error(err)

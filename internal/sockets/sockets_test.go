@@ -271,7 +271,7 @@ func TestAPortThatIsTakenIsNotHeld(t *testing.T) {
 	taken := addressOf(hold(t, set(t), "one").File)
 	if _, opened, err := set(t).Hold(t.Context(), Socket{Name: "one", Address: taken}, quiet); opened || err == nil ||
 		!strings.Contains(err.Error(), "address already in use") {
-		t.Errorf("%v, %v", opened, err)
+		t.Errorf("Hold() = %v, %v, want false and an error with %q", opened, err, "address already in use")
 	}
 }
 

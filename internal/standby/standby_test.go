@@ -177,7 +177,7 @@ func TestAStandbyThatIsToldToStopStops(t *testing.T) {
 	r.until("waits", r.clock.HasWaiters)
 	r.stop()
 	if got := <-r.done; !errors.Is(got.err, context.Canceled) {
-		t.Errorf("got %v", got.err)
+		t.Errorf("got.err error = %v, want %v", got.err, context.Canceled)
 	}
 }
 
@@ -189,6 +189,6 @@ func TestAStateDirectoryThatCannotBeUsedIsNotWaitedFor(t *testing.T) {
 	r := standBy(t, file)
 	defer r.stop()
 	if got := <-r.done; got.err == nil || !strings.Contains(got.err.Error(), file+" cannot be used") {
-		t.Errorf("got %v", got.err)
+		t.Errorf("got.err error = %v, want an error with %q", got.err, file+" cannot be used")
 	}
 }

@@ -98,7 +98,7 @@ func TestTheLastHolderIsKnownWithoutTakingTheLock(t *testing.T) {
 		"pleg",
 	); err != nil || holder.PID != os.Getpid() ||
 		time.Since(holder.Since) > time.Hour {
-		t.Errorf("%+v, %v", holder, err)
+		t.Errorf("LastHolder(pleg) = %+v, %v, want PID %v and Since at most %v", holder, err, os.Getpid(), time.Hour)
 	}
 }
 

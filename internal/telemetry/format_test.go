@@ -98,6 +98,6 @@ func TestTheProcessLogsAsItIsConfigured(t *testing.T) {
 		t.Fatalf("%s: %v", out.String(), err)
 	}
 	if line["msg"] != "a detail" || line["trace_id"] != "0123456789abcdef0123456789abcdef" {
-		t.Errorf("got %v", line)
+		t.Errorf("line = %v, want msg %q and trace_id %q", line, "a detail", "0123456789abcdef0123456789abcdef")
 	}
 }

@@ -111,7 +111,7 @@ func TestWhatIsWrongWithAnAppliedPodIsToldByField(t *testing.T) {
 		}
 	}
 	if len(fields) != 1 || fields[0] != "spec.containers[0].image: Required value" {
-		t.Errorf("violations %q", fields)
+		t.Errorf("violations %q, want exactly one and fields[0] %q", fields, "spec.containers[0].image: Required value")
 	}
 	_, err = p.tryApply("web", "i:1")
 	want := `the name is that of the pod default/web-node of the source "file", in ` + filepath.Join(p.dir, "web.yaml") +

@@ -288,7 +288,7 @@ func TestNodestatusIsWaitedForOnceOnly(t *testing.T) {
 		t.Errorf("nodestatus is %s", got)
 	}
 	if source := m.source("api"); source.GetMode() != "waiting for nodestatus" || source.GetReady() {
-		t.Errorf("source %v", source)
+		t.Errorf("source %v, want Mode %q and Ready false", source, "waiting for nodestatus")
 	}
 	m.status.nodes.Put(m.node, &nodev1.Node{Synced: true})
 	s.pods("ADD w-first i:1")

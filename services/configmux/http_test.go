@@ -87,7 +87,7 @@ func TestAPodOfAServerArrivesBesideOneOfAFileAndStaysWithoutTheServer(t *testing
 	s := p.source("http")
 	if s.GetTarget() != server.URL+"/pods" || !s.GetReady() || s.GetPods() != 1 || s.GetMode() != "polling" ||
 		len(s.GetErrors()) > 0 {
-		t.Errorf("source %v", s)
+		t.Errorf("source %v, want Target %v, Ready true, Pods 1, Mode %q and no Errors", s, server.URL+"/pods", "polling")
 	}
 
 	server.Close()

@@ -137,7 +137,7 @@ func TestObjectsOfFilesAndOfCallsReachTheSubscriber(t *testing.T) {
 	answer, err := p.tryApplySecret("login", "s2")
 	must(t, err)
 	if answer.GetOp() != configv1.Op_OP_ADD || answer.GetNamespace() != "default" || answer.GetName() != "login" {
-		t.Errorf("applied: %v", answer)
+		t.Errorf("applied: %v, want Op %v, Namespace %q and Name %q", answer, configv1.Op_OP_ADD, "default", "login")
 	}
 	token := expectObjects(t, next, "DELTA local Secret/default/login Opaque:s2")
 	_, err = p.client.DeleteObject(t.Context(), &configv1.DeleteObjectRequest{Kind: "Secret", Name: "login"})
@@ -380,6 +380,6 @@ func TestAStandaloneStaticPodMayNameObjects(t *testing.T) {
 	p.ready()
 	expect(t, p.watch(nil), "OPENED", "SNAPSHOT ADD web-node i:1", "SNAPSHOT source file ready=true", "SYNCED")
 	if errs := p.errors("file"); len(errs) > 0 {
-		t.Errorf("errors %q", errs)
+		t.Errorf("errors %q, want none", errs)
 	}
 }

@@ -45,7 +45,9 @@ func TestOnlyTheSourcesThatMayGivePrivilegesDo(t *testing.T) {
 		if e.GetPath() != server.URL+"/pods" || e.GetPod() != "default/b-node" ||
 			!strings.Contains(e.GetMessage(), `a pod of the source "http" must not `) ||
 			!strings.HasSuffix(e.GetMessage(), " of configmux; the pod is left out: mend the answer") {
-			t.Errorf("error %v", e)
+			t.Errorf("error %v, want Path %v, Pod %q, Message with %q and Message ending with %q",
+				e, server.URL+"/pods", "default/b-node", `a pod of the source "http" must not `,
+				" of configmux; the pod is left out: mend the answer")
 		}
 	}
 	want := []string{"spec.containers[0].securityContext.privileged", "spec.hostIPC", "spec.hostNetwork", "spec.hostPID"}
@@ -82,7 +84,9 @@ func TestAnAppliedPodThatAsksForMoreThanItMayIsRefusedByField(t *testing.T) {
 	}
 	if len(violations) != 1 || violations[0] !=
 		`spec.hostNetwork: Forbidden: a pod of the source "local" must not use the machine's network: leave the field out, or name "local" in --host-network-sources of configmux` {
-		t.Errorf("violations %q", violations)
+		t.Errorf("violations %q, want exactly one and violations[0] %q",
+			violations,
+			`spec.hostNetwork: Forbidden: a pod of the source "local" must not use the machine's network: leave the field out, or name "local" in --host-network-sources of configmux`)
 	}
 }
 
@@ -103,14 +107,16 @@ func TestForgedAnnotationsAreListedAndThePodRuns(t *testing.T) {
 	got := decode(t, pods.GetPods()[0]).Annotations
 	if got["kubernetes.io/config.source"] != "file" || got["mine"] != "kept" || got["kubernetes.io/config.mirror"] != "" ||
 		got["quartet.dev/traceparent"] != "" {
-		t.Errorf("annotations %v", got)
+		t.Errorf("annotations %v, want kubernetes.io/config.source %q, mine %q, no kubernetes.io/config.mirror and no quartet.dev/traceparent",
+			got, "file", "kept")
 	}
 	var fields []string
 	for _, e := range p.source("file").GetErrors() {
 		fields = append(fields, e.GetField())
 		if e.GetPath() != filepath.Join(p.dir, "a.yaml") || e.GetPod() != "default/a-node" ||
 			!strings.Contains(e.GetMessage(), "it is ignored") {
-			t.Errorf("error %v", e)
+			t.Errorf("error %v, want Path %v, Pod %q and Message with %q",
+				e, filepath.Join(p.dir, "a.yaml"), "default/a-node", "it is ignored")
 		}
 	}
 	want := []string{

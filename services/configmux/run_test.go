@@ -165,15 +165,17 @@ func TestABadFileBesideAGoodOneIsListed(t *testing.T) {
 	s := listed.GetSources()[0]
 	if s.GetName() != "file" || s.GetTarget() != p.dir || !s.GetReady() || s.GetPods() != 1 || s.GetMode() != "inotify" ||
 		s.GetLastReadAt() == nil {
-		t.Errorf("source %v", s)
+		t.Errorf("source %v, want Name %q, Target %v, Ready true, Pods 1, Mode %q and LastReadAt set",
+			s, "file", p.dir, "inotify")
 	}
 	if len(s.GetErrors()) != 1 {
-		t.Fatalf("errors %v", s.GetErrors())
+		t.Fatalf("errors %v, want exactly one", s.GetErrors())
 	}
 	e := s.GetErrors()[0]
 	if e.GetPath() != filepath.Join(p.dir, "bad.yaml") || e.GetPod() != "default/bad-node" ||
 		e.GetField() != "spec.containers[0].image" || e.GetCount() != 1 || e.GetFirstSeenAt() == nil {
-		t.Errorf("error %v", e)
+		t.Errorf("error %v, want Path %v, Pod %q, Field %q, Count 1 and FirstSeenAt set",
+			e, filepath.Join(p.dir, "bad.yaml"), "default/bad-node", "spec.containers[0].image")
 	}
 }
 

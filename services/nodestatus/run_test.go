@@ -207,7 +207,7 @@ func TestNodeIsServedAndBecomesReadyWithItsPeers(t *testing.T) {
 	servePeers(t, cfg)
 	node = waitReady(t, nodes, v1.ConditionTrue)
 	if got := node.Status.NodeInfo.ContainerRuntimeVersion; got != "containerd://2.4.2" {
-		t.Errorf("runtime = %q", got)
+		t.Errorf("runtime = %q, want %q", got, "containerd://2.4.2")
 	}
 	if !strings.HasPrefix(node.Status.NodeInfo.KubeletVersion, "v1.") {
 		t.Errorf("version = %q, want that of Kubernetes", node.Status.NodeInfo.KubeletVersion)

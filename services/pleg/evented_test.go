@@ -118,7 +118,7 @@ func TestARuntimeThatKeepsClosingTheStreamLosesNoEvent(t *testing.T) {
 	for i, end := 0, time.Now().Add(patience); time.Now().Before(end) && failed() < 5; i++ {
 		_, ids := fake.RunPod(fakecri.Pod{UID: fmt.Sprint("uid-", i), Containers: []string{"app"}})
 		if e := w.until(started, ids["app"]); e.GetPodUid() != fmt.Sprint("uid-", i) {
-			t.Errorf("got %v", e)
+			t.Errorf("until() = %v, want PodUid %v", e, fmt.Sprint("uid-", i))
 		}
 		fake.Exit(ids["app"], 1)
 		w.until(died, ids["app"])

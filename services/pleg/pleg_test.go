@@ -140,7 +140,7 @@ func TestAHungInspectionDelaysItsPodAlone(t *testing.T) {
 			})
 			_, ids := fake.RunPod(fakecri.Pod{UID: "well", Containers: []string{"app"}})
 			if e := w.until(started, ids["app"]); e.GetPodUid() != "well" {
-				t.Errorf("got %v", e)
+				t.Errorf("until() = %v, want PodUid %q", e, "well")
 			}
 			r.synced() // by another relist
 			if health, err := r.client.GetHealth(r.ctx(), &lifecyclev1.GetHealthRequest{}); err != nil || !health.GetHealthy() {
@@ -447,7 +447,7 @@ func TestContainersThatAreNotOursAreNotSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(resp.GetStatuses()) != 1 || resp.GetStatuses()[0].GetUid() != "uid-1" {
-		t.Errorf("got %v", resp.GetStatuses())
+		t.Errorf("GetStatuses() = %v, want exactly one and resp.Statuses[0].Uid %q", resp.GetStatuses(), "uid-1")
 	}
 }
 

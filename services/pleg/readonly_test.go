@@ -64,7 +64,7 @@ func TestTwoPLEGsBesideEachOtherTellTheSame(t *testing.T) {
 	// The node's pleg stops, and the other one keeps serving; it has no lock.
 	first.stop()
 	if got := second.status("uid-2", 0); len(got.GetContainers()) != 1 {
-		t.Errorf("got %v", got)
+		t.Errorf("status(uid-2, 0) = %v, want len(Containers) 1", got)
 	}
 	first.run()
 	first.synced()

@@ -183,6 +183,6 @@ func TestAKubeconfigThatIsWrongEndsTheStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := run(t.Context(), m.cfg, m.tel); err == nil || !strings.Contains(err.Error(), m.cfg.Kubeconfig+": ") {
-		t.Errorf("got %v", err)
+		t.Errorf("run() error = %v, want an error with %q", err, m.cfg.Kubeconfig+": ")
 	}
 }

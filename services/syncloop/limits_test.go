@@ -37,13 +37,14 @@ func TestOpenFilesAreLimited(t *testing.T) {
 	self.Env = append(os.Environ(), variable+"=yes")
 	out, err := self.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "limits: 500 500\n") || !strings.Contains(string(out), "child: 500\n<nil>\n") {
-		t.Errorf("%v: %s", err, out)
+		t.Errorf("CombinedOutput() error = %v: %s, want text with %q and with %q",
+			err, out, "limits: 500 500\n", "child: 500\n<nil>\n")
 	}
 }
 
 func TestALimitThatTheKernelDoesNotPermitIsSaid(t *testing.T) {
 	if err := limitOpenFiles(1 << 40); err == nil || !strings.Contains(err.Error(), "maxOpenFiles: ") {
-		t.Errorf("got %v", err)
+		t.Errorf("limitOpenFiles() error = %v, want an error with %q", err, "maxOpenFiles: ")
 	}
 }
 
@@ -55,7 +56,7 @@ func TestOtherSettingsOfTheKernelAreSaid(t *testing.T) {
 	}
 	adjustLimits(int64(min(now.Max, 1<<30)), fstest.MapFS{"proc/sys/kernel/panic": {Data: []byte("0\n")}}, slog.New(slog.NewTextHandler(&out, nil)))
 	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "kernel.panic is 0, and should be 10") {
-		t.Errorf("logged %s", got)
+		t.Errorf("logged %s, want %q once and with %q", got, "\n", "kernel.panic is 0, and should be 10")
 	}
 }
 

@@ -40,7 +40,7 @@ func TestProbesAreCountedAtAPathOfTheirOwn(t *testing.T) {
 		metricstest.Documented(t, served, metricstest.Probes)
 		for _, result := range []string{"failed", "successful"} {
 			if got := metricstest.Value(t, served, "prober_probe_total", "result", result, "probe_type", "Readiness", "pod_uid", "u1", "container", "a"); got < 1 {
-				t.Errorf("%s: %v", result, got)
+				t.Errorf("%s: Value() = %v, want at least 1", result, got)
 			}
 		}
 	}

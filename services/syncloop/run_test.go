@@ -247,7 +247,7 @@ func TestAPodIsRunReplacedAndRemoved(t *testing.T) {
 	m.start()
 	m.eventually("web is ready", m.ready("u1"))
 	if got := m.containers(); len(got) != 2 {
-		t.Fatalf("running: %v", got)
+		t.Fatalf("running: %v, want 2 entries", got)
 	}
 	m.configmux.level.Delete("u1")
 	m.put(newPod("u2", "web", "a"))
@@ -367,7 +367,8 @@ func TestTwoOfOneStateDirAreRefused(t *testing.T) {
 	err := run(t.Context(), m.cfg, m.tel)
 	if !errors.As(err, &held) || held.Holder.PID != os.Getpid() ||
 		!strings.Contains(err.Error(), "stop that process, or use another --state-dir") {
-		t.Errorf("got %v", err)
+		t.Errorf("run() error = %v, want a %T, held.Holder.PID %v and with %q",
+			err, held, os.Getpid(), "stop that process, or use another --state-dir")
 	}
 }
 
@@ -379,6 +380,6 @@ func TestAPortThatIsTakenIsNamed(t *testing.T) {
 	}
 	defer l.Close() //nolint:errcheck // nothing depends on it
 	if err := run(t.Context(), m.cfg, m.tel); err == nil || !strings.Contains(err.Error(), "readOnlyPort") {
-		t.Errorf("got %v", err)
+		t.Errorf("run() error = %v, want an error with %q", err, "readOnlyPort")
 	}
 }

@@ -29,7 +29,7 @@ func TestAServerThatHasEndedByItselfIsAnError(t *testing.T) {
 		}
 		<-s.run.ended
 		if err := end(s); err == nil || !strings.Contains(err.Error(), "script has ended by itself: exit status 3") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: end() error = %v, want an error with %q", name, err, "script has ended by itself: exit status 3")
 		}
 		if err := end(s); err != nil {
 			t.Errorf("%s again: %v", name, err)

@@ -206,7 +206,7 @@ func TestDescriptionOfARunSurvives(t *testing.T) {
 	}
 	var got suite
 	if err := json.Unmarshal(content, &got); err != nil || got != want {
-		t.Errorf("got %+v, %v", got, err)
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 }
 
@@ -254,11 +254,11 @@ func TestImagesCanBePulled(t *testing.T) {
 	}
 	for _, path := range []string{"/v2/e2e-test-images/kitten/manifests/2", "/v2/e2e-test-images/kitten/blobs/sha256:0", "/v1/"} {
 		if code, _, _ := get(path); code != http.StatusNotFound {
-			t.Errorf("%s: %d", path, code)
+			t.Errorf("%s: get() = %d, want %d", path, code, http.StatusNotFound)
 		}
 	}
 	if code, _, _ := get("/v2/"); code != http.StatusOK {
-		t.Errorf("/v2/: %d", code)
+		t.Errorf("/v2/: %d, want %d", code, http.StatusOK)
 	}
 }
 
@@ -288,7 +288,7 @@ func TestTheHandlerOfTheSuiteIsTheUsualOneUnderAnotherName(t *testing.T) {
   SystemdCgroup = false
 `
 	if got != config+added {
-		t.Errorf("got\n%s", got)
+		t.Errorf("withHandler() =\n%s\nwant %s", got, config+added)
 	}
 	if _, err := withHandler("version = 3\n"); err == nil {
 		t.Error("a configuration without a handler is no error")

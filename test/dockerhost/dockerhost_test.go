@@ -112,7 +112,7 @@ func TestAnEngineOfItsOwnLeavesNothingBehind(t *testing.T) {
 		t.Error("the engine is not the test's")
 	}
 	if got := h.Load(t, "hello"); len(got) != 1 || got[0] != hello {
-		t.Fatalf("loaded %q", got)
+		t.Fatalf("loaded %q, want exactly one and got[0] %v", got, hello)
 	}
 	project(t, h, "up", "--detach", "--wait", "web", "visitor")
 

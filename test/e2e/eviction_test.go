@@ -169,7 +169,8 @@ func TestPodsAreEndedToMakeRoom(t *testing.T) {
 	own.apply("vital", "  priority: 2000000000\n", "{requests: {cpu: 150m}}", "sleep")
 	lesser := own.awaitFailed("lesser")
 	if lesser.Status.Reason != "Preempting" || lesser.Status.Message != "Preempted in order to admit critical pod" {
-		t.Errorf("%s: %s", lesser.Status.Reason, lesser.Status.Message)
+		t.Errorf("lesser.Status.Reason = %s: %s, want %q and %q",
+			lesser.Status.Reason, lesser.Status.Message, "Preempting", "Preempted in order to admit critical pod")
 	}
 	own.awaitReady("vital")
 

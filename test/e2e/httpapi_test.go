@@ -250,7 +250,7 @@ func (r *remote) portForward(t *testing.T) {
 		}
 		body, err := io.ReadAll(answer.Body)
 		if err = errors.Join(err, answer.Body.Close()); err != nil || !strings.Contains(string(body), "hello from afar") {
-			t.Errorf("got %q, %v", body, err)
+			t.Errorf("ReadAll() = %q, %v, want text with %q", body, err, "hello from afar")
 		}
 	}
 }
@@ -306,7 +306,7 @@ func (r *remote) attach(t *testing.T) {
 		t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(output).ReadString('\n'); err != nil || line != "read by attach\n" {
-		t.Errorf("got %q, %v", line, err)
+		t.Errorf("ReadString() = %q, %v, want %q", line, err, "read by attach\n")
 	}
 	if _, err := io.WriteString(input, "end\n"); err != nil {
 		t.Error(err)
@@ -363,13 +363,14 @@ func (r *remote) checkpoint(t *testing.T) {
 		if answer.StatusCode != http.StatusInternalServerError ||
 			!strings.Contains(string(text), "checkpointing of default/web/main failed") ||
 			!strings.Contains(strings.ToLower(string(text)), "criu") {
-			t.Errorf("got %s, %s", answer.Status, text)
+			t.Errorf("answer.Status = %s, %s, want answer.StatusCode %v, with %q and ToLower with %q",
+				answer.Status, text, http.StatusInternalServerError, "checkpointing of default/web/main failed", "criu")
 		}
 		return
 	}
 	var saved struct{ Items []string }
 	if err := json.Unmarshal(text, &saved); err != nil || len(saved.Items) != 1 {
-		t.Fatalf("got %s, %v", text, err)
+		t.Fatalf("ReadAll() = %s, %v, want len(saved.Items) 1", text, err)
 	}
 	if info, err := os.Stat(saved.Items[0]); err != nil || info.Size() == 0 {
 		t.Errorf("the checkpoint %s: %v", saved.Items[0], err)
@@ -394,6 +395,6 @@ func (r *remote) whoAsks(t *testing.T) {
 	}
 	out, err := node.Command(t.Context(), "get", "node", "-o", "json")
 	if err != nil || !strings.Contains(out, r.port) {
-		t.Errorf("got %v", err)
+		t.Errorf("Command(get, node, -o, json) error = %v, want out with %q", err, r.port)
 	}
 }

@@ -27,7 +27,7 @@ func readOnly(t *testing.T, path string) string {
 	defer resp.Body.Close() //nolint:errcheck // the body was only read
 	data, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s, %v", path, resp.Status, err)
+		t.Fatalf("%s: resp.Status = %s, %v, want resp.StatusCode %v", path, resp.Status, err, http.StatusOK)
 	}
 	return string(data)
 }

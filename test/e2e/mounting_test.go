@@ -87,7 +87,7 @@ func TestAContainerThatStartsAgainHasThePartsThatItHad(t *testing.T) {
 		root + "/part/kept": "/part/kept", root + "/folder/kept": "/folder/kept", root + "/etc/settings": "on",
 	} {
 		if got, err := os.ReadFile(path); string(got) != want {
-			t.Errorf("%s has %q, %v", path, got, err)
+			t.Errorf("%s has %q, %v, want %q", path, got, err, want)
 		}
 	}
 	for _, path := range []string{"/etc/settings", "/read/new", "/read/below/new"} {

@@ -50,7 +50,7 @@ func TestAPodThatTheRuntimeDoesNotAnswerForIsSaidToBeUnknown(t *testing.T) {
 		t.Errorf("describe pod, %v:\n%s", err, out)
 	}
 	if out, err := node.Command(t.Context(), "events", "--pod", namespace+"/unknown"); err != nil || !strings.Contains(out, "has not answered") {
-		t.Errorf("events, %v:\n%s", err, out)
+		t.Errorf("events, %v:\n%s\nwant text with %q", err, out, "has not answered")
 	}
 	if !node.isReady(t.Context()) {
 		t.Error("the node is not Ready since one pod hangs")
@@ -63,6 +63,6 @@ func TestAPodThatTheRuntimeDoesNotAnswerForIsSaidToBeUnknown(t *testing.T) {
 		return unknown(p) == nil && livenode.Ready(p) && only(p).RestartCount == before.RestartCount+1
 	})
 	if out, err := node.Command(t.Context(), "events", "--types", "Lifecycle", "--pod", string(p.UID), "-o", "json"); err != nil || !strings.Contains(out, `"type":"ContainerDied"`) {
-		t.Errorf("events, %v:\n%s", err, out)
+		t.Errorf("events, %v:\n%s\nwant text with %q", err, out, `"type":"ContainerDied"`)
 	}
 }

@@ -10,7 +10,7 @@ import (
 func TestAPortIsFreeAndNotTheKernels(t *testing.T) {
 	port, err := Find()
 	if err != nil || port < first || port > last {
-		t.Fatalf("got %d, %v", port, err)
+		t.Fatalf("Find() = %d, %v, want at least %d and at most %d", port, err, first, last)
 	}
 	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {

@@ -15,7 +15,8 @@ func TestAPackageThatMustNotBeLinkedIsNamed(t *testing.T) {
 	}
 	got := wrong(imports, "main")
 	if len(got) != 1 || !strings.HasPrefix(got[0], scheme+" is linked, as main imports b imports d imports "+scheme+": ") {
-		t.Errorf("got %q", got)
+		t.Errorf("wrong(main) = %q, want exactly one and got[0] beginning with %q",
+			got, scheme+" is linked, as main imports b imports d imports "+scheme+": ")
 	}
 }
 

@@ -62,7 +62,7 @@ func nothingIsLeft(t *testing.T) {
 	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
 		left, err := filepath.Glob(fmt.Sprintf("%s/quartet-systemd-%d-*", dir, os.Getpid()))
 		if err != nil || len(left) > 0 {
-			t.Errorf("left: %q %v", left, err)
+			t.Errorf("left: %q %v, want none", left, err)
 		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -95,7 +95,7 @@ func TestTheOutcomeIsThatOfInside(t *testing.T) {
 			cmd.Env = append(os.Environ(), "QUARTET_TEST_OUTCOME="+outcome)
 			out, err := cmd.CombinedOutput()
 			if failed := err != nil; failed != (outcome == "fails") || !strings.Contains(string(out), want) {
-				t.Errorf("%v\n%s", err, out)
+				t.Errorf("CombinedOutput() error = %v\n%s\nwant failed %v and with %q", err, out, outcome == "fails", want)
 			}
 		})
 	}

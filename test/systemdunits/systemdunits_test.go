@@ -305,7 +305,7 @@ func ended(t *testing.T, units ...string) {
 	t.Helper()
 	for _, unit := range units {
 		if state, result := property(t, unit, "ActiveState"), property(t, unit, "Result"); state != "inactive" || result != "success" {
-			t.Errorf("%s is %s: %s", unit, state, result)
+			t.Errorf("%s is %s: %s, want %q and %q", unit, state, result, "inactive", "success")
 		}
 	}
 }

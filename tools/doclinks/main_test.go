@@ -78,6 +78,6 @@ func TestDocumentsThatCodeNamesAreChecked(t *testing.T) {
 	}
 	err := checkNamed(root, "main.go:3:there.md\nmain.go:9:docs/gone.md\n")
 	if err == nil || err.Error() != "main.go:9:docs/gone.md: the file does not exist" {
-		t.Errorf("got %v", err)
+		t.Errorf("checkNamed() error = %v, want %q", err, "main.go:9:docs/gone.md: the file does not exist")
 	}
 }

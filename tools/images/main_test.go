@@ -203,7 +203,7 @@ func TestADynamicProgramNeedsItsLibraries(t *testing.T) {
 		args := []string{"-name", ref, "-out", filepath.Join(dir, "a.tar"), "-file", filepath.Join(dir, linked)}
 		err := run(args, t.Output())
 		if refused := err != nil && strings.Contains(err.Error(), "does not have its loader /"); refused != (linked == "dynamic") {
-			t.Errorf("%s: %v", linked, err)
+			t.Errorf("%s: run() error = %v, want refused %v", linked, err, linked == "dynamic")
 		}
 		if linked == "static" {
 			continue

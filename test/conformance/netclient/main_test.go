@@ -26,7 +26,7 @@ func TestCurlPrintsTheBodyOrTheStatus(t *testing.T) {
 	} {
 		var out strings.Builder
 		if code, err := curl(strings.Fields(c.command), nil, &out); code != 0 || err != nil || out.String() != c.want {
-			t.Errorf("curl %s: %d, %v, %q", c.command, code, err, out.String())
+			t.Errorf("curl %s: %d, %v, %q, want 0 and %q", c.command, code, err, out.String(), c.want)
 		}
 	}
 	server.Close()
@@ -57,14 +57,14 @@ func TestNcAsksByUDP(t *testing.T) {
 	}
 	var out strings.Builder
 	if code, err := nc([]string{"-w", "1", "-u", host, port}, strings.NewReader("hostName\n"), &out); code != 0 || err != nil || out.String() != "pod-1" {
-		t.Errorf("%d, %v, %q", code, err, out.String())
+		t.Errorf("nc() = %d, %v, %q, want 0 and %q", code, err, out.String(), "pod-1")
 	}
 }
 
 func TestNmeterPrintsTheTime(t *testing.T) {
 	var out strings.Builder
 	if code, err := nmeter([]string{"-d0", "%3t"}, nil, &out); code != 0 || err != nil {
-		t.Fatalf("%d, %v", code, err)
+		t.Fatalf("nmeter() = %d, %v, want 0", code, err)
 	}
 	if _, err := time.Parse("15:04:05.000\n", out.String()); err != nil {
 		t.Error(err)

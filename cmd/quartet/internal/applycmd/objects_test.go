@@ -305,7 +305,7 @@ func TestAKeyThatOthersMayReadIsRefused(t *testing.T) {
 	n.expect("", []string{"get", "configmaps", "-o", "name"}, "configmap/c\n", "", "")
 	_, errOut, err := n.run(secret("b", "2"), "apply", "-f", "-")
 	if err == nil || !strings.Contains(errOut, want) {
-		t.Errorf("apply: %v\n%s", err, errOut)
+		t.Errorf("apply: %v\n%s\nwant text with %q", err, errOut, want)
 	}
 	must(t, os.Chmod(key, 0o600))
 	eventually.That(n.t, "the secret is there again", func() bool {

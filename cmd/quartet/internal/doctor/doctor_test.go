@@ -169,7 +169,7 @@ func TestJSONHasEveryFinding(t *testing.T) {
 	}
 	if len(got.Findings) != 2 || got.Faults != 1 || got.Warnings != 0 || got.Findings[0]["result"] != "ok" ||
 		got.Findings[1]["fix"] != "do a" {
-		t.Errorf("got %+v", got)
+		t.Errorf("got %+v, want len(Findings) 2, Faults 1, Warnings 0, result %q and fix %q", got, "ok", "do a")
 	}
 }
 
@@ -217,7 +217,7 @@ func TestFindingsComeInOrderAsSoonAsTheyCan(t *testing.T) {
 		return nil
 	})
 	if err != nil || strings.Join(shown, " ") != "1 2 3" {
-		t.Errorf("got %v (%v)", shown, err)
+		t.Errorf("shown = %v (%v), want %q", shown, err, "1 2 3")
 	}
 }
 
@@ -239,7 +239,7 @@ func TestACheckThatHangsIsAFaultAndHoldsUpNoOther(t *testing.T) {
 			return nil
 		})
 		if err != nil || len(all) != 3 {
-			t.Fatalf("got %+v (%v)", all, err)
+			t.Fatalf("all = %+v (%v), want 3 entries", all, err)
 		}
 		expect(t, all[0], machine.Fault, "no answer within "+checkTimeout.String(), "hangs")
 		expect(t, all[1], machine.Warning, "detail of")
@@ -264,7 +264,7 @@ func TestAReaderThatIsGoneEndsTheCommand(t *testing.T) {
 		func([]machine.Finding) error { return gone },
 	)
 	if !errors.Is(err, gone) {
-		t.Errorf("got %v", err)
+		t.Errorf("run() error = %v, want %v", err, gone)
 	}
 }
 
@@ -346,7 +346,7 @@ func TestAnOutputThatIsClosedIsNotAFaultOfTheMachine(t *testing.T) {
 	r := &report{out: closedWriter{}, format: formatText}
 	var exit *ExitError
 	if err := r.end(); !errors.As(err, &exit) || exit.Code != exitCannotRun {
-		t.Errorf("got %v", err)
+		t.Errorf("end() error = %v, want a %T and exit.Code %v", err, exit, exitCannotRun)
 	}
 }
 

@@ -117,7 +117,7 @@ func TestARuntimeThatHangs(t *testing.T) {
 		},
 	)
 	if err != nil || len(found) != 1 {
-		t.Fatalf("got %+v (%v)", found, err)
+		t.Fatalf("found = %+v (%v), want exactly one", found, err)
 	}
 	expect(t, found[0], machine.Fault, fmt.Sprintf("pid %d", os.Getpid()), "does not answer", "restart it")
 }

@@ -153,7 +153,7 @@ func TestNoNodeIsOneLineAndNoFault(t *testing.T) {
 	dir := harness.ShortDir(t)
 	findings := ask(t, examine(t, dir, nil))
 	if len(findings) != 1 {
-		t.Fatalf("got %+v", findings)
+		t.Fatalf("ask() = %+v, want exactly one", findings)
 	}
 	expect(t, findings[0], machine.OK, "none in "+dir, "quartet up --detach --state-dir "+dir)
 }
@@ -319,7 +319,7 @@ func TestVersions(t *testing.T) {
 	}
 	same := judgeVersions(p.askVersions(t.Context()))
 	if len(same) != 1 {
-		t.Fatalf("got %+v", same)
+		t.Fatalf("judgeVersions() = %+v, want exactly one", same)
 	}
 	expect(t, same[0], machine.OK, "pleg unknown, syncloop unknown") // a test's build has no version
 	expect(
@@ -335,7 +335,7 @@ func TestVersions(t *testing.T) {
 		),
 	); err != nil ||
 		version != "v3" {
-		t.Errorf("got %q (%v)", version, err)
+		t.Errorf("versionIn() = %q (%v), want %q", version, err, "v3")
 	}
 }
 

@@ -116,7 +116,8 @@ func TestTheStackSaysWhichNodeIsMeant(t *testing.T) {
 	}
 	s := p.stack
 	if s.project != "quartet" || !s.bundled || s.endpoint != "unix://"+state+"/run/containerd.sock" {
-		t.Errorf("got %+v", s)
+		t.Errorf("s = %+v, want project %q, bundled true and endpoint %v",
+			s, "quartet", "unix://"+state+"/run/containerd.sock")
 	}
 	if got := slices.Sorted(maps.Keys(s.ports)); !slices.Equal(got, []int{3000, 4317, 9090, 16686}) ||
 		s.ports[3000] != "grafana" {
@@ -237,7 +238,7 @@ func TestComposeAsAProgramOfItsOwn(t *testing.T) {
 	write(t, file, "", 0o644)
 	s, err := readStack(t.Context(), composed(t, "docker-compose", file).run, file)
 	if err != nil || s.logs("pleg") != "docker-compose -f "+file+" logs pleg" {
-		t.Errorf("got %+v (%v)", s, err)
+		t.Errorf("readStack() = %+v (%v), want logs %v", s, err, "docker-compose -f "+file+" logs pleg")
 	}
 }
 

@@ -225,7 +225,8 @@ func TestMetricsOfTwoTypesAreNotMixed(t *testing.T) {
 	}
 	contains(t, out, `changed{service="configmux"} 1`, `fine{service="pleg"} 3`)
 	if strings.Contains(out, `changed{service="pleg"}`) || !strings.Contains(errOut, "pleg: its changed is left out") {
-		t.Errorf("got\n%s\n%s", out, errOut)
+		t.Errorf("run(--socket-dir) =\n%s\n%s\nwant text without %q and with %q",
+			out, errOut, `changed{service="pleg"}`, "pleg: its changed is left out")
 	}
 }
 
@@ -244,7 +245,8 @@ func TestAnAnswerThatIsNoneNamesTheService(t *testing.T) {
 	contains(t, out, `quartet_up{service="pleg"} 0`, `quartet_up{service="syncloop"} 0`)
 	if !strings.Contains(errOut, "pleg: no metrics from") || !strings.Contains(errOut, "404") ||
 		!strings.Contains(errOut, "its answer cannot be read") {
-		t.Errorf("got\n%s", errOut)
+		t.Errorf("run(--socket-dir) =\n%s\nwant text with %q, with %q and with %q",
+			errOut, "pleg: no metrics from", "404", "its answer cannot be read")
 	}
 }
 
@@ -274,6 +276,7 @@ func TestWhoIsNotLetInIsToldSo(t *testing.T) {
 	}()
 	_, errOut, err := run(t, "--socket-dir", s.dir)
 	if err != nil || !strings.Contains(errOut, "pleg: no metrics") || !strings.Contains(errOut, "--allowed-uids") {
-		t.Errorf("got %v\n%s", err, errOut)
+		t.Errorf("run(--socket-dir) error = %v\n%s\nwant text with %q and with %q",
+			err, errOut, "pleg: no metrics", "--allowed-uids")
 	}
 }

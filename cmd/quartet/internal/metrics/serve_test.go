@@ -128,7 +128,7 @@ func TestPrometheusHasOneTargetForTheNode(t *testing.T) {
 	at := listen(t, s)
 	code, body := get(t, at.url+"/metrics")
 	if code != http.StatusOK {
-		t.Fatalf("got %d: %s", code, body)
+		t.Fatalf("get() = %d: %s, want %d", code, body, http.StatusOK)
 	}
 	contains(t, body, `fine{service="configmux"} 1`, `fine{service="pleg"} 2`, `quartet_up{service="syncloop"} 0`)
 	if code, body := get(t, at.url+"/healthz"); code != http.StatusOK || body != "ok\n" {
@@ -145,7 +145,7 @@ func TestAServiceThatGoesAndComesIsLoggedOnceEach(t *testing.T) {
 	get(t, at.url+"/metrics")
 	get(t, at.url+"/metrics")
 	if line := <-at.log; !strings.HasPrefix(line, "configmux: no metrics from") {
-		t.Fatalf("got %q", line)
+		t.Fatalf("line = %q, want text beginning with %q", line, "configmux: no metrics from")
 	}
 	s.serve("configmux", gauge("fine", 1, nil))
 	_, body := get(t, at.url+"/metrics")
@@ -175,6 +175,6 @@ func TestAPortThatIsTakenIsNamed(t *testing.T) {
 	taken := strings.TrimPrefix(listen(t, s).url, "http://")
 	_, _, err := run(t, "--socket-dir", s.dir, "--listen", taken)
 	if err == nil || !strings.Contains(err.Error(), taken+" is taken by another process") {
-		t.Errorf("got %v", err)
+		t.Errorf("run(--socket-dir, --listen) error = %v, want an error with %q", err, taken+" is taken by another process")
 	}
 }

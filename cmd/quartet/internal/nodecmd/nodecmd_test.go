@@ -71,7 +71,7 @@ func TestANodeWithoutItsPluginsIsNotStarted(t *testing.T) {
 	}
 	err := Run(t.Context(), opts, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "--image-credential-provider-config: ") {
-		t.Errorf("error %v", err)
+		t.Errorf("Run() error = %v, want an error with %q", err, "--image-credential-provider-config: ")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "run")); err == nil {
 		t.Error("something was begun")

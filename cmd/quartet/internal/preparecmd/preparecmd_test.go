@@ -59,7 +59,7 @@ func TestEachServiceGetsDirectoriesOfItsOwn(t *testing.T) {
 			manifests,
 		); err != nil ||
 			!strings.Contains(out, manifests) {
-			t.Fatalf("%v: %s", err, out)
+			t.Fatalf("prepare(--state-dir, --manifests) error = %v: %s, want text with %q", err, out, manifests)
 		}
 		for name, want := range map[string]struct {
 			uid, gid uint32

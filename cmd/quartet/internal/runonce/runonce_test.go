@@ -253,7 +253,7 @@ func TestAPodThatRunsAfterSomeTriesIsGood(t *testing.T) {
 	})
 	n.tell(with("slow", v1.PodRunning, running))
 	if got := said(<-done); got != "default/slow Running <nil>" {
-		t.Errorf("results %s", got)
+		t.Errorf("results %s, want %q", got, "default/slow Running <nil>")
 	}
 }
 
@@ -292,11 +292,11 @@ func TestANodeWithoutPodsHasNothingToRun(t *testing.T) {
 	n, _ := newNode(t)
 	results, err := runonce.Run(t.Context(), n.cfg)
 	if err != nil || len(results) != 0 || runonce.Failed(results) != nil {
-		t.Errorf("%v, %v", results, err)
+		t.Errorf("Run() = %v, %v, want none and no Failed", results, err)
 	}
 	var out bytes.Buffer
 	if err := runonce.Print(&out, results); err != nil || out.String() != "There is no pod to run.\n" {
-		t.Errorf("printed %q, %v", out.String(), err)
+		t.Errorf("printed %q, %v, want %q", out.String(), err, "There is no pod to run.\n")
 	}
 }
 

@@ -38,7 +38,7 @@ func TestUnpackReplacesWhatIsThereAndNotWhatRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 		if content, err := os.ReadFile(filepath.Join(to, path)); err != nil || string(content) != "second" {
-			t.Errorf("%s is %q, %v", path, content, err)
+			t.Errorf("%s is %q, %v, want %q", path, content, err, "second")
 		}
 		if info.Mode().Perm() != 0o700 {
 			t.Errorf("%s has mode %v", path, info.Mode())

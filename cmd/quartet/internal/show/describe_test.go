@@ -375,7 +375,7 @@ func TestWatchedPodsAsObjects(t *testing.T) {
 		if _, _, err := n.run(
 			strings.Fields(args)...); err == nil ||
 			!strings.Contains(err.Error(), "goes with -w and -o json or yaml") {
-			t.Errorf("%s: got %v", args, err)
+			t.Errorf("%s: run() error = %v, want an error with %q", args, err, "goes with -w and -o json or yaml")
 		}
 	}
 }

@@ -392,7 +392,7 @@ func TestWatchEventsOfWhoIsThere(t *testing.T) {
 	n.putNodeEvent(layout.NodeStatus, "Normal", "NodeReady", "Node node-1 status is now: NodeReady", ago(time.Second))
 	r.until(r.out, "NodeReady")
 	if out := r.out.String(); strings.Count(out, "Starting") != 2 || strings.Contains(r.errOut.String(), "pleg") {
-		t.Errorf("printed\n%s\n%s", out, r.errOut)
+		t.Errorf("printed\n%s\n%s\nwant %q 2 times and without %q", out, r.errOut, "Starting", "pleg")
 	}
 }
 

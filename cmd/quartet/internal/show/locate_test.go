@@ -73,7 +73,8 @@ func TestLocate(t *testing.T) {
 	pod, err := Locate(t.Context(), n.stateDir, "", "hello")
 	if err != nil || pod.Name != "hello-node-1" || pod.UID != "uid-default-hello-node-1" ||
 		pod.Status.GetName() != "hello-node-1" {
-		t.Errorf("got %+v, %v", pod, err)
+		t.Errorf("Locate(hello) = %+v, %v, want Name %q, UID %q and Status.Name %q",
+			pod, err, "hello-node-1", "uid-default-hello-node-1", "hello-node-1")
 	}
 	stop()
 	pod, err = Locate(t.Context(), n.stateDir, "kube-system", "going-node-1")

@@ -57,7 +57,7 @@ func TestWatchPodsOfANamespace(t *testing.T) {
 	n.putPod(pod("kube-system", "new-node-1", "main"), "file", syncing)
 	r.until(r.out, "pod/new-node-1\n")
 	if got := r.out.String(); got != "pod/going-node-1\npod/new-node-1\n" {
-		t.Errorf("got %q", got)
+		t.Errorf("got %q, want %q", got, "pod/going-node-1\npod/new-node-1\n")
 	}
 }
 

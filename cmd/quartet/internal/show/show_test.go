@@ -197,7 +197,8 @@ func TestServiceThatIsNotThere(t *testing.T) {
 		_, _, err := n.run(args...)
 		if err == nil ||
 			!strings.Contains(err.Error(), "is the node running? start it with 'quartet up --state-dir "+n.stateDir+"'") {
-			t.Errorf("%v: got %v", args, err)
+			t.Errorf("%v: run() error = %v, want an error with %q",
+				args, err, "is the node running? start it with 'quartet up --state-dir "+n.stateDir+"'")
 		}
 	}
 }
@@ -208,7 +209,8 @@ func TestOneServiceThatIsNotThere(t *testing.T) {
 	_, _, err := n.run("events")
 	if err == nil || !strings.Contains(err.Error(), "cannot reach pleg") ||
 		!strings.Contains(err.Error(), "syncloop of the same node does") {
-		t.Errorf("got %v", err)
+		t.Errorf("run(events) error = %v, want an error with %q and with %q",
+			err, "cannot reach pleg", "syncloop of the same node does")
 	}
 }
 
@@ -228,7 +230,7 @@ func TestServiceThatHangs(t *testing.T) {
 	}
 	_, _, err = n.run("events")
 	if err == nil || !strings.Contains(err.Error(), "pleg does not answer on its socket") {
-		t.Errorf("got %v", err)
+		t.Errorf("run(events) error = %v, want an error with %q", err, "pleg does not answer on its socket")
 	}
 	if err := listener.Close(); err != nil {
 		t.Error(err)
@@ -239,7 +241,7 @@ func TestBadFormat(t *testing.T) {
 	n := newNode(t)
 	for _, args := range [][]string{{"get", "pods", "-o", "xml"}, {"events", "-o", "yaml"}, {"describe", "pod", "-o", "wide"}} {
 		if _, _, err := n.run(args...); err == nil || !strings.Contains(err.Error(), "must be") {
-			t.Errorf("%v: got %v", args, err)
+			t.Errorf("%v: run() error = %v, want an error with %q", args, err, "must be")
 		}
 	}
 }
@@ -506,7 +508,7 @@ func TestLogsWithoutSyncloop(t *testing.T) {
 		),
 	)
 	if got := n.must("logs", "hello-node-1"); got != "still here\n" {
-		t.Errorf("got %q", got)
+		t.Errorf("must(logs, hello-node-1) = %q, want %q", got, "still here\n")
 	}
 }
 

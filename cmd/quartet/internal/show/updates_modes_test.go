@@ -76,7 +76,7 @@ func TestALongSetIsCutInTheTableOnly(t *testing.T) {
 		if got := n.must(
 			append([]string{"updates", "--mode", "snapshot"}, args...)...); !strings.Contains(got, "web-022") ||
 			strings.Contains(got, "more") {
-			t.Errorf("%v:\n%s", args, got)
+			t.Errorf("%v: must() =\n%s\nwant text with %q and without %q", args, got, "web-022", "more")
 		}
 	}
 }
@@ -98,7 +98,8 @@ func TestSomePodsOfASet(t *testing.T) {
 			t.Fatalf("%v: %v:\n%s", args, err, out)
 		}
 		if len(set.Set.Pods) != 1 || set.Set.Pods[0].Pod.Name != "hello-node-1" || set.Set.Total != 2 {
-			t.Errorf("%v:\n%s", args, out)
+			t.Errorf("%v: must() =\n%s\nwant len(set.Set.Pods) 1, set.Set.Pods[0].Pod.Name %q and set.Set.Total 2",
+				args, out, "hello-node-1")
 		}
 	}
 	const want = `there is no pod "other": there are hello-node-1, kube-system/dns-node-1`

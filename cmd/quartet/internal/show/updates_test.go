@@ -69,7 +69,8 @@ func TestUpdatesOfSomePods(t *testing.T) {
 		got := n.must(append([]string{"updates"}, args...)...)
 		if !strings.Contains(got, "hello-node-1") || strings.Contains(got, "dns") || !strings.Contains(got, "READY") ||
 			!strings.Contains(got, "SYNCED") {
-			t.Errorf("%v:\n%s", args, got)
+			t.Errorf("%v: must() =\n%s\nwant text with %q, without %q, with %q and with %q",
+				args, got, "hello-node-1", "dns", "READY", "SYNCED")
 		}
 	}
 	for want, args := range map[string][]string{
@@ -128,7 +129,7 @@ func TestUpdatesOfAConfigmuxThatIsNotThere(t *testing.T) {
 	}
 	for _, args := range [][]string{{"updates"}, {"updates", "-w"}, {"updates", "record", file, "--force"}} {
 		if _, _, err := n.run(args...); err == nil || !strings.Contains(err.Error(), "cannot reach configmux") {
-			t.Errorf("%v: %v", args, err)
+			t.Errorf("%v: run() error = %v, want an error with %q", args, err, "cannot reach configmux")
 		}
 	}
 	if got, err := os.ReadFile(file); err != nil || string(got) != "mine" {

@@ -231,7 +231,7 @@ func TestAProcessThatCannotWorkWithItsConfigurationEndsTheNode(t *testing.T) {
 		Logger: slog.New(slog.NewTextHandler(&events, nil)), StopTimeout: time.Minute, Backoff: time.Hour,
 	})
 	if err == nil || err.Error() != "wrong: two mistakes:\n  one\n  two" {
-		t.Errorf("got %v", err)
+		t.Errorf("Run() error = %v, want %q", err, "wrong: two mistakes:\n  one\n  two")
 	}
 	if strings.Contains(events.String(), "started again") {
 		t.Errorf("it was started again: %s", events.String())

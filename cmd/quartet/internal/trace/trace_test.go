@@ -253,7 +253,7 @@ func TestBadArguments(t *testing.T) {
 func TestAJaegerBelowAPath(t *testing.T) {
 	j, err := newJaeger("https://name:secret@example.test/jaeger/", http.DefaultClient)
 	if err != nil || j.link(traceOne) != "https://example.test/jaeger/trace/"+traceOne {
-		t.Errorf("got %q, %v", j.link(traceOne), err)
+		t.Errorf("link() = %q, %v, want %q", j.link(traceOne), err, "https://example.test/jaeger/trace/"+traceOne)
 	}
 }
 
@@ -300,7 +300,7 @@ func TestWaitingIsCutShort(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	f.onNote = func(string) { cancel() }
 	if _, _, err := f.runWith(ctx, "hello"); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("runWith(hello) error = %v, want %v", err, context.Canceled)
 	}
 }
 
@@ -342,6 +342,6 @@ func TestStyle(t *testing.T) {
 
 func TestControlCharactersDoNotReachTheTerminal(t *testing.T) {
 	if got := oneLine("a\x1b[31m\r\n b\x00\u009bc\x7f"); got != "a [31m b c" {
-		t.Errorf("got %q", got)
+		t.Errorf("oneLine() = %q, want %q", got, "a [31m b c")
 	}
 }

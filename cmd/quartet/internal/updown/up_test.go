@@ -65,7 +65,7 @@ func TestUpPassesCredentialProvidersOn(t *testing.T) {
 	cmd.SilenceUsage = true
 	if err := cmd.ExecuteContext(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), "needs --image-credential-provider-config") {
-		t.Errorf("got %v", err)
+		t.Errorf("ExecuteContext() error = %v, want an error with %q", err, "needs --image-credential-provider-config")
 	}
 }
 

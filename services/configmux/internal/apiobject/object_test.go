@@ -124,7 +124,8 @@ func TestAnObjectIsPrintedWithoutItsData(t *testing.T) {
 	for _, text := range []string{fmt.Sprint(o), fmt.Sprintf("%+v %#v %s %q %x", o, o, o, o, o), log.String()} {
 		if !strings.Contains(text, "secret a/s") || strings.Contains(text, "hunter2") || strings.Contains(text, "104 117") ||
 			strings.Contains(text, "aHVudGVyMg") {
-			t.Errorf("got %s", text)
+			t.Errorf("text = %s, want text with %q, without %q, without %q and without %q",
+				text, "secret a/s", "hunter2", "104 117", "aHVudGVyMg")
 		}
 	}
 	if _, err := apiobject.Unmarshal(

@@ -153,7 +153,8 @@ func TestARefusalIsToldAndRemovesNothing(t *testing.T) {
 			e := r.wrong(tc.want)
 			if e.Path != a.URL || !strings.Contains(e.Message, "continue to run in their last known form") ||
 				strings.Contains(e.Message, "hunter2") {
-				t.Errorf("error %+v", e)
+				t.Errorf("error %+v, want Path %v, Message with %q and Message without %q",
+					e, a.URL, "continue to run in their last known form", "hunter2")
 			}
 			a.refuse(nil)
 			r.mended()
@@ -161,7 +162,7 @@ func TestARefusalIsToldAndRemovesNothing(t *testing.T) {
 			if got := texts(
 				r.until("the other pod", func(reading source.Reading) bool { return slices.Contains(texts(reading), "b i:1") }),
 			); len(got) == 0 {
-				t.Errorf("pods %q", got)
+				t.Errorf("pods %q, want at least one", got)
 			}
 		})
 	}
@@ -177,7 +178,7 @@ func TestAServerThatIsAwayIsWaitedFor(t *testing.T) {
 			e.Message,
 			"none of its pods is known yet",
 		) {
-			t.Errorf("error %+v", e)
+			t.Errorf("error %+v, want Message with %q", e, "none of its pods is known yet")
 		}
 	}
 	if got := metricstest.Value(
@@ -194,7 +195,7 @@ func TestAServerThatIsAwayIsWaitedFor(t *testing.T) {
 	// One trace for the failure, not one for each retry.
 	if spans := r.spans.GetSpans(); len(spans) != 1 || spans[0].Name != "source.read" ||
 		spans[0].Status.Description == "" {
-		t.Errorf("spans %v", spans)
+		t.Errorf("spans %v, want exactly one, spans[0].Name %q and some spans[0].Status.Description", spans, "source.read")
 	}
 }
 
@@ -240,7 +241,8 @@ func TestTheAgentsOwnAnnotationsAreNotTakenFromAPod(t *testing.T) {
 	got := r.want(podset.None, "a i:1").Pods[0].Annotations
 	if len(got) != 3 || got[podset.AnnotationMirror] != "hash" || got[podset.AnnotationHash] != "hash" ||
 		got["mine"] != "kept" {
-		t.Errorf("annotations %v", got)
+		t.Errorf("annotations %v, want 3 entries, got[podset.AnnotationMirror] %q, got[podset.AnnotationHash] %q and mine %q",
+			got, "hash", "hash", "kept")
 	}
 }
 
@@ -288,7 +290,8 @@ func TestAPodWhoseSourceMayNotHaveWhatItAsksFor(t *testing.T) {
 	reading := r.want(podset.None, "grows i:1", "mirror i:1")
 	if len(reading.Errors) != 1 || reading.Errors[0].Field != "spec.hostNetwork" ||
 		!strings.Contains(reading.Errors[0].Message, "it is left out") {
-		t.Errorf("errors %v", reading.Errors)
+		t.Errorf("errors %v, want exactly one, reading.Errors[0].Field %q and reading.Errors[0].Message with %q",
+			reading.Errors, "spec.hostNetwork", "it is left out")
 	}
 	yes := true
 	grows.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{
@@ -296,7 +299,7 @@ func TestAPodWhoseSourceMayNotHaveWhatItAsksFor(t *testing.T) {
 	}}}
 	a.put(grows)
 	if e := r.wrong("it continues to run unchanged"); e.Field != "spec.ephemeralContainers[0].securityContext.privileged" {
-		t.Errorf("error %v", e)
+		t.Errorf("error %v, want Field %q", e, "spec.ephemeralContainers[0].securityContext.privileged")
 	}
 	// Its termination is not refused.
 	grows.DeletionTimestamp = &metav1.Time{Time: time.Unix(2000, 0)}
@@ -323,7 +326,8 @@ func TestAChangeHasATrace(t *testing.T) {
 		t.Errorf("causes %v of no change", again.Causes)
 	}
 	if spans[0].Name != "source.read" || attributes["url.full"] != a.URL || attributes["quartet.source"] != "api" {
-		t.Errorf("span %s %v", spans[0].Name, attributes)
+		t.Errorf("span %s %v, want %q, url.full %v and quartet.source %q",
+			spans[0].Name, attributes, "source.read", a.URL, "api")
 	}
 }
 

@@ -78,7 +78,7 @@ func TestPodsAreKeptWhenMoreThanTheirStatusChanges(t *testing.T) {
 	r.want(podset.Remove, "b i:1")
 	r.stop() // and at the end without a delay
 	if got := r.kept("a i:1"); got[0].Status.Phase != v1.PodFailed {
-		t.Errorf("status %v", got[0].Status)
+		t.Errorf("status %v, want Phase %v", got[0].Status, v1.PodFailed)
 	}
 	metricstest.Want(t, r.registry, 3, "quartet_configmux_api_checkpoint_writes_total", "outcome", "ok")
 }
@@ -96,7 +96,7 @@ func TestWithoutTheAPIServerThePodsOfTheCheckpointAreRestored(t *testing.T) {
 		t.Errorf("the pods came as %+v", got)
 	}
 	if e := r.wrong("connection refused"); !strings.Contains(e.Message, "the pods of the checkpoint run in the meantime") {
-		t.Errorf("error %v", e)
+		t.Errorf("error %v, want Message with %q", e, "the pods of the checkpoint run in the meantime")
 	}
 	r.clock.Step(time.Minute)
 	for range 3 { // retries continue, and no pod is published twice
@@ -165,11 +165,11 @@ func TestACheckpointThatIsDamagedIsPutAside(t *testing.T) {
 			r.run()
 			e := r.wrong("the checkpoint of the API server's pods is corrupt: ")
 			if e.Path != r.checkpoint || !strings.Contains(e.Message, "it is now "+r.checkpoint+".corrupt") {
-				t.Errorf("error %v", e)
+				t.Errorf("error %v, want Path %v and Message with %q", e, r.checkpoint, "it is now "+r.checkpoint+".corrupt")
 			}
 			r.clock.Step(time.Minute)
 			if reading := r.until("another failure", func(source.Reading) bool { return true }); !reading.Failed {
-				t.Errorf("given: %+v", reading)
+				t.Errorf("given: %+v, want Failed true", reading)
 			}
 			if aside, err := os.ReadFile(r.checkpoint + ".corrupt"); err != nil || !bytes.Equal(aside, damaged) {
 				t.Errorf("put aside: %q, %v", aside, err)
@@ -209,7 +209,7 @@ func TestADiskThatCannotBeWrittenIsToldAndTriedAgain(t *testing.T) {
 	r.wrong("cannot read it")
 	a.put(pod("a", "i:1"))
 	if e := r.wrong("cannot save the pods of the API server: "); e.Path != r.checkpoint {
-		t.Errorf("error %v", e)
+		t.Errorf("error %v, want Path %v", e, r.checkpoint)
 	}
 	a.put(pod("b", "i:1")) // and no pod is delayed
 	r.until("the other pod", func(reading source.Reading) bool { return slices.Contains(texts(reading), "b i:1") })

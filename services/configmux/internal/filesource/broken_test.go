@@ -33,7 +33,7 @@ func TestABrokenFileKeepsItsLastGoodPods(t *testing.T) {
 			replace(t, path, content)
 			got := r.has(1, "a-node i:1", "b-node i:1", "good-node i:1")
 			if e := got.Errors[0]; e.Path != path || !strings.Contains(e.Message, "last good version") {
-				t.Errorf("error %+v", e)
+				t.Errorf("error %+v, want Path %v and Message with %q", e, path, "last good version")
 			}
 			replace(t, path, good)
 			r.has(0, "a-node i:1", "b-node i:1", "good-node i:1")
@@ -46,13 +46,14 @@ func TestABrokenFileKeepsItsLastGoodPods(t *testing.T) {
 	got := r.has(1, "a-node i:2", "b-node i:1", "good-node i:1")
 	if e := got.Errors[0]; e.Pod != "default/b-node" || e.Field != "spec.containers[0].image" ||
 		!strings.Contains(e.Message, "last good version of the pod is kept") {
-		t.Errorf("error %+v", e)
+		t.Errorf("error %+v, want Pod %q, Field %q and Message with %q",
+			e, "default/b-node", "spec.containers[0].image", "last good version of the pod is kept")
 	}
 	// A broken pod without a valid version is left out.
 	replace(t, path, manifest("a", "i:3")+"---\n"+manifest("c", "''"))
 	got = r.has(1, "a-node i:3", "good-node i:1")
 	if !strings.Contains(got.Errors[0].Message, "the pod is left out") {
-		t.Errorf("error %+v", got.Errors[0])
+		t.Errorf("error %+v, want Message with %q", got.Errors[0], "the pod is left out")
 	}
 	must(t, os.Remove(path))
 	r.has(0, "good-node i:1")
@@ -201,7 +202,7 @@ func TestUnreadableFileKeepsItsPods(t *testing.T) {
 	r.has(0, "a-node i:1")
 	must(t, os.Chmod(path, 0))
 	if got := r.has(1, "a-node i:1"); !strings.Contains(got.Errors[0].Message, "permission denied") {
-		t.Errorf("error %q", got.Errors[0].Message)
+		t.Errorf("error %q, want text with %q", got.Errors[0].Message, "permission denied")
 	}
 }
 

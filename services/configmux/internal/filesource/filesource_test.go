@@ -190,7 +190,7 @@ func TestLinksToElsewhere(t *testing.T) {
 	r.has(0, "a-node i:2")
 	must(t, os.Remove(target))
 	if got := r.has(1); !strings.Contains(got.Errors[0].Message, "link to a file that does not exist") {
-		t.Errorf("error %q", got.Errors[0].Message)
+		t.Errorf("error %q, want text with %q", got.Errors[0].Message, "link to a file that does not exist")
 	}
 	overwrite(t, filepath.Join(other, "target2.yaml"), manifest("a", "i:3"))
 	must(t, os.Remove(link))
@@ -258,7 +258,7 @@ func TestWithoutInotifyThePathIsPolled(t *testing.T) {
 		}
 	})
 	if got := r.has(0); got.Mode != "polling" {
-		t.Errorf("mode %q", got.Mode)
+		t.Errorf("mode %q, want %q", got.Mode, "polling")
 	}
 	replace(t, filepath.Join(dir, "a.yaml"), manifest("a", "i:1"))
 	fake.Step(pollInterval)

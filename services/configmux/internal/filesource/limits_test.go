@@ -83,7 +83,7 @@ func TestAManifestThatGrowsTooLargeKeepsItsPods(t *testing.T) {
 	must(t, os.Truncate(path, 100<<20))
 	if e := r.has(1, "a-node i:1").Errors[0]; e.Path != path ||
 		!strings.Contains(e.Message, "the last good version is kept") {
-		t.Errorf("error %+v", e)
+		t.Errorf("error %+v, want Path %v and Message with %q", e, path, "the last good version is kept")
 	}
 }
 

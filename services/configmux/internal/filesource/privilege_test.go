@@ -31,7 +31,9 @@ func TestAPodThatAsksForMoreThanItMayKeepsItsLastGoodVersion(t *testing.T) {
 			e.Message,
 			"--host-network-sources",
 		) || !strings.HasSuffix(e.Message, "the last good version of the pod is kept: mend the file") {
-		t.Errorf("error %+v", e)
+		t.Errorf("error %+v, want Path %v, Pod %q, Field %q, Message with %q and Message ending with %q",
+			e, path, "default/a-node", "spec.hostNetwork", "--host-network-sources",
+			"the last good version of the pod is kept: mend the file")
 	}
 	replace(t, path, manifest("a", "i:3"))
 	r.has(0, "a-node i:3")
@@ -48,7 +50,7 @@ func TestAStricterConfigurationCountsForLastGoodVersionsToo(t *testing.T) {
 
 	second := start(t, dir, keeping(kept, "node"))
 	if e := second.has(1, "b-node i:1").Errors[0]; !strings.HasSuffix(e.Message, "the pod is left out: mend the file") {
-		t.Errorf("error %+v", e)
+		t.Errorf("error %+v, want Message ending with %q", e, "the pod is left out: mend the file")
 	}
 	second.stop()
 
@@ -67,7 +69,8 @@ func TestAForgedAnnotationIsListedAndThePodRuns(t *testing.T) {
 	e := got.Errors[0]
 	if e.Path != path || e.Pod != "default/a-node" || e.Field != "metadata.annotations[kubernetes.io/config.mirror]" ||
 		!strings.Contains(e.Message, "it is ignored") {
-		t.Errorf("error %+v", e)
+		t.Errorf("error %+v, want Path %v, Pod %q, Field %q and Message with %q",
+			e, path, "default/a-node", "metadata.annotations[kubernetes.io/config.mirror]", "it is ignored")
 	}
 	metricstest.Want(t, r.registry, 1, "quartet_configmux_manifests_read_total")
 	metricstest.Want(t, r.registry, 0, "quartet_configmux_manifests_failed_total")

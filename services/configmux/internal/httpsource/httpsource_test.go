@@ -139,7 +139,8 @@ func TestObjectsStandBesideThePods(t *testing.T) {
 	if len(got.Objects) != 2 || got.Objects[0].String() != "configmap default/c" ||
 		string(got.Objects[1].Secret.Data["k"]) != "v" ||
 		got.Objects[1].Path != w.URL {
-		t.Errorf("objects %v", got.Objects)
+		t.Errorf("objects %v, want 2 entries, got.Objects[0] %q, k %q and got.Objects[1].Path %v",
+			got.Objects, "configmap default/c", "v", w.URL)
 	}
 	w.answer(fmt.Sprintf(objects, "5") + fmt.Sprintf(objects, "w"))
 	got = r.poll()
@@ -244,7 +245,7 @@ func TestABodyThatCannotBeParsedKeepsEverything(t *testing.T) {
 			got := r.poll()
 			r.want(got, len(got.Errors), "a-node i:1")
 			if len(got.Errors) == 0 || got.Errors[0].Path != w.URL {
-				t.Errorf("errors %v", got.Errors)
+				t.Errorf("errors %v, want at least one and got.Errors[0].Path %v", got.Errors, w.URL)
 			}
 			w.answer(manifest("a", "i:1"))
 			r.want(r.poll(), 0, "a-node i:1")

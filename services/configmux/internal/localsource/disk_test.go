@@ -100,7 +100,7 @@ func TestEveryPrefixOfTheWritesIsAState(t *testing.T) {
 		r.stop()
 		expect(t, reading, map[string]string{"default/a-node": image})
 		if len(reading.Errors) > 0 {
-			t.Errorf("%s: errors %v", what, reading.Errors)
+			t.Errorf("%s: errors %v, want none", what, reading.Errors)
 		}
 		if files, err := os.ReadDir(r.dir); err != nil || len(files) != 1 {
 			t.Errorf("%s: %d files, %v; want one", what, len(files), err)

@@ -71,7 +71,7 @@ func TestObjectsAreThereAfterARestartSinceTheyWereAppliedFirst(t *testing.T) {
 	r.clock.Step(time.Hour)
 	ops = append(ops, r.applyObject(secret("s", "2")))
 	if !slices.Equal(ops, []podset.Op{podset.Add, podset.Add, podset.None, podset.Update}) {
-		t.Errorf("operations %v", ops)
+		t.Errorf("operations %v, want %v", ops, []podset.Op{podset.Add, podset.Add, podset.None, podset.Update})
 	}
 	reading := r.restart()
 	if got := objectsOf(reading); !slices.Equal(got, []string{"configmap default/c=1", "secret default/s=2"}) {
@@ -157,7 +157,8 @@ func TestWhatIsWrongWithOneSecretConcernsNoOther(t *testing.T) {
 	for _, e := range reading.Errors {
 		if !strings.HasSuffix(e.Path, ".secret.broken") ||
 			!strings.Contains(e.Message, "it was renamed: apply the secret again, or delete it") {
-			t.Errorf("error %+v", e)
+			t.Errorf("error %+v, want Path ending with %q and Message with %q",
+				e, ".secret.broken", "it was renamed: apply the secret again, or delete it")
 		}
 	}
 	// Applying a secret again replaces the file that was set aside, and deleting one removes it.
@@ -209,6 +210,6 @@ func TestWithAnAPIServerAppliedObjectsAreLeftAlone(t *testing.T) {
 	}
 	r.stop()
 	if files, err := filepath.Glob(filepath.Join(r.dir, "*")); err != nil || len(files) != 1 {
-		t.Errorf("files %v, %v", files, err)
+		t.Errorf("files %v, %v, want exactly one", files, err)
 	}
 }

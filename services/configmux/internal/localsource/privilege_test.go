@@ -30,7 +30,7 @@ func TestAnAppliedPodThatAsksForMoreThanItMayIsInvalid(t *testing.T) {
 		fields = append(fields, p.Field)
 	}
 	if got := strings.Join(fields, " "); got != "spec.hostNetwork spec.containers[0].securityContext.privileged" {
-		t.Errorf("fields %q", got)
+		t.Errorf("fields %q, want %q", got, "spec.hostNetwork spec.containers[0].securityContext.privileged")
 	}
 	if op := r.apply(pod("a", "i:1")); op != podset.None {
 		t.Errorf("the pod of before is %s, want it as it was", op)
@@ -52,7 +52,8 @@ func TestAStricterConfigurationLeavesAppliedPodsOut(t *testing.T) {
 	expect(t, reading, map[string]string{"default/b-node": "i:1"})
 	if len(reading.Errors) != 1 || reading.Errors[0].Pod != "default/a-node" ||
 		reading.Errors[0].Field != "spec.hostNetwork" {
-		t.Errorf("errors %+v", reading.Errors)
+		t.Errorf("errors %+v, want exactly one, reading.Errors[0].Pod %q and reading.Errors[0].Field %q",
+			reading.Errors, "default/a-node", "spec.hostNetwork")
 	}
 	r.allowed = allowed
 	expect(t, r.restart(), map[string]string{"default/a-node": "i:1", "default/b-node": "i:1"})
@@ -79,6 +80,6 @@ func TestAnnotationsOfAnAgentAreNoPartOfWhatIsApplied(t *testing.T) {
 	data, err := os.ReadFile(r.pathOf(types.NamespacedName{Namespace: "default", Name: "a"}))
 	must(t, err)
 	if strings.Contains(string(data), "annotations") {
-		t.Errorf("kept: %s", data)
+		t.Errorf("kept: %s, want text without %q", data, "annotations")
 	}
 }

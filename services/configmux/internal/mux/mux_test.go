@@ -195,7 +195,8 @@ func TestPublishedPodsCarryTheAgentsAnnotations(t *testing.T) {
 	r.Set("file", reading(given))
 	first := decode(t, r.Pods()[0])
 	if first.Annotations[podset.AnnotationSource] != "file" || first.Annotations["mine"] != "x" {
-		t.Errorf("annotations %v", first.Annotations)
+		t.Errorf("annotations %v, want first.Annotations[podset.AnnotationSource] %q and mine %q",
+			first.Annotations, "file", "x")
 	}
 	seen, err := time.Parse(time.RFC3339Nano, first.Annotations[podset.AnnotationSeen])
 	if err != nil || time.Since(seen) > time.Minute {

@@ -221,7 +221,8 @@ func TestObjectsComeBeforeThePodsThatNameThemAndAreCounted(t *testing.T) {
 	all := r.Objects("")
 	if len(all) != 2 || all[0].GetKind() != "ConfigMap" || len(all[0].GetConfigMap()) == 0 ||
 		all[1].GetKeys()[0].GetBytes() != 5 {
-		t.Errorf("objects %v", all)
+		t.Errorf("objects %v, want 2 entries, all[0].Kind %q, some all[0].ConfigMap and all[1].Keys[0].Bytes 5",
+			all, "ConfigMap")
 	}
 	for _, o := range r.Objects(apiobject.Secret) {
 		if strings.Contains(o.String(), "12345") || len(o.GetConfigMap()) > 0 {

@@ -227,7 +227,7 @@ func TestNothingIsGivenBeforeASourceHasSpoken(t *testing.T) {
 	}
 	must(t, r.stop())
 	if len(r.given) != 0 {
-		t.Errorf("gave %q", <-r.given)
+		t.Errorf("gave %q, want no r.given", <-r.given)
 	}
 }
 
@@ -291,7 +291,7 @@ func TestADamagedRecordingGivesNothing(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 		if len(r.given) != 0 {
-			t.Errorf("%s: gave %q", want, <-r.given)
+			t.Errorf("%s: gave %q, want no r.given", want, <-r.given)
 		}
 	}
 }
@@ -309,7 +309,11 @@ func TestTheTraceLinksToTheRecordedOne(t *testing.T) {
 	if got := fmt.Sprint(all[1].Attributes); got != fmt.Sprint(
 		[]attribute.KeyValue{attribute.String("file.path", path+":5"), attribute.String("quartet.source", "replay")},
 	) {
-		t.Errorf("attributes %s", got)
+		t.Errorf("attributes %s, want %s",
+			got,
+			fmt.Sprint(
+				[]attribute.KeyValue{attribute.String("file.path", path+":5"), attribute.String("quartet.source", "replay")},
+			))
 	}
 	if links := all[1].Links; len(links) != 1 ||
 		links[0].SpanContext.TraceID().String() != "4bf92f3577b34da6a3ce929d0e0e4736" {

@@ -127,7 +127,7 @@ func TestRotationsLoseNothingThatWasSealedAnew(t *testing.T) {
 func TestTheKeyFileIsMadeAtTheFirstUseAndIsItsOwnersAlone(t *testing.T) {
 	k := keyring(t)
 	if key, err := k.Current(); key != "" || err != nil {
-		t.Errorf("before: %q, %v", key, err)
+		t.Errorf("before: %q, %v, want an empty text", key, err)
 	}
 	if _, err := os.Stat(k.Path()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("before: %v, want no file", err)

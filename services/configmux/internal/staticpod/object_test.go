@@ -102,7 +102,7 @@ func TestProblemsOfObjectsNameThemAndTheirFieldAndNoValue(t *testing.T) {
 			)
 		}
 		if got.Incomplete != (test.object == "") {
-			t.Errorf("%q: incomplete %v", test.manifest, got.Incomplete)
+			t.Errorf("%q: incomplete %v, want %v", test.manifest, got.Incomplete, test.object == "")
 		}
 		if text := fmt.Sprint(got.Problems); strings.Contains(text, value) || strings.Contains(text, "12345") {
 			t.Errorf("%q: the problems have the value: %s", test.manifest, text)

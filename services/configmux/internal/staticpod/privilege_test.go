@@ -64,6 +64,6 @@ func TestARefusedPodKeepsItsLastGoodVersionAndHidesNoOther(t *testing.T) {
 		after.Problems[0],
 		"the answer",
 	); got != "; the last good version of the pod is kept: mend the answer" {
-		t.Errorf("outcome %q", got)
+		t.Errorf("outcome %q, want %q", got, "; the last good version of the pod is kept: mend the answer")
 	}
 }

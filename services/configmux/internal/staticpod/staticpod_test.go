@@ -130,7 +130,7 @@ func TestManifestsOfSeveralPods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := staticpod.Decode([]byte(manifest), origin)
 			if len(got.Problems) != 0 || got.Incomplete {
-				t.Fatalf("problems: %v", got.Problems)
+				t.Fatalf("problems: %v, want none and got.Incomplete false", got.Problems)
 			}
 			var names []string
 			for _, pod := range got.Pods {

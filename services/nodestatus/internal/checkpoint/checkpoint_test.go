@@ -50,7 +50,7 @@ func TestWhatIsSavedIsLoaded(t *testing.T) {
 
 func TestNothingToLoad(t *testing.T) {
 	if got, err := Load(t.TempDir(), "node-1"); err != nil || got.Node != nil {
-		t.Errorf("got %+v, %v", got, err)
+		t.Errorf("Load(node-1) = %+v, %v, want no Node", got, err)
 	}
 }
 
@@ -61,13 +61,13 @@ func TestBrokenFileIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := Load(dir, "node-1"); err == nil || !strings.Contains(err.Error(), path) || got.Node != nil {
-		t.Errorf("got %+v, %v", got, err)
+		t.Errorf("Load(node-1) = %+v, %v, want an error with %q and no Node", got, err, path)
 	}
 }
 
 func TestSaveNamesWhatFailed(t *testing.T) {
 	err := Save(filepath.Join(t.TempDir(), "none"), nodeobject.State{Node: &v1.Node{}})
 	if err == nil || !strings.Contains(err.Error(), "checkpoint of the node") {
-		t.Errorf("got %v", err)
+		t.Errorf("Save() error = %v, want an error with %q", err, "checkpoint of the node")
 	}
 }

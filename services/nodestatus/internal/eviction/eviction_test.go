@@ -155,7 +155,7 @@ func TestAReadingThatIsTooOldIsNone(t *testing.T) {
 		start.Add(31*time.Second),
 	)
 	if len(state.Pressing) != 0 || len(state.Unread) != 1 {
-		t.Errorf("%+v", state)
+		t.Errorf("Step() = %+v, want no Pressing and len(Unread) 1", state)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestEachSignalSetsItsCondition(t *testing.T) {
 		"nodefs.inodesFree": "DiskPressure", "imagefs.available": "DiskPressure", "imagefs.inodesFree": "DiskPressure", "pid.available": "PIDPressure",
 	} {
 		if got := eviction.ConditionOf(signal); got != want {
-			t.Errorf("%s sets %s", signal, got)
+			t.Errorf("%s sets %s, want %s", signal, got, want)
 		}
 	}
 	known := 0

@@ -169,7 +169,7 @@ func TestUserNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := userNamespace(file); got != want {
-			t.Errorf("%q: %t", ids, got)
+			t.Errorf("%q: userNamespace() = %t, want %t", ids, got, want)
 		}
 	}
 	if userNamespace(filepath.Join(t.TempDir(), "none")) {

@@ -283,7 +283,7 @@ func TestPeerAwayFromTheStartIsNamed(t *testing.T) {
 	r.start()
 	c := r.untilReady(v1.ConditionFalse, "pleg is unreachable on "+r.plegAddress+": start it")
 	if c.Reason != "KubeletNotReady" {
-		t.Errorf("reason = %s", c.Reason)
+		t.Errorf("reason = %s, want %q", c.Reason, "KubeletNotReady")
 	}
 	if waiting := strings.Join(
 		r.health.Waiting(),
@@ -461,6 +461,6 @@ func TestOverdueWhenTheReadingHangs(t *testing.T) {
 	}
 	r.clock.Step(3 * r.cfg.Period)
 	if err := heart.Overdue(); err == nil || !strings.Contains(err.Error(), "reading the machine hangs") {
-		t.Errorf("overdue: %v", err)
+		t.Errorf("overdue: %v, want an error with %q", err, "reading the machine hangs")
 	}
 }

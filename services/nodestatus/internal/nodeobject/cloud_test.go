@@ -43,7 +43,7 @@ func TestACloudProviderInitialisesTheNode(t *testing.T) {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 	if len(node.Annotations) > 0 {
-		t.Errorf("annotations = %v", node.Annotations)
+		t.Errorf("annotations = %v, want none", node.Annotations)
 	}
 }
 

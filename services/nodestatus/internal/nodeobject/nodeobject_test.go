@@ -176,7 +176,7 @@ func TestConfiguredAddressComesFirst(t *testing.T) {
 	in := input(t)
 	in.Settings.IPs = []net.IP{net.ParseIP("192.0.2.1")}
 	if got := Build(in).Node.Status.Addresses[0].Address; got != "192.0.2.1" {
-		t.Errorf("address = %s", got)
+		t.Errorf("address = %s, want %q", got, "192.0.2.1")
 	}
 	in.Settings.IPs, in.Readings.IP = nil, nil
 	if got := Build(in).Node.Status.Addresses; len(got) != 1 || got[0].Type != v1.NodeHostName {
@@ -261,7 +261,8 @@ func TestANodeThatIsShuttingDownIsNotReady(t *testing.T) {
 		v1.NodeReady,
 	); got.Status != v1.ConditionFalse || got.Reason != "KubeletNotReady" || got.Message != "node is shutting down" ||
 		!state.ShuttingDown {
-		t.Errorf("got %s %s %q", got.Status, got.Reason, got.Message)
+		t.Errorf("got.Status = %s %s %q, want %s, %q, %q and state.ShuttingDown true",
+			got.Status, got.Reason, got.Message, v1.ConditionFalse, "KubeletNotReady", "node is shutting down")
 	}
 	// Other faults are reported, too, and without tolerance.
 	in.PLEG = Peer{State: PeerAway, Reasons: []string{"pleg does not answer"}}
@@ -271,7 +272,8 @@ func TestANodeThatIsShuttingDownIsNotReady(t *testing.T) {
 		v1.NodeReady,
 	); got.Status != v1.ConditionFalse ||
 		got.Message != "node is shutting down; pleg does not answer" {
-		t.Errorf("got %s %q", got.Status, got.Message)
+		t.Errorf("got.Status = %s %q, want %s and %q",
+			got.Status, got.Message, v1.ConditionFalse, "node is shutting down; pleg does not answer")
 	}
 }
 
@@ -482,6 +484,7 @@ func TestSettingsOf(t *testing.T) {
 	if cpu.String() != "300m" || s.MaxPods != 110 || len(s.IPs) != 1 || s.IPs[0].String() != "10.1.1.1" ||
 		s.Labels["a"] != "b" ||
 		len(s.Thresholds) == 0 {
-		t.Errorf("settings = %+v", s)
+		t.Errorf("settings = %+v, want cpu %q, MaxPods 110, len(IPs) 1, IPs[0] %q, a %q and some Thresholds",
+			s, "300m", "10.1.1.1", "b")
 	}
 }

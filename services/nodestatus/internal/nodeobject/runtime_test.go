@@ -126,7 +126,7 @@ func TestTheVersionOfTheRuntimeIsWrittenAsAKubeletWritesIt(t *testing.T) {
 		in := input(t)
 		in.PLEG.Runtime.Version = version
 		if got := Build(in).Node.Status.NodeInfo.ContainerRuntimeVersion; got != in.PLEG.Runtime.Name+"://"+want {
-			t.Errorf("%s: got %s", version, got)
+			t.Errorf("%s: got %s, want %s", version, got, in.PLEG.Runtime.Name+"://"+want)
 		}
 	}
 }

@@ -168,7 +168,8 @@ func TestTheComputedNodeIsRegistered(t *testing.T) {
 	got := r.api.has()
 	if got.Labels["disk"] != "ssd" || got.Spec.ProviderID != "metal://1" || len(got.Spec.Taints) != 1 ||
 		got.Status.NodeInfo.BootID != "boot" {
-		t.Errorf("registered %+v", got)
+		t.Errorf("registered %+v, want disk %q, Spec.ProviderID %q, len(Spec.Taints) 1 and Status.NodeInfo.BootID %q",
+			got, "ssd", "metal://1", "boot")
 	}
 	if got.Spec.PodCIDR != "" || len(got.Spec.PodCIDRs) > 0 || !got.CreationTimestamp.IsZero() {
 		t.Errorf("podCIDR %q and the time %v are the API server's to give", got.Spec.PodCIDR, got.CreationTimestamp)

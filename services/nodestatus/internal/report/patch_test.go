@@ -142,7 +142,7 @@ func TestFieldsAreReplacedAndRemovedWhole(t *testing.T) {
 		t.Errorf("sends %v of huge pages", pages)
 	}
 	if info := patch["nodeInfo"].(map[string]any); info["$patch"] != "replace" || info["bootID"] != "boot" {
-		t.Errorf("sends %v", info)
+		t.Errorf("sends %v, want $patch %q and bootID %q", info, "replace", "boot")
 	}
 }
 

@@ -308,7 +308,7 @@ func TestAnAPIServerThatFailsIsTriedAgain(t *testing.T) {
 	}
 	r.until("five tries", func() bool { return errorsOf() >= tries && len(r.broken) >= tries-1 })
 	if said := strings.Join(r.health.Waiting(), ""); !strings.Contains(said, "is not sent to the API server") {
-		t.Errorf("says %q", said)
+		t.Errorf("says %q, want text with %q", said, "is not sent to the API server")
 	}
 	r.api.fail(nil)
 	r.until(

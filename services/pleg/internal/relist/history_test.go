@@ -286,7 +286,7 @@ func (h *history) machine(what string) {
 func (h *history) judge() {
 	for i, f := range h.followers {
 		if wrong := f.broken(); len(wrong) > 0 {
-			h.t.Fatalf("follower %d: %s", i, strings.Join(wrong, "\n"))
+			h.t.Fatalf("follower %d: %s, want none", i, strings.Join(wrong, "\n"))
 		}
 	}
 }

@@ -61,7 +61,7 @@ func TestADeathThatCannotBeInspectedAfterARestartIsNotToldTwice(t *testing.T) {
 				for name, f := range map[string]*follower{"who was told": told, "who did not read": behind, "who is new": fresh} {
 					f.complete()
 					if wrong := f.broken(); len(wrong) > 0 {
-						t.Errorf("%s: %q", name, wrong)
+						t.Errorf("%s: broken() = %q, want none", name, wrong)
 					}
 				}
 				if got := fresh.take(); !slices.Contains(got, death) {

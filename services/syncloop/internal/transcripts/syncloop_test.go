@@ -116,7 +116,7 @@ func newSyncloop(s *story) (*syncloop, error) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := turning.Run(ctx); !errors.Is(err, context.Canceled) {
-			s.t.Errorf("%v: %v", errEnded, err)
+			s.t.Errorf("%v: Run() error = %v, want %v", errEnded, err, context.Canceled)
 		}
 	})
 	running.Go(func() { out.follow(ctx) })

@@ -188,7 +188,7 @@ func TestPodsAndWorkersAreListedInOrder(t *testing.T) {
 			t.Errorf("%s has the probes %v", w.GetName(), probes)
 		}
 		if w.GetState() != enginev1.WorkerState_WORKER_STATE_SYNCING {
-			t.Errorf("%s is %v", w.GetName(), w.GetState())
+			t.Errorf("%s is %v, want %v", w.GetName(), w.GetState(), enginev1.WorkerState_WORKER_STATE_SYNCING)
 		}
 	}
 	if want := []string{"a", "b", "a", "b"}; !slices.Equal(names, want) {
@@ -268,12 +268,13 @@ func TestEvictedPodIsStoppedFailedAndKept(t *testing.T) {
 	}
 	eventually.That(t, "a is stopped", func() bool { return len(r.node.Running()) == 0 })
 	if !slices.Contains(r.node.Calls(), "kill a 4") {
-		t.Errorf("calls: %v", r.node.Calls())
+		t.Errorf("calls: %v, want %q among them", r.node.Calls(), "kill a 4")
 	}
 	pods, err := r.store.Pods()
 	if err != nil || len(pods) != 1 || pods[0].Status.Phase != v1.PodFailed || pods[0].Status.Reason != "Evicted" ||
 		pods[0].Status.Message != "memory" {
-		t.Errorf("got %v, %v", pods, err)
+		t.Errorf("Pods() = %v, %v, want exactly one, pods[0].Status.Phase %v, pods[0].Status.Reason %q and pods[0].Status.Message %q",
+			pods, err, v1.PodFailed, "Evicted", "memory")
 	}
 	if _, ok := r.book.Get("u1"); !ok {
 		t.Error("a restart would start it again")
@@ -313,7 +314,8 @@ func TestImagesAreTheRuntimesLargestFirst(t *testing.T) {
 	}
 	list := got.GetImages()
 	if len(list) != 2 || list[0].GetId() != "large" || !list[0].GetPinned() || !slices.Equal(list[1].GetNames(), []string{"t", "d"}) {
-		t.Errorf("got %v", list)
+		t.Errorf("GetImages() = %v, want 2 entries, list[0].Id %q, Pinned true and list[1].Names %v",
+			list, "large", []string{"t", "d"})
 	}
 	r.images.err = errors.New("the runtime is away")
 	_, err = r.client.ListImages(t.Context(), &enginev1.ListImagesRequest{})

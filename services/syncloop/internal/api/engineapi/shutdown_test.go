@@ -57,7 +57,8 @@ func TestPodsAreEndedBeforeAShutdown(t *testing.T) {
 		}
 		const message = "Pod was terminated in response to imminent node shutdown."
 		if s := pod.Status; s.Phase != v1.PodFailed || s.Reason != "Terminated" || s.Message != message {
-			t.Errorf("%s is %s, %s, %s", pod.Name, s.Phase, s.Reason, s.Message)
+			t.Errorf("%s is %s, %s, %s, want %s, %q and %s",
+				pod.Name, s.Phase, s.Reason, s.Message, v1.PodFailed, "Terminated", message)
 		}
 		i := slices.IndexFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.DisruptionTarget })
 		if i < 0 || pod.Status.Conditions[i].Status != v1.ConditionTrue ||

@@ -101,7 +101,7 @@ func TestDashboardsFindWhatPodsUse(t *testing.T) {
 	r.cfg.Details = details
 	answer := r.ask("GET", "/metrics/cadvisor")
 	if answer.Code != 200 {
-		t.Fatalf("got %d %s", answer.Code, answer.Body)
+		t.Fatalf("answer.Code = %d %s, want 200", answer.Code, answer.Body)
 	}
 	golden := filepath.Join("testdata", "cadvisor.txt")
 	if *update {
@@ -123,6 +123,7 @@ func TestDashboardsFindThatNothingIsKnown(t *testing.T) {
 	r.cfg.Report = func(context.Context) (*stats.Report, error) { return nil, errors.New("the pods are not known yet") }
 	body := r.ask("GET", "/metrics/cadvisor").Body.String()
 	if !strings.Contains(body, "container_scrape_error 1\n") || !strings.Contains(body, "machine_scrape_error 1\n") || strings.Contains(body, "container_cpu") {
-		t.Errorf("got %s", body)
+		t.Errorf("body = %s, want text with %q, with %q and without %q",
+			body, "container_scrape_error 1\n", "machine_scrape_error 1\n", "container_cpu")
 	}
 }

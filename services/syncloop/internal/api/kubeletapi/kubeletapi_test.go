@@ -75,7 +75,7 @@ func TestWhatIsUsed(t *testing.T) {
 		}
 	}
 	if _, body, _ := get(t, url+"/stats/summary?only_cpu_and_memory=true"); strings.Contains(body, `"fs"`) || strings.Contains(body, `"network"`) {
-		t.Errorf("got %s", body)
+		t.Errorf("get() = %s, want text without %q and without %q", body, `"fs"`, `"network"`)
 	}
 }
 
@@ -143,7 +143,8 @@ func TestPodsIsAPodListWithFullStatus(t *testing.T) {
 	for _, path := range []string{"/pods", "/pods/"} {
 		code, body, header := get(t, url+path)
 		if code != http.StatusOK || header.Get("Content-Type") != "application/json" {
-			t.Fatalf("%s: %d %s", path, code, header.Get("Content-Type"))
+			t.Fatalf("%s: get() = %d %s, want %d and %q",
+				path, code, header.Get("Content-Type"), http.StatusOK, "application/json")
 		}
 		var list v1.PodList
 		if err := json.Unmarshal([]byte(body), &list); err != nil {
@@ -159,14 +160,14 @@ func TestPodsIsAPodListWithFullStatus(t *testing.T) {
 func TestAnEmptyNodeHasAnEmptyListAndNotNull(t *testing.T) {
 	_, body, _ := get(t, serve(t, pods{}, loop.Health{})+"/pods")
 	if !strings.Contains(body, `"items":[]`) {
-		t.Errorf("got %s", body)
+		t.Errorf("get() = %s, want text with %q", body, `"items":[]`)
 	}
 }
 
 func TestPodsAreNotToldBeforeTheyAreKnown(t *testing.T) {
 	code, body, _ := get(t, serve(t, pods{err: &podstore.NotReadyError{Reason: "pleg is away"}}, loop.Health{})+"/pods")
 	if code != http.StatusServiceUnavailable || !strings.Contains(body, "pleg is away") {
-		t.Errorf("got %d %q", code, body)
+		t.Errorf("get() = %d %q, want %d and with %q", code, body, http.StatusServiceUnavailable, "pleg is away")
 	}
 }
 
@@ -175,11 +176,12 @@ func TestHealthz(t *testing.T) {
 	bad := serve(t, pods{}, loop.Health{Reasons: []string{"the sync loop has not turned for 3m0s"}})
 	for _, path := range []string{"/healthz", "/healthz/syncloop"} {
 		if code, body, _ := get(t, good+path); code != http.StatusOK || body != "ok" {
-			t.Errorf("%s: got %d %q", path, code, body)
+			t.Errorf("%s: get() = %d %q, want %d and %q", path, code, body, http.StatusOK, "ok")
 		}
 		if code, body, _ := get(t, bad+path); code != http.StatusInternalServerError ||
 			!strings.Contains(body, "has not turned") {
-			t.Errorf("%s: got %d %q", path, code, body)
+			t.Errorf("%s: get() = %d %q, want %d and with %q",
+				path, code, body, http.StatusInternalServerError, "has not turned")
 		}
 	}
 }
@@ -205,7 +207,8 @@ func TestMetricsAreServedAndCountTheRequests(t *testing.T) {
 	}
 	code, body, header := get(t, url+"/metrics")
 	if code != http.StatusOK || !strings.HasPrefix(header.Get("Content-Type"), "text/plain") {
-		t.Fatalf("got %d %s", code, header.Get("Content-Type"))
+		t.Fatalf("get() = %d %s, want %d and beginning with %q",
+			code, header.Get("Content-Type"), http.StatusOK, "text/plain")
 	}
 	for _, want := range []string{
 		`kubelet_http_requests_total{long_running="false",method="GET",path="pods",server_type="readonly"} 2`,
@@ -224,7 +227,7 @@ func TestMetricsAreServedAndCountTheRequests(t *testing.T) {
 func TestItIsReadOnlyAndHasNothingElse(t *testing.T) {
 	url := serve(t, pods{}, loop.Health{Healthy: true})
 	if code, _, _ := get(t, url+"/run/default/web/main"); code != http.StatusNotFound {
-		t.Errorf("got %d", code)
+		t.Errorf("get() = %d, want %d", code, http.StatusNotFound)
 	}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/pods", nil)
 	if err != nil {
@@ -238,7 +241,7 @@ func TestItIsReadOnlyAndHasNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if resp.StatusCode != http.StatusMethodNotAllowed {
-		t.Errorf("got %d", resp.StatusCode)
+		t.Errorf("resp.StatusCode = %d, want %d", resp.StatusCode, http.StatusMethodNotAllowed)
 	}
 }
 
@@ -311,6 +314,6 @@ func TestListenNamesAPortThatIsTaken(t *testing.T) {
 	port := first.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // it is a TCP listener
 	_, err = kubeletapi.ListenReadOnly(t.Context(), nil, readOnly(first.Addr().String()), quiet)
 	if err == nil || !strings.Contains(err.Error(), strconv.Itoa(port)) || !strings.Contains(err.Error(), "readOnlyPort") {
-		t.Errorf("got %v", err)
+		t.Errorf("ListenReadOnly() error = %v, want an error with %q and with %q", err, strconv.Itoa(port), "readOnlyPort")
 	}
 }

@@ -114,7 +114,7 @@ func TestTheLogOfAContainerThatWasRemoved(t *testing.T) {
 	r.cfg.Runtime = func() (internalapi.RuntimeService, error) { return withoutContainers{}, nil }
 	const want = `unable to retrieve container logs for container "main" in pod "web": it has been removed from the runtime`
 	if answer := r.ask("GET", "/containerLogs/default/web/main"); answer.Code != http.StatusBadRequest || strings.TrimSpace(answer.Body.String()) != want {
-		t.Errorf("got %d %s", answer.Code, answer.Body)
+		t.Errorf("answer.Code = %d %s, want %d and %s", answer.Code, answer.Body, http.StatusBadRequest, want)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestConfigzHasNoSecret(t *testing.T) {
 	r := newRig(t)
 	body := r.ask("GET", "/configz").Body.String()
 	if strings.Contains(body, "hunter2") || !strings.Contains(body, "masked") || !strings.Contains(body, `{"kubeletconfig":{`) {
-		t.Errorf("got %s", body)
+		t.Errorf("body = %s, want text without %q, with %q and with %q", body, "hunter2", "masked", `{"kubeletconfig":{`)
 	}
 	if r.cfg.Kubelet.StaticPodURLHeader["Authorization"][0] != "hunter2" {
 		t.Error("the configuration itself has been changed")
@@ -181,7 +181,7 @@ func TestWhatTheConfigurationTurnsOff(t *testing.T) {
 	*r.cfg.Kubelet.EnableSystemLogHandler, *r.cfg.Kubelet.EnableProfilingHandler = false, false
 	for path, field := range map[string]string{"/logs/": "enableSystemLogHandler", "/debug/pprof/": "enableProfilingHandler"} {
 		if answer := r.ask("GET", path); answer.Code != 405 || !strings.Contains(answer.Body.String(), field) {
-			t.Errorf("%s: got %d %s", path, answer.Code, answer.Body)
+			t.Errorf("%s: answer.Code = %d %s, want 405 and with %q", path, answer.Code, answer.Body, field)
 		}
 	}
 	*r.cfg.Kubelet.EnableDebuggingHandlers = false
@@ -207,12 +207,12 @@ func TestLogsOfTheMachineAreThoseBelowTheirFolder(t *testing.T) {
 	}
 	for path, want := range map[string]string{"/logs/syslog": "a line\n", "/logs/inside": "a line\n", "/logs/": "pods/"} {
 		if answer := r.ask("GET", path); answer.Code != 200 || !strings.Contains(answer.Body.String(), want) {
-			t.Errorf("%s: got %d %s", path, answer.Code, answer.Body)
+			t.Errorf("%s: answer.Code = %d %s, want 200 and with %q", path, answer.Code, answer.Body, want)
 		}
 	}
 	for _, path := range []string{"/logs/absolute", "/logs/relative", "/logs/pipe", "/logs/..%2fsecret", "/logs/%2e%2e/secret", "/logs/none", "/logs/../secret"} {
 		if answer := r.ask("GET", path); answer.Code == 200 || strings.Contains(answer.Body.String(), "hunter2") {
-			t.Errorf("%s: got %d %s", path, answer.Code, answer.Body)
+			t.Errorf("%s: answer.Code = %d %s, want other than 200 and without %q", path, answer.Code, answer.Body, "hunter2")
 		}
 	}
 }

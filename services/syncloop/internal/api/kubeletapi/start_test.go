@@ -105,7 +105,7 @@ func TestARequestWaitsOnlyOnce(t *testing.T) {
 		r.ask(http.MethodGet, "/pods")
 		begun := time.Now()
 		if answer := r.ask(http.MethodGet, "/pods"); answer.Code != 503 || time.Since(begun) != 0 {
-			t.Errorf("%d after %v", answer.Code, time.Since(begun))
+			t.Errorf("%d after %v, want 503 and 0", answer.Code, time.Since(begun))
 		}
 	})
 }

@@ -138,7 +138,8 @@ func TestAStreamOverWebSocketEndsItsInputAlone(t *testing.T) {
 	})
 	var ended clientexec.CodeExitError
 	if !errors.As(err, &ended) || ended.Code != 7 || out.String() != "1048576 bytes" || errs.String() != "and a problem" {
-		t.Errorf("got %q, %q, %v", &out, &errs, err)
+		t.Errorf("out = %q, %q, %v, want a %T, ended.Code 7, %q and %q",
+			&out, &errs, err, ended, "1048576 bytes", "and a problem")
 	}
 	const counted = "# HELP kubelet_websocket_streaming_requests_total " +
 		"WebSocket streams to containers that are translated for the runtime, " +
@@ -184,7 +185,7 @@ func TestATerminalOverWebSocketIsAsLargeAsTheClients(t *testing.T) {
 	}()
 	err := overWebSocket(t, t.Context(), front+"/attach/default/web/main?output=1&tty=1", remotecommand.StreamOptions{Stdout: &out, Tty: true, TerminalSizeQueue: given})
 	if err != nil || out.String() != "24x80\n50x132\n" {
-		t.Errorf("got %q, %v", &out, err)
+		t.Errorf("out = %q, %v, want %q", &out, err, "24x80\n50x132\n")
 	}
 }
 
@@ -211,7 +212,7 @@ func TestAClientOverWebSocketThatLeavesIsNoticed(t *testing.T) {
 		_ = overWebSocket(t, ctx, front+"/exec/default/web/main?command=cat&input=1&output=1", remotecommand.StreamOptions{Stdin: never, Stdout: said})
 	}()
 	if line, err := bufio.NewReader(heard).ReadString('\n'); err != nil || line != "hello\n" {
-		t.Fatalf("got %q, %v", line, err)
+		t.Fatalf("ReadString() = %q, %v, want %q", line, err, "hello\n")
 	}
 	cancel()
 	<-done
@@ -226,12 +227,13 @@ func TestAClientOverWebSocketIsToldWhyThereIsNoStream(t *testing.T) {
 		}})
 	err := overWebSocket(t, t.Context(), front+"/exec/default/web/main?command=none&output=1", remotecommand.StreamOptions{Stdout: io.Discard})
 	if err == nil || !strings.Contains(err.Error(), "there is no such program") || strings.Count(err.Error(), "Internal error") != 1 {
-		t.Errorf("got %v", err)
+		t.Errorf("overWebSocket() error = %v, want an error with %q and %q once",
+			err, "there is no such program", "Internal error")
 	}
 	back.Close()
 	err = overWebSocket(t, t.Context(), front+"/exec/default/web/main?command=ls&output=1", remotecommand.StreamOptions{Stdout: io.Discard})
 	if err == nil || !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("got %v", err)
+		t.Errorf("overWebSocket() error = %v, want an error with %q", err, "connection refused")
 	}
 	if err := overWebSocket(t, t.Context(), front+"/exec/default/other/main?command=ls&output=1", remotecommand.StreamOptions{Stdout: io.Discard}); err == nil {
 		t.Error("there is a stream to a pod that there is not")
@@ -281,7 +283,7 @@ func TestPortsAreForwardedOverWebSocket(t *testing.T) {
 		_, err = io.WriteString(conn, text+"\n")
 		answer, failed := io.ReadAll(conn)
 		if err = errors.Join(err, failed, conn.Close()); err != nil || string(answer) != "port 80 was told "+text+"\n" {
-			t.Errorf("got %q, %v", answer, err)
+			t.Errorf("ReadAll() = %q, %v, want %q", answer, err, "port 80 was told "+text+"\n")
 		}
 	}
 	close(stop)

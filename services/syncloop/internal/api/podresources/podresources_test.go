@@ -165,7 +165,8 @@ func TestWhileThePodsAreNotKnownNobodyIsToldThatThereAreNone(t *testing.T) {
 	} {
 		if err := ask(); status.Code(err) != codes.Unavailable ||
 			status.Convert(err).Message() != "the pods are not known yet: pleg does not answer" {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: ask() error = %v, want Code %v and status.Convert(err).Message %q",
+				what, err, codes.Unavailable, "the pods are not known yet: pleg does not answer")
 		}
 	}
 	r.know(nil)

@@ -38,7 +38,7 @@ func TestFilesThatChangeAreReadAgain(t *testing.T) {
 	}
 	want("", false, a)
 	if _, _, err := files.Get(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("got %v", err)
+		t.Errorf("Get() error = %v, want %v", err, fs.ErrNotExist)
 	}
 	replace(a, "1")
 	replace(b, "2")

@@ -77,7 +77,7 @@ func TestFilesThatDoNotGoTogether(t *testing.T) {
 	_, key, err := other.Ensure()
 	noError(t, err)
 	if _, ok, err := servingcert.Files(certificate, key).Get(); ok || err == nil {
-		t.Errorf("got %v, %v", ok, err)
+		t.Errorf("Get() = %v, %v, want false and an error", ok, err)
 	}
 	if _, ok, err := servingcert.ClientCAs(key).Get(); ok || err == nil {
 		t.Errorf("a key is taken for an authority: %v, %v", ok, err)
@@ -144,7 +144,7 @@ func leaf(t *testing.T, get func() (*tls.Certificate, bool, error)) *x509.Certif
 	t.Helper()
 	certificate, ok, err := get()
 	if !ok || err != nil {
-		t.Fatalf("got %v, %v", ok, err)
+		t.Fatalf("get() = %v, %v, want true", ok, err)
 	}
 	return certificate.Leaf
 }

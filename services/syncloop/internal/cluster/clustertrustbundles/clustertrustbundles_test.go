@@ -134,7 +134,7 @@ func TestRootsByName(t *testing.T) {
 	r.comesTo(podOf("u-1"), named)
 	_, err := r.bundles.Get(t.Context(), podOf("u-1"), named)
 	if err == nil || !strings.Contains(err.Error(), `"roots-by-name" not found`) {
-		t.Errorf("got %v", err)
+		t.Errorf("Get() error = %v, want an error with %q", err, `"roots-by-name" not found`)
 	}
 	r.put("roots-by-name", "", "a", "words\n"+two+"more\n"+one)
 	r.comesTo(podOf("u-1"), named, one, two)
@@ -143,7 +143,7 @@ func TestRootsByName(t *testing.T) {
 	r.comesTo(podOf("u-1"), named, two)
 	for len(r.told) > 0 {
 		if uid := <-r.told; uid != "u-1" {
-			t.Errorf("told %q", uid)
+			t.Errorf("told %q, want %q", uid, "u-1")
 		}
 	}
 	r.bundles.Forget("u-1")
@@ -174,7 +174,8 @@ func TestRootsOfASigner(t *testing.T) {
 	r.comesTo(podOf("u-1"), signed(nil)) // nothing
 	_, err := r.bundles.Get(t.Context(), podOf("u-1"), signed(nil))
 	if err == nil || !strings.Contains(err.Error(), `no clustertrustbundle of the signer "shop.example/signer" matches the labelSelector`) {
-		t.Errorf("got %v", err)
+		t.Errorf("Get() error = %v, want an error with %q",
+			err, `no clustertrustbundle of the signer "shop.example/signer" matches the labelSelector`)
 	}
 	if err := r.cluster.Client(t).CertificatesV1().ClusterTrustBundles().Delete(t.Context(), "shop.example:signer:2", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -215,7 +216,7 @@ func TestWhileTheAPIServerIsAwayNobodyKnows(t *testing.T) {
 	r.cluster.APIServer.Kill(t)
 	p := &v1.ClusterTrustBundleProjection{Name: ptr.To("late")}
 	if _, err := r.bundles.Get(t.Context(), podOf("u-1"), p); err == nil || apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "not known yet: the API server") {
-		t.Errorf("got %v", err)
+		t.Errorf("Get() error = %v, want no not-found error and with %q", err, "not known yet: the API server")
 	}
 	r.cluster.APIServer.Start(t)
 	r.comesTo(podOf("u-1"), p, one)

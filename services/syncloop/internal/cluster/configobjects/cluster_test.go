@@ -156,7 +156,7 @@ func TestObjectsOfAnAPIServerAreWatchedWhilePodsUseThem(t *testing.T) {
 	r.eventually("w-fixed", "fixed")
 	r.eventually("w-later", `secret "w-later" not found`)
 	if _, err := r.cluster.Secret(t.Context(), r.shop, "w-later"); !apierrors.IsNotFound(err) {
-		t.Errorf("error %v", err)
+		t.Errorf("Secret(w-later) error = %v, want a not-found error", err)
 	}
 	r.untell()
 	r.put("w-db", "two", false)
@@ -171,7 +171,7 @@ func TestObjectsOfAnAPIServerAreWatchedWhilePodsUseThem(t *testing.T) {
 	// An object that no pod of this node uses is not returned.
 	var unknown *configobjects.UnknownError
 	if _, err := r.cluster.Secret(t.Context(), r.shop, "w-others"); !errors.As(err, &unknown) || !strings.Contains(err.Error(), "forbidden") {
-		t.Errorf("error %v", err)
+		t.Errorf("Secret(w-others) error = %v, want a %T and with %q", err, unknown, "forbidden")
 	}
 
 	r.proxy.Refuse(t)
@@ -239,7 +239,8 @@ func TestAPodThatWaitsForTheAPIServerIsToldWhenItAnswers(t *testing.T) {
 	web := r.use("late-web", "late")
 	var unknown *configobjects.UnknownError
 	if _, err := r.cluster.Secret(t.Context(), r.shop, "late"); !errors.As(err, &unknown) || !strings.HasPrefix(err.Error(), `secret "late" is not known yet: the API server`) {
-		t.Errorf("error %v", err)
+		t.Errorf("Secret(late) error = %v, want a %T and beginning with %q",
+			err, unknown, `secret "late" is not known yet: the API server`)
 	}
 	r.proxy.Accept(t)
 	r.untilTold(web.UID)
@@ -307,6 +308,6 @@ func TestAnObjectOfAPodThatTheAuthorizerDoesNotKnowYet(t *testing.T) {
 	}
 	r.use("web", "login")
 	if got := <-given; got != "hunter2" {
-		t.Errorf("got %q", got)
+		t.Errorf("got %q, want %q", got, "hunter2")
 	}
 }

@@ -168,10 +168,10 @@ func TestWhatIsNotKnownYetIsNotMissing(t *testing.T) {
 	r.eventually("db", `secret "db" not found`)
 	r.wantTold("u1")
 	if _, err := r.mux.Secret(t.Context(), "shop", "db"); !apierrors.IsNotFound(err) {
-		t.Errorf("error %v", err)
+		t.Errorf("Secret(shop, db) error = %v, want a not-found error", err)
 	}
 	if _, err := r.mux.ConfigMap(t.Context(), "shop", "db"); !apierrors.IsNotFound(err) || err.Error() != `configmap "db" not found` {
-		t.Errorf("error %v", err)
+		t.Errorf("ConfigMap(shop, db) error = %v, want a not-found error and %q", err, `configmap "db" not found`)
 	}
 	put(level, secret("db", "one"))
 	r.eventually("db", "one")
@@ -238,7 +238,7 @@ func TestAConfigmuxWithoutObjectsIsSaidAndAskedAgain(t *testing.T) {
 	r.wantTold("u1")
 	var none *configobjects.NotServedError
 	if _, err := r.mux.Secret(t.Context(), "shop", "db"); !errors.As(err, &none) {
-		t.Errorf("error %v", err)
+		t.Errorf("Secret(shop, db) error = %v, want a %T", err, none)
 	}
 	r.configmux(true, secret("db", "one"))
 	r.eventually("db", "one")

@@ -65,7 +65,7 @@ func TestARouteThatComesLaterIsFound(t *testing.T) {
 			return []string{"192.0.2.1"}
 		})
 		if err := a.Run(t.Context(), clock.RealClock{}); err != nil || !slices.Equal(a.Get(), []string{"192.0.2.1"}) {
-			t.Errorf("got %q (%v)", a.Get(), err)
+			t.Errorf("Get() = %q (%v), want %q", a.Get(), err, []string{"192.0.2.1"})
 		}
 	})
 }

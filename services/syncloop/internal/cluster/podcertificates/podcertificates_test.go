@@ -225,7 +225,7 @@ func TestACertificateIsAskedForOnceAndGivenOnceItIsIssued(t *testing.T) {
 		}
 		r.server.issue(asked, "some words\n"+block("leaf")+"more\n"+block("between")+"words", time.Hour, 2*time.Hour)
 		if _, told := r.take(); !slices.Equal(told, []types.UID{"u-1"}) {
-			t.Errorf("told %q", told)
+			t.Errorf("told %q, want %q", told, []types.UID{"u-1"})
 		}
 		key := r.wants(block("leaf") + block("between"))
 		if got := publicOf(t, key); !got.(ed25519.PublicKey).Equal(provedBy(t, proof)) {
@@ -233,7 +233,7 @@ func TestACertificateIsAskedForOnceAndGivenOnceItIsIssued(t *testing.T) {
 		}
 		r.server.last(t, 1)
 		if count := r.certs.Count(); count[podcertificates.Counted{Signer: "shop.example/signer", State: podcertificates.Fresh}] != 1 || len(count) != 1 {
-			t.Errorf("counts %v", count)
+			t.Errorf("counts %v, want count 1 and exactly one", count)
 		}
 		r.certs.Forget("u-1")
 		r.wants("!the request shop/req-2 yet")
@@ -267,7 +267,7 @@ func TestACertificateIsReplacedWhenItsSignerWantsItAndNotBefore(t *testing.T) {
 			t.Error("the key was not replaced")
 		}
 		if events, _ := r.take(); len(events) > 0 {
-			t.Errorf("events %q", events)
+			t.Errorf("events %q, want none", events)
 		}
 	})
 }
@@ -291,15 +291,17 @@ func TestACertificateThatIsLateStaysAndIsToldOf(t *testing.T) {
 		time.Sleep(11 * time.Minute)
 		events, _ := r.take()
 		if len(events) != 1 || !strings.HasPrefix(events[0], "web CertificateOverdueForRefresh: The certificate of the signer shop.example/signer was to be replaced at ") {
-			t.Errorf("events %q", events)
+			t.Errorf("events %q, want exactly one and events[0] beginning with %q",
+				events,
+				"web CertificateOverdueForRefresh: The certificate of the signer shop.example/signer was to be replaced at ")
 		}
 		time.Sleep(time.Hour)
 		events, _ = r.take()
 		if len(events) != 1 || !strings.HasPrefix(events[0], "web CertificateExpired: ") {
-			t.Errorf("events %q", events)
+			t.Errorf("events %q, want exactly one and events[0] beginning with %q", events, "web CertificateExpired: ")
 		}
 		if count := r.certs.Count(); count[podcertificates.Counted{Signer: "shop.example/signer", State: podcertificates.Expired}] != 1 {
-			t.Errorf("counts %v", count)
+			t.Errorf("counts %v, want count 1", count)
 		}
 		r.server.failing(nil)
 		r.wants(block("one"))
@@ -336,7 +338,7 @@ func TestARequestThatVanishesIsMadeAgain(t *testing.T) {
 		r.take()
 		time.Sleep(11 * time.Second)
 		if _, told := r.take(); !slices.Equal(told, []types.UID{"u-1"}) {
-			t.Errorf("told %q", told)
+			t.Errorf("told %q, want %q", told, []types.UID{"u-1"})
 		}
 		r.wants("!shop/req-2 yet")
 		asked := time.Now()
@@ -357,12 +359,14 @@ func TestWhoCannotHaveACertificate(t *testing.T) {
 		pod.Annotations = map[string]string{podset.AnnotationSource: "file"}
 		_, _, err := r.certs.Get(context.Background(), pod, "tls", 0, source())
 		if err == nil || !strings.Contains(err.Error(), `only pods of the API server have certificates, and this one is of the source "file"`) {
-			t.Errorf("got %v", err)
+			t.Errorf("Get(tls, 0) error = %v, want an error with %q",
+				err, `only pods of the API server have certificates, and this one is of the source "file"`)
 		}
 		wrong := source()
 		wrong.KeyType = "DSA"
 		if _, _, err := r.certs.Get(context.Background(), webPod(), "wrong", 0, wrong); err == nil || !strings.Contains(err.Error(), `there are no keys of the keyType "DSA": say RSA3072`) {
-			t.Errorf("got %v", err)
+			t.Errorf("Get(wrong, 0) error = %v, want an error with %q",
+				err, `there are no keys of the keyType "DSA": say RSA3072`)
 		}
 		r.server.failing(errors.New("you may not"))
 		r.wants("!the API server was asked for a certificate of the signer shop.example/signer: you may not")

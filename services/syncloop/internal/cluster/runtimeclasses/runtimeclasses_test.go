@@ -317,7 +317,7 @@ func TestAStartWaitsAMomentForAnAPIServerThatHangs(t *testing.T) {
 	}
 	close(hangs)
 	if uid := <-r.told; uid != "u-1" {
-		t.Errorf("told %s", uid)
+		t.Errorf("told %s, want %q", uid, "u-1")
 	}
 	r.comesTo(pod, "runc")
 }

@@ -193,6 +193,6 @@ func TestPartsOfASecondAreNoDifference(t *testing.T) {
 	patch, err := statusmanager.Patch("u", &v1.PodStatus{Conditions: []v1.PodCondition{coarse}, StartTime: ptr.To(at(4))},
 		&v1.PodStatus{Conditions: []v1.PodCondition{fine}, StartTime: &begun})
 	if patch != nil || err != nil {
-		t.Errorf("got %s, %v", patch, err)
+		t.Errorf("Patch(u) = %s, %v, want nil", patch, err)
 	}
 }

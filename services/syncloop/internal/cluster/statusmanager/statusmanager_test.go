@@ -271,7 +271,7 @@ func TestTheObjectIsDeletedLast(t *testing.T) {
 		r.Report(podstatus.Report{Pod: ending, Status: last, Released: true}) // the watch has not delivered it yet
 		pass(time.Minute)
 		if len(r.api.deleted) != 1 {
-			t.Errorf("deleted %q", r.api.deleted)
+			t.Errorf("deleted %q, want exactly one", r.api.deleted)
 		}
 	})
 }

@@ -254,7 +254,7 @@ func TestATokenThatCannotBeReplacedStaysWhileItIsGood(t *testing.T) {
 		t.Errorf("a token that has expired is given, or the error is %v", err)
 	}
 	if log := r.log.String(); strings.Count(log, "cannot be replaced") != 3 || !strings.Contains(log, "shop/robot") || strings.Contains(log, hidden) {
-		t.Errorf("log\n%s", log)
+		t.Errorf("log\n%s\nwant %q 3 times, with %q and without %q", log, "cannot be replaced", "shop/robot", hidden)
 	}
 	r.api.failing(nil)
 	if r.token(t, pod, "", 600) == first {
@@ -266,12 +266,13 @@ func TestWithoutATokenTheCauseIsSaid(t *testing.T) {
 	r := newRig(0)
 	r.api.failing(errors.New(`serviceaccounts "robot" not found`))
 	if _, err := r.Token(t.Context(), newPod("u1"), "", 600); err == nil || err.Error() != `the API server was asked for a token: serviceaccounts "robot" not found` {
-		t.Errorf("got %v", err)
+		t.Errorf("Token(600) error = %v, want %q",
+			err, `the API server was asked for a token: serviceaccounts "robot" not found`)
 	}
 	r.api.failing(nil)
 	r.api.empty = true
 	if _, err := r.Token(t.Context(), newPod("u1"), "", 600); err == nil || !strings.Contains(err.Error(), "its answer contains no token") {
-		t.Errorf("got %v", err)
+		t.Errorf("Token(600) error = %v, want an error with %q", err, "its answer contains no token")
 	}
 	static := newPod("u2")
 	static.Annotations["kubernetes.io/config.source"] = "file"
@@ -436,7 +437,7 @@ func TestWhateverFailsAPodHasAGoodToken(t *testing.T) {
 			r.clock.Step(time.Duration(rapid.Int64Range(0, int64(life)).Draw(t, "step")) / time.Duration(rapid.SampledFrom([]int64{1, 10, 100}).Draw(t, "slower")))
 		}
 		if strings.Contains(r.log.String(), hidden) {
-			t.Fatalf("log\n%s", r.log)
+			t.Fatalf("log\n%s\nwant text without %q", r.log, hidden)
 		}
 	})
 }

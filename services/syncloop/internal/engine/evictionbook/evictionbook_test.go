@@ -34,10 +34,10 @@ func TestEvictionsAreKeptOverARestart(t *testing.T) {
 	}
 	again := open(t, path)
 	if got, ok := again.Get("u1"); !ok || got != first {
-		t.Errorf("got %v, %v", got, ok)
+		t.Errorf("Get(u1) = %v, %v, want true and %v", got, ok, first)
 	}
 	if got := again.UIDs(); !slices.Equal(got, []types.UID{"u1"}) {
-		t.Errorf("got %v", got)
+		t.Errorf("UIDs() = %v, want %v", got, []types.UID{"u1"})
 	}
 }
 
@@ -62,11 +62,11 @@ func TestTheLastStatusIsKeptOverARestart(t *testing.T) {
 	again := open(t, path)
 	for uid, reason := range map[types.UID]string{"evicted": "Evicted", "completed": ""} {
 		if got, ok := again.Get(uid); !ok || got.Reason != reason || got.Last == nil || got.Last.Message != "first" {
-			t.Errorf("%s: got %+v, %v", uid, got, ok)
+			t.Errorf("%s: Get() = %+v, %v, want true, Reason %v, Last set and Last.Message %q", uid, got, ok, reason, "first")
 		}
 	}
 	if got := again.UIDs(); !slices.Equal(got, []types.UID{"completed", "evicted"}) {
-		t.Errorf("got %v", got)
+		t.Errorf("UIDs() = %v, want %v", got, []types.UID{"completed", "evicted"})
 	}
 }
 
@@ -77,7 +77,7 @@ func TestAFileThatCannotBeReadIsNamedWithWhatToDo(t *testing.T) {
 	}
 	if _, err := evictionbook.Open(path); err == nil || !strings.Contains(err.Error(), path) ||
 		!strings.Contains(err.Error(), "remove the file") {
-		t.Errorf("got %v", err)
+		t.Errorf("Open() error = %v, want an error with %q and with %q", err, path, "remove the file")
 	}
 }
 

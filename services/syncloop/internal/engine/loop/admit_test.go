@@ -164,7 +164,7 @@ func TestARefusedPodThatIsNamedAnewIsAskedAnew(t *testing.T) {
 		r.eventually("it is Failed again", func() bool { return r.failed("big", "OutOfcpu") })
 		r.pass(5 * time.Second)
 		if calls := r.node.Calls(); len(calls) > 0 {
-			t.Errorf("calls: %v", calls)
+			t.Errorf("calls: %v, want none", calls)
 		}
 	})
 }

@@ -167,7 +167,7 @@ func TestOrphansEndOnlyWhenEverySourceHasSpoken(t *testing.T) {
 		r.source("http", true)
 		r.eventually("the orphan is gone", func() bool { return len(node.UIDs()) == 0 })
 		if calls := node.Calls(); !slices.Contains(calls, "kill orphan 1") {
-			t.Errorf("calls: %v", calls)
+			t.Errorf("calls: %v, want %q among them", calls, "kill orphan 1")
 		}
 	})
 }
@@ -361,10 +361,11 @@ func TestEvictedPodStaysEvictedOverARestart(t *testing.T) {
 		again.pass(5 * time.Minute)
 		pods, err := again.store.Pods()
 		if err != nil || len(pods) != 1 || pods[0].Status.Phase != v1.PodFailed || pods[0].Status.Reason != "Evicted" {
-			t.Fatalf("got %v, %v", pods, err)
+			t.Fatalf("Pods() = %v, %v, want exactly one, pods[0].Status.Phase %v and pods[0].Status.Reason %q",
+				pods, err, v1.PodFailed, "Evicted")
 		}
 		if got := node.Running(); len(got) != 0 {
-			t.Fatalf("running: %v", got)
+			t.Fatalf("running: %v, want none", got)
 		}
 		again.config.Delete("u1")
 		again.eventually("it is forgotten", func() bool { return len(again.book.UIDs()) == 0 && len(node.UIDs()) == 0 })
@@ -425,14 +426,15 @@ func TestPodsWithoutTheirContainersStayEndedOverARestart(t *testing.T) {
 					t.Helper()
 					pods, err := r.store.Pods()
 					if err != nil || len(pods) != 1 || pods[0].Status.Phase != test.phase || pods[0].Status.Reason != test.reason {
-						t.Fatalf("got %v, %v", pods, err)
+						t.Fatalf("Pods() = %v, %v, want exactly one, pods[0].Status.Phase %v and pods[0].Status.Reason %v",
+							pods, err, test.phase, test.reason)
 					}
 					if diff := cmp.Diff(inSeconds(last), inSeconds(&pods[0].Status)); diff != "" ||
 						last.ContainerStatuses[0].State.Terminated == nil {
 						t.Errorf("the containers' statuses (-before +after):\n%s", diff)
 					}
 					if got := node.Running(); len(got) != 0 {
-						t.Fatalf("running: %v", got)
+						t.Fatalf("running: %v, want none", got)
 					}
 				}
 				r.eventually("the containers are gone", func() bool { return len(r.store.Observed("u1").GetContainers()) == 0 })
@@ -495,7 +497,7 @@ func TestHealthFailsWhenTheLoopStandsStill(t *testing.T) {
 		r.stop()
 		r.clock.Step(3 * time.Minute)
 		if h := r.loop.Health(); h.Healthy || len(h.Reasons) == 0 {
-			t.Errorf("got %+v", h)
+			t.Errorf("Health() = %+v, want Healthy false and some Reasons", h)
 		}
 	})
 }

@@ -84,7 +84,7 @@ func TestAPromiseOutlivesAKill(t *testing.T) {
 			t.Errorf("the condition of the new size is %+v", c)
 		}
 		if !slices.Contains(r.events.list(), "Normal ResizeCompleted a") {
-			t.Errorf("events %v", r.events.list())
+			t.Errorf("events %v, want %q among them", r.events.list(), "Normal ResizeCompleted a")
 		}
 		if got := node.Container("a"); got != first {
 			t.Errorf("its container is %s, was %s", got, first)

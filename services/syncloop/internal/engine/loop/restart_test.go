@@ -86,11 +86,11 @@ func TestDeletedPodIsStoppedAndNotStartedAgain(t *testing.T) {
 		r.add(deleted)
 		r.eventually("web is stopped", r.runs())
 		if calls := r.node.Calls(); !slices.Contains(calls, "kill web 7") {
-			t.Errorf("calls: %v", calls)
+			t.Errorf("calls: %v, want %q among them", calls, "kill web 7")
 		}
 		r.pass(5 * time.Minute)
 		if got := r.node.Running(); len(got) > 0 {
-			t.Errorf("running: %v", got)
+			t.Errorf("running: %v, want none", got)
 		}
 		if pods, err := r.store.Pods(); err != nil || len(pods) != 1 {
 			t.Errorf("the source still names the pod; listed: %v, %v", pods, err)

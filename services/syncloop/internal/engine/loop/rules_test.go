@@ -102,7 +102,7 @@ func TestHealthFailsWhenAHandlerHangs(t *testing.T) {
 		}
 		r.clock.Step(6 * time.Second)
 		if h := r.loop.Health(); h.Healthy || !strings.Contains(strings.Join(h.Reasons, " "), "has not turned") {
-			t.Errorf("got %+v", h)
+			t.Errorf("Health() = %+v, want Healthy false and Reasons with %q", h, "has not turned")
 		}
 	})
 }
@@ -116,7 +116,7 @@ func TestAShortResyncPeriodMakesNoIdleLoopUnhealthy(t *testing.T) {
 		for range 100 {
 			r.pass(100 * time.Millisecond)
 			if h := r.loop.Health(); !h.Healthy {
-				t.Fatalf("got %+v", h)
+				t.Fatalf("Health() = %+v, want Healthy true", h)
 			}
 		}
 	})

@@ -47,7 +47,7 @@ func TestWhatIsNotedBeforeRunIsHandedOnOnceAndContentFirst(t *testing.T) {
 	}
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
+		t.Errorf("error = %v, want %v", err, context.Canceled)
 	}
 }
 

@@ -66,7 +66,7 @@ func TestAddressesOfTheNodeAreNeverOutOfDate(t *testing.T) {
 		s.SetHostIPs(tc.host)
 		pods, err := s.Pods()
 		if err != nil || len(pods) != 1 {
-			t.Fatalf("got %v, %v", pods, err)
+			t.Fatalf("Pods() = %v, %v, want exactly one", pods, err)
 		}
 		status := pods[0].Status
 		var hosts, ips []string
@@ -96,13 +96,13 @@ func TestNothingIsToldBeforeItIsKnown(t *testing.T) {
 	s.SetWaiting("pleg is away")
 	var notReady *podstore.NotReadyError
 	if _, err := s.Pods(); !errors.As(err, &notReady) || notReady.Reason != "pleg is away" {
-		t.Errorf("Pods: %v", err)
+		t.Errorf("Pods: %v, want a %T and notReady.Reason %q", err, notReady, "pleg is away")
 	}
 	if _, err := s.List(); !errors.As(err, &notReady) {
-		t.Errorf("List: %v", err)
+		t.Errorf("List: %v, want a %T", err, notReady)
 	}
 	if _, err := s.Source(); !errors.As(err, &notReady) {
-		t.Errorf("Source: %v", err)
+		t.Errorf("Source: %v, want a %T", err, notReady)
 	}
 }
 
@@ -117,7 +117,7 @@ func TestThePublishedPodIsThePodWithItsStatus(t *testing.T) {
 	s.SetWaiting("")
 	list, err := s.List()
 	if err != nil || len(list) != 1 {
-		t.Fatalf("got %v, %v", list, err)
+		t.Fatalf("List() = %v, %v, want exactly one", list, err)
 	}
 	var got v1.Pod
 	if err := got.Unmarshal(list[0].GetPod()); err != nil {
@@ -211,7 +211,7 @@ func TestAPodThatCannotBeInspectedAnyMoreIsShownSo(t *testing.T) {
 		t.Helper()
 		pods, err := s.Pods()
 		if err != nil || len(pods) != 1 {
-			t.Fatalf("got %v, %v", pods, err)
+			t.Fatalf("Pods() = %v, %v, want exactly one", pods, err)
 		}
 		return slices.ContainsFunc(pods[0].Status.Conditions, func(c v1.PodCondition) bool {
 			return c.Type == podset.ConditionRuntimeStateUnknown
@@ -249,11 +249,11 @@ func TestPodsAreWhatASourceNamesAndListIsAll(t *testing.T) {
 	s.Unwant("u3")
 	pods, err := s.Pods()
 	if err != nil || len(pods) != 1 || pods[0].Name != "web" {
-		t.Errorf("Pods: %v, %v", pods, err)
+		t.Errorf("Pods: %v, %v, want exactly one and pods[0].Name %q", pods, err, "web")
 	}
 	list, err := s.List()
 	if err != nil || len(list) != 3 {
-		t.Errorf("List: %v, %v", list, err)
+		t.Errorf("List: %v, %v, want 3 entries", list, err)
 	}
 }
 
@@ -270,7 +270,7 @@ func TestWhatHeldAPodUpIsGoneOnceItHasASandbox(t *testing.T) {
 		t.Helper()
 		pods, err := s.Pods()
 		if err != nil || len(pods) != 1 {
-			t.Fatalf("%d pods, %v", len(pods), err)
+			t.Fatalf("%d pods, %v, want len(pods) 1", len(pods), err)
 		}
 		return pods[0].Status.Reason
 	}
@@ -321,7 +321,7 @@ func TestTheContainersOfAnEndedPodHaveEnded(t *testing.T) {
 			}
 			pods, err := s.Pods()
 			if err != nil || len(pods) != 1 {
-				t.Fatalf("%d pods, %v", len(pods), err)
+				t.Fatalf("%d pods, %v, want len(pods) 1", len(pods), err)
 			}
 			status, got := pods[0].Status, ""
 			for _, c := range status.ContainerStatuses {
@@ -352,7 +352,8 @@ func TestAPodThatHadEndedBeforeIsToldAsItWas(t *testing.T) {
 		t.Helper()
 		pods, err := s.Pods()
 		if err != nil || len(pods) != 1 || pods[0].Status.Phase != v1.PodFailed || pods[0].Status.Reason != "OutOfcpu" {
-			t.Fatalf("%+v, %v", pods, err)
+			t.Fatalf("Pods() = %+v, %v, want exactly one, pods[0].Status.Phase %v and pods[0].Status.Reason %q",
+				pods, err, v1.PodFailed, "OutOfcpu")
 		}
 		return pods[0].Status.ContainerStatuses
 	}
@@ -379,10 +380,10 @@ func TestEvictedPodIsFailedWhateverItsContainersDo(t *testing.T) {
 	node.Exit("u1", 0)
 	s.Observe("u1", running(t, node, "u1"))
 	if got := s.Phase("u1"); got != v1.PodFailed {
-		t.Errorf("phase %q", got)
+		t.Errorf("phase %q, want %q", got, v1.PodFailed)
 	}
 	if err := s.Evict("u9", podstore.Eviction{}); !errors.Is(err, podstore.ErrNotFound) {
-		t.Errorf("got %v", err)
+		t.Errorf("Evict(u9) error = %v, want %v", err, podstore.ErrNotFound)
 	}
 }
 
@@ -422,11 +423,11 @@ func TestForgottenPodThatIsNamedAgainStartsAfresh(t *testing.T) {
 	node.Exit("u1", 0)
 	s.Observe("u1", running(t, node, "u1"))
 	if got := s.Phase("u1"); got != v1.PodSucceeded {
-		t.Fatalf("phase %q", got)
+		t.Fatalf("phase %q, want %q", got, v1.PodSucceeded)
 	}
 	s.Forget("u1")
 	if got := s.Phase("u1"); got != v1.PodPending {
-		t.Errorf("phase %q", got)
+		t.Errorf("phase %q, want %q", got, v1.PodPending)
 	}
 }
 
@@ -442,7 +443,7 @@ func TestContainerIDsHaveTheRuntimesName(t *testing.T) {
 	s.SetRuntimeName("cri-o")
 	pods, err := s.Pods()
 	if err != nil || len(pods) != 1 {
-		t.Fatalf("got %v, %v", pods, err)
+		t.Fatalf("Pods() = %v, %v, want exactly one", pods, err)
 	}
 	if got, want := pods[0].Status.ContainerStatuses[0].ContainerID, "cri-o://"+node.Container("u1"); got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -464,7 +465,7 @@ func TestStartTimeIsTheSameAfterARestart(t *testing.T) {
 		s.SetWaiting("")
 		pods, err := s.Pods()
 		if err != nil || len(pods) != 1 {
-			t.Fatalf("got %v, %v", pods, err)
+			t.Fatalf("Pods() = %v, %v, want exactly one", pods, err)
 		}
 		return pods[0].Status.StartTime.Time
 	}

@@ -63,7 +63,7 @@ func conditionOf(t *testing.T, s *podstore.Store, kind v1.PodConditionType) v1.P
 	t.Helper()
 	pods, err := s.Pods()
 	if err != nil || len(pods) != 1 {
-		t.Fatalf("%d pods, %v", len(pods), err)
+		t.Fatalf("%d pods, %v, want len(pods) 1", len(pods), err)
 	}
 	for _, c := range pods[0].Status.Conditions {
 		if c.Type == kind {

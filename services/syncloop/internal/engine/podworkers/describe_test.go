@@ -37,7 +37,8 @@ func TestAWorkerSaysWhatItWaitsForAndUntilWhen(t *testing.T) {
 	})
 	next, since := w.GetNextSyncAt().AsTime(), w.GetStateSince().AsTime()
 	if w.GetWaitsFor() != "db: ImagePullBackOff, web: CrashLoopBackOff" || w.GetLastError() != "" || w.GetPending() {
-		t.Errorf("worker %v", w)
+		t.Errorf("worker %v, want WaitsFor %q, no LastError and Pending false",
+			w, "db: ImagePullBackOff, web: CrashLoopBackOff")
 	}
 	if next.Before(begun.Add(20*time.Second)) || next.After(time.Now().Add(20*time.Second)) || since.Before(begun) ||
 		since.After(next) {

@@ -97,7 +97,7 @@ func TestNoHistoryBreaksARule(t *testing.T) {
 				!slices.ContainsFunc(left, func(uid types.UID) bool { return wanted[uid] == nil })
 		})
 		if broken := r.node.Broken(); len(broken) > 0 {
-			t.Fatalf("broken: %v", broken)
+			t.Fatalf("broken: %v, want none", broken)
 		}
 	})
 }

@@ -36,7 +36,7 @@ func TestPodIsRunAndRemoved(t *testing.T) {
 	<-stopped
 	eventually.That(t, "nothing is left", func() bool { return len(r.pool.List()) == 0 && len(r.node.UIDs()) == 0 && r.store.Len() == 0 })
 	if calls := r.node.Calls(); !slices.Contains(calls, "kill web 5") || !slices.Contains(calls, "clean u1") {
-		t.Errorf("calls: %v", calls)
+		t.Errorf("calls: %v, want %q among them and %q among them", calls, "kill web 5", "clean u1")
 	}
 }
 
@@ -184,7 +184,7 @@ func TestFinishedPodStaysAndIsNotStartedAgain(t *testing.T) {
 	r.pool.Poke("u1", podworkers.Cause{Kind: podworkers.CauseLost})
 	eventually.That(t, "job is terminated", func() bool { return r.state("u1") == enginev1.WorkerState_WORKER_STATE_TERMINATED })
 	if got := r.store.Phase("u1"); got != v1.PodSucceeded {
-		t.Errorf("phase %q", got)
+		t.Errorf("phase %q, want %q", got, v1.PodSucceeded)
 	}
 	container := node.Container("u1")
 	r.stop()
@@ -300,7 +300,7 @@ func TestAPodThatIsDeletedWhileItWaitsForItsNameEndsAtOnce(t *testing.T) {
 		t.Errorf("its phase is %s", phase)
 	}
 	if got := r.node.Running(); !slices.Equal(got, []string{"web"}) {
-		t.Errorf("%v run", got)
+		t.Errorf("%v run, want %v", got, []string{"web"})
 	}
 	r.remove("u2", podworkers.End{})
 	eventually.That(t, "the second is gone", func() bool { return !r.pool.Has("u2") })
@@ -373,7 +373,7 @@ func TestNothingFollowsFromAPodThatCouldNotBeInspected(t *testing.T) {
 		return len(list) == 1 && strings.Contains(list[0].GetLastError(), "does not answer for this pod")
 	})
 	if calls := node.Calls(); len(calls) > 0 {
-		t.Errorf("calls: %v", calls)
+		t.Errorf("calls: %v, want none", calls)
 	}
 }
 
@@ -388,10 +388,10 @@ func TestUnsupportedPodHasAReasonOfItsOwnAndOneWarning(t *testing.T) {
 	eventually.That(t, "it is tried again and again", func() bool { return len(node.Calls()) > 5 })
 	pods, err := r.store.Pods()
 	if err != nil || len(pods) != 1 || pods[0].Status.Reason != "UnsupportedPodSpec" {
-		t.Errorf("got %v, %v", pods, err)
+		t.Errorf("Pods() = %v, %v, want exactly one and pods[0].Status.Reason %q", pods, err, "UnsupportedPodSpec")
 	}
 	if got := r.warnings.Load(); got != 1 {
-		t.Errorf("%d warnings", got)
+		t.Errorf("%d warnings, want 1", got)
 	}
 }
 
@@ -413,7 +413,7 @@ func TestPodWhoseServiceStaysAwayIsTriedLessAndLess(t *testing.T) {
 			r.pool.Poke("u1", podworkers.Cause{Kind: podworkers.CauseLost})
 		}
 		if waits[0] > time.Second || waits[4] < 1500*time.Millisecond {
-			t.Errorf("waits: %v", waits)
+			t.Errorf("waits: %v, want waits[0] at most %v and waits[4] at least %v", waits, time.Second, 1500*time.Millisecond)
 		}
 	})
 }

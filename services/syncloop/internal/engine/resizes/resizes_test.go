@@ -108,7 +108,7 @@ func TestADamagedRecordIsSetAside(t *testing.T) {
 	}
 	for name, content := range damage {
 		if kept, err := os.ReadFile(filepath.Join(dir, name+".damaged")); err != nil || string(kept) != content {
-			t.Errorf("%s: %q, %v", name, kept, err)
+			t.Errorf("%s: ReadFile() = %q, %v, want %q", name, kept, err, content)
 		}
 	}
 	if err := book.Note("cut", allocation("1"), func(r *resize.Record) { r.Allocated = allocation("2") }); err != nil || book.Lost("cut") {

@@ -328,7 +328,7 @@ func TestMemoryPressureIsHandledFirst(t *testing.T) {
 		})
 		synctest.Wait()
 		if len(r.actions) == 0 || r.actions[0] != attempt+"memory" {
-			t.Errorf("%q", r.actions)
+			t.Errorf("r.actions = %q, want at least one and r.actions[0] %v", r.actions, attempt+"memory")
 		}
 	})
 }
@@ -337,7 +337,7 @@ func TestAPodThatCannotBeEvictedIsSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig) { r.fails["big"] = true })
 		if did := r.press("memory.available", true); len(did) != 2 || !strings.HasPrefix(did[1], "Evicted small") {
-			t.Errorf("%q", did)
+			t.Errorf("press(memory.available) = %q, want 2 entries and did[1] beginning with %q", did, "Evicted small")
 		}
 	})
 }

@@ -170,7 +170,7 @@ func TestPodsAboveTheirLimitsAreEvictedFirst(t *testing.T) {
 		want(t, r.press("memory.available", true)) // The second pod is still terminating.
 		<-time.After(30 * time.Second)
 		if did := r.press("memory.available", true); len(did) != 2 || !strings.HasPrefix(did[1], "Evicted big") {
-			t.Errorf("then: %q", did)
+			t.Errorf("then: %q, want 2 entries and did[1] beginning with %q", did, "Evicted big")
 		}
 	})
 }

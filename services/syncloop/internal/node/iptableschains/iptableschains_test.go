@@ -110,7 +110,7 @@ func startKeeper(t *testing.T, m *tables) (time *testclock.FakeClock, log *bytes
 	end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("Run: %v", err)
+			t.Errorf("Run: %v, want %v", err, context.Canceled)
 		}
 	})
 	t.Cleanup(end)

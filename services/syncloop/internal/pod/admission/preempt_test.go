@@ -131,7 +131,9 @@ func TestForACriticalPodAnyOtherReasonComesFirst(t *testing.T) {
 	refusal := admission.Check(request)
 	if refusal == nil || refusal.Reason != "OutOfpods" || len(refusal.Short) != 3 || refusal.Short[1] != (admission.Shortage{Resource: "cpu", Amount: 1500}) ||
 		refusal.Short[2] != (admission.Shortage{Resource: "memory", Amount: 512 << 20}) {
-		t.Errorf("got %+v", refusal)
+		t.Errorf("Check() = %+v, want a value, Reason %q, len(Short) 3, Short[1] %v and Short[2] %v",
+			refusal, "OutOfpods", admission.Shortage{Resource: "cpu", Amount: 1500},
+			admission.Shortage{Resource: "memory", Amount: 512 << 20})
 	}
 	request.Pod.Spec.NodeName = "node-2"
 	if refusal := admission.Check(request); refusal == nil || refusal.Reason != "NodeName" || refusal.Short != nil {

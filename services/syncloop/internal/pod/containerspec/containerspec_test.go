@@ -57,7 +57,8 @@ func TestContainerSaysWhatItIs(t *testing.T) {
 	if got.GetLogPath() != "app/3.log" || got.GetMetadata().GetAttempt() != 3 || got.GetImage().GetImage() != "sha256:x" ||
 		got.GetImage().GetUserSpecifiedImage() != "image:1" || got.GetWorkingDir() != "/w" || !got.GetStdin() || !got.GetTty() ||
 		got.GetLabels()[podlabels.ContainerName] != "app" {
-		t.Errorf("got %v", got)
+		t.Errorf("makeContainer() = %v, want LogPath %q, Metadata.Attempt 3, Image.Image %q, Image.UserSpecifiedImage %q, WorkingDir %q, Stdin true, Tty true and Labels[podlabels.ContainerName] %q",
+			got, "app/3.log", "sha256:x", "image:1", "/w", "app")
 	}
 }
 
@@ -329,7 +330,7 @@ func TestStopSignal(t *testing.T) {
 	} {
 		pod := testPod(v1.Container{Name: "a", Lifecycle: &v1.Lifecycle{StopSignal: &name}})
 		if got := makeContainer(t, pod, containerspec.Inputs{}).GetStopSignal(); got != want {
-			t.Errorf("%s: got %v", name, got)
+			t.Errorf("%s: GetStopSignal() = %v, want %v", name, got, want)
 		}
 	}
 }
@@ -350,7 +351,8 @@ func TestSandbox(t *testing.T) {
 		got.GetAnnotations()["quartet.dev/traceparent"] != "00-tp" || got.GetLinux().GetCgroupParent() != "/kubepods" ||
 		got.GetLinux().GetSysctls()["net.ipv4.conf.eth0/1.forwarding"] != "1" ||
 		got.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() != runtimeapi.NamespaceMode_POD {
-		t.Errorf("got %v", got)
+		t.Errorf("Sandbox() = %v, want Hostname %q, LogDirectory %q, Metadata.Attempt 2, quartet.dev/traceparent %q, Linux.CgroupParent %q, net.ipv4.conf.eth0/1.forwarding %q and Pid %v",
+			got, "web", "/logs/shop_web_u-1", "00-tp", "/kubepods", "1", runtimeapi.NamespaceMode_POD)
 	}
 	wantPorts := []*runtimeapi.PortMapping{
 		{Protocol: runtimeapi.Protocol_UDP, ContainerPort: 53, HostPort: 5353}, {ContainerPort: 80},
@@ -393,7 +395,7 @@ func TestHostname(t *testing.T) {
 	}
 	pod.Spec.Hostname, pod.Spec.Subdomain = "h", "sub"
 	if host, domain := containerspec.Hostname(pod, "cluster.local"); host != "h" || domain != "sub.shop.svc.cluster.local" {
-		t.Errorf("%q %q", host, domain)
+		t.Errorf("Hostname(cluster.local) = %q %q, want %q and %q", host, domain, "h", "sub.shop.svc.cluster.local")
 	}
 	got := string(containerspec.Hosts(pod, []string{"10.0.0.5"}, "cluster.local", nil))
 	if !strings.Contains(got, "10.0.0.5\th.sub.shop.svc.cluster.local\th\n") {

@@ -209,7 +209,7 @@ func TestLastWordsShareTheRoomOfThePod(t *testing.T) {
 		t.Errorf("%d bytes", len(a))
 	}
 	if b := got[1].State.Terminated.Message; b != "it could not be run: bye" {
-		t.Errorf("got %q", b)
+		t.Errorf("b = %q, want %q", b, "it could not be run: bye")
 	}
 }
 
@@ -423,7 +423,7 @@ func TestWhatHoldsAPendingPodUpIsShownAndThenGone(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	first := podstatus.Generate(pod, nil, podstatus.Inputs{Now: now, Reason: "VolumeNotSupported", Message: "volume x"})
 	if first.Message != "volume x" || first.Phase != v1.PodPending {
-		t.Fatalf("%s %q", first.Phase, first.Message)
+		t.Fatalf("first.Phase = %s %q, want %q and %s", first.Phase, first.Message, "volume x", v1.PodPending)
 	}
 	if next := podstatus.Generate(pod, nil, podstatus.Inputs{Now: now, Previous: first}); next.Message != "" {
 		t.Errorf("message stays: %q", next.Message)

@@ -32,7 +32,7 @@ func BenchmarkCall(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if got := e.Probe(b.Context(), c.to); got.Outcome != probecalls.Success {
-					b.Fatalf("got %+v", got)
+					b.Fatalf("Probe() = %+v, want Outcome %v", got, probecalls.Success)
 				}
 			}
 		})

@@ -59,7 +59,7 @@ func TestOnContainerd(t *testing.T) {
 	})
 	get := target(t, address, v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: named()}})
 	if got := e.Probe(t.Context(), get); got.Outcome != probecalls.Success || got.Output == "" {
-		t.Errorf("got %+v", got)
+		t.Errorf("Probe() = %+v, want Outcome %v and some Output", got, probecalls.Success)
 	}
 }
 

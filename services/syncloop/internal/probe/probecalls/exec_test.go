@@ -125,7 +125,7 @@ func TestACommandThatTakesTooLongHasFailed(t *testing.T) {
 		t.Errorf("it was called %d times", n)
 	}
 	if got := e.events(); len(got) != 1 || strings.Contains(got[0], "hunter2") {
-		t.Errorf("told %q", got)
+		t.Errorf("told %q, want exactly one and got[0] without %q", got, "hunter2")
 	}
 }
 
@@ -165,7 +165,7 @@ func TestACommandThatIsCutShortSaysNothing(t *testing.T) {
 	want{outcome: probecalls.Unknown, says: "cut short"}.check(t, e.Probe(ctx, e.command(t, "check")))
 	soon(t, began)
 	if got := e.events(); len(got) != 0 {
-		t.Errorf("told %q", got)
+		t.Errorf("told %q, want none", got)
 	}
 }
 
@@ -174,6 +174,6 @@ func TestEventsAreTextWhateverAContainerSays(t *testing.T) {
 	e.cri.OnExec(func(string, []string) (stdout, stderr []byte, code int32) { return []byte("no \xff\xfe"), nil, 1 })
 	e.Probe(t.Context(), e.command(t, "check"))
 	if got := e.events(); len(got) != 1 || !strings.HasSuffix(got[0], "Readiness probe failed: no \uFFFD") {
-		t.Errorf("told %q", got)
+		t.Errorf("told %q, want exactly one and got[0] ending with %q", got, "Readiness probe failed: no \uFFFD")
 	}
 }

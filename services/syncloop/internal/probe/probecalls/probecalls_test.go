@@ -88,7 +88,7 @@ func TestAFailureIsNotTriedAgain(t *testing.T) {
 	t.Cleanup(server.Close)
 	want{outcome: probecalls.Failure, says: "statuscode: 503"}.check(t, newRig(t).Probe(t.Context(), httpTarget(t, server)))
 	if calls != 1 {
-		t.Errorf("%d calls", calls)
+		t.Errorf("%d calls, want 1", calls)
 	}
 }
 
@@ -112,7 +112,7 @@ func TestAProbeThatIsCutShortSaysNothing(t *testing.T) {
 			want{outcome: probecalls.Unknown, says: "cut short"}.check(t, r.Probe(ctx, to))
 			soon(t, began)
 			if got := r.events(); len(got) != 0 {
-				t.Errorf("told %q", got)
+				t.Errorf("told %q, want none", got)
 			}
 		})
 	}

@@ -268,7 +268,7 @@ func TestWhatIsKeptOfContainersThatAreGoneAfterARestartIsDropped(t *testing.T) {
 		r.observe(without, "s1:ready a@s1:exited=1 a@s1:running,rc=1")
 		r.pass(time.Second / 2)
 		if got := r.files(); strings.Contains(got, "a-1") || !strings.Contains(got, "a-2") || strings.Contains(got, "other") {
-			t.Errorf("kept: %s", got)
+			t.Errorf("kept: %s, want text without %q, with %q and without %q", got, "a-1", "a-2", "other")
 		}
 	})
 }

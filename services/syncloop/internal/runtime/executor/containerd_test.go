@@ -87,7 +87,7 @@ func TestOnContainerd(t *testing.T) {
 	}
 	status := podstatus.Generate(pod, observed, podstatus.Inputs{Now: time.Now()})
 	if status.Phase != v1.PodRunning || status.PodIP == "" || !status.ContainerStatuses[0].Ready {
-		t.Errorf("status %+v", status)
+		t.Errorf("status %+v, want Phase %v, some PodIP and ContainerStatuses[0].Ready true", status, v1.PodRunning)
 	}
 	for _, name := range []string{"c1-serve", "c2-sleep"} { // a container that has logged a line handles signals, too
 		eventually.That(t, name+" has a line in its log", func() bool {

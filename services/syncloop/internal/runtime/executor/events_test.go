@@ -113,7 +113,7 @@ func TestWhyAPodDoesNotStartIsInItsEvents(t *testing.T) {
 		t.Fatal("a resource claim was no error")
 	}
 	if got := events.take(); !strings.HasPrefix(got, "Warning UnsupportedPodSpec [] spec.resourceClaims") {
-		t.Errorf("events %q", got)
+		t.Errorf("events %q, want text beginning with %q", got, "Warning UnsupportedPodSpec [] spec.resourceClaims")
 	}
 }
 

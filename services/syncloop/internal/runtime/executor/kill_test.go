@@ -276,7 +276,8 @@ func TestAnHTTPHookSucceedsWithAnyAnswerAlsoInPlainText(t *testing.T) {
 		t.Errorf("the server was asked for %v, want %s", asked, want)
 	}
 	if got := events.take(); !strings.Contains(got, "Warning LifecycleHTTPFallback [] request to HTTPS lifecycle hook "+address.Host) {
-		t.Errorf("events %q", got)
+		t.Errorf("events %q, want text with %q",
+			got, "Warning LifecycleHTTPFallback [] request to HTTPS lifecycle hook "+address.Host)
 	}
 }
 
@@ -418,7 +419,8 @@ func TestAnOrphanIsKilledByWhatTheRuntimeRecords(t *testing.T) {
 	orphan := executor.PodFromObserved(observed)
 	if orphan.Name != "web" || orphan.Namespace != "shop" || orphan.UID != "u-1" || orphan.Labels["app"] != "web" ||
 		len(orphan.Labels) != 1 || *orphan.Spec.TerminationGracePeriodSeconds != 30 || len(orphan.Spec.Containers) != 1 {
-		t.Errorf("recovered %+v", orphan)
+		t.Errorf("recovered %+v, want Name %q, Namespace %q, UID %q, app %q, len(Labels) 1, *orphan.Spec.TerminationGracePeriodSeconds 30 and len(Spec.Containers) 1",
+			orphan, "web", "shop", "u-1", "web")
 	}
 	if err := n.manager.KillPod(n.ctx, orphan, observed, 1); err != nil {
 		t.Fatal(err)

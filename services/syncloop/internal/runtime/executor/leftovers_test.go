@@ -65,7 +65,7 @@ func TestNothingBelowAMountPointIsRemovedWithAPod(t *testing.T) {
 	}
 	if err := n.manager.CleanUpPod(n.ctx, gone, nil); err == nil ||
 		!strings.Contains(err.Error(), mounted+" is mounted there; unmount it") {
-		t.Errorf("%v", err)
+		t.Errorf("CleanUpPod() error = %v, want an error with %q", err, mounted+" is mounted there; unmount it")
 	}
 	if _, err := os.Stat(filepath.Join(mounted, "precious")); err != nil {
 		t.Errorf("what was mounted: %v", err)
@@ -77,6 +77,6 @@ func TestNothingBelowAMountPointIsRemovedWithAPod(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
-		t.Errorf("afterwards: %v", err)
+		t.Errorf("afterwards: %v, want fs.ErrNotExist", err)
 	}
 }

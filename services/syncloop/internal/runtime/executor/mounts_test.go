@@ -31,14 +31,14 @@ func TestPartsOfVolumesAreMountedByPathsOfTheSpecAndOfTheEnvironment(t *testing.
 	for i, path := range []string{"logs/$(POD)", "of/web"} {
 		at := mounts[i].GetHostPath()
 		if want := filepath.Join(folder, "volume-subpaths/data/a", string(rune('0'+i))); at != want || !mounts[i].GetSelinuxRelabel() {
-			t.Errorf("%s: mounted %v", path, mounts[i])
+			t.Errorf("%s: mounted %v, want at %v and SelinuxRelabel true", path, mounts[i], want)
 		}
 		if to, err := os.Readlink(at); to != filepath.Join(folder, "volumes/kubernetes.io~empty-dir/data", path) {
 			t.Errorf("%s: mounted is %s, %v", path, to, err)
 		}
 	}
 	if image := mounts[2]; image.GetImageSubPath() != "of/web" || image.GetHostPath() != "" {
-		t.Errorf("mounted %v", image)
+		t.Errorf("mounted %v, want ImageSubPath %q and no HostPath", image, "of/web")
 	}
 }
 
@@ -71,7 +71,7 @@ func TestAPathThatMayNotBeMountedKeepsItsContainerAndSaysSo(t *testing.T) {
 				t.Errorf("reasons %v, error %v", result.Reasons, err)
 			}
 			if got := events.take(); !strings.Contains(got, "Warning Failed [a] Error: "+test.want) || strings.Contains(got, outside) {
-				t.Errorf("events\n%s", got)
+				t.Errorf("events\n%s\nwant text with %q and without %q", got, "Warning Failed [a] Error: "+test.want, outside)
 			}
 			n.want(pod, "sandbox-0:ready b-0:running")
 			if entries, err := os.ReadDir(outside); err != nil || len(entries) > 0 {
@@ -130,10 +130,10 @@ func TestAPrivateMountOfTheNodeSaysWhatToDo(t *testing.T) {
 			t.Errorf("reasons %v, error %v", result.Reasons, err)
 		}
 		if got := events.take(); !strings.Contains(got, advice) {
-			t.Errorf("events\n%s", got)
+			t.Errorf("events\n%s\nwant text with %q", got, advice)
 		}
 		if methods := strings.Fields(n.methods()); slices.Contains(methods, "StartContainer") {
-			t.Errorf("calls %v", methods)
+			t.Errorf("calls %v, want %q not among them", methods, "StartContainer")
 		}
 	}
 }

@@ -121,7 +121,7 @@ func TestAPodsImagesArePulledWithItsPullSecrets(t *testing.T) {
 	n.sync(pod)
 	n.want(pod, "sandbox-0:ready a-0:running")
 	if got := events.take(); strings.Contains(got, "Failed") {
-		t.Errorf("events\n%s", got)
+		t.Errorf("events\n%s\nwant text without %q", got, "Failed")
 	}
 }
 
@@ -146,7 +146,7 @@ func TestAContainerWaitsForWhatItsEnvironmentIsOf(t *testing.T) {
 	fails(`secret "db" not found`)
 	n.want(pod, "sandbox-0:ready b-0:running")
 	if got := events.take(); !strings.Contains(got, `Warning Failed [a] Error: secret "db" not found`) {
-		t.Errorf("events\n%s", got)
+		t.Errorf("events\n%s\nwant text with %q", got, `Warning Failed [a] Error: secret "db" not found`)
 	}
 	g.give("db", "other", "geheim")
 	fails("couldn't find key password in Secret shop/db")
@@ -154,13 +154,13 @@ func TestAContainerWaitsForWhatItsEnvironmentIsOf(t *testing.T) {
 	n.sync(pod)
 	n.want(pod, "sandbox-0:ready b-0:running a-0:running")
 	if envs := n.created(pod, "a").GetEnvs(); len(envs) != 1 || envs[0].GetKey() != "PASSWORD" || string(envs[0].GetValue()) != "geheim" {
-		t.Errorf("environment %v", envs)
+		t.Errorf("environment %v, want exactly one, envs[0].Key %q and envs[0].Value %q", envs, "PASSWORD", "geheim")
 	}
 	g.give("db", "password", "another")
 	n.sync(pod)
 	n.want(pod, "sandbox-0:ready b-0:running a-0:running")
 	if got := events.take(); strings.Contains(got, "geheim") {
-		t.Errorf("events\n%s", got)
+		t.Errorf("events\n%s\nwant text without %q", got, "geheim")
 	}
 }
 

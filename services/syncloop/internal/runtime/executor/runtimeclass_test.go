@@ -116,7 +116,7 @@ func TestAClassWhoseHandlerTheRuntimeDoesNotHave(t *testing.T) {
 		t.Errorf("result %+v, error %v", result, err)
 	}
 	if got := events.take(); !strings.Contains(got, "FailedCreatePodSandBox") || !strings.Contains(got, want) {
-		t.Errorf("events\n%s", got)
+		t.Errorf("events\n%s\nwant text with %q and with %q", got, "FailedCreatePodSandBox", want)
 	}
 	n.want(pod, "")
 }

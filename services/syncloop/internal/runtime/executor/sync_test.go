@@ -85,7 +85,8 @@ func TestCrashesAreHeldBackAlsoByANewProcess(t *testing.T) {
 	n.want(pod, "sandbox-0:ready a-0:exited(1) a-1:exited(1)")
 	reason := result.Reasons["a"]
 	if reason.Reason != "CrashLoopBackOff" || reason.Message != "back-off 10s restarting failed container=a pod=web_shop(u-1)" {
-		t.Errorf("reason %+v", reason)
+		t.Errorf("reason %+v, want Reason %q and Message %q",
+			reason, "CrashLoopBackOff", "back-off 10s restarting failed container=a pod=web_shop(u-1)")
 	}
 	if result.Wrote || result.RetryAfter <= 0 || result.RetryAfter > 10*time.Second {
 		t.Errorf("result %+v, want a retry within 10 s", result)

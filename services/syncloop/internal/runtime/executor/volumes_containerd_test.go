@@ -39,7 +39,7 @@ func givenVolumes(t *testing.T, n *node) {
 	for name, sticky := range map[string]fs.FileMode{"disk": 0, "memory": fs.ModeSticky} {
 		info, err := os.Stat(filepath.Join(inside, name))
 		if err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|sticky|0o777 || info.Sys().(*syscall.Stat_t).Gid != 4711 { //nolint:forcetypeassert // it is Linux
-			t.Errorf("%s: %v, %v", name, info, err)
+			t.Errorf("%s: Stat() = %v, %v, want Mode %v and Gid 4711", name, info, err, fs.ModeDir|fs.ModeSetgid|sticky|0o777)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(inside, "memory", "large"), make([]byte, 2<<20), 0o600); err == nil || !strings.Contains(err.Error(), "no space left") {

@@ -54,7 +54,7 @@ func TestAnEmptyDirIsSharedSurvivesARestartAndGoesWithThePod(t *testing.T) {
 		t.Fatalf("two folders: %s and %s", dir, other)
 	}
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o777 {
-		t.Fatalf("%v, %v", info, err)
+		t.Fatalf("Stat() = %v, %v, want Mode.Perm 0o777", info, err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "kept"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -119,7 +119,8 @@ func TestHostPaths(t *testing.T) {
 			m := n.mountOf(pod, "a", "/data")
 			if m.GetHostPath() != test.path || !m.GetReadonly() ||
 				m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL || m.GetSelinuxRelabel() {
-				t.Errorf("mounted %v", m)
+				t.Errorf("mounted %v, want HostPath %v, Readonly true, Propagation %v and SelinuxRelabel false",
+					m, test.path, runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL)
 			}
 		})
 	}
@@ -152,7 +153,7 @@ func TestAValueComesFromAFileThatAnInitContainerHasWritten(t *testing.T) {
 	ref.Path = "vars"
 	n.sync(pod)
 	if env := n.created(pod, "a").GetEnvs(); len(env) != 1 || string(env[0].GetValue()) != "x" {
-		t.Errorf("environment %v", env)
+		t.Errorf("environment %v, want exactly one and env[0].Value %q", env, "x")
 	}
 }
 
@@ -221,7 +222,7 @@ func TestUnsupportedVolumesStartNothingAndSayWhy(t *testing.T) {
 			t.Errorf("result %+v, error %v; want %q", result, err, want)
 		}
 		if got := n.methods(); got != "" {
-			t.Errorf("calls %s", got)
+			t.Errorf("calls %s, want an empty text", got)
 		}
 	}
 }
@@ -252,7 +253,8 @@ func TestAnImageIsMountedByTheRuntimeAndPulledByPolicy(t *testing.T) {
 			}
 		}
 		if mount.GetImage().GetImage() != "sha256:volume:1" || mount.GetImage().GetUserSpecifiedImage() != "volume:1" || mount.GetImageSubPath() != "models/small" || mount.GetHostPath() != "" {
-			t.Errorf("%s: mounted %v", name, mount)
+			t.Errorf("%s: mounted %v, want Image.Image %q, Image.UserSpecifiedImage %q, ImageSubPath %q and no HostPath",
+				name, mount, "sha256:volume:1", "volume:1", "models/small")
 		}
 		if got := config.GetAnnotations()[podlabels.ImageVolumes]; got != "sha256:volume:1" {
 			t.Errorf("%s: the images that are kept for it: %q", name, got)

@@ -135,7 +135,7 @@ func TestAPluginIsKilledWithItsChildren(t *testing.T) {
 	})
 	cancel(late)
 	if err := <-ended; !errors.Is(err, late) {
-		t.Errorf("error %v", err)
+		t.Errorf("error = %v, want %v", err, late)
 	}
 	eventually.That(t, "the child is gone", func() bool { return gone(child) })
 }

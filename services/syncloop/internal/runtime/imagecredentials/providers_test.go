@@ -56,7 +56,9 @@ func TestAllProvidersThatMatchAreAskedInTheirOrder(t *testing.T) {
 		t.Errorf("failures counted %v, log\n%s", r.failed(), r.told())
 	}
 	if c := r.runs[0]; !strings.Contains(string(c.Stdin), `{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"a.test/web"}`+"\n") {
-		t.Errorf("asked %s", c.Stdin)
+		t.Errorf("asked %s, want text with %q",
+			c.Stdin,
+			`{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"a.test/web"}`+"\n")
 	}
 }
 
@@ -225,7 +227,7 @@ func TestNothingRunsAfterTheEnd(t *testing.T) {
 	asked.Wait()
 	r.want(newPod("u1", ""), "a.test/web", "", `credential provider "ecr": syncloop ends`)
 	if r.ran() != 1 {
-		t.Errorf("%d runs", r.ran())
+		t.Errorf("%d runs, want 1", r.ran())
 	}
 }
 

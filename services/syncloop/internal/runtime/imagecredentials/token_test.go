@@ -65,7 +65,7 @@ func TestWhoIsAskedForByItsServiceAccount(t *testing.T) {
 			r := newRig(t, provider)
 			r.want(newPod("u1", c.account), "a.test/web", found, c.failure)
 			if r.ran() != c.runs {
-				t.Errorf("%d runs", r.ran())
+				t.Errorf("%d runs, want %d", r.ran(), c.runs)
 			}
 			if c.account == "" && strings.Contains(r.requests(), "serviceAccount") {
 				t.Errorf("a pod without a service account is asked for with %s", r.requests())

@@ -62,7 +62,7 @@ func TestOnContainerd(t *testing.T) {
 	}
 	real, err := imagegc.DiskUsage(filepath.Join(containerd.StateDir))
 	if err != nil || real.Percent() < 0 || real.Percent() > 100 {
-		t.Errorf("%+v: %v", real, err)
+		t.Errorf("%+v: DiskUsage() error = %v, want Percent at least 0 and Percent at most 100", real, err)
 	}
 }
 

@@ -264,14 +264,14 @@ func TestAPolicyThatRemovesNothingAsksNobody(t *testing.T) {
 		t.Error(err)
 	}
 	if got := fake.Count("ListImages", ""); got != 0 {
-		t.Errorf("%d rounds", got)
+		t.Errorf("%d rounds, want 0", got)
 	}
 }
 
 func TestDiskUsageIsTheFileSystems(t *testing.T) {
 	usage, err := imagegc.DiskUsage(t.TempDir())
 	if err != nil || usage.Capacity <= 0 || usage.Available > usage.Capacity {
-		t.Errorf("%+v, %v", usage, err)
+		t.Errorf("DiskUsage() = %+v, %v, want Capacity more than 0 and Available at most %v", usage, err, usage.Capacity)
 	}
 	if _, err := imagegc.DiskUsage("/there/is/no/such/directory"); err == nil {
 		t.Error("a missing directory has a size")

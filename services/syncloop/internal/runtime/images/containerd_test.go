@@ -48,14 +48,14 @@ func TestPullsOnContainerd(t *testing.T) {
 	t.Run("by policy", func(t *testing.T) {
 		r := node(t)
 		if why, _ := reason(r, "plain", v1.PullNever); why != images.ReasonNeverPull {
-			t.Errorf("Never: %q", why)
+			t.Errorf("Never: %q, want %q", why, images.ReasonNeverPull)
 		}
 		if asked := reg.Asked("plain"); len(asked) != 0 {
 			t.Errorf("Never asked the registry %d times", len(asked))
 		}
 		for _, policy := range []v1.PullPolicy{v1.PullIfNotPresent, v1.PullNever} {
 			if why, message := reason(r, "plain", policy); why != "" {
-				t.Errorf("%s: %s: %s", policy, why, message)
+				t.Errorf("%s: reason(plain) = %s: %s, want an empty text", policy, why, message)
 			}
 		}
 		asked := len(reg.Asked("plain"))
@@ -73,10 +73,10 @@ func TestPullsOnContainerd(t *testing.T) {
 		reg.Break("missing", registry.Missing)
 		r := node(t)
 		if why, message := reason(r, "missing", v1.PullIfNotPresent); why != images.ReasonPull || !strings.Contains(message, "not found") {
-			t.Errorf("%s: %s", why, message)
+			t.Errorf("reason(missing) = %s: %s, want %s and with %q", why, message, images.ReasonPull, "not found")
 		}
 		if why, _ := reason(r, "missing", v1.PullIfNotPresent); why != images.ReasonPullBackOff {
-			t.Errorf("then %s", why)
+			t.Errorf("then %s, want %s", why, images.ReasonPullBackOff)
 		}
 	})
 	t.Run("with a password", func(t *testing.T) {
@@ -142,7 +142,8 @@ func TestPullsOnContainerd(t *testing.T) {
 		r := node(t)
 		why, message := reason(r, "shop/talks", v1.PullIfNotPresent)
 		if why != images.ReasonPull || !strings.Contains(message, "user puller with password [credential]") {
-			t.Errorf("%s: %s", why, message)
+			t.Errorf("reason(shop/talks) = %s: %s, want %s and with %q",
+				why, message, images.ReasonPull, "user puller with password [credential]")
 		}
 		checkNotLeaked(t, r, password)
 	})
@@ -150,7 +151,7 @@ func TestPullsOnContainerd(t *testing.T) {
 		reg.Break("broken", registry.Broken)
 		r := node(t)
 		if why, message := reason(r, "broken", v1.PullIfNotPresent); why != images.ReasonPull {
-			t.Errorf("%s: %s", why, message)
+			t.Errorf("reason(broken) = %s: %s, want %s", why, message, images.ReasonPull)
 		}
 		if why, _ := reason(r, "broken", v1.PullNever); why != images.ReasonNeverPull {
 			t.Errorf("a part of an image is present: %q", why)
@@ -158,7 +159,7 @@ func TestPullsOnContainerd(t *testing.T) {
 		reg.Break("broken", registry.None)
 		r.clock.Step(backoffOver)
 		if why, message := reason(r, "broken", v1.PullIfNotPresent); why != "" {
-			t.Errorf("mended: %s: %s", why, message)
+			t.Errorf("mended: %s: %s, want an empty text", why, message)
 		}
 	})
 }

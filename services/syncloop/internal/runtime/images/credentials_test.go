@@ -263,7 +263,8 @@ func TestAShortPasswordIsNotToldByWhereItWas(t *testing.T) {
 	r.cri.Fail("PullImage", "", -1, status.Error(codes.PermissionDenied, "a fox may not"))
 	_, err := r.ensure("web", "registry.test/shop/web:1", v1.PullAlways)
 	if err == nil || strings.Contains(err.Error(), "fo") || !strings.Contains(err.Error(), "is not shown") {
-		t.Errorf("%v", err)
+		t.Errorf("ensure(web, registry.test/shop/web:1) error = %v, want text without %q and with %q",
+			err, "fo", "is not shown")
 	}
 }
 
@@ -273,7 +274,8 @@ func TestAnErrorWithoutASecretIsToldAsItIs(t *testing.T) {
 	r.cri.Fail("PullImage", "", -1, status.Error(codes.NotFound, "user puller: no such image"))
 	_, err := r.ensure("web", "registry.test/shop/web:1", v1.PullAlways)
 	if err == nil || !strings.HasSuffix(err.Error(), "rpc error: code = NotFound desc = user puller: no such image") {
-		t.Errorf("%v", err)
+		t.Errorf("ensure(web, registry.test/shop/web:1) error = %v, want text ending with %q",
+			err, "rpc error: code = NotFound desc = user puller: no such image")
 	}
 	if !slices.ContainsFunc(r.spans.Ended(), func(s trace.ReadOnlySpan) bool { return s.Name() == "image.pull" }) {
 		t.Error("the pull has no span")

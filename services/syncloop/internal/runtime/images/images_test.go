@@ -132,7 +132,7 @@ func TestAnImageIsPulledByItsPolicy(t *testing.T) {
 func TestAnImageWithoutATagIsTheLatest(t *testing.T) {
 	r := newRig(t, serial, recording(t.TempDir(), ""))
 	if image, err := r.ensure("web", "registry.test/app", v1.PullIfNotPresent); err != nil || image.Ref != "sha256:registry.test/app:latest" {
-		t.Errorf("%q, %v", image.Ref, err)
+		t.Errorf("image.Ref = %q, %v, want %q", image.Ref, err, "sha256:registry.test/app:latest")
 	}
 }
 
@@ -217,7 +217,7 @@ func TestASuccessEndsTheBackOff(t *testing.T) {
 	r.cri.Fail("PullImage", name, 1, status.Error(codes.NotFound, "no such image"))
 	_, err := r.ensure("web", name, v1.PullAlways)
 	if failure := (*images.Error)(nil); !errors.As(err, &failure) || failure.RetryAfter != 10*time.Second {
-		t.Errorf("%v", err)
+		t.Errorf("ensure(web) error = %v, want a %T and failure.RetryAfter %v", err, failure, 10*time.Second)
 	}
 }
 

@@ -50,7 +50,7 @@ func TestAPodsPullSecretsAreTriedBeforeTheNodesCredentials(t *testing.T) {
 			r := newRig(t, withCredentials(nodes))
 			r.cri.Protect(name, c.taken, c.taken+"-secret")
 			if got := r.pull(name, c.secrets...); got != "" {
-				t.Errorf("error %s", got)
+				t.Errorf("error %s, want an empty text", got)
 			}
 			if got := r.cri.Count("PullImage", name); got != c.pulls {
 				t.Errorf("%d pulls, want %d", got, c.pulls)
@@ -71,10 +71,10 @@ func TestAPullSecretThatCannotBeReadFailsThePullAndIsNotTold(t *testing.T) {
 				t.Errorf("%s: error %q, want %q", content, got, want)
 			}
 			if output := r.allOutput(); strings.Contains(output, "geheim") {
-				t.Errorf("told:\n%s", output)
+				t.Errorf("told:\n%s\nwant text without %q", output, "geheim")
 			}
 			if got := r.cri.Count("PullImage", name); got != 0 {
-				t.Errorf("%d pulls", got)
+				t.Errorf("%d pulls, want 0", got)
 			}
 		}
 	}

@@ -76,7 +76,7 @@ func TestAProviderThatFailsIsToldOf(t *testing.T) {
 	r.cri.Protect(name, "one", "one-secret")
 	const why = `(credential provider "a": it hangs; credential provider "b": it is gone)`
 	if got := r.pull(name); !strings.HasPrefix(got, "ErrImagePull: ") || !strings.HasSuffix(got, why) {
-		t.Errorf("error %q", got)
+		t.Errorf("error %q, want text beginning with %q and ending with %q", got, "ErrImagePull: ", why)
 	}
 	if got := r.pull(name); !strings.HasPrefix(got, "ImagePullBackOff: ") || !strings.HasSuffix(got, why) {
 		t.Errorf("in the back-off: error %q", got)
@@ -110,6 +110,6 @@ func TestAProviderThatHangsHoldsUpNoOtherPull(t *testing.T) {
 		t.Errorf("the interrupted caller ended with %v", err)
 	}
 	if output := r.allOutput(); strings.Contains(output, "FailedToRetrieveImageCredentials") {
-		t.Errorf("told:\n%s", output)
+		t.Errorf("told:\n%s\nwant text without %q", output, "FailedToRetrieveImageCredentials")
 	}
 }

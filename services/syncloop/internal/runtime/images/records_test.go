@@ -139,6 +139,7 @@ func TestAPullThatCannotBeRecordedIsNotMade(t *testing.T) {
 	}
 	r := newRig(t, recording(root, kubeletconfigv1beta1.NeverVerifyPreloadedImages))
 	if got := r.askFor("web", "registry.test/a:1", v1.PullIfNotPresent); !strings.Contains(got, "failed to record image pull intent") || r.cri.Count("PullImage", "registry.test/a:1") != 0 {
-		t.Errorf("got %q", got)
+		t.Errorf("askFor(web, registry.test/a:1) = %q, want text with %q and Count 0",
+			got, "failed to record image pull intent")
 	}
 }

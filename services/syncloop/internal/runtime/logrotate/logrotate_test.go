@@ -258,7 +258,7 @@ func TestALogIsPutAsideCompressedAndRemoved(t *testing.T) {
 	name := n.names("c")[1]
 	info, err := os.Stat(filepath.Join(n.dir, "c", name))
 	if err != nil || info.Mode().Perm() != 0o640 || time.Since(info.ModTime()) > testTimeout {
-		t.Errorf("%s: %v, %v", name, info, err)
+		t.Errorf("%s: Stat() = %v, %v, want Mode.Perm 0o640 and Since at most %v", name, info, err, testTimeout)
 	}
 	left := n.names("c")
 	if len(left) != policy.MaxFiles {
@@ -540,6 +540,6 @@ func TestAFullDisk(t *testing.T) {
 		return n.kinds("c") == "log gz gz old"
 	})
 	if strings.Count(n.log.String(), "no space left on device") != 1 {
-		t.Errorf("told: %s", n.log)
+		t.Errorf("told: %s, want %q once", n.log, "no space left on device")
 	}
 }

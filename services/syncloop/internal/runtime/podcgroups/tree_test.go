@@ -232,7 +232,7 @@ func (r *tree) run() {
 	r.t.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			r.t.Errorf("Run: %v", err)
+			r.t.Errorf("Run: %v, want %v", err, context.Canceled)
 		}
 	})
 	r.turned()

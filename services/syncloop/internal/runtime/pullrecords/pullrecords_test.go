@@ -184,7 +184,7 @@ func TestServiceAccountsCount(t *testing.T) {
 	if must, err := r.MustPull(t.Context(), image, id, func() (pullrecords.Credentials, error) {
 		return pullrecords.Credentials{}, failed
 	}); !must || !errors.Is(err, failed) {
-		t.Errorf("got %t, %v", must, err)
+		t.Errorf("MustPull() = %t, %v, want true and %v", must, err, failed)
 	}
 }
 
@@ -234,7 +234,7 @@ func TestWhatCannotBeNotedIsNotPulled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.Begin(image); err == nil || !strings.Contains(err.Error(), "failed to record image pull intent") {
-		t.Errorf("got %v", err)
+		t.Errorf("Begin() error = %v, want an error with %q", err, "failed to record image pull intent")
 	}
 }
 

@@ -102,7 +102,7 @@ func TestNoTwoPodsShareAnIDAndANewProcessFindsThem(t *testing.T) {
 		}
 	}
 	if _, err := allocator.Of("one-more"); err == nil || !strings.Contains(err.Error(), "more subordinate IDs") {
-		t.Errorf("error %v", err)
+		t.Errorf("Of(one-more) error = %v, want an error with %q", err, "more subordinate IDs")
 	}
 	// A pod's IDs are free when its folder has been removed.
 	if err := os.RemoveAll(filepath.Join(dir, "pod-7")); err != nil {

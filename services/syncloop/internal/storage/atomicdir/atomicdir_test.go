@@ -36,7 +36,7 @@ func TestTheFolderIsLaidOutAsAKubeletHasIt(t *testing.T) {
 		t.Errorf("version %s, links %v", version, links)
 	}
 	if data, err := os.ReadFile(filepath.Join(dir, version, "user/deep/x")); err != nil || string(data) != "b" {
-		t.Errorf("%q, %v", data, err)
+		t.Errorf("ReadFile() = %q, %v, want %q", data, err, "b")
 	}
 	if len(entries) != 4 {
 		t.Errorf("the folder has %v", entries)
@@ -173,7 +173,7 @@ func TestLinksLeadNowhereOutOfTheFolder(t *testing.T) {
 			mustWrite(t, dir, texts("a", "1", "sub/kept", "2"), Options{Now: now})
 			holdsJust(t, dir, texts("a", "1", "sub/kept", "2"))
 			if data, err := os.ReadFile(kept); err != nil || string(data) != "kept" {
-				t.Errorf("outside: %q, %v", data, err)
+				t.Errorf("outside: %q, %v, want %q", data, err, "kept")
 			}
 		})
 	}
@@ -184,7 +184,7 @@ func TestWhatCannotBeWrittenIsRefusedBeforeAnythingIs(t *testing.T) {
 	mustWrite(t, dir, texts("a", "1"), Options{Now: now})
 	for _, p := range []string{"../x", "/x", "..data", "", "a/../../x"} {
 		if _, err := Write(dir, texts(p, "x"), Options{Now: now}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("write the files of %s: path", dir)) {
-			t.Errorf("%q: %v", p, err)
+			t.Errorf("%q: Write() error = %v, want an error with %q", p, err, fmt.Sprintf("write the files of %s: path", dir))
 		}
 		holdsJust(t, dir, texts("a", "1"))
 	}

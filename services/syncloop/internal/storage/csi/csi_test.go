@@ -42,7 +42,7 @@ func TestAVolumeIsStagedOnceAndPublishedForEachPod(t *testing.T) {
 		t.Errorf("published by %v", got)
 	}
 	if got := methods(r); !slices.Equal(got, []string{"NodeStageVolume", "NodePublishVolume", "NodePublishVolume"}) {
-		t.Errorf("calls: %v", got)
+		t.Errorf("calls: %v, want %v", got, []string{"NodeStageVolume", "NodePublishVolume", "NodePublishVolume"})
 	}
 	hasRecord(t, filepath.Join(two.Dir, "vol_data.json"), map[string]string{
 		"specVolID": "pv-1", "volumeHandle": "vol-1", "driverName": driverName, "nodeName": "node-1",
@@ -54,7 +54,7 @@ func TestAVolumeIsStagedOnceAndPublishedForEachPod(t *testing.T) {
 	}
 	r.unmount(one.Dir)
 	if text, err := os.ReadFile(filepath.Join(two.Dir, "mount/file")); string(text) != "hello" || err != nil {
-		t.Errorf("%q, %v", text, err)
+		t.Errorf("ReadFile() = %q, %v, want %q", text, err, "hello")
 	}
 	r.unmount(two.Dir)
 	r.ends()
@@ -97,7 +97,7 @@ func TestADriverWithoutStagingIsOnlyAskedToPublish(t *testing.T) {
 	r.unmount(one.Dir)
 	r.ends()
 	if got := methods(r); !slices.Equal(got, []string{"NodePublishVolume", "NodeUnpublishVolume"}) {
-		t.Errorf("calls: %v", got)
+		t.Errorf("calls: %v, want %v", got, []string{"NodePublishVolume", "NodeUnpublishVolume"})
 	}
 }
 
@@ -281,7 +281,8 @@ func TestADriverIsAskedToPublishAgain(t *testing.T) {
 	fails(t, r, one, "NodePublishVolume fails as asked")
 	r.driver.Set("NodePublishVolume", 0)
 	if got := methods(r); !slices.Equal(got, []string{"NodeStageVolume", "NodePublishVolume", "NodePublishVolume", "NodePublishVolume"}) {
-		t.Errorf("calls: %v", got)
+		t.Errorf("calls: %v, want %v",
+			got, []string{"NodeStageVolume", "NodePublishVolume", "NodePublishVolume", "NodePublishVolume"})
 	}
 	if at := mountsBelow(t, one.Dir); len(at) != 1 {
 		t.Errorf("after a failure are mounted: %v", at)
@@ -412,7 +413,7 @@ func TestCallsAreTimed(t *testing.T) {
 	}
 	families, err := registry.Gather()
 	if err != nil || len(families) != 1 || families[0].GetName() != "csi_operations_seconds" {
-		t.Fatalf("%v, %v", families, err)
+		t.Fatalf("Gather() = %v, %v, want exactly one and families[0].Name %q", families, err, "csi_operations_seconds")
 	}
 	got := map[string]bool{}
 	for _, one := range families[0].GetMetric() {
@@ -449,7 +450,7 @@ func TestCallsHaveSpans(t *testing.T) {
 	r.mount(one)
 	want := []string{"csi.NodeGetCapabilities", "csi.NodeStageVolume", "csi.NodePublishVolume"}
 	if got := spanNames(recorder); !slices.Equal(got, want) {
-		t.Errorf("spans: %v", got)
+		t.Errorf("spans: %v, want %v", got, want)
 	}
 	r.mount(one)
 	if got := spanNames(recorder); !slices.Equal(got, want) {

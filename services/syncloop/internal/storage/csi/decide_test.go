@@ -22,7 +22,7 @@ func TestWhatADriverIsAskedFor(t *testing.T) {
 		"done, and mounted since then": {&record{phase: done, boot: "b"}, true, false, false},
 	} {
 		if got := mustPublish(c.record, "b", c.mounted, c.again); got != c.want {
-			t.Errorf("%s: publish %t", name, got)
+			t.Errorf("%s: publish %t, want %t", name, got, c.want)
 		}
 		if got := mustStage(c.record, "b", c.mounted); !c.again && got != c.want {
 			t.Errorf("%s: stage %t", name, got)
@@ -30,7 +30,7 @@ func TestWhatADriverIsAskedFor(t *testing.T) {
 	}
 	for p, want := range map[phase]bool{begun: false, uncertain: true, done: true} {
 		if got := mustUnpublish(record{phase: p}); got != want {
-			t.Errorf("%q: unpublish %t", p, got)
+			t.Errorf("%q: unpublish %t, want %t", p, got, want)
 		}
 	}
 }
@@ -50,7 +50,7 @@ func TestWhichVolumesAreIdle(t *testing.T) {
 		"both are used":        {[]record{{identity: v}, {identity: other}}, 0},
 	} {
 		if got := idle(staged, c.users); len(got) != c.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: idle() = %v, want %d entries", name, got, c.want)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func TestWhoHasAVolumeForOnePod(t *testing.T) {
 		"another's other one": {record{identity: identity{driver: "d", handle: "2"}, place: place{pod: "you"}, phase: done}, false},
 	} {
 		if got := takenByOther([]record{c.user}, v, me); got != c.want {
-			t.Errorf("%s: %t", name, got)
+			t.Errorf("%s: takenByOther() = %t, want %t", name, got, c.want)
 		}
 	}
 }

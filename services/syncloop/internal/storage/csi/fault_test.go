@@ -107,7 +107,7 @@ func TestFaultsOfCallsThatUnmount(t *testing.T) {
 							return err == nil
 						})
 						if at := mountsBelow(t, one.Dir); len(at) != 1 {
-							t.Errorf("mounted: %v", at)
+							t.Errorf("mounted: %v, want exactly one", at)
 						}
 					}
 					eventually.That(t, "it is unmounted", func() bool { return r.plugin.Unmount(t.Context(), one.Dir) == nil })
@@ -132,7 +132,7 @@ func TestAFaultOfOnePodSparesTheOther(t *testing.T) {
 		t.Error("what was never published is unpublished")
 	}
 	if at := mountsBelow(t, one.Dir); len(at) != 1 {
-		t.Errorf("mounted: %v", at)
+		t.Errorf("mounted: %v, want exactly one", at)
 	}
 	r.unmount(one.Dir)
 	r.ends()

@@ -277,7 +277,7 @@ func (r *rig) ends() {
 		r.t.Error(wrong)
 	}
 	if at := mountsBelow(r.t, r.root); len(at) > 0 {
-		r.t.Errorf("mounted: %v", at)
+		r.t.Errorf("mounted: %v, want none", at)
 	}
 }
 

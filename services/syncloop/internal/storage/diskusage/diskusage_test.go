@@ -37,7 +37,7 @@ func TestUsageIsWhatTheFolderTakesOfItsDisk(t *testing.T) {
 	}
 	before := measure()
 	if before < 1<<20 || before > 1<<20+64<<10 {
-		t.Errorf("%d bytes", before)
+		t.Errorf("%d bytes, want at least %d and at most %d", before, 1<<20, 1<<20+64<<10)
 	}
 	for name, add := range map[string]func() error{
 		"another name": func() error { return os.Link(filepath.Join(inside, "a", "b", "file"), filepath.Join(inside, "again")) },

@@ -76,7 +76,7 @@ func TestNothingIsServedBeforeTheVolumesAreKnown(t *testing.T) {
 	i := start(t, s)
 	i.Changed()
 	if _, err := i.Source(); !errors.Is(err, inventory.ErrUnknown) {
-		t.Errorf("got %v", err)
+		t.Errorf("Source() error = %v, want %v", err, inventory.ErrUnknown)
 	}
 	const name = v1.UniqueVolumeName("kubernetes.io/csi/d^v1")
 	s.set(func() { s.known, s.volumes = true, []v1.UniqueVolumeName{name} })
@@ -124,22 +124,22 @@ func TestOnlyChangesAreSent(t *testing.T) {
 	i.Changed()
 	m := next(t, sub)
 	if d := m.Value.GetDriver(); m.Key != "driver/b" || d.GetAllocatableVolumes() != 7 || d.GetTopology()["zone"] != "z" {
-		t.Errorf("got %v", m)
+		t.Errorf("next() = %v, want Key %q, d.AllocatableVolumes 7 and zone %q", m, "driver/b", "z")
 	}
 	s.set(func() { s.drivers = s.drivers[1:] })
 	i.Changed()
 	if m := next(t, sub); m.Key != "driver/a" || !m.Removed {
-		t.Errorf("got %v", m)
+		t.Errorf("next() = %v, want Key %q and Removed true", m, "driver/a")
 	}
 	s.set(func() { s.drivers[0].Volumes = 0 })
 	i.Changed()
 	if m := next(t, sub); m.Key != "driver/b" || m.Value.GetDriver().AllocatableVolumes != nil {
-		t.Errorf("got %v", m)
+		t.Errorf("next() = %v, want Key %q and no Value.Driver.AllocatableVolumes", m, "driver/b")
 	}
 }
 
 func TestANodeWithoutAttachedVolumesKnowsThatAtOnce(t *testing.T) {
 	if names, known := (inventory.NoVolumes{}).VolumesInUse(); len(names) > 0 || !known {
-		t.Errorf("got %v, %v", names, known)
+		t.Errorf("VolumesInUse() = %v, %v, want none and true", names, known)
 	}
 }

@@ -100,7 +100,7 @@ func TestALocalVolumeIsTheDirectoryForEachPod(t *testing.T) {
 	r.write(filepath.Join(at, "file"), "1")
 	for _, path := range []string{filepath.Join(other, "file"), filepath.Join(r.path, "file")} {
 		if content, err := os.ReadFile(path); err != nil || string(content) != "1" {
-			t.Errorf("%s: %q, %v", path, content, err)
+			t.Errorf("%s: ReadFile() = %q, %v, want %q", path, content, err, "1")
 		}
 	}
 	if err := os.WriteFile(filepath.Join(other, "file"), nil, 0o600); !errors.Is(err, unix.EROFS) {
@@ -200,7 +200,7 @@ func TestContentBelowAMissingMountStays(t *testing.T) {
 	}
 	r.write(filepath.Join(request.Dir, "file"), "")
 	if err := r.kind.Unmount(t.Context(), request.Dir); !errors.Is(err, unix.ENOTEMPTY) {
-		t.Errorf("got %v", err)
+		t.Errorf("Unmount() error = %v, want %v", err, unix.ENOTEMPTY)
 	}
 }
 
@@ -220,7 +220,7 @@ func TestAHostPathIsCheckedAndNotMounted(t *testing.T) {
 	}
 	request.PV.Spec.HostPath.Type = ptr.To(v1.HostPathDirectoryOrCreate)
 	if path, err := kind.Mount(t.Context(), request); err != nil || path != made {
-		t.Errorf("at %q: %v", path, err)
+		t.Errorf("at %q: %v, want %q", path, err, made)
 	}
 	if err := kind.Unmount(t.Context(), request.Dir); err != nil {
 		t.Error(err)

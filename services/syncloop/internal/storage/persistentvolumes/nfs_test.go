@@ -87,14 +87,14 @@ func TestAnExportIsMountedWithItsOptions(t *testing.T) {
 		}
 		for range 2 { // the second time it is there
 			if path, err := kind.Mount(t.Context(), request); err != nil || path != request.Dir {
-				t.Errorf("%s: at %q: %v", want, path, err)
+				t.Errorf("%s: at %q: %v, want %q", want, path, err, request.Dir)
 			}
 		}
 		if len(s.mounts) != 1 || s.mounts[0].Device+" "+strings.Join(s.mounts[0].Opts, ",") != want {
 			t.Errorf("%s: mounted are %v", want, s.mounts)
 		}
 		if err := kind.Unmount(t.Context(), request.Dir); err != nil || len(s.mounts) > 0 {
-			t.Errorf("%s: %v, %v", want, s.mounts, err)
+			t.Errorf("%s: s.mounts = %v, %v, want none", want, s.mounts, err)
 		}
 		if _, err := os.Lstat(request.Dir); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: the directory is left: %v", want, err)
@@ -122,14 +122,14 @@ func TestAnExportIsNeverHalfRemoved(t *testing.T) {
 	request := nfsRequest(t)
 	s.fail = errors.New("the server says no")
 	if _, err := kind.Mount(t.Context(), request); !errors.Is(err, s.fail) || len(s.mounts) > 0 {
-		t.Errorf("%v, %v", err, s.mounts)
+		t.Errorf("Mount() error = %v, %v, want %v and none", err, s.mounts, s.fail)
 	}
 	s.fail, s.busy = nil, errors.New("it is busy")
 	if _, err := kind.Mount(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
 	if err := kind.Unmount(t.Context(), request.Dir); !errors.Is(err, s.busy) {
-		t.Errorf("got %v", err)
+		t.Errorf("Unmount() error = %v, want %v", err, s.busy)
 	}
 	if _, err := os.Lstat(request.Dir); err != nil {
 		t.Errorf("the mount point is gone: %v", err)

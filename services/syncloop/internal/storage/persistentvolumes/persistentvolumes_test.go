@@ -151,7 +151,9 @@ func (r *rig) start() {
 	}
 }
 
-func (r *rig) path(elems ...string) string { return filepath.Join(append([]string{r.dir}, elems...)...) }
+func (r *rig) path(elems ...string) string {
+	return filepath.Join(append([]string{r.dir}, elems...)...)
+}
 
 func claimVolume(name, claim string) v1.Volume {
 	return v1.Volume{Name: name, VolumeSource: v1.VolumeSource{
@@ -183,7 +185,7 @@ func (r *rig) release(uid types.UID) {
 		r.t.Fatal(err)
 	}
 	if left, _ := filepath.Glob(r.path(string(uid), "volume*", "*", "*")); len(left) > 0 {
-		r.t.Errorf("left: %v", left)
+		r.t.Errorf("left: %v, want none", left)
 	}
 }
 
@@ -209,7 +211,7 @@ func TestAClaimIsMountedAtTheKubeletsPath(t *testing.T) {
 	r.release("u1")
 	for _, name := range want {
 		if r.kind.count("unmount "+name) != 1 {
-			t.Errorf("calls: %v", r.kind.calls)
+			t.Errorf("calls: %v, want count 1", r.kind.calls)
 		}
 	}
 }
@@ -229,7 +231,7 @@ func (r *rig) describes(uid types.UID, want ...string) {
 	}
 	for _, c := range r.manager.Count() {
 		if expected := map[string]int{"kubernetes.io/folder": len(want)}[c.Plugin]; c.Volumes != expected {
-			r.t.Errorf("counted %+v", c)
+			r.t.Errorf("counted %+v, want Volumes %v", c, expected)
 		}
 	}
 }
@@ -248,7 +250,7 @@ func TestAClaimOfAnEarlierProcessIsTakenOverOnce(t *testing.T) {
 	r.describes("u1", "files")
 	r.release("u1")
 	if r.kind.count("unmount pv-1") != 1 {
-		t.Errorf("calls: %v", r.kind.calls)
+		t.Errorf("calls: %v, want count 1", r.kind.calls)
 	}
 }
 
@@ -263,7 +265,7 @@ func TestAClaimOfAPodThatIsGoneIsRemovedFromItsPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	if link, err := os.Readlink(r.path("u2/volumeDevices/kubernetes.io~folder/pv-3")); link != "/dev/null" {
-		t.Errorf("%q, %v", link, err)
+		t.Errorf("Readlink() = %q, %v, want %q", link, err, "/dev/null")
 	}
 	r.stop()
 	r.start()
@@ -321,7 +323,7 @@ func TestClaimsThatCannotBeMounted(t *testing.T) {
 	} {
 		uid := types.UID("u-" + claim)
 		if err := r.want(newPod(uid, claimVolume("v", claim))); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", claim, err)
+			t.Errorf("%s: want() error = %v, want an error with %q", claim, err, want)
 		}
 		if _, err := os.Stat(r.path(string(uid), "volumes")); !os.IsNotExist(err) {
 			t.Errorf("%s: something is on disk: %v", claim, err)
@@ -345,7 +347,7 @@ func TestPartsOfAClaimAreNamedAfterItsPersistentVolume(t *testing.T) {
 	}
 	r.release("u1")
 	if _, err := os.Stat(r.path("u1/volume-subpaths/pv-1")); !os.IsNotExist(err) {
-		t.Errorf("left: %v", err)
+		t.Errorf("left: %v, want fs.ErrNotExist", err)
 	}
 }
 

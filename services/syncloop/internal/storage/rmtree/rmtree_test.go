@@ -45,7 +45,7 @@ func TestAllThatIsInAFolderIsRemoved(t *testing.T) {
 		}
 	}
 	if _, err := os.Lstat(dir); !os.IsNotExist(err) {
-		t.Errorf("left: %v", err)
+		t.Errorf("left: %v, want fs.ErrNotExist", err)
 	}
 	if _, err := os.Stat(filepath.Join(outside, "kept")); err != nil {
 		t.Errorf("what a link led to: %v", err)
@@ -78,7 +78,7 @@ func TestNothingBelowAMountPointIsRemoved(t *testing.T) {
 			err := rmtree.All(dir)
 			var mounted *rmtree.MountedError
 			if !errors.As(err, &mounted) || mounted.Path != at {
-				t.Errorf("%v", err)
+				t.Errorf("All() error = %v, want a %T and mounted.Path %v", err, mounted, at)
 			}
 			if _, err := os.Stat(filepath.Join(at, "deep", "precious")); err != nil {
 				t.Errorf("below the mount point: %v", err)

@@ -174,7 +174,8 @@ func TestAMissingFolderIsMadeWithTheModeOfTheVolume(t *testing.T) {
 		r.must(err)
 		of := info.Sys().(*syscall.Stat_t) //nolint:forcetypeassert // it is Linux
 		if info.Mode() != fs.ModeDir|fs.ModeSetgid|fs.ModeSticky|0o777 || of.Uid != 0 || of.Gid != 4711 {
-			t.Errorf("%s: %v of %d:%d", path, info.Mode(), of.Uid, of.Gid)
+			t.Errorf("%s: %v of %d:%d, want %v, 0 and 4711",
+				path, info.Mode(), of.Uid, of.Gid, fs.ModeDir|fs.ModeSetgid|fs.ModeSticky|0o777)
 		}
 	}
 	if info, err := os.Stat(filepath.Join(r.volume, "there")); err != nil || info.Mode().Perm() != 0o700 {
@@ -232,7 +233,7 @@ func TestAPathThatLeadsOutIsNeitherMountedNorMade(t *testing.T) {
 				t.Errorf("outside are now %v", got)
 			}
 			if at := r.mounted(); len(at) > 0 {
-				t.Errorf("mounted: %v", at)
+				t.Errorf("mounted: %v, want none", at)
 			}
 			r.clean()
 		})
@@ -273,7 +274,7 @@ func TestAContainerThatStartsAgainGetsWhatThePathLeadsToNow(t *testing.T) {
 	}
 	r.prepare("current")
 	if got, err := os.ReadFile(target); string(got) != "2" {
-		t.Errorf("after: %q, %v", got, err)
+		t.Errorf("after: %q, %v, want %q", got, err, "2")
 	}
 	r.must(os.Remove(filepath.Join(r.volume, "v2"))) // the mounted file is gone
 	r.must(os.Remove(link))

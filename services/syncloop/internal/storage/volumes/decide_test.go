@@ -268,7 +268,7 @@ func (w *world) settle(wants map[types.UID][]string, uids []types.UID) {
 		w.t.Fatalf("on the disk: %v, want %v", w.folders, want)
 	}
 	if points, _ := w.mounter.List(); len(points) != len(want) {
-		w.t.Fatalf("mounted: %v", points)
+		w.t.Fatalf("mounted: %v, want %d entries", points, len(want))
 	}
 }
 

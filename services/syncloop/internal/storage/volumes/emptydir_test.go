@@ -53,7 +53,7 @@ func TestAnEmptyDirIsForAllUsersAndForTheGroupOfThePod(t *testing.T) {
 			}
 			info, err := os.Stat(r.Dir)
 			if err != nil || info.Mode() != c.mode {
-				t.Fatalf("%v, %v", info.Mode(), err)
+				t.Fatalf("Mode() = %v, %v, want %v", info.Mode(), err, c.mode)
 			}
 			if gid := info.Sys().(*syscall.Stat_t).Gid; c.group != nil && int64(gid) != *c.group { //nolint:forcetypeassert // it is Linux
 				t.Errorf("group %d", gid)
@@ -71,7 +71,7 @@ func TestAnEmptyDirIsForAllUsersAndForTheGroupOfThePod(t *testing.T) {
 				t.Fatal(err)
 			}
 			if left, err := os.ReadDir(filepath.Dir(r.Dir)); err != nil || len(left) > 0 {
-				t.Errorf("left: %v, %v", left, err)
+				t.Errorf("left: %v, %v, want none", left, err)
 			}
 		})
 	}
@@ -89,7 +89,7 @@ func TestAFolderThatWasHalfMadeIsMadeWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(r.Dir); err != nil || info.Mode().Perm() != 0o777 {
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("Stat() = %v, %v, want Mode.Perm 0o777", info, err)
 	}
 	if _, err := os.Stat(half); !os.IsNotExist(err) {
 		t.Errorf("the half: %v", err)
@@ -134,7 +134,7 @@ func TestTheSizeOfAVolumeInMemoryIsTheLeastOfTheLimits(t *testing.T) {
 			}
 			points, err := mounter.List()
 			if err != nil || len(points) != 1 || points[0].Type != "tmpfs" {
-				t.Fatalf("%v, %v", points, err)
+				t.Fatalf("List() = %v, %v, want exactly one and points[0].Type %q", points, err, "tmpfs")
 			}
 			i := slices.IndexFunc(points[0].Opts, func(o string) bool { return strings.HasPrefix(o, "size=") })
 			if c.want == "" && i >= 0 || c.want != "" && (i < 0 || points[0].Opts[i] != c.want) {
@@ -213,11 +213,11 @@ func TestAVolumeInHugePagesOnARealMount(t *testing.T) {
 	}
 	var there unix.Statfs_t
 	if err := unix.Statfs(r.Dir, &there); err != nil || there.Type != unix.HUGETLBFS_MAGIC || there.Bsize != 2<<20 {
-		t.Errorf("%+v, %v", there, err)
+		t.Errorf("there = %+v, %v, want Type %v and Bsize %v", there, err, unix.HUGETLBFS_MAGIC, 2<<20)
 	}
 	info, err := os.Stat(r.Dir)
 	if err != nil || info.Mode() != fs.ModeDir|0o777 || info.Sys().(*syscall.Stat_t).Gid != 4711 { //nolint:forcetypeassert // it is Linux
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("Stat() = %v, %v, want Mode %v and Gid 4711", info, err, fs.ModeDir|0o777)
 	}
 	for range 2 {
 		if err := plugin.TearDown(t.Context(), r.Dir); err != nil {
@@ -225,7 +225,7 @@ func TestAVolumeInHugePagesOnARealMount(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(r.Dir); !os.IsNotExist(err) {
-		t.Errorf("afterwards: %v", err)
+		t.Errorf("afterwards: %v, want fs.ErrNotExist", err)
 	}
 }
 
@@ -253,7 +253,7 @@ func TestAVolumeInMemoryOnARealMount(t *testing.T) {
 	info, err := os.Stat(r.Dir)
 	// The sticky bit is set, as for any tmpfs: users of the pod's containers cannot remove each other's files.
 	if err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|fs.ModeSticky|0o777 || info.Sys().(*syscall.Stat_t).Gid != 4711 { //nolint:forcetypeassert // it is Linux
-		t.Fatalf("%v, %v", info, err)
+		t.Fatalf("Stat() = %v, %v, want Mode %v and Gid 4711", info, err, fs.ModeDir|fs.ModeSetgid|fs.ModeSticky|0o777)
 	}
 	if err := os.WriteFile(filepath.Join(r.Dir, "large"), make([]byte, 2<<20), 0o600); err == nil || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("more than the limit: %v", err)
@@ -285,6 +285,6 @@ func TestAVolumeInMemoryOnARealMount(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(r.Dir); !os.IsNotExist(err) {
-		t.Errorf("afterwards: %v", err)
+		t.Errorf("afterwards: %v, want fs.ErrNotExist", err)
 	}
 }

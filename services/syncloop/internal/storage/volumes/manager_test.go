@@ -87,7 +87,7 @@ func TestAVolumeThatCannotBeHadIsTriedAgainLaterAndLaterAndDelaysItsOwnPodOnly(t
 			}
 			var notReady *volumes.NotReadyError
 			if !errors.As(err, &notReady) {
-				t.Fatalf("try %d: %v", try, err)
+				t.Fatalf("try %d: %v, want a %T", try, err, notReady)
 			}
 			if err.Error() != said || notReady.RetryAfter != pause {
 				t.Fatalf("try %d: %v, again in %v, want %v", try, err, notReady.RetryAfter, pause)
@@ -98,7 +98,7 @@ func TestAVolumeThatCannotBeHadIsTriedAgainLaterAndLaterAndDelaysItsOwnPodOnly(t
 			begun = r.clock.Now().Add(pause)
 		}
 		if !strings.Contains(r.events.String(), "pod-u1 FailedMount "+said) {
-			t.Errorf("told: %s", r.events)
+			t.Errorf("told: %s, want text with %q", r.events, "pod-u1 FailedMount "+said)
 		}
 		if err := r.want(newPod("u2", "config")); err != nil {
 			t.Errorf("another pod: %v", err)
@@ -234,7 +234,7 @@ func TestWhatCannotBeRemovedIsSaidAndTriedAgain(t *testing.T) {
 		}
 		r.plugin.failing("config", errors.New("device busy"))
 		if err := r.release("u1"); err == nil || !strings.Contains(err.Error(), `volume "config": device busy`) {
-			t.Errorf("%v", err)
+			t.Errorf("release(u1) error = %v, want an error with %q", err, `volume "config": device busy`)
 		}
 		r.plugin.failing("config", nil)
 		done := make(chan error, 1)
@@ -394,7 +394,7 @@ func TestAPodsFolderThatCannotBeReadHoldsUpNoOther(t *testing.T) {
 			t.Error(err)
 		}
 		if err := r.release("broken"); err == nil || !strings.Contains(err.Error(), "the volumes of pod broken") {
-			t.Errorf("%v", err)
+			t.Errorf("release(broken) error = %v, want an error with %q", err, "the volumes of pod broken")
 		}
 	})
 }

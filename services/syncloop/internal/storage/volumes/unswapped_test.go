@@ -39,6 +39,6 @@ func TestAVolumeInMemoryIsNeverSwappedOutWhereTheKernelCanSeeToThat(t *testing.T
 		t.Error(err)
 	}
 	if _, err := os.Lstat(dir); !os.IsNotExist(err) {
-		t.Errorf("afterwards: %v", err)
+		t.Errorf("afterwards: %v, want fs.ErrNotExist", err)
 	}
 }
