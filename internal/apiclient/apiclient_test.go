@@ -248,7 +248,7 @@ func TestWhatIsLeftOnThisMachineNeedsNoTLS(t *testing.T) {
 			apiclient.Config{Kubeconfig: write(t, "server: '"+server+"'", "token: a"), Service: nodeconfig.ConfigMux},
 		)
 		if (err == nil) != want {
-			t.Errorf("%q: got %v", server, err)
+			t.Errorf("%q: RESTConfig() error = %v, want success: %t", server, err, want)
 		}
 		if err != nil &&
 			(!strings.Contains(err.Error(), "clusters[one].server: ") || !strings.Contains(err.Error(), "https://")) {

@@ -17,7 +17,7 @@ func refused(t *testing.T, kubeconfig string) string {
 	t.Helper()
 	_, err := apiclient.New(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.ConfigMux, ContentType: protobuf})
 	if err == nil {
-		t.Error("accepted")
+		t.Error("New() accepted an invalid kubeconfig, want an error")
 		return ""
 	}
 	if !strings.Contains(err.Error(), kubeconfig) || strings.Contains(err.Error(), secret) {

@@ -68,7 +68,7 @@ func TestAClaimOfAGoneNodeIsVoid(t *testing.T) {
 		nil,
 	); err != nil ||
 		!podRanges[0].Contains(got.Addr()) {
-		t.Errorf("got %v (%v)", got, err)
+		t.Errorf("choose() = %v (%v), want a network in %v", got, err, podRanges[0])
 	}
 }
 

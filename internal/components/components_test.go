@@ -95,6 +95,6 @@ func TestWhatWasConstructedIsClosedInReverseOrder(t *testing.T) {
 		t.Errorf("the second call: %v", err)
 	}
 	if diff := cmp.Diff([]string{"peers", "runtime", "lock"}, closed); diff != "" {
-		t.Error(diff)
+		t.Errorf("closed components differ (-want +got):\n%s", diff)
 	}
 }

@@ -53,7 +53,7 @@ func TestTheLastMountOnAPointCounts(t *testing.T) {
 	m := mounted("", "").and(files{"proc/thread-self/mountinfo": mounted("", "")["proc/thread-self/mountinfo"] +
 		"3 2 0:23 / /var/lib/x rw shared:9 - ext4 /dev/vda rw\n"}).in(t)
 	if at, err := m.MountOf("/var/lib/x"); err != nil || !IsShared(at) {
-		t.Errorf("got %+v (%v)", at, err)
+		t.Errorf("MountOf() = %+v (%v), want a shared mount", at, err)
 	}
 }
 

@@ -159,7 +159,7 @@ func TestAFlagOfOneServiceIsOnlyIts(t *testing.T) {
 		for _, service := range Services() {
 			_, err := Parse(service, []string{flag, "--listen", "unix:///s/own.sock"}, os.Stderr)
 			if (err == nil) != (service == owner) {
-				t.Errorf("%s %s: got %v", service, flag, err)
+				t.Errorf("%s %s: Parse() error = %v, want success: %t", service, flag, err, service == owner)
 			}
 		}
 	}

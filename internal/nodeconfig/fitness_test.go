@@ -57,7 +57,7 @@ func TestAMachineThatTheConfigurationDoesNotPermitIsRefused(t *testing.T) {
 				[]byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+test.fields),
 			)
 			if len(problems) > 0 {
-				t.Fatal(problems)
+				t.Fatalf("problems %v, want none", problems)
 			}
 			if unsupported := decoded.unsupported(SyncLoop); len(unsupported) > 0 {
 				t.Errorf("%v are named as not acted on", unsupported)

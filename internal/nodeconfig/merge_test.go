@@ -24,7 +24,7 @@ func merge(t *testing.T, sources nodeconfig.Sources) nodeconfig.Merged {
 	}
 	merged, errs := nodeconfig.Merge(sources)
 	if len(errs) > 0 {
-		t.Fatal(errs)
+		t.Fatalf("Merge() errors = %v, want none", errs)
 	}
 	decoded, errs := nodeconfig.Decode("/effective.yaml", merged.YAML)
 	if len(errs) > 0 {
@@ -102,10 +102,10 @@ func TestNullInADropInIsTheDefault(t *testing.T) {
 		)
 	}
 	if diff := cmp.Diff(map[string]string{"memory": "1Gi"}, k.KubeReserved); diff != "" {
-		t.Errorf("kubeReserved: %s", diff)
+		t.Errorf("kubeReserved differs (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"pods"}, k.EnforceNodeAllocatable); diff != "" {
-		t.Errorf("enforceNodeAllocatable: %s", diff)
+		t.Errorf("enforceNodeAllocatable differs (-want +got):\n%s", diff)
 	}
 	if len(k.EvictionHard) != 0 {
 		t.Errorf("a kubelet has no thresholds then, and these are %v", k.EvictionHard)
@@ -201,10 +201,10 @@ func TestSettingsAreStrongerThanFiles(t *testing.T) {
 		map[string]bool{"EnvFiles": true, "ContainerCheckpoint": false, "EventedPLEG": true},
 		k.FeatureGates,
 	); diff != "" {
-		t.Error(diff)
+		t.Errorf("the merged configuration differs (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]string{"memory": "1Gi"}, k.KubeReserved); diff != "" {
-		t.Error(diff)
+		t.Errorf("kubeReserved differs (-want +got):\n%s", diff)
 	}
 	if k.MaxPods != 70 || len(k.EvictionHard) != 0 || k.StaticPodPath != "/cwd/manifests" {
 		t.Errorf("%d pods, thresholds %v, manifests in %s", k.MaxPods, k.EvictionHard, k.StaticPodPath)

@@ -49,7 +49,7 @@ func TestBadFilesAreRefusedWithEveryError(t *testing.T) {
 			}
 			_, errs := Decode("/etc/node.yaml", data)
 			if len(errs) == 0 {
-				t.Fatal("accepted")
+				t.Fatal("Decode() accepted an invalid configuration, want errors")
 			}
 			golden(t, strings.TrimSuffix(file, ".yaml")+".txt", Errors(errs).Error()+"\n")
 		})

@@ -82,7 +82,7 @@ func TestNobodyIsGivenEverythingByTheNetwork(t *testing.T) {
 		noError(t, os.WriteFile(file, []byte(open+rest), 0o600))
 		_, err := Parse(SyncLoop, []string{"--hostname-override=node-1", "--config", file}, io.Discard)
 		if (err == nil) != fine {
-			t.Errorf("%q: got %v", rest, err)
+			t.Errorf("%q: Parse() error = %v, want success: %t", rest, err, fine)
 		}
 		if err != nil &&
 			(!strings.Contains(err.Error(), "address to 127.0.0.1") || !strings.Contains(err.Error(), "--allow-unauthenticated-api")) {

@@ -92,6 +92,6 @@ func TestTheAddressStaysWhileNoNameServerAnswers(t *testing.T) {
 func TestTheAddressOfThisMachine(t *testing.T) {
 	ip := New(Config{Name: "no-such-node.invalid"}).Find(t.Context())
 	if ip != nil && (ip.IsUnspecified() || ip.IsLoopback()) {
-		t.Errorf("got %s", ip)
+		t.Errorf("got %s, want neither a loopback address nor the unspecified one", ip)
 	}
 }

@@ -20,10 +20,10 @@ func pingAs(t *testing.T, path string, uid, gid int) int {
 		// The thread keeps the other identity and ends with the goroutine.
 		runtime.LockOSThread()
 		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESGID, ^uintptr(0), uintptr(gid), ^uintptr(0)); errno != 0 {
-			t.Error(errno)
+			t.Errorf("setresgid(%d): %v", gid, errno)
 		}
 		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
-			t.Error(errno)
+			t.Errorf("setresuid(%d): %v", uid, errno)
 		}
 		answers <- ping(t, path)
 	}()

@@ -86,7 +86,7 @@ func TestAProcessHasTheSocketsThatItWasGivenAndWhatItStartsHasNone(t *testing.T)
 	Give(cmd, []Held{one, two})
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatal(err, string(out))
+		t.Fatalf("the child failed: %v\n%s", err, out)
 	}
 	for _, want := range []string{"one " + addressOf(one.File) + "\n", "two " + addressOf(two.File) + "\n", "<nil> end\n"} {
 		if !strings.Contains(string(out), want) {
@@ -334,6 +334,6 @@ func TestSystemdKeepsSockets(t *testing.T) {
 	next.Keep([]Socket{{Name: "port", Address: freeAddress(t)}}, logger)
 	told("FDSTOREREMOVE=1\nFDNAME=port")
 	if strings.Contains(log.String(), "WARN") {
-		t.Error(log.String())
+		t.Errorf("log\n%s\nwant no warning", log.String())
 	}
 }

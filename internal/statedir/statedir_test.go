@@ -32,7 +32,7 @@ func TestLockIsExclusivePerService(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h := heldErr.Holder; h.Service != "pleg" || h.PID != os.Getpid() || h.Host != host || h.Since.IsZero() {
-		t.Errorf("holder = %+v", h)
+		t.Errorf("holder = %+v, want pleg, pid %d, host %s and a time", h, os.Getpid(), host)
 	}
 	for _, want := range []string{"pleg with pid", " on " + host, " since 20", "pleg.lock", "stop that process", "--state-dir"} {
 		if !strings.Contains(heldErr.Error(), want) {

@@ -56,7 +56,7 @@ func TestAppliedPodsReachTheSubscriber(t *testing.T) {
 		if got := text(t, m); got == "DELTA REMOVE a-node i:2" {
 			break
 		} else if got != "DELTA ADD a-node i:1" && got != "DELTA UPDATE a-node i:2" && got != "DELTA ADD a-node i:2" {
-			t.Fatalf("got %q", got)
+			t.Fatalf("got %q, want an ADD of image i:1 or i:2, or an UPDATE to i:2", got)
 		}
 	}
 	if _, err := p.client.DeletePod(

@@ -321,7 +321,7 @@ func TestAnAPIServerThatComesBack(t *testing.T) {
 		"connection refused: check that it runs and is reachable; its pods continue to run in their last known form",
 	)
 	if e.GetPath() != proxy.URL() {
-		t.Errorf("error %v", e)
+		t.Errorf("error %v, want the path %s", e, proxy.URL())
 	}
 	m.update("b-kept", image("i:2"))
 	m.remove("b-gone", 0)
@@ -435,6 +435,6 @@ func TestANodeThatTheAPIServerDoesNotLetIn(t *testing.T) {
 	})
 	e := m.wrong("it does not allow it (403)")
 	if !strings.Contains(e.GetMessage(), "system:node:n-wrong") || e.GetPath() != c.URL() {
-		t.Errorf("error %v", e)
+		t.Errorf("error %v, want the path %s and a message that names system:node:n-wrong", e, c.URL())
 	}
 }

@@ -237,7 +237,7 @@ func follow(p *process) *follower {
 	p.t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) && err != nil {
-			p.t.Errorf("Follow: %v", err)
+			p.t.Errorf("Follow() error = %v, want nil or %v", err, context.Canceled)
 		}
 	})
 	return f

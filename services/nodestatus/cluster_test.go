@@ -119,7 +119,7 @@ func TestTheNodeIsRegisteredWithItsCertificate(t *testing.T) {
 	}
 	node = served(t, nodes, "cordoned", func(_ *nodev1.Node, node *v1.Node) bool { return node.Spec.Unschedulable })
 	if node.Labels["room"] != "7" || node.Labels["disk"] != "ssd" || node.Status.Capacity.Memory().IsZero() {
-		t.Errorf("serves %+v", node)
+		t.Errorf("serves %+v, want labels room=7 and disk=ssd, and a memory capacity", node)
 	}
 
 	if err := admin.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {

@@ -67,7 +67,7 @@ func (m *machine) wantMetrics(what string, want map[string]float64) {
 		}
 		if time.Now().After(deadline) {
 			slices.Sort(wrong)
-			m.t.Fatalf("%s: %v", what, wrong)
+			m.t.Fatalf("%s: after a minute %v", what, wrong)
 		}
 		<-time.After(5 * time.Millisecond)
 	}

@@ -146,7 +146,7 @@ func TestComparison(t *testing.T) {
 			var out bytes.Buffer
 			err := compare(&out, options{runs: strings.Split(c.runs, ",")}, c.results)
 			if (err != nil) != c.fails || !strings.Contains(out.String(), c.says) {
-				t.Errorf("%v\n%s", err, out.String())
+				t.Errorf("error %v, want one: %t; output\n%s\nwant text with %q", err, c.fails, out.String(), c.says)
 			}
 		})
 	}

@@ -71,7 +71,7 @@ func TestOnlyACutOffStreamIsRepeated(t *testing.T) {
 		failures := []failure{{Name: "spec", Message: c.message, At: kill.Add(c.after)}}
 		names := cutOff(failures, []time.Time{kill.Add(-time.Hour), kill})
 		if (len(names) == 1) != c.cut {
-			t.Errorf("%s: got %q", what, names)
+			t.Errorf("%s: got %q, want cut: %t", what, names, c.cut)
 		}
 	}
 }

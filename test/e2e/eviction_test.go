@@ -231,7 +231,7 @@ func TestPodsAreEndedToMakeRoom(t *testing.T) {
 	}
 	for _, name := range []string{"modest", "vital"} {
 		if p := own.find(name); !ready(p) || p.Status.ContainerStatuses[0].RestartCount != 0 {
-			t.Errorf("%s: %s", name, describe(p))
+			t.Errorf("%s: %s, want it ready and never restarted", name, describe(p))
 		}
 	}
 }

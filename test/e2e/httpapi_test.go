@@ -150,7 +150,7 @@ func (r *remote) kubectl(t *testing.T, stdin string, args ...string) (stdout, st
 	err := cmd.Run()
 	var ended *exec.ExitError
 	if err != nil && !errors.As(err, &ended) {
-		t.Fatalf("kubectl %v: %v", args, err)
+		t.Fatalf("kubectl %v: error = %v, want nil or an exit code", args, err)
 	}
 	return out.String(), problems.String(), cmd.ProcessState.ExitCode()
 }

@@ -182,7 +182,7 @@ func awaitOne(t *testing.T, name string) *v1.Pod {
 			return await(t, name, "Ready", livenode.Ready)
 		}
 		if time.Now().After(end) {
-			t.Fatalf("pod %s: %s", name, wrong)
+			t.Fatalf("pod %s is not as expected in time: %s", name, wrong)
 		}
 		<-time.After(interval)
 	}

@@ -331,7 +331,8 @@ func TestTheConfigurationOfQuartetUpIsFound(t *testing.T) {
 	p := examine(t, dir, nil)
 	if p.configFile != l.ConfigFile() || p.runtime.endpoint != l.RuntimeEndpoint() ||
 		p.runtime.start != "quartet up --detach --state-dir "+dir {
-		t.Errorf("got %q, %+v", p.configFile, p.runtime)
+		t.Errorf("configFile = %q, runtime = %+v, want those of the layout: %q, %q",
+			p.configFile, p.runtime, l.ConfigFile(), l.RuntimeEndpoint())
 	}
 	var names []string
 	for _, c := range p.checks() {

@@ -158,7 +158,7 @@ func TestTheStackOfTheRepositoryIsUnderstood(t *testing.T) {
 		}
 		if !filepath.IsAbs(s.stateDir) || !strings.HasPrefix(s.endpoint, "unix:///") || !filepath.IsAbs(s.podLogs) ||
 			s.configFile != filepath.Join(root, "deploy/compose/kubelet.yaml") {
-			t.Errorf("got %+v", s)
+			t.Errorf("stack = %+v, want absolute paths and an endpoint that begins with unix:///", s)
 		}
 	}
 }

@@ -124,7 +124,7 @@ func TestFlagsWithoutEffectAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"--housekeeping-interval", "--runtime-cgroups"}, opts.ineffective()); diff != "" {
-		t.Error(diff)
+		t.Errorf("ineffective() differs (-want +got):\n%s", diff)
 	}
 }
 

@@ -168,7 +168,7 @@ func TestAPodOfUnknownStateIsSaidToBe(t *testing.T) {
 	n.putPod(well, "file", syncing)
 	r.untilTrue("that it runs once more", func() bool { return strings.Count(r.out.String(), "Running") == 2 })
 	if got := strings.Count(r.out.String(), "Unknown (35s)"); got != 1 || strings.Count(r.out.String(), "\n") != 4 {
-		t.Errorf("watched:\n%s", r.out)
+		t.Errorf("watched:\n%s\nwant one line with Unknown (35s), and 4 lines in total", r.out)
 	}
 	if got := n.must("describe", "pod", "hung"); strings.Contains(got, "unknown since") {
 		t.Errorf("when it is over it is described as\n%s", got)

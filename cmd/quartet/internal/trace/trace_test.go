@@ -287,7 +287,7 @@ func TestWhatIsThereIsShownWhenTheWaitIsOver(t *testing.T) {
 	f.wants(out, "container.start")
 	f.wants(notes, "waiting up to 2s")
 	// The command does not wait for an old start, or when waiting is turned off.
-	f.onNote = func(note string) { t.Errorf("told %q", note) }
+	f.onNote = func(note string) { t.Errorf("note %q, want no note", note) }
 	f.must("hello", "--wait", "0")
 	f.clock.SetTime(noon.Add(11 * time.Second))
 	f.must("hello")

@@ -44,7 +44,7 @@ func TestAClaimOfAManifestHasAUIDOfItsName(t *testing.T) {
 	elsewhere := claim(func(c *v1.PersistentVolumeClaim) { c.Namespace = "elsewhere" })
 	for _, o := range []*apiobject.Object{one, other, elsewhere} {
 		if errs := o.Prepare(); len(errs) > 0 {
-			t.Fatal(errs)
+			t.Fatalf("Prepare() = %v, want no error", errs)
 		}
 	}
 	c := one.Claim
@@ -109,7 +109,7 @@ func TestOfAClaimTheSizeMayChange(t *testing.T) {
 	larger, smaller := claim(size("2Gi")), claim(size("1Mi"))
 	for _, o := range []*apiobject.Object{before, shared, larger, smaller} {
 		if errs := o.Prepare(); len(errs) > 0 {
-			t.Fatal(errs)
+			t.Fatalf("Prepare() = %v, want no error", errs)
 		}
 	}
 	before = before.WithUID("applied")

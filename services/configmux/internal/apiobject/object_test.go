@@ -35,7 +35,7 @@ func TestAnObjectIsMadeAsAnAPIServerDoes(t *testing.T) {
 		StringData: map[string]string{"text": "3", "both": "4"},
 	}}
 	if errs := o.Prepare(); len(errs) > 0 {
-		t.Fatal(errs)
+		t.Fatalf("Prepare() = %v, want no error", errs)
 	}
 	want := &v1.Secret{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
@@ -69,15 +69,15 @@ func TestWhatIsWrongIsToldByFieldAndWithoutValues(t *testing.T) {
 	immutable := secret("", "k")
 	immutable.Secret.Immutable = &fixed
 	if errs := immutable.Prepare(); len(errs) > 0 || !immutable.Immutable() {
-		t.Fatal(errs)
+		t.Fatalf("Prepare() = %v, Immutable() = %t, want no error and true", errs, immutable.Immutable())
 	}
 	changed := secret("", "k", "l")
 	if errs := changed.Prepare(); len(errs) > 0 {
-		t.Fatal(errs)
+		t.Fatalf("Prepare() = %v, want no error", errs)
 	}
 	other := secret("Other", "k")
 	if errs := other.Prepare(); len(errs) > 0 {
-		t.Fatal(errs)
+		t.Fatalf("Prepare() = %v, want no error", errs)
 	}
 	large := &apiobject.Object{
 		ConfigMap: &v1.ConfigMap{

@@ -282,7 +282,7 @@ func FuzzCheckpoint(f *testing.F) {
 			t.Fatalf("what is written is not read: %v", err)
 		}
 		if difference := cmp.Diff(held.all(), sorted(mapOf(back)), cmp.Comparer(sameBytes)); difference != "" {
-			t.Error(difference)
+			t.Errorf("the restored pods differ (-want +got):\n%s", difference)
 		}
 	})
 }

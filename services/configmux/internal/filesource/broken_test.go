@@ -238,7 +238,7 @@ func TestAPathThatCannotBeReadIsAFailureAndNotEmpty(t *testing.T) {
 	r := start(t, path)
 	got := r.until("a failure", func(got source.Reading) bool { return got.Failed })
 	if len(got.Errors) != 1 || got.Errors[0].Path != path || !got.ReadAt.IsZero() {
-		t.Errorf("reading %+v", got)
+		t.Errorf("reading %+v, want one error of %s, and no time of reading", got, path)
 	}
 	must(t, os.Remove(path))
 	must(t, os.Mkdir(path, 0o700))

@@ -352,7 +352,7 @@ func (r *rig) survives(sc scenario, told int, where string) {
 		var unknown *UnknownError
 		var noObject *UnknownObjectError
 		if err := step.call(r.t.Context(), r.Source); err != nil && !errors.As(err, &unknown) && !errors.As(err, &noObject) {
-			r.t.Errorf("%s: %s again: %v", where, step.name, err)
+			r.t.Errorf("%s: %s again: %v, want success or that the object does not exist", where, step.name, err)
 		}
 	}
 	if got, want := r.state(r.restart()), stateOf(sc.steps[len(sc.steps)-1]); got != want {

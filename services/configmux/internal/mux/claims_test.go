@@ -26,7 +26,7 @@ func TestAManifestThatTakesAnAppliedClaimOverKeepsItsUID(t *testing.T) {
 		},
 	}}
 	if errs := manifest.Prepare(); len(errs) > 0 {
-		t.Fatal(errs)
+		t.Fatalf("Prepare() = %v, want no error", errs)
 	}
 	given := []source.Object{{Object: manifest, Path: "/m/data.yaml"}}
 	applied := []source.Object{{Object: manifest.WithUID("applied"), Path: "/state/data.claim"}}

@@ -92,7 +92,7 @@ func TestWhatOthersWroteStays(t *testing.T) {
 	}
 	patch := patched(t, there, want, "allocatable")
 	if len(patch) != 2 || len(patch["conditions"].([]any)) != 2 {
-		t.Errorf("sends %v", patch)
+		t.Errorf("sends %v, want 2 fields, one of them 2 conditions", patch)
 	}
 	// The resource is removed again.
 	there.Allocatable["example.com/dongle"] = resource.MustParse("4")

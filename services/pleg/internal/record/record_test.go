@@ -337,7 +337,7 @@ func TestAListThatDiffersDoesNotMatch(t *testing.T) {
 		"sandbox ended": listing(notReady, "a", running), "container ended": listing(ready, "a", exited), "another container": listing(ready, "b", running), "nothing": {},
 	} {
 		if pod.Matches(l) {
-			t.Errorf("%s: matches", name)
+			t.Errorf("%s: Matches() = true, want false", name)
 		}
 	}
 	if !pod.Matches(listing(ready, "a", running)) {

@@ -133,7 +133,7 @@ func start(t *testing.T, fake *fakecri.Server, clock *clocktesting.FakeClock) (*
 		}
 	})
 	if reason := <-answered; reason != "" {
-		t.Fatal(reason)
+		t.Fatalf("reason %q, want none", reason)
 	}
 	return relister, server.New(relister, events, runtime, clock)
 }

@@ -136,6 +136,6 @@ func TestALogIsCompressedOnRequest(t *testing.T) {
 	}
 	text, err := io.ReadAll(zipped)
 	if err != nil || string(text) != "of plain\n" || answer.Header().Get("Content-Encoding") != "gzip" {
-		t.Errorf("got %q, %v", text, err)
+		t.Errorf("ReadAll() = %q, %v, want %q with the encoding gzip", text, err, "of plain\n")
 	}
 }

@@ -336,14 +336,14 @@ func FuzzQueries(f *testing.F) {
 		var p *problem
 		o, err := logOptions(query, now)
 		if err != nil && !errors.As(err, &p) {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: logOptions() error = %v, want a %T", text, err, p)
 		}
 		if err == nil &&
 			(o.read.Limit < 0 || o.read.Tail < -1 || (query.Get("sinceSeconds") != "" && o.read.Since.After(now))) {
 			t.Errorf("%q: %+v", text, o)
 		}
 		if _, err := streamsOf(query); err != nil && !errors.As(err, &p) {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: streamsOf() error = %v, want a %T", text, err, p)
 		}
 		if ports, err := portsOf(query); err == nil &&
 			(len(ports) > maxPorts || slices.ContainsFunc(ports, func(port int32) bool { return port < 1 || port > 65535 })) {

@@ -222,6 +222,6 @@ func TestWhyItIsNotServed(t *testing.T) {
 	must(t, os.WriteFile(file, nil, 0o600))
 	err := podresources.Serve(t.Context(), podresources.Config{Path: podresources.Socket(file)})
 	if err == nil || !errors.Is(err, os.ErrExist) && !errors.As(err, new(*os.PathError)) {
-		t.Errorf("got %v", err)
+		t.Errorf("Serve() error = %v, want one because a file is in the place of the directory", err)
 	}
 }

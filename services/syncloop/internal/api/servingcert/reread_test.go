@@ -27,7 +27,7 @@ func TestFilesThatChangeAreReadAgain(t *testing.T) {
 		t.Helper()
 		got, ok, err := files.Get()
 		if got != text || ok != good || (err == nil) != (problem == "") || (err != nil && !strings.Contains(err.Error(), problem)) {
-			t.Errorf("got %q, %v, %v", got, ok, err)
+			t.Errorf("Get() = %q, %v, %v, want %q, %v and an error with %q", got, ok, err, text, good, problem)
 		}
 	}
 	replace := func(path, text string) {

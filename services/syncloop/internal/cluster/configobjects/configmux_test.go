@@ -138,7 +138,7 @@ func (r *rig) wantNobodyTold() {
 	r.t.Helper()
 	select {
 	case got := <-r.told:
-		r.t.Errorf("told %q", got)
+		r.t.Errorf("notified pod %q, want none", got)
 	default:
 	}
 }

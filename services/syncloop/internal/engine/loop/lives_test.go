@@ -84,7 +84,7 @@ func TestARestartedConfigmuxBeginsNoNewLife(t *testing.T) {
 					r.pass(time.Minute)
 				}
 				if n := r.kills(); n != 0 {
-					t.Fatalf("calls: %v", r.node.Calls())
+					t.Fatalf("calls: %v, want no kill", r.node.Calls())
 				}
 				r.addLife(web(), "f/1")
 				r.eventually("web has been ended", func() bool { return r.kills() == 1 })
@@ -129,7 +129,7 @@ func TestARestartedSyncloopTakesTheLifeAsItIs(t *testing.T) {
 		r.plegPeer.set(node.Events)
 		r.pass(5 * time.Minute)
 		if n := r.kills(); n != 0 || !r.ready("u1") {
-			t.Errorf("calls: %v", r.node.Calls())
+			t.Errorf("calls: %v, want no kill, and the pod u1 ready", r.node.Calls())
 		}
 	})
 }

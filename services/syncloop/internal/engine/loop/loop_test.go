@@ -210,7 +210,7 @@ func TestRestartedConfigmuxRemovesNothingBeforeItsSourceHasSpoken(t *testing.T) 
 		r.eventually("only the pods of the source run", r.runs("kept"))
 		killed := func(call string) bool { return strings.HasPrefix(call, "kill kept") }
 		if calls := r.node.Calls(); slices.ContainsFunc(calls, killed) {
-			t.Errorf("calls: %v", calls)
+			t.Errorf("calls: %v, want no kill", calls)
 		}
 	})
 }

@@ -68,7 +68,7 @@ func TestFilesOfPodsThatAreGoneAreRemoved(t *testing.T) {
 		r.eventually("the leftovers are removed", func() bool { return cleaned("gone") && cleaned("nameless") })
 		r.eventually("web is ready", func() bool { return r.ready("u1") })
 		if calls := r.node.Calls(); cleaned("u1") || slices.ContainsFunc(calls, func(c string) bool { return strings.HasPrefix(c, "kill") }) {
-			t.Errorf("calls: %v", calls)
+			t.Errorf("calls: %v, want no kill and no clean-up of u1", calls)
 		}
 	})
 }

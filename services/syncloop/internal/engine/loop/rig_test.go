@@ -232,7 +232,7 @@ func newRigWith(
 	t.Cleanup(func() {
 		r.stop()
 		for _, rule := range node.Broken() {
-			t.Error(rule)
+			t.Errorf("broken rule: %v", rule)
 		}
 	})
 	return r

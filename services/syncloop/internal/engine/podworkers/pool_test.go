@@ -333,7 +333,7 @@ func TestPodStartsWhenAllOfItsNameAreGone(t *testing.T) {
 	close(mayStop["u2"])
 	eventually.That(t, "the new one runs alone", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u3"}) })
 	if got := node.Broken(); len(got) > broken {
-		t.Errorf("broken: %v", got)
+		t.Errorf("broken: %v, want at most %d rules", got, broken)
 	}
 }
 

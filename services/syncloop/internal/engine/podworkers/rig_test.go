@@ -90,7 +90,7 @@ func start(t *testing.T) *rig {
 	t.Cleanup(func() {
 		r.stop()
 		for _, rule := range r.node.Broken() {
-			t.Error(rule)
+			t.Errorf("broken rule: %v", rule)
 		}
 	})
 	return r

@@ -128,7 +128,7 @@ func TestWhatCannotBeWritten(t *testing.T) {
 	}
 	err := book.Note("u", allocation("1"), func(r *resize.Record) { r.Allocated = allocation("2") })
 	if record, ok := book.Get("u"); !errors.Is(err, fs.ErrNotExist) || !ok || !record.Allocated.Equal(allocation("2")) {
-		t.Errorf("error %v, %+v", err, record)
+		t.Errorf("error %v, record %+v, want %v and an allocation of 2 CPUs", err, record, fs.ErrNotExist)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)

@@ -111,7 +111,7 @@ func FuzzParseResolvConf(f *testing.F) {
 		for _, words := range [][]string{got.Servers, got.Searches, got.Options} {
 			for _, word := range words {
 				if strings.ContainsAny(word, " \t\n") {
-					t.Fatalf("%q from %q", word, text)
+					t.Fatalf("word %q from %q, want no white space in it", word, text)
 				}
 			}
 		}

@@ -114,7 +114,7 @@ func TestEnvironmentFromFiles(t *testing.T) {
 				t.Fatalf("got %q, error %v; want %q, %q", got, err, test.want, test.wantErr)
 			}
 			if err == nil && ok == test.unset {
-				t.Errorf("set: %v", ok)
+				t.Errorf("set: %v, want %v", ok, !test.unset)
 			}
 		})
 	}

@@ -206,7 +206,7 @@ func TestLastWordsShareTheRoomOfThePod(t *testing.T) {
 	messages := map[string]string{status.Containers[0].Id: "bye", status.Containers[1].Id: strings.Repeat("é", 2000)}
 	got := podstatus.Generate(pod, status, podstatus.Inputs{Now: now, Messages: messages}).ContainerStatuses
 	if a := got[0].State.Terminated.Message; a != strings.Repeat("é", 1024) { // one sixth of 12 KiB
-		t.Errorf("%d bytes", len(a))
+		t.Errorf("message of %d bytes, want 1024 times é", len(a))
 	}
 	if b := got[1].State.Terminated.Message; b != "it could not be run: bye" {
 		t.Errorf("b = %q, want %q", b, "it could not be run: bye")
@@ -415,7 +415,7 @@ func TestAContainerThatCouldNotBeStartedHasTheStartOfAKubelet(t *testing.T) {
 		Now: now,
 	}).ContainerStatuses[0].State.Terminated, metav1.Unix(0, 0)
 	if got == nil || !got.StartedAt.Equal(&start) || got.FinishedAt.IsZero() {
-		t.Errorf("got %v", got)
+		t.Errorf("got %v, want a start at %v and an end", got, &start)
 	}
 }
 
@@ -533,7 +533,7 @@ func TestPhaseNeverLeavesAnEnd(t *testing.T) {
 				Now: now, Previous: previous, Terminal: rapid.Bool().Draw(t, "terminal"),
 			})
 			if (previous.Phase == v1.PodFailed || previous.Phase == v1.PodSucceeded) && next.Phase != previous.Phase {
-				t.Fatalf("%s became %s", previous.Phase, next.Phase)
+				t.Fatalf("phase %s became %s, want an end to stay", previous.Phase, next.Phase)
 			}
 			previous = next
 		}

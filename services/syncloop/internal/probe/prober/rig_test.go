@@ -73,7 +73,7 @@ func play(t *testing.T, test func(*rig)) {
 		test(r)
 		r.kill()
 		for _, rule := range r.broken {
-			t.Error(rule)
+			t.Errorf("broken rule: %v", rule)
 		}
 	})
 }

@@ -274,7 +274,7 @@ func TestALimitOfMemoryBelowItsUseIsRefused(t *testing.T) {
 	refused(`cannot decrease memory limits: attempting to set pod memory limit (6291456) below current usage (6291456)`)
 	r.cgroups.uses = 1 << 20
 	if result := r.sync(smaller); result.ResizeError != nil {
-		t.Error(result.ResizeError)
+		t.Errorf("ResizeError = %v, want nil", result.ResizeError)
 	}
 	r.settled(smaller)
 }

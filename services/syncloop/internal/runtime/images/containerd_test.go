@@ -132,7 +132,7 @@ func TestPullsOnContainerd(t *testing.T) {
 		reg.Protect("shop/changed", "puller", "another-one")
 		r := node(t)
 		if why, message := reason(r, "shop/changed", v1.PullIfNotPresent); why != images.ReasonPull || !strings.Contains(message, "401") && !strings.Contains(message, "authorization failed") {
-			t.Errorf("%s: %s", why, message)
+			t.Errorf("reason = %s: %s, want %s and a refused authorization", why, message, images.ReasonPull)
 		}
 		checkNotLeaked(t, r, password)
 	})

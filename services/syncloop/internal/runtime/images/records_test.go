@@ -46,7 +46,7 @@ func TestAPodGetsAnotherPodsImageOnlyWithCredentialsOfItsOwn(t *testing.T) {
 	r.cri.Protect(name, "pod", "pod-secret")
 	secret := pullSecret("a", v1.SecretTypeDockerConfigJson, ".dockerconfigjson", configJSON("registry.test=pod"))
 	if got := r.askFor("owner", name, v1.PullIfNotPresent, secret); got != "" {
-		t.Fatal(got)
+		t.Fatalf("askFor() = %q, want no error", got)
 	}
 	next := onRuntime(t, r.cri.Endpoint(), recording(root, kubeletconfigv1beta1.NeverVerifyPreloadedImages))
 	next.cri = r.cri
@@ -90,7 +90,7 @@ func TestWithoutRecordsEveryPodHasEveryImage(t *testing.T) {
 	r.cri.Protect(name, "pod", "pod-secret")
 	secret := pullSecret("a", v1.SecretTypeDockerConfigJson, ".dockerconfigjson", configJSON("registry.test=pod"))
 	if got := r.askFor("owner", name, v1.PullIfNotPresent, secret) + r.askFor("other", name, v1.PullIfNotPresent); got != "" {
-		t.Error(got)
+		t.Errorf("askFor() = %q, want no error", got)
 	}
 }
 

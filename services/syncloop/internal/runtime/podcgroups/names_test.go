@@ -60,7 +60,8 @@ func TestAUIDThatNamesSomethingElseIsRefused(t *testing.T) {
 		names := podcgroups.NewNames(tc.driver, "/")
 		_, err := names.Pod(podtest.Pod(tc.uid, podtest.Container(nil, nil)))
 		if (err != nil) != tc.refused || (len(names.Places(podtest.Pod(tc.uid).UID)) == 0) != tc.refused {
-			t.Errorf("%s: UID %q: %v, %v", tc.driver, tc.uid, err, names.Places(podtest.Pod(tc.uid).UID))
+			t.Errorf("%s: UID %q: %v, %v, want refused: %t",
+				tc.driver, tc.uid, err, names.Places(podtest.Pod(tc.uid).UID), tc.refused)
 		}
 		if err != nil && !strings.Contains(err.Error(), "metadata.uid") {
 			t.Errorf("the field is not named: %v", err)

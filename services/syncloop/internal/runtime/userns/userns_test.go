@@ -91,7 +91,7 @@ func TestNoTwoPodsShareAnIDAndANewProcessFindsThem(t *testing.T) {
 	seen := map[uint32]bool{}
 	for _, ids := range got {
 		if ids.Length != 65536 || ids.First%65536 != 0 || ids.First == 0 || ids.First > count*65536 || seen[ids.First] {
-			t.Fatalf("%+v among %+v", ids, got)
+			t.Fatalf("%+v among %+v, want 65536 IDs from an unused multiple of 65536 above 0", ids, got)
 		}
 		seen[ids.First] = true
 	}

@@ -348,7 +348,7 @@ func TestMountPointsBelowAVolume(t *testing.T) {
 		},
 	}}
 	if diff := cmp.Diff([]string{"init", "nested", "nested-too/a"}, volumecontent.MountPoints(pod, "v")); diff != "" {
-		t.Error(diff)
+		t.Errorf("MountPoints() differs (-want +got):\n%s", diff)
 	}
 	if got := volumecontent.MountPoints(pod, "none"); len(got) > 0 {
 		t.Errorf("of a volume that nobody mounts: %v", got)

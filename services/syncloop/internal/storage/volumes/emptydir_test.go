@@ -56,7 +56,7 @@ func TestAnEmptyDirIsForAllUsersAndForTheGroupOfThePod(t *testing.T) {
 				t.Fatalf("Mode() = %v, %v, want %v", info.Mode(), err, c.mode)
 			}
 			if gid := info.Sys().(*syscall.Stat_t).Gid; c.group != nil && int64(gid) != *c.group { //nolint:forcetypeassert // it is Linux
-				t.Errorf("group %d", gid)
+				t.Errorf("group %d, want %d", gid, *c.group)
 			}
 			if err := os.WriteFile(filepath.Join(r.Dir, "kept"), nil, 0o600); err != nil {
 				t.Fatal(err)

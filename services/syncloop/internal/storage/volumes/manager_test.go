@@ -209,7 +209,7 @@ func TestVolumesOfAPodThatIsGoneAreFoundAndRemoved(t *testing.T) {
 		}
 		if r.plugin.isMounted(r.path("u1", "kubernetes.io~configmap", "config")) || !r.plugin.isMounted(r.path("u2", "kubernetes.io~configmap", "config")) {
 			points, _ := r.mounter.List()
-			t.Errorf("mounted: %v", points)
+			t.Errorf("mounted: %v, want the volume config of u2 and not of u1", points)
 		}
 		if got := r.count("kubernetes.io/configmap", volumes.StateActual); got != 1 {
 			t.Errorf("%d are there", got)
