@@ -202,8 +202,8 @@ func (m *Manager) Want(ctx context.Context, p *v1.Pod) {
 	m.signal()
 }
 
-// Refresh updates the volumes of a pod whose content can change, because their inputs have changed. It retries a failed
-// one at once, because the change may solve the failure. It is a no-op for a pod that is not wanted.
+// Refresh updates the volumes of a pod whose content can change, because their inputs have changed. It retries failed
+// ones of every kind at once, because the change may solve the failure. It is a no-op for a pod that is not wanted.
 func (m *Manager) Refresh(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -212,7 +212,7 @@ func (m *Manager) Refresh(uid types.UID) {
 		return
 	}
 	for k, s := range known.volumes {
-		if plugin := m.plugin(k.plugin); plugin != nil && plugin.Refreshes() {
+		if plugin := m.plugin(k.plugin); plugin != nil && (plugin.Refreshes() || !s.ready) {
 			s.stale, s.notBefore = true, time.Time{}
 		}
 	}

@@ -322,6 +322,33 @@ func TestWhatAVolumeFailedOfHasChanged(t *testing.T) {
 	})
 }
 
+// TestAVolumeWhoseContentNeverChangesIsRetriedToo checks that Refresh ends the back-off of such a volume, also if the
+// change comes during an attempt, and leaves it alone once it is set up.
+func TestAVolumeWhoseContentNeverChangesIsRetriedToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.plugin.fixed = true
+		r.plugin.failing("data", errors.New("PVC is not bound"))
+		if err := r.want(newPod("u1", "data")); err == nil {
+			t.Fatal("it is there")
+		}
+		open := r.plugin.hanging("data")
+		r.manager.Refresh("u1") // the clock stands still
+		eventually.That(r.t, "it is retried", func() bool { return r.plugin.underWay() == 1 })
+		r.manager.Refresh("u1")
+		open()
+		eventually.That(r.t, "it is retried again", func() bool { return r.plugin.count("setup data") == 3 && r.plugin.underWay() == 0 })
+		r.plugin.failing("data", nil)
+		r.manager.Refresh("u1")
+		eventually.That(r.t, "the volume is there", func() bool { return r.manager.Ready("u1") })
+		r.manager.Refresh("u1")
+		synctest.Wait()
+		if got := r.plugin.count("setup data"); got != 4 {
+			t.Errorf("it was set up %d times", got)
+		}
+	})
+}
+
 func TestAKindThatIsNotThereIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

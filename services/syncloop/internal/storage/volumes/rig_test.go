@@ -136,6 +136,8 @@ type plugin struct {
 	// fail and hang have the error of SetUp and TearDown, and the channel that they wait for, by the name of the volume.
 	fail map[string]error
 	hang map[string]chan struct{}
+	// fixed is true for a kind whose content never changes.
+	fixed bool
 	// log has the finished operations, as "setup NAME".
 	log []string
 	// side counts the operations in progress by path; most is the largest total.
@@ -148,7 +150,7 @@ type plugin struct {
 
 func (p *plugin) Name() string                 { return "kubernetes.io~configmap" }
 func (p *plugin) CanSupport(v *v1.Volume) bool { return v.ConfigMap != nil }
-func (p *plugin) Refreshes() bool              { return true }
+func (p *plugin) Refreshes() bool              { return !p.fixed }
 
 func (p *plugin) SetUp(_ context.Context, r volumes.Request) error {
 	if err := p.enter("setup", r.Dir); err != nil {
