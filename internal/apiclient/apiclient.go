@@ -86,6 +86,7 @@ type Client struct {
 	// authorization/v1, which decides whether a user may do something.
 	Authentication, Authorization rest.Interface
 
+	config      *rest.Config
 	connections *http.Client
 	dialer      *connrotation.Dialer
 	onAnswer    atomic.Pointer[func(Exchange)]
@@ -103,6 +104,7 @@ func New(cfg Config) (*Client, error) {
 	traced := newTraced(c.connections.Transport)
 	c.connections.Transport = counted{next: dated{next: traced, onAnswer: &c.onAnswer}, client: c}
 	config.RateLimiter = limiter(config)
+	c.config = config
 	c.Core, err = c.group(config, v1.SchemeGroupVersion, v1.AddToScheme, authenticationv1.AddToScheme)
 	if err == nil {
 		c.Certificates, err = c.group(config, certificatesv1.SchemeGroupVersion, certificatesv1.AddToScheme)
@@ -123,6 +125,13 @@ func New(cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("%s: making a client of it: %w", cfg.Kubeconfig, err)
 	}
 	return c, nil
+}
+
+// Group returns the client of a group version that only some services need, for example storage/v1. It is not a field
+// of Client, because every service would then contain the types of the group. Each function in types registers types
+// that its requests carry.
+func (c *Client) Group(version schema.GroupVersion, types ...func(*runtime.Scheme) error) (rest.Interface, error) {
+	return c.group(c.config, version, types...)
 }
 
 // connect sets up the connections that all requests of the client share, and returns their REST configuration.

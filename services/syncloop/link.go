@@ -4,6 +4,7 @@ import (
 	"context"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/clock"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
@@ -35,12 +36,16 @@ func newLink(
 	if err != nil {
 		return nil, err
 	}
+	storage, err := api.Group(storagev1.SchemeGroupVersion, storagev1.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
 	statusAPI, err := newAPIClient(h, parts)
 	if err != nil {
 		return nil, err
 	}
 	return cluster.Connect(ctx, cluster.Config{
-		API: api, StatusAPI: statusAPI, NodeName: h.cfg.NodeName, Node: node,
+		API: api, StatusAPI: statusAPI, Storage: storage, NodeName: h.cfg.NodeName, Node: node,
 		Strategy:       h.cfg.Kubelet.ConfigMapAndSecretChangeDetectionStrategy,
 		ContentChanged: changes.Note(podchanges.Content), SyncNeeded: changes.Note(podchanges.Sync),
 		ObjectChanged: changes.Note(podchanges.Content | podchanges.Sync),

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/claims"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/clustertrustbundles"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/mirrorpods"
@@ -35,6 +36,8 @@ type Config struct {
 	// for itself, so that the statuses of running pods do not wait behind the config maps and tokens that other pods wait
 	// for.
 	API, StatusAPI *apiclient.Client
+	// Storage is API's client of storage/v1.
+	Storage rest.Interface
 	// NodeName is the name of this node.
 	NodeName string
 	// Node returns this node's Node.
@@ -78,6 +81,10 @@ func Connect(ctx context.Context, cfg Config, parts *components.Group) *Link {
 	parts.Run("pod certificates", certificates.Run)
 	classes := runtimeclasses.New(runtimeclasses.Config{Client: cfg.API.Node, Changed: cfg.SyncNeeded, Clock: cfg.Clock})
 	parts.Run("runtime classes", classes.Run)
+	volumes := claims.NewCluster(claims.Config{
+		Core: cfg.API.Core, Storage: cfg.Storage, NodeName: cfg.NodeName, Changed: cfg.ObjectChanged, Clock: cfg.Clock,
+	})
+	parts.Run("claims", volumes.Run)
 	services := servicelinks.New(servicelinks.Config{Client: cfg.API.Core, Changed: cfg.SyncNeeded, Clock: cfg.Clock})
 	parts.Run("services", services.Run)
 	statuses := statusmanager.New(statusmanager.Config{
@@ -87,6 +94,7 @@ func Connect(ctx context.Context, cfg Config, parts *components.Group) *Link {
 	parts.Run("pod statuses", statuses.Run)
 	return &Link{
 		Objects: objects, Tokens: issued, TrustBundles: bundles, Certificates: certificates,
+		Claims:         volumes,
 		Accounts:       accounts{core: cfg.API.Core, tokens: issued},
 		RuntimeClasses: classes, Services: services, Statuses: statuses,
 		Mirrors: func(ending func(types.NamespacedName, types.UID) bool) Mirrors {

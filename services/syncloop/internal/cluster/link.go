@@ -6,6 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/claims"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
@@ -21,6 +22,8 @@ type Link struct {
 	Tokens       Tokens
 	TrustBundles TrustBundles
 	Certificates Certificates
+	// Claims provides the claims of pods, their persistent volumes, and what these need.
+	Claims claims.Source
 	// Accounts provides the service accounts of pods, for credential providers of images.
 	Accounts Accounts
 	// RuntimeClasses resolves the runtime handler of a pod, Services returns the variables of the cluster's services.

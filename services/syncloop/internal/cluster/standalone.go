@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/claims"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/clustertrustbundles"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/mirrorpods"
@@ -29,7 +30,7 @@ func Standalone(objects configobjects.ConfigmuxConfig, registry prometheus.Regis
 	parts.Run("config maps and secrets", known.Run)
 	return &Link{
 		Objects: known, Tokens: tokens.None{}, TrustBundles: clustertrustbundles.None{}, Certificates: podcertificates.None{},
-		Accounts: noAccounts{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{},
+		Claims: claims.None{}, Accounts: noAccounts{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{},
 		Statuses: statusmanager.None{},
 		Mirrors:  func(func(types.NamespacedName, types.UID) bool) Mirrors { return mirrorpods.None{} },
 	}

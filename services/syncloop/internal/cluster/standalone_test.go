@@ -30,8 +30,13 @@ func TestAStandaloneNodeHasACompleteLink(t *testing.T) {
 	_, _, certificateErr := link.Certificates.Get(ctx, pod, "tls", 0, &v1.PodCertificateProjection{})
 	_, accountErr := link.Accounts.Account(ctx, "shop", "robot")
 	_, accountTokenErr := link.Accounts.Token(ctx, pod, nil, "registry")
+	claimed := &v1.Volume{Name: "data"}
+	claimed.Ephemeral = &v1.EphemeralVolumeSource{}
+	_, _, claimErr := link.Claims.Claim(ctx, pod, claimed)
+	_, secretErr := link.Claims.Secret(ctx, "shop", "login")
 	for what, err := range map[string]error{
 		"token": tokenErr, "trust bundle": bundleErr, "certificate": certificateErr, "service account": accountErr, "its token": accountTokenErr,
+		"claim": claimErr, "secret of a volume": secretErr,
 	} {
 		if err == nil || !strings.Contains(err.Error(), "leave") {
 			t.Errorf("%s: got %v, want an error that says what to leave out", what, err)
@@ -52,7 +57,7 @@ func TestAStandaloneNodeHasACompleteLink(t *testing.T) {
 	mirrors.Gone(pod.UID)
 	mirrors.Unwant(pod.UID)
 	for _, forgets := range []interface{ Forget(types.UID) }{
-		link.Objects, link.Tokens, link.TrustBundles, link.Certificates, link.RuntimeClasses, link.Services, link.Statuses,
+		link.Objects, link.Tokens, link.TrustBundles, link.Certificates, link.Claims, link.RuntimeClasses, link.Services, link.Statuses,
 	} {
 		forgets.Forget(pod.UID)
 	}

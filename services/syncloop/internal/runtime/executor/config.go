@@ -76,6 +76,8 @@ type Config struct {
 	Services Services
 	// Objects returns the config maps and secrets that pods reference. Required.
 	Objects Objects
+	// Claims is told which pods have claims of volumes. Required.
+	Claims Claims
 	// Volumes prepares the volumes of pods. Required.
 	Volumes Volumes
 	// Issued lists the stores, other than the above, that issue something to pods and drop it when a pod ends.

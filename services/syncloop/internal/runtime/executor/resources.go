@@ -29,6 +29,7 @@ func (m *Manager) newPodResources() []podResource {
 	resources := []podResource{
 		{name: "cgroup", prepare: (*podSync).ensureCgroup, release: m.removeCgroup},
 		{name: "volumes", use: m.cfg.Volumes.Want, prepare: (*podSync).waitForVolumes, release: m.cfg.Volumes.Release},
+		{name: "claims", use: note(m.cfg.Claims.Use), release: forget(m.cfg.Claims.Forget)},
 		{name: "service variables", release: forget(m.cfg.Services.Forget)},
 		{name: "runtime class", use: note(m.cfg.RuntimeClasses.Use), release: forget(m.cfg.RuntimeClasses.Forget)},
 		{name: "config maps and secrets", use: note(m.cfg.Objects.Use), release: forget(m.cfg.Objects.Forget)},
@@ -37,6 +38,13 @@ func (m *Manager) newPodResources() []podResource {
 		resources = append(resources, podResource{name: issued.Name, release: forget(issued.Forget)})
 	}
 	return resources
+}
+
+// Claims knows the claims of pods; claims.Source implements it.
+type Claims interface {
+	// Use registers a pod with the claims that its spec names, and Forget removes it.
+	Use(pod *v1.Pod)
+	Forget(uid types.UID)
 }
 
 // Issued is a store of things that were issued to pods, such as tokens.

@@ -26,6 +26,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/claims"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/runtimeclasses"
@@ -80,6 +81,7 @@ func connect(t testing.TB, endpoint string, change ...func(*executor.Config)) *n
 		Clock:   clock.RealClock{}, Endings: gracebook.InMemory(boottime.Now), Logger: slog.New(slog.DiscardHandler),
 		NodeName: "node-1", HostIPs: hostips.New(func() []string { return []string{"192.0.2.1"} }),
 		Objects: configobjects.None{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{},
+		Claims: claims.None{},
 		PodLogsDir: filepath.Join(dir, "logs"), RootDir: filepath.Join(dir, "root"),
 		Kubelet: &kubeletconfigv1beta1.KubeletConfiguration{ResolverConfig: &resolvConf},
 	}

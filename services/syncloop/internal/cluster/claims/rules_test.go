@@ -1,0 +1,131 @@
+package claims
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+)
+
+// TestTheNameOfAnAttachment compares with sha256sum: the controller of the cluster makes the object.
+func TestTheNameOfAnAttachment(t *testing.T) {
+	const want = "csi-67beaef07640111ae4680dbb1618fdc2d7e8b400988a31892dc9e25a33572edd"
+	if got := AttachmentName("disk.example.com", "vol-1", "n1"); got != want {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestAClaimThatCannotBeUsed(t *testing.T) {
+	bound := func() *v1.PersistentVolumeClaim {
+		return &v1.PersistentVolumeClaim{
+			Spec:   v1.PersistentVolumeClaimSpec{VolumeName: "pv-1"},
+			Status: v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound},
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(*v1.PersistentVolumeClaim)
+		cause  Cause
+		text   string
+	}{
+		"bound":   {func(*v1.PersistentVolumeClaim) {}, "", ""},
+		"pending": {func(c *v1.PersistentVolumeClaim) { c.Status.Phase = v1.ClaimPending }, CauseNotBound, "PVC is not bound"},
+		"lost": {func(c *v1.PersistentVolumeClaim) { c.Status.Phase = v1.ClaimLost }, CauseLost,
+			`PVC is not bound: it is lost, because its volume "pv-1" is gone`},
+		"no volume": {func(c *v1.PersistentVolumeClaim) { c.Spec.VolumeName = "" }, CauseNotBound, "PVC has empty pvc.Spec.VolumeName"},
+		"deleted":   {func(c *v1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.Time{} }, CauseDeleting, "PVC is being deleted"},
+		"protected": {func(c *v1.PersistentVolumeClaim) {
+			c.DeletionTimestamp, c.Finalizers = &metav1.Time{}, []string{protectionFinalizer}
+		}, "", ""},
+	} {
+		claim := bound()
+		c.change(claim)
+		cause, err := usable(claim)
+		if text := why(err); cause != c.cause || (err == nil) != (c.text == "") || err != nil && text != c.text {
+			t.Errorf("%s: got %q, %v", name, cause, err)
+		}
+	}
+}
+
+func TestAVolumeThatIsNotTheClaims(t *testing.T) {
+	claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "c1"}}
+	local := v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: "/mnt"}}
+	for name, c := range map[string]struct {
+		spec  v1.PersistentVolumeSpec
+		cause Cause
+	}{
+		"its own":   {v1.PersistentVolumeSpec{ClaimRef: &v1.ObjectReference{UID: "c1"}, PersistentVolumeSource: local}, ""},
+		"free":      {v1.PersistentVolumeSpec{PersistentVolumeSource: local}, CauseMismatch},
+		"another's": {v1.PersistentVolumeSpec{ClaimRef: &v1.ObjectReference{UID: "c2"}, PersistentVolumeSource: local}, CauseMismatch},
+		"nothing":   {v1.PersistentVolumeSpec{ClaimRef: &v1.ObjectReference{UID: "c1"}}, CauseNoSource},
+	} {
+		volume := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}, Spec: c.spec}
+		if cause, err := belongs(volume, claim); cause != c.cause || (err == nil) != (cause == "") {
+			t.Errorf("%s: got %q, %v", name, cause, err)
+		}
+	}
+}
+
+func TestAVolumeIsUsedAsWhatItIs(t *testing.T) {
+	mounts := v1.Container{VolumeMounts: []v1.VolumeMount{{Name: "data"}}}
+	maps := v1.Container{VolumeDevices: []v1.VolumeDevice{{Name: "data"}}}
+	for name, c := range map[string]struct {
+		spec v1.PodSpec
+		mode *v1.PersistentVolumeMode
+		text string
+	}{
+		"a file system": {v1.PodSpec{Containers: []v1.Container{mounts}}, nil, ""},
+		"a device":      {v1.PodSpec{Containers: []v1.Container{maps}}, ptr.To(v1.PersistentVolumeBlock), ""},
+		"a device that is mounted": {v1.PodSpec{InitContainers: []v1.Container{mounts}}, ptr.To(v1.PersistentVolumeBlock),
+			"volume data has volumeMode Block, but is specified in volumeMounts"},
+		"a file system as a device": {v1.PodSpec{Containers: []v1.Container{maps}}, nil,
+			"volume data has volumeMode Filesystem, but is specified in volumeDevices"},
+		"in an ephemeral container": {v1.PodSpec{EphemeralContainers: []v1.EphemeralContainer{{
+			EphemeralContainerCommon: v1.EphemeralContainerCommon{VolumeMounts: mounts.VolumeMounts},
+		}}}, ptr.To(v1.PersistentVolumeBlock), "volume data has volumeMode Block, but is specified in volumeMounts"},
+	} {
+		volume := &v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{VolumeMode: c.mode}}
+		err := fits(&v1.Pod{Spec: c.spec}, "data", volume)
+		if (err == nil) != (c.text == "") || err != nil && err.Error() != c.text {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+func TestAnAttachmentThatIsBeingDeletedIsNone(t *testing.T) {
+	attachment := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{}},
+		Status:     storagev1.VolumeAttachmentStatus{Attached: true},
+	}
+	if cause, err := attached(attachment, "vol-1", nil); cause != CauseNotAttached || err == nil || err.Error() != "volume attachment is being deleted" {
+		t.Errorf("got %q, %v", cause, err)
+	}
+}
+
+// TestPausesBetweenRequests checks that they grow, that many objects do not use up the client's limit, and that no pod
+// waits much longer than it must.
+func TestPausesBetweenRequests(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		polls, waiting := rapid.IntRange(0, 100).Draw(t, "polls"), rapid.IntRange(1, 1000).Draw(t, "waiting")
+		got, next := pause(polls, waiting), pause(polls+1, waiting)
+		rate := float64(waiting) / got.Seconds()
+		if got < pollMin || got > next || rate > 10.001 || got > max(pollMax, time.Duration(waiting)*pollShare) {
+			t.Fatalf("after %d requests, with %d objects: %v, then %v", polls, waiting, got, next)
+		}
+	})
+	if pause(0, 1) != pollMin || pause(9, 1) != pollMax {
+		t.Errorf("got %v and %v", pause(0, 1), pause(9, 1))
+	}
+}
+
+func TestAnErrorNamesWhatItWaitsFor(t *testing.T) {
+	c := NewCluster(Config{NodeName: "n1"})
+	failure := c.failed(key{kind: claimKind, namespace: "shop", name: "data"}, &Error{Cause: CauseNotBound, message: "PVC is not bound"})
+	if got := failure.WaitsFor(); got != "persistentvolumeclaim shop/data" || failure.RejectsPod() != "" || !strings.Contains(failure.Error(), "bound") {
+		t.Errorf("got %q", got)
+	}
+}
