@@ -120,7 +120,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	if err != nil {
 		return err
 	}
-	_, storage, err := newPlugins(h, parts)
+	_, storage, err := newPlugins(h, link, parts)
 	if err != nil {
 		return err
 	}

@@ -6,12 +6,12 @@ import (
 	"os"
 	"path/filepath"
 
-	storagev1 "k8s.io/api/storage/v1"
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csidrivers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/inventory"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/plugins"
@@ -27,13 +27,13 @@ const (
 
 // newPlugins adds the plugin manager, and returns the CSI drivers that it registers and the inventory that nodestatus
 // follows.
-func newPlugins(h *host, parts *components.Group) (*csidrivers.Drivers, *inventory.Inventory, error) {
+func newPlugins(h *host, link *cluster.Link, parts *components.Group) (*csidrivers.Drivers, *inventory.Inventory, error) {
 	if err := os.MkdirAll(filepath.Join(h.cfg.RootDir, pluginsDir), pluginsMode); err != nil {
 		return nil, nil, fmt.Errorf("make the folder of plugins: %w", err)
 	}
 	published := inventory.New(stream.NewServedMetrics(h.registry, stream.NameStorage))
 	drivers := csidrivers.New(csidrivers.Config{
-		Object: noObject, Changed: published.Changed, Clock: clock.RealClock{}, Logger: h.logger,
+		Object: link.Claims.Driver, Changed: published.Changed, Clock: clock.RealClock{}, Logger: h.logger,
 	})
 	parts.OnClose("connections to CSI drivers", func() error {
 		drivers.Close()
@@ -51,6 +51,3 @@ func newPlugins(h *host, parts *components.Group) (*csidrivers.Drivers, *invento
 	})
 	return drivers, published, nil
 }
-
-// noObject finds no object of a driver.
-func noObject(context.Context, string) (*storagev1.CSIDriver, error) { return nil, nil }
