@@ -124,7 +124,7 @@ func pidOf(dir, name string) int {
 	return pid
 }
 
-func TestNodeTellsEachServiceWhereTheOthersAre(t *testing.T) {
+func TestNodePassesTheAddressesOfTheServices(t *testing.T) {
 	dir := install(t, obedient)
 	startNode(t, dir, "--hostname-override", "n1", "--node-labels", "a=b", "--v", "4")
 	log := logOf(t, dir)
@@ -266,7 +266,7 @@ func TestDownLeavesADirectoryOfSomethingElseAlone(t *testing.T) {
 	}
 }
 
-func TestAMistypedCommandLineIsToldWhereTheWordsAre(t *testing.T) {
+func TestAMistypedCommandLinePrintsAHint(t *testing.T) {
 	dir := install(t, obedient)
 	for _, test := range []struct{ args, want string }{
 		{"dwon", `there is no command "dwon": 'quartet --help' lists them; did you mean down?`},

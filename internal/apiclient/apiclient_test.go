@@ -103,7 +103,7 @@ func pair(t *testing.T, dir, name string) {
 	writePEM(t, filepath.Join(dir, name+".key"), "PRIVATE KEY", der)
 }
 
-func TestTheAPIServerIsToldWhoAsksAndHow(t *testing.T) {
+func TestRequestsHaveAUserAgentAndAContentType(t *testing.T) {
 	url, dir, requests := server(t)
 	kubeconfig := write(t, "server: '"+url+"', certificate-authority: "+dir+"/ca.crt", "token: "+secret)
 	for content, accept := range map[string]string{protobuf: protobuf + ",application/json", "application/json": "application/json"} {

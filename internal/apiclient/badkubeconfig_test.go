@@ -26,7 +26,7 @@ func refused(t *testing.T, kubeconfig string) string {
 	return err.Error()
 }
 
-func TestAClusterOrUserThatIsWrongIsSaidByItsField(t *testing.T) {
+func TestAWrongClusterOrUserIsReportedByItsField(t *testing.T) {
 	dir := t.TempDir()
 	pair(t, dir, "a")
 	pair(t, dir, "b")

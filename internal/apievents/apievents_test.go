@@ -183,9 +183,9 @@ func TestALostAnswerMakesNoSecondEvent(t *testing.T) {
 	})
 }
 
-// TestWhatAnAPIServerThatIsAwayMissedIsSentInOrder: each event is sent once, in its last state, in the order of the
+// TestMissedEventsAreSentToTheAPIServerInOrder: each event is sent once, in its last state, in the order of the
 // last occurrence.
-func TestWhatAnAPIServerThatIsAwayMissedIsSentInOrder(t *testing.T) {
+func TestMissedEventsAreSentToTheAPIServerInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		r.fails(func(string) error { return errAway })
@@ -236,7 +236,7 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 	})
 }
 
-func TestWhatTheAPIServerWouldHaveForgottenIsNotSent(t *testing.T) {
+func TestExpiredEventsAreNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		r.fails(func(string) error { return errAway })
@@ -250,9 +250,9 @@ func TestWhatTheAPIServerWouldHaveForgottenIsNotSent(t *testing.T) {
 	})
 }
 
-// TestAnEventThatIsRefusedHoldsUpNoOther: an event with a permanent error is dropped at once, one with a possibly
+// TestAnEventThatIsRefusedDelaysNoOther: an event with a permanent error is dropped at once, one with a possibly
 // temporary error after some tries.
-func TestAnEventThatIsRefusedHoldsUpNoOther(t *testing.T) {
+func TestAnEventThatIsRefusedDelaysNoOther(t *testing.T) {
 	terminating := apierrors.NewForbidden(resource, "bad", errors.New("the namespace is being terminated"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: v1.NamespaceTerminatingCause}}
 	for name, test := range map[string]struct {

@@ -121,9 +121,9 @@ func TestARealAPIServerHasTheEvents(t *testing.T) {
 	await(t, c, node, "ContainerGCFailed 1", "ImageGCFailed 3", "Starting 3")
 }
 
-// TestAnAPIServerThatHangsHoldsUpNobody: the recorder returns at once, and the events arrive when the API server
+// TestAHangingAPIServerDelaysNoEvent: the recorder returns at once, and the events arrive when the API server
 // answers again.
-func TestAnAPIServerThatHangsHoldsUpNobody(t *testing.T) {
+func TestAHangingAPIServerDelaysNoEvent(t *testing.T) {
 	c := shared.Cluster(t)
 	const node = "events-2"
 	r := record(t, node, c.Kubeconfig(t, cluster.NodeUser(node), cluster.Nodes))

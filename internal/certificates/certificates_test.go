@@ -115,9 +115,9 @@ func TestAKilledProcessGoesOnWithItsRequest(t *testing.T) {
 	}
 }
 
-// TestARefusedRequestIsMadeAnew checks that the new request has another key, because the same one would be refused
+// TestARefusedRequestIsRecreated checks that the new request has another key, because the same one would be refused
 // again.
-func TestARefusedRequestIsMadeAnew(t *testing.T) {
+func TestARefusedRequestIsRecreated(t *testing.T) {
 	s := newSigner(t, time.Now())
 	s.verdict = certificatesv1.CertificateDenied
 	r := requester(t, s, clock.RealClock{})
@@ -204,7 +204,7 @@ func TestOtherNamesGetAnotherCertificate(t *testing.T) {
 	)
 }
 
-func TestWhatCannotBeReadIsReplaced(t *testing.T) {
+func TestUnreadableRecordsAreReplaced(t *testing.T) {
 	at := clocktesting.NewFakeClock(time.Now())
 	s := newSigner(t, at.Now())
 	r := requester(t, s, at)

@@ -55,7 +55,7 @@ func TestOneThatFailsEndsAllAndIsNamed(t *testing.T) {
 	}
 }
 
-func TestOneThatIsDoneEndsNobody(t *testing.T) {
+func TestACompletedComponentEndsNoOther(t *testing.T) {
 	g := components.New(slog.New(slog.DiscardHandler))
 	done, ctx := make(chan struct{}), t.Context()
 	ctx, cancel := context.WithCancel(ctx)
@@ -75,7 +75,7 @@ func TestOneThatIsDoneEndsNobody(t *testing.T) {
 	}
 }
 
-func TestWhatWasConstructedIsClosedInReverseOrder(t *testing.T) {
+func TestConstructedPartsAreClosedInReverseOrder(t *testing.T) {
 	g := components.New(slog.New(slog.DiscardHandler))
 	var closed []string
 	for _, name := range []string{"lock", "runtime", "peers"} {

@@ -261,7 +261,7 @@ func (r *following) end(want string) {
 	}
 }
 
-func TestFollowingGoesOnFromAFileThatIsPutAside(t *testing.T) {
+func TestFollowingGoesOnFromAFileThatIsRotated(t *testing.T) {
 	f := folder{t, t.TempDir()}
 	f.write("0.log.20260501-090000", "a")
 	f.compress("0.log.20260501-090000")

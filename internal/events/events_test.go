@@ -91,8 +91,8 @@ func TestAStandaloneNodeHasItsNameForAUID(t *testing.T) {
 	}
 }
 
-// TestWhatIsToldOfOneEventIsInItsOrder checks the order with many concurrent callers.
-func TestWhatIsToldOfOneEventIsInItsOrder(t *testing.T) {
+// TestEventsOfOneChangeAreInOrder checks the order with many concurrent callers.
+func TestEventsOfOneChangeAreInOrder(t *testing.T) {
 	r := newRig(t, nil)
 	var all sync.WaitGroup
 	const times = 20 // of the 25 that the rate limit allows

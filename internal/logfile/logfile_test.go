@@ -31,7 +31,7 @@ func TestASmallLogIsContinued(t *testing.T) {
 	}
 }
 
-func TestALargeLogIsPutAside(t *testing.T) {
+func TestALargeLogIsRotated(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	appendTo(t, path, "old\n")
 	if err := os.Truncate(path, logfile.MaxBytes); err != nil {

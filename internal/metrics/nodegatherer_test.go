@@ -57,8 +57,8 @@ func serving(t *testing.T, registry prometheus.Gatherer) (address string) {
 	return address
 }
 
-// TestOneProcessTellsWhatAllCount parses the text: it has each family once, and each sample once.
-func TestOneProcessTellsWhatAllCount(t *testing.T) {
+// TestOneProcessExposesTheMetricsOfAll parses the text: it has each family once, and each sample once.
+func TestOneProcessExposesTheMetricsOfAll(t *testing.T) {
 	pleg := serving(
 		t,
 		registered(

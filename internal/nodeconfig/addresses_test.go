@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestMetricsAreServedBesideTheSocketUnlessToldOtherwise(t *testing.T) {
+func TestMetricsAreServedBesideTheSocketByDefault(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
 		want string

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestWhoTalksToTheAPIServerTakesAKubeconfig(t *testing.T) {
+func TestServicesThatUseTheAPIServerTakeAKubeconfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(file, []byte("kind: Config\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestTheKubeconfigOfASyncloopInAContainerIsAPathOfTheMachine(t *testing.T) {
 	}
 }
 
-func TestAKubeconfigThatCannotBeReadIsSaidWithWhatToDo(t *testing.T) {
+func TestAnUnreadableKubeconfigIsReportedWithARemedy(t *testing.T) {
 	dir := t.TempDir()
 	empty := filepath.Join(dir, "empty")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {

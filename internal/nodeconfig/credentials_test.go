@@ -157,7 +157,7 @@ func TestWrongCredentialProvidersAreRefused(t *testing.T) {
 	}
 }
 
-func TestEverythingWrongWithCredentialProvidersIsToldAtOnce(t *testing.T) {
+func TestAllProblemsOfCredentialProvidersAreReportedAtOnce(t *testing.T) {
 	dir, bin := t.TempDir(), plugins(t, "one")
 	writeCredentials(t, filepath.Join(dir, "a.yaml"), oneCredentialProvider("kubelet.config.k8s.io/v1", "one"))
 	writeCredentials(t, filepath.Join(dir, "b.yaml"), oneCredentialProvider("kubelet.config.k8s.io/v1", "one"))

@@ -51,7 +51,7 @@ func TestANodeJoinsWithAFileOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithJoiningIsToldWithWhatToDo(t *testing.T) {
+func TestProblemsOfJoiningAreReportedWithARemedy(t *testing.T) {
 	for name, c := range map[string]struct {
 		service nodeconfig.Service
 		args    []string

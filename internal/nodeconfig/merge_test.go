@@ -253,7 +253,7 @@ func TestDefaultsGiveWayToTheFile(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsSaidWhereItWasSet(t *testing.T) {
+func TestProblemsAreReportedWhereTheyWereSet(t *testing.T) {
 	base := file("/etc/base.yaml", "maxPods: 50\npodsPerCore: -1\nclusterDNS: [10.0.0.1]\n")
 	_, errs := nodeconfig.Merge(nodeconfig.Sources{
 		File:     &base,

@@ -133,8 +133,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestTheFlagsAreTold checks that all flags are logged, set or not.
-func TestTheFlagsAreTold(t *testing.T) {
+// TestTheFlagsAreShown checks that all flags are logged, set or not.
+func TestTheFlagsAreShown(t *testing.T) {
 	flags := parse(t, SyncLoop, "--v", "3").Flags
 	for name, want := range map[string]string{"v": "3", "hostname-override": "node-1", "state-dir": "/var/lib/quartet", "node-ip": ""} {
 		if got, there := flags[name]; got != want || !there {

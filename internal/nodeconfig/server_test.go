@@ -73,9 +73,9 @@ func TestWhereTheAPIsAreServed(t *testing.T) {
 	}
 }
 
-// TestNobodyIsGivenEverythingByTheNetwork: without authentication and authorization the API is served on the loopback
-// interface only.
-func TestNobodyIsGivenEverythingByTheNetwork(t *testing.T) {
+// TestAnUnauthenticatedAPIIsServedOnLoopbackOnly: without authentication and authorization the API is served on the
+// loopback interface only.
+func TestAnUnauthenticatedAPIIsServedOnLoopbackOnly(t *testing.T) {
 	const open = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nauthentication: {anonymous: {enabled: true}}\nauthorization: {mode: AlwaysAllow}\n"
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
 	for rest, fine := range map[string]bool{"": true, "address: 0.0.0.0": false, "address: '::1'": true, "address: 0.0.0.0\nenableServer: false": true} {

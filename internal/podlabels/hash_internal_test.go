@@ -96,9 +96,9 @@ func TestAFieldThatANewerAPIKnowsChangesNoHash(t *testing.T) {
 	}
 }
 
-// TestWhatIsHashedIsNobodyElses: the hash must not depend on types of k8s.io/api, because new versions of them have new
-// fields. The types that are listed here are scalars.
-func TestWhatIsHashedIsNobodyElses(t *testing.T) {
+// TestTheHashDoesNotDependOnAPITypes: the hash must not depend on types of k8s.io/api, because new versions of them
+// have new fields. The types that are listed here are scalars.
+func TestTheHashDoesNotDependOnAPITypes(t *testing.T) {
 	number := reflect.TypeFor[resource.Quantity]()
 	var walk func(path string, of reflect.Type)
 	walk = func(path string, of reflect.Type) {

@@ -41,7 +41,7 @@ func TestEverythingInASpecIsEncoded(t *testing.T) {
 }
 
 // Two specs differ even if the changes of two fields keep the encoded size.
-func TestSpecsOfTheSameSizeAreTold(t *testing.T) {
+func TestSpecsOfTheSameSizeAreCompared(t *testing.T) {
 	with := func(image string) *v1.Pod {
 		return pod("1", func(p *v1.Pod) { p.Spec.Containers[0].Image = image })
 	}

@@ -168,7 +168,7 @@ func next(t *testing.T, from <-chan string) string {
 	}
 }
 
-func TestAHandlerIsToldWhatThereIsAndWhatChanges(t *testing.T) {
+func TestAHandlerGetsTheListAndTheChanges(t *testing.T) {
 	a, calls, outcomes := start(t, 0)
 	a.lists <- list("one", "two")
 	got := []string{next(t, calls), next(t, outcomes), next(t, outcomes)}
@@ -183,7 +183,7 @@ func TestAHandlerIsToldWhatThereIsAndWhatChanges(t *testing.T) {
 	}
 }
 
-func TestAFailedListIsToldAndRetried(t *testing.T) {
+func TestAFailedListIsReportedAndRetried(t *testing.T) {
 	a, calls, outcomes := start(t, 0)
 	a.lists <- refusal(http.StatusForbidden, metav1.StatusReasonForbidden)
 	if got := next(t, calls); got != "list failed" {

@@ -85,7 +85,7 @@ func TestHealthIsServedAtOnceAndSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestAStreamThatNeverEndsDoesNotHoldUpTheStop(t *testing.T) {
+func TestAStreamThatNeverEndsDoesNotDelayTheStop(t *testing.T) {
 	address := "unix://" + filepath.Join(t.TempDir(), "s.sock")
 	stop := serve(t, address, rpc.NewHealth())
 	watch, err := client(t, address).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})

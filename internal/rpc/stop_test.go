@@ -81,7 +81,7 @@ func serveBusy(t *testing.T, service busy) (client configv1.ConfigServiceClient,
 	}
 }
 
-func TestASubscriberThatDoesNotReadDoesNotHoldUpTheStop(t *testing.T) {
+func TestASubscriberThatDoesNotReadDoesNotDelayTheStop(t *testing.T) {
 	_, _, stop := serveBusy(t, busy{sent: make(chan struct{})})
 	begin := time.Now()
 	if err := stop(); err != nil {

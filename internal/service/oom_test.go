@@ -30,7 +30,7 @@ func TestTheOOMScoreIsSet(t *testing.T) {
 	}
 }
 
-func TestAnOOMScoreThatCannotBeSetIsSaidIfItWasAskedFor(t *testing.T) {
+func TestAnOOMScoreThatCannotBeSetIsReportedIfItWasRequested(t *testing.T) {
 	var out bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&out, nil))
 	nowhere := filepath.Join(t.TempDir(), "none", "file")

@@ -15,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-func TestExitCodesAndWhatIsSaid(t *testing.T) {
+func TestExitCodesAndOutput(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "kubelet.yaml")
 	if err := os.WriteFile(
 		bad,

@@ -99,8 +99,8 @@ func TestAProcessHasTheSocketsThatItWasGivenAndWhatItStartsHasNone(t *testing.T)
 	}
 }
 
-// TestSocketsOfSomebodyElseAreNotTaken: neither those for another process, nor descriptors that are not sockets.
-func TestSocketsOfSomebodyElseAreNotTaken(t *testing.T) {
+// TestSocketsOfAnotherProcessAreNotTaken: neither those for another process, nor descriptors that are not sockets.
+func TestSocketsOfAnotherProcessAreNotTaken(t *testing.T) {
 	one := hold(t, set(t), "one")
 	for what, change := range map[string]func(*exec.Cmd){
 		"another process": func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "LISTEN_PID=1") },
@@ -216,9 +216,9 @@ func TestAConnectionWaitsForAListener(t *testing.T) {
 	}
 }
 
-// TestAChangedAddressLeavesTheOldOneServedByNobody, whether the holder or the process with the socket learns of it
+// TestAnOldAddressIsNotServedAfterAChange, whether the holder or the process with the socket learns of it
 // first.
-func TestAChangedAddressLeavesTheOldOneServedByNobody(t *testing.T) {
+func TestAnOldAddressIsNotServedAfterAChange(t *testing.T) {
 	refused := func(what, address string) {
 		t.Helper()
 		if conn, err := net.Dial("tcp", address); err == nil {

@@ -99,7 +99,7 @@ func TestTheLockIsTakenAtOnceWhenItIsFree(t *testing.T) {
 	}
 }
 
-func TestAStandbyTakesOverAndSaysForWhomItWaits(t *testing.T) {
+func TestAStandbyNamesTheActiveProcessAndTakesOver(t *testing.T) {
 	dir := t.TempDir()
 	first := lock(t, dir)
 	r := standBy(t, dir)
@@ -169,7 +169,7 @@ func TestTwoMayStandBy(t *testing.T) {
 	}
 }
 
-func TestAStandbyThatIsToldToStopStops(t *testing.T) {
+func TestAStandbyStopsOnRequest(t *testing.T) {
 	dir := t.TempDir()
 	first := lock(t, dir)
 	defer release(t, first)

@@ -46,8 +46,8 @@ func TestTheContainerOfAProcessIsFound(t *testing.T) {
 	}
 }
 
-// TestAHeldLockSaysWhoAndWhatToDo checks the messages for users of containers, who see one of two.
-func TestAHeldLockSaysWhoAndWhatToDo(t *testing.T) {
+// TestAHeldLockNamesItsHolderAndTheRemedy checks the messages for users of containers, who see one of two.
+func TestAHeldLockNamesItsHolderAndTheRemedy(t *testing.T) {
 	dir := t.TempDir()
 	held, err := Lock(dir, "syncloop")
 	if err != nil {

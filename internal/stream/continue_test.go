@@ -12,8 +12,8 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// TestAnEdgeThatContinuesAnotherResumesWhoHadBeenToldAll: other followers get a snapshot, which marks the gap.
-func TestAnEdgeThatContinuesAnotherResumesWhoHadBeenToldAll(t *testing.T) {
+// TestAContinuedEdgeResumesSubscribersThatMissedNothing: other followers get a snapshot, which marks the gap.
+func TestAContinuedEdgeResumesSubscribersThatMissedNothing(t *testing.T) {
 	first := stream.NewEdge[string](stream.Config{Epoch: "first"})
 	sub := subscribe(t, first, nil)
 	drain(t, sub, 2)
@@ -56,7 +56,7 @@ func TestAnEdgeThatContinuesAnotherResumesWhoHadBeenToldAll(t *testing.T) {
 	}
 }
 
-func TestAnEdgeThatContinuesAnotherSaysWhenItHasToldTooMuchSince(t *testing.T) {
+func TestAContinuedEdgeReportsAnOverflow(t *testing.T) {
 	edge := stream.NewEdge[string](stream.Config{LogSize: 4, Continues: [][]byte{[]byte("before/7")}})
 	for i := range 5 {
 		edge.Emit("pod", fmt.Sprint("pod#", i), "state")
@@ -82,9 +82,9 @@ func TestWhatIsPutIsStateAndNoEvent(t *testing.T) {
 	}
 }
 
-// TestWhatAFollowerMayHaveBeenToldIsWithheldFromHimAndTheOthersAreTold has two restarts. After them it is unknown
+// TestAFollowerDoesNotGetAnEventTwice has two restarts. After them it is unknown
 // whether the first run has sent one message.
-func TestWhatAFollowerMayHaveBeenToldIsWithheldFromHimAndTheOthersAreTold(t *testing.T) {
+func TestAFollowerDoesNotGetAnEventTwice(t *testing.T) {
 	first := stream.NewEdge[string](stream.Config{Epoch: "first"})
 	told := first.Token()
 	first.Emit("pod", "pod#1", "pod#1") // sent, and not kept

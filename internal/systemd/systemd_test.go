@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/internal/systemd"
 )
 
-func TestSystemdIsTold(t *testing.T) {
+func TestSystemdIsNotified(t *testing.T) {
 	for what, socket := range map[string]string{"a path": filepath.Join(t.TempDir(), "s"), "no file": fmt.Sprintf("@quartet-test-%d", os.Getpid())} {
 		listener, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 		if err != nil {
@@ -44,7 +44,7 @@ func TestSystemdIsTold(t *testing.T) {
 	}
 }
 
-func TestWithoutASystemdNobodyIsTold(t *testing.T) {
+func TestWithoutSystemdNotifyIsANoOp(t *testing.T) {
 	notifier := systemd.Take()
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))

@@ -11,7 +11,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-func TestALogThatNobodyReadsIsBlocked(t *testing.T) {
+func TestAnUnreadLogIsBlocked(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "")
 	synctest.Test(t, func(t *testing.T) {
 		read, write := io.Pipe()

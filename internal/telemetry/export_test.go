@@ -83,7 +83,7 @@ func TestAnEndpointThatHangsSlowsNothingDown(t *testing.T) {
 	}
 }
 
-func TestAnEndpointThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
+func TestAnEndpointThatHangsDoesNotDelayTheEnd(t *testing.T) {
 	var out logbuffer.Buffer
 	tel := setUp(
 		t,

@@ -53,7 +53,7 @@ func spansByTrace(t *testing.T, sink *otlpsink.Sink, processes ...*telemetry.Tel
 	return traces
 }
 
-func TestWhoBeginsATraceDecidesForAll(t *testing.T) {
+func TestTheFirstProcessOfATraceDecidesItsSampling(t *testing.T) {
 	sink := otlpsink.Start(t)
 	first := process(t, sink, "configmux", "always_off", "")
 	second := process(t, sink, "syncloop", "parentbased_always_on", "")

@@ -75,7 +75,7 @@ func TestWithoutAnEndpointATraceGoesThrough(t *testing.T) {
 	}
 }
 
-func TestWithAnEndpointSpansArriveAndSayWhose(t *testing.T) {
+func TestSpansArriveWithTheirService(t *testing.T) {
 	sink := otlpsink.Start(t)
 	tel := setUp(
 		t,

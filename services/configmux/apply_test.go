@@ -93,7 +93,7 @@ func TestAnAppliedPodIsThereAfterAKill(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithAnAppliedPodIsToldByField(t *testing.T) {
+func TestProblemsOfAnAppliedPodAreReportedByField(t *testing.T) {
 	p := newProcess(t)
 	p.write("web.yaml", manifest("web", "", "i:1"))
 	p.run()

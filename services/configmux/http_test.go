@@ -108,7 +108,7 @@ func TestAPodOfAServerArrivesBesideOneOfAFileAndStaysWithoutTheServer(t *testing
 }
 
 // After a restart without the server, subscribers must not conclude that its pods are no longer desired.
-func TestASourceWithoutItsServerHasNotSpoken(t *testing.T) {
+func TestASourceWithoutItsServerIsNotReady(t *testing.T) {
 	p := newProcess(t)
 	p.write("a.yaml", manifest("a", "", "i:1"))
 	p.serves("").Close()

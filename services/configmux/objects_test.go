@@ -229,7 +229,7 @@ func (p *process) errors(source string) []string {
 	return out
 }
 
-func TestWhatIsWrongWithAnObjectIsToldByField(t *testing.T) {
+func TestProblemsOfAnObjectAreReportedByField(t *testing.T) {
 	p := newProcess(t)
 	p.write("web.yaml", configMapManifest("theirs", "1"))
 	p.run()

@@ -153,7 +153,7 @@ func TestTheSecondWithoutStandbySaysThatItCould(t *testing.T) {
 	}
 }
 
-func TestAStandbyEndsWellWhenItIsToldTo(t *testing.T) {
+func TestAStandbyStopsCleanlyOnASignal(t *testing.T) {
 	p := newProcess(t)
 	p.run()
 	p.ready()

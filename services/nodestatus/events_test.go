@@ -45,9 +45,9 @@ func told(t *testing.T, client kubernetes.Interface, node string, want ...string
 	return nil
 }
 
-// TestTheAPIServerIsToldWhatHappensToTheNode checks events with the kubelet's reasons: the start on another boot of the
+// TestEventsOfTheNodeReachTheAPIServer checks events with the kubelet's reasons: the start on another boot of the
 // machine, changes of conditions, and the cordon.
-func TestTheAPIServerIsToldWhatHappensToTheNode(t *testing.T) {
+func TestEventsOfTheNodeReachTheAPIServer(t *testing.T) {
 	c := shared.Cluster(t)
 	admin := c.Client(t)
 	const name = "eventful"
@@ -96,8 +96,8 @@ func TestTheAPIServerIsToldWhatHappensToTheNode(t *testing.T) {
 	}
 }
 
-// TestWhatHappensToAStandaloneNodeIsTold: a subscriber gets the events, and a resumed one gets each only once.
-func TestWhatHappensToAStandaloneNodeIsTold(t *testing.T) {
+// TestEventsOfAStandaloneNodeArePublished: a subscriber gets the events, and a resumed one gets each only once.
+func TestEventsOfAStandaloneNodeArePublished(t *testing.T) {
 	cfg := quick(config(t))
 	before := &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: cfg.NodeName},
@@ -157,7 +157,7 @@ func TestWhatHappensToAStandaloneNodeIsTold(t *testing.T) {
 	}
 }
 
-func TestWhichTransitionsAreTold(t *testing.T) {
+func TestPublishedTransitions(t *testing.T) {
 	node := func(ready, memory v1.ConditionStatus) *v1.Node {
 		return &v1.Node{
 			Status: v1.NodeStatus{

@@ -236,8 +236,8 @@ func TestADeadConnectionIsNoticed(t *testing.T) {
 	reported(t, admin, name, "is put right", func(node *v1.Node) bool { return node.Status.NodeInfo.KernelVersion != "0" })
 }
 
-// TestTwoAgentsWithOneNameAreTold checks that both report it.
-func TestTwoAgentsWithOneNameAreTold(t *testing.T) {
+// TestTwoAgentsWithOneNameAreReported checks that both report it.
+func TestTwoAgentsWithOneNameAreReported(t *testing.T) {
 	c := shared.Cluster(t)
 	const name = "twins"
 	kubeconfig := c.Kubeconfig(t, cluster.NodeUser(name), cluster.Nodes)

@@ -24,9 +24,9 @@ func (r *rig) metric(name string) float64 {
 	return metricstest.Value(r.t, metricstest.Scrape(r.cfg.MetricsListen), name)
 }
 
-// TestEventsThatAreNotGoodTellTheSame: events without a status, duplicates, and a wrong order. None makes the stream
+// TestUnreliableEventsGiveTheSameResult: events without a status, duplicates, and a wrong order. None makes the stream
 // unreliable.
-func TestEventsThatAreNotGoodTellTheSame(t *testing.T) {
+func TestUnreliableEventsGiveTheSameResult(t *testing.T) {
 	for name, twists := range map[string][]fakecri.Twist{
 		"without status":             {fakecri.WithoutStatus()},
 		"each three times":           {fakecri.Repeating(3)},
@@ -203,9 +203,9 @@ func TestABacklogIsFoldedByPod(t *testing.T) {
 	}
 }
 
-// TestAContainerThatCouldNotBeStartedIsToldSoon: runtimes send no event for that, which does not make the stream
+// TestAFailedContainerStartIsReportedSoon: runtimes send no event for that, which does not make the stream
 // unreliable.
-func TestAContainerThatCouldNotBeStartedIsToldSoon(t *testing.T) {
+func TestAFailedContainerStartIsReportedSoon(t *testing.T) {
 	t.Parallel()
 	fake := fakecri.New(t)
 	fake.AddImage(harness.HelloImage, 1)

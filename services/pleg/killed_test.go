@@ -22,8 +22,8 @@ func (r *rig) kept(containerID, phase string) {
 	})
 }
 
-// TestAPLEGThatIsKilledTellsOnceOfWhatContainerdDidMeanwhile.
-func TestAPLEGThatIsKilledTellsOnceOfWhatContainerdDidMeanwhile(t *testing.T) {
+// TestAKilledPLEGReportsMissedChangesOfContainerdOnce.
+func TestAKilledPLEGReportsMissedChangesOfContainerdOnce(t *testing.T) {
 	t.Parallel()
 	containerd := harness.StartContainerd(t)
 	h := newHand(t, containerd.Endpoint)
@@ -85,9 +85,9 @@ func TestAPLEGThatIsKilledTellsOnceOfWhatContainerdDidMeanwhile(t *testing.T) {
 	f.told()
 }
 
-// TestAPLEGThatIsKilledWhileItTellsTellsNothingTwice: whatever part is on the disk, a follower gets each exit by an
+// TestAPLEGKilledWhileItPublishesPublishesNothingTwice: whatever part is on the disk, a follower gets each exit by an
 // event or by a snapshot, and never by two events.
-func TestAPLEGThatIsKilledWhileItTellsTellsNothingTwice(t *testing.T) {
+func TestAPLEGKilledWhileItPublishesPublishesNothingTwice(t *testing.T) {
 	t.Parallel()
 	fake := fakecri.New(t)
 	var ids []string
@@ -138,8 +138,8 @@ func (f *follower) deaths() map[string]int {
 	return all
 }
 
-// TestFiveHundredPodsAreToldOfOnce: the file is small, and the return of pleg repeats no event.
-func TestFiveHundredPodsAreToldOfOnce(t *testing.T) {
+// TestFiveHundredPodsAreReportedOnce: the file is small, and the return of pleg repeats no event.
+func TestFiveHundredPodsAreReportedOnce(t *testing.T) {
 	t.Parallel()
 	fake := fakecri.New(t)
 	var ids []string

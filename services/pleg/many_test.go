@@ -13,7 +13,7 @@ import (
 // first, and events are lost, duplicated and reordered: each exit is sent once, with its exit code.
 //
 // It does not run in parallel with other tests, because it needs a processor of its own.
-func TestFiveHundredDeathsAtOnceAreToldOnceEach(t *testing.T) {
+func TestFiveHundredDeathsAtOnceAreReportedOnceEach(t *testing.T) {
 	const pods = 500
 	fake := fakecri.New(t)
 	victims := map[string]int32{}

@@ -87,7 +87,7 @@ func TestTheLifeOfAPodGivesItsEventsInOrder(t *testing.T) {
 	}
 }
 
-func TestAStartIsToldWithinMillisecondsOfTheRuntimesEvent(t *testing.T) {
+func TestAStartIsPublishedWithinMillisecondsOfTheRuntimesEvent(t *testing.T) {
 	fake := fakecri.New(t)
 	r := startPLEG(t, fake.Endpoint())
 	r.mode(evented)
@@ -263,7 +263,7 @@ func TestStatusIsAsFreshAsAskedFor(t *testing.T) {
 	}
 }
 
-func TestEverybodyWhoAsksWhileAnInspectionRunsSharesTheNext(t *testing.T) {
+func TestCallersDuringAnInspectionShareTheNextOne(t *testing.T) {
 	fake := fakecri.New(t)
 	sandbox, _ := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
 	r := startPLEG(t, fake.Endpoint())

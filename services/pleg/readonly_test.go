@@ -39,8 +39,8 @@ func (r *rig) beside() *rig {
 	return second
 }
 
-// TestTwoPLEGsBesideEachOtherTellTheSame: the second one needs no lock, and does not affect the first.
-func TestTwoPLEGsBesideEachOtherTellTheSame(t *testing.T) {
+// TestTwoPLEGsPublishTheSameEvents: the second one needs no lock, and does not affect the first.
+func TestTwoPLEGsPublishTheSameEvents(t *testing.T) {
 	fake := fakecri.New(t)
 	_, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
 	first := startPLEG(t, fake.Endpoint())
@@ -70,7 +70,7 @@ func TestTwoPLEGsBesideEachOtherTellTheSame(t *testing.T) {
 	first.synced()
 }
 
-func TestTheSecondPLEGIsToldThatItMayOnlyRead(t *testing.T) {
+func TestTheSecondPLEGGetsTheAdviceToReadOnly(t *testing.T) {
 	fake := fakecri.New(t)
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()

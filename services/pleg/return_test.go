@@ -119,7 +119,7 @@ func (r *rig) restart(meanwhile func()) {
 
 func (r *rig) toldFile() string { return filepath.Join(r.cfg.StateDir, journal.FileName) }
 
-func TestWhatHappenedWhilePLEGWasAwayIsToldOnceWhenItReturns(t *testing.T) {
+func TestChangesDuringAnOutageOfPLEGAreReportedOnce(t *testing.T) {
 	fake := fakecri.New(t)
 	_, web := fake.RunPod(fakecri.Pod{UID: "web", Containers: []string{"app", "side"}})
 	oldSandbox, _ := fake.RunPod(fakecri.Pod{UID: "old", Containers: []string{"job"}})
@@ -185,8 +185,8 @@ func TestWhatHappenedWhilePLEGWasAwayIsToldOnceWhenItReturns(t *testing.T) {
 	}
 }
 
-// TestADamagedFileIsPutAsideAndItsPodsAreShown checks that the log line names the file.
-func TestADamagedFileIsPutAsideAndItsPodsAreShown(t *testing.T) {
+// TestADamagedFileIsRenamedAndItsPodsAreShown checks that the log line names the file.
+func TestADamagedFileIsRenamedAndItsPodsAreShown(t *testing.T) {
 	fake := fakecri.New(t)
 	_, ids := fake.RunPod(fakecri.Pod{UID: "web", Containers: []string{"app"}})
 	r := startPLEG(t, fake.Endpoint())

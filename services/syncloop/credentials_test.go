@@ -56,9 +56,9 @@ func TestAnImageIsPulledWithWhatAPluginHas(t *testing.T) {
 	})
 }
 
-// TestAPluginThatFailsIsToldOfInTheStatus checks that the status of a pod names the failed plugin without which the
+// TestAPluginThatFailsIsInTheStatus checks that the status of a pod names the failed plugin without which the
 // image cannot be pulled.
-func TestAPluginThatFailsIsToldOfInTheStatus(t *testing.T) {
+func TestAPluginThatFailsIsInTheStatus(t *testing.T) {
 	const image = "private.test/app:1"
 	m := newMachine(t)
 	m.cri.Protect(image, "robot", "robot-secret")

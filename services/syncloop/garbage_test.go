@@ -17,10 +17,10 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 )
 
-// TestWhoseEndedContainersAreOfNoUse checks which ended containers may be removed: those of an evicted pod always,
+// TestEndedContainersThatMayBeRemoved checks which ended containers may be removed: those of an evicted pod always,
 // those of other finished pods only under disk pressure, and never those that a restarted syncloop needs or whose last
 // status is not on the disk.
-func TestWhoseEndedContainersAreOfNoUse(t *testing.T) {
+func TestEndedContainersThatMayBeRemoved(t *testing.T) {
 	const never, pressed, always = "never", "under pressure", "always"
 	evicted := &podstore.Eviction{Reason: "Evicted", Discard: true}
 	for name, test := range map[string]struct {

@@ -28,8 +28,8 @@ func TestAnImageOfAPrivateRegistryIsPulled(t *testing.T) {
 	m.eventually("the pod is ready", m.ready("u1"))
 }
 
-// TestImagesThatNobodyUsesAreRemoved checks the image garbage collection above the high threshold.
-func TestImagesThatNobodyUsesAreRemoved(t *testing.T) {
+// TestUnusedImagesAreRemoved checks the image garbage collection above the high threshold.
+func TestUnusedImagesAreRemoved(t *testing.T) {
 	const unused = "example.test/unused:1"
 	m := newMachine(t)
 	m.cri.AddImage(unused, 1<<40)

@@ -42,13 +42,13 @@ func TestOpenFilesAreLimited(t *testing.T) {
 	}
 }
 
-func TestALimitThatTheKernelDoesNotPermitIsSaid(t *testing.T) {
+func TestALimitThatTheKernelDoesNotPermitIsReported(t *testing.T) {
 	if err := limitOpenFiles(1 << 40); err == nil || !strings.Contains(err.Error(), "maxOpenFiles: ") {
 		t.Errorf("limitOpenFiles() error = %v, want an error with %q", err, "maxOpenFiles: ")
 	}
 }
 
-func TestOtherSettingsOfTheKernelAreSaid(t *testing.T) {
+func TestOtherSettingsOfTheKernelAreReported(t *testing.T) {
 	var out bytes.Buffer
 	var now unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil {

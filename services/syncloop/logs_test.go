@@ -22,8 +22,8 @@ func names(dir string) []string {
 	return names
 }
 
-// TestALogIsLinkedToPutAsideAndRemoved follows a container's log from its creation over its rotation to its removal.
-func TestALogIsLinkedToPutAsideAndRemoved(t *testing.T) {
+// TestALogIsLinkedRotatedAndRemoved follows a container's log from its creation over its rotation to its removal.
+func TestALogIsLinkedRotatedAndRemoved(t *testing.T) {
 	m := newMachine(t)
 	m.cfg.Kubelet.ContainerLogMaxSize, m.cfg.Kubelet.ContainerLogMonitorInterval.Duration = "1Ki", 100*time.Millisecond
 	m.put(newPod("u1", "web", "a"))

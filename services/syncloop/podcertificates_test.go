@@ -59,8 +59,8 @@ func denies(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// TestADeniedCertificateIsToldAndCounted checks the event of the pod and the metric of a denied request.
-func TestADeniedCertificateIsToldAndCounted(t *testing.T) {
+// TestADeniedCertificateIsReportedAndCounted checks the event of the pod and the metric of a denied request.
+func TestADeniedCertificateIsReportedAndCounted(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(denies))
 	defer server.Close()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")

@@ -10,9 +10,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
 )
 
-// TestPodsAreToldOnTheKubeletsSocket checks that each syncloop serves the pod-resources API on the socket in the root
+// TestPodsAreListedOnTheKubeletsSocket checks that each syncloop serves the pod-resources API on the socket in the root
 // directory, also after a restart.
-func TestPodsAreToldOnTheKubeletsSocket(t *testing.T) {
+func TestPodsAreListedOnTheKubeletsSocket(t *testing.T) {
 	m := newMachine(t)
 	m.put(newPod("u1", "web", "a", "b"))
 	m.configmux.speak()

@@ -81,8 +81,8 @@ func storageOf(conn grpc.ClientConnInterface) stream.Source[*enginev1.StorageIte
 	})
 }
 
-// TestCSIDriversAreToldToTheNode checks that each syncloop streams the drivers whose sockets are in the folder.
-func TestCSIDriversAreToldToTheNode(t *testing.T) {
+// TestCSIDriversAreReportedToTheNode checks that each syncloop streams the drivers whose sockets are in the folder.
+func TestCSIDriversAreReportedToTheNode(t *testing.T) {
 	m := newMachine(t)
 	m.configmux.speak()
 	driver := &csiDriver{endpoint: filepath.Join(m.cfg.RootDir, "plugins", "test", "csi.sock")}

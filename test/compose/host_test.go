@@ -44,8 +44,8 @@ func TestTheMachinesOwnRuntime(t *testing.T) {
 	s.compose("run", "--rm", "-T", "prepare", "--undo")
 }
 
-// TestWhatIsWrongIsSaidInALine: each of these errors ends with an instruction.
-func TestWhatIsWrongIsSaidInALine(t *testing.T) {
+// TestProblemsAreReportedInALine: each of these errors ends with an instruction.
+func TestProblemsAreReportedInALine(t *testing.T) {
 	leftovers.Watch(t)
 	s := newStack(t)
 	for name, tc := range map[string]struct {

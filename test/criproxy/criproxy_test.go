@@ -320,7 +320,7 @@ func TestARuntimeThatIsAwayAndComesBack(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeServedIsSaid(t *testing.T) {
+func TestAStartWithoutADirectoryFails(t *testing.T) {
 	if _, err := criproxy.Start("unix:///nowhere.sock", filepath.Join(t.TempDir(), "no", "such", "dir.sock")); err == nil {
 		t.Error("a socket that cannot be made is no error")
 	}

@@ -19,9 +19,9 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// TestADeathWhilePLEGIsDeadIsToldAndActedOnOnce kills pleg, then a container; the next pleg reports the exit, and
+// TestADeathWhilePLEGIsDeadIsReportedAndHandledOnce kills pleg, then a container; the next pleg reports the exit, and
 // syncloop restarts the container once.
-func TestADeathWhilePLEGIsDeadIsToldAndActedOnOnce(t *testing.T) {
+func TestADeathWhilePLEGIsDeadIsReportedAndHandledOnce(t *testing.T) {
 	place(t, "mourned.yaml", manifest("mourned", 1, "sleep"))
 	id := bare(await(t, "mourned", "Ready", ready))
 	process := processOf(t, id)

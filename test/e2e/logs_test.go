@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestALogThatGrowsIsPutAsideAndLosesNoLine has a container write more than containerLogMaxSize, and follows its log
+// TestALogThatGrowsIsRotatedAndLosesNoLine has a container write more than containerLogMaxSize, and follows its log
 // meanwhile.
-func TestALogThatGrowsIsPutAsideAndLosesNoLine(t *testing.T) {
+func TestALogThatGrowsIsRotatedAndLosesNoLine(t *testing.T) {
 	const name, file = "chatty", "chatty.yaml"
 	// About 5 MiB a second in lines of 8 KiB, so that the log reaches 10 MiB within a few seconds.
 	place(t, file, manifest(name, 1, "serve", "-every", "1500us", "-message", strings.Repeat("x", 8<<10)))

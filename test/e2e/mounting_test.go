@@ -107,9 +107,9 @@ func TestAContainerThatStartsAgainHasThePartsThatItHad(t *testing.T) {
 	}
 }
 
-// TestALinkOutOfAVolumeIsToldWithoutWhereItLeads checks that the message omits the target of the link, and that the
+// TestALinkOutOfAVolumeIsReportedWithoutItsTarget checks that the message omits the target of the link, and that the
 // container starts once the link is removed.
-func TestALinkOutOfAVolumeIsToldWithoutWhereItLeads(t *testing.T) {
+func TestALinkOutOfAVolumeIsReportedWithoutItsTarget(t *testing.T) {
 	host, outside := t.TempDir(), t.TempDir()
 	link := filepath.Join(host, "link")
 	if err := os.Symlink(outside, link); err != nil {

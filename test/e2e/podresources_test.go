@@ -12,9 +12,9 @@ import (
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// TestMonitoringIsToldOfPods uses the pod resources API as a kubelet's clients do, on its socket, also after a kill of
+// TestMonitoringGetsPods uses the pod resources API as a kubelet's clients do, on its socket, also after a kill of
 // syncloop.
-func TestMonitoringIsToldOfPods(t *testing.T) {
+func TestMonitoringGetsPods(t *testing.T) {
 	conn, err := grpc.NewClient("unix://"+filepath.Join(node.Layout.Root(), "pod-resources", "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

@@ -177,7 +177,7 @@ func TestAFinishedPodIsNotStartedAgain(t *testing.T) {
 	}
 }
 
-func TestAnImageThatIsNotThereIsSaidInTheStatus(t *testing.T) {
+func TestAMissingImageIsInTheStatus(t *testing.T) {
 	place(t, "absent.yaml", strings.Replace(strings.Replace(manifest("absent", 1, "sleep"), image, "quartet.local/absent:1", 1), "args:", "imagePullPolicy: Never, args:", 1))
 	await(t, "absent", "waiting with ErrImageNeverPull", func(p *v1.Pod) bool {
 		if p == nil || len(p.Status.ContainerStatuses) == 0 {

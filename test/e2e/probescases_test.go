@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// TestWhatProbesAreTold tests the fields of a probe besides its handler, each in a pod of its own.
-func TestWhatProbesAreTold(t *testing.T) {
+// TestFieldsOfProbes tests the fields of a probe besides its handler, each in a pod of its own.
+func TestFieldsOfProbes(t *testing.T) {
 	tests := map[string]func(*testing.T){}
 	for name, test := range map[string]func(t *testing.T, name string){
 		"probe-request":   requestIsAsTheManifestSays,

@@ -57,8 +57,8 @@ func workerOf(t *testing.T, name string) worker {
 	return list.Workers[0]
 }
 
-// TestWhatHappensToTheNodeIsShown checks that the events of all services are shown in chronological order.
-func TestWhatHappensToTheNodeIsShown(t *testing.T) {
+// TestEventsOfTheNodeAreShown checks that the events of all services are shown in chronological order.
+func TestEventsOfTheNodeAreShown(t *testing.T) {
 	const ofNodeStatus, ofSyncLoop = "Starting", "NodeAllocatableEnforced"
 	var all []seen
 	awaitThat(t, "what nodestatus and syncloop tell of the node is shown", func() bool {

@@ -24,8 +24,8 @@ type told struct {
 	workerMessage string
 }
 
-// TestACallThatFailsIsToldAndMadeAgain makes each call of the start of a pod fail twice.
-func TestACallThatFailsIsToldAndMadeAgain(t *testing.T) {
+// TestACallThatFailsIsReportedAndRetried makes each call of the start of a pod fail twice.
+func TestACallThatFailsIsReportedAndRetried(t *testing.T) {
 	t.Parallel()
 	for method, want := range map[string]told{
 		"RunPodSandbox": {status: func(p *v1.Pod) bool {
@@ -93,8 +93,8 @@ func TestACallThatFailsIsToldAndMadeAgain(t *testing.T) {
 	})
 }
 
-// TestACallThatFailsOnTheWayDownIsToldAndMadeAgain makes each call of the termination of a pod fail.
-func TestACallThatFailsOnTheWayDownIsToldAndMadeAgain(t *testing.T) {
+// TestACallThatFailsOnTheWayDownIsReportedAndRetried makes each call of the termination of a pod fail.
+func TestACallThatFailsOnTheWayDownIsReportedAndRetried(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"} {
 		t.Run(method, func(t *testing.T) {

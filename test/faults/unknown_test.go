@@ -13,10 +13,10 @@ import (
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
-// TestAPodThatTheRuntimeDoesNotAnswerForIsSaidToBeUnknown ends the container of a pod while the runtime does not answer
+// TestAPodOfAHangingInspectionIsReportedAsUnknown ends the container of a pod while the runtime does not answer
 // calls for that container: the pod has the condition of an unknown state, with a time and a reason, while the node
 // stays Ready. The condition is removed as soon as the runtime answers.
-func TestAPodThatTheRuntimeDoesNotAnswerForIsSaidToBeUnknown(t *testing.T) {
+func TestAPodOfAHangingInspectionIsReportedAsUnknown(t *testing.T) {
 	t.Parallel()
 	place(t, "unknown")
 	place(t, "beside-unknown")

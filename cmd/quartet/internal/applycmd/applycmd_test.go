@@ -195,7 +195,7 @@ func TestApplyAndDelete(t *testing.T) {
 	)
 }
 
-func TestWhatIsWrongIsToldAndTheOthersAreApplied(t *testing.T) {
+func TestProblemsAreReportedAndTheOthersAreApplied(t *testing.T) {
 	n := newNode(t)
 	n.write(
 		"m/1.yaml",

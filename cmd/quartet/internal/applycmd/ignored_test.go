@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestAnnotationsOfTheAgentAreIgnoredAndThatIsTold(t *testing.T) {
+func TestAnnotationsOfTheAgentAreIgnoredAndReported(t *testing.T) {
 	n := newNode(t)
 	noted := strings.Replace(
 		manifest("a", "i:1"),
@@ -25,7 +25,7 @@ func TestAnnotationsOfTheAgentAreIgnoredAndThatIsTold(t *testing.T) {
 	)
 }
 
-func TestAPodWithPrivilegesThatItMayNotHaveIsToldByField(t *testing.T) {
+func TestRefusedPrivilegesOfAPodAreReportedByField(t *testing.T) {
 	n := newNode(t, "--host-pid-sources=file", "--privileged-sources=")
 	greedy := strings.Replace(manifest("a", "i:1"), "spec: {", "spec: {hostNetwork: true, hostPID: true, ", 1)
 	n.expect(greedy, []string{"apply", "-f", "-"}, "", "standard input: pod/a: it is not valid:\n"+

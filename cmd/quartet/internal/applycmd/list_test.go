@@ -91,7 +91,7 @@ func TestSeveralFilesAndNames(t *testing.T) {
 	)
 }
 
-func TestWhatIsWrongWithAnItemIsToldWithItsIndexAndLine(t *testing.T) {
+func TestProblemsOfAnItemHaveItsIndexAndLine(t *testing.T) {
 	n := newNode(t)
 	misspelled := strings.Replace(manifest("misspelled", "i"), "image:", "imago:", 1)
 	n.write("list.yaml", manifest("first", "i:1")+"---\n"+strings.Replace(listed(

@@ -105,7 +105,7 @@ func TestClaimsAreAppliedAndDeleted(t *testing.T) {
 		"1 of 1 could not be deleted: see above")
 }
 
-func TestWhatIsWrongWithAnObjectIsToldByField(t *testing.T) {
+func TestProblemsOfAnObjectAreReportedByField(t *testing.T) {
 	n := newNode(t)
 	immutable := "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: fixed}, immutable: true, data: {a: '1'}}\n"
 	n.expect(immutable, []string{"apply", "-f", "-"}, "configmap/fixed created\n", "", "")

@@ -221,7 +221,7 @@ func TestFindingsComeInOrderAsSoonAsTheyCan(t *testing.T) {
 	}
 }
 
-func TestACheckThatHangsIsAFaultAndHoldsUpNoOther(t *testing.T) {
+func TestACheckThatHangsIsAFaultAndDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		defer close(hang)

@@ -99,7 +99,7 @@ func TestWhatFlagsSet(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithAFlagIsSaid(t *testing.T) {
+func TestProblemsOfAFlagAreReported(t *testing.T) {
 	for _, test := range []struct{ arg, want string }{
 		{"--max-pods=many", `invalid argument "many" for "--max-pods" flag: invalid syntax`},
 		{"--feature-gates=A=perhaps", `A: "perhaps": must be true or false`},

@@ -144,7 +144,7 @@ func TestFourServicesAreOneExposition(t *testing.T) {
 	}
 }
 
-func TestAServiceThatIsAwayCostsALineAndIsToldAsDown(t *testing.T) {
+func TestAnUnavailableServiceCostsALineAndIsReportedAsDown(t *testing.T) {
 	s := newSockets(t)
 	s.serve("configmux", gauge("shared", 1, nil))
 	out, errOut, err := run(t, "--socket-dir", s.dir)
@@ -193,7 +193,7 @@ func TestOneServiceAlone(t *testing.T) {
 	}
 }
 
-func TestWhatIsAskedWrongly(t *testing.T) {
+func TestInvalidQueries(t *testing.T) {
 	s := newSockets(t)
 	for want, args := range map[string][]string{
 		"is the node running?":                {"--socket-dir", s.dir},
@@ -250,7 +250,7 @@ func TestAnAnswerThatIsNoneNamesTheService(t *testing.T) {
 	}
 }
 
-func TestWhoIsNotLetInIsToldSo(t *testing.T) {
+func TestADeniedUserGetsTheReason(t *testing.T) {
 	s := newSockets(t)
 	s.serve("configmux", gauge("fine", 1, nil))
 	listener, err := net.Listen("unix", filepath.Join(s.dir, "pleg-metrics.sock"))

@@ -12,7 +12,7 @@ import (
 )
 
 // An empty flag allows no source, which differs from a missing flag. The other services have no such flags.
-func TestConfigmuxIsToldWhichSourcesMayGiveHostPrivileges(t *testing.T) {
+func TestConfigmuxGetsTheSourcesThatMayGiveHostPrivileges(t *testing.T) {
 	l, err := layout.New(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

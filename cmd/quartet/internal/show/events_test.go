@@ -309,7 +309,7 @@ func TestWatchEventsOfOnePodAsJSON(t *testing.T) {
 	}
 }
 
-func TestWatchEventsTellsWhatWasMissed(t *testing.T) {
+func TestWatchEventsReportsMissedEvents(t *testing.T) {
 	n := newNode(t)
 	stop := n.serve(layout.PLEG)
 	n.serve(layout.SyncLoop)
@@ -347,8 +347,8 @@ func TestWatchEventsTellsWhatWasMissed(t *testing.T) {
 	golden(t, "events-missed.txt", r.out.String())
 }
 
-// TestEventsOfWhoIsThereAreShown, with a line for each service that is down.
-func TestEventsOfWhoIsThereAreShown(t *testing.T) {
+// TestEventsOfTheAvailableServicesAreShown, with a line for each service that is down.
+func TestEventsOfTheAvailableServicesAreShown(t *testing.T) {
 	n := newNode(t)
 	stop := n.serve(layout.SyncLoop)
 	n.putEvent("default", "hello-node-1", "Normal", "web", "Started", "Container started", 1, ago(time.Minute))
@@ -368,8 +368,8 @@ func TestEventsOfWhoIsThereAreShown(t *testing.T) {
 	}
 }
 
-// TestWatchEventsOfWhoIsThere: a line names the service that is down, and its events follow when it is back.
-func TestWatchEventsOfWhoIsThere(t *testing.T) {
+// TestWatchEventsOfTheAvailableServices: a line names the service that is down, and its events follow when it is back.
+func TestWatchEventsOfTheAvailableServices(t *testing.T) {
 	n := newNode(t)
 	if _, _, err := n.run("events", "-w"); err == nil || !strings.Contains(err.Error(), "cannot reach pleg") {
 		t.Errorf("of a node that does not run: %v", err)

@@ -137,7 +137,7 @@ func unknownSince(at time.Time) func(*v1.Pod) {
 
 // A pod for which the runtime does not answer is shown as unknown, with a time and a reason, beside its last known
 // state.
-func TestAPodOfUnknownStateIsSaidToBe(t *testing.T) {
+func TestAPodOfUnknownStateIsReportedAsUnknown(t *testing.T) {
 	n := newNode(t)
 	n.serve(layout.SyncLoop)
 	well := pod("default", "hung-node-1", "main")

@@ -99,7 +99,7 @@ func TestTheNodeSaysWhichTraceItIs(t *testing.T) {
 	f.wants(out, "trace    "+traceOne)
 }
 
-func TestALaterStartWithoutATraceIsTold(t *testing.T) {
+func TestALaterStartWithoutATraceIsReported(t *testing.T) {
 	f := newFixture(t)
 	f.jaeger.put(t, traceOne, whole)
 	f.knows(container("web", time.Minute, "", ""), container("web", 0, traceOne, "01"))

@@ -56,7 +56,7 @@ func TestAnObjectIsMadeAsAnAPIServerDoes(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsToldByFieldAndWithoutValues(t *testing.T) {
+func TestProblemsAreReportedByFieldAndWithoutValues(t *testing.T) {
 	const value = "hunter2"
 	fixed := true
 	secret := func(kind v1.SecretType, data ...string) *apiobject.Object {

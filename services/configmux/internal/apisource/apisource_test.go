@@ -112,7 +112,7 @@ func TestAWatchThatBreaksIsResumed(t *testing.T) {
 	}
 }
 
-func TestAHistoryThatIsForgottenIsListedAnew(t *testing.T) {
+func TestAHistoryThatIsForgottenIsListedAgain(t *testing.T) {
 	a := newAPIServer(t)
 	a.put(pod("a", "i:1"))
 	a.put(pod("b", "i:1"))
@@ -131,7 +131,7 @@ func TestAHistoryThatIsForgottenIsListedAnew(t *testing.T) {
 	}
 }
 
-func TestARefusalIsToldAndRemovesNothing(t *testing.T) {
+func TestARefusalIsReportedAndRemovesNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		with http.HandlerFunc
 		want string
@@ -199,7 +199,7 @@ func TestAServerThatIsAwayIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestAServerThatHangsIsToldAndWaitedFor(t *testing.T) {
+func TestAHangingServerIsReportedAndWaitedFor(t *testing.T) {
 	a := newAPIServer(t)
 	a.put(pod("a", "i:1"))
 	hang := func(_ http.ResponseWriter, request *http.Request) { <-request.Context().Done() }
@@ -246,7 +246,7 @@ func TestTheAgentsOwnAnnotationsAreNotTakenFromAPod(t *testing.T) {
 	}
 }
 
-func TestAPodThatCannotBeRunIsLeftOutAndTold(t *testing.T) {
+func TestAPodThatCannotRunIsLeftOutAndReported(t *testing.T) {
 	a := newAPIServer(t)
 	a.put(pod("good", "i:1"))
 	nameless, strange, climber := pod("x", "i:1"), pod("strange", "i:1"), pod("climber", "i:1")

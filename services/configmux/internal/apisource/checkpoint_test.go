@@ -145,7 +145,7 @@ func TestAListWithoutPodsEmptiesTheCheckpoint(t *testing.T) {
 	r.kept()
 }
 
-func TestACheckpointThatIsDamagedIsPutAside(t *testing.T) {
+func TestACheckpointThatIsDamagedIsRenamed(t *testing.T) {
 	for name, damage := range map[string]func([]byte) []byte{
 		"empty":           func([]byte) []byte { return nil },
 		"cut off":         func(data []byte) []byte { return data[:len(data)-1] },
@@ -201,7 +201,7 @@ func TestTheCheckpointOfAnotherNodeIsNotUsed(t *testing.T) {
 	r.wrong("none of its pods is known yet")
 }
 
-func TestADiskThatCannotBeWrittenIsToldAndTriedAgain(t *testing.T) {
+func TestADiskThatCannotBeWrittenIsReportedAndRetried(t *testing.T) {
 	a := newAPIServer(t)
 	r := newRig(t, a.client())
 	must(t, os.Mkdir(r.checkpoint, 0o700)) // a file cannot take its place

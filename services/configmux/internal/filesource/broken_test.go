@@ -302,7 +302,7 @@ func TestABrokenFileKeepsItsPodsThroughARestart(t *testing.T) {
 	start(t, dir, keeping(kept, "other")).has(2)
 }
 
-func TestACheckpointThatCannotBeUsedIsDoneWithout(t *testing.T) {
+func TestAnUnusableCheckpointIsIgnored(t *testing.T) {
 	dir, kept := t.TempDir(), filepath.Join(t.TempDir(), "checkpoint.json")
 	replace(t, filepath.Join(dir, "a.yaml"), manifest("a", "i:1"))
 	for _, content := range []string{"", "{", `{"node":"node","manifests":{"x":["AAAA"]}}`} {

@@ -225,7 +225,7 @@ func TestADryRunChangesNothing(t *testing.T) {
 	expect(t, r.restart(), nil)
 }
 
-func TestWhatCannotBeAppliedIsRefused(t *testing.T) {
+func TestInvalidObjectsAreRefused(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	withUID := pod("a", "i:1")

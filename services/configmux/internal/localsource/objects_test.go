@@ -135,7 +135,7 @@ func TestASecretIsNotInClearOnTheDisk(t *testing.T) {
 }
 
 // A damaged secret is set aside and reported; one whose key is missing stays, and is restored with the key.
-func TestWhatIsWrongWithOneSecretConcernsNoOther(t *testing.T) {
+func TestAProblemOfOneSecretAffectsNoOther(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	for _, name := range []string{"a", "b", "c"} {

@@ -142,7 +142,7 @@ func TestAProcessThatBeginsNamesNoLifeOfWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestASetIsToldWhenAPodWasGoneInBetween(t *testing.T) {
+func TestASetIsSentWhenAPodWasGoneInBetween(t *testing.T) {
 	for _, mode := range []configv1.Mode{configv1.Mode_MODE_SNAPSHOT, configv1.Mode_MODE_SNAPSHOT_AND_UPDATES} {
 		t.Run(mode.String(), func(t *testing.T) {
 			r := newRig(t)

@@ -155,7 +155,7 @@ func TestTheFirstSetOfASourceIsAnnouncedEvenWhenEmpty(t *testing.T) {
 	r.silent()
 }
 
-func TestASnapshotNamesSourcesThatHaveNotSpoken(t *testing.T) {
+func TestASnapshotNamesSourcesThatAreNotReady(t *testing.T) {
 	r := newRig(t)
 	r.Set("file", reading(pod("a", "1")))
 	sub, err := r.Stream(configv1.Mode_MODE_INCREMENTAL).Subscribe(t.Context(), nil)

@@ -232,7 +232,7 @@ func TestObjectsComeBeforeThePodsThatNameThemAndAreCounted(t *testing.T) {
 }
 
 // Objects outside of a selection cause no message except a bookmark with the position in the stream.
-func TestASelectionIsToldHowFarItIs(t *testing.T) {
+func TestASelectionGetsBookmarks(t *testing.T) {
 	level := stream.NewLevel[mux.ObjectEntry](stream.Config{})
 	defer level.Close()
 	clk := clocktesting.NewFakeClock(time.Now())

@@ -131,7 +131,7 @@ func TestASetIsNeverResumed(t *testing.T) {
 }
 
 // A subscriber that does not read during many changes gets the final state, not each change.
-func TestASlowSubscriberIsToldTheLastSet(t *testing.T) {
+func TestASlowSubscriberGetsTheLastSet(t *testing.T) {
 	r := newRig(t)
 	r.Set("file", reading())
 	r.Set("api", reading())

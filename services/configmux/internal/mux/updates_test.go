@@ -112,7 +112,7 @@ func TestTheOperationIsThatOfTheSubscriber(t *testing.T) {
 	}
 }
 
-func TestASubscriberThatComesBackIsToldNothingLessThanItMissed(t *testing.T) {
+func TestAResumedSubscriberGetsEverythingThatItMissed(t *testing.T) {
 	r := newRig(t)
 	r.Set("api", reading(pod("a", "1"), pod("b", "1")))
 	r.subscribe(configv1.Mode_MODE_INCREMENTAL, nil)
@@ -129,7 +129,7 @@ func TestASubscriberThatComesBackIsToldNothingLessThanItMissed(t *testing.T) {
 	r.expect("ADD c", "DELETE b", "UPDATE a", "api ready=true")
 }
 
-func TestRestoredPodsRunUntilTheSourceSpeaks(t *testing.T) {
+func TestRestoredPodsRunUntilTheSourceIsReady(t *testing.T) {
 	r := newRig(t)
 	r.watch()
 	r.Set("api", only(podset.Restore, pod("a", "1"), pod("b", "1"), pod("c", "1")))

@@ -67,7 +67,7 @@ func TestEachPrivilegeIsRefusedByFieldUnlessItsOwnListNamesTheSource(t *testing.
 	}
 }
 
-func TestAPodThatAsksForNothingIsEverybodys(t *testing.T) {
+func TestAPodWithoutPrivilegesIsAllowedForEverySource(t *testing.T) {
 	modest := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{}, {SecurityContext: privileged(false)}}}}
 	if got := fields(modest, "http", privilege.Allowed{}); got != nil {
 		t.Errorf("refused %q, want nil", got)

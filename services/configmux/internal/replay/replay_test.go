@@ -191,7 +191,7 @@ func TestTheOrderIsKept(t *testing.T) {
 	must(t, r.stop())
 }
 
-func TestAStreamThatBeganAnewIsNoRemoval(t *testing.T) {
+func TestAStreamThatBeganAgainIsNoRemoval(t *testing.T) {
 	r := start(t, Config{Path: record(t,
 		opened(streamv1.Start_START_SNAPSHOT), snapshot(ready(true)), snapshot(put("a")), snapshot(put("b")), synced(),
 		// The second snapshot is cut off by another lost connection.
@@ -203,7 +203,7 @@ func TestAStreamThatBeganAnewIsNoRemoval(t *testing.T) {
 }
 
 // A subscriber that gets a complete but empty set removes its pods.
-func TestNothingIsGivenBeforeASourceHasSpoken(t *testing.T) {
+func TestNothingIsSentBeforeASourceIsReady(t *testing.T) {
 	r := start(t, Config{Path: record(t,
 		opened(streamv1.Start_START_SNAPSHOT), snapshot(ready(false)), synced(), put("a"), put("b"), ready(true), put("c"),
 	)})

@@ -68,7 +68,7 @@ func TestWhatIsSealedCanNeitherBeReadNorChangedNorMoved(t *testing.T) {
 
 // For any sequence of key operations and restarts, a sealed value can be opened until a rotation that has not sealed it
 // again is finished.
-func TestRotationsLoseNothingThatWasSealedAnew(t *testing.T) {
+func TestRotationsLoseNothingThatWasSealedAgain(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		dir, err := os.MkdirTemp("", "q")
 		if err != nil {
@@ -201,7 +201,7 @@ func TestAKeyFileThatIsNotToBeTrustedIsRefusedAndSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestWhatACrashHasLeftOfAWriteIsRemoved(t *testing.T) {
+func TestLeftoversOfAnInterruptedWriteAreRemoved(t *testing.T) {
 	k := keyring(t)
 	left := filepath.Join(filepath.Dir(k.Path()), ".secrets.key.tmp-1")
 	must(t, os.WriteFile(left, []byte("a key that was to be gone"), 0o600))

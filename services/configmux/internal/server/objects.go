@@ -19,8 +19,8 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
 )
 
-// Objects provides the config maps, secrets and claims of a node without an API server. All fields except SecretUIDs are
-// required.
+// Objects provides the config maps, secrets and claims of a node without an API server. All fields except SecretUIDs
+// are required.
 type Objects struct {
 	// Held provides the effective objects; *mux.Mux implements it.
 	Held interface {

@@ -37,9 +37,9 @@ func (s subscriber) Context() context.Context { return s.ctx }
 
 func (s subscriber) Send(*configv1.WatchPodUpdatesResponse) error { return nil }
 
-// TestNobodyIsToldThatThereAreNoPodsBeforeTheyAreRead: without a reading, the state would look as if all pods were
+// TestNoEmptySetIsSentBeforeThePodsAreRead: without a reading, the state would look as if all pods were
 // removed.
-func TestNobodyIsToldThatThereAreNoPodsBeforeTheyAreRead(t *testing.T) {
+func TestNoEmptySetIsSentBeforeThePodsAreRead(t *testing.T) {
 	opening, desired := make(chan struct{}), &asked{then: func() {}}
 	s := New(Config{Desired: desired, Opening: opening})
 	gone, cancel := context.WithCancel(t.Context())

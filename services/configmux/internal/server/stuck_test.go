@@ -36,7 +36,7 @@ func modes() []configv1.Mode {
 // A subscriber that has stopped reading has no effect on others: in each mode, the others get each change before the
 // next one is made, and memory depends on the number of pods, not of changes. When it reads again, it gets the final
 // state.
-func TestAStuckSubscriberCostsNobodyAnything(t *testing.T) {
+func TestAStuckSubscriberDelaysNoOther(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*rig) source.Pod
 		// forgotten is true when so many pods were removed that the stuck subscriber has to begin again.

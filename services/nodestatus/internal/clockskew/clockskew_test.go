@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
-func TestClocksThatDifferAreTold(t *testing.T) {
+func TestClockSkewIsReported(t *testing.T) {
 	health, registry := rpc.NewHealth(), prometheus.NewRegistry()
 	watch := New(registry, health, slog.New(slog.DiscardHandler))
 	now := time.Unix(1e9, 3e8)

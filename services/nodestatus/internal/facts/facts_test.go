@@ -50,7 +50,7 @@ func TestDirectoryThatIsNotThereYet(t *testing.T) {
 	}
 }
 
-func TestWhatCouldBeReadIsReturnedBesideTheError(t *testing.T) {
+func TestPartialResultsAreReturnedWithTheError(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)

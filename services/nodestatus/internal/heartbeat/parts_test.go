@@ -23,9 +23,9 @@ func (s saidSyncLoop) GetHealth(context.Context, *enginev1.GetHealthRequest) (*e
 	return s.answer, nil
 }
 
-// TestWhatAnswersTellOfProcesses: the state of a process depends on its own work, not on the processes that it waits
+// TestStatesOfProcessesFromAnswers: the state of a process depends on its own work, not on the processes that it waits
 // for.
-func TestWhatAnswersTellOfProcesses(t *testing.T) {
+func TestStatesOfProcessesFromAnswers(t *testing.T) {
 	when := timestamppb.Now()
 	runtime := &lifecyclev1.Runtime{Ready: true, NetworkReady: true}
 	for name, test := range map[string]struct {
@@ -75,7 +75,7 @@ func TestWhatAnswersTellOfProcesses(t *testing.T) {
 	}
 }
 
-func TestSilenceTellsNothingOfOthers(t *testing.T) {
+func TestAMissingAnswerChangesNoOtherPart(t *testing.T) {
 	r := newRig(t)
 	w := &watcher{ask: AskSyncLoop(r.loop, ""), timeout: r.cfg.AskTimeout, clock: r.clock, changed: make(chan struct{}, 1)}
 	w.once(t.Context())

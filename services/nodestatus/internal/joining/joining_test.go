@@ -250,8 +250,8 @@ func TestANodeThatMayNotJoinSaysWhy(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeRenewedIsTold: the certificate of a kubeconfig that is not in a file that nodestatus may replace.
-func TestWhatCannotBeRenewedIsTold(t *testing.T) {
+// TestAFailedRenewalIsReported: the certificate of a kubeconfig that is not in a file that nodestatus may replace.
+func TestAFailedRenewalIsReported(t *testing.T) {
 	var log bytes.Buffer
 	dir := t.TempDir()
 	cfg := node(dir, "", true)

@@ -283,8 +283,8 @@ func TestAnAPIServerThatFailsIsAskedAgain(t *testing.T) {
 	}
 }
 
-// TestAnotherAgentIsTold when it has renewed the lease twice, until it stops.
-func TestAnotherAgentIsTold(t *testing.T) {
+// TestAnotherAgentIsReported when it has renewed the lease twice, until it stops.
+func TestAnotherAgentIsReported(t *testing.T) {
 	r := newRig(t, &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("node-1")}}, nil)
 	r.written()
 	r.waitsFor("")

@@ -47,7 +47,7 @@ func TestACloudProviderInitialisesTheNode(t *testing.T) {
 	}
 }
 
-func TestACloudProviderIsToldTheAddressesOfTheFlag(t *testing.T) {
+func TestACloudProviderGetsTheAddressesOfTheFlag(t *testing.T) {
 	in := input(t)
 	in.Settings = cloudSettings(t, "--node-ip=192.0.2.1,2001:db8::1")
 	node := Build(in).Node

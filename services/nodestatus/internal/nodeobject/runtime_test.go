@@ -43,8 +43,8 @@ func TestTheLargestImagesAreListed(t *testing.T) {
 	}
 }
 
-// TestWhatTheRuntimeCanIsTold checks that it stays while pleg does not answer.
-func TestWhatTheRuntimeCanIsTold(t *testing.T) {
+// TestTheFeaturesOfTheRuntimeAreReported checks that it stays while pleg does not answer.
+func TestTheFeaturesOfTheRuntimeAreReported(t *testing.T) {
 	in := input(t)
 	in.PLEG.Runtime.SupplementalGroupsPolicy = ptr.To(true)
 	state := Build(in)
@@ -65,8 +65,8 @@ func TestWhatTheRuntimeCanIsTold(t *testing.T) {
 	}
 }
 
-// TestTheMachineAndItsPlaceAreTold: swap, the API's port, two addresses, and fewer pods on few processors.
-func TestTheMachineAndItsPlaceAreTold(t *testing.T) {
+// TestTheMachineAndItsPlaceAreReported: swap, the API's port, two addresses, and fewer pods on few processors.
+func TestTheMachineAndItsPlaceAreReported(t *testing.T) {
 	in := input(t)
 	in.Machine.SwapBytes, in.Settings.Port, in.Settings.PodsPerCore = gibi, 10250, 10
 	in.Settings.IPs = []net.IP{net.ParseIP("198.51.100.7"), net.ParseIP("2001:db8::7")}

@@ -247,7 +247,7 @@ func TestADeletedNodeIsRegisteredAgain(t *testing.T) {
 	}
 }
 
-func TestChangesOfOthersAreToldAndTheirHeartbeatsAreNot(t *testing.T) {
+func TestChangesOfOthersAreReportedAndTheirHeartbeatsAreNot(t *testing.T) {
 	r := newRig(t, nil)
 	r.tells(t)
 	r.watched(t, 1)
@@ -296,8 +296,8 @@ func TestTheWaitsBetweenTriesDouble(t *testing.T) {
 	}
 }
 
-// TestTheWaitsBeginAnew once the Node has been watched for a while, because earlier failures no longer matter.
-func TestTheWaitsBeginAnew(t *testing.T) {
+// TestTheWaitsBeginAgain once the Node has been watched for a while, because earlier failures no longer matter.
+func TestTheWaitsBeginAgain(t *testing.T) {
 	r := newRig(t, func(r *rig, _ *registration.Config) {
 		r.fail = func(string) error { return errors.New("connection refused") }
 	})
@@ -381,7 +381,7 @@ func (r *rig) nothing(t *testing.T) {
 	t.Errorf("still waits for %q", r.health.Waiting())
 }
 
-func TestWithoutRegisterNodeSomebodyElseMust(t *testing.T) {
+func TestWithoutRegisterNodeTheNodeIsNotCreated(t *testing.T) {
 	r := newRig(t, func(_ *rig, cfg *registration.Config) { cfg.Register = false })
 	r.waits(t, "the API server has no Node node-1, and registerNode is false: create it")
 	if len(r.has) > 0 {

@@ -318,8 +318,7 @@ func TestAnAPIServerThatFailsIsTriedAgain(t *testing.T) {
 	r.until("that all is well", func() bool { return len(r.health.Waiting()) == 0 })
 }
 
-// TestANodeThatIsGoneIsLeftToWhoRegistersIt.
-func TestANodeThatIsGoneIsLeftToWhoRegistersIt(t *testing.T) {
+func TestADeletedNodeIsLeftToTheRegistrar(t *testing.T) {
 	r := began(t)
 	node := r.api.has()
 	r.api.mu.Lock()

@@ -359,7 +359,7 @@ func TestAShutdownThatIsCalledOffIsForgotten(t *testing.T) {
 	})
 }
 
-func TestAKillDoesNotBeginAShutdownAnew(t *testing.T) {
+func TestAKillDoesNotBeginAShutdownAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t)
 		m.pods = []*v1.Pod{pod("web", nil, nil), pod("dns", ptr.To[int32](critical), nil)}
@@ -427,7 +427,7 @@ func TestALogindThatIsStartedAgainIsAskedAgain(t *testing.T) {
 	})
 }
 
-func TestLogindIsMadeToWaitLongEnough(t *testing.T) {
+func TestLogindsDelayIsExtended(t *testing.T) {
 	for name, test := range map[string]struct {
 		reloads  time.Duration
 		readOnly bool

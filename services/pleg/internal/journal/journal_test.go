@@ -128,7 +128,7 @@ func tokens(all [][]byte) []string {
 	return said
 }
 
-func TestWhatWasToldIsKnownToTheNextProcess(t *testing.T) {
+func TestPublishedStatesAreKnownToTheNextProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), journal.FileName)
 	first := open(t, path, "one/0")
 	if _, known := first.Before(); known {
@@ -184,8 +184,8 @@ func TestFollowersOfProcessesWithoutAnEventAreAllResumed(t *testing.T) {
 	}
 }
 
-// TestAFileThatWasCutOffHasWhatWasToldBefore tests every place at which a kill or a crash may cut the file.
-func TestAFileThatWasCutOffHasWhatWasToldBefore(t *testing.T) {
+// TestATruncatedFileHasTheEventsPublishedBefore tests every place at which a kill or a crash may cut the file.
+func TestATruncatedFileHasTheEventsPublishedBefore(t *testing.T) {
 	file := &memory{}
 	r := openFile(t, "memory", "one/0", file)
 	r.Complete()
@@ -209,7 +209,7 @@ func line(json string) string {
 	return fmt.Sprintf("%08x %s\n", crc32.Checksum([]byte(json), crc32.MakeTable(crc32.Castagnoli)), json)
 }
 
-func TestAFileThatCannotBeUnderstoodIsPutAside(t *testing.T) {
+func TestAFileThatCannotBeUnderstoodIsRenamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), journal.FileName)
 	r := open(t, path, "one/0")
 	r.Complete()
@@ -337,8 +337,8 @@ func TestTheFileIsBoundedByThePods(t *testing.T) {
 	}
 }
 
-// TestADiskThatIsFullIsSaidOnceAndTriedAgain checks that an incomplete line does no harm.
-func TestADiskThatIsFullIsSaidOnceAndTriedAgain(t *testing.T) {
+// TestADiskThatIsFullIsReportedOnceAndRetried checks that an incomplete line does no harm.
+func TestADiskThatIsFullIsReportedOnceAndRetried(t *testing.T) {
 	file := &memory{}
 	r := openFile(t, "memory", "one/0", file)
 	r.Note("a", seen("a", running), []byte("one/1"))

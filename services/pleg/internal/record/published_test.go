@@ -30,7 +30,7 @@ func named(parts ...any) *lifecyclev1.PodStatus {
 	return s
 }
 
-func TestWhatHappenedSinceItWasToldBecomesEvents(t *testing.T) {
+func TestChangesSinceTheLastPublicationBecomeEvents(t *testing.T) {
 	up := sandbox("s", ready)
 	backwards := container("b", exited, 5)
 	backwards.FinishedAt = at(1) // the clock was set back while it ran
@@ -117,7 +117,7 @@ func TestAFailureBeforeTheFirstObservationLosesNothing(t *testing.T) {
 	}
 }
 
-func TestAPodThatWasNeverInspectedIsToldAsItWasListed(t *testing.T) {
+func TestAPodThatWasNeverInspectedIsReportedAsListed(t *testing.T) {
 	listed, _ := record.Pod{}.Fail(named(sandbox("s", ready), container("a", running, 1)), "no answer")
 	_, changes := record.Restore(listed.Published()).Observe(named(sandbox("s", ready), container("a", running, 1)))
 	if diff := cmp.Diff([]string{"CONTAINER_STARTED a"}, say(changes)); diff != "" {
@@ -161,7 +161,7 @@ func ofContainers(changes []record.Change) []string {
 	return slices.DeleteFunc(say(changes), func(what string) bool { return what == "POD_SYNC" })
 }
 
-func TestOnlyWhatWouldBeToldMoves(t *testing.T) {
+func TestOnlyPublishedChangesMoveAPod(t *testing.T) {
 	pod, _ := record.Pod{}.Observe(named(sandbox("s", ready), container("a", running, 1)))
 	same, _ := pod.Observe(named(sandbox("s", ready), container("a", running, 1)))
 	next, _ := pod.Observe(named(sandbox("s", ready), container("b", created, 2), container("a", running, 1)))

@@ -12,8 +12,8 @@ import (
 	"github.com/quartet-node/quartet/test/fakecri"
 )
 
-// TestTheUserOfAContainerIsTold compares it with the runtime's value.
-func TestTheUserOfAContainerIsTold(t *testing.T) {
+// TestTheUserOfAContainerIsReported compares it with the runtime's value.
+func TestTheUserOfAContainerIsReported(t *testing.T) {
 	fake := fakecri.New(t)
 	fake.AddImage("image:1", 1)
 	labels := map[string]string{
@@ -58,9 +58,9 @@ func TestTheUserOfAContainerIsTold(t *testing.T) {
 	}
 }
 
-// TestTheResourcesOfAContainerAreTold compares them with the runtime's values, also after a change while the container
-// runs.
-func TestTheResourcesOfAContainerAreTold(t *testing.T) {
+// TestTheResourcesOfAContainerAreReported compares them with the runtime's values, also after a change while the
+// container runs.
+func TestTheResourcesOfAContainerAreReported(t *testing.T) {
 	fake := fakecri.New(t)
 	_, containers := fake.RunPod(fakecri.Pod{UID: "u-1", Containers: []string{"a"}})
 	r := start(t, fake)

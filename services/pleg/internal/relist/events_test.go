@@ -73,7 +73,7 @@ func pods(fake *fakecri.Server, uids ...string) map[string]string {
 	return containers
 }
 
-func TestAChangeThatNoEventTellsBringsRelistsEverySecondBack(t *testing.T) {
+func TestAChangeWithoutAnEventBringsBackRelistsEverySecond(t *testing.T) {
 	for how, find := range map[string]func(*listener){
 		"found by a relist":                 func(l *listener) { l.request() },
 		"found by an inspection for others": func(l *listener) { l.look("a") },

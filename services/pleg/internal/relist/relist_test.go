@@ -173,7 +173,7 @@ func TestARelistLooksOnlyAtWhatHasChanged(t *testing.T) {
 	}
 }
 
-func TestAFailedListIsSaidAndTriedAgain(t *testing.T) {
+func TestAFailedListIsReportedAndRetried(t *testing.T) {
 	fake := fakecri.New(t)
 	r := start(t, fake)
 	r.SetEvented(true)
@@ -197,7 +197,7 @@ func TestAFailedListIsSaidAndTriedAgain(t *testing.T) {
 	})
 }
 
-func TestAnEventThatNobodyCanNameMakesOneRelist(t *testing.T) {
+func TestAnEventOfAnUnknownPodCausesOneRelist(t *testing.T) {
 	fake := fakecri.New(t)
 	_, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
 	r := start(t, fake)
@@ -337,7 +337,7 @@ func TestAContainerThatEndsWellHasNotFailed(t *testing.T) {
 }
 
 // pleg's own calls belong to no trace, so the runtime makes no spans of them.
-func TestLooksAreInNobodysTrace(t *testing.T) {
+func TestCallsOfPLEGHaveNoTrace(t *testing.T) {
 	fake := fakecri.New(t)
 	r := start(t, fake)
 	fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})

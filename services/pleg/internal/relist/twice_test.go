@@ -10,10 +10,10 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 )
 
-// TestADeathThatCannotBeInspectedAfterARestartIsNotToldTwice: pleg is killed before it has written which events it has
+// TestADeathThatCannotBeInspectedAfterARestartIsReportedOnce: pleg is killed before it has written which events it has
 // sent, and its successors cannot inspect that pod for long. A follower that has the event does not get it again; one
 // without it gets it.
-func TestADeathThatCannotBeInspectedAfterARestartIsNotToldTwice(t *testing.T) {
+func TestADeathThatCannotBeInspectedAfterARestartIsReportedOnce(t *testing.T) {
 	for _, restarts := range []int{1, 2} {
 		t.Run(fmt.Sprint("restarts: ", restarts), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

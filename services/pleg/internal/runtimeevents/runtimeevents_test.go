@@ -320,7 +320,7 @@ func TestAStreamThatWasThereForAMinuteDoesNotCountAsFailed(t *testing.T) {
 	}
 }
 
-func TestAStreamThatDoesNotTellOfAChangeIsMadeAnew(t *testing.T) {
+func TestAStreamThatMissesAChangeIsReopened(t *testing.T) {
 	r := start(t)
 	s := <-r.begun
 	s.opened()

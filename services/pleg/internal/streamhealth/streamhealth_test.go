@@ -80,7 +80,7 @@ func TestTrustComesBackWithEvidence(t *testing.T) {
 	d.relied(true, "after the probation")
 }
 
-func TestEachChangeThatWasNotAnnouncedBeginsTheProbationAnew(t *testing.T) {
+func TestEachChangeThatWasNotAnnouncedBeginsTheProbationAgain(t *testing.T) {
 	d := open(t)
 	d.Unannounced(d.now)
 	d.pass(50*time.Second, streamhealth.Evidence)
@@ -120,7 +120,7 @@ func TestARelapseDoublesTheProbation(t *testing.T) {
 	}
 }
 
-func TestWhatARuntimeTellsByAnEvent(t *testing.T) {
+func TestChangesThatAnEventAnnounces(t *testing.T) {
 	const (
 		ready    = lifecyclev1.SandboxState_SANDBOX_STATE_READY
 		notReady = lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY

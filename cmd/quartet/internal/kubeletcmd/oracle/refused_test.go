@@ -294,8 +294,8 @@ var judgedOtherwise = map[string]string{
 	"maxPodz: 1":                                 typing,
 }
 
-// TestWhatAKubeletRefusesIsRefused checks both directions.
-func TestWhatAKubeletRefusesIsRefused(t *testing.T) {
+// TestInputsThatAKubeletRefusesAreRefused checks both directions.
+func TestInputsThatAKubeletRefusesAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	for i, fields := range questionable {
 		path := filepath.Join(dir, fmt.Sprint(i))

@@ -208,7 +208,7 @@ func TestATokenIsAskedForOnceAndKept(t *testing.T) {
 	}
 }
 
-func TestWhoMayNotIsToldWhat(t *testing.T) {
+func TestAForbiddenRequestNamesThePermission(t *testing.T) {
 	r := newRig(t, nil)
 	r.want(403, "Forbidden (user=robot, verb=get, resource=nodes, subresource(s)=[pods proxy])", goodToken, nil)
 	r.api.mu.Lock()
@@ -237,7 +237,7 @@ func TestAClientCertificateNamesItsUser(t *testing.T) {
 	r.want(401, "names no user", "", &nobody)
 }
 
-func TestNobodyIsLetInUnlessTheConfigurationSays(t *testing.T) {
+func TestAccessIsDeniedByDefault(t *testing.T) {
 	r := newRig(t, nil)
 	r.want(401, "show a client certificate or a bearer token", "", nil)
 	if got := r.api.requests(); got != "" {

@@ -78,7 +78,7 @@ func TestPodsAreEndedBeforeAShutdown(t *testing.T) {
 	}
 }
 
-func TestWhoDoesNotWaitForPodsToEndIsToldSo(t *testing.T) {
+func TestACanceledWaitForTheEndOfPodsFails(t *testing.T) {
 	r := start(t)
 	r.store.Open()
 	r.store.SetWaiting("")
@@ -101,7 +101,7 @@ func TestWhoDoesNotWaitForPodsToEndIsToldSo(t *testing.T) {
 
 // If the runtime was down, a pod may have no worker when the shutdown begins. When it gets one, it is ended with the
 // grace period of the shutdown.
-func TestAPodThatNobodyWorksOnYetIsEndedInItsTime(t *testing.T) {
+func TestAPodWithoutAWorkerEndsWithTheGracePeriodOfTheShutdown(t *testing.T) {
 	r := start(t)
 	r.store.Open()
 	r.store.SetWaiting("")

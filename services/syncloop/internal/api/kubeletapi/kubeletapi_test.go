@@ -164,7 +164,7 @@ func TestAnEmptyNodeHasAnEmptyListAndNotNull(t *testing.T) {
 	}
 }
 
-func TestPodsAreNotToldBeforeTheyAreKnown(t *testing.T) {
+func TestPodsAreNotListedBeforeTheyAreKnown(t *testing.T) {
 	code, body, _ := get(t, serve(t, pods{err: &podstore.NotReadyError{Reason: "pleg is away"}}, loop.Health{})+"/pods")
 	if code != http.StatusServiceUnavailable || !strings.Contains(body, "pleg is away") {
 		t.Errorf("get() = %d %q, want %d and with %q", code, body, http.StatusServiceUnavailable, "pleg is away")

@@ -219,7 +219,7 @@ func TestAClientOverWebSocketThatLeavesIsNoticed(t *testing.T) {
 	<-noticed
 }
 
-func TestAClientOverWebSocketIsToldWhyThereIsNoStream(t *testing.T) {
+func TestAWebSocketClientGetsTheReasonForAMissingStream(t *testing.T) {
 	r := newRig(t)
 	front, back := serveStreams(t, r,
 		&insides{run: func(io.Reader, io.Writer, io.Writer, <-chan serving.TerminalSize) error {

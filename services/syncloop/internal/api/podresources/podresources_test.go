@@ -124,7 +124,7 @@ func web() *v1.Pod {
 	}
 }
 
-func TestPodsAreTold(t *testing.T) {
+func TestPodsAreListed(t *testing.T) {
 	r := newRig(t)
 	r.know(nil, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "web"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}, web())
 	r.serve()
@@ -153,9 +153,9 @@ func TestPodsAreTold(t *testing.T) {
 	}
 }
 
-// TestWhileThePodsAreNotKnownNobodyIsToldThatThereAreNone checks that the API returns an error, and not an empty list,
+// TestUnknownPodsAreAnErrorAndNoEmptyList checks that the API returns an error, and not an empty list,
 // while syncloop is starting.
-func TestWhileThePodsAreNotKnownNobodyIsToldThatThereAreNone(t *testing.T) {
+func TestUnknownPodsAreAnErrorAndNoEmptyList(t *testing.T) {
 	r := newRig(t)
 	r.know(errors.New("the pods are not known yet: pleg does not answer"))
 	r.serve()

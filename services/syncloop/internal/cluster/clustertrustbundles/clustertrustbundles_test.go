@@ -187,7 +187,7 @@ func TestRootsOfASigner(t *testing.T) {
 	r.comesTo(podOf("u-2"), live, one, two, three)
 }
 
-func TestWhoCannotHaveRoots(t *testing.T) {
+func TestPodsThatCannotHaveRoots(t *testing.T) {
 	r := newRig(t)
 	static := podOf("u-1")
 	static.Annotations = map[string]string{podset.AnnotationSource: "file"}
@@ -208,8 +208,8 @@ func TestWhoCannotHaveRoots(t *testing.T) {
 	}
 }
 
-// TestWhileTheAPIServerIsAwayNobodyKnows also checks that a pod is notified when the API server is back.
-func TestWhileTheAPIServerIsAwayNobodyKnows(t *testing.T) {
+// TestObjectsAreUnknownWhileTheAPIServerIsUnavailable also checks that a pod is notified when the API server is back.
+func TestObjectsAreUnknownWhileTheAPIServerIsUnavailable(t *testing.T) {
 	r := newRig(t)
 	one := root(t, "one")
 	r.put("late", "", "a", one)

@@ -231,7 +231,7 @@ func TestWatchesEndWithRun(t *testing.T) {
 	}
 }
 
-func TestAPodThatWaitsForTheAPIServerIsToldWhenItAnswers(t *testing.T) {
+func TestAPodThatWaitsForTheAPIServerIsNotifiedOfTheAnswer(t *testing.T) {
 	r := newClusterRig(t, "waiter", kubeletconfigv1beta1.WatchChangeDetectionStrategy, clock.RealClock{})
 	r.put("late", "one", false)
 	r.proxy.Refuse(t)
@@ -249,7 +249,7 @@ func TestAPodThatWaitsForTheAPIServerIsToldWhenItAnswers(t *testing.T) {
 	}
 }
 
-func TestObjectsAreAskedForAnewWhenTheyAreOld(t *testing.T) {
+func TestObjectsAreAskedForAgainWhenTheyAreOld(t *testing.T) {
 	fake := testingclock.NewFakeClock(time.Now())
 	r := newClusterRig(t, "cacher", kubeletconfigv1beta1.TTLCacheChangeDetectionStrategy, fake)
 	r.put("c-db", "one", false)

@@ -178,7 +178,7 @@ func TestWhatIsNotKnownYetIsNotMissing(t *testing.T) {
 	r.wantTold("u1")
 }
 
-func TestOnlyPodsThatUseAnObjectAreToldOfIt(t *testing.T) {
+func TestOnlyPodsThatUseAnObjectAreNotified(t *testing.T) {
 	r := newRig(t)
 	level := r.configmux(true, secret("db", "one"), secret("tls", "two"))
 	r.eventually("db", "one")
@@ -230,7 +230,7 @@ func TestTheLastKnownStaysWhileConfigmuxIsAwayAndUntilItHasReadEverything(t *tes
 	}
 }
 
-func TestAConfigmuxWithoutObjectsIsSaidAndAskedAgain(t *testing.T) {
+func TestAConfigmuxWithoutObjectsIsReportedAndRetried(t *testing.T) {
 	r := newRig(t)
 	r.mux.Use(pod("u1", "db"))
 	r.serve(nil, status.Error(codes.Unimplemented, "this node has no config maps"))
@@ -244,7 +244,7 @@ func TestAConfigmuxWithoutObjectsIsSaidAndAskedAgain(t *testing.T) {
 	r.eventually("db", "one")
 }
 
-func TestARefusalIsSaid(t *testing.T) {
+func TestARefusalIsReported(t *testing.T) {
 	r := newRig(t)
 	r.serve(nil, status.Error(codes.PermissionDenied, "secrets are given to root"))
 	r.eventually("db", `secret "db" is not known yet: configmux refuses them: secrets are given to root`)

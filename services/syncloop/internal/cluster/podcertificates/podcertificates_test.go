@@ -272,7 +272,7 @@ func TestACertificateIsReplacedWhenItsSignerWantsItAndNotBefore(t *testing.T) {
 	})
 }
 
-func TestACertificateThatIsLateStaysAndIsToldOf(t *testing.T) {
+func TestALateCertificateStaysAndIsReported(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.wants("!not issued")
 		r.server.issue(r.server.last(t, 1), block("one"), time.Hour, 2*time.Hour)
@@ -310,7 +310,7 @@ func TestACertificateThatIsLateStaysAndIsToldOf(t *testing.T) {
 	})
 }
 
-func TestWhatASignerRefusesIsRefusedForGoodAndToldOf(t *testing.T) {
+func TestARefusalOfASignerIsFinalAndReported(t *testing.T) {
 	for how, did := range map[string]string{
 		certificatesv1.PodCertificateRequestConditionTypeDenied: "was denied", certificatesv1.PodCertificateRequestConditionTypeFailed: "failed",
 	} {
@@ -353,7 +353,7 @@ func TestARequestThatVanishesIsMadeAgain(t *testing.T) {
 	})
 }
 
-func TestWhoCannotHaveACertificate(t *testing.T) {
+func TestPodsThatCannotHaveACertificate(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		pod := webPod()
 		pod.Annotations = map[string]string{podset.AnnotationSource: "file"}

@@ -104,7 +104,7 @@ func TestWhatRepeatsIsOneEventThatCounts(t *testing.T) {
 	}
 }
 
-func TestAPodThatTellsTooMuchIsQuietAndHidesNoOther(t *testing.T) {
+func TestEventsOfANoisyPodAreLimitedAndHideNoOthers(t *testing.T) {
 	r := newRig(t)
 	for i := range 500 {
 		r.Warning(t.Context(), pod("loud"), "main", fmt.Sprintf("Reason%d", i), "again")

@@ -229,7 +229,7 @@ func (r *rig) missing(pod *v1.Pod) {
 	})
 }
 
-func TestAPodIsToldWhenItsClassComes(t *testing.T) {
+func TestAPodIsNotifiedWhenItsClassIsCreated(t *testing.T) {
 	r := newRig(t, clock.RealClock{})
 	r.server.set("plain", "runc")
 	plain, late := podOf("u-1", "plain"), podOf("u-2", "late")
@@ -248,9 +248,9 @@ func TestAPodIsToldWhenItsClassComes(t *testing.T) {
 	}
 }
 
-// TestNobodyIsAskedWhileNoPodNamesAClass checks that the API server gets no request before the first and after the last
-// such pod.
-func TestNobodyIsAskedWhileNoPodNamesAClass(t *testing.T) {
+// TestNoRequestIsMadeWhileNoPodNamesAClass checks that the API server gets no request before the first and after the
+// last such pod.
+func TestNoRequestIsMadeWhileNoPodNamesAClass(t *testing.T) {
 	r := newRig(t, clock.RealClock{})
 	r.server.set("plain", "runc")
 	r.Use(podOf("u-1", ""))
@@ -269,9 +269,9 @@ func TestNobodyIsAskedWhileNoPodNamesAClass(t *testing.T) {
 	}
 }
 
-// TestWhileTheAPIServerIsAwayNobodyKnows also checks that known classes stay, and that waiting pods are notified when
-// the API server is back.
-func TestWhileTheAPIServerIsAwayNobodyKnows(t *testing.T) {
+// TestObjectsAreUnknownWhileTheAPIServerIsUnavailable also checks that known classes stay, and that waiting pods are
+// notified when the API server is back.
+func TestObjectsAreUnknownWhileTheAPIServerIsUnavailable(t *testing.T) {
 	r := newRig(t, clock.RealClock{})
 	r.server.set("plain", "runc")
 	r.server.do(func() { r.server.away = true })

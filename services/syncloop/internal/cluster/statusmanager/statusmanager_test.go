@@ -73,7 +73,7 @@ func TestTheNewestReplacesWhatWaits(t *testing.T) {
 	})
 }
 
-func TestAStatusThatSomebodyElseMakesWrongIsPutRight(t *testing.T) {
+func TestAStatusThatAnotherWriterChangesIsCorrected(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		p := r.api.put(pod("a"))
 		r.Report(podstatus.Report{Pod: p, Status: status(v1.PodRunning), MayRun: true})
@@ -89,7 +89,7 @@ func TestAStatusThatSomebodyElseMakesWrongIsPutRight(t *testing.T) {
 	})
 }
 
-func TestAnOldWordOfTheWatchIsNotTakenForTheNewest(t *testing.T) {
+func TestAStaleWatchEventDoesNotReplaceANewerVersion(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
 		old := r.api.put(pod("a"))
 		for _, phase := range []v1.PodPhase{v1.PodPending, v1.PodRunning} {

@@ -128,9 +128,9 @@ func TestATokenIsMadeForItsPod(t *testing.T) {
 	}
 }
 
-// TestATokenForWhoAsksEachTime checks a token that is bound to the pod and belongs to the given account, is valid for
-// an hour and refreshed as any other. No pod is notified of it.
-func TestATokenForWhoAsksEachTime(t *testing.T) {
+// TestATokenOfAGivenAccountNotifiesNoPod checks a token that is bound to the pod and belongs to the given account, is
+// valid for an hour and refreshed as any other. No pod is notified of it.
+func TestATokenOfAGivenAccountNotifiesNoPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &api{}
 		tokens := tokens.New(tokens.Config{
@@ -262,7 +262,7 @@ func TestATokenThatCannotBeReplacedStaysWhileItIsGood(t *testing.T) {
 	}
 }
 
-func TestWithoutATokenTheCauseIsSaid(t *testing.T) {
+func TestAMissingTokenHasACause(t *testing.T) {
 	r := newRig(0)
 	r.api.failing(errors.New(`serviceaccounts "robot" not found`))
 	if _, err := r.Token(t.Context(), newPod("u1"), "", 600); err == nil || err.Error() != `the API server was asked for a token: serviceaccounts "robot" not found` {
@@ -347,8 +347,8 @@ func TestAnAPIServerThatHangsIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// TestPodsAreToldWhenTheirTokensAreToBeReplaced also checks the notification after a failure and at the expiry.
-func TestPodsAreToldWhenTheirTokensAreToBeReplaced(t *testing.T) {
+// TestPodsAreNotifiedWhenTheirTokensMustBeReplaced also checks the notification after a failure and at the expiry.
+func TestPodsAreNotifiedWhenTheirTokensMustBeReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, begun := &api{}, time.Now()
 		told := make(chan string, 100)

@@ -132,7 +132,7 @@ func TestAHookThatAnEarlierVersionHadBegun(t *testing.T) {
 	}
 }
 
-func TestWhatIsForgottenLeavesNothing(t *testing.T) {
+func TestAForgottenPodLeavesNoRecord(t *testing.T) {
 	m := newMachine(t)
 	b := m.open()
 	m.left(b, "a", 60, 60)

@@ -128,7 +128,7 @@ func TestNewPodsWaitForTheNodeButNotForLong(t *testing.T) {
 	})
 }
 
-func TestNewPodsGoOnWhenTheNodeIsTold(t *testing.T) {
+func TestNewPodsContinueWhenTheNodeIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		r.source("file", true)
@@ -138,9 +138,9 @@ func TestNewPodsGoOnWhenTheNodeIsTold(t *testing.T) {
 	})
 }
 
-// TestARefusedPodThatIsNamedAnewIsAskedAnew checks that a rejected pod that is removed and recreated goes through
+// TestARefusedPodThatIsNamedAgainIsAskedAgain checks that a rejected pod that is removed and recreated goes through
 // admission again at once: nothing of it has to end first, so the loop does not wait for pleg.
-func TestARefusedPodThatIsNamedAnewIsAskedAnew(t *testing.T) {
+func TestARefusedPodThatIsNamedAgainIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		r.setNode(machine("1"))

@@ -103,7 +103,7 @@ func TestTheStartIsDelayedByAHungDiskForAMomentOnly(t *testing.T) {
 	})
 }
 
-func TestAnEvictionThatCannotBeKeptIsTriedAgainAndStopsNobodyElse(t *testing.T) {
+func TestAnUnsavedEvictionIsRetriedAndDelaysNoOtherPod(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, fakenode.New(), dir)

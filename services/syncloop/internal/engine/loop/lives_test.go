@@ -69,8 +69,8 @@ func reversed(lines []string) []string {
 	return out
 }
 
-// TestARestartedConfigmuxBeginsNoNewLife, but a pod that is removed and recreated after the restart has one.
-func TestARestartedConfigmuxBeginsNoNewLife(t *testing.T) {
+// TestARestartedConfigmuxStartsNoNewLife, but a pod that is removed and recreated after the restart has one.
+func TestARestartedConfigmuxStartsNoNewLife(t *testing.T) {
 	for name, before := range map[string]string{"of the start": "", "of a recreation": "e/2"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -94,8 +94,8 @@ func TestARestartedConfigmuxBeginsNoNewLife(t *testing.T) {
 	}
 }
 
-// TestALifeThatIsToldWithASnapshot restarts configmux, and the manifest is recreated before the loop follows it again.
-func TestALifeThatIsToldWithASnapshot(t *testing.T) {
+// TestALifeInASnapshot restarts configmux, and the manifest is recreated before the loop follows it again.
+func TestALifeInASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		r.source("file", true)

@@ -148,7 +148,7 @@ func TestRestartTouchesNothingThatRuns(t *testing.T) {
 	})
 }
 
-func TestOrphansEndOnlyWhenEverySourceHasSpoken(t *testing.T) {
+func TestOrphansEndOnlyWhenEverySourceIsReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := fakenode.New()
 		node.Run(fakenode.Pod("u1", "orphan", always))
@@ -186,7 +186,7 @@ func TestNoSourceAtAllRemovesNothing(t *testing.T) {
 	})
 }
 
-func TestRestartedConfigmuxRemovesNothingBeforeItsSourceHasSpoken(t *testing.T) {
+func TestRestartedConfigmuxRemovesNothingBeforeItsSourceIsReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		r.source("file", true)
@@ -230,7 +230,7 @@ func TestSourceThatIsNotConfiguredAnyMoreLosesItsPods(t *testing.T) {
 	})
 }
 
-func TestUnhealthyPlegHoldsSyncsBackAndNoRemoval(t *testing.T) {
+func TestUnhealthyPlegDelaysSyncsAndNoRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		r.source("file", true)
@@ -298,7 +298,7 @@ func TestHealthSaysWhetherConfigMuxIsFollowed(t *testing.T) {
 	})
 }
 
-func TestPlegThatIsAwayHoldsSyncsBackUntilItIsBack(t *testing.T) {
+func TestPlegThatIsAwayDelaysSyncsUntilItIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		r.source("file", true)
@@ -502,7 +502,7 @@ func TestHealthFailsWhenTheLoopStandsStill(t *testing.T) {
 	})
 }
 
-func TestABurstOnOneStreamHoldsUpNoOther(t *testing.T) {
+func TestABurstOnOneStreamDelaysNoOtherStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		r.source("file", true)

@@ -72,8 +72,8 @@ func (n *mirrorRecorder) knows(mirrors, statics bool) func() bool {
 	}
 }
 
-// TestMirrorPodsAreToldAndNotRun checks the calls of loop.Mirrors, also across a restart of configmux.
-func TestMirrorPodsAreToldAndNotRun(t *testing.T) {
+// TestMirrorPodsAreReportedAndNotRun checks the calls of loop.Mirrors, also across a restart of configmux.
+func TestMirrorPodsAreReportedAndNotRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &mirrorRecorder{}
 		r := start(t, func(c *loop.Config) { c.Mirrors = n })

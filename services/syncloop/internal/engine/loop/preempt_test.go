@@ -16,9 +16,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 )
 
-// TestACriticalPodHasOthersEndForIt checks that a critical pod preempts a pod of lower priority and waits for its end,
+// TestACriticalPodPreemptsOthers checks that a critical pod preempts a pod of lower priority and waits for its end,
 // and that a pod that would not fit anyway preempts none.
-func TestACriticalPodHasOthersEndForIt(t *testing.T) {
+func TestACriticalPodPreemptsOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r *rig
 		r = newRigWith(t, fakenode.New(), t.TempDir(), 0, func(cfg *loop.Config) {

@@ -172,8 +172,8 @@ func TestADeathAlsoCleansUpWhatEndedBefore(t *testing.T) {
 	})
 }
 
-// TestACleanUpThatHoldsUpTheLoopIsLogged if it takes a second or longer.
-func TestACleanUpThatHoldsUpTheLoopIsLogged(t *testing.T) {
+// TestACleanUpThatDelaysTheLoopIsLogged if it takes a second or longer.
+func TestACleanUpThatDelaysTheLoopIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var log bytes.Buffer

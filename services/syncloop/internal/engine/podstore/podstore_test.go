@@ -91,7 +91,7 @@ func running(t *testing.T, node *fakenode.Node, uid types.UID) *lifecyclev1.PodS
 	return status
 }
 
-func TestNothingIsToldBeforeItIsKnown(t *testing.T) {
+func TestNothingIsListedBeforeItIsKnown(t *testing.T) {
 	s := newStore(t, nil)
 	s.SetWaiting("pleg is away")
 	var notReady *podstore.NotReadyError
@@ -257,9 +257,9 @@ func TestPodsAreWhatASourceNamesAndListIsAll(t *testing.T) {
 	}
 }
 
-// TestWhatHeldAPodUpIsGoneOnceItHasASandbox checks that the reason for the pod disappears with the sandbox, before the
-// sync ends.
-func TestWhatHeldAPodUpIsGoneOnceItHasASandbox(t *testing.T) {
+// TestTheReasonOfAWaitIsGoneOnceThereIsASandbox checks that the reason for the pod disappears with the sandbox, before
+// the sync ends.
+func TestTheReasonOfAWaitIsGoneOnceThereIsASandbox(t *testing.T) {
 	node := fakenode.New()
 	pod := fakenode.Pod("u1", "web", v1.RestartPolicyAlways)
 	s := newStore(t, nil)
@@ -339,9 +339,9 @@ func TestTheContainersOfAnEndedPodHaveEnded(t *testing.T) {
 	}
 }
 
-// TestAPodThatHadEndedBeforeIsToldAsItWas checks that after a restart the containers of an ended pod do not show as
+// TestAnEarlierEndIsReportedUnchanged checks that after a restart the containers of an ended pod do not show as
 // waiting. The pod keeps its status until it has a worker.
-func TestAPodThatHadEndedBeforeIsToldAsItWas(t *testing.T) {
+func TestAnEarlierEndIsReportedUnchanged(t *testing.T) {
 	s := newStore(t, nil)
 	s.Open()
 	s.SetWaiting("")

@@ -95,7 +95,7 @@ func TestAResultOfAProbeShowsAtOnce(t *testing.T) {
 	s.Probed("nobody", "") // the pod was removed before the result
 }
 
-func TestTheProberIsToldWhatRuns(t *testing.T) {
+func TestTheProberGetsTheRunningContainers(t *testing.T) {
 	p := &prober{}
 	s := probedStore(t, fakenode.New(), p, time.Now())
 	for _, step := range []struct {

@@ -25,7 +25,7 @@ func (crashing) SyncPod(context.Context, *v1.Pod, *lifecyclev1.PodStatus) (execu
 	}}, nil
 }
 
-func TestAWorkerSaysWhatItWaitsForAndUntilWhen(t *testing.T) {
+func TestAWorkerReportsItsWaitAndItsDeadline(t *testing.T) {
 	pool, _ := startWithEvents(t, crashing{fakenode.New()})
 	pod := fakenode.Pod("u-1", "web", v1.RestartPolicyAlways)
 	begun := time.Now()
@@ -46,7 +46,7 @@ func TestAWorkerSaysWhatItWaitsForAndUntilWhen(t *testing.T) {
 	}
 }
 
-func TestAWorkerSaysUntilWhenItsPodHasToStopAndWhoWaitsForThat(t *testing.T) {
+func TestAWorkerReportsItsDeadlineAndTheWaitingPod(t *testing.T) {
 	r := start(t)
 	stopping := make(chan struct{})
 	release := make(chan struct{})

@@ -83,7 +83,7 @@ func startWithEvents(t *testing.T, runtime runtime) (*podworkers.Pool, *eventRec
 	return pool, events
 }
 
-func TestWhatCannotBeDoneForAPodIsInItsEvents(t *testing.T) {
+func TestFailuresOfAPodAreInItsEvents(t *testing.T) {
 	node := fakenode.New()
 	pod := fakenode.Pod("u-1", "web", v1.RestartPolicyAlways)
 	node.Run(pod)

@@ -38,8 +38,8 @@ func (a recordingPleg) GetPodStatus(
 	return a.Node.GetPodStatus(ctx, uid, newerThan)
 }
 
-// TestAPodThatWasBeingResizedIsObservedAnew: an earlier process may have changed the pod after the last observation.
-func TestAPodThatWasBeingResizedIsObservedAnew(t *testing.T) {
+// TestAPodThatWasBeingResizedIsObservedAgain: an earlier process may have changed the pod after the last observation.
+func TestAPodThatWasBeingResizedIsObservedAgain(t *testing.T) {
 	for _, resized := range []bool{true, false} {
 		pleg := recordingPleg{fakenode.New(), make(chan time.Duration, 1)}
 		pod := fakenode.Pod("u-1", "web", v1.RestartPolicyAlways)

@@ -119,8 +119,9 @@ func TestADamagedRecordIsSetAside(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeWritten checks that a record survives a failed write in memory, and that the next Save writes it.
-func TestWhatCannotBeWritten(t *testing.T) {
+// TestAFailedWriteIsRetriedBySave checks that a record survives a failed write in memory, and that the next Save writes
+// it.
+func TestAFailedWriteIsRetriedBySave(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "resizes")
 	book := open(t, dir)
 	if err := os.RemoveAll(dir); err != nil {

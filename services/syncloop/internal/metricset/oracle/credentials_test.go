@@ -207,8 +207,9 @@ func users(auths []credentialprovider.TrackedAuthConfig) []string {
 	return names
 }
 
-// TestWhatTheKubeletRefusesIsRefused, of configurations of credential providers, and the other way round.
-func TestWhatTheKubeletRefusesIsRefused(t *testing.T) {
+// TestConfigurationsThatTheKubeletRefusesAreRefused, of configurations of credential providers, and the other way
+// round.
+func TestConfigurationsThatTheKubeletRefusesAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	names := 0
 	for _, change := range []struct{ old, with string }{

@@ -148,7 +148,7 @@ func TestAMachineWithoutIPTables(t *testing.T) {
 	}
 }
 
-func TestAFailureIsSaidOnceAndTriedAgain(t *testing.T) {
+func TestAFailureIsReportedOnceAndRetried(t *testing.T) {
 	m := &tables{}
 	clock, log, end := startKeeper(t, m)
 	eventually.That(t, "everything is created", func() bool { return len(m.got()) == len(want) })

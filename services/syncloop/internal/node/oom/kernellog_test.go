@@ -67,7 +67,7 @@ func TestTheLogOfThisMachine(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotTheLogIsSaid(t *testing.T) {
+func TestFilesThatAreNoLogAreReported(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kmsg")
 	if err := os.WriteFile(file, []byte("6,1,1,-;something\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -134,9 +134,9 @@ const (
 	third  = "SystemOOM: System OOM encountered, victim process: java, pid: 3"
 )
 
-// TestAKillIsToldOnce checks that each kill is reported once across restarts. The node reports kills that happened
+// TestAKillIsReportedOnce checks that each kill is reported once across restarts. The node reports kills that happened
 // while it was down, but none from before its first start and none that are too old.
-func TestAKillIsToldOnce(t *testing.T) {
+func TestAKillIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, k := newNode(t), newKernel(t, "this boot")
 		k.kills(1) // before the first start
@@ -170,9 +170,9 @@ func TestAKillIsToldOnce(t *testing.T) {
 	})
 }
 
-// TestOnlyTheMachinesOwnWantIsAnEvent checks that only a kill because of the machine's memory becomes an event, and
+// TestOnlyAShortageOfTheMachineIsAnEvent checks that only a kill because of the machine's memory becomes an event, and
 // only if the kernel itself logged it.
-func TestOnlyTheMachinesOwnWantIsAnEvent(t *testing.T) {
+func TestOnlyAShortageOfTheMachineIsAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, k := newNode(t), newKernel(t, "boot")
 		defer n.start(k)()
@@ -217,8 +217,8 @@ func TestALogThatCannotBeReadIsSaidOnce(t *testing.T) {
 	}
 }
 
-// TestAPlaceThatCannotBeKeptIsSaid checks that kills are reported even if the position cannot be saved.
-func TestAPlaceThatCannotBeKeptIsSaid(t *testing.T) {
+// TestAPlaceThatCannotBeKeptIsReported checks that kills are reported even if the position cannot be saved.
+func TestAPlaceThatCannotBeKeptIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, k := newNode(t), newKernel(t, "boot")
 		n.file = filepath.Join(n.file, "no directory")

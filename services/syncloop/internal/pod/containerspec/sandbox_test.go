@@ -153,7 +153,7 @@ func TestPortsOfAPod(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongInASecurityContextIsNamed(t *testing.T) {
+func TestProblemsOfASecurityContextAreNamed(t *testing.T) {
 	group := v1.SupplementalGroupsPolicy("Some")
 	signal := v1.Signal("SIGNONE")
 	for want, change := range map[string]func(*v1.Pod){

@@ -112,9 +112,9 @@ func logged(words string) func(*v1.Pod, *lifecyclev1.PodStatus, *decide.Facts) {
 	}
 }
 
-// TestAPodThatBeginsAgainSaysWhoAsked checks that containers whose records were removed for a restart of the pod have
-// the cause of that restart.
-func TestAPodThatBeginsAgainSaysWhoAsked(t *testing.T) {
+// TestAPodThatBeginsAgainNamesTheContainersThatRequireIt checks that containers whose records were removed for a
+// restart of the pod have the cause of that restart.
+func TestAPodThatBeginsAgainNamesTheContainersThatRequireIt(t *testing.T) {
 	never := v1.ContainerRestartPolicyNever
 	pod := podviewtest.Pod(v1.RestartPolicyNever, "init:i a b")
 	pod.Spec.Containers[0].RestartPolicy = &never

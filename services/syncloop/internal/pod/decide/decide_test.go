@@ -353,7 +353,7 @@ func TestTheEventOfAKillSaysWhetherTheContainerIsRestarted(t *testing.T) {
 	}
 }
 
-func TestSidecarWithAStartupProbeHoldsBackTheNext(t *testing.T) {
+func TestSidecarWithAStartupProbeDelaysTheNext(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "sidecar:s a")
 	pod.Spec.InitContainers[0].StartupProbe = &v1.Probe{}
 	status := podviewtest.Status(pod, "s0:ready s@s0:running")
@@ -461,7 +461,7 @@ func TestAllContainersBeginAgainFromTheFirstInitContainer(t *testing.T) {
 	}
 }
 
-func TestOneOfTwoThatAskIsEnough(t *testing.T) {
+func TestOneOfTwoContainersCanRestartThePod(t *testing.T) {
 	never := v1.ContainerRestartPolicyNever
 	pod := podviewtest.Pod(v1.RestartPolicyNever, "a b")
 	for i := range pod.Spec.Containers {

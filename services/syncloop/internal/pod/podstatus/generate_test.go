@@ -326,9 +326,9 @@ func TestAStaticPodHasNoLastPhase(t *testing.T) {
 	}
 }
 
-// TestWhatHeldAPodUpIsGoneWhenItMovesOn checks that the message about a delay is removed, also if the API server still
-// has it.
-func TestWhatHeldAPodUpIsGoneWhenItMovesOn(t *testing.T) {
+// TestTheReasonOfAWaitIsGoneWhenThePodContinues checks that the message about a delay is removed, also if the API
+// server still has it.
+func TestTheReasonOfAWaitIsGoneWhenThePodContinues(t *testing.T) {
 	held := podstatus.Inputs{Now: now, Reason: podstatus.ReasonVolumes, Message: "volume x"}
 	for name, test := range map[string]struct {
 		observed string
@@ -419,7 +419,7 @@ func TestAContainerThatCouldNotBeStartedHasTheStartOfAKubelet(t *testing.T) {
 	}
 }
 
-func TestWhatHoldsAPendingPodUpIsShownAndThenGone(t *testing.T) {
+func TestTheReasonOfAWaitIsShownAndThenGone(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	first := podstatus.Generate(pod, nil, podstatus.Inputs{Now: now, Reason: "VolumeNotSupported", Message: "volume x"})
 	if first.Message != "volume x" || first.Phase != v1.PodPending {
@@ -434,9 +434,9 @@ func TestWhatHoldsAPendingPodUpIsShownAndThenGone(t *testing.T) {
 	}
 }
 
-// TestWhatHeldAPodUpIsGoneWhenItRuns checks that the message is removed when the pod runs, although the sync that
+// TestTheReasonOfAWaitIsGoneWhenThePodRuns checks that the message is removed when the pod runs, although the sync that
 // started it has not yet reported success.
-func TestWhatHeldAPodUpIsGoneWhenItRuns(t *testing.T) {
+func TestTheReasonOfAWaitIsGoneWhenThePodRuns(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	running := podviewtest.Status(pod, "s0:ready a@s0:running")
 	first := podstatus.Generate(pod, running, podstatus.Inputs{

@@ -37,7 +37,7 @@ func running(t interface{ Fatal(args ...any) }, pod *v1.Pod) *lifecyclev1.PodSta
 	return status
 }
 
-func TestWhatRunsWithSomethingElse(t *testing.T) {
+func TestResizeInProgress(t *testing.T) {
 	pod := podtest.Pod("u", named("a", list("cpu", "1"), nil), named("b", nil, nil))
 	pod.Spec.Resources = &v1.ResourceRequirements{Limits: list("memory", "1Gi")}
 	status := running(t, pod)
@@ -88,7 +88,7 @@ func TestWhatIsGoneIsForgotten(t *testing.T) {
 	}
 }
 
-func TestWhatAPodWasPromisedIsRecovered(t *testing.T) {
+func TestTheAllocationOfAPodIsRecovered(t *testing.T) {
 	made := podtest.Pod("u", named("a", list("cpu", "1"), nil), named("b", nil, nil), named("later", list("cpu", "3"), nil))
 	made.Spec.Resources = &v1.ResourceRequirements{Requests: list("cpu", "8")}
 	status := running(t, made)

@@ -70,7 +70,7 @@ func TestWhatIsRequested(t *testing.T) {
 	}
 }
 
-func TestWhatANodeNeverDoes(t *testing.T) {
+func TestInfeasibleResizes(t *testing.T) {
 	burstable := podtest.Pod("u", named("a", list("cpu", "1", "memory", "1Mi"), nil))
 	guaranteed := podtest.Pod("u", named("a", list("cpu", "1", "memory", "1Mi"), list("cpu", "1", "memory", "1Mi")))
 	change := func(pod *v1.Pod, cpu, memory string) *v1.Pod {
@@ -115,7 +115,7 @@ func TestWhatANodeNeverDoes(t *testing.T) {
 	}
 }
 
-func TestWhoIsAskedFirst(t *testing.T) {
+func TestOrderOfPendingResizes(t *testing.T) {
 	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	waiting := func(name, from, to string, priority int32, guaranteed bool, since time.Time) resize.Waiting {
 		pod := func(cpu string) *v1.Pod {
@@ -202,7 +202,7 @@ func TestAPlanNeedsNoMoreThanBeforeOrAfter(t *testing.T) {
 	})
 }
 
-func TestWhoHasToBeMadeAgain(t *testing.T) {
+func TestContainersThatMustBeRecreated(t *testing.T) {
 	c := &v1.Container{ResizePolicy: []v1.ContainerResizePolicy{
 		{ResourceName: v1.ResourceCPU, RestartPolicy: v1.NotRequired},
 		{ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer},

@@ -146,7 +146,7 @@ func TestARuntimeThatCannotRunACommandSaysNothingOfTheContainer(t *testing.T) {
 	}
 }
 
-func TestARuntimeThatIsAwayIsTold(t *testing.T) {
+func TestAnUnavailableRuntimeIsReported(t *testing.T) {
 	r := newRig(t)
 	r.config.Runtime = func() (internalapi.RuntimeService, error) { return nil, errors.New("the runtime is away") }
 	r.Caller = probecalls.New(r.config)

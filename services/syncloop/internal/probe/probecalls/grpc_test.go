@@ -57,7 +57,7 @@ func TestAHealthServiceIsAskedForTheService(t *testing.T) {
 	want{outcome: probecalls.Success, says: "service healthy"}.check(t, newRig(t).Probe(t.Context(), grpcTarget(t, address, nil)))
 }
 
-func TestAServerWithoutAHealthServiceIsTold(t *testing.T) {
+func TestAServerWithoutAHealthServiceIsReported(t *testing.T) {
 	address := serveGRPC(t, func(*grpc.Server) {})
 	want{
 		outcome: probecalls.Failure,
@@ -65,7 +65,7 @@ func TestAServerWithoutAHealthServiceIsTold(t *testing.T) {
 	}.check(t, newRig(t).Probe(t.Context(), grpcTarget(t, address, nil)))
 }
 
-func TestAHealthServiceSeesWhoAsks(t *testing.T) {
+func TestAHealthServiceSeesTheUserAgent(t *testing.T) {
 	var agent []string
 	intercept := func(
 		ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,

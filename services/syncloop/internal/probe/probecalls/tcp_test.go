@@ -43,7 +43,7 @@ func TestAConnectionThatIsTakenIsASuccess(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatNobodyAnswersFailsInTime(t *testing.T) {
+func TestAnUnansweredConnectionFailsInTime(t *testing.T) {
 	t.Parallel()
 	// The accept queue of length one is full, so further connections are not answered.
 	address := full(t)

@@ -123,7 +123,7 @@ func TestWhatARestartOfThisProcessFinds(t *testing.T) {
 	}
 }
 
-func TestNobodyIsAskedBeforeTheStartupProbeHasSucceeded(t *testing.T) {
+func TestNoProbeRunsBeforeTheStartupProbeHasSucceeded(t *testing.T) {
 	for kind, want := range map[probecalls.Kind]time.Duration{
 		probecalls.Readiness: 100 * time.Second, probecalls.Liveness: 110 * time.Second,
 	} {

@@ -60,7 +60,7 @@ func TestOnlyOrdinaryContainersAndSidecarsAreAsked(t *testing.T) {
 	})
 }
 
-func TestTheStartupProbeHoldsBackTheOthersAndIsThenOver(t *testing.T) {
+func TestTheStartupProbeDelaysTheOthersAndIsThenOver(t *testing.T) {
 	play(t, func(r *rig) {
 		pod := podOf("a", func(p *v1.Pod) {
 			c := &p.Spec.Containers[0]
@@ -185,7 +185,7 @@ func TestTheResultsOutliveTheProcess(t *testing.T) {
 	})
 }
 
-func TestAFileThatCannotBeReadIsNamedAndTheProbesBeginAnew(t *testing.T) {
+func TestAFileThatCannotBeReadIsNamedAndTheProbesBeginAgain(t *testing.T) {
 	play(t, func(r *rig) {
 		r.kill()
 		for name, content := range map[string]string{"u.json": `{"containers":{"a-1":{"Readiness":{"result":"perhaps"}}}}`, "u.json.tmp": "{"} {
@@ -273,7 +273,7 @@ func TestWhatIsKeptOfContainersThatAreGoneAfterARestartIsDropped(t *testing.T) {
 	})
 }
 
-func TestAResultThatCannotBeKeptIsToldAllTheSame(t *testing.T) {
+func TestAResultThatCannotBeSavedIsStillPublished(t *testing.T) {
 	play(t, func(r *rig) {
 		if err := os.RemoveAll(r.dir); err != nil {
 			t.Fatal(err)
@@ -321,7 +321,7 @@ func TestAProbeThatIsChangedOrTakenOutInAPodThatRuns(t *testing.T) {
 	})
 }
 
-func TestWhatPeopleAreToldOfProbes(t *testing.T) {
+func TestDescriptionsOfProbes(t *testing.T) {
 	play(t, func(r *rig) {
 		pod := podOf("a", func(p *v1.Pod) {
 			p.Spec.Containers[0].LivenessProbe, p.Spec.Containers[0].ReadinessProbe = &v1.Probe{PeriodSeconds: 1}, every()
@@ -360,9 +360,9 @@ func TestWhatPeopleAreToldOfProbes(t *testing.T) {
 	})
 }
 
-// TestWhatPeopleAreToldIsText checks that an answer with any bytes becomes valid UTF-8, because gRPC accepts no other
-// strings.
-func TestWhatPeopleAreToldIsText(t *testing.T) {
+// TestOutputOfAProbeBecomesValidText checks that an answer with any bytes becomes valid UTF-8, because gRPC accepts no
+// other strings.
+func TestOutputOfAProbeBecomesValidText(t *testing.T) {
 	play(t, func(r *rig) {
 		pod := podOf("a", func(p *v1.Pod) { p.Spec.Containers[0].ReadinessProbe = every() })
 		for said, want := range map[string]string{
@@ -381,8 +381,8 @@ func TestWhatPeopleAreToldIsText(t *testing.T) {
 	})
 }
 
-// TestPeopleAreToldThatACallIsUnderWay also checks the start of the call, and the result of the one before.
-func TestPeopleAreToldThatACallIsUnderWay(t *testing.T) {
+// TestARunningCallIsShown also checks the start of the call, and the result of the one before.
+func TestARunningCallIsShown(t *testing.T) {
 	play(t, func(r *rig) {
 		pod := podOf("a", func(p *v1.Pod) { p.Spec.Containers[0].ReadinessProbe = every() })
 		r.answer("a readiness", func(context.Context) probecalls.Answer {

@@ -302,7 +302,7 @@ func TestWhatIsStartedGoesFirst(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeRemovedIsToldOnceAndTriedAgain(t *testing.T) {
+func TestAFailedRemovalIsReportedOnceAndRetried(t *testing.T) {
 	r := newRig(t)
 	r.fail["a1"] = true
 	r.pods = []*lifecyclev1.PodStatus{pod("s1:ready a2@s1:exited a1@s1:exited b2@s1:exited b1@s1:exited")}

@@ -104,8 +104,8 @@ func TestAStartThatIsCutShortHasSaidItsCause(t *testing.T) {
 	gate.Open()
 }
 
-// TestAPodCannotForgeWhyItsSandboxWasMade also checks that the first sandbox has a cause.
-func TestAPodCannotForgeWhyItsSandboxWasMade(t *testing.T) {
+// TestAPodCannotForgeTheReasonOfItsSandbox also checks that the first sandbox has a cause.
+func TestAPodCannotForgeTheReasonOfItsSandbox(t *testing.T) {
 	n := newNode(t, func(c *executor.Config) { c.Logger = slog.New(slog.DiscardHandler) })
 	pod := newPod("a")
 	pod.Annotations = map[string]string{podlabels.StartCause: "by magic"}

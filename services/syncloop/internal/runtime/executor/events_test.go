@@ -64,7 +64,7 @@ func newRecorded(t *testing.T) (*node, *recordedEvents) {
 	return newNode(t, func(c *executor.Config) { c.Events = events }), events
 }
 
-func TestWhatIsDoneForAPodIsInItsEvents(t *testing.T) {
+func TestActionsForAPodAreInItsEvents(t *testing.T) {
 	n, events := newRecorded(t)
 	pod := newPod("a")
 	n.sync(pod)

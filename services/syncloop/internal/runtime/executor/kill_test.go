@@ -334,7 +334,7 @@ func TestATCPSocketHookIsInvalid(t *testing.T) {
 	}
 }
 
-func TestFailedPostStartKillsTheContainerAndHoldsBackNoOther(t *testing.T) {
+func TestFailedPostStartKillsTheContainerAndDelaysNoOther(t *testing.T) {
 	n := newNode(t)
 	n.cri.OnExec(func(string, []string) ([]byte, []byte, int32) { return nil, []byte("no"), 7 })
 	pod := newPod("a", "b")
@@ -350,7 +350,7 @@ func TestFailedPostStartKillsTheContainerAndHoldsBackNoOther(t *testing.T) {
 	}
 }
 
-func TestPostStartHoldsBackTheNext(t *testing.T) {
+func TestPostStartDelaysTheNext(t *testing.T) {
 	n := newNode(t)
 	gate := n.cri.Hang("ExecSync", "")
 	pod := newPod("a", "b")

@@ -48,9 +48,9 @@ func askingPod(uid string) *v1.Pod {
 	return pod
 }
 
-// TestAPodIsToldWhatTheNodeHasForPods checks that a pod gets the last known facts while nodestatus is unavailable or
+// TestAPodGetsTheLastKnownFactsOfTheNode checks that a pod gets the last known facts while nodestatus is unavailable or
 // hangs: no start waits for it.
-func TestAPodIsToldWhatTheNodeHasForPods(t *testing.T) {
+func TestAPodGetsTheLastKnownFactsOfTheNode(t *testing.T) {
 	envs := map[string][]string{}
 	var answer atomic.Pointer[func(context.Context) (*v1.Node, error)]
 	say := func(f func(context.Context) (*v1.Node, error)) { answer.Store(&f) }
@@ -96,9 +96,9 @@ func TestAPodIsToldWhatTheNodeHasForPods(t *testing.T) {
 	}
 }
 
-// TestAPodIsToldTheSameAfterARestart checks that a restarted container gets the current facts of the Node, also from a
-// new process, and the last known ones while nodestatus is unavailable.
-func TestAPodIsToldTheSameAfterARestart(t *testing.T) {
+// TestARestartedContainerGetsTheFactsOfTheNode checks that a restarted container gets the current facts of the Node,
+// also from a new process, and the last known ones while nodestatus is unavailable.
+func TestARestartedContainerGetsTheFactsOfTheNode(t *testing.T) {
 	reachable := func(context.Context) (*v1.Node, error) {
 		return &v1.Node{Status: v1.NodeStatus{
 			Allocatable: v1.ResourceList{v1.ResourceMemory: resource.MustParse("512Mi"), v1.ResourceEphemeralStorage: resource.MustParse("10Gi")},

@@ -17,9 +17,9 @@ import (
 	"github.com/quartet-node/quartet/test/registry"
 )
 
-// TestAPullThatHangsHoldsUpNoOtherPod runs on a real runtime. With serial pulls no pod with a present image waits, with
+// TestAPullThatHangsDelaysNoOtherPod runs on a real runtime. With serial pulls no pod with a present image waits, with
 // parallel pulls no other pod at all. The waiting pod can be stopped.
-func TestAPullThatHangsHoldsUpNoOtherPod(t *testing.T) {
+func TestAPullThatHangsDelaysNoOtherPod(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a containerd")
 	}

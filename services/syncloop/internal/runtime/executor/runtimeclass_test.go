@@ -121,9 +121,9 @@ func TestAClassWhoseHandlerTheRuntimeDoesNotHave(t *testing.T) {
 	n.want(pod, "")
 }
 
-// TestAPodThatRunsNeedsNobodyForItsClass checks restarts of containers and new sandboxes while the classes are not
+// TestARunningPodNeedsNoAPIServerForItsClass checks restarts of containers and new sandboxes while the classes are not
 // known.
-func TestAPodThatRunsNeedsNobodyForItsClass(t *testing.T) {
+func TestARunningPodNeedsNoAPIServerForItsClass(t *testing.T) {
 	c := &classes{handlers: map[string]string{"fast": "runc"}}
 	n, _, pod := newClassed(t, c, "fast")
 	withVolume(pod, v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}, rro(v1.RecursiveReadOnlyEnabled, true))

@@ -93,7 +93,7 @@ func TestOneThatHangsGivesUpItsPlace(t *testing.T) {
 	}
 }
 
-func TestWhoGivesUpWaitingGetsTheReasonAndDoesNothing(t *testing.T) {
+func TestACancelledWaitReturnsTheReasonAndDoesNothing(t *testing.T) {
 	gate := newStartGate(places, clocktesting.NewFakeClock(time.Unix(0, 0)))
 	c := newCrowd(places)
 	done := passAll(t, gate, places, c)

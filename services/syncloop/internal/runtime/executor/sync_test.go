@@ -74,7 +74,7 @@ func TestARestartedAgentGoesOnFromTheRuntimeAlone(t *testing.T) {
 	}
 }
 
-func TestCrashesAreHeldBackAlsoByANewProcess(t *testing.T) {
+func TestCrashesBackOffAlsoInANewProcess(t *testing.T) {
 	n := newNode(t)
 	n.cri.OnStart(func(fakecri.Container) (int32, bool) { return 1, true })
 	pod := newPod("a")
@@ -112,7 +112,7 @@ func TestAChangedContainerIsReplacedAlone(t *testing.T) {
 	}
 }
 
-func TestALostSandboxIsMadeAnew(t *testing.T) {
+func TestALostSandboxIsRecreated(t *testing.T) {
 	n := newNode(t)
 	pod := newPod("a")
 	n.sync(pod)
@@ -177,7 +177,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-func TestFailedPullsAreHeldBack(t *testing.T) {
+func TestFailedPullsBackOff(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	n := newNode(t, func(c *executor.Config) { c.Clock = clock })
 	n.cri.Fail("PullImage", "", 2, status.Error(codes.Unknown, "no such host"))

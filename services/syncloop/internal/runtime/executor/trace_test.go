@@ -118,7 +118,7 @@ func TestEveryCallIsInTheTraceOfItsPhase(t *testing.T) {
 	}
 }
 
-func TestTheRuntimeIsToldOfTheCallsSpan(t *testing.T) {
+func TestTheRuntimeGetsTheSpanOfTheCall(t *testing.T) {
 	n := newTraced(t)
 	pod := newPod("a")
 	pod.Spec.Containers[0].Image = "other:1"
@@ -206,7 +206,7 @@ func TestAFailureShowsOnTheCallAndOnItsPhase(t *testing.T) {
 	}
 }
 
-func TestWhatIsGoneAlreadyIsNoFailure(t *testing.T) {
+func TestAMissingContainerIsNoFailureOfAStop(t *testing.T) {
 	n := newTraced(t)
 	pod := newPod("a")
 	n.sync(pod)

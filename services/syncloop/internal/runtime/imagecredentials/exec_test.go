@@ -149,9 +149,9 @@ func gone(pid int) bool {
 	return err != nil || strings.Contains(string(status), "State:\tZ")
 }
 
-// TestOfALongComplaintWholeLinesAreTold checks that only the last complete lines are logged: an incomplete line may
+// TestALongErrorIsCutAtALine checks that only the last complete lines are logged: an incomplete line may
 // contain a part of a secret.
-func TestOfALongComplaintWholeLinesAreTold(t *testing.T) {
+func TestALongErrorIsCutAtALine(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "ecr")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\ni=0; while [ $i -lt 1000 ]; do i=$((i+1)); echo \"line $i.\" >&2; done; exit 1\n"), 0o700); err != nil {

@@ -38,9 +38,9 @@ func TestAPluginIsGivenATokenOfThePodsServiceAccount(t *testing.T) {
 	}
 }
 
-// TestWhoIsAskedForByItsServiceAccount checks that a plugin that requires a service account is not called for a pod
+// TestPluginsThatRequireAServiceAccount checks that a plugin that requires a service account is not called for a pod
 // without one, or without the required annotations.
-func TestWhoIsAskedForByItsServiceAccount(t *testing.T) {
+func TestPluginsThatRequireAServiceAccount(t *testing.T) {
 	for name, c := range map[string]struct {
 		needed     bool
 		annotation string

@@ -138,8 +138,8 @@ func TestAnImageThatIsUnusedForTooLongGoes(t *testing.T) {
 	r.wantCount("kubelet_image_garbage_collected_total", "space", 0)
 }
 
-// TestWhatWentForItsAgeIsNotCountedAsRoom checks that the usage is read after removals by age.
-func TestWhatWentForItsAgeIsNotCountedAsRoom(t *testing.T) {
+// TestImagesRemovedForTheirAgeAreNotCountedAsFreedSpace checks that the usage is read after removals by age.
+func TestImagesRemovedForTheirAgeAreNotCountedAsFreedSpace(t *testing.T) {
 	r, _ := onFake(t, imagegc.Policy{
 		HighPercent: 85, LowPercent: 80, MinAge: 2 * time.Minute, MaxAge: time.Hour,
 	}, "a", "b", "c")
@@ -152,9 +152,9 @@ func TestWhatWentForItsAgeIsNotCountedAsRoom(t *testing.T) {
 	r.wantCount("kubelet_image_garbage_collected_total", "space", 1)
 }
 
-// TestAFailureIsToldTwice checks that the first and the second consecutive failure are logged, and no further ones
+// TestAFailureIsLoggedTwice checks that the first and the second consecutive failure are logged, and no further ones
 // until a success.
-func TestAFailureIsToldTwice(t *testing.T) {
+func TestAFailureIsLoggedTwice(t *testing.T) {
 	for name, fail := range map[string]func(*rig, *fakecri.Server) (mend func()){
 		"no list of images": func(_ *rig, fake *fakecri.Server) func() {
 			return fake.Fail("ListImages", "", -1, status.Error(codes.Unavailable, "no"))
@@ -258,7 +258,7 @@ func TestARoundIsMadeEveryFiveMinutes(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatRemovesNothingAsksNobody(t *testing.T) {
+func TestAPolicyThatRemovesNothingMakesNoCalls(t *testing.T) {
 	r, fake := onFake(t, imagegc.Policy{HighPercent: 100, LowPercent: 80, MinAge: 2 * time.Minute}, "a")
 	if err := r.Run(r.ctx); err != nil {
 		t.Error(err)

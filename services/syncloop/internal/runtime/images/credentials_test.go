@@ -153,8 +153,9 @@ func TestAChangeOfTheFileActsAtOnce(t *testing.T) {
 	}
 }
 
-// TestAFileThatCannotBeUsedIsToldOf checks that the path is logged without the content, and that the next file is used.
-func TestAFileThatCannotBeUsedIsToldOf(t *testing.T) {
+// TestAFileThatCannotBeUsedIsReported checks that the path is logged without the content, and that the next file is
+// used.
+func TestAFileThatCannotBeUsedIsReported(t *testing.T) {
 	for name, content := range map[string]string{
 		"no JSON":       `top-secret`,
 		"a wrong type":  `{"auths": {"registry.test": "top-secret"}}`,
@@ -210,9 +211,9 @@ func TestCredentialsAreTriedInTurn(t *testing.T) {
 	r.want("web", name, v1.PullAlways, images.ReasonPull, fmt.Sprintf(`failed to pull image %q: [%s"old" with password "[credential]", %s"current" with password "[credential]"]`, name, denied, denied))
 }
 
-// TestCredentialsAreNeverTold checks all responses of a registry or a proxy. Each place has the password in another
+// TestCredentialsAreNeverLogged checks all responses of a registry or a proxy. Each place has the password in another
 // encoding.
-func TestCredentialsAreNeverTold(t *testing.T) {
+func TestCredentialsAreNeverLogged(t *testing.T) {
 	const name, user, password = "registry.test/shop/web:1", "puller", `s3cr3t@"/ %ü+~~~~?`
 	both := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
 	safe := base64.URLEncoding.EncodeToString([]byte(user + ":" + password))
@@ -257,8 +258,8 @@ func TestCredentialsAreNeverTold(t *testing.T) {
 	}
 }
 
-// TestAShortPasswordIsNotToldByWhereItWas checks that the whole text is replaced.
-func TestAShortPasswordIsNotToldByWhereItWas(t *testing.T) {
+// TestATextWithAShortPasswordIsReplacedWhole checks that the whole text is replaced.
+func TestATextWithAShortPasswordIsReplacedWhole(t *testing.T) {
 	r := newRig(t, withCredentials(&runtimeapi.AuthConfig{Username: "puller", Password: "x"}))
 	r.cri.Fail("PullImage", "", -1, status.Error(codes.PermissionDenied, "a fox may not"))
 	_, err := r.ensure("web", "registry.test/shop/web:1", v1.PullAlways)
@@ -268,8 +269,8 @@ func TestAShortPasswordIsNotToldByWhereItWas(t *testing.T) {
 	}
 }
 
-// TestAnErrorWithoutASecretIsToldAsItIs checks this also for pulls with credentials.
-func TestAnErrorWithoutASecretIsToldAsItIs(t *testing.T) {
+// TestAnErrorWithoutASecretIsUnchanged checks this also for pulls with credentials.
+func TestAnErrorWithoutASecretIsUnchanged(t *testing.T) {
 	r := newRig(t, withCredentials(&runtimeapi.AuthConfig{Username: "puller", Password: "top-secret"}))
 	r.cri.Fail("PullImage", "", -1, status.Error(codes.NotFound, "user puller: no such image"))
 	_, err := r.ensure("web", "registry.test/shop/web:1", v1.PullAlways)

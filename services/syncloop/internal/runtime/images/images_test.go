@@ -20,9 +20,9 @@ import (
 	"github.com/quartet-node/quartet/test/harness"
 )
 
-// TestAQuestionThatHangsHoldsUpOnlyWhoAskedIt checks that callers share a lookup of the same image, but are not blocked
+// TestAHangingRequestDelaysOnlyItsCaller checks that callers share a lookup of the same image, but are not blocked
 // by one that hangs.
-func TestAQuestionThatHangsHoldsUpOnlyWhoAskedIt(t *testing.T) {
+func TestAHangingRequestDelaysOnlyItsCaller(t *testing.T) {
 	const image = "registry.test/present:1"
 	fake := fakecri.New(t)
 	fake.AddImage(image, 5)
@@ -136,7 +136,7 @@ func TestAnImageWithoutATagIsTheLatest(t *testing.T) {
 	}
 }
 
-func TestANameThatIsNoneIsRefusedBeforeAnybodyIsAsked(t *testing.T) {
+func TestAnInvalidNameIsRefusedBeforeAnyCall(t *testing.T) {
 	r := newRig(t, serial, recording(t.TempDir(), ""))
 	const message = `Failed to apply default image tag "not a name": couldn't parse image name "not a name": invalid reference format`
 	r.want("web", "not a name", v1.PullAlways, images.ReasonInvalidName, message)
@@ -146,7 +146,7 @@ func TestANameThatIsNoneIsRefusedBeforeAnybodyIsAsked(t *testing.T) {
 	}
 }
 
-func TestAFailedInspectionIsTold(t *testing.T) {
+func TestAFailedInspectionIsReported(t *testing.T) {
 	r := newRig(t, serial, recording(t.TempDir(), ""))
 	r.cri.Fail("ImageStatus", "", -1, status.Error(codes.Internal, "the disk is gone"))
 	const message = `Failed to inspect image "registry.test/app:1": rpc error: code = Internal desc = the disk is gone`
@@ -154,8 +154,8 @@ func TestAFailedInspectionIsTold(t *testing.T) {
 	r.wantEvents("Warning InspectFailed web/main: "+message, "Warning Failed web/main: Error: ImageInspectError")
 }
 
-// TestAFailedPullIsHeldBack checks a back-off of 10 s, doubled after each failure up to 5 min, for each pod and image.
-func TestAFailedPullIsHeldBack(t *testing.T) {
+// TestAFailedPullBacksOff checks a back-off of 10 s, doubled after each failure up to 5 min, for each pod and image.
+func TestAFailedPullBacksOff(t *testing.T) {
 	r := newRig(t, serial, recording(t.TempDir(), ""))
 	const name = "registry.test/app:1"
 	mend := r.cri.Fail("PullImage", name, -1, status.Error(codes.NotFound, "no such image"))
@@ -274,8 +274,8 @@ func TestAsManyPullsAtOnceAsAreAllowed(t *testing.T) {
 	}
 }
 
-// TestAPullThatHangsHoldsUpNoImageThatIsThere also covers serial pulls, and a stop of the waiting pod.
-func TestAPullThatHangsHoldsUpNoImageThatIsThere(t *testing.T) {
+// TestAPullThatHangsDelaysNoImageThatIsThere also covers serial pulls, and a stop of the waiting pod.
+func TestAPullThatHangsDelaysNoImageThatIsThere(t *testing.T) {
 	r := newRig(t, serial, recording(t.TempDir(), ""))
 	r.cri.AddImage("registry.test/present:1", 1)
 	gate := r.cri.Hang("PullImage", "registry.test/hangs:1")
@@ -329,7 +329,7 @@ func TestAWaitForTheTurnIsInTheEvent(t *testing.T) {
 		`Normal Pulled pod-of-registry.test/b:1/main: Successfully pulled image "registry.test/b:1" in 1.5s (4.5s including waiting). Image size: 1048576 bytes.`)
 }
 
-func TestWhoIsGivenAnImageUsesIt(t *testing.T) {
+func TestAPodThatGetsAnImageUsesIt(t *testing.T) {
 	r := newRig(t, serial, recording(t.TempDir(), ""))
 	const name, ref = "registry.test/app:1", "sha256:registry.test/app:1"
 	before := r.clock.Now()

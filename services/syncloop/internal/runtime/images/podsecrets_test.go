@@ -59,7 +59,7 @@ func TestAPodsPullSecretsAreTriedBeforeTheNodesCredentials(t *testing.T) {
 	}
 }
 
-func TestAPullSecretThatCannotBeReadFailsThePullAndIsNotTold(t *testing.T) {
+func TestAPullSecretThatCannotBeReadFailsThePullAndIsNotLogged(t *testing.T) {
 	const name = "registry.test/shop/web:1"
 	for kind, key := range map[v1.SecretType]string{
 		v1.SecretTypeDockerConfigJson: ".dockerconfigjson", v1.SecretTypeDockercfg: ".dockercfg",

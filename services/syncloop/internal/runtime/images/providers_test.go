@@ -58,9 +58,9 @@ func TestWhatProvidersGiveIsTriedLast(t *testing.T) {
 	checkNotLeaked(t, r, "-secret")
 }
 
-// TestAProviderThatFailsIsToldOf checks the event, and the reason of the waiting container if the pull fails. The image
+// TestAFailingProviderIsReported checks the event, and the reason of the waiting container if the pull fails. The image
 // is pulled without the provider's credentials.
-func TestAProviderThatFailsIsToldOf(t *testing.T) {
+func TestAFailingProviderIsReported(t *testing.T) {
 	const name = "registry.test/shop/web:1"
 	failures := []error{errors.New(`credential provider "a": it hangs`), errors.New(`credential provider "b": it is gone`)}
 	const output = `Warning FailedToRetrieveImageCredentials web/main: Unable to retrieve credentials for image "registry.test/shop/web:1": credential provider `
@@ -83,9 +83,9 @@ func TestAProviderThatFailsIsToldOf(t *testing.T) {
 	}
 }
 
-// TestAProviderThatHangsHoldsUpNoOtherPull also covers serial pulls. A request whose context ends does not wait for the
+// TestAProviderThatHangsDelaysNoOtherPull also covers serial pulls. A request whose context ends does not wait for the
 // provider.
-func TestAProviderThatHangsHoldsUpNoOtherPull(t *testing.T) {
+func TestAProviderThatHangsDelaysNoOtherPull(t *testing.T) {
 	asked := make(chan struct{})
 	r := newRig(t, serial, func(cfg *images.Config) {
 		cfg.Providers = func(ctx context.Context, _ *v1.Pod, repository string) ([]imagecredentials.Given, []error) {

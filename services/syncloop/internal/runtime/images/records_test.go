@@ -65,9 +65,9 @@ func TestAPodGetsAnotherPodsImageOnlyWithCredentialsOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestImagesThatEverybodyMayHave checks preloaded images, and those that were pulled with the node's credentials or
+// TestImagesThatEveryPodMayUse checks preloaded images, and those that were pulled with the node's credentials or
 // none.
-func TestImagesThatEverybodyMayHave(t *testing.T) {
+func TestImagesThatEveryPodMayUse(t *testing.T) {
 	r := newRig(t, recording(t.TempDir(), kubeletconfigv1beta1.NeverVerifyPreloadedImages),
 		withCredentials(&runtimeapi.AuthConfig{Username: "node", Password: "node-secret"}))
 	r.cri.AddImage("registry.test/preloaded:1", 1)

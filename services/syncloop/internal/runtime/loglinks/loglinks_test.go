@@ -207,7 +207,7 @@ func TestANameIsNeverTooLong(t *testing.T) {
 	}
 }
 
-func TestAFolderThatCannotBeMadeIsToldOnce(t *testing.T) {
+func TestAFolderThatCannotBeMadeIsReportedOnce(t *testing.T) {
 	n := newNode(t)
 	n.add("a", "id1")
 	if err := os.WriteFile(loglinks.Dir(n.logs), nil, 0o600); err != nil {

@@ -240,7 +240,7 @@ func (n *node) wantLines(c *container, from int) {
 
 var policy = logrotate.Policy{MaxSize: 10 * lineBytes, MaxFiles: 4}
 
-func TestALogIsPutAsideCompressedAndRemoved(t *testing.T) {
+func TestALogIsRotatedCompressedAndRemoved(t *testing.T) {
 	n := newNode(t)
 	c := n.add("c")
 	stop := n.start(policy)

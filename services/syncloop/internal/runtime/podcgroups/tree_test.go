@@ -347,8 +347,9 @@ func TestTheHealthSaysThatCgroupsCannotBeMade(t *testing.T) {
 	eventually.That(t, "the health says nothing any more", func() bool { return r.waits() == "" })
 }
 
-// TestWhetherAllPodsAreLimitedIsTold checks that changes are recorded as events, and none before the Node is known.
-func TestWhetherAllPodsAreLimitedIsTold(t *testing.T) {
+// TestChangesOfTheLimitOfAllPodsAreEvents checks that changes are recorded as events, and none before the Node is
+// known.
+func TestChangesOfTheLimitOfAllPodsAreEvents(t *testing.T) {
 	r := newTree(t)
 	r.run()
 	want := []string{}

@@ -121,7 +121,7 @@ func TestWhichImagesAreVerified(t *testing.T) {
 	}
 }
 
-func TestWhoseCredentialsCount(t *testing.T) {
+func TestCredentialsThatGiveAccessToAnImage(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		own  []kubeletconfigv1beta1.ImagePullSecret
@@ -228,7 +228,7 @@ func TestAPullThatFailsLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeNotedIsNotPulled(t *testing.T) {
+func TestAnImageIsNotPulledWithoutARecord(t *testing.T) {
 	r := newRig(t, kubeletconfigv1beta1.NeverVerifyPreloadedImages)
 	if err := os.WriteFile(filepath.Join(r.root, "image_manager"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -238,8 +238,8 @@ func TestWhatCannotBeNotedIsNotPulled(t *testing.T) {
 	}
 }
 
-// TestADamagedRecordIsWrittenAnew checks that until then every pod has to pull the image.
-func TestADamagedRecordIsWrittenAnew(t *testing.T) {
+// TestADamagedRecordIsRewritten checks that until then every pod has to pull the image.
+func TestADamagedRecordIsRewritten(t *testing.T) {
 	r := newRig(t, kubeletconfigv1beta1.NeverVerifyPreloadedImages)
 	r.withSecrets(secret("1", "h1"))
 	if err := os.WriteFile(r.file("pulled", id), []byte("{"), 0o600); err != nil {

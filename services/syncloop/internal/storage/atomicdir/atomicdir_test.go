@@ -157,8 +157,9 @@ func TestOtherFoldersStay(t *testing.T) {
 	}
 }
 
-// TestLinksLeadNowhereOutOfTheFolder checks that symbolic links created by a container in the volume are not followed.
-func TestLinksLeadNowhereOutOfTheFolder(t *testing.T) {
+// TestLinksOutOfTheFolderAreNotFollowed checks that symbolic links created by a container in the volume are not
+// followed.
+func TestLinksOutOfTheFolderAreNotFollowed(t *testing.T) {
 	outside := t.TempDir()
 	kept := filepath.Join(outside, "kept")
 	if err := os.WriteFile(kept, []byte("kept"), 0o600); err != nil {
@@ -179,7 +180,7 @@ func TestLinksLeadNowhereOutOfTheFolder(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeWrittenIsRefusedBeforeAnythingIs(t *testing.T) {
+func TestInvalidFilesAreRefusedBeforeAnyWrite(t *testing.T) {
 	dir := t.TempDir()
 	mustWrite(t, dir, texts("a", "1"), Options{Now: now})
 	for _, p := range []string{"../x", "/x", "..data", "", "a/../../x"} {

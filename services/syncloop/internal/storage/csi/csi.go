@@ -1,14 +1,15 @@
-// Package csi mounts the volumes of CSI drivers: persistent volumes, which a driver stages once on the node and publishes
-// for each pod, and inline volumes, which it only publishes. The calls, the paths and the files are the kubelet's, so
-// that a node can change from one to the other.
+// Package csi mounts the volumes of CSI drivers: persistent volumes, which a driver stages once on the node and
+// publishes for each pod, and inline volumes, which it only publishes. The calls, the paths and the files are the
+// kubelet's, so that a node can change from one to the other.
 //
 //	attached to the node ──► NodeStageVolume ──► NodePublishVolume ──► owners ──► containers
 //	containers are gone ──► NodeUnpublishVolume ──► no pod has it any more ──► NodeUnstageVolume
 //
 // What a driver has been asked to do is on disk before it is asked: a record for each staged volume and for each volume
-// of a pod (see record). decide.go decides from these records and from what is mounted, so that a process that is killed
-// anywhere leaves nothing that the next one does not know: nothing is staged or published twice, and nothing is unstaged
-// that a pod of the node uses. A call that fails without a certain end is followed by its opposite when the pod goes.
+// of a pod (see record). decide.go decides from these records and from what is mounted, so that a process that is
+// killed anywhere leaves nothing that the next one does not know: nothing is staged or published twice, and nothing is
+// unstaged that a pod of the node uses. A call that fails without a certain end is followed by its opposite when the
+// pod goes.
 //
 // A staged volume without pods is unstaged by Run, because a pod ends when its volumes are unpublished.
 package csi
@@ -71,8 +72,8 @@ type Config struct {
 	Drivers Drivers
 	Cluster Cluster
 	Tokens  Tokens
-	// Attached fails until the Node's status shows that a volume, by its unique name, is in use by the node and attached to
-	// it. Nil does not ask.
+	// Attached fails until the Node's status shows that a volume, by its unique name, is in use by the node and attached
+	// to it. Nil does not ask.
 	Attached func(ctx context.Context, name string) error
 	// InUseChanged is called when the result of VolumesInUse may have changed. It must not block. It may be nil.
 	InUseChanged func()

@@ -126,7 +126,7 @@ func fails(t *testing.T, r *rig, request persistentvolumes.Request, want string)
 	}
 }
 
-func TestWhatADriverIsTold(t *testing.T) {
+func TestRequestsToADriverHaveAllFields(t *testing.T) {
 	r := newRig(t, canStage)
 	object := newObject()
 	object.Spec.AttachRequired, object.Spec.PodInfoOnMount = nil, ptr.To(true)

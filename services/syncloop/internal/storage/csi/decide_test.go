@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-func TestWhatADriverIsAskedFor(t *testing.T) {
+func TestWhenADriverStages(t *testing.T) {
 	for name, c := range map[string]struct {
 		record  *record
 		mounted bool
@@ -55,7 +55,7 @@ func TestWhichVolumesAreIdle(t *testing.T) {
 	}
 }
 
-func TestWhoHasAVolumeForOnePod(t *testing.T) {
+func TestOtherUsersOfAVolumeForOnePod(t *testing.T) {
 	v, me := identity{driver: "d", handle: "1"}, place{pod: "me"}
 	for name, c := range map[string]struct {
 		user record

@@ -32,7 +32,8 @@ type phase string
 const (
 	// begun is that of a pod's volume that the driver has not been asked to publish: the pod needs it staged.
 	begun phase = "begun"
-	// uncertain: the driver has been asked to do or to undo it, and may have done it. It is also that of a kubelet's record.
+	// uncertain: the driver has been asked to do or to undo it, and may have done it. It is also that of a kubelet's
+	// record.
 	uncertain phase = ""
 	// done: the driver has done it.
 	done phase = "done"

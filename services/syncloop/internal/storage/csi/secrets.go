@@ -35,7 +35,8 @@ func (p *Plugin) secret(ctx context.Context, field string, ref *v1.SecretReferen
 	return values, nil
 }
 
-// podTokens returns the tokens of the pod's service account that the driver wants, and whether it wants them as secrets.
+// podTokens returns the tokens of the pod's service account that the driver wants, and whether it wants them as
+// secrets.
 func (p *Plugin) podTokens(ctx context.Context, v *volume) (values map[string]string, asSecrets bool, err error) {
 	if v.object == nil || len(v.object.Spec.TokenRequests) == 0 {
 		return nil, false, nil

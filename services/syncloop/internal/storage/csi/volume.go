@@ -114,7 +114,8 @@ func (v *volume) capability(n node, group *int64) *csi.VolumeCapability {
 	return c
 }
 
-// accessMode returns an access mode for a driver. One without the capability SINGLE_NODE_MULTI_WRITER knows fewer modes.
+// accessMode returns an access mode for a driver. One without the capability SINGLE_NODE_MULTI_WRITER knows fewer
+// modes.
 func accessMode(mode v1.PersistentVolumeAccessMode, n node) csi.VolumeCapability_AccessMode_Mode {
 	knows := n.can[csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
 	switch {

@@ -213,7 +213,7 @@ func TestADriverDescribesTheNode(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotAcceptedSaysWhy(t *testing.T) {
+func TestRefusedDriversHaveAReason(t *testing.T) {
 	r := start(t, clock.RealClock{})
 	good := serve(t, &served{info: info("n1", 0, nil)})
 	gone := &served{endpoint: "/nowhere/csi.sock"}

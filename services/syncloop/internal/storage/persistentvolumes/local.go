@@ -25,8 +25,8 @@ const LocalName = "kubernetes.io~local-volume"
 // eventAlreadyMounted is the reason of the kubelet's event for a volume of other pods with another fsGroup.
 const eventAlreadyMounted = "AlreadyMountedVolume"
 
-// Local is the [Kind] for directories of the node (local), which it mounts by a bind mount. A path that is a block device
-// is refused.
+// Local is the [Kind] for directories of the node (local), which it mounts by a bind mount. A path that is a block
+// device is refused.
 type Local struct {
 	// Mounter mounts and unmounts. Required.
 	Mounter volumes.Mounter

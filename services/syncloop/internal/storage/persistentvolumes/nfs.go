@@ -31,8 +31,8 @@ type NFSMounter interface {
 	List() ([]mount.MountPoint, error)
 }
 
-// NFS is the [Kind] for exports of NFS servers: persistent volumes, and volumes of a pod's spec. As in the kubelet, fsGroup
-// has no effect, because the server owns the files.
+// NFS is the [Kind] for exports of NFS servers: persistent volumes, and volumes of a pod's spec. As in the kubelet,
+// fsGroup has no effect, because the server owns the files.
 type NFS struct {
 	// Mounter mounts and unmounts. Required.
 	Mounter NFSMounter

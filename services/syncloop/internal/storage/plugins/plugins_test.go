@@ -333,7 +333,7 @@ func TestAHangingPluginDelaysNoOtherAndIsLeftWhenItGoes(t *testing.T) {
 	}
 }
 
-func TestWhatIsRefusedIsToldLoggedAndRetried(t *testing.T) {
+func TestARefusedPluginIsNotifiedLoggedAndRetried(t *testing.T) {
 	dir := folder(t)
 	h := &handler{faults: map[string]error{
 		"validate old":  errors.New("version 0.3 is too old"),

@@ -216,7 +216,7 @@ func TestFilesOfVolumes(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithAVolume(t *testing.T) {
+func TestProblemsOfAVolume(t *testing.T) {
 	long := strings.Repeat("x", 256)
 	for name, test := range map[string]struct {
 		source v1.VolumeSource
@@ -285,7 +285,7 @@ func TestAFileIsPrintedWithoutWhatIsInIt(t *testing.T) {
 	}
 }
 
-func TestWhatTellsWhoAPodIsIsReadByThePodAlone(t *testing.T) {
+func TestIdentityFilesAreReadableByThePodAlone(t *testing.T) {
 	run := func(user int64) *v1.SecurityContext { return &v1.SecurityContext{RunAsUser: &user} }
 	for name, test := range map[string]struct {
 		pod        *v1.PodSecurityContext

@@ -52,8 +52,8 @@ func TestRootsAndCertificatesAreInMemoryAlone(t *testing.T) {
 	}
 }
 
-// TestWithoutAnAPIServerWhatToDoIsSaid checks the error of each source that needs an API server.
-func TestWithoutAnAPIServerWhatToDoIsSaid(t *testing.T) {
+// TestWithoutAnAPIServerARemedyIsReported checks the error of each source that needs an API server.
+func TestWithoutAnAPIServerARemedyIsReported(t *testing.T) {
 	r := newRig(t)
 	v := r.volume(identity())
 	err := v.setUp()

@@ -103,7 +103,7 @@ func inodes(t *testing.T, dir string) map[string]uint64 {
 	return all
 }
 
-func TestWhatHasChangedIsSeenAndWhatCannotBeHadStays(t *testing.T) {
+func TestChangedObjectsAreMountedAndFailuresKeepTheContent(t *testing.T) {
 	r := newRig(t)
 	r.objects.putConfigMap("settings", false, "a", "1", "b", "2")
 	v := r.volume(configMap("settings", false))

@@ -186,9 +186,9 @@ func (w *world) kill() {
 	}
 }
 
-// TestWhatEverHappensVolumesComeAndGo lets pods come and go, operations end, fail and hang, and the process be killed,
+// TestVolumesComeAndGoInAnyHistory lets pods come and go, operations end, fail and hang, and the process be killed,
 // in any order. Then everything succeeds, and the volumes must be as desired.
-func TestWhatEverHappensVolumesComeAndGo(t *testing.T) {
+func TestVolumesComeAndGoInAnyHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{
 			t: t, now: time.Unix(1_700_000_000, 0), places: rapid.IntRange(1, 4).Draw(t, "places"),

@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-func TestAMountThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
+func TestAMountThatHangsDelaysNothingElseNorTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -66,9 +66,9 @@ func TestAMountThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
 	})
 }
 
-// TestARemovalThatHangsHoldsUpNothingElseNorTheEnd also checks that the caller that waits for the removal gets an error
+// TestARemovalThatHangsDelaysNothingElseNorTheEnd also checks that the caller that waits for the removal gets an error
 // at the end.
-func TestARemovalThatHangsHoldsUpNothingElseNorTheEnd(t *testing.T) {
+func TestARemovalThatHangsDelaysNothingElseNorTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		var opens []func()

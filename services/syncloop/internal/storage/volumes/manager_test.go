@@ -139,8 +139,8 @@ func TestEveryVolumeThatIsMissingIsNamedWhicheverFailsFirst(t *testing.T) {
 	})
 }
 
-// TestAPluginIsToldTheGroupOfThePodAndWhenOwnersAreToChange uses a kind of volume that has content from the start.
-func TestAPluginIsToldTheGroupOfThePodAndWhenOwnersAreToChange(t *testing.T) {
+// TestAPluginGetsTheGroupOfThePodAndTheChangePolicy uses a kind of volume that has content from the start.
+func TestAPluginGetsTheGroupOfThePodAndTheChangePolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		pod := newPod("u1", "config")
@@ -226,7 +226,7 @@ func (r *rig) count(plugin, state string) int {
 	return -1
 }
 
-func TestWhatCannotBeRemovedIsSaidAndTriedAgain(t *testing.T) {
+func TestAFailedRemovalIsReportedAndRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		if err := r.want(newPod("u1", "config")); err != nil {
@@ -405,8 +405,8 @@ func TestTheFirstSetUpIsTraced(t *testing.T) {
 	})
 }
 
-// TestAPodsFolderThatCannotBeReadHoldsUpNoOther has a file in the place of a pod's directory of volumes.
-func TestAPodsFolderThatCannotBeReadHoldsUpNoOther(t *testing.T) {
+// TestAPodsFolderThatCannotBeReadDelaysNoOther has a file in the place of a pod's directory of volumes.
+func TestAPodsFolderThatCannotBeReadDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		if err := os.MkdirAll(filepath.Join(r.dir, "broken"), 0o750); err != nil {
