@@ -52,7 +52,7 @@ func newManager(ctx context.Context, h *host, c managerConfig, parts *components
 		Liveness: c.probes.Liveness, Startup: c.probes.Startup,
 		Endings: c.books.endings, Resizes: c.books.resizes, Garbage: c.garbage,
 		UserIDs: userIDs(h.cfg).Of, Objects: c.link.Objects, RuntimeClasses: c.link.RuntimeClasses, Services: c.link.Services,
-		Claims: c.link.Claims,
+		Claims:  c.link.Claims,
 		Volumes: c.volumes, Issued: []executor.Issued{
 			{Name: "service account tokens", Forget: c.link.Tokens.Forget},
 			{Name: "trust bundles", Forget: c.link.TrustBundles.Forget},

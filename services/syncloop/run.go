@@ -28,6 +28,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/resizes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/shutdown"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/volumelimits"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
@@ -120,7 +121,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	if err != nil {
 		return err
 	}
-	_, storage, err := newPlugins(h, link, parts)
+	drivers, storage, err := newPlugins(h, link, parts)
 	if err != nil {
 		return err
 	}
@@ -171,6 +172,12 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	if err := watchLogs(ctx, h, store, parts); err != nil {
 		return err
 	}
+	parts.Run("volume limits", func(ctx context.Context) error {
+		return volumelimits.Run(ctx, volumelimits.Config{
+			Rejected: volumes.Rejected, Reject: evictions.Reject, Count: syncLoop.CountRejected, Refresh: drivers.Refresh,
+			Clock: clock.RealClock{}, Logger: h.logger,
+		})
+	})
 	watchMachine(h, store, addresses, events, parts)
 	parts.Run("pod changes", func(ctx context.Context) error { return changes.Run(ctx, volumes.Refresh, poke(workers)) })
 	engine := engineapi.New(engineapi.Config{

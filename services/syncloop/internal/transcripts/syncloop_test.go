@@ -163,7 +163,7 @@ func newManager(
 		Clock:   clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Events: told, Endings: ends, Resizes: promises,
 		NodeName: "node", HostIPs: hostips.New(func() []string { return []string{"198.51.100.1"} }),
 		Objects: configobjects.None{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{},
-		Claims: claims.None{},
+		Claims:     claims.None{},
 		PodLogsDir: filepath.Join(s.stateDir, "logs"), RootDir: filepath.Join(s.stateDir, "root"),
 		Liveness: asking.Liveness, Startup: asking.Startup, Volumes: mounts,
 		Kubelet: &kubeletconfigv1beta1.KubeletConfiguration{ResolverConfig: &resolvConf},

@@ -224,20 +224,41 @@ func (e *Evictions) Evict(ctx context.Context, uid types.UID, eviction podstore.
 func (e *Evictions) EvictAnnotated(
 	ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64, annotations map[string]string,
 ) error {
-	pod := e.Store.Pod(uid)
-	if pod == nil {
-		return fmt.Errorf("pod %s: %w", uid, podstore.ErrNotFound)
-	}
-	eviction.Discard = true
-	if err := e.Book.Put(uid, eviction); err != nil {
-		return err
-	}
-	if err := e.Store.Evict(uid, eviction); err != nil {
+	pod, err := e.end(uid, eviction, grace)
+	if err != nil {
 		return err
 	}
 	e.Metrics.evicted()
 	if e.Events != nil {
 		e.Events.AnnotatedWarning(ctx, pod, "", eviction.Reason, eviction.Message, annotations)
+	}
+	return nil
+}
+
+// Reject ends a pod that was admitted and cannot run, in the kubelet's words. It returns the same errors as Evict.
+func (e *Evictions) Reject(ctx context.Context, uid types.UID, reason, message string) error {
+	pod, err := e.end(uid, podstore.Eviction{Reason: reason, Message: "Pod was rejected: " + message}, ownGrace)
+	if err != nil {
+		return err
+	}
+	if e.Events != nil {
+		e.Events.AnnotatedWarning(ctx, pod, "", reason, message, nil)
+	}
+	return nil
+}
+
+// end saves, shows and executes an eviction, and returns the pod.
+func (e *Evictions) end(uid types.UID, eviction podstore.Eviction, grace int64) (*v1.Pod, error) {
+	pod := e.Store.Pod(uid)
+	if pod == nil {
+		return nil, fmt.Errorf("pod %s: %w", uid, podstore.ErrNotFound)
+	}
+	eviction.Discard = true
+	if err := e.Book.Put(uid, eviction); err != nil {
+		return nil, err
+	}
+	if err := e.Store.Evict(uid, eviction); err != nil {
+		return nil, err
 	}
 	end := podworkers.End{}
 	if grace >= 0 {
@@ -245,7 +266,7 @@ func (e *Evictions) EvictAnnotated(
 	}
 	// A pod without a worker gets one that ends it, because the loop reads the book.
 	e.Workers.End(uid, podworkers.Cause{Kind: podworkers.CauseConfig}, end)
-	return nil
+	return pod, nil
 }
 
 // ownGrace selects the pod's own grace period.

@@ -302,6 +302,45 @@ func TestEvictedPodIsStoppedFailedAndKept(t *testing.T) {
 	}
 }
 
+// lastEvent is the last event of a pod.
+type lastEvent struct{ text string }
+
+func (e *lastEvent) AnnotatedWarning(_ context.Context, pod *v1.Pod, _, reason, message string, _ map[string]string) {
+	e.text = pod.Name + " " + reason + " " + message
+}
+
+func TestARejectedPodIsFailedForGood(t *testing.T) {
+	r := start(t)
+	r.store.Open()
+	r.store.SetWaiting("")
+	r.run(t, "u1", "a")
+	var event lastEvent
+	evictions := engineapi.Evictions{
+		Book: r.book, Store: r.store, Workers: r.pool, Metrics: engineapi.NewMetrics(nil), Events: &event,
+	}
+	if err := evictions.Reject(t.Context(), "u9", "Limit", "no place"); !errors.Is(err, podstore.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+	if err := evictions.Reject(t.Context(), "u1", "Limit", "no place"); err != nil {
+		t.Fatal(err)
+	}
+	eventually.That(t, "a is stopped", func() bool { return len(r.node.Running()) == 0 })
+	pods, err := r.store.Pods()
+	if err != nil || len(pods) != 1 {
+		t.Fatalf("Pods() = %v, %v, want exactly one", pods, err)
+	}
+	got := pods[0].Status
+	if got.Phase != v1.PodFailed || got.Reason != "Limit" || got.Message != "Pod was rejected: no place" {
+		t.Errorf("the status is %s, %s: %q", got.Phase, got.Reason, got.Message)
+	}
+	if want := pods[0].Name + " Limit no place"; event.text != want {
+		t.Errorf("the event is %q, want %q", event.text, want)
+	}
+	if _, ok := r.book.Get("u1"); !ok {
+		t.Error("a restart would start it again")
+	}
+}
+
 func TestImagesAreTheRuntimesLargestFirst(t *testing.T) {
 	r := start(t)
 	r.images.list = []*runtimeapi.Image{

@@ -93,7 +93,11 @@ func (c *Cluster) Attachment(ctx context.Context, driver, handle string) (map[st
 		})
 	}
 	if cause, err := attached(attachment, handle, known); err != nil {
-		return nil, c.failed(k, &Error{Cause: cause, message: err.Error()})
+		failure := &Error{Cause: cause, message: err.Error()}
+		if cause == CauseLimitExceeded {
+			failure.Driver = driver
+		}
+		return nil, c.failed(k, failure)
 	}
 	c.succeeded(k)
 	return attachment.Status.AttachmentMetadata, nil

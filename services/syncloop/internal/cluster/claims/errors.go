@@ -40,6 +40,8 @@ type Error struct {
 	Cause Cause
 	// Object is the object that has to change, for example "persistentvolumeclaim shop/data".
 	Object string
+	// Driver is the CSI driver whose limit is reached; empty for other causes.
+	Driver string
 	// message is the text, and err the error that it has come from, if any.
 	message string
 	err     error
@@ -53,6 +55,9 @@ func (e *Error) Unwrap() error { return e.err }
 
 // WaitsFor returns the object that has to change, for users: "persistentvolumeclaim shop/data".
 func (e *Error) WaitsFor() string { return e.Object }
+
+// ExhaustedDriver returns the driver whose limit is reached.
+func (e *Error) ExhaustedDriver() string { return e.Driver }
 
 // RejectsPod returns the reason for which a kubelet rejects a pod whose volume is still in this state after the time
 // that a pod waits for its volumes (two minutes). It is empty if the pod waits on.

@@ -62,7 +62,8 @@ func TestAVolumeIsUsedWhenItIsAttached(t *testing.T) {
 	})
 	r.untilTold(pod)
 	_, err = r.Attachment(t.Context(), driverName, handle)
-	if failure := (*claims.Error)(nil); !errors.As(err, &failure) || failure.RejectsPod() != claims.ReasonLimitExceeded {
+	if failure := (*claims.Error)(nil); !errors.As(err, &failure) || failure.RejectsPod() != claims.ReasonLimitExceeded ||
+		failure.ExhaustedDriver() != driverName {
 		t.Errorf("got %v", err)
 	}
 

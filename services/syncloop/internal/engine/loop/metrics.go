@@ -86,5 +86,8 @@ func (m *Metrics) orphanFound() { m.orphans.Inc() }
 // refused counts a pod that was not admitted.
 func (m *Metrics) refused(reason string) { m.refusals.WithLabelValues(reason).Inc() }
 
+// CountRejected counts a pod that was rejected after its admission.
+func (l *Loop) CountRejected(reason string) { l.cfg.Metrics.refused(reason) }
+
 // preempted counts a pod that is ended for a critical one, by the missing resource.
 func (m *Metrics) preempted(resource string) { m.preemption.WithLabelValues(resource).Inc() }

@@ -81,7 +81,7 @@ func connect(t testing.TB, endpoint string, change ...func(*executor.Config)) *n
 		Clock:   clock.RealClock{}, Endings: gracebook.InMemory(boottime.Now), Logger: slog.New(slog.DiscardHandler),
 		NodeName: "node-1", HostIPs: hostips.New(func() []string { return []string{"192.0.2.1"} }),
 		Objects: configobjects.None{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{},
-		Claims: claims.None{},
+		Claims:     claims.None{},
 		PodLogsDir: filepath.Join(dir, "logs"), RootDir: filepath.Join(dir, "root"),
 		Kubelet: &kubeletconfigv1beta1.KubeletConfiguration{ResolverConfig: &resolvConf},
 	}

@@ -54,6 +54,8 @@ type state struct {
 	inSpec bool
 	// exists is true if something of it may be on disk or mounted.
 	exists bool
+	// wantedSince is when this process was first told to set it up.
+	wantedSince time.Time
 	// ready is true after this process has set it up.
 	ready bool
 	// stale is true if a ready volume should be updated.

@@ -194,6 +194,9 @@ func (m *Manager) Want(ctx context.Context, p *v1.Pod) {
 			known.volumes[k] = &state{}
 		}
 		inSpec[k] = true
+		if known.volumes[k].wantedSince.IsZero() {
+			known.volumes[k].wantedSince = m.cfg.Clock.Now()
+		}
 		known.volumes[k].stale = known.volumes[k].stale || plugin.Refreshes()
 	}
 	for k, s := range known.volumes {
