@@ -17,6 +17,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -82,6 +83,8 @@ type Client struct {
 	Node rest.Interface
 	// Coordination is for coordination/v1: leases.
 	Coordination rest.Interface
+	// Storage is for storage/v1: CSI drivers and the attachments of volumes.
+	Storage rest.Interface
 	// Authentication is for authentication/v1, which identifies the user of a token. Authorization is for
 	// authorization/v1, which decides whether a user may do something.
 	Authentication, Authorization rest.Interface
@@ -114,6 +117,9 @@ func New(cfg Config) (*Client, error) {
 	}
 	if err == nil {
 		c.Coordination, err = c.group(config, coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme)
+	}
+	if err == nil {
+		c.Storage, err = c.group(config, storagev1.SchemeGroupVersion, storagev1.AddToScheme)
 	}
 	if err == nil {
 		c.Authentication, err = c.group(config, authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme)

@@ -188,6 +188,7 @@ func TestTheAPIServerHasTheStatusAndTheLease(t *testing.T) {
 		from,
 		metricstest.EveryService,
 		metricstest.ServedStreams,
+		metricstest.FollowedStreams,
 		metricstest.NodeStatus,
 		metricstest.APIRequests,
 		metricstest.NodeInCluster,

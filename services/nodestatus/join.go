@@ -60,11 +60,13 @@ func join(
 	}
 	to.heartbeat.OnAnswer(clockskew.New(registry, health, node.logger).Seen)
 	started := startup.New(registry, boottime.Now)
+	node.storage = newStorage(cfg, to, health, node.logger, node.tracer)
 	node.reporter = report.New(report.Config{
 		Client: to.heartbeat.Core, Name: cfg.NodeName, Timeout: heartbeatTimeout(cfg), Broken: broken, Ready: started.Ready,
 		Period: cfg.Kubelet.NodeStatusUpdateFrequency.Duration, Frequency: cfg.Kubelet.NodeStatusReportFrequency.Duration,
-		ExternalCloud: cfg.ExternalCloud,
-		Health:        health, Clock: real, Logger: node.logger, Metrics: report.NewMetrics(registry), Tracer: node.tracer,
+		ExternalCloud: cfg.ExternalCloud, VolumesInUse: node.storage.reported.VolumesInUse,
+		Delayed: node.storage.drivers.Trouble,
+		Health:  health, Clock: real, Logger: node.logger, Metrics: report.NewMetrics(registry), Tracer: node.tracer,
 	})
 	node.lease = lease.New(lease.Config{
 		Client: to.heartbeat.Coordination, Name: cfg.NodeName, Duration: leaseDuration(cfg), Broken: broken,
@@ -80,8 +82,10 @@ func join(
 	node.registrar = registration.New(registration.Config{
 		Client: to.cluster.Core, Name: cfg.NodeName, Register: *cfg.Kubelet.RegisterNode, Kubeconfig: cfg.Kubeconfig,
 		Changed: node.registered, Seen: node.reporter.Seen, Attempted: started.Attempted, Created: started.Created,
-		Health: health, Clock: real, Logger: node.logger, Tracer: node.tracer,
+		Delayed: node.storage.drivers.Trouble,
+		Health:  health, Clock: real, Logger: node.logger, Tracer: node.tracer,
 	})
+	node.storage.run(ctx, group, to, node.reporter.Changed, registry, node.logger)
 	for _, run := range []func(context.Context){node.registrar.Run, node.reporter.Run, node.lease.Run} {
 		group.Go(func() error {
 			run(ctx)

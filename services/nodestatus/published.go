@@ -22,9 +22,11 @@ type published struct {
 	// reporter and lease are nil for a standalone node.
 	reporter *report.Reporter
 	lease    *lease.Keeper
-	events   *nodeEvents
-	logger   *slog.Logger
-	tracer   trace.Tracer
+	// storage is nil for a standalone node.
+	storage *storage
+	events  *nodeEvents
+	logger  *slog.Logger
+	tracer  trace.Tracer
 }
 
 // computed receives a Node from the heart. It never blocks.
@@ -40,6 +42,7 @@ func (p *published) computed(state nodeobject.State) {
 // registered receives the Node in the API server; nil if it does not exist.
 func (p *published) registered(node *v1.Node) {
 	p.lease.Registered(node)
+	p.storage.registered(node)
 	p.events.registered(node)
 	p.check(p.server.Registered(node))
 }

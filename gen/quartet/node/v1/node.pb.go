@@ -31,7 +31,7 @@ type Node struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The v1.Node with its status, encoded with its Marshal method. Its metadata and spec are the API server's while
 	// synced is true and the node belongs to a cluster, and this node's own otherwise; its status is always this node's
-	// own.
+	// own, except for volumesInUse and volumesAttached, which are the API server's.
 	Node []byte `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// True if the API server has the Node, or if there is no API server. It stays true while the API server is
 	// unreachable, and becomes false when the Node is deleted there.

@@ -141,6 +141,22 @@ func ready(in Input) v1.NodeCondition {
 	}
 }
 
+// Delay makes a status not ready, in the kubelet's words, because of something that the node needs in the API server. A
+// status that is not ready for another reason gets this one, too.
+func Delay(status *v1.NodeStatus, why string) {
+	for i := range status.Conditions {
+		condition := &status.Conditions[i]
+		if condition.Type != v1.NodeReady {
+			continue
+		}
+		if condition.Status == v1.ConditionTrue {
+			condition.Message = ""
+		}
+		condition.Status, condition.Reason = v1.ConditionFalse, "KubeletNotReady"
+		condition.Message = strings.TrimPrefix(condition.Message+"; "+why, "; ")
+	}
+}
+
 // pressureKind is a condition of pressure, with the kubelet's reasons and messages.
 type pressureKind struct {
 	kind                    v1.NodeConditionType

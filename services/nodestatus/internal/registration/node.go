@@ -19,9 +19,13 @@ var ownLabels = []string{
 	v1.LabelInstanceTypeStable, v1.LabelInstanceType,
 }
 
-// toRegister returns the Node to create. The API server sets its times and, unless configured, its podCIDR.
-func toRegister(computed *v1.Node) *v1.Node {
+// toRegister returns the Node to create, which is not ready if delayed is the reason for that. The API server sets its
+// times and, unless configured, its podCIDR.
+func toRegister(computed *v1.Node, delayed string) *v1.Node {
 	computed = computed.DeepCopy()
+	if delayed != "" {
+		nodeobject.Delay(&computed.Status, delayed)
+	}
 	return &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: computed.Name, Labels: computed.Labels, Annotations: computed.Annotations},
 		Spec:       v1.NodeSpec{ProviderID: computed.Spec.ProviderID, Taints: computed.Spec.Taints},

@@ -49,12 +49,14 @@ type Config struct {
 	Register bool
 	// Kubeconfig is the path of the kubeconfig, for messages.
 	Kubeconfig string
-	// Changed receives the Node in the API server when its metadata, spec or capacity have changed, and nil when it does
+	// Changed receives the Node in the API server when its metadata, spec, capacity or volumes have changed, and nil when it does
 	// not exist any more; one call at a time. It must not change the Node.
 	Changed func(*v1.Node)
 	// Seen receives the Node whenever it is read, including its status and unchanged ones, and nil when it does not exist
 	// any more; one call at a time, each before Changed. It must not change the Node. It may be nil.
 	Seen func(*v1.Node)
+	// Delayed returns why a created Node must not be ready yet; empty if it may be.
+	Delayed func() string
 	// Attempted is called before the Node is created, and Created afterwards; each may be nil.
 	Attempted, Created func()
 	// Health reports why the API server does not have the Node.
@@ -162,7 +164,7 @@ func (r *Registrar) ensure(ctx context.Context) (node *v1.Node, err error) {
 		if r.cfg.Attempted != nil {
 			r.cfg.Attempted()
 		}
-		if node, err = r.nodes.create(ctx, toRegister(r.latest())); err == nil {
+		if node, err = r.nodes.create(ctx, toRegister(r.latest(), r.cfg.Delayed())); err == nil {
 			if r.cfg.Created != nil {
 				r.cfg.Created()
 			}
@@ -226,7 +228,11 @@ func (r *Registrar) report(node *v1.Node) {
 			},
 			ObjectMeta: *node.ObjectMeta.DeepCopy(),
 			Spec:       *node.Spec.DeepCopy(),
-			Status:     v1.NodeStatus{Capacity: node.Status.Capacity.DeepCopy(), Addresses: slices.Clone(node.Status.Addresses)},
+			Status: v1.NodeStatus{
+				Capacity: node.Status.Capacity.DeepCopy(), Addresses: slices.Clone(node.Status.Addresses),
+				VolumesInUse:    slices.Clone(node.Status.VolumesInUse),
+				VolumesAttached: slices.Clone(node.Status.VolumesAttached),
+			},
 		}
 		node.ManagedFields, node.ResourceVersion = nil, ""
 	}

@@ -53,7 +53,9 @@ func computed() *v1.Node {
 			ProviderID: "metal://1", PodCIDR: "10.88.0.0/16", PodCIDRs: []string{"10.88.0.0/16"},
 			Taints: []v1.Taint{{Key: "only", Effect: v1.TaintEffectNoSchedule}},
 		},
-		Status: v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{BootID: "boot"}},
+		Status: v1.NodeStatus{
+			NodeInfo: v1.NodeSystemInfo{BootID: "boot"}, Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}},
+		},
 	}
 }
 
@@ -72,6 +74,7 @@ func newRig(t *testing.T, change func(*rig, *registration.Config), there ...*v1.
 		Register:   true,
 		Kubeconfig: "/etc/kubeconfig",
 		Changed:    func(node *v1.Node) { r.has <- node },
+		Delayed:    func() string { return "" },
 		Health:     r.health,
 		Clock:      r.clock,
 		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
@@ -173,6 +176,19 @@ func TestTheComputedNodeIsRegistered(t *testing.T) {
 	}
 	if got.Spec.PodCIDR != "" || len(got.Spec.PodCIDRs) > 0 || !got.CreationTimestamp.IsZero() {
 		t.Errorf("podCIDR %q and the time %v are the API server's to give", got.Spec.PodCIDR, got.CreationTimestamp)
+	}
+}
+
+// TestANewNodeIsNotReadyBeforeItMayBe, so that no scheduler uses it.
+func TestANewNodeIsNotReadyBeforeItMayBe(t *testing.T) {
+	for _, delayed := range []string{"", "CSINode is not yet initialized"} {
+		r := newRig(t, func(_ *rig, cfg *registration.Config) { cfg.Delayed = func() string { return delayed } })
+		r.tells(t)
+		conditions := r.api.has().Status.Conditions
+		if len(conditions) != 1 || (conditions[0].Status == v1.ConditionTrue) != (delayed == "") ||
+			conditions[0].Message != delayed {
+			t.Errorf("with the delay %q it is registered as %v", delayed, conditions)
+		}
 	}
 }
 

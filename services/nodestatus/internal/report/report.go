@@ -50,6 +50,10 @@ type Config struct {
 	Frequency time.Duration
 	// Timeout bounds each request.
 	Timeout time.Duration
+	// VolumesInUse returns the sorted volumes in use; known is false while it must not change those in the API server.
+	VolumesInUse func() (names []v1.UniqueVolumeName, known bool)
+	// Delayed returns why a node that is not ready in the API server must not become ready; empty if it may.
+	Delayed func() string
 	// ExternalCloud is true if the addresses in the API server are set by a cloud provider.
 	ExternalCloud bool
 	// Ready is called when the API server has received and stored that the node is ready; it may be nil.
@@ -116,6 +120,10 @@ func newer(a, other *v1.Node) bool {
 	return err != nil || order > 0
 }
 
+// Changed requests that a change of the volumes in use is sent, because volumes are mounted only after that, or that the
+// node is ready when Delayed has changed. It does not block.
+func (r *Reporter) Changed() { r.look() }
+
 func (r *Reporter) look() {
 	select {
 	case r.wake <- struct{}{}:
@@ -156,8 +164,8 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// urgent reports whether a condition in the API server differs from that of this node, so that a change of readiness is
-// visible without delay.
+// urgent reports whether a condition or the volumes in use in the API server differ from those of this node, so that a
+// change of readiness is visible, and a volume can be mounted, without delay.
 func (r *Reporter) urgent() bool {
 	computed, stored := r.known()
 	if computed == nil || stored == nil {
@@ -168,7 +176,8 @@ func (r *Reporter) urgent() bool {
 			return true
 		}
 	}
-	return false
+	volumes, known := r.cfg.VolumesInUse()
+	return known && !slices.Equal(volumes, stored.Status.VolumesInUse)
 }
 
 // report sends the status if it is due, with several attempts.
@@ -217,7 +226,11 @@ func (r *Reporter) try(ctx context.Context, afresh bool) (err error) {
 			return r.gone(err)
 		}
 	}
-	want := wanted(stored.Status, computed.Status, now)
+	want := wanted(stored.Status, r.delayed(stored.Status, computed.Status), now)
+	want.VolumesInUse = stored.Status.VolumesInUse
+	if volumes, known := r.cfg.VolumesInUse(); known {
+		want.VolumesInUse = volumes
+	}
 	if r.cfg.ExternalCloud {
 		nodeobject.TakeAddresses(&want, stored.Status)
 	}
@@ -247,6 +260,17 @@ func (r *Reporter) try(ctx context.Context, afresh bool) (err error) {
 	r.refused.note(answer.Status, want, slices.DeleteFunc(names, isConditions))
 	r.succeeded(changed)
 	return nil
+}
+
+// delayed returns the computed status; not ready if it must not become ready yet. A node that is ready stays so.
+func (r *Reporter) delayed(stored, computed v1.NodeStatus) v1.NodeStatus {
+	why := r.cfg.Delayed()
+	if ready := find(stored.Conditions, v1.NodeReady); why == "" || ready != nil && ready.Status == v1.ConditionTrue {
+		return computed
+	}
+	computed = *computed.DeepCopy()
+	nodeobject.Delay(&computed, why)
+	return computed
 }
 
 // one sends a request whose response is the Node.

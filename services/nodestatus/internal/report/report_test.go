@@ -8,9 +8,11 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/rpc"
@@ -123,6 +126,9 @@ type rig struct {
 	health   *rpc.Health
 	registry *prometheus.Registry
 	broken   chan struct{}
+	// volumes are the volumes in use; nil while they are unknown. delayed is why the node must not become ready.
+	volumes atomic.Pointer[[]v1.UniqueVolumeName]
+	delayed atomic.Pointer[string]
 }
 
 func newRig(t *testing.T, run func(*Reporter, context.Context)) *rig {
@@ -156,6 +162,19 @@ func newRig(t *testing.T, run func(*Reporter, context.Context)) *rig {
 		t.Fatal(err)
 	}
 	r.reporter = New(Config{
+		VolumesInUse: func() ([]v1.UniqueVolumeName, bool) {
+			volumes := r.volumes.Load()
+			if volumes == nil {
+				return nil, false
+			}
+			return *volumes, true
+		},
+		Delayed: func() string {
+			if why := r.delayed.Load(); why != nil {
+				return *why
+			}
+			return ""
+		},
 		Client:    client,
 		Name:      "node-1",
 		Period:    10 * time.Second,
@@ -246,6 +265,62 @@ func TestAConditionIsSentAtOnce(t *testing.T) {
 	r.asks(http.MethodPatch)
 	if images := r.api.has().Status.Images; len(images) != 1 {
 		t.Errorf("the API server has the images %v", images)
+	}
+}
+
+// TestVolumesInUseAreSentAtOnce, and those in the API server stay while they are unknown.
+func TestVolumesInUseAreSentAtOnce(t *testing.T) {
+	r := newRig(t, (*Reporter).Run)
+	r.api.node.Status.VolumesInUse = []v1.UniqueVolumeName{"earlier"}
+	r.offer(func(*v1.NodeStatus) {})
+	r.reporter.Seen(r.api.has())
+	r.until("a first status", func() bool { return len(r.api.asked) == 2 })
+	r.asks(http.MethodGet, http.MethodPatch)
+	if got := r.api.has().Status.VolumesInUse; !slices.Equal(got, []v1.UniqueVolumeName{"earlier"}) {
+		t.Errorf("while they are unknown the API server has %v", got)
+	}
+	for _, volumes := range [][]v1.UniqueVolumeName{{"a", "b"}, {"b"}, {}} {
+		r.volumes.Store(&volumes)
+		r.reporter.Changed()
+		r.asks(http.MethodPatch)
+		if got := r.api.has().Status.VolumesInUse; !slices.Equal(got, volumes) {
+			t.Errorf("the API server has %v, want %v", got, volumes)
+		}
+	}
+	r.reporter.Changed()
+	r.offer(notReady)
+	r.asks(http.MethodPatch)
+	if n := len(r.api.asked); n != 0 {
+		t.Errorf("%d more requests for volumes that have not changed", n)
+	}
+}
+
+// TestANodeBecomesReadyOnlyWhenItMay, and one that is ready stays so.
+func TestANodeBecomesReadyOnlyWhenItMay(t *testing.T) {
+	r := newRig(t, (*Reporter).Run)
+	r.delayed.Store(ptr.To("CSINode is not yet initialized"))
+	notReady(&r.api.node.Status)
+	r.offer(func(*v1.NodeStatus) {})
+	r.reporter.Seen(r.api.has())
+	r.until("a first status", func() bool { return len(r.api.asked) == 2 })
+	r.asks(http.MethodGet, http.MethodPatch)
+	ready := func() v1.NodeCondition { return *find(r.api.has().Status.Conditions, v1.NodeReady) }
+	if got := ready(); got.Status != v1.ConditionFalse || got.Reason != "KubeletNotReady" ||
+		got.Message != "CSINode is not yet initialized" {
+		t.Errorf("before that it is %v", got)
+	}
+	r.delayed.Store(nil)
+	r.reporter.Changed()
+	r.asks(http.MethodPatch)
+	if got := ready(); got.Status != v1.ConditionTrue {
+		t.Errorf("then it is %v", got)
+	}
+	r.delayed.Store(ptr.To("CSINode is not yet initialized"))
+	r.offer(func(status *v1.NodeStatus) { status.Images = []v1.ContainerImage{{SizeBytes: 1}} })
+	r.until("the images", func() bool { return len(r.api.asked) == 1 })
+	r.asks(http.MethodPatch)
+	if got := ready(); got.Status != v1.ConditionTrue {
+		t.Errorf("a ready node becomes %v", got)
 	}
 }
 

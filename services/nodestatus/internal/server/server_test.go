@@ -119,6 +119,32 @@ func TestInAClusterTheNodeIsServedAsTheAPIServerHasIt(t *testing.T) {
 	}
 }
 
+// TestTheVolumesAreThoseOfTheAPIServer: they are in use or attached only when the API server says so.
+func TestTheVolumesAreThoseOfTheAPIServer(t *testing.T) {
+	s := New(Config{NodeName: "node-1", Health: rpc.NewHealth(), Overdue: func() error { return nil }})
+	defer s.Close()
+	if err := s.Publish(nodeobject.State{Node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}}); err != nil {
+		t.Fatal(err)
+	}
+	want := v1.NodeStatus{
+		VolumesInUse: []v1.UniqueVolumeName{"v"}, VolumesAttached: []v1.AttachedVolume{{Name: "v", DevicePath: "/dev/x"}},
+	}
+	if err := s.Registered(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: want}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.GetNode(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var node v1.Node
+	if err := node.Unmarshal(got.GetNode().GetNode()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, node.Status); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestTheAPIServerMayHaveTheNodeBeforeItIsComputed(t *testing.T) {
 	s := New(Config{NodeName: "node-1", Health: rpc.NewHealth(), Overdue: func() error { return nil }})
 	defer s.Close()

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// maxNameLength is the API server's limit for the name of a driver.
-const maxNameLength = 63
+// maxNameLength and maxIDLength are the API server's limits for the name of a driver and its ID of a node.
+const maxNameLength, maxIDLength = 63, 256
 
 // Node is a driver's description of this node.
 type Node struct {
@@ -75,6 +75,9 @@ func describe(ctx context.Context, name string, c *conn) (Node, error) {
 	}
 	if node.ID == "" {
 		return Node{}, errors.New("error adding CSI driver node info: driverNodeID must not be empty")
+	}
+	if len(node.ID) > maxIDLength {
+		return Node{}, fmt.Errorf("the driver's ID of this node is longer than %d characters: %.32s…", maxIDLength, node.ID)
 	}
 	for _, label := range slices.Sorted(maps.Keys(node.Topology)) {
 		wrong := slices.Concat(validation.IsQualifiedName(label), validation.IsValidLabelValue(node.Topology[label]))
