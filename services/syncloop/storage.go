@@ -27,7 +27,9 @@ const (
 
 // newPlugins adds the plugin manager, and returns the CSI drivers that it registers and the inventory that nodestatus
 // follows.
-func newPlugins(h *host, link *cluster.Link, parts *components.Group) (*csidrivers.Drivers, *inventory.Inventory, error) {
+func newPlugins(
+	h *host, link *cluster.Link, parts *components.Group,
+) (*csidrivers.Drivers, *inventory.Inventory, error) {
 	if err := os.MkdirAll(filepath.Join(h.cfg.RootDir, pluginsDir), pluginsMode); err != nil {
 		return nil, nil, fmt.Errorf("make the folder of plugins: %w", err)
 	}

@@ -57,7 +57,8 @@ func TestAStandaloneNodeHasACompleteLink(t *testing.T) {
 	mirrors.Gone(pod.UID)
 	mirrors.Unwant(pod.UID)
 	for _, forgets := range []interface{ Forget(types.UID) }{
-		link.Objects, link.Tokens, link.TrustBundles, link.Certificates, link.Claims, link.RuntimeClasses, link.Services, link.Statuses,
+		link.Objects, link.Tokens, link.TrustBundles, link.Certificates, link.Claims, link.RuntimeClasses,
+		link.Services, link.Statuses,
 	} {
 		forgets.Forget(pod.UID)
 	}

@@ -25,8 +25,8 @@ type Rejection struct {
 	Drivers []string
 }
 
-// Rejected returns the pods that a kubelet rejects: those that have waited for a volume as long as Wait waits, and whose
-// volume has failed last because of the limit of a driver.
+// Rejected returns the pods that a kubelet rejects: those that have waited for a volume as long as Wait waits, if the
+// last failure of that volume is the limit of a driver.
 func (m *Manager) Rejected() []Rejection {
 	m.mu.Lock()
 	defer m.mu.Unlock()
