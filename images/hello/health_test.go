@@ -18,7 +18,7 @@ import (
 )
 
 // say sets the result of a check.
-func say(t *testing.T, dir, check, what string) {
+func writeCheck(t *testing.T, dir, check, what string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, check), []byte(what+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -89,17 +89,17 @@ func TestFilesSayWhatChecksAnswerOverHTTPAndHTTPS(t *testing.T) {
 	if code, body := get(t, web+"/live"); code != http.StatusOK {
 		t.Errorf("without a file: %d %s", code, body)
 	}
-	say(t, dir, "live", "fail no database")
+	writeCheck(t, dir, "live", "fail no database")
 	for _, url := range []string{web, secure} {
 		if code, body := get(t, url+"/live"); code != http.StatusServiceUnavailable || body != "fail no database" {
 			t.Errorf("%s fails with %d %s", url, code, body)
 		}
 	}
-	say(t, dir, "live", "redirect /other")
+	writeCheck(t, dir, "live", "redirect /other")
 	if code, body := get(t, web+"/live"); code != http.StatusFound || !strings.HasPrefix(body, "/other") {
 		t.Errorf("redirected: %d %s, want %d and beginning with %q", code, body, http.StatusFound, "/other")
 	}
-	say(t, dir, "live", "hang")
+	writeCheck(t, dir, "live", "hang")
 	if code, body := get(t, web+"/live"); code != 0 || !strings.Contains(body, "Timeout") {
 		t.Errorf("hung: %d %s, want 0 and with %q", code, body, "Timeout")
 	}
@@ -129,7 +129,7 @@ func TestFilesSayWhatChecksAnswerOverGRPC(t *testing.T) {
 	}()
 	client := healthpb.NewHealthClient(conn)
 	long := strings.Repeat("x", 200) // its length has two bytes
-	say(t, dir, "store", "fail")
+	writeCheck(t, dir, "store", "fail")
 	for service, want := range map[string]healthpb.HealthCheckResponse_ServingStatus{
 		"": healthpb.HealthCheckResponse_SERVING, "front": healthpb.HealthCheckResponse_SERVING,
 		long: healthpb.HealthCheckResponse_SERVING, "store": healthpb.HealthCheckResponse_NOT_SERVING,
@@ -161,13 +161,13 @@ func TestTheTCPListenerIsOpenWhileItsCheckPasses(t *testing.T) {
 		return err == nil && conn.Close() == nil
 	}
 	for _, step := range []struct {
-		says string
-		want bool
+		content string
+		want    bool
 	}{{"ok", true}, {"fail", false}, {"ok", true}} {
-		say(t, dir, "tcp", step.says)
+		writeCheck(t, dir, "tcp", step.content)
 		for deadline := time.Now().Add(60 * time.Second); open() != step.want; {
 			if time.Now().After(deadline) {
-				t.Fatalf("the check says %s, and the listener is not open=%v after a minute", step.says, step.want)
+				t.Fatalf("the check says %s, and the listener is not open=%v after a minute", step.content, step.want)
 			}
 			<-time.After(5 * time.Millisecond)
 		}
@@ -195,8 +195,8 @@ func TestChecksFailUntilASlowStartIsOver(t *testing.T) {
 
 func TestACheckAnswersByItsExitCode(t *testing.T) {
 	dir := t.TempDir()
-	for says, want := range map[string]int{"": 0, "ok": 0, "fail no disk": 1, "nonsense": 1} {
-		say(t, dir, "disk", says)
+	for content, want := range map[string]int{"": 0, "ok": 0, "fail no disk": 1, "nonsense": 1} {
+		writeCheck(t, dir, "disk", content)
 		cmd, out := hello(t, "check", "-dir", dir, "disk")
 		text, err := io.ReadAll(out)
 		if err != nil {
@@ -204,13 +204,13 @@ func TestACheckAnswersByItsExitCode(t *testing.T) {
 		}
 		_ = cmd.Wait() // the exit code is checked
 		if got := cmd.ProcessState.ExitCode(); got != want {
-			t.Errorf("%q: exit code %d, want %d", says, got, want)
+			t.Errorf("%q: exit code %d, want %d", content, got, want)
 		}
-		if says == "fail no disk" && string(text) != "disk: fail no disk\n" {
+		if content == "fail no disk" && string(text) != "disk: fail no disk\n" {
 			t.Errorf("it says %q", text)
 		}
 	}
-	say(t, dir, "disk", "hang")
+	writeCheck(t, dir, "disk", "hang")
 	cmd, _ := hello(t, "check", "-dir", dir, "disk")
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()

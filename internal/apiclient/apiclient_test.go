@@ -291,12 +291,12 @@ func TestCertificatesInFilesAndInTheKubeconfig(t *testing.T) {
 
 // TestConnectionsThatHangCanBeClosed checks that the next request uses another connection.
 func TestConnectionsThatHangCanBeClosed(t *testing.T) {
-	asked := make(chan struct{}, 10)
+	requests := make(chan struct{}, 10)
 	var hang atomic.Bool
 	hang.Store(true)
 	end := make(chan struct{})
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked <- struct{}{}
+		requests <- struct{}{}
 		if hang.Load() {
 			<-end
 		}
@@ -337,7 +337,7 @@ func TestConnectionsThatHangCanBeClosed(t *testing.T) {
 		_, err := get()
 		failed <- err
 	}()
-	<-asked
+	<-requests
 	hang.Store(false)
 	client.CloseConnections()
 	select {
@@ -349,7 +349,7 @@ func TestConnectionsThatHangCanBeClosed(t *testing.T) {
 	case <-time.After(60 * time.Second):
 		t.Fatal("what hung still does")
 	}
-	<-asked
+	<-requests
 	if lease, err := get(); err != nil || lease.Name != "node-1" {
 		t.Errorf("got the lease %q, %v", lease.Name, err)
 	}

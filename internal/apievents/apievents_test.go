@@ -44,7 +44,7 @@ type rig struct {
 	mu   sync.Mutex
 	log  bytes.Buffer
 	here map[string]*v1.Event
-	told []string
+	sent []string
 	// fail returns the result of a request for an event.
 	fail func(name string) error
 	// requests is the number of requests, with the time of the last one.
@@ -110,7 +110,7 @@ func (r *rig) request(what, name string, do func() error) error {
 	if err := do(); err != nil {
 		return err
 	}
-	r.told = append(r.told, name+": "+what)
+	r.sent = append(r.sent, name+": "+what)
 	return nil
 }
 
@@ -124,14 +124,14 @@ func (r *rig) fails(f func(name string) error) {
 func (r *rig) recovers() { r.fails(func(string) error { return nil }) }
 
 // want waits for a duration and compares the requests that the API server has received.
-func (r *rig) want(after time.Duration, told ...string) {
+func (r *rig) want(after time.Duration, sent ...string) {
 	r.t.Helper()
 	time.Sleep(after) //nolint:forbidigo // the bubble's time
 	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !slices.Equal(r.told, told) {
-		r.t.Errorf("told\n%s\nwant\n%s", strings.Join(r.told, "\n"), strings.Join(told, "\n"))
+	if !slices.Equal(r.sent, sent) {
+		r.t.Errorf("told\n%s\nwant\n%s", strings.Join(r.sent, "\n"), strings.Join(sent, "\n"))
 	}
 }
 
@@ -229,8 +229,8 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 		r.recovers()
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's time
 		synctest.Wait()
-		if len(r.told) != 1000 || r.told[0] != "2000: create" || r.told[999] != "2999: create" {
-			t.Errorf("%d are told, from %s to %s; want the last 1000", len(r.told), r.told[0], r.told[len(r.told)-1])
+		if len(r.sent) != 1000 || r.sent[0] != "2000: create" || r.sent[999] != "2999: create" {
+			t.Errorf("%d are told, from %s to %s; want the last 1000", len(r.sent), r.sent[0], r.sent[len(r.sent)-1])
 		}
 		r.dropped("queue_full", 2000)
 	})

@@ -19,14 +19,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // rig is a recorder with its recorded events.
 type rig struct {
 	*events.Recorder
-	clock *clocktesting.FakeClock
-	told  []*v1.Event
+	clock    *clocktesting.FakeClock
+	recorded []*v1.Event
 }
 
 func newRig(t *testing.T, uid func() types.UID) *rig {
 	r := &rig{clock: clocktesting.NewFakeClock(time.Unix(1000, 0))}
 	r.Recorder = events.New(events.Config{
-		NodeName: "node-1", NodeUID: uid, Clock: r.clock, Publish: func(e *v1.Event) { r.told = append(r.told, e.DeepCopy()) },
+		NodeName: "node-1", NodeUID: uid, Clock: r.clock, Publish: func(e *v1.Event) { r.recorded = append(r.recorded, e.DeepCopy()) },
 	})
 	t.Cleanup(r.Close)
 	return r
@@ -39,7 +39,7 @@ func TestAnEventOfTheNodeNamesIt(t *testing.T) {
 	uid = "uid-1"
 	r.NodeWarning(t.Context(), "ImageGCFailed", "no space")
 	var got []string
-	for _, e := range r.told {
+	for _, e := range r.recorded {
 		got = append(
 			got,
 			fmt.Sprintf(
@@ -77,7 +77,7 @@ func TestAnEventHasItsAnnotations(t *testing.T) {
 		map[string]string{"starved_resource": "memory"},
 	)
 	r.Record(t.Context(), about, v1.EventTypeNormal, "Killing", "it ends")
-	if evicted, killing := r.told[0].Annotations, r.told[1].Annotations; evicted["starved_resource"] != "memory" ||
+	if evicted, killing := r.recorded[0].Annotations, r.recorded[1].Annotations; evicted["starved_resource"] != "memory" ||
 		len(killing) != 0 {
 		t.Errorf("the annotations are %v, and %v of one that was told without", evicted, killing)
 	}
@@ -86,7 +86,7 @@ func TestAnEventHasItsAnnotations(t *testing.T) {
 func TestAStandaloneNodeHasItsNameForAUID(t *testing.T) {
 	r := newRig(t, nil)
 	r.NodeNormal(t.Context(), "Starting", "Starting.")
-	if uid := r.told[0].InvolvedObject.UID; uid != "node-1" {
+	if uid := r.recorded[0].InvolvedObject.UID; uid != "node-1" {
 		t.Errorf("the UID is %q", uid)
 	}
 }
@@ -100,12 +100,12 @@ func TestEventsOfOneChangeAreInOrder(t *testing.T) {
 		all.Go(func() { r.NodeWarning(t.Context(), "ImageGCFailed", "no space") })
 	}
 	all.Wait()
-	for i, e := range r.told {
-		if e.Count != int32(i+1) || e.Name != r.told[0].Name {
-			t.Fatalf("told %d is %s with the count %d, want %s with %d", i, e.Name, e.Count, r.told[0].Name, i+1)
+	for i, e := range r.recorded {
+		if e.Count != int32(i+1) || e.Name != r.recorded[0].Name {
+			t.Fatalf("told %d is %s with the count %d, want %s with %d", i, e.Name, e.Count, r.recorded[0].Name, i+1)
 		}
 	}
-	if len(r.told) != times {
-		t.Errorf("told %d times", len(r.told))
+	if len(r.recorded) != times {
+		t.Errorf("told %d times", len(r.recorded))
 	}
 }

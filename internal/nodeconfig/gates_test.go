@@ -55,7 +55,7 @@ func TestListsOfGatesAreTrue(t *testing.T) {
 		}
 	}
 	for _, name := range switchableFeatures {
-		if _, there := gates[name]; !there || slices.Contains(missingFeatures, name) {
+		if _, found := gates[name]; !found || slices.Contains(missingFeatures, name) {
 			t.Errorf("%s is no gate of this version, or a missing feature", name)
 		}
 	}

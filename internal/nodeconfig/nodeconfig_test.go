@@ -137,7 +137,7 @@ func TestDefaults(t *testing.T) {
 func TestTheFlagsAreShown(t *testing.T) {
 	flags := parse(t, SyncLoop, "--v", "3").Flags
 	for name, want := range map[string]string{"v": "3", "hostname-override": "node-1", "state-dir": "/var/lib/quartet", "node-ip": ""} {
-		if got, there := flags[name]; got != want || !there {
+		if got, found := flags[name]; got != want || !found {
 			t.Errorf("--%s: got %q, want %q", name, got, want)
 		}
 	}

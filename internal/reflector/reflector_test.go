@@ -24,18 +24,18 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // told has one string for each call of a handler.
-type told chan string
+type calls chan string
 
-func (c told) Listed(objects []runtime.Object, _ time.Time) {
+func (c calls) Listed(objects []runtime.Object, _ time.Time) {
 	text := "listed"
 	for _, object := range objects {
 		text += " " + object.(*v1.Secret).Name
 	}
 	c <- text
 }
-func (c told) Changed(object runtime.Object) { c <- "changed " + object.(*v1.Secret).Name }
-func (c told) Deleted(object runtime.Object) { c <- "deleted " + object.(*v1.Secret).Name }
-func (c told) ListFailed(error)              { c <- "list failed" }
+func (c calls) Changed(object runtime.Object) { c <- "changed " + object.(*v1.Secret).Name }
+func (c calls) Deleted(object runtime.Object) { c <- "deleted " + object.(*v1.Secret).Name }
+func (c calls) ListFailed(error)              { c <- "list failed" }
 
 // apiServer answers the requests of a reflector: the channels have the next list and the next watch.
 type apiServer struct {
@@ -107,14 +107,14 @@ func refusal(code int32, reason metav1.StatusReason) metav1.Status {
 }
 
 // start runs a reflector of the secrets of shop against an API server.
-func start(t *testing.T, timeout time.Duration) (*apiServer, told, chan string) {
+func start(t *testing.T, timeout time.Duration) (*apiServer, calls, chan string) {
 	a := &apiServer{lists: make(chan any, 8), watches: make(chan []metav1.WatchEvent, 8), queries: make(chan string, 100)}
 	server := httptest.NewServer(a)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, outcomes := make(told), make(chan string, 100)
+	calls, outcomes := make(calls), make(chan string, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {

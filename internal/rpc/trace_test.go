@@ -15,12 +15,12 @@ import (
 )
 
 // heard is a service that records its caller's trace context.
-type heard struct {
+type received struct {
 	nodev1.UnimplementedNodeServiceServer
 	traceparents chan string
 }
 
-func (h heard) GetNode(ctx context.Context, _ *nodev1.GetNodeRequest) (*nodev1.GetNodeResponse, error) {
+func (h received) GetNode(ctx context.Context, _ *nodev1.GetNodeRequest) (*nodev1.GetNodeResponse, error) {
 	received, _ := metadata.FromIncomingContext(ctx)
 	if values := received.Get("traceparent"); len(values) > 0 {
 		h.traceparents <- values[0]
@@ -34,7 +34,7 @@ func (h heard) GetNode(ctx context.Context, _ *nodev1.GetNodeRequest) (*nodev1.G
 func ask(t testing.TB, tel *telemetry.Telemetry) (traceparent string) {
 	t.Helper()
 	address := "unix://" + filepath.Join(t.TempDir(), "s.sock")
-	service := heard{traceparents: make(chan string, 1)}
+	service := received{traceparents: make(chan string, 1)}
 	ctx, stop := context.WithCancel(t.Context())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {

@@ -45,7 +45,7 @@ func serve(t *testing.T, socket string, health *rpc.Health) {
 }
 
 // health runs `NAME health` with flags, and returns its exit code and its output.
-func health(t *testing.T, name nodeconfig.Service, args ...string) (code int, said string) {
+func health(t *testing.T, name nodeconfig.Service, args ...string) (code int, output string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	code = service.Start(t.Context(), name, append([]string{"health"}, args...), &stdout, &stderr, nil)
@@ -67,8 +67,8 @@ func TestHealthSaysWhatAProcessWaitsForInOneLine(t *testing.T) {
 		state.Set(tc.what, tc.reason)
 		// The service's own address flag has the same effect as --listen.
 		for _, flag := range []string{"--listen", "--pleg-address"} {
-			if code, said := health(t, nodeconfig.PLEG, flag, "unix://"+socket); code != 0 || said != tc.want {
-				t.Errorf("%s: code %d, %q, want %q", flag, code, said, tc.want)
+			if code, output := health(t, nodeconfig.PLEG, flag, "unix://"+socket); code != 0 || output != tc.want {
+				t.Errorf("%s: code %d, %q, want %q", flag, code, output, tc.want)
 			}
 		}
 	}
@@ -102,10 +102,10 @@ func TestHealthOfAProcessThatDoesNotServe(t *testing.T) {
 		hung:                            fmt.Sprintf("pid %d of user %d) takes connections on unix://%s and does not answer within 2s: it hangs", os.Getpid(), os.Geteuid(), hung),
 	} {
 		begin := time.Now()
-		code, said := health(t, nodeconfig.SyncLoop, "--listen", "unix://"+socket)
-		if code != 1 || !strings.HasPrefix(said, "syncloop: ") || !strings.Contains(said, want) ||
-			strings.Count(said, "\n") != 1 {
-			t.Errorf("code %d, %q, want %q in a line", code, said, want)
+		code, output := health(t, nodeconfig.SyncLoop, "--listen", "unix://"+socket)
+		if code != 1 || !strings.HasPrefix(output, "syncloop: ") || !strings.Contains(output, want) ||
+			strings.Count(output, "\n") != 1 {
+			t.Errorf("code %d, %q, want %q in a line", code, output, want)
 		}
 		if took := time.Since(begin); took > time.Minute {
 			t.Errorf("it took %v", took)
@@ -114,16 +114,16 @@ func TestHealthOfAProcessThatDoesNotServe(t *testing.T) {
 }
 
 func TestHealthTakesTheFlagsOfItsService(t *testing.T) {
-	if code, said := health(t, nodeconfig.PLEG, "--help"); code != 0 || !strings.Contains(said, "pleg health [flags]") {
-		t.Errorf("code %d, %q, want 0 and with %q", code, said, "pleg health [flags]")
+	if code, output := health(t, nodeconfig.PLEG, "--help"); code != 0 || !strings.Contains(output, "pleg health [flags]") {
+		t.Errorf("code %d, %q, want 0 and with %q", code, output, "pleg health [flags]")
 	}
-	if code, said := health(
+	if code, output := health(
 		t,
 		nodeconfig.PLEG,
 		"--standby",
 	); code != 1 ||
-		!strings.Contains(said, "unknown flag: --standby") {
-		t.Errorf("code %d, %q, want 1 and with %q", code, said, "unknown flag: --standby")
+		!strings.Contains(output, "unknown flag: --standby") {
+		t.Errorf("code %d, %q, want 1 and with %q", code, output, "unknown flag: --standby")
 	}
 }
 
@@ -162,7 +162,7 @@ func TestHealthOfAStandby(t *testing.T) {
 		!strings.Contains(string(out), want) {
 		t.Errorf("%v, %s\nwant %q", err, out, want)
 	}
-	if code, said := health(
+	if code, output := health(
 		t,
 		nodeconfig.ConfigMux,
 		"--state-dir",
@@ -170,8 +170,8 @@ func TestHealthOfAStandby(t *testing.T) {
 		"--listen",
 		"unix://"+socket,
 	); code != 0 ||
-		said != "configmux: serving\n" {
-		t.Errorf("the one that serves: code %d, %q", code, said)
+		output != "configmux: serving\n" {
+		t.Errorf("the one that serves: code %d, %q", code, output)
 	}
 	// Without a standby, only the serving process in the other container can answer.
 	child = exec.Command(self, "-test.run=^TestHealthOfAStandby$", "-test.v")
@@ -208,7 +208,7 @@ func standByAndSay(t *testing.T, dir string) {
 			}
 		}
 	}
-	code, said := health(
+	code, output := health(
 		t,
 		nodeconfig.ConfigMux,
 		"--state-dir",
@@ -216,5 +216,5 @@ func standByAndSay(t *testing.T, dir string) {
 		"--listen",
 		"unix://"+filepath.Join(dir, "configmux.sock"),
 	)
-	fmt.Printf("code %d: %s", code, said)
+	fmt.Printf("code %d: %s", code, output)
 }

@@ -286,7 +286,7 @@ func TestSystemdKeepsSockets(t *testing.T) {
 	defer manager.Close() //nolint:errcheck // nothing was written
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	told := func(want string) (file *os.File) {
+	await := func(want string) (file *os.File) {
 		t.Helper()
 		message, rights := make([]byte, 200), make([]byte, 100)
 		if err := manager.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
@@ -312,7 +312,7 @@ func TestSystemdKeepsSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored := told("FDSTORE=1\nFDNAME=port")
+	stored := await("FDSTORE=1\nFDNAME=port")
 	if err := listener.Close(); err != nil {
 		t.Error(err)
 	}
@@ -332,7 +332,7 @@ func TestSystemdKeepsSockets(t *testing.T) {
 		t.Error(err)
 	}
 	next.Keep([]Socket{{Name: "port", Address: freeAddress(t)}}, logger)
-	told("FDSTOREREMOVE=1\nFDNAME=port")
+	await("FDSTOREREMOVE=1\nFDNAME=port")
 	if strings.Contains(log.String(), "WARN") {
 		t.Errorf("log\n%s\nwant no warning", log.String())
 	}

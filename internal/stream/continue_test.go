@@ -86,7 +86,7 @@ func TestWhatIsPutIsStateAndNoEvent(t *testing.T) {
 // whether the first run has sent one message.
 func TestAFollowerDoesNotGetAnEventTwice(t *testing.T) {
 	first := stream.NewEdge[string](stream.Config{Epoch: "first"})
-	told := first.Token()
+	token := first.Token()
 	first.Emit("pod", "pod#1", "pod#1") // sent, and not kept
 	ahead := first.Token()
 
@@ -96,7 +96,7 @@ func TestAFollowerDoesNotGetAnEventTwice(t *testing.T) {
 		edge.Doubt(true)
 		return edge
 	}
-	second := run("second", told)
+	second := run("second", token)
 	if got := drain(t, subscribe(t, second, ahead), 3); got[0].Start != stream.StartSnapshotEpoch {
 		t.Fatalf("who was told more began with %+v", got[0])
 	} else {

@@ -21,7 +21,7 @@ func TestSystemdIsNotified(t *testing.T) {
 		}
 		t.Setenv("NOTIFY_SOCKET", socket)
 		notifier := systemd.Take()
-		if left, there := os.LookupEnv("NOTIFY_SOCKET"); there {
+		if left, found := os.LookupEnv("NOTIFY_SOCKET"); found {
 			t.Errorf("%s: a child would find the socket %q", what, left)
 		}
 		var log bytes.Buffer

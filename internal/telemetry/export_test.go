@@ -69,17 +69,17 @@ func TestAnEndpointThatHangsSlowsNothingDown(t *testing.T) {
 	if spans < 1000 {
 		t.Errorf("within a second there were %d spans", spans)
 	}
-	said := out.String()
-	if n := strings.Count(said, "traces are lost"); n != 1 {
-		t.Errorf("it is said %d times within a second, want once:\n%s", n, said)
+	output := out.String()
+	if n := strings.Count(output, "traces are lost"); n != 1 {
+		t.Errorf("it is said %d times within a second, want once:\n%s", n, output)
 	}
 	for _, want := range []string{"endpoint=http://…@127.0.0.1:", "gRPC", "4317"} {
-		if !strings.Contains(said, want) {
-			t.Errorf("the log does not say %q:\n%s", want, said)
+		if !strings.Contains(output, want) {
+			t.Errorf("the log does not say %q:\n%s", want, output)
 		}
 	}
-	if strings.Contains(said, "hunter2") {
-		t.Errorf("the password is in the log:\n%s", said)
+	if strings.Contains(output, "hunter2") {
+		t.Errorf("the password is in the log:\n%s", output)
 	}
 }
 

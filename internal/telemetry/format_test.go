@@ -66,8 +66,8 @@ func TestPartsHaveVerbositiesOfTheirOwn(t *testing.T) {
 			for range 2 { // the second time from the cache
 				out.Reset()
 				logger.Debug("a detail")
-				if told := strings.Contains(out.String(), "a detail"); told != test.debug {
-					t.Errorf("details are told: %t, want %t: %s", told, test.debug, out.String())
+				if logged := strings.Contains(out.String(), "a detail"); logged != test.debug {
+					t.Errorf("details are told: %t, want %t: %s", logged, test.debug, out.String())
 				}
 			}
 			logger.Info("a fact")

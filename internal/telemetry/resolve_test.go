@@ -16,9 +16,9 @@ import (
 func TestAReceiverIsFoundWithoutANameServer(t *testing.T) {
 	before := net.DefaultResolver
 	t.Cleanup(func() { net.DefaultResolver = before })
-	var asked atomic.Int32
+	var lookups atomic.Int32
 	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		asked.Add(1)
+		lookups.Add(1)
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}}
@@ -30,7 +30,7 @@ func TestAReceiverIsFoundWithoutANameServer(t *testing.T) {
 	if err := tel.Shutdown(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if len(sink.Spans()) != 1 || asked.Load() != 0 {
-		t.Errorf("%d of 1 spans have arrived, and name servers were asked %d times", len(sink.Spans()), asked.Load())
+	if len(sink.Spans()) != 1 || lookups.Load() != 0 {
+		t.Errorf("%d of 1 spans have arrived, and name servers were asked %d times", len(sink.Spans()), lookups.Load())
 	}
 }

@@ -133,7 +133,7 @@ func (m *member) remove(name string, grace int64) {
 }
 
 // told reads the messages of a subscriber.
-type told struct {
+type recorder struct {
 	t    *testing.T
 	next func() *configv1.WatchPodUpdatesResponse
 	last *configv1.PodUpdate
@@ -142,13 +142,13 @@ type told struct {
 // slowly is the time limit of a test that stops and starts servers.
 const slowly = 2 * time.Minute
 
-func (m *member) subscribe(t *testing.T) *told {
+func (m *member) subscribe(t *testing.T) *recorder {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), slowly)
 	t.Cleanup(cancel)
 	out, err := m.client.WatchPodUpdates(ctx, &configv1.WatchPodUpdatesRequest{}, grpc.WaitForReady(true))
 	must(t, err)
-	return &told{t: t, next: func() *configv1.WatchPodUpdatesResponse {
+	return &recorder{t: t, next: func() *configv1.WatchPodUpdatesResponse {
 		t.Helper()
 		message, err := out.Recv()
 		must(t, err)
@@ -158,7 +158,7 @@ func (m *member) subscribe(t *testing.T) *told {
 
 // pods fails the test unless the next messages about pods are these, as "OP name image", in any order. An API server
 // may shorten the grace period of a pod to zero before it removes it: an unexpected DELETE is skipped.
-func (s *told) pods(want ...string) {
+func (s *recorder) pods(want ...string) {
 	s.t.Helper()
 	var got []string
 	for len(got) < len(want) {
@@ -180,7 +180,7 @@ func (s *told) pods(want ...string) {
 }
 
 // ready reads until the source is ready, and fails the test if a message about a pod comes before.
-func (s *told) ready() {
+func (s *recorder) ready() {
 	s.t.Helper()
 	for {
 		m := s.next()

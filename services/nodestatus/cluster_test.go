@@ -96,19 +96,19 @@ func TestTheNodeIsRegisteredWithItsCertificate(t *testing.T) {
 	nodes := client(t, cfg)
 	stop := background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	node := served(t, nodes, "synced", isSynced)
-	there := get(t, admin, name)
-	if node.UID == "" || node.UID != there.UID || !node.CreationTimestamp.Equal(&there.CreationTimestamp) {
+	stored := get(t, admin, name)
+	if node.UID == "" || node.UID != stored.UID || !node.CreationTimestamp.Equal(&stored.CreationTimestamp) {
 		t.Errorf(
 			"serves the Node %s of %s, and the API server has %s of %s",
 			node.UID,
 			node.CreationTimestamp,
-			there.UID,
-			there.CreationTimestamp,
+			stored.UID,
+			stored.CreationTimestamp,
 		)
 	}
-	if there.Labels["disk"] != "ssd" || there.Labels[v1.LabelHostname] != name || there.Status.Capacity.Cpu().IsZero() ||
-		there.Status.NodeInfo.KubeletVersion == "" {
-		t.Errorf("the API server has %+v", there)
+	if stored.Labels["disk"] != "ssd" || stored.Labels[v1.LabelHostname] != name || stored.Status.Capacity.Cpu().IsZero() ||
+		stored.Status.NodeInfo.KubeletVersion == "" {
+		t.Errorf("the API server has %+v", stored)
 	}
 	waitsFor(t, nodes, "")
 
@@ -129,7 +129,7 @@ func TestTheNodeIsRegisteredWithItsCertificate(t *testing.T) {
 		t,
 		nodes,
 		"registered again",
-		func(n *nodev1.Node, node *v1.Node) bool { return n.GetSynced() && node.UID != there.UID },
+		func(n *nodev1.Node, node *v1.Node) bool { return n.GetSynced() && node.UID != stored.UID },
 	)
 
 	// A restart finds the existing Node.

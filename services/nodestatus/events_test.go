@@ -22,7 +22,7 @@ import (
 )
 
 // told waits until the API server has events of a node with exactly these reasons, sorted, and returns them.
-func told(t *testing.T, client kubernetes.Interface, node string, want ...string) []v1.Event {
+func awaitEvents(t *testing.T, client kubernetes.Interface, node string, want ...string) []v1.Event {
 	t.Helper()
 	var got []string
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
@@ -69,7 +69,7 @@ func TestEventsOfTheNodeReachTheAPIServer(t *testing.T) {
 		"Rebooted",
 		"Starting",
 	}
-	events := told(t, admin, name, start...)
+	events := awaitEvents(t, admin, name, start...)
 	for _, e := range events {
 		if e.Reason == "Rebooted" &&
 			(e.Type != v1.EventTypeWarning || !strings.Contains(e.Message, "Node eventful has been rebooted, boot id: ")) {
@@ -77,17 +77,17 @@ func TestEventsOfTheNodeReachTheAPIServer(t *testing.T) {
 		}
 	}
 	servePeers(t, cfg)
-	told(t, admin, name, slices.Sorted(slices.Values(append([]string{"NodeReady"}, start...)))...)
-	there := get(t, admin, name)
+	awaitEvents(t, admin, name, slices.Sorted(slices.Values(append([]string{"NodeReady"}, start...)))...)
+	stored := get(t, admin, name)
 	if _, err := admin.CoreV1().
 		Nodes().
 		Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	all := slices.Sorted(slices.Values(append([]string{"NodeNotSchedulable", "NodeReady"}, start...)))
-	for _, e := range told(t, admin, name, all...) {
+	for _, e := range awaitEvents(t, admin, name, all...) {
 		if e.Reason == "NodeNotSchedulable" &&
-			(e.InvolvedObject.UID != there.UID || e.Source.Component != "kubelet" || e.Source.Host != name) {
+			(e.InvolvedObject.UID != stored.UID || e.Source.Component != "kubelet" || e.Source.Host != name) {
 			t.Errorf("a cordoned node is told of by %+v", e)
 		}
 	}

@@ -248,7 +248,7 @@ func TestTwoAgentsWithOneNameAreReported(t *testing.T) {
 	for _, cfg := range []nodeconfig.Config{one, two} {
 		waitsFor(t, client(t, cfg), "two machines have one node name")
 	}
-	told := func() bool {
+	reported := func() bool {
 		events, err := c.Client(t).
 			CoreV1().
 			Events(metav1.NamespaceDefault).
@@ -258,7 +258,7 @@ func TestTwoAgentsWithOneNameAreReported(t *testing.T) {
 		}
 		return len(events.Items) > 0
 	}
-	for end := time.Now().Add(60 * time.Second); !told(); <-time.After(50 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); !reported(); <-time.After(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("no event tells it")
 		}

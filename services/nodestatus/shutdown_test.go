@@ -27,10 +27,10 @@ type endingSyncLoop struct {
 	wellSyncLoop
 	pods []*enginev1.Pod
 	// asked gets the requests, let releases them.
-	asked chan string
-	let   chan struct{}
-	mu    sync.Mutex
-	gone  map[string]bool
+	requests chan string
+	let      chan struct{}
+	mu       sync.Mutex
+	gone     map[string]bool
 }
 
 func (s *endingSyncLoop) ListPods(context.Context, *enginev1.ListPodsRequest) (*enginev1.ListPodsResponse, error) {
@@ -58,7 +58,7 @@ func (s *endingSyncLoop) ShutDownPods(
 		uids = append(uids, pod.GetPodUid())
 	}
 	slices.Sort(uids)
-	s.asked <- strings.Join(uids, " ")
+	s.requests <- strings.Join(uids, " ")
 	select {
 	case <-s.let:
 	case <-ctx.Done():
@@ -76,7 +76,7 @@ func (s *endingSyncLoop) AwaitStatuses(
 	context.Context,
 	*enginev1.AwaitStatusesRequest,
 ) (*enginev1.AwaitStatusesResponse, error) {
-	s.asked <- "statuses"
+	s.requests <- "statuses"
 	return &enginev1.AwaitStatusesResponse{}, nil
 }
 
@@ -84,7 +84,7 @@ func (s *endingSyncLoop) AwaitStatuses(
 func (s *endingSyncLoop) wantAsked(t *testing.T, want string) {
 	t.Helper()
 	select {
-	case got := <-s.asked:
+	case got := <-s.requests:
 		if got != want {
 			t.Fatalf("syncloop is asked to end %q, want %q", got, want)
 		}
@@ -150,9 +150,9 @@ func TestTheAPIServerKnowsThatTheMachineGoesDown(t *testing.T) {
 	const syncing, terminating, terminated = enginev1.WorkerState_WORKER_STATE_SYNCING,
 		enginev1.WorkerState_WORKER_STATE_TERMINATING, enginev1.WorkerState_WORKER_STATE_TERMINATED
 	syncloop := &endingSyncLoop{
-		asked: make(chan string),
-		let:   make(chan struct{}),
-		gone:  map[string]bool{},
+		requests: make(chan string),
+		let:      make(chan struct{}),
+		gone:     map[string]bool{},
 		pods: []*enginev1.Pod{
 			podOf(
 				t,

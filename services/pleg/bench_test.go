@@ -171,7 +171,7 @@ func BenchmarkExitToEvent(b *testing.B) {
 		b.Fatal(err)
 	}
 	p := startBenchPLEG(b, containerd.Endpoint, evented)
-	told := make(chan *lifecyclev1.Event, deaths)
+	received := make(chan *lifecyclev1.Event, deaths)
 	watch, err := p.client.WatchEvents(ctx, &lifecyclev1.WatchEventsRequest{})
 	if err != nil {
 		b.Fatal(err)
@@ -187,7 +187,7 @@ func BenchmarkExitToEvent(b *testing.B) {
 			}
 			if m.GetEvent().GetType() == died {
 				receipts <- time.Now()
-				told <- m.GetEvent()
+				received <- m.GetEvent()
 			}
 		}
 	}()
@@ -203,13 +203,13 @@ func BenchmarkExitToEvent(b *testing.B) {
 	kill := newKiller(b, criRuntime)
 	kill.death(ctx, 0) // until the start is complete
 	<-receipts
-	<-told
+	<-received
 	<-hints
 	var all, own, rest []float64
 	for b.Loop() {
 		for i := range deaths {
 			kill.death(ctx, i+1)
-			at, event, hint := <-receipts, <-told, <-hints
+			at, event, hint := <-receipts, <-received, <-hints
 			exited := event.GetOccurredAt().AsTime()
 			all = append(all, 1000*at.Sub(exited).Seconds())
 			own = append(own, 1000*hint.Sub(exited).Seconds())

@@ -218,19 +218,19 @@ func TestAnInterruptedStartIsNoEnd(t *testing.T) {
 		if err == nil {
 			continue // the start was faster
 		}
-		var said *runtimeapi.ContainerStatus
+		var status *runtimeapi.ContainerStatus
 		eventually.That(r.t, "containerd has undone the start", func() bool {
 			answer, err := h.runtime.ContainerStatus(t.Context(), id, false)
 			if err != nil {
 				t.Fatal(err)
 			}
-			said = answer.GetStatus()
-			return said.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED
+			status = answer.GetStatus()
+			return status.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED
 		})
 		for _, c := range r.status("uid-3", boottime.Now()).GetContainers() {
 			if c.GetId() == id &&
 				(c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_CREATED || c.GetFinishedAt() != nil) {
-				t.Errorf("containerd says %v, and pleg tells %v, want a container that was never started", said, c)
+				t.Errorf("containerd says %v, and pleg tells %v, want a container that was never started", status, c)
 			}
 		}
 		return

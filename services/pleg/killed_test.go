@@ -17,7 +17,7 @@ import (
 func (r *rig) kept(containerID, phase string) {
 	r.t.Helper()
 	eventually.That(r.t, fmt.Sprintf("%s is kept as %s", containerID, phase), func() bool {
-		data, err := os.ReadFile(r.toldFile())
+		data, err := os.ReadFile(r.journalFile())
 		return err == nil && strings.Contains(string(data), fmt.Sprintf("%q:%q", containerID, phase))
 	})
 }
@@ -35,7 +35,7 @@ func TestAKilledPLEGReportsMissedChangesOfContainerdOnce(t *testing.T) {
 	r.spawn()
 	r.synced()
 	f := r.follow()
-	f.told()
+	f.received()
 	f.snapshots()
 	r.kept(app, "started")
 
@@ -59,7 +59,7 @@ func TestAKilledPLEGReportsMissedChangesOfContainerdOnce(t *testing.T) {
 	})
 	r.spawn()
 	f.returned(2)
-	events := f.told(
+	events := f.received(
 		"CONTAINER_DIED side",
 		"CONTAINER_REMOVED side",
 		"CONTAINER_DIED app",
@@ -82,7 +82,7 @@ func TestAKilledPLEGReportsMissedChangesOfContainerdOnce(t *testing.T) {
 	r.stop()
 	r.spawn()
 	f.returned(3)
-	f.told()
+	f.received()
 }
 
 // TestAPLEGKilledWhileItPublishesPublishesNothingTwice: whatever part is on the disk, a follower gets each exit by an
@@ -152,7 +152,7 @@ func TestFiveHundredPodsAreReportedOnce(t *testing.T) {
 	f := r.follow()
 	f.snapshots()
 	r.restart(func() {
-		info, err := os.Stat(r.toldFile())
+		info, err := os.Stat(r.journalFile())
 		if err != nil || info.Size() > 1<<20 {
 			t.Errorf("the file of 500 pods has %d bytes (%v)", info.Size(), err)
 		}
@@ -164,7 +164,7 @@ func TestFiveHundredPodsAreReportedOnce(t *testing.T) {
 	f.returned(2)
 	eventually.That(r.t, "a hundred deaths are told", func() bool { return len(f.deaths()) == 100 })
 	r.synced()
-	if got := f.told(
+	if got := f.received(
 		strings.Split(strings.Repeat("CONTAINER_DIED app,", 99)+"CONTAINER_DIED app", ",")...); len(
 		got,
 	) != 100 {

@@ -40,7 +40,7 @@ func TestFiveHundredDeathsAtOnceAreReportedOnceEach(t *testing.T) {
 	if _, err := r.client.RequestRelist(r.ctx(), &lifecyclev1.RequestRelistRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	tell := func(until int) {
+	publish := func(until int) {
 		t.Helper()
 		for left > until {
 			e := w.next()
@@ -60,10 +60,10 @@ func TestFiveHundredDeathsAtOnceAreReportedOnceEach(t *testing.T) {
 			delete(victims, e.GetContainerId())
 		}
 	}
-	tell(1)
+	publish(1)
 	t.Logf("%d deaths were told within %v", pods-1, time.Since(begun).Round(time.Millisecond))
 	gate.Open()
-	tell(0)
+	publish(0)
 	if _, err := r.client.RequestRelist(r.ctx(), &lifecyclev1.RequestRelistRequest{}); err != nil {
 		t.Fatal(err)
 	}

@@ -273,10 +273,10 @@ func TestCallersDuringAnInspectionShareTheNextOne(t *testing.T) {
 	fake.ResetCalls()
 	gate := fake.Hang("PodSandboxStatus", sandbox)
 	defer gate.Open()
-	var asked sync.WaitGroup
+	var callers sync.WaitGroup
 	ask := func() {
 		ctx := r.ctx()
-		asked.Go(func() {
+		callers.Go(func() {
 			begin := boottime.Now()
 			resp, err := r.client.GetPodStatus(
 				ctx,
@@ -301,7 +301,7 @@ func TestCallersDuringAnInspectionShareTheNextOne(t *testing.T) {
 	fake.RunPod(fakecri.Pod{UID: "uid-2"})
 	eventually.That(r.t, "the hints have been taken", func() bool { return len(r.status("uid-2", 0).GetSandboxes()) == 1 })
 	gate.Open()
-	asked.Wait()
+	callers.Wait()
 	eventually.That(r.t, "all is quiet", func() bool { return quiet(fake) })
 	// The hanging inspection and the one after it, and those for requests that came after its begin.
 	if got := fake.Count("PodSandboxStatus", sandbox); got > 10 {

@@ -74,10 +74,10 @@ func (f *follower) returned(times int) {
 
 // told returns and clears the single events, by type and container and in the order of pods, as soon as they are the
 // wanted ones. Then it requests a relist, after which further events would show.
-func (f *follower) told(want ...string) []*lifecyclev1.Event {
+func (f *follower) received(want ...string) []*lifecyclev1.Event {
 	f.r.t.Helper()
 	var got []*lifecyclev1.Event
-	said := func() []string {
+	texts := func() []string {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		// Pods are inspected in parallel: only the order within a pod is defined.
@@ -89,9 +89,9 @@ func (f *follower) told(want ...string) []*lifecyclev1.Event {
 		}
 		return names
 	}
-	eventually.That(f.r.t, fmt.Sprintf("%q is told", want), func() bool { return len(said()) >= len(want) })
+	eventually.That(f.r.t, fmt.Sprintf("%q is told", want), func() bool { return len(texts()) >= len(want) })
 	f.r.synced()
-	if names := said(); strings.Join(names, "\n") != strings.Join(want, "\n") {
+	if names := texts(); strings.Join(names, "\n") != strings.Join(want, "\n") {
 		f.r.t.Errorf("it was told\n\t%s\nwant\n\t%s", strings.Join(names, "\n\t"), strings.Join(want, "\n\t"))
 	}
 	f.mu.Lock()
@@ -117,7 +117,7 @@ func (r *rig) restart(meanwhile func()) {
 	r.run()
 }
 
-func (r *rig) toldFile() string { return filepath.Join(r.cfg.StateDir, journal.FileName) }
+func (r *rig) journalFile() string { return filepath.Join(r.cfg.StateDir, journal.FileName) }
 
 func TestChangesDuringAnOutageOfPLEGAreReportedOnce(t *testing.T) {
 	fake := fakecri.New(t)
@@ -132,7 +132,7 @@ func TestChangesDuringAnOutageOfPLEGAreReportedOnce(t *testing.T) {
 	if got := f.snapshots(); got != 22 {
 		t.Errorf("at first it was shown %d pods", got)
 	}
-	f.told()
+	f.received()
 
 	var by time.Time
 	r.restart(func() {
@@ -144,7 +144,7 @@ func TestChangesDuringAnOutageOfPLEGAreReportedOnce(t *testing.T) {
 	})
 	f.returned(2)
 	events := map[string]*lifecyclev1.Event{}
-	for _, e := range f.told(
+	for _, e := range f.received(
 		"CONTAINER_DIED job", "CONTAINER_REMOVED job", "POD_SYNC ",
 		"POD_SYNC ", "CONTAINER_STARTED short", "CONTAINER_DIED short",
 		"CONTAINER_DIED app",
@@ -172,10 +172,10 @@ func TestChangesDuringAnOutageOfPLEGAreReportedOnce(t *testing.T) {
 
 	r.restart(func() {})
 	f.returned(3)
-	f.told()
+	f.received()
 	r.restart(func() { fake.Exit(web["side"], 1) })
 	f.returned(4)
-	f.told("CONTAINER_DIED side")
+	f.received("CONTAINER_DIED side")
 	if got := f.snapshots(); got != 0 {
 		t.Errorf("it got %d changes out of a snapshot", got)
 	}
@@ -196,25 +196,25 @@ func TestADamagedFileIsRenamedAndItsPodsAreShown(t *testing.T) {
 	var log logbuffer.Buffer
 	r.stop()
 	fake.Exit(ids["app"], 3)
-	if err := os.WriteFile(r.toldFile(), []byte("no such thing\n"), 0o600); err != nil {
+	if err := os.WriteFile(r.journalFile(), []byte("no such thing\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r.runLogging(slog.New(slog.NewTextHandler(&log, nil)))
 	f.returned(2)
-	f.told()
+	f.received()
 	if got := f.snapshots(); got != 1 {
 		t.Errorf("out of the snapshot it got %d changes, want the death in the state of its pod", got)
 	}
 	r.stop()
-	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), r.toldFile()+".corrupt") {
+	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), r.journalFile()+".corrupt") {
 		t.Errorf("the log does not name the file:\n%s", log.String())
 	}
-	if _, err := os.Stat(r.toldFile() + ".corrupt"); err != nil {
+	if _, err := os.Stat(r.journalFile() + ".corrupt"); err != nil {
 		t.Error(err)
 	}
 	r.run()
 	f.returned(3)
-	f.told()
+	f.received()
 }
 
 // TestADiskThatIsFullStopsNoEvent: here a directory is in the place of the file.
@@ -224,17 +224,17 @@ func TestADiskThatIsFullStopsNoEvent(t *testing.T) {
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()
 	r.stop()
-	if err := os.Remove(r.toldFile()); err != nil {
+	if err := os.Remove(r.journalFile()); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(filepath.Join(r.toldFile(), "full"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(r.journalFile(), "full"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	r.run()
 	r.synced()
 	f := r.follow()
 	fake.Exit(ids["app"], 3)
-	f.told("CONTAINER_DIED app")
+	f.received("CONTAINER_DIED app")
 	metrics := metricstest.Scrape(r.cfg.MetricsListen)
 	eventually.That(r.t,
 		"the failure is counted",
@@ -250,7 +250,7 @@ func TestAPLEGThatOnlyReadsLeavesTheFileAlone(t *testing.T) {
 	r.synced()
 	f := r.follow()
 	r.stop()
-	before, err := os.ReadFile(r.toldFile())
+	before, err := os.ReadFile(r.journalFile())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,10 +260,10 @@ func TestAPLEGThatOnlyReadsLeavesTheFileAlone(t *testing.T) {
 	fake.Exit(ids["app"], 3)
 	w.until(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, ids["app"])
 	second.stop()
-	if after, err := os.ReadFile(r.toldFile()); err != nil || !bytes.Equal(before, after) {
+	if after, err := os.ReadFile(r.journalFile()); err != nil || !bytes.Equal(before, after) {
 		t.Errorf("the file went from %s to %s (%v)", before, after, err)
 	}
 	r.run()
 	f.returned(2)
-	f.told("CONTAINER_DIED app")
+	f.received("CONTAINER_DIED app")
 }

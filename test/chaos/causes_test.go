@@ -24,7 +24,7 @@ const (
 )
 
 // said is the log's record of one start.
-type said struct {
+type logLine struct {
 	count int
 	cause string
 }
@@ -36,12 +36,12 @@ var (
 
 // readStarts reads the lines that syncloop logs before it starts a container from all logs in a folder, by the
 // container's ID. All services write to the same file over the whole run; there are also rotated files.
-func readStarts(dir string) (map[string][]said, error) {
+func readStarts(dir string) (map[string][]logLine, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "node.log*"))
 	if err != nil {
 		return nil, err
 	}
-	starts := map[string][]said{}
+	starts := map[string][]logLine{}
 	for _, path := range files {
 		if err := readStartsOf(path, starts); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
@@ -50,7 +50,7 @@ func readStarts(dir string) (map[string][]said, error) {
 	return starts, nil
 }
 
-func readStartsOf(path string, starts map[string][]said) error {
+func readStartsOf(path string, starts map[string][]logLine) error {
 	file, err := os.Open(path)
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func readStartsOf(path string, starts map[string][]said) error {
 			return fmt.Errorf("line %q: restart_count: %w", lines.Text(), err)
 		}
 		id := fields["container.id"]
-		starts[id] = append(starts[id], said{count: count, cause: fields["cause"]})
+		starts[id] = append(starts[id], logLine{count: count, cause: fields["cause"]})
 	}
 	return lines.Err()
 }
@@ -87,7 +87,7 @@ func fieldsOf(line string) map[string]string {
 
 // inquiry checks that every start has its cause.
 type inquiry struct {
-	starts map[string][]said
+	starts map[string][]logLine
 	deeds  *deeds
 
 	problems []string
@@ -103,7 +103,7 @@ type inquiry struct {
 const maxUnknown = 5
 
 // causes checks all containers that have run.
-func (h *history) causes(starts map[string][]said, d *deeds) *inquiry {
+func (h *history) causes(starts map[string][]logLine, d *deeds) *inquiry {
 	q := &inquiry{starts: starts, deeds: d, causes: map[string]int{}}
 	for _, row := range h.rows() {
 		for at, i := range row {
@@ -112,7 +112,7 @@ func (h *history) causes(starts map[string][]said, d *deeds) *inquiry {
 			}
 		}
 	}
-	if enough := 20; q.restarts > enough && q.unknown*100 > q.restarts*maxUnknown {
+	if minimum := 20; q.restarts > minimum && q.unknown*100 > q.restarts*maxUnknown {
 		q.problems = append(q.problems, fmt.Sprintf("of %d restarts %d cannot be judged: what was before is in no log", q.restarts, q.unknown))
 	}
 	return q
@@ -129,7 +129,7 @@ func (q *inquiry) check(i *instance, before []*instance) {
 		q.problem(i, "the log has %d lines that it is started, want 1: %v", len(lines), lines)
 		return
 	}
-	if want := (said{count: i.count, cause: i.cause}); lines[0] != want { // an unseen one has the log's values
+	if want := (logLine{count: i.count, cause: i.cause}); lines[0] != want { // an unseen one has the log's values
 		q.problem(i, "the log says %+v, and the container itself %+v", lines[0], want)
 		return
 	}
@@ -164,7 +164,7 @@ func (q *inquiry) check(i *instance, before []*instance) {
 
 // begun reports whether the start of a container was begun, whether or not it has run.
 func (q *inquiry) begun(i *instance) bool {
-	return i.started || !i.asked.IsZero() || len(q.starts[i.id]) > 0
+	return i.started || !i.requested.IsZero() || len(q.starts[i.id]) > 0
 }
 
 // lastBegun returns the last container whose start was begun, and the highest restart count of a container after all of
@@ -266,11 +266,11 @@ func (q *inquiry) cutShort(i, before *instance) bool {
 
 // endWrong returns the error in a cause that is an end of a container: the end must be the real one, and must itself
 // have a cause.
-func (q *inquiry) endWrong(i, before *instance, said []string) string {
-	lost := said[2] == "Unknown" && q.runtimeKilledSince(before, i) // the runtime was killed before it recorded that end
+func (q *inquiry) endWrong(i, before *instance, lines []string) string {
+	lost := lines[2] == "Unknown" && q.runtimeKilledSince(before, i) // the runtime was killed before it recorded that end
 	switch {
 	case slices.ContainsFunc(before.ends, func(e end) bool {
-		return said[1] == fmt.Sprint(e.code) && said[2] == e.reason
+		return lines[1] == fmt.Sprint(e.code) && lines[2] == e.reason
 	}), lost:
 	case len(before.ends) > 0:
 		return fmt.Sprintf("it exited with %v", before.ends)
@@ -281,7 +281,7 @@ func (q *inquiry) endWrong(i, before *instance, said []string) string {
 	}
 	code, ends := endsBy(before.name)
 	switch {
-	case ends && said[1] == fmt.Sprint(code):
+	case ends && lines[1] == fmt.Sprint(code):
 		return ""
 	case ends && lost:
 		return ""
@@ -289,7 +289,7 @@ func (q *inquiry) endWrong(i, before *instance, said []string) string {
 		strings.HasPrefix(i.cause, causeSpec):
 		return ""
 	// containerd gives up a start when its client is gone
-	case said[2] == startErrorReason && during(before, q.deeds.callerKilled):
+	case lines[2] == startErrorReason && during(before, q.deeds.callerKilled):
 		return ""
 	}
 	return "the test has not ended it"

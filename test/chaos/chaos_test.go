@@ -141,14 +141,14 @@ func unleash(t *testing.T, n *testNode, r runtime, m *manifests, duration time.D
 
 // settles waits until the node has the desired state and keeps it for a moment. It returns the errors when it does not.
 func (n *testNode) settles(ctx context.Context, r runtime, wanted map[string]kind) []string {
-	const enough = 20
+	const minimum = 20
 	end := time.Now().Add(patience)
 	good := 0
 	for {
 		problems := n.check(ctx, r, wanted)
 		if len(problems) > 0 {
 			good = 0
-		} else if good++; good == enough {
+		} else if good++; good == minimum {
 			return nil
 		}
 		if len(problems) > 0 && time.Now().After(end) {

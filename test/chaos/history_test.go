@@ -31,7 +31,7 @@ type instance struct {
 	unseen bool
 	// The times of the start request, the successful start, the end, and the removal request in the runtime's log; zero
 	// when missing.
-	asked, running, exited, removed time.Time
+	requested, running, exited, removed time.Time
 }
 
 // end is the end of a container.

@@ -18,77 +18,77 @@ func TestTheInquiryFindsWhatIsWrong(t *testing.T) {
 		// cause is the second container's start cause.
 		cause string
 		// change changes the record of the two, their log lines and the actions on the node.
-		change func(before, after *instance, starts map[string][]said, d *deeds)
+		change func(before, after *instance, starts map[string][]logLine, d *deeds)
 		want   string
 	}{
-		{"killed", "exited with 137 (Error)", func(b, _ *instance, _ map[string][]said, d *deeds) { d.ended[b.id] = true }, ""},
+		{"killed", "exited with 137 (Error)", func(b, _ *instance, _ map[string][]logLine, d *deeds) { d.ended[b.id] = true }, ""},
 		{"its sandbox was stopped", "sandbox replaced (pod sandbox is not ready), exited with 137 (Error)",
-			func(b, a *instance, _ map[string][]said, d *deeds) { d.ended[b.sandbox], a.sandbox = true, "s2" }, ""},
-		{"removed", causeLost, func(b, _ *instance, _ map[string][]said, d *deeds) { d.removed[b.id] = true }, ""},
-		{"changed", causeSpec, func(_, a *instance, _ map[string][]said, d *deeds) {
+			func(b, a *instance, _ map[string][]logLine, d *deeds) { d.ended[b.sandbox], a.sandbox = true, "s2" }, ""},
+		{"removed", causeLost, func(b, _ *instance, _ map[string][]logLine, d *deeds) { d.removed[b.id] = true }, ""},
+		{"changed", causeSpec, func(_, a *instance, _ map[string][]logLine, d *deeds) {
 			a.spec, d.changed["pod1"] = "2", []time.Time{begun.Add(time.Second)}
 		}, ""},
-		{"ends by itself", "exited with 1 (Error)", func(b, a *instance, _ map[string][]said, _ *deeds) {
+		{"ends by itself", "exited with 1 (Error)", func(b, a *instance, _ map[string][]logLine, _ *deeds) {
 			b.name, a.name, b.ends = failing, failing, []end{{1, "Error"}}
 		}, ""},
-		{"its end was lost with the runtime", "exited with 255 (Unknown)", func(b, a *instance, _ map[string][]said, d *deeds) {
+		{"its end was lost with the runtime", "exited with 255 (Unknown)", func(b, a *instance, _ map[string][]logLine, d *deeds) {
 			b.name, a.name, b.ends, d.runtimeKilled = failing, failing, []end{{1, "Error"}},
 				[]time.Time{begun.Add(10 * time.Second)}
 		}, ""},
-		{"given up with its caller", "exited with 128 (StartError)", func(b, _ *instance, _ map[string][]said, d *deeds) {
+		{"given up with its caller", "exited with 128 (StartError)", func(b, _ *instance, _ map[string][]logLine, d *deeds) {
 			b.started, b.begun, b.ends = false, time.Time{}, []end{{startErrorCode, startErrorReason}}
 			d.callerKilled = []time.Time{begun.Add(time.Second)}
 		}, ""},
-		{"cut short", causeNeverStarted, func(b, _ *instance, s map[string][]said, _ *deeds) {
+		{"cut short", causeNeverStarted, func(b, _ *instance, s map[string][]logLine, _ *deeds) {
 			b.started, b.ended, b.ends = false, false, nil
 			delete(s, b.id)
 		}, ""},
-		{"one in between came and went with its runtime", "exited with 137 (Error)", func(b, a *instance, s map[string][]said, d *deeds) {
-			a.count, s[a.id] = 2, []said{{count: 2, cause: "exited with 137 (Error)"}}
+		{"one in between came and went with its runtime", "exited with 137 (Error)", func(b, a *instance, s map[string][]logLine, d *deeds) {
+			a.count, s[a.id] = 2, []logLine{{count: 2, cause: "exited with 137 (Error)"}}
 			d.ended[b.id], d.runtimeKilled = true, []time.Time{begun.Add(10 * time.Second)}
 		}, ""},
-		{"removed by a syncloop that was killed then", causeLost, func(b, _ *instance, _ map[string][]said, d *deeds) {
+		{"removed by a syncloop that was killed then", causeLost, func(b, _ *instance, _ map[string][]logLine, d *deeds) {
 			b.removed, d.callerKilled = begun.Add(10*time.Second), []time.Time{begun.Add(11 * time.Second)}
 		}, ""},
 
-		{"removed by a syncloop that was killed before", causeLost, func(b, _ *instance, _ map[string][]said, d *deeds) {
+		{"removed by a syncloop that was killed before", causeLost, func(b, _ *instance, _ map[string][]logLine, d *deeds) {
 			b.removed, d.callerKilled = begun.Add(10*time.Second), []time.Time{begun.Add(9 * time.Second)}
 		}, "the test has not removed it"},
-		{"no line", "exited with 137 (Error)", func(b, a *instance, s map[string][]said, d *deeds) {
+		{"no line", "exited with 137 (Error)", func(b, a *instance, s map[string][]logLine, d *deeds) {
 			d.ended[b.id] = true
 			delete(s, a.id)
 		}, "the log has 0 lines"},
-		{"two lines", "exited with 137 (Error)", func(b, a *instance, s map[string][]said, d *deeds) {
+		{"two lines", "exited with 137 (Error)", func(b, a *instance, s map[string][]logLine, d *deeds) {
 			d.ended[b.id] = true
 			s[a.id] = append(s[a.id], s[a.id]...)
 		}, "the log has 2 lines"},
-		{"another line", "exited with 137 (Error)", func(_, a *instance, s map[string][]said, _ *deeds) {
-			s[a.id] = []said{{count: 1, cause: causeSpec}}
+		{"another line", "exited with 137 (Error)", func(_, a *instance, s map[string][]logLine, _ *deeds) {
+			s[a.id] = []logLine{{count: 1, cause: causeSpec}}
 		}, "the log says"},
 		{"no cause", "", nil, "its cause is"},
 		{"not the first", causeFirst, nil, "its cause is"},
-		{"first again", causeFirst, func(_, a *instance, s map[string][]said, _ *deeds) {
-			a.count, s[a.id] = 0, []said{{cause: causeFirst}}
+		{"first again", causeFirst, func(_, a *instance, s map[string][]logLine, _ *deeds) {
+			a.count, s[a.id] = 0, []logLine{{cause: causeFirst}}
 		}, "it says that it is the first"},
-		{"counted twice", "exited with 137 (Error)", func(b, _ *instance, s map[string][]said, _ *deeds) {
+		{"counted twice", "exited with 137 (Error)", func(b, _ *instance, s map[string][]logLine, _ *deeds) {
 			b.count, b.cause, s[b.id] = 1, causeFirst, nil
 		}, "with no smaller count"},
-		{"one in between is in no log", "exited with 137 (Error)", func(b, a *instance, s map[string][]said, d *deeds) {
-			a.count, s[a.id], d.ended[b.id] = 2, []said{{count: 2, cause: "exited with 137 (Error)"}}, true
+		{"one in between is in no log", "exited with 137 (Error)", func(b, a *instance, s map[string][]logLine, d *deeds) {
+			a.count, s[a.id], d.ended[b.id] = 2, []logLine{{count: 2, cause: "exited with 137 (Error)"}}, true
 		}, "its count has to be 1 at most"},
-		{"its end is in no log", "exited with 137 (Error)", func(b, _ *instance, _ map[string][]said, d *deeds) {
+		{"its end is in no log", "exited with 137 (Error)", func(b, _ *instance, _ map[string][]logLine, d *deeds) {
 			b.ended, b.ends, d.ended[b.id] = false, nil, true
 		}, "nothing has told of its end"},
 		{"the test has not ended it", "exited with 137 (Error)", nil, "the test has not ended it"},
-		{"another end", "exited with 137 (Error)", func(b, _ *instance, _ map[string][]said, d *deeds) {
+		{"another end", "exited with 137 (Error)", func(b, _ *instance, _ map[string][]logLine, d *deeds) {
 			b.ends, d.ended[b.id] = []end{{2, "Error"}}, true
 		}, "it exited with [2 (Error)]"},
-		{"another reason", "exited with 137 (OOMKilled)", func(b, _ *instance, _ map[string][]said, d *deeds) {
+		{"another reason", "exited with 137 (OOMKilled)", func(b, _ *instance, _ map[string][]logLine, d *deeds) {
 			d.ended[b.id] = true
 		}, "it exited with [137 (Error)]"},
 		{"not changed", causeSpec, nil, "it was made from the same"},
 		{"same sandbox", causeSandbox, nil, "it is in the same sandbox"},
-		{"the test has not ended its sandbox", causeSandbox, func(_, a *instance, _ map[string][]said, _ *deeds) { a.sandbox = "s2" },
+		{"the test has not ended its sandbox", causeSandbox, func(_, a *instance, _ map[string][]logLine, _ *deeds) { a.sandbox = "s2" },
 			"the test has not ended the sandbox"},
 		{"the test has not removed it", causeLost, nil, "the test has not removed it"},
 		{"it has run", causeNeverStarted, nil, "it has run"},
@@ -99,7 +99,7 @@ func TestTheInquiryFindsWhatIsWrong(t *testing.T) {
 				created: begun, begun: begun, started: true, ended: true, ends: []end{{137, "Error"}}}
 			after := &instance{id: "c2", sandbox: "s1", uid: "u", pod: "pod1-node", name: "main", count: 1, cause: test.cause, spec: "1",
 				created: begun.Add(time.Minute), started: true}
-			starts := map[string][]said{"c1": {{cause: causeFirst}}, "c2": {{count: 1, cause: test.cause}}}
+			starts := map[string][]logLine{"c1": {{cause: causeFirst}}, "c2": {{count: 1, cause: test.cause}}}
 			d := newDeeds()
 			if test.change != nil {
 				test.change(before, after, starts, d)
@@ -128,7 +128,7 @@ func TestStartsAreReadFromAllLogs(t *testing.T) {
 	}
 	starts, err := readStarts(dir)
 	if err != nil || len(starts) != 2 || len(starts["c1"]) != 1 || len(starts["c2"]) != 1 ||
-		starts["c1"][0] != (said{cause: causeFirst}) || starts["c2"][0] != (said{count: 3, cause: "spec changed, exited with 1 (Error)"}) {
+		starts["c1"][0] != (logLine{cause: causeFirst}) || starts["c2"][0] != (logLine{count: 3, cause: "spec changed, exited with 1 (Error)"}) {
 		t.Errorf("read %v, error %v", starts, err)
 	}
 }
@@ -163,7 +163,7 @@ time="2026-05-01T12:00:05.0Z" level=info msg="Start
 		t.Fatal(err)
 	}
 	h := &history{instances: map[string]*instance{}}
-	starts := map[string][]said{"c1": {{cause: causeFirst}}, "c2": {{count: 1, cause: "exited with 137 (Error)"}}, "c3": nil}
+	starts := map[string][]logLine{"c1": {{cause: causeFirst}}, "c2": {{count: 1, cause: "exited with 137 (Error)"}}, "c3": nil}
 	h.complete(log, starts)
 	for id, want := range map[string]string{"c1": "[137 (Error)]", "c2": "[0 (Completed)]", "c3": "[128 (StartError)]"} {
 		if i := h.instances[id]; i == nil || i.pod != "pod1-node" || i.uid != "u1" || i.name != "main" || i.sandbox != "s1" || fmt.Sprint(i.ends) != want {

@@ -20,8 +20,8 @@ type logged struct {
 	created        time.Time
 	// asked is the time of the start request, running that of the successful start; zero when missing. failed is true when
 	// the start failed.
-	asked, running time.Time
-	failed         bool
+	requested, running time.Time
+	failed             bool
 	// removed is the time of the first removal request; zero without one. A client that retries after a kill gets the
 	// answer that the removal is in progress.
 	removed time.Time
@@ -90,7 +90,7 @@ func (l *ledger) take(at time.Time, msg string) {
 	if m := startAsked.FindStringSubmatch(msg); m != nil {
 		switch c := l.of(m[1]); m[2] {
 		case "":
-			c.asked = at
+			c.requested = at
 		case " failed":
 			c.failed = true
 		default:
@@ -126,7 +126,7 @@ func (l *ledger) of(id string) *logged {
 // complete adds the facts of the runtime's log to the history: the containers that existed only between two
 // inspections, and the ends of those that were seen. That log lacks the containers' annotations; starts, from
 // syncloop's log, replaces them.
-func (h *history) complete(l *ledger, starts map[string][]said) {
+func (h *history) complete(l *ledger, starts map[string][]logLine) {
 	for _, i := range h.instances {
 		l.sandboxes[i.sandbox] = owner{i.pod, i.uid}
 	}
@@ -142,7 +142,7 @@ func (h *history) complete(l *ledger, starts map[string][]said) {
 			h.instances[id] = i
 		}
 		i.started = i.started || !c.running.IsZero()
-		i.asked, i.running, i.exited, i.removed = c.asked, c.running, c.exited, c.removed
+		i.requested, i.running, i.exited, i.removed = c.requested, c.running, c.exited, c.removed
 		switch {
 		case !c.exited.IsZero():
 			i.ends = append(i.ends, end{c.code, reasonOf(c.code)})

@@ -45,9 +45,9 @@ func privileges(s *stack) {
 		uid, gid, _ := strings.Cut(want.user, ":")
 		expectLine(s, service, string(status), "Uid", strings.Join(slices.Repeat([]string{uid}, 4), "\t"))
 		expectLine(s, service, string(status), "Gid", strings.Join(slices.Repeat([]string{gid}, 4), "\t"))
-		told := s.inspect(id, "{{.HostConfig.ReadonlyRootfs}} {{.HostConfig.Privileged}} {{gt .HostConfig.Memory 0}} {{.HostConfig.RestartPolicy.Name}} {{ne .State.Health nil}}")
-		if told != "true false true unless-stopped true" {
-			s.t.Errorf("%s: read-only root, privileged, memory limit, restart policy, health check: %s", service, told)
+		inspected := s.inspect(id, "{{.HostConfig.ReadonlyRootfs}} {{.HostConfig.Privileged}} {{gt .HostConfig.Memory 0}} {{.HostConfig.RestartPolicy.Name}} {{ne .State.Health nil}}")
+		if inspected != "true false true unless-stopped true" {
+			s.t.Errorf("%s: read-only root, privileged, memory limit, restart policy, health check: %s", service, inspected)
 		}
 	}
 	if rules := s.inspect(s.containers("syncloop")[0], "{{.HostConfig.DeviceCgroupRules}} {{.HostConfig.Devices}}"); rules != "[c 1:11 r] []" {

@@ -129,7 +129,7 @@ func TestComparison(t *testing.T) {
 		runs    string
 		results map[string]outcomes
 		fails   bool
-		says    string
+		output  string
 	}{
 		"equal":                    {"kubelet,quartet", map[string]outcomes{nodeKubelet: {"a": passes}, nodeQuartet: {"a": passes}}, false, "quartet  1 of 1"},
 		"both fail":                {"kubelet,quartet", map[string]outcomes{nodeKubelet: {"a": fails}, nodeQuartet: {"a": fails}}, false, "failed with kubelet"},
@@ -145,8 +145,8 @@ func TestComparison(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			var out bytes.Buffer
 			err := compare(&out, options{runs: strings.Split(c.runs, ",")}, c.results)
-			if (err != nil) != c.fails || !strings.Contains(out.String(), c.says) {
-				t.Errorf("error %v, want one: %t; output\n%s\nwant text with %q", err, c.fails, out.String(), c.says)
+			if (err != nil) != c.fails || !strings.Contains(out.String(), c.output) {
+				t.Errorf("error %v, want one: %t; output\n%s\nwant text with %q", err, c.fails, out.String(), c.output)
 			}
 		})
 	}

@@ -25,7 +25,7 @@ func TestADeathWhilePLEGIsDeadIsReportedAndHandledOnce(t *testing.T) {
 	place(t, "mourned.yaml", manifest("mourned", 1, "sleep"))
 	id := bare(await(t, "mourned", "Ready", ready))
 	process := processOf(t, id)
-	told := watchLifecycle(t)
+	events := watchLifecycle(t)
 	old := pid(t, "pleg")
 	kill(t, "pleg")
 	died := time.Now()
@@ -37,12 +37,12 @@ func TestADeathWhilePLEGIsDeadIsReportedAndHandledOnce(t *testing.T) {
 		return p != nil && ready(p) && p.Status.ContainerStatuses[0].RestartCount == 1
 	})
 	// The second kill comes when all events of the first were handled: no event is repeated.
-	awaitThat(t, "the start is reported", func() bool { return len(told()["ContainerStarted "+bare(again)]) == 1 })
+	awaitThat(t, "the start is reported", func() bool { return len(events()["ContainerStarted "+bare(again)]) == 1 })
 	old = pid(t, "pleg")
 	kill(t, "pleg")
 	awaitNewPID(t, "pleg", old)
 	awaitThat(t, "pleg answers again", func() bool { return answers(t, "pleg") })
-	deaths := told()["ContainerDied "+id]
+	deaths := events()["ContainerDied "+id]
 	if len(deaths) != 1 || deaths[0].ExitCode != 137 || deaths[0].Time.Before(died) ||
 		deaths[0].Time.After(died.Add(5*time.Second)) {
 		t.Errorf("the exit at %v is reported as %+v, want it once with exit code 137 and its time", died, deaths)

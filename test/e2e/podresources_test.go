@@ -50,12 +50,12 @@ spec:
   - {name: main, image: %[1]q, args: [sleep]}
 `, image))
 	p := await(t, "monitored", "Ready", ready)
-	told := func() bool { return slices.Equal(containers(p.Name), []string{"beside", "main"}) }
-	awaitThat(t, "its sidecar and its container are listed", told)
+	listed := func() bool { return slices.Equal(containers(p.Name), []string{"beside", "main"}) }
+	awaitThat(t, "its sidecar and its container are listed", listed)
 	old := pid(t, "syncloop")
 	kill(t, "syncloop")
 	awaitNewPID(t, "syncloop", old)
-	awaitThat(t, "the next syncloop tells the same", told)
+	awaitThat(t, "the next syncloop tells the same", listed)
 	takeAway(t, "monitored.yaml")
 	awaitThat(t, "it is no longer listed", func() bool { return len(containers(p.Name)) == 0 })
 }

@@ -35,7 +35,7 @@ func newChecks(t *testing.T, pod string) checks {
 }
 
 // say sets the result of checks: ok, fail, hang or redirect URL.
-func (c checks) say(t *testing.T, what string, names ...string) {
+func (c checks) set(t *testing.T, what string, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		aside := filepath.Join(string(c), "."+name)
@@ -223,7 +223,7 @@ func TestEachKindOfProbeByEachKindOfCall(t *testing.T) {
 }
 
 // said has the prefix of the event message for a check with the result "fail on purpose".
-var said = map[string]string{
+var outputs = map[string]string{
 	"exec": "exec: fail on purpose", "grpc": `service unhealthy (responded with "NOT_SERVING")`,
 	"http": "HTTP probe failed with statuscode: 503", "https": "HTTP probe failed with statuscode: 503", "tcp": "dial tcp ",
 }
@@ -235,17 +235,17 @@ func readinessBy(t *testing.T, by string, action v1.ProbeHandler) {
 	c.ReadinessProbe = every(action)
 	placePod(t, state.pod(name, c))
 	first := await(t, name, "Ready", ready)
-	state.say(t, "fail on purpose", by)
+	state.set(t, "fail on purpose", by)
 	p := await(t, name, "not Ready", func(p *v1.Pod) bool { return p != nil && !ready(p) })
 	if statuses(p)["main"].Ready {
 		t.Error("the container is ready, and the pod is not")
 	}
-	state.say(t, "ok", by)
+	state.set(t, "ok", by)
 	p = await(t, name, "Ready again", ready)
 	if before, now := fmt.Sprint(containerIDs(first)), fmt.Sprint(containerIDs(p)); before != now {
 		t.Errorf("containers went from %s to %s", before, now)
 	}
-	if e := awaitEvent(t, name, "main", "Unhealthy", "Readiness probe failed: "+said[by]); e.Type != v1.EventTypeWarning {
+	if e := awaitEvent(t, name, "main", "Unhealthy", "Readiness probe failed: "+outputs[by]); e.Type != v1.EventTypeWarning {
 		t.Errorf("the event is %+v", e)
 	}
 }
@@ -257,10 +257,10 @@ func livenessBy(t *testing.T, by string, action v1.ProbeHandler) {
 	c.LivenessProbe = every(action)
 	placePod(t, state.pod(name, c))
 	first := await(t, name, "Ready", ready)
-	state.say(t, "fail on purpose", by)
-	awaitEvent(t, name, "main", "Unhealthy", "Liveness probe failed: "+said[by])
+	state.set(t, "fail on purpose", by)
+	awaitEvent(t, name, "main", "Unhealthy", "Liveness probe failed: "+outputs[by])
 	awaitEvent(t, name, "main", "Killing", "Container main failed liveness probe, will be restarted")
-	state.say(t, "ok", by)
+	state.set(t, "ok", by)
 	awaitEvent(t, name, "main", "Started", "Container started again: liveness probe failed")
 	await(t, name, "Ready with a new container", func(p *v1.Pod) bool {
 		c := statuses(p)["main"]
@@ -276,9 +276,9 @@ func startupBy(t *testing.T, by string, action v1.ProbeHandler) {
 	c := state.server("main", 8000)
 	c.StartupProbe = every(action, func(p *v1.Probe) { p.FailureThreshold = 1000 })
 	c.LivenessProbe, c.ReadinessProbe = every(byHTTP(live, 8000)), every(byHTTP(serving, 8000))
-	state.say(t, "fail on purpose", by, live)
+	state.set(t, "fail on purpose", by, live)
 	placePod(t, state.pod(name, c))
-	awaitEvent(t, name, "main", "Unhealthy", "Startup probe failed: "+said[by])
+	awaitEvent(t, name, "main", "Unhealthy", "Startup probe failed: "+outputs[by])
 	if by != "tcp" { // a closed port records no calls
 		state.awaitCalls(t, by, 3, time.Time{})
 	}
@@ -289,7 +289,7 @@ func startupBy(t *testing.T, by string, action v1.ProbeHandler) {
 	if n := len(state.calls(t, live)) + len(state.calls(t, serving)); n != 0 {
 		t.Errorf("the other probes were called %d times before the container had started", n)
 	}
-	state.say(t, "ok", by, live)
+	state.set(t, "ok", by, live)
 	p = await(t, name, "Ready", ready)
 	if c := statuses(p)["main"]; c.Started == nil || !*c.Started || c.RestartCount != 0 {
 		t.Errorf("after its startup probe has succeeded the container is %+v", c)

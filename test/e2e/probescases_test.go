@@ -31,7 +31,7 @@ func TestFieldsOfProbes(t *testing.T) {
 		"probe-startless": failedStartupRestarts,
 		"probe-never":     failedLivenessEndsAPodThatIsNotRestarted,
 		"probe-sidecar":   sidecarsAreProbed,
-		"probe-hung":      probesThatHangDelayNobodyElse,
+		"probe-hung":      hangingProbesDelayNoOther,
 		"probes":          theExampleDoesWhatItSays,
 		"probe-deleted":   podsThatEndAreNotProbedForLiveness,
 	} {
@@ -65,8 +65,8 @@ func requestIsAsTheManifestSays(t *testing.T, name string) {
 
 func anotherHostIsAsked(t *testing.T, name string) {
 	state := newChecks(t, name)
-	var asked atomic.Int64
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	var calls atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }))
 	t.Cleanup(server.Close)
 	host, port, err := net.SplitHostPort(server.Listener.Addr().String())
 	if err != nil {
@@ -83,7 +83,7 @@ func anotherHostIsAsked(t *testing.T, name string) {
 		Port: intstr.FromInt32(int32(number))}})
 	placePod(t, state.pod(name, c))
 	await(t, name, "Ready", ready)
-	if asked.Load() == 0 || len(state.calls(t, "elsewhere")) != 0 {
+	if calls.Load() == 0 || len(state.calls(t, "elsewhere")) != 0 {
 		t.Error("it is Ready, and the host that its probe names was not asked")
 	}
 }
@@ -94,16 +94,16 @@ func redirectsAreFollowedOnTheSameHost(t *testing.T, name string) {
 	c.ReadinessProbe = every(byHTTP("here", 8000))
 	other := state.server("other", 8010)
 	other.ReadinessProbe = every(byHTTP("away", 8010))
-	state.say(t, "redirect /there", "here")
-	state.say(t, "redirect http://198.51.100.7/", "away")
-	state.say(t, "fail", "there")
+	state.set(t, "redirect /there", "here")
+	state.set(t, "redirect http://198.51.100.7/", "away")
+	state.set(t, "fail", "there")
 	placePod(t, state.pod(name, c, other))
 	// A redirect to another host is a success with a warning. It is not followed: the request would fail.
 	awaitEach(t, name, "ready in the container whose probe is sent away", []string{"other"}, func(c v1.ContainerStatus) bool { return c.Ready })
 	awaitEvent(t, name, "other", "ProbeWarning", "Readiness probe warning: Probe terminated redirects, Response body:")
 	awaitEvent(t, name, "main", "Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 503")
 	state.awaitCalls(t, "there", 1, time.Time{})
-	state.say(t, "ok", "there")
+	state.set(t, "ok", "there")
 	await(t, name, "Ready, for what it is redirected to is well", ready)
 }
 
@@ -131,10 +131,10 @@ func thresholdsCount(t *testing.T, name string) {
 	}
 	at(time.Time{}, true)
 	from := time.Now()
-	state.say(t, "fail", "ready")
+	state.set(t, "fail", "ready")
 	at(from, false)
 	from = time.Now()
-	state.say(t, "ok", "ready")
+	state.set(t, "ok", "ready")
 	at(from, true)
 }
 
@@ -165,10 +165,10 @@ func failedLivenessHasTheGracePeriodOfItsProbe(t *testing.T, name string) {
 	p.Spec.TerminationGracePeriodSeconds = &long
 	placePod(t, p)
 	await(t, name, "Ready", ready)
-	state.say(t, "fail", "live")
+	state.set(t, "fail", "live")
 	awaitEvent(t, name, "main", "Killing", "Container main failed liveness probe, will be restarted")
 	killed := time.Now()
-	state.say(t, "ok", "live")
+	state.set(t, "ok", "live")
 	restarted := awaitEach(t, name, "restarted", []string{"main"}, func(c v1.ContainerStatus) bool { return c.RestartCount == 1 && c.Ready })
 	if took := time.Since(killed); took < grace*time.Second/2 || took >= podGrace*time.Second {
 		t.Errorf("a program that ignores SIGTERM was restarted after %v, want %d s", took, grace)
@@ -183,7 +183,7 @@ func failedStartupRestarts(t *testing.T, name string) {
 	c := state.server("main", 8000)
 	c.StartupProbe = every(byHTTP("start", 8000), func(p *v1.Probe) { p.FailureThreshold = 2 })
 	c.LivenessProbe = every(byHTTP("live", 8000))
-	state.say(t, "fail", "start")
+	state.set(t, "fail", "start")
 	placePod(t, state.pod(name, c))
 	e := awaitEvent(t, name, "main", "Killing", "Container main failed startup probe, will be restarted")
 	killed := e.Time
@@ -199,7 +199,7 @@ func failedStartupRestarts(t *testing.T, name string) {
 	if len(state.calls(t, "live")) != 0 {
 		t.Error("the liveness probe was called")
 	}
-	state.say(t, "ok", "start")
+	state.set(t, "ok", "start")
 	p := await(t, name, "Ready", ready)
 	if restarts := statuses(p)["main"].RestartCount; restarts != 1 {
 		t.Errorf("%d restarts, want 1", restarts)
@@ -215,7 +215,7 @@ func failedLivenessEndsAPodThatIsNotRestarted(t *testing.T, name string) {
 	p.Spec.RestartPolicy = v1.RestartPolicyNever
 	placePod(t, p)
 	await(t, name, "Ready", ready)
-	state.say(t, "fail", "live")
+	state.set(t, "fail", "live")
 	awaitEvent(t, name, "main", "Killing", "")
 	// The program exits with code 0 on SIGTERM.
 	done := await(t, name, "at its end", func(p *v1.Pod) bool {
@@ -236,30 +236,30 @@ func sidecarsAreProbed(t *testing.T, name string) {
 	side.LivenessProbe = every(byHTTP("side-live", 8010))
 	p := state.pod(name, state.server("main", 8000))
 	p.Spec.InitContainers = []v1.Container{side}
-	state.say(t, "fail", "side-start", "side-ready")
+	state.set(t, "fail", "side-start", "side-ready")
 	placePod(t, p)
 	state.awaitCalls(t, "side-start", 2, time.Time{})
 	if p := await(t, name, "listed", func(p *v1.Pod) bool { return p != nil }); statuses(p)["main"].State.Running != nil {
 		t.Error("a container runs before the sidecar's startup probe has passed")
 	}
-	state.say(t, "ok", "side-start")
+	state.set(t, "ok", "side-start")
 	p = awaitEach(t, name, "running", []string{"main"}, func(c v1.ContainerStatus) bool { return c.Ready })
 	state.awaitCalls(t, "side-ready", 1, time.Time{})
 	if ready(p) {
 		t.Error("the pod is Ready, and its sidecar is not")
 	}
-	state.say(t, "ok", "side-ready")
+	state.set(t, "ok", "side-ready")
 	first := await(t, name, "Ready", ready)
-	state.say(t, "fail", "side-live")
+	state.set(t, "fail", "side-live")
 	awaitEvent(t, name, "side", "Killing", "Container side failed liveness probe, will be restarted")
-	state.say(t, "ok", "side-live")
+	state.set(t, "ok", "side-live")
 	p = await(t, name, "Ready with a new sidecar", func(p *v1.Pod) bool { return ready(p) && statuses(p)["side"].RestartCount == 1 })
 	if statuses(p)["main"].ContainerID != statuses(first)["main"].ContainerID {
 		t.Error("the container beside the sidecar was restarted")
 	}
 }
 
-func probesThatHangDelayNobodyElse(t *testing.T, name string) {
+func hangingProbesDelayNoOther(t *testing.T, name string) {
 	state := newChecks(t, name)
 	patient := func(p *v1.Probe) { p.FailureThreshold, p.TimeoutSeconds = 1000, 1 }
 	command, web, well := state.server("command", 8000), state.server("web", 8010), state.server("well", 8020)
@@ -267,7 +267,7 @@ func probesThatHangDelayNobodyElse(t *testing.T, name string) {
 	web.ReadinessProbe = every(byHTTP("hung-http", 8010), patient)
 	well.LivenessProbe = every(byExec("well-exec"))
 	well.ReadinessProbe = every(byHTTP("well-http", 8020))
-	state.say(t, "hang", "hung-exec", "hung-http")
+	state.set(t, "hang", "hung-exec", "hung-http")
 	placePod(t, state.pod(name, command, web))
 	beside := state.pod("probe-well", well)
 	placePod(t, beside)
@@ -315,7 +315,7 @@ func podsThatEndAreNotProbedForLiveness(t *testing.T, name string) {
 	takeAway(t, name+".yaml")
 	awaitThat(t, "it is being stopped", func() bool { return workerOf(t, name).TerminateBy != nil })
 	ending := time.Now()
-	state.say(t, "fail", "live")
+	state.set(t, "fail", "live")
 	awaitGone(t, name)
 	// One call may be in progress when the termination begins.
 	if late := state.since(t, "live", ending); len(late) > 1 {
@@ -341,8 +341,8 @@ func theExampleDoesWhatItSays(t *testing.T, name string) {
 		t.Error("it is Ready before its slow start is over")
 	}
 	await(t, name, "Ready", ready)
-	state.say(t, "fail", "ready")
+	state.set(t, "fail", "ready")
 	await(t, name, "not Ready", func(p *v1.Pod) bool { return p != nil && !ready(p) })
-	state.say(t, "ok", "ready")
+	state.set(t, "ok", "ready")
 	await(t, name, "Ready again", ready)
 }

@@ -46,11 +46,11 @@ func TestResultsOfProbesOutliveAKill(t *testing.T) {
 	}
 
 	// A kill that has begun is completed, and a change while syncloop is down is seen when it is back.
-	state.say(t, "fail", "doomed")
+	state.set(t, "fail", "doomed")
 	awaitEvent(t, doomed, "main", "Killing", "Container main failed liveness probe, will be restarted")
 	kill(t, "syncloop")
-	state.say(t, "fail", "ready-exec")
-	state.say(t, "ok", "unready", "starting", "doomed")
+	state.set(t, "fail", "ready-exec")
+	state.set(t, "ok", "unready", "starting", "doomed")
 	await(t, steady, "not Ready, for its probe has failed meanwhile", func(p *v1.Pod) bool { return p != nil && !ready(p) })
 	await(t, unready, "Ready, for its probe has succeeded meanwhile", ready)
 	await(t, starting, "Ready, for its probe has succeeded meanwhile", ready)
@@ -107,7 +107,7 @@ func placeOutliving(t *testing.T, state checks) {
 
 	failing := state.server("main", 8000)
 	failing.ReadinessProbe = every(byHTTP("unready", 8000))
-	state.say(t, "fail", "unready", "starting")
+	state.set(t, "fail", "unready", "starting")
 	placePod(t, state.pod(unready, failing))
 
 	slow := state.server("main", 8000)

@@ -21,8 +21,8 @@ type terminal struct {
 	pty  *os.File
 	read sync.WaitGroup
 
-	mu   sync.Mutex
-	said strings.Builder
+	mu     sync.Mutex
+	output strings.Builder
 }
 
 // terminal starts kubectl on a terminal of the given size. It ends with the test.
@@ -49,7 +49,7 @@ func (r *remote) terminal(t *testing.T, lines, columns uint16, args ...string) *
 func (s *terminal) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.said.Write(b)
+	return s.output.Write(b)
 }
 
 // await waits until kubectl has printed a text.
@@ -61,14 +61,14 @@ func (s *terminal) await(want string) {
 	defer tick.Stop()
 	for {
 		s.mu.Lock()
-		said := s.said.String()
+		output := s.output.String()
 		s.mu.Unlock()
-		if strings.Contains(said, want) {
+		if strings.Contains(output, want) {
 			return
 		}
 		select {
 		case <-deadline.C:
-			s.t.Fatalf("kubectl does not print %q, but %q", want, said)
+			s.t.Fatalf("kubectl does not print %q, but %q", want, output)
 		case <-tick.C:
 		}
 	}

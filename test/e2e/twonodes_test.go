@@ -63,9 +63,9 @@ spec:
 		return nil
 	}
 	awaitThat(t, "both to be Ready", func() bool { return ready(find(node)) && ready(find(other)) })
-	here, there := find(node), find(other)
-	if node.PodCgroup(here) == other.PodCgroup(there) {
-		t.Errorf("both pods are in the cgroup %s", node.PodCgroup(here))
+	first, second := find(node), find(other)
+	if node.PodCgroup(first) == other.PodCgroup(second) {
+		t.Errorf("both pods are in the cgroup %s", node.PodCgroup(first))
 	}
 	for _, service := range layout.Services() {
 		pid, err := other.PID(string(service))
@@ -80,18 +80,18 @@ spec:
 		_, err := other.Command(t.Context(), "get", "node")
 		return err == nil && ready(find(other))
 	})
-	if after := find(other); !maps.Equal(containerIDs(after), containerIDs(there)) {
-		t.Errorf("the other node's containers were %v and are %v", containerIDs(there), containerIDs(after))
+	if after := find(other); !maps.Equal(containerIDs(after), containerIDs(second)) {
+		t.Errorf("the other node's containers were %v and are %v", containerIDs(second), containerIDs(after))
 	}
 	if gone = true; other.Remove(t.Context()) != nil {
 		t.Fatal("the other node does not end")
 	}
 	after := find(node)
-	if !ready(after) || !maps.Equal(containerIDs(after), containerIDs(here)) ||
+	if !ready(after) || !maps.Equal(containerIDs(after), containerIDs(first)) ||
 		after.Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Errorf("the end of the other node has changed the pod of this one to %+v", after.Status)
 	}
-	if limit, err := livenode.ReadCgroup(node.PodCgroup(here), "memory.limit_in_bytes", "memory.max"); err != nil || limit != fmt.Sprint(32<<20) {
+	if limit, err := livenode.ReadCgroup(node.PodCgroup(first), "memory.limit_in_bytes", "memory.max"); err != nil || limit != fmt.Sprint(32<<20) {
 		t.Errorf("the pod's cgroup has the limit %s, %v", limit, err)
 	}
 	quartet(t, "get", "node")

@@ -12,7 +12,7 @@ import (
 )
 
 // failing is a test that records its failure.
-type failing struct{ said string }
+type failing struct{ text string }
 
 var errFatal = errors.New("fatal")
 
@@ -21,7 +21,7 @@ func (f *failing) Helper() {}
 
 // Fatalf implements eventually.T.
 func (f *failing) Fatalf(format string, args ...any) {
-	f.said = fmt.Sprintf(format, args...)
+	f.text = fmt.Sprintf(format, args...)
 	panic(errFatal)
 }
 
@@ -37,10 +37,10 @@ func fails(t *testing.T, wait func(t eventually.T)) string {
 		}()
 		wait(f)
 	}()
-	if f.said == "" {
+	if f.text == "" {
 		t.Fatal("it does not fail")
 	}
-	return f.said
+	return f.text
 }
 
 func TestItReturnsWhenTheConditionHolds(t *testing.T) {
@@ -57,17 +57,17 @@ func TestItReturnsWhenTheConditionHolds(t *testing.T) {
 
 func TestAFailureSaysWhatWasWaitedForAndWhatIsSeen(t *testing.T) {
 	never := func() bool { return false }
-	said := fails(t, func(t eventually.T) {
+	text := fails(t, func(t eventually.T) {
 		eventually.Wait{Patience: time.Millisecond, State: func() string {
 			return "there are 2"
 		}}.That(t, "there are 3", never)
 	})
-	if !strings.Contains(said, "until there are 3: context deadline exceeded; there are 2") {
-		t.Errorf("it says %q", said)
+	if !strings.Contains(text, "until there are 3: context deadline exceeded; there are 2") {
+		t.Errorf("it says %q", text)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if said := fails(t, func(t eventually.T) { eventually.In(ctx, t, "it is over", never) }); !strings.HasSuffix(said, "until it is over: context canceled") {
-		t.Errorf("it says %q", said)
+	if text := fails(t, func(t eventually.T) { eventually.In(ctx, t, "it is over", never) }); !strings.HasSuffix(text, "until it is over: context canceled") {
+		t.Errorf("it says %q", text)
 	}
 }

@@ -32,13 +32,13 @@ type story struct {
 	events map[string][]string
 }
 
-func (s *story) tell(format string, args ...any) {
+func (s *story) logf(format string, args ...any) {
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
 // call records the result of a call.
 func (s *story) call(what string, err error) {
-	s.tell("%s: %v", what, status.Code(err))
+	s.logf("%s: %v", what, status.Code(err))
 }
 
 // name assigns a name to an id.
@@ -59,7 +59,7 @@ func (s *story) hear(e *runtimeapi.ContainerEventResponse) {
 }
 
 // heard waits until an event of a kind has arrived for an id.
-func (s *story) heard(id, kind string) {
+func (s *story) await(id, kind string) {
 	s.t.Helper()
 	eventually.That(s.t, kind+" of "+id, func() bool {
 		s.mu.Lock()
@@ -75,13 +75,13 @@ func (s *story) look(sandbox, container string) {
 		s.call("status of the sandbox", err)
 	} else {
 		st := resp.GetStatus()
-		s.tell("sandbox %v, attempt %d, address %t", st.GetState(), st.GetMetadata().GetAttempt(), st.GetNetwork().GetIp() != "")
+		s.logf("sandbox %v, attempt %d, address %t", st.GetState(), st.GetMetadata().GetAttempt(), st.GetNetwork().GetIp() != "")
 	}
 	if resp, err := s.runtime.ContainerStatus(s.ctx, container, false); err != nil {
 		s.call("status of the container", err)
 	} else {
 		st := resp.GetStatus()
-		s.tell("container %v, code %d, reason %q, times: created %t, started %t, ended %t", st.GetState(), st.GetExitCode(), st.GetReason(),
+		s.logf("container %v, code %d, reason %q, times: created %t, started %t, ended %t", st.GetState(), st.GetExitCode(), st.GetReason(),
 			st.GetCreatedAt() > 0, st.GetStartedAt() > 0, st.GetFinishedAt() > 0)
 	}
 	state := &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}
@@ -94,7 +94,7 @@ func (s *story) look(sandbox, container string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.tell("%d of %d containers run", len(running), len(all))
+	s.logf("%d of %d containers run", len(running), len(all))
 }
 
 // play takes a runtime through the life of a pod. crash waits until the started container has exited by itself with
@@ -108,7 +108,7 @@ func (s *story) play(image string, crash func(id string)) {
 	}
 	s.name(sandbox, "sandbox")
 	_, err = s.runtime.RunPodSandbox(s.ctx, config, "")
-	s.tell("a sandbox whose name is taken is refused: %t", err != nil)
+	s.logf("a sandbox whose name is taken is refused: %t", err != nil)
 	create := func(name string, attempt uint32, args ...string) (string, error) {
 		return s.runtime.CreateContainer(s.ctx, sandbox, &runtimeapi.ContainerConfig{
 			Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt}, Image: &runtimeapi.ImageSpec{Image: image},
@@ -126,19 +126,19 @@ func (s *story) play(image string, crash func(id string)) {
 	killed := made("killed", "sleep", "-ignore-term")
 	s.look(sandbox, killed)
 	_, err = create("killed", 0, "sleep")
-	s.tell("a container whose name is taken is refused: %t", err != nil)
+	s.logf("a container whose name is taken is refused: %t", err != nil)
 	s.call("start", s.runtime.StartContainer(s.ctx, killed))
 	s.look(sandbox, killed)
-	s.tell("a second start is refused: %t", s.runtime.StartContainer(s.ctx, killed) != nil)
+	s.logf("a second start is refused: %t", s.runtime.StartContainer(s.ctx, killed) != nil)
 	s.call("stop without a grace period", s.runtime.StopContainer(s.ctx, killed, 0))
-	s.heard(killed, "stopped")
+	s.await(killed, "stopped")
 	s.look(sandbox, killed)
 	s.call("a second stop", s.runtime.StopContainer(s.ctx, killed, 0))
 
 	crashed := made("crashed", "crash", "-after", "0s", "-code", "3")
 	s.call("start", s.runtime.StartContainer(s.ctx, crashed))
 	crash(crashed)
-	s.heard(crashed, "stopped")
+	s.await(crashed, "stopped")
 	s.look(sandbox, crashed)
 	s.call("removal", s.runtime.RemoveContainer(s.ctx, crashed))
 	s.look(sandbox, crashed)
@@ -148,25 +148,25 @@ func (s *story) play(image string, crash func(id string)) {
 	left := made("left", "sleep")
 	s.call("start", s.runtime.StartContainer(s.ctx, left))
 	s.call("stop of the sandbox", s.runtime.StopPodSandbox(s.ctx, sandbox))
-	s.heard(sandbox, "stopped")
+	s.await(sandbox, "stopped")
 	s.look(sandbox, left)
 	_, err = create("late", 0, "sleep")
-	s.tell("a container in a sandbox that is stopped is refused: %t", err != nil)
+	s.logf("a container in a sandbox that is stopped is refused: %t", err != nil)
 	s.call("removal of the sandbox", s.runtime.RemovePodSandbox(s.ctx, sandbox))
-	s.heard(sandbox, "deleted")
+	s.await(sandbox, "deleted")
 	s.look(sandbox, left)
 	s.call("a second stop of the sandbox", s.runtime.StopPodSandbox(s.ctx, sandbox))
 	s.call("a second removal of the sandbox", s.runtime.RemovePodSandbox(s.ctx, sandbox))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, kinds := range s.events {
-		s.tell("events of %s: %v", s.names[id], kinds)
+		s.logf("events of %s: %v", s.names[id], kinds)
 	}
 	slices.Sort(s.lines[len(s.lines)-len(s.events):])
 }
 
 // tellStory plays the story with a runtime, and returns its lines.
-func tellStory(t *testing.T, endpoint, image string, crash func(id string)) []string {
+func runStory(t *testing.T, endpoint, image string, crash func(id string)) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(cri.Quiet(t.Context()), time.Minute)
 	defer cancel()
@@ -188,10 +188,10 @@ func tellStory(t *testing.T, endpoint, image string, crash func(id string)) []st
 // states and events.
 func TestTheFakeDoesWhatContainerdDoes(t *testing.T) {
 	containerd := harness.StartContainerd(t)
-	want := tellStory(t, containerd.Endpoint, harness.HelloImage, func(string) {})
+	want := runStory(t, containerd.Endpoint, harness.HelloImage, func(string) {})
 	fake := fakecri.New(t)
 	fake.AddImage(harness.HelloImage, 1)
-	got := tellStory(t, fake.Endpoint(), harness.HelloImage, func(id string) { fake.Exit(id, 3) })
+	got := runStory(t, fake.Endpoint(), harness.HelloImage, func(id string) { fake.Exit(id, 3) })
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the fake tells another story (-containerd +fake):\n%s", diff)
 	}

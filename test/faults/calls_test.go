@@ -14,11 +14,11 @@ import (
 )
 
 // saidBy is the prefix of the proxy's errors.
-const saidBy = "criproxy: "
+const errorPrefix = "criproxy: "
 
 // told has the places in which a failure is reported: the pod's status, an event, or the pod's worker if the kubelet
 // reports neither.
-type told struct {
+type reported struct {
 	status        func(*v1.Pod) bool
 	event         string
 	workerMessage string
@@ -27,18 +27,18 @@ type told struct {
 // TestACallThatFailsIsReportedAndRetried makes each call of the start of a pod fail twice.
 func TestACallThatFailsIsReportedAndRetried(t *testing.T) {
 	t.Parallel()
-	for method, want := range map[string]told{
+	for method, want := range map[string]reported{
 		"RunPodSandbox": {status: func(p *v1.Pod) bool {
-			return p.Status.Reason == "FailedCreatePodSandBox" && hasAll(p.Status.Message, []string{saidBy + "RunPodSandbox"})
+			return p.Status.Reason == "FailedCreatePodSandBox" && hasAll(p.Status.Message, []string{errorPrefix + "RunPodSandbox"})
 		}, event: "FailedCreatePodSandBox"},
-		"CreateContainer": {status: waits("CreateContainerError", saidBy+"CreateContainer"), event: "Failed"},
-		"StartContainer":  {status: waits("RunContainerError", saidBy+"StartContainer"), event: "Failed"},
-		"ExecSync":        {status: waits("PostStartHookError", saidBy+"ExecSync"), event: "FailedPostStartHook"},
+		"CreateContainer": {status: waits("CreateContainerError", errorPrefix+"CreateContainer"), event: "Failed"},
+		"StartContainer":  {status: waits("RunContainerError", errorPrefix+"StartContainer"), event: "Failed"},
+		"ExecSync":        {status: waits("PostStartHookError", errorPrefix+"ExecSync"), event: "FailedPostStartHook"},
 		// pleg makes these calls, and cannot determine the pod's state without them.
-		"ListPodSandbox":   {workerMessage: saidBy + "ListPodSandbox"},
-		"ListContainers":   {workerMessage: saidBy + "ListContainers"},
-		"PodSandboxStatus": {workerMessage: saidBy + "PodSandboxStatus"},
-		"ContainerStatus":  {workerMessage: saidBy + "ContainerStatus"},
+		"ListPodSandbox":   {workerMessage: errorPrefix + "ListPodSandbox"},
+		"ListContainers":   {workerMessage: errorPrefix + "ListContainers"},
+		"PodSandboxStatus": {workerMessage: errorPrefix + "PodSandboxStatus"},
+		"ContainerStatus":  {workerMessage: errorPrefix + "ContainerStatus"},
 	} {
 		t.Run(method, func(t *testing.T) {
 			t.Parallel()
@@ -54,7 +54,7 @@ func TestACallThatFailsIsReportedAndRetried(t *testing.T) {
 				if want.event == "FailedPostStartHook" {
 					awaitEvent(t, name, v1.EventTypeWarning, want.event)
 				} else {
-					awaitEvent(t, name, v1.EventTypeWarning, want.event, saidBy+method)
+					awaitEvent(t, name, v1.EventTypeWarning, want.event, errorPrefix+method)
 				}
 			}
 			if want.workerMessage != "" {
@@ -73,8 +73,8 @@ func TestACallThatFailsIsReportedAndRetried(t *testing.T) {
 		image := tag(t, "quartet.local/inspected:1")
 		fault := node.proxy.Fail("ImageStatus", codes.Internal, criproxy.Image(image), criproxy.Times(2))
 		place(t, "fails-imagestatus", withImage(image, v1.PullIfNotPresent))
-		await(t, "fails-imagestatus", "said to fail of its image", waits("ImageInspectError", saidBy+"ImageStatus"))
-		awaitEvent(t, "fails-imagestatus", v1.EventTypeWarning, "InspectFailed", saidBy+"ImageStatus")
+		await(t, "fails-imagestatus", "said to fail of its image", waits("ImageInspectError", errorPrefix+"ImageStatus"))
+		awaitEvent(t, "fails-imagestatus", v1.EventTypeWarning, "InspectFailed", errorPrefix+"ImageStatus")
 		awaitOne(t, "fails-imagestatus")
 		if fault.Met() != 2 {
 			t.Errorf("the call failed %d times, not 2", fault.Met())
@@ -85,8 +85,8 @@ func TestACallThatFailsIsReportedAndRetried(t *testing.T) {
 		const image = "quartet.local/late:1"
 		node.proxy.Fail("PullImage", codes.Unavailable, criproxy.Image(image))
 		place(t, "fails-pullimage", withImage(image, v1.PullIfNotPresent))
-		await(t, "fails-pullimage", "in the back-off of its pull", waits("ImagePullBackOff", saidBy+"PullImage"))
-		awaitEvent(t, "fails-pullimage", v1.EventTypeWarning, "Failed", saidBy+"PullImage")
+		await(t, "fails-pullimage", "in the back-off of its pull", waits("ImagePullBackOff", errorPrefix+"PullImage"))
+		awaitEvent(t, "fails-pullimage", v1.EventTypeWarning, "Failed", errorPrefix+"PullImage")
 		awaitEvent(t, "fails-pullimage", v1.EventTypeNormal, "BackOff", image)
 		tag(t, image)
 		awaitOne(t, "fails-pullimage")
@@ -106,10 +106,10 @@ func TestACallThatFailsOnTheWayDownIsReportedAndRetried(t *testing.T) {
 			takeAway(t, name)
 			switch method {
 			case "StopContainer", "StopPodSandbox":
-				awaitEvent(t, name, v1.EventTypeWarning, "FailedKillPod", "error killing pod", saidBy+method)
+				awaitEvent(t, name, v1.EventTypeWarning, "FailedKillPod", "error killing pod", errorPrefix+method)
 			// only operators see these; the removal of the sandbox also removes its containers
 			case "RemovePodSandbox":
-				awaitWorkerError(t, name, saidBy+method)
+				awaitWorkerError(t, name, errorPrefix+method)
 			}
 			awaitGone(t, name)
 			if fault.Met() != 1 {
@@ -131,19 +131,19 @@ func TestAnEndedContainerThatCannotBeRemovedIsOneEventOfTheNode(t *testing.T) {
 		kill(t, name)
 	}
 	awaitThat(t, "two are tried", func() bool { return fault.Met() >= 2 })
-	var told []string
+	var reported []string
 	awaitThat(t, "the node says so", func() bool {
 		list, err := events(t.Context())
-		told = nil
+		reported = nil
 		for _, e := range list {
 			if e.InvolvedObject.Kind == "Node" && e.Reason == "ContainerGCFailed" && strings.Contains(e.Message, "pod "+namespace+"/"+full(name)) {
-				told = append(told, fmt.Sprintf("%d times: %s", e.Count, e.Message))
+				reported = append(reported, fmt.Sprintf("%d times: %s", e.Count, e.Message))
 			}
 		}
-		return err == nil && len(told) > 0
+		return err == nil && len(reported) > 0
 	})
-	if len(told) != 1 || !hasAll(told[0], []string{"1 times: container main of pod", saidBy + "RemoveContainer"}) {
-		t.Errorf("told %q, want one event", told)
+	if len(reported) != 1 || !hasAll(reported[0], []string{"1 times: container main of pod", errorPrefix + "RemoveContainer"}) {
+		t.Errorf("told %q, want one event", reported)
 	}
 	fault.Lift()
 }

@@ -21,7 +21,7 @@ type hanging struct {
 	// givenUp is true for a call that is never released.
 	givenUp bool
 	// asks is true for a call of pleg.
-	asks bool
+	isRead bool
 }
 
 // TestACallThatHangsDelaysItsPodAndNoOther makes a call of each kind hang, all at the same time, some before the
@@ -61,7 +61,7 @@ func TestACallThatHangsDelaysItsPodAndNoOther(t *testing.T) {
 		t.Fatalf("that is as long as if they had waited for the calls that hang, which are given up after %v", requestTimeout)
 	}
 	for _, h := range all {
-		if h.fault.Waiting() == 0 && (!h.asks || took < plegTimeout) {
+		if h.fault.Waiting() == 0 && (!h.isRead || took < plegTimeout) {
 			t.Errorf("%s of %s does not hang any more", h.method, h.name)
 		}
 	}
@@ -97,8 +97,8 @@ func hangOnTheWayUp(t *testing.T, image string) (all []hanging) {
 	methods := []string{"RunPodSandbox", "CreateContainer", "StartContainer", "ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus"}
 	for i, name := range names("up", methods) {
 		method := methods[i/2]
-		asks := strings.HasPrefix(method, "List") || strings.HasSuffix(method, "Status")
-		h := hanging{method: method, name: name, givenUp: i%2 == 1, asks: asks}
+		isRead := strings.HasPrefix(method, "List") || strings.HasSuffix(method, "Status")
+		h := hanging{method: method, name: name, givenUp: i%2 == 1, isRead: isRead}
 		options := []criproxy.Option{criproxy.For(full(name)), criproxy.Times(1)}
 		if h.givenUp { // the runtime has done it
 			options = append(options, criproxy.AfterCall())
@@ -107,10 +107,10 @@ func hangOnTheWayUp(t *testing.T, image string) (all []hanging) {
 		place(t, name)
 		all = append(all, h)
 	}
-	asked := hanging{method: "ImageStatus", name: "up-imagestatus", givenUp: true}
-	asked.fault = node.proxy.Hang(asked.method, criproxy.Image(image), criproxy.Times(1))
-	place(t, asked.name, withImage(image, v1.PullIfNotPresent))
-	return append(all, asked)
+	imageStatus := hanging{method: "ImageStatus", name: "up-imagestatus", givenUp: true}
+	imageStatus.fault = node.proxy.Hang(imageStatus.method, criproxy.Image(image), criproxy.Times(1))
+	place(t, imageStatus.name, withImage(image, v1.PullIfNotPresent))
+	return append(all, imageStatus)
 }
 
 // hangOnTheWayDown runs a pod for each call of a termination, which will hang when the pod is removed.

@@ -244,10 +244,10 @@ func hasAll(text string, parts []string) bool {
 // awaitEvent waits until the node has an event of a pod, with a message that contains all parts.
 func awaitEvent(t *testing.T, name, kind, reason string, parts ...string) {
 	t.Helper()
-	var told []string
+	var reported []string
 	end := time.Now().Add(patience)
 	for {
-		told = nil
+		reported = nil
 		list, err := events(t.Context())
 		for _, e := range list {
 			if e.InvolvedObject.Name != full(name) {
@@ -256,10 +256,10 @@ func awaitEvent(t *testing.T, name, kind, reason string, parts ...string) {
 			if e.Type == kind && e.Reason == reason && hasAll(e.Message, parts) {
 				return
 			}
-			told = append(told, fmt.Sprintf("%s %s: %s", e.Type, e.Reason, e.Message))
+			reported = append(reported, fmt.Sprintf("%s %s: %s", e.Type, e.Reason, e.Message))
 		}
 		if time.Now().After(end) {
-			t.Errorf("pod %[4]s has no event %[1]s %[2]s with %[3]q; error %[5]v; there are:\n%s", kind, reason, parts, name, err, strings.Join(told, "\n"))
+			t.Errorf("pod %[4]s has no event %[1]s %[2]s with %[3]q; error %[5]v; there are:\n%s", kind, reason, parts, name, err, strings.Join(reported, "\n"))
 			return
 		}
 		<-time.After(interval)

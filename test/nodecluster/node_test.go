@@ -179,8 +179,8 @@ func TestPodsHaveTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if who := review.Status.User.Username; who != "system:serviceaccount:tokens:default" {
-		t.Errorf("the API server takes the token for %q", who)
+	if user := review.Status.User.Username; user != "system:serviceaccount:tokens:default" {
+		t.Errorf("the API server takes the token for %q", user)
 	}
 	roots, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
 	if err != nil {

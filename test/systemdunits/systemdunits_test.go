@@ -291,8 +291,8 @@ NODESTATUS_FLAGS="--kubeconfig=%[1]s --bootstrap-kubeconfig=%[2]s"
 			must(t, err)
 			joins := strings.Contains(string(command), "--bootstrap-kubeconfig="+bootstrap+"\x00")
 			awaits := strings.Contains(string(command), "--await-kubeconfig\x00")
-			knows := strings.Contains(string(command), "--kubeconfig="+kubeconfig+"\x00")
-			if joins != (name == "nodestatus") || awaits != (name == "configmux" || name == "syncloop") || knows != (name != "pleg") {
+			hasKubeconfig := strings.Contains(string(command), "--kubeconfig="+kubeconfig+"\x00")
+			if joins != (name == "nodestatus") || awaits != (name == "configmux" || name == "syncloop") || hasKubeconfig != (name != "pleg") {
 				t.Errorf("%s runs %s as %q", start, name, command)
 			}
 		}

@@ -103,8 +103,8 @@ func (n *node) start() {
 	n.stop = sync.OnceFunc(func() {
 		must(n.t, cmd.Process.Signal(syscall.SIGTERM))
 		if err := cmd.Wait(); err != nil {
-			said, _ := os.ReadFile(log.Name())
-			n.t.Errorf("configmux: %v\n%s", err, said)
+			output, _ := os.ReadFile(log.Name())
+			n.t.Errorf("configmux: %v\n%s", err, output)
 		}
 		must(n.t, log.Close())
 	})

@@ -13,14 +13,14 @@ func TestAnnotationsOfTheAgentAreIgnoredAndReported(t *testing.T) {
 		"name: a, annotations: {kubernetes.io/config.seen: x, kubernetes.io/config.hash: x, mine: kept}",
 		1,
 	)
-	const told = "standard input: pod/a: metadata.annotations[kubernetes.io/config.hash]: only the node's agent sets this annotation: it is ignored\n" +
+	const warning = "standard input: pod/a: metadata.annotations[kubernetes.io/config.hash]: only the node's agent sets this annotation: it is ignored\n" +
 		"standard input: pod/a: metadata.annotations[kubernetes.io/config.seen]: only the node's agent sets this annotation: it is ignored\n"
-	n.expect(noted, []string{"apply", "-f", "-"}, "pod/a-node created\n", told, "")
+	n.expect(noted, []string{"apply", "-f", "-"}, "pod/a-node created\n", warning, "")
 	n.expect(
 		strings.Replace(noted, "config.seen: x", "config.seen: later", 1),
 		[]string{"apply", "-f", "-"},
 		"pod/a-node unchanged\n",
-		told,
+		warning,
 		"",
 	)
 }

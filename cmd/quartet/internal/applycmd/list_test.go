@@ -44,20 +44,20 @@ func TestListsAreAppliedAndDeletedItemByItem(t *testing.T) {
 	)
 	dir := filepath.Join(n.dir, "m")
 	all := []string{"a", "b", "c", "d"}
-	said := func(suffix, what string) string {
+	errorText := func(suffix, what string) string {
 		return "pod/" + strings.Join(all, suffix+" "+what+"\npod/") + suffix + " " + what + "\n"
 	}
-	n.expect("", []string{"apply", "-f", dir, "--dry-run=server"}, said("-node", "created (dry run)"), "", "")
-	n.expect("", []string{"apply", "-f", dir}, said("-node", "created"), "", "")
-	n.expect("", []string{"apply", "-f", dir, "--dry-run=none"}, said("-node", "unchanged"), "", "")
-	n.expect("", []string{"delete", "-f", dir}, said("", "deleted"), "", "")
+	n.expect("", []string{"apply", "-f", dir, "--dry-run=server"}, errorText("-node", "created (dry run)"), "", "")
+	n.expect("", []string{"apply", "-f", dir}, errorText("-node", "created"), "", "")
+	n.expect("", []string{"apply", "-f", dir, "--dry-run=none"}, errorText("-node", "unchanged"), "", "")
+	n.expect("", []string{"delete", "-f", dir}, errorText("", "deleted"), "", "")
 	// Concatenated documents on the standard input, as some programs write them.
 	stream := jsonPod("a") + "\n" + jsonPod(
 		"b",
 	) + `{"apiVersion":"v1","kind":"List","items":[` + jsonPod(
 		"c",
 	) + "," + jsonPod("d") + "]}"
-	n.expect(stream, []string{"apply", "-f", "-"}, said("-node", "created"), "", "")
+	n.expect(stream, []string{"apply", "-f", "-"}, errorText("-node", "created"), "", "")
 	n.expect(
 		listed("PodList", untyped(manifest("a", "i:2"))),
 		[]string{"apply", "-f", "-"},
@@ -65,7 +65,7 @@ func TestListsAreAppliedAndDeletedItemByItem(t *testing.T) {
 		"",
 		"",
 	)
-	n.expect(stream, []string{"delete", "-f", "-"}, said("", "deleted"), "", "")
+	n.expect(stream, []string{"delete", "-f", "-"}, errorText("", "deleted"), "", "")
 }
 
 func TestSeveralFilesAndNames(t *testing.T) {

@@ -142,10 +142,10 @@ func TestTheValueOfASecretIsNowhere(t *testing.T) {
 	n.stop()
 	n.env = []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + sink.Endpoint(), "OTEL_BSP_SCHEDULE_DELAY=50"}
 	n.start()
-	var said bytes.Buffer
+	var output bytes.Buffer
 	run := func(stdin string, args ...string) {
 		out, errOut, err := n.run(stdin, args...)
-		fmt.Fprintln(&said, out, errOut, err)
+		fmt.Fprintln(&output, out, errOut, err)
 	}
 	look := func() {
 		for _, of := range []string{"secrets", "configmaps", "sources"} {
@@ -215,7 +215,7 @@ func TestTheValueOfASecretIsNowhere(t *testing.T) {
 	run("", "delete", "secret", "applied")
 	n.stop()
 	n.search(marker)
-	must(t, os.WriteFile(filepath.Join(n.dir, "said"), said.Bytes(), 0o600))
+	must(t, os.WriteFile(filepath.Join(n.dir, "said"), output.Bytes(), 0o600))
 	var spans bytes.Buffer
 	fmt.Fprintf(&spans, "%+v", sink.Spans())
 	if len(sink.Spans()) == 0 || !strings.Contains(spans.String(), "secret default/applied") {

@@ -121,7 +121,7 @@ func TestExitCodes(t *testing.T) {
 		findings []machine.Finding
 		format   format
 		code     int
-		says     string
+		detail   string
 	}{
 		"ok":               {named("a", machine.OK), formatText, 0, "0 warnings"},
 		"warning":          {named("a", machine.Warning, machine.OK), formatText, 0, "1 warning."},
@@ -144,8 +144,8 @@ func TestExitCodes(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			if code != c.code || !strings.Contains(out.String(), c.says) {
-				t.Errorf("it ends with %d and says %s, want %d and %q", code, out.String(), c.code, c.says)
+			if code != c.code || !strings.Contains(out.String(), c.detail) {
+				t.Errorf("it ends with %d and says %s, want %d and %q", code, out.String(), c.code, c.detail)
 			}
 		})
 	}

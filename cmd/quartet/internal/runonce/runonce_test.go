@@ -155,7 +155,7 @@ func (n *node) encode(pod *v1.Pod) []byte {
 }
 
 // tell sets syncloop's report of a pod.
-func (n *node) tell(pod *v1.Pod) {
+func (n *node) publish(pod *v1.Pod) {
 	n.pods.Put(string(pod.UID), &enginev1.Pod{Pod: n.encode(pod)})
 }
 
@@ -174,7 +174,7 @@ func with(name string, phase v1.PodPhase, state v1.ContainerState) *v1.Pod {
 
 var running = v1.ContainerState{Running: &v1.ContainerStateRunning{}}
 
-func said(results []runonce.Result) string {
+func format(results []runonce.Result) string {
 	var all []string
 	for _, r := range results {
 		all = append(all, fmt.Sprintf("%s %s %v", r.Pod, r.State, r.Err))
@@ -184,15 +184,15 @@ func said(results []runonce.Result) string {
 
 func TestItEndsWhenEachPodRunsOrHasEnded(t *testing.T) {
 	n, _ := newNode(t, "ended", "failed", "runs")
-	n.tell(with("ended", v1.PodSucceeded, v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}))
-	n.tell(with("failed", v1.PodFailed, v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 3}}))
-	n.tell(with("runs", v1.PodRunning, running))
+	n.publish(with("ended", v1.PodSucceeded, v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}))
+	n.publish(with("failed", v1.PodFailed, v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 3}}))
+	n.publish(with("runs", v1.PodRunning, running))
 	results, err := runonce.Run(t.Context(), n.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := "default/ended Succeeded <nil>\ndefault/failed Failed main ended with the exit code 3\ndefault/runs Running <nil>"
-	if got := said(results); got != want {
+	if got := format(results); got != want {
 		t.Errorf("results\n%s\nwant\n%s", got, want)
 	}
 	var out bytes.Buffer
@@ -213,20 +213,20 @@ func TestItEndsWhenEachPodRunsOrHasEnded(t *testing.T) {
 func TestASourceThatDoesNotAnswerIsAFailure(t *testing.T) {
 	n, _ := newNode(t, "runs")
 	n.set.Sources = []*configv1.SourceState{{Name: "api"}, {Name: "file", Ready: true}, {Name: "http"}}
-	n.tell(with("runs", v1.PodRunning, running))
+	n.publish(with("runs", v1.PodRunning, running))
 	results, err := runonce.Run(t.Context(), n.cfg)
 	var silent *runonce.UnansweredError
 	if !errors.As(err, &silent) || !slices.Equal(silent.Sources, []string{"api", "http"}) {
 		t.Errorf("error %v, want the sources that did not answer", err)
 	}
-	if got, want := said(results), "default/runs Running <nil>"; got != want {
+	if got, want := format(results), "default/runs Running <nil>"; got != want {
 		t.Errorf("results\n%s\nwant\n%s", got, want)
 	}
 }
 
 func TestAPodThatRunsAfterSomeTriesIsGood(t *testing.T) {
 	n, progress := newNode(t, "slow")
-	n.tell(
+	n.publish(
 		with(
 			"slow",
 			v1.PodPending,
@@ -251,15 +251,15 @@ func TestAPodThatRunsAfterSomeTriesIsGood(t *testing.T) {
 			"pod default/slow does not run yet: main waits: ErrImagePull: no such image (try 3 of 10)",
 		)
 	})
-	n.tell(with("slow", v1.PodRunning, running))
-	if got := said(<-done); got != "default/slow Running <nil>" {
+	n.publish(with("slow", v1.PodRunning, running))
+	if got := format(<-done); got != "default/slow Running <nil>" {
 		t.Errorf("results %s, want %q", got, "default/slow Running <nil>")
 	}
 }
 
 func TestItGivesUpAfterTenTriesInSeventeenMinutes(t *testing.T) {
 	n, progress := newNode(t, "stuck")
-	n.tell(with("stuck", v1.PodPending, v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}))
+	n.publish(with("stuck", v1.PodPending, v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}))
 	begun := n.clock.Now()
 	done := make(chan []runonce.Result)
 	go func() {
@@ -282,7 +282,7 @@ func TestItGivesUpAfterTenTriesInSeventeenMinutes(t *testing.T) {
 	if took := n.clock.Since(begun).Round(time.Minute); took != 17*time.Minute {
 		t.Errorf("it took %v, want 17 min", took)
 	}
-	if got := said(results); got != "default/stuck Pending main waits: ImagePullBackOff" ||
+	if got := format(results); got != "default/stuck Pending main waits: ImagePullBackOff" ||
 		strings.Count(progress.String(), "\n") != 9 {
 		t.Errorf("results %s after\n%s", got, progress)
 	}

@@ -90,11 +90,11 @@ func (n *node) putNodeEvent(by layout.Service, kind, reason, message string, las
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	teller := n.engine.events
+	source := n.engine.events
 	if by == layout.NodeStatus {
-		teller = n.node.events
+		source = n.node.events
 	}
-	teller.Put(event.Name, &enginev1.PodEvent{Event: data, LastSeenAt: timestamppb.New(last)})
+	source.Put(event.Name, &enginev1.PodEvent{Event: data, LastSeenAt: timestamppb.New(last)})
 }
 
 // TestEventsOfTheNode are shown beside those of pods, but not with a filter for pods.
@@ -283,7 +283,7 @@ func TestWatchEventsOfOnePodAsJSON(t *testing.T) {
 	}
 	hello, other := observed("hello-node-1"), observed("other-node-1")
 	hello.InspectError = "no answer"
-	tell := func(status *lifecyclev1.PodStatus, kind lifecyclev1.EventType, code int32) {
+	publish := func(status *lifecyclev1.PodStatus, kind lifecyclev1.EventType, code int32) {
 		event := &lifecyclev1.Event{
 			Type:       kind,
 			PodUid:     status.GetUid(),
@@ -297,9 +297,9 @@ func TestWatchEventsOfOnePodAsJSON(t *testing.T) {
 	for _, r := range watchers {
 		r.until(r.out, "Container started")
 	}
-	tell(other, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, 3)
-	tell(hello, lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, 0)
-	tell(hello, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, 7)
+	publish(other, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, 3)
+	publish(hello, lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, 0)
+	publish(hello, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, 7)
 	for _, r := range watchers {
 		r.until(r.out, `"exitCode":7`)
 		if err := r.stop(); err != nil {

@@ -28,9 +28,9 @@ import (
 // fakeJaeger serves Jaeger's query API from memory.
 type fakeJaeger struct {
 	*httptest.Server
-	mu     sync.Mutex
-	traces map[string][]*span
-	asked  []string
+	mu       sync.Mutex
+	traces   map[string][]*span
+	requests []string
 	// answer replaces the API when it is set.
 	answer http.HandlerFunc
 }
@@ -42,7 +42,7 @@ func newFakeJaeger(t *testing.T) *fakeJaeger {
 	mux.HandleFunc("GET /api/traces", f.search)
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
-		f.asked = append(f.asked, r.URL.Path)
+		f.requests = append(f.requests, r.URL.Path)
 		answer := f.answer
 		f.mu.Unlock()
 		if answer != nil {

@@ -49,7 +49,7 @@ func container(name string, after time.Duration, traceID, flags string) *lifecyc
 }
 
 // knows sets the containers of the pod that the node knows.
-func (f *fixture) knows(containers ...*lifecyclev1.Container) {
+func (f *fixture) setContainers(containers ...*lifecyclev1.Container) {
 	f.err = nil
 	f.located = show.Located{
 		Namespace: "default",
@@ -87,7 +87,7 @@ func TestTheNodeSaysWhichTraceItIs(t *testing.T) {
 	f := newFixture(t)
 	f.jaeger.put(t, traceOne, whole)
 	f.jaeger.put(t, traceTwo, strings.ReplaceAll(whole, "source.read", "lifecycle.event"))
-	f.knows(container("web", time.Minute, traceTwo, "01"), container("init", 0, traceOne, "01"))
+	f.setContainers(container("web", time.Minute, traceTwo, "01"), container("init", 0, traceOne, "01"))
 	out, notes := f.must("hello")
 	f.wants(out, "trace    "+traceTwo)
 	f.wants(out, "Jaeger   "+f.jaeger.URL+"/trace/"+traceTwo)
@@ -102,7 +102,7 @@ func TestTheNodeSaysWhichTraceItIs(t *testing.T) {
 func TestALaterStartWithoutATraceIsReported(t *testing.T) {
 	f := newFixture(t)
 	f.jaeger.put(t, traceOne, whole)
-	f.knows(container("web", time.Minute, "", ""), container("web", 0, traceOne, "01"))
+	f.setContainers(container("web", time.Minute, "", ""), container("web", 0, traceOne, "01"))
 	out, notes := f.must("hello")
 	f.wants(out, "trace    "+traceOne)
 	f.wants(notes, "this is not the last start: container web was started later, at 2026-05-01 12:01:00, and not traced")
@@ -162,14 +162,14 @@ func TestAPodThatIsGoneIsFoundByItsTrace(t *testing.T) {
 
 func TestWhyThereIsNoTrace(t *testing.T) {
 	f := newFixture(t)
-	f.knows(container("web", 0, "", ""))
+	f.setContainers(container("web", 0, "", ""))
 	f.fails(
 		"container web was started without a trace at 2026-05-01 12:00:00: syncloop had no OTEL_EXPORTER_OTLP_ENDPOINT then",
 		"hello",
 	)
-	f.knows(container("web", 0, traceOne, "00"))
+	f.setContainers(container("web", 0, traceOne, "00"))
 	f.fails("was left out by sampling: see OTEL_TRACES_SAMPLER", "hello")
-	f.knows(container("web", 0, traceOne, "01"))
+	f.setContainers(container("web", 0, traceOne, "01"))
 	f.fails("has Jaeger been restarted", "hello")
 	f.fails(
 		`no container "side" of pod default/hello-node-1 has been created: leave out -c to see how far the pod got, or name one of web`,
@@ -177,7 +177,7 @@ func TestWhyThereIsNoTrace(t *testing.T) {
 		"-c",
 		"side",
 	)
-	f.knows()
+	f.setContainers()
 	f.fails("nothing of it has been created yet", "hello")
 	f.located.Status = nil
 	f.fails("pleg does not know the pod", "hello")
@@ -221,7 +221,7 @@ func TestWhatJaegerAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			f.jaeger.answer = test.answer
-			f.knows(container("web", 0, traceOne, "01"))
+			f.setContainers(container("web", 0, traceOne, "01"))
 			f.fails(test.want, "hello")
 		})
 	}
@@ -230,7 +230,7 @@ func TestWhatJaegerAnswers(t *testing.T) {
 func TestBadArguments(t *testing.T) {
 	f := newFixture(t)
 	f.jaeger.Close()
-	f.knows(container("web", 0, traceOne, "01"))
+	f.setContainers(container("web", 0, traceOne, "01"))
 	f.fails(
 		"cannot reach Jaeger at http://user:xxxxx@127.0.0.1:1: dial tcp",
 		"hello",
@@ -260,7 +260,7 @@ func TestAJaegerBelowAPath(t *testing.T) {
 func TestSpansThatAreStillToComeAreWaitedFor(t *testing.T) {
 	f := newFixture(t)
 	f.clock.SetTime(noon.Add(time.Second))
-	f.knows(container("web", 0, traceOne, "01"))
+	f.setContainers(container("web", 0, traceOne, "01"))
 	// The spans that arrive with each note.
 	arrivals := []string{begin, ready, event}
 	f.onNote = func(string) {
@@ -280,7 +280,7 @@ func TestSpansThatAreStillToComeAreWaitedFor(t *testing.T) {
 func TestWhatIsThereIsShownWhenTheWaitIsOver(t *testing.T) {
 	f := newFixture(t)
 	f.clock.SetTime(noon.Add(time.Second))
-	f.knows(container("web", 0, traceOne, "01"))
+	f.setContainers(container("web", 0, traceOne, "01"))
 	f.jaeger.put(t, traceOne, begin)
 	f.onNote = func(string) { f.clock.Step(2 * time.Second) }
 	out, notes := f.must("hello", "--wait", "2s")
@@ -296,7 +296,7 @@ func TestWhatIsThereIsShownWhenTheWaitIsOver(t *testing.T) {
 func TestWaitingIsCutShort(t *testing.T) {
 	f := newFixture(t)
 	f.clock.SetTime(noon)
-	f.knows(container("web", 0, traceOne, "01"))
+	f.setContainers(container("web", 0, traceOne, "01"))
 	ctx, cancel := context.WithCancel(t.Context())
 	f.onNote = func(string) { cancel() }
 	if _, _, err := f.runWith(ctx, "hello"); !errors.Is(err, context.Canceled) {
@@ -307,7 +307,7 @@ func TestWaitingIsCutShort(t *testing.T) {
 func TestJSON(t *testing.T) {
 	f := newFixture(t)
 	f.jaeger.put(t, traceOne, whole+"\nconfigmux later 400 1\nconfigmux lost 5 1 parent=gone link=2222 error=\"why\"")
-	f.knows(container("web", 0, traceOne, "01"))
+	f.setContainers(container("web", 0, traceOne, "01"))
 	out, _ := f.must("hello", "-o", "json")
 	out = strings.ReplaceAll(out, f.jaeger.URL, "http://jaeger")
 	want, err := os.ReadFile("testdata/start.json")

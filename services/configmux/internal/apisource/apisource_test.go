@@ -84,8 +84,8 @@ func TestNothingIsAskedBeforeTheNodeHasSynced(t *testing.T) {
 	for waiting := ""; !strings.Contains(waiting, "waiting for nodestatus to register this Node"); r.pause(time.Millisecond) {
 		waiting = strings.Join(r.cfg.Health.Waiting(), "\n")
 	}
-	if asked := a.requests(reflector.VerbList); len(asked) > 0 {
-		t.Errorf("asked %q before the Node was there", asked)
+	if requests := a.requests(reflector.VerbList); len(requests) > 0 {
+		t.Errorf("asked %q before the Node was there", requests)
 	}
 	r.nodes.Put("node", &nodev1.Node{Synced: true})
 	r.want(podset.None, "a i:1")

@@ -43,7 +43,7 @@ type apiServer struct {
 	// refusal answers every request instead; nil disables it.
 	refusal http.HandlerFunc
 	// asked has the query of each request, as "list QUERY" or "watch QUERY".
-	asked   []string
+	seen    []string
 	accepts []string
 	// news is closed when something has changed.
 	news chan struct{}
@@ -179,8 +179,8 @@ func (a *apiServer) requests(v reflector.Verb) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var out []string
-	for _, asked := range a.asked {
-		if query, is := strings.CutPrefix(asked, string(v)+" "); is {
+	for _, request := range a.seen {
+		if query, is := strings.CutPrefix(request, string(v)+" "); is {
 			out = append(out, query)
 		}
 	}
@@ -194,7 +194,7 @@ func (a *apiServer) serve(out http.ResponseWriter, request *http.Request) {
 	if query.Get("watch") == "true" {
 		kind = reflector.VerbWatch
 	}
-	a.asked = append(a.asked, string(kind)+" "+request.URL.RawQuery)
+	a.seen = append(a.seen, string(kind)+" "+request.URL.RawQuery)
 	a.accepts = append(a.accepts, request.Header.Get("Accept"))
 	a.mu.Unlock()
 	switch {

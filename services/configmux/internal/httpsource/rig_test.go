@@ -35,9 +35,9 @@ const (
 // web is a server whose answers a test sets.
 type web struct {
 	*httptest.Server
-	mu      sync.Mutex
-	handler http.HandlerFunc
-	asked   []*http.Request
+	mu       sync.Mutex
+	handler  http.HandlerFunc
+	received []*http.Request
 }
 
 func serve(t *testing.T, start func(http.Handler) *httptest.Server) *web {
@@ -47,7 +47,7 @@ func serve(t *testing.T, start func(http.Handler) *httptest.Server) *web {
 	w.Server = start(http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
 		w.mu.Lock()
 		handler := w.handler
-		w.asked = append(w.asked, request)
+		w.received = append(w.received, request)
 		w.mu.Unlock()
 		handler(out, request)
 	}))
@@ -72,7 +72,7 @@ func (w *web) answer(body string) {
 func (w *web) requests() []*http.Request {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.asked)
+	return slices.Clone(w.received)
 }
 
 // rig is a running HTTP source with a sink that stores its readings.

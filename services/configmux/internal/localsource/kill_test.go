@@ -283,13 +283,13 @@ func killed(t *testing.T, name string, sc scenario, n int) []string {
 			err,
 		)
 	}
-	told, err := os.ReadFile(answers.Name())
+	answered, err := os.ReadFile(answers.Name())
 	must(t, err)
 	where := "at the end"
 	if n > 0 {
 		where = fmt.Sprintf("killed before call %d, %s", n, calls[n-1])
 	}
-	r.survives(sc, len(told), where)
+	r.survives(sc, len(answered), where)
 	return calls
 }
 
@@ -326,16 +326,16 @@ func live(t *testing.T, root string, sc scenario) {
 }
 
 // survives checks that a process that starts after a number of answers finds an allowed state, and can continue.
-func (r *rig) survives(sc scenario, told int, where string) {
+func (r *rig) survives(sc scenario, answered int, where string) {
 	r.t.Helper()
 	found := r.state(r.start())
-	next := min(told, len(sc.steps)-1)
+	next := min(answered, len(sc.steps)-1)
 	want := []string{stateOf(sc.steps[next])}
-	if told > 0 {
-		want = append(want, stateOf(sc.steps[told-1]))
+	if answered > 0 {
+		want = append(want, stateOf(sc.steps[answered-1]))
 	}
 	if !slices.Contains(want, found) {
-		r.t.Errorf("%s, after %d answers: %s, want one of %q", where, told, found, want)
+		r.t.Errorf("%s, after %d answers: %s, want one of %q", where, answered, found, want)
 	}
 	if again := r.state(r.restart()); again != found {
 		r.t.Errorf("%s: %s, and after another start %s", where, found, again)

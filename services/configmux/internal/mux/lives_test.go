@@ -149,7 +149,7 @@ func TestASetIsSentWhenAPodWasGoneInBetween(t *testing.T) {
 			r.Set("file", reading(living(pod("a", "1"), "1")))
 			r.collect(mode, "SET [a] ready=[file]")
 			r.Set("file", reading(living(pod("a", "1"), "2")))
-			r.says("SET file[a] ready=[file]")
+			r.want("SET file[a] ready=[file]")
 		})
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // said returns a message as text: a set with the source that caused it, its pods, and the ready sources.
-func said(t *testing.T, m stream.Message[mux.Entry]) string {
+func format(t *testing.T, m stream.Message[mux.Entry]) string {
 	t.Helper()
 	set := m.Value.Set
 	if set == nil {
@@ -40,11 +40,11 @@ func said(t *testing.T, m stream.Message[mux.Entry]) string {
 }
 
 // says checks the next messages.
-func (r *rig) says(want ...string) {
+func (r *rig) want(want ...string) {
 	r.t.Helper()
 	var got []string
 	for range want {
-		got = append(got, said(r.t, r.next()))
+		got = append(got, format(r.t, r.next()))
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		r.t.Errorf("messages (-want +got):\n%s", diff)
@@ -59,7 +59,7 @@ func (r *rig) collect(mode configv1.Mode, want string) {
 		r.t.Errorf("the first message is %+v, want it opened with a snapshot", m)
 	}
 	m := r.next()
-	if m.Kind != stream.KindSnapshot || m.Key != mux.SetKey || said(r.t, m) != want {
+	if m.Kind != stream.KindSnapshot || m.Key != mux.SetKey || format(r.t, m) != want {
 		r.t.Errorf("the second message is %+v, want a snapshot: %s", m, want)
 	}
 	if m := r.next(); m.Kind != stream.KindSynced {
@@ -71,16 +71,16 @@ func TestSnapshotModeTellsTheWholeSetOnEachChange(t *testing.T) {
 	r := newRig(t)
 	r.collect(configv1.Mode_MODE_SNAPSHOT, "SET [] ready=[]")
 	r.Set("file", reading())
-	r.says("SET file[] ready=[file]")
+	r.want("SET file[] ready=[file]")
 	r.Set("api", reading(pod("b", "1"), pod("a", "1")))
-	r.says("SET api[a b] ready=[api file]")
+	r.want("SET api[a b] ready=[api file]")
 	r.Set("file", reading(pod("c", "1")))
-	r.says("SET file[a b c] ready=[api file]")
+	r.want("SET file[a b c] ready=[api file]")
 	r.Set("api", reading(pod("a", "2"), pod("b", "1")))
-	r.says("SET api[a b c] ready=[api file]")
+	r.want("SET api[a b c] ready=[api file]")
 	r.Set("api", reading(phase(pod("a", "2"), v1.PodRunning), pod("b", "1")))
 	r.Set("api", reading(phase(pod("a", "2"), v1.PodRunning)))
-	r.says("SET api[a c] ready=[api file]")
+	r.want("SET api[a c] ready=[api file]")
 	r.collect(configv1.Mode_MODE_SNAPSHOT, "SET [a c] ready=[api file]")
 }
 
@@ -88,22 +88,22 @@ func TestSnapshotAndUpdatesTellsSetsOnlyWhenPodsComeOrGo(t *testing.T) {
 	r := newRig(t)
 	r.collect(configv1.Mode_MODE_SNAPSHOT_AND_UPDATES, "SET [] ready=[]")
 	r.Set("api", reading(pod("a", "1"), pod("b", "1"), pod("c", "1")))
-	r.says("SET api[a b c] ready=[api]")
+	r.want("SET api[a b c] ready=[api]")
 	r.Set("api", reading(pod("a", "2"), ending(pod("b", "1")), phase(pod("c", "1"), v1.PodRunning)))
-	r.says("UPDATE a", "DELETE b")
+	r.want("UPDATE a", "DELETE b")
 	r.Set("api", reading(pod("a", "3"), ending(pod("b", "1")), pod("d", "1")))
-	r.says("SET api[a b d] ready=[api]", "UPDATE a")
+	r.want("SET api[a b d] ready=[api]", "UPDATE a")
 	r.Set("file", reading())
-	r.says("SET file[a b d] ready=[api file]")
+	r.want("SET file[a b d] ready=[api file]")
 }
 
 func TestRestoredPodsAreMarkedInASet(t *testing.T) {
 	r := newRig(t)
 	r.collect(configv1.Mode_MODE_SNAPSHOT, "SET [] ready=[]")
 	r.Set("api", only(podset.Restore, pod("a", "1")))
-	r.says("SET api[a RESTORE] ready=[]")
+	r.want("SET api[a RESTORE] ready=[]")
 	r.Set("api", reading(pod("a", "1")))
-	r.says("SET api[a] ready=[api]")
+	r.want("SET api[a] ready=[api]")
 }
 
 func TestASetIsNeverResumed(t *testing.T) {
@@ -125,7 +125,7 @@ func TestASetIsNeverResumed(t *testing.T) {
 			if m := r.next(); m.Start != tc.want || len(m.Token) != 0 {
 				t.Errorf("%+v, want %v", m, tc.want)
 			}
-			r.says("SET [b] ready=[file]")
+			r.want("SET [b] ready=[file]")
 		})
 	}
 }
@@ -140,5 +140,5 @@ func TestASlowSubscriberGetsTheLastSet(t *testing.T) {
 		r.Set("file", reading(pod("a", fmt.Sprint(i)), pod(fmt.Sprintf("b%d", i), "1")))
 		r.Set("api", reading(pod("c", fmt.Sprint(i))))
 	}
-	r.says("SET file[a b999] ready=[api file]", "SET api[a b999 c] ready=[api file]")
+	r.want("SET file[a b999] ready=[api file]", "SET api[a b999 c] ready=[api file]")
 }

@@ -222,8 +222,8 @@ func TestNothingIsSentBeforeASourceIsReady(t *testing.T) {
 		),
 		Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
-	for said := ""; !strings.Contains(said, "the recording has ended"); {
-		said = <-log.to
+	for line := ""; !strings.Contains(line, "the recording has ended"); {
+		line = <-log.to
 	}
 	must(t, r.stop())
 	if len(r.given) != 0 {

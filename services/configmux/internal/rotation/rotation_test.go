@@ -131,9 +131,9 @@ func (n *node) secrets() []string {
 				out = append(out, o.Secret.Name+"="+string(o.Secret.Data["key"]))
 			}
 		}
-		spoken := len(all) == 2
+		ready := len(all) == 2
 		n.readings <- all
-		if spoken {
+		if ready {
 			slices.Sort(out)
 			return out
 		}

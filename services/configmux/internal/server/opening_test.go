@@ -15,13 +15,13 @@ import (
 )
 
 // asked is a Desired without pods that records whether its stream was requested.
-type asked struct {
+type requested struct {
 	Desired
 	streams int
 	then    func()
 }
 
-func (a *asked) Stream(configv1.Mode) stream.Source[mux.Entry] {
+func (a *requested) Stream(configv1.Mode) stream.Source[mux.Entry] {
 	a.streams++
 	a.then()
 	return stream.NewLevel[mux.Entry](stream.Config{})
@@ -40,7 +40,7 @@ func (s subscriber) Send(*configv1.WatchPodUpdatesResponse) error { return nil }
 // TestNoEmptySetIsSentBeforeThePodsAreRead: without a reading, the state would look as if all pods were
 // removed.
 func TestNoEmptySetIsSentBeforeThePodsAreRead(t *testing.T) {
-	opening, desired := make(chan struct{}), &asked{then: func() {}}
+	opening, desired := make(chan struct{}), &requested{then: func() {}}
 	s := New(Config{Desired: desired, Opening: opening})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -66,7 +66,7 @@ func TestNoEmptySetIsSentBeforeThePodsAreRead(t *testing.T) {
 func TestAModeThatIsNotKnownIsRefused(t *testing.T) {
 	opening := make(chan struct{})
 	close(opening)
-	desired := &asked{then: func() {}}
+	desired := &requested{then: func() {}}
 	err := New(
 		Config{Desired: desired, Opening: opening},
 	).WatchPodUpdates(&configv1.WatchPodUpdatesRequest{Mode: 9}, subscriber{ctx: t.Context()})

@@ -21,7 +21,7 @@ func TestClockSkewIsReported(t *testing.T) {
 		name         string
 		sent, answer time.Duration // relative to the date of the API server's answer
 		skew         float64
-		says         string
+		want         string
 	}{
 		{"the same clock", 200 * time.Millisecond, 400 * time.Millisecond, 0, ""},
 		{"one that is a little ahead", 31 * time.Second, 31 * time.Second, 30, ""},
@@ -32,9 +32,9 @@ func TestClockSkewIsReported(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			watch.Seen(apiclient.Exchange{Date: now, Sent: now.Add(test.sent), Answered: now.Add(test.answer)})
 			metricstest.Want(t, registry, test.skew, "quartet_nodestatus_clock_skew_seconds")
-			said := strings.Join(health.Waiting(), "\n")
-			if !strings.Contains(said, test.says) || (test.says == "") != (said == "") {
-				t.Errorf("says %q, want %q", said, test.says)
+			waiting := strings.Join(health.Waiting(), "\n")
+			if !strings.Contains(waiting, test.want) || (test.want == "") != (waiting == "") {
+				t.Errorf("says %q, want %q", waiting, test.want)
 			}
 		})
 	}

@@ -14,12 +14,12 @@ import (
 )
 
 // saidSyncLoop answers as the test sets it.
-type saidSyncLoop struct {
+type fixedSyncLoop struct {
 	enginev1.UnimplementedEngineServiceServer
 	answer *enginev1.GetHealthResponse
 }
 
-func (s saidSyncLoop) GetHealth(context.Context, *enginev1.GetHealthRequest) (*enginev1.GetHealthResponse, error) {
+func (s fixedSyncLoop) GetHealth(context.Context, *enginev1.GetHealthRequest) (*enginev1.GetHealthResponse, error) {
 	return s.answer, nil
 }
 
@@ -61,7 +61,7 @@ func TestStatesOfProcessesFromAnswers(t *testing.T) {
 			address := strings.Replace(r.plegAddress, "pleg.sock", "said.sock", 1)
 			r.serve(
 				address,
-				func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, saidSyncLoop{answer: test.syncloop}) },
+				func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, fixedSyncLoop{answer: test.syncloop}) },
 			)
 			conn := dial(t, address)
 			for _, ask := range []Ask{r.cfg.AskPLEG, AskSyncLoop(conn, address)} {

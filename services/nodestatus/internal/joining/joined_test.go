@@ -51,11 +51,11 @@ func writeKubeconfig(t *testing.T, path string, user *clientcmdapi.AuthInfo) {
 // TestAKubeconfigThatIsValidNeedsNoBootstrap: the unit of kubeadm has a bootstrap kubeconfig on every node, but a
 // control plane never has that file.
 func TestAKubeconfigThatIsValidNeedsNoBootstrap(t *testing.T) {
-	for name, there := range map[string]bool{"without the bootstrap kubeconfig": false, "with the bootstrap kubeconfig": true} {
+	for name, exists := range map[string]bool{"without the bootstrap kubeconfig": false, "with the bootstrap kubeconfig": true} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			bootstrap := filepath.Join(dir, "bootstrap")
-			if there {
+			if exists {
 				writeKubeconfig(t, bootstrap, &clientcmdapi.AuthInfo{Token: token})
 			}
 			cfg := node(dir, bootstrap, false)

@@ -122,7 +122,7 @@ type rig struct {
 	broken   chan struct{}
 }
 
-func newRig(t *testing.T, there *coordinationv1.Lease, fail func(string) error) *rig {
+func newRig(t *testing.T, stored *coordinationv1.Lease, fail func(string) error) *rig {
 	t.Helper()
 	known := runtime.NewScheme()
 	if err := coordinationv1.AddToScheme(known); err != nil {
@@ -136,8 +136,8 @@ func newRig(t *testing.T, there *coordinationv1.Lease, fail func(string) error) 
 		broken:   make(chan struct{}, 100),
 		api:      &apiServer{t: t, fail: fail, writes: make(chan *coordinationv1.Lease, 100)},
 	}
-	if there != nil {
-		r.api.put(there)
+	if stored != nil {
+		r.api.put(stored)
 	}
 	client, err := rest.RESTClientForConfigAndClient(
 		&rest.Config{Host: "https://api.example", APIPath: "/apis", QPS: -1, ContentConfig: rest.ContentConfig{
@@ -249,7 +249,7 @@ func TestALeaseThatIsThereIsRenewedBeforeTheNodeIsKnown(t *testing.T) {
 // TestAnAPIServerThatFailsIsAskedAgain soon, each time on another connection, and the error is reported.
 func TestAnAPIServerThatFailsIsAskedAgain(t *testing.T) {
 	for _, test := range []struct {
-		name, says string
+		name, want string
 		err        error
 	}{
 		{"an error of its own", "an error on the server", apierrors.NewInternalError(errors.New("etcd is away"))},
@@ -267,7 +267,7 @@ func TestAnAPIServerThatFailsIsAskedAgain(t *testing.T) {
 				}
 				return nil
 			})
-			r.waitsFor(test.says)
+			r.waitsFor(test.want)
 			r.after(firstRetry)
 			select {
 			case <-r.broken:

@@ -61,11 +61,11 @@ func computed() *v1.Node {
 
 // newRig starts a registrar that runs until the test ends. change may change its configuration and the rig before the
 // start.
-func newRig(t *testing.T, change func(*rig, *registration.Config), there ...*v1.Node) *rig {
+func newRig(t *testing.T, change func(*rig, *registration.Config), stored ...*v1.Node) *rig {
 	t.Helper()
 	r := &rig{clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), health: rpc.NewHealth(), has: make(chan *v1.Node, 100)}
-	r.api = &apiServer{t: t, asked: r.asked, news: make(chan struct{})}
-	for _, node := range there {
+	r.api = &apiServer{t: t, onRequest: r.onRequest, news: make(chan struct{})}
+	for _, node := range stored {
 		r.api.put(node)
 	}
 	cfg := registration.Config{
@@ -99,7 +99,7 @@ func newRig(t *testing.T, change func(*rig, *registration.Config), there ...*v1.
 }
 
 // asked records a request, and returns its failure.
-func (r *rig) asked(verb string) error {
+func (r *rig) onRequest(verb string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if verb == "get" {
@@ -119,7 +119,7 @@ func (r *rig) failing(fail func(verb string) error) {
 }
 
 // tells waits for the next report of the Node, and advances the clock when the registrar waits for it.
-func (r *rig) tells(t *testing.T) *v1.Node {
+func (r *rig) nextChange(t *testing.T) *v1.Node {
 	t.Helper()
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); {
 		select {
@@ -161,7 +161,7 @@ func (r *rig) waits(t *testing.T, want string) {
 
 func TestTheComputedNodeIsRegistered(t *testing.T) {
 	r := newRig(t, nil)
-	if node := r.tells(t); node == nil || node.Name != "node-1" || node.ResourceVersion != "" ||
+	if node := r.nextChange(t); node == nil || node.Name != "node-1" || node.ResourceVersion != "" ||
 		len(node.ManagedFields) > 0 {
 		t.Errorf("said of the Node: %+v", node)
 	}
@@ -183,7 +183,7 @@ func TestTheComputedNodeIsRegistered(t *testing.T) {
 func TestANewNodeIsNotReadyBeforeItMayBe(t *testing.T) {
 	for _, delayed := range []string{"", "CSINode is not yet initialized"} {
 		r := newRig(t, func(_ *rig, cfg *registration.Config) { cfg.Delayed = func() string { return delayed } })
-		r.tells(t)
+		r.nextChange(t)
 		conditions := r.api.has().Status.Conditions
 		if len(conditions) != 1 || (conditions[0].Status == v1.ConditionTrue) != (delayed == "") ||
 			conditions[0].Message != delayed {
@@ -194,7 +194,7 @@ func TestANewNodeIsNotReadyBeforeItMayBe(t *testing.T) {
 
 // TestANodeThatIsThereIsTakenAsItIs, except the labels that describe the machine.
 func TestANodeThatIsThereIsTakenAsItIs(t *testing.T) {
-	there := &v1.Node{
+	stored := &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:   "node-1",
 			UID:    "u",
@@ -202,8 +202,8 @@ func TestANodeThatIsThereIsTakenAsItIs(t *testing.T) {
 		},
 		Spec: v1.NodeSpec{Unschedulable: true},
 	}
-	r := newRig(t, nil, there)
-	node := r.tells(t)
+	r := newRig(t, nil, stored)
+	node := r.nextChange(t)
 	want := map[string]string{
 		"disk":             "hdd",
 		v1.LabelHostname:   "node-1",
@@ -225,7 +225,7 @@ func TestAnAnnotationThatNoFlagGivesAnyMoreIsRemoved(t *testing.T) {
 	r := newRig(t, nil, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u", Annotations: map[string]string{
 		"alpha.kubernetes.io/provided-node-ip": "192.0.2.1", "another": "one",
 	}}})
-	if node := r.tells(t); len(node.Annotations) != 1 || node.Annotations["another"] != "one" {
+	if node := r.nextChange(t); len(node.Annotations) != 1 || node.Annotations["another"] != "one" {
 		t.Errorf("the annotations are %v", node.Annotations)
 	}
 }
@@ -240,7 +240,7 @@ func TestLabelsThatCannotBeMendedKeepNothingFromWorking(t *testing.T) {
 		}
 	}
 	r := newRig(t, forbid, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "bare"}})
-	if node := r.tells(t); node == nil || node.UID != "bare" {
+	if node := r.nextChange(t); node == nil || node.UID != "bare" {
 		t.Errorf("said %+v, want the Node as it is", node)
 	}
 	if len(r.health.Waiting()) > 0 {
@@ -250,14 +250,14 @@ func TestLabelsThatCannotBeMendedKeepNothingFromWorking(t *testing.T) {
 
 func TestADeletedNodeIsRegisteredAgain(t *testing.T) {
 	r := newRig(t, nil)
-	r.tells(t)
+	r.nextChange(t)
 	for round := range 3 {
 		r.watched(t, round+1)
 		r.api.remove()
-		if node := r.tells(t); node != nil {
+		if node := r.nextChange(t); node != nil {
 			t.Errorf("said %+v of a Node that was deleted", node)
 		}
-		if node := r.tells(t); node == nil {
+		if node := r.nextChange(t); node == nil {
 			t.Error("the Node is not registered again")
 		}
 	}
@@ -265,7 +265,7 @@ func TestADeletedNodeIsRegisteredAgain(t *testing.T) {
 
 func TestChangesOfOthersAreReportedAndTheirHeartbeatsAreNot(t *testing.T) {
 	r := newRig(t, nil)
-	r.tells(t)
+	r.nextChange(t)
 	r.watched(t, 1)
 	status := r.api.has().DeepCopy()
 	status.Status.Phase, status.ManagedFields = v1.NodeRunning, []metav1.ManagedFieldsEntry{{Manager: "somebody"}}
@@ -273,7 +273,7 @@ func TestChangesOfOthersAreReportedAndTheirHeartbeatsAreNot(t *testing.T) {
 	cordoned := r.api.has().DeepCopy()
 	cordoned.Spec.Unschedulable = true
 	r.api.put(cordoned)
-	if node := r.tells(t); !node.Spec.Unschedulable {
+	if node := r.nextChange(t); !node.Spec.Unschedulable {
 		t.Errorf("said %+v, want that it is cordoned and nothing before", node.Spec)
 	}
 }
@@ -329,13 +329,13 @@ func TestTheWaitsBeginAgain(t *testing.T) {
 		}
 	}
 	r.failing(nil)
-	r.tells(t)
+	r.nextChange(t)
 	r.watched(t, 1)
 	r.clock.Step(time.Minute)
 	deleted := r.clock.Now()
 	r.api.remove()
-	r.tells(t)
-	if node := r.tells(t); node == nil {
+	r.nextChange(t)
+	if node := r.nextChange(t); node == nil {
 		t.Fatal("the Node is not registered again")
 	}
 	all := tries()
@@ -370,13 +370,13 @@ func TestTheHealthSaysWhyTheNodeIsNotThere(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newRig(t, nil)
-			r.tells(t)
+			r.nextChange(t)
 			r.watched(t, 1)
 			r.failing(tc.fail)
 			r.api.remove()
 			r.waits(t, tc.want)
 			r.failing(nil)
-			for node := r.tells(t); node == nil; node = r.tells(t) { // the previous report may be the deletion
+			for node := r.nextChange(t); node == nil; node = r.nextChange(t) { // the previous report may be the deletion
 			}
 			r.nothing(t)
 		})
@@ -404,7 +404,7 @@ func TestWithoutRegisterNodeTheNodeIsNotCreated(t *testing.T) {
 		t.Errorf("said %+v before there was a Node", <-r.has)
 	}
 	r.api.put(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "theirs"}})
-	if node := r.tells(t); node == nil || node.UID != "theirs" {
+	if node := r.nextChange(t); node == nil || node.UID != "theirs" {
 		t.Errorf("said %+v, want the Node that was created", node)
 	}
 	r.nothing(t)

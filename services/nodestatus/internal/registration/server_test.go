@@ -28,7 +28,7 @@ import (
 type apiServer struct {
 	t *testing.T
 	// asked is called with the verb of each request before the answer; an error is the answer.
-	asked func(verb string) error
+	onRequest func(verb string) error
 
 	mu      sync.Mutex
 	version int
@@ -115,23 +115,23 @@ func (a *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	if request.URL.Query().Get("watch") == "true" {
 		verb = "watch"
 	}
-	if err := a.asked(verb); err != nil {
+	if err := a.onRequest(verb); err != nil {
 		if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 			return a.refuse(status.Status())
 		}
 		return nil, err
 	}
 	const all, one = "/api/v1/nodes", "/api/v1/nodes/node-1"
-	there := a.has()
+	stored := a.has()
 	switch path := request.URL.Path; {
-	case verb == "create" && path == all && there == nil:
+	case verb == "create" && path == all && stored == nil:
 		return a.changed(request, &v1.Node{}, http.StatusCreated)
-	case there == nil && path == one:
+	case stored == nil && path == one:
 		return a.refuse(apierrors.NewNotFound(v1.Resource("nodes"), "node-1").Status())
 	case verb == "get" && path == one:
-		return a.answer(http.StatusOK, there)
+		return a.answer(http.StatusOK, stored)
 	case verb == "patch" && path == one && request.Header.Get("Content-Type") == string(types.MergePatchType):
-		return a.changed(request, there.DeepCopy(), http.StatusOK)
+		return a.changed(request, stored.DeepCopy(), http.StatusOK)
 	case verb == "watch" && path == all && request.URL.Query().Get("fieldSelector") == "metadata.name=node-1":
 		return a.watch(request)
 	}
@@ -188,12 +188,12 @@ func (a *apiServer) watch(request *http.Request) (*http.Response, error) {
 	a.watches++
 	a.mu.Unlock()
 	body, events := io.Pipe()
-	go func() { _ = events.CloseWithError(a.tell(request.Context(), json.NewEncoder(events), since)) }()
+	go func() { _ = events.CloseWithError(a.sendEvents(request.Context(), json.NewEncoder(events), since)) }()
 	return response(http.StatusOK, body), nil
 }
 
 // tell writes the changes after a version, until the watch ends.
-func (a *apiServer) tell(ctx context.Context, to *json.Encoder, since int) error {
+func (a *apiServer) sendEvents(ctx context.Context, to *json.Encoder, since int) error {
 	for {
 		a.mu.Lock()
 		history, news := a.history, a.news

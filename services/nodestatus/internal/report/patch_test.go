@@ -60,55 +60,55 @@ func computed() v1.NodeStatus {
 	}
 }
 
-func names(t *testing.T, there, want v1.NodeStatus, expected ...string) {
+func names(t *testing.T, stored, want v1.NodeStatus, expected ...string) {
 	t.Helper()
-	if got := differing(there, want, nil); !slices.Equal(got, expected) {
+	if got := differing(stored, want, nil); !slices.Equal(got, expected) {
 		t.Errorf("%q differ, want %q", got, expected)
 	}
 }
 
 func TestAStatusThatIsThereIsNotSentForItsTimes(t *testing.T) {
-	there := computed()
-	for i := range there.Conditions {
-		there.Conditions[i].LastHeartbeatTime = at(time.Minute)
+	stored := computed()
+	for i := range stored.Conditions {
+		stored.Conditions[i].LastHeartbeatTime = at(time.Minute)
 	}
-	there.Capacity["memory"] = resource.MustParse("1048576Ki")
-	names(t, there, wanted(there, computed(), now))
+	stored.Capacity["memory"] = resource.MustParse("1048576Ki")
+	names(t, stored, wanted(stored, computed(), now))
 }
 
 func TestWhatOthersWroteStays(t *testing.T) {
-	there := computed()
-	there.Conditions = append(
-		there.Conditions,
+	stored := computed()
+	stored.Conditions = append(
+		stored.Conditions,
 		v1.NodeCondition{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionFalse},
 	)
-	there.Capacity["example.com/dongle"] = resource.MustParse("4")
-	there.VolumesAttached = []v1.AttachedVolume{{Name: "disk"}}
-	want := wanted(there, computed(), now)
+	stored.Capacity["example.com/dongle"] = resource.MustParse("4")
+	stored.VolumesAttached = []v1.AttachedVolume{{Name: "disk"}}
+	want := wanted(stored, computed(), now)
 	// Pods may request an advertised resource.
-	names(t, there, want, "allocatable")
+	names(t, stored, want, "allocatable")
 	if got := want.Allocatable["example.com/dongle"]; got.Value() != 4 {
 		t.Errorf("%v dongles are allocatable, want 4", got)
 	}
-	patch := patched(t, there, want, "allocatable")
+	patch := patched(t, stored, want, "allocatable")
 	if len(patch) != 2 || len(patch["conditions"].([]any)) != 2 {
 		t.Errorf("sends %v, want 2 fields, one of them 2 conditions", patch)
 	}
 	// The resource is removed again.
-	there.Allocatable["example.com/dongle"] = resource.MustParse("4")
-	delete(there.Capacity, "example.com/dongle")
-	want = wanted(there, computed(), now)
-	names(t, there, want, "allocatable")
-	if amount, sent := patched(t, there, want, "allocatable")["allocatable"].(map[string]any)["example.com/dongle"]; !sent ||
+	stored.Allocatable["example.com/dongle"] = resource.MustParse("4")
+	delete(stored.Capacity, "example.com/dongle")
+	want = wanted(stored, computed(), now)
+	names(t, stored, want, "allocatable")
+	if amount, sent := patched(t, stored, want, "allocatable")["allocatable"].(map[string]any)["example.com/dongle"]; !sent ||
 		amount != nil {
 		t.Errorf("sends %v, want a null", amount)
 	}
 }
 
 // patched returns the fields of the status in a patch.
-func patched(t *testing.T, there, want v1.NodeStatus, names ...string) map[string]any {
+func patched(t *testing.T, stored, want v1.NodeStatus, names ...string) map[string]any {
 	t.Helper()
-	data, err := patchOf(there, want, names)
+	data, err := patchOf(stored, want, names)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,14 +123,14 @@ func patched(t *testing.T, there, want v1.NodeStatus, names ...string) map[strin
 }
 
 func TestFieldsAreReplacedAndRemovedWhole(t *testing.T) {
-	there := computed()
-	there.Features = &v1.NodeFeatures{}
-	there.Addresses = there.Addresses[:1]
-	there.Capacity["hugepages-1Gi"] = resource.MustParse("0")
-	there.NodeInfo.Swap = &v1.NodeSwapStatus{}
-	want := wanted(there, computed(), now)
-	names(t, there, want, "addresses", "capacity", "features", "nodeInfo")
-	patch := patched(t, there, want, "addresses", "capacity", "features", "nodeInfo")
+	stored := computed()
+	stored.Features = &v1.NodeFeatures{}
+	stored.Addresses = stored.Addresses[:1]
+	stored.Capacity["hugepages-1Gi"] = resource.MustParse("0")
+	stored.NodeInfo.Swap = &v1.NodeSwapStatus{}
+	want := wanted(stored, computed(), now)
+	names(t, stored, want, "addresses", "capacity", "features", "nodeInfo")
+	patch := patched(t, stored, want, "addresses", "capacity", "features", "nodeInfo")
 	if addresses := patch["addresses"].([]any); len(addresses) != 4 ||
 		addresses[0].(map[string]any)["$patch"] != "replace" {
 		t.Errorf("sends the addresses %v", addresses)
@@ -148,9 +148,9 @@ func TestFieldsAreReplacedAndRemovedWhole(t *testing.T) {
 
 func TestTheTimesOfConditionsAreAsAKubeletHasThem(t *testing.T) {
 	for _, test := range []struct {
-		name  string
-		there *v1.NodeCondition
-		want  time.Duration // before now
+		name   string
+		stored *v1.NodeCondition
+		want   time.Duration // before now
 	}{
 		{"a condition that is new is as old as it is here", nil, time.Hour},
 		{"one that is as here is as old as it is there", &v1.NodeCondition{Status: v1.ConditionTrue, LastTransitionTime: at(2 * time.Hour)}, 2 * time.Hour},
@@ -158,12 +158,12 @@ func TestTheTimesOfConditionsAreAsAKubeletHasThem(t *testing.T) {
 		{"one that somebody else has changed meanwhile changes back now", &v1.NodeCondition{Status: v1.ConditionUnknown, LastTransitionTime: at(time.Minute)}, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			var there v1.NodeStatus
-			if test.there != nil {
-				test.there.Type = v1.NodeReady
-				there.Conditions = []v1.NodeCondition{*test.there}
+			var stored v1.NodeStatus
+			if test.stored != nil {
+				test.stored.Type = v1.NodeReady
+				stored.Conditions = []v1.NodeCondition{*test.stored}
 			}
-			ready := find(wanted(there, computed(), now).Conditions, v1.NodeReady)
+			ready := find(wanted(stored, computed(), now).Conditions, v1.NodeReady)
 			if !ready.LastTransitionTime.Time.Equal(at(test.want).Time) || !ready.LastHeartbeatTime.Time.Equal(at(0).Time) {
 				t.Errorf("since %s, sent at %s", ready.LastTransitionTime, ready.LastHeartbeatTime)
 			}

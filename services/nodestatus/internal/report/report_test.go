@@ -48,7 +48,7 @@ type apiServer struct {
 	// fails is the error of requests; nil for an answer.
 	fails error
 	// asked gets the method of each answered request.
-	asked chan string
+	requests chan string
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -67,7 +67,7 @@ func (a *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 		a.patch(patch)
 	}
-	a.asked <- request.Method
+	a.requests <- request.Method
 	return answer(http.StatusOK, a.node)
 }
 
@@ -143,7 +143,7 @@ func newRig(t *testing.T, run func(*Reporter, context.Context)) *rig {
 		health:   rpc.NewHealth(),
 		registry: prometheus.NewRegistry(),
 		broken:   make(chan struct{}, 100),
-		api: &apiServer{t: t, asked: make(chan string, 100), version: 1, node: &v1.Node{
+		api: &apiServer{t: t, requests: make(chan string, 100), version: 1, node: &v1.Node{
 			TypeMeta: metav1.TypeMeta{
 				APIVersion: "v1",
 				Kind:       "Node",
@@ -209,8 +209,8 @@ func began(t *testing.T) *rig {
 	r := newRig(t, (*Reporter).Run)
 	r.offer(func(*v1.NodeStatus) {})
 	r.reporter.Seen(r.api.has())
-	r.until("a first status", func() bool { return len(r.api.asked) == 2 })
-	r.asks(http.MethodGet, http.MethodPatch)
+	r.until("a first status", func() bool { return len(r.api.requests) == 2 })
+	r.wantRequests(http.MethodGet, http.MethodPatch)
 	return r
 }
 
@@ -227,11 +227,11 @@ func (r *rig) until(what string, so func() bool) {
 	eventually.Wait{Interval: time.Millisecond, Step: func() { r.clock.Step(100 * time.Millisecond) }}.That(r.t, what, so)
 }
 
-func (r *rig) asks(methods ...string) {
+func (r *rig) wantRequests(methods ...string) {
 	r.t.Helper()
 	for _, want := range methods {
 		select {
-		case got := <-r.api.asked:
+		case got := <-r.api.requests:
 			if got != want {
 				r.t.Fatalf("asks %s, want %s", got, want)
 			}
@@ -250,7 +250,7 @@ func notReady(status *v1.NodeStatus) {
 func TestAConditionIsSentAtOnce(t *testing.T) {
 	r := began(t)
 	r.offer(notReady)
-	r.asks(http.MethodPatch)
+	r.wantRequests(http.MethodPatch)
 	if ready := find(r.api.has().Status.Conditions, v1.NodeReady); ready.Status != v1.ConditionFalse {
 		t.Errorf("the API server has %v", ready)
 	}
@@ -258,11 +258,11 @@ func TestAConditionIsSentAtOnce(t *testing.T) {
 		notReady(status)
 		status.Images = []v1.ContainerImage{{SizeBytes: 1}}
 	})
-	if n := len(r.api.asked); n != 0 {
+	if n := len(r.api.requests); n != 0 {
 		t.Errorf("%d requests before the period is over", n)
 	}
-	r.until("the images", func() bool { return len(r.api.asked) == 1 })
-	r.asks(http.MethodPatch)
+	r.until("the images", func() bool { return len(r.api.requests) == 1 })
+	r.wantRequests(http.MethodPatch)
 	if images := r.api.has().Status.Images; len(images) != 1 {
 		t.Errorf("the API server has the images %v", images)
 	}
@@ -274,23 +274,23 @@ func TestVolumesInUseAreSentAtOnce(t *testing.T) {
 	r.api.node.Status.VolumesInUse = []v1.UniqueVolumeName{"earlier"}
 	r.offer(func(*v1.NodeStatus) {})
 	r.reporter.Seen(r.api.has())
-	r.until("a first status", func() bool { return len(r.api.asked) == 2 })
-	r.asks(http.MethodGet, http.MethodPatch)
+	r.until("a first status", func() bool { return len(r.api.requests) == 2 })
+	r.wantRequests(http.MethodGet, http.MethodPatch)
 	if got := r.api.has().Status.VolumesInUse; !slices.Equal(got, []v1.UniqueVolumeName{"earlier"}) {
 		t.Errorf("while they are unknown the API server has %v", got)
 	}
 	for _, volumes := range [][]v1.UniqueVolumeName{{"a", "b"}, {"b"}, {}} {
 		r.volumes.Store(&volumes)
 		r.reporter.Changed()
-		r.asks(http.MethodPatch)
+		r.wantRequests(http.MethodPatch)
 		if got := r.api.has().Status.VolumesInUse; !slices.Equal(got, volumes) {
 			t.Errorf("the API server has %v, want %v", got, volumes)
 		}
 	}
 	r.reporter.Changed()
 	r.offer(notReady)
-	r.asks(http.MethodPatch)
-	if n := len(r.api.asked); n != 0 {
+	r.wantRequests(http.MethodPatch)
+	if n := len(r.api.requests); n != 0 {
 		t.Errorf("%d more requests for volumes that have not changed", n)
 	}
 }
@@ -302,8 +302,8 @@ func TestANodeBecomesReadyOnlyWhenItMay(t *testing.T) {
 	notReady(&r.api.node.Status)
 	r.offer(func(*v1.NodeStatus) {})
 	r.reporter.Seen(r.api.has())
-	r.until("a first status", func() bool { return len(r.api.asked) == 2 })
-	r.asks(http.MethodGet, http.MethodPatch)
+	r.until("a first status", func() bool { return len(r.api.requests) == 2 })
+	r.wantRequests(http.MethodGet, http.MethodPatch)
 	ready := func() v1.NodeCondition { return *find(r.api.has().Status.Conditions, v1.NodeReady) }
 	if got := ready(); got.Status != v1.ConditionFalse || got.Reason != "KubeletNotReady" ||
 		got.Message != "CSINode is not yet initialized" {
@@ -311,14 +311,14 @@ func TestANodeBecomesReadyOnlyWhenItMay(t *testing.T) {
 	}
 	r.delayed.Store(nil)
 	r.reporter.Changed()
-	r.asks(http.MethodPatch)
+	r.wantRequests(http.MethodPatch)
 	if got := ready(); got.Status != v1.ConditionTrue {
 		t.Errorf("then it is %v", got)
 	}
 	r.delayed.Store(ptr.To("CSINode is not yet initialized"))
 	r.offer(func(status *v1.NodeStatus) { status.Images = []v1.ContainerImage{{SizeBytes: 1}} })
-	r.until("the images", func() bool { return len(r.api.asked) == 1 })
-	r.asks(http.MethodPatch)
+	r.until("the images", func() bool { return len(r.api.requests) == 1 })
+	r.wantRequests(http.MethodPatch)
 	if got := ready(); got.Status != v1.ConditionTrue {
 		t.Errorf("a ready node becomes %v", got)
 	}
@@ -342,8 +342,8 @@ func TestAddressesOfACloudProviderStay(t *testing.T) {
 	})
 	r.offer(func(status *v1.NodeStatus) { status.NodeInfo.BootID = "another" })
 	r.reporter.Seen(r.api.has())
-	r.until("a status", func() bool { return len(r.api.asked) == 2 })
-	r.asks(http.MethodGet, http.MethodPatch)
+	r.until("a status", func() bool { return len(r.api.requests) == 2 })
+	r.wantRequests(http.MethodGet, http.MethodPatch)
 	got := r.api.has().Status
 	if diff := cmp.Diff(given, got.Addresses); diff != "" || got.NodeInfo.BootID != "another" {
 		t.Errorf("it has the boot %s and the addresses (-want +got):\n%s", got.NodeInfo.BootID, diff)
@@ -365,9 +365,9 @@ func TestAStatusThatDoesNotChangeIsSentNowAndThen(t *testing.T) {
 			t.Fatal(err)
 		}
 		if step.sends {
-			r.asks(http.MethodGet, http.MethodPatch)
+			r.wantRequests(http.MethodGet, http.MethodPatch)
 		}
-		if n := len(r.api.asked); n != 0 {
+		if n := len(r.api.requests); n != 0 {
 			t.Fatalf("%s later asks %d times more", step.after, n)
 		}
 	}
@@ -382,8 +382,8 @@ func TestAnAPIServerThatFailsIsTriedAgain(t *testing.T) {
 		return metricstest.Value(t, r.registry, "quartet_nodestatus_status_reports_total", "result", "error")
 	}
 	r.until("five tries", func() bool { return errorsOf() >= tries && len(r.broken) >= tries-1 })
-	if said := strings.Join(r.health.Waiting(), ""); !strings.Contains(said, "is not sent to the API server") {
-		t.Errorf("says %q, want text with %q", said, "is not sent to the API server")
+	if waiting := strings.Join(r.health.Waiting(), ""); !strings.Contains(waiting, "is not sent to the API server") {
+		t.Errorf("says %q, want text with %q", waiting, "is not sent to the API server")
 	}
 	r.api.fail(nil)
 	r.until(
@@ -406,5 +406,5 @@ func TestADeletedNodeIsLeftToTheRegistrar(t *testing.T) {
 	another := node.DeepCopy()
 	another.UID, another.Status.Conditions = "another", nil
 	r.reporter.Seen(another)
-	r.asks(http.MethodPatch)
+	r.wantRequests(http.MethodPatch)
 }

@@ -98,7 +98,7 @@ func TestInAClusterTheNodeIsServedAsTheAPIServerHasIt(t *testing.T) {
 			Status:     v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{MachineID: machine}},
 		}}
 	}
-	there := func(uid types.UID) *v1.Node {
+	existing := func(uid types.UID) *v1.Node {
 		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: uid, Labels: map[string]string{"disk": "theirs"}}}
 	}
 	for _, step := range []struct {
@@ -107,10 +107,10 @@ func TestInAClusterTheNodeIsServedAsTheAPIServerHasIt(t *testing.T) {
 		uid, disk, machine string
 	}{
 		{func() error { return s.Publish(computed("a")) }, false, "", "own", "a"},
-		{func() error { return s.Registered(there("first")) }, true, "first", "theirs", "a"},
+		{func() error { return s.Registered(existing("first")) }, true, "first", "theirs", "a"},
 		{func() error { return s.Publish(computed("b")) }, true, "first", "theirs", "b"},
 		{func() error { return s.Registered(nil) }, false, "", "own", "b"},
-		{func() error { return s.Registered(there("second")) }, true, "second", "theirs", "b"},
+		{func() error { return s.Registered(existing("second")) }, true, "second", "theirs", "b"},
 	} {
 		if err := step.do(); err != nil {
 			t.Fatal(err)

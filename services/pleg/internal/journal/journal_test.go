@@ -121,11 +121,11 @@ const (
 )
 
 func tokens(all [][]byte) []string {
-	said := make([]string, len(all))
+	texts := make([]string, len(all))
 	for i, token := range all {
-		said[i] = string(token)
+		texts[i] = string(token)
 	}
-	return said
+	return texts
 }
 
 func TestPublishedStatesAreKnownToTheNextProcess(t *testing.T) {

@@ -37,8 +37,8 @@ func TestChangesSinceTheLastPublicationBecomeEvents(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		// told is what was sent; nil: nothing. seen is the first observation after it.
-		told, seen *lifecyclev1.PodStatus
-		want       []string
+		published, seen *lifecyclev1.PodStatus
+		want            []string
 	}{
 		{"nothing new", named(up, container("a", running, 1)), named(up, container("a", running, 1)), []string{}},
 		{"nothing new of a dead one", named(up, container("a", exited, 1)), named(up, container("a", exited, 1)), []string{}},
@@ -58,17 +58,17 @@ func TestChangesSinceTheLastPublicationBecomeEvents(t *testing.T) {
 		{"it was not there", nil, named(up, container("a", exited, 1)), []string{"POD_SYNC s", "CONTAINER_STARTED a", "CONTAINER_DIED a"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var told record.Published
-			if tt.told != nil {
-				before, _ := record.Pod{}.Observe(proto.CloneOf(tt.told))
-				told = before.Published()
+			var published record.Published
+			if tt.published != nil {
+				before, _ := record.Pod{}.Observe(proto.CloneOf(tt.published))
+				published = before.Published()
 			}
-			pod, changes := record.Restore(told).Observe(proto.CloneOf(tt.seen))
-			if diff := cmp.Diff(tt.want, say(changes)); diff != "" {
+			pod, changes := record.Restore(published).Observe(proto.CloneOf(tt.seen))
+			if diff := cmp.Diff(tt.want, format(changes)); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
 			if _, changes := pod.Observe(proto.CloneOf(tt.seen)); len(changes) != 0 || pod.Restored() {
-				t.Errorf("the same once more makes the events %v", say(changes))
+				t.Errorf("the same once more makes the events %v", format(changes))
 			}
 		})
 	}
@@ -108,11 +108,11 @@ func TestAFailureBeforeTheFirstObservationLosesNothing(t *testing.T) {
 	}
 	for what, pod := range map[string]record.Pod{"at once": failed, "after another restart": record.Restore(failed.Published())} {
 		if _, changes := pod.Observe(named(sandbox("s", ready), container("a", running, 1))); len(changes) != 1 {
-			t.Errorf("%s: that it can be inspected again makes %v", what, say(changes))
+			t.Errorf("%s: that it can be inspected again makes %v", what, format(changes))
 		}
 		if _, changes := pod.Observe(named(sandbox("s", ready), container("a", exited, 1))); len(changes) != 1 ||
 			changes[0].Container == nil {
-			t.Errorf("%s: its death makes %v", what, say(changes))
+			t.Errorf("%s: its death makes %v", what, format(changes))
 		}
 	}
 }
@@ -120,15 +120,15 @@ func TestAFailureBeforeTheFirstObservationLosesNothing(t *testing.T) {
 func TestAPodThatWasNeverInspectedIsReportedAsListed(t *testing.T) {
 	listed, _ := record.Pod{}.Fail(named(sandbox("s", ready), container("a", running, 1)), "no answer")
 	_, changes := record.Restore(listed.Published()).Observe(named(sandbox("s", ready), container("a", running, 1)))
-	if diff := cmp.Diff([]string{"CONTAINER_STARTED a"}, say(changes)); diff != "" {
+	if diff := cmp.Diff([]string{"CONTAINER_STARTED a"}, format(changes)); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	_, changes = record.Restore(listed.Published()).Observe(status())
-	if diff := cmp.Diff([]string{"CONTAINER_DIED a", "CONTAINER_REMOVED a", "POD_SYNC"}, say(changes)); diff != "" {
+	if diff := cmp.Diff([]string{"CONTAINER_DIED a", "CONTAINER_REMOVED a", "POD_SYNC"}, format(changes)); diff != "" {
 		t.Errorf("when it is gone (-want +got):\n%s", diff)
 	}
-	if told := (record.Pod{}).Published(); told.Status != nil {
-		t.Errorf("of a pod of which nothing was told it says %v", told)
+	if published := (record.Pod{}).Published(); published.Status != nil {
+		t.Errorf("of a pod of which nothing was told it says %v", published)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestAContainerThatWasOnlyListedEndsAsAnyOther(t *testing.T) {
 
 // ofContainers returns changes as text, without those of the pod.
 func ofContainers(changes []record.Change) []string {
-	return slices.DeleteFunc(say(changes), func(what string) bool { return what == "POD_SYNC" })
+	return slices.DeleteFunc(format(changes), func(what string) bool { return what == "POD_SYNC" })
 }
 
 func TestOnlyPublishedChangesMoveAPod(t *testing.T) {

@@ -61,22 +61,22 @@ func status(parts ...any) *lifecyclev1.PodStatus {
 }
 
 // say returns changes as text.
-func say(changes []record.Change) []string {
-	said := []string{}
+func format(changes []record.Change) []string {
+	texts := []string{}
 	for _, c := range changes {
 		switch {
 		case c.Container != nil:
-			said = append(said, fmt.Sprintf("%v %s", c.Type, c.Container.GetId()))
+			texts = append(texts, fmt.Sprintf("%v %s", c.Type, c.Container.GetId()))
 		case c.Sandbox != nil:
-			said = append(said, fmt.Sprintf("%v %s", c.Type, c.Sandbox.GetId()))
+			texts = append(texts, fmt.Sprintf("%v %s", c.Type, c.Sandbox.GetId()))
 		default:
-			said = append(said, c.Type.String())
+			texts = append(texts, c.Type.String())
 		}
 	}
-	for i := range said {
-		said[i] = said[i][len("EVENT_TYPE_"):]
+	for i := range texts {
+		texts[i] = texts[i][len("EVENT_TYPE_"):]
 	}
-	return said
+	return texts
 }
 
 func TestWhatIsSeenBecomesEvents(t *testing.T) {
@@ -126,7 +126,7 @@ func TestWhatIsSeenBecomesEvents(t *testing.T) {
 			for _, seen := range tt.seen {
 				pod, changes = pod.Observe(proto.CloneOf(seen))
 			}
-			if diff := cmp.Diff(tt.want, say(changes)); diff != "" {
+			if diff := cmp.Diff(tt.want, format(changes)); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
 		})
@@ -166,7 +166,7 @@ func TestAFailureKeepsWhatIsKnown(t *testing.T) {
 		t.Error("the same failure counts as news")
 	}
 	_, changes := failed.Observe(status(sandbox("s", ready), container("a", exited, 1)))
-	if diff := cmp.Diff([]string{"CONTAINER_DIED a"}, say(changes)); diff != "" {
+	if diff := cmp.Diff([]string{"CONTAINER_DIED a"}, format(changes)); diff != "" {
 		t.Errorf("when it works again (-want +got):\n%s", diff)
 	}
 }
@@ -177,7 +177,7 @@ func TestAPodKnownByListsOnlyStartsAndDiesOnce(t *testing.T) {
 		t.Error("a pod that was only listed counts as inspected")
 	}
 	pod, changes := pod.Observe(status(sandbox("s", ready), container("a", running, 1)))
-	if diff := cmp.Diff([]string{"CONTAINER_STARTED a"}, say(changes)); diff != "" || !pod.Inspected() {
+	if diff := cmp.Diff([]string{"CONTAINER_STARTED a"}, format(changes)); diff != "" || !pod.Inspected() {
 		t.Errorf("the first inspection (-want +got):\n%s", diff)
 	}
 }
@@ -257,7 +257,7 @@ func TestEventsAreOrderedUniqueAndReliable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var world runtime
 		var pod record.Pod
-		told := map[string]int{}
+		counts := map[string]int{}
 		seen := map[string]bool{}
 		look := func() {
 			if rapid.IntRange(0, 5).Draw(t, "fails") == 0 {
@@ -272,10 +272,10 @@ func TestEventsAreOrderedUniqueAndReliable(t *testing.T) {
 					continue
 				}
 				id := c.Container.GetId()
-				if rank[c.Type] <= told[id] {
-					t.Fatalf("%v of %s came after rank %d", c.Type, id, told[id])
+				if rank[c.Type] <= counts[id] {
+					t.Fatalf("%v of %s came after rank %d", c.Type, id, counts[id])
 				}
-				told[id] = rank[c.Type]
+				counts[id] = rank[c.Type]
 			}
 			if knew && pod.Gone() && len(changes) == 0 {
 				t.Fatal("the pod went without a word")
@@ -283,13 +283,13 @@ func TestEventsAreOrderedUniqueAndReliable(t *testing.T) {
 			for _, c := range world.containers {
 				seen[c.GetId()] = true
 				want := map[lifecyclev1.ContainerState]int{running: 1, exited: 2}[c.GetState()]
-				if told[c.GetId()] < want {
+				if counts[c.GetId()] < want {
 					t.Fatalf("%s is %v and nobody was told", c.GetId(), c.GetState())
 				}
 			}
 			for id := range seen {
 				if !slices.ContainsFunc(world.containers, func(c *lifecyclev1.Container) bool { return c.GetId() == id }) &&
-					told[id] != 3 {
+					counts[id] != 3 {
 					t.Fatalf("%s is gone and nobody was told", id)
 				}
 			}

@@ -143,8 +143,8 @@ func (f *follower) checkFacts(e *lifecyclev1.Event) {
 func (f *follower) snapshot(c stream.Change[*lifecyclev1.Event]) {
 	fresh := c.New.GetStatus()
 	f.unsure[c.Key] = fresh.GetInspectError() != ""
-	there := ranksOf(fresh)
-	for id, rank := range there {
+	ranks := ranksOf(fresh)
+	for id, rank := range ranks {
 		f.pods[id] = c.Key
 		if rank == rankDied || !f.unsure[c.Key] {
 			f.known[id] = max(f.known[id], rank)
@@ -153,7 +153,7 @@ func (f *follower) snapshot(c stream.Change[*lifecyclev1.Event]) {
 		}
 	}
 	for id, uid := range f.pods {
-		if _, still := there[id]; !still && uid == c.Key {
+		if _, still := ranks[id]; !still && uid == c.Key {
 			f.known[id] = rankRemoved
 		}
 	}
@@ -182,19 +182,19 @@ func (f *follower) complete() {
 	defer f.mu.Unlock()
 	f.world.mu.Lock()
 	defer f.world.mu.Unlock()
-	there := map[string]bool{}
+	present := map[string]bool{}
 	for _, c := range f.world.containers {
-		there[c.GetId()] = true
+		present[c.GetId()] = true
 		want := map[runtimeapi.ContainerState]int{
 			runtimeapi.ContainerState_CONTAINER_RUNNING: rankStarted, runtimeapi.ContainerState_CONTAINER_EXITED: rankDied,
 		}[c.GetState()]
-		if told := max(f.known[c.GetId()], f.shown[c.GetId()]); told < want {
-			f.breaks("Reliable", "%s is %v, and it was told rank %d", c.GetId(), c.GetState(), told)
+		if rank := max(f.known[c.GetId()], f.shown[c.GetId()]); rank < want {
+			f.breaks("Reliable", "%s is %v, and it was told rank %d", c.GetId(), c.GetState(), rank)
 		}
 	}
 	for _, ids := range []map[string]int{f.known, f.shown} {
 		for id := range ids {
-			if !there[id] && f.known[id] != rankRemoved {
+			if !present[id] && f.known[id] != rankRemoved {
 				f.breaks("Reliable", "%s is gone, and it was told rank %d", id, f.known[id])
 			}
 		}
@@ -208,15 +208,15 @@ func (f *follower) complete() {
 func (f *follower) take() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	said := []string{}
+	texts := []string{}
 	for _, e := range f.deltas {
-		said = append(said, fmt.Sprint(e.GetType(), " ", e.GetContainerId()))
+		texts = append(texts, fmt.Sprint(e.GetType(), " ", e.GetContainerId()))
 	}
 	if f.snapshots > 0 {
-		said = append(said, fmt.Sprintf("%d changes out of a snapshot", f.snapshots))
+		texts = append(texts, fmt.Sprintf("%d changes out of a snapshot", f.snapshots))
 	}
 	f.deltas, f.snapshots = nil, 0
-	return said
+	return texts
 }
 
 // broken returns the broken rules, with everything that it has received.

@@ -38,11 +38,11 @@ func TestPodsThatHangAgainAndAgainDelayNoOther(t *testing.T) {
 		}
 		relists, slowest := p.Progress().FinishedAt, time.Duration(0)
 		for began := time.Now(); time.Since(began) < 3*callTimeout; time.Sleep(relist.Period / 3) {
-			asked := time.Now()
+			begun := time.Now()
 			if _, err := p.Status(t.Context(), "well", boottime.Now()); err != nil {
 				t.Fatal(err)
 			}
-			slowest = max(slowest, time.Since(asked))
+			slowest = max(slowest, time.Since(begun))
 		}
 		// A pod that waits for its turn behind hanging ones waits 1 s for each four of them.
 		if slowest > 0 {

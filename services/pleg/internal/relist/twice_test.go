@@ -26,12 +26,12 @@ func TestADeathThatCannotBeInspectedAfterARestartIsReportedOnce(t *testing.T) {
 				h.start()
 				wait := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
 				wait(3 * time.Second)
-				told, behind := follow(h.world, h.door), follow(h.world, h.door)
-				h.followers = []*follower{told, behind}
+				current, behind := follow(h.world, h.door), follow(h.world, h.door)
+				h.followers = []*follower{current, behind}
 				wait(time.Second)
 				behind.pause(true)
 				wait(time.Second)
-				told.take()
+				current.take()
 
 				h.disk.set(false, true)
 				h.mu.Lock()
@@ -39,7 +39,7 @@ func TestADeathThatCannotBeInspectedAfterARestartIsReportedOnce(t *testing.T) {
 				h.mu.Unlock()
 				wait(3 * time.Second)
 				death := fmt.Sprint(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, " ", died.GetId())
-				if got := told.take(); !slices.Equal(got, []string{death}) {
+				if got := current.take(); !slices.Equal(got, []string{death}) {
 					t.Fatalf("it was told %q, want the death", got)
 				}
 				for range restarts {
@@ -58,7 +58,7 @@ func TestADeathThatCannotBeInspectedAfterARestartIsReportedOnce(t *testing.T) {
 				fresh.take()
 				h.heal()
 				wait(time.Minute)
-				for name, f := range map[string]*follower{"who was told": told, "who did not read": behind, "who is new": fresh} {
+				for name, f := range map[string]*follower{"who was told": current, "who did not read": behind, "who is new": fresh} {
 					f.complete()
 					if wrong := f.broken(); len(wrong) > 0 {
 						t.Errorf("%s: broken() = %q, want none", name, wrong)
@@ -67,7 +67,7 @@ func TestADeathThatCannotBeInspectedAfterARestartIsReportedOnce(t *testing.T) {
 				if got := fresh.take(); !slices.Contains(got, death) {
 					t.Errorf("who is new was told %q, want the death", got)
 				}
-				if got := told.take(); slices.Contains(got, death) {
+				if got := current.take(); slices.Contains(got, death) {
 					t.Errorf("who was told was told %q, want nothing of the death", got)
 				}
 			})

@@ -374,7 +374,7 @@ func (h *handle) Close() error { return nil }
 
 // diffWorld compares pods with those of the runtime, by what tells whether something has happened to them; told is true
 // for what somebody was told of them.
-func diffWorld(w *world, pods map[string]*lifecyclev1.PodStatus, told bool) string {
+func diffWorld(w *world, pods map[string]*lifecyclev1.PodStatus, published bool) string {
 	want, got := map[string]string{}, map[string]string{}
 	for _, s := range w.sandboxes {
 		want[s.GetId()] = fmt.Sprintf(
@@ -407,7 +407,7 @@ func diffWorld(w *world, pods map[string]*lifecyclev1.PodStatus, told bool) stri
 			got[uid] = "a pod with nothing"
 		}
 	}
-	if told {
+	if published {
 		// The creation of a container that was not started is sent with its next change.
 		isCreated := func(_, what string) bool { return strings.Contains(what, "CONTAINER_CREATED") }
 		maps.DeleteFunc(want, isCreated)

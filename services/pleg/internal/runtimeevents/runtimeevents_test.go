@@ -26,46 +26,46 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // heard records the calls of a relister.
-type heard struct {
+type recorder struct {
 	unreliable chan struct{}
 
 	mu    sync.Mutex
-	said  []string
+	lines []string
 	alive int
 }
 
-func (h *heard) say(what string) {
+func (h *recorder) add(what string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.said = append(h.said, what)
+	h.lines = append(h.lines, what)
 }
 
-func (h *heard) Hint(uid string, at time.Time) {
-	h.say("pod " + uid + " " + at.UTC().Format(time.TimeOnly))
+func (h *recorder) Hint(uid string, at time.Time) {
+	h.add("pod " + uid + " " + at.UTC().Format(time.TimeOnly))
 }
-func (h *heard) HintAny(id string, at time.Time) {
-	h.say("id " + id + " " + at.UTC().Format(time.TimeOnly))
+func (h *recorder) HintAny(id string, at time.Time) {
+	h.add("id " + id + " " + at.UTC().Format(time.TimeOnly))
 }
-func (h *heard) HintCreated(uid string, at time.Time) {
-	h.say("made for " + uid + " " + at.UTC().Format(time.TimeOnly))
+func (h *recorder) HintCreated(uid string, at time.Time) {
+	h.add("made for " + uid + " " + at.UTC().Format(time.TimeOnly))
 }
-func (h *heard) HintRemoved(uid, id string, at time.Time) {
-	h.say("removed " + id + " of " + uid + " " + at.UTC().Format(time.TimeOnly))
+func (h *recorder) HintRemoved(uid, id string, at time.Time) {
+	h.add("removed " + id + " of " + uid + " " + at.UTC().Format(time.TimeOnly))
 }
-func (h *heard) Heard(time.Time) {
+func (h *recorder) Heard(time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.alive++
 }
-func (h *heard) Unreliable() <-chan struct{} { return h.unreliable }
-func (h *heard) SetEvented(evented bool) {
-	h.say(map[bool]string{true: "evented", false: "generic"}[evented])
+func (h *recorder) Unreliable() <-chan struct{} { return h.unreliable }
+func (h *recorder) SetEvented(evented bool) {
+	h.add(map[bool]string{true: "evented", false: "generic"}[evented])
 }
 
-func (h *heard) all() []string {
+func (h *recorder) all() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Clone(h.said)
+	return slices.Clone(h.lines)
 }
 
 // streams is the runtime's side: each stream waits for the test.
@@ -97,7 +97,7 @@ func (s *streams) events(ctx context.Context, opened func(), handle func(*runtim
 type rig struct {
 	t        *testing.T
 	clock    *clocktesting.FakeClock
-	heard    *heard
+	recorder *recorder
 	registry *prometheus.Registry
 	streams
 }
@@ -107,14 +107,14 @@ func start(t *testing.T) *rig {
 	r := &rig{
 		t:        t,
 		clock:    clocktesting.NewFakeClock(time.Unix(0, 0)),
-		heard:    &heard{unreliable: make(chan struct{}, 1)},
+		recorder: &recorder{unreliable: make(chan struct{}, 1)},
 		registry: prometheus.NewRegistry(),
 		streams:  streams{begun: make(chan *eventStream)},
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- runtimeevents.Run(ctx, runtimeevents.Config{Events: r.events, Relister: r.heard, Clock: r.clock,
+		done <- runtimeevents.Run(ctx, runtimeevents.Config{Events: r.events, Relister: r.recorder, Clock: r.clock,
 			Logger: slog.New(slog.DiscardHandler), Metrics: runtimeevents.NewMetrics(r.registry)})
 	}()
 	t.Cleanup(func() {
@@ -165,12 +165,12 @@ func (r *rig) next() (*eventStream, time.Duration) {
 
 func (r *rig) eventually(what string, condition func() bool) {
 	r.t.Helper()
-	eventually.Wait{State: func() string { return fmt.Sprintf("heard %v", r.heard.all()) }}.That(r.t, what, condition)
+	eventually.Wait{State: func() string { return fmt.Sprintf("heard %v", r.recorder.all()) }}.That(r.t, what, condition)
 }
 
 func (r *rig) hears(want ...string) {
 	r.t.Helper()
-	r.eventually("hearing "+want[len(want)-1], func() bool { return slices.Equal(r.heard.all(), want) })
+	r.eventually("hearing "+want[len(want)-1], func() bool { return slices.Equal(r.recorder.all(), want) })
 }
 
 func (r *rig) notBegun() {
@@ -225,8 +225,8 @@ func TestEventsBecomeHints(t *testing.T) {
 		"removed c2 of  00:00:07",
 	}
 	r.hears(want...)
-	if r.heard.alive != 7 {
-		t.Errorf("%d of 7 events were a sign of life", r.heard.alive)
+	if r.recorder.alive != 7 {
+		t.Errorf("%d of 7 events were a sign of life", r.recorder.alive)
 	}
 	r.ends(s, errors.New("broken"))
 	r.hears(append(want, "generic")...)
@@ -239,8 +239,8 @@ func TestASilentStreamIsReliedOnAfterAWhile(t *testing.T) {
 	s.opened()
 	r.eventually("the stream is being tried", r.clock.HasWaiters)
 	r.clock.Step(900 * time.Millisecond)
-	if said := r.heard.all(); len(said) != 0 {
-		t.Errorf("before a second has passed %v was said", said)
+	if lines := r.recorder.all(); len(lines) != 0 {
+		t.Errorf("before a second has passed %v was said", lines)
 	}
 	r.clock.Step(100 * time.Millisecond)
 	r.hears("evented")
@@ -255,8 +255,8 @@ func TestARuntimeWithoutEventsIsAskedRarely(t *testing.T) {
 	r.notBegun()
 	r.clock.Step(time.Minute)
 	<-r.begun
-	if said := r.heard.all(); len(said) != 0 {
-		t.Errorf("of a runtime without events %v was said", said)
+	if lines := r.recorder.all(); len(lines) != 0 {
+		t.Errorf("of a runtime without events %v was said", lines)
 	}
 }
 
@@ -325,7 +325,7 @@ func TestAStreamThatMissesAChangeIsReopened(t *testing.T) {
 	s := <-r.begun
 	s.opened()
 	s.handle(event("a", "c1", 1, started))
-	r.heard.unreliable <- struct{}{}
+	r.recorder.unreliable <- struct{}{}
 	r.hears("evented", "pod a 00:00:01", "generic")
 	s, _ = r.next()
 	s.opened()

@@ -33,7 +33,7 @@ type runtime struct {
 	err    error
 	hangs  bool
 	// asked has the times of the calls, since the test began.
-	asked []time.Duration
+	calls []time.Duration
 	begun time.Time
 }
 
@@ -43,7 +43,7 @@ func (r *runtime) Version(context.Context, string) (*runtimeapi.VersionResponse,
 
 func (r *runtime) Status(ctx context.Context, _ bool) (*runtimeapi.StatusResponse, error) {
 	r.mu.Lock()
-	r.asked = append(r.asked, time.Since(r.begun))
+	r.calls = append(r.calls, time.Since(r.begun))
 	status, err, hangs := r.status, r.err, r.hangs
 	r.mu.Unlock()
 	if hangs {
@@ -57,17 +57,17 @@ func (r *runtime) now(change func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change()
-	r.asked, r.begun = nil, time.Now()
+	r.calls, r.begun = nil, time.Now()
 }
 
 func (r *runtime) askedAt() []time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.asked)
+	return slices.Clone(r.calls)
 }
 
 // says returns the answer of a runtime with two handlers, which supports strict groups if it has a name for that.
-func says(ready, network bool) *runtimeapi.StatusResponse {
+func statusResponse(ready, network bool) *runtimeapi.StatusResponse {
 	return &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 			{Type: runtimeapi.RuntimeReady, Status: ready, Reason: "Reason", Message: "words"},
@@ -88,12 +88,12 @@ func says(ready, network bool) *runtimeapi.StatusResponse {
 // answer.
 func TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &runtime{status: says(true, false), begun: time.Now()}
-		var told []string
+		r := &runtime{status: statusResponse(true, false), begun: time.Now()}
+		var reasons []string
 		w := runtimestate.New(runtimestate.Config{
 			Endpoint: "unix:///runtime.sock", Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
 			Runtime: func(context.Context) (internalapi.RuntimeService, error) { return r, nil },
-			Changed: func(reason string) { told = append(told, reason) },
+			Changed: func(reason string) { reasons = append(reasons, reason) },
 		})
 		if state, reason := w.State(); state != nil ||
 			!strings.Contains(reason, "unix:///runtime.sock has not answered yet") {
@@ -102,7 +102,7 @@ func TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond(t *testing.
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- w.Run(ctx) }()
-		after := func(d time.Duration, reason string, want *lifecyclev1.Runtime, asked ...time.Duration) {
+		after := func(d time.Duration, reason string, want *lifecyclev1.Runtime, calls ...time.Duration) {
 			t.Helper()
 			time.Sleep(d)
 			synctest.Wait()
@@ -110,8 +110,8 @@ func TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond(t *testing.
 			if !proto.Equal(state, want) || (reason == "") != (got == "") || !strings.Contains(got, reason) {
 				t.Errorf("the runtime is %v, %q, want %v, %q", state, got, want, reason)
 			}
-			if at := r.askedAt(); !slices.Equal(at, asked) {
-				t.Errorf("it was asked at %v, want %v", at, asked)
+			if at := r.askedAt(); !slices.Equal(at, calls) {
+				t.Errorf("it was asked at %v, want %v", at, calls)
 			}
 		}
 		whole := &lifecyclev1.Runtime{
@@ -134,7 +134,7 @@ func TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond(t *testing.
 		away.Ready, away.ReadyMessage, away.NetworkReadyMessage = false, reason, reason
 		after(0, "broken", away, 3*time.Second, 4*time.Second, 5*time.Second)
 
-		r.now(func() { r.err, r.status = nil, says(false, true) })
+		r.now(func() { r.err, r.status = nil, statusResponse(false, true) })
 		poorly := proto.CloneOf(whole)
 		poorly.Ready, poorly.NetworkReady = false, true
 		after(
@@ -144,7 +144,7 @@ func TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond(t *testing.
 			time.Second,
 		)
 
-		r.now(func() { r.status, r.hangs = says(true, true), true })
+		r.now(func() { r.status, r.hangs = statusResponse(true, true), true })
 		after(9*time.Second, "is not ready", poorly, 500*time.Millisecond)
 		_, reason = unwell(t, w, 2*time.Second) // 10 s after the call
 		if !strings.Contains(reason, "does not answer") && !strings.Contains(reason, "deadline") {
@@ -160,8 +160,8 @@ func TestTheRuntimeIsAskedEvery5SecondsAndWhileItIsUnwellEverySecond(t *testing.
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if len(told) != 5 || told[0] != "" || told[4] != "" {
-			t.Errorf("it told %s, want each change once", fmt.Sprintf("%q", told))
+		if len(reasons) != 5 || reasons[0] != "" || reasons[4] != "" {
+			t.Errorf("it told %s, want each change once", fmt.Sprintf("%q", reasons))
 		}
 	})
 }

@@ -67,7 +67,7 @@ func (s *story) answer(kind, failure string) {
 }
 
 func TestReadiness(t *testing.T) {
-	tell(t, "readiness", "A container is ready, is not, and is again", func(s *story) {
+	writeStory(t, "readiness", "A container is ready, is not, and is again", func(s *story) {
 		web := pod("web", "web-a", "web:1")
 		web.Spec.Containers[0].ReadinessProbe = &v1.Probe{PeriodSeconds: 10, SuccessThreshold: 1, FailureThreshold: 2}
 		s.note("syncloop starts, with one pod in the only source. Its container has a readiness probe, with a period of 10 s, and does not\nserve at once.")
@@ -100,7 +100,7 @@ func TestReadiness(t *testing.T) {
 }
 
 func TestLivenessOfAJob(t *testing.T) {
-	tell(t, "liveness-of-a-job", "A container of a job hangs, and exits with 0 when it is killed", func(s *story) {
+	writeStory(t, "liveness-of-a-job", "A container of a job hangs, and exits with 0 when it is killed", func(s *story) {
 		s.machine.fake.ExitOnTerm("main", 0)
 		job := pod("job", "job-a", "web:1")
 		job.Spec.RestartPolicy = v1.RestartPolicyOnFailure
@@ -108,9 +108,9 @@ func TestLivenessOfAJob(t *testing.T) {
 		begin(s, job)
 		s.note("It hangs. It exits with 0 on SIGTERM, which is no success: it is started again. Its end is no state of the pod, because the\nAPI server would take it for the last one.")
 		s.answer("liveness", "context deadline exceeded")
-		s.until(time.Minute, func() bool { return strings.Contains(s.told["job-a"], "restart count 1") })
+		s.until(time.Minute, func() bool { return strings.Contains(s.reported["job-a"], "restart count 1") })
 		s.note("It hangs again and again. A container that is killed is started at once while the end before it is long enough ago.\nsyncloop is killed while the container waits for its restart.")
-		s.until(5*time.Minute, func() bool { return strings.Contains(s.told["job-a"], "waits (CrashLoopBackOff)") })
+		s.until(5*time.Minute, func() bool { return strings.Contains(s.reported["job-a"], "waits (CrashLoopBackOff)") })
 		s.answer("liveness", "")
 		s.kill()
 		s.pass(2 * time.Second)
@@ -121,7 +121,7 @@ func TestLivenessOfAJob(t *testing.T) {
 }
 
 func TestLiveness(t *testing.T) {
-	tell(t, "liveness", "A container starts slowly, hangs, and is restarted", func(s *story) {
+	writeStory(t, "liveness", "A container starts slowly, hangs, and is restarted", func(s *story) {
 		grace := int64(5)
 		web := pod("web", "web-a", "web:1")
 		c := &web.Spec.Containers[0]

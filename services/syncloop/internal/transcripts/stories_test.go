@@ -37,7 +37,7 @@ func begin(s *story, web *v1.Pod) {
 }
 
 func TestCreate(t *testing.T) {
-	tell(t, "create", "A pod is created, and removed", func(s *story) {
+	writeStory(t, "create", "A pod is created, and removed", func(s *story) {
 		s.note("syncloop starts on a node on which nothing runs. No source has been read yet.")
 		s.source("file", false)
 		s.start()
@@ -55,7 +55,7 @@ func TestCreate(t *testing.T) {
 }
 
 func TestCrash(t *testing.T) {
-	tell(t, "crash", "A container crashes, and crashes again", func(s *story) {
+	writeStory(t, "crash", "A container crashes, and crashes again", func(s *story) {
 		web := pod("web", "web-a", "web:1")
 		begin(s, web)
 		s.note("The first crash costs no wait: the container is started again at once.")
@@ -78,7 +78,7 @@ func TestCrash(t *testing.T) {
 // TestChangedImageOfAJob checks that a container that is killed because its spec has changed has not completed,
 // whatever its exit code is.
 func TestChangedImageOfAJob(t *testing.T) {
-	tell(t, "changed-image-of-a-job", "The image of a job that runs is changed, and its container exits with 0", func(s *story) {
+	writeStory(t, "changed-image-of-a-job", "The image of a job that runs is changed, and its container exits with 0", func(s *story) {
 		s.machine.fake.ExitOnTerm("main", 0)
 		job := pod("job", "job-a", "web:1")
 		job.Spec.RestartPolicy = v1.RestartPolicyNever
@@ -103,7 +103,7 @@ func TestChangedImageOfAJob(t *testing.T) {
 }
 
 func TestUpdateDuringTermination(t *testing.T) {
-	tell(t, "update-during-termination", "A manifest changes while the pod of the one before is ending", func(s *story) {
+	writeStory(t, "update-during-termination", "A manifest changes while the pod of the one before is ending", func(s *story) {
 		s.machine.fake.IgnoreTerm("main")
 		first, second, third := pod("web", "web-a", "web:1"), pod("web", "web-b", "web:2"), pod("web", "web-c", "shop:3")
 		begin(s, first)
@@ -121,7 +121,7 @@ func TestUpdateDuringTermination(t *testing.T) {
 }
 
 func TestStaticUIDReuse(t *testing.T) {
-	tell(t, "static-uid-reuse", "A static pod with a UID of its own goes, and comes back changed while it is ending", func(s *story) {
+	writeStory(t, "static-uid-reuse", "A static pod with a UID of its own goes, and comes back changed while it is ending", func(s *story) {
 		s.machine.fake.IgnoreTerm("main")
 		before, after := pod("web", "web-a", "web:1"), pod("web", "web-a", "web:2")
 		begin(s, before)
@@ -136,7 +136,7 @@ func TestStaticUIDReuse(t *testing.T) {
 }
 
 func TestOrphanAtStart(t *testing.T) {
-	tell(t, "orphan-at-start", "A pod runs when syncloop starts, and no source names it", func(s *story) {
+	writeStory(t, "orphan-at-start", "A pod runs when syncloop starts, and no source names it", func(s *story) {
 		old := pod("old", "old-a", "web:1")
 		begin(s, old)
 		s.note("syncloop is killed, the pod runs on. Meanwhile its manifest is removed, and configmux is restarted: nothing has been read.")
@@ -156,7 +156,7 @@ func TestOrphanAtStart(t *testing.T) {
 }
 
 func TestShorterGrace(t *testing.T) {
-	tell(t, "shorter-grace-period", "A pod is deleted, and then deleted with a shorter grace period", func(s *story) {
+	writeStory(t, "shorter-grace-period", "A pod is deleted, and then deleted with a shorter grace period", func(s *story) {
 		s.machine.fake.IgnoreTerm("main")
 		web := pod("web", "web-a", "web:1")
 		begin(s, web)
@@ -181,7 +181,7 @@ func deleted(pod *v1.Pod, grace int64) *v1.Pod {
 }
 
 func TestKilledInTheMiddleOfATermination(t *testing.T) {
-	tell(t, "killed-in-a-termination", "syncloop is killed while it gives a pod its 60 s to end", func(s *story) {
+	writeStory(t, "killed-in-a-termination", "syncloop is killed while it gives a pod its 60 s to end", func(s *story) {
 		s.machine.fake.IgnoreTerm("main")
 		web := pod("web", "web-a", "web:1")
 		*web.Spec.TerminationGracePeriodSeconds = 60
@@ -199,7 +199,7 @@ func TestKilledInTheMiddleOfATermination(t *testing.T) {
 }
 
 func TestDeletedWhilePending(t *testing.T) {
-	tell(t, "deleted-while-pending", "A pod is deleted while its image is pulled", func(s *story) {
+	writeStory(t, "deleted-while-pending", "A pod is deleted while its image is pulled", func(s *story) {
 		job := pod("job", "job-a", "shop:1")
 		job.Spec.RestartPolicy = v1.RestartPolicyNever
 		s.note("syncloop starts, with one pod in the only source. Its image is not on the node.")
@@ -216,7 +216,7 @@ func TestDeletedWhilePending(t *testing.T) {
 }
 
 func TestKilledInAPreStopHook(t *testing.T) {
-	tell(t, "killed-in-a-prestop-hook", "syncloop is killed while a preStop hook runs", func(s *story) {
+	writeStory(t, "killed-in-a-prestop-hook", "syncloop is killed while a preStop hook runs", func(s *story) {
 		web := pod("web", "web-a", "web:1")
 		*web.Spec.TerminationGracePeriodSeconds = 60
 		web.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: 20}}}
@@ -233,7 +233,7 @@ func TestKilledInAPreStopHook(t *testing.T) {
 }
 
 func TestDeletedInAPostStartHook(t *testing.T) {
-	tell(t, "deleted-in-a-poststart-hook", "A pod is deleted while a postStart hook runs", func(s *story) {
+	writeStory(t, "deleted-in-a-poststart-hook", "A pod is deleted while a postStart hook runs", func(s *story) {
 		web := pod("web", "web-a", "web:1")
 		web.Spec.Containers[0].Lifecycle = &v1.Lifecycle{
 			PostStart: &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: 300}},
@@ -253,7 +253,7 @@ func TestDeletedInAPostStartHook(t *testing.T) {
 }
 
 func TestKilledInTheMiddleOfAStart(t *testing.T) {
-	tell(t, "killed-in-a-start", "syncloop is killed while it starts a pod", func(s *story) {
+	writeStory(t, "killed-in-a-start", "syncloop is killed while it starts a pod", func(s *story) {
 		s.note("A container is created, and about to be started.")
 		web := pod("web", "web-a", "web:1")
 		s.source("file", true)
@@ -271,7 +271,7 @@ func TestKilledInTheMiddleOfAStart(t *testing.T) {
 }
 
 func TestNoNetwork(t *testing.T) {
-	tell(t, "no-network", "The node has no network for pods yet", func(s *story) {
+	writeStory(t, "no-network", "The node has no network for pods yet", func(s *story) {
 		s.note("The runtime is up and has no network plugin. One pod is of the host's network: it brings the plugin.")
 		s.network("cni plugin not initialized")
 		web, cni := pod("web", "web-a", "web:1"), pod("cni", "cni-a", "web:2")
@@ -289,7 +289,7 @@ func TestNoNetwork(t *testing.T) {
 }
 
 func TestEviction(t *testing.T) {
-	tell(t, "eviction", "A pod is evicted, and stays so", func(s *story) {
+	writeStory(t, "eviction", "A pod is evicted, and stays so", func(s *story) {
 		web := pod("web", "web-a", "web:1")
 		begin(s, web)
 		s.note("nodestatus finds too little memory and asks syncloop to evict the pod, with 3 s to end.")
@@ -309,7 +309,7 @@ func TestEviction(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	tell(t, "refused", "A pod asks for more than the node has", func(s *story) {
+	writeStory(t, "refused", "A pod asks for more than the node has", func(s *story) {
 		s.note("The node has 2 CPUs for pods. Two pods want more together; the older one is let in first, whichever was told first.")
 		s.node("2")
 		big, small := wants(pod("big", "big-a", "web:1"), "1500m", 10), wants(pod("small", "small-a", "web:1"), "1", 0)
@@ -331,7 +331,7 @@ func TestRefused(t *testing.T) {
 }
 
 func TestResize(t *testing.T) {
-	tell(t, "resize", "A pod that runs asks for more than the node has left", func(s *story) {
+	writeStory(t, "resize", "A pod that runs asks for more than the node has left", func(s *story) {
 		s.note("The node has 2 CPUs for pods, of which two pods have 1500m.")
 		s.node("2")
 		web, shop := wants(pod("web", "web-a", "web:1"), "500m", 0), wants(pod("shop", "shop-a", "web:2"), "1", 10)
@@ -368,7 +368,7 @@ func wants(pod *v1.Pod, cpus string, later int64) *v1.Pod {
 }
 
 func TestRuntimeAwayAndBack(t *testing.T) {
-	tell(t, "runtime-away", "The container runtime is away, and comes back", func(s *story) {
+	writeStory(t, "runtime-away", "The container runtime is away, and comes back", func(s *story) {
 		web, shop := pod("web", "web-a", "web:1"), pod("shop", "shop-a", "web:2")
 		begin(s, web)
 		s.note("The runtime is stopped. What runs goes on running: containers do not need it. pleg finds out, and syncloop when it asks\npleg the next time, at most 5 s later.")

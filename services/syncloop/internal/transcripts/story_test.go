@@ -67,7 +67,7 @@ type story struct {
 	stateDir string
 	// syncloop is nil while it does not run.
 	syncloop *syncloop
-	told     map[types.UID]string
+	reported map[types.UID]string
 
 	mu    sync.Mutex
 	lines []line
@@ -84,7 +84,7 @@ type line struct {
 }
 
 // tell plays a story and compares its transcript with its file in testdata.
-func tell(t *testing.T, file, title string, play func(*story)) {
+func writeStory(t *testing.T, file, title string, play func(*story)) {
 	t.Helper()
 	fake := fakecri.New(t) // its socket is not used
 	fake.AddImage("web:1", 1)
@@ -94,7 +94,7 @@ func tell(t *testing.T, file, title string, play func(*story)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		s := &story{
-			t: t, begun: time.Now(), stateDir: dir, told: map[types.UID]string{},
+			t: t, begun: time.Now(), stateDir: dir, reported: map[types.UID]string{},
 			answers: map[string]string{}, answered: map[string]string{},
 			config: stream.NewLevel[*loop.Desired](stream.Config{}), nodes: stream.NewLevel[*nodev1.Node](stream.Config{}),
 		}
@@ -137,17 +137,17 @@ func tell(t *testing.T, file, title string, play func(*story)) {
 func (s *story) sinceBoot() time.Duration { return time.Hour + time.Since(s.begun) }
 
 // line writes a line with its author and text.
-func (s *story) line(in lane, who, what string) {
+func (s *story) line(in lane, actor, what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lines = append(s.lines, line{time.Since(s.begun), in, fmt.Sprintf("%-*s %s", whoWidth, who, what)})
+	s.lines = append(s.lines, line{time.Since(s.begun), in, fmt.Sprintf("%-*s %s", whoWidth, actor, what)})
 }
 
 // settle waits until nothing is left to do, and then writes the changed statuses.
 func (s *story) settle() {
 	synctest.Wait()
 	if s.syncloop != nil {
-		s.tellStatuses()
+		s.writeStatuses()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +201,7 @@ func (s *story) ready(uid types.UID) {
 	}
 }
 
-func (s *story) isReady(uid types.UID) bool { return strings.Contains(s.told[uid], ", ready") }
+func (s *story) isReady(uid types.UID) bool { return strings.Contains(s.reported[uid], ", ready") }
 
 // source makes configmux report that a source is ready or not.
 func (s *story) source(name string, ready bool) {
@@ -312,7 +312,7 @@ func (s *story) kill() {
 	s.settle()
 	s.line(laneWork, "syncloop", "is killed")
 	s.syncloop.kill()
-	s.syncloop, s.told = nil, map[types.UID]string{}
+	s.syncloop, s.reported = nil, map[types.UID]string{}
 	s.settle()
 }
 
@@ -321,7 +321,7 @@ type logged struct {
 	slog.Handler
 	story *story
 	lane  lane
-	who   string
+	actor string
 	ctx   context.Context //nolint:containedctx // it ends with the process whose log this is
 }
 
@@ -353,7 +353,7 @@ func (l logged) Handle(_ context.Context, r slog.Record) error {
 	if len(words) > 0 {
 		text += ": " + strings.Join(words, ", ")
 	}
-	l.story.line(in, l.who, text)
+	l.story.line(in, l.actor, text)
 	return nil
 }
 

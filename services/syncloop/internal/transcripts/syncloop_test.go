@@ -53,8 +53,8 @@ func newSyncloop(s *story) (*syncloop, error) {
 	ctx, end := context.WithCancel(context.Background())
 	gone := ctx.Done()
 	s.machine.caller.Store(&gone)
-	log := func(in lane, who string) *slog.Logger {
-		return slog.New(logged{Handler: slog.DiscardHandler, story: s, lane: in, who: who, ctx: ctx})
+	log := func(in lane, actor string) *slog.Logger {
+		return slog.New(logged{Handler: slog.DiscardHandler, story: s, lane: in, actor: actor, ctx: ctx})
 	}
 	book, err := evictionbook.Open(filepath.Join(s.stateDir, "evictions.json"))
 	if err != nil {
@@ -73,19 +73,19 @@ func newSyncloop(s *story) (*syncloop, error) {
 		end()
 		return nil, err
 	}
-	told := events{s, ctx, &sync.Map{}}
+	recorder := events{s, ctx, &sync.Map{}}
 	realClock, tracer := clock.RealClock{}, telemetry.Off()
 	asking, err := newProbes(s, log(lanePLEG, "probe"))
 	if err != nil {
 		end()
 		return nil, err
 	}
-	mounts, err := newVolumes(s, told)
+	mounts, err := newVolumes(s, recorder)
 	if err != nil {
 		end()
 		return nil, err
 	}
-	manager, err := newManager(s, ends, promises, told, asking, mounts)
+	manager, err := newManager(s, ends, promises, recorder, asking, mounts)
 	if err != nil {
 		end()
 		return nil, err
@@ -98,12 +98,12 @@ func newSyncloop(s *story) (*syncloop, error) {
 	out.pool = podworkers.NewPool(ctx, podworkers.Config{
 		Runtime: acting{manager, s, ctx}, Observer: s.pleg, Statuses: states{out.store, s, ctx, &sync.Map{}}, Endings: ends,
 		Resizes: promises, Clock: realClock, BootTime: s.sinceBoot,
-		Tracer: tracer, Logger: log(laneWork, "worker"), Events: told, Resync: time.Minute,
+		Tracer: tracer, Logger: log(laneWork, "worker"), Events: recorder, Resync: time.Minute,
 		Jitter: func(d time.Duration) time.Duration { return d },
 	})
 	cfg := loop.Config{
 		Desired: s.config, Events: s.pleg.events, Pleg: s.pleg, Probes: asking, Workers: out.pool, Store: out.store,
-		PodEvents: told, Evictions: book, Endings: ends, Resizes: promises,
+		PodEvents: recorder, Evictions: book, Endings: ends, Resizes: promises,
 		PodFromObserved: executor.PodFromObserved, Clock: realClock, Tracer: tracer, Logger: log(laneLoop, "loop"),
 		Resync: time.Minute, Mirrors: mirrorpods.None{},
 	}
@@ -111,7 +111,7 @@ func newSyncloop(s *story) (*syncloop, error) {
 		cfg.Node = s.nodes
 	}
 	out.evicter = &engineapi.Evictions{
-		Book: book, Store: out.store, Workers: out.pool, Metrics: engineapi.NewMetrics(nil), Events: told,
+		Book: book, Store: out.store, Workers: out.pool, Metrics: engineapi.NewMetrics(nil), Events: recorder,
 	}
 	turning := loop.New(cfg)
 	var running sync.WaitGroup
@@ -140,9 +140,9 @@ func newSyncloop(s *story) (*syncloop, error) {
 	return out, nil
 }
 
-func newVolumes(s *story, told events) (*volumes.Manager, error) {
+func newVolumes(s *story, recorder events) (*volumes.Manager, error) {
 	return volumes.New(volumes.Config{
-		PodsDir: filepath.Join(s.stateDir, "root", "pods"), Clock: clock.RealClock{}, Events: told, Logger: slog.New(slog.DiscardHandler),
+		PodsDir: filepath.Join(s.stateDir, "root", "pods"), Clock: clock.RealClock{}, Events: recorder, Logger: slog.New(slog.DiscardHandler),
 		Plugins: []volumes.Plugin{
 			mounts{Plugin: &volumes.EmptyDir{Mounter: s.machine.mounted}, machine: s.machine},
 			volumes.HostPath{},
@@ -151,7 +151,8 @@ func newVolumes(s *story, told events) (*volumes.Manager, error) {
 }
 
 func newManager(
-	s *story, ends *gracebook.Book, promises *resizes.Book, told events, asking *prober.Manager, mounts *volumes.Manager,
+	s *story, ends *gracebook.Book, promises *resizes.Book,
+	recorder events, asking *prober.Manager, mounts *volumes.Manager,
 ) (*executor.Manager, error) {
 	resolvConf := filepath.Join(s.stateDir, "resolv.conf")
 	if err := os.WriteFile(resolvConf, []byte("nameserver 198.51.100.53\n"), 0o600); err != nil {
@@ -160,7 +161,7 @@ func newManager(
 	return executor.New(executor.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return runtimeService{m: s.machine}, nil },
 		Images:  func() (internalapi.ImageManagerService, error) { return imageService{m: s.machine}, nil },
-		Clock:   clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Events: told, Endings: ends, Resizes: promises,
+		Clock:   clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Events: recorder, Endings: ends, Resizes: promises,
 		NodeName: "node", HostIPs: hostips.New(func() []string { return []string{"198.51.100.1"} }),
 		Objects: configobjects.None{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{},
 		Claims:     claims.None{},
@@ -196,7 +197,7 @@ func (s *syncloop) follow(ctx context.Context) {
 }
 
 // tellStatuses writes the published status of each pod if it has changed.
-func (s *story) tellStatuses() {
+func (s *story) writeStatuses() {
 	list, err := s.syncloop.store.List()
 	if err != nil {
 		return
@@ -209,20 +210,20 @@ func (s *story) tellStatuses() {
 			return
 		}
 		now[pod.UID] = string(pod.UID) + " is " + statusOf(&pod, one)
-		if s.told[pod.UID] != now[pod.UID] {
+		if s.reported[pod.UID] != now[pod.UID] {
 			s.line(laneStatus, "status", now[pod.UID])
 		}
 	}
-	for uid, text := range s.told {
+	for uid, text := range s.reported {
 		if now[uid] == "" {
 			s.line(laneStatus, "status", strings.Fields(text)[0]+" is not listed any more")
 		}
 	}
-	s.told = now
+	s.reported = now
 }
 
 // statusOf returns a short form of a published status.
-func statusOf(pod *v1.Pod, told *enginev1.Pod) string {
+func statusOf(pod *v1.Pod, recorder *enginev1.Pod) string {
 	words := []string{string(pod.Status.Phase)}
 	if pod.Status.Reason != "" {
 		words[0] += " (" + pod.Status.Reason + ": " + pod.Status.Message + ")"
@@ -253,7 +254,7 @@ func statusOf(pod *v1.Pod, told *enginev1.Pod) string {
 		}
 		words = append(words, text)
 	}
-	if told.GetSource() == "" {
+	if recorder.GetSource() == "" {
 		words = append(words, "no source names it")
 	}
 	return strings.Join(words, ", ")
@@ -318,13 +319,13 @@ func (e events) Normal(_ context.Context, pod *v1.Pod, container, reason, messag
 	if !strings.Contains(message, "probe") {
 		message = ""
 	}
-	e.tell(pod, container, reason, message)
+	e.record(pod, container, reason, message)
 }
 
 // Warning implements executor.Events. A repeated warning is not written again, because podevents only counts it.
 func (e events) Warning(_ context.Context, pod *v1.Pod, container, reason, message string) {
 	if _, before := e.warned.LoadOrStore(reason+message, true); !before {
-		e.tell(pod, container, "Warning "+reason, message)
+		e.record(pod, container, "Warning "+reason, message)
 	}
 }
 
@@ -335,7 +336,7 @@ func (e events) AnnotatedWarning(
 	e.Warning(ctx, pod, container, reason, message)
 }
 
-func (e events) tell(pod *v1.Pod, container, reason, message string) {
+func (e events) record(pod *v1.Pod, container, reason, message string) {
 	if e.ctx.Err() != nil {
 		return
 	}

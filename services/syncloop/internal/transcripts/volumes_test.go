@@ -59,7 +59,7 @@ func withVolumes(p *v1.Pod, all ...v1.Volume) *v1.Pod {
 }
 
 func TestVolumes(t *testing.T) {
-	tell(t, "volumes", "A pod with two volumes, of which one cannot be had at first", func(s *story) {
+	writeStory(t, "volumes", "A pod with two volumes, of which one cannot be had at first", func(s *story) {
 		limit := resource.MustParse("64Mi")
 		scratch := v1.Volume{Name: "scratch", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}
 		cache := v1.Volume{Name: "cache", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory, SizeLimit: &limit}}}

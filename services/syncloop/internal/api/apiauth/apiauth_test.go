@@ -43,14 +43,14 @@ type apiServer struct {
 	// allow has the authorized requests, as "USER VERB SUBRESOURCE".
 	allow []string
 
-	mu     sync.Mutex
-	asked  []string
-	broken func(http.ResponseWriter, *http.Request)
+	mu       sync.Mutex
+	reviewed []string
+	broken   func(http.ResponseWriter, *http.Request)
 }
 
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	s.asked = append(s.asked, filepath.Base(r.URL.Path))
+	s.reviewed = append(s.reviewed, filepath.Base(r.URL.Path))
 	broken := s.broken
 	s.mu.Unlock()
 	if broken != nil {
@@ -96,9 +96,9 @@ func (s *apiServer) breakBy(how func(http.ResponseWriter, *http.Request)) {
 func (s *apiServer) requests() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	asked := strings.Join(s.asked, " ")
-	s.asked = nil
-	return asked
+	requests := strings.Join(s.reviewed, " ")
+	s.reviewed = nil
+	return requests
 }
 
 // rig is a server behind a guard, over real TLS.
@@ -233,8 +233,8 @@ func TestAClientCertificateNamesItsUser(t *testing.T) {
 		r.want(401, "the client certificate is not accepted", "", &certificate)
 		r.want(200, "robot", goodToken, &certificate) // a valid token is accepted although the certificate is not
 	}
-	nobody := r.ca.client(t, pkix.Name{}, x509.ExtKeyUsageClientAuth, time.Hour)
-	r.want(401, "names no user", "", &nobody)
+	anonymous := r.ca.client(t, pkix.Name{}, x509.ExtKeyUsageClientAuth, time.Hour)
+	r.want(401, "names no user", "", &anonymous)
 }
 
 func TestAccessIsDeniedByDefault(t *testing.T) {

@@ -38,9 +38,9 @@ func TestWhatIsDoneInAPodIsASpanOfTheClientsTrace(t *testing.T) {
 		if span.Name() != want || span.SpanContext().TraceID().String() != traceID || span.Status().Code != codes.Error {
 			t.Errorf("%s: span %q of trace %s with status %v, want a failed %q of the client's", path, span.Name(), span.SpanContext().TraceID(), span.Status(), want)
 		}
-		if said := fmt.Sprint(span.Attributes(), span.Events(), span.Status()); strings.Contains(said, "hunter2") ||
-			!strings.Contains(said, "web") {
-			t.Errorf("%s: the span says %s", path, said)
+		if text := fmt.Sprint(span.Attributes(), span.Events(), span.Status()); strings.Contains(text, "hunter2") ||
+			!strings.Contains(text, "web") {
+			t.Errorf("%s: the span says %s", path, text)
 		}
 	}
 	spans.Reset()

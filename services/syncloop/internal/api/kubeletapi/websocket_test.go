@@ -203,15 +203,15 @@ func TestAClientOverWebSocketThatLeavesIsNoticed(t *testing.T) {
 		}})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	heard, said := io.Pipe()
+	reader, writer := io.Pipe()
 	never, hold := io.Pipe()
 	defer hold.Close() //nolint:errcheck // a pipe has no error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = overWebSocket(t, ctx, front+"/exec/default/web/main?command=cat&input=1&output=1", remotecommand.StreamOptions{Stdin: never, Stdout: said})
+		_ = overWebSocket(t, ctx, front+"/exec/default/web/main?command=cat&input=1&output=1", remotecommand.StreamOptions{Stdin: never, Stdout: writer})
 	}()
-	if line, err := bufio.NewReader(heard).ReadString('\n'); err != nil || line != "hello\n" {
+	if line, err := bufio.NewReader(reader).ReadString('\n'); err != nil || line != "hello\n" {
 		t.Fatalf("ReadString() = %q, %v, want %q", line, err, "hello\n")
 	}
 	cancel()

@@ -71,7 +71,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func (r *rig) know(err error, pods ...*v1.Pod) {
+func (r *rig) setPods(err error, pods ...*v1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pods, r.err = pods, err
@@ -126,7 +126,7 @@ func web() *v1.Pod {
 
 func TestPodsAreListed(t *testing.T) {
 	r := newRig(t)
-	r.know(nil, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "web"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}, web())
+	r.setPods(nil, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "web"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}, web())
 	r.serve()
 	wanted := &podresourcesv1.PodResources{Namespace: "shop", Name: "web", Containers: []*podresourcesv1.ContainerResources{{Name: "proxy"}, {Name: "main"}, {Name: "cache"}}}
 	all, err := r.list()
@@ -157,7 +157,7 @@ func TestPodsAreListed(t *testing.T) {
 // while syncloop is starting.
 func TestUnknownPodsAreAnErrorAndNoEmptyList(t *testing.T) {
 	r := newRig(t)
-	r.know(errors.New("the pods are not known yet: pleg does not answer"))
+	r.setPods(errors.New("the pods are not known yet: pleg does not answer"))
 	r.serve()
 	for what, ask := range map[string]func() error{
 		"list": func() error { _, err := r.list(); return err },
@@ -169,7 +169,7 @@ func TestUnknownPodsAreAnErrorAndNoEmptyList(t *testing.T) {
 				what, err, codes.Unavailable, "the pods are not known yet: pleg does not answer")
 		}
 	}
-	r.know(nil)
+	r.setPods(nil)
 	if all, err := r.list(); err != nil || len(all.GetPodResources()) != 0 {
 		t.Errorf("a node without pods: %v, %v", all, err)
 	}

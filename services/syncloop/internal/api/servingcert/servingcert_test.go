@@ -96,11 +96,11 @@ func TestWhatTheServerShows(t *testing.T) {
 		current, _, err := files.Get()
 		return current, err
 	}
-	var asked *tls.CertificateRequestInfo
+	var requested *tls.CertificateRequestInfo
 	client := &tls.Config{
 		MinVersion: tls.VersionTLS12, ServerName: "node-1", RootCAs: x509.NewCertPool(),
 		GetClientCertificate: func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			asked = info
+			requested = info
 			return &tls.Certificate{}, nil
 		},
 	}
@@ -110,8 +110,8 @@ func TestWhatTheServerShows(t *testing.T) {
 		return pool, ok
 	}
 	noError(t, handshake(t, servingcert.Config(tls.VersionTLS12, nil, shown, cas), client))
-	if asked == nil || len(asked.AcceptableCAs) != 1 {
-		t.Errorf("the client is asked %+v", asked)
+	if requested == nil || len(requested.AcceptableCAs) != 1 {
+		t.Errorf("the client is asked %+v", requested)
 	}
 	none := func() (*tls.Certificate, error) { return nil, errors.New("none yet") }
 	if err := handshake(t, servingcert.Config(tls.VersionTLS12, nil, none, nil), client); err == nil {

@@ -55,15 +55,15 @@ func root(t *testing.T, name string) string {
 
 // rig has the trust bundles of a node in a real cluster.
 type rig struct {
-	t       *testing.T
-	cluster *cluster.Cluster
-	bundles *clustertrustbundles.Bundles
-	told    chan types.UID
+	t        *testing.T
+	cluster  *cluster.Cluster
+	bundles  *clustertrustbundles.Bundles
+	notified chan types.UID
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, cluster: shared.Cluster(t), told: make(chan types.UID, 100)}
+	r := &rig{t: t, cluster: shared.Cluster(t), notified: make(chan types.UID, 100)}
 	client, err := apiclient.New(apiclient.Config{
 		Kubeconfig: r.cluster.Kubeconfig(t, cluster.NodeUser("rooted"), cluster.Nodes), Service: nodeconfig.SyncLoop, QPS: 50, Burst: 100,
 		ContentType: "application/vnd.kubernetes.protobuf",
@@ -73,7 +73,7 @@ func newRig(t *testing.T) *rig {
 	}
 	t.Cleanup(client.Close)
 	r.bundles = clustertrustbundles.New(clustertrustbundles.Config{
-		Client: client.Certificates, Changed: func(uid types.UID) { r.told <- uid }, Clock: clock.RealClock{},
+		Client: client.Certificates, Changed: func(uid types.UID) { r.notified <- uid }, Clock: clock.RealClock{},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -88,11 +88,11 @@ func (r *rig) put(name, signer, label, text string) {
 	r.t.Helper()
 	api := r.cluster.Client(r.t).CertificatesV1().ClusterTrustBundles()
 	b := &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kind": label}}, Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: text}}
-	there, err := api.Get(r.t.Context(), name, metav1.GetOptions{})
+	stored, err := api.Get(r.t.Context(), name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		_, err = api.Create(r.t.Context(), b, metav1.CreateOptions{})
 	} else if err == nil {
-		b.ResourceVersion = there.ResourceVersion
+		b.ResourceVersion = stored.ResourceVersion
 		_, err = api.Update(r.t.Context(), b, metav1.UpdateOptions{})
 	}
 	if err != nil {
@@ -111,7 +111,7 @@ func (r *rig) comesTo(pod *v1.Pod, p *v1.ClusterTrustBundleProjection, want ...s
 			return
 		}
 		select {
-		case <-r.told:
+		case <-r.notified:
 		case <-deadline:
 			r.t.Fatalf("got %q, error %v; want %q", got, err, want)
 		}
@@ -141,8 +141,8 @@ func TestRootsByName(t *testing.T) {
 	r.put("another-name", "", "a", one)
 	r.put("roots-by-name", "", "a", two)
 	r.comesTo(podOf("u-1"), named, two)
-	for len(r.told) > 0 {
-		if uid := <-r.told; uid != "u-1" {
+	for len(r.notified) > 0 {
+		if uid := <-r.notified; uid != "u-1" {
 			t.Errorf("told %q, want %q", uid, "u-1")
 		}
 	}
@@ -150,8 +150,8 @@ func TestRootsByName(t *testing.T) {
 	r.comesTo(podOf("u-2"), named, two)
 	r.put("roots-by-name", "", "a", one)
 	r.comesTo(podOf("u-2"), named, one)
-	for len(r.told) > 0 {
-		if uid := <-r.told; uid == "u-1" {
+	for len(r.notified) > 0 {
+		if uid := <-r.notified; uid == "u-1" {
 			t.Error("a pod was told that is forgotten")
 		}
 	}

@@ -27,13 +27,13 @@ import (
 
 // clusterRig is a node of a real API server. Its pods and secrets are in a namespace of its own.
 type clusterRig struct {
-	t       *testing.T
-	name    string
-	shop    string
-	admin   corev1.CoreV1Interface
-	proxy   *cluster.Proxy
-	cluster *configobjects.Cluster
-	told    chan types.UID
+	t        *testing.T
+	name     string
+	shop     string
+	admin    corev1.CoreV1Interface
+	proxy    *cluster.Proxy
+	cluster  *configobjects.Cluster
+	notified chan types.UID
 }
 
 func newClusterRig(
@@ -41,7 +41,7 @@ func newClusterRig(
 ) *clusterRig {
 	t.Helper()
 	c := shared.Cluster(t)
-	r := &clusterRig{t: t, admin: c.Client(t).CoreV1(), proxy: c.Proxy(t), told: make(chan types.UID, 100)}
+	r := &clusterRig{t: t, admin: c.Client(t).CoreV1(), proxy: c.Proxy(t), notified: make(chan types.UID, 100)}
 	node, err := r.admin.Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}},
 		metav1.CreateOptions{})
 	if err != nil {
@@ -63,7 +63,7 @@ func newClusterRig(
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cluster = configobjects.NewCluster(ctx, configobjects.ClusterConfig{
-		Client: client.Core, Strategy: strategy, Changed: func(uid types.UID) { r.told <- uid }, Clock: clock,
+		Client: client.Core, Strategy: strategy, Changed: func(uid types.UID) { r.notified <- uid }, Clock: clock,
 	})
 	var running sync.WaitGroup
 	running.Go(func() { _ = r.cluster.Run(ctx) })
@@ -125,12 +125,12 @@ func (r *clusterRig) eventually(name, want string) {
 }
 
 // untilTold waits until the pod is notified.
-func (r *clusterRig) untilTold(want types.UID) {
+func (r *clusterRig) awaitNotified(want types.UID) {
 	r.t.Helper()
 	timeout := time.After(60 * time.Second)
 	for {
 		select {
-		case got := <-r.told:
+		case got := <-r.notified:
 			if got == want {
 				return
 			}
@@ -141,8 +141,8 @@ func (r *clusterRig) untilTold(want types.UID) {
 }
 
 func (r *clusterRig) untell() {
-	for len(r.told) > 0 {
-		<-r.told
+	for len(r.notified) > 0 {
+		<-r.notified
 	}
 }
 
@@ -160,12 +160,12 @@ func TestObjectsOfAnAPIServerAreWatchedWhilePodsUseThem(t *testing.T) {
 	}
 	r.untell()
 	r.put("w-db", "two", false)
-	r.untilTold(web.UID)
+	r.awaitNotified(web.UID)
 	if got := r.gives("w-db"); got != "two" {
 		t.Errorf("after a change that was told it gives %q", got)
 	}
 	r.put("w-later", "came", false)
-	r.untilTold(web.UID)
+	r.awaitNotified(web.UID)
 	r.eventually("w-later", "came")
 
 	// An object that no pod of this node uses is not returned.
@@ -182,13 +182,13 @@ func TestObjectsOfAnAPIServerAreWatchedWhilePodsUseThem(t *testing.T) {
 	}
 	r.untell()
 	r.proxy.Accept(t)
-	r.untilTold(web.UID)
+	r.awaitNotified(web.UID)
 	r.eventually("w-db", "three")
 
 	if err := r.admin.Secrets(r.shop).Delete(t.Context(), "w-db", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	r.untilTold(web.UID)
+	r.awaitNotified(web.UID)
 	r.eventually("w-db", `secret "w-db" not found`)
 
 	// An immutable secret is not watched any more. A new one in its place is read when another pod begins to use it after
@@ -243,7 +243,7 @@ func TestAPodThatWaitsForTheAPIServerIsNotifiedOfTheAnswer(t *testing.T) {
 			err, unknown, `secret "late" is not known yet: the API server`)
 	}
 	r.proxy.Accept(t)
-	r.untilTold(web.UID)
+	r.awaitNotified(web.UID)
 	if got := r.gives("late"); got != "one" {
 		t.Errorf("it gives %q", got)
 	}

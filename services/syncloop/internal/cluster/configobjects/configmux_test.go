@@ -33,20 +33,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
 // rig is a Configmux whose configmux can be replaced or missing.
 type rig struct {
-	t      *testing.T
-	clock  *testingclock.FakeClock
-	mux    *configobjects.Configmux
-	told   chan types.UID
-	mu     sync.Mutex
-	source stream.Source[*configobjects.Entry]
-	err    error
+	t        *testing.T
+	clock    *testingclock.FakeClock
+	mux      *configobjects.Configmux
+	notified chan types.UID
+	mu       sync.Mutex
+	source   stream.Source[*configobjects.Entry]
+	err      error
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, clock: testingclock.NewFakeClock(time.Unix(1000, 0)), told: make(chan types.UID, 100)}
+	r := &rig{t: t, clock: testingclock.NewFakeClock(time.Unix(1000, 0)), notified: make(chan types.UID, 100)}
 	r.err = status.Error(codes.Unavailable, "nobody listens")
 	r.mux = configobjects.NewConfigmux(configobjects.ConfigmuxConfig{
-		Stream: r, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Changed: func(uid types.UID) { r.told <- uid },
+		Stream: r, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Changed: func(uid types.UID) { r.notified <- uid },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -122,10 +122,10 @@ func (r *rig) eventually(name, want string) {
 }
 
 // wantTold waits until the pod is notified.
-func (r *rig) wantTold(want types.UID) {
+func (r *rig) wantNotified(want types.UID) {
 	r.t.Helper()
 	select {
-	case got := <-r.told:
+	case got := <-r.notified:
 		if got != want {
 			r.t.Errorf("told %q, want %q", got, want)
 		}
@@ -134,10 +134,10 @@ func (r *rig) wantTold(want types.UID) {
 	}
 }
 
-func (r *rig) wantNobodyTold() {
+func (r *rig) wantNoneNotified() {
 	r.t.Helper()
 	select {
-	case got := <-r.told:
+	case got := <-r.notified:
 		r.t.Errorf("notified pod %q, want none", got)
 	default:
 	}
@@ -163,10 +163,10 @@ func TestWhatIsNotKnownYetIsNotMissing(t *testing.T) {
 	}
 	level := r.configmux(false)
 	r.eventually("db", `secret "db" is not known yet: it may be in what configmux has not read yet: local`)
-	r.wantTold("u1")
+	r.wantNotified("u1")
 	level.Put("source/local", &configobjects.Entry{Source: "local", Ready: true})
 	r.eventually("db", `secret "db" not found`)
-	r.wantTold("u1")
+	r.wantNotified("u1")
 	if _, err := r.mux.Secret(t.Context(), "shop", "db"); !apierrors.IsNotFound(err) {
 		t.Errorf("Secret(shop, db) error = %v, want a not-found error", err)
 	}
@@ -175,7 +175,7 @@ func TestWhatIsNotKnownYetIsNotMissing(t *testing.T) {
 	}
 	put(level, secret("db", "one"))
 	r.eventually("db", "one")
-	r.wantTold("u1")
+	r.wantNotified("u1")
 }
 
 func TestOnlyPodsThatUseAnObjectAreNotified(t *testing.T) {
@@ -187,12 +187,12 @@ func TestOnlyPodsThatUseAnObjectAreNotified(t *testing.T) {
 	r.mux.Use(pod("u3", "db"))
 	r.mux.Forget("u3")
 	put(level, secret("db", "another"))
-	r.wantTold("u1")
+	r.wantNotified("u1")
 	put(level, secret("db", "another")) // no change
 	put(level, secret("none's", "x"))
 	level.Delete("Secret/shop/tls")
-	r.wantTold("u2")
-	r.wantNobodyTold()
+	r.wantNotified("u2")
+	r.wantNoneNotified()
 	if got := r.gives("tls"); got != `secret "tls" not found` {
 		t.Errorf("a secret that is gone gives %q", got)
 	}
@@ -200,9 +200,9 @@ func TestOnlyPodsThatUseAnObjectAreNotified(t *testing.T) {
 	put(level, secret("db", "third"))
 	put(level, secret("tls", "third"))
 	for _, want := range []types.UID{"u1", "u2"} {
-		r.wantTold(want)
+		r.wantNotified(want)
 	}
-	r.wantNobodyTold()
+	r.wantNoneNotified()
 }
 
 func TestTheLastKnownStaysWhileConfigmuxIsAwayAndUntilItHasReadEverything(t *testing.T) {
@@ -216,15 +216,15 @@ func TestTheLastKnownStaysWhileConfigmuxIsAwayAndUntilItHasReadEverything(t *tes
 	// Another configmux, which has not read the applied objects: one secret is changed, the other is missing.
 	again := r.configmux(false, secret("db", "changed"))
 	r.eventually("db", "changed")
-	r.wantTold("u1")
+	r.wantNotified("u1")
 	if got := r.gives("tls"); got != "two" {
 		t.Errorf("what configmux may not have read yet gives %q", got)
 	}
 	put(again, secret("db", "again"))
-	r.wantTold("u1")
-	r.wantNobodyTold()
+	r.wantNotified("u1")
+	r.wantNoneNotified()
 	again.Put("source/local", &configobjects.Entry{Source: "local", Ready: true})
-	r.wantTold("u2")
+	r.wantNotified("u2")
 	if got := r.gives("tls"); got != `secret "tls" not found` {
 		t.Errorf("what is gone gives %q", got)
 	}
@@ -235,7 +235,7 @@ func TestAConfigmuxWithoutObjectsIsReportedAndRetried(t *testing.T) {
 	r.mux.Use(pod("u1", "db"))
 	r.serve(nil, status.Error(codes.Unimplemented, "this node has no config maps"))
 	r.eventually("db", `secret "db": configmux has no config maps, secrets and claims`)
-	r.wantTold("u1")
+	r.wantNotified("u1")
 	var none *configobjects.NotServedError
 	if _, err := r.mux.Secret(t.Context(), "shop", "db"); !errors.As(err, &none) {
 		t.Errorf("Secret(shop, db) error = %v, want a %T", err, none)

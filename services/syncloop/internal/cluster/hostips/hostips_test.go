@@ -57,9 +57,9 @@ func TestTheLastAddressesStayAndTheNodesWordWins(t *testing.T) {
 // nodestatus.
 func TestARouteThatComesLaterIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asked := 0
+		calls := 0
 		a := hostips.New(func() []string {
-			if asked++; asked < 4 {
+			if calls++; calls < 4 {
 				return nil
 			}
 			return []string{"192.0.2.1"}

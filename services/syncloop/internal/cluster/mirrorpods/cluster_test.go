@@ -154,14 +154,14 @@ func (n *node) await(what string, is func() bool) {
 }
 
 // mirror waits for a mirror pod of a static pod other than the given one, and until SetMirror has received it.
-func (n *node) mirror(static *v1.Pod, but types.UID) *v1.Pod {
+func (n *node) mirror(static *v1.Pod, except types.UID) *v1.Pod {
 	n.t.Helper()
 	var got *v1.Pod
 	n.await("there is a mirror pod of "+static.Name, func() bool {
 		got = n.get(static.Namespace, strings.TrimSuffix(static.Name, "-"+n.name))
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return got != nil && got.UID != but && n.statuses[static.UID] == got.UID
+		return got != nil && got.UID != except && n.statuses[static.UID] == got.UID
 	})
 	return got
 }

@@ -48,12 +48,12 @@ func TestACertificateOfAnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	told := make(chan types.UID, 100)
+	notified := make(chan types.UID, 100)
 	certs := podcertificates.New(podcertificates.Config{
 		API: podcertificates.APIServer{
 			Core: client.Core, Certificates: client.Certificates, NodeName: node.Name, Clock: clock.RealClock{},
 		},
-		Node: func(context.Context) (*v1.Node, error) { return node, nil }, Changed: func(uid types.UID) { told <- uid },
+		Node: func(context.Context) (*v1.Node, error) { return node, nil }, Changed: func(uid types.UID) { notified <- uid },
 		Clock: clock.RealClock{},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -62,7 +62,7 @@ func TestACertificateOfAnAPIServer(t *testing.T) {
 	t.Cleanup(running.Wait)
 	t.Cleanup(cancel)
 
-	await(t, told, func() bool {
+	await(t, notified, func() bool {
 		_, _, err := certs.Get(t.Context(), pod, "tls", 0, projection)
 		return err != nil && strings.Contains(err.Error(), "has not issued the certificate of the request default/req-")
 	})
@@ -70,12 +70,12 @@ func TestACertificateOfAnAPIServer(t *testing.T) {
 	if err := c.Client(t).CertificatesV1().PodCertificateRequests("default").Delete(t.Context(), first.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, told, func() bool {
+	await(t, notified, func() bool {
 		_, _, err := certs.Get(t.Context(), pod, "tls", 0, projection)
 		return strings.Contains(err.Error(), "has not issued") && !strings.Contains(err.Error(), first.Name)
 	})
 	c.IssuePodCertificate(t, c.PodCertificateRequest(t, "default", pod.Name), time.Hour)
-	await(t, told, func() bool {
+	await(t, notified, func() bool {
 		key, chain, err := certs.Get(t.Context(), pod, "tls", 0, projection)
 		if err != nil {
 			return false
@@ -85,12 +85,12 @@ func TestACertificateOfAnAPIServer(t *testing.T) {
 		}
 		return true
 	})
-	await(t, told, func() bool {
+	await(t, notified, func() bool {
 		_, _, err := certs.Get(t.Context(), pod, "other", 0, projection)
 		return err != nil && strings.Contains(err.Error(), "has not issued")
 	})
 	c.DenyPodCertificate(t, c.PodCertificateRequest(t, "default", pod.Name), "UnsupportedKeyType", "say ED25519")
-	await(t, told, func() bool {
+	await(t, notified, func() bool {
 		_, _, err := certs.Get(t.Context(), pod, "other", 0, projection)
 		return err != nil && strings.Contains(err.Error(), `was denied for good, by the reason "UnsupportedKeyType": "say ED25519"`)
 	})
@@ -98,12 +98,12 @@ func TestACertificateOfAnAPIServer(t *testing.T) {
 
 // await waits until done returns true. It checks at the beginning, after each notification, and periodically as the
 // volume manager does.
-func await(t *testing.T, told <-chan types.UID, done func() bool) {
+func await(t *testing.T, notified <-chan types.UID, done func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)
 	for !done() {
 		select {
-		case <-told:
+		case <-notified:
 		case <-time.After(time.Second):
 		case <-deadline:
 			t.Fatal("it does not come to that")

@@ -56,7 +56,7 @@ func TestEachKindOfKey(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			if asked := r.server.last(t, 1); !is(provedBy(t, asked.Spec.StubPKCS10Request)) {
+			if request := r.server.last(t, 1); !is(provedBy(t, request.Spec.StubPKCS10Request)) {
 				t.Errorf("%s: another kind of key", keyType)
 			}
 			r.server.issue(r.server.last(t, 1), block("leaf"), time.Hour, 2*time.Hour)

@@ -108,9 +108,9 @@ func (s *server) refuse(r *certificatesv1.PodCertificateRequest, how, reason, me
 
 // recorder records events and the notified pods.
 type recorder struct {
-	mu     sync.Mutex
-	events []string
-	told   []types.UID
+	mu       sync.Mutex
+	events   []string
+	notified []types.UID
 }
 
 func (r *recorder) Warning(_ context.Context, pod *v1.Pod, _, reason, message string) {
@@ -122,16 +122,16 @@ func (r *recorder) Warning(_ context.Context, pod *v1.Pod, _, reason, message st
 func (r *recorder) changed(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.told = append(r.told, uid)
+	r.notified = append(r.notified, uid)
 }
 
 // take returns the events and the notified pods since the last call.
-func (r *recorder) take() (events []string, told []types.UID) {
+func (r *recorder) take() (events []string, notified []types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	events, told = r.events, r.told
-	r.events, r.told = nil, nil
-	return events, told
+	events, notified = r.events, r.notified
+	r.events, r.notified = nil, nil
+	return events, notified
 }
 
 // rig has the certificates of a node in a synctest bubble.
@@ -207,25 +207,25 @@ func TestACertificateIsAskedForOnceAndGivenOnceItIsIssued(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.wants("!the signer shop.example/signer has not issued the certificate of the request shop/req-1 yet")
 		r.wants("!has not issued")
-		asked := r.server.last(t, 1)
-		if owner := asked.OwnerReferences; len(owner) != 1 || owner[0].Kind != "Pod" || owner[0].UID != "u-1" {
+		request := r.server.last(t, 1)
+		if owner := request.OwnerReferences; len(owner) != 1 || owner[0].Kind != "Pod" || owner[0].UID != "u-1" {
 			t.Errorf("it belongs to %+v", owner)
 		}
-		proof := asked.Spec.StubPKCS10Request
-		asked.Spec.StubPKCS10Request = nil
+		proof := request.Spec.StubPKCS10Request
+		request.Spec.StubPKCS10Request = nil
 		want := certificatesv1.PodCertificateRequestSpec{
 			SignerName: "shop.example/signer", PodName: "web", PodUID: "u-1", ServiceAccountName: "robot", ServiceAccountUID: "uid of shop/robot",
 			NodeName: "node-1", NodeUID: "n-1", MaxExpirationSeconds: ptr.To[int32](7200), UnverifiedUserAnnotations: map[string]string{"shop.example/a": "b"},
 		}
-		if diff := cmp.Diff(want, asked.Spec); diff != "" {
+		if diff := cmp.Diff(want, request.Spec); diff != "" {
 			t.Errorf("asked for (-want +got):\n%s", diff)
 		}
-		if events, told := r.take(); len(events)+len(told) > 0 {
-			t.Errorf("while it is waited for: events %q, told %q", events, told)
+		if events, notified := r.take(); len(events)+len(notified) > 0 {
+			t.Errorf("while it is waited for: events %q, told %q", events, notified)
 		}
-		r.server.issue(asked, "some words\n"+block("leaf")+"more\n"+block("between")+"words", time.Hour, 2*time.Hour)
-		if _, told := r.take(); !slices.Equal(told, []types.UID{"u-1"}) {
-			t.Errorf("told %q, want %q", told, []types.UID{"u-1"})
+		r.server.issue(request, "some words\n"+block("leaf")+"more\n"+block("between")+"words", time.Hour, 2*time.Hour)
+		if _, notified := r.take(); !slices.Equal(notified, []types.UID{"u-1"}) {
+			t.Errorf("told %q, want %q", notified, []types.UID{"u-1"})
 		}
 		key := r.wants(block("leaf") + block("between"))
 		if got := publicOf(t, key); !got.(ed25519.PublicKey).Equal(provedBy(t, proof)) {
@@ -248,12 +248,12 @@ func TestACertificateIsReplacedWhenItsSignerWantsItAndNotBefore(t *testing.T) {
 		time.Sleep(time.Hour + 4*time.Minute) // on the bubble's clock; the jitter in this test is five minutes
 		old := r.wants(block("one"))
 		r.server.last(t, 1)
-		if _, told := r.take(); len(told) > 0 {
-			t.Errorf("told %q before the time", told)
+		if _, notified := r.take(); len(notified) > 0 {
+			t.Errorf("told %q before the time", notified)
 		}
 		time.Sleep(time.Minute + time.Second)
-		if _, told := r.take(); !slices.Equal(told, []types.UID{"u-1"}) {
-			t.Errorf("when it is time, told %q", told)
+		if _, notified := r.take(); !slices.Equal(notified, []types.UID{"u-1"}) {
+			t.Errorf("when it is time, told %q", notified)
 		}
 		if r.wants(block("one")) != old {
 			t.Error("the key was replaced before there is a certificate for it")
@@ -285,8 +285,8 @@ func TestALateCertificateStaysAndIsReported(t *testing.T) {
 		}
 		r.take()
 		time.Sleep(11 * time.Second)
-		if _, told := r.take(); !slices.Equal(told, []types.UID{"u-1"}) {
-			t.Errorf("ten seconds after a failure, told %q", told)
+		if _, notified := r.take(); !slices.Equal(notified, []types.UID{"u-1"}) {
+			t.Errorf("ten seconds after a failure, told %q", notified)
 		}
 		time.Sleep(11 * time.Minute)
 		events, _ := r.take()
@@ -318,8 +318,9 @@ func TestARefusalOfASignerIsFinalAndReported(t *testing.T) {
 			r.wants("!not issued")
 			r.server.refuse(r.server.last(t, 1), how, "UnsupportedKeyType", "say ECDSAP256")
 			want := `web ` + how + `: PodCertificateRequest shop/req-1 ` + did + `, reason="UnsupportedKeyType", message="say ECDSAP256"`
-			if events, told := r.take(); !slices.Equal(events, []string{want}) || !slices.Equal(told, []types.UID{"u-1"}) {
-				t.Errorf("events %q, want %q; told %q", events, want, told)
+			events, notified := r.take()
+			if !slices.Equal(events, []string{want}) || !slices.Equal(notified, []types.UID{"u-1"}) {
+				t.Errorf("events %q, want %q; told %q", events, want, notified)
 			}
 			r.wants(`!the request shop/req-1 was ` + strings.ToLower(how) + ` for good, by the reason "UnsupportedKeyType": "say ECDSAP256"; delete the pod`)
 			time.Sleep(time.Hour)
@@ -337,13 +338,13 @@ func TestARequestThatVanishesIsMadeAgain(t *testing.T) {
 		r.wants("!is asked again for a certificate at ")
 		r.take()
 		time.Sleep(11 * time.Second)
-		if _, told := r.take(); !slices.Equal(told, []types.UID{"u-1"}) {
-			t.Errorf("told %q, want %q", told, []types.UID{"u-1"})
+		if _, notified := r.take(); !slices.Equal(notified, []types.UID{"u-1"}) {
+			t.Errorf("told %q, want %q", notified, []types.UID{"u-1"})
 		}
 		r.wants("!shop/req-2 yet")
-		asked := time.Now()
+		begun := time.Now()
 		time.Sleep(time.Second)
-		r.server.follower.Listed(nil, asked.Add(-time.Second)) // a list from before the request was created
+		r.server.follower.Listed(nil, begun.Add(-time.Second)) // a list from before the request was created
 		r.wants("!shop/req-2 yet")
 		r.server.follower.Listed(nil, time.Now())
 		time.Sleep(21 * time.Second)

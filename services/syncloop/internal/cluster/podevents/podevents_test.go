@@ -40,7 +40,7 @@ func pod(name string) *v1.Pod {
 }
 
 // there returns the events that a new subscriber receives, the latest last.
-func (r *rig) there() []*v1.Event {
+func (r *rig) events() []*v1.Event {
 	r.t.Helper()
 	sub, err := r.Stream().Subscribe(r.t.Context(), nil)
 	if err != nil {
@@ -78,7 +78,7 @@ func TestAnEventSaysWhatItIsAbout(t *testing.T) {
 	r.Warning(t.Context(), pod("web"), "setup", "Failed", "Error: no such file")
 	r.Warning(t.Context(), pod("web"), "", "FailedCreatePodSandBox", "no network")
 	var got []string
-	for _, e := range r.there() {
+	for _, e := range r.events() {
 		got = append(got, fmt.Sprintf("%s %s %s/%s %q %q", e.Type, e.Reason, e.InvolvedObject.Namespace, e.InvolvedObject.Name, e.InvolvedObject.FieldPath, e.Message))
 	}
 	want := []string{
@@ -97,7 +97,7 @@ func TestWhatRepeatsIsOneEventThatCounts(t *testing.T) {
 		r.Warning(t.Context(), pod("web"), "main", "BackOff", "Back-off restarting failed container")
 		r.clock.Step(10 * time.Second)
 	}
-	events := r.there()
+	events := r.events()
 	if len(events) != 1 || events[0].Count != 3 || events[0].FirstTimestamp.Unix() != 1000 ||
 		events[0].LastTimestamp.Unix() != 1020 {
 		t.Errorf("events %v, want one that was seen three times from 1000 to 1020", events)
@@ -111,7 +111,7 @@ func TestEventsOfANoisyPodAreLimitedAndHideNoOthers(t *testing.T) {
 	}
 	r.Normal(t.Context(), pod("calm"), "", "Started", "started")
 	loud, calm := 0, 0
-	for _, e := range r.there() {
+	for _, e := range r.events() {
 		switch e.InvolvedObject.Name {
 		case "loud":
 			loud++
@@ -131,7 +131,7 @@ func TestOldEventsAndTheOldestOfVeryManyAreDropped(t *testing.T) {
 	for i := range 6000 {
 		r.Normal(t.Context(), pod(fmt.Sprint(i)), "", "Started", "started")
 	}
-	events := r.there()
+	events := r.events()
 	if len(events) != 5000 || events[0].InvolvedObject.Name != "1000" {
 		t.Errorf("%d events, the first of pod %s; want the last 5000", len(events), events[0].InvolvedObject.Name)
 	}

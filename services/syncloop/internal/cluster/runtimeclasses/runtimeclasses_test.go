@@ -143,7 +143,7 @@ func (s *apiServer) do(what func()) {
 }
 
 // asked returns the number of list requests and of open watches.
-func (s *apiServer) asked() (lists, watches int) {
+func (s *apiServer) requests() (lists, watches int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lists, len(s.watches)
@@ -153,17 +153,19 @@ func (s *apiServer) asked() (lists, watches int) {
 type rig struct {
 	*runtimeclasses.Classes
 
-	t      *testing.T
-	server *apiServer
-	told   chan types.UID
+	t        *testing.T
+	server   *apiServer
+	notified chan types.UID
 }
 
 func newRig(t *testing.T, c clock.Clock) *rig {
 	t.Helper()
 	r := &rig{
-		t:      t,
-		server: &apiServer{classes: map[string]nodev1.RuntimeClass{}, version: 1, watches: map[chan metav1.WatchEvent]bool{}},
-		told:   make(chan types.UID, 100),
+		t: t,
+		server: &apiServer{
+			classes: map[string]nodev1.RuntimeClass{}, version: 1, watches: map[chan metav1.WatchEvent]bool{},
+		},
+		notified: make(chan types.UID, 100),
 	}
 	served := httptest.NewServer(r.server)
 	t.Cleanup(served.Close)
@@ -181,7 +183,7 @@ func newRig(t *testing.T, c clock.Clock) *rig {
 	}
 	t.Cleanup(client.Close)
 	r.Classes = runtimeclasses.New(runtimeclasses.Config{
-		Client: client.Node, Changed: func(uid types.UID) { r.told <- uid }, Clock: c,
+		Client: client.Node, Changed: func(uid types.UID) { r.notified <- uid }, Clock: c,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -210,7 +212,7 @@ func (r *rig) comesTo(pod *v1.Pod, want string) {
 			return
 		}
 		select {
-		case uid := <-r.told:
+		case uid := <-r.notified:
 			if uid != pod.UID {
 				r.t.Errorf("%s is told, which waits for nothing", uid)
 			}
@@ -254,18 +256,18 @@ func TestNoRequestIsMadeWhileNoPodNamesAClass(t *testing.T) {
 	r := newRig(t, clock.RealClock{})
 	r.server.set("plain", "runc")
 	r.Use(podOf("u-1", ""))
-	asked := 0
+	before := 0
 	for range 3 {
-		if lists, watches := r.server.asked(); lists != asked || watches != 0 {
-			t.Errorf("%d lists, where there were %d, and %d watches", lists, asked, watches)
+		if lists, watches := r.server.requests(); lists != before || watches != 0 {
+			t.Errorf("%d lists, where there were %d, and %d watches", lists, before, watches)
 		}
 		r.comesTo(podOf("u-2", "plain"), "runc")
 		r.comesTo(podOf("u-3", "plain"), "runc")
-		eventually.That(r.t, "it is watched", func() bool { _, watches := r.server.asked(); return watches == 1 })
+		eventually.That(r.t, "it is watched", func() bool { _, watches := r.server.requests(); return watches == 1 })
 		r.Forget("u-2")
 		r.Use(podOf("u-3", "")) // a static pod whose manifest has changed
-		eventually.That(r.t, "nobody watches any more", func() bool { _, watches := r.server.asked(); return watches == 0 })
-		asked, _ = r.server.asked()
+		eventually.That(r.t, "nobody watches any more", func() bool { _, watches := r.server.requests(); return watches == 0 })
+		before, _ = r.server.requests()
 	}
 }
 
@@ -316,7 +318,7 @@ func TestAStartWaitsAMomentForAnAPIServerThatHangs(t *testing.T) {
 		t.Errorf("a start that is cut short got %v", err)
 	}
 	close(hangs)
-	if uid := <-r.told; uid != "u-1" {
+	if uid := <-r.notified; uid != "u-1" {
 		t.Errorf("told %s, want %q", uid, "u-1")
 	}
 	r.comesTo(pod, "runc")

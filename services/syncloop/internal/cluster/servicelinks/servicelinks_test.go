@@ -40,8 +40,8 @@ const patience = time.Minute
 type rig struct {
 	*servicelinks.Links
 
-	t    *testing.T
-	told chan types.UID
+	t        *testing.T
+	notified chan types.UID
 }
 
 // start runs Links with the API server of a kubeconfig.
@@ -54,9 +54,9 @@ func start(t *testing.T, kubeconfig string, c clock.Clock) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	r := &rig{t: t, told: make(chan types.UID, 100)}
+	r := &rig{t: t, notified: make(chan types.UID, 100)}
 	r.Links = servicelinks.New(servicelinks.Config{
-		Client: client.Core, Changed: func(uid types.UID) { r.told <- uid }, Clock: c,
+		Client: client.Core, Changed: func(uid types.UID) { r.notified <- uid }, Clock: c,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -216,10 +216,10 @@ func TestAPodOfTheAPIServerWaitsForTheFirstList(t *testing.T) {
 			t.Errorf("a pod of the source %s has %v, error %v", source, got, err)
 		}
 	}
-	asked := make(chan error, 1)
+	answered := make(chan error, 1)
 	go func() {
 		_, err := r.Variables(context.Background(), podOf("u-1", "api"))
-		asked <- err
+		answered <- err
 	}()
 	for deadline := time.Now().Add(patience); !fake.HasWaiters(); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -228,7 +228,7 @@ func TestAPodOfTheAPIServerWaitsForTheFirstList(t *testing.T) {
 	}
 	fake.Step(time.Second)
 	const want = "services have not yet been read at least once, cannot construct envvars: the API server has not answered yet"
-	if err := <-asked; !errors.As(err, new(*servicelinks.UnknownError)) || err.Error() != want {
+	if err := <-answered; !errors.As(err, new(*servicelinks.UnknownError)) || err.Error() != want {
 		t.Errorf("the error is %v", err)
 	}
 	ended, end := context.WithCancel(t.Context())
@@ -237,13 +237,13 @@ func TestAPodOfTheAPIServerWaitsForTheFirstList(t *testing.T) {
 		t.Errorf("the start of a pod that ends gets %v", err)
 	}
 	close(g.open)
-	if uid := <-r.told; uid != "u-1" {
+	if uid := <-r.notified; uid != "u-1" {
 		t.Errorf("%s was told", uid)
 	}
 	r.comesTo(podOf("u-1", "api"), "KUBERNETES_SERVICE_HOST", "10.96.0.1")
 	r.comesTo(podOf("u-static", "file"), "KUBERNETES_SERVICE_HOST", "10.96.0.1")
-	if len(r.told) > 0 {
-		t.Errorf("%s was told, too", <-r.told)
+	if len(r.notified) > 0 {
+		t.Errorf("%s was told, too", <-r.notified)
 	}
 }
 
@@ -264,7 +264,7 @@ func TestWhyServicesAreNotKnown(t *testing.T) {
 	r.Forget("u-1")
 	close(g.open)
 	r.comesTo(podOf("u-2", "api"), "KUBERNETES_SERVICE_PORT", "443")
-	if len(r.told) > 0 && <-r.told == "u-1" {
+	if len(r.notified) > 0 && <-r.notified == "u-1" {
 		t.Error("a pod that is gone was told")
 	}
 }

@@ -252,12 +252,12 @@ func BenchmarkReadyAtTheAPIServer(b *testing.B) {
 // becomeReady makes pods ready one after another at an interval. It returns the time from each report to the watch.
 func (n node) becomeReady(b *testing.B, pods int, every time.Duration, next func() *v1.Pod) []time.Duration {
 	b.Helper()
-	told := make(chan *v1.Pod, pods)
+	observed := make(chan *v1.Pod, pods)
 	reported := make(map[types.UID]time.Time, pods)
 	for i := range pods {
-		told <- n.create(fmt.Sprintf("%d-%d", time.Now().UnixNano(), i))
+		observed <- n.create(fmt.Sprintf("%d-%d", time.Now().UnixNano(), i))
 	}
-	close(told)
+	close(observed)
 	// The rate limiter has refilled, as on a node whose pods take some time to become ready.
 	began := time.Now()
 	type sent struct {
@@ -266,7 +266,7 @@ func (n node) becomeReady(b *testing.B, pods int, every time.Duration, next func
 	}
 	sends := make(chan sent, pods)
 	go func() {
-		for pod := range told {
+		for pod := range observed {
 			sends <- sent{pod.UID, time.Now()}
 			n.Report(podstatus.Report{Pod: pod, Status: running(pod), MayRun: true})
 			time.Sleep(every)

@@ -145,11 +145,11 @@ func TestAPatchMakesOneStatusTheOther(t *testing.T) {
 	if diff := cmp.Diff(wanted, got.Status); diff != "" {
 		t.Errorf("%s\nwant -, got +\n%s", patch, diff)
 	}
-	var said struct{ Status map[string]json.RawMessage }
-	if err := json.Unmarshal(patch, &said); err != nil {
+	var patched struct{ Status map[string]json.RawMessage }
+	if err := json.Unmarshal(patch, &patched); err != nil {
 		t.Fatal(err)
 	}
-	if _, all := said.Status["hostIPs"]; all || len(said.Status) != 5 {
+	if _, all := patched.Status["hostIPs"]; all || len(patched.Status) != 5 {
 		t.Errorf("the patch has more than what differs: %s", patch)
 	}
 	if again, err := statusmanager.Patch("uid-1", &wanted, &wanted); again != nil || err != nil {
@@ -160,9 +160,10 @@ func TestAPatchMakesOneStatusTheOther(t *testing.T) {
 // TestAConditionThatSaysLessIsPatched checks that a field that a condition does not have any more is removed.
 // Conditions are merged, so fields that a patch does not name would stay.
 func TestAConditionThatSaysLessIsPatched(t *testing.T) {
-	said := v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "ContainersNotReady", Message: "containers with unready status: [main]", ObservedGeneration: 1}
-	says := v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionTrue}
-	has, wanted := v1.PodStatus{Conditions: []v1.PodCondition{said}}, v1.PodStatus{Conditions: []v1.PodCondition{says}}
+	stored := v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "ContainersNotReady", Message: "containers with unready status: [main]", ObservedGeneration: 1}
+	computed := v1.PodCondition{Type: v1.PodReady, Status: v1.ConditionTrue}
+	has := v1.PodStatus{Conditions: []v1.PodCondition{stored}}
+	wanted := v1.PodStatus{Conditions: []v1.PodCondition{computed}}
 	patch, err := statusmanager.Patch("u", &has, &wanted)
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +180,7 @@ func TestAConditionThatSaysLessIsPatched(t *testing.T) {
 	if err := json.Unmarshal(applied, &got); err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Status.Conditions) != 1 || got.Status.Conditions[0] != says {
+	if len(got.Status.Conditions) != 1 || got.Status.Conditions[0] != computed {
 		t.Errorf("the patch %s leaves %+v", patch, got.Status.Conditions)
 	}
 }

@@ -146,10 +146,10 @@ func TestItIsTriedUntilItHolds(t *testing.T) {
 
 func TestTheAPIServerIsAskedNoSoonerThanItSays(t *testing.T) {
 	run(t, func(t *testing.T, r rig) {
-		var asked []time.Duration
+		var delays []time.Duration
 		begun := time.Now()
 		r.api.answers(func(context.Context, string) error {
-			asked = append(asked, time.Since(begun).Truncate(time.Second))
+			delays = append(delays, time.Since(begun).Truncate(time.Second))
 			return apierrors.NewTooManyRequests("later", 7)
 		})
 		p := r.api.put(pod("a"))
@@ -159,8 +159,8 @@ func TestTheAPIServerIsAskedNoSoonerThanItSays(t *testing.T) {
 			r.Report(podstatus.Report{Pod: p, Status: next, MayRun: true})
 			pass(time.Second)
 		}
-		if want := []time.Duration{0, 7 * time.Second, 14 * time.Second}; !slices.Equal(asked, want) {
-			t.Errorf("asked at %v, want %v", asked, want)
+		if want := []time.Duration{0, 7 * time.Second, 14 * time.Second}; !slices.Equal(delays, want) {
+			t.Errorf("asked at %v, want %v", delays, want)
 		}
 	})
 }

@@ -36,11 +36,11 @@ const hidden = "hunter2"
 
 // api issues tokens or fails.
 type api struct {
-	mu    sync.Mutex
-	asked []string
-	uid   types.UID
-	spec  authenticationv1.TokenRequestSpec
-	fails error
+	mu       sync.Mutex
+	requests []string
+	uid      types.UID
+	spec     authenticationv1.TokenRequestSpec
+	fails    error
 	// given, if it is set, is the lifetime of each token in seconds, whatever was requested.
 	given *int64
 	empty bool
@@ -51,12 +51,12 @@ func (a *api) issue(
 ) (*authenticationv1.TokenRequest, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.asked, a.uid, a.spec = append(a.asked, namespace+"/"+account), uid, spec
+	a.requests, a.uid, a.spec = append(a.requests, namespace+"/"+account), uid, spec
 	if a.fails != nil {
 		return nil, a.fails
 	}
 	answer := &authenticationv1.TokenRequest{
-		Spec: spec, Status: authenticationv1.TokenRequestStatus{Token: fmt.Sprintf("%s-%d", hidden, len(a.asked))},
+		Spec: spec, Status: authenticationv1.TokenRequestStatus{Token: fmt.Sprintf("%s-%d", hidden, len(a.requests))},
 	}
 	if a.given != nil {
 		answer.Spec.ExpirationSeconds = a.given
@@ -76,7 +76,7 @@ func (a *api) failing(err error) {
 func (a *api) times() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.asked)
+	return len(a.requests)
 }
 
 // rig has tokens of an API server that may fail.
@@ -117,14 +117,14 @@ func TestATokenIsMadeForItsPod(t *testing.T) {
 	r := newRig(0)
 	r.token(t, newPod("u1"), "vault", 900)
 	ref := authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: "u1"}
-	if s := r.api.spec; r.api.asked[0] != "shop/robot" || fmt.Sprint(s.Audiences) != "[vault]" || *s.ExpirationSeconds != 900 || *s.BoundObjectRef != ref {
-		t.Errorf("asked for %+v of %v", s, r.api.asked)
+	if s := r.api.spec; r.api.requests[0] != "shop/robot" || fmt.Sprint(s.Audiences) != "[vault]" || *s.ExpirationSeconds != 900 || *s.BoundObjectRef != ref {
+		t.Errorf("asked for %+v of %v", s, r.api.requests)
 	}
 	plain := newPod("u2")
 	plain.Spec.ServiceAccountName = ""
 	r.token(t, plain, "", 3607)
-	if s := r.api.spec; r.api.asked[1] != "shop/default" || s.Audiences != nil || s.BoundObjectRef.UID != "u2" {
-		t.Errorf("asked for %+v of %v", s, r.api.asked)
+	if s := r.api.spec; r.api.requests[1] != "shop/default" || s.Audiences != nil || s.BoundObjectRef.UID != "u2" {
+		t.Errorf("asked for %+v of %v", s, r.api.requests)
 	}
 }
 
@@ -148,8 +148,8 @@ func TestATokenOfAGivenAccountNotifiesNoPod(t *testing.T) {
 		}
 		ask("sa-1", "-1")
 		ref := authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: "u1"}
-		if s := a.spec; a.uid != "sa-1" || a.asked[0] != "shop/robot" || fmt.Sprint(s.Audiences) != "[registry]" || *s.ExpirationSeconds != 3600 || *s.BoundObjectRef != ref {
-			t.Errorf("asked for %+v of %s, %v", s, a.uid, a.asked)
+		if s := a.spec; a.uid != "sa-1" || a.requests[0] != "shop/robot" || fmt.Sprint(s.Audiences) != "[registry]" || *s.ExpirationSeconds != 3600 || *s.BoundObjectRef != ref {
+			t.Errorf("asked for %+v of %s, %v", s, a.uid, a.requests)
 		}
 		ask("sa-1", "-1")
 		ask("sa-2", "-2")
@@ -286,20 +286,20 @@ func TestAMissingTokenHasACause(t *testing.T) {
 func TestATokenOfAPodThatTheAPIServerDoesNotKnowYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		forbidden := apierrors.NewForbidden(v1.Resource("serviceaccounts"), "robot", errors.New("node requested token bound to a pod scheduled on a different node"))
-		for _, test := range []struct{ refused, asked int }{{2, 3}, {100, 5}} {
+		for _, test := range []struct{ refused, requests int }{{2, 3}, {100, 5}} {
 			a, began := &api{}, time.Now()
 			issue := func(
 				ctx context.Context, namespace, account string, uid types.UID, spec authenticationv1.TokenRequestSpec,
 			) (*authenticationv1.TokenRequest, error) {
 				a.fails = nil
-				if len(a.asked) < test.refused {
+				if len(a.requests) < test.refused {
 					a.fails = forbidden
 				}
 				return a.issue(ctx, namespace, account, uid, spec)
 			}
 			tokens := tokens.New(tokens.Config{Changed: func(types.UID) {}, Clock: clock.RealClock{}, Issue: issue})
 			_, err := tokens.Token(t.Context(), newPod("u1"), "", 600)
-			if took := time.Since(began); (err == nil) != (test.refused < test.asked) || a.times() != test.asked ||
+			if took := time.Since(began); (err == nil) != (test.refused < test.requests) || a.times() != test.requests ||
 				took > time.Second {
 				t.Errorf("refused %d times: asked %d times in %s, %v", test.refused, a.times(), took, err)
 			}
@@ -351,17 +351,17 @@ func TestAnAPIServerThatHangsIsNotWaitedFor(t *testing.T) {
 func TestPodsAreNotifiedWhenTheirTokensMustBeReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, begun := &api{}, time.Now()
-		told := make(chan string, 100)
+		notified := make(chan string, 100)
 		tokens := tokens.New(tokens.Config{
 			Issue: a.issue, Clock: clock.RealClock{}, Jitter: func() float64 { return 0 },
-			Changed: func(uid types.UID) { told <- fmt.Sprintf("%s %v", uid, time.Since(begun)) },
+			Changed: func(uid types.UID) { notified <- fmt.Sprintf("%s %v", uid, time.Since(begun)) },
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- tokens.Run(ctx) }()
 		next := func(want string) {
 			t.Helper()
-			if got := <-told; got != want {
+			if got := <-notified; got != want {
 				t.Errorf("told %s, want %s", got, want)
 			}
 		}
@@ -411,17 +411,17 @@ func TestWhateverFailsAPodHasAGoodToken(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRig(rapid.Float64Range(0, 1).Draw(t, "jitter"))
 		seconds := rapid.Int64Range(600, 300_000).Draw(t, "seconds")
-		made, asked, good := map[string]time.Time{}, time.Time{}, time.Time{}
+		made, requestedAt, good := map[string]time.Time{}, time.Time{}, time.Time{}
 		life := time.Duration(seconds) * time.Second
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			r.api.failing(rapid.SampledFrom([]error{nil, errors.New("away")}).Draw(t, "fails"))
 			before, now := r.api.times(), r.clock.Now()
 			token, err := r.Token(context.Background(), newPod("u1"), "", seconds)
-			if asks := r.api.times() > before; asks {
-				if now.Before(good) && now.Sub(asked) < 10*time.Second {
-					t.Fatalf("asked again after %v", now.Sub(asked))
+			if requested := r.api.times() > before; requested {
+				if now.Before(good) && now.Sub(requestedAt) < 10*time.Second {
+					t.Fatalf("asked again after %v", now.Sub(requestedAt))
 				}
-				asked = now
+				requestedAt = now
 				if r.api.fails == nil {
 					made[token], good = now, now.Add(life)
 				}
@@ -431,7 +431,8 @@ func TestWhateverFailsAPodHasAGoodToken(t *testing.T) {
 				t.Fatalf("the API server has answered, and %v", err)
 			case err == nil && age >= life:
 				t.Fatalf("given a token of %v that is %v old", life, age)
-			case err == nil && r.api.fails == nil && age >= min(life*8/10, 24*time.Hour) && now.Sub(asked) >= 2*time.Minute:
+			case err == nil && r.api.fails == nil && age >= min(life*8/10, 24*time.Hour) &&
+				now.Sub(requestedAt) >= 2*time.Minute:
 				t.Fatalf("given a token of %v that is %v old", life, age)
 			}
 			r.clock.Step(time.Duration(rapid.Int64Range(0, int64(life)).Draw(t, "step")) / time.Duration(rapid.SampledFrom([]int64{1, 10, 100}).Draw(t, "slower")))

@@ -279,11 +279,11 @@ func TestARemovalThatFailsIsTriedAgainWhilePlegIsUnhealthy(t *testing.T) {
 func TestHealthSaysWhetherConfigMuxIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRigWith(t, fakenode.New(), t.TempDir(), 0)
-		says := func(what string) func() bool {
+		logContains := func(what string) func() bool {
 			return func() bool { return strings.Contains(r.loop.Health().ConfigMux, what) }
 		}
 		// The first attempt to reach configmux may have ended already.
-		if !says("has not sent all pods yet")() && !says("configmux is away")() {
+		if !logContains("has not sent all pods yet")() && !logContains("configmux is away")() {
 			t.Errorf("before it is followed: %q", r.loop.Health().ConfigMux)
 		}
 		r.source("file", true)
@@ -291,7 +291,7 @@ func TestHealthSaysWhetherConfigMuxIsFollowed(t *testing.T) {
 		r.eventually("it is followed", func() bool { return r.loop.Health().ConfigMux == "" })
 		r.configPeer.set(nil)
 		r.config.Close()
-		r.eventually("it is away", says("configmux is away"))
+		r.eventually("it is away", logContains("configmux is away"))
 		if !r.loop.Health().Healthy {
 			t.Error("syncloop is not healthy because configmux is away")
 		}

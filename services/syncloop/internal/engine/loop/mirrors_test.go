@@ -64,7 +64,7 @@ func (n *mirrorRecorder) has(texts ...string) func() bool {
 	}
 }
 
-func (n *mirrorRecorder) knows(mirrors, statics bool) func() bool {
+func (n *mirrorRecorder) isSynced(mirrors, statics bool) func() bool {
 	return func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -97,20 +97,20 @@ func TestMirrorPodsAreReportedAndNotRun(t *testing.T) {
 			t.Error("the mirrors are notified of an ordinary pod of the API server")
 		}
 		r.source("api", true)
-		r.eventually("the mirror pods are known", n.knows(true, false))
+		r.eventually("the mirror pods are known", n.isSynced(true, false))
 		r.source("file", true)
-		r.eventually("the static pods are, too", n.knows(true, true))
+		r.eventually("the static pods are, too", n.isSynced(true, true))
 
 		fresh := stream.NewLevel[*loop.Desired](stream.Config{})
 		fresh.Put("source/file", &loop.Desired{Source: "file"})
 		fresh.Put("source/api", &loop.Desired{Source: "api"})
 		r.configPeer.set(fresh)
 		r.config.Close()
-		r.eventually("nothing is known of a configmux that has just begun", n.knows(false, false))
+		r.eventually("nothing is known of a configmux that has just begun", n.isSynced(false, false))
 		fresh.Put("u1", &loop.Desired{Pod: fakenode.Pod("u1", "web", always), Source: "file"})
 		fresh.Put("source/file", &loop.Desired{Source: "file", Ready: true})
 		fresh.Put("source/api", &loop.Desired{Source: "api", Ready: true})
-		r.eventually("all is known again", n.knows(true, true))
+		r.eventually("all is known again", n.isSynced(true, true))
 		fresh.Delete("u1")
 		r.eventually("the mirrors are notified of the removals", n.has("gone m1", "unwant u1"))
 		r.eventually("the mirrors have the Node", func() bool {

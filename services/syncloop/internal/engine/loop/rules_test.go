@@ -26,7 +26,7 @@ import (
 type scriptedPleg struct {
 	mu      sync.Mutex
 	begun   time.Time
-	asked   []time.Duration
+	calls   []time.Duration
 	answers []error
 }
 
@@ -34,11 +34,11 @@ type scriptedPleg struct {
 func (m *scriptedPleg) Health(context.Context) (reasons []string, network string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.asked) == len(m.answers) {
+	if len(m.calls) == len(m.answers) {
 		return nil, "", errors.New("more calls than answers")
 	}
-	m.asked = append(m.asked, time.Since(m.begun))
-	return nil, "", m.answers[len(m.asked)-1]
+	m.calls = append(m.calls, time.Since(m.begun))
+	return nil, "", m.answers[len(m.calls)-1]
 }
 
 // Relist implements loop.Pleg.
@@ -63,8 +63,8 @@ func TestAnUnwellPlegIsAskedLessAndLess(t *testing.T) {
 		r.stop()
 		pleg.mu.Lock()
 		defer pleg.mu.Unlock()
-		if !slices.Equal(pleg.asked, want) {
-			t.Errorf("asked after %v, want %v", pleg.asked, want)
+		if !slices.Equal(pleg.calls, want) {
+			t.Errorf("asked after %v, want %v", pleg.calls, want)
 		}
 	})
 }
@@ -132,7 +132,7 @@ func TestARemovedContainerIsNoReasonToSync(t *testing.T) {
 		r.pass(5 * time.Second)
 		synced := func() int { return len(r.node.Calls()) }
 		before := synced()
-		tell := func(kind lifecyclev1.EventType) {
+		publish := func(kind lifecyclev1.EventType) {
 			seen, err := r.node.GetPodStatus(t.Context(), "u1", 1<<62)
 			if err != nil {
 				t.Fatal(err)
@@ -141,13 +141,13 @@ func TestARemovedContainerIsNoReasonToSync(t *testing.T) {
 			r.node.Events.Emit("u1", event, event)
 		}
 		for range 10 {
-			tell(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED)
+			publish(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED)
 		}
 		r.pass(5 * time.Second)
 		if after := synced(); after != before {
 			t.Errorf("%d syncs followed", after-before)
 		}
-		tell(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED)
+		publish(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED)
 		r.eventually("a death is followed by a sync", func() bool { return synced() > before })
 	})
 }

@@ -23,7 +23,7 @@ func pod(change ...func(*v1.Pod)) *v1.Pod {
 	return p
 }
 
-func asks(name v1.ResourceName, amount string) func(*v1.Pod) {
+func requesting(name v1.ResourceName, amount string) func(*v1.Pod) {
 	return func(p *v1.Pod) {
 		r := &p.Spec.Containers[0].Resources
 		if r.Requests == nil {
@@ -97,19 +97,19 @@ func TestCheck(t *testing.T) {
 		}), want: "NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"},
 		{name: "another node's pod", pod: pod(func(p *v1.Pod) { p.Spec.NodeName = "other" }),
 			want: "NodeName: Predicate NodeName failed: node(s) didn't match the requested node name"},
-		{name: "just as much as there is", pod: pod(asks("cpu", "1500m")), others: one(asks("cpu", "500m"))},
-		{name: "a little more", pod: pod(asks("cpu", "1501m")), others: one(asks("cpu", "500m")),
+		{name: "just as much as there is", pod: pod(requesting("cpu", "1500m")), others: one(requesting("cpu", "500m"))},
+		{name: "a little more", pod: pod(requesting("cpu", "1501m")), others: one(requesting("cpu", "500m")),
 			want: "OutOfcpu: Node didn't have enough resource: cpu, requested: 1501, used: 500, capacity: 2000"},
-		{name: "a little more with the overhead of its sandbox", pod: pod(asks("cpu", "1500m"), overhead("cpu", "1m")), others: one(asks("cpu", "500m")),
+		{name: "a little more with the overhead of its sandbox", pod: pod(requesting("cpu", "1500m"), overhead("cpu", "1m")), others: one(requesting("cpu", "500m")),
 			want: "OutOfcpu: Node didn't have enough resource: cpu, requested: 1501, used: 500, capacity: 2000"},
-		{name: "the overhead of others", pod: pod(asks("cpu", "1500m")), others: one(asks("cpu", "400m"), overhead("cpu", "101m")),
+		{name: "the overhead of others", pod: pod(requesting("cpu", "1500m")), others: one(requesting("cpu", "400m"), overhead("cpu", "101m")),
 			want: "OutOfcpu: Node didn't have enough resource: cpu, requested: 1500, used: 501, capacity: 2000"},
-		{name: "too much memory", pod: pod(asks("memory", "2Gi")),
+		{name: "too much memory", pod: pod(requesting("memory", "2Gi")),
 			want: "OutOfmemory: Node didn't have enough resource: memory, requested: 2147483648, used: 0, capacity: 1073741824"},
-		{name: "a resource that is no node's", pod: pod(asks("example.com/license", "1"))},
+		{name: "a resource that is no node's", pod: pod(requesting("example.com/license", "1"))},
 		{name: "one pod too many", pod: pod(), others: []*v1.Pod{pod(), pod(), pod()},
 			want: "OutOfpods: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
-		{name: "nothing asked on a node that is over-committed", pod: pod(), others: one(asks("cpu", "100"))},
+		{name: "nothing asked on a node that is over-committed", pod: pod(), others: one(requesting("cpu", "100"))},
 		{name: "a port that another has", pod: pod(port("", "", 80)), others: one(port("TCP", "127.0.0.1", 80)),
 			want: "NodePorts: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"},
 		{name: "a port on another address", pod: pod(port("TCP", "127.0.0.2", 80)), others: one(port("TCP", "127.0.0.1", 80))},
@@ -209,7 +209,7 @@ func TestStrictGroupsNeedARuntimeThatHasThem(t *testing.T) {
 const strictRefused = "SupplementalGroupsPolicyNotSupported: SupplementalGroupsPolicy=Strict is not supported in this node"
 
 func TestWithoutANodeWhatNeedsNoneIsAsked(t *testing.T) {
-	r := admission.Request{Pod: pod(asks("cpu", "1000"), port("", "", 80)), Others: []*v1.Pod{pod(port("", "", 80))}}
+	r := admission.Request{Pod: pod(requesting("cpu", "1000"), port("", "", 80)), Others: []*v1.Pod{pod(port("", "", 80))}}
 	if refusal := admission.Check(r); refusal == nil || refusal.Reason != admission.ReasonPorts {
 		t.Errorf("%v, want it refused for its port", refusal)
 	}

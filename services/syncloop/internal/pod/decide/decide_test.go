@@ -101,8 +101,8 @@ func TestPod(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			pod := podviewtest.Pod(test.policy, test.containers)
 			got := decide.Pod(pod, podviewtest.Status(pod, test.observed), decide.Facts{Now: now})
-			if say(got) != test.want {
-				t.Errorf("\npod      %s %s\nobserved %s\ngot      %s\nwant     %s", test.policy, test.containers, test.observed, say(got), test.want)
+			if format(got) != test.want {
+				t.Errorf("\npod      %s %s\nobserved %s\ngot      %s\nwant     %s", test.policy, test.containers, test.observed, format(got), test.want)
 			}
 		})
 	}
@@ -142,8 +142,8 @@ func TestChangedSpecRestartsThatContainerOnly(t *testing.T) {
 		status := podviewtest.Status(pod, "s0:ready a@s0:running,rc=4 b@s0:running")
 		pod.Spec.Containers[0].Image = "image:2"
 		got := decide.Pod(pod, status, decide.Facts{Now: now})
-		if want := "kill(a-1) start(a rc=5)"; say(got) != want {
-			t.Errorf("%s: got %s, want %s", policy, say(got), want)
+		if want := "kill(a-1) start(a rc=5)"; format(got) != want {
+			t.Errorf("%s: got %s, want %s", policy, format(got), want)
 		}
 	}
 }
@@ -155,11 +155,11 @@ func TestAContainerThatIsReplacedIsStartedAgain(t *testing.T) {
 		status := podviewtest.Status(pod, "s0:ready a@s0:exited=0 b@s0:running")
 		pod.Spec.Containers[0].Image = "image:2"
 		facts := decide.Facts{Now: now, Replaced: func(id string) bool { return id == "a-1" }}
-		if got, want := say(decide.Pod(pod, status, facts)), "start(a rc=1)"; got != want {
+		if got, want := format(decide.Pod(pod, status, facts)), "start(a rc=1)"; got != want {
 			t.Errorf("%s: got %s, want %s", policy, got, want)
 		}
 		facts.Replaced = func(id string) bool { return id == "b-2" }
-		if got, want := say(decide.Pod(pod, status, facts)), "nothing"; policy != v1.RestartPolicyAlways && got != want {
+		if got, want := format(decide.Pod(pod, status, facts)), "nothing"; policy != v1.RestartPolicyAlways && got != want {
 			t.Errorf("%s, it ended by itself: got %s, want %s", policy, got, want)
 		}
 	}
@@ -170,8 +170,8 @@ func TestChangedSpecIsNotHeldBackByTheCrashesBefore(t *testing.T) {
 	status := podviewtest.Status(pod, "s0:ready a@s0:exited=1,rc=9,ended=1s")
 	pod.Spec.Containers[0].Image = "image:2"
 	got := decide.Pod(pod, status, decide.Facts{Now: now})
-	if want := "start(a rc=10)"; say(got) != want {
-		t.Fatalf("got %s, want %s", say(got), want)
+	if want := "start(a rc=10)"; format(got) != want {
+		t.Fatalf("got %s, want %s", format(got), want)
 	}
 	if got.Start[0].Restart.Step != 0 {
 		t.Errorf("back-off step = %d, want a new row", got.Start[0].Restart.Step)
@@ -190,8 +190,8 @@ func TestConfiguredLongestBackoff(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	status := podviewtest.Status(pod, "s0:ready a@s0:exited=1,rc=50,ended=1s")
 	got := decide.Pod(pod, status, decide.Facts{Now: now, BackoffMax: 30 * time.Second})
-	if want := "wait(a 29s of 30s)"; say(got) != want {
-		t.Fatalf("got %s, want %s", say(got), want)
+	if want := "wait(a 29s of 30s)"; format(got) != want {
+		t.Fatalf("got %s, want %s", format(got), want)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestProbesKill(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 			test.probe(&pod.Spec.Containers[0])
-			if got := say(decide.Pod(pod, podviewtest.Status(pod, "s0:ready a@s0:running"), test.facts)); got != test.want {
+			if got := format(decide.Pod(pod, podviewtest.Status(pod, "s0:ready a@s0:running"), test.facts)); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})
@@ -246,8 +246,8 @@ func TestAProbeRestartsInOneStep(t *testing.T) {
 			pod := podviewtest.Pod(test.policy, test.containers)
 			facts := decide.Facts{Now: now, Liveness: func(id string) decide.ProbeResult { return ofA(id, decide.Failure) }}
 			got := decide.Pod(pod, podviewtest.Status(pod, test.observed), facts)
-			if say(got) != test.want {
-				t.Errorf("got %s, want %s", say(got), test.want)
+			if format(got) != test.want {
+				t.Errorf("got %s, want %s", format(got), test.want)
 			}
 			if len(got.Start) == 1 && got.Start[0].Restart.Step != test.step {
 				t.Errorf("back-off step %d, want %d", got.Start[0].Restart.Step, test.step)
@@ -297,7 +297,7 @@ func TestAContainerThatAProbeHadKilled(t *testing.T) {
 				pod, facts := podviewtest.Pod(test.policy, containers), decide.Facts{Now: now}
 				pod.Spec.Containers[0].RestartPolicy = test.own
 				set(&pod.Spec.Containers[0], &facts, test.result)
-				if got := say(decide.Pod(pod, podviewtest.Status(pod, test.observed), facts)); got != test.want {
+				if got := format(decide.Pod(pod, podviewtest.Status(pod, test.observed), facts)); got != test.want {
 					t.Errorf("got %s, want %s", got, test.want)
 				}
 			})
@@ -312,7 +312,7 @@ func TestASidecarThatAProbeHadKilled(t *testing.T) {
 		pod := podviewtest.Pod(v1.RestartPolicyOnFailure, "sidecar:s a")
 		pod.Spec.InitContainers[0].LivenessProbe = &v1.Probe{}
 		facts := decide.Facts{Now: now, Liveness: func(string) decide.ProbeResult { return decide.Failure }}
-		if got, want := say(decide.Pod(pod, podviewtest.Status(pod, observed), facts)), "start(s rc=1)"; got != want {
+		if got, want := format(decide.Pod(pod, podviewtest.Status(pod, observed), facts)), "start(s rc=1)"; got != want {
 			t.Errorf("%s: got %s, want %s", observed, got, want)
 		}
 	}
@@ -359,7 +359,7 @@ func TestSidecarWithAStartupProbeDelaysTheNext(t *testing.T) {
 	status := podviewtest.Status(pod, "s0:ready s@s0:running")
 	for result, want := range map[decide.ProbeResult]string{decide.Unknown: "nothing", decide.Success: "start(a)", decide.Failure: "kill(s-1) start(s rc=1)"} {
 		facts := decide.Facts{Now: now, Startup: func(string) decide.ProbeResult { return result }}
-		if got := say(decide.Pod(pod, status, facts)); got != want {
+		if got := format(decide.Pod(pod, status, facts)); got != want {
 			t.Errorf("result %d: got %s, want %s", result, got, want)
 		}
 	}
@@ -426,7 +426,7 @@ func TestContainersOwnPolicyAndRules(t *testing.T) {
 			for _, words := range test.rules {
 				pod.Spec.Containers[0].RestartPolicyRules = append(pod.Spec.Containers[0].RestartPolicyRules, rule(words))
 			}
-			if got := say(decide.Pod(pod, podviewtest.Status(pod, test.observed), decide.Facts{Now: now})); got != test.want {
+			if got := format(decide.Pod(pod, podviewtest.Status(pod, test.observed), decide.Facts{Now: now})); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})
@@ -442,8 +442,8 @@ func TestAllContainersBeginAgainFromTheFirstInitContainer(t *testing.T) {
 	got := decide.Pod(pod, status, decide.Facts{Now: now})
 	// The sidecar does not wait for the others, because nothing gets a grace period. The container that requested the
 	// restart is removed last.
-	if want := "kill(b-5) kill(s-2) reset(b-5) reset(i-1) reset(s-2) reset(a-4) start(i rc=1)"; say(got) != want {
-		t.Fatalf("got %s, want %s", say(got), want)
+	if want := "kill(b-5) kill(s-2) reset(b-5) reset(i-1) reset(s-2) reset(a-4) start(i rc=1)"; format(got) != want {
+		t.Fatalf("got %s, want %s", format(got), want)
 	}
 	if step := got.Start[0].Restart.Step; step != 5 {
 		t.Errorf("back-off step %d, want that of the container which asked", step)
@@ -451,12 +451,12 @@ func TestAllContainersBeginAgainFromTheFirstInitContainer(t *testing.T) {
 	// When its record has been removed later, the count of its crashes continues.
 	status = podviewtest.Status(pod, "s0:ready i@s0:exited=0,rc=5 s@s0:running,rc=5 e@s0:running")
 	got = decide.Pod(pod, status, decide.Facts{Now: now})
-	if want := "start(a) start(b)"; say(got) != want || got.Start[0].Restart.Step != 5 || got.Start[1].Restart.Step != 0 {
-		t.Errorf("got %s with steps %+v, want %s", say(got), got.Start, want)
+	if want := "start(a) start(b)"; format(got) != want || got.Start[0].Restart.Step != 5 || got.Start[1].Restart.Step != 0 {
+		t.Errorf("got %s with steps %+v, want %s", format(got), got.Start, want)
 	}
 	pod.DeletionTimestamp = &metav1.Time{Time: now}
 	status = podviewtest.Status(pod, "s0:ready a@s0:exited=88 b@s0:running")
-	if got := say(decide.Pod(pod, status, decide.Facts{Now: now})); got != "nothing" {
+	if got := format(decide.Pod(pod, status, decide.Facts{Now: now})); got != "nothing" {
 		t.Errorf("a deleted pod begins again: %s", got)
 	}
 }
@@ -472,7 +472,7 @@ func TestOneOfTwoContainersCanRestartThePod(t *testing.T) {
 		"s0:ready a@s0:exited=1 b@s0:exited=1,rc=3,ended=1s":               "reset(a-1) reset(b-2) start(a rc=1) start(b rc=4)",
 		"s0:ready a@s0:exited=1,rc=1,ended=1s b@s0:exited=1,rc=3,ended=1s": "wait(a 9s of 10s) wait(b 39s of 40s)",
 	} {
-		if got := say(decide.Pod(pod, podviewtest.Status(pod, observed), decide.Facts{Now: now})); got != want {
+		if got := format(decide.Pod(pod, podviewtest.Status(pod, observed), decide.Facts{Now: now})); got != want {
 			t.Errorf("%s: got %s, want %s", observed, got, want)
 		}
 	}
@@ -487,7 +487,7 @@ func TestAFailedInitContainerMayRestartAll(t *testing.T) {
 		"s0:ready i@s0:exited=0 j@s0:exited=1": "reset(i-1) reset(j-2) start(i rc=1)",
 		"s0:ready i@s0:exited=0 j@s0:exited=3": "stop-all",
 	} {
-		if got := say(decide.Pod(pod, podviewtest.Status(pod, observed), decide.Facts{Now: now})); got != want {
+		if got := format(decide.Pod(pod, podviewtest.Status(pod, observed), decide.Facts{Now: now})); got != want {
 			t.Errorf("%s: got %s, want %s", observed, got, want)
 		}
 	}
@@ -501,7 +501,7 @@ func TestADeletedPodStartsNothing(t *testing.T) {
 	} {
 		pod := podviewtest.Pod(v1.RestartPolicyAlways, "a b")
 		pod.DeletionTimestamp = &metav1.Time{Time: now}
-		if got := say(decide.Pod(pod, podviewtest.Status(pod, observed), decide.Facts{Now: now})); got != want {
+		if got := format(decide.Pod(pod, podviewtest.Status(pod, observed), decide.Facts{Now: now})); got != want {
 			t.Errorf("%q: got %s, want %s", observed, got, want)
 		}
 	}
@@ -510,7 +510,7 @@ func TestADeletedPodStartsNothing(t *testing.T) {
 func TestAPodThatWasNotObservedIsNew(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	var none *lifecyclev1.PodStatus
-	if got, want := say(decide.Pod(pod, none, decide.Facts{Now: now})), "sandbox(0) start(a)"; got != want {
+	if got, want := format(decide.Pod(pod, none, decide.Facts{Now: now})), "sandbox(0) start(a)"; got != want {
 		t.Fatalf("got %s, want %s", got, want)
 	}
 }

@@ -117,7 +117,7 @@ func TestAResize(t *testing.T) {
 			pod := podviewtest.Pod(test.policy, test.containers)
 			status, facts := podviewtest.Status(pod, test.observed), decide.Facts{Now: now}
 			test.change(pod, status, &facts)
-			if got := say(decide.Pod(pod, status, facts)); got != test.want {
+			if got := format(decide.Pod(pod, status, facts)); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})

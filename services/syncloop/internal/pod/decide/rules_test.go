@@ -167,7 +167,8 @@ func TestRulesHoldWhateverHappens(t *testing.T) {
 		for range rapid.IntRange(1, 20).Draw(t, "steps") {
 			before, beforePod := proto.Clone(w.status), w.pod.DeepCopy()
 			actions := w.decide()
-			if !proto.Equal(before, w.status) || say(actions) != say(decide.Pod(beforePod, w.status, decide.Facts{Now: w.now})) {
+			again := decide.Pod(beforePod, w.status, decide.Facts{Now: w.now})
+			if !proto.Equal(before, w.status) || format(actions) != format(again) {
 				t.Fatal("the decision has changed its input, or is not the same twice")
 			}
 			w.act(actions)
@@ -195,7 +196,7 @@ func TestTheRuntimeComesToMatch(t *testing.T) {
 			}
 		}
 		if a := w.decide(); !a.Nothing() || len(a.Wait) > 0 {
-			t.Fatalf("still to be done: %s", say(a))
+			t.Fatalf("still to be done: %s", format(a))
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 var now = podviewtest.Now
 
 // say formats actions as one line.
-func say(a decide.Actions) string {
+func format(a decide.Actions) string {
 	var words []string
 	add := func(format string, args ...any) { words = append(words, fmt.Sprintf(format, args...)) }
 	if a.StopAll {

@@ -22,7 +22,7 @@ import (
 var now = podviewtest.Now
 
 // say formats the main parts of a status as one line: the phase, the true conditions and each container.
-func say(s v1.PodStatus) string {
+func format(s v1.PodStatus) string {
 	words := []string{string(s.Phase)}
 	short := map[v1.PodConditionType]string{
 		v1.PodReadyToStartContainers: "sandbox", v1.PodInitialized: "initialized", v1.ContainersReady: "containers", v1.PodReady: "ready",
@@ -192,8 +192,8 @@ func TestGenerate(t *testing.T) {
 			pod := podviewtest.Pod(test.policy, test.containers)
 			test.in.Now = now
 			got := podstatus.Generate(pod, podviewtest.Status(pod, test.observed), test.in)
-			if say(got) != test.want {
-				t.Errorf("\npod      %s %s\nobserved %s\ngot      %s\nwant     %s", test.policy, test.containers, test.observed, say(got), test.want)
+			if format(got) != test.want {
+				t.Errorf("\npod      %s %s\nobserved %s\ngot      %s\nwant     %s", test.policy, test.containers, test.observed, format(got), test.want)
 			}
 		})
 	}
@@ -240,8 +240,8 @@ func TestAPodThatBeginsAgainSaysSo(t *testing.T) {
 func TestEphemeralContainersAreShownAndChangeNothingElse(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a ephemeral:e ephemeral:f")
 	got := podstatus.Generate(pod, podviewtest.Status(pod, "s0:ready a@s0:running e@s0:exited=3"), podstatus.Inputs{Now: now})
-	if want := "Running +sandbox +initialized +ready +containers a=running,ready"; say(got) != want {
-		t.Errorf("got %s, want %s", say(got), want)
+	if want := "Running +sandbox +initialized +ready +containers a=running,ready"; format(got) != want {
+		t.Errorf("got %s, want %s", format(got), want)
 	}
 	shown := got.EphemeralContainerStatuses
 	if len(shown) != 2 || shown[0].State.Terminated == nil || shown[0].State.Terminated.ExitCode != 3 || shown[0].Ready ||
@@ -321,8 +321,8 @@ func TestAStaticPodHasNoLastPhase(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	pod.Annotations = map[string]string{podset.AnnotationSource: "file"}
 	got := podstatus.Generate(pod, podviewtest.Status(pod, ""), podstatus.Inputs{Now: now, Terminal: true})
-	if want := "Pending +initialized a=ContainerStatusUnknown(137)"; say(got) != want {
-		t.Errorf("got %s, want %s", say(got), want)
+	if want := "Pending +initialized a=ContainerStatusUnknown(137)"; format(got) != want {
+		t.Errorf("got %s, want %s", format(got), want)
 	}
 }
 
@@ -348,12 +348,12 @@ func TestTheReasonOfAWaitIsGoneWhenThePodContinues(t *testing.T) {
 			pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 			pod.Status, test.in.Previous = test.has, test.has
 			got := podstatus.Generate(pod, podviewtest.Status(pod, test.observed), test.in)
-			said := string(got.Phase)
+			phase := string(got.Phase)
 			if got.Reason != "" || got.Message != "" {
-				said += " " + got.Reason + ": " + got.Message
+				phase += " " + got.Reason + ": " + got.Message
 			}
-			if said != test.want {
-				t.Errorf("got %s, want %s", said, test.want)
+			if phase != test.want {
+				t.Errorf("got %s, want %s", phase, test.want)
 			}
 		})
 	}

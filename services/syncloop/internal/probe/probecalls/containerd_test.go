@@ -32,10 +32,10 @@ func TestOnContainerd(t *testing.T) {
 		command []string
 		want    want
 	}{
-		{"well", []string{"/hello", "init", "-after", "0s", "-message", "fine"}, want{outcome: probecalls.Success, says: "fine\n"}},
-		{"ill", []string{"/hello", "crash", "-after", "0s", "-code", "3", "-message", "$(TROUBLE)"}, want{outcome: probecalls.Failure, says: "disk full\n"}},
-		{"slow", []string{"/hello", "sleep"}, want{outcome: probecalls.Failure, says: `command timed out: "/hello sleep" timed out after 1s`}},
-		{"no such program", []string{"/bin/sh"}, want{outcome: probecalls.Unknown, says: "no such file or directory"}},
+		{"well", []string{"/hello", "init", "-after", "0s", "-message", "fine"}, want{outcome: probecalls.Success, output: "fine\n"}},
+		{"ill", []string{"/hello", "crash", "-after", "0s", "-code", "3", "-message", "$(TROUBLE)"}, want{outcome: probecalls.Failure, output: "disk full\n"}},
+		{"slow", []string{"/hello", "sleep"}, want{outcome: probecalls.Failure, output: `command timed out: "/hello sleep" timed out after 1s`}},
+		{"no such program", []string{"/bin/sh"}, want{outcome: probecalls.Unknown, output: "no such file or directory"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			to := e.command(t, c.command...)

@@ -95,20 +95,20 @@ func TestAnswersAreTheKubelets(t *testing.T) {
 	for name, to := range e.targets(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			result, says, err := e.kubelets(t.Context(), to)
-			w := want{outcome: probecalls.Success, warning: result == probe.Warning, says: says}
+			result, output, err := e.kubelets(t.Context(), to)
+			w := want{outcome: probecalls.Success, warning: result == probe.Warning, output: output}
 			switch {
 			case err != nil:
-				w.outcome, w.says = probecalls.Unknown, err.Error()
+				w.outcome, w.output = probecalls.Unknown, err.Error()
 			case result == probe.Failure:
 				w.outcome = probecalls.Failure
 			}
 			got := e.Probe(t.Context(), to)
 			if ours, meant := differs[name]; meant {
-				if strings.Contains(w.says, ours) || !strings.Contains(got.Output, ours) {
-					t.Errorf("the kubelet says %q, we %q", w.says, got.Output)
+				if strings.Contains(w.output, ours) || !strings.Contains(got.Output, ours) {
+					t.Errorf("the kubelet says %q, we %q", w.output, got.Output)
 				}
-				w.says = got.Output
+				w.output = got.Output
 			}
 			w.check(t, got)
 		})
@@ -168,7 +168,7 @@ func (e *execRig) targets(t *testing.T) map[string]probecalls.Target {
 		add("http: "+path, server.Listener.Addr(), v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: "/" + path, Port: named()}})
 	}
 	add("http: plain for https", server.Listener.Addr(), v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: named(), Scheme: v1.URISchemeHTTPS}})
-	refused := nobody(t)
+	refused := unusedAddress(t)
 	add("http: refused", refused, v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: named()}})
 	add("http: no such port", refused, v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromString("gone")}})
 	add("tcp: taken", server.Listener.Addr(), v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: named()}})

@@ -63,7 +63,7 @@ func startContainer(t testing.TB, runtime internalapi.RuntimeService, image stri
 // command returns a probe that runs a command in the container.
 func (e *execRig) command(t testing.TB, command ...string) probecalls.Target {
 	t.Helper()
-	to := target(t, nobody(t), v1.ProbeHandler{Exec: &v1.ExecAction{Command: command}})
+	to := target(t, unusedAddress(t), v1.ProbeHandler{Exec: &v1.ExecAction{Command: command}})
 	to.ContainerID, to.PodIP = e.id, "" // it needs no address
 	return to
 }
@@ -77,11 +77,11 @@ func TestACommandsExitCodeIsTheAnswer(t *testing.T) {
 		code           int32
 		want           want
 	}{
-		{"well", "ok", "", 0, want{outcome: probecalls.Success, says: "ok"}},
+		{"well", "ok", "", 0, want{outcome: probecalls.Success, output: "ok"}},
 		{"silent", "", "", 0, want{outcome: probecalls.Success}},
-		{"ill", "out", "err", 1, want{outcome: probecalls.Failure, says: "outerr"}},
+		{"ill", "out", "err", 1, want{outcome: probecalls.Failure, output: "outerr"}},
 		{"killed", "", "", 137, want{outcome: probecalls.Failure}},
-		{"much", long, long, 1, want{outcome: probecalls.Failure, says: long[:10<<10]}},
+		{"much", long, long, 1, want{outcome: probecalls.Failure, output: long[:10<<10]}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e.cri.OnExec(func(string, []string) (stdout, stderr []byte, code int32) {
@@ -120,7 +120,7 @@ func TestACommandThatTakesTooLongHasFailed(t *testing.T) {
 	to := e.command(t, "login", "$(PASSWORD)")
 	to.Container.Env = []v1.EnvVar{{Name: "PASSWORD", Value: "hunter2"}}
 	to.Probe.TimeoutSeconds = 1
-	want{outcome: probecalls.Failure, says: `command timed out: "login $(PASSWORD)" timed out after 1s`}.check(t, e.Probe(t.Context(), to))
+	want{outcome: probecalls.Failure, output: `command timed out: "login $(PASSWORD)" timed out after 1s`}.check(t, e.Probe(t.Context(), to))
 	if n := e.cri.Count("ExecSync", ""); n != 1 {
 		t.Errorf("it was called %d times", n)
 	}
@@ -133,7 +133,7 @@ func TestARuntimeThatCannotRunACommandSaysNothingOfTheContainer(t *testing.T) {
 	e := newExecRig(t)
 	e.cri.Fail("ExecSync", "", -1, status.Error(codes.Unavailable, "no shim for "+strings.Repeat("0123abcd", 8)))
 	got := e.Probe(t.Context(), e.command(t, "check"))
-	want{outcome: probecalls.Unknown, says: "no shim"}.check(t, got)
+	want{outcome: probecalls.Unknown, output: "no shim"}.check(t, got)
 	if got.Output != "no shim for main" {
 		t.Errorf("people are told %q", got.Output)
 	}
@@ -150,8 +150,8 @@ func TestAnUnavailableRuntimeIsReported(t *testing.T) {
 	r := newRig(t)
 	r.config.Runtime = func() (internalapi.RuntimeService, error) { return nil, errors.New("the runtime is away") }
 	r.Caller = probecalls.New(r.config)
-	to := target(t, nobody(t), v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"check"}}})
-	want{outcome: probecalls.Unknown, says: "the runtime is away"}.check(t, r.Probe(t.Context(), to))
+	to := target(t, unusedAddress(t), v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"check"}}})
+	want{outcome: probecalls.Unknown, output: "the runtime is away"}.check(t, r.Probe(t.Context(), to))
 	metricstest.Want(t, r.probes, 1, "prober_probe_total", "result", "unknown")
 }
 
@@ -162,7 +162,7 @@ func TestACommandThatIsCutShortSaysNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	began := time.Now()
-	want{outcome: probecalls.Unknown, says: "cut short"}.check(t, e.Probe(ctx, e.command(t, "check")))
+	want{outcome: probecalls.Unknown, output: "cut short"}.check(t, e.Probe(ctx, e.command(t, "check")))
 	soon(t, began)
 	if got := e.events(); len(got) != 0 {
 		t.Errorf("told %q, want none", got)

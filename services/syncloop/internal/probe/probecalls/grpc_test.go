@@ -45,23 +45,23 @@ func TestAHealthServiceIsAskedForTheService(t *testing.T) {
 	server.SetServingStatus("ill", healthv1.HealthCheckResponse_NOT_SERVING)
 	address := serveGRPC(t, func(s *grpc.Server) { healthv1.RegisterHealthServer(s, server) })
 	for service, w := range map[string]want{
-		"well":    {outcome: probecalls.Success, says: "service healthy"},
-		"":        {outcome: probecalls.Success, says: "service healthy"},
-		"ill":     {outcome: probecalls.Failure, says: `service unhealthy (responded with "NOT_SERVING")`},
-		"unknown": {outcome: probecalls.Failure, says: `error: this server does not know the health of the service "unknown" (NOT_FOUND): unknown service`},
+		"well":    {outcome: probecalls.Success, output: "service healthy"},
+		"":        {outcome: probecalls.Success, output: "service healthy"},
+		"ill":     {outcome: probecalls.Failure, output: `service unhealthy (responded with "NOT_SERVING")`},
+		"unknown": {outcome: probecalls.Failure, output: `error: this server does not know the health of the service "unknown" (NOT_FOUND): unknown service`},
 	} {
 		t.Run(service, func(t *testing.T) {
 			w.check(t, newRig(t).Probe(t.Context(), grpcTarget(t, address, &service)))
 		})
 	}
-	want{outcome: probecalls.Success, says: "service healthy"}.check(t, newRig(t).Probe(t.Context(), grpcTarget(t, address, nil)))
+	want{outcome: probecalls.Success, output: "service healthy"}.check(t, newRig(t).Probe(t.Context(), grpcTarget(t, address, nil)))
 }
 
 func TestAServerWithoutAHealthServiceIsReported(t *testing.T) {
 	address := serveGRPC(t, func(*grpc.Server) {})
 	want{
 		outcome: probecalls.Failure,
-		says:    "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service grpc.health.v1.Health",
+		output:  "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service grpc.health.v1.Health",
 	}.check(t, newRig(t).Probe(t.Context(), grpcTarget(t, address, nil)))
 }
 
@@ -89,10 +89,10 @@ func TestAHealthServiceThatIsLateHasFailed(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}))
-	refusing := nobody(t)
+	refusing := unusedAddress(t)
 	for name, c := range map[string]struct {
 		address net.Addr
-		says    string
+		output  string
 	}{
 		"silent":  {silent.Addr(), fmt.Sprintf(`timeout: failed to connect service "%s" within 5s: context deadline exceeded`, silent.Addr())},
 		"refused": {refusing, fmt.Sprintf(`timeout: failed to connect service "%s" within 5s: context deadline exceeded`, refusing)},
@@ -103,7 +103,7 @@ func TestAHealthServiceThatIsLateHasFailed(t *testing.T) {
 			to := grpcTarget(t, c.address, nil)
 			to.Probe.TimeoutSeconds = 5 // long enough to connect to a server
 			began := time.Now()
-			want{outcome: probecalls.Failure, says: c.says}.check(t, newRig(t).Probe(t.Context(), to))
+			want{outcome: probecalls.Failure, output: c.output}.check(t, newRig(t).Probe(t.Context(), to))
 			soon(t, began)
 		})
 	}

@@ -42,7 +42,7 @@ func TestTheCodeOfAnAnswerIsTheAnswer(t *testing.T) {
 }
 
 // asked returns a server that records its last request.
-func asked(t *testing.T, start func(*httptest.Server)) (server *httptest.Server, last func() *http.Request) {
+func recording(t *testing.T, start func(*httptest.Server)) (server *httptest.Server, last func() *http.Request) {
 	t.Helper()
 	var mu sync.Mutex
 	var request *http.Request
@@ -61,7 +61,7 @@ func asked(t *testing.T, start func(*httptest.Server)) (server *httptest.Server,
 }
 
 func TestWhatAProbeAsksFor(t *testing.T) {
-	server, last := asked(t, (*httptest.Server).Start)
+	server, last := recording(t, (*httptest.Server).Start)
 	address := server.Listener.Addr().String()
 	for _, c := range []struct {
 		name string
@@ -114,7 +114,7 @@ func TestAnyCertificateWillDo(t *testing.T) {
 		"HTTP/2.0": func(s *httptest.Server) { s.EnableHTTP2 = true; s.StartTLS() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			server, last := asked(t, start)
+			server, last := recording(t, start)
 			to := httpTarget(t, server)
 			to.Probe.HTTPGet.Scheme = v1.URISchemeHTTPS
 			want{outcome: probecalls.Success}.check(t, newRig(t).Probe(t.Context(), to))
@@ -128,7 +128,7 @@ func TestAnyCertificateWillDo(t *testing.T) {
 func TestPlainTextIsNotHTTPS(t *testing.T) {
 	to := httpTarget(t, answering(t, http.StatusOK))
 	to.Probe.HTTPGet.Scheme = v1.URISchemeHTTPS
-	want{outcome: probecalls.Failure, says: "server gave HTTP response to HTTPS client"}.check(t, newRig(t).Probe(t.Context(), to))
+	want{outcome: probecalls.Failure, output: "server gave HTTP response to HTTPS client"}.check(t, newRig(t).Probe(t.Context(), to))
 }
 
 func TestRedirectsAreFollowedOnTheSameHostOnly(t *testing.T) {
@@ -143,11 +143,11 @@ func TestRedirectsAreFollowedOnTheSameHostOnly(t *testing.T) {
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	for path, w := range map[string]want{
-		"/local": {outcome: probecalls.Success, says: "here"},
-		"/ill":   {outcome: probecalls.Failure, says: "statuscode: 404"},
-		"/port":  {outcome: probecalls.Failure, says: "statuscode: 500"},
-		"/away":  {outcome: probecalls.Success, warning: true, says: "Probe terminated redirects, Response body: <a href"},
-		"/round": {outcome: probecalls.Failure, says: "stopped after 10 redirects"},
+		"/local": {outcome: probecalls.Success, output: "here"},
+		"/ill":   {outcome: probecalls.Failure, output: "statuscode: 404"},
+		"/port":  {outcome: probecalls.Failure, output: "statuscode: 500"},
+		"/away":  {outcome: probecalls.Success, warning: true, output: "Probe terminated redirects, Response body: <a href"},
+		"/round": {outcome: probecalls.Failure, output: "stopped after 10 redirects"},
 	} {
 		t.Run(path, func(t *testing.T) {
 			to := httpTarget(t, server)
@@ -167,7 +167,7 @@ func TestABodyIsReadNoFurtherThanNeeded(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	want{outcome: probecalls.Success, says: strings.Repeat("x", 10<<10)}.check(t, newRig(t).Probe(t.Context(), httpTarget(t, server)))
+	want{outcome: probecalls.Success, output: strings.Repeat("x", 10<<10)}.check(t, newRig(t).Probe(t.Context(), httpTarget(t, server)))
 }
 
 func TestAHeaderIsNotReadWithoutEnd(t *testing.T) {
@@ -175,15 +175,15 @@ func TestAHeaderIsNotReadWithoutEnd(t *testing.T) {
 		w.Header().Set("X-Much", strings.Repeat("x", 2<<20))
 	}))
 	t.Cleanup(server.Close)
-	want{outcome: probecalls.Failure, says: "server response headers exceeded"}.check(t, newRig(t).Probe(t.Context(), httpTarget(t, server)))
+	want{outcome: probecalls.Failure, output: "server response headers exceeded"}.check(t, newRig(t).Probe(t.Context(), httpTarget(t, server)))
 }
 
 func TestAnAnswerThatTakesTooLongIsNone(t *testing.T) {
 	t.Parallel()
 	for name, w := range map[string]want{
-		"head": {outcome: probecalls.Failure, says: "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"},
+		"head": {outcome: probecalls.Failure, output: "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"},
 		// The kubelet also treats this as an error of the call.
-		"body": {outcome: probecalls.Unknown, says: "context deadline exceeded (Client.Timeout or context cancellation while reading body)"},
+		"body": {outcome: probecalls.Unknown, output: "context deadline exceeded (Client.Timeout or context cancellation while reading body)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -221,7 +221,7 @@ func TestTheSameTroubleIsTheSameText(t *testing.T) {
 	_, port := split(t, listener.Addr())
 	for range 3 {
 		got := r.Probe(t.Context(), target(t, listener.Addr(), v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: named()}}))
-		want{outcome: probecalls.Failure, says: fmt.Sprintf(`Get "http://127.0.0.1:%d": `, port)}.check(t, got)
+		want{outcome: probecalls.Failure, output: fmt.Sprintf(`Get "http://127.0.0.1:%d": `, port)}.check(t, got)
 		if strings.Contains(got.Output, "->") {
 			t.Errorf("it says %q", got.Output)
 		}
@@ -231,7 +231,7 @@ func TestTheSameTroubleIsTheSameText(t *testing.T) {
 // TestTheNodesProxyIsNotThePods checks that the node's HTTP proxy is not used. It uses an address other than a loopback
 // address, for which no proxy would be used anyway.
 func TestTheNodesProxyIsNotThePods(t *testing.T) {
-	t.Setenv("HTTP_PROXY", "http://"+nobody(t).String())
+	t.Setenv("HTTP_PROXY", "http://"+unusedAddress(t).String())
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	server.Listener = listen(t, net.JoinHostPort(ownAddress(t), "0"))
 	server.Start()

@@ -68,12 +68,12 @@ func TestAnErrorOfTheCallIsTriedThreeTimes(t *testing.T) {
 		_, _ = w.Write([]byte("well"))
 	}))
 	t.Cleanup(server.Close)
-	want{outcome: probecalls.Success, says: "well"}.check(t, r.Probe(t.Context(), httpTarget(t, server)))
+	want{outcome: probecalls.Success, output: "well"}.check(t, r.Probe(t.Context(), httpTarget(t, server)))
 	if calls != 3 || len(r.events()) != 0 {
 		t.Errorf("%d calls, told %q", calls, r.events())
 	}
 	calls = -1000
-	want{outcome: probecalls.Unknown, says: "unexpected EOF"}.check(t, r.Probe(t.Context(), httpTarget(t, server)))
+	want{outcome: probecalls.Unknown, output: "unexpected EOF"}.check(t, r.Probe(t.Context(), httpTarget(t, server)))
 	if calls != -997 || len(r.events()) != 1 {
 		t.Errorf("%d calls, told %q", calls+1000, r.events())
 	}
@@ -86,7 +86,7 @@ func TestAFailureIsNotTriedAgain(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}))
 	t.Cleanup(server.Close)
-	want{outcome: probecalls.Failure, says: "statuscode: 503"}.check(t, newRig(t).Probe(t.Context(), httpTarget(t, server)))
+	want{outcome: probecalls.Failure, output: "statuscode: 503"}.check(t, newRig(t).Probe(t.Context(), httpTarget(t, server)))
 	if calls != 1 {
 		t.Errorf("%d calls, want 1", calls)
 	}
@@ -109,7 +109,7 @@ func TestAProbeThatIsCutShortSaysNothing(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(50*time.Millisecond, cancel)
 			began := time.Now()
-			want{outcome: probecalls.Unknown, says: "cut short"}.check(t, r.Probe(ctx, to))
+			want{outcome: probecalls.Unknown, output: "cut short"}.check(t, r.Probe(ctx, to))
 			soon(t, began)
 			if got := r.events(); len(got) != 0 {
 				t.Errorf("told %q, want none", got)
@@ -127,15 +127,15 @@ func TestAPodWithoutAnAddressIsNotProbedOnTheNode(t *testing.T) {
 	} {
 		to := target(t, server.Listener.Addr(), handler)
 		to.PodIP = ""
-		want{outcome: probecalls.Unknown, says: "the pod has no address yet"}.check(t, newRig(t).Probe(t.Context(), to))
+		want{outcome: probecalls.Unknown, output: "the pod has no address yet"}.check(t, newRig(t).Probe(t.Context(), to))
 	}
 }
 
 func TestAProbeWithoutAnActionSaysSo(t *testing.T) {
-	to := target(t, nobody(t), v1.ProbeHandler{})
-	want{outcome: probecalls.Unknown, says: "give exec, httpGet, tcpSocket or grpc"}.check(t, newRig(t).Probe(t.Context(), to))
+	to := target(t, unusedAddress(t), v1.ProbeHandler{})
+	want{outcome: probecalls.Unknown, output: "give exec, httpGet, tcpSocket or grpc"}.check(t, newRig(t).Probe(t.Context(), to))
 	to.Probe = nil
-	want{outcome: probecalls.Unknown, says: "no readiness probe"}.check(t, newRig(t).Probe(t.Context(), to))
+	want{outcome: probecalls.Unknown, output: "no readiness probe"}.check(t, newRig(t).Probe(t.Context(), to))
 }
 
 func TestProbesAreCountedUntilTheirContainerIsGone(t *testing.T) {

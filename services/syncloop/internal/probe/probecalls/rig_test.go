@@ -26,15 +26,15 @@ type rig struct {
 	config probecalls.Config
 	probes *prometheus.Registry
 
-	mu   sync.Mutex
-	told []string
+	mu       sync.Mutex
+	recorded []string
 }
 
 // Warning implements probecalls.Events.
 func (r *rig) Warning(_ context.Context, pod *v1.Pod, container, reason, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.told = append(r.told, pod.Name+" "+container+" "+reason+": "+message)
+	r.recorded = append(r.recorded, pod.Name+" "+container+" "+reason+": "+message)
 }
 
 func newRig(t testing.TB) *rig {
@@ -49,7 +49,7 @@ func newRig(t testing.TB) *rig {
 func (r *rig) events() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.told
+	return r.recorded
 }
 
 // target returns a probe of a container named main that listens on the port of an address, which is the pod's.
@@ -92,7 +92,7 @@ func listen(t testing.TB, address string) net.Listener {
 }
 
 // nobody returns an address that refuses connections.
-func nobody(t testing.TB) net.Addr {
+func unusedAddress(t testing.TB) net.Addr {
 	t.Helper()
 	listener := listen(t, "127.0.0.1:0")
 	if err := listener.Close(); err != nil {
@@ -104,19 +104,19 @@ func nobody(t testing.TB) net.Addr {
 // want is the expected outcome of a call, and the text of its output or error.
 type want struct {
 	outcome probecalls.Outcome
-	says    string
+	output  string
 	warning bool
 }
 
 func (w want) check(t testing.TB, got probecalls.Answer) {
 	t.Helper()
-	says := got.Output
+	output := got.Output
 	if got.Err != nil {
-		says = got.Err.Error()
+		output = got.Err.Error()
 	}
-	if got.Outcome != w.outcome || got.Warning != w.warning || !strings.Contains(says, w.says) ||
-		(w.says == "") != (says == "") {
-		t.Errorf("got %v, warning %t, that says %.200q; want %v, warning %t, %q", got.Outcome, got.Warning, says, w.outcome, w.warning, w.says)
+	if got.Outcome != w.outcome || got.Warning != w.warning || !strings.Contains(output, w.output) ||
+		(w.output == "") != (output == "") {
+		t.Errorf("got %v, warning %t, that says %.200q; want %v, warning %t, %q", got.Outcome, got.Warning, output, w.outcome, w.warning, w.output)
 	}
 	if (got.Err != nil) != (got.Outcome == probecalls.Unknown) {
 		t.Errorf("got %v with the error %v", got.Outcome, got.Err)

@@ -22,7 +22,7 @@ func reset(conn net.Conn) {
 }
 
 func TestAConnectionThatIsTakenIsASuccess(t *testing.T) {
-	listener, refusing := listen(t, "127.0.0.1:0"), nobody(t)
+	listener, refusing := listen(t, "127.0.0.1:0"), unusedAddress(t)
 	host, port := split(t, listener.Addr())
 	for _, c := range []struct {
 		name string
@@ -33,9 +33,9 @@ func TestAConnectionThatIsTakenIsASuccess(t *testing.T) {
 		{"a number", listener.Addr(), v1.TCPSocketAction{Port: intstr.FromInt32(port)}, want{outcome: probecalls.Success}},
 		{"a name", listener.Addr(), v1.TCPSocketAction{Port: named()}, want{outcome: probecalls.Success}},
 		{"another host", &net.TCPAddr{IP: net.ParseIP("198.51.100.1"), Port: int(port)}, v1.TCPSocketAction{Port: named(), Host: host}, want{outcome: probecalls.Success}},
-		{"refused", refusing, v1.TCPSocketAction{Port: named()}, want{outcome: probecalls.Failure, says: fmt.Sprintf("dial tcp %s: connect: connection refused", refusing)}},
-		{"no such name", listener.Addr(), v1.TCPSocketAction{Port: intstr.FromString("gone")}, want{outcome: probecalls.Unknown, says: `tcpSocket: port "gone" not found`}},
-		{"no port", listener.Addr(), v1.TCPSocketAction{Port: intstr.FromInt32(70000)}, want{outcome: probecalls.Unknown, says: "invalid port number: 70000"}},
+		{"refused", refusing, v1.TCPSocketAction{Port: named()}, want{outcome: probecalls.Failure, output: fmt.Sprintf("dial tcp %s: connect: connection refused", refusing)}},
+		{"no such name", listener.Addr(), v1.TCPSocketAction{Port: intstr.FromString("gone")}, want{outcome: probecalls.Unknown, output: `tcpSocket: port "gone" not found`}},
+		{"no port", listener.Addr(), v1.TCPSocketAction{Port: intstr.FromInt32(70000)}, want{outcome: probecalls.Unknown, output: "invalid port number: 70000"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.want.check(t, newRig(t).Probe(t.Context(), target(t, c.to, v1.ProbeHandler{TCPSocket: &c.tcp})))
@@ -50,7 +50,7 @@ func TestAnUnansweredConnectionFailsInTime(t *testing.T) {
 	to := target(t, address, v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: named()}})
 	to.Probe.TimeoutSeconds = 1
 	began := time.Now()
-	want{outcome: probecalls.Failure, says: fmt.Sprintf("dial tcp %s: i/o timeout", address)}.check(t, newRig(t).Probe(t.Context(), to))
+	want{outcome: probecalls.Failure, output: fmt.Sprintf("dial tcp %s: i/o timeout", address)}.check(t, newRig(t).Probe(t.Context(), to))
 	soon(t, began)
 }
 

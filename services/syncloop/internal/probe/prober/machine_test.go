@@ -19,7 +19,7 @@ func start() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 // asks runs a machine with a list of answers. It returns the time of each call, in seconds after the container's start,
 // and its effect: "1:failure" is a changed result, and "|" the end of all calls.
 func asks(m machine, answers string) string {
-	var said []string
+	var results []string
 	for _, a := range answers {
 		if m.waits() {
 			break
@@ -30,12 +30,12 @@ func asks(m machine, answers string) string {
 		if m.answered(outcome, at, at) {
 			text += ":" + wordOf(m.result)
 		}
-		said = append(said, text)
+		results = append(results, text)
 	}
 	if m.waits() {
-		said = append(said, "|")
+		results = append(results, "|")
 	}
-	return strings.Join(said, " ")
+	return strings.Join(results, " ")
 }
 
 func TestWhenContainersAreAskedAndWhatComesOfIt(t *testing.T) {
@@ -215,16 +215,16 @@ func answer(t *rapid.T, m *machine, kind probecalls.Kind, spec v1.Probe, row map
 	if changed != (m.result != before) {
 		t.Fatalf("says changed=%v of %v after %v", changed, m.result, before)
 	}
-	enough := map[decide.ProbeResult]bool{
+	thresholds := map[decide.ProbeResult]bool{
 		decide.Success: row[probecalls.Success] >= int(spec.SuccessThreshold),
 		decide.Failure: row[probecalls.Failure] >= int(spec.FailureThreshold),
 	}
 	switch {
-	case changed && !enough[m.result]:
+	case changed && !thresholds[m.result]:
 		t.Fatalf("is %v after %v answers in a row", m.result, row)
-	case kind == probecalls.Readiness && enough[decide.Success] && m.result != decide.Success:
+	case kind == probecalls.Readiness && thresholds[decide.Success] && m.result != decide.Success:
 		t.Fatalf("is not ready after %v answers in a row", row)
-	case kind == probecalls.Liveness && enough[decide.Failure] && m.result != decide.Failure:
+	case kind == probecalls.Liveness && thresholds[decide.Failure] && m.result != decide.Failure:
 		t.Fatalf("is alive after %v answers in a row", row)
 	case m.next.Before(now) || m.next.After(now.Add(time.Duration(spec.PeriodSeconds)*time.Second)):
 		t.Fatalf("next at %v, now is %v", m.next, now)

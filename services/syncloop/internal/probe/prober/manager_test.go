@@ -331,13 +331,14 @@ func TestDescriptionsOfProbes(t *testing.T) {
 			return probecalls.Answer{Err: errors.New("rpc error: no"), Output: strings.Repeat("é", 200)}
 		})
 		r.observe(pod, "s0:ready a@s0:running")
-		told := r.manager.Describe(pod.UID)
-		if len(told) != 2 || told[0].GetAskedAt() != nil || told[1].GetResult() != enginev1.ProbeResult_PROBE_RESULT_FAILURE {
-			t.Fatalf("before the first call: %v", told)
+		described := r.manager.Describe(pod.UID)
+		if len(described) != 2 || described[0].GetAskedAt() != nil ||
+			described[1].GetResult() != enginev1.ProbeResult_PROBE_RESULT_FAILURE {
+			t.Fatalf("before the first call: %v", described)
 		}
 		r.pass(2500 * time.Millisecond)
-		told = r.manager.Describe(pod.UID)
-		liveness, readiness := told[0], told[1]
+		described = r.manager.Describe(pod.UID)
+		liveness, readiness := described[0], described[1]
 		if liveness.GetKind() != "Liveness" ||
 			liveness.GetResult() != enginev1.ProbeResult_PROBE_RESULT_SUCCESS || liveness.GetResultSince() != nil ||
 			liveness.GetAnswer() != enginev1.ProbeResult_PROBE_RESULT_FAILURE ||
@@ -345,8 +346,8 @@ func TestDescriptionsOfProbes(t *testing.T) {
 			!liveness.GetNextAt().AsTime().Equal(r.begun.Add(3*time.Second)) {
 			t.Errorf("liveness: %v", liveness)
 		}
-		if said := readiness.GetSaid(); readiness.GetAnswer() != enginev1.ProbeResult_PROBE_RESULT_UNSPECIFIED ||
-			said != strings.Repeat("é", 100)+"…" {
+		if message := readiness.GetSaid(); readiness.GetAnswer() != enginev1.ProbeResult_PROBE_RESULT_UNSPECIFIED ||
+			message != strings.Repeat("é", 100)+"…" {
 			t.Errorf("readiness: %v", readiness)
 		}
 		r.pass(time.Second)
@@ -365,17 +366,17 @@ func TestDescriptionsOfProbes(t *testing.T) {
 func TestOutputOfAProbeBecomesValidText(t *testing.T) {
 	play(t, func(r *rig) {
 		pod := podOf("a", func(p *v1.Pod) { p.Spec.Containers[0].ReadinessProbe = every() })
-		for said, want := range map[string]string{
+		for output, want := range map[string]string{
 			"caf\xe9 closed": "caf\uFFFD closed", strings.Repeat("x", 199) + "\xe9\xe9": strings.Repeat("x", 199) + "…",
 		} {
 			r.answer("a readiness", func(context.Context) probecalls.Answer {
-				return probecalls.Answer{Outcome: probecalls.Failure, Output: said}
+				return probecalls.Answer{Outcome: probecalls.Failure, Output: output}
 			})
 			r.observe(pod, "s0:ready a@s0:running")
 			r.pass(1500 * time.Millisecond)
-			told := r.manager.Describe(pod.UID)
-			if _, err := proto.Marshal(told[0]); err != nil || told[0].GetSaid() != want {
-				t.Errorf("of %q people are told %q, error %v", said, told[0].GetSaid(), err)
+			described := r.manager.Describe(pod.UID)
+			if _, err := proto.Marshal(described[0]); err != nil || described[0].GetSaid() != want {
+				t.Errorf("of %q people are told %q, error %v", output, described[0].GetSaid(), err)
 			}
 		}
 	})
@@ -392,9 +393,10 @@ func TestARunningCallIsShown(t *testing.T) {
 		begun := time.Now()
 		r.observe(pod, "s0:ready a@s0:running")
 		r.pass(time.Second)
-		told := r.manager.Describe(pod.UID)[0]
-		if since := told.GetAskingSince(); since == nil || !since.AsTime().Equal(begun) || told.GetAskedAt() != nil {
-			t.Errorf("while the first call hangs, people are told %v, want that it is under way since %v", told, begun)
+		described := r.manager.Describe(pod.UID)[0]
+		since := described.GetAskingSince()
+		if since == nil || !since.AsTime().Equal(begun) || described.GetAskedAt() != nil {
+			t.Errorf("while the first call hangs, people are told %v, want that it is under way since %v", described, begun)
 		}
 		r.pass(2500 * time.Millisecond)
 		if again := r.manager.Describe(pod.UID)[0]; !again.GetAskedAt().AsTime().Equal(begun) || again.GetSaid() != "slow" ||

@@ -199,7 +199,7 @@ func (r *rig) NodeWarning(_ context.Context, reason, message string) {
 	r.events = append(r.events, reason+": "+message)
 }
 
-func (r *rig) said() string {
+func (r *rig) logText() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return strings.Join(r.removed, " ")
@@ -207,12 +207,12 @@ func (r *rig) said() string {
 
 func (r *rig) eventually(what string, holds func() bool) {
 	r.t.Helper()
-	eventually.Wait{State: func() string { return fmt.Sprintf("removed: %q", r.said()) }}.That(r.t, what, holds)
+	eventually.Wait{State: func() string { return fmt.Sprintf("removed: %q", r.logText()) }}.That(r.t, what, holds)
 }
 
 func (r *rig) want(removed string) {
 	r.t.Helper()
-	r.eventually("removed "+removed, func() bool { return r.said() == removed })
+	r.eventually("removed "+removed, func() bool { return r.logText() == removed })
 }
 
 func TestWhatIsPutInIsRemovedOneAfterAnother(t *testing.T) {
@@ -221,7 +221,7 @@ func TestWhatIsPutInIsRemovedOneAfterAnother(t *testing.T) {
 	for range 10 {
 		r.queue.Put(t.Context(), items)
 	}
-	r.eventually("all is removed", func() bool { return strings.HasPrefix(r.said(), "a1 a0 s1") })
+	r.eventually("all is removed", func() bool { return strings.HasPrefix(r.logText(), "a1 a0 s1") })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.most != 1 {
@@ -236,7 +236,7 @@ func TestAllPodsAreLookedAtEveryMinute(t *testing.T) {
 	r.clock.Step(time.Minute)
 	r.eventually("it has looked", func() bool { return r.looks.Load() == 1 })
 	r.known.Store(true)
-	if got := r.said(); got != "" {
+	if got := r.logText(); got != "" {
 		t.Errorf("removed %q before all is known", got)
 	}
 	r.clock.Step(time.Minute)
@@ -276,7 +276,7 @@ func TestARemovalThatHangsDelaysNoOther(t *testing.T) {
 	r.queue.Put(t.Context(), containergc.Of(pod("s1:ready a2@s1:exited a1@s1:exited"), 1))
 	r.eventually("it has had its time", func() bool {
 		r.clock.Step(time.Second)
-		return r.said() == "a0 b1"
+		return r.logText() == "a0 b1"
 	})
 }
 
@@ -287,7 +287,7 @@ func TestWhatIsStartedGoesFirst(t *testing.T) {
 	r.eventually("it makes way", func() bool { return r.clock.Waiters() > 1 })
 	r.clock.Step(time.Second)
 	r.eventually("it makes way again", func() bool { return r.clock.Waiters() > 1 })
-	if got := r.said(); got != "" {
+	if got := r.logText(); got != "" {
 		t.Errorf("removed %q while sandboxes are made", got)
 	}
 	r.busy.Store(false)
@@ -298,7 +298,7 @@ func TestWhatIsStartedGoesFirst(t *testing.T) {
 	r.queue.Put(t.Context(), containergc.Of(pod("s1:ready b2@s1:exited b1@s1:exited"), 1))
 	r.eventually("it is removed in the end", func() bool {
 		r.clock.Step(time.Second)
-		return r.said() == "a1 b1"
+		return r.logText() == "a1 b1"
 	})
 }
 
@@ -378,7 +378,7 @@ func TestAThousandAreNoMoreThanOneAtATime(t *testing.T) {
 		words += fmt.Sprintf(" a%d@s1:exited", 1000-i)
 	}
 	r.queue.Put(t.Context(), containergc.Of(pod(words), 1))
-	r.eventually("all are removed", func() bool { return strings.Count(r.said(), " ") == 998 })
+	r.eventually("all are removed", func() bool { return strings.Count(r.logText(), " ") == 998 })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.most != 1 {

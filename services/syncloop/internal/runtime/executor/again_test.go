@@ -41,8 +41,8 @@ func TestAPodBeginsAgainInItsSandboxWhenARuleSaysSo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	asked, other := n.id(pod, "a"), n.id(pod, "b")
-	n.cri.Exit(asked, 42)
+	requester, other := n.id(pod, "a"), n.id(pod, "b")
+	n.cri.Exit(requester, 42)
 	n.cri.ResetCalls()
 	n.sync(pod)
 	n.want(pod, "sandbox-0:ready init-1-1:exited(0)")
@@ -52,8 +52,8 @@ func TestAPodBeginsAgainInItsSandboxWhenARuleSaysSo(t *testing.T) {
 			removed = append(removed, call.IDs...)
 		}
 	}
-	if len(removed) != 3 || removed[0] != other || removed[2] != asked {
-		t.Errorf("removed %v, want %s first and %s, which asked, last", removed, other, asked)
+	if len(removed) != 3 || removed[0] != other || removed[2] != requester {
+		t.Errorf("removed %v, want %s first and %s, which asked, last", removed, other, requester)
 	}
 	n.sync(pod)
 	got := n.describe(pod)

@@ -141,9 +141,9 @@ func TestAStartUnderWayComesToItsEnd(t *testing.T) {
 	if got, want := logged.causes("started a container"), "first start"; got != want {
 		t.Errorf("started for %q, want one start", got)
 	}
-	there := strings.Fields(n.describe(pod))
-	slices.Sort(there) // either may be created first
-	if want := []string{"a-0:running", "b-0:created", "sandbox-0:ready"}; !slices.Equal(there, want) {
-		t.Errorf("the runtime has %q, want %q", there, want)
+	shown := strings.Fields(n.describe(pod))
+	slices.Sort(shown) // either may be created first
+	if want := []string{"a-0:running", "b-0:created", "sandbox-0:ready"}; !slices.Equal(shown, want) {
+		t.Errorf("the runtime has %q, want %q", shown, want)
 	}
 }

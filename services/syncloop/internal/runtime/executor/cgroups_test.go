@@ -61,8 +61,8 @@ func (c *cgroups) Name(pod *v1.Pod) (string, bool) {
 func (c *cgroups) Given(pod *v1.Pod) (has, wants resources.Resources, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	has, there := c.now[pod.UID]
-	if !there {
+	has, found := c.now[pod.UID]
+	if !found {
 		return has, has, fs.ErrNotExist
 	}
 	return has, resources.ForPod(pod, resources.Limits{CPUQuota: true}), nil

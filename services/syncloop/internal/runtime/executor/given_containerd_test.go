@@ -290,15 +290,15 @@ func givenAStopSignal(t *testing.T, n *node) {
 	pod.Spec.Containers[0].Lifecycle = &v1.Lifecycle{StopSignal: &interrupt}
 	n.run(pod)
 	log := filepath.Join(n.config.PodLogsDir, "shop_signaled_uid-signaled", "c0-sleep", "0.log")
-	says := func(line string) {
+	wantLine := func(line string) {
 		t.Helper()
 		eventually.That(t, line, func() bool { return strings.Contains(read(t, log), line) })
 	}
-	says("hello from sleep") // so it handles signals
+	wantLine("hello from sleep") // so it handles signals
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 1); err != nil {
 		t.Fatal(err)
 	}
-	says("ignoring interrupt")
+	wantLine("ignoring interrupt")
 }
 
 func givenAllAgain(t *testing.T, n *node) {

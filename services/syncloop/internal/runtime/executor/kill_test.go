@@ -226,10 +226,10 @@ func TestSidecarsWhosePreStopHangsAreKilledTogether(t *testing.T) {
 
 func TestHTTPAndSleepHooks(t *testing.T) {
 	n := newNode(t)
-	var asked atomic.Int32
+	var calls atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/bye" && r.Header.Get("User-Agent") == "kube-lifecycle" {
-			asked.Add(1)
+			calls.Add(1)
 		}
 	}))
 	defer server.Close()
@@ -248,16 +248,16 @@ func TestHTTPAndSleepHooks(t *testing.T) {
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 5); err != nil {
 		t.Fatal(err)
 	}
-	if asked.Load() != 1 {
-		t.Errorf("the hook's address was asked %d times", asked.Load())
+	if calls.Load() != 1 {
+		t.Errorf("the hook's address was asked %d times", calls.Load())
 	}
 }
 
 func TestAnHTTPHookSucceedsWithAnyAnswerAlsoInPlainText(t *testing.T) {
 	n, events := newRecorded(t)
-	var asked []string
+	var calls []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked = append(asked, fmt.Sprint(r.URL, " ", r.Host, " ", r.Header["Accept"], r.Header["User-Agent"], r.Header["Authorization"]))
+		calls = append(calls, fmt.Sprint(r.URL, " ", r.Host, " ", r.Header["Accept"], r.Header["User-Agent"], r.Header["Authorization"]))
 		w.WriteHeader(http.StatusInternalServerError)
 	}))
 	defer server.Close()
@@ -272,8 +272,8 @@ func TestAnHTTPHookSucceedsWithAnyAnswerAlsoInPlainText(t *testing.T) {
 	}}}
 	n.sync(pod)
 	n.want(pod, "sandbox-0:ready a-0:running")
-	if want := "/hello?x=1 web.test [*/*] [me] []"; len(asked) != 1 || asked[0] != want {
-		t.Errorf("the server was asked for %v, want %s", asked, want)
+	if want := "/hello?x=1 web.test [*/*] [me] []"; len(calls) != 1 || calls[0] != want {
+		t.Errorf("the server was asked for %v, want %s", calls, want)
 	}
 	if got := events.take(); !strings.Contains(got, "Warning LifecycleHTTPFallback [] request to HTTPS lifecycle hook "+address.Host) {
 		t.Errorf("events %q, want text with %q",

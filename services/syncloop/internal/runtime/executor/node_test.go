@@ -53,7 +53,7 @@ func askingPod(uid string) *v1.Pod {
 func TestAPodGetsTheLastKnownFactsOfTheNode(t *testing.T) {
 	envs := map[string][]string{}
 	var answer atomic.Pointer[func(context.Context) (*v1.Node, error)]
-	say := func(f func(context.Context) (*v1.Node, error)) { answer.Store(&f) }
+	answerWith := func(f func(context.Context) (*v1.Node, error)) { answer.Store(&f) }
 	n := newNode(t, func(c *executor.Config) {
 		inner := c.Runtime
 		c.Runtime = func() (internalapi.RuntimeService, error) {
@@ -69,7 +69,7 @@ func TestAPodGetsTheLastKnownFactsOfTheNode(t *testing.T) {
 		n.want(pod, "sandbox-0:ready main-0:running")
 	}
 
-	say(func(context.Context) (*v1.Node, error) {
+	answerWith(func(context.Context) (*v1.Node, error) {
 		return &v1.Node{Status: v1.NodeStatus{
 			Allocatable: v1.ResourceList{v1.ResourceMemory: resource.MustParse("512Mi")},
 			Addresses: []v1.NodeAddress{
@@ -78,9 +78,9 @@ func TestAPodGetsTheLastKnownFactsOfTheNode(t *testing.T) {
 		}}, nil
 	})
 	start("known")
-	say(func(context.Context) (*v1.Node, error) { return nil, errors.New("nodestatus is away") })
+	answerWith(func(context.Context) (*v1.Node, error) { return nil, errors.New("nodestatus is away") })
 	start("away")
-	say(func(ctx context.Context) (*v1.Node, error) {
+	answerWith(func(ctx context.Context) (*v1.Node, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	})

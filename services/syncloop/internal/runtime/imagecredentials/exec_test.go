@@ -58,8 +58,8 @@ func TestAPluginOfThisMachine(t *testing.T) {
 			t.Errorf("%s: %q, error %v, want %q", file, got, err, want)
 		}
 	}
-	if r.told() != "" {
-		t.Errorf("told is %s", r.told())
+	if r.logText() != "" {
+		t.Errorf("told is %s", r.logText())
 	}
 }
 
@@ -67,12 +67,12 @@ func TestAPluginOfThisMachine(t *testing.T) {
 func TestAPluginThatDoesNotAnswerWell(t *testing.T) {
 	const version = `"apiVersion": "credentialprovider.kubelet.k8s.io/v1", `
 	for name, c := range map[string]struct {
-		script, want, told string
-		ran                bool // the plugin itself has succeeded
+		script, want, log string
+		ran               bool // the plugin itself has succeeded
 	}{
-		"it fails":      {script: "echo the role may not >&2; exit 3", want: "has failed with exit status 3: see its output in the log of syncloop", told: "the role may not"},
-		"it is verbose": {script: "cat >&2; echo $SECRET >&2; exit 3", want: "has failed with exit status 3: see its output in the log of syncloop", told: "[hidden]"},
-		"it traces":     {script: "set -x\necho '{\"password\": \"hunter2\"}'; exit 1", want: "has failed with exit status 1: see its output in the log of syncloop", told: "[hidden]"},
+		"it fails":      {script: "echo the role may not >&2; exit 3", want: "has failed with exit status 3: see its output in the log of syncloop", log: "the role may not"},
+		"it is verbose": {script: "cat >&2; echo $SECRET >&2; exit 3", want: "has failed with exit status 3: see its output in the log of syncloop", log: "[hidden]"},
+		"it traces":     {script: "set -x\necho '{\"password\": \"hunter2\"}'; exit 1", want: "has failed with exit status 1: see its output in the log of syncloop", log: "[hidden]"},
 		"it crashes":    {script: "kill -KILL $$", want: "has failed with signal: killed: see its output in the log of syncloop"},
 		"nothing":       {script: "true", want: "has not written valid JSON to its standard output: it must write exactly one CredentialProviderResponse", ran: true},
 		"garbage":       {script: "echo hunter2", want: "has not written valid JSON to its standard output: it must write exactly one CredentialProviderResponse", ran: true},
@@ -95,8 +95,8 @@ func TestAPluginThatDoesNotAnswerWell(t *testing.T) {
 			})
 			plugin := filepath.Join(dir, "ecr")
 			r.want(newPod("u1", "robot"), "a.test/web", "", fmt.Sprintf("credential provider %q: its plugin %s %s", "ecr", plugin, c.want))
-			if !strings.Contains(r.told(), c.told) || (r.failed()["ecr"] == 1) == c.ran {
-				t.Errorf("counted as failed: %d, log\n%s", r.failed()["ecr"], r.told())
+			if !strings.Contains(r.logText(), c.log) || (r.failed()["ecr"] == 1) == c.ran {
+				t.Errorf("counted as failed: %d, log\n%s", r.failed()["ecr"], r.logText())
 			}
 		})
 	}

@@ -52,8 +52,8 @@ func TestAllProvidersThatMatchAreAskedInTheirOrder(t *testing.T) {
 		}
 	}
 	r.want(newPod("u1", ""), "a.test/web", "a.test b.test|*.test", `credential provider "two": its plugin /plugins/two cannot be run: fork failed`)
-	if !strings.Contains(r.told(), "the role may not") || r.failed()["two"] != 1 || r.failed()["one"] != 0 {
-		t.Errorf("failures counted %v, log\n%s", r.failed(), r.told())
+	if !strings.Contains(r.logText(), "the role may not") || r.failed()["two"] != 1 || r.failed()["one"] != 0 {
+		t.Errorf("failures counted %v, log\n%s", r.failed(), r.logText())
 	}
 	if c := r.runs[0]; !strings.Contains(string(c.Stdin), `{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"a.test/web"}`+"\n") {
 		t.Errorf("asked %s, want text with %q",
@@ -108,9 +108,9 @@ func TestPodsThatStartTogetherAskOnce(t *testing.T) {
 			<-gate
 			return answers("Image", "0s", "a.test")(ctx, c)
 		}
-		var asked sync.WaitGroup
+		var callers sync.WaitGroup
 		for range 10 {
-			asked.Go(func() { r.want(newPod("u1", ""), "a.test/web", "a.test", "") })
+			callers.Go(func() { r.want(newPod("u1", ""), "a.test/web", "a.test", "") })
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		left := make(chan []error)
@@ -124,9 +124,9 @@ func TestPodsThatStartTogetherAskOnce(t *testing.T) {
 			t.Errorf("the caller that left got %v", failures)
 		}
 		close(gate)
-		asked.Wait()
-		if r.ran() != 1 || r.told() != "" {
-			t.Errorf("%d runs, told is %s", r.ran(), r.told())
+		callers.Wait()
+		if r.ran() != 1 || r.logText() != "" {
+			t.Errorf("%d runs, told is %s", r.ran(), r.logText())
 		}
 	})
 }
@@ -189,11 +189,11 @@ func TestNotMoreRunsAtOnceThanThereAreTurns(t *testing.T) {
 			Providers: []kubeletconfigv1.CredentialProvider{ecr("slow", "*.test")}, BinDir: "/plugins",
 		}
 		r.start(imagecredentials.Config{Providers: providers, Run: r.run, Clock: clock.RealClock{}})
-		var asked sync.WaitGroup
+		var callers sync.WaitGroup
 		var mu sync.Mutex
 		waited := 0
 		for i := range 30 {
-			asked.Go(func() {
+			callers.Go(func() {
 				_, failures := r.For(t.Context(), newPod("u1", ""), "a.test/web"+strings.Repeat("x", i))
 				mu.Lock()
 				defer mu.Unlock()
@@ -202,7 +202,7 @@ func TestNotMoreRunsAtOnceThanThereAreTurns(t *testing.T) {
 				}
 			})
 		}
-		asked.Wait()
+		callers.Wait()
 		if waited != 10 || r.ran() != 20 {
 			t.Errorf("%d runs at once, %d had no turn", r.ran(), waited)
 		}
@@ -218,13 +218,13 @@ func TestNothingRunsAfterTheEnd(t *testing.T) {
 		<-ctx.Done()
 		return imagecredentials.Output{}, context.Cause(ctx)
 	}
-	var asked sync.WaitGroup
-	asked.Go(func() {
+	var callers sync.WaitGroup
+	callers.Go(func() {
 		r.want(newPod("u1", ""), "a.test/web", "", `credential provider "ecr": its plugin /plugins/ecr was ended: syncloop ends`)
 	})
 	eventually.That(t, "the plugin runs", func() bool { return r.ran() == 1 })
 	r.end()
-	asked.Wait()
+	callers.Wait()
 	r.want(newPod("u1", ""), "a.test/web", "", `credential provider "ecr": syncloop ends`)
 	if r.ran() != 1 {
 		t.Errorf("%d runs, want 1", r.ran())

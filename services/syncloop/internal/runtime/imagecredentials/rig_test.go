@@ -98,13 +98,13 @@ func (r *rig) start(cfg imagecredentials.Config) {
 	r.t.Cleanup(func() {
 		end()
 		<-done
-		if strings.Contains(r.told(), hidden) {
-			r.t.Errorf("a secret is in the log:\n%s", r.told())
+		if strings.Contains(r.logText(), hidden) {
+			r.t.Errorf("a secret is in the log:\n%s", r.logText())
 		}
 	})
 }
 
-func (r *rig) told() string { return r.log.String() }
+func (r *rig) logText() string { return r.log.String() }
 
 func (r *rig) run(ctx context.Context, c imagecredentials.Command) (imagecredentials.Output, error) {
 	r.mu.Lock()

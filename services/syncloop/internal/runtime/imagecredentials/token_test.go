@@ -25,16 +25,16 @@ func TestAPluginIsGivenATokenOfThePodsServiceAccount(t *testing.T) {
 	provider.TokenAttributes.RequiredServiceAccountAnnotationKeys = []string{"role"}
 	r := newRig(t, provider)
 	r.want(newPod("u1", "robot"), "a.test/web", "a.test", "")
-	var asked map[string]any
-	if err := json.Unmarshal([]byte(r.requests()), &asked); err != nil {
+	var request map[string]any
+	if err := json.Unmarshal([]byte(r.requests()), &request); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]any{
 		"kind": "CredentialProviderRequest", "apiVersion": protocol, "image": "a.test/web", "serviceAccountToken": hidden + "-u1-sa-1-registry",
 		"serviceAccountAnnotations": map[string]any{"role": "puller", "region": "north"},
 	}
-	if fmt.Sprint(asked) != fmt.Sprint(want) {
-		t.Errorf("asked %v, want %v", asked, want)
+	if fmt.Sprint(request) != fmt.Sprint(want) {
+		t.Errorf("asked %v, want %v", request, want)
 	}
 }
 
@@ -129,11 +129,11 @@ func TestAnswersForServiceAccountsAreKeptApart(t *testing.T) {
 
 func TestTheTokenIsAPasswordOnlyWhereAnswersAreKeptByToken(t *testing.T) {
 	echo := func(_ context.Context, c imagecredentials.Command) (imagecredentials.Output, error) {
-		var asked struct{ ServiceAccountToken string }
-		if err := json.Unmarshal(c.Stdin, &asked); err != nil {
+		var request struct{ ServiceAccountToken string }
+		if err := json.Unmarshal(c.Stdin, &request); err != nil {
 			return imagecredentials.Output{}, err
 		}
-		return imagecredentials.Output{Stdout: []byte(strings.ReplaceAll(string(response("Image", "", "a.test")), hidden+"-password", asked.ServiceAccountToken))}, nil
+		return imagecredentials.Output{Stdout: []byte(strings.ReplaceAll(string(response("Image", "", "a.test")), hidden+"-password", request.ServiceAccountToken))}, nil
 	}
 	r := newRig(t, withToken(byAccount, true))
 	r.answer = echo

@@ -92,10 +92,10 @@ func TestAnImageIsKeptWhileAContainerMountsIt(t *testing.T) {
 func TestAnImageThatIsAskedForMeanwhileIsKept(t *testing.T) {
 	r, _ := onFake(t, kubelets, "a", "b", "c")
 	r.Round(r.ctx)
-	r.onRetire = func(asked string) {
-		if asked == id("a") {
+	r.onRetire = func(image string) {
+		if image == id("a") {
 			r.clock.Step(time.Millisecond)
-			r.use(asked)
+			r.use(image)
 		}
 	}
 	r.disk(110)

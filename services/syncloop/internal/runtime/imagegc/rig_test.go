@@ -41,11 +41,11 @@ type rig struct {
 
 	*imagegc.Collector
 
-	mu    sync.Mutex
-	usage imagegc.Usage
-	fails error
-	used  map[string]time.Time
-	told  []string
+	mu       sync.Mutex
+	usage    imagegc.Usage
+	fails    error
+	used     map[string]time.Time
+	recorded []string
 	// onRetire is called before an image is retired.
 	onRetire func(id string)
 }
@@ -74,16 +74,16 @@ func newRig(t testing.TB, endpoint string, policy imagegc.Policy) *rig {
 func (r *rig) NodeWarning(_ context.Context, reason, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.told = append(r.told, reason+": "+message)
+	r.recorded = append(r.recorded, reason+": "+message)
 }
 
 // events returns the events since the last call.
 func (r *rig) events() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	told := r.told
-	r.told = nil
-	return told
+	events := r.recorded
+	r.recorded = nil
+	return events
 }
 
 func (r *rig) diskUsage(string) (imagegc.Usage, error) {
@@ -129,7 +129,7 @@ func (r *rig) use(id string) {
 }
 
 // there returns the tags of the runtime's images.
-func (r *rig) there() string {
+func (r *rig) imageList() string {
 	r.t.Helper()
 	list, err := r.images.ListImages(r.ctx, nil)
 	if err != nil {
@@ -148,7 +148,7 @@ func (r *rig) round(minutes int, want string) {
 	r.t.Helper()
 	r.clock.Step(time.Duration(minutes) * time.Minute)
 	r.Round(r.ctx)
-	if got := r.there(); got != want {
+	if got := r.imageList(); got != want {
 		r.t.Errorf("after %s the images are %q, want %q\n%s", r.clock.Since(epoch), got, want, r.logged())
 	}
 }

@@ -50,19 +50,19 @@ func TestPullsOnContainerd(t *testing.T) {
 		if why, _ := reason(r, "plain", v1.PullNever); why != images.ReasonNeverPull {
 			t.Errorf("Never: %q, want %q", why, images.ReasonNeverPull)
 		}
-		if asked := reg.Asked("plain"); len(asked) != 0 {
-			t.Errorf("Never asked the registry %d times", len(asked))
+		if requests := reg.Asked("plain"); len(requests) != 0 {
+			t.Errorf("Never asked the registry %d times", len(requests))
 		}
 		for _, policy := range []v1.PullPolicy{v1.PullIfNotPresent, v1.PullNever} {
 			if why, message := reason(r, "plain", policy); why != "" {
 				t.Errorf("%s: reason(plain) = %s: %s, want an empty text", policy, why, message)
 			}
 		}
-		asked := len(reg.Asked("plain"))
-		if why, _ := reason(r, "plain", v1.PullIfNotPresent); why != "" || len(reg.Asked("plain")) != asked {
-			t.Errorf("IfNotPresent of what is there: %q, %d questions more", why, len(reg.Asked("plain"))-asked)
+		requests := len(reg.Asked("plain"))
+		if why, _ := reason(r, "plain", v1.PullIfNotPresent); why != "" || len(reg.Asked("plain")) != requests {
+			t.Errorf("IfNotPresent of what is there: %q, %d questions more", why, len(reg.Asked("plain"))-requests)
 		}
-		if why, _ := reason(r, "plain", v1.PullAlways); why != "" || len(reg.Asked("plain")) == asked {
+		if why, _ := reason(r, "plain", v1.PullAlways); why != "" || len(reg.Asked("plain")) == requests {
 			t.Errorf("Always of what is there: %q, and the registry was not asked", why)
 		}
 		if slices.ContainsFunc(reg.Asked("plain"), func(user string) bool { return user != "" }) {

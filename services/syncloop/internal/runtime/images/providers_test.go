@@ -86,13 +86,13 @@ func TestAFailingProviderIsReported(t *testing.T) {
 // TestAProviderThatHangsDelaysNoOtherPull also covers serial pulls. A request whose context ends does not wait for the
 // provider.
 func TestAProviderThatHangsDelaysNoOtherPull(t *testing.T) {
-	asked := make(chan struct{})
+	called := make(chan struct{})
 	r := newRig(t, serial, func(cfg *images.Config) {
 		cfg.Providers = func(ctx context.Context, _ *v1.Pod, repository string) ([]imagecredentials.Given, []error) {
 			if repository != "slow.test/web" {
 				return nil, nil
 			}
-			close(asked)
+			close(called)
 			<-ctx.Done()
 			return nil, []error{ctx.Err()}
 		}
@@ -103,7 +103,7 @@ func TestAProviderThatHangsDelaysNoOtherPull(t *testing.T) {
 		_, err := r.Ensure(ctx, images.Request{Pod: pod("slow"), Container: "main", Image: "slow.test/web:1", Policy: v1.PullAlways})
 		ended <- err
 	}()
-	<-asked
+	<-called
 	r.want("web", "quick.test/web:1", v1.PullAlways, "", "")
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {

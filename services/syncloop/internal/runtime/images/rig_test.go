@@ -78,14 +78,14 @@ func serial(cfg *images.Config) { cfg.Serial = true }
 
 // Normal and Warning record events.
 func (r *rig) Normal(_ context.Context, pod *v1.Pod, container, reason, message string) {
-	r.told("Normal", pod, container, reason, message)
+	r.record("Normal", pod, container, reason, message)
 }
 
 func (r *rig) Warning(_ context.Context, pod *v1.Pod, container, reason, message string) {
-	r.told("Warning", pod, container, reason, message)
+	r.record("Warning", pod, container, reason, message)
 }
 
-func (r *rig) told(kind string, pod *v1.Pod, container, reason, message string) {
+func (r *rig) record(kind string, pod *v1.Pod, container, reason, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, fmt.Sprintf("%s %s %s/%s: %s", kind, reason, pod.Name, container, message))

@@ -28,7 +28,7 @@ type node struct {
 	t     *testing.T
 	logs  string
 	clock *clocktesting.FakeClock
-	told  bytes.Buffer
+	log   bytes.Buffer
 
 	mu         sync.Mutex
 	known      bool
@@ -72,7 +72,7 @@ func (n *node) list() ([]loglinks.Container, bool) {
 func (n *node) start() (stop func()) {
 	n.t.Helper()
 	k := loglinks.New(loglinks.Config{
-		PodLogsDir: n.logs, Containers: n.list, Clock: n.clock, Logger: slog.New(slog.NewTextHandler(&n.told, nil)),
+		PodLogsDir: n.logs, Containers: n.list, Clock: n.clock, Logger: slog.New(slog.NewTextHandler(&n.log, nil)),
 	})
 	ctx, cancel := context.WithCancel(n.t.Context())
 	done := make(chan error, 1)
@@ -217,7 +217,7 @@ func TestAFolderThatCannotBeMadeIsReportedOnce(t *testing.T) {
 	n.pass(1)
 	n.pass(2)
 	stop()
-	if got := strings.Count(n.told.String(), "not a directory"); got == 0 || strings.Count(n.told.String(), "\n") > 2 {
-		t.Errorf("log %s, want one or two lines that say: not a directory", n.told.String())
+	if got := strings.Count(n.log.String(), "not a directory"); got == 0 || strings.Count(n.log.String(), "\n") > 2 {
+		t.Errorf("log %s, want one or two lines that say: not a directory", n.log.String())
 	}
 }

@@ -24,14 +24,14 @@ func files(list string) containerlog.Files {
 
 func (p plan) String() string {
 	var words []string
-	say := func(verb string, paths ...string) {
+	add := func(verb string, paths ...string) {
 		for _, path := range paths {
 			words = append(words, verb+" "+strings.TrimPrefix(filepath.Base(path), "0.log."))
 		}
 	}
-	say("remove", p.remove...)
+	add("remove", p.remove...)
 	if p.restore != "" {
-		say("restore", p.restore)
+		add("restore", p.restore)
 	}
 	if p.rotate {
 		words = append(words, "rotate")
@@ -39,7 +39,7 @@ func (p plan) String() string {
 	if p.reopen {
 		words = append(words, "reopen")
 	}
-	say("compress", p.compress...)
+	add("compress", p.compress...)
 	return strings.Join(words, ", ")
 }
 

@@ -127,7 +127,7 @@ func (n *node) list() []logrotate.Container {
 	return all
 }
 
-func (n *node) asked(ctx context.Context, id string) error {
+func (n *node) reopenLog(ctx context.Context, id string) error {
 	n.mu.Lock()
 	c, reopen := n.containers[id], n.reopen
 	n.mu.Unlock()
@@ -144,7 +144,7 @@ func (n *node) asked(ctx context.Context, id string) error {
 func (n *node) start(policy logrotate.Policy) (stop func()) {
 	n.t.Helper()
 	r := logrotate.New(logrotate.Config{
-		Containers: n.list, Reopen: n.asked, Policy: policy, Workers: 1, Interval: interval, Clock: n.clock,
+		Containers: n.list, Reopen: n.reopenLog, Policy: policy, Workers: 1, Interval: interval, Clock: n.clock,
 		Logger: slog.New(slog.NewTextHandler(n.log, nil)),
 	})
 	ctx, cancel := context.WithCancel(n.t.Context())

@@ -13,7 +13,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 )
 
-func say(b *phases.Book, uid types.UID) string {
+func format(b *phases.Book, uid types.UID) string {
 	text := ""
 	for _, p := range b.Of(uid) {
 		text += fmt.Sprintf("%d:%s[%s]=%v ", p.GetEndedAt().GetSeconds(), p.GetPhase(), p.GetContainer(), p.GetTook().AsDuration())
@@ -30,14 +30,14 @@ func TestABookHasTheLastTimeOfEachPhase(t *testing.T) {
 	for i := range int64(100) { // repeated restarts
 		b.Passed("u", "a", phases.Start, at(3+i), time.Millisecond)
 	}
-	if got, want := say(b, "u"), "1:wait[]=0s 4:start[b]=2s 9:ready[]=1s 102:start[a]=1ms "; got != want {
+	if got, want := format(b, "u"), "1:wait[]=0s 4:start[b]=2s 9:ready[]=1s 102:start[a]=1ms "; got != want {
 		t.Errorf("phases %q, want %q", got, want)
 	}
-	if got := say(b, "other"); got != "" {
+	if got := format(b, "other"); got != "" {
 		t.Errorf("another pod has %q", got)
 	}
 	b.Forget("u")
-	if got := say(b, "u"); got != "" {
+	if got := format(b, "u"); got != "" {
 		t.Errorf("a pod that was forgotten has %q", got)
 	}
 }

@@ -70,7 +70,7 @@ func TestCgroupsOfDaemonsAreLimited(t *testing.T) {
 	r.turned()
 	r.cgroups.fail("/system", errors.New("invalid argument"))
 	r.clock.Step(time.Minute)
-	eventually.That(t, "a failure is told", func() bool { return r.clock.HasWaiters() && len(r.told()) == 4 })
+	eventually.That(t, "a failure is told", func() bool { return r.clock.HasWaiters() && len(r.recorded()) == 4 })
 	want := []string{
 		"Normal NodeAllocatableEnforced Updated limits on system reserved cgroup /system",
 		`Warning FailedNodeAllocatableEnforcement Failed to enforce Kube Reserved Cgroup Limits on "/kube": kubeReservedCgroup: the cgroup /kube does not exist in every hierarchy: ` +
@@ -78,7 +78,7 @@ func TestCgroupsOfDaemonsAreLimited(t *testing.T) {
 		"Normal NodeAllocatableEnforced Updated limits on kube reserved cgroup /kube",
 		`Warning FailedNodeAllocatableEnforcement Failed to enforce System Reserved Cgroup Limits on "/system": systemReservedCgroup: invalid argument`,
 	}
-	if diff := cmp.Diff(want, r.told()); diff != "" {
+	if diff := cmp.Diff(want, r.recorded()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 }
@@ -91,7 +91,7 @@ func TestMemoryThatBetterPodsRequestIsKeptForThem(t *testing.T) {
 	ended := podtest.Pod("u3", guaranteed)
 	ended.Status.Phase = v1.PodSucceeded
 	r.want(podtest.Pod("u1", guaranteed), podtest.Pod("u2", podtest.Container(podtest.List("memory", "1Gi"), nil)), ended)
-	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: podtest.List("cpu", "2", "memory", "4Gi")}})
+	r.setNode(&v1.Node{Status: v1.NodeStatus{Capacity: podtest.List("cpu", "2", "memory", "4Gi")}})
 	r.run()
 	wantMemory := func(what string, burstable, bestEffort int64) {
 		t.Helper()

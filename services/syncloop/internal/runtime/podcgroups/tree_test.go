@@ -94,8 +94,8 @@ func (m *memory) Usage(name string) (podcgroups.Usage, error) {
 func (m *memory) Given(name string) (resources.Resources, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	given, there := m.have[name]
-	if !there {
+	given, found := m.have[name]
+	if !found {
 		return resources.Resources{}, fs.ErrNotExist
 	}
 	return given, nil
@@ -141,21 +141,21 @@ type tree struct {
 
 // NodeNormal implements Events.
 func (r *tree) NodeNormal(_ context.Context, reason, message string) {
-	r.tell("Normal", reason, message)
+	r.record("Normal", reason, message)
 }
 
 // NodeWarning implements Events.
 func (r *tree) NodeWarning(_ context.Context, reason, message string) {
-	r.tell("Warning", reason, message)
+	r.record("Warning", reason, message)
 }
 
-func (r *tree) tell(event ...string) {
+func (r *tree) record(event ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, strings.Join(event, " "))
 }
 
-func (r *tree) told() []string {
+func (r *tree) recorded() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.events)
@@ -205,7 +205,7 @@ func (r *tree) want(pods ...*v1.Pod) {
 	r.pods = pods
 }
 
-func (r *tree) know(node *v1.Node) {
+func (r *tree) setNode(node *v1.Node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.node = node
@@ -323,7 +323,7 @@ func TestAllPodsAreLimitedOnceTheNodeIsKnown(t *testing.T) {
 	if got := r.cgroups.get("/kubepods"); got.Memory != 0 || !r.cgroups.Has("/kubepods/burstable") {
 		t.Errorf("before the Node is known: %+v in %v", got, r.cgroups.names())
 	}
-	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: podtest.List("cpu", "2", "memory", "4Gi"), Allocatable: podtest.List("cpu", "1", "memory", "1Mi")}})
+	r.setNode(&v1.Node{Status: v1.NodeStatus{Capacity: podtest.List("cpu", "2", "memory", "4Gi"), Allocatable: podtest.List("cpu", "1", "memory", "1Mi")}})
 	r.clock.Step(5 * time.Second)
 	want := resources.Resources{CPUShares: 2048, Memory: 3 << 30, PIDs: 500, HugePages: map[int64]int64{}}
 	eventually.That(t, "all pods have the machine less what is reserved", func() bool { return cmp.Equal(want, r.cgroups.get("/kubepods")) })
@@ -358,21 +358,21 @@ func TestChangesOfTheLimitOfAllPodsAreEvents(t *testing.T) {
 		r.turned()
 		r.clock.Step(after)
 		want = append(want, events...)
-		eventually.That(t, what, func() bool { return r.clock.HasWaiters() && len(r.told()) >= len(want) })
-		if diff := cmp.Diff(want, r.told()); diff != "" {
+		eventually.That(t, what, func() bool { return r.clock.HasWaiters() && len(r.recorded()) >= len(want) })
+		if diff := cmp.Diff(want, r.recorded()); diff != "" {
 			t.Errorf("%s: -want +got\n%s", what, diff)
 		}
 	}
-	if told := r.told(); len(told) > 0 {
-		t.Errorf("before the Node is known: %q", told)
+	if recorded := r.recorded(); len(recorded) > 0 {
+		t.Errorf("before the Node is known: %q", recorded)
 	}
 	const yes = "Normal NodeAllocatableEnforced Updated Node Allocatable limit across pods"
 	const no = `Warning FailedNodeAllocatableEnforcement Failed to update Node Allocatable Limits "/kubepods": cgroupsPerQOS: device or resource busy`
-	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: podtest.List("cpu", "2", "memory", "4Gi")}})
+	r.setNode(&v1.Node{Status: v1.NodeStatus{Capacity: podtest.List("cpu", "2", "memory", "4Gi")}})
 	next("they are", 5*time.Second, yes)
 	next("nothing has changed", time.Minute)
 	r.cgroups.fail("/kubepods", errors.New("device or resource busy"))
-	r.know(&v1.Node{Status: v1.NodeStatus{Capacity: podtest.List("cpu", "2", "memory", "8Gi")}})
+	r.setNode(&v1.Node{Status: v1.NodeStatus{Capacity: podtest.List("cpu", "2", "memory", "8Gi")}})
 	next("they cannot be", time.Minute, no)
 	next("they still cannot be", time.Minute)
 	r.cgroups.fail("/kubepods", nil)

@@ -50,7 +50,7 @@ func TestWhatIsSaidOfTheRuntime(t *testing.T) {
 			Clock: clock.RealClock{},
 		})
 	}()
-	says := func(want string) {
+	wantReason := func(want string) {
 		t.Helper()
 		for deadline := time.After(60 * time.Second); ; {
 			select {
@@ -63,22 +63,22 @@ func TestWhatIsSaidOfTheRuntime(t *testing.T) {
 			}
 		}
 	}
-	says("has not answered yet: see that it runs")
-	says("no such file or directory: start it, or name its socket")
+	wantReason("has not answered yet: see that it runs")
+	wantReason("no such file or directory: start it, or name its socket")
 	undo := fake.Fail("Version", "", 1<<30, status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService"))
 	if err := fake.Start(); err != nil {
 		t.Fatal(err)
 	}
-	says("it does not serve CRI v1")
+	wantReason("it does not serve CRI v1")
 	undo()
-	says("")
+	wantReason("")
 	if name := <-names; name == "" {
 		t.Error("the runtime has no name")
 	}
 	undo = fake.Fail("Version", "", 1<<30, status.Error(codes.DeadlineExceeded, "context deadline exceeded"))
-	says("it takes connections and hangs: see its log")
+	wantReason("it takes connections and hangs: see its log")
 	undo()
-	says("")
+	wantReason("")
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

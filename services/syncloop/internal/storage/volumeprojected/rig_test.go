@@ -51,7 +51,7 @@ func newRig(t *testing.T) *rig {
 	require.Root(t, "mounting")
 	r := &rig{
 		t: t, dir: t.TempDir(), mounter: volumes.Machine{}, tokens: everyToken{},
-		objects: &objects{all: map[string]any{}, asked: map[string]int{}},
+		objects: &objects{all: map[string]any{}, requests: map[string]int{}},
 	}
 	r.restart()
 	return r
@@ -161,10 +161,10 @@ func (v *volume) mounted() (kinds []string, options string) {
 
 // objects has the ConfigMaps and Secrets of one namespace.
 type objects struct {
-	mu    sync.Mutex
-	all   map[string]any
-	asked map[string]int
-	fail  error
+	mu       sync.Mutex
+	all      map[string]any
+	requests map[string]int
+	fail     error
 }
 
 func (o *objects) put(kind, name string, object any) {
@@ -205,14 +205,14 @@ func (o *objects) failing(err error) {
 func (o *objects) times(kind, name string) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.asked[kind+" shop/"+name]
+	return o.requests[kind+" shop/"+name]
 }
 
 func (o *objects) get(kind, namespace, name string) (any, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	key := kind + " " + namespace + "/" + name
-	o.asked[key]++
+	o.requests[key]++
 	if object, ok := o.all[key]; ok && o.fail == nil {
 		return object, nil
 	}

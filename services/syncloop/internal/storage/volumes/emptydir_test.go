@@ -211,9 +211,9 @@ func TestAVolumeInHugePagesOnARealMount(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var there unix.Statfs_t
-	if err := unix.Statfs(r.Dir, &there); err != nil || there.Type != unix.HUGETLBFS_MAGIC || there.Bsize != 2<<20 {
-		t.Errorf("there = %+v, %v, want Type %v and Bsize %v", there, err, unix.HUGETLBFS_MAGIC, 2<<20)
+	var stat unix.Statfs_t
+	if err := unix.Statfs(r.Dir, &stat); err != nil || stat.Type != unix.HUGETLBFS_MAGIC || stat.Bsize != 2<<20 {
+		t.Errorf("there = %+v, %v, want Type %v and Bsize %v", stat, err, unix.HUGETLBFS_MAGIC, 2<<20)
 	}
 	info, err := os.Stat(r.Dir)
 	if err != nil || info.Mode() != fs.ModeDir|0o777 || info.Sys().(*syscall.Stat_t).Gid != 4711 { //nolint:forcetypeassert // it is Linux

@@ -66,7 +66,7 @@ func TestAVolumeThatCannotBeHadIsTriedAgainLaterAndLaterAndDelaysItsOwnPodOnly(t
 		r.plugin.failing("broken", errors.New("no such thing"))
 		pod := newPod("u1", "broken", "config")
 		begun := r.clock.Now()
-		const said = `MountVolume.SetUp failed for volume "broken" : no such thing`
+		const message = `MountVolume.SetUp failed for volume "broken" : no such thing`
 		for try, pause := range []time.Duration{
 			500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second,
 			32 * time.Second, 64 * time.Second, 122 * time.Second, 122 * time.Second,
@@ -89,7 +89,7 @@ func TestAVolumeThatCannotBeHadIsTriedAgainLaterAndLaterAndDelaysItsOwnPodOnly(t
 			if !errors.As(err, &notReady) {
 				t.Fatalf("try %d: %v, want a %T", try, err, notReady)
 			}
-			if err.Error() != said || notReady.RetryAfter != pause {
+			if err.Error() != message || notReady.RetryAfter != pause {
 				t.Fatalf("try %d: %v, again in %v, want %v", try, err, notReady.RetryAfter, pause)
 			}
 			if got := r.plugin.count("setup broken"); got != try+1 {
@@ -97,8 +97,8 @@ func TestAVolumeThatCannotBeHadIsTriedAgainLaterAndLaterAndDelaysItsOwnPodOnly(t
 			}
 			begun = r.clock.Now().Add(pause)
 		}
-		if !strings.Contains(r.events.String(), "pod-u1 FailedMount "+said) {
-			t.Errorf("told: %s, want text with %q", r.events, "pod-u1 FailedMount "+said)
+		if !strings.Contains(r.events.String(), "pod-u1 FailedMount "+message) {
+			t.Errorf("told: %s, want text with %q", r.events, "pod-u1 FailedMount "+message)
 		}
 		if err := r.want(newPod("u2", "config")); err != nil {
 			t.Errorf("another pod: %v", err)

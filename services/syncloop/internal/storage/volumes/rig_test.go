@@ -267,18 +267,18 @@ func (p *plugin) count(what string) int {
 
 // events records events.
 type events struct {
-	mu   sync.Mutex
-	told []string
+	mu     sync.Mutex
+	events []string
 }
 
 func (e *events) Warning(_ context.Context, pod *v1.Pod, _, reason, message string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.told = append(e.told, pod.Name+" "+reason+" "+message)
+	e.events = append(e.events, pod.Name+" "+reason+" "+message)
 }
 
 func (e *events) String() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return strings.Join(e.told, "\n")
+	return strings.Join(e.events, "\n")
 }
