@@ -121,11 +121,11 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	if err != nil {
 		return err
 	}
-	drivers, storage, err := newPlugins(h, link, parts)
+	storage, err := newStorage(h, askNode, link, parts)
 	if err != nil {
 		return err
 	}
-	volumes, err := newVolumes(h, askNode, link, events, parts)
+	volumes, err := newVolumes(h, askNode, link, events, storage.volumes, parts)
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	}
 	parts.Run("volume limits", func(ctx context.Context) error {
 		return volumelimits.Run(ctx, volumelimits.Config{
-			Rejected: volumes.Rejected, Reject: evictions.Reject, Count: syncLoop.CountRejected, Refresh: drivers.Refresh,
+			Rejected: volumes.Rejected, Reject: evictions.Reject, Count: syncLoop.CountRejected, Refresh: storage.drivers.Refresh,
 			Clock: clock.RealClock{}, Logger: h.logger,
 		})
 	})
@@ -182,7 +182,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	parts.Run("pod changes", func(ctx context.Context) error { return changes.Run(ctx, volumes.Refresh, poke(workers)) })
 	engine := engineapi.New(engineapi.Config{
 		Store: store, Workers: workers, Probes: probes.Describe, Volumes: volumes.Describe, Health: syncLoop.Health,
-		Images: h.imagesNow(ctx), Events: events.Stream(), Storage: storage.Source, Evicter: evictions,
+		Images: h.imagesNow(ctx), Events: events.Stream(), Storage: storage.inventory.Source, Evicter: evictions,
 		Shutdown: shutdown.New(shutdown.Config{
 			Store: store, Book: books.evictions, Workers: workers, Boot: h.boot, Unsent: link.Statuses.Unsent,
 			Clock: clock.RealClock{},

@@ -2,19 +2,25 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
+	v1 "k8s.io/api/core/v1"
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csidrivers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/inventory"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/plugins"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 const (
@@ -23,19 +29,29 @@ const (
 	pluginSocketsDir, pluginsDir = "plugins_registry", "plugins"
 	// pluginsMode is the kubelet's mode of these folders.
 	pluginsMode = 0o750
+	// reportTimeout bounds the wait for the volumes in use in the Node's status, and reportInterval is that of looks.
+	reportTimeout, reportInterval = 10 * time.Second, 100 * time.Millisecond
 )
 
-// newPlugins adds the plugin manager, and returns the CSI drivers that it registers and the inventory that nodestatus
-// follows.
-func newPlugins(
-	h *host, link *cluster.Link, parts *components.Group,
-) (*csidrivers.Drivers, *inventory.Inventory, error) {
+// storage is what syncloop has of CSI drivers.
+type storage struct {
+	drivers *csidrivers.Drivers
+	volumes *csi.Plugin
+	// inventory is what nodestatus follows.
+	inventory *inventory.Inventory
+}
+
+// newStorage adds the plugin manager, and the volumes of the CSI drivers that it registers.
+func newStorage(
+	h *host, askNode func(context.Context) (*v1.Node, error), link *cluster.Link, parts *components.Group,
+) (*storage, error) {
 	if err := os.MkdirAll(filepath.Join(h.cfg.RootDir, pluginsDir), pluginsMode); err != nil {
-		return nil, nil, fmt.Errorf("make the folder of plugins: %w", err)
+		return nil, fmt.Errorf("make the folder of plugins: %w", err)
 	}
 	published := inventory.New(stream.NewServedMetrics(h.registry, stream.NameStorage))
 	drivers := csidrivers.New(csidrivers.Config{
-		Object: link.Claims.Driver, Changed: published.Changed, Clock: clock.RealClock{}, Logger: h.logger,
+		Object: link.Claims.Driver, Changed: published.Changed, Intercept: csi.NewMetrics(h.registry).Intercept,
+		Clock: clock.RealClock{}, Logger: h.logger,
 	})
 	parts.OnClose("connections to CSI drivers", func() error {
 		drivers.Close()
@@ -46,10 +62,50 @@ func newPlugins(
 		Handlers: map[string]plugins.Handler{registrationv1.CSIPlugin: drivers},
 		Metrics:  plugins.NewMetrics(h.registry),
 	})
+	config := csi.Config{
+		Root: h.cfg.RootDir, Boot: h.boot, NodeName: h.cfg.NodeName, Drivers: drivers, Cluster: link.Claims,
+		Tokens: link.Tokens, InUseChanged: published.Changed, Mounts: volumes.Machine{}, Clock: clock.RealClock{},
+		Tracer: h.tracer, Logger: h.logger,
+	}
+	if h.cfg.Kubeconfig != "" {
+		config.Attached = reportedInUse(askNode, clock.RealClock{})
+	}
+	mounted, err := csi.New(config)
+	if err != nil {
+		return nil, err
+	}
 	parts.Run("plugins", manager.Run)
 	parts.Run("CSI drivers", drivers.Run)
+	parts.Run("CSI volumes", mounted.Run)
 	parts.Run("storage inventory", func(ctx context.Context) error {
-		return published.Run(ctx, inventory.Storage{Drivers: drivers.Nodes, InUse: inventory.NoVolumes{}})
+		return published.Run(ctx, inventory.Storage{Drivers: drivers.Nodes, InUse: mounted})
 	})
-	return drivers, published, nil
+	return &storage{drivers: drivers, volumes: mounted, inventory: published}, nil
+}
+
+// reportedInUse returns a function that waits until the API server knows that a volume is in use by this node, because a
+// volume that is not may be detached. As in the kubelet, it is not mounted before.
+func reportedInUse(askNode func(context.Context) (*v1.Node, error), now clock.Clock) func(context.Context, string) error {
+	return func(ctx context.Context, name string) error {
+		begun := now.Now()
+		for {
+			asked, cancel := context.WithTimeout(ctx, nodeTimeout)
+			node, err := askNode(asked)
+			cancel()
+			if err == nil && slices.Contains(node.Status.VolumesInUse, v1.UniqueVolumeName(name)) {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("whether the volume is in use by this node: %w", err)
+			}
+			if now.Since(begun) > reportTimeout {
+				return errors.New("Volume has not been added to the list of VolumesInUse in the node's volume status") //nolint:revive,staticcheck // the kubelet's words
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-now.After(reportInterval):
+			}
+		}
+	}
 }

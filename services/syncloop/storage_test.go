@@ -8,10 +8,14 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	v1 "k8s.io/api/core/v1"
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	clocktesting "k8s.io/utils/clock/testing"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
@@ -128,4 +132,36 @@ func TestCSIDriversAreReportedToTheNode(t *testing.T) {
 	withdraw()
 	eventually.That(t, "the driver is withdrawn", func() bool { return len(has()) == 0 })
 	stop()
+}
+
+// TestAVolumeIsMountedWhenTheClusterKnowsItIsInUse also checks the kubelet's words for a cluster that is late.
+func TestAVolumeIsMountedWhenTheClusterKnowsItIsInUse(t *testing.T) {
+	const name = "kubernetes.io/csi/test.csi.example.com^vol-1"
+	now := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
+	asked := 0
+	ask := func(context.Context) (*v1.Node, error) {
+		asked++
+		if asked < 3 {
+			return &v1.Node{}, nil
+		}
+		return &v1.Node{Status: v1.NodeStatus{VolumesInUse: []v1.UniqueVolumeName{name}}}, nil
+	}
+	wait := func(name string) error {
+		result := make(chan error)
+		go func() { result <- reportedInUse(ask, now)(t.Context(), name) }()
+		for {
+			select {
+			case err := <-result:
+				return err
+			case <-time.After(time.Millisecond):
+				now.Step(reportInterval)
+			}
+		}
+	}
+	if err := wait(name); err != nil || asked != 3 {
+		t.Errorf("asked %d times, %v; want 3 times without an error", asked, err)
+	}
+	if err := wait("other"); err == nil || err.Error() != "Volume has not been added to the list of VolumesInUse in the node's volume status" {
+		t.Errorf("%v, want the kubelet's words", err)
+	}
 }

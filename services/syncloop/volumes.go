@@ -25,10 +25,10 @@ const nodeTimeout = 2 * time.Second
 // newVolumes returns the volume manager with every kind of volume. It knows the volumes of earlier processes.
 func newVolumes(
 	h *host, askNode func(context.Context) (*v1.Node, error), link *cluster.Link, events *podevents.Recorder,
-	parts *components.Group,
+	csiVolumes persistentvolumes.Kind, parts *components.Group,
 ) (*volumes.Manager, error) {
 	swappable, memory := swapWarning(procfs.DefaultMountPoint, events), memoryForPods(askNode)
-	kinds, err := persistentKinds(events)
+	kinds, err := persistentKinds(events, csiVolumes)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,9 @@ func newVolumes(
 		}, volumeprojected.Plugins(volumeprojected.Config{
 			Mounter: volumes.Machine{}, Swappable: swappable, Memory: memory, Objects: link.Objects, Tokens: link.Tokens,
 			TrustBundles: link.TrustBundles, Certificates: link.Certificates, Node: askNode, Clock: clock.RealClock{},
-		}), persistentvolumes.Plugins(persistentvolumes.Config{Kinds: kinds, Node: askNode})),
+		}), persistentvolumes.Plugins(persistentvolumes.Config{
+			Claims: link.Claims, Kinds: kinds, Node: askNode,
+		})),
 	})
 	if err != nil {
 		return nil, err
@@ -52,13 +54,13 @@ func newVolumes(
 }
 
 // persistentKinds returns the kinds of persistent volumes.
-func persistentKinds(events volumes.Events) ([]persistentvolumes.Kind, error) {
+func persistentKinds(events volumes.Events, csiVolumes persistentvolumes.Kind) ([]persistentvolumes.Kind, error) {
 	nfs, err := persistentvolumes.NewNFS()
 	if err != nil {
 		return nil, err
 	}
 	local := &persistentvolumes.Local{Mounter: volumes.Machine{}, Events: events}
-	return []persistentvolumes.Kind{local, persistentvolumes.HostPath{}, nfs}, nil
+	return []persistentvolumes.Kind{csiVolumes, local, persistentvolumes.HostPath{}, nfs}, nil
 }
 
 // nodeWarnings records events of the node: *podevents.Recorder.

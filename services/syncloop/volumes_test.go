@@ -54,10 +54,10 @@ func TestAPodWaitsForItsVolumesAndSaysForWhich(t *testing.T) {
 			strings.HasPrefix(pod.Status.Message, `MountVolume.SetUp failed for volume "host" : hostPath type check failed: stat `+host) &&
 			len(pod.Status.ContainerStatuses) == 1 && pod.Status.ContainerStatuses[0].State.Waiting.Reason == "ContainerCreating"
 	})
-	m.eventually("claims is not supported", func() bool {
+	m.eventually("claims has no claim", func() bool {
 		pod := m.pod("u3")
-		return pod != nil && pod.Status.Phase == v1.PodPending && pod.Status.Reason == "UnsupportedPodSpec" &&
-			strings.HasPrefix(pod.Status.Message, `volume "claim" of kind persistentVolumeClaim: it is not supported yet`)
+		return pod != nil && pod.Status.Phase == v1.PodPending && pod.Status.Reason == "FailedMount" &&
+			strings.HasPrefix(pod.Status.Message, `MountVolume.SetUp failed for volume "claim" : this node has no API server, and so no claims`)
 	})
 	const operations, volumes = "storage_operation_duration_seconds migrated=false operation_name=volume_mount ", "volume_manager_total_volumes plugin_name=kubernetes.io/"
 	m.eventually("the failures are counted", func() bool {

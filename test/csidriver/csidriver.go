@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -201,6 +202,10 @@ func (d *Driver) NodeStageVolume(
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	volume := d.Volume(r.GetVolumeId())
+	if r.GetVolumeCapability().GetBlock() != nil {
+		_, err := d.attach(r.GetVolumeId())
+		return &csi.NodeStageVolumeResponse{}, err
+	}
 	if err := os.MkdirAll(volume, 0o755); err != nil {
 		return nil, err
 	}
@@ -220,6 +225,9 @@ func (d *Driver) NodeUnstageVolume(
 		is, _ := mountinfo.Mounted(target)
 		d.is(staging != r.GetStagingTargetPath() || !is, "%s is unstaged, but published at %s", r.GetVolumeId(), target)
 	}
+	if err := d.detach(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
 	return &csi.NodeUnstageVolumeResponse{}, unbind(r.GetStagingTargetPath())
 }
 
@@ -230,6 +238,9 @@ func (d *Driver) NodePublishVolume(
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	from := r.GetStagingTargetPath()
+	if r.GetVolumeCapability().GetBlock() != nil {
+		return &csi.NodePublishVolumeResponse{}, d.publishDevice(r)
+	}
 	if slices.Contains(d.can, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) && from != "" {
 		is, _ := mountinfo.Mounted(from)
 		d.is(is, "%s is published, but not staged at %q", r.GetVolumeId(), from)
@@ -256,6 +267,11 @@ func (d *Driver) NodeUnpublishVolume(
 		return nil, err
 	}
 	delete(d.publishes, r.GetTargetPath())
+	if !slices.Contains(d.can, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) && !slices.Contains(slices.Collect(maps.Values(d.publishes)), r.GetVolumeId()) {
+		if err := d.detach(r.GetVolumeId()); err != nil {
+			return nil, err
+		}
+	}
 	if err := os.Remove(r.GetTargetPath()); err != nil && !os.IsNotExist(err) {
 		return nil, err
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/logrotate"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/plugins"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
@@ -74,6 +75,7 @@ type exposing struct {
 
 func register(registry prometheus.Registerer) exposing {
 	containergc.NewMetrics(registry)
+	csi.NewMetrics(registry)
 	engineapi.NewMetrics(registry)
 	eviction.NewMetrics(registry)
 	executor.NewMetrics(registry)

@@ -30,6 +30,8 @@ type Inputs struct {
 	Services []v1.EnvVar
 	// Mounts are the prepared mounts. Container maps their files to the pod's IDs.
 	Mounts []*runtimeapi.Mount
+	// Devices are the block devices of the container.
+	Devices []*runtimeapi.Device
 	// IDs are the IDs of the pod's user namespace.
 	IDs IDs
 	// Target is the runtime's ID of the container whose process namespace this one shares, unless the whole pod shares
@@ -72,6 +74,7 @@ func Container(pod *v1.Pod, c *v1.Container, node Node, in Inputs) (*runtimeapi.
 		WorkingDir:  c.WorkingDir,
 		Envs:        env.keyValues(),
 		Mounts:      in.Mounts,
+		Devices:     in.Devices,
 		Labels:      labels,
 		Annotations: annotations,
 		LogPath:     LogPath(c.Name, in.Restart.Count),

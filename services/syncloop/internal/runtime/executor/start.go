@@ -176,6 +176,9 @@ func (s *podSync) create(
 	if inputs.Mounts, err = s.mounts(ctx, c, inputs, volumes); err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
+	if inputs.Devices, err = s.m.volumeDevices(s.pod, c); err != nil {
+		return "", &startError{reason: reasonCreateConfig, err: err}
+	}
 	config, err := containerspec.Container(s.pod, c, *s.m.nodeNow(), inputs)
 	if err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}

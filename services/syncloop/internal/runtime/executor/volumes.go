@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -61,8 +62,10 @@ func (m *Manager) supportedVolumes(pod *v1.Pod) error {
 
 // supportedMounts returns an error if a container mounts volumes in a way that this version does not support.
 func supportedMounts(pod *v1.Pod, c *v1.Container) error {
-	if len(c.VolumeDevices) > 0 {
-		return &UnsupportedError{Field: fmt.Sprintf("container %q: volumeDevices", c.Name), Message: "block devices are not supported by this version of Quartet"}
+	for i, device := range c.VolumeDevices {
+		if volumeOf(pod, device.Name) == nil {
+			return fmt.Errorf("container %q: volumeDevices[%d]: the pod has no volume %q", c.Name, i, device.Name)
+		}
 	}
 	for i, mount := range c.VolumeMounts {
 		if volumeOf(pod, mount.Name) == nil {
@@ -70,6 +73,32 @@ func supportedMounts(pod *v1.Pod, c *v1.Container) error {
 		}
 	}
 	return nil
+}
+
+// volumeDevices returns the block devices of a container, which are set up. As in the kubelet, a claim that is read-only
+// gives a device that can only be read.
+func (m *Manager) volumeDevices(pod *v1.Pod, c *v1.Container) ([]*runtimeapi.Device, error) {
+	var devices []*runtimeapi.Device
+	for _, device := range c.VolumeDevices {
+		if !filepath.IsAbs(device.DevicePath) {
+			return nil, fmt.Errorf("error DevicePath `%s` must be an absolute path", device.DevicePath)
+		}
+		volume, path := volumeOf(pod, device.Name), ""
+		if volume != nil {
+			path = m.cfg.Volumes.Path(pod, volume)
+		}
+		if path == "" {
+			return nil, fmt.Errorf("cannot find volume %q to pass into container %q", device.Name, c.Name)
+		}
+		permissions := "mrw"
+		if claim := volume.PersistentVolumeClaim; claim != nil && claim.ReadOnly {
+			permissions = "r"
+		}
+		devices = append(devices, &runtimeapi.Device{
+			ContainerPath: device.DevicePath, HostPath: path, Permissions: permissions,
+		})
+	}
+	return devices, nil
 }
 
 func volumeOf(pod *v1.Pod, name string) *v1.Volume {

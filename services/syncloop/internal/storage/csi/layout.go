@@ -56,6 +56,11 @@ func (l layout) target(p place) string {
 	return filepath.Join(l.dir(p), "mount")
 }
 
+// held is the path at which a published block device is mounted and held.
+func (l layout) held(p place) string {
+	return filepath.Join(l.devices(), p.name, "dev", string(p.pod))
+}
+
 // userFile is the record of a pod's volume.
 func (l layout) userFile(p place) string {
 	if p.block {

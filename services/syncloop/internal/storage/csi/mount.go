@@ -22,7 +22,10 @@ func (p *Plugin) Mount(ctx context.Context, r persistentvolumes.Request) (string
 	if err != nil {
 		return "", err
 	}
-	target := p.books.target(v.place)
+	target, path := p.books.target(v.place), p.books.target(v.place)
+	if v.identity.block {
+		path = r.Dir
+	}
 	before, known := p.books.user(v.place)
 	if known && before.identity != v.identity {
 		// A persistent volume of the same name was another volume before.
@@ -40,14 +43,19 @@ func (p *Plugin) Mount(ctx context.Context, r persistentvolumes.Request) (string
 		published = !mustPublish(&before, p.cfg.Boot, mounted, false)
 	}
 	if published && !v.republishes() {
-		return target, nil
+		return path, nil
+	}
+	if v.identity.block {
+		if err := p.linkDevice(v.place); err != nil {
+			return "", err
+		}
 	}
 	if !known {
 		if err := p.books.putUser(v.record(p.cfg.NodeName)); err != nil {
 			return "", err
 		}
 	}
-	return target, p.mount(ctx, &v, published)
+	return path, p.mount(ctx, &v, published)
 }
 
 // mount stages and publishes a volume, or publishes a published one again.
@@ -89,6 +97,11 @@ func (p *Plugin) mount(ctx context.Context, v *volume, published bool) error {
 	if group != nil {
 		if err := fsgroup.Apply(ctx, p.books.target(v.place), *group, v.readOnly, v.FSGroupChangePolicy); err != nil {
 			return fmt.Errorf("applyFSGroup failed for vol %s: %w", v.handle, err)
+		}
+	}
+	if v.identity.block {
+		if err := p.mapDevice(v.place); err != nil {
+			return err
 		}
 	}
 	return p.published(v)
@@ -138,10 +151,15 @@ func (p *Plugin) stage(ctx context.Context, v *volume, n node, publish *csi.Node
 	if _, users := p.books.all(); v.isForOnePod() && takenByOther(users, v.identity, v.place) {
 		return errTaken
 	}
-	if publish.GetStagingTargetPath() != "" {
-		if err := p.callStage(ctx, v, n, publish); err != nil {
-			return err
-		}
+	switch {
+	case publish.GetStagingTargetPath() != "":
+		err = p.callStage(ctx, v, n, publish)
+	case v.identity.block && p.books.stagedOne(v.identity) == nil:
+		// As in the kubelet, whose only record of a block device this is.
+		err = p.books.putStaged(record{identity: v.identity, attach: v.attach})
+	}
+	if err != nil {
+		return err
 	}
 	record := v.record(p.cfg.NodeName)
 	record.phase = uncertain

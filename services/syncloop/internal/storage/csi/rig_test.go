@@ -285,7 +285,7 @@ func (r *rig) ends() {
 func (r *rig) left() (paths []string) {
 	_ = filepath.WalkDir(r.root, func(path string, entry fs.DirEntry, err error) error {
 		depth := strings.Count(strings.TrimPrefix(path, r.root), "/")
-		if err == nil && (!entry.IsDir() || depth == 5) {
+		if name := entry.Name(); err == nil && (!entry.IsDir() || depth == 5 && name != "publish" && name != "staging") {
 			paths = append(paths, path)
 		}
 		return nil

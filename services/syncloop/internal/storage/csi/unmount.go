@@ -1,8 +1,8 @@
 package csi
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +14,11 @@ import (
 func (p *Plugin) Unmount(ctx context.Context, dir string) error {
 	at := placeOf(dir)
 	r, known := p.books.user(at)
+	if at.block {
+		if err := p.unmapDevice(at); err != nil {
+			return err
+		}
+	}
 	if known && mustUnpublish(r) {
 		if err := p.unpublish(ctx, r); err != nil {
 			return err
@@ -36,6 +41,11 @@ func (p *Plugin) Unmount(ctx context.Context, dir string) error {
 	}
 	if err := p.books.dropUser(at); err != nil {
 		return err
+	}
+	if at.block && p.books.stagedOne(r.identity) == nil {
+		if err := p.forgetDevice(identity{name: at.name}); err != nil {
+			return err
+		}
 	}
 	return remove(dir)
 }
@@ -102,11 +112,11 @@ func (p *Plugin) forgetStaged(v identity) error {
 	if mounted {
 		return fmt.Errorf("the driver %s has unstaged the volume %q, but %s is still mounted", v.driver, v.handle, staging)
 	}
-	if err := errors.Join(remove(staging), p.books.dropStaged(v)); err != nil {
+	if err := cmp.Or(p.removeStaging(v), p.books.dropStaged(v)); err != nil {
 		return err
 	}
 	if v.block {
-		return nil
+		return p.forgetDevice(v)
 	}
 	// The directory of the driver stays: another volume may be staged in it at this moment.
 	if err := os.Remove(filepath.Dir(staging)); err != nil && !os.IsNotExist(err) {
