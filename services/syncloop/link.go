@@ -2,21 +2,25 @@ package main
 
 import (
 	"context"
+	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/clock"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/claims"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/nodeclaims"
 )
 
 // newLink returns the link to the API server of the configuration, or the link of a standalone node. It notes in
@@ -26,11 +30,7 @@ func newLink(
 	events *podevents.Recorder, parts *components.Group,
 ) (*cluster.Link, error) {
 	if h.cfg.Kubeconfig == "" {
-		return cluster.Standalone(configobjects.ConfigmuxConfig{
-			Stream: clients.Objects(configv1.NewConfigServiceClient(h.peers.configmux)), Logger: h.logger,
-			Metrics: stream.NewFollowedMetrics(h.registry, stream.NameObjects),
-			Changed: changes.Note(podchanges.Content | podchanges.Sync),
-		}, h.registry, parts), nil
+		return newStandalone(h, changes, parts), nil
 	}
 	api, err := newAPIClient(h, parts)
 	if err != nil {
@@ -51,6 +51,40 @@ func newLink(
 		ObjectChanged: changes.Note(podchanges.Content | podchanges.Sync),
 		Events:        events, Registry: h.registry, Clock: clock.RealClock{}, Tracer: h.tracer, Logger: h.logger,
 	}, parts), nil
+}
+
+// newStandalone returns the link of a standalone node, whose claims are directories of the node.
+func newStandalone(h *host, changes *podchanges.Changes, parts *components.Group) *cluster.Link {
+	changed := changes.Note(podchanges.Content | podchanges.Sync)
+	local := nodeclaims.New(nodeclaims.Config{
+		Dir: filepath.Join(h.cfg.StateDir, "claims"), PodsDir: filepath.Join(h.cfg.RootDir, "pods"), Changed: changed,
+		Clock: clock.RealClock{}, Logger: h.logger,
+	})
+	objects := configobjects.NewConfigmux(configobjects.ConfigmuxConfig{
+		Stream: clients.Objects(configv1.NewConfigServiceClient(h.peers.configmux)), Logger: h.logger,
+		Metrics: stream.NewFollowedMetrics(h.registry, stream.NameObjects), Changed: changed, ClaimsChanged: local.Check,
+	})
+	parts.Run("claims", func(ctx context.Context) error { return local.Run(ctx, objects) })
+	link := cluster.Standalone(objects, h.registry, parts)
+	link.Claims = localClaims{Claims: local}
+	return link
+}
+
+// localClaims are the claims of a standalone node. It has nothing else that persistent volumes need.
+type localClaims struct {
+	noCluster
+	*nodeclaims.Claims
+}
+
+// noCluster has the methods of claims.None, below those of the node's claims.
+type noCluster struct{ claims.None }
+
+// describeClaims returns the function that describes the claims of a standalone node; nil for a node in a cluster.
+func describeClaims(link *cluster.Link) func() []*enginev1.Claim {
+	if local, is := link.Claims.(localClaims); is {
+		return local.Describe
+	}
+	return nil
 }
 
 // newAPIClient returns a client of the API server with rate limits of its own. The API server need not be reachable.

@@ -44,7 +44,7 @@ func TestAPodWaitsForItsVolumesAndSaysForWhich(t *testing.T) {
 	directory := v1.HostPathDirectory
 	m.put(withVolume(newPod("u1", "web", "a"), "host", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: host, Type: &directory}}))
 	m.put(withVolume(newPod("u2", "other", "a"), "data", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}))
-	m.put(withVolume(newPod("u3", "claims", "a"), "claim", v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "x"}}))
+	m.put(withVolume(newPod("u3", "far", "a"), "disk", v1.VolumeSource{FC: &v1.FCVolumeSource{}}))
 	m.configmux.speak()
 	m.start()
 	m.eventually("the other one is ready", m.ready("u2"))
@@ -54,10 +54,10 @@ func TestAPodWaitsForItsVolumesAndSaysForWhich(t *testing.T) {
 			strings.HasPrefix(pod.Status.Message, `MountVolume.SetUp failed for volume "host" : hostPath type check failed: stat `+host) &&
 			len(pod.Status.ContainerStatuses) == 1 && pod.Status.ContainerStatuses[0].State.Waiting.Reason == "ContainerCreating"
 	})
-	m.eventually("claims has no claim", func() bool {
+	m.eventually("far is not supported", func() bool {
 		pod := m.pod("u3")
-		return pod != nil && pod.Status.Phase == v1.PodPending && pod.Status.Reason == "FailedMount" &&
-			strings.HasPrefix(pod.Status.Message, `MountVolume.SetUp failed for volume "claim" : this node has no API server, and so no claims`)
+		return pod != nil && pod.Status.Phase == v1.PodPending && pod.Status.Reason == "UnsupportedPodSpec" &&
+			strings.HasPrefix(pod.Status.Message, `volume "disk" of kind fc: it is not supported yet`)
 	})
 	const operations, volumes = "storage_operation_duration_seconds migrated=false operation_name=volume_mount ", "volume_manager_total_volumes plugin_name=kubernetes.io/"
 	m.eventually("the failures are counted", func() bool {

@@ -179,22 +179,22 @@ func withHostPaths(name string, paths map[string]string) string {
 }
 
 // TestAKindOfVolumeThatIsNotThereIsNamed: a pod with an unsupported volume is Pending with a message and runs when its
-// manifest is changed; a claim, which a static pod must not have, is an error of its file.
+// manifest is changed; a CSI volume, which a static pod must not have, is an error of its file.
 func TestAKindOfVolumeThatIsNotThereIsNamed(t *testing.T) {
 	const mount = `args: ["sleep"], volumeMounts: [{name: data, mountPath: /data}]`
 	far := strings.Replace(manifest("far", 1, "sleep"), `args: ["sleep"]`, mount, 1) + "  volumes: [{name: data, %s}]\n"
-	place(t, "far.yaml", fmt.Sprintf(far, "nfs: {server: 198.51.100.1, path: /}"))
+	place(t, "far.yaml", fmt.Sprintf(far, "fc: {targetWWNs: [50060e801049cfd1], lun: 0}"))
 	p := await(t, "far", "Pending with a message", func(p *v1.Pod) bool { return p != nil && p.Status.Message != "" })
-	const why = `volume "data" of kind nfs: it is not supported yet by this version of Quartet`
+	const why = `volume "data" of kind fc: it is not supported yet by this version of Quartet`
 	if p.Status.Phase != v1.PodPending || p.Status.Reason != "UnsupportedPodSpec" || !strings.Contains(p.Status.Message, why) {
 		t.Errorf("its status is\n%s", describe(p))
 	}
 	if out := quartet(t, "describe", "pod", "e2e/far"); !strings.Contains(out, why) {
 		t.Errorf("described as\n%s", out)
 	}
-	place(t, "far.yaml", fmt.Sprintf(far, "persistentVolumeClaim: {claimName: mine}"))
-	awaitThat(t, "the claim is in get sources", func() bool {
-		return strings.Contains(quartet(t, "get", "sources"), "a static pod must not use persistent volume claims")
+	place(t, "far.yaml", fmt.Sprintf(far, "csi: {driver: mine}"))
+	awaitThat(t, "the CSI volume is in get sources", func() bool {
+		return strings.Contains(quartet(t, "get", "sources"), "a static pod must not use CSI drivers")
 	})
 	place(t, "far.yaml", fmt.Sprintf(far, "emptyDir: {}"))
 	await(t, "far", "Ready with another volume", ready)

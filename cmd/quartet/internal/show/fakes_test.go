@@ -55,6 +55,7 @@ type fakeEngine struct {
 	events  *stream.Level[*enginev1.PodEvent]
 	mu      sync.Mutex
 	workers []*enginev1.Worker
+	claims  []*enginev1.Claim
 }
 
 func (f *fakeEngine) WatchPodEvents(
@@ -150,6 +151,7 @@ type fakeConfig struct {
 	configv1.UnimplementedConfigServiceServer
 	mu      sync.Mutex
 	sources []*configv1.Source
+	objects []*configv1.ObjectSummary
 	// updates has the messages of the incremental mode, modes those of the others, which are never resumed.
 	updates *stream.Level[podUpdates]
 	modes   map[configv1.Mode]*stream.Level[podUpdates]

@@ -47,14 +47,14 @@ type asker struct {
 
 func (a *asker) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "get pods|workers|sources|configmaps|secrets|node",
-		Short: "Show pods, the workers behind them, sources of pods, config maps, secrets, or the node",
+		Use:   "get pods|workers|sources|configmaps|secrets|pvc|node",
+		Short: "Show pods, the workers behind them, sources of pods, config maps, secrets, claims, or the node",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("say what to show: " + cmd.CommandPath() + " pods, workers, sources, configmaps, secrets or node")
+				return errors.New("say what to show: " + cmd.CommandPath() + " pods, workers, sources, configmaps, secrets, pvc or node")
 			}
 			return fmt.Errorf(
-				"there is no %q to show: %s shows pods, workers, sources, configmaps, secrets or node",
+				"there is no %q to show: %s shows pods, workers, sources, configmaps, secrets, pvc or node",
 				args[0],
 				cmd.CommandPath(),
 			)
@@ -68,6 +68,7 @@ func (a *asker) getCommand() *cobra.Command {
 		a.sourcesCommand(),
 		a.configMapsCommand(),
 		a.secretsCommand(),
+		a.claimsCommand(),
 		a.nodeCommand(),
 	)
 	return cmd

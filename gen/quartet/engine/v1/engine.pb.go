@@ -1576,6 +1576,163 @@ func (x *Image) GetPinned() bool {
 	return false
 }
 
+// ListClaimsRequest asks for the claims that have a directory.
+type ListClaimsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListClaimsRequest) Reset() {
+	*x = ListClaimsRequest{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListClaimsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListClaimsRequest) ProtoMessage() {}
+
+func (x *ListClaimsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListClaimsRequest.ProtoReflect.Descriptor instead.
+func (*ListClaimsRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{21}
+}
+
+// ListClaimsResponse contains the claims.
+type ListClaimsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sorted by namespace and name.
+	Claims        []*Claim `protobuf:"bytes,1,rep,name=claims,proto3" json:"claims,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListClaimsResponse) Reset() {
+	*x = ListClaimsResponse{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListClaimsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListClaimsResponse) ProtoMessage() {}
+
+func (x *ListClaimsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListClaimsResponse.ProtoReflect.Descriptor instead.
+func (*ListClaimsResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListClaimsResponse) GetClaims() []*Claim {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
+// Claim is a persistent volume claim that has a directory.
+type Claim struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The v1.PersistentVolumeClaim, bound, encoded with its Marshal method. It has a deletionTimestamp if it was deleted, and
+	// stays until no pod uses it.
+	Claim []byte `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
+	// The v1.PersistentVolume, encoded with its Marshal method.
+	PersistentVolume []byte `protobuf:"bytes,2,opt,name=persistent_volume,json=persistentVolume,proto3" json:"persistent_volume,omitempty"`
+	// The pods that use it, as "namespace/name", sorted.
+	UsedBy []string `protobuf:"bytes,3,rep,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
+	// Why a deleted claim cannot be removed; empty if it can. It is retried.
+	Problem       string `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Claim) Reset() {
+	*x = Claim{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Claim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Claim) ProtoMessage() {}
+
+func (x *Claim) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Claim.ProtoReflect.Descriptor instead.
+func (*Claim) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Claim) GetClaim() []byte {
+	if x != nil {
+		return x.Claim
+	}
+	return nil
+}
+
+func (x *Claim) GetPersistentVolume() []byte {
+	if x != nil {
+		return x.PersistentVolume
+	}
+	return nil
+}
+
+func (x *Claim) GetUsedBy() []string {
+	if x != nil {
+		return x.UsedBy
+	}
+	return nil
+}
+
+func (x *Claim) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 // EvictPodRequest contains the pod and the reason of its eviction.
 type EvictPodRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1593,7 +1750,7 @@ type EvictPodRequest struct {
 
 func (x *EvictPodRequest) Reset() {
 	*x = EvictPodRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1605,7 +1762,7 @@ func (x *EvictPodRequest) String() string {
 func (*EvictPodRequest) ProtoMessage() {}
 
 func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1618,7 +1775,7 @@ func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodRequest.ProtoReflect.Descriptor instead.
 func (*EvictPodRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{21}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EvictPodRequest) GetPodUid() string {
@@ -1658,7 +1815,7 @@ type EvictPodResponse struct {
 
 func (x *EvictPodResponse) Reset() {
 	*x = EvictPodResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +1827,7 @@ func (x *EvictPodResponse) String() string {
 func (*EvictPodResponse) ProtoMessage() {}
 
 func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +1840,7 @@ func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodResponse.ProtoReflect.Descriptor instead.
 func (*EvictPodResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{22}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{25}
 }
 
 // ShutDownPodsRequest contains the pods to terminate.
@@ -1697,7 +1854,7 @@ type ShutDownPodsRequest struct {
 
 func (x *ShutDownPodsRequest) Reset() {
 	*x = ShutDownPodsRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1709,7 +1866,7 @@ func (x *ShutDownPodsRequest) String() string {
 func (*ShutDownPodsRequest) ProtoMessage() {}
 
 func (x *ShutDownPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1722,7 +1879,7 @@ func (x *ShutDownPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownPodsRequest.ProtoReflect.Descriptor instead.
 func (*ShutDownPodsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{23}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ShutDownPodsRequest) GetPods() []*PodEnd {
@@ -1745,7 +1902,7 @@ type PodEnd struct {
 
 func (x *PodEnd) Reset() {
 	*x = PodEnd{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1757,7 +1914,7 @@ func (x *PodEnd) String() string {
 func (*PodEnd) ProtoMessage() {}
 
 func (x *PodEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1770,7 +1927,7 @@ func (x *PodEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodEnd.ProtoReflect.Descriptor instead.
 func (*PodEnd) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{24}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PodEnd) GetPodUid() string {
@@ -1796,7 +1953,7 @@ type ShutDownPodsResponse struct {
 
 func (x *ShutDownPodsResponse) Reset() {
 	*x = ShutDownPodsResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1808,7 +1965,7 @@ func (x *ShutDownPodsResponse) String() string {
 func (*ShutDownPodsResponse) ProtoMessage() {}
 
 func (x *ShutDownPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1821,7 +1978,7 @@ func (x *ShutDownPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownPodsResponse.ProtoReflect.Descriptor instead.
 func (*ShutDownPodsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{25}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{28}
 }
 
 // AwaitStatusesRequest requests a wait for the statuses of all pods.
@@ -1833,7 +1990,7 @@ type AwaitStatusesRequest struct {
 
 func (x *AwaitStatusesRequest) Reset() {
 	*x = AwaitStatusesRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1845,7 +2002,7 @@ func (x *AwaitStatusesRequest) String() string {
 func (*AwaitStatusesRequest) ProtoMessage() {}
 
 func (x *AwaitStatusesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1858,7 +2015,7 @@ func (x *AwaitStatusesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitStatusesRequest.ProtoReflect.Descriptor instead.
 func (*AwaitStatusesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{26}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{29}
 }
 
 // AwaitStatusesResponse is empty: the API server has them.
@@ -1870,7 +2027,7 @@ type AwaitStatusesResponse struct {
 
 func (x *AwaitStatusesResponse) Reset() {
 	*x = AwaitStatusesResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1882,7 +2039,7 @@ func (x *AwaitStatusesResponse) String() string {
 func (*AwaitStatusesResponse) ProtoMessage() {}
 
 func (x *AwaitStatusesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1895,7 +2052,7 @@ func (x *AwaitStatusesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitStatusesResponse.ProtoReflect.Descriptor instead.
 func (*AwaitStatusesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{27}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{30}
 }
 
 // GetHealthRequest asks for the health.
@@ -1907,7 +2064,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1919,7 +2076,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1932,7 +2089,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{28}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{31}
 }
 
 // GetHealthResponse is the health of syncloop.
@@ -1958,7 +2115,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1970,7 +2127,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1983,7 +2140,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{29}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetHealthResponse) GetHealthy() bool {
@@ -2045,7 +2202,7 @@ type SignalReading struct {
 
 func (x *SignalReading) Reset() {
 	*x = SignalReading{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2057,7 +2214,7 @@ func (x *SignalReading) String() string {
 func (*SignalReading) ProtoMessage() {}
 
 func (x *SignalReading) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2070,7 +2227,7 @@ func (x *SignalReading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalReading.ProtoReflect.Descriptor instead.
 func (*SignalReading) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{30}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SignalReading) GetSignal() string {
@@ -2205,7 +2362,15 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\x05names\x18\x02 \x03(\tR\x05names\x12\x1d\n" +
 	"\n" +
 	"size_bytes\x18\x03 \x01(\x04R\tsizeBytes\x12\x16\n" +
-	"\x06pinned\x18\x04 \x01(\bR\x06pinned\"\x8e\x01\n" +
+	"\x06pinned\x18\x04 \x01(\bR\x06pinned\"\x13\n" +
+	"\x11ListClaimsRequest\"F\n" +
+	"\x12ListClaimsResponse\x120\n" +
+	"\x06claims\x18\x01 \x03(\v2\x18.quartet.engine.v1.ClaimR\x06claims\"}\n" +
+	"\x05Claim\x12\x14\n" +
+	"\x05claim\x18\x01 \x01(\fR\x05claim\x12+\n" +
+	"\x11persistent_volume\x18\x02 \x01(\fR\x10persistentVolume\x12\x17\n" +
+	"\aused_by\x18\x03 \x03(\tR\x06usedBy\x12\x18\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\"\x8e\x01\n" +
 	"\x0fEvictPodRequest\x12\x17\n" +
 	"\apod_uid\x18\x01 \x01(\tR\x06podUid\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -2248,7 +2413,7 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\vProbeResult\x12\x1c\n" +
 	"\x18PROBE_RESULT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14PROBE_RESULT_SUCCESS\x10\x01\x12\x18\n" +
-	"\x14PROBE_RESULT_FAILURE\x10\x022\xb5\a\n" +
+	"\x14PROBE_RESULT_FAILURE\x10\x022\x90\b\n" +
 	"\rEngineService\x12S\n" +
 	"\bListPods\x12\".quartet.engine.v1.ListPodsRequest\x1a#.quartet.engine.v1.ListPodsResponse\x12X\n" +
 	"\tWatchPods\x12#.quartet.engine.v1.WatchPodsRequest\x1a$.quartet.engine.v1.WatchPodsResponse0\x01\x12g\n" +
@@ -2256,7 +2421,9 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\fWatchStorage\x12&.quartet.engine.v1.WatchStorageRequest\x1a'.quartet.engine.v1.WatchStorageResponse0\x01\x12\\\n" +
 	"\vListWorkers\x12%.quartet.engine.v1.ListWorkersRequest\x1a&.quartet.engine.v1.ListWorkersResponse\x12Y\n" +
 	"\n" +
-	"ListImages\x12$.quartet.engine.v1.ListImagesRequest\x1a%.quartet.engine.v1.ListImagesResponse\x12S\n" +
+	"ListImages\x12$.quartet.engine.v1.ListImagesRequest\x1a%.quartet.engine.v1.ListImagesResponse\x12Y\n" +
+	"\n" +
+	"ListClaims\x12$.quartet.engine.v1.ListClaimsRequest\x1a%.quartet.engine.v1.ListClaimsResponse\x12S\n" +
 	"\bEvictPod\x12\".quartet.engine.v1.EvictPodRequest\x1a#.quartet.engine.v1.EvictPodResponse\x12_\n" +
 	"\fShutDownPods\x12&.quartet.engine.v1.ShutDownPodsRequest\x1a'.quartet.engine.v1.ShutDownPodsResponse\x12b\n" +
 	"\rAwaitStatuses\x12'.quartet.engine.v1.AwaitStatusesRequest\x1a(.quartet.engine.v1.AwaitStatusesResponse\x12V\n" +
@@ -2276,7 +2443,7 @@ func file_quartet_engine_v1_engine_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_engine_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(WorkerState)(0),               // 0: quartet.engine.v1.WorkerState
 	(VolumeState)(0),               // 1: quartet.engine.v1.VolumeState
@@ -2302,82 +2469,88 @@ var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(*ListImagesRequest)(nil),      // 21: quartet.engine.v1.ListImagesRequest
 	(*ListImagesResponse)(nil),     // 22: quartet.engine.v1.ListImagesResponse
 	(*Image)(nil),                  // 23: quartet.engine.v1.Image
-	(*EvictPodRequest)(nil),        // 24: quartet.engine.v1.EvictPodRequest
-	(*EvictPodResponse)(nil),       // 25: quartet.engine.v1.EvictPodResponse
-	(*ShutDownPodsRequest)(nil),    // 26: quartet.engine.v1.ShutDownPodsRequest
-	(*PodEnd)(nil),                 // 27: quartet.engine.v1.PodEnd
-	(*ShutDownPodsResponse)(nil),   // 28: quartet.engine.v1.ShutDownPodsResponse
-	(*AwaitStatusesRequest)(nil),   // 29: quartet.engine.v1.AwaitStatusesRequest
-	(*AwaitStatusesResponse)(nil),  // 30: quartet.engine.v1.AwaitStatusesResponse
-	(*GetHealthRequest)(nil),       // 31: quartet.engine.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),      // 32: quartet.engine.v1.GetHealthResponse
-	(*SignalReading)(nil),          // 33: quartet.engine.v1.SignalReading
-	nil,                            // 34: quartet.engine.v1.CSIDriver.TopologyEntry
-	(*v1.Frame)(nil),               // 35: quartet.stream.v1.Frame
-	(*timestamppb.Timestamp)(nil),  // 36: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 37: google.protobuf.Duration
+	(*ListClaimsRequest)(nil),      // 24: quartet.engine.v1.ListClaimsRequest
+	(*ListClaimsResponse)(nil),     // 25: quartet.engine.v1.ListClaimsResponse
+	(*Claim)(nil),                  // 26: quartet.engine.v1.Claim
+	(*EvictPodRequest)(nil),        // 27: quartet.engine.v1.EvictPodRequest
+	(*EvictPodResponse)(nil),       // 28: quartet.engine.v1.EvictPodResponse
+	(*ShutDownPodsRequest)(nil),    // 29: quartet.engine.v1.ShutDownPodsRequest
+	(*PodEnd)(nil),                 // 30: quartet.engine.v1.PodEnd
+	(*ShutDownPodsResponse)(nil),   // 31: quartet.engine.v1.ShutDownPodsResponse
+	(*AwaitStatusesRequest)(nil),   // 32: quartet.engine.v1.AwaitStatusesRequest
+	(*AwaitStatusesResponse)(nil),  // 33: quartet.engine.v1.AwaitStatusesResponse
+	(*GetHealthRequest)(nil),       // 34: quartet.engine.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),      // 35: quartet.engine.v1.GetHealthResponse
+	(*SignalReading)(nil),          // 36: quartet.engine.v1.SignalReading
+	nil,                            // 37: quartet.engine.v1.CSIDriver.TopologyEntry
+	(*v1.Frame)(nil),               // 38: quartet.stream.v1.Frame
+	(*timestamppb.Timestamp)(nil),  // 39: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 40: google.protobuf.Duration
 }
 var file_quartet_engine_v1_engine_proto_depIdxs = []int32{
 	0,  // 0: quartet.engine.v1.Pod.worker_state:type_name -> quartet.engine.v1.WorkerState
 	3,  // 1: quartet.engine.v1.ListPodsResponse.pods:type_name -> quartet.engine.v1.Pod
-	35, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
+	38, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
 	3,  // 3: quartet.engine.v1.WatchPodsResponse.pod:type_name -> quartet.engine.v1.Pod
-	35, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	38, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
 	10, // 5: quartet.engine.v1.WatchPodEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
-	36, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
-	35, // 7: quartet.engine.v1.WatchStorageResponse.frame:type_name -> quartet.stream.v1.Frame
+	39, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
+	38, // 7: quartet.engine.v1.WatchStorageResponse.frame:type_name -> quartet.stream.v1.Frame
 	13, // 8: quartet.engine.v1.WatchStorageResponse.item:type_name -> quartet.engine.v1.StorageItem
 	14, // 9: quartet.engine.v1.StorageItem.driver:type_name -> quartet.engine.v1.CSIDriver
-	34, // 10: quartet.engine.v1.CSIDriver.topology:type_name -> quartet.engine.v1.CSIDriver.TopologyEntry
+	37, // 10: quartet.engine.v1.CSIDriver.topology:type_name -> quartet.engine.v1.CSIDriver.TopologyEntry
 	17, // 11: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
 	0,  // 12: quartet.engine.v1.Worker.state:type_name -> quartet.engine.v1.WorkerState
-	36, // 13: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
-	36, // 14: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
-	36, // 15: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
+	39, // 13: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
+	39, // 14: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
+	39, // 15: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
 	20, // 16: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
 	19, // 17: quartet.engine.v1.Worker.probes:type_name -> quartet.engine.v1.Probe
 	18, // 18: quartet.engine.v1.Worker.volumes:type_name -> quartet.engine.v1.Volume
 	1,  // 19: quartet.engine.v1.Volume.state:type_name -> quartet.engine.v1.VolumeState
-	36, // 20: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
-	36, // 21: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
+	39, // 20: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
+	39, // 21: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
 	2,  // 22: quartet.engine.v1.Probe.result:type_name -> quartet.engine.v1.ProbeResult
-	36, // 23: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
-	36, // 24: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
+	39, // 23: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
+	39, // 24: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
 	2,  // 25: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
-	36, // 26: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
-	36, // 27: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
-	36, // 28: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
-	37, // 29: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
+	39, // 26: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
+	39, // 27: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
+	39, // 28: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
+	40, // 29: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
 	23, // 30: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
-	27, // 31: quartet.engine.v1.ShutDownPodsRequest.pods:type_name -> quartet.engine.v1.PodEnd
-	36, // 32: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
-	33, // 33: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
-	36, // 34: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
-	4,  // 35: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
-	6,  // 36: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
-	8,  // 37: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
-	11, // 38: quartet.engine.v1.EngineService.WatchStorage:input_type -> quartet.engine.v1.WatchStorageRequest
-	15, // 39: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
-	21, // 40: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
-	24, // 41: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
-	26, // 42: quartet.engine.v1.EngineService.ShutDownPods:input_type -> quartet.engine.v1.ShutDownPodsRequest
-	29, // 43: quartet.engine.v1.EngineService.AwaitStatuses:input_type -> quartet.engine.v1.AwaitStatusesRequest
-	31, // 44: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
-	5,  // 45: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
-	7,  // 46: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
-	9,  // 47: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
-	12, // 48: quartet.engine.v1.EngineService.WatchStorage:output_type -> quartet.engine.v1.WatchStorageResponse
-	16, // 49: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
-	22, // 50: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
-	25, // 51: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
-	28, // 52: quartet.engine.v1.EngineService.ShutDownPods:output_type -> quartet.engine.v1.ShutDownPodsResponse
-	30, // 53: quartet.engine.v1.EngineService.AwaitStatuses:output_type -> quartet.engine.v1.AwaitStatusesResponse
-	32, // 54: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
-	45, // [45:55] is the sub-list for method output_type
-	35, // [35:45] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	26, // 31: quartet.engine.v1.ListClaimsResponse.claims:type_name -> quartet.engine.v1.Claim
+	30, // 32: quartet.engine.v1.ShutDownPodsRequest.pods:type_name -> quartet.engine.v1.PodEnd
+	39, // 33: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
+	36, // 34: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
+	39, // 35: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
+	4,  // 36: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
+	6,  // 37: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
+	8,  // 38: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
+	11, // 39: quartet.engine.v1.EngineService.WatchStorage:input_type -> quartet.engine.v1.WatchStorageRequest
+	15, // 40: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
+	21, // 41: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
+	24, // 42: quartet.engine.v1.EngineService.ListClaims:input_type -> quartet.engine.v1.ListClaimsRequest
+	27, // 43: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
+	29, // 44: quartet.engine.v1.EngineService.ShutDownPods:input_type -> quartet.engine.v1.ShutDownPodsRequest
+	32, // 45: quartet.engine.v1.EngineService.AwaitStatuses:input_type -> quartet.engine.v1.AwaitStatusesRequest
+	34, // 46: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
+	5,  // 47: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
+	7,  // 48: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
+	9,  // 49: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
+	12, // 50: quartet.engine.v1.EngineService.WatchStorage:output_type -> quartet.engine.v1.WatchStorageResponse
+	16, // 51: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
+	22, // 52: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
+	25, // 53: quartet.engine.v1.EngineService.ListClaims:output_type -> quartet.engine.v1.ListClaimsResponse
+	28, // 54: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
+	31, // 55: quartet.engine.v1.EngineService.ShutDownPods:output_type -> quartet.engine.v1.ShutDownPodsResponse
+	33, // 56: quartet.engine.v1.EngineService.AwaitStatuses:output_type -> quartet.engine.v1.AwaitStatusesResponse
+	35, // 57: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
+	47, // [47:58] is the sub-list for method output_type
+	36, // [36:47] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_quartet_engine_v1_engine_proto_init() }
@@ -2392,7 +2565,7 @@ func file_quartet_engine_v1_engine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_engine_v1_engine_proto_rawDesc), len(file_quartet_engine_v1_engine_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   32,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,7 @@ const (
 	EngineService_WatchStorage_FullMethodName   = "/quartet.engine.v1.EngineService/WatchStorage"
 	EngineService_ListWorkers_FullMethodName    = "/quartet.engine.v1.EngineService/ListWorkers"
 	EngineService_ListImages_FullMethodName     = "/quartet.engine.v1.EngineService/ListImages"
+	EngineService_ListClaims_FullMethodName     = "/quartet.engine.v1.EngineService/ListClaims"
 	EngineService_EvictPod_FullMethodName       = "/quartet.engine.v1.EngineService/EvictPod"
 	EngineService_ShutDownPods_FullMethodName   = "/quartet.engine.v1.EngineService/ShutDownPods"
 	EngineService_AwaitStatuses_FullMethodName  = "/quartet.engine.v1.EngineService/AwaitStatuses"
@@ -68,6 +69,10 @@ type EngineServiceClient interface {
 	// ListImages returns the images in the runtime. nodestatus lists them in the Node. Fails with UNAVAILABLE if the
 	// runtime does not answer.
 	ListImages(ctx context.Context, in *ListImagesRequest, opts ...grpc.CallOption) (*ListImagesResponse, error)
+	// ListClaims returns the persistent volume claims of a node without an API server that have a directory: a claim gets
+	// one when the first pod uses it, and has it until it was deleted and no pod uses it. `quartet get pvc` calls it. On a
+	// node with an API server there are none.
+	ListClaims(ctx context.Context, in *ListClaimsRequest, opts ...grpc.CallOption) (*ListClaimsResponse, error)
 	// EvictPod terminates a pod with phase Failed, a reason and a message; it is not started again, even if its source
 	// still names it. Returns when the eviction has begun. Fails with NOT_FOUND if there is no such pod and with
 	// INVALID_ARGUMENT if the reason is empty.
@@ -185,6 +190,16 @@ func (c *engineServiceClient) ListImages(ctx context.Context, in *ListImagesRequ
 	return out, nil
 }
 
+func (c *engineServiceClient) ListClaims(ctx context.Context, in *ListClaimsRequest, opts ...grpc.CallOption) (*ListClaimsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListClaimsResponse)
+	err := c.cc.Invoke(ctx, EngineService_ListClaims_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *engineServiceClient) EvictPod(ctx context.Context, in *EvictPodRequest, opts ...grpc.CallOption) (*EvictPodResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(EvictPodResponse)
@@ -260,6 +275,10 @@ type EngineServiceServer interface {
 	// ListImages returns the images in the runtime. nodestatus lists them in the Node. Fails with UNAVAILABLE if the
 	// runtime does not answer.
 	ListImages(context.Context, *ListImagesRequest) (*ListImagesResponse, error)
+	// ListClaims returns the persistent volume claims of a node without an API server that have a directory: a claim gets
+	// one when the first pod uses it, and has it until it was deleted and no pod uses it. `quartet get pvc` calls it. On a
+	// node with an API server there are none.
+	ListClaims(context.Context, *ListClaimsRequest) (*ListClaimsResponse, error)
 	// EvictPod terminates a pod with phase Failed, a reason and a message; it is not started again, even if its source
 	// still names it. Returns when the eviction has begun. Fails with NOT_FOUND if there is no such pod and with
 	// INVALID_ARGUMENT if the reason is empty.
@@ -307,6 +326,9 @@ func (UnimplementedEngineServiceServer) ListWorkers(context.Context, *ListWorker
 }
 func (UnimplementedEngineServiceServer) ListImages(context.Context, *ListImagesRequest) (*ListImagesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListImages not implemented")
+}
+func (UnimplementedEngineServiceServer) ListClaims(context.Context, *ListClaimsRequest) (*ListClaimsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListClaims not implemented")
 }
 func (UnimplementedEngineServiceServer) EvictPod(context.Context, *EvictPodRequest) (*EvictPodResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EvictPod not implemented")
@@ -428,6 +450,24 @@ func _EngineService_ListImages_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _EngineService_ListClaims_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListClaimsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EngineServiceServer).ListClaims(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EngineService_ListClaims_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EngineServiceServer).ListClaims(ctx, req.(*ListClaimsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _EngineService_EvictPod_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(EvictPodRequest)
 	if err := dec(in); err != nil {
@@ -518,6 +558,10 @@ var EngineService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListImages",
 			Handler:    _EngineService_ListImages_Handler,
+		},
+		{
+			MethodName: "ListClaims",
+			Handler:    _EngineService_ListClaims_Handler,
 		},
 		{
 			MethodName: "EvictPod",

@@ -20,16 +20,15 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/tokens"
 )
 
-// Standalone returns the Link of a node without an API server. Its config maps and secrets come from configmux, a
+// Standalone returns the Link of a node without an API server. Its config maps and secrets are those of configmux, a
 // runtime class is the name of a handler, and everything else fails with an error that says what to do instead. The
 // metrics of a node in a cluster are registered with the value 0.
-func Standalone(objects configobjects.ConfigmuxConfig, registry prometheus.Registerer, parts *components.Group) *Link {
+func Standalone(objects *configobjects.Configmux, registry prometheus.Registerer, parts *components.Group) *Link {
 	statusmanager.NewMetrics(registry)
 	mirrorpods.NewMetrics(registry)
-	known := configobjects.NewConfigmux(objects)
-	parts.Run("config maps and secrets", known.Run)
+	parts.Run("config maps and secrets", objects.Run)
 	return &Link{
-		Objects: known, Tokens: tokens.None{}, TrustBundles: clustertrustbundles.None{}, Certificates: podcertificates.None{},
+		Objects: objects, Tokens: tokens.None{}, TrustBundles: clustertrustbundles.None{}, Certificates: podcertificates.None{},
 		Claims: claims.None{}, Accounts: noAccounts{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{},
 		Statuses: statusmanager.None{},
 		Mirrors:  func(func(types.NamespacedName, types.UID) bool) Mirrors { return mirrorpods.None{} },

@@ -2,6 +2,7 @@
 //
 // In: the pod, and the objects that its volumes project. Out: directories and mounts that are set up before a container
 // starts, kept current while it runs, and removed when the pod has ended (volumes). volumecontent computes the files of
-// a projected volume, and atomicdir writes them atomically. persistentvolumes mounts what claims are bound to. plugins
-// registers the programs that serve volumes, and csidrivers connects to them. Imports: pod.
+// a projected volume, and atomicdir writes them atomically. persistentvolumes mounts what claims are bound to, and
+// nodeclaims has the claims of a node without an API server. plugins registers the programs that serve volumes, and
+// csidrivers connects to them. Imports: pod.
 package storage

@@ -1,0 +1,64 @@
+package nodeclaims
+
+import (
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
+)
+
+// Status is a claim that has a directory.
+type Status struct {
+	// Claim is the claim as bound, with a DeletionTimestamp if it was deleted, and PV its persistent volume.
+	Claim *v1.PersistentVolumeClaim
+	PV    *v1.PersistentVolume
+	// UsedBy are the pods that use the claim, as "namespace/name", sorted.
+	UsedBy []string
+	// Problem is why a deleted claim cannot be removed; empty if it can.
+	Problem string
+}
+
+// List returns the claims that have a directory, sorted by namespace and name.
+func (c *Claims) List() []Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]Status, 0, len(c.records))
+	for k, r := range c.records {
+		s := Status{}
+		s.Claim, s.PV = boundTo(r, c.disk.path(k))
+		for uid := range r.users {
+			s.UsedBy = append(s.UsedBy, c.pods[uid].name)
+		}
+		slices.Sort(s.UsedBy)
+		if r.problem != nil {
+			s.Problem = r.problem.Error()
+		}
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b Status) int {
+		return key{a.Claim.Namespace, a.Claim.Name}.compare(key{b.Claim.Namespace, b.Claim.Name})
+	})
+	return all
+}
+
+// Describe returns the claims that have a directory, sorted by namespace and name, for the API of syncloop.
+func (c *Claims) Describe() []*enginev1.Claim {
+	var all []*enginev1.Claim
+	for _, s := range c.List() {
+		claim, err := s.Claim.Marshal()
+		var pv []byte
+		if err == nil {
+			pv, err = s.PV.Marshal()
+		}
+		if err != nil { // a claim that was read from its record or decoded can be encoded
+			c.cfg.Logger.Error("a claim cannot be described", keyClaim, key{s.Claim.Namespace, s.Claim.Name}, telemetry.KeyError, err)
+			continue
+		}
+		all = append(all, &enginev1.Claim{
+			Claim: claim, PersistentVolume: pv, UsedBy: s.UsedBy, Problem: s.Problem,
+		})
+	}
+	return all
+}
