@@ -185,7 +185,7 @@ func Quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, kl
 
 // slot holds a service after it has connected.
 type slot[T any] struct {
-	endpoint, what string
+	endpoint, name string
 	logger         *slog.Logger
 	// probe calls the runtime on a persistent connection. cri-client's builder leaks its connection and goroutines each
 	// time it fails, so it is called only after a successful probe.
@@ -204,12 +204,12 @@ type slotState[T any] struct {
 }
 
 func newSlot[T any](
-	endpoint, what string,
+	endpoint, name string,
 	logger *slog.Logger,
 	probe func(context.Context) error,
 	build func(context.Context) (T, error),
 ) slot[T] {
-	return slot[T]{endpoint: endpoint, what: what, logger: logger, probe: probe, build: build,
+	return slot[T]{endpoint: endpoint, name: name, logger: logger, probe: probe, build: build,
 		turn: make(chan struct{}, 1), state: &slotState[T]{}}
 }
 
@@ -253,7 +253,7 @@ func (s *slot[T]) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.logger.Info("connected to the container runtime", "what", s.what, "endpoint", s.endpoint)
+	s.logger.Info("connected to the container runtime", "what", s.name, "endpoint", s.endpoint)
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
 	s.state.service, s.state.connected = service, true
@@ -273,7 +273,7 @@ func (s *slot[T]) note(err error) {
 	s.state.cause = err
 	s.state.mu.Unlock()
 	if !known {
-		s.logger.Warn("the container runtime does not answer, trying again until it does", "what", s.what,
+		s.logger.Warn("the container runtime does not answer, trying again until it does", "what", s.name,
 			"endpoint", s.endpoint, "error", Away(s.endpoint, err))
 	}
 }

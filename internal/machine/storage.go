@@ -73,10 +73,10 @@ type Room struct {
 	Fields string
 }
 
-// Disk checks that the file system of a directory is not so full that the node would report DiskPressure. what
+// Disk checks that the file system of a directory is not so full that the node would report DiskPressure. name
 // describes the use of the directory.
-func (m Machine) Disk(what, dir string, room Room) Finding {
-	f := Finding{Check: "disk of " + what}
+func (m Machine) Disk(name, dir string, room Room) Finding {
+	f := Finding{Check: "disk of " + name}
 	at, err := m.existing(dir)
 	if err != nil {
 		return Unknown(f.Check, err)

@@ -29,9 +29,9 @@ type PrivilegeFlags struct {
 
 // privilegeFlag is one flag and the field that it sets.
 type privilegeFlag struct {
-	name, what string
-	value      *string
-	into       func(*HostPrivileges) *[]string
+	name, action string
+	value        *string
+	into         func(*HostPrivileges) *[]string
 }
 
 func (f *PrivilegeFlags) all() []privilegeFlag {
@@ -66,7 +66,7 @@ func (f *PrivilegeFlags) Add(set *pflag.FlagSet) {
 			flag.value,
 			flag.name,
 			everySource,
-			"`SOURCES` whose pods may "+flag.what+": "+strings.Join(
+			"`SOURCES` whose pods may "+flag.action+": "+strings.Join(
 				podSources,
 				", ",
 			)+", separated by commas, * for all, or nothing for none",

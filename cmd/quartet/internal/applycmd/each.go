@@ -35,7 +35,7 @@ type tally struct {
 }
 
 // count counts one result. Its error ends the command, because further calls are pointless.
-func (t *tally) count(what string, err error) error {
+func (t *tally) count(object string, err error) error {
 	t.tried++
 	var unreachable *unreachableError
 	if errors.As(err, &unreachable) {
@@ -45,7 +45,7 @@ func (t *tally) count(what string, err error) error {
 		return nil
 	}
 	t.failed++
-	_, err = fmt.Fprintf(t.cmd.ErrOrStderr(), "%s: %v\n", what, err)
+	_, err = fmt.Fprintf(t.cmd.ErrOrStderr(), "%s: %v\n", object, err)
 	return err
 }
 

@@ -14,7 +14,7 @@ import (
 // printIgnored prints the annotations that configmux has ignored in an accepted pod: those that only the agent sets.
 // This is no error, because a pod that was read from a node has them. It is silent about annotations that identify the
 // pod.
-func printIgnored(out io.Writer, what fmt.Stringer, pod *v1.Pod) error {
+func printIgnored(out io.Writer, object fmt.Stringer, pod *v1.Pod) error {
 	for _, key := range slices.Sorted(maps.Keys(pod.Annotations)) {
 		if !podset.IsOwnAnnotation(key) {
 			continue
@@ -22,7 +22,7 @@ func printIgnored(out io.Writer, what fmt.Stringer, pod *v1.Pod) error {
 		if _, err := fmt.Fprintf(
 			out,
 			"%s: metadata.annotations[%s]: only the node's agent sets this annotation: it is ignored\n",
-			what,
+			object,
 			key,
 		); err != nil {
 			return err

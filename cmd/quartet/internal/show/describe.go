@@ -179,15 +179,15 @@ func printDescriptions(out io.Writer, output format, all []description, single b
 		}
 		list.Items = append(list.Items, printed)
 	}
-	var what any = list
+	var document any = list
 	if single {
-		what = list.Items[0]
+		document = list.Items[0]
 	}
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text) // it removes the white space of protojson, which varies on purpose
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "    ")
-	if err := encoder.Encode(what); err != nil {
+	if err := encoder.Encode(document); err != nil {
 		return err
 	}
 	data := text.Bytes()

@@ -30,8 +30,8 @@ type found struct {
 
 // begun is a started sandbox or container of a pod.
 type begun struct {
-	// what is its readable name.
-	what string
+	// name is its readable name.
+	name string
 	at   time.Time
 	// context is the trace in which it was created; invalid if there was none.
 	context oteltrace.SpanContext
@@ -40,9 +40,9 @@ type begun struct {
 // beginnings returns what was started of a pod, or of one of its containers, the newest first.
 func beginnings(status *lifecyclev1.PodStatus, container string) []begun {
 	var all []begun
-	add := func(what string, at time.Time, annotations map[string]string) {
+	add := func(name string, at time.Time, annotations map[string]string) {
 		ctx := telemetry.WithTraceparent(context.Background(), annotations[telemetry.AnnotationTraceparent])
-		all = append(all, begun{what: what, at: at, context: oteltrace.SpanContextFromContext(ctx)})
+		all = append(all, begun{name: name, at: at, context: oteltrace.SpanContextFromContext(ctx)})
 	}
 	for _, c := range status.GetContainers() {
 		if container != "" && c.GetName() != container {
@@ -91,20 +91,20 @@ func fromNode(pod show.Located, container string) (f found, why string) {
 	if i < 0 {
 		return f, fmt.Sprintf(
 			"%s was started without a trace at %s: syncloop had no OTEL_EXPORTER_OTLP_ENDPOINT then",
-			all[0].what,
+			all[0].name,
 			all[0].at.Local().Format(time.DateTime),
 		)
 	}
 	if !all[i].context.IsSampled() {
 		return f, fmt.Sprintf(
 			"the trace of %s, started at %s, was left out by sampling: see OTEL_TRACES_SAMPLER of configmux",
-			all[i].what,
+			all[i].name,
 			all[i].at.Local().Format(time.DateTime),
 		)
 	}
 	f.traceID, f.began, f.pod.span = all[i].context.TraceID().String(), all[i].at, all[i].context.SpanID().String()
 	if i > 0 {
-		why = fmt.Sprintf("%s was started later, at %s, and not traced", all[0].what, all[0].at.Local().Format(time.DateTime))
+		why = fmt.Sprintf("%s was started later, at %s, and not traced", all[0].name, all[0].at.Local().Format(time.DateTime))
 	}
 	return f, why
 }

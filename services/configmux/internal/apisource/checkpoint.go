@@ -95,10 +95,10 @@ func (s *Source) openCheckpoint() {
 }
 
 // damage records the problem with the checkpoint until it is written again.
-func (s *Source) damage(what string) {
+func (s *Source) damage(problem string) {
 	s.damaged = &source.Error{
 		Path: s.cfg.Checkpoint, SeenAt: s.cfg.Clock.Now(),
-		Message: what + "; without the API server this node starts none of its pods, and the first list replaces the file",
+		Message: problem + "; without the API server this node starts none of its pods, and the first list replaces the file",
 	}
 }
 

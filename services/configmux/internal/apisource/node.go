@@ -13,8 +13,8 @@ import (
 // server authorizes only a node that it knows, and pods bound to a Node that is about to be registered again belong to
 // its predecessor.
 func awaitNode(ctx context.Context, cfg Config) bool {
-	const what = string(nodeconfig.NodeStatus)
-	cfg.Health.Set(what, "waiting for nodestatus to report that the API server has this Node: check that it runs")
+	const part = string(nodeconfig.NodeStatus)
+	cfg.Health.Set(part, "waiting for nodestatus to report that the API server has this Node: check that it runs")
 	waiting, found := context.WithCancel(ctx)
 	defer found()
 	synced := false
@@ -32,7 +32,7 @@ func awaitNode(ctx context.Context, cfg Config) bool {
 			synced = true
 			found()
 		default:
-			cfg.Health.Set(what, "waiting for nodestatus to register this Node with the API server: check its health")
+			cfg.Health.Set(part, "waiting for nodestatus to register this Node with the API server: check its health")
 		}
 	}
 	// It ends with its context, which is no failure.
@@ -42,6 +42,6 @@ func awaitNode(ctx context.Context, cfg Config) bool {
 	if !synced {
 		return false
 	}
-	cfg.Health.Set(what, "")
+	cfg.Health.Set(part, "")
 	return true
 }

@@ -76,9 +76,9 @@ func (p Problem) about() string {
 // Outcome returns the consequence of a problem and the remedy, to be appended to the problem's message. where describes
 // the place of the manifest: "the file", "the answer".
 func (k Kept) Outcome(p Problem, where string) string {
-	what := "the pod"
+	subject := "the pod"
 	if p.Object != "" {
-		what = "it"
+		subject = "it"
 	}
 	switch {
 	case p.about() == "" && len(k) > 0:
@@ -90,7 +90,7 @@ func (k Kept) Outcome(p Problem, where string) string {
 	case k[p.about()]:
 		return "; the last good version of the pod is kept: mend " + where
 	default:
-		return "; " + what + " is left out: mend " + where
+		return "; " + subject + " is left out: mend " + where
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 )
 
 // forbidden returns why a static pod must not refer to an object of the API.
-func forbidden(what string) string {
-	return fmt.Sprintf("a static pod must not use %s: it runs without an API server", what)
+func forbidden(object string) string {
+	return fmt.Sprintf("a static pod must not use %s: it runs without an API server", object)
 }
 
 // NamesObjects reports whether a pod refers to a config map, a secret or a claim, which only a pod of a node without an
@@ -51,18 +51,18 @@ type refusals struct {
 }
 
 // refuseIf refuses a field if the condition holds.
-func (r *refusals) refuseIf(condition bool, path *field.Path, what string) {
+func (r *refusals) refuseIf(condition bool, path *field.Path, object string) {
 	if condition {
-		r.errs = append(r.errs, field.Forbidden(path, forbidden(what)))
+		r.errs = append(r.errs, field.Forbidden(path, forbidden(object)))
 	}
 }
 
 // unlessStandalone refuses a field if the condition holds and the node has an API server.
-func (r *refusals) unlessStandalone(condition bool, path *field.Path, what string) {
+func (r *refusals) unlessStandalone(condition bool, path *field.Path, object string) {
 	if condition && !r.standalone {
 		r.errs = append(r.errs, field.Forbidden(path, fmt.Sprintf(
 			"a static pod must not use %s: on a node with an API server they are that server's; without --kubeconfig they may stand beside the pod",
-			what,
+			object,
 		)))
 	}
 }

@@ -66,12 +66,12 @@ func TestWhatIsHeldIsWhatPodsDependOn(t *testing.T) {
 				before, waiters, users := h.version, slices.Collect(maps.Keys(h.waiters)), c.usersOf(k)
 				was := h.known
 				object, err := answer(t, k, step)
-				told := c.note(k, h, object, err)
-				if was && before != h.version && !slices.Equal(sorted(told), sorted(users)) {
-					t.Fatalf("%s has changed, and %v are told, not %v", k, told, users)
+				affected := c.note(k, h, object, err)
+				if was && before != h.version && !slices.Equal(sorted(affected), sorted(users)) {
+					t.Fatalf("%s has changed, and %v are told, not %v", k, affected, users)
 				}
-				if was && before != h.version && len(missing(waiters, told)) > 0 {
-					t.Fatalf("%s has changed, and %v wait for it, but %v are told", k, waiters, told)
+				if was && before != h.version && len(missing(waiters, affected)) > 0 {
+					t.Fatalf("%s has changed, and %v wait for it, but %v are told", k, waiters, affected)
 				}
 			}
 			consistent(t, c)

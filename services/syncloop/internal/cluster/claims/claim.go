@@ -19,8 +19,8 @@ func (c *Cluster) Claim(
 	}
 	k := key{kind: claimKind, namespace: pod.Namespace, name: name}
 	object, err := c.get(ctx, k)
-	claim, there := object.(*v1.PersistentVolumeClaim)
-	if !there {
+	claim, ok := object.(*v1.PersistentVolumeClaim)
+	if !ok {
 		return nil, nil, c.failed(k, processing(k, causeOf(err), "failed to fetch PVC from API server: ", err), pod.UID)
 	}
 	if cause, err := usable(claim); err != nil {
@@ -33,8 +33,8 @@ func (c *Cluster) Claim(
 	}
 	bound := key{kind: volumeKind, name: claim.Spec.VolumeName}
 	object, err = c.get(ctx, bound)
-	pv, there := object.(*v1.PersistentVolume)
-	if !there {
+	pv, ok := object.(*v1.PersistentVolume)
+	if !ok {
 		tried := fmt.Sprintf("failed to fetch PV %s from API server: ", bound.name)
 		return nil, nil, c.failed(bound, processing(k, causeOf(err), tried, err), pod.UID)
 	}
@@ -85,8 +85,8 @@ func (c *Cluster) Attachment(ctx context.Context, driver, handle string) (map[st
 	}
 	k := key{kind: attachmentKind, name: AttachmentName(driver, handle, c.cfg.NodeName)}
 	object, err := c.get(ctx, k)
-	attachment, there := object.(*storagev1.VolumeAttachment)
-	if !there {
+	attachment, ok := object.(*storagev1.VolumeAttachment)
+	if !ok {
 		return nil, c.failed(k, &Error{
 			Cause: causeOf(err), err: err,
 			message: fmt.Sprintf("volume %v has GET error for volume attachment %v: %s", handle, k.name, why(err)),
@@ -107,8 +107,8 @@ func (c *Cluster) Attachment(ctx context.Context, driver, handle string) (map[st
 func (c *Cluster) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
 	k := key{kind: secretKind, namespace: namespace, name: name}
 	object, err := c.ask(ctx, k)
-	secret, there := object.(*v1.Secret)
-	if !there {
+	secret, ok := object.(*v1.Secret)
+	if !ok {
 		return nil, c.failed(k, &Error{
 			Cause: causeOf(err), err: err,
 			message: fmt.Sprintf("failed to find the secret %s in the namespace %s with error: %s", name, namespace, why(err)),

@@ -73,8 +73,8 @@ type held struct {
 	version string
 	// err is the error of the last request; nil if it has succeeded.
 	err error
-	// asked is the time of the last request.
-	asked time.Time
+	// requestedAt is the time of the last request.
+	requestedAt time.Time
 	// answered is closed at the first answer or failure since the object is held, or since a new pod uses it. late is true
 	// if a caller has got no object because nothing was known.
 	answered chan struct{}
@@ -214,7 +214,7 @@ func (c *Cluster) recheck() {
 	defer c.mu.Unlock()
 	old, n := c.cfg.Clock.Now().Add(-Refresh), 0
 	for k, h := range c.held {
-		if n < recheckMax && h.asked.Before(old) && (k.kind == claimKind || k.kind == volumeKind) {
+		if n < recheckMax && h.requestedAt.Before(old) && (k.kind == claimKind || k.kind == volumeKind) {
 			c.queue.Add(k)
 			n++
 		}

@@ -44,13 +44,13 @@ type rig struct {
 	node, shop string
 	admin      *kubernetes.Clientset
 	proxy      *cluster.Proxy
-	told       chan types.UID
+	notified   chan types.UID
 }
 
 func newRig(t *testing.T, name string, clock clock.WithTicker) *rig {
 	t.Helper()
 	c := shared.Cluster(t)
-	r := &rig{t: t, admin: c.Client(t), proxy: c.Proxy(t), told: make(chan types.UID, 1000)}
+	r := &rig{t: t, admin: c.Client(t), proxy: c.Proxy(t), notified: make(chan types.UID, 1000)}
 	named := metav1.ObjectMeta{GenerateName: name + "-"}
 	node := created(t, r.admin.CoreV1().Nodes().Create, &v1.Node{ObjectMeta: named})
 	namespace := created(t, r.admin.CoreV1().Namespaces().Create, &v1.Namespace{ObjectMeta: named})
@@ -67,7 +67,8 @@ func newRig(t *testing.T, name string, clock clock.WithTicker) *rig {
 		t.Fatal(err)
 	}
 	r.Cluster = claims.NewCluster(claims.Config{
-		Core: client.Core, Storage: storage, NodeName: r.node, Changed: func(uid types.UID) { r.told <- uid }, Clock: clock,
+		Core: client.Core, Storage: storage, NodeName: r.node,
+		Changed: func(uid types.UID) { r.notified <- uid }, Clock: clock,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -161,13 +162,13 @@ func (r *rig) bind(claim *v1.PersistentVolumeClaim) *v1.PersistentVolumeClaim {
 	return updated(r.t, r.admin.CoreV1().PersistentVolumeClaims(r.shop).UpdateStatus, claim)
 }
 
-// untilTold waits until a pod is notified, and forgets earlier notifications.
-func (r *rig) untilTold(pod *v1.Pod) {
+// awaitNotified waits until a pod is notified, and forgets earlier notifications.
+func (r *rig) awaitNotified(pod *v1.Pod) {
 	r.t.Helper()
 	timeout := time.After(patience)
 	for {
 		select {
-		case uid := <-r.told:
+		case uid := <-r.notified:
 			if uid == pod.UID {
 				return
 			}
@@ -178,8 +179,8 @@ func (r *rig) untilTold(pod *v1.Pod) {
 }
 
 func (r *rig) untell() {
-	for len(r.told) > 0 {
-		<-r.told
+	for len(r.notified) > 0 {
+		<-r.notified
 	}
 }
 
@@ -214,14 +215,14 @@ func TestAPodIsToldWhenItsClaimIsBound(t *testing.T) {
 	comesTo(t, processing+`failed to fetch PVC from API server: persistentvolumeclaims "data" not found`, func() string { return r.gives(pod) })
 	r.untell()
 	claim := r.claim()
-	r.untilTold(pod)
+	r.awaitNotified(pod)
 	_, _, err := r.Claim(t.Context(), pod, &pod.Spec.Volumes[0])
 	if causeOf(err) != claims.CauseNotBound || err.Error() != processing+"PVC is not bound" {
 		t.Errorf("got %v", err)
 	}
 	r.untell()
 	claim = r.bind(claim)
-	r.untilTold(pod)
+	r.awaitNotified(pod)
 	comesTo(t, claim.Spec.VolumeName, func() string { return r.gives(pod) })
 	got, pv, err := r.Claim(t.Context(), pod, &pod.Spec.Volumes[0])
 	if err != nil || got.UID != claim.UID || pv.Spec.CSI.Driver != driverName {
@@ -242,7 +243,7 @@ func TestAPodIsToldWhenItsClaimIsBound(t *testing.T) {
 	}
 	r.untell()
 	r.proxy.Accept(t)
-	r.untilTold(pod)
+	r.awaitNotified(pod)
 	comesTo(t, claim.Spec.VolumeName, func() string { return r.gives(pod) })
 	r.proxy.Swallow()
 	second := r.use("second", claimVolume())
@@ -297,7 +298,7 @@ func TestAClaimThatIsDeletedIsUsedAsLongAsItIsProtected(t *testing.T) {
 		fake.Step(claims.Refresh + 10*time.Second)
 	}
 	next()
-	r.untilTold(pod)
+	r.awaitNotified(pod)
 	if got, _, err := r.Claim(t.Context(), pod, &pod.Spec.Volumes[0]); err != nil || got.DeletionTimestamp == nil {
 		t.Errorf("a protected claim: %v, %v", got, err)
 	}
@@ -308,7 +309,7 @@ func TestAClaimThatIsDeletedIsUsedAsLongAsItIsProtected(t *testing.T) {
 	claim.Finalizers = []string{"example.com/keep"}
 	updated(t, r.admin.CoreV1().PersistentVolumeClaims(r.shop).Update, claim)
 	next()
-	r.untilTold(pod)
+	r.awaitNotified(pod)
 	_, _, err = r.Claim(t.Context(), pod, &pod.Spec.Volumes[0])
 	if causeOf(err) != claims.CauseDeleting || !strings.HasSuffix(err.Error(), ": PVC is being deleted") {
 		t.Errorf("got %v", err)
@@ -340,6 +341,6 @@ func TestAnEphemeralClaimMustBeThePods(t *testing.T) {
 	}
 	r.remove("web-scratch")
 	r.bind(make(*metav1.NewControllerRef(pod, v1.SchemeGroupVersion.WithKind("Pod"))))
-	r.untilTold(pod)
+	r.awaitNotified(pod)
 	comesTo(t, "pv-", func() string { return r.gives(pod) })
 }

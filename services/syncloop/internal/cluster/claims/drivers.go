@@ -134,17 +134,17 @@ func (f follower) hears(note func(*drivers) []string) {
 	d := &c.drivers
 	first := d.objects == nil
 	changed := note(d)
-	var told []types.UID
+	var affected []types.UID
 	for uid, u := range c.pods {
 		if first && d.objects != nil && d.late || c.usesDriver(u, changed) {
-			told = append(told, uid)
+			affected = append(affected, uid)
 		}
 	}
 	if !isClosed(d.answered) {
 		close(d.answered)
 	}
 	c.mu.Unlock()
-	c.notify(told)
+	c.notify(affected)
 }
 
 // usesDriver reports whether a pod has a volume of one of these drivers. The caller holds mu.

@@ -57,7 +57,7 @@ func (c *Cluster) MarkExpanded(
 ) (*v1.PersistentVolumeClaim, error) {
 	patch := statusPatch{Metadata: &patchedMeta{ResourceVersion: claim.ResourceVersion}}
 	patch.Status.Capacity = v1.ResourceList{v1.ResourceStorage: size}
-	if _, there := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]; there {
+	if _, found := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]; found {
 		patch.Status.Statuses = map[v1.ResourceName]*v1.ClaimResourceStatus{v1.ResourceStorage: nil}
 	}
 	for i := range claim.Status.Conditions {
@@ -77,13 +77,13 @@ func (c *Cluster) MarkExpansionFailed(
 	if infeasible {
 		patch.setStorage(v1.PersistentVolumeClaimNodeResizeInfeasible)
 	}
-	said := slices.ContainsFunc(claim.Status.Conditions, func(c v1.PersistentVolumeClaimCondition) bool {
+	reported := slices.ContainsFunc(claim.Status.Conditions, func(c v1.PersistentVolumeClaimCondition) bool {
 		return c.Type == v1.PersistentVolumeClaimNodeResizeError && c.Status == v1.ConditionTrue
 	})
 	switch {
-	case said && !infeasible:
+	case reported && !infeasible:
 		return claim, nil
-	case !said:
+	case !reported:
 		now := metav1.NewTime(c.cfg.Clock.Now())
 		patch.Status.Conditions = []patchedCondition{{
 			Type: v1.PersistentVolumeClaimNodeResizeError, Status: v1.ConditionTrue, LastTransitionTime: &now,

@@ -43,7 +43,7 @@ func (c *Cluster) settle(ctx context.Context, k key) {
 		c.mu.Unlock()
 		return
 	}
-	h.asked = c.cfg.Clock.Now()
+	h.requestedAt = c.cfg.Clock.Now()
 	h.polls++
 	answered := h.answered
 	c.mu.Unlock()
@@ -56,7 +56,7 @@ func (c *Cluster) settle(ctx context.Context, k key) {
 		c.mu.Unlock()
 		return
 	}
-	told := c.note(k, h, object, err)
+	affected := c.note(k, h, object, err)
 	if h.answered == answered && isAnswer(k, err) && !isClosed(answered) {
 		close(answered)
 	}
@@ -64,7 +64,7 @@ func (c *Cluster) settle(ctx context.Context, k key) {
 		c.pollLater(k, h)
 	}
 	c.mu.Unlock()
-	c.notify(told)
+	c.notify(affected)
 }
 
 // note records the answer of the API server for an object, and returns the pods to notify. The caller holds mu.
@@ -78,9 +78,9 @@ func (c *Cluster) note(k key, h *held, object runtime.Object, err error) []types
 	if h.known && h.version == version {
 		return nil
 	}
-	var told []types.UID
+	var affected []types.UID
 	if h.known || h.late {
-		told = c.usersOf(k)
+		affected = c.usersOf(k)
 	}
 	h.known, h.version, h.object, h.err, h.polls, h.late = true, version, object, nil, 0, false
 	switch k.kind {
@@ -100,7 +100,7 @@ func (c *Cluster) note(k key, h *held, object runtime.Object, err error) []types
 		}
 	case attachmentKind:
 	}
-	return told
+	return affected
 }
 
 // versionOf identifies a state of an object; empty for none.

@@ -41,14 +41,14 @@ func TestAVolumeIsUsedWhenItIsAttached(t *testing.T) {
 			Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &claim.Spec.VolumeName},
 		},
 	})
-	r.untilTold(pod)
+	r.awaitNotified(pod)
 	if got, want := attach(), "volume "+handle+" is not attached for volume attachment "+name; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	r.untell()
 	attachment.Status.AttachError = &storagev1.VolumeError{Message: "rpc error: no place", ErrorCode: ptr.To[int32](8)}
 	attachment = updated(t, r.admin.StorageV1().VolumeAttachments().UpdateStatus, attachment)
-	r.untilTold(pod)
+	r.awaitNotified(pod)
 	_, err := r.Attachment(t.Context(), driverName, handle)
 	if failure := (*claims.Error)(nil); !errors.As(err, &failure) || failure.Cause != claims.CauseAttachFailed ||
 		err.Error() != "rpc error: no place" || failure.RejectsPod() != "" || failure.WaitsFor() != "volumeattachment "+name {
@@ -60,7 +60,7 @@ func TestAVolumeIsUsedWhenItIsAttached(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: driverName},
 		Spec:       storagev1.CSIDriverSpec{NodeAllocatableUpdatePeriodSeconds: ptr.To[int64](60)},
 	})
-	r.untilTold(pod)
+	r.awaitNotified(pod)
 	_, err = r.Attachment(t.Context(), driverName, handle)
 	if failure := (*claims.Error)(nil); !errors.As(err, &failure) || failure.RejectsPod() != claims.ReasonLimitExceeded ||
 		failure.ExhaustedDriver() != driverName {
@@ -72,7 +72,7 @@ func TestAVolumeIsUsedWhenItIsAttached(t *testing.T) {
 		Attached: true, AttachmentMetadata: map[string]string{"device": "/dev/sdz"},
 	}
 	updated(t, r.admin.StorageV1().VolumeAttachments().UpdateStatus, attachment)
-	r.untilTold(pod)
+	r.awaitNotified(pod)
 	if got, err := r.Attachment(t.Context(), driverName, handle); err != nil || got["device"] != "/dev/sdz" {
 		t.Errorf("got %v, %v", got, err)
 	}
@@ -121,7 +121,7 @@ func TestSecretsOfVolumes(t *testing.T) {
 		created(t, r.admin.CoreV1().Secrets(r.shop).Create, &v1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{"password": []byte("hunter2")},
 		})
-		r.untilTold(pod)
+		r.awaitNotified(pod)
 		if got := ask(); got != "hunter2" {
 			t.Errorf("got %q", got)
 		}

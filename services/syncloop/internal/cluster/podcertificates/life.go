@@ -56,7 +56,7 @@ type held struct {
 	// notBefore is the time of the next request after failures, which failures counts.
 	notBefore time.Time
 	failures  int
-	// notifyAt is the next time at which the pod is told to ask again; zero means never.
+	// notifyAt is the next time at which the pod is notified to ask again; zero means never.
 	notifyAt time.Time
 	// overdueRecorded and expiredRecorded are true if that event was recorded for this certificate.
 	overdueRecorded, expiredRecorded bool

@@ -68,13 +68,13 @@ func bytesOf(n int64) *resource.Quantity {
 }
 
 // put puts the observed amount of a resource into a list, or else the amount of the status before. The kernel does not
-// distinguish amounts up to least, so that the allocated amount stays.
-func put(list v1.ResourceList, name v1.ResourceName, seen *resource.Quantity, before v1.ResourceList, least int64) {
+// distinguish amounts up to minimum, so that the allocated amount stays.
+func put(list v1.ResourceList, name v1.ResourceName, seen *resource.Quantity, before v1.ResourceList, minimum int64) {
 	allocated := list[name]
 	switch previous, ok := before[name]; {
 	case seen != nil && seen.Cmp(allocated) == 0: // keep the notation of the spec
 	case seen != nil:
-		if least == 0 || seen.MilliValue() > least || allocated.MilliValue() > least {
+		if minimum == 0 || seen.MilliValue() > minimum || allocated.MilliValue() > minimum {
 			list[name] = *seen
 		}
 	case ok:

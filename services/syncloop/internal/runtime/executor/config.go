@@ -76,7 +76,7 @@ type Config struct {
 	Services Services
 	// Objects returns the config maps and secrets that pods reference. Required.
 	Objects Objects
-	// Claims is told which pods have claims of volumes. Required.
+	// Claims receives the pods that have claims of volumes. Required.
 	Claims Claims
 	// Volumes prepares the volumes of pods. Required.
 	Volumes Volumes

@@ -179,8 +179,8 @@ func (p *Plugin) Supports(pv *v1.PersistentVolume) bool { return pv.Spec.CSI != 
 // Inline implements persistentvolumes.Kind.
 func (p *Plugin) Inline(v *v1.Volume) bool { return v.CSI != nil }
 
-// told returns a path as drivers know it: below the configured root, which may be a symbolic link.
-func (p *Plugin) told(path string) string {
+// driverPath returns a path as drivers know it: below the configured root, which may be a symbolic link.
+func (p *Plugin) driverPath(path string) string {
 	if below, ok := strings.CutPrefix(path, p.books.root+string(filepath.Separator)); ok {
 		return filepath.Join(p.cfg.Root, below)
 	}

@@ -191,9 +191,9 @@ func TestNoSecretIsInAnError(t *testing.T) {
 
 func TestAccessModes(t *testing.T) {
 	type mode = csispec.VolumeCapability_AccessMode_Mode
-	for _, knows := range []bool{false, true} {
+	for _, supported := range []bool{false, true} {
 		var can []csispec.NodeServiceCapability_RPC_Type
-		if knows {
+		if supported {
 			can = append(can, csispec.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
 		}
 		r := newRig(t, can...)
@@ -207,7 +207,7 @@ func TestAccessModes(t *testing.T) {
 			pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{access}
 			r.mount(r.request(newPod("u1"), pv))
 			expected := want[0]
-			if knows {
+			if supported {
 				expected = want[1]
 			}
 			if got := last[*csispec.NodePublishVolumeRequest](r, "NodePublishVolume").GetVolumeCapability().GetAccessMode().GetMode(); got != expected {
@@ -239,8 +239,8 @@ func TestTheGroupOfAPod(t *testing.T) {
 		mode     v1.PersistentVolumeAccessMode
 		readOnly bool
 		can      []csispec.NodeServiceCapability_RPC_Type
-		// changed is true if syncloop changes the group, told if the driver is told it.
-		changed, told bool
+		// changed is true if syncloop changes the group, delegated if the driver gets it.
+		changed, delegated bool
 	}{
 		"file":               {policy: file, mode: v1.ReadWriteMany, changed: true},
 		"none":               {policy: ptr.To(storagev1.NoneFSGroupPolicy), fsType: "ext4", mode: v1.ReadWriteOnce},
@@ -249,7 +249,7 @@ func TestTheGroupOfAPod(t *testing.T) {
 		"for many nodes":     {policy: byType, fsType: "ext4", mode: v1.ReadWriteMany},
 		"for one pod":        {policy: byType, fsType: "ext4", mode: v1.ReadWriteOncePod, changed: true},
 		"read-only":          {policy: file, mode: v1.ReadWriteOnce, readOnly: true},
-		"the driver does it": {policy: file, mode: v1.ReadWriteOnce, told: true, can: []csispec.NodeServiceCapability_RPC_Type{csispec.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP}},
+		"the driver does it": {policy: file, mode: v1.ReadWriteOnce, delegated: true, can: []csispec.NodeServiceCapability_RPC_Type{csispec.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, append(c.can, canStage)...)
@@ -260,12 +260,12 @@ func TestTheGroupOfAPod(t *testing.T) {
 			one.FSGroup, one.ReadOnly = ptr.To[int64](4711), c.readOnly
 			r.mount(one)
 			if changed := groupOf(t, r.driver.Volume("vol-1")) == 4711; changed != c.changed {
-				t.Errorf("the group is changed: %t", changed)
+				t.Errorf("the group is changed: %t, want %t", changed, c.changed)
 			}
-			told := last[*csispec.NodeStageVolumeRequest](r, "NodeStageVolume").GetVolumeCapability().GetMount().GetVolumeMountGroup() == "4711" &&
+			delegated := last[*csispec.NodeStageVolumeRequest](r, "NodeStageVolume").GetVolumeCapability().GetMount().GetVolumeMountGroup() == "4711" &&
 				last[*csispec.NodePublishVolumeRequest](r, "NodePublishVolume").GetVolumeCapability().GetMount().GetVolumeMountGroup() == "4711"
-			if told != c.told {
-				t.Errorf("the driver is told the group: %t", told)
+			if delegated != c.delegated {
+				t.Errorf("the driver gets the group: %t, want %t", delegated, c.delegated)
 			}
 		})
 	}

@@ -73,7 +73,7 @@ func (p *Plugin) mount(ctx context.Context, v *volume, published bool) error {
 		return fmt.Errorf("%s: mounter.SetUpAt failed to get CSI client: %w", pluginName, err)
 	}
 	request := &csi.NodePublishVolumeRequest{
-		VolumeId: v.handle, PublishContext: attached, TargetPath: p.told(p.books.target(v.place)), Readonly: v.readOnly,
+		VolumeId: v.handle, PublishContext: attached, TargetPath: p.driverPath(p.books.target(v.place)), Readonly: v.readOnly,
 	}
 	var driversGroup *int64
 	if n.can[csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
@@ -84,7 +84,7 @@ func (p *Plugin) mount(ctx context.Context, v *volume, published bool) error {
 		return err
 	}
 	if !v.inline && n.can[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
-		request.StagingTargetPath = p.told(p.books.staging(v.identity))
+		request.StagingTargetPath = p.driverPath(p.books.staging(v.identity))
 	}
 	if !published {
 		if err := p.stage(ctx, v, n, request); err != nil {

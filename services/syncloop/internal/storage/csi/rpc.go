@@ -65,11 +65,11 @@ func secretsOf(request any) []string {
 			}
 		}
 	}
-	if with, ok := request.(interface{ GetSecrets() map[string]string }); ok {
-		add(with.GetSecrets())
+	if withSecrets, ok := request.(interface{ GetSecrets() map[string]string }); ok {
+		add(withSecrets.GetSecrets())
 	}
-	if with, ok := request.(interface{ GetVolumeContext() map[string]string }); ok {
-		if tokens := with.GetVolumeContext()[tokensKey]; tokens != "" {
+	if withContext, ok := request.(interface{ GetVolumeContext() map[string]string }); ok {
+		if tokens := withContext.GetVolumeContext()[tokensKey]; tokens != "" {
 			add(map[string]string{tokensKey: tokens})
 		}
 	}

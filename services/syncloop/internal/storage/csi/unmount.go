@@ -63,7 +63,7 @@ func (p *Plugin) unpublish(ctx context.Context, r record) error {
 		return fmt.Errorf("%s: Unmounter.TearDownAt failed to get CSI client: %w", pluginName, err)
 	}
 	_, err = n.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{
-		VolumeId: r.handle, TargetPath: p.told(p.books.target(r.place)),
+		VolumeId: r.handle, TargetPath: p.driverPath(p.books.target(r.place)),
 	})
 	if err != nil {
 		return fmt.Errorf("%s: Unmounter.TearDownAt failed: %w", pluginName, err)
@@ -94,7 +94,8 @@ func (p *Plugin) unstage(ctx context.Context, v identity) error {
 				return err
 			}
 		}
-		_, err := n.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: v.handle, StagingTargetPath: p.told(staging)})
+		request := &csi.NodeUnstageVolumeRequest{VolumeId: v.handle, StagingTargetPath: p.driverPath(staging)}
+		_, err := n.NodeUnstageVolume(ctx, request)
 		if err != nil {
 			return fmt.Errorf("%s: attacher.UnmountDevice failed: %w", pluginName, err)
 		}

@@ -117,15 +117,15 @@ func (v *volume) capability(n node, group *int64) *csi.VolumeCapability {
 // accessMode returns an access mode for a driver. One without the capability SINGLE_NODE_MULTI_WRITER knows fewer
 // modes.
 func accessMode(mode v1.PersistentVolumeAccessMode, n node) csi.VolumeCapability_AccessMode_Mode {
-	knows := n.can[csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
+	supported := n.can[csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]
 	switch {
 	case mode == v1.ReadOnlyMany:
 		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
 	case mode == v1.ReadWriteMany:
 		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
-	case mode == v1.ReadWriteOnce && knows:
+	case mode == v1.ReadWriteOnce && supported:
 		return csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
-	case mode == v1.ReadWriteOncePod && knows:
+	case mode == v1.ReadWriteOncePod && supported:
 		return csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 	case mode == v1.ReadWriteOnce, mode == v1.ReadWriteOncePod:
 		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER

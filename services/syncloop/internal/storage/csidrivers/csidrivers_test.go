@@ -39,7 +39,7 @@ type served struct {
 	mu    sync.Mutex
 	info  *csi.NodeGetInfoResponse
 	err   error
-	asked int
+	calls int
 	// hang, if not nil, delays NodeUnpublishVolume until it is closed.
 	hang     chan struct{}
 	hung     bool
@@ -48,7 +48,7 @@ type served struct {
 
 func (s *served) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	s.mu.Lock()
-	s.asked++
+	s.calls++
 	info, err, hang := s.info, s.err, s.infoHang
 	s.mu.Unlock()
 	if hang != nil {
@@ -79,15 +79,15 @@ func (s *served) set(info *csi.NodeGetInfoResponse, err error) {
 func (s *served) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asked
+	return s.calls
 }
 
 func info(id string, volumes int64, topology map[string]string) *csi.NodeGetInfoResponse {
-	said := &csi.NodeGetInfoResponse{NodeId: id, MaxVolumesPerNode: volumes}
+	answer := &csi.NodeGetInfoResponse{NodeId: id, MaxVolumesPerNode: volumes}
 	if topology != nil {
-		said.AccessibleTopology = &csi.Topology{Segments: topology}
+		answer.AccessibleTopology = &csi.Topology{Segments: topology}
 	}
-	return said
+	return answer
 }
 
 func serve(t *testing.T, s *served) *served {
@@ -219,7 +219,7 @@ func TestRefusedDriversHaveAReason(t *testing.T) {
 	gone := &served{endpoint: "/nowhere/csi.sock"}
 	for _, tt := range []struct {
 		plugin plugins.Plugin
-		said   *csi.NodeGetInfoResponse
+		answer *csi.NodeGetInfoResponse
 		err    error
 		want   string
 	}{
@@ -239,7 +239,7 @@ func TestRefusedDriversHaveAReason(t *testing.T) {
 		{plugin("d", "/r/a.sock", good), info("n", 0, map[string]string{"no label!": "x"}), nil, "is no label of a Node"},
 		{plugin("d", "/r/a.sock", good), info("n", 0, map[string]string{"a": "b c"}), nil, "is no label of a Node"},
 	} {
-		good.set(tt.said, tt.err)
+		good.set(tt.answer, tt.err)
 		err := r.add(t, tt.plugin)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("got %v, want %q", err, tt.want)
@@ -359,11 +359,11 @@ func TestTheDescriptionIsRefreshedByThePeriodOfTheObject(t *testing.T) {
 	step(10 * time.Second)
 	eventually.That(t, "it is refreshed", func() bool { return volumes() == 7 })
 	driver.set(nil, status.Error(codes.Internal, "not now"))
-	asked := driver.count()
+	calls := driver.count()
 	for range 2 {
 		step(10 * time.Second)
 	}
-	eventually.That(t, "it is asked again", func() bool { return driver.count() == asked+1 })
+	eventually.That(t, "it is asked again", func() bool { return driver.count() == calls+1 })
 	if volumes() != 7 {
 		t.Errorf("a failed refresh leaves %d volumes", volumes())
 	}

@@ -65,13 +65,13 @@ func highest(name string, versions []string) (*version.Version, error) {
 func describe(ctx context.Context, name string, c *conn) (Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	said, err := csi.NewNodeClient(c).NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+	info, err := csi.NewNodeClient(c).NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 	if err != nil {
 		return Node{}, fmt.Errorf("ask the driver about this node with NodeGetInfo: %w", err)
 	}
 	node := Node{
-		Driver: name, ID: said.GetNodeId(), Topology: said.GetAccessibleTopology().GetSegments(),
-		Volumes: max(said.GetMaxVolumesPerNode(), 0),
+		Driver: name, ID: info.GetNodeId(), Topology: info.GetAccessibleTopology().GetSegments(),
+		Volumes: max(info.GetMaxVolumesPerNode(), 0),
 	}
 	if node.ID == "" {
 		return Node{}, errors.New("error adding CSI driver node info: driverNodeID must not be empty")

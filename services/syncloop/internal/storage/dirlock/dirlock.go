@@ -8,27 +8,28 @@ import (
 
 // Locks are locks by directory. The zero value is ready for use.
 type Locks struct {
-	mu sync.Mutex
-	of map[string]*held
+	mu    sync.Mutex
+	locks map[string]*held
 }
 
-// held is a lock that somebody has or waits for.
+// held is a lock that is held or waited for.
 type held struct {
-	// token has capacity one: whoever has sent has the lock.
+	// token has capacity one: the goroutine that has sent a value holds the lock.
 	token chan struct{}
 	users int
 }
 
-// Lock waits until nobody else has the lock of a directory. The caller calls unlock. It fails with the error of ctx.
+// Lock waits until no other goroutine holds the lock of a directory. The caller calls unlock. It fails with the error
+// of ctx.
 func (l *Locks) Lock(ctx context.Context, dir string) (unlock func(), err error) {
 	l.mu.Lock()
-	if l.of == nil {
-		l.of = map[string]*held{}
+	if l.locks == nil {
+		l.locks = map[string]*held{}
 	}
-	h := l.of[dir]
+	h := l.locks[dir]
 	if h == nil {
 		h = &held{token: make(chan struct{}, 1)}
-		l.of[dir] = h
+		l.locks[dir] = h
 	}
 	h.users++
 	l.mu.Unlock()
@@ -36,7 +37,7 @@ func (l *Locks) Lock(ctx context.Context, dir string) (unlock func(), err error)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if h.users--; h.users == 0 {
-			delete(l.of, dir)
+			delete(l.locks, dir)
 		}
 	}
 	select {

@@ -83,7 +83,7 @@ func newBook(limit int) *book { return &book{sockets: map[string]*socket{}, limi
 // canceled, and the number of sockets that exceed the limit. Sockets that are known stay below it.
 func (b *book) observe(found map[string]identity, unknown func(path string) bool) (cancel []string, excess int) {
 	for path, s := range b.sockets {
-		if _, there := found[path]; there || unknown(path) {
+		if _, present := found[path]; present || unknown(path) {
 			continue
 		}
 		s.seen = nil

@@ -116,7 +116,7 @@ func TestPluginsFollowTheFolder(t *testing.T) {
 						t.Fatalf("%s is registered twice", next.path)
 					}
 				case deregistering:
-					if id, there := w.folder[next.path]; there && served && id == w.served[next.path] {
+					if id, present := w.folder[next.path]; present && served && id == w.served[next.path] {
 						t.Fatalf("the present plugin of %s is deregistered", next.path)
 					}
 				case none:

@@ -38,14 +38,14 @@ type served struct {
 	mu   sync.Mutex
 	info *registrationv1.PluginInfo
 	// hang delays GetInfo until it is closed.
-	hang  chan struct{}
-	asked int
-	told  []*registrationv1.RegistrationStatus
+	hang     chan struct{}
+	calls    int
+	notified []*registrationv1.RegistrationStatus
 }
 
 func (s *served) GetInfo(ctx context.Context, _ *registrationv1.InfoRequest) (*registrationv1.PluginInfo, error) {
 	s.mu.Lock()
-	s.asked++
+	s.calls++
 	hang, info := s.hang, s.info
 	s.mu.Unlock()
 	if hang != nil {
@@ -62,24 +62,24 @@ func (s *served) NotifyRegistrationStatus(
 ) (*registrationv1.RegistrationStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told = append(s.told, status)
+	s.notified = append(s.notified, status)
 	return &registrationv1.RegistrationStatusResponse{}, nil
 }
 
 func (s *served) registered() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.told) > 0 && s.told[len(s.told)-1].GetPluginRegistered()
+	return len(s.notified) > 0 && s.notified[len(s.notified)-1].GetPluginRegistered()
 }
 
 // refusal returns the last reason why the plugin was not registered.
 func (s *served) refusal() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.told) == 0 {
+	if len(s.notified) == 0 {
 		return ""
 	}
-	return s.told[len(s.told)-1].GetError()
+	return s.notified[len(s.notified)-1].GetError()
 }
 
 // serve serves a plugin on a socket until the test ends or stop is called, which removes the socket.
@@ -318,7 +318,7 @@ func TestAHangingPluginDelaysNoOtherAndIsLeftWhenItGoes(t *testing.T) {
 	eventually.That(t, "the hanging one is asked", func() bool {
 		hanging.mu.Lock()
 		defer hanging.mu.Unlock()
-		return hanging.asked > 0
+		return hanging.calls > 0
 	})
 	// A plugin that takes the path of the hanging one does not wait for it.
 	aside := filepath.Join(filepath.Dir(dir), "aside.sock")
@@ -417,7 +417,7 @@ func TestOtherFilesAreIgnored(t *testing.T) {
 	eventually.That(t, "the linked one is registered", linked.registered)
 	for _, other := range []*served{hidden, within, elsewhere} {
 		other.mu.Lock()
-		if other.asked > 0 {
+		if other.calls > 0 {
 			t.Errorf("%s is asked", other.socket)
 		}
 		other.mu.Unlock()

@@ -110,12 +110,12 @@ var errOutdated = errors.New("the socket is gone or replaced")
 func info(ctx context.Context, client registrationv1.RegistrationClient, socket string) (Plugin, error) {
 	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
 	defer cancel()
-	said, err := client.GetInfo(ctx, &registrationv1.InfoRequest{}, grpc.WaitForReady(true))
+	info, err := client.GetInfo(ctx, &registrationv1.InfoRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		return Plugin{}, fmt.Errorf("ask the plugin about itself: %w", err)
 	}
 	p := Plugin{
-		Type: said.GetType(), Name: said.GetName(), Endpoint: said.GetEndpoint(), Versions: said.GetSupportedVersions(),
+		Type: info.GetType(), Name: info.GetName(), Endpoint: info.GetEndpoint(), Versions: info.GetSupportedVersions(),
 		Socket: socket,
 	}
 	if p.Endpoint == "" {
