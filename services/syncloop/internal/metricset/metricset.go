@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/kubeletapi"
@@ -21,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/resizes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/oom"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/imagecredentials"
@@ -52,6 +54,12 @@ func All(registry prometheus.Registerer) {
 	})
 	plugins.NewMetrics(registry).Expose(func() []plugins.Count {
 		return []plugins.Count{{Socket: "/var/lib/kubelet/plugins_registry/a.sock", State: plugins.StateActual}}
+	})
+	stats.ExposeClaims(registry, func() map[statsv1alpha1.PVCReference]statsv1alpha1.FsStats {
+		one := uint64(1)
+		return map[statsv1alpha1.PVCReference]statsv1alpha1.FsStats{{Namespace: "shop", Name: "data"}: {
+			CapacityBytes: &one, AvailableBytes: &one, UsedBytes: &one, Inodes: &one, InodesFree: &one, InodesUsed: &one,
+		}}
 	})
 	resizes.Expose(registry, func() resizes.Counts {
 		return resizes.Counts{Pending: map[resizes.Class]int{{Reason: "Deferred", Priority: "normal"}: 1}, InProgress: 1}

@@ -60,6 +60,9 @@ type Config struct {
 	Images  func(context.Context) (internalapi.ImageManagerService, error)
 	// VolumePath returns the directory of a pod's volume, or an empty string if the volume has none. Required.
 	VolumePath func(pod *v1.Pod, v *v1.Volume) string
+	// VolumeUsage measures a volume of the cluster, as (*volumes.Manager).Usage: nil if its usage is that of the file system
+	// at VolumePath. It may hang. Nil measures no such volumes.
+	VolumeUsage func(ctx context.Context, pod *v1.Pod, v *v1.Volume) (*statsv1alpha1.FsStats, error)
 	// VolumePeriod is how often volumes are measured: volumeStatsAggPeriod of the KubeletConfiguration. Volumes are not
 	// measured if it is 0 or less.
 	VolumePeriod time.Duration
@@ -78,6 +81,7 @@ type Stats struct {
 	report  *reading[*Report]
 	runtime *reading[runtimeStats]
 	volumes volumeBook
+	cluster clusterBook
 	node    nodeBook
 
 	// rates has the last usage of each cgroup. Only the goroutine that collects Reports uses it.
@@ -86,7 +90,9 @@ type Stats struct {
 
 // New returns Stats.
 func New(cfg Config) *Stats {
-	s := &Stats{cfg: cfg, rates: map[string]podcgroups.Usage{}}
+	s := &Stats{cfg: cfg, rates: map[string]podcgroups.Usage{}, cluster: clusterBook{
+		last: map[clusterKey]statsv1alpha1.VolumeStats{}, running: map[clusterKey]chan struct{}{},
+	}}
 	s.report = newReading(cfg.Clock, s.collect)
 	s.runtime = newReading(cfg.Clock, s.askRuntime)
 	return s

@@ -34,10 +34,15 @@ func (s *Stats) measureVolumes(ctx context.Context) error {
 	for {
 		pods, _ := s.cfg.Observed()
 		all := make(map[types.UID][]statsv1alpha1.VolumeStats, len(pods))
+		var alive []*v1.Pod
 		for _, seen := range pods {
 			if pod := s.cfg.Pod(types.UID(seen.GetUid())); pod != nil && podview.AnyAlive(seen) {
-				all[pod.UID] = s.measure(ctx, pod)
+				alive = append(alive, pod)
 			}
+		}
+		s.measureCluster(ctx, alive)
+		for _, pod := range alive {
+			all[pod.UID] = append(s.measure(ctx, pod), s.clusterOf(pod)...)
 		}
 		s.volumes.mu.Lock()
 		s.volumes.ofPod = all

@@ -3,6 +3,8 @@ package csi_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -24,6 +26,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 func TestAVolumeIsStagedOnceAndPublishedForEachPod(t *testing.T) {
@@ -458,4 +461,27 @@ func TestCallsHaveSpans(t *testing.T) {
 	}
 	r.unmount(one.Dir)
 	r.ends()
+}
+
+func TestADriverMeasuresItsVolumes(t *testing.T) {
+	r := newRig(t, canStage, csispec.NodeServiceCapability_RPC_GET_VOLUME_STATS)
+	one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
+	if _, err := r.plugin.Usage(t.Context(), one.Dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before: %v", err)
+	}
+	r.mount(one)
+	got, err := r.plugin.Usage(t.Context(), one.Dir)
+	if err != nil || *got.CapacityBytes != 1000 || *got.UsedBytes != 5 || *got.AvailableBytes != 995 || *got.Inodes != 0 {
+		t.Errorf("measured %+v, %v", got, err)
+	}
+	if path := last[*csispec.NodeGetVolumeStatsRequest](r, "NodeGetVolumeStats").GetVolumePath(); path != filepath.Join(one.Dir, "mount") {
+		t.Errorf("measured at %s", path)
+	}
+	r.unmount(one.Dir)
+	r.ends()
+	without := newRig(t)
+	without.mount(without.request(newPod("u1"), newPV("pv-1", "vol-1")))
+	if _, err := without.plugin.Usage(t.Context(), without.dir("u1", "pv-1")); !errors.Is(err, volumes.ErrNotMeasured) {
+		t.Errorf("a driver that does not measure: %v", err)
+	}
 }
