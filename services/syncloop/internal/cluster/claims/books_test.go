@@ -138,3 +138,50 @@ func sorted(uids []types.UID) []types.UID { return slices.Sorted(slices.Values(u
 func missing(some, from []types.UID) []types.UID {
 	return slices.DeleteFunc(slices.Clone(some), func(uid types.UID) bool { return slices.Contains(from, uid) })
 }
+
+// TestANewPodGetsNothingThatTheNodeMayNotReadAnyMore checks that a running pod does, and that the new one is told when
+// the node may read it again, although it is as it was.
+func TestANewPodGetsNothingThatTheNodeMayNotReadAnyMore(t *testing.T) {
+	fake := testingclock.NewFakeClock(time.Unix(1_000_000, 0))
+	c := NewCluster(Config{NodeName: "n1", Clock: fake})
+	k := key{kind: claimKind, namespace: "shop", name: "data"}
+	pod := func(uid types.UID) *v1.Pod {
+		return &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: string(uid), UID: uid},
+			Spec: v1.PodSpec{Volumes: []v1.Volume{{VolumeSource: v1.VolumeSource{
+				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+			}}}},
+		}
+	}
+	answer := func(object runtime.Object, err error) []types.UID {
+		h := c.held[k]
+		h.requestedAt = fake.Now()
+		told := c.note(k, h, object, err)
+		if !isClosed(h.answered) {
+			close(h.answered)
+		}
+		return told
+	}
+	about := metav1.ObjectMeta{Namespace: "shop", Name: "data", ResourceVersion: "1"}
+	claim := &v1.PersistentVolumeClaim{ObjectMeta: about}
+	c.Use(pod("old"))
+	answer(claim, nil)
+	fake.Step(time.Minute)
+	c.Use(pod("new"))
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumeclaims"}, "data", nil)
+	if told := answer(nil, forbidden); len(told) != 0 {
+		t.Errorf("%v are told", told)
+	}
+	if got, err := c.get(t.Context(), k, "old"); got != claim || err != nil {
+		t.Errorf("the running pod gets %v, %v", got, err)
+	}
+	if got, err := c.get(t.Context(), k, "new"); got != nil || !apierrors.IsForbidden(err) {
+		t.Errorf("the new pod gets %v, %v", got, err)
+	}
+	if told := answer(claim, nil); !slices.Contains(told, "new") {
+		t.Errorf("%v are told", told)
+	}
+	if got, err := c.get(t.Context(), k, "new"); got != claim || err != nil {
+		t.Errorf("then the new pod gets %v, %v", got, err)
+	}
+}

@@ -18,7 +18,7 @@ func (c *Cluster) Claim(
 		return nil, nil, fmt.Errorf("volume %q names no claim", volume.Name)
 	}
 	k := key{kind: claimKind, namespace: pod.Namespace, name: name}
-	object, err := c.get(ctx, k)
+	object, err := c.get(ctx, k, pod.UID)
 	claim, ok := object.(*v1.PersistentVolumeClaim)
 	if !ok {
 		return nil, nil, c.failed(k, processing(k, causeOf(err), "failed to fetch PVC from API server: ", err), pod.UID)
@@ -32,7 +32,7 @@ func (c *Cluster) Claim(
 		}
 	}
 	bound := key{kind: volumeKind, name: claim.Spec.VolumeName}
-	object, err = c.get(ctx, bound)
+	object, err = c.get(ctx, bound, pod.UID)
 	pv, ok := object.(*v1.PersistentVolume)
 	if !ok {
 		tried := fmt.Sprintf("failed to fetch PV %s from API server: ", bound.name)
@@ -84,7 +84,7 @@ func (c *Cluster) Attachment(ctx context.Context, driver, handle string) (map[st
 		return nil, nil
 	}
 	k := key{kind: attachmentKind, name: AttachmentName(driver, handle, c.cfg.NodeName)}
-	object, err := c.get(ctx, k)
+	object, err := c.get(ctx, k, "")
 	attachment, ok := object.(*storagev1.VolumeAttachment)
 	if !ok {
 		return nil, c.failed(k, &Error{

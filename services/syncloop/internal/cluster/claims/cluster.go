@@ -32,9 +32,9 @@ const (
 	recheckPeriod, recheckMax = 5 * time.Second, 50
 	// pollMin is the first pause between two requests for an object that a pod waits for. It doubles up to pollMax.
 	pollMin, pollMax = 250 * time.Millisecond, 5 * time.Second
-	// pollShare is added to a pause for each object that is waited for, so that all of them together are ten requests
-	// per second at most: a fifth of the client's limit.
-	pollShare = 100 * time.Millisecond
+	// pollShare is the least pause, for each object that is waited for, so that all of them together are 25 requests per
+	// second at most: half of the client's default limit.
+	pollShare = 40 * time.Millisecond
 )
 
 // Config configures a Cluster. All fields are required.
@@ -73,8 +73,8 @@ type held struct {
 	version string
 	// err is the error of the last request; nil if it has succeeded.
 	err error
-	// requestedAt is the time of the last request.
-	requestedAt time.Time
+	// requestedAt is the time of the last request, and confirmedAt that of the last one that was answered.
+	requestedAt, confirmedAt time.Time
 	// answered is closed at the first answer or failure since the object is held, or since a new pod uses it. late is true
 	// if a caller has got no object because nothing was known.
 	answered chan struct{}
@@ -111,6 +111,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 // Use implements Source.
 func (c *Cluster) Use(pod *v1.Pod) {
 	u := useOf(pod)
+	u.since = c.cfg.Clock.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before, known := c.pods[pod.UID]
@@ -120,6 +121,9 @@ func (c *Cluster) Use(pod *v1.Pod) {
 	case u.empty():
 		delete(c.pods, pod.UID)
 	default:
+		if known {
+			u.since = before.since
+		}
 		c.pods[pod.UID] = u
 		c.drivers.start()
 	}
@@ -128,7 +132,9 @@ func (c *Cluster) Use(pod *v1.Pod) {
 		case h == nil && k.kind == claimKind:
 			c.hold(k)
 		case h != nil && !known: // a new pod gets the current object
-			h.answered = make(chan struct{})
+			if isClosed(h.answered) {
+				h.answered = make(chan struct{})
+			}
 			c.enqueue(k)
 		}
 	}

@@ -2,6 +2,7 @@ package claims
 
 import (
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -53,6 +54,8 @@ type use struct {
 	names []key
 	// drivers has the drivers of inline volumes.
 	drivers []string
+	// since is when the pod was registered.
+	since time.Time
 }
 
 // useOf returns what a pod names.

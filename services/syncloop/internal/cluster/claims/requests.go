@@ -72,17 +72,24 @@ func (c *Cluster) note(k key, h *held, object runtime.Object, err error) []types
 	missing := apierrors.IsNotFound(err)
 	h.err = err
 	if err != nil && !missing {
+		if k.kind == attachmentKind && apierrors.IsForbidden(err) && h.known { // there is none any more
+			h.known, h.object, h.version, h.late = false, nil, "", true
+			return c.usersOf(k)
+		}
 		return nil
 	}
+	h.confirmedAt = h.requestedAt
 	version := versionOf(object)
-	if h.known && h.version == version {
-		return nil
-	}
+	same := h.known && h.version == version
 	var affected []types.UID
-	if h.known || h.late {
+	if h.late || h.known && !same {
 		affected = c.usersOf(k)
 	}
-	h.known, h.version, h.object, h.err, h.polls, h.late = true, version, object, nil, 0, false
+	h.late = false
+	if same {
+		return affected
+	}
+	h.known, h.version, h.object, h.err, h.polls = true, version, object, nil, 0
 	switch k.kind {
 	case claimKind:
 		if claim, ok := object.(*v1.PersistentVolumeClaim); ok && claim.Spec.VolumeName != "" {
@@ -145,8 +152,10 @@ func (c *Cluster) notify(pods []types.UID) {
 }
 
 // get returns an object, or the error of the API server. It waits up to firstAnswer for the first answer, and requests
-// an object itself that no registered pod depends on. If there is no answer, both are nil.
-func (c *Cluster) get(ctx context.Context, k key) (runtime.Object, error) {
+// an object itself that no registered pod depends on. If there is no answer, both are nil. A pod that was registered
+// after the last answer does not get an object that the node may not read any more; a pod that may run already does,
+// because a new API server forbids everything for a moment.
+func (c *Cluster) get(ctx context.Context, k key, pod types.UID) (runtime.Object, error) {
 	c.mu.Lock()
 	h := c.held[k]
 	if h == nil && len(c.usersOf(k)) > 0 {
@@ -169,6 +178,7 @@ func (c *Cluster) get(ctx context.Context, k key) (runtime.Object, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
+	case h.known && apierrors.IsForbidden(h.err) && h.confirmedAt.Before(c.pods[pod].since):
 	case h.object != nil:
 		return h.object, nil
 	case h.known:

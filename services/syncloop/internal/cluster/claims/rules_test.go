@@ -113,7 +113,7 @@ func TestPausesBetweenRequests(t *testing.T) {
 		polls, waiting := rapid.IntRange(0, 100).Draw(t, "polls"), rapid.IntRange(1, 1000).Draw(t, "waiting")
 		got, next := pause(polls, waiting), pause(polls+1, waiting)
 		rate := float64(waiting) / got.Seconds()
-		if got < pollMin || got > next || rate > 10.001 || got > max(pollMax, time.Duration(waiting)*pollShare) {
+		if got < pollMin || got > next || rate > 25.001 || got > max(pollMax, time.Duration(waiting)*pollShare) {
 			t.Fatalf("after %d requests, with %d objects: %v, then %v", polls, waiting, got, next)
 		}
 	})

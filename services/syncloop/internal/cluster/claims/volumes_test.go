@@ -77,6 +77,13 @@ func TestAVolumeIsUsedWhenItIsAttached(t *testing.T) {
 		t.Errorf("got %v, %v", got, err)
 	}
 
+	// The volume is detached. A new pod must not get what was true for another one.
+	if err := r.admin.StorageV1().VolumeAttachments().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.use("second", claimVolume())
+	comesTo(t, "volume "+handle+" has GET error for volume attachment "+name+": ", attach)
+
 	if err := r.admin.StorageV1().CSIDrivers().Delete(t.Context(), driver.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
