@@ -64,7 +64,7 @@ func (b *Bundle) network() (networkConfig, error) {
 // subnet claims a network. It removes a bridge of another network without pods, because the bridge plugin refuses a
 // bridge with another address.
 func (b *Bundle) subnet(bridge string) (netip.Prefix, error) {
-	want := wish{Configured: b.cfg.PodNetwork, Last: b.lastSubnet()}
+	want := wantedNetwork{Configured: b.cfg.PodNetwork, Last: b.lastSubnet()}
 	bridged := networkOf(bridge)
 	pods, err := ports(bridge)
 	if err != nil {

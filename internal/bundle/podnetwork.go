@@ -90,8 +90,8 @@ func ipv4Network(text string) (netip.Prefix, error) {
 	return found, nil
 }
 
-// wish holds the inputs to the choice of a node's network.
-type wish struct {
+// wantedNetwork holds the inputs to the choice of a node's network.
+type wantedNetwork struct {
 	// Configured is the range of the flag or the configuration; zero if the node chooses.
 	Configured netip.Prefix
 	// Running is the network of the pods that exist now; zero without pods.
@@ -106,7 +106,7 @@ type claims struct{ dir string }
 // choose selects and claims a network for a node. A lock on the directory serializes nodes, so that two that start at
 // once get different networks. A node keeps its network unless the configuration names another, or something else on
 // the machine has taken it while no pod ran. A claim whose state directory is gone is void.
-func (c claims) choose(l layout.Layout, want wish, taken []occupied) (subnet netip.Prefix, err error) {
+func (c claims) choose(l layout.Layout, want wantedNetwork, taken []occupied) (subnet netip.Prefix, err error) {
 	if err := os.MkdirAll(c.dir, socketDirMode); err != nil {
 		return subnet, fmt.Errorf("claiming a network: %w", err)
 	}
@@ -139,8 +139,8 @@ func (c claims) choose(l layout.Layout, want wish, taken []occupied) (subnet net
 	return subnet, nil
 }
 
-// pick selects a network from the node's claims, the wish and the networks in use. It does no I/O.
-func pick(own []netip.Prefix, want wish, first int, taken []occupied) (netip.Prefix, error) {
+// pick selects a network from the node's claims, the wanted network and the networks in use. It does no I/O.
+func pick(own []netip.Prefix, want wantedNetwork, first int, taken []occupied) (netip.Prefix, error) {
 	switch {
 	case want.Configured.IsValid() && want.Running.IsValid() && want.Running != want.Configured:
 		return netip.Prefix{}, fmt.Errorf(

@@ -30,7 +30,7 @@ func TestNetworksAreClaimedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		wg.Go(func() {
-			subnet, err := all.choose(layoutAt(t, dir), wish{}, nil)
+			subnet, err := all.choose(layoutAt(t, dir), wantedNetwork{}, nil)
 			if err != nil {
 				t.Error(err)
 			}
@@ -46,7 +46,7 @@ func TestNetworksAreClaimedOnce(t *testing.T) {
 		}
 	}
 	first := layoutAt(t, filepath.Join(states, "A"))
-	if again, err := all.choose(first, wish{}, nil); err != nil || again != got[0] {
+	if again, err := all.choose(first, wantedNetwork{}, nil); err != nil || again != got[0] {
 		t.Errorf("the first node has %s and gets %s (%v)", got[0], again, err)
 	}
 	if err := all.release(first); err != nil {
@@ -64,7 +64,7 @@ func TestAClaimOfAGoneNodeIsVoid(t *testing.T) {
 	}
 	if got, err := (claims{dir}).choose(
 		layoutAt(t, t.TempDir()),
-		wish{},
+		wantedNetwork{},
 		nil,
 	); err != nil ||
 		!podRanges[0].Contains(got.Addr()) {
@@ -77,11 +77,12 @@ func TestClaimsOfEarlierVersionsHold(t *testing.T) {
 	dir, other, own := t.TempDir(), t.TempDir(), t.TempDir()
 	write(t, dir, "54", other)
 	write(t, dir, "55", own)
-	_, err := claims{dir}.choose(layoutAt(t, t.TempDir()), wish{Configured: prefix("10.88.109.0/24")}, nil)
+	_, err := claims{dir}.choose(layoutAt(t, t.TempDir()), wantedNetwork{Configured: prefix("10.88.109.0/24")}, nil)
 	if err == nil || !strings.Contains(err.Error(), "the node of "+other) {
 		t.Errorf("a network of another node is given away: %v", err)
 	}
-	if got, err := (claims{dir}).choose(layoutAt(t, own), wish{}, nil); err != nil || got != prefix("10.88.110.0/23") {
+	got, err := (claims{dir}).choose(layoutAt(t, own), wantedNetwork{}, nil)
+	if err != nil || got != prefix("10.88.110.0/23") {
 		t.Errorf("the node has 10.88.110.0/23 and gets %v (%v)", got, err)
 	}
 }
@@ -91,7 +92,7 @@ func TestNetworkIsTheFirstThatNothingUses(t *testing.T) {
 	vpn := occupied{prefix("10.0.0.0/8"), "the route to 10.0.0.0/8 over the interface tun0"}
 	for name, tc := range map[string]struct {
 		own   []netip.Prefix
-		want  wish
+		want  wantedNetwork
 		taken []occupied
 		get   string
 		err   []string
@@ -101,19 +102,19 @@ func TestNetworkIsTheFirstThatNothingUses(t *testing.T) {
 		"a slice is used":           {taken: []occupied{{prefix("10.88.1.0/24"), "x"}}, get: "10.88.2.0/23"},
 		"a whole private block":     {taken: []occupied{vpn}, get: "172.16.0.0/23"},
 		"two blocks":                {taken: []occupied{vpn, {prefix("172.16.0.0/12"), "x"}}, get: "192.168.208.0/23"},
-		"the last one":              {want: wish{Last: prefix("10.188.4.0/23")}, get: "10.188.4.0/23"},
-		"the last one is used":      {want: wish{Last: prefix("10.88.4.0/23")}, taken: []occupied{podman}, get: "10.188.0.0/23"},
-		"its own claim":             {own: []netip.Prefix{prefix("10.188.6.0/23")}, want: wish{Last: prefix("10.188.4.0/23")}, get: "10.188.6.0/23"},
-		"pods run":                  {want: wish{Running: prefix("10.88.4.0/23")}, taken: []occupied{podman}, get: "10.88.4.0/23"},
-		"configured":                {want: wish{Configured: prefix("10.200.0.0/24")}, get: "10.200.0.0/24"},
-		"configured and pods run":   {want: wish{Configured: prefix("10.88.4.0/23"), Running: prefix("10.88.4.0/23")}, taken: []occupied{podman}, get: "10.88.4.0/23"},
-		"configured after a choice": {own: []netip.Prefix{prefix("10.88.6.0/23")}, want: wish{Configured: prefix("10.200.0.0/24"), Last: prefix("10.88.6.0/23")}, get: "10.200.0.0/24"},
+		"the last one":              {want: wantedNetwork{Last: prefix("10.188.4.0/23")}, get: "10.188.4.0/23"},
+		"the last one is used":      {want: wantedNetwork{Last: prefix("10.88.4.0/23")}, taken: []occupied{podman}, get: "10.188.0.0/23"},
+		"its own claim":             {own: []netip.Prefix{prefix("10.188.6.0/23")}, want: wantedNetwork{Last: prefix("10.188.4.0/23")}, get: "10.188.6.0/23"},
+		"pods run":                  {want: wantedNetwork{Running: prefix("10.88.4.0/23")}, taken: []occupied{podman}, get: "10.88.4.0/23"},
+		"configured":                {want: wantedNetwork{Configured: prefix("10.200.0.0/24")}, get: "10.200.0.0/24"},
+		"configured and pods run":   {want: wantedNetwork{Configured: prefix("10.88.4.0/23"), Running: prefix("10.88.4.0/23")}, taken: []occupied{podman}, get: "10.88.4.0/23"},
+		"configured after a choice": {own: []netip.Prefix{prefix("10.88.6.0/23")}, want: wantedNetwork{Configured: prefix("10.200.0.0/24"), Last: prefix("10.88.6.0/23")}, get: "10.200.0.0/24"},
 		"configured and used": {
-			want: wish{Configured: prefix("10.88.3.0/24")}, taken: []occupied{podman},
+			want: wantedNetwork{Configured: prefix("10.88.3.0/24")}, taken: []occupied{podman},
 			err: []string{"10.88.3.0/24", "podman0 (10.88.0.1/16)", "--pod-cidr"},
 		},
 		"configured otherwise while pods run": {
-			want: wish{Configured: prefix("10.200.0.0/24"), Running: prefix("10.88.4.0/23")},
+			want: wantedNetwork{Configured: prefix("10.200.0.0/24"), Running: prefix("10.88.4.0/23")},
 			err:  []string{"10.88.4.0/23", "10.200.0.0/24", "quartet down"},
 		},
 		"all are used": {
@@ -215,7 +216,7 @@ func TestNetworksOfTheMachineAreNotTaken(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			got, err := pick(nil, wish{}, 0, taken)
+			got, err := pick(nil, wantedNetwork{}, 0, taken)
 			if err != nil || got != prefix("172.16.0.0/23") {
 				t.Errorf("got %v (%v), want the first range that is neither podman's nor the VPN's; taken: %+v", got, err, taken)
 			}
@@ -226,7 +227,7 @@ func TestNetworksOfTheMachineAreNotTaken(t *testing.T) {
 			} {
 				if _, err := pick(
 					nil,
-					wish{Configured: prefix(configured)},
+					wantedNetwork{Configured: prefix(configured)},
 					0,
 					taken,
 				); err == nil ||

@@ -65,14 +65,14 @@ func write(t *testing.T, path, content string, mode os.FileMode) {
 }
 
 // examine returns the patient of a state directory, without compose and an engine.
-func examine(t *testing.T, stateDir string, change func(*options, *surroundings)) *patient {
+func examine(t *testing.T, stateDir string, change func(*options, *environment)) *patient {
 	t.Helper()
 	l, err := layout.New(stateDir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	opts := options{stateDir: stateDir, stateDirGiven: true}
-	s := surroundings{machine: machine.This(), command: func(context.Context, string, ...string) (string, error) {
+	s := environment{machine: machine.This(), command: func(context.Context, string, ...string) (string, error) {
 		return "", errors.New("not installed")
 	}}
 	if change != nil {
@@ -296,7 +296,7 @@ func TestConfiguration(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
 	with := func(content string) *patient {
 		write(t, file, content, 0o644)
-		return examine(t, t.TempDir(), func(o *options, _ *surroundings) { o.configFile = file })
+		return examine(t, t.TempDir(), func(o *options, _ *environment) { o.configFile = file })
 	}
 	expect(t, examine(t, t.TempDir(), nil).configuration()[0], machine.OK, "the defaults")
 	p := with(head + "containerRuntimeEndpoint: unix:///run/crio/crio.sock\nevictionHard: {nodefs.available: 42%}\n")

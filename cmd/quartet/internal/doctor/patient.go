@@ -21,8 +21,8 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
-// surroundings holds the dependencies of the checks other than the node's sockets; tests pass in fakes.
-type surroundings struct {
+// environment holds the dependencies of the checks other than the node's sockets; tests pass in fakes.
+type environment struct {
 	machine machine.Machine
 	// command runs a program and returns its standard output. The error contains its standard error.
 	command func(ctx context.Context, name string, args ...string) (string, error)
@@ -33,9 +33,9 @@ type surroundings struct {
 }
 
 // thisMachine returns the real dependencies.
-func thisMachine() surroundings {
+func thisMachine() environment {
 	host := os.Getenv("DOCKER_HOST")
-	return surroundings{machine: machine.This(), command: command, engine: engineClient(host), dockerHost: host}
+	return environment{machine: machine.This(), command: command, engine: engineClient(host), dockerHost: host}
 }
 
 func command(ctx context.Context, name string, args ...string) (string, error) {
@@ -51,7 +51,7 @@ func command(ctx context.Context, name string, args ...string) (string, error) {
 
 // patient is the examined machine with the node of one state directory.
 type patient struct {
-	surroundings
+	environment
 	layout layout.Layout
 	// kubelet is the node's configuration, or the defaults if it is missing or invalid. configFile is empty without a
 	// file, and configErr is the problem with it.
@@ -77,8 +77,8 @@ type runtimeTarget struct {
 }
 
 // newPatient determines the node: its configuration, its runtime, its stack.
-func newPatient(ctx context.Context, s surroundings, l layout.Layout, opts options) *patient {
-	p := &patient{surroundings: s, layout: l, stackFile: opts.stackFile, processes: sync.OnceValues(s.machine.Processes)}
+func newPatient(ctx context.Context, s environment, l layout.Layout, opts options) *patient {
+	p := &patient{environment: s, layout: l, stackFile: opts.stackFile, processes: sync.OnceValues(s.machine.Processes)}
 	if opts.stackFile != "" {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()

@@ -30,7 +30,7 @@ func withRuntime(t *testing.T, endpoint, more string) *patient {
 		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: "+endpoint+"\n"+more,
 		0o644,
 	)
-	return examine(t, harness.ShortDir(t), func(o *options, _ *surroundings) { o.configFile = file })
+	return examine(t, harness.ShortDir(t), func(o *options, _ *environment) { o.configFile = file })
 }
 
 func TestARuntimeThatIsWell(t *testing.T) {

@@ -57,7 +57,7 @@ func withStack(t *testing.T, change func(commands), engine http.Handler) *patien
 	if change != nil {
 		change(answers)
 	}
-	return examine(t, t.TempDir(), func(o *options, s *surroundings) {
+	return examine(t, t.TempDir(), func(o *options, s *environment) {
 		o.stackFile, o.stateDirGiven, s.command = file, false, answers.run
 		if engine != nil {
 			s.engine = unixClient(serveHTTP(t, engine))
@@ -226,7 +226,7 @@ func TestCompose(t *testing.T) {
 		c[strings.Replace(ps, "ps --quiet", "config --format json", 1)] = `{"name":"other","services":{"web":{"image":"nginx"}}}`
 	}), machine.Fault, "no service configmux", "--compose=FILE")
 
-	missing := examine(t, t.TempDir(), func(o *options, s *surroundings) {
+	missing := examine(t, t.TempDir(), func(o *options, s *environment) {
 		o.stackFile, s.command = "/no/compose.yaml", commands{version: "2.39"}.run
 	})
 	expect(t, missing.checkCompose(t.Context())[0], machine.Fault, "/no/compose.yaml", "--compose=FILE")
@@ -253,10 +253,10 @@ func TestEngine(t *testing.T) {
 	away := examine(
 		t,
 		t.TempDir(),
-		func(_ *options, s *surroundings) { s.engine = engineClient("unix://" + t.TempDir() + "/none.sock") },
+		func(_ *options, s *environment) { s.engine = engineClient("unix://" + t.TempDir() + "/none.sock") },
 	)
 	expect(t, away.checkEngine(t.Context())[0], machine.Fault, "does not answer", "systemctl start docker")
-	elsewhere := examine(t, t.TempDir(), func(_ *options, s *surroundings) {
+	elsewhere := examine(t, t.TempDir(), func(_ *options, s *environment) {
 		s.engine, s.dockerHost = engineClient("tcp://10.0.0.1:2376"), "tcp://10.0.0.1:2376"
 	})
 	expect(t, elsewhere.checkEngine(t.Context())[0], machine.Fault, "tcp://10.0.0.1:2376", "unset DOCKER_HOST")

@@ -69,7 +69,7 @@ func (v claimView) phase() string {
 	}
 }
 
-func (a *asker) claimsCommand() *cobra.Command {
+func (a *querier) claimsCommand() *cobra.Command {
 	var output format
 	var s selection
 	cmd := &cobra.Command{
@@ -104,7 +104,7 @@ func addClaimNamespace(cmd *cobra.Command, s *selection) {
 		"; without it they are named by NAMESPACE/NAME, or by NAME in \"default\"")
 }
 
-func (a *asker) describeClaimCommand() *cobra.Command {
+func (a *querier) describeClaimCommand() *cobra.Command {
 	var s selection
 	cmd := &cobra.Command{
 		Use:     "persistentvolumeclaim [NAME...]",
@@ -142,7 +142,7 @@ func (a *asker) describeClaimCommand() *cobra.Command {
 }
 
 // chosenClaims returns the selected claims. It reports on standard error if syncloop does not answer.
-func (a *asker) chosenClaims(cmd *cobra.Command, s selection) ([]claimView, error) {
+func (a *querier) chosenClaims(cmd *cobra.Command, s selection) ([]claimView, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
@@ -180,7 +180,7 @@ func (a *asker) chosenClaims(cmd *cobra.Command, s selection) ([]claimView, erro
 	return chosen, nil
 }
 
-func (a *asker) listClaims(ctx context.Context) ([]*enginev1.Claim, error) {
+func (a *querier) listClaims(ctx context.Context) ([]*enginev1.Claim, error) {
 	response, err := ask(ctx, a, layout.SyncLoop,
 		func(ctx context.Context, conn grpc.ClientConnInterface) (*enginev1.ListClaimsResponse, error) {
 			return enginev1.NewEngineServiceClient(conn).ListClaims(ctx, &enginev1.ListClaimsRequest{})
@@ -227,7 +227,7 @@ func mergeClaims(documents []*configv1.ObjectSummary, held []*enginev1.Claim, aw
 	return all, nil
 }
 
-func (a *asker) printClaims(out io.Writer, output format, chosen []claimView, single bool) error {
+func (a *querier) printClaims(out io.Writer, output format, chosen []claimView, single bool) error {
 	if output.isTable() {
 		var rows [][]any
 		for _, v := range chosen {

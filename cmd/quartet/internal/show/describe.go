@@ -39,7 +39,7 @@ func (f *describeFormat) Set(text string) error {
 	return f.format.Set(text)
 }
 
-func (a *asker) describeCommand() *cobra.Command {
+func (a *querier) describeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "describe pod|pvc [NAME...]",
 		Short: "Show everything that the node knows about a pod or a persistent volume claim",
@@ -56,7 +56,7 @@ func (a *asker) describeCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *asker) describePodCommand() *cobra.Command {
+func (a *querier) describePodCommand() *cobra.Command {
 	var output describeFormat
 	var s selection
 	cmd := &cobra.Command{
@@ -82,7 +82,7 @@ func (a *asker) describePodCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *asker) describePods(cmd *cobra.Command, output format, s selection) error {
+func (a *querier) describePods(cmd *cobra.Command, output format, s selection) error {
 	views, err := a.listPods(cmd.Context())
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (a *asker) describePods(cmd *cobra.Command, output format, s selection) err
 }
 
 // describe reads the additional facts about pods. Without configmux, the targets of their sources are unknown.
-func (a *asker) describe(ctx context.Context, views []podView) ([]description, error) {
+func (a *querier) describe(ctx context.Context, views []podView) ([]description, error) {
 	workers, err := a.listWorkers(ctx)
 	if err != nil {
 		return nil, err

@@ -113,7 +113,7 @@ func (s *eventSelection) only(all []happening) []happening {
 	return slices.DeleteFunc(all, func(h happening) bool { return !s.wantsHappening(h) })
 }
 
-func (a *asker) eventsCommand() *cobra.Command {
+func (a *querier) eventsCommand() *cobra.Command {
 	var watch bool
 	var output eventFormat
 	var s eventSelection
@@ -228,8 +228,8 @@ func (p *eventPrinter) print(all ...happening) error {
 	return p.table.print(rows...)
 }
 
-// witness is a service with events.
-type witness struct {
+// eventService is a service with events.
+type eventService struct {
 	service layout.Service
 	// list returns past events. follow passes them to emit, calls synced, and passes further events to emit until ctx
 	// ends.
@@ -237,11 +237,11 @@ type witness struct {
 	follow func(ctx context.Context, cmd *cobra.Command, emit func(...happening), synced func()) error
 }
 
-// witnesses returns the services with selected events.
-func (a *asker) witnesses(s *eventSelection) []witness {
-	var all []witness
+// eventServices returns the services with selected events.
+func (a *querier) eventServices(s *eventSelection) []eventService {
+	var all []eventService
 	if s.wantsLifecycle() {
-		all = append(all, witness{service: layout.PLEG, list: a.listLifecycle, follow: a.followLifecycle})
+		all = append(all, eventService{service: layout.PLEG, list: a.listLifecycle, follow: a.followLifecycle})
 	}
 	if s.wantsRecorded() {
 		all = append(all, a.recordedBy(layout.SyncLoop, podEventSource))
@@ -253,8 +253,8 @@ func (a *asker) witnesses(s *eventSelection) []witness {
 }
 
 // recordedBy returns a service with events about pods and the node.
-func (a *asker) recordedBy(service layout.Service, open openEvents) witness {
-	return witness{
+func (a *querier) recordedBy(service layout.Service, open openEvents) eventService {
+	return eventService{
 		service: service,
 		list: func(ctx context.Context) ([]happening, error) {
 			events, err := a.listRecorded(ctx, service, open)

@@ -17,17 +17,17 @@ import (
 
 // listEvents prints past events. If a service does not answer, it prints the events of the others, and a line for each
 // missing service, before it fails.
-func (a *asker) listEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelection) error {
-	witnesses := a.witnesses(s)
-	lists, errs := make([][]happening, len(witnesses)), make([]error, len(witnesses))
+func (a *querier) listEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelection) error {
+	sources := a.eventServices(s)
+	lists, errs := make([][]happening, len(sources)), make([]error, len(sources))
 	var listers sync.WaitGroup
-	for i, witness := range witnesses {
-		listers.Go(func() { lists[i], errs[i] = witness.list(cmd.Context()) })
+	for i, source := range sources {
+		listers.Go(func() { lists[i], errs[i] = source.list(cmd.Context()) })
 	}
 	listers.Wait()
 	all := slices.Concat(lists...)
 	missing := slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-	if len(missing) == len(witnesses) {
+	if len(missing) == len(sources) {
 		missing = missing[:1] // the node does not run
 	}
 	all = s.only(all)
@@ -41,11 +41,11 @@ func (a *asker) listEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelectio
 
 // watchEvents prints past events, and then further ones. It reports an unreachable service in a line, and prints its
 // events when it answers. It fails if no service is reachable.
-func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelection) error {
+func (a *querier) watchEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelection) error {
 	ctx, fail := context.WithCancelCause(cmd.Context())
 	defer fail(nil)
-	witnesses := a.witnesses(s)
-	reachable, err := a.reachable(ctx, witnesses)
+	sources := a.eventServices(s)
+	reachable, err := a.reachable(ctx, sources)
 	if len(reachable) == 0 {
 		return err
 	}
@@ -55,17 +55,17 @@ func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelecti
 		only:    s.only,
 		fail:    fail,
 		awaited: reachable,
-		left:    len(witnesses),
+		left:    len(sources),
 		all:     make(chan struct{}),
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	for _, witness := range witnesses {
+	for _, source := range sources {
 		group.Go(func() error {
-			err := witness.follow(ctx, cmd, w.add, func() { w.synced(witness.service) })
+			err := source.follow(ctx, cmd, w.add, func() { w.synced(source.service) })
 			if err == nil || ctx.Err() != nil {
 				return err
 			}
-			return w.lost(witness.service, err)
+			return w.lost(source.service, err)
 		})
 	}
 	group.Go(func() error {
@@ -84,12 +84,12 @@ func (a *asker) watchEvents(cmd *cobra.Command, p *eventPrinter, s *eventSelecti
 }
 
 // reachable returns the services that accept connections, and the error of the first one that does not.
-func (a *asker) reachable(ctx context.Context, witnesses []witness) (reachable []layout.Service, firstErr error) {
-	for _, witness := range witnesses {
-		conn, err := a.connect(ctx, witness.service)
+func (a *querier) reachable(ctx context.Context, sources []eventService) (reachable []layout.Service, firstErr error) {
+	for _, source := range sources {
+		conn, err := a.connect(ctx, source.service)
 		if err == nil {
 			err = conn.Close()
-			reachable = append(reachable, witness.service)
+			reachable = append(reachable, source.service)
 		}
 		firstErr = cmp.Or(firstErr, err)
 	}

@@ -338,7 +338,7 @@ func (n *node) serveAs(service layout.Service, register func(*grpc.Server)) (sto
 }
 
 func (n *node) command(args []string, out, errOut io.Writer) *cobra.Command {
-	a := &asker{clock: n.clock}
+	a := &querier{clock: n.clock}
 	root := &cobra.Command{Use: "quartet", SilenceUsage: true, SilenceErrors: true}
 	root.AddCommand(a.getCommand(), a.describeCommand(), a.eventsCommand(), a.updatesCommand(), a.logsCommand())
 	// The directory differs in each run, so it is replaced in the output.

@@ -116,8 +116,8 @@ func fromStatus(status *lifecyclev1.PodStatus) []happening {
 	return all
 }
 
-// since returns the differences between two statuses of a pod.
-func since(old, fresh *lifecyclev1.PodStatus) []happening {
+// statusChanges returns the differences between two statuses of a pod.
+func statusChanges(old, fresh *lifecyclev1.PodStatus) []happening {
 	known := fromStatus(old)
 	return slices.DeleteFunc(fromStatus(fresh), func(h happening) bool {
 		return slices.ContainsFunc(
@@ -127,7 +127,7 @@ func since(old, fresh *lifecyclev1.PodStatus) []happening {
 	})
 }
 
-func (a *asker) listStatuses(ctx context.Context) ([]*lifecyclev1.PodStatus, error) {
+func (a *querier) listStatuses(ctx context.Context) ([]*lifecyclev1.PodStatus, error) {
 	response, err := ask(
 		ctx,
 		a,
@@ -140,7 +140,7 @@ func (a *asker) listStatuses(ctx context.Context) ([]*lifecyclev1.PodStatus, err
 }
 
 // listLifecycle returns the last change of each container that still exists.
-func (a *asker) listLifecycle(ctx context.Context) ([]happening, error) {
+func (a *querier) listLifecycle(ctx context.Context) ([]happening, error) {
 	statuses, err := a.listStatuses(ctx)
 	var all []happening
 	for _, status := range statuses {
@@ -150,12 +150,14 @@ func (a *asker) listLifecycle(ctx context.Context) ([]happening, error) {
 }
 
 // followLifecycle passes pleg's events to emit until ctx ends. The changes of a snapshot are in the order of time.
-func (a *asker) followLifecycle(ctx context.Context, cmd *cobra.Command, emit func(...happening), synced func()) error {
+func (a *querier) followLifecycle(
+	ctx context.Context, cmd *cobra.Command, emit func(...happening), synced func(),
+) error {
 	var snapshot []happening
 	return followPatiently(ctx, a, cmd, layout.PLEG, eventSource, stream.FollowConfig[*lifecyclev1.Event]{
 		Handle: func(change stream.Change[*lifecyclev1.Event]) {
 			if change.FromSnapshot {
-				snapshot = append(snapshot, since(change.Old.GetStatus(), change.New.GetStatus())...)
+				snapshot = append(snapshot, statusChanges(change.Old.GetStatus(), change.New.GetStatus())...)
 				return
 			}
 			if change.New == nil {

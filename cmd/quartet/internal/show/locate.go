@@ -27,7 +27,7 @@ func (e *NoPodError) Error() string { return e.cause.Error() }
 // node's suffix, or the UID. It queries pleg and syncloop, one of which is enough. It fails with a NoPodError, or with
 // why neither answers.
 func Locate(ctx context.Context, stateDir, namespace, name string) (Located, error) {
-	a := &asker{clock: clock.RealClock{}, stateDir: stateDir}
+	a := &querier{clock: clock.RealClock{}, stateDir: stateDir}
 	s := selection{namespace: namespace, names: []string{name}}
 	if err := s.check(); err != nil {
 		return Located{}, err

@@ -29,7 +29,7 @@ type logsOptions struct {
 	previous  bool
 }
 
-func (a *asker) logsCommand() *cobra.Command {
+func (a *querier) logsCommand() *cobra.Command {
 	var o logsOptions
 	cmd := &cobra.Command{
 		Use:   "logs POD",
@@ -68,7 +68,7 @@ func onePod(_ *cobra.Command, args []string) error {
 	}
 }
 
-func (a *asker) logs(cmd *cobra.Command, name string, o logsOptions) error {
+func (a *querier) logs(cmd *cobra.Command, name string, o logsOptions) error {
 	s := selection{namespace: o.namespace, names: []string{name}}
 	if err := s.check(); err != nil {
 		return err
@@ -247,7 +247,7 @@ func waitingReason(pod *v1.Pod, name string) string {
 	return ""
 }
 
-func (a *asker) readLog(
+func (a *querier) readLog(
 	cmd *cobra.Command,
 	podUID string,
 	container *lifecyclev1.Container,

@@ -38,7 +38,7 @@ var nodeColumns = []column{
 
 const nodeAgeCell = 5
 
-func (a *asker) nodeCommand() *cobra.Command {
+func (a *querier) nodeCommand() *cobra.Command {
 	var output format
 	var watch bool
 	cmd := &cobra.Command{
@@ -180,7 +180,7 @@ func printConditions(out io.Writer, node *v1.Node) error {
 	return nil
 }
 
-func (a *asker) watchNode(cmd *cobra.Command, output format) error {
+func (a *querier) watchNode(cmd *cobra.Command, output format) error {
 	ctx, fail := context.WithCancelCause(cmd.Context())
 	defer fail(nil)
 	out := cmd.OutOrStdout()

@@ -52,7 +52,7 @@ var secretColumns = []column{
 	{name: "Keys", wide: true},
 }
 
-func (a *asker) configMapsCommand() *cobra.Command {
+func (a *querier) configMapsCommand() *cobra.Command {
 	return a.objectsCommand(configMaps, &cobra.Command{
 		Use:     "configmaps [NAME...]",
 		Aliases: []string{"configmap", "cm"},
@@ -63,7 +63,7 @@ func (a *asker) configMapsCommand() *cobra.Command {
 	})
 }
 
-func (a *asker) secretsCommand() *cobra.Command {
+func (a *querier) secretsCommand() *cobra.Command {
 	return a.objectsCommand(secrets, &cobra.Command{
 		Use:     "secrets [NAME...]",
 		Aliases: []string{"secret"},
@@ -75,7 +75,7 @@ func (a *asker) secretsCommand() *cobra.Command {
 }
 
 // objectsCommand completes the command of a kind.
-func (a *asker) objectsCommand(kind objectKind, cmd *cobra.Command) *cobra.Command {
+func (a *querier) objectsCommand(kind objectKind, cmd *cobra.Command) *cobra.Command {
 	var output format
 	var s selection
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -103,7 +103,7 @@ func (a *asker) objectsCommand(kind objectKind, cmd *cobra.Command) *cobra.Comma
 	return cmd
 }
 
-func (a *asker) listObjects(ctx context.Context, kind objectKind) ([]*configv1.ObjectSummary, error) {
+func (a *querier) listObjects(ctx context.Context, kind objectKind) ([]*configv1.ObjectSummary, error) {
 	response, err := ask(
 		ctx,
 		a,
@@ -133,7 +133,7 @@ func (s selection) chooseObjects(kind objectKind, all []*configv1.ObjectSummary)
 	return chosen, nil
 }
 
-func (a *asker) printObjects(
+func (a *querier) printObjects(
 	out io.Writer,
 	output format,
 	kind objectKind,

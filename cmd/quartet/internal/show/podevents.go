@@ -71,7 +71,7 @@ func (e podEvent) happened() happening {
 }
 
 // listPodEvents returns the events of syncloop.
-func (a *asker) listPodEvents(ctx context.Context) ([]podEvent, error) {
+func (a *querier) listPodEvents(ctx context.Context) ([]podEvent, error) {
 	return a.listRecorded(ctx, layout.SyncLoop, podEventSource)
 }
 
@@ -79,7 +79,7 @@ func (a *asker) listPodEvents(ctx context.Context) ([]podEvent, error) {
 type openEvents func(grpc.ClientConnInterface) stream.Source[*enginev1.PodEvent]
 
 // listRecorded returns the events of a service: its stream up to the end of the snapshot.
-func (a *asker) listRecorded(ctx context.Context, service layout.Service, open openEvents) ([]podEvent, error) {
+func (a *querier) listRecorded(ctx context.Context, service layout.Service, open openEvents) ([]podEvent, error) {
 	return ask(ctx, a, service, func(ctx context.Context, conn grpc.ClientConnInterface) ([]podEvent, error) {
 		sub, err := open(conn).Subscribe(ctx, nil)
 		if err != nil {
@@ -109,7 +109,7 @@ func (a *asker) listRecorded(ctx context.Context, service layout.Service, open o
 
 // followRecorded passes a service's events to emit until ctx ends. The events of a snapshot are in the order of time.
 // Dropped events, which are too old or too many, are ignored.
-func (a *asker) followRecorded(
+func (a *querier) followRecorded(
 	ctx context.Context,
 	cmd *cobra.Command,
 	service layout.Service,

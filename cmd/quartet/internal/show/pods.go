@@ -122,7 +122,7 @@ func workerName(state enginev1.WorkerState) string {
 	}
 }
 
-func (a *asker) podsCommand() *cobra.Command {
+func (a *querier) podsCommand() *cobra.Command {
 	var output format
 	var goesOn, withTypes bool
 	var s selection
@@ -159,7 +159,7 @@ func (a *asker) podsCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *asker) listPods(ctx context.Context) ([]podView, error) {
+func (a *querier) listPods(ctx context.Context) ([]podView, error) {
 	response, err := ask(
 		ctx,
 		a,
@@ -182,7 +182,7 @@ func (a *asker) listPods(ctx context.Context) ([]podView, error) {
 	return views, nil
 }
 
-func (a *asker) getPods(cmd *cobra.Command, output format, s selection) error {
+func (a *querier) getPods(cmd *cobra.Command, output format, s selection) error {
 	all, err := a.listPods(cmd.Context())
 	if err != nil {
 		return err
@@ -198,7 +198,7 @@ func (a *asker) getPods(cmd *cobra.Command, output format, s selection) error {
 	return a.printPods(cmd.OutOrStdout(), output, views, len(s.names) == 1)
 }
 
-func (a *asker) printPods(out io.Writer, output format, views []podView, single bool) error {
+func (a *querier) printPods(out io.Writer, output format, views []podView, single bool) error {
 	switch {
 	case output.isTable():
 		var rows [][]any
@@ -241,7 +241,7 @@ type podWatch struct {
 	fail  func(error)
 }
 
-func (a *asker) watchPods(cmd *cobra.Command, output format, s selection, withTypes bool) error {
+func (a *querier) watchPods(cmd *cobra.Command, output format, s selection, withTypes bool) error {
 	var objects printers.ResourcePrinter
 	if !output.isTable() {
 		var err error

@@ -17,7 +17,7 @@ import (
 // recordMode lets only the owner read a recording, because the environment of a pod may be confidential.
 const recordMode = 0o600
 
-func (a *asker) recordCommand() *cobra.Command {
+func (a *querier) recordCommand() *cobra.Command {
 	var force bool
 	var length time.Duration
 	mode := recordedMode{modeIncremental}
@@ -48,7 +48,7 @@ func (a *asker) recordCommand() *cobra.Command {
 }
 
 // record writes the stream until the command is interrupted or length is over; 0 means no limit.
-func (a *asker) record(cmd *cobra.Command, path string, force bool, length time.Duration) (err error) {
+func (a *querier) record(cmd *cobra.Command, path string, force bool, length time.Duration) (err error) {
 	// The file is not replaced if the node is unreachable.
 	conn, err := a.connect(cmd.Context(), layout.ConfigMux)
 	if err != nil {

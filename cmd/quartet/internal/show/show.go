@@ -34,18 +34,18 @@ const probeTimeout = 200 * time.Millisecond
 
 // Commands returns get, describe, events, updates and logs.
 func Commands() []*cobra.Command {
-	a := &asker{clock: clock.RealClock{}}
+	a := &querier{clock: clock.RealClock{}}
 	return []*cobra.Command{a.getCommand(), a.describeCommand(), a.eventsCommand(), a.updatesCommand(), a.logsCommand()}
 }
 
-// asker queries the services of one node.
-type asker struct {
+// querier queries the services of one node.
+type querier struct {
 	// clock is the clock for ages and polling.
 	clock    clock.WithTicker
 	stateDir string
 }
 
-func (a *asker) getCommand() *cobra.Command {
+func (a *querier) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get pods|workers|sources|configmaps|secrets|pvc|node",
 		Short: "Show pods, the workers behind them, sources of pods, config maps, secrets, claims, or the node",
@@ -75,7 +75,7 @@ func (a *asker) getCommand() *cobra.Command {
 }
 
 // addFlags adds --state-dir, and -o and -w if they have a destination.
-func (a *asker) addFlags(cmd *cobra.Command, output *format, watch *bool) {
+func (a *querier) addFlags(cmd *cobra.Command, output *format, watch *bool) {
 	target.AddFlag(cmd.Flags(), &a.stateDir)
 	if output != nil {
 		cmd.Flags().
@@ -86,7 +86,7 @@ func (a *asker) addFlags(cmd *cobra.Command, output *format, watch *bool) {
 	}
 }
 
-func (a *asker) address(service layout.Service) (string, error) {
+func (a *querier) address(service layout.Service) (string, error) {
 	addresses, err := target.SocketAddresses(a.stateDir)
 	if err != nil {
 		return "", err
@@ -106,7 +106,7 @@ func (a *asker) address(service layout.Service) (string, error) {
 }
 
 // connect returns a connection to a reachable service. Its error has a remedy.
-func (a *asker) connect(ctx context.Context, service layout.Service) (*grpc.ClientConn, error) {
+func (a *querier) connect(ctx context.Context, service layout.Service) (*grpc.ClientConn, error) {
 	address, err := a.address(service)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (a *asker) connect(ctx context.Context, service layout.Service) (*grpc.Clie
 	return rpc.Dial(address)
 }
 
-func (a *asker) unreachable(service layout.Service, address string, err error) error {
+func (a *querier) unreachable(service layout.Service, address string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("cannot reach %s at %s: this user may not: run the command as root", service, address)
 	}
@@ -148,7 +148,7 @@ func (a *asker) unreachable(service layout.Service, address string, err error) e
 }
 
 // answering returns the other services of the node that accept connections.
-func (a *asker) answering(service layout.Service) []string {
+func (a *querier) answering(service layout.Service) []string {
 	var names []string
 	for _, other := range layout.Services() {
 		address, err := a.address(other)
@@ -168,7 +168,7 @@ func (a *asker) answering(service layout.Service) []string {
 // ask makes one call to a service.
 func ask[R any](
 	ctx context.Context,
-	a *asker,
+	a *querier,
 	service layout.Service,
 	call func(context.Context, grpc.ClientConnInterface) (R, error),
 ) (response R, err error) {
@@ -207,7 +207,7 @@ func explain(service layout.Service, err error) error {
 // standard error, and continues when the service is reachable again.
 func follow[V any](
 	ctx context.Context,
-	a *asker,
+	a *querier,
 	cmd *cobra.Command,
 	service layout.Service,
 	open func(grpc.ClientConnInterface) stream.Source[V],
@@ -223,7 +223,7 @@ func follow[V any](
 // followPatiently is follow for a service that may be unreachable at first.
 func followPatiently[V any](
 	ctx context.Context,
-	a *asker,
+	a *querier,
 	cmd *cobra.Command,
 	service layout.Service,
 	open func(grpc.ClientConnInterface) stream.Source[V],

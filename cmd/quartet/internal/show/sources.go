@@ -30,7 +30,7 @@ var sourceColumns = []column{
 	{name: "Errors"},
 }
 
-func (a *asker) sourcesCommand() *cobra.Command {
+func (a *querier) sourcesCommand() *cobra.Command {
 	var output format
 	var watch bool
 	cmd := &cobra.Command{
@@ -55,7 +55,7 @@ func (a *asker) sourcesCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *asker) listSources(ctx context.Context) (*configv1.ListSourcesResponse, error) {
+func (a *querier) listSources(ctx context.Context) (*configv1.ListSourcesResponse, error) {
 	return ask(
 		ctx,
 		a,
@@ -66,7 +66,7 @@ func (a *asker) listSources(ctx context.Context) (*configv1.ListSourcesResponse,
 	)
 }
 
-func (a *asker) printSources(out io.Writer, output format, response *configv1.ListSourcesResponse) error {
+func (a *querier) printSources(out io.Writer, output format, response *configv1.ListSourcesResponse) error {
 	switch output {
 	case formatName:
 		for _, s := range response.GetSources() {
@@ -112,7 +112,7 @@ func (a *asker) printSources(out io.Writer, output format, response *configv1.Li
 }
 
 // printSourceErrors prints each error below the table: its place, and its message on a separate line.
-func (a *asker) printSourceErrors(out io.Writer, response *configv1.ListSourcesResponse) error {
+func (a *querier) printSourceErrors(out io.Writer, response *configv1.ListSourcesResponse) error {
 	for _, s := range response.GetSources() {
 		for _, e := range s.GetErrors() {
 			where := orNone(e.GetPath())
@@ -149,7 +149,7 @@ func (a *asker) printSourceErrors(out io.Writer, response *configv1.ListSourcesR
 }
 
 // watchSources prints the sources whenever anything except their times has changed.
-func (a *asker) watchSources(cmd *cobra.Command, output format) error {
+func (a *querier) watchSources(cmd *cobra.Command, output format) error {
 	ctx := cmd.Context()
 	response, err := a.listSources(ctx)
 	if err != nil {

@@ -245,7 +245,7 @@ func traceID(traceparent string) string {
 	return id.String()
 }
 
-func (a *asker) updatesCommand() *cobra.Command {
+func (a *querier) updatesCommand() *cobra.Command {
 	var watch bool
 	var output updateFormat
 	mode := modeIncremental
@@ -291,7 +291,7 @@ func (a *asker) updatesCommand() *cobra.Command {
 }
 
 // listUpdates prints a snapshot.
-func (a *asker) listUpdates(ctx context.Context, p *updatePrinter) (err error) {
+func (a *querier) listUpdates(ctx context.Context, p *updatePrinter) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := a.connect(ctx, layout.ConfigMux)
@@ -330,7 +330,7 @@ func (a *asker) listUpdates(ctx context.Context, p *updatePrinter) (err error) {
 
 // tap passes every message of the stream in a mode to each, in order, until ctx ends or each fails. It continues when
 // configmux is reachable again.
-func (a *asker) tap(ctx context.Context, cmd *cobra.Command, mode updateMode, each func(podUpdates) error) error {
+func (a *querier) tap(ctx context.Context, cmd *cobra.Command, mode updateMode, each func(podUpdates) error) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	open := func(conn grpc.ClientConnInterface) stream.Source[podUpdates] {

@@ -30,7 +30,7 @@ var workerColumns = []column{
 	{name: "Last error"},
 }
 
-func (a *asker) workersCommand() *cobra.Command {
+func (a *querier) workersCommand() *cobra.Command {
 	var output format
 	var s selection
 	cmd := &cobra.Command{
@@ -60,7 +60,7 @@ func (a *asker) workersCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *asker) listWorkers(ctx context.Context) (*enginev1.ListWorkersResponse, error) {
+func (a *querier) listWorkers(ctx context.Context) (*enginev1.ListWorkersResponse, error) {
 	return ask(
 		ctx,
 		a,
@@ -71,7 +71,7 @@ func (a *asker) listWorkers(ctx context.Context) (*enginev1.ListWorkersResponse,
 	)
 }
 
-func (a *asker) getWorkers(cmd *cobra.Command, output format, s selection) error {
+func (a *querier) getWorkers(cmd *cobra.Command, output format, s selection) error {
 	response, err := a.listWorkers(cmd.Context())
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func (a *asker) getWorkers(cmd *cobra.Command, output format, s selection) error
 	return a.printWorkers(cmd.OutOrStdout(), output, response)
 }
 
-func (a *asker) printWorkers(out io.Writer, output format, response *enginev1.ListWorkersResponse) error {
+func (a *querier) printWorkers(out io.Writer, output format, response *enginev1.ListWorkersResponse) error {
 	switch output {
 	case formatName:
 		for _, w := range response.GetWorkers() {

@@ -125,7 +125,7 @@ func (c *collector) merged(state *configv1.SourceState, token []byte) {
 			whole = true
 			continue
 		}
-		op := m.Value.opAfter(before.stand())
+		op := m.Value.opAfter(before.podVersion())
 		if op == configv1.Op_OP_RECONCILE {
 			continue
 		}

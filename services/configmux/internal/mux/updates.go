@@ -30,18 +30,18 @@ func (e Entry) opOfNew(ready func(source string) bool) configv1.Op {
 	return configv1.Op_OP_ADD
 }
 
-// stand is a subscriber's version of a pod: the number of the merge, and the life.
-type stand struct {
+// podVersion is a subscriber's version of a pod: the number of the merge, and the life.
+type podVersion struct {
 	desire uint64
 	life   string
 }
 
-// stand returns the version of a subscriber that has received this entry.
-func (e Entry) stand() stand { return stand{desire: e.desire, life: e.Pod.GetLife()} }
+// podVersion returns the version of a subscriber that has received this entry.
+func (e Entry) podVersion() podVersion { return podVersion{desire: e.desire, life: e.Pod.GetLife()} }
 
 // opAfter returns the operation of a pod for a subscriber that has a version of it. A pod in another life was removed
 // in between, and is new.
-func (e Entry) opAfter(previous stand) configv1.Op {
+func (e Entry) opAfter(previous podVersion) configv1.Op {
 	switch {
 	case e.Pod.GetLife() != previous.life:
 		return configv1.Op_OP_ADD
@@ -67,7 +67,7 @@ func (u updates) Subscribe(ctx context.Context, token []byte) (stream.Subscripti
 	if err != nil {
 		return nil, err
 	}
-	return &tracked{Subscription: sub, ready: u.ready, known: map[string]stand{}}, nil
+	return &tracked{Subscription: sub, ready: u.ready, known: map[string]podVersion{}}, nil
 }
 
 // tracked is one subscription, and the last version of each pod that it has sent. Its memory is proportional to the
@@ -77,7 +77,7 @@ type tracked struct {
 	ready func(source string) bool
 	// resumed is true if the subscriber holds pods of an earlier subscription, which are not in known.
 	resumed bool
-	known   map[string]stand
+	known   map[string]podVersion
 }
 
 // Next implements stream.Subscription.
@@ -100,13 +100,13 @@ func (t *tracked) op(m stream.Message[Entry]) configv1.Op {
 		return configv1.Op_OP_REMOVE
 	}
 	known, found := t.known[m.Key]
-	t.known[m.Key] = m.Value.stand()
+	t.known[m.Key] = m.Value.podVersion()
 	switch {
 	case found:
 		return m.Value.opAfter(known)
 	case t.resumed && m.Value.Pod.GetOp() == configv1.Op_OP_RECONCILE:
 		// The subscriber may have missed more than the last change.
-		return m.Value.opAfter(stand{life: m.Value.Pod.GetLife()})
+		return m.Value.opAfter(podVersion{life: m.Value.Pod.GetLife()})
 	case t.resumed:
 		return m.Value.Pod.GetOp()
 	default:

@@ -34,10 +34,10 @@ func (n nodes) merge(ctx context.Context, name string, patch []byte) (*v1.Node, 
 }
 
 // watch watches one Node, from a resource version and for at most watchTimeout.
-func (n nodes) watch(ctx context.Context, name, since string) (watch.Interface, error) {
+func (n nodes) watch(ctx context.Context, name, resourceVersion string) (watch.Interface, error) {
 	return n.core.Get().Resource(resource).VersionedParams(&metav1.ListOptions{
 		Watch: true, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String(),
-		ResourceVersion: since, TimeoutSeconds: ptr.To(int64(watchTimeout.Seconds())),
+		ResourceVersion: resourceVersion, TimeoutSeconds: ptr.To(int64(watchTimeout.Seconds())),
 	}, metav1.ParameterCodec).Watch(ctx)
 }
 

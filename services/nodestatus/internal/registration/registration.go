@@ -180,10 +180,10 @@ func (r *Registrar) ensure(ctx context.Context) (node *v1.Node, err error) {
 
 // follow watches the Node. It returns when the Node is deleted or the watch has ended, as each does after some minutes,
 // and fails if the watch cannot start.
-func (r *Registrar) follow(ctx context.Context, since string) error {
+func (r *Registrar) follow(ctx context.Context, resourceVersion string) error {
 	ctx, cancel := context.WithTimeout(ctx, watchTimeout+requestTimeout)
 	defer cancel()
-	events, err := r.nodes.watch(ctx, r.cfg.Name, since)
+	events, err := r.nodes.watch(ctx, r.cfg.Name, resourceVersion)
 	if err != nil {
 		return r.explain(err)
 	}
