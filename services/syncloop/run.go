@@ -121,7 +121,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	if err != nil {
 		return err
 	}
-	storage, err := newStorage(h, askNode, link, parts)
+	storage, err := newStorage(h, askNode, link, events, parts)
 	if err != nil {
 		return err
 	}

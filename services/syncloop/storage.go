@@ -16,6 +16,7 @@ import (
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
+	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csidrivers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/inventory"
@@ -43,7 +44,8 @@ type storage struct {
 
 // newStorage adds the plugin manager, and the volumes of the CSI drivers that it registers.
 func newStorage(
-	h *host, askNode func(context.Context) (*v1.Node, error), link *cluster.Link, parts *components.Group,
+	h *host, askNode func(context.Context) (*v1.Node, error), link *cluster.Link, events *podevents.Recorder,
+	parts *components.Group,
 ) (*storage, error) {
 	if err := os.MkdirAll(filepath.Join(h.cfg.RootDir, pluginsDir), pluginsMode); err != nil {
 		return nil, fmt.Errorf("make the folder of plugins: %w", err)
@@ -63,7 +65,7 @@ func newStorage(
 		Metrics:  plugins.NewMetrics(h.registry),
 	})
 	config := csi.Config{
-		Root: h.cfg.RootDir, Boot: h.boot, NodeName: h.cfg.NodeName, Drivers: drivers, Cluster: link.Claims,
+		Root: h.cfg.RootDir, Boot: h.boot, NodeName: h.cfg.NodeName, Drivers: drivers, Cluster: link.Claims, Claims: link.Claims, Events: events,
 		Tokens: link.Tokens, InUseChanged: published.Changed, Mounts: volumes.Machine{}, Clock: clock.RealClock{},
 		Tracer: h.tracer, Logger: h.logger,
 	}

@@ -55,6 +55,8 @@ type Driver struct {
 	faults map[string]Fault
 	calls  []Call
 	wrong  []string
+	// refuses is the code of NodeExpandVolume.
+	refuses codes.Code
 	// publishes are the staging paths by target.
 	publishes map[string]string
 	running   sync.WaitGroup
@@ -286,6 +288,27 @@ func (d *Driver) NodeGetVolumeStats(
 	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
 		{Unit: csi.VolumeUsage_BYTES, Total: volumeSize, Used: used, Available: volumeSize - used},
 	}}, nil
+}
+
+// NodeExpandVolume implements csi.NodeServer.
+func (d *Driver) NodeExpandVolume(
+	_ context.Context, r *csi.NodeExpandVolumeRequest,
+) (*csi.NodeExpandVolumeResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	mounted, err := mountinfo.Mounted(r.GetVolumePath())
+	d.is(err == nil && mounted, "%s is expanded, but not published at %s", r.GetVolumeId(), r.GetVolumePath())
+	if d.refuses != codes.OK {
+		return nil, status.Error(d.refuses, "the volume cannot be expanded")
+	}
+	return &csi.NodeExpandVolumeResponse{CapacityBytes: r.GetCapacityRange().GetRequiredBytes()}, nil
+}
+
+// Refuse sets the code with which the driver refuses to expand volumes from now on; codes.OK is none.
+func (d *Driver) Refuse(code codes.Code) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refuses = code
 }
 
 // volumeSize is the size of a volume in NodeGetVolumeStats.

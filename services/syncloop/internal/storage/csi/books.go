@@ -160,6 +160,18 @@ func (b *books) user(p place) (record, bool) {
 	return r, ok
 }
 
+// isUsed reports whether a pod has a volume.
+func (b *books) isUsed(v identity) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.users {
+		if r.identity == v {
+			return true
+		}
+	}
+	return false
+}
+
 // stagedOne returns the record of a staged volume; nil if there is none.
 func (b *books) stagedOne(v identity) *record {
 	b.mu.Lock()

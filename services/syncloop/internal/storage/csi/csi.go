@@ -68,10 +68,13 @@ type Config struct {
 	Boot string
 	// NodeName is the name of the node. Required.
 	NodeName string
-	// Drivers, Cluster and Tokens are required.
+	// Drivers, Cluster, Claims and Tokens are required.
 	Drivers Drivers
 	Cluster Cluster
+	Claims  Claims
 	Tokens  Tokens
+	// Events receives expansions; nil discards them.
+	Events Events
 	// Attached fails until the Node's status shows that a volume, by its unique name, is in use by the node and attached
 	// to it. Nil does not ask.
 	Attached func(ctx context.Context, name string) error
@@ -96,7 +99,8 @@ type Plugin struct {
 	// staging has the locks of staged volumes.
 	staging dirlock.Locks
 	// wake has capacity one, because a wake-up covers everything.
-	wake chan struct{}
+	wake  chan struct{}
+	sizes sizes
 }
 
 // New returns a plugin that knows the volumes of an earlier process, also of a kubelet.
@@ -110,6 +114,9 @@ func New(cfg Config) (*Plugin, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = callTimeout
 	}
+	if cfg.Events == nil {
+		cfg.Events = noopEvents{}
+	}
 	if cfg.InUseChanged == nil {
 		cfg.InUseChanged = func() {}
 	}
@@ -120,7 +127,7 @@ func New(cfg Config) (*Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plugin{cfg: cfg, wake: make(chan struct{}, 1)}
+	p := &Plugin{cfg: cfg, wake: make(chan struct{}, 1), sizes: sizes{of: map[identity]size{}}}
 	if p.books, err = open(layout{root}, p.changed); err != nil {
 		return nil, err
 	}

@@ -43,7 +43,7 @@ func (p *Plugin) Mount(ctx context.Context, r persistentvolumes.Request) (string
 		published = !mustPublish(&before, p.cfg.Boot, mounted, false)
 	}
 	if published && !v.republishes() {
-		return path, nil
+		return path, p.expand(ctx, &v, false)
 	}
 	if v.identity.block {
 		if err := p.linkDevice(v.place); err != nil {
@@ -103,6 +103,9 @@ func (p *Plugin) mount(ctx context.Context, v *volume, published bool) error {
 		if err := p.mapDevice(v.place); err != nil {
 			return err
 		}
+	}
+	if err := p.expand(ctx, v, !published); err != nil {
+		return err
 	}
 	return p.published(v)
 }

@@ -82,6 +82,8 @@ type cluster struct {
 	drivers  map[string]*storagev1.CSIDriver
 	attached map[string]map[string]string
 	secrets  map[string]*v1.Secret
+	// log has events, and what is recorded in claims.
+	log []string
 }
 
 func (c *cluster) Driver(_ context.Context, name string) (*storagev1.CSIDriver, error) {
@@ -188,7 +190,7 @@ func (r *rig) start() {
 		return changes
 	}
 	plugin, err := csi.New(csi.Config{
-		Root: r.root, Boot: "boot-1", NodeName: "node-1", Drivers: r.drivers, Cluster: r.cluster, Tokens: tokens{},
+		Root: r.root, Boot: "boot-1", NodeName: "node-1", Drivers: r.drivers, Cluster: r.cluster, Claims: r.cluster, Events: r.cluster, Tokens: tokens{},
 		InUseChanged: func() {
 			mu.Lock()
 			defer mu.Unlock()

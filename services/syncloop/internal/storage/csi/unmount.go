@@ -42,6 +42,9 @@ func (p *Plugin) Unmount(ctx context.Context, dir string) error {
 	if err := p.books.dropUser(at); err != nil {
 		return err
 	}
+	if !p.books.isUsed(r.identity) {
+		p.sizes.drop(r.identity)
+	}
 	if at.block && p.books.stagedOne(r.identity) == nil {
 		if err := p.forgetDevice(identity{name: at.name}); err != nil {
 			return err
