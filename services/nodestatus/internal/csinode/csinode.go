@@ -1,5 +1,5 @@
-// Package csinode publishes the CSI drivers of this node in the API server: the CSINode, and the topology labels and the
-// annotation with the drivers' IDs on the Node. Schedulers, attachers and provisioners of volumes read them.
+// Package csinode publishes the CSI drivers of this node in the API server: the CSINode, and on the Node the topology
+// labels and the annotation with the drivers' IDs. Schedulers, attachers and provisioners of volumes read them.
 //
 // The node is not ready before its CSINode exists, as in the kubelet, so that a scheduler never sees a ready node whose
 // limits of volumes are unknown.

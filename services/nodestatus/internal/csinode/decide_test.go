@@ -126,7 +126,8 @@ func TestTheOwnerIsTheNodeItself(t *testing.T) {
 		t.Errorf("the migrated plugins are %s", got)
 	}
 	object.Annotations = nil
-	if again := next(object, accept(theNode(), known()), start, false); again.Annotations[v1.MigratedPluginsAnnotationKey] != plugins {
+	again := next(object, accept(theNode(), known()), start, false)
+	if again.Annotations[v1.MigratedPluginsAnnotationKey] != plugins {
 		t.Error("a missing annotation is not added")
 	}
 }
@@ -154,7 +155,8 @@ func TestATopologyThatContradictsTheNodeIsRefused(t *testing.T) {
 	}
 	object := fresh(node)
 	object.Spec.Drivers = []storagev1.CSINodeDriver{entry("wrong", "i", 0, "zone")}
-	if following := next(object, got, start.Add(time.Hour), false); text(following) != "wrong=i/zone/- good=i/rack+zone/-" {
+	following := next(object, got, start.Add(time.Hour), false)
+	if text(following) != "wrong=i/zone/- good=i/rack+zone/-" {
 		t.Errorf("the CSINode becomes %s", text(following))
 	}
 }

@@ -1,5 +1,6 @@
-// Package inventory follows syncloop's stream of the storage of this node: the registered CSI drivers and the volumes in
-// use. While syncloop is away, the last state stays. Package csinode publishes the drivers, package report the volumes.
+// Package inventory follows syncloop's stream of the storage of this node: the registered CSI drivers and the volumes
+// in use. While syncloop is away, the last state stays. Package csinode publishes the drivers, package report the
+// volumes.
 package inventory
 
 import (

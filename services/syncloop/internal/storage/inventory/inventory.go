@@ -28,12 +28,6 @@ type InUse interface {
 	VolumesInUse() (names []v1.UniqueVolumeName, known bool)
 }
 
-// NoVolumes is the InUse of a node that mounts no attached volumes.
-type NoVolumes struct{}
-
-// VolumesInUse implements InUse. It returns no names.
-func (NoVolumes) VolumesInUse() (names []v1.UniqueVolumeName, known bool) { return nil, true }
-
 // Storage is what an Inventory publishes. All fields are required.
 type Storage struct {
 	// Drivers returns the descriptions of the node by its drivers: (*csidrivers.Drivers).Nodes.

@@ -137,9 +137,3 @@ func TestOnlyChangesAreSent(t *testing.T) {
 		t.Errorf("next() = %v, want Key %q and no Value.Driver.AllocatableVolumes", m, "driver/b")
 	}
 }
-
-func TestANodeWithoutAttachedVolumesKnowsThatAtOnce(t *testing.T) {
-	if names, known := (inventory.NoVolumes{}).VolumesInUse(); len(names) > 0 || !known {
-		t.Errorf("VolumesInUse() = %v, %v, want none and true", names, known)
-	}
-}
