@@ -42,7 +42,7 @@ func TestDoctorOnThisMachine(t *testing.T) {
 		results[result]++
 		if hasFix := i+2 < len(lines) &&
 			strings.HasPrefix(strings.TrimSpace(lines[i+2]), "fix: "); hasFix != (result != "ok") {
-			t.Errorf("the line has a fix below it: %v\n%s", hasFix, line)
+			t.Errorf("the line has a fix below it: %v\n%s\nwant %v", hasFix, line, result != "ok")
 		}
 	}
 	if results["ok"] == 0 || len(results) > 3 {
@@ -83,7 +83,8 @@ func TestDoctorFindsWhatIsWrong(t *testing.T) {
 	out, code := runDoctor(t, dir, "--state-dir", filepath.Join(dir, "state"), "--config", config)
 	if code != 1 || !strings.Contains(out, "unix:///no/such/runtime.sock is not there") ||
 		!strings.Contains(out, "containerRuntimeEndpoint in "+config) {
-		t.Errorf("it ends with %d:\n%s", code, out)
+		t.Errorf("it ends with %d:\n%s\nwant 1, with %q and with %q",
+			code, out, "unix:///no/such/runtime.sock is not there", "containerRuntimeEndpoint in "+config)
 	}
 }
 
@@ -91,7 +92,7 @@ func TestDoctorThatCannotRunEndsWith2(t *testing.T) {
 	dir := install(t, obedient)
 	for _, args := range []string{"--no-such-flag", "-o yaml", "--compose file.yaml", "--config /no/such/file"} {
 		if out, code := runDoctor(t, dir, strings.Fields(args)...); code != 2 || out != "" {
-			t.Errorf("quartet doctor %s: it ends with %d and prints %s", args, code, out)
+			t.Errorf("quartet doctor %s: it ends with %d and prints %s, want 2 and an empty text", args, code, out)
 		}
 	}
 }

@@ -101,7 +101,7 @@ func TestAProgramCalledKubeletTakesTheKubeletsCommandLine(t *testing.T) {
 		}
 	}
 	if info, err := os.Stat(filepath.Join(root, "quartet", "kubelet.yaml")); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the configuration has the mode %v: %v", info.Mode(), err)
+		t.Errorf("the configuration has the mode %v: %v, want Perm 0o600", info.Mode(), err)
 	}
 }
 

@@ -227,7 +227,7 @@ func TestNodeSaysEverythingThatIsWrongBeforeItStarts(t *testing.T) {
 		}
 	}
 	if strings.Contains(out, "up with") {
-		t.Errorf("a service was started: %s", out)
+		t.Errorf("a service was started: %s, want text without %q", out, "up with")
 	}
 }
 

@@ -169,7 +169,7 @@ func TestUpAndDown(t *testing.T) {
 
 	run("down")
 	if again := run("down"); !strings.Contains(again, "none ran") || !strings.Contains(again, "did not run") {
-		t.Errorf("a second down:\n%s", again)
+		t.Errorf("a second down:\n%s\nwant text with %q and with %q", again, "none ran", "did not run")
 	}
 	for _, left := range []string{"containerd", "containerd-shim-runc-v2"} {
 		if pids := processesUnder(t, state, left); len(pids) > 0 {

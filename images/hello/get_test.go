@@ -33,7 +33,8 @@ func TestGetPrintsTheAnswer(t *testing.T) {
 			var out, err strings.Builder
 			code := run(append([]string{"get"}, c.args...), &out, &err)
 			if code != c.code || out.String() != c.out || !strings.Contains(err.String(), c.err) {
-				t.Errorf("it ends with %d, prints %q and %q", code, out.String(), err.String())
+				t.Errorf("it ends with %d, prints %q and %q, want %d, %q and with %q",
+					code, out.String(), err.String(), c.code, c.out, c.err)
 			}
 		})
 	}

@@ -140,7 +140,7 @@ func TestFilesSayWhatChecksAnswerOverGRPC(t *testing.T) {
 		}
 	}
 	if all := calls(t, dir, "store"); len(all) != 1 || !strings.HasPrefix(all[0], `grpc service="store"`) {
-		t.Errorf("the calls are %q", all)
+		t.Errorf("the calls are %q, want exactly one and all[0] beginning with %q", all, `grpc service="store"`)
 	}
 }
 
@@ -181,7 +181,7 @@ func TestChecksFailUntilASlowStartIsOver(t *testing.T) {
 	_, out := hello(t, "serve", "-addr", "127.0.0.1:0", "-after", "3s")
 	url := "http://" + addresses(t, line(t, out))[""] + "/start"
 	if code, body := get(t, url); code != http.StatusServiceUnavailable || !strings.HasPrefix(body, "starting") {
-		t.Errorf("at first: %d %s", code, body)
+		t.Errorf("at first: %d %s, want %d and beginning with %q", code, body, http.StatusServiceUnavailable, "starting")
 	}
 	for deadline := time.Now().Add(60 * time.Second); ; {
 		if code, _ := get(t, url); code == http.StatusOK {

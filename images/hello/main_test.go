@@ -66,7 +66,7 @@ func TestServeAnswersAndEndsOnSIGTERM(t *testing.T) {
 		t.Errorf("ReadAll() = %q (%v), want no resp.Body.Close and beginning with %q", body, err, "hi (")
 	}
 	if got := line(t, out); got != "hi: line 1" {
-		t.Errorf("the first line is %q", got)
+		t.Errorf("the first line is %q, want %q", got, "hi: line 1")
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

@@ -39,7 +39,7 @@ func TestThePageIsFromAFileAndForThePasswordOfAnother(t *testing.T) {
 		t.Errorf("with a wrong password: %d %q", code, body)
 	}
 	if code, body := ask("open"); code != http.StatusOK || body != "first" {
-		t.Errorf("with the password: %d %q", code, body)
+		t.Errorf("with the password: %d %q, want %d and %q", code, body, http.StatusOK, "first")
 	}
 	if err := os.WriteFile(text, []byte("second"), 0o600); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestThePageIsFromAFileAndForThePasswordOfAnother(t *testing.T) {
 		t.Errorf("after a change of both: %d %q", code, body)
 	}
 	if code, _ := get(t, url+"live"); code != http.StatusOK {
-		t.Errorf("a check needs a password: %d", code)
+		t.Errorf("a check needs a password: %d, want %d", code, http.StatusOK)
 	}
 	if err := os.Remove(password); err != nil {
 		t.Fatal(err)

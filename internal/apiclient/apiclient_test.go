@@ -118,11 +118,11 @@ func TestRequestsHaveAUserAgentAndAContentType(t *testing.T) {
 			t.Fatal(err)
 		}
 		if node.Name != "node-1" {
-			t.Errorf("got the Node %q", node.Name)
+			t.Errorf("got the Node %q, want %q", node.Name, "node-1")
 		}
 		r := <-requests
 		if got := r.UserAgent(); !strings.HasPrefix(got, "quartet-nodestatus/") {
-			t.Errorf("user agent %q", got)
+			t.Errorf("user agent %q, want text beginning with %q", got, "quartet-nodestatus/")
 		}
 		if got := r.Header.Get("Accept"); got != accept {
 			t.Errorf("%s: accepts %q, want %q", content, got, accept)
@@ -222,7 +222,8 @@ func TestTheLimitsAreThoseOfTheConfiguration(t *testing.T) {
 	}
 	if way.QPS != 50 || way.Burst != 100 || way.ContentType != protobuf ||
 		!strings.HasPrefix(way.UserAgent, "quartet-configmux/") {
-		t.Errorf("%v requests a second, %d at once, of %s by %s", way.QPS, way.Burst, way.ContentType, way.UserAgent)
+		t.Errorf("%v requests a second, %d at once, of %s by %s, want 50, 100, %s and beginning with %q",
+			way.QPS, way.Burst, way.ContentType, way.UserAgent, protobuf, "quartet-configmux/")
 	}
 	for set, want := range map[int32]float32{50: 50, 0: 5} {
 		client, err := apiclient.New(apiclient.Config{Kubeconfig: kubeconfig, Service: nodeconfig.ConfigMux, QPS: set})
@@ -351,7 +352,7 @@ func TestConnectionsThatHangCanBeClosed(t *testing.T) {
 	}
 	<-requests
 	if lease, err := get(); err != nil || lease.Name != "node-1" {
-		t.Errorf("got the lease %q, %v", lease.Name, err)
+		t.Errorf("got the lease %q, %v, want %q", lease.Name, err, "node-1")
 	}
 	if e := <-dates; e.Sent.After(e.Answered) || e.Date.Sub(e.Answered).Abs() > time.Minute {
 		t.Errorf("sent at %s, answered at %s, by the server at %s", e.Sent, e.Answered, e.Date)

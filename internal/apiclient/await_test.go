@@ -53,7 +53,7 @@ func TestAKubeconfigThatIsAwaitedIsUsedWhenItIsThere(t *testing.T) {
 	}
 	node, err := get()
 	if err != nil || node.Name != "node-1" {
-		t.Fatalf("got the Node %q, %v", node.Name, err)
+		t.Fatalf("got the Node %q, %v, want %q", node.Name, err, "node-1")
 	}
 	var r *http.Request
 	if r = <-requests; r.Header.Get("Authorization") != "Bearer "+secret || r.URL.Path != "/api/v1/nodes/node-1" ||

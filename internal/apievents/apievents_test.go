@@ -72,7 +72,7 @@ func start(t *testing.T) *rig {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("ended with %v", err)
+			t.Errorf("ended with %v, want %v", err, context.Canceled)
 		}
 	})
 	return r
@@ -210,7 +210,8 @@ func TestMissedEventsAreSentToTheAPIServerInOrder(t *testing.T) {
 		if log := r.log.String(); strings.Count(log, "\n") != 2 ||
 			!strings.Contains(log, "events wait until it accepts them") ||
 			!strings.Contains(log, "accepts events again") {
-			t.Errorf("the log is\n%s", log)
+			t.Errorf("the log is\n%s\nwant %q 2 times, with %q and with %q",
+				log, "\n", "events wait until it accepts them", "accepts events again")
 		}
 	})
 }
@@ -280,7 +281,7 @@ func TestAnEventThatIsRefusedDelaysNoOther(t *testing.T) {
 				r.want(test.after, "good: create")
 				r.dropped("refused", 1)
 				if !strings.Contains(r.log.String(), "it is not sent again") {
-					t.Errorf("the log is\n%s", r.log.String())
+					t.Errorf("the log is\n%s\nwant text with %q", r.log.String(), "it is not sent again")
 				}
 			})
 		})

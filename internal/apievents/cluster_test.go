@@ -48,7 +48,7 @@ func record(t *testing.T, node, kubeconfig string) *events.Recorder {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("ended with %v", err)
+			t.Errorf("ended with %v, want %v", err, context.Canceled)
 		}
 	})
 	r := events.New(
@@ -100,7 +100,8 @@ func TestARealAPIServerHasTheEvents(t *testing.T) {
 	if first.Source != (v1.EventSource{Component: "kubelet", Host: node}) || first.InvolvedObject.Kind != "Node" ||
 		first.InvolvedObject.UID != node ||
 		first.Namespace != "default" {
-		t.Errorf("the event is %+v", first)
+		t.Errorf("the event is %+v, want Source %v, InvolvedObject.Kind %q, InvolvedObject.UID %v and Namespace %q",
+			first, v1.EventSource{Component: "kubelet", Host: node}, "Node", node, "default")
 	}
 	r.NodeNormal(t.Context(), "Starting", "Starting.")
 	await(t, c, node, "Starting 2")

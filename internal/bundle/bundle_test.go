@@ -95,7 +95,7 @@ func TestNetworkWithAPacketFilterMasquerades(t *testing.T) {
 		t.Errorf("masquerading is not by nftables: %+v", got)
 	}
 	if bridge.IPAM.Ranges[0][0].Subnet != "10.88.2.0/23" || bridge.IPAM.DataDir != "/s/ipam" {
-		t.Errorf("addresses are %+v", bridge.IPAM)
+		t.Errorf("addresses are %+v, want Ranges[0][0].Subnet %q and DataDir %q", bridge.IPAM, "10.88.2.0/23", "/s/ipam")
 	}
 	if !portmap.Capabilities["portMappings"] {
 		t.Error("host ports are not mapped")

@@ -73,7 +73,7 @@ func TestPrivateMountsBecomeSharedAndPrivateAgain(t *testing.T) {
 			t.Errorf("sharing the root: %v", err)
 		}
 		if err := bundle.ShareMounts(l, note); err != nil || len(notes) != 1 {
-			t.Errorf("ShareMounts on a shared root: %v, notes %q", err, notes)
+			t.Errorf("ShareMounts on a shared root: %v, notes %q, want exactly one", err, notes)
 		}
 		if err := bundle.UnshareMounts(l); err != nil || !shared() {
 			t.Errorf("a root that was shared before is private now: %v", err)

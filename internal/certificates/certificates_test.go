@@ -70,7 +70,7 @@ func TestACertificateThatIsSignedIsTheCurrentOne(t *testing.T) {
 		t.Errorf("got %v for %v", pair.Leaf.Subject, pair.Leaf.DNSNames)
 	}
 	if mode := stat(t, r.Store.Current()).Mode().Perm(); mode != 0o640 {
-		t.Errorf("the file has mode %o", mode)
+		t.Errorf("the file has mode %o, want 0o640", mode)
 	}
 	files, err := os.ReadDir(r.Store.Dir)
 	if err != nil || len(files) != 3 {
@@ -78,7 +78,8 @@ func TestACertificateThatIsSignedIsTheCurrentOne(t *testing.T) {
 	}
 	for name, request := range s.requests {
 		if request.Spec.SignerName != "kubernetes.io/kubelet-serving" || len(request.Spec.Usages) != 2 {
-			t.Errorf("%s is for %s, %v", name, request.Spec.SignerName, request.Spec.Usages)
+			t.Errorf("%s is for %s, %v, want %q and 2 entries",
+				name, request.Spec.SignerName, request.Spec.Usages, "kubernetes.io/kubelet-serving")
 		}
 	}
 }
@@ -111,7 +112,7 @@ func TestAKilledProcessGoesOnWithItsRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.count() != 1 {
-		t.Errorf("%d requests were made", s.count())
+		t.Errorf("%d requests were made, want 1", s.count())
 	}
 }
 
@@ -133,7 +134,7 @@ func TestARefusedRequestIsRecreated(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.count() != 2 {
-		t.Errorf("%d requests were made", s.count())
+		t.Errorf("%d requests were made, want 2", s.count())
 	}
 }
 

@@ -87,7 +87,7 @@ func TestAStandaloneNodeHasItsNameForAUID(t *testing.T) {
 	r := newRig(t, nil)
 	r.NodeNormal(t.Context(), "Starting", "Starting.")
 	if uid := r.recorded[0].InvolvedObject.UID; uid != "node-1" {
-		t.Errorf("the UID is %q", uid)
+		t.Errorf("the UID is %q, want %q", uid, "node-1")
 	}
 }
 
@@ -106,6 +106,6 @@ func TestEventsOfOneChangeAreInOrder(t *testing.T) {
 		}
 	}
 	if len(r.recorded) != times {
-		t.Errorf("told %d times", len(r.recorded))
+		t.Errorf("told %d times, want %d", len(r.recorded), times)
 	}
 }

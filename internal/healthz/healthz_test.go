@@ -38,7 +38,7 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%s: %d %q, want %d %q", test.path, answer.Code, answer.Body, test.code, test.body)
 		}
 		if kind := answer.Header().Get("Content-Type"); kind != "text/plain; charset=utf-8" {
-			t.Errorf("%s: an answer of the type %q", test.path, kind)
+			t.Errorf("%s: an answer of the type %q, want %q", test.path, kind, "text/plain; charset=utf-8")
 		}
 	}
 }

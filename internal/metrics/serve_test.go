@@ -103,7 +103,7 @@ func TestEveryProcessHasItsOwnMetrics(t *testing.T) {
 		at := serve(t, address, m.Registry)
 		code, body := get(t, at, "/metrics")
 		if code != http.StatusOK {
-			t.Fatalf("%s answers with %d: %s", address, code, body)
+			t.Fatalf("%s answers with %d: %s, want %d", address, code, body, http.StatusOK)
 		}
 		for _, want := range []string{"go_goroutines ", "process_resident_memory_bytes ", `service="pleg"`} {
 			if !strings.Contains(body, want) {

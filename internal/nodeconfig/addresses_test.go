@@ -66,11 +66,13 @@ func TestTheRuntimeOfTheFlagTakesTheImagesWithIt(t *testing.T) {
 	for _, service := range Services() {
 		k := parse(t, service, "--container-runtime-endpoint", flag).Kubelet
 		if k.ContainerRuntimeEndpoint != flag || k.ImageServiceEndpoint != flag {
-			t.Errorf("%s: runtime at %s, images at %s", service, k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint)
+			t.Errorf("%s: runtime at %s, images at %s, want %s and %s",
+				service, k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint, flag, flag)
 		}
 		k = parse(t, service, "--config", file, "--container-runtime-endpoint", flag).Kubelet
 		if k.ContainerRuntimeEndpoint != flag || k.ImageServiceEndpoint != "unix:///images.sock" {
-			t.Errorf("%s, with a file: runtime at %s, images at %s", service, k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint)
+			t.Errorf("%s, with a file: runtime at %s, images at %s, want %s and %q",
+				service, k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint, flag, "unix:///images.sock")
 		}
 	}
 }
@@ -95,7 +97,8 @@ func TestTheAddressOfARuntimeMayBeAPath(t *testing.T) {
 		file,
 	).Kubelet; k.ContainerRuntimeEndpoint != "unix:///run/a.sock" ||
 		k.ImageServiceEndpoint != "unix:///run/b.sock" {
-		t.Errorf("got %s and %s", k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint)
+		t.Errorf("got %s and %s, want %q and %q",
+			k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint, "unix:///run/a.sock", "unix:///run/b.sock")
 	}
 	if k := parse(
 		t,
@@ -103,7 +106,7 @@ func TestTheAddressOfARuntimeMayBeAPath(t *testing.T) {
 		"--container-runtime-endpoint",
 		"/run/c.sock",
 	).Kubelet; k.ContainerRuntimeEndpoint != "unix:///run/c.sock" {
-		t.Errorf("the flag gives %s", k.ContainerRuntimeEndpoint)
+		t.Errorf("the flag gives %s, want %q", k.ContainerRuntimeEndpoint, "unix:///run/c.sock")
 	}
 }
 
@@ -111,10 +114,10 @@ func TestTheAddressOfARuntimeMayBeAPath(t *testing.T) {
 // elsewhere.
 func TestPathsOfTheFlagsWin(t *testing.T) {
 	if got := parse(t, ConfigMux, "--pod-manifest-path", "/m").Kubelet.StaticPodPath; got != "/m" {
-		t.Errorf("manifests are read from %q", got)
+		t.Errorf("manifests are read from %q, want %q", got, "/m")
 	}
 	if got := parse(t, SyncLoop, "--pod-logs-dir", "/l").Kubelet.PodLogsDir; got != "/l" {
-		t.Errorf("logs are in %q", got)
+		t.Errorf("logs are in %q, want %q", got, "/l")
 	}
 	for flag, service := range map[string]Service{"--pod-manifest-path": ConfigMux, "--pod-logs-dir": SyncLoop} {
 		if _, err := Parse(
@@ -141,19 +144,19 @@ func TestAFlagOfOneServiceIsOnlyIts(t *testing.T) {
 		"0",
 	); cfg.Replay != "/r.jsonl" ||
 		cfg.ReplaySpeed != 0 {
-		t.Errorf("configmux replays %q at %v", cfg.Replay, cfg.ReplaySpeed)
+		t.Errorf("configmux replays %q at %v, want %q and 0", cfg.Replay, cfg.ReplaySpeed, "/r.jsonl")
 	}
 	if cfg := parse(t, ConfigMux, "--replay", "/r.jsonl"); cfg.ReplaySpeed != 1 {
-		t.Errorf("configmux replays at %v", cfg.ReplaySpeed)
+		t.Errorf("configmux replays at %v, want 1", cfg.ReplaySpeed)
 	}
 	if cfg := parse(t, PLEG, "--read-only", "--listen", "unix:///s/second.sock"); !cfg.ReadOnly {
 		t.Error("pleg is not told to only read")
 	}
 	if cfg := parse(t, SyncLoop, "--host-root", "/host/"); cfg.HostRoot != "/host" {
-		t.Errorf("syncloop sees the machine's root at %q", cfg.HostRoot)
+		t.Errorf("syncloop sees the machine's root at %q, want %q", cfg.HostRoot, "/host")
 	}
 	if cfg := parse(t, SyncLoop); cfg.HostRoot != "/" {
-		t.Errorf("syncloop sees the machine's root at %q", cfg.HostRoot)
+		t.Errorf("syncloop sees the machine's root at %q, want %q", cfg.HostRoot, "/")
 	}
 	for flag, owner := range map[string]Service{"--standby": ConfigMux, "--replay=/r": ConfigMux, "--read-only": PLEG, "--host-root=/host": SyncLoop} {
 		for _, service := range Services() {

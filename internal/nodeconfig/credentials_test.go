@@ -92,7 +92,7 @@ func TestCredentialProvidersAreRead(t *testing.T) {
 		names = append(names, p.Name)
 	}
 	if !slices.Equal(names, []string{"old", "older", "ecr"}) {
-		t.Errorf("the order is %v", names)
+		t.Errorf("the order is %v, want %v", names, []string{"old", "older", "ecr"})
 	}
 	if !strings.HasPrefix(got.Hash, "sha256:") || len(got.Hash) != 71 || all.Hash == got.Hash {
 		t.Errorf("the digests are %s and %s", got.Hash, all.Hash)

@@ -31,7 +31,7 @@ func TestImageFieldsHaveTheKubeletsDefaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := *parse(t, SyncLoop, "--config", file).Kubelet.SerializeImagePulls; got != serial {
-			t.Errorf("%q: serializeImagePulls is %v", content, got)
+			t.Errorf("%q: serializeImagePulls is %v, want %v", content, got, serial)
 		}
 	}
 }

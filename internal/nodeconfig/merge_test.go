@@ -134,7 +134,7 @@ func TestNoThresholdsAndNothingToEnforceStaySo(t *testing.T) {
 		nodeconfig.Sources{File: &none, DropIns: []nodeconfig.File{file("/etc/d/10.conf", "enforceNodeAllocatable: []\n")}},
 	).Kubelet
 	if len(k.EnforceNodeAllocatable) != 0 {
-		t.Errorf("of a drop-in: enforced %v", k.EnforceNodeAllocatable)
+		t.Errorf("of a drop-in: enforced %v, want none", k.EnforceNodeAllocatable)
 	}
 }
 
@@ -145,10 +145,11 @@ func TestDropInsAreMergedIntoTheDefaultsOfTheFile(t *testing.T) {
 	dropIn := file("/etc/d/10.conf", "nodeStatusUpdateFrequency: 20s\nevictionHard: {memory.available: 2Gi}\n")
 	k := merge(t, nodeconfig.Sources{File: &base, DropIns: []nodeconfig.File{dropIn}}).Kubelet
 	if k.NodeStatusReportFrequency.Minutes() != 5 {
-		t.Errorf("nodeStatusReportFrequency is %s", k.NodeStatusReportFrequency.Duration)
+		t.Errorf("nodeStatusReportFrequency is %s, want k.NodeStatusReportFrequency.Minutes 5",
+			k.NodeStatusReportFrequency.Duration)
 	}
 	if k.EvictionHard["memory.available"] != "2Gi" || k.EvictionHard["nodefs.available"] != "10%" {
-		t.Errorf("evictionHard is %v", k.EvictionHard)
+		t.Errorf("evictionHard is %v, want memory.available %q and nodefs.available %q", k.EvictionHard, "2Gi", "10%")
 	}
 	whole := file("/etc/base.yaml", "nodeStatusUpdateFrequency: 20s\n")
 	if k := merge(t, nodeconfig.Sources{File: &whole}).Kubelet; k.NodeStatusReportFrequency.Seconds() != 20 {
@@ -207,10 +208,12 @@ func TestSettingsAreStrongerThanFiles(t *testing.T) {
 		t.Errorf("kubeReserved differs (-want +got):\n%s", diff)
 	}
 	if k.MaxPods != 70 || len(k.EvictionHard) != 0 || k.StaticPodPath != "/cwd/manifests" {
-		t.Errorf("%d pods, thresholds %v, manifests in %s", k.MaxPods, k.EvictionHard, k.StaticPodPath)
+		t.Errorf("%d pods, thresholds %v, manifests in %s, want 70, none and %q",
+			k.MaxPods, k.EvictionHard, k.StaticPodPath, "/cwd/manifests")
 	}
 	if k.ContainerRuntimeEndpoint != "unix:///run/x.sock" || k.ImageServiceEndpoint != "unix:///run/x.sock" {
-		t.Errorf("the runtime is %s, images are of %s", k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint)
+		t.Errorf("the runtime is %s, images are of %s, want %q and %q",
+			k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint, "unix:///run/x.sock", "unix:///run/x.sock")
 	}
 	for _, want := range []string{"# /etc/base.yaml:3, /etc/d/10.conf:3, --max-pods\nmaxPods: 70\n", "# /etc/base.yaml:6\nclusterDNS:\n- 10.0.0.1\n"} {
 		if !strings.Contains(string(merged.YAML), want) {
@@ -242,14 +245,14 @@ func TestDefaultsGiveWayToTheFile(t *testing.T) {
 	}
 	base := file("/etc/base.yaml", "address: 10.0.0.9\n")
 	if got := merge(t, nodeconfig.Sources{File: &base, Defaults: defaults}).Kubelet.Address; got != "10.0.0.9" {
-		t.Errorf("with a file: %s", got)
+		t.Errorf("with a file: %s, want %q", got, "10.0.0.9")
 	}
 	dropIn := file("/etc/d/10.conf", "address: 10.0.0.9\n")
 	if got := merge(
 		t,
 		nodeconfig.Sources{DropIns: []nodeconfig.File{dropIn}, Defaults: defaults},
 	).Kubelet.Address; got != "10.0.0.9" {
-		t.Errorf("with a drop-in: %s", got)
+		t.Errorf("with a drop-in: %s, want %q", got, "10.0.0.9")
 	}
 }
 

@@ -225,7 +225,9 @@ func TestThePodsOfAServerAreSupported(t *testing.T) {
 		if k.StaticPodURL != "https://node:secret@127.0.0.1/pods?of=node-1" ||
 			k.HTTPCheckFrequency.Duration != 5*time.Second ||
 			!slices.Equal(k.StaticPodURLHeader["X-Token"], []string{"a", "b"}) {
-			t.Errorf("%s has %q, %v and %s", service, k.StaticPodURL, k.StaticPodURLHeader, k.HTTPCheckFrequency.Duration)
+			t.Errorf("%s has %q, %v and %s, want %q, %s and X-Token %v",
+				service, k.StaticPodURL, k.StaticPodURLHeader, k.HTTPCheckFrequency.Duration,
+				"https://node:secret@127.0.0.1/pods?of=node-1", 5*time.Second, []string{"a", "b"})
 		}
 	}
 }

@@ -20,7 +20,7 @@ func TestTheAuthenticatedAPIHasTheKubeletsDefaults(t *testing.T) {
 	}
 	if got := k.Authentication.Webhook.CacheTTL.Duration.String() + " " + k.Authorization.Webhook.CacheAuthorizedTTL.Duration.String() + " " +
 		k.Authorization.Webhook.CacheUnauthorizedTTL.Duration.String(); got != "2m0s 5m0s 30s" {
-		t.Errorf("answers are kept for %s", got)
+		t.Errorf("answers are kept for %s, want %q", got, "2m0s 5m0s 30s")
 	}
 }
 

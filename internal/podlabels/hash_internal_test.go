@@ -87,7 +87,7 @@ func TestAFieldThatANewerAPIKnowsChangesNoHash(t *testing.T) {
 		"s":   newerContext{v1.SecurityContext{Privileged: &yes}, &yes},
 	})
 	if err != nil || string(newer) != string(today) {
-		t.Errorf("hashed is %s, and with new fields %s; error %v", today, newer, err)
+		t.Errorf("hashed is %s, and with new fields %s; error %v, want %s", today, newer, err, string(today))
 	}
 	if c := (&v1.Container{Name: "app", VolumeMounts: []v1.VolumeMount{mount}, SecurityContext: &v1.SecurityContext{Privileged: &yes}}); SpecHash(
 		c,

@@ -66,7 +66,7 @@ func TestApplyingAMergeGivesTheNewSet(t *testing.T) {
 		}
 		again := podset.Merge(merged.Set, podsOf(merged.Set))
 		if len(again.List) != 0 {
-			t.Fatalf("merging a set with itself yields %d changes", len(again.List))
+			t.Fatalf("merging a set with itself yields %d changes, want 0", len(again.List))
 		}
 	})
 }
@@ -84,7 +84,7 @@ func TestEqualPodsChangeNothing(t *testing.T) {
 			copies[i].Annotations[podset.AnnotationSeen] = "another time"
 		}
 		if merged := podset.Merge(old, copies); len(merged.List) != 0 {
-			t.Fatalf("equal pods yield %v", merged.List)
+			t.Fatalf("equal pods yield %v, want none", merged.List)
 		}
 	})
 }

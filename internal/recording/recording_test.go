@@ -86,7 +86,8 @@ func TestWhatIsReadIsWhatWasWritten(t *testing.T) {
 		text,
 		"\n",
 	); first != `{"time":"2026-05-01T12:00:00.123456789Z","format":"quartet.pod-updates","version":1}` {
-		t.Errorf("the first line is %s", first)
+		t.Errorf("the first line is %s, want %q",
+			first, `{"time":"2026-05-01T12:00:00.123456789Z","format":"quartet.pod-updates","version":1}`)
 	}
 	got, err := read(strings.NewReader(text))
 	if err != nil {

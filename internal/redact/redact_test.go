@@ -28,9 +28,9 @@ func TestNoValueOfADocumentIsInAnErrorOfItsParser(t *testing.T) {
 		}
 	}
 	if got := redact.JSONType("number 12345"); got != "number" {
-		t.Errorf("the type is %q", got)
+		t.Errorf("the type is %q, want %q", got, "number")
 	}
 	if got := redact.YAML(`line 5: key "kind" already set in map`); got != `line 5: key "kind" already set in map` {
-		t.Errorf("a key that repeats is told as %q", got)
+		t.Errorf("a key that repeats is told as %q, want %q", got, `line 5: key "kind" already set in map`)
 	}
 }

@@ -187,14 +187,14 @@ func TestAFailedListIsReportedAndRetried(t *testing.T) {
 	a, calls, outcomes := start(t, 0)
 	a.lists <- refusal(http.StatusForbidden, metav1.StatusReasonForbidden)
 	if got := next(t, calls); got != "list failed" {
-		t.Errorf("it has told %q", got)
+		t.Errorf("it has told %q, want %q", got, "list failed")
 	}
 	if got := next(t, outcomes); got == "list ok" {
 		t.Errorf("the outcome is %q", got)
 	}
 	a.lists <- list("one")
 	if got := next(t, calls); got != "listed one" {
-		t.Errorf("it has told %q", got)
+		t.Errorf("it has told %q, want %q", got, "listed one")
 	}
 }
 
@@ -221,7 +221,7 @@ func TestAnErrorWithinAWatchIsAnOutcomeAndIsFollowedByAList(t *testing.T) {
 func TestAListThatHangsFails(t *testing.T) {
 	a, calls, _ := start(t, time.Second) // a busy machine answers a request within it
 	if got := next(t, calls); got != "list failed" {
-		t.Errorf("it has told %q", got)
+		t.Errorf("it has told %q, want %q", got, "list failed")
 	}
 	for begun := time.Now(); time.Since(begun) < time.Minute; {
 		select {

@@ -44,7 +44,8 @@ func TestAServiceOfAnotherUserHasItsSocketInASharedDirectory(t *testing.T) {
 		must(t, err)
 		owner := info.Sys().(*syscall.Stat_t) //nolint:forcetypeassert // so it is on Linux
 		if info.Mode().Perm() != 0o660 || owner.Uid != serviceUser || owner.Gid != nodeGroup {
-			t.Errorf("%s: mode %o, owner %d:%d", what, info.Mode().Perm(), owner.Uid, owner.Gid)
+			t.Errorf("%s: mode %o, owner %d:%d, want 0o660, %d and %d",
+				what, info.Mode().Perm(), owner.Uid, owner.Gid, serviceUser, nodeGroup)
 		}
 		for uid, welcome := range map[int]bool{0: true, serviceUser: true, neighbourUser: true, strangerUser: false} {
 			if got := pingAs(t, path, uid, nodeGroup); (got > 0) != welcome {
@@ -103,7 +104,7 @@ func asUser(t *testing.T, binary string, uid, gid uint32, env string) *exec.Cmd 
 	t.Cleanup(func() { _ = child.Process.Kill() })
 	buf := make([]byte, len("serving\n"))
 	if n, err := out.Read(buf); err != nil || string(buf[:n]) != "serving\n" {
-		t.Fatalf("the service says %q, %v", buf[:n], err)
+		t.Fatalf("the service says %q, %v, want %q", buf[:n], err, "serving\n")
 	}
 	return child
 }

@@ -191,7 +191,7 @@ func TestAnAddressWithoutAFileIsServedToo(t *testing.T) {
 		t.Errorf("Check() = %v, %v, want Status %v", got, err, grpc_health_v1.HealthCheckResponse_SERVING)
 	}
 	if owner, err := rpc.ServerOf(address); err != nil || owner.PID != os.Getpid() {
-		t.Errorf("served by %v, %v", owner, err)
+		t.Errorf("served by %v, %v, want PID %v", owner, err, os.Getpid())
 	}
 	if err := stop(); err != nil {
 		t.Error(err)

@@ -171,14 +171,14 @@ func TestHealthOfAStandby(t *testing.T) {
 		"unix://"+socket,
 	); code != 0 ||
 		output != "configmux: serving\n" {
-		t.Errorf("the one that serves: code %d, %q", code, output)
+		t.Errorf("the one that serves: code %d, %q, want 0 and %q", code, output, "configmux: serving\n")
 	}
 	// Without a standby, only the serving process in the other container can answer.
 	child = exec.Command(self, "-test.run=^TestHealthOfAStandby$", "-test.v")
 	child.Env = append(os.Environ(), "SERVICE_TEST_STANDBY="+dir, "SERVICE_TEST_NOBODY=1")
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	if out, err := child.CombinedOutput(); err != nil || !strings.Contains(string(out), "code 0: configmux: serving") {
-		t.Errorf("nobody stands by: %v, %s", err, out)
+		t.Errorf("nobody stands by: %v, %s, want text with %q", err, out, "code 0: configmux: serving")
 	}
 }
 

@@ -50,7 +50,8 @@ func TestExitCodesAndOutput(t *testing.T) {
 				})
 			if code != tc.code || !strings.Contains(stdout.String(), tc.stdout) ||
 				!strings.Contains(stderr.String(), tc.stderr) {
-				t.Errorf("code %d, stdout %q, stderr %q", code, stdout.String(), stderr.String())
+				t.Errorf("code %d, stdout %q, stderr %q, want %d, with %q and with %q",
+					code, stdout.String(), stderr.String(), tc.code, tc.stdout, tc.stderr)
 			}
 			if tc.stderr == "" && stderr.Len() > 0 {
 				t.Errorf("it complains: %s", stderr.String())

@@ -89,7 +89,7 @@ func TestADirectoryBecomesASharedMountAndIsNoneAgain(t *testing.T) {
 			t.Errorf("a file that was open: %v", err)
 		}
 		if data, err := os.ReadFile(filepath.Join(dir, "lock")); err != nil || string(data) != "held" {
-			t.Errorf("the file that was open has %q (%v)", data, err)
+			t.Errorf("the file that was open has %q (%v), want %q", data, err, "held")
 		}
 		if point, shared := mountOf(t, dir); point == dir || shared {
 			t.Errorf("afterwards the directory lies on %s, shared: %v", point, shared)

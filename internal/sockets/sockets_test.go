@@ -112,7 +112,7 @@ func TestSocketsOfAnotherProcessAreNotTaken(t *testing.T) {
 		change(cmd)
 		out, err := cmd.CombinedOutput()
 		if err != nil || strings.Contains(string(out), "one ") || strings.Contains(string(out), "LISTEN") {
-			t.Errorf("%s: it says %q, %v", what, out, err)
+			t.Errorf("%s: it says %q, %v, want text without %q and without %q", what, out, err, "one ", "LISTEN")
 		}
 	}
 }

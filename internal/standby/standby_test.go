@@ -95,7 +95,7 @@ func TestTheLockIsTakenAtOnceWhenItIsFree(t *testing.T) {
 	}
 	release(t, got.held)
 	if r.log.String() != "" {
-		t.Errorf("it says %s", r.log)
+		t.Errorf("it says %s, want an empty text", r.log)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestAStandbyNamesTheActiveProcessAndTakesOver(t *testing.T) {
 		return ok
 	})
 	if holder.PID != os.Getpid() {
-		t.Errorf("it stands by for %v", holder)
+		t.Errorf("it stands by for %v, want PID %v", holder, os.Getpid())
 	}
 	r.tick()
 	r.until("waits again", r.clock.HasWaiters)

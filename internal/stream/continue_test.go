@@ -170,7 +170,7 @@ func TestAFollowerThatFellBehindKeepsItsToken(t *testing.T) {
 		time.Sleep(time.Second)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("it ended with %v", err)
+			t.Errorf("it ended with %v, want %v", err, context.Canceled)
 		}
 		if want := []stream.Start{stream.StartSnapshot, stream.StartSnapshotCompacted}; !slices.Equal(starts, want) {
 			t.Errorf("its subscriptions began with %v, want %v", starts, want)

@@ -175,6 +175,6 @@ func TestMetricsOfAFollower(t *testing.T) {
 	want(1, "quartet_stream_follower_connected")
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("the follower ended with %v", err)
+		t.Errorf("the follower ended with %v, want %v", err, context.Canceled)
 	}
 }

@@ -79,7 +79,7 @@ func TestAnEndpointThatHangsSlowsNothingDown(t *testing.T) {
 		}
 	}
 	if strings.Contains(output, "hunter2") {
-		t.Errorf("the password is in the log:\n%s", output)
+		t.Errorf("the password is in the log:\n%s\nwant text without %q", output, "hunter2")
 	}
 }
 

@@ -30,7 +30,7 @@ func TestJSONHasTheKeysOfKubernetes(t *testing.T) {
 		t.Errorf("got %s", out.String())
 	}
 	if !strings.HasPrefix(line.Caller, "telemetry/format_test.go:") {
-		t.Errorf("caller is %q", line.Caller)
+		t.Errorf("caller is %q, want text beginning with %q", line.Caller, "telemetry/format_test.go:")
 	}
 	if at := time.UnixMicro(int64(line.TS * 1000)); at.Before(before.Add(-time.Second)) ||
 		at.After(before.Add(time.Minute)) {

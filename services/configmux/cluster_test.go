@@ -285,7 +285,7 @@ func TestNodestatusIsWaitedForOnceOnly(t *testing.T) {
 		return answer.GetStatus()
 	}
 	if got := health("nodestatus"); got != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
-		t.Errorf("nodestatus is %s", got)
+		t.Errorf("nodestatus is %s, want %s", got, grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	}
 	if source := m.source("api"); source.GetMode() != "waiting for nodestatus" || source.GetReady() {
 		t.Errorf("source %v, want Mode %q and Ready false", source, "waiting for nodestatus")
@@ -293,7 +293,7 @@ func TestNodestatusIsWaitedForOnceOnly(t *testing.T) {
 	m.status.nodes.Put(m.node, &nodev1.Node{Synced: true})
 	s.pods("ADD w-first i:1")
 	if got := health("nodestatus"); got != grpc_health_v1.HealthCheckResponse_SERVING {
-		t.Errorf("nodestatus is %s", got)
+		t.Errorf("nodestatus is %s, want %s", got, grpc_health_v1.HealthCheckResponse_SERVING)
 	}
 	m.status.stop()
 	m.create("w-second", m.node)

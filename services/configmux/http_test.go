@@ -126,7 +126,7 @@ func TestASourceWithoutItsServerIsNotReady(t *testing.T) {
 		Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: "source/http"})
 	must(t, err)
 	if answer.GetStatus() != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
-		t.Errorf("source/http is %s", answer.GetStatus())
+		t.Errorf("source/http is %s, want %s", answer.GetStatus(), grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	}
 }
 

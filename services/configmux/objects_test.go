@@ -206,7 +206,8 @@ func TestAFileThatDoesNotParseKeepsItsObjectsThroughARestart(t *testing.T) {
 	errs := p.errors("file")
 	if len(errs) != 1 || !strings.Contains(errs[0], "a.yaml|||cannot parse it: ") || strings.Contains(errs[0], "s2") ||
 		!strings.Contains(errs[0], "the last good version") {
-		t.Errorf("the errors are %q", errs)
+		t.Errorf("the errors are %q, want exactly one, errs[0] with %q, errs[0] without %q and errs[0] with %q",
+			errs, "a.yaml|||cannot parse it: ", "s2", "the last good version")
 	}
 }
 
@@ -282,7 +283,7 @@ func TestProblemsOfAnObjectAreReportedByField(t *testing.T) {
 		names = append(names, o.GetSource()+":"+o.GetName())
 	}
 	if !slices.Equal(names, []string{"local:fixed", "file:theirs"}) {
-		t.Errorf("there are %q", names)
+		t.Errorf("there are %q, want %q", names, []string{"local:fixed", "file:theirs"})
 	}
 }
 
@@ -311,7 +312,12 @@ func TestOfTwoSourcesWithOneObjectTheFileCounts(t *testing.T) {
 				"a.yaml",
 			),
 		) {
-		t.Errorf("the errors are %q", errs)
+		t.Errorf("the errors are %q, want exactly one and errs[0] with %q",
+			errs,
+			`|configmap default/settings|metadata.name|the source "file" has a configmap default/settings too, in `+filepath.Join(
+				p.dir,
+				"a.yaml",
+			))
 	}
 	must(t, os.Remove(filepath.Join(p.dir, "a.yaml")))
 	expectObjects(t, next, "DELTA local ConfigMap/default/settings applied")

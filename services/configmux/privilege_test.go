@@ -37,7 +37,7 @@ func TestOnlyTheSourcesThatMayGivePrivilegesDo(t *testing.T) {
 	f := follow(p)
 	f.until("ADD a-node i:1", "ADD c-node i:1")
 	if errs := p.source("file").GetErrors(); len(errs) != 0 {
-		t.Errorf("errors of the file: %v", errs)
+		t.Errorf("errors of the file: %v, want none", errs)
 	}
 	var fields []string
 	for _, e := range p.source("http").GetErrors() {

@@ -41,7 +41,7 @@ func TestConfigmuxAsAProcess(t *testing.T) {
 		os.Stderr,
 		run,
 	); code != 0 {
-		t.Fatalf("configmux ended with %d", code)
+		t.Fatalf("configmux ended with %d, want 0", code)
 	}
 }
 

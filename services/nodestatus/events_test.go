@@ -136,7 +136,7 @@ func TestEventsOfAStandaloneNodeArePublished(t *testing.T) {
 			}
 			seen = append(seen, event.Reason)
 			if event.InvolvedObject.Kind != "Node" || event.InvolvedObject.Name != cfg.NodeName {
-				t.Errorf("%s is told of %v", event.Reason, event.InvolvedObject)
+				t.Errorf("%s is told of %v, want Kind %q and Name %v", event.Reason, event.InvolvedObject, "Node", cfg.NodeName)
 			}
 			if event.Reason == reason {
 				return seen, frame.GetResumeToken()
@@ -153,7 +153,7 @@ func TestEventsOfAStandaloneNodeArePublished(t *testing.T) {
 	servePeers(t, cfg)
 	_, token := until(next, "NodeReady")
 	if frame, _ := watch(token)(); frame.GetOpening().GetStart() != streamv1.Start_START_RESUMED {
-		t.Errorf("with a token it begins by %v", frame.GetOpening().GetStart())
+		t.Errorf("with a token it begins by %v, want %v", frame.GetOpening().GetStart(), streamv1.Start_START_RESUMED)
 	}
 }
 

@@ -152,7 +152,7 @@ func follow(t *testing.T, c nodev1.NodeServiceClient) <-chan *nodev1.Node {
 			Source: source, Logger: quiet,
 			Handle: func(change stream.Change[*nodev1.Node]) {
 				if change.Key != "node-1" {
-					t.Errorf("a Node has the key %q", change.Key)
+					t.Errorf("a Node has the key %q, want %q", change.Key, "node-1")
 				}
 				nodes <- change.New
 			},

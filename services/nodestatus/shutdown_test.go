@@ -225,6 +225,7 @@ func TestTheAPIServerKnowsThatTheMachineGoesDown(t *testing.T) {
 		reasons,
 		[]string{"Shutdown manager detected shutdown cancellation", "Shutdown manager detected shutdown event"},
 	) {
-		t.Errorf("the events are %q", reasons)
+		t.Errorf("the events are %q, want %q",
+			reasons, []string{"Shutdown manager detected shutdown cancellation", "Shutdown manager detected shutdown event"})
 	}
 }

@@ -118,7 +118,8 @@ func TestTheAPIServerHasTheStorageOfTheNode(t *testing.T) {
 	object := csiNode(t, admin, name, "has the driver", drivers("a.example.com"))
 	if d := object.Spec.Drivers[0]; d.NodeID != "i-1" || *d.Allocatable.Count != 12 ||
 		!slices.Equal(d.TopologyKeys, []string{"example.com/rack"}) {
-		t.Errorf("the driver is %+v", d)
+		t.Errorf("the driver is %+v, want NodeID %q, *d.Allocatable.Count 12 and TopologyKeys %v",
+			d, "i-1", []string{"example.com/rack"})
 	}
 	reported(t, admin, name, "has the volume in use, the label and the ID", func(node *v1.Node) bool {
 		return slices.Equal(node.Status.VolumesInUse, []v1.UniqueVolumeName{inUse}) &&

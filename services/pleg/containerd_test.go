@@ -183,7 +183,7 @@ func TestWithARealContainerd(t *testing.T) {
 	)
 	r.mode(evented)
 	if got := r.metric("quartet_pleg_unannounced_changes_total"); got != 0 {
-		t.Errorf("%v changes were held against containerd's stream", got)
+		t.Errorf("%v changes were held against containerd's stream, want 0", got)
 	}
 }
 

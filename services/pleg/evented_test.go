@@ -50,7 +50,7 @@ func TestUnreliableEventsGiveTheSameResult(t *testing.T) {
 					if i := slices.Index(want, got); i >= 0 {
 						want = slices.Delete(want, i, i+1)
 					} else if e.GetType() != podSync {
-						t.Fatalf("%s is told while %v is due", got, want)
+						t.Fatalf("%s is told while %v is due, want e.Type %v", got, want, podSync)
 					}
 				}
 			}
@@ -68,7 +68,7 @@ func TestUnreliableEventsGiveTheSameResult(t *testing.T) {
 				gone = (<-w.deltas).Removed
 			}
 			if got := r.metric("quartet_pleg_unannounced_changes_total"); got != 0 {
-				t.Errorf("%v changes were held against the stream", got)
+				t.Errorf("%v changes were held against the stream, want 0", got)
 			}
 			r.mode(evented)
 		})
@@ -199,7 +199,7 @@ func TestABacklogIsFoldedByPod(t *testing.T) {
 		t.Errorf("%d events of %d pods made %d inspections", events, pods, got)
 	}
 	if got := r.metric("quartet_pleg_unannounced_changes_total"); got != 0 {
-		t.Errorf("%v changes were held against the stream", got)
+		t.Errorf("%v changes were held against the stream, want 0", got)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestAFailedContainerStartIsReportedSoon(t *testing.T) {
 	fake.Exit(id, 128)
 	failed := time.Now()
 	if e := w.until(died, id); e.GetExitCode() != 128 {
-		t.Errorf("it is told as %v", e)
+		t.Errorf("it is told as %v, want ExitCode 128", e)
 	}
 	if took := time.Since(failed); took > 15*time.Second {
 		t.Errorf("it was told after %v", took)

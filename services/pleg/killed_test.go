@@ -75,7 +75,7 @@ func TestAKilledPLEGReportsMissedChangesOfContainerdOnce(t *testing.T) {
 		}
 	}
 	if got := f.snapshots(); got != 0 {
-		t.Errorf("it got %d changes out of a snapshot", got)
+		t.Errorf("it got %d changes out of a snapshot, want 0", got)
 	}
 
 	r.kept(short, "died")
@@ -171,6 +171,6 @@ func TestFiveHundredPodsAreReportedOnce(t *testing.T) {
 		t.Errorf("%d events are told", len(got))
 	}
 	if got := f.snapshots(); got != 0 {
-		t.Errorf("it got %d changes out of a snapshot", got)
+		t.Errorf("it got %d changes out of a snapshot, want 0", got)
 	}
 }

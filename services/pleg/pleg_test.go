@@ -56,7 +56,7 @@ func TestTheLifeOfAPodGivesItsEventsInOrder(t *testing.T) {
 			fake.ExitWithReason(ids["app"], 137, "OOMKilled")
 			e := w.until(died, ids["app"])
 			if e.GetExitCode() != 137 || e.GetReason() != "OOMKilled" {
-				t.Errorf("a death by 137, OOMKilled is told as %v", e)
+				t.Errorf("a death by 137, OOMKilled is told as %v, want ExitCode 137 and Reason %q", e, "OOMKilled")
 			}
 			ip := e.GetStatus().GetIps()[0]
 			second := fake.AddContainer(sandbox, "app", 1)
@@ -156,7 +156,7 @@ func TestAHungInspectionDelaysItsPodAlone(t *testing.T) {
 			}
 			hung[victims[3]].Open()
 			if e := w.until(died, victims[3]); e.GetExitCode() != 137 {
-				t.Errorf("the death that was told late is %v", e)
+				t.Errorf("the death that was told late is %v, want ExitCode 137", e)
 			}
 		})
 	}
@@ -210,7 +210,7 @@ func TestAPodThatCannotBeInspectedIsThereFromTheFirstRelistOn(t *testing.T) {
 	}
 	undo()
 	if e := w.until(died, ids["init"]); e.GetExitCode() != 1 {
-		t.Errorf("the death is told as %v", e)
+		t.Errorf("the death is told as %v, want ExitCode 1", e)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestStatusIsAsFreshAsAskedFor(t *testing.T) {
 		t.Errorf("asked for a status newer than %d, got %v", now, fresh)
 	}
 	if e := w.until(died, container); e.GetExitCode() != 5 {
-		t.Errorf("what the inspection found is told as %v", e)
+		t.Errorf("what the inspection found is told as %v, want ExitCode 5", e)
 	}
 	if got := r.status(
 		"never-heard-of",

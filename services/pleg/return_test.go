@@ -130,7 +130,7 @@ func TestChangesDuringAnOutageOfPLEGAreReportedOnce(t *testing.T) {
 	r.synced()
 	f := r.follow()
 	if got := f.snapshots(); got != 22 {
-		t.Errorf("at first it was shown %d pods", got)
+		t.Errorf("at first it was shown %d pods, want 22", got)
 	}
 	f.received()
 
@@ -177,7 +177,7 @@ func TestChangesDuringAnOutageOfPLEGAreReportedOnce(t *testing.T) {
 	f.returned(4)
 	f.received("CONTAINER_DIED side")
 	if got := f.snapshots(); got != 0 {
-		t.Errorf("it got %d changes out of a snapshot", got)
+		t.Errorf("it got %d changes out of a snapshot, want 0", got)
 	}
 	// A new follower gets no earlier events.
 	if late := r.watch(); len(late.snapshot) != 22 || len(late.deltas) != 0 {

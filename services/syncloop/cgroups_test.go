@@ -61,6 +61,6 @@ func TestALateRuntimeWithAnotherCgroupDriver(t *testing.T) {
 	}
 	var driver *runtimewatch.DriverError
 	if err := <-ended; !errors.As(err, &driver) || driver.Runtime != "systemd" || driver.Own != "cgroupfs" {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("it ended with %v, want a %T, driver.Runtime %q and driver.Own %q", err, driver, "systemd", "cgroupfs")
 	}
 }

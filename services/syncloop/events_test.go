@@ -56,7 +56,9 @@ func TestEventsOfPodsReachTheAPIServer(t *testing.T) {
 		}
 	}
 	if got := last[0]; got.Reason != "BackOff" || got.Type != v1.EventTypeWarning || got.InvolvedObject.FieldPath != "spec.containers{main}" || got.Source != (v1.EventSource{Component: "kubelet", Host: "node-1"}) {
-		t.Errorf("the event is %+v", got)
+		t.Errorf("the event is %+v, want Reason %q, Type %v, InvolvedObject.FieldPath %q and Source %v",
+			got, "BackOff", v1.EventTypeWarning, "spec.containers{main}",
+			v1.EventSource{Component: "kubelet", Host: "node-1"})
 	}
 	cancel()
 	if err := <-ended; err != nil {

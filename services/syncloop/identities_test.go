@@ -117,7 +117,7 @@ func TestAPodHasATokenThatIsReplaced(t *testing.T) {
 	api.refuse("")
 	m.eventually("web is ready", m.ready("u1"))
 	if got := m.token("u1"); got != secretToken+"-1" {
-		t.Errorf("the file has %q", got)
+		t.Errorf("the file has %q, want %q", got, secretToken+"-1")
 	}
 	m.eventually("it has another token", func() bool { return m.token("u1") == secretToken+"-2" })
 	if want := "POST /api/v1/namespaces/default/serviceaccounts/robot/token for [vault] of u1"; api.all()[1] != want {
@@ -137,7 +137,7 @@ func TestAPodHasATokenThatIsReplaced(t *testing.T) {
 	end()
 	for _, span := range m.spans.Ended() {
 		if text := fmt.Sprintf("%v %v %v", span.Attributes(), span.Events(), span.Status()); strings.Contains(text, secretToken) {
-			t.Errorf("the span %s has a token: %s", span.Name(), text)
+			t.Errorf("the span %s has a token: %s, want text without %q", span.Name(), text, secretToken)
 		}
 	}
 	if text := log.String(); strings.Contains(text, secretToken) || !strings.Contains(text, "the node may not") {

@@ -102,7 +102,8 @@ func TestADeniedCertificateIsReportedAndCounted(t *testing.T) {
 	case event := <-sent:
 		const want = `PodCertificateRequest default/req-1 was denied, reason="UnsupportedKeyType", message="say ED25519"`
 		if event.InvolvedObject.UID != "u-1" || event.Type != v1.EventTypeWarning || event.Reason != "Denied" || event.Message != want {
-			t.Errorf("the event is %+v", event)
+			t.Errorf("the event is %+v, want InvolvedObject.UID %q, Type %v, Reason %q and Message %v",
+				event, "u-1", v1.EventTypeWarning, "Denied", want)
 		}
 	case <-time.After(60 * time.Second):
 		t.Error("there is no event")

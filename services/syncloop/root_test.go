@@ -109,7 +109,7 @@ func TestARootDirectoryThatCannotBeSharedIsNoFailure(t *testing.T) {
 		var log strings.Builder
 		noError(t, rootMount{dir: dir, logger: slog.New(slog.NewTextHandler(&log, nil))}.share())
 		if !strings.Contains(log.String(), "CAP_SYS_ADMIN") {
-			t.Errorf("the log is %q", log.String())
+			t.Errorf("the log is %q, want text with %q", log.String(), "CAP_SYS_ADMIN")
 		}
 		return
 	}

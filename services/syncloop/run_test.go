@@ -271,7 +271,7 @@ func TestARestartChangesNothingThatRuns(t *testing.T) {
 	before := m.containers()
 	stop()
 	if got := m.containers(); !slices.Equal(got, before) {
-		t.Fatalf("the end of the process stopped containers: %v", got)
+		t.Fatalf("the end of the process stopped containers: %v, want %v", got, before)
 	}
 	m.cri.ResetCalls()
 	m.start()
@@ -282,7 +282,7 @@ func TestARestartChangesNothingThatRuns(t *testing.T) {
 	m.put(newPod("v1", "later", "a")) // When this pod runs, the others have been synced.
 	m.eventually("a later pod is ready", m.ready(append(want, "v1")...))
 	if n := m.cri.Count("CreateContainer", ""); n != 1 || m.cri.Count("StopContainer", "") != 0 || m.cri.Count("RemoveContainer", "") != 0 {
-		t.Errorf("the restart created %d containers; calls: %v", n, m.cri.Calls())
+		t.Errorf("the restart created %d containers; calls: %v, want 1, Count 0 and Count 0", n, m.cri.Calls())
 	}
 }
 

@@ -171,7 +171,7 @@ time="2026-05-01T12:00:05.0Z" level=info msg="Start
 		}
 	}
 	if at := h.instances["c3"].removed; at.UnixMilli() != 1777636804300 {
-		t.Errorf("c3 was to be removed at %v", at)
+		t.Errorf("c3 was to be removed at %v, want UnixMilli 1777636804300", at)
 	}
 	if twice := h.overlaps(); len(twice) != 1 {
 		t.Errorf("two instances ran at once: %q, want that of c1 and c2", twice)

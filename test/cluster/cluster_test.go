@@ -107,7 +107,7 @@ func TestAPodIsCreatedListedAndWatched(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(version.GitVersion, "v1.") {
-		t.Errorf("the API server says that it is %q", version.GitVersion)
+		t.Errorf("the API server says that it is %q, want text beginning with %q", version.GitVersion, "v1.")
 	}
 	w, err := admin.CoreV1().Pods("").Watch(t.Context(), of("node-watched"))
 	if err != nil {
@@ -121,7 +121,7 @@ func TestAPodIsCreatedListedAndWatched(t *testing.T) {
 		t.Errorf("the watch says %s %v", event.Type, event.Object)
 	}
 	if got := names(t, admin, of("node-watched")); !slices.Equal(got, []string{"watched"}) {
-		t.Errorf("the node's pods are %q", got)
+		t.Errorf("the node's pods are %q, want %q", got, []string{"watched"})
 	}
 }
 
@@ -130,7 +130,7 @@ func TestANodeSeesItsOwnPodsAndNoSecrets(t *testing.T) {
 	create(t, c.Client(t), pod("mine", "node-mine"))
 	node := client(t, c.Kubeconfig(t, cluster.NodeUser("node-mine"), cluster.Nodes))
 	if got := names(t, node, of("node-mine")); !slices.Equal(got, []string{"mine"}) {
-		t.Errorf("the node's pods are %q", got)
+		t.Errorf("the node's pods are %q, want %q", got, []string{"mine"})
 	}
 	pods := node.CoreV1().Pods("")
 	if _, err := pods.List(t.Context(), of("node-other")); !apierrors.IsForbidden(err) {
@@ -182,7 +182,7 @@ func TestAClusterGoesOnAfterItsEtcdWasKilled(t *testing.T) {
 		return err == nil || apierrors.IsAlreadyExists(err)
 	})
 	if got := names(t, admin, of("node-etcd")); !slices.Contains(got, "before") || !slices.Contains(got, "after") {
-		t.Errorf("the node's pods are %q", got)
+		t.Errorf("the node's pods are %q, want %q among them and %q among them", got, "before", "after")
 	}
 }
 
@@ -198,7 +198,7 @@ func TestAPausedAPIServerDoesNotAnswerUntilItGoesOn(t *testing.T) {
 	}
 	c.APIServer.Resume(t)
 	if got := names(t, admin, of("node-paused")); !slices.Equal(got, []string{"paused"}) {
-		t.Errorf("the node's pods are %q", got)
+		t.Errorf("the node's pods are %q, want %q", got, []string{"paused"})
 	}
 }
 
@@ -227,7 +227,7 @@ func TestAnOldResourceVersionIsGoneAfterCompaction(t *testing.T) {
 		t.Errorf("the watch says %s %v", event.Type, event.Object)
 	}
 	if got := names(t, admin, of("node-old")); !slices.Equal(got, []string{"newer", "old"}) {
-		t.Errorf("the node's pods are %q", got)
+		t.Errorf("the node's pods are %q, want %q", got, []string{"newer", "old"})
 	}
 }
 
@@ -241,7 +241,7 @@ func TestAProxyBreaksConnections(t *testing.T) {
 	}
 	defer w.Stop()
 	if n := proxy.Cut(); n != 1 {
-		t.Errorf("%d connections were cut", n)
+		t.Errorf("%d connections were cut, want 1", n)
 	}
 	if event, open := next(t, w); open && event.Type != watch.Error {
 		t.Errorf("the watch says %s", event.Type)

@@ -52,7 +52,7 @@ func TestAWholeClusterBindsThePodsOfADeployment(t *testing.T) {
 		t.Fatal(err)
 	}
 	if account := list.Items[0].Spec.ServiceAccountName; account != "default" {
-		t.Errorf("a pod has the service account %q", account)
+		t.Errorf("a pod has the service account %q, want %q", account, "default")
 	}
 	c.ControllerManager.Kill(t)
 	c.Scheduler.Kill(t)

@@ -49,7 +49,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			t.Errorf("a pod needs no service account: %v", err)
 		}
 		if running := processesWith(t, temporary); len(running) != 2 {
-			t.Errorf("these are its processes: %q", running)
+			t.Errorf("these are its processes: %q, want 2 entries", running)
 		}
 		address = strings.TrimPrefix(c.URL(), "https://")
 	})
@@ -84,7 +84,8 @@ func TestAClusterEndsWithATestThatIsKilled(t *testing.T) {
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if line != "ready\n" || len(processesWith(t, temporary)) != 2 {
-		t.Errorf("it says %q, %v; these are its processes: %q", line, err, processesWith(t, temporary))
+		t.Errorf("it says %q, %v; these are its processes: %q, want %q and 2 entries",
+			line, err, processesWith(t, temporary), "ready\n")
 	}
 	if err := held.Process.Kill(); err != nil {
 		t.Error(err)

@@ -63,6 +63,6 @@ func TestOnlyTheEndOfALongLogIsShown(t *testing.T) {
 		t.Errorf("%d bytes are shown", len(log))
 	}
 	if log := s.logFrom(size - int64(len("late\n"))); !strings.HasSuffix(log, ":\nlate\n") {
-		t.Errorf("from an offset on it shows %q", log)
+		t.Errorf("from an offset on it shows %q, want text ending with %q", log, ":\nlate\n")
 	}
 }

@@ -59,7 +59,7 @@ func joinsACluster(s *stack) {
 	}, func() string { return "" })
 	s.awaitPod(admin, "default", "guest")
 	if out := s.kubectl(c, "logs", "guest"); !strings.Contains(out, "hello") {
-		s.t.Errorf("kubectl logs says %q", out)
+		s.t.Errorf("kubectl logs says %q, want text with %q", out, "hello")
 	}
 	if out := s.kubectl(c, "exec", "guest", "--", "/hello", "crash", "-after", "0s", "-code", "0"); out == "" {
 		s.t.Error("kubectl exec says nothing")

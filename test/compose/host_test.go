@@ -32,7 +32,7 @@ func TestTheMachinesOwnRuntime(t *testing.T) {
 	s.place("web", manifest("web"))
 	before := instances(s.awaitReady("web"))
 	if services := s.compose("ps", "--services"); strings.Contains(services, "containerd") || strings.Contains(services, "jaeger") {
-		t.Errorf("profile host runs\n%s", services)
+		t.Errorf("profile host runs\n%s\nwant text without %q and without %q", services, "containerd", "jaeger")
 	}
 
 	s.compose("down")

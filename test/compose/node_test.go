@@ -75,7 +75,7 @@ func hostPath(s *stack) {
 
 func cli(s *stack) {
 	if out := s.compose("run", "--rm", "-T", "quartet", "get", "pods", "-n", "compose"); !strings.Contains(out, "web-") {
-		s.t.Errorf("get pods in a container says\n%s", out)
+		s.t.Errorf("get pods in a container says\n%s\nwant text with %q", out, "web-")
 	}
 }
 
@@ -221,7 +221,7 @@ func upgrade(s *stack) {
 	newer.compose("up", "--detach", "pleg")
 	for _, service := range layout.Services() {
 		if changed := s.container(service) != ids[service]; changed != (service == layout.PLEG) {
-			s.t.Errorf("the container of %s was replaced: %v", service, changed)
+			s.t.Errorf("the container of %s was replaced: %v, want %v", service, changed, service == layout.PLEG)
 		}
 		s.awaitHealth(s.container(service), string(service)+": serving")
 	}

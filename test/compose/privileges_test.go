@@ -51,7 +51,7 @@ func privileges(s *stack) {
 		}
 	}
 	if rules := s.inspect(s.containers("syncloop")[0], "{{.HostConfig.DeviceCgroupRules}} {{.HostConfig.Devices}}"); rules != "[c 1:11 r] []" {
-		s.t.Errorf("syncloop may use the devices %s", rules)
+		s.t.Errorf("syncloop may use the devices %s, want %q", rules, "[c 1:11 r] []")
 	}
 	// The privileges are enough for syncloop's reads of the machine; it would log once that one is denied.
 	if log := s.compose("logs", "syncloop"); strings.Contains(log, "are not told: its log cannot be read") {

@@ -93,7 +93,7 @@ func traceOfAStart(s *stack) {
 		}
 	}
 	if strings.Contains(out, "orphan") {
-		s.t.Errorf("quartet trace shows orphans:\n%s", out)
+		s.t.Errorf("quartet trace shows orphans:\n%s\nwant text without %q", out, "orphan")
 	}
 	s.t.Logf("\n%s", out)
 }

@@ -177,7 +177,7 @@ S [SKIPPED] [0.010 seconds]
 		t.Fatal(err)
 	}
 	if log.String() != printed {
-		t.Errorf("the log has %q", log.String())
+		t.Errorf("the log has %q, want %q", log.String(), printed)
 	}
 	want := `    1 passed    1.500 s  [sig-node] Pods should run [Conformance]
     2 passed   20.250 s  [sig-node] Pods should wait
@@ -242,7 +242,7 @@ func TestImagesCanBePulled(t *testing.T) {
 		t.Errorf("the manifest has the headers %v", header)
 	}
 	if _, again, _ := get("/v2/e2e-test-images/kitten/manifests/" + digest([]byte(manifest))); again != manifest {
-		t.Errorf("by its digest the manifest is %q", again)
+		t.Errorf("by its digest the manifest is %q, want %q", again, manifest)
 	}
 	for _, content := range []string{"config", "layer"} {
 		if !strings.Contains(manifest, digest([]byte(content))) {

@@ -138,7 +138,7 @@ func TestWithoutFaultsNothingIsChanged(t *testing.T) {
 		&runtimeapi.VersionRequest{})
 	must(t, err)
 	if calls := r.fake.Calls(); calls[len(calls)-1].Traceparent != traceparent {
-		t.Errorf("the metadata of a call is lost: %+v", calls[len(calls)-1])
+		t.Errorf("the metadata of a call is lost: %+v, want Traceparent %v", calls[len(calls)-1], traceparent)
 	}
 
 	short, cancel := context.WithTimeout(r.ctx, 50*time.Millisecond)

@@ -123,7 +123,7 @@ func TestAnEngineOfItsOwnLeavesNothingBehind(t *testing.T) {
 	}
 	address := strings.TrimSpace(project(t, h, "port", "web", "8080"))
 	if body := get(t, "http://"+address+"/"); !strings.HasPrefix(body, "hello composer") {
-		t.Errorf("it answers %q", body)
+		t.Errorf("it answers %q, want text beginning with %q", body, "hello composer")
 	}
 	if err := dialFrom(inspect(t, h, "visitor").State.Pid, c.address()+":8080"); err != nil {
 		t.Errorf("one container does not reach the other: %v", err)
@@ -157,7 +157,7 @@ func TestASharedEngineHasItsImagesBack(t *testing.T) {
 		t.Errorf("the name is of %s, and was of %s", back, theirs)
 	}
 	if names := strings.Fields(own.Docker(t, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}")); len(names) != 1 {
-		t.Errorf("there was %s alone, and now there is %q", hello, names)
+		t.Errorf("there was %s alone, and now there is %q, want exactly one", hello, names)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestTheImagesOfTheServicesStart(t *testing.T) {
 		}
 		out := h.Docker(t, "run", "--rm", "--read-only", "--cap-drop=ALL", "--network=none", ref, "--help")
 		if !strings.Contains(out, name) {
-			t.Errorf("%s --help prints %q", ref, out)
+			t.Errorf("%s --help prints %q, want text with %q", ref, out, name)
 		}
 	}
 	ref := h.Load(t, "containerd")[0]

@@ -14,7 +14,7 @@ func TestAnAppliedPodRunsUntilItIsDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := quartet(t, "apply", "-f", file); !strings.HasPrefix(out, "pod/e2e/applied-") || !strings.HasSuffix(out, " created\n") {
-		t.Errorf("apply prints %q", out)
+		t.Errorf("apply prints %q, want text beginning with %q and ending with %q", out, "pod/e2e/applied-", " created\n")
 	}
 	before := containerIDs(await(t, "applied", "Ready", ready))
 	kill(t, "configmux")
@@ -40,10 +40,10 @@ func TestTheItemsOfAListRunUntilTheyAreDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := quartet(t, "apply", "-f", file, "--dry-run"); strings.Count(out, " created (dry run)\n") != 2 {
-		t.Errorf("apply --dry-run prints %q", out)
+		t.Errorf("apply --dry-run prints %q, want %q 2 times", out, " created (dry run)\n")
 	}
 	if out := quartet(t, "apply", "-f", file); strings.Count(out, " created\n") != 2 {
-		t.Errorf("apply prints %q", out)
+		t.Errorf("apply prints %q, want %q 2 times", out, " created\n")
 	}
 	kill(t, "configmux")
 	await(t, "listed1", "Ready", ready)

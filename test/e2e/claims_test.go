@@ -63,10 +63,10 @@ func TestAClaimOutlivesItsPodsAndIsRemovedWithItsData(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(data); err != nil || owner(info).Gid != 2000 {
-		t.Errorf("the group is %d, %v", owner(info).Gid, err)
+		t.Errorf("the group is %d, %v, want 2000", owner(info).Gid, err)
 	}
 	if status := statusOfClaim(t, "kept"); status != "Bound" {
-		t.Errorf("the claim is %q", status)
+		t.Errorf("the claim is %q, want %q", status, "Bound")
 	}
 	place(t, "second.yaml", withClaim("claimsecond", volume))
 	awaitFailedMount(t, "claimsecond", "volume uses the ReadWriteOncePod access mode and is already in use by another pod")
@@ -78,7 +78,7 @@ func TestAClaimOutlivesItsPodsAndIsRemovedWithItsData(t *testing.T) {
 	awaitGone(t, "claimfirst")
 	second := await(t, "claimsecond", "Ready", ready)
 	if content, err := os.ReadFile(filepath.Join(inside(t, second, "main"), "data", "file")); err != nil || string(content) != "kept" {
-		t.Errorf("the second pod reads %q, %v", content, err)
+		t.Errorf("the second pod reads %q, %v, want %q", content, err, "kept")
 	}
 
 	quartet(t, "delete", "-f", claim)
@@ -119,7 +119,7 @@ func TestClaimsOfManifestsAndOfPodsGoWithThem(t *testing.T) {
 	scratch := await(t, "scratch", "Ready", ready).Name + "-data"
 	for _, name := range []string{"beside", scratch} {
 		if status := statusOfClaim(t, name); status != "Bound" {
-			t.Errorf("the claim %s is %q", name, status)
+			t.Errorf("the claim %s is %q, want %q", name, status, "Bound")
 		}
 	}
 	for file, name := range map[string]string{"claimed.yaml": "claimed", "scratch.yaml": "scratch"} {

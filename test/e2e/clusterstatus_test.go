@@ -43,7 +43,7 @@ func TestAnAPIServerHasTheStatusOfPods(t *testing.T) {
 	}
 	create(t, pods, name, "refused", map[string]string{"no-such": "label"})
 	if s := awaitObject(t, pods, "refused", "Failed", func(p *v1.Pod) bool { return p != nil && p.Status.Phase == v1.PodFailed }).Status; s.Reason != "NodeAffinity" {
-		t.Errorf("the refused pod has %+v", s)
+		t.Errorf("the refused pod has %+v, want Reason %q", s, "NodeAffinity")
 	}
 	static := "mirrored-" + name
 	mirror := awaitObject(t, pods, static, "mirrored and Ready", ready)

@@ -184,19 +184,21 @@ func TestPodsAreEndedToMakeRoom(t *testing.T) {
 	diskSince := own.awaitCondition(v1.NodeDiskPressure, v1.ConditionTrue)
 	greedy = own.awaitFailed("greedy")
 	if greedy.Status.Reason != "Evicted" || !strings.HasPrefix(greedy.Status.Message, "The node was low on resource: ephemeral-storage. Threshold quantity: 400Mi, available: ") {
-		t.Errorf("it is %s: %s", greedy.Status.Reason, greedy.Status.Message)
+		t.Errorf("it is %s: %s, want %q and beginning with %q",
+			greedy.Status.Reason, greedy.Status.Message, "Evicted",
+			"The node was low on resource: ephemeral-storage. Threshold quantity: 400Mi, available: ")
 	}
 	awaitThat(t, "its volume to be gone", func() bool { _, err := os.Stat(full); return os.IsNotExist(err) })
 
 	if events, err := own.Command(t.Context(), "events"); err != nil || !strings.Contains(events, "Evicted") || !strings.Contains(events, "Preempting") {
-		t.Errorf("the events are %s, %v", events, err)
+		t.Errorf("the events are %s, %v, want text with %q and with %q", events, err, "Evicted", "Preempting")
 	}
 	// Its layer and its log are removed, too. The exit of its container stays in its status, also after a restart.
 	// the sandbox remains
 	awaitThat(t, "its container to be removed", func() bool { return own.containersOf(greedy) == 1 })
 	logs, err := filepath.Glob(filepath.Join(own.Layout.PodLogs(), "*_"+string(greedy.UID), "main", "*"))
 	if err != nil || len(logs) != 0 {
-		t.Errorf("there are the logs %v, %v", logs, err)
+		t.Errorf("there are the logs %v, %v, want none", logs, err)
 	}
 	pid, err := own.PID("syncloop")
 	if err == nil {
@@ -219,7 +221,9 @@ func TestPodsAreEndedToMakeRoom(t *testing.T) {
 	hungry := own.awaitFailed("hungry")
 	if s := hungry.Status; s.Reason != "Evicted" || !strings.HasPrefix(s.Message, "The node was low on resource: memory. Threshold quantity: 100Mi, available: ") ||
 		!strings.Contains(s.Message, "Container main was using ") || !strings.HasSuffix(s.Message, ", request is 0, has larger consumption of memory. ") {
-		t.Errorf("it is %s: %s", s.Reason, s.Message)
+		t.Errorf("it is %s: %s, want %q, beginning with %q, with %q and ending with %q",
+			s.Reason, s.Message, "Evicted", "The node was low on resource: memory. Threshold quantity: 100Mi, available: ",
+			"Container main was using ", ", request is 0, has larger consumption of memory. ")
 	}
 
 	for kind, since := range map[v1.NodeConditionType]time.Time{v1.NodeDiskPressure: diskSince,

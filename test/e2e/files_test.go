@@ -52,7 +52,7 @@ func TestTheExampleOfFilesDoesWhatItSays(t *testing.T) {
 		return resp.StatusCode, string(body)
 	}
 	if code, body := answers("change-me"); code != http.StatusOK || body != "Hello from a config map.\n" {
-		t.Errorf("with the password: %d %q", code, body)
+		t.Errorf("with the password: %d %q, want %d and %q", code, body, http.StatusOK, "Hello from a config map.\n")
 	}
 	if code, body := answers("guessed"); code != http.StatusUnauthorized {
 		t.Errorf("with another password: %d %q", code, body)

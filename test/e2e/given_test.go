@@ -17,7 +17,7 @@ func TestAPodKeepsItsUserNamespaceWhenSyncloopIsKilled(t *testing.T) {
 	file := filepath.Join(node.Layout.Root(), "pods", string(p.UID), "userns")
 	given, err := os.ReadFile(file)
 	if err != nil || !strings.Contains(string(given), `"containerId":0,"length":65536`) {
-		t.Fatalf("the pod's IDs are %s, error %v", given, err)
+		t.Fatalf("the pod's IDs are %s, error %v, want text with %q", given, err, `"containerId":0,"length":65536`)
 	}
 	old := pid(t, "syncloop")
 	kill(t, "syncloop")

@@ -203,7 +203,8 @@ func (r *remote) exec(t *testing.T) {
 	big := strings.Repeat("x", 60_000) + "\n"
 	stdout, stderr, code = r.kubectl(t, "a b\n"+big+"end\n", "exec", "-i", "streams", "--", "/streams", "lines")
 	if stdout != "ready\nread a b\nread "+big || code != 0 {
-		t.Errorf("got %d bytes, %q and exit code %d", len(stdout), stderr, code)
+		t.Errorf("got %d bytes, %q and exit code %d, want stdout %v and 0",
+			len(stdout), stderr, code, "ready\nread a b\nread "+big)
 	}
 	for what, args := range map[string][]string{
 		"executable file not found|no such file": {"exec", "streams", "--", "/no-such-program"},
@@ -259,7 +260,7 @@ func (r *remote) portForward(t *testing.T) {
 func (r *remote) logs(t *testing.T) {
 	whole, stderr, code := r.kubectl(t, "", "logs", "web")
 	if code != 0 || !strings.Contains(whole, "\n") {
-		t.Fatalf("got %q, %q, exit code %d", whole, stderr, code)
+		t.Fatalf("got %q, %q, exit code %d, want 0 and with %q", whole, stderr, code, "\n")
 	}
 	first, _, _ := strings.Cut(whole, "\n")
 	for _, c := range []struct {
@@ -315,7 +316,7 @@ func (r *remote) attach(t *testing.T) {
 		t.Errorf("attach ends with %v", err)
 	}
 	if err := follow.Wait(); err != nil || followed.String() != "ready\nread by attach\n" {
-		t.Errorf("logs -f has %q, %v", followed.String(), err)
+		t.Errorf("logs -f has %q, %v, want %q", followed.String(), err, "ready\nread by attach\n")
 	}
 	awaitThat(t, "the former container has a log", func() bool {
 		stdout, _, code := r.kubectl(t, "", "logs", "streams", "--previous", "-f") // this log is complete

@@ -63,7 +63,7 @@ func TestImagesComeFromARegistry(t *testing.T) {
 		awaitThat(t, "the failure in its events", func() bool {
 			out := quartet(t, "events", "e2e/"+p.Name, "-o", "json")
 			if strings.Contains(out, password) {
-				t.Fatalf("the password is in the events:\n%s", out)
+				t.Fatalf("the password is in the events:\n%s\nwant text without %q", out, password)
 			}
 			return strings.Contains(out, `Failed to pull image`) && strings.Contains(out, `Error: ErrImagePull`)
 		})
@@ -79,7 +79,7 @@ func TestImagesComeFromARegistry(t *testing.T) {
 				continue
 			}
 			if text := fmt.Sprint(s.Message, s.Attributes); strings.Contains(text, password) {
-				t.Fatalf("the password is in a span of %s: %s", s.Service, text)
+				t.Fatalf("the password is in a span of %s: %s, want text without %q", s.Service, text, password)
 			}
 			found = found || s.Name == "image.pull" && strings.Contains(s.Message, "[credential]")
 		}

@@ -60,7 +60,7 @@ func TestNoPodNoticesAKill(t *testing.T) {
 					t.Errorf("pod %s: containers went from %s to %s", name(i), before[name(i)], got)
 				}
 				if restarts := p.Status.ContainerStatuses[0].RestartCount; restarts != 0 {
-					t.Errorf("pod %s counts %d restarts", name(i), restarts)
+					t.Errorf("pod %s counts %d restarts, want 0", name(i), restarts)
 				}
 			}
 		})

@@ -64,6 +64,7 @@ func TestMonitoringOfKubeletsFindsItsMetrics(t *testing.T) {
 	})
 	readOnly(t, "/healthz")
 	if levels := readOnly(t, "/metrics/slis"); !strings.Contains(levels, fmt.Sprintf("kubernetes_healthcheck{name=%q,type=%q} 1", "syncloop", "healthz")) {
-		t.Errorf("the health checks are %s", levels)
+		t.Errorf("the health checks are %s, want text with %q",
+			levels, fmt.Sprintf("kubernetes_healthcheck{name=%q,type=%q} 1", "syncloop", "healthz"))
 	}
 }

@@ -63,7 +63,7 @@ func TestAContainerThatStartsAgainHasThePartsThatItHad(t *testing.T) {
 	before := mounts(t, p)
 	want := []string{"volume-subpaths/disk/main/1", "volume-subpaths/host/main/2", "volume-subpaths/host/main/3"}
 	if got := slices.Sorted(maps.Keys(before)); !slices.Equal(got, want) {
-		t.Errorf("mounted are %v", got)
+		t.Errorf("mounted are %v, want %v", got, want)
 	}
 	if m := p.Status.ContainerStatuses[0].VolumeMounts[4]; ptr.Deref(m.RecursiveReadOnly,
 		"") != v1.RecursiveReadOnlyEnabled {
@@ -92,7 +92,7 @@ func TestAContainerThatStartsAgainHasThePartsThatItHad(t *testing.T) {
 	}
 	for _, path := range []string{"/etc/settings", "/read/new", "/read/below/new"} {
 		if err := os.WriteFile(root+path, nil, 0o600); !errors.Is(err, unix.EROFS) {
-			t.Errorf("%s can be written to: %v", path, err)
+			t.Errorf("%s can be written to: %v, want %v", path, err, unix.EROFS)
 		}
 	}
 	if after := mounts(t, p); !maps.Equal(before, after) {
@@ -103,7 +103,7 @@ func TestAContainerThatStartsAgainHasThePartsThatItHad(t *testing.T) {
 	awaitGone(t, "starts-again")
 	awaitNothingLeft(t, p)
 	if got, err := os.ReadFile(filepath.Join(host, "v1/kept")); string(got) != "/folder/kept" {
-		t.Errorf("what is the node's: %q, %v", got, err)
+		t.Errorf("what is the node's: %q, %v, want %q", got, err, "/folder/kept")
 	}
 }
 
@@ -123,10 +123,10 @@ func TestALinkOutOfAVolumeIsReportedWithoutItsTarget(t *testing.T) {
 		return slices.ContainsFunc(events(t, "out", "--types", "Warning"), func(e seen) bool { return e.Reason == "Failed" && e.Message == "Error: "+why })
 	})
 	if got := mounts(t, p); len(got) > 0 {
-		t.Errorf("mounted are %v", got)
+		t.Errorf("mounted are %v, want none", got)
 	}
 	if got, err := os.ReadDir(outside); err != nil || len(got) > 0 {
-		t.Errorf("made outside are %v, %v", got, err)
+		t.Errorf("made outside are %v, %v, want none", got, err)
 	}
 	if err := os.Remove(link); err != nil {
 		t.Fatal(err)

@@ -132,7 +132,8 @@ func checkOutputsWithoutSecret(t *testing.T, outputs map[string]string) {
 	inJSON := base64.StdEncoding.EncodeToString([]byte(secretValue))
 	for where, text := range outputs {
 		if strings.Contains(text, secretValue) || strings.Contains(text, inJSON) {
-			t.Errorf("%s has the value of the secret", where)
+			t.Errorf("%s has the value of the secret, want text with without %q and with without %q",
+				where, secretValue, inJSON)
 		}
 	}
 }

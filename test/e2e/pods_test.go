@@ -173,7 +173,7 @@ func TestAFinishedPodIsNotStartedAgain(t *testing.T) {
 	kill(t, "syncloop")
 	awaitRestart(t, "syncloop")
 	if after := containerIDs(await(t, "finished", "still Succeeded after a restart of syncloop", done)); fmt.Sprint(after) != fmt.Sprint(before) {
-		t.Errorf("containers went from %v to %v", before, after)
+		t.Errorf("containers went from %v to %v, want %v", before, after, fmt.Sprint(before))
 	}
 }
 

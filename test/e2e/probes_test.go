@@ -246,7 +246,7 @@ func readinessBy(t *testing.T, by string, action v1.ProbeHandler) {
 		t.Errorf("containers went from %s to %s", before, now)
 	}
 	if e := awaitEvent(t, name, "main", "Unhealthy", "Readiness probe failed: "+outputs[by]); e.Type != v1.EventTypeWarning {
-		t.Errorf("the event is %+v", e)
+		t.Errorf("the event is %+v, want Type %v", e, v1.EventTypeWarning)
 	}
 }
 

@@ -49,7 +49,7 @@ func TestARunningPodIsResizedWheneverSyncloopIsKilled(t *testing.T) {
 				has(p, "main", size.main, size.memory) && has(p, "side", size.side, 64)
 		})
 		if got := containerIDs(p); fmt.Sprint(got) != fmt.Sprint(containers) {
-			t.Errorf("the containers of size %v are %v, were %v", size, got, containers)
+			t.Errorf("the containers of size %v are %v, were %v, want %v", size, got, containers, fmt.Sprint(containers))
 		}
 		wantCgroup(t, cgroup, "memory.limit_in_bytes", "memory.max", strconv.Itoa((size.memory+64)<<20))
 		wantCgroup(t, cgroup, "cpu.cfs_quota_us", "cpu.max", strconv.Itoa((size.main+size.side)*100))
@@ -110,7 +110,7 @@ func TestAResizeThatDoesNotFitIsDeferred(t *testing.T) {
 		return ready(p) && condition(p, v1.PodResizePending) == nil && has(p, "main", 250, 64)
 	})
 	if got := containerIDs(p); fmt.Sprint(got) != fmt.Sprint(containers) {
-		t.Errorf("the containers are %v, were %v", got, containers)
+		t.Errorf("the containers are %v, were %v, want %v", got, containers, fmt.Sprint(containers))
 	}
 	takeAway(t, "resizable.yaml")
 	awaitGone(t, "resizable")

@@ -24,7 +24,8 @@ func TestPodsOutliveTheNodeAndOrphansDoNot(t *testing.T) {
 	awaitGone(t, "orphan")
 	p := await(t, "changed", "Ready", ready)
 	if p.Spec.Containers[0].Args[0] != "serve" {
-		t.Errorf("the pod that was changed meanwhile runs %v", p.Spec.Containers[0].Args)
+		t.Errorf("the pod that was changed meanwhile runs %v, want p.Spec.Containers[0].Args[0] %q",
+			p.Spec.Containers[0].Args, "serve")
 	}
 	if after := containerIDs(await(t, "kept", "Ready", ready)); fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("the pod that is still wanted was restarted: containers went from %v to %v", before, after)

@@ -52,7 +52,7 @@ func workerOf(t *testing.T, name string) worker {
 	var list struct{ Workers []worker }
 	out := quartet(t, "get", "workers", "e2e/"+name, "-o", "json")
 	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Workers) != 1 {
-		t.Fatalf("%v, %d workers in\n%s", err, len(list.Workers), out)
+		t.Fatalf("%v, %d workers in\n%s\nwant 1", err, len(list.Workers), out)
 	}
 	return list.Workers[0]
 }

@@ -47,7 +47,7 @@ func TestPartsOfVolumesAreMountedAndNothingOutsideOfThem(t *testing.T) {
 	p := await(t, "parts", "Ready", ready)
 	root := inside(t, p, "main")
 	if got, err := os.ReadFile(root + "/file"); err != nil || string(got) != "inside" {
-		t.Errorf("the file has %q, %v", got, err)
+		t.Errorf("the file has %q, %v, want %q", got, err, "inside")
 	}
 	if err := os.WriteFile(root+"/own/mine", []byte("x"), 0o600); err != nil {
 		t.Errorf("the folder of the pod's name cannot be written to: %v", err)

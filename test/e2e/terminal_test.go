@@ -110,7 +110,7 @@ func (r *remote) execTerminal(t *testing.T) {
 	s.await("a b\r\nread a b\r\n") // the terminal echoes the input
 	s.write("end\r")
 	if code := s.ended(); code != 5 {
-		t.Errorf("kubectl ends with %d, and the program with 5", code)
+		t.Errorf("kubectl ends with %d, and the program with 5, want 5", code)
 	}
 }
 

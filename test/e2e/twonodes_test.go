@@ -92,7 +92,7 @@ spec:
 		t.Errorf("the end of the other node has changed the pod of this one to %+v", after.Status)
 	}
 	if limit, err := livenode.ReadCgroup(node.PodCgroup(first), "memory.limit_in_bytes", "memory.max"); err != nil || limit != fmt.Sprint(32<<20) {
-		t.Errorf("the pod's cgroup has the limit %s, %v", limit, err)
+		t.Errorf("the pod's cgroup has the limit %s, %v, want %s", limit, err, fmt.Sprint(32<<20))
 	}
 	quartet(t, "get", "node")
 }

@@ -48,7 +48,7 @@ func TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted(t *testing.T) {
 	} {
 		ended := await(t, name, "evicted", func(p *v1.Pod) bool { return p != nil && p.Status.Phase == v1.PodFailed })
 		if s := ended.Status; s.Reason != "Evicted" || s.Message != message {
-			t.Errorf("its status is\n%s", describe(ended))
+			t.Errorf("its status is\n%s\nwant s.Reason %q and s.Message %v", describe(ended), "Evicted", message)
 		}
 		awaitThat(t, "its volume is removed, though its manifest is there still", func() bool {
 			_, err := os.Lstat(filepath.Join(node.PodDir(ended), "volumes/kubernetes.io~empty-dir/data"))

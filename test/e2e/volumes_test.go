@@ -82,7 +82,7 @@ func TestVolumesAreSharedOutliveAKillAndLeaveNothing(t *testing.T) {
 	}
 	for _, dir := range []string{"/image", "/host"} {
 		if err := os.WriteFile(one+dir+"/mine", nil, 0o600); !errors.Is(err, unix.EROFS) {
-			t.Errorf("%s can be written to: %v", dir, err)
+			t.Errorf("%s can be written to: %v, want %v", dir, err, unix.EROFS)
 		}
 	}
 	before := mounts(t, p)
@@ -187,10 +187,11 @@ func TestAKindOfVolumeThatIsNotThereIsNamed(t *testing.T) {
 	p := await(t, "far", "Pending with a message", func(p *v1.Pod) bool { return p != nil && p.Status.Message != "" })
 	const why = `volume "data" of kind fc: it is not supported yet by this version of Quartet`
 	if p.Status.Phase != v1.PodPending || p.Status.Reason != "UnsupportedPodSpec" || !strings.Contains(p.Status.Message, why) {
-		t.Errorf("its status is\n%s", describe(p))
+		t.Errorf("its status is\n%s\nwant p.Status.Phase %v, p.Status.Reason %q and p.Status.Message with %q",
+			describe(p), v1.PodPending, "UnsupportedPodSpec", why)
 	}
 	if out := quartet(t, "describe", "pod", "e2e/far"); !strings.Contains(out, why) {
-		t.Errorf("described as\n%s", out)
+		t.Errorf("described as\n%s\nwant text with %q", out, why)
 	}
 	place(t, "far.yaml", fmt.Sprintf(far, "csi: {driver: mine}"))
 	awaitThat(t, "the CSI volume is in get sources", func() bool {

@@ -50,7 +50,7 @@ func TestItReturnsWhenTheConditionHolds(t *testing.T) {
 		return checks == 3
 	})
 	if steps != 2 {
-		t.Errorf("%d steps between 3 checks", steps)
+		t.Errorf("%d steps between 3 checks, want 2", steps)
 	}
 	eventually.That(t, "it holds at once", func() bool { return true })
 }
@@ -63,11 +63,11 @@ func TestAFailureSaysWhatWasWaitedForAndWhatIsSeen(t *testing.T) {
 		}}.That(t, "there are 3", never)
 	})
 	if !strings.Contains(text, "until there are 3: context deadline exceeded; there are 2") {
-		t.Errorf("it says %q", text)
+		t.Errorf("it says %q, want text with %q", text, "until there are 3: context deadline exceeded; there are 2")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if text := fails(t, func(t eventually.T) { eventually.In(ctx, t, "it is over", never) }); !strings.HasSuffix(text, "until it is over: context canceled") {
-		t.Errorf("it says %q", text)
+		t.Errorf("it says %q, want text ending with %q", text, "until it is over: context canceled")
 	}
 }

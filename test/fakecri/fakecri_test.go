@@ -192,7 +192,8 @@ func TestEventsComeWithABacklogForTheFirstSubscriber(t *testing.T) {
 	fake.Kill(ids["app"])
 	if e := <-events; e.ContainerEventType != runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT ||
 		e.GetPodSandboxStatus().GetMetadata().GetUid() != "uid-1" {
-		t.Errorf("an exit is reported as %v", e)
+		t.Errorf("an exit is reported as %v, want ContainerEventType %v and PodSandboxStatus.Metadata.Uid %q",
+			e, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, "uid-1")
 	}
 	fake.SetEventsSupported(false)
 	if err := <-ended; status.Code(err) != codes.Unimplemented {

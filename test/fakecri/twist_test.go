@@ -72,7 +72,7 @@ func TestAFaultCanBeOfAPod(t *testing.T) {
 	_, others := fake.RunPod(fakecri.Pod{UID: "uid-2", Containers: []string{"app"}})
 	undo := fake.Fail("ContainerStatus", "uid-1", -1, status.Error(codes.Internal, "scripted"))
 	if _, err := runtime.ContainerStatus(ctx, ids["app"], false); status.Code(err) != codes.Internal {
-		t.Errorf("of the pod: %v", err)
+		t.Errorf("of the pod: %v, want Code %v", err, codes.Internal)
 	}
 	if _, err := runtime.ContainerStatus(ctx, others["app"], false); err != nil {
 		t.Errorf("of another pod: %v", err)
@@ -109,11 +109,12 @@ func TestItHoldsFiveHundredPodsAndThousandsOfContainers(t *testing.T) {
 	}
 	containers, err := runtime.ListContainers(ctx, nil)
 	if err != nil || len(containers) != 10000 || containers[len(containers)-1].GetId() != last {
-		t.Fatalf("%d containers are listed, %v", len(containers), err)
+		t.Fatalf("%d containers are listed, %v, want 10000 and containers[len(containers)-1].Id %v",
+			len(containers), err, last)
 	}
 	sandboxes, err := runtime.ListPodSandbox(ctx, nil)
 	if err != nil || len(sandboxes) != 500 {
-		t.Errorf("%d sandboxes are listed, %v", len(sandboxes), err)
+		t.Errorf("%d sandboxes are listed, %v, want 500", len(sandboxes), err)
 	}
 	if !slices.IsSortedFunc(containers, func(a, b *runtimeapi.Container) int {
 		return int(a.GetCreatedAt() - b.GetCreatedAt())

@@ -165,13 +165,13 @@ func TestALostAnswerMakesNothingTwice(t *testing.T) {
 				t.Errorf("%d answers were lost, not one", fault.Met())
 			}
 			if n := node.proxy.Count("RunPodSandbox", criproxy.For(full(name))); n != 1 {
-				t.Errorf("%d sandboxes were made", n)
+				t.Errorf("%d sandboxes were made, want 1", n)
 			}
 			if n := len(containers(t.Context(), name)); n != 1 {
-				t.Errorf("the runtime has %d containers", n)
+				t.Errorf("the runtime has %d containers, want 1", n)
 			}
 			if n := node.proxy.Count("StartContainer", criproxy.For(full(name))); n != 1 {
-				t.Errorf("containers were started %d times", n)
+				t.Errorf("containers were started %d times, want 1", n)
 			}
 			if n := only(p).RestartCount; method != "CreateContainer" && n != 0 {
 				t.Errorf("the pod counts %d restarts", n)

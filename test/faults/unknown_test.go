@@ -44,10 +44,10 @@ func TestAPodOfAHangingInspectionIsReportedAsUnknown(t *testing.T) {
 		t.Errorf("what was last seen of it is not kept: %s", describe(t, p))
 	}
 	if out, err := node.Command(t.Context(), "get", "pods", "-n", namespace, "unknown", "beside-unknown"); err != nil || strings.Count(out, "Unknown (") != 1 {
-		t.Errorf("get pods, %v:\n%s", err, out)
+		t.Errorf("get pods, %v:\n%s\nwant %q once", err, out, "Unknown (")
 	}
 	if out, err := node.Command(t.Context(), "describe", "pod", "-n", namespace, "unknown"); err != nil || !strings.Contains(out, "unknown since") {
-		t.Errorf("describe pod, %v:\n%s", err, out)
+		t.Errorf("describe pod, %v:\n%s\nwant text with %q", err, out, "unknown since")
 	}
 	if out, err := node.Command(t.Context(), "events", "--pod", namespace+"/unknown"); err != nil || !strings.Contains(out, "has not answered") {
 		t.Errorf("events, %v:\n%s\nwant text with %q", err, out, "has not answered")

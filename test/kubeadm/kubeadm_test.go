@@ -82,7 +82,7 @@ func (c cluster) namesAndServices(t *testing.T) {
 	address := c.control.kubectl(t, "get", "service", "hello", "-o", "jsonpath={.spec.clusterIP}")
 	pods := strings.Fields(c.control.kubectl(t, "get", "pods", "-l", "app=hello", "-o", "jsonpath={.items[*].metadata.name}"))
 	if len(pods) != 2 {
-		t.Fatalf("the pods are %q", pods)
+		t.Fatalf("the pods are %q, want 2 entries", pods)
 	}
 	for _, pod := range pods {
 		for _, url := range []string{"http://hello/", "http://hello.default.svc.cluster.local/", "http://" + address + "/"} {

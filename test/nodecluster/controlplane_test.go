@@ -250,7 +250,7 @@ func controlPlane(t *testing.T, dir string) *livenode.Node {
 	}
 	manifests, err := filepath.Glob(filepath.Join(dir, "manifests", "*.yaml"))
 	if err != nil || len(manifests) != 4 {
-		t.Fatalf("the manifests are %q, %v", manifests, err)
+		t.Fatalf("the manifests are %q, %v, want 4 entries", manifests, err)
 	}
 	for _, file := range manifests {
 		content, err := os.ReadFile(file)

@@ -25,7 +25,7 @@ func TestKubectl(t *testing.T) {
 
 	t.Run("logs", func(t *testing.T) {
 		if out := kubectl(t, "logs", "-n", ns, "web"); !strings.Contains(out, "hello") {
-			t.Errorf("the log is %q", out)
+			t.Errorf("the log is %q, want text with %q", out, "hello")
 		}
 		followed := background(t, "logs", "-n", ns, "web", "-f", "--tail=1")
 		awaitThat(t, "the log that is followed has three lines", func() bool { return strings.Count(followed.String(), "\n") >= 3 })
@@ -36,7 +36,7 @@ func TestKubectl(t *testing.T) {
 		}
 		out := kubectlOrError(t.Context(), "exec", "-n", ns, "web", "--", "/hello", "crash", "-after", "0s", "-code", "7")
 		if !strings.Contains(out, "exit code 7") {
-			t.Errorf("a program that ends with 7: %q", out)
+			t.Errorf("a program that ends with 7: %q, want text with %q", out, "exit code 7")
 		}
 	})
 	t.Run("attach", func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestKubectl(t *testing.T) {
 		awaitThat(t, "a port is forwarded", func() bool { return address.MatchString(forwarded.String()) })
 		for range 2 { // one connection after another
 			if body := fetch(t, "http://"+address.FindStringSubmatch(forwarded.String())[1]+"/"); !strings.Contains(body, "hello") {
-				t.Errorf("the page is %q", body)
+				t.Errorf("the page is %q, want text with %q", body, "hello")
 			}
 		}
 	})
@@ -66,7 +66,7 @@ func TestKubectl(t *testing.T) {
 			t.Fatal(err)
 		}
 		if back, err := os.ReadFile(got); err != nil || !bytes.Equal(back, want) {
-			t.Errorf("%d bytes came back of %d, %v", len(back), len(want), err)
+			t.Errorf("%d bytes came back of %d, %v, want back %v", len(back), len(want), err, want)
 		}
 	})
 	t.Run("debug", func(t *testing.T) {
@@ -110,7 +110,7 @@ func top(t *testing.T) {
 		t.Errorf("the container that serves a page uses %d m of processors and %d MiB", cpu, memory)
 	}
 	if out := kubectl(t, "top", "pod", "-n", ns, "--sum", "--no-headers"); !strings.Contains(out, "web") {
-		t.Errorf("the pods of the namespace: %s", out)
+		t.Errorf("the pods of the namespace: %s, want text with %q", out, "web")
 	}
 }
 

@@ -136,7 +136,7 @@ func TestTheAPIServerDiesInTheMiddleOfARollOut(t *testing.T) {
 	}
 	for _, pod := range pods(t, admin, ns, "app=web") {
 		if restarts := pod.Status.ContainerStatuses[0].RestartCount; restarts != 0 {
-			t.Errorf("%s was restarted %d times", pod.Name, restarts)
+			t.Errorf("%s was restarted %d times, want 0", pod.Name, restarts)
 		}
 	}
 }
@@ -180,7 +180,7 @@ func TestPodsHaveTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	if user := review.Status.User.Username; user != "system:serviceaccount:tokens:default" {
-		t.Errorf("the API server takes the token for %q", user)
+		t.Errorf("the API server takes the token for %q, want %q", user, "system:serviceaccount:tokens:default")
 	}
 	roots, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
 	if err != nil {

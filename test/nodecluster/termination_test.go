@@ -52,7 +52,7 @@ func TestAKillInTheMiddleOfATermination(t *testing.T) {
 		return err == nil && !slices.ContainsFunc(list, func(p corev1.Pod) bool { return p.Namespace == ns })
 	})
 	if left := pods(t, admin, ns, ""); len(left) > 0 {
-		t.Errorf("the cluster has %+v", left)
+		t.Errorf("the cluster has %+v, want none", left)
 	}
 }
 

@@ -141,7 +141,7 @@ func takesPods(t *testing.T, admin kubernetes.Interface, ns string) {
 		t.Errorf("the pod has the status %+v", pod.Status)
 	}
 	if out := kubectl(t, "logs", "-n", ns, "web"); !strings.Contains(out, "hello") {
-		t.Errorf("its log is %q", out)
+		t.Errorf("its log is %q, want text with %q", out, "hello")
 	}
 	if again := get(t, admin, ns, "web"); !slices.Equal(started([]corev1.Pod{*pod}), started([]corev1.Pod{*again})) {
 		t.Errorf("it went from %+v to %+v", pod.Status, again.Status)

@@ -156,7 +156,7 @@ func TestJobs(t *testing.T) {
 		})
 	}
 	if done := pods(t, admin, ns, "work=good"); len(done) != 3 {
-		t.Errorf("%d pods did the work", len(done))
+		t.Errorf("%d pods did the work, want 3", len(done))
 	}
 	for _, pod := range pods(t, admin, ns, "work=bad") {
 		state := pod.Status.ContainerStatuses[0].State.Terminated

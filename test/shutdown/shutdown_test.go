@@ -221,7 +221,7 @@ func TestPodsEndBeforeTheMachineGoesDown(t *testing.T) {
 	m.awaitReady("web", "dns")
 	m.await("logind waits for the node", m.holdsALock)
 	if delay := m.inhibitDelay(); delay != 110*time.Second {
-		t.Errorf("logind waits %v, the pods may take 110s", delay)
+		t.Errorf("logind waits %v, the pods may take 110s, want %v", delay, 110*time.Second)
 	}
 
 	m.run("systemctl", "poweroff")

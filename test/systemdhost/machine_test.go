@@ -16,7 +16,7 @@ func TestTwoMachinesOfTheTestsOwn(t *testing.T) {
 	systemdhost.Connect(t, a, netip.MustParsePrefix("192.168.231.1/24"), b, netip.MustParsePrefix("192.168.231.2/24"))
 
 	if name := a.Run(t, "hostname"); name != "machine-a" {
-		t.Errorf("the machine is called %q", name)
+		t.Errorf("the machine is called %q, want %q", name, "machine-a")
 	}
 	// A unit is enabled, runs, is logged, and can write to the writable directories of a machine.
 	const file = "/var/lib/written"
@@ -26,7 +26,7 @@ func TestTwoMachinesOfTheTestsOwn(t *testing.T) {
 	a.WriteFile(t, systemdhost.AdminUnits+"/serve.service", "[Service]\nType=exec\nExecStart=/usr/local/bin/serve\n[Install]\nWantedBy=multi-user.target\n")
 	a.Run(t, "systemctl", "enable", "--now", "serve.service")
 	if state := a.Run(t, "systemctl", "is-enabled", "serve.service"); state != "enabled" {
-		t.Errorf("the unit is %s", state)
+		t.Errorf("the unit is %s, want %q", state, "enabled")
 	}
 	eventually.That(t, "the unit has printed", func() bool { return strings.Contains(a.Log("serve"), "it serves") })
 	if _, err := os.Stat(a.Path(file)); err != nil {
@@ -49,6 +49,6 @@ func TestTwoMachinesOfTheTestsOwn(t *testing.T) {
 	a.Run(t, "systemctl", "daemon-reload")
 	a.Run(t, "systemctl", "start", "answer.socket")
 	if got := b.Run(t, "bash", "-c", "cat </dev/tcp/192.168.231.1/80"); got != "from afar" {
-		t.Errorf("it answers %q", got)
+		t.Errorf("it answers %q, want %q", got, "from afar")
 	}
 }

@@ -33,14 +33,14 @@ func TestASystemdOfTheTestsOwn(t *testing.T) {
 		return
 	}
 	if name, err := os.ReadFile("/proc/1/comm"); err != nil || string(name) != "systemd\n" {
-		t.Errorf("the first process is %q: %v", name, err)
+		t.Errorf("the first process is %q: %v, want %q", name, err, "systemd\n")
 	}
 	// The machine's units and files are not visible or not writable.
 	if err := os.WriteFile("/etc/quartet-systemd", nil, 0o600); err == nil {
 		t.Error("a file of the machine can be written: /etc/quartet-systemd")
 	}
 	if state := systemctl(t, "show", "--property=LoadState", "--value", "ssh.service"); state != "not-found" {
-		t.Errorf("a unit of the machine is %s", state)
+		t.Errorf("a unit of the machine is %s, want %q", state, "not-found")
 	}
 	// The processes of a unit are in a cgroup of the machine's cgroup version.
 	unit := "[Service]\nType=exec\nExecStart=sleep 600\nMemoryMax=64M\n"
@@ -52,7 +52,7 @@ func TestASystemdOfTheTestsOwn(t *testing.T) {
 	pid := systemctl(t, "show", "--property=MainPID", "--value", "a.service")
 	cgroup, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
 	if err != nil || !strings.Contains(string(cgroup), ":/system.slice/a.service") {
-		t.Errorf("the service is in %q: %v", cgroup, err)
+		t.Errorf("the service is in %q: %v, want text with %q", cgroup, err, ":/system.slice/a.service")
 	}
 }
 

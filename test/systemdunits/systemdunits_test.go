@@ -170,7 +170,7 @@ func TestTheUnits(t *testing.T) {
 	portStaysOpen(t, "quartet.service")
 	serving(t)
 	if running := processes(t); len(running) != len(four) {
-		t.Errorf("quartet.service runs %q", running)
+		t.Errorf("quartet.service runs %q, want %d entries", running, len(four))
 	}
 	noneSpeaksForTheUnit(t)
 	systemctl(t, append([]string{"start"}, four...)...)
@@ -179,7 +179,7 @@ func TestTheUnits(t *testing.T) {
 	systemctl(t, append([]string{"stop"}, four...)...)
 	ended(t, four...)
 	if left := processes(t); len(left) > 0 {
-		t.Errorf("when all are stopped there is %q", left)
+		t.Errorf("when all are stopped there is %q, want none", left)
 	}
 	if _, err := askHealth(t); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("when all are stopped the port of the health is open: %v", err)
@@ -201,7 +201,7 @@ func portStaysOpen(t *testing.T, unit string) {
 	defer cancel()
 	eventually.In(ctx, t, unit+" is killed", func() bool { return pid(t, unit) != main })
 	if answer, err := askHealth(t); err != nil || answer != "ok" {
-		t.Errorf("while %s restarts, its port answers %q: %v", unit, answer, err)
+		t.Errorf("while %s restarts, its port answers %q: %v, want %q", unit, answer, err, "ok")
 	}
 	awaitActive(t, unit)
 }
@@ -231,7 +231,7 @@ func noneSpeaksForTheUnit(t *testing.T) {
 		environment, err := os.ReadFile(filepath.Join(dir, "environ"))
 		must(t, err)
 		if strings.Contains(string(environment), "NOTIFY_SOCKET=") {
-			t.Errorf("%s has NOTIFY_SOCKET", process)
+			t.Errorf("%s has NOTIFY_SOCKET, want environment without %q", process, "NOTIFY_SOCKET=")
 		}
 	}
 }
@@ -249,7 +249,7 @@ func activeOnlyWhenItServes(t *testing.T) {
 	defer cancel()
 	eventually.In(ctx, t, "configmux stands by", func() bool { return serves(t, "configmux") == nil })
 	if state := property(t, unit, "ActiveState"); state != "activating" {
-		t.Errorf("a configmux that stands by is %s", state)
+		t.Errorf("a configmux that stands by is %s, want %q", state, "activating")
 	}
 	must(t, held.Release())
 	awaitActive(t, unit)
@@ -293,7 +293,8 @@ NODESTATUS_FLAGS="--kubeconfig=%[1]s --bootstrap-kubeconfig=%[2]s"
 			awaits := strings.Contains(string(command), "--await-kubeconfig\x00")
 			hasKubeconfig := strings.Contains(string(command), "--kubeconfig="+kubeconfig+"\x00")
 			if joins != (name == "nodestatus") || awaits != (name == "configmux" || name == "syncloop") || hasKubeconfig != (name != "pleg") {
-				t.Errorf("%s runs %s as %q", start, name, command)
+				t.Errorf("%s runs %s as %q, want joins %v, awaits %v and hasKubeconfig %v",
+					start, name, command, name == "nodestatus", name == "configmux" || name == "syncloop", name != "pleg")
 			}
 		}
 		systemctl(t, append([]string{"stop"}, start...)...)

@@ -82,7 +82,7 @@ func TestOneProgramRunsAsRoot(t *testing.T) {
 	dir := t.TempDir()
 	img := makeImage(t, filepath.Join(dir, "a.tar"), "-file", program(t, dir, "prog", 0o700))
 	if got := config(t, img); !slices.Equal(got.Entrypoint, []string{"/prog"}) || got.User != "" {
-		t.Errorf("it runs %q as %q", got.Entrypoint, got.User)
+		t.Errorf("it runs %q as %q, want %q and an empty text", got.Entrypoint, got.User, []string{"/prog"})
 	}
 	want := []string{"1777 0:0 tmp 0", "0755 0:0 prog 15"}
 	if got := listing(t, img); !slices.Equal(got, want) {
@@ -103,7 +103,7 @@ func TestAWellKnownNameIsKeptAsItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := manifest[0].RepoTags; !slices.Equal(got, []string{short}) {
-		t.Errorf("it is named %q", got)
+		t.Errorf("it is named %q, want %q", got, []string{short})
 	}
 }
 
@@ -130,7 +130,8 @@ func TestEverythingThatIsAskedForIsInTheImage(t *testing.T) {
 	got := config(t, img)
 	if !slices.Equal(got.Entrypoint, []string{"/quartet", "runtime"}) || got.User != "10241:10240" ||
 		!slices.Equal(got.Env, []string{"A=1", "B=x=y"}) || got.Labels["org.opencontainers.image.title"] != "quartet" {
-		t.Errorf("its configuration is %+v", got)
+		t.Errorf("its configuration is %+v, want Entrypoint %v, User %q, Env %v and org.opencontainers.image.title %q",
+			got, []string{"/quartet", "runtime"}, "10241:10240", []string{"A=1", "B=x=y"}, "quartet")
 	}
 	want := []string{
 		"0755 0:0 run 0", "1771 0:10240 run/quartet 0", "0755 0:0 runtime 0", "0755 0:0 runtime/images 0", "1777 0:0 tmp 0",
@@ -147,7 +148,8 @@ func TestACommandIsApartFromTheEntryPoint(t *testing.T) {
 	img := makeImage(t, filepath.Join(dir, "a.tar"), "-file", program(t, dir, "prog", 0o755), "-cmd", "serve --port=80")
 	got := config(t, img)
 	if !slices.Equal(got.Entrypoint, []string{"/prog"}) || !slices.Equal(got.Cmd, []string{"serve", "--port=80"}) {
-		t.Errorf("it runs %q with %q", got.Entrypoint, got.Cmd)
+		t.Errorf("it runs %q with %q, want %q and %q",
+			got.Entrypoint, got.Cmd, []string{"/prog"}, []string{"serve", "--port=80"})
 	}
 	img = makeImage(t, filepath.Join(dir, "b.tar"), "-file", program(t, dir, "sh", 0o755), "-entrypoint", "", "-cmd", "sh")
 	if got := config(t, img); len(got.Entrypoint) != 0 || !slices.Equal(got.Cmd, []string{"sh"}) {

@@ -56,7 +56,8 @@ func TestConfigMapsAndSecretsAreAppliedShownAndDeleted(t *testing.T) {
 	out, _, err = n.run("", "get", "secret", "login", "-o", "yaml")
 	if err != nil || !strings.Contains(out, "  keys:\n  - bytes: \"2\"\n    name: key\n  kind: Secret\n  name: login\n") ||
 		strings.Contains(out, "configMap") {
-		t.Errorf("get secret login -o yaml: %v\n%s", err, out)
+		t.Errorf("get secret login -o yaml: %v\n%s\nwant text with %q and without %q",
+			err, out, "  keys:\n  - bytes: \"2\"\n    name: key\n  kind: Secret\n  name: login\n", "configMap")
 	}
 	n.expect("", []string{"get", "configmaps", "-o", "name"}, "configmap/settings\n", "", "")
 	n.expect("", []string{"get", "secret", "none"}, "", "", `there is no secret "none": 'quartet get secrets' shows all`)
@@ -264,7 +265,8 @@ func TestTheKeyIsRotated(t *testing.T) {
 	must(t, err)
 	out, _, err := n.run("", "secrets", "rotate-key")
 	if err != nil || !strings.HasSuffix(out, " now, and the old one is removed; files encrypted again: 2\n") {
-		t.Errorf("rotate-key: %v\n%s", err, out)
+		t.Errorf("rotate-key: %v\n%s\nwant text ending with %q",
+			err, out, " now, and the old one is removed; files encrypted again: 2\n")
 	}
 	after, err := os.ReadFile(filepath.Join(n.stateDir, "secrets.key"))
 	must(t, err)
@@ -300,7 +302,7 @@ func TestAKeyThatOthersMayReadIsRefused(t *testing.T) {
 	out, _, err := n.run("", "get", "sources")
 	const want = "secrets.key has the mode 0640, so that others may have read the key: it must be 0600; run chmod 0600 "
 	if err != nil || !strings.Contains(out, want) || !strings.Contains(out, "secret default/a") {
-		t.Errorf("get sources: %v\n%s", err, out)
+		t.Errorf("get sources: %v\n%s\nwant text with %q and with %q", err, out, want, "secret default/a")
 	}
 	n.expect("", []string{"get", "configmaps", "-o", "name"}, "configmap/c\n", "", "")
 	_, errOut, err := n.run(secret("b", "2"), "apply", "-f", "-")

@@ -188,7 +188,7 @@ func TestACommandThatCannotRunEndsWithItsOwnCode(t *testing.T) {
 		_, err := execute(args...)
 		var exit *ExitError
 		if !errors.As(err, &exit) || exit.Code != exitCannotRun {
-			t.Errorf("doctor %v: got %v", args, err)
+			t.Errorf("doctor %v: got %v, want a %T and exit.Code %v", args, err, exit, exitCannotRun)
 		}
 	}
 	help := Command().Long
@@ -302,10 +302,10 @@ func TestConfiguration(t *testing.T) {
 	p := with(head + "containerRuntimeEndpoint: unix:///run/crio/crio.sock\nevictionHard: {nodefs.available: 42%}\n")
 	expect(t, p.configuration()[0], machine.OK, file)
 	if p.runtime.endpoint != "unix:///run/crio/crio.sock" {
-		t.Errorf("the runtime is %+v", p.runtime)
+		t.Errorf("the runtime is %+v, want endpoint %q", p.runtime, "unix:///run/crio/crio.sock")
 	}
 	if room := p.room("nodefs"); room.Bytes.Of(100) != 42 || room.Inodes.Of(100) != 0 {
-		t.Errorf("the room is %+v", room)
+		t.Errorf("the room is %+v, want Of 42 and Of 0", room)
 	}
 	wrong := with(head + "noSuchField: 1\nnorThis: -3\n").configuration()
 	if len(wrong) != 2 {

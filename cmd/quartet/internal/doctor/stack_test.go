@@ -121,13 +121,14 @@ func TestTheStackSaysWhichNodeIsMeant(t *testing.T) {
 	}
 	if got := slices.Sorted(maps.Keys(s.ports)); !slices.Equal(got, []int{3000, 4317, 9090, 16686}) ||
 		s.ports[3000] != "grafana" {
-		t.Errorf("the ports are %v", s.ports)
+		t.Errorf("the ports are %v, want got %v and s.ports[3000] %q", s.ports, []int{3000, 4317, 9090, 16686}, "grafana")
 	}
 	if s.images["pleg"] != "quartet.local/pleg:dev" || s.images["jaeger"] != "jaegertracing/all-in-one:1.62.0" {
-		t.Errorf("the images are %v", s.images)
+		t.Errorf("the images are %v, want pleg %q and jaeger %q",
+			s.images, "quartet.local/pleg:dev", "jaegertracing/all-in-one:1.62.0")
 	}
 	if got := s.up("pleg"); got != "docker compose -f "+s.file+" up -d pleg" {
-		t.Errorf("it is started by %s", got)
+		t.Errorf("it is started by %s, want %s", got, "docker compose -f "+s.file+" up -d pleg")
 	}
 }
 

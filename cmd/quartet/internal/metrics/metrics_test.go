@@ -118,7 +118,7 @@ func TestFourServicesAreOneExposition(t *testing.T) {
 	s.serve("nodestatus", gauge("shared", 0.1, prometheus.Labels{"service": "mine"}))
 	out, errOut, err := run(t, "--socket-dir", s.dir)
 	if err != nil || errOut != "" {
-		t.Fatalf("got %v and %q", err, errOut)
+		t.Fatalf("got %v and %q, want an empty text", err, errOut)
 	}
 	contains(
 		t,
@@ -179,7 +179,7 @@ func TestOneServiceAlone(t *testing.T) {
 	s.serve("syncloop", gauge("other", 1, nil))
 	out, _, err := run(t, "pleg", "--socket-dir", s.dir)
 	if err != nil || strings.Contains(out, "other") {
-		t.Fatalf("got %v and\n%s", err, out)
+		t.Fatalf("got %v and\n%s\nwant text without %q", err, out, "other")
 	}
 	contains(t, out, `mine{service="pleg"} 1`)
 	if _, _, err := run(

@@ -24,7 +24,7 @@ func TestWhatIsCountedOfProbesIsAtAPathOfItsOwn(t *testing.T) {
 	const probes, node = `prober_probe_total{service="syncloop"} 3`, `node_total{service="syncloop"} 3`
 	out, errOut, err := run(t, "--socket-dir", s.dir, "--probes")
 	if err != nil || errOut != "" || !strings.Contains(out, probes) || strings.Contains(out, node) {
-		t.Errorf("--probes prints\n%s\n%s%v", out, errOut, err)
+		t.Errorf("--probes prints\n%s\n%s%v\nwant an empty text, with %q and without %q", out, errOut, err, probes, node)
 	}
 	if out, _, err := run(
 		t,
@@ -41,10 +41,10 @@ func TestWhatIsCountedOfProbesIsAtAPathOfItsOwn(t *testing.T) {
 		served.url+"/metrics/probes",
 	); status != http.StatusOK || !strings.Contains(body, probes) ||
 		strings.Contains(body, node) {
-		t.Errorf("/metrics/probes has %d\n%s", status, body)
+		t.Errorf("/metrics/probes has %d\n%s\nwant %d, with %q and without %q", status, body, http.StatusOK, probes, node)
 	}
 	if _, body := get(t, served.url+"/metrics"); !strings.Contains(body, node) || strings.Contains(body, probes) {
-		t.Errorf("/metrics has\n%s", body)
+		t.Errorf("/metrics has\n%s\nwant text with %q and without %q", body, node, probes)
 	}
 	for args, want := range map[string]string{"--probes pleg": "pleg has no probes", "--probes --listen 127.0.0.1:0": "leave out --probes"} {
 		if _, _, err := run(
@@ -132,7 +132,7 @@ func TestPrometheusHasOneTargetForTheNode(t *testing.T) {
 	}
 	contains(t, body, `fine{service="configmux"} 1`, `fine{service="pleg"} 2`, `quartet_up{service="syncloop"} 0`)
 	if code, body := get(t, at.url+"/healthz"); code != http.StatusOK || body != "ok\n" {
-		t.Errorf("healthz: got %d %q", code, body)
+		t.Errorf("healthz: got %d %q, want %d and %q", code, body, http.StatusOK, "ok\n")
 	}
 }
 

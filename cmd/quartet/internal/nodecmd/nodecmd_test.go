@@ -53,10 +53,11 @@ func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
 			t.Errorf("%s has the kubeconfig %q, want %q", service, cfg.Kubeconfig, want)
 		}
 		if has := cfg.CredentialProviders == opts.CredentialProviders; has != (service == layout.SyncLoop) {
-			t.Errorf("%s has the credential providers %+v", service, cfg.CredentialProviders)
+			t.Errorf("%s has the credential providers %+v, want has %v",
+				service, cfg.CredentialProviders, service == layout.SyncLoop)
 		}
 		if cfg.AllowUnauthenticatedAPI != (service == layout.SyncLoop) {
-			t.Errorf("%s may serve everybody: %v", service, cfg.AllowUnauthenticatedAPI)
+			t.Errorf("%s may serve everybody: %v, want %v", service, cfg.AllowUnauthenticatedAPI, service == layout.SyncLoop)
 		}
 	}
 }

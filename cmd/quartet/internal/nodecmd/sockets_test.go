@@ -66,7 +66,7 @@ func TestSocketsAreThoseOfTheFileAsItIs(t *testing.T) {
 		t.Errorf("with a wrong file, of which it says what is wrong, syncloop is given %s", got)
 	}
 	if strings.Contains(log.String(), "WARN") {
-		t.Errorf("the log has %s", &log)
+		t.Errorf("the log has %s, want text without %q", &log, "WARN")
 	}
 	taken, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", first))
 	if err != nil {

@@ -122,7 +122,7 @@ func (n configmux) WatchPodUpdates(
 	to grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse],
 ) error {
 	if r.GetMode() != configv1.Mode_MODE_SNAPSHOT {
-		n.t.Errorf("asked for the mode %v", r.GetMode())
+		n.t.Errorf("asked for the mode %v, want %v", r.GetMode(), configv1.Mode_MODE_SNAPSHOT)
 	}
 	for _, m := range []*configv1.WatchPodUpdatesResponse{
 		{Frame: &streamv1.Frame{Kind: streamv1.Kind_KIND_OPENED}},

@@ -41,12 +41,12 @@ func TestUnpackReplacesWhatIsThereAndNotWhatRuns(t *testing.T) {
 			t.Errorf("%s is %q, %v, want %q", path, content, err, "second")
 		}
 		if info.Mode().Perm() != 0o700 {
-			t.Errorf("%s has mode %v", path, info.Mode())
+			t.Errorf("%s has mode %v, want Perm 0o700", path, info.Mode())
 		}
 	}
 	old := make([]byte, 5)
 	if _, err := running.Read(old); err != nil || string(old) != "first" {
-		t.Errorf("what runs has become %q, %v", old, err)
+		t.Errorf("what runs has become %q, %v, want %q", old, err, "first")
 	}
 	if left, err := filepath.Glob(filepath.Join(to, "*.new")); err != nil || len(left) > 0 {
 		t.Errorf("left over: %v, %v", left, err)

@@ -38,7 +38,7 @@ func TestAPodIsNamedAsItsManifestNamesIt(t *testing.T) {
 	// A pod whose full name matches takes precedence.
 	n.putPod(pod("default", "hello", "main"), "file", syncing)
 	if got := n.must("get", "pods", "-o", "name", "hello"); got != "pod/hello\n" {
-		t.Errorf("with a pod of that very name: %q", got)
+		t.Errorf("with a pod of that very name: %q, want %q", got, "pod/hello\n")
 	}
 }
 

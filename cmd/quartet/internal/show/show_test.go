@@ -157,10 +157,11 @@ func TestAPodOfUnknownStateIsReportedAsUnknown(t *testing.T) {
 		got,
 		"unknown since Fri, 01 May 2026 11:59:25 +0000 (35s): the runtime has not answered for 5s\n",
 	) {
-		t.Errorf("described as\n%s", got)
+		t.Errorf("described as\n%s\nwant text with %q",
+			got, "unknown since Fri, 01 May 2026 11:59:25 +0000 (35s): the runtime has not answered for 5s\n")
 	}
 	if got := n.must("get", "pod", "hung", "-o", "json"); !strings.Contains(got, "quartet.dev/RuntimeStateUnknown") {
-		t.Errorf("as JSON:\n%s", got)
+		t.Errorf("as JSON:\n%s\nwant text with %q", got, "quartet.dev/RuntimeStateUnknown")
 	}
 	hung.Status.Conditions[len(hung.Status.Conditions)-1].Message = "it is for another reason now"
 	n.putPod(hung, "file", syncing)

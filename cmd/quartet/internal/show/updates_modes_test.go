@@ -70,7 +70,8 @@ func TestALongSetIsCutInTheTableOnly(t *testing.T) {
 	plain := n.must("updates", "--mode", "snapshot")
 	if !strings.Contains(plain, "23 pods") || !strings.Contains(plain, "web-019") || strings.Contains(plain, "web-020") ||
 		!strings.Contains(plain, "and 3 more: -o wide lists all") {
-		t.Errorf("the table is\n%s", plain)
+		t.Errorf("the table is\n%s\nwant text with %q, with %q, without %q and with %q",
+			plain, "23 pods", "web-019", "web-020", "and 3 more: -o wide lists all")
 	}
 	for _, args := range [][]string{{"-o", "wide"}, {"-o", "json"}, {"web-022"}} {
 		if got := n.must(

@@ -199,7 +199,7 @@ func TestRecordKeepsEveryMessage(t *testing.T) {
 		t.Errorf("the recording has\n%s, want\n%s", got, want)
 	}
 	if got := r.out.String(); got != "Recorded 8 messages in "+file+"\n" {
-		t.Errorf("it said %q", got)
+		t.Errorf("it said %q, want %q", got, "Recorded 8 messages in "+file+"\n")
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
 		t.Errorf("the file has the mode %v, %v, want only its owner to read it", info.Mode(), err)

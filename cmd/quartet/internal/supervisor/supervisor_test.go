@@ -147,7 +147,7 @@ func TestStopEndsEveryProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := strings.Count(n.out.String(), "bye"); got != 2 {
-		t.Errorf("%d of 2 ended in peace: %s", got, n.out)
+		t.Errorf("%d of 2 ended in peace: %s, want 2", got, n.out)
 	}
 	if left, err := os.ReadDir(n.pids); err != nil || len(left) != 0 {
 		t.Errorf("pid files are left: %v %v", left, err)

@@ -52,7 +52,8 @@ func TestAnObjectIsMadeAsAnAPIServerDoes(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if o.Key().String() != "secret default/login" || o.Key().Path() != "Secret/default/login" || o.Sizes()["both"] != 1 {
-		t.Errorf("key %s, path %s, sizes %v", o.Key(), o.Key().Path(), o.Sizes())
+		t.Errorf("key %s, path %s, sizes %v, want %q, %q and both 1",
+			o.Key(), o.Key().Path(), o.Sizes(), "secret default/login", "Secret/default/login")
 	}
 }
 
@@ -100,7 +101,7 @@ func TestProblemsAreReportedByFieldAndWithoutValues(t *testing.T) {
 		}
 	}
 	if errs := immutable.CheckUpdate(immutable); len(errs) > 0 {
-		t.Errorf("one that stays as it is: %v", errs)
+		t.Errorf("one that stays as it is: %v, want none", errs)
 	}
 }
 

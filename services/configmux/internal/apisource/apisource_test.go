@@ -60,7 +60,7 @@ func TestItAsksAsANodeDoesInProtobuf(t *testing.T) {
 	}
 	for _, accept := range a.accepts {
 		if !strings.HasPrefix(accept, "application/vnd.kubernetes.protobuf") {
-			t.Errorf("it accepts %q", accept)
+			t.Errorf("it accepts %q, want text beginning with %q", accept, "application/vnd.kubernetes.protobuf")
 		}
 	}
 	metricstest.Want(t, r.registry, 1, "quartet_configmux_api_requests_total", "verb", "list", "outcome", "ok")
@@ -90,7 +90,7 @@ func TestNothingIsAskedBeforeTheNodeHasSynced(t *testing.T) {
 	r.nodes.Put("node", &nodev1.Node{Synced: true})
 	r.want(podset.None, "a i:1")
 	if waiting := r.cfg.Health.Waiting(); len(waiting) > 0 {
-		t.Errorf("it waits for %q", waiting)
+		t.Errorf("it waits for %q, want none", waiting)
 	}
 	r.nodes.Close() // nodestatus goes down
 	a.put(pod("b", "i:1"))

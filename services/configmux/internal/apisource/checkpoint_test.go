@@ -53,7 +53,7 @@ func TestPodsAreKeptWhenMoreThanTheirStatusChanges(t *testing.T) {
 	info, err := os.Stat(r.checkpoint)
 	must(t, err)
 	if info.Mode().Perm() != 0o600 {
-		t.Errorf("the mode is %v", info.Mode())
+		t.Errorf("the mode is %v, want Perm 0o600", info.Mode())
 	}
 	running := pod("a", "i:1")
 	running.Status.Phase = v1.PodRunning
@@ -106,7 +106,7 @@ func TestWithoutTheAPIServerThePodsOfTheCheckpointAreRestored(t *testing.T) {
 	}
 	r.stop()
 	if after, err := os.ReadFile(r.checkpoint); err != nil || !bytes.Equal(before, after) {
-		t.Errorf("the checkpoint has changed, %v", err)
+		t.Errorf("the checkpoint has changed, %v, want before %v", err, after)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestACheckpointThatIsDamagedIsRenamed(t *testing.T) {
 				t.Errorf("given: %+v, want Failed true", reading)
 			}
 			if aside, err := os.ReadFile(r.checkpoint + ".corrupt"); err != nil || !bytes.Equal(aside, damaged) {
-				t.Errorf("put aside: %q, %v", aside, err)
+				t.Errorf("put aside: %q, %v, want %q", aside, err, damaged)
 			}
 			if _, err := os.Stat(r.checkpoint); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("it is still there: %v", err)

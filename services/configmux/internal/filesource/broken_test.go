@@ -110,7 +110,7 @@ func TestAnEditorsBackupTakesNoPodAway(t *testing.T) {
 			uids := map[types.UID]bool{}
 			for _, reading := range r.all()[seen:] {
 				if len(reading.Pods) != 1 {
-					t.Fatalf("in between there were %d pods", len(reading.Pods))
+					t.Fatalf("in between there were %d pods, want 1", len(reading.Pods))
 				}
 				uids[reading.Pods[0].UID] = true
 			}

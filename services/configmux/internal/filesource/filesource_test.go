@@ -237,7 +237,7 @@ func TestFullReadSeesWhatInotifyDoesNot(t *testing.T) {
 	fake.Step(20 * time.Second)
 	after := r.has(0, "a-node i:2")
 	if got := after.ReadAt.Sub(before.ReadAt); got != 20*time.Second {
-		t.Errorf("the full reads are %v apart", got)
+		t.Errorf("the full reads are %v apart, want %v", got, 20*time.Second)
 	}
 }
 

@@ -141,7 +141,8 @@ func TestADirectoryThatBecomesUnreadableKeepsItsPods(t *testing.T) {
 		got := r.until("a failure", func(got source.Reading) bool { return got.Failed })
 		if len(got.Errors) != 1 || got.Errors[0].Path != dir ||
 			!strings.Contains(got.Errors[0].Message, "permission denied; its last known content is kept") {
-			t.Errorf("mode %v: errors %+v", mode, got.Errors)
+			t.Errorf("mode %v: errors %+v, want exactly one, got.Errors[0].Path %v and got.Errors[0].Message with %q",
+				mode, got.Errors, dir, "permission denied; its last known content is kept")
 		}
 		must(t, os.Chmod(dir, 0o700))
 		r.has(0, "a-node i:1")
@@ -181,11 +182,12 @@ func TestAFileThatIsReplacedWhileItIsReadIsNeverMixed(t *testing.T) {
 	})
 	for _, reading := range r.all() {
 		if len(reading.Pods) != pods || len(reading.Errors) > 0 {
-			t.Fatalf("a reading of %d pods, errors %v", len(reading.Pods), reading.Errors)
+			t.Fatalf("a reading of %d pods, errors %v, want %d and none", len(reading.Pods), reading.Errors, pods)
 		}
 		for _, p := range reading.Pods {
 			if p.Spec.Containers[0].Image != reading.Pods[0].Spec.Containers[0].Image {
-				t.Fatalf("a mixture: %v", summary(reading))
+				t.Fatalf("a mixture: %v, want p.Spec.Containers[0].Image %v",
+					summary(reading), reading.Pods[0].Spec.Containers[0].Image)
 			}
 		}
 	}

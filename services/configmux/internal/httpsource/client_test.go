@@ -258,7 +258,7 @@ func TestRedirectsAreFollowedWithoutTheSecretsOfTheFirstServer(t *testing.T) {
 		sent[request.URL.Path] = user
 	}
 	if fmt.Sprint(sent) != "map[/back:false /other:false /same:true /start:true]" {
-		t.Errorf("secrets were sent %v", sent)
+		t.Errorf("secrets were sent %v, want %q", sent, "map[/back:false /other:false /same:true /start:true]")
 	}
 }
 

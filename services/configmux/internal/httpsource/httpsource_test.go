@@ -32,7 +32,7 @@ func TestASinglePodAndAListAreTakenAsYAMLAndAsJSON(t *testing.T) {
 	w.answer("apiVersion: v1\nkind: List\nitems: []\n")
 	r.want(r.poll(), 0)
 	if got := w.requests()[0]; got.Method != http.MethodGet || got.URL.Path != "/pods" {
-		t.Errorf("asked with %s %s", got.Method, got.URL)
+		t.Errorf("asked with %s %s, want %s and Path %q", got.Method, got.URL, http.MethodGet, "/pods")
 	}
 }
 
@@ -158,7 +158,8 @@ func TestObjectsStandBesideThePods(t *testing.T) {
 	w.answer(fmt.Sprintf(objects, "v") + manifest("a", "i:1"))
 	member := start(t, w.URL)
 	if got := member.next(); len(got.Objects) != 0 || len(got.Errors) != 2 || len(got.Pods) != 1 {
-		t.Errorf("with an API server: objects %v, errors %v, %d pods", got.Objects, got.Errors, len(got.Pods))
+		t.Errorf("with an API server: objects %v, errors %v, %d pods, want none, 2 entries and 1",
+			got.Objects, got.Errors, len(got.Pods))
 	}
 }
 

@@ -83,7 +83,8 @@ func TestAClaimWithoutItsUIDIsSetAside(t *testing.T) {
 	reading := r.start()
 	if len(reading.Objects) != 0 || len(reading.Errors) != 1 ||
 		!strings.Contains(reading.Errors[0].Message, "it has no claim with a UID; it was renamed: apply the claim again") {
-		t.Errorf("there are %v, errors %v", reading.Objects, reading.Errors)
+		t.Errorf("there are %v, errors %v, want none, exactly one and reading.Errors[0].Message with %q",
+			reading.Objects, reading.Errors, "it has no claim with a UID; it was renamed: apply the claim again")
 	}
 	r.stop()
 }

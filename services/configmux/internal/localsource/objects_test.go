@@ -101,7 +101,7 @@ func TestAnObjectThatCannotBeIsNotApplied(t *testing.T) {
 		t.Errorf("one too many: %v", err)
 	}
 	if op := r.applyObject(configMap("c", "2")); op != podset.Update {
-		t.Errorf("a change of one that is there: %v", op)
+		t.Errorf("a change of one that is there: %v, want %v", op, podset.Update)
 	}
 	r.stop()
 }
@@ -163,7 +163,7 @@ func TestAProblemOfOneSecretAffectsNoOther(t *testing.T) {
 	}
 	// Applying a secret again replaces the file that was set aside, and deleting one removes it.
 	if op := r.applyObject(secret("b", "2")); op != podset.Add {
-		t.Errorf("applying it anew: %v", op)
+		t.Errorf("applying it anew: %v, want %v", op, podset.Add)
 	}
 	must(t, r.DeleteObject(t.Context(), apiobject.Key{Kind: apiobject.Secret, Name: "c"}))
 	if reading := r.restart(); len(reading.Errors) != 0 {
@@ -187,7 +187,8 @@ func TestAProblemOfOneSecretAffectsNoOther(t *testing.T) {
 	reading = <-r.sink.all
 	if got := objectsOf(reading); !slices.Equal(got, []string{"secret default/a=1", "secret default/b=2"}) ||
 		len(reading.Errors) != 0 {
-		t.Errorf("with the key back: %v, errors %v", got, reading.Errors)
+		t.Errorf("with the key back: %v, errors %v, want %v and none",
+			got, reading.Errors, []string{"secret default/a=1", "secret default/b=2"})
 	}
 	r.stop()
 }

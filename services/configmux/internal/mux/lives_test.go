@@ -131,7 +131,7 @@ func TestAProcessThatBeginsNamesNoLifeOfWhatIsThere(t *testing.T) {
 	r.Set("file", reading(living(pod("a", "1"), "1")))
 	for _, p := range r.Pods() {
 		if p.GetLife() != "" {
-			t.Errorf("a life %q at the start", p.GetLife())
+			t.Errorf("a life %q at the start, want an empty text", p.GetLife())
 		}
 	}
 	r.Set("api", only(podset.Add, pod("d", "1")))

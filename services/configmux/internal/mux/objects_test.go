@@ -262,6 +262,6 @@ func TestASelectionGetsBookmarks(t *testing.T) {
 	}
 	defer again.Close()
 	if opened, err := again.Next(t.Context()); err != nil || opened.Start != stream.StartResumed {
-		t.Errorf("with its token: %+v, %v", opened, err)
+		t.Errorf("with its token: %+v, %v, want Start %v", opened, err, stream.StartResumed)
 	}
 }

@@ -49,7 +49,7 @@ func TestTheOpeningWaitsForEverySourceButNotForever(t *testing.T) {
 	opening.Set("http", source.Reading{})
 	<-done
 	if passed["file"] != 2 || passed["http"] != 2 {
-		t.Errorf("passed on %v", passed)
+		t.Errorf("passed on %v, want file 2 and http 2", passed)
 	}
 	mux.NewOpening(nil, passed).Wait(t.Context(), time.Hour, clk)
 }

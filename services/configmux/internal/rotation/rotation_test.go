@@ -270,7 +270,7 @@ func killed(t *testing.T, n int) []string {
 	}
 	next := start(t, root)
 	if got := next.secrets(); strings.Join(got, " ") != all {
-		t.Errorf("%s: there are %q", where, got)
+		t.Errorf("%s: there are %q, want %q", where, got, all)
 	}
 	rotating, err := next.seals.Rotating()
 	must(t, err)

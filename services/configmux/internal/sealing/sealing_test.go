@@ -195,7 +195,7 @@ func TestAKeyFileThatIsNotToBeTrustedIsRefusedAndSaysWhatToDo(t *testing.T) {
 				t.Errorf("got %v, want %s", err, test.want)
 			}
 			if err := k.Begin(); !errors.As(err, &unusable) {
-				t.Errorf("a rotation: %v", err)
+				t.Errorf("a rotation: %v, want a %T", err, unusable)
 			}
 		})
 	}
@@ -223,6 +223,6 @@ func TestAKeyFileThatIsPutBackIsUsedWithoutARestart(t *testing.T) {
 	}
 	must(t, os.Rename(k.Path()+".backup", k.Path()))
 	if data, err := again.Open(box, "a"); string(data) != "s" || err != nil {
-		t.Errorf("with the file back: %q, %v", data, err)
+		t.Errorf("with the file back: %q, %v, want %q", data, err, "s")
 	}
 }

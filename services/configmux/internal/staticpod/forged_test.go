@@ -113,7 +113,8 @@ status: {phase: Running, podIP: 198.51.100.7}
 `)
 	if pod.Spec.NodeName != "node-1" || pod.Annotations[podset.AnnotationHash] != string(pod.UID) ||
 		len(pod.Annotations) != 1 {
-		t.Errorf("on %s with %v", pod.Spec.NodeName, pod.Annotations)
+		t.Errorf("on %s with %v, want %q, pod.Annotations[podset.AnnotationHash] %v and exactly one",
+			pod.Spec.NodeName, pod.Annotations, "node-1", string(pod.UID))
 	}
 	if len(reported) != 4 {
 		t.Errorf("reported %q, want the four annotations", reported)

@@ -105,7 +105,8 @@ func TestProblemsOfObjectsNameThemAndTheirFieldAndNoValue(t *testing.T) {
 			t.Errorf("%q: incomplete %v, want %v", test.manifest, got.Incomplete, test.object == "")
 		}
 		if text := fmt.Sprint(got.Problems); strings.Contains(text, value) || strings.Contains(text, "12345") {
-			t.Errorf("%q: the problems have the value: %s", test.manifest, text)
+			t.Errorf("%q: the problems have the value: %s, want text without %q and without %q",
+				test.manifest, text, value, "12345")
 		}
 	}
 }
@@ -162,7 +163,8 @@ func TestAPodMayNameObjectsOnlyWhereTheyCanBeBesideIt(t *testing.T) {
 			standalone,
 		); len(got.Pods) != 0 ||
 			!strings.Contains(got.Problems[0].Message, "it runs without an API server") {
-			t.Errorf("%s: %d pods, problems %v", fields, len(got.Pods), got.Problems)
+			t.Errorf("%s: %d pods, problems %v, want 0 and got.Problems[0].Message with %q",
+				fields, len(got.Pods), got.Problems, "it runs without an API server")
 		}
 	}
 }
@@ -174,7 +176,8 @@ func TestClaimsStandBesidePods(t *testing.T) {
 		item+"]\n"), standalone)
 	if len(got.Problems) != 0 || len(got.Pods) != 1 ||
 		strings.Join(keysOf(got), " ") != "persistentvolumeclaim default/data persistentvolumeclaim default/b" {
-		t.Fatalf("%d pods, %v, problems %v", len(got.Pods), keysOf(got), got.Problems)
+		t.Fatalf("%d pods, %v, problems %v, want none, 1 and %q",
+			len(got.Pods), keysOf(got), got.Problems, "persistentvolumeclaim default/data persistentvolumeclaim default/b")
 	}
 	if refused := staticpod.Decode([]byte(data+dataSpec), origin); len(refused.Objects) != 0 ||
 		!strings.Contains(refused.Problems[0].Message, "this node has an API server") {

@@ -28,7 +28,7 @@ func from(source, manifest string) staticpod.Result {
 
 func TestPrivilegesThatTheSourceMayNotGiveAreRefusedByField(t *testing.T) {
 	if got := from("file", greedy); len(got.Pods) != 1 || len(got.Problems) != 0 {
-		t.Fatalf("from the source that may: %d pods, problems %v", len(got.Pods), got.Problems)
+		t.Fatalf("from the source that may: %d pods, problems %v, want 1 and none", len(got.Pods), got.Problems)
 	}
 	got := from("http", greedy)
 	if len(got.Pods) != 0 || got.Incomplete {

@@ -18,7 +18,7 @@ func TestThisMachine(t *testing.T) {
 		t.Errorf("this machine is read as %+v", m)
 	}
 	if m.OperatingSystem != "linux" || m.Architecture != runtime.GOARCH {
-		t.Errorf("platform is %s/%s", m.OperatingSystem, m.Architecture)
+		t.Errorf("platform is %s/%s, want %q and %s", m.OperatingSystem, m.Architecture, "linux", runtime.GOARCH)
 	}
 	r, err := ReadNow(t.TempDir(), t.TempDir())
 	if err != nil {

@@ -253,7 +253,7 @@ func TestFirstNodeIsReadyWhenPeersAre(t *testing.T) {
 		t.Errorf("overdue: %v", err)
 	}
 	if waiting := r.health.Waiting(); len(waiting) > 0 {
-		t.Errorf("waits for %q with all peers there", waiting)
+		t.Errorf("waits for %q with all peers there, want none", waiting)
 	}
 }
 
@@ -290,7 +290,7 @@ func TestPeerAwayFromTheStartIsNamed(t *testing.T) {
 		"\n",
 	); !strings.Contains(waiting, "pleg is unreachable") ||
 		strings.Contains(waiting, "syncloop") {
-		t.Errorf("waits for %q", waiting)
+		t.Errorf("waits for %q, want text with %q and without %q", waiting, "pleg is unreachable", "syncloop")
 	}
 	begin := r.clock.Now()
 	r.servePLEG()

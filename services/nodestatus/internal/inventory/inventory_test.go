@@ -90,7 +90,7 @@ func TestNothingIsRemovedThatWasNotDeregistered(t *testing.T) {
 	s.replace(first)
 	eventually.That(t, "the volumes are known", func() bool { _, known := i.VolumesInUse(); return known })
 	if names, _ := i.VolumesInUse(); !slices.Equal(names, []v1.UniqueVolumeName{"u", "v"}) {
-		t.Errorf("the volumes are %v", names)
+		t.Errorf("the volumes are %v, want %v", names, []v1.UniqueVolumeName{"u", "v"})
 	}
 	first.Delete("driver/a")
 	first.Delete("volume/v")
@@ -109,7 +109,7 @@ func TestNothingIsRemovedThatWasNotDeregistered(t *testing.T) {
 		t.Errorf("a driver that is not registered again yet makes it %v", d)
 	}
 	if names, _ := i.VolumesInUse(); !slices.Equal(names, []v1.UniqueVolumeName{"w"}) {
-		t.Errorf("the volumes are %v", names)
+		t.Errorf("the volumes are %v, want %v", names, []v1.UniqueVolumeName{"w"})
 	}
 	mu.Lock()
 	defer mu.Unlock()

@@ -121,7 +121,7 @@ func TestANodeJoins(t *testing.T) {
 	eventually.That(t, "the node has a certificate", func() bool { return j.Manager().Current() != nil })
 	first := j.Manager().Current().Leaf
 	if first.Subject.String() != "CN=system:node:node-1,O=system:nodes" {
-		t.Errorf("the certificate is for %s", first.Subject)
+		t.Errorf("the certificate is for %s, want %q", first.Subject, "CN=system:node:node-1,O=system:nodes")
 	}
 	client, err := connect(cfg.Kubeconfig)
 	if err != nil {
@@ -222,7 +222,7 @@ func TestAValidKubeconfigIsKeptAndRenewed(t *testing.T) {
 		t.Error(err)
 	}
 	if now, err := os.ReadFile(cfg.Kubeconfig); err != nil || !bytes.Equal(now, given) {
-		t.Errorf("the kubeconfig was changed: %v", err)
+		t.Errorf("the kubeconfig was changed: %v, want now %v", err, given)
 	}
 	eventually.That(t, "it is renewed", func() bool {
 		current := j.Manager().Current()
@@ -271,7 +271,7 @@ func TestAFailedRenewalIsReported(t *testing.T) {
 		t.Errorf("got %v, %v, want nothing to do", j, err)
 	}
 	if !strings.Contains(log.String(), "rotateCertificates") || !strings.Contains(log.String(), cfg.Kubeconfig) {
-		t.Errorf("the log has %s", log.String())
+		t.Errorf("the log has %s, want text with %q and with %q", log.String(), "rotateCertificates", cfg.Kubeconfig)
 	}
 	cfg.Rotate = false
 	log.Reset()

@@ -238,11 +238,11 @@ func TestALeaseThatIsThereIsRenewedBeforeTheNodeIsKnown(t *testing.T) {
 		nil,
 	)
 	if lease := r.written(); lease.OwnerReferences[0] != owned {
-		t.Errorf("the lease is %+v", lease)
+		t.Errorf("the lease is %+v, want OwnerReferences[0] %v", lease, owned)
 	}
 	r.keeper.Registered(node)
 	if lease := r.written(); lease.OwnerReferences[0].UID != "uid" {
-		t.Errorf("the lease is %+v", lease)
+		t.Errorf("the lease is %+v, want OwnerReferences[0].UID %q", lease, "uid")
 	}
 }
 

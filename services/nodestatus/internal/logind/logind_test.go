@@ -50,12 +50,12 @@ func TestLogindIsAskedAndHeard(t *testing.T) {
 	conn := connect(t, address)
 	ctx := t.Context()
 	if delay, err := conn.InhibitDelay(ctx); err != nil || delay != 5*time.Second {
-		t.Errorf("it waits %v, %v", delay, err)
+		t.Errorf("it waits %v, %v, want %v", delay, err, 5*time.Second)
 	}
 	wantPreparing(t, conn, false)
 	lock, err := conn.Inhibit(ctx, "who", "why")
 	if err != nil || !slices.Equal(fake.Asked(), []string{"shutdown|who|why|delay"}) {
-		t.Fatalf("asked for %s, %v", fake.Asked(), err)
+		t.Fatalf("asked for %s, %v, want %s", fake.Asked(), err, []string{"shutdown|who|why|delay"})
 	}
 	// Another client of the bus announces a shutdown. It is not trusted.
 	logindtest.Emit(t, logindtest.Connect(t, address), true)
@@ -66,7 +66,7 @@ func TestLogindIsAskedAndHeard(t *testing.T) {
 	wantEvent(t, conn, logind.CalledOff)
 	fake.Refuse()
 	if _, err := conn.Inhibit(ctx, "who", "why"); !errors.Is(err, logind.ErrGoingDown) {
-		t.Errorf("a lock in vain: %v", err)
+		t.Errorf("a lock in vain: %v, want %v", err, logind.ErrGoingDown)
 	}
 	// A lock survives the loss of the connection.
 	if err := conn.Close(); err != nil {
@@ -117,7 +117,7 @@ func TestTheDropInFile(t *testing.T) {
 	}
 	data, err := os.ReadFile(file)
 	if err != nil || !strings.HasSuffix(string(data), "\n[Login]\nInhibitDelayMaxSec=91\n") {
-		t.Errorf("the file has %q, %v", data, err)
+		t.Errorf("the file has %q, %v, want text ending with %q", data, err, "\n[Login]\nInhibitDelayMaxSec=91\n")
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o644 {
 		t.Errorf("logind could not read it: %v, %v", info, err)

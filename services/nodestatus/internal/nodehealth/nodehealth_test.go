@@ -120,7 +120,7 @@ func TestAPortThatIsTakenIsTriedAgain(t *testing.T) {
 		"\n",
 	); !strings.Contains(waiting, address) ||
 		!strings.Contains(waiting, "in use") {
-		t.Errorf("its health says %q", waiting)
+		t.Errorf("its health says %q, want text with %q and with %q", waiting, address, "in use")
 	}
 	if err := other.Close(); err != nil {
 		t.Fatal(err)

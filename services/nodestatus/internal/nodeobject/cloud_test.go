@@ -52,7 +52,7 @@ func TestACloudProviderGetsTheAddressesOfTheFlag(t *testing.T) {
 	in.Settings = cloudSettings(t, "--node-ip=192.0.2.1,2001:db8::1")
 	node := Build(in).Node
 	if got := node.Annotations["alpha.kubernetes.io/provided-node-ip"]; got != "192.0.2.1,2001:db8::1" {
-		t.Errorf("the annotation is %q", got)
+		t.Errorf("the annotation is %q, want %q", got, "192.0.2.1,2001:db8::1")
 	}
 	want := []v1.NodeAddress{
 		{

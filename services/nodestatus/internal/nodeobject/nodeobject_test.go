@@ -191,7 +191,7 @@ func TestAFamilyIsNoAddress(t *testing.T) {
 	node := Build(in).Node
 	want := v1.NodeAddress{Type: v1.NodeInternalIP, Address: "10.0.0.5"}
 	if got := node.Status.Addresses; got[0] != want || len(node.Annotations) > 0 {
-		t.Errorf("addresses %v, annotations %v", got, node.Annotations)
+		t.Errorf("addresses %v, annotations %v, want got[0] %v and none", got, node.Annotations, want)
 	}
 	in.Settings.ChoosesIP = false
 	if got := Build(in).Node.Status.Addresses; len(got) != 1 || got[0].Type != v1.NodeHostName {

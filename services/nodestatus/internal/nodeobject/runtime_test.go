@@ -27,11 +27,12 @@ func TestTheLargestImagesAreListed(t *testing.T) {
 	images := state.Node.Status.Images
 	if len(images) != 2 || images[0].SizeBytes != 3 || images[1].SizeBytes != 2 ||
 		!slices.Equal(images[0].Names, []string{"c@sha256:1", "c:1", "c:2", "c:3", "c:4"}) {
-		t.Errorf("the images are %v", images)
+		t.Errorf("the images are %v, want 2 entries, images[0].SizeBytes 3, images[1].SizeBytes 2 and images[0].Names %v",
+			images, []string{"c@sha256:1", "c:1", "c:2", "c:3", "c:4"})
 	}
 	in.Previous, in.Images = state, nil
 	if got := Build(in).Node.Status.Images; len(got) != 2 {
-		t.Errorf("while syncloop is away they are %v", got)
+		t.Errorf("while syncloop is away they are %v, want 2 entries", got)
 	}
 	in.Images = []Image{}
 	if got := Build(in).Node.Status.Images; len(got) != 0 {
@@ -73,7 +74,8 @@ func TestTheMachineAndItsPlaceAreReported(t *testing.T) {
 	status := Build(in).Node.Status
 	if *status.NodeInfo.Swap.Capacity != gibi || status.DaemonEndpoints.KubeletEndpoint.Port != 10250 ||
 		status.Capacity.Pods().Value() != 40 {
-		t.Errorf("the status is %+v", status)
+		t.Errorf("the status is %+v, want *status.NodeInfo.Swap.Capacity %v, DaemonEndpoints.KubeletEndpoint.Port 10250 and Capacity.Pods.Value 40",
+			status, gibi)
 	}
 	want := []v1.NodeAddress{
 		{
@@ -84,7 +86,7 @@ func TestTheMachineAndItsPlaceAreReported(t *testing.T) {
 		{Type: v1.NodeHostName, Address: "node-1"},
 	}
 	if !slices.Equal(status.Addresses, want) {
-		t.Errorf("the addresses are %v", status.Addresses)
+		t.Errorf("the addresses are %v, want %v", status.Addresses, want)
 	}
 	// The default route is lost, but the address stays.
 	in = input(t)

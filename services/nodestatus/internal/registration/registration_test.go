@@ -166,7 +166,7 @@ func TestTheComputedNodeIsRegistered(t *testing.T) {
 		t.Errorf("said of the Node: %+v", node)
 	}
 	if len(r.health.Waiting()) > 0 {
-		t.Errorf("with the Node there it waits for %q", r.health.Waiting())
+		t.Errorf("with the Node there it waits for %q, want none", r.health.Waiting())
 	}
 	got := r.api.has()
 	if got.Labels["disk"] != "ssd" || got.Spec.ProviderID != "metal://1" || len(got.Spec.Taints) != 1 ||
@@ -226,7 +226,7 @@ func TestAnAnnotationThatNoFlagGivesAnyMoreIsRemoved(t *testing.T) {
 		"alpha.kubernetes.io/provided-node-ip": "192.0.2.1", "another": "one",
 	}}})
 	if node := r.nextChange(t); len(node.Annotations) != 1 || node.Annotations["another"] != "one" {
-		t.Errorf("the annotations are %v", node.Annotations)
+		t.Errorf("the annotations are %v, want exactly one and another %q", node.Annotations, "one")
 	}
 }
 
@@ -244,7 +244,7 @@ func TestLabelsThatCannotBeMendedKeepNothingFromWorking(t *testing.T) {
 		t.Errorf("said %+v, want the Node as it is", node)
 	}
 	if len(r.health.Waiting()) > 0 {
-		t.Errorf("waits for %q", r.health.Waiting())
+		t.Errorf("waits for %q, want none", r.health.Waiting())
 	}
 }
 

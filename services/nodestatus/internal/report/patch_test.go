@@ -133,7 +133,7 @@ func TestFieldsAreReplacedAndRemovedWhole(t *testing.T) {
 	patch := patched(t, stored, want, "addresses", "capacity", "features", "nodeInfo")
 	if addresses := patch["addresses"].([]any); len(addresses) != 4 ||
 		addresses[0].(map[string]any)["$patch"] != "replace" {
-		t.Errorf("sends the addresses %v", addresses)
+		t.Errorf("sends the addresses %v, want 4 entries and $patch %q", addresses, "replace")
 	}
 	if value, sent := patch["features"]; !sent || value != nil {
 		t.Errorf("sends the features %v", value)
@@ -186,11 +186,11 @@ func TestAnOlderAPIServerIsNotSentWhatItDoesNotKnowAgain(t *testing.T) {
 	answer.NodeInfo.BootID = "other"
 	refused.note(answer, want, []string{"declaredFeatures"})
 	if got := differing(answer, want, refused); !slices.Equal(got, []string{"nodeInfo"}) {
-		t.Errorf("%q are sent when somebody else has written", got)
+		t.Errorf("%q are sent when somebody else has written, want %q", got, []string{"nodeInfo"})
 	}
 	answer.NodeInfo = want.NodeInfo
 	want.DeclaredFeatures = []string{"New", "Newer"}
 	if got := differing(answer, want, refused); !slices.Equal(got, []string{"declaredFeatures"}) {
-		t.Errorf("%q are sent when it has changed", got)
+		t.Errorf("%q are sent when it has changed, want %q", got, []string{"declaredFeatures"})
 	}
 }

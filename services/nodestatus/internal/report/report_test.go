@@ -252,7 +252,7 @@ func TestAConditionIsSentAtOnce(t *testing.T) {
 	r.offer(notReady)
 	r.wantRequests(http.MethodPatch)
 	if ready := find(r.api.has().Status.Conditions, v1.NodeReady); ready.Status != v1.ConditionFalse {
-		t.Errorf("the API server has %v", ready)
+		t.Errorf("the API server has %v, want Status %v", ready, v1.ConditionFalse)
 	}
 	r.offer(func(status *v1.NodeStatus) {
 		notReady(status)
@@ -264,7 +264,7 @@ func TestAConditionIsSentAtOnce(t *testing.T) {
 	r.until("the images", func() bool { return len(r.api.requests) == 1 })
 	r.wantRequests(http.MethodPatch)
 	if images := r.api.has().Status.Images; len(images) != 1 {
-		t.Errorf("the API server has the images %v", images)
+		t.Errorf("the API server has the images %v, want exactly one", images)
 	}
 }
 
@@ -313,14 +313,14 @@ func TestANodeBecomesReadyOnlyWhenItMay(t *testing.T) {
 	r.reporter.Changed()
 	r.wantRequests(http.MethodPatch)
 	if got := ready(); got.Status != v1.ConditionTrue {
-		t.Errorf("then it is %v", got)
+		t.Errorf("then it is %v, want Status %v", got, v1.ConditionTrue)
 	}
 	r.delayed.Store(ptr.To("CSINode is not yet initialized"))
 	r.offer(func(status *v1.NodeStatus) { status.Images = []v1.ContainerImage{{SizeBytes: 1}} })
 	r.until("the images", func() bool { return len(r.api.requests) == 1 })
 	r.wantRequests(http.MethodPatch)
 	if got := ready(); got.Status != v1.ConditionTrue {
-		t.Errorf("a ready node becomes %v", got)
+		t.Errorf("a ready node becomes %v, want Status %v", got, v1.ConditionTrue)
 	}
 }
 

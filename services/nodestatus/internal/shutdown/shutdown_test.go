@@ -231,7 +231,7 @@ func (m *machine) start() (manager *shutdown.Manager, registry *prometheus.Regis
 	kill = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			m.t.Errorf("Run returned %v", err)
+			m.t.Errorf("Run returned %v, want %v", err, context.Canceled)
 		}
 	})
 	synctest.Wait()
@@ -422,7 +422,7 @@ func TestALogindThatIsStartedAgainIsAskedAgain(t *testing.T) {
 		m.set(func() { m.away, m.events = nil, make(chan logind.Event, 1) })
 		pass(time.Minute)
 		if m.waiting != "" || m.locks != 1 || value(t, registry, waits) != 1 {
-			t.Errorf("it is back: %q, %d locks", m.waiting, m.locks)
+			t.Errorf("it is back: %q, %d locks, want an empty text, 1 and value 1", m.waiting, m.locks)
 		}
 	})
 }
@@ -458,7 +458,7 @@ func TestLogindsDelayIsExtended(t *testing.T) {
 					t.Errorf("it says %q", m.waiting)
 				}
 				if m.locks != 1 {
-					t.Errorf("%d locks; what time there is counts", m.locks)
+					t.Errorf("%d locks; what time there is counts, want 1", m.locks)
 				}
 				if data, err := os.ReadFile(filepath.Join(m.dir, "conf.d", "q.conf")); !test.readOnly &&
 					(err != nil || !strings.Contains(string(data), "[Login]\nInhibitDelayMaxSec=30\n")) {

@@ -152,13 +152,13 @@ func TestPublishedStatesAreKnownToTheNextProcess(t *testing.T) {
 		t.Errorf("the next process knows (-want +got):\n%s", diff)
 	}
 	if got := tokens(second.Continues()); !slices.Equal(got, []string{"one/4"}) {
-		t.Errorf("it goes on from %q", got)
+		t.Errorf("it goes on from %q, want %q", got, []string{"one/4"})
 	}
 	if strings.Contains(second.has(), "left") {
 		t.Errorf("the file has more than it needs:\n%s", second.has())
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the file has the mode %v (%v)", info.Mode(), err)
+		t.Errorf("the file has the mode %v (%v), want Perm 0o600", info.Mode(), err)
 	}
 }
 
@@ -237,7 +237,7 @@ func TestAFileThatCannotBeUnderstoodIsRenamed(t *testing.T) {
 			t.Errorf("%s: the log does not say where the file is:\n%s", name, next.log)
 		}
 		if kept, err := os.ReadFile(path + ".corrupt"); err != nil || string(kept) != data {
-			t.Errorf("%s: what was put aside is %q (%v)", name, kept, err)
+			t.Errorf("%s: what was put aside is %q (%v), want %q", name, kept, err, data)
 		}
 		next.stop()
 	}
@@ -333,7 +333,7 @@ func TestTheFileIsBoundedByThePods(t *testing.T) {
 		t.Errorf("with three pods the file grew to %d bytes", file.largest)
 	}
 	if before, _ := openFile(t, "memory", "two/0", file).Before(); len(before) != 3 {
-		t.Errorf("it has %d pods", len(before))
+		t.Errorf("it has %d pods, want 3", len(before))
 	}
 }
 
@@ -362,7 +362,8 @@ func TestADiskThatIsFullIsReportedOnceAndRetried(t *testing.T) {
 	r.stop()
 	if log := r.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "no space left") ||
 		strings.Count(log, "is written again") != 1 {
-		t.Errorf("the log says\n%s", log)
+		t.Errorf("the log says\n%s\nwant %q once, with %q and %q once",
+			log, "level=WARN", "no space left", "is written again")
 	}
 	if err := testutil.GatherAndCompare(r.registry, strings.NewReader(`
 # HELP quartet_pleg_told_errors_total Failed writes of the journal.

@@ -89,7 +89,7 @@ func TestAddressesAreKeptOverARestart(t *testing.T) {
 	seen := named(sandbox("s", notReady))
 	seen.Ips = nil
 	if pod, _ := record.Restore(before.Published()).Observe(seen); len(pod.Status.GetIps()) != 1 {
-		t.Errorf("the addresses are %v", pod.Status.GetIps())
+		t.Errorf("the addresses are %v, want exactly one", pod.Status.GetIps())
 	}
 }
 

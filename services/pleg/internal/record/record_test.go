@@ -145,7 +145,7 @@ func TestAddressesAreKeptWhenTheNetworkGoes(t *testing.T) {
 	next.Ips = []string{"10.88.0.6"}
 	pod, _ = pod.Observe(status(next, sandbox("s", notReady)))
 	if got := pod.Status.GetIps(); !slices.Equal(got, []string{"10.88.0.6"}) {
-		t.Errorf("with a new sandbox the addresses are %v", got)
+		t.Errorf("with a new sandbox the addresses are %v, want %v", got, []string{"10.88.0.6"})
 	}
 	if pod, _ = pod.Observe(status()); len(pod.Status.GetIps()) != 0 {
 		t.Errorf("a pod that is gone has the addresses %v", pod.Status.GetIps())

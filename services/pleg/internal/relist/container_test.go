@@ -54,7 +54,7 @@ func TestTheUserOfAContainerIsReported(t *testing.T) {
 	}
 	if u := statuses[0].GetContainers()[0].GetUser(); u.GetUid() != 1000 || u.GetGid() != 3000 ||
 		!slices.Equal(u.GetSupplementalGroups(), []int64{4000}) {
-		t.Errorf("the user is %v", u)
+		t.Errorf("the user is %v, want Uid 1000, Gid 3000 and SupplementalGroups %v", u, []int64{4000})
 	}
 }
 

@@ -173,7 +173,7 @@ func TestTheEventOfWhatIsGoneIsKnownByItsID(t *testing.T) {
 	l.tick(grace)
 	l.unannounced(0, true)
 	if got := l.fullLists() - lists; got != 0 {
-		t.Errorf("it made %d full relists", got)
+		t.Errorf("it made %d full relists, want 0", got)
 	}
 }
 
@@ -197,7 +197,7 @@ func TestAnEventThatComesBeforeItsRemovalIsHeeded(t *testing.T) {
 	l.tick(grace)
 	l.unannounced(0, true)
 	if got := l.fullLists() - lists; got != 0 {
-		t.Errorf("it took %d full relists", got)
+		t.Errorf("it took %d full relists, want 0", got)
 	}
 }
 
@@ -255,7 +255,7 @@ func TestASilentStreamIsProvedByARelistEvery30Seconds(t *testing.T) {
 	before := l.fullLists()
 	l.tick(29)
 	if got := l.fullLists() - before; got != 0 {
-		t.Errorf("within 29 s there were %d full relists", got)
+		t.Errorf("within 29 s there were %d full relists, want 0", got)
 	}
 	l.tick(2)
 	eventually.That(l.t, "a full relist", func() bool { return l.fullLists() == before+1 })

@@ -158,13 +158,13 @@ func TestARelistLooksOnlyAtWhatHasChanged(t *testing.T) {
 		t.Errorf("up to %d inspections ran side by side, want some and at most 4", got)
 	}
 	if all, err := r.List(); err != nil || len(all) != 100 {
-		t.Errorf("got %d pods and error %v", len(all), err)
+		t.Errorf("got %d pods and error %v, want 100", len(all), err)
 	}
 	fake.ResetCalls()
 	fake.Kill(containers[7])
 	r.request()
 	if fake.Count("ContainerStatus", "") != 1 || fake.Count("ContainerStatus", containers[7]) != 1 {
-		t.Errorf("one container of 100 died and %d were inspected", fake.Count("ContainerStatus", ""))
+		t.Errorf("one container of 100 died and %d were inspected, want 1 and Count 1", fake.Count("ContainerStatus", ""))
 	}
 	fake.ResetCalls()
 	r.request()
@@ -216,7 +216,7 @@ func TestAnEventOfAnUnknownPodCausesOneRelist(t *testing.T) {
 		func() bool { return fake.Count("ContainerStatus", ids["app"]) == 1 },
 	)
 	if got := r.fullLists(); got != 1 {
-		t.Errorf("there were %d full relists", got)
+		t.Errorf("there were %d full relists, want 1", got)
 	}
 }
 
@@ -347,7 +347,7 @@ func TestCallsOfPLEGHaveNoTrace(t *testing.T) {
 	}
 	for _, call := range fake.Calls() {
 		if call.Traceparent != "" {
-			t.Errorf("%s carries the traceparent %s", call.Method, call.Traceparent)
+			t.Errorf("%s carries the traceparent %s, want an empty text", call.Method, call.Traceparent)
 		}
 	}
 }
@@ -374,7 +374,7 @@ func TestAnEventOlderThanTheRecordSaysNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := fake.Count("ContainerStatus", "") + fake.Count("ListPodSandbox", "long-gone"); got != 0 {
-		t.Errorf("stale events made %d calls", got)
+		t.Errorf("stale events made %d calls, want 0", got)
 	}
 	r.Hint("uid-1", r.clock.Now())
 	eventually.That(r.t, "a new event is heeded", func() bool { return fake.Count("ContainerStatus", ids["app"]) == 1 })

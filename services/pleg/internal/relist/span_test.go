@@ -46,7 +46,8 @@ func TestADeathWhilePLEGWasAwayHasASpanFromItsTimeOn(t *testing.T) {
 		}
 		if attributes["quartet.event"] != "ContainerDied" || attributes["container.id"] != app.GetId() ||
 			attributes["k8s.pod.name"] != "pod-a" {
-			t.Errorf("it says %v", attributes)
+			t.Errorf("it says %v, want quartet.event %q, container.id %v and k8s.pod.name %q",
+				attributes, "ContainerDied", app.GetId(), "pod-a")
 		}
 	})
 }

@@ -110,7 +110,7 @@ func TestACreatedContainerThatWasNotWrittenIsNotHeldForEver(t *testing.T) {
 		for name, f := range map[string]*follower{"that began before": before, "that began after": after} {
 			f.complete()
 			if wrong := f.broken(); len(wrong) > 0 {
-				t.Errorf("the follower %s: %q", name, wrong)
+				t.Errorf("the follower %s: %q, want none", name, wrong)
 			}
 		}
 		if got := before.take(); len(got) != 0 {

@@ -226,7 +226,7 @@ func TestEventsBecomeHints(t *testing.T) {
 	}
 	r.hears(want...)
 	if r.recorder.alive != 7 {
-		t.Errorf("%d of 7 events were a sign of life", r.recorder.alive)
+		t.Errorf("%d of 7 events were a sign of life, want 7", r.recorder.alive)
 	}
 	r.ends(s, errors.New("broken"))
 	r.hears(append(want, "generic")...)

@@ -85,13 +85,13 @@ func TestEachChangeThatWasNotAnnouncedBeginsTheProbationAgain(t *testing.T) {
 	d.Unannounced(d.now)
 	d.pass(50*time.Second, streamhealth.Evidence)
 	if got := d.Unannounced(d.now); got != streamhealth.Probation {
-		t.Errorf("within the probation it becomes %v", got)
+		t.Errorf("within the probation it becomes %v, want %v", got, streamhealth.Probation)
 	}
 	if took := d.pass(2*time.Minute, 0); took != 0 {
 		t.Errorf("what was announced before counted, after %v", took)
 	}
 	if took := d.pass(2*time.Minute, streamhealth.Evidence); took != time.Second {
-		t.Errorf("it took %v", took)
+		t.Errorf("it took %v, want %v", took, time.Second)
 	}
 }
 

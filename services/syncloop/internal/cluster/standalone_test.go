@@ -46,7 +46,7 @@ func TestAStandaloneNodeHasACompleteLink(t *testing.T) {
 		t.Errorf("handler: got %q, %v, want the name of the class", handler, err)
 	}
 	if variables, err := link.Services.Variables(ctx, pod); len(variables) != 0 || err != nil {
-		t.Errorf("service variables: got %v, %v", variables, err)
+		t.Errorf("service variables: got %v, %v, want none", variables, err)
 	}
 	link.Statuses.Report(podstatus.Report{Pod: pod})
 	mirrors := link.Mirrors(func(types.NamespacedName, types.UID) bool { return false })

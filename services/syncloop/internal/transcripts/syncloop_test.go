@@ -123,12 +123,12 @@ func newSyncloop(s *story) (*syncloop, error) {
 	running.Go(func() { out.follow(ctx) })
 	running.Go(func() {
 		if err := asking.Run(ctx); !errors.Is(err, context.Canceled) {
-			s.t.Errorf("the probes ended by themselves: %v", err)
+			s.t.Errorf("the probes ended by themselves: %v, want %v", err, context.Canceled)
 		}
 	})
 	running.Go(func() {
 		if err := mounts.Run(ctx); !errors.Is(err, context.Canceled) {
-			s.t.Errorf("the volumes ended by themselves: %v", err)
+			s.t.Errorf("the volumes ended by themselves: %v, want %v", err, context.Canceled)
 		}
 	})
 	out.kill = sync.OnceFunc(func() {

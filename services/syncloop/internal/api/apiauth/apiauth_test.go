@@ -241,7 +241,7 @@ func TestAccessIsDeniedByDefault(t *testing.T) {
 	r := newRig(t, nil)
 	r.want(401, "show a client certificate or a bearer token", "", nil)
 	if got := r.api.requests(); got != "" {
-		t.Errorf("asked %q for nobody", got)
+		t.Errorf("asked %q for nobody, want an empty text", got)
 	}
 	open := newRig(t, func(cfg *apiauth.Config) { cfg.Anonymous = true })
 	open.api.allow = []string{"system:anonymous get pods"}

@@ -185,7 +185,8 @@ func TestPodsAndWorkersAreListedInOrder(t *testing.T) {
 	for _, w := range workers.GetWorkers() {
 		names = append(names, w.GetName())
 		if probes := w.GetProbes(); len(probes) != 1 || probes[0].GetContainer() != "of "+w.GetPodUid() {
-			t.Errorf("%s has the probes %v", w.GetName(), probes)
+			t.Errorf("%s has the probes %v, want exactly one and probes[0].Container %v",
+				w.GetName(), probes, "of "+w.GetPodUid())
 		}
 		if w.GetState() != enginev1.WorkerState_WORKER_STATE_SYNCING {
 			t.Errorf("%s is %v, want %v", w.GetName(), w.GetState(), enginev1.WorkerState_WORKER_STATE_SYNCING)
@@ -296,7 +297,8 @@ func TestEvictedPodIsStoppedFailedAndKept(t *testing.T) {
 		event := &v1.Event{}
 		if err := event.Unmarshal(m.GetEvent().GetEvent()); err != nil || event.Type != v1.EventTypeWarning ||
 			event.Reason != "Evicted" || event.Message != "memory" {
-			t.Errorf("event %v, error %v", event, err)
+			t.Errorf("event %v, error %v, want Type %v, Reason %q and Message %q",
+				event, err, v1.EventTypeWarning, "Evicted", "memory")
 		}
 		break
 	}
@@ -331,7 +333,8 @@ func TestARejectedPodIsFailedForGood(t *testing.T) {
 	}
 	got := pods[0].Status
 	if got.Phase != v1.PodFailed || got.Reason != "Limit" || got.Message != "Pod was rejected: no place" {
-		t.Errorf("the status is %s, %s: %q", got.Phase, got.Reason, got.Message)
+		t.Errorf("the status is %s, %s: %q, want %s, %q and %q",
+			got.Phase, got.Reason, got.Message, v1.PodFailed, "Limit", "Pod was rejected: no place")
 	}
 	if want := pods[0].Name + " Limit no place"; event.text != want {
 		t.Errorf("the event is %q, want %q", event.text, want)

@@ -40,7 +40,7 @@ func TestPodsAreEndedBeforeAShutdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := r.node.Running(); !slices.Equal(got, []string{"stays"}) {
-		t.Errorf("when the call returns %v run", got)
+		t.Errorf("when the call returns %v run, want %v", got, []string{"stays"})
 	}
 	for _, call := range []string{"kill web 20", "kill static 1"} {
 		if !slices.Contains(r.node.Calls(), call) {
@@ -71,10 +71,10 @@ func TestPodsAreEndedBeforeAShutdown(t *testing.T) {
 		t.Error(err)
 	}
 	if err := r.book.Booted("this one"); err != nil || len(r.book.UIDs()) != 2 {
-		t.Errorf("in this boot %v stay ended, %v", r.book.UIDs(), err)
+		t.Errorf("in this boot %v stay ended, %v, want 2 entries", r.book.UIDs(), err)
 	}
 	if err := r.book.Booted("the next one"); err != nil || !slices.Contains(r.book.UIDs(), "web") || len(r.book.UIDs()) != 1 {
-		t.Errorf("in the next boot %v stay ended, %v", r.book.UIDs(), err)
+		t.Errorf("in the next boot %v stay ended, %v, want %q among them and exactly one", r.book.UIDs(), err, "web")
 	}
 }
 
@@ -131,7 +131,7 @@ func TestAPodWithoutAWorkerEndsWithTheGracePeriodOfTheShutdown(t *testing.T) {
 	// as the loop does, which does not know the grace period
 	r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &podworkers.End{})
 	if err := <-failed; err != nil || !slices.Contains(r.node.Calls(), "kill a 5") {
-		t.Errorf("got %v, calls %v", err, r.node.Calls())
+		t.Errorf("got %v, calls %v, want %q among them", err, r.node.Calls(), "kill a 5")
 	}
 }
 

@@ -203,7 +203,7 @@ func TestMetricsAreServedAndCountTheRequests(t *testing.T) {
 		get(t, url+path)
 	}
 	if code, _, _ := get(t, url+"/metrics/probes"); code != http.StatusOK {
-		t.Errorf("the metrics of probes: %d", code)
+		t.Errorf("the metrics of probes: %d, want %d", code, http.StatusOK)
 	}
 	code, body, header := get(t, url+"/metrics")
 	if code != http.StatusOK || !strings.HasPrefix(header.Get("Content-Type"), "text/plain") {
@@ -279,7 +279,7 @@ func TestTheReadOnlyAPIAnswersForThisNodeOnly(t *testing.T) {
 				t.Fatal(err)
 			}
 			if refused := resp.StatusCode == http.StatusForbidden; refused != (want == http.StatusForbidden) {
-				t.Errorf("%s of the host %q: %d", path, host, resp.StatusCode)
+				t.Errorf("%s of the host %q: %d, want refused %v", path, host, resp.StatusCode, want == http.StatusForbidden)
 			}
 		}
 	}

@@ -71,7 +71,7 @@ func TestLogsOfServices(t *testing.T) {
 			t.Errorf("%q: got %d %q, want %q", test.parameters, answer.Code, answer.Body, test.want)
 		}
 		if got := strings.Join(r.granted, " "); got != "log" {
-			t.Errorf("%q is granted by %s", test.parameters, got)
+			t.Errorf("%q is granted by %s, want %q", test.parameters, got, "log")
 		}
 	}
 	if answer := r.query("query", "link"); strings.Contains(answer.Body.String(), "root") {
@@ -114,11 +114,11 @@ func TestQueriesOfLogsThatAreRefused(t *testing.T) {
 		}
 	}
 	if answer := r.ask("GET", "/logs/plain?query=kubelet"); answer.Code != 406 {
-		t.Errorf("a file with a query: got %d %s", answer.Code, answer.Body)
+		t.Errorf("a file with a query: got %d %s, want 406", answer.Code, answer.Body)
 	}
 	r.cfg.Kubelet.EnableSystemLogQuery = ptr.To(false)
 	if answer := r.query("query", "kubelet"); answer.Code != 200 || strings.Contains(answer.Body.String(), "unit=kubelet") {
-		t.Errorf("queries that are off: got %d %s", answer.Code, answer.Body)
+		t.Errorf("queries that are off: got %d %s, want 200 and without %q", answer.Code, answer.Body, "unit=kubelet")
 	}
 }
 

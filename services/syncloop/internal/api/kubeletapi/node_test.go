@@ -286,7 +286,8 @@ func TestAStreamGoesToTheRuntimesServer(t *testing.T) {
 		t.Errorf("the runtime was asked %v", runtime.run)
 	}
 	if text := r.log.String(); !strings.Contains(text, "exec by the HTTP API") || !strings.Contains(text, "program=login") || !strings.Contains(text, "user=me") || strings.Contains(text, "hunter2") {
-		t.Errorf("the log has %s", text)
+		t.Errorf("the log has %s, want text with %q, with %q, with %q and without %q",
+			text, "exec by the HTTP API", "program=login", "user=me", "hunter2")
 	}
 }
 

@@ -119,7 +119,7 @@ func TestARequestOfAClientThatLeavesDoesNotWait(t *testing.T) {
 		defer api.Close()
 		api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "/pods", nil))
 		if waited := time.Since(begun); waited != time.Second {
-			t.Errorf("it has waited for %v", waited)
+			t.Errorf("it has waited for %v, want %v", waited, time.Second)
 		}
 	})
 }
@@ -142,7 +142,7 @@ func TestOnlySoManyRequestsWait(t *testing.T) {
 		for range maxWaiting {
 			waiting.Go(func() {
 				if code := ask(); code != 200 {
-					t.Errorf("a request that has waited: %d", code)
+					t.Errorf("a request that has waited: %d, want 200", code)
 				}
 			})
 		}

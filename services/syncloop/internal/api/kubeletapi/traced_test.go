@@ -40,7 +40,7 @@ func TestWhatIsDoneInAPodIsASpanOfTheClientsTrace(t *testing.T) {
 		}
 		if text := fmt.Sprint(span.Attributes(), span.Events(), span.Status()); strings.Contains(text, "hunter2") ||
 			!strings.Contains(text, "web") {
-			t.Errorf("%s: the span says %s", path, text)
+			t.Errorf("%s: the span says %s, want text without %q and with %q", path, text, "hunter2", "web")
 		}
 	}
 	spans.Reset()

@@ -184,7 +184,8 @@ func TestRequestsAreLimited(t *testing.T) {
 	}
 	if _, err := r.list(); status.Code(err) != codes.ResourceExhausted ||
 		status.Convert(err).Message() != "rejected by rate limit" {
-		t.Errorf("the eleventh at once: %v", err)
+		t.Errorf("the eleventh at once: %v, want Code %v and status.Convert(err).Message %q",
+			err, codes.ResourceExhausted, "rejected by rate limit")
 	}
 	r.clock.SetTime(r.clock.Now().Add(11 * time.Millisecond))
 	_, err := r.list()
@@ -208,12 +209,12 @@ func TestTheSocketIsRootsAloneAndOutlivesAKill(t *testing.T) {
 		_, err := r.list()
 		must(t, err)
 		if info, err := os.Stat(path); err != nil || info.Mode() != os.ModeSocket|0o600 {
-			t.Errorf("the socket is %v, %v", info.Mode(), err)
+			t.Errorf("the socket is %v, %v, want %v", info.Mode(), err, os.ModeSocket|0o600)
 		}
 		stop()
 	}
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o750 {
-		t.Errorf("its directory is %v, %v", info.Mode(), err)
+		t.Errorf("its directory is %v, %v, want Perm 0o750", info.Mode(), err)
 	}
 }
 

@@ -33,7 +33,7 @@ func TestACertificateOfItsOwnIsKeptAndReplacedBeforeItsEnd(t *testing.T) {
 	info, err := os.Stat(key)
 	noError(t, err)
 	if info.Mode().Perm() != 0o600 {
-		t.Errorf("the key has the mode %v", info.Mode())
+		t.Errorf("the key has the mode %v, want Perm 0o600", info.Mode())
 	}
 	_, _, err = own.Ensure()
 	noError(t, err)

@@ -170,18 +170,18 @@ func TestANewPodGetsNothingThatTheNodeMayNotReadAnyMore(t *testing.T) {
 	c.Use(pod("new"))
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumeclaims"}, "data", nil)
 	if told := answer(nil, forbidden); len(told) != 0 {
-		t.Errorf("%v are told", told)
+		t.Errorf("%v are told, want none", told)
 	}
 	if got, err := c.get(t.Context(), k, "old"); got != claim || err != nil {
-		t.Errorf("the running pod gets %v, %v", got, err)
+		t.Errorf("the running pod gets %v, %v, want %v", got, err, claim)
 	}
 	if got, err := c.get(t.Context(), k, "new"); got != nil || !apierrors.IsForbidden(err) {
 		t.Errorf("the new pod gets %v, %v", got, err)
 	}
 	if told := answer(claim, nil); !slices.Contains(told, "new") {
-		t.Errorf("%v are told", told)
+		t.Errorf("%v are told, want %q among them", told, "new")
 	}
 	if got, err := c.get(t.Context(), k, "new"); got != claim || err != nil {
-		t.Errorf("then the new pod gets %v, %v", got, err)
+		t.Errorf("then the new pod gets %v, %v, want %v", got, err, claim)
 	}
 }

@@ -232,7 +232,7 @@ func TestAPodIsToldWhenItsClaimIsBound(t *testing.T) {
 	r.proxy.Refuse(t)
 	r.proxy.Cut()
 	if got := r.gives(pod); got != claim.Spec.VolumeName {
-		t.Errorf("while the API server is away: %s", got)
+		t.Errorf("while the API server is away: %s, want %s", got, claim.Spec.VolumeName)
 	}
 	r.Forget(pod.UID)
 	r.Use(pod) // nothing is known any more

@@ -118,7 +118,7 @@ func TestPausesBetweenRequests(t *testing.T) {
 		}
 	})
 	if pause(0, 1) != pollMin || pause(9, 1) != pollMax {
-		t.Errorf("got %v and %v", pause(0, 1), pause(9, 1))
+		t.Errorf("got %v and %v, want %v and %v", pause(0, 1), pause(9, 1), pollMin, pollMax)
 	}
 }
 

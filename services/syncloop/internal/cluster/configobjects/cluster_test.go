@@ -200,7 +200,7 @@ func TestObjectsOfAnAPIServerAreWatchedWhilePodsUseThem(t *testing.T) {
 	r.put("w-later", "again", false)
 	r.eventually("w-later", "again") // the watched objects have arrived
 	if got := r.gives("w-fixed"); got != "fixed" {
-		t.Errorf("an immutable secret that pods use gives %q", got)
+		t.Errorf("an immutable secret that pods use gives %q, want %q", got, "fixed")
 	}
 	r.cluster.Forget(web.UID)
 	r.cluster.Use(web)
@@ -227,7 +227,7 @@ func TestWatchesEndWithRun(t *testing.T) {
 	}
 	r.use("e-later", "e-none") // this starts no watch
 	if got := r.gives("e-db"); got != "one" {
-		t.Errorf("it gives %q", got)
+		t.Errorf("it gives %q, want %q", got, "one")
 	}
 }
 
@@ -245,7 +245,7 @@ func TestAPodThatWaitsForTheAPIServerIsNotifiedOfTheAnswer(t *testing.T) {
 	r.proxy.Accept(t)
 	r.awaitNotified(web.UID)
 	if got := r.gives("late"); got != "one" {
-		t.Errorf("it gives %q", got)
+		t.Errorf("it gives %q, want %q", got, "one")
 	}
 }
 
@@ -257,7 +257,7 @@ func TestObjectsAreAskedForAgainWhenTheyAreOld(t *testing.T) {
 	r.eventually("c-db", "one")
 	r.put("c-db", "two", false)
 	if got := r.gives("c-db"); got != "one" {
-		t.Errorf("what is known is given as %q", got)
+		t.Errorf("what is known is given as %q, want %q", got, "one")
 	}
 	fake.Step(configobjects.CacheTTL)
 	r.eventually("c-db", "two")
@@ -279,7 +279,7 @@ func TestObjectsAreAskedForEachTime(t *testing.T) {
 	r.eventually("g-db", "one")
 	r.put("g-db", "two", false)
 	if got := r.gives("g-db"); got != "two" {
-		t.Errorf("it gives %q", got)
+		t.Errorf("it gives %q, want %q", got, "two")
 	}
 	if got := r.gives("g-none"); got != `secret "g-none" not found` {
 		t.Errorf("what is not there gives %q", got)

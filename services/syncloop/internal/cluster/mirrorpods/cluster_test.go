@@ -173,7 +173,7 @@ func TestTheLifeOfAMirrorPod(t *testing.T) {
 	static := n.static("web", "default", "hash-1")
 	n.Want(static)
 	if n.Len() != 1 {
-		t.Errorf("%d static pods", n.Len())
+		t.Errorf("%d static pods, want 1", n.Len())
 	}
 	n.SetKnown(true, false)
 	first := n.mirror(static, "")
@@ -213,7 +213,7 @@ func TestTheLifeOfAMirrorPod(t *testing.T) {
 	n.mu.Unlock()
 	fourth := n.mirror(changed, third.UID)
 	if fourth.Spec.Containers[0].Image != "i:2" {
-		t.Errorf("the mirror pod has the image %q", fourth.Spec.Containers[0].Image)
+		t.Errorf("the mirror pod has the image %q, want %q", fourth.Spec.Containers[0].Image, "i:2")
 	}
 
 	// The static pod is removed. Its mirror pod is deleted when all sources are ready and the pod has ended.

@@ -162,7 +162,7 @@ func inBubble(t *testing.T, test func(*rig)) {
 		defer cancel()
 		test(r)
 		if strings.Contains(r.log.String(), "PRIVATE") {
-			t.Errorf("the log has a key:\n%s", &r.log)
+			t.Errorf("the log has a key:\n%s\nwant text without %q", &r.log, "PRIVATE")
 		}
 	})
 }
@@ -209,7 +209,7 @@ func TestACertificateIsAskedForOnceAndGivenOnceItIsIssued(t *testing.T) {
 		r.wants("!has not issued")
 		request := r.server.last(t, 1)
 		if owner := request.OwnerReferences; len(owner) != 1 || owner[0].Kind != "Pod" || owner[0].UID != "u-1" {
-			t.Errorf("it belongs to %+v", owner)
+			t.Errorf("it belongs to %+v, want exactly one, owner[0].Kind %q and owner[0].UID %q", owner, "Pod", "u-1")
 		}
 		proof := request.Spec.StubPKCS10Request
 		request.Spec.StubPKCS10Request = nil
@@ -253,7 +253,7 @@ func TestACertificateIsReplacedWhenItsSignerWantsItAndNotBefore(t *testing.T) {
 		}
 		time.Sleep(time.Minute + time.Second)
 		if _, notified := r.take(); !slices.Equal(notified, []types.UID{"u-1"}) {
-			t.Errorf("when it is time, told %q", notified)
+			t.Errorf("when it is time, told %q, want %q", notified, []types.UID{"u-1"})
 		}
 		if r.wants(block("one")) != old {
 			t.Error("the key was replaced before there is a certificate for it")
@@ -281,7 +281,7 @@ func TestALateCertificateStaysAndIsReported(t *testing.T) {
 		r.wants(block("one"))
 		r.server.last(t, 1)
 		if text := r.log.String(); !strings.Contains(text, "cannot be replaced") || !strings.Contains(text, "no answer") {
-			t.Errorf("the log says:\n%s", text)
+			t.Errorf("the log says:\n%s\nwant text with %q and with %q", text, "cannot be replaced", "no answer")
 		}
 		r.take()
 		time.Sleep(11 * time.Second)

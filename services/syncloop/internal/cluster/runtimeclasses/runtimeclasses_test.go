@@ -315,7 +315,7 @@ func TestAStartWaitsAMomentForAnAPIServerThatHangs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Handler(ctx, pod); !errors.Is(err, context.Canceled) {
-		t.Errorf("a start that is cut short got %v", err)
+		t.Errorf("a start that is cut short got %v, want %v", err, context.Canceled)
 	}
 	close(hangs)
 	if uid := <-r.notified; uid != "u-1" {
@@ -327,7 +327,7 @@ func TestAStartWaitsAMomentForAnAPIServerThatHangs(t *testing.T) {
 func TestWithoutAnAPIServerTheNameIsTheHandler(t *testing.T) {
 	for class, want := range map[string]string{"": "", "kata": "kata"} {
 		if got, err := (runtimeclasses.ByName{}).Handler(t.Context(), podOf("u-1", class)); got != want || err != nil {
-			t.Errorf("%q has the handler %q, error %v", class, got, err)
+			t.Errorf("%q has the handler %q, error %v, want %q", class, got, err, want)
 		}
 	}
 }

@@ -238,7 +238,7 @@ func TestAPodOfTheAPIServerWaitsForTheFirstList(t *testing.T) {
 	}
 	close(g.open)
 	if uid := <-r.notified; uid != "u-1" {
-		t.Errorf("%s was told", uid)
+		t.Errorf("%s was told, want %q", uid, "u-1")
 	}
 	r.comesTo(podOf("u-1", "api"), "KUBERNETES_SERVICE_HOST", "10.96.0.1")
 	r.comesTo(podOf("u-static", "file"), "KUBERNETES_SERVICE_HOST", "10.96.0.1")
@@ -271,6 +271,6 @@ func TestWhyServicesAreNotKnown(t *testing.T) {
 
 func TestANodeWithoutAnAPIServerHasNoServices(t *testing.T) {
 	if got, err := (servicelinks.None{}).Variables(t.Context(), podOf("u-1", "file")); len(got) > 0 || err != nil {
-		t.Errorf("it has %v, error %v", got, err)
+		t.Errorf("it has %v, error %v, want none", got, err)
 	}
 }

@@ -87,6 +87,6 @@ func TestAVariableOfTwoServicesOccursOnce(t *testing.T) {
 		found[e.Name] = append(found[e.Name], e.Value)
 	}
 	if got := found["WEB_PORT_80_TCP_PORT"]; len(got) != 1 || got[0] != "tcp://10.96.0.2:81" {
-		t.Errorf("WEB_PORT_80_TCP_PORT is %q", got)
+		t.Errorf("WEB_PORT_80_TCP_PORT is %q, want exactly one and got[0] %q", got, "tcp://10.96.0.2:81")
 	}
 }

@@ -181,7 +181,8 @@ func TestAConditionThatSaysLessIsPatched(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(got.Status.Conditions) != 1 || got.Status.Conditions[0] != computed {
-		t.Errorf("the patch %s leaves %+v", patch, got.Status.Conditions)
+		t.Errorf("the patch %s leaves %+v, want exactly one and got.Status.Conditions[0] %v",
+			patch, got.Status.Conditions, computed)
 	}
 }
 

@@ -30,11 +30,11 @@ func TestAStatusIsSentWhenItChangesAndNotAgain(t *testing.T) {
 		pass(time.Minute)
 		synctest.Wait()
 		if r.api.count() != 1 {
-			t.Errorf("the patches were %q", r.api.patches)
+			t.Errorf("the patches were %q, want r.api.count 1", r.api.patches)
 		}
 		metricstest.Want(t, r.registry, 1, "quartet_pod_status_requests_total", "operation", "patch", "outcome", "ok")
 		if n := r.Unsent(); n != 0 {
-			t.Errorf("%d are unsent", n)
+			t.Errorf("%d are unsent, want 0", n)
 		}
 	})
 }
@@ -100,7 +100,7 @@ func TestAStaleWatchEventDoesNotReplaceANewerVersion(t *testing.T) {
 		r.Report(podstatus.Report{Pod: old, Status: status(v1.PodRunning), MayRun: true})
 		synctest.Wait()
 		if r.api.count() != before {
-			t.Errorf("the patches were %q", r.api.patches)
+			t.Errorf("the patches were %q, want r.api.count %v", r.api.patches, before)
 		}
 	})
 }
@@ -340,14 +340,14 @@ func TestAStaticPodIsWrittenToItsMirror(t *testing.T) {
 		r.SetMirror(static.UID, r.api.put(mirror))
 		synctest.Wait()
 		if got := r.api.get("static").Status; got.Phase != v1.PodRunning || got.ObservedGeneration != 0 {
-			t.Errorf("the mirror has %+v", got)
+			t.Errorf("the mirror has %+v, want Phase %v and ObservedGeneration 0", got, v1.PodRunning)
 		}
 		// Somebody deletes the mirror pod, and another one is created.
 		r.SetMirror(static.UID, nil)
 		r.Report(podstatus.Report{Pod: static, Static: true, Status: status(v1.PodPending), MayRun: true})
 		synctest.Wait()
 		if r.api.count() != 1 {
-			t.Errorf("the patches were %q", r.api.patches)
+			t.Errorf("the patches were %q, want r.api.count 1", r.api.patches)
 		}
 		mirror.UID = "mirror-2"
 		r.SetMirror(static.UID, r.api.put(mirror))
@@ -390,7 +390,7 @@ func TestAStaticPodThatLivesAgainSaysSo(t *testing.T) {
 		r.Report(podstatus.Report{Pod: own, Status: status(v1.PodRunning), MayRun: true})
 		pass(time.Minute)
 		if got := r.api.get("own").Status.Phase; got != v1.PodFailed {
-			t.Errorf("the API server's own pod is %s", got)
+			t.Errorf("the API server's own pod is %s, want %s", got, v1.PodFailed)
 		}
 	})
 }

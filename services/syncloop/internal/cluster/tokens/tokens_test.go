@@ -118,7 +118,8 @@ func TestATokenIsMadeForItsPod(t *testing.T) {
 	r.token(t, newPod("u1"), "vault", 900)
 	ref := authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: "web", UID: "u1"}
 	if s := r.api.spec; r.api.requests[0] != "shop/robot" || fmt.Sprint(s.Audiences) != "[vault]" || *s.ExpirationSeconds != 900 || *s.BoundObjectRef != ref {
-		t.Errorf("asked for %+v of %v", s, r.api.requests)
+		t.Errorf("asked for %+v of %v, want r.api.requests[0] %q, Audiences %q, *s.ExpirationSeconds 900 and *s.BoundObjectRef %v",
+			s, r.api.requests, "shop/robot", "[vault]", ref)
 	}
 	plain := newPod("u2")
 	plain.Spec.ServiceAccountName = ""
@@ -143,7 +144,7 @@ func TestATokenOfAGivenAccountNotifiesNoPod(t *testing.T) {
 		ask := func(account types.UID, want string) {
 			t.Helper()
 			if token, err := tokens.UnwatchedToken(ctx, newPod("u1"), account, "registry"); err != nil || token != hidden+want {
-				t.Errorf("token %q, error %v", token, err)
+				t.Errorf("token %q, error %v, want %q", token, err, hidden+want)
 			}
 		}
 		ask("sa-1", "-1")
@@ -321,7 +322,7 @@ func TestVolumesThatAskTogetherHaveOneToken(t *testing.T) {
 		for range 5 {
 			asking.Go(func() {
 				if token, err := tokens.Token(t.Context(), newPod("u1"), "", 600); err != nil || token != hidden+"-1" {
-					t.Errorf("token %q, error %v", token, err)
+					t.Errorf("token %q, error %v, want %q", token, err, hidden+"-1")
 				}
 			})
 		}
@@ -378,7 +379,7 @@ func TestPodsAreNotifiedWhenTheirTokensMustBeReplaced(t *testing.T) {
 		tokens.Forget("gone")
 		next("u1 8m0s")
 		if err := ask("u1", 600); err != nil || a.times() != 3 {
-			t.Fatalf("asked %d times, error %v", a.times(), err)
+			t.Fatalf("asked %d times, error %v, want 3", a.times(), err)
 		}
 		a.failing(errors.New("away"))
 		next("u1 16m0s")

@@ -107,10 +107,10 @@ func TestWhatCountsForOneBootIsForgottenInTheNext(t *testing.T) {
 	}{{"one", []types.UID{"before", "for-ever", "static"}}, {"two", []types.UID{"before", "for-ever"}}} {
 		again := open(t, path)
 		if err := again.Booted(test.boot); err != nil || !slices.Equal(again.UIDs(), test.want) {
-			t.Errorf("in boot %s there are %v, %v", test.boot, again.UIDs(), err)
+			t.Errorf("in boot %s there are %v, %v, want %v", test.boot, again.UIDs(), err, test.want)
 		}
 		if e, _ := again.Get("before"); e.Reason != "Evicted" {
-			t.Errorf("the first eviction has become %v", e)
+			t.Errorf("the first eviction has become %v, want Reason %q", e, "Evicted")
 		}
 	}
 	if again := open(t, path); slices.Contains(again.UIDs(), "static") {

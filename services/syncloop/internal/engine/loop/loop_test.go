@@ -142,7 +142,7 @@ func TestRestartTouchesNothingThatRuns(t *testing.T) {
 		}
 		for _, call := range node.Calls() {
 			if !strings.HasPrefix(call, "sync ") {
-				t.Errorf("the restart did %q", call)
+				t.Errorf("the restart did %q, want text beginning with %q", call, "sync ")
 			}
 		}
 	})

@@ -47,7 +47,9 @@ func TestACriticalPodPreemptsOthers(t *testing.T) {
 		r.stepUntil("the critical one runs instead of one other", time.Second, r.runs("critical", "other"))
 		lesser := r.pod("lesser")
 		if lesser.Status.Phase != v1.PodFailed || lesser.Status.Reason != "Preempting" || lesser.Status.Message != "Preempted in order to admit critical pod" {
-			t.Errorf("the preempted pod: %s %s %q", lesser.Status.Phase, lesser.Status.Reason, lesser.Status.Message)
+			t.Errorf("the preempted pod: %s %s %q, want %s, %q and %q",
+				lesser.Status.Phase, lesser.Status.Reason, lesser.Status.Message, v1.PodFailed, "Preempting",
+				"Preempted in order to admit critical pod")
 		}
 		if _, kept := r.book.Get("lesser"); !kept {
 			t.Error("a restart would start it again")

@@ -31,7 +31,7 @@ func (r *rig) listedReady() bool {
 	r.t.Helper()
 	list, err := r.store.List()
 	if err != nil || len(list) != 1 {
-		r.t.Fatalf("%d pods are listed: %v", len(list), err)
+		r.t.Fatalf("%d pods are listed: %v, want 1", len(list), err)
 	}
 	var pod v1.Pod
 	if err := pod.Unmarshal(list[0].GetPod()); err != nil {
@@ -86,7 +86,7 @@ func TestAPodThatIsBeingEndedIsNotKilledAgainForItsProbes(t *testing.T) {
 		close(killed)
 		r.eventually("it is gone", func() bool { return len(node.UIDs()) == 0 })
 		if got := strings.Count(strings.Join(node.Calls(), "\n"), "kill "); got != 1 {
-			t.Errorf("it was killed %d times: %v", got, node.Calls())
+			t.Errorf("it was killed %d times: %v, want 1", got, node.Calls())
 		}
 	})
 }
@@ -181,7 +181,8 @@ func TestTheTraceOfAStartEndsWithTheProbeThatMakesThePodReady(t *testing.T) {
 					continue
 				}
 				if links := span.Links(); len(links) != 1 || links[0].SpanContext.SpanID().String() != ids["pod.sync"] {
-					t.Fatalf("a failure is linked to %v", links)
+					t.Fatalf("a failure is linked to %v, want exactly one and links[0].SpanContext.SpanID %v",
+						links, ids["pod.sync"])
 				}
 				for _, next := range r.spans.Ended() {
 					if next.Name() == "pod.sync" && next.Parent().SpanID() == span.SpanContext().SpanID() {

@@ -52,7 +52,7 @@ func TestAResizeWaitsForRoomOnTheNode(t *testing.T) {
 		r.change(cpus("a", "1500m", 0))
 		r.eventually("it waits", func() bool { return r.pending("a") })
 		if got := r.requestedCPU("a"); got != "500m" {
-			t.Errorf("while it waits, it has %s", got)
+			t.Errorf("while it waits, it has %s, want %q", got, "500m")
 		}
 		// Other changes are applied, and a change of the status alone has no effect.
 		changed := cpus("a", "1500m", 0)

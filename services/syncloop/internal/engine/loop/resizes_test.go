@@ -69,7 +69,7 @@ func TestAPromiseOutlivesAKill(t *testing.T) {
 		r.change(wanted)
 		r.eventually("it cannot be resized", func() bool { return r.condition("a", v1.PodResizeInProgress).Reason == v1.PodReasonError })
 		if c := r.condition("a", v1.PodResizeInProgress); c.Message != "the runtime is busy" || c.ObservedGeneration != 2 {
-			t.Errorf("the condition is %+v", c)
+			t.Errorf("the condition is %+v, want Message %q and ObservedGeneration 2", c, "the runtime is busy")
 		}
 		r.stop()
 
@@ -81,7 +81,7 @@ func TestAPromiseOutlivesAKill(t *testing.T) {
 			return r.requestedCPU("a") == "1500m" && r.condition("a", v1.PodResizeInProgress).Type == ""
 		})
 		if c := r.condition("a", v1.PodResizePending); c.Reason != v1.PodReasonDeferred || c.ObservedGeneration != 3 {
-			t.Errorf("the condition of the new size is %+v", c)
+			t.Errorf("the condition of the new size is %+v, want Reason %v and ObservedGeneration 3", c, v1.PodReasonDeferred)
 		}
 		if !slices.Contains(r.events.list(), "Normal ResizeCompleted a") {
 			t.Errorf("events %v, want %q among them", r.events.list(), "Normal ResizeCompleted a")
@@ -113,7 +113,7 @@ func TestAPromiseThatCannotBeWrittenIsNotMade(t *testing.T) {
 		})
 		r.pass(time.Minute)
 		if calls := r.node.Calls(); slices.Contains(calls, "resize a") || r.requestedCPU("a") != "500m" {
-			t.Errorf("it was resized: %v", calls)
+			t.Errorf("it was resized: %v, want %q not among them and requestedCPU %q", calls, "resize a", "500m")
 		}
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)

@@ -46,7 +46,7 @@ func TestPodWaitsForAnotherOfItsNameThatASilentSourceMayWant(t *testing.T) {
 		}
 		pods, err := r.store.Pods()
 		if err != nil || len(pods) != 1 || pods[0].Status.Reason != "NameTaken" {
-			t.Errorf("pods %v, error %v", pods, err)
+			t.Errorf("pods %v, error %v, want exactly one and pods[0].Status.Reason %q", pods, err, "NameTaken")
 		}
 		r.source("http", true)
 		r.eventually("only the new pod is left, and ready", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u2"}) && r.ready("u2") })
@@ -111,7 +111,7 @@ func TestPodThatIsFirstSeenBeingDeletedIsNotStarted(t *testing.T) {
 		r.pass(time.Minute)
 		for _, call := range r.node.Calls() {
 			if strings.HasPrefix(call, "sync") {
-				t.Errorf("it was started: %v", r.node.Calls())
+				t.Errorf("it was started: %v, want call not beginning with %q", r.node.Calls(), "sync")
 			}
 		}
 	})

@@ -221,10 +221,10 @@ func newRigWith(
 	r.stop = sync.OnceFunc(func() {
 		end()
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("the loop ended with %v", err)
+			t.Errorf("the loop ended with %v, want %v", err, context.Canceled)
 		}
 		if err := <-probed; !errors.Is(err, context.Canceled) {
-			t.Errorf("the probes ended with %v", err)
+			t.Errorf("the probes ended with %v, want %v", err, context.Canceled)
 		}
 		r.pool.Wait()
 		r.store.Close()

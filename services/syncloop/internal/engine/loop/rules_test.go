@@ -145,7 +145,7 @@ func TestARemovedContainerIsNoReasonToSync(t *testing.T) {
 		}
 		r.pass(5 * time.Second)
 		if after := synced(); after != before {
-			t.Errorf("%d syncs followed", after-before)
+			t.Errorf("%d syncs followed, want after %v", after-before, before)
 		}
 		publish(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED)
 		r.eventually("a death is followed by a sync", func() bool { return synced() > before })

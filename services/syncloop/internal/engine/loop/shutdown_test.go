@@ -33,7 +33,7 @@ func TestNewPodsAreRefusedWhileTheMachineGoesDown(t *testing.T) {
 	r.plegPeer.set(node.Events)
 	r.eventually("the new pod is rejected", func() bool { return r.failed("new", "NodeShutdown") })
 	if message := r.pod("new").Status.Message; message != "Pod was rejected: Pod was rejected as the node is shutting down." {
-		t.Errorf("the message is %q", message)
+		t.Errorf("the message is %q, want %q", message, "Pod was rejected: Pod was rejected as the node is shutting down.")
 	}
 	r.pass(10 * time.Second)
 	if got := node.Container("running"); got != before || !r.ready("running") {

@@ -43,7 +43,7 @@ func TestWhatIsNotedBeforeRunIsHandedOnOnceAndContentFirst(t *testing.T) {
 	}
 	content("u2")
 	if got := next(); got != "content u2" {
-		t.Errorf("%q was handed on", got)
+		t.Errorf("%q was handed on, want %q", got, "content u2")
 	}
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -66,6 +66,6 @@ func TestWhatIsNotedWhileOneIsHandedOnIsNotLost(t *testing.T) {
 		cancel()
 	})
 	if !errors.Is(err, context.Canceled) || seen != 100 {
-		t.Errorf("%d were handed on, error %v", seen, err)
+		t.Errorf("%d were handed on, error %v, want %v and 100", seen, err, context.Canceled)
 	}
 }

@@ -44,6 +44,6 @@ func TestWhichPodsHoldSomethingOfTheNode(t *testing.T) {
 		names = append(names, pod.Name)
 	}
 	if err != nil || !slices.Equal(names, []string{"ending", "web"}) {
-		t.Errorf("got %v, error %v", names, err)
+		t.Errorf("got %v, error %v, want %v", names, err, []string{"ending", "web"})
 	}
 }

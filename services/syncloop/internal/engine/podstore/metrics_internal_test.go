@@ -84,7 +84,7 @@ func TestAClockThatWasSetBackMakesNoNegativeSample(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	NewMetrics(registry).running(-time.Hour)
 	if sum, n := sums(t, registry, "kubelet_pod_start_duration_seconds"); sum != 0 || n != 1 {
-		t.Errorf("got %v of %d", sum, n)
+		t.Errorf("got %v of %d, want 0 and 1", sum, n)
 	}
 }
 

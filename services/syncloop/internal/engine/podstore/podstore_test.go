@@ -171,7 +171,7 @@ func TestOnlyChangesArePublished(t *testing.T) {
 	s.SetState("u1", podworkers.Syncing)
 	s.SetState("u1", podworkers.Terminating)
 	if m := next(); m.Value.GetWorkerState() != enginev1.WorkerState_WORKER_STATE_TERMINATING {
-		t.Fatalf("got %v first", m.Value.GetWorkerState())
+		t.Fatalf("got %v first, want %v", m.Value.GetWorkerState(), enginev1.WorkerState_WORKER_STATE_TERMINATING)
 	}
 	s.Unwant("u1")
 	s.Forget("u1")
@@ -282,7 +282,7 @@ func TestTheReasonOfAWaitIsGoneOnceThereIsASandbox(t *testing.T) {
 	node.Run(pod)
 	s.Observe("u1", running(t, node, "u1"))
 	if got := reason(); got != "" {
-		t.Errorf("a pod that runs has the reason %q", got)
+		t.Errorf("a pod that runs has the reason %q, want an empty text", got)
 	}
 	s.Synced("u1", podworkers.SyncReport{ReasonsKnown: true, Wait: held}) // as for a volume that another container needs
 	if got := reason(); got != held.Reason {
@@ -358,7 +358,7 @@ func TestAnEarlierEndIsReportedUnchanged(t *testing.T) {
 		return pods[0].Status.ContainerStatuses
 	}
 	if got := containers(); len(got) > 0 {
-		t.Errorf("a pod that was refused has %+v", got)
+		t.Errorf("a pod that was refused has %+v, want none", got)
 	}
 	s.SetState("u1", podworkers.Terminated)
 	if got := containers(); len(got) != 1 || got[0].State.Terminated == nil {

@@ -89,7 +89,7 @@ func TestAResultOfAProbeShowsAtOnce(t *testing.T) {
 		p.ready, p.started = step.ready, step.started
 		s.Probed("u1", "")
 		if got := conditionOf(t, s, v1.PodReady).Status; got != step.want {
-			t.Errorf("ready %v, started %v: the pod's Ready is %s", step.ready, step.started, got)
+			t.Errorf("ready %v, started %v: the pod's Ready is %s, want %s", step.ready, step.started, got, step.want)
 		}
 	}
 	s.Probed("nobody", "") // the pod was removed before the result

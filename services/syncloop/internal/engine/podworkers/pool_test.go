@@ -50,7 +50,7 @@ func TestEndOfTheProcessStopsNoPod(t *testing.T) {
 	}
 	for _, call := range r.node.Calls() {
 		if strings.HasPrefix(call, "kill") {
-			t.Errorf("the process ended, and did %q", call)
+			t.Errorf("the process ended, and did %q, want text not beginning with %q", call, "kill")
 		}
 	}
 }
@@ -85,14 +85,14 @@ func TestShorterGraceTakesEffectAtOnce(t *testing.T) {
 	eventually.That(t, "web runs", r.running("web"))
 	r.remove("u1", podworkers.End{})
 	if got := <-began; got != 30 {
-		t.Fatalf("first kill with %d s", got)
+		t.Fatalf("first kill with %d s, want 30", got)
 	}
 	// Neither the same nor a longer grace period interrupts the running kill.
 	r.pool.End("u1", podworkers.Cause{}, podworkers.End{})
 	r.pool.End("u1", podworkers.Cause{}, podworkers.End{Grace: ptr.To[int64](60)})
 	r.pool.End("u1", podworkers.Cause{}, podworkers.End{Grace: ptr.To[int64](2)})
 	if got := <-began; got != 2 {
-		t.Fatalf("second kill with %d s", got)
+		t.Fatalf("second kill with %d s, want 2", got)
 	}
 	eventually.That(t, "web is gone", func() bool { return len(r.pool.List()) == 0 })
 }
@@ -270,7 +270,8 @@ func TestRemovedPodEndsTheRunningPodOfItsName(t *testing.T) {
 	// The new pod still has the name.
 	r.want(fakenode.Pod("u3", "web", v1.RestartPolicyAlways))
 	if got := r.state("u3"); got != enginev1.WorkerState_WORKER_STATE_SYNCING || slices.Contains(node.UIDs(), "u3") {
-		t.Errorf("u3 is %v, pods: %v", got, node.UIDs())
+		t.Errorf("u3 is %v, pods: %v, want %v and %q not among them",
+			got, node.UIDs(), enginev1.WorkerState_WORKER_STATE_SYNCING, "u3")
 	}
 	r.remove("u2", podworkers.End{})
 	eventually.That(t, "u3 runs alone", func() bool { return slices.Equal(node.UIDs(), []types.UID{"u3"}) })
@@ -297,7 +298,7 @@ func TestAPodThatIsDeletedWhileItWaitsForItsNameEndsAtOnce(t *testing.T) {
 	r.pool.Want(second, podworkers.Cause{Kind: podworkers.CauseConfig}, &podworkers.End{})
 	eventually.That(t, "the second has ended", func() bool { return r.state("u2") == enginev1.WorkerState_WORKER_STATE_TERMINATED })
 	if phase := r.store.Phase("u2"); phase != v1.PodFailed {
-		t.Errorf("its phase is %s", phase)
+		t.Errorf("its phase is %s, want %s", phase, v1.PodFailed)
 	}
 	if got := r.node.Running(); !slices.Equal(got, []string{"web"}) {
 		t.Errorf("%v run, want %v", got, []string{"web"})

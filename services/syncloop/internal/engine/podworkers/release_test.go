@@ -32,7 +32,7 @@ func TestAPodThatHasEndedHoldsNothingOfTheMachine(t *testing.T) {
 	r.want(pod)
 	eventually.That(t, "web runs", r.running("web"))
 	if got := r.node.Released(); len(got) > 0 {
-		t.Errorf("released while it runs: %v", got)
+		t.Errorf("released while it runs: %v, want none", got)
 	}
 	r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &podworkers.End{}) // as an eviction does
 	eventually.That(t, "the first try has failed, and is tried again later", func() bool {

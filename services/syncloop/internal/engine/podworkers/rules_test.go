@@ -196,7 +196,7 @@ func TestAPodThatIsEvictedWhileItWaitsForItsNameIsNeverStarted(t *testing.T) {
 	r.remove("u2", podworkers.End{})
 	eventually.That(t, "nothing is left", func() bool { return len(r.pool.List()) == 0 })
 	if after := synced(); after != before {
-		t.Errorf("it was synced; calls: %v", r.node.Calls())
+		t.Errorf("it was synced; calls: %v, want after %v", r.node.Calls(), before)
 	}
 }
 
@@ -241,7 +241,7 @@ func TestAShorterGracePeriodReachesThePodThatEndsAlsoWhenItsNextLifeWaits(t *tes
 	eventually.That(t, "web runs", r.running("web"))
 	r.remove("u1", podworkers.End{})
 	if got := <-kills; got != 30 {
-		t.Fatalf("it has %d s", got)
+		t.Fatalf("it has %d s, want 30", got)
 	}
 	r.want(pod)
 	r.pool.End("u1", podworkers.Cause{}, podworkers.End{Grace: new(int64(2))})

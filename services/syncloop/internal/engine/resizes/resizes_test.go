@@ -104,7 +104,7 @@ func TestADamagedRecordIsSetAside(t *testing.T) {
 		t.Errorf("there are records of %v", book.UIDs())
 	}
 	if strings.Count(logged.String(), "set aside") != 2 {
-		t.Errorf("the log has\n%s", logged.String())
+		t.Errorf("the log has\n%s\nwant %q 2 times", logged.String(), "set aside")
 	}
 	for name, content := range damage {
 		if kept, err := os.ReadFile(filepath.Join(dir, name+".damaged")); err != nil || string(kept) != content {
@@ -161,7 +161,7 @@ func TestManyChangeOneRecord(t *testing.T) {
 	}
 	running.Wait()
 	if record, _ := open(t, dir).Get("u"); len(record.Actuated.Containers) != 20 {
-		t.Errorf("%d of 20 changes are there", len(record.Actuated.Containers))
+		t.Errorf("%d of 20 changes are there, want 20", len(record.Actuated.Containers))
 	}
 }
 

@@ -151,7 +151,7 @@ func TestNothingIsAskedWhileNoPodHasALimit(t *testing.T) {
 		<-time.After(time.Minute)
 		synctest.Wait()
 		if r.reads != 0 {
-			t.Errorf("the statistics were read %d times", r.reads)
+			t.Errorf("the statistics were read %d times, want 0", r.reads)
 		}
 	})
 }

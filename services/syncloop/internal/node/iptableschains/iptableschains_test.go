@@ -144,7 +144,7 @@ func TestAMachineWithoutIPTables(t *testing.T) {
 	_, log, end := startKeeper(t, m)
 	end()
 	if !strings.Contains(log.String(), "no iptables") {
-		t.Errorf("the log is %s", log.String())
+		t.Errorf("the log is %s, want text with %q", log.String(), "no iptables")
 	}
 }
 

@@ -63,7 +63,7 @@ func TestTheLogOfThisMachine(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if _, err := log.Next(ended); !errors.Is(err, context.Canceled) {
-		t.Errorf("with a canceled context, Next returns %v", err)
+		t.Errorf("with a canceled context, Next returns %v, want %v", err, context.Canceled)
 	}
 }
 

@@ -230,7 +230,7 @@ func TestAPlaceThatCannotBeKeptIsReported(t *testing.T) {
 		expect(t, "kills", n.newEvents(), first+"\n"+second)
 		stop()
 		if got := strings.Count(n.log.String(), "may be reported again"); got != 1 {
-			t.Errorf("it is logged %d times:\n%s", got, &n.log)
+			t.Errorf("it is logged %d times:\n%s\nwant 1", got, &n.log)
 		}
 	})
 }

@@ -246,7 +246,8 @@ func TestEachPartIsReadWhereItIsKnown(t *testing.T) {
 		usage := stats.UsageOf(&pod, r.pod)
 		if *usage.MemoryBytes != 200 || *usage.Processes != 4 || usage.Layers.Inodes != 3 ||
 			usage.Volumes.Bytes != int64(*pod.VolumeStats[0].UsedBytes) {
-			t.Errorf("the usage of the pod for evictions: %+v", usage)
+			t.Errorf("the usage of the pod for evictions: %+v, want *usage.MemoryBytes 200, *usage.Processes 4, Layers.Inodes 3 and Volumes.Bytes %v",
+				usage, int64(*pod.VolumeStats[0].UsedBytes))
 		}
 		used, want := *pod.EphemeralStorage.UsedBytes, usage.Layers.Bytes+usage.Logs.Bytes+usage.Volumes.Bytes
 		if int64(used) != want {
@@ -280,7 +281,7 @@ func TestTheRateIsOfTheTimeBetweenTwoReadings(t *testing.T) {
 		r.cgroups.set(podCgroup, podcgroups.Usage{CPU: time.Minute + 5*time.Second})
 		<-time.After(10 * time.Second)
 		if rate := *r.summary(t).Pods[0].CPU.UsageNanoCores; rate != 5e8 {
-			t.Errorf("5 s of 10 s are %d", rate)
+			t.Errorf("5 s of 10 s are %d, want 5e8", rate)
 		}
 	})
 }
@@ -315,7 +316,7 @@ func TestARuntimeThatHangsLeavesOutOnlyItsStatistics(t *testing.T) {
 		<-time.After(time.Minute)
 		r.summary(t)
 		if r.runtime.calls.Load() != 1 {
-			t.Errorf("%d calls hang", r.runtime.calls.Load())
+			t.Errorf("%d calls hang, want 1", r.runtime.calls.Load())
 		}
 	})
 }
@@ -326,7 +327,8 @@ func TestWithoutCgroupsTheRuntimesStatisticsAreUsed(t *testing.T) {
 		pod := r.summary(t).Pods[0]
 		if *pod.CPU.UsageCoreNanoSeconds != 1 || *pod.Memory.WorkingSetBytes != 2 ||
 			*pod.ProcessStats.ProcessCount != 3 || *pod.Containers[0].CPU.UsageNanoCores != 9 {
-			t.Errorf("the pod: %+v", pod)
+			t.Errorf("the pod: %+v, want *pod.CPU.UsageCoreNanoSeconds 1, *pod.Memory.WorkingSetBytes 2, *pod.ProcessStats.ProcessCount 3 and *pod.Containers[0].CPU.UsageNanoCores 9",
+				pod)
 		}
 	})
 }
@@ -335,7 +337,7 @@ func TestARuntimeThatKnowsOnlyContainersIsAskedForThose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig, _ *stats.Config) { r.runtime.onlyContainers = true })
 		if pod := r.summary(t).Pods[0]; *pod.Containers[0].Rootfs.UsedBytes != 4096 {
-			t.Errorf("the pod: %+v", pod)
+			t.Errorf("the pod: %+v, want *pod.Containers[0].Rootfs.UsedBytes 4096", pod)
 		}
 	})
 }
@@ -349,7 +351,7 @@ func TestBeforeThePodsAreKnownItFails(t *testing.T) {
 		r.known = true
 		<-time.After(time.Millisecond)
 		if pods := r.summary(t).Pods; len(pods) != 1 {
-			t.Errorf("%d pods a moment later", len(pods))
+			t.Errorf("%d pods a moment later, want 1", len(pods))
 		}
 	})
 }

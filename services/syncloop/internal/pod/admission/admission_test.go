@@ -196,7 +196,7 @@ func TestStrictGroupsNeedARuntimeThatHasThem(t *testing.T) {
 			got = refusal.Reason + ": " + refusal.Message
 		}
 		if got != tc.want {
-			t.Errorf("%s: refused with %q", name, got)
+			t.Errorf("%s: refused with %q, want %q", name, got, tc.want)
 		}
 		merged := strict.DeepCopy()
 		*merged.Spec.SecurityContext.SupplementalGroupsPolicy = v1.SupplementalGroupsPolicyMerge

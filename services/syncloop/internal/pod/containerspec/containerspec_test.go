@@ -399,6 +399,6 @@ func TestHostname(t *testing.T) {
 	}
 	got := string(containerspec.Hosts(pod, []string{"10.0.0.5"}, "cluster.local", nil))
 	if !strings.Contains(got, "10.0.0.5\th.sub.shop.svc.cluster.local\th\n") {
-		t.Errorf("hosts file:\n%s", got)
+		t.Errorf("hosts file:\n%s\nwant text with %q", got, "10.0.0.5\th.sub.shop.svc.cluster.local\th\n")
 	}
 }

@@ -48,6 +48,6 @@ func TestVariablesOfServices(t *testing.T) {
 	}
 	paths, err := containerspec.SubPaths(pod, &pod.Spec.Containers[0], node, in)
 	if err != nil || len(paths) != 1 || paths[0] != "of-10.96.0.2" {
-		t.Errorf("sub-paths %q, error %v", paths, err)
+		t.Errorf("sub-paths %q, error %v, want exactly one and paths[0] %q", paths, err, "of-10.96.0.2")
 	}
 }

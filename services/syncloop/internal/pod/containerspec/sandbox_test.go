@@ -56,7 +56,7 @@ func TestNamespaces(t *testing.T) {
 			got = makeContainer(t, pod, containerspec.Inputs{Target: "c-1"}).GetLinux().GetSecurityContext().GetNamespaceOptions()
 			targeted := got.GetPid() == runtimeapi.NamespaceMode_TARGET && got.GetTargetId() == "c-1"
 			if targeted != (test.want.Pid == container) {
-				t.Errorf("with a target: %v", got)
+				t.Errorf("with a target: %v, want targeted %v", got, test.want.Pid == container)
 			}
 		})
 	}
@@ -116,7 +116,8 @@ func TestSandboxesSecurityContext(t *testing.T) {
 	got := makeContainer(t, pod, containerspec.Inputs{}).GetLinux().GetSecurityContext()
 	if got.GetSupplementalGroupsPolicy() != runtimeapi.SupplementalGroupsPolicy_Strict ||
 		!slices.Equal(got.GetSupplementalGroups(), []int64{3, 4}) {
-		t.Errorf("the groups of the container: %v", got)
+		t.Errorf("the groups of the container: %v, want SupplementalGroupsPolicy %v and SupplementalGroups %v",
+			got, runtimeapi.SupplementalGroupsPolicy_Strict, []int64{3, 4})
 	}
 }
 

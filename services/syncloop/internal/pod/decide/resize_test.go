@@ -133,7 +133,8 @@ func TestARestartForAResizeIsNoCrash(t *testing.T) {
 	restartsFor(pod, "a", v1.ResourceCPU)
 	start := decide.Pod(pod, status, decide.Facts{Now: now}).Start[0]
 	if start.Restart != (podlabels.Restart{Count: 4, Step: 3, Cause: "resources changed"}) {
-		t.Errorf("it is started as %+v", start.Restart)
+		t.Errorf("it is started as %+v, want %+v",
+			start.Restart, podlabels.Restart{Count: 4, Step: 3, Cause: "resources changed"})
 	}
 	status = podviewtest.Status(pod, "s0:ready a@s0:exited=137,rc=3,ended=0s")
 	actions := decide.Pod(pod, status, decide.Facts{Now: now, Replaced: func(id string) bool { return id == "a-1" }})

@@ -270,7 +270,7 @@ func TestConditionsSayWhyTheyDoNotHold(t *testing.T) {
 		t.Errorf("conditions (-want +got):\n%s", diff)
 	}
 	if got.ObservedGeneration != 3 || got.QOSClass != v1.PodQOSBestEffort {
-		t.Errorf("observedGeneration %d, QoS %s", got.ObservedGeneration, got.QOSClass)
+		t.Errorf("observedGeneration %d, QoS %s, want 3 and %s", got.ObservedGeneration, got.QOSClass, v1.PodQOSBestEffort)
 	}
 }
 
@@ -291,7 +291,7 @@ func TestReadinessGates(t *testing.T) {
 	}
 	pod.Status.Conditions = []v1.PodCondition{{Type: "lb", Status: v1.ConditionTrue}}
 	if c := ready(); c.Status != v1.ConditionTrue {
-		t.Errorf("with the gate's condition: %+v", c)
+		t.Errorf("with the gate's condition: %+v, want Status %v", c, v1.ConditionTrue)
 	}
 }
 
@@ -390,7 +390,7 @@ func TestAddresses(t *testing.T) {
 	pod.Spec.HostNetwork = true
 	got = podstatus.Generate(pod, podviewtest.Status(pod, "s0:ready-host"), podstatus.Inputs{Now: now, HostIPs: []string{"192.0.2.1"}})
 	if got.PodIP != "192.0.2.1" {
-		t.Errorf("podIP on the host's network = %q", got.PodIP)
+		t.Errorf("podIP on the host's network = %q, want %q", got.PodIP, "192.0.2.1")
 	}
 }
 
@@ -401,7 +401,8 @@ func TestTerminationMessageAndID(t *testing.T) {
 		Now: now, Messages: map[string]string{"a-1": "out of cheese"},
 	}).ContainerStatuses[0]
 	if got.ContainerID != "containerd://a-1" || got.State.Terminated.Message != "out of cheese" {
-		t.Errorf("id %q, message %q", got.ContainerID, got.State.Terminated.Message)
+		t.Errorf("id %q, message %q, want %q and %q",
+			got.ContainerID, got.State.Terminated.Message, "containerd://a-1", "out of cheese")
 	}
 }
 
@@ -426,7 +427,7 @@ func TestTheReasonOfAWaitIsShownAndThenGone(t *testing.T) {
 		t.Fatalf("first.Phase = %s %q, want %q and %s", first.Phase, first.Message, "volume x", v1.PodPending)
 	}
 	if next := podstatus.Generate(pod, nil, podstatus.Inputs{Now: now, Previous: first}); next.Message != "" {
-		t.Errorf("message stays: %q", next.Message)
+		t.Errorf("message stays: %q, want an empty text", next.Message)
 	}
 	failed := v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "m"}
 	if next := podstatus.Generate(pod, nil, podstatus.Inputs{Now: now, Previous: failed}); next.Reason != "Evicted" {
@@ -443,7 +444,7 @@ func TestTheReasonOfAWaitIsGoneWhenThePodRuns(t *testing.T) {
 		Now: now, Reason: "FailedCreatePodSandBox", Message: "no network",
 	})
 	if first.Phase != v1.PodRunning || first.Reason != "FailedCreatePodSandBox" {
-		t.Fatalf("phase %s, reason %s", first.Phase, first.Reason)
+		t.Fatalf("phase %s, reason %s, want %s and %q", first.Phase, first.Reason, v1.PodRunning, "FailedCreatePodSandBox")
 	}
 	if next := podstatus.Generate(pod, running, podstatus.Inputs{Now: now, Previous: first}); next.Reason != "" ||
 		next.Message != "" {

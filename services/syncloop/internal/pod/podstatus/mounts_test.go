@@ -34,7 +34,8 @@ func TestHowVolumesAreMountedIsShown(t *testing.T) {
 		for i, m := range podstatus.Generate(pod, status, podstatus.Inputs{Now: now}).ContainerStatuses[0].VolumeMounts {
 			spec := pod.Spec.Containers[0].VolumeMounts[i]
 			if m.Name != spec.Name || m.MountPath != spec.MountPath || m.ReadOnly != spec.ReadOnly {
-				t.Errorf("%q: %v is shown as %v", noted, spec, m)
+				t.Errorf("%q: %v is shown as %v, want Name %v, MountPath %v and ReadOnly %v",
+					noted, spec, m, spec.Name, spec.MountPath, spec.ReadOnly)
 			}
 			got = append(got, string(ptr.Deref(m.RecursiveReadOnly, "")))
 		}

@@ -158,6 +158,6 @@ func TestTheConditionsOfAResize(t *testing.T) {
 		t.Errorf("a pod that has what it asks for has %+v", got)
 	}
 	if got := of(podstatus.Inputs{Resize: record, Terminal: true}); len(got) > 0 {
-		t.Errorf("a pod that has ended has %+v", got)
+		t.Errorf("a pod that has ended has %+v, want none", got)
 	}
 }

@@ -45,7 +45,7 @@ func TestResizeInProgress(t *testing.T) {
 	check := func(name string, pod *v1.Pod, want bool) {
 		t.Helper()
 		if got := resize.InProgress(pod, status, actuated); got != want {
-			t.Errorf("%s is in progress: %v", name, got)
+			t.Errorf("%s is in progress: %v, want %v", name, got, want)
 		}
 	}
 	check("what was made", pod, false)
@@ -116,7 +116,7 @@ func TestTheAllocationOfAPodIsRecovered(t *testing.T) {
 		return r.Requests.Cpu().Value()
 	}
 	if got := resize.Recover(wanted, status); cpu(got, "a") != 5 {
-		t.Errorf("with a restarted container it is %v", got)
+		t.Errorf("with a restarted container it is %v, want cpu 5", got)
 	}
 	// Sandboxes of earlier versions have no annotations.
 	status.Sandboxes[0].Annotations = nil
@@ -181,7 +181,8 @@ func TestALostRecordIsRebuiltFromWhatRuns(t *testing.T) {
 			got, want := observed(resize.AmountsOf(nil, pod.Spec.Containers[i].Resources)), c.GetResources()
 			if got.GetCpuShares() != want.GetCpuShares() || got.GetCpuQuota() != want.GetCpuQuota() ||
 				got.GetMemoryLimitInBytes() != want.GetMemoryLimitInBytes() {
-				t.Fatalf("%v is promised, %v runs", got, want)
+				t.Fatalf("%v is promised, %v runs, want CpuShares %v, CpuQuota %v and MemoryLimitInBytes %v",
+					got, want, want.GetCpuShares(), want.GetCpuQuota(), want.GetMemoryLimitInBytes())
 			}
 		}
 	})

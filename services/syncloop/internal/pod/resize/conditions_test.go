@@ -51,7 +51,7 @@ func TestTheConditionsOfAResize(t *testing.T) {
 	fail("uses 1", true)
 	fail("uses 2", false)
 	if c = c.Continue(9, at); c.InProgress.Reason != v1.PodReasonError || c.InProgress.Message != "uses 2" {
-		t.Errorf("it goes on as %+v", c.InProgress)
+		t.Errorf("it goes on as %+v, want Reason %v and Message %q", c.InProgress, v1.PodReasonError, "uses 2")
 	}
 	next, generation, was := c.Done()
 	if !was || generation != 5 || next.InProgress != nil {
@@ -61,7 +61,7 @@ func TestTheConditionsOfAResize(t *testing.T) {
 		t.Error("it is done twice")
 	}
 	if c = next.Continue(6, at); c.InProgress.Generation != 6 {
-		t.Errorf("it goes on as %+v", c.InProgress)
+		t.Errorf("it goes on as %+v, want Generation 6", c.InProgress)
 	}
 	if c, news := (resize.Conditions{}).Fail("x", 7, at); !news || c.InProgress.Generation != 7 {
 		t.Errorf("failed is %+v", c.InProgress)

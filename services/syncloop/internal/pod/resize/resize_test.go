@@ -220,7 +220,7 @@ func TestContainersThatMustBeRecreated(t *testing.T) {
 		{&v1.Container{}, resize.Amounts{}, false},
 	} {
 		if got := resize.NeedsRestart(tc.c, tc.wants, has); got != tc.want {
-			t.Errorf("%v to %+v is %v", tc.c.ResizePolicy, tc.wants, got)
+			t.Errorf("%v to %+v is %v, want %v", tc.c.ResizePolicy, tc.wants, got, tc.want)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func TestOnContainerd(t *testing.T) {
 	}
 	for _, event := range e.events() {
 		if strings.Contains(event, e.id) {
-			t.Errorf("told %q, with the container's ID", event)
+			t.Errorf("told %q, with the container's ID, want text without %q", event, e.id)
 		}
 	}
 
@@ -68,7 +68,7 @@ func podIP(t *testing.T, runtime internalapi.RuntimeService) net.IP {
 	t.Helper()
 	pods, err := runtime.ListPodSandbox(t.Context(), &runtimeapi.PodSandboxFilter{})
 	if err != nil || len(pods) != 1 {
-		t.Fatalf("%d pods, error %v", len(pods), err)
+		t.Fatalf("%d pods, error %v, want 1", len(pods), err)
 	}
 	status, err := runtime.PodSandboxStatus(t.Context(), pods[0].GetId(), false)
 	if err != nil {

@@ -106,7 +106,7 @@ func TestAnswersAreTheKubelets(t *testing.T) {
 			got := e.Probe(t.Context(), to)
 			if ours, meant := differs[name]; meant {
 				if strings.Contains(w.output, ours) || !strings.Contains(got.Output, ours) {
-					t.Errorf("the kubelet says %q, we %q", w.output, got.Output)
+					t.Errorf("the kubelet says %q, we %q, want text without %q and with %q", w.output, got.Output, ours, ours)
 				}
 				w.output = got.Output
 			}

@@ -122,7 +122,7 @@ func TestACommandThatTakesTooLongHasFailed(t *testing.T) {
 	to.Probe.TimeoutSeconds = 1
 	want{outcome: probecalls.Failure, output: `command timed out: "login $(PASSWORD)" timed out after 1s`}.check(t, e.Probe(t.Context(), to))
 	if n := e.cri.Count("ExecSync", ""); n != 1 {
-		t.Errorf("it was called %d times", n)
+		t.Errorf("it was called %d times, want 1", n)
 	}
 	if got := e.events(); len(got) != 1 || strings.Contains(got[0], "hunter2") {
 		t.Errorf("told %q, want exactly one and got[0] without %q", got, "hunter2")
@@ -135,10 +135,10 @@ func TestARuntimeThatCannotRunACommandSaysNothingOfTheContainer(t *testing.T) {
 	got := e.Probe(t.Context(), e.command(t, "check"))
 	want{outcome: probecalls.Unknown, output: "no shim"}.check(t, got)
 	if got.Output != "no shim for main" {
-		t.Errorf("people are told %q", got.Output)
+		t.Errorf("people are told %q, want %q", got.Output, "no shim for main")
 	}
 	if n := e.cri.Count("ExecSync", ""); n != 3 {
-		t.Errorf("it was called %d times", n)
+		t.Errorf("it was called %d times, want 3", n)
 	}
 	// With the ID, each container would have a separate event.
 	if got, want := e.events(), []string{"web main Unhealthy: Readiness probe errored and resulted in unknown state: no shim for main"}; !slices.Equal(got, want) {

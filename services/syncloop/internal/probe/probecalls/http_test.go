@@ -119,7 +119,7 @@ func TestAnyCertificateWillDo(t *testing.T) {
 			to.Probe.HTTPGet.Scheme = v1.URISchemeHTTPS
 			want{outcome: probecalls.Success}.check(t, newRig(t).Probe(t.Context(), to))
 			if got := last().Proto; got != name {
-				t.Errorf("it was asked in %s", got)
+				t.Errorf("it was asked in %s, want %s", got, name)
 			}
 		})
 	}
@@ -223,7 +223,7 @@ func TestTheSameTroubleIsTheSameText(t *testing.T) {
 		got := r.Probe(t.Context(), target(t, listener.Addr(), v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: named()}}))
 		want{outcome: probecalls.Failure, output: fmt.Sprintf(`Get "http://127.0.0.1:%d": `, port)}.check(t, got)
 		if strings.Contains(got.Output, "->") {
-			t.Errorf("it says %q", got.Output)
+			t.Errorf("it says %q, want text without %q", got.Output, "->")
 		}
 	}
 }
@@ -268,7 +268,8 @@ func TestSecretsStayOutOfTheLog(t *testing.T) {
 	to.Probe.HTTPGet.HTTPHeaders = []v1.HTTPHeader{{Name: "Authorization", Value: "hunter2"}}
 	e.Probe(t.Context(), to)
 	if strings.Contains(log.String(), "hunter2") || strings.Contains(fmt.Sprint(e.events()), "hunter2") {
-		t.Errorf("logged:\n%s\ntold: %q", log.String(), e.events())
+		t.Errorf("logged:\n%s\ntold: %q\nwant text without %q and without %q",
+			log.String(), e.events(), "hunter2", "hunter2")
 	}
 }
 

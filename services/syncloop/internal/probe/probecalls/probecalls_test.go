@@ -70,12 +70,12 @@ func TestAnErrorOfTheCallIsTriedThreeTimes(t *testing.T) {
 	t.Cleanup(server.Close)
 	want{outcome: probecalls.Success, output: "well"}.check(t, r.Probe(t.Context(), httpTarget(t, server)))
 	if calls != 3 || len(r.events()) != 0 {
-		t.Errorf("%d calls, told %q", calls, r.events())
+		t.Errorf("%d calls, told %q, want 3 and none", calls, r.events())
 	}
 	calls = -1000
 	want{outcome: probecalls.Unknown, output: "unexpected EOF"}.check(t, r.Probe(t.Context(), httpTarget(t, server)))
 	if calls != -997 || len(r.events()) != 1 {
-		t.Errorf("%d calls, told %q", calls+1000, r.events())
+		t.Errorf("%d calls, told %q, want calls %v and exactly one", calls+1000, r.events(), -997)
 	}
 }
 

@@ -143,7 +143,7 @@ func TestNoProbeRunsBeforeTheStartupProbeHasSucceeded(t *testing.T) {
 	})
 	late.open(start().Add(time.Second))
 	if got := late.next.Sub(start()); got != 300*time.Second {
-		t.Errorf("the initial delay was cut to %v", got)
+		t.Errorf("the initial delay was cut to %v, want %v", got, 300*time.Second)
 	}
 }
 

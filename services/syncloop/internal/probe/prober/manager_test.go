@@ -376,7 +376,7 @@ func TestOutputOfAProbeBecomesValidText(t *testing.T) {
 			r.pass(1500 * time.Millisecond)
 			described := r.manager.Describe(pod.UID)
 			if _, err := proto.Marshal(described[0]); err != nil || described[0].GetSaid() != want {
-				t.Errorf("of %q people are told %q, error %v", output, described[0].GetSaid(), err)
+				t.Errorf("of %q people are told %q, error %v, want %q", output, described[0].GetSaid(), err, want)
 			}
 		}
 	})

@@ -95,7 +95,7 @@ func (r *rig) start() {
 	manager := r.manager
 	running.Go(func() {
 		if err := manager.Run(ctx); !errors.Is(err, context.Canceled) {
-			r.t.Errorf("the manager ended with %v", err)
+			r.t.Errorf("the manager ended with %v, want %v", err, context.Canceled)
 		}
 	})
 	running.Go(func() {

@@ -225,7 +225,7 @@ func TestWhatIsPutInIsRemovedOneAfterAnother(t *testing.T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.most != 1 {
-		t.Errorf("%d at once", r.most)
+		t.Errorf("%d at once, want 1", r.most)
 	}
 }
 
@@ -288,7 +288,7 @@ func TestWhatIsStartedGoesFirst(t *testing.T) {
 	r.clock.Step(time.Second)
 	r.eventually("it makes way again", func() bool { return r.clock.Waiters() > 1 })
 	if got := r.logText(); got != "" {
-		t.Errorf("removed %q while sandboxes are made", got)
+		t.Errorf("removed %q while sandboxes are made, want an empty text", got)
 	}
 	r.busy.Store(false)
 	r.clock.Step(time.Second)
@@ -316,7 +316,7 @@ func TestAFailedRemovalIsReportedOnceAndRetried(t *testing.T) {
 	r.clock.Step(time.Minute)
 	r.want("b1 b1 b1 a1 b1")
 	if got := strings.Count(r.log.String(), "it is in use"); got != 1 {
-		t.Errorf("told %d times: %s", got, r.log.String())
+		t.Errorf("told %d times: %s, want 1", got, r.log.String())
 	}
 }
 
@@ -382,6 +382,6 @@ func TestAThousandAreNoMoreThanOneAtATime(t *testing.T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.most != 1 {
-		t.Errorf("%d at once", r.most)
+		t.Errorf("%d at once, want 1", r.most)
 	}
 }

@@ -58,7 +58,7 @@ func TestAPodBeginsAgainInItsSandboxWhenARuleSaysSo(t *testing.T) {
 	n.sync(pod)
 	got := n.describe(pod)
 	if !strings.Contains(got, "a-1:running") || !strings.Contains(got, "b-1:running") {
-		t.Errorf("the runtime has %s", got)
+		t.Errorf("the runtime has %s, want text with %q and with %q", got, "a-1:running", "b-1:running")
 	}
 	if _, err := os.Stat(filepath.Join(logs, "a", "0.log")); err != nil {
 		t.Errorf("the logs of what was removed: %v", err)

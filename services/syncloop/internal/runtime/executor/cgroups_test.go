@@ -211,7 +211,8 @@ func TestAPodWhoseCgroupCannotBeMadeIsNotStarted(t *testing.T) {
 	}
 	n.want(pod, "")
 	if text := events.take(); !strings.Contains(text, "Warning FailedCreatePodContainer [] unable to ensure pod container exists: ") {
-		t.Errorf("the events are\n%s", text)
+		t.Errorf("the events are\n%s\nwant text with %q",
+			text, "Warning FailedCreatePodContainer [] unable to ensure pod container exists: ")
 	}
 	made.fail(nil)
 	n.sync(pod)

@@ -77,7 +77,7 @@ func TestOnContainerd(t *testing.T) {
 	eventually.That(t, "the init container has ended", func() bool { return strings.Contains(n.describe(pod), "c0-init-0:exited(0)") })
 	n.sync(pod)
 	if got := n.describe(pod); !strings.Contains(got, "c1-serve-0:running") || !strings.Contains(got, "c2-sleep-0:running") {
-		t.Fatalf("the runtime has %s", got)
+		t.Fatalf("the runtime has %s, want text with %q and with %q", got, "c1-serve-0:running", "c2-sleep-0:running")
 	}
 
 	n.manager = executor.New(n.config)
@@ -101,7 +101,7 @@ func TestOnContainerd(t *testing.T) {
 	}
 	// Both end on SIGTERM within the grace period, so that none is killed.
 	if got := n.describe(pod); strings.Contains(got, "running") || strings.Contains(got, "ready") || strings.Contains(got, "(137)") {
-		t.Errorf("the runtime has %s", got)
+		t.Errorf("the runtime has %s, want text without %q, without %q and without %q", got, "running", "ready", "(137)")
 	}
 	if err := n.manager.CleanUpPod(n.ctx, pod, n.observe(pod)); err != nil {
 		t.Fatal(err)

@@ -134,7 +134,7 @@ func givenARuntimeHandler(t *testing.T, n *node) {
 	n.run(pod)
 	response, err := n.runtime.PodSandboxStatus(n.ctx, n.observe(pod).Sandboxes[0].Id, false)
 	if err != nil || response.GetStatus().GetRuntimeHandler() != "runc" {
-		t.Errorf("the sandbox has the handler %q, error %v", response.GetStatus().GetRuntimeHandler(), err)
+		t.Errorf("the sandbox has the handler %q, error %v, want %q", response.GetStatus().GetRuntimeHandler(), err, "runc")
 	}
 	pod = helloPod("unhandled", nil, "sleep")
 	pod.Spec.RuntimeClassName = new("kata")
@@ -197,13 +197,13 @@ func givenItsSpec(t *testing.T, n *node) {
 		}
 	}
 	if text := read(t, filepath.Join(proc, "root/etc/resolv.conf")); strings.Contains(text, "192.0.2.56") {
-		t.Errorf("a fourth name server:\n%s", text)
+		t.Errorf("a fourth name server:\n%s\nwant text without %q", text, "192.0.2.56")
 	}
 	if env := read(t, filepath.Join(proc, "environ")); strings.Contains(env, "_SERVICE_") {
 		t.Errorf("the environment has services, and there are none:\n%s", strings.ReplaceAll(env, "\x00", "\n"))
 	}
 	if cwd, err := os.Readlink(filepath.Join(proc, "cwd")); err != nil || cwd != "/dev" {
-		t.Errorf("working directory %s, error %v", cwd, err)
+		t.Errorf("working directory %s, error %v, want %q", cwd, err, "/dev")
 	}
 }
 
@@ -273,7 +273,7 @@ func givenHooks(t *testing.T, n *node) {
 		t.Errorf("reasons %v, error %v", result.Reasons, err)
 	}
 	if got := n.describe(pod); !strings.Contains(got, "c0-sleep-0:exited") || !strings.Contains(got, "c1-sleep-0:running") {
-		t.Errorf("the runtime has %s", got)
+		t.Errorf("the runtime has %s, want text with %q and with %q", got, "c0-sleep-0:exited", "c1-sleep-0:running")
 	}
 	begun := time.Now()
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 90); err != nil {
@@ -320,6 +320,6 @@ func givenAllAgain(t *testing.T, n *node) {
 	}
 	n.sync(pod)
 	if got := n.describe(pod); !strings.Contains(got, "c1-crash-1:") || !strings.Contains(got, "c2-sleep-1:running") {
-		t.Errorf("the runtime has %s", got)
+		t.Errorf("the runtime has %s, want text with %q and with %q", got, "c1-crash-1:", "c2-sleep-1:running")
 	}
 }

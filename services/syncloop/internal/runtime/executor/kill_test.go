@@ -37,11 +37,11 @@ func TestKillPodEndsEverythingAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := n.describe(pod); strings.Contains(got, "running") || strings.Contains(got, "ready") {
-		t.Errorf("the runtime has %s", got)
+		t.Errorf("the runtime has %s, want text without %q and without %q", got, "running", "ready")
 	}
 	n.cri.ResetCalls()
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 30); err != nil || strings.Contains(n.methods(), "Stop") {
-		t.Errorf("killing a dead pod: error %v, calls %s", err, n.methods())
+		t.Errorf("killing a dead pod: error %v, calls %s, want text without %q", err, n.methods(), "Stop")
 	}
 }
 
@@ -67,7 +67,7 @@ func TestKillPodAgainWithAShorterGrace(t *testing.T) {
 	}
 	n.want(pod, "sandbox-0:dead a-0:exited(137)")
 	if got := n.cri.Count("ExecSync", ""); got != 1 {
-		t.Errorf("the preStop hook was run %d times", got)
+		t.Errorf("the preStop hook was run %d times, want 1", got)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestAnInterruptedPreStopHookIsRunAgain(t *testing.T) {
 	eventually.That(t, "the hook runs", func() bool { return gate.Waiting() == 1 })
 	cancel()
 	if err := <-first; !errors.Is(err, context.Canceled) {
-		t.Errorf("the interrupted call returned %v", err)
+		t.Errorf("the interrupted call returned %v, want %v", err, context.Canceled)
 	}
 	n.want(pod, "sandbox-0:ready a-0:running")
 	gate.Open()
@@ -172,11 +172,12 @@ func TestAnInterruptedPostStartHookHasNotFailed(t *testing.T) {
 	eventually.That(t, "the hook runs", func() bool { return gate.Waiting() == 1 })
 	cancel() // the pod is deleted, or syncloop is stopped
 	if err := <-ended; !errors.Is(err, context.Canceled) || len(result.Reasons) > 0 {
-		t.Errorf("the interrupted sync returned %v and the reasons %v", err, result.Reasons)
+		t.Errorf("the interrupted sync returned %v and the reasons %v, want %v and none",
+			err, result.Reasons, context.Canceled)
 	}
 	n.want(pod, "sandbox-0:ready a-0:running")
 	if got := events.take(); strings.Contains(got, "Failed") || strings.Contains(got, "Killing") {
-		t.Errorf("the events are %s", got)
+		t.Errorf("the events are %s, want text without %q and without %q", got, "Failed", "Killing")
 	}
 	gate.Open()
 	if err := n.manager.KillPod(n.ctx, pod, n.observe(pod), 5); err != nil {
@@ -249,7 +250,7 @@ func TestHTTPAndSleepHooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if calls.Load() != 1 {
-		t.Errorf("the hook's address was asked %d times", calls.Load())
+		t.Errorf("the hook's address was asked %d times, want 1", calls.Load())
 	}
 }
 
@@ -346,7 +347,7 @@ func TestFailedPostStartKillsTheContainerAndDelaysNoOther(t *testing.T) {
 		t.Fatalf("reasons %v, error %v", result.Reasons, err)
 	}
 	if got := n.describe(pod); !strings.Contains(got, "a-0:exited(143)") || !strings.Contains(got, "b-0:running") {
-		t.Errorf("the runtime has %s", got)
+		t.Errorf("the runtime has %s, want text with %q and with %q", got, "a-0:exited(143)", "b-0:running")
 	}
 }
 
@@ -366,14 +367,14 @@ func TestPostStartDelaysTheNext(t *testing.T) {
 		return gate.Waiting() == 1 && n.cri.Count("CreateContainer", "") == 2
 	})
 	if got := n.cri.Count("StartContainer", ""); got != 1 {
-		t.Errorf("%d containers started beside the hook", got)
+		t.Errorf("%d containers started beside the hook, want 1", got)
 	}
 	gate.Open()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
 	if got := n.cri.Count("StartContainer", ""); got != 2 {
-		t.Errorf("%d containers started", got)
+		t.Errorf("%d containers started, want 2", got)
 	}
 }
 
@@ -426,7 +427,7 @@ func TestAnOrphanIsKilledByWhatTheRuntimeRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := n.cri.Count("ExecSync", ""); got != 1 {
-		t.Errorf("the preStop hook was run %d times", got)
+		t.Errorf("the preStop hook was run %d times, want 1", got)
 	}
 	n.want(pod, "sandbox-0:dead a-0:exited(143)")
 }
@@ -467,7 +468,8 @@ func TestPruneKeepsTheNewestEndOfEachName(t *testing.T) {
 	}
 	got := n.describe(pod)
 	if strings.Contains(got, "a-0:") || !strings.Contains(got, "a-1:exited(1)") || !strings.Contains(got, "b-0:running") {
-		t.Errorf("the runtime has %s", got)
+		t.Errorf("the runtime has %s, want text without %q, with %q and with %q",
+			got, "a-0:", "a-1:exited(1)", "b-0:running")
 	}
 	if err := n.manager.PruneContainers(n.ctx, n.observe(pod), 0); err != nil {
 		t.Fatal(err)

@@ -34,7 +34,8 @@ func TestPartsOfVolumesAreMountedByPathsOfTheSpecAndOfTheEnvironment(t *testing.
 			t.Errorf("%s: mounted %v, want at %v and SelinuxRelabel true", path, mounts[i], want)
 		}
 		if to, err := os.Readlink(at); to != filepath.Join(folder, "volumes/kubernetes.io~empty-dir/data", path) {
-			t.Errorf("%s: mounted is %s, %v", path, to, err)
+			t.Errorf("%s: mounted is %s, %v, want %s",
+				path, to, err, filepath.Join(folder, "volumes/kubernetes.io~empty-dir/data", path))
 		}
 	}
 	if image := mounts[2]; image.GetImageSubPath() != "of/web" || image.GetHostPath() != "" {
@@ -75,7 +76,7 @@ func TestAPathThatMayNotBeMountedKeepsItsContainerAndSaysSo(t *testing.T) {
 			}
 			n.want(pod, "sandbox-0:ready b-0:running")
 			if entries, err := os.ReadDir(outside); err != nil || len(entries) > 0 {
-				t.Errorf("outside are %v, %v", entries, err)
+				t.Errorf("outside are %v, %v, want none", entries, err)
 			}
 		})
 	}

@@ -149,6 +149,6 @@ func TestADamagedNodeFile(t *testing.T) {
 	pod := askingPod("asks")
 	n.sync(pod)
 	if got := variable(n.created(pod, "main"), "HOST"); got != "192.0.2.1" {
-		t.Errorf("the address of the node is %q", got)
+		t.Errorf("the address of the node is %q, want %q", got, "192.0.2.1")
 	}
 }

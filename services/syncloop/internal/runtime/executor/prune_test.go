@@ -83,7 +83,7 @@ func TestPruningWaitsForNoRemoval(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(garbage.items) != 1 || n.cri.Count("RemoveContainer", "") != 0 {
-		t.Fatalf("put in %v, removed %d", garbage.items, n.cri.Count("RemoveContainer", ""))
+		t.Fatalf("put in %v, removed %d, want exactly one and 0", garbage.items, n.cri.Count("RemoveContainer", ""))
 	}
 	if err := n.manager.RemoveGarbage(n.ctx, garbage.items[0]); err != nil {
 		t.Fatal(err)

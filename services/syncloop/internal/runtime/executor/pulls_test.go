@@ -52,18 +52,18 @@ func TestAPullThatHangsDelaysNoOtherPod(t *testing.T) {
 			for _, pod := range others {
 				n.sync(pod)
 				if got := n.describe(pod); !strings.Contains(got, "c0-sleep-0:running") {
-					t.Errorf("beside a pull that hangs pod %s is %s", pod.Name, got)
+					t.Errorf("beside a pull that hangs pod %s is %s, want text with %q", pod.Name, got, "c0-sleep-0:running")
 				}
 			}
 			stop()
 			if err := <-ended; !errors.Is(err, context.Canceled) {
-				t.Errorf("the pod that was stopped ended with %v", err)
+				t.Errorf("the pod that was stopped ended with %v, want %v", err, context.Canceled)
 			}
 			eventually.That(t, "the pull is given up", func() bool { return reg.Waiting(name+"/hangs") == 0 })
 			reg.Break(name+"/hangs", registry.None)
 			n.sync(hangs)
 			if got := n.describe(hangs); !strings.Contains(got, "c0-sleep-0:running") {
-				t.Errorf("the pod whose image arrives late is %s", got)
+				t.Errorf("the pod whose image arrives late is %s, want text with %q", got, "c0-sleep-0:running")
 			}
 		})
 	}

@@ -263,7 +263,7 @@ func TestALimitOfMemoryBelowItsUseIsRefused(t *testing.T) {
 			t.Errorf("it says %v, want %s; error %v", result.ResizeError, want, err)
 		}
 		if steps := r.took(); len(steps) > 0 {
-			t.Errorf("it has done %v", steps)
+			t.Errorf("it has done %v, want none", steps)
 		}
 	}
 	refused(`cannot decrease memory limits: attempting to set container "a" memory limit (2097152) below current usage (3145728)`)
@@ -304,7 +304,8 @@ func TestAContainerIsMadeAgainForAResize(t *testing.T) {
 	r.wantAll(pod, "sandbox-0:ready b-0:running a-0:exited(0) a-1:running")
 	r.settled(pod)
 	if all := events.take(); !strings.Contains(all, "Container a resize requires restart") || !strings.Contains(all, "resources changed") {
-		t.Errorf("the events are\n%s", all)
+		t.Errorf("the events are\n%s\nwant text with %q and with %q",
+			all, "Container a resize requires restart", "resources changed")
 	}
 }
 
@@ -407,6 +408,6 @@ func TestAPodWithoutACgroupIsResized(t *testing.T) {
 		t.Errorf("error %v, cgroup %v", result.ResizeError, result.Cgroup)
 	}
 	if steps := r.took(); len(steps) != 1 {
-		t.Errorf("it has done %v", steps)
+		t.Errorf("it has done %v, want exactly one", steps)
 	}
 }

@@ -75,10 +75,10 @@ func TestTheClassOfAPodNamesItsHandler(t *testing.T) {
 	n.sync(pod)
 	n.want(pod, "sandbox-0:ready a-0:running")
 	if got := n.handler(pod); got != "runc" {
-		t.Errorf("the sandbox has the handler %q", got)
+		t.Errorf("the sandbox has the handler %q, want %q", got, "runc")
 	}
 	if len(c.users) != 1 {
-		t.Errorf("%v name a class", c.users)
+		t.Errorf("%v name a class, want exactly one", c.users)
 	}
 	if err := n.manager.ReleasePod(n.ctx, pod); err != nil || len(c.users) != 0 {
 		t.Errorf("after the pod %v name a class; error %v", c.users, err)
@@ -138,7 +138,7 @@ func TestARunningPodNeedsNoAPIServerForItsClass(t *testing.T) {
 	n.cri.KillSandbox(n.observe(pod).GetSandboxes()[0].GetId())
 	n.sync(pod)
 	if got := n.observe(pod).GetSandboxes(); got[0].GetAttempt() != 1 || got[0].GetRuntimeHandler() != "runc" {
-		t.Errorf("the sandboxes are %v", got)
+		t.Errorf("the sandboxes are %v, want got[0].Attempt 1 and got[0].RuntimeHandler %q", got, "runc")
 	}
 	c.away, c.handlers = false, nil
 	n.cri.KillSandbox(n.observe(pod).GetSandboxes()[0].GetId())

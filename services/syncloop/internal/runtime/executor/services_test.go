@@ -152,6 +152,6 @@ func TestDamagedServiceVariables(t *testing.T) {
 	l.unknown = false
 	n.sync(pod)
 	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "10.96.0.2") {
-		t.Errorf("the file has %s, error %v", text, err)
+		t.Errorf("the file has %s, error %v, want text with %q", text, err, "10.96.0.2")
 	}
 }

@@ -51,7 +51,7 @@ func TestInitContainersRunOneAfterAnotherBeforeTheOthers(t *testing.T) {
 	n.sync(pod)
 	got := n.describe(pod)
 	if !strings.Contains(got, "a-0:running") || !strings.Contains(got, "b-0:running") {
-		t.Fatalf("the runtime has %s", got)
+		t.Fatalf("the runtime has %s, want text with %q and with %q", got, "a-0:running", "b-0:running")
 	}
 	if result := n.sync(pod); result.Wrote {
 		t.Error("nothing was left to be done")
@@ -70,7 +70,7 @@ func TestARestartedAgentGoesOnFromTheRuntimeAlone(t *testing.T) {
 	n.cri.Exit(id, 1)
 	n.sync(pod)
 	if got := n.describe(pod); !strings.Contains(got, "a-0:exited(1)") || !strings.Contains(got, "a-1:running") {
-		t.Errorf("the runtime has %s", got)
+		t.Errorf("the runtime has %s, want text with %q and with %q", got, "a-0:exited(1)", "a-1:running")
 	}
 }
 
@@ -102,7 +102,8 @@ func TestAChangedContainerIsReplacedAlone(t *testing.T) {
 	replaced := n.id(pod, "a")
 	n.sync(pod)
 	if got := n.describe(pod); !strings.Contains(got, "a-0:exited(143)") || !strings.Contains(got, "a-1:running") || !strings.Contains(got, "b-0:running") {
-		t.Errorf("the runtime has %s", got)
+		t.Errorf("the runtime has %s, want text with %q, with %q and with %q",
+			got, "a-0:exited(143)", "a-1:running", "b-0:running")
 	}
 	if !n.config.Endings.Replaced(pod.UID, replaced) || n.config.Endings.Replaced(pod.UID, before) {
 		t.Error("the replaced container is not recorded")
@@ -120,7 +121,8 @@ func TestALostSandboxIsRecreated(t *testing.T) {
 	n.sync(pod)
 	got := n.describe(pod)
 	if !strings.HasPrefix(got, "sandbox-0:dead sandbox-1:ready") || !strings.HasSuffix(got, "a-1:running") {
-		t.Fatalf("the runtime has %s", got)
+		t.Fatalf("the runtime has %s, want text beginning with %q and ending with %q",
+			got, "sandbox-0:dead sandbox-1:ready", "a-1:running")
 	}
 	if n.cri.Count("StopPodSandbox", "") == 0 {
 		t.Error("the network of the dead sandbox is not torn down")
@@ -228,7 +230,7 @@ func TestPodsThatStartTogetherAskForAnImageOnce(t *testing.T) {
 		}
 	}
 	if got := n.cri.Count("ImageStatus", ""); got != 1 {
-		t.Errorf("asked %d times", got)
+		t.Errorf("asked %d times, want 1", got)
 	}
 }
 
@@ -292,7 +294,7 @@ func TestFilesOfAPod(t *testing.T) {
 	}
 	ip := n.observe(pod).Ips[0]
 	if text := string(hosts); !strings.Contains(text, ip+"\tweb\n") || !strings.Contains(text, "192.0.2.9\tdb\n") {
-		t.Errorf("hosts file:\n%s", hosts)
+		t.Errorf("hosts file:\n%s\nwant text with with %q and with with %q", hosts, ip+"\tweb\n", "192.0.2.9\tdb\n")
 	}
 	if err := os.WriteFile(mounts["/dev/termination-log"], []byte("out of cheese"), 0o600); err != nil {
 		t.Fatal(err)
@@ -301,7 +303,7 @@ func TestFilesOfAPod(t *testing.T) {
 	n.cri.Exit(id, 1)
 	messages := terminationmessages.Reader{RootDir: n.config.RootDir, Logger: n.config.Logger}
 	if got := messages.Read(pod, n.observe(pod).GetContainers())[id]; got != "out of cheese" {
-		t.Errorf("termination message %q", got)
+		t.Errorf("termination message %q, want %q", got, "out of cheese")
 	}
 	if err := os.Truncate(mounts["/dev/termination-log"], 0); err != nil {
 		t.Fatal(err)
@@ -344,7 +346,7 @@ func TestSandboxIsMadeAsThePodAsks(t *testing.T) {
 	}
 	got := response.GetStatus().GetLinux().GetNamespaces().GetOptions().GetNetwork()
 	if got != runtimeapi.NamespaceMode_NODE {
-		t.Errorf("network namespace %v", got)
+		t.Errorf("network namespace %v, want %v", got, runtimeapi.NamespaceMode_NODE)
 	}
 	pod.Spec.HostNetwork = false
 	n.sync(pod)

@@ -159,7 +159,7 @@ func TestCallsOutsideOfATraceCarryNone(t *testing.T) {
 	n.sync(newPod("a"))
 	for _, call := range n.cri.Calls() {
 		if call.Traceparent != "" {
-			t.Errorf("%s carries the traceparent %q, and nobody traces", call.Method, call.Traceparent)
+			t.Errorf("%s carries the traceparent %q, and nobody traces, want an empty text", call.Method, call.Traceparent)
 		}
 	}
 }
@@ -273,7 +273,7 @@ func TestAHooksCommandAndOutputStayInTheContainer(t *testing.T) {
 		for _, event := range span.Events() {
 			attributes := attribute.NewSet(event.Attributes...)
 			if message, _ := attributes.Value("exception.message"); strings.Contains(message.AsString(), "hunter2") {
-				t.Errorf("span %s has the secret: %s", span.Name(), message.AsString())
+				t.Errorf("span %s has the secret: %s, want text without %q", span.Name(), message.AsString(), "hunter2")
 			}
 		}
 	}

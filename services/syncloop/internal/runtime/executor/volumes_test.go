@@ -242,7 +242,7 @@ func TestAnImageIsMountedByTheRuntimeAndPulledByPolicy(t *testing.T) {
 		}
 	}
 	if pulled != 1 {
-		t.Errorf("pulled %d times for two containers", pulled)
+		t.Errorf("pulled %d times for two containers, want 1", pulled)
 	}
 	for _, name := range []string{"a", "b"} {
 		config := n.created(pod, name)
@@ -257,7 +257,7 @@ func TestAnImageIsMountedByTheRuntimeAndPulledByPolicy(t *testing.T) {
 				name, mount, "sha256:volume:1", "volume:1", "models/small")
 		}
 		if got := config.GetAnnotations()[podlabels.ImageVolumes]; got != "sha256:volume:1" {
-			t.Errorf("%s: the images that are kept for it: %q", name, got)
+			t.Errorf("%s: the images that are kept for it: %q, want %q", name, got, "sha256:volume:1")
 		}
 	}
 }
@@ -279,6 +279,6 @@ func TestAContainerWaitsForTheImageOfAVolumeAsForItsOwn(t *testing.T) {
 	}
 	result, err = n.manager.SyncPod(n.ctx, pod, n.observe(pod))
 	if err != nil || result.Reasons["a"].Reason != "ImagePullBackOff" {
-		t.Errorf("reasons %v, error %v", result.Reasons, err)
+		t.Errorf("reasons %v, error %v, want Reason %q", result.Reasons, err, "ImagePullBackOff")
 	}
 }

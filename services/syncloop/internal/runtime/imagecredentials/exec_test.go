@@ -59,7 +59,7 @@ func TestAPluginOfThisMachine(t *testing.T) {
 		}
 	}
 	if r.logText() != "" {
-		t.Errorf("told is %s", r.logText())
+		t.Errorf("told is %s, want an empty text", r.logText())
 	}
 }
 

@@ -33,7 +33,7 @@ func TestAPluginIsAskedForTheImagesThatItMatches(t *testing.T) {
 			r := newRig(t, ecr("ecr", "nothing.example", match))
 			r.For(t.Context(), newPod("u1", ""), repository)
 			if got := r.ran() == 1; got != want {
-				t.Errorf("%s of %s: asked %v", repository, match, got)
+				t.Errorf("%s of %s: asked %v, want %v", repository, match, got, want)
 			}
 		}
 	}
@@ -53,7 +53,8 @@ func TestAllProvidersThatMatchAreAskedInTheirOrder(t *testing.T) {
 	}
 	r.want(newPod("u1", ""), "a.test/web", "a.test b.test|*.test", `credential provider "two": its plugin /plugins/two cannot be run: fork failed`)
 	if !strings.Contains(r.logText(), "the role may not") || r.failed()["two"] != 1 || r.failed()["one"] != 0 {
-		t.Errorf("failures counted %v, log\n%s", r.failed(), r.logText())
+		t.Errorf("failures counted %v, log\n%s\nwant text with %q, two 1 and one 0",
+			r.failed(), r.logText(), "the role may not")
 	}
 	if c := r.runs[0]; !strings.Contains(string(c.Stdin), `{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"a.test/web"}`+"\n") {
 		t.Errorf("asked %s, want text with %q",
@@ -126,7 +127,7 @@ func TestPodsThatStartTogetherAskOnce(t *testing.T) {
 		close(gate)
 		callers.Wait()
 		if r.ran() != 1 || r.logText() != "" {
-			t.Errorf("%d runs, told is %s", r.ran(), r.logText())
+			t.Errorf("%d runs, told is %s, want 1 and an empty text", r.ran(), r.logText())
 		}
 	})
 }
@@ -244,6 +245,6 @@ func TestOnlySoManyAnswersAreKept(t *testing.T) {
 	}
 	r.want(newPod("u1", ""), "a.test/web", "a.test", "")
 	if r.ran() != 1201 {
-		t.Errorf("%d runs: the oldest answer is kept", r.ran())
+		t.Errorf("%d runs: the oldest answer is kept, want 1201", r.ran())
 	}
 }

@@ -99,7 +99,7 @@ func (r *rig) start(cfg imagecredentials.Config) {
 		end()
 		<-done
 		if strings.Contains(r.logText(), hidden) {
-			r.t.Errorf("a secret is in the log:\n%s", r.logText())
+			r.t.Errorf("a secret is in the log:\n%s\nwant text without %q", r.logText(), hidden)
 		}
 	})
 }
@@ -203,7 +203,8 @@ func (r *rig) want(pod *v1.Pod, repository, registries, failures string) {
 		got = append(got, strings.Join(slices.Sorted(maps.Keys(given.Config)), " "))
 		for registry, entry := range given.Config {
 			if entry.Username != "puller" || entry.Password != hidden+"-password" {
-				r.t.Errorf("the credentials for %s are %+v", registry, entry)
+				r.t.Errorf("the credentials for %s are %+v, want Username %q and Password %v",
+					registry, entry, "puller", hidden+"-password")
 			}
 		}
 	}
@@ -218,6 +219,6 @@ func (r *rig) want(pod *v1.Pod, repository, registries, failures string) {
 		r.t.Errorf("%s: failures\n  %s\nwant\n  %s", repository, text, failures)
 	}
 	if strings.Contains(text, hidden) {
-		r.t.Errorf("a secret is in the error %s", text)
+		r.t.Errorf("a secret is in the error %s, want text without %q", text, hidden)
 	}
 }

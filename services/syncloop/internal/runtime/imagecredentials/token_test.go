@@ -143,7 +143,7 @@ func TestTheTokenIsAPasswordOnlyWhereAnswersAreKeptByToken(t *testing.T) {
 	r.answer = echo
 	found, failures := r.For(t.Context(), newPod("u1", "robot"), "a.test/web")
 	if len(failures) > 0 || len(found) != 1 || found[0].Config["a.test"].Password != hidden+"-u1-sa-1-registry" {
-		t.Errorf("found %d, failures %v", len(found), failures)
+		t.Errorf("found %d, failures %v, want none, 1 and Password %v", len(found), failures, hidden+"-u1-sa-1-registry")
 	}
 	if account := found[0].Account; account == nil || account.Namespace != "shop" || account.Name != "robot" ||
 		account.UID == "" {

@@ -41,7 +41,9 @@ func TestTooFewImagesAreAFailure(t *testing.T) {
 	r.round(5, "b")
 	r.wantCount("quartet_image_collection_errors_total", "FreeDiskSpaceFailed", 1)
 	if log := r.logged(); !strings.Contains(log, "100 % of 0.0 GiB of the image file system are used, and the removal of unused images has freed 100 of 200 bytes") {
-		t.Errorf("the log is\n%s", log)
+		t.Errorf("the log is\n%s\nwant text with %q",
+			log,
+			"100 % of 0.0 GiB of the image file system are used, and the removal of unused images has freed 100 of 200 bytes")
 	}
 }
 
@@ -120,7 +122,8 @@ func TestAnImageThatCannotBeRemovedMakesWay(t *testing.T) {
 	r.wantCount("kubelet_image_garbage_collected_total", "space", 1)
 	r.wantCount("quartet_image_collection_errors_total", "ImageGCFailed", 1)
 	if log := r.logged(); !strings.Contains(log, "remove image sha256:a: rpc error: code = Internal desc = the disk is read-only") {
-		t.Errorf("the log is\n%s", log)
+		t.Errorf("the log is\n%s\nwant text with %q",
+			log, "remove image sha256:a: rpc error: code = Internal desc = the disk is read-only")
 	}
 }
 
@@ -188,7 +191,7 @@ func TestAFailureIsLoggedTwice(t *testing.T) {
 			}
 			r.Round(r.ctx)
 			if log := r.logged(); log != "" {
-				t.Errorf("and then %q", log)
+				t.Errorf("and then %q, want an empty text", log)
 			}
 		})
 	}

@@ -84,10 +84,10 @@ func TestPullsOnContainerd(t *testing.T) {
 		reg.Protect("other/web", "puller", password)
 		r := node(t)
 		if why, message := reason(r, "shop/web", v1.PullIfNotPresent); why != "" {
-			t.Errorf("with credentials: %s: %s", why, message)
+			t.Errorf("with credentials: %s: %s, want an empty text", why, message)
 		}
 		if !slices.Contains(reg.Asked("shop/web"), "puller") {
-			t.Errorf("the users were %q", reg.Asked("shop/web"))
+			t.Errorf("the users were %q, want %q among them", reg.Asked("shop/web"), "puller")
 		}
 		if why, message := reason(r, "other/web", v1.PullIfNotPresent); why != images.ReasonPull || !strings.Contains(message, "authorization failed") {
 			t.Errorf("without credentials: %s: %s", why, message)
@@ -120,7 +120,7 @@ func TestPullsOnContainerd(t *testing.T) {
 		})
 		for _, repository := range []string{"plugin/web", "plugin/files"} {
 			if why, message := reason(r, repository, v1.PullIfNotPresent); why != "" {
-				t.Errorf("with the plugin: %s: %s", why, message)
+				t.Errorf("with the plugin: %s: %s, want an empty text", why, message)
 			}
 		}
 		if runs, err := os.ReadFile(filepath.Join(dir, "runs")); err != nil || string(runs) != "run\n" {
@@ -154,7 +154,7 @@ func TestPullsOnContainerd(t *testing.T) {
 			t.Errorf("reason(broken) = %s: %s, want %s", why, message, images.ReasonPull)
 		}
 		if why, _ := reason(r, "broken", v1.PullNever); why != images.ReasonNeverPull {
-			t.Errorf("a part of an image is present: %q", why)
+			t.Errorf("a part of an image is present: %q, want %q", why, images.ReasonNeverPull)
 		}
 		reg.Break("broken", registry.None)
 		r.clock.Step(backoffOver)
@@ -171,6 +171,6 @@ const backoffOver = 6 * time.Minute
 func checkNotLeaked(t *testing.T, r *rig, password string) {
 	t.Helper()
 	if output := r.allOutput(); strings.Contains(output, password) {
-		t.Errorf("the password is in the output:\n%s", output)
+		t.Errorf("the password is in the output:\n%s\nwant text without %q", output, password)
 	}
 }

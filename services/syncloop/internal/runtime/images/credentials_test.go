@@ -68,7 +68,8 @@ func (m *machine) users(repository string) string {
 	var users []string
 	for _, auth := range m.configs().For(m.t.Context(), repository) {
 		if auth.GetPassword() != auth.GetUsername()+"-secret" {
-			m.t.Errorf("the password of %s is %q", auth.GetUsername(), auth.GetPassword())
+			m.t.Errorf("the password of %s is %q, want %q",
+				auth.GetUsername(), auth.GetPassword(), auth.GetUsername()+"-secret")
 		}
 		users = append(users, auth.GetUsername())
 	}
@@ -178,7 +179,8 @@ func TestAFileThatCannotBeUsedIsReported(t *testing.T) {
 				t.Errorf("%q, want %q", got, want)
 			}
 			if log := m.log.String(); !strings.Contains(log, "file="+file) || strings.Contains(log, "top-secret") || strings.Contains(log, "dG9wLXNlY3J") {
-				t.Errorf("the log has %s", log)
+				t.Errorf("the log has %s, want text with %q, without %q and without %q",
+					log, "file="+file, "top-secret", "dG9wLXNlY3J")
 			}
 		})
 	}

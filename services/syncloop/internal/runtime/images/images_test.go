@@ -292,7 +292,7 @@ func TestAPullThatHangsDelaysNoImageThatIsThere(t *testing.T) {
 	stop()
 	for range 2 {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("an interrupted pull ended with %v", err)
+			t.Errorf("an interrupted pull ended with %v, want %v", err, context.Canceled)
 		}
 	}
 	r.want("web", "registry.test/other:1", v1.PullAlways, "", "") // it has a slot now

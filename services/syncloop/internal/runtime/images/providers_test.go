@@ -79,7 +79,8 @@ func TestAFailingProviderIsReported(t *testing.T) {
 		t.Errorf("error %q, want text beginning with %q and ending with %q", got, "ErrImagePull: ", why)
 	}
 	if got := r.pull(name); !strings.HasPrefix(got, "ImagePullBackOff: ") || !strings.HasSuffix(got, why) {
-		t.Errorf("in the back-off: error %q", got)
+		t.Errorf("in the back-off: error %q, want text beginning with %q and ending with %q",
+			got, "ImagePullBackOff: ", why)
 	}
 }
 
@@ -107,7 +108,7 @@ func TestAProviderThatHangsDelaysNoOtherPull(t *testing.T) {
 	r.want("web", "quick.test/web:1", v1.PullAlways, "", "")
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the interrupted caller ended with %v", err)
+		t.Errorf("the interrupted caller ended with %v, want %v", err, context.Canceled)
 	}
 	if output := r.allOutput(); strings.Contains(output, "FailedToRetrieveImageCredentials") {
 		t.Errorf("told:\n%s\nwant text without %q", output, "FailedToRetrieveImageCredentials")

@@ -75,7 +75,7 @@ func TestImagesThatEveryPodMayUse(t *testing.T) {
 	for _, name := range []string{"registry.test/preloaded:1", "registry.test/shop/web:1"} {
 		for _, podName := range []string{"one", "two"} {
 			if got := r.askFor(podName, name, v1.PullIfNotPresent); got != "" {
-				t.Errorf("%s for pod %s: %s", name, podName, got)
+				t.Errorf("%s for pod %s: %s, want an empty text", name, podName, got)
 			}
 		}
 	}

@@ -137,7 +137,7 @@ func TestALinkIsThereWhileItsContainerIs(t *testing.T) {
 	n.want("web_shop_a-id1.log web_shop_b-id2.log")
 	data, err := os.ReadFile(filepath.Join(loglinks.Dir(n.logs), "web_shop_b-id2.log"))
 	if err != nil || string(data) != "id2" {
-		t.Errorf("through the link there is %q, %v", data, err)
+		t.Errorf("through the link there is %q, %v, want %q", data, err, "id2")
 	}
 	// While its log is being rotated the link is dead, and stays.
 	log := filepath.Join(n.logs, "shop_web_u1", "a", "0.log")
@@ -200,7 +200,7 @@ func TestARestartTakesLinksOverAndRemovesDeadOnes(t *testing.T) {
 func TestANameIsNeverTooLong(t *testing.T) {
 	c := loglinks.Container{Namespace: strings.Repeat("n", 63), Pod: strings.Repeat("p", 253), Name: "web", ID: "id"}
 	if got := loglinks.Name(c); len(got) != 255 || !strings.HasSuffix(got, ".log") {
-		t.Errorf("got %d bytes: %s", len(got), got)
+		t.Errorf("got %d bytes: %s, want 255 and ending with %q", len(got), got, ".log")
 	}
 	if got, want := loglinks.Dir("/var/log/pods"), "/var/log/containers"; got != want {
 		t.Errorf("got %s, want %s, the kubelet's", got, want)

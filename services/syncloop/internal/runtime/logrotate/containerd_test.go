@@ -100,11 +100,12 @@ func TestOnContainerd(t *testing.T) {
 	lines := strings.Split(strings.TrimSuffix(followed.String(), "\n"), "\n")
 	last := len(lines) - 1
 	if lines[last] != "bye" {
-		t.Errorf("the last line is %q", lines[last])
+		t.Errorf("the last line is %q, want %q", lines[last], "bye")
 	}
 	for i, line := range lines[1:last] {
 		if !strings.HasSuffix(line, fmt.Sprintf(": line %d", i+1)) {
-			t.Fatalf("line %d of %d followed ones is %q", i+1, len(lines), line[max(0, len(line)-40):])
+			t.Fatalf("line %d of %d followed ones is %q, want line ending with %q",
+				i+1, len(lines), line[max(0, len(line)-40):], fmt.Sprintf(": line %d", i+1))
 		}
 	}
 	// The rest on the disk is the end of the log without a gap.

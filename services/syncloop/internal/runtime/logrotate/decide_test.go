@@ -83,6 +83,6 @@ func TestDecide(t *testing.T) {
 		})
 	}
 	if got := decide(state{size: 100, files: files("9"), running: true}, Policy{MaxSize: 100, MaxFiles: 2}).String(); got != "remove 9, rotate" {
-		t.Errorf("with two files: %q", got)
+		t.Errorf("with two files: %q, want %q", got, "remove 9, rotate")
 	}
 }

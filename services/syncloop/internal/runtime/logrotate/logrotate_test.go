@@ -262,7 +262,7 @@ func TestALogIsRotatedCompressedAndRemoved(t *testing.T) {
 	}
 	left := n.names("c")
 	if len(left) != policy.MaxFiles {
-		t.Fatalf("there is %v", left)
+		t.Fatalf("there is %v, want %d entries", left, policy.MaxFiles)
 	}
 	if newest := left[3]; newest > "0.log."+n.clock.Now().Format("20060102-150405") || newest < "0.log."+time.Now().Format("20060102-150405") {
 		t.Errorf("the newest has not the kubelet's name for its time: %s", newest)
@@ -270,7 +270,7 @@ func TestALogIsRotatedCompressedAndRemoved(t *testing.T) {
 	c.write(9)
 	n.clock.Step(interval)
 	if got := n.kinds("c"); got != "log gz gz old" {
-		t.Errorf("a small file: %s", got)
+		t.Errorf("a small file: %s, want %q", got, "log gz gz old")
 	}
 }
 
@@ -377,7 +377,7 @@ func TestARuntimeThatFailsKeepsItsFile(t *testing.T) {
 		n.eventually("the turn has ended", func() bool { return strings.Contains(n.log.String(), "it will not") })
 	}
 	if got := strings.Count(n.log.String(), "it will not"); got != 1 {
-		t.Errorf("told %d times: %s", got, n.log)
+		t.Errorf("told %d times: %s, want 1", got, n.log)
 	}
 	n.mu.Lock()
 	n.reopen = nil
@@ -423,7 +423,7 @@ func TestARuntimeThatHangsDelaysThatLogOnly(t *testing.T) {
 		n.step("the other one: "+want, n.has("well", want))
 	}
 	if got := n.kinds("hung"); got != "old" {
-		t.Errorf("while the removal hangs the runtime has %q", got)
+		t.Errorf("while the removal hangs the runtime has %q, want %q", got, "old")
 	}
 	hung.write(3)
 	stop() // the end of the process cancels the call, and the file is renamed back

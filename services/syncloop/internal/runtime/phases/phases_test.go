@@ -38,7 +38,7 @@ func TestABookHasTheLastTimeOfEachPhase(t *testing.T) {
 	}
 	b.Forget("u")
 	if got := format(b, "u"); got != "" {
-		t.Errorf("a pod that was forgotten has %q", got)
+		t.Errorf("a pod that was forgotten has %q, want an empty text", got)
 	}
 }
 
@@ -49,7 +49,7 @@ func TestANilBookKeepsNothing(t *testing.T) {
 	b.PullEnded("u", time.Unix(2, 0))
 	b.Forget("u")
 	if got := b.TakePulls("u"); got != 0 {
-		t.Errorf("its pulls took %v", got)
+		t.Errorf("its pulls took %v, want 0", got)
 	}
 	if got := b.Of("u"); got != nil {
 		t.Errorf("it has %v", got)
@@ -79,7 +79,7 @@ func TestPullsSideBySideCountOnce(t *testing.T) {
 		t.Errorf("the pulls took %v, want 6 s", got)
 	}
 	if got := b.TakePulls("u"); got != 0 {
-		t.Errorf("once taken, the pulls took %v", got)
+		t.Errorf("once taken, the pulls took %v, want 0", got)
 	}
 }
 

@@ -196,7 +196,7 @@ func TestWhatRunsInAPodsCgroupIsKilled(t *testing.T) {
 		select {
 		case err := <-done:
 			if !strings.Contains(fmt.Sprint(err), "killed") {
-				t.Errorf("the process ended with %v", err)
+				t.Errorf("the process ended with %v, want text with %q", err, "killed")
 			}
 		case <-time.After(60 * time.Second):
 			t.Fatal("a process in the cgroup runs on")

@@ -60,7 +60,7 @@ func TestCgroupsOfDaemonsAreLimited(t *testing.T) {
 		t.Error("a missing cgroup of daemons was created")
 	}
 	if why := r.waits(); !strings.Contains(why, "kubeReservedCgroup: the cgroup /kube does not exist") {
-		t.Errorf("the health says %q", why)
+		t.Errorf("the health says %q, want text with %q", why, "kubeReservedCgroup: the cgroup /kube does not exist")
 	}
 	if err := r.cgroups.Set("/kube", resources.Resources{}); err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestACgroupOfDaemonsOfThisMachine(t *testing.T) {
 	}
 	got, err := os.ReadFile(filepath.Join(mounted, file))
 	if err != nil || strings.TrimSpace(string(got)) != "67108864" {
-		t.Errorf("the limit of memory is %s, %v", got, err)
+		t.Errorf("the limit of memory is %s, %v, want %q", got, err, "67108864")
 	}
 	if err := m.Limit(m.root+"/none", resources.Resources{Memory: 1 << 20}); err == nil {
 		t.Error("Limit of a missing cgroup succeeds")

@@ -41,7 +41,7 @@ func TestAPodsCgroupIsChangedInParts(t *testing.T) {
 	}
 	r.cgroups.uses["/kubepods/burstable/podu1"] = 32 << 20
 	if usage, err := r.MemoryUsage(pod); err != nil || usage != 32<<20 {
-		t.Errorf("it uses %d; error %v", usage, err)
+		t.Errorf("it uses %d; error %v, want %d", usage, err, 32<<20)
 	}
 	if err := r.Limit(pod, resources.Resources{Memory: 16 << 20}); err == nil {
 		t.Error("the limit is below the usage")

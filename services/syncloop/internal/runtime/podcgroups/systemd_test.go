@@ -96,7 +96,7 @@ func slicesHaveLimits(t *testing.T) {
 	limits()
 	// systemd knows the values, too: it writes them again whenever it reloads its units.
 	if state, tasks := property(t, name, "ActiveState"), property(t, name, "TasksMax"); state != "active" || tasks != "50" {
-		t.Errorf("for systemd the slice is %s, with %s tasks", state, tasks)
+		t.Errorf("for systemd the slice is %s, with %s tasks, want %q and %q", state, tasks, "active", "50")
 	}
 	if out, err := exec.CommandContext(t.Context(), "systemctl", "daemon-reload").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

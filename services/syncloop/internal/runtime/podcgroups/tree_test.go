@@ -271,7 +271,7 @@ func TestAPodsCgroupIsMadeWithThoseAboveIt(t *testing.T) {
 	changed.Spec.Containers[0].Resources.Limits = podtest.List("cpu", "1", "memory", "128Mi")
 	r.ensure(changed, "/kubepods/burstable/podu1")
 	if got := r.cgroups.get("/kubepods/burstable/podu1").Memory; got != 128<<20 {
-		t.Errorf("the changed pod has %d bytes of memory", got)
+		t.Errorf("the changed pod has %d bytes of memory, want %d", got, 128<<20)
 	}
 	// Another program has removed it.
 	if err := r.cgroups.Remove(t.Context(), "/kubepods/burstable/podu1"); err != nil {

@@ -302,7 +302,7 @@ func TestTheFormIsTheKubelets(t *testing.T) {
 	})
 	info, err := os.Stat(r.file("pulled", id))
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the mode is %v, %v", info.Mode(), err)
+		t.Errorf("the mode is %v, %v, want Perm 0o600", info.Mode(), err)
 	}
 	if names := strings.Split(r.log.String(), "\n"); slices.ContainsFunc(names, func(line string) bool { return line != "" }) {
 		t.Errorf("the log says %s", r.log.String())

@@ -43,7 +43,7 @@ func TestWhatIsSaidOfTheRuntime(t *testing.T) {
 			Named: func(name string) { names <- name },
 			Waiting: func(what, reason string) {
 				if what != "runtime" {
-					t.Errorf("it speaks of %q", what)
+					t.Errorf("it speaks of %q, want %q", what, "runtime")
 				}
 				reasons <- reason
 			},

@@ -129,14 +129,14 @@ func TestTheFileIsTheKubelets(t *testing.T) {
 	}})
 	ids, err := allocator.Of("new")
 	if err != nil || ids != (containerspec.IDs{First: 393216, Length: 65536}) {
-		t.Fatalf("got %+v, error %v", ids, err)
+		t.Fatalf("got %+v, error %v, want %+v", ids, err, containerspec.IDs{First: 393216, Length: 65536})
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "new", "userns"))
 	if want := strings.ReplaceAll(written, "327680", "393216"); err != nil || string(text) != want {
 		t.Errorf("the file says %s, error %v; want %s", text, err, want)
 	}
 	if ids, err := allocator.Of("old"); err != nil || ids.First != 327680 {
-		t.Errorf("the kubelet's pod has %+v, error %v", ids, err)
+		t.Errorf("the kubelet's pod has %+v, error %v, want First 327680", ids, err)
 	}
 }
 

@@ -39,7 +39,7 @@ func TestTheFolderIsLaidOutAsAKubeletHasIt(t *testing.T) {
 		t.Errorf("ReadFile() = %q, %v, want %q", data, err, "b")
 	}
 	if len(entries) != 4 {
-		t.Errorf("the folder has %v", entries)
+		t.Errorf("the folder has %v, want 4 entries", entries)
 	}
 }
 

@@ -76,11 +76,11 @@ func TestABlockDevice(t *testing.T) {
 		}
 		if can != nil {
 			if got := last[*csispec.NodeStageVolumeRequest](r, "NodeStageVolume").GetStagingTargetPath(); got != devices+"/staging/pv-1" {
-				t.Errorf("staged at %s", got)
+				t.Errorf("staged at %s, want %s", got, devices+"/staging/pv-1")
 			}
 		}
 		if got := loops(t, devices); len(got) != 2 {
-			t.Errorf("held are %v", got)
+			t.Errorf("held are %v, want 2 entries", got)
 		}
 		hasRecord(t, devices+"/pv-1/data/vol_data.json", map[string]string{"volumeHandle": "disk-of-pv-1", "driverName": driverName, "specVolID": "pv-1"})
 		r.unmount(one.Dir)
@@ -90,7 +90,7 @@ func TestABlockDevice(t *testing.T) {
 		r.unmount(two.Dir)
 		r.ends()
 		if got := loops(t, filepath.Dir(r.root)); len(got) > 0 {
-			t.Errorf("attached at the end: %v", got)
+			t.Errorf("attached at the end: %v, want none", got)
 		}
 		if left, _ := os.ReadDir(devices + "/publish"); len(left) > 0 {
 			t.Errorf("left: %v", left)
@@ -142,7 +142,7 @@ func TestFaultsOfABlockDevice(t *testing.T) {
 				eventually.That(t, "it is unmounted", func() bool { return r.plugin.Unmount(t.Context(), one.Dir) == nil })
 				r.ends()
 				if got := loops(t, filepath.Dir(r.root)); len(got) > 0 {
-					t.Errorf("attached at the end: %v", got)
+					t.Errorf("attached at the end: %v, want none", got)
 				}
 			})
 		}

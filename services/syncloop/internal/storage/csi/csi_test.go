@@ -42,7 +42,8 @@ func TestAVolumeIsStagedOnceAndPublishedForEachPod(t *testing.T) {
 		t.Errorf("staged at %s", staging)
 	}
 	if got := last[*csispec.NodePublishVolumeRequest](r, "NodePublishVolume"); got.GetTargetPath() != filepath.Join(two.Dir, "mount") || got.GetStagingTargetPath() != staging {
-		t.Errorf("published by %v", got)
+		t.Errorf("published by %v, want TargetPath %v and StagingTargetPath %v",
+			got, filepath.Join(two.Dir, "mount"), staging)
 	}
 	if got := methods(r); !slices.Equal(got, []string{"NodeStageVolume", "NodePublishVolume", "NodePublishVolume"}) {
 		t.Errorf("calls: %v, want %v", got, []string{"NodeStageVolume", "NodePublishVolume", "NodePublishVolume"})
@@ -62,7 +63,7 @@ func TestAVolumeIsStagedOnceAndPublishedForEachPod(t *testing.T) {
 	r.unmount(two.Dir)
 	r.ends()
 	if n := len(r.driver.Calls("NodeUnstageVolume")); n != 1 {
-		t.Errorf("unstaged %d times", n)
+		t.Errorf("unstaged %d times, want 1", n)
 	}
 	r.unmount(two.Dir) // again
 }
@@ -150,10 +151,12 @@ func TestRequestsToADriverHaveAllFields(t *testing.T) {
 	stage := last[*csispec.NodeStageVolumeRequest](r, "NodeStageVolume")
 	capability := stage.GetVolumeCapability()
 	if capability.GetMount().GetFsType() != "xfs" || !slices.Equal(capability.GetMount().GetMountFlags(), []string{"noatime"}) || capability.GetAccessMode().GetMode() != csispec.VolumeCapability_AccessMode_SINGLE_NODE_WRITER {
-		t.Errorf("the capability is %v", capability)
+		t.Errorf("the capability is %v, want Mount.FsType %q, Mount.MountFlags %v and AccessMode.Mode %v",
+			capability, "xfs", []string{"noatime"}, csispec.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
 	}
 	if stage.GetSecrets()["key"] != "stage "+secretText || stage.GetPublishContext()["device"] != "sda" || !maps.Equal(stage.GetVolumeContext(), source.VolumeAttributes) {
-		t.Errorf("staged with %v", stage)
+		t.Errorf("staged with %v, want key %v, device %q and VolumeConwith %v",
+			stage, "stage "+secretText, "sda", source.VolumeAttributes)
 	}
 	publish := last[*csispec.NodePublishVolumeRequest](r, "NodePublishVolume")
 	want := map[string]string{
@@ -340,7 +343,7 @@ func TestTheVolumesInUse(t *testing.T) {
 	r.driver.Set("NodeUnstageVolume", 1)
 	r.unmount(one.Dir)
 	if got := r.inUse(); !slices.Equal(got, want) {
-		t.Errorf("in use while it is staged: %v", got)
+		t.Errorf("in use while it is staged: %v, want %v", got, want)
 	}
 	r.driver.Set("NodeUnstageVolume", 0)
 	r.ends()
@@ -365,7 +368,7 @@ func TestAVolumeOfAKubeletIsTakenOver(t *testing.T) {
 	}
 	r.start()
 	if got := r.inUse(); len(got) != 1 {
-		t.Errorf("in use: %v", got)
+		t.Errorf("in use: %v, want exactly one", got)
 	}
 	r.mount(one)
 	r.unmount(one.Dir)
@@ -394,7 +397,7 @@ func TestAnotherVolumeOfTheSameName(t *testing.T) {
 	r.mount(one)
 	r.mount(two)
 	if got := last[*csispec.NodePublishVolumeRequest](r, "NodePublishVolume").GetVolumeId(); got != "vol-2" {
-		t.Errorf("published is %s", got)
+		t.Errorf("published is %s, want %q", got, "vol-2")
 	}
 	r.unmount(two.Dir)
 	r.ends()
@@ -475,7 +478,7 @@ func TestADriverMeasuresItsVolumes(t *testing.T) {
 		t.Errorf("measured %+v, %v", got, err)
 	}
 	if path := last[*csispec.NodeGetVolumeStatsRequest](r, "NodeGetVolumeStats").GetVolumePath(); path != filepath.Join(one.Dir, "mount") {
-		t.Errorf("measured at %s", path)
+		t.Errorf("measured at %s, want %s", path, filepath.Join(one.Dir, "mount"))
 	}
 	r.unmount(one.Dir)
 	r.ends()

@@ -170,7 +170,7 @@ func TestADeadDriverDelaysItsOwnPodsOnly(t *testing.T) {
 		return manager.Ready("z")
 	})
 	if n := len(r.driver.Calls("NodeStageVolume")); n != many {
-		t.Errorf("%d calls hang", n)
+		t.Errorf("%d calls hang, want %d", n, many)
 	}
 	r.heal("NodeStageVolume") // it ends the calls that hang
 	released := make(chan error)

@@ -209,7 +209,7 @@ func TestADriverDescribesTheNode(t *testing.T) {
 	}
 	_, err = csi.NewNodeClient(conn).NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
 	if status.Code(err) != codes.Unavailable {
-		t.Errorf("a kept connection says %v", err)
+		t.Errorf("a kept connection says %v, want Code %v", err, codes.Unavailable)
 	}
 }
 
@@ -268,7 +268,7 @@ func TestTheFirstOfTwoWithOneNameStays(t *testing.T) {
 	}
 	r.Deregister(t.Context(), plugin("d", "/r/b.sock", second))
 	if nodes := r.Nodes(); len(nodes) != 1 || nodes[0].ID != "first" {
-		t.Errorf("the end of the refused one leaves %v", nodes)
+		t.Errorf("the end of the refused one leaves %v, want exactly one and nodes[0].ID %q", nodes, "first")
 	}
 	second.set(nil, status.Error(codes.Internal, "not yet"))
 	if err := r.add(t, plugin("d", "/r/b.sock", second, "1.1.0")); err == nil {
@@ -283,7 +283,7 @@ func TestTheFirstOfTwoWithOneNameStays(t *testing.T) {
 	}
 	r.Deregister(t.Context(), plugin("d", "/r/a.sock", first))
 	if nodes := r.Nodes(); len(nodes) != 1 || nodes[0].ID != "second" {
-		t.Errorf("the end of the replaced one leaves %v", nodes)
+		t.Errorf("the end of the replaced one leaves %v, want exactly one and nodes[0].ID %q", nodes, "second")
 	}
 }
 

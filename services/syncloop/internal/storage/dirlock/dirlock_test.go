@@ -23,7 +23,7 @@ func TestALockIsHeldByOneAtATime(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := l.Lock(ended, "/a"); !errors.Is(err, context.Canceled) {
-		t.Errorf("the second holder: %v", err)
+		t.Errorf("the second holder: %v, want %v", err, context.Canceled)
 	}
 	got := make(chan func())
 	go func() {

@@ -71,6 +71,6 @@ func TestUsageIsWhatTheFolderTakesOfItsDisk(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := diskusage.Of(ctx, inside); !errors.Is(err, context.Canceled) {
-		t.Errorf("cut short: %v", err)
+		t.Errorf("cut short: %v, want %v", err, context.Canceled)
 	}
 }

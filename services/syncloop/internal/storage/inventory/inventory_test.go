@@ -99,7 +99,7 @@ func TestNothingIsServedBeforeTheVolumesAreKnown(t *testing.T) {
 		found[m.Key] = m.Value
 	}
 	if found["driver/d"].GetDriver().GetNodeId() != "n" || found["volume/"+string(name)].GetVolumeInUse() != string(name) {
-		t.Errorf("the snapshot is %v", found)
+		t.Errorf("the snapshot is %v, want NodeId %q and VolumeInUse %v", found, "n", string(name))
 	}
 }
 

@@ -31,7 +31,7 @@ func TestAClaimIsADirectoryThatOutlivesItsPods(t *testing.T) {
 	must(t, err)
 	dir := filepath.Join(r.dir, namespace, "data")
 	if info, err := os.Stat(dir); err != nil || info.Mode() != os.ModeDir|0o777 || pv.Spec.Local.Path != dir {
-		t.Errorf("the directory of %v is %v, %v", pv.Spec.Local, info, err)
+		t.Errorf("the directory of %v is %v, %v, want Mode %v and Path %v", pv.Spec.Local, info, err, os.ModeDir|0o777, dir)
 	}
 	if claim.Status.Phase != v1.ClaimBound || claim.Spec.VolumeName != "pvc-u1" || pv.Name != "pvc-u1" ||
 		pv.Spec.ClaimRef.UID != "u1" || claim.Status.Capacity.Storage().String() != "1Gi" ||
@@ -52,10 +52,10 @@ func TestAClaimIsADirectoryThatOutlivesItsPods(t *testing.T) {
 		t.Errorf("with another size: %v, %v", claim, err)
 	}
 	if content, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(content) != "1" {
-		t.Errorf("the next pod reads %q, %v", content, err)
+		t.Errorf("the next pod reads %q, %v, want %q", content, err, "1")
 	}
 	if !slices.Equal(r.names(), []string{".u1.json", "data"}) {
-		t.Errorf("there are %v", r.names())
+		t.Errorf("there are %v, want %v", r.names(), []string{".u1.json", "data"})
 	}
 }
 
@@ -80,7 +80,7 @@ func TestADeletedClaimStaysUntilItsLastPodEnds(t *testing.T) {
 			t.Errorf("another pod, document %q: %v", uid, err)
 		}
 		if claim, _, err := r.ask(pod("a", "data")); err != nil || claim.UID != "u1" {
-			t.Errorf("its pod, document %q: %v, %v", uid, claim, err)
+			t.Errorf("its pod, document %q: %v, %v, want UID %q", uid, claim, err, "u1")
 		}
 		r.settle()
 	}
@@ -98,7 +98,7 @@ func TestADeletedClaimStaysUntilItsLastPodEnds(t *testing.T) {
 	}
 	dir = r.mount(pod("b", "data"))
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
-		t.Errorf("the new claim has %v, %v", entries, err)
+		t.Errorf("the new claim has %v, %v, want none", entries, err)
 	}
 }
 
@@ -112,12 +112,12 @@ func TestAClaimThatComesBackWithItsUIDStartsEmpty(t *testing.T) {
 	r.settle()
 	r.documents.set("data", "u1", "1Gi")
 	if _, _, err := r.ask(pod("b", "data")); !errors.Is(err, errDeleting) {
-		t.Errorf("while it is being deleted: %v", err)
+		t.Errorf("while it is being deleted: %v, want %v", err, errDeleting)
 	}
 	r.end("a")
 	r.settle()
 	if entries, err := os.ReadDir(r.mount(pod("b", "data"))); err != nil || len(entries) != 0 {
-		t.Errorf("it has %v, %v", entries, err)
+		t.Errorf("it has %v, %v, want none", entries, err)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestOfALinkedClaimOnlyTheLinkIsRemoved(t *testing.T) {
 	r.settle()
 	must(t, r.disk.sweep(t.Context()))
 	if _, err := os.Stat(filepath.Join(theirs, "file")); err != nil || len(r.names()) != 0 {
-		t.Errorf("there are %v; the target: %v", r.names(), err)
+		t.Errorf("there are %v; the target: %v, want none", r.names(), err)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestNothingIsRemovedWhileItIsUncertain(t *testing.T) {
 	r.documents.setUnread("")
 	r.settle()
 	if len(r.List()) != 0 {
-		t.Errorf("when it is certain: %+v", r.List())
+		t.Errorf("when it is certain: %+v, want none", r.List())
 	}
 	if _, _, err := r.ask(pod("b", "data")); err == nil || !strings.Contains(err.Error(), `"data" not found: apply it`) {
 		t.Errorf("no claim: %v", err)
@@ -230,7 +230,7 @@ func TestTheClaimOfAnEphemeralVolumeIsDeletedWithItsPod(t *testing.T) {
 		t.Errorf("it is left: %+v", r.List())
 	}
 	if entries, err := os.ReadDir(r.mount(ephemeral("b"))); err != nil || len(entries) != 0 {
-		t.Errorf("that of the next pod has %v, %v", entries, err)
+		t.Errorf("that of the next pod has %v, %v, want none", entries, err)
 	}
 	r.end("b")
 	r.settle()
@@ -253,7 +253,7 @@ func TestADamagedRecordConcernsNoOtherClaim(t *testing.T) {
 	r.next(nil)
 	r.loaded().settle()
 	if list := r.List(); len(list) != 1 || list[0].Claim.Name != "b" {
-		t.Errorf("listed are %+v", list)
+		t.Errorf("listed are %+v, want exactly one and list[0].Claim.Name %q", list, "b")
 	}
 	r.mount(pod("c", "a"))
 	if _, err := os.Stat(file); err != nil {
@@ -277,7 +277,7 @@ func TestWhatIsMountedInAClaimStays(t *testing.T) {
 	r.settle()
 	moved, err := filepath.Glob(filepath.Join(r.dir, namespace, removedPrefix+"*"))
 	if err != nil || len(moved) != 1 {
-		t.Fatalf("moved are %v, %v", moved, err)
+		t.Fatalf("moved are %v, %v, want exactly one", moved, err)
 	}
 	if err := r.disk.sweep(t.Context()); err == nil || !strings.Contains(err.Error(), "is a mount point") {
 		t.Errorf("got %v", err)

@@ -152,14 +152,14 @@ func TestALocalVolumeBelongsToTheGroupOfItsFirstPod(t *testing.T) {
 	one, two := r.request("u1"), r.request("u2")
 	one.FSGroup, two.FSGroup = ptr.To[int64](1234), ptr.To[int64](4321)
 	if at := r.mount(one); group(at) != 1234 || group(filepath.Join(at, "file")) != 1234 {
-		t.Errorf("the groups are %d and %d", group(at), group(filepath.Join(at, "file")))
+		t.Errorf("the groups are %d and %d, want 1234 and 1234", group(at), group(filepath.Join(at, "file")))
 	}
 	if at := r.mount(two); group(at) != 1234 {
 		t.Errorf("the group of another pod is %d", group(at))
 	}
 	want := "pod-u2 AlreadyMountedVolume The requested fsGroup is 4321, but the volume pv-1 has GID 1234. The volume may not be shareable."
 	if len(r.events.list) != 1 || r.events.list[0] != want {
-		t.Errorf("the events are %q", r.events.list)
+		t.Errorf("the events are %q, want exactly one and r.events.list[0] %v", r.events.list, want)
 	}
 }
 

@@ -112,7 +112,7 @@ func TestWithoutTheProgramsThePackageIsNamed(t *testing.T) {
 		t.Error(err)
 	}
 	if len(s.mounts) > 0 {
-		t.Errorf("mounted are %v", s.mounts)
+		t.Errorf("mounted are %v, want none", s.mounts)
 	}
 }
 

@@ -201,7 +201,7 @@ func TestAClaimIsMountedAtTheKubeletsPath(t *testing.T) {
 	for i, name := range want {
 		dir := r.path("u1/volumes/kubernetes.io~folder", name)
 		if got := r.manager.Path(pod, &pod.Spec.Volumes[i]); got != filepath.Join(dir, "mount") {
-			t.Errorf("%s is at %q", name, got)
+			t.Errorf("%s is at %q, want %q", name, got, filepath.Join(dir, "mount"))
 		}
 	}
 	if _, err := os.Stat(r.path("u1/volumes/kubernetes.io~claim")); !os.IsNotExist(err) {
@@ -223,7 +223,7 @@ func (r *rig) describes(uid types.UID, want ...string) {
 	for _, v := range r.manager.Describe(uid) {
 		got = append(got, v.GetName())
 		if v.GetPlugin() != "kubernetes.io/folder" || filepath.Base(v.GetPath()) != "mount" {
-			r.t.Errorf("described as %v", v)
+			r.t.Errorf("described as %v, want Plugin %q and filepath.Base(v.Path) %q", v, "kubernetes.io/folder", "mount")
 		}
 	}
 	if !slices.Equal(got, want) {
@@ -326,7 +326,7 @@ func TestClaimsThatCannotBeMounted(t *testing.T) {
 			t.Errorf("%s: want() error = %v, want an error with %q", claim, err, want)
 		}
 		if _, err := os.Stat(r.path(string(uid), "volumes")); !os.IsNotExist(err) {
-			t.Errorf("%s: something is on disk: %v", claim, err)
+			t.Errorf("%s: something is on disk: %v, want fs.ErrNotExist", claim, err)
 		}
 		r.release(uid)
 	}

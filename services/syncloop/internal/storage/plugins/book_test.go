@@ -19,7 +19,7 @@ func TestBackoffDoublesToTheKubeletsMaximum(t *testing.T) {
 	for range 11 {
 		steps, _ := b.decide(now)
 		if len(steps) != 1 || steps[0].op != registering {
-			t.Fatalf("at its time the steps are %v", steps)
+			t.Fatalf("at its time the steps are %v, want exactly one and steps[0].op %v", steps, registering)
 		}
 		b.begin(steps[0])
 		retry, _ := b.registered("/r/a", Plugin{}, errors.New("refused"), now)
@@ -193,7 +193,7 @@ func TestPluginsFollowTheFolder(t *testing.T) {
 		}
 		if len(w.folder) <= 3 {
 			if len(w.served) != len(w.folder) {
-				t.Fatalf("the plugins %v are registered, the folder has %v", w.served, w.folder)
+				t.Fatalf("the plugins %v are registered, the folder has %v, want %d entries", w.served, w.folder, len(w.folder))
 			}
 			for p, id := range w.folder {
 				if w.served[p] != id {

@@ -223,7 +223,7 @@ func start(t *testing.T, dir string, h *handler) *rig {
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("it ended with %v", err)
+			t.Errorf("it ended with %v, want %v", err, context.Canceled)
 		}
 	})
 	t.Cleanup(r.stop)
@@ -362,7 +362,7 @@ func TestARefusedPluginIsNotifiedLoggedAndRetried(t *testing.T) {
 	h.mend()
 	eventually.That(t, "they are tried again", func() bool { return h.has("old") && h.has("lazy") })
 	if n := r.log.count("version 0.3 is too old"); n != 1 {
-		t.Errorf("the log has the same error %d times", n)
+		t.Errorf("the log has the same error %d times, want 1", n)
 	}
 }
 

@@ -84,10 +84,10 @@ func TestNothingBelowAMountPointIsRemoved(t *testing.T) {
 				t.Errorf("below the mount point: %v", err)
 			}
 			if _, err := os.Stat(filepath.Join(dir, "a", "own")); !os.IsNotExist(err) {
-				t.Errorf("beside it: %v", err)
+				t.Errorf("beside it: %v, want fs.ErrNotExist", err)
 			}
 			if err := rmtree.All(at); !errors.As(err, &mounted) {
-				t.Errorf("the mount point itself: %v", err)
+				t.Errorf("the mount point itself: %v, want a %T", err, mounted)
 			}
 			if err := unix.Unmount(at, 0); err != nil {
 				t.Fatal(err)

@@ -25,7 +25,7 @@ func TestAVolumeThatHangsIsWaitedForNoLongerThanTheContextSays(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if target, err := r.mounts.Prepare(ctx, r.request("a/b")); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("mounted at %q, error %v", target, err)
+		t.Errorf("mounted at %q, error %v, want %v", target, err, context.DeadlineExceeded)
 	}
 	r.must(r.mounts.Clean(r.podDir, "data"))
 	r.must(device.Close()) // pending requests then get an error

@@ -147,7 +147,7 @@ func TestWhatIsBelowAPathIsMountedUntilItIsCleaned(t *testing.T) {
 				want = "the root's"
 			}
 			if got, err := os.ReadFile(file); string(got) != want {
-				t.Errorf("mounted is %q, %v", got, err)
+				t.Errorf("mounted is %q, %v, want %q", got, err, want)
 			}
 			before := r.mounted()
 			if r.prepare(path); len(before) != 1 || !slices.Equal(r.mounted(), before) {
@@ -179,7 +179,7 @@ func TestAMissingFolderIsMadeWithTheModeOfTheVolume(t *testing.T) {
 		}
 	}
 	if info, err := os.Stat(filepath.Join(r.volume, "there")); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("what was there: %v, %v", info, err)
+		t.Errorf("what was there: %v, %v, want Mode.Perm 0o700", info, err)
 	}
 	r.clean()
 	if unix.Umask(0o077) != 0o077 {
@@ -230,7 +230,7 @@ func TestAPathThatLeadsOutIsNeitherMountedNorMade(t *testing.T) {
 				t.Errorf("mounted at %q, error %v", target, err)
 			}
 			if got := names(t, r.outside); !slices.Equal(got, []string{"there"}) {
-				t.Errorf("outside are now %v", got)
+				t.Errorf("outside are now %v, want %v", got, []string{"there"})
 			}
 			if at := r.mounted(); len(at) > 0 {
 				t.Errorf("mounted: %v, want none", at)
@@ -306,10 +306,10 @@ func TestWhatIsMountedInASharedVolumeStaysThere(t *testing.T) {
 	}
 	r.must(r.mounts.Clean(r.podDir, "data"))
 	if got := r.mounted(); !slices.Equal(got, []string{r.volume, below}) {
-		t.Errorf("mounted are %v", got)
+		t.Errorf("mounted are %v, want %v", got, []string{r.volume, below})
 	}
 	if got := names(t, below); !slices.Equal(got, []string{"content"}) {
-		t.Errorf("the host has %v", got)
+		t.Errorf("the host has %v, want %v", got, []string{"content"})
 	}
 }
 
@@ -328,10 +328,10 @@ func TestCleaningFollowsNoLinkAndTouchesNoOtherVolume(t *testing.T) {
 	r.must(unix.Mount(r.outside, again, "", unix.MS_BIND, "")) // stacked mounts
 	r.must(r.mounts.Clean(r.podDir, "data"))
 	if got := r.mounted(); !slices.Equal(got, []string{kept, r.outside}) {
-		t.Errorf("mounted are %v", got)
+		t.Errorf("mounted are %v, want %v", got, []string{kept, r.outside})
 	}
 	if got := names(t, r.outside); !slices.Equal(got, []string{"1"}) {
-		t.Errorf("outside are now %v", got)
+		t.Errorf("outside are now %v, want %v", got, []string{"1"})
 	}
 	r.must(r.mounts.Clean(r.podDir, "data-2"))
 	r.must(unix.Unmount(r.outside, 0))

@@ -351,7 +351,7 @@ func TestMountPointsBelowAVolume(t *testing.T) {
 		t.Errorf("MountPoints() differs (-want +got):\n%s", diff)
 	}
 	if got := volumecontent.MountPoints(pod, "none"); len(got) > 0 {
-		t.Errorf("of a volume that nobody mounts: %v", got)
+		t.Errorf("of a volume that nobody mounts: %v, want none", got)
 	}
 }
 

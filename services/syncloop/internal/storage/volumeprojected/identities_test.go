@@ -48,7 +48,7 @@ func TestRootsAndCertificatesAreInMemoryAlone(t *testing.T) {
 	v.mustSetUp()
 	v.has("ca.crt", "the roots shop for web", "bundle", hidden+"the chain for web in v[1]", "key", hidden, "chain", "the chain for web in v[1]")
 	if kinds, options := v.mounted(); len(kinds) != 1 || kinds[0] != "tmpfs" || !strings.Contains(options, "noswap") {
-		t.Errorf("%v is mounted with %s", kinds, options)
+		t.Errorf("%v is mounted with %s, want exactly one, kinds[0] %q and with %q", kinds, options, "tmpfs", "noswap")
 	}
 }
 

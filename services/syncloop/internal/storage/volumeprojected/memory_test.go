@@ -74,7 +74,7 @@ func TestASecretIsNeverOnTheDisk(t *testing.T) {
 				t.Errorf("got %v, want %s", err, test.want)
 			}
 			if entries, err := os.ReadDir(v.Dir); err != nil || len(entries) > 0 {
-				t.Errorf("on the disk there is %v, %v", entries, err)
+				t.Errorf("on the disk there is %v, %v, want none", entries, err)
 			}
 		})
 	}
@@ -87,7 +87,7 @@ func TestASecretIsNeverOnTheDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	if entries, err := os.ReadDir(v.Dir); err != nil || len(entries) > 0 {
-		t.Errorf("below the mount there is %v, %v", entries, err)
+		t.Errorf("below the mount there is %v, %v, want none", entries, err)
 	}
 	v.mustSetUp() // mounts again
 	v.has("password", hidden)

@@ -135,7 +135,7 @@ func TestNothingIsMadeBeforeTheObjectIsThere(t *testing.T) {
 		t.Fatal("there is no secret, and no error")
 	}
 	if _, err := os.Lstat(v.Dir); !os.IsNotExist(err) {
-		t.Errorf("the folder is there: %v", err)
+		t.Errorf("the folder is there: %v, want fs.ErrNotExist", err)
 	}
 	r.objects.putSecret("login", false, "password", hidden)
 	v.mustSetUp()
@@ -156,7 +156,7 @@ func TestAnImmutableObjectIsAskedForOnce(t *testing.T) {
 	r.objects.failing(errors.New("no answer"))
 	both.mustSetUp()
 	if maps, secrets := r.objects.times("configmaps", "fixed"), r.objects.times("secrets", "fixed"); maps != 1 || secrets != 1 {
-		t.Errorf("asked %d and %d times", maps, secrets)
+		t.Errorf("asked %d and %d times, want 1 and 1", maps, secrets)
 	}
 	both.has("a", "1", "password", hidden)
 
@@ -231,7 +231,7 @@ func TestAFolderForPodsThatALinkLeadsTo(t *testing.T) {
 	}
 	v.has("password", hidden)
 	if kinds, _ := (&volume{r: r, Request: volumes.Request{Dir: real}}).mounted(); len(kinds) != 1 {
-		t.Errorf("%v is mounted", kinds)
+		t.Errorf("%v is mounted, want exactly one", kinds)
 	}
 	if err := v.tearDown(); err != nil {
 		t.Fatal(err)
@@ -291,7 +291,7 @@ func TestAVolumeFromBeginningToEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if kinds, _ := v.mounted(); len(kinds) > 0 {
-		t.Errorf("%v is mounted", kinds)
+		t.Errorf("%v is mounted, want none", kinds)
 	}
 }
 

@@ -15,7 +15,7 @@ func TestUsers(t *testing.T) {
 	pod.Spec.InitContainers = []v1.Container{{VolumeDevices: []v1.VolumeDevice{{Name: "device"}, {Name: "mounted"}}}}
 	for name, want := range map[string][2]bool{"mounted": {true, true}, "device": {false, true}, "other": {}} {
 		if mounts, devices := volumes.Users(pod, name); [2]bool{mounts, devices} != want {
-			t.Errorf("%s: mounts %t, devices %t", name, mounts, devices)
+			t.Errorf("%s: mounts %t, devices %t, want [2]bool{mounts, devices} %v", name, mounts, devices, want)
 		}
 	}
 }
@@ -28,7 +28,7 @@ func TestADeviceIsAVolume(t *testing.T) {
 		c := &pod.Spec.Containers[0]
 		c.VolumeMounts, c.VolumeDevices = nil, []v1.VolumeDevice{{Name: "data", DevicePath: "/dev/data"}}
 		if err := r.want(pod); err != nil || r.plugin.count("setup data") != 1 {
-			t.Errorf("set up %d times: %v", r.plugin.count("setup data"), err)
+			t.Errorf("set up %d times: %v, want 1", r.plugin.count("setup data"), err)
 		}
 	})
 }

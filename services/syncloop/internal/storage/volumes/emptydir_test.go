@@ -92,7 +92,7 @@ func TestAFolderThatWasHalfMadeIsMadeWhole(t *testing.T) {
 		t.Errorf("Stat() = %v, %v, want Mode.Perm 0o777", info, err)
 	}
 	if _, err := os.Stat(half); !os.IsNotExist(err) {
-		t.Errorf("the half: %v", err)
+		t.Errorf("the half: %v, want fs.ErrNotExist", err)
 	}
 }
 

@@ -180,7 +180,7 @@ func TestAFolderOfPodsBehindALink(t *testing.T) {
 		stop()
 	}
 	if at := mountsAt(t, root); len(at) != 1 {
-		t.Errorf("mounted at %v", at)
+		t.Errorf("mounted at %v, want exactly one", at)
 	}
 	manager, stop := onMachine(t, link)
 	defer stop()
@@ -188,6 +188,6 @@ func TestAFolderOfPodsBehindALink(t *testing.T) {
 		t.Fatal(err)
 	}
 	if at := mountsAt(t, root); len(at) > 0 {
-		t.Errorf("afterwards at %v", at)
+		t.Errorf("afterwards at %v, want none", at)
 	}
 }

@@ -152,7 +152,7 @@ func TestAPluginGetsTheGroupOfThePodAndTheChangePolicy(t *testing.T) {
 		}
 		got := r.plugin.lastRequest()
 		if ptr.Deref(got.FSGroup, 0) != 4711 || ptr.Deref(got.FSGroupChangePolicy, "") != v1.FSGroupChangeOnRootMismatch {
-			t.Errorf("told is %+v", got)
+			t.Errorf("told is %+v, want Deref 4711 and Deref %v", got, v1.FSGroupChangeOnRootMismatch)
 		}
 	})
 }
@@ -171,7 +171,7 @@ func TestVolumesSurviveARestartOfTheProcess(t *testing.T) {
 			t.Error("it is not mounted any more")
 		}
 		if got := r.manager.Describe("u1"); len(got) != 1 || got[0].GetState() != enginev1.VolumeState_VOLUME_STATE_FOUND {
-			t.Errorf("found as %v", got)
+			t.Errorf("found as %v, want exactly one and got[0].State %v", got, enginev1.VolumeState_VOLUME_STATE_FOUND)
 		}
 		if err := r.want(pod); err != nil {
 			t.Fatal(err)
@@ -183,10 +183,11 @@ func TestVolumesSurviveARestartOfTheProcess(t *testing.T) {
 			}
 		}
 		if mounts != 1 {
-			t.Errorf("mounted %d times", mounts)
+			t.Errorf("mounted %d times, want 1", mounts)
 		}
 		if got := r.manager.Describe("u1"); len(got) != 1 || got[0].GetState() != enginev1.VolumeState_VOLUME_STATE_READY || got[0].GetPath() != path {
-			t.Errorf("then as %v", got)
+			t.Errorf("then as %v, want exactly one, got[0].State %v and got[0].Path %v",
+				got, enginev1.VolumeState_VOLUME_STATE_READY, path)
 		}
 	})
 }
@@ -202,7 +203,7 @@ func TestVolumesOfAPodThatIsGoneAreFoundAndRemoved(t *testing.T) {
 		r.stop()
 		r.start()
 		if got := r.count("kubernetes.io/configmap", volumes.StateActual); got != 2 {
-			t.Errorf("%d are found", got)
+			t.Errorf("%d are found, want 2", got)
 		}
 		if err := r.release("u1"); err != nil { // the manager does not know the pod
 			t.Fatal(err)
@@ -212,7 +213,7 @@ func TestVolumesOfAPodThatIsGoneAreFoundAndRemoved(t *testing.T) {
 			t.Errorf("mounted: %v, want the volume config of u2 and not of u1", points)
 		}
 		if got := r.count("kubernetes.io/configmap", volumes.StateActual); got != 1 {
-			t.Errorf("%d are there", got)
+			t.Errorf("%d are there, want 1", got)
 		}
 	})
 }
@@ -344,7 +345,7 @@ func TestAVolumeWhoseContentNeverChangesIsRetriedToo(t *testing.T) {
 		r.manager.Refresh("u1")
 		synctest.Wait()
 		if got := r.plugin.count("setup data"); got != 4 {
-			t.Errorf("it was set up %d times", got)
+			t.Errorf("it was set up %d times, want 4", got)
 		}
 	})
 }

@@ -61,7 +61,7 @@ func TestWhatIsMountedOfAVolumeGoesBeforeTheVolume(t *testing.T) {
 				}
 			}
 			if at := mountsAt(t, root); len(at) != 3 {
-				t.Errorf("mounted at %v", at)
+				t.Errorf("mounted at %v, want 3 entries", at)
 			}
 			if forgotten {
 				stop()
@@ -74,7 +74,7 @@ func TestWhatIsMountedOfAVolumeGoesBeforeTheVolume(t *testing.T) {
 				t.Errorf("still mounted at %v", at)
 			}
 			if _, err := os.Stat(filepath.Join(root, string(pod.UID), "volume-subpaths")); !os.IsNotExist(err) {
-				t.Errorf("the folder of what was mounted: %v", err)
+				t.Errorf("the folder of what was mounted: %v, want fs.ErrNotExist", err)
 			}
 			if _, err := os.Stat(filepath.Join(host, "a/b/file")); err != nil {
 				t.Errorf("what is the host's: %v", err)
