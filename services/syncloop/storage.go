@@ -101,7 +101,7 @@ func reportedInUse(askNode func(context.Context) (*v1.Node, error), now clock.Cl
 				return fmt.Errorf("whether the volume is in use by this node: %w", err)
 			}
 			if now.Since(begun) > reportTimeout {
-				return errors.New("Volume has not been added to the list of VolumesInUse in the node's volume status") //nolint:revive,staticcheck // the kubelet's words
+				return errors.New("Volume has not been added to the list of VolumesInUse in the node's volume status") //nolint:staticcheck // the kubelet's words
 			}
 			select {
 			case <-ctx.Done():

@@ -57,6 +57,10 @@ func wholePod() *v1.Pod {
 				EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory, SizeLimit: ptr.To(resource.MustParse("1Mi"))},
 			},
 		},
+		{
+			Name:         "files",
+			VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "files"}},
+		},
 		{Name: "share", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "nfs.example.com", Path: "/"}}},
 	}
 	main := &p.Spec.Containers[0]
@@ -159,6 +163,10 @@ func (n *node) putCrash() {
 		},
 		Volumes: []*enginev1.Volume{
 			{Name: "data", Plugin: "kubernetes.io/host-path", State: enginev1.VolumeState_VOLUME_STATE_READY},
+			{
+				Name: "files", Plugin: "kubernetes.io/csi", State: enginev1.VolumeState_VOLUME_STATE_SETTING_UP,
+				Claim: "files", PersistentVolume: "pvc-1", LastError: "it is not attached", WaitsFor: "volumeattachment csi-1",
+			},
 			{
 				Name:   "old",
 				Plugin: "kubernetes.io/empty-dir",

@@ -46,6 +46,15 @@ func printVolume(p *page, volume *enginev1.Volume, now time.Time) {
 		state += ", worked on for " + age(since.AsTime(), now)
 	}
 	p.field(2, "State", state)
+	if volume.GetClaim() != "" {
+		p.field(2, "Claim", volume.GetClaim())
+	}
+	if volume.GetPersistentVolume() != "" {
+		p.field(2, "Persistent Volume", volume.GetPersistentVolume())
+	}
+	if volume.GetWaitsFor() != "" {
+		p.field(2, "Waits For", volume.GetWaitsFor())
+	}
 	if volume.GetPath() != "" {
 		p.field(2, "Path", volume.GetPath())
 	}

@@ -1125,7 +1125,14 @@ type Volume struct {
 	// The start of the present operation; unset if there is none. It shows a hanging one.
 	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
 	// The time of the next retry; unset without an error.
-	NextTryAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=next_try_at,json=nextTryAt,proto3" json:"next_try_at,omitempty"`
+	NextTryAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=next_try_at,json=nextTryAt,proto3" json:"next_try_at,omitempty"`
+	// The name of its claim in the pod's namespace, and of the persistent volume that this is bound to; empty for other
+	// volumes, and until syncloop knows them.
+	Claim            string `protobuf:"bytes,8,opt,name=claim,proto3" json:"claim,omitempty"`
+	PersistentVolume string `protobuf:"bytes,9,opt,name=persistent_volume,json=persistentVolume,proto3" json:"persistent_volume,omitempty"`
+	// The object of the cluster that has to change before the next try can succeed, for example
+	// "persistentvolumeclaim shop/data"; empty if it is not known.
+	WaitsFor      string `protobuf:"bytes,10,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1207,6 +1214,27 @@ func (x *Volume) GetNextTryAt() *timestamppb.Timestamp {
 		return x.NextTryAt
 	}
 	return nil
+}
+
+func (x *Volume) GetClaim() string {
+	if x != nil {
+		return x.Claim
+	}
+	return ""
+}
+
+func (x *Volume) GetPersistentVolume() string {
+	if x != nil {
+		return x.PersistentVolume
+	}
+	return ""
+}
+
+func (x *Volume) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
 }
 
 // Probe is a probe of a running container.
@@ -2325,7 +2353,7 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\x0ebehind_pod_uid\x18\f \x01(\tR\fbehindPodUid\x125\n" +
 	"\x06phases\x18\r \x03(\v2\x1d.quartet.engine.v1.StartPhaseR\x06phases\x120\n" +
 	"\x06probes\x18\x0e \x03(\v2\x18.quartet.engine.v1.ProbeR\x06probes\x123\n" +
-	"\avolumes\x18\x0f \x03(\v2\x19.quartet.engine.v1.VolumeR\avolumes\"\x8b\x02\n" +
+	"\avolumes\x18\x0f \x03(\v2\x19.quartet.engine.v1.VolumeR\avolumes\"\xeb\x02\n" +
 	"\x06Volume\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06plugin\x18\x02 \x01(\tR\x06plugin\x124\n" +
@@ -2334,7 +2362,11 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\n" +
 	"last_error\x18\x05 \x01(\tR\tlastError\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12:\n" +
-	"\vnext_try_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tnextTryAt\"\xe4\x03\n" +
+	"\vnext_try_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tnextTryAt\x12\x14\n" +
+	"\x05claim\x18\b \x01(\tR\x05claim\x12+\n" +
+	"\x11persistent_volume\x18\t \x01(\tR\x10persistentVolume\x12\x1b\n" +
+	"\twaits_for\x18\n" +
+	" \x01(\tR\bwaitsFor\"\xe4\x03\n" +
 	"\x05Probe\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12!\n" +
 	"\fcontainer_id\x18\x02 \x01(\tR\vcontainerId\x12\x12\n" +

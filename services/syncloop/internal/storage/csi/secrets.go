@@ -14,7 +14,7 @@ import (
 )
 
 // tokensKey is the attribute, or the key of a secret, with the tokens of the pod's service account.
-const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
+const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens" //nolint:gosec // it is a name
 
 // tokenSeconds is the API server's default lifetime of a token.
 const tokenSeconds = 3600

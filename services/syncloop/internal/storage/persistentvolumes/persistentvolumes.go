@@ -101,6 +101,8 @@ type place struct {
 	kind Kind
 	// dir is the volume's directory, and path the path that containers mount; empty until it is mounted.
 	dir, path string
+	// claim and pv are the names of its claim and its persistent volume, which it may have.
+	claim, pv string
 }
 
 // dispatch is what the plugins share.
@@ -132,6 +134,13 @@ func (d *dispatch) Where(dir string) (at, path string) {
 	return p.dir, p.path
 }
 
+// Claim implements volumes.Claimed.
+func (d *dispatch) Claim(dir string) (claim, persistentVolume string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.places[dir].claim, d.places[dir].pv
+}
+
 // Refreshes implements volumes.Plugin, because claims grow, and drivers may require to be told of new tokens.
 func (d *dispatch) Refreshes() bool { return true }
 
@@ -146,7 +155,11 @@ func (d *dispatch) remember(dir string, p place) {
 // mount that fails may leave something.
 func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request) error {
 	_, before := d.Where(dir)
-	d.remember(dir, place{kind: kind, dir: r.Dir, path: before})
+	at := place{kind: kind, dir: r.Dir, path: before}
+	if r.Claim != nil {
+		at.claim, at.pv = r.Claim.Name, r.PV.Name
+	}
+	d.remember(dir, at)
 	if err := os.MkdirAll(filepath.Dir(r.Dir), folderMode); err != nil {
 		return err
 	}
@@ -159,7 +172,8 @@ func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request) 
 	if err != nil {
 		return err
 	}
-	d.remember(dir, place{kind: kind, dir: r.Dir, path: path})
+	at.path = path
+	d.remember(dir, at)
 	return nil
 }
 

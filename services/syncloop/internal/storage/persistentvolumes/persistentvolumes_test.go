@@ -95,7 +95,7 @@ func (c claims) Claim(_ context.Context, pod *v1.Pod, v *v1.Volume) (*v1.Persist
 		name = v.PersistentVolumeClaim.ClaimName
 	}
 	if c[name] == nil {
-		return nil, nil, fmt.Errorf("PVC %s is not bound", name)
+		return nil, nil, unbound{fmt.Errorf("PVC %s is not bound", name)}
 	}
 	return &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}, c[name], nil
 }
@@ -362,4 +362,28 @@ func TestANodeWithoutClaimsSupportsNone(t *testing.T) {
 	if err := manager.Supports(newPod("u1", claimVolume("files", "data"))); err == nil {
 		t.Error("a claim is supported")
 	}
+}
+
+// unbound is an error of a claim, which says what has to change.
+type unbound struct{ error }
+
+func (unbound) WaitsFor() string { return "persistentvolumeclaim shop/none" }
+
+// TestAVolumeIsDescribedWithItsClaim covers a mounted claim, and one that waits.
+func TestAVolumeIsDescribedWithItsClaim(t *testing.T) {
+	r := newRig(t)
+	if err := r.want(newPod("u1", claimVolume("files", "data"))); err != nil {
+		t.Fatal(err)
+	}
+	if v := r.manager.Describe("u1")[0]; v.GetClaim() != "data" || v.GetPersistentVolume() != "pv-1" || v.GetWaitsFor() != "" {
+		t.Errorf("described as %v", v)
+	}
+	if err := r.want(newPod("u2", claimVolume("files", "none"))); err == nil {
+		t.Fatal("a claim that is not bound is mounted")
+	}
+	if v := r.manager.Describe("u2")[0]; v.GetPersistentVolume() != "" || v.GetWaitsFor() != "persistentvolumeclaim shop/none" {
+		t.Errorf("described as %v", v)
+	}
+	r.release("u1")
+	r.release("u2")
 }

@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -58,8 +59,14 @@ func (m *Manager) Describe(uid types.UID) []*enginev1.Volume {
 				_, one.Path = m.where(k)
 			}
 		}
+		if plugin, ok := m.plugin(k.plugin).(Claimed); ok {
+			one.Claim, one.PersistentVolume = plugin.Claim(m.dir(k))
+		}
 		if s.err != nil {
 			one.LastError = s.err.Error()
+			if waits := (waiting)(nil); errors.As(s.err, &waits) {
+				one.WaitsFor = waits.WaitsFor()
+			}
 		}
 		if s.running != none {
 			one.Since = timestamppb.New(s.since)
@@ -70,6 +77,13 @@ func (m *Manager) Describe(uid types.UID) []*enginev1.Volume {
 	}
 	slices.SortStableFunc(all, func(a, b *enginev1.Volume) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	return all
+}
+
+// waiting is an error of a volume that waits for an object of the cluster.
+type waiting interface {
+	error
+	// WaitsFor returns the object: "persistentvolumeclaim shop/data".
+	WaitsFor() string
 }
 
 // describe returns the state in the contract.

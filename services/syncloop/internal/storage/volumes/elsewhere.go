@@ -25,6 +25,13 @@ type Elsewhere interface {
 	Where(dir string) (at, path string)
 }
 
+// Claimed is a Plugin for volumes of claims.
+type Claimed interface {
+	// Claim returns the names of the claim of a volume, and of the persistent volume that it is bound to; empty if they are
+	// not known. dir is the directory that SetUp receives.
+	Claim(dir string) (claim, persistentVolume string)
+}
+
 // dir returns the directory of a volume for its plugin.
 func (m *Manager) dir(k key) string {
 	folder := k.plugin
