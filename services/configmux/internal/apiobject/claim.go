@@ -50,7 +50,8 @@ func (o *Object) validateClaim(old *Object) field.ErrorList {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
 	if old == nil {
-		errs := validation.ValidatePersistentVolumeClaim(&internal, validation.ValidationOptionsForPersistentVolumeClaimCreate())
+		options := validation.ValidationOptionsForPersistentVolumeClaimCreate()
+		errs := validation.ValidatePersistentVolumeClaim(&internal, options)
 		return append(errs, CheckClaimSpec(&o.Claim.Spec, field.NewPath("spec"))...)
 	}
 	if err := convertClaim(old.Claim, &before); err != nil {

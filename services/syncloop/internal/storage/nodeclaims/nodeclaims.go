@@ -1,5 +1,5 @@
-// Package nodeclaims provides the persistent volume claims of a node without an API server: each claim is a directory of
-// the node. The documents of claims come from configmux; persistentvolumes mounts the directories as local volumes.
+// Package nodeclaims provides the persistent volume claims of a node without an API server: each claim is a directory
+// of the node. The documents of claims come from configmux; persistentvolumes mounts the directories as local volumes.
 //
 //	STATE_DIR/claims/NAMESPACE/NAME           the content of a claim
 //	STATE_DIR/claims/NAMESPACE/.UID.json      its record: which claim the content belongs to
@@ -9,8 +9,8 @@
 // content: a claim that was deleted and made again has another UID and starts empty. The claim of a generic ephemeral
 // volume is that of its pod, and is deleted with it.
 //
-// One goroutine, that of Run, owns the records and the directories. The steps on disk are ordered so that a process that
-// is killed at any point leaves a state from which the next one continues:
+// One goroutine, that of Run, owns the records and the directories. The steps on disk are ordered so that a process
+// that is killed at any point leaves a state from which the next one continues:
 //
 //	make:    write the record ──► make the directory
 //	delete:  mark the record (no pod may begin to use it) ──► no pod uses it ──► rename the directory away ──►

@@ -40,8 +40,9 @@ func TestAClaimIsADirectoryThatOutlivesItsPods(t *testing.T) {
 	}
 	r.mount(pod("a", "data"))
 	must(t, os.WriteFile(filepath.Join(dir, "file"), []byte("1"), 0o600))
-	if list := r.List(); len(list) != 1 || list[0].Claim.DeletionTimestamp != nil || !slices.Equal(list[0].UsedBy, []string{"shop/pod-a"}) {
-		t.Errorf("listed are %+v", list)
+	users := []string{"shop/pod-a"}
+	if all := r.List(); len(all) != 1 || all[0].Claim.DeletionTimestamp != nil || !slices.Equal(all[0].UsedBy, users) {
+		t.Errorf("listed are %+v", all)
 	}
 	r.end("a")
 	r.settle()
@@ -191,7 +192,9 @@ func TestOnlyOnePodUsesAnExclusiveClaim(t *testing.T) {
 		r.next(nil)
 		r.loaded()
 	}
-	r.ask(pod("b", "data"))
+	if _, _, err := r.ask(pod("b", "data")); !errors.Is(err, errInUse) {
+		t.Errorf("another pod, the last process: %v", err)
+	}
 	r.isTold("b")
 	r.Use(pod("a", "data"))
 	r.end("a")

@@ -93,9 +93,9 @@ type world struct {
 	outside string
 }
 
-// For any sequence of claims, pods, absences of configmux and kills, between and in the middle of the steps on disk: the
-// content of a claim is there as long as the claim or a pod that uses it; a claim that was deleted and made again starts
-// empty; and in the end nothing is left of a deleted claim, and nothing else is gone.
+// For any sequence of claims, pods, absences of configmux and kills, between and in the middle of the steps on disk,
+// the content of a claim is there as long as the claim or a pod that uses it; a claim that was deleted and made again
+// starts empty; and in the end nothing is left of a deleted claim, and nothing else is gone.
 func TestContentIsThatOfItsClaim(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newRig(t)

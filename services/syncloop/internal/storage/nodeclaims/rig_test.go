@@ -146,11 +146,11 @@ func (r *rig) isTold(uid types.UID) bool {
 
 // pod returns a pod that names a claim.
 func pod(uid, claim string) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pod-" + uid, UID: types.UID(uid)}, Spec: v1.PodSpec{
-		Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{
-			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
-		}}},
-	}}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pod-" + uid, UID: types.UID(uid)}}
+	p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{
+		PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}}}
+	return p
 }
 
 // ephemeral returns a pod with a generic ephemeral volume.

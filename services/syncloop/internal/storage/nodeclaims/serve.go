@@ -128,7 +128,9 @@ func (c *Claims) give(k key, wanted *record, pod types.UID) (*record, error) {
 		}
 	}
 	if known == nil || !known.isDeleted() && !equality.Semantic.DeepEqual(known.Claim, wanted.Claim) {
-		fresh := &record{Claim: wanted.Claim, Owner: wanted.Owner, CreatedAt: c.cfg.Clock.Now().UTC(), users: map[types.UID]bool{}}
+		fresh := &record{
+			Claim: wanted.Claim, Owner: wanted.Owner, CreatedAt: c.cfg.Clock.Now().UTC(), users: map[types.UID]bool{},
+		}
 		if known != nil {
 			fresh.CreatedAt, fresh.users, fresh.made = known.CreatedAt, known.users, known.made
 		}

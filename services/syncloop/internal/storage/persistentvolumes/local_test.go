@@ -215,7 +215,8 @@ func TestAHostPathIsCheckedAndNotMounted(t *testing.T) {
 	if !kind.Supports(request.PV) || kind.Inline(&v1.Volume{}) {
 		t.Error("it is of another kind")
 	}
-	if _, err := kind.Mount(t.Context(), request); err == nil || !strings.Contains(err.Error(), "hostPath type check failed") {
+	_, err := kind.Mount(t.Context(), request)
+	if err == nil || !strings.Contains(err.Error(), "hostPath type check failed") {
 		t.Errorf("a missing directory: %v", err)
 	}
 	request.PV.Spec.HostPath.Type = ptr.To(v1.HostPathDirectoryOrCreate)

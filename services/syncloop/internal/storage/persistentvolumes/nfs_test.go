@@ -50,7 +50,7 @@ func nfsRequest(t *testing.T) persistentvolumes.Request {
 	return persistentvolumes.Request{
 		Volume: &v1.Volume{Name: "v"}, Dir: filepath.Join(t.TempDir(), "pv-1"),
 		PV: &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}, Spec: v1.PersistentVolumeSpec{
-			PersistentVolumeSource: v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: "files.example", Path: "/export"}},
+			PersistentVolumeSource: v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: "files.example", Path: "/exp"}},
 			MountOptions:           []string{"nfsvers=4.2", "hard"},
 		}},
 	}
@@ -74,10 +74,10 @@ func TestAnExportIsMountedWithItsOptions(t *testing.T) {
 		}
 	}
 	for want, change := range map[string]func(*persistentvolumes.Request){
-		"files.example:/export hard,nfsvers=4.2":    func(*persistentvolumes.Request) {},
-		"files.example:/export hard,nfsvers=4.2,ro": func(r *persistentvolumes.Request) { r.ReadOnly = true },
-		"[fd00::1]:/x ro":                           inline("fd00::1", true),
-		"10.0.0.1:/x ":                              inline("10.0.0.1", false),
+		"files.example:/exp hard,nfsvers=4.2":    func(*persistentvolumes.Request) {},
+		"files.example:/exp hard,nfsvers=4.2,ro": func(r *persistentvolumes.Request) { r.ReadOnly = true },
+		"[fd00::1]:/x ro":                        inline("fd00::1", true),
+		"10.0.0.1:/x ":                           inline("10.0.0.1", false),
 	} {
 		kind, s := newNFS(t)
 		request := nfsRequest(t)
@@ -108,7 +108,8 @@ func TestAnExportIsMountedWithItsOptions(t *testing.T) {
 func TestWithoutTheProgramsThePackageIsNamed(t *testing.T) {
 	kind, s := newNFS(t)
 	kind.Helper += ".none"
-	if _, err := kind.Mount(t.Context(), nfsRequest(t)); err == nil || !strings.Contains(err.Error(), "install the package nfs-common") {
+	_, err := kind.Mount(t.Context(), nfsRequest(t))
+	if err == nil || !strings.Contains(err.Error(), "install the package nfs-common") {
 		t.Error(err)
 	}
 	if len(s.mounts) > 0 {
