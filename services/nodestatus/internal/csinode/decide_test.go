@@ -194,8 +194,8 @@ func TestTheAnnotationHasTheIDs(t *testing.T) {
 	}
 }
 
-// TestTheEndIsWhatIsRegistered: whatever there is, a few versions later the CSINode has the registered drivers, and each
-// version is one that an API server accepts.
+// TestTheEndIsWhatIsRegistered: whatever there is, a few versions later the CSINode has the registered drivers, and an
+// API server accepts each version.
 func TestTheEndIsWhatIsRegistered(t *testing.T) {
 	names := rapid.SampledFrom([]string{"a", "b", "c", "d"})
 	rapid.Check(t, func(t *rapid.T) {

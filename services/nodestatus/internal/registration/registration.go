@@ -49,8 +49,8 @@ type Config struct {
 	Register bool
 	// Kubeconfig is the path of the kubeconfig, for messages.
 	Kubeconfig string
-	// Changed receives the Node in the API server when its metadata, spec, capacity, addresses or volumes have changed, and
-	// nil when it does not exist any more; one call at a time. It must not change the Node.
+	// Changed receives the Node in the API server when its metadata, spec, capacity, addresses or volumes have changed,
+	// and nil when it does not exist any more; one call at a time. It must not change the Node.
 	Changed func(*v1.Node)
 	// Seen receives the Node whenever it is read, including its status and unchanged ones, and nil when it does not exist
 	// any more; one call at a time, each before Changed. It must not change the Node. It may be nil.

@@ -120,8 +120,8 @@ func newer(a, other *v1.Node) bool {
 	return err != nil || order > 0
 }
 
-// Changed requests that a change of the volumes in use is sent, because volumes are mounted only after that, or that the
-// node is ready when Delayed has changed. It does not block.
+// Changed requests that a change of the volumes in use is sent, because volumes are mounted only after that, or that
+// the node is ready when Delayed has changed. It does not block.
 func (r *Reporter) Changed() { r.look() }
 
 func (r *Reporter) look() {

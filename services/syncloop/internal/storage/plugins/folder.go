@@ -39,8 +39,8 @@ func (l *listing) unknown(path string) bool {
 }
 
 func (l *listing) fail(path string, err error) {
-	if errors.Is(err, fs.ErrNotExist) {
-		return // it has disappeared meanwhile
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ELOOP) {
+		return // it has disappeared meanwhile, or is a link to nothing
 	}
 	l.failed = append(l.failed, path)
 	l.err = errors.Join(l.err, err)

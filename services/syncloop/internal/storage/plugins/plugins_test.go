@@ -412,7 +412,7 @@ func TestOtherFilesAreIgnored(t *testing.T) {
 		t.Fatal(err)
 	}
 	good := serve(t, filepath.Join(dir, "good.sock"), csi("good"))
-	start(t, dir, h)
+	r := start(t, dir, h)
 	eventually.That(t, "the good one is registered", good.registered)
 	eventually.That(t, "the linked one is registered", linked.registered)
 	for _, other := range []*served{hidden, within, elsewhere} {
@@ -421,6 +421,20 @@ func TestOtherFilesAreIgnored(t *testing.T) {
 			t.Errorf("%s is asked", other.socket)
 		}
 		other.mu.Unlock()
+	}
+	if r.log.has("WARN") {
+		t.Error("the log has a warning")
+	}
+}
+
+func TestAPluginThatSaysTooMuchIsNotHeard(t *testing.T) {
+	dir, h := folder(t), &handler{}
+	talkative := csi(strings.Repeat("a", 100_000))
+	serve(t, filepath.Join(dir, "a.sock"), talkative)
+	r := start(t, dir, h)
+	eventually.That(t, "it is logged", func() bool { return r.log.has("a plugin is not registered", "larger than max") })
+	if n := len(h.made()); n > 0 {
+		t.Errorf("%d calls", n)
 	}
 }
 

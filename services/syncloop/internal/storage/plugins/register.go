@@ -21,6 +21,8 @@ const (
 	handleTimeout = 2 * time.Minute
 	// notifyTimeout bounds the notification of a plugin; it is the kubelet's number.
 	notifyTimeout = 5 * time.Second
+	// maxAnswer bounds the answers of a plugin about itself, in bytes. They are some names.
+	maxAnswer = 64 << 10
 	// firstRedial and lastRedial are the pauses between attempts to connect within infoTimeout.
 	firstRedial, lastRedial = 50 * time.Millisecond, time.Second
 )
@@ -55,6 +57,7 @@ func dial(socket string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///plugin",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		}),
