@@ -21,7 +21,8 @@ import (
 // asksAt is the variable that makes a process of this test a client of an address.
 const asksAt = "APPLYCMD_TEST_ADDRESS"
 
-// Only root and the users of --secret-uids get secrets. Other allowed users get config maps, and the names of secrets.
+// Only root and the users of --secret-uids get secrets. Other allowed users get config maps, claims,
+// and the names of secrets.
 func TestSecretsAreGivenToNamedUsersOnly(t *testing.T) {
 	if address := os.Getenv(asksAt); address != "" {
 		ask(t, address)
@@ -35,8 +36,10 @@ func TestSecretsAreGivenToNamedUsersOnly(t *testing.T) {
 	}
 	n.expect(secret("login", "s"), []string{"apply", "-f", "-"}, "secret/login created\n", "", "")
 	for uid, want := range map[uint32]string{
-		0: "ConfigMap OK, Secret OK, both OK, list 1", 12345: "ConfigMap OK, Secret PermissionDenied, both PermissionDenied, list 1",
-		12346: "ConfigMap OK, Secret OK, both OK, list 1", 12347: "ConfigMap Unavailable, Secret Unavailable, both Unavailable, list 0",
+		0:     "ConfigMap OK, Secret OK, PersistentVolumeClaim OK, all OK, list 1",
+		12345: "ConfigMap OK, Secret PermissionDenied, PersistentVolumeClaim OK, all PermissionDenied, list 1",
+		12346: "ConfigMap OK, Secret OK, PersistentVolumeClaim OK, all OK, list 1",
+		12347: "ConfigMap Unavailable, Secret Unavailable, PersistentVolumeClaim Unavailable, all Unavailable, list 0",
 	} {
 		cmd := exec.Command("/proc/self/exe", "-test.run=^TestSecretsAreGivenToNamedUsersOnly$")
 		cmd.Env = append(os.Environ(), asksAt+"="+n.layout.Address(layout.ConfigMux))
@@ -56,13 +59,13 @@ func ask(t *testing.T, address string) {
 	defer func() { must(t, conn.Close()) }()
 	client := configv1.NewConfigServiceClient(conn)
 	var answers []string
-	for _, kind := range []string{"ConfigMap", "Secret", ""} {
+	for _, kind := range []string{"ConfigMap", "Secret", "PersistentVolumeClaim", ""} {
 		watch, err := client.WatchObjects(t.Context(), &configv1.WatchObjectsRequest{Kind: kind})
 		if err == nil {
 			_, err = watch.Recv()
 		}
 		if kind == "" {
-			kind = "both"
+			kind = "all"
 		}
 		answers = append(answers, fmt.Sprintf("%s %v", kind, status.Code(err)))
 	}
