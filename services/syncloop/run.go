@@ -174,8 +174,9 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	}
 	parts.Run("volume limits", func(ctx context.Context) error {
 		return volumelimits.Run(ctx, volumelimits.Config{
-			Rejected: volumes.Rejected, Reject: evictions.Reject, Count: syncLoop.CountRejected, Refresh: storage.drivers.Refresh,
-			Clock: clock.RealClock{}, Logger: h.logger,
+			Rejected: volumes.Rejected, Reject: evictions.Reject, Count: syncLoop.CountRejected,
+			Refresh: storage.drivers.Refresh,
+			Clock:   clock.RealClock{}, Logger: h.logger,
 		})
 	})
 	watchMachine(h, store, addresses, events, parts)

@@ -17,7 +17,8 @@ func newStats(h *host, store *podstore.Store, volumes *volumes.Manager, parts *c
 		NodeName: h.cfg.NodeName, Observed: store.AllObserved, Pod: store.Pod,
 		Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}),
 		Runtime: h.runtime.Runtime, Images: h.runtime.Images,
-		VolumePath: volumes.Path, VolumeUsage: volumes.Usage, VolumePeriod: kubelet.VolumeStatsAggPeriod.Duration, RootDir: h.cfg.RootDir,
+		VolumePath: volumes.Path, VolumeUsage: volumes.Usage, VolumePeriod: kubelet.VolumeStatsAggPeriod.Duration,
+		RootDir: h.cfg.RootDir,
 		Machine: func() stats.Machine { return stats.ReadMachine(h.cfg.StateDir) },
 		Clock:   clock.RealClock{}, Logger: h.logger,
 	}

@@ -65,7 +65,8 @@ func newStorage(
 		Metrics:  plugins.NewMetrics(h.registry),
 	})
 	config := csi.Config{
-		Root: h.cfg.RootDir, Boot: h.boot, NodeName: h.cfg.NodeName, Drivers: drivers, Cluster: link.Claims, Claims: link.Claims, Events: events,
+		Root: h.cfg.RootDir, Boot: h.boot, NodeName: h.cfg.NodeName, Drivers: drivers, Cluster: link.Claims,
+		Claims: link.Claims, Events: events,
 		Tokens: link.Tokens, InUseChanged: published.Changed, Mounts: volumes.Machine{}, Clock: clock.RealClock{},
 		Tracer: h.tracer, Logger: h.logger,
 	}
@@ -85,9 +86,10 @@ func newStorage(
 	return &storage{drivers: drivers, volumes: mounted, inventory: published}, nil
 }
 
-// reportedInUse returns a function that waits until the API server knows that a volume is in use by this node, because a
-// volume that is not may be detached. As in the kubelet, it is not mounted before.
-func reportedInUse(askNode func(context.Context) (*v1.Node, error), now clock.Clock) func(context.Context, string) error {
+// reportedInUse returns a function that waits until the API server knows that a volume is in use by this node, because
+// a volume that is not may be detached. As in the kubelet, it is not mounted before.
+func reportedInUse(askNode func(context.Context) (*v1.Node, error), now clock.Clock) func(context.Context,
+	string) error {
 	return func(ctx context.Context, name string) error {
 		begun := now.Now()
 		for {
@@ -101,7 +103,7 @@ func reportedInUse(askNode func(context.Context) (*v1.Node, error), now clock.Cl
 				return fmt.Errorf("whether the volume is in use by this node: %w", err)
 			}
 			if now.Since(begun) > reportTimeout {
-				return errors.New("Volume has not been added to the list of VolumesInUse in the node's volume status") //nolint:staticcheck // the kubelet's words
+				return errors.New("Volume has not been added to the list of VolumesInUse in the node's volume status")
 			}
 			select {
 			case <-ctx.Done():

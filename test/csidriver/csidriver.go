@@ -1,5 +1,5 @@
-// Package csidriver is a CSI driver for tests. Its volumes are directories, which it mounts as a driver does: it binds a
-// volume to the staging path, and that to the path of each pod. So the mount table says what is staged and published,
+// Package csidriver is a CSI driver for tests. Its volumes are directories, which it mounts as a driver does: it binds
+// a volume to the staging path, and that to the path of each pod. So the mount table says what is staged and published,
 // also after the driver was killed. It fails, hangs, loses its answer or dies at the calls that a test names, and notes
 // what a node must never do.
 package csidriver
@@ -269,7 +269,8 @@ func (d *Driver) NodeUnpublishVolume(
 		return nil, err
 	}
 	delete(d.publishes, r.GetTargetPath())
-	if !slices.Contains(d.can, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) && !slices.Contains(slices.Collect(maps.Values(d.publishes)), r.GetVolumeId()) {
+	if !slices.Contains(d.can, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) &&
+		!slices.Contains(slices.Collect(maps.Values(d.publishes)), r.GetVolumeId()) {
 		if err := d.detach(r.GetVolumeId()); err != nil {
 			return nil, err
 		}

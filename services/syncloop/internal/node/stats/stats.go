@@ -60,8 +60,8 @@ type Config struct {
 	Images  func(context.Context) (internalapi.ImageManagerService, error)
 	// VolumePath returns the directory of a pod's volume, or an empty string if the volume has none. Required.
 	VolumePath func(pod *v1.Pod, v *v1.Volume) string
-	// VolumeUsage measures a volume of the cluster, as (*volumes.Manager).Usage: nil if its usage is that of the file system
-	// at VolumePath. It may hang. Nil measures no such volumes.
+	// VolumeUsage measures a volume of the cluster, as (*volumes.Manager).Usage: nil if its usage is that of the file
+	// system at VolumePath. It may hang. Nil measures no such volumes.
 	VolumeUsage func(ctx context.Context, pod *v1.Pod, v *v1.Volume) (*statsv1alpha1.FsStats, error)
 	// VolumePeriod is how often volumes are measured: volumeStatsAggPeriod of the KubeletConfiguration. Volumes are not
 	// measured if it is 0 or less.

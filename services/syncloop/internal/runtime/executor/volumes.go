@@ -75,8 +75,8 @@ func supportedMounts(pod *v1.Pod, c *v1.Container) error {
 	return nil
 }
 
-// volumeDevices returns the block devices of a container, which are set up. As in the kubelet, a claim that is read-only
-// gives a device that can only be read.
+// volumeDevices returns the block devices of a container, which are set up. As in the kubelet, a claim that is
+// read-only gives a device that can only be read.
 func (m *Manager) volumeDevices(pod *v1.Pod, c *v1.Container) ([]*runtimeapi.Device, error) {
 	var devices []*runtimeapi.Device
 	for _, device := range c.VolumeDevices {

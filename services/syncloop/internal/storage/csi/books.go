@@ -32,7 +32,8 @@ type books struct {
 
 // open reads all records.
 func open(l layout, changed func()) (*books, error) {
-	b := &books{layout: l, changed: changed, users: map[place]record{}, staged: map[identity]record{}, broken: map[string]error{}}
+	b := &books{layout: l, changed: changed, users: map[place]record{}, staged: map[identity]record{},
+		broken: map[string]error{}}
 	if err := errors.Join(b.openUsers(), b.openStaged(), b.openDevices()); err != nil {
 		return nil, fmt.Errorf("the records of CSI volumes: %w", err)
 	}

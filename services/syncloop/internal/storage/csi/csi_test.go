@@ -204,10 +204,22 @@ func TestAccessModes(t *testing.T) {
 		}
 		r := newRig(t, can...)
 		for access, want := range map[v1.PersistentVolumeAccessMode][2]mode{
-			v1.ReadWriteOnce:    {csispec.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csispec.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
-			v1.ReadWriteOncePod: {csispec.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csispec.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER},
-			v1.ReadOnlyMany:     {csispec.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, csispec.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY},
-			v1.ReadWriteMany:    {csispec.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, csispec.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
+			v1.ReadWriteOnce: {
+				csispec.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
+				csispec.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
+			},
+			v1.ReadWriteOncePod: {
+				csispec.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
+				csispec.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
+			},
+			v1.ReadOnlyMany: {
+				csispec.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,
+				csispec.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,
+			},
+			v1.ReadWriteMany: {
+				csispec.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
+				csispec.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
+			},
 		} {
 			pv := newPV("pv-"+strings.ToLower(string(access)), string(access))
 			pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{access}
@@ -384,7 +396,8 @@ func TestADirectoryWithoutARecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.start()
-	if err := r.plugin.Unmount(t.Context(), one.Dir); err == nil || !strings.Contains(err.Error(), "mount is mounted, and its record") {
+	if err := r.plugin.Unmount(t.Context(), one.Dir); err == nil || !strings.Contains(err.Error(),
+		"mount is mounted, and its record") {
 		t.Error(err)
 	}
 	unmountAll(t, one.Dir)

@@ -67,9 +67,10 @@ func (r *rig) claimed() persistentvolumes.Request {
 	pv := newPV("pv-1", "vol-1")
 	pv.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}
 	one := r.request(newPod("u1"), pv)
-	one.Claim = &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Status: v1.PersistentVolumeClaimStatus{
-		Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")},
-	}}
+	one.Claim = &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"},
+		Status: v1.PersistentVolumeClaimStatus{
+			Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")},
+		}}
 	return one
 }
 
@@ -95,7 +96,8 @@ func TestAVolumeInUseIsExpandedOnce(t *testing.T) {
 	r.mount(one)
 	calls := r.driver.Calls("NodeExpandVolume")
 	got := last[*csispec.NodeExpandVolumeRequest](r, "NodeExpandVolume")
-	if len(calls) != 1 || got.GetCapacityRange().GetRequiredBytes() != 2<<30 || got.GetVolumePath() != one.Dir+"/mount" || got.GetStagingTargetPath() == "" {
+	if len(calls) != 1 || got.GetCapacityRange().GetRequiredBytes() != 2<<30 ||
+		got.GetVolumePath() != one.Dir+"/mount" || got.GetStagingTargetPath() == "" {
 		t.Errorf("%d calls, the last one %v", len(calls), got)
 	}
 	want := []string{"expanding data", "expanded data to 2Gi", `FileSystemResizeSuccessful: MountVolume.NodeExpandVolume succeeded for volume "pv-1" node-1`}
@@ -135,7 +137,8 @@ func TestAnExpansionThatFails(t *testing.T) {
 		one = grown(one)
 		r.mount(one) // the pod keeps the volume
 		got := r.cluster.noted()
-		if len(got) != len(want) || !slices.Equal(got[:len(want)-1], want[:len(want)-1]) || !strings.HasPrefix(got[len(got)-1], want[len(want)-1]) {
+		if len(got) != len(want) || !slices.Equal(got[:len(want)-1], want[:len(want)-1]) ||
+			!strings.HasPrefix(got[len(got)-1], want[len(want)-1]) {
 			t.Errorf("%s: noted %q, want %q", code, got, want)
 		}
 		r.mount(one)

@@ -47,8 +47,8 @@ func expansionOf(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, prese
 	return nil
 }
 
-// isInfeasible reports whether an expansion that has failed for sure is not to be tried again with this size: because of
-// the driver's answer, or because the user has asked for another size since it failed before.
+// isInfeasible reports whether an expansion that has failed for sure is not to be tried again with this size: because
+// of the driver's answer, or because the user has asked for another size since it failed before.
 func isInfeasible(claim *v1.PersistentVolumeClaim, size resource.Quantity, byAnswer, failedBefore bool) bool {
 	requested := ptr.To(claim.Spec.Resources.Requests[v1.ResourceStorage])
 	return byAnswer || failedBefore && requested.Cmp(size) != 0

@@ -9,8 +9,9 @@ import (
 )
 
 func TestWhichExpansionAVolumeNeeds(t *testing.T) {
-	type sizes = v1.ResourceList
-	gi := func(text string) sizes { return sizes{v1.ResourceStorage: resource.MustParse(text)} }
+	gi := func(text string) v1.ResourceList {
+		return v1.ResourceList{v1.ResourceStorage: resource.MustParse(text)}
+	}
 	pending := map[v1.ResourceName]v1.ClaimResourceStatus{v1.ResourceStorage: v1.PersistentVolumeClaimNodeResizePending}
 	with := func(status v1.ClaimResourceStatus) map[v1.ResourceName]v1.ClaimResourceStatus {
 		return map[v1.ResourceName]v1.ClaimResourceStatus{v1.ResourceStorage: status}
@@ -44,7 +45,8 @@ func TestWhichExpansionAVolumeNeeds(t *testing.T) {
 			present = &q
 		}
 		got := expansionOf(claim, pv, present)
-		if (got == nil) != (c.want == nil) || got != nil && (got.begins != c.want.begins || got.said != c.want.said || got.size.String() != "2Gi") {
+		same := got == c.want || got != nil && c.want != nil && got.begins == c.want.begins && got.said == c.want.said
+		if !same || got != nil && got.size.String() != "2Gi" {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
@@ -54,7 +56,14 @@ func TestWhichFailureIsInfeasible(t *testing.T) {
 	claim := &v1.PersistentVolumeClaim{}
 	claim.Spec.Resources.Requests = v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}
 	same, other := resource.MustParse("1Gi"), resource.MustParse("2Gi")
-	if isInfeasible(claim, same, false, true) || isInfeasible(claim, other, false, false) || !isInfeasible(claim, other, false, true) || !isInfeasible(claim, same, true, false) {
-		t.Error("the user has asked for another size after a failure, or the driver's answer says so, and only then")
+	for _, c := range []struct {
+		size                         resource.Quantity
+		byAnswer, failedBefore, want bool
+	}{
+		{same, false, true, false}, {other, false, false, false}, {other, false, true, true}, {same, true, false, true},
+	} {
+		if got := isInfeasible(claim, c.size, c.byAnswer, c.failedBefore); got != c.want {
+			t.Errorf("%+v: got %t", c, got)
+		}
 	}
 }

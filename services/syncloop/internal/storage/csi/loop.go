@@ -20,8 +20,8 @@ const (
 const loopTries = 10
 
 // holdDevice attaches a loop device to a path of a block device, unless it has one. As long as it is attached the block
-// device is open, so that no other one gets its number while a container has it. This is the kubelet's way, and survives
-// the process.
+// device is open, so that no other one gets its number while a container has it. This is the kubelet's way, and
+// survives the process.
 func holdDevice(path string) error {
 	held, err := loopsOf(path)
 	if err != nil || len(held) > 0 {

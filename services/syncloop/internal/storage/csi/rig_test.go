@@ -151,7 +151,8 @@ func newRig(t testing.TB, can ...csispec.NodeServiceCapability_RPC_Type) *rig {
 	r := &rig{
 		t: t, root: filepath.Join(dir, "root"), driver: csidriver.New(filepath.Join(dir, "driver"), can...),
 		drivers: &drivers{conns: map[string]*grpc.ClientConn{}},
-		cluster: &cluster{drivers: map[string]*storagev1.CSIDriver{}, attached: map[string]map[string]string{}, secrets: map[string]*v1.Secret{}},
+		cluster: &cluster{drivers: map[string]*storagev1.CSIDriver{}, attached: map[string]map[string]string{},
+			secrets: map[string]*v1.Secret{}},
 		timeout: 30 * time.Second,
 	}
 	r.cluster.drivers[driverName] = newObject()

@@ -30,7 +30,8 @@ func (p *Plugin) Usage(ctx context.Context, dir string) (*statsv1alpha1.FsStats,
 	if at.block {
 		path = p.books.held(at)
 	}
-	answer, err := n.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: r.handle, VolumePath: p.driverPath(path)})
+	answer, err := n.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: r.handle,
+		VolumePath: p.driverPath(path)})
 	if err != nil {
 		return nil, err
 	}

@@ -89,7 +89,8 @@ func (f *folder) Unmount(_ context.Context, dir string) error {
 // claims has the persistent volumes of claims by their names.
 type claims map[string]*v1.PersistentVolume
 
-func (c claims) Claim(_ context.Context, pod *v1.Pod, v *v1.Volume) (*v1.PersistentVolumeClaim, *v1.PersistentVolume, error) {
+func (c claims) Claim(_ context.Context, pod *v1.Pod, v *v1.Volume) (*v1.PersistentVolumeClaim, *v1.PersistentVolume,
+	error) {
 	name := pod.Name + "-" + v.Name
 	if v.PersistentVolumeClaim != nil {
 		name = v.PersistentVolumeClaim.ClaimName

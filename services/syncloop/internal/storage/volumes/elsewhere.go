@@ -27,8 +27,8 @@ type Elsewhere interface {
 
 // Claimed is a Plugin for volumes of claims.
 type Claimed interface {
-	// Claim returns the names of the claim of a volume, and of the persistent volume that it is bound to; empty if they are
-	// not known. dir is the directory that SetUp receives.
+	// Claim returns the names of the claim of a volume, and of the persistent volume that it is bound to; empty if they
+	// are not known. dir is the directory that SetUp receives.
 	Claim(dir string) (claim, persistentVolume string)
 }
 
