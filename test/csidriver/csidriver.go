@@ -197,6 +197,11 @@ func (d *Driver) NodeGetCapabilities(
 	return answer, nil
 }
 
+// NodeGetInfo implements csi.NodeServer.
+func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	return &csi.NodeGetInfoResponse{NodeId: "machine-1"}, nil
+}
+
 // NodeStageVolume implements csi.NodeServer.
 func (d *Driver) NodeStageVolume(
 	_ context.Context, r *csi.NodeStageVolumeRequest,
