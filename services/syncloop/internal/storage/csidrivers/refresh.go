@@ -58,7 +58,7 @@ func (d *Drivers) look(ctx context.Context) {
 		}
 		d.mu.Lock()
 		known, period := d.drivers[node.Driver], periodOf(object)
-		if known != nil && period > 0 && d.cfg.Clock.Since(known.described) >= period {
+		if known != nil && !known.refreshing && period > 0 && d.cfg.Clock.Since(known.described) >= period {
 			known.stale = true
 		}
 		d.mu.Unlock()
