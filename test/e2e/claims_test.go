@@ -43,9 +43,20 @@ func statusOfClaim(t *testing.T, name string) string {
 
 func killSyncloop(t *testing.T) {
 	t.Helper()
-	old := pid(t, "syncloop")
-	kill(t, "syncloop")
-	awaitNewPID(t, "syncloop", old)
+	killThose(t, "syncloop")
+}
+
+// killThose kills processes at once, and waits for the next ones.
+func killThose(t *testing.T, names ...string) {
+	t.Helper()
+	old := map[string]int{}
+	for _, name := range names {
+		old[name] = pid(t, name)
+	}
+	kill(t, names...)
+	for _, name := range names {
+		awaitNewPID(t, name, old[name])
+	}
 }
 
 // TestAClaimOutlivesItsPodsAndIsRemovedWithItsData: what a pod writes to a claim, the next pod reads, across a kill of
@@ -77,6 +88,8 @@ func TestAClaimOutlivesItsPodsAndIsRemovedWithItsData(t *testing.T) {
 	takeAway(t, "first.yaml")
 	awaitGone(t, "claimfirst")
 	second := await(t, "claimsecond", "Ready", ready)
+	killThose(t, "configmux", "syncloop") // the claim is not deleted while configmux has not read it
+	awaitThat(t, "the claim is Bound again", func() bool { return statusOfClaim(t, "kept") == "Bound" })
 	if content, err := os.ReadFile(filepath.Join(inside(t, second, "main"), "data", "file")); err != nil || string(content) != "kept" {
 		t.Errorf("the second pod reads %q, %v, want %q", content, err, "kept")
 	}
