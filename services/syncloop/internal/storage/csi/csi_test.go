@@ -320,7 +320,8 @@ func TestAnInlineVolume(t *testing.T) {
 	}}}
 	r.cluster.secrets["shop/key"] = &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key"}, Data: map[string][]byte{"k": []byte("v")}}
 	fails(t, r, one, `volume mode "Ephemeral" not supported by driver disks.example.com (only supports ["Persistent"])`)
-	r.cluster.drivers[driverName].Spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}
+	inline := []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}
+	r.cluster.drivers[driverName].Spec.VolumeLifecycleModes = inline
 	r.mount(one)
 	fails(t, r, r.request(pod, newPV("pv-1", "vol-1")), `volume mode "Persistent" not supported by driver`)
 	publish := last[*csispec.NodePublishVolumeRequest](r, "NodePublishVolume")

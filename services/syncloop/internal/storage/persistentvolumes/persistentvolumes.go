@@ -1,10 +1,10 @@
 // Package persistentvolumes sets up the volumes of claims: it finds out which persistent volume a claim of a pod is
 // bound to, and passes it to the [Kind] of its source, for example CSI. It implements plugins of package volumes:
 //
-//   - One for claims (persistentVolumeClaim, ephemeral). Its name "kubernetes.io~claim" exists in memory only. It mounts
-//     the persistent volume at the kubelet's directory of the kind, and remembers there to find it again.
-//   - One for each kind. It sets up the volumes of that kind that a pod's spec contains itself (Kind.Inline), and removes
-//     what is found on disk, from the path alone.
+//   - One for claims (persistentVolumeClaim, ephemeral). Its name "kubernetes.io~claim" exists in memory only. It
+//     mounts the persistent volume at the kubelet's directory of the kind, and remembers where.
+//   - One for each kind. It sets up the volumes of that kind that a pod's spec contains itself (Kind.Inline), and
+//     removes what is found on disk, from the path alone.
 //   - One for the block devices of each kind, which removes those found on disk.
 //
 // The directories are the kubelet's. A pod's directory of another process is taken over, also of a kubelet:
