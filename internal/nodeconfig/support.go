@@ -97,6 +97,7 @@ var supported = []string{
 	"registryPullQPS",
 	"systemReservedCgroup",
 	// nodestatus
+	"enableControllerAttachDetach",
 	"healthzBindAddress",
 	"healthzPort",
 	"evictionHard",

@@ -13,6 +13,8 @@ const (
 	// TaintUninitialized is the taint that a cloud provider removes when it has initialized the Node. Until then few pods
 	// are scheduled there.
 	TaintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
+	// AnnotationControllerAttaches is "true" on a Node whose volumes a controller of the cluster attaches and detaches.
+	AnnotationControllerAttaches = "volumes.kubernetes.io/controller-managed-attach-detach"
 	// AnnotationProvidedIPs contains the addresses of --node-ip for a cloud provider.
 	AnnotationProvidedIPs = "alpha.kubernetes.io/provided-node-ip"
 )
@@ -26,17 +28,21 @@ func taintsOf(cfg nodeconfig.Config) []v1.Taint {
 	return taints
 }
 
-// providedIPs returns the annotation with the addresses for a cloud provider; nil if there is no provider or no
-// address.
-func providedIPs(s Settings) map[string]string {
-	if !s.ExternalCloud || len(s.IPs) == 0 {
-		return nil
+// annotations returns the annotations of the Node: that a controller attaches its volumes, and the addresses for a
+// cloud provider, if there are both.
+func annotations(s Settings) map[string]string {
+	all := map[string]string{}
+	if s.ControllerAttaches {
+		all[AnnotationControllerAttaches] = "true"
 	}
-	var ips []string
-	for _, ip := range s.IPs {
-		ips = append(ips, ip.String())
+	if s.ExternalCloud && len(s.IPs) > 0 {
+		var ips []string
+		for _, ip := range s.IPs {
+			ips = append(ips, ip.String())
+		}
+		all[AnnotationProvidedIPs] = strings.Join(ips, ",")
 	}
-	return map[string]string{AnnotationProvidedIPs: strings.Join(ips, ",")}
+	return all
 }
 
 // TakeAddresses replaces the addresses of a status by those that a cloud provider has set on the Node in the API

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
@@ -42,8 +43,27 @@ func TestACloudProviderInitialisesTheNode(t *testing.T) {
 	if diff := cmp.Diff([]v1.NodeAddress{{Type: v1.NodeHostName, Address: "n"}}, node.Status.Addresses); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
-	if len(node.Annotations) > 0 {
-		t.Errorf("annotations = %v, want none", node.Annotations)
+	if got, ok := node.Annotations["alpha.kubernetes.io/provided-node-ip"]; ok {
+		t.Errorf("the annotation with addresses is %q, want none", got)
+	}
+}
+
+// TestTheNodeSaysWhoAttachesItsVolumes: without the annotation no controller attaches a volume to the node.
+func TestTheNodeSaysWhoAttachesItsVolumes(t *testing.T) {
+	const annotation = "volumes.kubernetes.io/controller-managed-attach-detach"
+	in := input(t)
+	for configured, want := range map[*bool]string{nil: "true", ptr.To(true): "true", ptr.To(false): ""} {
+		cfg, err := nodeconfig.Parse(nodeconfig.NodeStatus, []string{"--hostname-override=n"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Kubelet.EnableControllerAttachDetach = configured
+		if in.Settings, err = SettingsOf(cfg, "v1.37.1"); err != nil {
+			t.Fatal(err)
+		}
+		if got := Build(in).Node.Annotations[annotation]; got != want {
+			t.Errorf("with enableControllerAttachDetach %v the annotation is %q, want %q", ptr.Deref(configured, true), got, want)
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
@@ -36,6 +37,8 @@ type Settings struct {
 	ChoosesIP bool
 	// ExternalCloud is true if an external cloud provider initializes the Node and sets its addresses.
 	ExternalCloud bool
+	// ControllerAttaches is true if a controller of the cluster attaches the volumes of the node.
+	ControllerAttaches bool
 	// Labels are the additional labels of the Node.
 	Labels map[string]string
 	// Taints are the taints of the spec.
@@ -68,6 +71,7 @@ func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, erro
 		IPs:                ipsOf(cfg.NodeIP),
 		ChoosesIP:          cfg.NodeIP != "",
 		ExternalCloud:      cfg.ExternalCloud,
+		ControllerAttaches: ptr.Deref(k.EnableControllerAttachDetach, true),
 		Labels:             cfg.NodeLabels,
 		Taints:             taintsOf(cfg),
 		ProviderID:         k.ProviderID,
@@ -156,7 +160,7 @@ func Build(in Input) State {
 	if in.Previous.Node != nil {
 		node.CreationTimestamp = in.Previous.Node.CreationTimestamp
 	}
-	node.Annotations = providedIPs(in.Settings)
+	node.Annotations = annotations(in.Settings)
 	node.Status.Conditions = conditions(in, state.Eviction)
 	state.Node = node
 	return state

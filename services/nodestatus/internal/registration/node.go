@@ -33,7 +33,7 @@ func toRegister(computed *v1.Node, delayed string) *v1.Node {
 	}
 }
 
-// correct corrects the own labels and the own annotation of an existing Node, and returns the result. A failure is
+// correct corrects the own labels and annotations of an existing Node, and returns the result. A failure is
 // logged and retried with the next look, because the Node exists nevertheless.
 func (r *Registrar) correct(ctx context.Context, node *v1.Node) *v1.Node {
 	wrong := make(map[string]any)
@@ -41,12 +41,8 @@ func (r *Registrar) correct(ctx context.Context, node *v1.Node) *v1.Node {
 	if labels := wrongLabels(node.Labels, computed.Labels); len(labels) > 0 {
 		wrong["labels"] = labels
 	}
-	want, ours := computed.Annotations[nodeobject.AnnotationProvidedIPs]
-	switch current, found := node.Annotations[nodeobject.AnnotationProvidedIPs]; {
-	case ours && current != want:
-		wrong["annotations"] = map[string]any{nodeobject.AnnotationProvidedIPs: want}
-	case !ours && found:
-		wrong["annotations"] = map[string]any{nodeobject.AnnotationProvidedIPs: nil}
+	if annotations := wrongAnnotations(node.Annotations, computed.Annotations); len(annotations) > 0 {
+		wrong["annotations"] = annotations
 	}
 	if len(wrong) == 0 {
 		return node
@@ -59,6 +55,21 @@ func (r *Registrar) correct(ctx context.Context, node *v1.Node) *v1.Node {
 	}
 	r.cfg.Logger.Info("corrected labels or annotations of the Node in the API server", "metadata", wrong)
 	return corrected
+}
+
+// wrongAnnotations returns the correct values of own annotations that are wrong; nil for one that must be removed.
+func wrongAnnotations(stored, computed map[string]string) map[string]any {
+	wrong := make(map[string]any)
+	for _, name := range []string{nodeobject.AnnotationProvidedIPs, nodeobject.AnnotationControllerAttaches} {
+		want, ours := computed[name]
+		switch current, found := stored[name]; {
+		case ours && (!found || current != want):
+			wrong[name] = want
+		case !ours && found:
+			wrong[name] = nil
+		}
+	}
+	return wrong
 }
 
 // wrongLabels returns the correct values of own labels that are wrong.
