@@ -1126,9 +1126,9 @@ type Volume struct {
 	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
 	// The time of the next retry; unset without an error.
 	NextTryAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=next_try_at,json=nextTryAt,proto3" json:"next_try_at,omitempty"`
-	// The name of its claim in the pod's namespace, and of the persistent volume that this is bound to; empty for other
-	// volumes, and until syncloop knows them.
-	Claim            string `protobuf:"bytes,8,opt,name=claim,proto3" json:"claim,omitempty"`
+	// The name of its claim in the pod's namespace; empty for other volumes.
+	Claim string `protobuf:"bytes,8,opt,name=claim,proto3" json:"claim,omitempty"`
+	// The name of the persistent volume that the claim is bound to; empty until syncloop knows it.
 	PersistentVolume string `protobuf:"bytes,9,opt,name=persistent_volume,json=persistentVolume,proto3" json:"persistent_volume,omitempty"`
 	// The object of the cluster that has to change before the next try can succeed, for example
 	// "persistentvolumeclaim shop/data"; empty if it is not known.

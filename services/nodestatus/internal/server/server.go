@@ -75,8 +75,8 @@ func (s *Server) Publish(state nodeobject.State) error {
 }
 
 // Registered sets the Node in the API server, nil if it does not exist. Parts that others may write are served as they
-// are there: labels, annotations, taints, resources that others advertise, and the volumes in use and attached. It fails
-// only if the Node cannot be marshaled.
+// are there: labels, annotations, taints, resources that others advertise, and the volumes in use and attached. It
+// fails only if the Node cannot be marshaled.
 func (s *Server) Registered(node *v1.Node) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

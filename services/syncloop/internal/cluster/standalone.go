@@ -28,8 +28,10 @@ func Standalone(objects *configobjects.Configmux, registry prometheus.Registerer
 	mirrorpods.NewMetrics(registry)
 	parts.Run("config maps and secrets", objects.Run)
 	return &Link{
-		Objects: objects, Tokens: tokens.None{}, TrustBundles: clustertrustbundles.None{}, Certificates: podcertificates.None{},
-		Claims: claims.None{}, Accounts: noAccounts{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{},
+		Objects: objects, Tokens: tokens.None{}, TrustBundles: clustertrustbundles.None{},
+		Certificates: podcertificates.None{},
+		Claims:       claims.None{}, Accounts: noAccounts{}, RuntimeClasses: runtimeclasses.ByName{},
+		Services: servicelinks.None{},
 		Statuses: statusmanager.None{},
 		Mirrors:  func(func(types.NamespacedName, types.UID) bool) Mirrors { return mirrorpods.None{} },
 	}

@@ -21,7 +21,8 @@ import (
 // that the others are no-ops.
 func TestAStandaloneNodeHasACompleteLink(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	link := cluster.Standalone(configobjects.NewConfigmux(configobjects.ConfigmuxConfig{Changed: func(types.UID) {}}), registry,
+	objects := configobjects.NewConfigmux(configobjects.ConfigmuxConfig{Changed: func(types.UID) {}})
+	link := cluster.Standalone(objects, registry,
 		components.New(slog.New(slog.DiscardHandler)))
 	ctx, class := context.Background(), "gvisor"
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u1"}, Spec: v1.PodSpec{RuntimeClassName: &class}}

@@ -52,7 +52,8 @@ type Config struct {
 	Events stream.Source[*enginev1.PodEvent]
 	// Storage returns the stream of the node's storage, or an error until it is known: (*inventory.Inventory).Source.
 	Storage func() (stream.Source[*enginev1.StorageItem], error)
-	// Claims returns the claims of the node that have a directory: (*nodeclaims.Claims).Describe. Nil is a node without any.
+	// Claims returns the claims of the node that have a directory: (*nodeclaims.Claims).Describe. Nil is a node without
+	// any.
 	Claims func() []*enginev1.Claim
 	// Images returns the connected image service, or an error while there is none.
 	Images func() (internalapi.ImageManagerService, error)

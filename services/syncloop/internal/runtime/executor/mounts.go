@@ -122,7 +122,8 @@ func (s *podSync) hasRecursiveReadOnly(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("handlers of the runtime: %w", err)
 	}
-	features, err := featuresOf(response.GetRuntimeHandlers(), s.sandbox.handler, ptr.Deref(s.pod.Spec.RuntimeClassName, ""))
+	class := ptr.Deref(s.pod.Spec.RuntimeClassName, "")
+	features, err := featuresOf(response.GetRuntimeHandlers(), s.sandbox.handler, class)
 	return features.GetRecursiveReadOnlyMounts(), err
 }
 
