@@ -223,6 +223,22 @@ $(BIN)/images/coredns.tar: $(TOOLS)/coredns $(wildcard tools/images/*.go) tools/
 	@mkdir -p $(@D)
 	@$(PART) "coredns (image)" $(MAKE_IMAGE) -file $(TOOLS)/coredns -name quartet.local/coredns:$(COREDNS_VERSION) -out $@
 
+# The controllers of a cluster with a CSI driver, the driver of the tests, and local-path-provisioner with its shell.
+STORAGE_PROGRAMS := $(addprefix $(TOOLS)/,csi-attacher csi-resizer local-path-provisioner csi-provisioner)
+$(STORAGE_PROGRAMS) &: tools/storage/main.go tools/storage/go.mod tools/storage/go.sum
+	@CGO_ENABLED=0 $(PART) storage go -C tools/storage build -trimpath -ldflags "-s -w" -o $(TOOLS)/ tool
+	@CGO_ENABLED=0 $(PART) csi-provisioner go -C tools/storage build -trimpath -ldflags "-s -w" -o $(TOOLS)/csi-provisioner .
+	@touch $(STORAGE_PROGRAMS)
+
+$(BIN)/images/storage.tar: $(STORAGE_PROGRAMS) $(wildcard test/csidriver/*.go test/csidriver/csidriver/*.go tools/images/*.go) tools/images/go.mod
+	@mkdir -p $(@D)
+	@tools/scripts/packages busybox-static
+	@CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(TOOLS)/csidriver ./test/csidriver/csidriver
+	@$(PART) "storage (image)" $(MAKE_IMAGE) -file /bin/busybox=/bin/busybox \
+	  $(foreach program,sh mkdir rm cat echo sleep stat blockdev dd sync,-link /bin/$(program)=busybox) \
+	  $(foreach program,$(STORAGE_PROGRAMS) $(TOOLS)/csidriver,-file $(program)) -env PATH=/bin:/ \
+	  -name quartet.local/storage:1 -out $@
+
 $(TOOLS)/docker-compose: tools/compose/go.mod tools/compose/go.sum
 	@CGO_ENABLED=0 $(PART) docker-compose go -C tools/compose build -trimpath -ldflags "-s -w" -o $@ github.com/docker/compose/v5/cmd
 	@touch $@
@@ -251,7 +267,7 @@ TEST_FLAGS := -vet=off
 
 # The servers and clients of tests. A unit test without its server skips, except with CI=true.
 .PHONY: test-tools
-test-tools: $(TOOLS)/jaeger $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(BIN)/images/coredns.tar $(DOCKER_TOOLS) ## Build the programs that only tests need
+test-tools: $(TOOLS)/jaeger $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(BIN)/images/coredns.tar $(BIN)/images/storage.tar $(DOCKER_TOOLS) ## Build the programs that only tests need
 
 # Many tests wait for servers or for a clock, so more packages than processors are tested in parallel.
 UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))

@@ -2,12 +2,14 @@ package csidriver
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 )
 
 // deviceSize is the size of a volume that is a block device.
@@ -27,31 +29,63 @@ func (d *Driver) attach(handle string) (string, error) {
 			return "", err
 		}
 	}
-	if device, err := losetup("--noheadings", "--output", "NAME", "--associated", file); err != nil || device != "" {
+	if device, err := loopOf(file); err != nil || device != "" {
 		return device, err
 	}
-	return losetup("--find", "--show", file)
+	backing, err := os.OpenFile(file, os.O_RDWR, 0)
+	if err != nil {
+		return "", err
+	}
+	defer backing.Close() //nolint:errcheck // the loop device keeps the file open
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return "", err
+	}
+	defer control.Close() //nolint:errcheck // nothing is written
+	for {
+		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return "", err
+		}
+		device := fmt.Sprintf("/dev/loop%d", number)
+		err = onDevice(device, unix.LOOP_SET_FD, int(backing.Fd()))
+		if errors.Is(err, unix.EBUSY) { // another process has just taken it
+			continue
+		}
+		return device, err
+	}
 }
 
 // detach detaches the loop device of a volume.
 func (d *Driver) detach(handle string) error {
-	file := d.Device(handle)
-	if _, err := os.Stat(file); os.IsNotExist(err) {
-		return nil
-	}
-	device, err := losetup("--noheadings", "--output", "NAME", "--associated", file)
+	device, err := loopOf(d.Device(handle))
 	if err == nil && device != "" {
-		_, err = losetup("--detach", device)
+		err = onDevice(device, unix.LOOP_CLR_FD, 0)
 	}
 	return err
 }
 
-func losetup(args ...string) (string, error) {
-	out, err := exec.Command("losetup", args...).CombinedOutput()
+// onDevice changes a loop device.
+func onDevice(device string, request uint, value int) error {
+	loop, err := os.OpenFile(device, os.O_RDWR, 0)
 	if err != nil {
-		return "", fmt.Errorf("losetup %s: %w: %s", strings.Join(args, " "), err, out)
+		return err
 	}
-	return strings.TrimSpace(string(out)), nil
+	return errors.Join(unix.IoctlSetInt(int(loop.Fd()), request, value), loop.Close())
+}
+
+// loopOf returns the loop device of a file; empty if it has none.
+func loopOf(file string) (string, error) {
+	all, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return "", err
+	}
+	for _, one := range all {
+		if text, err := os.ReadFile(one); err == nil && strings.TrimSpace(string(text)) == file {
+			return filepath.Join("/dev", strings.Split(one, "/")[3]), nil
+		}
+	}
+	return "", nil
 }
 
 // publishDevice mounts the device of a volume at the target.

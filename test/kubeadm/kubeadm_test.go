@@ -40,6 +40,7 @@ func TestKubeadmMakesAClusterOfQuartets(t *testing.T) {
 
 	c.namesAndServices(t)
 	c.metrics(t)
+	c.storage(t)
 	c.upgrade(t)
 	c.resetAndJoinAgain(t)
 	control.kubeadm(t, "reset", "--force")

@@ -45,7 +45,9 @@ func programs() []string {
 }
 
 // archives returns the names of the built images, without their suffix.
-func archives() []string { return []string{"pause", "hello", "kubernetes", "etcd", "coredns"} }
+func archives() []string {
+	return []string{"pause", "hello", "kubernetes", "etcd", "coredns", "storage"}
+}
 
 // requireBuilt skips the test when something has not been built.
 func requireBuilt(t *testing.T) string {
