@@ -156,6 +156,9 @@ func (c cluster) resetAndJoinAgain(t *testing.T) {
 	c.control.kubectl(t, "drain", c.worker.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=5m")
 	c.worker.kubeadm(t, "reset", "--force")
 	nothingIsLeft(t, c.worker)
+	// kubeadm asks the administrator to do this: the node is going to have another range of addresses.
+	c.worker.Run(t, "rm", "/etc/cni/net.d/10-test.conflist")
+	c.worker.Run(t, "ip", "link", "delete", "cni0")
 	c.control.kubectl(t, "delete", "node", c.worker.Name)
 	c.join(t)
 	c.ready(t)

@@ -61,6 +61,7 @@ func (c cluster) csi(t *testing.T) {
 			}
 		}
 	}
+	c.control.kubectl(t, "-n", "kube-system", "delete", "daemonset/csi-node", "deployment/csi-controller")
 	if left, err := filepath.Glob(filepath.Join(shared, "volumes", "*")); err != nil || len(left) > 0 {
 		t.Errorf("the driver has the volumes %q, %v; want none", left, err)
 	}

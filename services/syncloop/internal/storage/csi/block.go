@@ -1,7 +1,6 @@
 package csi
 
 import (
-	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -27,7 +26,10 @@ func (p *Plugin) linkDevice(at place) error {
 	if to, err := os.Readlink(link); err == nil && to == target {
 		return nil
 	}
-	return cmp.Or(remove(link), os.Symlink(target, link))
+	if err := remove(link); err != nil {
+		return err
+	}
+	return os.Symlink(target, link)
 }
 
 // mapDevice mounts a published device at the path where it is held, and holds it.

@@ -15,7 +15,6 @@
 package csi
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -149,7 +148,7 @@ func (p *Plugin) sweep() {
 			err = errors.New("it has no record of the driver and the volume; ask the driver to unstage it, or unmount it")
 		}
 		if err == nil {
-			err = cmp.Or(remove(staging), drop(file), remove(dir))
+			err = errors.Join(remove(staging), drop(file), remove(dir))
 		}
 		if err != nil {
 			p.cfg.Logger.Warn("a staged CSI volume of an earlier process cannot be removed", telemetry.KeyFile, staging, telemetry.KeyError, err)

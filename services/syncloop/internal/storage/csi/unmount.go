@@ -1,7 +1,6 @@
 package csi
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -116,7 +115,10 @@ func (p *Plugin) forgetStaged(v identity) error {
 	if mounted {
 		return fmt.Errorf("the driver %s has unstaged the volume %q, but %s is still mounted", v.driver, v.handle, staging)
 	}
-	if err := cmp.Or(p.removeStaging(v), p.books.dropStaged(v)); err != nil {
+	if err := p.removeStaging(v); err != nil {
+		return err
+	}
+	if err := p.books.dropStaged(v); err != nil {
 		return err
 	}
 	if v.block {
