@@ -50,7 +50,7 @@ func (o *Object) validateClaim(old *Object) field.ErrorList {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
 	if old == nil {
-		options := validation.ValidationOptionsForPersistentVolumeClaimCreate()
+		options := validation.ValidationOptionsForPersistentVolumeClaim(&internal, nil)
 		errs := validation.ValidatePersistentVolumeClaim(&internal, options)
 		return append(errs, CheckClaimSpec(&o.Claim.Spec, field.NewPath("spec"))...)
 	}
