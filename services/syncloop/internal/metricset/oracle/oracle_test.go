@@ -20,6 +20,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/metrics/collectors"
 	"k8s.io/kubernetes/pkg/kubelet/podcertificate"
 	servermetrics "k8s.io/kubernetes/pkg/kubelet/server/metrics"
+	serverstats "k8s.io/kubernetes/pkg/kubelet/server/stats"
 	volumeutil "k8s.io/kubernetes/pkg/volume/util"
 	volumetypes "k8s.io/kubernetes/pkg/volume/util/types"
 
@@ -76,12 +77,25 @@ func logs(context.Context) ([]statsapi.PodStats, error) {
 	return []statsapi.PodStats{{Containers: []statsapi.ContainerStats{{Logs: &statsapi.FsStats{UsedBytes: &used}}}}}, nil
 }
 
+// claims provides the statistics of a volume of a claim.
+type claims struct{ serverstats.Provider }
+
+func (claims) ListPodStats(context.Context) ([]statsapi.PodStats, error) {
+	one := uint64(1)
+	return []statsapi.PodStats{{VolumeStats: []statsapi.VolumeStats{{
+		PVCRef: &statsapi.PVCReference{Namespace: "shop", Name: "data"},
+		FsStats: statsapi.FsStats{
+			CapacityBytes: &one, AvailableBytes: &one, UsedBytes: &one, Inodes: &one, InodesFree: &one, InodesUsed: &one,
+		},
+	}}}}, nil
+}
+
 // kubelet is the kubelet's own registry with a sample of each metric that syncloop has too.
 func kubelet(t *testing.T) prometheus.Gatherer {
 	t.Helper()
 	kubeletmetrics.Register()
 	legacyregistry.CustomMustRegister(collectors.NewLogMetricsCollector(logs),
-		collectors.PodCertificateCollectorFor(certificates{}))
+		collectors.PodCertificateCollectorFor(certificates{}), collectors.NewVolumeStatsCollector(claims{}))
 	if _, err := kubeletcertificate.NewKubeletServerCertificateManager(nil, &kubeletconfig.KubeletConfiguration{}, "node",
 		nil, t.TempDir()); err != nil {
 		t.Fatal(err)
