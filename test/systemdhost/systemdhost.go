@@ -222,8 +222,15 @@ func (h *host) makeCgroups(t testing.TB) {
 // removeCgroups removes the cgroups of makeCgroups with their children. They have no processes any more.
 func (h *host) removeCgroups(t testing.TB) {
 	t.Helper()
+	// The last processes may take seconds to end on a busy machine: until then their cgroup cannot be removed.
+	deadline := time.Now().Add(cgroupsTimeout)
 	for _, hierarchy := range h.hierarchies {
-		if err := cgroups.RemovePath(filepath.Join(hierarchy, h.name)); err != nil {
+		err := cgroups.RemovePath(filepath.Join(hierarchy, h.name))
+		for err != nil && time.Now().Before(deadline) {
+			<-time.After(poll)
+			err = cgroups.RemovePath(filepath.Join(hierarchy, h.name))
+		}
+		if err != nil {
 			t.Errorf("systemdhost: %v", err)
 		}
 	}
