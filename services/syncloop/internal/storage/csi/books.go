@@ -15,7 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// books are the records on disk, which only this process writes. Whoever writes one has the lock of its directory.
+// books are the records on disk, which only this process writes. A record is written while the lock of its directory is
+// held.
 type books struct {
 	layout
 	// changed is called when the volumes in use may have changed.
