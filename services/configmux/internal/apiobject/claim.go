@@ -38,9 +38,7 @@ func (o *Object) WithUID(uid types.UID) *Object {
 // checkpoint may make it another claim.
 func manifestUID(key Key) types.UID {
 	sum := sha256.Sum256([]byte(key.Path()))
-	// FromBytes fails for another length only.
-	id, _ := uuid.FromBytes(sum[:16])
-	return types.UID(id.String())
+	return types.UID(uuid.UUID(sum[:16]).String())
 }
 
 // validateClaim returns the validation errors of an API server, and those of a node without one.

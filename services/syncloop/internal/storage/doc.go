@@ -4,5 +4,6 @@
 // starts, kept current while it runs, and removed when the pod has ended (volumes). volumecontent computes the files of
 // a projected volume, and atomicdir writes them atomically. persistentvolumes mounts what claims are bound to, and
 // nodeclaims has the claims of a node without an API server. plugins registers the programs that serve volumes, and
-// csidrivers connects to them; csi mounts the volumes of such drivers. Imports: pod.
+// csidrivers connects to them; csi mounts the volumes of such drivers. All retry after the delays of backoff. Imports:
+// pod.
 package storage

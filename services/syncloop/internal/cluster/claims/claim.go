@@ -44,9 +44,6 @@ func (c *Cluster) Claim(
 	}
 	c.succeeded(k, pod.UID)
 	c.succeeded(bound, pod.UID)
-	if err := fits(pod, volume.Name, pv); err != nil {
-		return nil, nil, &Error{Cause: CauseMode, Object: bound.String(), message: err.Error()}
-	}
 	return claim, pv, nil
 }
 

@@ -21,8 +21,6 @@ const (
 	CauseMismatch Cause = "mismatch"
 	// CauseNoSource: the persistent volume does not say what it is.
 	CauseNoSource Cause = "no source"
-	// CauseMode: a container mounts a block device, or uses a file system as a device.
-	CauseMode Cause = "volume mode"
 	// CauseNotAttached: the volume is not attached to the node yet.
 	CauseNotAttached Cause = "not attached"
 	// CauseAttachFailed: attaching the volume has failed, and is retried by who does it.

@@ -56,39 +56,6 @@ func belongs(volume *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) (Caus
 	return "", nil
 }
 
-// fits fails if a container mounts a volume that is a block device, or the other way round.
-func fits(pod *v1.Pod, name string, volume *v1.PersistentVolume) error {
-	mode := v1.PersistentVolumeFilesystem
-	if volume.Spec.VolumeMode != nil {
-		mode = *volume.Spec.VolumeMode
-	}
-	mounted, device := usedAs(pod, name)
-	switch {
-	case mounted && mode != v1.PersistentVolumeFilesystem:
-		return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeMounts", name, mode)
-	case device && mode != v1.PersistentVolumeBlock:
-		return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeDevices", name, mode)
-	}
-	return nil
-}
-
-// usedAs reports whether a container of a pod mounts a volume, and whether one uses it as a device.
-func usedAs(pod *v1.Pod, name string) (mounted, device bool) {
-	note := func(mounts []v1.VolumeMount, devices []v1.VolumeDevice) {
-		mounted = mounted || slices.ContainsFunc(mounts, func(m v1.VolumeMount) bool { return m.Name == name })
-		device = device || slices.ContainsFunc(devices, func(d v1.VolumeDevice) bool { return d.Name == name })
-	}
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			note(list[i].VolumeMounts, list[i].VolumeDevices)
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		note(pod.Spec.EphemeralContainers[i].VolumeMounts, pod.Spec.EphemeralContainers[i].VolumeDevices)
-	}
-	return mounted, device
-}
-
 // attached fails with the cause unless a volume is attached. The driver is nil if the cluster has no object of it.
 func attached(attachment *storagev1.VolumeAttachment, handle string, driver *storagev1.CSIDriver) (Cause, error) {
 	failure := attachment.Status.AttachError

@@ -57,7 +57,7 @@ type record struct {
 }
 
 // encode returns the content of the file of a record.
-func (r record) encode() []byte {
+func (r record) encode() ([]byte, error) {
 	values := map[string]string{
 		keyHandle: r.handle, keyDriver: r.driver, keyState: string(r.phase), keyBoot: r.boot,
 		keyMounted: fmt.Sprint(r.mounted), keyAttach: fmt.Sprint(r.attach),
@@ -73,8 +73,7 @@ func (r record) encode() []byte {
 	if r.identity.block {
 		values[keySpec] = r.identity.name
 	}
-	text, _ := json.Marshal(values) //nolint:errchkjson // a map of texts
-	return text
+	return json.Marshal(values)
 }
 
 // read reads the record in a file, of this program or of a kubelet.
@@ -105,7 +104,11 @@ func write(file string, r record) error {
 	if err := os.MkdirAll(filepath.Dir(file), folderMode); err != nil {
 		return err
 	}
-	return statedir.ReplaceFile(file, r.encode(), dataMode)
+	text, err := r.encode()
+	if err != nil {
+		return err
+	}
+	return statedir.ReplaceFile(file, text, dataMode)
 }
 
 // The modes of what is created.

@@ -54,12 +54,11 @@ func secretsOf(request any) []string {
 	var secrets []string
 	add := func(values map[string]string) {
 		for key, value := range values {
-			if key != tokensKey {
-				secrets = append(secrets, value)
-				continue
-			}
+			secrets = append(secrets, value)
 			tokens := map[string]struct{ Token string }{}
-			_ = json.Unmarshal([]byte(value), &tokens) // podTokens has written it
+			if key != tokensKey || json.Unmarshal([]byte(value), &tokens) != nil {
+				continue // podTokens has not written it
+			}
 			for _, t := range tokens {
 				secrets = append(secrets, t.Token)
 			}

@@ -6,20 +6,15 @@ import (
 	"time"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
-)
-
-// The kubelet's delays after a failure.
-const (
-	firstPause = 500 * time.Millisecond
-	lastPause  = 2*time.Minute + 2*time.Second
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/backoff"
 )
 
 // attempt is the unstaging of a volume.
 type attempt struct {
 	running bool
-	// pause is the delay after the last failure, which ends at next.
-	pause time.Duration
-	next  time.Time
+	// failures counts the failures, and next is the time of the retry.
+	failures int
+	next     time.Time
 }
 
 // outcome is the result of an attempt.
@@ -70,8 +65,8 @@ func (p *Plugin) settle(attempts map[identity]*attempt, v identity, err error) {
 	}
 	a := attempts[v]
 	a.running = false
-	a.pause = min(max(2*a.pause, firstPause), lastPause)
-	a.next = p.cfg.Clock.Now().Add(a.pause)
+	a.next = p.cfg.Clock.Now().Add(backoff.After(a.failures))
+	a.failures++
 	p.cfg.Logger.Warn("a volume cannot be unstaged; it is tried again", "driver", v.driver, telemetry.KeyVolume, v.handle, telemetry.KeyError, err)
 }
 

@@ -27,6 +27,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/dirlock"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
@@ -210,8 +211,8 @@ func (p *claimPlugin) SetUp(ctx context.Context, r volumes.Request) error {
 	if err != nil {
 		return err
 	}
-	block := pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == v1.PersistentVolumeBlock
-	if err := errors.Join(checkName(pv.Name), checkMode(r.Pod, r.Volume.Name, block)); err != nil {
+	mode := ptr.Deref(pv.Spec.VolumeMode, v1.PersistentVolumeFilesystem)
+	if err := errors.Join(checkName(pv.Name), checkMode(r.Pod, r.Volume.Name, mode)); err != nil {
 		return err
 	}
 	if err := p.checkNode(ctx, pv); err != nil {
@@ -221,7 +222,7 @@ func (p *claimPlugin) SetUp(ctx context.Context, r volumes.Request) error {
 	if kind == nil {
 		return fmt.Errorf("persistent volume %q: no volume plugin matched: this version of Quartet does not support its source", pv.Name)
 	}
-	folder := volumesFolder
+	folder, block := volumesFolder, mode == v1.PersistentVolumeBlock
 	if block {
 		folder = devicesFolder
 	}
@@ -283,13 +284,13 @@ func checkName(name string) error {
 }
 
 // checkMode checks that containers use a volume as its mode requires, with the kubelet's words.
-func checkMode(pod *v1.Pod, name string, block bool) error {
+func checkMode(pod *v1.Pod, name string, mode v1.PersistentVolumeMode) error {
 	mounts, devices := volumes.Users(pod, name)
-	if block && mounts {
-		return fmt.Errorf("volume %s has volumeMode Block, but is specified in volumeMounts", name)
+	if mounts && mode != v1.PersistentVolumeFilesystem {
+		return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeMounts", name, mode)
 	}
-	if !block && devices {
-		return fmt.Errorf("volume %s has volumeMode Filesystem, but is specified in volumeDevices", name)
+	if devices && mode != v1.PersistentVolumeBlock {
+		return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeDevices", name, mode)
 	}
 	return nil
 }

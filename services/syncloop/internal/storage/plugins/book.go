@@ -4,12 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
-)
 
-// The kubelet's numbers: the delay after a failed registration, which doubles, and its maximum.
-const (
-	backoffBase = 500 * time.Millisecond
-	backoffMax  = 2*time.Minute + 2*time.Second
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/backoff"
 )
 
 // identity distinguishes a socket from an earlier one with the same path.
@@ -173,7 +169,7 @@ func (b *book) registered(path string, plugin Plugin, err error, now time.Time) 
 	}
 	news = s.err == nil || s.err.Error() != err.Error()
 	s.err = err
-	retry = backoff(s.failures)
+	retry = backoff.After(s.failures)
 	s.failures++
 	s.notBefore = now.Add(retry)
 	return retry, news
@@ -184,15 +180,4 @@ func (b *book) deregistered(path string) {
 	s := b.sockets[path]
 	s.running, s.registered, s.plugin = none, nil, Plugin{}
 	b.drop(path)
-}
-
-// backoff returns the delay after a failure with a number of previous ones.
-func backoff(before int) time.Duration {
-	pause := backoffBase
-	for range before {
-		if pause *= 2; pause >= backoffMax {
-			return backoffMax
-		}
-	}
-	return pause
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/backoff"
 	"pgregory.net/rapid"
 )
 
@@ -138,7 +139,7 @@ func TestPluginsFollowTheFolder(t *testing.T) {
 			}
 			retry, _ := b.registered(p, Plugin{Name: p}, err, w.now)
 			if err != nil && retry > 0 {
-				if want := backoff(w.failed[id]); retry != want {
+				if want := backoff.After(w.failed[id]); retry != want {
 					t.Fatalf("failure %d of %s waits %v, want %v", w.failed[id]+1, p, retry, want)
 				}
 				w.failed[id]++

@@ -6,12 +6,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-)
 
-// The kubelet's numbers: the delay after a failure, which doubles, and its maximum.
-const (
-	backoffBase = 500 * time.Millisecond
-	backoffMax  = 2*time.Minute + 2*time.Second
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/backoff"
 )
 
 // stuckAfter is how long an operation counts towards the limit of concurrent ones. One that takes longer hangs, and
@@ -112,7 +108,7 @@ func (s *state) end(err error, now time.Time) {
 	if err != nil {
 		s.notBefore = time.Time{}
 		if !s.stale { // otherwise it was requested again in the meantime, and the cause of the failure may be gone
-			s.notBefore = now.Add(backoff(s.failures))
+			s.notBefore = now.Add(backoff.After(s.failures))
 		}
 		s.failures++
 		s.stale = s.stale || s.ready // a volume that could not be updated stays stale
@@ -126,17 +122,6 @@ func (s *state) end(err error, now time.Time) {
 		s.ready, s.exists = false, false
 	case none:
 	}
-}
-
-// backoff returns the delay after a failure with a number of previous ones.
-func backoff(before int) time.Duration {
-	pause := backoffBase
-	for range before {
-		if pause *= 2; pause >= backoffMax {
-			return backoffMax
-		}
-	}
-	return pause
 }
 
 // pod holds a pod's volumes.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/backoff"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/mount-utils"
 	"pgregory.net/rapid"
@@ -170,7 +171,7 @@ func (w *world) end(k key, err error) {
 	s.end(err, w.now)
 	delete(w.tried, k)
 	if err != nil && !again {
-		w.tried[k] = w.now.Add(min(backoffBase<<min(failures, 20), backoffMax))
+		w.tried[k] = w.now.Add(min(backoff.First<<min(failures, 20), backoff.Last))
 	}
 	maps.DeleteFunc(p.volumes, func(_ key, s *state) bool { return s.spent(p.intent) })
 	if len(p.volumes) == 0 && p.intent != wanted {
@@ -251,7 +252,7 @@ func (w *world) settle(wants map[types.UID][]string, uids []types.UID) {
 		for _, k := range slices.Collect(maps.Keys(w.running)) {
 			w.end(k, nil)
 		}
-		w.now = w.now.Add(backoffMax)
+		w.now = w.now.Add(backoff.Last)
 		w.begin()
 	}
 	want := map[key]bool{}
