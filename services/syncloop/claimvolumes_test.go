@@ -124,10 +124,14 @@ func clusterVolumes(t *testing.T, kubeconfig, root string) (*volumes.Manager, *s
 		boot: "boot",
 	}
 	var stored *storage
-	// It does what nodestatus does with the volumes in use.
+	// It does what nodestatus does with the volumes in use, and a controller with the attached ones.
 	askNode := func(context.Context) (*v1.Node, error) {
 		names, _ := stored.volumes.VolumesInUse()
-		return &v1.Node{Status: v1.NodeStatus{VolumesInUse: names}}, nil
+		node := &v1.Node{Status: v1.NodeStatus{VolumesInUse: names}}
+		for _, name := range names {
+			node.Status.VolumesAttached = append(node.Status.VolumesAttached, v1.AttachedVolume{Name: name})
+		}
+		return node, nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	changes := podchanges.New()

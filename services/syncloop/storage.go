@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/stream"
@@ -30,7 +31,7 @@ const (
 	pluginSocketsDir, pluginsDir = "plugins_registry", "plugins"
 	// pluginsMode is the kubelet's mode of these folders.
 	pluginsMode = 0o750
-	// reportTimeout bounds the wait for the volumes in use in the Node's status, and reportInterval is that of looks.
+	// reportTimeout bounds the wait for a volume in the Node's status, and reportInterval is that of looks.
 	reportTimeout, reportInterval = 10 * time.Second, 100 * time.Millisecond
 )
 
@@ -71,7 +72,8 @@ func newStorage(
 		Tracer: h.tracer, Logger: h.logger,
 	}
 	if h.cfg.Kubeconfig != "" {
-		config.Attached = reportedInUse(askNode, clock.RealClock{})
+		controller := ptr.Deref(h.cfg.Kubelet.EnableControllerAttachDetach, true)
+		config.Attached = attachedForUse(askNode, controller, clock.RealClock{})
 	}
 	mounted, err := csi.New(config)
 	if err != nil {
@@ -86,24 +88,28 @@ func newStorage(
 	return &storage{drivers: drivers, volumes: mounted, inventory: published}, nil
 }
 
-// reportedInUse returns a function that waits until the API server knows that a volume is in use by this node, because
-// a volume that is not may be detached. As in the kubelet, it is not mounted before.
-func reportedInUse(askNode func(context.Context) (*v1.Node, error), now clock.Clock) func(context.Context,
-	string) error {
+// attachedForUse returns a function that waits until the Node's status has a volume both as in use by this node and,
+// unless the cluster's controller does not attach volumes, as attached to it. As in the kubelet, the volume is not
+// mounted before. One status with both excludes a detachment: the controller removes a volume from volumesAttached
+// first, and then detaches it only if it is not in volumesInUse.
+func attachedForUse(
+	askNode func(context.Context) (*v1.Node, error), controller bool, now clock.Clock,
+) func(context.Context, string) error {
 	return func(ctx context.Context, name string) error {
 		begun := now.Now()
 		for {
 			asked, cancel := context.WithTimeout(ctx, nodeTimeout)
 			node, err := askNode(asked)
 			cancel()
-			if err == nil && slices.Contains(node.Status.VolumesInUse, v1.UniqueVolumeName(name)) {
-				return nil
-			}
 			if err != nil {
 				return fmt.Errorf("whether the volume is in use by this node: %w", err)
 			}
+			missing := notUsable(&node.Status, v1.UniqueVolumeName(name), controller)
+			if missing == nil {
+				return nil
+			}
 			if now.Since(begun) > reportTimeout {
-				return errors.New("Volume has not been added to the list of VolumesInUse in the node's volume status")
+				return missing
 			}
 			select {
 			case <-ctx.Done():
@@ -112,4 +118,16 @@ func reportedInUse(askNode func(context.Context) (*v1.Node, error), now clock.Cl
 			}
 		}
 	}
+}
+
+// notUsable returns why a volume must not be mounted yet, in the kubelet's words; nil if it may be.
+func notUsable(status *v1.NodeStatus, name v1.UniqueVolumeName, controller bool) error {
+	if !slices.Contains(status.VolumesInUse, name) {
+		return errors.New("Volume has not been added to the list of VolumesInUse in the node's volume status")
+	}
+	isIt := func(a v1.AttachedVolume) bool { return a.Name == name }
+	if controller && !slices.ContainsFunc(status.VolumesAttached, isIt) {
+		return errors.New("Volume not attached according to node status")
+	}
+	return nil
 }

@@ -134,34 +134,51 @@ func TestCSIDriversAreReportedToTheNode(t *testing.T) {
 	stop()
 }
 
-// TestAVolumeIsMountedWhenTheClusterKnowsItIsInUse also checks the kubelet's words for a cluster that is late.
-func TestAVolumeIsMountedWhenTheClusterKnowsItIsInUse(t *testing.T) {
+// TestAVolumeIsMountedWhenTheNodeHasItAsInUseAndAttached also checks the kubelet's words for a cluster that is late.
+func TestAVolumeIsMountedWhenTheNodeHasItAsInUseAndAttached(t *testing.T) {
 	const name = "kubernetes.io/csi/test.csi.example.com^vol-1"
 	now := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
-	asked := 0
-	ask := func(context.Context) (*v1.Node, error) {
-		asked++
-		if asked < 3 {
-			return &v1.Node{}, nil
+	inUse := []v1.UniqueVolumeName{"other", "detached", name}
+	attached := []v1.AttachedVolume{{Name: "unused"}, {Name: name}}
+	for _, test := range []struct {
+		name, says   string
+		nodes        []v1.NodeStatus
+		noController bool
+	}{
+		{name: name, nodes: []v1.NodeStatus{
+			{}, {VolumesInUse: inUse}, {VolumesAttached: attached}, {VolumesInUse: inUse, VolumesAttached: attached},
+		}},
+		{name: name, nodes: []v1.NodeStatus{{}, {VolumesInUse: inUse}}, noController: true},
+		{
+			name: "unused", nodes: []v1.NodeStatus{{VolumesInUse: inUse, VolumesAttached: attached}},
+			says: "Volume has not been added to the list of VolumesInUse in the node's volume status",
+		},
+		{
+			name: "detached", nodes: []v1.NodeStatus{{VolumesInUse: inUse, VolumesAttached: attached}},
+			says: "Volume not attached according to node status",
+		},
+	} {
+		asked := 0
+		ask := func(context.Context) (*v1.Node, error) {
+			asked++
+			return &v1.Node{Status: test.nodes[min(asked, len(test.nodes))-1]}, nil
 		}
-		return &v1.Node{Status: v1.NodeStatus{VolumesInUse: []v1.UniqueVolumeName{name}}}, nil
-	}
-	wait := func(name string) error {
 		result := make(chan error)
-		go func() { result <- reportedInUse(ask, now)(t.Context(), name) }()
-		for {
+		go func() { result <- attachedForUse(ask, !test.noController, now)(t.Context(), test.name) }()
+		err, ended := error(nil), false
+		for !ended {
 			select {
-			case err := <-result:
-				return err
+			case err = <-result:
+				ended = true
 			case <-time.After(time.Millisecond):
 				now.Step(reportInterval)
 			}
 		}
-	}
-	if err := wait(name); err != nil || asked != 3 {
-		t.Errorf("asked %d times, %v; want 3 times without an error", asked, err)
-	}
-	if err := wait("other"); err == nil || err.Error() != "Volume has not been added to the list of VolumesInUse in the node's volume status" {
-		t.Errorf("%v, want the kubelet's words", err)
+		switch {
+		case test.says == "" && (err != nil || asked != len(test.nodes)):
+			t.Errorf("%s: asked %d times, %v; want %d times without an error", test.name, asked, err, len(test.nodes))
+		case test.says != "" && (err == nil || err.Error() != test.says):
+			t.Errorf("%s: %v, want the kubelet's words", test.name, err)
+		}
 	}
 }

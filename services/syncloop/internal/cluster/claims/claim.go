@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Claim implements Source.
@@ -73,6 +74,18 @@ func why(err error) string {
 
 // Attachment implements Source.
 func (c *Cluster) Attachment(ctx context.Context, driver, handle string) (map[string]string, error) {
+	return c.attachment(ctx, driver, handle, func(k key) (runtime.Object, error) { return c.get(ctx, k, "") })
+}
+
+// AttachmentNow implements Source.
+func (c *Cluster) AttachmentNow(ctx context.Context, driver, handle string) (map[string]string, error) {
+	return c.attachment(ctx, driver, handle, func(k key) (runtime.Object, error) { return c.getNow(ctx, k) })
+}
+
+// attachment returns the publish context of the attachment that get returns.
+func (c *Cluster) attachment(
+	ctx context.Context, driver, handle string, get func(key) (runtime.Object, error),
+) (map[string]string, error) {
 	known, err := c.Driver(ctx, driver)
 	if err != nil {
 		return nil, err
@@ -81,7 +94,7 @@ func (c *Cluster) Attachment(ctx context.Context, driver, handle string) (map[st
 		return nil, nil
 	}
 	k := key{kind: attachmentKind, name: AttachmentName(driver, handle, c.cfg.NodeName)}
-	object, err := c.get(ctx, k, "")
+	object, err := get(k)
 	attachment, ok := object.(*storagev1.VolumeAttachment)
 	if !ok {
 		return nil, c.failed(k, &Error{

@@ -33,6 +33,9 @@ func (None) Driver(context.Context, string) (*storagev1.CSIDriver, error) { retu
 // Attachment implements Source: nothing attaches volumes to this node, so none needs it.
 func (None) Attachment(context.Context, string, string) (map[string]string, error) { return nil, nil }
 
+// AttachmentNow implements Source.
+func (None) AttachmentNow(context.Context, string, string) (map[string]string, error) { return nil, nil }
+
 // Secret implements Source.
 func (None) Secret(context.Context, string, string) (*v1.Secret, error) { return nil, errNone }
 

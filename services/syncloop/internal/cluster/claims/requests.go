@@ -188,6 +188,24 @@ func (c *Cluster) get(ctx context.Context, k key, pod types.UID) (runtime.Object
 	return nil, h.err
 }
 
+// getNow requests an object, and records the answer if a registered pod depends on the object.
+func (c *Cluster) getNow(ctx context.Context, k key) (runtime.Object, error) {
+	at := c.cfg.Clock.Now()
+	object, err := c.ask(ctx, k)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	c.mu.Lock()
+	var affected []types.UID
+	if h := c.held[k]; h != nil && !at.Before(h.requestedAt) { // otherwise a newer answer may be known
+		h.requestedAt = at
+		affected = c.note(k, h, object, err)
+	}
+	c.mu.Unlock()
+	c.notify(affected)
+	return object, err
+}
+
 // failed returns an error because of an object. The pods are notified when the object has changed; no pod means all
 // that depend on it.
 func (c *Cluster) failed(k key, failure *Error, pods ...types.UID) *Error {

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
@@ -105,6 +106,58 @@ func TestAVolumeIsUsedWhenItIsAttached(t *testing.T) {
 	}
 	if err := r.admin.StorageV1().CSIDrivers().Delete(t.Context(), driverName, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestADetachmentIsSeenAtOnce has a pod that has waited for something else since its volume was attached.
+func TestADetachmentIsSeenAtOnce(t *testing.T) {
+	r := newRig(t, "detacher", clock.RealClock{})
+	claim := r.bind(r.claim())
+	pod := r.use("web", claimVolume())
+	comesTo(t, claim.Spec.VolumeName, func() string { return r.gives(pod) })
+	handle := "handle/of-" + string(claim.UID)
+	name := claims.AttachmentName(driverName, handle, r.node)
+	attachment := created(t, r.admin.StorageV1().VolumeAttachments().Create, &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"external-attacher/disks-example-com"}},
+		Spec: storagev1.VolumeAttachmentSpec{
+			Attacher: driverName, NodeName: r.node,
+			Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &claim.Spec.VolumeName},
+		},
+	})
+	attachment.Status = storagev1.VolumeAttachmentStatus{
+		Attached: true, AttachmentMetadata: map[string]string{"device": "/dev/sdz"},
+	}
+	updated(t, r.admin.StorageV1().VolumeAttachments().UpdateStatus, attachment)
+	comesTo(t, "/dev/sdz", func() string {
+		got, err := r.Attachment(t.Context(), driverName, handle)
+		if err != nil {
+			return err.Error()
+		}
+		return got["device"]
+	})
+	if got, err := r.AttachmentNow(t.Context(), driverName, handle); err != nil || got["device"] != "/dev/sdz" {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if err := r.admin.StorageV1().VolumeAttachments().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.AttachmentNow(t.Context(), driverName, handle)
+	if err == nil || err.Error() != "volume attachment is being deleted" {
+		t.Errorf("while it is being detached: %v", err)
+	}
+	if _, err := r.Attachment(t.Context(), driverName, handle); err == nil {
+		t.Error("what is known is still the old attachment")
+	}
+	r.untell()
+	patch := []byte(`{"metadata":{"finalizers":null}}`)
+	_, err = r.admin.StorageV1().VolumeAttachments().Patch(t.Context(), name, types.MergePatchType, patch,
+		metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.awaitNotified(pod)
+	if _, err := r.AttachmentNow(t.Context(), driverName, handle); err == nil {
+		t.Error("a detached volume is attached")
 	}
 }
 

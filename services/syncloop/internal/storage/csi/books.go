@@ -174,6 +174,14 @@ func (b *books) isUsed(v identity) bool {
 	return false
 }
 
+// isInPlace reports whether a volume is staged or published, and has been since a boot.
+func (b *books) isInPlace(v identity, boot string) bool {
+	staged, users := b.all()
+	return slices.ContainsFunc(slices.Concat(staged, users), func(r record) bool {
+		return r.identity == v && r.phase == done && r.boot == boot
+	})
+}
+
 // stagedOne returns the record of a staged volume; nil if there is none.
 func (b *books) stagedOne(v identity) *record {
 	b.mu.Lock()

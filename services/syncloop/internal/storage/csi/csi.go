@@ -38,8 +38,11 @@ import (
 type Cluster interface {
 	// Driver returns the CSIDriver of a driver; nil without an error if there is none.
 	Driver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
-	// Attachment returns the publish context of a volume that is attached to this node. It fails until it is attached.
+	// Attachment returns the publish context of a volume that is attached to this node. It fails until it is attached. What
+	// it returns may be old.
 	Attachment(ctx context.Context, driver, handle string) (map[string]string, error)
+	// AttachmentNow returns what the API server has at this moment.
+	AttachmentNow(ctx context.Context, driver, handle string) (map[string]string, error)
 	// Secret returns a secret. Its errors contain nothing of the secret.
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
 }
@@ -75,7 +78,7 @@ type Config struct {
 	// Events receives expansions; nil discards them.
 	Events Events
 	// Attached fails until the Node's status shows that a volume, by its unique name, is in use by the node and attached
-	// to it. Nil does not ask.
+	// to it. Nil does not ask. A volume that is in place already is not asked for.
 	Attached func(ctx context.Context, name string) error
 	// InUseChanged is called when the result of VolumesInUse may have changed. It must not block. It may be nil.
 	InUseChanged func()

@@ -64,7 +64,7 @@ func (p *Plugin) mount(ctx context.Context, v *volume, published bool) error {
 	if err != nil {
 		return err
 	}
-	attached, err := p.attached(ctx, v)
+	attached, err := p.attached(ctx, v, published)
 	if err != nil {
 		return err
 	}
@@ -110,17 +110,23 @@ func (p *Plugin) mount(ctx context.Context, v *volume, published bool) error {
 	return p.published(v)
 }
 
-// attached returns the publish context of a volume that the cluster attaches, once it is attached.
-func (p *Plugin) attached(ctx context.Context, v *volume) (map[string]string, error) {
+// attached returns the publish context of a volume that the cluster attaches, once it is attached. A volume that is not
+// in place is only used if no detachment is in progress: as in the kubelet, the Node's status says so, and then the
+// VolumeAttachment is read from the API server, because a known one may be that of before.
+func (p *Plugin) attached(ctx context.Context, v *volume, published bool) (map[string]string, error) {
 	if !v.attach {
 		return nil, nil
 	}
-	if p.cfg.Attached != nil {
+	values, err := p.cfg.Cluster.Attachment(ctx, v.driver, v.handle)
+	if err != nil || published {
+		return values, err
+	}
+	if p.cfg.Attached != nil && !p.books.isInPlace(v.identity, p.cfg.Boot) {
 		if err := p.cfg.Attached(ctx, v.uniqueName()); err != nil {
 			return nil, err
 		}
 	}
-	return p.cfg.Cluster.Attachment(ctx, v.driver, v.handle)
+	return p.cfg.Cluster.AttachmentNow(ctx, v.driver, v.handle)
 }
 
 // addPodsValues adds what the driver needs of the pod to a request.

@@ -1,6 +1,7 @@
 package csi_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,7 +82,9 @@ type cluster struct {
 	mu       sync.Mutex
 	drivers  map[string]*storagev1.CSIDriver
 	attached map[string]map[string]string
-	secrets  map[string]*v1.Secret
+	// detaching has the volumes whose attachment is being deleted. What is known of it is old.
+	detaching map[string]bool
+	secrets   map[string]*v1.Secret
 	// log has events, and what is recorded in claims.
 	log []string
 }
@@ -100,6 +103,16 @@ func (c *cluster) Attachment(_ context.Context, _, handle string) (map[string]st
 		return nil, errors.New("the volume is not attached")
 	}
 	return values, nil
+}
+
+func (c *cluster) AttachmentNow(ctx context.Context, driver, handle string) (map[string]string, error) {
+	c.mu.Lock()
+	detaching := c.detaching[handle]
+	c.mu.Unlock()
+	if detaching {
+		return nil, errors.New("volume attachment is being deleted")
+	}
+	return c.Attachment(ctx, driver, handle)
 }
 
 func (c *cluster) Secret(_ context.Context, namespace, name string) (*v1.Secret, error) {
@@ -128,6 +141,10 @@ type rig struct {
 	plugin  *csi.Plugin
 	timeout time.Duration
 	tracer  trace.Tracer
+	// boot is that of the next process; "boot-1" if empty.
+	boot string
+	// node returns why the Node's status does not have a volume as attached; nil as long as it is not asked for.
+	node func(name string) error
 	// changes counts the changes of the volumes in use.
 	changes func() int
 	stop    func()
@@ -152,7 +169,7 @@ func newRig(t testing.TB, can ...csispec.NodeServiceCapability_RPC_Type) *rig {
 		t: t, root: filepath.Join(dir, "root"), driver: csidriver.New(filepath.Join(dir, "driver"), can...),
 		drivers: &drivers{conns: map[string]*grpc.ClientConn{}},
 		cluster: &cluster{drivers: map[string]*storagev1.CSIDriver{}, attached: map[string]map[string]string{},
-			secrets: map[string]*v1.Secret{}},
+			detaching: map[string]bool{}, secrets: map[string]*v1.Secret{}},
 		timeout: 30 * time.Second,
 	}
 	r.cluster.drivers[driverName] = newObject()
@@ -191,7 +208,7 @@ func (r *rig) start() {
 		return changes
 	}
 	plugin, err := csi.New(csi.Config{
-		Root: r.root, Boot: "boot-1", NodeName: "node-1", Drivers: r.drivers, Cluster: r.cluster, Claims: r.cluster, Events: r.cluster, Tokens: tokens{},
+		Root: r.root, Boot: cmp.Or(r.boot, "boot-1"), NodeName: "node-1", Drivers: r.drivers, Cluster: r.cluster, Claims: r.cluster, Events: r.cluster, Tokens: tokens{},
 		InUseChanged: func() {
 			mu.Lock()
 			defer mu.Unlock()
@@ -199,6 +216,12 @@ func (r *rig) start() {
 		},
 		Mounts: volumes.Machine{}, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Timeout: r.timeout,
 		Tracer: r.tracer,
+		Attached: func(_ context.Context, name string) error {
+			if r.node == nil {
+				return nil
+			}
+			return r.node(name)
+		},
 	})
 	if err != nil {
 		r.t.Fatal(err)
