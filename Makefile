@@ -47,7 +47,7 @@ POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
 SERVICE_IMAGES := $(SERVICES) quartet containerd
 IMAGE_TAG ?= dev
 # Modules of this repository's own code besides the product.
-TESTED_MODULES := tools/doclinks tools/images test/dashboard cmd/quartet/internal/kubeletcmd/oracle services/syncloop/internal/metricset/oracle services/syncloop/internal/runtime/podcgroups/oracle services/configmux/internal/mux/oracle
+TESTED_MODULES := tools/doclinks tools/images tools/initramfs test/dashboard cmd/quartet/internal/kubeletcmd/oracle services/syncloop/internal/metricset/oracle services/syncloop/internal/runtime/podcgroups/oracle services/configmux/internal/mux/oracle
 MAKE_IMAGE := go -C tools/images run .
 # A machine that cannot start a Docker engine skips the tests that need one, and builds nothing for them.
 DOCKER_TOOLS := $(if $(shell command -v dockerd),$(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar)
@@ -239,6 +239,16 @@ $(BIN)/images/storage.tar: $(STORAGE_PROGRAMS) $(wildcard test/csidriver/*.go te
 	  $(foreach program,$(STORAGE_PROGRAMS) $(TOOLS)/csidriver,-file $(program)) -env PATH=/bin:/ \
 	  -name quartet.local/storage:1 -out $@
 
+# The kernel of the tests in virtual machines. Other distributions and processors have none, and skip them.
+VM_KERNEL := $(BIN)/vm/vmlinuz
+$(VM_KERNEL): tools/scripts/vm-kernel
+	@$(PART) "kernel (virtual machines)" tools/scripts/vm-kernel $(@D)
+	@[ ! -e $@ ] || touch $@
+
+$(TOOLS)/initramfs: tools/initramfs/main.go tools/initramfs/go.mod tools/initramfs/go.sum
+	@CGO_ENABLED=0 $(PART) initramfs go -C tools/initramfs build -trimpath -ldflags "-s -w" -o $@ .
+	@touch $@
+
 $(TOOLS)/docker-compose: tools/compose/go.mod tools/compose/go.sum
 	@CGO_ENABLED=0 $(PART) docker-compose go -C tools/compose build -trimpath -ldflags "-s -w" -o $@ github.com/docker/compose/v5/cmd
 	@touch $@
@@ -267,7 +277,7 @@ TEST_FLAGS := -vet=off
 
 # The servers and clients of tests. A unit test without its server skips, except with CI=true.
 .PHONY: test-tools
-test-tools: $(TOOLS)/jaeger $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(BIN)/images/coredns.tar $(BIN)/images/storage.tar $(DOCKER_TOOLS) ## Build the programs that only tests need
+test-tools: $(TOOLS)/jaeger $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(BIN)/images/coredns.tar $(BIN)/images/storage.tar $(VM_KERNEL) $(TOOLS)/initramfs $(DOCKER_TOOLS) ## Build the programs that only tests need
 
 # Many tests wait for servers or for a clock, so more packages than processors are tested in parallel.
 UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))

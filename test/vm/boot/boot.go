@@ -1,0 +1,30 @@
+// Package boot is the contract between the harness of virtual machines and the init in them.
+package boot
+
+// The paths of files in a machine.
+const (
+	// ConfigPath has the Config as JSON.
+	ConfigPath = "/config.json"
+	// Program is the program that is run.
+	Program = "/program"
+)
+
+// The serial ports of a machine. The first is the kernel's.
+const (
+	// Output gets what the program prints.
+	Output = "/dev/ttyS1"
+	// Status gets a line with StatusPrefix and the program's exit code, or why it could not be run.
+	Status = "/dev/ttyS2"
+	// StatusPrefix begins the line.
+	StatusPrefix = "status "
+)
+
+// Config is what the init does.
+type Config struct {
+	// Modules are the paths of kernel modules in the order in which they are loaded.
+	Modules []string `json:"modules"`
+	// Args are the program with its arguments.
+	Args []string `json:"args"`
+	// Env is the program's environment.
+	Env []string `json:"env"`
+}

@@ -1,0 +1,238 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/quartet-node/quartet/test/vm/boot"
+)
+
+// qemu emulates the machine.
+const qemu = "qemu-system-x86_64"
+
+// diskModules are needed by a machine with disks.
+var diskModules = []string{"virtio_pci", "virtio_blk"}
+
+// binDir returns the directory of the built programs.
+func binDir() (string, error) {
+	if dir := os.Getenv("QUARTET_BIN"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	module, err := goCommand("env", "GOMOD")
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(filepath.Dir(strings.TrimSpace(module)), "bin"), nil
+}
+
+// goCommand runs the go command in the directory of the test, for programs without cgo.
+func goCommand(args ...string) (string, error) {
+	cmd := exec.Command("go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w\n%s%s", err, out, exit.Stderr)
+		}
+		return "", fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
+	}
+	return string(out), nil
+}
+
+// buildTest builds the tests of this package as a static program.
+func buildTest(path string) error {
+	_, err := goCommand("test", "-c", "-vet=off", "-ldflags=-s -w", "-o", path, ".")
+	return err
+}
+
+// buildInit builds the init of the machines.
+func buildInit(path string) error {
+	_, err := goCommand("build", "-ldflags=-s -w", "-o", path, "github.com/quartet-node/quartet/test/vm/init")
+	return err
+}
+
+// missing returns what this machine lacks to run a machine; nil if nothing.
+func (m Machine) missing() error {
+	bin, err := binDir()
+	if err != nil {
+		return err
+	}
+	for _, file := range append([]string{filepath.Join(bin, "vm", "vmlinuz"), initramfsTool(bin)}, m.Programs...) {
+		if _, err := os.Stat(file); err != nil {
+			return fmt.Errorf("%w: run make test-tools, on Debian or Ubuntu for amd64", err)
+		}
+	}
+	programs := []string{qemu}
+	for _, disk := range m.Disks {
+		if len(disk.Format) > 0 {
+			programs = append(programs, disk.Format[0])
+		}
+	}
+	for _, program := range programs {
+		if _, err := lookPath(program); err != nil {
+			return fmt.Errorf("%w: run make test-tools", err)
+		}
+	}
+	return nil
+}
+
+func initramfsTool(bin string) string { return filepath.Join(bin, "tools", "initramfs") }
+
+// lookPath also finds the programs of administrators.
+func lookPath(program string) (string, error) {
+	path, err := exec.LookPath(program)
+	for _, dir := range []string{"/usr/sbin", "/sbin"} {
+		if err != nil {
+			path, err = exec.LookPath(filepath.Join(dir, program))
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("this machine has no %s", program)
+	}
+	return path, nil
+}
+
+// run is a machine with its files.
+type run struct {
+	Machine
+
+	dir string
+	// bin is the directory of the kernel and the tools.
+	bin string
+}
+
+func (r *run) path(name string) string { return filepath.Join(r.dir, name) }
+
+// makeInitramfs makes the archive of the machine's first file system.
+func (r *run) makeInitramfs(ctx context.Context, program string, args []string) error {
+	var err error
+	if r.bin, err = binDir(); err != nil {
+		return err
+	}
+	if err := buildInit(r.path("init")); err != nil {
+		return err
+	}
+	names := r.Modules
+	if len(r.Disks) > 0 {
+		names = append(append([]string{}, diskModules...), names...)
+	}
+	folder := filepath.Join(r.bin, "vm", "modules")
+	modules, err := resolve(folder, names)
+	if err != nil {
+		return err
+	}
+	config := boot.Config{Args: append([]string{boot.Program}, args...), Env: []string{
+		variable + "=1", "CI=true", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "TMPDIR=/tmp",
+	}}
+	flags := []string{"-out", r.path("initramfs"), "-file", r.path("init") + "=/init", "-file", program + "=" + boot.Program}
+	for _, module := range modules {
+		place := "/modules/" + module
+		config.Modules = append(config.Modules, place)
+		flags = append(flags, "-file", filepath.Join(folder, module)+"="+place)
+	}
+	for _, program := range r.Programs {
+		flags = append(flags, "-program", program)
+	}
+	encoded, err := json.Marshal(config)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(r.path("config"), encoded, 0o600); err != nil {
+		return err
+	}
+	flags = append(flags, "-file", r.path("config")+"="+boot.ConfigPath)
+	return command(ctx, initramfsTool(r.bin), flags...)
+}
+
+// command runs a command. Its output is in the error.
+func command(ctx context.Context, name string, args ...string) error {
+	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", name, err, out)
+	}
+	return nil
+}
+
+func (r *run) diskPath(i int) string { return r.path("disk" + strconv.Itoa(i)) }
+
+// makeDisks makes the disks with their file systems.
+func (r *run) makeDisks(ctx context.Context) error {
+	for i, disk := range r.Disks {
+		if err := os.WriteFile(r.diskPath(i), nil, 0o600); err != nil {
+			return err
+		}
+		if err := os.Truncate(r.diskPath(i), disk.MiB<<20); err != nil {
+			return err
+		}
+		if len(disk.Format) == 0 {
+			continue
+		}
+		program, err := lookPath(disk.Format[0])
+		if err != nil {
+			return err
+		}
+		if err := command(ctx, program, append(append([]string{}, disk.Format[1:]...), r.diskPath(i))...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start starts the machine and waits for its end.
+func (r *run) start(ctx context.Context) (Result, error) {
+	args := []string{
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc", "-accel", "tcg,thread=multi",
+		"-cpu", "max", "-smp", "2", "-m", strconv.Itoa(r.MemoryMiB),
+		"-kernel", filepath.Join(r.bin, "vm", "vmlinuz"), "-initrd", r.path("initramfs"),
+		"-append", "console=ttyS0 panic=-1 mitigations=off",
+		// In the order of boot.Output and boot.Status.
+		"-serial", "file:" + r.path("kernel"), "-serial", "file:" + r.path("output"), "-serial", "file:" + r.path("status"),
+	}
+	for i := range r.Disks {
+		args = append(args, "-drive", fmt.Sprintf("file=%s,format=raw,if=none,id=disk%d", r.diskPath(i), i),
+			"-device", fmt.Sprintf("virtio-blk-pci,drive=disk%d", i))
+	}
+	cmd := exec.CommandContext(ctx, qemu, args...)
+	var errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &errs, &errs
+	// A test that is killed takes it along: Pdeathsig refers to the thread that has started the process.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	begin := time.Now()
+	err := cmd.Run()
+	result := Result{Output: r.read("output"), KernelLog: r.read("kernel"), Duration: time.Since(begin)}
+	switch status, found := strings.CutPrefix(r.read("status"), boot.StatusPrefix); {
+	case found && err == nil:
+		result.ExitCode, err = strconv.Atoi(strings.TrimSpace(status))
+		if err != nil {
+			err = fmt.Errorf("the machine could not run the program: %s", status)
+		}
+		return result, err
+	case ctx.Err() != nil:
+		err = fmt.Errorf("the machine has not ended within %v", r.Timeout)
+	case err == nil:
+		err = errors.New("the machine has ended without a result")
+	}
+	return result, fmt.Errorf("%w\n%s%s\nthe end of the kernel's log:\n%s", err, errs.String(), result.Output, tail(result.KernelLog))
+}
+
+// read returns what a serial port has printed.
+func (r *run) read(name string) string {
+	content, err := os.ReadFile(r.path(name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err.Error()
+	}
+	return string(content)
+}

@@ -1,0 +1,119 @@
+// Package vm runs a test in a virtual machine, for what the machine's own kernel may lack: quotas, file systems, an NFS
+// client and server, pure cgroup v2. The machine is qemu without hardware support, with Debian's kernel and nothing but
+// the test: it needs no root, and starts in five to ten seconds.
+//
+//	func TestQuotas(t *testing.T) {
+//		if !vm.Inside(t, vm.Machine{Modules: []string{"xfs"}, Disks: []vm.Disk{{MiB: 512, Format: []string{"mkfs.xfs"}}}}) {
+//			return
+//		}
+//		// Here the test is root of the machine, whose disk is /dev/vda.
+//	}
+//
+// The test binary is built again, without cgo, and is the only program beside the init of folder init, which mounts the
+// kernel's own file systems, loads the modules, runs the test and powers off. The machine's serial ports print the
+// kernel's log, the test's output and its result.
+package vm
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/quartet-node/quartet/test/require"
+)
+
+// variable is set inside of a machine.
+const variable = "QUARTET_VM"
+
+// The defaults of a Machine.
+const (
+	defaultMemory  = 1024
+	defaultTimeout = 3 * time.Minute
+)
+
+// Machine is a virtual machine. The zero value has no disk, 1 GiB of memory and no modules but those of its disks.
+type Machine struct {
+	// Modules are kernel modules by name, such as "xfs". What they depend on is loaded, too.
+	Modules []string
+	// Disks are the disks /dev/vda, /dev/vdb and so on.
+	Disks []Disk
+	// Programs are programs of this machine with their absolute paths. They have the same paths in the machine.
+	Programs []string
+	// MemoryMiB is the size of the memory.
+	MemoryMiB int
+	// Timeout bounds the machine's life.
+	Timeout time.Duration
+}
+
+// Disk is an empty disk with a file system.
+type Disk struct {
+	// MiB is its size. It takes no space until it is written.
+	MiB int64
+	// Format is the command that makes the file system; the path of the disk is added to it. None if it is empty.
+	Format []string
+}
+
+// Inside reports whether the test runs inside of the machine. Outside it runs the test in one, and takes over its
+// result. It skips the test, with CI=true it fails it, when this machine has no qemu, kernel or tools of these tests.
+func Inside(t *testing.T, m Machine) bool {
+	t.Helper()
+	if os.Getenv(variable) != "" {
+		return true
+	}
+	require.NoError(t, m.missing())
+	dir := t.TempDir()
+	program := filepath.Join(dir, "test")
+	if err := buildTest(program); err != nil {
+		t.Fatal(err)
+	}
+	result, err := m.Run(t.Context(), dir, program, "-test.v", "-test.run=^"+regexp.QuoteMeta(t.Name())+"$")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the machine ran for %v:\n%s", result.Duration.Round(time.Millisecond), result.Output)
+	if result.ExitCode != 0 {
+		t.Fatalf("the test has failed in the machine with %d, see above; the end of the kernel's log:\n%s", result.ExitCode, tail(result.KernelLog))
+	}
+	return false
+}
+
+// Result is what a program has done in a machine.
+type Result struct {
+	ExitCode int
+	// Output is the program's output and errors.
+	Output string
+	// KernelLog is the log of the kernel.
+	KernelLog string
+	// Duration is the machine's life.
+	Duration time.Duration
+}
+
+// Run runs a static program in a machine, with a directory for its files. The error says that the program did
+// not run, or has not ended in time.
+func (m Machine) Run(ctx context.Context, dir, program string, args ...string) (Result, error) {
+	if m.MemoryMiB == 0 {
+		m.MemoryMiB = defaultMemory
+	}
+	if m.Timeout == 0 {
+		m.Timeout = defaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.Timeout)
+	defer cancel()
+	r := run{Machine: m, dir: dir}
+	if err := r.makeInitramfs(ctx, program, args); err != nil {
+		return Result{}, err
+	}
+	if err := r.makeDisks(ctx); err != nil {
+		return Result{}, err
+	}
+	return r.start(ctx)
+}
+
+// tail returns the end of a log.
+func tail(log string) string {
+	const length = 4000
+	return log[max(0, len(log)-length):]
+}
