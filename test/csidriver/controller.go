@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -89,8 +90,11 @@ func (p *Plugin) GetPluginCapabilities(
 	}}, nil
 }
 
-// NodeGetInfo implements csi.NodeServer.
+// NodeGetInfo implements csi.NodeServer. From here the controllers know the node.
 func (p *Plugin) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	if err := os.MkdirAll(p.nodeFile(p.node), 0o755); err != nil {
+		return nil, err
+	}
 	return &csi.NodeGetInfoResponse{
 		NodeId: p.node, MaxVolumesPerNode: 20,
 		AccessibleTopology: &csi.Topology{Segments: map[string]string{topologyKey: "a"}},
@@ -123,6 +127,10 @@ func (p *Plugin) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*c
 		file.Block = file.Block || capability.GetBlock() != nil
 	}
 	if before, err := p.read(r.GetName()); err == nil {
+		limit := r.GetCapacityRange().GetLimitBytes()
+		if before.Bytes < r.GetCapacityRange().GetRequiredBytes() || limit > 0 && before.Bytes > limit {
+			return nil, status.Errorf(codes.AlreadyExists, "the volume %q has %d bytes", r.GetName(), before.Bytes)
+		}
 		file = before
 	}
 	if err := os.MkdirAll(p.Volume(r.GetName()), 0o755); err != nil {
@@ -160,6 +168,9 @@ func (p *Plugin) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*c
 func (p *Plugin) ControllerPublishVolume(
 	_ context.Context, r *csi.ControllerPublishVolumeRequest,
 ) (*csi.ControllerPublishVolumeResponse, error) {
+	if _, err := os.Stat(p.nodeFile(r.GetNodeId())); err != nil {
+		return nil, status.Errorf(codes.NotFound, "there is no node %q", r.GetNodeId())
+	}
 	err := p.change(r.GetVolumeId(), func(file *volumeFile) {
 		if !slices.Contains(file.Nodes, r.GetNodeId()) {
 			file.Nodes = append(file.Nodes, r.GetNodeId())
@@ -194,9 +205,17 @@ func (p *Plugin) ControllerExpandVolume(
 func (p *Plugin) ValidateVolumeCapabilities(
 	_ context.Context, r *csi.ValidateVolumeCapabilitiesRequest,
 ) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	if !p.has(r.GetVolumeId()) {
+		return nil, status.Errorf(codes.NotFound, "there is no volume %q", r.GetVolumeId())
+	}
 	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
 		VolumeCapabilities: r.GetVolumeCapabilities(),
 	}}, nil
+}
+
+// nodeFile is the path of a directory that is there if a node is.
+func (p *Plugin) nodeFile(node string) string {
+	return filepath.Join(p.dir, "nodes", strings.ReplaceAll(node, "/", "_"))
 }
 
 // file is the path of a volume's file.

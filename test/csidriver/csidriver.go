@@ -84,6 +84,15 @@ func (d *Driver) Volume(handle string) string {
 	return filepath.Join(d.dir, "volumes", strings.ReplaceAll(handle, "/", "_"))
 }
 
+// has reports whether there is a volume, which is a directory or a device.
+func (d *Driver) has(handle string) bool {
+	_, err := os.Stat(d.Volume(handle))
+	if os.IsNotExist(err) {
+		_, err = os.Stat(d.Device(handle))
+	}
+	return err == nil
+}
+
 // Serve serves the driver until Stop.
 func (d *Driver) Serve() error {
 	if err := os.Remove(d.socket); err != nil && !os.IsNotExist(err) {
@@ -154,6 +163,9 @@ func (d *Driver) intercept(
 		<-ctx.Done()
 		return nil, ctx.Err()
 	case None, Loses, Dies:
+	}
+	if err := check(request); err != nil {
+		return nil, err
 	}
 	answer, err := handle(ctx, request)
 	switch fault {
@@ -290,6 +302,9 @@ func (d *Driver) NodeUnpublishVolume(
 func (d *Driver) NodeGetVolumeStats(
 	_ context.Context, r *csi.NodeGetVolumeStatsRequest,
 ) (*csi.NodeGetVolumeStatsResponse, error) {
+	if mounted, err := mountinfo.Mounted(r.GetVolumePath()); err != nil || !mounted {
+		return nil, status.Errorf(codes.NotFound, "%s is not at %s: %v", r.GetVolumeId(), r.GetVolumePath(), err)
+	}
 	used := int64(len(r.GetVolumeId()))
 	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
 		{Unit: csi.VolumeUsage_BYTES, Total: volumeSize, Used: used, Available: volumeSize - used},
@@ -302,6 +317,9 @@ func (d *Driver) NodeExpandVolume(
 ) (*csi.NodeExpandVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !d.has(r.GetVolumeId()) {
+		return nil, status.Errorf(codes.NotFound, "there is no volume %q", r.GetVolumeId())
+	}
 	mounted, err := mountinfo.Mounted(r.GetVolumePath())
 	d.is(err == nil && mounted, "%s is expanded, but not published at %s", r.GetVolumeId(), r.GetVolumePath())
 	if d.refuses != codes.OK {
