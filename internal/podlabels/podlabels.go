@@ -51,6 +51,8 @@ const (
 	// RecursiveReadOnly lists the indexes, from 0, of the container's volumeMounts that are recursively read-only,
 	// separated by commas.
 	RecursiveReadOnly = "quartet.dev/recursive-read-only"
+	// Devices has the devices of device plugins that the container was created with: JSON, IDs by resource.
+	Devices = "quartet.dev/devices"
 	// Resources are the requests and limits that the container was created with, in JSON. On a sandbox they are those of
 	// all containers of the pod, by name, at the time when the sandbox was created.
 	Resources = "quartet.dev/resources"
