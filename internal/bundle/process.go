@@ -67,7 +67,11 @@ func (b *Bundle) spawn() error {
 		err := cmd.Wait()
 		b.cfg.Logger.Debug("containerd has ended", "pid", cmd.Process.Pid, "error", err)
 	}()
-	return statedir.WriteFileAtomic(b.pidFile(), fmt.Appendf(nil, "%d\n", cmd.Process.Pid), fileMode)
+	// The file only makes the process easier to find: see PID.
+	if err := statedir.WriteFileAtomic(b.pidFile(), fmt.Appendf(nil, "%d\n", cmd.Process.Pid), fileMode); err != nil {
+		b.cfg.Logger.Warn("cannot write the PID file of containerd", "error", err)
+	}
+	return nil
 }
 
 // environment returns this process's environment with the bundled binaries first in PATH. It removes variables that
@@ -97,28 +101,42 @@ func tracing(getenv func(string) string) []string {
 	}
 }
 
-// PID returns the process ID of the containerd of this state directory; 0 if none runs.
+// PID returns the process ID of the containerd of this state directory; 0 if none runs. It does not depend on the PID
+// file, because two containerds of one directory would harm each other.
 func (b *Bundle) PID() int {
+	if saved, err := procfs.NewProc(b.savedPID()); err == nil && b.isOurs(saved) {
+		return saved.PID
+	}
+	all, err := procfs.AllProcs()
+	if err != nil {
+		return 0
+	}
+	for _, proc := range all {
+		if b.isOurs(proc) {
+			return proc.PID
+		}
+	}
+	return 0
+}
+
+// savedPID returns the content of the PID file; 0 without a valid one.
+func (b *Bundle) savedPID() int {
 	content, err := os.ReadFile(b.pidFile())
 	if err != nil {
 		return 0
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
-	if err != nil || !b.isOurs(pid) {
+	if err != nil {
 		return 0
 	}
 	return pid
 }
 
-// isOurs reports whether a PID is our containerd and not a process that reused the number: its command line names our
-// configuration. A zombie has no command line and does not count.
-func (b *Bundle) isOurs(pid int) bool {
-	proc, err := procfs.NewProc(pid)
-	if err != nil {
-		return false
-	}
+// isOurs reports whether a process is our containerd and not one that reused the number: its command line has our
+// program and our configuration. A zombie has no command line and does not count.
+func (b *Bundle) isOurs(proc procfs.Proc) bool {
 	args, err := proc.CmdLine()
-	return err == nil && slices.Contains(args, b.configFile())
+	return err == nil && len(args) > 0 && args[0] == b.binary("containerd") && slices.Contains(args, b.configFile())
 }
 
 // Wait returns an error when containerd has ended, or nil when ctx ends. containerd need not be a child of this

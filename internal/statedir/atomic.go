@@ -41,10 +41,15 @@ func WriteFileAtomic(path string, data []byte, mode fs.FileMode) (err error) {
 // content. It does not wait for the disk: after a crash of the machine the file may have either content, be empty, or
 // be missing. The directory must exist. There may be only one writer at a time.
 func ReplaceFile(path string, data []byte, mode fs.FileMode) error {
-	if err := os.WriteFile(path+".tmp", data, mode); err != nil {
-		return err
+	tmp := path + ".tmp"
+	err := os.WriteFile(tmp, data, mode)
+	if err == nil {
+		err = os.Rename(tmp, path)
 	}
-	return os.Rename(path+".tmp", path)
+	if err != nil {
+		return errors.Join(err, removeIfThere(tmp)) // on a full disk a half-written file would take the space that is left
+	}
+	return nil
 }
 
 func fill(file *os.File, data []byte, mode fs.FileMode) error {

@@ -6,11 +6,13 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 )
 
 // maxHolderBytes bounds the reading of a lock file, which any user of the directory may have written.
@@ -107,8 +109,41 @@ func writeHolder(file *os.File, holder Holder) error {
 	return err
 }
 
+// holderOf returns the holder of the lock of a service. If the file does not name it, the kernel does (proc_locks(5)),
+// unless it is in a PID namespace that this process does not see.
+func holderOf(file *os.File, service string) Holder {
+	holder := readHolder(file)
+	if holder.PID == 0 {
+		if pid, err := lockedBy(file); err == nil && pid > 0 {
+			holder.Service, holder.PID = service, pid
+		}
+	}
+	return holder
+}
+
+// lockedBy returns the process that holds the lock of a file; 0 if the kernel does not say.
+func lockedBy(file *os.File) (pid int, err error) {
+	var info unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &info); err != nil {
+		return 0, err
+	}
+	table, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return 0, err
+	}
+	// A line is "1: FLOCK  ADVISORY  WRITE 8666 fe:00:9996218 0 EOF", with the device in hexadecimal digits.
+	const kindField, pidField, fileField = 1, 4, 5
+	want := fmt.Sprintf("%02x:%02x:%d", unix.Major(info.Dev), unix.Minor(info.Dev), info.Ino)
+	for line := range strings.Lines(string(table)) {
+		if fields := strings.Fields(line); len(fields) > fileField && fields[kindField] == "FLOCK" && fields[fileField] == want {
+			return strconv.Atoi(fields[pidField])
+		}
+	}
+	return 0, nil
+}
+
 // readHolder reads a Holder from a lock file. It returns the zero Holder for an unreadable file: a holder writes its
-// name shortly after it has taken the lock.
+// name shortly after it has taken the lock, if it can.
 func readHolder(file io.ReaderAt) Holder {
 	data, err := io.ReadAll(io.NewSectionReader(file, 0, maxHolderBytes))
 	if err != nil {

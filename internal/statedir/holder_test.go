@@ -1,6 +1,7 @@
 package statedir
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,7 +66,7 @@ func TestAHeldLockNamesItsHolderAndTheRemedy(t *testing.T) {
 			"is locked by syncloop with pid 1 on node-1 in container 3f2a9c0d1e4b since 2026-03-01T10:00:00Z: stop that container (docker stop 3f2a9c0d1e4b), or use another --state-dir",
 		},
 		"of an older version":     {`{"service":"syncloop","pid":4711}`, "is locked by syncloop with pid 4711: stop that process, or use another --state-dir"},
-		"that is no file of ours": {"not json", "is locked by another process: stop it, or use another --state-dir"},
+		"that is no file of ours": {"not json", fmt.Sprintf("is locked by syncloop with pid %d: stop that process, or use another --state-dir", os.Getpid())},
 		"that a stranger wrote": {
 			`{"service":"sync\u001b[31mloop","pid":1,"container":"; rm -rf"}`, "is locked by sync[31mloop with pid 1: stop that process, or",
 		},

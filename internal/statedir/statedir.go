@@ -66,16 +66,15 @@ func LockAs(dir string, self Holder) (*Held, error) {
 	}
 	if err := flock(file); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = &HeldError{Path: path, Holder: readHolder(file), here: self}
+			err = &HeldError{Path: path, Holder: holderOf(file, self.Service), here: self}
 		} else {
 			err = fmt.Errorf("locking %s: %w", path, err)
 		}
 		return nil, errors.Join(err, file.Close())
 	}
 	self.Since = time.Now().UTC().Truncate(time.Second)
-	if err := writeHolder(file, self); err != nil {
-		return nil, errors.Join(fmt.Errorf("writing %s: %w", path, err), file.Close())
-	}
+	// The lock is held also if its text cannot be written, for example because the disk is full: see holderOf.
+	_ = writeHolder(file, self)
 	return &Held{file: file}, nil
 }
 

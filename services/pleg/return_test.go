@@ -206,10 +206,10 @@ func TestADamagedFileIsRenamedAndItsPodsAreShown(t *testing.T) {
 		t.Errorf("out of the snapshot it got %d changes, want the death in the state of its pod", got)
 	}
 	r.stop()
-	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), r.journalFile()+".corrupt") {
+	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), r.journalFile()+".damaged") {
 		t.Errorf("the log does not name the file:\n%s", log.String())
 	}
-	if _, err := os.Stat(r.journalFile() + ".corrupt"); err != nil {
+	if _, err := os.Stat(r.journalFile() + ".damaged"); err != nil {
 		t.Error(err)
 	}
 	r.run()

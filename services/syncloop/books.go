@@ -1,9 +1,15 @@
 package main
 
 import (
+	"context"
 	"path/filepath"
 
+	"k8s.io/utils/clock"
+
 	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/resizes"
@@ -16,17 +22,21 @@ type books struct {
 	resizes   *resizes.Book
 }
 
-// openBooks opens the books in the state directory.
-func openBooks(h *host) (books, error) {
-	evictions, err := evictionbook.Open(filepath.Join(h.cfg.StateDir, "evictions.json"))
+// openBooks opens the books in the state directory. A damaged one delays nothing.
+func openBooks(h *host, parts *components.Group) (books, error) {
+	reserve, err := statedir.NewReserve(filepath.Join(h.cfg.StateDir, "syncloop.reserve"))
 	if err != nil {
-		return books{}, err
+		h.logger.Warn("no disk space is reserved for what must be written on a full disk; it is tried again",
+			telemetry.KeyError, err)
 	}
-	if err := evictions.Booted(h.boot); err != nil {
-		return books{}, err
-	}
+	parts.Run("disk reserve", func(ctx context.Context) error { return reserve.Run(ctx, clock.RealClock{}) })
+	evictions := evictionbook.Open(evictionbook.Config{
+		Path: filepath.Join(h.cfg.StateDir, "evictions.json"), Boot: h.boot, Reserve: reserve,
+		Clock: clock.RealClock{}, Logger: h.logger,
+	})
+	parts.OnClose("record of the evicted pods", evictions.Close)
 	endings, err := gracebook.Open(gracebook.Config{
-		Dir: filepath.Join(h.cfg.StateDir, "endings"), Boot: h.boot, Now: boottime.Now,
+		Dir: filepath.Join(h.cfg.StateDir, "endings"), Boot: h.boot, Now: boottime.Now, Reserve: reserve, Logger: h.logger,
 	})
 	if err != nil {
 		return books{}, err

@@ -103,7 +103,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		stop()
 		return nil
 	})
-	books, err := openBooks(h)
+	books, err := openBooks(h, parts)
 	if err != nil {
 		return err
 	}

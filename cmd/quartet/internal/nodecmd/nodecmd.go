@@ -206,13 +206,15 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	if logging.JSON {
 		output = supervisor.Whole(out)
 	}
-	if err := statedir.WriteFileAtomic(l.PIDFile(Name), fmt.Appendf(nil, "%d\n", os.Getpid()), pidFileMode); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.Remove(l.PIDFile(Name))) }()
 	logger := slog.New(logging.Handler(output.Prefixed(Name)))
 	if logging.JSON {
 		logger = logger.With("service", Name)
+	}
+	// The file is for people and scripts; quartet itself identifies a process by its lock.
+	if err := statedir.WriteFileAtomic(l.PIDFile(Name), fmt.Appendf(nil, "%d\n", os.Getpid()), pidFileMode); err != nil {
+		logger.Warn("cannot write the PID file", "error", err)
+	} else {
+		defer func() { err = errors.Join(err, os.Remove(l.PIDFile(Name))) }()
 	}
 	if opts.Sockets == nil {
 		opts.Sockets = &sockets.Set{}

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
@@ -26,9 +27,6 @@ const checkpointMagic = "quartet.api-pods/1 sha256:"
 
 // checkpointMode lets only the owner read the pods, because their environment may be confidential.
 const checkpointMode = 0o600
-
-// corruptSuffix is the suffix of a corrupt checkpoint. Only the last one is kept.
-const corruptSuffix = ".corrupt"
 
 // encode returns the checkpoint of pods. It is deterministic.
 func encode(node string, held map[types.UID]*v1.Pod) ([]byte, error) {
@@ -104,9 +102,9 @@ func (s *Source) damage(problem string) {
 
 // putAside renames a checkpoint, so that it is available for an investigation, and returns a sentence about it.
 func putAside(path string) string {
-	corruptPath := path + corruptSuffix
-	if err := os.Rename(path, corruptPath); err != nil {
+	aside, err := statedir.Rename(path)
+	if err != nil {
 		return fmt.Sprintf("it cannot be renamed: %v", err)
 	}
-	return "it is now " + corruptPath + ": look at the disk, then remove it"
+	return "it is now " + aside + ": look at the disk, then remove it"
 }

@@ -161,17 +161,17 @@ func TestACheckpointThatIsDamagedIsRenamed(t *testing.T) {
 			must(t, err)
 			damaged := damage(data)
 			must(t, os.WriteFile(r.checkpoint, damaged, checkpointMode))
-			must(t, os.WriteFile(r.checkpoint+".corrupt", []byte("of before"), checkpointMode))
+			must(t, os.WriteFile(r.checkpoint+".damaged", []byte("of before"), checkpointMode))
 			r.run()
 			e := r.wrong("the checkpoint of the API server's pods is corrupt: ")
-			if e.Path != r.checkpoint || !strings.Contains(e.Message, "it is now "+r.checkpoint+".corrupt") {
-				t.Errorf("error %v, want Path %v and Message with %q", e, r.checkpoint, "it is now "+r.checkpoint+".corrupt")
+			if e.Path != r.checkpoint || !strings.Contains(e.Message, "it is now "+r.checkpoint+".damaged") {
+				t.Errorf("error %v, want Path %v and Message with %q", e, r.checkpoint, "it is now "+r.checkpoint+".damaged")
 			}
 			r.clock.Step(time.Minute)
 			if reading := r.until("another failure", func(source.Reading) bool { return true }); !reading.Failed {
 				t.Errorf("given: %+v, want Failed true", reading)
 			}
-			if aside, err := os.ReadFile(r.checkpoint + ".corrupt"); err != nil || !bytes.Equal(aside, damaged) {
+			if aside, err := os.ReadFile(r.checkpoint + ".damaged"); err != nil || !bytes.Equal(aside, damaged) {
 				t.Errorf("put aside: %q, %v, want %q", aside, err, damaged)
 			}
 			if _, err := os.Stat(r.checkpoint); !errors.Is(err, fs.ErrNotExist) {

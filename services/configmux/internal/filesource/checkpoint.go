@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
@@ -147,18 +147,15 @@ func restore(path, node string, seals *sealing.Keyring) (map[string]staticpod.He
 	return manifests, lost
 }
 
-// readCheckpoint reads the file. The result has no node if there is no file.
+// readCheckpoint reads the file. The result has no node if there is no file. A damaged file is set aside.
 func readCheckpoint(path string) (checkpoint, error) {
 	var c checkpoint
-	data, err := os.ReadFile(path)
+	err := statedir.LoadJSON(path, &c, nil)
 	if errors.Is(err, fs.ErrNotExist) {
-		return c, nil
+		return checkpoint{}, nil
 	}
 	if err != nil {
-		return c, fmt.Errorf("read the checkpoint of the manifests: %w", err)
-	}
-	if err := json.Unmarshal(data, &c); err != nil {
-		return checkpoint{}, fmt.Errorf("decode the checkpoint of the manifests %s: %w", path, err)
+		return checkpoint{}, fmt.Errorf("read the checkpoint of the manifests: %w", err)
 	}
 	return c, nil
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -39,18 +38,15 @@ func Save(stateDir string, state nodeobject.State) error {
 }
 
 // Load reads the state of a node. It returns nothing, and no error, if there is no file or it is that of another node.
+// A damaged file is set aside.
 func Load(stateDir, nodeName string) (nodeobject.State, error) {
-	path := filepath.Join(stateDir, fileName)
-	data, err := os.ReadFile(path)
+	var c content
+	err := statedir.LoadJSON(filepath.Join(stateDir, fileName), &c, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nodeobject.State{}, nil
 	}
 	if err != nil {
 		return nodeobject.State{}, fmt.Errorf("reading the checkpoint of the node: %w", err)
-	}
-	var c content
-	if err := json.Unmarshal(data, &c); err != nil {
-		return nodeobject.State{}, fmt.Errorf("reading the checkpoint of the node from %s: %w", path, err)
 	}
 	if c.Node == nil || c.Node.Name != nodeName {
 		return nodeobject.State{}, nil

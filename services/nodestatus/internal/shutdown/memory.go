@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -27,18 +26,14 @@ type memory struct {
 	GroupSince time.Duration `json:"groupSinceNs,omitempty"`
 }
 
-// load reads the state; nothing, and no error, if there is no file.
+// load reads the state; nothing, and no error, if there is no file. A damaged file is set aside.
 func load(stateDir string) (m memory, err error) {
-	path := filepath.Join(stateDir, fileName)
-	data, err := os.ReadFile(path)
+	err = statedir.LoadJSON(filepath.Join(stateDir, fileName), &m, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return memory{}, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(data, &m)
-	}
 	if err != nil {
-		return memory{}, fmt.Errorf("reading the progress of the last shutdown from %s: %w", path, err)
+		return memory{}, fmt.Errorf("reading the progress of the last shutdown: %w", err)
 	}
 	return m, nil
 }

@@ -7,9 +7,6 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 )
 
-// corruptSuffix is the suffix of a corrupt file. Only the last one is kept.
-const corruptSuffix = ".corrupt"
-
 // fileMode lets only the owner read the file, as all of the state.
 const fileMode = 0o600
 
@@ -47,8 +44,8 @@ func (d *disk) Append(data []byte) error {
 	return err
 }
 
-func (d *disk) PutAside() (string, error) {
-	return d.path + corruptSuffix, os.Rename(d.path, d.path+corruptSuffix)
+func (d *disk) SetAside() (string, error) {
+	return statedir.Rename(d.path)
 }
 
 func (d *disk) Close() error {

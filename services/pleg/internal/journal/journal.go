@@ -89,8 +89,8 @@ type File interface {
 	Replace(data []byte) error
 	// Append appends data to the content of Replace. If it fails, a part of data may have been written.
 	Append(data []byte) error
-	// PutAside renames the file, and returns its new name.
-	PutAside() (name string, err error)
+	// SetAside renames the file, and returns its new name.
+	SetAside() (name string, err error)
 	// Close closes the file. Replace opens it again.
 	Close() error
 }
@@ -142,7 +142,7 @@ func Open(cfg Config) *Book {
 			b.before, b.written, b.continues, b.complete = read.published, read.pods, read.tokens, true
 			return b
 		}
-		if name, failed := cfg.File.PutAside(); failed != nil {
+		if name, failed := cfg.File.SetAside(); failed != nil {
 			outcome = fmt.Sprintf("it cannot be renamed: %v", failed)
 		} else {
 			outcome = "it is now " + name

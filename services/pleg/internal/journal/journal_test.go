@@ -233,10 +233,10 @@ func TestAFileThatCannotBeUnderstoodIsRenamed(t *testing.T) {
 		if _, known := next.Before(); known || len(next.Continues()) != 0 {
 			t.Errorf("%s: it is taken for what was told", name)
 		}
-		if !strings.Contains(next.log.String(), "level=WARN") || !strings.Contains(next.log.String(), path+".corrupt") {
+		if !strings.Contains(next.log.String(), "level=WARN") || !strings.Contains(next.log.String(), path+".damaged") {
 			t.Errorf("%s: the log does not say where the file is:\n%s", name, next.log)
 		}
-		if kept, err := os.ReadFile(path + ".corrupt"); err != nil || string(kept) != data {
+		if kept, err := os.ReadFile(path + ".damaged"); err != nil || string(kept) != data {
 			t.Errorf("%s: what was put aside is %q (%v), want %q", name, kept, err, data)
 		}
 		next.stop()
@@ -289,7 +289,7 @@ func (m *memory) Append(data []byte) error {
 	return m.write(slices.Concat(m.data, data))
 }
 
-func (m *memory) PutAside() (string, error) { return "aside", nil }
+func (m *memory) SetAside() (string, error) { return "aside", nil }
 func (m *memory) Close() error              { return nil }
 
 func (m *memory) set(full bool) {

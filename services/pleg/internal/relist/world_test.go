@@ -367,7 +367,7 @@ func (h *handle) Append(data []byte) error {
 	return nil
 }
 
-func (h *handle) PutAside() (string, error) {
+func (h *handle) SetAside() (string, error) {
 	return "", errors.New("a file that pleg has written cannot be read")
 }
 func (h *handle) Close() error { return nil }

@@ -56,39 +56,38 @@ func newSyncloop(s *story) (*syncloop, error) {
 	log := func(in lane, actor string) *slog.Logger {
 		return slog.New(logged{Handler: slog.DiscardHandler, story: s, lane: in, actor: actor, ctx: ctx})
 	}
-	book, err := evictionbook.Open(filepath.Join(s.stateDir, "evictions.json"))
-	if err != nil {
-		end()
-		return nil, err
-	}
+	book := evictionbook.Open(evictionbook.Config{
+		Path: filepath.Join(s.stateDir, "evictions.json"), Boot: "boot", Clock: clock.RealClock{},
+		Logger: slog.New(slog.DiscardHandler),
+	})
 	ends, err := gracebook.Open(gracebook.Config{
-		Dir: filepath.Join(s.stateDir, "endings"), Boot: "boot", Now: s.sinceBoot,
+		Dir: filepath.Join(s.stateDir, "endings"), Boot: "boot", Now: s.sinceBoot, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		end()
-		return nil, err
+		return nil, errors.Join(err, book.Close())
 	}
 	promises, err := resizes.Open(filepath.Join(s.stateDir, "resizes"), slog.New(slog.DiscardHandler))
 	if err != nil {
 		end()
-		return nil, err
+		return nil, errors.Join(err, book.Close())
 	}
 	recorder := events{s, ctx, &sync.Map{}}
 	realClock, tracer := clock.RealClock{}, telemetry.Off()
 	asking, err := newProbes(s, log(lanePLEG, "probe"))
 	if err != nil {
 		end()
-		return nil, err
+		return nil, errors.Join(err, book.Close())
 	}
 	mounts, err := newVolumes(s, recorder)
 	if err != nil {
 		end()
-		return nil, err
+		return nil, errors.Join(err, book.Close())
 	}
 	manager, err := newManager(s, ends, promises, recorder, asking, mounts)
 	if err != nil {
 		end()
-		return nil, err
+		return nil, errors.Join(err, book.Close())
 	}
 	out := &syncloop{changed: make(chan struct{}, 1)}
 	out.store = podstore.New(podstore.Config{
@@ -136,6 +135,9 @@ func newSyncloop(s *story) (*syncloop, error) {
 		running.Wait()
 		out.pool.Wait()
 		out.store.Close()
+		if err := book.Close(); err != nil {
+			s.t.Error(err)
+		}
 	})
 	return out, nil
 }

@@ -212,7 +212,7 @@ func toStatus(err error) error {
 type Evictions struct {
 	// Book stores evictions across restarts.
 	Book interface {
-		Put(uid types.UID, e podstore.Eviction) error
+		Put(uid types.UID, e podstore.Eviction)
 	}
 	// Store shows evictions in the pods' status.
 	Store *podstore.Store
@@ -267,9 +267,7 @@ func (e *Evictions) end(uid types.UID, eviction podstore.Eviction, grace int64) 
 		return nil, fmt.Errorf("pod %s: %w", uid, podstore.ErrNotFound)
 	}
 	eviction.Discard = true
-	if err := e.Book.Put(uid, eviction); err != nil {
-		return nil, err
-	}
+	e.Book.Put(uid, eviction)
 	if err := e.Store.Evict(uid, eviction); err != nil {
 		return nil, err
 	}

@@ -53,12 +53,13 @@ func (i *images) ListImages(context.Context, *runtimeapi.ImageFilter) ([]*runtim
 }
 
 type rig struct {
-	node   *fakenode.Node
-	store  *podstore.Store
-	pool   *podworkers.Pool
-	book   *evictionbook.Book
-	images *images
-	health loop.Health
+	node     *fakenode.Node
+	store    *podstore.Store
+	pool     *podworkers.Pool
+	book     *evictionbook.Book
+	images   *images
+	bookFile string
+	health   loop.Health
 	// unsent is the number of pods whose status the API server does not have.
 	unsent atomic.Int64
 	// storage is nil while it is not known.
@@ -73,10 +74,13 @@ func start(t *testing.T) *rig {
 	logger, tracer := slog.New(slog.DiscardHandler), noop.NewTracerProvider().Tracer("")
 	dir := t.TempDir()
 	r := &rig{node: fakenode.New(), images: &images{}}
-	var err error
-	if r.book, err = evictionbook.Open(filepath.Join(dir, "evictions.json")); err != nil {
-		t.Fatal(err)
-	}
+	r.bookFile = filepath.Join(dir, "evictions.json")
+	r.book = evictionbook.Open(evictionbook.Config{Path: r.bookFile, Clock: clock.RealClock{}, Logger: logger})
+	t.Cleanup(func() {
+		if err := r.book.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	r.store = podstore.New(podstore.Config{
 		API: statusmanager.None{}, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger,
 	})

@@ -2,55 +2,110 @@
 // reads it and does not start them again, because neither the source nor the runtime knows of an eviction. The book
 // also has the pods of the API server that ran to their end and whose ended containers were removed because the disk
 // was full: only the book shows that they ran.
+//
+// What the book says counts at once, also while it cannot be written: a pod is evicted above all when the disk is full.
+// One goroutine writes the file, and retries until it succeeds.
 package evictionbook
 
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 )
 
 // fileMode lets only the owner read, because messages may have details of pods.
 const fileMode = 0o600
 
-// Book has the evictions. Each change is on disk when the method returns.
-type Book struct {
-	path string
+// errUnwritten is the error of a change that is not on disk. The writer has logged why.
+var errUnwritten = errors.New("the record of the evicted pods cannot be written")
 
-	// writing is held over a write, because it orders the versions of the file. Readers do not wait for it.
-	writing sync.Mutex
-	mu      sync.Mutex
-	entries map[types.UID]podstore.Eviction
+// Config has the place of a Book.
+type Config struct {
+	// Path is the file, in an existing directory.
+	Path string
+	// Boot is the ID of this boot of the machine: boottime.Boot. Evictions that are valid for another one are dropped.
+	Boot string
+	// Reserve is space for the file on a full disk; nil for none.
+	Reserve *statedir.Reserve
+	Clock   clock.Clock
+	Logger  *slog.Logger
 }
 
-// Open reads the book at path; it is empty if there is no file. It fails if the file cannot be read or parsed.
-func Open(path string) (*Book, error) {
-	b := &Book{path: path, entries: map[types.UID]podstore.Eviction{}}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return b, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the evictions: %w", err)
-	}
-	if err := json.Unmarshal(data, &b.entries); err != nil {
-		return nil, fmt.Errorf("read the evictions in %s: %w: remove the file, evicted pods that are still in a source then start again", path, err)
+// Book has the evictions. A method that changes them returns when the change is on disk, could not be written, or has
+// been waiting for the disk for a second; the change counts in any case. Readers do not wait. Close it.
+type Book struct {
+	cfg    Config
+	writer *writer
+
+	mu      sync.Mutex
+	entries map[types.UID]podstore.Eviction
+	// version counts the changes.
+	version int
+}
+
+// Open reads the book; it is empty if there is no file. A damaged file is set aside: what can be read of it counts, and
+// evicted pods that are missing in it start again. The log says so.
+func Open(cfg Config) *Book {
+	b := &Book{cfg: cfg, entries: map[types.UID]podstore.Eviction{}}
+	err := statedir.LoadJSON(cfg.Path, &b.entries, nil)
+	var damaged *statedir.DamagedError
+	if errors.As(err, &damaged) {
+		b.entries = salvage(damaged.Aside)
+		cfg.Logger.Error("the record of the evicted pods is damaged: those that it lost start again if a source still names them",
+			telemetry.KeyFile, cfg.Path, "recovered", len(b.entries), telemetry.KeyError, err)
+		b.version++ // what was recovered is written
 	}
 	if b.entries == nil {
 		b.entries = map[types.UID]podstore.Eviction{}
 	}
-	return b, nil
+	before := len(b.entries)
+	maps.DeleteFunc(b.entries, func(_ types.UID, e podstore.Eviction) bool { return e.Boot != "" && e.Boot != cfg.Boot })
+	if len(b.entries) < before {
+		b.version++
+	}
+	b.writer = newWriter(cfg.Clock)
+	go b.write()
+	if b.version > 0 {
+		b.writer.request()
+	}
+	return b
+}
+
+// salvage returns the entries before the damage.
+func salvage(path string) map[types.UID]podstore.Eviction {
+	entries := map[types.UID]podstore.Eviction{}
+	file, err := os.Open(path)
+	if err != nil {
+		return entries
+	}
+	defer file.Close() //nolint:errcheck // it was only read
+	decoder := json.NewDecoder(file)
+	if begin, err := decoder.Token(); err != nil || begin != json.Delim('{') {
+		return entries
+	}
+	for decoder.More() {
+		uid, err := decoder.Token()
+		name, isText := uid.(string)
+		var e podstore.Eviction
+		if err != nil || !isText || decoder.Decode(&e) != nil {
+			break
+		}
+		entries[types.UID(name)] = e
+	}
+	return entries
 }
 
 // Get returns the eviction of a pod; false if there is none.
@@ -69,90 +124,105 @@ func (b *Book) UIDs() []types.UID {
 }
 
 // Put records an eviction. A pod that was evicted before keeps its first reason.
-func (b *Book) Put(uid types.UID, e podstore.Eviction) error {
-	return b.change(func(entries map[types.UID]podstore.Eviction) bool {
-		if _, known := entries[uid]; known {
-			return false
+func (b *Book) Put(uid types.UID, e podstore.Eviction) {
+	b.PutAll(map[types.UID]podstore.Eviction{uid: e})
+}
+
+// PutAll calls Put for several pods in one write.
+func (b *Book) PutAll(evictions map[types.UID]podstore.Eviction) {
+	b.await(b.change(func() bool {
+		before := len(b.entries)
+		for uid, e := range evictions {
+			if _, known := b.entries[uid]; !known {
+				b.entries[uid] = e
+			}
 		}
-		entries[uid] = e
-		return true
-	})
+		return len(b.entries) > before
+	}))
 }
 
 // SetLast keeps the last status of a pod, so that it is known after its ended containers are removed; the first one
 // counts. If add is true, a pod that is not in the book is added. SetLast reports whether the book has a last status of
-// the pod now.
+// the pod. It fails if that is not on disk.
 func (b *Book) SetLast(uid types.UID, last *v1.PodStatus, add bool) (bool, error) {
-	err := b.change(func(entries map[types.UID]podstore.Eviction) bool {
-		e, known := entries[uid]
+	version := b.change(func() bool {
+		e, known := b.entries[uid]
 		if e.Last != nil || (!known && !add) {
 			return false
 		}
 		e.Last = last
-		entries[uid] = e
+		b.entries[uid] = e
 		return true
 	})
-	if err != nil {
-		return false, err
+	if e, known := b.Get(uid); !known || e.Last == nil {
+		return false, nil
 	}
-	e, known := b.Get(uid)
-	return known && e.Last != nil, nil
-}
-
-// PutAll calls Put for several pods in one write.
-func (b *Book) PutAll(evictions map[types.UID]podstore.Eviction) error {
-	return b.change(func(entries map[types.UID]podstore.Eviction) bool {
-		before := len(entries)
-		for uid, e := range evictions {
-			if _, known := entries[uid]; !known {
-				entries[uid] = e
-			}
-		}
-		return len(entries) > before
-	})
-}
-
-// Booted drops the evictions that are valid for another boot of the machine than boot.
-func (b *Book) Booted(boot string) error {
-	return b.change(func(entries map[types.UID]podstore.Eviction) bool {
-		before := len(entries)
-		maps.DeleteFunc(entries, func(_ types.UID, e podstore.Eviction) bool { return e.Boot != "" && e.Boot != boot })
-		return len(entries) < before
-	})
+	if !b.await(version) {
+		return false, errUnwritten
+	}
+	return true, nil
 }
 
 // Delete drops an eviction; it is a no-op if there is none.
-func (b *Book) Delete(uid types.UID) error {
-	if _, known := b.Get(uid); !known {
-		return nil
-	}
-	return b.change(func(entries map[types.UID]podstore.Eviction) bool {
-		_, known := entries[uid]
-		delete(entries, uid)
+func (b *Book) Delete(uid types.UID) {
+	b.await(b.change(func() bool {
+		_, known := b.entries[uid]
+		delete(b.entries, uid)
 		return known
-	})
+	}))
 }
 
-// change applies a change to a copy of the entries, writes the copy to disk, and then makes it the content of the book.
-// If apply returns false, nothing has changed.
-func (b *Book) change(apply func(map[types.UID]podstore.Eviction) bool) error {
-	b.writing.Lock()
-	defer b.writing.Unlock()
-	b.mu.Lock()
-	next := maps.Clone(b.entries)
-	b.mu.Unlock()
-	if !apply(next) {
-		return nil
-	}
-	data, err := json.MarshalIndent(next, "", "  ")
-	if err != nil {
-		return fmt.Errorf("write the evictions: %w", err)
-	}
-	if err := statedir.WriteFileAtomic(b.path, append(data, '\n'), fileMode); err != nil {
-		return fmt.Errorf("write the evictions: %w", err)
-	}
+// Close writes what is not on disk yet, unless the disk hangs, and ends the writer.
+func (b *Book) Close() error { return b.writer.close() }
+
+// change changes the entries, and returns the version that has the change. apply, which is called with mu held, returns
+// false if nothing has changed.
+func (b *Book) change(apply func() bool) (version int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.entries = next
-	return nil
+	if apply() {
+		b.version++
+	}
+	return b.version
+}
+
+// await returns whether a version is on disk.
+func (b *Book) await(version int) bool {
+	b.writer.request()
+	return b.writer.await(version)
+}
+
+// write writes the file whenever that is requested, and again after a while if it fails.
+func (b *Book) write() {
+	defer close(b.writer.ended)
+	failed := false
+	for retry := time.Duration(0); b.writer.next(retry); {
+		b.mu.Lock()
+		version, entries := b.version, maps.Clone(b.entries)
+		b.mu.Unlock()
+		if b.writer.has(version) {
+			retry = 0
+			continue
+		}
+		err := b.save(entries)
+		b.writer.report(version, err)
+		switch {
+		case err != nil && !failed:
+			b.cfg.Logger.Error("the record of the evicted pods cannot be written, and is retried: a syncloop that is killed now would start evicted pods again; "+
+				"check the disk of the state directory", telemetry.KeyFile, b.cfg.Path, telemetry.KeyError, err)
+		case err == nil && failed:
+			b.cfg.Logger.Info("the record of the evicted pods is written again", telemetry.KeyFile, b.cfg.Path)
+		}
+		failed, retry = err != nil, nextRetry(retry, err)
+	}
+}
+
+func (b *Book) save(entries map[types.UID]podstore.Eviction) error {
+	data, err := json.MarshalIndent(entries, "", "  ")
+	if err != nil {
+		return err
+	}
+	return b.cfg.Reserve.Write(func() error {
+		return statedir.WriteFileAtomic(b.cfg.Path, append(data, '\n'), fileMode)
+	})
 }

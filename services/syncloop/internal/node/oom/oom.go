@@ -13,8 +13,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/quartet-node/quartet/internal/statedir"
@@ -94,7 +94,11 @@ func Run(ctx context.Context, cfg Config) {
 
 // read processes the records in the log and then those that follow.
 func (w *watcher) read(ctx context.Context, log Log) error {
-	before, known := load(w.cfg.File)
+	before, known, err := load(w.cfg.File)
+	if err != nil {
+		w.cfg.Logger.WarnContext(ctx, "the position in the kernel's log is damaged: kills that happened while syncloop did not run are not reported",
+			telemetry.KeyError, err)
+	}
 	if known && before.Boot == w.cfg.Boot {
 		w.next = before.Next
 	}
@@ -170,14 +174,17 @@ func (w *watcher) save(ctx context.Context) {
 	w.unsaved = err != nil
 }
 
-// load reads the position in the log. known is false without a valid file, as at the first start.
-func load(file string) (p place, known bool) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return place{}, false
+// load reads the position in the log. known is false without a valid file, as at the first start. A damaged file is set
+// aside.
+func load(file string) (p place, known bool, err error) {
+	err = statedir.LoadJSON(file, &p, func() error {
+		if p.Boot == "" {
+			return errors.New("it names no boot of the machine")
+		}
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return place{}, false, nil
 	}
-	if err := json.Unmarshal(data, &p); err != nil || p.Boot == "" {
-		return place{}, false
-	}
-	return p, true
+	return p, err == nil, err
 }

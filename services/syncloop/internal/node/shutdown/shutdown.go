@@ -34,7 +34,7 @@ type Config struct {
 	Store *podstore.Store
 	// Book records the ended pods on disk: *evictionbook.Book.
 	Book interface {
-		PutAll(evictions map[types.UID]podstore.Eviction) error
+		PutAll(evictions map[types.UID]podstore.Eviction)
 	}
 	// Workers terminates the pods: *podworkers.Pool.
 	Workers interface {
@@ -55,8 +55,7 @@ func New(cfg Config) *Ender { return &Ender{cfg: cfg} }
 
 // End terminates pods, each with its grace period in seconds, and returns when nothing of them is left. It ignores UIDs
 // without a pod, and shortens the grace period of a pod that is terminating already. It returns podstore.NotReadyError
-// while the pods are not known, an error if the ended pods cannot be recorded on disk, and the error of ctx if that
-// ends first; the termination then continues.
+// while the pods are not known, and the error of ctx if that ends first; the termination then continues.
 func (e *Ender) End(ctx context.Context, grace map[types.UID]int64) error {
 	if _, err := e.cfg.Store.Source(); err != nil {
 		return err
@@ -67,9 +66,7 @@ func (e *Ender) End(ctx context.Context, grace map[types.UID]int64) error {
 			ended[uid] = e.eviction(pod)
 		}
 	}
-	if err := e.cfg.Book.PutAll(ended); err != nil {
-		return err
-	}
+	e.cfg.Book.PutAll(ended)
 	var idle []types.UID
 	for uid, eviction := range ended {
 		if err := e.cfg.Store.Evict(uid, eviction); err == nil { // an error means that the pod has gone meanwhile

@@ -124,28 +124,23 @@ func OpenBook(dir string, logger *slog.Logger) (*Book, error) {
 	for _, file := range files {
 		path := filepath.Join(dir, file.Name())
 		uid, named := strings.CutSuffix(file.Name(), suffix)
-		if named {
-			r, err := read(path)
-			if err == nil {
-				b.pods[types.UID(uid)] = &page{record: r}
-				continue
+		if statedir.IsAside(file.Name()) {
+			continue
+		}
+		if !named { // half written
+			if err := os.Remove(path); err != nil {
+				logger.Warn("cannot remove a file that is not used", telemetry.KeyFile, path, telemetry.KeyError, err)
 			}
-			logger.Warn("cannot read the stored results of a pod's probes; its probes start again", telemetry.KeyPodUID, uid, telemetry.KeyFile, path, telemetry.KeyError, err)
+			continue
 		}
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("the results of probes: %w", err)
+		var r record
+		if err := statedir.LoadJSON(path, &r, nil); err != nil {
+			logger.Warn("the stored results of a pod's probes are damaged; its probes start again", telemetry.KeyPodUID, uid, telemetry.KeyError, err)
+			continue
 		}
+		b.pods[types.UID(uid)] = &page{record: r}
 	}
 	return b, nil
-}
-
-func read(path string) (r record, err error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return r, err
-	}
-	err = json.Unmarshal(data, &r)
-	return r, err
 }
 
 // all returns a copy of the results, by pod and container.

@@ -198,8 +198,8 @@ func TestAFileThatCannotBeReadIsNamedAndTheProbesBeginAgain(t *testing.T) {
 			!strings.Contains(text, "perhaps") {
 			t.Errorf("the log does not name it: %s", text)
 		}
-		if got := r.files(); got != "" {
-			t.Errorf("files are left: %s", got)
+		if got := r.files(); strings.TrimSpace(got) != `u.json.damaged {"containers":{"a-1":{"Readiness":{"result":"perhaps"}}}}` {
+			t.Errorf("the files are %s, want only the damaged one", got)
 		}
 		r.observe(podOf("a", func(p *v1.Pod) { p.Spec.Containers[0].ReadinessProbe = every() }), "s0:ready a@s0:running")
 		r.pass(time.Second / 2)

@@ -104,19 +104,16 @@ func (m *Manager) saveNode(ctx context.Context, facts nodeFacts) {
 	}
 }
 
-// loadNode loads the facts that the previous process wrote. It ignores a file that is missing, damaged or of another
-// node.
+// loadNode loads the facts that the previous process wrote. It ignores a file that is missing or of another node, and
+// sets a damaged one aside.
 func (m *Manager) loadNode() {
 	if m.cfg.NodeFile == "" {
 		return
 	}
-	data, err := os.ReadFile(m.cfg.NodeFile)
+	var facts nodeFacts
+	err := statedir.LoadJSON(m.cfg.NodeFile, &facts, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
-	}
-	var facts nodeFacts
-	if err == nil {
-		err = json.Unmarshal(data, &facts)
 	}
 	if err != nil {
 		m.cfg.Logger.Warn("cannot read the saved facts of the Node: they are not known until nodestatus answers", telemetry.KeyFile, m.cfg.NodeFile, telemetry.KeyError, err)
