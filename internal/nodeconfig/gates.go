@@ -18,6 +18,7 @@ const (
 	gateLoggingAlpha             = "LoggingAlphaOptions"
 	gateLoggingBeta              = "LoggingBetaOptions"
 	gateQOSReserved              = "QOSReserved"
+	gateSELinuxMount             = "SELinuxMount"
 )
 
 // gatesText lists the feature gates of the kubelet of this version, one per line: its name, its default, and "locked"
@@ -54,21 +55,16 @@ var missingFeatures = []string{
 	"KubeletPSI",
 	"KubeletPodResourcesDynamicResources",
 	"MemoryQoS",
-	"MutableCSINodeAllocatableCount",
 	"PodsAPI",
-	"RecoverVolumeExpansionFailure",
 	"ResourceHealthStatus",
 	"ResourceHealthStatusMessage",
-	"SELinuxChangePolicy",
-	"SELinuxMount",
-	"SELinuxMountReadWriteOncePod",
 	"SystemdWatchdog",
 	"TopologyManagerPolicyBetaOptions",
 	"TopologyManagerPolicyOptions",
 }
 
 // switchableFeatures can be turned on and off in Quartet too: those that a field of the file depends on, the resizing
-// of pod-level resources, and EventedPLEG, which Quartet does not depend on.
+// of pod-level resources, the SELinux labels of volumes, and EventedPLEG, which Quartet does not depend on.
 var switchableFeatures = []string{
 	"EventedPLEG",
 	gateDefaultPodSysctls,
@@ -76,11 +72,17 @@ var switchableFeatures = []string{
 	gateLoggingBeta,
 	gatePodLevelResize,
 	gateQOSReserved,
+	gateSELinuxMount,
 }
 
 // ResizesPodLevel reports whether the pod-level resources of a running pod can be changed.
 func ResizesPodLevel(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
 	return gateEnabled(cfg, gatePodLevelResize)
+}
+
+// MountsLabels reports whether volumes of every access mode are mounted with SELinux labels.
+func MountsLabels(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
+	return gateEnabled(cfg, gateSELinuxMount)
 }
 
 // gateEnabled returns the value of a feature gate in the file, or else its default.

@@ -137,7 +137,7 @@ func clusterVolumes(t *testing.T, kubeconfig, root string) (*volumes.Manager, *s
 	changes := podchanges.New()
 	link, err := newLink(ctx, h, askNode, changes, events, parts)
 	noError(t, err)
-	stored, err = newStorage(h, askNode, link, events, parts)
+	stored, err = newStorage(h, askNode, link, changes, events, parts)
 	noError(t, err)
 	manager, err := newVolumes(h, askNode, link, events, stored.volumes, parts)
 	noError(t, err)

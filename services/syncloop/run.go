@@ -121,7 +121,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	if err != nil {
 		return err
 	}
-	storage, err := newStorage(h, askNode, link, events, parts)
+	storage, err := newStorage(h, askNode, link, changes, events, parts)
 	if err != nil {
 		return err
 	}

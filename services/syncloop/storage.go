@@ -16,12 +16,15 @@ import (
 
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csidrivers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/inventory"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/plugins"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/selinux"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
@@ -45,11 +48,11 @@ type storage struct {
 
 // newStorage adds the plugin manager, and the volumes of the CSI drivers that it registers.
 func newStorage(
-	h *host, askNode func(context.Context) (*v1.Node, error), link *cluster.Link, events *podevents.Recorder,
-	parts *components.Group,
+	h *host, askNode func(context.Context) (*v1.Node, error), link *cluster.Link, changes *podchanges.Changes,
+	events *podevents.Recorder, parts *components.Group,
 ) (*storage, error) {
-	if err := os.MkdirAll(filepath.Join(h.cfg.RootDir, pluginsDir), pluginsMode); err != nil {
-		return nil, fmt.Errorf("make the folder of plugins: %w", err)
+	if err := makePluginDirs(h); err != nil {
+		return nil, err
 	}
 	published := inventory.New(stream.NewServedMetrics(h.registry, stream.NameStorage))
 	drivers := csidrivers.New(csidrivers.Config{
@@ -69,7 +72,7 @@ func newStorage(
 		Root: h.cfg.RootDir, Boot: h.boot, NodeName: h.cfg.NodeName, Drivers: drivers, Cluster: link.Claims,
 		Claims: link.Claims, Events: events,
 		Tokens: link.Tokens, InUseChanged: published.Changed, Mounts: volumes.Machine{}, Clock: clock.RealClock{},
-		Tracer: h.tracer, Logger: h.logger,
+		Tracer: h.tracer, Logger: h.logger, Freed: changes.Note(podchanges.Content), SELinux: selinux.Machine{},
 	}
 	if h.cfg.Kubeconfig != "" {
 		controller := ptr.Deref(h.cfg.Kubelet.EnableControllerAttachDetach, true)
@@ -86,6 +89,21 @@ func newStorage(
 		return published.Run(ctx, inventory.Storage{Drivers: drivers.Nodes, InUse: mounted})
 	})
 	return &storage{drivers: drivers, volumes: mounted, inventory: published}, nil
+}
+
+// makePluginDirs makes the folders of plugins, which plugins in containers may use also on a machine with SELinux.
+func makePluginDirs(h *host) error {
+	for _, name := range []string{pluginsDir, pluginSocketsDir} {
+		dir := filepath.Join(h.cfg.RootDir, name)
+		if err := os.MkdirAll(dir, pluginsMode); err != nil {
+			return fmt.Errorf("make a folder of plugins: %w", err)
+		}
+		if err := selinux.Share(dir); err != nil {
+			h.logger.Warn("a folder of plugins has no SELinux label for containers; unprivileged plugins may not work",
+				telemetry.KeyFile, dir, telemetry.KeyError, err)
+		}
+	}
+	return nil
 }
 
 // attachedForUse returns a function that waits until the Node's status has a volume both as in use by this node and,

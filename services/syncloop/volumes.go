@@ -12,9 +12,11 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/selinux"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumeprojected"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
@@ -43,7 +45,9 @@ func newVolumes(
 			Mounter: volumes.Machine{}, Swappable: swappable, Memory: memory, Objects: link.Objects, Tokens: link.Tokens,
 			TrustBundles: link.TrustBundles, Certificates: link.Certificates, Node: askNode, Clock: clock.RealClock{},
 		}), persistentvolumes.Plugins(persistentvolumes.Config{
-			Claims: link.Claims, Kinds: kinds, Node: askNode,
+			Claims: link.Claims, Kinds: kinds, Node: askNode, Labels: &selinux.Labels{
+				Host: selinux.Machine{}, EveryMode: nodeconfig.MountsLabels(&h.cfg.Kubelet), Metrics: selinux.NewMetrics(h.registry),
+			},
 		})),
 	})
 	if err != nil {

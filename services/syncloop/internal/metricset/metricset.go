@@ -33,6 +33,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/plugins"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/selinux"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
@@ -96,6 +97,7 @@ func register(registry prometheus.Registerer) exposing {
 	phases.NewMetrics(registry)
 	podcgroups.NewMetrics(registry)
 	podresources.NewMetrics(registry)
+	selinux.NewMetrics(registry)
 	return exposing{
 		statuses: statusmanager.NewMetrics(registry), mirrors: mirrorpods.NewMetrics(registry),
 		loop:  loop.NewMetrics(registry),

@@ -34,7 +34,9 @@ func (None) Driver(context.Context, string) (*storagev1.CSIDriver, error) { retu
 func (None) Attachment(context.Context, string, string) (map[string]string, error) { return nil, nil }
 
 // AttachmentNow implements Source.
-func (None) AttachmentNow(context.Context, string, string) (map[string]string, error) { return nil, nil }
+func (None) AttachmentNow(context.Context, string, string) (map[string]string, error) {
+	return nil, nil
+}
 
 // Secret implements Source.
 func (None) Secret(context.Context, string, string) (*v1.Secret, error) { return nil, errNone }

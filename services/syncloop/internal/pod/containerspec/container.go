@@ -34,6 +34,8 @@ type Inputs struct {
 	Devices []*runtimeapi.Device
 	// IDs are the IDs of the pod's user namespace.
 	IDs IDs
+	// Groups are the supplemental groups of the pod's volumes.
+	Groups []int64
 	// Target is the runtime's ID of the container whose process namespace this one shares, unless the whole pod shares
 	// one; it may be empty.
 	Target string

@@ -27,6 +27,8 @@ type SandboxInputs struct {
 	DNS *runtimeapi.DNSConfig
 	// IDs are the IDs of the pod's user namespace.
 	IDs IDs
+	// Groups are the supplemental groups of the pod's volumes.
+	Groups []int64
 	// Traceparent is the annotation of the sandbox; it may be empty.
 	Traceparent string
 }
@@ -59,7 +61,7 @@ func Sandbox(pod *v1.Pod, node Node, in SandboxInputs) (*runtimeapi.PodSandboxCo
 		}
 		config.Hostname = host
 	}
-	security, err := sandboxSecurity(pod, in.IDs)
+	security, err := sandboxSecurity(pod, in)
 	if err != nil {
 		return nil, err
 	}
@@ -126,9 +128,9 @@ func portMappings(pod *v1.Pod) []*runtimeapi.PortMapping {
 	return mappings
 }
 
-func sandboxSecurity(pod *v1.Pod, ids IDs) (*runtimeapi.LinuxSandboxSecurityContext, error) {
+func sandboxSecurity(pod *v1.Pod, in SandboxInputs) (*runtimeapi.LinuxSandboxSecurityContext, error) {
 	security := &runtimeapi.LinuxSandboxSecurityContext{
-		NamespaceOptions: namespaces(pod, ids),
+		NamespaceOptions: namespaces(pod, in.IDs),
 		Privileged:       anyPrivileged(pod),
 		// The pause process needs nothing that the default profile forbids, regardless of the pod's own profile.
 		Seccomp: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
@@ -145,6 +147,7 @@ func sandboxSecurity(pod *v1.Pod, ids IDs) (*runtimeapi.LinuxSandboxSecurityCont
 	}
 	var err error
 	security.SupplementalGroups, security.SupplementalGroupsPolicy, err = supplementalGroups(sc)
+	security.SupplementalGroups = append(security.SupplementalGroups, in.Groups...)
 	security.SelinuxOptions = selinux(sc.SELinuxOptions)
 	return security, err
 }

@@ -177,3 +177,32 @@ func TestProblemsOfASecurityContextAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// TestTheGroupsOfVolumes checks that, as with a kubelet, the sandbox has them only with a security context of the pod.
+func TestTheGroupsOfVolumes(t *testing.T) {
+	pod := testPod(v1.Container{Name: "a"})
+	sandbox := func() []int64 {
+		config, err := containerspec.Sandbox(pod, node, containerspec.SandboxInputs{Groups: []int64{1234}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return config.GetLinux().GetSecurityContext().GetSupplementalGroups()
+	}
+	container := func() []int64 {
+		return makeContainer(t, pod, containerspec.Inputs{Groups: []int64{1234}}).GetLinux().GetSecurityContext().GetSupplementalGroups()
+	}
+	if got := sandbox(); len(got) > 0 {
+		t.Errorf("the sandbox has the groups %v, want none", got)
+	}
+	if got := container(); !slices.Equal(got, []int64{1234}) {
+		t.Errorf("the container has the groups %v", got)
+	}
+	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: new(int64(7)), SupplementalGroups: []int64{8}}
+	want := []int64{7, 8, 1234}
+	if got := sandbox(); !slices.Equal(got, want) {
+		t.Errorf("the sandbox has the groups %v, want %v", got, want)
+	}
+	if got := container(); !slices.Equal(got, want) {
+		t.Errorf("the container has the groups %v, want %v", got, want)
+	}
+}

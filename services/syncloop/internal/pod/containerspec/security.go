@@ -125,6 +125,7 @@ func containerSecurity(
 	if err != nil {
 		return nil, err
 	}
+	security.SupplementalGroups = append(security.SupplementalGroups, in.Groups...)
 	if security.Seccomp, err = seccomp(sc.SeccompProfile, node); err != nil {
 		return nil, err
 	}

@@ -79,7 +79,7 @@ func (m *Manager) volumeMounts(
 			if made.HostPath, err = m.hostPath(ctx, pod, c, i, volume, path); err != nil {
 				return nil, err
 			}
-			made.SelinuxRelabel = volume.HostPath == nil
+			made.SelinuxRelabel = !m.cfg.Volumes.KeepsLabel(pod, volume)
 		}
 		mounts = append(mounts, made)
 	}

@@ -160,6 +160,7 @@ func (m *Manager) sandboxConfig(
 	if err != nil {
 		return nil, nil, err
 	}
+	in.Groups = m.cfg.Volumes.Groups(pod)
 	in.DNS, cut = containerspec.DNS(pod, *m.nodeNow(), host)
 	config, err = containerspec.Sandbox(pod, *m.nodeNow(), in)
 	return config, cut, err

@@ -166,7 +166,7 @@ func (s *podSync) create(
 	}
 	inputs := containerspec.Inputs{
 		Services: services, Restart: restart, ImageRef: image.Ref, ImageUser: image.User, PodIPs: ips,
-		IDs: s.sandbox.ids, Target: target, Traceparent: telemetry.Traceparent(ctx),
+		IDs: s.sandbox.ids, Groups: s.m.cfg.Volumes.Groups(s.pod), Target: target, Traceparent: telemetry.Traceparent(ctx),
 		File: func(volume, path string) (string, error) { return s.m.envFile(s.pod, volume, path) },
 		ConfigMap: func(name string) (*v1.ConfigMap, error) {
 			return s.m.cfg.Objects.ConfigMap(ctx, s.pod.Namespace, name)

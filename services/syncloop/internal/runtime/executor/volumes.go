@@ -31,6 +31,10 @@ type Volumes interface {
 	// SubPath mounts a path below a volume for the volumeMount of a container at index, and returns where on the node. It
 	// fails with a *subpath.MakeError if a folder is missing and cannot be created.
 	SubPath(ctx context.Context, pod *v1.Pod, v *v1.Volume, c *v1.Container, index int, path string) (string, error)
+	// Groups returns the supplemental groups that containers get because of the pod's volumes, which are ready.
+	Groups(pod *v1.Pod) []int64
+	// KeepsLabel reports whether the runtime must not give a volume the pod's SELinux label.
+	KeepsLabel(pod *v1.Pod, v *v1.Volume) bool
 	// Release removes the volumes of a pod of which nothing runs any more.
 	Release(ctx context.Context, uid types.UID) error
 }

@@ -27,11 +27,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/mount-utils"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/dirlock"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/selinux"
 )
 
 // Cluster returns the objects that the volumes of pods need.
@@ -82,8 +84,13 @@ type Config struct {
 	Attached func(ctx context.Context, name string) error
 	// InUseChanged is called when the result of VolumesInUse may have changed. It must not block. It may be nil.
 	InUseChanged func()
+	// Freed is called for each pod that may get a volume now, because it is unpublished for another pod or unstaged. It
+	// must not block. It may be nil.
+	Freed func(pod types.UID)
 	// Mounts reads the mount table. Required.
 	Mounts Mounts
+	// SELinux is that of the machine; nil for none.
+	SELinux selinux.Host
 	// Clock is the clock of retries. Required.
 	Clock clock.Clock
 	// Tracer creates a span for each call; it may be nil.
@@ -118,6 +125,9 @@ func New(cfg Config) (*Plugin, error) {
 	}
 	if cfg.Events == nil {
 		cfg.Events = noopEvents{}
+	}
+	if cfg.Freed == nil {
+		cfg.Freed = func(types.UID) {}
 	}
 	if cfg.InUseChanged == nil {
 		cfg.InUseChanged = func() {}

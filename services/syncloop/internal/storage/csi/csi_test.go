@@ -22,6 +22,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
@@ -243,6 +244,9 @@ func TestAVolumeForOnePodIsForOnePod(t *testing.T) {
 	r.mount(one)
 	fails(t, r, two, "volume uses the ReadWriteOncePod access mode and is already in use by another pod")
 	r.unmount(one.Dir)
+	if got := r.freed(); !slices.Equal(got, []types.UID{"u2"}) {
+		t.Errorf("woken are %v, want the pod that waits", got)
+	}
 	r.mount(two)
 	r.unmount(two.Dir)
 	r.ends()

@@ -152,9 +152,11 @@ func (p *Plugin) callExpand(
 			return v.Claim, false, err
 		}
 	}
+	plain := *v // as in the kubelet, the capability is without the SELinux label
+	plain.Label = ""
 	request := &csi.NodeExpandVolumeRequest{
 		VolumeId: v.handle, VolumePath: p.driverPath(p.books.target(v.place)), Secrets: secrets,
-		CapacityRange: &csi.CapacityRange{RequiredBytes: wanted.size.Value()}, VolumeCapability: v.capability(n, nil),
+		CapacityRange: &csi.CapacityRange{RequiredBytes: wanted.size.Value()}, VolumeCapability: plain.capability(n, nil),
 	}
 	if n.can[csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
 		request.StagingTargetPath = p.driverPath(p.books.staging(v.identity))

@@ -27,20 +27,22 @@ func (p *Plugin) Mount(ctx context.Context, r persistentvolumes.Request) (string
 		path = r.Dir
 	}
 	before, known := p.books.user(v.place)
-	if known && before.identity != v.identity {
-		// A persistent volume of the same name was another volume before.
-		if err := p.Unmount(ctx, r.Dir); err != nil {
-			return "", err
-		}
-		known = false
-	}
 	published := false
 	if known {
 		mounted, err := p.mounted(target)
 		if err != nil {
 			return "", err
 		}
-		published = !mustPublish(&before, p.cfg.Boot, mounted, false)
+		switch published = !mustPublish(&before, p.cfg.Boot, mounted, false); {
+		case before.identity == v.identity && (published || mounted):
+			v.Label = before.label
+		case before.identity != v.identity, before.label != v.Label:
+			// A persistent volume of the same name was another volume before, or it had another SELinux label in an earlier boot.
+			if err := p.Unmount(ctx, r.Dir); err != nil {
+				return "", err
+			}
+			published, known = false, false
+		}
 	}
 	if published && !v.republishes() {
 		return path, p.expand(ctx, &v, false)
@@ -157,15 +159,20 @@ func (p *Plugin) stage(ctx context.Context, v *volume, n node, publish *csi.Node
 		return err
 	}
 	defer unlock()
-	if _, users := p.books.all(); v.isForOnePod() && takenByOther(users, v.identity, v.place) {
+	_, users := p.books.all()
+	if v.isForOnePod() && takenByOther(users, v.identity, v.place) {
 		return errTaken
+	}
+	if isLabeledOtherwise(p.books.stagedOne(v.identity), users, v.identity, v.place, v.Label) {
+		p.signal() // it may be idle
+		return fmt.Errorf("waiting for unmount of volume %q, because it is already mounted to a different pod with a different SELinux label", v.uniqueName())
 	}
 	switch {
 	case publish.GetStagingTargetPath() != "":
 		err = p.callStage(ctx, v, n, publish)
 	case v.identity.block && p.books.stagedOne(v.identity) == nil:
 		// As in the kubelet, whose only record of a block device this is.
-		err = p.books.putStaged(record{identity: v.identity, attach: v.attach})
+		err = p.books.putStaged(record{identity: v.identity, attach: v.attach, label: v.Label})
 	}
 	if err != nil {
 		return err
@@ -190,7 +197,7 @@ func (p *Plugin) callStage(ctx context.Context, v *volume, n node, publish *csi.
 	if err != nil {
 		return err
 	}
-	record := record{identity: v.identity, phase: uncertain, attach: v.attach}
+	record := record{identity: v.identity, phase: uncertain, attach: v.attach, label: v.Label}
 	if err := p.books.putStaged(record); err != nil {
 		return err
 	}

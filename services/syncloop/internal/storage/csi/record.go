@@ -19,6 +19,7 @@ const (
 	keyNode       = "nodeName"
 	keyAttachment = "attachmentID"
 	keyLifecycle  = "volumeLifecycleMode"
+	keyLabel      = "seLinuxMountContext"
 	keyState      = "quartet.state"
 	keyBoot       = "quartet.boot"
 	keyMounted    = "quartet.mounted"
@@ -54,6 +55,8 @@ type record struct {
 	inline bool
 	// node is the name of the node.
 	node string
+	// label is the SELinux label that it is mounted with; empty for none.
+	label string
 }
 
 // encode returns the content of the file of a record.
@@ -69,6 +72,9 @@ func (r record) encode() ([]byte, error) {
 		}
 		values[keySpec], values[keyNode], values[keyLifecycle] = r.place.name, r.node, string(mode)
 		values[keyAttachment] = attachmentName(r.handle, r.driver, r.node)
+	}
+	if r.label != "" {
+		values[keyLabel] = r.label
 	}
 	if r.identity.block {
 		values[keySpec] = r.identity.name
@@ -90,7 +96,7 @@ func read(file string) (record, error) {
 		identity: identity{driver: values[keyDriver], handle: values[keyHandle]},
 		phase:    phase(values[keyState]), boot: values[keyBoot], node: values[keyNode],
 		mounted: values[keyMounted] == "true", attach: values[keyAttach] != "false",
-		inline: values[keyLifecycle] == string(storagev1.VolumeLifecycleEphemeral),
+		inline: values[keyLifecycle] == string(storagev1.VolumeLifecycleEphemeral), label: values[keyLabel],
 	}
 	if !isFileName(r.driver) || r.handle == "" {
 		return record{}, fmt.Errorf("failed to parse volume data file [%s]: it names no driver and volume", file)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,6 +30,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/selinux"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 	"github.com/quartet-node/quartet/test/csidriver"
 	"github.com/quartet-node/quartet/test/eventually"
@@ -145,6 +147,10 @@ type rig struct {
 	boot string
 	// node returns why the Node's status does not have a volume as attached; nil as long as it is not asked for.
 	node func(name string) error
+	// selinux is that of the machine of the next process.
+	selinux selinux.Host
+	// freed returns the pods that were woken because they may get a volume.
+	freed func() []types.UID
 	// changes counts the changes of the volumes in use.
 	changes func() int
 	stop    func()
@@ -207,7 +213,19 @@ func (r *rig) start() {
 		defer mu.Unlock()
 		return changes
 	}
+	var freed []types.UID
+	r.freed = func() []types.UID {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(freed)
+	}
 	plugin, err := csi.New(csi.Config{
+		SELinux: r.selinux,
+		Freed: func(pod types.UID) {
+			mu.Lock()
+			defer mu.Unlock()
+			freed = append(freed, pod)
+		},
 		Root: r.root, Boot: cmp.Or(r.boot, "boot-1"), NodeName: "node-1", Drivers: r.drivers, Cluster: r.cluster, Claims: r.cluster, Events: r.cluster, Tokens: tokens{},
 		InUseChanged: func() {
 			mu.Lock()

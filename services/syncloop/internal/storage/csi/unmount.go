@@ -41,6 +41,7 @@ func (p *Plugin) Unmount(ctx context.Context, dir string) error {
 	if err := p.books.dropUser(at); err != nil {
 		return err
 	}
+	p.freed(r.identity)
 	if !p.books.isUsed(r.identity) {
 		p.sizes.drop(r.identity)
 	}
@@ -102,7 +103,21 @@ func (p *Plugin) unstage(ctx context.Context, v identity) error {
 			return fmt.Errorf("%s: attacher.UnmountDevice failed: %w", pluginName, err)
 		}
 	}
-	return p.forgetStaged(v)
+	if err := p.forgetStaged(v); err != nil {
+		return err
+	}
+	p.freed(v)
+	return nil
+}
+
+// freed wakes the pods that wait for a volume, because other pods do not use it any more.
+func (p *Plugin) freed(v identity) {
+	_, users := p.books.all()
+	for _, u := range users {
+		if u.identity == v && u.phase == begun {
+			p.cfg.Freed(u.pod)
+		}
+	}
 }
 
 // forgetStaged removes what is left of a volume that is not staged any more. The caller has its lock.

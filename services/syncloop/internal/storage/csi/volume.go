@@ -12,6 +12,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/selinux"
 )
 
 // volume is a volume of a pod with everything that its calls need, except what they read from the cluster.
@@ -26,7 +27,7 @@ type volume struct {
 	attach   bool
 	readOnly bool
 	fsType   string
-	// attributes are the volume's, and options its mount options.
+	// attributes are the volume's, and options its mount options, without that for the label of the request.
 	attributes map[string]string
 	options    []string
 	modes      []v1.PersistentVolumeAccessMode
@@ -92,7 +93,9 @@ func (v *volume) republishes() bool {
 
 // record returns the record of the pod's volume.
 func (v *volume) record(node string) record {
-	return record{identity: v.identity, place: v.place, phase: begun, attach: v.attach, inline: v.inline, node: node}
+	return record{
+		identity: v.identity, place: v.place, phase: begun, attach: v.attach, inline: v.inline, node: node, label: v.Label,
+	}
 }
 
 // capability returns the volume's capability for a driver. group is for a driver that changes owners itself.
@@ -107,6 +110,9 @@ func (v *volume) capability(n node, group *int64) *csi.VolumeCapability {
 		return c
 	}
 	mount := &csi.VolumeCapability_MountVolume{FsType: v.fsType, MountFlags: v.options}
+	if v.Label != "" {
+		mount.MountFlags = append(slices.Clone(v.options), selinux.MountOption(v.Label))
+	}
 	if group != nil {
 		mount.VolumeMountGroup = strconv.FormatInt(*group, 10)
 	}

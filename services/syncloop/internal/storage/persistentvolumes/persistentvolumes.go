@@ -30,6 +30,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/dirlock"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/selinux"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
@@ -85,6 +86,8 @@ type Request struct {
 	ReadOnly bool
 	// Block is true for a block device.
 	Block bool
+	// Label is the SELinux label to mount the volume with; empty for none. Only a [Labeler] gets one.
+	Label string
 }
 
 // Config holds the parameters of Plugins.
@@ -95,6 +98,8 @@ type Config struct {
 	Kinds []Kind
 	// Node returns the known Node, whose labels persistent volumes may require. Required.
 	Node func(context.Context) (*v1.Node, error)
+	// Labels decides with which SELinux labels volumes are mounted; nil for none.
+	Labels *selinux.Labels
 }
 
 // place is where a volume is.
@@ -104,6 +109,9 @@ type place struct {
 	dir, path string
 	// claim and pv are the names of its claim and its persistent volume, which it may have.
 	claim, pv string
+	// wanted is the SELinux label that it has, or would have if volumes of every access mode had one.
+	wanted string
+	traits volumes.Traits
 }
 
 // dispatch is what the plugins share.
@@ -142,6 +150,13 @@ func (d *dispatch) Claim(dir string) (claim, persistentVolume string) {
 	return d.places[dir].claim, d.places[dir].pv
 }
 
+// Traits implements volumes.Traited.
+func (d *dispatch) Traits(dir string) volumes.Traits {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.places[dir].traits
+}
+
 // Refreshes implements volumes.Plugin, because claims grow, and drivers may require to be told of new tokens.
 func (d *dispatch) Refreshes() bool { return true }
 
@@ -154,11 +169,11 @@ func (d *dispatch) remember(dir string, p place) {
 
 // mount mounts a volume for a request of the volume manager with a directory. It is known from the beginning, because a
 // mount that fails may leave something.
-func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request) error {
+func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request, wanted string) error {
 	_, before := d.Where(dir)
-	at := place{kind: kind, dir: r.Dir, path: before}
+	at := place{kind: kind, dir: r.Dir, path: before, wanted: wanted}
 	if r.Claim != nil {
-		at.claim, at.pv = r.Claim.Name, r.PV.Name
+		at.claim, at.pv, at.traits.Group = r.Claim.Name, r.PV.Name, groupOf(r.PV)
 	}
 	d.remember(dir, at)
 	if err := os.MkdirAll(filepath.Dir(r.Dir), folderMode); err != nil {
@@ -171,6 +186,9 @@ func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request) 
 	defer unlock()
 	path, err := kind.Mount(ctx, r)
 	if err != nil {
+		return err
+	}
+	if at.traits.KeepsLabel, err = keepsLabel(kind, r, path); err != nil {
 		return err
 	}
 	at.path = path
@@ -227,12 +245,17 @@ func (p *claimPlugin) SetUp(ctx context.Context, r volumes.Request) error {
 		folder = devicesFolder
 	}
 	podDir := filepath.Dir(filepath.Dir(filepath.Dir(r.Dir)))
-	return p.mount(ctx, r.Dir, kind, Request{
+	request := Request{
 		Pod: r.Pod, Volume: r.Volume, Claim: claim, PV: pv, Block: block,
 		Dir:     filepath.Join(podDir, folder, kind.Name(), pv.Name),
 		FSGroup: r.FSGroup, FSGroupChangePolicy: r.FSGroupChangePolicy,
 		ReadOnly: r.Volume.PersistentVolumeClaim != nil && r.Volume.PersistentVolumeClaim.ReadOnly,
-	})
+	}
+	wanted, err := p.label(ctx, r.Dir, kind, &request)
+	if err != nil {
+		return err
+	}
+	return p.mount(ctx, r.Dir, kind, request, wanted)
 }
 
 // TearDown implements volumes.Plugin. A volume that this process has not set up is on disk, and removed by its kind.
@@ -318,9 +341,14 @@ func (p *kindPlugin) Where(dir string) (at, path string) {
 
 // SetUp implements volumes.Plugin.
 func (p *kindPlugin) SetUp(ctx context.Context, r volumes.Request) error {
-	return p.mount(ctx, r.Dir, p.kind, Request{
+	request := Request{
 		Pod: r.Pod, Volume: r.Volume, Dir: r.Dir, FSGroup: r.FSGroup, FSGroupChangePolicy: r.FSGroupChangePolicy,
-	})
+	}
+	wanted, err := p.label(ctx, r.Dir, p.kind, &request)
+	if err != nil {
+		return err
+	}
+	return p.mount(ctx, r.Dir, p.kind, request, wanted)
 }
 
 // TearDown implements volumes.Plugin.

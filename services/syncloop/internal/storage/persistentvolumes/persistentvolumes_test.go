@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/selinux"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/require"
@@ -109,17 +110,30 @@ func pv(name string) *v1.PersistentVolume {
 }
 
 type rig struct {
-	t       *testing.T
-	dir     string
-	kind    *folder
-	claims  claims
+	t      *testing.T
+	dir    string
+	kind   *folder
+	claims claims
+	// kinds are the kinds of the next process, and labels its labels; nil for none.
+	kinds   []persistentvolumes.Kind
+	labels  *selinux.Labels
 	manager *volumes.Manager
 	stop    func()
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, dir: t.TempDir(), kind: &folder{}, claims: claims{"data": pv("pv-1"), "pod-scratch": pv("pv-2")}}
+	kind := &folder{}
+	r := newRigOf(t, kind, nil)
+	r.kind = kind
+	return r
+}
+
+// newRigOf returns a rig with a kind, on a machine with SELinux unless labels is nil.
+func newRigOf(t *testing.T, kind persistentvolumes.Kind, labels *selinux.Labels) *rig {
+	t.Helper()
+	r := &rig{t: t, dir: t.TempDir(), kinds: []persistentvolumes.Kind{kind}, labels: labels,
+		claims: claims{"data": pv("pv-1"), "pod-scratch": pv("pv-2")}}
 	r.start()
 	t.Cleanup(func() { r.stop() })
 	return r
@@ -131,7 +145,7 @@ func (r *rig) start() {
 	manager, err := volumes.New(volumes.Config{
 		PodsDir: r.dir, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
 		Plugins: append(persistentvolumes.Plugins(persistentvolumes.Config{
-			Claims: r.claims, Kinds: []persistentvolumes.Kind{r.kind},
+			Claims: r.claims, Kinds: r.kinds, Labels: r.labels,
 			Node: func(context.Context) (*v1.Node, error) {
 				return &v1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"host": "here"}}}, nil
 			},
