@@ -100,6 +100,12 @@ func (tr *Tracer) stopped(t *testing.T, pid, thread int, status syscall.WaitStat
 	_ = unix.PtraceSyscall(thread, pass)
 }
 
+// The ioctl that sets the project ID of a directory, and the command of quotactl that sets a limit.
+const (
+	setAttributes = 0x401c5820 // FS_IOC_FSSETXATTR
+	setQuota      = 0x800008   // Q_SETQUOTA
+)
+
 // temporary matches the random part of the name of a temporary file.
 var temporary = regexp.MustCompile(`\.tmp-\d+`)
 
@@ -157,6 +163,14 @@ func (tr *Tracer) call(thread int) string {
 		what, paths = "mount", []string{named(1)}
 	case unix.SYS_UMOUNT2:
 		what, paths = "unmount", []string{named(0)}
+	case unix.SYS_IOCTL:
+		if info.args[1] == setAttributes {
+			what, paths = "set attributes of", []string{open()}
+		}
+	case unix.SYS_QUOTACTL_FD:
+		if info.args[1]>>8 == setQuota {
+			what, paths = "set a quota of", []string{open()}
+		}
 	case unix.SYS_LINKAT, unix.SYS_FALLOCATE, unix.SYS_COPY_FILE_RANGE:
 		// No tested program uses these calls; the list of calls shows them if one does.
 		what, paths = fmt.Sprintf("call %d of", info.nr), []string{named(1)}

@@ -22,8 +22,11 @@ import (
 // claims are the persistent volume claims, whose documents are in configmux.
 var claims = objectKind{"PersistentVolumeClaim", "persistentvolumeclaim", "persistent volume claims"}
 
-// annotationSizeEnforced is syncloop's annotation that says whether the size of a claim is enforced.
-const annotationSizeEnforced = "quartet.dev/size-enforced"
+// The annotations of syncloop that say whether the size of a claim is enforced, and why not.
+const (
+	annotationSizeEnforced    = "quartet.dev/size-enforced"
+	annotationSizeNotEnforced = "quartet.dev/size-not-enforced"
+)
 
 // The phases of a claim that its object does not have.
 const (
@@ -315,14 +318,17 @@ func (v claimView) print(p *page, now time.Time) {
 	p.field(0, "Labels", pairs(claim.Labels, "=")...)
 	annotations := map[string]string{}
 	for key, value := range claim.Annotations {
-		if key != annotationSizeEnforced {
+		if key != annotationSizeEnforced && key != annotationSizeNotEnforced {
 			annotations[key] = value
 		}
 	}
 	p.field(0, "Annotations", pairs(annotations, ": ")...)
 	size := claim.Spec.Resources.Requests.Storage().String()
-	if claim.Annotations[annotationSizeEnforced] == "false" {
-		size += " (not enforced: only the file system limits what pods write)"
+	switch claim.Annotations[annotationSizeEnforced] {
+	case "true":
+		size += " (enforced by a project quota)"
+	case "false":
+		size += " (not enforced: " + cmp.Or(oneLine(claim.Annotations[annotationSizeNotEnforced]), "the reason is not known") + ")"
 	}
 	p.field(0, "Capacity", size)
 	p.field(0, "Access Modes", orNone(shortModes(claim.Spec.AccessModes)))

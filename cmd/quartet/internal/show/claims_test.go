@@ -43,7 +43,9 @@ func newClaim(namespace, name, uid string, modes ...v1.PersistentVolumeAccessMod
 	return &v1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name, UID: types.UID(uid), CreationTimestamp: metav1.NewTime(ago(time.Hour)),
-			Annotations: map[string]string{annotationSizeEnforced: "false", "mine": "1"},
+			Annotations: map[string]string{
+				annotationSizeEnforced: "false", annotationSizeNotEnforced: "the file system is mounted without prjquota", "mine": "1",
+			},
 		},
 		Spec: v1.PersistentVolumeClaimSpec{AccessModes: modes, Resources: v1.VolumeResourceRequirements{
 			Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")},
@@ -96,6 +98,8 @@ func (n *node) putClaims() {
 	bound, again := newClaim("default", "data", "u1", v1.ReadWriteOnce), newClaim("shop", "db", "u3", v1.ReadWriteOncePod)
 	deleted := newClaim("shop", "db", "u2", v1.ReadWriteOncePod)
 	deleted.DeletionTimestamp = &metav1.Time{Time: ago(time.Minute)}
+	deleted.Annotations = map[string]string{annotationSizeEnforced: "true", "mine": "1"}
+	again.Annotations = map[string]string{"mine": "1"}
 	n.putDocument(bound)
 	n.putDocument(newClaim("default", "new", "u4", v1.ReadWriteMany, v1.ReadOnlyMany))
 	n.putDocument(again)
@@ -113,6 +117,10 @@ func TestGetClaims(t *testing.T) {
 	golden(t, "claims-wide.txt", n.must("get", "persistentvolumeclaims", "-o", "wide"))
 	golden(t, "claim.yaml", n.must("get", "pvc", "data", "-o", "yaml"))
 	golden(t, "describe-claim.txt", n.must("describe", "pvc", "-n", "shop", "db"))
+	const why = "1Gi (not enforced: the file system is mounted without prjquota)"
+	if out := n.must("describe", "pvc", "data"); !strings.Contains(out, why) || strings.Contains(out, annotationSizeNotEnforced) {
+		t.Errorf("the description has no %q:\n%s", why, out)
+	}
 	if out := n.must("get", "pvc", "-o", "name", "-n", "default"); out != "persistentvolumeclaim/data\npersistentvolumeclaim/new\n" {
 		t.Errorf("names: %s", out)
 	}

@@ -38,8 +38,8 @@ type disk interface {
 	load() (map[key]*record, error)
 	// save writes the record of a claim.
 	save(k key, r *record) error
-	// make makes the directory of a claim, unless there is one.
-	make(k key) error
+	// make makes the directory of a claim with a project ID, unless there is one. 0 is no project ID.
+	make(k key, project uint32) error
 	// moveAway renames the directory of a claim, which may be missing, so that sweep removes it.
 	moveAway(k key) error
 	// forget removes the record of a claim, which may be missing.
@@ -48,11 +48,21 @@ type disk interface {
 	sweep(ctx context.Context) error
 	// path returns the directory of a claim.
 	path(k key) string
+
+	// enforced returns nil if limits are enforced, and otherwise why they are not.
+	enforced() error
+	// pick returns a project ID that nothing has, and that is none of taken.
+	pick(uid types.UID, taken map[uint32]bool) (uint32, error)
+	// limit limits what a project may have; 0 is no limit.
+	limit(project uint32, bytes int64) error
+	// project returns the project ID of the directory of a claim; 0 if it has none.
+	project(k key) (uint32, error)
 }
 
 // folder is the disk of a real directory.
 type folder struct {
 	dir    string
+	quotas quotas
 	logger *slog.Logger
 }
 
@@ -152,8 +162,8 @@ func checkNames(k key, uid types.UID) error {
 	return nil
 }
 
-// make makes the directory under another name first, so that a killed process leaves none with a wrong mode.
-func (f folder) make(k key) error {
+// make makes the directory under another name first, so that a killed process leaves none with a wrong mode or project.
+func (f folder) make(k key, project uint32) error {
 	path := f.path(k)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -164,6 +174,11 @@ func (f folder) make(k key) error {
 	}
 	if err := os.Chmod(unfinished, contentMode); err != nil { // regardless of the umask
 		return err
+	}
+	if project != 0 {
+		if err := f.quotas.Assign(unfinished, project); err != nil {
+			return err
+		}
 	}
 	return f.rename(unfinished, path)
 }

@@ -16,7 +16,7 @@ type Status struct {
 	PV    *v1.PersistentVolume
 	// UsedBy are the pods that use the claim, as "namespace/name", sorted.
 	UsedBy []string
-	// Problem is why a deleted claim cannot be removed; empty if it can.
+	// Problem is why a changed claim cannot be kept, or a deleted one removed; empty if it can.
 	Problem string
 }
 

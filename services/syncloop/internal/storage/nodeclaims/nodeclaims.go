@@ -12,9 +12,13 @@
 // One goroutine, that of Run, owns the records and the directories. The steps on disk are ordered so that a process
 // that is killed at any point leaves a state from which the next one continues:
 //
-//	make:    write the record ──► make the directory
+//	make:    write the record ──► limit its project ID ──► make the directory with this project ID
+//	resize:  write the record ──► change the limit
 //	delete:  mark the record (no pod may begin to use it) ──► no pod uses it ──► rename the directory away ──►
-//	         remove the record (the name is free) ──► remove the renamed directory
+//	         remove the limit ──► remove the record (the name is free) ──► remove the renamed directory
+//
+// Where the file system has project quotas, the directory has a project ID of its own with the claim's size as its
+// limit. An existing directory gets none, because its content would have to be counted file by file.
 package nodeclaims
 
 import (
@@ -30,6 +34,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/projectquota"
 )
 
 // retryInterval is the interval of retries for a step on disk that has failed.
@@ -112,7 +117,7 @@ func New(cfg Config) *Claims {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return newClaims(cfg, folder{dir: cfg.Dir, logger: cfg.Logger})
+	return newClaims(cfg, folder{dir: cfg.Dir, quotas: projectquota.FileSystem{}, logger: cfg.Logger})
 }
 
 func newClaims(cfg Config, disk disk) *Claims {
@@ -165,7 +170,7 @@ func (c *Claims) load() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for k, r := range all {
-		r.users = map[types.UID]bool{}
+		r.users, r.unenforced = map[types.UID]bool{}, errNotChecked
 		c.records[k] = r
 	}
 	signal(c.sweep)

@@ -329,7 +329,7 @@ func TestRunFollowsTheDocuments(t *testing.T) {
 func TestARemovalThatFailsIsRetried(t *testing.T) {
 	r := newRig(t)
 	r.documents.set("data", "u1", "1Gi")
-	broken := &dying{disk: New(r.cfg).disk, left: -1}
+	broken := &dying{disk: r.folder(), left: -1}
 	r.next(broken)
 	r.loaded()
 	r.mount(pod("a", "data"))

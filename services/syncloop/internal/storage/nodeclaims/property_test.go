@@ -42,12 +42,19 @@ func (d *dying) save(k key, r *record) error {
 	return d.disk.save(k, r)
 }
 
-func (d *dying) make(k key) error {
+func (d *dying) make(k key, project uint32) error {
 	if err := d.step(); err != nil {
 		// It dies between the two steps of folder.make.
 		return errors.Join(err, os.MkdirAll(filepath.Join(filepath.Dir(d.path(k)), unfinishedName), 0o700))
 	}
-	return d.disk.make(k)
+	return d.disk.make(k, project)
+}
+
+func (d *dying) limit(project uint32, bytes int64) error {
+	if err := d.step(); err != nil {
+		return err
+	}
+	return d.disk.limit(project, bytes)
 }
 
 func (d *dying) moveAway(k key) error {
@@ -91,18 +98,22 @@ type world struct {
 	// mounted are the pods that use a claim, with its name and content.
 	mounted map[types.UID][2]string
 	outside string
+	limits  *memoryQuotas
 }
 
 // For any sequence of claims, pods, absences of configmux and kills, between and in the middle of the steps on disk,
-// the content of a claim is there as long as the claim or a pod that uses it; a claim that was deleted and made again
-// starts empty; and in the end nothing is left of a deleted claim, and nothing else is gone.
+// the content of a claim is there as long as the claim or a pod that uses it, and limited to the claim's size; a claim
+// that was deleted and made again starts empty; and in the end nothing is left of a deleted claim, and nothing else is
+// gone.
 func TestContentIsThatOfItsClaim(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newRig(t)
 		r.t = rt
+		limits := &memoryQuotas{root: r.dir}
+		r.quotas = limits
 		w := &world{
 			T: rt, rig: r, uids: map[string]string{}, tokens: map[string]string{}, mounted: map[types.UID][2]string{},
-			outside: t.TempDir(),
+			outside: t.TempDir(), limits: limits,
 		}
 		theirs := filepath.Join(w.outside, "theirs")
 		if err := os.WriteFile(theirs, nil, 0o600); err != nil {
@@ -111,7 +122,7 @@ func TestContentIsThatOfItsClaim(t *testing.T) {
 		w.revive()
 		rt.Repeat(map[string]func(*rapid.T){
 			"apply": w.apply, "delete": w.remove, "start": w.start, "end": w.endOne, "settle": w.settleAll,
-			"kill":  func(rt *rapid.T) { w.disk.left = rapid.IntRange(0, 4).Draw(rt, "steps") },
+			"kill":  func(rt *rapid.T) { w.disk.left = rapid.IntRange(0, 6).Draw(rt, "steps") },
 			"away":  func(rt *rapid.T) { w.documents.setUnread(rapid.SampledFrom([]string{"", away}).Draw(rt, "why")) },
 			"sweep": func(*rapid.T) { w.notice(w.disk.sweep(context.Background())) },
 			"":      func(*rapid.T) { w.check() },
@@ -135,7 +146,7 @@ func TestContentIsThatOfItsClaim(t *testing.T) {
 
 // revive starts the next process, in which the pods that use a claim come back.
 func (w *world) revive() {
-	w.disk = &dying{disk: New(w.cfg).disk, left: -1}
+	w.disk = &dying{disk: w.folder(), left: -1}
 	w.next(w.disk)
 	w.loaded()
 	for _, uid := range slices.Sorted(maps.Keys(w.mounted)) {
@@ -239,10 +250,42 @@ func (w *world) check() {
 			w.Fatalf("pod %s has %q, %v; want %q", uid, content, err, used[1])
 		}
 	}
+	w.checkLimits()
+}
+
+// checkLimits checks that the directory of each claim that is known as limited has a limit of its own of the right
+// size.
+func (w *world) checkLimits() {
+	owners := map[uint32]string{}
+	for _, s := range w.List() {
+		project, err := w.limits.Project(w.disk.path(key{namespace, s.Claim.Name}))
+		if s.Claim.Annotations[AnnotationSizeEnforced] != "true" || err != nil {
+			continue
+		}
+		if other := owners[project]; project == 0 || other != "" {
+			w.Fatalf("%s has the project %d of %q", s.Claim.Name, project, other)
+		}
+		owners[project] = s.Claim.Name
+		if size := s.Claim.Status.Capacity.Storage().Value(); w.limits.limits[project] != size {
+			w.Fatalf("%s has the limit %d, want %d", s.Claim.Name, w.limits.limits[project], size)
+		}
+	}
 }
 
 // finally checks that what there is is that of the claims.
 func (w *world) finally() {
+	projects := map[uint32]bool{}
+	for k, r := range w.records {
+		if r.unenforced != nil && !errors.Is(r.unenforced, os.ErrNotExist) {
+			w.Fatalf("the size of %s is not enforced: %v", k, r.unenforced)
+		}
+		projects[r.Project] = true
+	}
+	for project := range w.limits.limits {
+		if !projects[project] {
+			w.Fatalf("the limit of the project %d is left", project)
+		}
+	}
 	want := []string{}
 	for name, uid := range w.uids {
 		if uid != "" && w.tokens[uid] != "" {

@@ -3,6 +3,7 @@ package nodeclaims
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -10,9 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// AnnotationSizeEnforced is the annotation of a bound claim that says whether its pods can write more than its size:
-// "false" means that they can, because only the file system limits them.
-const AnnotationSizeEnforced = "quartet.dev/size-enforced"
+// The annotations of a bound claim that say whether its pods can write more than its size.
+const (
+	// AnnotationSizeEnforced is "true" if the file system limits them, and "false" if only its own size does.
+	AnnotationSizeEnforced = "quartet.dev/size-enforced"
+	// AnnotationSizeNotEnforced says why it is not enforced.
+	AnnotationSizeNotEnforced = "quartet.dev/size-not-enforced"
+)
 
 // protectionFinalizer is the finalizer with which Kubernetes keeps a deleted claim that a pod uses.
 const protectionFinalizer = "kubernetes.io/pvc-protection"
@@ -37,11 +42,15 @@ type record struct {
 	DeletedAt *time.Time `json:"deletedAt,omitempty"`
 	// CreatedAt is the time at which the directory was made.
 	CreatedAt time.Time `json:"createdAt"`
+	// Project is the project ID that limits the content; 0 if the directory was made where none can.
+	Project uint32 `json:"project,omitempty"`
 
 	// users are the pods that were given the claim by this process, and have not ended.
 	users map[types.UID]bool
-	// problem is why the claim cannot be removed; nil if it can.
+	// problem is why the claim cannot be changed or removed; nil if it can.
 	problem error
+	// unenforced is why the size of the claim is not enforced; nil if it is.
+	unenforced error
 	// made is true after this process has found or made the directory.
 	made bool
 }
@@ -51,6 +60,9 @@ func (r *record) isDeleted() bool { return r.DeletedAt != nil }
 
 // uid returns the UID of the claim.
 func (r *record) uid() types.UID { return r.Claim.UID }
+
+// size returns the size of the claim in bytes.
+func (r *record) size() int64 { return r.Claim.Spec.Resources.Requests.Storage().Value() }
 
 // pvName returns the name of the persistent volume of a claim, in the form of the provisioners of Kubernetes.
 func pvName(uid types.UID) string { return "pvc-" + string(uid) }
@@ -107,7 +119,11 @@ func boundTo(r *record, dir string) (*v1.PersistentVolumeClaim, *v1.PersistentVo
 	if claim.Annotations == nil {
 		claim.Annotations = map[string]string{}
 	}
-	claim.Annotations[AnnotationSizeEnforced] = "false"
+	claim.Annotations[AnnotationSizeEnforced] = strconv.FormatBool(r.unenforced == nil)
+	delete(claim.Annotations, AnnotationSizeNotEnforced)
+	if r.unenforced != nil {
+		claim.Annotations[AnnotationSizeNotEnforced] = r.unenforced.Error()
+	}
 	claim.Spec.VolumeName = pvName(r.uid())
 	claim.Status = v1.PersistentVolumeClaimStatus{
 		Phase: v1.ClaimBound, AccessModes: claim.Spec.AccessModes, Capacity: capacity,

@@ -93,6 +93,7 @@ type rig struct {
 
 	documents *documents
 	dir, pods string
+	quotas    quotas
 	clock     *testingclock.FakeClock
 	mu        sync.Mutex
 	told      []types.UID
@@ -104,9 +105,15 @@ func newRig(t *testing.T) *rig {
 		t: t, dir: filepath.Join(t.TempDir(), "claims"), pods: filepath.Join(t.TempDir(), "pods"),
 		documents: &documents{claims: map[string]*v1.PersistentVolumeClaim{}},
 		clock:     testingclock.NewFakeClock(time.Unix(1_700_000_000, 0)),
+		quotas:    &memoryQuotas{off: errors.New("there are no quotas")},
 	}
 	r.next(nil)
 	return r
+}
+
+// folder returns the real disk.
+func (r *rig) folder() disk {
+	return folder{dir: r.dir, quotas: r.quotas, logger: slog.New(slog.DiscardHandler)}
 }
 
 // next replaces the process; the disk is a real one if it is nil.
@@ -119,10 +126,10 @@ func (r *rig) next(disk disk) {
 			r.told = append(r.told, uid)
 		},
 	}
-	r.Claims = New(cfg)
-	if disk != nil {
-		r.Claims = newClaims(cfg, disk)
+	if disk == nil {
+		disk = r.folder()
 	}
+	r.Claims = newClaims(cfg, disk)
 	r.Claims.documents = r.documents
 }
 

@@ -127,32 +127,50 @@ func (c *Claims) give(k key, wanted *record, pod types.UID) (*record, error) {
 			return nil, errInUse
 		}
 	}
-	if known == nil || !known.isDeleted() && !equality.Semantic.DeepEqual(known.Claim, wanted.Claim) {
-		fresh := &record{
-			Claim: wanted.Claim, Owner: wanted.Owner, CreatedAt: c.cfg.Clock.Now().UTC(), users: map[types.UID]bool{},
-		}
-		if known != nil {
-			fresh.CreatedAt, fresh.users, fresh.made = known.CreatedAt, known.users, known.made
-		}
-		if err := c.disk.save(k, fresh); err != nil {
-			return nil, err
-		}
-		c.set(k, fresh)
-		known = fresh
+	known, err := c.renewed(k, known, wanted)
+	if err != nil {
+		return nil, err
 	}
 	if !known.made {
-		if err := c.disk.make(k); err != nil {
+		if err := c.makeLimited(k, known); err != nil {
 			return nil, err
 		}
 		c.cfg.Logger.Info("a claim has its directory", keyClaim, k, "dir", c.disk.path(k))
 		known.made = true
 	}
+	c.enforce(k, known)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, registered := c.pods[pod]; registered {
 		known.users[pod] = true
 	}
 	return known, nil
+}
+
+// renewed returns the record of a claim, which it writes if it is new or has changed.
+func (c *Claims) renewed(k key, known, wanted *record) (*record, error) {
+	if known != nil && (known.isDeleted() || equality.Semantic.DeepEqual(known.Claim, wanted.Claim)) {
+		return known, nil
+	}
+	fresh := &record{}
+	if known != nil {
+		*fresh = *known
+	} else {
+		project, err := c.reserve(k, wanted.uid())
+		if err != nil {
+			return nil, err
+		}
+		*fresh = record{
+			Owner: wanted.Owner, CreatedAt: c.cfg.Clock.Now().UTC(), Project: project,
+			users: map[types.UID]bool{}, unenforced: errNotChecked,
+		}
+	}
+	fresh.Claim = wanted.Claim
+	if err := c.disk.save(k, fresh); err != nil {
+		return nil, err
+	}
+	c.set(k, fresh)
+	return fresh, nil
 }
 
 func (c *Claims) set(k key, r *record) {
@@ -224,7 +242,7 @@ func (c *Claims) settle() bool {
 		err := c.settleOne(k, c.records[k])
 		c.note(k, err)
 		if err != nil {
-			c.cfg.Logger.Warn("a deleted claim cannot be removed; it is tried again",
+			c.cfg.Logger.Warn("the change or the removal of a claim has failed; it is tried again",
 				keyClaim, k, telemetry.KeyError, err)
 			done = false
 		}
@@ -232,7 +250,7 @@ func (c *Claims) settle() bool {
 	return done
 }
 
-// note records why a claim cannot be removed, for users; nil if it can.
+// note records why a claim cannot be changed or removed, for users; nil if it can.
 func (c *Claims) note(k key, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,6 +261,10 @@ func (c *Claims) note(k key, err error) {
 
 // settleOne does what is to be done about a claim.
 func (c *Claims) settleOne(k key, r *record) error {
+	r, err := c.follow(k, r)
+	if err != nil {
+		return err
+	}
 	if decide(r.isDeleted(), c.knowledgeOf(k, r), true) == mark {
 		marked, now := *r, c.cfg.Clock.Now().UTC()
 		marked.DeletedAt = &now
@@ -252,6 +274,7 @@ func (c *Claims) settleOne(k key, r *record) error {
 		c.set(k, &marked)
 		r = &marked
 	}
+	c.enforce(k, r)
 	if !r.isDeleted() {
 		return nil
 	}
@@ -265,6 +288,9 @@ func (c *Claims) settleOne(k key, r *record) error {
 	if err := c.disk.moveAway(k); err != nil {
 		return err
 	}
+	if err := c.release(r); err != nil {
+		return err
+	}
 	if err := c.disk.forget(k, r.uid()); err != nil {
 		return err
 	}
@@ -275,6 +301,22 @@ func (c *Claims) settleOne(k key, r *record) error {
 	signal(c.sweep)
 	c.tell(k)
 	return nil
+}
+
+// follow returns the record with the changes of its document, for example of its size.
+func (c *Claims) follow(k key, r *record) (*record, error) {
+	if r.Owner != "" {
+		return r, nil
+	}
+	document, err := c.documents.Claim(k.namespace, k.name)
+	if err != nil || document.UID != r.uid() {
+		return r, nil //nolint:nilerr // knowledgeOf looks at what it means that there is none
+	}
+	fresh, err := c.renewed(k, r, &record{Claim: document})
+	if err != nil {
+		return nil, fmt.Errorf("write the change of the claim: %w", err)
+	}
+	return fresh, nil
 }
 
 // knowledgeOf returns what is known about the document of a claim or, for the claim of an ephemeral volume, about its
