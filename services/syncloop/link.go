@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
@@ -21,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/nodeclaims"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/nodevolumes"
 )
 
 // newLink returns the link to the API server of the configuration, or the link of a standalone node. It notes in
@@ -30,7 +32,7 @@ func newLink(
 	events *podevents.Recorder, parts *components.Group,
 ) (*cluster.Link, error) {
 	if h.cfg.Kubeconfig == "" {
-		return newStandalone(h, changes, parts), nil
+		return newStandalone(h, changes, parts)
 	}
 	api, err := newAPIClient(h, parts)
 	if err != nil {
@@ -53,35 +55,72 @@ func newLink(
 	}, parts), nil
 }
 
-// newStandalone returns the link of a standalone node, whose claims are directories of the node.
-func newStandalone(h *host, changes *podchanges.Changes, parts *components.Group) *cluster.Link {
+// newStandalone returns the link of a standalone node, whose claims are directories of the node and volumes of its
+// storage classes.
+func newStandalone(h *host, changes *podchanges.Changes, parts *components.Group) (*cluster.Link, error) {
 	changed := changes.Note(podchanges.Content | podchanges.Sync)
-	local := nodeclaims.New(nodeclaims.Config{
-		Dir: filepath.Join(h.cfg.StateDir, "claims"), PodsDir: filepath.Join(h.cfg.RootDir, "pods"), Changed: changed,
-		Clock: clock.RealClock{}, Logger: h.logger,
-	})
-	objects := configobjects.NewConfigmux(configobjects.ConfigmuxConfig{
+	local := &localClaims{}
+	local.Configmux = configobjects.NewConfigmux(configobjects.ConfigmuxConfig{
 		Stream: clients.Objects(configv1.NewConfigServiceClient(h.peers.configmux)), Logger: h.logger,
-		Metrics: stream.NewFollowedMetrics(h.registry, stream.NameObjects), Changed: changed, ClaimsChanged: local.Check,
+		Metrics: stream.NewFollowedMetrics(h.registry, stream.NameObjects), Changed: changed,
+		ClaimsChanged: func() {
+			local.Claims.Check()
+			local.Volumes.Tell()
+		},
 	})
-	parts.Run("claims", func(ctx context.Context) error { return local.Run(ctx, objects) })
-	link := cluster.Standalone(objects, h.registry, parts)
-	link.Claims = localClaims{Claims: local}
-	return link
+	var err error
+	local.Volumes, err = nodevolumes.New(nodevolumes.Config{
+		Dir: filepath.Join(h.cfg.StateDir, "persistentvolumes"), Objects: local.Configmux,
+		Changed: func(namespace, name string) { local.Claims.Tell(namespace, name) },
+		Clock:   clock.RealClock{}, Tracer: h.tracer, Logger: h.logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	local.Claims = nodeclaims.New(nodeclaims.Config{
+		Dir: filepath.Join(h.cfg.StateDir, "claims"), PodsDir: filepath.Join(h.cfg.RootDir, "pods"), Changed: changed,
+		Volumes: local.Volumes, Clock: clock.RealClock{}, Logger: h.logger,
+	})
+	parts.Run("claims", func(ctx context.Context) error { return local.Claims.Run(ctx, local.Configmux) })
+	parts.Run("volumes of claims", local.Volumes.Run)
+	link := cluster.Standalone(local.Configmux, h.registry, parts)
+	link.Claims = local
+	return link, nil
 }
 
-// localClaims are the claims of a standalone node. It has nothing else that persistent volumes need.
+// localClaims are the claims of a standalone node, with what persistent volumes need besides.
 type localClaims struct {
-	noCluster
 	*nodeclaims.Claims
+	*nodevolumes.Volumes
+	*configobjects.Configmux
 }
 
-// noCluster has the methods of claims.None, below those of the node's claims.
-type noCluster struct{ claims.None }
+var _ claims.Source = &localClaims{}
+
+// Use implements claims.Source.
+func (l *localClaims) Use(pod *v1.Pod) { l.Claims.Use(pod) }
+
+// Forget implements claims.Source.
+func (l *localClaims) Forget(uid types.UID) { l.Claims.Forget(uid) }
+
+// Claim implements claims.Source.
+func (l *localClaims) Claim(
+	ctx context.Context, pod *v1.Pod, volume *v1.Volume,
+) (*v1.PersistentVolumeClaim, *v1.PersistentVolume, error) {
+	return l.Claims.Claim(ctx, pod, volume)
+}
+
+// volumesOf returns the volumes of storage classes of a standalone node; nil for a node in a cluster.
+func volumesOf(link *cluster.Link) *nodevolumes.Volumes {
+	if local, is := link.Claims.(*localClaims); is {
+		return local.Volumes
+	}
+	return nil
+}
 
 // describeClaims returns the function that describes the claims of a standalone node; nil for a node in a cluster.
 func describeClaims(link *cluster.Link) func() []*enginev1.Claim {
-	if local, is := link.Claims.(localClaims); is {
+	if local, is := link.Claims.(*localClaims); is {
 		return local.Describe
 	}
 	return nil

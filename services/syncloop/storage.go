@@ -55,8 +55,20 @@ func newStorage(
 		return nil, err
 	}
 	published := inventory.New(stream.NewServedMetrics(h.registry, stream.NameStorage))
+	driversChanged, inUseChanged := published.Changed, published.Changed
+	local := volumesOf(link)
+	if local != nil {
+		driversChanged = func() {
+			published.Changed()
+			local.Tell()
+		}
+		inUseChanged = func() {
+			published.Changed()
+			local.Check()
+		}
+	}
 	drivers := csidrivers.New(csidrivers.Config{
-		Object: link.Claims.Driver, Changed: published.Changed, Intercept: csi.NewMetrics(h.registry).Intercept,
+		Object: link.Claims.Driver, Changed: driversChanged, Intercept: csi.NewMetrics(h.registry).Intercept,
 		Clock: clock.RealClock{}, Logger: h.logger,
 	})
 	parts.OnClose("connections to CSI drivers", func() error {
@@ -71,7 +83,7 @@ func newStorage(
 	config := csi.Config{
 		Root: h.cfg.RootDir, Boot: h.boot, NodeName: h.cfg.NodeName, Drivers: drivers, Cluster: link.Claims,
 		Claims: link.Claims, Events: events,
-		Tokens: link.Tokens, InUseChanged: published.Changed, Mounts: volumes.Machine{}, Clock: clock.RealClock{},
+		Tokens: link.Tokens, InUseChanged: inUseChanged, Mounts: volumes.Machine{}, Clock: clock.RealClock{},
 		Tracer: h.tracer, Logger: h.logger, Freed: changes.Note(podchanges.Content), SELinux: selinux.Machine{},
 	}
 	if h.cfg.Kubeconfig != "" {
@@ -81,6 +93,9 @@ func newStorage(
 	mounted, err := csi.New(config)
 	if err != nil {
 		return nil, err
+	}
+	if local != nil {
+		local.Connect(drivers, mounted.Uses)
 	}
 	parts.Run("plugins", manager.Run)
 	parts.Run("CSI drivers", drivers.Run)

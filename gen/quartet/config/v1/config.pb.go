@@ -718,7 +718,7 @@ type Source struct {
 	Mode string `protobuf:"bytes,6,opt,name=mode,proto3" json:"mode,omitempty"`
 	// Its present errors, sorted by path and pod; a solved error is removed.
 	Errors []*SourceError `protobuf:"bytes,7,rep,name=errors,proto3" json:"errors,omitempty"`
-	// The number of its effective config maps, secrets and claims.
+	// The number of its effective objects other than pods.
 	Objects       int32 `protobuf:"varint,8,opt,name=objects,proto3" json:"objects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1120,7 +1120,7 @@ type WatchObjectsRequest struct {
 	// The token of the last handled message; empty for a new subscription. It is valid only with the same kind, namespace
 	// and name; otherwise the subscription begins with a snapshot, as START_SNAPSHOT_INVALID.
 	ResumeToken []byte `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// "ConfigMap", "Secret" or "PersistentVolumeClaim" selects one kind. Empty selects all.
+	// "ConfigMap", "Secret", "PersistentVolumeClaim", "StorageClass" or "CSIDriver" selects one kind. Empty selects all.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Selects one namespace; empty for all.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -1252,12 +1252,12 @@ func (x *WatchObjectsResponse) GetSource() *SourceState {
 	return nil
 }
 
-// Object is a config map, a secret or a persistent volume claim.
+// Object is a config map, a secret, a persistent volume claim, a storage class or the object of a CSI driver.
 type Object struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "ConfigMap", "Secret" or "PersistentVolumeClaim".
+	// "ConfigMap", "Secret", "PersistentVolumeClaim", "StorageClass" or "CSIDriver".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The v1.ConfigMap, v1.Secret or v1.PersistentVolumeClaim, defaulted and validated, encoded with its Marshal method.
+	// The object of Kubernetes (v1 or storage.k8s.io/v1), defaulted and validated, encoded with its Marshal method.
 	// The stringData of a secret is folded into its data. A claim has a UID, which identifies its data: a claim that was
 	// deleted and applied again has another one. Empty if it was removed.
 	Object []byte `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
@@ -1348,7 +1348,7 @@ func (x *Object) GetTraceparent() string {
 // ListObjectsRequest asks for all objects.
 type ListObjectsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "ConfigMap", "Secret" or "PersistentVolumeClaim"; empty for all.
+	// "ConfigMap", "Secret", "PersistentVolumeClaim", "StorageClass" or "CSIDriver"; empty for all.
 	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1440,7 +1440,7 @@ func (x *ListObjectsResponse) GetObjects() []*ObjectSummary {
 // ObjectSummary summarizes an object without values of a secret.
 type ObjectSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "ConfigMap", "Secret" or "PersistentVolumeClaim".
+	// "ConfigMap", "Secret", "PersistentVolumeClaim", "StorageClass" or "CSIDriver".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Its namespace.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -1462,8 +1462,12 @@ type ObjectSummary struct {
 	ConfigMap []byte `protobuf:"bytes,10,opt,name=config_map,json=configMap,proto3" json:"config_map,omitempty"`
 	// The v1.PersistentVolumeClaim, encoded with its Marshal method. Always empty for another kind.
 	PersistentVolumeClaim []byte `protobuf:"bytes,11,opt,name=persistent_volume_claim,json=persistentVolumeClaim,proto3" json:"persistent_volume_claim,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// The storagev1.StorageClass, encoded with its Marshal method. Always empty for another kind.
+	StorageClass []byte `protobuf:"bytes,12,opt,name=storage_class,json=storageClass,proto3" json:"storage_class,omitempty"`
+	// The storagev1.CSIDriver, encoded with its Marshal method. Always empty for another kind.
+	CsiDriver     []byte `protobuf:"bytes,13,opt,name=csi_driver,json=csiDriver,proto3" json:"csi_driver,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ObjectSummary) Reset() {
@@ -1573,6 +1577,20 @@ func (x *ObjectSummary) GetPersistentVolumeClaim() []byte {
 	return nil
 }
 
+func (x *ObjectSummary) GetStorageClass() []byte {
+	if x != nil {
+		return x.StorageClass
+	}
+	return nil
+}
+
+func (x *ObjectSummary) GetCsiDriver() []byte {
+	if x != nil {
+		return x.CsiDriver
+	}
+	return nil
+}
+
 // ObjectKey is a key of the data of an object.
 type ObjectKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1631,9 +1649,9 @@ func (x *ObjectKey) GetBytes() int64 {
 // ApplyObjectRequest contains the object to store.
 type ApplyObjectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "ConfigMap", "Secret" or "PersistentVolumeClaim".
+	// "ConfigMap", "Secret", "PersistentVolumeClaim", "StorageClass" or "CSIDriver".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The v1.ConfigMap, v1.Secret or v1.PersistentVolumeClaim, encoded with its Marshal method.
+	// The object of Kubernetes (v1 or storage.k8s.io/v1), encoded with its Marshal method.
 	Object []byte `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
 	// Validate and default only; change nothing.
 	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
@@ -1759,7 +1777,7 @@ func (x *ApplyObjectResponse) GetName() string {
 // DeleteObjectRequest names the object to delete.
 type DeleteObjectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "ConfigMap", "Secret" or "PersistentVolumeClaim".
+	// "ConfigMap", "Secret", "PersistentVolumeClaim", "StorageClass" or "CSIDriver".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Its namespace; empty for "default".
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -2031,7 +2049,7 @@ const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"\x12ListObjectsRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\"Q\n" +
 	"\x13ListObjectsResponse\x12:\n" +
-	"\aobjects\x18\x01 \x03(\v2 .quartet.config.v1.ObjectSummaryR\aobjects\"\xf7\x02\n" +
+	"\aobjects\x18\x01 \x03(\v2 .quartet.config.v1.ObjectSummaryR\aobjects\"\xbb\x03\n" +
 	"\rObjectSummary\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -2046,7 +2064,10 @@ const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"\n" +
 	"config_map\x18\n" +
 	" \x01(\fR\tconfigMap\x126\n" +
-	"\x17persistent_volume_claim\x18\v \x01(\fR\x15persistentVolumeClaim\"5\n" +
+	"\x17persistent_volume_claim\x18\v \x01(\fR\x15persistentVolumeClaim\x12#\n" +
+	"\rstorage_class\x18\f \x01(\fR\fstorageClass\x12\x1d\n" +
+	"\n" +
+	"csi_driver\x18\r \x01(\fR\tcsiDriver\"5\n" +
 	"\tObjectKey\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"Y\n" +

@@ -68,7 +68,7 @@ type ConfigServiceClient interface {
 	// with NOT_FOUND if the source has no such pod, and with FAILED_PRECONDITION if the name is that of one pod and,
 	// without the node's suffix, of another. `quartet delete` calls it.
 	DeletePod(ctx context.Context, in *DeletePodRequest, opts ...grpc.CallOption) (*DeletePodResponse, error)
-	// WatchObjects streams the config maps, secrets and persistent volume claims of the sources of a node without an API
+	// WatchObjects streams the config maps, secrets, persistent volume claims, storage classes and CSIDrivers of the sources of a node without an API
 	// server, by the stream contract, level-triggered; syncloop mounts them. Keys are "KIND/NAMESPACE/NAME", and "source/NAME" for the state of
 	// a source, which follows the objects of the same reading: while a source is not ready, it may have objects that are
 	// not in the stream. Of two sources with the same object, the first takes precedence, in the order file, http, local.
@@ -77,16 +77,16 @@ type ConfigServiceClient interface {
 	// for an unknown kind; and with PERMISSION_DENIED for a request of secrets by a peer that is neither root, nor the
 	// user of configmux, nor one of --secret-uids.
 	WatchObjects(ctx context.Context, in *WatchObjectsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchObjectsResponse], error)
-	// ListObjects lists the config maps, secrets and claims for people: `quartet get configmaps`, `quartet get secrets`
+	// ListObjects lists the objects other than pods for people: `quartet get configmaps`, `quartet get secrets`
 	// and `quartet get pvc` call it. It never returns the value of a secret. Fails with UNIMPLEMENTED as WatchObjects does.
 	ListObjects(ctx context.Context, in *ListObjectsRequest, opts ...grpc.CallOption) (*ListObjectsResponse, error)
-	// ApplyObject durably creates or replaces a config map, a secret or a claim of the source "local"; a secret is
+	// ApplyObject durably creates or replaces an object other than a pod of the source "local"; a secret is
 	// encrypted on disk, and a new claim gets a UID. Fails with UNIMPLEMENTED as WatchObjects does; with INVALID_ARGUMENT and one violation for each invalid
 	// field, including changes of an immutable object, and of a claim except its size (google.rpc.BadRequest); with ALREADY_EXISTS if another source has
 	// the object; with RESOURCE_EXHAUSTED if the source is full; and with FAILED_PRECONDITION if the key file is
 	// unusable. Applying an unchanged object is a no-op. `quartet apply` calls it.
 	ApplyObject(ctx context.Context, in *ApplyObjectRequest, opts ...grpc.CallOption) (*ApplyObjectResponse, error)
-	// DeleteObject durably deletes a config map, a secret or a claim of the source "local". syncloop removes the data of a
+	// DeleteObject durably deletes an object other than a pod of the source "local". syncloop removes the data of a
 	// deleted claim when no pod uses it. Fails with UNIMPLEMENTED as
 	// WatchObjects does, with INVALID_ARGUMENT for an unknown kind, and with NOT_FOUND if the source has no such object.
 	// `quartet delete` calls it.
@@ -258,7 +258,7 @@ type ConfigServiceServer interface {
 	// with NOT_FOUND if the source has no such pod, and with FAILED_PRECONDITION if the name is that of one pod and,
 	// without the node's suffix, of another. `quartet delete` calls it.
 	DeletePod(context.Context, *DeletePodRequest) (*DeletePodResponse, error)
-	// WatchObjects streams the config maps, secrets and persistent volume claims of the sources of a node without an API
+	// WatchObjects streams the config maps, secrets, persistent volume claims, storage classes and CSIDrivers of the sources of a node without an API
 	// server, by the stream contract, level-triggered; syncloop mounts them. Keys are "KIND/NAMESPACE/NAME", and "source/NAME" for the state of
 	// a source, which follows the objects of the same reading: while a source is not ready, it may have objects that are
 	// not in the stream. Of two sources with the same object, the first takes precedence, in the order file, http, local.
@@ -267,16 +267,16 @@ type ConfigServiceServer interface {
 	// for an unknown kind; and with PERMISSION_DENIED for a request of secrets by a peer that is neither root, nor the
 	// user of configmux, nor one of --secret-uids.
 	WatchObjects(*WatchObjectsRequest, grpc.ServerStreamingServer[WatchObjectsResponse]) error
-	// ListObjects lists the config maps, secrets and claims for people: `quartet get configmaps`, `quartet get secrets`
+	// ListObjects lists the objects other than pods for people: `quartet get configmaps`, `quartet get secrets`
 	// and `quartet get pvc` call it. It never returns the value of a secret. Fails with UNIMPLEMENTED as WatchObjects does.
 	ListObjects(context.Context, *ListObjectsRequest) (*ListObjectsResponse, error)
-	// ApplyObject durably creates or replaces a config map, a secret or a claim of the source "local"; a secret is
+	// ApplyObject durably creates or replaces an object other than a pod of the source "local"; a secret is
 	// encrypted on disk, and a new claim gets a UID. Fails with UNIMPLEMENTED as WatchObjects does; with INVALID_ARGUMENT and one violation for each invalid
 	// field, including changes of an immutable object, and of a claim except its size (google.rpc.BadRequest); with ALREADY_EXISTS if another source has
 	// the object; with RESOURCE_EXHAUSTED if the source is full; and with FAILED_PRECONDITION if the key file is
 	// unusable. Applying an unchanged object is a no-op. `quartet apply` calls it.
 	ApplyObject(context.Context, *ApplyObjectRequest) (*ApplyObjectResponse, error)
-	// DeleteObject durably deletes a config map, a secret or a claim of the source "local". syncloop removes the data of a
+	// DeleteObject durably deletes an object other than a pod of the source "local". syncloop removes the data of a
 	// deleted claim when no pod uses it. Fails with UNIMPLEMENTED as
 	// WatchObjects does, with INVALID_ARGUMENT for an unknown kind, and with NOT_FOUND if the source has no such object.
 	// `quartet delete` calls it.

@@ -73,9 +73,9 @@ func convertClaim(claim *v1.PersistentVolumeClaim, into *core.PersistentVolumeCl
 	return nil
 }
 
-// CheckClaimSpec returns what a node without an API server cannot do for a claim: it has directories of its own, and no
-// storage classes, volumes, snapshots or block devices. It serves claims and the templates of generic ephemeral
-// volumes.
+// CheckClaimSpec returns what a node without an API server cannot do for a claim: it has directories of its own and the
+// volumes of its storage classes, and neither volumes to choose from, nor snapshots. A directory is no block device. The
+// class need not exist yet. It serves claims and the templates of generic ephemeral volumes.
 func CheckClaimSpec(spec *v1.PersistentVolumeClaimSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	refuse := func(condition bool, name, why string) {
@@ -83,15 +83,14 @@ func CheckClaimSpec(spec *v1.PersistentVolumeClaimSpec, path *field.Path) field.
 			errs = append(errs, field.Forbidden(path.Child(name), why))
 		}
 	}
-	const none = "a node without an API server has no %s: leave the field out, and the claim is a directory of the node"
-	class := spec.StorageClassName
-	refuse(class != nil && *class != "", "storageClassName", fmt.Sprintf(none, "storage classes"))
+	const none = "a node without an API server has no %s: leave the field out"
+	hasClass := spec.StorageClassName != nil && *spec.StorageClassName != ""
 	refuse(spec.VolumeName != "", "volumeName", fmt.Sprintf(none, "persistent volumes to choose from"))
 	refuse(spec.Selector != nil, "selector", fmt.Sprintf(none, "persistent volumes to choose from"))
 	refuse(spec.DataSource != nil, "dataSource", fmt.Sprintf(none, "sources of data"))
 	refuse(spec.DataSourceRef != nil && spec.DataSource == nil, "dataSourceRef", fmt.Sprintf(none, "sources of data"))
 	refuse(spec.VolumeAttributesClassName != nil, "volumeAttributesClassName", fmt.Sprintf(none, "classes of attributes"))
-	refuse(spec.VolumeMode != nil && *spec.VolumeMode != v1.PersistentVolumeFilesystem, "volumeMode",
-		"a claim of a node without an API server is a directory, not a block device: leave the field out")
+	refuse(!hasClass && spec.VolumeMode != nil && *spec.VolumeMode != v1.PersistentVolumeFilesystem, "volumeMode",
+		"a claim without a storageClassName is a directory of the node, not a block device: name a StorageClass, or leave the field out")
 	return errs
 }

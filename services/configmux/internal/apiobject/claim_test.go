@@ -79,10 +79,9 @@ func TestAClaimThatTheNodeCannotServeIsRefusedByField(t *testing.T) {
 		"spec.accessModes: Unsupported value":           func(c *v1.PersistentVolumeClaim) { c.Spec.AccessModes[0] = "Sometimes" },
 		"spec.resources[storage]: Required value":       func(c *v1.PersistentVolumeClaim) { c.Spec.Resources.Requests = nil },
 		"spec.resources[storage]: Invalid value":        size("-1"),
-		"spec.storageClassName: Forbidden: a node":      func(c *v1.PersistentVolumeClaim) { c.Spec.StorageClassName = &class },
 		"spec.volumeName: Forbidden: a node":            func(c *v1.PersistentVolumeClaim) { c.Spec.VolumeName = "pv" },
 		"spec.selector: Forbidden: a node":              func(c *v1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{} },
-		"spec.volumeMode: Forbidden: a claim of a node": func(c *v1.PersistentVolumeClaim) { c.Spec.VolumeMode = &block },
+		"spec.volumeMode: Forbidden: a claim without a": func(c *v1.PersistentVolumeClaim) { c.Spec.VolumeMode = &block },
 		"spec.dataSource: Forbidden: a node": func(c *v1.PersistentVolumeClaim) {
 			c.Spec.DataSource = &v1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "s"}
 		},
@@ -99,6 +98,10 @@ func TestAClaimThatTheNodeCannotServeIsRefusedByField(t *testing.T) {
 	}
 	if errs := claim(func(c *v1.PersistentVolumeClaim) { c.Spec.StorageClassName = &empty }).Prepare(); len(errs) > 0 {
 		t.Errorf("without a storage class: %v", errs)
+	}
+	device := claim(func(c *v1.PersistentVolumeClaim) { c.Spec.StorageClassName, c.Spec.VolumeMode = &class, &block })
+	if errs := device.Prepare(); len(errs) > 0 {
+		t.Errorf("a block device of a storage class: %v", errs)
 	}
 }
 

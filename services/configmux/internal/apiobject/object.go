@@ -1,5 +1,6 @@
-// Package apiobject represents a config map, a secret or a persistent volume claim in configmux: its key, its
-// preparation (defaults, stringData folded into data, as in an API server), and its validation.
+// Package apiobject represents a config map, a secret, a persistent volume claim, a storage class or the object of a CSI
+// driver in configmux: its key, its preparation (defaults, stringData folded into data, as in an API server), and its
+// validation.
 //
 // staticpod decodes objects out of manifests with it, localsource stores applied objects, and the mux merges and
 // publishes them. It is pure, and it never reveals a value of a secret: neither in an error, nor when fmt or slog
@@ -15,6 +16,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -26,13 +28,35 @@ const (
 	ConfigMap Kind = "ConfigMap"
 	Secret    Kind = "Secret"
 	Claim     Kind = "PersistentVolumeClaim"
+	Class     Kind = "StorageClass"
+	Driver    Kind = "CSIDriver"
 )
 
 // Kinds returns the supported kinds.
-func Kinds() []Kind { return []Kind{ConfigMap, Secret, Claim} }
+func Kinds() []Kind { return []Kind{ConfigMap, Secret, Claim, Class, Driver} }
 
 // Known reports whether the kind is supported.
 func (k Kind) Known() bool { return slices.Contains(Kinds(), k) }
+
+// APIVersion returns the version of the API that has the kind.
+func (k Kind) APIVersion() string {
+	if k.isOfNode() {
+		return storagev1.SchemeGroupVersion.String()
+	}
+	return v1.SchemeGroupVersion.String()
+}
+
+// Namespace returns the namespace of an object that names the given one: "default" if it names none, and the given one
+// for a kind whose objects have no namespace.
+func (k Kind) Namespace(given string) string {
+	if given == "" && !k.isOfNode() {
+		return metav1.NamespaceDefault
+	}
+	return given
+}
+
+// isOfNode reports whether objects of the kind have no namespace.
+func (k Kind) isOfNode() bool { return k == Class || k == Driver }
 
 // Key identifies an object.
 type Key struct {
@@ -40,13 +64,17 @@ type Key struct {
 	Namespace, Name string
 }
 
-// String returns the readable name of the object: "configmap default/settings".
+// String returns the readable name of the object: "configmap default/settings", "storageclass fast".
 func (k Key) String() string {
-	return strings.ToLower(string(k.Kind)) + " " + k.Namespace + "/" + k.Name
+	word := strings.ToLower(string(k.Kind)) + " "
+	if k.Namespace == "" && k.Kind.isOfNode() {
+		return word + k.Name
+	}
+	return word + k.Namespace + "/" + k.Name
 }
 
-// Path returns the object's key in the stream of objects: "ConfigMap/default/settings". None of its parts contains a
-// slash.
+// Path returns the object's key in the stream of objects: "ConfigMap/default/settings", "StorageClass//fast". None of
+// its parts contains a slash.
 func (k Key) Path() string { return string(k.Kind) + "/" + k.Namespace + "/" + k.Name }
 
 // Compare orders keys by kind, namespace and name.
@@ -58,12 +86,13 @@ func (k Key) Compare(other Key) int {
 	)
 }
 
-// Object is a config map, a secret or a persistent volume claim: exactly one of them is set. It is immutable after
-// Prepare.
+// Object is an object of one of the kinds: exactly one field is set. It is immutable after Prepare.
 type Object struct {
 	ConfigMap *v1.ConfigMap
 	Secret    *v1.Secret
 	Claim     *v1.PersistentVolumeClaim
+	Class     *storagev1.StorageClass
+	Driver    *storagev1.CSIDriver
 }
 
 // Kind returns the kind of the object.
@@ -73,6 +102,10 @@ func (o *Object) Kind() Kind {
 		return Secret
 	case o.Claim != nil:
 		return Claim
+	case o.Class != nil:
+		return Class
+	case o.Driver != nil:
+		return Driver
 	default:
 		return ConfigMap
 	}
@@ -85,6 +118,10 @@ func (o *Object) Meta() *metav1.ObjectMeta {
 		return &o.Secret.ObjectMeta
 	case o.Claim != nil:
 		return &o.Claim.ObjectMeta
+	case o.Class != nil:
+		return &o.Class.ObjectMeta
+	case o.Driver != nil:
+		return &o.Driver.ObjectMeta
 	default:
 		return &o.ConfigMap.ObjectMeta
 	}
@@ -125,6 +162,10 @@ func (o *Object) Marshal() ([]byte, error) {
 		data, err = o.Secret.Marshal()
 	case o.Claim != nil:
 		data, err = o.Claim.Marshal()
+	case o.Class != nil:
+		data, err = o.Class.Marshal()
+	case o.Driver != nil:
+		data, err = o.Driver.Marshal()
 	default:
 		data, err = o.ConfigMap.Marshal()
 	}
@@ -156,6 +197,18 @@ func Unmarshal(kind Kind, data []byte) (*Object, error) {
 			return nil, fmt.Errorf("it is not an encoded v1.PersistentVolumeClaim: %w", err)
 		}
 		return o, nil
+	case Class:
+		o := &Object{Class: &storagev1.StorageClass{}}
+		if err := o.Class.Unmarshal(data); err != nil {
+			return nil, fmt.Errorf("it is not an encoded storagev1.StorageClass: %w", err)
+		}
+		return o, nil
+	case Driver:
+		o := &Object{Driver: &storagev1.CSIDriver{}}
+		if err := o.Driver.Unmarshal(data); err != nil {
+			return nil, fmt.Errorf("it is not an encoded storagev1.CSIDriver: %w", err)
+		}
+		return o, nil
 	default:
 		return nil, &KindError{Kind: string(kind)}
 	}
@@ -166,10 +219,10 @@ type KindError struct{ Kind string }
 
 // Error names the supported kinds.
 func (e *KindError) Error() string {
-	return fmt.Sprintf("kind: must be %s, %s or %s, not %q", ConfigMap, Secret, Claim, e.Kind)
+	return fmt.Sprintf("kind: must be %s, %s, %s, %s or %s, not %q", ConfigMap, Secret, Claim, Class, Driver, e.Kind)
 }
 
-// Sizes returns the size in bytes of the value of each key; none for a claim, which has no data.
+// Sizes returns the size in bytes of the value of each key; none for a kind without data.
 func (o *Object) Sizes() map[string]int {
 	sizes := map[string]int{}
 	if o.Secret != nil {

@@ -140,7 +140,7 @@ func TestAnObjectIsPrintedWithoutItsData(t *testing.T) {
 		"Pod",
 		nil,
 	); err == nil ||
-		err.Error() != `kind: must be ConfigMap, Secret or PersistentVolumeClaim, not "Pod"` {
+		err.Error() != `kind: must be ConfigMap, Secret, PersistentVolumeClaim, StorageClass or CSIDriver, not "Pod"` {
 		t.Errorf("another kind: %v", err)
 	}
 }

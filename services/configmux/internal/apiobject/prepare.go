@@ -13,13 +13,11 @@ import (
 )
 
 // Prepare processes an object as an API server does on creation: it removes fields that only a server sets, sets the
-// namespace "default" if there is none, applies the defaults of the API, and folds the stringData of a secret into its
+// namespace "default" if there is none and the kind has namespaces, applies the defaults of the API, and folds the stringData of a secret into its
 // data. It returns the validation errors of the result.
 func (o *Object) Prepare() field.ErrorList {
 	meta := o.Meta()
-	if meta.Namespace == "" {
-		meta.Namespace = metav1.NamespaceDefault
-	}
+	meta.Namespace = o.Kind().Namespace(meta.Namespace)
 	meta.UID, meta.ResourceVersion, meta.Generation = "", "", 0
 	meta.CreationTimestamp, meta.DeletionTimestamp, meta.DeletionGracePeriodSeconds = metav1.Time{}, nil, nil
 	meta.ManagedFields = nil
@@ -35,6 +33,8 @@ func (o *Object) Prepare() field.ErrorList {
 		corev1.SetObjectDefaults_Secret(o.Secret)
 	case o.Claim != nil:
 		o.prepareClaim()
+	case o.Class != nil, o.Driver != nil:
+		o.prepareStorage()
 	default:
 		o.ConfigMap.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: string(ConfigMap)}
 		corev1.SetObjectDefaults_ConfigMap(o.ConfigMap)
@@ -43,7 +43,8 @@ func (o *Object) Prepare() field.ErrorList {
 }
 
 // CheckUpdate returns the validation errors of replacing another object of the same key: a different type, changed
-// data of an immutable object, or a changed claim, except its size. Both must be prepared.
+// data of an immutable object, a changed claim, except its size, or a field of a storage class or a CSIDriver that must
+// stay as it is. Both must be prepared.
 func (o *Object) CheckUpdate(old *Object) field.ErrorList { return o.validate(old) }
 
 // fold folds the stringData of a secret into its data.
@@ -66,6 +67,10 @@ func (o *Object) validate(old *Object) field.ErrorList {
 		return withoutValues(o.validateSecret(old))
 	case o.Claim != nil:
 		return o.validateClaim(old)
+	case o.Class != nil:
+		return o.validateClass(old)
+	case o.Driver != nil:
+		return o.validateDriver(old)
 	default:
 		return o.validateConfigMap(old)
 	}

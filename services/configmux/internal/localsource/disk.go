@@ -1,6 +1,7 @@
 package localsource
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -56,15 +57,15 @@ func (s *Source) pathOf(given types.NamespacedName) string {
 
 func asideOf(path string) string { return path + aside }
 
-// isObjectFile reports whether a path is that of a config map, a secret or a claim, or of a renamed one.
-func isObjectFile(path string) bool {
-	name := strings.TrimSuffix(path, aside)
-	return isSecretFile(path) || isClaimFile(path) || strings.HasSuffix(name, configMapExtension)
+// wordOf returns the word for the kind of object of each extension.
+var wordOf = map[string]string{
+	configMapExtension: "config map", secretExtension: "secret", claimExtension: "claim",
+	classExtension: "storage class", driverExtension: "CSIDriver",
 }
 
-// isClaimFile reports whether a path is that of a claim, or of a renamed one.
-func isClaimFile(path string) bool {
-	return strings.HasSuffix(strings.TrimSuffix(path, aside), claimExtension)
+// isObjectFile reports whether a path is that of an object of a kind other than pods, or of a renamed one.
+func isObjectFile(path string) bool {
+	return wordOf[filepath.Ext(strings.TrimSuffix(path, aside))] != ""
 }
 
 // holds reports whether a pod or an object was read from a file.
@@ -176,16 +177,7 @@ func (s *Source) leaveAside(path string) {
 
 // kindIn returns the kind of object in the file of a path.
 func kindIn(path string) string {
-	switch {
-	case isSecretFile(path):
-		return "secret"
-	case isClaimFile(path):
-		return "claim"
-	case isObjectFile(path):
-		return "config map"
-	default:
-		return "pod"
-	}
+	return cmp.Or(wordOf[filepath.Ext(strings.TrimSuffix(path, aside))], "pod")
 }
 
 // take processes the file of one pod or object, or reports why it is invalid. It returns an error if the file cannot be

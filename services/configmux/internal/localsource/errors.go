@@ -92,7 +92,7 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("the source %q has %d %s and takes no more: delete some first", Name, e.Number, e.What)
 }
 
-// ObjectTakenError is returned if another source has the config map, secret or claim.
+// ObjectTakenError is returned if another source has the object.
 type ObjectTakenError struct {
 	// Key is the key of the object.
 	Key apiobject.Key
@@ -110,7 +110,7 @@ func (e *ObjectTakenError) Error() string {
 	)
 }
 
-// UnknownObjectError is returned if the source has no such config map, secret or claim.
+// UnknownObjectError is returned if the source has no such object.
 type UnknownObjectError struct {
 	// Key is the requested key.
 	Key apiobject.Key

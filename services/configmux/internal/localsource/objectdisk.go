@@ -12,6 +12,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/statedir"
@@ -21,10 +22,12 @@ import (
 )
 
 const (
-	// configMapExtension, secretExtension and claimExtension are the extensions of files with an object.
+	// The extensions of files with an object.
 	configMapExtension = ".configmap"
 	secretExtension    = ".secret"
 	claimExtension     = ".claim"
+	classExtension     = ".storageclass"
+	driverExtension    = ".csidriver"
 	// maxRecord bounds the size of a file with an object, in bytes. The object has at most 1 MiB of data, which JSON and
 	// base64 enlarge.
 	maxRecord = 8 << 20
@@ -42,6 +45,9 @@ type record struct {
 	Sealed *sealing.Box `json:"sealed,omitempty"`
 	// Claim is the claim, if the object is one, with its UID.
 	Claim *v1.PersistentVolumeClaim `json:"claim,omitempty"`
+	// Class is the storage class, and Driver the CSIDriver, if the object is one.
+	Class  *storagev1.StorageClass `json:"storageClass,omitempty"`
+	Driver *storagev1.CSIDriver    `json:"csiDriver,omitempty"`
 }
 
 func (r record) key() apiobject.Key {
@@ -56,6 +62,10 @@ func (s *Source) objectPath(key apiobject.Key) string {
 		extension = secretExtension
 	case apiobject.Claim:
 		extension = claimExtension
+	case apiobject.Class:
+		extension = classExtension
+	case apiobject.Driver:
+		extension = driverExtension
 	case apiobject.ConfigMap:
 	}
 	sum := sha256.Sum256([]byte(key.Path()))
@@ -72,6 +82,8 @@ func (s *Source) encodeObject(e *objectEntry) ([]byte, error) {
 		CreatedAt: e.createdAt.UTC(),
 		ConfigMap: e.object.ConfigMap,
 		Claim:     e.object.Claim,
+		Class:     e.object.Class,
+		Driver:    e.object.Driver,
 	}
 	if key.Kind == apiobject.Secret {
 		box, err := s.cfg.Seals.Seal(e.content, key.Path())
@@ -111,7 +123,7 @@ func readRecord(path string) (record, error) {
 		return r, err
 	}
 	if json.Unmarshal(data, &r) != nil {
-		return record{}, errors.New("it is not JSON of a config map, a secret or a claim")
+		return record{}, errors.New("it is not JSON of a config map, a secret, a claim, a storage class or a CSIDriver")
 	}
 	return r, nil
 }
@@ -125,7 +137,7 @@ func (s *Source) readObject(path string) error {
 	if !r.Kind.Known() || s.objectPath(r.key()) != path {
 		return fmt.Errorf("it is not the file of what is in it, %s", r.key())
 	}
-	object := &apiobject.Object{ConfigMap: r.ConfigMap, Claim: r.Claim}
+	object := &apiobject.Object{ConfigMap: r.ConfigMap, Claim: r.Claim, Class: r.Class, Driver: r.Driver}
 	switch {
 	case r.Kind == apiobject.Secret && r.Sealed == nil:
 		return errors.New("it has no encrypted secret")
@@ -141,6 +153,10 @@ func (s *Source) readObject(path string) error {
 		return errors.New("it has no claim with a UID")
 	case r.Kind == apiobject.ConfigMap && r.ConfigMap == nil:
 		return errors.New("it has no config map")
+	case r.Kind == apiobject.Class && r.Class == nil:
+		return errors.New("it has no storage class")
+	case r.Kind == apiobject.Driver && r.Driver == nil:
+		return errors.New("it has no CSIDriver")
 	}
 	var uid types.UID
 	if r.Kind == apiobject.Claim {

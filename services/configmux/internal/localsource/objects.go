@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -22,7 +21,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
-// AppliedObject is the result of an apply of a config map, a secret or a claim.
+// AppliedObject is the result of an apply of an object of a kind other than pods.
 type AppliedObject struct {
 	// Key is the key of the object, including its namespace.
 	Key apiobject.Key
@@ -30,7 +29,7 @@ type AppliedObject struct {
 	Op podset.Op
 }
 
-// objectEntry is one config map, secret or claim, in memory and on disk.
+// objectEntry is one object of a kind other than pods, in memory and on disk.
 type objectEntry struct {
 	object *apiobject.Object
 	path   string
@@ -40,7 +39,7 @@ type objectEntry struct {
 	createdAt time.Time
 }
 
-// ApplyObject creates a config map, a secret or a claim, or replaces the applied one of the same name. A new claim gets
+// ApplyObject creates an object of a kind other than pods, or replaces the applied one of the same name. A new claim gets
 // a UID, which it keeps until it is deleted: it identifies the claim's data. It takes ownership of the
 // object. With dryRun it only returns what it would do. It fails with an *InvalidError, an *ObjectTakenError or a
 // *FullError if the object is refused, with a *sealing.FileError if there is no key for a secret, and with ErrEnded if
@@ -60,12 +59,10 @@ func (s *Source) ApplyObject(ctx context.Context, object *apiobject.Object, dryR
 	return AppliedObject{Key: wanted.object.Key(), Op: applied.Op}, nil
 }
 
-// DeleteObject removes a config map, a secret or a claim. It fails with an *UnknownObjectError, and otherwise as Delete
+// DeleteObject removes an object of a kind other than pods. It fails with an *UnknownObjectError, and otherwise as Delete
 // does.
 func (s *Source) DeleteObject(ctx context.Context, key apiobject.Key) error {
-	if key.Namespace == "" {
-		key.Namespace = metav1.NamespaceDefault
-	}
+	key.Namespace = key.Kind.Namespace(key.Namespace)
 	_, err := s.ask(ctx, func(ctx context.Context) (Applied, error) { return Applied{}, s.removeObject(ctx, key) })
 	return err
 }
@@ -145,7 +142,7 @@ func (s *Source) applyObject(ctx context.Context, wanted *objectEntry, dryRun bo
 // admitObject returns why an object conflicts with the others; nil if it does not.
 func (s *Source) admitObject(key apiobject.Key, known *objectEntry) error {
 	if known == nil && len(s.objects) >= s.cfg.MaxObjects {
-		return &FullError{What: "config maps, secrets and claims", Number: len(s.objects)}
+		return &FullError{What: "config maps, secrets, claims, storage classes and CSIDrivers", Number: len(s.objects)}
 	}
 	if from, path, taken := s.cfg.Others().ObjectHolder(key, Name); taken {
 		return &ObjectTakenError{Key: key, Source: from, Path: path}

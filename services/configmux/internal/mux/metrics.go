@@ -14,7 +14,8 @@ import (
 // sourceLabel names the source: file, http, api or local.
 const sourceLabel = "source"
 
-// kindLabel is the kind of an object in lower case: configmap, secret or persistentvolumeclaim.
+// kindLabel is the kind of an object in lower case: configmap, secret, persistentvolumeclaim, storageclass or
+// csidriver.
 const kindLabel = "kind"
 
 // Metrics counts merges and published changes, and reports the state of each source.
@@ -51,11 +52,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "quartet_configmux_changes_total", Help: "Changes of desired pods published, by operation.",
 		}, []string{sourceLabel, "op"}),
 		objectChanges: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "quartet_configmux_object_changes_total", Help: "Changes of config maps, secrets and claims published, by operation.",
+			Name: "quartet_configmux_object_changes_total", Help: "Changes of config maps, secrets, claims, storage classes and CSIDrivers published, by operation.",
 		}, []string{sourceLabel, kindLabel, "op"}),
 		objects: prometheus.NewDesc(
 			"quartet_configmux_source_objects",
-			"Effective config maps, secrets and claims of the source.",
+			"Effective config maps, secrets, claims, storage classes and CSIDrivers of the source.",
 			[]string{sourceLabel, kindLabel},
 			nil,
 		),

@@ -21,7 +21,7 @@ import (
 // ObjectEntry is one value of the stream of objects: exactly one of its fields is set. It is immutable after its
 // publication.
 type ObjectEntry struct {
-	// Object is a config map, a secret or a claim, under the key of apiobject.Key.Path.
+	// Object is an object of one of the kinds, under the key of apiobject.Key.Path.
 	Object *configv1.Object
 	// Source is the state of a source, under the key of SourceKey.
 	Source *configv1.SourceState
@@ -220,6 +220,10 @@ func (o publishedObject) summary(key apiobject.Key) *configv1.ObjectSummary {
 		s.Type = string(o.Secret.Type)
 	case o.Claim != nil:
 		s.PersistentVolumeClaim = o.data
+	case o.Class != nil:
+		s.StorageClass = o.data
+	case o.Driver != nil:
+		s.CsiDriver = o.data
 	default:
 		s.ConfigMap = o.data
 	}

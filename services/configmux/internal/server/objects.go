@@ -19,7 +19,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
 )
 
-// Objects provides the config maps, secrets and claims of a node without an API server. All fields except SecretUIDs
+// Objects provides the objects other than pods of a node without an API server. All fields except SecretUIDs
 // are required.
 type Objects struct {
 	// Held provides the effective objects; *mux.Mux implements it.
@@ -63,7 +63,7 @@ func (s *Server) WatchObjects(
 	if (selection.Kind == "" || selection.Kind == apiobject.Secret) && !s.objects.mayHaveSecrets(out.Context()) {
 		return status.Error(
 			codes.PermissionDenied,
-			"only root, the user of configmux and the users of --secret-uids may read secrets: watch as one of them, or request the kind ConfigMap or PersistentVolumeClaim",
+			"only root, the user of configmux and the users of --secret-uids may read secrets: watch as one of them, or request another kind",
 		)
 	}
 	select {
@@ -93,7 +93,7 @@ func checkKind(kind apiobject.Kind, every bool) error {
 func noObjects() error {
 	return status.Error(
 		codes.Unimplemented,
-		"this node has no config maps, secrets and claims of its own: its API server has them, or it replays a recording",
+		"this node has no config maps, secrets, claims, storage classes and CSIDrivers of its own: its API server has them, or it replays a recording",
 	)
 }
 

@@ -9,14 +9,14 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 )
 
-// configObject decodes one config map, secret or persistent volume claim.
+// configObject decodes one object that is not a pod.
 func (d *decoder) configObject(kind apiobject.Kind, object map[string]any, where string) {
 	key := keyOf(kind, object)
 	report := func(path, message string) {
@@ -30,7 +30,7 @@ func (d *decoder) configObject(kind apiobject.Kind, object map[string]any, where
 		report(
 			"kind",
 			fmt.Sprintf(
-				"must be %s, not %q: this node has an API server, and takes config maps, secrets and claims from there",
+				"must be %s, not %q: this node has an API server, and takes config maps, secrets, claims, storage classes and CSIDrivers from there",
 				d.accepted(),
 				kind,
 			),
@@ -62,10 +62,7 @@ func keyOf(kind apiobject.Kind, object map[string]any) apiobject.Key {
 	if !isText && metadata["namespace"] != nil {
 		return apiobject.Key{Kind: kind}
 	}
-	if namespace == "" {
-		namespace = metav1.NamespaceDefault
-	}
-	return apiobject.Key{Kind: kind, Namespace: namespace, Name: name}
+	return apiobject.Key{Kind: kind, Namespace: kind.Namespace(namespace), Name: name}
 }
 
 // decodeObject decodes an object of a manifest, or reports the problems and returns nil. The problems contain no
@@ -87,6 +84,12 @@ func decodeObject(kind apiobject.Kind, object map[string]any, report func(path, 
 	case apiobject.Claim:
 		o.Claim = &v1.PersistentVolumeClaim{}
 		into = o.Claim
+	case apiobject.Class:
+		o.Class = &storagev1.StorageClass{}
+		into = o.Class
+	case apiobject.Driver:
+		o.Driver = &storagev1.CSIDriver{}
+		into = o.Driver
 	case apiobject.ConfigMap:
 		o.ConfigMap = &v1.ConfigMap{}
 		into = o.ConfigMap

@@ -22,6 +22,7 @@ const (
 	settings = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\n"
 	login    = "apiVersion: v1\nkind: Secret\nmetadata: {name: login, namespace: a}\n"
 	data     = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n"
+	class    = "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: fast}\n"
 	dataSpec = "  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Gi}}\n"
 )
 
@@ -76,12 +77,15 @@ func TestProblemsOfObjectsNameThemAndTheirFieldAndNoValue(t *testing.T) {
 		{"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: A_b}", "configmap default/A_b", "metadata.name", "line 3: Invalid value"},
 		{"apiVersion: v1\nkind: Secret\nstringData: {k: " + value + "}", "", "metadata", "name the Secret"},
 		{"apiVersion: v1\nkind: Secret\nmetadata: {name: 5}", "", "metadata", "name the Secret"},
-		{"apiVersion: v1\nkind: Service\nmetadata: {name: x}", "", "kind", `must be Pod, ConfigMap, Secret, PersistentVolumeClaim, or a list of them (List, PodList, ConfigMapList, SecretList, PersistentVolumeClaimList), not "Service"`},
+		{"apiVersion: v1\nkind: Service\nmetadata: {name: x}", "", "kind", `must be Pod, ConfigMap, Secret, PersistentVolumeClaim, StorageClass, CSIDriver, or a list of them (List, PodList, ConfigMapList, SecretList, PersistentVolumeClaimList, StorageClassList, CSIDriverList), not "Service"`},
 		{data + "  accessModes: [ReadWriteOnce]", "persistentvolumeclaim default/data", "spec.resources[storage]", "Required value"},
 		{data + "  accessModes: ReadWriteOnce", "persistentvolumeclaim default/data", "spec.accessModes", "line 5: must be a list, not string"},
 		{data + "  acessModes: [ReadWriteOnce]", "persistentvolumeclaim default/data", "spec.acessModes", "line 5: unknown field"},
-		{data + dataSpec + "  storageClassName: fast", "persistentvolumeclaim default/data", "spec.storageClassName", "line 7: Forbidden: a node without an API server has no storage classes"},
-		{data + dataSpec + "  volumeMode: Block", "persistentvolumeclaim default/data", "spec.volumeMode", "line 7: Forbidden: a claim of a node without an API server is a directory"},
+		{data + dataSpec + "  volumeName: pv", "persistentvolumeclaim default/data", "spec.volumeName", "line 7: Forbidden: a node without an API server has no persistent volumes to choose from"},
+		{class + "provisioner: a b", "storageclass fast", "provisioner", "line 4: Invalid value"},
+		{class + "provisioner: x\nparameter: {}", "storageclass fast", "parameter", "line 5: unknown field"},
+		{"apiVersion: v1\nkind: StorageClass\nmetadata: {name: fast}", "", "apiVersion", `must be "storage.k8s.io/v1", not "v1"`},
+		{data + dataSpec + "  volumeMode: Block", "persistentvolumeclaim default/data", "spec.volumeMode", "line 7: Forbidden: a claim without a storageClassName is a directory"},
 	} {
 		got := staticpod.Decode([]byte(test.manifest), standalone)
 		if len(got.Objects) != 0 || len(got.Problems) == 0 {
@@ -144,17 +148,18 @@ func TestAPodMayNameObjectsOnlyWhereTheyCanBeBesideIt(t *testing.T) {
 		"    env: [{name: A, valueFrom: {secretKeyRef: {name: x, key: k}}}, {name: B, valueFrom: {configMapKeyRef: {name: x, key: k}}}]\n" +
 		"  imagePullSecrets: [{name: x}]\n" +
 		"  volumes: [{name: a, secret: {secretName: x}}, {name: b, configMap: {name: x}}, {name: c, projected: {sources: [{secret: {name: x}}, {configMap: {name: x}}]}}," +
-		" {name: d, persistentVolumeClaim: {claimName: x}}, {name: e, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}}]\n"
+		" {name: d, persistentVolumeClaim: {claimName: x}}, {name: e, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}}," +
+		" {name: f, csi: {driver: x, nodePublishSecretRef: {name: x}}}]\n"
 	got := staticpod.Decode([]byte(web+names), standalone)
 	if len(got.Problems) != 0 || len(got.Pods) != 1 || !staticpod.NamesObjects(got.Pods[0]) {
 		t.Fatalf("standalone: %d pods, problems %v", len(got.Pods), got.Problems)
 	}
-	if refused := staticpod.Decode([]byte(web+names), origin); len(refused.Pods) != 0 || len(refused.Problems) != 11 {
-		t.Errorf("with an API server: %d pods, problems %v, want eleven", len(refused.Pods), refused.Problems)
+	if refused := staticpod.Decode([]byte(web+names), origin); len(refused.Pods) != 0 || len(refused.Problems) != 12 {
+		t.Errorf("with an API server: %d pods, problems %v, want twelve", len(refused.Pods), refused.Problems)
 	}
 	// Fields that only an API server can provide stay refused.
 	for _, fields := range []string{
-		"  serviceAccountName: x\n", "  volumes: [{name: v, csi: {driver: x}}]\n",
+		"  serviceAccountName: x\n",
 		"  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}, {secret: {name: x}}]}}]\n",
 		"  volumes: [{name: v, cephfs: {monitors: [x], secretRef: {name: x}}}]\n",
 	} {
@@ -184,11 +189,28 @@ func TestClaimsStandBesidePods(t *testing.T) {
 		t.Errorf("with an API server: %v, problems %v", keysOf(refused), refused.Problems)
 	}
 	// The claim of a generic ephemeral volume is one of the node too.
-	template := "  volumes: [{name: e, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], storageClassName: fast," +
+	template := "  volumes: [{name: e, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], volumeName: pv," +
 		" resources: {requests: {storage: 1Gi}}}}}}]\n"
 	refused := staticpod.Decode([]byte(web+template), standalone)
 	if len(refused.Pods) != 0 || len(refused.Problems) != 1 ||
-		refused.Problems[0].Field != "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.storageClassName" {
-		t.Errorf("a template with a storage class: %d pods, problems %v", len(refused.Pods), refused.Problems)
+		refused.Problems[0].Field != "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.volumeName" {
+		t.Errorf("a template with a volume: %d pods, problems %v", len(refused.Pods), refused.Problems)
+	}
+}
+
+// Storage classes and CSIDrivers stand beside the pods of the driver, alone, in a list, or as the items of a list.
+func TestStorageClassesStandBesidePods(t *testing.T) {
+	const drivers = "apiVersion: storage.k8s.io/v1\nkind: CSIDriverList\nitems: [{metadata: {name: dirs.example.com}}]\n"
+	const item = "{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: slow}, provisioner: dirs.example.com}"
+	manifest := class + "provisioner: dirs.example.com\n---\n" + web + "---\n" + drivers + "---\n" +
+		"apiVersion: v1\nkind: List\nitems: [" + item + "]\n"
+	got := staticpod.Decode([]byte(manifest), standalone)
+	want := "storageclass fast csidriver dirs.example.com storageclass slow"
+	if len(got.Problems) != 0 || len(got.Pods) != 1 || strings.Join(keysOf(got), " ") != want {
+		t.Fatalf("%d pods, %v, problems %v, want 1 and %q", len(got.Pods), keysOf(got), got.Problems, want)
+	}
+	if refused := staticpod.Decode([]byte(class+"provisioner: x"), origin); len(refused.Objects) != 0 ||
+		!strings.Contains(refused.Problems[0].Message, "this node has an API server") {
+		t.Errorf("with an API server: %v, problems %v", keysOf(refused), refused.Problems)
 	}
 }

@@ -17,14 +17,14 @@ func forbidden(object string) string {
 	return fmt.Sprintf("a static pod must not use %s: it runs without an API server", object)
 }
 
-// NamesObjects reports whether a pod refers to a config map, a secret or a claim, which only a pod of a node without an
+// NamesObjects reports whether a pod refers to a config map, a secret, a claim or a CSI driver, which only a pod of a node without an
 // API server may do.
 func NamesObjects(pod *v1.Pod) bool {
 	return len(refuseReferences(pod, false)) > len(refuseReferences(pod, true))
 }
 
 // refuseReferences reports every reference to an object of the API in a pod as given. On a node without an API server,
-// references to config maps, secrets and claims are allowed, because these may stand beside the pod.
+// references to config maps, secrets, claims and CSI drivers are allowed, because these may stand beside the pod.
 func refuseReferences(pod *v1.Pod, standalone bool) field.ErrorList {
 	spec := field.NewPath("spec")
 	r := refusals{standalone: standalone}
@@ -94,7 +94,7 @@ func (r *refusals) volume(v *v1.VolumeSource, path *field.Path) {
 		template := path.Child("ephemeral", "volumeClaimTemplate", "spec")
 		r.errs = append(r.errs, apiobject.CheckClaimSpec(&v.Ephemeral.VolumeClaimTemplate.Spec, template)...)
 	}
-	r.refuseIf(v.CSI != nil, path.Child("csi"), "CSI drivers")
+	r.unlessStandalone(v.CSI != nil, path.Child("csi"), "CSI drivers")
 	r.refuseIf(v.Glusterfs != nil, path.Child("glusterfs"), "endpoints")
 	r.refuseIf(v.AzureFile != nil, path.Child("azureFile"), "secrets")
 	r.refuseIf(v.CephFS != nil && v.CephFS.SecretRef != nil, path.Child("cephfs", "secretRef"), "secrets")
@@ -117,7 +117,7 @@ func (r *refusals) volume(v *v1.VolumeSource, path *field.Path) {
 	}
 }
 
-// withoutObjects returns a copy of a valid pod without the permitted references to config maps, secrets and claims, to
+// withoutObjects returns a copy of a valid pod without the permitted references to config maps, secrets, claims and CSI drivers, to
 // check its other references.
 func withoutObjects(pod *core.Pod) *core.Pod {
 	pod = pod.DeepCopy()
@@ -135,7 +135,7 @@ func withoutObjects(pod *core.Pod) *core.Pod {
 	pod.Spec.Volumes = slices.DeleteFunc(
 		pod.Spec.Volumes,
 		func(v core.Volume) bool {
-			return v.ConfigMap != nil || v.Secret != nil || v.PersistentVolumeClaim != nil || v.Ephemeral != nil
+			return v.ConfigMap != nil || v.Secret != nil || v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil
 		},
 	)
 	for i := range pod.Spec.Volumes {

@@ -8,6 +8,7 @@ package staticpod
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -140,8 +141,12 @@ func (d *decoder) object(object map[string]any, where, defaultKind string) {
 		kind = defaultKind
 	}
 	itemKind, listed := listOf(kind)
-	if apiVersion != "v1" && (apiVersion != "" || where == "") {
-		d.unnamed(join(where, "apiVersion"), fmt.Sprintf("must be %q, not %q", "v1", apiVersion))
+	version := v1.SchemeGroupVersion.String()
+	if known := cmp.Or(itemKind, kind); apiobject.Kind(known).Known() {
+		version = apiobject.Kind(known).APIVersion()
+	}
+	if apiVersion != version && (apiVersion != "" || where == "") {
+		d.unnamed(join(where, "apiVersion"), fmt.Sprintf("must be %q, not %q", version, apiVersion))
 		return
 	}
 	switch {
@@ -171,8 +176,8 @@ func listOf(kind string) (itemKind string, listed bool) {
 // accepted returns the kinds that a manifest may contain.
 func (d *decoder) accepted() string {
 	if d.origin.Standalone {
-		return "Pod, ConfigMap, Secret, PersistentVolumeClaim, or a list of them (List, PodList, ConfigMapList, SecretList, " +
-			"PersistentVolumeClaimList)"
+		return "Pod, ConfigMap, Secret, PersistentVolumeClaim, StorageClass, CSIDriver, or a list of them (List, PodList, " +
+			"ConfigMapList, SecretList, PersistentVolumeClaimList, StorageClassList, CSIDriverList)"
 	}
 	return "Pod, PodList or List"
 }

@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// errNone is returned on a node without an API server.
-var errNone = errors.New("this node has no API server, and so no claims and no persistent volumes: give it --kubeconfig, or leave the claim out and use an emptyDir or a hostPath")
+// errNone is returned for everything that None does not have.
+var errNone = errors.New("there are no claims and no persistent volumes here: leave the claim out and use an emptyDir or a hostPath")
 
-// None is the Source of a node without an API server.
+// None is a Source without claims. A node without an API server has it until its own claims take its place.
 type None struct{}
 
 // Use implements Source.

@@ -2,6 +2,7 @@ package configobjects
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -12,7 +13,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -25,7 +28,7 @@ import (
 // it is published.
 type Entry struct {
 	Key Key
-	// Object is a *v1.ConfigMap, a *v1.Secret or a *v1.PersistentVolumeClaim; nil for a source, and for a deleted object.
+	// Object is an object of the type of the key's kind; nil for a source, and for a deleted object.
 	Object runtime.Object
 	// Source is the name of a source; empty for an object. Ready is true once all objects of the source have been read at
 	// least once.
@@ -40,8 +43,8 @@ type ConfigmuxConfig struct {
 	// Changed is called for each pod with an object that was changed, created or deleted, and for each pod that waits for
 	// an object whose state is now known. It must not block. Required.
 	Changed func(uid types.UID)
-	// ClaimsChanged is called when a claim was changed, created or deleted, and when all sources have been read. It must
-	// not block; nil if nobody needs to know.
+	// ClaimsChanged is called when a claim, a storage class or a CSIDriver was changed, created or deleted, and when all
+	// sources have been read. It must not block; nil if nobody needs to know.
 	ClaimsChanged func()
 	// Clock times retries; the real clock if nil.
 	Clock clock.Clock
@@ -148,7 +151,7 @@ func (c *Configmux) handle(change stream.Change[*Entry]) {
 	}
 	c.mu.Unlock()
 	c.notify(affected)
-	if entry.Key.Kind == Claim || entry.Source != "" {
+	if entry.Source != "" || slices.Contains([]Kind{Claim, Class, Driver}, entry.Key.Kind) {
 		c.cfg.ClaimsChanged()
 	}
 }
@@ -267,6 +270,28 @@ func (c *Configmux) Claim(namespace, name string) (*v1.PersistentVolumeClaim, er
 		return nil, err
 	}
 	return object.(*v1.PersistentVolumeClaim), nil //nolint:forcetypeassert // Decode has put it under its kind
+}
+
+// StorageClass returns a storage class, with the errors of a Getter.
+func (c *Configmux) StorageClass(name string) (*storagev1.StorageClass, error) {
+	object, err := c.get(Key{Kind: Class, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return object.(*storagev1.StorageClass), nil //nolint:forcetypeassert // Decode has put it under its kind
+}
+
+// Driver returns the object of a CSI driver; nil without an error if there is none.
+func (c *Configmux) Driver(_ context.Context, name string) (*storagev1.CSIDriver, error) {
+	object, err := c.get(Key{Kind: Driver, Name: name})
+	var none *NotServedError
+	if apierrors.IsNotFound(err) || errors.As(err, &none) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return object.(*storagev1.CSIDriver), nil //nolint:forcetypeassert // Decode has put it under its kind
 }
 
 // Unread returns why objects may be missing, or may come from another source once everything is read; empty if

@@ -1,5 +1,5 @@
 // Package configobjects provides the config maps and secrets of pods, and notifies pods when one of them changes. On a
-// node without an API server it also has the persistent volume claims of configmux.
+// node without an API server it also has the persistent volume claims, the storage classes and the CSIDrivers of configmux.
 //
 // On a node without an API server they come from configmux, see [Configmux], else from the API server, see [Cluster].
 // No error and no log line contains a value.
@@ -10,6 +10,7 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -55,11 +56,13 @@ func (None) Forget(types.UID) {}
 // Kind is the kind of an object.
 type Kind string
 
-// The kinds of objects. Only a [Configmux] has claims.
+// The kinds of objects. Only a [Configmux] has the last three.
 const (
 	ConfigMap Kind = "ConfigMap"
 	Secret    Kind = "Secret"
 	Claim     Kind = "PersistentVolumeClaim"
+	Class     Kind = "StorageClass"
+	Driver    Kind = "CSIDriver"
 )
 
 // resource returns the word for a kind in errors, as the kubelet uses it.
@@ -69,6 +72,10 @@ func (k Kind) resource() string {
 		return "secret"
 	case Claim:
 		return "persistentvolumeclaim"
+	case Class:
+		return "storageclass"
+	case Driver:
+		return "csidriver"
 	case ConfigMap:
 	}
 	return "configmap"
@@ -80,12 +87,21 @@ type Key struct {
 	Namespace, Name string
 }
 
-// String returns the name of the object for a log: "configmap NAMESPACE/NAME".
-func (k Key) String() string { return k.Kind.resource() + " " + k.Namespace + "/" + k.Name }
+// String returns the name of the object for a log: "configmap NAMESPACE/NAME", "storageclass NAME".
+func (k Key) String() string {
+	if k.Kind == Class || k.Kind == Driver {
+		return k.Kind.resource() + " " + k.Name
+	}
+	return k.Kind.resource() + " " + k.Namespace + "/" + k.Name
+}
 
 // notFound returns the kubelet's error for a missing object.
 func notFound(k Key) error {
-	return apierrors.NewNotFound(v1.Resource(k.Kind.resource()), k.Name)
+	resource := v1.Resource(k.Kind.resource())
+	if k.Kind == Class || k.Kind == Driver {
+		resource = storagev1.Resource(k.Kind.resource())
+	}
+	return apierrors.NewNotFound(resource, k.Name)
 }
 
 // UnknownError is returned while it is unknown whether an object exists. The caller retries when the pod is notified.

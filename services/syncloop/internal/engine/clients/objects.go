@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
@@ -14,7 +15,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
 )
 
-// Objects returns configmux's stream of config maps, secrets and claims. Subscribing waits for a configmux that is
+// Objects returns configmux's stream of objects other than pods. Subscribing waits for a configmux that is
 // away.
 func Objects(client configv1.ConfigServiceClient) stream.Source[*configobjects.Entry] {
 	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*configobjects.Entry], error) {
@@ -61,6 +62,12 @@ func decodeObject(m *configv1.WatchObjectsResponse) (*configobjects.Entry, error
 		err, entry.Object = object.Unmarshal(wire.GetObject()), object
 	case configobjects.Claim:
 		object := &v1.PersistentVolumeClaim{}
+		err, entry.Object = object.Unmarshal(wire.GetObject()), object
+	case configobjects.Class:
+		object := &storagev1.StorageClass{}
+		err, entry.Object = object.Unmarshal(wire.GetObject()), object
+	case configobjects.Driver:
+		object := &storagev1.CSIDriver{}
 		err, entry.Object = object.Unmarshal(wire.GetObject()), object
 	default:
 		err = fmt.Errorf("unknown kind")

@@ -9,25 +9,35 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// Status is a claim that has a directory.
+// Status is a claim that a pod has used.
 type Status struct {
-	// Claim is the claim as bound, with a DeletionTimestamp if it was deleted, and PV its persistent volume.
+	// Claim is the claim as bound, with a DeletionTimestamp if it was deleted, and PV its persistent volume; nil while that
+	// of a storage class is not there, and then the claim is pending.
 	Claim *v1.PersistentVolumeClaim
 	PV    *v1.PersistentVolume
 	// UsedBy are the pods that use the claim, as "namespace/name", sorted.
 	UsedBy []string
-	// Problem is why a changed claim cannot be kept, or a deleted one removed; empty if it can.
+	// Problem is why a changed claim cannot be kept, why a deleted one cannot be removed, or what the volume of a storage
+	// class waits for; empty if there is nothing.
 	Problem string
 }
 
-// List returns the claims that have a directory, sorted by namespace and name.
+// List returns the claims that pods have used, sorted by namespace and name.
 func (c *Claims) List() []Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := make([]Status, 0, len(c.records))
 	for k, r := range c.records {
 		s := Status{}
-		s.Claim, s.PV = boundTo(r, c.disk.path(k))
+		if r.hasClass() {
+			known := c.cfg.Volumes.Known(r.uid())
+			s.Claim, s.PV = classBound(r.claim(), known), known.PV
+			if known.Problem != nil {
+				s.Problem = known.Problem.Error()
+			}
+		} else {
+			s.Claim, s.PV = boundTo(r, c.disk.path(k))
+		}
 		for uid := range r.users {
 			s.UsedBy = append(s.UsedBy, c.pods[uid].name)
 		}
@@ -43,13 +53,13 @@ func (c *Claims) List() []Status {
 	return all
 }
 
-// Describe returns the claims that have a directory, sorted by namespace and name, for the API of syncloop.
+// Describe returns the claims that pods have used, sorted by namespace and name, for the API of syncloop.
 func (c *Claims) Describe() []*enginev1.Claim {
 	var all []*enginev1.Claim
 	for _, s := range c.List() {
 		claim, err := s.Claim.Marshal()
 		var pv []byte
-		if err == nil {
+		if err == nil && s.PV != nil {
 			pv, err = s.PV.Marshal()
 		}
 		if err != nil { // a claim that was read from its record or decoded can be encoded

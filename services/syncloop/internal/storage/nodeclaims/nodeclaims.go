@@ -1,11 +1,12 @@
 // Package nodeclaims provides the persistent volume claims of a node without an API server: each claim is a directory
-// of the node. The documents of claims come from configmux; persistentvolumes mounts the directories as local volumes.
+// of the node or, if it names a storage class, a volume of package nodevolumes. The documents of claims come from
+// configmux; persistentvolumes mounts the directories as local volumes.
 //
 //	STATE_DIR/claims/NAMESPACE/NAME           the content of a claim
 //	STATE_DIR/claims/NAMESPACE/.UID.json      its record: which claim the content belongs to
 //	STATE_DIR/claims/NAMESPACE/.removed-ID    the content of a deleted claim, on its way out
 //
-// A directory is made when the first pod uses the claim, and stays when the pod goes. The UID of a claim identifies its
+// A claim with a storage class has its record alone. A directory is made when the first pod uses the claim, and stays when the pod goes. The UID of a claim identifies its
 // content: a claim that was deleted and made again has another UID and starts empty. The claim of a generic ephemeral
 // volume is that of its pod, and is deleted with it.
 //
@@ -19,6 +20,8 @@
 //
 // Where the file system has project quotas, the directory has a project ID of its own with the claim's size as its
 // limit. An existing directory gets none, because its content would have to be counted file by file.
+//
+// In place of the renaming, nodevolumes is told that nobody needs the volume of a storage class any more.
 package nodeclaims
 
 import (
@@ -34,6 +37,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/nodevolumes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/projectquota"
 )
 
@@ -57,12 +61,26 @@ type Documents interface {
 	Unread() string
 }
 
+// Volumes provides the volumes of claims with a storage class; *nodevolumes.Volumes implements it.
+type Volumes interface {
+	// Provide returns the volume of a claim, and makes it if there is none. Its error says what the claim waits for.
+	Provide(ctx context.Context, claim *v1.PersistentVolumeClaim) (nodevolumes.Volume, error)
+	// Want tells the size of a claim, to which its volume grows.
+	Want(claim *v1.PersistentVolumeClaim)
+	// Known returns what is known of the volume of a claim, without asking a driver.
+	Known(claim types.UID) nodevolumes.Volume
+	// Release gives up the volume of a deleted claim that no pod uses. It does not wait for a driver.
+	Release(claim types.UID) error
+}
+
 // Config holds the parameters of Claims. All fields except Logger are required.
 type Config struct {
 	// Dir is the directory of the claims. It is created in an existing directory.
 	Dir string
 	// PodsDir is the directory of the pods' directories, by UID.
 	PodsDir string
+	// Volumes are the volumes of claims with a storage class.
+	Volumes Volumes
 	// Changed is called for each pod that may be able to use a claim now. It must not block.
 	Changed func(uid types.UID)
 	Clock   clock.WithTicker
@@ -203,8 +221,7 @@ func (c *Claims) Forget(uid types.UID) {
 // Check looks at all claims again, because the documents may have changed. It does not block.
 func (c *Claims) Check() { signal(c.wake) }
 
-// Claim returns the claim of a volume of a pod and its persistent volume, and makes its directory if it is new. The pod
-// must be registered. The pod is notified when a claim that it could not use may be usable.
+// Claim returns the claim of a volume of a pod and its persistent volume, and makes that if it is new. The pod must be registered. The pod is notified when a claim that it could not use may be usable.
 func (c *Claims) Claim(
 	ctx context.Context, pod *v1.Pod, volume *v1.Volume,
 ) (*v1.PersistentVolumeClaim, *v1.PersistentVolume, error) {
@@ -218,11 +235,17 @@ func (c *Claims) Claim(
 	}
 	select {
 	case a := <-answered:
+		if a.err == nil && a.pv == nil {
+			return c.provided(ctx, a.claim)
+		}
 		return a.claim, a.pv, a.err
 	case <-ctx.Done():
 		return nil, nil, ctx.Err()
 	}
 }
+
+// Tell notifies the registered pods that name a claim, because its volume has changed or may be usable now.
+func (c *Claims) Tell(namespace, name string) { c.tell(key{namespace, name}) }
 
 // tell notifies the registered pods that name one of some claims.
 func (c *Claims) tell(keys ...key) {

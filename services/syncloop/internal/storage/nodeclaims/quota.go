@@ -36,9 +36,9 @@ func (f folder) limit(project uint32, bytes int64) error {
 func (f folder) project(k key) (uint32, error) { return f.quotas.Project(f.path(k)) }
 
 // reserve returns a project ID for a new claim; 0 if its size cannot be enforced: the file system has no quotas, or the
-// directory is there already.
-func (c *Claims) reserve(k key, uid types.UID) (uint32, error) {
-	if c.disk.enforced() != nil {
+// directory is there already. The driver enforces the size of a volume of a storage class.
+func (c *Claims) reserve(k key, r *record) (uint32, error) {
+	if r.hasClass() || c.disk.enforced() != nil {
 		return 0, nil
 	}
 	if _, err := os.Lstat(c.disk.path(k)); err == nil {
@@ -48,7 +48,7 @@ func (c *Claims) reserve(k key, uid types.UID) (uint32, error) {
 	for _, r := range c.records {
 		taken[r.Project] = true
 	}
-	return c.disk.pick(uid, taken)
+	return c.disk.pick(r.uid(), taken)
 }
 
 // makeLimited makes the directory of a claim, which is limited before a pod can write to it.
@@ -65,8 +65,13 @@ func (c *Claims) makeLimited(k key, r *record) error {
 	return c.disk.make(k, project)
 }
 
-// enforce limits a directory to the size of its claim, or notes for users why that is not possible.
+// enforce limits a directory to the size of its claim, or notes for users why that is not possible. A volume of a
+// storage class grows to this size.
 func (c *Claims) enforce(k key, r *record) {
+	if r.hasClass() {
+		c.cfg.Volumes.Want(r.Claim)
+		return
+	}
 	err := c.tryEnforce(k, r)
 	c.mu.Lock()
 	defer c.mu.Unlock()

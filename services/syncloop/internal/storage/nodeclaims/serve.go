@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/google/uuid"
@@ -27,8 +26,13 @@ var (
 // errUnread is returned until the records are read.
 var errUnread = errors.New("the claims of this node cannot be read: see the log of syncloop")
 
-// localVolumes is the kubelet's directory of the volumes of claims, below that of a pod.
-const localVolumes = "volumes/kubernetes.io~local-volume"
+// localVolumes is the kubelet's directory of the volumes of claims that are directories, below that of a pod, and
+// classVolumes and classDevices those of the volumes of storage classes.
+const (
+	localVolumes = "volumes/kubernetes.io~local-volume"
+	classVolumes = "volumes/kubernetes.io~csi"
+	classDevices = "volumeDevices/kubernetes.io~csi"
+)
 
 // serve answers a call.
 func (c *Claims) serve(r request, loaded bool) answer {
@@ -46,6 +50,9 @@ func (c *Claims) serve(r request, loaded bool) answer {
 	given, err := c.give(k, wanted, r.pod.UID)
 	if err != nil {
 		return answer{err: err}
+	}
+	if given.hasClass() {
+		return answer{claim: given.claim()}
 	}
 	claim, pv := boundTo(given, c.disk.path(k))
 	return answer{claim: claim, pv: pv}
@@ -78,7 +85,14 @@ func (c *Claims) wantedDocument(
 	case known != nil && known.Owner != "":
 		return nil, fmt.Errorf("the claim %s is that of an ephemeral volume of another pod: name another", keyOf(known))
 	case err == nil && (known == nil || known.uid() == document.UID):
-		return &record{Claim: document}, nil
+		changed := checkUnchanged(known, document)
+		switch {
+		case changed == nil:
+			return &record{Claim: document}, nil
+		case c.uses(known, pod.UID):
+			return known, nil
+		}
+		return nil, changed
 	case known != nil && c.uses(known, pod.UID):
 		return known, nil // the claim was deleted, and is removed after the pod
 	case err == nil && c.documents.Unread() != "":
@@ -131,7 +145,7 @@ func (c *Claims) give(k key, wanted *record, pod types.UID) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !known.made {
+	if !known.made && !known.hasClass() {
 		if err := c.makeLimited(k, known); err != nil {
 			return nil, err
 		}
@@ -156,7 +170,7 @@ func (c *Claims) renewed(k key, known, wanted *record) (*record, error) {
 	if known != nil {
 		*fresh = *known
 	} else {
-		project, err := c.reserve(k, wanted.uid())
+		project, err := c.reserve(k, wanted)
 		if err != nil {
 			return nil, err
 		}
@@ -184,8 +198,8 @@ func (c *Claims) uses(r *record, pod types.UID) bool {
 	if c.isUser(r, pod) {
 		return true
 	}
-	_, err := os.Lstat(filepath.Join(c.cfg.PodsDir, string(pod), localVolumes, pvName(r.uid())))
-	return err == nil
+	has, _ := c.hasVolume(string(pod), r)
+	return has
 }
 
 // isUser reports whether this process has given a claim to a pod.
@@ -224,11 +238,11 @@ func (c *Claims) usedByAnother(r *record, but types.UID) (bool, error) {
 		if pod.Name() == string(but) {
 			continue
 		}
-		_, err := os.Lstat(filepath.Join(c.cfg.PodsDir, pod.Name(), localVolumes, pvName(r.uid())))
-		if err == nil {
+		has, err := c.hasVolume(pod.Name(), r)
+		if has {
 			return true, nil
 		}
-		if !errors.Is(err, os.ErrNotExist) && pod.IsDir() {
+		if err != nil && pod.IsDir() {
 			return false, fmt.Errorf("cannot see who uses the claim: %w", err)
 		}
 	}
@@ -285,7 +299,7 @@ func (c *Claims) settleOne(k key, r *record) error {
 	if decide(r.isDeleted(), absent, used) != remove {
 		return nil
 	}
-	if err := c.disk.moveAway(k); err != nil {
+	if err := c.giveUp(k, r); err != nil {
 		return err
 	}
 	if err := c.release(r); err != nil {
@@ -311,6 +325,9 @@ func (c *Claims) follow(k key, r *record) (*record, error) {
 	document, err := c.documents.Claim(k.namespace, k.name)
 	if err != nil || document.UID != r.uid() {
 		return r, nil //nolint:nilerr // knowledgeOf looks at what it means that there is none
+	}
+	if checkUnchanged(r, document) != nil {
+		return r, nil // a pod that begins to use it is told
 	}
 	fresh, err := c.renewed(k, r, &record{Claim: document})
 	if err != nil {
