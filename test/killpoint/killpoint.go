@@ -166,6 +166,8 @@ func (tr *Tracer) call(thread int) string {
 	case unix.SYS_IOCTL:
 		if info.args[1] == setAttributes {
 			what, paths = "set attributes of", []string{open()}
+		} else {
+			what, paths = loopCall(thread, &info)
 		}
 	case unix.SYS_QUOTACTL_FD:
 		if info.args[1]>>8 == setQuota {
@@ -183,6 +185,23 @@ func (tr *Tracer) call(thread int) string {
 		what += " " + temporary.ReplaceAllString(name, ".tmp")
 	}
 	return what
+}
+
+// loopCall describes the attachment of a loop device to a file, or its detachment.
+func loopCall(thread int, info *syscallInfo) (what string, paths []string) {
+	file := func(fd uint64) string {
+		path, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", thread, int32(fd)))
+		return path
+	}
+	switch info.args[1] {
+	case unix.LOOP_SET_FD:
+		return "attach", []string{file(info.args[2])}
+	case unix.LOOP_CLR_FD:
+		name := filepath.Base(file(info.args[0]))
+		backing, _ := os.ReadFile(filepath.Join("/sys/block", name, "loop/backing_file"))
+		return "detach", []string{strings.TrimSpace(string(backing))}
+	}
+	return "", nil
 }
 
 // textAt reads a string from the memory of a stopped thread.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
+	"github.com/quartet-node/quartet/test/csidriver"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/require"
 )
@@ -131,7 +132,7 @@ func TestFaultsOfABlockDevice(t *testing.T) {
 			t.Run(method+"/"+name, func(t *testing.T) {
 				r := newRig(t, canStage)
 				t.Cleanup(func() { detachAll(r) })
-				r.restart(100 * time.Millisecond)
+				r.restart(soon)
 				one := r.blockRequest(newPod("u1"), "pv-1")
 				r.driver.Set(method, fault)
 				if _, err := r.plugin.Mount(t.Context(), one); err == nil {
@@ -171,5 +172,25 @@ func TestABlockDeviceOfAKubelet(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.unmount(one.Dir)
+	r.ends()
+}
+
+// TestAnotherBlockDeviceOfTheSameName waits until the earlier volume is unstaged, because both have the same paths.
+func TestAnotherBlockDeviceOfTheSameName(t *testing.T) {
+	needsLoops(t)
+	r := newRig(t, canStage)
+	t.Cleanup(func() { detachAll(r) })
+	one, two := r.blockRequest(newPod("u1"), "pv-1"), r.blockRequest(newPod("u1"), "pv-1")
+	two.PV.Spec.CSI.VolumeHandle = "another"
+	r.driver.Set("NodeUnstageVolume", csidriver.Fails)
+	r.obtain(one)
+	fails(t, r, two, `the volume "disk-of-pv-1" of an earlier persistent volume pv-1 is still staged`)
+	r.driver.Set("NodeUnstageVolume", csidriver.None)
+	eventually.That(t, "the other one is there", func() bool {
+		_, err := r.plugin.Mount(t.Context(), two)
+		return err == nil
+	})
+	r.obtain(two)
+	r.unmount(two.Dir)
 	r.ends()
 }

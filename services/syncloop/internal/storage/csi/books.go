@@ -27,8 +27,9 @@ type books struct {
 	staged map[identity]record
 	// broken has the errors of records that cannot be read, by their files.
 	broken map[string]error
-	// empty are the directories of staged volumes without a record.
-	empty []string
+	// empty are the directories of staged volumes without a record, and emptyDevices the names of block devices without
+	// one.
+	empty, emptyDevices []string
 }
 
 // open reads all records.
@@ -97,12 +98,13 @@ func (b *books) openDevices() error {
 	}
 	for _, name := range names {
 		data := filepath.Join(b.devices(), name, "data")
-		s, ok := b.read(filepath.Join(data, dataFile))
-		if !ok {
-			continue
-		}
+		s, staged := b.read(filepath.Join(data, dataFile))
 		s.identity.block, s.identity.name = true, name
-		b.staged[s.identity] = s
+		if staged {
+			b.staged[s.identity] = s
+		} else if b.broken[b.stagedFile(s.identity)] == nil {
+			b.emptyDevices = append(b.emptyDevices, name)
+		}
 		targets, err := list(filepath.Join(b.devices(), "publish", name))
 		if err != nil {
 			return err
@@ -119,11 +121,14 @@ func (b *books) openDevices() error {
 		for _, uid := range targets {
 			p := place{pod: types.UID(uid), name: name, block: true}
 			u, ok := b.read(b.userFile(p))
-			if !ok {
+			switch {
+			case !ok && !staged:
+				continue
+			case !ok:
 				u = s
 				u.phase = uncertain
 			}
-			u.place, u.identity = p, s.identity
+			u.place, u.identity.block, u.identity.name = p, true, name
 			b.users[p] = u
 		}
 	}
@@ -188,6 +193,18 @@ func (b *books) stagedOne(v identity) *record {
 	defer b.mu.Unlock()
 	if r, ok := b.staged[v]; ok {
 		return &r
+	}
+	return nil
+}
+
+// rival returns the record of a staged block device of the same name, which is another volume; nil if there is none.
+func (b *books) rival(v identity) *record {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for other, r := range b.staged {
+		if v.block && other.block && other.name == v.name && other != v {
+			return &r
+		}
 	}
 	return nil
 }

@@ -167,6 +167,13 @@ func (p *Plugin) sweep() {
 			p.cfg.Logger.Warn("a staged CSI volume of an earlier process cannot be removed", telemetry.KeyFile, staging, telemetry.KeyError, err)
 		}
 	}
+	for _, name := range p.books.emptyDevices {
+		v := identity{block: true, name: name}
+		if err := errors.Join(drop(p.books.stagedFile(v)), p.forgetDevice(v)); err != nil {
+			p.cfg.Logger.Warn("what an earlier process has left of a block device cannot be removed",
+				telemetry.KeyVolume, name, telemetry.KeyError, err)
+		}
+	}
 }
 
 // changed is called when a volume is in use or no longer.

@@ -22,6 +22,9 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
+// soon is the deadline of calls that hang. It is long enough for all others, also on a machine with much to do.
+const soon = time.Second
+
 // faults are the faults of calls by their names.
 func faults() map[string]csidriver.Fault {
 	return map[string]csidriver.Fault{
@@ -47,7 +50,7 @@ func TestFaultsOfCallsThatMount(t *testing.T) {
 					t.Run(fmt.Sprintf("%s/%s/comes back %t/restarts %t", method, name, comesBack, restarts), func(t *testing.T) {
 						t.Parallel()
 						r := newRig(t, canStage)
-						r.restart(100 * time.Millisecond)
+						r.restart(soon)
 						one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
 						r.driver.Set(method, fault)
 						if _, err := r.plugin.Mount(t.Context(), one); err == nil {
@@ -90,7 +93,7 @@ func TestFaultsOfCallsThatUnmount(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/comes back %t", method, name, comesBack), func(t *testing.T) {
 					t.Parallel()
 					r := newRig(t, canStage)
-					r.restart(100 * time.Millisecond)
+					r.restart(soon)
 					one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
 					r.mount(one)
 					r.driver.Set(method, fault)

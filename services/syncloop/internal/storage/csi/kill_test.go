@@ -15,27 +15,48 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// killRoot and killSocket are the root directory and the driver's socket of the process that is killed.
+// killRoot and killSocket are the root directory and the driver's socket of the process that is killed, and killBlock is
+// set if its volume is a block device.
 const (
 	killRoot   = "CSI_TEST_ROOT"
 	killSocket = "CSI_TEST_SOCKET"
+	killBlock  = "CSI_TEST_BLOCK"
 )
 
 // life mounts a volume for two pods, unmounts it, and waits until it is unstaged.
 func (r *rig) life() {
 	r.t.Helper()
-	one, two := r.pair()
-	r.mount(one)
-	r.mount(two)
+	one, two := r.pair(os.Getenv(killBlock) != "")
+	r.obtain(one)
+	r.obtain(two)
 	r.unmount(one.Dir)
 	r.unmount(two.Dir)
 	eventually.That(r.t, "it is unstaged", func() bool { return len(r.left()) == 0 })
 }
 
 // pair returns the requests of two pods for one volume.
-func (r *rig) pair() (one, two persistentvolumes.Request) {
+func (r *rig) pair(block bool) (one, two persistentvolumes.Request) {
+	if block {
+		return r.blockRequest(newPod("u1"), "pv-1"), r.blockRequest(newPod("u2"), "pv-1")
+	}
 	pv := newPV("pv-1", "vol-1")
 	return r.request(newPod("u1"), pv), r.request(newPod("u2"), pv)
+}
+
+// obtain mounts a volume, or maps a block device, and checks that it is there.
+func (r *rig) obtain(request persistentvolumes.Request) {
+	r.t.Helper()
+	if !request.Block {
+		r.mount(request)
+		return
+	}
+	path, err := r.plugin.Mount(r.t.Context(), request)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode()&os.ModeDevice == 0 {
+		r.t.Fatalf("%s is %v, %v, want a device", path, info, err)
+	}
 }
 
 // TestAKillAnywhereLeavesNothingBehind kills a process before each system call that changes something on disk. A record
@@ -53,41 +74,65 @@ func TestAKillAnywhereLeavesNothingBehind(t *testing.T) {
 		r.drivers.register(t, driverName, "")
 		return
 	}
-	calls := killedAt(t, 0, false)
-	if len(calls) < 20 {
+	killEverywhere(t, false, 20)
+}
+
+// TestAKillAnywhereLeavesNothingOfABlockDevice does the same with a block device, whose mounts and loop devices outlive
+// the process.
+func TestAKillAnywhereLeavesNothingOfABlockDevice(t *testing.T) {
+	needsLoops(t)
+	killEverywhere(t, true, 40)
+}
+
+// killEverywhere kills a process before each of its calls, of which there are at least some.
+func killEverywhere(t *testing.T, block bool, some int) {
+	t.Helper()
+	calls := killedAt(t, 0, block, false)
+	if len(calls) < some {
 		t.Fatalf("only %d calls change something:\n%s", len(calls), strings.Join(calls, "\n"))
 	}
 	for n := 1; n <= len(calls); n++ {
 		for _, comesBack := range []bool{true, false} {
-			killedAt(t, n, comesBack)
+			killedAt(t, n, block, comesBack)
 		}
 	}
 }
 
 // killedAt kills a process before its nth call, or not at all if n is 0, and lets the next process take over.
-func killedAt(t *testing.T, n int, comesBack bool) (calls []string) {
+func killedAt(t *testing.T, n int, block, comesBack bool) (calls []string) {
 	t.Helper()
 	r := newRig(t, canStage)
 	r.stop()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestAKillAnywhereLeavesNothingBehind$")
 	cmd.Env = append(os.Environ(), killRoot+"="+r.root, killSocket+"="+r.driver.Socket())
+	if block {
+		t.Cleanup(func() { detachAll(r) })
+		cmd.Env = append(cmd.Env, killBlock+"=true")
+	}
 	tr := &killpoint.Tracer{Root: r.root, Kill: n}
 	status := tr.Run(t, cmd)
 	if status.Signaled() != (n > 0) || n == 0 && status.ExitStatus() != 0 {
 		t.Fatalf("the process ended with %#x after\n%s", status, strings.Join(tr.Calls, "\n"))
 	}
 	r.start()
-	one, two := r.pair()
+	one, two := r.pair(block)
 	if comesBack {
-		r.mount(one)
-		r.mount(two)
-		if at := mountsBelow(t, filepath.Join(r.root, "pods")); len(at) != 2 {
-			t.Errorf("killed before call %d, %s: mounted at %v", n, tr.Calls[n-1], at)
+		r.obtain(one)
+		r.obtain(two)
+		at := mountsBelow(t, filepath.Join(r.root, "pods"))
+		if block {
+			at = loops(t, filepath.Join(r.root, "plugins"))
+		}
+		if len(at) != 2 {
+			t.Errorf("killed before call %d, %s: mounted or held at %v", n, tr.Calls[n-1], at)
 		}
 	}
 	r.unmount(one.Dir)
 	r.unmount(two.Dir)
 	r.ends()
+	if at := loops(t, filepath.Dir(r.root)); len(at) > 0 {
+		t.Errorf("attached at the end: %v, want none", at)
+	}
 	if t.Failed() {
 		t.Fatalf("killed before call %d, %s", n, tr.Calls[max(n, 1)-1])
 	}

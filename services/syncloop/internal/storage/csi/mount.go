@@ -9,6 +9,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/blockdevice"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/fsgroup"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
 )
@@ -48,7 +49,7 @@ func (p *Plugin) Mount(ctx context.Context, r persistentvolumes.Request) (string
 		return path, p.expand(ctx, &v, false)
 	}
 	if v.identity.block {
-		if err := p.linkDevice(v.place); err != nil {
+		if err := blockdevice.Link(target, r.Dir); err != nil {
 			return "", err
 		}
 	}
@@ -102,7 +103,7 @@ func (p *Plugin) mount(ctx context.Context, v *volume, published bool) error {
 		}
 	}
 	if v.identity.block {
-		if err := p.mapDevice(v.place); err != nil {
+		if err := blockdevice.Hold(p.books.target(v.place), p.books.held(v.place), p.mounted); err != nil {
 			return err
 		}
 	}
@@ -166,6 +167,9 @@ func (p *Plugin) stage(ctx context.Context, v *volume, n node, publish *csi.Node
 	if isLabeledOtherwise(p.books.stagedOne(v.identity), users, v.identity, v.place, v.Label) {
 		p.signal() // it may be idle
 		return fmt.Errorf("waiting for unmount of volume %q, because it is already mounted to a different pod with a different SELinux label", v.uniqueName())
+	}
+	if rival := p.books.rival(v.identity); rival != nil {
+		return fmt.Errorf("the volume %q of an earlier persistent volume %s is still staged; it is unstaged when no pod uses it", rival.handle, v.identity.name)
 	}
 	switch {
 	case publish.GetStagingTargetPath() != "":

@@ -7,14 +7,21 @@ import (
 	"path/filepath"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/blockdevice"
 )
 
 // Unmount implements persistentvolumes.Kind.
 func (p *Plugin) Unmount(ctx context.Context, dir string) error {
 	at := placeOf(dir)
 	r, known := p.books.user(at)
+	if known && r.phase == done { // a pod that comes back gets it anew
+		r.phase = uncertain
+		if err := p.books.putUser(r); err != nil {
+			return err
+		}
+	}
 	if at.block {
-		if err := p.unmapDevice(at); err != nil {
+		if err := blockdevice.Release(p.books.held(at), p.mounted); err != nil {
 			return err
 		}
 	}
@@ -55,12 +62,6 @@ func (p *Plugin) Unmount(ctx context.Context, dir string) error {
 
 // unpublish asks the driver to unpublish a pod's volume.
 func (p *Plugin) unpublish(ctx context.Context, r record) error {
-	if r.phase == done {
-		r.phase = uncertain
-		if err := p.books.putUser(r); err != nil {
-			return err
-		}
-	}
 	n, err := p.node(ctx, r.driver, false)
 	if err != nil {
 		return fmt.Errorf("%s: Unmounter.TearDownAt failed to get CSI client: %w", pluginName, err)
