@@ -63,7 +63,9 @@ func persistentKinds(events volumes.Events, csiVolumes persistentvolumes.Kind) (
 	if err != nil {
 		return nil, err
 	}
-	local := &persistentvolumes.Local{Mounter: volumes.Machine{}, Events: events}
+	local := &persistentvolumes.Local{
+		Mounter: volumes.Machine{}, Formatter: persistentvolumes.NewFormatter(), Events: events,
+	}
 	return []persistentvolumes.Kind{csiVolumes, local, persistentvolumes.HostPath{}, nfs}, nil
 }
 

@@ -25,15 +25,19 @@ const LocalName = "kubernetes.io~local-volume"
 // eventAlreadyMounted is the reason of the kubelet's event for a volume of other pods with another fsGroup.
 const eventAlreadyMounted = "AlreadyMountedVolume"
 
-// Local is the [Kind] for directories of the node (local), which it mounts by a bind mount. A path that is a block
-// device is refused.
+// Local is the [Kind] for directories and block devices of the node (local). A directory is mounted for each pod by a
+// bind mount. The file system of a device is mounted once on the node, and from there as a directory is. A pod can also
+// have the device itself.
 type Local struct {
 	// Mounter mounts and unmounts. Required.
 	Mounter volumes.Mounter
+	// Formatter mounts the file systems of block devices. Required.
+	Formatter Formatter
 	// Events receives warnings. Required.
 	Events volumes.Events
 
-	// locks are by the path of the volume, because pods that share one must not change its owners at the same time.
+	// locks are by the path of the volume, because pods that share one must not change its owners at the same time, and
+	// by the path at which a device is mounted for all pods.
 	locks dirlock.Locks
 }
 
@@ -49,50 +53,78 @@ func (*Local) Inline(*v1.Volume) bool { return false }
 // Mount implements Kind. The owners of the content change before the mount: a volume that is mounted is complete.
 func (l *Local) Mount(ctx context.Context, r Request) (string, error) {
 	path := r.PV.Spec.Local.Path
-	if err := l.check(r, path); err != nil {
+	device, err := l.check(r, path)
+	if err != nil {
 		return "", err
+	}
+	if !filepath.IsAbs(path) {
+		path = "/" + path // as in the kubelet
+	}
+	if r.Block {
+		return l.mapDevice(r, path)
 	}
 	mounted, err := isMounted(l.Mounter, r.Dir)
 	if err != nil {
 		return "", err
 	}
 	if !mounted {
-		if err := l.bind(ctx, r, path); err != nil {
+		if err := l.mount(ctx, r, path, device); err != nil {
 			return "", err
 		}
 	}
 	return r.Dir, l.restrict(r)
 }
 
-// check checks the path of a volume.
-func (*Local) check(r Request, path string) error {
+// check checks the path of a volume, and reports whether it is a block device.
+func (*Local) check(r Request, path string) (device bool, err error) {
 	switch {
 	case path == "":
-		return fmt.Errorf("LocalVolume volume %q path is empty", r.PV.Name)
+		return false, fmt.Errorf("LocalVolume volume %q path is empty", r.PV.Name)
 	case slices.Contains(strings.Split(path, "/"), ".."):
-		return fmt.Errorf("invalid path: %s must not contain '..'", path)
-	case r.Block:
-		return errors.New("a local volume with volumeMode Block is not supported by this version of Quartet")
+		return false, fmt.Errorf("invalid path: %s must not contain '..'", path)
 	}
 	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return err
-	case info.Mode()&fs.ModeDevice != 0 && info.Mode()&fs.ModeCharDevice == 0:
-		return fmt.Errorf("the local path %s is a block device, which this version of Quartet does not support: format and mount it, and name its directory", path)
-	case !info.IsDir():
-		return errors.New("only directory and block device are supported")
+	if err != nil {
+		return false, err
 	}
-	return nil
+	device = info.Mode()&fs.ModeDevice != 0 && info.Mode()&fs.ModeCharDevice == 0
+	switch {
+	case !device && r.Block:
+		return false, fmt.Errorf("the local path %s is no block device, which volumeMode Block requires", path)
+	case !device && !info.IsDir():
+		return false, errors.New("only directory and block device are supported")
+	}
+	return device, nil
 }
 
-// bind gives the content to the group of the pod, and mounts the directory.
-func (l *Local) bind(ctx context.Context, r Request, path string) error {
+// mount mounts a directory for a pod, or the file system of a device. A device is locked first, because two persistent
+// volumes may name the same one, and then the mount of its file system, which is all that an unmount knows.
+func (l *Local) mount(ctx context.Context, r Request, path string, device bool) error {
 	unlock, err := l.locks.Lock(ctx, path)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	if !device {
+		return l.bind(ctx, r, path)
+	}
+	global := globalMount(r.Dir)
+	unlockGlobal, err := l.locks.Lock(ctx, global)
+	if err != nil {
+		return err
+	}
+	defer unlockGlobal()
+	if err := os.MkdirAll(r.Dir, folderMode); err != nil {
+		return err
+	}
+	if err := l.mountDevice(r, path); err != nil {
+		return errors.Join(err, removeEmpty(r.Dir))
+	}
+	return l.bind(ctx, r, global)
+}
+
+// bind gives the content to the group of the pod, and mounts the directory. The caller has the lock of the directory.
+func (l *Local) bind(ctx context.Context, r Request, path string) error {
 	if r.FSGroup != nil && !r.ReadOnly {
 		if err := l.own(ctx, r, path); err != nil {
 			return err
@@ -152,7 +184,10 @@ func usedByOthers(dir string) (bool, error) {
 // restrict applies the mount options and the read-only mode of a volume, which the kernel takes for a bind mount only
 // when it exists. A process that is killed before leaves this to the next one.
 func (l *Local) restrict(r Request) error {
-	options := slices.Clone(r.PV.Spec.MountOptions)
+	// The others are for a file system, or have no effect on a bind mount.
+	options := slices.DeleteFunc(slices.Clone(r.PV.Spec.MountOptions), func(o string) bool {
+		return !slices.ContainsFunc(flags(), func(f flag) bool { return f.name == o })
+	})
 	if r.ReadOnly {
 		options = append(options, "ro")
 	}
@@ -168,7 +203,21 @@ func (l *Local) restrict(r Request) error {
 	}
 	// The flags of the file system stay.
 	options = append(append([]string{"bind", "remount"}, present...), options...)
-	return l.Mounter.Mount(r.PV.Spec.Local.Path, r.Dir, "", options)
+	return l.Mounter.Mount(r.Dir, r.Dir, "", options)
+}
+
+// flag is a flag of a mount.
+type flag struct {
+	bit  int64
+	name string
+}
+
+// flags returns the flags of mounts that are options.
+func flags() []flag {
+	return []flag{
+		{unix.ST_RDONLY, "ro"}, {unix.ST_NOSUID, "nosuid"}, {unix.ST_NODEV, "nodev"}, {unix.ST_NOEXEC, "noexec"},
+		{unix.ST_NOATIME, "noatime"}, {unix.ST_RELATIME, "relatime"},
+	}
 }
 
 // mountFlags returns the flags of a mount as options.
@@ -178,13 +227,7 @@ func mountFlags(dir string) ([]string, error) {
 		return nil, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	var options []string
-	for _, flag := range []struct {
-		bit  int64
-		name string
-	}{
-		{unix.ST_RDONLY, "ro"}, {unix.ST_NOSUID, "nosuid"}, {unix.ST_NODEV, "nodev"}, {unix.ST_NOEXEC, "noexec"},
-		{unix.ST_NOATIME, "noatime"}, {unix.ST_RELATIME, "relatime"},
-	} {
+	for _, flag := range flags() {
 		if stat.Flags&flag.bit != 0 {
 			options = append(options, flag.name)
 		}
@@ -193,14 +236,22 @@ func mountFlags(dir string) ([]string, error) {
 }
 
 // Unmount implements Kind.
-func (l *Local) Unmount(_ context.Context, dir string) error {
+func (l *Local) Unmount(ctx context.Context, dir string) error {
+	if isDevice(dir) {
+		return l.unmapDevice(dir)
+	}
+	if err := l.unmountAll(dir); err != nil {
+		return err
+	}
+	return l.unmountDevice(ctx, dir)
+}
+
+// unmountAll removes all mounts of a directory, which may be missing.
+func (l *Local) unmountAll(dir string) error {
 	for {
 		mounted, err := isMounted(l.Mounter, dir)
-		if err != nil {
+		if err != nil || !mounted {
 			return err
-		}
-		if !mounted {
-			return removeEmpty(dir)
 		}
 		if err := l.Mounter.Unmount(dir); err != nil {
 			return err

@@ -46,7 +46,9 @@ type localRig struct {
 func newLocalRig(t *testing.T) *localRig {
 	t.Helper()
 	r := &localRig{t: t, pods: filepath.Join(t.TempDir(), "pods"), path: filepath.Join(t.TempDir(), "disk")}
-	r.kind = &persistentvolumes.Local{Mounter: volumes.Machine{}, Events: &r.events}
+	r.kind = &persistentvolumes.Local{
+		Mounter: volumes.Machine{}, Formatter: persistentvolumes.NewFormatter(), Events: &r.events,
+	}
 	if err := os.Mkdir(r.path, 0o777); err != nil {
 		t.Fatal(err)
 	}
@@ -187,8 +189,8 @@ func TestALocalPathThatIsNoDirectoryIsRefused(t *testing.T) {
 	}
 	block := r.request("u1")
 	block.Block = true
-	if _, err := r.kind.Mount(t.Context(), block); err == nil || !strings.Contains(err.Error(), "volumeMode Block") {
-		t.Errorf("a block device: %v", err)
+	if _, err := r.kind.Mount(t.Context(), block); err == nil || !strings.Contains(err.Error(), "is no block device, which volumeMode Block requires") {
+		t.Errorf("a directory as a device: %v", err)
 	}
 }
 
