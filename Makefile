@@ -304,3 +304,9 @@ bench: packages build $(CLUSTER) ## Measure starts, nodes of one API server, str
 	@go test ./services/syncloop/internal/probe/prober ./services/syncloop/internal/probe/probecalls -run '^$$' -bench .
 	@go test ./services/syncloop/internal/storage/volumeprojected -run '^$$' -bench .
 	@go test ./services/syncloop/internal/cluster/statusmanager -run '^$$' -bench .
+
+# The kubelet and the programs of a cluster are built first, which takes some minutes once.
+.PHONY: bench-volumes
+bench-volumes: packages build $(CLUSTER) $(CONFORMANCE)/bin/kubelet ## Measure pods with CSI volumes beside the kubelet; needs root; writes bench-volumes.json
+	@tools/scripts/packages busybox-static
+	@go run ./test/bench -volumes 100 -rounds 3 -out bench-volumes.json

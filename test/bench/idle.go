@@ -71,6 +71,18 @@ func rest(ctx context.Context, length time.Duration) error {
 
 // processorTicks returns the processor time of a process in clockTicks: the fields utime and stime of proc_pid_stat(5).
 func processorTicks(pid int) (int, error) {
+	const utime, stime = 11, 12
+	return statTicks(pid, utime, stime)
+}
+
+// endedTicks returns the processor time of the ended children of a process in clockTicks: the fields cutime and cstime.
+func endedTicks(pid int) (int, error) {
+	const cutime, cstime = 13, 14
+	return statTicks(pid, cutime, cstime)
+}
+
+// statTicks returns the sum of two fields of proc_pid_stat(5), counted from the field state.
+func statTicks(pid, first, second int) (int, error) {
 	path := fmt.Sprintf("/proc/%d/stat", pid)
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -78,19 +90,18 @@ func processorTicks(pid int) (int, error) {
 	}
 	_, rest, found := strings.Cut(string(data), ") ")
 	fields := strings.Fields(rest)
-	const utime, stime = 11, 12
-	if !found || len(fields) <= stime {
+	if !found || len(fields) <= second {
 		return 0, fmt.Errorf("%s: not the format of proc_pid_stat(5)", path)
 	}
-	user, err := strconv.Atoi(fields[utime])
+	one, err := strconv.Atoi(fields[first])
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)
 	}
-	system, err := strconv.Atoi(fields[stime])
+	other, err := strconv.Atoi(fields[second])
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)
 	}
-	return user + system, nil
+	return one + other, nil
 }
 
 // memory returns the resident and the proportional set size of a process, in bytes.

@@ -7,6 +7,8 @@
 // another one runs in its place. Then it leaves the node idle with the largest number of pods and reads the memory and
 // the processor time of the four processes from /proc.
 //
+// With -volumes it measures something else instead: pods with a staged CSI volume each, in turns with the real kubelet.
+//
 // It needs root and the binaries of `make build`; it uses a state directory of its own and removes it.
 package main
 
@@ -45,9 +47,17 @@ type options struct {
 	idle   time.Duration
 	// hollow is the number of hollow nodes. If it is not 0, only hollow nodes are measured.
 	hollow int
+	// volumes is the number of pods with a volume. If it is not 0, only these are measured, beside the kubelet.
+	volumes int
+	kubelet string
+	// attach selects the drivers: those that need an attachment ("yes"), those that do not ("no"), or "both".
+	attach string
 }
 
 func run(ctx context.Context, args []string) (err error) {
+	if len(args) == 2 && args[0] == insideVolumes {
+		return runVolumes(ctx, args[1])
+	}
 	opts, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
@@ -57,6 +67,9 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	if err := livenode.CannotRun(opts.bin); err != nil {
 		return err
+	}
+	if opts.volumes > 0 {
+		return measureVolumes(ctx, opts)
 	}
 	if opts.hollow > 0 {
 		result, err := measureHollow(ctx, opts)
@@ -123,6 +136,9 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&opts.rounds, "rounds", 10, "rounds for one pod; more pods take fewer")
 	flags.DurationVar(&opts.idle, "idle", 30*time.Second, "duration of the measurement of the idle node")
 	flags.IntVar(&opts.hollow, "hollow", 0, "measure only this number of hollow nodes (four processes each, on a runtime without containers) against one API server")
+	flags.IntVar(&opts.volumes, "volumes", 0, "measure only this number of pods with a staged volume each, in turns with the kubelet and with Quartet")
+	flags.StringVar(&opts.kubelet, "kubelet", "bin/conformance/bin/kubelet", "the kubelet, for -volumes")
+	flags.StringVar(&opts.attach, "attach", "both", "values of attachRequired for -volumes: no, yes or both")
 	list := flags.String("pods", "1,10,100", "numbers of pods to start at once, smallest first")
 	if err := flags.Parse(args); err != nil {
 		return options{}, err
@@ -134,8 +150,11 @@ func parse(args []string) (options, error) {
 		}
 		opts.pods = append(opts.pods, n)
 	}
-	if opts.hollow < 0 {
-		return options{}, fmt.Errorf("-hollow %d: want 0 or more", opts.hollow)
+	if opts.hollow < 0 || opts.volumes < 0 {
+		return options{}, fmt.Errorf("-hollow %d, -volumes %d: want 0 or more", opts.hollow, opts.volumes)
+	}
+	if opts.attach != "no" && opts.attach != "yes" && opts.attach != "both" {
+		return options{}, fmt.Errorf("-attach %q: want no, yes or both", opts.attach)
 	}
 	if opts.rounds < 1 {
 		return options{}, fmt.Errorf("-rounds %d: want at least 1", opts.rounds)

@@ -5,7 +5,7 @@
 //	go run ./test/conformance                                            # the specs labeled Conformance, three runs
 //	go run ./test/conformance -runs quartet -labels '' -focus 'Mirror'   # a choice of specs, Quartet only
 //
-// Each run has a container runtime, an API server and namespaces of its own (isolation.go), so it needs root, and no
+// Each run has a container runtime, an API server and namespaces of its own (package isolated), so it needs root, and no
 // free port. The third run is Quartet again, with one of its four processes killed every few seconds.
 package main
 
@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -25,6 +24,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quartet-node/quartet/test/isolated"
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
@@ -144,12 +144,7 @@ func cannotRun(o options) error {
 			errs = append(errs, fmt.Errorf("%w: run make conformance, which builds it", err))
 		}
 	}
-	for _, command := range []string{"unshare", "busybox"} {
-		if _, err := exec.LookPath(command); err != nil {
-			errs = append(errs, fmt.Errorf("%w: apt-get install util-linux busybox-static", err))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, isolated.CannotRun())...)
 }
 
 // runNode does one run and returns the outcome of each spec.
@@ -172,7 +167,7 @@ func runNode(ctx context.Context, o options, node string) (_ outcomes, err error
 	if err != nil {
 		return nil, err
 	}
-	if err := isolated(ctx, dir, self, inside, string(description)); err != nil {
+	if err := isolated.Run(ctx, dir, self, inside, string(description)); err != nil {
 		return nil, err
 	}
 	result, err := readJUnit(filepath.Join(s.Out, junitFile))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/test/isolated"
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
@@ -43,7 +44,7 @@ const (
 	killsFile = "kills.log"
 )
 
-// suite is one run of upstream's node suite inside the environment of isolated.
+// suite is one run of upstream's node suite inside the environment of package isolated.
 type suite struct {
 	// Node selects the node: nodeKubelet, nodeQuartet or nodeKilled.
 	Node string
@@ -140,7 +141,7 @@ func (s suite) command(ctx context.Context, l layout.Layout) (*exec.Cmd, error) 
 	cmd := exec.CommandContext(ctx, filepath.Join(s.Parts, "bin", "ginkgo"), args...)
 	cmd.Dir = work
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // ginkgo then writes its report
-	cmd.WaitDelay = goodbye
+	cmd.WaitDelay = isolated.Goodbye
 	return cmd, nil
 }
 

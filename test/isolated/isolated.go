@@ -1,4 +1,6 @@
-package main
+// Package isolated runs a command as on a machine without a node: for measurements and suites that run a kubelet, whose
+// paths cannot all be moved.
+package isolated
 
 import (
 	"context"
@@ -20,11 +22,11 @@ import (
 const (
 	// cgroupRoot is the mount point of the machine's cgroups.
 	cgroupRoot = "/sys/fs/cgroup"
-	// goodbye is the time that an interrupted run has to write its results.
-	goodbye = 30 * time.Second
+	// Goodbye is the time that an interrupted command has to write its results.
+	Goodbye = 30 * time.Second
 )
 
-// directories are the directories that each run has for itself. The suite always uses the first one for the kubelet.
+// directories are the directories that each run has for itself. A kubelet always uses the first one.
 var directories = []string{"/var/lib/kubelet", "/var/log/pods", "/var/log/containers", "/var/lib/quartet", "/run/quartet"}
 
 var (
@@ -34,10 +36,21 @@ var (
 	insideScript string
 )
 
-// isolated runs a command as on a machine without a node: with process ids, mounts, a network, cgroups and directories
-// of its own. A run needs no free port, does not interfere with a node of the machine, and leaves only empty
-// directories behind, however it ends.
-func isolated(ctx context.Context, dir string, command ...string) (err error) {
+// CannotRun returns an error that names the commands that the machine lacks; nil when it has them.
+func CannotRun() error {
+	var errs []error
+	for _, command := range []string{"unshare", "busybox"} {
+		if _, err := exec.LookPath(command); err != nil {
+			errs = append(errs, fmt.Errorf("%w: apt-get install util-linux busybox-static", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Run runs a command with process ids, mounts, a network, cgroups and directories of its own. dir is an empty directory
+// for it, whose name is also that of its cgroups. A run needs no free port, does not interfere with a node of the
+// machine, and leaves only empty directories behind, however it ends.
+func Run(ctx context.Context, dir string, command ...string) (err error) {
 	hierarchies, err := cgroupHierarchies()
 	if err != nil {
 		return err
@@ -66,7 +79,7 @@ func isolated(ctx context.Context, dir string, command ...string) (err error) {
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	// A terminal sends its interrupt to the command, too. A command that does not end is killed with its namespaces.
 	cmd.Cancel = func() error { return nil }
-	cmd.WaitDelay = goodbye
+	cmd.WaitDelay = Goodbye
 	// Pdeathsig refers to the thread that has started the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
