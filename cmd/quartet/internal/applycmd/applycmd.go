@@ -43,9 +43,9 @@ func applyCommand() *cobra.Command {
 		Use:   "apply -f FILE|DIR|-...",
 		Short: "Run the pods of manifests, and keep their config maps, secrets and claims, until they are deleted",
 		Long: "Run the pods of manifests until 'quartet delete' takes them away, across restarts of the node, and keep the config\n" +
-			"maps, the secrets, these encrypted, and the persistent volume claims. A manifest is YAML documents or JSON, each a Pod,\n" +
-			"a ConfigMap, a Secret, a PersistentVolumeClaim or a list of them (List, PodList, ConfigMapList, SecretList,\n" +
-			"PersistentVolumeClaimList). Of a directory every .yaml, .yml and .json is read, in the order of names; '-' is the\n" +
+			"maps, the secrets, these encrypted, the persistent volume claims, the storage classes and the CSIDrivers. A manifest is\n" +
+			"YAML documents or JSON, each a Pod, a ConfigMap, a Secret, a PersistentVolumeClaim, a StorageClass, a CSIDriver or a\n" +
+			"list of them (List, PodList and so on). Of a directory every .yaml, .yml and .json is read, in the order of names; '-' is the\n" +
 			"standard input. An error in one does not prevent applying the others, and ends the command with 1. A node with an API\n" +
 			"server takes its config maps, secrets and claims from there, and none by this command.",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -71,12 +71,13 @@ func deleteCommand() *cobra.Command {
 	var stateDir, namespace string
 	var paths []string
 	cmd := &cobra.Command{
-		Use:   "delete pod|configmap|secret|pvc NAME... | delete KIND/NAME... | delete -f FILE|DIR|-...",
+		Use:   "delete pod|configmap|secret|pvc|storageclass|csidriver NAME... | delete KIND/NAME... | delete -f FILE|DIR|-...",
 		Short: "Delete applied pods, config maps, secrets and claims",
-		Long: "Delete applied pods, config maps, secrets and persistent volume claims, by name, or by the manifests that they were\n" +
-			"applied with, of which only the names are used. A pod may be named with or without the node's suffix, and NAME may be\n" +
+		Long: "Delete applied pods, config maps, secrets, persistent volume claims, storage classes and CSIDrivers, by name, or by the\n" +
+			"manifests that they were applied with, of which only the names are used. A pod may be named with or without the node's suffix, and NAME may be\n" +
 			"NAMESPACE/NAME. What is of a manifest directory is deleted with its file, and not by this command.\n\n" +
-			"The data of a deleted claim are removed when no pod uses it any more.",
+			"The data of a deleted claim are removed when no pod uses it any more, unless its storage class retains them. A claim\n" +
+			"whose storage class is deleted keeps its volume.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, err := namesOf(args, namespace, paths)
 			if err != nil {

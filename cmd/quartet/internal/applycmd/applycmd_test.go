@@ -233,7 +233,7 @@ func TestProblemsAreReportedAndTheOthersAreApplied(t *testing.T) {
 		"DIR/m/2.json: pod/x/y: it is not valid:\n    metadata.name       Invalid value: \"x/y-node\"",
 		"\n    spec.restartPolicy  Unsupported value: \"Nevr\"",
 		"DIR/m/3.yml: it is empty: write a Pod, a ConfigMap, a Secret or a PersistentVolumeClaim into it\n",
-		"DIR/m/4.yaml: it must have apiVersion v1 and kind Pod, ConfigMap, Secret, PersistentVolumeClaim or a list of them (List, PodList, ConfigMapList, SecretList, PersistentVolumeClaimList), and has \"v1\" and \"Service\"\n",
+		"DIR/m/4.yaml: it must have apiVersion v1 and kind Pod, ConfigMap, Secret, PersistentVolumeClaim or a list of them (List, PodList, ConfigMapList, SecretList, PersistentVolumeClaimList), or apiVersion storage.k8s.io/v1 and kind StorageClass, CSIDriver or a list of them (StorageClassList, CSIDriverList), and has \"v1\" and \"Service\"\n",
 	} {
 		if !strings.Contains(errOut, want) {
 			t.Errorf("the errors lack\n%s\nthey are\n%s", want, errOut)
@@ -251,12 +251,12 @@ func TestWrongArgumentsPrintAdvice(t *testing.T) {
 		{"apply -f " + n.dir + "/a -f " + n.dir + "/none", "reading the manifests: stat DIR/none: no such file or directory"},
 		{"apply -f a.yaml b.yaml", `"b.yaml" is one too many: give each file a -f of its own, or name their directory`},
 		{"apply -f - --dry-run=client", `invalid argument "client" for "--dry-run" flag: use --dry-run without a value: only configmux validates`},
-		{"delete", "say what to delete: pod NAME, configmap NAME, secret NAME, pvc NAME, or -f FILE"},
-		{"delete node x", `there is no "node" to delete: say delete pod NAME, delete configmap NAME, delete secret NAME or delete pvc NAME`},
+		{"delete", "say what to delete: pod NAME, configmap NAME, secret NAME, pvc NAME, storageclass NAME, csidriver NAME, or -f FILE"},
+		{"delete node x", `there is no "node" to delete: say delete KIND NAME, with the kind pod, configmap, secret, pvc, storageclass or csidriver`},
 		{"delete pod", "name what to delete: delete pod NAME"},
-		{"delete pod/a b", `there is no "b" to delete: say delete pod NAME, delete configmap NAME, delete secret NAME or delete pvc NAME`},
-		{"delete node/a", `there is no "node/a" to delete: say delete pod NAME, delete configmap NAME, delete secret NAME or delete pvc NAME`},
-		{"delete pod/", `there is no "pod/" to delete: say delete pod NAME, delete configmap NAME, delete secret NAME or delete pvc NAME`},
+		{"delete pod/a b", `there is no "b" to delete: say delete KIND NAME, with the kind pod, configmap, secret, pvc, storageclass or csidriver`},
+		{"delete node/a", `there is no "node/a" to delete: say delete KIND NAME, with the kind pod, configmap, secret, pvc, storageclass or csidriver`},
+		{"delete pod/", `there is no "pod/" to delete: say delete KIND NAME, with the kind pod, configmap, secret, pvc, storageclass or csidriver`},
 		{"delete pod x -f y", "give names, or the manifests with -f, and not both"},
 		{"delete pod -n a b/c", `"b/c" is not in the namespace "a": leave out -n, or the namespace before the slash`},
 	} {

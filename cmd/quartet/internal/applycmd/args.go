@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 )
 
 // dryRun is the flag --dry-run, which kubectl's users give a value.
@@ -40,6 +41,8 @@ const (
 	configMapKind kind = "configmap"
 	secretKind    kind = "secret"
 	claimKind     kind = "persistentvolumeclaim"
+	classKind     kind = "storageclass"
+	driverKind    kind = "csidriver"
 )
 
 // kindOf returns the kind of a word on the command line.
@@ -53,6 +56,10 @@ func kindOf(word string) (k kind, ok bool) {
 		return secretKind, true
 	case "persistentvolumeclaim", "persistentvolumeclaims", "pvc":
 		return claimKind, true
+	case "storageclass", "storageclasses", "sc":
+		return classKind, true
+	case "csidriver", "csidrivers":
+		return driverKind, true
 	default:
 		return "", false
 	}
@@ -67,6 +74,10 @@ func (k kind) inManifest() string {
 		return "Secret"
 	case claimKind:
 		return "PersistentVolumeClaim"
+	case classKind:
+		return "StorageClass"
+	case driverKind:
+		return "CSIDriver"
 	case podKind:
 		return "Pod"
 	default:
@@ -74,7 +85,18 @@ func (k kind) inManifest() string {
 	}
 }
 
-// objectName names a pod, a config map, a secret or a claim. An empty namespace means "default".
+// apiVersion returns the version of the API that has the kind.
+func (k kind) apiVersion() string {
+	if k.isOfNode() {
+		return storagev1.SchemeGroupVersion.String()
+	}
+	return v1.SchemeGroupVersion.String()
+}
+
+// isOfNode reports whether objects of the kind have no namespace.
+func (k kind) isOfNode() bool { return k == classKind || k == driverKind }
+
+// objectName names a pod or another object. An empty namespace means "default", for a kind with namespaces.
 type objectName struct {
 	kind            kind
 	namespace, name string
@@ -97,7 +119,7 @@ func namesOf(args []string, namespace string, paths []string) ([]objectName, err
 	case len(paths) > 0:
 		return nil, nil
 	case len(args) == 0:
-		return nil, errors.New("say what to delete: pod NAME, configmap NAME, secret NAME, pvc NAME, or -f FILE")
+		return nil, errors.New("say what to delete: pod NAME, configmap NAME, secret NAME, pvc NAME, storageclass NAME, csidriver NAME, or -f FILE")
 	}
 	if k, ok := kindOf(args[0]); ok {
 		if len(args) == 1 {
@@ -111,7 +133,7 @@ func namesOf(args []string, namespace string, paths []string) ([]objectName, err
 		k, ok := kindOf(word)
 		if !ok || name == "" {
 			return nil, fmt.Errorf(
-				"there is no %q to delete: say delete pod NAME, delete configmap NAME, delete secret NAME or delete pvc NAME",
+				"there is no %q to delete: say delete KIND NAME, with the kind pod, configmap, secret, pvc, storageclass or csidriver",
 				arg,
 			)
 		}
@@ -129,6 +151,9 @@ func qualified(k kind, args []string, namespace string) ([]objectName, error) {
 	names := make([]objectName, 0, len(args))
 	for _, arg := range args {
 		n := objectName{k, namespace, arg}
+		if k.isOfNode() {
+			n.namespace = ""
+		}
 		if before, name, ok := strings.Cut(arg, "/"); ok {
 			if namespace != "" && before != namespace {
 				return nil, fmt.Errorf(

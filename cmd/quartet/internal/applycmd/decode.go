@@ -16,6 +16,7 @@ import (
 
 	yamlv3 "go.yaml.in/yaml/v3"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
@@ -111,15 +112,15 @@ func (d document) items() []item {
 	}
 	itemKind, listed := strings.CutSuffix(meta.Kind, "List")
 	switch {
-	case meta.APIVersion == "v1" && (meta.Kind == "List" || listed && isKind(itemKind)):
+	case meta.APIVersion == "v1" && meta.Kind == "List", listed && isKind(itemKind, meta.APIVersion):
 		return d.list(data, itemKind)
-	case meta.APIVersion == "v1" && isKind(meta.Kind):
+	case isKind(meta.Kind, meta.APIVersion):
 		return []item{objectIn(meta.Kind, data)}
 	default:
 		return []item{
 			{
 				err: fmt.Errorf(
-					"it must have apiVersion v1 and kind Pod, ConfigMap, Secret, PersistentVolumeClaim or a list of them (List, PodList, ConfigMapList, SecretList, PersistentVolumeClaimList), and has %q and %q",
+					"it must have apiVersion v1 and kind Pod, ConfigMap, Secret, PersistentVolumeClaim or a list of them (List, PodList, ConfigMapList, SecretList, PersistentVolumeClaimList), or apiVersion storage.k8s.io/v1 and kind StorageClass, CSIDriver or a list of them (StorageClassList, CSIDriverList), and has %q and %q",
 					meta.APIVersion,
 					meta.Kind,
 				),
@@ -128,10 +129,10 @@ func (d document) items() []item {
 	}
 }
 
-// isKind reports whether a word is a kind in a manifest.
-func isKind(word string) bool {
+// isKind reports whether a word is a kind in a manifest, with a version of the API.
+func isKind(word, version string) bool {
 	k, ok := kindOf(word)
-	return ok && k.inManifest() == word
+	return ok && k.inManifest() == word && k.apiVersion() == version
 }
 
 // json returns the document as JSON. A duplicate key in YAML is an error, because either value may be intended.
@@ -216,10 +217,14 @@ func itemOf(data []byte, itemKind string) item {
 	if meta.Kind == "" {
 		meta.Kind = cmp.Or(itemKind, podKind.inManifest())
 	}
-	if meta.APIVersion != "v1" && meta.APIVersion != "" || !isKind(meta.Kind) {
+	if meta.APIVersion == "" {
+		k, _ := kindOf(meta.Kind)
+		meta.APIVersion = k.apiVersion()
+	}
+	if !isKind(meta.Kind, meta.APIVersion) {
 		return item{
 			err: fmt.Errorf(
-				"it must have apiVersion v1 and kind Pod, ConfigMap, Secret or PersistentVolumeClaim, and has %q and %q",
+				"it must have apiVersion v1 and kind Pod, ConfigMap, Secret or PersistentVolumeClaim, or apiVersion storage.k8s.io/v1 and kind StorageClass or CSIDriver, and has %q and %q",
 				meta.APIVersion,
 				meta.Kind,
 			),
@@ -247,7 +252,7 @@ func (d document) linesOfItems() []int {
 	return lines
 }
 
-// objectIn decodes a pod, a config map, a secret or a claim strictly: unknown and duplicate fields are errors.
+// objectIn decodes an object strictly: unknown and duplicate fields are errors.
 func objectIn(word string, data []byte) item {
 	switch k, _ := kindOf(word); k {
 	case configMapKind:
@@ -268,6 +273,14 @@ func objectIn(word string, data []byte) item {
 		claim := &v1.PersistentVolumeClaim{}
 		err := strictly(data, claim)
 		return marshaled(item{name: objectName{k, claim.Namespace, claim.Name}, err: err}, claim.Marshal)
+	case classKind:
+		class := &storagev1.StorageClass{}
+		err := strictly(data, class)
+		return marshaled(item{name: objectName{k, class.Namespace, class.Name}, err: err}, class.Marshal)
+	case driverKind:
+		driver := &storagev1.CSIDriver{}
+		err := strictly(data, driver)
+		return marshaled(item{name: objectName{k, driver.Namespace, driver.Name}, err: err}, driver.Marshal)
 	case podKind:
 		pod := &v1.Pod{}
 		err := strictly(data, pod)

@@ -115,9 +115,9 @@ DIR/list.yaml: document 2: items[1], line 15: pod/bad: it is not valid:
     spec.containers[0].image  Required value
 DIR/list.yaml: document 2: items[2], line 19: pod/misspelled: check the spelling and the indentation of:
     unknown field "spec.containers[0].imago"
-DIR/list.yaml: document 2: items[3], line 23: it must have apiVersion v1 and kind Pod, ConfigMap, Secret or PersistentVolumeClaim, and has "v1" and "Service"
+DIR/list.yaml: document 2: items[3], line 23: it must have apiVersion v1 and kind Pod, ConfigMap, Secret or PersistentVolumeClaim, or apiVersion storage.k8s.io/v1 and kind StorageClass or CSIDriver, and has "v1" and "Service"
 DIR/list.yaml: document 2: items[4], line 26: it is no object: write a Pod, a ConfigMap, a Secret or a PersistentVolumeClaim, with apiVersion, kind and metadata
-DIR/list.yaml: document 2: items[5], line 27: it must have apiVersion v1 and kind Pod, ConfigMap, Secret or PersistentVolumeClaim, and has "v1" and "List"
+DIR/list.yaml: document 2: items[5], line 27: it must have apiVersion v1 and kind Pod, ConfigMap, Secret or PersistentVolumeClaim, or apiVersion storage.k8s.io/v1 and kind StorageClass or CSIDriver, and has "v1" and "List"
 `, "6 of 9 could not be applied: see above")
 	n.expect(
 		"{\n  \"apiVersion\": \"v1\", \"kind\": \"List\",\n  \"items\": [\n    3,\n    "+jsonPod("last")+"]}",

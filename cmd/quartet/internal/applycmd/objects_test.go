@@ -92,9 +92,9 @@ func TestClaimsAreAppliedAndDeleted(t *testing.T) {
 	n.expect(claim("1Gi", ""), apply, "persistentvolumeclaim/data created\n", "", "")
 	n.expect(claim("1Gi", ""), apply, "persistentvolumeclaim/data unchanged\n", "", "")
 	n.expect(claim("2Gi", ""), apply, "persistentvolumeclaim/data configured\n", "", "")
-	n.expect(claim("2Gi", "  storageClassName: fast\n"), apply, "",
-		"standard input: persistentvolumeclaim/data: it is not valid:\n    spec.storageClassName  Forbidden: a node without an API"+
-			" server has no storage classes: leave the field out, and the claim is a directory of the node\n",
+	n.expect(claim("2Gi", "  volumeName: pv\n"), apply, "",
+		"standard input: persistentvolumeclaim/data: it is not valid:\n    spec.volumeName  Forbidden: a node without an API"+
+			" server has no persistent volumes to choose from: leave the field out\n",
 		"1 of 1 could not be applied: see above")
 	n.stop()
 	n.start()
@@ -314,4 +314,25 @@ func TestAKeyThatOthersMayReadIsRefused(t *testing.T) {
 		out, _, err := n.run("", "get", "secrets", "-o", "name")
 		return err == nil && out == "secret/a\n"
 	})
+}
+
+// Storage classes and CSIDrivers have no namespace, also with -n.
+func TestStorageClassesAreAppliedAndDeleted(t *testing.T) {
+	n := newNode(t)
+	const manifest = "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: fast}\nprovisioner: %s\n---\n" +
+		"apiVersion: storage.k8s.io/v1\nkind: CSIDriverList\nitems: [{metadata: {name: dirs.example.com}}]\n"
+	apply := []string{"apply", "-f", "-"}
+	n.expect(fmt.Sprintf(manifest, "dirs.example.com"), apply, "storageclass/fast created\ncsidriver/dirs.example.com created\n", "", "")
+	n.expect(fmt.Sprintf(manifest, "other.example.com"), apply, "csidriver/dirs.example.com unchanged\n",
+		"standard input: document 1: storageclass/fast: it is not valid:\n    provisioner  Invalid value: \"other.example.com\": field is immutable\n",
+		"1 of 2 could not be applied: see above")
+	n.expect("apiVersion: v1\nkind: StorageClass\nmetadata: {name: fast}\n", []string{"apply", "-f", "-"}, "",
+		"standard input: it must have apiVersion v1 and kind Pod, ConfigMap, Secret, PersistentVolumeClaim or a list of them (List, PodList, ConfigMapList, SecretList, PersistentVolumeClaimList), or apiVersion storage.k8s.io/v1 and kind StorageClass, CSIDriver or a list of them (StorageClassList, CSIDriverList), and has \"v1\" and \"StorageClass\"\n",
+		"1 of 1 could not be applied: see above")
+	n.expect("", []string{"get", "sc", "-o", "name"}, "storageclass/fast\n", "", "")
+	n.expect("", []string{"delete", "-n", "shop", "sc", "fast"}, "storageclass/fast deleted\n", "", "")
+	n.expect("", []string{"delete", "csidriver/dirs.example.com"}, "csidriver/dirs.example.com deleted\n", "", "")
+	n.expect("", []string{"delete", "sc", "fast"}, "",
+		"storageclass/fast: the source \"local\" has no storageclass fast: one of another source goes away with its file; quartet get storageclasses lists all\n",
+		"1 of 1 could not be deleted: see above")
 }

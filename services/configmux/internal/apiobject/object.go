@@ -46,6 +46,14 @@ func (k Kind) APIVersion() string {
 	return v1.SchemeGroupVersion.String()
 }
 
+// Plural returns the word for many objects of the kind, as the command line has it: "configmaps".
+func (k Kind) Plural() string {
+	if k == Class {
+		return "storageclasses"
+	}
+	return strings.ToLower(string(k)) + "s"
+}
+
 // Namespace returns the namespace of an object that names the given one: "default" if it names none, and the given one
 // for a kind whose objects have no namespace.
 func (k Kind) Namespace(given string) string {

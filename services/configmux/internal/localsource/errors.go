@@ -119,9 +119,9 @@ type UnknownObjectError struct {
 // Error names the other places to look.
 func (e *UnknownObjectError) Error() string {
 	return fmt.Sprintf(
-		"the source %q has no %s: one of another source goes away with its file; quartet get %ss lists all",
+		"the source %q has no %s: one of another source goes away with its file; quartet get %s lists all",
 		Name,
 		e.Key,
-		strings.ToLower(string(e.Key.Kind)),
+		e.Key.Kind.Plural(),
 	)
 }
