@@ -118,10 +118,19 @@ func volumesOf(link *cluster.Link) *nodevolumes.Volumes {
 	return nil
 }
 
+// describeReleased returns the function that describes the volumes of deleted claims of a standalone node; nil for a
+// node in a cluster.
+func describeReleased(link *cluster.Link) func() []*enginev1.ReleasedVolume {
+	if local := volumesOf(link); local != nil {
+		return local.Describe
+	}
+	return nil
+}
+
 // describeClaims returns the function that describes the claims of a standalone node; nil for a node in a cluster.
 func describeClaims(link *cluster.Link) func() []*enginev1.Claim {
 	if local, is := link.Claims.(*localClaims); is {
-		return local.Describe
+		return local.Claims.Describe
 	}
 	return nil
 }

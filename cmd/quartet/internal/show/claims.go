@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
@@ -80,8 +81,9 @@ func (a *querier) claimsCommand() *cobra.Command {
 		Aliases: []string{"persistentvolumeclaim", "pvc"},
 		Short:   "Show the persistent volume claims of a node without an API server",
 		Long: "Show the persistent volume claims that this node holds: from its manifests, those that were applied, and those of\n" +
-			"ephemeral volumes. A claim is Pending until the first pod uses it, then Bound to a directory of the node, and\n" +
-			"Terminating when it was deleted and a pod still uses it. A node with an API server has none of its own.",
+			"ephemeral volumes. A claim is Pending until the first pod uses it, then Bound to a directory of the node or to a\n" +
+			"volume of its storage class, and Terminating when it was deleted and a pod still uses it. A node with an API server\n" +
+			"has none of its own.",
 		Example: "  quartet get pvc\n  quartet get pvc data -o yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.names = args
@@ -113,8 +115,8 @@ func (a *querier) describeClaimCommand() *cobra.Command {
 		Use:     "persistentvolumeclaim [NAME...]",
 		Aliases: []string{"persistentvolumeclaims", "pvc"},
 		Short:   "Show everything that the node knows about a persistent volume claim",
-		Long: "Show everything that the node knows about a persistent volume claim: its document, its directory, the pods that use\n" +
-			"it, and why it cannot be removed. Without a name all claims are described.",
+		Long: "Show everything that the node knows about a persistent volume claim: its document, its directory or its volume, the\n" +
+			"pods that use it, what it waits for, and why it cannot be removed. Without a name all claims are described.",
 		Example: "  quartet describe pvc data",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.names = args
@@ -153,7 +155,8 @@ func (a *querier) chosenClaims(cmd *cobra.Command, s selection) ([]claimView, er
 	if err != nil {
 		return nil, err
 	}
-	held, err := a.listClaims(cmd.Context())
+	response, err := a.listClaims(cmd.Context())
+	held := response.GetClaims()
 	away := err != nil
 	if away {
 		_, err := fmt.Fprintf(cmd.ErrOrStderr(), "the status of the claims is not known: %v\n", err)
@@ -177,18 +180,17 @@ func (a *querier) chosenClaims(cmd *cobra.Command, s selection) ([]claimView, er
 			}
 		}
 		if len(chosen) == before {
-			return nil, fmt.Errorf("there is no %s %q: 'quartet get %ss' shows all", claims.word, name, claims.word)
+			return nil, fmt.Errorf("there is no %s %q: 'quartet get %s' shows all", claims.word, name, claims.plural())
 		}
 	}
 	return chosen, nil
 }
 
-func (a *querier) listClaims(ctx context.Context) ([]*enginev1.Claim, error) {
-	response, err := ask(ctx, a, layout.SyncLoop,
+func (a *querier) listClaims(ctx context.Context) (*enginev1.ListClaimsResponse, error) {
+	return ask(ctx, a, layout.SyncLoop,
 		func(ctx context.Context, conn grpc.ClientConnInterface) (*enginev1.ListClaimsResponse, error) {
 			return enginev1.NewEngineServiceClient(conn).ListClaims(ctx, &enginev1.ListClaimsRequest{})
 		})
-	return response.GetClaims(), err
 }
 
 // mergeClaims returns the claims of configmux and syncloop, sorted. A claim that was deleted, and applied again while a
@@ -196,14 +198,13 @@ func (a *querier) listClaims(ctx context.Context) ([]*enginev1.Claim, error) {
 func mergeClaims(documents []*configv1.ObjectSummary, held []*enginev1.Claim, away bool) ([]claimView, error) {
 	var all []claimView
 	for _, h := range held {
-		v := claimView{
-			claim: &v1.PersistentVolumeClaim{}, pv: &v1.PersistentVolume{}, usedBy: h.GetUsedBy(), problem: h.GetProblem(),
-		}
+		v := claimView{claim: &v1.PersistentVolumeClaim{}, usedBy: h.GetUsedBy(), problem: h.GetProblem()}
 		if err := v.claim.Unmarshal(h.GetClaim()); err != nil {
 			return nil, fmt.Errorf("syncloop sent a claim that cannot be read: %w: do quartet and syncloop have the same version?", err)
 		}
-		if err := v.pv.Unmarshal(h.GetPersistentVolume()); err != nil {
-			return nil, fmt.Errorf("syncloop sent a volume that cannot be read: %w: do quartet and syncloop have the same version?", err)
+		var err error
+		if v.pv, err = decodePV(h.GetPersistentVolume()); err != nil {
+			return nil, err
 		}
 		all = append(all, v)
 	}
@@ -315,6 +316,12 @@ func (v claimView) print(p *page, now time.Time) {
 	if v.pv != nil && v.pv.Spec.Local != nil {
 		p.field(0, "Directory", v.pv.Spec.Local.Path)
 	}
+	p.fieldIf(0, "StorageClass", ptr.Deref(claim.Spec.StorageClassName, ""))
+	if v.pv != nil && v.pv.Spec.CSI != nil {
+		p.field(0, "Driver", v.pv.Spec.CSI.Driver)
+		p.field(0, "VolumeHandle", v.pv.Spec.CSI.VolumeHandle)
+		p.field(0, "Reclaim Policy", string(v.pv.Spec.PersistentVolumeReclaimPolicy))
+	}
 	p.field(0, "Labels", pairs(claim.Labels, "=")...)
 	annotations := map[string]string{}
 	for key, value := range claim.Annotations {
@@ -324,6 +331,9 @@ func (v claimView) print(p *page, now time.Time) {
 	}
 	p.field(0, "Annotations", pairs(annotations, ": ")...)
 	size := claim.Spec.Resources.Requests.Storage().String()
+	if has := claim.Status.Capacity.Storage(); v.pv != nil && v.pv.Spec.CSI != nil && has.String() != size {
+		size = has.String() + " (" + size + " is asked for)"
+	}
 	switch claim.Annotations[annotationSizeEnforced] {
 	case "true":
 		size += " (enforced by a project quota)"

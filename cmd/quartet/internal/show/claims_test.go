@@ -21,7 +21,7 @@ import (
 func (f *fakeEngine) ListClaims(context.Context, *enginev1.ListClaimsRequest) (*enginev1.ListClaimsResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return &enginev1.ListClaimsResponse{Claims: f.claims}, nil
+	return &enginev1.ListClaimsResponse{Claims: f.claims, Released: f.released}, nil
 }
 
 // ListObjects implements ConfigService.

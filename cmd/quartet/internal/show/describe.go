@@ -41,18 +41,18 @@ func (f *describeFormat) Set(text string) error {
 
 func (a *querier) describeCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "describe pod|pvc [NAME...]",
-		Short: "Show everything that the node knows about a pod or a persistent volume claim",
+		Use:   "describe pod|pvc|storageclass [NAME...]",
+		Short: "Show everything that the node knows about a pod, a persistent volume claim or a storage class",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("say what to describe: " + cmd.CommandPath() + " pod NAME or pvc NAME")
+				return errors.New("say what to describe: " + cmd.CommandPath() + " pod NAME, pvc NAME or storageclass NAME")
 			}
-			return fmt.Errorf("there is no %q to describe: %s describes pods and pvc", args[0], cmd.CommandPath())
+			return fmt.Errorf("there is no %q to describe: %s describes pods, pvc and storageclasses", args[0], cmd.CommandPath())
 		},
 		// Args refuses a call without arguments.
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
-	cmd.AddCommand(a.describePodCommand(), a.describeClaimCommand())
+	cmd.AddCommand(a.describePodCommand(), a.describeClaimCommand(), a.describeClassCommand())
 	return cmd
 }
 

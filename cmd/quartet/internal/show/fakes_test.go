@@ -51,11 +51,12 @@ func ago(d time.Duration) time.Time { return now.Add(-d) }
 
 type fakeEngine struct {
 	enginev1.UnimplementedEngineServiceServer
-	pods    *stream.Level[*enginev1.Pod]
-	events  *stream.Level[*enginev1.PodEvent]
-	mu      sync.Mutex
-	workers []*enginev1.Worker
-	claims  []*enginev1.Claim
+	pods     *stream.Level[*enginev1.Pod]
+	events   *stream.Level[*enginev1.PodEvent]
+	mu       sync.Mutex
+	workers  []*enginev1.Worker
+	claims   []*enginev1.Claim
+	released []*enginev1.ReleasedVolume
 }
 
 func (f *fakeEngine) WatchPodEvents(

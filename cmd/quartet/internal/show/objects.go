@@ -24,6 +24,14 @@ type objectKind struct {
 	name, word, many string
 }
 
+// plural returns the word on the command line for all objects of the kind.
+func (k objectKind) plural() string {
+	if strings.HasSuffix(k.word, "s") {
+		return k.word + "es"
+	}
+	return k.word + "s"
+}
+
 var (
 	configMaps = objectKind{"ConfigMap", "configmap", "config maps"}
 	secrets    = objectKind{"Secret", "secret", "secrets"}
@@ -126,7 +134,7 @@ func (s selection) chooseObjects(kind objectKind, all []*configv1.ObjectSummary)
 			return s.means(name, podName{namespace: o.GetNamespace(), name: o.GetName()})
 		})
 		if i < 0 {
-			return nil, fmt.Errorf("there is no %s %q: 'quartet get %ss' shows all", kind.word, name, kind.word)
+			return nil, fmt.Errorf("there is no %s %q: 'quartet get %s' shows all", kind.word, name, kind.plural())
 		}
 		chosen = append(chosen, all[i])
 	}

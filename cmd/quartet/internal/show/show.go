@@ -51,10 +51,10 @@ func (a *querier) getCommand() *cobra.Command {
 		Short: "Show pods, the workers behind them, sources of pods, config maps, secrets, claims, or the node",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("say what to show: " + cmd.CommandPath() + " pods, workers, sources, configmaps, secrets, pvc or node")
+				return errors.New("say what to show: " + cmd.CommandPath() + " pods, workers, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers or node")
 			}
 			return fmt.Errorf(
-				"there is no %q to show: %s shows pods, workers, sources, configmaps, secrets, pvc or node",
+				"there is no %q to show: %s shows pods, workers, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers or node",
 				args[0],
 				cmd.CommandPath(),
 			)
@@ -69,6 +69,9 @@ func (a *querier) getCommand() *cobra.Command {
 		a.configMapsCommand(),
 		a.secretsCommand(),
 		a.claimsCommand(),
+		a.persistentVolumesCommand(),
+		a.classesCommand(),
+		a.driversCommand(),
 		a.nodeCommand(),
 	)
 	return cmd

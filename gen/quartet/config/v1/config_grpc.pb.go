@@ -68,9 +68,9 @@ type ConfigServiceClient interface {
 	// with NOT_FOUND if the source has no such pod, and with FAILED_PRECONDITION if the name is that of one pod and,
 	// without the node's suffix, of another. `quartet delete` calls it.
 	DeletePod(ctx context.Context, in *DeletePodRequest, opts ...grpc.CallOption) (*DeletePodResponse, error)
-	// WatchObjects streams the config maps, secrets, persistent volume claims, storage classes and CSIDrivers of the sources of a node without an API
-	// server, by the stream contract, level-triggered; syncloop mounts them. Keys are "KIND/NAMESPACE/NAME", and "source/NAME" for the state of
-	// a source, which follows the objects of the same reading: while a source is not ready, it may have objects that are
+	// WatchObjects streams the config maps, secrets, persistent volume claims, storage classes and CSIDrivers of the
+	// sources of a node without an API server, by the stream contract, level-triggered; syncloop uses them. Keys are
+	// "KIND/NAMESPACE/NAME", without a namespace for the last two kinds, and "source/NAME" for the state of a source, which follows the objects of the same reading: while a source is not ready, it may have objects that are
 	// not in the stream. Of two sources with the same object, the first takes precedence, in the order file, http, local.
 	//
 	// Fails with UNIMPLEMENTED on a configmux without objects, which has an API server or a replay; with INVALID_ARGUMENT
@@ -258,9 +258,9 @@ type ConfigServiceServer interface {
 	// with NOT_FOUND if the source has no such pod, and with FAILED_PRECONDITION if the name is that of one pod and,
 	// without the node's suffix, of another. `quartet delete` calls it.
 	DeletePod(context.Context, *DeletePodRequest) (*DeletePodResponse, error)
-	// WatchObjects streams the config maps, secrets, persistent volume claims, storage classes and CSIDrivers of the sources of a node without an API
-	// server, by the stream contract, level-triggered; syncloop mounts them. Keys are "KIND/NAMESPACE/NAME", and "source/NAME" for the state of
-	// a source, which follows the objects of the same reading: while a source is not ready, it may have objects that are
+	// WatchObjects streams the config maps, secrets, persistent volume claims, storage classes and CSIDrivers of the
+	// sources of a node without an API server, by the stream contract, level-triggered; syncloop uses them. Keys are
+	// "KIND/NAMESPACE/NAME", without a namespace for the last two kinds, and "source/NAME" for the state of a source, which follows the objects of the same reading: while a source is not ready, it may have objects that are
 	// not in the stream. Of two sources with the same object, the first takes precedence, in the order file, http, local.
 	//
 	// Fails with UNIMPLEMENTED on a configmux without objects, which has an API server or a replay; with INVALID_ARGUMENT

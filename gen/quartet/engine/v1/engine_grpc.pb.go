@@ -69,9 +69,9 @@ type EngineServiceClient interface {
 	// ListImages returns the images in the runtime. nodestatus lists them in the Node. Fails with UNAVAILABLE if the
 	// runtime does not answer.
 	ListImages(ctx context.Context, in *ListImagesRequest, opts ...grpc.CallOption) (*ListImagesResponse, error)
-	// ListClaims returns the persistent volume claims of a node without an API server that have a directory: a claim gets
-	// one when the first pod uses it, and has it until it was deleted and no pod uses it. `quartet get pvc` calls it. On a
-	// node with an API server there are none.
+	// ListClaims returns the persistent volume claims of a node without an API server that pods have used: a claim gets a
+	// directory, or a volume of its storage class, when the first pod uses it, and has it until it was deleted and no pod
+	// uses it. `quartet get pvc` and `quartet get pv` call it. On a node with an API server there are none.
 	ListClaims(ctx context.Context, in *ListClaimsRequest, opts ...grpc.CallOption) (*ListClaimsResponse, error)
 	// EvictPod terminates a pod with phase Failed, a reason and a message; it is not started again, even if its source
 	// still names it. Returns when the eviction has begun. Fails with NOT_FOUND if there is no such pod and with
@@ -275,9 +275,9 @@ type EngineServiceServer interface {
 	// ListImages returns the images in the runtime. nodestatus lists them in the Node. Fails with UNAVAILABLE if the
 	// runtime does not answer.
 	ListImages(context.Context, *ListImagesRequest) (*ListImagesResponse, error)
-	// ListClaims returns the persistent volume claims of a node without an API server that have a directory: a claim gets
-	// one when the first pod uses it, and has it until it was deleted and no pod uses it. `quartet get pvc` calls it. On a
-	// node with an API server there are none.
+	// ListClaims returns the persistent volume claims of a node without an API server that pods have used: a claim gets a
+	// directory, or a volume of its storage class, when the first pod uses it, and has it until it was deleted and no pod
+	// uses it. `quartet get pvc` and `quartet get pv` call it. On a node with an API server there are none.
 	ListClaims(context.Context, *ListClaimsRequest) (*ListClaimsResponse, error)
 	// EvictPod terminates a pod with phase Failed, a reason and a message; it is not started again, even if its source
 	// still names it. Returns when the eviction has begun. Fails with NOT_FOUND if there is no such pod and with

@@ -52,9 +52,11 @@ type Config struct {
 	Events stream.Source[*enginev1.PodEvent]
 	// Storage returns the stream of the node's storage, or an error until it is known: (*inventory.Inventory).Source.
 	Storage func() (stream.Source[*enginev1.StorageItem], error)
-	// Claims returns the claims of the node that have a directory: (*nodeclaims.Claims).Describe. Nil is a node without
+	// Claims returns the claims of the node that pods have used: (*nodeclaims.Claims).Describe. Nil is a node without
 	// any.
 	Claims func() []*enginev1.Claim
+	// Released returns the volumes whose claims were deleted: (*nodevolumes.Volumes).Describe. Nil is a node without any.
+	Released func() []*enginev1.ReleasedVolume
 	// Images returns the connected image service, or an error while there is none.
 	Images func() (internalapi.ImageManagerService, error)
 }
@@ -136,6 +138,9 @@ func (s *Server) ListClaims(context.Context, *enginev1.ListClaimsRequest) (*engi
 		return answer, nil
 	}
 	answer.Claims = s.cfg.Claims()
+	if s.cfg.Released != nil {
+		answer.Released = s.cfg.Released()
+	}
 	return answer, nil
 }
 
