@@ -40,8 +40,8 @@ import (
 // testDriver is the name of the driver that csiDriver registers.
 const testDriver = "test.csi.example.com"
 
-// TestAClaimOfAClusterIsMountedByItsDriver has an API server, a registered driver that mounts, and a pod that waits
-// until its claim is bound and its volume attached.
+// TestAClaimOfAClusterIsMountedByItsDriver has an API server, a driver that mounts, and a pod that waits until its claim
+// is bound, its volume attached, the driver registered, and the secret of the volume there.
 func TestAClaimOfAClusterIsMountedByItsDriver(t *testing.T) {
 	require.Root(t, "mounting")
 	c := cluster.Start(t)
@@ -51,10 +51,6 @@ func TestAClaimOfAClusterIsMountedByItsDriver(t *testing.T) {
 		csispec.NodeServiceCapability_RPC_GET_VOLUME_STATS)
 	noError(t, driver.Serve())
 	t.Cleanup(driver.Stop)
-	registrar := &csiDriver{endpoint: driver.Socket()}
-	serveOn(t, filepath.Join(root, "plugins_registry/reg.sock"), func(s *grpc.Server) {
-		registrationv1.RegisterRegistrationServer(s, registrar)
-	})
 	_, err := admin.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}},
 		metav1.CreateOptions{})
 	noError(t, err)
@@ -65,12 +61,22 @@ func TestAClaimOfAClusterIsMountedByItsDriver(t *testing.T) {
 	if err := manager.Wait(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "is not bound") {
 		t.Errorf("before the claim is bound: %v", err)
 	}
+	waitsFor(t, manager, pod, "persistentvolumeclaim default/data")
 	pv := bind(t, admin, claim)
 	eventually.That(t, "the volume waits until it is attached", func() bool {
 		names, _ := stored.volumes.VolumesInUse()
 		return len(names) == 1 && string(names[0]) == "kubernetes.io/csi/"+testDriver+"^vol-1"
 	})
 	attach(t, admin, pv)
+	waitsFor(t, manager, pod, "CSI driver "+testDriver)
+	registrar := &csiDriver{endpoint: driver.Socket()}
+	serveOn(t, filepath.Join(root, "plugins_registry/reg.sock"), func(s *grpc.Server) {
+		registrationv1.RegisterRegistrationServer(s, registrar)
+	})
+	waitsFor(t, manager, pod, "secret default/key")
+	_, err = admin.CoreV1().Secrets("default").Create(t.Context(), &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key"}},
+		metav1.CreateOptions{})
+	noError(t, err)
 	eventually.That(t, "the volume is mounted", func() bool { return manager.Ready(pod.UID) })
 	path := manager.Path(pod, &pod.Spec.Volumes[0])
 	if want := filepath.Join(root, "pods", string(pod.UID), "volumes/kubernetes.io~csi", pv, "mount"); path != want {
@@ -97,6 +103,12 @@ func TestAClaimOfAClusterIsMountedByItsDriver(t *testing.T) {
 	if len(driver.Calls("NodeUnstageVolume")) != 1 || len(driver.Wrong()) > 0 {
 		t.Errorf("calls %v, wrong %v", driver.Calls(""), driver.Wrong())
 	}
+}
+
+// waitsFor waits until the volume of a pod waits for something.
+func waitsFor(t *testing.T, manager *volumes.Manager, pod *v1.Pod, what string) {
+	t.Helper()
+	eventually.That(t, "the volume waits for "+what, func() bool { return manager.Describe(pod.UID)[0].GetWaitsFor() == what })
 }
 
 // shortDir returns a directory with a short path, because those of sockets are limited.
@@ -141,6 +153,9 @@ func clusterVolumes(t *testing.T, kubeconfig, root string) (*volumes.Manager, *s
 	noError(t, err)
 	manager, err := newVolumes(h, askNode, link, events, stored.volumes, parts)
 	noError(t, err)
+	parts.Run("retries of volumes", func(ctx context.Context) error {
+		return stored.retry(ctx, manager, changes.Note(podchanges.Sync))
+	})
 	parts.Run("pod changes", func(ctx context.Context) error {
 		return changes.Run(ctx, manager.Refresh,
 			func(types.UID) {})
@@ -199,7 +214,10 @@ func bind(t *testing.T, admin kubernetes.Interface, claim *v1.PersistentVolumeCl
 			Capacity: claim.Spec.Resources.Requests, AccessModes: claim.Spec.AccessModes,
 			ClaimRef: &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "default", Name: "data", UID: claim.UID},
 			PersistentVolumeSource: v1.PersistentVolumeSource{
-				CSI: &v1.CSIPersistentVolumeSource{Driver: testDriver, VolumeHandle: "vol-1"},
+				CSI: &v1.CSIPersistentVolumeSource{
+					Driver: testDriver, VolumeHandle: "vol-1",
+					NodeStageSecretRef: &v1.SecretReference{Namespace: "default", Name: "key"},
+				},
 			},
 		},
 	}, metav1.CreateOptions{})

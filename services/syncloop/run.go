@@ -180,11 +180,15 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		})
 	})
 	watchMachine(h, store, addresses, events, parts)
+	parts.Run("retries of volumes", func(ctx context.Context) error {
+		return storage.retry(ctx, volumes, changes.Note(podchanges.Sync))
+	})
 	parts.Run("pod changes", func(ctx context.Context) error { return changes.Run(ctx, volumes.Refresh, poke(workers)) })
 	engine := engineapi.New(engineapi.Config{
 		Store: store, Workers: workers, Probes: probes.Describe, Volumes: volumes.Describe, Health: syncLoop.Health,
 		Images: h.imagesNow(ctx), Events: events.Stream(), Storage: storage.inventory.Source, Evicter: evictions,
 		Claims: describeClaims(link), Released: describeReleased(link),
+		AllVolumes: volumes.List, Unused: storage.volumes.Unused,
 		Shutdown: shutdown.New(shutdown.Config{
 			Store: store, Book: books.evictions, Workers: workers, Boot: h.boot, Unsent: link.Statuses.Unsent,
 			Clock: clock.RealClock{},

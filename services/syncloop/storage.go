@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -44,6 +46,8 @@ type storage struct {
 	volumes *csi.Plugin
 	// inventory is what nodestatus follows.
 	inventory *inventory.Inventory
+	// changed has a value after a driver was registered. Its capacity is one, because one look covers all drivers.
+	changed chan struct{}
 }
 
 // newStorage adds the plugin manager, and the volumes of the CSI drivers that it registers.
@@ -55,6 +59,7 @@ func newStorage(
 		return nil, err
 	}
 	published := inventory.New(stream.NewServedMetrics(h.registry, stream.NameStorage))
+	changed := make(chan struct{}, 1)
 	driversChanged, inUseChanged := published.Changed, published.Changed
 	local := volumesOf(link)
 	if local != nil {
@@ -68,7 +73,14 @@ func newStorage(
 		}
 	}
 	drivers := csidrivers.New(csidrivers.Config{
-		Object: link.Claims.Driver, Changed: driversChanged, Intercept: csi.NewMetrics(h.registry).Intercept,
+		Object: link.Claims.Driver, Changed: func() {
+			driversChanged()
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		},
+		Intercept: csi.NewMetrics(h.registry).Intercept,
 		Clock: clock.RealClock{}, Logger: h.logger,
 	})
 	parts.OnClose("connections to CSI drivers", func() error {
@@ -103,7 +115,31 @@ func newStorage(
 	parts.Run("storage inventory", func(ctx context.Context) error {
 		return published.Run(ctx, inventory.Storage{Drivers: drivers.Nodes, InUse: mounted})
 	})
-	return &storage{drivers: drivers, volumes: mounted, inventory: published}, nil
+	return &storage{drivers: drivers, volumes: mounted, inventory: published, changed: changed}, nil
+}
+
+// retry retries the volumes that wait for a driver when it is registered, until ctx ends, whose error it returns. It
+// passes their pods to poke.
+func (s *storage) retry(ctx context.Context, manager *volumes.Manager, poke func(types.UID)) error {
+	isRegistered := func(waitsFor string) bool {
+		name, ok := strings.CutPrefix(waitsFor, csidrivers.WaitsFor(""))
+		if !ok {
+			return false
+		}
+		_, err := s.drivers.Conn(name)
+		return err == nil
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.changed:
+		}
+		s.volumes.Retry()
+		for _, uid := range manager.Retry(isRegistered) {
+			poke(uid)
+		}
+	}
 }
 
 // makePluginDirs makes the folders of plugins, which plugins in containers may use also on a machine with SELinux.

@@ -91,11 +91,7 @@ func (a *querier) claimsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if output.isTable() && len(chosen) == 0 {
-				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "There are no %s %s.\n", claims.many, s.where())
-				return err
-			}
-			return a.printClaims(cmd.OutOrStdout(), output, chosen, len(s.names) == 1)
+			return claimsList(len(s.names) == 1).show(cmd, output, s, a.clock.Now(), chosen)
 		},
 	}
 	addClaimNamespace(cmd, &s)
@@ -231,33 +227,24 @@ func mergeClaims(documents []*configv1.ObjectSummary, held []*enginev1.Claim, aw
 	return all, nil
 }
 
-func (a *querier) printClaims(out io.Writer, output format, chosen []claimView, single bool) error {
-	if output.isTable() {
-		var rows [][]any
-		for _, v := range chosen {
-			rows = append(rows, v.row(a.clock.Now()))
-		}
-		return newTable(out, output, claimColumns, false).print(rows...)
-	}
-	list := &v1.PersistentVolumeClaimList{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: claims.name + "List"}, Items: []v1.PersistentVolumeClaim{},
-	}
-	for _, v := range chosen {
-		v.claim.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: claims.name}
-		if output == formatName {
-			if _, err := fmt.Fprintf(out, "%s/%s\n", claims.word, v.claim.Name); err != nil {
-				return err
+// claimsList returns how claims are printed. A single one is printed without a list around it.
+func claimsList(single bool) list[claimView] {
+	return list[claimView]{
+		many: claims.many, columns: claimColumns, row: claimView.row,
+		name: func(v claimView) string { return claims.word + "/" + v.claim.Name },
+		whole: func(out io.Writer, output format, chosen []claimView) error {
+			all := &v1.PersistentVolumeClaimList{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: claims.name + "List"}, Items: []v1.PersistentVolumeClaim{},
 			}
-		}
-		list.Items = append(list.Items, *v.claim)
-	}
-	switch {
-	case output == formatName:
-		return nil
-	case single && len(list.Items) == 1:
-		return printObject(out, output, &list.Items[0])
-	default:
-		return printObject(out, output, list)
+			for _, v := range chosen {
+				v.claim.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: claims.name}
+				all.Items = append(all.Items, *v.claim)
+			}
+			if single && len(all.Items) == 1 {
+				return printObject(out, output, &all.Items[0])
+			}
+			return printObject(out, output, all)
+		},
 	}
 }
 

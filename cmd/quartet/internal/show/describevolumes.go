@@ -42,6 +42,9 @@ func (d description) printVolumes(p *page, now time.Time) {
 // printVolume prints the state of a volume.
 func printVolume(p *page, volume *enginev1.Volume, now time.Time) {
 	state := volumeStateWord(volume.GetState())
+	if volume.GetState() == enginev1.VolumeState_VOLUME_STATE_FOUND {
+		state += " by an earlier process"
+	}
 	if since := volume.GetSince(); since != nil {
 		state += ", worked on for " + age(since.AsTime(), now)
 	}
@@ -51,6 +54,9 @@ func printVolume(p *page, volume *enginev1.Volume, now time.Time) {
 	}
 	if volume.GetPersistentVolume() != "" {
 		p.field(2, "Persistent Volume", volume.GetPersistentVolume())
+	}
+	if volume.GetDriver() != "" {
+		p.field(2, "Driver", volume.GetDriver())
 	}
 	if volume.GetWaitsFor() != "" {
 		p.field(2, "Waits For", volume.GetWaitsFor())
@@ -76,7 +82,7 @@ func volumeStateWord(state enginev1.VolumeState) string {
 	case enginev1.VolumeState_VOLUME_STATE_TEARING_DOWN:
 		return "being removed"
 	case enginev1.VolumeState_VOLUME_STATE_FOUND:
-		return "left by an earlier process"
+		return "left"
 	case enginev1.VolumeState_VOLUME_STATE_UNSPECIFIED:
 	}
 	return unknown

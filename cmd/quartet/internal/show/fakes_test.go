@@ -57,6 +57,7 @@ type fakeEngine struct {
 	workers  []*enginev1.Worker
 	claims   []*enginev1.Claim
 	released []*enginev1.ReleasedVolume
+	volumes  []*enginev1.PodVolume
 }
 
 func (f *fakeEngine) WatchPodEvents(

@@ -99,11 +99,7 @@ func (a *querier) objectsCommand(kind objectKind, cmd *cobra.Command) *cobra.Com
 		if err != nil {
 			return err
 		}
-		if output.isTable() && len(chosen) == 0 {
-			_, err := fmt.Fprintf(cmd.ErrOrStderr(), "There are no %s %s.\n", kind.many, s.where())
-			return err
-		}
-		return a.printObjects(cmd.OutOrStdout(), output, kind, chosen, len(s.names) == 1)
+		return kind.listOf(len(s.names) == 1).show(cmd, output, s, a.clock.Now(), chosen)
 	}
 	cmd.Flags().
 		StringVarP(&s.namespace, "namespace", "n", "", "`NAMESPACE` of the "+kind.many+"; without it they are named by NAMESPACE/NAME, or by NAME in \"default\"")
@@ -141,37 +137,24 @@ func (s selection) chooseObjects(kind objectKind, all []*configv1.ObjectSummary)
 	return chosen, nil
 }
 
-func (a *querier) printObjects(
-	out io.Writer,
-	output format,
-	kind objectKind,
-	objects []*configv1.ObjectSummary,
-	single bool,
-) error {
-	switch {
-	case output == formatName:
-		for _, o := range objects {
-			if _, err := fmt.Fprintf(out, "%s/%s\n", kind.word, o.GetName()); err != nil {
-				return err
-			}
-		}
-		return nil
-	case output.isTable():
-		var rows [][]any
-		for _, o := range objects {
-			rows = append(rows, objectRow(kind, o, a.clock.Now()))
-		}
-		columns := configMapColumns
-		if kind == secrets {
-			columns = secretColumns
-		}
-		return newTable(out, output, columns, false).print(rows...)
-	case kind == secrets:
-		// They are printed as in configmux's response: an object of Kubernetes would seem to have empty values.
-		return printWith(protojson.MarshalOptions{}, out, output, &configv1.ListObjectsResponse{Objects: objects})
-	default:
-		return printConfigMaps(out, output, objects, single)
+// listOf returns how the objects of a kind are printed. A single one is printed without a list around it.
+func (kind objectKind) listOf(single bool) list[*configv1.ObjectSummary] {
+	l := list[*configv1.ObjectSummary]{
+		many: kind.many, columns: configMapColumns,
+		name: func(o *configv1.ObjectSummary) string { return kind.word + "/" + o.GetName() },
+		row:  func(o *configv1.ObjectSummary, now time.Time) []any { return objectRow(kind, o, now) },
+		whole: func(out io.Writer, output format, objects []*configv1.ObjectSummary) error {
+			return printConfigMaps(out, output, objects, single)
+		},
 	}
+	if kind == secrets {
+		l.columns = secretColumns
+		l.whole = func(out io.Writer, output format, objects []*configv1.ObjectSummary) error {
+			// They are printed as in configmux's response: an object of Kubernetes would seem to have empty values.
+			return printWith(protojson.MarshalOptions{}, out, output, &configv1.ListObjectsResponse{Objects: objects})
+		}
+	}
+	return l
 }
 
 func objectRow(kind objectKind, o *configv1.ObjectSummary, now time.Time) []any {

@@ -47,14 +47,14 @@ type querier struct {
 
 func (a *querier) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "get pods|workers|sources|configmaps|secrets|pvc|node",
-		Short: "Show pods, the workers behind them, sources of pods, config maps, secrets, claims, or the node",
+		Use:   "get pods|workers|volumes|sources|configmaps|secrets|pvc|node",
+		Short: "Show pods, their workers and volumes, sources of pods, config maps, secrets, claims, or the node",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("say what to show: " + cmd.CommandPath() + " pods, workers, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers or node")
+				return errors.New("say what to show: " + cmd.CommandPath() + " pods, workers, volumes, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers or node")
 			}
 			return fmt.Errorf(
-				"there is no %q to show: %s shows pods, workers, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers or node",
+				"there is no %q to show: %s shows pods, workers, volumes, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers or node",
 				args[0],
 				cmd.CommandPath(),
 			)
@@ -65,6 +65,7 @@ func (a *querier) getCommand() *cobra.Command {
 	cmd.AddCommand(
 		a.podsCommand(),
 		a.workersCommand(),
+		a.volumesCommand(),
 		a.sourcesCommand(),
 		a.configMapsCommand(),
 		a.secretsCommand(),

@@ -289,6 +289,16 @@ func TestGetSources(t *testing.T) {
 	golden(t, "sources-name.txt", n.must("get", "sources", "-o", "name"))
 }
 
+// poll advances the clock until a buffer of a command that polls contains a text.
+func (n *node) poll(r *running, b *logbuffer.Buffer, text string) {
+	n.t.Helper()
+	deadline := time.Now().Add(60 * time.Second)
+	for !strings.Contains(b.String(), text) && time.Now().Before(deadline) {
+		n.clock.Step(pollInterval)
+	}
+	r.until(b, text)
+}
+
 func TestWatchSourcesPrintsWhatIsNew(t *testing.T) {
 	n := newNode(t)
 	stop := n.serve(layout.ConfigMux)
@@ -296,21 +306,13 @@ func TestWatchSourcesPrintsWhatIsNew(t *testing.T) {
 	r := n.start("get", "sources", "-w", "-o", "name")
 	r.until(r.out, "source/file\nsource/http\n")
 	stop()
-	step := func(b *logbuffer.Buffer, text string) {
-		t.Helper()
-		deadline := time.Now().Add(60 * time.Second)
-		for !strings.Contains(b.String(), text) && time.Now().Before(deadline) {
-			n.clock.Step(sourcesInterval)
-		}
-		r.until(b, text)
-	}
-	step(r.errOut, "configmux is unreachable")
+	n.poll(r, r.errOut, "configmux is unreachable")
 	n.serve(layout.ConfigMux)
 	// A new time of reading is no change, a missing source is one.
 	mended := sources()
 	mended[0].LastReadAt = timestamppb.New(now)
 	n.config.set(mended[0])
-	step(r.out, "source/http\nsource/file\n")
+	n.poll(r, r.out, "source/http\nsource/file\n")
 	if got := r.errOut.String(); strings.Count(got, "\n") != 1 {
 		t.Errorf("said more than one line: %q", got)
 	}

@@ -14,9 +14,6 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 )
 
-// sourcesInterval is the polling interval of -w, because configmux does not stream the state of its sources' files.
-const sourcesInterval = time.Second
-
 var sourceColumns = []column{
 	{
 		name: "Name",
@@ -67,48 +64,36 @@ func (a *querier) listSources(ctx context.Context) (*configv1.ListSourcesRespons
 }
 
 func (a *querier) printSources(out io.Writer, output format, response *configv1.ListSourcesResponse) error {
-	switch output {
-	case formatName:
-		for _, s := range response.GetSources() {
-			if _, err := fmt.Fprintf(out, "source/%s\n", s.GetName()); err != nil {
-				return err
-			}
-		}
-		return nil
-	case formatTable, formatWide:
-	case formatJSON, formatYAML:
-		return printMessage(out, output, response)
-	default: // a template
-		return printMessage(out, output, response)
+	if !output.isTable() {
+		return sourceList.print(out, output, a.clock.Now(), response.GetSources())
 	}
 	if len(response.GetSources()) == 0 {
-		_, err := fmt.Fprintln(
-			out,
-			"No source of pods is configured: set staticPodPath or staticPodURL in the configuration.",
-		)
+		_, err := fmt.Fprintln(out, "No source of pods is configured: set staticPodPath or staticPodURL in the configuration.")
 		return err
 	}
-	var rows [][]any
-	for _, s := range response.GetSources() {
-		read := "never"
-		if s.GetLastReadAt() != nil {
-			read = age(s.GetLastReadAt().AsTime(), a.clock.Now()) + " ago"
-		}
-		rows = append(rows, []any{
-			s.GetName(),
-			orNone(s.GetTarget()),
-			yesNo(s.GetReady()),
-			fmt.Sprint(s.GetPods()),
-			fmt.Sprint(s.GetObjects()),
-			orNone(s.GetMode()),
-			read,
-			fmt.Sprint(len(s.GetErrors())),
-		})
-	}
-	if err := newTable(out, output, sourceColumns, false).print(rows...); err != nil {
+	if err := sourceList.print(out, output, a.clock.Now(), response.GetSources()); err != nil {
 		return err
 	}
 	return a.printSourceErrors(out, response)
+}
+
+var sourceList = list[*configv1.Source]{
+	many: "sources", columns: sourceColumns, row: sourceRow,
+	name: func(s *configv1.Source) string { return "source/" + s.GetName() },
+	whole: func(out io.Writer, output format, sources []*configv1.Source) error {
+		return printMessage(out, output, &configv1.ListSourcesResponse{Sources: sources})
+	},
+}
+
+func sourceRow(s *configv1.Source, now time.Time) []any {
+	read := "never"
+	if s.GetLastReadAt() != nil {
+		read = age(s.GetLastReadAt().AsTime(), now) + " ago"
+	}
+	return []any{
+		s.GetName(), orNone(s.GetTarget()), yesNo(s.GetReady()), fmt.Sprint(s.GetPods()), fmt.Sprint(s.GetObjects()),
+		orNone(s.GetMode()), read, fmt.Sprint(len(s.GetErrors())),
+	}
 }
 
 // printSourceErrors prints each error below the table: its place, and its message on a separate line.
@@ -148,43 +133,18 @@ func (a *querier) printSourceErrors(out io.Writer, response *configv1.ListSource
 	return nil
 }
 
-// watchSources prints the sources whenever anything except their times has changed.
+// watchSources prints the sources whenever anything except their times has changed. It polls, because configmux does
+// not stream the state of its sources' files.
 func (a *querier) watchSources(cmd *cobra.Command, output format) error {
-	ctx := cmd.Context()
-	response, err := a.listSources(ctx)
-	if err != nil {
-		return err
-	}
-	ticker := a.clock.NewTicker(sourcesInterval)
-	defer ticker.Stop()
 	var shown *configv1.ListSourcesResponse
-	unreachable := false
-	for {
-		switch {
-		case err != nil && ctx.Err() == nil && !unreachable:
-			unreachable = true
-			if _, err := fmt.Fprintln(
-				cmd.ErrOrStderr(),
-				"configmux is unreachable; waiting until it is reachable again",
-			); err != nil {
-				return err
-			}
-		case err == nil:
-			unreachable = false
-			if news := withoutTimes(response); shown == nil || !proto.Equal(shown, news) {
-				if err := a.printSources(cmd.OutOrStdout(), output, response); err != nil {
-					return err
-				}
-				shown = news
-			}
-		}
-		select {
-		case <-ctx.Done():
+	return poll(a, cmd, layout.ConfigMux, a.listSources, func(response *configv1.ListSourcesResponse) error {
+		news := withoutTimes(response)
+		if shown != nil && proto.Equal(shown, news) {
 			return nil
-		case <-ticker.C():
 		}
-		response, err = a.listSources(ctx)
-	}
+		shown = news
+		return a.printSources(cmd.OutOrStdout(), output, response)
+	})
 }
 
 func withoutTimes(response *configv1.ListSourcesResponse) *configv1.ListSourcesResponse {

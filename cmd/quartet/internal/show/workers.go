@@ -2,7 +2,6 @@ package show
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"slices"
 	"time"
@@ -76,68 +75,37 @@ func (a *querier) getWorkers(cmd *cobra.Command, output format, s selection) err
 	if err != nil {
 		return err
 	}
-	node := ""
-	if len(s.names) > 0 {
-		views, _ := a.listPods(cmd.Context()) // without them the node's name is the machine's
-		node = nodeOf(views)
-	}
+	node := a.nodeFor(cmd.Context(), s)
 	name := func(w *enginev1.Worker) podName { return podName{w.GetNamespace(), w.GetName(), node, w.GetPodUid()} }
-	for _, argument := range s.names {
-		if !slices.ContainsFunc(response.GetWorkers(), func(w *enginev1.Worker) bool { return s.means(argument, name(w)) }) {
-			var existing []string
-			for _, w := range response.GetWorkers() {
-				existing = append(existing, title(w.GetNamespace(), w.GetName()))
-			}
-			return s.noSuchPod(argument, slices.Compact(existing))
-		}
+	var names []podName
+	for _, w := range response.GetWorkers() {
+		names = append(names, name(w))
 	}
-	response.Workers = slices.DeleteFunc(response.GetWorkers(), func(w *enginev1.Worker) bool { return !s.has(name(w)) })
-	if output.isTable() && len(response.GetWorkers()) == 0 {
-		_, err := fmt.Fprintf(cmd.ErrOrStderr(), "There are no workers of pods %s.\n", s.where())
+	if err := s.meansSome(names); err != nil {
 		return err
 	}
-	return a.printWorkers(cmd.OutOrStdout(), output, response)
+	chosen := slices.DeleteFunc(response.GetWorkers(), func(w *enginev1.Worker) bool { return !s.has(name(w)) })
+	return workerList.show(cmd, output, s, a.clock.Now(), chosen)
 }
 
-func (a *querier) printWorkers(out io.Writer, output format, response *enginev1.ListWorkersResponse) error {
-	switch output {
-	case formatName:
-		for _, w := range response.GetWorkers() {
-			if _, err := fmt.Fprintf(out, "worker/%s\n", title(w.GetNamespace(), w.GetName())); err != nil {
-				return err
-			}
-		}
-		return nil
-	case formatTable, formatWide:
-	case formatJSON, formatYAML:
-		return printMessage(out, output, response)
-	default: // a template
-		return printMessage(out, output, response)
+var workerList = list[*enginev1.Worker]{
+	many: "workers of pods", columns: workerColumns, row: workerRow,
+	name: func(w *enginev1.Worker) string { return "worker/" + title(w.GetNamespace(), w.GetName()) },
+	whole: func(out io.Writer, output format, workers []*enginev1.Worker) error {
+		return printMessage(out, output, &enginev1.ListWorkersResponse{Workers: workers})
+	},
+}
+
+func workerRow(w *enginev1.Worker, now time.Time) []any {
+	since := noValue
+	if w.GetStateSince() != nil {
+		since = age(w.GetStateSince().AsTime(), now)
 	}
-	now := a.clock.Now()
-	var rows [][]any
-	for _, w := range response.GetWorkers() {
-		since := noValue
-		if w.GetStateSince() != nil {
-			since = age(w.GetStateSince().AsTime(), now)
-		}
-		rows = append(rows, []any{
-			title(
-				w.GetNamespace(),
-				w.GetName(),
-			),
-			workerName(w.GetState()),
-			since,
-			yesNo(w.GetBusy()),
-			yesNo(w.GetPending()),
-			until(w.GetNextSyncAt(), now),
-			until(w.GetTerminateBy(), now),
-			w.GetPodUid(),
-			orNone(oneLine(w.GetWaitsFor())),
-			orNone(oneLine(w.GetLastError())),
-		})
+	return []any{
+		title(w.GetNamespace(), w.GetName()), workerName(w.GetState()), since, yesNo(w.GetBusy()), yesNo(w.GetPending()),
+		until(w.GetNextSyncAt(), now), until(w.GetTerminateBy(), now), w.GetPodUid(), orNone(oneLine(w.GetWaitsFor())),
+		orNone(oneLine(w.GetLastError())),
 	}
-	return newTable(out, output, workerColumns, false).print(rows...)
 }
 
 // until returns the time from now, as "in 10s"; "now" if it has passed.

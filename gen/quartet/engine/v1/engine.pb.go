@@ -1130,9 +1130,13 @@ type Volume struct {
 	Claim string `protobuf:"bytes,8,opt,name=claim,proto3" json:"claim,omitempty"`
 	// The name of the persistent volume that the claim is bound to; empty until syncloop knows it.
 	PersistentVolume string `protobuf:"bytes,9,opt,name=persistent_volume,json=persistentVolume,proto3" json:"persistent_volume,omitempty"`
-	// The object of the cluster that has to change before the next try can succeed, for example
-	// "persistentvolumeclaim shop/data"; empty if it is not known.
-	WaitsFor      string `protobuf:"bytes,10,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	// What has to change before the next try can succeed: an object of the cluster, for example
+	// "persistentvolumeclaim shop/data", or "CSI driver NAME", which has to register; empty if it is not known.
+	WaitsFor string `protobuf:"bytes,10,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	// The CSI driver; empty for a volume without one, and until syncloop knows it.
+	Driver string `protobuf:"bytes,11,opt,name=driver,proto3" json:"driver,omitempty"`
+	// The time since which this process has a use for it; unset for one that an earlier process has left.
+	WantedSince   *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=wanted_since,json=wantedSince,proto3" json:"wanted_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1235,6 +1239,20 @@ func (x *Volume) GetWaitsFor() string {
 		return x.WaitsFor
 	}
 	return ""
+}
+
+func (x *Volume) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+func (x *Volume) GetWantedSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WantedSince
+	}
+	return nil
 }
 
 // Probe is a probe of a running container.
@@ -1827,6 +1845,162 @@ func (x *Claim) GetProblem() string {
 	return ""
 }
 
+// ListVolumesRequest asks for all volumes.
+type ListVolumesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVolumesRequest) Reset() {
+	*x = ListVolumesRequest{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVolumesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVolumesRequest) ProtoMessage() {}
+
+func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
+func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{25}
+}
+
+// ListVolumesResponse contains the volumes.
+type ListVolumesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sorted by namespace, name and UID of the pod, and name of the volume. Volumes without a pod come last.
+	Volumes       []*PodVolume `protobuf:"bytes,1,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVolumesResponse) Reset() {
+	*x = ListVolumesResponse{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVolumesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVolumesResponse) ProtoMessage() {}
+
+func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
+func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ListVolumesResponse) GetVolumes() []*PodVolume {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+// PodVolume is a volume with its pod.
+type PodVolume struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pod's UID; empty for a volume that a CSI driver has staged and no pod uses any more.
+	PodUid string `protobuf:"bytes,1,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
+	// The pod's namespace; empty if only the UID is known.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The pod's name; empty if only the UID is known.
+	Pod string `protobuf:"bytes,3,opt,name=pod,proto3" json:"pod,omitempty"`
+	// The volume.
+	Volume        *Volume `protobuf:"bytes,4,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodVolume) Reset() {
+	*x = PodVolume{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodVolume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodVolume) ProtoMessage() {}
+
+func (x *PodVolume) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodVolume.ProtoReflect.Descriptor instead.
+func (*PodVolume) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *PodVolume) GetPodUid() string {
+	if x != nil {
+		return x.PodUid
+	}
+	return ""
+}
+
+func (x *PodVolume) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PodVolume) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *PodVolume) GetVolume() *Volume {
+	if x != nil {
+		return x.Volume
+	}
+	return nil
+}
+
 // EvictPodRequest contains the pod and the reason of its eviction.
 type EvictPodRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1844,7 +2018,7 @@ type EvictPodRequest struct {
 
 func (x *EvictPodRequest) Reset() {
 	*x = EvictPodRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +2030,7 @@ func (x *EvictPodRequest) String() string {
 func (*EvictPodRequest) ProtoMessage() {}
 
 func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +2043,7 @@ func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodRequest.ProtoReflect.Descriptor instead.
 func (*EvictPodRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{25}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EvictPodRequest) GetPodUid() string {
@@ -1909,7 +2083,7 @@ type EvictPodResponse struct {
 
 func (x *EvictPodResponse) Reset() {
 	*x = EvictPodResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1921,7 +2095,7 @@ func (x *EvictPodResponse) String() string {
 func (*EvictPodResponse) ProtoMessage() {}
 
 func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1934,7 +2108,7 @@ func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodResponse.ProtoReflect.Descriptor instead.
 func (*EvictPodResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{26}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{29}
 }
 
 // ShutDownPodsRequest contains the pods to terminate.
@@ -1948,7 +2122,7 @@ type ShutDownPodsRequest struct {
 
 func (x *ShutDownPodsRequest) Reset() {
 	*x = ShutDownPodsRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1960,7 +2134,7 @@ func (x *ShutDownPodsRequest) String() string {
 func (*ShutDownPodsRequest) ProtoMessage() {}
 
 func (x *ShutDownPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1973,7 +2147,7 @@ func (x *ShutDownPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownPodsRequest.ProtoReflect.Descriptor instead.
 func (*ShutDownPodsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{27}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ShutDownPodsRequest) GetPods() []*PodEnd {
@@ -1996,7 +2170,7 @@ type PodEnd struct {
 
 func (x *PodEnd) Reset() {
 	*x = PodEnd{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2008,7 +2182,7 @@ func (x *PodEnd) String() string {
 func (*PodEnd) ProtoMessage() {}
 
 func (x *PodEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2021,7 +2195,7 @@ func (x *PodEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodEnd.ProtoReflect.Descriptor instead.
 func (*PodEnd) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{28}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PodEnd) GetPodUid() string {
@@ -2047,7 +2221,7 @@ type ShutDownPodsResponse struct {
 
 func (x *ShutDownPodsResponse) Reset() {
 	*x = ShutDownPodsResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2059,7 +2233,7 @@ func (x *ShutDownPodsResponse) String() string {
 func (*ShutDownPodsResponse) ProtoMessage() {}
 
 func (x *ShutDownPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2072,7 +2246,7 @@ func (x *ShutDownPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownPodsResponse.ProtoReflect.Descriptor instead.
 func (*ShutDownPodsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{29}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{32}
 }
 
 // AwaitStatusesRequest requests a wait for the statuses of all pods.
@@ -2084,7 +2258,7 @@ type AwaitStatusesRequest struct {
 
 func (x *AwaitStatusesRequest) Reset() {
 	*x = AwaitStatusesRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2096,7 +2270,7 @@ func (x *AwaitStatusesRequest) String() string {
 func (*AwaitStatusesRequest) ProtoMessage() {}
 
 func (x *AwaitStatusesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2109,7 +2283,7 @@ func (x *AwaitStatusesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitStatusesRequest.ProtoReflect.Descriptor instead.
 func (*AwaitStatusesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{30}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{33}
 }
 
 // AwaitStatusesResponse is empty: the API server has them.
@@ -2121,7 +2295,7 @@ type AwaitStatusesResponse struct {
 
 func (x *AwaitStatusesResponse) Reset() {
 	*x = AwaitStatusesResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2133,7 +2307,7 @@ func (x *AwaitStatusesResponse) String() string {
 func (*AwaitStatusesResponse) ProtoMessage() {}
 
 func (x *AwaitStatusesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2146,7 +2320,7 @@ func (x *AwaitStatusesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitStatusesResponse.ProtoReflect.Descriptor instead.
 func (*AwaitStatusesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{31}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{34}
 }
 
 // GetHealthRequest asks for the health.
@@ -2158,7 +2332,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2170,7 +2344,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2183,7 +2357,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{32}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{35}
 }
 
 // GetHealthResponse is the health of syncloop.
@@ -2209,7 +2383,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2395,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2408,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{33}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetHealthResponse) GetHealthy() bool {
@@ -2296,7 +2470,7 @@ type SignalReading struct {
 
 func (x *SignalReading) Reset() {
 	*x = SignalReading{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2308,7 +2482,7 @@ func (x *SignalReading) String() string {
 func (*SignalReading) ProtoMessage() {}
 
 func (x *SignalReading) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2321,7 +2495,7 @@ func (x *SignalReading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalReading.ProtoReflect.Descriptor instead.
 func (*SignalReading) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{34}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SignalReading) GetSignal() string {
@@ -2419,7 +2593,7 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\x0ebehind_pod_uid\x18\f \x01(\tR\fbehindPodUid\x125\n" +
 	"\x06phases\x18\r \x03(\v2\x1d.quartet.engine.v1.StartPhaseR\x06phases\x120\n" +
 	"\x06probes\x18\x0e \x03(\v2\x18.quartet.engine.v1.ProbeR\x06probes\x123\n" +
-	"\avolumes\x18\x0f \x03(\v2\x19.quartet.engine.v1.VolumeR\avolumes\"\xeb\x02\n" +
+	"\avolumes\x18\x0f \x03(\v2\x19.quartet.engine.v1.VolumeR\avolumes\"\xc2\x03\n" +
 	"\x06Volume\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06plugin\x18\x02 \x01(\tR\x06plugin\x124\n" +
@@ -2432,7 +2606,9 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\x05claim\x18\b \x01(\tR\x05claim\x12+\n" +
 	"\x11persistent_volume\x18\t \x01(\tR\x10persistentVolume\x12\x1b\n" +
 	"\twaits_for\x18\n" +
-	" \x01(\tR\bwaitsFor\"\xe4\x03\n" +
+	" \x01(\tR\bwaitsFor\x12\x16\n" +
+	"\x06driver\x18\v \x01(\tR\x06driver\x12=\n" +
+	"\fwanted_since\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vwantedSince\"\xe4\x03\n" +
 	"\x05Probe\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12!\n" +
 	"\fcontainer_id\x18\x02 \x01(\tR\vcontainerId\x12\x12\n" +
@@ -2472,7 +2648,15 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\x05claim\x18\x01 \x01(\fR\x05claim\x12+\n" +
 	"\x11persistent_volume\x18\x02 \x01(\fR\x10persistentVolume\x12\x17\n" +
 	"\aused_by\x18\x03 \x03(\tR\x06usedBy\x12\x18\n" +
-	"\aproblem\x18\x04 \x01(\tR\aproblem\"\x8e\x01\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\"\x14\n" +
+	"\x12ListVolumesRequest\"M\n" +
+	"\x13ListVolumesResponse\x126\n" +
+	"\avolumes\x18\x01 \x03(\v2\x1c.quartet.engine.v1.PodVolumeR\avolumes\"\x87\x01\n" +
+	"\tPodVolume\x12\x17\n" +
+	"\apod_uid\x18\x01 \x01(\tR\x06podUid\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\x03 \x01(\tR\x03pod\x121\n" +
+	"\x06volume\x18\x04 \x01(\v2\x19.quartet.engine.v1.VolumeR\x06volume\"\x8e\x01\n" +
 	"\x0fEvictPodRequest\x12\x17\n" +
 	"\apod_uid\x18\x01 \x01(\tR\x06podUid\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -2515,7 +2699,7 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\vProbeResult\x12\x1c\n" +
 	"\x18PROBE_RESULT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14PROBE_RESULT_SUCCESS\x10\x01\x12\x18\n" +
-	"\x14PROBE_RESULT_FAILURE\x10\x022\x90\b\n" +
+	"\x14PROBE_RESULT_FAILURE\x10\x022\xee\b\n" +
 	"\rEngineService\x12S\n" +
 	"\bListPods\x12\".quartet.engine.v1.ListPodsRequest\x1a#.quartet.engine.v1.ListPodsResponse\x12X\n" +
 	"\tWatchPods\x12#.quartet.engine.v1.WatchPodsRequest\x1a$.quartet.engine.v1.WatchPodsResponse0\x01\x12g\n" +
@@ -2525,7 +2709,8 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\n" +
 	"ListImages\x12$.quartet.engine.v1.ListImagesRequest\x1a%.quartet.engine.v1.ListImagesResponse\x12Y\n" +
 	"\n" +
-	"ListClaims\x12$.quartet.engine.v1.ListClaimsRequest\x1a%.quartet.engine.v1.ListClaimsResponse\x12S\n" +
+	"ListClaims\x12$.quartet.engine.v1.ListClaimsRequest\x1a%.quartet.engine.v1.ListClaimsResponse\x12\\\n" +
+	"\vListVolumes\x12%.quartet.engine.v1.ListVolumesRequest\x1a&.quartet.engine.v1.ListVolumesResponse\x12S\n" +
 	"\bEvictPod\x12\".quartet.engine.v1.EvictPodRequest\x1a#.quartet.engine.v1.EvictPodResponse\x12_\n" +
 	"\fShutDownPods\x12&.quartet.engine.v1.ShutDownPodsRequest\x1a'.quartet.engine.v1.ShutDownPodsResponse\x12b\n" +
 	"\rAwaitStatuses\x12'.quartet.engine.v1.AwaitStatusesRequest\x1a(.quartet.engine.v1.AwaitStatusesResponse\x12V\n" +
@@ -2545,7 +2730,7 @@ func file_quartet_engine_v1_engine_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_engine_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(WorkerState)(0),               // 0: quartet.engine.v1.WorkerState
 	(VolumeState)(0),               // 1: quartet.engine.v1.VolumeState
@@ -2575,86 +2760,94 @@ var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(*ListClaimsResponse)(nil),     // 25: quartet.engine.v1.ListClaimsResponse
 	(*ReleasedVolume)(nil),         // 26: quartet.engine.v1.ReleasedVolume
 	(*Claim)(nil),                  // 27: quartet.engine.v1.Claim
-	(*EvictPodRequest)(nil),        // 28: quartet.engine.v1.EvictPodRequest
-	(*EvictPodResponse)(nil),       // 29: quartet.engine.v1.EvictPodResponse
-	(*ShutDownPodsRequest)(nil),    // 30: quartet.engine.v1.ShutDownPodsRequest
-	(*PodEnd)(nil),                 // 31: quartet.engine.v1.PodEnd
-	(*ShutDownPodsResponse)(nil),   // 32: quartet.engine.v1.ShutDownPodsResponse
-	(*AwaitStatusesRequest)(nil),   // 33: quartet.engine.v1.AwaitStatusesRequest
-	(*AwaitStatusesResponse)(nil),  // 34: quartet.engine.v1.AwaitStatusesResponse
-	(*GetHealthRequest)(nil),       // 35: quartet.engine.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),      // 36: quartet.engine.v1.GetHealthResponse
-	(*SignalReading)(nil),          // 37: quartet.engine.v1.SignalReading
-	nil,                            // 38: quartet.engine.v1.CSIDriver.TopologyEntry
-	(*v1.Frame)(nil),               // 39: quartet.stream.v1.Frame
-	(*timestamppb.Timestamp)(nil),  // 40: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 41: google.protobuf.Duration
+	(*ListVolumesRequest)(nil),     // 28: quartet.engine.v1.ListVolumesRequest
+	(*ListVolumesResponse)(nil),    // 29: quartet.engine.v1.ListVolumesResponse
+	(*PodVolume)(nil),              // 30: quartet.engine.v1.PodVolume
+	(*EvictPodRequest)(nil),        // 31: quartet.engine.v1.EvictPodRequest
+	(*EvictPodResponse)(nil),       // 32: quartet.engine.v1.EvictPodResponse
+	(*ShutDownPodsRequest)(nil),    // 33: quartet.engine.v1.ShutDownPodsRequest
+	(*PodEnd)(nil),                 // 34: quartet.engine.v1.PodEnd
+	(*ShutDownPodsResponse)(nil),   // 35: quartet.engine.v1.ShutDownPodsResponse
+	(*AwaitStatusesRequest)(nil),   // 36: quartet.engine.v1.AwaitStatusesRequest
+	(*AwaitStatusesResponse)(nil),  // 37: quartet.engine.v1.AwaitStatusesResponse
+	(*GetHealthRequest)(nil),       // 38: quartet.engine.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),      // 39: quartet.engine.v1.GetHealthResponse
+	(*SignalReading)(nil),          // 40: quartet.engine.v1.SignalReading
+	nil,                            // 41: quartet.engine.v1.CSIDriver.TopologyEntry
+	(*v1.Frame)(nil),               // 42: quartet.stream.v1.Frame
+	(*timestamppb.Timestamp)(nil),  // 43: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 44: google.protobuf.Duration
 }
 var file_quartet_engine_v1_engine_proto_depIdxs = []int32{
 	0,  // 0: quartet.engine.v1.Pod.worker_state:type_name -> quartet.engine.v1.WorkerState
 	3,  // 1: quartet.engine.v1.ListPodsResponse.pods:type_name -> quartet.engine.v1.Pod
-	39, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
+	42, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
 	3,  // 3: quartet.engine.v1.WatchPodsResponse.pod:type_name -> quartet.engine.v1.Pod
-	39, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	42, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
 	10, // 5: quartet.engine.v1.WatchPodEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
-	40, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
-	39, // 7: quartet.engine.v1.WatchStorageResponse.frame:type_name -> quartet.stream.v1.Frame
+	43, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
+	42, // 7: quartet.engine.v1.WatchStorageResponse.frame:type_name -> quartet.stream.v1.Frame
 	13, // 8: quartet.engine.v1.WatchStorageResponse.item:type_name -> quartet.engine.v1.StorageItem
 	14, // 9: quartet.engine.v1.StorageItem.driver:type_name -> quartet.engine.v1.CSIDriver
-	38, // 10: quartet.engine.v1.CSIDriver.topology:type_name -> quartet.engine.v1.CSIDriver.TopologyEntry
+	41, // 10: quartet.engine.v1.CSIDriver.topology:type_name -> quartet.engine.v1.CSIDriver.TopologyEntry
 	17, // 11: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
 	0,  // 12: quartet.engine.v1.Worker.state:type_name -> quartet.engine.v1.WorkerState
-	40, // 13: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
-	40, // 14: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
-	40, // 15: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
+	43, // 13: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
+	43, // 14: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
+	43, // 15: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
 	20, // 16: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
 	19, // 17: quartet.engine.v1.Worker.probes:type_name -> quartet.engine.v1.Probe
 	18, // 18: quartet.engine.v1.Worker.volumes:type_name -> quartet.engine.v1.Volume
 	1,  // 19: quartet.engine.v1.Volume.state:type_name -> quartet.engine.v1.VolumeState
-	40, // 20: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
-	40, // 21: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
-	2,  // 22: quartet.engine.v1.Probe.result:type_name -> quartet.engine.v1.ProbeResult
-	40, // 23: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
-	40, // 24: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
-	2,  // 25: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
-	40, // 26: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
-	40, // 27: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
-	40, // 28: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
-	41, // 29: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
-	23, // 30: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
-	27, // 31: quartet.engine.v1.ListClaimsResponse.claims:type_name -> quartet.engine.v1.Claim
-	26, // 32: quartet.engine.v1.ListClaimsResponse.released:type_name -> quartet.engine.v1.ReleasedVolume
-	31, // 33: quartet.engine.v1.ShutDownPodsRequest.pods:type_name -> quartet.engine.v1.PodEnd
-	40, // 34: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
-	37, // 35: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
-	40, // 36: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
-	4,  // 37: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
-	6,  // 38: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
-	8,  // 39: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
-	11, // 40: quartet.engine.v1.EngineService.WatchStorage:input_type -> quartet.engine.v1.WatchStorageRequest
-	15, // 41: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
-	21, // 42: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
-	24, // 43: quartet.engine.v1.EngineService.ListClaims:input_type -> quartet.engine.v1.ListClaimsRequest
-	28, // 44: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
-	30, // 45: quartet.engine.v1.EngineService.ShutDownPods:input_type -> quartet.engine.v1.ShutDownPodsRequest
-	33, // 46: quartet.engine.v1.EngineService.AwaitStatuses:input_type -> quartet.engine.v1.AwaitStatusesRequest
-	35, // 47: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
-	5,  // 48: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
-	7,  // 49: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
-	9,  // 50: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
-	12, // 51: quartet.engine.v1.EngineService.WatchStorage:output_type -> quartet.engine.v1.WatchStorageResponse
-	16, // 52: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
-	22, // 53: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
-	25, // 54: quartet.engine.v1.EngineService.ListClaims:output_type -> quartet.engine.v1.ListClaimsResponse
-	29, // 55: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
-	32, // 56: quartet.engine.v1.EngineService.ShutDownPods:output_type -> quartet.engine.v1.ShutDownPodsResponse
-	34, // 57: quartet.engine.v1.EngineService.AwaitStatuses:output_type -> quartet.engine.v1.AwaitStatusesResponse
-	36, // 58: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
-	48, // [48:59] is the sub-list for method output_type
-	37, // [37:48] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	43, // 20: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
+	43, // 21: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
+	43, // 22: quartet.engine.v1.Volume.wanted_since:type_name -> google.protobuf.Timestamp
+	2,  // 23: quartet.engine.v1.Probe.result:type_name -> quartet.engine.v1.ProbeResult
+	43, // 24: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
+	43, // 25: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
+	2,  // 26: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
+	43, // 27: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
+	43, // 28: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
+	43, // 29: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
+	44, // 30: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
+	23, // 31: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
+	27, // 32: quartet.engine.v1.ListClaimsResponse.claims:type_name -> quartet.engine.v1.Claim
+	26, // 33: quartet.engine.v1.ListClaimsResponse.released:type_name -> quartet.engine.v1.ReleasedVolume
+	30, // 34: quartet.engine.v1.ListVolumesResponse.volumes:type_name -> quartet.engine.v1.PodVolume
+	18, // 35: quartet.engine.v1.PodVolume.volume:type_name -> quartet.engine.v1.Volume
+	34, // 36: quartet.engine.v1.ShutDownPodsRequest.pods:type_name -> quartet.engine.v1.PodEnd
+	43, // 37: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
+	40, // 38: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
+	43, // 39: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
+	4,  // 40: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
+	6,  // 41: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
+	8,  // 42: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
+	11, // 43: quartet.engine.v1.EngineService.WatchStorage:input_type -> quartet.engine.v1.WatchStorageRequest
+	15, // 44: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
+	21, // 45: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
+	24, // 46: quartet.engine.v1.EngineService.ListClaims:input_type -> quartet.engine.v1.ListClaimsRequest
+	28, // 47: quartet.engine.v1.EngineService.ListVolumes:input_type -> quartet.engine.v1.ListVolumesRequest
+	31, // 48: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
+	33, // 49: quartet.engine.v1.EngineService.ShutDownPods:input_type -> quartet.engine.v1.ShutDownPodsRequest
+	36, // 50: quartet.engine.v1.EngineService.AwaitStatuses:input_type -> quartet.engine.v1.AwaitStatusesRequest
+	38, // 51: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
+	5,  // 52: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
+	7,  // 53: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
+	9,  // 54: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
+	12, // 55: quartet.engine.v1.EngineService.WatchStorage:output_type -> quartet.engine.v1.WatchStorageResponse
+	16, // 56: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
+	22, // 57: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
+	25, // 58: quartet.engine.v1.EngineService.ListClaims:output_type -> quartet.engine.v1.ListClaimsResponse
+	29, // 59: quartet.engine.v1.EngineService.ListVolumes:output_type -> quartet.engine.v1.ListVolumesResponse
+	32, // 60: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
+	35, // 61: quartet.engine.v1.EngineService.ShutDownPods:output_type -> quartet.engine.v1.ShutDownPodsResponse
+	37, // 62: quartet.engine.v1.EngineService.AwaitStatuses:output_type -> quartet.engine.v1.AwaitStatusesResponse
+	39, // 63: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
+	52, // [52:64] is the sub-list for method output_type
+	40, // [40:52] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_quartet_engine_v1_engine_proto_init() }
@@ -2669,7 +2862,7 @@ func file_quartet_engine_v1_engine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_engine_v1_engine_proto_rawDesc), len(file_quartet_engine_v1_engine_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   36,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,7 @@ const (
 	EngineService_ListWorkers_FullMethodName    = "/quartet.engine.v1.EngineService/ListWorkers"
 	EngineService_ListImages_FullMethodName     = "/quartet.engine.v1.EngineService/ListImages"
 	EngineService_ListClaims_FullMethodName     = "/quartet.engine.v1.EngineService/ListClaims"
+	EngineService_ListVolumes_FullMethodName    = "/quartet.engine.v1.EngineService/ListVolumes"
 	EngineService_EvictPod_FullMethodName       = "/quartet.engine.v1.EngineService/EvictPod"
 	EngineService_ShutDownPods_FullMethodName   = "/quartet.engine.v1.EngineService/ShutDownPods"
 	EngineService_AwaitStatuses_FullMethodName  = "/quartet.engine.v1.EngineService/AwaitStatuses"
@@ -73,6 +74,9 @@ type EngineServiceClient interface {
 	// directory, or a volume of its storage class, when the first pod uses it, and has it until it was deleted and no pod
 	// uses it. `quartet get pvc` and `quartet get pv` call it. On a node with an API server there are none.
 	ListClaims(ctx context.Context, in *ListClaimsRequest, opts ...grpc.CallOption) (*ListClaimsResponse, error)
+	// ListVolumes returns the volumes on this node: those of pods, including what an earlier process has left, and those
+	// that a CSI driver has staged and no pod uses any more. `quartet get volumes` calls it.
+	ListVolumes(ctx context.Context, in *ListVolumesRequest, opts ...grpc.CallOption) (*ListVolumesResponse, error)
 	// EvictPod terminates a pod with phase Failed, a reason and a message; it is not started again, even if its source
 	// still names it. Returns when the eviction has begun. Fails with NOT_FOUND if there is no such pod and with
 	// INVALID_ARGUMENT if the reason is empty.
@@ -200,6 +204,16 @@ func (c *engineServiceClient) ListClaims(ctx context.Context, in *ListClaimsRequ
 	return out, nil
 }
 
+func (c *engineServiceClient) ListVolumes(ctx context.Context, in *ListVolumesRequest, opts ...grpc.CallOption) (*ListVolumesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListVolumesResponse)
+	err := c.cc.Invoke(ctx, EngineService_ListVolumes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *engineServiceClient) EvictPod(ctx context.Context, in *EvictPodRequest, opts ...grpc.CallOption) (*EvictPodResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(EvictPodResponse)
@@ -279,6 +293,9 @@ type EngineServiceServer interface {
 	// directory, or a volume of its storage class, when the first pod uses it, and has it until it was deleted and no pod
 	// uses it. `quartet get pvc` and `quartet get pv` call it. On a node with an API server there are none.
 	ListClaims(context.Context, *ListClaimsRequest) (*ListClaimsResponse, error)
+	// ListVolumes returns the volumes on this node: those of pods, including what an earlier process has left, and those
+	// that a CSI driver has staged and no pod uses any more. `quartet get volumes` calls it.
+	ListVolumes(context.Context, *ListVolumesRequest) (*ListVolumesResponse, error)
 	// EvictPod terminates a pod with phase Failed, a reason and a message; it is not started again, even if its source
 	// still names it. Returns when the eviction has begun. Fails with NOT_FOUND if there is no such pod and with
 	// INVALID_ARGUMENT if the reason is empty.
@@ -329,6 +346,9 @@ func (UnimplementedEngineServiceServer) ListImages(context.Context, *ListImagesR
 }
 func (UnimplementedEngineServiceServer) ListClaims(context.Context, *ListClaimsRequest) (*ListClaimsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListClaims not implemented")
+}
+func (UnimplementedEngineServiceServer) ListVolumes(context.Context, *ListVolumesRequest) (*ListVolumesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListVolumes not implemented")
 }
 func (UnimplementedEngineServiceServer) EvictPod(context.Context, *EvictPodRequest) (*EvictPodResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EvictPod not implemented")
@@ -468,6 +488,24 @@ func _EngineService_ListClaims_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _EngineService_ListVolumes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListVolumesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EngineServiceServer).ListVolumes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EngineService_ListVolumes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EngineServiceServer).ListVolumes(ctx, req.(*ListVolumesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _EngineService_EvictPod_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(EvictPodRequest)
 	if err := dec(in); err != nil {
@@ -562,6 +600,10 @@ var EngineService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListClaims",
 			Handler:    _EngineService_ListClaims_Handler,
+		},
+		{
+			MethodName: "ListVolumes",
+			Handler:    _EngineService_ListVolumes_Handler,
 		},
 		{
 			MethodName: "EvictPod",

@@ -3,11 +3,9 @@
 package engineapi
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -16,7 +14,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	internalapi "k8s.io/cri-api/pkg/apis"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
@@ -57,6 +54,10 @@ type Config struct {
 	Claims func() []*enginev1.Claim
 	// Released returns the volumes whose claims were deleted: (*nodevolumes.Volumes).Describe. Nil is a node without any.
 	Released func() []*enginev1.ReleasedVolume
+	// AllVolumes returns the volumes of pods: (*volumes.Manager).List. Nil returns none. Unused returns the staged volumes
+	// that no pod uses: (*csi.Plugin).Unused. Nil returns none.
+	AllVolumes func() []*enginev1.PodVolume
+	Unused     func() []*enginev1.Volume
 	// Images returns the connected image service, or an error while there is none.
 	Images func() (internalapi.ImageManagerService, error)
 }
@@ -115,60 +116,6 @@ func (s *Server) WatchStorage(
 		func(frame *streamv1.Frame, item *enginev1.StorageItem) error {
 			return ss.Send(&enginev1.WatchStorageResponse{Frame: frame, Item: item})
 		})
-}
-
-// ListWorkers implements EngineService.
-func (s *Server) ListWorkers(context.Context, *enginev1.ListWorkersRequest) (*enginev1.ListWorkersResponse, error) {
-	workers := s.cfg.Workers.List()
-	for _, w := range workers {
-		if s.cfg.Probes != nil {
-			w.Probes = s.cfg.Probes(types.UID(w.GetPodUid()))
-		}
-		if s.cfg.Volumes != nil {
-			w.Volumes = s.cfg.Volumes(types.UID(w.GetPodUid()))
-		}
-	}
-	return &enginev1.ListWorkersResponse{Workers: workers}, nil
-}
-
-// ListClaims implements EngineService.
-func (s *Server) ListClaims(context.Context, *enginev1.ListClaimsRequest) (*enginev1.ListClaimsResponse, error) {
-	answer := &enginev1.ListClaimsResponse{}
-	if s.cfg.Claims == nil {
-		return answer, nil
-	}
-	answer.Claims = s.cfg.Claims()
-	if s.cfg.Released != nil {
-		answer.Released = s.cfg.Released()
-	}
-	return answer, nil
-}
-
-// ListImages implements EngineService.
-func (s *Server) ListImages(ctx context.Context, _ *enginev1.ListImagesRequest) (*enginev1.ListImagesResponse, error) {
-	images, err := s.cfg.Images()
-	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
-	}
-	list, err := images.ListImages(ctx, nil)
-	if err != nil {
-		return nil, status.Errorf(codes.Unavailable, "list the runtime's images: %v", err)
-	}
-	answer := &enginev1.ListImagesResponse{Images: make([]*enginev1.Image, 0, len(list))}
-	for _, image := range list {
-		answer.Images = append(answer.Images, describe(image))
-	}
-	slices.SortFunc(answer.Images, func(a, b *enginev1.Image) int {
-		return cmp.Or(cmp.Compare(b.GetSizeBytes(), a.GetSizeBytes()), cmp.Compare(a.GetId(), b.GetId()))
-	})
-	return answer, nil
-}
-
-func describe(image *runtimeapi.Image) *enginev1.Image {
-	return &enginev1.Image{
-		Id: image.GetId(), Names: slices.Concat(image.GetRepoTags(), image.GetRepoDigests()),
-		SizeBytes: image.GetSize(), Pinned: image.GetPinned(),
-	}
 }
 
 // EvictPod implements EngineService.

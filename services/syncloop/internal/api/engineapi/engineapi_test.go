@@ -100,6 +100,15 @@ func start(t *testing.T) *rig {
 			Store: r.store, Book: r.book, Workers: r.pool, Boot: "this one", Unsent: func() int { return int(r.unsent.Load()) }, Clock: clock.RealClock{},
 		}),
 		Images: func() (internalapi.ImageManagerService, error) { return r.images, nil },
+		AllVolumes: func() []*enginev1.PodVolume {
+			volume := func(name string) *enginev1.Volume { return &enginev1.Volume{Name: name} }
+			return []*enginev1.PodVolume{
+				{PodUid: "gone", Volume: volume("left")}, {PodUid: "u1", Volume: volume("found")},
+				{PodUid: "u2", Namespace: "default", Pod: "b", Volume: volume("second")},
+				{PodUid: "u2", Namespace: "default", Pod: "b", Volume: volume("first")},
+			}
+		},
+		Unused: func() []*enginev1.Volume { return []*enginev1.Volume{{Name: "staged"}} },
 		Storage: func() (stream.Source[*enginev1.StorageItem], error) {
 			if level := r.storage.Load(); level != nil {
 				return level, nil
@@ -366,6 +375,23 @@ func TestImagesAreTheRuntimesLargestFirst(t *testing.T) {
 	r.images.err = errors.New("the runtime is away")
 	_, err = r.client.ListImages(t.Context(), &enginev1.ListImagesRequest{})
 	wantCode(t, err, codes.Unavailable)
+}
+
+func TestVolumesAreListedByPodsAndThoseWithoutLast(t *testing.T) {
+	r := start(t)
+	r.run(t, "u1", "a")
+	answer, err := r.client.ListVolumes(t.Context(), &enginev1.ListVolumesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, v := range answer.GetVolumes() {
+		got = append(got, v.GetPodUid()+" "+v.GetNamespace()+"/"+v.GetPod()+" "+v.GetVolume().GetName())
+	}
+	want := []string{"gone / left", "u1 default/a found", "u2 default/b first", "u2 default/b second", " / staged"}
+	if !slices.Equal(got, want) {
+		t.Errorf("listed are %q, want %q", got, want)
+	}
 }
 
 func TestHealthIsTheLoops(t *testing.T) {

@@ -110,6 +110,8 @@ type Plugin struct {
 	// wake has capacity one, because a wake-up covers everything.
 	wake  chan struct{}
 	sizes sizes
+	// unstaging has the volumes without pods.
+	unstaging unstaging
 }
 
 // New returns a plugin that knows the volumes of an earlier process, also of a kubelet.
@@ -140,6 +142,7 @@ func New(cfg Config) (*Plugin, error) {
 		return nil, err
 	}
 	p := &Plugin{cfg: cfg, wake: make(chan struct{}, 1), sizes: sizes{of: map[identity]size{}}}
+	p.unstaging.attempts = map[identity]*attempt{}
 	if p.books, err = open(layout{root}, p.changed); err != nil {
 		return nil, err
 	}

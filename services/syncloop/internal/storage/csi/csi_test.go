@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	csispec "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,11 +24,15 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
+	"github.com/quartet-node/quartet/test/csidriver"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestAVolumeIsStagedOnceAndPublishedForEachPod(t *testing.T) {
@@ -120,6 +125,48 @@ func TestADriverThatIsNotRegisteredIsWaitedFor(t *testing.T) {
 	}
 	r.drivers.register(t, driverName, r.driver.Socket())
 	r.unmount(one.Dir)
+	r.ends()
+}
+
+// TestAStagedVolumeWaitsForItsDriver checks that it is unstaged as soon as the driver is registered again, and how it is
+// shown until then.
+func TestAStagedVolumeWaitsForItsDriver(t *testing.T) {
+	r := newRig(t, canStage)
+	r.stop()
+	now := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0)) // the back-off never ends
+	r.clock = now
+	r.start()
+	one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
+	r.mount(one)
+	if unused := r.plugin.Unused(); len(unused) != 0 {
+		t.Errorf("unused are %v", unused)
+	}
+	if got := r.plugin.Driver(one.Dir); got != driverName {
+		t.Errorf("the driver is %q", got)
+	}
+	r.driver.Set("NodeUnstageVolume", csidriver.Fails)
+	r.unmount(one.Dir)
+	failsWith := func(text string) (last *enginev1.Volume) {
+		eventually.That(t, text, func() bool {
+			if unused := r.plugin.Unused(); len(unused) == 1 {
+				last = unused[0]
+			}
+			return strings.Contains(last.GetLastError(), text)
+		})
+		return last
+	}
+	failsWith("code = Internal")
+	r.drivers.register(t, driverName, "")
+	r.driver.Set("NodeUnstageVolume", csidriver.None)
+	now.Step(time.Hour)
+	last := failsWith("not found in the list of registered CSI drivers")
+	if last.GetName() != "vol-1" || last.GetDriver() != driverName || last.GetWaitsFor() != "CSI driver disks.example.com" ||
+		last.GetNextTryAt() == nil || last.GetWantedSince() == nil || last.GetPath() == "" {
+		t.Errorf("shown as %v", last)
+	}
+	r.plugin.Retry() // of another driver
+	r.drivers.register(t, driverName, r.driver.Socket())
+	r.plugin.Retry() // the clock stands still
 	r.ends()
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/quartet-node/quartet/test/killpoint"
 	"google.golang.org/grpc"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/clock"
 )
 
 // killRoot and killSocket are the root directory and the driver's socket of the process that is killed, and killBlock is
@@ -64,7 +65,8 @@ func (r *rig) obtain(request persistentvolumes.Request) {
 func TestAKillAnywhereLeavesNothingBehind(t *testing.T) {
 	if root := os.Getenv(killRoot); root != "" {
 		r := &rig{
-			t: t, root: root, timeout: 30 * time.Second, drivers: &drivers{conns: map[string]*grpc.ClientConn{}},
+			t: t, root: root, timeout: 30 * time.Second, clock: clock.RealClock{},
+			drivers: &drivers{conns: map[string]*grpc.ClientConn{}},
 			cluster: &cluster{drivers: map[string]*storagev1.CSIDriver{driverName: newObject()}},
 		}
 		r.drivers.register(t, driverName, os.Getenv(killSocket))

@@ -29,6 +29,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csidrivers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/selinux"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
@@ -55,7 +56,7 @@ func (d *drivers) Conn(name string) (grpc.ClientConnInterface, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.conns[name] == nil {
-		return nil, fmt.Errorf("driver name %s not found in the list of registered CSI drivers", name)
+		return nil, &csidrivers.NotRegisteredError{Driver: name}
 	}
 	return d.conns[name], nil
 }
@@ -151,6 +152,8 @@ type rig struct {
 	selinux selinux.Host
 	// freed returns the pods that were woken because they may get a volume.
 	freed func() []types.UID
+	// clock is the clock of retries.
+	clock clock.WithTicker
 	// changes counts the changes of the volumes in use.
 	changes func() int
 	stop    func()
@@ -176,7 +179,7 @@ func newRig(t testing.TB, can ...csispec.NodeServiceCapability_RPC_Type) *rig {
 		drivers: &drivers{conns: map[string]*grpc.ClientConn{}},
 		cluster: &cluster{drivers: map[string]*storagev1.CSIDriver{}, attached: map[string]map[string]string{},
 			detaching: map[string]bool{}, secrets: map[string]*v1.Secret{}},
-		timeout: 30 * time.Second,
+		timeout: 30 * time.Second, clock: clock.RealClock{},
 	}
 	r.cluster.drivers[driverName] = newObject()
 	r.serve()
@@ -232,7 +235,7 @@ func (r *rig) start() {
 			defer mu.Unlock()
 			changes++
 		},
-		Mounts: volumes.Machine{}, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Timeout: r.timeout,
+		Mounts: volumes.Machine{}, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Timeout: r.timeout,
 		Tracer: r.tracer,
 		Attached: func(_ context.Context, name string) error {
 			if r.node == nil {

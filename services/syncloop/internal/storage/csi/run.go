@@ -1,10 +1,16 @@
 package csi
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/backoff"
 )
@@ -12,9 +18,20 @@ import (
 // attempt is the unstaging of a volume.
 type attempt struct {
 	running bool
-	// failures counts the failures, and next is the time of the retry.
+	// begun is the time of the first attempt, and since that of the last one.
+	begun, since time.Time
+	// failures counts the failures, err is the last one, and next the time of the retry.
 	failures int
 	next     time.Time
+	err      error
+	// retry is true if Retry was called during the attempt.
+	retry bool
+}
+
+// unstaging has the volumes that are being unstaged.
+type unstaging struct {
+	mu       sync.Mutex
+	attempts map[identity]*attempt
 }
 
 // outcome is the result of an attempt.
@@ -28,7 +45,6 @@ type outcome struct {
 func (p *Plugin) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait() // the calls end with ctx
-	attempts := map[identity]*attempt{}
 	ended := make(chan outcome)
 	timer := p.cfg.Clock.NewTimer(0)
 	defer timer.Stop()
@@ -39,9 +55,9 @@ func (p *Plugin) Run(ctx context.Context) error {
 		case <-p.wake:
 		case <-timer.C():
 		case o := <-ended:
-			p.settle(attempts, o.volume, o.err)
+			p.settle(o.volume, o.err)
 		}
-		again := p.begin(attempts, func(v identity) {
+		again := p.begin(func(v identity) {
 			running.Go(func() {
 				o := outcome{v, p.unstage(ctx, v)}
 				select {
@@ -57,30 +73,51 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 }
 
-// settle records the result of an attempt.
-func (p *Plugin) settle(attempts map[identity]*attempt, v identity, err error) {
-	if err == nil {
-		delete(attempts, v)
-		return
+// Retry unstages without delay the volumes of the drivers that are registered, because one may have just registered.
+func (p *Plugin) Retry() {
+	p.unstaging.mu.Lock()
+	for v, a := range p.unstaging.attempts {
+		if _, err := p.cfg.Drivers.Conn(v.driver); err == nil {
+			a.next, a.retry = time.Time{}, a.running
+		}
 	}
-	a := attempts[v]
-	a.running = false
-	a.next = p.cfg.Clock.Now().Add(backoff.After(a.failures))
-	a.failures++
-	p.cfg.Logger.Warn("a volume cannot be unstaged; it is tried again", "driver", v.driver, telemetry.KeyVolume, v.handle, telemetry.KeyError, err)
+	p.unstaging.mu.Unlock()
+	p.signal()
+}
+
+// settle records the result of an attempt.
+func (p *Plugin) settle(v identity, err error) {
+	p.unstaging.mu.Lock()
+	if err == nil {
+		delete(p.unstaging.attempts, v)
+	} else {
+		a := p.unstaging.attempts[v]
+		a.running, a.err = false, err
+		if a.next = p.cfg.Clock.Now().Add(backoff.After(a.failures)); a.retry {
+			a.next, a.retry = time.Time{}, false
+		}
+		a.failures++
+	}
+	p.unstaging.mu.Unlock()
+	if err != nil {
+		p.cfg.Logger.Warn("a volume cannot be unstaged; it is tried again", "driver", v.driver, telemetry.KeyVolume, v.handle, telemetry.KeyError, err)
+	}
 }
 
 // begin starts the attempts that are due, and returns the time of the next one; zero if there is none.
-func (p *Plugin) begin(attempts map[identity]*attempt, start func(identity)) (again time.Time) {
+func (p *Plugin) begin(start func(identity)) (again time.Time) {
 	staged, users := p.books.all()
 	unused := map[identity]bool{}
 	now := p.cfg.Clock.Now()
+	p.unstaging.mu.Lock()
+	defer p.unstaging.mu.Unlock()
+	attempts := p.unstaging.attempts
 	for _, r := range idle(staged, users) {
 		unused[r.identity] = true
 		a := attempts[r.identity]
 		switch {
 		case a == nil:
-			attempts[r.identity] = &attempt{running: true}
+			attempts[r.identity] = &attempt{running: true, begun: now, since: now}
 			start(r.identity)
 		case a.running:
 		case a.next.After(now):
@@ -88,7 +125,7 @@ func (p *Plugin) begin(attempts map[identity]*attempt, start func(identity)) (ag
 				again = a.next
 			}
 		default:
-			a.running = true
+			a.running, a.since = true, now
 			start(r.identity)
 		}
 	}
@@ -98,4 +135,54 @@ func (p *Plugin) begin(attempts map[identity]*attempt, start func(identity)) (ag
 		}
 	}
 	return again
+}
+
+// Unused returns the staged volumes that no pod uses, which are being unstaged, sorted by driver and handle. The name of
+// one is its handle.
+func (p *Plugin) Unused() []*enginev1.Volume {
+	staged, users := p.books.all()
+	p.unstaging.mu.Lock()
+	defer p.unstaging.mu.Unlock()
+	var all []*enginev1.Volume
+	for _, r := range idle(staged, users) {
+		one := &enginev1.Volume{
+			Name: r.handle, Plugin: pluginName, State: enginev1.VolumeState_VOLUME_STATE_TEARING_DOWN,
+			Path: p.books.staging(r.identity), Driver: r.driver, PersistentVolume: r.identity.name,
+		}
+		if a := p.unstaging.attempts[r.identity]; a != nil {
+			a.describe(one)
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b *enginev1.Volume) int {
+		return cmp.Or(cmp.Compare(a.GetDriver(), b.GetDriver()), cmp.Compare(a.GetName(), b.GetName()))
+	})
+	return all
+}
+
+// describe adds the state of an attempt to a volume.
+func (a *attempt) describe(one *enginev1.Volume) {
+	one.WantedSince = timestamppb.New(a.begun)
+	if a.running {
+		one.Since = timestamppb.New(a.since)
+	}
+	if a.err == nil {
+		return
+	}
+	one.LastError = a.err.Error()
+	if waits := (interface {
+		error
+		WaitsFor() string
+	})(nil); errors.As(a.err, &waits) {
+		one.WaitsFor = waits.WaitsFor()
+	}
+	if !a.running {
+		one.NextTryAt = timestamppb.New(a.next)
+	}
+}
+
+// Driver implements persistentvolumes.Driven.
+func (p *Plugin) Driver(dir string) string {
+	r, _ := p.books.user(placeOf(dir))
+	return r.driver
 }

@@ -37,6 +37,12 @@ func (e *NotRegisteredError) Error() string {
 	return fmt.Sprintf("driver name %s not found in the list of registered CSI drivers", e.Driver)
 }
 
+// WaitsFor returns what a caller waits for, as it is shown to users.
+func (e *NotRegisteredError) WaitsFor() string { return WaitsFor(e.Driver) }
+
+// WaitsFor returns the words for a wait for the registration of a driver.
+func WaitsFor(driver string) string { return "CSI driver " + driver }
+
 // Config holds the parameters of Drivers.
 type Config struct {
 	// Object returns the object of a driver in the cluster; nil without an error if there is none. Required.

@@ -71,7 +71,7 @@ func (d *dispatch) usersOf(dir, pv string) (none bool, wanted string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for other, p := range d.places {
-		if other != dir && p.pv == pv && p.path != "" {
+		if other != dir && p.bound.PersistentVolume == pv && p.path != "" {
 			return false, p.wanted
 		}
 	}

@@ -107,11 +107,18 @@ type place struct {
 	kind Kind
 	// dir is the volume's directory, and path the path that containers mount; empty until it is mounted.
 	dir, path string
-	// claim and pv are the names of its claim and its persistent volume, which it may have.
-	claim, pv string
+	// bound has the names of its claim, its persistent volume and its driver, which it may have.
+	bound volumes.Bound
 	// wanted is the SELinux label that it has, or would have if volumes of every access mode had one.
 	wanted string
 	traits volumes.Traits
+}
+
+// Driven is a Kind with drivers.
+type Driven interface {
+	// Driver returns the driver of the volume at a directory, also of one that an earlier process has mounted; empty if it
+	// is not known.
+	Driver(dir string) string
 }
 
 // dispatch is what the plugins share.
@@ -144,10 +151,10 @@ func (d *dispatch) Where(dir string) (at, path string) {
 }
 
 // Claim implements volumes.Claimed.
-func (d *dispatch) Claim(dir string) (claim, persistentVolume string) {
+func (d *dispatch) Claim(dir string) volumes.Bound {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.places[dir].claim, d.places[dir].pv
+	return d.places[dir].bound
 }
 
 // Traits implements volumes.Traited.
@@ -171,9 +178,9 @@ func (d *dispatch) remember(dir string, p place) {
 // mount that fails may leave something.
 func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request, wanted string) error {
 	_, before := d.Where(dir)
-	at := place{kind: kind, dir: r.Dir, path: before, wanted: wanted}
-	if r.Claim != nil {
-		at.claim, at.pv, at.traits.Group = r.Claim.Name, r.PV.Name, groupOf(r.PV)
+	at := place{kind: kind, dir: r.Dir, path: before, wanted: wanted, bound: boundOf(r)}
+	if r.PV != nil {
+		at.traits.Group = groupOf(r.PV)
 	}
 	d.remember(dir, at)
 	if err := os.MkdirAll(filepath.Dir(r.Dir), folderMode); err != nil {
@@ -194,6 +201,19 @@ func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request, 
 	at.path = path
 	d.remember(dir, at)
 	return nil
+}
+
+// boundOf returns the source of a volume.
+func boundOf(r Request) volumes.Bound {
+	switch {
+	case r.PV != nil && r.PV.Spec.CSI != nil:
+		return volumes.Bound{Claim: r.Claim.Name, PersistentVolume: r.PV.Name, Driver: r.PV.Spec.CSI.Driver}
+	case r.PV != nil:
+		return volumes.Bound{Claim: r.Claim.Name, PersistentVolume: r.PV.Name}
+	case r.Volume.CSI != nil:
+		return volumes.Bound{Driver: r.Volume.CSI.Driver}
+	}
+	return volumes.Bound{}
 }
 
 // unmount unmounts a volume.
@@ -337,6 +357,20 @@ func (p *kindPlugin) CanSupport(v *v1.Volume) bool {
 func (p *kindPlugin) Where(dir string) (at, path string) {
 	_, path = p.dispatch.Where(dir)
 	return dir, path
+}
+
+// Claim implements volumes.Claimed.
+func (p *kindPlugin) Claim(dir string) volumes.Bound {
+	p.mu.Lock()
+	at, known := p.places[dir]
+	p.mu.Unlock()
+	if known {
+		return at.bound
+	}
+	if driven, ok := p.kind.(Driven); ok {
+		return volumes.Bound{Driver: driven.Driver(dir)}
+	}
+	return volumes.Bound{}
 }
 
 // SetUp implements volumes.Plugin.

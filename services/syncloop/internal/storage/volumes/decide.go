@@ -54,7 +54,7 @@ type state struct {
 	wantedSince time.Time
 	// ready is true after this process has set it up.
 	ready bool
-	// stale is true if a ready volume should be updated.
+	// stale is true if a ready volume should be updated, or an operation is to be repeated at once if it fails.
 	stale bool
 	// running is the present operation, and since its start.
 	running operation
@@ -87,10 +87,10 @@ func (s *state) wants(pod intent) operation {
 // begin records the start of an operation.
 func (s *state) begin(op operation, now time.Time) {
 	s.running, s.since = op, now
+	s.stale = false // later requests mark it stale again
 	switch op {
 	case settingUp:
-		// Later requests mark it stale again. From here something of it may exist, even if this fails.
-		s.stale, s.exists = false, true
+		s.exists = true // from here something of it may exist, even if this fails
 	case tearingDown:
 		s.ready = false
 	case none:

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"google.golang.org/protobuf/types/known/timestamppb"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 )
@@ -42,47 +42,99 @@ func (m *Manager) Count() []Count {
 	return counts
 }
 
+// List returns the state of the volumes of all pods, in no particular order. A pod that this process was not told about
+// has no name.
+func (m *Manager) List() []*enginev1.PodVolume {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []*enginev1.PodVolume
+	for uid := range m.pods {
+		one := &enginev1.PodVolume{PodUid: string(uid)}
+		if p := m.specs[uid].pod; p != nil {
+			one.Namespace, one.Pod = p.Namespace, p.Name
+		}
+		for _, volume := range m.describe(uid) {
+			all = append(all, &enginev1.PodVolume{
+				PodUid: one.GetPodUid(), Namespace: one.GetNamespace(), Pod: one.GetPod(), Volume: volume,
+			})
+		}
+	}
+	return all
+}
+
 // Describe returns the state of a pod's volumes, sorted by name.
 func (m *Manager) Describe(uid types.UID) []*enginev1.Volume {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	known := m.pods[uid]
-	var all []*enginev1.Volume
-	for _, k := range ordered(known) {
-		s := known.volumes[k]
-		if m.isPlaceOfOther(uid, k) {
-			continue
-		}
-		one := &enginev1.Volume{Name: k.name, Plugin: m.kindOf(k), State: s.describe(known.intent)}
-		if plugin := m.plugin(k.plugin); plugin != nil {
-			if _, ok := plugin.(InPlace); !ok {
-				_, one.Path = m.where(k)
-			}
-		}
-		if plugin, ok := m.plugin(k.plugin).(Claimed); ok {
-			one.Claim, one.PersistentVolume = plugin.Claim(m.dir(k))
-		}
-		if s.err != nil {
-			one.LastError = s.err.Error()
-			if waits := (waiting)(nil); errors.As(s.err, &waits) {
-				one.WaitsFor = waits.WaitsFor()
-			}
-		}
-		if s.running != none {
-			one.Since = timestamppb.New(s.since)
-		} else if s.err != nil && s.did == s.wants(known.intent) && !s.notBefore.IsZero() {
-			one.NextTryAt = timestamppb.New(s.notBefore)
-		}
-		all = append(all, one)
-	}
+	all := m.describe(uid)
 	slices.SortStableFunc(all, func(a, b *enginev1.Volume) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	return all
 }
 
-// waiting is an error of a volume that waits for an object of the cluster.
+// describe returns the state of a pod's volumes. The caller holds mu.
+func (m *Manager) describe(uid types.UID) []*enginev1.Volume {
+	known := m.pods[uid]
+	var all []*enginev1.Volume
+	for _, k := range ordered(known) {
+		if !m.isPlaceOfOther(uid, k) {
+			all = append(all, m.describeOne(k, known.volumes[k], known.intent))
+		}
+	}
+	return all
+}
+
+// describeOne returns the state of a volume. The caller holds mu.
+func (m *Manager) describeOne(k key, s *state, pod intent) *enginev1.Volume {
+	one := &enginev1.Volume{Name: k.name, Plugin: m.kindOf(k), State: s.describe(pod)}
+	if plugin := m.plugin(k.plugin); plugin != nil {
+		if _, ok := plugin.(InPlace); !ok {
+			_, one.Path = m.where(k)
+		}
+	}
+	if plugin, ok := m.plugin(k.plugin).(Claimed); ok {
+		bound := plugin.Claim(m.dir(k))
+		one.Claim, one.PersistentVolume, one.Driver = bound.Claim, bound.PersistentVolume, bound.Driver
+	}
+	if v := volumeOf(m.specs[k.pod].pod, k.name); v != nil && one.Claim == "" {
+		one.Claim = claimIn(m.specs[k.pod].pod, v)
+	}
+	if !s.wantedSince.IsZero() {
+		one.WantedSince = timestamppb.New(s.wantedSince)
+	}
+	if s.err != nil {
+		one.LastError, one.WaitsFor = s.err.Error(), waitsFor(s.err)
+	}
+	if s.running != none {
+		one.Since = timestamppb.New(s.since)
+	} else if s.err != nil && s.did == s.wants(pod) && !s.notBefore.IsZero() {
+		one.NextTryAt = timestamppb.New(s.notBefore)
+	}
+	return one
+}
+
+// claimIn returns the name of the claim that a volume of a pod's spec names; empty for other volumes.
+func claimIn(pod *v1.Pod, v *v1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		return pod.Name + "-" + v.Name
+	}
+	return ""
+}
+
+// waitsFor returns what has to change before an operation that has failed can succeed; empty if it is not known.
+func waitsFor(err error) string {
+	if waits := (waiting)(nil); errors.As(err, &waits) {
+		return waits.WaitsFor()
+	}
+	return ""
+}
+
+// waiting is an error of a volume that waits for something else to change.
 type waiting interface {
 	error
-	// WaitsFor returns the object: "persistentvolumeclaim shop/data".
+	// WaitsFor returns what has to change: "persistentvolumeclaim shop/data", "CSI driver disks.example.com".
 	WaitsFor() string
 }
 

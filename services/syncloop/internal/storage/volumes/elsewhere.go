@@ -25,11 +25,18 @@ type Elsewhere interface {
 	Where(dir string) (at, path string)
 }
 
-// Claimed is a Plugin for volumes of claims.
+// Claimed is a Plugin for volumes of claims and of drivers.
 type Claimed interface {
-	// Claim returns the names of the claim of a volume, and of the persistent volume that it is bound to; empty if they
-	// are not known. dir is the directory that SetUp receives.
-	Claim(dir string) (claim, persistentVolume string)
+	// Claim returns what is known about the source of a volume. dir is the directory that SetUp receives.
+	Claim(dir string) Bound
+}
+
+// Bound is the source of a volume. What is not known, or what a volume does not have, is empty.
+type Bound struct {
+	// Claim and PersistentVolume are the names of the claim and of the persistent volume that it is bound to.
+	Claim, PersistentVolume string
+	// Driver is the name of the CSI driver.
+	Driver string
 }
 
 // dir returns the directory of a volume for its plugin.

@@ -222,6 +222,30 @@ func (m *Manager) Refresh(uid types.UID) {
 	m.signal()
 }
 
+// Retry retries at once the operations that wait for something, as WaitsFor of their errors says, because it has
+// changed. An operation in progress that fails is retried at once, too. It returns the pods of these volumes.
+func (m *Manager) Retry(changed func(waitsFor string) bool) []types.UID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var pods []types.UID
+	for uid, p := range m.pods {
+		found := false
+		for k, s := range p.volumes {
+			if _, ok := m.plugin(k.plugin).(Claimed); !ok || s.wants(p.intent) == none {
+				continue
+			}
+			if s.running != none || s.err != nil && changed(waitsFor(s.err)) {
+				s.stale, s.notBefore, found = true, time.Time{}, true
+			}
+		}
+		if found {
+			pods = append(pods, uid)
+		}
+	}
+	m.signal()
+	return pods
+}
+
 // add adds volumes that were found on disk. The caller holds mu, or is New.
 func (m *Manager) add(uid types.UID, found []key) {
 	if len(found) == 0 {

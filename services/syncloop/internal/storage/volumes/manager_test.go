@@ -2,6 +2,7 @@ package volumes_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -346,6 +347,74 @@ func TestAVolumeWhoseContentNeverChangesIsRetriedToo(t *testing.T) {
 		synctest.Wait()
 		if got := r.plugin.count("setup data"); got != 4 {
 			t.Errorf("it was set up %d times, want 4", got)
+		}
+	})
+}
+
+// TestWhatAVolumeWaitsForHasChanged checks that Retry ends the back-off of what waits for the change and of nothing else,
+// before and after the pod, and of an operation that has begun before the change and fails after it.
+func TestWhatAVolumeWaitsForHasChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		disks := func(waitsFor string) bool { return waitsFor == "CSI driver disks" }
+		r.plugin.failing("data", waitError("CSI driver disks"))
+		r.plugin.failing("other", waitError("CSI driver others"))
+		if r.want(newPod("u1", "data")) == nil || r.want(newPod("u2", "other")) == nil {
+			t.Fatal("they are there")
+		}
+		open := r.plugin.hanging("data")
+		if pods := r.manager.Retry(disks); !slices.Equal(pods, []types.UID{"u1"}) {
+			t.Errorf("retried are %v", pods)
+		}
+		eventually.That(r.t, "it is retried", func() bool { return r.plugin.underWay() == 1 })
+		r.manager.Retry(disks) // this attempt does not know of the change yet
+		open()
+		eventually.That(r.t, "it is retried again", func() bool {
+			return r.plugin.count("setup data") == 3 && r.plugin.underWay() == 0
+		})
+		r.plugin.failing("data", nil)
+		r.manager.Retry(disks)
+		eventually.That(r.t, "the volume is there", func() bool { return r.manager.Ready("u1") })
+		r.plugin.failing("data", waitError("CSI driver disks"))
+		if r.release("u1") == nil {
+			t.Error("it is gone")
+		}
+		r.plugin.failing("data", nil)
+		r.manager.Retry(disks) // the clock stands still
+		eventually.That(r.t, "the volume is gone", func() bool { return len(r.manager.Describe("u1")) == 0 })
+		if got := r.plugin.count("setup other"); got != 1 {
+			t.Errorf("what waits for something else was tried %d times", got)
+		}
+	})
+}
+
+func TestVolumesAreListedWithTheirPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.plugin.failing("claimed", waitError("persistentvolumeclaim shop/mine"))
+		if err := r.want(newPod("u1", "config")); err != nil {
+			t.Fatal(err)
+		}
+		r.stop()
+		r.start()
+		pod := newPod("u2", "claimed")
+		pod.Spec.Volumes[0].PersistentVolumeClaim = &v1.PersistentVolumeClaimVolumeSource{ClaimName: "mine"}
+		if err := r.want(pod); err == nil {
+			t.Error("it is there")
+		}
+		var got []string
+		for _, v := range r.manager.List() {
+			one := v.GetVolume()
+			got = append(got, strings.Join([]string{v.GetPodUid(), v.GetNamespace(), v.GetPod(), one.GetName(), one.GetClaim(),
+				one.GetDriver(), one.GetWaitsFor(), one.GetState().String(), fmt.Sprint(one.GetWantedSince() != nil)}, ","))
+		}
+		slices.Sort(got)
+		want := []string{
+			"u1,,,config,,disks.example.com,,VOLUME_STATE_FOUND,false",
+			"u2,shop,pod-u2,claimed,mine,disks.example.com,persistentvolumeclaim shop/mine,VOLUME_STATE_SETTING_UP,true",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("listed are %q, want %q", got, want)
 		}
 	})
 }

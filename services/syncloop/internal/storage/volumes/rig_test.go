@@ -151,6 +151,13 @@ type plugin struct {
 func (p *plugin) Name() string                 { return "kubernetes.io~configmap" }
 func (p *plugin) CanSupport(v *v1.Volume) bool { return v.ConfigMap != nil }
 func (p *plugin) Refreshes() bool              { return !p.fixed }
+func (p *plugin) Claim(string) volumes.Bound   { return volumes.Bound{Driver: "disks.example.com"} }
+
+// waitError is the error of a volume that waits for something.
+type waitError string
+
+func (e waitError) Error() string    { return "it waits for " + string(e) }
+func (e waitError) WaitsFor() string { return string(e) }
 
 func (p *plugin) SetUp(_ context.Context, r volumes.Request) error {
 	if err := p.enter("setup", r.Dir); err != nil {

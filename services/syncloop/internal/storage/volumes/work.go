@@ -158,8 +158,11 @@ func mounted(pod *v1.Pod) []*v1.Volume {
 	return volumes
 }
 
-// volumeOf returns a volume of a pod by name; nil if there is none.
+// volumeOf returns a volume of a pod by name; nil if there is none. The pod may be nil.
 func volumeOf(pod *v1.Pod, name string) *v1.Volume {
+	if pod == nil {
+		return nil
+	}
 	for i := range pod.Spec.Volumes {
 		if pod.Spec.Volumes[i].Name == name {
 			return &pod.Spec.Volumes[i]
