@@ -134,6 +134,17 @@ func (r *Recorder) Record(ctx context.Context, about v1.ObjectReference, kind, r
 	r.RecordAnnotated(ctx, about, kind, reason, message, nil)
 }
 
+// Publish publishes an event about an object that is neither a pod nor the node. It is not kept, because the same has
+// happened to a pod.
+func (r *Recorder) Publish(about v1.ObjectReference, kind, reason, message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	event := r.correlate(r.cfg.Clock.Now(), about, kind, reason, message, nil)
+	if event != nil && r.cfg.Publish != nil {
+		r.cfg.Publish(event)
+	}
+}
+
 // RecordAnnotated records an event with annotations for programs that read events.
 func (r *Recorder) RecordAnnotated(
 	ctx context.Context,
@@ -142,9 +153,32 @@ func (r *Recorder) RecordAnnotated(
 	annotations map[string]string,
 ) {
 	now := r.cfg.Clock.Now()
-	at := metav1.NewTime(now)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	event := r.correlate(now, about, kind, reason, message, annotations)
+	if event == nil {
+		return // rate-limited; the log has the rest
+	}
+	data, err := event.Marshal()
+	if err != nil {
+		r.cfg.Logger.ErrorContext(ctx, "an event cannot be encoded and is left out",
+			telemetry.KeyPod, about.Namespace+"/"+about.Name, telemetry.KeyReason, reason, telemetry.KeyError, err)
+		return
+	}
+	r.keep(kept{name: event.Name, about: object{kind: about.Kind, uid: about.UID}, last: now}, &enginev1.PodEvent{
+		Event: data, LastSeenAt: timestamppb.New(now), Traceparent: telemetry.Traceparent(ctx),
+	})
+	if r.cfg.Publish != nil {
+		r.cfg.Publish(event)
+	}
+}
+
+// correlate returns an event with the earlier ones of its kind counted; nil if the object has too many. The caller holds
+// the lock.
+func (r *Recorder) correlate(
+	now time.Time, about v1.ObjectReference, kind, reason, message string, annotations map[string]string,
+) *v1.Event {
+	at := metav1.NewTime(now)
 	r.named = max(r.named+1, now.UnixNano())
 	result, err := r.correlator.EventCorrelate(&v1.Event{
 		ObjectMeta: metav1.ObjectMeta{
@@ -170,22 +204,10 @@ func (r *Recorder) RecordAnnotated(
 		ReportingInstance:   r.cfg.NodeName,
 	})
 	if err != nil || result.Skip {
-		return // rate-limited; the log has the rest
+		return nil
 	}
-	event := result.Event
-	r.correlator.UpdateState(event)
-	data, err := event.Marshal()
-	if err != nil {
-		r.cfg.Logger.ErrorContext(ctx, "an event cannot be encoded and is left out",
-			telemetry.KeyPod, about.Namespace+"/"+about.Name, telemetry.KeyReason, reason, telemetry.KeyError, err)
-		return
-	}
-	r.keep(kept{name: event.Name, about: object{kind: about.Kind, uid: about.UID}, last: now}, &enginev1.PodEvent{
-		Event: data, LastSeenAt: timestamppb.New(now), Traceparent: telemetry.Traceparent(ctx),
-	})
-	if r.cfg.Publish != nil {
-		r.cfg.Publish(event)
-	}
+	r.correlator.UpdateState(result.Event)
+	return result.Event
 }
 
 // keep publishes an event, and drops the events beyond the limits. The caller holds the lock.

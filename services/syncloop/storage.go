@@ -81,7 +81,7 @@ func newStorage(
 			}
 		},
 		Intercept: csi.NewMetrics(h.registry).Intercept,
-		Clock: clock.RealClock{}, Logger: h.logger,
+		Clock:     clock.RealClock{}, Logger: h.logger,
 	})
 	parts.OnClose("connections to CSI drivers", func() error {
 		drivers.Close()

@@ -64,7 +64,7 @@ func persistentKinds(events volumes.Events, csiVolumes persistentvolumes.Kind) (
 		return nil, err
 	}
 	local := &persistentvolumes.Local{
-		Mounter: volumes.Machine{}, Formatter: persistentvolumes.NewFormatter(), Events: events,
+		Mounter: volumes.Machine{}, Formatter: persistentvolumes.NewFormatter(), Events: events, Clock: clock.RealClock{},
 	}
 	return []persistentvolumes.Kind{csiVolumes, local, persistentvolumes.HostPath{}, nfs}, nil
 }

@@ -40,6 +40,15 @@ func (r *Recorder) AnnotatedWarning(
 	r.RecordAnnotated(ctx, reference(pod, container), v1.EventTypeWarning, reason, message, annotations)
 }
 
+// Claim records an event about a persistent volume claim, of type v1.EventTypeNormal or v1.EventTypeWarning, for the API
+// server only: record the same about the pod.
+func (r *Recorder) Claim(claim *v1.PersistentVolumeClaim, kind, reason, message string) {
+	r.Publish(v1.ObjectReference{
+		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
+		ResourceVersion: claim.ResourceVersion,
+	}, kind, reason, message)
+}
+
 // reference returns a reference to a pod, or to one of its containers if container is not empty. It contains the UID of
 // a static pod on this node: the mirror pod in the API server has it in an annotation, by which kubectl finds the
 // events.

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
@@ -88,6 +89,42 @@ func TestAnEventSaysWhatItIsAbout(t *testing.T) {
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("events\n%q\nwant\n%q", got, want)
+	}
+}
+
+// TestAnEventOfAClaimIsOnlyPublished checks what it says, and that it repeats as one.
+func TestAnEventOfAClaimIsOnlyPublished(t *testing.T) {
+	var published []*v1.Event
+	r := podevents.New(podevents.Config{
+		NodeName: "node-1", Clock: clock.RealClock{}, Publish: func(e *v1.Event) { published = append(published, e) },
+	})
+	defer r.Close()
+	claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: "data", UID: "u-1", ResourceVersion: "7",
+	}}
+	for range 2 {
+		r.Claim(claim, v1.EventTypeNormal, "FileSystemResizeSuccessful", "it has grown")
+	}
+	if len(published) != 2 || published[1].Count != 2 || published[1].Name != published[0].Name {
+		t.Fatalf("published %v", published)
+	}
+	e := published[0]
+	want := v1.ObjectReference{
+		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "shop", Name: "data", UID: "u-1", ResourceVersion: "7",
+	}
+	if e.InvolvedObject != want || e.Namespace != "shop" || e.Type != v1.EventTypeNormal || e.Message != "it has grown" ||
+		e.Reason != "FileSystemResizeSuccessful" || e.Source.Host != "node-1" || e.Source.Component != "kubelet" {
+		t.Errorf("published %v", e)
+	}
+	sub, err := r.Stream().Subscribe(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	for _, kind := range []stream.Kind{stream.KindOpened, stream.KindSynced} {
+		if m, err := sub.Next(t.Context()); err != nil || m.Kind != kind {
+			t.Errorf("the stream has %v, %v, want %v", m, err, kind)
+		}
 	}
 }
 

@@ -1,7 +1,9 @@
 package csi
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +18,21 @@ import (
 //	plugins/kubernetes.io/csi/volumeDevices/PV/dev/UID        it is mounted here, and held with a loop device
 //	plugins/kubernetes.io/csi/volumeDevices/PV/data/          the records
 //	pods/UID/volumeDevices/kubernetes.io~csi/PV               the link to the published device, which containers get
+
+// eventMapped is the kubelet's reason of the event for a block device, which it has twice: for each of the two paths.
+const eventMapped = "SuccessfulMountVolume"
+
+// reportDevice records that a pod has a block device, unless the device was published before.
+func (p *Plugin) reportDevice(ctx context.Context, v *volume, published bool) {
+	if published {
+		return
+	}
+	const succeeded = "MapVolume.MapPodDevice succeeded for volume %q %s %q"
+	p.cfg.Events.Normal(ctx, v.Pod, "", eventMapped, fmt.Sprintf(succeeded, v.PV.Name, "globalMapPath",
+		p.driverPath(filepath.Dir(p.books.held(v.place)))))
+	p.cfg.Events.Normal(ctx, v.Pod, "", eventMapped, fmt.Sprintf(succeeded, v.PV.Name, "volumeMapPath",
+		p.driverPath(filepath.Dir(p.books.dir(v.place)))))
+}
 
 // forgetDevice removes the directories of a block device that is not staged any more. One that is in use is left: a pod
 // uses the volume again.

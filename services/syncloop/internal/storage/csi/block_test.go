@@ -2,9 +2,11 @@ package csi_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +68,7 @@ func TestABlockDevice(t *testing.T) {
 				t.Fatalf("%s, %v", path, err)
 			}
 		}
+		wantMapped(t, r, one, two)
 		writeDevice(t, one.Dir, "hello")
 		if text, err := os.ReadFile(r.driver.Device("disk-of-pv-1")); err != nil || !bytes.HasPrefix(text, []byte("hello")) {
 			t.Errorf("not on the device: %v", err)
@@ -193,4 +196,22 @@ func TestAnotherBlockDeviceOfTheSameName(t *testing.T) {
 	r.obtain(two)
 	r.unmount(two.Dir)
 	r.ends()
+}
+
+// wantMapped checks the events of block devices: the kubelet's, once for each path of each pod.
+func wantMapped(t *testing.T, r *rig, requests ...persistentvolumes.Request) {
+	t.Helper()
+	var want []string
+	for _, one := range requests {
+		for _, path := range []string{
+			fmt.Sprintf("globalMapPath %q", filepath.Join(r.root, "plugins/kubernetes.io/csi/volumeDevices", one.PV.Name, "dev")),
+			fmt.Sprintf("volumeMapPath %q", filepath.Dir(one.Dir)),
+		} {
+			want = append(want, fmt.Sprintf("SuccessfulMountVolume: MapVolume.MapPodDevice succeeded for volume %q %s",
+				one.PV.Name, path))
+		}
+	}
+	if got := r.cluster.noted(); !slices.Equal(got, want) {
+		t.Errorf("noted %q, want %q", got, want)
+	}
 }

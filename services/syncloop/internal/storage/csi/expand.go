@@ -37,10 +37,15 @@ type Events interface {
 	// Normal and Warning record an event of a pod: a reason in one word, and a sentence.
 	Normal(ctx context.Context, pod *v1.Pod, container, reason, message string)
 	Warning(ctx context.Context, pod *v1.Pod, container, reason, message string)
+	// Claim records an event of a claim, of type v1.EventTypeNormal or v1.EventTypeWarning.
+	Claim(claim *v1.PersistentVolumeClaim, kind, reason, message string)
 }
 
 // noopEvents is an Events that discards events.
 type noopEvents struct{}
+
+// Claim implements Events.
+func (noopEvents) Claim(*v1.PersistentVolumeClaim, string, string, string) {}
 
 // Normal implements Events.
 func (noopEvents) Normal(context.Context, *v1.Pod, string, string, string) {}
@@ -103,7 +108,9 @@ func (p *Plugin) expand(ctx context.Context, v *volume, mounting bool) error {
 		p.sizes.put(v.identity, known)
 		return nil
 	case v.readOnly:
-		p.cfg.Events.Warning(ctx, v.Pod, "", eventReadOnly, fmt.Sprintf("MountVolume.NodeExpandVolume failed for volume %q requested read-only file system", v.PV.Name))
+		message := fmt.Sprintf("MountVolume.NodeExpandVolume failed for volume %q requested read-only file system", v.PV.Name)
+		p.cfg.Events.Warning(ctx, v.Pod, "", eventReadOnly, message)
+		p.cfg.Events.Claim(v.Claim, v1.EventTypeWarning, eventReadOnly, message)
 		known.present = wanted.size
 		p.sizes.put(v.identity, known)
 		return nil
@@ -123,7 +130,9 @@ func (p *Plugin) expand(ctx context.Context, v *volume, mounting bool) error {
 	if !called {
 		return nil
 	}
-	p.cfg.Events.Normal(ctx, v.Pod, "", eventExpanded, fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q %s", v.PV.Name, p.cfg.NodeName))
+	message := fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q %s", v.PV.Name, p.cfg.NodeName)
+	p.cfg.Events.Normal(ctx, v.Pod, "", eventExpanded, message)
+	p.cfg.Events.Claim(v.Claim, v1.EventTypeNormal, eventExpanded, message)
 	return nil
 }
 

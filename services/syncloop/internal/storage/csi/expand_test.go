@@ -40,6 +40,11 @@ func (c *cluster) Warning(_ context.Context, _ *v1.Pod, _, reason, message strin
 	c.note("%s: %s", reason, message)
 }
 
+// Claim implements csi.Events.
+func (c *cluster) Claim(claim *v1.PersistentVolumeClaim, kind, reason, message string) {
+	c.note("%s: %s %s: %s", claim.Name, kind, reason, message)
+}
+
 // MarkExpanding implements csi.Claims.
 func (c *cluster) MarkExpanding(_ context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	c.note("expanding %s", claim.Name)
@@ -100,7 +105,8 @@ func TestAVolumeInUseIsExpandedOnce(t *testing.T) {
 		got.GetVolumePath() != one.Dir+"/mount" || got.GetStagingTargetPath() == "" {
 		t.Errorf("%d calls, the last one %v", len(calls), got)
 	}
-	want := []string{"expanding data", "expanded data to 2Gi", `FileSystemResizeSuccessful: MountVolume.NodeExpandVolume succeeded for volume "pv-1" node-1`}
+	const message = `FileSystemResizeSuccessful: MountVolume.NodeExpandVolume succeeded for volume "pv-1" node-1`
+	want := []string{"expanding data", "expanded data to 2Gi", message, "data: Normal " + message}
 	if got := r.cluster.noted(); !slices.Equal(got, want) {
 		t.Errorf("noted %q, want %q", got, want)
 	}
@@ -116,7 +122,7 @@ func TestAVolumeIsExpandedBeforeItsPodGetsIt(t *testing.T) {
 	r.driver.Refuse(codes.OK)
 	r.mount(one)
 	want := []string{"expanding data", "failed data, infeasible false", "expanding data", "expanded data to 2Gi"}
-	if got := r.cluster.noted(); len(got) != 5 || !slices.Equal(got[:4], want) {
+	if got := r.cluster.noted(); len(got) != 6 || !slices.Equal(got[:4], want) {
 		t.Errorf("noted %q, want %q", got, want)
 	}
 	r.unmount(one.Dir)
@@ -164,7 +170,7 @@ func TestAnExpansionWithoutTheDriver(t *testing.T) {
 	one.ReadOnly = true
 	r.mount(one)
 	r.mount(one)
-	if got := r.cluster.noted(); len(got) != 1 || !strings.Contains(got[0], "requested read-only file system") || len(r.driver.Calls("NodeExpandVolume")) > 0 {
+	if got := r.cluster.noted(); len(got) != 2 || got[1] != "data: Warning "+got[0] || !strings.Contains(got[0], "requested read-only file system") || len(r.driver.Calls("NodeExpandVolume")) > 0 {
 		t.Errorf("noted %q", got)
 	}
 }

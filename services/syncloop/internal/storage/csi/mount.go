@@ -98,7 +98,7 @@ func (p *Plugin) mount(ctx context.Context, v *volume, published bool) error {
 		return err
 	}
 	if group != nil {
-		if err := fsgroup.Apply(ctx, p.books.target(v.place), *group, v.readOnly, v.FSGroupChangePolicy); err != nil {
+		if err := p.own(ctx, v, *group); err != nil {
 			return fmt.Errorf("applyFSGroup failed for vol %s: %w", v.handle, err)
 		}
 	}
@@ -106,11 +106,21 @@ func (p *Plugin) mount(ctx context.Context, v *volume, published bool) error {
 		if err := blockdevice.Hold(p.books.target(v.place), p.books.held(v.place), p.mounted); err != nil {
 			return err
 		}
+		p.reportDevice(ctx, v, published)
 	}
 	if err := p.expand(ctx, v, !published); err != nil {
 		return err
 	}
 	return p.published(v)
+}
+
+// own gives the content of a published volume to a group.
+func (p *Plugin) own(ctx context.Context, v *volume, group int64) error {
+	target := p.books.target(v.place)
+	return fsgroup.Apply(ctx, target, group, v.readOnly, v.FSGroupChangePolicy, &fsgroup.Monitor{
+		Clock: p.cfg.Clock, Volume: fsgroup.VolumeOf(target, v.Pod.UID),
+		Warn: func(message string) { p.cfg.Events.Warning(ctx, v.Pod, "", fsgroup.EventSlow, message) },
+	})
 }
 
 // attached returns the publish context of a volume that the cluster attaches, once it is attached. A volume that is not

@@ -4,10 +4,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/fsgroup"
@@ -51,7 +55,7 @@ func check(t *testing.T, path string, gid uint32, mode fs.FileMode) {
 func TestEverythingOfAVolumeIsGivenToTheGroup(t *testing.T) {
 	require.Root(t, "changing groups")
 	dir, outside := tree(t)
-	if err := fsgroup.Apply(t.Context(), dir, group, false, nil); err != nil {
+	if err := fsgroup.Apply(t.Context(), dir, group, false, nil, quiet(t)); err != nil {
 		t.Fatal(err)
 	}
 	check(t, dir, group, fs.ModeDir|fs.ModeSetgid|0o770)
@@ -66,7 +70,7 @@ func TestEverythingOfAVolumeIsGivenToTheGroup(t *testing.T) {
 func TestAReadOnlyVolumeIsReadableForTheGroup(t *testing.T) {
 	require.Root(t, "changing groups")
 	dir, _ := tree(t)
-	if err := fsgroup.Apply(t.Context(), dir, group, true, nil); err != nil {
+	if err := fsgroup.Apply(t.Context(), dir, group, true, nil, quiet(t)); err != nil {
 		t.Fatal(err)
 	}
 	check(t, dir, group, fs.ModeDir|fs.ModeSetgid|0o750)
@@ -78,7 +82,7 @@ func TestARootThatMatchesEndsTheChange(t *testing.T) {
 	require.Root(t, "changing groups")
 	dir, _ := tree(t)
 	policy := ptr.To(v1.FSGroupChangeOnRootMismatch)
-	if err := fsgroup.Apply(t.Context(), dir, group, false, policy); err != nil {
+	if err := fsgroup.Apply(t.Context(), dir, group, false, policy, quiet(t)); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "file")
@@ -86,12 +90,57 @@ func TestARootThatMatchesEndsTheChange(t *testing.T) {
 	if err := os.Chmod(file, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := fsgroup.Apply(t.Context(), dir, group, false, policy); err != nil {
+	if err := fsgroup.Apply(t.Context(), dir, group, false, policy, quiet(t)); err != nil {
 		t.Fatal(err)
 	}
 	check(t, file, group, 0o600)
-	if err := fsgroup.Apply(t.Context(), dir, group, false, ptr.To(v1.FSGroupChangeAlways)); err != nil {
+	if err := fsgroup.Apply(t.Context(), dir, group, false, ptr.To(v1.FSGroupChangeAlways), quiet(t)); err != nil {
 		t.Fatal(err)
 	}
 	check(t, file, group, 0o660)
+}
+
+// quiet returns a monitor of a change that is not slow.
+func quiet(t *testing.T) *fsgroup.Monitor {
+	t.Helper()
+	return &fsgroup.Monitor{Clock: clock.RealClock{}, Warn: func(message string) { t.Errorf("warned: %s", message) }}
+}
+
+// slowClock is a clock of a machine on which each file takes 25 s.
+type slowClock struct {
+	clock.PassiveClock
+	now time.Time
+}
+
+func (c *slowClock) Now() time.Time {
+	c.now = c.now.Add(25 * time.Second)
+	return c.now
+}
+
+// TestAChangeThatTakesLongIsReported checks that it is reported after 30 s, and then each minute.
+func TestAChangeThatTakesLongIsReported(t *testing.T) {
+	require.Root(t, "changing owners")
+	dir := t.TempDir()
+	for n := range 6 {
+		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(n)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var warned []string
+	volume := fsgroup.VolumeOf("/root/pods/u1/volumes/kubernetes.io~csi/pv-1/mount", "u1")
+	err := fsgroup.Apply(t.Context(), dir, 4242, false, nil, &fsgroup.Monitor{
+		Clock: &slowClock{}, Volume: volume, Warn: func(message string) { warned = append(warned, message) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"Setting volume ownership for u1/volumes/kubernetes.io~csi/pv-1/mount is taking longer than expected, consider using " +
+			"OnRootMismatch - https://kubernetes.io/docs/tasks/configure-pod-container/security-context/" +
+			"#configure-volume-permission-and-ownership-change-policy-for-pods",
+		"Setting volume ownership for u1/volumes/kubernetes.io~csi/pv-1/mount, processed 5 files.",
+	}
+	if !slices.Equal(warned, want) {
+		t.Errorf("warned of %q, want %q", warned, want)
+	}
 }

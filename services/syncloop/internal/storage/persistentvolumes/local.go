@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/dirlock"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/fsgroup"
@@ -35,6 +36,8 @@ type Local struct {
 	Formatter Formatter
 	// Events receives warnings. Required.
 	Events volumes.Events
+	// Clock is the clock. Required.
+	Clock clock.PassiveClock
 
 	// locks are by the path of the volume, because pods that share one must not change its owners at the same time, and
 	// by the path at which a device is mounted for all pods.
@@ -146,7 +149,10 @@ func (l *Local) own(ctx context.Context, r Request, path string) error {
 		return err
 	}
 	if !used {
-		return fsgroup.Apply(ctx, path, *r.FSGroup, false, r.FSGroupChangePolicy)
+		return fsgroup.Apply(ctx, path, *r.FSGroup, false, r.FSGroupChangePolicy, &fsgroup.Monitor{
+			Clock: l.Clock, Volume: fsgroup.VolumeOf(r.Dir, r.Pod.UID),
+			Warn: func(message string) { l.Events.Warning(ctx, r.Pod, "", fsgroup.EventSlow, message) },
+		})
 	}
 	info, err := os.Stat(path)
 	if err != nil {

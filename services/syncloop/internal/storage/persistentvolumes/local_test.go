@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
@@ -47,7 +48,7 @@ func newLocalRig(t *testing.T) *localRig {
 	t.Helper()
 	r := &localRig{t: t, pods: filepath.Join(t.TempDir(), "pods"), path: filepath.Join(t.TempDir(), "disk")}
 	r.kind = &persistentvolumes.Local{
-		Mounter: volumes.Machine{}, Formatter: persistentvolumes.NewFormatter(), Events: &r.events,
+		Mounter: volumes.Machine{}, Formatter: persistentvolumes.NewFormatter(), Events: &r.events, Clock: clock.RealClock{},
 	}
 	if err := os.Mkdir(r.path, 0o777); err != nil {
 		t.Fatal(err)

@@ -48,6 +48,8 @@ const (
 type state struct {
 	// inSpec is true if the pod's spec has the volume and a container mounts it.
 	inSpec bool
+	// block is true if the containers use it only as a block device.
+	block bool
 	// exists is true if something of it may be on disk or mounted.
 	exists bool
 	// wantedSince is when this process was first told to set it up.

@@ -194,6 +194,7 @@ func (m *Manager) Want(ctx context.Context, p *v1.Pod) {
 			known.volumes[k] = &state{}
 		}
 		inSpec[k] = true
+		known.volumes[k].block = isDevice(p, v.Name)
 		if known.volumes[k].wantedSince.IsZero() {
 			known.volumes[k].wantedSince = m.cfg.Clock.Now()
 		}

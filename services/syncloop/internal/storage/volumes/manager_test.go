@@ -388,6 +388,23 @@ func TestWhatAVolumeWaitsForHasChanged(t *testing.T) {
 	})
 }
 
+func TestABlockDeviceThatCannotBeHadHasItsOwnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.plugin.failing("data", errors.New("no device"))
+		pod := newPod("u1", "data")
+		c := &pod.Spec.Containers[0]
+		c.VolumeMounts, c.VolumeDevices = nil, []v1.VolumeDevice{{Name: "data", DevicePath: "/dev/data"}}
+		const want = `MapVolume.SetUpDevice failed for volume "data" : no device`
+		if err := r.want(pod); err == nil || err.Error() != want {
+			t.Errorf("waited with %v, want %s", err, want)
+		}
+		if got := r.events.String(); got != "pod-u1 FailedMapVolume "+want {
+			t.Errorf("events %q", got)
+		}
+	})
+}
+
 func TestVolumesAreListedWithTheirPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -67,7 +67,7 @@ func readiness(known *pod, before map[key]int, now time.Time) (ready bool, err e
 		if s.err == nil || s.did != settingUp {
 			continue
 		}
-		failed = append(failed, setUpFailed(k.name, s.err))
+		failed = append(failed, setUpFailed(k.name, s.block, s.err))
 		if s.running == none && s.ended > before[k] {
 			retried = true
 			if wait := s.notBefore.Sub(now); after == 0 || wait < after {

@@ -13,8 +13,11 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
-// eventFailedMount is the reason of the kubelet's event for a volume that cannot be set up.
-const eventFailedMount = "FailedMount"
+// The reasons of the kubelet's events for a volume, and for a block device, that cannot be set up.
+const (
+	eventFailedMount = "FailedMount"
+	eventFailedMap   = "FailedMapVolume"
+)
 
 // volumesDirMode is the mode of the directories of volumes.
 const volumesDirMode = 0o750
@@ -99,7 +102,11 @@ func (m *Manager) report(ctx context.Context, w work, err error) {
 		m.cfg.Logger.WarnContext(ctx, "a volume cannot be removed; it is tried again", attrs...)
 		return
 	}
-	m.cfg.Events.Warning(ctx, w.spec.pod, "", eventFailedMount, setUpFailed(w.key.name, err))
+	reason, block := eventFailedMount, isDevice(w.spec.pod, w.key.name)
+	if block {
+		reason = eventFailedMap
+	}
+	m.cfg.Events.Warning(ctx, w.spec.pod, "", reason, setUpFailed(w.key.name, block, err))
 	level := slog.LevelDebug // the pod's worker reports it too
 	if w.again {
 		level = slog.LevelWarn
@@ -107,8 +114,11 @@ func (m *Manager) report(ctx context.Context, w work, err error) {
 	m.cfg.Logger.Log(ctx, level, "a volume cannot be set up; it is tried again", attrs...)
 }
 
-// setUpFailed returns the kubelet's message for a volume that cannot be set up.
-func setUpFailed(name string, err error) string {
+// setUpFailed returns the kubelet's message for a volume, or a block device, that cannot be set up.
+func setUpFailed(name string, block bool, err error) string {
+	if block {
+		return fmt.Sprintf("MapVolume.SetUpDevice failed for volume %q : %v", name, err)
+	}
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", name, err)
 }
 
@@ -119,6 +129,12 @@ type use struct{ mounts, devices bool }
 func Users(pod *v1.Pod, volume string) (mounts, devices bool) {
 	u := uses(pod)[volume]
 	return u.mounts, u.devices
+}
+
+// isDevice reports whether the containers of a pod use a volume only as a block device.
+func isDevice(pod *v1.Pod, volume string) bool {
+	mounts, devices := Users(pod, volume)
+	return devices && !mounts
 }
 
 // uses returns how the containers of a pod use its volumes, by the names of these.
