@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -12,6 +13,9 @@ import (
 
 	csispec "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/prometheus/client_golang/prometheus"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -26,7 +30,6 @@ import (
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
-	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/claims"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
@@ -39,6 +42,9 @@ import (
 
 // testDriver is the name of the driver that csiDriver registers.
 const testDriver = "test.csi.example.com"
+
+// testPassword is the secret of the volume.
+const testPassword = "open sesame"
 
 // TestAClaimOfAClusterIsMountedByItsDriver has an API server, a driver that mounts, and a pod that waits until its claim
 // is bound, its volume attached, the driver registered, and the secret of the volume there.
@@ -54,10 +60,14 @@ func TestAClaimOfAClusterIsMountedByItsDriver(t *testing.T) {
 	_, err := admin.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}},
 		metav1.CreateOptions{})
 	noError(t, err)
-	manager, stored, claimsOf := clusterVolumes(t, c.Kubeconfig(t, cluster.NodeUser("node-1"), cluster.Nodes), root)
+	spans := tracetest.NewSpanRecorder()
+	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test")
+	kubeconfig := c.Kubeconfig(t, cluster.NodeUser("node-1"), cluster.Nodes)
+	manager, stored, claimsOf := clusterVolumes(t, kubeconfig, root, tracer)
 	claim, pod := createClaim(t, admin), createPod(t, admin)
 	claimsOf.Use(pod)
-	manager.Want(t.Context(), pod)
+	ctx, span := tracer.Start(t.Context(), "pod.sync")
+	manager.Want(ctx, pod)
 	if err := manager.Wait(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "is not bound") {
 		t.Errorf("before the claim is bound: %v", err)
 	}
@@ -74,10 +84,13 @@ func TestAClaimOfAClusterIsMountedByItsDriver(t *testing.T) {
 		registrationv1.RegisterRegistrationServer(s, registrar)
 	})
 	waitsFor(t, manager, pod, "secret default/key")
-	_, err = admin.CoreV1().Secrets("default").Create(t.Context(), &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key"}},
+	_, err = admin.CoreV1().Secrets("default").Create(t.Context(), &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key"},
+		StringData: map[string]string{"password": testPassword}},
 		metav1.CreateOptions{})
 	noError(t, err)
 	eventually.That(t, "the volume is mounted", func() bool { return manager.Ready(pod.UID) })
+	span.End()
+	wantSpans(t, spans.Ended())
 	path := manager.Path(pod, &pod.Spec.Volumes[0])
 	if want := filepath.Join(root, "pods", string(pod.UID), "volumes/kubernetes.io~csi", pv, "mount"); path != want {
 		t.Errorf("mounted at %s, want %s", path, want)
@@ -105,6 +118,30 @@ func TestAClaimOfAClusterIsMountedByItsDriver(t *testing.T) {
 	}
 }
 
+// wantSpans checks that the calls of the driver have spans below the volume, which is below the pod, with no secret.
+func wantSpans(t *testing.T, spans []sdktrace.ReadOnlySpan) {
+	t.Helper()
+	byID := map[trace.SpanID]string{}
+	for _, s := range spans {
+		byID[s.SpanContext().SpanID()] = s.Name()
+	}
+	parents := map[string]string{}
+	for _, s := range spans {
+		parents[s.Name()] = byID[s.Parent().SpanID()]
+		if text := fmt.Sprint(s.Attributes(), s.Events(), s.Status()); strings.Contains(text, testPassword) {
+			t.Errorf("%s has the secret: %s", s.Name(), text)
+		}
+	}
+	for child, parent := range map[string]string{
+		"volume.setup": "pod.sync", "csi.NodeGetCapabilities": "volume.setup", "csi.NodeStageVolume": "volume.setup",
+		"csi.NodePublishVolume": "volume.setup",
+	} {
+		if parents[child] != parent {
+			t.Errorf("the span %s is below %q, want %q: %v", child, parents[child], parent, parents)
+		}
+	}
+}
+
 // waitsFor waits until the volume of a pod waits for something.
 func waitsFor(t *testing.T, manager *volumes.Manager, pod *v1.Pod, what string) {
 	t.Helper()
@@ -121,7 +158,9 @@ func shortDir(t *testing.T) string {
 }
 
 // clusterVolumes returns the volume manager of a node of a cluster, as the process has it, and what it depends on.
-func clusterVolumes(t *testing.T, kubeconfig, root string) (*volumes.Manager, *storage, claims.Source) {
+func clusterVolumes(
+	t *testing.T, kubeconfig, root string, tracer trace.Tracer,
+) (*volumes.Manager, *storage, claims.Source) {
 	t.Helper()
 	cfg, err := nodeconfig.Parse(nodeconfig.SyncLoop, []string{"--hostname-override", "node-1", "--kubeconfig",
 		kubeconfig, "--root-dir", root}, io.Discard)
@@ -132,7 +171,7 @@ func clusterVolumes(t *testing.T, kubeconfig, root string) (*volumes.Manager, *s
 	})
 	parts := components.New(logger)
 	h := &host{
-		cfg: cfg, logger: logger, registry: registry, requests: apiclient.NewMetrics(registry), tracer: telemetry.Off(),
+		cfg: cfg, logger: logger, registry: registry, requests: apiclient.NewMetrics(registry), tracer: tracer,
 		boot: "boot",
 	}
 	var stored *storage

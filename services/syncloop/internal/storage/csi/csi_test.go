@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -224,8 +225,12 @@ func TestRequestsToADriverHaveAllFields(t *testing.T) {
 }
 
 // TestNoSecretIsInAnError lets the driver answer with everything that it was told.
-func TestNoSecretIsInAnError(t *testing.T) {
+func TestNoSecretIsInAnErrorOrASpan(t *testing.T) {
 	r := newRig(t)
+	r.stop()
+	recorder := tracetest.NewSpanRecorder()
+	r.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test")
+	r.start()
 	r.driver.Set("NodePublishVolume", 1)
 	object := newObject()
 	object.Spec.TokenRequests = []storagev1.TokenRequest{{Audience: "vault"}}
@@ -237,6 +242,12 @@ func TestNoSecretIsInAnError(t *testing.T) {
 	_, err := r.plugin.Mount(t.Context(), r.request(newPod("u1"), pv))
 	if err == nil || strings.Contains(err.Error(), secretText) || strings.Contains(err.Error(), "token-of") || !strings.Contains(err.Error(), "***stripped***") {
 		t.Error(err)
+	}
+	for _, span := range recorder.Ended() {
+		if text := fmt.Sprint(span.Attributes(), span.Events(), span.Status()); strings.Contains(text, secretText) ||
+			strings.Contains(text, "token-of") {
+			t.Errorf("the span %s has a secret: %s", span.Name(), text)
+		}
 	}
 	if got := last[*csispec.NodePublishVolumeRequest](r, "NodePublishVolume"); got.GetSecrets()["csi.storage.k8s.io/serviceAccount.tokens"] == "" || got.GetSecrets()["key"] == "" {
 		t.Errorf("published with %v", got)
