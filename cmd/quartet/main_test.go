@@ -273,10 +273,10 @@ func TestAMistypedCommandLinePrintsAHint(t *testing.T) {
 		{"frobnicate", `there is no command "frobnicate": 'quartet --help' lists them`},
 		{"get pods --wathc", "unknown flag: --wathc: 'quartet get pods --help' lists the flags"},
 		{"get pods -o xml", `invalid argument "xml" for "-o, --output" flag: must be wide, json, yaml or name`},
-		{"get", "say what to show: quartet get pods, workers, volumes, sources, configmaps, secrets, pvc or node"},
+		{"get", "say what to show: quartet get pods, workers, volumes, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers or node"},
 		{"describe", "say what to describe: quartet describe pod NAME or pvc NAME"},
 		{"describe node", `there is no "node" to describe: quartet describe describes pods and pvc`},
-		{"get jobs", `there is no "jobs" to show: quartet get shows pods, workers, volumes, sources, configmaps, secrets, pvc or node`},
+		{"get jobs", `there is no "jobs" to show: quartet get shows pods, workers, volumes, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers or node`},
 	} {
 		out := expectFailure(t, dir, strings.Fields(test.args)...)
 		if !strings.HasPrefix(out, "quartet: "+test.want) {

@@ -47,7 +47,7 @@ type querier struct {
 
 func (a *querier) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "get pods|workers|volumes|sources|configmaps|secrets|pvc|node",
+		Use:   "get pods|workers|volumes|sources|configmaps|secrets|pvc|pv|storageclasses|csidrivers|node",
 		Short: "Show pods, their workers and volumes, sources of pods, config maps, secrets, claims, or the node",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
