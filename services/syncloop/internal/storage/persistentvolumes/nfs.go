@@ -42,11 +42,11 @@ type NFS struct {
 
 // NewNFS returns the kind that mounts by the programs of the node.
 func NewNFS() (*NFS, error) {
-	mounter, ok := mount.NewWithoutSystemd("").(NFSMounter)
+	mounter, ok := mount.NewWithoutSystemd("").(mounts)
 	if !ok {
 		return nil, errors.New("this platform cannot mount NFS")
 	}
-	return &NFS{Mounter: mounter}, nil
+	return &NFS{Mounter: nfsMounter{mounter}}, nil
 }
 
 // Name implements Kind.
@@ -63,7 +63,7 @@ func (n *NFS) Mount(_ context.Context, r Request) (string, error) {
 	if r.Block {
 		return "", errors.New("an NFS volume cannot have volumeMode Block")
 	}
-	mounts, err := n.mountsAt(r.Dir)
+	mounts, err := countMounts(n.Mounter, r.Dir)
 	if err != nil || mounts > 0 {
 		return r.Dir, err
 	}
@@ -132,7 +132,7 @@ func (n *NFS) Unmount(_ context.Context, dir string) error {
 
 // clean unmounts everything at a directory.
 func (n *NFS) clean(dir string) error {
-	mounts, err := n.mountsAt(dir)
+	mounts, err := countMounts(n.Mounter, dir)
 	if err != nil {
 		return err
 	}
@@ -142,26 +142,11 @@ func (n *NFS) clean(dir string) error {
 		}
 	}
 	// The directory may have been unmounted meanwhile, and must not be removed while it is not.
-	if mounts, err = n.mountsAt(dir); err != nil {
+	if mounts, err = countMounts(n.Mounter, dir); err != nil {
 		return err
 	}
 	if mounts > 0 {
 		return fmt.Errorf("%s is still mounted", dir)
 	}
 	return nil
-}
-
-// mountsAt returns how many mounts there are at a directory, from the mount table.
-func (n *NFS) mountsAt(dir string) (int, error) {
-	all, err := n.Mounter.List()
-	if err != nil {
-		return 0, fmt.Errorf("read the mount table: %w", err)
-	}
-	count := 0
-	for _, one := range all {
-		if one.Path == dir {
-			count++
-		}
-	}
-	return count, nil
 }

@@ -1,6 +1,7 @@
 package persistentvolumes_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -134,5 +135,35 @@ func TestAnExportIsNeverHalfRemoved(t *testing.T) {
 	}
 	if _, err := os.Lstat(request.Dir); err != nil {
 		t.Errorf("the mount point is gone: %v", err)
+	}
+}
+
+// umount(8) has a helper that waits for the server, and that keeps its output open.
+func TestAnUnmountWhoseHelperHangsIsEnded(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	script := "#!/bin/sh\necho $@ >>" + log + "\nsleep 600\necho awake >>" + log + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "umount"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	kind, err := persistentvolumes.NewNFS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	const timeout = 100 * time.Millisecond
+	// The first is gone from the mount table, the second is not.
+	for target, forced := range map[string]bool{dir: false, "/proc": true} {
+		if err := os.Truncate(log, 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		err := kind.Mounter.UnmountWithForce(target, timeout)
+		if errors.Is(err, context.DeadlineExceeded) != forced || err != nil && !forced {
+			t.Errorf("%s: %v", target, err)
+		}
+		calls, err := os.ReadFile(log)
+		if want := target + "\n"; err != nil || string(calls) != want && !forced || forced && string(calls) != want+"-f "+want {
+			t.Errorf("%s: the calls are %q, %v", target, calls, err)
+		}
 	}
 }

@@ -1,0 +1,79 @@
+package persistentvolumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"k8s.io/mount-utils"
+)
+
+// killDelay is how long an ended umount(8) may keep its output open.
+const killDelay = time.Second
+
+// nfsMounter mounts by the programs of the node. It unmounts itself, because mount-utils waits without a limit for
+// umount.nfs(8), which hangs while the server is away.
+type nfsMounter struct{ mounts }
+
+// mounts is what nfsMounter takes from mount-utils.
+type mounts interface {
+	lister
+	MountSensitiveWithoutSystemd(source, target, fstype string, options, sensitiveOptions []string) error
+}
+
+// UnmountWithForce implements NFSMounter. It takes at most twice the timeout. The kernel may still be about to end the
+// connections of the file system when it returns.
+func (m nfsMounter) UnmountWithForce(target string, timeout time.Duration) error {
+	err := unmountWithin(timeout, target)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	// The kernel first takes the mount out of its table, and then waits for the server.
+	if count, err := countMounts(m, target); err != nil || count == 0 {
+		return err
+	}
+	return unmountWithin(timeout, "-f", target)
+}
+
+// unmountWithin runs umount(8). After the timeout it kills it with its helpers, and returns
+// context.DeadlineExceeded.
+func unmountWithin(timeout time.Duration, args ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "umount", args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = killDelay
+	out, err := cmd.CombinedOutput()
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("umount %v has not ended within %v: %w", args, timeout, ctx.Err())
+	case err != nil:
+		return fmt.Errorf("umount %v: %w: %s", args, err, out)
+	default:
+		return nil
+	}
+}
+
+// lister returns all mounts.
+type lister interface {
+	List() ([]mount.MountPoint, error)
+}
+
+// countMounts returns how many mounts there are at a directory, from the mount table.
+func countMounts(l lister, dir string) (int, error) {
+	all, err := l.List()
+	if err != nil {
+		return 0, fmt.Errorf("read the mount table: %w", err)
+	}
+	count := 0
+	for _, one := range all {
+		if one.Path == dir {
+			count++
+		}
+	}
+	return count, nil
+}
