@@ -72,12 +72,15 @@ func TestAClaimOfAClusterIsMountedByItsDriver(t *testing.T) {
 		t.Errorf("before the claim is bound: %v", err)
 	}
 	waitsFor(t, manager, pod, "persistentvolumeclaim default/data")
-	pv := bind(t, admin, claim)
+	pv := bind(t, admin, claim, testDriver, v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
+		Driver: testDriver, VolumeHandle: "vol-1",
+		NodeStageSecretRef: &v1.SecretReference{Namespace: "default", Name: "key"},
+	}})
 	eventually.That(t, "the volume waits until it is attached", func() bool {
 		names, _ := stored.volumes.VolumesInUse()
 		return len(names) == 1 && string(names[0]) == "kubernetes.io/csi/"+testDriver+"^vol-1"
 	})
-	attach(t, admin, pv)
+	attach(t, admin, testDriver, "vol-1", storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv})
 	waitsFor(t, manager, pod, "CSI driver "+testDriver)
 	registrar := &csiDriver{endpoint: driver.Socket()}
 	serveOn(t, filepath.Join(root, "plugins_registry/reg.sock"), func(s *grpc.Server) {
@@ -224,40 +227,42 @@ func createClaim(t *testing.T, admin kubernetes.Interface) *v1.PersistentVolumeC
 	return claim
 }
 
-func createPod(t *testing.T, admin kubernetes.Interface) *v1.Pod {
+// createPod creates a pod that mounts the claim and more volumes.
+func createPod(t *testing.T, admin kubernetes.Interface, more ...v1.Volume) *v1.Pod {
 	t.Helper()
+	mounts := []v1.VolumeMount{{Name: "files", MountPath: "/files"}}
+	for _, v := range more {
+		mounts = append(mounts, v1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
+	}
 	pod, err := admin.CoreV1().Pods("default").Create(t.Context(), &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: v1.PodSpec{
 			NodeName: "node-1", AutomountServiceAccountToken: ptr.To(false),
-			Containers: []v1.Container{{Name: "c", Image: "i:1",
-				VolumeMounts: []v1.VolumeMount{{Name: "files", MountPath: "/files"}}}},
-			Volumes: []v1.Volume{{Name: "files", VolumeSource: v1.VolumeSource{
+			Containers: []v1.Container{{Name: "c", Image: "i:1", VolumeMounts: mounts}},
+			Volumes: append([]v1.Volume{{Name: "files", VolumeSource: v1.VolumeSource{
 				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
-			}}},
+			}}}, more...),
 		},
 	}, metav1.CreateOptions{})
 	noError(t, err)
 	return pod
 }
 
-// bind binds a claim to a new persistent volume, as the controllers of a cluster do, and returns its name.
-func bind(t *testing.T, admin kubernetes.Interface, claim *v1.PersistentVolumeClaim) string {
+// bind binds a claim to a new persistent volume of a driver, as the controllers of a cluster do, and returns its name.
+func bind(
+	t *testing.T, admin kubernetes.Interface, claim *v1.PersistentVolumeClaim, driver string,
+	source v1.PersistentVolumeSource,
+) string {
 	t.Helper()
 	_, err := admin.StorageV1().CSIDrivers().Create(t.Context(),
-		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: testDriver}}, metav1.CreateOptions{})
+		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}}, metav1.CreateOptions{})
 	noError(t, err)
 	pv, err := admin.CoreV1().PersistentVolumes().Create(t.Context(), &v1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "pv-1"},
 		Spec: v1.PersistentVolumeSpec{
 			Capacity: claim.Spec.Resources.Requests, AccessModes: claim.Spec.AccessModes,
-			ClaimRef: &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "default", Name: "data", UID: claim.UID},
-			PersistentVolumeSource: v1.PersistentVolumeSource{
-				CSI: &v1.CSIPersistentVolumeSource{
-					Driver: testDriver, VolumeHandle: "vol-1",
-					NodeStageSecretRef: &v1.SecretReference{Namespace: "default", Name: "key"},
-				},
-			},
+			ClaimRef:               &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "default", Name: "data", UID: claim.UID},
+			PersistentVolumeSource: source,
 		},
 	}, metav1.CreateOptions{})
 	noError(t, err)
@@ -270,14 +275,14 @@ func bind(t *testing.T, admin kubernetes.Interface, claim *v1.PersistentVolumeCl
 	return pv.Name
 }
 
-// attach attaches the volume to the node, as the attacher of a driver does.
-func attach(t *testing.T, admin kubernetes.Interface, pv string) {
+// attach attaches a volume of a driver to the node, as the attacher of the driver does.
+func attach(
+	t *testing.T, admin kubernetes.Interface, driver, handle string, source storagev1.VolumeAttachmentSource,
+) {
 	t.Helper()
 	attachment, err := admin.StorageV1().VolumeAttachments().Create(t.Context(), &storagev1.VolumeAttachment{
-		ObjectMeta: metav1.ObjectMeta{Name: claims.AttachmentName(testDriver, "vol-1", "node-1")},
-		Spec: storagev1.VolumeAttachmentSpec{
-			Attacher: testDriver, NodeName: "node-1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv},
-		},
+		ObjectMeta: metav1.ObjectMeta{Name: claims.AttachmentName(driver, handle, "node-1")},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "node-1", Source: source},
 	}, metav1.CreateOptions{})
 	noError(t, err)
 	attachment.Status = storagev1.VolumeAttachmentStatus{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net"
@@ -31,11 +32,13 @@ type csiDriver struct {
 	csi.UnimplementedNodeServer
 
 	endpoint string
+	// name is that of the driver; testDriver if empty.
+	name string
 }
 
 func (d *csiDriver) GetInfo(context.Context, *registrationv1.InfoRequest) (*registrationv1.PluginInfo, error) {
 	return &registrationv1.PluginInfo{
-		Type: registrationv1.CSIPlugin, Name: "test.csi.example.com", Endpoint: d.endpoint, SupportedVersions: []string{"1.0.0"},
+		Type: registrationv1.CSIPlugin, Name: cmp.Or(d.name, testDriver), Endpoint: d.endpoint, SupportedVersions: []string{"1.0.0"},
 	}, nil
 }
 

@@ -110,7 +110,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 
 // Use implements Source.
 func (c *Cluster) Use(pod *v1.Pod) {
-	u := useOf(pod)
+	u := useOf(pod, c.cfg.NodeName)
 	u.since = c.cfg.Clock.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,6 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/csimigration"
 )
 
 // kind is a kind of objects that are requested one by one. Its value is the singular resource name.
@@ -50,7 +52,7 @@ func (k kind) empty() runtime.Object {
 
 // use is what the spec of a pod names.
 type use struct {
-	// names has the keys of claims, and of the secrets of inline volumes.
+	// names has the keys of claims, of the secrets of inline volumes, and of what is behind those of migrated kinds.
 	names []key
 	// drivers has the drivers of inline volumes.
 	drivers []string
@@ -58,8 +60,8 @@ type use struct {
 	since time.Time
 }
 
-// useOf returns what a pod names.
-func useOf(pod *v1.Pod) use {
+// useOf returns what a pod of a node names.
+func useOf(pod *v1.Pod, nodeName string) use {
 	var u use
 	add := func(k key) {
 		if k.name != "" && !slices.Contains(u.names, k) {
@@ -70,6 +72,15 @@ func useOf(pod *v1.Pod) use {
 		volume := &pod.Spec.Volumes[i]
 		name, _ := ClaimName(pod, volume)
 		add(key{kind: claimKind, namespace: pod.Namespace, name: name})
+		if csimigration.IsInline(volume) {
+			// One that cannot be translated fails when it is mounted.
+			if pv, err := csimigration.Inline(volume, pod.Namespace); err == nil {
+				u.drivers = append(u.drivers, pv.Spec.CSI.Driver)
+				for _, k := range behind(pv.Spec.CSI, nodeName) {
+					add(k)
+				}
+			}
+		}
 		if inline := volume.CSI; inline != nil {
 			u.drivers = append(u.drivers, inline.Driver)
 			if inline.NodePublishSecretRef != nil {

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/csimigration"
 )
 
 // ask requests an object from the API server.
@@ -88,6 +90,11 @@ func (c *Cluster) note(k key, h *held, object runtime.Object, err error) []types
 	h.late = false
 	if same {
 		return affected
+	}
+	if pv, ok := object.(*v1.PersistentVolume); ok {
+		if migrated, err := csimigration.PersistentVolume(pv); err == nil { // otherwise it fails when it is mounted
+			object = migrated
+		}
 	}
 	h.known, h.version, h.object, h.err, h.polls = true, version, object, nil, 0
 	switch k.kind {

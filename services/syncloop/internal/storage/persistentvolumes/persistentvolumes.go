@@ -3,6 +3,7 @@
 //
 //   - One for claims (persistentVolumeClaim, ephemeral). Its name "kubernetes.io~claim" exists in memory only. It
 //     mounts the persistent volume at the kubelet's directory of the kind, and remembers where.
+//   - One for volumes of a pod's spec of kinds that CSI drivers have replaced (see csimigration), which does the same.
 //   - One for each kind. It sets up the volumes of that kind that a pod's spec contains itself (Kind.Inline), and
 //     removes what is found on disk, from the path alone.
 //   - One for the block devices of each kind, which removes those found on disk.
@@ -73,7 +74,8 @@ type Request struct {
 	// Pod is the pod with the volume, and Volume the volume in its spec.
 	Pod    *v1.Pod
 	Volume *v1.Volume
-	// Claim and PV are the claim and its persistent volume. Both are nil for a volume inline.
+	// Claim and PV are the claim and its persistent volume. Both are nil for a volume inline; one of a migrated kind has a
+	// persistent volume that the cluster does not know.
 	Claim *v1.PersistentVolumeClaim
 	PV    *v1.PersistentVolume
 	// Dir is the absolute path of the volume, without symbolic links.
@@ -134,7 +136,7 @@ type dispatch struct {
 // Plugins returns the plugins for claims and for every kind.
 func Plugins(cfg Config) []volumes.Plugin {
 	d := &dispatch{cfg: cfg, places: map[string]place{}}
-	plugins := []volumes.Plugin{&claimPlugin{d}}
+	plugins := []volumes.Plugin{&claimPlugin{d}, &migratedPlugin{&claimPlugin{d}}}
 	for _, kind := range cfg.Kinds {
 		plugins = append(plugins, &kindPlugin{dispatch: d, kind: kind, name: kind.Name()},
 			&kindPlugin{dispatch: d, kind: kind, name: devicesFolder + "/" + kind.Name()})
@@ -205,15 +207,19 @@ func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request, 
 
 // boundOf returns the source of a volume.
 func boundOf(r Request) volumes.Bound {
+	var b volumes.Bound
+	if r.Claim != nil {
+		b.Claim = r.Claim.Name
+	}
 	switch {
 	case r.PV != nil && r.PV.Spec.CSI != nil:
-		return volumes.Bound{Claim: r.Claim.Name, PersistentVolume: r.PV.Name, Driver: r.PV.Spec.CSI.Driver}
+		b.PersistentVolume, b.Driver = r.PV.Name, r.PV.Spec.CSI.Driver
 	case r.PV != nil:
-		return volumes.Bound{Claim: r.Claim.Name, PersistentVolume: r.PV.Name}
+		b.PersistentVolume = r.PV.Name
 	case r.Volume.CSI != nil:
-		return volumes.Bound{Driver: r.Volume.CSI.Driver}
+		b.Driver = r.Volume.CSI.Driver
 	}
-	return volumes.Bound{}
+	return b
 }
 
 // unmount unmounts a volume.
@@ -249,6 +255,13 @@ func (p *claimPlugin) SetUp(ctx context.Context, r volumes.Request) error {
 	if err != nil {
 		return err
 	}
+	return p.setUp(ctx, r, claim, pv)
+}
+
+// setUp sets up the volume of a claim, or of a migrated kind without a claim, with its persistent volume.
+func (p *claimPlugin) setUp(
+	ctx context.Context, r volumes.Request, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume,
+) error {
 	mode := ptr.Deref(pv.Spec.VolumeMode, v1.PersistentVolumeFilesystem)
 	if err := errors.Join(checkName(pv.Name), checkMode(r.Pod, r.Volume.Name, mode)); err != nil {
 		return err
@@ -258,7 +271,7 @@ func (p *claimPlugin) SetUp(ctx context.Context, r volumes.Request) error {
 	}
 	kind := p.kindOf(pv)
 	if kind == nil {
-		return fmt.Errorf("persistent volume %q: no volume plugin matched: this version of Quartet does not support its source", pv.Name)
+		return unsupported(pv)
 	}
 	folder, block := volumesFolder, mode == v1.PersistentVolumeBlock
 	if block {

@@ -333,7 +333,7 @@ func TestClaimsThatCannotBeMounted(t *testing.T) {
 	for claim, want := range map[string]string{
 		"none":  "PVC none is not bound",
 		"block": "volume v has volumeMode Block, but is specified in volumeMounts",
-		"other": "no volume plugin matched",
+		"other": `persistent volume "other": spec.fc: no volume plugin matched: this version of Quartet does not support this source`,
 		"away":  `storage node affinity check failed: persistent volume "away": no matching NodeSelectorTerms`,
 		"bad":   "the name is invalid",
 	} {

@@ -32,12 +32,27 @@ func (m *Manager) Supports(pod *v1.Pod) error {
 			continue
 		}
 		err := &UnsupportedError{Volume: v.Name, Kind: Kind(v), Message: "it is not supported yet by this version of Quartet"}
+		if message := removedKind(v); message != "" {
+			err.Message = message
+		}
 		if v.EmptyDir != nil {
 			err.Message = fmt.Sprintf("there is no medium %q: leave it out, or say Memory, HugePages or HugePages-SIZE", v.EmptyDir.Medium)
 		}
 		return err
 	}
 	return nil
+}
+
+// removedKind returns why no node of this version of Kubernetes mounts a volume, with the remedy; empty if a kubelet does.
+func removedKind(v *v1.Volume) string {
+	switch {
+	case v.GitRepo != nil:
+		return "Kubernetes has disabled it: use an emptyDir and an init container that runs git clone"
+	case v.Glusterfs != nil, v.RBD != nil, v.CephFS != nil, v.Flocker != nil, v.Quobyte != nil, v.StorageOS != nil,
+		v.ScaleIO != nil, v.PhotonPersistentDisk != nil:
+		return "Kubernetes has removed it: use a claim with a CSI driver of that storage"
+	}
+	return ""
 }
 
 // Path returns the path of a pod's volume on the node; empty for one without a path, such as an image. The pod must be

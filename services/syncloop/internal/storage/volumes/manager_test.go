@@ -440,11 +440,14 @@ func TestAKindThatIsNotThereIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		for want, source := range map[string]v1.VolumeSource{
-			`volume "data" of kind persistentVolumeClaim: it is not supported yet`: {PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "x"}},
-			`volume "data" of kind csi: it is not supported yet`:                   {CSI: &v1.CSIVolumeSource{}},
-			`volume "data" of kind ephemeral: it is not supported yet`:             {Ephemeral: &v1.EphemeralVolumeSource{}},
-			`volume "data" of kind nfs: it is not supported yet`:                   {NFS: &v1.NFSVolumeSource{}},
-			`there is no medium "Disk": leave it out, or say Memory`:               {EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Disk"}},
+			`volume "data" of kind persistentVolumeClaim: it is not supported yet`:                             {PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "x"}},
+			`volume "data" of kind csi: it is not supported yet`:                                               {CSI: &v1.CSIVolumeSource{}},
+			`volume "data" of kind ephemeral: it is not supported yet`:                                         {Ephemeral: &v1.EphemeralVolumeSource{}},
+			`volume "data" of kind nfs: it is not supported yet`:                                               {NFS: &v1.NFSVolumeSource{}},
+			`volume "data" of kind iscsi: it is not supported yet`:                                             {ISCSI: &v1.ISCSIVolumeSource{}},
+			`volume "data" of kind gitRepo: Kubernetes has disabled it: use an emptyDir and an init container`: {GitRepo: &v1.GitRepoVolumeSource{}},
+			`volume "data" of kind rbd: Kubernetes has removed it: use a claim with a CSI driver`:              {RBD: &v1.RBDVolumeSource{}},
+			`there is no medium "Disk": leave it out, or say Memory`:                                           {EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Disk"}},
 		} {
 			err := r.manager.Supports(with(newPod("u1"), v1.Volume{Name: "data", VolumeSource: source}))
 			if unsupported := (*volumes.UnsupportedError)(nil); !errors.As(err, &unsupported) ||
