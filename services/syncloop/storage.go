@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -189,14 +188,23 @@ func attachedForUse(
 	}
 }
 
+// routineError is an error of a volume that the cluster is attaching.
+type routineError string
+
+// Error implements error.
+func (e routineError) Error() string { return string(e) }
+
+// IsRoutine tells the volume manager that it is not worth an event yet.
+func (routineError) IsRoutine() bool { return true }
+
 // notUsable returns why a volume must not be mounted yet, in the kubelet's words; nil if it may be.
 func notUsable(status *v1.NodeStatus, name v1.UniqueVolumeName, controller bool) error {
 	if !slices.Contains(status.VolumesInUse, name) {
-		return errors.New("Volume has not been added to the list of VolumesInUse in the node's volume status")
+		return routineError("Volume has not been added to the list of VolumesInUse in the node's volume status")
 	}
 	isIt := func(a v1.AttachedVolume) bool { return a.Name == name }
 	if controller && !slices.ContainsFunc(status.VolumesAttached, isIt) {
-		return errors.New("Volume not attached according to node status")
+		return routineError("Volume not attached according to node status")
 	}
 	return nil
 }

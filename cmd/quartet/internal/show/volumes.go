@@ -44,7 +44,8 @@ func (a *querier) volumesCommand() *cobra.Command {
 		Aliases: []string{"volume", "vol"},
 		Short:   "Show the volumes of pods, and what they wait for",
 		Long: "Show the volumes that the containers of pods mount, what an earlier syncloop has left of pods that are gone, and the\n" +
-			"volumes that a CSI driver has staged and no pod uses any more, which have no POD.\n\n" +
+			"volumes that a CSI driver has staged and no pod uses any more, which have no POD. Paths of the node (hostPath) and images\n" +
+			"are shown only while they are not in place.\n\n" +
 			"  STATE       in place; not in place yet: the pod waits; being removed; left: by an earlier syncloop\n" +
 			"  WAITS FOR   what has to change: a claim, an attachment, a secret, a CSI driver, which has to register\n" +
 			"  AGE         time since syncloop began to set it up, or to unstage it\n" +

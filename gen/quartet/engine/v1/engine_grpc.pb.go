@@ -75,7 +75,8 @@ type EngineServiceClient interface {
 	// uses it. `quartet get pvc` and `quartet get pv` call it. On a node with an API server there are none.
 	ListClaims(ctx context.Context, in *ListClaimsRequest, opts ...grpc.CallOption) (*ListClaimsResponse, error)
 	// ListVolumes returns the volumes on this node: those of pods, including what an earlier process has left, and those
-	// that a CSI driver has staged and no pod uses any more. `quartet get volumes` calls it.
+	// that a CSI driver has staged and no pod uses any more. Volumes of pods that are in place and have no directory, such
+	// as a hostPath, are left out. `quartet get volumes` calls it.
 	ListVolumes(ctx context.Context, in *ListVolumesRequest, opts ...grpc.CallOption) (*ListVolumesResponse, error)
 	// EvictPod terminates a pod with phase Failed, a reason and a message; it is not started again, even if its source
 	// still names it. Returns when the eviction has begun. Fails with NOT_FOUND if there is no such pod and with
@@ -294,7 +295,8 @@ type EngineServiceServer interface {
 	// uses it. `quartet get pvc` and `quartet get pv` call it. On a node with an API server there are none.
 	ListClaims(context.Context, *ListClaimsRequest) (*ListClaimsResponse, error)
 	// ListVolumes returns the volumes on this node: those of pods, including what an earlier process has left, and those
-	// that a CSI driver has staged and no pod uses any more. `quartet get volumes` calls it.
+	// that a CSI driver has staged and no pod uses any more. Volumes of pods that are in place and have no directory, such
+	// as a hostPath, are left out. `quartet get volumes` calls it.
 	ListVolumes(context.Context, *ListVolumesRequest) (*ListVolumesResponse, error)
 	// EvictPod terminates a pod with phase Failed, a reason and a message; it is not started again, even if its source
 	// still names it. Returns when the eviction has begun. Fails with NOT_FOUND if there is no such pod and with

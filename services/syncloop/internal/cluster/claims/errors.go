@@ -1,5 +1,11 @@
 package claims
 
+import (
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
 // Cause is why a volume cannot be used.
 type Cause string
 
@@ -53,6 +59,15 @@ func (e *Error) Unwrap() error { return e.err }
 
 // WaitsFor returns the object that has to change, for users: "persistentvolumeclaim shop/data".
 func (e *Error) WaitsFor() string { return e.Object }
+
+// IsRoutine reports whether the pod waits until the cluster attaches its volume, as most pods do for a moment. The
+// attachment does not exist before, and the authorizer answers "forbidden" then.
+func (e *Error) IsRoutine() bool {
+	if !strings.HasPrefix(e.Object, string(attachmentKind)+" ") {
+		return false
+	}
+	return e.Cause == CauseNotAttached || e.Cause == CauseMissing || apierrors.IsForbidden(e.err)
+}
 
 // ExhaustedDriver returns the driver whose limit is reached.
 func (e *Error) ExhaustedDriver() string { return e.Driver }

@@ -1,13 +1,16 @@
 package claims
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"pgregory.net/rapid"
 )
 
@@ -100,5 +103,26 @@ func TestAnErrorNamesWhatItWaitsFor(t *testing.T) {
 	failure := c.failed(key{kind: claimKind, namespace: "shop", name: "data"}, &Error{Cause: CauseNotBound, message: "PVC is not bound"})
 	if got := failure.WaitsFor(); got != "persistentvolumeclaim shop/data" || failure.RejectsPod() != "" || !strings.Contains(failure.Error(), "bound") {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestOnlyAnAttachmentIsRoutine checks which errors are no events at first: those of a pod whose volume is being attached.
+func TestOnlyAnAttachmentIsRoutine(t *testing.T) {
+	attachment := key{kind: attachmentKind, name: "csi-1"}.String()
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "volumeattachments"}, "csi-1", nil)
+	for name, c := range map[string]struct {
+		failure Error
+		routine bool
+	}{
+		"not attached":     {Error{Object: attachment, Cause: CauseNotAttached}, true},
+		"missing":          {Error{Object: attachment, Cause: CauseMissing}, true},
+		"forbidden":        {Error{Object: attachment, Cause: CauseUnknown, err: forbidden}, true},
+		"away":             {Error{Object: attachment, Cause: CauseUnknown, err: errors.New("connection refused")}, false},
+		"attaching failed": {Error{Object: attachment, Cause: CauseAttachFailed}, false},
+		"a claim":          {Error{Object: key{kind: claimKind, name: "data"}.String(), Cause: CauseMissing}, false},
+	} {
+		if got := c.failure.IsRoutine(); got != c.routine {
+			t.Errorf("%s: routine %t, want %t", name, got, c.routine)
+		}
 	}
 }

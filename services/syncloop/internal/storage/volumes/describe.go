@@ -43,7 +43,7 @@ func (m *Manager) Count() []Count {
 }
 
 // List returns the state of the volumes of all pods, in no particular order. A pod that this process was not told about
-// has no name.
+// has no name. Volumes that are in place and only a path of the node or an image are left out: nothing is mounted.
 func (m *Manager) List() []*enginev1.PodVolume {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -54,6 +54,9 @@ func (m *Manager) List() []*enginev1.PodVolume {
 			one.Namespace, one.Pod = p.Namespace, p.Name
 		}
 		for _, volume := range m.describe(uid) {
+			if volume.GetPath() == "" && volume.GetState() == enginev1.VolumeState_VOLUME_STATE_READY {
+				continue
+			}
 			all = append(all, &enginev1.PodVolume{
 				PodUid: one.GetPodUid(), Namespace: one.GetNamespace(), Pod: one.GetPod(), Volume: volume,
 			})

@@ -283,6 +283,9 @@ func (m *Manager) begin(now time.Time) (works []work, again time.Time) {
 		w := work{step: s, plugin: m.plugin(s.key.plugin), spec: m.specs[s.key.pod]}
 		state := m.pods[s.key.pod].volumes[s.key]
 		w.again = s.op == settingUp && state.ready
+		if !state.wantedSince.IsZero() {
+			w.waited = now.Sub(state.wantedSince)
+		}
 		state.begin(s.op, now)
 		works = append(works, w)
 	}

@@ -405,6 +405,24 @@ func TestABlockDeviceThatCannotBeHadHasItsOwnEvent(t *testing.T) {
 	})
 }
 
+// TestAVolumeThatIsBeingAttachedIsNoEvent checks that it becomes one after two minutes.
+func TestAVolumeThatIsBeingAttachedIsNoEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.plugin.failing("data", attachError{"volumeattachment csi-1"})
+		if err := r.want(newPod("u1", "data")); err == nil || !strings.Contains(err.Error(), "volumeattachment csi-1") {
+			t.Errorf("waited with %v", err)
+		}
+		if got := r.events.String(); got != "" {
+			t.Errorf("events %q", got)
+		}
+		eventually.That(r.t, "an event", func() bool {
+			r.clock.Step(30 * time.Second)
+			return strings.Contains(r.events.String(), "pod-u1 FailedMount MountVolume.SetUp failed")
+		})
+	})
+}
+
 func TestVolumesAreListedWithTheirPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -416,6 +434,9 @@ func TestVolumesAreListedWithTheirPods(t *testing.T) {
 		r.start()
 		pod := newPod("u2", "claimed")
 		pod.Spec.Volumes[0].PersistentVolumeClaim = &v1.PersistentVolumeClaimVolumeSource{ClaimName: "mine"}
+		with(pod, v1.Volume{Name: "path", VolumeSource: v1.VolumeSource{ // it is left out
+			HostPath: &v1.HostPathVolumeSource{Path: "/"},
+		}})
 		if err := r.want(pod); err == nil {
 			t.Error("it is there")
 		}

@@ -153,6 +153,11 @@ func (p *plugin) CanSupport(v *v1.Volume) bool { return v.ConfigMap != nil }
 func (p *plugin) Refreshes() bool              { return !p.fixed }
 func (p *plugin) Claim(string) volumes.Bound   { return volumes.Bound{Driver: "disks.example.com"} }
 
+// attachError is the error of a volume that the cluster is attaching.
+type attachError struct{ waitError }
+
+func (attachError) IsRoutine() bool { return true }
+
 // waitError is the error of a volume that waits for something.
 type waitError string
 

@@ -2,10 +2,12 @@ package volumes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	v1 "k8s.io/api/core/v1"
@@ -29,6 +31,8 @@ type work struct {
 	spec   spec
 	// again is true for the update of a volume that is set up.
 	again bool
+	// waited is how long the volume has been wanted.
+	waited time.Duration
 }
 
 // do executes an operation and records its result. It is the only one for its volume, and may hang.
@@ -102,16 +106,32 @@ func (m *Manager) report(ctx context.Context, w work, err error) {
 		m.cfg.Logger.WarnContext(ctx, "a volume cannot be removed; it is tried again", attrs...)
 		return
 	}
-	reason, block := eventFailedMount, isDevice(w.spec.pod, w.key.name)
-	if block {
-		reason = eventFailedMap
-	}
-	m.cfg.Events.Warning(ctx, w.spec.pod, "", reason, setUpFailed(w.key.name, block, err))
+	m.warn(ctx, w, err)
 	level := slog.LevelDebug // the pod's worker reports it too
 	if w.again {
 		level = slog.LevelWarn
 	}
 	m.cfg.Logger.Log(ctx, level, "a volume cannot be set up; it is tried again", attrs...)
+}
+
+// routine is an error of a volume that most pods wait for, for a moment.
+type routine interface {
+	error
+	// IsRoutine reports whether it is not worth an event yet.
+	IsRoutine() bool
+}
+
+// warn records the event of a failure. As in a kubelet, a volume that the cluster is attaching has one only if the pod
+// has waited for it for as long as Wait waits.
+func (m *Manager) warn(ctx context.Context, w work, err error) {
+	if one := routine(nil); errors.As(err, &one) && one.IsRoutine() && w.waited < waitTimeout {
+		return
+	}
+	reason, block := eventFailedMount, isDevice(w.spec.pod, w.key.name)
+	if block {
+		reason = eventFailedMap
+	}
+	m.cfg.Events.Warning(ctx, w.spec.pod, "", reason, setUpFailed(w.key.name, block, err))
 }
 
 // setUpFailed returns the kubelet's message for a volume, or a block device, that cannot be set up.
