@@ -42,6 +42,7 @@ const (
 //	Out of memory: Kill process PID (NAME) score 900 or sacrifice child                up to 5.1; a child may die instead
 //	Killed process PID (NAME) total-vm:…                                               the same
 //	Out of memory: Killed process PID (NAME) total-vm:…                                from 5.2 on
+//	Tasks in CGROUP are going to be killed due to memory.oom.group set                 then each, the first one again
 //
 // The lines of two kills do not mix, but lines about other things may stand between them. Create it with new(Parser).
 type Parser struct {
@@ -50,12 +51,22 @@ type Parser struct {
 	// pid is the PID whose cgroups were logged last. 0 stands for the next killed process, whatever its PID is.
 	pid           int
 	cgroup, limit string
+	// last is the last kill, and group the cgroup that is killed with its process; empty if it is alone.
+	last  Kill
+	group string
 }
 
 // Line parses the next line. It returns a kill and true if the line completes one.
 func (p *Parser) Line(line string) (Kill, bool) {
 	if fields, ok := strings.CutPrefix(line, "oom-kill:"); ok {
 		p.pid, p.cgroup, p.limit = cgroupsOf(fields)
+		p.group = ""
+		return Kill{}, false
+	}
+	if group, ok := strings.CutPrefix(line, "Tasks in "); ok {
+		if group, ok := strings.CutSuffix(group, " are going to be killed due to memory.oom.group set"); ok {
+			p.group = group
+		}
 		return Kill{}, false
 	}
 	if task, ok := strings.CutPrefix(line, "Task in "); ok {
@@ -80,11 +91,22 @@ func (p *Parser) Line(line string) (Kill, bool) {
 	if !ok || scope == scopeUnknown {
 		return Kill{}, false
 	}
-	kill := Kill{PID: pid, Process: name, System: scope == scopeSystem}
-	if p.pid == pid || p.pid == 0 {
+	return p.complete(Kill{PID: pid, Process: name, System: scope == scopeSystem})
+}
+
+// complete adds the cgroups to a kill. It returns false for one that is logged again.
+func (p *Parser) complete(kill Kill) (Kill, bool) {
+	switch {
+	case p.group != "" && kill.PID == p.last.PID:
+		return Kill{}, false
+	case p.group != "":
+		kill.Cgroup, kill.Limit = p.group, p.last.Limit
+		return kill, true // p.last stays the process with which the group is killed
+	case p.pid == kill.PID || p.pid == 0:
 		kill.Cgroup, kill.Limit = p.cgroup, p.limit
 		p.pid, p.cgroup, p.limit = 0, "", ""
 	}
+	p.last = kill
 	return kill, true
 }
 

@@ -44,7 +44,13 @@ Memory cgroup out of memory: Killed process 10205 (hello) total-vm:1265072kB, an
 Memory cgroup out of memory: Killed process 21 (worker) total-vm:10kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:4kB oom_score_adj:0
 Tasks in /app/a are going to be killed due to memory.oom.group set
 Memory cgroup out of memory: Killed process 20 (sh) total-vm:10kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:4kB oom_score_adj:0
-`, []oom.Kill{{PID: 21, Process: "worker", Cgroup: "/app/a", Limit: "/app"}, {PID: 20, Process: "sh"}},
+Memory cgroup out of memory: Killed process 21 (worker) total-vm:10kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:4kB oom_score_adj:0
+oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/b,task_memcg=/b,task=worker,pid=21,uid=1000
+Memory cgroup out of memory: Killed process 21 (worker) total-vm:10kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:4kB oom_score_adj:0
+`, []oom.Kill{
+				{PID: 21, Process: "worker", Cgroup: "/app/a", Limit: "/app"}, {PID: 20, Process: "sh", Cgroup: "/app/a", Limit: "/app"},
+				{PID: 21, Process: "worker", Cgroup: "/b", Limit: "/b"},
+			},
 		},
 		"5.15, the machine": {
 			`stress-ng-vm invoked oom-killer: gfp_mask=0x140dca(GFP_HIGHUSER_MOVABLE|__GFP_COMP|__GFP_ZERO), order=0, oom_score_adj=1000
