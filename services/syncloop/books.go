@@ -26,7 +26,7 @@ type books struct {
 func openBooks(h *host, parts *components.Group) (books, error) {
 	reserve, err := statedir.NewReserve(filepath.Join(h.cfg.StateDir, "syncloop.reserve"))
 	if err != nil {
-		h.logger.Warn("no disk space is reserved for what must be written on a full disk; it is tried again",
+		h.logger.Warn("no disk space is reserved for the record of evicted pods; it is tried again",
 			telemetry.KeyError, err)
 	}
 	parts.Run("disk reserve", func(ctx context.Context) error { return reserve.Run(ctx, clock.RealClock{}) })
@@ -36,7 +36,7 @@ func openBooks(h *host, parts *components.Group) (books, error) {
 	})
 	parts.OnClose("record of the evicted pods", evictions.Close)
 	endings, err := gracebook.Open(gracebook.Config{
-		Dir: filepath.Join(h.cfg.StateDir, "endings"), Boot: h.boot, Now: boottime.Now, Reserve: reserve, Logger: h.logger,
+		Dir: filepath.Join(h.cfg.StateDir, "endings"), Boot: h.boot, Now: boottime.Now, Logger: h.logger,
 	})
 	if err != nil {
 		return books{}, err

@@ -42,10 +42,8 @@ type Config struct {
 	Boot string
 	// Now returns the time since the boot: boottime.Now. That clock cannot be set, so a step of the wall clock does not
 	// lengthen or shorten a grace period.
-	Now func() time.Duration
-	// Reserve is space for the files on a full disk; nil for none.
-	Reserve *statedir.Reserve
-	Logger  *slog.Logger
+	Now    func() time.Duration
+	Logger *slog.Logger
 }
 
 // Book has the pods that are being terminated. Its methods may be called concurrently. Those that write wait only for
@@ -291,7 +289,7 @@ func (b *Book) change(uid types.UID, apply func(*record) bool) error {
 		return fmt.Errorf("write the record of a terminating pod: %w", err)
 	}
 	// Not synced: see the package comment.
-	if err := b.cfg.Reserve.Write(func() error { return statedir.ReplaceFile(b.path(uid), data, fileMode) }); err != nil {
+	if err := statedir.ReplaceFile(b.path(uid), data, fileMode); err != nil {
 		return fmt.Errorf("write the record of a terminating pod: %w", err)
 	}
 	return nil
