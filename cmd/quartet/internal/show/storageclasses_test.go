@@ -106,7 +106,7 @@ func TestGetStorageClassesAndTheirVolumes(t *testing.T) {
 	}
 	for command, want := range map[string]string{
 		"get sc -o name": "storageclass/fast\n", "get csidriver -o name": "csidriver/dirs.example.com\n",
-		"get pv -o name":                                     "persistentvolume/pvc-u0\npersistentvolume/pvc-u1\n",
+		"get pv -o name": "persistentvolume/pvc-u0\npersistentvolume/pvc-u1\n",
 		"get pv pvc-u1 -o jsonpath={.spec.csi.volumeHandle}": "h-pvc-u1",
 	} {
 		if out := n.must(strings.Fields(command)...); strings.TrimSpace(out) != strings.TrimSpace(want) {

@@ -15,7 +15,9 @@ import (
 )
 
 // className returns the name of the storage class of a claim; empty for a claim that is a directory.
-func className(claim *v1.PersistentVolumeClaim) string { return ptr.Deref(claim.Spec.StorageClassName, "") }
+func className(claim *v1.PersistentVolumeClaim) string {
+	return ptr.Deref(claim.Spec.StorageClassName, "")
+}
 
 // hasClass reports whether the claim has a volume of a storage class, and not a directory.
 func (r *record) hasClass() bool { return className(r.Claim) != "" }

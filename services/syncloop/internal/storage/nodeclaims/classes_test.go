@@ -143,3 +143,23 @@ func TestAClaimKeepsItsStorageClass(t *testing.T) {
 		t.Errorf("the pod that has it: %v, %v", pv, err)
 	}
 }
+
+// The claim of a generic ephemeral volume may name a storage class too. Its volume is given up with the pod.
+func TestAnEphemeralVolumeOfAStorageClassGoesWithItsPod(t *testing.T) {
+	r := newRig(t)
+	volumes := classVolumesOf{}
+	r.cfg.Volumes = volumes
+	r.loaded()
+	p := ephemeral("p1")
+	p.Spec.Volumes[0].Ephemeral.VolumeClaimTemplate.Spec.StorageClassName = ptr.To("fast")
+	if _, pv, err := r.askClass(p); err != nil || pv == nil || len(volumes) != 1 {
+		t.Fatalf("got %v, %v, volumes %v", pv, err, volumes)
+	}
+	if r.settle(); len(volumes) != 1 {
+		t.Error("the volume of a pod that runs is given up")
+	}
+	r.end("p1")
+	if r.settle(); len(volumes) != 0 || len(r.names()) != 0 {
+		t.Errorf("left: %v, %q", volumes, r.names())
+	}
+}

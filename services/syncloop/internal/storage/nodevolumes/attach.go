@@ -59,7 +59,8 @@ func (v *Volumes) attach(ctx context.Context, e *entry) (map[string]string, erro
 	}
 	source := rec.PV.Spec.CSI
 	c, err := v.controller(ctx, source.Driver)
-	if errors.Is(err, errNoController) || err == nil && !c.can[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME] {
+	attaches := c.can[csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME]
+	if errors.Is(err, errNoController) || err == nil && !attaches {
 		return nil, nil
 	}
 	if err != nil {

@@ -24,8 +24,8 @@ const (
 // The annotations of a persistent volume that Kubernetes' provisioner sets.
 const (
 	annotationProvisionedBy   = "pv.kubernetes.io/provisioned-by"
-	annotationSecretName      = "volume.kubernetes.io/provisioner-deletion-secret-name"
-	annotationSecretNamespace = "volume.kubernetes.io/provisioner-deletion-secret-namespace"
+	annotationSecretName      = "volume.kubernetes.io/provisioner-deletion-secret-name"      //nolint:gosec // it is a name
+	annotationSecretNamespace = "volume.kubernetes.io/provisioner-deletion-secret-namespace" //nolint:gosec // it is a name
 )
 
 // noProvisioner is the provisioner of classes whose volumes an administrator makes.
@@ -58,11 +58,12 @@ func planned(name string, claim *v1.PersistentVolumeClaim, class *storagev1.Stor
 	if mode == v1.PersistentVolumeFilesystem {
 		source.FSType = fsType
 	}
+	size := claim.Spec.Resources.Requests[v1.ResourceStorage]
 	r.PV = &v1.PersistentVolume{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations},
 		Spec: v1.PersistentVolumeSpec{
-			Capacity:                      v1.ResourceList{v1.ResourceStorage: claim.Spec.Resources.Requests[v1.ResourceStorage]},
+			Capacity:                      v1.ResourceList{v1.ResourceStorage: size},
 			AccessModes:                   claim.Spec.AccessModes,
 			PersistentVolumeReclaimPolicy: ptr.Deref(class.ReclaimPolicy, v1.PersistentVolumeReclaimDelete),
 			StorageClassName:              class.Name, MountOptions: class.MountOptions, VolumeMode: &mode,

@@ -161,7 +161,9 @@ func (f folder) save(name string, r *record) error {
 	return statedir.WriteFileAtomic(f.path(name), data, fileMode)
 }
 
-func (f folder) release(name string) error { return statedir.WriteFileAtomic(f.mark(name), nil, fileMode) }
+func (f folder) release(name string) error {
+	return statedir.WriteFileAtomic(f.mark(name), nil, fileMode)
+}
 
 // forget removes the record first: a mark without a record is removed by load.
 func (f folder) forget(name string) error {

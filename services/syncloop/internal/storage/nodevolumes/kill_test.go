@@ -33,8 +33,12 @@ func (m mortal) save(name string, r *record) error {
 	return m.step(func() error { return m.folder.save(name, r) })
 }
 
-func (m mortal) release(name string) error { return m.step(func() error { return m.folder.release(name) }) }
-func (m mortal) forget(name string) error  { return m.step(func() error { return m.folder.forget(name) }) }
+func (m mortal) release(name string) error {
+	return m.step(func() error { return m.folder.release(name) })
+}
+func (m mortal) forget(name string) error {
+	return m.step(func() error { return m.folder.forget(name) })
+}
 
 // live uses a claim, lets it grow, and deletes it. It returns why it did not come to its end.
 func (r *rig) live() error {

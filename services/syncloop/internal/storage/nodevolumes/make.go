@@ -15,8 +15,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csidrivers"
 	csivolumes "github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csidrivers"
 )
 
 // controller is a driver's controller service with its capabilities.

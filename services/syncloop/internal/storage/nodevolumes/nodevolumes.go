@@ -1,6 +1,6 @@
 // Package nodevolumes makes, attaches, expands and deletes the volumes of the storage classes of a node without an API
-// server. It does there what the provisioner, the attacher and the resizer of Kubernetes do in a cluster, by calls of the
-// controller service of the CSI driver, which runs on the node. Package csi stages and publishes the volumes, and
+// server. It does there what the provisioner, the attacher and the resizer of Kubernetes do in a cluster, by calls of
+// the controller service of the CSI driver, which runs on the node. Package csi stages and publishes the volumes, and
 // package nodeclaims has the claims.
 //
 //	a pod uses the claim ──► CreateVolume ──► a pod mounts it ──► ControllerPublishVolume ──► csi

@@ -25,7 +25,9 @@ func TestTheVolumeOfAClaimIsMadeOnce(t *testing.T) {
 		c.Parameters[parameterPrefix+"node-stage-secret-name"] = "${pvc.annotations['key']}"
 		c.Parameters[parameterPrefix+"node-stage-secret-namespace"] = "${pv.name}"
 	})
-	r.set(func(w *world) { w.secrets["shop/data-key"] = &v1.Secret{Data: map[string][]byte{"password": []byte("p")}} })
+	r.set(func(w *world) {
+		w.secrets["shop/data-key"] = &v1.Secret{Data: map[string][]byte{"password": []byte("p")}}
+	})
 	c := claim("u1", "2Mi", func(c *v1.PersistentVolumeClaim) { c.Annotations = map[string]string{"key": "stage"} })
 	volume := r.provide(c)
 	request := called[*csi.CreateVolumeRequest](r, "CreateVolume")
@@ -37,7 +39,8 @@ func TestTheVolumeOfAClaimIsMadeOnce(t *testing.T) {
 	}
 	spec := volume.PV.Spec
 	if spec.CSI.VolumeHandle != "pvc-u1" || spec.CSI.FSType != "xfs" || spec.StorageClassName != "fast" || volume.Capacity.String() != "2Mi" ||
-		spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || *spec.VolumeMode != v1.PersistentVolumeFilesystem ||
+		spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete ||
+		*spec.VolumeMode != v1.PersistentVolumeFilesystem ||
 		*spec.CSI.NodeStageSecretRef != (v1.SecretReference{Name: "stage", Namespace: "pvc-u1"}) || spec.ClaimRef.Name != "data" ||
 		volume.PV.Annotations[annotationSecretName] != "data-key" {
 		t.Errorf("the volume is %+v", volume.PV)

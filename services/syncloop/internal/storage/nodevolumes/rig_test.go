@@ -120,7 +120,8 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(func() { must(t, r.conn.Close()) })
 	r.addClass(func(*storagev1.StorageClass) {})
 	r.cfg = Config{
-		Dir: r.dir, Objects: r.world, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Timeout: 30 * time.Second,
+		Dir: r.dir, Objects: r.world, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
+		Timeout: 30 * time.Second,
 		Changed: func(namespace, name string) { r.set(func(w *world) { w.told = append(w.told, namespace+"/"+name) }) },
 	}
 	r.next(nil)
@@ -260,4 +261,3 @@ func equal(t *testing.T, what string, got, want []string) {
 		t.Errorf("%s: got %q, want %q", what, got, want)
 	}
 }
-
