@@ -169,6 +169,10 @@ $(TOOLS)/kube: tools/kube/main.go tools/kube/go.mod tools/kube/go.sum
 $(KUBERNETES_PROGRAMS): $(TOOLS)/kube
 	@ln -sf kube $@
 
+$(TOOLS)/sample-device-plugin: tools/kube/go.mod tools/kube/go.sum
+	@CGO_ENABLED=0 $(PART) $(@F) go -C tools/kube build $(KUBERNETES_FLAGS) -o $@ $(KUBERNETES_TESTS)/images/$(@F)
+	@touch $@
+
 $(CONFORMANCE)/bin/ginkgo: PACKAGE := github.com/onsi/ginkgo/v2/ginkgo
 $(CONFORMANCE)/bin/agnhost $(CONFORMANCE)/bin/nonewprivs: PACKAGE = $(KUBERNETES_TESTS)/images/$(@F)
 $(CONFORMANCE)/bin/kubelet: PACKAGE := $(KUBERNETES)/cmd/kubelet
@@ -277,7 +281,7 @@ TEST_FLAGS := -vet=off
 
 # The servers and clients of tests. A unit test without its server skips, except with CI=true.
 .PHONY: test-tools
-test-tools: $(TOOLS)/jaeger $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(BIN)/images/coredns.tar $(BIN)/images/storage.tar $(VM_KERNEL) $(TOOLS)/initramfs $(DOCKER_TOOLS) ## Build the programs that only tests need
+test-tools: $(TOOLS)/jaeger $(TOOLS)/sample-device-plugin $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(BIN)/images/coredns.tar $(BIN)/images/storage.tar $(VM_KERNEL) $(TOOLS)/initramfs $(DOCKER_TOOLS) ## Build the programs that only tests need
 
 # Many tests wait for servers or for a clock, so more packages than processors are tested in parallel.
 UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))

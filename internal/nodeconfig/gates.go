@@ -18,6 +18,7 @@ const (
 	gateLoggingAlpha             = "LoggingAlphaOptions"
 	gateLoggingBeta              = "LoggingBetaOptions"
 	gateQOSReserved              = "QOSReserved"
+	gateResourceHealth           = "ResourceHealthStatus"
 	gateSELinuxMount             = "SELinuxMount"
 )
 
@@ -56,7 +57,6 @@ var missingFeatures = []string{
 	"KubeletPodResourcesDynamicResources",
 	"MemoryQoS",
 	"PodsAPI",
-	"ResourceHealthStatus",
 	"ResourceHealthStatusMessage",
 	"SystemdWatchdog",
 	"TopologyManagerPolicyBetaOptions",
@@ -64,7 +64,8 @@ var missingFeatures = []string{
 }
 
 // switchableFeatures can be turned on and off in Quartet too: those that a field of the file depends on, the resizing
-// of pod-level resources, the SELinux labels of volumes, and EventedPLEG, which Quartet does not depend on.
+// of pod-level resources, the SELinux labels of volumes, the health of devices, and EventedPLEG, which Quartet does not
+// depend on.
 var switchableFeatures = []string{
 	"EventedPLEG",
 	gateDefaultPodSysctls,
@@ -72,7 +73,13 @@ var switchableFeatures = []string{
 	gateLoggingBeta,
 	gatePodLevelResize,
 	gateQOSReserved,
+	gateResourceHealth,
 	gateSELinuxMount,
+}
+
+// ReportsDeviceHealth reports whether the status of a pod has its devices and their health.
+func ReportsDeviceHealth(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
+	return gateEnabled(cfg, gateResourceHealth)
 }
 
 // ResizesPodLevel reports whether the pod-level resources of a running pod can be changed.

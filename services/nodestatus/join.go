@@ -13,6 +13,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/clockskew"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/inventory"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/lease"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/registration"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/report"
@@ -43,6 +44,7 @@ func join(
 	cfg nodeconfig.Config,
 	to clients,
 	node *published,
+	reported *inventory.Inventory,
 	health *rpc.Health,
 	registry prometheus.Registerer,
 ) {
@@ -60,7 +62,7 @@ func join(
 	}
 	to.heartbeat.OnAnswer(clockskew.New(registry, health, node.logger).Seen)
 	started := startup.New(registry, boottime.Now)
-	node.storage = newStorage(cfg, to, health, node.logger, node.tracer)
+	node.storage = newStorage(cfg, to, reported, health, node.logger, node.tracer)
 	node.reporter = report.New(report.Config{
 		Client: to.heartbeat.Core, Name: cfg.NodeName, Timeout: heartbeatTimeout(cfg), Broken: broken, Ready: started.Ready,
 		Period: cfg.Kubelet.NodeStatusUpdateFrequency.Duration, Frequency: cfg.Kubelet.NodeStatusReportFrequency.Duration,
@@ -85,7 +87,7 @@ func join(
 		Delayed: node.storage.drivers.Trouble,
 		Health:  health, Clock: real, Logger: node.logger, Tracer: node.tracer,
 	})
-	node.storage.run(ctx, group, to, node.reporter.Changed, registry, node.logger)
+	node.storage.run(ctx, group, node.reporter.Changed)
 	for _, run := range []func(context.Context){node.registrar.Run, node.reporter.Run, node.lease.Run} {
 		group.Go(func() error {
 			run(ctx)

@@ -17,7 +17,8 @@ func TestMetricsAreServedAsDocumented(t *testing.T) {
 	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	waitReady(t, nodes, v1.ConditionTrue)
 	served := metricstest.Scrape(cfg.MetricsListen)
-	metricstest.Documented(t, served, metricstest.EveryService, metricstest.ServedStreams, metricstest.NodeStatus)
+	metricstest.Documented(t, served, metricstest.EveryService, metricstest.ServedStreams,
+		metricstest.FollowedStreams, metricstest.NodeStatus)
 
 	metricstest.Want(t, served, 1, "kubelet_node_name", "node", "node-1")
 	metricstest.Want(t, served, 1, "kubernetes_build_info", "major", "1")

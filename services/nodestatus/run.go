@@ -23,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/services/nodestatus/internal/checkpoint"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/heartbeat"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/inventory"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/server"
 )
@@ -106,12 +107,14 @@ func serve(
 	if err != nil {
 		return err
 	}
+	reported := inventory.New()
 	heart = heartbeat.New(heartbeat.Config{
 		Settings: settings, Period: cfg.Kubelet.NodeStatusUpdateFrequency.Duration,
 		AskPLEG:     heartbeat.AskPLEG(to.pleg, cfg.Peers.PLEG),
 		AskSyncLoop: heartbeat.AskSyncLoop(to.syncloop, cfg.Peers.SyncLoop),
 		AskTimeout:  heartbeat.DefaultAskTimeout,
 		ListImages:  heartbeat.AskImages(to.syncloop),
+		Devices:     reported.Devices,
 		ReadMachine: facts.ReadMachine,
 		ReadNow: func() (facts.Readings, error) {
 			readings, err := facts.ReadNow(cfg.RootDir, cfg.StateDir)
@@ -137,8 +140,9 @@ func serve(
 		if err := keepCertificate(ctx, group, cfg, health, registry, logger); err != nil {
 			return err
 		}
-		join(ctx, group, cfg, to, node, health, registry)
+		join(ctx, group, cfg, to, node, reported, health, registry)
 	}
+	followInventory(ctx, group, to, node, reported, heart.Look, registry)
 	group.Go(func() error { return node.events.run(ctx) })
 	group.Go(func() error { return heart.Run(ctx) })
 	if shutdowns != nil {

@@ -25,9 +25,9 @@ type storage struct {
 
 // newStorage returns the storage of a node in a cluster.
 func newStorage(
-	cfg nodeconfig.Config, to clients, health *rpc.Health, logger *slog.Logger, tracer trace.Tracer,
+	cfg nodeconfig.Config, to clients, reported *inventory.Inventory, health *rpc.Health, logger *slog.Logger,
+	tracer trace.Tracer,
 ) *storage {
-	reported := inventory.New()
 	return &storage{reported: reported, drivers: csinode.New(csinode.Config{
 		Core: to.cluster.Core, Storage: to.cluster.Storage, Name: cfg.NodeName, Drivers: reported.Drivers,
 		Health: health, Clock: clock.RealClock{}, Logger: logger, Tracer: tracer,
@@ -37,22 +37,30 @@ func newStorage(
 // registered receives the Node in the API server; nil if it does not exist.
 func (s *storage) registered(node *v1.Node) { s.drivers.Registered(node) }
 
-// run follows the storage and publishes the drivers. statusChanged is called when the volumes in use have changed, and
-// when the node may become ready.
-func (s *storage) run(
-	ctx context.Context, group *errgroup.Group, to clients, statusChanged func(), registry prometheus.Registerer,
-	logger *slog.Logger,
-) {
-	metrics := stream.NewFollowedMetrics(registry, stream.NameStorage)
-	group.Go(func() error {
-		_ = s.reported.Run(ctx, inventory.Config{ // it ends with ctx
-			Source: inventory.Source(to.syncloop), DriversChanged: s.drivers.Changed, VolumesChanged: statusChanged,
-			Clock: clock.RealClock{}, Logger: logger, Metrics: metrics,
-		})
-		return nil
-	})
+// run publishes the drivers. statusChanged is called when the node may become ready.
+func (s *storage) run(ctx context.Context, group *errgroup.Group, statusChanged func()) {
 	group.Go(func() error {
 		s.drivers.Run(ctx, statusChanged)
+		return nil
+	})
+}
+
+// followInventory follows what plugins and volumes add to the Node. devicesChanged is called when the resources of
+// device plugins have changed.
+func followInventory(
+	ctx context.Context, group *errgroup.Group, to clients, node *published, reported *inventory.Inventory,
+	devicesChanged func(), registry prometheus.Registerer,
+) {
+	driversChanged, volumesChanged := func() {}, func() {}
+	if node.storage != nil {
+		driversChanged, volumesChanged = node.storage.drivers.Changed, node.reporter.Changed
+	}
+	metrics := stream.NewFollowedMetrics(registry, stream.NameStorage)
+	group.Go(func() error {
+		_ = reported.Run(ctx, inventory.Config{ // it ends with ctx
+			Source: inventory.Source(to.syncloop), DriversChanged: driversChanged, VolumesChanged: volumesChanged,
+			DevicesChanged: devicesChanged, Clock: clock.RealClock{}, Logger: node.logger, Metrics: metrics,
+		})
 		return nil
 	})
 }

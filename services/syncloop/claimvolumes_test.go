@@ -30,9 +30,11 @@ import (
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/claims"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/inventory"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 	"github.com/quartet-node/quartet/test/cluster"
 	"github.com/quartet-node/quartet/test/csidriver"
@@ -191,7 +193,10 @@ func clusterVolumes(
 	changes := podchanges.New()
 	link, err := newLink(ctx, h, askNode, changes, events, parts)
 	noError(t, err)
-	stored, err = newStorage(h, askNode, link, changes, events, parts)
+	published := inventory.New(stream.NewServedMetrics(registry, stream.NameStorage))
+	devices, err := newDevices(h, published.Changed, func(types.UID) {}, parts)
+	noError(t, err)
+	stored, err = newStorage(h, askNode, link, changes, events, devices, published, parts)
 	noError(t, err)
 	manager, err := newVolumes(h, askNode, link, events, stored.volumes, parts)
 	noError(t, err)

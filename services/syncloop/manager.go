@@ -11,6 +11,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
@@ -30,6 +31,7 @@ type managerConfig struct {
 	events    *podevents.Recorder
 	probes    *prober.Manager
 	volumes   *volumes.Manager
+	devices   *deviceplugins.Manager
 	starts    *phases.Book
 	store     *podstore.Store
 	garbage   *containergc.Queue
@@ -53,6 +55,7 @@ func newManager(ctx context.Context, h *host, c managerConfig, parts *components
 		Endings: c.books.endings, Resizes: c.books.resizes, Garbage: c.garbage,
 		UserIDs: userIDs(h.cfg).Of, Objects: c.link.Objects, RuntimeClasses: c.link.RuntimeClasses, Services: c.link.Services,
 		Claims:  c.link.Claims,
+		Devices: c.devices,
 		Volumes: c.volumes, Issued: []executor.Issued{
 			{Name: "service account tokens", Forget: c.link.Tokens.Forget},
 			{Name: "trust bundles", Forget: c.link.TrustBundles.Forget},

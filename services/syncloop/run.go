@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
@@ -31,6 +32,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/volumelimits"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/inventory"
 )
 
 // run serves until ctx, the process's context, ends. No pod stops then.
@@ -121,7 +123,12 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	if err != nil {
 		return err
 	}
-	storage, err := newStorage(h, askNode, link, changes, events, parts)
+	published := inventory.New(stream.NewServedMetrics(h.registry, stream.NameStorage))
+	devices, err := newDevices(h, published.Changed, changes.Note(podchanges.Sync), parts)
+	if err != nil {
+		return err
+	}
+	storage, err := newStorage(h, askNode, link, changes, events, devices, published, parts)
 	if err != nil {
 		return err
 	}
@@ -131,13 +138,13 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	}
 	starts := phases.New(phases.NewMetrics(h.registry))
 	addresses := hostips.New(func() []string { return fallbackAddresses(ctx, h.cfg) })
-	store := newStore(h, books, link, probes, starts)
+	store := newStore(h, books, link, probes, devices, starts)
 	addresses.OnChange(store.SetHostIPs)
 	resizes.Expose(h.registry, func() resizes.Counts { return books.resizes.Count(store.Pod) })
 	garbage := containergc.NewQueue()
 	manager, err := newManager(ctx, h, managerConfig{
 		askNode: askNode, addresses: addresses, books: books, link: link, events: events, probes: probes,
-		volumes: volumes, starts: starts, store: store, garbage: garbage,
+		volumes: volumes, devices: devices, starts: starts, store: store, garbage: garbage,
 	}, parts)
 	if err != nil {
 		return err
@@ -167,7 +174,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		mirrors: link.Mirrors(func(name types.NamespacedName, except types.UID) bool {
 			return workers.OtherHas(name, except) || store.OtherRuns(name, except)
 		}),
-		addresses: addresses, evictor: evictor, evictions: evictions,
+		devices: devices, addresses: addresses, evictor: evictor, evictions: evictions,
 	}, parts)
 	if err := watchLogs(ctx, h, store, parts); err != nil {
 		return err
@@ -186,7 +193,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	parts.Run("pod changes", func(ctx context.Context) error { return changes.Run(ctx, volumes.Refresh, poke(workers)) })
 	engine := engineapi.New(engineapi.Config{
 		Store: store, Workers: workers, Probes: probes.Describe, Volumes: volumes.Describe, Health: syncLoop.Health,
-		Images: h.imagesNow(ctx), Events: events.Stream(), Storage: storage.inventory.Source, Evicter: evictions,
+		Images: h.imagesNow(ctx), Events: events.Stream(), Storage: published.Source, Evicter: evictions,
 		Claims: describeClaims(link), Released: describeReleased(link),
 		AllVolumes: volumes.List, Unused: storage.volumes.Unused,
 		Shutdown: shutdown.New(shutdown.Config{
@@ -196,6 +203,6 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		Readings: usage.Readings,
 	})
 	return serveAPIs(ctx, h, apiConfig{
-		engine: engine, askNode: askNode, store: store, loop: syncLoop, usage: usage, events: events,
+		engine: engine, askNode: askNode, store: store, devices: devices, loop: syncLoop, usage: usage, events: events,
 	}, parts)
 }

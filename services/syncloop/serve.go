@@ -18,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/kubeletapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
@@ -29,6 +30,7 @@ type apiConfig struct {
 	engine  *engineapi.Server
 	askNode func(context.Context) (*v1.Node, error)
 	store   *podstore.Store
+	devices *deviceplugins.Manager
 	loop    *loop.Loop
 	usage   *stats.Stats
 	events  *podevents.Recorder
@@ -74,7 +76,7 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 			return httpserve.Until(ctx, listener, kubeletapi.ReadOnly(h.cfg.NodeName, common), h.logger)
 		})
 	}
-	addPodResources(h, c.store, parts)
+	addPodResources(h, c.store, c.devices, parts)
 	return addNodeAPI(ctx, h, c.askNode, common, c.loop.Begun(), parts)
 }
 
@@ -97,10 +99,10 @@ func awaitPods(ctx context.Context, h *host, store *podstore.Store) {
 }
 
 // addPodResources adds the pod-resources API. A node without it still runs pods, because they do not need it.
-func addPodResources(h *host, store *podstore.Store, parts *components.Group) {
+func addPodResources(h *host, store *podstore.Store, devices *deviceplugins.Manager, parts *components.Group) {
 	path := podresources.Socket(h.cfg.RootDir)
 	config := podresources.Config{
-		Path: path, Pods: store.Active, Metrics: podresources.NewMetrics(h.registry),
+		Path: path, Pods: store.Active, Devices: devices, Metrics: podresources.NewMetrics(h.registry),
 		Logger: h.logger, Clock: clock.RealClock{},
 	}
 	parts.Run("pod resources", func(ctx context.Context) error {

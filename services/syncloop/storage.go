@@ -15,11 +15,12 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/components"
-	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csidrivers"
@@ -43,8 +44,6 @@ const (
 type storage struct {
 	drivers *csidrivers.Drivers
 	volumes *csi.Plugin
-	// inventory is what nodestatus follows.
-	inventory *inventory.Inventory
 	// changed has a value after a driver was registered. Its capacity is one, because one look covers all drivers.
 	changed chan struct{}
 }
@@ -52,12 +51,12 @@ type storage struct {
 // newStorage adds the plugin manager, and the volumes of the CSI drivers that it registers.
 func newStorage(
 	h *host, askNode func(context.Context) (*v1.Node, error), link *cluster.Link, changes *podchanges.Changes,
-	events *podevents.Recorder, parts *components.Group,
+	events *podevents.Recorder, devices *deviceplugins.Manager, published *inventory.Inventory,
+	parts *components.Group,
 ) (*storage, error) {
 	if err := makePluginDirs(h); err != nil {
 		return nil, err
 	}
-	published := inventory.New(stream.NewServedMetrics(h.registry, stream.NameStorage))
 	changed := make(chan struct{}, 1)
 	driversChanged, inUseChanged := published.Changed, published.Changed
 	local := volumesOf(link)
@@ -88,8 +87,10 @@ func newStorage(
 	})
 	manager := plugins.New(plugins.Config{
 		Dir: filepath.Join(h.cfg.RootDir, pluginSocketsDir), Clock: clock.RealClock{}, Logger: h.logger,
-		Handlers: map[string]plugins.Handler{registrationv1.CSIPlugin: drivers},
-		Metrics:  plugins.NewMetrics(h.registry),
+		Handlers: map[string]plugins.Handler{
+			registrationv1.CSIPlugin: drivers, registrationv1.DevicePlugin: devicePlugins{devices: devices},
+		},
+		Metrics: plugins.NewMetrics(h.registry),
 	})
 	config := csi.Config{
 		Root: h.cfg.RootDir, Boot: h.boot, NodeName: h.cfg.NodeName, Drivers: drivers, Cluster: link.Claims,
@@ -112,9 +113,12 @@ func newStorage(
 	parts.Run("CSI drivers", drivers.Run)
 	parts.Run("CSI volumes", mounted.Run)
 	parts.Run("storage inventory", func(ctx context.Context) error {
-		return published.Run(ctx, inventory.Storage{Drivers: drivers.Nodes, InUse: mounted})
+		return published.Run(ctx, inventory.Storage{
+			Drivers: drivers.Nodes, InUse: mounted,
+			Devices: func() []*enginev1.DeviceResource { return deviceResources(devices) },
+		})
 	})
-	return &storage{drivers: drivers, volumes: mounted, inventory: published, changed: changed}, nil
+	return &storage{drivers: drivers, volumes: mounted, changed: changed}, nil
 }
 
 // retry retries the volumes that wait for a driver when it is registered, until ctx ends, whose error it returns. It
@@ -143,7 +147,7 @@ func (s *storage) retry(ctx context.Context, manager *volumes.Manager, poke func
 
 // makePluginDirs makes the folders of plugins, which plugins in containers may use also on a machine with SELinux.
 func makePluginDirs(h *host) error {
-	for _, name := range []string{pluginsDir, pluginSocketsDir} {
+	for _, name := range []string{pluginsDir, pluginSocketsDir, deviceplugins.Folder} {
 		dir := filepath.Join(h.cfg.RootDir, name)
 		if err := os.MkdirAll(dir, pluginsMode); err != nil {
 			return fmt.Errorf("make a folder of plugins: %w", err)

@@ -721,16 +721,18 @@ func (x *WatchStorageResponse) GetItem() *StorageItem {
 	return nil
 }
 
-// StorageItem is a CSI driver or a volume in use.
+// StorageItem is a CSI driver, a volume in use, or a resource of device plugins.
 type StorageItem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The driver, for a key "driver/NAME"; otherwise unset.
 	Driver *CSIDriver `protobuf:"bytes,1,opt,name=driver,proto3" json:"driver,omitempty"`
 	// The unique name of the volume, for example "kubernetes.io/csi/DRIVER^HANDLE", for a key "volume/UNIQUENAME";
 	// otherwise empty.
-	VolumeInUse   string `protobuf:"bytes,2,opt,name=volume_in_use,json=volumeInUse,proto3" json:"volume_in_use,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	VolumeInUse string `protobuf:"bytes,2,opt,name=volume_in_use,json=volumeInUse,proto3" json:"volume_in_use,omitempty"`
+	// The resource, for a key "device/RESOURCE"; otherwise unset.
+	DeviceResource *DeviceResource `protobuf:"bytes,3,opt,name=device_resource,json=deviceResource,proto3" json:"device_resource,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *StorageItem) Reset() {
@@ -777,6 +779,78 @@ func (x *StorageItem) GetVolumeInUse() string {
 	return ""
 }
 
+func (x *StorageItem) GetDeviceResource() *DeviceResource {
+	if x != nil {
+		return x.DeviceResource
+	}
+	return nil
+}
+
+// DeviceResource is an extended resource whose devices are those of a device plugin.
+type DeviceResource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name, for example "example.com/gpu".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The number of devices that the plugin has reported, the unhealthy ones included; 0 until a plugin of an earlier
+	// process is registered again, and after a plugin was away for 5 minutes.
+	Capacity int64 `protobuf:"varint,2,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	// The number of healthy devices; 0 while no plugin serves the resource.
+	Allocatable   int64 `protobuf:"varint,3,opt,name=allocatable,proto3" json:"allocatable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeviceResource) Reset() {
+	*x = DeviceResource{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeviceResource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeviceResource) ProtoMessage() {}
+
+func (x *DeviceResource) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeviceResource.ProtoReflect.Descriptor instead.
+func (*DeviceResource) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *DeviceResource) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeviceResource) GetCapacity() int64 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+func (x *DeviceResource) GetAllocatable() int64 {
+	if x != nil {
+		return x.Allocatable
+	}
+	return 0
+}
+
 // CSIDriver is a CSI driver that is registered on this node, with its own description of the node.
 type CSIDriver struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -794,7 +868,7 @@ type CSIDriver struct {
 
 func (x *CSIDriver) Reset() {
 	*x = CSIDriver{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +880,7 @@ func (x *CSIDriver) String() string {
 func (*CSIDriver) ProtoMessage() {}
 
 func (x *CSIDriver) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +893,7 @@ func (x *CSIDriver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CSIDriver.ProtoReflect.Descriptor instead.
 func (*CSIDriver) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{11}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CSIDriver) GetName() string {
@@ -859,7 +933,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +945,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +958,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{12}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{13}
 }
 
 // ListWorkersResponse contains all workers.
@@ -898,7 +972,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +984,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +997,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{13}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*Worker {
@@ -976,7 +1050,7 @@ type Worker struct {
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1062,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1075,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{14}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Worker) GetPodUid() string {
@@ -1143,7 +1217,7 @@ type Volume struct {
 
 func (x *Volume) Reset() {
 	*x = Volume{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1155,7 +1229,7 @@ func (x *Volume) String() string {
 func (*Volume) ProtoMessage() {}
 
 func (x *Volume) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1168,7 +1242,7 @@ func (x *Volume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Volume.ProtoReflect.Descriptor instead.
 func (*Volume) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{15}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Volume) GetName() string {
@@ -1287,7 +1361,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1299,7 +1373,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1312,7 +1386,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{16}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Probe) GetContainer() string {
@@ -1410,7 +1484,7 @@ type StartPhase struct {
 
 func (x *StartPhase) Reset() {
 	*x = StartPhase{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1422,7 +1496,7 @@ func (x *StartPhase) String() string {
 func (*StartPhase) ProtoMessage() {}
 
 func (x *StartPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1435,7 +1509,7 @@ func (x *StartPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartPhase.ProtoReflect.Descriptor instead.
 func (*StartPhase) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{17}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StartPhase) GetPhase() string {
@@ -1475,7 +1549,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1487,7 +1561,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1500,7 +1574,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{18}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{19}
 }
 
 // ListImagesResponse contains all images.
@@ -1514,7 +1588,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1600,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1613,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{19}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListImagesResponse) GetImages() []*Image {
@@ -1566,7 +1640,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1652,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1665,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{20}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Image) GetId() string {
@@ -1631,7 +1705,7 @@ type ListClaimsRequest struct {
 
 func (x *ListClaimsRequest) Reset() {
 	*x = ListClaimsRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +1717,7 @@ func (x *ListClaimsRequest) String() string {
 func (*ListClaimsRequest) ProtoMessage() {}
 
 func (x *ListClaimsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +1730,7 @@ func (x *ListClaimsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClaimsRequest.ProtoReflect.Descriptor instead.
 func (*ListClaimsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{21}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{22}
 }
 
 // ListClaimsResponse contains the claims.
@@ -1672,7 +1746,7 @@ type ListClaimsResponse struct {
 
 func (x *ListClaimsResponse) Reset() {
 	*x = ListClaimsResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +1758,7 @@ func (x *ListClaimsResponse) String() string {
 func (*ListClaimsResponse) ProtoMessage() {}
 
 func (x *ListClaimsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +1771,7 @@ func (x *ListClaimsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClaimsResponse.ProtoReflect.Descriptor instead.
 func (*ListClaimsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{22}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListClaimsResponse) GetClaims() []*Claim {
@@ -1727,7 +1801,7 @@ type ReleasedVolume struct {
 
 func (x *ReleasedVolume) Reset() {
 	*x = ReleasedVolume{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1739,7 +1813,7 @@ func (x *ReleasedVolume) String() string {
 func (*ReleasedVolume) ProtoMessage() {}
 
 func (x *ReleasedVolume) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1752,7 +1826,7 @@ func (x *ReleasedVolume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleasedVolume.ProtoReflect.Descriptor instead.
 func (*ReleasedVolume) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{23}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReleasedVolume) GetPersistentVolume() []byte {
@@ -1789,7 +1863,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1875,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +1888,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{24}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Claim) GetClaim() []byte {
@@ -1854,7 +1928,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1866,7 +1940,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1879,7 +1953,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{25}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{26}
 }
 
 // ListVolumesResponse contains the volumes.
@@ -1893,7 +1967,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1905,7 +1979,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1918,7 +1992,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{26}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*PodVolume {
@@ -1945,7 +2019,7 @@ type PodVolume struct {
 
 func (x *PodVolume) Reset() {
 	*x = PodVolume{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1957,7 +2031,7 @@ func (x *PodVolume) String() string {
 func (*PodVolume) ProtoMessage() {}
 
 func (x *PodVolume) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1970,7 +2044,7 @@ func (x *PodVolume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodVolume.ProtoReflect.Descriptor instead.
 func (*PodVolume) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{27}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PodVolume) GetPodUid() string {
@@ -2018,7 +2092,7 @@ type EvictPodRequest struct {
 
 func (x *EvictPodRequest) Reset() {
 	*x = EvictPodRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2104,7 @@ func (x *EvictPodRequest) String() string {
 func (*EvictPodRequest) ProtoMessage() {}
 
 func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2117,7 @@ func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodRequest.ProtoReflect.Descriptor instead.
 func (*EvictPodRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{28}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *EvictPodRequest) GetPodUid() string {
@@ -2083,7 +2157,7 @@ type EvictPodResponse struct {
 
 func (x *EvictPodResponse) Reset() {
 	*x = EvictPodResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2095,7 +2169,7 @@ func (x *EvictPodResponse) String() string {
 func (*EvictPodResponse) ProtoMessage() {}
 
 func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2108,7 +2182,7 @@ func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodResponse.ProtoReflect.Descriptor instead.
 func (*EvictPodResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{29}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{30}
 }
 
 // ShutDownPodsRequest contains the pods to terminate.
@@ -2122,7 +2196,7 @@ type ShutDownPodsRequest struct {
 
 func (x *ShutDownPodsRequest) Reset() {
 	*x = ShutDownPodsRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +2208,7 @@ func (x *ShutDownPodsRequest) String() string {
 func (*ShutDownPodsRequest) ProtoMessage() {}
 
 func (x *ShutDownPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +2221,7 @@ func (x *ShutDownPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownPodsRequest.ProtoReflect.Descriptor instead.
 func (*ShutDownPodsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{30}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ShutDownPodsRequest) GetPods() []*PodEnd {
@@ -2170,7 +2244,7 @@ type PodEnd struct {
 
 func (x *PodEnd) Reset() {
 	*x = PodEnd{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2182,7 +2256,7 @@ func (x *PodEnd) String() string {
 func (*PodEnd) ProtoMessage() {}
 
 func (x *PodEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2195,7 +2269,7 @@ func (x *PodEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodEnd.ProtoReflect.Descriptor instead.
 func (*PodEnd) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{31}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PodEnd) GetPodUid() string {
@@ -2221,7 +2295,7 @@ type ShutDownPodsResponse struct {
 
 func (x *ShutDownPodsResponse) Reset() {
 	*x = ShutDownPodsResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +2307,7 @@ func (x *ShutDownPodsResponse) String() string {
 func (*ShutDownPodsResponse) ProtoMessage() {}
 
 func (x *ShutDownPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +2320,7 @@ func (x *ShutDownPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownPodsResponse.ProtoReflect.Descriptor instead.
 func (*ShutDownPodsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{32}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{33}
 }
 
 // AwaitStatusesRequest requests a wait for the statuses of all pods.
@@ -2258,7 +2332,7 @@ type AwaitStatusesRequest struct {
 
 func (x *AwaitStatusesRequest) Reset() {
 	*x = AwaitStatusesRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2270,7 +2344,7 @@ func (x *AwaitStatusesRequest) String() string {
 func (*AwaitStatusesRequest) ProtoMessage() {}
 
 func (x *AwaitStatusesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2283,7 +2357,7 @@ func (x *AwaitStatusesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitStatusesRequest.ProtoReflect.Descriptor instead.
 func (*AwaitStatusesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{33}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{34}
 }
 
 // AwaitStatusesResponse is empty: the API server has them.
@@ -2295,7 +2369,7 @@ type AwaitStatusesResponse struct {
 
 func (x *AwaitStatusesResponse) Reset() {
 	*x = AwaitStatusesResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2307,7 +2381,7 @@ func (x *AwaitStatusesResponse) String() string {
 func (*AwaitStatusesResponse) ProtoMessage() {}
 
 func (x *AwaitStatusesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2320,7 +2394,7 @@ func (x *AwaitStatusesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitStatusesResponse.ProtoReflect.Descriptor instead.
 func (*AwaitStatusesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{34}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{35}
 }
 
 // GetHealthRequest asks for the health.
@@ -2332,7 +2406,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[35]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2344,7 +2418,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[35]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2357,7 +2431,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{35}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{36}
 }
 
 // GetHealthResponse is the health of syncloop.
@@ -2383,7 +2457,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[36]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2469,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[36]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2482,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{36}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetHealthResponse) GetHealthy() bool {
@@ -2470,7 +2544,7 @@ type SignalReading struct {
 
 func (x *SignalReading) Reset() {
 	*x = SignalReading{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[37]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2482,7 +2556,7 @@ func (x *SignalReading) String() string {
 func (*SignalReading) ProtoMessage() {}
 
 func (x *SignalReading) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[37]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2495,7 +2569,7 @@ func (x *SignalReading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalReading.ProtoReflect.Descriptor instead.
 func (*SignalReading) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{37}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SignalReading) GetSignal() string {
@@ -2558,10 +2632,15 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\fresume_token\x18\x01 \x01(\fR\vresumeToken\"z\n" +
 	"\x14WatchStorageResponse\x12.\n" +
 	"\x05frame\x18\x01 \x01(\v2\x18.quartet.stream.v1.FrameR\x05frame\x122\n" +
-	"\x04item\x18\x02 \x01(\v2\x1e.quartet.engine.v1.StorageItemR\x04item\"g\n" +
+	"\x04item\x18\x02 \x01(\v2\x1e.quartet.engine.v1.StorageItemR\x04item\"\xb3\x01\n" +
 	"\vStorageItem\x124\n" +
 	"\x06driver\x18\x01 \x01(\v2\x1c.quartet.engine.v1.CSIDriverR\x06driver\x12\"\n" +
-	"\rvolume_in_use\x18\x02 \x01(\tR\vvolumeInUse\"\x8b\x02\n" +
+	"\rvolume_in_use\x18\x02 \x01(\tR\vvolumeInUse\x12J\n" +
+	"\x0fdevice_resource\x18\x03 \x01(\v2!.quartet.engine.v1.DeviceResourceR\x0edeviceResource\"b\n" +
+	"\x0eDeviceResource\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bcapacity\x18\x02 \x01(\x03R\bcapacity\x12 \n" +
+	"\vallocatable\x18\x03 \x01(\x03R\vallocatable\"\x8b\x02\n" +
 	"\tCSIDriver\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12F\n" +
@@ -2730,7 +2809,7 @@ func file_quartet_engine_v1_engine_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_engine_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(WorkerState)(0),               // 0: quartet.engine.v1.WorkerState
 	(VolumeState)(0),               // 1: quartet.engine.v1.VolumeState
@@ -2746,108 +2825,110 @@ var file_quartet_engine_v1_engine_proto_goTypes = []any{
 	(*WatchStorageRequest)(nil),    // 11: quartet.engine.v1.WatchStorageRequest
 	(*WatchStorageResponse)(nil),   // 12: quartet.engine.v1.WatchStorageResponse
 	(*StorageItem)(nil),            // 13: quartet.engine.v1.StorageItem
-	(*CSIDriver)(nil),              // 14: quartet.engine.v1.CSIDriver
-	(*ListWorkersRequest)(nil),     // 15: quartet.engine.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),    // 16: quartet.engine.v1.ListWorkersResponse
-	(*Worker)(nil),                 // 17: quartet.engine.v1.Worker
-	(*Volume)(nil),                 // 18: quartet.engine.v1.Volume
-	(*Probe)(nil),                  // 19: quartet.engine.v1.Probe
-	(*StartPhase)(nil),             // 20: quartet.engine.v1.StartPhase
-	(*ListImagesRequest)(nil),      // 21: quartet.engine.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),     // 22: quartet.engine.v1.ListImagesResponse
-	(*Image)(nil),                  // 23: quartet.engine.v1.Image
-	(*ListClaimsRequest)(nil),      // 24: quartet.engine.v1.ListClaimsRequest
-	(*ListClaimsResponse)(nil),     // 25: quartet.engine.v1.ListClaimsResponse
-	(*ReleasedVolume)(nil),         // 26: quartet.engine.v1.ReleasedVolume
-	(*Claim)(nil),                  // 27: quartet.engine.v1.Claim
-	(*ListVolumesRequest)(nil),     // 28: quartet.engine.v1.ListVolumesRequest
-	(*ListVolumesResponse)(nil),    // 29: quartet.engine.v1.ListVolumesResponse
-	(*PodVolume)(nil),              // 30: quartet.engine.v1.PodVolume
-	(*EvictPodRequest)(nil),        // 31: quartet.engine.v1.EvictPodRequest
-	(*EvictPodResponse)(nil),       // 32: quartet.engine.v1.EvictPodResponse
-	(*ShutDownPodsRequest)(nil),    // 33: quartet.engine.v1.ShutDownPodsRequest
-	(*PodEnd)(nil),                 // 34: quartet.engine.v1.PodEnd
-	(*ShutDownPodsResponse)(nil),   // 35: quartet.engine.v1.ShutDownPodsResponse
-	(*AwaitStatusesRequest)(nil),   // 36: quartet.engine.v1.AwaitStatusesRequest
-	(*AwaitStatusesResponse)(nil),  // 37: quartet.engine.v1.AwaitStatusesResponse
-	(*GetHealthRequest)(nil),       // 38: quartet.engine.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),      // 39: quartet.engine.v1.GetHealthResponse
-	(*SignalReading)(nil),          // 40: quartet.engine.v1.SignalReading
-	nil,                            // 41: quartet.engine.v1.CSIDriver.TopologyEntry
-	(*v1.Frame)(nil),               // 42: quartet.stream.v1.Frame
-	(*timestamppb.Timestamp)(nil),  // 43: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 44: google.protobuf.Duration
+	(*DeviceResource)(nil),         // 14: quartet.engine.v1.DeviceResource
+	(*CSIDriver)(nil),              // 15: quartet.engine.v1.CSIDriver
+	(*ListWorkersRequest)(nil),     // 16: quartet.engine.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),    // 17: quartet.engine.v1.ListWorkersResponse
+	(*Worker)(nil),                 // 18: quartet.engine.v1.Worker
+	(*Volume)(nil),                 // 19: quartet.engine.v1.Volume
+	(*Probe)(nil),                  // 20: quartet.engine.v1.Probe
+	(*StartPhase)(nil),             // 21: quartet.engine.v1.StartPhase
+	(*ListImagesRequest)(nil),      // 22: quartet.engine.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),     // 23: quartet.engine.v1.ListImagesResponse
+	(*Image)(nil),                  // 24: quartet.engine.v1.Image
+	(*ListClaimsRequest)(nil),      // 25: quartet.engine.v1.ListClaimsRequest
+	(*ListClaimsResponse)(nil),     // 26: quartet.engine.v1.ListClaimsResponse
+	(*ReleasedVolume)(nil),         // 27: quartet.engine.v1.ReleasedVolume
+	(*Claim)(nil),                  // 28: quartet.engine.v1.Claim
+	(*ListVolumesRequest)(nil),     // 29: quartet.engine.v1.ListVolumesRequest
+	(*ListVolumesResponse)(nil),    // 30: quartet.engine.v1.ListVolumesResponse
+	(*PodVolume)(nil),              // 31: quartet.engine.v1.PodVolume
+	(*EvictPodRequest)(nil),        // 32: quartet.engine.v1.EvictPodRequest
+	(*EvictPodResponse)(nil),       // 33: quartet.engine.v1.EvictPodResponse
+	(*ShutDownPodsRequest)(nil),    // 34: quartet.engine.v1.ShutDownPodsRequest
+	(*PodEnd)(nil),                 // 35: quartet.engine.v1.PodEnd
+	(*ShutDownPodsResponse)(nil),   // 36: quartet.engine.v1.ShutDownPodsResponse
+	(*AwaitStatusesRequest)(nil),   // 37: quartet.engine.v1.AwaitStatusesRequest
+	(*AwaitStatusesResponse)(nil),  // 38: quartet.engine.v1.AwaitStatusesResponse
+	(*GetHealthRequest)(nil),       // 39: quartet.engine.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),      // 40: quartet.engine.v1.GetHealthResponse
+	(*SignalReading)(nil),          // 41: quartet.engine.v1.SignalReading
+	nil,                            // 42: quartet.engine.v1.CSIDriver.TopologyEntry
+	(*v1.Frame)(nil),               // 43: quartet.stream.v1.Frame
+	(*timestamppb.Timestamp)(nil),  // 44: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 45: google.protobuf.Duration
 }
 var file_quartet_engine_v1_engine_proto_depIdxs = []int32{
 	0,  // 0: quartet.engine.v1.Pod.worker_state:type_name -> quartet.engine.v1.WorkerState
 	3,  // 1: quartet.engine.v1.ListPodsResponse.pods:type_name -> quartet.engine.v1.Pod
-	42, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
+	43, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
 	3,  // 3: quartet.engine.v1.WatchPodsResponse.pod:type_name -> quartet.engine.v1.Pod
-	42, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	43, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
 	10, // 5: quartet.engine.v1.WatchPodEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
-	43, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
-	42, // 7: quartet.engine.v1.WatchStorageResponse.frame:type_name -> quartet.stream.v1.Frame
+	44, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
+	43, // 7: quartet.engine.v1.WatchStorageResponse.frame:type_name -> quartet.stream.v1.Frame
 	13, // 8: quartet.engine.v1.WatchStorageResponse.item:type_name -> quartet.engine.v1.StorageItem
-	14, // 9: quartet.engine.v1.StorageItem.driver:type_name -> quartet.engine.v1.CSIDriver
-	41, // 10: quartet.engine.v1.CSIDriver.topology:type_name -> quartet.engine.v1.CSIDriver.TopologyEntry
-	17, // 11: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
-	0,  // 12: quartet.engine.v1.Worker.state:type_name -> quartet.engine.v1.WorkerState
-	43, // 13: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
-	43, // 14: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
-	43, // 15: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
-	20, // 16: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
-	19, // 17: quartet.engine.v1.Worker.probes:type_name -> quartet.engine.v1.Probe
-	18, // 18: quartet.engine.v1.Worker.volumes:type_name -> quartet.engine.v1.Volume
-	1,  // 19: quartet.engine.v1.Volume.state:type_name -> quartet.engine.v1.VolumeState
-	43, // 20: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
-	43, // 21: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
-	43, // 22: quartet.engine.v1.Volume.wanted_since:type_name -> google.protobuf.Timestamp
-	2,  // 23: quartet.engine.v1.Probe.result:type_name -> quartet.engine.v1.ProbeResult
-	43, // 24: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
-	43, // 25: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
-	2,  // 26: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
-	43, // 27: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
-	43, // 28: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
-	43, // 29: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
-	44, // 30: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
-	23, // 31: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
-	27, // 32: quartet.engine.v1.ListClaimsResponse.claims:type_name -> quartet.engine.v1.Claim
-	26, // 33: quartet.engine.v1.ListClaimsResponse.released:type_name -> quartet.engine.v1.ReleasedVolume
-	30, // 34: quartet.engine.v1.ListVolumesResponse.volumes:type_name -> quartet.engine.v1.PodVolume
-	18, // 35: quartet.engine.v1.PodVolume.volume:type_name -> quartet.engine.v1.Volume
-	34, // 36: quartet.engine.v1.ShutDownPodsRequest.pods:type_name -> quartet.engine.v1.PodEnd
-	43, // 37: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
-	40, // 38: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
-	43, // 39: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
-	4,  // 40: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
-	6,  // 41: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
-	8,  // 42: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
-	11, // 43: quartet.engine.v1.EngineService.WatchStorage:input_type -> quartet.engine.v1.WatchStorageRequest
-	15, // 44: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
-	21, // 45: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
-	24, // 46: quartet.engine.v1.EngineService.ListClaims:input_type -> quartet.engine.v1.ListClaimsRequest
-	28, // 47: quartet.engine.v1.EngineService.ListVolumes:input_type -> quartet.engine.v1.ListVolumesRequest
-	31, // 48: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
-	33, // 49: quartet.engine.v1.EngineService.ShutDownPods:input_type -> quartet.engine.v1.ShutDownPodsRequest
-	36, // 50: quartet.engine.v1.EngineService.AwaitStatuses:input_type -> quartet.engine.v1.AwaitStatusesRequest
-	38, // 51: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
-	5,  // 52: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
-	7,  // 53: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
-	9,  // 54: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
-	12, // 55: quartet.engine.v1.EngineService.WatchStorage:output_type -> quartet.engine.v1.WatchStorageResponse
-	16, // 56: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
-	22, // 57: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
-	25, // 58: quartet.engine.v1.EngineService.ListClaims:output_type -> quartet.engine.v1.ListClaimsResponse
-	29, // 59: quartet.engine.v1.EngineService.ListVolumes:output_type -> quartet.engine.v1.ListVolumesResponse
-	32, // 60: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
-	35, // 61: quartet.engine.v1.EngineService.ShutDownPods:output_type -> quartet.engine.v1.ShutDownPodsResponse
-	37, // 62: quartet.engine.v1.EngineService.AwaitStatuses:output_type -> quartet.engine.v1.AwaitStatusesResponse
-	39, // 63: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
-	52, // [52:64] is the sub-list for method output_type
-	40, // [40:52] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	15, // 9: quartet.engine.v1.StorageItem.driver:type_name -> quartet.engine.v1.CSIDriver
+	14, // 10: quartet.engine.v1.StorageItem.device_resource:type_name -> quartet.engine.v1.DeviceResource
+	42, // 11: quartet.engine.v1.CSIDriver.topology:type_name -> quartet.engine.v1.CSIDriver.TopologyEntry
+	18, // 12: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
+	0,  // 13: quartet.engine.v1.Worker.state:type_name -> quartet.engine.v1.WorkerState
+	44, // 14: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
+	44, // 15: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
+	44, // 16: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
+	21, // 17: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
+	20, // 18: quartet.engine.v1.Worker.probes:type_name -> quartet.engine.v1.Probe
+	19, // 19: quartet.engine.v1.Worker.volumes:type_name -> quartet.engine.v1.Volume
+	1,  // 20: quartet.engine.v1.Volume.state:type_name -> quartet.engine.v1.VolumeState
+	44, // 21: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
+	44, // 22: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
+	44, // 23: quartet.engine.v1.Volume.wanted_since:type_name -> google.protobuf.Timestamp
+	2,  // 24: quartet.engine.v1.Probe.result:type_name -> quartet.engine.v1.ProbeResult
+	44, // 25: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
+	44, // 26: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
+	2,  // 27: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
+	44, // 28: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
+	44, // 29: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
+	44, // 30: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
+	45, // 31: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
+	24, // 32: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
+	28, // 33: quartet.engine.v1.ListClaimsResponse.claims:type_name -> quartet.engine.v1.Claim
+	27, // 34: quartet.engine.v1.ListClaimsResponse.released:type_name -> quartet.engine.v1.ReleasedVolume
+	31, // 35: quartet.engine.v1.ListVolumesResponse.volumes:type_name -> quartet.engine.v1.PodVolume
+	19, // 36: quartet.engine.v1.PodVolume.volume:type_name -> quartet.engine.v1.Volume
+	35, // 37: quartet.engine.v1.ShutDownPodsRequest.pods:type_name -> quartet.engine.v1.PodEnd
+	44, // 38: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
+	41, // 39: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
+	44, // 40: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
+	4,  // 41: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
+	6,  // 42: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
+	8,  // 43: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
+	11, // 44: quartet.engine.v1.EngineService.WatchStorage:input_type -> quartet.engine.v1.WatchStorageRequest
+	16, // 45: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
+	22, // 46: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
+	25, // 47: quartet.engine.v1.EngineService.ListClaims:input_type -> quartet.engine.v1.ListClaimsRequest
+	29, // 48: quartet.engine.v1.EngineService.ListVolumes:input_type -> quartet.engine.v1.ListVolumesRequest
+	32, // 49: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
+	34, // 50: quartet.engine.v1.EngineService.ShutDownPods:input_type -> quartet.engine.v1.ShutDownPodsRequest
+	37, // 51: quartet.engine.v1.EngineService.AwaitStatuses:input_type -> quartet.engine.v1.AwaitStatusesRequest
+	39, // 52: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
+	5,  // 53: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
+	7,  // 54: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
+	9,  // 55: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
+	12, // 56: quartet.engine.v1.EngineService.WatchStorage:output_type -> quartet.engine.v1.WatchStorageResponse
+	17, // 57: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
+	23, // 58: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
+	26, // 59: quartet.engine.v1.EngineService.ListClaims:output_type -> quartet.engine.v1.ListClaimsResponse
+	30, // 60: quartet.engine.v1.EngineService.ListVolumes:output_type -> quartet.engine.v1.ListVolumesResponse
+	33, // 61: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
+	36, // 62: quartet.engine.v1.EngineService.ShutDownPods:output_type -> quartet.engine.v1.ShutDownPodsResponse
+	38, // 63: quartet.engine.v1.EngineService.AwaitStatuses:output_type -> quartet.engine.v1.AwaitStatusesResponse
+	40, // 64: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
+	53, // [53:65] is the sub-list for method output_type
+	41, // [41:53] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_quartet_engine_v1_engine_proto_init() }
@@ -2855,14 +2936,14 @@ func file_quartet_engine_v1_engine_proto_init() {
 	if File_quartet_engine_v1_engine_proto != nil {
 		return
 	}
-	file_quartet_engine_v1_engine_proto_msgTypes[11].OneofWrappers = []any{}
+	file_quartet_engine_v1_engine_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_engine_v1_engine_proto_rawDesc), len(file_quartet_engine_v1_engine_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   39,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

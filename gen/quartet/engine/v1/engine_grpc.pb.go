@@ -57,9 +57,11 @@ type EngineServiceClient interface {
 	// the events' names. A bounded number of events for each pod is kept in memory for an hour, until the process ends.
 	// `quartet events` and `quartet describe pod` call it.
 	WatchPodEvents(ctx context.Context, in *WatchPodEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPodEventsResponse], error)
-	// WatchStorage streams the CSI drivers that are registered on this node and the volumes that are in use, by the stream
-	// contract of quartet.stream.v1, level-triggered. Keys are "driver/NAME" and "volume/UNIQUENAME". nodestatus follows
-	// it to write the CSINode, and the topology labels and status.volumesInUse of the Node. A delta removes a driver when
+	// WatchStorage streams what plugins and volumes of this node add to the Node: the CSI drivers that are registered, the
+	// volumes that are in use, and the resources of device plugins, by the stream contract of quartet.stream.v1,
+	// level-triggered. Keys are "driver/NAME", "volume/UNIQUENAME" and "device/RESOURCE". nodestatus follows it to write
+	// the CSINode, and the topology labels, status.volumesInUse, status.capacity and status.allocatable of the Node. A
+	// resource of device plugins that was removed stays with a capacity of 0. A delta removes a driver when
 	// it is deregistered. After a start, a driver is not in the stream until it is registered again, so its absence in a
 	// snapshot does not mean that it is gone. Fails with UNAVAILABLE after a start until the volumes in use are known,
 	// because a cluster detaches a volume that is not reported.
@@ -277,9 +279,11 @@ type EngineServiceServer interface {
 	// the events' names. A bounded number of events for each pod is kept in memory for an hour, until the process ends.
 	// `quartet events` and `quartet describe pod` call it.
 	WatchPodEvents(*WatchPodEventsRequest, grpc.ServerStreamingServer[WatchPodEventsResponse]) error
-	// WatchStorage streams the CSI drivers that are registered on this node and the volumes that are in use, by the stream
-	// contract of quartet.stream.v1, level-triggered. Keys are "driver/NAME" and "volume/UNIQUENAME". nodestatus follows
-	// it to write the CSINode, and the topology labels and status.volumesInUse of the Node. A delta removes a driver when
+	// WatchStorage streams what plugins and volumes of this node add to the Node: the CSI drivers that are registered, the
+	// volumes that are in use, and the resources of device plugins, by the stream contract of quartet.stream.v1,
+	// level-triggered. Keys are "driver/NAME", "volume/UNIQUENAME" and "device/RESOURCE". nodestatus follows it to write
+	// the CSINode, and the topology labels, status.volumesInUse, status.capacity and status.allocatable of the Node. A
+	// resource of device plugins that was removed stays with a capacity of 0. A delta removes a driver when
 	// it is deregistered. After a start, a driver is not in the stream until it is registered again, so its absence in a
 	// snapshot does not mean that it is gone. Fails with UNAVAILABLE after a start until the volumes in use are known,
 	// because a cluster detaches a volume that is not reported.

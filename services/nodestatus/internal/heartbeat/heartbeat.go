@@ -39,6 +39,8 @@ type Config struct {
 	AskTimeout           time.Duration
 	// ListImages lists the images of the node; nil for a Node without images.
 	ListImages ListImages
+	// Devices returns the amounts of the resources of device plugins, nil while they are unknown; it may be nil.
+	Devices func() map[string]nodeobject.Amounts
 	// ReadMachine and ReadNow read the machine.
 	ReadMachine func() (facts.Machine, error)
 	ReadNow     func() (facts.Readings, error)
@@ -160,6 +162,10 @@ func (h *Heart) beat(ctx context.Context) {
 	h.complain(err)
 	pleg, syncloop := h.ask(peerPLEG, h.pleg), h.ask(peerSyncLoop, h.syncloop)
 	shuttingDown := h.cfg.ShuttingDown != nil && h.cfg.ShuttingDown()
+	var devices map[string]nodeobject.Amounts
+	if h.cfg.Devices != nil {
+		devices = h.cfg.Devices()
+	}
 	state := nodeobject.Build(nodeobject.Input{
 		Settings:     h.cfg.Settings,
 		Machine:      *h.machine,
@@ -167,6 +173,7 @@ func (h *Heart) beat(ctx context.Context) {
 		PLEG:         pleg,
 		SyncLoop:     syncloop,
 		Images:       h.images.images(),
+		Devices:      devices,
 		ShuttingDown: shuttingDown,
 		Previous:     h.previous,
 		StartedAt:    h.startedAt,

@@ -1,6 +1,6 @@
-// Package inventory follows syncloop's stream of the storage of this node: the registered CSI drivers and the volumes
-// in use. While syncloop is away, the last state stays. Package csinode publishes the drivers, package report the
-// volumes.
+// Package inventory follows syncloop's stream of the storage and devices of this node: the registered CSI drivers, the
+// volumes in use, and the resources of device plugins. While syncloop is away, the last state stays. Package csinode
+// publishes the drivers, package report the volumes, and package nodeobject the devices.
 package inventory
 
 import (
@@ -21,6 +21,7 @@ import (
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
 // Source returns the stream. Subscribing waits for a syncloop that is unreachable.
@@ -53,11 +54,11 @@ type Drivers struct {
 type Config struct {
 	// Source is the stream, see Source. Required.
 	Source stream.Source[*enginev1.StorageItem]
-	// DriversChanged and VolumesChanged are called after a change. They must not block. Required.
-	DriversChanged, VolumesChanged func()
-	Clock                          clock.Clock
-	Logger                         *slog.Logger
-	Metrics                        *stream.FollowedMetrics
+	// DriversChanged, VolumesChanged and DevicesChanged are called after a change. They must not block. Required.
+	DriversChanged, VolumesChanged, DevicesChanged func()
+	Clock                                          clock.Clock
+	Logger                                         *slog.Logger
+	Metrics                                        *stream.FollowedMetrics
 }
 
 // Inventory follows the stream. Create it with New. Its methods are safe for concurrent use.
@@ -65,12 +66,14 @@ type Inventory struct {
 	mu      sync.Mutex
 	drivers Drivers
 	volumes map[string]bool
+	devices map[string]*enginev1.DeviceResource
 }
 
 // New returns an Inventory that knows nothing.
 func New() *Inventory {
 	return &Inventory{
 		drivers: Drivers{Known: map[string]*enginev1.CSIDriver{}, Gone: map[string]bool{}}, volumes: map[string]bool{},
+		devices: map[string]*enginev1.DeviceResource{},
 	}
 }
 
@@ -91,6 +94,21 @@ func (i *Inventory) VolumesInUse() (names []v1.UniqueVolumeName, known bool) {
 	return names, !i.drivers.Since.IsZero()
 }
 
+// Devices returns the amounts of the resources of device plugins by name; nil before the first snapshot. A resource that
+// is no longer in the stream stays with the amounts 0, as in the kubelet: that tells it from a resource of the cluster.
+func (i *Inventory) Devices() map[string]nodeobject.Amounts {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.drivers.Since.IsZero() {
+		return nil
+	}
+	all := make(map[string]nodeobject.Amounts, len(i.devices))
+	for name, d := range i.devices {
+		all[name] = nodeobject.Amounts{Capacity: d.GetCapacity(), Allocatable: d.GetAllocatable()}
+	}
+	return all
+}
+
 // Run follows the stream until ctx ends, whose error it returns.
 func (i *Inventory) Run(ctx context.Context, cfg Config) error {
 	return stream.Follow(ctx, stream.FollowConfig[*enginev1.StorageItem]{
@@ -103,6 +121,7 @@ func (i *Inventory) Run(ctx context.Context, cfg Config) error {
 			i.mu.Unlock()
 			cfg.DriversChanged()
 			cfg.VolumesChanged()
+			cfg.DevicesChanged()
 		},
 	})
 }
@@ -114,7 +133,7 @@ func (i *Inventory) handle(change stream.Change[*enginev1.StorageItem], cfg Conf
 		item = change.Old
 	}
 	i.mu.Lock()
-	driver, volume := item.GetDriver(), item.GetVolumeInUse()
+	driver, volume, device := item.GetDriver(), item.GetVolumeInUse(), item.GetDeviceResource()
 	switch {
 	case driver != nil && removed:
 		delete(i.drivers.Known, driver.GetName())
@@ -128,6 +147,10 @@ func (i *Inventory) handle(change stream.Change[*enginev1.StorageItem], cfg Conf
 		delete(i.volumes, volume)
 	case volume != "":
 		i.volumes[volume] = true
+	case device != nil && removed:
+		i.devices[device.GetName()] = nil
+	case device != nil:
+		i.devices[device.GetName()] = device
 	}
 	i.mu.Unlock()
 	if change.FromSnapshot {
@@ -138,5 +161,8 @@ func (i *Inventory) handle(change stream.Change[*enginev1.StorageItem], cfg Conf
 	}
 	if volume != "" {
 		cfg.VolumesChanged()
+	}
+	if device != nil {
+		cfg.DevicesChanged()
 	}
 }

@@ -15,6 +15,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/inventory"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
@@ -61,17 +62,24 @@ func driver(name, id string) *enginev1.StorageItem {
 
 func volume(name string) *enginev1.StorageItem { return &enginev1.StorageItem{VolumeInUse: name} }
 
+func device(name string, capacity, allocatable int64) *enginev1.StorageItem {
+	return &enginev1.StorageItem{DeviceResource: &enginev1.DeviceResource{
+		Name: name, Capacity: capacity, Allocatable: allocatable,
+	}}
+}
+
 func TestNothingIsRemovedThatWasNotDeregistered(t *testing.T) {
 	s, i := &syncloop{}, inventory.New()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	var mu sync.Mutex
-	drivers, volumes := 0, 0
+	drivers, volumes, devices := 0, 0, 0
 	go func() {
 		done <- i.Run(ctx, inventory.Config{
 			Source: s, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
 			DriversChanged: func() { mu.Lock(); defer mu.Unlock(); drivers++ },
 			VolumesChanged: func() { mu.Lock(); defer mu.Unlock(); volumes++ },
+			DevicesChanged: func() { mu.Lock(); defer mu.Unlock(); devices++ },
 		})
 	}()
 	defer func() {
@@ -81,11 +89,15 @@ func TestNothingIsRemovedThatWasNotDeregistered(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	if i.Devices() != nil {
+		t.Errorf("before the first snapshot there are the devices %v", i.Devices())
+	}
 	if names, known := i.VolumesInUse(); known || len(names) > 0 || !i.Drivers().Since.IsZero() {
 		t.Errorf("before the first snapshot there are %v, %v", names, i.Drivers())
 	}
 	first := levelOf(map[string]*enginev1.StorageItem{
 		"driver/a": driver("a", "1"), "driver/b": driver("b", "1"), "volume/v": volume("v"), "volume/u": volume("u"),
+		"device/x.io/gpu": device("x.io/gpu", 4, 3),
 	})
 	s.replace(first)
 	eventually.That(t, "the volumes are known", func() bool { _, known := i.VolumesInUse(); return known })
@@ -96,6 +108,10 @@ func TestNothingIsRemovedThatWasNotDeregistered(t *testing.T) {
 	first.Delete("volume/v")
 	eventually.That(t, "a is gone", func() bool { return i.Drivers().Gone["a"] })
 	eventually.That(t, "v is not in use", func() bool { names, _ := i.VolumesInUse(); return len(names) == 1 })
+	first.Put("device/x.io/gpu", device("x.io/gpu", 4, 2))
+	eventually.That(t, "a device is unhealthy", func() bool {
+		return i.Devices()["x.io/gpu"] == nodeobject.Amounts{Capacity: 4, Allocatable: 2}
+	})
 	since := i.Drivers().Since
 	s.replace(nil)
 	if d := i.Drivers(); d.Known["b"] == nil || !d.Gone["a"] || len(d.Known) != 1 {
@@ -111,8 +127,14 @@ func TestNothingIsRemovedThatWasNotDeregistered(t *testing.T) {
 	if names, _ := i.VolumesInUse(); !slices.Equal(names, []v1.UniqueVolumeName{"w"}) {
 		t.Errorf("the volumes are %v, want %v", names, []v1.UniqueVolumeName{"w"})
 	}
+	if gone, known := i.Devices()["x.io/gpu"]; !known || gone != (nodeobject.Amounts{}) {
+		t.Errorf("a resource that is not expected any more is %v, %v, want 0", gone, known)
+	}
 	mu.Lock()
 	defer mu.Unlock()
+	if devices < 3 {
+		t.Errorf("%d changes of devices are notified", devices)
+	}
 	if drivers < 3 || volumes < 3 {
 		t.Errorf("%d changes of drivers and %d of volumes are notified", drivers, volumes)
 	}

@@ -112,6 +112,9 @@ type Input struct {
 	PLEG, SyncLoop Peer
 	// Images are the images on the node; nil while syncloop has not reported them.
 	Images []Image
+	// Devices are the amounts of the resources of device plugins; nil while they are unknown, and then the previous ones
+	// stay.
+	Devices map[string]Amounts
 	// ShuttingDown is true while the machine is shutting down and the pods are terminated first.
 	ShuttingDown bool
 	// Previous is the last result of Build, possibly of an earlier process; zero if there is none.
@@ -154,6 +157,7 @@ func Build(in Input) State {
 			DaemonEndpoints: v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: in.Settings.Port}},
 		},
 	}
+	addDevices(in, &node.Status)
 	if in.Settings.PodCIDR != "" {
 		node.Spec.PodCIDR, node.Spec.PodCIDRs = in.Settings.PodCIDR, []string{in.Settings.PodCIDR}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/mirrorpods"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podcertificates"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
@@ -85,6 +86,7 @@ type exposing struct {
 func register(registry prometheus.Registerer) exposing {
 	containergc.NewMetrics(registry)
 	csi.NewMetrics(registry)
+	deviceplugins.NewMetrics(registry)
 	engineapi.NewMetrics(registry)
 	eviction.NewMetrics(registry)
 	executor.NewMetrics(registry)

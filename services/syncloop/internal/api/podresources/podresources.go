@@ -1,7 +1,6 @@
 // Package podresources serves the kubelet's pod-resources API, version v1, on the kubelet's socket. Programs on this
-// machine, such as device monitors, use it to find which pods have exclusive devices, CPUs and memory. This version of
-// Quartet assigns none of these, like a kubelet without device plugins and with the policies None, so pods and
-// containers are listed without them.
+// machine, such as device monitors, use it to find which pods have devices, exclusive CPUs and memory. This version of
+// Quartet assigns no exclusive CPUs and memory, like a kubelet with the policies None, so they are not listed.
 package podresources
 
 import (
@@ -9,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,12 +17,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
 )
 
 const (
@@ -41,12 +43,21 @@ type Config struct {
 	Path string
 	// Pods returns the pods that hold resources of the node. It fails while they are unknown.
 	Pods func() ([]*v1.Pod, error)
+	// Devices has the devices of the node.
+	Devices Devices
 	// Metrics counts requests.
 	Metrics *Metrics
 	// Logger logs refused users.
 	Logger *slog.Logger
 	// Clock is the time.
 	Clock clock.PassiveClock
+}
+
+// Devices has the devices of the node; *deviceplugins.Manager implements it.
+type Devices interface {
+	// Held returns the devices of a container by resource, and Usable the healthy devices of each resource.
+	Held(pod types.UID, container string) map[string][]allocation.Device
+	Usable() map[string][]allocation.Device
 }
 
 // Serve serves requests until ctx ends, and then returns nil. It replaces a stale socket. It fails if it cannot listen.
@@ -101,7 +112,7 @@ func (l lister) List(
 	}
 	answer := &podresourcesv1.ListPodResourcesResponse{PodResources: make([]*podresourcesv1.PodResources, 0, len(pods))}
 	for _, pod := range pods {
-		answer.PodResources = append(answer.PodResources, resourcesOf(pod))
+		answer.PodResources = append(answer.PodResources, l.resourcesOf(pod))
 	}
 	return answer, nil
 }
@@ -123,15 +134,15 @@ func (l lister) Get(
 		return nil, status.Errorf(codes.NotFound, "pod %s in namespace %s not found", request.GetPodName(),
 			request.GetPodNamespace())
 	}
-	return &podresourcesv1.GetPodResourcesResponse{PodResources: resourcesOf(pods[at])}, nil
+	return &podresourcesv1.GetPodResourcesResponse{PodResources: l.resourcesOf(pods[at])}, nil
 }
 
-// GetAllocatableResources implements PodResourcesLister. There are no exclusive resources.
+// GetAllocatableResources implements PodResourcesLister. It returns the healthy devices, also those in use.
 func (l lister) GetAllocatableResources(
 	context.Context, *podresourcesv1.AllocatableResourcesRequest,
 ) (*podresourcesv1.AllocatableResourcesResponse, error) {
 	l.cfg.Metrics.count(callGetAllocatable, nil)
-	return &podresourcesv1.AllocatableResourcesResponse{}, nil
+	return &podresourcesv1.AllocatableResourcesResponse{Devices: devicesOf(l.cfg.Devices.Usable())}, nil
 }
 
 func (l lister) pods() ([]*v1.Pod, error) {
@@ -143,16 +154,39 @@ func (l lister) pods() ([]*v1.Pod, error) {
 }
 
 // resourcesOf returns the long-running containers of a pod: its sidecars, then its regular containers.
-func resourcesOf(pod *v1.Pod) *podresourcesv1.PodResources {
+func (l lister) resourcesOf(pod *v1.Pod) *podresourcesv1.PodResources {
 	result := &podresourcesv1.PodResources{Name: pod.Name, Namespace: pod.Namespace}
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		if podset.IsSidecar(c) {
-			result.Containers = append(result.Containers, &podresourcesv1.ContainerResources{Name: c.Name})
+			result.Containers = append(result.Containers, l.containerOf(pod, c))
 		}
 	}
 	for i := range pod.Spec.Containers {
-		result.Containers = append(result.Containers, &podresourcesv1.ContainerResources{Name: pod.Spec.Containers[i].Name})
+		result.Containers = append(result.Containers, l.containerOf(pod, &pod.Spec.Containers[i]))
 	}
 	return result
+}
+
+func (l lister) containerOf(pod *v1.Pod, c *v1.Container) *podresourcesv1.ContainerResources {
+	return &podresourcesv1.ContainerResources{Name: c.Name, Devices: devicesOf(l.cfg.Devices.Held(pod.UID, c.Name))}
+}
+
+// devicesOf returns an entry for each device and each of its NUMA nodes, as the kubelet does, sorted by resource and ID.
+func devicesOf(devices map[string][]allocation.Device) []*podresourcesv1.ContainerDevices {
+	var all []*podresourcesv1.ContainerDevices
+	for _, name := range slices.Sorted(maps.Keys(devices)) {
+		for _, d := range devices[name] {
+			if len(d.NUMANodes) == 0 {
+				all = append(all, &podresourcesv1.ContainerDevices{ResourceName: name, DeviceIds: []string{d.ID}})
+			}
+			for _, node := range d.NUMANodes {
+				all = append(all, &podresourcesv1.ContainerDevices{
+					ResourceName: name, DeviceIds: []string{d.ID},
+					Topology: &podresourcesv1.TopologyInfo{Nodes: []*podresourcesv1.NUMANode{{ID: node}}},
+				})
+			}
+		}
+	}
+	return all
 }

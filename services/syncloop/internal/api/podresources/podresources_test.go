@@ -21,12 +21,14 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -53,6 +55,29 @@ func newRig(t *testing.T) *rig {
 	r := &rig{t: t, root: root, clock: clocktesting.NewFakePassiveClock(time.Now()), counted: prometheus.NewRegistry()}
 	r.connect()
 	return r
+}
+
+// gpus are the devices of a node whose pod shop/web, with the UID web, has one.
+type gpus struct{}
+
+func (gpus) Held(pod types.UID, container string) map[string][]allocation.Device {
+	if pod != "web" || container != "main" {
+		return nil
+	}
+	return map[string][]allocation.Device{"example.com/gpu": {{ID: "a", NUMANodes: []int64{0, 1}}}, "example.com/nic": {{ID: "x"}}}
+}
+
+func (g gpus) Usable() map[string][]allocation.Device { return g.Held("web", "main") }
+
+// ofGPUs is what the API says of them.
+func ofGPUs() []*podresourcesv1.ContainerDevices {
+	on := func(node int64) *podresourcesv1.ContainerDevices {
+		return &podresourcesv1.ContainerDevices{
+			ResourceName: "example.com/gpu", DeviceIds: []string{"a"},
+			Topology: &podresourcesv1.TopologyInfo{Nodes: []*podresourcesv1.NUMANode{{ID: node}}},
+		}
+	}
+	return []*podresourcesv1.ContainerDevices{on(0), on(1), {ResourceName: "example.com/nic", DeviceIds: []string{"x"}}}
 }
 
 // connect creates a client. After a restart of the server, an old client may lose a request before it notices.
@@ -83,7 +108,7 @@ func (r *rig) serve() (stop func()) {
 	done := make(chan error, 1)
 	cfg := podresources.Config{
 		Path: podresources.Socket(r.root), Metrics: podresources.NewMetrics(r.counted), Logger: slog.New(slog.DiscardHandler),
-		Clock: r.clock,
+		Clock: r.clock, Devices: gpus{},
 		Pods: func() ([]*v1.Pod, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -116,7 +141,7 @@ func (r *rig) get(namespace, name string) (*podresourcesv1.GetPodResourcesRespon
 // web returns a pod with an init container, a sidecar and two regular containers.
 func web() *v1.Pod {
 	return &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"},
 		Spec: v1.PodSpec{
 			InitContainers: []v1.Container{{Name: "migrate"}, {Name: "proxy", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)}},
 			Containers:     []v1.Container{{Name: "main"}, {Name: "cache"}},
@@ -128,7 +153,7 @@ func TestPodsAreListed(t *testing.T) {
 	r := newRig(t)
 	r.setPods(nil, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "web"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}, web())
 	r.serve()
-	wanted := &podresourcesv1.PodResources{Namespace: "shop", Name: "web", Containers: []*podresourcesv1.ContainerResources{{Name: "proxy"}, {Name: "main"}, {Name: "cache"}}}
+	wanted := &podresourcesv1.PodResources{Namespace: "shop", Name: "web", Containers: []*podresourcesv1.ContainerResources{{Name: "proxy"}, {Name: "main", Devices: ofGPUs()}, {Name: "cache"}}}
 	all, err := r.list()
 	must(t, err)
 	want := []*podresourcesv1.PodResources{{Namespace: "other", Name: "web", Containers: []*podresourcesv1.ContainerResources{{Name: "main"}}}, wanted}
@@ -145,8 +170,8 @@ func TestPodsAreListed(t *testing.T) {
 	}
 	free, err := r.GetAllocatableResources(t.Context(), &podresourcesv1.AllocatableResourcesRequest{})
 	must(t, err)
-	if len(free.GetDevices()) != 0 || len(free.GetCpuIds()) != 0 || len(free.GetMemory()) != 0 {
-		t.Errorf("there is %v to be had", free)
+	if diff := cmp.Diff(&podresourcesv1.AllocatableResourcesResponse{Devices: ofGPUs()}, free, protocmp.Transform()); diff != "" {
+		t.Errorf("allocatable (-want +got):\n%s", diff)
 	}
 	for name, want := range map[string]float64{"requests_total": 4, "requests_list": 1, "requests_get": 2, "requests_get_allocatable": 1, "errors_list": 0, "errors_get": 1, "errors_get_allocatable": 0} {
 		metricstest.Want(t, r.counted, want, "kubelet_pod_resources_endpoint_"+name, "server_api_version", "v1")

@@ -23,10 +23,7 @@ import (
 func (m *Manager) Ready(pod *v1.Pod) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.book.Present(pod.UID); err != nil {
-		return fmt.Errorf("waiting for device plugins: %w", err)
-	}
-	return nil
+	return m.book.Present(pod.UID)
 }
 
 // Give returns what a container that is about to be created gets for its devices. It calls the plugins that want to

@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	// folder is the kubelet's folder below the root directory, with the sockets of plugins and the checkpoint.
-	folder = "device-plugins"
+	// Folder is the kubelet's folder below the root directory, with the sockets of plugins and the checkpoint.
+	Folder = "device-plugins"
 	// folderMode is the kubelet's mode of the folder.
 	folderMode = 0o750
 	// stopGrace is the kubelet's time after which a resource without a plugin is removed from the node.
@@ -90,7 +90,7 @@ func New(cfg Config) (*Manager, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	m := &Manager{
-		cfg: cfg, dir: filepath.Join(cfg.Root, folder), book: allocation.New(), plugins: map[string][]*endpoint{},
+		cfg: cfg, dir: filepath.Join(cfg.Root, Folder), book: allocation.New(), plugins: map[string][]*endpoint{},
 		lost: map[string]time.Time{}, removed: map[string]bool{}, calls: map[types.UID]context.CancelFunc{},
 		options: map[string]*pluginapi.DevicePluginOptions{}, wake: make(chan struct{}, 1), started: cfg.Clock.Now(),
 	}

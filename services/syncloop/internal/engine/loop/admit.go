@@ -86,7 +86,7 @@ func (l *Loop) awaitsNode() bool {
 // A new pod is checked, and may have to wait. A refused pod is Failed, and stays Failed.
 func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 	switch {
-	case d.refused:
+	case d.refused || d.allocating != nil:
 		return false
 	case d.admitted || l.cfg.Workers.Has(uid) || !l.cfg.Store.IsNew(uid):
 		d.admitted = true
@@ -99,12 +99,21 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 	case !l.areGone(d.behind):
 		return false // housekeeping tries again
 	}
+	wait, lacking := l.cfg.Devices.Check(d.pod)
+	if wait {
+		l.waitsForDevices(uid)
+		return false // housekeeping tries again
+	}
 	refusal := admission.Check(admission.Request{
 		Pod: d.pod, Static: podset.IsStaticSource(d.source), Critical: isCritical(d), Others: l.active(uid), Node: l.node,
-		Machine: l.cfg.Machine, UnsafeSysctls: l.cfg.UnsafeSysctls,
+		Devices: lacking, Owned: l.cfg.Devices.Owns, Machine: l.cfg.Machine, UnsafeSysctls: l.cfg.UnsafeSysctls,
 	})
 	if l.shuttingDown {
 		refusal = shutdownRefusal()
+	}
+	if refusal == nil && l.cfg.Devices.Needs(d.pod) {
+		l.allocateDevices(cause, uid, d)
+		return false
 	}
 	if refusal == nil {
 		d.admitted, d.behind = true, nil
@@ -113,6 +122,12 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 	if !l.shuttingDown && l.preempt(cause, uid, d, refusal) {
 		return false
 	}
+	l.refuse(cause, uid, d, refusal)
+	return false
+}
+
+// refuse makes a pod Failed for good. It gives back the devices that it may have.
+func (l *Loop) refuse(cause context.Context, uid types.UID, d *desiredPod, refusal *admission.Refusal) {
 	d.refused = true
 	l.cfg.Logger.WarnContext(cause, "a pod is refused", telemetry.KeyPod, d.pod.Namespace+"/"+d.pod.Name, telemetry.KeyPodUID, string(uid),
 		telemetry.KeyReason, refusal.Reason, telemetry.KeyError, refusal.Message)
@@ -123,14 +138,17 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 	}); err != nil {
 		l.cfg.Logger.Error("cannot find a refused pod", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 	}
-	return false
+	if l.cfg.Devices.Needs(d.pod) {
+		l.releaseDevices(uid)
+	}
 }
 
-// active returns the pods that use the node's resources: those that were admitted or run already, and have not ended.
+// active returns the pods that use the node's resources: those that were admitted, get devices, or run already, and
+// have not ended.
 func (l *Loop) active(without types.UID) []*v1.Pod {
 	pods := make([]*v1.Pod, 0, len(l.desired))
 	for uid, d := range l.desired {
-		if uid == without || d.refused || (!d.admitted && l.cfg.Store.IsNew(uid)) {
+		if uid == without || d.refused || (!d.admitted && d.allocating == nil && l.cfg.Store.IsNew(uid)) {
 			continue
 		}
 		if phase := l.cfg.Store.Phase(uid); phase != v1.PodSucceeded && phase != v1.PodFailed {

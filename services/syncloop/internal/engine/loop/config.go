@@ -147,6 +147,7 @@ func (l *Loop) want(d *Desired) {
 	next := &desiredPod{pod: d.Pod, wanted: d.Pod, source: d.Source, life: d.Life, traceparent: d.Traceparent}
 	if known != nil {
 		next.admitted, next.refused, next.behind = known.admitted, known.refused, known.behind
+		next.allocating = known.allocating
 		next.allocated, next.has, next.waits, next.promise = known.allocated, known.has, known.waits, known.promise
 	}
 	if next.allocated { // the loop decides later whether the new resources are allocated

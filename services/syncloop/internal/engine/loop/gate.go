@@ -128,6 +128,9 @@ func (l *Loop) progress() {
 	if l.opened.IsZero() && l.configSynced && l.plegSynced {
 		l.opened = l.cfg.Clock.Now()
 		l.cfg.Store.Open()
+		if observed, known := l.cfg.Store.AllObserved(); known {
+			l.cfg.Devices.Recover(observed)
+		}
 	}
 	l.show()
 	l.reportWaiting()

@@ -136,6 +136,8 @@ type Config struct {
 	UnsafeSysctls []string
 	// PodEvents records events of pods without a worker: *podevents.Recorder. Nil discards them.
 	PodEvents PodEvents
+	// Devices allocates the devices of new pods. If it is nil, there are none.
+	Devices Devices
 	// Evictions has the evicted pods that their source still names.
 	Evictions *evictionbook.Book
 	// Endings has the pods that an earlier process was ending.
@@ -244,6 +246,8 @@ type desiredPod struct {
 	undecided bool
 	// promise is a new allocation while it is written to disk; nil if there is none.
 	promise *promise
+	// allocating is the allocation of devices under way; nil if there is none.
+	allocating *allocating
 	// behind are the pods that were preempted for this critical one. It waits until they are gone.
 	behind []types.UID
 }
@@ -270,6 +274,9 @@ func New(cfg Config) *Loop {
 	}
 	if cfg.PodEvents == nil {
 		cfg.PodEvents = noopEvents{}
+	}
+	if cfg.Devices == nil {
+		cfg.Devices = noDevices{}
 	}
 	if cfg.Resizes == nil {
 		cfg.Resizes = resizes.InMemory()

@@ -39,6 +39,9 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	if s.cfg.Resizes != nil {
 		in.Resize, _ = s.cfg.Resizes.Get(uid)
 	}
+	if s.cfg.Devices != nil {
+		in.Devices = func(container string) []v1.ResourceStatus { return s.cfg.Devices(uid, container) }
+	}
 	if s.cfg.Probes != nil {
 		in.Readiness, in.Started = s.cfg.Probes.Ready, s.cfg.Probes.Started
 		in.ProbedSince, in.Unhealthy = s.cfg.Probes.Since, s.cfg.Probes.Unhealthy

@@ -49,6 +49,9 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics measures the starts of pods; nil measures nothing.
 	Metrics *Metrics
+	// Devices returns the devices of a container for its status. It must not call the store; nil is a node without device
+	// plugins.
+	Devices func(pod types.UID, container string) []v1.ResourceStatus
 	// Resizes has the records of resized pods; nil resizes no pod.
 	Resizes Resizes
 	// Phases records the last phases of a pod's start; nil records nothing.

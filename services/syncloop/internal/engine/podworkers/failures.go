@@ -37,9 +37,10 @@ var (
 	failedNetwork = failure{
 		label: "network", waits: "the network of pods", reason: podstatus.ReasonNoNetwork, passes: true,
 	}
-	failedCgroup = failure{label: "cgroup", waits: "its cgroup", reason: podstatus.ReasonCgroup, passes: true}
-	failedVolume = failure{label: "volume", waits: "volumes", reason: podstatus.ReasonVolumes, passes: true}
-	failedResize = failure{
+	failedCgroup  = failure{label: "cgroup", waits: "its cgroup", reason: podstatus.ReasonCgroup, passes: true}
+	failedVolume  = failure{label: "volume", waits: "volumes", reason: podstatus.ReasonVolumes, passes: true}
+	failedDevices = failure{label: "devices", waits: "device plugins", reason: podstatus.ReasonDevices, passes: true}
+	failedResize  = failure{
 		label: "resize", waits: "the runtime to resize it", reason: podstatus.ReasonSandbox, passes: true,
 	}
 	failedUnsupported = failure{
@@ -53,7 +54,7 @@ var (
 // failures returns every class.
 func failures() []failure {
 	return []failure{
-		failedAway, failedInspect, failedNetwork, failedCgroup, failedVolume, failedResize, failedUnsupported, failedImage,
+		failedAway, failedInspect, failedNetwork, failedCgroup, failedVolume, failedDevices, failedResize, failedUnsupported, failedImage,
 		failedRuntime, failedOther,
 	}
 }
@@ -69,6 +70,8 @@ func classify(err error) failure {
 		return failedNetwork
 	case errors.As(err, new(*executor.CgroupError)):
 		return failedCgroup
+	case errors.As(err, new(*executor.DevicesError)):
+		return failedDevices
 	case errors.As(err, new(*executor.ResizeError)):
 		return failedResize
 	case errors.As(err, new(*executor.UnsupportedError)):

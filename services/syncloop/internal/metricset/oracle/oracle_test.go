@@ -121,6 +121,8 @@ func kubelet(t *testing.T) prometheus.Gatherer {
 	kubeletmetrics.StartedContainersTotal.WithLabelValues("").Inc()
 	kubeletmetrics.StartedContainersErrorsTotal.WithLabelValues("", "").Inc()
 	kubeletmetrics.TerminatedContainersTotal.WithLabelValues("", "", "").Inc()
+	kubeletmetrics.DevicePluginRegistrationCount.WithLabelValues("").Inc()
+	kubeletmetrics.DevicePluginAllocationDuration.WithLabelValues("").Observe(1)
 	kubeletmetrics.PodResourcesEndpointRequestsTotalCount.WithLabelValues("v1").Inc()
 	kubeletmetrics.PodResourcesEndpointRequestsListCount.WithLabelValues("v1").Inc()
 	kubeletmetrics.PodResourcesEndpointRequestsGetCount.WithLabelValues("v1").Inc()

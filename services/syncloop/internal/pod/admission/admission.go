@@ -43,6 +43,7 @@ const (
 	ReasonTaint       = "TaintToleration"
 	ReasonSysctl      = "SysctlForbidden"
 	ReasonAppArmor    = "AppArmor"
+	ReasonUnexpected  = "UnexpectedAdmissionError"
 	reasonOutOf       = "OutOf"
 	predicateMessage  = "Predicate %s failed: %s"
 	messageAffinity   = "node(s) didn't match Pod's node affinity/selector"
@@ -66,6 +67,10 @@ type Request struct {
 	Critical bool
 	// Machine holds the capabilities of the machine.
 	Machine Machine
+	// Devices is why the devices of device plugins cannot be allocated to the pod; nil if they can. Owned reports whether a
+	// resource is one of theirs, which is not counted otherwise; it may be nil.
+	Devices error
+	Owned   func(name v1.ResourceName) bool
 	// UnsafeSysctls are allowed in addition to the safe ones: allowedUnsafeSysctls of the KubeletConfiguration.
 	UnsafeSysctls []string
 }
@@ -82,7 +87,7 @@ type Machine struct {
 // resources, for which other pods may be preempted.
 func Check(r Request) *Refusal {
 	checks := []func(Request) *Refusal{
-		pressure, operatingSystem, groups, resources, placement, ports, taints, sysctls, apparmor,
+		pressure, devices, operatingSystem, groups, resources, placement, ports, taints, sysctls, apparmor,
 	}
 	var short *Refusal
 	for _, check := range checks {
@@ -100,6 +105,21 @@ func Check(r Request) *Refusal {
 
 func predicate(reason, message string) *Refusal {
 	return &Refusal{Reason: reason, Message: fmt.Sprintf(predicateMessage, reason, message)}
+}
+
+// devices refuses a pod whose devices cannot be allocated. As in the kubelet, no pod is preempted for them.
+func devices(r Request) *Refusal {
+	if r.Devices == nil {
+		return nil
+	}
+	return Unexpected(r.Devices)
+}
+
+// Unexpected returns the refusal of a pod whose devices could not be allocated, in the kubelet's words.
+func Unexpected(err error) *Refusal {
+	return &Refusal{
+		Reason: ReasonUnexpected, Message: fmt.Sprintf("Allocate failed due to %v, which is unexpected", err),
+	}
 }
 
 func operatingSystem(r Request) *Refusal {
@@ -173,7 +193,7 @@ func resources(r Request) *Refusal {
 	for _, name := range slices.Sorted(maps.Keys(requested)) {
 		quantity, total := requested[name], used[name]
 		has, known := allocatable[name]
-		if !known || quantity.IsZero() {
+		if !known || quantity.IsZero() || r.Owned != nil && r.Owned(name) {
 			continue
 		}
 		sum := quantity.DeepCopy()

@@ -2,6 +2,8 @@ package containerspec
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -32,6 +34,8 @@ type Inputs struct {
 	Mounts []*runtimeapi.Mount
 	// Devices are the block devices of the container.
 	Devices []*runtimeapi.Device
+	// Given is what the container gets for its devices of device plugins.
+	Given Given
 	// IDs are the IDs of the pod's user namespace.
 	IDs IDs
 	// Groups are the supplemental groups of the pod's volumes.
@@ -62,7 +66,9 @@ func Container(pod *v1.Pod, c *v1.Container, node Node, in Inputs) (*runtimeapi.
 	if err != nil {
 		return nil, fmt.Errorf("container %q: %w", c.Name, err)
 	}
-	for _, mount := range in.Mounts {
+	maps.Copy(annotations, in.Given.Annotations)
+	mounts := append(slices.Clone(in.Given.Mounts), in.Mounts...)
+	for _, mount := range mounts {
 		mount.UidMappings, mount.GidMappings = in.IDs.mappings(), in.IDs.mappings()
 	}
 	if pid := security.NamespaceOptions; in.Target != "" && pid.Pid == runtimeapi.NamespaceMode_CONTAINER {
@@ -75,8 +81,9 @@ func Container(pod *v1.Pod, c *v1.Container, node Node, in Inputs) (*runtimeapi.
 		Args:        env.expand(c.Args),
 		WorkingDir:  c.WorkingDir,
 		Envs:        env.keyValues(),
-		Mounts:      in.Mounts,
-		Devices:     in.Devices,
+		Mounts:      mounts,
+		Devices:     append(slices.Clone(in.Given.Devices), in.Devices...),
+		CDIDevices:  in.Given.CDIDevices,
 		Labels:      labels,
 		Annotations: annotations,
 		LogPath:     LogPath(c.Name, in.Restart.Count),

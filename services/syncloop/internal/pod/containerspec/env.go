@@ -53,6 +53,18 @@ func (e *environment) putServices(variables []v1.EnvVar) {
 	}
 }
 
+// putGiven puts the variables of devices before all others, which take precedence and do not refer to them.
+func (e *environment) putGiven(variables []v1.EnvVar) {
+	var list []*runtimeapi.KeyValue
+	for _, v := range variables {
+		if _, known := e.values[v.Name]; !known {
+			list = append(list, &runtimeapi.KeyValue{Key: v.Name})
+			e.values[v.Name] = v.Value
+		}
+	}
+	e.list = append(list, e.list...)
+}
+
 func (e *environment) keyValues() []*runtimeapi.KeyValue {
 	for _, kv := range e.list {
 		kv.Value = []byte(e.values[kv.Key])
@@ -105,6 +117,7 @@ func makeEnvironment(pod *v1.Pod, c *v1.Container, in Inputs, node Node) (*envir
 		}
 	}
 	env.putServices(in.Services)
+	env.putGiven(in.Given.Envs)
 	return env, nil
 }
 

@@ -47,9 +47,24 @@ func (g *generation) containerStatuses(
 		}
 		g.applyReason(c, status)
 		g.readiness(c, status, init)
+		if !init { // as in the kubelet, init containers do not show theirs
+			status.AllocatedResourcesStatus = g.devices(c, status, old)
+		}
 		out = append(out, *status)
 	}
 	return out
+}
+
+// devices returns the devices of a container. An ended container shows its last ones after they were given back.
+func (g *generation) devices(c *v1.Container, status, old *v1.ContainerStatus) []v1.ResourceStatus {
+	if g.in.Devices == nil {
+		return nil
+	}
+	devices := g.in.Devices(c.Name)
+	if len(devices) == 0 && status.State.Terminated != nil && old != nil {
+		return old.AllocatedResourcesStatus
+	}
+	return devices
 }
 
 // ephemeralStatuses computes the statuses of the ephemeral containers, in the order of the spec. They are never ready,

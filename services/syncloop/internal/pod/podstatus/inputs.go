@@ -60,6 +60,8 @@ type Inputs struct {
 	// Undecided is true while the resize of this version of the pod is not decided: the status is about the version before
 	// it.
 	Undecided bool
+	// Devices returns the devices of a container by resource; nil is a node without device plugins.
+	Devices func(container string) []v1.ResourceStatus
 	// Cgroup holds the limits of the pod's cgroup; nil if there is none or they are unknown.
 	Cgroup *resources.Resources
 }
@@ -74,6 +76,8 @@ const (
 	ReasonVolumes = "FailedMount"
 	// ReasonUnsupported: the pod needs something that this node does not support, and nothing of it is started.
 	ReasonUnsupported = "UnsupportedPodSpec"
+	// ReasonDevices: the pod waits for device plugins.
+	ReasonDevices = "DevicesNotReady"
 	// ReasonNameTaken: the pod waits for the end of another one of its name.
 	ReasonNameTaken = "NameTaken"
 	// ReasonNoNetwork: the pod waits for the pod network.
@@ -83,7 +87,8 @@ const (
 // holdsUp reports whether a reason is one of those above. The API server may still have it after the delay is over.
 func holdsUp(reason string) bool {
 	switch reason {
-	case ReasonSandbox, ReasonCgroup, ReasonVolumes, ReasonUnsupported, ReasonNameTaken, ReasonNoNetwork:
+	case ReasonSandbox, ReasonCgroup, ReasonVolumes, ReasonDevices, ReasonUnsupported, ReasonNameTaken,
+		ReasonNoNetwork:
 		return true
 	}
 	return false

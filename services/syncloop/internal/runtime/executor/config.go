@@ -78,6 +78,8 @@ type Config struct {
 	Objects Objects
 	// Claims receives the pods that have claims of volumes. Required.
 	Claims Claims
+	// Devices has the devices of pods; nil is a node without device plugins.
+	Devices Devices
 	// Volumes prepares the volumes of pods. Required.
 	Volumes Volumes
 	// Issued lists the stores, other than the above, that issue something to pods and drop it when a pod ends.

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Leftovers returns the pods that have a folder of logs or files on the node, for CleanUpPod. The names of the folders
+// Leftovers returns the pods that have devices, or a folder of logs or files on the node, for CleanUpPod. The names of the folders
 // give the UID, and with logs the name and the namespace.
 func (m *Manager) Leftovers() ([]*v1.Pod, error) {
 	logs, err := folders(m.cfg.PodLogsDir)
@@ -38,8 +38,12 @@ func (m *Manager) Leftovers() ([]*v1.Pod, error) {
 			Namespace: parts[0], Name: parts[1], UID: types.UID(parts[2]),
 		}})
 	}
+	for _, uid := range m.cfg.Devices.Pods() {
+		files = append(files, string(uid))
+	}
 	for _, uid := range files {
 		if !named[uid] {
+			named[uid] = true
 			pods = append(pods, &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}})
 		}
 	}

@@ -69,6 +69,9 @@ func New(cfg Config) *Manager {
 	if cfg.Resizes == nil {
 		cfg.Resizes = neverResized{}
 	}
+	if cfg.Devices == nil {
+		cfg.Devices = noDevices{}
+	}
 	kubelet := cfg.Kubelet
 	puller := images.Config{
 		Calls:  cri.NewCaller(cfg.Tracer, cmp.Or(kubelet.ImageServiceEndpoint, kubelet.ContainerRuntimeEndpoint)),

@@ -143,11 +143,11 @@ func recursiveReadOnly(m v1.VolumeMount, supported bool) (bool, error) {
 }
 
 // noteRecursiveReadOnly records in a container's annotations which of its volumeMounts are recursively read-only,
-// because the runtime does not report it. The first mounts of the container are those of its volumeMounts.
-func noteRecursiveReadOnly(config *runtimeapi.ContainerConfig, c *v1.Container) {
+// because the runtime does not report it. The mounts of its volumeMounts begin at an index.
+func noteRecursiveReadOnly(config *runtimeapi.ContainerConfig, c *v1.Container, first int) {
 	var places []string
 	for i := range c.VolumeMounts {
-		if config.Mounts[i].RecursiveReadOnly {
+		if config.Mounts[first+i].RecursiveReadOnly {
 			places = append(places, strconv.Itoa(i))
 		}
 	}

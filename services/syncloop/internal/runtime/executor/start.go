@@ -179,6 +179,11 @@ func (s *podSync) create(
 	if inputs.Devices, err = s.m.volumeDevices(s.pod, c); err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
+	given, err := s.m.cfg.Devices.Give(ctx, s.pod, c)
+	if err != nil {
+		return "", &startError{reason: reasonCreateConfig, err: err}
+	}
+	inputs.Given = *given
 	config, err := containerspec.Container(s.pod, c, *s.m.nodeNow(), inputs)
 	if err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
@@ -187,7 +192,7 @@ func (s *podSync) create(
 		return "", &startError{reason: reasonCreateConfig, err: fmt.Errorf("log directory: %w", err)}
 	}
 	noteImageVolumes(config, volumes)
-	noteRecursiveReadOnly(config, c)
+	noteRecursiveReadOnly(config, c, len(inputs.Given.Mounts))
 	id, err = s.rt.createContainer(ctx, s.sandbox.id, config, s.sandbox.config)
 	s.countImageVolumes(volumes, err)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package inventory publishes the storage of this node: the registered CSI drivers with their descriptions of the node,
-// and the volumes in use. nodestatus follows it to tell the cluster.
+// Package inventory publishes what plugins and volumes add to the Node: the registered CSI drivers with their
+// descriptions of the node, the volumes in use, and the resources of device plugins. nodestatus follows it to tell the
+// cluster.
 package inventory
 
 import (
@@ -16,7 +17,7 @@ import (
 )
 
 // The prefixes of keys.
-const driverPrefix, volumePrefix = "driver/", "volume/"
+const driverPrefix, volumePrefix, devicePrefix = "driver/", "volume/", "device/"
 
 // ErrUnknown is returned until the volumes in use are known.
 var ErrUnknown = errors.New("the volumes in use are not known yet: ask again in a moment")
@@ -34,6 +35,8 @@ type Storage struct {
 	Drivers func() []csidrivers.Node
 	// InUse has the volumes in use.
 	InUse InUse
+	// Devices returns the resources of device plugins.
+	Devices func() []*enginev1.DeviceResource
 }
 
 // Inventory publishes the storage. Create it with New.
@@ -97,7 +100,7 @@ func (i *Inventory) look(storage Storage) {
 	if !known {
 		return // the source of the volumes calls Changed when it knows them
 	}
-	now := itemsOf(storage.Drivers(), volumes)
+	now := itemsOf(storage.Drivers(), volumes, storage.Devices())
 	for key := range i.published {
 		if now[key] == nil {
 			i.level.Delete(key)
@@ -115,8 +118,10 @@ func (i *Inventory) look(storage Storage) {
 }
 
 // itemsOf returns the items by key.
-func itemsOf(drivers []csidrivers.Node, volumes []v1.UniqueVolumeName) map[string]*enginev1.StorageItem {
-	items := make(map[string]*enginev1.StorageItem, len(drivers)+len(volumes))
+func itemsOf(
+	drivers []csidrivers.Node, volumes []v1.UniqueVolumeName, devices []*enginev1.DeviceResource,
+) map[string]*enginev1.StorageItem {
+	items := make(map[string]*enginev1.StorageItem, len(drivers)+len(volumes)+len(devices))
 	for _, node := range drivers {
 		driver := &enginev1.CSIDriver{Name: node.Driver, NodeId: node.ID, Topology: node.Topology}
 		if node.Volumes > 0 {
@@ -126,6 +131,9 @@ func itemsOf(drivers []csidrivers.Node, volumes []v1.UniqueVolumeName) map[strin
 	}
 	for _, name := range volumes {
 		items[volumePrefix+string(name)] = &enginev1.StorageItem{VolumeInUse: string(name)}
+	}
+	for _, device := range devices {
+		items[devicePrefix+device.GetName()] = &enginev1.StorageItem{DeviceResource: device}
 	}
 	return items
 }

@@ -25,6 +25,7 @@ type storage struct {
 	mu      sync.Mutex
 	drivers []csidrivers.Node
 	volumes []v1.UniqueVolumeName
+	gpus    int64
 	known   bool
 }
 
@@ -46,12 +47,21 @@ func (s *storage) VolumesInUse() ([]v1.UniqueVolumeName, bool) {
 	return slices.Clone(s.volumes), s.known
 }
 
+func (s *storage) devices() []*enginev1.DeviceResource {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gpus == 0 {
+		return nil
+	}
+	return []*enginev1.DeviceResource{{Name: "example.com/gpu", Capacity: s.gpus, Allocatable: 1}}
+}
+
 func start(t *testing.T, s *storage) *inventory.Inventory {
 	t.Helper()
 	i := inventory.New(stream.NewServedMetrics(prometheus.NewRegistry(), stream.NameStorage))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
-	go func() { done <- i.Run(ctx, inventory.Storage{Drivers: s.nodes, InUse: s}) }()
+	go func() { done <- i.Run(ctx, inventory.Storage{Drivers: s.nodes, InUse: s, Devices: s.devices}) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -72,7 +82,7 @@ func next(t *testing.T, sub stream.Subscription[*enginev1.StorageItem]) stream.M
 }
 
 func TestNothingIsServedBeforeTheVolumesAreKnown(t *testing.T) {
-	s := &storage{drivers: []csidrivers.Node{{Driver: "d", ID: "n"}}}
+	s := &storage{drivers: []csidrivers.Node{{Driver: "d", ID: "n"}}, gpus: 2}
 	i := start(t, s)
 	i.Changed()
 	if _, err := i.Source(); !errors.Is(err, inventory.ErrUnknown) {
@@ -94,12 +104,16 @@ func TestNothingIsServedBeforeTheVolumesAreKnown(t *testing.T) {
 	defer sub.Close()
 	next(t, sub) // opened
 	found := map[string]*enginev1.StorageItem{}
-	for range 2 {
+	for range 3 {
 		m := next(t, sub)
 		found[m.Key] = m.Value
 	}
 	if found["driver/d"].GetDriver().GetNodeId() != "n" || found["volume/"+string(name)].GetVolumeInUse() != string(name) {
 		t.Errorf("the snapshot is %v, want NodeId %q and VolumeInUse %v", found, "n", string(name))
+	}
+	gpu := found["device/example.com/gpu"].GetDeviceResource()
+	if gpu.GetName() != "example.com/gpu" || gpu.GetCapacity() != 2 || gpu.GetAllocatable() != 1 {
+		t.Errorf("the devices are %v, want 2 and 1 of example.com/gpu", gpu)
 	}
 }
 
