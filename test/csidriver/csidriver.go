@@ -6,6 +6,7 @@ package csidriver
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -55,6 +56,10 @@ type Driver struct {
 	faults map[string]Fault
 	calls  []Call
 	wrong  []string
+	// measures is the answer of NodeGetVolumeStats; nil for a true one.
+	measures *csi.NodeGetVolumeStatsResponse
+	// says is the text of the error of a call that fails; empty for one that names the call.
+	says string
 	// refuses is the code of NodeExpandVolume.
 	refuses codes.Code
 	// publishes are the staging paths by target.
@@ -81,7 +86,11 @@ func (d *Driver) Socket() string { return d.socket }
 
 // Volume is the directory of a volume's content.
 func (d *Driver) Volume(handle string) string {
-	return filepath.Join(d.dir, "volumes", strings.ReplaceAll(handle, "/", "_"))
+	const most = 200 // the name of a file has up to 255 bytes
+	if len(handle) > most || handle == "." || handle == ".." || strings.ContainsAny(handle, "/\x00") {
+		handle = fmt.Sprintf("%x", sha256.Sum256([]byte(handle)))
+	}
+	return filepath.Join(d.dir, "volumes", handle)
 }
 
 // has reports whether there is a volume, which is a directory or a device.
@@ -154,10 +163,13 @@ func (d *Driver) intercept(
 	d.mu.Lock()
 	message, _ := request.(proto.Message)
 	d.calls = append(d.calls, Call{method, message})
-	fault, server := d.faults[method], d.server
+	fault, server, says := d.faults[method], d.server, d.says
 	d.mu.Unlock()
 	switch fault {
 	case Fails:
+		if says != "" {
+			return nil, status.Error(codes.Internal, says)
+		}
 		return nil, status.Errorf(codes.Internal, "%s fails as asked, with %v", method, secretOf(request))
 	case Hangs:
 		<-ctx.Done()
@@ -305,6 +317,9 @@ func (d *Driver) NodeGetVolumeStats(
 	if mounted, err := mountinfo.Mounted(r.GetVolumePath()); err != nil || !mounted {
 		return nil, status.Errorf(codes.NotFound, "%s is not at %s: %v", r.GetVolumeId(), r.GetVolumePath(), err)
 	}
+	if d.measures != nil {
+		return d.measures, nil
+	}
 	used := int64(len(r.GetVolumeId()))
 	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
 		{Unit: csi.VolumeUsage_BYTES, Total: volumeSize, Used: used, Available: volumeSize - used},
@@ -326,6 +341,16 @@ func (d *Driver) NodeExpandVolume(
 		return nil, status.Error(d.refuses, "the volume cannot be expanded")
 	}
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: r.GetCapacityRange().GetRequiredBytes()}, nil
+}
+
+// Measure sets the answer of NodeGetVolumeStats from now on. Call it before Serve.
+func (d *Driver) Measure(answer *csi.NodeGetVolumeStatsResponse) { d.measures = answer }
+
+// Say sets the text of the errors of calls that fail from now on.
+func (d *Driver) Say(text string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.says = text
 }
 
 // Refuse sets the code with which the driver refuses to expand volumes from now on; codes.OK is none.

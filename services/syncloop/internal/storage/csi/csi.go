@@ -216,6 +216,18 @@ func (p *Plugin) driverPath(path string) string {
 	return path
 }
 
+// notLink fails if a path at which the driver is going to mount something is a symbolic link. It may be missing. A mount
+// is none, and is not looked into, because its server may be away.
+func (p *Plugin) notLink(path string) error {
+	if mounted, err := p.mounted(path); err != nil || mounted {
+		return err
+	}
+	if _, err := os.Readlink(path); err == nil {
+		return fmt.Errorf("%s is a symbolic link, and nothing is mounted through it: remove it", path)
+	}
+	return nil
+}
+
 // mounted reports whether something is mounted at a path. A dead mount can only be seen in the mount table.
 func (p *Plugin) mounted(path string) (bool, error) {
 	is, err := p.cfg.Mounts.IsMountPoint(path)

@@ -113,10 +113,13 @@ func killedAt(t *testing.T, n int, block, comesBack bool) (calls []string) {
 	}
 	tr := &killpoint.Tracer{Root: r.root, Kill: n}
 	status := tr.Run(t, cmd)
-	if status.Signaled() != (n > 0) || n == 0 && status.ExitStatus() != 0 {
+	// The last calls differ from run to run, because Run unstages beside the end of Unmount.
+	complete := len(tr.Calls) < n && status.ExitStatus() == 0
+	if status.Signaled() != (n > 0) && !complete || n == 0 && status.ExitStatus() != 0 {
 		t.Fatalf("the process ended with %#x after\n%s", status, strings.Join(tr.Calls, "\n"))
 	}
 	r.start()
+	killed := tr.Calls[max(min(n, len(tr.Calls)), 1)-1]
 	one, two := r.pair(block)
 	if comesBack {
 		r.obtain(one)
@@ -126,17 +129,16 @@ func killedAt(t *testing.T, n int, block, comesBack bool) (calls []string) {
 			at = loops(t, filepath.Join(r.root, "plugins"))
 		}
 		if len(at) != 2 {
-			t.Errorf("killed before call %d, %s: mounted or held at %v", n, tr.Calls[n-1], at)
+			t.Errorf("killed before call %d, %s: mounted or held at %v", n, killed, at)
 		}
 	}
 	r.unmount(one.Dir)
 	r.unmount(two.Dir)
 	r.ends()
-	if at := loops(t, filepath.Dir(r.root)); len(at) > 0 {
-		t.Errorf("attached at the end: %v, want none", at)
-	}
+	// The kernel detaches a loop device when the last process that looks at it has closed it.
+	eventually.That(t, "no loop device is attached", func() bool { return len(loops(t, filepath.Dir(r.root))) == 0 })
 	if t.Failed() {
-		t.Fatalf("killed before call %d, %s", n, tr.Calls[max(n, 1)-1])
+		t.Fatalf("killed before call %d, %s", n, killed)
 	}
 	r.stop()
 	r.stop = func() {}

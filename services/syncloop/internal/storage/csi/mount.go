@@ -90,6 +90,9 @@ func (p *Plugin) mount(ctx context.Context, v *volume, published bool) error {
 		request.StagingTargetPath = p.driverPath(p.books.staging(v.identity))
 	}
 	if !published {
+		if err := p.notLink(p.books.target(v.place)); err != nil {
+			return err
+		}
 		if err := p.stage(ctx, v, n, request); err != nil {
 			return err
 		}
@@ -209,6 +212,9 @@ func (p *Plugin) callStage(ctx context.Context, v *volume, n node, publish *csi.
 	}
 	secrets, err := p.secret(ctx, "NodeStageSecretRef", v.stageSecret)
 	if err != nil {
+		return err
+	}
+	if err := errors.Join(p.notLink(filepath.Dir(staging)), p.notLink(staging)); err != nil {
 		return err
 	}
 	record := record{identity: v.identity, phase: uncertain, attach: v.attach, label: v.Label}

@@ -2,9 +2,13 @@ package csi
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -84,7 +88,7 @@ func (r record) encode() ([]byte, error) {
 
 // read reads the record in a file, of this program or of a kubelet.
 func read(file string) (record, error) {
-	text, err := os.ReadFile(file)
+	text, err := readFile(file)
 	if err != nil {
 		return record{}, err
 	}
@@ -103,6 +107,26 @@ func read(file string) (record, error) {
 	}
 	r.attach = r.attach && !r.inline
 	return r, nil
+}
+
+// maxRecord bounds the size of a record, in bytes. A volume handle may be long.
+const maxRecord = 1 << 20
+
+// readFile reads a small regular file. It follows no link, and does not wait for a writer of a pipe.
+func readFile(file string) (text []byte, err error) {
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxRecord {
+		return nil, fmt.Errorf("%s is no record: it is no file, or has more than %d bytes", file, maxRecord)
+	}
+	return io.ReadAll(io.LimitReader(f, maxRecord))
 }
 
 // write writes a record to a file, so that a crash leaves the old or the new one.

@@ -303,9 +303,13 @@ func (r *rig) mount(request persistentvolumes.Request) {
 // unmount unmounts a volume and checks that nothing of it is left.
 func (r *rig) unmount(dir string) {
 	r.t.Helper()
-	if err := r.plugin.Unmount(r.t.Context(), dir); err != nil {
-		r.t.Fatal(err)
-	}
+	eventually.That(r.t, "it is unmounted", func() bool {
+		err := r.plugin.Unmount(r.t.Context(), dir)
+		if err != nil && !errors.Is(err, unix.EBUSY) { // another process may look at a loop device at this moment
+			r.t.Fatal(err)
+		}
+		return err == nil
+	})
 	if _, err := os.Lstat(dir); !os.IsNotExist(err) {
 		r.t.Errorf("%s is left: %v", dir, err)
 	}

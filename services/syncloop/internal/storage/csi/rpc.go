@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/drivererror"
 )
 
 // callTimeout is the kubelet's deadline of a call.
@@ -75,7 +76,7 @@ func secretsOf(request any) []string {
 	return secrets
 }
 
-// withoutSecrets removes secrets from the message of a driver's error.
+// withoutSecrets removes secrets from the message of a driver's error, and what is not fit for users.
 func withoutSecrets(err error, secrets []string) error {
 	answer, ok := status.FromError(err)
 	if err == nil || !ok {
@@ -87,7 +88,7 @@ func withoutSecrets(err error, secrets []string) error {
 			message = strings.ReplaceAll(message, secret, hidden)
 		}
 	}
-	return status.Error(answer.Code(), message)
+	return drivererror.Of(status.Error(answer.Code(), message))
 }
 
 // isFinal reports whether a call that has failed is for sure not in progress any more.
@@ -110,17 +111,26 @@ type node struct {
 	can map[csi.NodeServiceCapability_RPC_Type]bool
 }
 
-// node connects to a driver and asks for its capabilities. A quiet one creates no spans.
-func (p *Plugin) node(ctx context.Context, driver string, quiet bool) (node, error) {
+// connect returns the node service of a driver. A quiet one creates no spans.
+func (p *Plugin) connect(driver string, quiet bool) (csi.NodeClient, error) {
 	inner, err := p.cfg.Drivers.Conn(driver)
 	if err != nil {
-		return node{}, err
+		return nil, err
 	}
 	c := conn{ClientConnInterface: inner, driver: driver, timeout: p.cfg.Timeout, tracer: p.cfg.Tracer}
 	if quiet {
 		c.tracer = telemetry.Off()
 	}
-	n := node{NodeClient: csi.NewNodeClient(c), can: map[csi.NodeServiceCapability_RPC_Type]bool{}}
+	return csi.NewNodeClient(c), nil
+}
+
+// node connects to a driver and asks for its capabilities.
+func (p *Plugin) node(ctx context.Context, driver string, quiet bool) (node, error) {
+	client, err := p.connect(driver, quiet)
+	if err != nil {
+		return node{}, err
+	}
+	n := node{NodeClient: client, can: map[csi.NodeServiceCapability_RPC_Type]bool{}}
 	answer, err := n.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})
 	if err != nil {
 		return node{}, err

@@ -62,7 +62,7 @@ func (p *Plugin) Unmount(ctx context.Context, dir string) error {
 
 // unpublish asks the driver to unpublish a pod's volume.
 func (p *Plugin) unpublish(ctx context.Context, r record) error {
-	n, err := p.node(ctx, r.driver, false)
+	n, err := p.connect(r.driver, false) // as in the kubelet, its capabilities do not matter
 	if err != nil {
 		return fmt.Errorf("%s: Unmounter.TearDownAt failed to get CSI client: %w", pluginName, err)
 	}

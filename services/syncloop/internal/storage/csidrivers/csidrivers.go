@@ -124,7 +124,7 @@ func (d *Drivers) Validate(_ context.Context, p plugins.Plugin) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, err := d.accept(p); err != nil {
-		return fmt.Errorf("validation failed for CSI Driver %s at endpoint %s: %w", p.Name, p.Endpoint, err)
+		return fmt.Errorf("validation failed for CSI Driver %.64s at endpoint %.256s: %w", p.Name, p.Endpoint, err)
 	}
 	return nil
 }

@@ -7,14 +7,20 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/drivererror"
 )
 
 // maxNameLength and maxIDLength are the API server's limits for the name of a driver and its ID of a node.
 const maxNameLength, maxIDLength = 63, 256
+
+// maxSegments bounds the segments of a topology, which become labels of the Node. Real ones have up to five.
+const maxSegments = 64
 
 // Node is a driver's description of this node.
 type Node struct {
@@ -40,7 +46,7 @@ func checkName(name string) error {
 		return errors.New("the name of the driver is empty")
 	}
 	if len(name) > maxNameLength {
-		return fmt.Errorf("the name of the driver %q is longer than %d characters", name, maxNameLength)
+		return fmt.Errorf("the name of the driver %.64q is longer than %d characters", name, maxNameLength)
 	}
 	if wrong := validation.IsDNS1123Subdomain(strings.ToLower(name)); len(wrong) > 0 {
 		return fmt.Errorf("the name of the driver %q is invalid: %s", name, wrong[0])
@@ -67,7 +73,7 @@ func describe(ctx context.Context, name string, c *conn) (Node, error) {
 	defer cancel()
 	info, err := csi.NewNodeClient(c).NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 	if err != nil {
-		return Node{}, fmt.Errorf("ask the driver about this node with NodeGetInfo: %w", err)
+		return Node{}, fmt.Errorf("ask the driver about this node with NodeGetInfo: %w", drivererror.Of(err))
 	}
 	node := Node{
 		Driver: name, ID: info.GetNodeId(), Topology: info.GetAccessibleTopology().GetSegments(),
@@ -79,10 +85,16 @@ func describe(ctx context.Context, name string, c *conn) (Node, error) {
 	if len(node.ID) > maxIDLength {
 		return Node{}, fmt.Errorf("the driver's ID of this node is longer than %d characters: %.32s…", maxIDLength, node.ID)
 	}
+	if strings.ContainsFunc(node.ID, unicode.IsControl) {
+		return Node{}, fmt.Errorf("the driver's ID of this node has control characters: %q", node.ID)
+	}
+	if len(node.Topology) > maxSegments {
+		return Node{}, fmt.Errorf("the driver's topology has %d segments, more than %d", len(node.Topology), maxSegments)
+	}
 	for _, label := range slices.Sorted(maps.Keys(node.Topology)) {
 		wrong := slices.Concat(validation.IsQualifiedName(label), validation.IsValidLabelValue(node.Topology[label]))
 		if len(wrong) > 0 {
-			return Node{}, fmt.Errorf("the topology %q: %q of the driver is no label of a Node: %s",
+			return Node{}, fmt.Errorf("the topology %.64q: %.64q of the driver is no label of a Node: %s",
 				label, node.Topology[label], wrong[0])
 		}
 	}

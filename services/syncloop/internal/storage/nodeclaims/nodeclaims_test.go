@@ -357,3 +357,22 @@ func TestNamesAreThoseOfDirectories(t *testing.T) {
 		t.Errorf("there are %v", r.names())
 	}
 }
+
+// TestAClaimOfAnotherNamespaceIsNotGiven names claims of the same name, and by a path.
+func TestAClaimOfAnotherNamespaceIsNotGiven(t *testing.T) {
+	r := newRig(t).loaded()
+	r.documents.set("data", "u1", "1Gi")
+	if _, _, err := r.ask(pod("a", "data")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"data", "../shop/data", "shop/data"} {
+		theirs := pod("b", name)
+		theirs.Namespace = "other"
+		if _, pv, err := r.ask(theirs); err == nil || !strings.Contains(err.Error(), "not found: apply it") {
+			t.Errorf("%s: got %v, %v", name, pv, err)
+		}
+	}
+	if all := r.List(); len(all) != 1 || len(all[0].UsedBy) != 1 {
+		t.Errorf("listed are %+v, want one claim with one user", all)
+	}
+}

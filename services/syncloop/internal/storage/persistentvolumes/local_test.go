@@ -190,8 +190,39 @@ func TestALocalPathThatIsNoDirectoryIsRefused(t *testing.T) {
 	}
 	block := r.request("u1")
 	block.Block = true
-	if _, err := r.kind.Mount(t.Context(), block); err == nil || !strings.Contains(err.Error(), "is no block device, which volumeMode Block requires") {
+	const want = "is no block device, which volumeMode Block requires"
+	if _, err := r.kind.Mount(t.Context(), block); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a directory as a device: %v", err)
+	}
+}
+
+// As in a kubelet, the path may be a link, because the node's administrator has written it.
+func TestALocalPathMayBeALink(t *testing.T) {
+	r := newLocalRig(t)
+	r.write(filepath.Join(r.path, "file"), "1")
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(r.path, link); err != nil {
+		t.Fatal(err)
+	}
+	request := r.request("u1")
+	request.PV.Spec.Local.Path, request.FSGroup = link, ptr.To[int64](1234)
+	if content, err := os.ReadFile(filepath.Join(r.mount(request), "file")); err != nil || string(content) != "1" {
+		t.Errorf("ReadFile() = %q, %v, want %q", content, err, "1")
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(filepath.Join(r.path, "file"), &stat); err != nil || stat.Gid != 1234 {
+		t.Errorf("the group is %d, %v, want 1234", stat.Gid, err)
+	}
+	if to, err := os.Readlink(link); err != nil || to != r.path {
+		t.Errorf("the link leads to %s, %v, want %s", to, err, r.path)
+	}
+	loop := r.request("u2")
+	loop.PV.Spec.Local.Path = filepath.Join(t.TempDir(), "loop")
+	if err := os.Symlink(loop.PV.Spec.Local.Path, loop.PV.Spec.Local.Path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.kind.Mount(t.Context(), loop); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("a link to itself: %v, want %v", err, unix.ELOOP)
 	}
 }
 

@@ -133,7 +133,7 @@ func (l *Local) unmapDevice(dir string) error {
 		return err
 	}
 	// Another pod may have the device, and be about to get it.
-	if err := os.Remove(filepath.Dir(held)); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+	if err := removeEmpty(filepath.Dir(held)); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
 		return err
 	}
 	return removeEmpty(dir)

@@ -3,6 +3,7 @@ package persistentvolumes_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/killpoint"
 	"github.com/quartet-node/quartet/test/require"
 )
@@ -77,9 +79,13 @@ func (r *localRig) global() string {
 
 func (r *localRig) unmount(request persistentvolumes.Request) {
 	r.t.Helper()
-	if err := r.kind.Unmount(r.t.Context(), request.Dir); err != nil {
-		r.t.Fatal(err)
-	}
+	eventually.That(r.t, "it is unmounted", func() bool {
+		err := r.kind.Unmount(r.t.Context(), request.Dir)
+		if err != nil && !errors.Is(err, unix.EBUSY) { // another process may look at a loop device at this moment
+			r.t.Fatal(err)
+		}
+		return err == nil
+	})
 	if _, err := os.Lstat(request.Dir); !os.IsNotExist(err) {
 		r.t.Errorf("%s is left: %v", request.Dir, err)
 	}

@@ -21,8 +21,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -193,6 +195,9 @@ func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request, 
 		return err
 	}
 	defer unlock()
+	if !r.Block && isLink(r.Dir) {
+		return fmt.Errorf("%s is a symbolic link, and nothing is mounted through it: remove it", r.Dir)
+	}
 	path, err := kind.Mount(ctx, r)
 	if err != nil {
 		return err
@@ -229,13 +234,28 @@ func (d *dispatch) unmount(ctx context.Context, dir string, p place) error {
 		return err
 	}
 	defer unlock()
-	if err := p.kind.Unmount(ctx, p.dir); err != nil {
+	if isLink(p.dir) && !isDevice(p.dir) {
+		// Nothing is mounted through it. Whatever it leads to is somebody else's.
+		err = os.Remove(p.dir)
+	} else {
+		err = p.kind.Unmount(ctx, p.dir)
+	}
+	if err != nil {
 		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.places, dir)
 	return nil
+}
+
+// isLink reports whether a path is a symbolic link. It asks the parent directory, because a mount whose server is away
+// would hang.
+func isLink(path string) bool {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	return err == nil && slices.ContainsFunc(entries, func(entry fs.DirEntry) bool {
+		return entry.Name() == filepath.Base(path) && entry.Type()&fs.ModeSymlink != 0
+	})
 }
 
 // claimPlugin is the plugin for claims.

@@ -403,3 +403,31 @@ func TestAVolumeIsDescribedWithItsClaim(t *testing.T) {
 	r.release("u1")
 	r.release("u2")
 }
+
+// TestALinkInPlaceOfAVolumeIsNotFollowed finds a link to a directory of the node, when the volume is mounted and when it
+// is removed.
+func TestALinkInPlaceOfAVolumeIsNotFollowed(t *testing.T) {
+	r := newRig(t)
+	theirs := filepath.Join(t.TempDir(), "theirs")
+	if err := os.Mkdir(theirs, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	link := r.path("u1/volumes/kubernetes.io~folder/pv-1")
+	if err := os.MkdirAll(filepath.Dir(link), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(theirs, link); err != nil {
+		t.Fatal(err)
+	}
+	err := r.want(newPod("u1", claimVolume("files", "data")))
+	if err == nil || !strings.Contains(err.Error(), link+" is a symbolic link, and nothing is mounted through it: remove it") {
+		t.Error(err)
+	}
+	r.release("u1")
+	if _, err := os.Lstat(link); !os.IsNotExist(err) {
+		t.Errorf("the link is left: %v", err)
+	}
+	if entries, err := os.ReadDir(theirs); err != nil || len(entries) > 0 {
+		t.Errorf("the directory has %v, %v, want nothing", entries, err)
+	}
+}

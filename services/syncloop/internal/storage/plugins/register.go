@@ -11,6 +11,8 @@ import (
 	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/drivererror"
 )
 
 const (
@@ -83,7 +85,7 @@ func register(ctx context.Context, socket string, handlers map[string]Handler) (
 	}
 	handler := handlers[p.Type]
 	if handler == nil {
-		return p, refuse(ctx, client, fmt.Errorf("no handler registered for plugin type: %s at socket %s", p.Type, socket))
+		return p, refuse(ctx, client, fmt.Errorf("no handler registered for plugin type: %.64s at socket %s", p.Type, socket))
 	}
 	handling, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
@@ -115,7 +117,7 @@ func info(ctx context.Context, client registrationv1.RegistrationClient, socket 
 	defer cancel()
 	info, err := client.GetInfo(ctx, &registrationv1.InfoRequest{}, grpc.WaitForReady(true))
 	if err != nil {
-		return Plugin{}, fmt.Errorf("ask the plugin about itself: %w", err)
+		return Plugin{}, fmt.Errorf("ask the plugin about itself: %w", drivererror.Of(err))
 	}
 	p := Plugin{
 		Type: info.GetType(), Name: info.GetName(), Endpoint: info.GetEndpoint(), Versions: info.GetSupportedVersions(),
@@ -142,5 +144,5 @@ func notify(
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
 	_, err := client.NotifyRegistrationStatus(ctx, status)
-	return err
+	return drivererror.Of(err)
 }
