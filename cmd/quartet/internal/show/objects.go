@@ -25,11 +25,11 @@ type objectKind struct {
 }
 
 // plural returns the word on the command line for all objects of the kind.
-func (k objectKind) plural() string {
-	if strings.HasSuffix(k.word, "s") {
-		return k.word + "es"
+func (kind objectKind) plural() string {
+	if strings.HasSuffix(kind.word, "s") {
+		return kind.word + "es"
 	}
-	return k.word + "s"
+	return kind.word + "s"
 }
 
 var (

@@ -74,8 +74,8 @@ func convertClaim(claim *v1.PersistentVolumeClaim, into *core.PersistentVolumeCl
 }
 
 // CheckClaimSpec returns what a node without an API server cannot do for a claim: it has directories of its own and the
-// volumes of its storage classes, and neither volumes to choose from, nor snapshots. A directory is no block device. The
-// class need not exist yet. It serves claims and the templates of generic ephemeral volumes.
+// volumes of its storage classes, and neither volumes to choose from, nor snapshots. A directory is no block device.
+// The class need not exist yet. It serves claims and the templates of generic ephemeral volumes.
 func CheckClaimSpec(spec *v1.PersistentVolumeClaimSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	refuse := func(condition bool, name, why string) {

@@ -1,6 +1,6 @@
-// Package apiobject represents a config map, a secret, a persistent volume claim, a storage class or the object of a CSI
-// driver in configmux: its key, its preparation (defaults, stringData folded into data, as in an API server), and its
-// validation.
+// Package apiobject represents a config map, a secret, a persistent volume claim, a storage class or the object of a
+// CSI driver in configmux: its key, its preparation (defaults, stringData folded into data, as in an API server), and
+// its validation.
 //
 // staticpod decodes objects out of manifests with it, localsource stores applied objects, and the mux merges and
 // publishes them. It is pure, and it never reveals a value of a secret: neither in an error, nor when fmt or slog

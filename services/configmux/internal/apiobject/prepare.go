@@ -13,8 +13,8 @@ import (
 )
 
 // Prepare processes an object as an API server does on creation: it removes fields that only a server sets, sets the
-// namespace "default" if there is none and the kind has namespaces, applies the defaults of the API, and folds the stringData of a secret into its
-// data. It returns the validation errors of the result.
+// namespace "default" if there is none and the kind has namespaces, applies the defaults of the API, and folds the
+// stringData of a secret into its data. It returns the validation errors of the result.
 func (o *Object) Prepare() field.ErrorList {
 	meta := o.Meta()
 	meta.Namespace = o.Kind().Namespace(meta.Namespace)

@@ -39,11 +39,11 @@ type objectEntry struct {
 	createdAt time.Time
 }
 
-// ApplyObject creates an object of a kind other than pods, or replaces the applied one of the same name. A new claim gets
-// a UID, which it keeps until it is deleted: it identifies the claim's data. It takes ownership of the
-// object. With dryRun it only returns what it would do. It fails with an *InvalidError, an *ObjectTakenError or a
-// *FullError if the object is refused, with a *sealing.FileError if there is no key for a secret, and with ErrEnded if
-// the source has ended. After any other error the object may be unchanged or applied; a second call resolves that.
+// ApplyObject creates an object of a kind other than pods, or replaces the applied one of the same name. A new claim
+// gets a UID, which it keeps until it is deleted: it identifies the claim's data. It takes ownership of the object.
+// With dryRun it only returns what it would do. It fails with an *InvalidError, an *ObjectTakenError or a *FullError if
+// the object is refused, with a *sealing.FileError if there is no key for a secret, and with ErrEnded if the source has
+// ended. After any other error the object may be unchanged or applied; a second call resolves that.
 func (s *Source) ApplyObject(ctx context.Context, object *apiobject.Object, dryRun bool) (AppliedObject, error) {
 	wanted, err := s.objectEntryOf(object, types.UID(uuid.NewString()))
 	if err != nil {
@@ -59,8 +59,8 @@ func (s *Source) ApplyObject(ctx context.Context, object *apiobject.Object, dryR
 	return AppliedObject{Key: wanted.object.Key(), Op: applied.Op}, nil
 }
 
-// DeleteObject removes an object of a kind other than pods. It fails with an *UnknownObjectError, and otherwise as Delete
-// does.
+// DeleteObject removes an object of a kind other than pods. It fails with an *UnknownObjectError, and otherwise as
+// Delete does.
 func (s *Source) DeleteObject(ctx context.Context, key apiobject.Key) error {
 	key.Namespace = key.Kind.Namespace(key.Namespace)
 	_, err := s.ask(ctx, func(ctx context.Context) (Applied, error) { return Applied{}, s.removeObject(ctx, key) })

@@ -29,7 +29,8 @@ func TestAnAppliedStorageClassIsKept(t *testing.T) {
 	}
 	var invalid *InvalidError
 	other := class(func(c *storagev1.StorageClass) { c.Provisioner = "other.example.com" })
-	if _, err := r.ApplyObject(t.Context(), other, false); !errors.As(err, &invalid) || invalid.Problems[0].Field != "provisioner" {
+	_, err := r.ApplyObject(t.Context(), other, false)
+	if !errors.As(err, &invalid) || invalid.Problems[0].Field != "provisioner" {
 		t.Errorf("another provisioner: %v", err)
 	}
 	larger := class(func(c *storagev1.StorageClass) { c.AllowVolumeExpansion = ptr.To(true) })

@@ -48,8 +48,8 @@ func classBound(claim *v1.PersistentVolumeClaim, volume nodevolumes.Volume) *v1.
 	return claim
 }
 
-// provided returns a claim with the volume of its storage class. It waits for the driver in the goroutine of the caller,
-// which is the pod's.
+// provided returns a claim with the volume of its storage class. It waits for the driver in the goroutine of the
+// caller, which is the pod's.
 func (c *Claims) provided(
 	ctx context.Context, claim *v1.PersistentVolumeClaim,
 ) (*v1.PersistentVolumeClaim, *v1.PersistentVolume, error) {

@@ -11,8 +11,8 @@ import (
 
 // Status is a claim that a pod has used.
 type Status struct {
-	// Claim is the claim as bound, with a DeletionTimestamp if it was deleted, and PV its persistent volume; nil while that
-	// of a storage class is not there, and then the claim is pending.
+	// Claim is the claim as bound, with a DeletionTimestamp if it was deleted, and PV its persistent volume; nil while
+	// that of a storage class is not there, and then the claim is pending.
 	Claim *v1.PersistentVolumeClaim
 	PV    *v1.PersistentVolume
 	// UsedBy are the pods that use the claim, as "namespace/name", sorted.

@@ -6,9 +6,9 @@
 //	STATE_DIR/claims/NAMESPACE/.UID.json      its record: which claim the content belongs to
 //	STATE_DIR/claims/NAMESPACE/.removed-ID    the content of a deleted claim, on its way out
 //
-// A claim with a storage class has its record alone. A directory is made when the first pod uses the claim, and stays when the pod goes. The UID of a claim identifies its
-// content: a claim that was deleted and made again has another UID and starts empty. The claim of a generic ephemeral
-// volume is that of its pod, and is deleted with it.
+// A claim with a storage class has its record alone. A directory is made when the first pod uses the claim, and stays
+// when the pod goes. The UID of a claim identifies its content: a claim that was deleted and made again has another UID
+// and starts empty. The claim of a generic ephemeral volume is that of its pod, and is deleted with it.
 //
 // One goroutine, that of Run, owns the records and the directories. The steps on disk are ordered so that a process
 // that is killed at any point leaves a state from which the next one continues:
@@ -221,7 +221,8 @@ func (c *Claims) Forget(uid types.UID) {
 // Check looks at all claims again, because the documents may have changed. It does not block.
 func (c *Claims) Check() { signal(c.wake) }
 
-// Claim returns the claim of a volume of a pod and its persistent volume, and makes that if it is new. The pod must be registered. The pod is notified when a claim that it could not use may be usable.
+// Claim returns the claim of a volume of a pod and its persistent volume, and makes that if it is new. The pod must be
+// registered. The pod is notified when a claim that it could not use may be usable.
 func (c *Claims) Claim(
 	ctx context.Context, pod *v1.Pod, volume *v1.Volume,
 ) (*v1.PersistentVolumeClaim, *v1.PersistentVolume, error) {
