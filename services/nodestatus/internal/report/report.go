@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
@@ -34,6 +35,9 @@ const (
 	tries = 5
 	// firstRetry is the delay after the first failed attempt; it doubles.
 	firstRetry = 100 * time.Millisecond
+	// releaseDelay is how long volumes that are no longer in use are collected for one request, because nothing on this
+	// node waits for it. A kubelet sends them with the next period.
+	releaseDelay = time.Second
 	// healthName is the name in the health.
 	healthName = "nodestatus"
 )
@@ -120,8 +124,8 @@ func newer(a, other *v1.Node) bool {
 	return err != nil || order > 0
 }
 
-// Changed requests that a change of the volumes in use is sent, because volumes are mounted only after that, or that
-// the node is ready when Delayed has changed. It does not block.
+// Changed requests that a change of the volumes in use is sent, because volumes are mounted and detached only after
+// that, or that the node is ready when Delayed has changed. It does not block.
 func (r *Reporter) Changed() { r.look() }
 
 func (r *Reporter) look() {
@@ -146,38 +150,50 @@ func (r *Reporter) answered(node *v1.Node) {
 	}
 }
 
-// Run sends the status until ctx ends: urgent changes at once, and others with the next period.
+// Run sends the status until ctx ends: urgent changes at once or soon, and others with the next period.
 func (r *Reporter) Run(ctx context.Context) {
 	ticker := r.cfg.Clock.NewTicker(r.cfg.Period)
 	defer ticker.Stop()
+	var later <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C():
+		case <-later:
 		case <-r.wake:
-			if !r.urgent() {
+			now, soon := r.urgent()
+			if soon && !now && later == nil {
+				later = r.cfg.Clock.After(releaseDelay)
+			}
+			if !now {
 				continue
 			}
 		}
+		later = nil
 		r.report(ctx)
 	}
 }
 
-// urgent reports whether a condition or the volumes in use in the API server differ from those of this node, so that a
-// change of readiness is visible, and a volume can be mounted, without delay.
-func (r *Reporter) urgent() bool {
+// urgent reports whether a condition in the API server differs from that of this node, or a volume in use is missing
+// there, so that a change of readiness is visible, and a volume can be mounted, without delay. Soon is true if one of
+// the volumes there is no longer in use, and can be detached.
+func (r *Reporter) urgent() (now, soon bool) {
 	computed, stored := r.known()
 	if computed == nil || stored == nil {
-		return false
+		return false, false
 	}
 	for _, condition := range computed.Status.Conditions {
 		if before := find(stored.Status.Conditions, condition.Type); before == nil || before.Status != condition.Status {
-			return true
+			return true, false
 		}
 	}
 	volumes, known := r.cfg.VolumesInUse()
-	return known && !slices.Equal(volumes, stored.Status.VolumesInUse)
+	if !known || slices.Equal(volumes, stored.Status.VolumesInUse) {
+		return false, false
+	}
+	there := sets.New(stored.Status.VolumesInUse...)
+	return !there.HasAll(volumes...), true
 }
 
 // report sends the status if it is due, with several attempts.

@@ -268,7 +268,8 @@ func TestAConditionIsSentAtOnce(t *testing.T) {
 	}
 }
 
-// TestVolumesInUseAreSentAtOnce, and those in the API server stay while they are unknown.
+// TestVolumesInUseAreSentAtOnce, those that are not any more within a second in one request, and those in the API
+// server stay while they are unknown.
 func TestVolumesInUseAreSentAtOnce(t *testing.T) {
 	r := newRig(t, (*Reporter).Run)
 	r.api.node.Status.VolumesInUse = []v1.UniqueVolumeName{"earlier"}
@@ -279,14 +280,31 @@ func TestVolumesInUseAreSentAtOnce(t *testing.T) {
 	if got := r.api.has().Status.VolumesInUse; !slices.Equal(got, []v1.UniqueVolumeName{"earlier"}) {
 		t.Errorf("while they are unknown the API server has %v", got)
 	}
-	for _, volumes := range [][]v1.UniqueVolumeName{{"a", "b"}, {"b"}, {}} {
+	tell := func(volumes ...v1.UniqueVolumeName) {
 		r.volumes.Store(&volumes)
 		r.reporter.Changed()
+	}
+	has := func(volumes ...v1.UniqueVolumeName) {
+		t.Helper()
 		r.wantRequests(http.MethodPatch)
 		if got := r.api.has().Status.VolumesInUse; !slices.Equal(got, volumes) {
 			t.Errorf("the API server has %v, want %v", got, volumes)
 		}
 	}
+	tell("a", "b", "c")
+	has("a", "b", "c")
+	tell("b", "c")
+	waits := func() bool { return r.clock.Waiters() == 2 } // the period, too
+	eventually.That(t, "the node collects them", waits)
+	tell("c")
+	r.clock.Step(releaseDelay)
+	has("c")
+	tell("d")
+	has("d")
+	tell()
+	eventually.That(t, "the node collects them again", waits)
+	r.clock.Step(releaseDelay)
+	has()
 	r.reporter.Changed()
 	r.offer(notReady)
 	r.wantRequests(http.MethodPatch)
