@@ -122,8 +122,8 @@ func (r *volumeRig) compare(ctx context.Context, attach bool) (VolumeMode, error
 	return mode, nil
 }
 
-// turn measures one node: it starts the node, and one pod, because a node that has just started has caches to fill. Then
-// it measures the pods.
+// turn measures one node: it starts the node, and one pod, because a node that has just started has caches to fill.
+// Then it measures the pods.
 func (r *volumeRig) turn(ctx context.Context, name, program string, attach bool) (result VolumeRound, err error) {
 	a, err := r.startAgent(name, program)
 	if err != nil {

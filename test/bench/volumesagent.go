@@ -61,7 +61,8 @@ func (r *volumeRig) startAgent(name, program string) (a *agent, err error) {
 	}
 	config, kubeconfig, command := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "kubelet")
 	const defaultMaxPods, spare = 110, 10
-	text := fmt.Appendf([]byte(livenode.AnyMachine), agentConfig, r.layout.RuntimeEndpoint(), max(defaultMaxPods, r.opts.Pods+spare))
+	maxPods := max(defaultMaxPods, r.opts.Pods+spare)
+	text := fmt.Appendf([]byte(livenode.AnyMachine), agentConfig, r.layout.RuntimeEndpoint(), maxPods)
 	if err := os.WriteFile(config, text, 0o600); err != nil {
 		return nil, err
 	}

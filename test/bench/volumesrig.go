@@ -160,7 +160,8 @@ func (r *volumeRig) wrong() (all []string) {
 // createObjects creates the drivers' objects, and for each pod a persistent volume and a claim that are bound.
 func (r *volumeRig) createObjects(ctx context.Context) error {
 	core := r.admin.CoreV1()
-	if _, err := core.Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: benchNamespace}}, metav1.CreateOptions{}); err != nil {
+	namespace := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: benchNamespace}}
+	if _, err := core.Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	for _, d := range r.drivers {
@@ -203,8 +204,10 @@ func (d *volumeDriver) volume(i int) (*v1.PersistentVolume, *v1.PersistentVolume
 			ObjectMeta: metav1.ObjectMeta{Name: meta.Name},
 			Spec: v1.PersistentVolumeSpec{
 				AccessModes: modes, Capacity: size, PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimRetain,
-				ClaimRef:               &v1.ObjectReference{Namespace: benchNamespace, Name: meta.Name},
-				PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: d.name, VolumeHandle: meta.Name}},
+				ClaimRef: &v1.ObjectReference{Namespace: benchNamespace, Name: meta.Name},
+				PersistentVolumeSource: v1.PersistentVolumeSource{
+					CSI: &v1.CSIPersistentVolumeSource{Driver: d.name, VolumeHandle: meta.Name},
+				},
 			},
 		}, &v1.PersistentVolumeClaim{
 			ObjectMeta: meta,

@@ -37,8 +37,8 @@ func (a *agent) used() (used, error) {
 	return used{time.Now(), cpu}, err
 }
 
-// round starts pods with a volume each on a node, waits until all are Ready, deletes them, and waits until they are gone
-// and nothing is staged.
+// round starts pods with a volume each on a node, waits until all are Ready, deletes them, and waits until they are
+// gone and nothing is staged.
 func (r *volumeRig) round(ctx context.Context, a *agent, attach bool, pods int) (result VolumeRound, err error) {
 	before, err := a.used()
 	if err != nil {

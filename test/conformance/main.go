@@ -5,8 +5,8 @@
 //	go run ./test/conformance                                            # the specs labeled Conformance, three runs
 //	go run ./test/conformance -runs quartet -labels '' -focus 'Mirror'   # a choice of specs, Quartet only
 //
-// Each run has a container runtime, an API server and namespaces of its own (package isolated), so it needs root, and no
-// free port. The third run is Quartet again, with one of its four processes killed every few seconds.
+// Each run has a container runtime, an API server and namespaces of its own (package isolated), so it needs root, and
+// no free port. The third run is Quartet again, with one of its four processes killed every few seconds.
 package main
 
 import (
