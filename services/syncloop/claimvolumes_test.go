@@ -198,7 +198,7 @@ func clusterVolumes(
 	noError(t, err)
 	stored, err = newStorage(h, askNode, link, changes, events, devices, published, parts)
 	noError(t, err)
-	manager, err := newVolumes(h, askNode, link, events, stored.volumes, parts)
+	manager, err := newVolumes(h, askNode, link, events, stored, parts)
 	noError(t, err)
 	parts.Run("retries of volumes", func(ctx context.Context) error {
 		return stored.retry(ctx, manager, changes.Note(podchanges.Sync))

@@ -132,7 +132,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	if err != nil {
 		return err
 	}
-	volumes, err := newVolumes(h, askNode, link, events, storage.volumes, parts)
+	volumes, err := newVolumes(h, askNode, link, events, storage, parts)
 	if err != nil {
 		return err
 	}

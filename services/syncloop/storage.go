@@ -44,6 +44,8 @@ const (
 type storage struct {
 	drivers *csidrivers.Drivers
 	volumes *csi.Plugin
+	// operations times operations on volumes.
+	operations *volumes.Metrics
 	// changed has a value after a driver was registered. Its capacity is one, because one look covers all drivers.
 	changed chan struct{}
 }
@@ -102,6 +104,8 @@ func newStorage(
 		controller := ptr.Deref(h.cfg.Kubelet.EnableControllerAttachDetach, true)
 		config.Attached = attachedForUse(askNode, controller, clock.RealClock{})
 	}
+	operations := volumes.NewMetrics(h.registry)
+	config.Measured = operations.Done
 	mounted, err := csi.New(config)
 	if err != nil {
 		return nil, err
@@ -118,7 +122,7 @@ func newStorage(
 			Devices: func() []*enginev1.DeviceResource { return deviceResources(devices) },
 		})
 	})
-	return &storage{drivers: drivers, volumes: mounted, changed: changed}, nil
+	return &storage{drivers: drivers, volumes: mounted, operations: operations, changed: changed}, nil
 }
 
 // retry retries the volumes that wait for a driver when it is registered, until ctx ends, whose error it returns. It

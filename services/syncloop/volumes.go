@@ -27,16 +27,16 @@ const nodeTimeout = 2 * time.Second
 // newVolumes returns the volume manager with every kind of volume. It knows the volumes of earlier processes.
 func newVolumes(
 	h *host, askNode func(context.Context) (*v1.Node, error), link *cluster.Link, events *podevents.Recorder,
-	csiVolumes persistentvolumes.Kind, parts *components.Group,
+	stored *storage, parts *components.Group,
 ) (*volumes.Manager, error) {
 	swappable, memory := swapWarning(procfs.DefaultMountPoint, events), memoryForPods(askNode)
-	kinds, err := persistentKinds(events, csiVolumes)
+	kinds, err := persistentKinds(events, stored.volumes)
 	if err != nil {
 		return nil, err
 	}
 	manager, err := volumes.New(volumes.Config{
 		PodsDir: filepath.Join(h.cfg.RootDir, "pods"), Clock: clock.RealClock{}, Events: events,
-		Metrics: volumes.NewMetrics(h.registry), Tracer: h.tracer, Logger: h.logger,
+		Metrics: stored.operations, Tracer: h.tracer, Logger: h.logger,
 		Plugins: slices.Concat([]volumes.Plugin{
 			&volumes.EmptyDir{Mounter: volumes.Unswapped{Mounter: volumes.Machine{}, Swappable: swappable}, Memory: memory},
 			volumes.HostPath{},

@@ -4,6 +4,7 @@ package oracle
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -146,13 +147,17 @@ func kubelet(t *testing.T) prometheus.Gatherer {
 	}
 	var none error
 	volumeutil.OperationCompleteHook("kubernetes.io/empty-dir", "volume_mount")(volumetypes.CompleteFuncParam{Err: &none})
+	volumeutil.RecordOperationLatencyMetric("kubernetes.io/empty-dir", "overall_volume_mount", 1)
+	volumeutil.RecordCSIOperationLatencyMetrics("disks.example.com", "/csi.v1.Node/NodeStageVolume", nil, time.Second, "false")
 	return kubeletmetrics.GetGather()
 }
 
 func TestKubeletNamesHaveTheKubeletsTypesLabelsAndBuckets(t *testing.T) {
 	theirs, checked := shapes(t, kubelet(t)), 0
 	for name, ours := range shapes(t, everything()) {
-		if !strings.HasPrefix(name, "kubelet_") && !strings.HasPrefix(name, "storage_") {
+		if !slices.ContainsFunc([]string{"kubelet_", "storage_", "volume_operation_", "csi_"}, func(prefix string) bool {
+			return strings.HasPrefix(name, prefix)
+		}) {
 			continue
 		}
 		checked++

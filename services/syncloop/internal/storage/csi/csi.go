@@ -87,6 +87,9 @@ type Config struct {
 	// Freed is called for each pod that may get a volume now, because it is unpublished for another pod or unstaged. It
 	// must not block. It may be nil.
 	Freed func(pod types.UID)
+	// Measured receives operations on volumes that are not those of one pod, by the kubelet's names of plugin and
+	// operation. It may be nil.
+	Measured func(plugin, operation string, migrated bool, took time.Duration, err error)
 	// Mounts reads the mount table. Required.
 	Mounts Mounts
 	// SELinux is that of the machine; nil for none.
@@ -127,6 +130,9 @@ func New(cfg Config) (*Plugin, error) {
 	}
 	if cfg.Events == nil {
 		cfg.Events = noopEvents{}
+	}
+	if cfg.Measured == nil {
+		cfg.Measured = func(string, string, bool, time.Duration, error) {}
 	}
 	if cfg.Freed == nil {
 		cfg.Freed = func(types.UID) {}

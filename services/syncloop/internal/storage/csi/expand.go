@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/csimigration"
 )
 
 // The kubelet's reasons of events.
@@ -115,7 +117,11 @@ func (p *Plugin) expand(ctx context.Context, v *volume, mounting bool) error {
 		p.sizes.put(v.identity, known)
 		return nil
 	}
+	begun := p.cfg.Clock.Now()
 	claim, called, err := p.callExpand(ctx, v, wanted)
+	if !mounting {
+		p.cfg.Measured(pluginName+":"+v.driver, "volume_fs_resize", csimigration.IsMigrated(v.PV), p.cfg.Clock.Since(begun), err)
+	}
 	if err != nil {
 		err = p.expansionFailed(ctx, v, claim, wanted, &known, err)
 		p.sizes.put(v.identity, known)

@@ -152,6 +152,8 @@ type rig struct {
 	selinux selinux.Host
 	// freed returns the pods that were woken because they may get a volume.
 	freed func() []types.UID
+	// measured returns the measured operations: plugin, name and whether it has succeeded.
+	measured func() []string
 	// clock is the clock of retries.
 	clock clock.WithTicker
 	// changes counts the changes of the volumes in use.
@@ -222,7 +224,18 @@ func (r *rig) start() {
 		defer mu.Unlock()
 		return slices.Clone(freed)
 	}
+	var measured []string
+	r.measured = func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(measured)
+	}
 	plugin, err := csi.New(csi.Config{
+		Measured: func(plugin, operation string, _ bool, _ time.Duration, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			measured = append(measured, fmt.Sprint(plugin, " ", operation, " ", err == nil))
+		},
 		SELinux: r.selinux,
 		Freed: func(pod types.UID) {
 			mu.Lock()

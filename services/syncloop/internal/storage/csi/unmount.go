@@ -87,6 +87,23 @@ func (p *Plugin) unstage(ctx context.Context, v identity) error {
 	if _, users := p.books.all(); r == nil || len(idle([]record{*r}, users)) == 0 {
 		return nil
 	}
+	begun := p.cfg.Clock.Now()
+	err = p.callUnstage(ctx, v, r)
+	operation := "unmount_device"
+	if v.block {
+		operation = "unmap_device"
+	}
+	p.cfg.Measured(pluginName+":"+v.driver, operation, false, p.cfg.Clock.Since(begun), err)
+	if err == nil {
+		p.freed(v)
+	}
+	return err
+}
+
+// callUnstage asks the driver to unstage a volume with a record, and removes what is left of it. The caller has its
+// lock.
+func (p *Plugin) callUnstage(ctx context.Context, v identity, r *record) error {
+	staging := p.books.staging(v)
 	n, err := p.node(ctx, v.driver, false)
 	if err != nil {
 		return fmt.Errorf("%s: attacher.UnmountDevice failed to create newCsiDriverClient: %w", pluginName, err)
@@ -104,11 +121,7 @@ func (p *Plugin) unstage(ctx context.Context, v identity) error {
 			return fmt.Errorf("%s: attacher.UnmountDevice failed: %w", pluginName, err)
 		}
 	}
-	if err := p.forgetStaged(v); err != nil {
-		return err
-	}
-	p.freed(v)
-	return nil
+	return p.forgetStaged(v)
 }
 
 // freed wakes the pods that wait for a volume, because other pods do not use it any more.

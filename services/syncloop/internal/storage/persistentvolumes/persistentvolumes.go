@@ -32,6 +32,7 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/utils/ptr"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/csimigration"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/dirlock"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/selinux"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
@@ -218,7 +219,7 @@ func boundOf(r Request) volumes.Bound {
 	}
 	switch {
 	case r.PV != nil && r.PV.Spec.CSI != nil:
-		b.PersistentVolume, b.Driver = r.PV.Name, r.PV.Spec.CSI.Driver
+		b.PersistentVolume, b.Driver, b.Migrated = r.PV.Name, r.PV.Spec.CSI.Driver, csimigration.IsMigrated(r.PV)
 	case r.PV != nil:
 		b.PersistentVolume = r.PV.Name
 	case r.Volume.CSI != nil:

@@ -22,7 +22,8 @@ func (m *Manager) Count() []Count {
 	}
 	for uid, p := range m.pods {
 		for k, s := range p.volumes {
-			name := m.kindOf(k)
+			name, _, _ := m.measuredKind(k)
+			names = append(names, name)
 			if p.intent == wanted && s.inSpec {
 				desired[name]++
 			}

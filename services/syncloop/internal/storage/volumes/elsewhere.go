@@ -37,6 +37,8 @@ type Bound struct {
 	Claim, PersistentVolume string
 	// Driver is the name of the CSI driver.
 	Driver string
+	// Migrated is true for a volume of a kind that the driver has replaced.
+	Migrated bool
 }
 
 // dir returns the directory of a volume for its plugin.
@@ -62,6 +64,21 @@ func (m *Manager) kindOf(k key) string {
 		return readableName(filepath.Base(filepath.Dir(at)))
 	}
 	return readableName(k.plugin)
+}
+
+// measuredKind returns the kubelet's name of a volume's kind in metrics, whether it is a block device, and whether a CSI
+// driver has replaced its kind. Volumes of CSI drivers are told apart by driver.
+func (m *Manager) measuredKind(k key) (name string, device, migrated bool) {
+	name = m.kindOf(k)
+	at, _ := m.where(k)
+	device = filepath.Base(filepath.Dir(filepath.Dir(at))) == filepath.Clean(devicesPrefix)
+	if claimed, ok := m.plugin(k.plugin).(Claimed); ok {
+		b := claimed.Claim(m.dir(k))
+		if migrated = b.Migrated; b.Driver != "" {
+			name += ":" + b.Driver
+		}
+	}
+	return name, device, migrated
 }
 
 // partsOf returns the name of the directory of a volume's sub-paths: as in the kubelet, the name of the volume's

@@ -203,7 +203,7 @@ func TestVolumesOfAPodThatIsGoneAreFoundAndRemoved(t *testing.T) {
 		}
 		r.stop()
 		r.start()
-		if got := r.count("kubernetes.io/configmap", volumes.StateActual); got != 2 {
+		if got := r.count("kubernetes.io/configmap:disks.example.com", volumes.StateActual); got != 2 {
 			t.Errorf("%d are found, want 2", got)
 		}
 		if err := r.release("u1"); err != nil { // the manager does not know the pod
@@ -213,7 +213,7 @@ func TestVolumesOfAPodThatIsGoneAreFoundAndRemoved(t *testing.T) {
 			points, _ := r.mounter.List()
 			t.Errorf("mounted: %v, want the volume config of u2 and not of u1", points)
 		}
-		if got := r.count("kubernetes.io/configmap", volumes.StateActual); got != 1 {
+		if got := r.count("kubernetes.io/configmap:disks.example.com", volumes.StateActual); got != 1 {
 			t.Errorf("%d are there, want 1", got)
 		}
 	})

@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +15,9 @@ type measured string
 const (
 	measuredMount   measured = "volume_mount"
 	measuredUnmount measured = "volume_unmount"
+	// Block devices have names of their own.
+	measuredMap   measured = "map_volume"
+	measuredUnmap measured = "unmap_volume"
 )
 
 // The kubelet's names of the states of Count.
@@ -34,8 +38,8 @@ var operationBuckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 30
 
 // Metrics times operations on volumes.
 type Metrics struct {
-	operations *prometheus.HistogramVec
-	registry   prometheus.Registerer
+	operations, whole *prometheus.HistogramVec
+	registry          prometheus.Registerer
 }
 
 // NewMetrics creates the metrics of one Manager, and registers them unless the registry is nil.
@@ -45,17 +49,27 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "storage_operation_duration_seconds", Buckets: operationBuckets,
 			Help: "Duration of setting up and removing a volume, by kind and result.",
 		}, []string{"volume_plugin", "operation_name", "status", "migrated"}),
+		whole: promauto.With(registry).NewHistogramVec(prometheus.HistogramOpts{
+			Name: "volume_operation_total_seconds", Buckets: operationBuckets,
+			Help: "Time from the first request of a volume until it is set up, by kind.",
+		}, []string{"plugin_name", "operation_name"}),
 		registry: registry,
 	}
 }
 
-// done records an operation on a volume of a kind, and its error.
-func (m *Metrics) done(plugin string, op measured, took time.Duration, err error) {
+// Done records an operation on a volume of a kind by its name in the kubelet, for example "unmount_device", and its
+// error. migrated is true for a volume of a kind that a CSI driver has replaced.
+func (m *Metrics) Done(plugin, operation string, migrated bool, took time.Duration, err error) {
 	status := "success"
 	if err != nil {
 		status = "fail-unknown"
 	}
-	m.operations.WithLabelValues(plugin, string(op), status, "false").Observe(max(took, 0).Seconds())
+	m.operations.WithLabelValues(plugin, operation, status, strconv.FormatBool(migrated)).Observe(max(took, 0).Seconds())
+}
+
+// mounted records that a volume of a kind has been set up for the first time, and how long its pod waited for it.
+func (m *Metrics) mounted(plugin string, waited time.Duration) {
+	m.whole.WithLabelValues(plugin, "overall_volume_mount").Observe(max(waited, 0).Seconds())
 }
 
 // Expose registers the numbers of volumes, which are counted at each scrape. New calls it.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
@@ -38,8 +39,10 @@ type rig struct {
 	events  *events
 	spans   *tracetest.SpanRecorder
 	tracer  trace.Tracer
-	manager *volumes.Manager
-	stop    func()
+	// registry has the metrics of the present process.
+	registry *prometheus.Registry
+	manager  *volumes.Manager
+	stop     func()
 }
 
 func newRig(t testing.TB) *rig {
@@ -59,7 +62,9 @@ func newRig(t testing.TB) *rig {
 // start starts a new process that knows only the disk and the mounts.
 func (r *rig) start() {
 	r.t.Helper()
+	r.registry = prometheus.NewRegistry()
 	manager, err := volumes.New(volumes.Config{
+		Metrics: volumes.NewMetrics(r.registry),
 		PodsDir: r.dir, Clock: r.clock, Events: r.events, Tracer: r.tracer, Logger: slog.New(slog.DiscardHandler), Places: 4,
 		Plugins: []volumes.Plugin{r.plugin, &volumes.EmptyDir{Mounter: r.mounter}, volumes.HostPath{}},
 	})

@@ -42,9 +42,9 @@ func (m *Manager) do(ctx context.Context, w work) {
 	if p := w.spec.pod; p != nil {
 		about.Namespace, about.Pod = p.Namespace, p.Name
 	}
-	name, kind := "volume.setup", measuredMount
+	name := "volume.setup"
 	if w.op == tearingDown {
-		name, kind = "volume.teardown", measuredUnmount
+		name = "volume.teardown"
 	}
 	tracer := m.cfg.Tracer
 	if w.again {
@@ -55,17 +55,33 @@ func (m *Manager) do(ctx context.Context, w work) {
 		span.SetAttributes(telemetry.AttrVolume.String(w.key.name),
 			telemetry.AttrVolumePlugin.String(readableName(w.key.plugin)))
 	}
-	plugin := m.kindOf(w.key)
+	plugin, device, migrated := m.measuredKind(w.key)
 	err := m.call(ctx, w)
 	if w.op == settingUp {
-		plugin = m.kindOf(w.key) // that of a claim is known after it
+		plugin, device, migrated = m.measuredKind(w.key) // that of a claim is known after it
 	}
 	telemetry.End(span, err)
-	m.cfg.Metrics.done(plugin, kind, m.cfg.Clock.Since(begun), err)
+	m.cfg.Metrics.Done(plugin, string(operationOf(w.op, device)), migrated, m.cfg.Clock.Since(begun), err)
+	if w.op == settingUp && !w.again && !device && err == nil {
+		m.cfg.Metrics.mounted(plugin, w.waited+m.cfg.Clock.Since(begun))
+	}
 	if err != nil && ctx.Err() == nil {
 		m.report(ctx, w, err)
 	}
 	m.ended(w.key, err)
+}
+
+// operationOf returns the kubelet's name of an operation.
+func operationOf(op operation, device bool) measured {
+	switch {
+	case op == settingUp && device:
+		return measuredMap
+	case op == settingUp:
+		return measuredMount
+	case device:
+		return measuredUnmap
+	}
+	return measuredUnmount
 }
 
 // call calls the plugin.
