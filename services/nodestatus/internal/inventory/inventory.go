@@ -94,8 +94,9 @@ func (i *Inventory) VolumesInUse() (names []v1.UniqueVolumeName, known bool) {
 	return names, !i.drivers.Since.IsZero()
 }
 
-// Devices returns the amounts of the resources of device plugins by name; nil before the first snapshot. A resource that
-// is no longer in the stream stays with the amounts 0, as in the kubelet: that tells it from a resource of the cluster.
+// Devices returns the amounts of the resources of device plugins by name; nil before the first snapshot. A resource
+// that is no longer in the stream stays with the amounts 0, as in the kubelet: that tells it from a resource of the
+// cluster.
 func (i *Inventory) Devices() map[string]nodeobject.Amounts {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -172,7 +172,8 @@ func (l lister) containerOf(pod *v1.Pod, c *v1.Container) *podresourcesv1.Contai
 	return &podresourcesv1.ContainerResources{Name: c.Name, Devices: devicesOf(l.cfg.Devices.Held(pod.UID, c.Name))}
 }
 
-// devicesOf returns an entry for each device and each of its NUMA nodes, as the kubelet does, sorted by resource and ID.
+// devicesOf returns an entry for each device and each of its NUMA nodes, as the kubelet does, sorted by resource and
+// ID.
 func devicesOf(devices map[string][]allocation.Device) []*podresourcesv1.ContainerDevices {
 	var all []*podresourcesv1.ContainerDevices
 	for _, name := range slices.Sorted(maps.Keys(devices)) {

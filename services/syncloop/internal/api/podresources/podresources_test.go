@@ -170,7 +170,8 @@ func TestPodsAreListed(t *testing.T) {
 	}
 	free, err := r.GetAllocatableResources(t.Context(), &podresourcesv1.AllocatableResourcesRequest{})
 	must(t, err)
-	if diff := cmp.Diff(&podresourcesv1.AllocatableResourcesResponse{Devices: ofGPUs()}, free, protocmp.Transform()); diff != "" {
+	allocatable := &podresourcesv1.AllocatableResourcesResponse{Devices: ofGPUs()}
+	if diff := cmp.Diff(allocatable, free, protocmp.Transform()); diff != "" {
 		t.Errorf("allocatable (-want +got):\n%s", diff)
 	}
 	for name, want := range map[string]float64{"requests_total": 4, "requests_list": 1, "requests_get": 2, "requests_get_allocatable": 1, "errors_list": 0, "errors_get": 1, "errors_get_allocatable": 0} {

@@ -341,7 +341,10 @@ func TestADamagedCheckpointIsRebuilt(t *testing.T) {
 	container := func(name string, state lifecyclev1.ContainerState, text string) *lifecyclev1.Container {
 		return &lifecyclev1.Container{Name: name, State: state, Annotations: map[string]string{podlabels.Devices: text}}
 	}
-	const running, exited = lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING, lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
+	const (
+		running = lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING
+		exited  = lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
+	)
 	r.Recover([]*lifecyclev1.PodStatus{
 		{Uid: "web", Containers: []*lifecyclev1.Container{
 			container("main", running, given.Annotations[podlabels.Devices]), container("old", exited, `{"example.com/gpu":["b"]}`),

@@ -43,13 +43,12 @@ type plugin struct {
 	// allocate replaces the response; nil is one with a variable.
 	allocate func(ctx context.Context, ids []string) (*pluginapi.AllocateResponse, error)
 
-	mu       sync.Mutex
-	devices  []*pluginapi.Device
-	changed  chan struct{}
-	fail     error
-	calls    []string
-	listener net.Listener
-	stop     func()
+	mu      sync.Mutex
+	devices []*pluginapi.Device
+	changed chan struct{}
+	fail    error
+	calls   []string
+	stop    func()
 }
 
 func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {

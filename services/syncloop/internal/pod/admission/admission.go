@@ -67,8 +67,8 @@ type Request struct {
 	Critical bool
 	// Machine holds the capabilities of the machine.
 	Machine Machine
-	// Devices is why the devices of device plugins cannot be allocated to the pod; nil if they can. Owned reports whether a
-	// resource is one of theirs, which is not counted otherwise; it may be nil.
+	// Devices is why the devices of device plugins cannot be allocated to the pod; nil if they can. Owned reports whether
+	// a resource is one of theirs, which is not counted otherwise; it may be nil.
 	Devices error
 	Owned   func(name v1.ResourceName) bool
 	// UnsafeSysctls are allowed in addition to the safe ones: allowedUnsafeSysctls of the KubeletConfiguration.

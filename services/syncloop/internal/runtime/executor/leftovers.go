@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Leftovers returns the pods that have devices, or a folder of logs or files on the node, for CleanUpPod. The names of the folders
-// give the UID, and with logs the name and the namespace.
+// Leftovers returns the pods that have devices, or a folder of logs or files on the node, for CleanUpPod. The names of
+// the folders give the UID, and with logs the name and the namespace.
 func (m *Manager) Leftovers() ([]*v1.Pod, error) {
 	logs, err := folders(m.cfg.PodLogsDir)
 	if err != nil {

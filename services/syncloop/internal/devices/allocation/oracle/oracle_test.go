@@ -151,7 +151,9 @@ func newWorld(t *testing.T, seed uint64, dir string) *world {
 	return w
 }
 
-func (w *world) note(format string, args ...any) { w.steps = append(w.steps, fmt.Sprintf(format, args...)) }
+func (w *world) note(format string, args ...any) {
+	w.steps = append(w.steps, fmt.Sprintf(format, args...))
+}
 
 func (w *world) fatalf(format string, args ...any) {
 	w.t.Helper()
