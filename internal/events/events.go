@@ -173,8 +173,8 @@ func (r *Recorder) RecordAnnotated(
 	}
 }
 
-// correlate returns an event with the earlier ones of its kind counted; nil if the object has too many. The caller holds
-// the lock.
+// correlate returns an event with the earlier ones of its kind counted; nil if the object has too many. The caller
+// holds the lock.
 func (r *Recorder) correlate(
 	now time.Time, about v1.ObjectReference, kind, reason, message string, annotations map[string]string,
 ) *v1.Event {

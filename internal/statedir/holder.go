@@ -135,7 +135,8 @@ func lockedBy(file *os.File) (pid int, err error) {
 	const kindField, pidField, fileField = 1, 4, 5
 	want := fmt.Sprintf("%02x:%02x:%d", unix.Major(info.Dev), unix.Minor(info.Dev), info.Ino)
 	for line := range strings.Lines(string(table)) {
-		if fields := strings.Fields(line); len(fields) > fileField && fields[kindField] == "FLOCK" && fields[fileField] == want {
+		fields := strings.Fields(line)
+		if len(fields) > fileField && fields[kindField] == "FLOCK" && fields[fileField] == want {
 			return strconv.Atoi(fields[pidField])
 		}
 	}

@@ -48,8 +48,8 @@ const testDriver = "test.csi.example.com"
 // testPassword is the secret of the volume.
 const testPassword = "open sesame"
 
-// TestAClaimOfAClusterIsMountedByItsDriver has an API server, a driver that mounts, and a pod that waits until its claim
-// is bound, its volume attached, the driver registered, and the secret of the volume there.
+// TestAClaimOfAClusterIsMountedByItsDriver has an API server, a driver that mounts, and a pod that waits until its
+// claim is bound, its volume attached, the driver registered, and the secret of the volume there.
 func TestAClaimOfAClusterIsMountedByItsDriver(t *testing.T) {
 	require.Root(t, "mounting")
 	c := cluster.Start(t)

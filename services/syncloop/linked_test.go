@@ -6,6 +6,6 @@ import (
 	"github.com/quartet-node/quartet/test/linked"
 )
 
-// The limit was 31 MiB before the messages of CSI and storage/v1, which are 1 MiB together, and 32 MiB before the volumes
-// of storage classes and project quotas.
+// The limit was 31 MiB before the messages of CSI and storage/v1, which are 1 MiB together, and 32 MiB before the
+// volumes of storage classes and project quotas.
 func TestNothingIsLinkedThatMustNotBe(t *testing.T) { linked.Check(t, 33) }

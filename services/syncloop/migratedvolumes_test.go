@@ -20,8 +20,8 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// TestMigratedVolumesAreMountedByTheirDriver has a claim with a persistent volume, and a volume inline, of a kind that a
-// CSI driver has replaced.
+// TestMigratedVolumesAreMountedByTheirDriver has a claim with a persistent volume, and a volume inline, of a kind that
+// a CSI driver has replaced.
 func TestMigratedVolumesAreMountedByTheirDriver(t *testing.T) {
 	require.Root(t, "mounting")
 	const ebs = "ebs.csi.aws.com"
@@ -38,7 +38,8 @@ func TestMigratedVolumesAreMountedByTheirDriver(t *testing.T) {
 	_, err := admin.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}},
 		metav1.CreateOptions{})
 	noError(t, err)
-	manager, stored, claimsOf := clusterVolumes(t, c.Kubeconfig(t, cluster.NodeUser("node-1"), cluster.Nodes), root, telemetry.Off())
+	kubeconfig := c.Kubeconfig(t, cluster.NodeUser("node-1"), cluster.Nodes)
+	manager, stored, claimsOf := clusterVolumes(t, kubeconfig, root, telemetry.Off())
 	pv := bind(t, admin, createClaim(t, admin), ebs, v1.PersistentVolumeSource{
 		AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://us-east-1a/vol-1", FSType: "ext4"},
 	})

@@ -38,7 +38,8 @@ type csiDriver struct {
 
 func (d *csiDriver) GetInfo(context.Context, *registrationv1.InfoRequest) (*registrationv1.PluginInfo, error) {
 	return &registrationv1.PluginInfo{
-		Type: registrationv1.CSIPlugin, Name: cmp.Or(d.name, testDriver), Endpoint: d.endpoint, SupportedVersions: []string{"1.0.0"},
+		Type: registrationv1.CSIPlugin, Name: cmp.Or(d.name, testDriver), Endpoint: d.endpoint,
+		SupportedVersions: []string{"1.0.0"},
 	}, nil
 }
 

@@ -145,7 +145,8 @@ func (a *querier) decodeStorage(summary *configv1.ObjectSummary) (storageObject,
 		one.row = []any{
 			driver.Name, fmt.Sprint(ptr.Deref(driver.Spec.AttachRequired, true)),
 			fmt.Sprint(ptr.Deref(driver.Spec.PodInfoOnMount, false)),
-			string(ptr.Deref(driver.Spec.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)), strings.Join(modes, ","),
+			string(ptr.Deref(driver.Spec.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)),
+			strings.Join(modes, ","),
 		}
 	}
 	if err != nil {

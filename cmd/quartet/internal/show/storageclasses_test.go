@@ -28,7 +28,9 @@ func (n *node) putStorage() {
 	driver := &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: "dirs.example.com"},
 		Spec: storagev1.CSIDriverSpec{
-			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral},
+			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{
+				storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral,
+			},
 		},
 	}
 	n.config.objects = append(n.config.objects,

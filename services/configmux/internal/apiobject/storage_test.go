@@ -91,10 +91,12 @@ func TestOfAStorageClassTheExpansionMayChange(t *testing.T) {
 		}
 		return fresh.CheckUpdate(old)
 	}
-	if errs := check(class(func(c *storagev1.StorageClass) { c.AllowVolumeExpansion = ptr.To(true) }), class()); len(errs) > 0 {
+	expandable := class(func(c *storagev1.StorageClass) { c.AllowVolumeExpansion = ptr.To(true) })
+	if errs := check(expandable, class()); len(errs) > 0 {
 		t.Errorf("allowVolumeExpansion: %v", errs)
 	}
-	if errs := check(driver(func(d *storagev1.CSIDriver) { d.Spec.PodInfoOnMount = ptr.To(true) }), driver()); len(errs) > 0 {
+	informed := driver(func(d *storagev1.CSIDriver) { d.Spec.PodInfoOnMount = ptr.To(true) })
+	if errs := check(informed, driver()); len(errs) > 0 {
 		t.Errorf("podInfoOnMount: %v", errs)
 	}
 	for want, o := range map[string]*apiobject.Object{

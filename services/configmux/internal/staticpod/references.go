@@ -17,8 +17,8 @@ func forbidden(object string) string {
 	return fmt.Sprintf("a static pod must not use %s: it runs without an API server", object)
 }
 
-// NamesObjects reports whether a pod refers to a config map, a secret, a claim or a CSI driver, which only a pod of a node without an
-// API server may do.
+// NamesObjects reports whether a pod refers to a config map, a secret, a claim or a CSI driver, which only a pod of a
+// node without an API server may do.
 func NamesObjects(pod *v1.Pod) bool {
 	return len(refuseReferences(pod, false)) > len(refuseReferences(pod, true))
 }
@@ -117,8 +117,8 @@ func (r *refusals) volume(v *v1.VolumeSource, path *field.Path) {
 	}
 }
 
-// withoutObjects returns a copy of a valid pod without the permitted references to config maps, secrets, claims and CSI drivers, to
-// check its other references.
+// withoutObjects returns a copy of a valid pod without the permitted references to config maps, secrets, claims and CSI
+// drivers, to check its other references.
 func withoutObjects(pod *core.Pod) *core.Pod {
 	pod = pod.DeepCopy()
 	pod.Spec.ImagePullSecrets = nil

@@ -60,7 +60,8 @@ func (s *Server) ListVolumes(context.Context, *enginev1.ListVolumesRequest) (*en
 		}
 	}
 	slices.SortStableFunc(answer.GetVolumes(), func(a, b *enginev1.PodVolume) int {
-		return cmp.Or(hasPod(b)-hasPod(a), cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetPod(), b.GetPod()),
+		return cmp.Or(hasPod(b)-hasPod(a),
+			cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetPod(), b.GetPod()),
 			cmp.Compare(a.GetPodUid(), b.GetPodUid()), cmp.Compare(a.GetVolume().GetName(), b.GetVolume().GetName()))
 	})
 	return answer, nil

@@ -33,8 +33,8 @@ type Source interface {
 	// Driver returns the object of a CSI driver; nil without an error if the cluster has none.
 	Driver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
 	// Attachment returns the publish context of a volume that is attached to this node; nil without an error if volumes of
-	// the driver need no attachment. It fails until the volume is attached. What it returns may be old: the volume may have
-	// been detached since.
+	// the driver need no attachment. It fails until the volume is attached. What it returns may be old: the volume may
+	// have been detached since.
 	Attachment(ctx context.Context, driver, handle string) (map[string]string, error)
 	// AttachmentNow does what Attachment does, and asks the API server each time.
 	AttachmentNow(ctx context.Context, driver, handle string) (map[string]string, error)

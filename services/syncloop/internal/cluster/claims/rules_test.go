@@ -106,7 +106,8 @@ func TestAnErrorNamesWhatItWaitsFor(t *testing.T) {
 	}
 }
 
-// TestOnlyAnAttachmentIsRoutine checks which errors are no events at first: those of a pod whose volume is being attached.
+// TestOnlyAnAttachmentIsRoutine checks which errors are no events at first: those of a pod whose volume is being
+// attached.
 func TestOnlyAnAttachmentIsRoutine(t *testing.T) {
 	attachment := key{kind: attachmentKind, name: "csi-1"}.String()
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "volumeattachments"}, "csi-1", nil)

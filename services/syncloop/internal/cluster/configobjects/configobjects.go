@@ -1,5 +1,6 @@
 // Package configobjects provides the config maps and secrets of pods, and notifies pods when one of them changes. On a
-// node without an API server it also has the persistent volume claims, the storage classes and the CSIDrivers of configmux.
+// node without an API server it also has the persistent volume claims, the storage classes and the CSIDrivers of
+// configmux.
 //
 // On a node without an API server they come from configmux, see [Configmux], else from the API server, see [Cluster].
 // No error and no log line contains a value.

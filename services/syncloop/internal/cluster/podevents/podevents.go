@@ -40,8 +40,8 @@ func (r *Recorder) AnnotatedWarning(
 	r.RecordAnnotated(ctx, reference(pod, container), v1.EventTypeWarning, reason, message, annotations)
 }
 
-// Claim records an event about a persistent volume claim, of type v1.EventTypeNormal or v1.EventTypeWarning, for the API
-// server only: record the same about the pod.
+// Claim records an event about a persistent volume claim, of type v1.EventTypeNormal or v1.EventTypeWarning, for the
+// API server only: record the same about the pod.
 func (r *Recorder) Claim(claim *v1.PersistentVolumeClaim, kind, reason, message string) {
 	r.Publish(v1.ObjectReference{
 		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,

@@ -80,8 +80,8 @@ func TestAPodKeepsItsDevices(t *testing.T) {
 	}
 }
 
-// TestAPluginThatLeaves checks that the capacity stays for five minutes, that nothing is allocatable meanwhile, and that
-// running pods lose nothing.
+// TestAPluginThatLeaves checks that the capacity stays for five minutes, that nothing is allocatable meanwhile, and
+// that running pods lose nothing.
 func TestAPluginThatLeaves(t *testing.T) {
 	r := newRig(t)
 	p := r.plug(&plugin{}, gpu, "gpu.sock", "a", "b", "-c")

@@ -54,7 +54,8 @@ var (
 // failures returns every class.
 func failures() []failure {
 	return []failure{
-		failedAway, failedInspect, failedNetwork, failedCgroup, failedVolume, failedDevices, failedResize, failedUnsupported, failedImage,
+		failedAway, failedInspect, failedNetwork, failedCgroup, failedVolume, failedDevices, failedResize, failedUnsupported,
+		failedImage,
 		failedRuntime, failedOther,
 	}
 }

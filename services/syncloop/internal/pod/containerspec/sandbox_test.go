@@ -189,7 +189,8 @@ func TestTheGroupsOfVolumes(t *testing.T) {
 		return config.GetLinux().GetSecurityContext().GetSupplementalGroups()
 	}
 	container := func() []int64 {
-		return makeContainer(t, pod, containerspec.Inputs{Groups: []int64{1234}}).GetLinux().GetSecurityContext().GetSupplementalGroups()
+		container := makeContainer(t, pod, containerspec.Inputs{Groups: []int64{1234}})
+		return container.GetLinux().GetSecurityContext().GetSupplementalGroups()
 	}
 	if got := sandbox(); len(got) > 0 {
 		t.Errorf("the sandbox has the groups %v, want none", got)

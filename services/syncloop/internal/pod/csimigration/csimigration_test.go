@@ -24,7 +24,8 @@ func TestTheKindsThatDriversHaveReplaced(t *testing.T) {
 			PersistentVolumeSource: source, ClaimRef: &v1.ObjectReference{Namespace: "shop", Name: "data"},
 		}}
 		out, err := csimigration.PersistentVolume(in)
-		if err != nil || out.Spec.CSI == nil || out.Spec.CSI.Driver != driver || out.Spec.CSI.VolumeHandle == "" || out.Name != "pv-1" {
+		if err != nil || out.Name != "pv-1" ||
+			out.Spec.CSI == nil || out.Spec.CSI.Driver != driver || out.Spec.CSI.VolumeHandle == "" {
 			t.Errorf("%s: %v, %v", driver, out, err)
 			continue
 		}

@@ -107,8 +107,8 @@ func mustWrite(t *testing.T, file, text string) {
 	}
 }
 
-// TestARecordThatIsNoFile has something else in place of vol_data.json when a process begins. It neither hangs nor reads
-// it, and the volume is not forgotten.
+// TestARecordThatIsNoFile has something else in place of vol_data.json when a process begins. It neither hangs nor
+// reads it, and the volume is not forgotten.
 func TestARecordThatIsNoFile(t *testing.T) {
 	for name, put := range map[string]func(file, other string) error{
 		"a link": func(file, other string) error { return os.Symlink(other, file) },

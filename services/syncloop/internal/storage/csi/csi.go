@@ -40,8 +40,8 @@ import (
 type Cluster interface {
 	// Driver returns the CSIDriver of a driver; nil without an error if there is none.
 	Driver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
-	// Attachment returns the publish context of a volume that is attached to this node. It fails until it is attached. What
-	// it returns may be old.
+	// Attachment returns the publish context of a volume that is attached to this node. It fails until it is attached.
+	// What it returns may be old.
 	Attachment(ctx context.Context, driver, handle string) (map[string]string, error)
 	// AttachmentNow returns what the API server has at this moment.
 	AttachmentNow(ctx context.Context, driver, handle string) (map[string]string, error)
@@ -222,8 +222,8 @@ func (p *Plugin) driverPath(path string) string {
 	return path
 }
 
-// notLink fails if a path at which the driver is going to mount something is a symbolic link. It may be missing. A mount
-// is none, and is not looked into, because its server may be away.
+// notLink fails if a path at which the driver is going to mount something is a symbolic link. It may be missing. A
+// mount is none, and is not looked into, because its server may be away.
 func (p *Plugin) notLink(path string) error {
 	if mounted, err := p.mounted(path); err != nil || mounted {
 		return err

@@ -129,8 +129,8 @@ func TestADriverThatIsNotRegisteredIsWaitedFor(t *testing.T) {
 	r.ends()
 }
 
-// TestAStagedVolumeWaitsForItsDriver checks that it is unstaged as soon as the driver is registered again, and how it is
-// shown until then.
+// TestAStagedVolumeWaitsForItsDriver checks that it is unstaged as soon as the driver is registered again, and how it
+// is shown until then.
 func TestAStagedVolumeWaitsForItsDriver(t *testing.T) {
 	r := newRig(t, canStage)
 	r.stop()

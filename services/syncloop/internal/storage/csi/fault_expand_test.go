@@ -110,8 +110,8 @@ func TestFaultsOfAMeasurement(t *testing.T) {
 	}
 }
 
-// TestAVolumeIsUnpublishedWhateverTheDriverCan lets the question for capabilities fail: as in a kubelet, it is not asked
-// before NodeUnpublishVolume.
+// TestAVolumeIsUnpublishedWhateverTheDriverCan lets the question for capabilities fail: as in a kubelet, it is not
+// asked before NodeUnpublishVolume.
 func TestAVolumeIsUnpublishedWhateverTheDriverCan(t *testing.T) {
 	r := newRig(t, canStage)
 	one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))

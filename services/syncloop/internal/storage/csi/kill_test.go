@@ -16,8 +16,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// killRoot and killSocket are the root directory and the driver's socket of the process that is killed, and killBlock is
-// set if its volume is a block device.
+// killRoot and killSocket are the root directory and the driver's socket of the process that is killed, and killBlock
+// is set if its volume is a block device.
 const (
 	killRoot   = "CSI_TEST_ROOT"
 	killSocket = "CSI_TEST_SOCKET"

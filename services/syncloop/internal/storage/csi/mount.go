@@ -38,7 +38,8 @@ func (p *Plugin) Mount(ctx context.Context, r persistentvolumes.Request) (string
 		case before.identity == v.identity && (published || mounted):
 			v.Label = before.label
 		case before.identity != v.identity, before.label != v.Label:
-			// A persistent volume of the same name was another volume before, or it had another SELinux label in an earlier boot.
+			// A persistent volume of the same name was another volume before, or it had another SELinux label in an earlier
+			// boot.
 			if err := p.Unmount(ctx, r.Dir); err != nil {
 				return "", err
 			}

@@ -137,8 +137,8 @@ func (p *Plugin) begin(start func(identity)) (again time.Time) {
 	return again
 }
 
-// Unused returns the staged volumes that no pod uses, which are being unstaged, sorted by driver and handle. The name of
-// one is its handle.
+// Unused returns the staged volumes that no pod uses, which are being unstaged, sorted by driver and handle. The name
+// of one is its handle.
 func (p *Plugin) Unused() []*enginev1.Volume {
 	staged, users := p.books.all()
 	p.unstaging.mu.Lock()

@@ -19,8 +19,8 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// TestFaultsOfTheDescription lets NodeGetInfo go wrong at the registration of a driver, and at a refresh. Another driver
-// is registered meanwhile, and the next attempt finds everything.
+// TestFaultsOfTheDescription lets NodeGetInfo go wrong at the registration of a driver, and at a refresh. Another
+// driver is registered meanwhile, and the next attempt finds everything.
 func TestFaultsOfTheDescription(t *testing.T) {
 	for name, fault := range map[string]csidriver.Fault{
 		"error": csidriver.Fails, "hang": csidriver.Hangs, "lost answer": csidriver.Loses, "killed": csidriver.Dies,

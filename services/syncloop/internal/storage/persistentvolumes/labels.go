@@ -33,9 +33,9 @@ type Labeler interface {
 	Plugin(r Request) string
 }
 
-// label sets the SELinux label of a request for a directory of the volume manager, and returns the label that the volume
-// would have if volumes of every access mode had one. A volume that is mounted keeps its label. It fails if other pods
-// use the volume with another one.
+// label sets the SELinux label of a request for a directory of the volume manager, and returns the label that the
+// volume would have if volumes of every access mode had one. A volume that is mounted keeps its label. It fails if
+// other pods use the volume with another one.
 func (d *dispatch) label(ctx context.Context, dir string, kind Kind, r *Request) (wanted string, err error) {
 	if d.cfg.Labels == nil {
 		return "", nil

@@ -64,11 +64,12 @@ func withLevel(uid types.UID, level string) *v1.Pod {
 	return pod
 }
 
-// TestPodsWithDifferentLabelsDoNotShareAVolume also checks that a running pod keeps its volume across a restart, whoever
-// comes first.
+// TestPodsWithDifferentLabelsDoNotShareAVolume also checks that a running pod keeps its volume across a restart,
+// whoever comes first.
 func TestPodsWithDifferentLabelsDoNotShareAVolume(t *testing.T) {
 	kind := &labeled{labels: map[string]string{}}
-	r := newRigOf(t, kind, &selinux.Labels{Host: host{}, EveryMode: true, Metrics: selinux.NewMetrics(prometheus.NewRegistry())})
+	metrics := selinux.NewMetrics(prometheus.NewRegistry())
+	r := newRigOf(t, kind, &selinux.Labels{Host: host{}, EveryMode: true, Metrics: metrics})
 	red, alsoRed, blue := withLevel("u1", "s0:c1"), withLevel("u2", "s0:c1"), withLevel("u3", "s0:c2")
 	for _, pod := range []*v1.Pod{red, alsoRed} {
 		if err := r.want(pod); err != nil {

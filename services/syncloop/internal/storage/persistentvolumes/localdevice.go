@@ -91,8 +91,8 @@ func (l *Local) mountDevice(r Request, device string) error {
 	return nil
 }
 
-// unmountDevice unmounts the file system of a device after its last pod, and removes the directory of this one. Both are
-// done with the lock of the mount: otherwise two pods that end at once would leave it to each other.
+// unmountDevice unmounts the file system of a device after its last pod, and removes the directory of this one. Both
+// are done with the lock of the mount: otherwise two pods that end at once would leave it to each other.
 func (l *Local) unmountDevice(ctx context.Context, dir string) error {
 	global := globalMount(dir)
 	if _, err := os.Lstat(global); errors.Is(err, fs.ErrNotExist) {
@@ -142,8 +142,8 @@ func (l *Local) unmapDevice(dir string) error {
 // mounted is a blockdevice.Mounted.
 func (l *Local) mounted(path string) (bool, error) { return isMounted(l.Mounter, path) }
 
-// Usage implements Measurer. As in the kubelet, a device has a capacity, and nothing else that can be seen. The usage of
-// other volumes is that of their file system.
+// Usage implements Measurer. As in the kubelet, a device has a capacity, and nothing else that can be seen. The usage
+// of other volumes is that of their file system.
 func (l *Local) Usage(_ context.Context, dir string) (*statsv1alpha1.FsStats, error) {
 	if !isDevice(dir) {
 		return nil, nil

@@ -13,7 +13,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// migratedPlugin is the plugin for volumes inline of kinds that CSI drivers have replaced. They are those of the driver.
+// migratedPlugin is the plugin for volumes inline of kinds that CSI drivers have replaced. They are those of the
+// driver.
 type migratedPlugin struct{ *claimPlugin }
 
 // Name implements volumes.Plugin. No directory has this name.

@@ -404,8 +404,8 @@ func TestAVolumeIsDescribedWithItsClaim(t *testing.T) {
 	r.release("u2")
 }
 
-// TestALinkInPlaceOfAVolumeIsNotFollowed finds a link to a directory of the node, when the volume is mounted and when it
-// is removed.
+// TestALinkInPlaceOfAVolumeIsNotFollowed finds a link to a directory of the node, when the volume is mounted and when
+// it is removed.
 func TestALinkInPlaceOfAVolumeIsNotFollowed(t *testing.T) {
 	r := newRig(t)
 	theirs := filepath.Join(t.TempDir(), "theirs")

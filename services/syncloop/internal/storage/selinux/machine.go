@@ -43,7 +43,8 @@ func (Machine) HasLabels(path string) (bool, error) {
 	return hasLabels(mounts), nil
 }
 
-// hasLabels reports whether the innermost one of nested mounts has labels. Of several at one place, the last one counts.
+// hasLabels reports whether the innermost one of nested mounts has labels. Of several at one place, the last one
+// counts.
 func hasLabels(mounts []*mountinfo.Info) bool {
 	var at *mountinfo.Info
 	for _, m := range mounts {

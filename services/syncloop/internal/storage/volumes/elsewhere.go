@@ -66,8 +66,8 @@ func (m *Manager) kindOf(k key) string {
 	return readableName(k.plugin)
 }
 
-// measuredKind returns the kubelet's name of a volume's kind in metrics, whether it is a block device, and whether a CSI
-// driver has replaced its kind. Volumes of CSI drivers are told apart by driver.
+// measuredKind returns the kubelet's name of a volume's kind in metrics, whether it is a block device, and whether a
+// CSI driver has replaced its kind. Volumes of CSI drivers are told apart by driver.
 func (m *Manager) measuredKind(k key) (name string, device, migrated bool) {
 	name = m.kindOf(k)
 	at, _ := m.where(k)

@@ -43,7 +43,8 @@ func (m *Manager) Supports(pod *v1.Pod) error {
 	return nil
 }
 
-// removedKind returns why no node of this version of Kubernetes mounts a volume, with the remedy; empty if a kubelet does.
+// removedKind returns why no node of this version of Kubernetes mounts a volume, with the remedy; empty if a kubelet
+// does.
 func removedKind(v *v1.Volume) string {
 	switch {
 	case v.GitRepo != nil:

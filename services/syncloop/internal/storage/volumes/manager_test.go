@@ -351,8 +351,8 @@ func TestAVolumeWhoseContentNeverChangesIsRetriedToo(t *testing.T) {
 	})
 }
 
-// TestWhatAVolumeWaitsForHasChanged checks that Retry ends the back-off of what waits for the change and of nothing else,
-// before and after the pod, and of an operation that has begun before the change and fails after it.
+// TestWhatAVolumeWaitsForHasChanged checks that Retry ends the back-off of what waits for the change and of nothing
+// else, before and after the pod, and of an operation that has begun before the change and fails after it.
 func TestWhatAVolumeWaitsForHasChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -440,6 +440,7 @@ func TestVolumesAreListedWithTheirPods(t *testing.T) {
 		if err := r.want(pod); err == nil {
 			t.Error("it is there")
 		}
+		synctest.Wait() // the other volume is set up beside it
 		var got []string
 		for _, v := range r.manager.List() {
 			one := v.GetVolume()

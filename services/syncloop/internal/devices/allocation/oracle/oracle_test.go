@@ -301,8 +301,8 @@ func (w *world) remove() {
 	}
 }
 
-// compare compares the amounts, and the devices of each pod. The kubelet takes reused devices in no order, so that those
-// of a container can only be counted.
+// compare compares the amounts, and the devices of each pod. The kubelet takes reused devices in no order, so that
+// those of a container can only be counted.
 func (w *world) compare() {
 	w.theirs.UpdateAllocatedDevices(klog.Background())
 	capacity, allocatable, _ := w.theirs.GetCapacity(klog.Background())

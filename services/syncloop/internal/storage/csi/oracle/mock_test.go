@@ -1,6 +1,6 @@
 // Package oracle_test compares the calls of package csi with those of the kubelet's own CSI plugin. Both use upstream's
-// mock driver, over its socket. A driver by other authors also shows what the driver of the other tests cannot: it mounts
-// nothing, and publishes a block device as a directory.
+// mock driver, over its socket. A driver by other authors also shows what the driver of the other tests cannot: it
+// mounts nothing, and publishes a block device as a directory.
 package oracle_test
 
 import (

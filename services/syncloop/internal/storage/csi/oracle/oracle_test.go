@@ -94,8 +94,8 @@ func pod(uid types.UID) *v1.Pod {
 	}
 }
 
-// TestTheCallsAreTheKubelets lets a kubelet's plugin and a node live through the same story with upstream's mock driver.
-// The driver receives the same requests in the same order.
+// TestTheCallsAreTheKubelets lets a kubelet's plugin and a node live through the same story with upstream's mock
+// driver. The driver receives the same requests in the same order.
 func TestTheCallsAreTheKubelets(t *testing.T) {
 	require.Root(t, "mounting")
 	for name, s := range map[string]story{
