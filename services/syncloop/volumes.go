@@ -46,7 +46,8 @@ func newVolumes(
 			TrustBundles: link.TrustBundles, Certificates: link.Certificates, Node: askNode, Clock: clock.RealClock{},
 		}), persistentvolumes.Plugins(persistentvolumes.Config{
 			Claims: link.Claims, Kinds: kinds, Node: askNode, Labels: &selinux.Labels{
-				Host: selinux.Machine{}, EveryMode: nodeconfig.MountsLabels(&h.cfg.Kubelet), Metrics: selinux.NewMetrics(h.registry),
+				Host: selinux.Machine{}, EveryMode: nodeconfig.MountsLabels(&h.cfg.Kubelet),
+				Metrics: selinux.NewMetrics(h.registry),
 			},
 		})),
 	})

@@ -6,8 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestDevicesAreExtendedResources checks that the resources of device plugins are in the Node, that they stay while they
-// are unknown, and that a removed one stays with 0.
+// TestDevicesAreExtendedResources checks that the resources of device plugins are in the Node, that they stay while
+// they are unknown, and that a removed one stays with 0.
 func TestDevicesAreExtendedResources(t *testing.T) {
 	in := input(t)
 	want := func(what string, node *v1.Node, capacity, allocatable int64) {

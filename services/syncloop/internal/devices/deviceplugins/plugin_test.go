@@ -57,7 +57,9 @@ func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plu
 	return &p.options, p.fail
 }
 
-func (p *plugin) ListAndWatch(_ *pluginapi.Empty, out grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+func (p *plugin) ListAndWatch(
+	_ *pluginapi.Empty, out grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse],
+) error {
 	for {
 		p.mu.Lock()
 		devices, changed, fail := p.devices, p.changed, p.fail

@@ -111,7 +111,9 @@ func TestTheLabelOfAVolume(t *testing.T) {
 		labels := selinux.Labels{
 			Host: host{test.off}, EveryMode: !test.narrow, Metrics: selinux.NewMetrics(registry),
 		}
-		got, wanted, err := labels.Label(selinux.Volume{Pod: test.pod, Name: "data", PV: test.pv, Supported: !test.unsupported})
+		got, wanted, err := labels.Label(selinux.Volume{
+			Pod: test.pod, Name: "data", PV: test.pv, Supported: !test.unsupported,
+		})
 		text := ""
 		if err != nil {
 			text = err.Error()

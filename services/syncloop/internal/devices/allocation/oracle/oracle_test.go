@@ -78,7 +78,9 @@ func (*plugin) GetPreferredAllocation(
 ) (*pluginapi.PreferredAllocationResponse, error) {
 	asked := r.GetContainerRequests()[0]
 	return &pluginapi.PreferredAllocationResponse{ContainerResponses: []*pluginapi.ContainerPreferredAllocationResponse{
-		{DeviceIDs: preferred(asked.GetAvailableDeviceIDs(), asked.GetMustIncludeDeviceIDs(), int(asked.GetAllocationSize()))},
+		{DeviceIDs: preferred(
+			asked.GetAvailableDeviceIDs(), asked.GetMustIncludeDeviceIDs(), int(asked.GetAllocationSize()),
+		)},
 	}}, nil
 }
 
@@ -385,7 +387,8 @@ func (w *world) compareCheckpoint() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := next.Start(logger, func() []*v1.Pod { return nil }, ready{}, containermap.NewContainerMap(), nil); err != nil {
+	noPods := func() []*v1.Pod { return nil }
+	if err := next.Start(logger, noPods, ready{}, containermap.NewContainerMap(), nil); err != nil {
 		w.t.Fatal(err)
 	}
 	defer next.Stop(logger) //nolint:errcheck // its socket is removed with its folder
