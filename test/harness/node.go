@@ -51,6 +51,8 @@ type Node struct {
 	LogFile string
 
 	bin string
+	// pid is that of the started `quartet node`; 0 before the first start.
+	pid int
 }
 
 // StartNode starts `quartet node` with directories of its own on a runtime, waits until /healthz answers, and stops it
@@ -120,6 +122,7 @@ func (n *Node) Start(t testing.TB) {
 	if err := errors.Join(cmd.Start(), log.Close()); err != nil {
 		t.Fatalf("harness: starting the node: %v", err)
 	}
+	n.pid = cmd.Process.Pid
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -153,12 +156,17 @@ func (n *Node) Stop(t testing.TB) {
 
 // PID returns the process id of a service or of "quartet", their supervisor; 0 when it is not running.
 func (n *Node) PID(name layout.Service) int {
-	content, err := os.ReadFile(n.Layout.PIDFile(string(name)))
-	if err != nil {
-		return 0
+	pid := n.pid
+	if name != "quartet" {
+		content, err := os.ReadFile(n.Layout.PIDFile(string(name)))
+		if err != nil {
+			return 0
+		}
+		if pid, err = strconv.Atoi(strings.TrimSpace(string(content))); err != nil {
+			return 0
+		}
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
-	if err != nil || unix.Kill(pid, 0) != nil {
+	if pid == 0 || unix.Kill(pid, 0) != nil {
 		return 0
 	}
 	return pid
