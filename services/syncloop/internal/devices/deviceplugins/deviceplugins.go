@@ -21,6 +21,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/checkpoint"
 )
@@ -123,26 +124,22 @@ func (m *Manager) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer m.group.Wait()
 	defer cancel()
-	listener, err := m.listen()
-	if err != nil {
-		return err
-	}
 	m.mu.Lock()
 	m.ctx = ctx
 	m.mu.Unlock()
-	served := make(chan error, 1)
-	m.group.Go(func() { served <- m.serve(ctx, listener) })
+	m.group.Go(func() {
+		// A node without the socket still runs pods, because few of them need a device.
+		if err := m.serve(ctx); err != nil {
+			m.cfg.Logger.Warn("device plugins cannot register on their socket; fix the cause and restart syncloop",
+				telemetry.KeyFile, m.socket(), telemetry.KeyError, err)
+		}
+	})
 	timer := m.cfg.Clock.NewTimer(m.expire())
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case err := <-served:
-			if err != nil {
-				return err
-			}
-			served = nil // it has ended with ctx
 		case <-timer.C():
 		case <-m.wake:
 			m.saveIfDirty()

@@ -20,9 +20,14 @@ import (
 // socketMode is the mode of the kubelet's socket with the usual umask: only root can connect.
 const socketMode = 0o755
 
-// listen listens on the kubelet's socket for registrations.
+// socket returns the path of the kubelet's socket for registrations.
+func (m *Manager) socket() string {
+	return filepath.Join(m.dir, filepath.Base(pluginapi.KubeletSocket))
+}
+
+// listen listens on the socket.
 func (m *Manager) listen() (net.Listener, error) {
-	path := filepath.Join(m.dir, filepath.Base(pluginapi.KubeletSocket))
+	path := m.socket()
 	listener, err := rpc.ListenUnix("unix://"+path, nil, m.cfg.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("listen for device plugins: %w", err)
@@ -34,7 +39,11 @@ func (m *Manager) listen() (net.Listener, error) {
 }
 
 // serve serves registrations until ctx ends, and then returns nil.
-func (m *Manager) serve(ctx context.Context, listener net.Listener) error {
+func (m *Manager) serve(ctx context.Context) error {
+	listener, err := m.listen()
+	if err != nil {
+		return err
+	}
 	server := grpc.NewServer(grpc.WaitForHandlers(true))
 	pluginapi.RegisterRegistrationServer(server, registration{manager: m})
 	defer server.Stop()
