@@ -13,9 +13,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestDamagedStateHarmsNoPod damages each file of the state directory in one way after the other while the node is down.
-// The node serves again each time, its pods run on in the same containers, a new pod starts, and a pod that has ended
-// for good stays so as far as its record can be read.
+// TestDamagedStateHarmsNoPod damages each file of the state directory in one way after the other while the node is
+// down. The node serves again each time, its pods run on in the same containers, a new pod starts, and a pod that has
+// ended for good stays so as far as its record can be read.
 func TestDamagedStateHarmsNoPod(t *testing.T) {
 	place(t, "stays.yaml", withProbe(manifest("stays", 1, "sleep")))
 	place(t, "late.yaml", strings.Replace(manifest("late", 1, "sleep"), "spec:\n", "spec:\n  activeDeadlineSeconds: 1\n", 1))
