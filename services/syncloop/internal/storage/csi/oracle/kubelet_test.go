@@ -37,7 +37,8 @@ func newKubelet(t *testing.T, root, socket string, s *story) *kubelet {
 	factory.WaitForCacheSync(t.Context().Done())
 	plugins := kubeletcsi.ProbeVolumePlugins()
 	volumetest.NewFakeKubeletVolumeHostWithCSINodeName(t, root, client, plugins, nodeName, drivers, attachments)
-	if err := kubeletcsi.PluginHandler.RegisterPlugin(t.Context(), driverName, socket, []string{"1.0.0"}, nil); err != nil {
+	err := kubeletcsi.PluginHandler.RegisterPlugin(t.Context(), driverName, socket, []string{"1.0.0"}, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { kubeletcsi.PluginHandler.DeRegisterPlugin(t.Context(), driverName, socket) })
