@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,8 +34,6 @@ const (
 	pluginSocketsDir, pluginsDir = "plugins_registry", "plugins"
 	// pluginsMode is the kubelet's mode of these folders.
 	pluginsMode = 0o750
-	// reportTimeout bounds the wait for a volume in the Node's status, and reportInterval is that of looks.
-	reportTimeout, reportInterval = 10 * time.Second, 100 * time.Millisecond
 )
 
 // storage is what syncloop has of CSI drivers.
@@ -102,7 +98,9 @@ func newStorage(
 	}
 	if h.cfg.Kubeconfig != "" {
 		controller := ptr.Deref(h.cfg.Kubelet.EnableControllerAttachDetach, true)
-		config.Attached = attachedForUse(askNode, controller, clock.RealClock{})
+		attached := newAttachedVolumes(askNode, controller, clock.RealClock{})
+		config.Attached = attached.Await
+		parts.Run("attached volumes", attached.Run)
 	}
 	operations := volumes.NewMetrics(h.registry)
 	config.Measured = operations.Done
@@ -160,59 +158,6 @@ func makePluginDirs(h *host) error {
 			h.logger.Warn("a folder of plugins has no SELinux label for containers; unprivileged plugins may not work",
 				telemetry.KeyFile, dir, telemetry.KeyError, err)
 		}
-	}
-	return nil
-}
-
-// attachedForUse returns a function that waits until the Node's status has a volume both as in use by this node and,
-// unless the cluster's controller does not attach volumes, as attached to it. As in the kubelet, the volume is not
-// mounted before. One status with both excludes a detachment: the controller removes a volume from volumesAttached
-// first, and then detaches it only if it is not in volumesInUse.
-func attachedForUse(
-	askNode func(context.Context) (*v1.Node, error), controller bool, now clock.Clock,
-) func(context.Context, string) error {
-	return func(ctx context.Context, name string) error {
-		begun := now.Now()
-		for {
-			asked, cancel := context.WithTimeout(ctx, nodeTimeout)
-			node, err := askNode(asked)
-			cancel()
-			if err != nil {
-				return fmt.Errorf("whether the volume is in use by this node: %w", err)
-			}
-			missing := notUsable(&node.Status, v1.UniqueVolumeName(name), controller)
-			if missing == nil {
-				return nil
-			}
-			if now.Since(begun) > reportTimeout {
-				return missing
-			}
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-now.After(reportInterval):
-			}
-		}
-	}
-}
-
-// routineError is an error of a volume that the cluster is attaching.
-type routineError string
-
-// Error implements error.
-func (e routineError) Error() string { return string(e) }
-
-// IsRoutine tells the volume manager that it is not worth an event yet.
-func (routineError) IsRoutine() bool { return true }
-
-// notUsable returns why a volume must not be mounted yet, in the kubelet's words; nil if it may be.
-func notUsable(status *v1.NodeStatus, name v1.UniqueVolumeName, controller bool) error {
-	if !slices.Contains(status.VolumesInUse, name) {
-		return routineError("Volume has not been added to the list of VolumesInUse in the node's volume status")
-	}
-	isIt := func(a v1.AttachedVolume) bool { return a.Name == name }
-	if controller && !slices.ContainsFunc(status.VolumesAttached, isIt) {
-		return routineError("Volume not attached according to node status")
 	}
 	return nil
 }

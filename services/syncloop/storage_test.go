@@ -168,7 +168,11 @@ func TestAVolumeIsMountedWhenTheNodeHasItAsInUseAndAttached(t *testing.T) {
 			return &v1.Node{Status: test.nodes[min(asked, len(test.nodes))-1]}, nil
 		}
 		result := make(chan error)
-		go func() { result <- attachedForUse(ask, !test.noController, now)(t.Context(), test.name) }()
+		attached := newAttachedVolumes(ask, !test.noController, now)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = attached.Run(ctx) })
+		go func() { result <- attached.Await(ctx, test.name) }()
 		err, ended := error(nil), false
 		for !ended {
 			select {
@@ -178,6 +182,8 @@ func TestAVolumeIsMountedWhenTheNodeHasItAsInUseAndAttached(t *testing.T) {
 				now.Step(reportInterval)
 			}
 		}
+		cancel()
+		running.Wait()
 		switch {
 		case test.says == "" && (err != nil || asked != len(test.nodes)):
 			t.Errorf("%s: asked %d times, %v; want %d times without an error", test.name, asked, err, len(test.nodes))

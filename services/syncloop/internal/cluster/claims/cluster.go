@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	// firstAnswer is how long a caller waits for the first answer of the API server.
-	firstAnswer = time.Second
+	// firstAnswer is how long a caller waits for the first answer of the API server, and slowAnswer how long it waits for
+	// an unknown object while no request for it has failed: the limit of requests makes those of many pods wait.
+	firstAnswer, slowAnswer = time.Second, 10 * time.Second
 	// requestTimeout bounds each request except watches.
 	requestTimeout = 15 * time.Second
 	// workers is how many requests for objects run at once.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -158,7 +159,7 @@ func (c *Cluster) notify(pods []types.UID) {
 	}
 }
 
-// get returns an object, or the error of the API server. It waits up to firstAnswer for the first answer, and requests
+// get returns an object, or the error of the API server. It waits for the first answer, see await, and requests
 // an object itself that no registered pod depends on. If there is no answer, both are nil. A pod that was registered
 // after the last answer does not get an object that the node may not read any more; a pod that may run already does,
 // because a new API server forbids everything for a moment.
@@ -174,13 +175,8 @@ func (c *Cluster) get(ctx context.Context, k key, pod types.UID) (runtime.Object
 	}
 	answered := h.answered
 	c.mu.Unlock()
-	timer := c.cfg.Clock.NewTimer(firstAnswer)
-	defer timer.Stop()
-	select {
-	case <-answered:
-	case <-timer.C():
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := c.await(ctx, h, answered); err != nil {
+		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,6 +189,30 @@ func (c *Cluster) get(ctx context.Context, k key, pod types.UID) (runtime.Object
 	}
 	h.late = true
 	return nil, h.err
+}
+
+// await waits for the next answer for an object: up to slowAnswer if nothing is known of it, and up to firstAnswer if
+// an earlier answer is known, or a request has failed.
+func (c *Cluster) await(ctx context.Context, h *held, answered <-chan struct{}) error {
+	for _, length := range []time.Duration{firstAnswer, slowAnswer - firstAnswer} {
+		timer := c.cfg.Clock.NewTimer(length)
+		select {
+		case <-answered:
+			timer.Stop()
+			return nil
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C():
+		}
+		c.mu.Lock()
+		enough := h.known || h.err != nil
+		c.mu.Unlock()
+		if enough {
+			return nil
+		}
+	}
+	return nil
 }
 
 // getNow requests an object, and records the answer if a registered pod depends on the object.
@@ -223,7 +243,7 @@ func (c *Cluster) failed(k key, failure *Error, pods ...types.UID) *Error {
 		pods = c.usersOf(k)
 	}
 	h := c.held[k]
-	if h == nil && k.kind == secretKind && len(pods) > 0 {
+	if h == nil && (k.kind == secretKind || k.kind == attachmentKind) && len(pods) > 0 {
 		h = c.hold(k)
 		h.late = true // its caller has not got it
 	}

@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/blockdevice"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/fsgroup"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // errTaken is the kubelet's error of a second pod on the node.
@@ -130,20 +132,25 @@ func (p *Plugin) own(ctx context.Context, v *volume, group int64) error {
 // attached returns the publish context of a volume that the cluster attaches, once it is attached. A volume that is not
 // in place is only used if no detachment is in progress: as in the kubelet, the Node's status says so, and then the
 // VolumeAttachment is read from the API server, because a known one may be that of before.
-func (p *Plugin) attached(ctx context.Context, v *volume, published bool) (map[string]string, error) {
+func (p *Plugin) attached(ctx context.Context, v *volume, published bool) (values map[string]string, err error) {
 	if !v.attach {
 		return nil, nil
 	}
-	values, err := p.cfg.Cluster.Attachment(ctx, v.driver, v.handle)
-	if err != nil || published {
-		return values, err
+	if published {
+		return p.cfg.Cluster.Attachment(ctx, v.driver, v.handle)
 	}
-	if p.cfg.Attached != nil && !p.books.isInPlace(v.identity, p.cfg.Boot) {
-		if err := p.cfg.Attached(ctx, v.uniqueName()); err != nil {
-			return nil, err
+	err = volumes.Waiting(ctx, func(ctx context.Context) error {
+		if p.cfg.Attached != nil && !p.books.isInPlace(v.identity, p.cfg.Boot) {
+			if err := p.cfg.Attached(ctx, v.uniqueName()); err != nil {
+				// The VolumeAttachment says more, such as the error of an attacher.
+				_, why := p.cfg.Cluster.Attachment(ctx, v.driver, v.handle)
+				return cmp.Or(why, err)
+			}
 		}
-	}
-	return p.cfg.Cluster.AttachmentNow(ctx, v.driver, v.handle)
+		values, err = p.cfg.Cluster.AttachmentNow(ctx, v.driver, v.handle)
+		return err
+	})
+	return values, err
 }
 
 // addPodsValues adds what the driver needs of the pod to a request.

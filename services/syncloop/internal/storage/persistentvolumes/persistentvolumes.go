@@ -272,7 +272,12 @@ func (p *claimPlugin) CanSupport(v *v1.Volume) bool {
 
 // SetUp implements volumes.Plugin.
 func (p *claimPlugin) SetUp(ctx context.Context, r volumes.Request) error {
-	claim, pv, err := p.cfg.Claims.Claim(ctx, r.Pod, r.Volume)
+	var claim *v1.PersistentVolumeClaim
+	var pv *v1.PersistentVolume
+	err := volumes.Waiting(ctx, func(ctx context.Context) (err error) {
+		claim, pv, err = p.cfg.Claims.Claim(ctx, r.Pod, r.Volume)
+		return err
+	})
 	if err != nil {
 		return err
 	}

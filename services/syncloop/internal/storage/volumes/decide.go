@@ -61,6 +61,8 @@ type state struct {
 	// running is the present operation, and since its start.
 	running operation
 	since   time.Time
+	// turn is the place of the present operation.
+	turn turn
 	// ended counts the completed operations, and failures the consecutive failed ones.
 	ended, failures int
 	// did is the last completed operation, err its error, and notBefore the time of its retry. Another operation does not
@@ -88,7 +90,7 @@ func (s *state) wants(pod intent) operation {
 
 // begin records the start of an operation.
 func (s *state) begin(op operation, now time.Time) {
-	s.running, s.since = op, now
+	s.running, s.since, s.turn = op, now, turn{since: now}
 	s.stale = false // later requests mark it stale again
 	switch op {
 	case settingUp:
@@ -105,7 +107,7 @@ func (s *state) end(err error, now time.Time) {
 	if op != s.did {
 		s.failures = 0
 	}
-	s.running, s.did, s.err = none, op, err
+	s.running, s.did, s.err, s.turn = none, op, err, turn{}
 	s.ended++
 	if err != nil {
 		s.notBefore = time.Time{}
@@ -132,15 +134,16 @@ type pod struct {
 	volumes map[key]*state
 }
 
-// step is an operation to start.
+// step is an operation to start, or a running one that gets a place again.
 type step struct {
-	key key
-	op  operation
+	key   key
+	op    operation
+	again bool
 }
 
-// decide returns the operations to start now, up to a number of concurrent ones, and the time of the next decision:
-// zero if there is none. A volume has at most one operation at a time; those that are due longest come first, so that
-// none starves.
+// decide returns the operations to start or to continue now, up to a number of concurrent ones, and the time of the
+// next decision: zero if there is none. A volume has at most one operation at a time. Operations that were begun come
+// first, and then those that are due longest, so that none starves.
 func decide(pods map[types.UID]*pod, now time.Time, places int) (steps []step, again time.Time) {
 	sooner := func(at time.Time) {
 		if again.IsZero() || at.Before(again) {
@@ -151,9 +154,13 @@ func decide(pods map[types.UID]*pod, now time.Time, places int) (steps []step, a
 	for _, p := range pods {
 		for k, s := range p.volumes {
 			if s.running != none {
-				if stuck := s.since.Add(stuckAfter); stuck.After(now) {
+				if stuck, has := s.turn.stuckAt(); has && stuck.After(now) {
 					places--
 					sooner(stuck)
+				}
+				if s.turn.granted != nil {
+					steps = append(steps, step{k, s.running, true})
+					due[k] = s.since
 				}
 				continue
 			}
@@ -163,12 +170,15 @@ func decide(pods map[types.UID]*pod, now time.Time, places int) (steps []step, a
 			case s.did == op && s.notBefore.After(now):
 				sooner(s.notBefore)
 			default:
-				steps = append(steps, step{k, op})
+				steps = append(steps, step{key: k, op: op})
 				due[k] = s.notBefore
 			}
 		}
 	}
 	slices.SortFunc(steps, func(a, b step) int {
+		if a.again != b.again {
+			return map[bool]int{true: -1, false: 1}[a.again]
+		}
 		return cmp.Or(due[a.key].Compare(due[b.key]), cmp.Compare(a.key.pod, b.key.pod), cmp.Compare(a.key.name, b.key.name),
 			cmp.Compare(a.key.plugin, b.key.plugin))
 	})

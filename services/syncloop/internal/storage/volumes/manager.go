@@ -280,6 +280,10 @@ func (m *Manager) begin(now time.Time) (works []work, again time.Time) {
 	defer m.mu.Unlock()
 	steps, again := decide(m.pods, now, m.cfg.Places)
 	for _, s := range steps {
+		if s.again {
+			m.pods[s.key.pod].volumes[s.key].turn.grant(now)
+			continue
+		}
 		w := work{step: s, plugin: m.plugin(s.key.plugin), spec: m.specs[s.key.pod]}
 		state := m.pods[s.key.pod].volumes[s.key]
 		w.again = s.op == settingUp && state.ready

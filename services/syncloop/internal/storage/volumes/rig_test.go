@@ -62,11 +62,17 @@ func newRig(t testing.TB) *rig {
 // start starts a new process that knows only the disk and the mounts.
 func (r *rig) start() {
 	r.t.Helper()
+	r.restart(r.plugin)
+}
+
+// restart is start with another plugin in the place of the rig's.
+func (r *rig) restart(plugin volumes.Plugin) {
+	r.t.Helper()
 	r.registry = prometheus.NewRegistry()
 	manager, err := volumes.New(volumes.Config{
 		Metrics: volumes.NewMetrics(r.registry),
 		PodsDir: r.dir, Clock: r.clock, Events: r.events, Tracer: r.tracer, Logger: slog.New(slog.DiscardHandler), Places: 4,
-		Plugins: []volumes.Plugin{r.plugin, &volumes.EmptyDir{Mounter: r.mounter}, volumes.HostPath{}},
+		Plugins: []volumes.Plugin{plugin, &volumes.EmptyDir{Mounter: r.mounter}, volumes.HostPath{}},
 	})
 	if err != nil {
 		r.t.Fatal(err)

@@ -56,7 +56,7 @@ func (m *Manager) do(ctx context.Context, w work) {
 			telemetry.AttrVolumePlugin.String(readableName(w.key.plugin)))
 	}
 	plugin, device, migrated := m.measuredKind(w.key)
-	err := m.call(ctx, w)
+	err := m.call(context.WithValue(ctx, turnKey{}, turnOf{m, w.key}), w)
 	if w.op == settingUp {
 		plugin, device, migrated = m.measuredKind(w.key) // that of a claim is known after it
 	}
