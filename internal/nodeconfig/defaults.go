@@ -88,6 +88,7 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	setPointer(&cfg.KubeAPIQPS, 50)
 	setPointer(&cfg.NodeStatusMaxImages, 50)
 	setCgroupDefaults(cfg)
+	setDefault(&cfg.MemoryReservationPolicy, kubeletconfigv1beta1.NoneMemoryReservationPolicy)
 	setPointer(&cfg.CPUCFSQuota, true)
 	setPointer(&cfg.CPUCFSQuotaPeriod, metav1.Duration{Duration: 100 * time.Millisecond})
 	setPointer(&cfg.PodPidsLimit, -1)

@@ -53,7 +53,7 @@ func (c Config) FitMachine(machine fs.FS) error {
 			)
 		}
 	}
-	if hasCgroupV2(machine) {
+	if HasCgroupV2(machine) {
 		return errs.orNil()
 	}
 	// Unlike the kubelet's, the default is false: cgroup v1 is supported.
@@ -102,8 +102,8 @@ func swapDevices(machine fs.FS) ([]string, error) {
 	return devices, nil
 }
 
-// hasCgroupV2 reports whether a machine has only cgroups of version 2.
-func hasCgroupV2(machine fs.FS) bool {
+// HasCgroupV2 reports whether a machine has only cgroups of version 2. It is given as its root file system.
+func HasCgroupV2(machine fs.FS) bool {
 	_, err := fs.Stat(machine, "sys/fs/cgroup/cgroup.controllers")
 	return err == nil
 }

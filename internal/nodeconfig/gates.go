@@ -15,6 +15,7 @@ const (
 	gateDefaultPodSysctls        = "DefaultPodSysctls"
 	gateEnsureSecretPulledImages = "KubeletEnsureSecretPulledImages"
 	gatePodLevelResize           = "InPlacePodLevelResourcesVerticalScaling"
+	gateMemoryQoS                = "MemoryQoS"
 	gateLoggingAlpha             = "LoggingAlphaOptions"
 	gateLoggingBeta              = "LoggingBetaOptions"
 	gateQOSReserved              = "QOSReserved"
@@ -55,7 +56,6 @@ var missingFeatures = []string{
 	"HugepageAwareEviction",
 	"KubeletPSI",
 	"KubeletPodResourcesDynamicResources",
-	"MemoryQoS",
 	"PodsAPI",
 	"ResourceHealthStatusMessage",
 	"SystemdWatchdog",
@@ -71,6 +71,7 @@ var switchableFeatures = []string{
 	gateDefaultPodSysctls,
 	gateEnsureSecretPulledImages,
 	gateLoggingBeta,
+	gateMemoryQoS,
 	gatePodLevelResize,
 	gateQOSReserved,
 	gateResourceHealth,

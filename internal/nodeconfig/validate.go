@@ -45,6 +45,7 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	}
 	validateTaints(cfg, errs)
 	validateSwap(cfg, errs)
+	validateMemoryQoS(cfg, errs)
 	validateTracing(cfg, errs)
 	validateGates(cfg, errs)
 	validateLogging(cfg, errs)

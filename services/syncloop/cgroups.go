@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"os"
 	"slices"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -50,8 +52,9 @@ func newCgroups(
 	kubelet := &h.cfg.Kubelet
 	limits := resources.Limits{
 		CPUQuota: *kubelet.CPUCFSQuota, CPUPeriod: kubelet.CPUCFSQuotaPeriod.Duration, PIDs: *kubelet.PodPidsLimit,
+		MemoryQoS: memoryQoS(kubelet),
 	}
-	notForPods := []v1.ResourceList{quantities(kubelet.SystemReserved), quantities(kubelet.KubeReserved)}
+	notForPods := reservations(kubelet)
 	var reserved []v1.ResourceList
 	if slices.Contains(kubelet.EnforceNodeAllocatable, nodeconfig.EnforcePods) {
 		reserved = notForPods
@@ -79,11 +82,28 @@ func cgroupsOfDaemons(kubelet *kubeletconfigv1beta1.KubeletConfiguration) []podc
 		if whole || compressible {
 			all = append(all, podcgroups.Existing{
 				Purpose: reservation.purpose, Name: podcgroups.ExistingName(kubelet.CgroupDriver, reservation.name),
-				Resources: resources.ForReservation(quantities(reservation.reserved), !whole),
+				Resources: resources.ForReservation(quantities(reservation.reserved), !whole, memoryQoS(kubelet)),
 			})
 		}
 	}
 	return all
+}
+
+// memoryQoS returns how memory is protected and throttled on this machine.
+func memoryQoS(kubelet *kubeletconfigv1beta1.KubeletConfiguration) resources.MemoryQoS {
+	if !nodeconfig.ProtectsMemory(kubelet) || !nodeconfig.HasCgroupV2(os.DirFS("/")) {
+		return resources.MemoryQoS{}
+	}
+	return resources.MemoryQoS{
+		Enabled:    true,
+		Tiered:     kubelet.MemoryReservationPolicy == kubeletconfigv1beta1.TieredReservationMemoryReservationPolicy,
+		Throttling: ptr.Deref(kubelet.MemoryThrottlingFactor, 0),
+	}
+}
+
+// reservations returns what pods may not use of the machine.
+func reservations(kubelet *kubeletconfigv1beta1.KubeletConfiguration) []v1.ResourceList {
+	return []v1.ResourceList{quantities(kubelet.SystemReserved), quantities(kubelet.KubeReserved)}
 }
 
 // quantities parses amounts of the configuration, which were validated.

@@ -50,6 +50,7 @@ func newManager(ctx context.Context, h *host, c managerConfig, parts *components
 		Node: c.askNode, NodeFile: filepath.Join(h.cfg.StateDir, "told-node.json"),
 		PodLogsDir: h.cfg.Kubelet.PodLogsDir, RootDir: h.cfg.RootDir,
 		CgroupDriver: h.cfg.Kubelet.CgroupDriver, Kubelet: &h.cfg.Kubelet,
+		MemoryQoS: memoryQoS(&h.cfg.Kubelet), NotForPods: reservations(&h.cfg.Kubelet),
 		Credentials: images.NewDockerConfigs(h.cfg.RootDir, homeDir(), h.logger).For, Providers: credentials.For,
 		Liveness: c.probes.Liveness, Startup: c.probes.Startup,
 		Endings: c.books.endings, Resizes: c.books.resizes, Garbage: c.garbage,

@@ -182,8 +182,11 @@ func TestWhatTheMachinesCgroupsCanDo(t *testing.T) {
 		{"v1 without swap", containerspec.Node{GroupOOMKill: true}, &runtimeapi.LinuxContainerResources{}},
 		{"v1 with swap", containerspec.Node{SwapLimit: true}, &runtimeapi.LinuxContainerResources{MemorySwapLimitInBytes: 1 << 30}},
 		{"v2", containerspec.Node{CgroupV2: true, GroupOOMKill: true, SwapLimit: true},
-			&runtimeapi.LinuxContainerResources{Unified: map[string]string{"memory.oom.group": "1", "memory.swap.max": "0"}}},
-		{"v2, one process at a time", containerspec.Node{CgroupV2: true}, &runtimeapi.LinuxContainerResources{}},
+			&runtimeapi.LinuxContainerResources{Unified: map[string]string{
+				"memory.oom.group": "1", "memory.swap.max": "0", "memory.high": "max",
+			}}},
+		{"v2, one process at a time", containerspec.Node{CgroupV2: true},
+			&runtimeapi.LinuxContainerResources{Unified: map[string]string{"memory.high": "max"}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			pod := testPod(v1.Container{Name: "a", Resources: resources("", "", "1Gi", "1Gi")})

@@ -9,6 +9,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
 // Node holds the inputs that the pods of a node share.
@@ -29,6 +31,10 @@ type Node struct {
 	// SwapLimit is true if the machine's cgroups can limit swap. LimitedSwap lets containers of burstable pods swap in
 	// proportion to their memory requests, with cgroup v2 only; others do not swap.
 	SwapLimit, LimitedSwap bool
+	// MemoryQoS protects and throttles the memory of containers below their limits. MemoryForPods is the memory, in bytes,
+	// that all pods may use, which throttles containers without a limit; 0 if that is not known.
+	MemoryQoS     resources.MemoryQoS
+	MemoryForPods int64
 	// SwapCapacity is the machine's swap space in bytes.
 	SwapCapacity int64
 	// Sysctls are the default sysctls of pods, by names with dots.

@@ -2,6 +2,7 @@ package containerspec
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -60,16 +61,19 @@ func Resources(pod *v1.Pod, c *v1.Container, node Node) *runtimeapi.LinuxContain
 	r := linuxResources(request, limitOf(pod, c, v1.ResourceCPU), limitOf(pod, c, v1.ResourceMemory), node)
 	r.OomScoreAdj = oomScoreAdj(pod, c, node.Capacity.Memory().Value())
 	r.HugepageLimits = hugePages(pod, c, node.HugePages)
-	switch {
-	case !node.SwapLimit:
-	case node.CgroupV2:
-		if r.Unified == nil {
-			r.Unified = map[string]string{}
+	if !node.CgroupV2 {
+		if node.SwapLimit {
+			r.MemorySwapLimitInBytes = r.MemoryLimitInBytes // memory and swap together
 		}
-		r.Unified["memory.swap.max"] = strconv.FormatInt(swapLimit(pod, c, node), 10)
-	default:
-		r.MemorySwapLimitInBytes = r.MemoryLimitInBytes // memory and swap together
+		return r
 	}
+	if r.Unified == nil {
+		r.Unified = map[string]string{}
+	}
+	if node.SwapLimit {
+		r.Unified["memory.swap.max"] = strconv.FormatInt(swapLimit(pod, c, node), 10)
+	}
+	maps.Copy(r.Unified, memoryQoS(pod, c, node))
 	return r
 }
 

@@ -13,7 +13,10 @@ func SandboxUpdate(
 	sandboxID string, pod *v1.Pod, node Node, has resources.Resources,
 ) *runtimeapi.UpdatePodSandboxResourcesRequest {
 	over := overhead(pod, node)
-	r := &runtimeapi.LinuxContainerResources{CpuPeriod: int64(has.CPUPeriod), CpuShares: int64(has.CPUShares)} //nolint:gosec // they are small
+	r := &runtimeapi.LinuxContainerResources{
+		CpuPeriod: int64(has.CPUPeriod), CpuShares: int64(has.CPUShares), //nolint:gosec // they are small
+		Unified: has.Unified,
+	}
 	if has.CPUQuota > 0 {
 		r.CpuQuota = has.CPUQuota - over.GetCpuQuota()
 	}

@@ -43,6 +43,8 @@ type Resources struct {
 	Memory, PIDs int64
 	// HugePages maps page sizes to limits, both in bytes; other sizes may not be used. Nil leaves all unchanged.
 	HugePages map[int64]int64
+	// Unified maps files of cgroup v2, such as MemoryLow, to their values; other files stay unchanged. Cgroup v1 has none.
+	Unified map[string]string
 }
 
 // Limits holds the configured limits of pods.
@@ -52,6 +54,8 @@ type Limits struct {
 	CPUPeriod time.Duration
 	// PIDs is the maximum number of processes and threads of a pod; 0 and less for no limit.
 	PIDs int64
+	// MemoryQoS protects and throttles memory below the limits.
+	MemoryQoS MemoryQoS
 }
 
 // ForPod returns the settings of a pod's cgroup: the weight of its requests, and, if every container has a limit, the
@@ -62,6 +66,7 @@ func ForPod(pod *v1.Pod, limits Limits) Resources {
 	r := Resources{
 		CPUShares: Shares(requests.Cpu().MilliValue()), CPUQuota: NoLimit, Memory: NoLimit, PIDs: max(limits.PIDs, 0),
 		HugePages: hugePages(requests),
+		Unified:   limits.MemoryQoS.ofPod(pod, requests.Memory().Value(), most.Memory().Value()),
 	}
 	if qos.GetPodQOS(pod) == v1.PodQOSBestEffort {
 		r.CPUShares = MinShares
@@ -142,7 +147,8 @@ func ForAllPods(capacity v1.ResourceList, reserved ...v1.ResourceList) Resources
 }
 
 // ForReservation returns the settings of a daemons' cgroup for their reservation; with compressible, only the weight.
-func ForReservation(reserved v1.ResourceList, compressible bool) Resources {
+// With MemoryQoS, the reserved memory is protected.
+func ForReservation(reserved v1.ResourceList, compressible bool, protect MemoryQoS) Resources {
 	var r Resources
 	if cpu, ok := reserved[v1.ResourceCPU]; ok {
 		r.CPUShares = Shares(cpu.MilliValue())
@@ -154,6 +160,9 @@ func ForReservation(reserved v1.ResourceList, compressible bool) Resources {
 	if pids, ok := reserved[ResourcePIDs]; ok {
 		r.PIDs = pids.Value()
 	}
+	if memory, ok := reserved[v1.ResourceMemory]; ok && protect.Enabled {
+		r.Unified = map[string]string{MemoryMin: bytes(memory.Value())}
+	}
 	return r
 }
 
@@ -161,16 +170,9 @@ func ForReservation(reserved v1.ResourceList, compressible bool) Resources {
 // requested by better classes: from the allocatable memory, burstable pods may not use the requests of guaranteed pods,
 // and best-effort pods may use those of neither.
 func MemoryLimits(allocatable, percent int64, pods []*v1.Pod) (burstable, bestEffort int64) {
-	requested := map[v1.PodQOSClass]int64{}
-	for _, pod := range pods {
-		if pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
-			continue
-		}
-		requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-		requested[qos.GetPodQOS(pod)] += requests.Memory().Value()
-	}
-	burstable = allocatable - requested[v1.PodQOSGuaranteed]*percent/100
-	bestEffort = burstable - requested[v1.PodQOSBurstable]*percent/100
+	requested := RequestedMemory(pods)
+	burstable = allocatable - requested.Guaranteed*percent/100
+	bestEffort = burstable - requested.Burstable*percent/100
 	return max(burstable, 1), max(bestEffort, 1)
 }
 

@@ -86,6 +86,9 @@ type Config struct {
 	Issued []Issued
 	// CgroupDriver is "cgroupfs" or "systemd". It decides the name of the parent cgroup of all pods. Empty is cgroupfs.
 	CgroupDriver string
+	// MemoryQoS protects and throttles the memory of containers. NotForPods is what is reserved on the machine.
+	MemoryQoS  resources.MemoryQoS
+	NotForPods []v1.ResourceList
 	// Kubelet is the node's configuration with its defaults set. Required.
 	Kubelet *kubeletconfigv1beta1.KubeletConfiguration
 	// Endings records the preStop hooks that have ended, so that neither this process nor the next one runs a hook again

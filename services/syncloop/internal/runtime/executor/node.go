@@ -24,6 +24,7 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
 // HostIPs holds the addresses of the node.
@@ -152,6 +153,7 @@ func nodeOf(cfg Config) *containerspec.Node {
 	node.CgroupV2, node.SwapLimit, node.HugePages = machine.v2, machine.swap, cgroups.HugePageSizes()
 	node.Sysctls = nodeconfig.DefaultPodSysctls(kubelet)
 	node.LimitedSwap = kubelet.MemorySwap.SwapBehavior == nodeconfig.LimitedSwap
+	node.MemoryQoS = cfg.MemoryQoS
 	node.GroupOOMKill = kubelet.SingleProcessOOMKill == nil || !*kubelet.SingleProcessOOMKill
 	if kubelet.CPUCFSQuotaPeriod != nil {
 		node.CPUPeriod = kubelet.CPUCFSQuotaPeriod.Duration
@@ -160,6 +162,7 @@ func nodeOf(cfg Config) *containerspec.Node {
 	if err := unix.Sysinfo(&info); err == nil {
 		node.Capacity[v1.ResourceMemory] = *resource.NewQuantity(int64(info.Totalram)*int64(info.Unit), resource.BinarySI) //nolint:gosec // bytes of memory fit
 		node.SwapCapacity = int64(info.Totalswap) * int64(info.Unit)                                                       //nolint:gosec // as above
+		node.MemoryForPods = resources.ForAllPods(node.Capacity, cfg.NotForPods...).Memory
 	} else {
 		cfg.Logger.Warn("cannot read the size of the machine's memory: the downward API and OOM scores do not use it", "error", err)
 	}

@@ -167,7 +167,7 @@ func (r *resizing) checkMemory(ctx context.Context) error {
 }
 
 func (r *resizing) memory(ctx context.Context) error {
-	limit := resources.Resources{Memory: r.wants.Memory}
+	limit := resources.Resources{Memory: r.wants.Memory, Unified: r.wants.Unified}
 	if comparableLimit(r.wants.Memory) > comparableLimit(r.has.Memory) {
 		if err := r.limit(ctx, v1.ResourceMemory, limit); err != nil {
 			return err
@@ -314,7 +314,7 @@ func withPart(has, part resources.Resources) resources.Resources {
 		has.CPUQuota, has.CPUPeriod = part.CPUQuota, part.CPUPeriod
 	}
 	if part.Memory != 0 {
-		has.Memory = part.Memory
+		has.Memory, has.Unified = part.Memory, part.Unified
 	}
 	return has
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -186,6 +187,9 @@ func (m *Machine) resources(r resources.Resources) *cgroups.Resources {
 	}
 	if r.PIDs != 0 {
 		out.PidsLimit = &r.PIDs
+	}
+	if slices.Contains(has, unified) && slices.Contains(has, "memory") {
+		out.Unified = maps.Clone(r.Unified)
 	}
 	if r.HugePages == nil || !slices.Contains(has, "hugetlb") {
 		return out

@@ -264,14 +264,16 @@ func (t *Tree) update(ctx context.Context) (known bool, all, classes error) {
 func (t *Tree) setClasses() (all, classes error) {
 	t.classes.Lock() // held over writes to kernel files, see classes
 	defer t.classes.Unlock()
-	burstable, bestEffort := resources.Resources{}, resources.Resources{CPUShares: resources.MinShares}
-	if pods, err := t.cfg.Pods(); err == nil {
+	whole, burstable, bestEffort := t.all, resources.Resources{}, resources.Resources{CPUShares: resources.MinShares}
+	pods, err := t.cfg.Pods()
+	whole.Unified, burstable.Unified = t.protect(pods, err == nil)
+	if err == nil {
 		burstable.CPUShares = resources.BurstableShares(pods)
 		if t.cfg.MemoryPercent > 0 && t.allocatable > 0 {
 			burstable.Memory, bestEffort.Memory = resources.MemoryLimits(t.allocatable, t.cfg.MemoryPercent, pods)
 		}
 	}
-	all = t.set(t.cfg.Names.Pods(), t.all)
+	all = t.set(t.cfg.Names.Pods(), whole)
 	classes = errors.Join(t.setClass(v1.PodQOSBurstable, burstable), t.setClass(v1.PodQOSBestEffort, bestEffort))
 	return all, classes
 }

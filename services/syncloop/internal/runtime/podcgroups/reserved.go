@@ -90,3 +90,17 @@ func (t *Tree) setClass(class v1.PodQOSClass, r resources.Resources) error {
 	r.Memory = int64(usage.MemoryBytes) //nolint:gosec // as above
 	return t.set(name, r)
 }
+
+// protect returns the settings that protect the memory that pods request, of the cgroups of all pods and of burstable
+// pods. They are nil, so that the last ones stay, if requests are protected and the pods are not known.
+func (t *Tree) protect(pods []*v1.Pod, known bool) (all, burstable map[string]string) {
+	var requested resources.Requested
+	if t.cfg.Limits.MemoryQoS.Tiered {
+		if !known {
+			return nil, nil
+		}
+		requested = resources.RequestedMemory(pods)
+	}
+	t.cfg.Metrics.protected(requested)
+	return requested.Above()
+}

@@ -35,10 +35,16 @@ func TestExistingName(t *testing.T) {
 func TestForReservation(t *testing.T) {
 	reserved := podtest.List("cpu", "500m", "memory", "1Gi", "pid", "1000", "ephemeral-storage", "1Gi")
 	want := resources.Resources{CPUShares: 512, Memory: 1 << 30, PIDs: 1000, HugePages: map[int64]int64{}}
-	if diff := cmp.Diff(want, resources.ForReservation(reserved, false)); diff != "" {
+	if diff := cmp.Diff(want, resources.ForReservation(reserved, false, resources.MemoryQoS{})); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	if diff := cmp.Diff(resources.Resources{CPUShares: 512}, resources.ForReservation(reserved, true)); diff != "" {
+	want.Unified = map[string]string{"memory.min": "1073741824"}
+	protect := resources.MemoryQoS{Enabled: true}
+	if diff := cmp.Diff(want, resources.ForReservation(reserved, false, protect)); diff != "" {
+		t.Errorf("with MemoryQoS: -want +got\n%s", diff)
+	}
+	want = resources.Resources{CPUShares: 512}
+	if diff := cmp.Diff(want, resources.ForReservation(reserved, true, protect)); diff != "" {
 		t.Errorf("compressible: -want +got\n%s", diff)
 	}
 }
@@ -121,7 +127,8 @@ func TestACgroupOfDaemonsOfThisMachine(t *testing.T) {
 	if err := m.Set(name, resources.Resources{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Limit(name, resources.ForReservation(podtest.List("cpu", "500m", "memory", "64Mi"), false)); err != nil {
+	reservation := resources.ForReservation(podtest.List("cpu", "500m", "memory", "64Mi"), false, resources.MemoryQoS{})
+	if err := m.Limit(name, reservation); err != nil {
 		t.Fatal(err)
 	}
 	file := "memory/" + name + "/memory.limit_in_bytes"

@@ -325,7 +325,10 @@ func TestAllPodsAreLimitedOnceTheNodeIsKnown(t *testing.T) {
 	}
 	r.setNode(&v1.Node{Status: v1.NodeStatus{Capacity: podtest.List("cpu", "2", "memory", "4Gi"), Allocatable: podtest.List("cpu", "1", "memory", "1Mi")}})
 	r.clock.Step(5 * time.Second)
-	want := resources.Resources{CPUShares: 2048, Memory: 3 << 30, PIDs: 500, HugePages: map[int64]int64{}}
+	want := resources.Resources{
+		CPUShares: 2048, Memory: 3 << 30, PIDs: 500, HugePages: map[int64]int64{},
+		Unified: map[string]string{"memory.min": "0", "memory.low": "0"}, // takes back what an earlier process protected
+	}
 	eventually.That(t, "all pods have the machine less what is reserved", func() bool { return cmp.Equal(want, r.cgroups.get("/kubepods")) })
 
 	r.turned()

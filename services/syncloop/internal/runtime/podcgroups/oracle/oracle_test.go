@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
 	"k8s.io/kubernetes/pkg/kubelet/cm"
 	"pgregory.net/rapid"
 
@@ -22,14 +23,29 @@ import (
 
 // TestPodsAreGivenWhatTheKubeletGivesThem covers any resources of containers.
 func TestPodsAreGivenWhatTheKubeletGivesThem(t *testing.T) {
-	classes := map[string]int{}
+	classes, protected := map[string]int{}, map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		pod := podOf(t)
+		if rapid.IntRange(0, 3).Draw(t, "guaranteed") == 0 {
+			guarantee(pod)
+		}
 		quota := rapid.Bool().Draw(t, "quota")
 		period := rapid.SampledFrom([]time.Duration{100 * time.Millisecond, 5 * time.Millisecond}).Draw(t, "period")
-		their := cm.ResourceConfigForPod(pod, quota, uint64(period.Microseconds()), false, "")
+		protect := resources.MemoryQoS{
+			Enabled:    rapid.Bool().Draw(t, "enabled"),
+			Throttling: rapid.SampledFrom([]float64{0, 0.5, 0.9, 1}).Draw(t, "throttling"),
+		}
+		policy := kubeletconfig.NoneMemoryReservationPolicy
+		if protect.Enabled && rapid.Bool().Draw(t, "tiered") {
+			protect.Tiered, policy = true, kubeletconfig.TieredReservationMemoryReservationPolicy
+		}
+		their := cm.ResourceConfigForPod(pod, quota, uint64(period.Microseconds()), protect.Enabled, policy)
+		if protect.Throttling > 0 {
+			cm.ApplyPodLevelMemoryHigh(pod, their, protect.Throttling)
+		}
 		want := resources.Resources{
 			CPUQuota: resources.NoLimit, Memory: resources.NoLimit, CPUShares: *their.CPUShares, HugePages: their.HugePageLimit,
+			Unified: their.Unified,
 		}
 		// If the kubelet sets no value, a new cgroup stays without a limit.
 		if their.CPUQuota != nil && *their.CPUQuota != resources.NoLimit {
@@ -38,14 +54,31 @@ func TestPodsAreGivenWhatTheKubeletGivesThem(t *testing.T) {
 		if their.Memory != nil {
 			want.Memory = *their.Memory
 		}
-		got := resources.ForPod(pod, resources.Limits{CPUQuota: quota, CPUPeriod: period})
+		got := resources.ForPod(pod, resources.Limits{CPUQuota: quota, CPUPeriod: period, MemoryQoS: protect})
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("(-kubelet +ours):\n%s", diff)
+		}
+		for name := range want.Unified {
+			protected[name]++
 		}
 		classes[fmt.Sprint(want.CPUQuota == resources.NoLimit, want.Memory == resources.NoLimit)]++
 	})
 	if len(classes) < 4 {
 		t.Errorf("the test compared only limits of %v, want cpu and memory with and without a limit", classes)
+	}
+	if len(protected) < 3 {
+		t.Errorf("the test compared only %v, want memory.min, memory.low and memory.high", protected)
+	}
+}
+
+// guarantee gives each container of a pod equal requests and limits.
+func guarantee(pod *v1.Pod) {
+	pod.Spec.Resources = nil
+	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			same := v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m"), v1.ResourceMemory: resource.MustParse("64Mi")}
+			list[i].Resources = v1.ResourceRequirements{Requests: same, Limits: same}
+		}
 	}
 }
 
