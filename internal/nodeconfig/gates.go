@@ -15,6 +15,7 @@ const (
 	gateDefaultPodSysctls        = "DefaultPodSysctls"
 	gateEnsureSecretPulledImages = "KubeletEnsureSecretPulledImages"
 	gatePodLevelResize           = "InPlacePodLevelResourcesVerticalScaling"
+	gateHugePageEviction         = "HugepageAwareEviction"
 	gateMemoryQoS                = "MemoryQoS"
 	gateLoggingAlpha             = "LoggingAlphaOptions"
 	gateLoggingBeta              = "LoggingBetaOptions"
@@ -53,8 +54,6 @@ var missingFeatures = []string{
 	"DRAPrioritizedList",
 	"DisableCPUQuotaWithExclusiveCPUs",
 	"DynamicResourceAllocation",
-	"HugepageAwareEviction",
-	"KubeletPSI",
 	"KubeletPodResourcesDynamicResources",
 	"PodsAPI",
 	"ResourceHealthStatusMessage",
@@ -70,6 +69,7 @@ var switchableFeatures = []string{
 	"EventedPLEG",
 	gateDefaultPodSysctls,
 	gateEnsureSecretPulledImages,
+	gateHugePageEviction,
 	gateLoggingBeta,
 	gateMemoryQoS,
 	gatePodLevelResize,
@@ -86,6 +86,11 @@ func ReportsDeviceHealth(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
 // ResizesPodLevel reports whether the pod-level resources of a running pod can be changed.
 func ResizesPodLevel(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
 	return gateEnabled(cfg, gatePodLevelResize)
+}
+
+// SubtractsHugePages reports whether the available memory of the node has no huge pages.
+func SubtractsHugePages(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
+	return gateEnabled(cfg, gateHugePageEviction)
 }
 
 // MountsLabels reports whether volumes of every access mode are mounted with SELinux labels.

@@ -4,6 +4,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
@@ -18,7 +19,7 @@ func newStats(h *host, store *podstore.Store, volumes *volumes.Manager, parts *c
 		Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}),
 		Runtime: h.runtime.Runtime, Images: h.runtime.Images,
 		VolumePath: volumes.Path, VolumeUsage: volumes.Usage, VolumePeriod: kubelet.VolumeStatsAggPeriod.Duration,
-		RootDir: h.cfg.RootDir,
+		RootDir: h.cfg.RootDir, HugePageAware: nodeconfig.SubtractsHugePages(kubelet),
 		Machine: func() stats.Machine { return stats.ReadMachine(h.cfg.StateDir) },
 		Clock:   clock.RealClock{}, Logger: h.logger,
 	}

@@ -61,6 +61,8 @@ type Settings struct {
 	KubernetesVersion string
 	// ResizesPodLevel is true for a node that changes the resources of a pod as a whole while it runs.
 	ResizesPodLevel bool
+	// HugePageAware subtracts huge pages from the available memory, because no working set has them.
+	HugePageAware bool
 }
 
 // SettingsOf returns the settings of a validated configuration.
@@ -83,6 +85,7 @@ func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, erro
 		PressureTransition: k.EvictionPressureTransitionPeriod.Duration,
 		KubernetesVersion:  kubernetesVersion,
 		ResizesPodLevel:    nodeconfig.ResizesPodLevel(&k),
+		HugePageAware:      nodeconfig.SubtractsHugePages(&k),
 	}
 	if *k.EnableServer {
 		s.Port = k.Port

@@ -281,6 +281,25 @@ func pressing(name string, available, threshold int64) []eviction.Signal {
 	return []eviction.Signal{{Name: name, Available: available, Threshold: threshold, Hard: true, At: start}}
 }
 
+// TestHugePagesAreNotAvailable: no working set has them, and nothing else can use their memory.
+func TestHugePagesAreNotAvailable(t *testing.T) {
+	for _, test := range []struct {
+		aware     bool
+		available int64
+		want      v1.ConditionStatus
+	}{
+		{false, gibi + 50<<20, v1.ConditionFalse}, {true, gibi + 50<<20, v1.ConditionTrue},
+		{true, gibi + 100<<20, v1.ConditionFalse}, {true, 200 << 20, v1.ConditionTrue},
+	} {
+		in := input(t)
+		in.Settings.HugePageAware, in.Readings.MemoryAvailableBytes = test.aware, test.available
+		if got := condition(t, Build(in), v1.NodeMemoryPressure); got.Status != test.want {
+			t.Errorf("of %d bytes, huge pages counted %t: %s %q, want %s",
+				test.available, test.aware, got.Status, got.Message, test.want)
+		}
+	}
+}
+
 func TestPressure(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  func(*facts.Readings)

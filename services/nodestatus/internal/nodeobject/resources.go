@@ -29,6 +29,15 @@ func capacityOf(s Settings, m facts.Machine, r facts.Readings) v1.ResourceList {
 	return capacity
 }
 
+// hugePageBytes returns the memory that is reserved for huge pages.
+func hugePageBytes(m facts.Machine) int64 {
+	var sum int64
+	for _, pages := range m.HugePages {
+		sum += pages.PageBytes * pages.Pages
+	}
+	return sum
+}
+
 // pods returns the capacity for pods.
 func pods(s Settings, m facts.Machine) int64 {
 	if s.PodsPerCore > 0 {
@@ -77,7 +86,12 @@ func readings(in Input) map[string]eviction.Reading {
 		all[signal] = eviction.Reading{Available: available, Capacity: capacity, At: in.Now}
 	}
 	if r.MemoryAvailableBytes > 0 {
-		add(eviction.Memory, r.MemoryAvailableBytes, m.MemoryBytes)
+		available := r.MemoryAvailableBytes
+		if in.Settings.HugePageAware {
+			available = max(available-hugePageBytes(m), 0)
+		}
+		// As in the kubelet, the capacity is what is available and the working set.
+		add(eviction.Memory, available, available+m.MemoryBytes-r.MemoryAvailableBytes)
 	}
 	if r.NodeFS.CapacityBytes > 0 {
 		add(eviction.NodeFS, r.NodeFS.AvailableBytes, r.NodeFS.CapacityBytes)

@@ -14,6 +14,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 )
 
+// microsecondsPerSecond converts the kernel's totals of pressure.
+const microsecondsPerSecond = 1e6
+
 // family is one of cAdvisor's metrics, with its labels.
 type family struct {
 	*prometheus.Desc
@@ -30,6 +33,8 @@ type cadvisorMetrics struct {
 	cfsPeriods, cfsThrottled, cfsThrottledTime                           family
 	readBytes, writtenBytes, diskReads, diskWrites                       family
 	receivedPackets, receivedDropped, sentPackets, sentDropped, oomKills family
+	cpuStalled, cpuWaiting, memoryStalled, memoryWaiting                 family
+	ioStalled, ioWaiting                                                 family
 	failed, machineFailed, machineCPUs, machineMemory, machineSwapBytes  family
 }
 
@@ -37,6 +42,17 @@ type cadvisorMetrics struct {
 func containerFamily(kind prometheus.ValueType, name, help string, more ...string) family {
 	labels := append([]string{"container", "id", "image", "name", "namespace", "pod"}, more...)
 	return family{prometheus.NewDesc(name, help, labels, nil), kind}
+}
+
+// stalled and waiting return metrics of the pressure on a resource.
+func stalled(name, resource string) family {
+	return containerFamily(prometheus.CounterValue, "container_pressure_"+name+"_stalled_seconds_total",
+		"Time in seconds for which all processes waited for "+resource+".")
+}
+
+func waiting(name, resource string) family {
+	return containerFamily(prometheus.CounterValue, "container_pressure_"+name+"_waiting_seconds_total",
+		"Time in seconds for which some processes waited for "+resource+".")
 }
 
 // machineFamily returns a metric of the machine.
@@ -89,6 +105,13 @@ func newCadvisorMetrics(h reads) *cadvisorMetrics {
 		fsInodesFree: container(gauge, "container_fs_inodes_free", "Free inodes of the file system.", "device"),
 		fsInodes:     container(gauge, "container_fs_inodes_total", "Number of inodes of the file system.", "device"),
 
+		cpuStalled:    stalled("cpu", "a CPU"),
+		cpuWaiting:    waiting("cpu", "a CPU"),
+		memoryStalled: stalled("memory", "memory"),
+		memoryWaiting: waiting("memory", "memory"),
+		ioStalled:     stalled("io", "disks"),
+		ioWaiting:     waiting("io", "disks"),
+
 		failed:           plain("container_scrape_error", "1 if the resource usage could not be read, otherwise 0."),
 		machineFailed:    plain("machine_scrape_error", "1 if the machine could not be read, otherwise 0."),
 		machineCPUs:      machine("machine_cpu_cores", "Number of CPUs of the machine."),
@@ -105,6 +128,7 @@ func (m *cadvisorMetrics) Describe(to chan<- *prometheus.Desc) {
 		m.cfsPeriods, m.cfsThrottled, m.cfsThrottledTime, m.readBytes, m.writtenBytes, m.diskReads, m.diskWrites,
 		m.receivedPackets, m.receivedDropped, m.sentPackets, m.sentDropped, m.oomKills,
 		m.fsUsed, m.fsLimit, m.fsInodesFree, m.fsInodes,
+		m.cpuStalled, m.cpuWaiting, m.memoryStalled, m.memoryWaiting, m.ioStalled, m.ioWaiting,
 		m.failed, m.machineFailed, m.machineCPUs, m.machineMemory, m.machineSwapBytes,
 	} {
 		to <- f.Desc
@@ -148,13 +172,16 @@ func (m *cadvisorMetrics) node(to chan<- prometheus.Metric, report *stats.Report
 	node := &report.Node
 	whole := m.subjectFor(to, "", "/", "", "", "", "")
 	whole.cpuAndMemory(node.CPU, node.Memory, node.Swap)
+	whole.io(node.IO)
 	whole.network(node.Network)
 	whole.details("/", node.Network)
 	whole.disk(node.Fs)
 	whole.started(node.StartTime)
 	for i := range node.SystemContainers {
 		if c := &node.SystemContainers[i]; c.Name == statsv1alpha1.SystemContainerPods {
-			m.subjectFor(to, "", report.PodsCgroup, "", "", "", "").cpuAndMemory(c.CPU, c.Memory, c.Swap)
+			all := m.subjectFor(to, "", report.PodsCgroup, "", "", "", "")
+			all.cpuAndMemory(c.CPU, c.Memory, c.Swap)
+			all.io(c.IO)
 		}
 	}
 }
@@ -164,6 +191,7 @@ func (m *cadvisorMetrics) node(to chan<- prometheus.Metric, report *stats.Report
 func (m *cadvisorMetrics) pod(to chan<- prometheus.Metric, pod *statsv1alpha1.PodStats, place stats.Place) {
 	whole := m.subjectFor(to, "", named(place.Cgroup, place.Sandbox), "", "", pod.PodRef.Namespace, pod.PodRef.Name)
 	whole.cpuAndMemory(pod.CPU, pod.Memory, pod.Swap)
+	whole.io(pod.IO)
 	whole.network(pod.Network)
 	whole.details(place.Cgroup, pod.Network)
 	whole.started(pod.StartTime)
@@ -175,6 +203,7 @@ func (m *cadvisorMetrics) pod(to chan<- prometheus.Metric, pod *statsv1alpha1.Po
 		at := place.Containers[c.Name]
 		one := m.subjectFor(to, c.Name, named(at.Cgroup, at.ID), at.Image, at.ID, pod.PodRef.Namespace, pod.PodRef.Name)
 		one.cpuAndMemory(c.CPU, c.Memory, c.Swap)
+		one.io(c.IO)
 		one.details(at.Cgroup, nil)
 		one.disk(c.Rootfs)
 		one.started(c.StartTime)
@@ -220,6 +249,7 @@ func (s subject) cpuAndMemory(
 ) {
 	if cpu != nil {
 		s.send(s.cpu, cpu.Time, true, cpu.UsageCoreNanoSeconds, float64(time.Second), "total")
+		s.pressure(s.cpuStalled, s.cpuWaiting, cpu.Time, cpu.PSI)
 	}
 	if memory != nil {
 		s.send(s.memory, memory.Time, true, memory.UsageBytes, 1)
@@ -227,9 +257,24 @@ func (s subject) cpuAndMemory(
 		s.send(s.rss, memory.Time, true, memory.RSSBytes, 1)
 		s.send(s.faults, memory.Time, true, memory.PageFaults, 1, "pgfault", "hierarchy")
 		s.send(s.faults, memory.Time, true, memory.MajorPageFaults, 1, "pgmajfault", "hierarchy")
+		s.pressure(s.memoryStalled, s.memoryWaiting, memory.Time, memory.PSI)
 	}
 	if swap != nil {
 		s.send(s.swap, swap.Time, true, swap.SwapUsageBytes, 1)
+	}
+}
+
+func (s subject) io(io *statsv1alpha1.IOStats) {
+	if io != nil {
+		s.pressure(s.ioStalled, s.ioWaiting, io.Time, io.PSI)
+	}
+}
+
+// pressure sends how long all processes and some of them waited for a resource.
+func (s subject) pressure(stalled, waiting family, at metav1.Time, psi *statsv1alpha1.PSIStats) {
+	if psi != nil {
+		s.send(stalled, at, true, &psi.Full.Total, microsecondsPerSecond)
+		s.send(waiting, at, true, &psi.Some.Total, microsecondsPerSecond)
 	}
 }
 

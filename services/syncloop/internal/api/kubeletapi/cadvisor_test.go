@@ -47,6 +47,13 @@ func report() *stats.Report {
 			Time: read, UsedBytes: n(used), CapacityBytes: n(1000), Inodes: n(50), InodesFree: n(20),
 		}
 	}
+	psi := func(total uint64) *statsv1alpha1.PSIStats {
+		return &statsv1alpha1.PSIStats{
+			Full: statsv1alpha1.PSIData{Total: total}, Some: statsv1alpha1.PSIData{Total: 2 * total},
+		}
+	}
+	pressed := cpu(60)
+	pressed.PSI = psi(1_500_000)
 	return &stats.Report{
 		Summary: &statsv1alpha1.Summary{
 			Node: statsv1alpha1.NodeStats{
@@ -57,7 +64,8 @@ func report() *stats.Report {
 			},
 			Pods: []statsv1alpha1.PodStats{{
 				PodRef: statsv1alpha1.PodReference{Name: "web", Namespace: "default", UID: "u1"}, StartTime: started,
-				CPU: cpu(60), Memory: memory(600), Network: network("eth0", 40), Swap: &statsv1alpha1.SwapStats{Time: read, SwapUsageBytes: n(5)},
+				CPU: pressed, Memory: memory(600), IO: &statsv1alpha1.IOStats{Time: read, PSI: psi(3_000_000)},
+				Network: network("eth0", 40), Swap: &statsv1alpha1.SwapStats{Time: read, SwapUsageBytes: n(5)},
 				ProcessStats: &statsv1alpha1.ProcessStats{ProcessCount: n(7)},
 				Containers: []statsv1alpha1.ContainerStats{{
 					Name: "main", StartTime: started, CPU: cpu(50), Memory: memory(500), Rootfs: disk(70), Swap: &statsv1alpha1.SwapStats{Time: read, SwapUsageBytes: n(5)},

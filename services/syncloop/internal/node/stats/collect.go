@@ -78,7 +78,10 @@ func (l *collector) node() statsv1alpha1.NodeStats {
 	}
 	if usage, err := l.cfg.Cgroups.Usage(wholeMachine); err == nil {
 		usage.MemoryLimitBytes = machine.MemoryBytes
-		stats.CPU, stats.Memory = l.cpu(wholeMachine, usage), memoryOf(usage)
+		stats.CPU, stats.Memory, stats.IO = l.cpu(wholeMachine, usage), memoryOf(usage), ioOf(usage)
+		if available := stats.Memory.AvailableBytes; available != nil && l.cfg.HugePageAware {
+			*available -= min(*available, machine.HugePageBytes)
+		}
 		stats.Swap = swapOf(usage)
 		stats.Swap.SwapAvailableBytes = machine.SwapFreeBytes
 	}
@@ -86,7 +89,7 @@ func (l *collector) node() statsv1alpha1.NodeStats {
 		if usage, err := l.cfg.Cgroups.Usage(l.cfg.Names.Pods()); err == nil {
 			stats.SystemContainers = append(stats.SystemContainers, statsv1alpha1.ContainerStats{
 				Name: statsv1alpha1.SystemContainerPods, StartTime: stats.StartTime,
-				CPU: l.cpu(l.cfg.Names.Pods(), usage), Memory: memoryOf(usage),
+				CPU: l.cpu(l.cfg.Names.Pods(), usage), Memory: memoryOf(usage), IO: ioOf(usage),
 			})
 		}
 	}
@@ -134,10 +137,11 @@ func (l *collector) pod(ctx context.Context, seen *lifecyclev1.PodStatus) statsv
 	stats.Network = networkOfRuntime(measured.GetNetwork())
 	name, usage, found := l.podCgroup(seen, pod)
 	if found {
-		stats.CPU, stats.Memory = l.cpu(name, usage), memoryOf(usage)
+		stats.CPU, stats.Memory, stats.IO = l.cpu(name, usage), memoryOf(usage), ioOf(usage)
 		stats.ProcessStats, stats.Swap = &statsv1alpha1.ProcessStats{ProcessCount: &usage.Processes}, swapOf(usage)
 	} else {
 		stats.CPU, stats.Memory = cpuOfRuntime(measured.GetCpu()), memoryOfRuntime(measured.GetMemory())
+		stats.IO = ioOfRuntime(measured.GetIo())
 		if processes := measured.GetProcess(); processes != nil {
 			stats.ProcessStats = &statsv1alpha1.ProcessStats{ProcessCount: valueOf(processes.GetProcessCount())}
 		}
@@ -191,6 +195,7 @@ func (l *collector) container(
 	stats = statsv1alpha1.ContainerStats{
 		Name: c.GetName(), StartTime: metav1.NewTime(podview.Time(c.GetStartedAt())),
 		CPU: cpuOfRuntime(measured.GetCpu()), Memory: memoryOfRuntime(measured.GetMemory()),
+		IO: ioOfRuntime(measured.GetIo()),
 	}
 	if swap := measured.GetSwap(); swap != nil {
 		stats.Swap = &statsv1alpha1.SwapStats{
@@ -206,6 +211,9 @@ func (l *collector) container(
 				cpu.UsageNanoCores = stats.CPU.UsageNanoCores // the runtime may have measured it before
 			}
 			stats.CPU, stats.Memory, stats.Swap = cpu, memoryOf(usage), swapOf(usage)
+			if io := ioOf(usage); io != nil {
+				stats.IO = io
+			}
 		}
 	}
 	if layer := measured.GetWritableLayer(); layer != nil {
@@ -245,7 +253,9 @@ func (l *collector) ephemeral(stats *statsv1alpha1.PodStats, pod *v1.Pod) *stats
 // cpu returns the CPU time of a cgroup, and its rate since the last Report.
 func (l *collector) cpu(name string, usage podcgroups.Usage) *statsv1alpha1.CPUStats {
 	total := uint64(max(usage.CPU, 0))
-	stats := &statsv1alpha1.CPUStats{Time: metav1.NewTime(usage.At), UsageCoreNanoSeconds: &total}
+	stats := &statsv1alpha1.CPUStats{
+		Time: metav1.NewTime(usage.At), UsageCoreNanoSeconds: &total, PSI: usage.Pressure.CPU,
+	}
 	before, known := l.Stats.rates[name]
 	if window := usage.At.Sub(before.At); known && window > 0 && usage.CPU >= before.CPU {
 		rate := uint64(float64(usage.CPU-before.CPU) / window.Seconds())
@@ -259,13 +269,21 @@ func memoryOf(usage podcgroups.Usage) *statsv1alpha1.MemoryStats {
 	stats := &statsv1alpha1.MemoryStats{
 		Time:       metav1.NewTime(usage.At),
 		UsageBytes: &usage.MemoryBytes, WorkingSetBytes: &usage.WorkingSetBytes, RSSBytes: &usage.RSSBytes,
-		PageFaults: &usage.PageFaults, MajorPageFaults: &usage.MajorPageFaults,
+		PageFaults: &usage.PageFaults, MajorPageFaults: &usage.MajorPageFaults, PSI: usage.Pressure.Memory,
 	}
 	if usage.MemoryLimitBytes > 0 {
 		available := usage.MemoryLimitBytes - min(usage.WorkingSetBytes, usage.MemoryLimitBytes)
 		stats.AvailableBytes = &available
 	}
 	return stats
+}
+
+// ioOf returns the pressure of disks; nil if it is not known.
+func ioOf(usage podcgroups.Usage) *statsv1alpha1.IOStats {
+	if usage.Pressure.IO == nil {
+		return nil
+	}
+	return &statsv1alpha1.IOStats{Time: metav1.NewTime(usage.At), PSI: usage.Pressure.IO}
 }
 
 func swapOf(usage podcgroups.Usage) *statsv1alpha1.SwapStats {

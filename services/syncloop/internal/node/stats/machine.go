@@ -28,6 +28,8 @@ type Machine struct {
 	MemoryBytes, SwapBytes uint64
 	// SwapFreeBytes is the free swap space; nil if there is no swap space.
 	SwapFreeBytes *uint64
+	// HugePageBytes is the memory that is reserved for huge pages of any size.
+	HugePageBytes uint64
 	// Interfaces are the network interfaces except lo, sorted by name.
 	Interfaces []statsv1alpha1.InterfaceStats
 	// MaxProcesses is the maximum number of processes and threads, and Processes their current number.
@@ -52,6 +54,9 @@ func ReadMachine(stateDir string) Machine {
 	if memory, err := proc.Meminfo(); err == nil {
 		if memory.MemTotalBytes != nil {
 			m.MemoryBytes = *memory.MemTotalBytes
+		}
+		if memory.HugetlbBytes != nil {
+			m.HugePageBytes = *memory.HugetlbBytes
 		}
 		if memory.SwapTotalBytes != nil && *memory.SwapTotalBytes > 0 {
 			m.SwapFreeBytes, m.SwapBytes = memory.SwapFreeBytes, *memory.SwapTotalBytes

@@ -108,7 +108,7 @@ func cpuOfRuntime(cpu *runtimeapi.CpuUsage) *statsv1alpha1.CPUStats {
 	}
 	return &statsv1alpha1.CPUStats{
 		Time: timeOf(cpu.GetTimestamp()), UsageNanoCores: valueOf(cpu.GetUsageNanoCores()),
-		UsageCoreNanoSeconds: valueOf(cpu.GetUsageCoreNanoSeconds()),
+		UsageCoreNanoSeconds: valueOf(cpu.GetUsageCoreNanoSeconds()), PSI: pressureOfRuntime(cpu.GetPsi()),
 	}
 }
 
@@ -121,7 +121,25 @@ func memoryOfRuntime(m *runtimeapi.MemoryUsage) *statsv1alpha1.MemoryStats {
 		AvailableBytes: valueOf(m.GetAvailableBytes()), UsageBytes: valueOf(m.GetUsageBytes()),
 		WorkingSetBytes: valueOf(m.GetWorkingSetBytes()), RSSBytes: valueOf(m.GetRssBytes()),
 		PageFaults: valueOf(m.GetPageFaults()), MajorPageFaults: valueOf(m.GetMajorPageFaults()),
+		PSI: pressureOfRuntime(m.GetPsi()),
 	}
+}
+
+func ioOfRuntime(io *runtimeapi.IoUsage) *statsv1alpha1.IOStats {
+	if io == nil {
+		return nil
+	}
+	return &statsv1alpha1.IOStats{Time: timeOf(io.GetTimestamp()), PSI: pressureOfRuntime(io.GetPsi())}
+}
+
+func pressureOfRuntime(p *runtimeapi.PsiStats) *statsv1alpha1.PSIStats {
+	if p == nil {
+		return nil
+	}
+	one := func(d *runtimeapi.PsiData) statsv1alpha1.PSIData {
+		return statsv1alpha1.PSIData{Total: d.GetTotal(), Avg10: d.GetAvg10(), Avg60: d.GetAvg60(), Avg300: d.GetAvg300()}
+	}
+	return &statsv1alpha1.PSIStats{Full: one(p.GetFull()), Some: one(p.GetSome())}
 }
 
 func networkOfRuntime(n *runtimeapi.NetworkUsage) *statsv1alpha1.NetworkStats {

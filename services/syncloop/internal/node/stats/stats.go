@@ -68,6 +68,8 @@ type Config struct {
 	VolumePeriod time.Duration
 	// RootDir is the root directory of pods. Its file system is the node's.
 	RootDir string
+	// HugePageAware subtracts huge pages from the available memory of the node, because no working set has them.
+	HugePageAware bool
 	// Machine reads the other state of the machine: ReadMachine. Required.
 	Machine func() Machine
 	// Clock is the time. Required.

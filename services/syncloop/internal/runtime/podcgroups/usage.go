@@ -32,6 +32,8 @@ type Usage struct {
 	PageFaults, MajorPageFaults uint64
 	// Processes is the number of processes and threads; 0 for the cgroup of the whole machine, which does not count them.
 	Processes uint64
+	// Pressure is known with cgroup v2 only.
+	Pressure Pressure
 }
 
 // Usage reads the usage of a cgroup from some small kernel files. It fails with fs.ErrNotExist if the cgroup does not
@@ -134,6 +136,9 @@ func usageOfV2(dir string) (Usage, error) {
 		return Usage{}, err
 	}
 	usage.CPU = time.Duration(min(cpu["usage_usec"], math.MaxInt64/1000)) * time.Microsecond
+	if usage.Pressure, err = pressureOf(dir); err != nil {
+		return Usage{}, err
+	}
 	stat, err := values(dir, "memory.stat")
 	if errors.Is(err, fs.ErrNotExist) {
 		return usage, nil // the controller is not enabled for this cgroup

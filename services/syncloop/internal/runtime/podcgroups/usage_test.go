@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/clock"
 )
 
@@ -44,6 +45,8 @@ func TestUsageOfAFileTree(t *testing.T) {
 		}
 		return left
 	}
+	waited := statsv1alpha1.PSIData{Avg10: 1.5, Avg60: 2, Avg300: 0.25, Total: 1234}
+	stalled := statsv1alpha1.PSIData{Avg60: 0.1, Avg300: 0.2, Total: 99}
 	whole := Usage{
 		CPU: 1500 * time.Millisecond, MemoryBytes: 1000, WorkingSetBytes: 600, RSSBytes: 300, MemoryLimitBytes: 4096,
 		SwapBytes:  8,
@@ -71,6 +74,15 @@ func TestUsageOfAFileTree(t *testing.T) {
 			CPU: 1500 * time.Millisecond, MemoryBytes: 900, WorkingSetBytes: 500, RSSBytes: 300, PageFaults: 5,
 			MajorPageFaults: 6,
 		}},
+		"version 2 with pressure": {func(t *testing.T) (Usage, error) {
+			const some = "some avg10=1.50 avg60=2.00 avg300=0.25 total=1234"
+			const full = "full avg10=0.00 avg60=0.10 avg300=0.20 total=99"
+			return usageOfV2(tree(t, "cpu.stat: usage_usec 1", "cpu.pressure: "+some, "io.pressure: "+some+"\n"+full,
+				"memory.pressure: "+full+"\nlater avg10=1.50\n"))
+		}, Usage{CPU: time.Microsecond, Pressure: Pressure{
+			CPU: &statsv1alpha1.PSIStats{Some: waited}, IO: &statsv1alpha1.PSIStats{Some: waited, Full: stalled},
+			Memory: &statsv1alpha1.PSIStats{Full: stalled},
+		}}},
 		"version 2 without the controller of memory": {func(t *testing.T) (Usage, error) {
 			return usageOfV2(tree(t, "cpu.stat: usage_usec 1"))
 		}, Usage{CPU: time.Microsecond}},
@@ -90,6 +102,10 @@ func TestUsageOfAFileTree(t *testing.T) {
 	}
 	if _, err := usageOfV2(tree(t, "cpu.stat: usage_usec many")); err == nil || !strings.Contains(err.Error(), "cpu.stat") {
 		t.Errorf("an invalid file: %v", err)
+	}
+	_, err := usageOfV2(tree(t, "cpu.stat: usage_usec 1", "io.pressure: some avg10=much"))
+	if err == nil || !strings.Contains(err.Error(), "io.pressure") {
+		t.Errorf("an invalid pressure: %v", err)
 	}
 }
 
