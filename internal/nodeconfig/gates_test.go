@@ -18,7 +18,7 @@ func TestFeatureGates(t *testing.T) {
 		{name: "a feature that Quartet does not have, off", gates: "PodsAPI: false"},
 		{name: "features that Quartet does not have",
 			gates: "DynamicResourceAllocation: true, CSIVolumeHealth: true", ignored: []string{
-			"f:3: featureGates.CSIVolumeHealth: true", "f:3: featureGates.DynamicResourceAllocation: true"}},
+				"f:3: featureGates.CSIVolumeHealth: true", "f:3: featureGates.DynamicResourceAllocation: true"}},
 		{name: "not the default", gates: "EnvFiles: false, GRPCContainerProbeTLS: true", ignored: []string{
 			"f:3: featureGates.EnvFiles: false", "f:3: featureGates.GRPCContainerProbeTLS: true"}},
 		{name: "both are implemented", gates: "EventedPLEG: true, MemoryQoS: false, QOSReserved: true, " +

@@ -2530,7 +2530,8 @@ func (x *GetHealthResponse) GetConfigmuxAway() string {
 // SignalReading is the available amount of a resource of the node.
 type SignalReading struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The kubelet's name of the signal: "imagefs.available", "imagefs.inodesFree" or "allocatableMemory.available".
+	// The kubelet's name of the signal: "imagefs.available", "imagefs.inodesFree", "allocatableMemory.available", or, if
+	// containers and images are on different file systems, "containerfs.available" and "containerfs.inodesFree".
 	Signal string `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
 	// The available amount: bytes or inodes.
 	Available int64 `protobuf:"varint,2,opt,name=available,proto3" json:"available,omitempty"`

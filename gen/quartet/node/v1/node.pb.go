@@ -118,7 +118,8 @@ func (x *Node) GetShuttingDown() bool {
 type EvictionSignal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The kubelet's name of the signal: "memory.available", "nodefs.available", "nodefs.inodesFree",
-	// "imagefs.available", "imagefs.inodesFree", "pid.available", "allocatableMemory.available".
+	// "imagefs.available", "imagefs.inodesFree", "pid.available", "allocatableMemory.available",
+	// "containerfs.available", "containerfs.inodesFree".
 	Signal string `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
 	// The available amount: bytes, inodes or processes.
 	Available int64 `protobuf:"varint,2,opt,name=available,proto3" json:"available,omitempty"`

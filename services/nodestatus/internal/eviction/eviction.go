@@ -21,8 +21,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
-// The kubelet's names of the signals. Those of the containers' file system are missing: they equal those of the images'
-// or the node's file system with every runtime that stores containers in one of them.
+// The kubelet's names of the signals.
 const (
 	Memory            = "memory.available"
 	AllocatableMemory = "allocatableMemory.available"
@@ -31,6 +30,9 @@ const (
 	ImageFS           = "imagefs.available"
 	ImageFSInodes     = "imagefs.inodesFree"
 	PIDs              = "pid.available"
+	// ContainerFS and ContainerFSInodes are only read if containers and images are on different file systems.
+	ContainerFS       = "containerfs.available"
+	ContainerFSInodes = "containerfs.inodesFree"
 )
 
 // Interval is the minimum frequency of readings, as in the kubelet.
@@ -44,7 +46,7 @@ func ConditionOf(signal string) v1.NodeConditionType {
 	switch signal {
 	case Memory, AllocatableMemory:
 		return v1.NodeMemoryPressure
-	case NodeFS, NodeFSInodes, ImageFS, ImageFSInodes:
+	case NodeFS, NodeFSInodes, ImageFS, ImageFSInodes, ContainerFS, ContainerFSInodes:
 		return v1.NodeDiskPressure
 	case PIDs:
 		return v1.NodePIDPressure
@@ -55,7 +57,7 @@ func ConditionOf(signal string) v1.NodeConditionType {
 
 // Counts reports whether a signal is a count, and not in bytes.
 func Counts(signal string) bool {
-	return signal == NodeFSInodes || signal == ImageFSInodes || signal == PIDs
+	return signal == NodeFSInodes || signal == ImageFSInodes || signal == ContainerFSInodes || signal == PIDs
 }
 
 // Threshold is the minimum of available resources.
@@ -72,7 +74,8 @@ type Threshold struct {
 func (t Threshold) Hard() bool { return t.Grace == 0 }
 
 // ThresholdsOf returns the thresholds of a validated configuration, sorted by signal. As in the kubelet, the memory
-// threshold also applies to the memory that pods may use together, if that is limited.
+// threshold also applies to the memory that pods may use together, if that is limited, and the thresholds of the
+// containers' file system are ignored: see WithContainerFS.
 func ThresholdsOf(k *kubeletconfigv1beta1.KubeletConfiguration) ([]Threshold, error) {
 	var all []Threshold
 	add := func(field string, texts map[string]string, grace func(signal string) (time.Duration, error)) error {
@@ -88,6 +91,9 @@ func ThresholdsOf(k *kubeletconfigv1beta1.KubeletConfiguration) ([]Threshold, er
 			gracePeriod, err := grace(signal)
 			if err != nil {
 				return err
+			}
+			if signal == ContainerFS || signal == ContainerFSInodes {
+				continue
 			}
 			if ConditionOf(signal) != "" && (value.Fraction > 0 || !value.Quantity.IsZero()) {
 				all = append(all, Threshold{Signal: signal, Value: value, MinReclaim: reclaim, Grace: gracePeriod})
@@ -117,6 +123,20 @@ func ThresholdsOf(k *kubeletconfigv1beta1.KubeletConfiguration) ([]Threshold, er
 		return cmp.Or(cmp.Compare(a.Signal, b.Signal), cmp.Compare(a.Grace, b.Grace))
 	})
 	return all, err
+}
+
+// WithContainerFS adds the thresholds of the containers' file system if there are readings of it, which means that it
+// is not that of images. As in the kubelet, they are those of the node's file system.
+func WithContainerFS(thresholds []Threshold, readings map[string]Reading) []Threshold {
+	all := slices.Clone(thresholds)
+	for _, threshold := range thresholds {
+		signal := map[string]string{NodeFS: ContainerFS, NodeFSInodes: ContainerFSInodes}[threshold.Signal]
+		if _, read := readings[signal]; read {
+			threshold.Signal = signal
+			all = append(all, threshold)
+		}
+	}
+	return all
 }
 
 func reclaimOf(k *kubeletconfigv1beta1.KubeletConfiguration, signal string) (nodeconfig.Threshold, error) {

@@ -141,8 +141,10 @@ type State struct {
 // Build computes the Node. It does not change its input.
 func Build(in Input) State {
 	capacity := capacityOf(in.Settings, in.Machine, in.Readings)
+	read := readings(in)
+	thresholds := eviction.WithContainerFS(in.Settings.Thresholds, read)
 	state := State{
-		Eviction:     eviction.Step(in.Settings.Thresholds, in.Previous.Eviction, readings(in), in.Now),
+		Eviction:     eviction.Step(thresholds, in.Previous.Eviction, read, in.Now),
 		ShuttingDown: in.ShuttingDown,
 	}
 	node := &v1.Node{

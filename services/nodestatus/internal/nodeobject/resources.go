@@ -111,7 +111,8 @@ func readings(in Input) map[string]eviction.Reading {
 // cgroups of pods.
 func isOwn(signal string) bool {
 	switch signal {
-	case eviction.ImageFS, eviction.ImageFSInodes, eviction.AllocatableMemory:
+	case eviction.ImageFS, eviction.ImageFSInodes, eviction.ContainerFS, eviction.ContainerFSInodes,
+		eviction.AllocatableMemory:
 		return false
 	default:
 		return true

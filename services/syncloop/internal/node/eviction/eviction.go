@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -50,7 +51,7 @@ type Config struct {
 	// Stats returns the resource usage of pods. Required.
 	Stats interface {
 		Summary(ctx context.Context) (*statsv1alpha1.Summary, error)
-		DedicatedImageFS() bool
+		Disks() stats.Disks
 	}
 	// Limits is true if pods are held to their disk limits: localStorageCapacityIsolation of the KubeletConfiguration.
 	Limits bool
@@ -192,24 +193,37 @@ func (e *Evictor) round(ctx context.Context, signals []*nodev1.EvictionSignal) {
 
 // reclaim removes unused objects that use the resource under pressure. It reports whether it removed anything.
 func (e *Evictor) reclaim(ctx context.Context, signal string) bool {
-	switch signal {
-	case signalNodeFS, signalNodeInodes:
-		if e.cfg.Stats.DedicatedImageFS() {
-			return false // The objects that could be removed are on another file system.
-		}
-	case signalImageFS, signalImageInodes:
-	default:
+	containers, images := reclaimable(signal, e.cfg.Stats.Disks())
+	if !containers && !images {
 		return false
 	}
 	if !e.reclaimed.IsZero() && e.cfg.Clock.Since(e.reclaimed) < reclaimPeriod {
 		return false
 	}
-	e.cfg.RemoveContainers(ctx)
-	if err := e.cfg.RemoveImages(ctx); err != nil && ctx.Err() == nil {
-		e.cfg.Logger.WarnContext(ctx, "unused images cannot be removed", telemetry.KeyError, err)
+	if containers {
+		e.cfg.RemoveContainers(ctx)
+	}
+	if images {
+		if err := e.cfg.RemoveImages(ctx); err != nil && ctx.Err() == nil {
+			e.cfg.Logger.WarnContext(ctx, "unused images cannot be removed", telemetry.KeyError, err)
+		}
 	}
 	e.reclaimed = e.cfg.Clock.Now()
 	return true
+}
+
+// reclaimable returns the unused objects that are on the file system of a signal, as in the kubelet.
+func reclaimable(signal string, disks stats.Disks) (containers, images bool) {
+	name, _, _ := strings.Cut(signal, ".")
+	switch {
+	case name != diskNode && name != diskImages && name != diskContainers:
+		return false, false
+	case disks == stats.SplitDisks:
+		return name != diskImages, name == diskImages
+	case disks == stats.ImageDisk && name == diskNode:
+		return false, false // The objects that could be removed are on another file system.
+	}
+	return true, true
 }
 
 // evict evicts the first suitable pod for the first of the signals, and returns its UID.
@@ -234,7 +248,7 @@ func (e *Evictor) evict(ctx context.Context, signals []*nodev1.EvictionSignal) (
 		}
 		candidates = append(candidates, candidate)
 	}
-	Rank(signal.GetSignal(), e.cfg.Stats.DedicatedImageFS(), candidates)
+	Rank(signal.GetSignal(), e.cfg.Stats.Disks(), candidates)
 	for _, met := range signals {
 		e.cfg.Metrics.read(met.GetSignal(), max(e.cfg.Clock.Since(met.GetReadAt().AsTime()), 0))
 	}

@@ -60,36 +60,42 @@ func TestRank(t *testing.T) {
 	}
 	processes := func(n uint64) *stats.PodUsage { return &stats.PodUsage{Processes: &n} }
 	for name, test := range map[string]struct {
-		signal    string
-		dedicated bool
-		pods      []eviction.Candidate
-		want      string
+		signal string
+		disks  stats.Disks
+		pods   []eviction.Candidate
+		want   string
 	}{
-		"unknown usage first": {"memory.available", false,
+		"unknown usage first": {"memory.available", stats.OneDisk,
 			[]eviction.Candidate{{pod("known", -10, 0), memory(100)}, {pod("unknown", 10, 0), nil}}, "unknown known"},
-		"then usage above the request, whatever the priority": {"memory.available", false,
+		"then usage above the request, whatever the priority": {"memory.available", stats.OneDisk,
 			[]eviction.Candidate{{pod("within", -10, 200), memory(199)}, {pod("beyond", 10, 100), memory(101)}}, "beyond within"},
-		"then lower priority": {"memory.available", false,
+		"then lower priority": {"memory.available", stats.OneDisk,
 			[]eviction.Candidate{{pod("high", 10, 0), memory(500)}, {pod("low", 5, 0), memory(1)}}, "low high"},
-		"then the largest excess": {"allocatableMemory.available", false,
+		"then the largest excess": {"allocatableMemory.available", stats.OneDisk,
 			[]eviction.Candidate{{pod("a", 0, 100), memory(150)}, {pod("b", 0, 10), memory(100)}, {pod("c", 0, 0), memory(60)}}, "b c a"},
-		"the difference also counts below the request": {"memory.available", false,
+		"the difference also counts below the request": {"memory.available", stats.OneDisk,
 			[]eviction.Candidate{{pod("far", 0, 200), memory(1)}, {pod("near", 0, 200), memory(190)}}, "near far"},
-		"layers, logs and volumes count on a common disk": {"nodefs.available", false,
+		"layers, logs and volumes count on a common disk": {"nodefs.available", stats.OneDisk,
 			[]eviction.Candidate{{pod("a", 0, 0), disk(1, 1, 1)}, {pod("b", 0, 0), disk(4, 0, 0)}}, "b a"},
-		"layers do not count for nodefs on a disk of their own": {"nodefs.available", true,
+		"layers do not count for nodefs on a disk of their own": {"nodefs.available", stats.ImageDisk,
 			[]eviction.Candidate{{pod("b", 0, 0), disk(4, 0, 0)}, {pod("a", 0, 0), disk(1, 1, 1)}}, "a b"},
-		"only layers count for imagefs": {"imagefs.available", true,
+		"only layers count for imagefs": {"imagefs.available", stats.ImageDisk,
 			[]eviction.Candidate{{pod("a", 0, 0), disk(1, 9, 9)}, {pod("b", 0, 0), disk(4, 0, 0)}}, "b a"},
-		"inodes": {"nodefs.inodesFree", false,
+		"layers count for nodefs beside a disk of images": {"nodefs.available", stats.SplitDisks,
+			[]eviction.Candidate{{pod("a", 0, 0), disk(1, 1, 1)}, {pod("b", 0, 0), disk(4, 0, 0)}}, "b a"},
+		"all counts for containerfs": {"containerfs.inodesFree", stats.SplitDisks,
 			[]eviction.Candidate{{pod("a", 0, 0), disk(1, 1, 1)}, {pod("b", 0, 0), disk(0, 0, 9)}}, "b a"},
-		"processes: lower priority, then the larger number": {"pid.available", false,
+		"no part of a pod is on a disk of images": {"imagefs.available", stats.SplitDisks,
+			[]eviction.Candidate{{pod("high", 1, 0), disk(9, 9, 9)}, {pod("low", 0, 0), disk(1, 1, 1)}}, "low high"},
+		"inodes": {"nodefs.inodesFree", stats.OneDisk,
+			[]eviction.Candidate{{pod("a", 0, 0), disk(1, 1, 1)}, {pod("b", 0, 0), disk(0, 0, 9)}}, "b a"},
+		"processes: lower priority, then the larger number": {"pid.available", stats.OneDisk,
 			[]eviction.Candidate{{pod("many", 5, 0), processes(99)}, {pod("few", 0, 0), processes(1)}, {pod("some", 0, 0), processes(9)}},
 			"some few many"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range 2 { // The result does not depend on the order before.
-				eviction.Rank(test.signal, test.dedicated, test.pods)
+				eviction.Rank(test.signal, test.disks, test.pods)
 				var got []string
 				for _, c := range test.pods {
 					got = append(got, c.Pod.Name)
@@ -108,13 +114,13 @@ type rig struct {
 	*eviction.Evictor
 	registry *prometheus.Registry
 	// stats are the statistics of the pods, and reads counts how often they were read.
-	stats     map[types.UID]statsv1alpha1.PodStats
-	reads     int
-	pods      []*v1.Pod
-	alive     map[types.UID]bool
-	dedicated bool
-	fails     map[types.UID]bool
-	actions   []string
+	stats   map[types.UID]statsv1alpha1.PodStats
+	reads   int
+	pods    []*v1.Pod
+	alive   map[types.UID]bool
+	disks   stats.Disks
+	fails   map[types.UID]bool
+	actions []string
 	// cleanups counts the removals of evicted pods' containers.
 	cleanups    atomic.Int32
 	annotations map[string]string
@@ -151,7 +157,7 @@ func (r *rig) Summary(context.Context) (*statsv1alpha1.Summary, error) {
 	return summary, nil
 }
 
-func (r *rig) DedicatedImageFS() bool { return r.dedicated }
+func (r *rig) Disks() stats.Disks { return r.disks }
 
 func (r *rig) NodeWarning(_ context.Context, reason, message string) {
 	r.actions = append(r.actions, reason+": "+message)
@@ -310,10 +316,25 @@ func TestUnusedObjectsAreRemovedBeforePodsAreEvicted(t *testing.T) {
 		}
 		<-time.After(time.Minute)
 		want(t, r.press("imagefs.inodesFree", true), attempt+"inodes", "containers", "images")
-		r.dedicated = true
+		r.disks = stats.ImageDisk
 		<-time.After(time.Minute)
 		if did := r.press("nodefs.available", true); len(did) != 2 || !strings.HasPrefix(did[1], "Evicted ") {
 			t.Errorf("images are on another file system: %q", did)
+		}
+	})
+}
+
+// TestOnSplitDisksOnlyWhatIsThereIsRemoved has images on a disk of their own, without the layers of containers.
+func TestOnSplitDisksOnlyWhatIsThereIsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(r *rig) { r.disks = stats.SplitDisks })
+		for signal, actions := range map[string][]string{
+			"imagefs.available":     {attempt + "ephemeral-storage", "images"},
+			"nodefs.inodesFree":     {attempt + "inodes", "containers"},
+			"containerfs.available": {attempt + "ephemeral-storage", "containers"},
+		} {
+			want(t, r.press(signal, true), actions...)
+			<-time.After(time.Minute)
 		}
 	})
 }

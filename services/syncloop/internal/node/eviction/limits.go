@@ -14,6 +14,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 )
 
 // limitsPeriod is how often pods are compared with their disk limits. It is the kubelet's value.
@@ -52,7 +53,7 @@ func (e *Evictor) holdToLimits(ctx context.Context) bool {
 	}
 	var evicted []types.UID
 	for _, pod := range limited {
-		over := exceeded(pod, statsOf(summary, pod.UID), e.cfg.Stats.DedicatedImageFS())
+		over := exceeded(pod, statsOf(summary, pod.UID), e.cfg.Stats.Disks() != stats.OneDisk)
 		if over == nil || !e.evictPod(ctx, pod, podstore.Eviction{Reason: Reason, Message: over.message}, hardGrace, nil) {
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 )
 
 // limited returns a pod with an emptyDir of a size limit and containers with limits of ephemeral storage. An empty
@@ -105,7 +106,10 @@ func TestAPodThatTakesMoreOfTheDiskThanItMayIsEvicted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, func(r *rig) {
-					r.pods, r.dedicated = []*v1.Pod{test.pod}, test.dedicated
+					r.pods = []*v1.Pod{test.pod}
+					if test.dedicated {
+						r.disks = stats.ImageDisk
+					}
 					r.stats = map[types.UID]statsv1alpha1.PodStats{"pod": test.stats}
 				})
 				<-time.After(10 * time.Second)

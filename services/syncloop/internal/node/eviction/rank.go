@@ -3,6 +3,7 @@ package eviction
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
@@ -21,6 +22,16 @@ const (
 	signalImageFS     = "imagefs.available"
 	signalImageInodes = "imagefs.inodesFree"
 	signalPIDs        = "pid.available"
+
+	signalContainerFS     = "containerfs.available"
+	signalContainerInodes = "containerfs.inodesFree"
+)
+
+// The file systems in the names of signals.
+const (
+	diskNode       = "nodefs"
+	diskImages     = "imagefs"
+	diskContainers = "containerfs"
 )
 
 // The names of resources in the kubelet's messages.
@@ -34,9 +45,9 @@ func resourceOf(signal string) v1.ResourceName {
 	switch signal {
 	case signalMemory, signalAllocatable:
 		return v1.ResourceMemory
-	case signalNodeFS, signalImageFS:
+	case signalNodeFS, signalImageFS, signalContainerFS:
 		return v1.ResourceEphemeralStorage
-	case signalNodeInodes, signalImageInodes:
+	case signalNodeInodes, signalImageInodes, signalContainerInodes:
 		return resourceInodes
 	case signalPIDs:
 		return resourcePIDs
@@ -55,9 +66,8 @@ type Candidate struct {
 // Rank sorts pods into the order of their eviction, as the kubelet does. Pods of unknown usage come first, by their
 // priority. Then come pods that exceed their requests, then the others. Within these groups, pods of lower priority
 // come first, and then pods that exceed their requests by more. Nothing requests processes, so for PIDs the order is
-// priority and then the number of processes. For disk signals only the usage of the file system in question counts;
-// dedicated is true if images and containers' layers are on a file system of their own.
-func Rank(signal string, dedicated bool, pods []Candidate) {
+// priority and then the number of processes. For disk signals only the usage of the file system in question counts.
+func Rank(signal string, disks stats.Disks, pods []Candidate) {
 	name := resourceOf(signal)
 	slices.SortStableFunc(pods, func(a, b Candidate) int {
 		if name == resourcePIDs {
@@ -66,8 +76,8 @@ func Rank(signal string, dedicated bool, pods []Candidate) {
 		if a.Usage == nil && b.Usage == nil {
 			return byPriority(a, b)
 		}
-		return cmp.Or(unknownFirst(a, b), exceedingFirst(a, b, signal, dedicated), byPriority(a, b),
-			cmp.Compare(beyond(b, signal, dedicated), beyond(a, signal, dedicated)))
+		return cmp.Or(unknownFirst(a, b), exceedingFirst(a, b, signal, disks), byPriority(a, b),
+			cmp.Compare(beyond(b, signal, disks), beyond(a, signal, disks)))
 	})
 }
 
@@ -77,8 +87,8 @@ func byPriority(a, b Candidate) int {
 
 func unknownFirst(a, b Candidate) int { return trueFirst(a.Usage == nil, b.Usage == nil) }
 
-func exceedingFirst(a, b Candidate, signal string, dedicated bool) int {
-	exceeds := func(c Candidate) bool { return used(c, signal, dedicated) > request(c.Pod, resourceOf(signal)) }
+func exceedingFirst(a, b Candidate, signal string, disks stats.Disks) int {
+	exceeds := func(c Candidate) bool { return used(c, signal, disks) > request(c.Pod, resourceOf(signal)) }
 	return trueFirst(exceeds(a), exceeds(b))
 }
 
@@ -102,12 +112,12 @@ func processes(c Candidate) int {
 
 // beyond returns the usage of a pod minus its request. Nothing requests inodes; as in the kubelet, the request for
 // ephemeral storage is subtracted from them.
-func beyond(c Candidate, signal string, dedicated bool) int64 {
+func beyond(c Candidate, signal string, disks stats.Disks) int64 {
 	name := resourceOf(signal)
 	if name == resourceInodes {
 		name = v1.ResourceEphemeralStorage
 	}
-	return used(c, signal, dedicated) - request(c.Pod, name)
+	return used(c, signal, disks) - request(c.Pod, name)
 }
 
 // request returns the request of a pod, in bytes.
@@ -117,7 +127,7 @@ func request(pod *v1.Pod, name v1.ResourceName) int64 {
 }
 
 // used returns the usage of the resource that a signal measures: bytes or inodes.
-func used(c Candidate, signal string, dedicated bool) int64 {
+func used(c Candidate, signal string, disks stats.Disks) int64 {
 	if c.Usage == nil {
 		return 0
 	}
@@ -128,16 +138,8 @@ func used(c Candidate, signal string, dedicated bool) int64 {
 		}
 		return int64(*c.Usage.MemoryBytes) //nolint:gosec // less than 8 EiB
 	}
-	layers, rest := c.Usage.Layers, []*diskusage.Usage{c.Usage.Logs, c.Usage.Volumes}
-	parts := append(rest, layers)
-	if dedicated {
-		parts = rest
-		if signal == signalImageFS || signal == signalImageInodes {
-			parts = []*diskusage.Usage{layers}
-		}
-	}
 	var sum diskusage.Usage
-	for _, part := range parts {
+	for _, part := range partsOn(c.Usage, signal, disks) {
 		if part != nil {
 			sum = sum.Add(*part)
 		}
@@ -146,4 +148,19 @@ func used(c Candidate, signal string, dedicated bool) int64 {
 		return sum.Inodes
 	}
 	return sum.Bytes
+}
+
+// partsOn returns the parts of a pod's usage that count for a signal, as in the kubelet. With split disks, layers count
+// as the node's, and no part of a pod as images.
+func partsOn(usage *stats.PodUsage, signal string, disks stats.Disks) []*diskusage.Usage {
+	name, _, _ := strings.Cut(signal, ".")
+	switch {
+	case disks == stats.SplitDisks && name == diskImages:
+		return nil
+	case disks == stats.ImageDisk && name == diskNode:
+		return []*diskusage.Usage{usage.Logs, usage.Volumes}
+	case disks == stats.ImageDisk:
+		return []*diskusage.Usage{usage.Layers}
+	}
+	return []*diskusage.Usage{usage.Logs, usage.Volumes, usage.Layers}
 }

@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -26,45 +27,60 @@ const (
 
 // nodeBook holds the node's free resources.
 type nodeBook struct {
-	mu        sync.Mutex
-	readings  []*enginev1.SignalReading
-	dedicated bool
+	mu       sync.Mutex
+	readings []*enginev1.SignalReading
+	disks    Disks
 }
 
-// Readings returns the free resources that nodestatus cannot read itself: the file system of images, and the memory
-// that all pods together may use. They are from the last measurement. Unknown values are left out. It does not block.
+// Disks tells which file systems images and the layers of containers are on.
+type Disks int
+
+const (
+	// OneDisk has both on the node's file system. It is assumed until the runtime has answered.
+	OneDisk Disks = iota
+	// ImageDisk has both on a file system of their own.
+	ImageDisk
+	// SplitDisks has images and layers on different file systems.
+	SplitDisks
+)
+
+// places are the directories of images and layers.
+type places struct{ images, layers string }
+
+// Readings returns the free resources that nodestatus cannot read itself: the file system of images, that of containers
+// if it is another one, and the memory that all pods together may use. They are from the last measurement. Unknown
+// values are left out. It does not block.
 func (s *Stats) Readings() []*enginev1.SignalReading {
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()
 	return slices.Clone(s.node.readings)
 }
 
-// DedicatedImageFS reports whether images and containers' layers are on a file system of their own. It returns false
-// until that is known.
-func (s *Stats) DedicatedImageFS() bool {
+// Disks returns which file systems images and the layers of containers are on.
+func (s *Stats) Disks() Disks {
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()
-	return s.node.dedicated
+	return s.node.disks
 }
 
 // watchNode reads the node's free resources until ctx ends. It returns the error of ctx.
 func (s *Stats) watchNode(ctx context.Context) error {
 	ticker := s.cfg.Clock.NewTicker(nodePeriod)
 	defer ticker.Stop()
-	var images string
+	var at places
 	var checkedAt time.Time
 	for {
-		if images == "" || s.cfg.Clock.Since(checkedAt) >= placePeriod {
-			place, err := s.imagesPlace(ctx)
+		if at.images == "" || s.cfg.Clock.Since(checkedAt) >= placePeriod {
+			found, err := s.findPlaces(ctx)
 			if err == nil {
-				images, checkedAt = place, s.cfg.Clock.Now()
+				at, checkedAt = found, s.cfg.Clock.Now()
 			} else if ctx.Err() == nil {
 				s.cfg.Logger.DebugContext(ctx, "the directory of the runtime's images is unknown", telemetry.KeyError, err)
 			}
 		}
-		readings, dedicated := s.readNode(images)
+		readings, disks := s.readNode(at)
 		s.node.mu.Lock()
-		s.node.readings, s.node.dedicated = readings, dedicated
+		s.node.readings, s.node.disks = readings, disks
 		s.node.mu.Unlock()
 		select {
 		case <-ctx.Done():
@@ -74,25 +90,26 @@ func (s *Stats) watchNode(ctx context.Context) error {
 	}
 }
 
-// imagesPlace returns the directory of the runtime's images.
-func (s *Stats) imagesPlace(ctx context.Context) (string, error) {
+// findPlaces returns the directories of the runtime's images and layers, which may be the same.
+func (s *Stats) findPlaces(ctx context.Context) (places, error) {
 	ctx, cancel := context.WithTimeout(ctx, placeTimeout)
 	defer cancel()
 	service, err := s.cfg.Images(ctx)
 	if err != nil {
-		return "", err
+		return places{}, err
 	}
 	info, err := service.ImageFsInfo(cri.Quiet(ctx))
 	if err != nil {
-		return "", err
+		return places{}, err
 	}
-	if place := firstOf(info.GetImageFilesystems()).GetFsId().GetMountpoint(); place != "" {
-		return place, nil
+	if images := firstOf(info.GetImageFilesystems()).GetFsId().GetMountpoint(); images != "" {
+		layers := firstOf(info.GetContainerFilesystems()).GetFsId().GetMountpoint()
+		return places{images: images, layers: cmp.Or(layers, images)}, nil
 	}
-	return "", errors.New("the runtime does not report the directory of its images")
+	return places{}, errors.New("the runtime does not report the directory of its images")
 }
 
-func (s *Stats) readNode(images string) (readings []*enginev1.SignalReading, dedicated bool) {
+func (s *Stats) readNode(at places) (readings []*enginev1.SignalReading, disks Disks) {
 	now := s.cfg.Clock.Now()
 	add := func(signal string, available, capacity uint64) {
 		readings = append(readings, &enginev1.SignalReading{
@@ -100,16 +117,20 @@ func (s *Stats) readNode(images string) (readings []*enginev1.SignalReading, ded
 			Available: int64(available), Capacity: int64(capacity), //nolint:gosec // less than 8 EiB
 		})
 	}
-	if images != "" {
-		if fs, err := filesystem(images, now); err == nil && *fs.CapacityBytes > 0 {
-			add("imagefs.available", *fs.AvailableBytes, *fs.CapacityBytes)
+	addDisk := func(name, dir string) {
+		if fs, err := filesystem(dir, now); err == nil && *fs.CapacityBytes > 0 {
+			add(name+".available", *fs.AvailableBytes, *fs.CapacityBytes)
 			if *fs.Inodes > 0 { // Some file systems do not count inodes.
-				add("imagefs.inodesFree", *fs.InodesFree, *fs.Inodes)
+				add(name+".inodesFree", *fs.InodesFree, *fs.Inodes)
 			}
 		}
-		var imageFS, nodeFS unix.Stat_t
-		dedicated = unix.Stat(images, &imageFS) == nil && unix.Stat(s.cfg.RootDir, &nodeFS) == nil &&
-			imageFS.Dev != nodeFS.Dev
+	}
+	if at.images != "" {
+		addDisk("imagefs", at.images)
+		disks = disksOf(at, s.cfg.RootDir)
+	}
+	if disks == SplitDisks {
+		addDisk("containerfs", at.layers)
 	}
 	if s.cfg.Names != nil {
 		usage, err := s.cfg.Cgroups.Usage(s.cfg.Names.Pods())
@@ -117,5 +138,20 @@ func (s *Stats) readNode(images string) (readings []*enginev1.SignalReading, ded
 			add("allocatableMemory.available", limit-min(usage.WorkingSetBytes, limit), limit)
 		}
 	}
-	return readings, dedicated
+	return readings, disks
+}
+
+// disksOf compares the file systems of images, layers and of the node.
+func disksOf(at places, root string) Disks {
+	var images, layers, node unix.Stat_t
+	if unix.Stat(at.images, &images) != nil || unix.Stat(root, &node) != nil {
+		return OneDisk
+	}
+	if unix.Stat(at.layers, &layers) == nil && layers.Dev != images.Dev {
+		return SplitDisks
+	}
+	if images.Dev != node.Dev {
+		return ImageDisk
+	}
+	return OneDisk
 }

@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
@@ -74,8 +73,9 @@ type runtime struct {
 	internalapi.RuntimeService
 	internalapi.ImageManagerService
 	hangs, onlyContainers bool
-	dir                   string
-	calls                 atomic.Int32
+	// dir is the directory of images; layers is that of the layers of containers, empty if it is not reported.
+	dir, layers string
+	calls       atomic.Int32
 }
 
 func (r *runtime) ListPodSandboxStats(
@@ -123,9 +123,16 @@ func (*runtime) containers() []*runtimeapi.ContainerStats {
 func (r *runtime) Close(context.Context) error { return nil }
 
 func (r *runtime) ImageFsInfo(context.Context) (*runtimeapi.ImageFsInfoResponse, error) {
-	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{
-		FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: r.dir}, UsedBytes: &runtimeapi.UInt64Value{Value: 5},
-	}}}, nil
+	usage := func(dir string) []*runtimeapi.FilesystemUsage {
+		return []*runtimeapi.FilesystemUsage{{
+			FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: dir}, UsedBytes: &runtimeapi.UInt64Value{Value: 5},
+		}}
+	}
+	info := &runtimeapi.ImageFsInfoResponse{ImageFilesystems: usage(r.dir)}
+	if r.layers != "" {
+		info.ContainerFilesystems = usage(r.layers)
+	}
+	return info, nil
 }
 
 // rig is a Stats of a node with one pod. The pod has one container, one volume on disk and one in memory.
@@ -253,41 +260,6 @@ func TestEachPartIsReadWhereItIsKnown(t *testing.T) {
 		used, want := *pod.EphemeralStorage.UsedBytes, usage.Layers.Bytes+usage.Logs.Bytes+usage.Volumes.Bytes
 		if int64(used) != want {
 			t.Errorf("the pod uses %d bytes of the disk, want %d", used, want)
-		}
-	})
-}
-
-// TestPressureAndHugePages: pressure is that of the cgroup, or else of the runtime. Huge pages are available to nobody.
-func TestPressureAndHugePages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		waited := func(n uint64) *statsv1alpha1.PSIStats {
-			return &statsv1alpha1.PSIStats{Some: statsv1alpha1.PSIData{Total: n, Avg10: 0.5}}
-		}
-		r := newRig(t, func(r *rig, cfg *stats.Config) {
-			for i, name := range []string{"/", "/kubepods", podCgroup, containerCgroup} {
-				usage, base := r.cgroups.used[name], uint64(10*i)
-				usage.Pressure = podcgroups.Pressure{CPU: waited(base + 1), Memory: waited(base + 2), IO: waited(base + 3)}
-				r.cgroups.used[name] = usage
-			}
-			cfg.HugePageAware = true
-			cfg.Machine = func() stats.Machine { return stats.Machine{MemoryBytes: 1000, HugePageBytes: 300} }
-		})
-		summary := r.summary(t)
-		node, pod := summary.Node, summary.Pods[0]
-		all, c := node.SystemContainers[0], pod.Containers[0]
-		if *node.Memory.AvailableBytes != 100 || *pod.Memory.AvailableBytes != 800 {
-			t.Errorf("%d bytes are available to the node and %d to the pod, want 100 and 800",
-				*node.Memory.AvailableBytes, *pod.Memory.AvailableBytes)
-		}
-		for what, got := range map[string][]*statsv1alpha1.PSIStats{
-			"0": {node.CPU.PSI, node.Memory.PSI, node.IO.PSI}, "1": {all.CPU.PSI, all.Memory.PSI, all.IO.PSI},
-			"2": {pod.CPU.PSI, pod.Memory.PSI, pod.IO.PSI}, "3": {c.CPU.PSI, c.Memory.PSI, c.IO.PSI},
-		} {
-			base := uint64(what[0]-'0') * 10
-			want := []*statsv1alpha1.PSIStats{waited(base + 1), waited(base + 2), waited(base + 3)}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("cgroup %s (-want +got):\n%s", what, diff)
-			}
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,6 +32,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
@@ -63,6 +65,7 @@ type shortage struct {
 	signal    string
 	hard      bool
 	dedicated bool
+	split     bool
 	limits    bool
 	pods      []*v1.Pod
 	stats     []statsv1alpha1.PodStats
@@ -128,7 +131,9 @@ func (s *shortage) byKubelet(t *testing.T, end func(ending)) {
 		end(e)
 		return nil
 	}
-	threshold := evictionapi.Threshold{Signal: evictionapi.Signal(s.signal), Operator: evictionapi.OpLessThan}
+	// The kubelet ignores thresholds of containerfs and takes those of nodefs.
+	name := strings.Replace(s.signal, "containerfs", "nodefs", 1)
+	threshold := evictionapi.Threshold{Signal: evictionapi.Signal(name), Operator: evictionapi.OpLessThan}
 	threshold.Value.Quantity = resource.NewQuantity(mostLeft, resource.BinarySI)
 	if counts(s.signal) {
 		threshold.Value.Quantity = resource.NewQuantity(mostCount, resource.DecimalSI)
@@ -143,7 +148,7 @@ func (s *shortage) byKubelet(t *testing.T, end func(ending)) {
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.Discard()))
 	left := func() []*v1.Pod { return s.left(ended) }
 	cleanedUp := func(*v1.Pod) bool { return true }
-	manager.Start(ctx, disks(s.dedicated), left, cleanedUp, 10*time.Second)
+	manager.Start(ctx, disks{s.dedicated, s.split}, left, cleanedUp, 10*time.Second)
 	<-time.After(long)
 	cancel()
 	synctest.Wait()
@@ -212,7 +217,9 @@ func (s *shortage) Get(context.Context, bool) (*statsv1alpha1.Summary, error) {
 	processes := ptr.To[int64](all)
 	most := ptr.To(*processes + int64(*left("pid.available")))
 	return &statsv1alpha1.Summary{Pods: s.stats, Node: statsv1alpha1.NodeStats{
-		Memory: memory("memory.available"), Fs: fs("nodefs"), Runtime: &statsv1alpha1.RuntimeStats{ImageFs: fs("imagefs")},
+		Memory: memory("memory.available"), Fs: fs("nodefs"), Runtime: &statsv1alpha1.RuntimeStats{
+			ImageFs: fs("imagefs"), ContainerFs: fs("containerfs"),
+		},
 		SystemContainers: []statsv1alpha1.ContainerStats{
 			{Name: statsv1alpha1.SystemContainerPods, Memory: memory("allocatableMemory.available")},
 		},
@@ -229,13 +236,22 @@ func (s *shortage) GetCPUAndMemoryStats(ctx context.Context) (*statsv1alpha1.Sum
 type ours struct{ *shortage }
 
 func (o ours) Summary(ctx context.Context) (*statsv1alpha1.Summary, error) { return o.Get(ctx, true) }
-func (o ours) DedicatedImageFS() bool                                      { return o.dedicated }
 
-// disks is true if images have their own file system.
-type disks bool
+func (o ours) Disks() stats.Disks {
+	switch {
+	case o.split:
+		return stats.SplitDisks
+	case o.dedicated:
+		return stats.ImageDisk
+	}
+	return stats.OneDisk
+}
 
-func (d disks) HasDedicatedImageFs(context.Context) (bool, error)   { return bool(d), nil }
-func (disks) HasDedicatedContainerFs(context.Context) (bool, error) { return false, nil }
+// disks tells whether images have their own file system, and whether containers have another one than images.
+type disks struct{ dedicated, split bool }
+
+func (d disks) HasDedicatedImageFs(context.Context) (bool, error)     { return d.dedicated, nil }
+func (d disks) HasDedicatedContainerFs(context.Context) (bool, error) { return d.split, nil }
 
 // nothing implements the removals and removes nothing.
 type nothing struct{}
@@ -256,10 +272,11 @@ func (r *recorder) AnnotatedEventf(_ runtime.Object, annotations map[string]stri
 
 var signals = []string{
 	"memory.available", "allocatableMemory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree", "pid.available",
+	"containerfs.available", "containerfs.inodesFree",
 }
 
 func counts(signal string) bool {
-	return slices.Contains([]string{"nodefs.inodesFree", "imagefs.inodesFree", "pid.available"}, signal)
+	return strings.HasSuffix(signal, ".inodesFree") || signal == "pid.available"
 }
 
 // shortageOf draws a node with up to six pods.
@@ -268,6 +285,8 @@ func shortageOf(t *rapid.T) *shortage {
 		signal: rapid.SampledFrom(signals).Draw(t, "signal"), hard: rapid.Bool().Draw(t, "hard"),
 		dedicated: rapid.Bool().Draw(t, "dedicated"), limits: rapid.Bool().Draw(t, "limits"),
 	}
+	s.split = strings.HasPrefix(s.signal, "containerfs") || s.dedicated && rapid.Bool().Draw(t, "split")
+	s.dedicated = s.dedicated || s.split
 	for i := range rapid.IntRange(1, 6).Draw(t, "pods") {
 		pod := usingPodOf(t, i)
 		s.pods = append(s.pods, pod)
