@@ -89,26 +89,14 @@ func storageOf(conn grpc.ClientConnInterface) stream.Source[*enginev1.StorageIte
 	})
 }
 
-// TestCSIDriversAreReportedToTheNode checks that each syncloop streams the drivers whose sockets are in the folder.
-func TestCSIDriversAreReportedToTheNode(t *testing.T) {
-	m := newMachine(t)
-	m.configmux.speak()
-	driver := &csiDriver{endpoint: filepath.Join(m.cfg.RootDir, "plugins", "test", "csi.sock")}
-	serveOn(t, driver.endpoint, func(s *grpc.Server) { csi.RegisterNodeServer(s, driver) })
-	registrar := filepath.Join(m.cfg.RootDir, "plugins_registry", "test-reg.sock")
-	withdraw := serveOn(t, registrar, func(s *grpc.Server) { registrationv1.RegisterRegistrationServer(s, driver) })
+// storage follows the stream of storage until the test ends, and returns a function that returns its items.
+func (m *machine) storage() func() map[string]*enginev1.StorageItem {
+	m.t.Helper()
 	conn, err := rpc.Dial(m.cfg.Listen)
-	noError(t, err)
-	defer func() { noError(t, conn.Close()) }()
-	stop := m.start()
-	ctx, cancel := context.WithCancel(t.Context())
+	noError(m.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
 	var mu sync.Mutex
 	told := map[string]*enginev1.StorageItem{}
-	has := func() map[string]*enginev1.StorageItem {
-		mu.Lock()
-		defer mu.Unlock()
-		return maps.Clone(told)
-	}
 	var following sync.WaitGroup
 	following.Go(func() {
 		_ = stream.Follow(ctx, stream.FollowConfig[*enginev1.StorageItem]{
@@ -123,8 +111,28 @@ func TestCSIDriversAreReportedToTheNode(t *testing.T) {
 			},
 		})
 	})
-	defer following.Wait()
-	defer cancel()
+	m.t.Cleanup(func() {
+		cancel()
+		following.Wait()
+		noError(m.t, conn.Close())
+	})
+	return func() map[string]*enginev1.StorageItem {
+		mu.Lock()
+		defer mu.Unlock()
+		return maps.Clone(told)
+	}
+}
+
+// TestCSIDriversAreReportedToTheNode checks that each syncloop streams the drivers whose sockets are in the folder.
+func TestCSIDriversAreReportedToTheNode(t *testing.T) {
+	m := newMachine(t)
+	m.configmux.speak()
+	driver := &csiDriver{endpoint: filepath.Join(m.cfg.RootDir, "plugins", "test", "csi.sock")}
+	serveOn(t, driver.endpoint, func(s *grpc.Server) { csi.RegisterNodeServer(s, driver) })
+	registrar := filepath.Join(m.cfg.RootDir, "plugins_registry", "test-reg.sock")
+	withdraw := serveOn(t, registrar, func(s *grpc.Server) { registrationv1.RegisterRegistrationServer(s, driver) })
+	stop := m.start()
+	has := m.storage()
 	for range 2 {
 		eventually.That(t, "the driver is told", func() bool {
 			d := has()["driver/test.csi.example.com"].GetDriver()

@@ -54,7 +54,11 @@ mount --bind "$0" /var/lib/kubelet && exec "$1"`, node.Layout.Root(), program)
 		}
 	}
 	t.Cleanup(stop)
-	t.Cleanup(func() { _ = os.Remove("/var/run/cdi/example.com.json") }) // the plugin may have removed it
+	t.Cleanup(func() { // the plugin may have removed or not made them
+		for _, file := range []string{"/var/run/cdi/example.com.json", "/tmp/Dev-1", "/tmp/Dev-2"} {
+			_ = os.Remove(file)
+		}
+	})
 	return stop
 }
 
@@ -134,6 +138,9 @@ func TestDevicesOfASamplePlugin(t *testing.T) {
 		t.Errorf("the pod sees %q, and the API lists %q, want Dev-1", had, listedDevices(t, first.Name))
 	}
 	await(t, "devicefirst", "the device in its status", func(p *v1.Pod) bool {
+		if p == nil || len(p.Status.ContainerStatuses) == 0 {
+			return false
+		}
 		has := p.Status.ContainerStatuses[0].AllocatedResourcesStatus
 		return len(has) == 1 && has[0].Name == deviceResource && len(has[0].Resources) == 1 &&
 			has[0].Resources[0].ResourceID == "Dev-1" && has[0].Resources[0].Health == v1.ResourceHealthStatusHealthy
@@ -147,7 +154,7 @@ func TestDevicesOfASamplePlugin(t *testing.T) {
 		t.Errorf("the second pod sees %q, want Dev-2", got)
 	}
 	place(t, "devicethird.yaml", withDevice("devicethird", "1"))
-	third := await(t, "devicethird", "Failed", func(p *v1.Pod) bool { return p.Status.Phase == v1.PodFailed })
+	third := await(t, "devicethird", "Failed", failed)
 	if want := "requested number of devices unavailable for example.com/resource. Requested: 1, Available: 0"; third.Status.Reason !=
 		"UnexpectedAdmissionError" || !strings.Contains(third.Status.Message, want) {
 		t.Errorf("the third pod is %s: %s, want %s", third.Status.Reason, third.Status.Message, want)
@@ -172,15 +179,18 @@ func TestDevicesOfASamplePlugin(t *testing.T) {
 		}
 	}
 	takeAway(t, "devicefirst.yaml")
-	awaitThat(t, "the first pod is gone", func() bool {
-		_, err := pod(t.Context(), "devicefirst")
-		return err != nil
-	})
+	awaitGone(t, "devicefirst")
 	place(t, "devicefourth.yaml", withDevice("devicefourth", "1"))
 	if got := deviceIn(t, await(t, "devicefourth", "Ready", ready)); got != had {
 		t.Errorf("the fourth pod sees %q, want %s", got, had)
 	}
+	for _, name := range []string{"devicesecond", "devicefourth"} { // the next test needs their devices
+		takeAway(t, name+".yaml")
+		awaitGone(t, name)
+	}
 }
+
+func failed(p *v1.Pod) bool { return p != nil && p.Status.Phase == v1.PodFailed }
 
 // killContainer kills the process of a pod's container.
 func killContainer(t *testing.T, p *v1.Pod) {

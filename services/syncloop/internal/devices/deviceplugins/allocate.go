@@ -13,8 +13,9 @@ import (
 )
 
 // registrationGrace is how long after the start of this process a new pod waits for a plugin that was registered
-// before. Plugins register again when they notice that their socket is gone.
-const registrationGrace = 10 * time.Second
+// before. Plugins register again when they notice that their socket is gone; those that are built like Kubernetes'
+// sample plugin look every 10 s.
+const registrationGrace = 30 * time.Second
 
 // Check returns why the devices of a new pod cannot be allocated, nil if they can or if it needs none. Wait is true
 // while that is not known yet, because this process has just started. It does not block.

@@ -123,7 +123,11 @@ func (m *Manager) removeSockets() error {
 func (m *Manager) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer m.group.Wait()
-	defer cancel()
+	defer func() { // with the lock, so that a plugin that is being added is in the group before it is waited for
+		m.mu.Lock()
+		cancel()
+		m.mu.Unlock()
+	}()
 	m.mu.Lock()
 	m.ctx = ctx
 	m.mu.Unlock()

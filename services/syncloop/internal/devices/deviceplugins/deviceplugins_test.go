@@ -55,7 +55,7 @@ func TestAPodKeepsItsDevices(t *testing.T) {
 	if wait, err := r.Check(other); !wait || err != nil {
 		t.Errorf("a new pod waits %v, fails with %v, want that it waits for the plugin", wait, err)
 	}
-	r.clock.Step(11 * time.Second)
+	r.clock.Step(31 * time.Second)
 	if wait, err := r.Check(other); wait || err == nil {
 		t.Errorf("a new pod waits %v, fails with %v, want that it fails", wait, err)
 	}

@@ -42,6 +42,8 @@ type plugin struct {
 	prefer  func(*pluginapi.ContainerPreferredAllocationRequest) []string
 	// allocate replaces the response; nil is one with a variable.
 	allocate func(ctx context.Context, ids []string) (*pluginapi.AllocateResponse, error)
+	// silent, if it is not nil, holds back the list of devices until it is closed.
+	silent chan struct{}
 
 	mu      sync.Mutex
 	devices []*pluginapi.Device
@@ -60,6 +62,9 @@ func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plu
 func (p *plugin) ListAndWatch(
 	_ *pluginapi.Empty, out grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse],
 ) error {
+	if p.silent != nil {
+		<-p.silent
+	}
 	for {
 		p.mu.Lock()
 		devices, changed, fail := p.devices, p.changed, p.fail
@@ -206,8 +211,8 @@ func (r *rig) restart() {
 	r.start()
 }
 
-// serve serves a plugin on a socket in the folder.
-func (r *rig) serve(p *plugin, socket string) {
+// serve serves a plugin on a socket in the folder, until stop is called or the test ends.
+func (r *rig) serve(p pluginapi.DevicePluginServer, socket string) (stop func()) {
 	r.t.Helper()
 	path := filepath.Join(r.dir(), socket)
 	listener, err := net.Listen("unix", path)
@@ -216,13 +221,14 @@ func (r *rig) serve(p *plugin, socket string) {
 	pluginapi.RegisterDevicePluginServer(server, p)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
-	p.stop = sync.OnceFunc(func() {
+	stop = sync.OnceFunc(func() {
 		server.Stop()
 		if err := <-done; err != nil {
 			r.t.Error(err)
 		}
 	})
-	r.t.Cleanup(p.stop)
+	r.t.Cleanup(stop)
+	return stop
 }
 
 // register registers a plugin on the kubelet's socket.
@@ -242,7 +248,7 @@ func (r *rig) register(resource, socket, version string) error {
 func (r *rig) plug(p *plugin, resource, socket string, ids ...string) *plugin {
 	r.t.Helper()
 	p.set(nil, healthy(ids...)...)
-	r.serve(p, socket)
+	p.stop = r.serve(p, socket)
 	must(r.t, r.register(resource, socket, pluginapi.Version))
 	usable := int64(0)
 	for _, id := range ids {
