@@ -19,6 +19,7 @@ const (
 	gateMemoryQoS                = "MemoryQoS"
 	gateLoggingAlpha             = "LoggingAlphaOptions"
 	gateLoggingBeta              = "LoggingBetaOptions"
+	gatePodsAPI                  = "PodsAPI"
 	gateQOSReserved              = "QOSReserved"
 	gateResourceHealth           = "ResourceHealthStatus"
 	gateSELinuxMount             = "SELinuxMount"
@@ -55,7 +56,6 @@ var missingFeatures = []string{
 	"DisableCPUQuotaWithExclusiveCPUs",
 	"DynamicResourceAllocation",
 	"KubeletPodResourcesDynamicResources",
-	"PodsAPI",
 	"ResourceHealthStatusMessage",
 	"SystemdWatchdog",
 	"TopologyManagerPolicyBetaOptions",
@@ -64,7 +64,7 @@ var missingFeatures = []string{
 
 // switchableFeatures can be turned on and off in Quartet too: those that a field of the file depends on, the resizing
 // of pod-level resources, the SELinux labels of volumes, the health of devices, and EventedPLEG, which Quartet does not
-// depend on.
+// depend on. The pods API can be turned off, too.
 var switchableFeatures = []string{
 	"EventedPLEG",
 	gateDefaultPodSysctls,
@@ -73,6 +73,7 @@ var switchableFeatures = []string{
 	gateLoggingBeta,
 	gateMemoryQoS,
 	gatePodLevelResize,
+	gatePodsAPI,
 	gateQOSReserved,
 	gateResourceHealth,
 	gateSELinuxMount,
@@ -96,6 +97,25 @@ func SubtractsHugePages(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
 // MountsLabels reports whether volumes of every access mode are mounted with SELinux labels.
 func MountsLabels(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
 	return gateEnabled(cfg, gateSELinuxMount)
+}
+
+// ServesPodsAPI reports whether programs on the machine get the pods on the socket of the pods API.
+func ServesPodsAPI(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
+	return gateEnabled(cfg, gatePodsAPI)
+}
+
+// HasFeature reports whether the node has the feature of a gate: Quartet implements it, and the file does not turn it
+// off.
+func HasFeature(cfg *kubeletconfigv1beta1.KubeletConfiguration, gate string) bool {
+	if slices.Contains(switchableFeatures, gate) {
+		return gateEnabled(cfg, gate)
+	}
+	return implemented(gate)
+}
+
+// implemented reports whether Quartet implements the feature of a gate that cannot be switched.
+func implemented(gate string) bool {
+	return gates[gate].value && !slices.Contains(missingFeatures, gate)
 }
 
 // gateEnabled returns the value of a feature gate in the file, or else its default.
@@ -137,8 +157,7 @@ func likelyGate(name string) string {
 func ignoredGates(cfg *kubeletconfigv1beta1.KubeletConfiguration) []string {
 	var ignored []string
 	for name, value := range cfg.FeatureGates {
-		implemented := gates[name].value && !slices.Contains(missingFeatures, name)
-		if value != implemented && !slices.Contains(switchableFeatures, name) {
+		if value != implemented(name) && !slices.Contains(switchableFeatures, name) {
 			ignored = append(ignored, name)
 		}
 	}

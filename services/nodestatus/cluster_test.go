@@ -110,6 +110,12 @@ func TestTheNodeIsRegisteredWithItsCertificate(t *testing.T) {
 		stored.Status.NodeInfo.KubeletVersion == "" {
 		t.Errorf("the API server has %+v", stored)
 	}
+	if want := []string{
+		"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+		"RestartAllContainersOnContainerExits",
+	}; !slices.Equal(stored.Status.DeclaredFeatures, want) {
+		t.Errorf("the API server has the features %q, want %q", stored.Status.DeclaredFeatures, want)
+	}
 	waitsFor(t, nodes, "")
 
 	// Changes by others are served, and the status is still the machine's.

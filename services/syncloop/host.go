@@ -14,6 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/nodefeatures"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
 )
@@ -22,6 +23,8 @@ import (
 // metrics. It is complete before the first component is constructed and does not change later.
 type host struct {
 	cfg nodeconfig.Config
+	// features are the features of the node that it declares.
+	features *nodefeatures.Features
 	// boot is the ID of this boot of the machine.
 	boot     string
 	logger   *slog.Logger

@@ -68,7 +68,7 @@ func newLoop(h *host, c loopConfig, parts *components.Group) *loop.Loop {
 		Clock: clock.RealClock{}, Tracer: h.tracer, Logger: h.logger, Metrics: loop.NewMetrics(h.registry),
 		Resync: h.cfg.Kubelet.SyncFrequency.Duration,
 		Node:   nodewatch.Source(nodev1.NewNodeServiceClient(h.peers.nodestatus)), Mirrors: c.mirrors,
-		Machine: machineOf(os.DirFS("/"), h.logger), UnsafeSysctls: h.cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: c.events,
+		Machine: machineOf(os.DirFS("/"), h.logger), Features: h.features, UnsafeSysctls: h.cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: c.events,
 		NodeMetrics:    stream.NewFollowedMetrics(h.registry, stream.NameNode),
 		DesiredMetrics: stream.NewFollowedMetrics(h.registry, stream.NamePodUpdates),
 		EventsMetrics:  stream.NewFollowedMetrics(h.registry, stream.NameLifecycleEvents),

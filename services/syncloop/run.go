@@ -14,10 +14,12 @@ import (
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/nodefeatures"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
@@ -66,6 +68,10 @@ func newHost(
 		return nil, err
 	}
 	parts.OnClose("state directory", held.Release)
+	features, err := nodefeatures.Of(&cfg.Kubelet, buildinfo.Kubernetes())
+	if err != nil {
+		return nil, err
+	}
 	boot, err := boottime.Boot()
 	if err != nil {
 		return nil, err
@@ -91,7 +97,7 @@ func newHost(
 		return nil, err
 	}
 	return &host{
-		cfg: cfg, boot: boot, logger: tel.Logger, tracer: tel.Tracer, registry: registry,
+		cfg: cfg, features: features, boot: boot, logger: tel.Logger, tracer: tel.Tracer, registry: registry,
 		probeRegistry: prometheus.NewRegistry(), requests: apiclient.NewMetrics(registry),
 		runtime: runtime, peers: peers, health: rpc.NewHealth(),
 	}, nil

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/nodefeatures"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 )
@@ -59,10 +60,10 @@ type Settings struct {
 	PressureTransition time.Duration
 	// KubernetesVersion is the reported version of Kubernetes, for example "v1.37.1".
 	KubernetesVersion string
-	// ResizesPodLevel is true for a node that changes the resources of a pod as a whole while it runs.
-	ResizesPodLevel bool
 	// HugePageAware subtracts huge pages from the available memory, because no working set has them.
 	HugePageAware bool
+	// Declared are the features that the Node declares, by name.
+	Declared []string
 }
 
 // SettingsOf returns the settings of a validated configuration.
@@ -84,9 +85,13 @@ func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, erro
 		Reserved:           v1.ResourceList{},
 		PressureTransition: k.EvictionPressureTransitionPeriod.Duration,
 		KubernetesVersion:  kubernetesVersion,
-		ResizesPodLevel:    nodeconfig.ResizesPodLevel(&k),
 		HugePageAware:      nodeconfig.SubtractsHugePages(&k),
 	}
+	features, err := nodefeatures.Of(&k, kubernetesVersion)
+	if err != nil {
+		return Settings{}, err
+	}
+	s.Declared = features.Declared()
 	if *k.EnableServer {
 		s.Port = k.Port
 	}
@@ -101,7 +106,6 @@ func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, erro
 			s.Reserved[v1.ResourceName(name)] = sum
 		}
 	}
-	var err error
 	s.Thresholds, err = eviction.ThresholdsOf(&k)
 	return s, err
 }
@@ -158,7 +162,7 @@ func Build(in Input) State {
 		Status: v1.NodeStatus{
 			Capacity: capacity, Allocatable: allocatable(in.Settings, capacity),
 			Addresses: addresses(in), NodeInfo: nodeInfo(in), RuntimeHandlers: handlers(in),
-			Features: features(in), DeclaredFeatures: declared(in), Images: images(in),
+			Features: features(in), DeclaredFeatures: in.Settings.Declared, Images: images(in),
 			DaemonEndpoints: v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: in.Settings.Port}},
 		},
 	}

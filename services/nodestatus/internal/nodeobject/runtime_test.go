@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/quartet-node/quartet/internal/nodeconfig"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 )
@@ -97,26 +98,30 @@ func TestTheMachineAndItsPlaceAreReported(t *testing.T) {
 	}
 }
 
-// TestFeaturesAreDeclared: without the first an API server translates streams over WebSocket, which a node without an
-// HTTP API does not serve; without the second and the third it allows no resize of whole pods or init containers;
-// without the last no scheduler assigns a pod with a rule that restarts all containers to the node.
+// TestFeaturesAreDeclared checks that the Node declares what the configuration has, see package nodefeatures.
 func TestFeaturesAreDeclared(t *testing.T) {
-	in := input(t)
-	check := func(want ...string) {
-		t.Helper()
+	for gate, want := range map[bool][]string{
+		true: {
+			"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+			"RestartAllContainersOnContainerExits",
+		},
+		false: {
+			"ExtendWebSocketsToKubelet", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits",
+		},
+	} {
+		in := input(t)
+		cfg, err := nodeconfig.Parse(nodeconfig.NodeStatus, []string{"--hostname-override=n"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Kubelet.FeatureGates = map[string]bool{"InPlacePodLevelResourcesVerticalScaling": gate}
+		if in.Settings, err = SettingsOf(cfg, "v1.37.1"); err != nil {
+			t.Fatal(err)
+		}
 		if got := Build(in).Node.Status.DeclaredFeatures; !slices.Equal(got, want) {
-			t.Errorf("the node declares %q, want %q", got, want)
+			t.Errorf("with the gate %t the node declares %q, want %q", gate, got, want)
 		}
 	}
-	in.Settings.ResizesPodLevel = false
-	check("InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits")
-	in.Settings.Port, in.Settings.ResizesPodLevel = 10250, true
-	check(
-		"ExtendWebSocketsToKubelet",
-		"InPlacePodLevelResourcesVerticalScaling",
-		"InPlacePodVerticalScalingInitContainers",
-		"RestartAllContainersOnContainerExits",
-	)
 }
 
 // TestTheVersionOfTheRuntimeIsWrittenAsAKubeletWritesIt, also that of a runtime that reports it with a leading v, as

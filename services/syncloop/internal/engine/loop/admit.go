@@ -107,6 +107,7 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 	refusal := admission.Check(admission.Request{
 		Pod: d.pod, Static: podset.IsStaticSource(d.source), Critical: isCritical(d), Others: l.active(uid), Node: l.node,
 		Devices: lacking, Owned: l.cfg.Devices.Owns, Machine: l.cfg.Machine, UnsafeSysctls: l.cfg.UnsafeSysctls,
+		Features: l.cfg.Features,
 	})
 	if l.shuttingDown {
 		refusal = shutdownRefusal()

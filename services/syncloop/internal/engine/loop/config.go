@@ -155,6 +155,7 @@ func (l *Loop) want(d *Desired) {
 		l.countRequests(known, next)
 	}
 	l.desired[uid] = next
+	l.checkFeatures(known, next)
 	l.mirror(d)
 	next.undecided = d.Pod.DeletionTimestamp == nil &&
 		(known == nil || known.undecided || !resize.Of(known.wanted).Equal(resize.Of(next.wanted)))

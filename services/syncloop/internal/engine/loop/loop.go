@@ -33,6 +33,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	"github.com/quartet-node/quartet/internal/nodefeatures"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
@@ -132,6 +133,8 @@ type Config struct {
 	Mirrors Mirrors
 	// Machine has the abilities of the machine, for admission.
 	Machine admission.Machine
+	// Features are the features of the node, for admission; nil admits every pod.
+	Features *nodefeatures.Features
 	// UnsafeSysctls is allowedUnsafeSysctls of the KubeletConfiguration.
 	UnsafeSysctls []string
 	// PodEvents records events of pods without a worker: *podevents.Recorder. Nil discards them.

@@ -215,6 +215,7 @@ func (l *Loop) noRoom(uid types.UID, d *desiredPod) string {
 	refusal := admission.Check(admission.Request{
 		Pod: d.wanted, Static: podset.IsStaticSource(d.source), Critical: isCritical(d), Others: l.active(uid), Node: l.node,
 		Machine: l.cfg.Machine, UnsafeSysctls: l.cfg.UnsafeSysctls,
+		Features: l.cfg.Features,
 	})
 	if refusal == nil {
 		d.behind = nil

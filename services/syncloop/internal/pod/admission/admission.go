@@ -19,6 +19,8 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/quartet-node/quartet/internal/nodefeatures"
 )
 
 // Refusal is the reason why a pod is not started.
@@ -43,6 +45,7 @@ const (
 	ReasonTaint       = "TaintToleration"
 	ReasonSysctl      = "SysctlForbidden"
 	ReasonAppArmor    = "AppArmor"
+	ReasonFeature     = "PodFeatureUnsupported"
 	ReasonUnexpected  = "UnexpectedAdmissionError"
 	reasonOutOf       = "OutOf"
 	predicateMessage  = "Predicate %s failed: %s"
@@ -71,6 +74,8 @@ type Request struct {
 	// a resource is one of theirs, which is not counted otherwise; it may be nil.
 	Devices error
 	Owned   func(name v1.ResourceName) bool
+	// Features are the features of the node; nil skips the check.
+	Features *nodefeatures.Features
 	// UnsafeSysctls are allowed in addition to the safe ones: allowedUnsafeSysctls of the KubeletConfiguration.
 	UnsafeSysctls []string
 }
@@ -87,7 +92,7 @@ type Machine struct {
 // resources, for which other pods may be preempted.
 func Check(r Request) *Refusal {
 	checks := []func(Request) *Refusal{
-		pressure, devices, operatingSystem, groups, resources, placement, ports, taints, sysctls, apparmor,
+		pressure, devices, operatingSystem, groups, resources, placement, ports, taints, sysctls, apparmor, features,
 	}
 	var short *Refusal
 	for _, check := range checks {
