@@ -12,11 +12,13 @@ import (
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/httpserve"
 	"github.com/quartet-node/quartet/internal/metrics"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/kubeletapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/podsapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
@@ -36,8 +38,8 @@ type apiConfig struct {
 	events  *podevents.Recorder
 }
 
-// serveAPIs adds the servers of this process: EngineService, metrics, the authenticated and the read-only HTTP API, and
-// the pod-resources API.
+// serveAPIs adds the servers of this process: EngineService, metrics, the authenticated and the read-only HTTP API, the
+// pod-resources API, and the pods API.
 func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Group) error {
 	parts.Run("EngineService", func(ctx context.Context) error {
 		defer c.store.Close() // ends the streams of subscribers
@@ -77,6 +79,7 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 		})
 	}
 	addPodResources(h, c.store, c.devices, parts)
+	addPodsAPI(h, c.store, parts)
 	return addNodeAPI(ctx, h, c.askNode, common, c.loop.Begun(), parts)
 }
 
@@ -108,6 +111,25 @@ func addPodResources(h *host, store *podstore.Store, devices *deviceplugins.Mana
 	parts.Run("pod resources", func(ctx context.Context) error {
 		if err := podresources.Serve(ctx, config); err != nil {
 			h.logger.Warn("the pod-resources API is not served; fix the cause and restart syncloop",
+				telemetry.KeyFile, path, telemetry.KeyError, err)
+		}
+		return nil
+	})
+}
+
+// addPodsAPI adds the pods API, unless the configuration turns it off. A node without it still runs pods, because they
+// do not need it.
+func addPodsAPI(h *host, store *podstore.Store, parts *components.Group) {
+	if !nodeconfig.ServesPodsAPI(&h.cfg.Kubelet) {
+		return
+	}
+	path := podsapi.Socket(h.cfg.RootDir)
+	config := podsapi.Config{
+		Path: path, Pods: store, Metrics: podsapi.NewMetrics(h.registry), Logger: h.logger, Clock: clock.RealClock{},
+	}
+	parts.Run("pods API", func(ctx context.Context) error {
+		if err := podsapi.Serve(ctx, config); err != nil {
+			h.logger.Warn("the pods API is not served; fix the cause and restart syncloop",
 				telemetry.KeyFile, path, telemetry.KeyError, err)
 		}
 		return nil

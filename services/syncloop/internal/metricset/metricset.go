@@ -12,6 +12,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/kubeletapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/podsapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/servingcert"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/mirrorpods"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podcertificates"
@@ -99,6 +100,7 @@ func register(registry prometheus.Registerer) exposing {
 	phases.NewMetrics(registry)
 	podcgroups.NewMetrics(registry)
 	podresources.NewMetrics(registry)
+	podsapi.NewMetrics(registry)
 	selinux.NewMetrics(registry)
 	return exposing{
 		statuses: statusmanager.NewMetrics(registry), mirrors: mirrorpods.NewMetrics(registry),

@@ -5,11 +5,8 @@ package podresources
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -18,20 +15,12 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/flowcontrol"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/localapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
-)
-
-const (
-	// dirMode is the kubelet's. socketMode is the mode of the kubelet's socket: only root can use it.
-	dirMode, socketMode = 0o750, 0o600
-	// perSecond and burst limit the requests; they are the kubelet's numbers.
-	perSecond, burst = 100, 10
 )
 
 // Socket returns the path of the socket in a root directory, which is the kubelet's.
@@ -62,36 +51,10 @@ type Devices interface {
 
 // Serve serves requests until ctx ends, and then returns nil. It replaces a stale socket. It fails if it cannot listen.
 func Serve(ctx context.Context, cfg Config) error {
-	dir := filepath.Dir(cfg.Path)
-	if err := os.MkdirAll(dir, dirMode); err != nil {
-		return fmt.Errorf("make the directory of the socket: %w", err)
-	}
-	listener, err := rpc.ListenUnix("unix://"+cfg.Path, nil, cfg.Logger)
-	if err != nil {
-		return err
-	}
-	if err := os.Chmod(cfg.Path, socketMode); err != nil {
-		return errors.Join(fmt.Errorf("set the mode of %s: %w", cfg.Path, err), listener.Close())
-	}
-	limiter := flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(perSecond, burst, cfg.Clock)
-	server := grpc.NewServer(grpc.UnaryInterceptor(limited(limiter)), grpc.WaitForHandlers(true))
-	podresourcesv1.RegisterPodResourcesListerServer(server, lister{cfg: cfg})
-	defer server.Stop()
-	defer context.AfterFunc(ctx, server.Stop)()
-	if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return fmt.Errorf("serve on %s: %w", cfg.Path, err)
-	}
-	return nil
-}
-
-// limited rejects requests beyond the limit with the kubelet's message.
-func limited(limiter flowcontrol.PassiveRateLimiter) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if !limiter.TryAccept() {
-			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
-		}
-		return handler(ctx, request)
-	}
+	return localapi.Serve(ctx, localapi.Config{
+		Path: cfg.Path, Logger: cfg.Logger, Clock: cfg.Clock,
+		Register: func(server *grpc.Server) { podresourcesv1.RegisterPodResourcesListerServer(server, lister{cfg: cfg}) },
+	})
 }
 
 // lister implements the API.
