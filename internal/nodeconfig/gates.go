@@ -12,6 +12,7 @@ import (
 
 // The feature gates that fields depend on.
 const (
+	gateVolumeHealth             = "CSIVolumeHealth"
 	gateDefaultPodSysctls        = "DefaultPodSysctls"
 	gateEnsureSecretPulledImages = "KubeletEnsureSecretPulledImages"
 	gatePodLevelResize           = "InPlacePodLevelResourcesVerticalScaling"
@@ -63,10 +64,11 @@ var missingFeatures = []string{
 }
 
 // switchableFeatures can be turned on and off in Quartet too: those that a field of the file depends on, the resizing
-// of pod-level resources, the SELinux labels of volumes, the health of devices, and EventedPLEG, which Quartet does not
-// depend on. The pods API can be turned off, too.
+// of pod-level resources, the SELinux labels of volumes, the health of devices and volumes, and EventedPLEG, which
+// Quartet does not depend on. The pods API can be turned off, too.
 var switchableFeatures = []string{
 	"EventedPLEG",
+	gateVolumeHealth,
 	gateDefaultPodSysctls,
 	gateEnsureSecretPulledImages,
 	gateHugePageEviction,
@@ -82,6 +84,11 @@ var switchableFeatures = []string{
 // ReportsDeviceHealth reports whether the status of a pod has its devices and their health.
 func ReportsDeviceHealth(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
 	return gateEnabled(cfg, gateResourceHealth)
+}
+
+// ReportsVolumeHealth reports whether CSI drivers are asked for the health of volumes.
+func ReportsVolumeHealth(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
+	return gateEnabled(cfg, gateVolumeHealth)
 }
 
 // ResizesPodLevel reports whether the pod-level resources of a running pod can be changed.

@@ -17,12 +17,13 @@ func TestFeatureGates(t *testing.T) {
 		{name: "the defaults", gates: "NodeSwap: true, RotateKubeletServerCertificate: true, GRPCContainerProbeTLS: false, AllAlpha: false"},
 		{name: "a feature that Quartet does not have, off", gates: "ResourceHealthStatusMessage: false"},
 		{name: "features that Quartet does not have",
-			gates: "DynamicResourceAllocation: true, CSIVolumeHealth: true", ignored: []string{
-				"f:3: featureGates.CSIVolumeHealth: true", "f:3: featureGates.DynamicResourceAllocation: true"}},
+			gates: "DynamicResourceAllocation: true, DRAPartitionableDevices: false", ignored: []string{
+				"f:3: featureGates.DynamicResourceAllocation: true"}},
 		{name: "not the default", gates: "EnvFiles: false, GRPCContainerProbeTLS: true", ignored: []string{
 			"f:3: featureGates.EnvFiles: false", "f:3: featureGates.GRPCContainerProbeTLS: true"}},
 		{name: "both are implemented", gates: "EventedPLEG: true, MemoryQoS: false, QOSReserved: true, " +
-			"DefaultPodSysctls: true, InPlacePodLevelResourcesVerticalScaling: false, PodsAPI: false, SELinuxMount: false"},
+			"DefaultPodSysctls: true, InPlacePodLevelResourcesVerticalScaling: false, PodsAPI: false, SELinuxMount: false, " +
+			"CSIVolumeHealth: true"},
 		{name: "many at once", gates: "AllAlpha: true", ignored: []string{"f:3: featureGates.AllAlpha: true"}},
 		{name: "unknown", gates: "NodeSwop: true, Nothing: false", errors: []string{
 			"f:3: featureGates.NodeSwop: there is no such feature gate in this version of Kubernetes: did you mean NodeSwap?",

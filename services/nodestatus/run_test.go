@@ -30,7 +30,7 @@ import (
 )
 
 // shared is the API server of the tests that need one.
-var shared cluster.Shared
+var shared = cluster.Shared{Options: []cluster.Option{cluster.Flags("--feature-gates=CSIVolumeHealth=true")}}
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 

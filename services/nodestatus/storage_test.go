@@ -14,9 +14,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
@@ -141,6 +143,8 @@ func TestTheAPIServerHasTheStorageOfTheNode(t *testing.T) {
 			func(d storagev1.CSINodeDriver) bool { return d.NodeID == "i-2" && *d.Allocatable.Count == 3 })
 	})
 
+	healthOfStorage(t, admin, name, level, changed)
+
 	// Without syncloop, and with one that does not know its drivers yet, nothing is removed; a deregistration is.
 	if err := stopSyncLoop(); err != nil {
 		t.Fatal(err)
@@ -168,6 +172,37 @@ func TestTheAPIServerHasTheStorageOfTheNode(t *testing.T) {
 	})
 	if err := stop(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// healthOfStorage checks that what a driver reports of its storage is in the status of the CSINode, and removed from it.
+func healthOfStorage(
+	t *testing.T, admin kubernetes.Interface, name string, level *stream.Level[*enginev1.StorageItem],
+	driver *enginev1.CSIDriver,
+) {
+	t.Helper()
+	for _, conditions := range [][]storagev1.StorageHealthCondition{
+		{
+			{Status: storagev1.StorageDegraded, Reason: "Rebuild", Message: "a disk was replaced"},
+			{Status: storagev1.StorageUnreachable, Reason: "Network", AccessMode: ptr.To(v1.ReadWriteMany)},
+		},
+		{{Status: storagev1.StorageDegraded, Reason: "Rebuild"}},
+		nil,
+	} {
+		report := &storagev1.StorageHealth{Name: driver.GetName(), HealthConditions: conditions}
+		data, err := report.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		driver.StorageHealth = data
+		level.Put("driver/"+driver.GetName(), &enginev1.StorageItem{Driver: proto.CloneOf(driver)})
+		csiNode(t, admin, name, "has the health of the storage", func(object *storagev1.CSINode) bool {
+			var got []storagev1.StorageHealthCondition
+			for _, health := range object.Status.StorageHealth {
+				got = append(got, health.HealthConditions...)
+			}
+			return equality.Semantic.DeepEqual(got, conditions)
+		})
 	}
 }
 

@@ -26,16 +26,18 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/terminationmessages"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumehealth"
 )
 
 // newStore returns the store of pods.
 func newStore(h *host, books books, link *cluster.Link, probes *prober.Manager, devices *deviceplugins.Manager,
-	starts *phases.Book) *podstore.Store {
+	health *volumehealth.Monitor, starts *phases.Book) *podstore.Store {
 	return podstore.New(podstore.Config{
 		API: link.Statuses, Probes: probes,
 		Replaced: books.endings.Replaced, Resizes: books.resizes, Devices: allocatedResources(h, devices),
-		Messages: terminationmessages.Reader{RootDir: h.cfg.RootDir, Logger: h.logger}.Read,
-		Clock:    clock.RealClock{}, Tracer: h.tracer, Logger: h.logger, Metrics: podstore.NewMetrics(h.registry),
+		VolumeHealth: health.Of,
+		Messages:     terminationmessages.Reader{RootDir: h.cfg.RootDir, Logger: h.logger}.Read,
+		Clock:        clock.RealClock{}, Tracer: h.tracer, Logger: h.logger, Metrics: podstore.NewMetrics(h.registry),
 		Phases: starts, StreamMetrics: stream.NewServedMetrics(h.registry, stream.NamePods),
 	})
 }

@@ -144,7 +144,8 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	}
 	starts := phases.New(phases.NewMetrics(h.registry))
 	addresses := hostips.New(func() []string { return fallbackAddresses(ctx, h.cfg) })
-	store := newStore(h, books, link, probes, devices, starts)
+	store := newStore(h, books, link, probes, devices, storage.health, starts)
+	watchVolumeHealth(h, storage, volumes, store, published.Changed, parts)
 	addresses.OnChange(store.SetHostIPs)
 	resizes.Expose(h.registry, func() resizes.Counts { return books.resizes.Count(store.Pod) })
 	garbage := containergc.NewQueue()

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/components"
@@ -8,6 +10,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumehealth"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
@@ -31,4 +34,28 @@ func newStats(h *host, store *podstore.Store, volumes *volumes.Manager, parts *c
 	measured.Expose(h.registry)
 	parts.Run("statistics", measured.Run)
 	return measured
+}
+
+// watchVolumeHealth asks CSI drivers for the health of the volumes of pods and of their storage, if the configuration
+// turns that on.
+func watchVolumeHealth(
+	h *host, storage *storage, volumes *volumes.Manager, store *podstore.Store, changed func(), parts *components.Group,
+) {
+	if !nodeconfig.ReportsVolumeHealth(&h.cfg.Kubelet) {
+		return
+	}
+	volumehealth.Expose(h.registry, storage.health.Storage)
+	parts.Run("volume health", func(ctx context.Context) error {
+		return storage.health.Run(ctx, volumehealth.Config{
+			Period: h.cfg.Kubelet.VolumeStatsAggPeriod.Duration, Pods: store.Active, Driver: volumes.Driver,
+			Health: volumes.Health, Changed: store.Refresh,
+			Drivers: func() (names []string) {
+				for _, node := range storage.drivers.Nodes() {
+					names = append(names, node.Driver)
+				}
+				return names
+			},
+			Storage: storage.volumes.StorageHealth, StorageChanged: changed, Clock: clock.RealClock{}, Logger: h.logger,
+		})
+	})
 }

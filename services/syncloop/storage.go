@@ -25,6 +25,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/inventory"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/plugins"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/selinux"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumehealth"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
@@ -44,6 +45,8 @@ type storage struct {
 	operations *volumes.Metrics
 	// changed has a value after a driver was registered. Its capacity is one, because one look covers all drivers.
 	changed chan struct{}
+	// health has the health of volumes and of the drivers' storage.
+	health *volumehealth.Monitor
 }
 
 // newStorage adds the plugin manager, and the volumes of the CSI drivers that it registers.
@@ -114,13 +117,14 @@ func newStorage(
 	parts.Run("plugins", manager.Run)
 	parts.Run("CSI drivers", drivers.Run)
 	parts.Run("CSI volumes", mounted.Run)
+	health := volumehealth.New()
 	parts.Run("storage inventory", func(ctx context.Context) error {
 		return published.Run(ctx, inventory.Storage{
-			Drivers: drivers.Nodes, InUse: mounted,
+			Drivers: drivers.Nodes, Health: health.Storage, InUse: mounted,
 			Devices: func() []*enginev1.DeviceResource { return deviceResources(devices) },
 		})
 	})
-	return &storage{drivers: drivers, volumes: mounted, operations: operations, changed: changed}, nil
+	return &storage{drivers: drivers, volumes: mounted, operations: operations, changed: changed, health: health}, nil
 }
 
 // retry retries the volumes that wait for a driver when it is registered, until ctx ends, whose error it returns. It

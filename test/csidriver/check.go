@@ -33,6 +33,8 @@ func check(request any) error {
 		GetVolumePath() string
 	}: // NodeGetVolumeStatsRequest, NodeExpandVolumeRequest
 		return missing("volume_id", r.GetVolumeId() != "", "volume_path", r.GetVolumePath() != "")
+	case *csi.NodeGetVolumeHealthRequest:
+		return missing("volume_id", r.GetVolumeId() != "", "volume_publish_path", r.GetVolumePublishPath() != "")
 	case interface{ GetVolumeId() string }: // DeleteVolumeRequest, ControllerUnpublishVolumeRequest
 		return missing("volume_id", r.GetVolumeId() != "")
 	}

@@ -58,6 +58,8 @@ type Driver struct {
 	wrong  []string
 	// measures is the answer of NodeGetVolumeStats; nil for a true one.
 	measures *csi.NodeGetVolumeStatsResponse
+	// ails has what is wrong with volumes, by handle.
+	ails map[string]*csi.VolumeHealth
 	// says is the text of the error of a call that fails; empty for one that names the call.
 	says string
 	// refuses is the code of NodeExpandVolume.
@@ -324,6 +326,28 @@ func (d *Driver) NodeGetVolumeStats(
 	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
 		{Unit: csi.VolumeUsage_BYTES, Total: volumeSize, Used: used, Available: volumeSize - used},
 	}}, nil
+}
+
+// NodeGetVolumeHealth implements csi.NodeServer: a volume is healthy unless Ail was called.
+func (d *Driver) NodeGetVolumeHealth(
+	_ context.Context, r *csi.NodeGetVolumeHealthRequest,
+) (*csi.NodeGetVolumeHealthResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.has(r.GetVolumeId()) {
+		return nil, status.Errorf(codes.NotFound, "there is no volume %q", r.GetVolumeId())
+	}
+	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: d.ails[r.GetVolumeId()]}, nil
+}
+
+// Ail sets what is wrong with a volume from now on.
+func (d *Driver) Ail(volume string, entries ...*csi.VolumeHealth_VolumeHealthEntry) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ails == nil {
+		d.ails = map[string]*csi.VolumeHealth{}
+	}
+	d.ails[volume] = &csi.VolumeHealth{VolumeId: volume, HealthStatuses: entries}
 }
 
 // NodeExpandVolume implements csi.NodeServer.

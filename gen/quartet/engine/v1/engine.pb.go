@@ -862,8 +862,11 @@ type CSIDriver struct {
 	Topology map[string]string `protobuf:"bytes,3,rep,name=topology,proto3" json:"topology,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// The number of volumes of the driver that this node can have, at least 1; unset if the driver sets no limit.
 	AllocatableVolumes *int64 `protobuf:"varint,4,opt,name=allocatable_volumes,json=allocatableVolumes,proto3,oneof" json:"allocatable_volumes,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The storagev1.StorageHealth with what the driver reports to be wrong with its storage, encoded with its Marshal
+	// method; empty while the driver has reported nothing, and without the feature gate CSIVolumeHealth.
+	StorageHealth []byte `protobuf:"bytes,5,opt,name=storage_health,json=storageHealth,proto3" json:"storage_health,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CSIDriver) Reset() {
@@ -922,6 +925,13 @@ func (x *CSIDriver) GetAllocatableVolumes() int64 {
 		return *x.AllocatableVolumes
 	}
 	return 0
+}
+
+func (x *CSIDriver) GetStorageHealth() []byte {
+	if x != nil {
+		return x.StorageHealth
+	}
+	return nil
 }
 
 // ListWorkersRequest asks for all workers.
@@ -2641,12 +2651,13 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\x0eDeviceResource\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bcapacity\x18\x02 \x01(\x03R\bcapacity\x12 \n" +
-	"\vallocatable\x18\x03 \x01(\x03R\vallocatable\"\x8b\x02\n" +
+	"\vallocatable\x18\x03 \x01(\x03R\vallocatable\"\xb2\x02\n" +
 	"\tCSIDriver\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12F\n" +
 	"\btopology\x18\x03 \x03(\v2*.quartet.engine.v1.CSIDriver.TopologyEntryR\btopology\x124\n" +
-	"\x13allocatable_volumes\x18\x04 \x01(\x03H\x00R\x12allocatableVolumes\x88\x01\x01\x1a;\n" +
+	"\x13allocatable_volumes\x18\x04 \x01(\x03H\x00R\x12allocatableVolumes\x88\x01\x01\x12%\n" +
+	"\x0estorage_health\x18\x05 \x01(\fR\rstorageHealth\x1a;\n" +
 	"\rTopologyEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x16\n" +

@@ -33,6 +33,12 @@ func (a api) update(ctx context.Context, object *storagev1.CSINode) (*storagev1.
 	return one(ctx, a.storage.Put().Resource(csiNodes).Name(a.name).Body(object))
 }
 
+// updateStatus replaces the status of the CSINode, unless another client has changed the object.
+func (a api) updateStatus(ctx context.Context, object *storagev1.CSINode) error {
+	_, err := one(ctx, a.storage.Put().Resource(csiNodes).Name(a.name).SubResource("status").Body(object))
+	return err
+}
+
 // remove deletes the CSINode with a UID.
 func (a api) remove(ctx context.Context, uid types.UID) error {
 	options := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}

@@ -177,11 +177,15 @@ func (k *Keeper) once(ctx context.Context, initialized func()) (err error) {
 	}
 	removed := metadataOf(node, drivers, now, true)
 	removed.labels = nil
-	if removed.annotation == nil || added.annotation != nil && *added.annotation == *removed.annotation {
-		return nil
+	if removed.annotation != nil && (added.annotation == nil || *added.annotation != *removed.annotation) {
+		wrote = true
+		if err := k.mark(ctx, removed); err != nil {
+			return err
+		}
 	}
-	wrote = true
-	return k.mark(ctx, removed)
+	reported, err := k.publishHealth(ctx, drivers.Drivers)
+	wrote = wrote || reported
+	return err
 }
 
 func (k *Keeper) mark(ctx context.Context, change metadata) error {
@@ -289,6 +293,10 @@ func (k *Keeper) recovered() {
 
 // explain returns an error with the remedy.
 func explain(err error) string {
+	if health := (*healthError)(nil); errors.As(err, &health) && apierrors.IsForbidden(err) {
+		return "the API server does not permit writing the status of the CSINode; it needs the feature gate " +
+			"CSIVolumeHealth too: " + err.Error()
+	}
 	if apierrors.IsForbidden(err) {
 		return "the API server does not permit writing the CSINode: the user of the kubeconfig must be system:node:NAME in " +
 			"the group system:nodes: " + err.Error()

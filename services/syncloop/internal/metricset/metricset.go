@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	storagev1 "k8s.io/api/storage/v1"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
@@ -36,6 +37,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/plugins"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/selinux"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumehealth"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
@@ -63,6 +65,11 @@ func All(registry prometheus.Registerer) {
 		return map[statsv1alpha1.PVCReference]statsv1alpha1.FsStats{{Namespace: "shop", Name: "data"}: {
 			CapacityBytes: &one, AvailableBytes: &one, UsedBytes: &one, Inodes: &one, InodesFree: &one, InodesUsed: &one,
 		}}
+	})
+	volumehealth.Expose(registry, func() map[string][]storagev1.StorageHealthCondition {
+		return map[string][]storagev1.StorageHealthCondition{
+			"disks.example.com": {{Status: storagev1.StorageDegraded, Reason: "Rebuild"}},
+		}
 	})
 	resizes.Expose(registry, func() resizes.Counts {
 		return resizes.Counts{Pending: map[resizes.Class]int{{Reason: "Deferred", Priority: "normal"}: 1}, InProgress: 1}

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,7 +27,7 @@ import (
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
-var shared cluster.Shared
+var shared = cluster.Shared{Options: []cluster.Option{cluster.Flags("--feature-gates=CSIVolumeHealth=true")}}
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
@@ -77,6 +78,7 @@ func (n node) create(name string, gates ...v1.PodReadinessGate) *v1.Pod {
 		Spec: v1.PodSpec{
 			NodeName: n.name, AutomountServiceAccountToken: ptr.To(false), ReadinessGates: gates,
 			Containers: []v1.Container{{Name: "c", Image: "i:1", Resources: v1.ResourceRequirements{}}},
+			Volumes:    []v1.Volume{{Name: "data"}, {Name: "logs"}},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -196,6 +198,22 @@ func TestAStatusAtARealAPIServer(t *testing.T) {
 	n.await(pod, "gone", func(p *v1.Pod) bool { return p == nil })
 	if n.Unsent() != 0 {
 		t.Error("something is unsent of a pod that is gone")
+	}
+}
+
+// TestTheHealthOfVolumesAtARealAPIServer checks that conditions of volumes are written and removed.
+func TestTheHealthOfVolumesAtARealAPIServer(t *testing.T) {
+	n := newNode(t, shared.Cluster(t), "health-node")
+	pod := n.create("ill")
+	status := running(pod)
+	slow := v1.VolumeHealthCondition{Status: v1.VolumeHealthDegraded, Reason: "DiskSlow", Message: "a disk is slow"}
+	gone := v1.VolumeHealthCondition{Status: v1.VolumeHealthInaccessible, Reason: "Gone"}
+	for _, conditions := range [][]v1.VolumeHealthCondition{{slow, gone}, {gone}, nil} {
+		status.VolumeHealth = []v1.PodVolumeHealth{{Name: "data", HealthConditions: conditions}, {Name: "logs"}}
+		n.Report(podstatus.Report{Pod: pod, Status: status, MayRun: true})
+		n.await(pod, "with the health of its volumes", func(p *v1.Pod) bool {
+			return equality.Semantic.DeepEqual(p.Status.VolumeHealth, status.VolumeHealth)
+		})
 	}
 }
 

@@ -25,6 +25,7 @@ func Merge(has *v1.PodStatus, computed v1.PodStatus, mayRun bool) v1.PodStatus {
 	out.ContainerStatuses = computed.ContainerStatuses
 	out.EphemeralContainerStatuses = computed.EphemeralContainerStatuses
 	out.Resources, out.AllocatedResources = computed.Resources, computed.AllocatedResources
+	out.VolumeHealth = computed.VolumeHealth
 	out.Phase, out.Reason, out.Message = computed.Phase, computed.Reason, computed.Message
 	ends := hasEnded(computed.Phase)
 	switch {

@@ -42,6 +42,9 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	if s.cfg.Devices != nil {
 		in.Devices = func(container string) []v1.ResourceStatus { return s.cfg.Devices(uid, container) }
 	}
+	if s.cfg.VolumeHealth != nil {
+		in.VolumeHealth = s.cfg.VolumeHealth(uid)
+	}
 	if s.cfg.Probes != nil {
 		in.Readiness, in.Started = s.cfg.Probes.Ready, s.cfg.Probes.Started
 		in.ProbedSince, in.Unhealthy = s.cfg.Probes.Since, s.cfg.Probes.Unhealthy

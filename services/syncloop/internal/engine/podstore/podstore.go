@@ -52,6 +52,9 @@ type Config struct {
 	// Devices returns the devices of a container for its status. It must not call the store; nil is a node without device
 	// plugins.
 	Devices func(pod types.UID, container string) []v1.ResourceStatus
+	// VolumeHealth returns the conditions of the volumes of a pod, by name, for its status. It must not call the store; nil
+	// does not report them.
+	VolumeHealth func(pod types.UID) map[string][]v1.VolumeHealthCondition
 	// Resizes has the records of resized pods; nil resizes no pod.
 	Resizes Resizes
 	// Phases records the last phases of a pod's start; nil records nothing.

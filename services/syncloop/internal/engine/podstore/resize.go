@@ -30,7 +30,11 @@ func (s *Store) Decide(uid types.UID) {
 }
 
 // Resized computes the status of a pod again, because the record of its resize has changed.
-func (s *Store) Resized(uid types.UID) {
+func (s *Store) Resized(uid types.UID) { s.Refresh(uid) }
+
+// Refresh computes the status of a pod again, because something that its configuration names has changed, such as the
+// health of its volumes.
+func (s *Store) Refresh(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.entries[uid] != nil {

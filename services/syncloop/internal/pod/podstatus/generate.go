@@ -39,6 +39,7 @@ func Generate(pod *v1.Pod, status *lifecyclev1.PodStatus, in Inputs) v1.PodStatu
 	out.Resources, out.AllocatedResources = g.podResources(out.Phase)
 	out.Reason, out.Message = g.reason(out.Phase)
 	out.StartTime = g.startTime()
+	out.VolumeHealth = g.volumeHealth()
 	out.Conditions = g.conditions(out)
 	g.addresses(&out)
 	return out

@@ -22,12 +22,24 @@ func Of(err error) error {
 	return status.Error(answer.Code(), readable(answer.Message()))
 }
 
+// Bounded returns the beginning of a driver's text, without control characters except line breaks and tabs, in at most
+// a number of bytes.
+func Bounded(text string, bytes int) string { return cut(printable(cut(text, bytes)), bytes) }
+
 // readable returns the beginning of a text without control characters except line breaks and tabs.
-func readable(text string) string {
+func readable(text string) string { return printable(cut(text, maxText)) }
+
+// cut returns the beginning of a text in at most a number of bytes.
+func cut(text string, bytes int) string {
 	const more = "…"
-	if len(text) > maxText {
-		text = strings.ToValidUTF8(text[:maxText-len(more)], "") + more
+	if len(text) > bytes {
+		text = strings.ToValidUTF8(text[:bytes-len(more)], "") + more
 	}
+	return text
+}
+
+// printable replaces control characters except line breaks and tabs.
+func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
 			return r

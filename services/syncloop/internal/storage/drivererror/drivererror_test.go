@@ -40,3 +40,17 @@ func TestTheErrorOfADriver(t *testing.T) {
 		t.Error("an error that is not a driver's is another one")
 	}
 }
+
+func TestABoundedText(t *testing.T) {
+	for text, want := range map[string]string{
+		"DiskSlow":                 "DiskSlow",
+		"a\x00b":                   "a�b",
+		strings.Repeat("x", 17):    strings.Repeat("x", 13) + "…",
+		strings.Repeat("\x1b", 9):  "����…",
+		strings.Repeat("\xff", 20): "…",
+	} {
+		if got := drivererror.Bounded(text, 16); got != want || len(got) > 16 {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}

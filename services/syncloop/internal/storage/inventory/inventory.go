@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/stream"
@@ -33,6 +34,8 @@ type InUse interface {
 type Storage struct {
 	// Drivers returns the descriptions of the node by its drivers: (*csidrivers.Drivers).Nodes.
 	Drivers func() []csidrivers.Node
+	// Health returns what drivers report to be wrong with their storage, by their names: (*volumehealth.Monitor).Storage.
+	Health func() map[string][]storagev1.StorageHealthCondition
 	// InUse has the volumes in use.
 	InUse InUse
 	// Devices returns the resources of device plugins.
@@ -100,7 +103,7 @@ func (i *Inventory) look(storage Storage) {
 	if !known {
 		return // the source of the volumes calls Changed when it knows them
 	}
-	now := itemsOf(storage.Drivers(), volumes, storage.Devices())
+	now := itemsOf(driversOf(storage), volumes, storage.Devices())
 	for key := range i.published {
 		if now[key] == nil {
 			i.level.Delete(key)
@@ -117,17 +120,34 @@ func (i *Inventory) look(storage Storage) {
 	i.known = true
 }
 
-// itemsOf returns the items by key.
-func itemsOf(
-	drivers []csidrivers.Node, volumes []v1.UniqueVolumeName, devices []*enginev1.DeviceResource,
-) map[string]*enginev1.StorageItem {
-	items := make(map[string]*enginev1.StorageItem, len(drivers)+len(volumes)+len(devices))
-	for _, node := range drivers {
+// driversOf returns the drivers with what they report of the node and of their storage.
+func driversOf(storage Storage) []*enginev1.CSIDriver {
+	health := storage.Health()
+	nodes := storage.Drivers()
+	all := make([]*enginev1.CSIDriver, 0, len(nodes))
+	for _, node := range nodes {
 		driver := &enginev1.CSIDriver{Name: node.Driver, NodeId: node.ID, Topology: node.Topology}
 		if node.Volumes > 0 {
 			driver.AllocatableVolumes = proto.Int64(node.Volumes)
 		}
-		items[driverPrefix+node.Driver] = &enginev1.StorageItem{Driver: driver}
+		if conditions, known := health[node.Driver]; known {
+			of := &storagev1.StorageHealth{Name: node.Driver, HealthConditions: conditions}
+			if data, err := of.Marshal(); err == nil { // it never fails
+				driver.StorageHealth = data
+			}
+		}
+		all = append(all, driver)
+	}
+	return all
+}
+
+// itemsOf returns the items by key.
+func itemsOf(
+	drivers []*enginev1.CSIDriver, volumes []v1.UniqueVolumeName, devices []*enginev1.DeviceResource,
+) map[string]*enginev1.StorageItem {
+	items := make(map[string]*enginev1.StorageItem, len(drivers)+len(volumes)+len(devices))
+	for _, driver := range drivers {
+		items[driverPrefix+driver.GetName()] = &enginev1.StorageItem{Driver: driver}
 	}
 	for _, name := range volumes {
 		items[volumePrefix+string(name)] = &enginev1.StorageItem{VolumeInUse: string(name)}

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/stream"
@@ -25,6 +26,7 @@ type storage struct {
 	mu      sync.Mutex
 	drivers []csidrivers.Node
 	volumes []v1.UniqueVolumeName
+	health  map[string][]storagev1.StorageHealthCondition
 	gpus    int64
 	known   bool
 }
@@ -39,6 +41,12 @@ func (s *storage) nodes() []csidrivers.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.drivers)
+}
+
+func (s *storage) healthOf() map[string][]storagev1.StorageHealthCondition {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.health
 }
 
 func (s *storage) VolumesInUse() ([]v1.UniqueVolumeName, bool) {
@@ -61,7 +69,8 @@ func start(t *testing.T, s *storage) *inventory.Inventory {
 	i := inventory.New(stream.NewServedMetrics(prometheus.NewRegistry(), stream.NameStorage))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
-	go func() { done <- i.Run(ctx, inventory.Storage{Drivers: s.nodes, InUse: s, Devices: s.devices}) }()
+	node := inventory.Storage{Drivers: s.nodes, Health: s.healthOf, InUse: s, Devices: s.devices}
+	go func() { done <- i.Run(ctx, node) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -139,6 +148,17 @@ func TestOnlyChangesAreSent(t *testing.T) {
 	m := next(t, sub)
 	if d := m.Value.GetDriver(); m.Key != "driver/b" || d.GetAllocatableVolumes() != 7 || d.GetTopology()["zone"] != "z" {
 		t.Errorf("next() = %v, want Key %q, d.AllocatableVolumes 7 and zone %q", m, "driver/b", "z")
+	}
+	s.set(func() {
+		degraded := storagev1.StorageHealthCondition{Status: storagev1.StorageDegraded, Reason: "Rebuild"}
+		s.health = map[string][]storagev1.StorageHealthCondition{"a": {degraded}}
+	})
+	i.Changed()
+	m = next(t, sub)
+	var health storagev1.StorageHealth
+	if err := health.Unmarshal(m.Value.GetDriver().GetStorageHealth()); err != nil || m.Key != "driver/a" ||
+		health.Name != "a" || health.HealthConditions[0].Reason != "Rebuild" {
+		t.Errorf("next() = %v with %v, %v; want Key %q and the condition", m, &health, err, "driver/a")
 	}
 	s.set(func() { s.drivers = s.drivers[1:] })
 	i.Changed()
