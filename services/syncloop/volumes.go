@@ -30,7 +30,7 @@ func newVolumes(
 	stored *storage, parts *components.Group,
 ) (*volumes.Manager, error) {
 	swappable, memory := swapWarning(procfs.DefaultMountPoint, events), memoryForPods(askNode)
-	kinds, err := persistentKinds(events, stored.volumes)
+	kinds, err := persistentKinds(events, stored)
 	if err != nil {
 		return nil, err
 	}
@@ -59,15 +59,16 @@ func newVolumes(
 }
 
 // persistentKinds returns the kinds of persistent volumes.
-func persistentKinds(events volumes.Events, csiVolumes persistentvolumes.Kind) ([]persistentvolumes.Kind, error) {
+func persistentKinds(events volumes.Events, stored *storage) ([]persistentvolumes.Kind, error) {
 	nfs, err := persistentvolumes.NewNFS()
 	if err != nil {
 		return nil, err
 	}
 	local := &persistentvolumes.Local{
 		Mounter: volumes.Machine{}, Formatter: persistentvolumes.NewFormatter(), Events: events, Clock: clock.RealClock{},
+		Measured: stored.operations.Done,
 	}
-	return []persistentvolumes.Kind{csiVolumes, local, persistentvolumes.HostPath{}, nfs}, nil
+	return []persistentvolumes.Kind{stored.volumes, local, persistentvolumes.HostPath{}, nfs}, nil
 }
 
 // nodeWarnings records events of the node: *podevents.Recorder.

@@ -10,8 +10,6 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/csimigration"
 )
 
 // The kubelet's reasons of events.
@@ -120,7 +118,7 @@ func (p *Plugin) expand(ctx context.Context, v *volume, mounting bool) error {
 	begun := p.cfg.Clock.Now()
 	claim, called, err := p.callExpand(ctx, v, wanted)
 	if !mounting {
-		p.cfg.Measured(pluginName+":"+v.driver, "volume_fs_resize", csimigration.IsMigrated(v.PV), p.cfg.Clock.Since(begun), err)
+		_ = p.measure(v, "volume_fs_resize", begun, err)
 	}
 	if err != nil {
 		err = p.expansionFailed(ctx, v, claim, wanted, &known, err)

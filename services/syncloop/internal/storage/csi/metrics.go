@@ -2,12 +2,15 @@ package csi
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/csimigration"
 )
 
 // Metrics times the calls of drivers.
@@ -30,7 +33,24 @@ func (m *Metrics) Intercept(driver string) grpc.UnaryClientInterceptor {
 	) error {
 		begun := time.Now()
 		err := invoke(ctx, method, in, out, to, options...)
-		m.operations.WithLabelValues(driver, method, status.Code(err).String(), "false").Observe(time.Since(begun).Seconds())
+		m.operations.WithLabelValues(driver, method, status.Code(err).String(), strconv.FormatBool(isMigrated(ctx))).
+			Observe(time.Since(begun).Seconds())
 		return err
 	}
+}
+
+// migratedKey is the key of a bool in the context of calls.
+type migratedKey struct{}
+
+// isMigrated reports whether a call is for a volume of a kind that the driver has replaced. As in the kubelet, calls
+// that undo something do not say so.
+func isMigrated(ctx context.Context) bool {
+	is, _ := ctx.Value(migratedKey{}).(bool)
+	return is
+}
+
+// measure records an operation on a volume by its name in the kubelet, and returns its error.
+func (p *Plugin) measure(v *volume, operation string, begun time.Time, err error) error {
+	p.cfg.Measured(pluginName+":"+v.driver, operation, csimigration.IsMigrated(v.PV), p.cfg.Clock.Since(begun), err)
+	return err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/csimigration"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/blockdevice"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/fsgroup"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
@@ -21,6 +22,7 @@ var errTaken = errors.New("volume uses the ReadWriteOncePod access mode and is a
 
 // Mount implements persistentvolumes.Kind.
 func (p *Plugin) Mount(ctx context.Context, r persistentvolumes.Request) (string, error) {
+	ctx = context.WithValue(ctx, migratedKey{}, csimigration.IsMigrated(r.PV))
 	v, err := p.volumeOf(ctx, r)
 	if err != nil {
 		return "", err
@@ -123,10 +125,12 @@ func (p *Plugin) mount(ctx context.Context, v *volume, published bool) error {
 // own gives the content of a published volume to a group.
 func (p *Plugin) own(ctx context.Context, v *volume, group int64) error {
 	target := p.books.target(v.place)
-	return fsgroup.Apply(ctx, target, group, v.readOnly, v.FSGroupChangePolicy, &fsgroup.Monitor{
+	begun := p.cfg.Clock.Now()
+	err := fsgroup.Apply(ctx, target, group, v.readOnly, v.FSGroupChangePolicy, &fsgroup.Monitor{
 		Clock: p.cfg.Clock, Volume: fsgroup.VolumeOf(target, v.Pod.UID),
 		Warn: func(message string) { p.cfg.Events.Warning(ctx, v.Pod, "", fsgroup.EventSlow, message) },
 	})
+	return p.measure(v, fsgroup.Operation, begun, err)
 }
 
 // attached returns the publish context of a volume that the cluster attaches, once it is attached. A volume that is not
@@ -141,7 +145,9 @@ func (p *Plugin) attached(ctx context.Context, v *volume, published bool) (value
 	}
 	err = volumes.Waiting(ctx, func(ctx context.Context) error {
 		if p.cfg.Attached != nil && !p.books.isInPlace(v.identity, p.cfg.Boot) {
-			if err := p.cfg.Attached(ctx, v.uniqueName()); err != nil {
+			begun := p.cfg.Clock.Now()
+			err := p.measure(v, "verify_controller_attached_volume", begun, p.cfg.Attached(ctx, v.uniqueName()))
+			if err != nil {
 				// The VolumeAttachment says more, such as the error of an attacher.
 				_, why := p.cfg.Cluster.Attachment(ctx, v.driver, v.handle)
 				return cmp.Or(why, err)

@@ -140,6 +140,8 @@ type rig struct {
 	root    string
 	driver  *csidriver.Driver
 	drivers *drivers
+	// calls times the calls of drivers; nil for none.
+	calls   *csi.Metrics
 	cluster *cluster
 	plugin  *csi.Plugin
 	timeout time.Duration
@@ -230,6 +232,10 @@ func (r *rig) start() {
 		defer mu.Unlock()
 		return slices.Clone(measured)
 	}
+	registered := csi.Drivers(r.drivers)
+	if r.calls != nil {
+		registered = timed{r.drivers, r.calls}
+	}
 	plugin, err := csi.New(csi.Config{
 		Measured: func(plugin, operation string, _ bool, _ time.Duration, err error) {
 			mu.Lock()
@@ -242,7 +248,7 @@ func (r *rig) start() {
 			defer mu.Unlock()
 			freed = append(freed, pod)
 		},
-		Root: r.root, Boot: cmp.Or(r.boot, "boot-1"), NodeName: "node-1", Drivers: r.drivers, Cluster: r.cluster, Claims: r.cluster, Events: r.cluster, Tokens: tokens{},
+		Root: r.root, Boot: cmp.Or(r.boot, "boot-1"), NodeName: "node-1", Drivers: registered, Cluster: r.cluster, Claims: r.cluster, Events: r.cluster, Tokens: tokens{},
 		InUseChanged: func() {
 			mu.Lock()
 			defer mu.Unlock()

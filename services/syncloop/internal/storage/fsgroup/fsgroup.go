@@ -48,6 +48,9 @@ type Monitor struct {
 // EventSlow is the reason of the kubelet's event for a change that takes long.
 const EventSlow = "VolumePermissionChangeInProgress"
 
+// Operation is the kubelet's name of a change in metrics.
+const Operation = "volume_apply_access_control"
+
 // VolumeOf returns how the kubelet names a directory of a pod in reports: from the pod's UID on.
 func VolumeOf(dir string, pod types.UID) string {
 	if i := strings.Index(dir, string(pod)); i >= 0 {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -38,6 +39,8 @@ type Local struct {
 	Events volumes.Events
 	// Clock is the clock. Required.
 	Clock clock.PassiveClock
+	// Measured receives changes of owners, by the kubelet's names of plugin and operation. It may be nil.
+	Measured func(plugin, operation string, migrated bool, took time.Duration, err error)
 
 	// locks are by the path of the volume, because pods that share one must not change its owners at the same time, and
 	// by the path at which a device is mounted for all pods.
@@ -149,10 +152,15 @@ func (l *Local) own(ctx context.Context, r Request, path string) error {
 		return err
 	}
 	if !used {
-		return fsgroup.Apply(ctx, path, *r.FSGroup, false, r.FSGroupChangePolicy, &fsgroup.Monitor{
+		begun := l.Clock.Now()
+		err := fsgroup.Apply(ctx, path, *r.FSGroup, false, r.FSGroupChangePolicy, &fsgroup.Monitor{
 			Clock: l.Clock, Volume: fsgroup.VolumeOf(r.Dir, r.Pod.UID),
 			Warn: func(message string) { l.Events.Warning(ctx, r.Pod, "", fsgroup.EventSlow, message) },
 		})
+		if l.Measured != nil {
+			l.Measured("kubernetes.io/local-volume", fsgroup.Operation, false, l.Clock.Since(begun), err)
+		}
+		return err
 	}
 	info, err := os.Stat(path)
 	if err != nil {

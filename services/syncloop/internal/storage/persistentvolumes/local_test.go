@@ -3,12 +3,15 @@ package persistentvolumes_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -153,6 +156,10 @@ func TestALocalVolumeBelongsToTheGroupOfItsFirstPod(t *testing.T) {
 		}
 		return int(info.Sys().(*syscall.Stat_t).Gid)
 	}
+	var measured []string
+	r.kind.Measured = func(plugin, operation string, migrated bool, _ time.Duration, err error) {
+		measured = append(measured, fmt.Sprint(plugin, " ", operation, " ", migrated, " ", err))
+	}
 	one, two := r.request("u1"), r.request("u2")
 	one.FSGroup, two.FSGroup = ptr.To[int64](1234), ptr.To[int64](4321)
 	if at := r.mount(one); group(at) != 1234 || group(filepath.Join(at, "file")) != 1234 {
@@ -164,6 +171,9 @@ func TestALocalVolumeBelongsToTheGroupOfItsFirstPod(t *testing.T) {
 	want := "pod-u2 AlreadyMountedVolume The requested fsGroup is 4321, but the volume pv-1 has GID 1234. The volume may not be shareable."
 	if len(r.events.list) != 1 || r.events.list[0] != want {
 		t.Errorf("the events are %q, want exactly one and r.events.list[0] %v", r.events.list, want)
+	}
+	if want := "kubernetes.io/local-volume volume_apply_access_control false <nil>"; !slices.Equal(measured, []string{want}) {
+		t.Errorf("measured %q, want %q", measured, want)
 	}
 }
 
