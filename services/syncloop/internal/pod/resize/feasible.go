@@ -29,6 +29,9 @@ type Refusal struct {
 
 // Infeasible returns why this node can never resize a pod as wanted; nil if it can.
 func Infeasible(wanted, allocated *v1.Pod, node Node) *Refusal {
+	if refusal := refusedByServer(wanted, allocated); refusal != nil {
+		return refusal
+	}
 	if swapping(wanted, allocated, node) {
 		return &Refusal{Message: "In-place resize of containers with swap is not supported.", Detail: "swap_limitation"}
 	}
@@ -51,6 +54,39 @@ func Infeasible(wanted, allocated *v1.Pod, node Node) *Refusal {
 		}
 	}
 	return nil
+}
+
+// refusedByServer returns why an API server would refuse a resize, in its words. The sources without one may ask for it.
+// The cgroup of a pod is in that of its QoS class, and a limit of a running container is never removed.
+func refusedByServer(wanted, allocated *v1.Pod) *Refusal {
+	if qos.GetPodQOS(wanted) != qos.GetPodQOS(allocated) {
+		return &Refusal{Message: "Pod QOS Class may not change as a result of resizing", Detail: "qos_class"}
+	}
+	had, wants := Of(allocated), Of(wanted)
+	switch {
+	case had.Pod == nil:
+	case wants.Pod == nil:
+		return &Refusal{Message: "pod-level resources cannot be removed", Detail: "limit_removed"}
+	case removes(had.Pod.Limits, wants.Pod.Limits, nil):
+		return &Refusal{Message: "pod-level resource limits cannot be removed", Detail: "limit_removed"}
+	}
+	for c := range containers(&wanted.Spec) {
+		if before, ok := had.Containers[c.Name]; ok && removes(before.Limits, c.Resources.Limits, c) {
+			return &Refusal{Message: "resource limits cannot be removed", Detail: "limit_removed"}
+		}
+	}
+	return nil
+}
+
+// removes reports whether cpu or memory lose their limit in a container that is not restarted for that; c is nil for the
+// pod as a whole.
+func removes(had, wants v1.ResourceList, c *v1.Container) bool {
+	lost := func(name v1.ResourceName) bool {
+		before, after := had[name], wants[name]
+		return !before.IsZero() && after.IsZero()
+	}
+	return lost(v1.ResourceCPU) && (c == nil || !NeedsRestart(c, Amounts{CPULimit: 1}, Amounts{})) ||
+		lost(v1.ResourceMemory) && (c == nil || !NeedsRestart(c, Amounts{MemoryLimit: 1}, Amounts{}))
 }
 
 // swapping reports whether a container whose memory request changes may swap before or after. Its swap limit depends on

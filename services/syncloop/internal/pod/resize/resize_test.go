@@ -88,6 +88,13 @@ func TestInfeasibleResizes(t *testing.T) {
 	restarts.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{
 		{ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer},
 	}
+	limited := burstable.DeepCopy()
+	limited.Spec.Containers[0].Resources.Limits = list("memory", "2Mi")
+	limitedRestarts := restarts.DeepCopy()
+	limitedRestarts.Spec.Containers[0].Resources.Limits = list("memory", "2Mi")
+	wholeLimited := whole.DeepCopy()
+	wholeLimited.Spec.Resources.Limits = list("cpu", "2")
+	bestEffort := podtest.Pod("u", named("a", nil, nil))
 	swaps := func(*v1.Pod, *v1.Container) bool { return true }
 	for name, tc := range map[string]struct {
 		wanted, allocated *v1.Pod
@@ -102,6 +109,12 @@ func TestInfeasibleResizes(t *testing.T) {
 		"a burstable pod with both":                {change(burstable, "2", "2Mi"), burstable, resize.Node{CPUManager: "static", MemoryManager: "Static"}, ""},
 		"the pod as a whole":                       {whole, burstable, resize.Node{}, "plr_feature_gate_off"},
 		"the pod as a whole, where that is there":  {whole, burstable, resize.Node{PodLevel: true}, ""},
+		"another QoS class":                        {guaranteed, burstable, resize.Node{}, "qos_class"},
+		"no requests":                              {bestEffort, burstable, resize.Node{}, "qos_class"},
+		"no limit":                                 {burstable, limited, resize.Node{}, "limit_removed"},
+		"a new limit":                              {limited, burstable, resize.Node{}, ""},
+		"no limit after a restart":                 {restarts, limitedRestarts, resize.Node{}, ""},
+		"no limit of the pod as a whole":           {whole, wholeLimited, resize.Node{PodLevel: true}, "limit_removed"},
 		"memory of one that swaps":                 {change(burstable, "1", "2Mi"), burstable, resize.Node{Swaps: swaps}, "swap_limitation"},
 		"cpu of one that swaps":                    {change(burstable, "2", "1Mi"), burstable, resize.Node{Swaps: swaps}, ""},
 		"memory of one that is restarted for that": {change(restarts, "1", "2Mi"), restarts, resize.Node{Swaps: swaps}, ""},
