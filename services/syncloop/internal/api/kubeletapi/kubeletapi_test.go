@@ -55,6 +55,7 @@ func used(context.Context) (*stats.Report, error) {
 			PodRef: statsv1alpha1.PodReference{Name: "web", Namespace: "default"}, Network: &statsv1alpha1.NetworkStats{},
 			Containers: []statsv1alpha1.ContainerStats{{
 				Name: "main", StartTime: at, CPU: cpu, Memory: &statsv1alpha1.MemoryStats{Time: at, WorkingSetBytes: ptr.To[uint64](7)},
+				Swap: &statsv1alpha1.SwapStats{Time: at, SwapUsageBytes: ptr.To[uint64](3), SwapAvailableBytes: ptr.To[uint64](4)},
 			}},
 		}},
 	}}, nil
@@ -68,6 +69,7 @@ func TestWhatIsUsed(t *testing.T) {
 		"/metrics/resource":                            `container_cpu_usage_seconds_total{container="main",namespace="default",pod="web"} 1.5 1700000000000`,
 		"/metrics/resource?the-same-again=to-be-sure":  `resource_scrape_error 0`,
 		"/metrics/resource?the-same-again=for-memory":  `container_memory_working_set_bytes{container="main",namespace="default",pod="web"} 7 1700000000000`,
+		"/metrics/resource?the-same-again=for-swap":    `container_swap_limit_bytes{container="main",namespace="default",pod="web"} 7 1700000000000`,
 		"/metrics/resource?the-same-again=for-a-start": `container_start_time_seconds{container="main",namespace="default",pod="web"} 1.7e+09`,
 	} {
 		if code, body, _ := get(t, url+path); code != http.StatusOK || !strings.Contains(body, want) {

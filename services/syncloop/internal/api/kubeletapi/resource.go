@@ -65,8 +65,8 @@ const resourceTimeout = 20 * time.Second
 // each scrape.
 type resourceMetrics struct {
 	reads
-	node, pod, container figures
-	start, failed        *prometheus.Desc
+	node, pod, container     figures
+	swapLimit, start, failed *prometheus.Desc
 }
 
 // figures are the metrics of one kind of object.
@@ -85,6 +85,8 @@ func newResourceMetrics(h reads) *resourceMetrics {
 	return &resourceMetrics{
 		reads: h, node: make3("node"), pod: make3("pod", "pod", "namespace"),
 		container: make3("container", "container", "pod", "namespace"),
+		swapLimit: prometheus.NewDesc("container_swap_limit_bytes", "Memory of a container that may be swapped, in bytes.",
+			[]string{"container", "pod", "namespace"}, nil),
 		start: prometheus.NewDesc("container_start_time_seconds", "Start time of a container in seconds since 1970.",
 			[]string{"container", "pod", "namespace"}, nil),
 		failed: prometheus.NewDesc("resource_scrape_error", "1 if the resource usage could not be read, otherwise 0.", nil, nil),
@@ -98,6 +100,7 @@ func (m *resourceMetrics) Describe(to chan<- *prometheus.Desc) {
 		to <- f.memory
 		to <- f.swap
 	}
+	to <- m.swapLimit
 	to <- m.start
 	to <- m.failed
 }
@@ -120,6 +123,11 @@ func (m *resourceMetrics) Collect(to chan<- prometheus.Metric) {
 			c := &pod.Containers[j]
 			labels := []string{c.Name, pod.PodRef.Name, pod.PodRef.Namespace}
 			m.container.collect(to, c.CPU, c.Memory, c.Swap, labels...)
+			if swap := c.Swap; swap != nil && swap.SwapUsageBytes != nil && swap.SwapAvailableBytes != nil {
+				limit := float64(*swap.SwapUsageBytes + *swap.SwapAvailableBytes)
+				to <- prometheus.NewMetricWithTimestamp(swap.Time.Time,
+					prometheus.MustNewConstMetric(m.swapLimit, prometheus.GaugeValue, limit, labels...))
+			}
 			if !c.StartTime.IsZero() {
 				started := float64(c.StartTime.UnixNano()) / float64(time.Second)
 				to <- prometheus.NewMetricWithTimestamp(c.StartTime.Time,

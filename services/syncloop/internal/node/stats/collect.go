@@ -287,5 +287,10 @@ func ioOf(usage podcgroups.Usage) *statsv1alpha1.IOStats {
 }
 
 func swapOf(usage podcgroups.Usage) *statsv1alpha1.SwapStats {
-	return &statsv1alpha1.SwapStats{Time: metav1.NewTime(usage.At), SwapUsageBytes: &usage.SwapBytes}
+	stats := &statsv1alpha1.SwapStats{Time: metav1.NewTime(usage.At), SwapUsageBytes: &usage.SwapBytes}
+	if limit := usage.SwapLimitBytes; limit != nil {
+		available := *limit - min(usage.SwapBytes, *limit)
+		stats.SwapAvailableBytes = &available
+	}
+	return stats
 }

@@ -28,6 +28,8 @@ type Usage struct {
 	MemoryLimitBytes uint64
 	// SwapBytes is the swapped memory; 0 if the kernel does not count it.
 	SwapBytes uint64
+	// SwapLimitBytes is the limit of the swapped memory with cgroup v2; nil for no limit.
+	SwapLimitBytes *uint64
 	// PageFaults and MajorPageFaults count since the creation of the cgroup.
 	PageFaults, MajorPageFaults uint64
 	// Processes is the number of processes and threads; 0 for the cgroup of the whole machine, which does not count them.
@@ -163,6 +165,12 @@ func usageOfV2(dir string) (Usage, error) {
 		usage.MemoryLimitBytes = limit
 	}
 	if usage.SwapBytes, err = optional(dir, "memory.swap.current"); err != nil {
+		return Usage{}, err
+	}
+	switch limit, err := number(dir, "memory.swap.max"); {
+	case err == nil && limit < math.MaxUint64:
+		usage.SwapLimitBytes = &limit
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return Usage{}, err
 	}
 	usage.Processes, err = optional(dir, "pids.current")

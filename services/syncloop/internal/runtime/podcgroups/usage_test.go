@@ -74,6 +74,13 @@ func TestUsageOfAFileTree(t *testing.T) {
 			CPU: 1500 * time.Millisecond, MemoryBytes: 900, WorkingSetBytes: 500, RSSBytes: 300, PageFaults: 5,
 			MajorPageFaults: 6,
 		}},
+		"version 2 with a limit of swap": {func(t *testing.T) (Usage, error) {
+			return usageOfV2(tree(t, "cpu.stat: a 0", "memory.stat: anon 0", "memory.current: 1",
+				"memory.swap.max: 0", "memory.swap.current: 2"))
+		}, Usage{MemoryBytes: 1, WorkingSetBytes: 1, SwapBytes: 2, SwapLimitBytes: new(uint64)}},
+		"version 2 without a limit of swap": {func(t *testing.T) (Usage, error) {
+			return usageOfV2(tree(t, "cpu.stat: a 0", "memory.stat: anon 0", "memory.current: 1", "memory.swap.max: max"))
+		}, Usage{MemoryBytes: 1, WorkingSetBytes: 1}},
 		"version 2 with pressure": {func(t *testing.T) (Usage, error) {
 			const some = "some avg10=1.50 avg60=2.00 avg300=0.25 total=1234"
 			const full = "full avg10=0.00 avg60=0.10 avg300=0.20 total=99"

@@ -81,7 +81,8 @@ func TestMemoryOfCgroupV2(t *testing.T) {
 		Capacity: v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")},
 	}
 	usage := ate(t, machine, pod+"/swaps", burstable, node)
-	if usage.SwapBytes == 0 || usage.SwapBytes > free/4 || usage.Pressure.Memory == nil ||
+	if usage.SwapBytes == 0 || usage.SwapBytes > free/4 ||
+		usage.SwapLimitBytes == nil || *usage.SwapLimitBytes != free/4 || usage.Pressure.Memory == nil ||
 		usage.Pressure.Memory.Some.Total == 0 || usage.Pressure.CPU == nil || usage.Pressure.IO == nil {
 		t.Errorf("a container that swaps uses %+v, with a limit of %d bytes of swap", usage, free/4)
 	}
