@@ -25,11 +25,12 @@ import (
 func watchMachine(
 	h *host, store *podstore.Store, addresses *hostips.Addresses, events *podevents.Recorder, parts *components.Group,
 ) {
+	losing := runtimewatch.NewMetrics(h.registry)
 	parts.Run("runtime connection", func(ctx context.Context) error {
 		return runtimewatch.Run(ctx, runtimewatch.Config{
 			Endpoint: h.cfg.Kubelet.ContainerRuntimeEndpoint, Runtime: h.runtime.Runtime, Images: h.runtime.Images,
 			Named: store.SetRuntimeName, CgroupDriver: h.cfg.Kubelet.CgroupDriver,
-			Waiting: h.health.Set, Clock: clock.RealClock{},
+			Metrics: losing, Waiting: h.health.Set, Clock: clock.RealClock{},
 		})
 	})
 	parts.Run("node addresses", func(ctx context.Context) error { return addresses.Run(ctx, clock.RealClock{}) })

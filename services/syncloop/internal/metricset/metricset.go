@@ -34,6 +34,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/logrotate"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/runtimewatch"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/plugins"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/selinux"
@@ -71,6 +72,7 @@ func All(registry prometheus.Registerer) {
 			"disks.example.com": {{Status: storagev1.StorageDegraded, Reason: "Rebuild"}},
 		}
 	})
+	runtimewatch.NewMetrics(registry).LosesSupport()
 	resizes.Expose(registry, func() resizes.Counts {
 		return resizes.Counts{Pending: map[resizes.Class]int{{Reason: "Deferred", Priority: "normal"}: 1}, InProgress: 1}
 	})

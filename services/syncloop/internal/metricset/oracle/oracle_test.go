@@ -118,6 +118,8 @@ func kubelet(t *testing.T) prometheus.Gatherer {
 		t.Fatal(err)
 	}
 	volumemetrics.Register(mountedVolumes{}, wantedVolumes{}, nil)
+	legacyregistry.MustRegister(kubeletmetrics.CRILosingSupport)
+	kubeletmetrics.CRILosingSupport.WithLabelValues("1.38.0").Inc()
 	kubeletmetrics.Evictions.WithLabelValues("").Inc()
 	kubeletmetrics.EvictionStatsAge.WithLabelValues("").Observe(1)
 	kubeletmetrics.Preemptions.WithLabelValues("").Inc()

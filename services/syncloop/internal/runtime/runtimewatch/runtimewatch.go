@@ -40,6 +40,8 @@ type Config struct {
 	// CgroupDriver is the cgroup driver that this process was started with and uses for its pods. Empty if it does not
 	// matter.
 	CgroupDriver string
+	// Metrics has whether the runtime loses support; nil discards it.
+	Metrics *Metrics
 	// Waiting receives the reason why the runtime cannot be used, or an empty text if it can: (*rpc.Health).Set.
 	Waiting func(part, reason string)
 	// Clock is the time between calls.
@@ -102,6 +104,10 @@ func ask(ctx context.Context, cfg Config) error {
 		return nil
 	}
 	driver, err := cri.CgroupDriver(ctx, runtime)
+	if errors.Is(err, cri.ErrNoRuntimeConfig) {
+		cfg.Metrics.LosesSupport()
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,10 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/utils/clock"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/runtimewatch"
 	"github.com/quartet-node/quartet/test/fakecri"
@@ -35,6 +37,7 @@ func TestWhatIsSaidOfTheRuntime(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	registry := prometheus.NewRegistry()
 	ctx, cancel := context.WithCancel(t.Context())
 	reasons, names, done := make(chan string, 1000), make(chan string, 1000), make(chan error, 1)
 	go func() {
@@ -47,7 +50,7 @@ func TestWhatIsSaidOfTheRuntime(t *testing.T) {
 				}
 				reasons <- reason
 			},
-			Clock: clock.RealClock{},
+			Clock: clock.RealClock{}, CgroupDriver: "cgroupfs", Metrics: runtimewatch.NewMetrics(registry),
 		})
 	}()
 	wantReason := func(want string) {
@@ -65,6 +68,8 @@ func TestWhatIsSaidOfTheRuntime(t *testing.T) {
 	}
 	wantReason("has not answered yet: see that it runs")
 	wantReason("no such file or directory: start it, or name its socket")
+	// An old runtime does not report its cgroup driver: the process keeps its own.
+	fake.Fail("RuntimeConfig", "", 1<<30, status.Error(codes.Unimplemented, "unknown method RuntimeConfig"))
 	undo := fake.Fail("Version", "", 1<<30, status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService"))
 	if err := fake.Start(); err != nil {
 		t.Fatal(err)
@@ -81,6 +86,11 @@ func TestWhatIsSaidOfTheRuntime(t *testing.T) {
 	wantReason("")
 	cancel()
 	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	const losing = "# HELP kubelet_cri_losing_support 1 if a version of Kubernetes does not support the container runtime " +
+		"any more.\n# TYPE kubelet_cri_losing_support gauge\nkubelet_cri_losing_support{version=\"1.38.0\"} 1\n"
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(losing)); err != nil {
 		t.Error(err)
 	}
 }
