@@ -47,7 +47,7 @@ POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
 SERVICE_IMAGES := $(SERVICES) quartet containerd
 IMAGE_TAG ?= dev
 # Modules of this repository's own code besides the product.
-TESTED_MODULES := tools/doclinks tools/images tools/initramfs test/dashboard test/csidriver/sanity cmd/quartet/internal/kubeletcmd/oracle services/syncloop/internal/devices/allocation/oracle services/syncloop/internal/metricset/oracle services/syncloop/internal/runtime/podcgroups/oracle services/syncloop/internal/storage/csi/oracle services/configmux/internal/mux/oracle
+TESTED_MODULES := tools/doclinks tools/images tools/initramfs test/dashboard test/csidriver/sanity cmd/quartet/internal/kubeletcmd/oracle services/syncloop/internal/devices/allocation/oracle services/syncloop/internal/devices/cpus/oracle services/syncloop/internal/metricset/oracle services/syncloop/internal/runtime/podcgroups/oracle services/syncloop/internal/storage/csi/oracle services/configmux/internal/mux/oracle
 MAKE_IMAGE := go -C tools/images run .
 # A machine that cannot start a Docker engine skips the tests that need one, and builds nothing for them.
 DOCKER_TOOLS := $(if $(shell command -v dockerd),$(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar)

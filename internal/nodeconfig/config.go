@@ -201,6 +201,7 @@ func Parse(service Service, args []string, out io.Writer) (Config, error) {
 		cfg.Verbosity = int(cfg.Kubelet.Logging.Verbosity)
 	}
 	cfg.Kubelet.Address = cfg.APIAddress // /configz shows what is in effect
+	useReservedCPUs(&cfg.Kubelet)
 	f.overrideRuntime(&cfg.Kubelet)
 	f.overridePaths(&cfg.Kubelet)
 	return cfg, nil

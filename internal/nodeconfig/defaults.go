@@ -47,6 +47,7 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 		{&cfg.EvictionPressureTransitionPeriod, 5 * time.Minute},
 		{&cfg.ImageMinimumGCAge, 2 * time.Minute},
 		{&cfg.VolumeStatsAggPeriod, time.Minute},
+		{&cfg.CPUManagerReconcilePeriod, 10 * time.Second},
 	} {
 		if d.field.Duration == 0 {
 			d.field.Duration = d.value
@@ -64,6 +65,7 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	setDefault(&cfg.PodLogsDir, "/var/log/pods")
 	setDefault(&cfg.MaxPods, 110)
 	setDefault(&cfg.CgroupDriver, "cgroupfs")
+	setDefault(&cfg.CPUManagerPolicy, "none")
 	setDefault(&cfg.RegistryBurst, 10)
 	setDefault(&cfg.EventBurst, 100)
 	setDefault(&cfg.MaxOpenFiles, DefaultMaxOpenFiles)

@@ -12,6 +12,8 @@ import (
 
 // The feature gates that fields depend on.
 const (
+	gateCPUOptionsAlpha          = "CPUManagerPolicyAlphaOptions"
+	gateCPUOptionsBeta           = "CPUManagerPolicyBetaOptions"
 	gateVolumeHealth             = "CSIVolumeHealth"
 	gateDefaultPodSysctls        = "DefaultPodSysctls"
 	gateEnsureSecretPulledImages = "KubeletEnsureSecretPulledImages"
@@ -48,13 +50,10 @@ func parseGates(text string) map[string]gate {
 
 // missingFeatures are on by default in the kubelet, and not implemented by Quartet.
 var missingFeatures = []string{
-	"CPUManagerPolicyBetaOptions",
-	"CPUManagerPolicyOptions",
 	"DRAConsumableCapacity",
 	"DRAExtendedResource",
 	"DRAPartitionableDevices",
 	"DRAPrioritizedList",
-	"DisableCPUQuotaWithExclusiveCPUs",
 	"DynamicResourceAllocation",
 	"KubeletPodResourcesDynamicResources",
 	"ResourceHealthStatusMessage",
@@ -68,6 +67,8 @@ var missingFeatures = []string{
 // Quartet does not depend on. The pods API can be turned off, too.
 var switchableFeatures = []string{
 	"EventedPLEG",
+	gateCPUOptionsAlpha,
+	gateCPUOptionsBeta,
 	gateVolumeHealth,
 	gateDefaultPodSysctls,
 	gateEnsureSecretPulledImages,

@@ -43,6 +43,9 @@ var supported = []string{
 	"configMapAndSecretChangeDetectionStrategy",
 	"cpuCFSQuota",
 	"cpuCFSQuotaPeriod",
+	"cpuManagerPolicy",
+	"cpuManagerPolicyOptions",
+	"cpuManagerReconcilePeriod",
 	"crashLoopBackOff",
 	"enforceNodeAllocatable",
 	"imageGCHighThresholdPercent",
@@ -98,6 +101,7 @@ var supported = []string{
 	"registryBurst",
 	"registryPullQPS",
 	"systemReservedCgroup",
+	"reservedSystemCPUs",
 	// nodestatus
 	"enableControllerAttachDetach",
 	"healthzBindAddress",

@@ -34,6 +34,7 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateUserNamespaces(cfg, errs)
 	validateImageCollection(cfg, errs)
 	validateCgroups(cfg, errs)
+	validateCPUManager(cfg, errs)
 	validateQOSReserved(cfg, errs)
 	validateServer(cfg, errs)
 	validateShutdown(cfg, errs)

@@ -53,6 +53,9 @@ const (
 	RecursiveReadOnly = "quartet.dev/recursive-read-only"
 	// Devices has the devices of device plugins that the container was created with: JSON, IDs by resource.
 	Devices = "quartet.dev/devices"
+	// CPUs are the CPUs that the container was created with for itself, as a list of the kernel's; absent if it shares
+	// them.
+	CPUs = "quartet.dev/cpus"
 	// Resources are the requests and limits that the container was created with, in JSON. On a sandbox they are those of
 	// all containers of the pod, by name, at the time when the sandbox was created.
 	Resources = "quartet.dev/resources"

@@ -17,6 +17,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/pidlimit"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocator"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
@@ -47,7 +48,7 @@ func cgroupDriver(ctx context.Context, runtime *cri.Client, configured string, l
 // newCgroups returns the manager of the pods' cgroups.
 func newCgroups(
 	h *host, askNode func(context.Context) (*v1.Node, error), store *podstore.Store, events *podevents.Recorder,
-	counts *podcgroups.Metrics,
+	owner *allocator.Allocator, counts *podcgroups.Metrics,
 ) *podcgroups.Tree {
 	kubelet := &h.cfg.Kubelet
 	limits := resources.Limits{
@@ -62,6 +63,7 @@ func newCgroups(
 	return podcgroups.New(podcgroups.Config{
 		Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}),
 		Names:   podcgroups.NewNames(kubelet.CgroupDriver, kubelet.CgroupRoot),
+		HasCPUs: func(pod *v1.Pod) bool { return owner.HasCPUs(pod.UID, "") },
 		Limits:  limits, Reserved: reserved, NotForPods: notForPods, Existing: cgroupsOfDaemons(kubelet),
 		MemoryPercent: nodeconfig.ReservedMemoryPercent(kubelet), Node: askNode,
 		PIDs: func() int64 { return maxProcesses(h.cfg.StateDir) },

@@ -16,6 +16,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocator"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
@@ -52,7 +53,7 @@ type loopConfig struct {
 	manager   *executor.Manager
 	events    *podevents.Recorder
 	mirrors   cluster.Mirrors
-	devices   *deviceplugins.Manager
+	allocator *allocator.Allocator
 	addresses *hostips.Addresses
 	evictor   *eviction.Evictor
 	evictions *engineapi.Evictions
@@ -63,7 +64,7 @@ func newLoop(h *host, c loopConfig, parts *components.Group) *loop.Loop {
 	l := loop.New(loop.Config{
 		Desired: clients.ConfigMux(configv1.NewConfigServiceClient(h.peers.configmux)), Events: c.pleg.Events(),
 		Pleg: connectedPLEG{PLEG: c.pleg, runtime: h.runtime}, Probes: c.probes,
-		Devices: c.devices,
+		Devices: c.allocator,
 		Workers: c.workers, Store: c.store, Evictions: c.books.evictions, Endings: c.books.endings,
 		Resizes: c.books.resizes, Resizing: resizing(h, c.manager),
 		PodFromObserved: executor.PodFromObserved, Leftovers: c.manager.Leftovers, Waiting: h.health.Set,

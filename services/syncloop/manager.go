@@ -11,7 +11,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
-	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocator"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
@@ -31,7 +31,7 @@ type managerConfig struct {
 	events    *podevents.Recorder
 	probes    *prober.Manager
 	volumes   *volumes.Manager
-	devices   *deviceplugins.Manager
+	allocator *allocator.Allocator
 	starts    *phases.Book
 	store     *podstore.Store
 	garbage   *containergc.Queue
@@ -56,7 +56,7 @@ func newManager(ctx context.Context, h *host, c managerConfig, parts *components
 		Endings: c.books.endings, Resizes: c.books.resizes, Garbage: c.garbage,
 		UserIDs: userIDs(h.cfg).Of, Objects: c.link.Objects, RuntimeClasses: c.link.RuntimeClasses, Services: c.link.Services,
 		Claims:  c.link.Claims,
-		Devices: c.devices,
+		Devices: c.allocator,
 		Volumes: c.volumes, Issued: []executor.Issued{
 			{Name: "service account tokens", Forget: c.link.Tokens.Forget},
 			{Name: "trust bundles", Forget: c.link.TrustBundles.Forget},
@@ -65,7 +65,7 @@ func newManager(ctx context.Context, h *host, c managerConfig, parts *components
 	}
 	counts := podcgroups.NewMetrics(h.registry)
 	if *h.cfg.Kubelet.CgroupsPerQOS {
-		tree := newCgroups(h, c.askNode, c.store, c.events, counts)
+		tree := newCgroups(h, c.askNode, c.store, c.events, c.allocator, counts)
 		config.Cgroups = tree
 		parts.Run("pod cgroups", tree.Run)
 	}

@@ -134,6 +134,10 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	if err != nil {
 		return err
 	}
+	owner, err := newAllocator(h, devices)
+	if err != nil {
+		return err
+	}
 	storage, err := newStorage(h, askNode, link, changes, events, devices, published, parts)
 	if err != nil {
 		return err
@@ -151,7 +155,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	garbage := containergc.NewQueue()
 	manager, err := newManager(ctx, h, managerConfig{
 		askNode: askNode, addresses: addresses, books: books, link: link, events: events, probes: probes,
-		volumes: volumes, devices: devices, starts: starts, store: store, garbage: garbage,
+		volumes: volumes, allocator: owner, starts: starts, store: store, garbage: garbage,
 	}, parts)
 	if err != nil {
 		return err
@@ -181,7 +185,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		mirrors: link.Mirrors(func(name types.NamespacedName, except types.UID) bool {
 			return workers.OtherHas(name, except) || store.OtherRuns(name, except)
 		}),
-		devices: devices, addresses: addresses, evictor: evictor, evictions: evictions,
+		allocator: owner, addresses: addresses, evictor: evictor, evictions: evictions,
 	}, parts)
 	if err := watchLogs(ctx, h, store, parts); err != nil {
 		return err
@@ -193,6 +197,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 			Clock:   clock.RealClock{}, Logger: h.logger,
 		})
 	})
+	reconcileCPUs(ctx, h, owner, store, parts)
 	watchMachine(h, store, addresses, events, parts)
 	parts.Run("retries of volumes", func(ctx context.Context) error {
 		return storage.retry(ctx, volumes, changes.Note(podchanges.Sync))
@@ -210,6 +215,6 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		Readings: usage.Readings,
 	})
 	return serveAPIs(ctx, h, apiConfig{
-		engine: engine, askNode: askNode, store: store, devices: devices, loop: syncLoop, usage: usage, events: events,
+		engine: engine, askNode: askNode, store: store, allocator: owner, loop: syncLoop, usage: usage, events: events,
 	}, parts)
 }

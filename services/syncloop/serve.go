@@ -20,7 +20,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podsapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
-	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocator"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
@@ -29,13 +29,13 @@ import (
 
 // apiConfig has the dependencies of serveAPIs besides the host.
 type apiConfig struct {
-	engine  *engineapi.Server
-	askNode func(context.Context) (*v1.Node, error)
-	store   *podstore.Store
-	devices *deviceplugins.Manager
-	loop    *loop.Loop
-	usage   *stats.Stats
-	events  *podevents.Recorder
+	engine    *engineapi.Server
+	askNode   func(context.Context) (*v1.Node, error)
+	store     *podstore.Store
+	allocator *allocator.Allocator
+	loop      *loop.Loop
+	usage     *stats.Stats
+	events    *podevents.Recorder
 }
 
 // serveAPIs adds the servers of this process: EngineService, metrics, the authenticated and the read-only HTTP API, the
@@ -78,7 +78,7 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 			return httpserve.Until(ctx, listener, kubeletapi.ReadOnly(h.cfg.NodeName, common), h.logger)
 		})
 	}
-	addPodResources(h, c.store, c.devices, parts)
+	addPodResources(h, c.store, c.allocator, parts)
 	addPodsAPI(h, c.store, parts)
 	return addNodeAPI(ctx, h, c.askNode, common, c.loop.Begun(), parts)
 }
@@ -102,10 +102,10 @@ func awaitPods(ctx context.Context, h *host, store *podstore.Store) {
 }
 
 // addPodResources adds the pod-resources API. A node without it still runs pods, because they do not need it.
-func addPodResources(h *host, store *podstore.Store, devices *deviceplugins.Manager, parts *components.Group) {
+func addPodResources(h *host, store *podstore.Store, owner *allocator.Allocator, parts *components.Group) {
 	path := podresources.Socket(h.cfg.RootDir)
 	config := podresources.Config{
-		Path: path, Pods: store.Active, Devices: devices, Metrics: podresources.NewMetrics(h.registry),
+		Path: path, Pods: store.Active, Devices: owner, Metrics: podresources.NewMetrics(h.registry),
 		Logger: h.logger, Clock: clock.RealClock{},
 	}
 	parts.Run("pod resources", func(ctx context.Context) error {

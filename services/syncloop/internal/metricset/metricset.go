@@ -18,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/mirrorpods"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podcertificates"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocator"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
@@ -96,6 +97,7 @@ type exposing struct {
 func register(registry prometheus.Registerer) exposing {
 	containergc.NewMetrics(registry)
 	csi.NewMetrics(registry)
+	allocator.NewMetrics(registry)
 	deviceplugins.NewMetrics(registry)
 	engineapi.NewMetrics(registry)
 	eviction.NewMetrics(registry)

@@ -216,8 +216,6 @@ func fields(cfg *kubeletconfigv1beta1.KubeletConfiguration) (map[string]any, err
 // differs has the fields whose default differs from the kubelet's, each with its reason. Explicit values of them have
 // the same result.
 var differs = map[string]string{
-	"cpuManagerPolicy":             notActedOn,
-	"cpuManagerReconcilePeriod":    notActedOn,
 	"enableControllerAttachDetach": notActedOn,
 	"enableDebugFlagsHandler":      notActedOn,
 	"hairpinMode":                  notActedOn,

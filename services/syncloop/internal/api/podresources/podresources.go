@@ -1,6 +1,6 @@
 // Package podresources serves the kubelet's pod-resources API, version v1, on the kubelet's socket. Programs on this
-// machine, such as device monitors, use it to find which pods have devices, exclusive CPUs and memory. This version of
-// Quartet assigns no exclusive CPUs and memory, like a kubelet with the policies None, so they are not listed.
+// machine, such as device monitors, use it to find which pods have devices and CPUs for themselves. Memory is not
+// listed, as by a kubelet with the policy None of the memory manager.
 package podresources
 
 import (
@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/cpuset"
 
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/localapi"
@@ -32,7 +33,7 @@ type Config struct {
 	Path string
 	// Pods returns the pods that hold resources of the node. It fails while they are unknown.
 	Pods func() ([]*v1.Pod, error)
-	// Devices has the devices of the node.
+	// Devices has the devices and CPUs of the node.
 	Devices Devices
 	// Metrics counts requests.
 	Metrics *Metrics
@@ -42,11 +43,14 @@ type Config struct {
 	Clock clock.PassiveClock
 }
 
-// Devices has the devices of the node; *deviceplugins.Manager implements it.
+// Devices has the devices and CPUs of the node; *allocator.Allocator implements it.
 type Devices interface {
 	// Held returns the devices of a container by resource, and Usable the healthy devices of each resource.
 	Held(pod types.UID, container string) map[string][]allocation.Device
 	Usable() map[string][]allocation.Device
+	// CPUs returns the CPUs that a container has for itself, and AllocatableCPUs those that containers can get.
+	CPUs(pod types.UID, container string) cpuset.CPUSet
+	AllocatableCPUs() cpuset.CPUSet
 }
 
 // Serve serves requests until ctx ends, and then returns nil. It replaces a stale socket. It fails if it cannot listen.
@@ -100,12 +104,15 @@ func (l lister) Get(
 	return &podresourcesv1.GetPodResourcesResponse{PodResources: l.resourcesOf(pods[at])}, nil
 }
 
-// GetAllocatableResources implements PodResourcesLister. It returns the healthy devices, also those in use.
+// GetAllocatableResources implements PodResourcesLister. It returns the healthy devices and the CPUs, also
+// those in use.
 func (l lister) GetAllocatableResources(
 	context.Context, *podresourcesv1.AllocatableResourcesRequest,
 ) (*podresourcesv1.AllocatableResourcesResponse, error) {
 	l.cfg.Metrics.count(callGetAllocatable, nil)
-	return &podresourcesv1.AllocatableResourcesResponse{Devices: devicesOf(l.cfg.Devices.Usable())}, nil
+	return &podresourcesv1.AllocatableResourcesResponse{
+		Devices: devicesOf(l.cfg.Devices.Usable()), CpuIds: numbers(l.cfg.Devices.AllocatableCPUs()),
+	}, nil
 }
 
 func (l lister) pods() ([]*v1.Pod, error) {
@@ -132,7 +139,19 @@ func (l lister) resourcesOf(pod *v1.Pod) *podresourcesv1.PodResources {
 }
 
 func (l lister) containerOf(pod *v1.Pod, c *v1.Container) *podresourcesv1.ContainerResources {
-	return &podresourcesv1.ContainerResources{Name: c.Name, Devices: devicesOf(l.cfg.Devices.Held(pod.UID, c.Name))}
+	return &podresourcesv1.ContainerResources{
+		Name: c.Name, Devices: devicesOf(l.cfg.Devices.Held(pod.UID, c.Name)),
+		CpuIds: numbers(l.cfg.Devices.CPUs(pod.UID, c.Name)),
+	}
+}
+
+// numbers returns the numbers of CPUs, sorted.
+func numbers(set cpuset.CPUSet) []int64 {
+	var all []int64
+	for _, id := range set.List() {
+		all = append(all, int64(id))
+	}
+	return all
 }
 
 // devicesOf returns an entry for each device and each of its NUMA nodes, as the kubelet does, sorted by resource and

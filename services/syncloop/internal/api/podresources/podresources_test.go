@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/cpuset"
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
@@ -68,6 +69,15 @@ func (gpus) Held(pod types.UID, container string) map[string][]allocation.Device
 }
 
 func (g gpus) Usable() map[string][]allocation.Device { return g.Held("web", "main") }
+
+func (gpus) CPUs(pod types.UID, container string) cpuset.CPUSet {
+	if pod != "web" || container != "main" {
+		return cpuset.New()
+	}
+	return cpuset.New(3, 2)
+}
+
+func (gpus) AllocatableCPUs() cpuset.CPUSet { return cpuset.New(1, 2, 3) }
 
 // ofGPUs is what the API says of them.
 func ofGPUs() []*podresourcesv1.ContainerDevices {
@@ -153,7 +163,7 @@ func TestPodsAreListed(t *testing.T) {
 	r := newRig(t)
 	r.setPods(nil, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "web"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}, web())
 	r.serve()
-	wanted := &podresourcesv1.PodResources{Namespace: "shop", Name: "web", Containers: []*podresourcesv1.ContainerResources{{Name: "proxy"}, {Name: "main", Devices: ofGPUs()}, {Name: "cache"}}}
+	wanted := &podresourcesv1.PodResources{Namespace: "shop", Name: "web", Containers: []*podresourcesv1.ContainerResources{{Name: "proxy"}, {Name: "main", Devices: ofGPUs(), CpuIds: []int64{2, 3}}, {Name: "cache"}}}
 	all, err := r.list()
 	must(t, err)
 	want := []*podresourcesv1.PodResources{{Namespace: "other", Name: "web", Containers: []*podresourcesv1.ContainerResources{{Name: "main"}}}, wanted}
@@ -170,7 +180,7 @@ func TestPodsAreListed(t *testing.T) {
 	}
 	free, err := r.GetAllocatableResources(t.Context(), &podresourcesv1.AllocatableResourcesRequest{})
 	must(t, err)
-	allocatable := &podresourcesv1.AllocatableResourcesResponse{Devices: ofGPUs()}
+	allocatable := &podresourcesv1.AllocatableResourcesResponse{Devices: ofGPUs(), CpuIds: []int64{1, 2, 3}}
 	if diff := cmp.Diff(allocatable, free, protocmp.Transform()); diff != "" {
 		t.Errorf("allocatable (-want +got):\n%s", diff)
 	}

@@ -48,14 +48,18 @@ func (m *Manager) Owns(resource v1.ResourceName) bool {
 	return m.book.Manages(string(resource))
 }
 
-// Allocate allocates the devices of a pod. It returns when the plugins have answered and the checkpoint is written, or
-// with the first error. What was allocated until then stays until Release. A plugin may take as long as it likes; the
-// call ends with ctx, and when the pod is released.
-func (m *Manager) Allocate(ctx context.Context, pod *v1.Pod) error {
+// Allocate allocates the devices of a container. It returns when the plugins have answered and the checkpoint is
+// written, or with the first error. What was allocated until then stays until Release. A plugin may take as long as it
+// likes; the call ends with ctx, and when the pod is released.
+func (m *Manager) Allocate(ctx context.Context, pod *v1.Pod, c *v1.Container) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	m.mu.Lock()
-	needs := m.book.Needs(pod)
+	needs := m.book.NeedsOf(pod.UID, c)
+	if err := ctx.Err(); err != nil && len(needs) > 0 {
+		m.mu.Unlock()
+		return err
+	}
 	m.calls[pod.UID] = cancel
 	m.mu.Unlock()
 	defer func() {

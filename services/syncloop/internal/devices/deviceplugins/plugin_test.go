@@ -294,3 +294,15 @@ func (r *rig) env(p *v1.Pod) string {
 	}
 	return strings.Join(all, " ")
 }
+
+// Allocate allocates the devices of all containers of a pod.
+func (r *rig) Allocate(ctx context.Context, p *v1.Pod) error {
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			if err := r.Manager.Allocate(ctx, p, &list[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -14,22 +14,22 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
 
-// waitDevices is why a pod waits while device plugins are asked.
+// waitDevices is why a pod waits while its devices and CPUs are allocated.
 const waitDevices = "waiting for device plugins to allocate devices"
 
-// Devices allocates the devices of new pods; *deviceplugins.Manager implements it. All methods but Allocate and Release
+// Devices allocates the devices and CPUs of new pods; *allocator.Allocator implements it. All methods but Allocate and Release
 // return at once.
 type Devices interface {
 	// Recover learns what runs from all pods in the runtime, before any pod is admitted.
 	Recover(observed []*lifecyclev1.PodStatus)
-	// Check returns why the devices of a pod cannot be allocated; wait is true while that is not known.
+	// Check returns why the devices or CPUs of a pod cannot be allocated; wait is true while that is not known.
 	Check(pod *v1.Pod) (wait bool, err error)
-	// Owns reports whether a resource is one of device plugins, and Needs whether a pod asks for any of them.
+	// Owns reports whether a resource is one of device plugins, and Needs whether a pod needs anything for itself.
 	Owns(name v1.ResourceName) bool
 	Needs(pod *v1.Pod) bool
-	// Allocate allocates the devices of a pod, and returns when plugins have answered.
+	// Allocate allocates the devices and CPUs of a pod, and returns when plugins have answered.
 	Allocate(ctx context.Context, pod *v1.Pod) error
-	// Release gives back the devices of a pod of which nothing runs.
+	// Release gives back what a pod has of which nothing runs.
 	Release(uid types.UID)
 }
 
@@ -85,7 +85,7 @@ func (l *Loop) devicesAllocated(cause context.Context, uid types.UID, this *allo
 	}
 	l.cfg.Store.Synced(uid, podworkers.SyncReport{ReasonsKnown: true})
 	if err != nil {
-		l.refuse(cause, uid, d, admission.Unexpected(err))
+		l.refuse(cause, uid, d, admission.Unallocated(err))
 		l.decide(uid, d)
 		return
 	}

@@ -8,6 +8,7 @@
 package admission
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -70,8 +71,8 @@ type Request struct {
 	Critical bool
 	// Machine holds the capabilities of the machine.
 	Machine Machine
-	// Devices is why the devices of device plugins cannot be allocated to the pod; nil if they can. Owned reports whether
-	// a resource is one of theirs, which is not counted otherwise; it may be nil.
+	// Devices is why devices or CPUs cannot be allocated to the pod; nil if they can. Owned reports whether
+	// a resource is one of device plugins, which is not counted otherwise; it may be nil.
 	Devices error
 	Owned   func(name v1.ResourceName) bool
 	// Features are the features of the node; nil skips the check.
@@ -112,16 +113,26 @@ func predicate(reason, message string) *Refusal {
 	return &Refusal{Reason: reason, Message: fmt.Sprintf(predicateMessage, reason, message)}
 }
 
-// devices refuses a pod whose devices cannot be allocated. As in the kubelet, no pod is preempted for them.
+// devices refuses a pod whose devices or CPUs cannot be allocated. As in the kubelet, no pod is preempted for them.
 func devices(r Request) *Refusal {
 	if r.Devices == nil {
 		return nil
 	}
-	return Unexpected(r.Devices)
+	return Unallocated(r.Devices)
 }
 
-// Unexpected returns the refusal of a pod whose devices could not be allocated, in the kubelet's words.
-func Unexpected(err error) *Refusal {
+// reasoned is an error with a reason of its own.
+type reasoned interface {
+	error
+	Reason() string
+}
+
+// Unallocated returns the refusal of a pod whose devices or CPUs could not be allocated, in the kubelet's words.
+func Unallocated(err error) *Refusal {
+	var own reasoned
+	if errors.As(err, &own) {
+		return &Refusal{Reason: own.Reason(), Message: own.Error()}
+	}
 	return &Refusal{
 		Reason: ReasonUnexpected, Message: fmt.Sprintf("Allocate failed due to %v, which is unexpected", err),
 	}

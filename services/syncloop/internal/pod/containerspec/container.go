@@ -95,6 +95,7 @@ func Container(pod *v1.Pod, c *v1.Container, node Node, in Inputs) (*runtimeapi.
 			SecurityContext: security,
 		},
 	}
+	config.Linux.Resources.CpusetCpus = in.Given.CPUs
 	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
 		signal, ok := runtimeapi.Signal_value[signalName(*c.Lifecycle.StopSignal)]
 		if !ok {

@@ -5,7 +5,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Given is what a container gets for the devices that it has.
+// Given is what a container gets for the devices and the CPUs that it has.
 type Given struct {
 	// Envs are environment variables; the container's own take precedence.
 	Envs []v1.EnvVar
@@ -14,6 +14,8 @@ type Given struct {
 	Devices []*runtimeapi.Device
 	// CDIDevices are devices by their fully qualified CDI names.
 	CDIDevices []*runtimeapi.CDIDevice
+	// CPUs are the CPUs that the container may use, as a list of the kernel's; empty for all.
+	CPUs string
 	// Annotations are annotations of the container in the runtime.
 	Annotations map[string]string
 }

@@ -9,14 +9,18 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
 
-// Devices has the devices of pods, which they were given when they were admitted; *deviceplugins.Manager implements it.
+// Devices has the devices and CPUs of pods, which they were given when they were admitted; *allocator.Allocator
+// implements it.
 type Devices interface {
 	// Ready returns why no sandbox can be created for a pod: one of its devices is not there, such as after a restart of
 	// the machine.
 	Ready(pod *v1.Pod) error
-	// Give returns what a container that is about to be created gets for its devices.
+	// Give returns what a container that is about to be created gets.
 	Give(ctx context.Context, pod *v1.Pod, c *v1.Container) (*containerspec.Given, error)
-	// Pods returns the pods that have devices, and Release takes them from a pod of which nothing runs any more.
+	// HasCPUs reports whether a container has CPUs for itself; with an empty name, whether any container of the pod has.
+	HasCPUs(uid types.UID, container string) bool
+	// Pods returns the pods that have something for themselves, and Release takes them from a pod of which nothing runs
+	// any more.
 	Pods() []types.UID
 	Release(uid types.UID)
 }
@@ -31,6 +35,9 @@ func (noDevices) Ready(*v1.Pod) error { return nil }
 func (noDevices) Give(context.Context, *v1.Pod, *v1.Container) (*containerspec.Given, error) {
 	return &containerspec.Given{}, nil
 }
+
+// HasCPUs implements Devices.
+func (noDevices) HasCPUs(types.UID, string) bool { return false }
 
 // Pods implements Devices.
 func (noDevices) Pods() []types.UID { return nil }
@@ -56,4 +63,12 @@ func (s *podSync) waitForDevices(context.Context) error {
 		return &DevicesError{Err: err}
 	}
 	return nil
+}
+
+// nodeFor returns the node for a container, or with an empty name for the sandbox of a pod. As in the kubelet, there is
+// no quota on CPUs that a container has for itself.
+func (m *Manager) nodeFor(pod *v1.Pod, container string) containerspec.Node {
+	node := *m.nodeNow()
+	node.CPUQuota = node.CPUQuota && !m.cfg.Devices.HasCPUs(pod.UID, container)
+	return node
 }

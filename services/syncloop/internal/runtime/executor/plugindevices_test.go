@@ -49,6 +49,8 @@ func (g *gpus) Give(context.Context, *v1.Pod, *v1.Container) (*containerspec.Giv
 	}, g.fails
 }
 
+func (*gpus) HasCPUs(types.UID, string) bool { return false }
+
 func (*gpus) Pods() []types.UID { return []types.UID{"gone"} }
 
 func (g *gpus) Release(uid types.UID) {

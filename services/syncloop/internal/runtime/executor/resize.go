@@ -263,7 +263,7 @@ func (r *resizing) update(ctx context.Context, u resize.Update, to resize.Amount
 			}
 		}
 	}
-	if err := r.rt.updateContainer(ctx, u.ID, containerspec.Resources(r.pod, c, *r.m.nodeNow())); err != nil {
+	if err := r.rt.updateContainer(ctx, u.ID, containerspec.Resources(r.pod, c, r.m.nodeFor(r.pod, c.Name))); err != nil {
 		return fmt.Errorf("update the resources of container %q: %w", c.Name, err)
 	}
 	r.m.cfg.Logger.InfoContext(ctx, "resized a container", telemetry.KeyPod, podName(r.pod), telemetry.KeyContainer, c.Name, telemetry.KeyContainerID, u.ID)

@@ -162,7 +162,7 @@ func (m *Manager) sandboxConfig(
 	}
 	in.Groups = m.cfg.Volumes.Groups(pod)
 	in.DNS, cut = containerspec.DNS(pod, *m.nodeNow(), host)
-	config, err = containerspec.Sandbox(pod, *m.nodeNow(), in)
+	config, err = containerspec.Sandbox(pod, m.nodeFor(pod, ""), in)
 	return config, cut, err
 }
 

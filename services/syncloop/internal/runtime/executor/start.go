@@ -184,7 +184,7 @@ func (s *podSync) create(
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
 	inputs.Given = *given
-	config, err := containerspec.Container(s.pod, c, *s.m.nodeNow(), inputs)
+	config, err := containerspec.Container(s.pod, c, s.m.nodeFor(s.pod, c.Name), inputs)
 	if err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}

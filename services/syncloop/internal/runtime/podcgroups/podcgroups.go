@@ -89,6 +89,8 @@ type Config struct {
 	// Names returns the names of the cgroups, Limits decides how pods are limited.
 	Names  Names
 	Limits resources.Limits
+	// HasCPUs reports whether a container of a pod has CPUs for itself. Then no quota limits the pod. Nil is never.
+	HasCPUs func(pod *v1.Pod) bool
 	// Pods returns the pods that are to run, with their phases, or an error while they are not known. Required.
 	Pods func() ([]*v1.Pod, error)
 	// Node returns the Node, whose capacity is the machine's. Required.
@@ -143,6 +145,9 @@ func New(cfg Config) *Tree {
 	if cfg.Waiting == nil {
 		cfg.Waiting = func(string, string) {}
 	}
+	if cfg.HasCPUs == nil {
+		cfg.HasCPUs = func(*v1.Pod) bool { return false }
+	}
 	if cfg.Events == nil {
 		cfg.Events = noopEvents{}
 	}
@@ -164,7 +169,15 @@ func (t *Tree) Ensure(ctx context.Context, pod *v1.Pod) (name string, err error)
 	if all, classes := t.setClasses(); errors.Join(all, classes) != nil {
 		t.cfg.Logger.WarnContext(ctx, "cannot update the cgroups above the pods'; retrying", telemetry.KeyError, errors.Join(all, classes))
 	}
-	return name, t.set(name, resources.ForPod(pod, t.cfg.Limits))
+	return name, t.set(name, t.limits(pod))
+}
+
+// limits returns the limits of a pod's cgroup. As in the kubelet, there is no quota on CPUs that a container has for
+// itself.
+func (t *Tree) limits(pod *v1.Pod) resources.Resources {
+	limits := t.cfg.Limits
+	limits.CPUQuota = limits.CPUQuota && !t.cfg.HasCPUs(pod)
+	return resources.ForPod(pod, limits)
 }
 
 // Remove removes a pod's cgroup and kills the processes in it. It succeeds if the pod has none.

@@ -22,7 +22,7 @@ func (t *Tree) Given(pod *v1.Pod) (has, wants resources.Resources, err error) {
 		return resources.Resources{}, resources.Resources{}, err
 	}
 	has, err = t.cfg.Cgroups.Given(name)
-	return has, resources.ForPod(pod, t.cfg.Limits), err
+	return has, t.limits(pod), err
 }
 
 // Limit changes some of the limits of a pod's cgroup. A later Ensure sets all of them.

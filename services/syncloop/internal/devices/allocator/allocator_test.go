@@ -1,0 +1,314 @@
+package allocator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/cadvisor/lib/model"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocator"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/cpus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/cpustate"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/numa"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podtest"
+	"github.com/quartet-node/quartet/test/eventually"
+	"github.com/quartet-node/quartet/test/logbuffer"
+)
+
+// rig is an allocator of a machine with four CPUs, of which CPU 0 is reserved.
+type rig struct {
+	t     *testing.T
+	root  string
+	log   *logbuffer.Buffer
+	clock *clocktesting.FakeClock
+	*allocator.Allocator
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{t: t, root: t.TempDir(), log: &logbuffer.Buffer{}, clock: clocktesting.NewFakeClock(time.Now())}
+	must(t, r.restart(cpus.PolicyStatic))
+	r.Recover(nil)
+	return r
+}
+
+// restart starts a process with a policy of the CPU manager.
+func (r *rig) restart(policy string) error {
+	r.t.Helper()
+	logger := slog.New(slog.NewTextHandler(r.log, nil))
+	devices, err := deviceplugins.New(deviceplugins.Config{
+		Root: r.root, Clock: r.clock, Changed: func() {}, PodChanged: func(types.UID) {}, Logger: logger,
+	})
+	must(r.t, err)
+	var book *cpus.Book
+	if policy == cpus.PolicyStatic {
+		node := model.Node{}
+		for i := range 4 {
+			node.Cores = append(node.Cores, model.Core{Id: i, Threads: []int{i}})
+		}
+		machine, err := cpus.Discover(&model.MachineInfo{NumCores: 4, NumSockets: 1, Topology: []model.Node{node}})
+		must(r.t, err)
+		book, err = cpus.New(cpus.Config{Machine: machine, ReservedMilli: 500})
+		must(r.t, err)
+	}
+	none, err := numa.New(numa.PolicyNone, numa.Options{}, nil)
+	must(r.t, err)
+	next, err := allocator.New(allocator.Config{
+		Root: r.root, Devices: devices, CPUs: book, Policy: none, Clock: r.clock, Logger: logger,
+	})
+	if err == nil {
+		r.Allocator = next
+	}
+	return err
+}
+
+func pod(uid, cpu string) *v1.Pod {
+	has := podtest.List("cpu", cpu, "memory", "1Mi")
+	p := podtest.Pod(uid, podtest.Container(has, has))
+	p.UID = types.UID(uid)
+	return p
+}
+
+// given returns the CPUs that the container of a pod is created with, and its annotation.
+func (r *rig) given(p *v1.Pod) string {
+	r.t.Helper()
+	given, err := r.Give(r.t.Context(), p, &p.Spec.Containers[0])
+	must(r.t, err)
+	return given.CPUs + "/" + given.Annotations[podlabels.CPUs]
+}
+
+func (r *rig) wantGiven(p *v1.Pod, want string) {
+	r.t.Helper()
+	if got := r.given(p); got != want {
+		r.t.Errorf("pod %s is given %s, want %s", p.UID, got, want)
+	}
+}
+
+// runs returns what pleg says of the running containers of pods.
+func (r *rig) runs(pods ...*v1.Pod) []*lifecyclev1.PodStatus {
+	var all []*lifecyclev1.PodStatus
+	for _, p := range pods {
+		_, own, _ := strings.Cut(r.given(p), "/")
+		c := &lifecyclev1.Container{
+			Id: "id-" + string(p.UID), Name: p.Spec.Containers[0].Name,
+			State: lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING,
+		}
+		if own != "" {
+			c.Annotations = map[string]string{podlabels.CPUs: own}
+		}
+		all = append(all, &lifecyclev1.PodStatus{Uid: string(p.UID), Containers: []*lifecyclev1.Container{c}})
+	}
+	return all
+}
+
+// TestCPUsSurviveARestart checks that the CPUs are on disk when Allocate returns, and that a container of a pod that is
+// created again gets the same ones.
+func TestCPUsSurviveARestart(t *testing.T) {
+	r := newRig(t)
+	own, part := pod("own", "2"), pod("part", "500m")
+	if !r.Needs(own) || r.Needs(part) {
+		t.Error("whole CPUs are not needed, or parts are")
+	}
+	must(t, r.Allocate(t.Context(), own))
+	must(t, r.restart(cpus.PolicyStatic))
+	if wait, err := r.Check(pod("next", "2")); wait || err == nil ||
+		err.Error() != "not enough cpus available to satisfy request: requested=2, available=1" {
+		t.Errorf("another pod: %v, %v", wait, err)
+	}
+	r.wantGiven(own, "1-2/1-2")
+	r.wantGiven(part, "0,3/")
+	if got := fmt.Sprint(r.CPUs("own", own.Spec.Containers[0].Name), r.AllocatableCPUs(), r.Pods()); got != "1-2 1-3 [own]" {
+		t.Errorf("the pod-resources API shows %s", got)
+	}
+	if !r.HasCPUs("own", "") || !r.HasCPUs("own", own.Spec.Containers[0].Name) || r.HasCPUs("part", "") {
+		t.Error("HasCPUs is wrong")
+	}
+	r.Release("own")
+	must(t, r.restart(cpus.PolicyStatic))
+	r.wantGiven(part, "0-3/")
+}
+
+// TestARefusedPodFreesItsCPUs checks the pod that lacks CPUs for its second container.
+func TestARefusedPodFreesItsCPUs(t *testing.T) {
+	r := newRig(t)
+	p := pod("u", "2")
+	second := *p.Spec.Containers[0].DeepCopy()
+	second.Name = "second"
+	p.Spec.Containers = append(p.Spec.Containers, second)
+	if _, err := r.Check(p); err == nil {
+		t.Error("the pod is not refused")
+	}
+	if r.HasCPUs("u", "") {
+		t.Error("Check has changed something")
+	}
+	if err := r.Allocate(t.Context(), p); err == nil {
+		t.Error("the pod gets its CPUs")
+	}
+	r.Release("u")
+	r.wantGiven(pod("part", "500m"), "0-3/")
+}
+
+// TestALostStateIsRebuiltFromWhatRuns checks a damaged state and a removed one.
+func TestALostStateIsRebuiltFromWhatRuns(t *testing.T) {
+	for name, lose := range map[string]func(path string) error{
+		"damaged": func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },
+		"removed": os.Remove,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			own, other := pod("own", "2"), pod("other", "1")
+			must(t, r.Allocate(t.Context(), own))
+			runs := r.runs(own)
+			must(t, lose(filepath.Join(r.root, cpustate.File)))
+			must(t, r.restart(cpus.PolicyStatic))
+			if wait, err := r.Check(other); !wait || err != nil {
+				t.Errorf("a pod does not wait until the state is rebuilt: %v", err)
+			}
+			must(t, r.restart(cpus.PolicyStatic)) // killed before Recover
+			r.Recover(runs)
+			must(t, r.restart(cpus.PolicyStatic)) // killed after it
+			r.wantGiven(own, "1-2/1-2")
+			must(t, r.Allocate(t.Context(), other))
+			r.wantGiven(other, "3/3")
+		})
+	}
+}
+
+// TestAStateOfAnotherPolicyIsRefused checks that the error names the file and what to do, and that nothing is changed.
+func TestAStateOfAnotherPolicyIsRefused(t *testing.T) {
+	r := newRig(t)
+	path := filepath.Join(r.root, cpustate.File)
+	want := fmt.Sprintf("could not restore state from checkpoint: configured policy %q differs from state checkpoint policy "+
+		"%q, please drain this node and delete the CPU manager checkpoint file %q before restarting", "none", "static", path)
+	if err := r.restart(cpus.PolicyNone); err == nil || err.Error() != want {
+		t.Errorf("error = %v, want %s", err, want)
+	}
+	must(t, os.Remove(path))
+	must(t, r.restart(cpus.PolicyNone))
+	r.Recover(nil)
+	r.wantGiven(pod("own", "2"), "/")
+	if r.Needs(pod("own", "2")) || len(r.Pods()) > 0 {
+		t.Error("a pod needs CPUs for itself with the policy none")
+	}
+	if err := r.restart(cpus.PolicyStatic); err == nil {
+		t.Error("the state of the policy none is accepted")
+	}
+}
+
+// runtime records updates.
+type runtime struct {
+	mu      sync.Mutex
+	updates []string
+	fails   error
+}
+
+func (r *runtime) update(_ context.Context, id string, to *runtimeapi.ContainerResources) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.updates = append(r.updates, id+"="+to.GetLinux().GetCpusetCpus())
+	return r.fails
+}
+
+// take returns the updates since the last call.
+func (r *runtime) take() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	updates := strings.Join(r.updates, " ")
+	r.updates = nil
+	return updates
+}
+
+// fail makes updates fail, or succeed with nil.
+func (r *runtime) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fails = err
+}
+
+// TestSharedCPUsShrinkAndComeBack checks that a running container is updated once for each change, and again after an
+// update that has failed, and that a running container without CPUs of its own gets those that it wants.
+func TestSharedCPUsShrinkAndComeBack(t *testing.T) {
+	r := newRig(t)
+	part, own := pod("part", "500m"), pod("own", "2")
+	var mu sync.Mutex
+	pods, runs := []*v1.Pod{part}, r.runs(part)
+	cri := &runtime{}
+	loop := allocator.NewReconciler(allocator.ReconcilerConfig{
+		Allocator: r.Allocator, Update: cri.update, Period: 10 * time.Second, Clock: r.clock,
+		Pods: func() ([]*v1.Pod, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return pods, nil
+		},
+		Observed: func() ([]*lifecyclev1.PodStatus, bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			return runs, true
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- loop.Run(ctx) }()
+	want := func(what, updates string) {
+		t.Helper()
+		var got string
+		eventually.That(t, what, func() bool {
+			got += cri.take()
+			return got == updates
+		})
+	}
+	tick := func() {
+		eventually.That(t, "the reconciler waits", r.clock.HasWaiters)
+		r.clock.Step(10 * time.Second)
+	}
+	want("the first update", "id-part=0-3")
+	must(t, r.Allocate(t.Context(), own))
+	cri.fail(errors.New("busy"))
+	tick()
+	want("the shared CPUs shrink", "id-part=0,3")
+	cri.fail(nil)
+	tick()
+	want("the update is repeated", "id-part=0,3")
+	mu.Lock()
+	late := pod("late", "1")
+	pods = append(pods, late)
+	runs = append(runs, &lifecyclev1.PodStatus{Uid: "late", Containers: []*lifecyclev1.Container{{
+		Id: "id-late", Name: late.Spec.Containers[0].Name, State: lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING,
+	}}})
+	mu.Unlock()
+	tick()
+	want("a running pod gets its CPU", "id-late=3")
+	r.Release("own")
+	r.Release("late")
+	mu.Lock()
+	pods = pods[:1]
+	mu.Unlock()
+	tick()
+	want("the shared CPUs come back", "id-part=0-3")
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Run ends with %v", err)
+	}
+}
