@@ -14,7 +14,8 @@ type Metrics struct{ losing *prometheus.GaugeVec }
 // NewMetrics registers the metric, which has no sample at first.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return &Metrics{losing: promauto.With(registry).NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kubelet_cri_losing_support", Help: "1 if a version of Kubernetes does not support the container runtime any more.",
+		Name: "kubelet_cri_losing_support",
+		Help: "1 if a version of Kubernetes does not support the container runtime any more.",
 	}, []string{"version"})}
 }
 

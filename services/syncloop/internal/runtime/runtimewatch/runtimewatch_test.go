@@ -88,8 +88,8 @@ func TestWhatIsSaidOfTheRuntime(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	const losing = "# HELP kubelet_cri_losing_support 1 if a version of Kubernetes does not support the container runtime " +
-		"any more.\n# TYPE kubelet_cri_losing_support gauge\nkubelet_cri_losing_support{version=\"1.38.0\"} 1\n"
+	const losing = "# HELP kubelet_cri_losing_support 1 if a version of Kubernetes does not support the container " +
+		"runtime any more.\n# TYPE kubelet_cri_losing_support gauge\nkubelet_cri_losing_support{version=\"1.38.0\"} 1\n"
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(losing)); err != nil {
 		t.Error(err)
 	}
