@@ -13,6 +13,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
@@ -181,7 +182,7 @@ func KnowsRuntime(node *v1.Node) bool {
 }
 
 // resources refuses a pod that requests more than the remaining allocatable resources. Resources that the node does not
-// have are not checked, because they belong to the whole cluster.
+// have are not checked, because they belong to the whole cluster; huge pages always belong to a node.
 func resources(r Request) *Refusal {
 	if r.Node == nil {
 		return nil
@@ -209,6 +210,7 @@ func resources(r Request) *Refusal {
 	for _, name := range slices.Sorted(maps.Keys(requested)) {
 		quantity, total := requested[name], used[name]
 		has, known := allocatable[name]
+		known = known || strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
 		if !known || quantity.IsZero() || r.Owned != nil && r.Owned(name) {
 			continue
 		}

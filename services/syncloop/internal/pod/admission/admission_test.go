@@ -107,6 +107,9 @@ func TestCheck(t *testing.T) {
 		{name: "too much memory", pod: pod(requesting("memory", "2Gi")),
 			want: "OutOfmemory: Node didn't have enough resource: memory, requested: 2147483648, used: 0, capacity: 1073741824"},
 		{name: "a resource that is no node's", pod: pod(requesting("example.com/license", "1"))},
+		{name: "huge pages of a size that the machine does not have", pod: pod(requesting("hugepages-512Mi", "512Mi")),
+			want: "OutOfhugepages-512Mi: Node didn't have enough resource: hugepages-512Mi, requested: 536870912, " +
+				"used: 0, capacity: 0"},
 		{name: "one pod too many", pod: pod(), others: []*v1.Pod{pod(), pod(), pod()},
 			want: "OutOfpods: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"},
 		{name: "nothing asked on a node that is over-committed", pod: pod(), others: one(requesting("cpu", "100"))},
