@@ -9,7 +9,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	v1 "k8s.io/api/core/v1"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 )
 
 // TestMonitoringGetsPods uses the pod resources API as a kubelet's clients do, on its socket, also after a kill of
@@ -56,6 +58,31 @@ spec:
 	kill(t, "syncloop")
 	awaitNewPID(t, "syncloop", old)
 	awaitThat(t, "the next syncloop tells the same", listed)
+	awaitThat(t, "the pods API has the pod with its status", func() bool { return readyInPodsAPI(t, p.Name) })
 	takeAway(t, "monitored.yaml")
 	awaitThat(t, "it is no longer listed", func() bool { return len(containers(p.Name)) == 0 })
+}
+
+// readyInPodsAPI reports whether a pod is Ready by the kubelet's pods API.
+func readyInPodsAPI(t *testing.T, name string) bool {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+filepath.Join(node.Layout.Root(), "pods-api", "pods-api.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // nothing is under way
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	answer, err := podsv1alpha1.NewPodsClient(conn).ListPods(ctx, &podsv1alpha1.ListPodsRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return false // syncloop may be starting
+	}
+	return slices.ContainsFunc(answer.GetPods(), func(data []byte) bool {
+		p := &v1.Pod{}
+		if err := p.Unmarshal(data); err != nil {
+			t.Fatal(err)
+		}
+		return p.Name == name && ready(p)
+	})
 }
