@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
+	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/utils/clock"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
@@ -25,6 +26,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podchanges"
@@ -203,6 +205,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		return storage.retry(ctx, volumes, changes.Note(podchanges.Sync))
 	})
 	parts.Run("pod changes", func(ctx context.Context) error { return changes.Run(ctx, volumes.Refresh, poke(workers)) })
+	held := podResources(h, store, owner)
 	engine := engineapi.New(engineapi.Config{
 		Store: store, Workers: workers, Probes: probes.Describe, Volumes: volumes.Describe, Health: syncLoop.Health,
 		Images: h.imagesNow(ctx), Events: events.Stream(), Storage: published.Source, Evicter: evictions,
@@ -212,9 +215,11 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 			Store: store, Book: books.evictions, Workers: workers, Boot: h.boot, Unsent: link.Statuses.Unsent,
 			Clock: clock.RealClock{},
 		}),
-		Readings: usage.Readings,
+		Readings: usage.Readings, Resources: func() (*podresourcesv1.ListPodResourcesResponse, error) {
+			return podresources.Listed(held)
+		},
 	})
 	return serveAPIs(ctx, h, apiConfig{
-		engine: engine, askNode: askNode, store: store, allocator: owner, loop: syncLoop, usage: usage, events: events,
+		engine: engine, askNode: askNode, store: store, resources: held, loop: syncLoop, usage: usage, events: events,
 	}, parts)
 }

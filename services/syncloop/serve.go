@@ -29,10 +29,11 @@ import (
 
 // apiConfig has the dependencies of serveAPIs besides the host.
 type apiConfig struct {
-	engine    *engineapi.Server
-	askNode   func(context.Context) (*v1.Node, error)
-	store     *podstore.Store
-	allocator *allocator.Allocator
+	engine  *engineapi.Server
+	askNode func(context.Context) (*v1.Node, error)
+	store   *podstore.Store
+	// resources has what pods have for themselves.
+	resources podresources.Config
 	loop      *loop.Loop
 	usage     *stats.Stats
 	events    *podevents.Recorder
@@ -78,7 +79,7 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 			return httpserve.Until(ctx, listener, kubeletapi.ReadOnly(h.cfg.NodeName, common), h.logger)
 		})
 	}
-	addPodResources(h, c.store, c.allocator, parts)
+	addPodResources(h, c.resources, parts)
 	addPodsAPI(h, c.store, parts)
 	return addNodeAPI(ctx, h, c.askNode, common, c.loop.Begun(), parts)
 }
@@ -101,17 +102,21 @@ func awaitPods(ctx context.Context, h *host, store *podstore.Store) {
 	}
 }
 
-// addPodResources adds the pod-resources API. A node without it still runs pods, because they do not need it.
-func addPodResources(h *host, store *podstore.Store, owner *allocator.Allocator, parts *components.Group) {
+// podResources returns the configuration of the pod-resources API.
+func podResources(h *host, store *podstore.Store, owner *allocator.Allocator) podresources.Config {
 	path := podresources.Socket(h.cfg.RootDir)
-	config := podresources.Config{
+	return podresources.Config{
 		Path: path, Pods: store.Active, Devices: owner, Metrics: podresources.NewMetrics(h.registry),
 		Logger: h.logger, Clock: clock.RealClock{},
 	}
+}
+
+// addPodResources adds the pod-resources API. A node without it still runs pods, because they do not need it.
+func addPodResources(h *host, config podresources.Config, parts *components.Group) {
 	parts.Run("pod resources", func(ctx context.Context) error {
 		if err := podresources.Serve(ctx, config); err != nil {
 			h.logger.Warn("the pod-resources API is not served; fix the cause and restart syncloop",
-				telemetry.KeyFile, path, telemetry.KeyError, err)
+				telemetry.KeyFile, config.Path, telemetry.KeyError, err)
 		}
 		return nil
 	})

@@ -137,6 +137,14 @@ func TestDevicesOfASamplePlugin(t *testing.T) {
 	if had != "Dev-1" || listedDevices(t, first.Name) != deviceResource+"=Dev-1" {
 		t.Errorf("the pod sees %q, and the API lists %q, want Dev-1", had, listedDevices(t, first.Name))
 	}
+	for _, want := range []string{
+		"Non-terminated Pods (", "\n  " + deviceResource + "  1 (50%)  ",
+		"\n  " + deviceResource + "  Dev-1   <none>  e2e/" + first.Name + "  main\n",
+	} {
+		if got := quartet(t, "describe", "node"); !strings.Contains(got, want) {
+			t.Errorf("quartet describe node has no %q:\n%s", want, got)
+		}
+	}
 	await(t, "devicefirst", "the device in its status", func(p *v1.Pod) bool {
 		if p == nil || len(p.Status.ContainerStatuses) == 0 {
 			return false
@@ -170,6 +178,9 @@ func TestDevicesOfASamplePlugin(t *testing.T) {
 		t.Errorf("without the plugin, the next container sees %q, want %s", got, had)
 	}
 	killSyncloop(t)
+	awaitThat(t, "the next syncloop knows the device of the pod", func() bool { // it has removed old sockets by then
+		return listedDevices(t, first.Name) == deviceResource+"="+had
+	})
 	startDevicePlugin(t)
 	awaitThat(t, "the devices are back", func() bool { return devicesOfNode(t) == "2 of 2" })
 	for _, before := range []*v1.Pod{again, second} {

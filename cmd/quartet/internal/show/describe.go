@@ -41,18 +41,19 @@ func (f *describeFormat) Set(text string) error {
 
 func (a *querier) describeCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "describe pod|pvc|storageclass [NAME...]",
-		Short: "Show everything that the node knows about a pod, a persistent volume claim or a storage class",
+		Use:   "describe pod|node|pvc|storageclass [NAME...]",
+		Short: "Show everything that is known about a pod, the node, a persistent volume claim or a storage class",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("say what to describe: " + cmd.CommandPath() + " pod NAME, pvc NAME or storageclass NAME")
+				return errors.New("say what to describe: " + cmd.CommandPath() + " pod NAME, node, pvc NAME or storageclass NAME")
 			}
-			return fmt.Errorf("there is no %q to describe: %s describes pods, pvc and storageclasses", args[0], cmd.CommandPath())
+			return fmt.Errorf("there is no %q to describe: %s describes pods, the node, pvc and storageclasses", args[0],
+				cmd.CommandPath())
 		},
 		// Args refuses a call without arguments.
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
-	cmd.AddCommand(a.describePodCommand(), a.describeClaimCommand(), a.describeClassCommand())
+	cmd.AddCommand(a.describePodCommand(), a.describeNodeCommand(), a.describeClaimCommand(), a.describeClassCommand())
 	return cmd
 }
 
@@ -183,6 +184,11 @@ func printDescriptions(out io.Writer, output format, all []description, single b
 	if single {
 		document = list.Items[0]
 	}
+	return printDocument(out, output, document)
+}
+
+// printDocument prints a document with parts from protojson as JSON or YAML.
+func printDocument(out io.Writer, output format, document any) error {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text) // it removes the white space of protojson, which varies on purpose
 	encoder.SetEscapeHTML(false)

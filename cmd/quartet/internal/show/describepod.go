@@ -190,11 +190,7 @@ func (d description) printPhases(p *page, now time.Time) {
 func (d description) printEvents(p *page, now time.Time) {
 	var rows [][]string
 	for _, e := range d.events {
-		seen := age(e.received.GetLastSeenAt().AsTime(), now)
-		if e.Count > 1 {
-			seen += fmt.Sprintf(" (x%d over %s)", e.Count, age(e.FirstTimestamp.Time, now))
-		}
-		rows = append(rows, []string{e.Type, e.Reason, seen, orNone(e.container()), oneLine(e.Message)})
+		rows = append(rows, []string{e.Type, e.Reason, e.seen(now), orNone(e.container()), oneLine(e.Message)})
 	}
 	p.table("Events", []string{"Type", "Reason", "Age", "Container", "Message"}, rows)
 }

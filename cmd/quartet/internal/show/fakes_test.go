@@ -20,7 +20,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
+	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
@@ -58,6 +60,17 @@ type fakeEngine struct {
 	claims   []*enginev1.Claim
 	released []*enginev1.ReleasedVolume
 	volumes  []*enginev1.PodVolume
+	// resources are those of the pods.
+	resources podresourcesv1.ListPodResourcesResponse
+}
+
+func (f *fakeEngine) ListPodResources(
+	context.Context, *enginev1.ListPodResourcesRequest,
+) (*enginev1.ListPodResourcesResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	data, err := proto.Marshal(&f.resources)
+	return &enginev1.ListPodResourcesResponse{Resources: data}, err
 }
 
 func (f *fakeEngine) WatchPodEvents(

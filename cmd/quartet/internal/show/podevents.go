@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -37,6 +38,15 @@ func viewEvent(service layout.Service, received *enginev1.PodEvent) (podEvent, e
 	}
 	event.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
 	return podEvent{Event: event, received: received}, nil
+}
+
+// seen returns the age of the last occurrence, and the number of occurrences if there are several.
+func (e podEvent) seen(now time.Time) string {
+	seen := age(e.received.GetLastSeenAt().AsTime(), now)
+	if e.Count > 1 {
+		seen += fmt.Sprintf(" (x%d over %s)", e.Count, age(e.FirstTimestamp.Time, now))
+	}
+	return seen
 }
 
 // container returns the container of an event; empty if the event is about the pod.

@@ -934,6 +934,89 @@ func (x *CSIDriver) GetStorageHealth() []byte {
 	return nil
 }
 
+// ListPodResourcesRequest asks for the resources of all pods.
+type ListPodResourcesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPodResourcesRequest) Reset() {
+	*x = ListPodResourcesRequest{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPodResourcesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPodResourcesRequest) ProtoMessage() {}
+
+func (x *ListPodResourcesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPodResourcesRequest.ProtoReflect.Descriptor instead.
+func (*ListPodResourcesRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{13}
+}
+
+// ListPodResourcesResponse contains the resources of all pods.
+type ListPodResourcesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The v1.ListPodResourcesResponse of k8s.io/kubelet/pkg/apis/podresources/v1, encoded.
+	Resources     []byte `protobuf:"bytes,1,opt,name=resources,proto3" json:"resources,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPodResourcesResponse) Reset() {
+	*x = ListPodResourcesResponse{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPodResourcesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPodResourcesResponse) ProtoMessage() {}
+
+func (x *ListPodResourcesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPodResourcesResponse.ProtoReflect.Descriptor instead.
+func (*ListPodResourcesResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListPodResourcesResponse) GetResources() []byte {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
 // ListWorkersRequest asks for all workers.
 type ListWorkersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -943,7 +1026,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1038,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1051,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{13}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{15}
 }
 
 // ListWorkersResponse contains all workers.
@@ -982,7 +1065,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -994,7 +1077,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1007,7 +1090,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{14}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*Worker {
@@ -1060,7 +1143,7 @@ type Worker struct {
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1155,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1168,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{15}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Worker) GetPodUid() string {
@@ -1227,7 +1310,7 @@ type Volume struct {
 
 func (x *Volume) Reset() {
 	*x = Volume{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1239,7 +1322,7 @@ func (x *Volume) String() string {
 func (*Volume) ProtoMessage() {}
 
 func (x *Volume) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1252,7 +1335,7 @@ func (x *Volume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Volume.ProtoReflect.Descriptor instead.
 func (*Volume) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{16}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Volume) GetName() string {
@@ -1371,7 +1454,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1383,7 +1466,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1396,7 +1479,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{17}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Probe) GetContainer() string {
@@ -1494,7 +1577,7 @@ type StartPhase struct {
 
 func (x *StartPhase) Reset() {
 	*x = StartPhase{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1589,7 @@ func (x *StartPhase) String() string {
 func (*StartPhase) ProtoMessage() {}
 
 func (x *StartPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[18]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1602,7 @@ func (x *StartPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartPhase.ProtoReflect.Descriptor instead.
 func (*StartPhase) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{18}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StartPhase) GetPhase() string {
@@ -1559,7 +1642,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1571,7 +1654,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[19]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1584,7 +1667,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{19}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{21}
 }
 
 // ListImagesResponse contains all images.
@@ -1598,7 +1681,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1693,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[20]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1706,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{20}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListImagesResponse) GetImages() []*Image {
@@ -1650,7 +1733,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1745,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[21]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1758,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{21}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Image) GetId() string {
@@ -1715,7 +1798,7 @@ type ListClaimsRequest struct {
 
 func (x *ListClaimsRequest) Reset() {
 	*x = ListClaimsRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1727,7 +1810,7 @@ func (x *ListClaimsRequest) String() string {
 func (*ListClaimsRequest) ProtoMessage() {}
 
 func (x *ListClaimsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[22]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1740,7 +1823,7 @@ func (x *ListClaimsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClaimsRequest.ProtoReflect.Descriptor instead.
 func (*ListClaimsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{22}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{24}
 }
 
 // ListClaimsResponse contains the claims.
@@ -1756,7 +1839,7 @@ type ListClaimsResponse struct {
 
 func (x *ListClaimsResponse) Reset() {
 	*x = ListClaimsResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1768,7 +1851,7 @@ func (x *ListClaimsResponse) String() string {
 func (*ListClaimsResponse) ProtoMessage() {}
 
 func (x *ListClaimsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[23]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1781,7 +1864,7 @@ func (x *ListClaimsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClaimsResponse.ProtoReflect.Descriptor instead.
 func (*ListClaimsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{23}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListClaimsResponse) GetClaims() []*Claim {
@@ -1811,7 +1894,7 @@ type ReleasedVolume struct {
 
 func (x *ReleasedVolume) Reset() {
 	*x = ReleasedVolume{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1823,7 +1906,7 @@ func (x *ReleasedVolume) String() string {
 func (*ReleasedVolume) ProtoMessage() {}
 
 func (x *ReleasedVolume) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[24]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1836,7 +1919,7 @@ func (x *ReleasedVolume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleasedVolume.ProtoReflect.Descriptor instead.
 func (*ReleasedVolume) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{24}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReleasedVolume) GetPersistentVolume() []byte {
@@ -1873,7 +1956,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +1968,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[25]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +1981,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{25}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Claim) GetClaim() []byte {
@@ -1938,7 +2021,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1950,7 +2033,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[26]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1963,7 +2046,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{26}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{28}
 }
 
 // ListVolumesResponse contains the volumes.
@@ -1977,7 +2060,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1989,7 +2072,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[27]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2002,7 +2085,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{27}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*PodVolume {
@@ -2029,7 +2112,7 @@ type PodVolume struct {
 
 func (x *PodVolume) Reset() {
 	*x = PodVolume{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2124,7 @@ func (x *PodVolume) String() string {
 func (*PodVolume) ProtoMessage() {}
 
 func (x *PodVolume) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[28]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2137,7 @@ func (x *PodVolume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodVolume.ProtoReflect.Descriptor instead.
 func (*PodVolume) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{28}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PodVolume) GetPodUid() string {
@@ -2102,7 +2185,7 @@ type EvictPodRequest struct {
 
 func (x *EvictPodRequest) Reset() {
 	*x = EvictPodRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2114,7 +2197,7 @@ func (x *EvictPodRequest) String() string {
 func (*EvictPodRequest) ProtoMessage() {}
 
 func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[29]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2127,7 +2210,7 @@ func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodRequest.ProtoReflect.Descriptor instead.
 func (*EvictPodRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{29}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *EvictPodRequest) GetPodUid() string {
@@ -2167,7 +2250,7 @@ type EvictPodResponse struct {
 
 func (x *EvictPodResponse) Reset() {
 	*x = EvictPodResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2179,7 +2262,7 @@ func (x *EvictPodResponse) String() string {
 func (*EvictPodResponse) ProtoMessage() {}
 
 func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2192,7 +2275,7 @@ func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodResponse.ProtoReflect.Descriptor instead.
 func (*EvictPodResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{30}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{32}
 }
 
 // ShutDownPodsRequest contains the pods to terminate.
@@ -2206,7 +2289,7 @@ type ShutDownPodsRequest struct {
 
 func (x *ShutDownPodsRequest) Reset() {
 	*x = ShutDownPodsRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2218,7 +2301,7 @@ func (x *ShutDownPodsRequest) String() string {
 func (*ShutDownPodsRequest) ProtoMessage() {}
 
 func (x *ShutDownPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2231,7 +2314,7 @@ func (x *ShutDownPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownPodsRequest.ProtoReflect.Descriptor instead.
 func (*ShutDownPodsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{31}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ShutDownPodsRequest) GetPods() []*PodEnd {
@@ -2254,7 +2337,7 @@ type PodEnd struct {
 
 func (x *PodEnd) Reset() {
 	*x = PodEnd{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2349,7 @@ func (x *PodEnd) String() string {
 func (*PodEnd) ProtoMessage() {}
 
 func (x *PodEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2362,7 @@ func (x *PodEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodEnd.ProtoReflect.Descriptor instead.
 func (*PodEnd) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{32}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PodEnd) GetPodUid() string {
@@ -2305,7 +2388,7 @@ type ShutDownPodsResponse struct {
 
 func (x *ShutDownPodsResponse) Reset() {
 	*x = ShutDownPodsResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2317,7 +2400,7 @@ func (x *ShutDownPodsResponse) String() string {
 func (*ShutDownPodsResponse) ProtoMessage() {}
 
 func (x *ShutDownPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2330,7 +2413,7 @@ func (x *ShutDownPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownPodsResponse.ProtoReflect.Descriptor instead.
 func (*ShutDownPodsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{33}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{35}
 }
 
 // AwaitStatusesRequest requests a wait for the statuses of all pods.
@@ -2342,7 +2425,7 @@ type AwaitStatusesRequest struct {
 
 func (x *AwaitStatusesRequest) Reset() {
 	*x = AwaitStatusesRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2354,7 +2437,7 @@ func (x *AwaitStatusesRequest) String() string {
 func (*AwaitStatusesRequest) ProtoMessage() {}
 
 func (x *AwaitStatusesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2367,7 +2450,7 @@ func (x *AwaitStatusesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitStatusesRequest.ProtoReflect.Descriptor instead.
 func (*AwaitStatusesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{34}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{36}
 }
 
 // AwaitStatusesResponse is empty: the API server has them.
@@ -2379,7 +2462,7 @@ type AwaitStatusesResponse struct {
 
 func (x *AwaitStatusesResponse) Reset() {
 	*x = AwaitStatusesResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[35]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2391,7 +2474,7 @@ func (x *AwaitStatusesResponse) String() string {
 func (*AwaitStatusesResponse) ProtoMessage() {}
 
 func (x *AwaitStatusesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[35]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2404,7 +2487,7 @@ func (x *AwaitStatusesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitStatusesResponse.ProtoReflect.Descriptor instead.
 func (*AwaitStatusesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{35}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{37}
 }
 
 // GetHealthRequest asks for the health.
@@ -2416,7 +2499,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[36]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2428,7 +2511,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[36]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2441,7 +2524,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{36}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{38}
 }
 
 // GetHealthResponse is the health of syncloop.
@@ -2467,7 +2550,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[37]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2479,7 +2562,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[37]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2492,7 +2575,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{37}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetHealthResponse) GetHealthy() bool {
@@ -2555,7 +2638,7 @@ type SignalReading struct {
 
 func (x *SignalReading) Reset() {
 	*x = SignalReading{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[38]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2567,7 +2650,7 @@ func (x *SignalReading) String() string {
 func (*SignalReading) ProtoMessage() {}
 
 func (x *SignalReading) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[38]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2580,7 +2663,7 @@ func (x *SignalReading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalReading.ProtoReflect.Descriptor instead.
 func (*SignalReading) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{38}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SignalReading) GetSignal() string {
@@ -2661,7 +2744,10 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\rTopologyEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x16\n" +
-	"\x14_allocatable_volumes\"\x14\n" +
+	"\x14_allocatable_volumes\"\x19\n" +
+	"\x17ListPodResourcesRequest\"8\n" +
+	"\x18ListPodResourcesResponse\x12\x1c\n" +
+	"\tresources\x18\x01 \x01(\fR\tresources\"\x14\n" +
 	"\x12ListWorkersRequest\"J\n" +
 	"\x13ListWorkersResponse\x123\n" +
 	"\aworkers\x18\x01 \x03(\v2\x19.quartet.engine.v1.WorkerR\aworkers\"\xf1\x04\n" +
@@ -2790,7 +2876,7 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\vProbeResult\x12\x1c\n" +
 	"\x18PROBE_RESULT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14PROBE_RESULT_SUCCESS\x10\x01\x12\x18\n" +
-	"\x14PROBE_RESULT_FAILURE\x10\x022\xee\b\n" +
+	"\x14PROBE_RESULT_FAILURE\x10\x022\xdb\t\n" +
 	"\rEngineService\x12S\n" +
 	"\bListPods\x12\".quartet.engine.v1.ListPodsRequest\x1a#.quartet.engine.v1.ListPodsResponse\x12X\n" +
 	"\tWatchPods\x12#.quartet.engine.v1.WatchPodsRequest\x1a$.quartet.engine.v1.WatchPodsResponse0\x01\x12g\n" +
@@ -2801,7 +2887,8 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"ListImages\x12$.quartet.engine.v1.ListImagesRequest\x1a%.quartet.engine.v1.ListImagesResponse\x12Y\n" +
 	"\n" +
 	"ListClaims\x12$.quartet.engine.v1.ListClaimsRequest\x1a%.quartet.engine.v1.ListClaimsResponse\x12\\\n" +
-	"\vListVolumes\x12%.quartet.engine.v1.ListVolumesRequest\x1a&.quartet.engine.v1.ListVolumesResponse\x12S\n" +
+	"\vListVolumes\x12%.quartet.engine.v1.ListVolumesRequest\x1a&.quartet.engine.v1.ListVolumesResponse\x12k\n" +
+	"\x10ListPodResources\x12*.quartet.engine.v1.ListPodResourcesRequest\x1a+.quartet.engine.v1.ListPodResourcesResponse\x12S\n" +
 	"\bEvictPod\x12\".quartet.engine.v1.EvictPodRequest\x1a#.quartet.engine.v1.EvictPodResponse\x12_\n" +
 	"\fShutDownPods\x12&.quartet.engine.v1.ShutDownPodsRequest\x1a'.quartet.engine.v1.ShutDownPodsResponse\x12b\n" +
 	"\rAwaitStatuses\x12'.quartet.engine.v1.AwaitStatusesRequest\x1a(.quartet.engine.v1.AwaitStatusesResponse\x12V\n" +
@@ -2821,123 +2908,127 @@ func file_quartet_engine_v1_engine_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_engine_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_quartet_engine_v1_engine_proto_goTypes = []any{
-	(WorkerState)(0),               // 0: quartet.engine.v1.WorkerState
-	(VolumeState)(0),               // 1: quartet.engine.v1.VolumeState
-	(ProbeResult)(0),               // 2: quartet.engine.v1.ProbeResult
-	(*Pod)(nil),                    // 3: quartet.engine.v1.Pod
-	(*ListPodsRequest)(nil),        // 4: quartet.engine.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),       // 5: quartet.engine.v1.ListPodsResponse
-	(*WatchPodsRequest)(nil),       // 6: quartet.engine.v1.WatchPodsRequest
-	(*WatchPodsResponse)(nil),      // 7: quartet.engine.v1.WatchPodsResponse
-	(*WatchPodEventsRequest)(nil),  // 8: quartet.engine.v1.WatchPodEventsRequest
-	(*WatchPodEventsResponse)(nil), // 9: quartet.engine.v1.WatchPodEventsResponse
-	(*PodEvent)(nil),               // 10: quartet.engine.v1.PodEvent
-	(*WatchStorageRequest)(nil),    // 11: quartet.engine.v1.WatchStorageRequest
-	(*WatchStorageResponse)(nil),   // 12: quartet.engine.v1.WatchStorageResponse
-	(*StorageItem)(nil),            // 13: quartet.engine.v1.StorageItem
-	(*DeviceResource)(nil),         // 14: quartet.engine.v1.DeviceResource
-	(*CSIDriver)(nil),              // 15: quartet.engine.v1.CSIDriver
-	(*ListWorkersRequest)(nil),     // 16: quartet.engine.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),    // 17: quartet.engine.v1.ListWorkersResponse
-	(*Worker)(nil),                 // 18: quartet.engine.v1.Worker
-	(*Volume)(nil),                 // 19: quartet.engine.v1.Volume
-	(*Probe)(nil),                  // 20: quartet.engine.v1.Probe
-	(*StartPhase)(nil),             // 21: quartet.engine.v1.StartPhase
-	(*ListImagesRequest)(nil),      // 22: quartet.engine.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),     // 23: quartet.engine.v1.ListImagesResponse
-	(*Image)(nil),                  // 24: quartet.engine.v1.Image
-	(*ListClaimsRequest)(nil),      // 25: quartet.engine.v1.ListClaimsRequest
-	(*ListClaimsResponse)(nil),     // 26: quartet.engine.v1.ListClaimsResponse
-	(*ReleasedVolume)(nil),         // 27: quartet.engine.v1.ReleasedVolume
-	(*Claim)(nil),                  // 28: quartet.engine.v1.Claim
-	(*ListVolumesRequest)(nil),     // 29: quartet.engine.v1.ListVolumesRequest
-	(*ListVolumesResponse)(nil),    // 30: quartet.engine.v1.ListVolumesResponse
-	(*PodVolume)(nil),              // 31: quartet.engine.v1.PodVolume
-	(*EvictPodRequest)(nil),        // 32: quartet.engine.v1.EvictPodRequest
-	(*EvictPodResponse)(nil),       // 33: quartet.engine.v1.EvictPodResponse
-	(*ShutDownPodsRequest)(nil),    // 34: quartet.engine.v1.ShutDownPodsRequest
-	(*PodEnd)(nil),                 // 35: quartet.engine.v1.PodEnd
-	(*ShutDownPodsResponse)(nil),   // 36: quartet.engine.v1.ShutDownPodsResponse
-	(*AwaitStatusesRequest)(nil),   // 37: quartet.engine.v1.AwaitStatusesRequest
-	(*AwaitStatusesResponse)(nil),  // 38: quartet.engine.v1.AwaitStatusesResponse
-	(*GetHealthRequest)(nil),       // 39: quartet.engine.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),      // 40: quartet.engine.v1.GetHealthResponse
-	(*SignalReading)(nil),          // 41: quartet.engine.v1.SignalReading
-	nil,                            // 42: quartet.engine.v1.CSIDriver.TopologyEntry
-	(*v1.Frame)(nil),               // 43: quartet.stream.v1.Frame
-	(*timestamppb.Timestamp)(nil),  // 44: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 45: google.protobuf.Duration
+	(WorkerState)(0),                 // 0: quartet.engine.v1.WorkerState
+	(VolumeState)(0),                 // 1: quartet.engine.v1.VolumeState
+	(ProbeResult)(0),                 // 2: quartet.engine.v1.ProbeResult
+	(*Pod)(nil),                      // 3: quartet.engine.v1.Pod
+	(*ListPodsRequest)(nil),          // 4: quartet.engine.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),         // 5: quartet.engine.v1.ListPodsResponse
+	(*WatchPodsRequest)(nil),         // 6: quartet.engine.v1.WatchPodsRequest
+	(*WatchPodsResponse)(nil),        // 7: quartet.engine.v1.WatchPodsResponse
+	(*WatchPodEventsRequest)(nil),    // 8: quartet.engine.v1.WatchPodEventsRequest
+	(*WatchPodEventsResponse)(nil),   // 9: quartet.engine.v1.WatchPodEventsResponse
+	(*PodEvent)(nil),                 // 10: quartet.engine.v1.PodEvent
+	(*WatchStorageRequest)(nil),      // 11: quartet.engine.v1.WatchStorageRequest
+	(*WatchStorageResponse)(nil),     // 12: quartet.engine.v1.WatchStorageResponse
+	(*StorageItem)(nil),              // 13: quartet.engine.v1.StorageItem
+	(*DeviceResource)(nil),           // 14: quartet.engine.v1.DeviceResource
+	(*CSIDriver)(nil),                // 15: quartet.engine.v1.CSIDriver
+	(*ListPodResourcesRequest)(nil),  // 16: quartet.engine.v1.ListPodResourcesRequest
+	(*ListPodResourcesResponse)(nil), // 17: quartet.engine.v1.ListPodResourcesResponse
+	(*ListWorkersRequest)(nil),       // 18: quartet.engine.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),      // 19: quartet.engine.v1.ListWorkersResponse
+	(*Worker)(nil),                   // 20: quartet.engine.v1.Worker
+	(*Volume)(nil),                   // 21: quartet.engine.v1.Volume
+	(*Probe)(nil),                    // 22: quartet.engine.v1.Probe
+	(*StartPhase)(nil),               // 23: quartet.engine.v1.StartPhase
+	(*ListImagesRequest)(nil),        // 24: quartet.engine.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),       // 25: quartet.engine.v1.ListImagesResponse
+	(*Image)(nil),                    // 26: quartet.engine.v1.Image
+	(*ListClaimsRequest)(nil),        // 27: quartet.engine.v1.ListClaimsRequest
+	(*ListClaimsResponse)(nil),       // 28: quartet.engine.v1.ListClaimsResponse
+	(*ReleasedVolume)(nil),           // 29: quartet.engine.v1.ReleasedVolume
+	(*Claim)(nil),                    // 30: quartet.engine.v1.Claim
+	(*ListVolumesRequest)(nil),       // 31: quartet.engine.v1.ListVolumesRequest
+	(*ListVolumesResponse)(nil),      // 32: quartet.engine.v1.ListVolumesResponse
+	(*PodVolume)(nil),                // 33: quartet.engine.v1.PodVolume
+	(*EvictPodRequest)(nil),          // 34: quartet.engine.v1.EvictPodRequest
+	(*EvictPodResponse)(nil),         // 35: quartet.engine.v1.EvictPodResponse
+	(*ShutDownPodsRequest)(nil),      // 36: quartet.engine.v1.ShutDownPodsRequest
+	(*PodEnd)(nil),                   // 37: quartet.engine.v1.PodEnd
+	(*ShutDownPodsResponse)(nil),     // 38: quartet.engine.v1.ShutDownPodsResponse
+	(*AwaitStatusesRequest)(nil),     // 39: quartet.engine.v1.AwaitStatusesRequest
+	(*AwaitStatusesResponse)(nil),    // 40: quartet.engine.v1.AwaitStatusesResponse
+	(*GetHealthRequest)(nil),         // 41: quartet.engine.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),        // 42: quartet.engine.v1.GetHealthResponse
+	(*SignalReading)(nil),            // 43: quartet.engine.v1.SignalReading
+	nil,                              // 44: quartet.engine.v1.CSIDriver.TopologyEntry
+	(*v1.Frame)(nil),                 // 45: quartet.stream.v1.Frame
+	(*timestamppb.Timestamp)(nil),    // 46: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 47: google.protobuf.Duration
 }
 var file_quartet_engine_v1_engine_proto_depIdxs = []int32{
 	0,  // 0: quartet.engine.v1.Pod.worker_state:type_name -> quartet.engine.v1.WorkerState
 	3,  // 1: quartet.engine.v1.ListPodsResponse.pods:type_name -> quartet.engine.v1.Pod
-	43, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
+	45, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
 	3,  // 3: quartet.engine.v1.WatchPodsResponse.pod:type_name -> quartet.engine.v1.Pod
-	43, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	45, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
 	10, // 5: quartet.engine.v1.WatchPodEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
-	44, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
-	43, // 7: quartet.engine.v1.WatchStorageResponse.frame:type_name -> quartet.stream.v1.Frame
+	46, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
+	45, // 7: quartet.engine.v1.WatchStorageResponse.frame:type_name -> quartet.stream.v1.Frame
 	13, // 8: quartet.engine.v1.WatchStorageResponse.item:type_name -> quartet.engine.v1.StorageItem
 	15, // 9: quartet.engine.v1.StorageItem.driver:type_name -> quartet.engine.v1.CSIDriver
 	14, // 10: quartet.engine.v1.StorageItem.device_resource:type_name -> quartet.engine.v1.DeviceResource
-	42, // 11: quartet.engine.v1.CSIDriver.topology:type_name -> quartet.engine.v1.CSIDriver.TopologyEntry
-	18, // 12: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
+	44, // 11: quartet.engine.v1.CSIDriver.topology:type_name -> quartet.engine.v1.CSIDriver.TopologyEntry
+	20, // 12: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
 	0,  // 13: quartet.engine.v1.Worker.state:type_name -> quartet.engine.v1.WorkerState
-	44, // 14: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
-	44, // 15: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
-	44, // 16: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
-	21, // 17: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
-	20, // 18: quartet.engine.v1.Worker.probes:type_name -> quartet.engine.v1.Probe
-	19, // 19: quartet.engine.v1.Worker.volumes:type_name -> quartet.engine.v1.Volume
+	46, // 14: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
+	46, // 15: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
+	46, // 16: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
+	23, // 17: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
+	22, // 18: quartet.engine.v1.Worker.probes:type_name -> quartet.engine.v1.Probe
+	21, // 19: quartet.engine.v1.Worker.volumes:type_name -> quartet.engine.v1.Volume
 	1,  // 20: quartet.engine.v1.Volume.state:type_name -> quartet.engine.v1.VolumeState
-	44, // 21: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
-	44, // 22: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
-	44, // 23: quartet.engine.v1.Volume.wanted_since:type_name -> google.protobuf.Timestamp
+	46, // 21: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
+	46, // 22: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
+	46, // 23: quartet.engine.v1.Volume.wanted_since:type_name -> google.protobuf.Timestamp
 	2,  // 24: quartet.engine.v1.Probe.result:type_name -> quartet.engine.v1.ProbeResult
-	44, // 25: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
-	44, // 26: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
+	46, // 25: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
+	46, // 26: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
 	2,  // 27: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
-	44, // 28: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
-	44, // 29: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
-	44, // 30: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
-	45, // 31: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
-	24, // 32: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
-	28, // 33: quartet.engine.v1.ListClaimsResponse.claims:type_name -> quartet.engine.v1.Claim
-	27, // 34: quartet.engine.v1.ListClaimsResponse.released:type_name -> quartet.engine.v1.ReleasedVolume
-	31, // 35: quartet.engine.v1.ListVolumesResponse.volumes:type_name -> quartet.engine.v1.PodVolume
-	19, // 36: quartet.engine.v1.PodVolume.volume:type_name -> quartet.engine.v1.Volume
-	35, // 37: quartet.engine.v1.ShutDownPodsRequest.pods:type_name -> quartet.engine.v1.PodEnd
-	44, // 38: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
-	41, // 39: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
-	44, // 40: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
+	46, // 28: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
+	46, // 29: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
+	46, // 30: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
+	47, // 31: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
+	26, // 32: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
+	30, // 33: quartet.engine.v1.ListClaimsResponse.claims:type_name -> quartet.engine.v1.Claim
+	29, // 34: quartet.engine.v1.ListClaimsResponse.released:type_name -> quartet.engine.v1.ReleasedVolume
+	33, // 35: quartet.engine.v1.ListVolumesResponse.volumes:type_name -> quartet.engine.v1.PodVolume
+	21, // 36: quartet.engine.v1.PodVolume.volume:type_name -> quartet.engine.v1.Volume
+	37, // 37: quartet.engine.v1.ShutDownPodsRequest.pods:type_name -> quartet.engine.v1.PodEnd
+	46, // 38: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
+	43, // 39: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
+	46, // 40: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
 	4,  // 41: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
 	6,  // 42: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
 	8,  // 43: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
 	11, // 44: quartet.engine.v1.EngineService.WatchStorage:input_type -> quartet.engine.v1.WatchStorageRequest
-	16, // 45: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
-	22, // 46: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
-	25, // 47: quartet.engine.v1.EngineService.ListClaims:input_type -> quartet.engine.v1.ListClaimsRequest
-	29, // 48: quartet.engine.v1.EngineService.ListVolumes:input_type -> quartet.engine.v1.ListVolumesRequest
-	32, // 49: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
-	34, // 50: quartet.engine.v1.EngineService.ShutDownPods:input_type -> quartet.engine.v1.ShutDownPodsRequest
-	37, // 51: quartet.engine.v1.EngineService.AwaitStatuses:input_type -> quartet.engine.v1.AwaitStatusesRequest
-	39, // 52: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
-	5,  // 53: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
-	7,  // 54: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
-	9,  // 55: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
-	12, // 56: quartet.engine.v1.EngineService.WatchStorage:output_type -> quartet.engine.v1.WatchStorageResponse
-	17, // 57: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
-	23, // 58: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
-	26, // 59: quartet.engine.v1.EngineService.ListClaims:output_type -> quartet.engine.v1.ListClaimsResponse
-	30, // 60: quartet.engine.v1.EngineService.ListVolumes:output_type -> quartet.engine.v1.ListVolumesResponse
-	33, // 61: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
-	36, // 62: quartet.engine.v1.EngineService.ShutDownPods:output_type -> quartet.engine.v1.ShutDownPodsResponse
-	38, // 63: quartet.engine.v1.EngineService.AwaitStatuses:output_type -> quartet.engine.v1.AwaitStatusesResponse
-	40, // 64: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
-	53, // [53:65] is the sub-list for method output_type
-	41, // [41:53] is the sub-list for method input_type
+	18, // 45: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
+	24, // 46: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
+	27, // 47: quartet.engine.v1.EngineService.ListClaims:input_type -> quartet.engine.v1.ListClaimsRequest
+	31, // 48: quartet.engine.v1.EngineService.ListVolumes:input_type -> quartet.engine.v1.ListVolumesRequest
+	16, // 49: quartet.engine.v1.EngineService.ListPodResources:input_type -> quartet.engine.v1.ListPodResourcesRequest
+	34, // 50: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
+	36, // 51: quartet.engine.v1.EngineService.ShutDownPods:input_type -> quartet.engine.v1.ShutDownPodsRequest
+	39, // 52: quartet.engine.v1.EngineService.AwaitStatuses:input_type -> quartet.engine.v1.AwaitStatusesRequest
+	41, // 53: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
+	5,  // 54: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
+	7,  // 55: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
+	9,  // 56: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
+	12, // 57: quartet.engine.v1.EngineService.WatchStorage:output_type -> quartet.engine.v1.WatchStorageResponse
+	19, // 58: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
+	25, // 59: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
+	28, // 60: quartet.engine.v1.EngineService.ListClaims:output_type -> quartet.engine.v1.ListClaimsResponse
+	32, // 61: quartet.engine.v1.EngineService.ListVolumes:output_type -> quartet.engine.v1.ListVolumesResponse
+	17, // 62: quartet.engine.v1.EngineService.ListPodResources:output_type -> quartet.engine.v1.ListPodResourcesResponse
+	35, // 63: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
+	38, // 64: quartet.engine.v1.EngineService.ShutDownPods:output_type -> quartet.engine.v1.ShutDownPodsResponse
+	40, // 65: quartet.engine.v1.EngineService.AwaitStatuses:output_type -> quartet.engine.v1.AwaitStatusesResponse
+	42, // 66: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
+	54, // [54:67] is the sub-list for method output_type
+	41, // [41:54] is the sub-list for method input_type
 	41, // [41:41] is the sub-list for extension type_name
 	41, // [41:41] is the sub-list for extension extendee
 	0,  // [0:41] is the sub-list for field type_name
@@ -2955,7 +3046,7 @@ func file_quartet_engine_v1_engine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_engine_v1_engine_proto_rawDesc), len(file_quartet_engine_v1_engine_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   40,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,18 +21,19 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	EngineService_ListPods_FullMethodName       = "/quartet.engine.v1.EngineService/ListPods"
-	EngineService_WatchPods_FullMethodName      = "/quartet.engine.v1.EngineService/WatchPods"
-	EngineService_WatchPodEvents_FullMethodName = "/quartet.engine.v1.EngineService/WatchPodEvents"
-	EngineService_WatchStorage_FullMethodName   = "/quartet.engine.v1.EngineService/WatchStorage"
-	EngineService_ListWorkers_FullMethodName    = "/quartet.engine.v1.EngineService/ListWorkers"
-	EngineService_ListImages_FullMethodName     = "/quartet.engine.v1.EngineService/ListImages"
-	EngineService_ListClaims_FullMethodName     = "/quartet.engine.v1.EngineService/ListClaims"
-	EngineService_ListVolumes_FullMethodName    = "/quartet.engine.v1.EngineService/ListVolumes"
-	EngineService_EvictPod_FullMethodName       = "/quartet.engine.v1.EngineService/EvictPod"
-	EngineService_ShutDownPods_FullMethodName   = "/quartet.engine.v1.EngineService/ShutDownPods"
-	EngineService_AwaitStatuses_FullMethodName  = "/quartet.engine.v1.EngineService/AwaitStatuses"
-	EngineService_GetHealth_FullMethodName      = "/quartet.engine.v1.EngineService/GetHealth"
+	EngineService_ListPods_FullMethodName         = "/quartet.engine.v1.EngineService/ListPods"
+	EngineService_WatchPods_FullMethodName        = "/quartet.engine.v1.EngineService/WatchPods"
+	EngineService_WatchPodEvents_FullMethodName   = "/quartet.engine.v1.EngineService/WatchPodEvents"
+	EngineService_WatchStorage_FullMethodName     = "/quartet.engine.v1.EngineService/WatchStorage"
+	EngineService_ListWorkers_FullMethodName      = "/quartet.engine.v1.EngineService/ListWorkers"
+	EngineService_ListImages_FullMethodName       = "/quartet.engine.v1.EngineService/ListImages"
+	EngineService_ListClaims_FullMethodName       = "/quartet.engine.v1.EngineService/ListClaims"
+	EngineService_ListVolumes_FullMethodName      = "/quartet.engine.v1.EngineService/ListVolumes"
+	EngineService_ListPodResources_FullMethodName = "/quartet.engine.v1.EngineService/ListPodResources"
+	EngineService_EvictPod_FullMethodName         = "/quartet.engine.v1.EngineService/EvictPod"
+	EngineService_ShutDownPods_FullMethodName     = "/quartet.engine.v1.EngineService/ShutDownPods"
+	EngineService_AwaitStatuses_FullMethodName    = "/quartet.engine.v1.EngineService/AwaitStatuses"
+	EngineService_GetHealth_FullMethodName        = "/quartet.engine.v1.EngineService/GetHealth"
 )
 
 // EngineServiceClient is the client API for EngineService service.
@@ -80,6 +81,10 @@ type EngineServiceClient interface {
 	// that a CSI driver has staged and no pod uses any more. Volumes of pods that are in place and have no directory, such
 	// as a hostPath, are left out. `quartet get volumes` calls it.
 	ListVolumes(ctx context.Context, in *ListVolumesRequest, opts ...grpc.CallOption) (*ListVolumesResponse, error)
+	// ListPodResources returns what the containers of each pod have for themselves: devices, and where the node assigns
+	// them CPUs, memory and resource claims. It is the answer of the kubelet's pod-resources API, on whose socket only
+	// root can ask. `quartet describe node` calls it. Fails with UNAVAILABLE as ListPods does.
+	ListPodResources(ctx context.Context, in *ListPodResourcesRequest, opts ...grpc.CallOption) (*ListPodResourcesResponse, error)
 	// EvictPod terminates a pod with phase Failed, a reason and a message; it is not started again, even if its source
 	// still names it. Returns when the eviction has begun. Fails with NOT_FOUND if there is no such pod and with
 	// INVALID_ARGUMENT if the reason is empty.
@@ -217,6 +222,16 @@ func (c *engineServiceClient) ListVolumes(ctx context.Context, in *ListVolumesRe
 	return out, nil
 }
 
+func (c *engineServiceClient) ListPodResources(ctx context.Context, in *ListPodResourcesRequest, opts ...grpc.CallOption) (*ListPodResourcesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPodResourcesResponse)
+	err := c.cc.Invoke(ctx, EngineService_ListPodResources_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *engineServiceClient) EvictPod(ctx context.Context, in *EvictPodRequest, opts ...grpc.CallOption) (*EvictPodResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(EvictPodResponse)
@@ -302,6 +317,10 @@ type EngineServiceServer interface {
 	// that a CSI driver has staged and no pod uses any more. Volumes of pods that are in place and have no directory, such
 	// as a hostPath, are left out. `quartet get volumes` calls it.
 	ListVolumes(context.Context, *ListVolumesRequest) (*ListVolumesResponse, error)
+	// ListPodResources returns what the containers of each pod have for themselves: devices, and where the node assigns
+	// them CPUs, memory and resource claims. It is the answer of the kubelet's pod-resources API, on whose socket only
+	// root can ask. `quartet describe node` calls it. Fails with UNAVAILABLE as ListPods does.
+	ListPodResources(context.Context, *ListPodResourcesRequest) (*ListPodResourcesResponse, error)
 	// EvictPod terminates a pod with phase Failed, a reason and a message; it is not started again, even if its source
 	// still names it. Returns when the eviction has begun. Fails with NOT_FOUND if there is no such pod and with
 	// INVALID_ARGUMENT if the reason is empty.
@@ -355,6 +374,9 @@ func (UnimplementedEngineServiceServer) ListClaims(context.Context, *ListClaimsR
 }
 func (UnimplementedEngineServiceServer) ListVolumes(context.Context, *ListVolumesRequest) (*ListVolumesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListVolumes not implemented")
+}
+func (UnimplementedEngineServiceServer) ListPodResources(context.Context, *ListPodResourcesRequest) (*ListPodResourcesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPodResources not implemented")
 }
 func (UnimplementedEngineServiceServer) EvictPod(context.Context, *EvictPodRequest) (*EvictPodResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EvictPod not implemented")
@@ -512,6 +534,24 @@ func _EngineService_ListVolumes_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _EngineService_ListPodResources_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPodResourcesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EngineServiceServer).ListPodResources(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EngineService_ListPodResources_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EngineServiceServer).ListPodResources(ctx, req.(*ListPodResourcesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _EngineService_EvictPod_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(EvictPodRequest)
 	if err := dec(in); err != nil {
@@ -610,6 +650,10 @@ var EngineService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListVolumes",
 			Handler:    _EngineService_ListVolumes_Handler,
+		},
+		{
+			MethodName: "ListPodResources",
+			Handler:    _EngineService_ListPodResources_Handler,
 		},
 		{
 			MethodName: "EvictPod",

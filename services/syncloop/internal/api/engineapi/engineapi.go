@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	internalapi "k8s.io/cri-api/pkg/apis"
+	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
@@ -58,6 +59,8 @@ type Config struct {
 	// that no pod uses: (*csi.Plugin).Unused. Nil returns none.
 	AllVolumes func() []*enginev1.PodVolume
 	Unused     func() []*enginev1.Volume
+	// Resources returns what the containers of each pod have for themselves: podresources.Listed. Nil returns none.
+	Resources func() (*podresourcesv1.ListPodResourcesResponse, error)
 	// Images returns the connected image service, or an error while there is none.
 	Images func() (internalapi.ImageManagerService, error)
 }

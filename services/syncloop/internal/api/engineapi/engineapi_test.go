@@ -108,7 +108,8 @@ func start(t *testing.T) *rig {
 				{PodUid: "u2", Namespace: "default", Pod: "b", Volume: volume("first")},
 			}
 		},
-		Unused: func() []*enginev1.Volume { return []*enginev1.Volume{{Name: "staged"}} },
+		Resources: r.resources,
+		Unused:    func() []*enginev1.Volume { return []*enginev1.Volume{{Name: "staged"}} },
 		Storage: func() (stream.Source[*enginev1.StorageItem], error) {
 			if level := r.storage.Load(); level != nil {
 				return level, nil

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -95,4 +96,22 @@ func describe(image *runtimeapi.Image) *enginev1.Image {
 		Id: image.GetId(), Names: slices.Concat(image.GetRepoTags(), image.GetRepoDigests()),
 		SizeBytes: image.GetSize(), Pinned: image.GetPinned(),
 	}
+}
+
+// ListPodResources implements EngineService.
+func (s *Server) ListPodResources(
+	context.Context, *enginev1.ListPodResourcesRequest,
+) (*enginev1.ListPodResourcesResponse, error) {
+	if s.cfg.Resources == nil {
+		return &enginev1.ListPodResourcesResponse{}, nil
+	}
+	listed, err := s.cfg.Resources()
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	data, err := proto.Marshal(listed)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "encode the resources of pods: %v", err)
+	}
+	return &enginev1.ListPodResourcesResponse{Resources: data}, nil
 }
