@@ -56,8 +56,8 @@ func Infeasible(wanted, allocated *v1.Pod, node Node) *Refusal {
 	return nil
 }
 
-// refusedByServer returns why an API server would refuse a resize, in its words. Sources without one may ask for it. The
-// cgroup of a pod is in that of its QoS class, and a limit of a running container is never removed.
+// refusedByServer returns why an API server would refuse a resize, in its words. Sources without one may ask for it.
+// The cgroup of a pod is in that of its QoS class, and a limit of a running container is never removed.
 func refusedByServer(wanted, allocated *v1.Pod) *Refusal {
 	if qos.GetPodQOS(wanted) != qos.GetPodQOS(allocated) {
 		return &Refusal{Message: "Pod QOS Class may not change as a result of resizing", Detail: "qos_class"}
