@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/claims"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
@@ -125,6 +127,22 @@ func describeReleased(link *cluster.Link) func() []*enginev1.ReleasedVolume {
 		return local.Describe
 	}
 	return nil
+}
+
+// forgetReleased returns the function that forgets a volume of a deleted claim of a standalone node; nil for a node in
+// a cluster.
+func forgetReleased(link *cluster.Link) func(context.Context, string) (driver, handle string, err error) {
+	local := volumesOf(link)
+	if local == nil {
+		return nil
+	}
+	return func(ctx context.Context, name string) (driver, handle string, err error) {
+		driver, handle, err = local.Forget(ctx, name)
+		if errors.Is(err, nodevolumes.ErrNotFound) {
+			err = engineapi.ErrNoVolume
+		}
+		return driver, handle, err
+	}
 }
 
 // describeClaims returns the function that describes the claims of a standalone node; nil for a node in a cluster.

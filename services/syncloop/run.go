@@ -209,7 +209,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	engine := engineapi.New(engineapi.Config{
 		Store: store, Workers: workers, Probes: probes.Describe, Volumes: volumes.Describe, Health: syncLoop.Health,
 		Images: h.imagesNow(ctx), Events: events.Stream(), Storage: published.Source, Evicter: evictions,
-		Claims: describeClaims(link), Released: describeReleased(link),
+		Claims: describeClaims(link), Released: describeReleased(link), Forget: forgetReleased(link),
 		AllVolumes: volumes.List, Unused: storage.volumes.Unused,
 		Shutdown: shutdown.New(shutdown.Config{
 			Store: store, Book: books.evictions, Workers: workers, Boot: h.boot, Unsent: link.Statuses.Unsent,

@@ -71,13 +71,14 @@ func deleteCommand() *cobra.Command {
 	var stateDir, namespace string
 	var paths []string
 	cmd := &cobra.Command{
-		Use:   "delete pod|configmap|secret|pvc|storageclass|csidriver NAME... | delete KIND/NAME... | delete -f FILE|DIR|-...",
+		Use:   "delete pod|configmap|secret|pvc|pv|storageclass|csidriver NAME... | delete KIND/NAME... | delete -f FILE|DIR|-...",
 		Short: "Delete applied pods, config maps, secrets and claims",
 		Long: "Delete applied pods, config maps, secrets, persistent volume claims, storage classes and CSIDrivers, by name, or by the\n" +
 			"manifests that they were applied with, of which only the names are used. A pod may be named with or without the node's suffix, and NAME may be\n" +
 			"NAMESPACE/NAME. What is of a manifest directory is deleted with its file, and not by this command.\n\n" +
 			"The data of a deleted claim are removed when no pod uses it any more, unless its storage class retains them. A claim\n" +
-			"whose storage class is deleted keeps its volume.",
+			"whose storage class is deleted keeps its volume. A volume that was retained is forgotten by its name; it stays in the\n" +
+			"storage system.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, err := namesOf(args, namespace, paths)
 			if err != nil {
@@ -102,6 +103,8 @@ func deleteCommand() *cobra.Command {
 type client struct {
 	configv1.ConfigServiceClient
 	address, stateDir string
+	// engine is the address of syncloop.
+	engine string
 }
 
 // withClient calls do with a client.
@@ -115,7 +118,7 @@ func withClient(stateDir string, do func(client) error) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	return do(client{configv1.NewConfigServiceClient(conn), addresses.ConfigMux, stateDir})
+	return do(client{configv1.NewConfigServiceClient(conn), addresses.ConfigMux, stateDir, addresses.SyncLoop})
 }
 
 // applyAll applies the content of manifests.
@@ -218,6 +221,9 @@ func resultWord(op configv1.Op) string {
 func (c client) remove(ctx context.Context, out io.Writer, n objectName) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	if n.kind == volumeKind {
+		return c.forget(ctx, out, n)
+	}
 	if n.kind == podKind {
 		if _, err := c.DeletePod(ctx, &configv1.DeletePodRequest{Namespace: n.namespace, Name: n.name}); err != nil {
 			return c.explain(err)

@@ -45,6 +45,18 @@ const (
 	driverKind    kind = "csidriver"
 )
 
+// volumeKind can only be deleted.
+const volumeKind kind = "persistentvolume"
+
+// deletableKindOf returns the kind of a word on the command line of delete.
+func deletableKindOf(word string) (k kind, ok bool) {
+	switch strings.ToLower(word) {
+	case "persistentvolume", "persistentvolumes", "pv":
+		return volumeKind, true
+	}
+	return kindOf(word)
+}
+
 // kindOf returns the kind of a word on the command line.
 func kindOf(word string) (k kind, ok bool) {
 	switch strings.ToLower(word) {
@@ -78,6 +90,8 @@ func (k kind) inManifest() string {
 		return "StorageClass"
 	case driverKind:
 		return "CSIDriver"
+	case volumeKind:
+		return "PersistentVolume"
 	case podKind:
 		return "Pod"
 	default:
@@ -94,7 +108,7 @@ func (k kind) apiVersion() string {
 }
 
 // isOfNode reports whether objects of the kind have no namespace.
-func (k kind) isOfNode() bool { return k == classKind || k == driverKind }
+func (k kind) isOfNode() bool { return k == classKind || k == driverKind || k == volumeKind }
 
 // objectName names a pod or another object. An empty namespace means "default", for a kind with namespaces.
 type objectName struct {
@@ -119,9 +133,9 @@ func namesOf(args []string, namespace string, paths []string) ([]objectName, err
 	case len(paths) > 0:
 		return nil, nil
 	case len(args) == 0:
-		return nil, errors.New("say what to delete: pod NAME, configmap NAME, secret NAME, pvc NAME, storageclass NAME, csidriver NAME, or -f FILE")
+		return nil, errors.New("say what to delete: pod NAME, configmap NAME, secret NAME, pvc NAME, pv NAME, storageclass NAME, csidriver NAME, or -f FILE")
 	}
-	if k, ok := kindOf(args[0]); ok {
+	if k, ok := deletableKindOf(args[0]); ok {
 		if len(args) == 1 {
 			return nil, fmt.Errorf("name what to delete: delete %s NAME", k)
 		}
@@ -130,10 +144,10 @@ func namesOf(args []string, namespace string, paths []string) ([]objectName, err
 	var names []objectName
 	for _, arg := range args {
 		word, name, _ := strings.Cut(arg, "/")
-		k, ok := kindOf(word)
+		k, ok := deletableKindOf(word)
 		if !ok || name == "" {
 			return nil, fmt.Errorf(
-				"there is no %q to delete: say delete KIND NAME, with the kind pod, configmap, secret, pvc, storageclass or csidriver",
+				"there is no %q to delete: say delete KIND NAME, with the kind pod, configmap, secret, pvc, pv, storageclass or csidriver",
 				arg,
 			)
 		}

@@ -281,6 +281,8 @@ func objectIn(word string, data []byte) item {
 		driver := &storagev1.CSIDriver{}
 		err := strictly(data, driver)
 		return marshaled(item{name: objectName{k, driver.Namespace, driver.Name}, err: err}, driver.Marshal)
+	case volumeKind: // kindOf never returns it
+		return item{err: fmt.Errorf("there is no kind %q", word)}
 	case podKind:
 		pod := &v1.Pod{}
 		err := strictly(data, pod)

@@ -2095,6 +2095,107 @@ func (x *ListVolumesResponse) GetVolumes() []*PodVolume {
 	return nil
 }
 
+// DeleteReleasedVolumeRequest names the volume to forget.
+type DeleteReleasedVolumeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the persistent volume.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteReleasedVolumeRequest) Reset() {
+	*x = DeleteReleasedVolumeRequest{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteReleasedVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteReleasedVolumeRequest) ProtoMessage() {}
+
+func (x *DeleteReleasedVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteReleasedVolumeRequest.ProtoReflect.Descriptor instead.
+func (*DeleteReleasedVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *DeleteReleasedVolumeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// DeleteReleasedVolumeResponse has the volume that is forgotten.
+type DeleteReleasedVolumeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of its CSI driver.
+	Driver string `protobuf:"bytes,1,opt,name=driver,proto3" json:"driver,omitempty"`
+	// Its ID in the driver.
+	Handle        string `protobuf:"bytes,2,opt,name=handle,proto3" json:"handle,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteReleasedVolumeResponse) Reset() {
+	*x = DeleteReleasedVolumeResponse{}
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteReleasedVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteReleasedVolumeResponse) ProtoMessage() {}
+
+func (x *DeleteReleasedVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteReleasedVolumeResponse.ProtoReflect.Descriptor instead.
+func (*DeleteReleasedVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *DeleteReleasedVolumeResponse) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+func (x *DeleteReleasedVolumeResponse) GetHandle() string {
+	if x != nil {
+		return x.Handle
+	}
+	return ""
+}
+
 // PodVolume is a volume with its pod.
 type PodVolume struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2112,7 +2213,7 @@ type PodVolume struct {
 
 func (x *PodVolume) Reset() {
 	*x = PodVolume{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2124,7 +2225,7 @@ func (x *PodVolume) String() string {
 func (*PodVolume) ProtoMessage() {}
 
 func (x *PodVolume) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[30]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2137,7 +2238,7 @@ func (x *PodVolume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodVolume.ProtoReflect.Descriptor instead.
 func (*PodVolume) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{30}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PodVolume) GetPodUid() string {
@@ -2185,7 +2286,7 @@ type EvictPodRequest struct {
 
 func (x *EvictPodRequest) Reset() {
 	*x = EvictPodRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2197,7 +2298,7 @@ func (x *EvictPodRequest) String() string {
 func (*EvictPodRequest) ProtoMessage() {}
 
 func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[31]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2210,7 +2311,7 @@ func (x *EvictPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodRequest.ProtoReflect.Descriptor instead.
 func (*EvictPodRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{31}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *EvictPodRequest) GetPodUid() string {
@@ -2250,7 +2351,7 @@ type EvictPodResponse struct {
 
 func (x *EvictPodResponse) Reset() {
 	*x = EvictPodResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2262,7 +2363,7 @@ func (x *EvictPodResponse) String() string {
 func (*EvictPodResponse) ProtoMessage() {}
 
 func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[32]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2275,7 +2376,7 @@ func (x *EvictPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPodResponse.ProtoReflect.Descriptor instead.
 func (*EvictPodResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{32}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{34}
 }
 
 // ShutDownPodsRequest contains the pods to terminate.
@@ -2289,7 +2390,7 @@ type ShutDownPodsRequest struct {
 
 func (x *ShutDownPodsRequest) Reset() {
 	*x = ShutDownPodsRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2301,7 +2402,7 @@ func (x *ShutDownPodsRequest) String() string {
 func (*ShutDownPodsRequest) ProtoMessage() {}
 
 func (x *ShutDownPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[33]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2314,7 +2415,7 @@ func (x *ShutDownPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownPodsRequest.ProtoReflect.Descriptor instead.
 func (*ShutDownPodsRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{33}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ShutDownPodsRequest) GetPods() []*PodEnd {
@@ -2337,7 +2438,7 @@ type PodEnd struct {
 
 func (x *PodEnd) Reset() {
 	*x = PodEnd{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2349,7 +2450,7 @@ func (x *PodEnd) String() string {
 func (*PodEnd) ProtoMessage() {}
 
 func (x *PodEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[34]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2362,7 +2463,7 @@ func (x *PodEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodEnd.ProtoReflect.Descriptor instead.
 func (*PodEnd) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{34}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PodEnd) GetPodUid() string {
@@ -2388,7 +2489,7 @@ type ShutDownPodsResponse struct {
 
 func (x *ShutDownPodsResponse) Reset() {
 	*x = ShutDownPodsResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[35]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2400,7 +2501,7 @@ func (x *ShutDownPodsResponse) String() string {
 func (*ShutDownPodsResponse) ProtoMessage() {}
 
 func (x *ShutDownPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[35]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2413,7 +2514,7 @@ func (x *ShutDownPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutDownPodsResponse.ProtoReflect.Descriptor instead.
 func (*ShutDownPodsResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{35}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{37}
 }
 
 // AwaitStatusesRequest requests a wait for the statuses of all pods.
@@ -2425,7 +2526,7 @@ type AwaitStatusesRequest struct {
 
 func (x *AwaitStatusesRequest) Reset() {
 	*x = AwaitStatusesRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[36]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2437,7 +2538,7 @@ func (x *AwaitStatusesRequest) String() string {
 func (*AwaitStatusesRequest) ProtoMessage() {}
 
 func (x *AwaitStatusesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[36]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2450,7 +2551,7 @@ func (x *AwaitStatusesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitStatusesRequest.ProtoReflect.Descriptor instead.
 func (*AwaitStatusesRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{36}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{38}
 }
 
 // AwaitStatusesResponse is empty: the API server has them.
@@ -2462,7 +2563,7 @@ type AwaitStatusesResponse struct {
 
 func (x *AwaitStatusesResponse) Reset() {
 	*x = AwaitStatusesResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[37]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2474,7 +2575,7 @@ func (x *AwaitStatusesResponse) String() string {
 func (*AwaitStatusesResponse) ProtoMessage() {}
 
 func (x *AwaitStatusesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[37]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2487,7 +2588,7 @@ func (x *AwaitStatusesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitStatusesResponse.ProtoReflect.Descriptor instead.
 func (*AwaitStatusesResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{37}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{39}
 }
 
 // GetHealthRequest asks for the health.
@@ -2499,7 +2600,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[38]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2511,7 +2612,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[38]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2524,7 +2625,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{38}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{40}
 }
 
 // GetHealthResponse is the health of syncloop.
@@ -2550,7 +2651,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[39]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2562,7 +2663,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[39]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2575,7 +2676,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{39}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetHealthResponse) GetHealthy() bool {
@@ -2638,7 +2739,7 @@ type SignalReading struct {
 
 func (x *SignalReading) Reset() {
 	*x = SignalReading{}
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[40]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2650,7 +2751,7 @@ func (x *SignalReading) String() string {
 func (*SignalReading) ProtoMessage() {}
 
 func (x *SignalReading) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_engine_v1_engine_proto_msgTypes[40]
+	mi := &file_quartet_engine_v1_engine_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2663,7 +2764,7 @@ func (x *SignalReading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalReading.ProtoReflect.Descriptor instead.
 func (*SignalReading) Descriptor() ([]byte, []int) {
-	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{40}
+	return file_quartet_engine_v1_engine_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SignalReading) GetSignal() string {
@@ -2828,7 +2929,12 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\aproblem\x18\x04 \x01(\tR\aproblem\"\x14\n" +
 	"\x12ListVolumesRequest\"M\n" +
 	"\x13ListVolumesResponse\x126\n" +
-	"\avolumes\x18\x01 \x03(\v2\x1c.quartet.engine.v1.PodVolumeR\avolumes\"\x87\x01\n" +
+	"\avolumes\x18\x01 \x03(\v2\x1c.quartet.engine.v1.PodVolumeR\avolumes\"1\n" +
+	"\x1bDeleteReleasedVolumeRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"N\n" +
+	"\x1cDeleteReleasedVolumeResponse\x12\x16\n" +
+	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x16\n" +
+	"\x06handle\x18\x02 \x01(\tR\x06handle\"\x87\x01\n" +
 	"\tPodVolume\x12\x17\n" +
 	"\apod_uid\x18\x01 \x01(\tR\x06podUid\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x10\n" +
@@ -2876,7 +2982,8 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\vProbeResult\x12\x1c\n" +
 	"\x18PROBE_RESULT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14PROBE_RESULT_SUCCESS\x10\x01\x12\x18\n" +
-	"\x14PROBE_RESULT_FAILURE\x10\x022\xdb\t\n" +
+	"\x14PROBE_RESULT_FAILURE\x10\x022\xd4\n" +
+	"\n" +
 	"\rEngineService\x12S\n" +
 	"\bListPods\x12\".quartet.engine.v1.ListPodsRequest\x1a#.quartet.engine.v1.ListPodsResponse\x12X\n" +
 	"\tWatchPods\x12#.quartet.engine.v1.WatchPodsRequest\x1a$.quartet.engine.v1.WatchPodsResponse0\x01\x12g\n" +
@@ -2886,7 +2993,8 @@ const file_quartet_engine_v1_engine_proto_rawDesc = "" +
 	"\n" +
 	"ListImages\x12$.quartet.engine.v1.ListImagesRequest\x1a%.quartet.engine.v1.ListImagesResponse\x12Y\n" +
 	"\n" +
-	"ListClaims\x12$.quartet.engine.v1.ListClaimsRequest\x1a%.quartet.engine.v1.ListClaimsResponse\x12\\\n" +
+	"ListClaims\x12$.quartet.engine.v1.ListClaimsRequest\x1a%.quartet.engine.v1.ListClaimsResponse\x12w\n" +
+	"\x14DeleteReleasedVolume\x12..quartet.engine.v1.DeleteReleasedVolumeRequest\x1a/.quartet.engine.v1.DeleteReleasedVolumeResponse\x12\\\n" +
 	"\vListVolumes\x12%.quartet.engine.v1.ListVolumesRequest\x1a&.quartet.engine.v1.ListVolumesResponse\x12k\n" +
 	"\x10ListPodResources\x12*.quartet.engine.v1.ListPodResourcesRequest\x1a+.quartet.engine.v1.ListPodResourcesResponse\x12S\n" +
 	"\bEvictPod\x12\".quartet.engine.v1.EvictPodRequest\x1a#.quartet.engine.v1.EvictPodResponse\x12_\n" +
@@ -2908,99 +3016,101 @@ func file_quartet_engine_v1_engine_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_engine_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_quartet_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_quartet_engine_v1_engine_proto_goTypes = []any{
-	(WorkerState)(0),                 // 0: quartet.engine.v1.WorkerState
-	(VolumeState)(0),                 // 1: quartet.engine.v1.VolumeState
-	(ProbeResult)(0),                 // 2: quartet.engine.v1.ProbeResult
-	(*Pod)(nil),                      // 3: quartet.engine.v1.Pod
-	(*ListPodsRequest)(nil),          // 4: quartet.engine.v1.ListPodsRequest
-	(*ListPodsResponse)(nil),         // 5: quartet.engine.v1.ListPodsResponse
-	(*WatchPodsRequest)(nil),         // 6: quartet.engine.v1.WatchPodsRequest
-	(*WatchPodsResponse)(nil),        // 7: quartet.engine.v1.WatchPodsResponse
-	(*WatchPodEventsRequest)(nil),    // 8: quartet.engine.v1.WatchPodEventsRequest
-	(*WatchPodEventsResponse)(nil),   // 9: quartet.engine.v1.WatchPodEventsResponse
-	(*PodEvent)(nil),                 // 10: quartet.engine.v1.PodEvent
-	(*WatchStorageRequest)(nil),      // 11: quartet.engine.v1.WatchStorageRequest
-	(*WatchStorageResponse)(nil),     // 12: quartet.engine.v1.WatchStorageResponse
-	(*StorageItem)(nil),              // 13: quartet.engine.v1.StorageItem
-	(*DeviceResource)(nil),           // 14: quartet.engine.v1.DeviceResource
-	(*CSIDriver)(nil),                // 15: quartet.engine.v1.CSIDriver
-	(*ListPodResourcesRequest)(nil),  // 16: quartet.engine.v1.ListPodResourcesRequest
-	(*ListPodResourcesResponse)(nil), // 17: quartet.engine.v1.ListPodResourcesResponse
-	(*ListWorkersRequest)(nil),       // 18: quartet.engine.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),      // 19: quartet.engine.v1.ListWorkersResponse
-	(*Worker)(nil),                   // 20: quartet.engine.v1.Worker
-	(*Volume)(nil),                   // 21: quartet.engine.v1.Volume
-	(*Probe)(nil),                    // 22: quartet.engine.v1.Probe
-	(*StartPhase)(nil),               // 23: quartet.engine.v1.StartPhase
-	(*ListImagesRequest)(nil),        // 24: quartet.engine.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),       // 25: quartet.engine.v1.ListImagesResponse
-	(*Image)(nil),                    // 26: quartet.engine.v1.Image
-	(*ListClaimsRequest)(nil),        // 27: quartet.engine.v1.ListClaimsRequest
-	(*ListClaimsResponse)(nil),       // 28: quartet.engine.v1.ListClaimsResponse
-	(*ReleasedVolume)(nil),           // 29: quartet.engine.v1.ReleasedVolume
-	(*Claim)(nil),                    // 30: quartet.engine.v1.Claim
-	(*ListVolumesRequest)(nil),       // 31: quartet.engine.v1.ListVolumesRequest
-	(*ListVolumesResponse)(nil),      // 32: quartet.engine.v1.ListVolumesResponse
-	(*PodVolume)(nil),                // 33: quartet.engine.v1.PodVolume
-	(*EvictPodRequest)(nil),          // 34: quartet.engine.v1.EvictPodRequest
-	(*EvictPodResponse)(nil),         // 35: quartet.engine.v1.EvictPodResponse
-	(*ShutDownPodsRequest)(nil),      // 36: quartet.engine.v1.ShutDownPodsRequest
-	(*PodEnd)(nil),                   // 37: quartet.engine.v1.PodEnd
-	(*ShutDownPodsResponse)(nil),     // 38: quartet.engine.v1.ShutDownPodsResponse
-	(*AwaitStatusesRequest)(nil),     // 39: quartet.engine.v1.AwaitStatusesRequest
-	(*AwaitStatusesResponse)(nil),    // 40: quartet.engine.v1.AwaitStatusesResponse
-	(*GetHealthRequest)(nil),         // 41: quartet.engine.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),        // 42: quartet.engine.v1.GetHealthResponse
-	(*SignalReading)(nil),            // 43: quartet.engine.v1.SignalReading
-	nil,                              // 44: quartet.engine.v1.CSIDriver.TopologyEntry
-	(*v1.Frame)(nil),                 // 45: quartet.stream.v1.Frame
-	(*timestamppb.Timestamp)(nil),    // 46: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 47: google.protobuf.Duration
+	(WorkerState)(0),                     // 0: quartet.engine.v1.WorkerState
+	(VolumeState)(0),                     // 1: quartet.engine.v1.VolumeState
+	(ProbeResult)(0),                     // 2: quartet.engine.v1.ProbeResult
+	(*Pod)(nil),                          // 3: quartet.engine.v1.Pod
+	(*ListPodsRequest)(nil),              // 4: quartet.engine.v1.ListPodsRequest
+	(*ListPodsResponse)(nil),             // 5: quartet.engine.v1.ListPodsResponse
+	(*WatchPodsRequest)(nil),             // 6: quartet.engine.v1.WatchPodsRequest
+	(*WatchPodsResponse)(nil),            // 7: quartet.engine.v1.WatchPodsResponse
+	(*WatchPodEventsRequest)(nil),        // 8: quartet.engine.v1.WatchPodEventsRequest
+	(*WatchPodEventsResponse)(nil),       // 9: quartet.engine.v1.WatchPodEventsResponse
+	(*PodEvent)(nil),                     // 10: quartet.engine.v1.PodEvent
+	(*WatchStorageRequest)(nil),          // 11: quartet.engine.v1.WatchStorageRequest
+	(*WatchStorageResponse)(nil),         // 12: quartet.engine.v1.WatchStorageResponse
+	(*StorageItem)(nil),                  // 13: quartet.engine.v1.StorageItem
+	(*DeviceResource)(nil),               // 14: quartet.engine.v1.DeviceResource
+	(*CSIDriver)(nil),                    // 15: quartet.engine.v1.CSIDriver
+	(*ListPodResourcesRequest)(nil),      // 16: quartet.engine.v1.ListPodResourcesRequest
+	(*ListPodResourcesResponse)(nil),     // 17: quartet.engine.v1.ListPodResourcesResponse
+	(*ListWorkersRequest)(nil),           // 18: quartet.engine.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),          // 19: quartet.engine.v1.ListWorkersResponse
+	(*Worker)(nil),                       // 20: quartet.engine.v1.Worker
+	(*Volume)(nil),                       // 21: quartet.engine.v1.Volume
+	(*Probe)(nil),                        // 22: quartet.engine.v1.Probe
+	(*StartPhase)(nil),                   // 23: quartet.engine.v1.StartPhase
+	(*ListImagesRequest)(nil),            // 24: quartet.engine.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),           // 25: quartet.engine.v1.ListImagesResponse
+	(*Image)(nil),                        // 26: quartet.engine.v1.Image
+	(*ListClaimsRequest)(nil),            // 27: quartet.engine.v1.ListClaimsRequest
+	(*ListClaimsResponse)(nil),           // 28: quartet.engine.v1.ListClaimsResponse
+	(*ReleasedVolume)(nil),               // 29: quartet.engine.v1.ReleasedVolume
+	(*Claim)(nil),                        // 30: quartet.engine.v1.Claim
+	(*ListVolumesRequest)(nil),           // 31: quartet.engine.v1.ListVolumesRequest
+	(*ListVolumesResponse)(nil),          // 32: quartet.engine.v1.ListVolumesResponse
+	(*DeleteReleasedVolumeRequest)(nil),  // 33: quartet.engine.v1.DeleteReleasedVolumeRequest
+	(*DeleteReleasedVolumeResponse)(nil), // 34: quartet.engine.v1.DeleteReleasedVolumeResponse
+	(*PodVolume)(nil),                    // 35: quartet.engine.v1.PodVolume
+	(*EvictPodRequest)(nil),              // 36: quartet.engine.v1.EvictPodRequest
+	(*EvictPodResponse)(nil),             // 37: quartet.engine.v1.EvictPodResponse
+	(*ShutDownPodsRequest)(nil),          // 38: quartet.engine.v1.ShutDownPodsRequest
+	(*PodEnd)(nil),                       // 39: quartet.engine.v1.PodEnd
+	(*ShutDownPodsResponse)(nil),         // 40: quartet.engine.v1.ShutDownPodsResponse
+	(*AwaitStatusesRequest)(nil),         // 41: quartet.engine.v1.AwaitStatusesRequest
+	(*AwaitStatusesResponse)(nil),        // 42: quartet.engine.v1.AwaitStatusesResponse
+	(*GetHealthRequest)(nil),             // 43: quartet.engine.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),            // 44: quartet.engine.v1.GetHealthResponse
+	(*SignalReading)(nil),                // 45: quartet.engine.v1.SignalReading
+	nil,                                  // 46: quartet.engine.v1.CSIDriver.TopologyEntry
+	(*v1.Frame)(nil),                     // 47: quartet.stream.v1.Frame
+	(*timestamppb.Timestamp)(nil),        // 48: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),          // 49: google.protobuf.Duration
 }
 var file_quartet_engine_v1_engine_proto_depIdxs = []int32{
 	0,  // 0: quartet.engine.v1.Pod.worker_state:type_name -> quartet.engine.v1.WorkerState
 	3,  // 1: quartet.engine.v1.ListPodsResponse.pods:type_name -> quartet.engine.v1.Pod
-	45, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
+	47, // 2: quartet.engine.v1.WatchPodsResponse.frame:type_name -> quartet.stream.v1.Frame
 	3,  // 3: quartet.engine.v1.WatchPodsResponse.pod:type_name -> quartet.engine.v1.Pod
-	45, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	47, // 4: quartet.engine.v1.WatchPodEventsResponse.frame:type_name -> quartet.stream.v1.Frame
 	10, // 5: quartet.engine.v1.WatchPodEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
-	46, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
-	45, // 7: quartet.engine.v1.WatchStorageResponse.frame:type_name -> quartet.stream.v1.Frame
+	48, // 6: quartet.engine.v1.PodEvent.last_seen_at:type_name -> google.protobuf.Timestamp
+	47, // 7: quartet.engine.v1.WatchStorageResponse.frame:type_name -> quartet.stream.v1.Frame
 	13, // 8: quartet.engine.v1.WatchStorageResponse.item:type_name -> quartet.engine.v1.StorageItem
 	15, // 9: quartet.engine.v1.StorageItem.driver:type_name -> quartet.engine.v1.CSIDriver
 	14, // 10: quartet.engine.v1.StorageItem.device_resource:type_name -> quartet.engine.v1.DeviceResource
-	44, // 11: quartet.engine.v1.CSIDriver.topology:type_name -> quartet.engine.v1.CSIDriver.TopologyEntry
+	46, // 11: quartet.engine.v1.CSIDriver.topology:type_name -> quartet.engine.v1.CSIDriver.TopologyEntry
 	20, // 12: quartet.engine.v1.ListWorkersResponse.workers:type_name -> quartet.engine.v1.Worker
 	0,  // 13: quartet.engine.v1.Worker.state:type_name -> quartet.engine.v1.WorkerState
-	46, // 14: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
-	46, // 15: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
-	46, // 16: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
+	48, // 14: quartet.engine.v1.Worker.next_sync_at:type_name -> google.protobuf.Timestamp
+	48, // 15: quartet.engine.v1.Worker.state_since:type_name -> google.protobuf.Timestamp
+	48, // 16: quartet.engine.v1.Worker.terminate_by:type_name -> google.protobuf.Timestamp
 	23, // 17: quartet.engine.v1.Worker.phases:type_name -> quartet.engine.v1.StartPhase
 	22, // 18: quartet.engine.v1.Worker.probes:type_name -> quartet.engine.v1.Probe
 	21, // 19: quartet.engine.v1.Worker.volumes:type_name -> quartet.engine.v1.Volume
 	1,  // 20: quartet.engine.v1.Volume.state:type_name -> quartet.engine.v1.VolumeState
-	46, // 21: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
-	46, // 22: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
-	46, // 23: quartet.engine.v1.Volume.wanted_since:type_name -> google.protobuf.Timestamp
+	48, // 21: quartet.engine.v1.Volume.since:type_name -> google.protobuf.Timestamp
+	48, // 22: quartet.engine.v1.Volume.next_try_at:type_name -> google.protobuf.Timestamp
+	48, // 23: quartet.engine.v1.Volume.wanted_since:type_name -> google.protobuf.Timestamp
 	2,  // 24: quartet.engine.v1.Probe.result:type_name -> quartet.engine.v1.ProbeResult
-	46, // 25: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
-	46, // 26: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
+	48, // 25: quartet.engine.v1.Probe.result_since:type_name -> google.protobuf.Timestamp
+	48, // 26: quartet.engine.v1.Probe.asked_at:type_name -> google.protobuf.Timestamp
 	2,  // 27: quartet.engine.v1.Probe.answer:type_name -> quartet.engine.v1.ProbeResult
-	46, // 28: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
-	46, // 29: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
-	46, // 30: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
-	47, // 31: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
+	48, // 28: quartet.engine.v1.Probe.next_at:type_name -> google.protobuf.Timestamp
+	48, // 29: quartet.engine.v1.Probe.asking_since:type_name -> google.protobuf.Timestamp
+	48, // 30: quartet.engine.v1.StartPhase.ended_at:type_name -> google.protobuf.Timestamp
+	49, // 31: quartet.engine.v1.StartPhase.took:type_name -> google.protobuf.Duration
 	26, // 32: quartet.engine.v1.ListImagesResponse.images:type_name -> quartet.engine.v1.Image
 	30, // 33: quartet.engine.v1.ListClaimsResponse.claims:type_name -> quartet.engine.v1.Claim
 	29, // 34: quartet.engine.v1.ListClaimsResponse.released:type_name -> quartet.engine.v1.ReleasedVolume
-	33, // 35: quartet.engine.v1.ListVolumesResponse.volumes:type_name -> quartet.engine.v1.PodVolume
+	35, // 35: quartet.engine.v1.ListVolumesResponse.volumes:type_name -> quartet.engine.v1.PodVolume
 	21, // 36: quartet.engine.v1.PodVolume.volume:type_name -> quartet.engine.v1.Volume
-	37, // 37: quartet.engine.v1.ShutDownPodsRequest.pods:type_name -> quartet.engine.v1.PodEnd
-	46, // 38: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
-	43, // 39: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
-	46, // 40: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
+	39, // 37: quartet.engine.v1.ShutDownPodsRequest.pods:type_name -> quartet.engine.v1.PodEnd
+	48, // 38: quartet.engine.v1.GetHealthResponse.last_turn_at:type_name -> google.protobuf.Timestamp
+	45, // 39: quartet.engine.v1.GetHealthResponse.readings:type_name -> quartet.engine.v1.SignalReading
+	48, // 40: quartet.engine.v1.SignalReading.read_at:type_name -> google.protobuf.Timestamp
 	4,  // 41: quartet.engine.v1.EngineService.ListPods:input_type -> quartet.engine.v1.ListPodsRequest
 	6,  // 42: quartet.engine.v1.EngineService.WatchPods:input_type -> quartet.engine.v1.WatchPodsRequest
 	8,  // 43: quartet.engine.v1.EngineService.WatchPodEvents:input_type -> quartet.engine.v1.WatchPodEventsRequest
@@ -3008,27 +3118,29 @@ var file_quartet_engine_v1_engine_proto_depIdxs = []int32{
 	18, // 45: quartet.engine.v1.EngineService.ListWorkers:input_type -> quartet.engine.v1.ListWorkersRequest
 	24, // 46: quartet.engine.v1.EngineService.ListImages:input_type -> quartet.engine.v1.ListImagesRequest
 	27, // 47: quartet.engine.v1.EngineService.ListClaims:input_type -> quartet.engine.v1.ListClaimsRequest
-	31, // 48: quartet.engine.v1.EngineService.ListVolumes:input_type -> quartet.engine.v1.ListVolumesRequest
-	16, // 49: quartet.engine.v1.EngineService.ListPodResources:input_type -> quartet.engine.v1.ListPodResourcesRequest
-	34, // 50: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
-	36, // 51: quartet.engine.v1.EngineService.ShutDownPods:input_type -> quartet.engine.v1.ShutDownPodsRequest
-	39, // 52: quartet.engine.v1.EngineService.AwaitStatuses:input_type -> quartet.engine.v1.AwaitStatusesRequest
-	41, // 53: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
-	5,  // 54: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
-	7,  // 55: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
-	9,  // 56: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
-	12, // 57: quartet.engine.v1.EngineService.WatchStorage:output_type -> quartet.engine.v1.WatchStorageResponse
-	19, // 58: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
-	25, // 59: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
-	28, // 60: quartet.engine.v1.EngineService.ListClaims:output_type -> quartet.engine.v1.ListClaimsResponse
-	32, // 61: quartet.engine.v1.EngineService.ListVolumes:output_type -> quartet.engine.v1.ListVolumesResponse
-	17, // 62: quartet.engine.v1.EngineService.ListPodResources:output_type -> quartet.engine.v1.ListPodResourcesResponse
-	35, // 63: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
-	38, // 64: quartet.engine.v1.EngineService.ShutDownPods:output_type -> quartet.engine.v1.ShutDownPodsResponse
-	40, // 65: quartet.engine.v1.EngineService.AwaitStatuses:output_type -> quartet.engine.v1.AwaitStatusesResponse
-	42, // 66: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
-	54, // [54:67] is the sub-list for method output_type
-	41, // [41:54] is the sub-list for method input_type
+	33, // 48: quartet.engine.v1.EngineService.DeleteReleasedVolume:input_type -> quartet.engine.v1.DeleteReleasedVolumeRequest
+	31, // 49: quartet.engine.v1.EngineService.ListVolumes:input_type -> quartet.engine.v1.ListVolumesRequest
+	16, // 50: quartet.engine.v1.EngineService.ListPodResources:input_type -> quartet.engine.v1.ListPodResourcesRequest
+	36, // 51: quartet.engine.v1.EngineService.EvictPod:input_type -> quartet.engine.v1.EvictPodRequest
+	38, // 52: quartet.engine.v1.EngineService.ShutDownPods:input_type -> quartet.engine.v1.ShutDownPodsRequest
+	41, // 53: quartet.engine.v1.EngineService.AwaitStatuses:input_type -> quartet.engine.v1.AwaitStatusesRequest
+	43, // 54: quartet.engine.v1.EngineService.GetHealth:input_type -> quartet.engine.v1.GetHealthRequest
+	5,  // 55: quartet.engine.v1.EngineService.ListPods:output_type -> quartet.engine.v1.ListPodsResponse
+	7,  // 56: quartet.engine.v1.EngineService.WatchPods:output_type -> quartet.engine.v1.WatchPodsResponse
+	9,  // 57: quartet.engine.v1.EngineService.WatchPodEvents:output_type -> quartet.engine.v1.WatchPodEventsResponse
+	12, // 58: quartet.engine.v1.EngineService.WatchStorage:output_type -> quartet.engine.v1.WatchStorageResponse
+	19, // 59: quartet.engine.v1.EngineService.ListWorkers:output_type -> quartet.engine.v1.ListWorkersResponse
+	25, // 60: quartet.engine.v1.EngineService.ListImages:output_type -> quartet.engine.v1.ListImagesResponse
+	28, // 61: quartet.engine.v1.EngineService.ListClaims:output_type -> quartet.engine.v1.ListClaimsResponse
+	34, // 62: quartet.engine.v1.EngineService.DeleteReleasedVolume:output_type -> quartet.engine.v1.DeleteReleasedVolumeResponse
+	32, // 63: quartet.engine.v1.EngineService.ListVolumes:output_type -> quartet.engine.v1.ListVolumesResponse
+	17, // 64: quartet.engine.v1.EngineService.ListPodResources:output_type -> quartet.engine.v1.ListPodResourcesResponse
+	37, // 65: quartet.engine.v1.EngineService.EvictPod:output_type -> quartet.engine.v1.EvictPodResponse
+	40, // 66: quartet.engine.v1.EngineService.ShutDownPods:output_type -> quartet.engine.v1.ShutDownPodsResponse
+	42, // 67: quartet.engine.v1.EngineService.AwaitStatuses:output_type -> quartet.engine.v1.AwaitStatusesResponse
+	44, // 68: quartet.engine.v1.EngineService.GetHealth:output_type -> quartet.engine.v1.GetHealthResponse
+	55, // [55:69] is the sub-list for method output_type
+	41, // [41:55] is the sub-list for method input_type
 	41, // [41:41] is the sub-list for extension type_name
 	41, // [41:41] is the sub-list for extension extendee
 	0,  // [0:41] is the sub-list for field type_name
@@ -3046,7 +3158,7 @@ func file_quartet_engine_v1_engine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_engine_v1_engine_proto_rawDesc), len(file_quartet_engine_v1_engine_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   42,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

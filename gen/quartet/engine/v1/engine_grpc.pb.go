@@ -21,19 +21,20 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	EngineService_ListPods_FullMethodName         = "/quartet.engine.v1.EngineService/ListPods"
-	EngineService_WatchPods_FullMethodName        = "/quartet.engine.v1.EngineService/WatchPods"
-	EngineService_WatchPodEvents_FullMethodName   = "/quartet.engine.v1.EngineService/WatchPodEvents"
-	EngineService_WatchStorage_FullMethodName     = "/quartet.engine.v1.EngineService/WatchStorage"
-	EngineService_ListWorkers_FullMethodName      = "/quartet.engine.v1.EngineService/ListWorkers"
-	EngineService_ListImages_FullMethodName       = "/quartet.engine.v1.EngineService/ListImages"
-	EngineService_ListClaims_FullMethodName       = "/quartet.engine.v1.EngineService/ListClaims"
-	EngineService_ListVolumes_FullMethodName      = "/quartet.engine.v1.EngineService/ListVolumes"
-	EngineService_ListPodResources_FullMethodName = "/quartet.engine.v1.EngineService/ListPodResources"
-	EngineService_EvictPod_FullMethodName         = "/quartet.engine.v1.EngineService/EvictPod"
-	EngineService_ShutDownPods_FullMethodName     = "/quartet.engine.v1.EngineService/ShutDownPods"
-	EngineService_AwaitStatuses_FullMethodName    = "/quartet.engine.v1.EngineService/AwaitStatuses"
-	EngineService_GetHealth_FullMethodName        = "/quartet.engine.v1.EngineService/GetHealth"
+	EngineService_ListPods_FullMethodName             = "/quartet.engine.v1.EngineService/ListPods"
+	EngineService_WatchPods_FullMethodName            = "/quartet.engine.v1.EngineService/WatchPods"
+	EngineService_WatchPodEvents_FullMethodName       = "/quartet.engine.v1.EngineService/WatchPodEvents"
+	EngineService_WatchStorage_FullMethodName         = "/quartet.engine.v1.EngineService/WatchStorage"
+	EngineService_ListWorkers_FullMethodName          = "/quartet.engine.v1.EngineService/ListWorkers"
+	EngineService_ListImages_FullMethodName           = "/quartet.engine.v1.EngineService/ListImages"
+	EngineService_ListClaims_FullMethodName           = "/quartet.engine.v1.EngineService/ListClaims"
+	EngineService_DeleteReleasedVolume_FullMethodName = "/quartet.engine.v1.EngineService/DeleteReleasedVolume"
+	EngineService_ListVolumes_FullMethodName          = "/quartet.engine.v1.EngineService/ListVolumes"
+	EngineService_ListPodResources_FullMethodName     = "/quartet.engine.v1.EngineService/ListPodResources"
+	EngineService_EvictPod_FullMethodName             = "/quartet.engine.v1.EngineService/EvictPod"
+	EngineService_ShutDownPods_FullMethodName         = "/quartet.engine.v1.EngineService/ShutDownPods"
+	EngineService_AwaitStatuses_FullMethodName        = "/quartet.engine.v1.EngineService/AwaitStatuses"
+	EngineService_GetHealth_FullMethodName            = "/quartet.engine.v1.EngineService/GetHealth"
 )
 
 // EngineServiceClient is the client API for EngineService service.
@@ -77,6 +78,10 @@ type EngineServiceClient interface {
 	// directory, or a volume of its storage class, when the first pod uses it, and has it until it was deleted and no pod
 	// uses it. `quartet get pvc` and `quartet get pv` call it. On a node with an API server there are none.
 	ListClaims(ctx context.Context, in *ListClaimsRequest, opts ...grpc.CallOption) (*ListClaimsResponse, error)
+	// DeleteReleasedVolume forgets a volume of a storage class whose claim was deleted and that is retained. Its driver is
+	// not asked to delete it. Fails with NOT_FOUND if there is no such volume, and with FAILED_PRECONDITION if it has a
+	// claim, is not retained, or is attached to the node. `quartet delete pv` calls it.
+	DeleteReleasedVolume(ctx context.Context, in *DeleteReleasedVolumeRequest, opts ...grpc.CallOption) (*DeleteReleasedVolumeResponse, error)
 	// ListVolumes returns the volumes on this node: those of pods, including what an earlier process has left, and those
 	// that a CSI driver has staged and no pod uses any more. Volumes of pods that are in place and have no directory, such
 	// as a hostPath, are left out. `quartet get volumes` calls it.
@@ -212,6 +217,16 @@ func (c *engineServiceClient) ListClaims(ctx context.Context, in *ListClaimsRequ
 	return out, nil
 }
 
+func (c *engineServiceClient) DeleteReleasedVolume(ctx context.Context, in *DeleteReleasedVolumeRequest, opts ...grpc.CallOption) (*DeleteReleasedVolumeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteReleasedVolumeResponse)
+	err := c.cc.Invoke(ctx, EngineService_DeleteReleasedVolume_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *engineServiceClient) ListVolumes(ctx context.Context, in *ListVolumesRequest, opts ...grpc.CallOption) (*ListVolumesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListVolumesResponse)
@@ -313,6 +328,10 @@ type EngineServiceServer interface {
 	// directory, or a volume of its storage class, when the first pod uses it, and has it until it was deleted and no pod
 	// uses it. `quartet get pvc` and `quartet get pv` call it. On a node with an API server there are none.
 	ListClaims(context.Context, *ListClaimsRequest) (*ListClaimsResponse, error)
+	// DeleteReleasedVolume forgets a volume of a storage class whose claim was deleted and that is retained. Its driver is
+	// not asked to delete it. Fails with NOT_FOUND if there is no such volume, and with FAILED_PRECONDITION if it has a
+	// claim, is not retained, or is attached to the node. `quartet delete pv` calls it.
+	DeleteReleasedVolume(context.Context, *DeleteReleasedVolumeRequest) (*DeleteReleasedVolumeResponse, error)
 	// ListVolumes returns the volumes on this node: those of pods, including what an earlier process has left, and those
 	// that a CSI driver has staged and no pod uses any more. Volumes of pods that are in place and have no directory, such
 	// as a hostPath, are left out. `quartet get volumes` calls it.
@@ -371,6 +390,9 @@ func (UnimplementedEngineServiceServer) ListImages(context.Context, *ListImagesR
 }
 func (UnimplementedEngineServiceServer) ListClaims(context.Context, *ListClaimsRequest) (*ListClaimsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListClaims not implemented")
+}
+func (UnimplementedEngineServiceServer) DeleteReleasedVolume(context.Context, *DeleteReleasedVolumeRequest) (*DeleteReleasedVolumeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteReleasedVolume not implemented")
 }
 func (UnimplementedEngineServiceServer) ListVolumes(context.Context, *ListVolumesRequest) (*ListVolumesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListVolumes not implemented")
@@ -516,6 +538,24 @@ func _EngineService_ListClaims_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _EngineService_DeleteReleasedVolume_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteReleasedVolumeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EngineServiceServer).DeleteReleasedVolume(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EngineService_DeleteReleasedVolume_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EngineServiceServer).DeleteReleasedVolume(ctx, req.(*DeleteReleasedVolumeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _EngineService_ListVolumes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListVolumesRequest)
 	if err := dec(in); err != nil {
@@ -646,6 +686,10 @@ var EngineService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListClaims",
 			Handler:    _EngineService_ListClaims_Handler,
+		},
+		{
+			MethodName: "DeleteReleasedVolume",
+			Handler:    _EngineService_DeleteReleasedVolume_Handler,
 		},
 		{
 			MethodName: "ListVolumes",

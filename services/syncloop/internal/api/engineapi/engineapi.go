@@ -32,6 +32,9 @@ type Evicter interface {
 	Evict(ctx context.Context, uid types.UID, eviction podstore.Eviction, grace int64) error
 }
 
+// ErrNoVolume is the error of Config.Forget for a volume that there is not.
+var ErrNoVolume = errors.New("there is no such persistent volume")
+
 // Config configures a Server.
 type Config struct {
 	Store   *podstore.Store
@@ -55,6 +58,9 @@ type Config struct {
 	Claims func() []*enginev1.Claim
 	// Released returns the volumes whose claims were deleted: (*nodevolumes.Volumes).Describe. Nil is a node without any.
 	Released func() []*enginev1.ReleasedVolume
+	// Forget forgets one of them, and returns its driver and its handle. It fails with ErrNoVolume if there is no such
+	// volume. Nil is a node without any.
+	Forget func(ctx context.Context, name string) (driver, handle string, err error)
 	// AllVolumes returns the volumes of pods: (*volumes.Manager).List. Nil returns none. Unused returns the staged volumes
 	// that no pod uses: (*csi.Plugin).Unused. Nil returns none.
 	AllVolumes func() []*enginev1.PodVolume

@@ -108,6 +108,19 @@ func start(t *testing.T) *rig {
 				{PodUid: "u2", Namespace: "default", Pod: "b", Volume: volume("first")},
 			}
 		},
+		Claims: func() []*enginev1.Claim { return []*enginev1.Claim{{UsedBy: []string{"default/a"}}} },
+		Released: func() []*enginev1.ReleasedVolume {
+			return []*enginev1.ReleasedVolume{{PersistentVolume: []byte("pv"), Problem: "it hangs"}}
+		},
+		Forget: func(_ context.Context, name string) (driver, handle string, err error) {
+			switch name {
+			case "pvc-1":
+				return "disks", "vol-1", nil
+			case "pvc-2":
+				return "", "", errors.New("it is the volume of the claim shop/data: delete the claim")
+			}
+			return "", "", engineapi.ErrNoVolume
+		},
 		Resources: r.resources,
 		Unused:    func() []*enginev1.Volume { return []*enginev1.Volume{{Name: "staged"}} },
 		Storage: func() (stream.Source[*enginev1.StorageItem], error) {
@@ -392,6 +405,24 @@ func TestVolumesAreListedByPodsAndThoseWithoutLast(t *testing.T) {
 	want := []string{"gone / left", "u1 default/a found", "u2 default/b first", "u2 default/b second", " / staged"}
 	if !slices.Equal(got, want) {
 		t.Errorf("listed are %q, want %q", got, want)
+	}
+}
+
+func TestTheVolumesOfDeletedClaimsAreListedAndForgotten(t *testing.T) {
+	r := start(t)
+	answer, err := r.client.ListClaims(t.Context(), &enginev1.ListClaimsRequest{})
+	if err != nil || len(answer.GetClaims()) != 1 || len(answer.GetReleased()) != 1 ||
+		string(answer.GetReleased()[0].GetPersistentVolume()) != "pv" || answer.GetReleased()[0].GetProblem() != "it hangs" {
+		t.Errorf("listed are %v, %v", answer, err)
+	}
+	for name, want := range map[string]codes.Code{
+		"pvc-1": codes.OK, "pvc-2": codes.FailedPrecondition, "pvc-3": codes.NotFound,
+	} {
+		request := &enginev1.DeleteReleasedVolumeRequest{Name: name}
+		answer, err := r.client.DeleteReleasedVolume(t.Context(), request)
+		if status.Code(err) != want || err == nil && (answer.GetDriver() != "disks" || answer.GetHandle() != "vol-1") {
+			t.Errorf("%s: %v, %v; want %v", name, answer, err, want)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package engineapi
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 
 	"google.golang.org/grpc/codes"
@@ -39,6 +40,23 @@ func (s *Server) ListClaims(context.Context, *enginev1.ListClaimsRequest) (*engi
 		answer.Released = s.cfg.Released()
 	}
 	return answer, nil
+}
+
+// DeleteReleasedVolume implements EngineService.
+func (s *Server) DeleteReleasedVolume(
+	ctx context.Context, req *enginev1.DeleteReleasedVolumeRequest,
+) (*enginev1.DeleteReleasedVolumeResponse, error) {
+	if s.cfg.Forget == nil {
+		return nil, status.Error(codes.NotFound, "the persistent volumes of this node are those of its API server")
+	}
+	driver, handle, err := s.cfg.Forget(ctx, req.GetName())
+	switch {
+	case errors.Is(err, ErrNoVolume):
+		return nil, status.Error(codes.NotFound, err.Error())
+	case err != nil:
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &enginev1.DeleteReleasedVolumeResponse{Driver: driver, Handle: handle}, nil
 }
 
 // ListVolumes implements EngineService.

@@ -1,6 +1,7 @@
 package configobjects
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,8 +44,8 @@ type ConfigmuxConfig struct {
 	// Changed is called for each pod with an object that was changed, created or deleted, and for each pod that waits for
 	// an object whose state is now known. It must not block. Required.
 	Changed func(uid types.UID)
-	// ClaimsChanged is called when a claim, a storage class or a CSIDriver was changed, created or deleted, and when all
-	// sources have been read. It must not block; nil if nobody needs to know.
+	// ClaimsChanged is called when a claim, a storage class, a CSIDriver or a secret was changed, created or deleted, and
+	// when all sources have been read. It must not block; nil if nobody needs to know.
 	ClaimsChanged func()
 	// Clock times retries; the real clock if nil.
 	Clock clock.Clock
@@ -151,7 +152,7 @@ func (c *Configmux) handle(change stream.Change[*Entry]) {
 	}
 	c.mu.Unlock()
 	c.notify(affected)
-	if entry.Source != "" || slices.Contains([]Kind{Claim, Class, Driver}, entry.Key.Kind) {
+	if entry.Source != "" || slices.Contains([]Kind{Claim, Class, Driver, Secret}, entry.Key.Kind) {
 		c.cfg.ClaimsChanged()
 	}
 }
@@ -270,6 +271,22 @@ func (c *Configmux) Claim(namespace, name string) (*v1.PersistentVolumeClaim, er
 		return nil, err
 	}
 	return object.(*v1.PersistentVolumeClaim), nil //nolint:forcetypeassert // Decode has put it under its kind
+}
+
+// Claims returns the claims that configmux has, sorted by namespace and name. They must not be changed.
+func (c *Configmux) Claims() []*v1.PersistentVolumeClaim {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []*v1.PersistentVolumeClaim
+	for _, object := range c.objects {
+		if claim, is := object.(*v1.PersistentVolumeClaim); is {
+			all = append(all, claim)
+		}
+	}
+	slices.SortFunc(all, func(a, b *v1.PersistentVolumeClaim) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return all
 }
 
 // StorageClass returns a storage class, with the errors of a Getter.

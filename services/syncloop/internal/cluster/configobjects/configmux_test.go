@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,9 +34,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
 // rig is a Configmux whose configmux can be replaced or missing.
 type rig struct {
-	t        *testing.T
-	clock    *testingclock.FakeClock
-	mux      *configobjects.Configmux
+	t     *testing.T
+	clock *testingclock.FakeClock
+	mux   *configobjects.Configmux
+	// claims counts the calls of ClaimsChanged.
+	claims   atomic.Int64
 	notified chan types.UID
 	mu       sync.Mutex
 	source   stream.Source[*configobjects.Entry]
@@ -47,6 +50,7 @@ func newRig(t *testing.T) *rig {
 	r.err = status.Error(codes.Unavailable, "nobody listens")
 	r.mux = configobjects.NewConfigmux(configobjects.ConfigmuxConfig{
 		Stream: r, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Changed: func(uid types.UID) { r.notified <- uid },
+		ClaimsChanged: func() { r.claims.Add(1) },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -290,4 +294,14 @@ func TestUsed(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
+}
+
+// TestASecretMayBeThatOfAVolume checks that the volumes of claims are told of secrets, which they may wait for.
+func TestASecretMayBeThatOfAVolume(t *testing.T) {
+	r := newRig(t)
+	level := r.configmux(true, secret("other", "1"))
+	r.eventually("other", "1")
+	before := r.claims.Load()
+	put(level, secret("key", "1"))
+	eventually.That(t, "the volumes of claims are told", func() bool { return r.claims.Load() > before })
 }

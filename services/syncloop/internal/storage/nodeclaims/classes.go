@@ -8,11 +8,16 @@ import (
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/nodevolumes"
 )
+
+// noProvisioner is the provisioner of classes whose volumes nobody makes.
+const noProvisioner = "kubernetes.io/no-provisioner"
 
 // className returns the name of the storage class of a claim; empty for a claim that is a directory.
 func className(claim *v1.PersistentVolumeClaim) string {
@@ -32,6 +37,43 @@ func (r *record) claim() *v1.PersistentVolumeClaim {
 		claim.Finalizers = []string{protectionFinalizer}
 	}
 	return claim
+}
+
+// begin lets the volumes of claims be made whose storage class does not wait for a pod, and reports whether that has
+// succeeded. A claim that may still be replaced by one of another source is not begun.
+func (c *Claims) begin() bool {
+	if c.documents.Unread() != "" {
+		return true // it is looked at again
+	}
+	done := true
+	for _, claim := range c.documents.Claims() {
+		k := key{claim.Namespace, claim.Name}
+		known := c.records[k]
+		if className(claim) == "" || !c.bindsAtOnce(className(claim)) ||
+			known != nil && (known.uid() != claim.UID || known.isDeleted() || !known.hasClass()) {
+			continue
+		}
+		if known == nil {
+			var err error
+			if known, err = c.renewed(k, nil, &record{Claim: claim}); err != nil {
+				c.cfg.Logger.Warn("the record of a claim cannot be written; it is tried again",
+					keyClaim, k, telemetry.KeyError, err)
+				done = false
+				continue
+			}
+		}
+		if c.cfg.Volumes.Known(known.uid()).PV == nil {
+			c.cfg.Volumes.Begin(known.claim())
+		}
+	}
+	return done
+}
+
+// bindsAtOnce reports whether claims of a storage class get their volumes without waiting for a pod.
+func (c *Claims) bindsAtOnce(name string) bool {
+	class, err := c.documents.StorageClass(name)
+	return err == nil && class.Provisioner != noProvisioner &&
+		ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingImmediate
 }
 
 // classBound returns a claim as bound to a volume of its storage class, or as pending if there is none.

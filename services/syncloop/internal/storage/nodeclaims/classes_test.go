@@ -36,6 +36,11 @@ func (c classVolumesOf) Provide(_ context.Context, claim *v1.PersistentVolumeCla
 	return c[claim.UID], nil
 }
 
+// Begin implements Volumes.
+func (c classVolumesOf) Begin(claim *v1.PersistentVolumeClaim) {
+	_, _ = c.Provide(context.Background(), claim)
+}
+
 // Known implements Volumes.
 func (c classVolumesOf) Known(claim types.UID) nodevolumes.Volume { return c[claim] }
 
@@ -121,6 +126,45 @@ func TestAClaimWithAStorageClassHasAVolumeOfIt(t *testing.T) {
 	}
 	if r.settle(); len(volumes) != 1 || len(r.List()) != 1 {
 		t.Errorf("the volume is not given up: %v, %+v", volumes, r.List())
+	}
+}
+
+// A claim of a class that binds at once has its volume before a pod uses it, also after a kill of the process, and
+// gives it up when it is deleted.
+func TestAClaimThatBindsAtOnceWaitsForNoPod(t *testing.T) {
+	r := newRig(t)
+	volumes := classVolumesOf{}
+	r.cfg.Volumes = volumes
+	r.loaded()
+	r.documents.setClass("disk", "u1", "soon")
+	r.documents.setClass("late", "u2", "fast")
+	r.documents.setUnread("a manifest is not read yet")
+	if r.settle(); len(volumes) != 0 {
+		t.Errorf("while another source may have the claim: %v", volumes)
+	}
+	r.documents.setUnread("")
+	for range 2 {
+		r.settle()
+		if list := r.List(); len(volumes) != 1 || len(list) != 1 || list[0].PV == nil || list[0].PV.Name != "pv-of-u1" {
+			t.Errorf("there are the volumes %v of the claims %+v", volumes, list)
+		}
+		r.next(nil)
+		clear(volumes)
+		r.cfg.Volumes = volumes
+		r.loaded()
+	}
+	r.settle()
+	if _, pv, err := r.askClass(pod("p1", "disk")); err != nil || pv.Name != "pv-of-u1" {
+		t.Errorf("a pod gets %v, %v", pv, err)
+	}
+	r.end("p1")
+	r.documents.set("disk", "", "")
+	if r.settle(); len(volumes) != 0 || len(r.names()) != 0 {
+		t.Errorf("left are %v, %q", volumes, r.names())
+	}
+	r.documents.setClass("disk", "u3", "soon") // made again
+	if r.settle(); len(volumes) != 1 || volumes["u3"].PV == nil {
+		t.Errorf("the claim that is made again has %v", volumes)
 	}
 }
 

@@ -6,9 +6,10 @@
 //	STATE_DIR/claims/NAMESPACE/.UID.json      its record: which claim the content belongs to
 //	STATE_DIR/claims/NAMESPACE/.removed-ID    the content of a deleted claim, on its way out
 //
-// A claim with a storage class has its record alone. A directory is made when the first pod uses the claim, and stays
-// when the pod goes. The UID of a claim identifies its content: a claim that was deleted and made again has another UID
-// and starts empty. The claim of a generic ephemeral volume is that of its pod, and is deleted with it.
+// A claim with a storage class has its record alone, from the beginning if its class binds at once. A directory is made
+// when the first pod uses the claim, and stays when the pod goes. The UID of a claim identifies its content: a claim
+// that was deleted and made again has another UID and starts empty. The claim of a generic ephemeral volume is that of
+// its pod, and is deleted with it.
 //
 // One goroutine, that of Run, owns the records and the directories. The steps on disk are ordered so that a process
 // that is killed at any point leaves a state from which the next one continues:
@@ -33,6 +34,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -57,6 +59,10 @@ var errEnded = errors.New("syncloop is stopping: the next one continues")
 type Documents interface {
 	// Claim returns a claim. apierrors.IsNotFound is true for its error only if it is certain that there is none.
 	Claim(namespace, name string) (*v1.PersistentVolumeClaim, error)
+	// Claims returns the claims that are known.
+	Claims() []*v1.PersistentVolumeClaim
+	// StorageClass returns a storage class.
+	StorageClass(name string) (*storagev1.StorageClass, error)
 	// Unread returns why the answer of Claim may still change without a change of the claim; empty if it may not.
 	Unread() string
 }
@@ -65,6 +71,8 @@ type Documents interface {
 type Volumes interface {
 	// Provide returns the volume of a claim, and makes it if there is none. Its error says what the claim waits for.
 	Provide(ctx context.Context, claim *v1.PersistentVolumeClaim) (nodevolumes.Volume, error)
+	// Begin makes the volume of a claim in the background, unless there is one.
+	Begin(claim *v1.PersistentVolumeClaim)
 	// Want tells the size of a claim, to which its volume grows.
 	Want(claim *v1.PersistentVolumeClaim)
 	// Known returns what is known of the volume of a claim, without asking a driver.

@@ -3,6 +3,7 @@ package nodeclaims
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,6 +50,28 @@ func (d *documents) Claim(in, name string) (*v1.PersistentVolumeClaim, error) {
 	default:
 		return nil, apierrors.NewNotFound(v1.Resource("persistentvolumeclaim"), name)
 	}
+}
+
+// Claims implements Documents.
+func (d *documents) Claims() (all []*v1.PersistentVolumeClaim) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(d.claims)) {
+		if !d.hidden {
+			all = append(all, d.claims[name])
+		}
+	}
+	return all
+}
+
+// StorageClass implements Documents: the class "soon" binds at once, the others wait for a pod.
+func (*documents) StorageClass(name string) (*storagev1.StorageClass, error) {
+	mode := storagev1.VolumeBindingWaitForFirstConsumer
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, VolumeBindingMode: &mode}
+	if name == "soon" {
+		class.VolumeBindingMode = nil
+	}
+	return class, nil
 }
 
 // Unread implements Documents.

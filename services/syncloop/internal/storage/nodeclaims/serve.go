@@ -261,7 +261,7 @@ func (c *Claims) settle() bool {
 			done = false
 		}
 	}
-	return done
+	return c.begin() && done
 }
 
 // note records why a claim cannot be changed or removed, for users; nil if it can.

@@ -7,6 +7,8 @@ type step int
 const (
 	// stay: nothing is to be done.
 	stay step = iota
+	// begin: the claim is to have a volume without waiting for a pod, and there is none.
+	begin
 	// finish: the claim was deleted while the volume was being made. It is made, because only then it can be deleted.
 	finish
 	// detach: no pod uses the volume, and it is attached.
@@ -19,7 +21,10 @@ const (
 
 // state is what the next step of a volume depends on.
 type state struct {
+	// phase is empty before the driver is asked.
 	phase phase
+	// isImmediate is true if the claim is to have a volume without waiting for a pod.
+	isImmediate bool
 	// isReleased is true if the claim was deleted, and isRetained if the volume stays then.
 	isReleased, isRetained bool
 	// isAttached is true if the driver was asked to attach the volume.
@@ -35,7 +40,9 @@ func next(s state) step {
 	switch {
 	case s.phase == asked && s.isReleased:
 		return finish
-	case s.phase == asked:
+	case s.phase != made && s.isImmediate:
+		return begin
+	case s.phase != made:
 		return stay // who wants it makes it
 	case s.inUse && s.grows && !s.isReleased:
 		return expand

@@ -146,9 +146,10 @@ func TestNoStepOfAVolumeInUseTakesItAway(t *testing.T) {
 			for _, retained := range bools {
 				for _, attached := range bools {
 					for _, grows := range bools {
-						s := state{made, released, retained, attached, inUse, grows}
+						s := state{made, grows, released, retained, attached, inUse, grows}
 						got := next(s)
-						if inUse && (got == detach || got == remove) || got == remove && (!released || retained || attached) ||
+						if got == begin || inUse && (got == detach || got == remove) ||
+							got == remove && (!released || retained || attached) ||
 							got == detach && !attached || got == expand && released || got == finish {
 							t.Errorf("%+v: step %d", s, got)
 						}
@@ -157,7 +158,9 @@ func TestNoStepOfAVolumeInUseTakesItAway(t *testing.T) {
 			}
 		}
 	}
-	if next(state{phase: asked}) != stay || next(state{phase: asked, isReleased: true}) != finish {
+	if next(state{phase: asked}) != stay || next(state{phase: asked, isReleased: true}) != finish ||
+		next(state{phase: asked, isImmediate: true}) != begin || next(state{isImmediate: true}) != begin ||
+		next(state{}) != stay {
 		t.Error("a volume that is being made is made by who wants it, or by Run if its claim was deleted")
 	}
 }

@@ -95,10 +95,51 @@ func (v *Volumes) Provide(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 	}
 	v.note(e, err)
 	if err != nil {
-		class := ptr.Deref(claim.Spec.StorageClassName, "")
-		return Volume{}, fmt.Errorf("failed to provision volume with StorageClass %q: %w", class, err)
+		return Volume{}, provisioningError(claim, err)
 	}
 	return v.Known(claim.UID), nil
+}
+
+// Begin makes the volume of a claim in the background, unless there is one, because its class does not wait for a pod.
+// Changed is called when it is there. It is called again for a claim that has changed.
+func (v *Volumes) Begin(claim *v1.PersistentVolumeClaim) {
+	e, done := v.reserve(claim)
+	v.mu.Lock()
+	news := e.immediate == nil
+	e.immediate = claim
+	v.mu.Unlock()
+	done()
+	if news {
+		v.signal()
+	}
+}
+
+// begun makes the volume of a claim that does not wait for a pod. The caller has its lock.
+func (v *Volumes) begun(ctx context.Context, e *entry) error {
+	v.mu.Lock()
+	claim, gone := e.immediate, v.entries[e.name] != e || e.released
+	if !gone {
+		e.makers++
+	}
+	v.mu.Unlock()
+	if gone {
+		return nil
+	}
+	err := v.make(ctx, e, claim)
+	v.mu.Lock()
+	e.makers--
+	v.mu.Unlock()
+	if err != nil {
+		return provisioningError(claim, err)
+	}
+	v.cfg.Changed(claim.Namespace, claim.Name)
+	return nil
+}
+
+// provisioningError returns the error of a claim whose volume cannot be made, in the words of Kubernetes' provisioners.
+func provisioningError(claim *v1.PersistentVolumeClaim, err error) error {
+	class := ptr.Deref(claim.Spec.StorageClassName, "")
+	return fmt.Errorf("failed to provision volume with StorageClass %q: %w", class, err)
 }
 
 // Want tells the size of a claim. A volume that is smaller is expanded by Run.

@@ -3,7 +3,8 @@
 // the controller service of the CSI driver, which runs on the node. Package csi stages and publishes the volumes, and
 // package nodeclaims has the claims.
 //
-//	a pod uses the claim ──► CreateVolume ──► a pod mounts it ──► ControllerPublishVolume ──► csi
+//	the class binds at once, or a pod uses the claim ──► CreateVolume
+//	a pod mounts it ──► ControllerPublishVolume ──► csi
 //	no pod uses it ──► ControllerUnpublishVolume
 //	the claim grows ──► ControllerExpandVolume ──► csi expands the file system
 //	the claim is deleted ──► ControllerUnpublishVolume ──► DeleteVolume, or the volume is retained
@@ -17,7 +18,7 @@
 // because only the answer has the ID with which it can be deleted.
 //
 // Volumes are made and attached by the caller that wants them, so that a driver that hangs delays its own pods only.
-// Run does the rest, each volume in a goroutine of its own.
+// Run does the rest, each volume in a goroutine of its own, and makes the volumes of claims that do not wait for a pod.
 package nodevolumes
 
 import (
@@ -109,6 +110,8 @@ type entry struct {
 	released bool
 	// makers is the number of callers that make it.
 	makers int
+	// immediate is the claim if it is to have a volume without waiting for a pod; otherwise nil.
+	immediate *v1.PersistentVolumeClaim
 	// wanted is the size that the claim asks for.
 	wanted  resource.Quantity
 	problem error
@@ -251,9 +254,9 @@ func (v *Volumes) Release(claim types.UID) error {
 	e.released, e.problem = true, nil
 	v.mu.Unlock()
 	if rec.PV.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimRetain && rec.Phase == made {
-		v.cfg.Logger.Warn("the volume of a deleted claim is retained, as its storage class says: delete it in the storage system, and then remove its record",
+		v.cfg.Logger.Warn("the volume of a deleted claim is retained, as its storage class says: delete it in the storage system, and then with quartet delete pv",
 			telemetry.KeyVolume, rec.PV.Spec.CSI.VolumeHandle, "driver", rec.PV.Spec.CSI.Driver, keyClaim, e.claimName(),
-			telemetry.KeyFile, v.disk.path(e.name))
+			"persistentVolume", e.name)
 	}
 	v.signal()
 	return nil

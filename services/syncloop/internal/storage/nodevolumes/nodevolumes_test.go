@@ -156,6 +156,87 @@ func TestAReleasedVolumeIsDeletedOrRetained(t *testing.T) {
 	}
 }
 
+// A volume that does not wait for a pod is made in the background, once, also by the next process.
+func TestAVolumeIsMadeWithoutAPod(t *testing.T) {
+	r := newRig(t)
+	r.set(func(w *world) { w.away = true })
+	r.Begin(claim("u1", "1Mi"))
+	r.Begin(claim("u1", "1Mi"))
+	const failed = `failed to provision volume with StorageClass "fast": `
+	if err := r.steps(); err == nil || !strings.Contains(err.Error(), failed) {
+		t.Errorf("without the classes: %v", err)
+	}
+	r.set(func(w *world) { w.away = false })
+	r.driver.Set("CreateVolume", csidriver.Fails)
+	if err := r.steps(); err == nil {
+		t.Error("a failure is a success")
+	}
+	r.driver.Set("CreateVolume", csidriver.None)
+	r.next(nil)
+	r.Begin(claim("u1", "1Mi"))
+	must(t, r.steps())
+	equal(t, "told", r.told, []string{"shop/data"})
+	equal(t, "volumes of the driver", r.inDriver(), []string{"pvc-u1"})
+	if volume := r.provide(claim("u1", "1Mi")); volume.PV.Name != "pvc-u1" {
+		t.Errorf("a pod gets %v", volume)
+	}
+	must(t, r.Release("u1"))
+	must(t, r.steps())
+	equal(t, "volumes of the driver", r.inDriver(), nil)
+}
+
+// A claim that is deleted while its volume is being made leaves nothing.
+func TestAClaimIsDeletedWhileItsVolumeIsBegun(t *testing.T) {
+	r := newRig(t)
+	r.driver.Set("CreateVolume", csidriver.Hangs)
+	r.run()
+	r.Begin(claim("u1", "1Mi"))
+	eventually.That(t, "the driver is asked", func() bool { return r.calls("CreateVolume") > 0 })
+	if err := r.Release("u1"); err == nil {
+		t.Error("a volume that is being made is released")
+	}
+	r.driver.Set("CreateVolume", csidriver.None)
+	eventually.That(t, "the volume is made, and released", func() bool { return r.Release("u1") == nil })
+	eventually.That(t, "nothing is left", func() bool { return len(r.onDisk()) == 0 && len(r.inDriver()) == 0 })
+}
+
+// A retained volume is forgotten when the user says so, and no other one.
+func TestARetainedVolumeIsForgotten(t *testing.T) {
+	r := newRig(t)
+	fails := func(name, want string) {
+		t.Helper()
+		if _, _, err := r.Forget(t.Context(), name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("forgetting %s: %v, want %s", name, err, want)
+		}
+	}
+	deleted := r.provide(claim("u1", "1Mi")).PV
+	r.addClass(func(c *storagev1.StorageClass) { c.ReclaimPolicy = ptr.To(v1.PersistentVolumeReclaimRetain) })
+	pv := r.provide(claim("u2", "1Mi")).PV
+	_, err := r.Attachment(t.Context(), driverName, pv.Spec.CSI.VolumeHandle)
+	must(t, err)
+	r.use(pv, true)
+	fails("pvc-u3", "there is no such persistent volume")
+	fails(pv.Name, "it is the volume of the claim shop/data")
+	must(t, r.Release("u2"))
+	must(t, r.Release("u1"))
+	fails(pv.Name, "it is still in use")
+	fails(deleted.Name, "its driver is asked to delete it")
+	r.use(pv, false)
+	fails(pv.Name, "attached to the node")
+	must(t, r.steps())
+	driver, handle, err := r.Forget(t.Context(), pv.Name)
+	if err != nil || driver != driverName || handle != pv.Spec.CSI.VolumeHandle {
+		t.Errorf("forgotten: %s, %s, %v", driver, handle, err)
+	}
+	fails(pv.Name, "there is no such persistent volume")
+	equal(t, "records", r.onDisk(), nil)
+	equal(t, "volumes of the driver", r.inDriver(), []string{pv.Name})
+	r.next(nil)
+	if got := r.Released(); len(got) > 0 {
+		t.Errorf("released after a restart: %v", got)
+	}
+}
+
 // A volume is attached while it is in use, also across a restart, and detached before it is deleted.
 func TestAVolumeIsAttachedWhileItIsInUse(t *testing.T) {
 	r := newRig(t)

@@ -136,14 +136,17 @@ func (v *Volumes) due() map[*entry]step {
 // next returns the next step of a volume.
 func (v *Volumes) next(e *entry) step {
 	v.mu.Lock()
-	rec, uses, released, wanted := e.rec, v.uses, e.released, e.wanted
+	rec, uses, released, wanted, immediate := e.rec, v.uses, e.released, e.wanted, e.immediate != nil
 	v.mu.Unlock()
-	if rec == nil || uses == nil {
+	if uses == nil {
 		return stay
+	}
+	if rec == nil {
+		return next(state{isImmediate: immediate && !released})
 	}
 	source := rec.PV.Spec.CSI
 	s := state{
-		phase: rec.Phase, isReleased: released, isAttached: rec.Attachment != nil,
+		phase: rec.Phase, isImmediate: immediate, isReleased: released, isAttached: rec.Attachment != nil,
 		isRetained: rec.PV.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimRetain,
 		grows:      wanted.Cmp(rec.size()) > 0,
 	}
@@ -162,6 +165,8 @@ func (v *Volumes) take(ctx context.Context, e *entry, s step) error {
 		return nil
 	}
 	switch s {
+	case begin:
+		err = v.begun(ctx, e)
 	case finish:
 		err = v.create(ctx, e, v.record(e))
 	case detach:
