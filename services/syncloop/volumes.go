@@ -9,10 +9,13 @@ import (
 
 	"github.com/prometheus/procfs"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/mount-utils"
 	"k8s.io/utils/clock"
+	utilexec "k8s.io/utils/exec"
 
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
@@ -30,7 +33,7 @@ func newVolumes(
 	stored *storage, parts *components.Group,
 ) (*volumes.Manager, error) {
 	swappable, memory := swapWarning(procfs.DefaultMountPoint, events), memoryForPods(askNode)
-	kinds, err := persistentKinds(events, stored)
+	kinds, local, err := persistentKinds(events, stored, link)
 	if err != nil {
 		return nil, err
 	}
@@ -55,20 +58,32 @@ func newVolumes(
 		return nil, err
 	}
 	parts.Run("volumes", manager.Run)
+	parts.Run("local volumes without pods", func(ctx context.Context) error {
+		if err := local.Sweep(ctx, h.cfg.RootDir); err != nil && ctx.Err() == nil {
+			h.logger.Warn("a local volume that no pod uses cannot be removed; the next start tries it again",
+				telemetry.KeyError, err)
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
 	return manager, nil
 }
 
 // persistentKinds returns the kinds of persistent volumes.
-func persistentKinds(events volumes.Events, stored *storage) ([]persistentvolumes.Kind, error) {
+func persistentKinds(
+	events *podevents.Recorder, stored *storage, link *cluster.Link,
+) (kinds []persistentvolumes.Kind, local *persistentvolumes.Local, err error) {
 	nfs, err := persistentvolumes.NewNFS()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	local := &persistentvolumes.Local{
+	local = &persistentvolumes.Local{
 		Mounter: volumes.Machine{}, Formatter: persistentvolumes.NewFormatter(), Events: events, Clock: clock.RealClock{},
-		Measured: stored.operations.Done,
+		Measured: stored.operations.Done, Expansion: &persistentvolumes.Expansion{
+			Claims: link.Claims, Resizer: mount.NewResizeFs(utilexec.New()), Events: events,
+		},
 	}
-	return []persistentvolumes.Kind{stored.volumes, local, persistentvolumes.HostPath{}, nfs}, nil
+	return []persistentvolumes.Kind{stored.volumes, local, persistentvolumes.HostPath{}, nfs}, local, nil
 }
 
 // nodeWarnings records events of the node: *podevents.Recorder.

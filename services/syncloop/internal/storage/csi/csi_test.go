@@ -450,6 +450,26 @@ func TestAVolumeOfAKubeletIsTakenOver(t *testing.T) {
 	r.ends()
 }
 
+// TestAStagedVolumeThatAKubeletHasLeftIsUnstaged has the record of a kubelet that was killed after its last pod had
+// gone.
+func TestAStagedVolumeThatAKubeletHasLeftIsUnstaged(t *testing.T) {
+	r := newRig(t, canStage)
+	one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
+	r.mount(one)
+	staging := last[*csispec.NodeStageVolumeRequest](r, "NodeStageVolume").GetStagingTargetPath()
+	r.driver.Set("NodeUnstageVolume", csidriver.Fails)
+	r.unmount(one.Dir)
+	r.stop()
+	record := filepath.Join(filepath.Dir(staging), "vol_data.json")
+	text := []byte(`{"driverName":"disks.example.com","volumeHandle":"vol-1"}`)
+	if err := os.WriteFile(record, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.driver.Set("NodeUnstageVolume", csidriver.None)
+	r.start()
+	r.ends()
+}
+
 func TestADirectoryWithoutARecord(t *testing.T) {
 	r := newRig(t, canStage)
 	one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))

@@ -39,6 +39,8 @@ type Local struct {
 	Events volumes.Events
 	// Clock is the clock. Required.
 	Clock clock.PassiveClock
+	// Expansion is what the growth of volumes needs; nil expands none.
+	Expansion *Expansion
 	// Measured receives changes of owners, by the kubelet's names of plugin and operation. It may be nil.
 	Measured func(plugin, operation string, migrated bool, took time.Duration, err error)
 
@@ -67,7 +69,11 @@ func (l *Local) Mount(ctx context.Context, r Request) (string, error) {
 		path = "/" + path // as in the kubelet
 	}
 	if r.Block {
-		return l.mapDevice(r, path)
+		at, err := l.mapDevice(r, path)
+		if err != nil {
+			return "", err
+		}
+		return at, l.grow(ctx, r, path, device, false)
 	}
 	mounted, err := isMounted(l.Mounter, r.Dir)
 	if err != nil {
@@ -78,7 +84,10 @@ func (l *Local) Mount(ctx context.Context, r Request) (string, error) {
 			return "", err
 		}
 	}
-	return r.Dir, l.restrict(r)
+	if err := l.restrict(r); err != nil {
+		return "", err
+	}
+	return r.Dir, l.grow(ctx, r, path, device, !mounted)
 }
 
 // check checks the path of a volume, and reports whether it is a block device.
