@@ -47,7 +47,7 @@ POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
 SERVICE_IMAGES := $(SERVICES) quartet containerd
 IMAGE_TAG ?= dev
 # Modules of this repository's own code besides the product.
-TESTED_MODULES := tools/doclinks tools/images tools/initramfs test/dashboard test/csidriver/sanity cmd/quartet/internal/kubeletcmd/oracle services/syncloop/internal/devices/allocation/oracle services/syncloop/internal/devices/cpus/oracle services/syncloop/internal/metricset/oracle services/syncloop/internal/runtime/podcgroups/oracle services/syncloop/internal/storage/csi/oracle services/configmux/internal/mux/oracle
+TESTED_MODULES := tools/doclinks tools/images tools/initramfs test/dashboard test/csidriver/sanity cmd/quartet/internal/kubeletcmd/oracle services/syncloop/internal/devices/allocation/oracle services/syncloop/internal/devices/cpus/oracle services/syncloop/internal/devices/resourceclaims/oracle services/syncloop/internal/metricset/oracle services/syncloop/internal/runtime/podcgroups/oracle services/syncloop/internal/storage/csi/oracle services/configmux/internal/mux/oracle
 MAKE_IMAGE := go -C tools/images run .
 # A machine that cannot start a Docker engine skips the tests that need one, and builds nothing for them.
 DOCKER_TOOLS := $(if $(shell command -v dockerd),$(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar)
@@ -173,6 +173,10 @@ $(TOOLS)/sample-device-plugin: tools/kube/go.mod tools/kube/go.sum
 	@CGO_ENABLED=0 $(PART) $(@F) go -C tools/kube build $(KUBERNETES_FLAGS) -o $@ $(KUBERNETES_TESTS)/images/$(@F)
 	@touch $@
 
+$(TOOLS)/dra-test-driver: tools/kube/go.mod tools/kube/go.sum
+	@CGO_ENABLED=0 $(PART) $(@F) go -C tools/kube build $(KUBERNETES_FLAGS) -o $@ $(KUBERNETES_TESTS)/e2e/dra/test-driver
+	@touch $@
+
 $(CONFORMANCE)/bin/ginkgo: PACKAGE := github.com/onsi/ginkgo/v2/ginkgo
 $(CONFORMANCE)/bin/agnhost $(CONFORMANCE)/bin/nonewprivs: PACKAGE = $(KUBERNETES_TESTS)/images/$(@F)
 $(CONFORMANCE)/bin/kubelet: PACKAGE := $(KUBERNETES)/cmd/kubelet
@@ -281,7 +285,7 @@ TEST_FLAGS := -vet=off
 
 # The servers and clients of tests. A unit test without its server skips, except with CI=true.
 .PHONY: test-tools
-test-tools: $(TOOLS)/jaeger $(TOOLS)/sample-device-plugin $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(BIN)/images/coredns.tar $(BIN)/images/storage.tar $(VM_KERNEL) $(TOOLS)/initramfs $(DOCKER_TOOLS) ## Build the programs that only tests need
+test-tools: $(TOOLS)/jaeger $(TOOLS)/sample-device-plugin $(TOOLS)/dra-test-driver $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(BIN)/images/coredns.tar $(BIN)/images/storage.tar $(VM_KERNEL) $(TOOLS)/initramfs $(DOCKER_TOOLS) ## Build the programs that only tests need
 
 # Many tests wait for servers or for a clock, so more packages than processors are tested in parallel.
 UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))

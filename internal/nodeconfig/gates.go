@@ -25,6 +25,7 @@ const (
 	gatePodsAPI                  = "PodsAPI"
 	gateQOSReserved              = "QOSReserved"
 	gateResourceHealth           = "ResourceHealthStatus"
+	gateResourceHealthMessage    = "ResourceHealthStatusMessage"
 	gateSELinuxMount             = "SELinuxMount"
 )
 
@@ -50,13 +51,6 @@ func parseGates(text string) map[string]gate {
 
 // missingFeatures are on by default in the kubelet, and not implemented by Quartet.
 var missingFeatures = []string{
-	"DRAConsumableCapacity",
-	"DRAExtendedResource",
-	"DRAPartitionableDevices",
-	"DRAPrioritizedList",
-	"DynamicResourceAllocation",
-	"KubeletPodResourcesDynamicResources",
-	"ResourceHealthStatusMessage",
 	"SystemdWatchdog",
 	"TopologyManagerPolicyBetaOptions",
 	"TopologyManagerPolicyOptions",
@@ -79,6 +73,7 @@ var switchableFeatures = []string{
 	gatePodsAPI,
 	gateQOSReserved,
 	gateResourceHealth,
+	gateResourceHealthMessage,
 	gateSELinuxMount,
 }
 
@@ -90,6 +85,11 @@ func ReportsDeviceHealth(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
 // ReportsVolumeHealth reports whether CSI drivers are asked for the health of volumes.
 func ReportsVolumeHealth(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
 	return gateEnabled(cfg, gateVolumeHealth)
+}
+
+// ReportsHealthMessages reports whether the status of a pod has what drivers say about the health of devices.
+func ReportsHealthMessages(cfg *kubeletconfigv1beta1.KubeletConfiguration) bool {
+	return gateEnabled(cfg, gateResourceHealthMessage)
 }
 
 // ResizesPodLevel reports whether the pod-level resources of a running pod can be changed.

@@ -17,8 +17,8 @@ func TestFeatureGates(t *testing.T) {
 		{name: "the defaults", gates: "NodeSwap: true, RotateKubeletServerCertificate: true, GRPCContainerProbeTLS: false, AllAlpha: false"},
 		{name: "a feature that Quartet does not have, off", gates: "ResourceHealthStatusMessage: false"},
 		{name: "features that Quartet does not have",
-			gates: "DynamicResourceAllocation: true, DRAPartitionableDevices: false", ignored: []string{
-				"f:3: featureGates.DynamicResourceAllocation: true"}},
+			gates: "SystemdWatchdog: true, DRADeviceTaints: false", ignored: []string{
+				"f:3: featureGates.DRADeviceTaints: false", "f:3: featureGates.SystemdWatchdog: true"}},
 		{name: "not the default", gates: "EnvFiles: false, GRPCContainerProbeTLS: true", ignored: []string{
 			"f:3: featureGates.EnvFiles: false", "f:3: featureGates.GRPCContainerProbeTLS: true"}},
 		{name: "both are implemented", gates: "EventedPLEG: true, MemoryQoS: false, QOSReserved: true, " +

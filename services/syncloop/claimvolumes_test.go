@@ -194,7 +194,7 @@ func clusterVolumes(
 	link, err := newLink(ctx, h, askNode, changes, events, parts)
 	noError(t, err)
 	published := inventory.New(stream.NewServedMetrics(registry, stream.NameStorage))
-	devices, err := newDevices(h, published.Changed, func(types.UID) {}, parts)
+	devices, err := newPodDevices(h, askNode, published.Changed, func(types.UID) {}, parts)
 	noError(t, err)
 	stored, err = newStorage(h, askNode, link, changes, events, devices, published, parts)
 	noError(t, err)

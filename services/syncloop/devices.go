@@ -13,6 +13,7 @@ import (
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/resourceclaims"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/plugins"
 )
 
@@ -59,16 +60,16 @@ func deviceResources(devices *deviceplugins.Manager) []*enginev1.DeviceResource 
 	return all
 }
 
-// allocatedResources returns a function that returns the devices of a container with their health, for its status. It
-// returns nil if the configuration turns that off.
+// allocatedResources returns a function that returns the devices of a container with their health, for its status:
+// those of device plugins and those of its resource claims. It returns nil if the configuration turns that off.
 func allocatedResources(
-	h *host, devices *deviceplugins.Manager,
-) func(pod types.UID, container string) []v1.ResourceStatus {
+	h *host, devices *deviceplugins.Manager, claims *resourceclaims.Manager,
+) func(pod *v1.Pod, container string) []v1.ResourceStatus {
 	if !nodeconfig.ReportsDeviceHealth(&h.cfg.Kubelet) {
 		return nil
 	}
-	return func(pod types.UID, container string) []v1.ResourceStatus {
-		held := devices.Held(pod, container)
+	return func(pod *v1.Pod, container string) []v1.ResourceStatus {
+		held := devices.Held(pod.UID, container)
 		var all []v1.ResourceStatus
 		for _, name := range slices.Sorted(maps.Keys(held)) {
 			status := v1.ResourceStatus{Name: v1.ResourceName(name)}
@@ -80,6 +81,9 @@ func allocatedResources(
 				status.Resources = append(status.Resources, v1.ResourceHealth{ResourceID: v1.ResourceID(d.ID), Health: health})
 			}
 			all = append(all, status)
+		}
+		if claims != nil {
+			all = append(all, claims.Status(pod, container)...)
 		}
 		return all
 	}

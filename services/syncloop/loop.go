@@ -16,8 +16,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
-	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocator"
-	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
@@ -31,16 +29,20 @@ import (
 )
 
 // newStore returns the store of pods.
-func newStore(h *host, books books, link *cluster.Link, probes *prober.Manager, devices *deviceplugins.Manager,
+func newStore(h *host, books books, link *cluster.Link, probes *prober.Manager, devices podDevices,
 	health *volumehealth.Monitor, starts *phases.Book) *podstore.Store {
-	return podstore.New(podstore.Config{
+	config := podstore.Config{
 		API: link.Statuses, Probes: probes,
-		Replaced: books.endings.Replaced, Resizes: books.resizes, Devices: allocatedResources(h, devices),
-		VolumeHealth: health.Of,
-		Messages:     terminationmessages.Reader{RootDir: h.cfg.RootDir, Logger: h.logger}.Read,
-		Clock:        clock.RealClock{}, Tracer: h.tracer, Logger: h.logger, Metrics: podstore.NewMetrics(h.registry),
+		Replaced: books.endings.Replaced, Resizes: books.resizes,
+		Devices: allocatedResources(h, devices.plugins, devices.claims), VolumeHealth: health.Of,
+		Messages: terminationmessages.Reader{RootDir: h.cfg.RootDir, Logger: h.logger}.Read,
+		Clock:    clock.RealClock{}, Tracer: h.tracer, Logger: h.logger, Metrics: podstore.NewMetrics(h.registry),
 		Phases: starts, StreamMetrics: stream.NewServedMetrics(h.registry, stream.NamePods),
-	})
+	}
+	if devices.claims != nil {
+		config.HoldsClaims = devices.claims.Uses
+	}
+	return podstore.New(config)
 }
 
 // loopConfig has the dependencies of newLoop besides the host.
@@ -53,7 +55,7 @@ type loopConfig struct {
 	manager   *executor.Manager
 	events    *podevents.Recorder
 	mirrors   cluster.Mirrors
-	allocator *allocator.Allocator
+	devices   podDevices
 	addresses *hostips.Addresses
 	evictor   *eviction.Evictor
 	evictions *engineapi.Evictions
@@ -64,7 +66,7 @@ func newLoop(h *host, c loopConfig, parts *components.Group) *loop.Loop {
 	l := loop.New(loop.Config{
 		Desired: clients.ConfigMux(configv1.NewConfigServiceClient(h.peers.configmux)), Events: c.pleg.Events(),
 		Pleg: connectedPLEG{PLEG: c.pleg, runtime: h.runtime}, Probes: c.probes,
-		Devices: c.allocator,
+		Devices: c.devices,
 		Workers: c.workers, Store: c.store, Evictions: c.books.evictions, Endings: c.books.endings,
 		Resizes: c.books.resizes, Resizing: resizing(h, c.manager),
 		PodFromObserved: executor.PodFromObserved, Leftovers: c.manager.Leftovers, Waiting: h.health.Set,

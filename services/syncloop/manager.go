@@ -11,7 +11,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
-	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocator"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/prober"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
@@ -31,7 +30,7 @@ type managerConfig struct {
 	events    *podevents.Recorder
 	probes    *prober.Manager
 	volumes   *volumes.Manager
-	allocator *allocator.Allocator
+	devices   podDevices
 	starts    *phases.Book
 	store     *podstore.Store
 	garbage   *containergc.Queue
@@ -56,16 +55,19 @@ func newManager(ctx context.Context, h *host, c managerConfig, parts *components
 		Endings: c.books.endings, Resizes: c.books.resizes, Garbage: c.garbage,
 		UserIDs: userIDs(h.cfg).Of, Objects: c.link.Objects, RuntimeClasses: c.link.RuntimeClasses, Services: c.link.Services,
 		Claims:  c.link.Claims,
-		Devices: c.allocator,
+		Devices: c.devices.Allocator,
 		Volumes: c.volumes, Issued: []executor.Issued{
 			{Name: "service account tokens", Forget: c.link.Tokens.Forget},
 			{Name: "trust bundles", Forget: c.link.TrustBundles.Forget},
 			{Name: "certificates", Forget: c.link.Certificates.Forget},
 		},
 	}
+	if c.devices.claims != nil {
+		config.ResourceClaims = c.devices.claims
+	}
 	counts := podcgroups.NewMetrics(h.registry)
 	if *h.cfg.Kubelet.CgroupsPerQOS {
-		tree := newCgroups(h, c.askNode, c.store, c.events, c.allocator, counts)
+		tree := newCgroups(h, c.askNode, c.store, c.events, c.devices.Allocator, counts)
 		config.Cgroups = tree
 		parts.Run("pod cgroups", tree.Run)
 	}

@@ -132,11 +132,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		return err
 	}
 	published := inventory.New(stream.NewServedMetrics(h.registry, stream.NameStorage))
-	devices, err := newDevices(h, published.Changed, changes.Note(podchanges.Sync), parts)
-	if err != nil {
-		return err
-	}
-	owner, err := newAllocator(h, devices)
+	devices, err := newPodDevices(h, askNode, published.Changed, changes.Note(podchanges.Sync), parts)
 	if err != nil {
 		return err
 	}
@@ -157,7 +153,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	garbage := containergc.NewQueue()
 	manager, err := newManager(ctx, h, managerConfig{
 		askNode: askNode, addresses: addresses, books: books, link: link, events: events, probes: probes,
-		volumes: volumes, allocator: owner, starts: starts, store: store, garbage: garbage,
+		volumes: volumes, devices: devices, starts: starts, store: store, garbage: garbage,
 	}, parts)
 	if err != nil {
 		return err
@@ -187,7 +183,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		mirrors: link.Mirrors(func(name types.NamespacedName, except types.UID) bool {
 			return workers.OtherHas(name, except) || store.OtherRuns(name, except)
 		}),
-		allocator: owner, addresses: addresses, evictor: evictor, evictions: evictions,
+		devices: devices, addresses: addresses, evictor: evictor, evictions: evictions,
 	}, parts)
 	if err := watchLogs(ctx, h, store, parts); err != nil {
 		return err
@@ -199,13 +195,13 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 			Clock:   clock.RealClock{}, Logger: h.logger,
 		})
 	})
-	reconcileCPUs(ctx, h, owner, store, parts)
+	reconcileCPUs(ctx, h, devices.Allocator, store, parts)
 	watchMachine(h, store, addresses, events, parts)
 	parts.Run("retries of volumes", func(ctx context.Context) error {
 		return storage.retry(ctx, volumes, changes.Note(podchanges.Sync))
 	})
 	parts.Run("pod changes", func(ctx context.Context) error { return changes.Run(ctx, volumes.Refresh, poke(workers)) })
-	held := podResources(h, store, owner)
+	held := podResources(h, store, devices)
 	engine := engineapi.New(engineapi.Config{
 		Store: store, Workers: workers, Probes: probes.Describe, Volumes: volumes.Describe, Health: syncLoop.Health,
 		Images: h.imagesNow(ctx), Events: events.Stream(), Storage: published.Source, Evicter: evictions,

@@ -20,7 +20,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podsapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
-	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocator"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
@@ -103,11 +102,11 @@ func awaitPods(ctx context.Context, h *host, store *podstore.Store) {
 }
 
 // podResources returns the configuration of the pod-resources API.
-func podResources(h *host, store *podstore.Store, owner *allocator.Allocator) podresources.Config {
+func podResources(h *host, store *podstore.Store, devices podDevices) podresources.Config {
 	path := podresources.Socket(h.cfg.RootDir)
 	return podresources.Config{
-		Path: path, Pods: store.Active, Devices: owner, Metrics: podresources.NewMetrics(h.registry),
-		Logger: h.logger, Clock: clock.RealClock{},
+		Path: path, Pods: store.Active, Devices: devices, Claims: claimsOf(devices.claims),
+		Metrics: podresources.NewMetrics(h.registry), Logger: h.logger, Clock: clock.RealClock{},
 	}
 }
 

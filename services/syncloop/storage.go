@@ -52,7 +52,7 @@ type storage struct {
 // newStorage adds the plugin manager, and the volumes of the CSI drivers that it registers.
 func newStorage(
 	h *host, askNode func(context.Context) (*v1.Node, error), link *cluster.Link, changes *podchanges.Changes,
-	events *podevents.Recorder, devices *deviceplugins.Manager, published *inventory.Inventory,
+	events *podevents.Recorder, devices podDevices, published *inventory.Inventory,
 	parts *components.Group,
 ) (*storage, error) {
 	if err := makePluginDirs(h); err != nil {
@@ -86,12 +86,15 @@ func newStorage(
 		drivers.Close()
 		return nil
 	})
+	handlers := map[string]plugins.Handler{
+		registrationv1.CSIPlugin: drivers, registrationv1.DevicePlugin: devicePlugins{devices: devices.plugins},
+	}
+	if devices.claims != nil {
+		handlers[registrationv1.DRAPlugin] = draDrivers{claims: devices.claims}
+	}
 	manager := plugins.New(plugins.Config{
 		Dir: filepath.Join(h.cfg.RootDir, pluginSocketsDir), Clock: clock.RealClock{}, Logger: h.logger,
-		Handlers: map[string]plugins.Handler{
-			registrationv1.CSIPlugin: drivers, registrationv1.DevicePlugin: devicePlugins{devices: devices},
-		},
-		Metrics: plugins.NewMetrics(h.registry),
+		Handlers: handlers, Metrics: plugins.NewMetrics(h.registry),
 	})
 	config := csi.Config{
 		Root: h.cfg.RootDir, Boot: h.boot, NodeName: h.cfg.NodeName, Drivers: drivers, Cluster: link.Claims,
@@ -121,7 +124,7 @@ func newStorage(
 	parts.Run("storage inventory", func(ctx context.Context) error {
 		return published.Run(ctx, inventory.Storage{
 			Drivers: drivers.Nodes, Health: health.Storage, InUse: mounted,
-			Devices: func() []*enginev1.DeviceResource { return deviceResources(devices) },
+			Devices: func() []*enginev1.DeviceResource { return deviceResources(devices.plugins) },
 		})
 	})
 	return &storage{drivers: drivers, volumes: mounted, operations: operations, changed: changed, health: health}, nil

@@ -205,7 +205,7 @@ func documented(t testing.TB, sections []string) map[string]string {
 
 // row is a row of a table of docs/reference/metrics.md: | `NAME` | TYPE | LABELS | ...
 var row = regexp.MustCompile(
-	"^\\| `((?:quartet|kubelet|kubernetes|prober|storage|volume|plugin|csi|rest)_[a-z0-9_]+)` \\| ([a-z]+) \\|([^|]*)\\|",
+	"^\\| `((?:quartet|kubelet|kubernetes|prober|storage|volume|plugin|csi|dra|rest)_[a-z0-9_]+)` \\| ([a-z]+) \\|([^|]*)\\|",
 )
 
 // rowsOf returns type and labels of each metric, by section and name. It fails for rows in a section that no service is

@@ -4,6 +4,6 @@
 //
 // In: config maps and secrets (configobjects), tokens of service accounts (tokens), certificates and trust anchors
 // (podcertificates, clustertrustbundles), runtime classes (runtimeclasses), services (servicelinks), claims of volumes
-// (claims). Out: pod statuses (statusmanager), mirror pods (mirrorpods), events (podevents). A standalone node has
-// config maps and secrets from configmux, and nothing else of these. Imports: pod.
+// (claims), resource claims (dynamicresources). Out: pod statuses (statusmanager), mirror pods (mirrorpods), events
+// (podevents). A standalone node has config maps and secrets from configmux, and nothing else of these. Imports: pod.
 package cluster

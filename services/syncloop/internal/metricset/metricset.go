@@ -19,7 +19,9 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podcertificates"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/statusmanager"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocator"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/claimbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/resourceclaims"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
@@ -112,6 +114,7 @@ func register(registry prometheus.Registerer) exposing {
 	podcgroups.NewMetrics(registry)
 	podresources.NewMetrics(registry)
 	podsapi.NewMetrics(registry)
+	resourceclaims.NewMetrics(registry).Expose(func() map[string]int { return map[string]int{claimbook.AnyDriver: 0} })
 	selinux.NewMetrics(registry)
 	return exposing{
 		statuses: statusmanager.NewMetrics(registry), mirrors: mirrorpods.NewMetrics(registry),

@@ -22,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/localapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/claimbook"
 )
 
 // Socket returns the path of the socket in a root directory, which is the kubelet's.
@@ -35,6 +36,8 @@ type Config struct {
 	Pods func() ([]*v1.Pod, error)
 	// Devices has the devices and CPUs of the node.
 	Devices Devices
+	// Claims returns the resource claims of a container.
+	Claims func(pod *v1.Pod, c *v1.Container) []claimbook.Claim
 	// Metrics counts requests.
 	Metrics *Metrics
 	// Logger logs refused users.
@@ -141,7 +144,8 @@ func (l lister) resourcesOf(pod *v1.Pod) *podresourcesv1.PodResources {
 func (l lister) containerOf(pod *v1.Pod, c *v1.Container) *podresourcesv1.ContainerResources {
 	return &podresourcesv1.ContainerResources{
 		Name: c.Name, Devices: devicesOf(l.cfg.Devices.Held(pod.UID, c.Name)),
-		CpuIds: numbers(l.cfg.Devices.CPUs(pod.UID, c.Name)),
+		CpuIds:           numbers(l.cfg.Devices.CPUs(pod.UID, c.Name)),
+		DynamicResources: claimsOf(l.cfg.Claims(pod, c)),
 	}
 }
 
@@ -150,6 +154,27 @@ func numbers(set cpuset.CPUSet) []int64 {
 	var all []int64
 	for _, id := range set.List() {
 		all = append(all, int64(id))
+	}
+	return all
+}
+
+// claimsOf returns an entry for each claim, with each device of it, sorted by driver.
+func claimsOf(claims []claimbook.Claim) []*podresourcesv1.DynamicResource {
+	var all []*podresourcesv1.DynamicResource
+	for i := range claims {
+		resource := &podresourcesv1.DynamicResource{ClaimName: claims[i].Name.Name, ClaimNamespace: claims[i].Name.Namespace}
+		for _, driver := range claims[i].DriverNames() {
+			for _, d := range claims[i].Drivers[driver].Devices {
+				device := &podresourcesv1.ClaimResource{
+					DriverName: driver, PoolName: d.Pool, DeviceName: d.Name, ShareId: (*string)(d.ShareID),
+				}
+				for _, id := range d.CDI {
+					device.CdiDevices = append(device.CdiDevices, &podresourcesv1.CDIDevice{Name: id})
+				}
+				resource.ClaimResources = append(resource.ClaimResources, device)
+			}
+		}
+		all = append(all, resource)
 	}
 	return all
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/claimbook"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -79,6 +80,35 @@ func (gpus) CPUs(pod types.UID, container string) cpuset.CPUSet {
 
 func (gpus) AllocatableCPUs() cpuset.CPUSet { return cpuset.New(1, 2, 3) }
 
+// claimsOf returns the claim of the pod with the UID web.
+func claimsOf(pod *v1.Pod, c *v1.Container) []claimbook.Claim {
+	if pod.UID != "web" || c.Name != "main" {
+		return nil
+	}
+	return []claimbook.Claim{{
+		Name: types.NamespacedName{Namespace: "shop", Name: "data"},
+		Drivers: map[string]claimbook.Driver{"gpu.example.com": {Devices: []claimbook.Device{
+			{Pool: "node", Name: "0", CDI: []string{"example.com/gpu=0"}},
+			{Pool: "node", Name: "1", CDI: []string{"example.com/gpu=1"}, ShareID: ptr.To(types.UID("half"))},
+		}}},
+	}}
+}
+
+// ofClaims is what the API says of it.
+func ofClaims() []*podresourcesv1.DynamicResource {
+	device := func(name string) *podresourcesv1.ClaimResource {
+		return &podresourcesv1.ClaimResource{
+			DriverName: "gpu.example.com", PoolName: "node", DeviceName: name,
+			CdiDevices: []*podresourcesv1.CDIDevice{{Name: "example.com/gpu=" + name}},
+		}
+	}
+	shared := device("1")
+	shared.ShareId = ptr.To("half")
+	return []*podresourcesv1.DynamicResource{{
+		ClaimName: "data", ClaimNamespace: "shop", ClaimResources: []*podresourcesv1.ClaimResource{device("0"), shared},
+	}}
+}
+
 // ofGPUs is what the API says of them.
 func ofGPUs() []*podresourcesv1.ContainerDevices {
 	on := func(node int64) *podresourcesv1.ContainerDevices {
@@ -118,7 +148,7 @@ func (r *rig) serve() (stop func()) {
 	done := make(chan error, 1)
 	cfg := podresources.Config{
 		Path: podresources.Socket(r.root), Metrics: podresources.NewMetrics(r.counted), Logger: slog.New(slog.DiscardHandler),
-		Clock: r.clock, Devices: gpus{},
+		Clock: r.clock, Devices: gpus{}, Claims: claimsOf,
 		Pods: func() ([]*v1.Pod, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -163,7 +193,13 @@ func TestPodsAreListed(t *testing.T) {
 	r := newRig(t)
 	r.setPods(nil, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "web"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}, web())
 	r.serve()
-	wanted := &podresourcesv1.PodResources{Namespace: "shop", Name: "web", Containers: []*podresourcesv1.ContainerResources{{Name: "proxy"}, {Name: "main", Devices: ofGPUs(), CpuIds: []int64{2, 3}}, {Name: "cache"}}}
+	wanted := &podresourcesv1.PodResources{
+		Namespace: "shop", Name: "web", Containers: []*podresourcesv1.ContainerResources{
+			{Name: "proxy"},
+			{Name: "main", Devices: ofGPUs(), CpuIds: []int64{2, 3}, DynamicResources: ofClaims()},
+			{Name: "cache"},
+		},
+	}
 	all, err := r.list()
 	must(t, err)
 	want := []*podresourcesv1.PodResources{{Namespace: "other", Name: "web", Containers: []*podresourcesv1.ContainerResources{{Name: "main"}}}, wanted}

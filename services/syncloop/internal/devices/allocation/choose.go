@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/podset"
 )
@@ -23,24 +22,35 @@ type Need struct {
 func (b *Book) Needs(pod *v1.Pod) []Need {
 	var needs []Need
 	for _, c := range containers(pod) {
-		needs = append(needs, b.NeedsOf(pod.UID, c)...)
+		needs = append(needs, b.NeedsOf(pod, c)...)
 	}
 	return needs
 }
 
-// NeedsOf returns what one container asks for. Limits suffice, because an extended resource cannot be overcommitted.
-func (b *Book) NeedsOf(pod types.UID, c *v1.Container) []Need {
+// NeedsOf returns what one container of a pod asks for. Limits suffice, because an extended resource cannot be
+// overcommitted. A resource that the cluster provides by a resource claim is none of device plugins.
+func (b *Book) NeedsOf(pod *v1.Pod, c *v1.Container) []Need {
 	var needs []Need
 	for _, name := range slices.Sorted(maps.Keys(c.Resources.Limits)) {
-		if !IsExtendedResource(string(name)) || !b.Manages(string(name)) {
+		if !IsExtendedResource(string(name)) || !b.Manages(string(name)) ||
+			isClaimed(pod, c.Name, string(name)) {
 			continue
 		}
 		limit := c.Resources.Limits[name]
 		needs = append(needs, Need{
-			Container: Container{Pod: pod, Name: c.Name}, Resource: string(name), Count: int(limit.Value()),
+			Container: Container{Pod: pod.UID, Name: c.Name}, Resource: string(name), Count: int(limit.Value()),
 		})
 	}
 	return needs
+}
+
+// isClaimed reports whether a container has a resource by the pod's claim of extended resources.
+func isClaimed(pod *v1.Pod, container, resource string) bool {
+	extended := pod.Status.ExtendedResourceClaimStatus
+	return extended != nil && slices.ContainsFunc(extended.RequestMappings,
+		func(m v1.ContainerExtendedResourceRequest) bool {
+			return m.ContainerName == container && m.ResourceName == resource
+		})
 }
 
 func containers(pod *v1.Pod) []*v1.Container {

@@ -55,7 +55,7 @@ func (m *Manager) Allocate(ctx context.Context, pod *v1.Pod, c *v1.Container) er
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	m.mu.Lock()
-	needs := m.book.NeedsOf(pod.UID, c)
+	needs := m.book.NeedsOf(pod, c)
 	if err := ctx.Err(); err != nil && len(needs) > 0 {
 		m.mu.Unlock()
 		return err

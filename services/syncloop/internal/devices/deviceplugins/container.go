@@ -30,7 +30,7 @@ func (m *Manager) Ready(pod *v1.Pod) error {
 // prepare devices. Devices that the container does not have yet, such as after a lost checkpoint, are allocated.
 func (m *Manager) Give(ctx context.Context, pod *v1.Pod, c *v1.Container) (*containerspec.Given, error) {
 	m.mu.Lock()
-	needs := slices.DeleteFunc(m.book.NeedsOf(pod.UID, c), func(n allocation.Need) bool { return n.Count == 0 })
+	needs := slices.DeleteFunc(m.book.NeedsOf(pod, c), func(n allocation.Need) bool { return n.Count == 0 })
 	m.mu.Unlock()
 	if len(needs) == 0 {
 		return &containerspec.Given{}, nil

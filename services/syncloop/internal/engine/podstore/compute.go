@@ -40,7 +40,7 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 		in.Resize, _ = s.cfg.Resizes.Get(uid)
 	}
 	if s.cfg.Devices != nil {
-		in.Devices = func(container string) []v1.ResourceStatus { return s.cfg.Devices(uid, container) }
+		in.Devices = func(container string) []v1.ResourceStatus { return s.cfg.Devices(e.pod, container) }
 	}
 	if s.cfg.VolumeHealth != nil {
 		in.VolumeHealth = s.cfg.VolumeHealth(uid)
@@ -66,6 +66,9 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 			before.InitContainerStatuses, before.ContainerStatuses, before.EphemeralContainerStatuses
 	}
 	e.keepLast(&status)
+	// The cluster writes these. The status has them for those who look up the claims of a pod.
+	status.ResourceClaimStatuses = e.pod.Status.ResourceClaimStatuses
+	status.ExtendedResourceClaimStatus = e.pod.Status.ExtendedResourceClaimStatus
 	if !changed && equality.Semantic.DeepEqual(&e.status, &status) {
 		return false
 	}

@@ -49,9 +49,11 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics measures the starts of pods; nil measures nothing.
 	Metrics *Metrics
-	// Devices returns the devices of a container for its status. It must not call the store; nil is a node without device
-	// plugins.
-	Devices func(pod types.UID, container string) []v1.ResourceStatus
+	// Devices returns the devices of a container for its status, and HoldsClaims reports whether a pod has resource claims
+	// that are not unprepared yet: its final phase is not reported before, because the cluster then gives them to others.
+	// Both must not call the store; nil is a node without devices or claims.
+	Devices     func(pod *v1.Pod, container string) []v1.ResourceStatus
+	HoldsClaims func(pod types.UID) bool
 	// VolumeHealth returns the conditions of the volumes of a pod, by name, for its status. It must not call the store; nil
 	// does not report them.
 	VolumeHealth func(pod types.UID) map[string][]v1.VolumeHealthCondition

@@ -509,3 +509,42 @@ func TestTheStatusOfANewPodIsComputedOnceBeforeItsFirstStart(t *testing.T) {
 		t.Errorf("after the same observation the status was computed %d times, want 3", computed)
 	}
 }
+
+// reports records what is reported to the API server.
+type reports struct {
+	statusmanager.None
+
+	last podstatus.Report
+}
+
+func (r *reports) Report(report podstatus.Report) { r.last = report }
+
+// TestTheEndOfAPodIsReportedAfterItsClaims are unprepared: the cluster gives them to other pods then. What the cluster
+// has written about claims stays in the status.
+func TestTheEndOfAPodIsReportedAfterItsClaims(t *testing.T) {
+	node, api, holds := fakenode.New(), &reports{}, true
+	s := newStoreWith(t, func(cfg *podstore.Config) {
+		cfg.API, cfg.HoldsClaims = api, func(types.UID) bool { return holds }
+	})
+	pod := fakenode.Pod("u1", "web", v1.RestartPolicyNever)
+	name := "web-gpu"
+	pod.Status.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: &name}}
+	node.Run(pod)
+	s.SetPod(pod, "api", "")
+	s.Observe("u1", running(t, node, "u1"))
+	s.Open()
+	s.SetWaiting("")
+	pods, err := s.Pods()
+	if err != nil || len(pods) != 1 || len(pods[0].Status.ResourceClaimStatuses) != 1 {
+		t.Errorf("Pods() = %v, %v, want one with the status of its claim", pods, err)
+	}
+	s.SetState("u1", podworkers.Terminated)
+	if !api.last.MayRun {
+		t.Error("the end of a pod that has claims is reported")
+	}
+	holds = false
+	s.SetReleased("u1")
+	if api.last.MayRun || !api.last.Released {
+		t.Errorf("the last report is %+v", api.last)
+	}
+}

@@ -25,9 +25,12 @@ func (s *Store) report(e *entry) {
 	if !s.open || e.source == "" || (fromAPI && !e.desired) {
 		return
 	}
+	mayRun := e.state < podworkers.Terminated && (e.worked || !isEmpty(s.observed[e.pod.UID]))
+	if s.cfg.HoldsClaims != nil && s.cfg.HoldsClaims(e.pod.UID) {
+		mayRun = true
+	}
 	s.cfg.API.Report(podstatus.Report{
-		Pod: e.pod, Static: !fromAPI, Status: e.status, Traceparent: e.cause,
-		MayRun:   e.state < podworkers.Terminated && (e.worked || !isEmpty(s.observed[e.pod.UID])),
+		Pod: e.pod, Static: !fromAPI, Status: e.status, Traceparent: e.cause, MayRun: mayRun,
 		Released: e.released,
 	})
 }

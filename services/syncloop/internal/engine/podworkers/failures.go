@@ -40,6 +40,7 @@ var (
 	failedCgroup  = failure{label: "cgroup", waits: "its cgroup", reason: podstatus.ReasonCgroup, passes: true}
 	failedVolume  = failure{label: "volume", waits: "volumes", reason: podstatus.ReasonVolumes, passes: true}
 	failedDevices = failure{label: "devices", waits: "device plugins", reason: podstatus.ReasonDevices, passes: true}
+	failedClaims  = failure{label: "claims", waits: "resource claims", reason: podstatus.ReasonClaims, passes: true}
 	failedResize  = failure{
 		label: "resize", waits: "the runtime to resize it", reason: podstatus.ReasonSandbox, passes: true,
 	}
@@ -54,9 +55,8 @@ var (
 // failures returns every class.
 func failures() []failure {
 	return []failure{
-		failedAway, failedInspect, failedNetwork, failedCgroup, failedVolume, failedDevices, failedResize, failedUnsupported,
-		failedImage,
-		failedRuntime, failedOther,
+		failedAway, failedInspect, failedNetwork, failedCgroup, failedVolume, failedDevices, failedClaims,
+		failedResize, failedUnsupported, failedImage, failedRuntime, failedOther,
 	}
 }
 
@@ -73,6 +73,8 @@ func classify(err error) failure {
 		return failedCgroup
 	case errors.As(err, new(*executor.DevicesError)):
 		return failedDevices
+	case errors.As(err, new(*executor.ClaimsError)):
+		return failedClaims
 	case errors.As(err, new(*executor.ResizeError)):
 		return failedResize
 	case errors.As(err, new(*executor.UnsupportedError)):

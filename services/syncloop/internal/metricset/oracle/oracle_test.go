@@ -13,10 +13,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/klog/v2"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/kubernetes/pkg/credentialprovider/plugin"
 	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
 	kubeletcertificate "k8s.io/kubernetes/pkg/kubelet/certificate"
+	"k8s.io/kubernetes/pkg/kubelet/cm/dra"
 	kubeletmetrics "k8s.io/kubernetes/pkg/kubelet/metrics"
 	"k8s.io/kubernetes/pkg/kubelet/metrics/collectors"
 	"k8s.io/kubernetes/pkg/kubelet/podcertificate"
@@ -111,7 +113,11 @@ func (wantedVolumes) GetVolumesToMount() []cache.VolumeToMount { return nil }
 func kubelet(t *testing.T) prometheus.Gatherer {
 	t.Helper()
 	kubeletmetrics.Register()
-	legacyregistry.CustomMustRegister(collectors.NewLogMetricsCollector(logs),
+	resourceClaims, err := dra.NewManager(klog.Background(), nil, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	legacyregistry.CustomMustRegister(resourceClaims.NewMetricsCollector(), collectors.NewLogMetricsCollector(logs),
 		collectors.PodCertificateCollectorFor(certificates{}), collectors.NewVolumeStatsCollector(claims{}))
 	if _, err := kubeletcertificate.NewKubeletServerCertificateManager(nil, &kubeletconfig.KubeletConfiguration{}, "node",
 		nil, t.TempDir()); err != nil {
@@ -146,6 +152,10 @@ func kubelet(t *testing.T) prometheus.Gatherer {
 	kubeletmetrics.ContainerAlignedComputeResourcesFailure.WithLabelValues("", "").Inc()
 	kubeletmetrics.DevicePluginRegistrationCount.WithLabelValues("").Inc()
 	kubeletmetrics.DevicePluginAllocationDuration.WithLabelValues("").Observe(1)
+	kubeletmetrics.DRAOperationsDuration.WithLabelValues("", "").Observe(1)
+	kubeletmetrics.DRAGRPCOperationsDuration.WithLabelValues("", "", "").Observe(1)
+	kubeletmetrics.DRANodePrepareSkipsTotal.WithLabelValues("").Inc()
+	kubeletmetrics.DRANodeUnprepareSkipsTotal.WithLabelValues("").Inc()
 	kubeletmetrics.PodResourcesEndpointRequestsTotalCount.WithLabelValues("v1").Inc()
 	kubeletmetrics.PodResourcesEndpointRequestsListCount.WithLabelValues("v1").Inc()
 	kubeletmetrics.PodResourcesEndpointRequestsGetCount.WithLabelValues("v1").Inc()
@@ -185,7 +195,7 @@ func TestKubeletNamesHaveTheKubeletsTypesLabelsAndBuckets(t *testing.T) {
 		if name == "csi_node_storage_health_status" || strings.HasPrefix(name, "volume_manager_selinux_") {
 			continue
 		}
-		if !slices.ContainsFunc([]string{"kubelet_", "storage_", "volume_", "csi_"}, func(prefix string) bool {
+		if !slices.ContainsFunc([]string{"kubelet_", "storage_", "volume_", "csi_", "dra_"}, func(prefix string) bool {
 			return strings.HasPrefix(name, prefix)
 		}) {
 			continue

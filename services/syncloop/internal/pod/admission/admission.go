@@ -211,7 +211,7 @@ func resources(r Request) *Refusal {
 		quantity, total := requested[name], used[name]
 		has, known := allocatable[name]
 		known = known || strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
-		if !known || quantity.IsZero() || r.Owned != nil && r.Owned(name) {
+		if !known || quantity.IsZero() || r.Owned != nil && r.Owned(name) || isClaimed(r.Pod, name) {
 			continue
 		}
 		sum := quantity.DeepCopy()
@@ -226,6 +226,15 @@ func resources(r Request) *Refusal {
 		missing(name, quantity.Value(), total.Value(), has.Value())
 	}
 	return first
+}
+
+// isClaimed reports whether a pod has a resource by its claim of extended resources, and so not by the Node's amounts.
+func isClaimed(pod *v1.Pod, name v1.ResourceName) bool {
+	extended := pod.Status.ExtendedResourceClaimStatus
+	return extended != nil && slices.ContainsFunc(extended.RequestMappings,
+		func(m v1.ContainerExtendedResourceRequest) bool {
+			return v1.ResourceName(m.ResourceName) == name
+		})
 }
 
 func requests(pod *v1.Pod) v1.ResourceList {

@@ -60,7 +60,8 @@ type Inputs struct {
 	// Undecided is true while the resize of this version of the pod is not decided: the status is about the version before
 	// it.
 	Undecided bool
-	// Devices returns the devices of a container by resource; nil is a node without device plugins.
+	// Devices returns the devices of a container by resource, and those of its resource claims; nil is a node without
+	// devices.
 	Devices func(container string) []v1.ResourceStatus
 	// VolumeHealth has the conditions of the volumes whose CSI drivers report their health, by name. A healthy one has none.
 	VolumeHealth map[string][]v1.VolumeHealthCondition
@@ -80,6 +81,8 @@ const (
 	ReasonUnsupported = "UnsupportedPodSpec"
 	// ReasonDevices: the pod waits for device plugins.
 	ReasonDevices = "DevicesNotReady"
+	// ReasonClaims: the resource claims are not prepared.
+	ReasonClaims = "FailedPrepareDynamicResources"
 	// ReasonNameTaken: the pod waits for the end of another one of its name.
 	ReasonNameTaken = "NameTaken"
 	// ReasonNoNetwork: the pod waits for the pod network.
@@ -89,8 +92,8 @@ const (
 // holdsUp reports whether a reason is one of those above. The API server may still have it after the delay is over.
 func holdsUp(reason string) bool {
 	switch reason {
-	case ReasonSandbox, ReasonCgroup, ReasonVolumes, ReasonDevices, ReasonUnsupported, ReasonNameTaken,
-		ReasonNoNetwork:
+	case ReasonSandbox, ReasonCgroup, ReasonVolumes, ReasonDevices, ReasonClaims, ReasonUnsupported,
+		ReasonNameTaken, ReasonNoNetwork:
 		return true
 	}
 	return false

@@ -80,6 +80,8 @@ type Config struct {
 	Claims Claims
 	// Devices has the devices of pods; nil is a node without device plugins.
 	Devices Devices
+	// ResourceClaims prepares the resource claims of pods; nil is a node without an API server, which refuses them.
+	ResourceClaims ResourceClaims
 	// Volumes prepares the volumes of pods. Required.
 	Volumes Volumes
 	// Issued lists the stores, other than the above, that issue something to pods and drop it when a pod ends.

@@ -22,6 +22,7 @@ const (
 	eventPreStop          = "FailedPreStopHook"
 	eventHookFallback     = "LifecycleHTTPFallback"
 	eventSandboxFailed    = "FailedCreatePodSandBox"
+	eventClaimsFailed     = "FailedPrepareDynamicResources"
 	eventSandboxChanged   = "SandboxChanged"
 	eventDNSConfigForming = "DNSConfigForming"
 	// eventUnsupported is Quartet's own reason. It is also the pod's status.reason.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Leftovers returns the pods that have devices, or a folder of logs or files on the node, for CleanUpPod. The names of
-// the folders give the UID, and with logs the name and the namespace.
+// Leftovers returns the pods that have devices or resource claims, or a folder of logs or files on the node, for
+// CleanUpPod. The names of the folders give the UID, and with logs the name and the namespace.
 func (m *Manager) Leftovers() ([]*v1.Pod, error) {
 	logs, err := folders(m.cfg.PodLogsDir)
 	if err != nil {
@@ -38,7 +39,7 @@ func (m *Manager) Leftovers() ([]*v1.Pod, error) {
 			Namespace: parts[0], Name: parts[1], UID: types.UID(parts[2]),
 		}})
 	}
-	for _, uid := range m.cfg.Devices.Pods() {
+	for _, uid := range slices.Concat(m.cfg.Devices.Pods(), m.cfg.ResourceClaims.Pods()) {
 		files = append(files, string(uid))
 	}
 	for _, uid := range files {

@@ -72,6 +72,9 @@ func New(cfg Config) *Manager {
 	if cfg.Devices == nil {
 		cfg.Devices = noDevices{}
 	}
+	if cfg.ResourceClaims == nil {
+		cfg.ResourceClaims = noClaims{}
+	}
 	kubelet := cfg.Kubelet
 	puller := images.Config{
 		Calls:  cri.NewCaller(cfg.Tracer, cmp.Or(kubelet.ImageServiceEndpoint, kubelet.ContainerRuntimeEndpoint)),

@@ -74,6 +74,9 @@ func (s *podSync) prepareSandbox(ctx context.Context) (err error) {
 	}
 	podview.KeepStart(config.Annotations, s.observed)
 	config.Annotations[podlabels.StartCause] = s.actions.SandboxReason
+	if err := s.noteClaims(config.Annotations); err != nil {
+		return fmt.Errorf("sandbox of pod %s: %w", podName(s.pod), err)
+	}
 	if err := os.MkdirAll(config.GetLogDirectory(), logDirMode); err != nil {
 		return fmt.Errorf("log directory of pod %s: %w", podName(s.pod), err)
 	}

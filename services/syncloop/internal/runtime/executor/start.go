@@ -184,6 +184,9 @@ func (s *podSync) create(
 		return "", &startError{reason: reasonCreateConfig, err: err}
 	}
 	inputs.Given = *given
+	if inputs.Given.CDIDevices, err = s.withClaims(c, given.CDIDevices); err != nil {
+		return "", &startError{reason: reasonCreateConfig, err: err}
+	}
 	config, err := containerspec.Container(s.pod, c, s.m.nodeFor(s.pod, c.Name), inputs)
 	if err != nil {
 		return "", &startError{reason: reasonCreateConfig, err: err}
