@@ -30,6 +30,8 @@ type cgroups struct {
 	// its spec.
 	now  map[types.UID]resources.Resources
 	uses uint64
+	// protect is how memory is protected below the limits.
+	protect resources.MemoryQoS
 	// step is called with each partial change of a cgroup, and may reject it.
 	step func(string) error
 	// podDirs is checked for the folder of a pod when its cgroup is created.
@@ -50,8 +52,12 @@ func (c *cgroups) Ensure(_ context.Context, pod *v1.Pod) (string, error) {
 	if c.now == nil {
 		c.now = map[types.UID]resources.Resources{}
 	}
-	c.now[pod.UID] = resources.ForPod(pod, resources.Limits{CPUQuota: true})
+	c.now[pod.UID] = resources.ForPod(pod, c.limits())
 	return "/kubepods/pod" + string(pod.UID), nil
+}
+
+func (c *cgroups) limits() resources.Limits {
+	return resources.Limits{CPUQuota: true, MemoryQoS: c.protect}
 }
 
 func (c *cgroups) Name(pod *v1.Pod) (string, bool) {
@@ -65,7 +71,7 @@ func (c *cgroups) Given(pod *v1.Pod) (has, wants resources.Resources, err error)
 	if !found {
 		return has, has, fs.ErrNotExist
 	}
-	return has, resources.ForPod(pod, resources.Limits{CPUQuota: true}), nil
+	return has, resources.ForPod(pod, c.limits()), nil
 }
 
 func (c *cgroups) Limit(pod *v1.Pod, part resources.Resources) error {
@@ -75,6 +81,9 @@ func (c *cgroups) Limit(pod *v1.Pod, part resources.Resources) error {
 	switch {
 	case part.Memory != 0:
 		has.Memory, what = part.Memory, fmt.Sprintf("memory limit %d", part.Memory)
+		if part.Unified != nil {
+			has.Unified, what = part.Unified, what+fmt.Sprint(" ", part.Unified)
+		}
 	case part.CPUQuota != 0:
 		has.CPUQuota, has.CPUPeriod, what = part.CPUQuota, part.CPUPeriod, fmt.Sprintf("cpu limit %d", part.CPUQuota)
 	default:

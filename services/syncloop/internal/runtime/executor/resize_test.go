@@ -19,6 +19,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podtest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resize"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
@@ -242,6 +243,25 @@ func (r *resizer) settled(pod *v1.Pod) {
 				r.t.Errorf("%s has %d bytes, want %d", c.Name, c.Resources.GetMemoryLimitInBytes(), limit)
 			}
 		}
+	}
+}
+
+// TestProtectionFollowsTheLimitOfMemory: a request that grows is protected together with the new limit of the pod.
+func TestProtectionFollowsTheLimitOfMemory(t *testing.T) {
+	r := newResizer(t)
+	r.cgroups.protect = resources.MemoryQoS{Enabled: true, Tiered: true}
+	pod := newPod("a")
+	limited(pod, "a", "1", "4Mi")
+	r.sync(pod)
+	r.took()
+	limited(pod, "a", "1", "8Mi")
+	r.sync(pod)
+	if got := r.took(); len(got) == 0 || got[0] != "pod: memory limit 8388608 map[memory.min:8388608]" {
+		t.Errorf("the steps are %q", got)
+	}
+	r.settled(pod)
+	if has, wants, err := r.cgroups.Given(pod); err != nil || !maps.Equal(has.Unified, wants.Unified) {
+		t.Errorf("the pod's cgroup has %v, and wants %v; error %v", has.Unified, wants.Unified, err)
 	}
 }
 
