@@ -3,6 +3,7 @@ package resourceclaims_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -191,6 +192,49 @@ func TestAKilledProcess(t *testing.T) {
 	r.restart()
 	if pods := r.Pods(); len(pods) > 0 {
 		t.Errorf("claims are left of %v", pods)
+	}
+}
+
+// TestAKillAtAnyCall ends the process before or after each change of what a driver has prepared. The next process finds
+// all of it, and gives it back when the pods are gone.
+func TestAKillAtAnyCall(t *testing.T) {
+	for point := 1; ; point++ {
+		r := newRig(t)
+		path := filepath.Join(r.root, claimcheckpoint.File)
+		r.api.put("own", []string{gpus}, "a")
+		r.api.put("shared", []string{gpus}, "a", "b")
+		var disk []byte
+		var held map[string]bool
+		n := 0
+		p := &plugin{holds: map[string]bool{}}
+		p.at = func() {
+			if n++; n == point {
+				held = maps.Clone(p.holds)
+				disk, _ = os.ReadFile(path) // there is none before the first claim
+			}
+		}
+		r.serve(gpus, "a.sock", p, drav1.DRAPluginService)
+		r.prepare(named("a", "own", "shared"))
+		r.prepare(named("b", "shared"))
+		must(t, r.Release(t.Context(), "a"))
+		must(t, r.Release(t.Context(), "b"))
+		if n < point {
+			if n != 6 {
+				t.Errorf("there are %d points", n)
+			}
+			return
+		}
+		r.end()
+		must(t, os.WriteFile(path, disk, 0o600))
+		p.holds, p.at = held, func() {}
+		r.restart()
+		r.register(gpus, "a.sock", drav1.DRAPluginService)
+		for _, uid := range r.Pods() {
+			must(t, r.Release(t.Context(), uid))
+		}
+		if len(p.holds) > 0 {
+			t.Errorf("after a kill at point %d, the driver holds %v", point, p.holds)
+		}
 	}
 }
 

@@ -51,7 +51,25 @@ type plugin struct {
 	answer func(c *drav1.Claim) *drav1.NodePrepareResourceResponse
 	// fails are the errors of the next calls of NodeUnprepareResources.
 	fails []string
+	// holds are the claims that are prepared. At is called before and after each change of them.
+	holds map[string]bool
+	at    func()
 	stop  func()
+}
+
+// hold changes which claims are prepared. The caller holds mu.
+func (p *plugin) hold(claims []*drav1.Claim, prepared bool) {
+	if p.at == nil {
+		return
+	}
+	p.at()
+	for _, c := range claims {
+		delete(p.holds, c.GetUid())
+		if prepared {
+			p.holds[c.GetUid()] = true
+		}
+	}
+	p.at()
 }
 
 func (p *plugin) note(format string, args ...any) {
@@ -108,6 +126,7 @@ func (p *plugin) NodePrepareResources(
 			out.Claims[c.GetUid()] = p.answer(c)
 		}
 	}
+	p.hold(r.GetClaims(), true)
 	maps.DeleteFunc(out.Claims, func(_ string, r *drav1.NodePrepareResourceResponse) bool { return r == nil })
 	return out, nil
 }
@@ -129,6 +148,7 @@ func (p *plugin) NodeUnprepareResources(
 	for _, c := range r.GetClaims() {
 		out.Claims[c.GetUid()] = &drav1.NodeUnprepareResourceResponse{Error: failure}
 	}
+	p.hold(r.GetClaims(), false)
 	if failure == "silent" {
 		out.Claims = nil
 	}
