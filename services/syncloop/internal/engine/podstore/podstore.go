@@ -54,8 +54,8 @@ type Config struct {
 	// Both must not call the store; nil is a node without devices or claims.
 	Devices     func(pod *v1.Pod, container string) []v1.ResourceStatus
 	HoldsClaims func(pod types.UID) bool
-	// VolumeHealth returns the conditions of the volumes of a pod, by name, for its status. It must not call the store; nil
-	// does not report them.
+	// VolumeHealth returns the conditions of the volumes of a pod, by name, for its status. It must not call the store;
+	// nil does not report them.
 	VolumeHealth func(pod types.UID) map[string][]v1.VolumeHealthCondition
 	// Resizes has the records of resized pods; nil resizes no pod.
 	Resizes Resizes

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -155,7 +156,9 @@ func startQuartet(w *world, s *side) {
 	go func() { ended <- m.Run(ctx) }()
 	s.stop = func() {
 		cancel()
-		<-ended
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			w.fatalf("%v", err)
+		}
 	}
 	s.register = func(name string) (err error) {
 		for range 1_000_000 { // until Run has begun
@@ -281,8 +284,8 @@ func (w *world) reserve(name string, pod types.UID) {
 	w.must(w.api.Tracker().Update(resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), claim, shop))
 }
 
-// notCreated is the error with which the kubelet does not release a pod that was never prepared, because it looks for its
-// claims. Quartet knows that it has none.
+// notCreated is the error with which the kubelet does not release a pod that was never prepared, because it looks for
+// its claims. Quartet knows that it has none.
 const notCreated = "ResourceClaim not created yet"
 
 // act prepares or releases a random pod, with drivers that may fail.
@@ -327,8 +330,8 @@ func (w *world) act() {
 	}
 }
 
-// failed compares the errors of a pod. The kubelet stops at the first claim or driver that fails, in a random order, and
-// keeps what it has done until then. Quartet looks at everything before it begins, and asks the other drivers to
+// failed compares the errors of a pod. The kubelet stops at the first claim or driver that fails, in a random order,
+// and keeps what it has done until then. Quartet looks at everything before it begins, and asks the other drivers to
 // unprepare all the same. Therefore a history ends with the failure of a pod of several claims or drivers.
 func (w *world) failed(pod *v1.Pod, theirs, ours string) {
 	if len(pod.Spec.ResourceClaims) > 1 {
@@ -414,7 +417,8 @@ func history(t *testing.T, seed uint64, root string, drivers [2]map[string]*driv
 	const length = 25
 	w := &world{
 		t: t, rand: rand.New(rand.NewPCG(seed, 1)), api: fake.NewClientset(), pods: map[types.UID]*v1.Pod{},
-		live: map[string]bool{driverNames[0]: true, driverNames[1]: true}, starts: [2]func(*world, *side){startKubelet, startQuartet},
+		live:   map[string]bool{driverNames[0]: true, driverNames[1]: true},
+		starts: [2]func(*world, *side){startKubelet, startQuartet},
 	}
 	for i := range w.sides {
 		w.sides[i] = &side{dir: filepath.Join(root, fmt.Sprint(i)), drivers: drivers[i]}
