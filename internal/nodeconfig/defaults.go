@@ -66,6 +66,8 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	setDefault(&cfg.MaxPods, 110)
 	setDefault(&cfg.CgroupDriver, "cgroupfs")
 	setDefault(&cfg.CPUManagerPolicy, "none")
+	setDefault(&cfg.TopologyManagerPolicy, kubeletconfigv1beta1.NoneTopologyManagerPolicy)
+	setDefault(&cfg.TopologyManagerScope, kubeletconfigv1beta1.ContainerTopologyManagerScope)
 	setDefault(&cfg.RegistryBurst, 10)
 	setDefault(&cfg.EventBurst, 100)
 	setDefault(&cfg.MaxOpenFiles, DefaultMaxOpenFiles)

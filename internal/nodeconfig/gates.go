@@ -52,8 +52,6 @@ func parseGates(text string) map[string]gate {
 // missingFeatures are on by default in the kubelet, and not implemented by Quartet.
 var missingFeatures = []string{
 	"SystemdWatchdog",
-	"TopologyManagerPolicyBetaOptions",
-	"TopologyManagerPolicyOptions",
 }
 
 // switchableFeatures can be turned on and off in Quartet too: those that a field of the file depends on, the resizing

@@ -36,6 +36,23 @@ func validateCPUManager(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *pr
 	}
 }
 
+// validateTopologyManager refuses what the kubelet refuses of the topology manager before it looks at the machine.
+func validateTopologyManager(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	policies := []string{
+		kubeletconfigv1beta1.NoneTopologyManagerPolicy, kubeletconfigv1beta1.BestEffortTopologyManagerPolicy,
+		kubeletconfigv1beta1.RestrictedTopologyManagerPolicy, kubeletconfigv1beta1.SingleNumaNodeTopologyManagerPolicy,
+	}
+	if p := cfg.TopologyManagerPolicy; !slices.Contains(policies, p) {
+		errs.add("topologyManagerPolicy", fmt.Sprintf("is %q, must be one of %s", p, strings.Join(policies, ", ")))
+	}
+	scopes := []string{
+		kubeletconfigv1beta1.ContainerTopologyManagerScope, kubeletconfigv1beta1.PodTopologyManagerScope,
+	}
+	if s := cfg.TopologyManagerScope; !slices.Contains(scopes, s) {
+		errs.add("topologyManagerScope", fmt.Sprintf("is %q, must be %s", s, strings.Join(scopes, " or ")))
+	}
+}
+
 // useReservedCPUs makes the CPUs of reservedSystemCPUs the reserved CPU time, as the kubelet does.
 func useReservedCPUs(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	set, err := cpuset.Parse(cfg.ReservedSystemCPUs)

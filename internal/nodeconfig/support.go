@@ -102,6 +102,9 @@ var supported = []string{
 	"registryPullQPS",
 	"systemReservedCgroup",
 	"reservedSystemCPUs",
+	"topologyManagerPolicy",
+	"topologyManagerPolicyOptions",
+	"topologyManagerScope",
 	// nodestatus
 	"enableControllerAttachDetach",
 	"healthzBindAddress",

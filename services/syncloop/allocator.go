@@ -19,24 +19,69 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 )
 
-// newAllocator returns the owner of what containers have for themselves, with the assignments of an earlier process.
-func newAllocator(h *host, devices *deviceplugins.Manager) (*allocator.Allocator, error) {
-	policy, err := numa.New(numa.PolicyNone, numa.Options{}, nil)
-	if err != nil {
-		return nil, err
+// machineCPUs are the CPUs of this machine and the policy of the topology manager.
+type machineCPUs struct {
+	info   *model.MachineInfo
+	policy *numa.Policy
+}
+
+// newMachineCPUs returns the CPUs of this machine by NUMA node, and how resources are aligned to the NUMA nodes.
+func newMachineCPUs(h *host) (*machineCPUs, error) {
+	kubelet := &h.cfg.Kubelet
+	m := &machineCPUs{info: &model.MachineInfo{}}
+	if kubelet.CPUManagerPolicy != cpus.PolicyNone || kubelet.TopologyManagerPolicy != numa.PolicyNone ||
+		kubelet.ReservedSystemCPUs != "" {
+		nodes, count, err := sysinfo.GetNodesInfo(sysfs.NewRealSysFs())
+		if err != nil {
+			return nil, fmt.Errorf("read the CPUs of the machine from /sys: %w", err)
+		}
+		m.info.NumCores, m.info.Topology = count, nodes
 	}
-	book, err := newCPUs(h, policy)
+	sockets := map[int]bool{}
+	var nodes []numa.Node
+	for _, node := range m.info.Topology {
+		nodes = append(nodes, numa.Node{ID: node.Id, Distances: node.Distances})
+		for _, core := range node.Cores {
+			sockets[core.SocketID] = true
+		}
+	}
+	m.info.NumSockets = len(sockets)
+	var options numa.Options
+	var err error
+	if kubelet.TopologyManagerPolicy != numa.PolicyNone { // as in the kubelet, they do not count without a policy
+		if options, err = numa.ParseOptions(kubelet.TopologyManagerPolicyOptions); err != nil {
+			return nil, fmt.Errorf("the topology manager: %w", err)
+		}
+	}
+	if m.policy, err = numa.New(kubelet.TopologyManagerPolicy, options, nodes); err != nil {
+		return nil, fmt.Errorf("the topology manager: %w", err)
+	}
+	return m, nil
+}
+
+// nodes returns the NUMA nodes.
+func (m *machineCPUs) nodes() []int {
+	all := make([]int, 0, len(m.info.Topology))
+	for _, node := range m.info.Topology {
+		all = append(all, node.Id)
+	}
+	return all
+}
+
+// newAllocator returns the owner of what containers have for themselves, with the assignments of an earlier process.
+func newAllocator(h *host, m *machineCPUs, devices *deviceplugins.Manager) (*allocator.Allocator, error) {
+	book, err := newCPUs(h, m)
 	if err != nil {
 		return nil, fmt.Errorf("the CPU manager: %w", err)
 	}
 	return allocator.New(allocator.Config{
-		Root: h.cfg.RootDir, Devices: devices, CPUs: book, Policy: policy, Scope: numa.ScopeContainer,
+		Root: h.cfg.RootDir, Devices: devices, CPUs: book, Policy: m.policy, Scope: h.cfg.Kubelet.TopologyManagerScope,
 		Clock: clock.RealClock{}, Metrics: allocator.NewMetrics(h.registry), Logger: h.logger,
 	})
 }
 
 // newCPUs returns the CPUs of the node; nil with the policy none.
-func newCPUs(h *host, policy *numa.Policy) (*cpus.Book, error) {
+func newCPUs(h *host, m *machineCPUs) (*cpus.Book, error) {
 	kubelet := &h.cfg.Kubelet
 	if options := kubelet.CPUManagerPolicyOptions; kubelet.CPUManagerPolicy == cpus.PolicyNone && len(options) > 0 {
 		return nil, fmt.Errorf("cpuManagerPolicyOptions %v need cpuManagerPolicy: static", options)
@@ -44,11 +89,7 @@ func newCPUs(h *host, policy *numa.Policy) (*cpus.Book, error) {
 	if kubelet.CPUManagerPolicy != cpus.PolicyStatic && kubelet.ReservedSystemCPUs == "" {
 		return nil, nil //nolint:nilnil // there is no book without the policy static
 	}
-	info, err := machineInfo()
-	if err != nil {
-		return nil, err
-	}
-	machine, err := cpus.Discover(info)
+	machine, err := cpus.Discover(m.info)
 	if err != nil {
 		return nil, err
 	}
@@ -63,26 +104,9 @@ func newCPUs(h *host, policy *numa.Policy) (*cpus.Book, error) {
 	}
 	system, kube := quantities(kubelet.SystemReserved), quantities(kubelet.KubeReserved)
 	return cpus.New(cpus.Config{
-		Machine: machine, Options: options, Topology: policy.Name(), Reserved: reserved,
+		Machine: machine, Options: options, Topology: m.policy.Name(), Reserved: reserved,
 		ReservedMilli: system.Cpu().MilliValue() + kube.Cpu().MilliValue(),
 	})
-}
-
-// machineInfo returns the CPUs of this machine by NUMA node.
-func machineInfo() (*model.MachineInfo, error) {
-	nodes, count, err := sysinfo.GetNodesInfo(sysfs.NewRealSysFs())
-	if err != nil {
-		return nil, fmt.Errorf("read the CPUs of the machine from /sys: %w", err)
-	}
-	info := &model.MachineInfo{NumCores: count, Topology: nodes}
-	sockets := map[int]bool{}
-	for _, node := range nodes {
-		for _, core := range node.Cores {
-			sockets[core.SocketID] = true
-		}
-	}
-	info.NumSockets = len(sockets)
-	return info, nil
 }
 
 // reconcileCPUs adds the loop that moves running containers to the CPUs that they may use.

@@ -19,10 +19,10 @@ import (
 
 // newDevices adds the devices of the node, with the allocations of an earlier process. Changed is called when the
 // amounts have changed, and podChanged when the health of a pod's device has, or when the device is back.
-func newDevices(h *host, changed func(), podChanged func(types.UID), parts *components.Group) (
+func newDevices(h *host, m *machineCPUs, changed func(), podChanged func(types.UID), parts *components.Group) (
 	*deviceplugins.Manager, error) {
 	devices, err := deviceplugins.New(deviceplugins.Config{
-		Root: h.cfg.RootDir, Changed: changed, PodChanged: podChanged, Clock: clock.RealClock{},
+		Root: h.cfg.RootDir, Nodes: m.nodes(), Changed: changed, PodChanged: podChanged, Clock: clock.RealClock{},
 		Metrics: deviceplugins.NewMetrics(h.registry), Logger: h.logger,
 	})
 	if err != nil {

@@ -86,10 +86,14 @@ func newPodDevices(
 	h *host, askNode func(context.Context) (*v1.Node, error), changed func(), podChanged func(types.UID),
 	parts *components.Group,
 ) (devices podDevices, err error) {
-	if devices.plugins, err = newDevices(h, changed, podChanged, parts); err != nil {
+	machine, err := newMachineCPUs(h)
+	if err != nil {
 		return podDevices{}, err
 	}
-	if devices.Allocator, err = newAllocator(h, devices.plugins); err != nil {
+	if devices.plugins, err = newDevices(h, machine, changed, podChanged, parts); err != nil {
+		return podDevices{}, err
+	}
+	if devices.Allocator, err = newAllocator(h, machine, devices.plugins); err != nil {
 		return podDevices{}, err
 	}
 	devices.claims, err = newResourceClaims(h, askNode, podChanged, parts)

@@ -36,14 +36,15 @@ type pinned struct {
 	all, reserved cpuset.CPUSet
 }
 
-func newPinned(t *testing.T) *pinned {
+// newPinned starts a node with more fields of its configuration.
+func newPinned(t *testing.T, more string) *pinned {
 	t.Helper()
 	own, err := livenode.New(livenode.Bin(), "cpus")
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := filepath.Join(own.Layout.StateDir(), "begin.yaml")
-	if err := os.WriteFile(config, []byte(staticConfig), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(staticConfig+more), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	own.Flags = []string{"--config", config}
@@ -190,7 +191,7 @@ func (p *pinned) killSyncloop() {
 // syncloop and the container are killed, another pod that wants a CPU is refused, and the shared CPUs shrink and come
 // back.
 func TestCPUsForOneContainer(t *testing.T) {
-	p := newPinned(t)
+	p := newPinned(t, "")
 	free := p.all.Difference(p.reserved)
 	if free.IsEmpty() {
 		t.Skip("the machine has one CPU") //nolint:forbidigo // no right and no tool gives it another one
@@ -240,4 +241,24 @@ func TestCPUsForOneContainer(t *testing.T) {
 		state.DefaultCPUSet != p.all.String() {
 		t.Errorf("the state is %s, %v", data, err)
 	}
+}
+
+// TestPodsAreAlignedToNUMANodes uses the strictest policy: a pod whose CPUs are of one NUMA node runs, and one whose
+// CPUs are not is refused.
+func TestPodsAreAlignedToNUMANodes(t *testing.T) {
+	p := newPinned(t, "topologyManagerPolicy: single-numa-node\ntopologyManagerScope: pod\n"+
+		"topologyManagerPolicyOptions: {prefer-closest-numa-nodes: \"true\"}\n")
+	one := "{cpu: 1, memory: 16Mi}"
+	p.apply("own", "{requests: "+one+", limits: "+one+"}")
+	awaitThat(t, "own to run on one CPU", func() bool {
+		got, err := cpuset.Parse(p.allowed("own", "Cpus_allowed_list"))
+		return err == nil && got.Size() == 1 && !got.Equals(p.reserved)
+	})
+	all := fmt.Sprintf("{cpu: %d, memory: 16Mi}", p.all.Size())
+	p.apply("late", "{requests: "+all+", limits: "+all+"}")
+	awaitThat(t, "a pod with all CPUs is refused", func() bool {
+		late := p.find("late")
+		return late != nil && late.Status.Reason == "TopologyAffinityError" &&
+			late.Status.Message == "Pod was rejected: Resources cannot be allocated with Topology locality"
+	})
 }

@@ -223,8 +223,6 @@ var differs = map[string]string{
 	"iptablesMasqueradeBit":        notActedOn,
 	"memoryManagerPolicy":          notActedOn,
 	"memoryReservationPolicy":      notActedOn,
-	"topologyManagerPolicy":        notActedOn,
-	"topologyManagerScope":         notActedOn,
 	"volumePluginDir":              notActedOn,
 	"failCgroupV1":                 "cgroup v1 is supported",
 	"imageServiceEndpoint":         "the runtime's is written",

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/numa"
 )
 
 // Need is the number of devices of a resource that a container asks for.
@@ -15,6 +16,8 @@ type Need struct {
 	Container Container
 	Resource  string
 	Count     int
+	// Affinity are the NUMA nodes whose devices come first; none if any will do.
+	Affinity numa.Mask
 }
 
 // Needs returns what a pod asks for of the resources of device plugins, in the order of allocation: init containers
@@ -132,65 +135,83 @@ type Question struct {
 // Ask returns the question to the plugin before Reserve; ok is false if there is no choice to make. An error is that of
 // Reserve.
 func (b *Book) Ask(pod *v1.Pod, need Need) (q Question, ok bool, err error) {
-	taken, free, lacks, err := b.options(pod, need)
-	if err != nil || lacks == 0 {
+	o, err := b.options(pod, need)
+	if err != nil || o.lacks == 0 {
 		return Question{}, false, err
 	}
-	available := append(slices.Clone(free), taken...)
+	available := slices.Concat(o.among, o.taken)
 	slices.Sort(available)
-	return Question{Available: available, Required: taken, Size: need.Count}, true, nil
+	required := slices.Clone(o.taken)
+	slices.Sort(required)
+	return Question{Available: available, Required: required, Size: need.Count}, true, nil
 }
 
-// options returns the devices that a container takes over, those that are free, and the number that has to come from
-// the latter; with lacks 0 the free ones are not listed.
-func (b *Book) options(pod *v1.Pod, need Need) (taken, free []string, lacks int, err error) {
-	lacks, err = b.missing(need)
+// options are the devices that a container can get.
+type options struct {
+	// taken are taken in any case: reused ones, and those of the affinity if all of them are needed.
+	taken []string
+	// among are the devices that the plugin can choose from, sorted. In the order of rest, they are taken without its
+	// preference.
+	among, rest []string
+	// lacks is the number of devices that are needed beside taken.
+	lacks int
+}
+
+// options returns the devices that a container can get; with lacks 0 there is no choice.
+func (b *Book) options(pod *v1.Pod, need Need) (options, error) {
+	lacks, err := b.missing(need)
 	if err != nil || lacks == 0 {
-		return nil, nil, 0, err
+		return options{}, err
 	}
+	var o options
 	for _, id := range slices.Sorted(maps.Keys(b.reusable(pod, need))) {
 		if lacks == 0 {
 			break
 		}
-		taken, lacks = append(taken, id), lacks-1
+		o.taken, lacks = append(o.taken, id), lacks-1
 	}
 	if lacks == 0 {
-		return taken, nil, 0, nil
+		return o, nil
 	}
-	used := b.inUse(need.Resource)
-	for _, id := range b.resources[need.Resource].usable() {
-		if !used[id] {
-			free = append(free, id)
-		}
-	}
+	free := b.free(need.Resource)
 	if len(free) < lacks {
-		return nil, nil, 0, fmt.Errorf("requested number of devices unavailable for %s. Requested: %d, Available: %d",
+		return options{}, fmt.Errorf("requested number of devices unavailable for %s. Requested: %d, Available: %d",
 			need.Resource, lacks, len(free))
 	}
-	return taken, free, lacks, nil
+	aligned, others := b.byAffinity(need.Resource, free, need.Affinity)
+	o.lacks = lacks - len(aligned)
+	switch {
+	case o.lacks < 0:
+		o.among, o.rest, o.lacks = aligned, aligned, lacks
+	default:
+		o.taken, o.rest = append(o.taken, aligned...), others
+		o.among = slices.Sorted(slices.Values(others))
+	}
+	return o, nil
 }
 
 // Reserve chooses the devices of a container and records them without a response of the plugin: no other container gets
-// them. It prefers devices of init containers that have ended, then those that the plugin prefers, then the first ones
-// by ID. It returns no devices if the container has all that it needs. It changes nothing after an error.
+// them. It prefers devices of init containers that have ended, then those of the affinity, those that the plugin
+// prefers, and the first ones by ID. It returns no devices if the container has all that it needs. It changes nothing
+// after an error.
 func (b *Book) Reserve(pod *v1.Pod, need Need, preferred []string) ([]string, error) {
-	taken, free, lacks, err := b.options(pod, need)
+	o, err := b.options(pod, need)
 	if err != nil {
 		return nil, err
 	}
 	chosen := make(map[string]bool, need.Count)
-	for _, id := range taken {
+	for _, id := range o.taken {
 		chosen[id] = true
 	}
-	isFree := func(id string) bool {
-		_, found := slices.BinarySearch(free, id)
+	canTake := func(id string) bool {
+		_, found := slices.BinarySearch(o.among, id)
 		return found
 	}
-	for _, list := range [][]string{preferred, free} {
+	for _, list := range [][]string{preferred, o.rest} {
 		for _, id := range list {
-			if lacks > 0 && !chosen[id] && isFree(id) {
+			if o.lacks > 0 && !chosen[id] && canTake(id) {
 				chosen[id] = true
-				lacks--
+				o.lacks--
 			}
 		}
 	}

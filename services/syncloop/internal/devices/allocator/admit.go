@@ -48,18 +48,26 @@ func (cpuOwner) Settle(context.Context, *v1.Pod, *v1.Container, numa.Mask) error
 type deviceOwner struct{ *Allocator }
 
 // Hints implements numa.Owner.
-func (deviceOwner) Hints(*v1.Pod, *v1.Container) numa.Hints { return nil }
+func (o deviceOwner) Hints(pod *v1.Pod, c *v1.Container) numa.Hints {
+	return o.cfg.Devices.Hints(pod, c)
+}
 
 // PodHints implements numa.Owner.
-func (deviceOwner) PodHints(*v1.Pod) numa.Hints { return nil }
+func (o deviceOwner) PodHints(pod *v1.Pod) numa.Hints { return o.cfg.Devices.PodHints(pod) }
 
 // Reserve implements numa.Owner. The plugins are asked in Settle.
 func (deviceOwner) Reserve(*v1.Pod, *v1.Container, numa.Mask) error { return nil }
 
 // Settle implements numa.Owner.
-func (o deviceOwner) Settle(ctx context.Context, pod *v1.Pod, c *v1.Container, _ numa.Mask) error {
-	return o.cfg.Devices.Allocate(ctx, pod, c)
+func (o deviceOwner) Settle(ctx context.Context, pod *v1.Pod, c *v1.Container, affinity numa.Mask) error {
+	return o.cfg.Devices.Allocate(ctx, pod, c, affinity)
 }
+
+// hintsOfDevices is a deviceOwner that allocates nothing.
+type hintsOfDevices struct{ deviceOwner }
+
+// Settle implements numa.Owner.
+func (hintsOfDevices) Settle(context.Context, *v1.Pod, *v1.Container, numa.Mask) error { return nil }
 
 // Needs reports whether a pod needs something for itself.
 func (a *Allocator) Needs(pod *v1.Pod) bool {
@@ -77,20 +85,35 @@ func (a *Allocator) Check(pod *v1.Pod) (wait bool, err error) {
 	if wait, err = a.cfg.Devices.Check(pod); wait || err != nil {
 		return wait, err
 	}
-	if a.cpus == nil || !wantsCPUs(pod) {
+	if !a.Needs(pod) || a.cpus == nil && !a.cfg.Policy.Aligns() {
 		return false, nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.rebuild {
+	if a.rebuild && wantsCPUs(pod) {
 		return true, nil
 	}
-	trial := &Allocator{cfg: a.cfg, cpus: a.cpus.Clone()}
-	trial.cfg.Metrics = NewMetrics(nil)
+	if a.try(pod, a.uncounted) == nil {
+		return false, nil
+	}
+	begun := a.cfg.Clock.Now()
+	err = a.try(pod, a.cfg.Metrics)
+	a.cfg.Metrics.admitted(a.cfg.Policy.Aligns(), a.cfg.Clock.Since(begun), err)
+	return false, err
+}
+
+// try returns why a pod cannot have its CPUs, or cannot have them aligned with its devices. It changes nothing. Called
+// with mu held.
+func (a *Allocator) try(pod *v1.Pod, metrics *Metrics) error {
+	trial := &Allocator{cfg: a.cfg}
+	trial.cfg.Metrics = metrics
+	if a.cpus != nil {
+		trial.cpus = a.cpus.Clone()
+	}
 	aligner := a.aligner
-	aligner.Owners = []numa.Owner{cpuOwner{trial}}
-	aligner.Lock, aligner.Aligned = &sync.Mutex{}, func(bool) {}
-	return false, aligner.Admit(context.Background(), pod)
+	aligner.Owners = []numa.Owner{cpuOwner{trial}, hintsOfDevices{deviceOwner{trial}}}
+	aligner.Lock, aligner.Aligned = &sync.Mutex{}, func(ok bool) { metrics.aligned(a.cfg.Scope, boundaryNode, ok) }
+	return aligner.Admit(context.Background(), pod)
 }
 
 // Allocate gives all containers of a pod what they need for themselves. It returns when the plugins have answered and
@@ -103,7 +126,7 @@ func (a *Allocator) Allocate(ctx context.Context, pod *v1.Pod) error {
 	a.calls[pod.UID] = cancel
 	a.mu.Unlock()
 	begun := a.cfg.Clock.Now()
-	err := a.aligner.Admit(ctx, pod)
+	err := a.admit(ctx, pod)
 	a.cfg.Metrics.admitted(a.cfg.Policy.Aligns(), a.cfg.Clock.Since(begun), err)
 	a.mu.Lock()
 	delete(a.calls, pod.UID)
@@ -113,4 +136,17 @@ func (a *Allocator) Allocate(ctx context.Context, pod *v1.Pod) error {
 	}
 	a.measure()
 	return errors.Join(err, a.save())
+}
+
+// admit allocates what a pod needs. With a policy that aligns, a plugin that hangs also delays other pods with devices.
+func (a *Allocator) admit(ctx context.Context, pod *v1.Pod) error {
+	if a.cfg.Policy.Aligns() && a.cfg.Devices.Needs(pod) {
+		select {
+		case a.turn <- struct{}{}:
+			defer func() { <-a.turn }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return a.aligner.Admit(ctx, pod)
 }

@@ -45,8 +45,11 @@ type Devices interface {
 	// Owns reports whether a resource is one of device plugins, and Needs whether a pod asks for any of them.
 	Owns(name v1.ResourceName) bool
 	Needs(pod *v1.Pod) bool
-	// Allocate allocates the devices of a container, and returns when plugins have answered.
-	Allocate(ctx context.Context, pod *v1.Pod, c *v1.Container) error
+	// Hints returns the NUMA nodes that a container could get its devices from, and PodHints those for a whole pod.
+	Hints(pod *v1.Pod, c *v1.Container) numa.Hints
+	PodHints(pod *v1.Pod) numa.Hints
+	// Allocate allocates the devices of a container, those of the affinity first, and returns when plugins have answered.
+	Allocate(ctx context.Context, pod *v1.Pod, c *v1.Container, affinity numa.Mask) error
 	// Ready returns why no sandbox can be created for a pod.
 	Ready(pod *v1.Pod) error
 	// Give returns what a container that is about to be created gets for its devices.
@@ -90,6 +93,12 @@ type Allocator struct {
 	// rebuild is true without a usable state of CPUs, until Recover was called.
 	rebuild bool
 
+	// turn is taken by a pod with devices while its resources are aligned, because the devices are reserved only after
+	// the plugins have named their preferences. Its capacity is one: one pod at a time.
+	turn chan struct{}
+	// uncounted are the metrics of a trial.
+	uncounted *Metrics
+
 	// saving serializes writes of the state of CPUs.
 	saving sync.Mutex
 }
@@ -99,7 +108,10 @@ type Allocator struct {
 func New(cfg Config) (*Allocator, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
-	a := &Allocator{cfg: cfg, cpus: cfg.CPUs, calls: map[types.UID]context.CancelFunc{}}
+	a := &Allocator{
+		cfg: cfg, cpus: cfg.CPUs, calls: map[types.UID]context.CancelFunc{},
+		turn: make(chan struct{}, 1), uncounted: NewMetrics(nil),
+	}
 	a.aligner = numa.Aligner{
 		Policy: cfg.Policy, Scope: cfg.Scope, Lock: &a.mu, Owners: []numa.Owner{cpuOwner{a}, deviceOwner{a}},
 		Aligned: func(ok bool) { cfg.Metrics.aligned(cfg.Scope, boundaryNode, ok) },

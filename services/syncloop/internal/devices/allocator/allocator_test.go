@@ -37,6 +37,11 @@ type rig struct {
 	log   *logbuffer.Buffer
 	clock *clocktesting.FakeClock
 	*allocator.Allocator
+	// nodes are the numbers of CPUs of the NUMA nodes, topology is the policy of the topology manager, and wrap replaces
+	// the devices.
+	nodes    []int
+	topology string
+	wrap     func(*deviceplugins.Manager) allocator.Devices
 }
 
 func must(t *testing.T, err error) {
@@ -48,10 +53,30 @@ func must(t *testing.T, err error) {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, root: t.TempDir(), log: &logbuffer.Buffer{}, clock: clocktesting.NewFakeClock(time.Now())}
+	r := &rig{
+		t: t, root: t.TempDir(), log: &logbuffer.Buffer{}, clock: clocktesting.NewFakeClock(time.Now()),
+		nodes: []int{4}, topology: numa.PolicyNone,
+		wrap: func(m *deviceplugins.Manager) allocator.Devices { return m },
+	}
 	must(t, r.restart(cpus.PolicyStatic))
 	r.Recover(nil)
 	return r
+}
+
+// machine returns the CPUs of the machine.
+func (r *rig) machine() (*model.MachineInfo, []numa.Node) {
+	info := &model.MachineInfo{NumSockets: len(r.nodes)}
+	var nodes []numa.Node
+	for i, count := range r.nodes {
+		node := model.Node{Id: i}
+		for range count {
+			node.Cores = append(node.Cores, model.Core{Id: info.NumCores, SocketID: i, Threads: []int{info.NumCores}})
+			info.NumCores++
+		}
+		info.Topology = append(info.Topology, node)
+		nodes = append(nodes, numa.Node{ID: i})
+	}
+	return info, nodes
 }
 
 // restart starts a process with a policy of the CPU manager.
@@ -62,21 +87,19 @@ func (r *rig) restart(policy string) error {
 		Root: r.root, Clock: r.clock, Changed: func() {}, PodChanged: func(types.UID) {}, Logger: logger,
 	})
 	must(r.t, err)
+	info, nodes := r.machine()
 	var book *cpus.Book
 	if policy == cpus.PolicyStatic {
-		node := model.Node{}
-		for i := range 4 {
-			node.Cores = append(node.Cores, model.Core{Id: i, Threads: []int{i}})
-		}
-		machine, err := cpus.Discover(&model.MachineInfo{NumCores: 4, NumSockets: 1, Topology: []model.Node{node}})
+		machine, err := cpus.Discover(info)
 		must(r.t, err)
 		book, err = cpus.New(cpus.Config{Machine: machine, ReservedMilli: 500})
 		must(r.t, err)
 	}
-	none, err := numa.New(numa.PolicyNone, numa.Options{}, nil)
+	topology, err := numa.New(r.topology, numa.Options{Maximum: 8}, nodes)
 	must(r.t, err)
 	next, err := allocator.New(allocator.Config{
-		Root: r.root, Devices: devices, CPUs: book, Policy: none, Clock: r.clock, Logger: logger,
+		Root: r.root, Devices: r.wrap(devices), CPUs: book, Policy: topology, Scope: numa.ScopePod, Clock: r.clock,
+		Logger: logger,
 	})
 	if err == nil {
 		r.Allocator = next
@@ -139,7 +162,8 @@ func TestCPUsSurviveARestart(t *testing.T) {
 	}
 	r.wantGiven(own, "1-2/1-2")
 	r.wantGiven(part, "0,3/")
-	if got := fmt.Sprint(r.CPUs("own", own.Spec.Containers[0].Name), r.AllocatableCPUs(), r.Pods()); got != "1-2 1-3 [own]" {
+	got := fmt.Sprint(r.CPUs("own", own.Spec.Containers[0].Name), r.AllocatableCPUs(), r.Pods())
+	if got != "1-2 1-3 [own]" {
 		t.Errorf("the pod-resources API shows %s", got)
 	}
 	if !r.HasCPUs("own", "") || !r.HasCPUs("own", own.Spec.Containers[0].Name) || r.HasCPUs("part", "") {
@@ -200,8 +224,8 @@ func TestALostStateIsRebuiltFromWhatRuns(t *testing.T) {
 func TestAStateOfAnotherPolicyIsRefused(t *testing.T) {
 	r := newRig(t)
 	path := filepath.Join(r.root, cpustate.File)
-	want := fmt.Sprintf("could not restore state from checkpoint: configured policy %q differs from state checkpoint policy "+
-		"%q, please drain this node and delete the CPU manager checkpoint file %q before restarting", "none", "static", path)
+	want := fmt.Sprintf("could not restore state from checkpoint: configured policy %q differs from state checkpoint "+
+		"policy %q, please drain this node and delete the CPU manager checkpoint file %q before restarting", "none", "static", path)
 	if err := r.restart(cpus.PolicyNone); err == nil || err.Error() != want {
 		t.Errorf("error = %v, want %s", err, want)
 	}

@@ -132,8 +132,9 @@ func TestWhyCPUsAreNotGiven(t *testing.T) {
 	_, err = give(t, b, pod("u", container("main", "3")))
 	wantError(t, err, "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2")
 	_, err = give(t, b, pod("u", container("main", "4")))
-	wantError(t, err, "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = 2, requested CPUs = 4, "+
-		"CPUs per core = 2")
+	wantError(t, err,
+		"SMT Alignment Error: not enough free physical CPUs: available physical CPUs = 2, requested CPUs = 4, "+
+			"CPUs per core = 2")
 	var alignment *cpus.AlignmentError
 	if !errors.As(err, &alignment) || alignment.Reason() != "SMTAlignmentError" {
 		t.Errorf("the reason of %v is not SMTAlignmentError", err)
@@ -151,7 +152,8 @@ func TestReservationsThatAreRefused(t *testing.T) {
 		"new static policy error: [cpumanager] unable to build the reserved physical CPUs from the reserved set: " +
 			"unknown CPU ID: 9": {Machine: m, ReservedMilli: 1000, Reserved: cpuset.New(9)},
 		"new static policy error: Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket " +
-			"policy option": {Machine: m, ReservedMilli: 1, Options: cpus.Options{BySockets: true}, Topology: numa.PolicySingleNode},
+			"policy option": {Machine: m, ReservedMilli: 1, Options: cpus.Options{BySockets: true},
+			Topology: numa.PolicySingleNode},
 	} {
 		_, err := cpus.New(cfg)
 		wantError(t, err, want)

@@ -10,6 +10,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/numa"
 )
 
 // registrationGrace is how long after the start of this process a new pod waits for a plugin that was registered
@@ -48,10 +49,24 @@ func (m *Manager) Owns(resource v1.ResourceName) bool {
 	return m.book.Manages(string(resource))
 }
 
-// Allocate allocates the devices of a container. It returns when the plugins have answered and the checkpoint is
-// written, or with the first error. What was allocated until then stays until Release. A plugin may take as long as it
-// likes; the call ends with ctx, and when the pod is released.
-func (m *Manager) Allocate(ctx context.Context, pod *v1.Pod, c *v1.Container) error {
+// Hints returns the NUMA nodes that a container could get its devices from, by resource.
+func (m *Manager) Hints(pod *v1.Pod, c *v1.Container) numa.Hints {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.book.Hints(pod, c, m.cfg.Nodes)
+}
+
+// PodHints returns the NUMA nodes that all containers of a pod together could get their devices from.
+func (m *Manager) PodHints(pod *v1.Pod) numa.Hints {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.book.PodHints(pod, m.cfg.Nodes)
+}
+
+// Allocate allocates the devices of a container, those of the affinity first. It returns when the plugins have answered
+// and the checkpoint is written, or with the first error. What was allocated until then stays until Release. A plugin
+// may take as long as it likes; the call ends with ctx, and when the pod is released.
+func (m *Manager) Allocate(ctx context.Context, pod *v1.Pod, c *v1.Container, affinity numa.Mask) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	m.mu.Lock()
@@ -68,6 +83,7 @@ func (m *Manager) Allocate(ctx context.Context, pod *v1.Pod, c *v1.Container) er
 		m.mu.Unlock()
 	}()
 	for _, need := range needs {
+		need.Affinity = affinity
 		if err := m.allocate(ctx, pod, need); err != nil {
 			return err
 		}

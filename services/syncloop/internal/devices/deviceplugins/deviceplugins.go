@@ -41,6 +41,8 @@ const (
 type Config struct {
 	// Root is the kubelet's root directory.
 	Root string
+	// Nodes are the NUMA nodes of the machine; nil if nothing is aligned to them.
+	Nodes []int
 	// Changed is called when the amounts of a resource have changed. It must not block.
 	Changed func()
 	// PodChanged is called for a pod one of whose devices has another health. It must not block.

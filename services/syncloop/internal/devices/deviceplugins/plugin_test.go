@@ -299,7 +299,7 @@ func (r *rig) env(p *v1.Pod) string {
 func (r *rig) Allocate(ctx context.Context, p *v1.Pod) error {
 	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
-			if err := r.Manager.Allocate(ctx, p, &list[i]); err != nil {
+			if err := r.Manager.Allocate(ctx, p, &list[i], 0); err != nil {
 				return err
 			}
 		}

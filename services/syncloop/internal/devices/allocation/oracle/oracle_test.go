@@ -33,6 +33,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/checkpoint"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/numa"
 )
 
 // QUARTET_HISTORIES=20000 compares as many histories as before a release.
@@ -128,8 +129,10 @@ type world struct {
 	// connected are the plugins by resource, and failing is true for a call of Allocate that fails.
 	connected map[string]*plugin
 	failing   bool
-	steps     []string
-	next      int
+	// affinity are the NUMA nodes that the topology manager has chosen for all containers; none if any will do.
+	affinity numa.Mask
+	steps    []string
+	next     int
 }
 
 var resources = []string{"example.com/gpu", "example.com/nic"}
@@ -141,7 +144,9 @@ func newWorld(t *testing.T, seed uint64, dir string) *world {
 		connected: map[string]*plugin{},
 	}
 	logger := klog.Background()
-	theirs, err := newManager(logger, filepath.Join(dir, "kubelet.sock"), nil, topologymanager.NewFakeManager(logger))
+	w.affinity = numa.MaskOf([]int{-1, 0, 1, 2}[w.rand.IntN(4)], []int{-1, 0, 1, 2}[w.rand.IntN(4)])
+	w.note("the affinity is %v", w.affinity.Nodes())
+	theirs, err := newManager(logger, filepath.Join(dir, "kubelet.sock"), machine, w.store())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,8 +187,17 @@ func (w *world) report() {
 		if w.rand.IntN(6) == 0 {
 			health = pluginapi.Unhealthy
 		}
-		theirs = append(theirs, &pluginapi.Device{ID: id, Health: health})
-		ours = append(ours, allocation.Device{ID: id, Healthy: health == pluginapi.Healthy})
+		their := &pluginapi.Device{ID: id, Health: health}
+		our := allocation.Device{ID: id, Healthy: health == pluginapi.Healthy}
+		for range w.rand.IntN(3) {
+			node := int64(w.rand.IntN(4)) // the machine has no node 3
+			if their.Topology == nil {
+				their.Topology = &pluginapi.TopologyInfo{}
+			}
+			their.Topology.Nodes = append(their.Topology.Nodes, &pluginapi.NUMANode{ID: node})
+			our.NUMANodes = append(our.NUMANodes, node)
+		}
+		theirs, ours = append(theirs, their), append(ours, our)
 	}
 	w.note("%s reports %v", name, ours)
 	w.theirs.PluginListAndWatchReceiver(klog.Background(), name, &pluginapi.ListAndWatchResponse{Devices: theirs})
@@ -227,6 +241,7 @@ func (w *world) draw() *v1.Pod {
 func (w *world) admit(pod *v1.Pod) {
 	w.failing = w.rand.IntN(12) == 0
 	w.note("%s asks for %s, the plugin fails: %v", pod.UID, describe(pod), w.failing)
+	w.hinted(pod)
 	w.pods[pod.UID] = pod
 	var theirs error
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -266,6 +281,7 @@ func text(err error) string {
 // allocate does what deviceplugins does with the book, without its calls.
 func (w *world) allocate(pod *v1.Pod) error {
 	for _, need := range w.ours.Needs(pod) {
+		need.Affinity = w.affinity
 		question, ask, err := w.ours.Ask(pod, need)
 		if err != nil {
 			return err
@@ -394,7 +410,7 @@ func (w *world) compareCheckpoint() {
 	defer next.Stop(logger) //nolint:errcheck // its socket is removed with its folder
 	for _, entry := range content.Entries {
 		held := next.GetDevices(entry.PodUID, entry.ContainerName)
-		for _, id := range entry.DeviceIDs[-1] {
+		for _, id := range slices.Concat(slices.Collect(maps.Values(entry.DeviceIDs))...) {
 			if _, ok := held[entry.ResourceName][id]; !ok {
 				data, _ := json.Marshal(content)
 				w.fatalf("the kubelet does not find %s of %v in Quartet's checkpoint %s", id, entry, data)

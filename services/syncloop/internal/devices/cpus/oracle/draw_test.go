@@ -61,7 +61,8 @@ func (w *world) drawReserved() {
 
 func (w *world) draw() *v1.Pod {
 	w.next++
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: types.UID(fmt.Sprint("pod", w.next))}}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop",
+		UID: types.UID(fmt.Sprint("pod", w.next))}}
 	free := w.ours.Free().Size()
 	guaranteed := w.rand.IntN(5) > 0
 	add := func(list *[]v1.Container, name string, most int) {

@@ -96,7 +96,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	if r.IntN(2) == 0 {
 		topologyOptions["prefer-closest-numa-nodes"] = "true"
 	}
-	w.note("%d NUMA nodes, %d sockets, %d cores, %d CPUs, options %v, reserved %v %d, %s by %s %v", len(w.machine.Topology),
+	w.note("%d NUMA nodes, %d sockets, %d cores, %d CPUs, options %v, reserved %v %d, %s by %s %v",
+		len(w.machine.Topology),
 		w.machine.NumSockets, w.machine.NumPhysicalCores, w.machine.NumCores, w.options, w.reserved, w.milli, w.policy, scope,
 		topologyOptions)
 	logger := klog.Background()
@@ -133,7 +134,8 @@ func (w *world) start(before *state.State) bool {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	policy, theirs := cpumanager.NewStaticPolicy(logger, topology, int((w.milli+999)/1000), w.reserved, w.manager, w.options)
+	policy, theirs := cpumanager.NewStaticPolicy(logger, topology, int((w.milli+999)/1000), w.reserved, w.manager,
+		w.options)
 	machine, err := cpus.Discover(w.machine)
 	if err != nil {
 		w.t.Fatal(err)
@@ -249,14 +251,16 @@ func (w *world) compare(last types.UID) {
 		w.ours.Shared(), mine)
 }
 
-// combines reports whether a difference is one of the table:
-//
-//	| difference | reason |
-//	|---|---|
-//	| machines whose sockets or cores have different numbers of CPUs are not drawn | the kubelet compares with the average number, and takes CPUs that are in use for free ones |
-//	| whole cores are reserved with distribute-cpus-across-numa | the kubelet does not end for some requests of whole cores if a core is reserved in part |
-//	| a state without shared CPUs, with strict-cpu-reservation, is restored | a kubelet does not start any more until somebody removes the file and drains the node |
-//	| with distribute-cpus-across-numa, a container that needs four NUMA nodes or more of a machine with more than four has CPUs of other nodes | the kubelet's iterateCombinations gives out a slice that it changes later, so that a kept combination of four nodes and more ends with a node of a later one |
+// combines reports whether a difference is the last one of these:
+//   - On machines whose sockets or cores have different numbers of CPUs, the kubelet compares with the average number,
+//     and takes CPUs that are in use for free ones. No such machine is drawn.
+//   - With distribute-cpus-across-numa, the kubelet does not end for some requests of whole cores if a core is reserved
+//     in part. Whole cores are reserved.
+//   - With strict-cpu-reservation, a kubelet does not start any more with a state without shared CPUs, until somebody
+//     drains the node and removes the file. Quartet restores the state.
+//   - With distribute-cpus-across-numa, a container that needs four NUMA nodes or more of a machine with more than four
+//     has CPUs of other nodes: the kubelet's iterateCombinations gives out a slice that it changes later, so that a
+//     kept combination of four nodes and more ends with a node of a later one.
 func (w *world) combines(_ types.UID, theirs, mine map[string]cpuset.CPUSet) bool {
 	if w.options["distribute-cpus-across-numa"] == "" || len(w.machine.Topology) <= 4 || len(theirs) != len(mine) {
 		return false
@@ -371,7 +375,7 @@ func TestHistoriesOfCPUs(t *testing.T) {
 		}
 	}
 	t.Logf("%d histories of %d have ended with a known difference", known, count)
-	if known > int(count)/20 { //nolint:gosec // small
+	if known > int(count)/20 {
 		t.Errorf("%d histories of %d have a known difference: too many to compare the rest", known, count)
 	}
 }
