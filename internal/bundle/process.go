@@ -33,10 +33,14 @@ const (
 // Start ensures that the runtime runs and serves the CRI. It starts containerd, or finds the running containerd of this
 // state directory. Prepare must have been called. The end of ctx ends the wait, not containerd.
 func (b *Bundle) Start(ctx context.Context) error {
-	if b.PID() == 0 {
+	switch pid := b.PID(); pid {
+	case 0:
 		if err := b.spawn(); err != nil {
 			return err
 		}
+	case b.savedPID():
+	default: // the file was damaged or lost
+		b.savePID(pid)
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -67,11 +71,15 @@ func (b *Bundle) spawn() error {
 		err := cmd.Wait()
 		b.cfg.Logger.Debug("containerd has ended", "pid", cmd.Process.Pid, "error", err)
 	}()
-	// The file only makes the process easier to find: see PID.
-	if err := statedir.WriteFileAtomic(b.pidFile(), fmt.Appendf(nil, "%d\n", cmd.Process.Pid), fileMode); err != nil {
+	b.savePID(cmd.Process.Pid)
+	return nil
+}
+
+// savePID writes the PID file. It only makes the process easier to find, see PID, so a failure is logged.
+func (b *Bundle) savePID(pid int) {
+	if err := statedir.WriteFileAtomic(b.pidFile(), fmt.Appendf(nil, "%d\n", pid), fileMode); err != nil {
 		b.cfg.Logger.Warn("cannot write the PID file of containerd", "error", err)
 	}
-	return nil
 }
 
 // environment returns this process's environment with the bundled binaries first in PATH. It removes variables that

@@ -111,12 +111,15 @@ It is one of the four processes of a Quartet node. They may be started in any or
 Usage:
   %s [flags]
   %s health [flags]     query the running process: exit code 0 if it is ready; otherwise print what it waits for
+  %s guard [[flags] --] [flags]
+                        run it as a child process, and end it with its goroutines in the log when it stands still for 30 s;
+                        flags before -- name the address at which it is asked, if that is another
 
 Flags:
 %s
 Environment:
   OTEL_EXPORTER_OTLP_ENDPOINT   where traces go, by OTLP over gRPC; without it there are none
-`, purposes[service], service, service, set.FlagUsagesWrapped(110))
+`, purposes[service], service, service, service, set.FlagUsagesWrapped(110))
 }
 
 // failure records a problem with a flag.

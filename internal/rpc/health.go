@@ -9,6 +9,10 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 )
 
+// Loops is the service name in grpc.health.v1 of the loops of a process. It is NOT_SERVING while one of them stands
+// still. It is not a dependency: only a restart helps.
+const Loops = "loops"
+
 // Health is the health of one process. The process itself is SERVING as soon as it listens, because it needs no other
 // process to start. Each missing dependency has its own service name in grpc.health.v1, which is NOT_SERVING until the
 // dependency is available, and a sentence for people.
@@ -21,7 +25,18 @@ type Health struct {
 
 // NewHealth returns the health of a process without missing dependencies.
 func NewHealth() *Health {
-	return &Health{server: health.NewServer(), waiting: map[string]string{}}
+	h := &Health{server: health.NewServer(), waiting: map[string]string{}}
+	h.SetStuck(nil)
+	return h
+}
+
+// SetStuck records which loops of the process stand still.
+func (h *Health) SetStuck(loops []string) {
+	status := grpc_health_v1.HealthCheckResponse_SERVING
+	if len(loops) > 0 {
+		status = grpc_health_v1.HealthCheckResponse_NOT_SERVING
+	}
+	h.server.SetServingStatus(Loops, status)
 }
 
 // Set records that a dependency (a peer's name, "runtime", a source) is missing, with the reason. An empty reason means

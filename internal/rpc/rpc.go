@@ -108,7 +108,8 @@ type serverStream struct {
 
 func (s serverStream) Context() context.Context { return s.ctx }
 
-// Dial returns a connection to the service at address. It connects on first use and reconnects as needed. It fails only
+// Dial returns a connection to the service at address. It connects on first use and reconnects as needed. A unary call
+// has the deadline DefaultDeadline unless its context has one. It fails only
 // if the address is malformed.
 func Dial(address string) (*grpc.ClientConn, error) {
 	if _, err := socketName(address); err != nil {
@@ -118,6 +119,7 @@ func Dial(address string) (*grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerSize)),
+		grpc.WithChainUnaryInterceptor(withDeadline),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{

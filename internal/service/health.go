@@ -89,13 +89,16 @@ func askServer(ctx context.Context, address string, owner rpc.Owner) (answer str
 	}
 	var waits []string
 	for part, health := range all.GetStatuses() {
-		if part != "" && health.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+		if part != "" && part != rpc.Loops && health.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 			waits = append(waits, part)
 		}
 	}
 	slices.Sort(waits)
 	if all.GetStatuses()[""].GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 		return "", errors.New("not serving: it is stopping")
+	}
+	if loops, ok := all.GetStatuses()[rpc.Loops]; ok && loops.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+		return "", errors.New("a loop of it stands still: its log says which; restart it, which stops no pod")
 	}
 	if len(waits) == 0 {
 		return "serving", nil

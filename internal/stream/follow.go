@@ -166,7 +166,7 @@ func (f *follower[V]) handle(m Message[V]) {
 		}
 	case KindDelta:
 		f.apply(m)
-	case KindBookmark:
+	case KindBookmark, KindUnknown:
 	}
 	if len(m.Token) > 0 {
 		f.token = m.Token

@@ -226,6 +226,7 @@ func collect[K comparable](ch chan<- prometheus.Metric, counters map[K]prometheu
 func kindNames() map[Kind]string {
 	return map[Kind]string{
 		KindOpened: "opened", KindSnapshot: "snapshot", KindSynced: "synced", KindDelta: "delta", KindBookmark: "bookmark",
+		KindUnknown: "unknown",
 	}
 }
 

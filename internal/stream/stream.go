@@ -45,6 +45,8 @@ const (
 	KindDelta
 	// KindBookmark is sent if nothing has happened for BookmarkInterval.
 	KindBookmark
+	// KindUnknown is a message of a later version. A subscriber skips it.
+	KindUnknown
 )
 
 // Start is the way in which a subscription begins.

@@ -7,14 +7,17 @@
 package systemd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
@@ -22,8 +25,10 @@ import (
 const (
 	// variable names the socket.
 	variable = "NOTIFY_SOCKET"
-	// ready and stopping are the messages.
-	ready, stopping = "READY=1", "STOPPING=1"
+	// watchdogVariable has the microseconds within which systemd expects the next message of the watchdog.
+	watchdogVariable = "WATCHDOG_USEC"
+	// ready, stopping and alive are the messages.
+	ready, stopping, alive = "READY=1", "STOPPING=1", "WATCHDOG=1"
 	// notifyTimeout bounds the wait for systemd to accept a message.
 	notifyTimeout = time.Second
 )
@@ -33,14 +38,41 @@ const (
 type Notifier struct {
 	// Socket is the path of the socket, or @NAME for one without a file.
 	Socket string
+	// Watchdog is the time within which systemd expects the next Alive; 0 if it expects none. It is WatchdogSec of the unit.
+	Watchdog time.Duration
 }
 
 // Take removes the socket from the environment of this process and returns its Notifier, so that child processes cannot
 // use it.
 func Take() Notifier {
 	n := Notifier{Socket: os.Getenv(variable)}
-	_ = os.Unsetenv(variable) // fails only for an invalid name
+	if usec, err := strconv.ParseInt(os.Getenv(watchdogVariable), 10, 64); err == nil {
+		n.Watchdog = time.Duration(usec) * time.Microsecond
+	}
+	_, _ = os.Unsetenv(variable), os.Unsetenv(watchdogVariable) // they fail only for an invalid name
 	return n
+}
+
+// Alive reports that this process works, if systemd expects that. It logs a failure.
+func (n Notifier) Alive(logger *slog.Logger) {
+	if n.Watchdog > 0 {
+		n.send(alive, logger)
+	}
+}
+
+// KeepAlive calls Alive often enough until ctx ends.
+func (n Notifier) KeepAlive(ctx context.Context, clock clock.Clock, logger *slog.Logger) {
+	if n.Watchdog <= 0 {
+		return
+	}
+	for {
+		n.Alive(logger)
+		select {
+		case <-ctx.Done():
+			return
+		case <-clock.After(n.Watchdog / 2): //nolint:mnd // as sd_watchdog_enabled(3) recommends
+		}
+	}
 }
 
 // Ready reports that this process is ready. It logs a failure.

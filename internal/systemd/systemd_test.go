@@ -2,6 +2,7 @@ package systemd_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -9,8 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/internal/systemd"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestSystemdIsNotified(t *testing.T) {
@@ -42,6 +47,49 @@ func TestSystemdIsNotified(t *testing.T) {
 			t.Errorf("%s: the log has %s", what, &log)
 		}
 	}
+}
+
+// TestSystemdKnowsThatTheProcessIsAlive: a unit with WatchdogSec expects a message in time, other units none.
+func TestSystemdKnowsThatTheProcessIsAlive(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := listener.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	logger := slog.New(slog.DiscardHandler)
+	t.Setenv("NOTIFY_SOCKET", socket)
+	without := systemd.Take()
+	without.Alive(logger)
+	without.KeepAlive(t.Context(), clocktesting.NewFakeClock(time.Unix(0, 0)), logger)
+	t.Setenv("NOTIFY_SOCKET", socket)
+	t.Setenv("WATCHDOG_USEC", "30000000")
+	notifier := systemd.Take()
+	if left, found := os.LookupEnv("WATCHDOG_USEC"); found || notifier.Watchdog != 30*time.Second {
+		t.Errorf("the watchdog is %v, want 30s; a child would find %q", notifier.Watchdog, left)
+	}
+	clock := clocktesting.NewFakeClock(time.Unix(0, 0))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		notifier.KeepAlive(ctx, clock, logger)
+	}()
+	for range 3 { // at once, and after each half of the time
+		message := make([]byte, 100)
+		n, err := listener.Read(message)
+		if err != nil || string(message[:n]) != "WATCHDOG=1" {
+			t.Errorf("systemd is told %q, %v; want %q", message[:n], err, "WATCHDOG=1")
+		}
+		eventually.That(t, "it waits", clock.HasWaiters)
+		clock.Step(15 * time.Second)
+	}
+	cancel()
+	<-done
 }
 
 func TestWithoutSystemdNotifyIsANoOp(t *testing.T) {

@@ -15,9 +15,11 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/service"
 	"github.com/quartet-node/quartet/internal/standby"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/configmux/internal/localsource"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
 	"github.com/quartet-node/quartet/services/configmux/internal/server"
@@ -88,6 +90,11 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	group.Go(func() error {
 		given.resume(ctx, opened, tel.Logger)
 		return nil
+	})
+	group.Go(func() error {
+		// The sources have their own timeouts. The merge is one lock for all.
+		merge := watchdog.Loop{Name: "merge", Check: func() error { desired.Sources(); return nil }}
+		return service.Watch(ctx, cfg.Systemd, tel.Logger, health, merge)
 	})
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{

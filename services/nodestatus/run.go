@@ -17,9 +17,11 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/nodeip"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/service"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/checkpoint"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/heartbeat"
@@ -145,6 +147,10 @@ func serve(
 	followInventory(ctx, group, to, node, reported, heart.Look, registry)
 	group.Go(func() error { return node.events.run(ctx) })
 	group.Go(func() error { return heart.Run(ctx) })
+	group.Go(func() error {
+		beats := watchdog.Loop{Name: "heartbeat", Check: heart.Stands}
+		return service.Watch(ctx, cfg.Systemd, logger, health, beats)
+	})
 	if shutdowns != nil {
 		group.Go(func() error {
 			if err := shutdowns.Run(ctx); ctx.Err() == nil {

@@ -17,9 +17,11 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/service"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/pleg/internal/journal"
 	"github.com/quartet-node/quartet/services/pleg/internal/relist"
 	"github.com/quartet-node/quartet/services/pleg/internal/runtimeevents"
@@ -111,6 +113,9 @@ func observe(
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return relister.Run(ctx) })
 	group.Go(func() error { return book.Run(ctx) })
+	group.Go(func() error {
+		return service.Watch(ctx, cfg.Systemd, logger, health, watchdog.Loop{Name: "relist", Check: relister.Stands})
+	})
 	group.Go(func() error { return runtime.Run(ctx) })
 	group.Go(func() error {
 		return runtimeevents.Run(ctx, runtimeevents.Config{

@@ -9,8 +9,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	internalapi "k8s.io/cri-api/pkg/apis"
+	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/apiclient"
+	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -78,6 +80,13 @@ func dial(to nodeconfig.Peers, parts *components.Group) (peers, error) {
 		parts.OnClose("connection to "+string(peer.name), conn.Close)
 	}
 	return p, nil
+}
+
+// endObserver returns the observer of pods that are ending.
+func endObserver(ctx context.Context, h *host, pleg *clients.PLEG) *clients.Direct {
+	return &clients.Direct{
+		PLEG: pleg, Runtime: h.runtimeNow(ctx), Clock: clock.RealClock{}, BootTime: boottime.Now, Logger: h.logger,
+	}
 }
 
 // connectedPLEG is a PLEG that is healthy only if this process also reaches the runtime. Otherwise the first worker

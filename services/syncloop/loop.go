@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"os"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -11,7 +13,9 @@ import (
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/nodewatch"
+	"github.com/quartet-node/quartet/internal/service"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
@@ -86,4 +90,18 @@ func newLoop(h *host, c loopConfig, parts *components.Group) *loop.Loop {
 // poke returns a function that makes the worker of a pod sync it.
 func poke(workers *podworkers.Pool) func(uid types.UID) {
 	return func(uid types.UID) { workers.Poke(uid, podworkers.Cause{Kind: podworkers.CauseConfig}) }
+}
+
+// watchLoops checks the sync loop, and the locks that it shares with the workers and the readers.
+func watchLoops(
+	h *host, syncLoop *loop.Loop, store *podstore.Store, workers *podworkers.Pool, parts *components.Group,
+) {
+	turned := func() time.Time { return syncLoop.Health().LastTurn }
+	parts.Run("watchdog", func(ctx context.Context) error {
+		return service.Watch(ctx, h.cfg.Systemd, h.logger, h.health,
+			watchdog.Loop{Name: "sync loop", Check: watchdog.Turned(time.Now, turned, watchdog.Limit)},
+			watchdog.Loop{Name: "store", Check: func() error { store.Len(); return nil }},
+			watchdog.Loop{Name: "workers", Check: func() error { workers.Census(); return nil }},
+		)
+	})
 }

@@ -160,7 +160,8 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	}
 	pleg := clients.NewPLEG(lifecyclev1.NewLifecycleServiceClient(h.peers.pleg))
 	workers := podworkers.NewPool(ctx, podworkers.Config{
-		Runtime: manager, Observer: pleg, Statuses: store, Endings: books.endings, Resizes: books.resizes,
+		Runtime: manager, Observer: pleg, EndObserver: endObserver(ctx, h, pleg),
+		Statuses: store, Endings: books.endings, Resizes: books.resizes,
 		Clock: clock.RealClock{}, BootTime: boottime.Now, Tracer: h.tracer, Logger: h.logger,
 		Resync:  h.cfg.Kubelet.SyncFrequency.Duration,
 		Metrics: podworkers.NewMetrics(h.registry), Events: events, Phases: starts,
@@ -197,6 +198,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	})
 	reconcileCPUs(ctx, h, devices.Allocator, store, parts)
 	watchMachine(h, store, addresses, events, parts)
+	watchLoops(h, syncLoop, store, workers, parts)
 	parts.Run("retries of volumes", func(ctx context.Context) error {
 		return storage.retry(ctx, volumes, changes.Note(podchanges.Sync))
 	})

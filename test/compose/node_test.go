@@ -34,6 +34,7 @@ func TestANodeInContainers(t *testing.T) {
 		{"the command line works from a container", cli},
 		{"each of the four killed, no pod notices, and the rest says what it misses", killInTurn},
 		{"containerd killed, no pod notices", killContainerd},
+		{"services that stand still are replaced, no pod notices", freeze},
 		{"a standby takes over", standby},
 		{"a second syncloop, nodestatus or pleg is refused and the holder named", secondOnes},
 		{"a second pleg watches read-only", observer},
@@ -121,6 +122,50 @@ func (s *stack) killProcess(id string) {
 	s.await("docker has started "+id[:12]+" again", func() bool {
 		return s.inspect(id, "{{.State.StartedAt}}") != started && s.inspect(id, "{{.State.Running}}") == "true"
 	}, func() string { return s.inspect(id, "{{json .State}}") })
+}
+
+// freeze stops the services in their containers by SIGSTOP. Their guards end them with their goroutines in the log, and
+// docker starts the containers again.
+func freeze(s *stack) {
+	before := instances(s.awaitReady("web"))
+	started := map[string]string{}
+	for _, service := range layout.Services() {
+		id := s.container(service)
+		started[id] = s.inspect(id, "{{.State.StartedAt}}")
+		s.must(syscall.Kill(s.childOf(s.inspect(id, "{{.State.Pid}}")), syscall.SIGSTOP))
+	}
+	for _, service := range layout.Services() {
+		id := s.container(service)
+		s.await(string(service)+" is replaced", func() bool {
+			return s.inspect(id, "{{.State.StartedAt}}") != started[id] && s.inspect(id, "{{.State.Running}}") == "true"
+		}, func() string { return s.inspect(id, "{{json .State}}") })
+		if log := s.logs(string(service)); !strings.Contains(log, "SIGQUIT: quit") {
+			s.t.Errorf("the log of %s does not have its goroutines:\n%s", service, log)
+		}
+	}
+	s.place("after-the-freeze", manifest("after-the-freeze"))
+	s.awaitReady("after-the-freeze")
+	s.must(s.node.TakeAway("after-the-freeze.yaml"))
+	if now := instances(s.awaitReady("web")); now != before {
+		s.t.Errorf("after all services stood still the pod is another:\nbefore %s\nafter  %s", before, now)
+	}
+}
+
+// childOf returns the only child of a process. Each of its threads may have made it.
+func (s *stack) childOf(process string) int {
+	s.t.Helper()
+	files, err := filepath.Glob(filepath.Join("/proc", process, "task", "*", "children"))
+	s.must(err)
+	for _, file := range files {
+		children, err := os.ReadFile(file)
+		s.must(err)
+		var child int
+		if _, err := fmt.Sscan(string(children), &child); err == nil {
+			return child
+		}
+	}
+	s.t.Fatalf("process %s has no child", process)
+	return 0
 }
 
 func killContainerd(s *stack) {

@@ -93,9 +93,9 @@ func TestHealthFailsWhenAProcessIsStuck(t *testing.T) {
 	}
 	stuck := []string{"configmux", "pleg"}
 	begun := time.Now()
-	signal(syscall.SIGSTOP, stuck...)
+	signal(syscall.SIGSTOP, append(stuck, "quartet")...) // the supervisor would replace them
 	t.Cleanup(func() {
-		for _, name := range append(stuck, "nodestatus") {
+		for _, name := range append(stuck, "nodestatus", "quartet") {
 			_ = syscall.Kill(pid(t, name), syscall.SIGCONT)
 		}
 		awaitHealth(t)

@@ -161,6 +161,7 @@ func TestTheUnits(t *testing.T) {
 		}
 	}
 
+	standsStill(t, four)
 	portStaysOpen(t, "quartet-nodestatus.service")
 
 	// quartet.service, which runs the four processes, replaces the four units, and they replace it.
@@ -204,6 +205,24 @@ func portStaysOpen(t *testing.T, unit string) {
 		t.Errorf("while %s restarts, its port answers %q: %v, want %q", unit, answer, err, "ok")
 	}
 	awaitActive(t, unit)
+}
+
+// standsStill checks that systemd replaces processes that are stopped.
+func standsStill(t *testing.T, units []string) {
+	t.Helper()
+	stopped := map[string]int{}
+	for _, unit := range units {
+		stopped[unit] = pid(t, unit)
+		must(t, syscall.Kill(stopped[unit], syscall.SIGSTOP))
+	}
+	// The watchdog waits for 30 s, and for the end of a process 15 s at most.
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for _, unit := range units {
+		eventually.In(ctx, t, unit+" is replaced", func() bool { now := pid(t, unit); return now != 0 && now != stopped[unit] })
+		awaitActive(t, unit)
+	}
+	serving(t)
 }
 
 // askHealth requests the node's health from its port.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -35,6 +36,9 @@ func Serve[V any](ctx context.Context, src stream.Source[V], token []byte, send 
 		}
 	}
 }
+
+// silence is the time without a frame after which a subscription ends: several bookmarks are missing then.
+const silence = 4 * stream.BookmarkInterval
 
 func toFrame[V any](m stream.Message[V]) *streamv1.Frame {
 	f := &streamv1.Frame{Kind: kinds[m.Kind], ResumeToken: m.Token, Key: m.Key, Removed: m.Removed}
@@ -75,30 +79,30 @@ type subscription[V any] struct {
 // Close implements stream.Subscription.
 func (s *subscription[V]) Close() { s.cancel() }
 
-// Next implements stream.Subscription. The end of ctx ends the subscription, as any failure does.
+// Next implements stream.Subscription. The end of ctx ends the subscription, as any failure does, and so does silence:
+// its error has the code UNAVAILABLE. A frame of a kind that this version does not know is a message of KindUnknown.
 func (s *subscription[V]) Next(ctx context.Context) (stream.Message[V], error) {
 	stop := context.AfterFunc(ctx, s.cancel)
 	defer stop()
+	silent := time.AfterFunc(silence, s.cancel)
 	frame, value, err := s.receive()
-	if err != nil {
-		if ctx.Err() != nil {
-			return stream.Message[V]{}, ctx.Err()
-		}
+	heard := silent.Stop()
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return stream.Message[V]{}, ctx.Err()
+	case !heard:
+		return stream.Message[V]{}, status.Errorf(codes.Unavailable,
+			"no frame for %v although one is due every %v: the other process hangs", silence, stream.BookmarkInterval)
+	default:
 		return stream.Message[V]{}, fromStatus(err)
 	}
 	m := stream.Message[V]{
 		Kind: kindOf(frame.GetKind()), Token: frame.GetResumeToken(),
 		Key: frame.GetKey(), Removed: frame.GetRemoved(), Value: value,
 	}
-	switch m.Kind {
-	case stream.KindOpened:
+	if m.Kind == stream.KindOpened {
 		m.Start = startOf(frame.GetOpening().GetStart())
-	case stream.KindSnapshot, stream.KindSynced, stream.KindDelta, stream.KindBookmark:
-	default:
-		return stream.Message[V]{}, fmt.Errorf(
-			"stream sent a frame of kind %v, which this version does not know: run the same version on both ends",
-			frame.GetKind(),
-		)
 	}
 	return m, nil
 }
@@ -117,7 +121,7 @@ func kindOf(wire streamv1.Kind) stream.Kind {
 			return k
 		}
 	}
-	return 0
+	return stream.KindUnknown
 }
 
 var starts = map[stream.Start]streamv1.Start{

@@ -77,6 +77,7 @@ func (r *Reader) Check(m stream.Message[string]) error {
 		return r.delta(m)
 	case stream.KindBookmark:
 		return nil
+	case stream.KindUnknown:
 	}
 	return fmt.Errorf("%w: message of unknown kind %d", ErrReliable, m.Kind)
 }

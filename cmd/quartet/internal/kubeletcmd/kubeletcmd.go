@@ -22,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/systemd"
+	"github.com/quartet-node/quartet/internal/watchdog"
 )
 
 // Name is the name of the program that is this command.
@@ -137,6 +138,7 @@ func (o *options) node(merged nodeconfig.Merged) (nodecmd.Options, error) {
 		CredentialProviders:     o.credentialProviders,
 		AllowUnauthenticatedAPI: o.allowUnauthenticatedAPI,
 		StateDir:                stateDir,
+		StuckTimeout:            watchdog.DefaultPatience,
 	}, nil
 }
 

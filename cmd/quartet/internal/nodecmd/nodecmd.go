@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
@@ -25,6 +26,7 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/systemd"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 )
 
 const (
@@ -69,6 +71,8 @@ type Options struct {
 	CredentialProviders nodeconfig.CredentialProviderFlags
 	// StateDir is the directory of the node's state.
 	StateDir string
+	// StuckTimeout is how long a service may stand still before it is ended; 0 for ever.
+	StuckTimeout time.Duration
 	// Verbosity is the log verbosity of the services.
 	Verbosity int
 	// Systemd is notified when all four services are ready, and when they stop. It is not a flag.
@@ -125,6 +129,12 @@ func (o *Options) addFlags(flags *pflag.FlagSet) {
 	o.HostPrivileges.Add(flags)
 	o.CredentialProviders.Add(flags)
 	nodeconfig.AddAllowUnauthenticatedAPI(flags, &o.AllowUnauthenticatedAPI)
+	flags.DurationVar(
+		&o.StuckTimeout,
+		"stuck-timeout",
+		watchdog.DefaultPatience,
+		"`time` after which a service that stands still logs its goroutines and is restarted; 0 leaves it alone",
+	)
 	flags.IntVarP(&o.Verbosity, "v", "v", 0, "log verbosity: 0 is what an operator needs, 4 is for debugging")
 	target.AddFlag(flags, &o.StateDir)
 }
@@ -229,6 +239,7 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	ctx, stop := context.WithCancel(ctx)
 	var announced sync.WaitGroup
 	announced.Go(func() { opts.announce(ctx, l, logger) })
+	announced.Go(func() { opts.Systemd.KeepAlive(ctx, clock.RealClock{}, logger) })
 	err = supervisor.Run(ctx, supervisor.Config{
 		Services:    append(services, others...),
 		Logger:      logger,
@@ -288,6 +299,7 @@ func (o Options) processes(
 			PIDFile: l.PIDFile(string(service)),
 			Grace:   grace,
 			Sockets: o.holdSockets(l, service, logger),
+			Guard:   o.guard(l.Address(service), string(service), logger),
 
 			FinalExit: nodeconfig.ExitWrong,
 		})

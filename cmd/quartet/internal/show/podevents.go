@@ -111,7 +111,7 @@ func (a *querier) listRecorded(ctx context.Context, service layout.Service, open
 				all = append(all, event)
 			case stream.KindSynced:
 				return all, nil
-			case stream.KindOpened, stream.KindDelta, stream.KindBookmark:
+			case stream.KindOpened, stream.KindDelta, stream.KindBookmark, stream.KindUnknown:
 			}
 		}
 	})

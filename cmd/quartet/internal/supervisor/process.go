@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 
@@ -33,6 +34,9 @@ type Process struct {
 	Grace time.Duration
 	// Sockets returns the listening sockets to pass to the process. It is called before each start; nil for none.
 	Sockets func(ctx context.Context) []sockets.Held
+	// Guard ends the process when it stands still. It returns when ctx ends, which is when the process has
+	// ended. nil for none.
+	Guard func(ctx context.Context, process *os.Process)
 	// FinalExit is the exit code that means that a restart is pointless: Serve then fails with a FinalError. 0 means none.
 	FinalExit int
 }
@@ -81,12 +85,28 @@ func (p *Process) Serve(ctx context.Context) error {
 		return fmt.Errorf("starting %s: %w", p.Name, err)
 	}
 	writeErr := p.writePID(cmd.Process.Pid)
+	unguard := p.guard(ctx, cmd.Process)
 	err := cmd.Wait()
+	unguard()
 	out.Flush()
 	if p.FinalExit != 0 && cmd.ProcessState.ExitCode() == p.FinalExit {
 		return errors.Join(&FinalError{Name: p.Name, Reason: out.Reason()}, p.removePID())
 	}
 	return errors.Join(ended(cmd, err), writeErr, p.removePID())
+}
+
+// guard runs Guard, and returns the function that ends it.
+func (p *Process) guard(ctx context.Context, process *os.Process) (end func()) {
+	if p.Guard == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var guard sync.WaitGroup
+	guard.Go(func() { p.Guard(ctx, process) })
+	return func() {
+		cancel()
+		guard.Wait()
+	}
 }
 
 // ended returns how a process has ended; never nil, because a process of the node does not end by itself.

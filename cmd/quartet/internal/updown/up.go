@@ -26,6 +26,7 @@ import (
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/systemd"
+	"github.com/quartet-node/quartet/internal/watchdog"
 )
 
 const (
@@ -345,6 +346,7 @@ func (n *node) nodeOptions() nodecmd.Options {
 		CredentialProviders: n.opts.credentialProviders,
 		StateDir:            n.layout.StateDir(),
 		Verbosity:           n.opts.verbosity,
+		StuckTimeout:        watchdog.DefaultPatience,
 		Systemd:             n.opts.systemd,
 		Sockets:             n.opts.sockets,
 	}

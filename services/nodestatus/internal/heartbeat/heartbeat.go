@@ -8,6 +8,7 @@ package heartbeat
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodehealth"
@@ -291,6 +293,20 @@ func (h *Heart) save(state nodeobject.State) (changed bool) {
 
 // overduePeriods is the number of periods without a Node after which this process is unhealthy.
 const overduePeriods = 3
+
+// Stands returns why the loop of heartbeats stands still; nil if it turns, or has not begun.
+func (h *Heart) Stands() error {
+	h.mu.Lock()
+	last := h.lastBeat
+	h.mu.Unlock()
+	if last.IsZero() {
+		return nil
+	}
+	if since := h.cfg.Clock.Since(last); since > overduePeriods*h.cfg.Period+watchdog.Limit {
+		return fmt.Errorf("no Node has been computed for %v", since.Round(time.Second))
+	}
+	return nil
+}
 
 // Overdue returns an error if no Node was computed for three periods.
 func (h *Heart) Overdue() error {

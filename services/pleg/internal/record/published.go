@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/inspection"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
@@ -106,7 +107,7 @@ func withListed(published, listed *lifecyclev1.PodStatus) *lifecyclev1.PodStatus
 		both = &lifecyclev1.PodStatus{Uid: listed.GetUid()}
 	}
 	for _, c := range brief(listed).GetContainers() {
-		if FindContainer(both, c.GetId()) == nil {
+		if inspection.FindContainer(both, c.GetId()) == nil {
 			both.Containers = append(both.Containers, c)
 		}
 	}
@@ -118,7 +119,7 @@ func (k known) sameSandbox(seen *lifecyclev1.Sandbox) bool {
 	if k.brief {
 		seen = briefSandbox(seen)
 	}
-	return proto.Equal(seen, FindSandbox(k.status, seen.GetId()))
+	return proto.Equal(seen, inspection.FindSandbox(k.status, seen.GetId()))
 }
 
 // unseenStart returns the start of a container that has started and ended since its last published state. During

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/inspection"
 )
 
 // phase is the phase of a container's life, in order.
@@ -164,12 +165,12 @@ func keep(old, seen *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 		seen.Name, seen.Namespace = old.GetName(), old.GetNamespace()
 	}
 	for i, c := range seen.GetContainers() {
-		if known := FindContainer(old, c.GetId()); known != nil && proto.Equal(known, c) {
+		if known := inspection.FindContainer(old, c.GetId()); known != nil && proto.Equal(known, c) {
 			seen.Containers[i] = known
 		}
 	}
 	for i, s := range seen.GetSandboxes() {
-		if known := FindSandbox(old, s.GetId()); known != nil && proto.Equal(known, s) {
+		if known := inspection.FindSandbox(old, s.GetId()); known != nil && proto.Equal(known, s) {
 			seen.Sandboxes[i] = known
 		}
 	}
@@ -218,7 +219,7 @@ func stepTo(before, after phase, c *lifecyclev1.Container) (Change, bool) {
 func (k known) removals(seen *lifecyclev1.PodStatus) []Change {
 	var changes []Change
 	for _, c := range slices.Backward(k.status.GetContainers()) {
-		if FindContainer(seen, c.GetId()) != nil {
+		if inspection.FindContainer(seen, c.GetId()) != nil {
 			continue
 		}
 		if k.phases[c.GetId()] < phaseDied {
@@ -232,7 +233,7 @@ func (k known) removals(seen *lifecyclev1.PodStatus) []Change {
 func sandboxesUp(old, seen *lifecyclev1.PodStatus) []Change {
 	var changes []Change
 	for _, s := range slices.Backward(seen.GetSandboxes()) {
-		if ready(s) && !ready(FindSandbox(old, s.GetId())) {
+		if ready(s) && !ready(inspection.FindSandbox(old, s.GetId())) {
 			changes = append(
 				changes,
 				Change{Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, Sandbox: s, OccurredAt: timeOf(s.GetCreatedAt())},
@@ -251,7 +252,7 @@ func ready(s *lifecyclev1.Sandbox) bool {
 func (k known) otherwiseChanged(seen *lifecyclev1.PodStatus, reported bool) bool {
 	old := k.status
 	for _, s := range old.GetSandboxes() {
-		now := FindSandbox(seen, s.GetId())
+		now := inspection.FindSandbox(seen, s.GetId())
 		if now == nil || (ready(s) && !ready(now)) {
 			return true
 		}
@@ -272,7 +273,7 @@ func (k known) otherwiseChanged(seen *lifecyclev1.PodStatus, reported bool) bool
 		}
 	}
 	for _, c := range seen.GetContainers() {
-		known := FindContainer(old, c.GetId())
+		known := inspection.FindContainer(old, c.GetId())
 		unknown := c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_UNKNOWN
 		if (known == nil && unknown) || (known != nil && known.GetState() != c.GetState()) {
 			return true

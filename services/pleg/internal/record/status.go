@@ -34,26 +34,6 @@ func (p Pod) Matches(l Listing) bool {
 	return true
 }
 
-// FindContainer returns the container with an ID; nil if the status, which may be nil, has none.
-func FindContainer(s *lifecyclev1.PodStatus, id string) *lifecyclev1.Container {
-	for _, c := range s.GetContainers() {
-		if c.GetId() == id {
-			return c
-		}
-	}
-	return nil
-}
-
-// FindSandbox returns the sandbox with an ID; nil if the status, which may be nil, has none.
-func FindSandbox(s *lifecyclev1.PodStatus, id string) *lifecyclev1.Sandbox {
-	for _, sandbox := range s.GetSandboxes() {
-		if sandbox.GetId() == id {
-			return sandbox
-		}
-	}
-	return nil
-}
-
 func timeOf(ts *timestamppb.Timestamp) time.Time {
 	if ts == nil {
 		return time.Time{}

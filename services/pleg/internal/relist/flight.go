@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/inspection"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
@@ -182,7 +183,7 @@ func (r *Relister) fly(uid string, f *flight, lane *lane, known *lifecyclev1.Pod
 	began := r.cfg.Clock.Now()
 	late := time.AfterFunc(overdue, func() { r.late(uid, f, began) })
 	ctx, cancel := context.WithTimeout(r.ctx, r.callTimeout())
-	seen := inspect(ctx, r.runtime, uid, f.began, began, known)
+	seen, err := inspection.Pod(ctx, r.runtime, uid, f.began, began, known)
 	cancel()
 	slowly.Stop()
 	late.Stop()
@@ -191,18 +192,18 @@ func (r *Relister) fly(uid string, f *flight, lane *lane, known *lifecyclev1.Pod
 	defer r.mu.Unlock()
 	p := r.pods[uid]
 	if r.ctx.Err() == nil {
-		r.cfg.Metrics.inspected(r.cfg.Clock.Since(began), seen.err)
+		r.cfg.Metrics.inspected(r.cfg.Clock.Since(began), err)
 	}
 	switch {
 	case r.ctx.Err() != nil:
 		f.err = ErrStopped
-	case seen.err != nil:
-		f.err = seen.err
-		p.failure = seen.err.Error()
-		r.fail(uid, p, seen.status, p.failure, began)
+	case err != nil:
+		f.err = err
+		p.failure = err.Error()
+		r.fail(uid, p, seen, p.failure, began)
 	default:
 		p.failure = ""
-		f.status = r.commit(uid, p, seen.status)
+		f.status = r.commit(uid, p, seen)
 	}
 	p.running, p.slow = nil, f.slow
 	close(f.done)

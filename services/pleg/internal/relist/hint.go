@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
-	"github.com/quartet-node/quartet/services/pleg/internal/record"
+	"github.com/quartet-node/quartet/internal/inspection"
 )
 
 const (
@@ -129,7 +129,7 @@ func (r *Relister) owner(id string) string {
 func onRecord(p *pod, id string) bool { return has(p.record.Status, id) }
 
 func has(s *lifecyclev1.PodStatus, id string) bool {
-	return record.FindSandbox(s, id) != nil || record.FindContainer(s, id) != nil
+	return inspection.FindSandbox(s, id) != nil || inspection.FindContainer(s, id) != nil
 }
 
 // isNews records an event about a pod, and reports whether it may be new relative to the record. The caller holds mu.

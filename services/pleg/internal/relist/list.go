@@ -9,6 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/inspection"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
@@ -63,17 +64,17 @@ func (i *items) listing() record.Listing {
 		Containers: make(map[string]lifecyclev1.ContainerState, len(i.containers)),
 	}
 	for _, s := range i.sandboxes {
-		l.Sandboxes[s.GetId()] = sandboxState(s.GetState())
+		l.Sandboxes[s.GetId()] = inspection.SandboxState(s.GetState())
 	}
 	for _, c := range i.containers {
-		l.Containers[c.GetId()] = containerState(c.GetState())
+		l.Containers[c.GetId()] = inspection.ContainerState(c.GetState())
 	}
 	return l
 }
 
 // status returns the status from the list, for a pod that has not been inspected.
 func (i *items) status(uid string) *lifecyclev1.PodStatus {
-	return listed(
+	return inspection.Listed(
 		&lifecyclev1.PodStatus{Uid: uid, ObservedBoottimeNs: i.began, ObservedAt: i.at},
 		slices.Clone(i.sandboxes),
 		slices.Clone(i.containers),

@@ -14,6 +14,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -26,6 +27,7 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/pleg/internal/journal"
 )
 
@@ -103,6 +105,8 @@ type Relister struct {
 	events events
 	// suspect is set if an unknown pod has changed.
 	suspect bool
+	// turned is the time of the loop's last turn; zero before the first.
+	turned time.Time
 	// remembers is true if the state of the previous process is known.
 	remembers bool
 	round     round
@@ -146,6 +150,7 @@ func (r *Relister) Run(ctx context.Context) error {
 	}
 	r.open(ctx, runtime)
 	defer r.close()
+	r.turn()
 
 	ticker := r.cfg.Clock.NewTicker(Period)
 	defer ticker.Stop()
@@ -162,8 +167,32 @@ func (r *Relister) Run(ctx context.Context) error {
 					r.retry()
 				}
 			}
+			r.turn()
 		}
 	}
+}
+
+// turn records that the loop of Run turns.
+func (r *Relister) turn() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turned = r.cfg.Clock.Now()
+}
+
+// Stands returns why the loop of Run stands still; nil if it turns, or waits for the runtime to be reachable. It blocks
+// while the record is locked.
+func (r *Relister) Stands() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.turned.IsZero() {
+		return nil
+	}
+	// One turn is at most a list and the wait for inspections.
+	limit := r.callTimeout() + watchdog.Limit
+	if age := r.cfg.Clock.Since(r.turned); age > limit {
+		return fmt.Errorf("the loop of relists has not turned for %v", age.Round(time.Second))
+	}
+	return nil
 }
 
 // open permits inspections to start; some may have been requested before.

@@ -2,7 +2,7 @@ package streamhealth
 
 import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
-	"github.com/quartet-node/quartet/services/pleg/internal/record"
+	"github.com/quartet-node/quartet/internal/inspection"
 )
 
 // Announceable reports whether a pod has changed between two inspections, the first of which is nil for a new pod, in a
@@ -14,22 +14,22 @@ import (
 //   - addresses, annotations and the like.
 func Announceable(before, after *lifecyclev1.PodStatus) bool {
 	for _, s := range before.GetSandboxes() {
-		if now := record.FindSandbox(after, s.GetId()); now == nil || now.GetState() != s.GetState() {
+		if now := inspection.FindSandbox(after, s.GetId()); now == nil || now.GetState() != s.GetState() {
 			return true
 		}
 	}
 	for _, s := range after.GetSandboxes() {
-		if s.GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_READY && record.FindSandbox(before, s.GetId()) == nil {
+		if s.GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_READY && inspection.FindSandbox(before, s.GetId()) == nil {
 			return true
 		}
 	}
 	for _, c := range before.GetContainers() {
-		if record.FindContainer(after, c.GetId()) == nil {
+		if inspection.FindContainer(after, c.GetId()) == nil {
 			return true
 		}
 	}
 	for _, c := range after.GetContainers() {
-		if known := record.FindContainer(before, c.GetId()); known == nil || moved(known, c) {
+		if known := inspection.FindContainer(before, c.GetId()); known == nil || moved(known, c) {
 			return true
 		}
 	}

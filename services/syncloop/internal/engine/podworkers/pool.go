@@ -86,8 +86,11 @@ type Endings interface {
 type Config struct {
 	Runtime  Runtime
 	Observer Observer
-	Statuses Statuses
-	Endings  Endings
+	// EndObserver observes pods that are ending; nil is Observer. It must not depend on pleg alone, because a pod ends also
+	// while pleg hangs.
+	EndObserver Observer
+	Statuses    Statuses
+	Endings     Endings
 	// Resizes has the records of resized pods. If it is nil, no pod is resized.
 	Resizes Resizes
 	Clock   clock.Clock
@@ -151,6 +154,9 @@ func NewPool(process context.Context, cfg Config) *Pool {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	if cfg.Events == nil {
 		cfg.Events = noopEvents{}
+	}
+	if cfg.EndObserver == nil {
+		cfg.EndObserver = cfg.Observer
 	}
 	p := &Pool{
 		cfg: cfg, process: process, due: NewDue(),

@@ -61,7 +61,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	defer span.End()
 	begun := cfg.Clock.Now()
 	w.takeOver()
-	observed, err := w.observe(ctx)
+	observed, err := w.observe(ctx, cfg.Observer)
 	if err == nil {
 		err = inspected(observed)
 	}
@@ -139,13 +139,13 @@ func (w *worker) delayAfter(err error) time.Duration {
 	return w.pool.cfg.Resync
 }
 
-// terminate stops everything of the pod that runs, until pleg observes after the last write that nothing does.
+// terminate stops everything of the pod that runs, until an observation after the last write shows nothing.
 func (w *worker) terminate(ctx context.Context, cause Cause) outcome {
 	cfg := w.pool.cfg
 	ctx, span := w.span(ctx, "pod.terminate", cause)
 	defer span.End()
 	for killed := false; ; killed = true {
-		observed, err := w.observe(ctx)
+		observed, err := w.observe(ctx, cfg.EndObserver)
 		if err != nil {
 			return w.failed(ctx, span, err, transientDelay)
 		}
@@ -204,7 +204,7 @@ func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 	}
 	ctx, span := w.span(ctx, "pod.finish", cause)
 	defer span.End()
-	observed, err := w.observe(ctx)
+	observed, err := w.observe(ctx, cfg.EndObserver)
 	if err != nil {
 		return w.failed(ctx, span, err, transientDelay)
 	}
@@ -220,8 +220,8 @@ func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 }
 
 // observe returns the observation of the pod after the worker's last write: that of an event if it is new enough, and
-// otherwise pleg's answer. The first time it always asks pleg.
-func (w *worker) observe(ctx context.Context) (*lifecyclev1.PodStatus, error) {
+// otherwise the observer's answer. The first time it always asks the observer.
+func (w *worker) observe(ctx context.Context, observer Observer) (*lifecyclev1.PodStatus, error) {
 	cfg := w.pool.cfg
 	if known := cfg.Statuses.Observed(w.uid); w.looked && w.newer(known) {
 		return known, nil
@@ -229,9 +229,9 @@ func (w *worker) observe(ctx context.Context) (*lifecyclev1.PodStatus, error) {
 	w.looking = false
 	askCtx, cancel := context.WithTimeout(ctx, observeTimeout)
 	defer cancel()
-	observed, err := cfg.Observer.GetPodStatus(askCtx, w.uid, w.lastWrite)
+	observed, err := observer.GetPodStatus(askCtx, w.uid, w.lastWrite)
 	if err != nil {
-		return nil, fmt.Errorf("ask pleg for the pod: %w", err)
+		return nil, fmt.Errorf("observe the pod: %w", err)
 	}
 	w.looked = true
 	cfg.Statuses.Observe(w.uid, observed)

@@ -1,4 +1,6 @@
-package relist
+// Package inspection asks the container runtime for the state of pods, in the words of LifecycleService. pleg uses it
+// for its record. syncloop uses it to end a pod while pleg does not answer.
+package inspection
 
 import (
 	"cmp"
@@ -16,68 +18,76 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podlabels"
-	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
-// inspection is the runtime's answer about one pod.
-type inspection struct {
-	// status is complete if the inspection succeeded. Otherwise it is the result of the list calls, or nil if they failed.
-	status *lifecyclev1.PodStatus
-	err    error
-}
-
-// inspect queries the runtime for one pod. began is the boot time before its first call. Ended containers and sandboxes
-// in known, the last recorded status, are not queried again, because they do not change any more.
-func inspect(
+// Pod queries the runtime for the pod with a UID. began is the boot time before the first call, and now the time of day.
+// Ended containers and sandboxes in known, the last known status or nil, are not queried again, because they do not
+// change any more. The status is complete if the error is nil. Otherwise it is the result of the list calls, or nil if
+// they failed.
+func Pod(
 	ctx context.Context,
 	runtime internalapi.RuntimeService,
 	uid string,
 	began time.Duration,
 	now time.Time,
 	known *lifecyclev1.PodStatus,
-) inspection {
+) (*lifecyclev1.PodStatus, error) {
 	selector := map[string]string{podlabels.PodUID: uid}
 	sandboxes, err := runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: selector})
 	if err != nil {
-		return inspection{err: fmt.Errorf("listing the sandboxes of the pod: %w", err)}
+		return nil, fmt.Errorf("listing the sandboxes of the pod: %w", err)
 	}
 	containers, err := runtime.ListContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: selector})
 	if err != nil {
-		return inspection{err: fmt.Errorf("listing the containers of the pod: %w", err)}
+		return nil, fmt.Errorf("listing the containers of the pod: %w", err)
 	}
 	seen := &lifecyclev1.PodStatus{Uid: uid, ObservedBoottimeNs: int64(began), ObservedAt: timestamppb.New(now)}
 	for _, item := range sandboxes {
-		sandbox, err := inspectSandbox(ctx, runtime, item, record.FindSandbox(known, item.GetId()))
+		sandbox, err := inspectSandbox(ctx, runtime, item, FindSandbox(known, item.GetId()))
 		if status.Code(err) == codes.NotFound {
 			continue
 		}
 		if err != nil {
-			return inspection{
-				status: listed(seen, sandboxes, containers),
-				err:    fmt.Errorf("inspecting sandbox %s: %w", item.GetId(), err),
-			}
+			return Listed(seen, sandboxes, containers), fmt.Errorf("inspecting sandbox %s: %w", item.GetId(), err)
 		}
 		seen.Sandboxes = append(seen.Sandboxes, sandbox)
 	}
 	for _, item := range containers {
-		container, err := inspectContainer(ctx, runtime, item, record.FindContainer(known, item.GetId()))
+		container, err := inspectContainer(ctx, runtime, item, FindContainer(known, item.GetId()))
 		if status.Code(err) == codes.NotFound {
 			continue
 		}
 		if err != nil {
-			return inspection{
-				status: listed(seen, sandboxes, containers),
-				err:    fmt.Errorf("inspecting container %s: %w", item.GetId(), err),
-			}
+			return Listed(seen, sandboxes, containers), fmt.Errorf("inspecting container %s: %w", item.GetId(), err)
 		}
 		seen.Containers = append(seen.Containers, container)
 	}
-	return inspection{status: finish(seen)}
+	return finish(seen), nil
 }
 
-// listed returns a status from the list calls. They do not contain exit codes, so an ended container has the state
+// FindContainer returns the container with an ID; nil if the status, which may be nil, has none.
+func FindContainer(s *lifecyclev1.PodStatus, id string) *lifecyclev1.Container {
+	for _, c := range s.GetContainers() {
+		if c.GetId() == id {
+			return c
+		}
+	}
+	return nil
+}
+
+// FindSandbox returns the sandbox with an ID; nil if the status, which may be nil, has none.
+func FindSandbox(s *lifecyclev1.PodStatus, id string) *lifecyclev1.Sandbox {
+	for _, sandbox := range s.GetSandboxes() {
+		if sandbox.GetId() == id {
+			return sandbox
+		}
+	}
+	return nil
+}
+
+// Listed returns a status from the results of list calls, with the UID and times of head. They do not contain exit codes, so an ended container has the state
 // unknown: a missing exit code must not look like success.
-func listed(
+func Listed(
 	head *lifecyclev1.PodStatus,
 	sandboxes []*runtimeapi.PodSandbox,
 	containers []*runtimeapi.Container,
@@ -161,7 +171,7 @@ func inspectSandbox(
 	st := resp.GetStatus()
 	sandbox := &lifecyclev1.Sandbox{
 		Id:             st.GetId(),
-		State:          sandboxState(st.GetState()),
+		State:          SandboxState(st.GetState()),
 		Attempt:        st.GetMetadata().GetAttempt(),
 		CreatedAt:      timestamp(st.GetCreatedAt()),
 		HostNetwork:    st.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
@@ -214,7 +224,7 @@ func inspectContainer(
 		SandboxId:   item.GetPodSandboxId(),
 		Name:        containerName(st.GetMetadata(), st.GetLabels()),
 		Attempt:     st.GetMetadata().GetAttempt(),
-		State:       containerState(st.GetState()),
+		State:       ContainerState(st.GetState()),
 		CreatedAt:   timestamp(st.GetCreatedAt()),
 		StartedAt:   timestamp(st.GetStartedAt()),
 		FinishedAt:  timestamp(st.GetFinishedAt()),
@@ -268,7 +278,7 @@ func resourcesOf(r *runtimeapi.LinuxContainerResources) *lifecyclev1.LinuxResour
 func sandboxFromList(item *runtimeapi.PodSandbox) *lifecyclev1.Sandbox {
 	return &lifecyclev1.Sandbox{
 		Id:             item.GetId(),
-		State:          sandboxState(item.GetState()),
+		State:          SandboxState(item.GetState()),
 		Attempt:        item.GetMetadata().GetAttempt(),
 		CreatedAt:      timestamp(item.GetCreatedAt()),
 		Labels:         item.GetLabels(),
@@ -284,7 +294,7 @@ func containerFromList(item *runtimeapi.Container) *lifecyclev1.Container {
 		Name:      containerName(item.GetMetadata(), item.GetLabels()),
 		Attempt: item.GetMetadata().
 			GetAttempt(),
-		State:       containerState(item.GetState()),
+		State:       ContainerState(item.GetState()),
 		CreatedAt:   timestamp(item.GetCreatedAt()),
 		Image:       item.GetImage().GetImage(),
 		ImageRef:    item.GetImageRef(),
@@ -299,14 +309,16 @@ func containerName(meta *runtimeapi.ContainerMetadata, labels map[string]string)
 	return cmp.Or(labels[podlabels.ContainerName], meta.GetName())
 }
 
-func sandboxState(state runtimeapi.PodSandboxState) lifecyclev1.SandboxState {
+// SandboxState converts a state of a sandbox.
+func SandboxState(state runtimeapi.PodSandboxState) lifecyclev1.SandboxState {
 	if state == runtimeapi.PodSandboxState_SANDBOX_READY {
 		return lifecyclev1.SandboxState_SANDBOX_STATE_READY
 	}
 	return lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY
 }
 
-func containerState(state runtimeapi.ContainerState) lifecyclev1.ContainerState {
+// ContainerState converts a state of a container.
+func ContainerState(state runtimeapi.ContainerState) lifecyclev1.ContainerState {
 	switch state {
 	case runtimeapi.ContainerState_CONTAINER_CREATED:
 		return lifecyclev1.ContainerState_CONTAINER_STATE_CREATED

@@ -1,0 +1,219 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/rpc"
+)
+
+// stopProcess suspends a process of the node by SIGSTOP, until the returned function or the end of the test. The
+// supervisor is suspended too, because it would replace the process.
+func stopProcess(t *testing.T, name string) (resume func()) {
+	t.Helper()
+	stopped := map[string]int{"quartet": pid(t, "quartet"), name: pid(t, name)}
+	for _, id := range stopped {
+		if err := syscall.Kill(id, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		awaitThat(t, name+" is stopped", func() bool { return isStopped(t, id) })
+	}
+	resume = func() {
+		for _, id := range stopped {
+			_ = syscall.Kill(id, syscall.SIGCONT) // it may have ended
+		}
+	}
+	t.Cleanup(func() {
+		resume()
+		awaitThat(t, name+" answers again", func() bool { return name == "containerd" || answers(t, name) })
+		awaitHealth(t)
+	})
+	return resume
+}
+
+// evictPod evicts a pod through syncloop's API.
+func evictPod(t *testing.T, name string) {
+	t.Helper()
+	conn, err := rpc.Dial(node.Layout.Address(layout.SyncLoop))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	p, err := pod(t.Context(), name)
+	if err != nil || p == nil {
+		t.Fatalf("pod %s: %v, %v", name, p, err)
+	}
+	if _, err := enginev1.NewEngineServiceClient(conn).EvictPod(t.Context(), &enginev1.EvictPodRequest{
+		PodUid: string(p.UID), Reason: "Evicted", Message: "the test needs its place", GracePeriodSeconds: -1,
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func evicted(p *v1.Pod) bool {
+	return p != nil && p.Status.Phase == v1.PodFailed && p.Status.Reason == "Evicted" &&
+		p.Status.ContainerStatuses[0].State.Terminated != nil
+}
+
+// crashing has the processes of the pods that will crash, which only the runtime knows.
+var crashing = map[string]int{}
+
+// deeds are what a user wants of a node. Each is done while a process is stopped.
+var deeds = map[string]struct {
+	// prepare runs before the process is stopped, begin after it, and await returns when the deed is done.
+	prepare, begin, await func(t *testing.T, name string)
+}{
+	"start": {
+		prepare: func(*testing.T, string) {},
+		begin:   func(t *testing.T, name string) { t.Helper(); place(t, name+".yaml", manifest(name, 1, "sleep")) },
+		await:   func(t *testing.T, name string) { t.Helper(); await(t, name, "Ready", ready) },
+	},
+	"delete": {
+		prepare: runPod,
+		begin:   func(t *testing.T, name string) { t.Helper(); takeAway(t, name+".yaml") },
+		await:   awaitGone,
+	},
+	"evict": {
+		prepare: runPod,
+		begin:   evictPod,
+		await:   func(t *testing.T, name string) { t.Helper(); await(t, name, "evicted", evicted) },
+	},
+	"crash": {
+		prepare: func(t *testing.T, name string) {
+			t.Helper()
+			runPod(t, name)
+			crashing[name] = processOf(t, bare(await(t, name, "Ready", ready)))
+		},
+		begin: func(t *testing.T, name string) {
+			t.Helper()
+			if err := syscall.Kill(crashing[name], syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		},
+		await: func(t *testing.T, name string) {
+			t.Helper()
+			await(t, name, "restarted", func(p *v1.Pod) bool {
+				return ready(p) && p.Status.ContainerStatuses[0].RestartCount == 1
+			})
+		},
+	},
+	"logs": {
+		prepare: runPod,
+		begin:   func(*testing.T, string) {},
+		await: func(t *testing.T, name string) {
+			t.Helper()
+			p, err := pod(t.Context(), name)
+			if err != nil || p == nil {
+				t.Fatalf("pod %s: %v, %v", name, p, err)
+			}
+			quartet(t, "logs", "--namespace", "e2e", p.Name)
+		},
+	},
+}
+
+func runPod(t *testing.T, name string) {
+	t.Helper()
+	place(t, name+".yaml", manifest(name, 1, "sleep"))
+	await(t, name, "Ready", ready)
+}
+
+// TestWhatDoesNotNeedAStoppedProcessGoesOn stops each process, and the runtime, one after the other. What does not need
+// it is done at once, and the rest as soon as it continues.
+func TestWhatDoesNotNeedAStoppedProcessGoesOn(t *testing.T) {
+	all := []string{"start", "delete", "evict", "crash", "logs"}
+	for _, test := range []struct {
+		stopped string
+		// goOn are the deeds that go on, and wait those that wait for the process.
+		goOn, wait []string
+	}{
+		// A pod ends by the runtime's word alone.
+		{"pleg", []string{"delete", "evict"}, []string{"start", "crash", "logs"}},
+		{"configmux", []string{"evict", "crash", "logs"}, []string{"start", "delete"}},
+		{"nodestatus", all, nil},
+		{"syncloop", nil, []string{"start", "delete", "crash"}},
+		{"containerd", nil, []string{"start", "delete", "evict"}},
+	} {
+		t.Run(test.stopped, func(t *testing.T) {
+			name := func(deed string) string { return fmt.Sprintf("%s-no-%s", deed, test.stopped) }
+			for _, deed := range append(test.goOn, test.wait...) {
+				deeds[deed].prepare(t, name(deed))
+			}
+			resume := stopProcess(t, test.stopped)
+			for _, deed := range append(test.goOn, test.wait...) {
+				deeds[deed].begin(t, name(deed))
+			}
+			begun := time.Now()
+			for _, deed := range test.goOn {
+				deeds[deed].await(t, name(deed))
+			}
+			if !isStopped(t, pid(t, test.stopped)) {
+				t.Errorf("%s is not stopped any more", test.stopped)
+			}
+			t.Logf("without %s: %v went on and took %v", test.stopped, test.goOn, time.Since(begun).Round(time.Millisecond))
+			resume()
+			for _, deed := range test.wait {
+				deeds[deed].await(t, name(deed))
+			}
+		})
+	}
+}
+
+// TestAProcessThatStandsStillIsReplaced stops all four processes. The supervisor lets each log its goroutines, and
+// replaces it; no pod notices.
+func TestAProcessThatStandsStillIsReplaced(t *testing.T) {
+	runPod(t, "watched")
+	before := fmt.Sprint(containerIDs(await(t, "watched", "Ready", ready)))
+	old := map[string]int{}
+	for _, service := range layout.Services() {
+		old[string(service)] = pid(t, string(service))
+	}
+	begun := time.Now()
+	for _, id := range old {
+		if err := syscall.Kill(id, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, id := range old {
+		awaitNewPID(t, name, id)
+	}
+	took := time.Since(begun)
+	t.Logf("all four were replaced after %v", took.Round(time.Second))
+	if took < 25*time.Second {
+		t.Errorf("they were replaced after %v, before the supervisor's patience of 30s was over", took)
+	}
+	runPod(t, "after-the-watch")
+	if after := fmt.Sprint(containerIDs(await(t, "watched", "Ready", ready))); after != before {
+		t.Errorf("the pod's containers went from %s to %s", before, after)
+	}
+	awaitHealth(t)
+	logs, err := filepath.Glob(filepath.Join(node.Layout.Logs(), "*.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	for _, file := range logs {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Write(data)
+	}
+	for name := range old {
+		if want := fmt.Sprintf("%-10s | SIGQUIT: quit", name); !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not have the goroutines of %s: no %q", name, want)
+		}
+	}
+}
