@@ -20,10 +20,10 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
 
-// Pod queries the runtime for the pod with a UID. began is the boot time before the first call, and now the time of day.
-// Ended containers and sandboxes in known, the last known status or nil, are not queried again, because they do not
-// change any more. The status is complete if the error is nil. Otherwise it is the result of the list calls, or nil if
-// they failed.
+// Pod queries the runtime for the pod with a UID. began is the boot time before the first call, and now the time of
+// day. Ended containers and sandboxes in known, the last known status or nil, are not queried again, because they do
+// not change any more. The status is complete if the error is nil. Otherwise it is the result of the list calls, or nil
+// if they failed.
 func Pod(
 	ctx context.Context,
 	runtime internalapi.RuntimeService,
@@ -85,8 +85,8 @@ func FindSandbox(s *lifecyclev1.PodStatus, id string) *lifecyclev1.Sandbox {
 	return nil
 }
 
-// Listed returns a status from the results of list calls, with the UID and times of head. They do not contain exit codes, so an ended container has the state
-// unknown: a missing exit code must not look like success.
+// Listed returns a status from the results of list calls, with the UID and times of head. They do not contain exit
+// codes, so an ended container has the state unknown: a missing exit code must not look like success.
 func Listed(
 	head *lifecyclev1.PodStatus,
 	sandboxes []*runtimeapi.PodSandbox,

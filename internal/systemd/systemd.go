@@ -38,7 +38,8 @@ const (
 type Notifier struct {
 	// Socket is the path of the socket, or @NAME for one without a file.
 	Socket string
-	// Watchdog is the time within which systemd expects the next Alive; 0 if it expects none. It is WatchdogSec of the unit.
+	// Watchdog is the time within which systemd expects the next Alive; 0 if it expects none. It is WatchdogSec of the
+	// unit.
 	Watchdog time.Duration
 }
 

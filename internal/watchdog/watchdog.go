@@ -1,6 +1,6 @@
 // Package watchdog finds processes that stand still. Each process checks its own loops with a Dog and publishes the
-// result in its health. Its parent asks for that health with an Asker, and ends it with a Guard when it stands still for
-// too long: the supervisor of "quartet node", the command "guard" in a container, or systemd by WatchdogSec.
+// result in its health. Its parent asks for that health with an Asker, and ends it with a Guard when it stands still
+// for too long: the supervisor of "quartet node", the command "guard" in a container, or systemd by WatchdogSec.
 package watchdog
 
 import (

@@ -17,8 +17,8 @@ import (
 // waitDevices is why a pod waits while its devices and CPUs are allocated.
 const waitDevices = "waiting for device plugins to allocate devices"
 
-// Devices allocates the devices and CPUs of new pods; *allocator.Allocator implements it. All methods but Allocate and Release
-// return at once.
+// Devices allocates the devices and CPUs of new pods; *allocator.Allocator implements it. All methods but Allocate and
+// Release return at once.
 type Devices interface {
 	// Recover learns what runs from all pods in the runtime, before any pod is admitted.
 	Recover(observed []*lifecyclev1.PodStatus)

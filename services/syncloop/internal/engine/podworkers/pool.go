@@ -86,8 +86,8 @@ type Endings interface {
 type Config struct {
 	Runtime  Runtime
 	Observer Observer
-	// EndObserver observes pods that are ending; nil is Observer. It must not depend on pleg alone, because a pod ends also
-	// while pleg hangs.
+	// EndObserver observes pods that are ending; nil is Observer. It must not depend on pleg alone, because a pod ends
+	// also while pleg hangs.
 	EndObserver Observer
 	Statuses    Statuses
 	Endings     Endings
