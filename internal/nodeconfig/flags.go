@@ -112,7 +112,7 @@ Usage:
   %s [flags]
   %s health [flags]     query the running process: exit code 0 if it is ready; otherwise print what it waits for
   %s guard [[flags] --] [flags]
-                        run it as a child process, and end it with its goroutines in the log when it stands still for 30 s;
+                        run it as a child process; when it stands still for 30 s, log its goroutines and end it;
                         flags before -- name the address at which it is asked, if that is another
 
 Flags:

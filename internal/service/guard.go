@@ -30,9 +30,9 @@ const (
 	guardGrace = 10 * time.Second
 )
 
-// guard runs the service of this program as a child process with the same flags, and returns its exit code. A child that
-// stands still logs its goroutines and is ended; the result is then not 0, so that a restart policy applies. This is for
-// containers, because a container engine restarts no container for a failed health check.
+// guard runs the service of this program as a child process with the same flags, and returns its exit code. A child
+// that stands still logs its goroutines and is ended; the result is then not 0, so that a restart policy applies. This
+// is for containers, because a container engine restarts no container for a failed health check.
 func guard(ctx context.Context, name nodeconfig.Service, args []string, stdout, stderr io.Writer) int {
 	asking := args
 	if i := slices.Index(args, guardSeparator); i >= 0 {

@@ -175,7 +175,8 @@ func TestTheAPIServerHasTheStorageOfTheNode(t *testing.T) {
 	}
 }
 
-// healthOfStorage checks that what a driver reports of its storage is in the status of the CSINode, and removed from it.
+// healthOfStorage checks that what a driver reports of its storage is in the status of the CSINode, and removed from
+// it.
 func healthOfStorage(
 	t *testing.T, admin kubernetes.Interface, name string, level *stream.Level[*enginev1.StorageItem],
 	driver *enginev1.CSIDriver,

@@ -184,7 +184,7 @@ func eventOf(m stream.Message[*enginev1.Pod], sent map[string]bool) (*podsv1alph
 	case stream.KindSynced:
 		return &podsv1alpha1.WatchPodsEvent{Type: podsv1alpha1.EventType_INITIAL_SYNC_COMPLETE}, nil
 	case stream.KindSnapshot, stream.KindDelta:
-	case stream.KindOpened, stream.KindBookmark:
+	case stream.KindOpened, stream.KindBookmark, stream.KindUnknown:
 		return nil, nil //nolint:nilnil // the client is not told
 	}
 	known := sent[m.Key]

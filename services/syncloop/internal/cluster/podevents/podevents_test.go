@@ -59,7 +59,7 @@ func (r *rig) events() []*v1.Event {
 			events = append(events, decode(r.t, m.Value))
 		case stream.KindSynced:
 			return events
-		case stream.KindOpened, stream.KindDelta, stream.KindBookmark:
+		case stream.KindOpened, stream.KindDelta, stream.KindBookmark, stream.KindUnknown:
 		}
 	}
 }

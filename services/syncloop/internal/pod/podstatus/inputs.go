@@ -63,7 +63,8 @@ type Inputs struct {
 	// Devices returns the devices of a container by resource, and those of its resource claims; nil is a node without
 	// devices.
 	Devices func(container string) []v1.ResourceStatus
-	// VolumeHealth has the conditions of the volumes whose CSI drivers report their health, by name. A healthy one has none.
+	// VolumeHealth has the conditions of the volumes whose CSI drivers report their health, by name. A healthy one has
+	// none.
 	VolumeHealth map[string][]v1.VolumeHealthCondition
 	// Cgroup holds the limits of the pod's cgroup; nil if there is none or they are unknown.
 	Cgroup *resources.Resources
