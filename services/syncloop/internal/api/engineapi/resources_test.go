@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/utils/cpuset"
@@ -14,6 +15,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/claimbook"
 )
 
 // gpus are the devices and CPUs of a node: the containers of the pod u1 have the device a and the CPUs 2 and 3.
@@ -29,7 +31,10 @@ func (gpus) Held(pod types.UID, _ string) map[string][]allocation.Device {
 func (gpus) CPUs(types.UID, string) cpuset.CPUSet { return cpuset.New(2, 3) }
 
 func (r *rig) resources() (*podresourcesv1.ListPodResourcesResponse, error) {
-	return podresources.Listed(podresources.Config{Pods: r.store.Active, Devices: gpus{}})
+	return podresources.Listed(podresources.Config{
+		Pods: r.store.Active, Devices: gpus{},
+		Claims: func(*v1.Pod, *v1.Container) []claimbook.Claim { return nil },
+	})
 }
 
 // TestResourcesAreThoseOfThePodResourcesAPI: they are unknown while the pods are.
