@@ -57,9 +57,9 @@ func reportsOf(drivers inventory.Drivers) (reports []storagev1.StorageHealth, er
 	return reports, nil
 }
 
-// nextHealth returns a CSINode with the reports of drivers in its status; nil if nothing has changed. As in the kubelet,
-// a report is written when the set of its statuses, reasons and modes differs, a driver without conditions has no entry,
-// and entries of other drivers stay.
+// nextHealth returns a CSINode with the reports of drivers in its status; nil if nothing has changed. As in the
+// kubelet, a report is written when the set of its statuses, reasons and modes differs, a driver without conditions has
+// no entry, and entries of other drivers stay.
 func nextHealth(there *storagev1.CSINode, reports []storagev1.StorageHealth) *storagev1.CSINode {
 	out, changed := there.DeepCopy(), false
 	for _, report := range reports {
