@@ -274,8 +274,8 @@ func TestAMistypedCommandLinePrintsAHint(t *testing.T) {
 		{"get pods --wathc", "unknown flag: --wathc: 'quartet get pods --help' lists the flags"},
 		{"get pods -o xml", `invalid argument "xml" for "-o, --output" flag: must be wide, json, yaml or name`},
 		{"get", "say what to show: quartet get pods, workers, volumes, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers or node"},
-		{"describe", "say what to describe: quartet describe pod NAME, pvc NAME or storageclass NAME"},
-		{"describe node", `there is no "node" to describe: quartet describe describes pods, pvc and storageclasses`},
+		{"describe", "say what to describe: quartet describe pod NAME, node, pvc NAME or storageclass NAME"},
+		{"describe jobs", `there is no "jobs" to describe: quartet describe describes pods, the node, pvc and storageclasses`},
 		{"get jobs", `there is no "jobs" to show: quartet get shows pods, workers, volumes, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers or node`},
 	} {
 		out := expectFailure(t, dir, strings.Fields(test.args)...)
