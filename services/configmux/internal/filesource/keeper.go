@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -34,6 +35,8 @@ type keeper struct {
 	// reseals carries calls of Reseal, and ended is closed when the keeper has ended.
 	reseals chan resealing
 	ended   chan struct{}
+	// held is the last state that was to be written; nil before the first.
+	held map[string]staticpod.Held
 	// written is the digest of the file's content; zero if unknown.
 	written [sha256.Size]byte
 }
@@ -118,6 +121,7 @@ func (k *keeper) saveLatest() bool {
 }
 
 func (k *keeper) save(manifests map[string]staticpod.Held) {
+	k.held = manifests
 	// Without a usable key, sealing returns the error.
 	key, _ := k.seals.Current()
 	sum, err := sumOf(k.node, manifests, key)
@@ -143,39 +147,21 @@ func (k *keeper) save(manifests map[string]staticpod.Held) {
 	}
 }
 
-// reseal seals the secrets in the file with the current key. A box that cannot be opened stays unchanged.
+// reseal seals the secrets in the file with the current key, and reads them back. It fails if one cannot be read,
+// because the caller then drops the other keys.
 func (k *keeper) reseal() (files int, err error) {
 	c, err := readCheckpoint(k.path)
 	if err != nil {
-		// No key could read anything in it.
-		k.logger.Warn("cannot seal the last good versions of the manifests with the current key", telemetry.KeyError, err)
-		return 0, nil
-	}
-	current, err := k.seals.Current()
-	if err != nil {
+		// The damaged file was set aside. What is known is written again, so that the next rotation finds it.
+		k.written = [sha256.Size]byte{}
+		if k.held != nil {
+			k.save(k.held)
+		}
 		return 0, err
 	}
-	changed := false
-	for _, kept := range c.Objects {
-		for i, o := range kept {
-			if o.Sealed == nil || o.Sealed.Key == current {
-				continue
-			}
-			data, err := k.seals.Open(*o.Sealed, o.about())
-			if err != nil {
-				k.logger.Warn("cannot seal a secret of the manifests with the current key", telemetry.KeyObject, o.about(),
-					telemetry.KeyError, err)
-				continue
-			}
-			box, err := k.seals.Seal(data, o.about())
-			if err != nil {
-				return 0, err
-			}
-			kept[i].Sealed, changed = &box, true
-		}
-	}
-	if !changed {
-		return 0, nil
+	changed, err := k.resealIn(c)
+	if err != nil || !changed {
+		return 0, err
 	}
 	data, err := json.Marshal(c)
 	if err == nil {
@@ -185,5 +171,40 @@ func (k *keeper) reseal() (files int, err error) {
 		return 0, err
 	}
 	k.written = [sha256.Size]byte{}
-	return 1, nil
+	again, err := readCheckpoint(k.path)
+	if err != nil {
+		return 0, err
+	}
+	if changed, err = k.resealIn(again); err == nil && (changed || len(again.Objects) != len(c.Objects)) {
+		err = fmt.Errorf("the file %s does not have what was written to it: check the disk", k.path)
+	}
+	return 1, err
+}
+
+// resealIn seals the secrets of a checkpoint with the current key, and reports whether that changed any.
+func (k *keeper) resealIn(c checkpoint) (changed bool, err error) {
+	current, err := k.seals.Current()
+	if err != nil {
+		return false, err
+	}
+	for _, kept := range c.Objects {
+		for i, o := range kept {
+			if o.Sealed == nil {
+				continue
+			}
+			data, err := k.seals.Open(*o.Sealed, o.about())
+			if err != nil {
+				return false, fmt.Errorf("the secret %s/%s in %s cannot be read: %w", o.Namespace, o.Name, k.path, err)
+			}
+			if o.Sealed.Key == current {
+				continue
+			}
+			box, err := k.seals.Seal(data, o.about())
+			if err != nil {
+				return false, err
+			}
+			kept[i].Sealed, changed = &box, true
+		}
+	}
+	return changed, nil
 }

@@ -183,8 +183,8 @@ func (s *Source) removeObject(ctx context.Context, key apiobject.Key) error {
 	return nil
 }
 
-// Reseal encrypts all secrets on disk with the current key, and returns the number of written files. A secret that
-// cannot be decrypted stays unchanged.
+// Reseal encrypts all secrets on disk with the current key, and returns the number of written files. It reads back what
+// it has written. It fails at the first secret that cannot be read, because the caller then drops the other keys.
 func (s *Source) Reseal(ctx context.Context) (files int, err error) {
 	done, err := s.ask(ctx, func(ctx context.Context) (Applied, error) {
 		n, err := s.reseal(ctx)
@@ -206,29 +206,51 @@ func (s *Source) reseal(ctx context.Context) (files int, err error) {
 		if err := ctx.Err(); err != nil {
 			return files, err
 		}
-		kept, err := readRecord(path)
-		if err != nil || kept.Sealed == nil || kept.Sealed.Key == current {
-			continue // the problem with the file is already reported
-		}
-		data, err := s.cfg.Seals.Open(*kept.Sealed, kept.key().Path())
-		var unusable *sealing.FileError
-		if errors.As(err, &unusable) {
+		kept, data, err := s.readSecret(path)
+		if err != nil {
 			return files, err
 		}
-		if err != nil {
+		if kept.Sealed.Key == current {
 			continue
 		}
-		box, err := s.cfg.Seals.Seal(data, kept.key().Path())
-		if err != nil {
-			return files, err
-		}
-		kept.Sealed = &box
-		if err := s.writeRecord(path, kept); err != nil {
+		if err := s.resealFile(path, kept, data); err != nil {
 			return files, err
 		}
 		files++
 	}
 	return files, nil
+}
+
+// resealFile writes a secret with the current key, and reads it back.
+func (s *Source) resealFile(path string, kept record, data []byte) error {
+	box, err := s.cfg.Seals.Seal(data, kept.key().Path())
+	if err != nil {
+		return err
+	}
+	kept.Sealed = &box
+	if err := s.writeRecord(path, kept); err != nil {
+		return err
+	}
+	again, read, err := s.readSecret(path)
+	if err == nil && (again.Sealed.Key != box.Key || !bytes.Equal(read, data)) {
+		err = fmt.Errorf("the file %s does not have what was written to it: check the disk", path)
+	}
+	return err
+}
+
+// readSecret reads the file of a secret and decrypts it.
+func (s *Source) readSecret(path string) (kept record, data []byte, err error) {
+	if kept, err = readRecord(path); err == nil && kept.Sealed == nil {
+		err = errors.New("it has no encrypted secret")
+	}
+	if err == nil {
+		data, err = s.cfg.Seals.Open(*kept.Sealed, kept.key().Path())
+	}
+	var unusable *sealing.FileError
+	if err != nil && !errors.As(err, &unusable) {
+		err = fmt.Errorf("the secret in %s cannot be read: %w; or remove it if it is not needed", path, err)
+	}
+	return kept, data, err
 }
 
 // isSecretFile reports whether a file name is that of a secret, or of a renamed one.

@@ -41,13 +41,18 @@ type keyFile struct {
 	Keys []key `json:"keys"`
 }
 
-// load returns the keys of the file; none if there is no file.
+// load returns the keys of the file; none if there has never been a file.
 func (k *Keyring) load() (keys []key, err error) {
 	if err := k.removeLeftovers(); err != nil {
 		return nil, err
 	}
 	file, err := os.OpenFile(k.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && k.hasKeys():
+		return nil, unusable(
+			"the key file %s has disappeared: restore it from a backup; without one, restart configmux and apply all secrets again",
+			k.path,
+		)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case errors.Is(err, unix.ELOOP):

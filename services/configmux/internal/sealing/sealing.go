@@ -10,6 +10,7 @@
 package sealing
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
@@ -79,18 +80,16 @@ func NewKeyring(path string, uid int) *Keyring {
 // Path is the key file.
 func (k *Keyring) Path() string { return k.path }
 
-// Seal encrypts data with the associated data about, with a new key if there is none. It fails with a *FileError if the
-// key file is unusable.
+// Seal encrypts data with the associated data about, with a new key if there is none. It reads the file each time,
+// because data that is sealed with a key that is only in memory is lost with the process. It fails with a *FileError if
+// the key file is unusable, or has disappeared.
 func (k *Keyring) Seal(data []byte, about string) (Box, error) {
-	keys, err := k.known()
-	if err == nil && len(keys) == 0 {
-		keys, err = k.change(func(keys []key) []key {
-			if len(keys) > 0 {
-				return keys
-			}
-			return []key{newKey()}
-		})
-	}
+	keys, err := k.change(func(keys []key) []key {
+		if len(keys) > 0 {
+			return keys
+		}
+		return []key{newKey()}
+	})
 	if err != nil {
 		return Box{}, err
 	}
@@ -160,9 +159,22 @@ func (k *Keyring) Begin() error {
 }
 
 // Finish removes all keys except the sealing key. Data that was sealed with them cannot be opened any more. It fails as
-// Seal does; then the keys are unchanged.
+// Seal does, and if the file has another sealing key than this keyring has used; then the keys are unchanged.
 func (k *Keyring) Finish() error {
-	_, err := k.change(func(keys []key) []key { return keys[:min(len(keys), 1)] })
+	used, err := k.Current()
+	if err != nil {
+		return err
+	}
+	replaced := false
+	_, err = k.change(func(keys []key) []key {
+		if replaced = len(keys) > 0 && keys[0].ID != used; replaced {
+			return keys
+		}
+		return keys[:min(len(keys), 1)]
+	})
+	if err == nil && replaced {
+		err = unusable("the key file %s was replaced during the rotation: rotate the key again", k.path)
+	}
 	return err
 }
 
@@ -177,7 +189,8 @@ func (k *Keyring) known() ([]key, error) {
 	return k.change(func(keys []key) []key { return keys })
 }
 
-// change reads the file, and writes the keys that make returns if they differ.
+// change reads the file, and writes the keys that make returns if they differ. What it has written it reads back. If
+// that fails, it writes the keys of before again.
 func (k *Keyring) change(make func([]key) []key) ([]key, error) {
 	k.changing <- struct{}{}
 	defer func() { <-k.changing }()
@@ -190,11 +203,36 @@ func (k *Keyring) change(make func([]key) []key) ([]key, error) {
 		if err := k.store(after); err != nil {
 			return nil, err
 		}
+		if err := k.readBack(after); err != nil {
+			if len(before) > 0 {
+				err = errors.Join(err, k.store(before))
+			}
+			return nil, err
+		}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.keys, k.read = after, true
 	return after, nil
+}
+
+// readBack checks that the file has these keys.
+func (k *Keyring) readBack(keys []key) error {
+	got, err := k.load()
+	if err != nil {
+		return err
+	}
+	if !slices.EqualFunc(got, keys, key.equal) {
+		return unusable("the key file %s does not have what was written to it: check the disk", k.path)
+	}
+	return nil
+}
+
+// hasKeys reports whether the file has had a key since the process started.
+func (k *Keyring) hasKeys() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.keys) > 0
 }
 
 func newKey() key {
@@ -204,6 +242,8 @@ func newKey() key {
 	_, _ = rand.Read(secret)
 	return key{ID: hex.EncodeToString(id), Secret: secret}
 }
+
+func (k key) equal(other key) bool { return k.ID == other.ID && bytes.Equal(k.Secret, other.Secret) }
 
 func (k key) aead() (cipher.AEAD, error) {
 	block, err := aes.NewCipher(k.Secret)
