@@ -11,6 +11,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+
+	"github.com/quartet-node/quartet/internal/rpc"
 )
 
 const (
@@ -23,12 +25,11 @@ const (
 // Scrape reads the metrics that a process of this machine serves at a path of its metrics address, a unix socket. The
 // size of the response is bounded.
 func Scrape(ctx context.Context, address, path string) (families []*dto.MetricFamily, err error) {
-	socket, isSocket := strings.CutPrefix(address, "unix://")
-	if !isSocket {
+	if !strings.HasPrefix(address, "unix://") {
 		return nil, fmt.Errorf("%q is not the address of a unix socket", address)
 	}
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		return rpc.Connect(ctx, address)
 	}}
 	defer transport.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://node"+path, nil)

@@ -118,7 +118,7 @@ type Owner struct {
 	Name string
 }
 
-// ServerOf connects to an address, as Dial does, and returns the listening process. It fails if there is none.
+// ServerOf connects to an address and returns the listening process, whoever that is. It fails if there is none.
 func ServerOf(address string) (owner Owner, err error) {
 	name, err := socketName(address)
 	if err != nil {
@@ -129,11 +129,16 @@ func ServerOf(address string) (owner Owner, err error) {
 		return Owner{}, fmt.Errorf("connect to %s: %w", address, err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
+	return ownerOf(conn)
+}
+
+// ownerOf returns the process that listens at the other end of a client's connection.
+func ownerOf(conn *net.UnixConn) (Owner, error) {
 	cred, err := peerOf(conn)
 	if err != nil {
 		return Owner{}, err
 	}
-	owner = Owner{PID: int(cred.Pid), UID: int(cred.Uid)}
+	owner := Owner{PID: int(cred.Pid), UID: int(cred.Uid)}
 	if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", owner.PID)); err == nil {
 		owner.Name = strings.TrimSpace(string(comm))
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"time"
 
@@ -108,15 +109,16 @@ type serverStream struct {
 
 func (s serverStream) Context() context.Context { return s.ctx }
 
-// Dial returns a connection to the service at address. It connects on first use and reconnects as needed. A unary call
-// has the deadline DefaultDeadline unless its context has one. It fails only
-// if the address is malformed.
+// Dial returns a connection to the service at address. It connects on first use and reconnects as needed, by Connect,
+// which refuses a process of a user that may not be the service. A unary call has the deadline DefaultDeadline unless
+// its context has one. It fails only if the address is malformed.
 func Dial(address string) (*grpc.ClientConn, error) {
 	if _, err := socketName(address); err != nil {
 		return nil, err
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return Connect(ctx, address) }),
 		grpc.WithAuthority("localhost"),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerSize)),
 		grpc.WithChainUnaryInterceptor(withDeadline),

@@ -65,6 +65,9 @@ func askHealth(ctx context.Context, name nodeconfig.Service, cfg nodeconfig.Conf
 	if err != nil {
 		return "", fmt.Errorf("not reachable: %w: see that it runs; --listen names its address if that is another", err)
 	}
+	if err := rpc.CheckServer(ctx, cfg.Listen); err != nil {
+		return "", err
+	}
 	return askServer(ctx, cfg.Listen, owner)
 }
 

@@ -169,7 +169,7 @@ func (c client) apply(ctx context.Context, out io.Writer, pod *v1.Pod, dryRun bo
 	defer cancel()
 	answer, err := c.ApplyPod(ctx, &configv1.ApplyPodRequest{Pod: data, DryRun: dryRun})
 	if err != nil {
-		return c.explain(err)
+		return c.explain(ctx, err)
 	}
 	stored := &v1.Pod{}
 	if err := stored.Unmarshal(answer.GetPod().GetPod()); err != nil {
@@ -200,7 +200,7 @@ func (c client) applyObject(ctx context.Context, out io.Writer, i item, dryRun b
 		&configv1.ApplyObjectRequest{Kind: i.name.kind.inManifest(), Object: i.object, DryRun: dryRun},
 	)
 	if err != nil {
-		return c.explainObject(err)
+		return c.explainObject(ctx, err)
 	}
 	return printResult(out, objectName{i.name.kind, answer.GetNamespace(), answer.GetName()}, answer.GetOp(), dryRun)
 }
@@ -226,11 +226,11 @@ func (c client) remove(ctx context.Context, out io.Writer, n objectName) error {
 	}
 	if n.kind == podKind {
 		if _, err := c.DeletePod(ctx, &configv1.DeletePodRequest{Namespace: n.namespace, Name: n.name}); err != nil {
-			return c.explain(err)
+			return c.explain(ctx, err)
 		}
 	} else if _, err := c.DeleteObject(ctx, &configv1.DeleteObjectRequest{Kind: n.kind.inManifest(),
 		Namespace: n.namespace, Name: n.name}); err != nil {
-		return c.explainObject(err)
+		return c.explainObject(ctx, err)
 	}
 	_, err := fmt.Fprintf(out, "%s deleted\n", n)
 	return err
@@ -243,17 +243,17 @@ func (e *unreachableError) Error() string { return e.text }
 
 // explainObject is explain for calls about config maps, secrets and claims. A node that accepts none still accepts
 // pods.
-func (c client) explainObject(err error) error {
+func (c client) explainObject(ctx context.Context, err error) error {
 	if status.Code(err) == codes.Unimplemented {
 		return errors.New(
 			"this node does not accept config maps, secrets and claims: it has an API server, or replays a recording, or its configmux is of an older version",
 		)
 	}
-	return c.explain(err)
+	return c.explain(ctx, err)
 }
 
 // explain converts the error of a call to one for people.
-func (c client) explain(err error) error {
+func (c client) explain(ctx context.Context, err error) error {
 	s := status.Convert(err)
 	switch s.Code() { //nolint:exhaustive // the others say it themselves
 	case codes.InvalidArgument:
@@ -267,6 +267,9 @@ func (c client) explain(err error) error {
 	case codes.Unavailable:
 		if !strings.HasPrefix(s.Message(), "connection error") {
 			return &unreachableError{"configmux: " + s.Message()}
+		}
+		if err := rpc.CheckServer(ctx, c.address); err != nil {
+			return &unreachableError{err.Error()}
 		}
 		up := "quartet up"
 		if c.stateDir != "" && c.stateDir != layout.DefaultStateDir {

@@ -47,7 +47,7 @@ func rotateCommand() *cobra.Command {
 				defer cancel()
 				answer, err := c.RotateSecretsKey(ctx, &configv1.RotateSecretsKeyRequest{})
 				if err != nil {
-					return c.explainObject(err)
+					return c.explainObject(ctx, err)
 				}
 				if answer.GetKey() == "" {
 					_, err = fmt.Fprintln(cmd.OutOrStdout(), "There is no key yet: the first secret creates one.")

@@ -83,7 +83,8 @@ func TestTheMemoryOfConfigmuxIsNeverDumped(t *testing.T) {
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
 	must(t, os.Chown(dir, user, user))
 	must(t, os.Chmod(filepath.Dir(configmux), 0o711))
-	address := "unix://" + filepath.Join(dir, "s.sock")
+	address := "unix://" + filepath.Join(dir, "configmux.sock")
+	must(t, os.WriteFile(filepath.Join(dir, rpc.UsersFile), []byte("configmux 12345\n"), 0o644))
 	cmd := exec.Command(
 		configmux,
 		"--state-dir="+filepath.Join(dir, "state"),

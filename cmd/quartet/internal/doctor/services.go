@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -82,6 +83,8 @@ type serviceFacts struct {
 	// owner is the process that listens on it, or ownerErr why there is none.
 	owner    rpc.Owner
 	ownerErr error
+	// impostor is set if the process runs as a user that may not be the service.
+	impostor error
 	// healthErr is why it does not serve.
 	healthErr error
 	// unhealthy is true if it reports that it is unhealthy. reasons are its sentences about that and about missing
@@ -103,6 +106,9 @@ func (p *patient) askService(ctx context.Context, service layout.Service) servic
 	}
 	facts.mode, facts.uid = info.Mode(), ownerOf(info)
 	if facts.owner, facts.ownerErr = rpc.ServerOf(p.layout.Address(service)); facts.ownerErr != nil {
+		return facts
+	}
+	if facts.impostor = rpc.CheckServer(ctx, p.layout.Address(service)); facts.impostor != nil {
 		return facts
 	}
 	conn, err := rpc.Dial(p.layout.Address(service))
@@ -204,6 +210,8 @@ func (p *patient) judgeService(facts serviceFacts) []machine.Finding {
 		return fault(facts.socket+" is not a socket", "move it away; "+p.startService(facts.service))
 	case facts.ownerErr != nil:
 		return fault("nobody listens on "+facts.socket+": it was killed", p.startService(facts.service))
+	case facts.impostor != nil:
+		return fault(facts.impostor.Error(), "ps -p "+strconv.Itoa(facts.owner.PID)+" shows the process")
 	case facts.healthErr != nil:
 		return fault(fmt.Sprintf("pid %d has the socket %s: %s", facts.owner.PID, facts.socket, callError(facts.healthErr)),
 			fmt.Sprintf("kill -9 %d: no pod stops for it, and it is started again", facts.owner.PID))

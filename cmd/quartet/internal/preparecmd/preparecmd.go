@@ -17,6 +17,8 @@ import (
 	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/pidlimit"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/statedir"
 )
 
 // The users of the images. pleg and syncloop run as root because the container runtime's socket belongs to root.
@@ -43,7 +45,8 @@ func Command() *cobra.Command {
 		Long: `Create the directories of a node whose four services are containers, as deploy/compose runs them: one for the sockets,
 one for the state of each service, owned by its user, and those of the cluster, of pods, logs and manifests. If the
 machine's mounts are private, as without systemd, those of the root and of the state directory become shared, so that
-a mount made by one container is visible to the others. The command is idempotent; existing files are not changed.`,
+a mount made by one container is visible to the others. The users of the services are written into the file "users"
+beside the sockets. The command is idempotent; other existing files are not changed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := layout.New(opts.stateDir)
@@ -90,6 +93,9 @@ func run(l layout.Layout, opts options, out io.Writer) error {
 			return err
 		}
 	}
+	if err := writeUsers(l); err != nil {
+		return err
+	}
 	// These services need the machine's process limit, which a container in another PID namespace cannot read.
 	for _, service := range []layout.Service{layout.SyncLoop, layout.NodeStatus} {
 		if err := pidlimit.Save("/proc", filepath.Join(l.StateDir(), string(service))); err != nil {
@@ -131,6 +137,17 @@ func directories(l layout.Layout) []directory {
 		{path: l.Logs(), mode: 0o711},
 		{path: l.PodLogs(), mode: 0o755},
 	}
+}
+
+// writeUsers writes the users of the services for the clients of their sockets.
+func writeUsers(l layout.Layout) error {
+	const mode = 0o644 // each client reads it
+	text := fmt.Sprintf("# SERVICE USER, written by quartet prepare. Root may be each service.\n%s %d\n%s %d\n",
+		layout.ConfigMux, userConfigMux, layout.NodeStatus, userNodeStatus)
+	if err := statedir.WriteFileAtomic(filepath.Join(l.SocketDir(), rpc.UsersFile), []byte(text), mode); err != nil {
+		return fmt.Errorf("writing the users of the services: %w", err)
+	}
+	return nil
 }
 
 // make creates the directory, or sets the owner and mode of an existing one.

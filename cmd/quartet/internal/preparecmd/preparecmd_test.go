@@ -70,6 +70,7 @@ func TestEachServiceGetsDirectoriesOfItsOwn(t *testing.T) {
 			"pleg":       {0, 10240, 0o700},
 			"syncloop":   {0, 10240, 0o700},
 			"nodestatus": {10244, 10240, 0o700},
+			"run/users":  {0, 0, 0o644},
 			"cluster":    {10244, 10240, 0o750},
 			"root":       {0, 0, 0o711},
 			"logs/pods":  {0, 0, 0o755},
@@ -82,6 +83,15 @@ func TestEachServiceGetsDirectoriesOfItsOwn(t *testing.T) {
 			if got := info.Mode() &^ fs.ModeDir; got != want.mode || owner.Uid != want.uid || owner.Gid != want.gid {
 				t.Errorf("%s is %v of %d:%d, want %v of %d:%d", name, got, owner.Uid, owner.Gid, want.mode, want.uid, want.gid)
 			}
+		}
+		users := filepath.Join(state, "run", "users")
+		const want = "\nconfigmux 10241\nnodestatus 10244\n"
+		if text, err := os.ReadFile(users); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s has %q, %v", users, text, err)
+		}
+		// A service may have made the file before, to name itself.
+		if err := os.Chown(users, 10241, 10240); err != nil {
+			t.Fatal(err)
 		}
 		if err := os.WriteFile(filepath.Join(state, "configmux", "kept"), nil, 0o600); err != nil {
 			t.Fatal(err)

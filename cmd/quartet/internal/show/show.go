@@ -115,8 +115,7 @@ func (a *querier) connect(ctx context.Context, service layout.Service) (*grpc.Cl
 	if err != nil {
 		return nil, err
 	}
-	var dialer net.Dialer
-	probe, err := dialer.DialContext(ctx, "unix", strings.TrimPrefix(address, "unix://"))
+	probe, err := rpc.Connect(ctx, address)
 	if err != nil {
 		return nil, a.unreachable(service, address, err)
 	}
@@ -127,6 +126,10 @@ func (a *querier) connect(ctx context.Context, service layout.Service) (*grpc.Cl
 }
 
 func (a *querier) unreachable(service layout.Service, address string, err error) error {
+	var impostor *rpc.ImpostorError
+	if errors.As(err, &impostor) {
+		return impostor
+	}
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("cannot reach %s at %s: this user may not: run the command as root", service, address)
 	}

@@ -1,0 +1,193 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// UsersFile is the name of the file beside the sockets that names the users of services: a line "SERVICE USER" for
+	// each, with the name or the number of the user. Root writes it.
+	UsersFile = "users"
+	// maxUsersFile bounds the size of the file.
+	maxUsersFile = 64 << 10
+)
+
+// ImpostorError is the refusal of a socket whose process runs as a user that may not be the service.
+type ImpostorError struct {
+	// Address is the address of the socket.
+	Address string
+	// Service is the service to which the name of the socket belongs.
+	Service string
+	Owner   Owner
+	// Users is the path of the file that could allow the user; empty for a socket without a file.
+	Users string
+	// Err is why the file was not used; nil if it was, or if there is none.
+	Err error
+}
+
+// Error implements error.
+func (e *ImpostorError) Error() string {
+	text := fmt.Sprintf("%s: %v serves there, and user %d may not be %s", e.Address, e.Owner, e.Owner.UID, e.Service)
+	if e.Err != nil {
+		text += fmt.Sprintf(" (%v)", e.Err)
+	}
+	text += ": end that process and remove its socket"
+	if e.Users != "" {
+		text += fmt.Sprintf("; if %s runs as that user on purpose, add the line '%[1]s %d' to %s as root",
+			e.Service, e.Owner.UID, e.Users)
+	}
+	return text
+}
+
+// Connect connects to the process that serves an address, unix:///ABSOLUTE/PATH or unix-abstract:NAME. The process must
+// run as root, as the own user, or as the user that UsersFile beside the socket gives to the service; otherwise the
+// error is an *ImpostorError. The user is that of the call of listen(2).
+func Connect(ctx context.Context, address string) (net.Conn, error) {
+	name, err := socketName(address)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", name)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkServer(conn, address, name); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// checkServer returns an error unless the process at the other end of a connection may be the service of the socket.
+func checkServer(conn net.Conn, address, name string) error {
+	socket, ok := conn.(*net.UnixConn)
+	if !ok {
+		return fmt.Errorf("%s: the connection is no unix socket", address)
+	}
+	owner, err := ownerOf(socket)
+	if err != nil {
+		return err
+	}
+	return mayServe(owner, address, name)
+}
+
+// mayServe returns nil if a process may be the service of a socket.
+func mayServe(owner Owner, address, name string) error {
+	if owner.UID == 0 || owner.UID == os.Geteuid() {
+		return nil
+	}
+	refusal := &ImpostorError{Address: address, Service: serviceOf(name), Owner: owner}
+	if strings.HasPrefix(name, "@") {
+		return refusal
+	}
+	refusal.Users = filepath.Join(filepath.Dir(name), UsersFile)
+	var uids []int
+	if uids, refusal.Err = usersOf(refusal.Users, refusal.Service); refusal.Err != nil {
+		return refusal
+	}
+	for _, uid := range uids {
+		if uid == owner.UID {
+			return nil
+		}
+	}
+	return refusal
+}
+
+// serviceOf returns the service of a socket: "pleg" for .../pleg.sock and .../pleg-metrics.sock.
+func serviceOf(name string) string {
+	base := strings.TrimSuffix(filepath.Base(name), ".sock")
+	return strings.TrimSuffix(base, "-metrics")
+}
+
+// usersOf returns the users of a service. A missing file names nobody. Only a file that nobody else than root and the
+// own user can change is used.
+func usersOf(path, service string) (uids []int, err error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	defer file.Close() //nolint:errcheck // nothing was written
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
+		return nil, fmt.Errorf("look at %s: %w", path, err)
+	}
+	switch {
+	case stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Nlink != 1:
+		return nil, fmt.Errorf("%s is not used: it is not a regular file with one name", path)
+	case stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
+		return nil, fmt.Errorf("%s is not used: it belongs to user %d and not to root", path, stat.Uid)
+	case stat.Mode&(unix.S_IWGRP|unix.S_IWOTH) != 0:
+		return nil, fmt.Errorf("%s is not used: others than its owner may write it (chmod 0644)", path)
+	case stat.Size > maxUsersFile:
+		return nil, fmt.Errorf("%s is not used: it has more than %d bytes", path, maxUsersFile)
+	}
+	content := make([]byte, stat.Size)
+	n, err := file.ReadAt(content, 0)
+	if int64(n) != stat.Size {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return parseUsers(string(content), service)
+}
+
+// parseUsers returns the users of a service in the text of UsersFile. Empty lines and those that begin with # count
+// for nothing.
+func parseUsers(text, service string) (uids []int, err error) {
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		if len(fields) != 2 {
+			return nil, fmt.Errorf("the line '%s' is not SERVICE USER", strings.TrimSpace(line))
+		}
+		if fields[0] != service {
+			continue
+		}
+		uid, err := userID(fields[1])
+		if err != nil {
+			return nil, err
+		}
+		uids = append(uids, uid)
+	}
+	return uids, nil
+}
+
+// userID returns the number of a user that is given by number or name.
+func userID(text string) (int, error) {
+	if uid, err := strconv.ParseUint(text, 10, 32); err == nil {
+		return int(uid), nil
+	}
+	known, err := user.Lookup(text)
+	if err != nil {
+		return 0, fmt.Errorf("the user %s: %w", text, err)
+	}
+	return strconv.Atoi(known.Uid)
+}
+
+// CheckServer connects to the process that serves an address, and returns the *ImpostorError if there is one. Any other
+// failure to connect is no error.
+func CheckServer(ctx context.Context, address string) error {
+	conn, err := Connect(ctx, address)
+	if err == nil {
+		_ = conn.Close() // nothing was sent on it
+		return nil
+	}
+	var impostor *ImpostorError
+	if errors.As(err, &impostor) {
+		return impostor
+	}
+	return nil
+}
