@@ -55,11 +55,7 @@ func validateServer(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *proble
 	if _, err := TLSVersion(cfg.TLSMinVersion); err != nil {
 		errs.add("tlsMinVersion", err.Error())
 	}
-	for i, name := range cfg.TLSCipherSuites {
-		if _, err := CipherSuites([]string{name}); err != nil {
-			errs.add(fmt.Sprintf("tlsCipherSuites[%d]", i), err.Error())
-		}
-	}
+	validateCipherSuites(cfg, errs)
 	switch {
 	case cfg.TLSCertFile != "" && cfg.TLSPrivateKeyFile == "":
 		errs.add("tlsCertFile", "needs tlsPrivateKeyFile beside it")
@@ -91,6 +87,29 @@ func validateServer(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *proble
 	if cfg.ReadOnlyPort != 0 && cfg.ReadOnlyPort == cfg.Port && *cfg.EnableServer {
 		errs.add("readOnlyPort", fmt.Sprintf("is %d, as port: must be another, or 0", cfg.ReadOnlyPort))
 	}
+}
+
+// validateCipherSuites reports unknown cipher suites, and a list without a suite that HTTP/2 requires (RFC 9113,
+// section 9.2.2), with which Go's server does not start. A server of TLS 1.3 does not use the list.
+func validateCipherSuites(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	known := true
+	var suites []uint16
+	for i, name := range cfg.TLSCipherSuites {
+		suite, err := CipherSuites([]string{name})
+		if err != nil {
+			errs.add(fmt.Sprintf("tlsCipherSuites[%d]", i), err.Error())
+			known = false
+		}
+		suites = append(suites, suite...)
+	}
+	version, err := TLSVersion(cfg.TLSMinVersion)
+	if !known || len(suites) == 0 || err != nil || version >= tls.VersionTLS13 || !*cfg.EnableServer ||
+		slices.Contains(suites, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) ||
+		slices.Contains(suites, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256) {
+		return
+	}
+	errs.add("tlsCipherSuites", "leaves HTTP/2 without a cipher suite: add TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 or "+
+		"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, or set tlsMinVersion: VersionTLS13, which does not use the list")
 }
 
 // tlsVersions maps the names of TLS versions to their numbers.

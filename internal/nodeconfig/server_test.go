@@ -151,3 +151,27 @@ func TestCurvesAndQueriesOfLogs(t *testing.T) {
 		}
 	}
 }
+
+// TestCipherSuitesWithoutHTTP2 checks that a list with which the HTTP API cannot be served is refused at the start.
+func TestCipherSuitesWithoutHTTP2(t *testing.T) {
+	const header = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+	file := filepath.Join(t.TempDir(), "kubelet.yaml")
+	for rest, fine := range map[string]bool{
+		"tlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384]":                                        false,
+		"tlsCipherSuites: [TLS_AES_128_GCM_SHA256]":                                                       false,
+		"tlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]": true,
+		"tlsCipherSuites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]":                                      true,
+		"tlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384]\ntlsMinVersion: VersionTLS13":           true,
+		"tlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384]\nenableServer: false":                   true,
+		"tlsCipherSuites: []": true,
+	} {
+		noError(t, os.WriteFile(file, []byte(header+rest), 0o600))
+		_, err := Parse(SyncLoop, []string{"--hostname-override=node-1", "--config", file}, io.Discard)
+		if (err == nil) != fine {
+			t.Errorf("%q: Parse() error = %v, want success: %t", rest, err, fine)
+		}
+		if err != nil && !strings.Contains(err.Error(), "tlsCipherSuites: leaves HTTP/2 without a cipher suite") {
+			t.Errorf("%q: %v does not name the field", rest, err)
+		}
+	}
+}

@@ -75,7 +75,7 @@ func addNodeAPI(
 		api := kubeletapi.Node(config)
 		defer api.Close()
 		h.logger.Info("serving the authenticated HTTP API", "address", listener.Addr().String())
-		return httpserve.Streams(ctx, listener, serverTLS, api, h.logger)
+		return httpserve.Streams(ctx, listener, httpserve.StreamLimits(), serverTLS, api, h.logger)
 	})
 	return nil
 }

@@ -556,7 +556,7 @@ var flagsOf = []struct{ flag, field string }{
 		"--container-log-max-size=2Mi",
 		"containerLogMaxSize",
 	},
-	{"--tls-cipher-suites=TLS_AES_128_GCM_SHA256,TLS_AES_256_GCM_SHA384", "tlsCipherSuites"},
+	{"--tls-cipher-suites=TLS_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "tlsCipherSuites"},
 	{"--kube-api-qps=0", "kubeAPIQPS"},
 	{
 		"--provider-id=x://y",

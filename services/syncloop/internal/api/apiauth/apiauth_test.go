@@ -13,6 +13,7 @@ import (
 	"io"
 	"log/slog"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -35,9 +36,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const goodToken = "good-token"
+// goodToken and newToken are valid.
+const (
+	goodToken = "good-token"
+	newToken  = "new-token"
+)
 
-// apiServer is a fake API server for reviews. It accepts one token, and authorizes the users in allow.
+// apiServer is a fake API server for reviews. It accepts two tokens, and authorizes the users in allow.
 type apiServer struct {
 	t *testing.T
 	// allow has the authorized requests, as "USER VERB SUBRESOURCE".
@@ -57,13 +62,18 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		broken(w, r)
 		return
 	}
+	s.answer(w, r)
+}
+
+// answer answers a review as an API server that works.
+func (s *apiServer) answer(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	var answer any
 	switch filepath.Base(r.URL.Path) {
 	case "tokenreviews":
 		var review authenticationv1.TokenReview
 		noError(s.t, json.NewDecoder(r.Body).Decode(&review))
-		if review.Spec.Token == goodToken {
+		if review.Spec.Token == goodToken || review.Spec.Token == newToken {
 			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{
 				Username: "robot", UID: "7", Groups: []string{"robots"}, Extra: map[string]authenticationv1.ExtraValue{"from": {"factory"}},
 			}}
@@ -155,11 +165,18 @@ clusters: [{name: a, cluster: {server: "`+api.URL+`"}}], users: [{name: a, user:
 // get sends a request with a token, a certificate, both or neither.
 func (r *rig) get(token string, certificate *tls.Certificate) (int, string) {
 	r.t.Helper()
+	return r.getFrom("127.0.0.1", token, certificate)
+}
+
+// getFrom is get from an address of the loopback interface.
+func (r *rig) getFrom(address, token string, certificate *tls.Certificate) (int, string) {
+	r.t.Helper()
 	config := &tls.Config{RootCAs: r.roots, MinVersion: tls.VersionTLS12}
 	if certificate != nil {
 		config.Certificates = []tls.Certificate{*certificate}
 	}
-	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, DialContext: dialer.DialContext}
 	request, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, r.url+"/pods", nil)
 	noError(r.t, err)
 	if token != "" {

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+
+	"github.com/quartet-node/quartet/internal/httpserve"
 )
 
 // reason is an error whose text may be sent to the client: it contains nothing of the machine, of the API server or of
@@ -145,17 +147,18 @@ func (g *Guard) tokenHolder(ctx context.Context, r *http.Request) (User, bool, e
 	case len(token) > maxToken:
 		return User{}, false, &reason{text: "the token is too long"}
 	}
-	answer, err := g.tokens.get(ctx, token, func(ctx context.Context) (answer tokenAnswer, ttl ttl, err error) {
-		answer, err = g.reviewToken(ctx, token)
-		return answer, g.cfg.TokenTTL, err
-	})
+	reviewed, err := g.tokens.get(ctx, token, httpserve.Peer(r.RemoteAddr),
+		func(ctx context.Context) (answer[tokenAnswer], error) {
+			value, err := g.reviewToken(ctx, token)
+			return answer[tokenAnswer]{value: value, good: value.valid, wrong: !value.valid, ttl: g.cfg.TokenTTL}, err
+		})
 	switch {
 	case err != nil:
 		return User{}, false, &reason{text: "the API server, which authenticates tokens, has not answered", cause: err}
-	case !answer.valid:
+	case !reviewed.valid:
 		return User{}, false, &reason{text: "the API server rejects the token"}
 	}
-	return answer.user, true, nil
+	return reviewed.user, true, nil
 }
 
 // bearerToken returns the token of an Authorization header; false if there is none.

@@ -46,16 +46,17 @@ func (g *Guard) mayAccess(ctx context.Context, user User, verb, subresource stri
 	if err != nil {
 		return false, fmt.Errorf("asking whether an access is allowed: %w", err)
 	}
-	allowed, err := g.accesses.get(ctx, string(question), func(ctx context.Context) (allowed bool, ttl ttl, err error) {
+	allowed, err := g.accesses.get(ctx, string(question), user.Name, func(ctx context.Context) (answer[bool], error) {
 		review := &authorizationv1.SubjectAccessReview{Spec: spec}
-		var answer authorizationv1.SubjectAccessReview
-		if err := g.cfg.Access.Post().Resource("subjectaccessreviews").Body(review).MaxRetries(maxRetries).Do(ctx).Into(&answer); err != nil {
-			return false, 0, fmt.Errorf("asking whether %s may %s nodes/%s: %w", user.Name, verb, subresource, err)
+		var reviewed authorizationv1.SubjectAccessReview
+		request := g.cfg.Access.Post().Resource("subjectaccessreviews").Body(review).MaxRetries(maxRetries)
+		if err := request.Do(ctx).Into(&reviewed); err != nil {
+			return answer[bool]{}, fmt.Errorf("asking whether %s may %s nodes/%s: %w", user.Name, verb, subresource, err)
 		}
-		if answer.Status.Allowed && !answer.Status.Denied {
-			return true, g.cfg.AllowedTTL, nil
+		if reviewed.Status.Allowed && !reviewed.Status.Denied {
+			return answer[bool]{value: true, good: true, ttl: g.cfg.AllowedTTL}, nil
 		}
-		return false, g.cfg.DeniedTTL, nil
+		return answer[bool]{ttl: g.cfg.DeniedTTL}, nil
 	})
 	if err != nil {
 		return false, &reason{text: "the API server, which authorizes requests, has not answered", cause: err}

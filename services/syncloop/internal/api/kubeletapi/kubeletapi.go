@@ -68,8 +68,8 @@ type Config struct {
 const (
 	// maxScrapes is how many scrapes may run at once, which bounds the memory they use.
 	maxScrapes = 4
-	// answerTimeout bounds the writing of an answer: it is long enough for a slow client that reads the pods of a full
-	// node.
+	// answerTimeout bounds the reading of a body and the writing of an answer: it is long enough for a slow client that
+	// reads the pods of a full node.
 	answerTimeout = 30 * time.Second
 	// maxBody bounds how much of a request's body is read. The body is not used.
 	maxBody = 64 << 10
@@ -84,7 +84,7 @@ type route struct {
 	// subresources are those of the Node: a user may send a request if it may access one of them with the verb of the
 	// method.
 	subresources []string
-	// long is true for answers of unlimited duration. They have no deadline except the handler's own.
+	// long is true for answers of unlimited duration. A request that was let in has no deadline except the handler's own.
 	long    bool
 	handler http.HandlerFunc
 }
@@ -152,32 +152,52 @@ type Guard func(next http.Handler, subresources ...string) http.Handler
 func serve(counts *Metrics, as server, routes []route, guard Guard) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range routes {
-		handler := guard(r.handler, r.subresources...)
-		if !r.long {
-			handler = bounded(handler)
+		handler := http.Handler(r.handler)
+		if r.long {
+			handler = unbounded(handler)
 		}
-		mux.Handle(r.pattern, counts.counted(as, r.path, r.long, handler))
+		mux.Handle(r.pattern, counts.counted(as, r.path, r.long, guard(handler, r.subresources...)))
 	}
 	// The mux answers that the path or method does not exist.
-	others := counts.counted(as, otherPath, false, bounded(guard(mux, "proxy")))
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		w.Header().Set("X-Content-Type-Options", "nosniff")
+	others := counts.counted(as, otherPath, false, guard(mux, "proxy"))
+	return bounded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern == "" {
 			others.ServeHTTP(w, r)
 			return
 		}
 		mux.ServeHTTP(w, r)
+	}))
+}
+
+// bounded bounds the body of each request, and sets a deadline for it and for the answer. The deadline begins before
+// the authentication, so that nobody who is not let in keeps a connection by a body that does not come or an answer
+// that is not read.
+func bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		setDeadlines(w, time.Now().Add(answerTimeout))
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if r.ContentLength > maxBody {
+			w.Header().Set("Connection", "close")
+			http.Error(w, "the body of the request is too large", http.StatusRequestEntityTooLarge)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		next.ServeHTTP(w, r)
 	})
 }
 
-// bounded sets a deadline for each answer.
-func bounded(next http.Handler) http.Handler {
+// unbounded removes the deadlines of a request that was let in. It sets them again afterwards, because the server reads
+// the rest of a body. A handler that hijacks its connection returns when its stream has ended.
+func unbounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		deadline := time.Now().Add(answerTimeout)
-		rc := http.NewResponseController(w)
-		// Only the writers of tests have no deadlines.
-		_, _ = rc.SetReadDeadline(deadline), rc.SetWriteDeadline(deadline)
+		setDeadlines(w, time.Time{})
+		defer func() { setDeadlines(w, time.Now().Add(answerTimeout)) }()
 		next.ServeHTTP(w, r)
 	})
+}
+
+// setDeadlines sets both deadlines of a request's connection. Only the writers of tests have none.
+func setDeadlines(w http.ResponseWriter, deadline time.Time) {
+	rc := http.NewResponseController(w)
+	_, _ = rc.SetReadDeadline(deadline), rc.SetWriteDeadline(deadline)
 }

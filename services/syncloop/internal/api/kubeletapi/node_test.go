@@ -150,6 +150,8 @@ func TestWhatEachPathIsAllowedBy(t *testing.T) {
 		{"POST", "/run/default/web/main?cmd=ls", "[proxy]", 500},
 		{"POST", "/run/default/web/main", "[proxy]", 400},
 		{"GET", "/debug/pprof/cmdline", "[proxy]", 200},
+		{"GET", "/debug/pprof/heap", "[proxy]", 200},
+		{"PUT", "/debug/flags/v", "[proxy]", 404},
 		{"GET", "/nothing/of/the/kind", "[proxy]", 404},
 		{"DELETE", "/pods", "[proxy]", 405},
 		{"GET", "/pods%2f..%2fexec/default/web/main", "[proxy]", 404},

@@ -1,0 +1,87 @@
+package apiauth_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestAFloodOfWrongTokensDoesNotLockOutValidOnes checks a token that is known, but whose answer has expired, and a new
+// one of another peer, while the reviews of many made-up tokens are hanging.
+func TestAFloodOfWrongTokensDoesNotLockOutValidOnes(t *testing.T) {
+	r := newRig(t, nil)
+	r.api.allow = []string{"robot get pods"}
+	r.want(200, "robot", goodToken, nil)
+	hanging, end := make(chan struct{}, 1), make(chan struct{})
+	r.api.breakBy(func(w http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		noError(t, err)
+		if filepath.Base(req.URL.Path) == "tokenreviews" && bytes.Contains(body, []byte("made-up")) {
+			select {
+			case hanging <- struct{}{}:
+			default:
+			}
+			select {
+			case <-end:
+			case <-req.Context().Done():
+			}
+		}
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		r.api.answer(w, req)
+	})
+	var flood sync.WaitGroup
+	refused := make(chan struct{}, 1)
+	for i := range 600 {
+		flood.Go(func() {
+			if _, body := r.getFrom("127.0.0.2", fmt.Sprintf("made-up-%d", i), nil); strings.Contains(body, "not answered") {
+				select {
+				case refused <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	<-hanging
+	<-refused // the peer has as many questions as it may have
+	r.clock.Step(3 * time.Minute)
+	begun := time.Now()
+	r.want(200, "robot", goodToken, nil)
+	if code, body := r.getFrom("127.0.0.2", goodToken, nil); code != 200 {
+		t.Errorf("got %d %q for a known token of the peer that sends wrong ones, want 200", code, body)
+	}
+	r.want(200, "robot", newToken, nil)
+	if took := time.Since(begun); took > 5*time.Second {
+		t.Errorf("valid tokens were accepted after %s", took)
+	}
+	close(end)
+	flood.Wait()
+}
+
+// TestWrongTokensDoNotTakeTheReviewsOfOthers checks that the made-up tokens of one peer are reviewed slowly, so that
+// the rate limit of the API client is left to others.
+func TestWrongTokensDoNotTakeTheReviewsOfOthers(t *testing.T) {
+	r := newRig(t, nil)
+	r.want(401, "rejects the token", "made-up", nil)
+	r.api.requests()
+	begun := time.Now()
+	var flood sync.WaitGroup
+	for i := range 50 {
+		flood.Go(func() { r.want(401, "", fmt.Sprintf("made-up-%d", i), nil) })
+	}
+	flood.Wait()
+	// 16 at once, then 10 in a second.
+	got := strings.Count(r.api.requests(), "tokenreviews")
+	if most := 16 + 10*int(time.Since(begun)/time.Second+1); got > most {
+		t.Errorf("%d reviews in %s, want at most %d", got, time.Since(begun), most)
+	}
+	r.api.allow = []string{"robot get pods"}
+	if code, body := r.getFrom("127.0.0.2", goodToken, nil); code != 200 {
+		t.Errorf("got %d %q for a valid token of another peer, want 200", code, body)
+	}
+}
