@@ -49,6 +49,8 @@ IMAGE_TAG ?= dev
 # Modules of this repository's own code besides the product.
 TESTED_MODULES := tools/doclinks tools/images tools/initramfs test/dashboard test/csidriver/sanity cmd/quartet/internal/kubeletcmd/oracle services/syncloop/internal/devices/allocation/oracle services/syncloop/internal/devices/cpus/oracle services/syncloop/internal/devices/resourceclaims/oracle services/syncloop/internal/metricset/oracle services/syncloop/internal/runtime/podcgroups/oracle services/syncloop/internal/storage/csi/oracle services/configmux/internal/mux/oracle
 MAKE_IMAGE := go -C tools/images run .
+# The four processes of the last release, which tests run beside those of this commit.
+RELEASED := $(BIN)/released/syncloop
 # A machine that cannot start a Docker engine skips the tests that need one, and builds nothing for them.
 DOCKER_TOOLS := $(if $(shell command -v dockerd),$(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar)
 
@@ -257,6 +259,10 @@ $(TOOLS)/initramfs: tools/initramfs/main.go tools/initramfs/go.mod tools/initram
 	@CGO_ENABLED=0 $(PART) initramfs go -C tools/initramfs build -trimpath -ldflags "-s -w" -o $@ .
 	@touch $@
 
+$(RELEASED): test/versions/release tools/scripts/released
+	@CGO_ENABLED=0 $(PART) "last release" tools/scripts/released $(@D)
+	@touch $@
+
 $(TOOLS)/docker-compose: tools/compose/go.mod tools/compose/go.sum
 	@CGO_ENABLED=0 $(PART) docker-compose go -C tools/compose build -trimpath -ldflags "-s -w" -o $@ github.com/docker/compose/v5/cmd
 	@touch $@
@@ -285,21 +291,21 @@ TEST_FLAGS := -vet=off
 
 # The servers and clients of tests. A unit test without its server skips, except with CI=true.
 .PHONY: test-tools
-test-tools: $(TOOLS)/jaeger $(TOOLS)/sample-device-plugin $(TOOLS)/dra-test-driver $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(BIN)/images/coredns.tar $(BIN)/images/storage.tar $(VM_KERNEL) $(TOOLS)/initramfs $(DOCKER_TOOLS) ## Build the programs that only tests need
+test-tools: $(TOOLS)/jaeger $(TOOLS)/sample-device-plugin $(TOOLS)/dra-test-driver $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(BIN)/images/coredns.tar $(BIN)/images/storage.tar $(VM_KERNEL) $(TOOLS)/initramfs $(DOCKER_TOOLS) $(RELEASED) ## Build the programs that only tests need
 
 # Many tests wait for servers or for a clock, so more packages than processors are tested in parallel.
 UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))
 
 .PHONY: test-unit
 test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests of every package, with the race detector
-	@CGO_ENABLED=1 go test $(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/kubeadm -e /test/nodecluster -e /test/faults -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose)
+	@CGO_ENABLED=1 go test $(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/kubeadm -e /test/nodecluster -e /test/faults -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose -e /test/versions)
 	@for module in $(TESTED_MODULES); do go -C $$module test $(TEST_FLAGS) -count 1 ./...; done # -count 1: they read files outside of the module
 
 # The first two inspect the whole machine, so nothing runs beside them. Chaos and the node of a cluster mostly wait.
 .PHONY: test-e2e
 test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root
 	@go test $(TEST_FLAGS) -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/...
-	@go test $(TEST_FLAGS) -count 1 -p 3 -timeout 20m ./test/chaos/... ./test/conformance/... ./test/nodecluster/... ./test/kubeadm/... ./test/e2e/... ./test/faults/...
+	@go test $(TEST_FLAGS) -count 1 -p 3 -timeout 20m ./test/chaos/... ./test/conformance/... ./test/nodecluster/... ./test/kubeadm/... ./test/e2e/... ./test/faults/... ./test/versions/...
 
 ##@ Measure
 .PHONY: bench
