@@ -31,7 +31,7 @@ const variable = "QUARTET_VM"
 // The defaults of a Machine.
 const (
 	defaultMemory  = 1024
-	defaultTimeout = 3 * time.Minute
+	defaultTimeout = 10 * time.Minute // an emulated processor beside other tests is slow
 )
 
 // Machine is a virtual machine. The zero value has no disk, 1 GiB of memory and no modules but those of its disks.

@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -49,7 +48,7 @@ func onDisk(t *testing.T, device, kind, options string, check func(t *testing.T,
 
 func TestRealFileSystemsEnforceTheSizeOfClaims(t *testing.T) {
 	machine := vm.Machine{
-		Modules: []string{"quota_v2", "xfs"}, Disks: []vm.Disk{quotaDisks["ext4"], quotaDisks["xfs"]}, Timeout: 5 * time.Minute,
+		Modules: []string{"quota_v2", "xfs"}, Disks: []vm.Disk{quotaDisks["ext4"], quotaDisks["xfs"]},
 	}
 	if os.Getenv(variableRoot) == "" && !vm.Inside(t, machine) {
 		return
