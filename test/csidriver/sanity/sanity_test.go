@@ -24,7 +24,11 @@ func TestTheDriverOfTheTestsIsSane(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	socket := filepath.Join(dir, "csi.sock")
 	driver := csidriver.NewPlugin("dirs.quartet.test", "node-1", filepath.Join(dir, "volumes"), socket)
 	if err := driver.Serve(); err != nil {

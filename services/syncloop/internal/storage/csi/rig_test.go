@@ -173,7 +173,9 @@ func newRig(t testing.TB, can ...csispec.NodeServiceCapability_RPC_Type) *rig {
 	}
 	t.Cleanup(func() {
 		unmountAll(t, dir)
-		_ = os.RemoveAll(dir)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
 	})
 	if err := os.Mkdir(filepath.Join(dir, "driver"), 0o700); err != nil {
 		t.Fatal(err)

@@ -96,7 +96,11 @@ func serve(t *testing.T, s *served) *served {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	s.endpoint = filepath.Join(dir, "csi.sock")
 	listener, err := net.Listen("unix", s.endpoint)
 	if err != nil {

@@ -31,7 +31,11 @@ func TestFaultsOfTheDescription(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = os.RemoveAll(dir) })
+			t.Cleanup(func() {
+				if err := os.RemoveAll(dir); err != nil {
+					t.Error(err)
+				}
+			})
 			driver := csidriver.New(dir)
 			heal := func() {
 				driver.Set("NodeGetInfo", csidriver.None)

@@ -170,7 +170,11 @@ func places(t *testing.T) (dir, root string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	return dir, filepath.Join(dir, "root")
 }
 
