@@ -62,16 +62,17 @@ spec:
 ---
 `
 
-// withDriver returns the manifest of the driver, and the directory of its volumes.
-func withDriver(t *testing.T) (manifest, volumes string) {
+// withDriver returns the manifest of a driver, whose program is a package of the module at a path, and the directory of
+// its volumes.
+func withDriver(t *testing.T, module, program string) (manifest, volumes string) {
 	t.Helper()
-	program, volumes := t.TempDir(), t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../csidriver/csidriver")
+	dir, volumes := t.TempDir(), t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "-C", module, "build", "-o", filepath.Join(dir, "csidriver"), program)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the driver: %v\n%s", err, out)
 	}
-	return strings.NewReplacer("ROOT", node.Layout.Root(), "DRIVER", program, "VOLUMES", volumes).Replace(storageDriver), volumes
+	return strings.NewReplacer("ROOT", node.Layout.Root(), "DRIVER", dir, "VOLUMES", volumes).Replace(storageDriver), volumes
 }
 
 // volumesIn returns the IDs of the volumes that the driver has.
@@ -91,7 +92,7 @@ func volumesIn(t *testing.T, dir string) []string {
 // it, gets a volume, keeps it across a kill of syncloop and the end of its pod, grows, and is deleted with its volume.
 // An inline volume and a block device work too.
 func TestAStorageClassOfADriverInAPod(t *testing.T) {
-	driver, volumes := withDriver(t)
+	driver, volumes := withDriver(t, "../csidriver", "./csidriver")
 	const volume = "persistentVolumeClaim: {claimName: disk}"
 	claim := write(t, "claim.yaml", fmt.Sprintf(classClaim, "disk", "Filesystem", "8Mi"))
 	t.Cleanup(func() { _, _ = node.Command(context.Background(), "delete", "-f", claim) }) // it may be deleted already
