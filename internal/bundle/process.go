@@ -141,10 +141,12 @@ func (b *Bundle) savedPID() int {
 }
 
 // isOurs reports whether a process is our containerd and not one that reused the number: its command line has our
-// program and our configuration. A zombie has no command line and does not count.
+// program and our configuration, and it is in our PID namespace, unlike that of a node in a container. A zombie has no
+// command line and does not count.
 func (b *Bundle) isOurs(proc procfs.Proc) bool {
 	args, err := proc.CmdLine()
-	return err == nil && len(args) > 0 && args[0] == b.binary("containerd") && slices.Contains(args, b.configFile())
+	return err == nil && len(args) > 0 && args[0] == b.binary("containerd") && slices.Contains(args, b.configFile()) &&
+		process.Local(proc.PID) == nil
 }
 
 // Wait returns an error when containerd has ended, or nil when ctx ends. containerd need not be a child of this
@@ -166,7 +168,14 @@ func (b *Bundle) Wait(ctx context.Context) error {
 // Stop ends containerd, the remaining shims and their containers. Call RemovePods before it to end the pods gracefully.
 func (b *Bundle) Stop(ctx context.Context) error {
 	if pid := b.PID(); pid != 0 {
-		if err := process.End(ctx, pid, stopTimeout); err != nil {
+		containerd, err := process.Open(pid, func() error { return b.proveOurs(pid) })
+		switch {
+		case err == nil:
+			err = errors.Join(containerd.End(ctx, stopTimeout), containerd.Close())
+		case errors.Is(err, process.ErrEnded):
+			err = nil
+		}
+		if err != nil {
 			return fmt.Errorf("stopping containerd: %w", err)
 		}
 	}
@@ -179,12 +188,49 @@ func (b *Bundle) killShims(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// All are opened before any is killed: the parent of an orphan is no shim.
+	var opened []*process.Process
 	var errs []error
 	for _, pid := range left {
-		b.cfg.Logger.Warn("killing the remaining processes of a pod", "pid", pid)
-		errs = append(errs, process.Kill(ctx, pid))
+		one, err := process.Open(pid, func() error { return b.proveLeftover(pid) })
+		switch {
+		case err == nil:
+			opened = append(opened, one)
+		case !errors.Is(err, process.ErrEnded):
+			errs = append(errs, err)
+		}
+	}
+	for _, one := range opened {
+		b.cfg.Logger.Warn("killing the remaining processes of a pod", "pid", one.PID())
+		errs = append(errs, one.Kill(ctx), one.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// proveOurs fails with process.ErrEnded if a number is no longer that of our containerd.
+func (b *Bundle) proveOurs(pid int) error {
+	if proc, err := procfs.NewProc(pid); err != nil || !b.isOurs(proc) {
+		return process.ErrEnded
+	}
+	return nil
+}
+
+// proveLeftover fails with process.ErrEnded if a number is no longer that of a shim or of a child of one.
+func (b *Bundle) proveLeftover(pid int) error {
+	proc, err := procfs.NewProc(pid)
+	if err != nil {
+		return process.ErrEnded
+	}
+	stat, err := proc.Stat()
+	if err != nil {
+		return process.ErrEnded
+	}
+	for _, pid := range []int{pid, stat.PPID} {
+		if proc, err := procfs.NewProc(pid); err == nil && b.isOurShim(proc) {
+			return nil
+		}
+	}
+	return process.ErrEnded
 }
 
 // Running reports whether containerd, or any process of a pod, runs.
@@ -210,7 +256,7 @@ func (b *Bundle) leftovers() ([]int, error) {
 		if stat, err := proc.Stat(); err == nil {
 			parents[proc.PID] = stat.PPID
 		}
-		if args, err := proc.CmdLine(); err == nil && b.isShim(args) {
+		if b.isOurShim(proc) {
 			shims[proc.PID] = true
 		}
 	}
@@ -223,10 +269,11 @@ func (b *Bundle) leftovers() ([]int, error) {
 	return left, nil
 }
 
-// isShim reports whether a command line is that of a shim of this runtime.
-func (b *Bundle) isShim(args []string) bool {
-	return len(args) > 0 && args[0] == b.binary("containerd-shim-runc-v2") &&
-		slices.Contains(args, b.cfg.Layout.RuntimeSocket())
+// isOurShim reports whether a process is a shim of this runtime, in our PID namespace.
+func (b *Bundle) isOurShim(proc procfs.Proc) bool {
+	args, err := proc.CmdLine()
+	return err == nil && len(args) > 0 && args[0] == b.binary("containerd-shim-runc-v2") &&
+		slices.Contains(args, b.cfg.Layout.RuntimeSocket()) && process.Local(proc.PID) == nil
 }
 
 // tailLog returns the end of containerd's log, for an error.

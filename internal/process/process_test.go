@@ -2,6 +2,7 @@ package process_test
 
 import (
 	"context"
+	"errors"
 	"os/exec"
 	"testing"
 	"time"
@@ -72,5 +73,36 @@ func TestWhatNeverWasHasEnded(t *testing.T) {
 	const none = 1<<22 - 1 // above the highest default pid
 	if err := process.End(t.Context(), none, time.Minute); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAnotherProcessIsNotOpened(t *testing.T) {
+	pid := child(t, `echo up; exec sleep 100`)
+	another := errors.New("another")
+	if _, err := process.Open(pid, func() error { return another }); !errors.Is(err, another) {
+		t.Errorf("Open() = %v, want %v", err, another)
+	}
+	// A process that ends while it is looked at may have left its number to another one.
+	_, err := process.Open(pid, func() error { return process.Kill(context.Background(), pid) })
+	if !errors.Is(err, process.ErrEnded) {
+		t.Errorf("Open() = %v, want %v", err, process.ErrEnded)
+	}
+}
+
+func TestAnIdentityIsOfOneProcess(t *testing.T) {
+	self, err := process.Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := child(t, `echo up; exec sleep 100`)
+	other, err := process.Of(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other == self || other.Boot != self.Boot || other.Namespace != self.Namespace || other.Started < self.Started {
+		t.Errorf("Of(child) = %+v, and Self() = %+v", other, self)
+	}
+	if _, err := process.Of(1<<22 - 1); !errors.Is(err, process.ErrEnded) {
+		t.Errorf("Of() = %v, want %v", err, process.ErrEnded)
 	}
 }

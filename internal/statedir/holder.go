@@ -13,6 +13,8 @@ import (
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/internal/process"
 )
 
 // maxHolderBytes bounds the reading of a lock file, which any user of the directory may have written.
@@ -33,6 +35,10 @@ type Holder struct {
 	// Container is the ID of its container in the short form of `docker ps`; empty outside of a container, and if the ID
 	// is unknown.
 	Container string `json:"container,omitempty"`
+	// Started, Boot and PIDNamespace are the rest of its process.Identity.
+	Started      uint64 `json:"started,omitzero"`
+	Boot         string `json:"boot,omitempty"`
+	PIDNamespace string `json:"pidNamespace,omitempty"`
 	// Since is the time at which it took the lock.
 	Since time.Time `json:"since,omitzero"`
 }
@@ -63,6 +69,9 @@ func Self(service string) Holder {
 	holder := Holder{Service: service, PID: os.Getpid(), Host: host}
 	if self, err := procfs.Self(); err == nil {
 		holder.Container = containerID(self)
+	}
+	if self, err := process.Self(); err == nil {
+		holder.Started, holder.Boot, holder.PIDNamespace = self.Started, self.Boot, self.Namespace
 	}
 	return holder
 }

@@ -104,8 +104,8 @@ func lockNames() []string {
 	return names
 }
 
-// stopServices ends the supervisor, and remaining services. It identifies the processes by the locks, because a process
-// ID in a file may be outdated.
+// stopServices ends the supervisor, and remaining services. It identifies the processes by the locks that they hold,
+// because a process ID in a file may be outdated, or that of another PID namespace.
 func stopServices(ctx context.Context, l layout.Layout) (string, error) {
 	stopped := "none ran"
 	for _, name := range lockNames() {
@@ -116,8 +116,8 @@ func stopServices(ctx context.Context, l layout.Layout) (string, error) {
 			if err := errors.Join(removeStale(l.PIDFile(name)), lock.Release()); err != nil {
 				return "", err
 			}
-		case errors.As(err, &held) && held.Holder.PID != 0:
-			if err := process.End(ctx, held.Holder.PID, stopPatience); err != nil {
+		case errors.As(err, &held):
+			if err := endHolder(ctx, held); err != nil {
 				return "", fmt.Errorf("stopping %s: %w", name, err)
 			}
 			stopped = "stopped"
@@ -126,6 +126,18 @@ func stopServices(ctx context.Context, l layout.Layout) (string, error) {
 		}
 	}
 	return stopped, nil
+}
+
+// endHolder ends the process that holds a lock, and no other one.
+func endHolder(ctx context.Context, held *statedir.HeldError) error {
+	holder, err := held.Open()
+	if errors.Is(err, process.ErrEnded) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(holder.End(ctx, stopPatience), holder.Close())
 }
 
 // removeStale removes the PID file of a killed process.
