@@ -212,14 +212,22 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	for _, s := range layout.Services() {
 		names = append(names, string(s))
 	}
-	output := supervisor.NewOutput(out, names...)
+	queue, shared := out.(*supervisor.Queue)
+	if !shared {
+		queue = supervisor.NewQueue(out)
+		defer queue.Close()
+	}
+	output := supervisor.NewOutput(queue, names...)
 	if logging.JSON {
-		output = supervisor.Whole(out)
+		output = supervisor.Whole(queue)
 	}
 	logger := slog.New(logging.Handler(output.Prefixed(Name)))
 	if logging.JSON {
 		logger = logger.With("service", Name)
 	}
+	queue.OnDropped(func(lines int) {
+		logger.Warn("lines were dropped because the output of this command was not read", "lines", lines)
+	})
 	// The file is for people and scripts; quartet itself identifies a process by its lock.
 	if err := statedir.WriteFileAtomic(l.PIDFile(Name), fmt.Appendf(nil, "%d\n", os.Getpid()), pidFileMode); err != nil {
 		logger.Warn("cannot write the PID file", "error", err)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/internal/layout"
@@ -191,6 +192,12 @@ func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
 	binDir, err := nodecmd.BinDir()
 	if err != nil {
 		return err
+	}
+	if !opts.detach {
+		steps, log := supervisor.NewQueue(out), supervisor.NewQueue(errOut)
+		defer steps.Close()
+		defer log.Close()
+		out, errOut = steps, log
 	}
 	p := progress{out: out}
 	n := &node{
