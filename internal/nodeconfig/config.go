@@ -74,7 +74,7 @@ type Config struct {
 	Replay string
 	// ReplaySpeed is the speed of Replay relative to the recording; 0 means without delays.
 	ReplaySpeed float64
-	// HostPrivileges is for configmux: the sources whose pods may have access to the host.
+	// HostPrivileges is for configmux and syncloop: the sources whose pods may have access to the host.
 	HostPrivileges HostPrivileges
 	// ReadOnly is for pleg: run beside the node's pleg, without the lock, on another address.
 	ReadOnly bool

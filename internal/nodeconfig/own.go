@@ -87,6 +87,7 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 			"/",
 			"`DIR` where the machine's root is mounted, for a syncloop in a container: syncloop changes its root to it, so that all paths except that of --config are the machine's",
 		)
+		f.hostPrivileges.Add(set)
 		f.credentials.Add(set)
 		AddAllowUnauthenticatedAPI(set, &f.openAPI)
 	case NodeStatus:
@@ -112,8 +113,10 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 			fail(flag, "%q must be an absolute path without . and .. and a closing slash", path)
 		}
 	}
-	if service == ConfigMux {
+	if service == ConfigMux || service == SyncLoop {
 		cfg.HostPrivileges = f.hostPrivileges.privileges(fail)
+	}
+	if service == ConfigMux {
 		f.replayed(cfg, fail)
 		uids, problem := parseUIDs(f.secretUIDs)
 		if problem != "" {
@@ -179,8 +182,8 @@ func (f *flags) replayed(cfg *Config, fail failure) {
 	if f.given("replay-speed") && !f.given("replay") {
 		fail("replay-speed", "there is nothing to replay: name the recording with --replay")
 	}
-	for _, flag := range f.hostPrivileges.given() {
-		if f.given("replay") {
+	for _, flag := range privilegeFlags {
+		if f.given("replay") && f.hostPrivileges.isGiven(flag) {
 			fail(flag.name, "the pods of a recording are given as they were recorded: leave the flag out with --replay")
 		}
 	}

@@ -17,68 +17,60 @@ var podSources = []string{"file", "http", "api", "local"}
 // HostPrivileges lists, for each privilege of access to the host, the sources whose pods may have it: file, http, api
 // and local, or "*" alone for every source. An empty list means none.
 type HostPrivileges struct {
-	HostNetwork, HostPID, HostIPC, Privileged []string
+	HostNetwork, HostPID, HostIPC, Privileged       []string
+	HostPath, HostPorts, Capabilities, UnmaskedProc []string
 }
 
-// PrivilegeFlags holds configmux's flags for [HostPrivileges], for it and for the commands that start it. The zero
-// value is without flags.
+// PrivilegeFlags holds the flags of configmux and syncloop for [HostPrivileges], for them and for the commands that
+// start them. The zero value is without flags.
 type PrivilegeFlags struct {
-	set                           *pflag.FlagSet
-	network, pid, ipc, privileged string
+	set *pflag.FlagSet
+	// values has the value of each flag of privilegeFlags.
+	values [privilegeCount]string
 }
+
+// privilegeCount is the number of privileges.
+const privilegeCount = 8
 
 // privilegeFlag is one flag and the field that it sets.
 type privilegeFlag struct {
 	name, action string
-	value        *string
 	into         func(*HostPrivileges) *[]string
 }
 
-func (f *PrivilegeFlags) all() []privilegeFlag {
-	return []privilegeFlag{
-		{
-			"host-network-sources",
-			"use the machine's network",
-			&f.network,
-			func(p *HostPrivileges) *[]string { return &p.HostNetwork },
-		},
-		{"host-pid-sources", "see the machine's processes", &f.pid, func(p *HostPrivileges) *[]string { return &p.HostPID }},
-		{
-			"host-ipc-sources",
-			"use the machine's inter-process communication",
-			&f.ipc,
-			func(p *HostPrivileges) *[]string { return &p.HostIPC },
-		},
-		{
-			"privileged-sources",
-			"have privileged containers",
-			&f.privileged,
-			func(p *HostPrivileges) *[]string { return &p.Privileged },
-		},
-	}
+var privilegeFlags = [privilegeCount]privilegeFlag{
+	{"host-network-sources", "use the machine's network", func(p *HostPrivileges) *[]string { return &p.HostNetwork }},
+	{"host-pid-sources", "see the machine's processes", func(p *HostPrivileges) *[]string { return &p.HostPID }},
+	{
+		"host-ipc-sources", "use the machine's inter-process communication",
+		func(p *HostPrivileges) *[]string { return &p.HostIPC },
+	},
+	{"privileged-sources", "have privileged containers", func(p *HostPrivileges) *[]string { return &p.Privileged }},
+	{"host-path-sources", "mount the machine's files", func(p *HostPrivileges) *[]string { return &p.HostPath }},
+	{"host-port-sources", "take ports of the machine", func(p *HostPrivileges) *[]string { return &p.HostPorts }},
+	{"added-capabilities-sources", "add capabilities", func(p *HostPrivileges) *[]string { return &p.Capabilities }},
+	{
+		"unmasked-proc-sources", "see all of /proc (procMount Unmasked)",
+		func(p *HostPrivileges) *[]string { return &p.UnmaskedProc },
+	},
 }
 
 // Add adds the flags to a set. Every source has every privilege by default.
 func (f *PrivilegeFlags) Add(set *pflag.FlagSet) {
 	f.set = set
-	for _, flag := range f.all() {
-		set.StringVar(
-			flag.value,
-			flag.name,
-			everySource,
-			"`SOURCES` whose pods may "+flag.action+": "+strings.Join(
-				podSources,
-				", ",
-			)+", separated by commas, * for all, or nothing for none",
-		)
+	sources := ": " + strings.Join(podSources, ", ") + ", separated by commas, * for all, or nothing for none"
+	for i, flag := range privilegeFlags {
+		set.StringVar(&f.values[i], flag.name, everySource, "`SOURCES` whose pods may "+flag.action+sources)
 	}
 }
 
 // Args returns the given flags as arguments for another process.
 func (f *PrivilegeFlags) Args() []string {
 	var args []string
-	for _, flag := range f.given() {
-		args = append(args, "--"+flag.name+"="+*flag.value)
+	for i, flag := range privilegeFlags {
+		if f.isGiven(flag) {
+			args = append(args, "--"+flag.name+"="+f.values[i])
+		}
 	}
 	return args
 }
@@ -95,15 +87,16 @@ func (f *PrivilegeFlags) Check() error {
 	return errs
 }
 
-func (f *PrivilegeFlags) given() []privilegeFlag {
-	return slices.DeleteFunc(f.all(), func(flag privilegeFlag) bool { return f.set == nil || !f.set.Changed(flag.name) })
+// isGiven reports whether the command line has a flag.
+func (f *PrivilegeFlags) isGiven(flag privilegeFlag) bool {
+	return f.set != nil && f.set.Changed(flag.name)
 }
 
 // privileges returns the privileges of the flags.
 func (f *PrivilegeFlags) privileges(fail failure) HostPrivileges {
 	var out HostPrivileges
-	for _, flag := range f.all() {
-		sources, problem := parseSources(*flag.value)
+	for i, flag := range privilegeFlags {
+		sources, problem := parseSources(f.values[i])
 		if problem != "" {
 			fail(flag.name, "%s", problem)
 		}

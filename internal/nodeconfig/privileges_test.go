@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+
+	"github.com/quartet-node/quartet/internal/privilege"
 )
 
 func TestEverySourceMayHaveWhatNoFlagRestricts(t *testing.T) {
@@ -16,14 +18,28 @@ func TestEverySourceMayHaveWhatNoFlagRestricts(t *testing.T) {
 		args []string
 		want HostPrivileges
 	}{
-		{nil, HostPrivileges{HostNetwork: every, HostPID: every, HostIPC: every, Privileged: every}},
+		{nil, HostPrivileges(privilege.Everything())},
 		{
 			[]string{"--host-network-sources=file, http,file", "--host-pid-sources=", "--host-ipc-sources", "local,*", "--privileged-sources=api"},
-			HostPrivileges{HostNetwork: []string{"file", "http"}, HostIPC: every, Privileged: []string{"api"}},
+			HostPrivileges{
+				HostNetwork: []string{"file", "http"}, HostIPC: every, Privileged: []string{"api"},
+				HostPath: every, HostPorts: every, Capabilities: every, UnmaskedProc: every,
+			},
+		},
+		{
+			[]string{
+				"--host-network-sources=", "--host-pid-sources=", "--host-ipc-sources=", "--privileged-sources=",
+				"--host-path-sources=file", "--host-port-sources=http", "--added-capabilities-sources=api", "--unmasked-proc-sources=local",
+			},
+			HostPrivileges{
+				HostPath: []string{"file"}, HostPorts: []string{"http"}, Capabilities: []string{"api"}, UnmaskedProc: []string{"local"},
+			},
 		},
 	} {
-		if diff := cmp.Diff(tc.want, parse(t, ConfigMux, tc.args...).HostPrivileges); diff != "" {
-			t.Errorf("%q (-want +got):\n%s", tc.args, diff)
+		for _, service := range []Service{ConfigMux, SyncLoop} {
+			if diff := cmp.Diff(tc.want, parse(t, service, tc.args...).HostPrivileges); diff != "" {
+				t.Errorf("%s %q (-want +got):\n%s", service, tc.args, diff)
+			}
 		}
 	}
 }
@@ -41,7 +57,7 @@ func TestSourcesThatDoNotExistAreRefusedWithTheFlag(t *testing.T) {
 			t.Errorf("%s: got %v, want %q in it", args, err, want)
 		}
 	}
-	for _, service := range []Service{PLEG, SyncLoop, NodeStatus} {
+	for _, service := range []Service{PLEG, NodeStatus} {
 		if _, err := Parse(service, []string{"--privileged-sources=file"}, os.Stderr); err == nil {
 			t.Errorf("%s takes a flag of configmux", service)
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/nodewatch"
+	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
-	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 )
 
 // apiPodsFile, in the state directory, is the checkpoint of the API server's pods.

@@ -44,10 +44,10 @@ func TestOnlyTheSourcesThatMayGivePrivilegesDo(t *testing.T) {
 		fields = append(fields, e.GetField())
 		if e.GetPath() != server.URL+"/pods" || e.GetPod() != "default/b-node" ||
 			!strings.Contains(e.GetMessage(), `a pod of the source "http" must not `) ||
-			!strings.HasSuffix(e.GetMessage(), " of configmux; the pod is left out: mend the answer") {
+			!strings.HasSuffix(e.GetMessage(), " of configmux and syncloop; the pod is left out: mend the answer") {
 			t.Errorf("error %v, want Path %v, Pod %q, Message with %q and Message ending with %q",
 				e, server.URL+"/pods", "default/b-node", `a pod of the source "http" must not `,
-				" of configmux; the pod is left out: mend the answer")
+				" of configmux and syncloop; the pod is left out: mend the answer")
 		}
 	}
 	want := []string{"spec.containers[0].securityContext.privileged", "spec.hostIPC", "spec.hostNetwork", "spec.hostPID"}
@@ -83,10 +83,10 @@ func TestAnAppliedPodThatAsksForMoreThanItMayIsRefusedByField(t *testing.T) {
 		}
 	}
 	if len(violations) != 1 || violations[0] !=
-		`spec.hostNetwork: Forbidden: a pod of the source "local" must not use the machine's network: leave the field out, or name "local" in --host-network-sources of configmux` {
+		`spec.hostNetwork: Forbidden: a pod of the source "local" must not use the machine's network: leave the field out, or name "local" in --host-network-sources of configmux and syncloop` {
 		t.Errorf("violations %q, want exactly one and violations[0] %q",
 			violations,
-			`spec.hostNetwork: Forbidden: a pod of the source "local" must not use the machine's network: leave the field out, or name "local" in --host-network-sources of configmux`)
+			`spec.hostNetwork: Forbidden: a pod of the source "local" must not use the machine's network: leave the field out, or name "local" in --host-network-sources of configmux and syncloop`)
 	}
 }
 

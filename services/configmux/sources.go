@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
@@ -17,7 +18,6 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/httpsource"
 	"github.com/quartet-node/quartet/services/configmux/internal/localsource"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
-	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 	"github.com/quartet-node/quartet/services/configmux/internal/replay"
 	"github.com/quartet-node/quartet/services/configmux/internal/rotation"
 	"github.com/quartet-node/quartet/services/configmux/internal/sealing"

@@ -13,6 +13,7 @@ import (
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/nodewatch"
+	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/internal/service"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/watchdog"
@@ -77,7 +78,8 @@ func newLoop(h *host, c loopConfig, parts *components.Group) *loop.Loop {
 		Clock: clock.RealClock{}, Tracer: h.tracer, Logger: h.logger, Metrics: loop.NewMetrics(h.registry),
 		Resync: h.cfg.Kubelet.SyncFrequency.Duration,
 		Node:   nodewatch.Source(nodev1.NewNodeServiceClient(h.peers.nodestatus)), Mirrors: c.mirrors,
-		Machine: machineOf(os.DirFS("/"), h.logger), Features: h.features, UnsafeSysctls: h.cfg.Kubelet.AllowedUnsafeSysctls, PodEvents: c.events,
+		Machine: machineOf(os.DirFS("/"), h.logger), Features: h.features, UnsafeSysctls: h.cfg.Kubelet.AllowedUnsafeSysctls,
+		Privileges: privilege.Allowed(h.cfg.HostPrivileges), PodEvents: c.events,
 		NodeMetrics:    stream.NewFollowedMetrics(h.registry, stream.NameNode),
 		DesiredMetrics: stream.NewFollowedMetrics(h.registry, stream.NamePodUpdates),
 		EventsMetrics:  stream.NewFollowedMetrics(h.registry, stream.NameLifecycleEvents),

@@ -29,6 +29,6 @@ func TestRefusedPrivilegesOfAPodAreReportedByField(t *testing.T) {
 	n := newNode(t, "--host-pid-sources=file", "--privileged-sources=")
 	greedy := strings.Replace(manifest("a", "i:1"), "spec: {", "spec: {hostNetwork: true, hostPID: true, ", 1)
 	n.expect(greedy, []string{"apply", "-f", "-"}, "", "standard input: pod/a: it is not valid:\n"+
-		`    spec.hostPID  Forbidden: a pod of the source "local" must not see the machine's processes: leave the field out, or name "local" in --host-pid-sources of configmux`+"\n",
+		`    spec.hostPID  Forbidden: a pod of the source "local" must not see the machine's processes: leave the field out, or name "local" in --host-pid-sources of configmux and syncloop`+"\n",
 		"1 of 1 could not be applied: see above")
 }

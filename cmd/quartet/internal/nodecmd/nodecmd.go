@@ -63,7 +63,7 @@ type Options struct {
 	BootstrapKubeconfig string
 	// These are passed to the services if they are set.
 	RuntimeEndpoint, AllowedUIDs, HostnameOverride, RootDir, NodeIP, NodeLabels string
-	// HostPrivileges is passed to configmux.
+	// HostPrivileges is passed to configmux and syncloop.
 	HostPrivileges nodeconfig.PrivilegeFlags
 	// AllowUnauthenticatedAPI is passed to syncloop.
 	AllowUnauthenticatedAPI bool
@@ -354,7 +354,7 @@ func (o Options) args(l layout.Layout, service layout.Service) []string {
 		case layout.PLEG:
 		}
 	}
-	if service == layout.ConfigMux {
+	if service == layout.ConfigMux || service == layout.SyncLoop {
 		args = append(args, o.HostPrivileges.Args()...)
 	}
 	if service == layout.SyncLoop {

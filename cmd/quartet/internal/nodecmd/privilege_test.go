@@ -12,7 +12,7 @@ import (
 )
 
 // An empty flag allows no source, which differs from a missing flag. The other services have no such flags.
-func TestConfigmuxGetsTheSourcesThatMayGiveHostPrivileges(t *testing.T) {
+func TestConfigmuxAndSyncloopGetTheSourcesThatMayGiveHostPrivileges(t *testing.T) {
 	l, err := layout.New(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -31,13 +31,13 @@ func TestConfigmuxGetsTheSourcesThatMayGiveHostPrivileges(t *testing.T) {
 			t.Errorf("%s: %v", service, err)
 			continue
 		}
-		if service != layout.ConfigMux {
+		if service != layout.ConfigMux && service != layout.SyncLoop {
 			continue
 		}
 		p := cfg.HostPrivileges
 		if !slices.Equal(p.HostNetwork, []string{"file", "local"}) || len(p.Privileged) != 0 ||
 			!slices.Equal(p.HostPID, []string{"*"}) {
-			t.Errorf("configmux has %+v", p)
+			t.Errorf("%s has %+v", service, p)
 		}
 	}
 }

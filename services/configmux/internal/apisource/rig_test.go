@@ -23,9 +23,9 @@ import (
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/stream"
-	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
@@ -35,14 +35,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const patience = 60 * time.Second
 
 // everything allows all host privileges.
-var everything = privilege.Allowed{
-	HostNetwork: []string{
-		privilege.Every,
-	},
-	HostPID:    []string{privilege.Every},
-	HostIPC:    []string{privilege.Every},
-	Privileged: []string{privilege.Every},
-}
+var everything = privilege.Everything()
 
 // rig is a running API source with a sink that stores its readings.
 type rig struct {

@@ -10,10 +10,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
-	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )

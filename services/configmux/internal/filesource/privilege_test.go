@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
-	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
+	"github.com/quartet-node/quartet/internal/privilege"
 )
 
 // networked returns a manifest of a pod with the host's network.

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
+	"github.com/quartet-node/quartet/internal/privilege"
 )
 
 func TestAnAppliedPodThatAsksForMoreThanItMayIsInvalid(t *testing.T) {

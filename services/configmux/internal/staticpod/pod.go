@@ -24,8 +24,8 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/internal/redact"
-	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 )
 
 // uidPattern matches a valid UID of a manifest, because it becomes a directory's name, a label in the runtime and a key

@@ -17,8 +17,8 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
-	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
 )
 
 // maxProblems bounds the number of reported problems of one manifest, so that a manifest of ten thousand invalid

@@ -9,19 +9,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/services/configmux/internal/privilege"
+	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
 var origin = staticpod.Origin{Source: "file", Allowed: everything, Node: "node-1", Path: "/manifests/web.yaml"}
 
 // everything lets the pods of every source have every privilege.
-var everything = privilege.Allowed{
-	HostNetwork: []string{"*"},
-	HostPID:     []string{"*"},
-	HostIPC:     []string{"*"},
-	Privileged:  []string{"*"},
-}
+var everything = privilege.Everything()
 
 const web = `apiVersion: v1
 kind: Pod

@@ -19,6 +19,7 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/engineapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/claims"
@@ -101,7 +102,8 @@ func newSyncloop(s *story) (*syncloop, error) {
 		Jitter: func(d time.Duration) time.Duration { return d },
 	})
 	cfg := loop.Config{
-		Desired: s.config, Events: s.pleg.events, Pleg: s.pleg, Probes: asking, Workers: out.pool, Store: out.store,
+		Privileges: privilege.Everything(),
+		Desired:    s.config, Events: s.pleg.events, Pleg: s.pleg, Probes: asking, Workers: out.pool, Store: out.store,
 		PodEvents: recorder, Evictions: book, Endings: ends, Resizes: promises,
 		PodFromObserved: executor.PodFromObserved, Clock: realClock, Tracer: tracer, Logger: log(laneLoop, "loop"),
 		Resync: time.Minute, Mirrors: mirrorpods.None{},

@@ -183,6 +183,10 @@ func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 	if _, evicted := l.evicted(uid); evicted || d.pod.DeletionTimestamp != nil {
 		end = &podworkers.End{}
 	}
+	if end == nil && l.refusePrivileges(uid, d, traceparent) {
+		l.decide(uid, d)
+		return
+	}
 	if end == nil &&
 		(!l.clearName(d.pod) || !l.admit(telemetry.WithTraceparent(context.Background(), traceparent), uid, d)) {
 		if d.refused {
@@ -245,7 +249,7 @@ func (l *Loop) remove(uid types.UID, traceparent string) {
 	l.cfg.Mirrors.Unwant(uid)
 	l.forgetEviction(uid)
 	l.cfg.Store.Unwant(uid)
-	if d.refused && !l.cfg.Workers.Has(uid) {
+	if d.refused && !l.cfg.Workers.Has(uid) && l.cfg.Store.IsNew(uid) {
 		l.cfg.Store.Forget(uid) // nothing of it was ever created
 		return
 	}

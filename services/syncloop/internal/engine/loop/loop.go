@@ -34,6 +34,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/nodefeatures"
+	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
@@ -137,6 +138,8 @@ type Config struct {
 	Features *nodefeatures.Features
 	// UnsafeSysctls is allowedUnsafeSysctls of the KubeletConfiguration.
 	UnsafeSysctls []string
+	// Privileges are the sources whose pods may have access to the host.
+	Privileges privilege.Allowed
 	// PodEvents records events of pods without a worker: *podevents.Recorder. Nil discards them.
 	PodEvents PodEvents
 	// Devices allocates the devices of new pods. If it is nil, there are none.

@@ -62,7 +62,7 @@ func (l *Loop) keep(uid types.UID, d *desiredPod, err error) {
 		"Pod resize started: "+resize.Summary(next, d.wanted.Generation, ""))
 	d.has, d.undecided = p.has, next != d.wanted
 	l.setPod(uid, d, next)
-	if d.pod.DeletionTimestamp == nil && !l.cfg.Workers.Ending(uid) {
+	if d.pod.DeletionTimestamp == nil && !d.refused && !l.cfg.Workers.Ending(uid) {
 		l.cfg.Workers.Want(d.pod, podworkers.Cause{Kind: podworkers.CauseConfig, Traceparent: d.traceparent}, nil)
 	}
 	l.askForResize(uid, d, podUpdated)

@@ -24,6 +24,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/mirrorpods"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
@@ -215,7 +216,8 @@ func newRigWith(
 			}
 			return nil, errors.New("there is no such folder")
 		},
-		Clock: r.clock, Tracer: tracer, Logger: logger, Resync: time.Minute,
+		Privileges: privilege.Everything(),
+		Clock:      r.clock, Tracer: tracer, Logger: logger, Resync: time.Minute,
 	}
 	for _, f := range change {
 		f(&cfg)
