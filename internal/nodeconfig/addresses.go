@@ -2,12 +2,10 @@ package nodeconfig
 
 import (
 	"fmt"
-	"math"
 	"net"
 	"net/netip"
 	"net/url"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -46,11 +44,7 @@ func (f *flags) addresses(service Service, cfg *Config, fail failure) {
 		fail("metrics-listen", "%s", problem)
 	}
 	cfg.MetricsListen = metrics
-	uids, problem := parseUIDs(f.allowedUIDs)
-	if problem != "" {
-		fail("allowed-uids", "%s", problem)
-	}
-	cfg.AllowedUIDs = uids
+	cfg.Users = f.roles.users(fail)
 	if f.given("container-runtime-endpoint") {
 		f.runtimeEndpoint = fullEndpoint(f.runtimeEndpoint)
 		if problem := checkEndpoint(f.runtimeEndpoint); problem != "" {
@@ -105,28 +99,6 @@ func checkLoopback(address string) string {
 		return fmt.Sprintf("%q: the port must be a number from 1 to 65535", address)
 	}
 	return ""
-}
-
-// parseUIDs parses UID,UID, and returns the problem; empty if it is valid.
-func parseUIDs(text string) (uids []int, problem string) {
-	for part := range strings.SplitSeq(text, ",") {
-		part = strings.TrimSpace(part)
-		if part == "" {
-			continue
-		}
-		// The highest number stands for "no user" in the kernel's interfaces.
-		uid, err := strconv.ParseUint(part, 10, 32)
-		if err != nil || uid == math.MaxUint32 {
-			return nil, fmt.Sprintf(
-				"%q must be the number of a user, from 0 to %d, as `id -u NAME` prints it",
-				part,
-				uint32(math.MaxUint32-1),
-			)
-		}
-		uids = append(uids, int(uid))
-	}
-	slices.Sort(uids)
-	return slices.Compact(uids), ""
 }
 
 // overrideRuntime replaces the runtime endpoint of the file by the flag. It applies to images too, unless the file has

@@ -4,7 +4,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -25,32 +24,6 @@ func TestMetricsAreServedBesideTheSocketByDefault(t *testing.T) {
 		if got := parse(t, PLEG, tc.args...).MetricsListen; got != tc.want {
 			t.Errorf("%v: metrics at %q, want %q", tc.args, got, tc.want)
 		}
-	}
-}
-
-func TestAllowedUsers(t *testing.T) {
-	for text, want := range map[string][]int{"": nil, "10241": {10241}, " 10244,10241 ,10244": {10241, 10244}} {
-		if got := parse(t, PLEG, "--allowed-uids", text).AllowedUIDs; !slices.Equal(got, want) {
-			t.Errorf("%q: %v, want %v", text, got, want)
-		}
-	}
-}
-
-// TestUsersWhoAreGivenSecrets: only configmux has any.
-func TestUsersWhoAreGivenSecrets(t *testing.T) {
-	if got := parse(t, ConfigMux, "--secret-uids", "10241").SecretUIDs; !slices.Equal(got, []int{10241}) {
-		t.Errorf("users %v, want %v", got, []int{10241})
-	}
-	if _, err := Parse(
-		ConfigMux,
-		[]string{"--secret-uids", "root"},
-		io.Discard,
-	); err == nil ||
-		!strings.Contains(err.Error(), `--secret-uids: "root" must be the number of a user`) {
-		t.Errorf("a name: %v", err)
-	}
-	if _, err := Parse(SyncLoop, []string{"--secret-uids", "1"}, io.Discard); err == nil {
-		t.Error("syncloop takes the flag")
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/rights"
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/systemd"
 )
@@ -61,12 +62,8 @@ type Config struct {
 	Listen string
 	// MetricsListen is the address for metrics: unix:///ABSOLUTE/PATH, or a loopback HOST:PORT; empty for none.
 	MetricsListen string
-	// AllowedUIDs are the users, besides root and the process's own, whose processes may connect to this service's
-	// sockets.
-	AllowedUIDs []int
-	// SecretUIDs is for configmux: the users, besides root and the process's own, who may connect and read the values of
-	// secrets.
-	SecretUIDs []int
+	// Users are the users, besides root and the process's own, that have roles in this service.
+	Users rights.Users
 	// Standby is for configmux: if another configmux holds the lock of the state directory, wait for it instead of
 	// failing.
 	Standby bool

@@ -15,26 +15,26 @@ import (
 
 // flags holds the flags as given.
 type flags struct {
-	file, kubeconfig, listen   string
-	metricsListen, allowedUIDs string
-	peers                      map[Service]*string
-	stateDir, rootDir          string
-	runtimeEndpoint            string
-	hostnameOverride, nodeIP   string
-	nodeLabels                 string
-	verbosity                  int
-	standby, readOnly          bool
-	openAPI                    bool
-	hostRoot                   string
-	podManifestPath            string
-	podLogsDir, cgroupRoot     string
-	replay                     string
-	replaySpeed                float64
-	hostPrivileges             PrivilegeFlags
-	secretUIDs                 string
-	join                       joinFlags
-	credentials                CredentialProviderFlags
-	given                      func(flag string) bool
+	file, kubeconfig, listen string
+	metricsListen            string
+	peers                    map[Service]*string
+	stateDir, rootDir        string
+	runtimeEndpoint          string
+	hostnameOverride, nodeIP string
+	nodeLabels               string
+	verbosity                int
+	standby, readOnly        bool
+	openAPI                  bool
+	hostRoot                 string
+	podManifestPath          string
+	podLogsDir, cgroupRoot   string
+	replay                   string
+	replaySpeed              float64
+	hostPrivileges           PrivilegeFlags
+	roles                    roleFlags
+	join                     joinFlags
+	credentials              CredentialProviderFlags
+	given                    func(flag string) bool
 }
 
 func (f *flags) flagSet(service Service) *pflag.FlagSet {
@@ -54,12 +54,7 @@ func (f *flags) flagSet(service Service) *pflag.FlagSet {
 		"",
 		"`ADDRESS` to serve metrics on: a unix socket, a loopback HOST:PORT, or none (default: beside --listen, with -metrics in its name)",
 	)
-	set.StringVar(
-		&f.allowedUIDs,
-		"allowed-uids",
-		"",
-		"`UIDS` of users, besides root and the one this process runs as, that may connect to its sockets, as UID,UID",
-	)
+	f.roles.add(service, set)
 	f.peers = make(map[Service]*string)
 	for _, peer := range Services() {
 		f.peers[peer] = set.String(

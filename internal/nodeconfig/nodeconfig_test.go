@@ -334,7 +334,7 @@ func TestHelpNamesEveryFlag(t *testing.T) {
 			}
 			for _, want := range []string{string(service) + " [flags]", "--config FILE", "--listen ADDRESS", "--configmux-address", "--pleg-address",
 				"--syncloop-address", "--nodestatus-address", "--state-dir DIR", "--root-dir DIR", "--hostname-override NAME", "--node-ip IP",
-				"--node-labels LABELS", "-v, --v N", "OTEL_EXPORTER_OTLP_ENDPOINT", "--metrics-listen ADDRESS", "--allowed-uids UIDS",
+				"--node-labels LABELS", "-v, --v N", "OTEL_EXPORTER_OTLP_ENDPOINT", "--metrics-listen ADDRESS", "--allowed-uids USERS",
 				"--container-runtime-endpoint ADDRESS", string(service) + " health [flags]"} {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("the help does not say %q:\n%s", want, out.String())

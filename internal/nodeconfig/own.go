@@ -55,12 +55,6 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 			"how many `TIMES` faster than recorded to replay; 0 replays without delays",
 		)
 		f.hostPrivileges.Add(set)
-		set.StringVar(
-			&f.secretUIDs,
-			"secret-uids",
-			"",
-			"`UIDS` of users, besides root and the one this process runs as, that may connect and read the values of secrets, as UID,UID",
-		)
 	case PLEG:
 		set.BoolVar(
 			&f.readOnly,
@@ -118,11 +112,6 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 	}
 	if service == ConfigMux {
 		f.replayed(cfg, fail)
-		uids, problem := parseUIDs(f.secretUIDs)
-		if problem != "" {
-			fail("secret-uids", "%s", problem)
-		}
-		cfg.SecretUIDs = uids
 	}
 	if service == SyncLoop {
 		if !filepath.IsAbs(f.hostRoot) {

@@ -41,7 +41,7 @@ func (l *peerListener) Accept() (net.Conn, error) {
 			return conn, nil
 		}
 		l.logger.Warn(
-			"refused a peer on the socket: run it as root or as the user of this process, or allow its user with --allowed-uids",
+			"refused a peer on the socket: run it as root or as the user of this process, or give its user a role with --observe-uids or another flag, see docs/security.md",
 			append(refusal, "allowed_uids", l.allowed, "socket", l.Addr().String())...)
 		// The connection was refused; an error of closing it does not matter.
 		_ = conn.Close()

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/stats"
 
+	"github.com/quartet-node/quartet/internal/rights"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
@@ -42,9 +43,9 @@ type Config struct {
 	Register func(*grpc.Server)
 	// Health is served as grpc.health.v1.
 	Health *Health
-	// AllowedUIDs are the users that may connect besides root and the process's own.
-	AllowedUIDs []int
-	// Logger logs refused peers.
+	// Users may connect and call the methods of their roles; root and the process's own user may call all.
+	Users rights.Users
+	// Logger logs refused peers and calls; nil is the default one.
 	Logger *slog.Logger
 	// Ready is called when the socket accepts connections; it may be nil.
 	Ready func()
@@ -53,16 +54,20 @@ type Config struct {
 // Serve serves until ctx ends, then ends all streams, waits briefly for calls in flight, and returns nil. It fails if
 // it cannot listen on the address.
 func Serve(ctx context.Context, cfg Config) error {
-	listener, err := ListenUnix(cfg.Address, cfg.AllowedUIDs, cfg.Logger)
+	listener, err := ListenUnix(cfg.Address, cfg.Users.All(), cfg.Logger)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
+	}
+	callers := authorizer{users: cfg.Users, logger: cfg.Logger}
+	if callers.logger == nil {
+		callers.logger = slog.Default()
 	}
 	unary := newCalls()
 	options := []grpc.ServerOption{
 		grpc.Creds(newPeerCredentials()),
 		grpc.MaxRecvMsgSize(maxMessageSize),
-		grpc.ChainUnaryInterceptor(unary.intercept),
-		grpc.ChainStreamInterceptor(endWith(ctx)),
+		grpc.ChainUnaryInterceptor(callers.unary, unary.intercept),
+		grpc.ChainStreamInterceptor(callers.stream, endWith(ctx)),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2, PermitWithoutStream: true}),
 	}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/quartet-node/quartet/internal/rights"
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
@@ -28,7 +29,7 @@ func serve(t *testing.T, address string, health *rpc.Health, allowed ...int) (st
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		done <- rpc.Serve(ctx, rpc.Config{
-			Address: address, Health: health, AllowedUIDs: allowed,
+			Address: address, Health: health, Users: rights.Users{rights.Observe: allowed},
 			Register: func(*grpc.Server) {}, Ready: func() { close(ready) },
 		})
 	}()

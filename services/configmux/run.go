@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -100,7 +99,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 		return metrics.Serve(ctx, metrics.ServeConfig{
 			Address:     cfg.MetricsListen,
 			Sockets:     cfg.Sockets,
-			AllowedUIDs: cfg.AllowedUIDs,
+			AllowedUIDs: cfg.MetricsUIDs(),
 			Registry:    registry,
 			Logger:      tel.Logger,
 		})
@@ -108,11 +107,11 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	group.Go(func() error {
 		defer desired.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address:     cfg.Listen,
-			Register:    server.New(given.served(cfg, desired, opened, tel.Logger)).Register,
-			Health:      health,
-			Logger:      tel.Logger,
-			AllowedUIDs: slices.Concat(cfg.AllowedUIDs, cfg.SecretUIDs),
+			Address:  cfg.Listen,
+			Register: server.New(given.served(cfg, desired, opened, tel.Logger)).Register,
+			Health:   health,
+			Logger:   tel.Logger,
+			Users:    cfg.Users,
 			Ready: func() {
 				tel.Logger.Info("serving", "address", cfg.Listen, "node", cfg.NodeName)
 				cfg.Systemd.Ready(tel.Logger)

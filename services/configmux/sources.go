@@ -11,6 +11,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/privilege"
+	"github.com/quartet-node/quartet/internal/rights"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
@@ -124,7 +125,7 @@ func (s sources) served(
 	}
 	if s.keys != nil {
 		rotate := func(ctx context.Context) (files int, key string, err error) { return s.rotate(ctx, logger) }
-		out.Objects = &server.Objects{Held: desired, Local: s.local, Rotate: rotate, SecretUIDs: cfg.SecretUIDs}
+		out.Objects = &server.Objects{Held: desired, Local: s.local, Rotate: rotate, SecretUIDs: cfg.Users[rights.Secrets]}
 	}
 	return out
 }

@@ -162,13 +162,13 @@ func serve(
 	serveHealth(ctx, group, cfg, heart, health, logger)
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
-			Address: cfg.MetricsListen, Sockets: cfg.Sockets, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: logger,
+			Address: cfg.MetricsListen, Sockets: cfg.Sockets, AllowedUIDs: cfg.MetricsUIDs(), Registry: registry, Logger: logger,
 		})
 	})
 	group.Go(func() error {
 		defer node.server.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address: cfg.Listen, Register: node.server.Register, Health: health, Logger: logger, AllowedUIDs: cfg.AllowedUIDs,
+			Address: cfg.Listen, Register: node.server.Register, Health: health, Logger: logger, Users: cfg.Users,
 			Ready: func() {
 				logger.Info("serving", "address", cfg.Listen, "node", settings.Name)
 				cfg.Systemd.Ready(logger)

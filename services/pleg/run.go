@@ -128,7 +128,7 @@ func observe(
 	})
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
-			Address: cfg.MetricsListen, Sockets: cfg.Sockets, AllowedUIDs: cfg.AllowedUIDs, Registry: registry, Logger: logger,
+			Address: cfg.MetricsListen, Sockets: cfg.Sockets, AllowedUIDs: cfg.MetricsUIDs(), Registry: registry, Logger: logger,
 		})
 	})
 	group.Go(func() error {
@@ -142,7 +142,7 @@ func observe(
 	group.Go(func() error {
 		defer events.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address: cfg.Listen, Register: srv.Register, Health: health, Logger: logger, AllowedUIDs: cfg.AllowedUIDs,
+			Address: cfg.Listen, Register: srv.Register, Health: health, Logger: logger, Users: cfg.Users,
 			Ready: func() {
 				logger.Info("serving", "address", cfg.Listen)
 				cfg.Systemd.Ready(logger)

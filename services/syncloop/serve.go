@@ -45,7 +45,7 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 		defer c.store.Close() // ends the streams of subscribers
 		defer c.events.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address: h.cfg.Listen, Health: h.health, Logger: h.logger, AllowedUIDs: h.cfg.AllowedUIDs,
+			Address: h.cfg.Listen, Health: h.health, Logger: h.logger, Users: h.cfg.Users,
 			Register: func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, c.engine) },
 			Ready: func() {
 				h.logger.Info("serving", "address", h.cfg.Listen)
@@ -55,7 +55,7 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 	})
 	parts.Run("metrics", func(ctx context.Context) error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
-			Address: h.cfg.MetricsListen, Sockets: h.cfg.Sockets, AllowedUIDs: h.cfg.AllowedUIDs,
+			Address: h.cfg.MetricsListen, Sockets: h.cfg.Sockets, AllowedUIDs: h.cfg.MetricsUIDs(),
 			Registry: h.registry, Logger: h.logger,
 			More: map[string]prometheus.Gatherer{metrics.ProbesPath: h.probeRegistry},
 		})

@@ -275,8 +275,8 @@ func TestADeniedUserGetsTheReason(t *testing.T) {
 		<-done
 	}()
 	_, errOut, err := run(t, "--socket-dir", s.dir)
-	if err != nil || !strings.Contains(errOut, "pleg: no metrics") || !strings.Contains(errOut, "--allowed-uids") {
+	if err != nil || !strings.Contains(errOut, "pleg: no metrics") || !strings.Contains(errOut, "--observe-uids") {
 		t.Errorf("run(--socket-dir) error = %v\n%s\nwant text with %q and with %q",
-			err, errOut, "pleg: no metrics", "--allowed-uids")
+			err, errOut, "pleg: no metrics", "--observe-uids")
 	}
 }

@@ -65,7 +65,7 @@ func (n *node) scrape(ctx context.Context, path string, service layout.Service) 
 		errors.Is(err, syscall.EPIPE):
 		// A service closes the connection of an unauthorized user before it has read anything.
 		return nil, fmt.Errorf(
-			"%s: no metrics from %s: this user may not: run the command as root, or name the user in the service's --allowed-uids",
+			"%s: no metrics from %s: this user may not: run the command as root, or name the user in the service's --observe-uids",
 			service,
 			socket,
 		)

@@ -2,7 +2,10 @@ package preparecmd_test
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -128,4 +131,84 @@ func TestAStateDirectoryThatCannotBeUsedSaysWhatToDo(t *testing.T) {
 			t.Errorf("%s: %v %s, want %q", dir, err, out, want)
 		}
 	}
+}
+
+// TestAServiceCannotTouchWhatIsAnothers tries as the user of a service what one who owns it would try.
+func TestAServiceCannotTouchWhatIsAnothers(t *testing.T) {
+	asRoot(t)
+	dir := harness.ShortDir(t)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(dir, "state")
+	if out, err := prepare(t, "--state-dir", state, "--manifests", filepath.Join(t.TempDir(), "m")); err != nil {
+		t.Fatal(err, out)
+	}
+	at := func(name string) string { return filepath.Join(state, name) }
+	socket, err := net.Listen("unix", at("run/pleg.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close() //nolint:errcheck // nothing was written
+	for _, name := range []string{"configmux/secrets.key", "nodestatus/state", "cluster/kubeconfig"} {
+		if err := os.WriteFile(at(name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create := func(name string) error { return os.WriteFile(at(name), nil, 0o600) }
+	read := func(name string) error { _, err := os.ReadFile(at(name)); return err }
+	mine := func(name string) error { return errors.Join(create(name), os.Remove(at(name))) }
+	over := func(from, to string) error { return errors.Join(create(from), os.Rename(at(from), at(to))) }
+	for user, refused := range map[int]map[string]func() error{
+		10241: {
+			"read the state of nodestatus":     func() error { return read("nodestatus/state") },
+			"write the node's kubeconfig":      func() error { return create("cluster/kubeconfig") },
+			"write the files of pods":          func() error { return create("root/file") },
+			"write the file users":             func() error { return create("run/users") },
+			"replace the file users":           func() error { return over("run/mine", "run/users") },
+			"remove the socket of pleg":        func() error { return os.Remove(at("run/pleg.sock")) },
+			"replace the socket of pleg":       func() error { return over("run/mine2", "run/pleg.sock") },
+			"make a directory beside the node": func() error { return os.Mkdir(at("another"), 0o700) },
+		},
+		10244: {
+			"read the key of secrets": func() error { return read("configmux/secrets.key") },
+			"write the applied pods":  func() error { return create("configmux/applied") },
+			"remove the file users":   func() error { return os.Remove(at("run/users")) },
+		},
+	} {
+		for what, do := range refused {
+			if err := as(user, do); !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("user %d may %s: %v", user, what, err)
+			}
+		}
+	}
+	for user, names := range map[int][]string{
+		10241: {"configmux/file", "run/configmux.sock"}, 10244: {"cluster/file", "run/nodestatus.sock"},
+	} {
+		for _, name := range names {
+			if err := as(user, func() error { return mine(name) }); err != nil {
+				t.Errorf("user %d may not make %s: %v", user, name, err)
+			}
+		}
+	}
+}
+
+// as calls a function as another user of the group of the services.
+func as(user int, do func() error) error {
+	const group, none = 10240, ^uintptr(0)
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		_, _, groupErr := syscall.RawSyscall(syscall.SYS_SETRESGID, none, group, none)
+		_, _, groupsErr := syscall.RawSyscall(syscall.SYS_SETGROUPS, 0, 0, 0)
+		_, _, userErr := syscall.RawSyscall(syscall.SYS_SETRESUID, none, uintptr(user), none)
+		for _, errno := range []syscall.Errno{groupErr, groupsErr, userErr} {
+			if errno != 0 {
+				result <- fmt.Errorf("becoming user %d: %w", user, errno)
+				return
+			}
+		}
+		result <- do()
+	}()
+	return <-result
 }

@@ -40,7 +40,8 @@ const (
 // ConfigService provides the desired pods of all sources, merged.
 //
 // Every RPC fails with UNAVAILABLE while the process stops, and for a peer of the unix socket that is neither root, nor
-// the user of configmux, nor one of --allowed-uids: its connection is closed, and the refusal is logged.
+// the user of configmux, nor one with a role: its connection is closed, and the refusal is logged. It fails with
+// PERMISSION_DENIED for a user without the role that docs/security.md names for the RPC.
 type ConfigServiceClient interface {
 	// WatchPodUpdates streams the desired pods of all sources. syncloop follows it as long as it lives, and any number of
 	// other clients may. It keeps the stream contract of quartet.stream.v1, level-triggered: unsent changes of one pod
@@ -230,7 +231,8 @@ func (c *configServiceClient) RotateSecretsKey(ctx context.Context, in *RotateSe
 // ConfigService provides the desired pods of all sources, merged.
 //
 // Every RPC fails with UNAVAILABLE while the process stops, and for a peer of the unix socket that is neither root, nor
-// the user of configmux, nor one of --allowed-uids: its connection is closed, and the refusal is logged.
+// the user of configmux, nor one with a role: its connection is closed, and the refusal is logged. It fails with
+// PERMISSION_DENIED for a user without the role that docs/security.md names for the RPC.
 type ConfigServiceServer interface {
 	// WatchPodUpdates streams the desired pods of all sources. syncloop follows it as long as it lives, and any number of
 	// other clients may. It keeps the stream contract of quartet.stream.v1, level-triggered: unsent changes of one pod

@@ -44,7 +44,8 @@ const (
 // EngineService provides the pods with their status, and their workers.
 //
 // Every RPC fails with UNAVAILABLE while the process stops, and for a peer of the unix socket that is neither root, nor
-// the user of syncloop, nor one of --allowed-uids: its connection is closed, and the refusal is logged.
+// the user of syncloop, nor one with a role: its connection is closed, and the refusal is logged. It fails with
+// PERMISSION_DENIED for a user without the role that docs/security.md names for the RPC.
 type EngineServiceClient interface {
 	// ListPods returns the pods of this node with their status, including terminating ones and orphans. `quartet get
 	// pods` calls it. Fails with UNAVAILABLE after a start until the desired and the running pods are known, so that a
@@ -294,7 +295,8 @@ func (c *engineServiceClient) GetHealth(ctx context.Context, in *GetHealthReques
 // EngineService provides the pods with their status, and their workers.
 //
 // Every RPC fails with UNAVAILABLE while the process stops, and for a peer of the unix socket that is neither root, nor
-// the user of syncloop, nor one of --allowed-uids: its connection is closed, and the refusal is logged.
+// the user of syncloop, nor one with a role: its connection is closed, and the refusal is logged. It fails with
+// PERMISSION_DENIED for a user without the role that docs/security.md names for the RPC.
 type EngineServiceServer interface {
 	// ListPods returns the pods of this node with their status, including terminating ones and orphans. `quartet get
 	// pods` calls it. Fails with UNAVAILABLE after a start until the desired and the running pods are known, so that a

@@ -35,7 +35,8 @@ const (
 // LifecycleService provides the last observed state of every pod in the runtime.
 //
 // Every RPC fails with UNAVAILABLE while the process stops, and for a peer of the unix socket that is neither root, nor
-// the user of pleg, nor one of --allowed-uids: its connection is closed, and the refusal is logged.
+// the user of pleg, nor one with a role: its connection is closed, and the refusal is logged. It fails with
+// PERMISSION_DENIED for a user without the role that docs/security.md names for the RPC.
 type LifecycleServiceClient interface {
 	// WatchEvents streams the changes of pods in the runtime. syncloop follows it as long as it lives, and any number of
 	// other clients may. It keeps the stream contract of quartet.stream.v1, edge-triggered: the snapshot has one POD_SYNC
@@ -138,7 +139,8 @@ func (c *lifecycleServiceClient) GetHealth(ctx context.Context, in *GetHealthReq
 // LifecycleService provides the last observed state of every pod in the runtime.
 //
 // Every RPC fails with UNAVAILABLE while the process stops, and for a peer of the unix socket that is neither root, nor
-// the user of pleg, nor one of --allowed-uids: its connection is closed, and the refusal is logged.
+// the user of pleg, nor one with a role: its connection is closed, and the refusal is logged. It fails with
+// PERMISSION_DENIED for a user without the role that docs/security.md names for the RPC.
 type LifecycleServiceServer interface {
 	// WatchEvents streams the changes of pods in the runtime. syncloop follows it as long as it lives, and any number of
 	// other clients may. It keeps the stream contract of quartet.stream.v1, edge-triggered: the snapshot has one POD_SYNC

@@ -34,7 +34,8 @@ const (
 // NodeService provides the Node object and its conditions.
 //
 // Every RPC fails with UNAVAILABLE while the process stops, and for a peer of the unix socket that is neither root, nor
-// the user of nodestatus, nor one of --allowed-uids: its connection is closed, and the refusal is logged.
+// the user of nodestatus, nor one with a role: its connection is closed, and the refusal is logged. It fails with
+// PERMISSION_DENIED for a user without the role that docs/security.md names for the RPC.
 type NodeServiceClient interface {
 	// GetNode returns the last computed Node. syncloop calls it when it starts a pod, and continues without an answer;
 	// `quartet get node` prints it. Fails with UNAVAILABLE before the first computation, shortly after the start.
@@ -125,7 +126,8 @@ func (c *nodeServiceClient) GetHealth(ctx context.Context, in *GetHealthRequest,
 // NodeService provides the Node object and its conditions.
 //
 // Every RPC fails with UNAVAILABLE while the process stops, and for a peer of the unix socket that is neither root, nor
-// the user of nodestatus, nor one of --allowed-uids: its connection is closed, and the refusal is logged.
+// the user of nodestatus, nor one with a role: its connection is closed, and the refusal is logged. It fails with
+// PERMISSION_DENIED for a user without the role that docs/security.md names for the RPC.
 type NodeServiceServer interface {
 	// GetNode returns the last computed Node. syncloop calls it when it starts a pod, and continues without an answer;
 	// `quartet get node` prints it. Fails with UNAVAILABLE before the first computation, shortly after the start.

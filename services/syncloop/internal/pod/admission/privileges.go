@@ -2,8 +2,8 @@ package admission
 
 import "k8s.io/apimachinery/pkg/util/validation/field"
 
-// ReasonPrivilege is the reason of a pod that asks for access to the host which its source may not give. The kubelet has
-// no such rule.
+// ReasonPrivilege is the reason of a pod that asks for access to the host which its source may not give. The kubelet
+// has no such rule.
 const ReasonPrivilege = "HostPrivilegeForbidden"
 
 // Privileges returns the refusal of a pod for what privilege.Check has found; nil if that is nothing.

@@ -1,0 +1,107 @@
+package nodeconfig
+
+import (
+	"fmt"
+	"math"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/quartet-node/quartet/internal/rights"
+)
+
+// roleFlag is a flag with the users of roles.
+type roleFlag struct {
+	name, may string
+	roles     []rights.Role
+	// of are the services that have a method for these roles; nil is all.
+	of []Service
+}
+
+// allRoleFlags are the flags of roles. The first one is for all calls but the values of secrets.
+var allRoleFlags = []roleFlag{
+	{
+		"allowed-uids", "connect to its sockets and make every call, but not read the values of secrets",
+		[]rights.Role{rights.Observe, rights.Apply, rights.Evict, rights.Admin}, nil,
+	},
+	{"observe-uids", "read pods, the node, health and metrics", []rights.Role{rights.Observe}, nil},
+	{
+		"apply-uids", "observe, and apply and delete pods, other objects and volumes",
+		[]rights.Role{rights.Apply}, []Service{ConfigMux, SyncLoop},
+	},
+	{"secret-uids", "observe, and read the values of secrets", []rights.Role{rights.Secrets}, []Service{ConfigMux}},
+	{
+		"evict-uids", "observe, evict pods, and end all pods before the machine goes down",
+		[]rights.Role{rights.Evict}, []Service{SyncLoop},
+	},
+	{
+		"admin-uids", "observe, rotate the key of secrets, and have the runtime listed anew",
+		[]rights.Role{rights.Admin}, []Service{ConfigMux, PLEG},
+	},
+}
+
+// roleFlags holds the values of the flags of roles, by flag.
+type roleFlags map[string]*string
+
+func (f *roleFlags) add(service Service, set *pflag.FlagSet) {
+	*f = roleFlags{}
+	for _, flag := range allRoleFlags {
+		if flag.of == nil || slices.Contains(flag.of, service) {
+			(*f)[flag.name] = set.String(flag.name, "",
+				"`USERS`, besides root and the one this process runs as, that may "+flag.may+", as UID,NAME")
+		}
+	}
+}
+
+// users returns the users of each role.
+func (f roleFlags) users(fail failure) rights.Users {
+	users := rights.Users{}
+	for _, flag := range allRoleFlags {
+		value := f[flag.name]
+		if value == nil {
+			continue
+		}
+		uids, problem := parseUsers(*value)
+		if problem != "" {
+			fail(flag.name, "%s", problem)
+		}
+		users = users.With(uids, flag.roles...)
+	}
+	return users
+}
+
+// MetricsUIDs returns the users, besides root and the process's own, that may read the metrics: all but those who only
+// read secrets.
+func (c Config) MetricsUIDs() []int {
+	others := c.Users.With(nil)
+	delete(others, rights.Secrets)
+	return others.All()
+}
+
+// parseUsers parses UID,NAME, and returns the problem; empty if it is valid.
+func parseUsers(text string) (uids []int, problem string) {
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		// The highest number stands for "no user" in the kernel's interfaces.
+		uid, err := strconv.ParseUint(part, 10, 32)
+		if known, lookupErr := user.Lookup(part); err != nil && lookupErr == nil {
+			uid, err = strconv.ParseUint(known.Uid, 10, 32)
+		}
+		if err != nil || uid == math.MaxUint32 {
+			return nil, fmt.Sprintf(
+				"%q must be the number of a user, from 0 to %d, or the name of one that this machine knows",
+				part,
+				uint32(math.MaxUint32-1),
+			)
+		}
+		uids = append(uids, int(uid))
+	}
+	slices.Sort(uids)
+	return slices.Compact(uids), ""
+}

@@ -1,0 +1,62 @@
+package rpc
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/quartet-node/quartet/internal/rights"
+)
+
+// authorizer lets a user call only the methods of its roles.
+type authorizer struct {
+	users  rights.Users
+	logger *slog.Logger
+}
+
+// check returns nil if the peer of a call may call a method, and otherwise an error for the peer.
+func (a authorizer) check(ctx context.Context, method string) error {
+	role := rights.Needed(method)
+	if role == "" {
+		return nil
+	}
+	uid, known := PeerUID(ctx)
+	if known && a.users.Have(uid, os.Geteuid(), role) {
+		return nil
+	}
+	a.logger.WarnContext(ctx, "refused a call: the user has not the role that it needs",
+		"method", method, "role", string(role), "uid", uid)
+	return status.Errorf(codes.PermissionDenied,
+		"user %d may not call %s: that needs the role %q: name the user in %s of this service, see docs/security.md",
+		uid, method, role, flagOf(role))
+}
+
+// flagOf returns the flag with the users of a role.
+func flagOf(role rights.Role) string {
+	if role == rights.Secrets {
+		return "--secret-uids"
+	}
+	return "--" + string(role) + "-uids"
+}
+
+func (a authorizer) unary(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
+	if err := a.check(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	return handler(ctx, req)
+}
+
+func (a authorizer) stream(
+	srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
+) error {
+	if err := a.check(ss.Context(), info.FullMethod); err != nil {
+		return err
+	}
+	return handler(srv, ss)
+}
