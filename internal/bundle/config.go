@@ -3,8 +3,6 @@ package bundle
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"text/template"
 
@@ -133,17 +131,10 @@ func (b *Bundle) configure(network networkConfig) error {
 		return err
 	}
 	for path, content := range map[string]string{b.configFile(): text, b.networkConfigFile(): conflist} {
-		if err := writeIfChanged(path, content); err != nil {
+		// containerd watches the network's directory.
+		if err := statedir.WriteIfChanged(path, []byte(content), fileMode); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// writeIfChanged writes a file unless it already has the content, because containerd watches the network's directory.
-func writeIfChanged(path, content string) error {
-	if have, err := os.ReadFile(filepath.Clean(path)); err == nil && string(have) == content {
-		return nil
-	}
-	return statedir.WriteFileAtomic(path, []byte(content), fileMode)
 }

@@ -133,7 +133,7 @@ func (c claims) choose(l layout.Layout, want wantedNetwork, taken []occupied) (s
 			return netip.Prefix{}, fmt.Errorf("releasing the network %s: %w", prefix, err)
 		}
 	}
-	if err := statedir.WriteFileAtomic(c.path(subnet), []byte(l.StateDir()), fileMode); err != nil {
+	if err := statedir.WriteIfChanged(c.path(subnet), []byte(l.StateDir()), fileMode); err != nil {
 		return netip.Prefix{}, fmt.Errorf("claiming the network %s: %w", subnet, err)
 	}
 	return subnet, nil

@@ -59,7 +59,7 @@ func rememberShared(l layout.Layout, mounts []string) error {
 	if err != nil {
 		return err
 	}
-	return statedir.WriteFileAtomic(sharedMountsFile(l), content, fileMode)
+	return statedir.WriteIfChanged(sharedMountsFile(l), content, fileMode)
 }
 
 // UnshareMounts reverts ShareMounts. It is a no-op if that changed nothing.

@@ -37,7 +37,7 @@ func Save(proc, stateDir string) error {
 	if err != nil {
 		return err
 	}
-	return statedir.WriteFileAtomic(filepath.Join(stateDir, file), fmt.Appendf(nil, "%d\n", n), fileMode)
+	return statedir.WriteIfChanged(filepath.Join(stateDir, file), fmt.Appendf(nil, "%d\n", n), fileMode)
 }
 
 // Read returns the limit: the lowest of pid_max, threads-max, and, in another PID namespace, the machine's pid_max from

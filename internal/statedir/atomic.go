@@ -1,6 +1,7 @@
 package statedir
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -35,6 +36,17 @@ func WriteFileAtomic(path string, data []byte, mode fs.FileMode) (err error) {
 		return err
 	}
 	return syncDir(dir)
+}
+
+// WriteIfChanged is WriteFileAtomic for a file that is written at each start: a file that has the content and the mode
+// stays, also on a disk that is full or read-only.
+func WriteIfChanged(path string, data []byte, mode fs.FileMode) error {
+	if info, err := os.Lstat(path); err == nil && info.Mode() == mode {
+		if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, data) {
+			return nil
+		}
+	}
+	return WriteFileAtomic(path, data, mode)
 }
 
 // ReplaceFile replaces a file so that readers, also after a crash of this process, see either its old or its new

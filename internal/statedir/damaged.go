@@ -37,9 +37,10 @@ func SetAside(path string, reason error) *DamagedError {
 	return &DamagedError{Path: path, Aside: aside, err: errors.Join(reason, err)}
 }
 
-// Rename renames a damaged file to PATH.damaged, and returns that. It returns an empty path if it fails.
+// Rename renames a damaged file to PATH.damaged, and returns that; to PATH.1.damaged if something other than a file has
+// that name, and so on. It returns an empty path if it fails.
 func Rename(path string) (aside string, err error) {
-	aside = path + damagedSuffix
+	aside = asideOf(path)
 	if err := os.Rename(path, aside); err != nil {
 		return "", err
 	}

@@ -29,7 +29,7 @@ type Reserve struct {
 // NewReserve fills the reserve at a path. A failure only means that there is no reserve until Run has filled it.
 func NewReserve(path string) (*Reserve, error) {
 	r := &Reserve{path: path}
-	err := r.fill()
+	err := Inform(r.fill)
 	r.released.Store(err != nil)
 	return r, err
 }

@@ -59,8 +59,7 @@ func LockAs(dir string, self Holder) (*Held, error) {
 		return nil, accessError(dir, dir, err)
 	}
 	path := filepath.Join(dir, self.Service+".lock")
-	// The file is never removed, because then two processes could lock two files of the same name.
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
+	file, err := openLock(path)
 	if err != nil {
 		return nil, accessError(dir, path, err)
 	}
@@ -73,9 +72,23 @@ func LockAs(dir string, self Holder) (*Held, error) {
 		return nil, errors.Join(err, file.Close())
 	}
 	self.Since = time.Now().UTC().Truncate(time.Second)
-	// The lock is held also if its text cannot be written, for example because the disk is full: see holderOf.
-	_ = writeHolder(file, self)
+	// The lock is held also if its text cannot be written, because the disk is full or hangs: see holderOf.
+	_ = Inform(func() error { return writeHolder(file, self) })
 	return &Held{file: file}, nil
+}
+
+// openLock opens a lock file. It is never removed, because then two processes could lock two files of the same name. A
+// directory in its place, which no process has locked, is set aside.
+func openLock(path string) (*os.File, error) {
+	const flags = os.O_RDWR | os.O_CREATE | unix.O_CLOEXEC
+	file, err := os.OpenFile(path, flags, 0o600)
+	if errors.Is(err, unix.EISDIR) {
+		if _, renamed := Rename(path); renamed != nil {
+			return nil, errors.Join(err, renamed)
+		}
+		file, err = os.OpenFile(path, flags, 0o600)
+	}
+	return file, err
 }
 
 // LastHolder returns the last holder of the lock of a service, which may have released it; zero if there was none or

@@ -15,6 +15,7 @@ import (
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/checkpoint"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
@@ -57,7 +58,7 @@ func TestEventsOfTheNodeReachTheAPIServer(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Status:     v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{BootID: "an earlier one"}},
 	}
-	if err := checkpoint.Save(cfg.StateDir, nodeobject.State{Node: before}); err != nil {
+	if err := checkpoint.Save(&statedir.Writer{}, cfg.StateDir, nodeobject.State{Node: before}); err != nil {
 		t.Fatal(err)
 	}
 	stop := background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
@@ -103,7 +104,7 @@ func TestEventsOfAStandaloneNodeArePublished(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: cfg.NodeName},
 		Status:     v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{BootID: "an earlier one"}},
 	}
-	if err := checkpoint.Save(cfg.StateDir, nodeobject.State{Node: before}); err != nil {
+	if err := checkpoint.Save(&statedir.Writer{}, cfg.StateDir, nodeobject.State{Node: before}); err != nil {
 		t.Fatal(err)
 	}
 	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })

@@ -102,6 +102,7 @@ func serve(
 	}
 	addresses := nodeip.New(nodeip.Config{Name: cfg.NodeName, Family: cfg.NodeIP})
 	var heart *heartbeat.Heart
+	var disk statedir.Writer
 	shutdowns, err := shutdownOf(cfg, to, health, registry, func(message string) {
 		heart.Look()
 		node.events.shutdown(message)
@@ -125,7 +126,7 @@ func serve(
 			return readings, err
 		},
 		Previous: previous, Publish: node.computed, ShuttingDown: shutdowns.ShuttingDown,
-		Save:   func(state nodeobject.State) error { return checkpoint.Save(cfg.StateDir, state) },
+		Save:   func(state nodeobject.State) error { return checkpoint.Save(&disk, cfg.StateDir, state) },
 		Health: health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry), Tracer: tracer,
 	})
 	node.server = server.New(server.Config{

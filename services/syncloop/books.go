@@ -23,7 +23,7 @@ type books struct {
 }
 
 // openBooks opens the books in the state directory. A damaged one delays nothing.
-func openBooks(h *host, parts *components.Group) (books, error) {
+func openBooks(h *host, parts *components.Group) books {
 	reserve, err := statedir.NewReserve(filepath.Join(h.cfg.StateDir, "syncloop.reserve"))
 	if err != nil {
 		h.logger.Warn("no disk space is reserved for the record of evicted pods; it is tried again",
@@ -35,15 +35,9 @@ func openBooks(h *host, parts *components.Group) (books, error) {
 		Clock: clock.RealClock{}, Logger: h.logger,
 	})
 	parts.OnClose("record of the evicted pods", evictions.Close)
-	endings, err := gracebook.Open(gracebook.Config{
+	endings := gracebook.Open(gracebook.Config{
 		Dir: filepath.Join(h.cfg.StateDir, "endings"), Boot: h.boot, Now: boottime.Now, Logger: h.logger,
 	})
-	if err != nil {
-		return books{}, err
-	}
-	resized, err := resizes.Open(filepath.Join(h.cfg.StateDir, "resizes"), h.logger)
-	if err != nil {
-		return books{}, err
-	}
-	return books{evictions: evictions, endings: endings, resizes: resized}, nil
+	resized := resizes.Open(filepath.Join(h.cfg.StateDir, "resizes"), h.logger)
+	return books{evictions: evictions, endings: endings, resizes: resized}
 }

@@ -15,11 +15,8 @@ import (
 // newProbes returns the prober, with the results that an earlier process saved.
 func newProbes(
 	ctx context.Context, h *host, events *podevents.Recorder, parts *components.Group,
-) (*prober.Manager, error) {
-	book, err := prober.OpenBook(filepath.Join(h.cfg.StateDir, "probes"), h.logger)
-	if err != nil {
-		return nil, err
-	}
+) *prober.Manager {
+	book := prober.OpenBook(filepath.Join(h.cfg.StateDir, "probes"), h.logger)
 	calls := probecalls.New(probecalls.Config{
 		Runtime: h.runtimeNow(ctx), Clock: clock.RealClock{}, Events: events, Metrics: probecalls.NewMetrics(h.probeRegistry),
 	})
@@ -27,5 +24,5 @@ func newProbes(
 		Probe: calls.Probe, Forget: calls.Forget, Book: book, Clock: clock.RealClock{}, Tracer: h.tracer, Logger: h.logger,
 	})
 	parts.Run("probes", manager.Run)
-	return manager, nil
+	return manager
 }

@@ -64,7 +64,8 @@ func (r rootMount) share() error {
 		return nil
 	}
 	r.logger.Info("the machine's mounts are private: the root directory is now a shared mount of its own", telemetry.KeyFile, r.dir)
-	if err := statedir.WriteFileAtomic(r.file, []byte(r.mark()), rootMountFileMode); err != nil {
+	err = statedir.Inform(func() error { return statedir.WriteFileAtomic(r.file, []byte(r.mark()), rootMountFileMode) })
+	if err != nil {
 		r.logger.Warn("the mount of the root directory is not recorded, so it stays when the node stops; 'quartet down' removes it",
 			telemetry.KeyFile, r.dir, telemetry.KeyError, err)
 	}

@@ -113,10 +113,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		stop()
 		return nil
 	})
-	books, err := openBooks(h, parts)
-	if err != nil {
-		return err
-	}
+	books := openBooks(h, parts)
 	events, err := newEvents(h, parts)
 	if err != nil {
 		return err
@@ -127,10 +124,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	if err != nil {
 		return err
 	}
-	probes, err := newProbes(ctx, h, events, parts)
-	if err != nil {
-		return err
-	}
+	probes := newProbes(ctx, h, events, parts)
 	published := inventory.New(stream.NewServedMetrics(h.registry, stream.NameStorage))
 	devices, err := newPodDevices(h, askNode, published.Changed, changes.Note(podchanges.Sync), parts)
 	if err != nil {

@@ -189,10 +189,8 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 			return err
 		}
 	}
-	for _, dir := range []string{l.StateDir(), l.PIDDir()} {
-		if err := os.MkdirAll(dir, dirMode); err != nil {
-			return fmt.Errorf("making the node's directories: %w", err)
-		}
+	if err := os.MkdirAll(l.StateDir(), dirMode); err != nil {
+		return fmt.Errorf("making the node's directories: %w", err)
 	}
 	lock, err := statedir.Lock(l.StateDir(), Name)
 	if err != nil {
@@ -200,7 +198,7 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
 	if opts.Config != nil {
-		if err := statedir.WriteFileAtomic(opts.ConfigFile, opts.Config, configMode); err != nil {
+		if err := statedir.WriteIfChanged(opts.ConfigFile, opts.Config, configMode); err != nil {
 			return err
 		}
 		if logging, err = opts.check(l); err != nil {
@@ -229,11 +227,10 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 		logger.Warn("lines were dropped because the output of this command was not read", "lines", lines)
 	})
 	// The file is for people and scripts; quartet itself identifies a process by its lock.
-	if err := statedir.WriteFileAtomic(l.PIDFile(Name), fmt.Appendf(nil, "%d\n", os.Getpid()), pidFileMode); err != nil {
+	if err := writePID(l); err != nil {
 		logger.Warn("cannot write the PID file", "error", err)
-	} else {
-		defer func() { err = errors.Join(err, os.Remove(l.PIDFile(Name))) }()
 	}
+	defer removePID(l, logger)
 	if opts.Sockets == nil {
 		opts.Sockets = &sockets.Set{}
 	}
@@ -305,6 +302,7 @@ func (o Options) processes(
 			Args:    o.args(l, service),
 			Output:  output,
 			PIDFile: l.PIDFile(string(service)),
+			Logger:  logger,
 			Grace:   grace,
 			Sockets: o.holdSockets(l, service, logger),
 			Guard:   o.guard(l.Address(service), string(service), logger),

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"runtime"
@@ -28,8 +29,10 @@ type Process struct {
 	Args []string
 	// Output receives its standard output and standard error.
 	Output *Output
-	// PIDFile is the path of its PID file; empty for none.
+	// PIDFile is the path of its PID file; empty for none. It is for people: without it the process runs.
 	PIDFile string
+	// Logger logs what concerns the PID file; nil for nowhere.
+	Logger *slog.Logger
 	// Grace is the time between SIGTERM and SIGKILL.
 	Grace time.Duration
 	// Sockets returns the listening sockets to pass to the process. It is called before each start; nil for none.
@@ -84,15 +87,20 @@ func (p *Process) Serve(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting %s: %w", p.Name, err)
 	}
-	writeErr := p.writePID(cmd.Process.Pid)
 	unguard := p.guard(ctx, cmd.Process)
+	if err := p.writePID(cmd.Process.Pid); err != nil && p.Logger != nil {
+		p.Logger.Warn("cannot write a PID file", "process", p.Name, "error", err)
+	}
 	err := cmd.Wait()
 	unguard()
 	out.Flush()
-	if p.FinalExit != 0 && cmd.ProcessState.ExitCode() == p.FinalExit {
-		return errors.Join(&FinalError{Name: p.Name, Reason: out.Reason()}, p.removePID())
+	if err := p.removePID(); err != nil && p.Logger != nil {
+		p.Logger.Warn("cannot remove a PID file", "process", p.Name, "error", err)
 	}
-	return errors.Join(ended(cmd, err), writeErr, p.removePID())
+	if p.FinalExit != 0 && cmd.ProcessState.ExitCode() == p.FinalExit {
+		return &FinalError{Name: p.Name, Reason: out.Reason()}
+	}
+	return ended(cmd, err)
 }
 
 // guard runs Guard, and returns the function that ends it.
@@ -123,17 +131,20 @@ func (p *Process) writePID(pid int) error {
 	if p.PIDFile == "" {
 		return nil
 	}
-	return statedir.WriteFileAtomic(p.PIDFile, fmt.Appendf(nil, "%d\n", pid), pidFileMode)
+	return statedir.Inform(func() error {
+		return statedir.WriteFileAtomic(p.PIDFile, fmt.Appendf(nil, "%d\n", pid), pidFileMode)
+	})
 }
 
 func (p *Process) removePID() error {
 	if p.PIDFile == "" {
 		return nil
 	}
-	if err := os.Remove(p.PIDFile); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	err := statedir.Inform(func() error { return os.Remove(p.PIDFile) })
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // NewOutput returns an Output for the named processes.

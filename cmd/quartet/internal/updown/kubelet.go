@@ -98,5 +98,5 @@ func writeConfig(l layout.Layout, file string, own ownFields) error {
 			return fmt.Errorf("making the node's directories: %w", err)
 		}
 	}
-	return statedir.WriteFileAtomic(l.ConfigFile(), []byte(config), configMode)
+	return statedir.WriteIfChanged(l.ConfigFile(), []byte(config), configMode)
 }

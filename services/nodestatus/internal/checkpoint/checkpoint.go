@@ -25,13 +25,16 @@ type content struct {
 	PressureSeen map[v1.NodeConditionType]time.Time `json:"pressureSeen,omitempty"`
 }
 
-// Save writes the state into an existing state directory.
-func Save(stateDir string, state nodeobject.State) error {
+// Save writes the state into an existing state directory, and does not wait for a disk that hangs.
+func Save(disk *statedir.Writer, stateDir string, state nodeobject.State) error {
 	data, err := json.Marshal(content{Node: state.Node, PressureSeen: state.Eviction.Seen})
 	if err != nil {
 		return fmt.Errorf("writing the checkpoint of the node: %w", err)
 	}
-	if err := statedir.WriteFileAtomic(filepath.Join(stateDir, fileName), append(data, '\n'), 0o600); err != nil {
+	err = disk.Write(func() error {
+		return statedir.WriteFileAtomic(filepath.Join(stateDir, fileName), append(data, '\n'), 0o600)
+	})
+	if err != nil {
 		return fmt.Errorf("writing the checkpoint of the node: %w", err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
@@ -33,7 +34,7 @@ func TestWhatIsSavedIsLoaded(t *testing.T) {
 		},
 		Eviction: eviction.State{Seen: map[v1.NodeConditionType]time.Time{v1.NodeMemoryPressure: at}},
 	}
-	if err := Save(dir, want); err != nil {
+	if err := Save(&statedir.Writer{}, dir, want); err != nil {
 		t.Fatal(err)
 	}
 	got, err := Load(dir, "node-1")
@@ -66,7 +67,7 @@ func TestBrokenFileIsNamed(t *testing.T) {
 }
 
 func TestSaveNamesWhatFailed(t *testing.T) {
-	err := Save(filepath.Join(t.TempDir(), "none"), nodeobject.State{Node: &v1.Node{}})
+	err := Save(&statedir.Writer{}, filepath.Join(t.TempDir(), "none"), nodeobject.State{Node: &v1.Node{}})
 	if err == nil || !strings.Contains(err.Error(), "checkpoint of the node") {
 		t.Errorf("Save() error = %v, want an error with %q", err, "checkpoint of the node")
 	}

@@ -83,7 +83,7 @@ func (m *Manager) calledOff(ctx context.Context) {
 // keep saves the progress of a shutdown. Without it, a restart would repeat the time of an earlier group.
 func (m *Manager) keep(ctx context.Context, mem memory) {
 	m.cfg.Metrics.set(mem)
-	if err := save(m.cfg.StateDir, mem); err != nil {
+	if err := m.disk.Write(func() error { return save(m.cfg.StateDir, mem) }); err != nil {
 		m.cfg.Logger.WarnContext(ctx, "cannot save the progress of the shutdown; it is lost if nodestatus is killed",
 			telemetry.KeyError, err)
 	}

@@ -22,6 +22,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/logind"
 )
@@ -86,6 +87,8 @@ type Config struct {
 // Manager terminates pods before a shutdown. Create it with New, and call Run once.
 type Manager struct {
 	cfg Config
+	// disk writes the progress. A disk that hangs does not delay the end of pods.
+	disk statedir.Writer
 
 	mu sync.Mutex
 	// down is true while a shutdown is in progress.

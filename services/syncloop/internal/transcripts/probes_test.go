@@ -22,15 +22,12 @@ import (
 const takesProbe = 2 * time.Millisecond
 
 // newProbes returns the prober. The story answers its calls.
-func newProbes(s *story, logger *slog.Logger) (*prober.Manager, error) {
-	book, err := prober.OpenBook(filepath.Join(s.stateDir, "probes"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, err
-	}
+func newProbes(s *story, logger *slog.Logger) *prober.Manager {
+	book := prober.OpenBook(filepath.Join(s.stateDir, "probes"), slog.New(slog.DiscardHandler))
 	return prober.New(prober.Config{
 		Probe: s.probe, Book: book, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: logger,
 		Spread: func() float64 { return 0.5 },
-	}), nil
+	})
 }
 
 // probe answers a call. It writes a line for the first call of a container, and when the answer differs from the last

@@ -61,25 +61,13 @@ func newSyncloop(s *story) (*syncloop, error) {
 		Path: filepath.Join(s.stateDir, "evictions.json"), Boot: "boot", Clock: clock.RealClock{},
 		Logger: slog.New(slog.DiscardHandler),
 	})
-	ends, err := gracebook.Open(gracebook.Config{
+	ends := gracebook.Open(gracebook.Config{
 		Dir: filepath.Join(s.stateDir, "endings"), Boot: "boot", Now: s.sinceBoot, Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		end()
-		return nil, errors.Join(err, book.Close())
-	}
-	promises, err := resizes.Open(filepath.Join(s.stateDir, "resizes"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		end()
-		return nil, errors.Join(err, book.Close())
-	}
+	promises := resizes.Open(filepath.Join(s.stateDir, "resizes"), slog.New(slog.DiscardHandler))
 	recorder := events{s, ctx, &sync.Map{}}
 	realClock, tracer := clock.RealClock{}, telemetry.Off()
-	asking, err := newProbes(s, log(lanePLEG, "probe"))
-	if err != nil {
-		end()
-		return nil, errors.Join(err, book.Close())
-	}
+	asking := newProbes(s, log(lanePLEG, "probe"))
 	mounts, err := newVolumes(s, recorder)
 	if err != nil {
 		end()

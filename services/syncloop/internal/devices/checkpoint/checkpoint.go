@@ -64,7 +64,7 @@ type file struct {
 
 // CorruptError is the error of a file that cannot be used and was set aside.
 type CorruptError struct {
-	// Path is the path of the file, and Aside the one that it has now.
+	// Path is the path of the file, and Aside the one that it has now; empty if it could not be renamed.
 	Path, Aside string
 	// Err is the reason.
 	Err error
@@ -72,28 +72,30 @@ type CorruptError struct {
 
 // Error implements error.
 func (e *CorruptError) Error() string {
+	if e.Aside == "" {
+		return fmt.Sprintf("the checkpoint of devices %s is damaged: %v", e.Path, e.Err)
+	}
 	return fmt.Sprintf("the checkpoint of devices %s is damaged, and is now %s: %v", e.Path, e.Aside, e.Err)
 }
 
 // Unwrap returns the reason.
 func (e *CorruptError) Unwrap() error { return e.Err }
 
-// Read reads the checkpoint in a folder. A missing one is empty. It renames a damaged one, and fails with a
-// CorruptError.
+// Read reads the checkpoint in a folder. A missing one is empty. It renames one that is damaged or cannot be
+// read, and fails with a CorruptError.
 func Read(dir string) (Content, error) {
 	path := filepath.Join(dir, File)
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Content{}, nil
 	}
-	if err != nil {
-		return Content{}, fmt.Errorf("read the checkpoint of devices: %w", err)
-	}
 	var data []byte
-	if info.Size() > maxBytes {
+	switch {
+	case err != nil:
+	case info.Size() > maxBytes:
 		err = fmt.Errorf("it has %d bytes, more than %d", info.Size(), maxBytes)
-	} else if data, err = os.ReadFile(path); err != nil {
-		return Content{}, fmt.Errorf("read the checkpoint of devices: %w", err)
+	default:
+		data, err = os.ReadFile(path)
 	}
 	var content Content
 	if err == nil {
@@ -104,7 +106,7 @@ func Read(dir string) (Content, error) {
 	}
 	aside := path + corruptSuffix
 	if renamed := os.Rename(path, aside); renamed != nil {
-		return Content{}, fmt.Errorf("set the damaged checkpoint of devices aside: %w", errors.Join(renamed, err))
+		aside, err = "", errors.Join(err, renamed)
 	}
 	return Content{}, &CorruptError{Path: path, Aside: aside, Err: err}
 }

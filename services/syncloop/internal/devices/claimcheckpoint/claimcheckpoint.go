@@ -63,8 +63,8 @@ type device struct {
 	CDIDeviceIDs []string
 }
 
-// Read reads the checkpoint in a folder. A missing one is empty. A damaged one is set aside, and the error is a
-// *statedir.DamagedError.
+// Read reads the checkpoint in a folder. A missing one is empty. One that is damaged or cannot be read is set
+// aside, and the error is a *statedir.DamagedError.
 func Read(dir string) ([]claimbook.Entry, error) {
 	path := filepath.Join(dir, File)
 	info, err := os.Stat(path)
@@ -72,14 +72,14 @@ func Read(dir string) ([]claimbook.Entry, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the checkpoint of resource claims: %w", err)
+		return nil, statedir.SetAside(path, err)
 	}
 	if info.Size() > maxBytes {
 		return nil, statedir.SetAside(path, fmt.Errorf("it has %d bytes, more than %d", info.Size(), maxBytes))
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read the checkpoint of resource claims: %w", err)
+		return nil, statedir.SetAside(path, err)
 	}
 	entries, err := decode(data)
 	if err != nil {

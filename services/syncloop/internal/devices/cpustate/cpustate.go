@@ -68,8 +68,8 @@ type file struct {
 	DataChecksum checksum `json:"dataChecksum"`
 }
 
-// Read reads the state in a root directory; it returns nil if there is none. It sets a damaged file aside, and fails
-// with a *statedir.DamagedError.
+// Read reads the state in a root directory; it returns nil if there is none. It sets a file that is damaged or cannot
+// be read aside, and fails with a *statedir.DamagedError.
 func Read(root string) (*State, error) {
 	path := filepath.Join(root, File)
 	info, err := os.Stat(path)
@@ -77,14 +77,14 @@ func Read(root string) (*State, error) {
 		return nil, nil //nolint:nilnil // no state is no error
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the state of CPUs: %w", err)
+		return nil, statedir.SetAside(path, err)
 	}
 	if info.Size() > maxBytes {
 		return nil, statedir.SetAside(path, fmt.Errorf("it has %d bytes, more than %d", info.Size(), maxBytes))
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read the state of CPUs: %w", err)
+		return nil, statedir.SetAside(path, err)
 	}
 	state, err := decode(data)
 	if err != nil {

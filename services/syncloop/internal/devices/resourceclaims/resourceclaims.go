@@ -13,6 +13,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -73,6 +74,8 @@ type Manager struct {
 	waiting map[string]map[types.UID]bool
 	// wipes are the removals of published devices that are due, by driver.
 	wipes map[string]wipe
+	// cleared is true once this process has removed the devices of all drivers.
+	cleared atomic.Bool
 	// health has the health of the devices of each driver.
 	health map[string]map[deviceKey]deviceHealth
 	// rebuild is true after a damaged checkpoint, until Recover was called; dirty asks Run to write the checkpoint.

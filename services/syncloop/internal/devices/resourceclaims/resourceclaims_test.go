@@ -321,6 +321,25 @@ func TestPluginsThatAreRefused(t *testing.T) {
 	}
 }
 
+// TestPublishedDevicesAreRemovedOnceWithoutADisk has a start of the machine that cannot be recorded.
+func TestPublishedDevicesAreRemovedOnceWithoutADisk(t *testing.T) {
+	r := newRig(t)
+	r.end()
+	must(t, os.RemoveAll(filepath.Join(r.root, "boot")))
+	must(t, os.MkdirAll(filepath.Join(r.root, "boot", "in the way"), 0o700))
+	r.restart()
+	eventually.That(t, "the log says that the start is not recorded", func() bool {
+		return strings.Contains(r.log.String(), "cannot record that the ResourceSlices of this node were removed")
+	})
+	r.api.mu.Lock()
+	r.api.slices = map[string]bool{gpus: true}
+	r.api.mu.Unlock()
+	for range 5 {
+		r.clock.Step(time.Minute)
+	}
+	want(t, "published", r.api.published(), gpus)
+}
+
 // TestPublishedDevicesOfADriverThatHasLeft are removed after 30 s, unless it comes back.
 func TestPublishedDevicesOfADriverThatHasLeft(t *testing.T) {
 	r := newRig(t)

@@ -46,6 +46,9 @@ func (m *Manager) begin() {
 
 // isNewBoot reports whether no process has finished the removal at the start since the machine was started.
 func (m *Manager) isNewBoot() bool {
+	if m.cleared.Load() {
+		return false
+	}
 	known, err := os.ReadFile(m.cfg.BootFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		m.cfg.Logger.Warn("cannot read at which boot the devices of DRA drivers were removed; removing them now",
@@ -127,7 +130,12 @@ func (m *Manager) wipeAtStart(ctx context.Context) error {
 			return err
 		}
 		m.cfg.Logger.Info("removed the ResourceSlices of this node; drivers publish them again")
-		return statedir.WriteFileAtomic(m.cfg.BootFile, []byte(m.cfg.Boot), bootFileMode)
+		m.cleared.Store(true)
+		if err := statedir.WriteFileAtomic(m.cfg.BootFile, []byte(m.cfg.Boot), bootFileMode); err != nil {
+			const problem = "cannot record that the ResourceSlices of this node were removed; the next start removes them again"
+			m.cfg.Logger.Warn(problem, telemetry.KeyFile, m.cfg.BootFile, telemetry.KeyError, err)
+		}
+		return nil
 	}
 	names, err := m.cfg.API.SliceDrivers(ctx)
 	if err != nil {

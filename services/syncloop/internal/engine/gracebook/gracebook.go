@@ -62,6 +62,8 @@ type entry struct {
 	record record
 	// known is a copy of record for readers, which must not wait for the disk.
 	known atomic.Pointer[record]
+	// unsaved is true if the last write failed; the next change writes again.
+	unsaved bool
 	// gone is true once the pod is forgotten. Nothing is written after that.
 	gone bool
 }
@@ -94,16 +96,14 @@ func (e *entry) publish() {
 }
 
 // Open reads the book in a directory. A damaged file is set aside, and the grace period of its pod starts again. A file
-// of another boot is removed. Open fails if the directory cannot be created or read.
-func Open(cfg Config) (*Book, error) {
+// of another boot is removed. If the directory cannot be created or read, the log says so, and the book begins empty.
+func Open(cfg Config) *Book {
 	b := InMemory(cfg.Now)
 	b.cfg = cfg
-	if err := os.MkdirAll(cfg.Dir, dirMode); err != nil {
-		return nil, fmt.Errorf("create the directory of terminating pods: %w", err)
-	}
-	files, err := os.ReadDir(cfg.Dir)
+	files, err := statedir.OpenDir(cfg.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("read the records of terminating pods: %w", err)
+		cfg.Logger.Error("the records of terminating pods cannot be read: their grace periods start again",
+			telemetry.KeyFile, cfg.Dir, telemetry.KeyError, err)
 	}
 	for _, file := range files {
 		if statedir.IsAside(file.Name()) {
@@ -128,7 +128,7 @@ func Open(cfg Config) (*Book, error) {
 				telemetry.KeyFile, path, telemetry.KeyError, err)
 		}
 	}
-	return b, nil
+	return b
 }
 
 // InMemory returns an empty book without files.
@@ -277,7 +277,7 @@ func (b *Book) change(uid types.UID, apply func(*record) bool) error {
 	b.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !apply(&e.record) {
+	if !apply(&e.record) && !e.unsaved {
 		return nil
 	}
 	e.publish()
@@ -289,7 +289,9 @@ func (b *Book) change(uid types.UID, apply func(*record) bool) error {
 		return fmt.Errorf("write the record of a terminating pod: %w", err)
 	}
 	// Not synced: see the package comment.
-	if err := statedir.ReplaceFile(b.path(uid), data, fileMode); err != nil {
+	err = statedir.WriteIn(b.cfg.Dir, func() error { return statedir.ReplaceFile(b.path(uid), data, fileMode) })
+	e.unsaved = err != nil
+	if err != nil {
 		return fmt.Errorf("write the record of a terminating pod: %w", err)
 	}
 	return nil

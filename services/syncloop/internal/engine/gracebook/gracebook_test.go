@@ -1,6 +1,7 @@
 package gracebook_test
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -28,13 +29,9 @@ func newMachine(t *testing.T) *machine {
 // open opens the book as a starting process does.
 func (m *machine) open() *gracebook.Book {
 	m.t.Helper()
-	book, err := gracebook.Open(gracebook.Config{
+	return gracebook.Open(gracebook.Config{
 		Dir: m.dir, Boot: m.boot, Now: func() time.Duration { return m.now }, Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	return book
 }
 
 func (m *machine) left(b *gracebook.Book, uid types.UID, grace, want int64) {
@@ -173,14 +170,34 @@ func TestRecordsOfAnotherBootAreRemovedAndDamagedOnesSetAside(t *testing.T) {
 func TestADiskThatFailsEndsNoPodLater(t *testing.T) {
 	m := newMachine(t)
 	b := m.open()
-	if err := os.Remove(m.dir); err != nil {
+	if err := errors.Join(os.Remove(m.dir), os.WriteFile(m.dir, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := b.Left("a", 60); left != 60 || err == nil {
 		t.Errorf("%d s left and the error %v, want 60 s and an error", left, err)
 	}
 	m.now += 20 * time.Second
-	if left, err := b.Left("a", 60); left != 40 || err != nil {
-		t.Errorf("%d s left and the error %v, want 40 s", left, err)
+	if left, err := b.Left("a", 60); left != 40 || err == nil {
+		t.Errorf("%d s left and the error %v, want 40 s and an error", left, err)
+	}
+	if err := os.Remove(m.dir); err != nil {
+		t.Fatal(err)
+	}
+	m.left(b, "a", 60, 40)
+	m.now += 10 * time.Second
+	m.left(m.open(), "a", 60, 30)
+}
+
+// TestWithoutADirectoryTheBookBeginsEmpty has a file in the place of the directory at the start.
+func TestWithoutADirectoryTheBookBeginsEmpty(t *testing.T) {
+	m := newMachine(t)
+	if err := os.WriteFile(m.dir, []byte("in the way"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.left(m.open(), "a", 60, 60)
+	m.now += 20 * time.Second
+	m.left(m.open(), "a", 60, 40)
+	if content, err := os.ReadFile(m.dir + ".damaged"); err != nil || string(content) != "in the way" {
+		t.Errorf("the file that was in the way: %q, %v", content, err)
 	}
 }

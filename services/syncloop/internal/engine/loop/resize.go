@@ -28,10 +28,21 @@ func (l *Loop) recorded(uid types.UID, d *desiredPod) resize.Allocation {
 		return record.Allocated
 	case l.cfg.Workers.Ending(uid): // the running containers belong to an earlier pod with this UID
 		return resize.Of(d.wanted)
-	case l.cfg.Resizes.Lost(uid):
+	case l.lostResize(uid):
 		return resize.Rebuild(d.wanted, l.cfg.Store.Observed(uid)).Allocated
 	}
 	return resize.Recover(d.wanted, l.cfg.Store.Observed(uid))
+}
+
+// lostResize reports whether the record of a pod was lost. Without the directory that is unknown, so each pod that an
+// earlier process has run counts.
+func (l *Loop) lostResize(uid types.UID) bool {
+	if l.cfg.Resizes.Lost(uid) {
+		return true
+	}
+	_, known := l.cfg.Resizes.Get(uid)
+	observed := l.cfg.Store.Observed(uid)
+	return l.cfg.Resizes.Unread() && !known && len(observed.GetContainers()) > 0
 }
 
 // allocate determines, once in this process, the resources that are allocated to an admitted pod. A new pod gets those
@@ -41,7 +52,7 @@ func (l *Loop) allocate(uid types.UID, d *desiredPod) {
 		return
 	}
 	d.allocated, d.has = true, l.recorded(uid, d)
-	if l.cfg.Resizes.Lost(uid) {
+	if l.lostResize(uid) {
 		rebuilt := resize.Rebuild(d.wanted, l.cfg.Store.Observed(uid))
 		l.noteResize(uid, d, func(r *resize.Record) { r.Actuated, r.Actuated.Unfinished = rebuilt.Actuated, true })
 	}

@@ -175,7 +175,6 @@ func newRigWith(
 	r.tracer = trace.NewTracerProvider(trace.WithSpanProcessor(r.spans))
 	tracer, logger := r.tracer.Tracer("test"), slog.New(slog.DiscardHandler)
 	process, end := context.WithCancel(context.Background())
-	var err error
 	r.book = evictionbook.Open(evictionbook.Config{
 		Path: filepath.Join(stateDir, "evictions.json"), Clock: clock.RealClock{}, Logger: logger,
 	})
@@ -184,14 +183,10 @@ func newRigWith(
 			t.Error(err)
 		}
 	})
-	if r.endings, err = gracebook.Open(gracebook.Config{
+	r.endings = gracebook.Open(gracebook.Config{
 		Dir: filepath.Join(stateDir, "endings"), Now: func() time.Duration { return boottime.Now() + later }, Logger: logger,
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if r.resizes, err = resizes.Open(filepath.Join(stateDir, "resizes"), logger); err != nil {
-		t.Fatal(err)
-	}
+	})
+	r.resizes = resizes.Open(filepath.Join(stateDir, "resizes"), logger)
 	node.SetResizes(r.resizes)
 	r.makeProbes(stateDir, tracer, logger)
 	r.store = podstore.New(podstore.Config{
@@ -262,10 +257,7 @@ func (r *rig) readMessages(pod *v1.Pod, ended []*lifecyclev1.Container) map[stri
 // makeProbes constructs the prober. Its probes return at once.
 func (r *rig) makeProbes(stateDir string, tracer oteltrace.Tracer, logger *slog.Logger) {
 	r.t.Helper()
-	kept, err := prober.OpenBook(filepath.Join(stateDir, "probes"), logger)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	kept := prober.OpenBook(filepath.Join(stateDir, "probes"), logger)
 	r.probes = prober.New(prober.Config{
 		Probe: func(context.Context, probecalls.Target) probecalls.Answer {
 			if r.probesFail.Load() {

@@ -43,6 +43,8 @@ type Book struct {
 	entries map[types.UID]*entry
 	// lost has the pods whose file could not be read.
 	lost map[types.UID]bool
+	// unread is true if the directory could not be read.
+	unread bool
 }
 
 // entry is one pod.
@@ -56,16 +58,16 @@ type entry struct {
 	record resize.Record
 }
 
-// Open reads the records in a directory, which it creates if necessary.
-func Open(dir string, logger *slog.Logger) (*Book, error) {
+// Open reads the records in a directory, which it creates if necessary. If that fails, the log says so, and
+// Unread returns true.
+func Open(dir string, logger *slog.Logger) *Book {
 	b := InMemory()
 	b.dir = dir
-	if err := statedir.MakeDir(dir); err != nil {
-		return nil, fmt.Errorf("create the directory of resized pods: %w", err)
-	}
-	files, err := os.ReadDir(dir)
+	files, err := statedir.OpenDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("read the records of resized pods: %w", err)
+		logger.Error("the records of resized pods cannot be read and are rebuilt from the running containers",
+			telemetry.KeyFile, dir, telemetry.KeyError, err)
+		b.unread = true
 	}
 	for _, file := range files {
 		name, named := strings.CutSuffix(file.Name(), suffix)
@@ -83,7 +85,7 @@ func Open(dir string, logger *slog.Logger) (*Book, error) {
 			telemetry.KeyPodUID, uid, telemetry.KeyError, statedir.SetAside(path, err))
 		b.lost[types.UID(uid)] = true
 	}
-	return b, nil
+	return b
 }
 
 // InMemory returns an empty book without files.
@@ -121,6 +123,9 @@ func (b *Book) Lost(uid types.UID) bool {
 	defer b.mu.Unlock()
 	return b.lost[uid]
 }
+
+// Unread reports whether the directory could not be read, so that any pod of an earlier process may have lost a record.
+func (b *Book) Unread() bool { return b.unread }
 
 // UIDs returns the pods with a record, sorted.
 func (b *Book) UIDs() []types.UID {
@@ -194,7 +199,8 @@ func (b *Book) Save(uid types.UID) error {
 	if bytes.Equal(data, e.saved) {
 		return nil
 	}
-	if err := statedir.WriteFileAtomic(b.path(uid), data, fileMode); err != nil {
+	err = statedir.WriteIn(b.dir, func() error { return statedir.WriteFileAtomic(b.path(uid), data, fileMode) })
+	if err != nil {
 		return fmt.Errorf("write the record of a resized pod: %w", err)
 	}
 	e.saved = data

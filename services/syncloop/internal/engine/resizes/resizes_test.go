@@ -3,7 +3,6 @@ package resizes_test
 import (
 	"bytes"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/resizes"
@@ -22,11 +22,7 @@ import (
 
 func open(t *testing.T, dir string) *resizes.Book {
 	t.Helper()
-	book, err := resizes.Open(dir, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return book
+	return resizes.Open(dir, slog.New(slog.DiscardHandler))
 }
 
 func allocation(cpu string) resize.Allocation {
@@ -96,10 +92,7 @@ func TestADamagedRecordIsSetAside(t *testing.T) {
 		}
 	}
 	var logged bytes.Buffer
-	book, err := resizes.Open(dir, slog.New(slog.NewTextHandler(&logged, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	book = resizes.Open(dir, slog.New(slog.NewTextHandler(&logged, nil)))
 	if !slices.Equal(book.UIDs(), []types.UID{"good"}) || !book.Lost("cut") || !book.Lost("empty") || book.Lost("good") {
 		t.Errorf("there are records of %v", book.UIDs())
 	}
@@ -124,14 +117,14 @@ func TestADamagedRecordIsSetAside(t *testing.T) {
 func TestAFailedWriteIsRetriedBySave(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "resizes")
 	book := open(t, dir)
-	if err := os.RemoveAll(dir); err != nil {
+	if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	err := book.Note("u", allocation("1"), func(r *resize.Record) { r.Allocated = allocation("2") })
-	if record, ok := book.Get("u"); !errors.Is(err, fs.ErrNotExist) || !ok || !record.Allocated.Equal(allocation("2")) {
-		t.Errorf("error %v, record %+v, want %v and an allocation of 2 CPUs", err, record, fs.ErrNotExist)
+	if record, ok := book.Get("u"); !errors.Is(err, unix.ENOTDIR) || !ok || !record.Allocated.Equal(allocation("2")) {
+		t.Errorf("error %v, record %+v, want %v and an allocation of 2 CPUs", err, record, unix.ENOTDIR)
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	if err := os.Remove(dir); err != nil { // the next write makes it
 		t.Fatal(err)
 	}
 	if err := book.Save("u"); err != nil {

@@ -106,20 +106,21 @@ type Book struct {
 type page struct {
 	mu     sync.Mutex // held while writing, to order the versions of the file
 	record record
+	// disk writes the file. A disk that hangs keeps no result from its pod.
+	disk statedir.Writer
 	// torn is true after the page was removed from the book.
 	torn bool
 }
 
 // OpenBook opens the book in a directory, which it creates if necessary. It logs and removes an invalid file: the
-// probes of its pod start again. It fails if the directory cannot be created, read or cleaned up.
-func OpenBook(dir string, logger *slog.Logger) (*Book, error) {
+// probes of its pod start again. If the directory cannot be created or read, the log says so, and all probes start
+// again.
+func OpenBook(dir string, logger *slog.Logger) *Book {
 	b := &Book{dir: dir, pods: map[types.UID]*page{}}
-	if err := os.MkdirAll(dir, dirMode); err != nil {
-		return nil, fmt.Errorf("the directory of results of probes: %w", err)
-	}
-	files, err := os.ReadDir(dir)
+	files, err := statedir.OpenDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("the results of probes: %w", err)
+		logger.Warn("the stored results of probes cannot be read; probes start again",
+			telemetry.KeyFile, dir, telemetry.KeyError, err)
 	}
 	for _, file := range files {
 		path := filepath.Join(dir, file.Name())
@@ -140,7 +141,7 @@ func OpenBook(dir string, logger *slog.Logger) (*Book, error) {
 		}
 		b.pods[types.UID(uid)] = &page{record: r}
 	}
-	return b, nil
+	return b
 }
 
 // all returns a copy of the results, by pod and container.
@@ -219,7 +220,8 @@ func (b *Book) keepOnly(uid types.UID, ids []string) error {
 	case after > 0:
 		return b.write(uid, p)
 	}
-	if err := os.Remove(b.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	err := p.disk.Write(func() error { return os.Remove(b.path(uid)) })
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget the results of probes: %w", err)
 	}
 	p.torn = true
@@ -236,7 +238,10 @@ func (b *Book) write(uid types.UID, p *page) error {
 		return fmt.Errorf("keep the result of a probe: %w", err)
 	}
 	// It is not synced: see the comment of Book.
-	if err := statedir.ReplaceFile(b.path(uid), data, fileMode); err != nil {
+	err = p.disk.Write(func() error {
+		return statedir.WriteIn(b.dir, func() error { return statedir.ReplaceFile(b.path(uid), data, fileMode) })
+	})
+	if err != nil {
 		return fmt.Errorf("keep the result of a probe: %w", err)
 	}
 	return nil

@@ -275,7 +275,7 @@ func TestWhatIsKeptOfContainersThatAreGoneAfterARestartIsDropped(t *testing.T) {
 
 func TestAResultThatCannotBeSavedIsStillPublished(t *testing.T) {
 	play(t, func(r *rig) {
-		if err := os.RemoveAll(r.dir); err != nil {
+		if err := errors.Join(os.RemoveAll(r.dir), os.WriteFile(r.dir, nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		r.unkept = true

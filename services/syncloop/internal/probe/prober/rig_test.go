@@ -82,10 +82,7 @@ func play(t *testing.T, test func(*rig)) {
 func (r *rig) start() {
 	r.t.Helper()
 	logger := slog.New(slog.NewTextHandler(&r.log, nil))
-	book, err := prober.OpenBook(r.dir, logger)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	book := prober.OpenBook(r.dir, logger)
 	r.manager = prober.New(prober.Config{
 		Probe: r.probe, Forget: r.forget, Book: book, Clock: clock.RealClock{}, Tracer: telemetry.Off(), Logger: logger,
 		Spread: func() float64 { return 0.5 },

@@ -17,6 +17,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
@@ -41,8 +42,8 @@ type Manager struct {
 	// node is the last known node. refreshNode replaces it under nodeMu when containers are started.
 	node   atomic.Pointer[containerspec.Node]
 	nodeMu sync.Mutex
-	// nodeFileMu serializes writes of Config.NodeFile.
-	nodeFileMu sync.Mutex
+	// nodeFile writes Config.NodeFile. A disk that hangs delays no pod.
+	nodeFile statedir.Writer
 
 	images *images.Puller
 	// held lists the resources that each pod holds.

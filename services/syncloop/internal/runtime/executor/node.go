@@ -95,9 +95,7 @@ func (m *Manager) saveNode(ctx context.Context, facts nodeFacts) {
 	}
 	data, err := json.Marshal(facts)
 	if err == nil {
-		m.nodeFileMu.Lock()
-		err = statedir.ReplaceFile(m.cfg.NodeFile, data, nodeFileMode)
-		m.nodeFileMu.Unlock()
+		err = m.nodeFile.Write(func() error { return statedir.ReplaceFile(m.cfg.NodeFile, data, nodeFileMode) })
 	}
 	if err != nil {
 		m.cfg.Logger.WarnContext(ctx, "cannot save the facts of the Node: after a restart of syncloop, pods may get others until nodestatus answers",
