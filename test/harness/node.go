@@ -51,6 +51,8 @@ type Node struct {
 	LogFile string
 
 	bin string
+	// wrap changes the command before it is started; nil for none.
+	wrap func(*exec.Cmd)
 	// pid is that of the started `quartet node`; 0 before the first start.
 	pid int
 }
@@ -58,6 +60,12 @@ type Node struct {
 // StartNode starts `quartet node` with directories of its own on a runtime, waits until /healthz answers, and stops it
 // when the test ends.
 func StartNode(t testing.TB, c *Containerd) *Node {
+	t.Helper()
+	return StartNodeAs(t, c, nil)
+}
+
+// StartNodeAs is StartNode with a function that changes the command before each start; nil for none.
+func StartNodeAs(t testing.TB, c *Containerd, wrap func(*exec.Cmd)) *Node {
 	t.Helper()
 	bin := BinDir(t)
 	for _, name := range append([]layout.Service{"quartet"}, layout.Services()...) {
@@ -77,7 +85,7 @@ func StartNode(t testing.TB, c *Containerd) *Node {
 	}
 	n := &Node{
 		Containerd: c, Layout: l, Manifests: l.Manifests(), URL: fmt.Sprintf("http://127.0.0.1:%d", port),
-		LogFile: filepath.Join(c.StateDir, nodeName+".log"), bin: bin,
+		LogFile: filepath.Join(c.StateDir, nodeName+".log"), bin: bin, wrap: wrap,
 	}
 	for _, dir := range []string{l.StateDir(), n.Manifests, l.PodLogs()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -110,21 +118,7 @@ healthzPort: 0
 // Start starts the node, also again after Stop, and waits until /healthz answers.
 func (n *Node) Start(t testing.TB) {
 	t.Helper()
-	log, err := os.OpenFile(n.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(filepath.Join(n.bin, "quartet"), "node",
-		"--config="+n.Layout.ConfigFile(), "--state-dir="+n.Layout.StateDir(),
-		"--hostname-override="+nodeName)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := errors.Join(cmd.Start(), log.Close()); err != nil {
-		t.Fatalf("harness: starting the node: %v", err)
-	}
-	n.pid = cmd.Process.Pid
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := n.Spawn(t)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	eventually.In(ctx, t, "the node answers on "+n.URL+"/healthz", func() bool {
@@ -134,9 +128,38 @@ func (n *Node) Start(t testing.TB) {
 			t.Fatalf("harness: the node has ended: %v", err)
 		default:
 		}
-		body, err := n.get(ctx, "/healthz")
-		return err == nil && strings.TrimSpace(string(body)) == "ok"
+		return n.Healthy(ctx)
 	})
+}
+
+// Healthy reports whether /healthz says ok.
+func (n *Node) Healthy(ctx context.Context) bool {
+	body, err := n.get(ctx, "/healthz")
+	return err == nil && strings.TrimSpace(string(body)) == "ok"
+}
+
+// Spawn starts the node and waits for nothing. The channel receives the error of its end.
+func (n *Node) Spawn(t testing.TB) (ended <-chan error) {
+	t.Helper()
+	log, err := os.OpenFile(n.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(n.bin, "quartet"), "node",
+		"--config="+n.Layout.ConfigFile(), "--state-dir="+n.Layout.StateDir(),
+		"--hostname-override="+nodeName)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if n.wrap != nil {
+		n.wrap(cmd)
+	}
+	if err := errors.Join(cmd.Start(), log.Close()); err != nil {
+		t.Fatalf("harness: starting the node: %v", err)
+	}
+	n.pid = cmd.Process.Pid
+	end := make(chan error, 1)
+	go func() { end <- cmd.Wait() }()
+	return end
 }
 
 // Stop ends the node by SIGTERM and waits until its processes have ended; the pods keep running. It is a no-op for a
