@@ -69,6 +69,7 @@ func newStandalone(h *host, changes *podchanges.Changes, parts *components.Group
 			local.Claims.Check()
 			local.Volumes.Tell()
 		},
+		SecretChanged: func(namespace, name string) { local.Volumes.TellSecret(namespace, name) },
 	})
 	var err error
 	local.Volumes, err = nodevolumes.New(nodevolumes.Config{

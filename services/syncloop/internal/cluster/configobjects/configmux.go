@@ -47,6 +47,9 @@ type ConfigmuxConfig struct {
 	// ClaimsChanged is called when a claim, a storage class, a CSIDriver or a secret was changed, created or deleted, and
 	// when all sources have been read. It must not block; nil if nobody needs to know.
 	ClaimsChanged func()
+	// SecretChanged is called when a secret was changed, created or deleted. It must not block; nil if nobody needs to
+	// know.
+	SecretChanged func(namespace, name string)
 	// Clock times retries; the real clock if nil.
 	Clock clock.Clock
 	// Logger logs each loss and each return of the stream; the default logger if nil.
@@ -82,6 +85,9 @@ func NewConfigmux(cfg ConfigmuxConfig) *Configmux {
 	}
 	if cfg.ClaimsChanged == nil {
 		cfg.ClaimsChanged = func() {}
+	}
+	if cfg.SecretChanged == nil {
+		cfg.SecretChanged = func(string, string) {}
 	}
 	return &Configmux{
 		cfg: cfg, objects: map[Key]runtime.Object{}, sources: map[string]bool{}, doubtful: map[Key]bool{}, users: newUsers(),
@@ -154,6 +160,9 @@ func (c *Configmux) handle(change stream.Change[*Entry]) {
 	c.notify(affected)
 	if entry.Source != "" || slices.Contains([]Kind{Claim, Class, Driver, Secret}, entry.Key.Kind) {
 		c.cfg.ClaimsChanged()
+	}
+	if entry.Source == "" && entry.Key.Kind == Secret {
+		c.cfg.SecretChanged(entry.Key.Namespace, entry.Key.Name)
 	}
 }
 
@@ -321,7 +330,7 @@ func (c *Configmux) Unread() string {
 
 // Use implements Source.
 func (c *Configmux) Use(pod *v1.Pod) {
-	keys := append(Used(pod), usedClaims(pod)...)
+	keys := append(Used(pod), usedByVolumes(pod)...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.users.use(pod.UID, keys)

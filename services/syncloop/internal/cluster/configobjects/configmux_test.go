@@ -38,7 +38,9 @@ type rig struct {
 	clock *testingclock.FakeClock
 	mux   *configobjects.Configmux
 	// claims counts the calls of ClaimsChanged.
-	claims   atomic.Int64
+	claims atomic.Int64
+	// secrets has the arguments of SecretChanged.
+	secrets  chan string
 	notified chan types.UID
 	mu       sync.Mutex
 	source   stream.Source[*configobjects.Entry]
@@ -47,10 +49,12 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	r := &rig{t: t, clock: testingclock.NewFakeClock(time.Unix(1000, 0)), notified: make(chan types.UID, 100)}
+	r.secrets = make(chan string, 100)
 	r.err = status.Error(codes.Unavailable, "nobody listens")
 	r.mux = configobjects.NewConfigmux(configobjects.ConfigmuxConfig{
 		Stream: r, Clock: r.clock, Logger: slog.New(slog.DiscardHandler), Changed: func(uid types.UID) { r.notified <- uid },
 		ClaimsChanged: func() { r.claims.Add(1) },
+		SecretChanged: func(namespace, name string) { r.secrets <- namespace + "/" + name },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -304,4 +308,27 @@ func TestASecretMayBeThatOfAVolume(t *testing.T) {
 	before := r.claims.Load()
 	put(level, secret("key", "1"))
 	eventually.That(t, "the volumes of claims are told", func() bool { return r.claims.Load() > before })
+	level.Delete("Secret/shop/other")
+	for _, want := range []string{"shop/other", "shop/key", "shop/other"} {
+		if got := <-r.secrets; got != want {
+			t.Errorf("told of %s, want %s", got, want)
+		}
+	}
+}
+
+// TestAPodUsesTheSecretOfItsInlineVolume checks that a pod is told of the secret for its inline volume of a CSI driver.
+func TestAPodUsesTheSecretOfItsInlineVolume(t *testing.T) {
+	r := newRig(t)
+	level := r.configmux(true, secret("other", "1"))
+	r.eventually("other", "1")
+	p := pod("u1", "other")
+	p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{
+		Driver: "d", NodePublishSecretRef: &v1.LocalObjectReference{Name: "key"},
+	}}}}
+	r.mux.Use(p)
+	put(level, secret("key", "1"))
+	r.wantNotified("u1")
+	put(level, secret("key", "2"))
+	r.wantNotified("u1")
+	r.wantNoneNotified()
 }

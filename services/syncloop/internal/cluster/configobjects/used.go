@@ -73,15 +73,21 @@ func volume(v *v1.Volume, add func(Kind, string)) {
 	}
 }
 
-// usedClaims returns the claims that a pod's spec names, each once.
-func usedClaims(pod *v1.Pod) []Key {
+// usedByVolumes returns the claims that a pod's spec names, and the secrets of its inline CSI volumes, each once.
+func usedByVolumes(pod *v1.Pod) []Key {
 	var keys []Key
+	add := func(kind Kind, name string) {
+		if k := (Key{Kind: kind, Namespace: pod.Namespace, Name: name}); !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+	}
 	for i := range pod.Spec.Volumes {
-		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
-			k := Key{Kind: Claim, Namespace: pod.Namespace, Name: claim.ClaimName}
-			if !slices.Contains(keys, k) {
-				keys = append(keys, k)
-			}
+		v := &pod.Spec.Volumes[i]
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			add(Claim, v.PersistentVolumeClaim.ClaimName)
+		case v.CSI != nil && v.CSI.NodePublishSecretRef != nil:
+			add(Secret, v.CSI.NodePublishSecretRef.Name)
 		}
 	}
 	return keys

@@ -185,6 +185,31 @@ func (v *Volumes) Tell() {
 	v.signal()
 }
 
+// TellSecret notifies the claims whose volumes need a secret for the driver's calls of the node, because it has
+// changed.
+func (v *Volumes) TellSecret(namespace, name string) {
+	v.mu.Lock()
+	var claims []v1.ObjectReference
+	for _, e := range v.entries {
+		if e.rec != nil && !e.released && needs(e.rec.PV.Spec.CSI, namespace, name) {
+			claims = append(claims, e.claim)
+		}
+	}
+	v.mu.Unlock()
+	for _, claim := range claims {
+		v.cfg.Changed(claim.Namespace, claim.Name)
+	}
+}
+
+// needs reports whether a secret is one of those for the driver's calls of the node.
+func needs(source *v1.CSIPersistentVolumeSource, namespace, name string) bool {
+	return slices.ContainsFunc([]*v1.SecretReference{
+		source.NodeStageSecretRef, source.NodePublishSecretRef, source.NodeExpandSecretRef,
+	}, func(ref *v1.SecretReference) bool {
+		return ref != nil && ref.Namespace == namespace && ref.Name == name
+	})
+}
+
 // Known returns what is known of the volume of a claim.
 func (v *Volumes) Known(claim types.UID) Volume {
 	v.mu.Lock()

@@ -114,6 +114,29 @@ func TestAClaimWaitsForWhatItsVolumeNeeds(t *testing.T) {
 	}
 }
 
+// TestAPodIsToldOfTheSecretsOfItsVolume checks that the pods of a claim are told of the secrets for the calls of the
+// node, which wait for them only in a retry.
+func TestAPodIsToldOfTheSecretsOfItsVolume(t *testing.T) {
+	r := newRig(t)
+	r.addClass(func(c *storagev1.StorageClass) {
+		for _, purpose := range []string{"node-stage", "node-publish", "node-expand"} {
+			c.Parameters[parameterPrefix+purpose+"-secret-name"] = purpose
+			c.Parameters[parameterPrefix+purpose+"-secret-namespace"] = "shop"
+		}
+	})
+	r.provide(claim("u1", "1Mi"))
+	r.next(nil)
+	r.set(func(w *world) { w.told = nil })
+	for _, name := range []string{"node-stage", "node-publish", "node-expand", "other"} {
+		r.TellSecret("shop", name)
+	}
+	r.TellSecret("elsewhere", "node-stage")
+	equal(t, "told", r.told, []string{"shop/data", "shop/data", "shop/data"})
+	must(t, r.Release("u1"))
+	r.TellSecret("shop", "node-stage")
+	equal(t, "told of after the claim", r.told[3:], []string{})
+}
+
 func TestTheTopologyOfAClassMustHaveTheNode(t *testing.T) {
 	zone := func(values ...string) *storagev1.StorageClass {
 		return &storagev1.StorageClass{
