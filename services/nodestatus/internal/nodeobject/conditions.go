@@ -205,6 +205,8 @@ func pressure(in Input, short eviction.State, p pressureKind) v1.NodeCondition {
 		}
 	}
 	seen, ever := short.Seen[p.kind]
+	// A time in the future is from before the clock was set back, and says nothing.
+	ever = ever && !seen.After(in.Now)
 	if before := previous(
 		in,
 		p.kind,

@@ -421,6 +421,29 @@ func TestPressureIsReportedForTheTransitionPeriod(t *testing.T) {
 	step(5*time.Minute+20*time.Second, gibi, v1.ConditionFalse)
 }
 
+// TestAClockThatJumpsDoesNotKeepAPressure sets the clock by a year while nodestatus is away, so that the time of the
+// last pressure, which it has read from its file, is in the future or long ago. A pressure that is over ends within the
+// transition period, and a present one goes on.
+func TestAClockThatJumpsDoesNotKeepAPressure(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	for _, jump := range []time.Duration{year, -year} {
+		in := input(t)
+		step := func(at time.Duration, available int64, want v1.ConditionStatus) {
+			t.Helper()
+			in.Now, in.Readings.MemoryAvailableBytes = start.Add(at), available
+			in.Previous = Build(in)
+			if got := condition(t, in.Previous, v1.NodeMemoryPressure); got.Status != want {
+				t.Errorf("after a jump by %s, at %s: %s, want %s", jump, at, got.Status, want)
+			}
+		}
+		step(0, 1, v1.ConditionTrue)
+		step(jump, 1, v1.ConditionTrue)
+		step(-jump, 1, v1.ConditionTrue)
+		step(10*time.Second, 1, v1.ConditionTrue)
+		step(jump+5*time.Minute+10*time.Second, gibi, v1.ConditionFalse)
+	}
+}
+
 // TestTransitionTimes checks for any history of health that a heartbeat is always now, and that a transition has the
 // time of the last change of the condition's status.
 func TestTransitionTimes(t *testing.T) {
