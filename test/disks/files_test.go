@@ -14,26 +14,29 @@ type file struct {
 	// refuses is true for a file without which its process may end with an error that names it, because it protects what
 	// other files hold.
 	refuses bool
+	// sampled is true for a file that every life of a node writes and that has been tested in each way. A sample has
+	// only these.
+	sampled bool
 }
 
 // files are all files that the four processes and their supervisor write in a life of the node. A file that is missing
 // here fails the test. docs/reference/files.md says what each is for.
 func files() []file {
 	return []file{
-		{name: "configmux-manifests.json"},
+		{name: "configmux-manifests.json", sampled: true},
 		{name: "applied/*.json"},
-		{name: "applied/*.secret"},
-		{name: "secrets.key"},
-		{name: "pleg-told"},
-		{name: "nodestatus.json"},
+		{name: "applied/*.secret", sampled: true},
+		{name: "secrets.key", sampled: true},
+		{name: "pleg-told", sampled: true},
+		{name: "nodestatus.json", sampled: true},
 		{name: "graceful_node_shutdown_state"},
-		{name: "evictions.json"},
-		{name: "syncloop.reserve"},
+		{name: "evictions.json", sampled: true},
+		{name: "syncloop.reserve", sampled: true},
 		{name: "resizes/**"},
-		{name: "endings/**"},
-		{name: "probes/**"},
-		{name: "told-node.json"},
-		{name: "oom-told.json"},
+		{name: "endings/**", sampled: true},
+		{name: "probes/**", sampled: true},
+		{name: "told-node.json", sampled: true},
+		{name: "oom-told.json", sampled: true},
 		{name: "claims/**"},
 		{name: "persistentvolumes/**"},
 		{name: "pki/**"},
@@ -44,7 +47,7 @@ func files() []file {
 		{name: "root/dra_manager_state"},
 		{name: "root/device-plugins/**"},
 		{name: "logs/**"},
-		{name: "run/*.pid"},
+		{name: "run/*.pid", sampled: true},
 		{name: "*.lock", refuses: true},
 	}
 }

@@ -64,6 +64,9 @@ func TestNothingPromisedIsLostOnAFailingDisk(t *testing.T) {
 	}
 	var cells []cell
 	for _, file := range files() {
+		if !file.sampled && os.Getenv(whole) == "" {
+			continue
+		}
 		for _, fault := range faults() {
 			cells = append(cells, cell{file, fault})
 		}
