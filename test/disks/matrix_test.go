@@ -173,7 +173,8 @@ func (r *rig) fail(t *testing.T, f file, how fault) {
 	r.node.WriteManifest(t, "goes.yaml", manifest(goes, "", "serve"))
 	r.node.WriteManifest(t, "late.yaml", manifest(late, "  activeDeadlineSeconds: 8\n", "serve"))
 	eventually.In(ctx, t, "the pods are ready", func() bool {
-		return harness.Ready(r.node.Pod(ctx, goes)) && harness.Ready(r.node.Pod(ctx, late))
+		p := r.node.Pod(ctx, late) // on a busy machine its deadline may be over
+		return harness.Ready(r.node.Pod(ctx, goes)) && (harness.Ready(p) || overdue(p))
 	})
 	said := r.logged(t)
 
