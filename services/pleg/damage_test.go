@@ -10,6 +10,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/test/damage"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
@@ -19,10 +20,10 @@ func TestPLEGServesWhateverHappenedToItsFiles(t *testing.T) {
 	r := newRig(t, fakecri.New(t).Endpoint())
 	answers := func(logger *slog.Logger) {
 		r.runLogging(logger)
-		_, err := r.client.ListPodStatuses(r.ctx(), &lifecyclev1.ListPodStatusesRequest{}, grpc.WaitForReady(true))
-		if err != nil {
-			t.Fatal(err)
-		}
+		eventually.That(t, "pleg answers", func() bool { // it refuses until its first relist
+			_, err := r.client.ListPodStatuses(r.ctx(), &lifecyclev1.ListPodStatusesRequest{}, grpc.WaitForReady(true))
+			return err == nil
+		})
 		r.stop()
 	}
 	answers(slog.New(slog.DiscardHandler))
