@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -95,7 +96,12 @@ func (f folder) mark(name string) string { return filepath.Join(f.dir, name+rele
 
 func (f folder) load() (map[string]stored, error) {
 	if err := statedir.MakeDir(f.dir); err != nil {
-		return nil, err
+		if _, missing := os.Stat(f.dir); !errors.Is(missing, fs.ErrNotExist) {
+			return nil, err
+		}
+		f.logger.Warn("the directory of the records of volumes cannot be made; it is tried again with the first record",
+			"dir", f.dir, telemetry.KeyError, err)
+		return map[string]stored{}, nil // without a directory there is no record
 	}
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {
@@ -157,6 +163,9 @@ func (f folder) save(name string, r *record) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode the record of a volume: %w", err)
+	}
+	if err := statedir.MakeDir(f.dir); err != nil {
+		return err
 	}
 	return statedir.WriteFileAtomic(f.path(name), data, fileMode)
 }

@@ -2,6 +2,8 @@ package nodevolumes
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +51,19 @@ func TestTheVolumeOfAClaimIsMadeOnce(t *testing.T) {
 	if again := r.provide(c); again.PV.Spec.CSI.VolumeHandle != "pvc-u1" || r.calls("CreateVolume") != 1 {
 		t.Errorf("another process has %+v, after %d calls", again.PV, r.calls("CreateVolume"))
 	}
+}
+
+// A disk that is full at the start has no directory for records. The driver is not asked before there is a record.
+func TestAVolumeIsMadeWhenItsRecordCanBeWritten(t *testing.T) {
+	r := newRig(t)
+	r.dir = filepath.Join(r.dir, "absent", "state")
+	r.next(nil)
+	if _, err := r.Provide(t.Context(), claim("u1", "2Mi")); err == nil || r.calls("CreateVolume") != 0 {
+		t.Errorf("without a directory there are %d volumes, error %v", r.calls("CreateVolume"), err)
+	}
+	must(t, os.Mkdir(filepath.Dir(r.dir), 0o700))
+	r.provide(claim("u1", "2Mi"))
+	equal(t, "the records are", r.onDisk(), []string{"pvc-u1.json"})
 }
 
 func TestAClaimWaitsForWhatItsVolumeNeeds(t *testing.T) {
