@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -59,10 +60,7 @@ func (n *node) scrape(ctx context.Context, path string, service layout.Service) 
 	}
 	var network *net.OpError
 	switch {
-	case errors.Is(err, fs.ErrPermission),
-		errors.Is(err, io.EOF),
-		errors.Is(err, syscall.ECONNRESET),
-		errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, fs.ErrPermission), closedAtOnce(err):
 		// A service closes the connection of an unauthorized user before it has read anything.
 		return nil, fmt.Errorf(
 			"%s: no metrics from %s: this user may not: run the command as root, or name the user in the service's --observe-uids",
@@ -80,4 +78,11 @@ func (n *node) scrape(ctx context.Context, path string, service layout.Service) 
 	default:
 		return nil, fmt.Errorf("%s: no metrics from %s: %w", service, socket, err)
 	}
+}
+
+// closedAtOnce reports whether an error says that the other end has closed the connection without an answer. net/http
+// does not export its error for a connection that was closed before the request was written.
+func closedAtOnce(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		strings.Contains(err.Error(), "server closed idle connection")
 }
