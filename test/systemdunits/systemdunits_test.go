@@ -61,7 +61,10 @@ func install(t *testing.T) {
 	}
 	bin := harness.BinDir(t)
 	for _, name := range names() {
-		must(t, os.Symlink(filepath.Join(bin, name), filepath.Join(services, name)))
+		// A link into a home directory or /tmp would lead nowhere, because the units do not see all of them.
+		program, err := os.ReadFile(filepath.Join(bin, name))
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(services, name), program, 0o755))
 	}
 	must(t, os.Symlink(filepath.Join(bin, "quartet"), "/usr/local/bin/quartet"))
 	must(t, os.WriteFile("/etc/quartet/kubelet.yaml", []byte(config), 0o600))
@@ -189,6 +192,28 @@ func TestTheUnits(t *testing.T) {
 	activeOnlyWhenItServes(t)
 }
 
+// mostExposed is the highest exposure level of a unit by "systemd-analyze security", which is from 0 to 10.
+const mostExposed = 3.0
+
+// docs/howto/run-a-node.md explains the exposure of syncloop, which needs most privileges.
+func TestTheUnitsThatNeedLittleHaveLittleExposure(t *testing.T) {
+	_, err := exec.LookPath("systemd-analyze")
+	require.NoError(t, err)
+	for _, name := range []string{"configmux", "pleg", "nodestatus"} {
+		unit := "quartet-" + name + ".service"
+		out, err := exec.CommandContext(t.Context(), "systemd-analyze", "security", "--no-pager", "--offline=true",
+			filepath.Join("..", "..", "deploy", "systemd", unit)).CombinedOutput()
+		if err != nil {
+			t.Fatalf("systemd-analyze security %s: %v\n%s", unit, err, out)
+		}
+		_, level, _ := strings.Cut(string(out), "Overall exposure level for "+unit+": ")
+		level, _, _ = strings.Cut(level, " ")
+		if number, err := strconv.ParseFloat(level, 64); err != nil || number > mostExposed {
+			t.Errorf("%s has the exposure level %q, want at most %.1f:\n%s", unit, level, mostExposed, out)
+		}
+	}
+}
+
 // portStaysOpen checks that a connection to the port of a unit is not refused when its main process is killed. It waits
 // for the next process.
 func portStaysOpen(t *testing.T, unit string) {
@@ -285,7 +310,7 @@ func activeOnlyWhenItServes(t *testing.T) {
 func clusterFlags(t *testing.T, four []string) {
 	t.Helper()
 	const kubeconfig = "/var/lib/quartet/kubeconfig"
-	bootstrap := filepath.Join(t.TempDir(), "bootstrap.conf")
+	const bootstrap = "/etc/kubernetes/bootstrap-kubelet.conf" // the units have a /tmp of their own
 	must(t, os.WriteFile(bootstrap, []byte(`apiVersion: v1
 kind: Config
 current-context: c
