@@ -33,6 +33,10 @@ func startDevicePlugin(t *testing.T) (stop func()) {
 	if err := os.MkdirAll("/var/run/cdi", 0o755); err != nil { // where the runtime looks for CDI devices
 		t.Fatal(err)
 	}
+	awaitThat(t, "the Node has no device of an earlier plugin", func() bool {
+		has := devicesOfNode(t)
+		return !strings.HasPrefix(has, "2 of") && !strings.HasPrefix(has, "quartet get")
+	})
 	cmd := exec.Command("unshare", "--mount", "sh", "-c", `mount -t tmpfs none /var/lib && mkdir /var/lib/kubelet &&
 mount --bind "$0" /var/lib/kubelet && exec "$1"`, node.Layout.Root(), program)
 	var output bytes.Buffer
