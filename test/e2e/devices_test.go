@@ -83,25 +83,27 @@ func withDevice(name, amount string) string {
 }
 
 // deviceIn returns the device that a container sees: by the file that the plugin mounts, and by the variable of its CDI
-// device.
-func deviceIn(t *testing.T, p *v1.Pod) string {
+// device. It waits until both are the same, because a container has started a moment before its program is executed.
+func deviceIn(t *testing.T, p *v1.Pod) (seen string) {
 	t.Helper()
 	root := inside(t, p, "main")
-	environment, err := os.ReadFile(filepath.Join(filepath.Dir(root), "environ"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := ""
-	for _, device := range []string{"Dev-1", "Dev-2"} {
-		_, missing := os.Stat(filepath.Join(root, "tmp", device))
-		inEnv := bytes.Contains(environment, []byte("CDI_DEVICE=CDI-"+device+"\x00"))
-		if (missing == nil) != inEnv {
-			t.Errorf("%s: the file is there: %v; the CDI device is: %v", device, missing == nil, inEnv)
+	awaitThat(t, p.Name+" has the file and the variable of the same devices", func() bool {
+		environment, err := os.ReadFile(filepath.Join(filepath.Dir(root), "environ"))
+		if err != nil {
+			t.Fatal(err)
 		}
-		if missing == nil {
-			seen += device
+		seen = ""
+		inEnvironment := ""
+		for _, device := range []string{"Dev-1", "Dev-2"} {
+			if _, err := os.Stat(filepath.Join(root, "tmp", device)); err == nil {
+				seen += device
+			}
+			if bytes.Contains(environment, []byte("CDI_DEVICE=CDI-"+device+"\x00")) {
+				inEnvironment += device
+			}
 		}
-	}
+		return seen == inEnvironment
+	})
 	return seen
 }
 
