@@ -118,7 +118,8 @@ type Owner struct {
 	Name string
 }
 
-// ServerOf connects to an address and returns the listening process, whoever that is. It fails if there is none.
+// ServerOf connects to an address and returns the process that listens there. It does not check which user runs that
+// process; see Connect. It fails if no process listens.
 func ServerOf(address string) (owner Owner, err error) {
 	name, err := socketName(address)
 	if err != nil {

@@ -31,7 +31,7 @@ type Process struct {
 	Output *Output
 	// PIDFile is the path of its PID file; empty for none. It is for people: without it the process runs.
 	PIDFile string
-	// Logger logs what concerns the PID file; nil for nowhere.
+	// Logger logs what concerns the PID file; nil logs nothing.
 	Logger *slog.Logger
 	// Grace is the time between SIGTERM and SIGKILL.
 	Grace time.Duration
