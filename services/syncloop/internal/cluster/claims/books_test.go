@@ -56,6 +56,16 @@ func TestWhatIsHeldIsWhatPodsDependOn(t *testing.T) {
 				c.Use(drawnPod(t, uid))
 			case rapid.IntRange(0, 4).Draw(t, "ends") == 0:
 				c.Forget(uid)
+			case rapid.IntRange(0, 4).Draw(t, "secret") == 0:
+				name := rapid.SampledFrom([]string{"login", "inline"}).Draw(t, "name")
+				if rapid.Bool().Draw(t, "accepted") {
+					c.Accepted(uid, "shop", name)
+					break
+				}
+				version := strconv.Itoa(rapid.IntRange(0, step).Draw(t, "version"))
+				c.Refused(uid, &v1.Secret{ObjectMeta: metav1.ObjectMeta{
+					Namespace: "shop", Name: name, ResourceVersion: version,
+				}})
 			default:
 				k := rapid.SampledFrom(keys).Draw(t, "object")
 				if rapid.Bool().Draw(t, "fails") {

@@ -5,7 +5,8 @@
 // The node authorizer decides how objects are read. A node may only get single claims, volumes and attachments, those
 // of its pods; it may neither list nor watch them. So they are polled: often while a pod waits for one of them to
 // change, otherwise once a minute as by a kubelet, which gets them in each sync of a pod. A secret is requested when it
-// is needed, and not kept. CSIDriver objects are listed and watched.
+// is needed, and not kept; while a driver refuses it, it is polled for another version. CSIDriver objects are listed
+// and watched.
 //
 // The rules and the texts of errors are the kubelet's. No error and no log line contains a value of a secret.
 package claims
@@ -40,6 +41,11 @@ type Source interface {
 	AttachmentNow(ctx context.Context, driver, handle string) (map[string]string, error)
 	// Secret returns a secret that a persistent volume or a CSI volume of a pod names.
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+	// Refused records that a driver's call for a volume of a pod has failed with a secret. The pod is notified when the
+	// secret has changed.
+	Refused(pod types.UID, secret *v1.Secret)
+	// Accepted records that a pod does not wait for a change of a secret any more.
+	Accepted(pod types.UID, namespace, name string)
 	Expansion
 }
 

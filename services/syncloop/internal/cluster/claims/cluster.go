@@ -155,11 +155,13 @@ func (c *Cluster) Forget(uid types.UID) {
 
 // hold starts caching an object. The caller holds mu.
 func (c *Cluster) hold(k key) *held {
-	h := &held{answered: make(chan struct{}), waiters: map[types.UID]bool{}}
+	h := newHeld()
 	c.held[k] = h
 	c.enqueue(k)
 	return h
 }
+
+func newHeld() *held { return &held{answered: make(chan struct{}), waiters: map[types.UID]bool{}} }
 
 // dropUnused drops the objects that no pod depends on any more, and the pods that wait for an object and do not depend
 // on it any more. The caller holds mu.

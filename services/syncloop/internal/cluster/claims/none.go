@@ -41,6 +41,12 @@ func (None) AttachmentNow(context.Context, string, string) (map[string]string, e
 // Secret implements Source.
 func (None) Secret(context.Context, string, string) (*v1.Secret, error) { return nil, errNone }
 
+// Refused implements Source.
+func (None) Refused(types.UID, *v1.Secret) {}
+
+// Accepted implements Source.
+func (None) Accepted(types.UID, string, string) {}
+
 // MarkExpanding implements Expansion.
 func (None) MarkExpanding(context.Context, *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	return nil, errNone

@@ -186,7 +186,24 @@ func TestSecretsOfVolumes(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 	}
-	_, err := r.Secret(t.Context(), "kube-system", "login")
+	// A driver refuses the content, which is corrected later.
+	refused, err := r.Secret(t.Context(), r.shop, "login")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.untell()
+	r.Refused(pod.UID, refused)
+	correct := []byte(`{"stringData":{"password":"correct"}}`)
+	_, err = r.admin.CoreV1().Secrets(r.shop).Patch(t.Context(), "login", types.MergePatchType, correct,
+		metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.awaitNotified(pod)
+	if got, err := r.Secret(t.Context(), r.shop, "login"); err != nil || string(got.Data["password"]) != "correct" {
+		t.Errorf("got %v, %v", got, err)
+	}
+	_, err = r.Secret(t.Context(), "kube-system", "login")
 	if !apierrors.IsForbidden(err) {
 		t.Errorf("a secret that no volume of the node names: %v", err)
 	}

@@ -156,7 +156,7 @@ func (p *Plugin) callExpand(
 		}
 		return claim, false, err
 	}
-	secrets, err := p.secret(ctx, "NodeExpandSecretRef", v.PV.Spec.CSI.NodeExpandSecretRef)
+	secrets, err := p.secret(ctx, v, "NodeExpandSecretRef", v.expandSecret)
 	if err != nil {
 		return claim, false, err
 	}

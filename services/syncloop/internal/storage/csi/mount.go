@@ -27,6 +27,13 @@ func (p *Plugin) Mount(ctx context.Context, r persistentvolumes.Request) (string
 	if err != nil {
 		return "", err
 	}
+	path, err := p.mountVolume(ctx, r, &v)
+	p.tellSecrets(&v, err)
+	return path, err
+}
+
+// mountVolume mounts a volume of a request, and returns its path.
+func (p *Plugin) mountVolume(ctx context.Context, r persistentvolumes.Request, v *volume) (string, error) {
 	target, path := p.books.target(v.place), p.books.target(v.place)
 	if v.identity.block {
 		path = r.Dir
@@ -51,7 +58,7 @@ func (p *Plugin) Mount(ctx context.Context, r persistentvolumes.Request) (string
 		}
 	}
 	if published && !v.republishes() {
-		return path, p.expand(ctx, &v, false)
+		return path, p.expand(ctx, v, false)
 	}
 	if v.identity.block {
 		if err := blockdevice.Link(target, r.Dir); err != nil {
@@ -63,7 +70,7 @@ func (p *Plugin) Mount(ctx context.Context, r persistentvolumes.Request) (string
 			return "", err
 		}
 	}
-	return path, p.mount(ctx, &v, published)
+	return path, p.mount(ctx, v, published)
 }
 
 // mount stages and publishes a volume, or publishes a published one again.
@@ -161,7 +168,7 @@ func (p *Plugin) attached(ctx context.Context, v *volume, published bool) (value
 
 // addPodsValues adds what the driver needs of the pod to a request.
 func (p *Plugin) addPodsValues(ctx context.Context, v *volume, request *csi.NodePublishVolumeRequest) error {
-	secrets, err := p.secret(ctx, "NodePublishSecretRef", v.publishSecret)
+	secrets, err := p.secret(ctx, v, "NodePublishSecretRef", v.publishSecret)
 	if err != nil {
 		return err
 	}
@@ -224,7 +231,7 @@ func (p *Plugin) callStage(ctx context.Context, v *volume, n node, publish *csi.
 	if !mustStage(before, p.cfg.Boot, mounted) {
 		return nil
 	}
-	secrets, err := p.secret(ctx, "NodeStageSecretRef", v.stageSecret)
+	secrets, err := p.secret(ctx, v, "NodeStageSecretRef", v.stageSecret)
 	if err != nil {
 		return err
 	}

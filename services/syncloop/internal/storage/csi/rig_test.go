@@ -88,6 +88,8 @@ type cluster struct {
 	// detaching has the volumes whose attachment is being deleted. What is known of it is old.
 	detaching map[string]bool
 	secrets   map[string]*v1.Secret
+	// refused has the secrets whose change a pod waits for: "UID NAMESPACE/NAME".
+	refused map[string]bool
 	// log has events, and what is recorded in claims.
 	log []string
 }
@@ -125,6 +127,21 @@ func (c *cluster) Secret(_ context.Context, namespace, name string) (*v1.Secret,
 		return s, nil
 	}
 	return nil, fmt.Errorf("secrets %q not found", name)
+}
+
+func (c *cluster) Refused(pod types.UID, secret *v1.Secret) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refused == nil {
+		c.refused = map[string]bool{}
+	}
+	c.refused[string(pod)+" "+secret.Namespace+"/"+secret.Name] = true
+}
+
+func (c *cluster) Accepted(pod types.UID, namespace, name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.refused, string(pod)+" "+namespace+"/"+name)
 }
 
 // tokens has a token for every audience.

@@ -19,8 +19,10 @@ const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens" //nolint:gosec // i
 // tokenSeconds is the API server's default lifetime of a token.
 const tokenSeconds = 3600
 
-// secret returns the content of a secret; nothing if ref is nil. field is the name of the reference.
-func (p *Plugin) secret(ctx context.Context, field string, ref *v1.SecretReference) (map[string]string, error) {
+// secret returns the content of a secret for a volume; nothing if ref is nil. field is the name of the reference.
+func (p *Plugin) secret(
+	ctx context.Context, v *volume, field string, ref *v1.SecretReference,
+) (map[string]string, error) {
 	if ref == nil {
 		return nil, nil
 	}
@@ -28,11 +30,26 @@ func (p *Plugin) secret(ctx context.Context, field string, ref *v1.SecretReferen
 	if err != nil {
 		return nil, fmt.Errorf("fetching %s %s/%s failed: %w", field, ref.Namespace, ref.Name, err)
 	}
+	v.used = append(v.used, s)
 	values := map[string]string{}
 	for key, value := range s.Data {
 		values[key] = string(value)
 	}
 	return values, nil
+}
+
+// tellSecrets tells the cluster of the end of an attempt to mount a volume: after a failure the pod waits for a change
+// of the secrets that the attempt has used, because a driver seldom says that one of them is wrong.
+func (p *Plugin) tellSecrets(v *volume, err error) {
+	if err != nil {
+		for _, secret := range v.used {
+			p.cfg.Cluster.Refused(v.Pod.UID, secret)
+		}
+		return
+	}
+	for _, ref := range v.secretRefs() {
+		p.cfg.Cluster.Accepted(v.Pod.UID, ref.Namespace, ref.Name)
+	}
 }
 
 // podTokens returns the tokens of the pod's service account that the driver wants, and whether it wants them as

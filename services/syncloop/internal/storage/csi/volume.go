@@ -31,8 +31,10 @@ type volume struct {
 	attributes map[string]string
 	options    []string
 	modes      []v1.PersistentVolumeAccessMode
-	// stageSecret and publishSecret name secrets; nil if there is none.
-	stageSecret, publishSecret *v1.SecretReference
+	// stageSecret, publishSecret and expandSecret name secrets; nil if there is none.
+	stageSecret, publishSecret, expandSecret *v1.SecretReference
+	// used has the secrets that this attempt to mount the volume has read.
+	used []*v1.Secret
 }
 
 // volumeOf returns the volume of a request. It fails if the driver does not support it.
@@ -57,6 +59,7 @@ func (p *Plugin) volumeOf(ctx context.Context, r persistentvolumes.Request) (vol
 		v.attributes, v.fsType, v.readOnly = source.VolumeAttributes, source.FSType, r.ReadOnly
 		v.modes, v.options = r.PV.Spec.AccessModes, r.PV.Spec.MountOptions
 		v.stageSecret, v.publishSecret = source.NodeStageSecretRef, source.NodePublishSecretRef
+		v.expandSecret = source.NodeExpandSecretRef
 	}
 	if !isFileName(v.driver) || v.handle == "" {
 		return volume{}, fmt.Errorf("the volume names no CSI driver with a volume handle: driver %q, volumeHandle %q", v.driver, v.handle)
@@ -67,6 +70,12 @@ func (p *Plugin) volumeOf(ctx context.Context, r persistentvolumes.Request) (vol
 	}
 	v.attach = !v.inline && (v.object == nil || v.object.Spec.AttachRequired == nil || *v.object.Spec.AttachRequired)
 	return v, v.checkLifecycle()
+}
+
+// secretRefs returns the names of the volume's secrets.
+func (v *volume) secretRefs() []*v1.SecretReference {
+	return slices.DeleteFunc([]*v1.SecretReference{v.stageSecret, v.publishSecret, v.expandSecret},
+		func(ref *v1.SecretReference) bool { return ref == nil })
 }
 
 // checkLifecycle checks that the driver supports inline volumes, or persistent ones.

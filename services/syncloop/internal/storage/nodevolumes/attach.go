@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
@@ -35,6 +37,12 @@ func (v *Volumes) Attachment(ctx context.Context, driver, handle string) (map[st
 func (v *Volumes) AttachmentNow(ctx context.Context, driver, handle string) (map[string]string, error) {
 	return v.Attachment(ctx, driver, handle)
 }
+
+// Refused does nothing, because TellSecret notifies the pods of every change of a secret.
+func (*Volumes) Refused(types.UID, *v1.Secret) {}
+
+// Accepted does nothing.
+func (*Volumes) Accepted(types.UID, string, string) {}
 
 // withHandle returns a volume by its driver and its handle; nil if there is none.
 func (v *Volumes) withHandle(driver, handle string) *entry {

@@ -13,6 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 	"k8s.io/utils/clock"
 
@@ -101,6 +102,12 @@ func (n *node) Attachment(context.Context, string, string) (map[string]string, e
 func (n *node) AttachmentNow(context.Context, string, string) (map[string]string, error) {
 	return attached(), nil
 }
+
+// Refused implements csi.Cluster.
+func (n *node) Refused(types.UID, *v1.Secret) {}
+
+// Accepted implements csi.Cluster.
+func (n *node) Accepted(types.UID, string, string) {}
 
 // Secret implements csi.Cluster.
 func (n *node) Secret(_ context.Context, namespace, name string) (*v1.Secret, error) {
