@@ -7,12 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // damagedSuffix is the suffix of a damaged file. Only the last one of a path is kept.
 const damagedSuffix = ".damaged"
 
-// DamagedError is the error of a file that cannot be read or has no valid content.
+// DamagedError is the error of a file without valid content.
 type DamagedError struct {
 	// Path is the file, and Aside its new path; Aside is empty if the file could not be renamed.
 	Path, Aside string
@@ -50,17 +52,61 @@ func Rename(path string) (aside string, err error) {
 // IsAside reports whether a file name is that of a file that was set aside.
 func IsAside(name string) bool { return strings.HasSuffix(name, damagedSuffix) }
 
-// LoadJSON reads a JSON file into a value that a failure may leave half filled. Unknown fields are ignored, because a
-// later version may have written them. If there is no file, the error is fs.ErrNotExist. A file that cannot be read or
-// parsed, or whose content is not valid, is set aside, and the error is a *DamagedError. Valid may be nil.
-func LoadJSON(path string, into any, valid func() error) error {
+// UnreadableError is the error of a file whose content is unknown, because the disk fails or this process may not read
+// it. The file stays in its place. It must not be taken for a missing or an empty one: read it again later, and do not
+// replace it before.
+type UnreadableError struct {
+	// Path is the file.
+	Path string
+	err  error
+}
+
+// Error returns the reason and what to do.
+func (e *UnreadableError) Error() string {
+	remedy := "check the disk"
+	if errors.Is(e.err, fs.ErrPermission) {
+		remedy = "let the user of this process read it"
+	}
+	return fmt.Sprintf("%s cannot be read: %v: %s, or remove the file to go on without its content", e.Path, e.err, remedy)
+}
+
+// Unwrap returns the reason.
+func (e *UnreadableError) Unwrap() error { return e.err }
+
+// IsUnreadable reports whether an error is that of a file whose content is unknown.
+func IsUnreadable(err error) bool {
+	var unreadable *UnreadableError
+	return errors.As(err, &unreadable)
+}
+
+// Read reads a whole file. If there is none, the error is fs.ErrNotExist. What is no file is set aside, and the error
+// is a *DamagedError. Any other failure is an *UnreadableError.
+func Read(path string) ([]byte, error) {
 	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case err == nil:
+		return data, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	case errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO):
+		return nil, SetAside(path, err)
+	}
+	var cause *fs.PathError
+	if errors.As(err, &cause) {
+		err = cause.Err // the path is named once
+	}
+	return nil, &UnreadableError{Path: path, err: err}
+}
+
+// LoadJSON reads a JSON file, as Read does, into a value that a failure may leave half filled. Unknown fields are
+// ignored, because a later version may have written them. A file that cannot be parsed, or whose content is not valid,
+// is set aside, and the error is a *DamagedError. Valid may be nil.
+func LoadJSON(path string, into any, valid func() error) error {
+	data, err := Read(path)
+	if err != nil {
 		return err
 	}
-	if err == nil {
-		err = json.Unmarshal(data, into)
-	}
+	err = json.Unmarshal(data, into)
 	if err == nil && valid != nil {
 		err = valid()
 	}
@@ -68,4 +114,15 @@ func LoadJSON(path string, into any, valid func() error) error {
 		return SetAside(path, err)
 	}
 	return nil
+}
+
+// LoadCache is LoadJSON for a file whose content this process can do without: one that cannot be read is set aside,
+// too.
+func LoadCache(path string, into any, valid func() error) error {
+	err := LoadJSON(path, into, valid)
+	var unreadable *UnreadableError
+	if errors.As(err, &unreadable) {
+		return SetAside(path, unreadable.err)
+	}
+	return err
 }

@@ -56,6 +56,25 @@ func TestADamagedFileIsSetAside(t *testing.T) {
 	}
 }
 
+// TestAFileThatCannotBeReadStaysInItsPlace reads a file of which each read fails with an I/O error, as a failing disk
+// does. Only a process that can do without the content sets it aside.
+func TestAFileThatCannotBeReadStaysInItsPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file.json")
+	require.NoError(t, os.Symlink("/proc/self/mem", path))
+	var content struct{ Name string }
+	err := statedir.LoadJSON(path, &content, nil)
+	if !statedir.IsUnreadable(err) || !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), path) {
+		t.Errorf("LoadJSON() = %v, want an UnreadableError with the path and %v", err, unix.EIO)
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 || left[0].Name() != "file.json" {
+		t.Errorf("the directory has %v, %v, want the file alone", left, err)
+	}
+	var damaged *statedir.DamagedError
+	if err := statedir.LoadCache(path, &content, nil); !errors.As(err, &damaged) || damaged.Aside != path+".damaged" {
+		t.Errorf("LoadCache() = %v, want a DamagedError that names the new path", err)
+	}
+}
+
 // TestAReserveIsUsedOnceAndFilledAgain writes on a full disk, which takes the reserve, and again without it.
 func TestAReserveIsUsedOnceAndFilledAgain(t *testing.T) {
 	dir := t.TempDir()

@@ -11,8 +11,10 @@ import (
 // MakeDir durably creates a directory that only its owner may read. The parent must exist. It leaves an existing
 // directory unchanged.
 func MakeDir(path string) error {
-	if err := os.Mkdir(path, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("making a directory: %w", err)
+	if info, err := os.Stat(path); err != nil || !info.IsDir() { // a disk that fails must not be asked for what is there
+		if err := os.Mkdir(path, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("making a directory: %w", err)
+		}
 	}
 	if err := syncDir(filepath.Dir(path)); err != nil {
 		return fmt.Errorf("syncing %s to disk: %w", path, err)

@@ -38,7 +38,7 @@ func TestHealthNamesWhatIsAway(t *testing.T) {
 			}
 		}
 		slices.Sort(names)
-		return names, len(got.GetStatuses()) == 6 // the process, its loops and the four peers
+		return names, len(got.GetStatuses()) == 8 // the process, its loops, the four peers and two records
 	}
 	becomes := func(when string, want ...string) {
 		t.Helper()

@@ -302,6 +302,34 @@ func TestABrokenFileKeepsItsPodsThroughARestart(t *testing.T) {
 	start(t, dir, keeping(kept, "other")).has(2)
 }
 
+// TestACheckpointThatCannotBeReadRemovesNoPod starts beside a broken manifest while each read of its last good version
+// fails with an I/O error. The source is not ready until the disk is well, and the checkpoint is not replaced.
+func TestACheckpointThatCannotBeReadRemovesNoPod(t *testing.T) {
+	dir, kept := t.TempDir(), filepath.Join(t.TempDir(), "checkpoint.json")
+	path := filepath.Join(dir, "a.yaml")
+	replace(t, path, manifest("a", "i:1"))
+	first := start(t, dir, keeping(kept, "node"))
+	first.has(0, "a-node i:1")
+	first.stop()
+	overwrite(t, path, "{")
+	must(t, os.Rename(kept, kept+".good"))
+	must(t, os.Symlink("/proc/self/mem", kept)) // of which no read succeeds
+
+	second := start(t, dir, keeping(kept, "node"), func(s *Source) { s.cfg.Period = 50 * time.Millisecond })
+	second.until("the source is not ready", func(got source.Reading) bool {
+		return got.Failed && strings.Contains(got.Errors[0].Message, kept)
+	})
+	must(t, os.Rename(kept+".good", kept))
+	second.has(1, "a-node i:1")
+	second.stop()
+
+	// A node whose manifests are all good does not need the checkpoint.
+	overwrite(t, path, manifest("a", "i:2"))
+	must(t, os.Remove(kept))
+	must(t, os.Symlink("/proc/self/mem", kept))
+	start(t, dir, keeping(kept, "node")).has(0, "a-node i:2")
+}
+
 func TestAnUnusableCheckpointIsIgnored(t *testing.T) {
 	dir, kept := t.TempDir(), filepath.Join(t.TempDir(), "checkpoint.json")
 	replace(t, filepath.Join(dir, "a.yaml"), manifest("a", "i:1"))

@@ -180,6 +180,10 @@ func (o keptObject) restore(seals *sealing.Keyring) (*apiobject.Object, error) {
 func (s *Source) startKeeper() (stop func()) {
 	restored, err := restore(s.cfg.Checkpoint, s.cfg.Node, s.cfg.Seals)
 	switch {
+	case statedir.IsUnreadable(err):
+		s.unread = err
+		s.cfg.Logger.Warn("the last good versions of the manifests cannot be read, and are tried again if a manifest is broken",
+			telemetry.KeyError, err)
 	case err != nil && restored == nil:
 		s.cfg.Logger.Warn("starting without the last good versions of the manifests", telemetry.KeyError, err)
 	case err != nil:
@@ -198,6 +202,35 @@ func (s *Source) startKeeper() (stop func()) {
 		close(end)
 		<-k.ended
 	}
+}
+
+// restoreAgain reads a checkpoint that could not be read.
+func (s *Source) restoreAgain() {
+	if s.unread == nil {
+		return
+	}
+	restored, err := restore(s.cfg.Checkpoint, s.cfg.Node, s.cfg.Seals)
+	if statedir.IsUnreadable(err) {
+		s.unread = err
+		return
+	}
+	s.cfg.Logger.Info("the last good versions of the manifests are read", telemetry.KeyFile, s.cfg.Checkpoint, telemetry.KeyError, err)
+	s.restored, s.unread = s.allowed(restored), nil
+	for path, f := range s.files {
+		if len(f.errs) > 0 {
+			delete(s.files, path) // so that its last good version is looked up again
+		}
+	}
+}
+
+// lacksCheckpoint reports whether a manifest is broken, so that its last good version counts.
+func (s *Source) lacksCheckpoint() bool {
+	for _, f := range s.files {
+		if len(f.errs) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // allowed removes pods that this configuration does not permit, because a stricter configuration applies to the last

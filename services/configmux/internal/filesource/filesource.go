@@ -95,7 +95,9 @@ type Source struct {
 
 	// restored maps paths to the content of the checkpoint, until the first full read.
 	restored map[string]staticpod.Held
-	keeper   *keeper
+	// unread is why the checkpoint cannot be read; nil if it was, or is not needed.
+	unread error
+	keeper *keeper
 
 	// dirty is the set of files to look at now.
 	dirty map[string]bool
@@ -276,6 +278,7 @@ func (s *Source) turn(ctx context.Context, everything bool) {
 	began := s.cfg.Clock.Now()
 	// The first read does not delay files, because the first set must be complete.
 	everything = everything || s.readAt.IsZero()
+	s.restoreAgain()
 	s.causes, s.changed = map[string]context.Context{}, everything
 	for path, w := range s.unsettled {
 		if !w.due.After(began) {
@@ -300,14 +303,17 @@ func (s *Source) turn(ctx context.Context, everything bool) {
 		s.rewatch(false)
 		s.lookAtAll(ctx, false, began)
 	}
+	if s.unread != nil && s.failure == nil && s.lacksCheckpoint() {
+		s.failure = s.unread
+	}
 	if everything && s.failure == nil {
-		s.readAt, s.restored = s.cfg.Clock.Now(), nil
+		s.readAt, s.restored, s.unread = s.cfg.Clock.Now(), nil, nil
 	}
 	s.cfg.Metrics.countPresent(s.files)
 	if s.changed {
 		s.give()
 	}
-	if len(s.causes) > 0 {
+	if len(s.causes) > 0 && s.unread == nil {
 		s.keep()
 	}
 }

@@ -44,7 +44,7 @@ func Save(disk *statedir.Writer, stateDir string, state nodeobject.State) error 
 // A damaged file is set aside.
 func Load(stateDir, nodeName string) (nodeobject.State, error) {
 	var c content
-	err := statedir.LoadJSON(filepath.Join(stateDir, fileName), &c, nil)
+	err := statedir.LoadCache(filepath.Join(stateDir, fileName), &c, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nodeobject.State{}, nil
 	}

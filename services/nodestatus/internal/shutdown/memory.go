@@ -28,7 +28,7 @@ type memory struct {
 
 // load reads the state; nothing, and no error, if there is no file. A damaged file is set aside.
 func load(stateDir string) (m memory, err error) {
-	err = statedir.LoadJSON(filepath.Join(stateDir, fileName), &m, nil)
+	err = statedir.LoadCache(filepath.Join(stateDir, fileName), &m, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return memory{}, nil
 	}

@@ -52,36 +52,69 @@ type Book struct {
 
 	mu      sync.Mutex
 	entries map[types.UID]podstore.Eviction
+	// unread is why the file cannot be read; nil if it was read. dropped has the pods that were deleted meanwhile.
+	unread  error
+	dropped map[types.UID]bool
 	// version counts the changes.
 	version int
 }
 
 // Open reads the book; it is empty if there is no file. A damaged file is set aside: what can be read of it counts, and
-// evicted pods that are missing in it start again. The log says so.
+// evicted pods that are missing in it start again. A file that cannot be read stays, see Unread. The log says so.
 func Open(cfg Config) *Book {
-	b := &Book{cfg: cfg, entries: map[types.UID]podstore.Eviction{}}
-	err := statedir.LoadJSON(cfg.Path, &b.entries, nil)
-	var damaged *statedir.DamagedError
-	if errors.As(err, &damaged) {
-		b.entries = salvage(damaged.Aside)
-		cfg.Logger.Error("the record of the evicted pods is damaged: those that it lost start again if a source still names them",
-			telemetry.KeyFile, cfg.Path, "recovered", len(b.entries), telemetry.KeyError, err)
-		b.version++ // what was recovered is written
-	}
-	if b.entries == nil {
-		b.entries = map[types.UID]podstore.Eviction{}
-	}
-	before := len(b.entries)
-	maps.DeleteFunc(b.entries, func(_ types.UID, e podstore.Eviction) bool { return e.Boot != "" && e.Boot != cfg.Boot })
-	if len(b.entries) < before {
-		b.version++
+	b := &Book{cfg: cfg, entries: map[types.UID]podstore.Eviction{}, dropped: map[types.UID]bool{}}
+	b.read()
+	if err := b.Unread(); err != nil {
+		cfg.Logger.Error("the record of the evicted pods cannot be read, and is tried again: pods of which nothing runs are not started before",
+			telemetry.KeyFile, cfg.Path, telemetry.KeyError, err)
 	}
 	b.writer = newWriter(cfg.Clock)
 	go b.write()
-	if b.version > 0 {
+	if b.version > 0 || b.unread != nil {
 		b.writer.request()
 	}
 	return b
+}
+
+// read reads the file, and adds to it what has changed since the start. It sets unread.
+func (b *Book) read() {
+	entries := map[types.UID]podstore.Eviction{}
+	err := statedir.LoadJSON(b.cfg.Path, &entries, nil)
+	var damaged *statedir.DamagedError
+	changed := false
+	if errors.As(err, &damaged) {
+		entries = salvage(damaged.Aside)
+		b.cfg.Logger.Error("the record of the evicted pods is damaged: those that it lost start again if a source still names them",
+			telemetry.KeyFile, b.cfg.Path, "recovered", len(entries), telemetry.KeyError, err)
+		changed = true // what was recovered is written
+	}
+	before := len(entries)
+	maps.DeleteFunc(entries, func(_ types.UID, e podstore.Eviction) bool { return e.Boot != "" && e.Boot != b.cfg.Boot })
+	changed = changed || len(entries) < before
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unread = nil
+	if statedir.IsUnreadable(err) {
+		b.unread = err
+		return
+	}
+	for uid, e := range entries {
+		if !b.dropped[uid] {
+			b.entries[uid] = e // a pod that was evicted before keeps its first reason
+		}
+	}
+	if clear(b.dropped); changed {
+		b.version++
+	}
+}
+
+// Unread returns why the file cannot be read; nil if the book is complete. Until then any pod may have been evicted,
+// and changes are not written. The file is tried again and again.
+func (b *Book) Unread() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.unread
 }
 
 // salvage returns the entries before the damage.
@@ -168,7 +201,10 @@ func (b *Book) Delete(uid types.UID) {
 	b.await(b.change(func() bool {
 		_, known := b.entries[uid]
 		delete(b.entries, uid)
-		return known
+		if b.unread != nil {
+			b.dropped[uid] = true
+		}
+		return known || b.unread != nil
 	}))
 }
 
@@ -197,6 +233,11 @@ func (b *Book) write() {
 	defer close(b.writer.ended)
 	failed := false
 	for retry := time.Duration(0); b.writer.next(retry); {
+		if !b.readAgain() {
+			b.writer.report(b.present())
+			retry = nextRetry(retry, errUnwritten)
+			continue
+		}
 		b.mu.Lock()
 		version, entries := b.version, maps.Clone(b.entries)
 		b.mu.Unlock()
@@ -215,6 +256,26 @@ func (b *Book) write() {
 		}
 		failed, retry = err != nil, nextRetry(retry, err)
 	}
+}
+
+// readAgain reads a file that could not be read, and returns whether the book is complete.
+func (b *Book) readAgain() bool {
+	if b.Unread() == nil {
+		return true
+	}
+	b.read()
+	if b.Unread() != nil {
+		return false
+	}
+	b.cfg.Logger.Info("the record of the evicted pods is read", telemetry.KeyFile, b.cfg.Path, "pods", len(b.UIDs()))
+	return true
+}
+
+// present returns the version of the book, and why it cannot be written.
+func (b *Book) present() (version int, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.version, b.unread
 }
 
 func (b *Book) save(entries map[types.UID]podstore.Eviction) error {

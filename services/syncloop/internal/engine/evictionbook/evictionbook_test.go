@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -114,6 +116,42 @@ func TestADamagedBookIsSetAsideAndWhatItShowsCounts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestABookThatCannotBeReadIsNeitherEmptyNorReplaced has each read of the file fail with an I/O error until the disk is
+// well. What was evicted and forgotten meanwhile counts, and so does what is in the file.
+func TestABookThatCannotBeReadIsNeitherEmptyNorReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "evictions.json")
+		require.NoError(t, os.Symlink("/proc/self/mem", path)) // of which no read at offset 0 succeeds
+		book := openInBoot(t, path, "one")
+		if err := book.Unread(); !errors.Is(err, unix.EIO) {
+			t.Fatalf("Unread() = %v, want %v", err, unix.EIO)
+		}
+		book.Put("new", podstore.Eviction{Reason: "Evicted"})
+		book.Delete("gone")
+		if _, err := book.SetLast("new", &v1.PodStatus{}, false); err == nil {
+			t.Error("SetLast() succeeds, want an error because it is not on disk")
+		}
+		time.Sleep(time.Minute)
+		if info, err := os.Lstat(path); err != nil || info.Mode().Type() != os.ModeSymlink {
+			t.Fatalf("the file was replaced: %v, %v", info, err)
+		}
+		require.NoError(t, os.Remove(path))
+		old := `{"old": {"reason": "Evicted"}, "gone": {"reason": "Evicted"}, "booted": {"reason": "Terminated", "boot": "two"}}`
+		require.NoError(t, os.WriteFile(path, []byte(old), 0o600))
+		time.Sleep(time.Minute)
+		if err := book.Unread(); err != nil {
+			t.Errorf("with a well disk Unread() = %v", err)
+		}
+		want := []types.UID{"new", "old"}
+		if got := book.UIDs(); !slices.Equal(got, want) {
+			t.Errorf("UIDs() = %v, want %v", got, want)
+		}
+		if got := openInBoot(t, path, "one").UIDs(); !slices.Equal(got, want) {
+			t.Errorf("after a restart UIDs() = %v, want %v", got, want)
+		}
+	})
 }
 
 // TestAnEvictionCountsOnAFullDisk evicts a pod on a full disk with and without a reserve. It counts at once. With the

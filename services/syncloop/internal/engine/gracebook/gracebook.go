@@ -34,6 +34,9 @@ const (
 	suffix   = ".json"
 )
 
+// errUnlisted is why the file of a pod was not read, if the directory could not be read.
+var errUnlisted = errors.New("the directory of the records cannot be read")
+
 // Config has the place of a Book and its clock.
 type Config struct {
 	// Dir is the directory of the files. It is created if it does not exist.
@@ -51,6 +54,9 @@ type Config struct {
 type Book struct {
 	cfg Config
 
+	// unlisted is true if the directory could not be read, so that any pod may have a file that is not known.
+	unlisted bool
+
 	mu      sync.Mutex
 	entries map[types.UID]*entry
 }
@@ -64,6 +70,8 @@ type entry struct {
 	known atomic.Pointer[record]
 	// unsaved is true if the last write failed; the next change writes again.
 	unsaved bool
+	// unread is why the file cannot be read; nil if it was read or there is none.
+	unread error
 	// gone is true once the pod is forgotten. Nothing is written after that.
 	gone bool
 }
@@ -96,14 +104,17 @@ func (e *entry) publish() {
 }
 
 // Open reads the book in a directory. A damaged file is set aside, and the grace period of its pod starts again. A file
-// of another boot is removed. If the directory cannot be created or read, the log says so, and the book begins empty.
+// that cannot be read stays, and each change of its pod reads it again. A file of another boot is removed. If the
+// directory cannot be created or read, the log says so, and each file is read when its pod is ended.
 func Open(cfg Config) *Book {
 	b := InMemory(cfg.Now)
 	b.cfg = cfg
 	files, err := statedir.OpenDir(cfg.Dir)
+	var damaged *statedir.DamagedError
 	if err != nil {
 		cfg.Logger.Error("the records of terminating pods cannot be read: their grace periods start again",
 			telemetry.KeyFile, cfg.Dir, telemetry.KeyError, err)
+		b.unlisted = !errors.As(err, &damaged)
 	}
 	for _, file := range files {
 		if statedir.IsAside(file.Name()) {
@@ -114,8 +125,13 @@ func Open(cfg Config) *Book {
 		var r record
 		if named {
 			if err := statedir.LoadJSON(path, &r, nil); err != nil {
-				cfg.Logger.Error("the record of a terminating pod is damaged: its grace period starts again",
+				cfg.Logger.Error("the record of a terminating pod is lost: its grace period starts again, unless the file can be read later",
 					telemetry.KeyPodUID, uid, telemetry.KeyError, err)
+				if statedir.IsUnreadable(err) {
+					e := newEntry(record{Boot: cfg.Boot})
+					e.unread = err
+					b.entries[types.UID(uid)] = e
+				}
 				continue
 			}
 			if r.Boot == cfg.Boot {
@@ -272,17 +288,24 @@ func (b *Book) change(uid types.UID, apply func(*record) bool) error {
 	e := b.entries[uid]
 	if e == nil {
 		e = newEntry(record{Boot: b.cfg.Boot})
+		if b.unlisted {
+			e.unread = errUnlisted
+		}
 		b.entries[uid] = e
 	}
 	b.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	b.readAgain(uid, e)
 	if !apply(&e.record) && !e.unsaved {
 		return nil
 	}
 	e.publish()
 	if b.cfg.Dir == "" || e.gone {
 		return nil
+	}
+	if e.unsaved = e.unread != nil; e.unsaved {
+		return fmt.Errorf("the record of a terminating pod is not replaced: %w", e.unread)
 	}
 	data, err := json.Marshal(e.record)
 	if err != nil {
@@ -295,6 +318,31 @@ func (b *Book) change(uid types.UID, apply func(*record) bool) error {
 		return fmt.Errorf("write the record of a terminating pod: %w", err)
 	}
 	return nil
+}
+
+// readAgain reads a file that could not be read, and adds what it has to the record: the earlier deadline counts.
+// Called with the entry's mu held.
+func (b *Book) readAgain(uid types.UID, e *entry) {
+	if e.unread == nil {
+		return
+	}
+	var r record
+	if err := statedir.LoadJSON(b.path(uid), &r, nil); statedir.IsUnreadable(err) {
+		e.unread = err
+		return
+	} else if e.unread = nil; err != nil || r.Boot != b.cfg.Boot {
+		return // missing, damaged and set aside, or of another boot
+	}
+	if e.record.Deadline == 0 || r.Deadline != 0 && r.Deadline < e.record.Deadline {
+		e.record.Deadline = r.Deadline
+	}
+	for _, id := range r.PreStopped {
+		addTo(&e.record.PreStopped, id)
+	}
+	for _, id := range r.Replaced {
+		addTo(&e.record.Replaced, id)
+	}
+	e.publish()
 }
 
 func (b *Book) path(uid types.UID) string {

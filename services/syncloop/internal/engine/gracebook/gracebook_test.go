@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
@@ -62,6 +63,38 @@ func TestAShorterPeriodTakesEffectAndALongerOneDoesNot(t *testing.T) {
 	m.left(b, "a", 10, 10)
 	m.left(b, "a", 300, 10)
 	m.left(m.open(), "a", 300, 10)
+}
+
+// TestARecordThatCannotBeReadIsNotReplaced has each read of a pod's file fail with an I/O error until the disk is well.
+// The grace period begins again meanwhile, because the pod must end; then the rest of the first one counts.
+func TestARecordThatCannotBeReadIsNotReplaced(t *testing.T) {
+	m := newMachine(t)
+	b := m.open()
+	m.left(b, "a", 60, 60)
+	if err := b.NotePreStop("a", "one"); err != nil {
+		t.Fatal(err)
+	}
+	m.now += 20 * time.Second
+	file, good := filepath.Join(m.dir, "a.json"), filepath.Join(t.TempDir(), "good")
+	if err := errors.Join(os.Rename(file, good), os.Symlink("/proc/self/mem", file)); err != nil {
+		t.Fatal(err)
+	}
+	b = m.open()
+	if left, err := b.Left("a", 60); left != 60 || !errors.Is(err, unix.EIO) {
+		t.Errorf("without the record %d s are left, %v, want 60 s and %v", left, err, unix.EIO)
+	}
+	if info, err := os.Lstat(file); err != nil || info.Mode().Type() != os.ModeSymlink {
+		t.Fatalf("the file was replaced: %v, %v", info, err)
+	}
+	if err := os.Rename(good, file); err != nil {
+		t.Fatal(err)
+	}
+	m.left(b, "a", 60, 40)
+	for name, b := range map[string]*gracebook.Book{"this process": b, "the next process": m.open()} {
+		if left, _ := b.Remaining("a"); left != 40 || !b.PreStopped("a", "one") {
+			t.Errorf("%s has %d s left, preStop ended %v, want 40 s and true", name, left, b.PreStopped("a", "one"))
+		}
+	}
 }
 
 func TestAPreStopHookThatHasEndedIsKnown(t *testing.T) {

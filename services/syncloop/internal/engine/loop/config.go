@@ -187,6 +187,9 @@ func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 		l.decide(uid, d)
 		return
 	}
+	if end == nil && l.mayBeEvicted(uid, d) {
+		return // housekeeping tries again
+	}
 	if end == nil &&
 		(!l.clearName(d.pod) || !l.admit(telemetry.WithTraceparent(context.Background(), traceparent), uid, d)) {
 		if d.refused {

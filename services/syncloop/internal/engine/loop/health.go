@@ -77,8 +77,17 @@ func (l *Loop) reportWaiting() {
 	if !l.isOpen() {
 		l.waiting.closed = true
 	}
+	var evictions, resizes string
+	if problem := l.cfg.Resizes.Problem(); problem != nil {
+		resizes = "pods are not resized whose records cannot be read: " + problem.Error()
+	}
+	if problem := l.cfg.Evictions.Unread(); problem != nil {
+		evictions = "pods of which nothing runs are not started, because they may have been evicted: " + problem.Error()
+	}
 	var reasons []string
-	for part, reason := range map[string]string{"configmux": config, "sources": sources, "pleg": pleg} {
+	for part, reason := range map[string]string{
+		"configmux": config, "sources": sources, "pleg": pleg, "evictions": evictions, "resizes": resizes,
+	} {
 		l.cfg.Waiting(part, reason)
 		if reason != "" {
 			reasons = append(reasons, reason)

@@ -30,6 +30,8 @@ func (l *Loop) housekeep() {
 	l.reportWaiting()
 	l.cfg.Workers.Tidy()
 	if l.isOpen() {
+		l.takeEvictions()
+		l.readResizes()
 		l.startUnknown()
 		l.resizeAgain()
 		l.endOverdue()
@@ -138,7 +140,7 @@ func (l *Loop) startUnknown() {
 // forgetEviction removes the eviction of a pod, so that the pod is started if a source names it again. The eviction
 // does not count from now on, even before it is removed from the disk.
 func (l *Loop) forgetEviction(uid types.UID) {
-	if _, known := l.cfg.Evictions.Get(uid); !known && !l.recording[uid] {
+	if _, known := l.cfg.Evictions.Get(uid); !known && !l.recording[uid] && l.cfg.Evictions.Unread() == nil {
 		delete(l.forgotten, uid)
 		return
 	}

@@ -219,6 +219,10 @@ type Loop struct {
 	network string
 	// configDown is why configmux is not followed; empty while it is.
 	configDown string
+	// unread is true while the book of evictions cannot be read.
+	unread bool
+	// readingResizes is true while records of resizes are read again.
+	readingResizes bool
 	// saving has the records of resizes that are being written to disk.
 	saving map[types.UID]*saving
 	// resizeFor is why resizes are decided at the end of the current event, and resizeLater why at the next housekeeping;
@@ -300,6 +304,7 @@ func New(cfg Config) *Loop {
 		reading: map[types.UID]*reading{}, recording: map[types.UID]bool{}, forgotten: map[types.UID]bool{},
 		saving: map[types.UID]*saving{},
 	}
+	l.unread = cfg.Evictions != nil && cfg.Evictions.Unread() != nil
 	l.gateState.reason = "pleg has not been asked yet"
 	l.reportWaiting()
 	cfg.Metrics.Expose(func() time.Time { return l.Health().LastTurn })

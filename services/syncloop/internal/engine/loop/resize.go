@@ -42,7 +42,7 @@ func (l *Loop) lostResize(uid types.UID) bool {
 	}
 	_, known := l.cfg.Resizes.Get(uid)
 	observed := l.cfg.Store.Observed(uid)
-	return l.cfg.Resizes.Unread() && !known && len(observed.GetContainers()) > 0
+	return l.cfg.Resizes.AllLost() && !known && len(observed.GetContainers()) > 0
 }
 
 // allocate determines, once in this process, the resources that are allocated to an admitted pod. A new pod gets those
@@ -216,6 +216,9 @@ func (l *Loop) resizePod(uid types.UID, d *desiredPod, trigger resizeTrigger) {
 func (l *Loop) noRoom(uid types.UID, d *desiredPod) string {
 	if l.cfg.Node != nil && l.node == nil {
 		return "the node's resources are not known yet"
+	}
+	if problem := l.cfg.Resizes.Unread(uid); problem != nil {
+		return "what was allocated to it is not known: " + problem.Error()
 	}
 	if l.shuttingDown {
 		return shutdownRefusal().Message

@@ -3,18 +3,21 @@
 // record, because the annotations of its containers have its resources. The sync loop writes allocations and a pod's
 // worker what runs; package resize has the rules.
 //
-// Each pod has a small file, which is synced before an allocation is acted on, so that a crash loses none. A file that
-// cannot be read is set aside, and the record is rebuilt from the running containers.
+// Each pod has a small file, which is synced before an allocation is acted on, so that a crash loses none. A damaged
+// file is set aside, and the record is rebuilt from the running containers. A file that cannot be read stays, and is
+// read again: its pod keeps what its containers run with until then.
 package resizes
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"maps"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -41,10 +44,12 @@ type Book struct {
 
 	mu      sync.Mutex
 	entries map[types.UID]*entry
-	// lost has the pods whose file could not be read.
-	lost map[types.UID]bool
-	// unread is true if the directory could not be read.
-	unread bool
+	// lost has the pods whose file was damaged, and allLost is true if the directory was.
+	lost    map[types.UID]bool
+	allLost bool
+	// unread has why files cannot be read, and unlisted why the directory cannot be read; nil if it was read.
+	unread   map[types.UID]error
+	unlisted error
 }
 
 // entry is one pod.
@@ -58,53 +63,131 @@ type entry struct {
 	record resize.Record
 }
 
-// Open reads the records in a directory, which it creates if necessary. If that fails, the log says so, and
-// Unread returns true.
+// Open reads the records in a directory, which it creates if necessary. The log says which ones it cannot read.
 func Open(dir string, logger *slog.Logger) *Book {
 	b := InMemory()
 	b.dir = dir
-	files, err := statedir.OpenDir(dir)
-	if err != nil {
-		logger.Error("the records of resized pods cannot be read and are rebuilt from the running containers",
-			telemetry.KeyFile, dir, telemetry.KeyError, err)
-		b.unread = true
+	b.list(logger)
+	for uid, err := range b.unread {
+		logger.Error("the record of a resized pod cannot be read, and is tried again: the pod is not resized before",
+			telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 	}
-	for _, file := range files {
-		name, named := strings.CutSuffix(file.Name(), suffix)
-		uid, err := url.PathUnescape(name)
-		if !named || err != nil { // set aside, or left by a crash during a write
-			continue
-		}
-		path := filepath.Join(dir, file.Name())
-		record, data, err := read(path)
-		if err == nil {
-			b.entries[types.UID(uid)] = &entry{known: true, record: record, saved: data}
-			continue
-		}
-		logger.Error("the record of a resized pod is damaged and is rebuilt from the running containers",
-			telemetry.KeyPodUID, uid, telemetry.KeyError, statedir.SetAside(path, err))
-		b.lost[types.UID(uid)] = true
+	if b.unlisted != nil {
+		logger.Error("the records of resized pods cannot be read, and are tried again: no pod is resized before",
+			telemetry.KeyFile, dir, telemetry.KeyError, b.unlisted)
 	}
 	return b
 }
 
+// list reads all files. A record in a file replaces what is known of its pod.
+func (b *Book) list(logger *slog.Logger) {
+	files, err := statedir.OpenDir(b.dir)
+	var damaged *statedir.DamagedError
+	isDamaged := errors.As(err, &damaged)
+	if isDamaged {
+		logger.Error("the records of resized pods are damaged and are rebuilt from the running containers",
+			telemetry.KeyFile, b.dir, telemetry.KeyError, err)
+		err = nil
+	}
+	b.mu.Lock()
+	b.allLost, b.unlisted = isDamaged, err
+	b.mu.Unlock()
+	for _, file := range files {
+		name, named := strings.CutSuffix(file.Name(), suffix)
+		if uid, err := url.PathUnescape(name); named && err == nil { // else set aside, or left by a crash during a write
+			b.load(types.UID(uid), logger)
+		}
+	}
+}
+
+// load reads the file of a pod, and reports whether that is over: it was read, is damaged, or is not there.
+func (b *Book) load(uid types.UID, logger *slog.Logger) bool {
+	record, data, err := read(b.path(uid))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		data, err = nil, nil
+	case err != nil && !statedir.IsUnreadable(err):
+		logger.Error("the record of a resized pod is damaged and is rebuilt from the running containers",
+			telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.unread, uid)
+	switch {
+	case statedir.IsUnreadable(err):
+		b.unread[uid] = err
+		if e := b.entries[uid]; e == nil {
+			b.entries[uid] = &entry{saved: []byte{}} // there is a file to remove
+		}
+		return false
+	case err != nil:
+		b.lost[uid] = true
+	case data != nil:
+		b.entries[uid] = &entry{known: true, record: record, saved: data}
+	}
+	return true
+}
+
 // InMemory returns an empty book without files.
 func InMemory() *Book {
-	return &Book{entries: map[types.UID]*entry{}, lost: map[types.UID]bool{}}
+	return &Book{entries: map[types.UID]*entry{}, lost: map[types.UID]bool{}, unread: map[types.UID]error{}}
 }
 
 func read(path string) (record resize.Record, data []byte, err error) {
-	data, err = os.ReadFile(path)
+	data, err = statedir.Read(path)
 	if err != nil {
 		return resize.Record{}, nil, err
 	}
-	if err := json.Unmarshal(data, &record); err != nil {
-		return resize.Record{}, nil, err
+	err = json.Unmarshal(data, &record)
+	if err == nil && record.Allocated.Containers == nil {
+		err = errors.New("it has no containers")
 	}
-	if record.Allocated.Containers == nil {
-		return resize.Record{}, nil, errors.New("it has no containers")
+	if err != nil {
+		return resize.Record{}, nil, statedir.SetAside(path, err)
 	}
 	return record, data, nil
+}
+
+// Unread returns why the record of a pod cannot be read; nil if it was read or there is none. The pod keeps what its
+// containers run with, and nothing is written of it.
+func (b *Book) Unread(uid types.UID) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.whyUnread(uid)
+}
+
+// whyUnread is Unread. Called with mu held.
+func (b *Book) whyUnread(uid types.UID) error {
+	return cmp.Or(b.unread[uid], b.unlisted)
+}
+
+// Problem returns why records cannot be read; nil if all were.
+func (b *Book) Problem() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, uid := range slices.Sorted(maps.Keys(b.unread)) {
+		return b.unread[uid]
+	}
+	return b.unlisted
+}
+
+// ReadAgain reads the records that could not be read, and returns the pods whose records are known now. What was
+// changed of them meanwhile is dropped. It waits for the disk.
+func (b *Book) ReadAgain(logger *slog.Logger) []types.UID {
+	b.mu.Lock()
+	waiting, unlisted := slices.Sorted(maps.Keys(b.unread)), b.unlisted != nil
+	known := maps.Clone(b.entries)
+	b.mu.Unlock()
+	if unlisted {
+		b.list(logger)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.unlisted != nil {
+			return nil
+		}
+		return append(slices.Collect(maps.Keys(b.entries)), slices.Collect(maps.Keys(known))...)
+	}
+	return slices.DeleteFunc(waiting, func(uid types.UID) bool { return !b.load(uid, logger) })
 }
 
 // Get returns the record of a pod, which must not be changed; ok is false for a pod that was never resized.
@@ -117,15 +200,20 @@ func (b *Book) Get(uid types.UID) (record resize.Record, ok bool) {
 	return resize.Record{}, false
 }
 
-// Lost reports whether the record of a pod could not be read and has not been written since.
+// Lost reports whether the record of a pod was damaged, or cannot be read, and has not been written since.
 func (b *Book) Lost(uid types.UID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.lost[uid]
+	return b.lost[uid] || b.unread[uid] != nil
 }
 
-// Unread reports whether the directory could not be read, so that any pod of an earlier process may have lost a record.
-func (b *Book) Unread() bool { return b.unread }
+// AllLost reports whether the directory was damaged, or cannot be read, so that any pod of an earlier process may have
+// lost a record.
+func (b *Book) AllLost() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.allLost || b.unlisted != nil
+}
 
 // UIDs returns the pods with a record, sorted.
 func (b *Book) UIDs() []types.UID {
@@ -167,6 +255,7 @@ func (b *Book) Forget(uid types.UID) {
 		e.record, e.known = resize.Record{}, false
 	}
 	delete(b.lost, uid)
+	delete(b.unread, uid)
 }
 
 // Save writes the current record of a pod to disk, or removes the file if there is none. After an error a restarted
@@ -181,7 +270,7 @@ func (b *Book) Save(uid types.UID) error {
 	e.writing.Lock() // over the write, because it orders the versions of the file
 	defer e.writing.Unlock()
 	b.mu.Lock()
-	record, known := e.record, e.known
+	record, known, unread := e.record, e.known, b.whyUnread(uid)
 	if !known && e.saved == nil && b.entries[uid] == e {
 		delete(b.entries, uid)
 	}
@@ -189,6 +278,8 @@ func (b *Book) Save(uid types.UID) error {
 	switch {
 	case b.dir == "":
 		return nil
+	case unread != nil:
+		return fmt.Errorf("the record of a resized pod is not replaced: %w", unread)
 	case !known:
 		return b.remove(uid, e)
 	}

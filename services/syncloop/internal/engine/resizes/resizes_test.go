@@ -112,6 +112,59 @@ func TestADamagedRecordIsSetAside(t *testing.T) {
 	}
 }
 
+// TestARecordThatCannotBeReadIsNotReplaced has each read of a file, or of the directory, fail until the disk is well.
+func TestARecordThatCannotBeReadIsNotReplaced(t *testing.T) {
+	for name, unreadable := range map[string]func(dir, file string) (mend func() error, err error){
+		"file": func(_, file string) (func() error, error) {
+			err := errors.Join(os.Rename(file, file+".good"), os.Symlink("/proc/self/mem", file))
+			return func() error { return os.Rename(file+".good", file) }, err
+		},
+		"directory": func(dir, _ string) (func() error, error) {
+			// A link to nowhere can be neither made nor read.
+			err := errors.Join(os.Rename(dir, dir+".good"), os.Symlink("/proc/none", dir))
+			return func() error { return errors.Join(os.Remove(dir), os.Rename(dir+".good", dir)) }, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "resizes")
+			promise := func(cpu string) func(*resize.Record) {
+				return func(r *resize.Record) { r.Allocated = allocation(cpu) }
+			}
+			if err := open(t, dir).Note("u", allocation("1"), promise("2")); err != nil {
+				t.Fatal(err)
+			}
+			mend, err := unreadable(dir, filepath.Join(dir, "u.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			logger := slog.New(slog.DiscardHandler)
+			book := open(t, dir)
+			if book.Unread("u") == nil || book.Problem() == nil || !book.Lost("u") && !book.AllLost() {
+				t.Errorf("Unread() = %v, Problem() = %v, want errors", book.Unread("u"), book.Problem())
+			}
+			if err := book.Note("u", allocation("1"), promise("3")); err == nil {
+				t.Error("a record that cannot be read was replaced")
+			}
+			if got := book.ReadAgain(logger); len(got) > 0 {
+				t.Errorf("on the broken disk %v were read", got)
+			}
+			if err := mend(); err != nil {
+				t.Fatal(err)
+			}
+			if got := book.ReadAgain(logger); !slices.Contains(got, "u") {
+				t.Errorf("on the mended disk %v were read, want u", got)
+			}
+			got, _ := book.Get("u")
+			if !got.Allocated.Equal(allocation("2")) || book.Problem() != nil || book.Lost("u") {
+				t.Errorf("the record has %+v, Problem() = %v, want 2 CPUs and none", got, book.Problem())
+			}
+			if err := book.Note("u", allocation("2"), promise("4")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestAFailedWriteIsRetriedBySave checks that a record survives a failed write in memory, and that the next Save writes
 // it.
 func TestAFailedWriteIsRetriedBySave(t *testing.T) {

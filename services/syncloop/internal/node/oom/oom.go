@@ -177,7 +177,7 @@ func (w *watcher) save(ctx context.Context) {
 // load reads the position in the log. known is false without a valid file, as at the first start. A damaged file is set
 // aside.
 func load(file string) (p place, known bool, err error) {
-	err = statedir.LoadJSON(file, &p, func() error {
+	err = statedir.LoadCache(file, &p, func() error {
 		if p.Boot == "" {
 			return errors.New("it names no boot of the machine")
 		}

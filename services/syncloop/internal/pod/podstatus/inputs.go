@@ -86,6 +86,8 @@ const (
 	ReasonClaims = "FailedPrepareDynamicResources"
 	// ReasonNameTaken: the pod waits for the end of another one of its name.
 	ReasonNameTaken = "NameTaken"
+	// ReasonRecord: it is not known whether the pod was evicted, because the record of evictions cannot be read.
+	ReasonRecord = "EvictionsUnreadable"
 	// ReasonNoNetwork: the pod waits for the pod network.
 	ReasonNoNetwork = "NetworkNotReady"
 )
@@ -94,7 +96,7 @@ const (
 func holdsUp(reason string) bool {
 	switch reason {
 	case ReasonSandbox, ReasonCgroup, ReasonVolumes, ReasonDevices, ReasonClaims, ReasonUnsupported,
-		ReasonNameTaken, ReasonNoNetwork:
+		ReasonNameTaken, ReasonNoNetwork, ReasonRecord:
 		return true
 	}
 	return false

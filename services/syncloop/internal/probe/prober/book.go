@@ -135,7 +135,7 @@ func OpenBook(dir string, logger *slog.Logger) *Book {
 			continue
 		}
 		var r record
-		if err := statedir.LoadJSON(path, &r, nil); err != nil {
+		if err := statedir.LoadCache(path, &r, nil); err != nil {
 			logger.Warn("the stored results of a pod's probes are damaged; its probes start again", telemetry.KeyPodUID, uid, telemetry.KeyError, err)
 			continue
 		}

@@ -110,7 +110,7 @@ func (m *Manager) loadNode() {
 		return
 	}
 	var facts nodeFacts
-	err := statedir.LoadJSON(m.cfg.NodeFile, &facts, nil)
+	err := statedir.LoadCache(m.cfg.NodeFile, &facts, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}

@@ -218,8 +218,11 @@ func (b *Book) merge(image, id string, credentials *kubeletconfigv1beta1.ImagePu
 	if err != nil {
 		return err
 	}
-	// A record that cannot be read is replaced.
+	// A damaged record is replaced, and one that cannot be read is not: it may have the credentials of other pods.
 	record, err := read[kubeletconfigv1beta1.ImagePulledRecord](b.pulled, id)
+	if statedir.IsUnreadable(err) {
+		return err
+	}
 	if err != nil || record == nil || record.ImageRef != id {
 		record = &kubeletconfigv1beta1.ImagePulledRecord{TypeMeta: typeOf("ImagePulledRecord"), ImageRef: id}
 	} else if credentials == nil {
@@ -363,7 +366,7 @@ func read[T any](dir, name string) (*T, error) {
 }
 
 func readFile[T any](path string) (*T, error) {
-	data, err := os.ReadFile(path)
+	data, err := statedir.Read(path)
 	if err != nil {
 		return nil, err
 	}

@@ -254,6 +254,26 @@ func TestADamagedRecordIsRewritten(t *testing.T) {
 	}
 }
 
+// TestARecordThatCannotBeReadIsNotReplaced has each read of a record fail with an I/O error until the disk is well.
+func TestARecordThatCannotBeReadIsNotReplaced(t *testing.T) {
+	r := newRig(t, kubeletconfigv1beta1.NeverVerifyPreloadedImages)
+	r.withSecrets(secret("1", "h1"))
+	file := r.file("pulled", id)
+	if err := errors.Join(os.Rename(file, file+".good"), os.Symlink("/proc/self/mem", file)); err != nil {
+		t.Fatal(err)
+	}
+	if !r.mustPull(image, secret("1", "h1")) {
+		t.Error("without the record the pod has the image without a pull")
+	}
+	r.withSecrets(secret("2", "h2"))
+	if err := os.Rename(file+".good", file); err != nil {
+		t.Fatal(err)
+	}
+	if r.mustPull(image, secret("1", "h1")) {
+		t.Error("the first secret is forgotten")
+	}
+}
+
 func TestRecordsOfImagesThatAreGoneAreRemoved(t *testing.T) {
 	r := newRig(t, kubeletconfigv1beta1.NeverVerifyPreloadedImages)
 	r.withSecrets(secret("1", "h1"))

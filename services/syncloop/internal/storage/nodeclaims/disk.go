@@ -100,7 +100,7 @@ func (f folder) load() (map[key]*record, error) {
 			case name == unfinishedName:
 				err = os.Remove(path)
 			case strings.HasSuffix(name, recordExtension):
-				f.read(path, namespace.Name(), all)
+				err = f.read(path, namespace.Name(), all)
 			}
 			if err != nil {
 				return nil, err
@@ -110,10 +110,14 @@ func (f folder) load() (map[key]*record, error) {
 	return all, nil
 }
 
-// read reads a record. A damaged one is reported, and its directory stays as it is.
-func (f folder) read(path, namespace string, all map[key]*record) {
+// read reads a record. A damaged one is reported, and its directory stays as it is. One that cannot be read is an
+// error, because its directory must not become that of another claim.
+func (f folder) read(path, namespace string, all map[key]*record) error {
 	r := &record{}
-	data, err := os.ReadFile(path)
+	data, err := statedir.Read(path)
+	if statedir.IsUnreadable(err) {
+		return err
+	}
 	if err == nil {
 		err = json.Unmarshal(data, r)
 	}
@@ -126,9 +130,10 @@ func (f folder) read(path, namespace string, all map[key]*record) {
 	if err != nil {
 		f.logger.Error("the record of a claim is damaged: its directory belongs to the next claim of that name that a pod uses",
 			telemetry.KeyFile, path, telemetry.KeyError, err)
-		return
+		return nil
 	}
 	all[keyOf(r)] = r
+	return nil
 }
 
 func keyOf(r *record) key { return key{r.Claim.Namespace, r.Claim.Name} }

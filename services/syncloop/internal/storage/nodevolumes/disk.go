@@ -119,7 +119,7 @@ func (f folder) load() (map[string]stored, error) {
 		case isRecord:
 			r, wrong := read(file, name)
 			if wrong != nil {
-				f.logger.Error("the record of a volume is damaged: the volume is not deleted with its claim",
+				f.logger.Error("the record of a volume cannot be used: the volume is not deleted with its claim",
 					telemetry.KeyFile, file, telemetry.KeyError, wrong)
 				damaged = append(damaged, name) // a mark stays with it
 				continue
@@ -141,7 +141,7 @@ func (f folder) load() (map[string]stored, error) {
 
 // read reads a record, and checks that it is one of the volume with a name.
 func read(file, name string) (*record, error) {
-	data, err := os.ReadFile(file)
+	data, err := statedir.Read(file)
 	if err != nil {
 		return nil, err
 	}
@@ -159,6 +159,9 @@ func read(file, name string) (*record, error) {
 func (f folder) save(name string, r *record) error {
 	if name == "" || strings.ContainsAny(name, "/\x00") {
 		return fmt.Errorf("the volume %q has an invalid name", name)
+	}
+	if _, err := statedir.Read(f.path(name)); statedir.IsUnreadable(err) {
+		return fmt.Errorf("the record of a volume is not replaced: %w", err)
 	}
 	data, err := json.Marshal(r)
 	if err != nil {

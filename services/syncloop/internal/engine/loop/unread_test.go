@@ -1,0 +1,111 @@
+package loop_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/test/require"
+)
+
+// TestNoEvictedPodStartsWhileTheBookCannotBeRead restarts a node with a running pod, an evicted one and one that was
+// evicted just before the kill. Each read of the book fails with an I/O error until the disk is well. Until then only
+// the first pod runs; then a new pod starts, and the evicted ones have failed.
+func TestNoEvictedPodStartsWhileTheBookCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node, stateDir := fakenode.New(), t.TempDir()
+		file := filepath.Join(stateDir, "evictions.json")
+		r := newRig(t, node, stateDir)
+		for _, uid := range []string{"kept", "late"} {
+			r.add(fakenode.Pod(uid, uid, always))
+		}
+		r.source("file", true)
+		r.configPeer.set(r.config)
+		r.plegPeer.set(node.Events)
+		r.eventually("both run", r.runs("kept", "late"))
+		for _, uid := range []string{"gone", "late"} {
+			r.book.Put(types.UID(uid), podstore.Eviction{Reason: "Evicted"})
+		}
+		r.stop()
+		require.NoError(t, os.Rename(file, file+".good"))
+		require.NoError(t, os.Symlink("/proc/self/mem", file)) // of which no read succeeds
+
+		again := newRig(t, node, stateDir)
+		for _, uid := range []string{"kept", "late", "gone", "new"} {
+			again.add(fakenode.Pod(uid, uid, always))
+		}
+		again.source("file", true)
+		again.configPeer.set(again.config)
+		again.plegPeer.set(node.Restart())
+		again.eventually("the running pods are ready", func() bool { return again.ready("kept") && again.ready("late") })
+		again.pass(time.Minute)
+		if got := node.Running(); !slices.Equal(got, []string{"kept", "late"}) {
+			t.Errorf("without the book %v run, want the pods that ran", got)
+		}
+		if reasons := strings.Join(again.loop.Health().Reasons, "; "); !strings.Contains(reasons, file) {
+			t.Errorf("the health says %q, want the file", reasons)
+		}
+		if got := again.pod("new").Status; got.Reason != "EvictionsUnreadable" {
+			t.Errorf("the new pod waits for %v, want EvictionsUnreadable", got.Reason)
+		}
+		require.NoError(t, os.Rename(file+".good", file))
+		time.Sleep(time.Minute) // in the bubble's time: the book is read again
+		again.eventually("the new pod runs, and the evicted ones do not", again.runs("kept", "new"))
+		for _, uid := range []string{"late", "gone"} {
+			if got := again.pod(uid).Status; got.Reason != "Evicted" || got.Phase != v1.PodFailed {
+				t.Errorf("%s is %s %s, want Failed Evicted", uid, got.Phase, got.Reason)
+			}
+		}
+		if reasons := again.loop.Health().Reasons; len(reasons) > 0 {
+			t.Errorf("at the end the health says %q", reasons)
+		}
+	})
+}
+
+// TestAResizeThatCannotBeReadIsNotForgotten accepts a resize that the runtime does not do, kills the process, and has
+// each read of its record fail until the disk is well. Then it is done, although the node has no room for what the
+// source asks for by now.
+func TestAResizeThatCannotBeReadIsNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node, stateDir := fakenode.New(), t.TempDir()
+		begin := func(cpu string) *rig {
+			r := newRig(t, node, stateDir)
+			r.setNode(machine("2"))
+			r.add(cpus("a", cpu, 0))
+			r.source("file", true)
+			r.configPeer.set(r.config)
+			r.plegPeer.set(node.Restart())
+			return r
+		}
+		r := begin("500m")
+		r.eventually("it runs", r.runs("a"))
+		node.SetScript(fakenode.Script{Resize: func(*v1.Pod) error { return errors.New("the runtime is busy") }})
+		r.change(cpus("a", "1500m", 0))
+		r.eventually("it cannot be resized", func() bool { return r.condition("a", v1.PodResizeInProgress).Reason == v1.PodReasonError })
+		r.stop()
+		file := filepath.Join(stateDir, "resizes", "a.json")
+		require.NoError(t, os.Rename(file, file+".good"))
+		require.NoError(t, os.Symlink("/proc/self/mem", file)) // of which no read succeeds
+
+		node.SetScript(fakenode.Script{})
+		again := begin("3")
+		again.eventually("it waits", func() bool {
+			return again.pending("a") && strings.Contains(again.condition("a", v1.PodResizePending).Message, file)
+		})
+		if got := again.requestedCPU("a"); got != "500m" {
+			t.Errorf("without the record it has %s, want what runs", got)
+		}
+		require.NoError(t, os.Rename(file+".good", file))
+		again.eventually("it has the accepted resize", func() bool { return again.requestedCPU("a") == "1500m" })
+	})
+}
