@@ -85,7 +85,7 @@ func serve(
 	logger *slog.Logger,
 	tracer trace.Tracer,
 ) error {
-	previous, err := checkpoint.Load(cfg.StateDir, settings.Name)
+	previous, err := checkpoint.Load(cfg.StateDir, settings.Name, facts.MachineID())
 	if err != nil {
 		logger.Warn("starting without the saved state of the node", telemetry.KeyError, err)
 	}

@@ -88,7 +88,7 @@ func (m *machine) writeOthers() {
 		Dir: filepath.Join(m.cfg.StateDir, "endings"), Boot: boot, Now: func() time.Duration { return boottime.Now() },
 		Logger: m.tel.Logger,
 	}).Left("u3", 60)
-	resized := resizes.Open(filepath.Join(m.cfg.StateDir, "resizes"), m.tel.Logger)
+	resized := resizes.Open(filepath.Join(m.cfg.StateDir, "resizes"), "", m.tel.Logger)
 	pod := newPod("u1", "web", "main")
 	err = errors.Join(err, resized.Note("u1", resize.Of(pod), func(*resize.Record) {}))
 	if err != nil {

@@ -15,7 +15,9 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeip"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/hostips"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/podevents"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/damagedfiles"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/iptableschains"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/oom"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/runtimewatch"
@@ -45,6 +47,25 @@ func watchMachine(
 	})
 	if *h.cfg.Kubelet.MakeIPTablesUtilChains {
 		parts.Run("iptables chains", iptableschains.New(iptableschains.Exec, clock.RealClock{}, h.logger).Run)
+	}
+}
+
+// watchFiles reports damaged files.
+func watchFiles(h *host, events *podevents.Recorder, parts *components.Group) *damagedfiles.Reporter {
+	reporter := damagedfiles.New(damagedfiles.Config{
+		StateDir: h.cfg.StateDir, RootDir: h.cfg.RootDir, Events: events, Clock: clock.RealClock{}, Logger: h.logger,
+		Registry: h.registry,
+	})
+	parts.Run("damaged files", reporter.Run)
+	return reporter
+}
+
+// healthOf returns the health of the sync loop, with the damaged files among the reasons.
+func healthOf(syncLoop *loop.Loop, damaged *damagedfiles.Reporter) func() loop.Health {
+	return func() loop.Health {
+		health := syncLoop.Health()
+		health.Reasons = append(health.Reasons, damaged.Reasons()...)
+		return health
 	}
 }
 

@@ -192,6 +192,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	})
 	reconcileCPUs(ctx, h, devices.Allocator, store, parts)
 	watchMachine(h, store, addresses, events, parts)
+	damaged := watchFiles(h, events, parts)
 	watchLoops(h, syncLoop, store, workers, parts)
 	parts.Run("retries of volumes", func(ctx context.Context) error {
 		return storage.retry(ctx, volumes, changes.Note(podchanges.Sync))
@@ -199,7 +200,8 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	parts.Run("pod changes", func(ctx context.Context) error { return changes.Run(ctx, volumes.Refresh, poke(workers)) })
 	held := podResources(h, store, devices)
 	engine := engineapi.New(engineapi.Config{
-		Store: store, Workers: workers, Probes: probes.Describe, Volumes: volumes.Describe, Health: syncLoop.Health,
+		Store: store, Workers: workers, Probes: probes.Describe, Volumes: volumes.Describe,
+		Health: healthOf(syncLoop, damaged),
 		Images: h.imagesNow(ctx), Events: events.Stream(), Storage: published.Source, Evicter: evictions,
 		Claims: describeClaims(link), Released: describeReleased(link), Forget: forgetReleased(link),
 		AllVolumes: volumes.List, Unused: storage.volumes.Unused,

@@ -28,11 +28,14 @@ type content struct {
 // Save writes the state into an existing state directory, and does not wait for a disk that hangs.
 func Save(disk *statedir.Writer, stateDir string, state nodeobject.State) error {
 	data, err := json.Marshal(content{Node: state.Node, PressureSeen: state.Eviction.Seen})
+	if err == nil {
+		data, err = statedir.WithChecksum(data, state.Node.Name)
+	}
 	if err != nil {
 		return fmt.Errorf("writing the checkpoint of the node: %w", err)
 	}
 	err = disk.Write(func() error {
-		return statedir.WriteFileAtomic(filepath.Join(stateDir, fileName), append(data, '\n'), 0o600)
+		return statedir.WriteFileAtomic(filepath.Join(stateDir, fileName), data, 0o600)
 	})
 	if err != nil {
 		return fmt.Errorf("writing the checkpoint of the node: %w", err)
@@ -40,18 +43,33 @@ func Save(disk *statedir.Writer, stateDir string, state nodeobject.State) error 
 	return nil
 }
 
-// Load reads the state of a node. It returns nothing, and no error, if there is no file or it is that of another node.
-// A damaged file is set aside.
-func Load(stateDir, nodeName string) (nodeobject.State, error) {
+// Load reads the state of a node on a machine, whose ID is empty if it is not known. It returns nothing, and no error,
+// if there is no file. A damaged file, and one of another node or machine, is set aside.
+func Load(stateDir, nodeName, machineID string) (nodeobject.State, error) {
 	var c content
-	err := statedir.LoadCache(filepath.Join(stateDir, fileName), &c, nil)
+	err := statedir.LoadChecked(filepath.Join(stateDir, fileName), nodeName, &c, func() error {
+		switch {
+		case c.Node == nil:
+			return nil
+		case c.Node.Name != nodeName:
+			return fmt.Errorf("it is that of the node %q, and this is %q", c.Node.Name, nodeName)
+		}
+		if id := c.Node.Status.NodeInfo.MachineID; id != "" && machineID != "" && id != machineID {
+			return fmt.Errorf("it is that of the machine %s, and this is %s", id, machineID)
+		}
+		return nil
+	})
+	var unreadable *statedir.UnreadableError
+	if errors.As(err, &unreadable) {
+		err = statedir.SetAside(unreadable.Path, err) // only times are lost
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nodeobject.State{}, nil
 	}
 	if err != nil {
 		return nodeobject.State{}, fmt.Errorf("reading the checkpoint of the node: %w", err)
 	}
-	if c.Node == nil || c.Node.Name != nodeName {
+	if c.Node == nil {
 		return nodeobject.State{}, nil
 	}
 	return nodeobject.State{Node: c.Node, Eviction: eviction.State{Seen: c.PressureSeen}}, nil

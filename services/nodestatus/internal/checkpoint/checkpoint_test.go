@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,20 +38,39 @@ func TestWhatIsSavedIsLoaded(t *testing.T) {
 	if err := Save(&statedir.Writer{}, dir, want); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Load(dir, "node-1")
+	got, err := Load(dir, "node-1", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(eviction.State{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if other, err := Load(dir, "node-2"); err != nil || other.Node != nil {
-		t.Errorf("another node gets %+v, %v", other, err)
+	var damaged *statedir.DamagedError
+	if other, err := Load(dir, "node-2", ""); !errors.As(err, &damaged) || other.Node != nil || damaged.Aside == "" {
+		t.Errorf("another node gets %+v, %v, want the file set aside", other, err)
+	}
+}
+
+// TestAFileOfAnotherMachineIsSetAside, because it was copied with the state directory. An ID that is not known is any.
+func TestAFileOfAnotherMachineIsSetAside(t *testing.T) {
+	dir := t.TempDir()
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
+	node.Status.NodeInfo.MachineID = "one"
+	if err := Save(&statedir.Writer{}, dir, nodeobject.State{Node: node}); err != nil {
+		t.Fatal(err)
+	}
+	for _, machine := range []string{"", "one", "two"} {
+		if got, err := Load(dir, "node-1", machine); (machine == "two") != (err != nil) || (got.Node == nil) != (err != nil) {
+			t.Errorf("on the machine %q Load() = %+v, %v, want an error on two alone", machine, got, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, fileName+".damaged")); err != nil {
+		t.Error(err)
 	}
 }
 
 func TestNothingToLoad(t *testing.T) {
-	if got, err := Load(t.TempDir(), "node-1"); err != nil || got.Node != nil {
+	if got, err := Load(t.TempDir(), "node-1", ""); err != nil || got.Node != nil {
 		t.Errorf("Load(node-1) = %+v, %v, want no Node", got, err)
 	}
 }
@@ -61,7 +81,7 @@ func TestBrokenFileIsNamed(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Load(dir, "node-1"); err == nil || !strings.Contains(err.Error(), path) || got.Node != nil {
+	if got, err := Load(dir, "node-1", ""); err == nil || !strings.Contains(err.Error(), path) || got.Node != nil {
 		t.Errorf("Load(node-1) = %+v, %v, want an error with %q and no Node", got, err, path)
 	}
 }

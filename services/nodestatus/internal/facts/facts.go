@@ -140,6 +140,9 @@ func userNamespace(file string) bool {
 	return !slices.Equal(strings.Fields(string(ids)), []string{"0", "0", fmt.Sprint(uint32(math.MaxUint32))})
 }
 
+// MachineID identifies the installation of this machine; empty if it has no ID.
+func MachineID() string { return firstOf(machineIDFiles) }
+
 func firstOf(files []string) string {
 	for _, file := range files {
 		if data, err := os.ReadFile(file); err == nil {

@@ -64,7 +64,7 @@ func newSyncloop(s *story) (*syncloop, error) {
 	ends := gracebook.Open(gracebook.Config{
 		Dir: filepath.Join(s.stateDir, "endings"), Boot: "boot", Now: s.sinceBoot, Logger: slog.New(slog.DiscardHandler),
 	})
-	promises := resizes.Open(filepath.Join(s.stateDir, "resizes"), slog.New(slog.DiscardHandler))
+	promises := resizes.Open(filepath.Join(s.stateDir, "resizes"), "", slog.New(slog.DiscardHandler))
 	recorder := events{s, ctx, &sync.Map{}}
 	realClock, tracer := clock.RealClock{}, telemetry.Off()
 	asking := newProbes(s, log(lanePLEG, "probe"))

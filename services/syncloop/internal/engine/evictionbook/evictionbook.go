@@ -36,6 +36,8 @@ var errUnwritten = errors.New("the record of the evicted pods cannot be written"
 type Config struct {
 	// Path is the file, in an existing directory.
 	Path string
+	// Node is the name of this node. A file of another one is damaged; empty accepts any.
+	Node string
 	// Boot is the ID of this boot of the machine: boottime.Boot. Evictions that are valid for another one are dropped.
 	Boot string
 	// Reserve is space for the file on a full disk; nil for none.
@@ -79,7 +81,7 @@ func Open(cfg Config) *Book {
 // read reads the file, and adds to it what has changed since the start. It sets unread.
 func (b *Book) read() {
 	entries := map[types.UID]podstore.Eviction{}
-	err := statedir.LoadJSON(b.cfg.Path, &entries, nil)
+	err := statedir.LoadChecked(b.cfg.Path, b.cfg.Node, &entries, nil)
 	var damaged *statedir.DamagedError
 	changed := false
 	if errors.As(err, &damaged) {
@@ -280,10 +282,13 @@ func (b *Book) present() (version int, err error) {
 
 func (b *Book) save(entries map[types.UID]podstore.Eviction) error {
 	data, err := json.MarshalIndent(entries, "", "  ")
+	if err == nil {
+		data, err = statedir.WithChecksum(data, b.cfg.Node)
+	}
 	if err != nil {
 		return err
 	}
 	return b.cfg.Reserve.Write(func() error {
-		return statedir.WriteFileAtomic(b.cfg.Path, append(data, '\n'), fileMode)
+		return statedir.WriteFileAtomic(b.cfg.Path, data, fileMode)
 	})
 }

@@ -1,6 +1,8 @@
 package evictionbook_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -115,6 +117,43 @@ func TestADamagedBookIsSetAsideAndWhatItShowsCounts(t *testing.T) {
 				t.Errorf("after another restart UIDs() = %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+// TestAnEarlierVersionReadsTheBook: it takes the field with the checksum for an eviction of another boot, and drops it.
+// What it writes has no checksum, and counts.
+func TestAnEarlierVersionReadsTheBook(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "evictions.json")
+	open(t, path).Put("u1", podstore.Eviction{Reason: "Evicted"})
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	var earlier map[types.UID]struct{ Reason, Boot string }
+	require.NoError(t, json.Unmarshal(data, &earlier))
+	for uid, e := range earlier {
+		if known, dropped := uid == "u1" && e.Reason == "Evicted", e.Boot != "" && e.Boot != "one"; known == dropped {
+			t.Errorf("an earlier version has %s %+v, want the eviction alone", uid, e)
+		}
+	}
+	require.NoError(t, os.WriteFile(path, []byte(`{"u2": {"reason": "Evicted"}}`), 0o600))
+	if got := open(t, path).UIDs(); !slices.Equal(got, []types.UID{"u2"}) {
+		t.Errorf("UIDs() = %v, want what the earlier version has written", got)
+	}
+}
+
+// TestAChangedBookIsSetAsideAndCounts: its checksum shows that a UID has changed, so that an evicted pod may start.
+func TestAChangedBookIsSetAsideAndCounts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "evictions.json")
+	book := open(t, path)
+	book.Put("u1", podstore.Eviction{Reason: "Evicted"})
+	book.Put("u2", podstore.Eviction{Reason: "Evicted"})
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, bytes.Replace(data, []byte(`"u2"`), []byte(`"u3"`), 1), 0o600))
+	if got := open(t, path).UIDs(); !slices.Equal(got, []types.UID{"u1", "u3"}) {
+		t.Errorf("UIDs() = %v, want what the file has", got)
+	}
+	if _, err := os.Stat(path + ".damaged"); err != nil {
+		t.Errorf("the changed file is not set aside: %v", err)
 	}
 }
 

@@ -41,6 +41,8 @@ var errUnlisted = errors.New("the directory of the records cannot be read")
 type Config struct {
 	// Dir is the directory of the files. It is created if it does not exist.
 	Dir string
+	// Node is the name of this node. A file of another one is damaged; empty accepts any.
+	Node string
 	// Boot identifies this boot of the machine. Files of another boot are removed.
 	Boot string
 	// Now returns the time since the boot: boottime.Now. That clock cannot be set, so a step of the wall clock does not
@@ -124,7 +126,7 @@ func Open(cfg Config) *Book {
 		uid, named := strings.CutSuffix(file.Name(), suffix)
 		var r record
 		if named {
-			if err := statedir.LoadJSON(path, &r, nil); err != nil {
+			if err := statedir.LoadChecked(path, cfg.Node, &r, nil); err != nil {
 				cfg.Logger.Error("the record of a terminating pod is lost: its grace period starts again, unless the file can be read later",
 					telemetry.KeyPodUID, uid, telemetry.KeyError, err)
 				if statedir.IsUnreadable(err) {
@@ -308,6 +310,9 @@ func (b *Book) change(uid types.UID, apply func(*record) bool) error {
 		return fmt.Errorf("the record of a terminating pod is not replaced: %w", e.unread)
 	}
 	data, err := json.Marshal(e.record)
+	if err == nil {
+		data, err = statedir.WithChecksum(data, b.cfg.Node)
+	}
 	if err != nil {
 		return fmt.Errorf("write the record of a terminating pod: %w", err)
 	}
@@ -327,7 +332,7 @@ func (b *Book) readAgain(uid types.UID, e *entry) {
 		return
 	}
 	var r record
-	if err := statedir.LoadJSON(b.path(uid), &r, nil); statedir.IsUnreadable(err) {
+	if err := statedir.LoadChecked(b.path(uid), b.cfg.Node, &r, nil); statedir.IsUnreadable(err) {
 		e.unread = err
 		return
 	} else if e.unread = nil; err != nil || r.Boot != b.cfg.Boot {

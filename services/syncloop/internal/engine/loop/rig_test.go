@@ -186,7 +186,7 @@ func newRigWith(
 	r.endings = gracebook.Open(gracebook.Config{
 		Dir: filepath.Join(stateDir, "endings"), Now: func() time.Duration { return boottime.Now() + later }, Logger: logger,
 	})
-	r.resizes = resizes.Open(filepath.Join(stateDir, "resizes"), logger)
+	r.resizes = resizes.Open(filepath.Join(stateDir, "resizes"), "", logger)
 	node.SetResizes(r.resizes)
 	r.makeProbes(stateDir, tracer, logger)
 	r.store = podstore.New(podstore.Config{

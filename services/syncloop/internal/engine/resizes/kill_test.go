@@ -33,7 +33,7 @@ func sizes() []resize.Allocation {
 func TestAKillBeforeAnySystemCallLosesNoAllocation(t *testing.T) {
 	all := sizes()
 	if dir := os.Getenv("RESIZES_TEST_DIR"); dir != "" {
-		book := resizes.Open(dir, slog.New(slog.DiscardHandler))
+		book := resizes.Open(dir, "", slog.New(slog.DiscardHandler))
 		for _, size := range all[1:] { // the first is that of the containers, without a record
 			err := book.Note("u1", all[0], func(r *resize.Record) {
 				r.Allocated, r.Actuated.Unfinished = size, true
@@ -54,7 +54,7 @@ func TestAKillBeforeAnySystemCallLosesNoAllocation(t *testing.T) {
 		cmd.Env = append(os.Environ(), "RESIZES_TEST_DIR="+dir)
 		tr := &killpoint.Tracer{Root: filepath.Dir(dir), Kill: n}
 		killed := tr.Run(t, cmd).Signaled()
-		book := resizes.Open(dir, slog.New(slog.DiscardHandler))
+		book := resizes.Open(dir, "", slog.New(slog.DiscardHandler))
 		record, known := book.Get("u1")
 		is := slices.IndexFunc(all, record.Allocated.Equal)
 		// A rename makes a record take effect.

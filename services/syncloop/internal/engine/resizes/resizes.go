@@ -40,7 +40,7 @@ const (
 // Book has the records. Its methods may be called concurrently. Change and Forget work in memory and do not block; Save
 // writes to disk.
 type Book struct {
-	dir string
+	dir, node string
 
 	mu      sync.Mutex
 	entries map[types.UID]*entry
@@ -63,10 +63,11 @@ type entry struct {
 	record resize.Record
 }
 
-// Open reads the records in a directory, which it creates if necessary. The log says which ones it cannot read.
-func Open(dir string, logger *slog.Logger) *Book {
+// Open reads the records of a node in a directory, which it creates if necessary. The log says which ones it cannot
+// read. A file of another node is damaged; an empty name accepts any.
+func Open(dir, node string, logger *slog.Logger) *Book {
 	b := InMemory()
-	b.dir = dir
+	b.dir, b.node = dir, node
 	b.list(logger)
 	for uid, err := range b.unread {
 		logger.Error("the record of a resized pod cannot be read, and is tried again: the pod is not resized before",
@@ -102,7 +103,7 @@ func (b *Book) list(logger *slog.Logger) {
 
 // load reads the file of a pod, and reports whether that is over: it was read, is damaged, or is not there.
 func (b *Book) load(uid types.UID, logger *slog.Logger) bool {
-	record, data, err := read(b.path(uid))
+	record, data, err := b.read(b.path(uid))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		data, err = nil, nil
@@ -133,17 +134,19 @@ func InMemory() *Book {
 	return &Book{entries: map[types.UID]*entry{}, lost: map[types.UID]bool{}, unread: map[types.UID]error{}}
 }
 
-func read(path string) (record resize.Record, data []byte, err error) {
+func (b *Book) read(path string) (record resize.Record, data []byte, err error) {
 	data, err = statedir.Read(path)
 	if err != nil {
 		return resize.Record{}, nil, err
 	}
-	err = json.Unmarshal(data, &record)
-	if err == nil && record.Allocated.Containers == nil {
-		err = errors.New("it has no containers")
-	}
+	err = statedir.LoadChecked(path, b.node, &record, func() error {
+		if record.Allocated.Containers == nil {
+			return errors.New("it has no containers")
+		}
+		return nil
+	})
 	if err != nil {
-		return resize.Record{}, nil, statedir.SetAside(path, err)
+		return resize.Record{}, nil, err
 	}
 	return record, data, nil
 }
@@ -284,6 +287,9 @@ func (b *Book) Save(uid types.UID) error {
 		return b.remove(uid, e)
 	}
 	data, err := json.Marshal(record)
+	if err == nil {
+		data, err = statedir.WithChecksum(data, b.node)
+	}
 	if err != nil {
 		return fmt.Errorf("write the record of a resized pod: %w", err)
 	}

@@ -22,7 +22,7 @@ import (
 
 func open(t *testing.T, dir string) *resizes.Book {
 	t.Helper()
-	return resizes.Open(dir, slog.New(slog.DiscardHandler))
+	return resizes.Open(dir, "", slog.New(slog.DiscardHandler))
 }
 
 func allocation(cpu string) resize.Allocation {
@@ -92,7 +92,7 @@ func TestADamagedRecordIsSetAside(t *testing.T) {
 		}
 	}
 	var logged bytes.Buffer
-	book = resizes.Open(dir, slog.New(slog.NewTextHandler(&logged, nil)))
+	book = resizes.Open(dir, "", slog.New(slog.NewTextHandler(&logged, nil)))
 	if !slices.Equal(book.UIDs(), []types.UID{"good"}) || !book.Lost("cut") || !book.Lost("empty") || book.Lost("good") {
 		t.Errorf("there are records of %v", book.UIDs())
 	}
