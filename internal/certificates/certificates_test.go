@@ -186,6 +186,41 @@ func TestACertificateIsRenewedBeforeItExpires(t *testing.T) {
 	}
 }
 
+// TestAClockThatJumpsByAYear: after a jump forward the certificate has expired, and there is another one within the
+// time of a look. After a jump back the certificate stays, and none is requested, until the clock is right again.
+func TestAClockThatJumpsByAYear(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	for _, jump := range []time.Duration{year, -year} {
+		t.Run(jump.String(), func(t *testing.T) {
+			start := time.Now().Truncate(time.Second)
+			at := clocktesting.NewFakeClock(start)
+			s := newSigner(t, start)
+			m := managed(t, requester(t, s, at), func() []string { return []string{"node-1"} })
+			eventually.That(t, "there is one", func() bool { at.Step(250 * time.Millisecond); return m.Current() != nil })
+			first, requests := m.Expires(), s.count()
+			s.set(func(s *signer) { s.begin = at.Now().Add(jump) })
+			if jump > 0 {
+				at.SetTime(at.Now().Add(jump))
+				if m.Current() != nil {
+					t.Error("the expired certificate is the current one")
+				}
+				eventually.That(t, "there is another", func() bool {
+					at.Step(250 * time.Millisecond)
+					return m.Current() != nil && m.Expires().After(first)
+				})
+				return
+			}
+			at.SetTime(at.Now().Add(jump))
+			for range 100 {
+				at.Step(time.Minute)
+			}
+			if m.Current() == nil || !m.Expires().Equal(first) || s.count() != requests {
+				t.Errorf("after the jump it expires at %v with %d requests, want %v and %d", m.Expires(), s.count(), first, requests)
+			}
+		})
+	}
+}
+
 func TestOtherNamesGetAnotherCertificate(t *testing.T) {
 	at := clocktesting.NewFakeClock(time.Now())
 	s := newSigner(t, at.Now())

@@ -42,15 +42,16 @@ func (h withTraceIDs) WithGroup(name string) slog.Handler {
 // watched records the start of a write to the log.
 type watched struct {
 	to io.Writer
-	// since is the start of the present write, in nanoseconds since 1970; 0 if there is none. A handler of slog writes one
-	// line at a time.
-	since atomic.Int64
+	// since is the start of the present write; nil if there is none. A handler of slog writes one line at a time. The time
+	// keeps its monotonic reading, because the wall clock may be set meanwhile.
+	since atomic.Pointer[time.Time]
 }
 
 // Write implements io.Writer.
 func (w *watched) Write(p []byte) (int, error) {
-	w.since.Store(time.Now().UnixNano())
-	defer w.since.Store(0)
+	now := time.Now()
+	w.since.Store(&now)
+	defer w.since.Store(nil)
 	return w.to.Write(p)
 }
 
@@ -66,10 +67,10 @@ func LogBlocked(logger *slog.Logger) error {
 		return nil
 	}
 	since := h.output.since.Load()
-	if since == 0 {
+	if since == nil {
 		return nil
 	}
-	if took := time.Since(time.Unix(0, since)); took > blockedAfter {
+	if took := time.Since(*since); took > blockedAfter {
 		return fmt.Errorf(
 			"a line of the log has not been written for %s: check the reader of the standard error stream of the process",
 			took.Round(time.Second),

@@ -43,13 +43,13 @@ func (l *Loop) Health() Health {
 	l.waiting.mu.Lock()
 	h := Health{Healthy: true, Reasons: slices.Clone(l.waiting.reasons), ConfigMux: l.waiting.configmux}
 	l.waiting.mu.Unlock()
-	stamp := l.lastTurn.Load()
-	if stamp == 0 {
+	last := l.lastTurn.Load()
+	if last == nil {
 		h.Healthy = false
 		h.Reasons = append(h.Reasons, "the sync loop has not begun to turn: the process is starting")
 		return h
 	}
-	h.LastTurn = time.Unix(0, stamp)
+	h.LastTurn = *last
 	if age := l.cfg.Clock.Since(h.LastTurn); age > max(2*l.cfg.Resync, shortestSilence) {
 		h.Healthy = false
 		h.Reasons = append(h.Reasons, fmt.Sprintf("the sync loop has not turned for %v: restart syncloop, no pod stops for it", age.Round(time.Second)))

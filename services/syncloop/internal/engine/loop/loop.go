@@ -186,8 +186,9 @@ type Loop struct {
 	ctx   context.Context //nolint:containedctx // it lives as long as the loop
 	// begun is closed when the loop begins to handle events.
 	begun chan struct{}
-	// lastTurn is the time of the last event, in nanoseconds of the Unix epoch; 0 before the first.
-	lastTurn atomic.Int64
+	// lastTurn is the time of the last event; nil before the first. It keeps the monotonic reading, so that a step of the
+	// wall clock neither hides a loop that stands still nor makes one of a loop that turns.
+	lastTurn atomic.Pointer[time.Time]
 	waiting  waiting
 
 	// Only the loop's goroutine uses the following fields.
@@ -333,10 +334,10 @@ func (l *Loop) turn(ctx context.Context) error {
 	if l.cfg.Probes != nil {
 		probed = l.cfg.Probes.Changes()
 	}
-	l.lastTurn.Store(l.cfg.Clock.Now().UnixNano())
+	l.noteTurn()
 	close(l.begun)
 	for {
-		l.lastTurn.Store(l.cfg.Clock.Now().UnixNano())
+		l.noteTurn()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -363,6 +364,12 @@ func (l *Loop) turn(ctx context.Context) error {
 			l.timed(eventHousekeeping, l.housekeep)
 		}
 	}
+}
+
+// noteTurn records the time of an event.
+func (l *Loop) noteTurn() {
+	now := l.cfg.Clock.Now()
+	l.lastTurn.Store(&now)
 }
 
 // timed handles an event, then decides about the resizes that it has requested, and records the duration, during which

@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podset"
@@ -532,4 +533,13 @@ func TestAMirrorPodIsNotRun(t *testing.T) {
 			t.Errorf("the runtime has %v, want the static pod alone", got)
 		}
 	})
+}
+
+// TestTheTimeOfTheLastTurnIsMonotonic, so that the watchdog compares it without the wall clock, which may be set.
+func TestTheTimeOfTheLastTurnIsMonotonic(t *testing.T) {
+	r := newRigWith(t, fakenode.New(), t.TempDir(), 0, func(cfg *loop.Config) { cfg.Clock = clock.RealClock{} })
+	<-r.loop.Begun()
+	if last := r.loop.Health().LastTurn; !strings.Contains(last.String(), " m=") {
+		t.Errorf("the last turn is %v, want a time with a monotonic reading", last)
+	}
 }
