@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/test/livenode"
 )
 
 // stopProcess suspends a process of the node by SIGSTOP, until the returned function or the end of the test. The
@@ -110,6 +113,22 @@ var deeds = map[string]struct {
 			})
 		},
 	},
+	"exec": {
+		prepare: runPod,
+		begin:   func(*testing.T, string) {},
+		await: func(t *testing.T, name string) {
+			t.Helper()
+			awaitThat(t, "a command runs in "+name, func() bool { return runs(t, name) })
+		},
+	},
+	"heartbeat": {
+		prepare: func(*testing.T, string) {},
+		begin:   func(_ *testing.T, name string) { begun[name] = time.Now() },
+		await: func(t *testing.T, name string) {
+			t.Helper()
+			awaitThat(t, "a heartbeat of the Node", func() bool { return heartbeat(t).After(begun[name]) })
+		},
+	},
 	"logs": {
 		prepare: runPod,
 		begin:   func(*testing.T, string) {},
@@ -124,6 +143,92 @@ var deeds = map[string]struct {
 	},
 }
 
+// begun has when the process was stopped, by the name of the deed, and execPort is the port of syncloop's HTTP API.
+var (
+	begun    = map[string]time.Time{}
+	execPort string
+)
+
+// serveExec starts the processes with an HTTP API that asks nobody who they are.
+func serveExec(t *testing.T) {
+	t.Helper()
+	execPort = freePort(t)
+	config := filepath.Join(t.TempDir(), "kubelet.yaml")
+	text := "address: 127.0.0.1\nport: " + execPort + "\nauthentication: {anonymous: {enabled: true}, webhook: {enabled: false}}\n" +
+		"authorization: {mode: AlwaysAllow}\n" + livenode.AnyMachine
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	node.RestartServices(t, "--config", config)
+}
+
+// runs runs a command in the first container of a pod, and reports whether that was done within two seconds.
+func runs(t *testing.T, name string) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	p, err := pod(ctx, name)
+	return err == nil && p != nil && execIn(ctx, "https://127.0.0.1:"+execPort, "/exec/e2e/"+p.Name+"/main") == nil
+}
+
+// heartbeat returns the time of the last heartbeat of the Node.
+func heartbeat(t *testing.T) time.Time {
+	t.Helper()
+	var found v1.Node
+	out, err := node.Command(t.Context(), "get", "node", "-o", "json")
+	if err != nil || json.Unmarshal([]byte(out), &found) != nil || len(found.Status.Conditions) == 0 {
+		return time.Time{}
+	}
+	return found.Status.Conditions[0].LastHeartbeatTime.Time
+}
+
+// TestOtherProcessesAreUpgradedWhileOneIsStopped stops each process, and the runtime, one after the other, and replaces
+// the others as an upgrade does. They serve at once, and no pod notices.
+func TestOtherProcessesAreUpgradedWhileOneIsStopped(t *testing.T) {
+	runPod(t, "upgraded")
+	before := fmt.Sprint(containerIDs(await(t, "upgraded", "Ready", ready)))
+	for _, stopped := range append([]string{"containerd"}, names()...) {
+		t.Run(stopped, func(t *testing.T) {
+			id := pid(t, stopped)
+			if err := syscall.Kill(id, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_ = syscall.Kill(id, syscall.SIGCONT) // it may have ended
+				awaitHealth(t)
+			})
+			awaitThat(t, stopped+" is stopped", func() bool { return isStopped(t, id) })
+			since := time.Now()
+			for _, name := range names() {
+				if name == stopped {
+					continue
+				}
+				old := pid(t, name)
+				if err := syscall.Kill(old, syscall.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+				awaitNewPID(t, name, old)
+				awaitThat(t, "the new "+name+" serves", func() bool { return answers(t, name) })
+			}
+			t.Logf("without %s the others were replaced within %v", stopped, time.Since(since).Round(time.Millisecond))
+			if pid(t, stopped) != id || !isStopped(t, id) {
+				t.Errorf("%s is not stopped any more", stopped)
+			}
+		})
+	}
+	if after := fmt.Sprint(containerIDs(await(t, "upgraded", "Ready", ready))); after != before {
+		t.Errorf("the pod's containers went from %s to %s", before, after)
+	}
+}
+
+// names returns the names of the services.
+func names() (all []string) {
+	for _, service := range layout.Services() {
+		all = append(all, string(service))
+	}
+	return all
+}
+
 func runPod(t *testing.T, name string) {
 	t.Helper()
 	place(t, name+".yaml", manifest(name, 1, "sleep"))
@@ -133,18 +238,19 @@ func runPod(t *testing.T, name string) {
 // TestWhatDoesNotNeedAStoppedProcessGoesOn stops each process, and the runtime, one after the other. What does not need
 // it is done at once, and the rest as soon as it continues.
 func TestWhatDoesNotNeedAStoppedProcessGoesOn(t *testing.T) {
-	all := []string{"start", "delete", "evict", "crash", "logs"}
+	serveExec(t)
+	all := []string{"start", "delete", "evict", "crash", "logs", "exec"}
 	for _, test := range []struct {
 		stopped string
 		// goOn are the deeds that go on, and wait those that wait for the process.
 		goOn, wait []string
 	}{
 		// A pod ends by the runtime's word alone.
-		{"pleg", []string{"delete", "evict"}, []string{"start", "crash", "logs"}},
-		{"configmux", []string{"evict", "crash", "logs"}, []string{"start", "delete"}},
-		{"nodestatus", all, nil},
-		{"syncloop", nil, []string{"start", "delete", "crash"}},
-		{"containerd", nil, []string{"start", "delete", "evict"}},
+		{"pleg", []string{"delete", "evict", "exec", "heartbeat"}, []string{"start", "crash", "logs"}},
+		{"configmux", []string{"evict", "crash", "logs", "exec", "heartbeat"}, []string{"start", "delete"}},
+		{"nodestatus", all, []string{"heartbeat"}},
+		{"syncloop", []string{"heartbeat"}, []string{"start", "delete", "crash", "exec"}},
+		{"containerd", []string{"heartbeat"}, []string{"start", "delete", "evict", "exec"}},
 	} {
 		t.Run(test.stopped, func(t *testing.T) {
 			name := func(deed string) string { return fmt.Sprintf("%s-no-%s", deed, test.stopped) }
