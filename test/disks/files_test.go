@@ -14,6 +14,9 @@ type file struct {
 	// refuses is true for a file without which its process may end with an error that names it, because it protects what
 	// other files hold.
 	refuses bool
+	// ofPods is true for files of which each pod has its own. A pod waits without a word while those hang; the list of
+	// workers shows it.
+	ofPods bool
 	// sampled is true for a file that every life of a node writes and that has been tested in each way. A sample has
 	// only these.
 	sampled bool
@@ -41,12 +44,12 @@ func files() []file {
 		{name: "persistentvolumes/**"},
 		{name: "pki/**"},
 		{name: "root-mount"},
-		{name: "root/pods/**"},
+		{name: "root/pods/**", refuses: true, ofPods: true},
 		{name: "root/image_manager/**"},
 		{name: "root/cpu_manager_state"},
 		{name: "root/dra_manager_state"},
 		{name: "root/device-plugins/**"},
-		{name: "logs/**"},
+		{name: "logs/**", ofPods: true},
 		{name: "run/*.pid", sampled: true},
 		{name: "*.lock", refuses: true},
 	}

@@ -16,7 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/test/diskfault"
 	"github.com/quartet-node/quartet/test/eventually"
@@ -49,13 +51,14 @@ type rig struct {
 	disk *diskfault.Disk
 	bin  string
 	kept string
-	// turn numbers the cells.
-	turn int
+	// turn numbers the cells, and cpu is the CPU request in millicores that the node has accepted for the applied pod.
+	turn, cpu int
 }
 
 // TestNothingPromisedIsLostOnAFailingDisk has one file after the other fail, in each way, while the node is killed and
-// started, pods and secrets are applied, pods exceed their deadline and are terminated, and the key is rotated. Pods
-// that have to end do so; what fails is said; and with the disk well again, everything that was promised is there.
+// started, pods and secrets are applied, pods are evicted, resized and terminated, pods exceed their deadline, and the
+// key is rotated. Pods that have to end do so; what fails is said; and with the disk well again, everything that was
+// promised is there.
 func TestNothingPromisedIsLostOnAFailingDisk(t *testing.T) {
 	r := start(t)
 	type cell struct {
@@ -98,6 +101,8 @@ func start(t *testing.T) *rig {
 	eventually.In(ctx, t, "the first pod is ready", func() bool { return harness.Ready(r.node.Pod(ctx, "kept")) })
 	r.kept = container(r.node.Pod(ctx, "kept"))
 	r.must(t, secret("kept", "k"), "apply", "-f", "-")
+	r.cpu = 10
+	r.must(t, sized(r.cpu), "apply", "-f", "-")
 	return r
 }
 
@@ -116,6 +121,11 @@ spec:
 `, name, fields, mode)
 }
 
+// sized returns a pod that asks for CPU in millicores.
+func sized(cpu int) string {
+	return manifest("sized", "", "serve") + fmt.Sprintf("      resources: {requests: {cpu: %dm}}\n", cpu)
+}
+
 func secret(name, value string) string {
 	const text = "apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: default}\nstringData: {key: %s}\n"
 	return fmt.Sprintf(text, name, value)
@@ -126,6 +136,14 @@ func container(p *v1.Pod) string {
 		return ""
 	}
 	return p.Status.ContainerStatuses[0].ContainerID
+}
+
+func evicted(p *v1.Pod) bool { return p != nil && p.Status.Reason == "Evicted" }
+
+// hasCPU reports whether a CPU request in millicores is allocated to a pod.
+func hasCPU(p *v1.Pod, cpu int) bool {
+	return p != nil && len(p.Status.ContainerStatuses) > 0 &&
+		p.Status.ContainerStatuses[0].AllocatedResources.Cpu().MilliValue() == int64(cpu)
 }
 
 func overdue(p *v1.Pod) bool { return p != nil && p.Status.Reason == "DeadlineExceeded" }
@@ -169,12 +187,14 @@ func (r *rig) fail(t *testing.T, f file, how fault) {
 	defer cancel()
 	r.turn++
 	of := func(name string) string { return fmt.Sprintf("%s-%d", name, r.turn) }
-	goes, late, added, applied := of("goes"), of("late"), of("new"), of("applied")
+	goes, late, added, applied, pressed := of("goes"), of("late"), of("new"), of("applied"), of("pressed")
 	r.node.WriteManifest(t, "goes.yaml", manifest(goes, "", "serve"))
+	r.node.WriteManifest(t, "pressed.yaml", manifest(pressed, "", "serve"))
 	r.node.WriteManifest(t, "late.yaml", manifest(late, "  activeDeadlineSeconds: 8\n", "serve"))
 	eventually.In(ctx, t, "the pods are ready", func() bool {
 		p := r.node.Pod(ctx, late) // on a busy machine its deadline may be over
-		return harness.Ready(r.node.Pod(ctx, goes)) && (harness.Ready(p) || overdue(p))
+		return harness.Ready(r.node.Pod(ctx, goes)) && harness.Ready(r.node.Pod(ctx, pressed)) &&
+			(harness.Ready(p) || overdue(p))
 	})
 	said := r.logged(t)
 
@@ -209,9 +229,10 @@ func (r *rig) fail(t *testing.T, f file, how fault) {
 		if !r.within(ctx, patience, func(ctx context.Context) bool { return overdue(r.node.Pod(ctx, late)) }) {
 			t.Errorf("the pod beyond its deadline has not ended; the node says %s", r.last(t, said))
 		}
+		r.evict(ctx, t, pressed, said)
 		r.node.WriteManifest(t, "new.yaml", manifest(added, "", "serve"))
 		if !r.within(ctx, patience/3, func(ctx context.Context) bool { return harness.Ready(r.node.Pod(ctx, added)) }) &&
-			!r.says(t, said, f) {
+			!r.says(t, said, f) && !(f.ofPods && how.errno == 0 && r.works(ctx, added)) {
 			t.Errorf("the new pod does not start, and the node does not say why: %s", r.last(t, said))
 		}
 		inputs := map[string]string{applied: manifest(applied, "", "serve"), of("secret"): secret(of("secret"), "s")}
@@ -223,6 +244,9 @@ func (r *rig) fail(t *testing.T, f file, how fault) {
 				t.Logf("apply of %s: %v: %s", name, err, out)
 			}
 		}
+		if _, err := r.command(ctx, sized(r.cpu+1), "apply", "-f", "-"); err == nil {
+			r.cpu++
+		}
 		if out, err := r.command(ctx, "", "secrets", "rotate-key"); err != nil {
 			t.Logf("the rotation: %s", out)
 		}
@@ -232,18 +256,53 @@ func (r *rig) fail(t *testing.T, f file, how fault) {
 	if ended == nil {
 		r.node.Start(t)
 	}
-	r.recovers(ctx, t, late, added, promised)
+	r.recovers(ctx, t, late, pressed, added, promised, healthy)
+}
+
+// evict evicts a pod, as under the pressure of the node.
+func (r *rig) evict(ctx context.Context, t *testing.T, name string, said int) {
+	t.Helper()
+	p := r.node.Pod(ctx, name)
+	conn, err := rpc.Dial(r.node.Layout.Address(layout.SyncLoop))
+	if err != nil || p == nil {
+		t.Errorf("there is no pod to evict: %v", err)
+		return
+	}
+	defer conn.Close() //nolint:errcheck // nothing was written to it
+	request := &enginev1.EvictPodRequest{PodUid: string(p.UID), Reason: "Evicted", Message: "memory"}
+	if _, err := enginev1.NewEngineServiceClient(conn).EvictPod(ctx, request); err != nil {
+		t.Errorf("the eviction: %v", err)
+	}
+	if !r.within(ctx, patience, func(ctx context.Context) bool { return evicted(r.node.Pod(ctx, name)) }) {
+		t.Errorf("the evicted pod has not ended; the node says %s", r.last(t, said))
+	}
+}
+
+// works reports whether the worker of a pod is busy.
+func (r *rig) works(ctx context.Context, name string) bool {
+	out, err := r.command(ctx, "", "get", "workers")
+	return err == nil && strings.Contains(out, name)
 }
 
 // recovers checks that a node whose disk is well has what it has promised, also after a kill.
-func (r *rig) recovers(ctx context.Context, t *testing.T, late, added string, promised []string) {
+func (r *rig) recovers(
+	ctx context.Context, t *testing.T, late, pressed, added string, promised []string, healthy bool,
+) {
 	t.Helper()
+	if !healthy { // it could not be evicted before
+		r.evict(ctx, t, pressed, 0)
+	}
 	r.node.WriteManifest(t, "new.yaml", manifest(added, "", "serve"))
 	eventually.In(ctx, t, "the new pod is ready", func() bool { return harness.Ready(r.node.Pod(ctx, added)) })
 	eventually.In(ctx, t, "the pod is overdue, and this is recorded", func() bool {
 		p := r.node.Pod(ctx, late)
 		book, err := os.ReadFile(filepath.Join(r.node.Layout.StateDir(), "evictions.json"))
-		return err == nil && overdue(p) && strings.Contains(string(book), string(p.UID))
+		q := r.node.Pod(ctx, pressed)
+		return err == nil && overdue(p) && strings.Contains(string(book), string(p.UID)) &&
+			evicted(q) && strings.Contains(string(book), string(q.UID))
+	})
+	eventually.In(ctx, t, "the applied pod has the CPU that was accepted", func() bool {
+		return hasCPU(r.node.Pod(ctx, "sized"), r.cpu)
 	})
 	r.must(t, "", "secrets", "rotate-key")
 	r.kill(ctx, t)
@@ -256,6 +315,12 @@ func (r *rig) recovers(ctx context.Context, t *testing.T, late, added string, pr
 	if p := r.node.Pod(ctx, late); p != nil && !overdue(p) {
 		t.Errorf("after a restart the overdue pod is %s %s", p.Status.Phase, p.Status.Reason)
 	}
+	if p := r.node.Pod(ctx, pressed); p != nil && !evicted(p) {
+		t.Errorf("after a restart the evicted pod is %s %s", p.Status.Phase, p.Status.Reason)
+	}
+	if p := r.node.Pod(ctx, "sized"); !hasCPU(p, r.cpu) {
+		t.Errorf("after a restart the applied pod does not have %d millicores", r.cpu)
+	}
 	secrets, err := r.command(ctx, "", "get", "secrets")
 	if err != nil || !strings.Contains(secrets, "kept") {
 		t.Errorf("the first secret is lost: %v: %s", err, secrets)
@@ -267,7 +332,7 @@ func (r *rig) recovers(ctx context.Context, t *testing.T, late, added string, pr
 			t.Errorf("%s was accepted, and is lost", name)
 		}
 	}
-	for _, name := range []string{"late.yaml", "new.yaml", "goes.yaml"} {
+	for _, name := range []string{"late.yaml", "new.yaml", "goes.yaml", "pressed.yaml"} {
 		if err := os.Remove(filepath.Join(r.node.Manifests, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Error(err)
 		}

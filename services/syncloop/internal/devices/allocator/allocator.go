@@ -150,7 +150,8 @@ func (a *Allocator) load() error {
 	}
 	switch {
 	case a.cpus == nil && state == nil:
-		return a.save()
+		a.saveOrWarn() // no container has CPUs of its own: the file is for a kubelet
+		return nil
 	case a.cpus == nil:
 		return nil
 	case state == nil:

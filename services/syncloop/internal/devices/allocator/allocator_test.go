@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/cadvisor/lib/model"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -334,5 +335,22 @@ func TestSharedCPUsShrinkAndComeBack(t *testing.T) {
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("Run ends with %v", err)
+	}
+}
+
+// TestAStateThatCannotBeWrittenKeepsNoNodeFromItsStart: without CPUs for one container, it is for a kubelet only.
+func TestAStateThatCannotBeWrittenKeepsNoNodeFromItsStart(t *testing.T) {
+	r := &rig{
+		t: t, root: t.TempDir(), log: &logbuffer.Buffer{}, clock: clocktesting.NewFakeClock(time.Now()),
+		nodes: []int{4}, topology: numa.PolicyNone,
+		wrap: func(m *deviceplugins.Manager) allocator.Devices { return m },
+	}
+	path := filepath.Join(r.root, "cpu_manager_state")
+	must(t, os.WriteFile(path, nil, 0o600))
+	must(t, unix.Mount(path, path, "", unix.MS_BIND, "")) // nothing replaces a mount
+	t.Cleanup(func() { must(t, unix.Unmount(path, unix.MNT_DETACH)) })
+	must(t, r.restart(cpus.PolicyNone))
+	if !strings.Contains(r.log.String(), "cannot write the state of CPUs") {
+		t.Errorf("the log does not name the state: %s", r.log.String())
 	}
 }

@@ -21,6 +21,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/checkpoint"
@@ -103,8 +104,10 @@ func New(cfg Config) (*Manager, error) {
 	if err := m.load(); err != nil {
 		return nil, err
 	}
-	if err := m.removeSockets(); err != nil {
-		return nil, fmt.Errorf("remove the sockets in the folder of device plugins: %w", err)
+	// A node whose disk keeps the sockets still runs pods, because few of them need a device.
+	if err := statedir.Inform(m.removeSockets); err != nil {
+		cfg.Logger.Warn("the sockets in the folder of device plugins cannot be removed; fix the cause and restart syncloop",
+			telemetry.KeyFile, m.dir, telemetry.KeyError, err)
 	}
 	return m, nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/testing/protocmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -418,4 +419,19 @@ func TestSocketsOfAnEarlierProcessAreRemoved(t *testing.T) {
 	p.stop()
 	var none types.UID
 	r.Release(none) // of a pod without devices
+}
+
+// TestASocketThatCannotBeRemovedKeepsNoNodeFromItsStart has a mount in the place of the socket of a plugin, because
+// root may remove anything else.
+func TestASocketThatCannotBeRemovedKeepsNoNodeFromItsStart(t *testing.T) {
+	r := newRig(t)
+	p := r.plug(&plugin{}, gpu, "gpu.sock", "a")
+	path := filepath.Join(r.dir(), "gpu.sock")
+	must(t, unix.Mount(path, path, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { must(t, unix.Unmount(path, unix.MNT_DETACH)) })
+	r.restart()
+	if !strings.Contains(r.log.String(), path) {
+		t.Errorf("the log does not name the socket: %s", r.log.String())
+	}
+	p.stop()
 }

@@ -179,7 +179,6 @@ func (b *Book) Problem() error {
 func (b *Book) ReadAgain(logger *slog.Logger) []types.UID {
 	b.mu.Lock()
 	waiting, unlisted := slices.Sorted(maps.Keys(b.unread)), b.unlisted != nil
-	known := maps.Clone(b.entries)
 	b.mu.Unlock()
 	if unlisted {
 		b.list(logger)
@@ -188,7 +187,7 @@ func (b *Book) ReadAgain(logger *slog.Logger) []types.UID {
 		if b.unlisted != nil {
 			return nil
 		}
-		return append(slices.Collect(maps.Keys(b.entries)), slices.Collect(maps.Keys(known))...)
+		return slices.Collect(maps.Keys(b.entries))
 	}
 	return slices.DeleteFunc(waiting, func(uid types.UID) bool { return !b.load(uid, logger) })
 }
