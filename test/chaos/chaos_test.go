@@ -38,6 +38,7 @@ func TestNodeSettlesAfterChaos(t *testing.T) {
 	t.Logf("seed: QUARTET_CHAOS_SEED=%d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	n := startNode(t)
+	h := newHostility(t, n, random)
 	r := dialRuntime(t, n.Layout.RuntimeEndpoint())
 	d := newDeeds()
 	m := &manifests{dir: n.Layout.Manifests(), random: random, deeds: d, last: map[int]kind{}}
@@ -49,7 +50,7 @@ func TestNodeSettlesAfterChaos(t *testing.T) {
 	if problems := n.settles(ctx, r, unchanged); len(problems) > 0 {
 		t.Fatalf("before anything is done to the node: %s", strings.Join(problems, "\n"))
 	}
-	unleash(t, n, r, m, duration)
+	unleash(t, n, r, m, h, duration)
 	t.Logf("%s %s", time.Now().Format(time.StampMilli), killAll(t, n, d))
 	wanted := m.settle(t, podCount)
 	maps.Copy(wanted, unchanged)
@@ -110,10 +111,10 @@ func settings(t *testing.T) (seed uint64, duration time.Duration) {
 	return seed, duration
 }
 
-// unleash changes, kills and harms until the time is over, and logs each action with its time, so that it can be found
-// in the other logs. Busy and calm stretches alternate: in a busy one many starts are begun and few complete, in a calm
-// one containers live long enough to be harmed.
-func unleash(t *testing.T, n *testNode, r runtime, m *manifests, duration time.Duration) {
+// unleash changes, kills, harms and is hostile until the time is over, and logs each action with its time, so that it
+// can be found in the other logs. Busy and calm stretches alternate: in a busy one many starts are begun and few
+// complete, in a calm one containers live long enough to be harmed.
+func unleash(t *testing.T, n *testNode, r runtime, m *manifests, h *hostility, duration time.Duration) {
 	t.Helper()
 	begun := time.Now()
 	pause := func(longest time.Duration) time.Time {
@@ -122,12 +123,19 @@ func unleash(t *testing.T, n *testNode, r runtime, m *manifests, duration time.D
 		}
 		return time.Now().Add(time.Duration(m.random.Int64N(int64(longest))))
 	}
-	nextChange, nextKill, nextHarm := time.Now(), pause(killPause), pause(harmPause)
+	nextChange, nextKill, nextHarm, nextFault := time.Now(), pause(killPause), pause(harmPause), pause(faultPause)
 	for time.Since(begun) < duration {
-		next := slices.MinFunc([]time.Time{nextChange, nextKill, nextHarm}, time.Time.Compare)
+		next := slices.MinFunc([]time.Time{nextChange, nextKill, nextHarm, nextFault}, time.Time.Compare)
+		if over, ok := h.next(); ok && over.Before(next) {
+			<-time.After(time.Until(over))
+			h.end(over)
+			continue
+		}
 		<-time.After(time.Until(next))
 		var did string
 		switch next {
+		case nextFault:
+			did, nextFault = h.act(t), pause(faultPause)
 		case nextKill:
 			did, nextKill = killProcesses(t, n, m.deeds, m.random), pause(killPause)
 		case nextHarm:
@@ -137,6 +145,7 @@ func unleash(t *testing.T, n *testNode, r runtime, m *manifests, duration time.D
 		}
 		t.Logf("%s %s", time.Now().Format(time.StampMilli), did)
 	}
+	h.end(time.Now().Add(time.Hour))
 }
 
 // settles waits until the node has the desired state and keeps it for a moment. It returns the errors when it does not.

@@ -1,6 +1,6 @@
-// Package chaos changes the desired state of a node at random, kills the node's processes at random, and at random
-// kills, stops and removes containers and sandboxes behind its back. It drives the built binaries from outside, as a
-// user does, and inspects the runtime through the CRI.
+// Package chaos changes the desired state of a node at random, kills and suspends the node's processes at random,
+// damages its files, fills the disks of its records, and at random kills, stops and removes containers and sandboxes
+// behind its back. It drives the built binaries from outside, as a user does, and inspects the runtime through the CRI.
 //
 // It checks:
 //
@@ -30,7 +30,7 @@
 // deadlines of terminations, which outlive a process, use the boot clock (endings).
 //
 // A run lasts three minutes. It can be repeated with QUARTET_CHAOS_SEED, as far as timing allows, and be made longer
-// with QUARTET_CHAOS_DURATION:
+// with QUARTET_CHAOS_DURATION, for example for a night:
 //
-//	QUARTET_CHAOS_DURATION=30m go test -count 1 -timeout 40m -v ./test/chaos
+//	QUARTET_CHAOS_DURATION=8h go test -count 1 -timeout 9h -v ./test/chaos
 package chaos

@@ -65,18 +65,27 @@ func (n *testNode) listPods(ctx context.Context) ([]v1.Pod, error) {
 // kill ends a process of the node by SIGKILL. It is a no-op for one that is not running.
 func (n *testNode) kill(t *testing.T, name string) {
 	t.Helper()
+	if id := n.runs(t, name); id != 0 {
+		if err := syscall.Kill(id, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Fatalf("kill %s: %v", name, err)
+		}
+	}
+}
+
+// runs returns the process ID of a process of the node; 0 if it does not run.
+func (n *testNode) runs(t *testing.T, name string) int {
+	t.Helper()
 	id, err := n.PID(name)
 	if errors.Is(err, os.ErrNotExist) {
-		return
+		return 0
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The file exists for a moment after the end of the process, and the process id may be reused by then.
-	if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id)); err != nil || !strings.Contains(string(line), n.Layout.StateDir()) {
-		return
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id))
+	if err != nil || !strings.Contains(string(line), n.Layout.StateDir()) {
+		return 0
 	}
-	if err := syscall.Kill(id, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-		t.Fatalf("kill %s: %v", name, err)
-	}
+	return id
 }
