@@ -1,6 +1,7 @@
 package volumes_test
 
 import (
+	"errors"
 	"maps"
 	"testing"
 	"testing/synctest"
@@ -24,6 +25,47 @@ func TestOperationsOfADriverAreMeasured(t *testing.T) {
 		}
 		if got := r.histograms(); !maps.Equal(got, want) {
 			t.Errorf("measured %v, want %v", got, want)
+		}
+	})
+}
+
+// devices is a plugin for block devices.
+type devices struct{ *plugin }
+
+func (devices) Name() string { return "volumeDevices/kubernetes.io~csi" }
+
+// TestOperationsOnABlockDeviceAreMeasured checks the kubelet's names, and that no time of a mount is recorded.
+func TestOperationsOnABlockDeviceAreMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.stop()
+		r.restart(devices{r.plugin})
+		r.plugin.failing("disk", errors.New("not yet"))
+		if err := r.want(newPod("u1", "disk")); err == nil {
+			t.Fatal("it is set up")
+		}
+		r.plugin.failing("disk", nil)
+		r.manager.Refresh("u1")
+		if err := r.want(newPod("u1", "disk")); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.release("u1"); err != nil {
+			t.Fatal(err)
+		}
+		const plugin = "kubernetes.io/csi:disks.example.com"
+		got := r.histograms()
+		for _, name := range []string{
+			"false map_volume fail-unknown " + plugin, "false map_volume success " + plugin,
+			"false unmap_volume success " + plugin,
+		} {
+			name = "storage_operation_duration_seconds " + name
+			if got[name] == 0 {
+				t.Errorf("%s is not measured", name)
+			}
+			delete(got, name)
+		}
+		if len(got) > 0 {
+			t.Errorf("also measured: %v", got)
 		}
 	})
 }
