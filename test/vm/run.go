@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -69,13 +71,19 @@ func (m Machine) missing() error {
 	if err != nil {
 		return err
 	}
-	for _, file := range append([]string{filepath.Join(bin, "vm", "vmlinuz"), initramfsTool(bin)}, m.Programs...) {
+	needed := append([]string{filepath.Join(bin, "vm", "vmlinuz"), initramfsTool(bin)}, m.Programs...)
+	disks := m.Disks
+	if m.Root != nil {
+		needed = slices.AppendSeq(needed, maps.Values(m.Root.Files))
+		disks = append([]Disk{{Format: rootFormat()}}, disks...)
+	}
+	for _, file := range needed {
 		if _, err := os.Stat(file); err != nil {
-			return fmt.Errorf("%w: run make test-tools, on Debian or Ubuntu for amd64", err)
+			return fmt.Errorf("%w: run make build test-tools, on Debian or Ubuntu for amd64", err)
 		}
 	}
 	programs := []string{qemu}
-	for _, disk := range m.Disks {
+	for _, disk := range disks {
 		if len(disk.Format) > 0 {
 			programs = append(programs, disk.Format[0])
 		}
@@ -111,12 +119,14 @@ type run struct {
 	dir string
 	// bin is the directory of the kernel and the tools.
 	bin string
+	// clock has parameters of the kernel for its clock.
+	clock string
 }
 
 func (r *run) path(name string) string { return filepath.Join(r.dir, name) }
 
-// makeInitramfs makes the archive of the machine's first file system.
-func (r *run) makeInitramfs(ctx context.Context, program string, args []string) error {
+// makeFiles makes the archive of the machine's first file system and the directory of its root's.
+func (r *run) makeFiles(ctx context.Context, program string, args []string) error {
 	var err error
 	if r.bin, err = binDir(); err != nil {
 		return err
@@ -124,26 +134,33 @@ func (r *run) makeInitramfs(ctx context.Context, program string, args []string) 
 	if err := buildInit(r.path("init")); err != nil {
 		return err
 	}
-	names := r.Modules
-	if len(r.Disks) > 0 {
-		names = append(append([]string{}, diskModules...), names...)
+	config := boot.Config{Args: append([]string{boot.Program}, args...), Env: []string{
+		"CI=true", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "TMPDIR=/tmp",
+	}}
+	first := []string{
+		"-out", r.path("initramfs"), "-file", r.path("init") + "=/init", "-file", r.path("config") + "=" + boot.ConfigPath,
+	}
+	root := []string{"-file", program + "=" + boot.Program}
+	for _, program := range r.Programs {
+		root = append(root, "-program", program)
+	}
+	if r.Root == nil {
+		first = append(first, root...)
+	} else {
+		config.Root = "/dev/vda"
+		if err := r.makeRoot(ctx, root); err != nil {
+			return err
+		}
 	}
 	folder := filepath.Join(r.bin, "vm", "modules")
-	modules, err := resolve(folder, names)
+	modules, err := resolve(folder, r.moduleNames())
 	if err != nil {
 		return err
 	}
-	config := boot.Config{Args: append([]string{boot.Program}, args...), Env: []string{
-		variable + "=1", "CI=true", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "TMPDIR=/tmp",
-	}}
-	flags := []string{"-out", r.path("initramfs"), "-file", r.path("init") + "=/init", "-file", program + "=" + boot.Program}
 	for _, module := range modules {
 		place := "/modules/" + module
 		config.Modules = append(config.Modules, place)
-		flags = append(flags, "-file", filepath.Join(folder, module)+"="+place)
-	}
-	for _, program := range r.Programs {
-		flags = append(flags, "-program", program)
+		first = append(first, "-file", filepath.Join(folder, module)+"="+place)
 	}
 	encoded, err := json.Marshal(config)
 	if err != nil {
@@ -152,9 +169,36 @@ func (r *run) makeInitramfs(ctx context.Context, program string, args []string) 
 	if err := os.WriteFile(r.path("config"), encoded, 0o600); err != nil {
 		return err
 	}
-	flags = append(flags, "-file", r.path("config")+"="+boot.ConfigPath)
-	return command(ctx, initramfsTool(r.bin), flags...)
+	return command(ctx, initramfsTool(r.bin), first...)
 }
+
+// moduleNames returns the modules of the machine, those of its disks first.
+func (r *run) moduleNames() []string {
+	var names []string
+	if len(r.Disks) > 0 {
+		names = append(names, diskModules...)
+	}
+	if r.Root != nil {
+		names = append(names, "ext4")
+	}
+	return append(names, r.Modules...)
+}
+
+// makeRoot makes the directory that the first disk is filled with, and adds the disk.
+func (r *run) makeRoot(ctx context.Context, flags []string) error {
+	dir := r.path("root")
+	for place, file := range r.Root.Files {
+		flags = append(flags, "-file", file+"="+place)
+	}
+	if err := command(ctx, initramfsTool(r.bin), append([]string{"-dir", dir}, flags...)...); err != nil {
+		return err
+	}
+	r.Disks = append([]Disk{{MiB: r.Root.MiB, Format: append(rootFormat(), "-d", dir)}}, r.Disks...)
+	return nil
+}
+
+// rootFormat returns the command that makes a root file system.
+func rootFormat() []string { return []string{"mkfs.ext4", "-q"} }
 
 // command runs a command. Its output is in the error.
 func command(ctx context.Context, name string, args ...string) error {
@@ -189,36 +233,57 @@ func (r *run) makeDisks(ctx context.Context) error {
 	return nil
 }
 
-// start starts the machine and waits for its end.
-func (r *run) start(ctx context.Context) (Result, error) {
+// arguments returns those of qemu for a start of the machine.
+func (r *run) arguments(start int) []string {
 	args := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc", "-accel", "tcg,thread=multi",
-		"-cpu", "max", "-smp", "2", "-m", strconv.Itoa(r.MemoryMiB),
+		"-cpu", "max", "-smp", strconv.Itoa(r.CPUs), "-m", strconv.Itoa(r.MemoryMiB),
 		"-kernel", filepath.Join(r.bin, "vm", "vmlinuz"), "-initrd", r.path("initramfs"),
 		// Without no_timer_check the kernel panics at its start when the emulated timer is late on a busy machine.
-		"-append", "console=ttyS0 panic=-1 mitigations=off no_timer_check",
-		// In the order of boot.Output and boot.Status.
-		"-serial", "file:" + r.path("kernel"), "-serial", "file:" + r.path("output"), "-serial", "file:" + r.path("status"),
+		"-append", fmt.Sprintf("console=ttyS0 panic=-1 mitigations=off no_timer_check %s=%d", boot.Variable, start) + r.clock,
+	}
+	for _, port := range []string{"kernel", "output", "status"} { // in the order of boot.Output and boot.Status
+		file := fmt.Sprintf("file,id=%s,path=%s,append=on", port, r.path(port))
+		args = append(args, "-chardev", file, "-serial", "chardev:"+port)
+	}
+	for node := range r.NUMANodes {
+		cpus := r.CPUs / r.NUMANodes
+		memory := fmt.Sprintf("memory-backend-ram,id=memory%d,size=%dM", node, r.MemoryMiB/r.NUMANodes)
+		args = append(args, "-object", memory,
+			"-numa", fmt.Sprintf("node,nodeid=%d,cpus=%d-%d,memdev=memory%d", node, node*cpus, (node+1)*cpus-1, node))
 	}
 	for i := range r.Disks {
-		args = append(args, "-drive", fmt.Sprintf("file=%s,format=raw,if=none,id=disk%d", r.diskPath(i), i),
+		args = append(args, "-drive", fmt.Sprintf("file=%s,format=raw,if=none,cache=unsafe,id=disk%d", r.diskPath(i), i),
 			"-device", fmt.Sprintf("virtio-blk-pci,drive=disk%d", i))
 	}
-	cmd := exec.CommandContext(ctx, qemu, args...)
+	return args
+}
+
+// start starts the machine, again when its program restarts it, and waits for its end.
+func (r *run) start(ctx context.Context) (Result, error) {
 	var errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &errs, &errs
 	// A test that is killed takes it along: Pdeathsig refers to the thread that has started the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	begin := time.Now()
-	err := cmd.Run()
+	var err error
+	status := boot.Restart
+	for start := 1; status == boot.Restart && err == nil; start++ {
+		if err := os.RemoveAll(r.path("status")); err != nil {
+			return Result{}, err
+		}
+		cmd := exec.CommandContext(ctx, qemu, r.arguments(start)...)
+		cmd.Stdout, cmd.Stderr = &errs, &errs
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		err = cmd.Run()
+		status = strings.TrimSpace(r.read("status"))
+	}
 	result := Result{Output: r.read("output"), KernelLog: r.read("kernel"), Duration: time.Since(begin)}
-	switch status, found := strings.CutPrefix(r.read("status"), boot.StatusPrefix); {
+	switch code, found := strings.CutPrefix(status, boot.StatusPrefix); {
 	case found && err == nil:
-		result.ExitCode, err = strconv.Atoi(strings.TrimSpace(status))
+		result.ExitCode, err = strconv.Atoi(code)
 		if err != nil {
-			err = fmt.Errorf("the machine could not run the program: %s", status)
+			err = fmt.Errorf("the machine could not run the program: %s", code)
 		}
 		return result, err
 	case ctx.Err() != nil:

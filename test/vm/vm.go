@@ -9,6 +9,8 @@
 //		// Here the test is root of the machine, whose disk is /dev/vda.
 //	}
 //
+// A whole node needs a Root. Such a machine may restart once or more while the test runs, see Restart.
+//
 // The test binary is built again, without cgo, and is the only program beside the init of folder init, which mounts the
 // kernel's own file systems, loads the modules, runs the test and powers off. The machine's serial ports print the
 // kernel's log, the test's output and its result.
@@ -16,7 +18,6 @@ package vm
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"regexp"
 	"testing"
@@ -25,12 +26,10 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
-// variable is set inside of a machine.
-const variable = "QUARTET_VM"
-
 // The defaults of a Machine.
 const (
 	defaultMemory  = 1024
+	defaultCPUs    = 2
 	defaultTimeout = 10 * time.Minute // an emulated processor beside other tests is slow
 )
 
@@ -40,10 +39,17 @@ type Machine struct {
 	Modules []string
 	// Disks are the disks /dev/vda, /dev/vdb and so on.
 	Disks []Disk
+	// Root is a disk with the root file system, before the others: with it they begin at /dev/vdb. Without it the root
+	// is in memory, and containers cannot run.
+	Root *Root
 	// Programs are programs of this machine with their absolute paths. They have the same paths in the machine.
 	Programs []string
 	// MemoryMiB is the size of the memory.
 	MemoryMiB int
+	// CPUs is the number of processors.
+	CPUs int
+	// NUMANodes is the number of NUMA nodes, which have equal parts of processors and memory; 0 is a machine without NUMA.
+	NUMANodes int
 	// Timeout bounds the machine's life.
 	Timeout time.Duration
 }
@@ -56,11 +62,19 @@ type Disk struct {
 	Format []string
 }
 
+// Root is the disk of the root file system.
+type Root struct {
+	// MiB is its size. It takes no space until it is written.
+	MiB int64
+	// Files are files of this machine by their absolute paths in the machine. They are executable.
+	Files map[string]string
+}
+
 // Inside reports whether the test runs inside of the machine. Outside it runs the test in one, and takes over its
 // result. It skips the test, with CI=true it fails it, when this machine has no qemu, kernel or tools of these tests.
 func Inside(t *testing.T, m Machine) bool {
 	t.Helper()
-	if os.Getenv(variable) != "" {
+	if inside() {
 		return true
 	}
 	require.NoError(t, m.missing())
@@ -97,13 +111,16 @@ func (m Machine) Run(ctx context.Context, dir, program string, args ...string) (
 	if m.MemoryMiB == 0 {
 		m.MemoryMiB = defaultMemory
 	}
+	if m.CPUs == 0 {
+		m.CPUs = defaultCPUs
+	}
 	if m.Timeout == 0 {
 		m.Timeout = defaultTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.Timeout)
 	defer cancel()
-	r := run{Machine: m, dir: dir}
-	if err := r.makeInitramfs(ctx, program, args); err != nil {
+	r := run{Machine: m, dir: dir, clock: clockParameters()}
+	if err := r.makeFiles(ctx, program, args); err != nil {
 		return Result{}, err
 	}
 	if err := r.makeDisks(ctx); err != nil {

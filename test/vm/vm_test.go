@@ -15,7 +15,7 @@ import (
 
 // TestMain is also the program of the machines of this test, by its first argument.
 func TestMain(m *testing.M) {
-	if os.Getenv(variable) != "" && len(os.Args) > 1 {
+	if inside() && len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "fails":
 			fmt.Print("one line\nanother\n")
@@ -98,5 +98,44 @@ func TestAModuleThatDoesNotExistIsAnError(t *testing.T) {
 	_, err := runProgram(t, Machine{Modules: []string{"no-such-module"}}, "fails")
 	if err == nil || !strings.Contains(err.Error(), "no module no-such-module") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestARootOutlivesARestart has files of its own, NUMA nodes, and a program that restarts the machine.
+func TestARootOutlivesARestart(t *testing.T) {
+	if !Inside(t, Machine{
+		Root: &Root{MiB: 64, Files: map[string]string{"/etc/given": "/etc/hostname"}}, CPUs: 4, NUMANodes: 2,
+		Disks: []Disk{{MiB: 16, Format: []string{"mkfs.ext4", "-q"}}},
+	}) {
+		return
+	}
+	if given, err := os.ReadFile("/etc/given"); err != nil || len(given) == 0 {
+		t.Errorf("the file of the root has %q, %v", given, err)
+	}
+	for path, want := range map[string]string{
+		"/sys/devices/system/node/node0/cpulist": "0-1", "/sys/devices/system/node/node1/cpulist": "2-3",
+		"/proc/sys/kernel/hostname": "machine", "/sys/block/vdb/size": "32768",
+	} {
+		if content, err := os.ReadFile(path); err != nil || strings.TrimSpace(string(content)) != want {
+			t.Errorf("%s is %q, %v, want %s", path, content, err, want)
+		}
+	}
+	const path = "/var/starts"
+	starts, err := os.ReadFile(path)
+	if Start() == 1 {
+		if !os.IsNotExist(err) {
+			t.Fatalf("a new machine has %s: %v", path, err)
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("one"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		unix.Sync()
+		Restart(t)
+	}
+	if Start() != 2 || string(starts) != "one" || err != nil {
+		t.Errorf("start %d has %q, %v", Start(), starts, err)
 	}
 }

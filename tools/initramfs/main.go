@@ -1,6 +1,6 @@
 // Command initramfs creates the archive that a Linux kernel unpacks as its first file system: named files, and programs
 // of this machine with their loader and shared libraries. The archive is not compressed, because unpacking would take
-// longer than reading it.
+// longer than reading it. With -dir the files are written into a directory, for the root file system of a disk.
 //
 //	initramfs -out initramfs.cpio -file bin/init=/init -program /sbin/mount.nfs
 package main
@@ -37,6 +37,7 @@ func run(args []string, stderr io.Writer) error {
 	flags := flag.NewFlagSet("initramfs", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	out := flags.String("out", "", "path of the archive")
+	dir := flags.String("dir", "", "directory to write the files into, instead of an archive")
 	flags.Func("file", "file of the archive, as PATH=/PLACE; repeatable", func(v string) error {
 		source, place, found := strings.Cut(v, "=")
 		if !found || source == "" || !path.IsAbs(place) {
@@ -54,10 +55,14 @@ func run(args []string, stderr io.Writer) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("%q is not a flag: give each file with -file or -program", flags.Arg(0))
 	}
-	if *out == "" || len(files) == 0 {
-		return errors.New("-out, and -file or -program are required")
+	switch {
+	case (*out == "") == (*dir == "") || len(files) == 0:
+		return errors.New("-out or -dir, and -file or -program are required")
+	case *dir != "":
+		return copyFiles(*dir, files)
+	default:
+		return write(*out, files)
 	}
-	return write(*out, files)
 }
 
 // addProgram adds a program with what its loader would load.
@@ -71,6 +76,24 @@ func addProgram(files map[string]string, program string) error {
 	}
 	for _, file := range append(libraries, program) {
 		files[path.Clean(file)] = file
+	}
+	return nil
+}
+
+// copyFiles writes files, which are sources by places, into a directory.
+func copyFiles(dir string, files map[string]string) error {
+	for place, source := range files {
+		content, err := os.ReadFile(source)
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(dir, place)
+		if err := os.MkdirAll(filepath.Dir(target), programMode); err != nil {
+			return err
+		}
+		if err := os.WriteFile(target, content, programMode); err != nil {
+			return err
+		}
 	}
 	return nil
 }

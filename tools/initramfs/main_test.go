@@ -49,6 +49,20 @@ func TestTheArchiveHasTheFilesAndTheirDirectories(t *testing.T) {
 	}
 }
 
+func TestADirectoryHasTheFiles(t *testing.T) {
+	source, dir := filepath.Join(t.TempDir(), "source"), t.TempDir()
+	if err := os.WriteFile(source, []byte("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := run([]string{"-dir", dir, "-file", source + "=/a/b/c"}, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(filepath.Join(dir, "a", "b", "c"))
+	if err != nil || string(content) != "content" {
+		t.Errorf("the file has %q, %v", content, err)
+	}
+}
+
 func TestAProgramHasItsLibraries(t *testing.T) {
 	program, err := exec.LookPath("sh")
 	if err != nil {
@@ -69,6 +83,7 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"-out", out}, {"-file", "a=/b"}, {"-out", out, "-file", "a"}, {"-out", out, "-file", "a=b"},
 		{"-out", out, "-program", "sh"}, {"-out", out, "-file", "/no/such/file=/a"}, {"-out", out, "-file", "/dev/null=/a", "more"},
+		{"-out", out, "-dir", out, "-file", "/dev/null=/a"}, {"-dir", out}, {"-dir", out, "-file", "/no/such/file=/a"},
 	} {
 		if err := run(args, io.Discard); err == nil {
 			t.Errorf("%v: it was accepted", args)

@@ -1,5 +1,5 @@
-// Command init is the first process of a virtual machine of tests: it mounts the kernel's file systems, loads modules,
-// runs one program and powers the machine off. Package boot has what it reads and writes.
+// Command init is the first process of a virtual machine of tests: it loads modules, mounts the root and the kernel's
+// file systems, runs one program and powers the machine off. Package boot has what it reads and writes.
 package main
 
 import (
@@ -13,8 +13,14 @@ import (
 	"github.com/quartet-node/quartet/test/vm/boot"
 )
 
+// hostname is the name of the machine. The kernel's own is no name of a host.
+const hostname = "machine"
+
+// mountpoint is a file system of the kernel in its place.
+type mountpoint struct{ kind, place, options string }
+
 // mounts are the file systems that a program expects, in the order of their mounts.
-var mounts = []struct{ kind, place, options string }{
+var mounts = []mountpoint{
 	{"devtmpfs", "/dev", ""},
 	{"proc", "/proc", ""},
 	{"sysfs", "/sys", ""},
@@ -27,8 +33,8 @@ var mounts = []struct{ kind, place, options string }{
 }
 
 func main() {
-	// Without them nobody can be told.
-	err := errors.Join(mount(mounts[0].kind, mounts[0].place, ""))
+	// Without it nobody can be told.
+	err := mountAll(mounts[:1])
 	code := 0
 	if err == nil {
 		code, err = run()
@@ -43,11 +49,6 @@ func main() {
 
 // run prepares the machine and runs the program. It returns the program's exit code.
 func run() (int, error) {
-	for _, m := range mounts[1:] {
-		if err := mount(m.kind, m.place, m.options); err != nil {
-			return 0, err
-		}
-	}
 	var config boot.Config
 	content, err := os.ReadFile(boot.ConfigPath)
 	if err == nil {
@@ -61,10 +62,58 @@ func run() (int, error) {
 			return 0, fmt.Errorf("load the module %s: %w", path, err)
 		}
 	}
+	rest := mounts[1:]
+	if config.Root != "" {
+		if err := switchRoot(config.Root); err != nil {
+			return 0, fmt.Errorf("change to the root file system of %s: %w", config.Root, err)
+		}
+		rest = mounts
+	}
+	if err := mountAll(rest); err != nil {
+		return 0, err
+	}
+	if config.Root != "" { // the kernel's first file system cannot be shared
+		if err := unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
+			return 0, fmt.Errorf("share the mounts with containers, as systemd does: %w", err)
+		}
+	}
+	if err := unix.Sethostname([]byte(hostname)); err != nil {
+		return 0, fmt.Errorf("set the host name: %w", err)
+	}
 	if err := raiseLoopback(); err != nil {
 		return 0, fmt.Errorf("raise the loopback interface: %w", err)
 	}
 	return execute(config)
+}
+
+// switchRoot makes the file system of a disk the root of this process and of those that it starts.
+func switchRoot(device string) error {
+	const place = "/disk"
+	if err := os.Mkdir(place, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(device, place, "ext4", 0, ""); err != nil {
+		return err
+	}
+	if err := os.Chdir(place); err != nil {
+		return err
+	}
+	if err := unix.Mount(".", "/", "", unix.MS_MOVE, ""); err != nil {
+		return err
+	}
+	if err := unix.Chroot("."); err != nil {
+		return err
+	}
+	return os.Chdir("/")
+}
+
+func mountAll(all []mountpoint) error {
+	for _, m := range all {
+		if err := mount(m.kind, m.place, m.options); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func mount(kind, place, options string) error {
@@ -114,7 +163,7 @@ func execute(config boot.Config) (int, error) {
 		return 0, err
 	}
 	process, err := os.StartProcess(config.Args[0], config.Args, &os.ProcAttr{
-		Dir: "/", Env: config.Env, Files: []*os.File{null, output, output},
+		Dir: "/", Env: append(config.Env, boot.Variable+"="+os.Getenv(boot.Variable)), Files: []*os.File{null, output, output},
 	})
 	if err != nil {
 		return 0, err
