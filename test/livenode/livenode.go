@@ -85,6 +85,12 @@ func New(bin, purpose string) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a state directory: %w", err)
 	}
+	return At(bin, dir)
+}
+
+// At returns the node of a state directory, which may have been that of a node before a restart of the machine. It
+// starts no process.
+func At(bin, dir string) (*Node, error) {
 	l, err := layout.New(dir)
 	if err != nil {
 		return nil, err

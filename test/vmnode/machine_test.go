@@ -1,0 +1,30 @@
+package vmnode
+
+import (
+	"testing"
+
+	"github.com/quartet-node/quartet/test/vm"
+)
+
+// TestANodeInAMachine has one machine for all its parts, because each start of one takes long. It is switched off
+// without a warning once, between two parts.
+func TestANodeInAMachine(t *testing.T) {
+	if !vm.Inside(t, machine()) {
+		return
+	}
+	swapOn(t, "/dev/vdb")
+	if vm.Start() == 1 {
+		n := startNode(t, "")
+		n.in("cgroups", testCgroups)
+		n.in("resize", testResize)
+		n.in("pressure", testPressure)
+		n.in("out of memory", testOutOfMemory)
+		n.in("removal", testRemoval)
+		n.in("NUMA nodes", testNUMANodes)
+		n.in("before a restart", prepareRestart)
+		vm.Restart(t)
+	}
+	n := startNode(t, "singleProcessOOMKill: true\n")
+	n.in("after a restart", testRestart)
+	n.in("one process", testSingleProcess)
+}
