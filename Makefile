@@ -133,7 +133,7 @@ service-images: $(SERVICE_IMAGES:%=image-%)
 image-configmux: OWNER := 10241:10240
 image-pleg image-syncloop: OWNER := 0:10240
 image-nodestatus: OWNER := 10244:10240
-image-%: IMAGE_FLAGS = -file $(BIN)/$* -user $(OWNER) -dir /run/quartet=1771:0:10240 -dir /var/lib/quartet=700:$(OWNER)
+image-%: IMAGE_FLAGS = -file $(BIN)/$* -user $(OWNER) -dir /run/quartet=711:0:0 -dir /run/quartet/$*=710:$(OWNER) -dir /var/lib/quartet=700:$(OWNER)
 image-quartet: IMAGE_FLAGS := -file $(BIN)/quartet
 # The layout is that of bin/, because the command looks for a runtime there.
 image-containerd: IMAGE_FLAGS := -file $(BIN)/quartet -entrypoint "/quartet runtime" \

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/quartet-node/quartet/internal/layout"
 )
@@ -164,7 +165,10 @@ func (b *Bundle) removeSockets() error {
 	l := b.cfg.Layout
 	paths := b.runtimeSockets()
 	for _, service := range layout.Services() {
-		paths = append(paths, l.Socket(service), l.MetricsSocket(service))
+		for _, socket := range []string{l.Socket(service), l.MetricsSocket(service)} {
+			paths = append(paths, socket, layout.EarlierSocket(socket))
+		}
+		paths = append(paths, l.ServiceDir(service))
 	}
 	if l.SocketDir() != layout.DefaultRunDir && l.SocketDir() != l.PIDDir() {
 		paths = append(paths, l.SocketDir())
@@ -189,7 +193,8 @@ func (b *Bundle) runtimeSockets() []string {
 func removeAll(paths []string) error {
 	var errs []error
 	for _, path := range paths {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		// A directory stays if something else is in it.
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) {
 			errs = append(errs, err)
 		}
 	}

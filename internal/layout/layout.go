@@ -8,6 +8,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 )
 
 const (
@@ -19,6 +21,9 @@ const (
 	// maxSocketPath is the maximum length of a unix socket's path: sun_path of sockaddr_un(7) has 108 bytes including the
 	// final zero.
 	maxSocketPath = 107
+	// socketSuffix ends the name of a service's socket, metricsSuffix that of its socket for metrics.
+	socketSuffix  = ".sock"
+	metricsSuffix = "-metrics" + socketSuffix
 	// longestSocketName is the length of the longest name in a socket directory: "/s/" and the 64 hex digits of a shim's
 	// socket.
 	longestSocketName = len("/s/") + 2*sha256.Size
@@ -70,8 +75,8 @@ func (l Layout) ID() string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// SocketDir returns the directory of the sockets. It is in the state directory, except for the default one
-// (/run/quartet) and for a path that is too long for a socket's name (/run/quartet/ID).
+// SocketDir returns the directory with a directory of sockets for each service. It is in the state directory, except
+// for the default one (/run/quartet) and for a path that is too long for a socket's name (/run/quartet/ID).
 func (l Layout) SocketDir() string {
 	dir := filepath.Join(l.stateDir, "run")
 	switch {
@@ -84,14 +89,57 @@ func (l Layout) SocketDir() string {
 	}
 }
 
+// ServiceDir is the directory of a service's own sockets, in which only the service's user may create names.
+func (l Layout) ServiceDir(s Service) string { return filepath.Join(l.SocketDir(), string(s)) }
+
 // Socket is the path of a service's socket.
-func (l Layout) Socket(s Service) string {
-	return filepath.Join(l.SocketDir(), string(s)+".sock")
-}
+func (l Layout) Socket(s Service) string { return SocketIn(l.SocketDir(), s) }
 
 // MetricsSocket is the default path of the socket on which a service serves its metrics, see --metrics-listen.
-func (l Layout) MetricsSocket(s Service) string {
-	return filepath.Join(l.SocketDir(), string(s)+"-metrics.sock")
+func (l Layout) MetricsSocket(s Service) string { return MetricsSocketIn(l.SocketDir(), s) }
+
+// SocketIn is the path of a service's socket below a directory of sockets.
+func SocketIn(dir string, s Service) string {
+	return filepath.Join(dir, string(s), string(s)+socketSuffix)
+}
+
+// MetricsSocketIn is the path of a service's socket for metrics below a directory of sockets.
+func MetricsSocketIn(dir string, s Service) string {
+	return filepath.Join(dir, string(s), string(s)+metricsSuffix)
+}
+
+// ServiceOf returns the service to which the name of a socket belongs: "pleg" for .../pleg.sock and
+// .../pleg-metrics.sock. The result need not be one of the four.
+func ServiceOf(socket string) Service {
+	base := filepath.Base(socket)
+	if name, ok := strings.CutSuffix(base, metricsSuffix); ok {
+		return Service(name)
+	}
+	return Service(strings.TrimSuffix(base, socketSuffix))
+}
+
+// InServiceDir reports whether a socket is in the directory of its service, as those of Socket and MetricsSocket are.
+func InServiceDir(socket string) bool {
+	service := ServiceOf(socket)
+	return slices.Contains(Services(), service) && filepath.Base(filepath.Dir(socket)) == string(service)
+}
+
+// SharedDir returns the directory that the sockets of all services have in common: SocketDir for one in the directory
+// of its service, otherwise the directory of the socket.
+func SharedDir(socket string) string {
+	if InServiceDir(socket) {
+		return filepath.Dir(filepath.Dir(socket))
+	}
+	return filepath.Dir(socket)
+}
+
+// EarlierSocket returns where v0.1.0 has the socket of a path: /run/quartet/pleg.sock for /run/quartet/pleg/pleg.sock.
+// It is empty for a socket that is not in the directory of its service.
+func EarlierSocket(socket string) string {
+	if !InServiceDir(socket) {
+		return ""
+	}
+	return filepath.Join(SharedDir(socket), filepath.Base(socket))
 }
 
 // Address is the gRPC address of a service.

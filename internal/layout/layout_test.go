@@ -15,7 +15,7 @@ func TestDefaultStateDirUsesTheServicesOwnSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := l.Address(layout.PLEG), "unix:///run/quartet/pleg.sock"; got != want {
+	if got, want := l.Address(layout.PLEG), "unix:///run/quartet/pleg/pleg.sock"; got != want {
 		t.Errorf("address of pleg: got %s, want %s", got, want)
 	}
 }
@@ -25,7 +25,7 @@ func TestShortStateDirKeepsItsSocketsWithin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := l.Socket(layout.SyncLoop), "/srv/node/run/syncloop.sock"; got != want {
+	if got, want := l.Socket(layout.SyncLoop), "/srv/node/run/syncloop/syncloop.sock"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -37,9 +37,14 @@ func TestEverySocketPathFits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		longest := filepath.Join(l.ShimSocketDir(), strings.Repeat("f", 64))
-		if len(longest) > 107 {
-			t.Fatalf("state directory of %d bytes: socket path of %d bytes", length, len(longest))
+		paths := []string{filepath.Join(l.ShimSocketDir(), strings.Repeat("f", 64))}
+		for _, service := range layout.Services() {
+			paths = append(paths, l.Socket(service), l.MetricsSocket(service))
+		}
+		for _, path := range paths {
+			if len(path) > 107 {
+				t.Fatalf("state directory of %d bytes: %s has %d bytes", length, path, len(path))
+			}
 		}
 	}
 }
@@ -68,7 +73,7 @@ func TestAddressIsBindable(t *testing.T) {
 	if !strings.HasPrefix(l.SocketDir(), dir) {
 		t.Skip("the temporary directory is so deep that the sockets go to /run/quartet, which needs root")
 	}
-	if err := os.MkdirAll(l.SocketDir(), 0o700); err != nil {
+	if err := os.MkdirAll(l.ServiceDir(layout.ConfigMux), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	ln, err := net.Listen("unix", l.Socket(layout.ConfigMux))
@@ -77,5 +82,43 @@ func TestAddressIsBindable(t *testing.T) {
 	}
 	if err := ln.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestWhereASocketBelongs(t *testing.T) {
+	for socket, want := range map[string]struct {
+		service         layout.Service
+		shared, earlier string
+	}{
+		"/run/quartet/pleg/pleg.sock":                 {"pleg", "/run/quartet", "/run/quartet/pleg.sock"},
+		"/run/quartet/pleg/pleg-metrics.sock":         {"pleg", "/run/quartet", "/run/quartet/pleg-metrics.sock"},
+		"/run/quartet/pleg.sock":                      {"pleg", "/run/quartet", ""},
+		"/run/quartet/pleg/pleg-observer.sock":        {"pleg-observer", "/run/quartet/pleg", ""},
+		"/run/quartet/pleg/configmux.sock":            {"configmux", "/run/quartet/pleg", ""},
+		"/srv/other/other.sock":                       {"other", "/srv/other", ""},
+		"/pleg/pleg.sock":                             {"pleg", "/", "/pleg.sock"},
+		"/srv/run/nodestatus/nodestatus-metrics.sock": {"nodestatus", "/srv/run", "/srv/run/nodestatus-metrics.sock"},
+	} {
+		if got := layout.ServiceOf(socket); got != want.service {
+			t.Errorf("%s is %q's, want %q", socket, got, want.service)
+		}
+		if got := layout.SharedDir(socket); got != want.shared {
+			t.Errorf("%s shares %s, want %s", socket, got, want.shared)
+		}
+		if got := layout.EarlierSocket(socket); got != want.earlier {
+			t.Errorf("%s was %q, want %q", socket, got, want.earlier)
+		}
+	}
+	l, err := layout.New("/srv/node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, service := range layout.Services() {
+		for _, socket := range []string{l.Socket(service), l.MetricsSocket(service)} {
+			if !layout.InServiceDir(socket) || filepath.Dir(socket) != l.ServiceDir(service) ||
+				layout.ServiceOf(socket) != service || layout.SharedDir(socket) != l.SocketDir() {
+				t.Errorf("%s is not where %s has its sockets", socket, service)
+			}
+		}
 	}
 }

@@ -13,7 +13,7 @@ func TestMetricsAreServedBesideTheSocketByDefault(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, "unix:///run/quartet/pleg-metrics.sock"},
+		{nil, "unix:///run/quartet/pleg/pleg-metrics.sock"},
 		{[]string{"--pleg-address", "unix:///s/node/pleg.sock"}, "unix:///s/node/pleg-metrics.sock"},
 		{[]string{"--listen", "unix:///s/second"}, "unix:///s/second-metrics.sock"},
 		{[]string{"--metrics-listen", "unix:///m/p.sock"}, "unix:///m/p.sock"},
@@ -151,15 +151,15 @@ func TestAddressesThatCannotWorkAreRefusedWithWhatToDo(t *testing.T) {
 		{PLEG, "--metrics-listen=127.0.0.1", "or none"},
 		{PLEG, "--metrics-listen=127.0.0.1:0", "from 1 to 65535"},
 		{PLEG, "--metrics-listen=unix://relative", "must be unix:// and an absolute path"},
-		{PLEG, "--metrics-listen=unix:///run/quartet/pleg.sock", "is the address of --listen"},
+		{PLEG, "--metrics-listen=unix:///run/quartet/pleg/pleg.sock", "is the address of --listen"},
 		{PLEG, "--metrics-listen=", "or none"},
 		{PLEG, "--listen=unix:///" + strings.Repeat("d", 95) + ".sock", "--metrics-listen: "},
 		{PLEG, "--allowed-uids=quartet", `--allowed-uids: "quartet" must be the number of a user`},
 		{PLEG, "--allowed-uids=-1", "from 0 to 4294967294"},
 		{PLEG, "--allowed-uids=4294967295", "from 0 to 4294967294"},
 		{PLEG, "--container-runtime-endpoint=run/containerd/containerd.sock", "--container-runtime-endpoint: "},
-		{PLEG, "--read-only", "--read-only: needs an address of its own, for the node's pleg serves on unix:///run/quartet/pleg.sock: add --listen"},
-		{PLEG, "--read-only --listen=unix:///run/quartet/pleg.sock", "--read-only: needs an address of its own"},
+		{PLEG, "--read-only", "--read-only: needs an address of its own, for the node's pleg serves on unix:///run/quartet/pleg/pleg.sock: add --listen"},
+		{PLEG, "--read-only --listen=unix:///run/quartet/pleg/pleg.sock", "--read-only: needs an address of its own"},
 		{ConfigMux, "--replay=r.jsonl", `--replay: "r.jsonl" must be an absolute path`},
 		{ConfigMux, "--replay=", `--replay: "" must be an absolute path`},
 		{ConfigMux, "--replay-speed=2", "--replay-speed: there is nothing to replay: name the recording with --replay"},

@@ -130,7 +130,7 @@ func (p Peers) Of(service Service) string {
 
 // DefaultAddress returns the default address of a service.
 func DefaultAddress(service Service) string {
-	return "unix://" + filepath.Join(layout.DefaultRunDir, string(service)+".sock")
+	return "unix://" + layout.SocketIn(layout.DefaultRunDir, service)
 }
 
 // LogUnsupported logs one warning with all fields of the file that this service would have to implement and does not;

@@ -99,11 +99,11 @@ func TestDefaults(t *testing.T) {
 		"register":   *k.RegisterNode,
 	}
 	want := map[string]any{
-		"listen":     "unix:///run/quartet/pleg.sock",
+		"listen":     "unix:///run/quartet/pleg/pleg.sock",
 		"state":      "/var/lib/quartet",
 		"root":       "/var/lib/quartet/root",
 		"name":       "node-1",
-		"nodestatus": "unix:///run/quartet/nodestatus.sock",
+		"nodestatus": "unix:///run/quartet/nodestatus/nodestatus.sock",
 		"file":       20 * time.Second,
 		"http":       20 * time.Second,
 		"sync":       time.Minute,

@@ -13,11 +13,14 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/internal/layout"
 )
 
 const (
-	// UsersFile is the name of the file beside the sockets that names the users of services: a line "SERVICE USER" for
-	// each, with the name or the number of the user. Root writes it.
+	// UsersFile is the name of the file that names the users of services: a line "SERVICE USER" for each, with the name or
+	// the number of the user. Root writes it. It is beside the directories of the services, or beside a socket that is not
+	// in one of them.
 	UsersFile = "users"
 	// maxUsersFile bounds the size of the file.
 	maxUsersFile = 64 << 10
@@ -51,30 +54,62 @@ func (e *ImpostorError) Error() string {
 }
 
 // Connect connects to the process that serves an address, unix:///ABSOLUTE/PATH or unix-abstract:NAME. The process must
-// run as root, as the own user, or as the user that UsersFile beside the socket gives to the service; otherwise the
-// error is an *ImpostorError. The user is that of the call of listen(2).
+// run as root, as the own user, or as the user that UsersFile gives to the service; otherwise the error is an
+// *ImpostorError. The user is that of the call of listen(2). Where nobody serves, it connects to the place that v0.1.0
+// has for the socket.
 func Connect(ctx context.Context, address string) (net.Conn, error) {
 	name, err := socketName(address)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", name)
+	conn, name, err := dial(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkServer(conn, address, name); err != nil {
+	if err := checkServer(conn, addressOf(name), name); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
 }
 
-// checkServer returns an error unless the process at the other end of a connection may be the service of the socket.
-func checkServer(conn net.Conn, address, name string) error {
+// dial connects to a socket, or where nobody serves there, to its earlier place. It returns the name of the place that
+// serves. The error is that of the first place if nobody serves at either.
+func dial(ctx context.Context, name string) (*net.UnixConn, string, error) {
+	conn, err := dialOnly(ctx, name)
+	if err == nil || !nobodyServes(err) {
+		return conn, name, err
+	}
+	earlier := layout.EarlierSocket(name)
+	if earlier == "" {
+		return nil, name, err
+	}
+	conn, earlierErr := dialOnly(ctx, earlier)
+	if earlierErr != nil {
+		return nil, name, err
+	}
+	return conn, earlier, nil
+}
+
+func dialOnly(ctx context.Context, name string) (*net.UnixConn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", name)
+	if err != nil {
+		return nil, err
+	}
 	socket, ok := conn.(*net.UnixConn)
 	if !ok {
-		return fmt.Errorf("%s: the connection is no unix socket", address)
+		return nil, errors.Join(fmt.Errorf("%s: the connection is no unix socket", name), conn.Close())
 	}
-	owner, err := ownerOf(socket)
+	return socket, nil
+}
+
+// nobodyServes reports whether an error of connecting says that there is no socket, or that no process listens on it.
+func nobodyServes(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
+}
+
+// checkServer returns an error unless the process at the other end of a connection may be the service of the socket.
+func checkServer(conn *net.UnixConn, address, name string) error {
+	owner, err := ownerOf(conn)
 	if err != nil {
 		return err
 	}
@@ -86,11 +121,11 @@ func mayServe(owner Owner, address, name string) error {
 	if owner.UID == 0 || owner.UID == os.Geteuid() {
 		return nil
 	}
-	refusal := &ImpostorError{Address: address, Service: serviceOf(name), Owner: owner}
+	refusal := &ImpostorError{Address: address, Service: string(layout.ServiceOf(name)), Owner: owner}
 	if strings.HasPrefix(name, "@") {
 		return refusal
 	}
-	refusal.Users = filepath.Join(filepath.Dir(name), UsersFile)
+	refusal.Users = filepath.Join(layout.SharedDir(name), UsersFile)
 	var uids []int
 	if uids, refusal.Err = usersOf(refusal.Users, refusal.Service); refusal.Err != nil {
 		return refusal
@@ -101,12 +136,6 @@ func mayServe(owner Owner, address, name string) error {
 		}
 	}
 	return refusal
-}
-
-// serviceOf returns the service of a socket: "pleg" for .../pleg.sock and .../pleg-metrics.sock.
-func serviceOf(name string) string {
-	base := strings.TrimSuffix(filepath.Base(name), ".sock")
-	return strings.TrimSuffix(base, "-metrics")
 }
 
 // usersOf returns the users of a service. A missing file names nobody. Only a file that nobody else than root and the

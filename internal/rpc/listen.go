@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/internal/layout"
 )
 
 const (
@@ -36,8 +39,8 @@ const (
 
 // ListenUnix listens on unix:///ABSOLUTE/PATH, or unix-abstract:NAME, for connections of root, of the process's own
 // user, and of the allowed users. It closes and logs other connections. It creates the directory, replaces an unused
-// socket, and fails if another process serves the socket. The socket has mode 0660 and the process's group. The logger
-// may be nil.
+// socket, and fails if another process serves the socket. The socket has mode 0660 and the process's group. Clients of
+// v0.1.0 find it as nameEarlier has it. The logger may be nil.
 func ListenUnix(address string, allowedUIDs []int, logger *slog.Logger) (net.Listener, error) {
 	name, err := socketName(address)
 	if err != nil {
@@ -58,7 +61,11 @@ func ListenUnix(address string, allowedUIDs []int, logger *slog.Logger) (net.Lis
 			return nil, errors.Join(fmt.Errorf("set the mode of %s: %w", name, err), listener.Close())
 		}
 	}
-	return newPeerListener(listener, allowedUIDs, logger), nil
+	served := newPeerListener(listener, allowedUIDs, logger)
+	if isFile {
+		served.earlier = nameEarlier(name)
+	}
+	return served, nil
 }
 
 // makeRoom creates the directory of a socket, and removes an unused socket.
@@ -67,18 +74,21 @@ func makeRoom(path string) error {
 	if err := os.MkdirAll(dir, socketDirMode); err != nil {
 		return fmt.Errorf("make the directory of the socket %s: %w%s", path, err, remedy(err, dir))
 	}
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err == nil && info.Mode().Type() != fs.ModeSocket:
+	if err := checkServiceDir(path); err != nil {
+		return err
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
 		return fmt.Errorf("%s is there and is not a socket: move it away, or choose another address", path)
 	}
+	var err error
 	for i := range probes {
 		if i > 0 {
 			time.Sleep(probePause)
 		}
 		if err = probe(path); err == nil {
+			err = probeEarlier(path)
+		}
+		if err == nil {
 			break
 		}
 	}
@@ -91,9 +101,26 @@ func makeRoom(path string) error {
 	return nil
 }
 
+// checkServiceDir fails if the directory of a service's own sockets is another user's, who could take the names in it.
+func checkServiceDir(path string) error {
+	dir := filepath.Dir(path)
+	var stat unix.Stat_t
+	if !layout.InServiceDir(path) {
+		return nil
+	}
+	if err := unix.Lstat(dir, &stat); err != nil {
+		return fmt.Errorf("look at the directory of the socket %s: %w%s", path, err, remedy(err, dir))
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
+		return fmt.Errorf("%s is not a directory of root or of user %d, but user %d's: remove it as root, or choose another address",
+			dir, os.Geteuid(), stat.Uid)
+	}
+	return nil
+}
+
 // probe fails if a process serves a socket, or may serve it. The error names the process.
 func probe(path string) error {
-	owner, err := ServerOf("unix://" + path)
+	owner, err := serverAt(path)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		// The socket may be in use, and if the directory permits it, removing it would disconnect its clients.
@@ -101,6 +128,11 @@ func probe(path string) error {
 	case err != nil:
 		return nil //nolint:nilerr // nobody answers, which is what the caller wants
 	}
+	return taken(owner, path)
+}
+
+// taken is the error of a socket that another process serves.
+func taken(owner Owner, path string) error {
 	return fmt.Errorf(
 		"%v serves on %s: stop it when it is the same service of this node; two nodes do not share a directory of sockets, "+
 			"so give each its own, or choose another address",
@@ -118,16 +150,26 @@ type Owner struct {
 	Name string
 }
 
-// ServerOf connects to an address and returns the process that listens there. It does not check which user runs that
-// process; see Connect. It fails if no process listens.
+// ServerOf connects to an address, or where nobody serves, to the earlier place of the socket, and returns the process
+// that listens there. It does not check which user runs that process; see Connect. It fails if no process listens.
 func ServerOf(address string) (owner Owner, err error) {
 	name, err := socketName(address)
 	if err != nil {
 		return Owner{}, err
 	}
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
+	conn, _, err := dial(context.Background(), name)
 	if err != nil {
 		return Owner{}, fmt.Errorf("connect to %s: %w", address, err)
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	return ownerOf(conn)
+}
+
+// serverAt returns the process that listens on a socket, and not at its earlier place.
+func serverAt(path string) (owner Owner, err error) {
+	conn, err := dialOnly(context.Background(), path)
+	if err != nil {
+		return Owner{}, fmt.Errorf("connect to %s: %w", path, err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	return ownerOf(conn)
@@ -165,13 +207,21 @@ func remedy(err error, path string) string {
 		return ": " + path + " is on a read-only file system: mount it writable"
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Sprintf(
-			": user %d may not: run as the owner of %s or as a member of a group that may write there",
+			": user %d may not: run as the owner of %s, or have root give it to that user, see docs/reference/files.md",
 			os.Geteuid(),
 			path,
 		)
 	default:
 		return ""
 	}
+}
+
+// addressOf returns the address of a kernel's name.
+func addressOf(name string) string {
+	if abstract, ok := strings.CutPrefix(name, "@"); ok {
+		return abstractScheme + abstract
+	}
+	return "unix://" + name
 }
 
 // socketName returns the kernel's name of the socket of an address: a path, or @NAME for an abstract one.

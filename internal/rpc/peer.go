@@ -18,6 +18,8 @@ type peerListener struct {
 	// allowed lists the users, sorted.
 	allowed []int
 	logger  *slog.Logger
+	// earlier is the second name of the socket, for clients of v0.1.0; empty for none.
+	earlier string
 }
 
 func newPeerListener(listener *net.UnixListener, allowed []int, logger *slog.Logger) *peerListener {
@@ -46,6 +48,11 @@ func (l *peerListener) Accept() (net.Conn, error) {
 		// The connection was refused; an error of closing it does not matter.
 		_ = conn.Close()
 	}
+}
+
+// Close removes the names of the socket and closes it.
+func (l *peerListener) Close() error {
+	return errors.Join(removeEarlier(l.Addr().String(), l.earlier), l.UnixListener.Close())
 }
 
 // check returns nil for an allowed peer, and otherwise the attributes for the log.

@@ -28,6 +28,7 @@ func TestANodeInContainers(t *testing.T) {
 	}{
 		{"a pod is Ready and its trace is one tree of all four and containerd", traceOfAStart},
 		{"each container has the privileges of the document and no others", privileges},
+		{"no service can take another's name", namesOfTheirOwn},
 		{"paths of the machine are the machine's", hostPath},
 		{"a pod has its limits in a cgroup of its own, and leaves none", podCgroup},
 		{"the metrics of all four are where Prometheus looks for them, and nowhere else", metrics},

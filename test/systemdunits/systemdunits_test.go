@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
@@ -164,6 +165,7 @@ func TestTheUnits(t *testing.T) {
 		}
 	}
 
+	namesOfTheirOwn(t)
 	standsStill(t, four)
 	portStaysOpen(t, "quartet-nodestatus.service")
 
@@ -190,6 +192,41 @@ func TestTheUnits(t *testing.T) {
 	}
 	clusterFlags(t, four)
 	activeOnlyWhenItServes(t)
+}
+
+// namesOfTheirOwn checks that each unit has its sockets in a directory of its own, that a restricted one cannot make names
+// elsewhere, and that programs of v0.1.0 find the sockets.
+func namesOfTheirOwn(t *testing.T) {
+	t.Helper()
+	for _, name := range names() {
+		dir := filepath.Join(layout.DefaultRunDir, name)
+		info, err := os.Stat(dir)
+		must(t, err)
+		owner, ok := info.Sys().(*syscall.Stat_t)
+		if want := os.ModeDir | 0o711; !ok || info.Mode() != want || owner.Uid != 0 {
+			t.Errorf("%s is %v of user %d, want %v of root", dir, info.Mode(), owner.Uid, want)
+		}
+		for _, socket := range []string{name + ".sock", name + "-metrics.sock"} {
+			today, err := os.Stat(filepath.Join(dir, socket))
+			must(t, err)
+			earlier, err := os.Stat(filepath.Join(layout.DefaultRunDir, socket))
+			if err != nil || !os.SameFile(today, earlier) {
+				t.Errorf("programs of v0.1.0 do not find %s: %v", socket, err)
+			}
+		}
+		if name == "syncloop" {
+			continue // it is not restricted
+		}
+		for _, other := range append(names(), "") {
+			path := filepath.Join(layout.DefaultRunDir, other, "name")
+			process := fmt.Sprintf("--target=%d", pid(t, "quartet-"+name+".service"))
+			out, err := exec.CommandContext(t.Context(), "nsenter", process, "--mount", "touch", path).CombinedOutput()
+			if (err == nil) != (other == name) {
+				t.Errorf("%s makes a name in %s: %v %s", name, filepath.Dir(path), err, out)
+			}
+			must(t, os.RemoveAll(path))
+		}
+	}
 }
 
 // mostExposed is the highest exposure level of a unit by "systemd-analyze security", which is from 0 to 10.

@@ -125,9 +125,9 @@ func startNode(t *testing.T) *mixedNode {
 	require.NoError(t, livenode.CannotRun(today))
 	programs := map[version]string{current: today, released: filepath.Join(today, "released")}
 	n := &mixedNode{bin: t.TempDir(), programs: programs}
-	for _, service := range layout.Services() {
+	for _, name := range append(layout.Services(), "quartet") {
 		for _, dir := range n.programs {
-			if _, err := os.Stat(filepath.Join(dir, string(service))); err != nil {
+			if _, err := os.Stat(filepath.Join(dir, string(name))); err != nil {
 				require.NoError(t, fmt.Errorf("%w: run make build test-tools", err))
 			}
 		}
@@ -199,24 +199,16 @@ func copyProgram(from, to string) (err error) {
 	return err
 }
 
-// replace installs another version of a service and kills its process. When the next process serves, a pod starts,
-// changes and ends.
+// replace exchanges a service for another version of it. When the next process serves, a pod starts, changes and ends.
 func (n *mixedNode) replace(t *testing.T, service layout.Service, v version) {
 	t.Helper()
 	old, err := n.PID(string(service))
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.install(t, service, v)
 	name := fmt.Sprintf("moved-%s-%d", service, old)
 	n.place(t, name, "one")
-	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	eventually.That(t, fmt.Sprintf("%s of %s runs", service, v), func() bool {
-		pid, err := n.PID(string(service))
-		return err == nil && pid != old && n.runs(pid, service)
-	})
+	n.exchange(t, service, v)
 	first := n.await(t, name, fmt.Sprintf("is Ready with %s of %s", service, v), livenode.Ready)
 	n.place(t, name, "two")
 	n.await(t, name, fmt.Sprintf("was changed with %s of %s", service, v), func(p *v1.Pod) bool {
@@ -228,6 +220,23 @@ func (n *mixedNode) replace(t *testing.T, service layout.Service, v version) {
 	eventually.That(t, fmt.Sprintf("%s is gone with %s of %s", name, service, v), func() bool {
 		names, err := n.Names(t.Context())
 		return err == nil && !strings.Contains(names, name)
+	})
+}
+
+// exchange installs another version of a service, kills its process, and returns when the next one runs.
+func (n *mixedNode) exchange(t *testing.T, service layout.Service, v version) {
+	t.Helper()
+	old, err := n.PID(string(service))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.install(t, service, v)
+	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually.That(t, fmt.Sprintf("%s of %s runs", service, v), func() bool {
+		pid, err := n.PID(string(service))
+		return err == nil && pid != old && n.runs(pid, service)
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,11 +30,15 @@ import (
 // socketMode is the mode of every service's socket. The services authorize their peers by user ID.
 const socketMode = 0o660
 
+// othersWrite are the bits of a mode that let others than the owner write.
+const othersWrite = 0o022
+
 // hasNode reports whether a part of a node exists: a socket or a PID file.
 func (p *patient) hasNode() bool {
 	paths := []string{p.layout.PIDFile("quartet")}
 	for _, s := range layout.Services() {
-		paths = append(paths, p.layout.Socket(s), p.layout.PIDFile(string(s)))
+		socket := p.layout.Socket(s)
+		paths = append(paths, socket, layout.EarlierSocket(socket), p.layout.PIDFile(string(s)))
 	}
 	return slices.ContainsFunc(paths, func(path string) bool {
 		_, err := os.Lstat(path)
@@ -80,6 +85,9 @@ type serviceFacts struct {
 	socketErr error
 	mode      fs.FileMode
 	uid       uint32
+	// dirMode and dirUID are those of the service's own directory; 0 for a socket that is not in one.
+	dirMode fs.FileMode
+	dirUID  uint32
 	// owner is the process that listens on it, or ownerErr why there is none.
 	owner    rpc.Owner
 	ownerErr error
@@ -100,11 +108,19 @@ type serviceFacts struct {
 func (p *patient) askService(ctx context.Context, service layout.Service) serviceFacts {
 	facts := serviceFacts{service: service, socket: p.layout.Socket(service)}
 	info, err := os.Lstat(facts.socket)
+	if errors.Is(err, fs.ErrNotExist) { // a process of v0.1.0
+		if earlier, earlierErr := os.Lstat(layout.EarlierSocket(facts.socket)); earlierErr == nil {
+			facts.socket, info, err = layout.EarlierSocket(facts.socket), earlier, nil
+		}
+	}
 	if err != nil {
 		facts.socketErr = err
 		return facts
 	}
 	facts.mode, facts.uid = info.Mode(), ownerOf(info)
+	if dir, err := os.Stat(filepath.Dir(facts.socket)); err == nil && layout.InServiceDir(facts.socket) {
+		facts.dirMode, facts.dirUID = dir.Mode(), ownerOf(dir)
+	}
 	if facts.owner, facts.ownerErr = rpc.ServerOf(p.layout.Address(service)); facts.ownerErr != nil {
 		return facts
 	}
@@ -257,6 +273,16 @@ func (p *patient) judgeSocket(f machine.Finding, facts serviceFacts) []machine.F
 				machine.Warning,
 				fmt.Sprintf("%s is user %d's, and who listens is user %d's", facts.socket, facts.uid, facts.owner.UID),
 				fmt.Sprintf("chown %d %s", facts.owner.UID, facts.socket),
+			),
+		}
+	case facts.dirMode.Perm()&othersWrite != 0, facts.dirUID != 0 && facts.dirUID != facts.uid:
+		dir := filepath.Dir(facts.socket)
+		return []machine.Finding{
+			f.With(
+				machine.Warning,
+				fmt.Sprintf("others than user %d may make names in %s (user %d, mode %04o)",
+					facts.uid, dir, facts.dirUID, facts.dirMode.Perm()),
+				fmt.Sprintf("chown %d %s && chmod go-w %s", facts.uid, dir, dir),
 			),
 		}
 	default:

@@ -218,6 +218,9 @@ func TestAServiceThatIsAway(t *testing.T) {
 	p := examine(t, harness.ShortDir(t), nil)
 	wellNode().start(t, p.layout, layout.ConfigMux, layout.PLEG)
 	// A killed process leaves its socket.
+	if err := os.MkdirAll(p.layout.ServiceDir(layout.SyncLoop), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: p.layout.Socket(layout.SyncLoop), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +247,7 @@ func TestAServiceThatIsAway(t *testing.T) {
 // A process that has the socket and does not answer: it is suspended, or hangs.
 func TestAServiceThatHangs(t *testing.T) {
 	p := examine(t, harness.ShortDir(t), nil)
-	if err := os.MkdirAll(p.layout.SocketDir(), 0o700); err != nil {
+	if err := os.MkdirAll(p.layout.ServiceDir(layout.PLEG), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	listener, err := net.Listen("unix", p.layout.Socket(layout.PLEG))
@@ -299,8 +302,30 @@ func TestSocketsHaveTheirModeAndOwner(t *testing.T) {
 	expect(t, forbidden[0], machine.Fault, "as root")
 	file := p.judgeService(serviceFacts{service: layout.PLEG, socket: "/s/pleg.sock"})
 	expect(t, file[0], machine.Fault, "not a socket", "move it away")
+	open := p.judgeService(
+		serviceFacts{
+			service: layout.ConfigMux, socket: "/s/configmux/configmux.sock", mode: fs.ModeSocket | 0o660, uid: 8,
+			owner: rpc.Owner{PID: 3, UID: 8}, dirMode: fs.ModeDir | 0o775, dirUID: 8,
+		},
+	)
+	expect(t, open[0], machine.Warning, "may make names in /s/configmux", "chown 8 /s/configmux && chmod go-w")
 	silent := p.judgeService(serviceFacts{service: layout.PLEG, mode: fs.ModeSocket | 0o660, unhealthy: true})
 	expect(t, silent[0], machine.Fault, "not why")
+}
+
+// A process of v0.1.0 has its socket in the directory that all services share.
+func TestAServiceOfTheEarlierVersion(t *testing.T) {
+	p := examine(t, harness.ShortDir(t), nil)
+	wellNode().start(t, p.layout)
+	socket := p.layout.Socket(layout.PLEG)
+	earlier := layout.EarlierSocket(socket)
+	if err := os.RemoveAll(earlier); err != nil { // the second name that root gives it
+		t.Fatal(err)
+	}
+	if err := os.Rename(socket, earlier); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, find(t, ask(t, p), "pleg")[0], machine.OK, "serving at "+earlier)
 }
 
 func TestVersions(t *testing.T) {
@@ -309,7 +334,7 @@ func TestVersions(t *testing.T) {
 		t.Errorf("nothing is known, and it says %+v", got)
 	}
 	for _, s := range []layout.Service{layout.PLEG, layout.SyncLoop} {
-		address := "unix://" + strings.TrimSuffix(p.layout.Socket(s), ".sock") + "-metrics.sock"
+		address := "unix://" + p.layout.MetricsSocket(s)
 		serve(t, func(ctx context.Context, ready func()) error {
 			return metrics.Serve(
 				ctx,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
+	"github.com/quartet-node/quartet/internal/rpc"
 )
 
 // askVersions returns the versions of the services from their metrics, as far as these are served at the default
@@ -20,8 +21,7 @@ import (
 func (p *patient) askVersions(ctx context.Context) map[layout.Service]string {
 	versions := map[layout.Service]string{}
 	for _, service := range layout.Services() {
-		socket := strings.TrimSuffix(p.layout.Socket(service), ".sock") + "-metrics.sock"
-		if version, err := versionAt(ctx, socket); err == nil {
+		if version, err := versionAt(ctx, p.layout.MetricsSocket(service)); err == nil {
 			versions[service] = version
 		}
 	}
@@ -34,7 +34,13 @@ func versionAt(ctx context.Context, socket string) (version string, err error) {
 	if err != nil {
 		return "", err
 	}
-	response, err := unixClient(socket).Do(request)
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return rpc.Connect(ctx, "unix://"+socket)
+		},
+	}}
+	response, err := client.Do(request)
 	if err != nil {
 		return "", err
 	}

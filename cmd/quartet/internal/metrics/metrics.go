@@ -60,7 +60,7 @@ func Command() *cobra.Command {
 	}
 	target.AddFlag(cmd.Flags(), &stateDir)
 	cmd.Flags().
-		StringVar(&socketDir, "socket-dir", "", "`DIR` with the sockets NAME-metrics.sock, when it is not that of the state directory")
+		StringVar(&socketDir, "socket-dir", "", "`DIR` with the sockets NAME/NAME-metrics.sock, when it is not that of the state directory")
 	cmd.Flags().
 		StringVar(&listen, "listen", "", "serve at this `ADDRESS` of the loopback interface, for example 127.0.0.1:10256")
 	cmd.Flags().

@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/metrics"
+	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 )
 
@@ -47,6 +48,16 @@ func newSockets(t *testing.T) sockets {
 	return sockets{t: t, dir: dir}
 }
 
+// at returns the path of a service's socket, in a new directory.
+func (s sockets) at(service string) string {
+	s.t.Helper()
+	path := layout.MetricsSocketIn(s.dir, layout.Service(service))
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
 // serve serves the metrics of a service.
 func (s sockets) serve(service string, collectors ...prometheus.Collector) {
 	s.t.Helper()
@@ -58,7 +69,7 @@ func (s sockets) serve(service string, collectors ...prometheus.Collector) {
 // answer serves a service with a handler. The returned function ends it.
 func (s sockets) answer(service string, handler http.Handler) (stop func()) {
 	s.t.Helper()
-	listener, err := net.Listen("unix", filepath.Join(s.dir, service+"-metrics.sock"))
+	listener, err := net.Listen("unix", s.at(service))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -253,7 +264,7 @@ func TestAnAnswerThatIsNoneNamesTheService(t *testing.T) {
 func TestADeniedUserGetsTheReason(t *testing.T) {
 	s := newSockets(t)
 	s.serve("configmux", gauge("fine", 1, nil))
-	listener, err := net.Listen("unix", filepath.Join(s.dir, "pleg-metrics.sock"))
+	listener, err := net.Listen("unix", s.at("pleg"))
 	if err != nil {
 		t.Fatal(err)
 	}

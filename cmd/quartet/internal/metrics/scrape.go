@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,7 +24,7 @@ const (
 	scrapeTimeout = 5 * time.Second
 )
 
-// node is the services of one node, with metrics sockets in one directory.
+// node is the services of one node, with metrics sockets below one directory.
 type node struct {
 	socketDir string
 }
@@ -53,7 +52,7 @@ func (n *node) ask(ctx context.Context, path string, services []layout.Service) 
 func (n *node) scrape(ctx context.Context, path string, service layout.Service) ([]*dto.MetricFamily, error) {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
-	socket := filepath.Join(n.socketDir, string(service)+"-metrics.sock")
+	socket := layout.MetricsSocketIn(n.socketDir, service)
 	families, err := metrics.Scrape(ctx, "unix://"+socket, path)
 	if err == nil {
 		return families, nil

@@ -1,6 +1,6 @@
 // Package preparecmd implements `quartet prepare`: it prepares a machine to run the four services as containers. Each
-// service gets its own directories, owned by its user, and all share the directory of the sockets. Mounts of the
-// machine become shared, so that one container can mount a volume for another.
+// service gets its own directories, owned by its user: one for its state, and one for its sockets. Mounts of the machine
+// become shared, so that one container can mount a volume for another.
 package preparecmd
 
 import (
@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -42,11 +43,12 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prepare",
 		Short: "Create the directories and the mount for services in containers",
-		Long: `Create the directories of a node whose four services are containers, as deploy/compose runs them: one for the sockets,
-one for the state of each service, owned by its user, and those of the cluster, of pods, logs and manifests. If the
+		Long: `Create the directories of a node whose four services are containers, as deploy/compose runs them: for each service one
+for its sockets and one for its state, owned by its user, and those of the cluster, of pods, logs and manifests. If the
 machine's mounts are private, as without systemd, those of the root and of the state directory become shared, so that
 a mount made by one container is visible to the others. The users of the services are written into the file "users"
-beside the sockets. The command is idempotent; other existing files are not changed.`,
+beside the directories of the sockets. Links there let programs of v0.1.0 find the sockets. The command is idempotent;
+other existing files are not changed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := layout.New(opts.stateDir)
@@ -96,6 +98,9 @@ func run(l layout.Layout, opts options, out io.Writer) error {
 	if err := writeUsers(l); err != nil {
 		return err
 	}
+	if err := linkEarlier(l); err != nil {
+		return err
+	}
 	// These services need the machine's process limit, which a container in another PID namespace cannot read.
 	for _, service := range []layout.Service{layout.SyncLoop, layout.NodeStatus} {
 		if err := pidlimit.Save("/proc", filepath.Join(l.StateDir(), string(service))); err != nil {
@@ -116,27 +121,76 @@ type directory struct {
 	path     string
 	uid, gid int
 	mode     os.FileMode
+	// anew replaces what is not a directory of the user: earlier versions let each service make names in its parent.
+	anew bool
 }
 
 // directories returns the directories in the order of creation.
 func directories(l layout.Layout) []directory {
-	own := func(s layout.Service, uid int) directory {
-		return directory{path: filepath.Join(l.StateDir(), string(s)), uid: uid, gid: group, mode: 0o700}
-	}
-	return []directory{
+	dirs := []directory{
 		{path: l.StateDir(), mode: 0o711},
-		// Each service creates its sockets here, and only their owner may remove them.
-		{path: l.SocketDir(), gid: group, mode: 0o771 | os.ModeSticky},
-		own(layout.ConfigMux, userConfigMux),
-		own(layout.PLEG, 0),
-		own(layout.SyncLoop, 0),
-		own(layout.NodeStatus, userNodeStatus),
+		// Only root makes names here.
+		{path: l.SocketDir(), mode: 0o711},
+	}
+	for _, service := range layout.Services() {
+		dirs = append(dirs,
+			directory{path: filepath.Join(l.StateDir(), string(service)), uid: userOf(service), gid: group, mode: 0o700},
+			// The group may connect to the sockets here, and only the service's user may make and remove them.
+			directory{path: l.ServiceDir(service), uid: userOf(service), gid: group, mode: 0o710, anew: true},
+		)
+	}
+	return append(dirs, []directory{
 		// nodestatus writes the kubeconfig and the certificate of a cluster's node here, and the others read them.
 		{path: filepath.Join(l.StateDir(), clusterDir), uid: userNodeStatus, gid: group, mode: 0o750},
 		{path: l.Root(), mode: 0o711},
 		{path: l.Logs(), mode: 0o711},
 		{path: l.PodLogs(), mode: 0o755},
+	}...)
+}
+
+// userOf returns the user of a service.
+func userOf(service layout.Service) int {
+	switch service {
+	case layout.ConfigMux:
+		return userConfigMux
+	case layout.NodeStatus:
+		return userNodeStatus
+	case layout.PLEG, layout.SyncLoop:
 	}
+	return 0
+}
+
+// linkEarlier lets programs of v0.1.0, which have all sockets in one directory, find those of today. The links are
+// relative, because containers have the directory at another place. The socket of a running process of v0.1.0 stays.
+func linkEarlier(l layout.Layout) error {
+	for _, service := range layout.Services() {
+		for _, socket := range []string{l.Socket(service), l.MetricsSocket(service)} {
+			earlier := layout.EarlierSocket(socket)
+			target, err := filepath.Rel(filepath.Dir(earlier), socket)
+			if err != nil {
+				return err
+			}
+			if current, err := os.Readlink(earlier); err == nil && current == target {
+				continue
+			}
+			if info, err := os.Lstat(earlier); err == nil && info.Mode().Type() == os.ModeSocket && serves(earlier) {
+				continue
+			}
+			if err := os.RemoveAll(earlier); err != nil {
+				return fmt.Errorf("removing a socket of an earlier version: %w", err)
+			}
+			if err := os.Symlink(target, earlier); err != nil {
+				return fmt.Errorf("making the name of %s for earlier versions: %w", socket, err)
+			}
+		}
+	}
+	return nil
+}
+
+// serves reports whether a process listens on a socket.
+func serves(path string) bool {
+	_, err := rpc.ServerOf("unix://" + path)
+	return err == nil
 }
 
 // writeUsers writes the users of the services for the clients of their sockets.
@@ -152,7 +206,13 @@ func writeUsers(l layout.Layout) error {
 
 // make creates the directory, or sets the owner and mode of an existing one.
 func (d directory) make() error {
-	err := os.MkdirAll(d.path, d.mode.Perm())
+	var err error
+	if d.anew && !d.isOwn() {
+		err = os.RemoveAll(d.path)
+	}
+	if err == nil {
+		err = os.MkdirAll(d.path, d.mode.Perm())
+	}
 	if err == nil {
 		err = errors.Join(os.Chown(d.path, d.uid, d.gid), os.Chmod(d.path, d.mode))
 	}
@@ -163,4 +223,14 @@ func (d directory) make() error {
 		return fmt.Errorf("making %s: %w: choose a --state-dir on a file system that can be written", d.path, err)
 	}
 	return nil
+}
+
+// isOwn reports whether the directory exists and is its user's. A link to one is not.
+func (d directory) isOwn() bool {
+	info, err := os.Lstat(d.path)
+	if err != nil {
+		return false
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	return ok && info.IsDir() && int(owner.Uid) == d.uid
 }

@@ -68,15 +68,19 @@ func TestEachServiceGetsDirectoriesOfItsOwn(t *testing.T) {
 			uid, gid uint32
 			mode     fs.FileMode
 		}{
-			"run":        {0, 10240, 0o771 | fs.ModeSticky},
-			"configmux":  {10241, 10240, 0o700},
-			"pleg":       {0, 10240, 0o700},
-			"syncloop":   {0, 10240, 0o700},
-			"nodestatus": {10244, 10240, 0o700},
-			"run/users":  {0, 0, 0o644},
-			"cluster":    {10244, 10240, 0o750},
-			"root":       {0, 0, 0o711},
-			"logs/pods":  {0, 0, 0o755},
+			"run":            {0, 0, 0o711},
+			"run/configmux":  {10241, 10240, 0o710},
+			"run/pleg":       {0, 10240, 0o710},
+			"run/syncloop":   {0, 10240, 0o710},
+			"run/nodestatus": {10244, 10240, 0o710},
+			"run/users":      {0, 0, 0o644},
+			"configmux":      {10241, 10240, 0o700},
+			"pleg":           {0, 10240, 0o700},
+			"syncloop":       {0, 10240, 0o700},
+			"nodestatus":     {10244, 10240, 0o700},
+			"cluster":        {10244, 10240, 0o750},
+			"root":           {0, 0, 0o711},
+			"logs/pods":      {0, 0, 0o755},
 		} {
 			info, err := os.Stat(filepath.Join(state, name))
 			if err != nil {
@@ -145,11 +149,17 @@ func TestAServiceCannotTouchWhatIsAnothers(t *testing.T) {
 		t.Fatal(err, out)
 	}
 	at := func(name string) string { return filepath.Join(state, name) }
-	socket, err := net.Listen("unix", at("run/pleg.sock"))
-	if err != nil {
+	listen := func(name string) error {
+		socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: at(name), Net: "unix"})
+		if err != nil {
+			return err
+		}
+		socket.SetUnlinkOnClose(false)
+		return socket.Close()
+	}
+	if err := listen("run/pleg/pleg.sock"); err != nil {
 		t.Fatal(err)
 	}
-	defer socket.Close() //nolint:errcheck // nothing was written
 	for _, name := range []string{"configmux/secrets.key", "nodestatus/state", "cluster/kubeconfig"} {
 		if err := os.WriteFile(at(name), nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -158,22 +168,39 @@ func TestAServiceCannotTouchWhatIsAnothers(t *testing.T) {
 	create := func(name string) error { return os.WriteFile(at(name), nil, 0o600) }
 	read := func(name string) error { _, err := os.ReadFile(at(name)); return err }
 	mine := func(name string) error { return errors.Join(create(name), os.Remove(at(name))) }
-	over := func(from, to string) error { return errors.Join(create(from), os.Rename(at(from), at(to))) }
+	over := func(from, to string) error {
+		if err := create(from); err != nil {
+			return fmt.Errorf("its own file: %v", err) //nolint:errorlint // only the rename may be refused
+		}
+		return os.Rename(at(from), at(to))
+	}
 	for user, refused := range map[int]map[string]func() error{
 		10241: {
 			"read the state of nodestatus":     func() error { return read("nodestatus/state") },
 			"write the node's kubeconfig":      func() error { return create("cluster/kubeconfig") },
 			"write the files of pods":          func() error { return create("root/file") },
 			"write the file users":             func() error { return create("run/users") },
-			"replace the file users":           func() error { return over("run/mine", "run/users") },
-			"remove the socket of pleg":        func() error { return os.Remove(at("run/pleg.sock")) },
-			"replace the socket of pleg":       func() error { return over("run/mine2", "run/pleg.sock") },
+			"replace the file users":           func() error { return over("run/configmux/mine", "run/users") },
 			"make a directory beside the node": func() error { return os.Mkdir(at("another"), 0o700) },
+			"bind the socket of nodestatus":    func() error { return listen("run/nodestatus/nodestatus.sock") },
+			"bind the metrics of nodestatus":   func() error { return listen("run/nodestatus/nodestatus-metrics.sock") },
+			"bind where v0.1.0 has it":         func() error { return listen("run/nodestatus.sock.new") },
+			"remove the socket of pleg":        func() error { return os.Remove(at("run/pleg/pleg.sock")) },
+			"replace the socket of pleg":       func() error { return over("run/configmux/mine", "run/pleg/pleg.sock") },
+			"rename the socket of pleg":        func() error { return os.Rename(at("run/pleg/pleg.sock"), at("run/configmux/a")) },
+			"link the socket of pleg":          func() error { return os.Link(at("run/pleg/pleg.sock"), at("run/configmux/b")) },
+			"remove the directory of pleg":     func() error { return os.Remove(at("run/pleg")) },
+			"rename the directory of pleg":     func() error { return os.Rename(at("run/pleg"), at("run/configmux/c")) },
+			"rename its own directory":         func() error { return os.Rename(at("run/configmux"), at("run/pleg2")) },
+			"remove the link of v0.1.0":        func() error { return os.Remove(at("run/pleg.sock")) },
+			"replace the link of v0.1.0":       func() error { return over("run/configmux/mine", "run/pleg.sock") },
+			"list the directory of pleg":       func() error { _, err := os.ReadDir(at("run/pleg")); return err },
 		},
 		10244: {
 			"read the key of secrets": func() error { return read("configmux/secrets.key") },
 			"write the applied pods":  func() error { return create("configmux/applied") },
 			"remove the file users":   func() error { return os.Remove(at("run/users")) },
+			"bind the socket of pleg": func() error { return listen("run/pleg/pleg.sock2") },
 		},
 	} {
 		for what, do := range refused {
@@ -183,7 +210,7 @@ func TestAServiceCannotTouchWhatIsAnothers(t *testing.T) {
 		}
 	}
 	for user, names := range map[int][]string{
-		10241: {"configmux/file", "run/configmux.sock"}, 10244: {"cluster/file", "run/nodestatus.sock"},
+		10241: {"configmux/file", "run/configmux/configmux.sock"}, 10244: {"cluster/file", "run/nodestatus/nodestatus.sock"},
 	} {
 		for _, name := range names {
 			if err := as(user, func() error { return mine(name) }); err != nil {
@@ -211,4 +238,89 @@ func as(user int, do func() error) error {
 		result <- do()
 	}()
 	return <-result
+}
+
+// TestProgramsOfTheEarlierVersionFindTheSockets by links, which do not depend on where the directory is.
+func TestProgramsOfTheEarlierVersionFindTheSockets(t *testing.T) {
+	asRoot(t)
+	state := filepath.Join(harness.ShortDir(t), "state")
+	run := filepath.Join(state, "run")
+	again := func() {
+		t.Helper()
+		if out, err := prepare(t, "--state-dir", state, "--manifests", filepath.Join(t.TempDir(), "m")); err != nil {
+			t.Fatal(err, out)
+		}
+	}
+	if err := os.MkdirAll(run, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// One process of the earlier version runs, another was killed.
+	running, err := net.Listen("unix", filepath.Join(run, "pleg.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(run, "syncloop.sock"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed.SetUnlinkOnClose(false)
+	if err := killed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again()
+	if info, err := os.Lstat(filepath.Join(run, "pleg.sock")); err != nil || info.Mode().Type() != fs.ModeSocket {
+		t.Errorf("the socket of the running process is now %v, %v", info, err)
+	}
+	if err := running.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		again()
+		for _, service := range []string{"configmux", "pleg", "syncloop", "nodestatus"} {
+			for _, name := range []string{service + ".sock", service + "-metrics.sock"} {
+				if to, err := os.Readlink(filepath.Join(run, name)); err != nil || to != service+"/"+name {
+					t.Errorf("%s leads to %q, %v, want %s", name, to, err, service+"/"+name)
+				}
+			}
+		}
+	}
+}
+
+// TestNamesThatAServiceTookBeforeAnUpgradeAreRemoved: in the directory of v0.1.0 each service could make names.
+func TestNamesThatAServiceTookBeforeAnUpgradeAreRemoved(t *testing.T) {
+	asRoot(t)
+	dir := harness.ShortDir(t)
+	state, secret := filepath.Join(dir, "state"), filepath.Join(dir, "roots")
+	run := filepath.Join(state, "run")
+	for path, mode := range map[string]fs.FileMode{dir: 0o755, state: 0o755, secret: 0o700, run: 0o777 | fs.ModeSticky} {
+		if err := errors.Join(os.MkdirAll(path, 0o700), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := as(10241, func() error {
+		return errors.Join(
+			os.Symlink(secret, filepath.Join(run, "configmux")),
+			os.MkdirAll(filepath.Join(run, "pleg", "pleg.sock"), 0o777),
+			os.WriteFile(filepath.Join(run, "nodestatus"), nil, 0o600),
+			os.MkdirAll(filepath.Join(run, "syncloop.sock", "full"), 0o700),
+		)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := prepare(t, "--state-dir", state, "--manifests", filepath.Join(t.TempDir(), "m")); err != nil {
+		t.Fatal(err, out)
+	}
+	for name, uid := range map[string]uint32{"configmux": 10241, "pleg": 0, "nodestatus": 10244} {
+		info, err := os.Lstat(filepath.Join(run, name))
+		if err != nil || !info.IsDir() || info.Sys().(*syscall.Stat_t).Uid != uid {
+			t.Errorf("%s is %v, %v, want a directory of user %d", name, info, err, uid)
+		}
+		if entries, err := os.ReadDir(filepath.Join(run, name)); err != nil || len(entries) > 0 {
+			t.Errorf("%s has %v, %v, want nothing", name, entries, err)
+		}
+	}
+	info, err := os.Stat(secret)
+	if err != nil || info.Mode().Perm() != 0o700 || info.Sys().(*syscall.Stat_t).Uid != 0 {
+		t.Errorf("the directory that a service linked is changed: %v, %v", info, err)
+	}
 }

@@ -3,6 +3,7 @@ package show
 import (
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -433,6 +434,9 @@ func TestWatchEventsOfOneWhenTheOtherHangs(t *testing.T) {
 	n.serve(layout.SyncLoop)
 	l, err := layout.New(n.stateDir)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(l.ServiceDir(layout.PLEG), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	listener, err := net.Listen("unix", l.Socket(layout.PLEG))

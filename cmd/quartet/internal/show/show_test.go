@@ -222,7 +222,7 @@ func TestServiceThatHangs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(l.SocketDir(), 0o700); err != nil {
+	if err := os.MkdirAll(l.ServiceDir(layout.PLEG), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	listener, err := net.Listen("unix", l.Socket(layout.PLEG))
