@@ -27,53 +27,24 @@ func connect(ctx context.Context, endpoint string) (internalapi.RuntimeService, 
 	return runtime, nil
 }
 
-// bareRound creates pods with CRI calls alone, all at once, and returns the seconds until the container of each was
-// started. The four processes are stopped meanwhile, so that they do not slow it down.
-func (n *node) bareRound(ctx context.Context, pods int) ([]float64, error) {
-	if err := n.stopServices(ctx); err != nil {
-		return nil, err
-	}
-	runtime, err := connect(ctx, n.Layout.RuntimeEndpoint())
-	if err != nil {
-		return nil, err
-	}
-	defer runtime.Close(ctx) //nolint:errcheck // nothing was written that a close could lose
-	seconds := make([]float64, pods)
-	sandboxes := make([]string, pods)
-	begin := time.Now()
-	group, groupCtx := errgroup.WithContext(ctx)
-	for i := range pods {
-		group.Go(func() error {
-			var err error
-			sandboxes[i], err = n.barePod(groupCtx, runtime, i)
-			seconds[i] = time.Since(begin).Seconds()
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	return seconds, removeAll(ctx, runtime, sandboxes)
-}
-
 // barePod makes the CRI calls that a kubelet makes for benchPod, and nothing else.
-func (n *node) barePod(ctx context.Context, runtime internalapi.RuntimeService, i int) (string, error) {
-	sandbox := n.bareSandbox(i)
+func (r *rig) barePod(ctx context.Context, runtime internalapi.RuntimeService, i int) (string, error) {
+	sandbox := r.bareSandbox(i)
 	name := sandbox.GetMetadata().GetName()
 	id, err := runtime.RunPodSandbox(ctx, sandbox, "")
 	if err != nil {
 		return "", fmt.Errorf("run sandbox %s: %w", name, err)
 	}
-	return id, n.bareContainer(ctx, runtime, i, id, 0)
+	return id, r.bareContainer(ctx, runtime, i, id, 0)
 }
 
-func (n *node) bareSandbox(i int) *runtimev1.PodSandboxConfig {
+func (r *rig) bareSandbox(i int) *runtimev1.PodSandboxConfig {
 	name := fmt.Sprintf("bare-%d", i)
 	return &runtimev1.PodSandboxConfig{
 		Metadata:     &runtimev1.PodSandboxMetadata{Name: name, Namespace: benchNamespace, Uid: name},
 		Hostname:     name,
 		Labels:       map[string]string{podlabels.PodNamespace: benchNamespace},
-		LogDirectory: filepath.Join(n.Layout.PodLogs(), "bench_"+name),
+		LogDirectory: filepath.Join(r.layout.PodLogs(), "bench_"+name),
 		DnsConfig:    &runtimev1.DNSConfig{},
 		Linux: &runtimev1.LinuxPodSandboxConfig{SecurityContext: &runtimev1.LinuxSandboxSecurityContext{
 			NamespaceOptions: &runtimev1.NamespaceOption{Pid: runtimev1.NamespaceMode_CONTAINER},
@@ -83,10 +54,10 @@ func (n *node) bareSandbox(i int) *runtimev1.PodSandboxConfig {
 }
 
 // bareContainer creates and starts the only container of a pod in its sandbox.
-func (n *node) bareContainer(
+func (r *rig) bareContainer(
 	ctx context.Context, runtime internalapi.RuntimeService, i int, sandboxID string, attempt uint32,
 ) error {
-	sandbox := n.bareSandbox(i)
+	sandbox := r.bareSandbox(i)
 	name := sandbox.GetMetadata().GetName()
 	container, err := runtime.CreateContainer(ctx, sandboxID, &runtimev1.ContainerConfig{
 		Metadata: &runtimev1.ContainerMetadata{Name: "main", Attempt: attempt},

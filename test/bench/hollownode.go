@@ -122,7 +122,7 @@ func (n *hollowNode) used() (memoryBytes int64, ticks int, err error) {
 		if err != nil {
 			return 0, 0, err
 		}
-		_, pss, err := memory(pid)
+		m, err := memoryOf(pid)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -130,7 +130,7 @@ func (n *hollowNode) used() (memoryBytes int64, ticks int, err error) {
 		if err != nil {
 			return 0, 0, err
 		}
-		memoryBytes, ticks = memoryBytes+pss, ticks+used
+		memoryBytes, ticks = memoryBytes+int64(m.PSS), ticks+used
 	}
 	return memoryBytes, ticks, nil
 }

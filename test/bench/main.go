@@ -1,15 +1,16 @@
-// Command bench compares a Quartet node with bare CRI calls on the same containerd, in one run, and prints ratios.
+// Command bench compares a Quartet node with the real kubelet, and with the calls of the runtime that a node cannot do
+// without, on the same containerd, in one run, and prints ratios.
 //
-// For each number of pods it measures the time from the rename of the manifests into place until /pods shows the pods
-// Ready, and the time for the same pods with only the necessary CRI calls: sandbox, container, start. The rounds
-// alternate, so that both see the same machine. In the same way it measures the time from the removal of the manifests
-// until nothing of the pods runs and, with the largest number of pods, the time from the exit of a container until
-// another one runs in its place. Then it leaves the node idle with the largest number of pods and reads the memory and
-// the processor time of the four processes from /proc.
+// For each number of pods and in each round it measures bare calls, the kubelet and Quartet in turns, with the same
+// manifests and the same configuration, in namespaces of their own: the time from the rename of the manifests into place
+// until /pods shows the pods Ready, and the processor time until then; the node at rest; the time from the kill of a
+// container until its successor is Ready; the time from the kill of the node until, started again, it has a new pod
+// Ready; the time from the removal of the manifests until nothing of the pods runs.
 //
-// With -volumes it measures something else instead: pods with a staged CSI volume each, in turns with the real kubelet.
+// With -volumes it measures pods with a staged CSI volume each, beside the kubelet, with -hollow many nodes of one API
+// server.
 //
-// It needs root and the binaries of `make build`; it uses a state directory of its own and removes it.
+// It needs root, the binaries of `make build`, and a kubelet; it uses a directory of its own and removes it.
 package main
 
 import (
@@ -18,10 +19,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math"
 	"os"
 	"os/signal"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -54,9 +53,14 @@ type options struct {
 	attach string
 }
 
-func run(ctx context.Context, args []string) (err error) {
-	if len(args) == 2 && args[0] == insideVolumes {
-		return runVolumes(ctx, args[1])
+func run(ctx context.Context, args []string) error {
+	if len(args) == 2 {
+		switch args[0] {
+		case insideVolumes:
+			return runVolumes(ctx, args[1])
+		case insidePeers:
+			return runPeers(ctx, args[1])
+		}
 	}
 	opts, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -78,38 +82,7 @@ func run(ctx context.Context, args []string) (err error) {
 		}
 		return errors.Join(result.print(os.Stdout), write(opts.out, result))
 	}
-	node, err := newNode(ctx, opts.bin)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, node.Remove(context.WithoutCancel(ctx))) }()
-
-	report := Report{Time: time.Now().UTC().Format(time.RFC3339), CPUs: runtime.NumCPU(), Kernel: kernel()}
-	for _, pods := range opts.pods {
-		result, err := compare(ctx, node, pods, rounds(opts.rounds, pods))
-		if err != nil {
-			return fmt.Errorf("%d pods: %w", pods, err)
-		}
-		report.Starts = append(report.Starts, result)
-	}
-	for _, pods := range opts.pods {
-		result, err := compareDeletes(ctx, node, pods, rounds(opts.rounds/2, pods))
-		if err != nil {
-			return fmt.Errorf("%d pods deleted: %w", pods, err)
-		}
-		report.Deletes = append(report.Deletes, result)
-	}
-	most := opts.pods[len(opts.pods)-1]
-	if report.Deaths, err = compareDeaths(ctx, node, most); err != nil {
-		return fmt.Errorf("%d container exits: %w", most, err)
-	}
-	if report.Idle, err = measureIdle(ctx, node, most, opts.idle); err != nil {
-		return fmt.Errorf("idle with %d pods: %w", most, err)
-	}
-	if err := report.print(os.Stdout); err != nil {
-		return err
-	}
-	return write(opts.out, report)
+	return measurePeers(ctx, opts)
 }
 
 // write writes figures as JSON into a file. Without a name it is a no-op.
@@ -133,13 +106,13 @@ func parse(args []string) (options, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&opts.bin, "bin", "bin", "directory of the binaries of make build")
 	flags.StringVar(&opts.out, "out", "bench.json", "file for the figures as JSON; empty: none")
-	flags.IntVar(&opts.rounds, "rounds", 10, "rounds for one pod; more pods take fewer")
-	flags.DurationVar(&opts.idle, "idle", 30*time.Second, "duration of the measurement of the idle node")
+	flags.IntVar(&opts.rounds, "rounds", 3, "rounds for each number of pods")
+	flags.DurationVar(&opts.idle, "idle", 30*time.Second, "duration of the measurement of a node at rest")
 	flags.IntVar(&opts.hollow, "hollow", 0, "measure only this number of hollow nodes (four processes each, on a runtime without containers) against one API server")
 	flags.IntVar(&opts.volumes, "volumes", 0, "measure only this number of pods with a staged volume each, in turns with the kubelet and with Quartet")
-	flags.StringVar(&opts.kubelet, "kubelet", "bin/conformance/bin/kubelet", "the kubelet, for -volumes")
+	flags.StringVar(&opts.kubelet, "kubelet", "bin/conformance/bin/kubelet", "the kubelet; not for -hollow")
 	flags.StringVar(&opts.attach, "attach", "both", "values of attachRequired for -volumes: no, yes or both")
-	list := flags.String("pods", "1,10,100", "numbers of pods to start at once, smallest first")
+	list := flags.String("pods", "1,10,100,300", "numbers of pods to start at once")
 	if err := flags.Parse(args); err != nil {
 		return options{}, err
 	}
@@ -160,36 +133,6 @@ func parse(args []string) (options, error) {
 		return options{}, fmt.Errorf("-rounds %d: want at least 1", opts.rounds)
 	}
 	return opts, nil
-}
-
-// rounds returns fewer rounds for large numbers of pods, because one round of a hundred pods has a hundred samples.
-func rounds(forOne, pods int) int {
-	const least = 2
-	return max(least, int(float64(forOne)/math.Sqrt(float64(pods))))
-}
-
-// compare alternates rounds of bare CRI calls with rounds of the node.
-func compare(ctx context.Context, node *node, pods, rounds int) (Start, error) {
-	result := Start{Pods: pods, Rounds: rounds}
-	for round := range rounds {
-		fmt.Printf("%3d pods, round %d of %d: bare CRI calls…", pods, round+1, rounds)
-		bare, err := node.bareRound(ctx, pods)
-		if err != nil {
-			return Start{}, fmt.Errorf("bare CRI calls: %w", err)
-		}
-		fmt.Printf(" %.2f s; Quartet…", slowest(bare))
-		quartet, err := node.quartetRound(ctx, pods)
-		if err != nil {
-			return Start{}, fmt.Errorf("quartet: %w", err)
-		}
-		fmt.Printf(" %.2f s\n", slowest(quartet))
-		result.bare = append(result.bare, bare...)
-		result.quartet = append(result.quartet, quartet...)
-		result.slowestBare = append(result.slowestBare, slowest(bare))
-		result.slowestQuartet = append(result.slowestQuartet, slowest(quartet))
-	}
-	result.summarize()
-	return result, nil
 }
 
 func kernel() string {

@@ -3,82 +3,123 @@ package main
 import (
 	"fmt"
 	"io"
+	"math"
 	"slices"
+	"strconv"
+
 	"text/tabwriter"
 )
 
-// Report is the JSON report of the benchmark. Times are in seconds, sizes in bytes.
+// Report is the JSON report of the benchmark.
 type Report struct {
-	Time    string    `json:"time"`
-	CPUs    int       `json:"cpus"`
-	Kernel  string    `json:"kernel"`
-	Starts  []Start   `json:"starts"`
-	Deaths  Deaths    `json:"deaths"`
-	Deletes []Deletes `json:"deletes"`
-	Idle    Idle      `json:"idle"`
+	Time   string `json:"time"`
+	CPUs   int    `json:"cpus"`
+	Kernel string `json:"kernel"`
+	Sizes  []Size `json:"sizes"`
 }
 
-// Start compares the starts of one number of pods.
-type Start struct {
-	Pods   int `json:"pods"`
-	Rounds int `json:"rounds"`
-	// The percentiles are over all pods of all rounds.
-	BareP50    float64 `json:"bareP50Seconds"`
-	QuartetP50 float64 `json:"quartetP50Seconds"`
-	RatioP50   float64 `json:"ratioP50"`
-	// The slowest pod of a round; the median over the rounds.
-	BareSlowest    float64 `json:"bareSlowestSeconds"`
-	QuartetSlowest float64 `json:"quartetSlowestSeconds"`
-	RatioSlowest   float64 `json:"ratioSlowest"`
-
-	bare, quartet               []float64
-	slowestBare, slowestQuartet []float64
+// Size compares bare calls, the kubelet and Quartet with one number of pods. Each round has one turn of each.
+type Size struct {
+	Pods    int    `json:"pods"`
+	Bare    []Turn `json:"bare"`
+	Kubelet []Turn `json:"kubelet"`
+	Quartet []Turn `json:"quartet"`
+	// Ratios are Quartet's figures divided by those of the peer, by the name of the figure.
+	Ratios map[string]Ratio `json:"ratios"`
 }
 
-// Deaths compares the times until a container that exits is replaced, one container after another among this number of
-// pods.
-type Deaths struct {
-	Pods       int     `json:"pods"`
-	BareP50    float64 `json:"bareP50Seconds"`
-	BareP99    float64 `json:"bareP99Seconds"`
-	QuartetP50 float64 `json:"quartetP50Seconds"`
-	QuartetP99 float64 `json:"quartetP99Seconds"`
-	RatioP50   float64 `json:"ratioP50"`
-	RatioP99   float64 `json:"ratioP99"`
+// Ratio is the median of the ratios of all rounds, and the least and the largest of them.
+type Ratio struct {
+	Against string  `json:"against"`
+	Median  float64 `json:"median"`
+	Least   float64 `json:"least"`
+	Largest float64 `json:"largest"`
+	// Aim is what the ratio should be at most; 0 without an aim.
+	Aim float64 `json:"aim,omitempty"`
 }
 
-// Deletes compares the times until nothing of a number of deleted pods runs; the median over the rounds.
-type Deletes struct {
-	Pods    int     `json:"pods"`
-	Rounds  int     `json:"rounds"`
-	Bare    float64 `json:"bareSeconds"`
-	Quartet float64 `json:"quartetSeconds"`
-	Ratio   float64 `json:"ratio"`
+// figure is a figure of a turn.
+type figure struct {
+	name, unit string
+	// bare says whether bare calls have it. Quartet is compared with them if against says so, else with the kubelet.
+	bare    bool
+	against string
+	of      func(Turn) float64
+	// aims has by the number of pods what the ratio should be at most.
+	aims map[int]float64
 }
 
-// Idle has the resources of an idle node.
-type Idle struct {
-	Pods      int       `json:"pods"`
-	Seconds   float64   `json:"seconds"`
-	Processes []Process `json:"processes"`
-	RSSBytes  int64     `json:"rssBytes"`
-	PSSBytes  int64     `json:"pssBytes"`
-	// CPUPercent is of one core.
-	CPUPercent float64 `json:"cpuPercent"`
+// peer returns what Quartet is compared with.
+func (f figure) peer() string {
+	if f.against == "" {
+		return nodeKubelet
+	}
+	return f.against
 }
 
-// Process has the resources of one of the four idle processes.
-type Process struct {
-	Name       string  `json:"name"`
-	RSSBytes   int64   `json:"rssBytes"`
-	PSSBytes   int64   `json:"pssBytes"`
-	CPUPercent float64 `json:"cpuPercent"`
+func figures() []figure {
+	const mebi = 1 << 20
+	return []figure{
+		{name: "Ready, median", unit: "s", bare: true, of: func(t Turn) float64 { return t.ReadyMedian },
+			aims: map[int]float64{100: 0.5}},
+		{name: "Ready, p99", unit: "s", bare: true, of: func(t Turn) float64 { return t.ReadyP99 }},
+		{name: "Ready, slowest", unit: "s", bare: true, of: func(t Turn) float64 { return t.ReadySlowest },
+			aims: map[int]float64{1: 0.9, 10: 0.9, 100: 0.85, 300: 0.85}},
+		{name: "CPU of the agent until then", unit: "s", of: func(t Turn) float64 { return t.AgentCPU }},
+		{name: "CPU of containerd until then", unit: "s", bare: true, of: func(t Turn) float64 { return t.RuntimeCPU },
+			aims: map[int]float64{100: 0.9}},
+		{name: "CPU of everything until then", unit: "s", bare: true, of: func(t Turn) float64 { return t.AllCPU },
+			aims: map[int]float64{100: 0.85}},
+		{name: "processors idle until then", unit: "s", bare: true, of: func(t Turn) float64 { return t.IdleCPU }},
+		{name: "death to Ready", unit: "s", bare: true, against: bareCalls, of: func(t Turn) float64 { return t.Death },
+			aims: map[int]float64{1: 1.1, 10: 1.1, 100: 1.1, 300: 1.1}},
+		{name: "agent killed to a new pod Ready", unit: "s", of: func(t Turn) float64 { return t.Restart }},
+		{name: "deleted until nothing runs", unit: "s", bare: true, of: func(t Turn) float64 { return t.Gone }},
+		{name: "CPU at rest", unit: "% of a core", of: func(t Turn) float64 { return t.RestCPU }, aims: map[int]float64{100: 0.2}},
+		{name: "resident at rest", unit: "MiB", of: func(t Turn) float64 { return float64(t.Memory.RSS) / mebi }},
+		{name: "PSS at rest", unit: "MiB", of: func(t Turn) float64 { return float64(t.Memory.PSS) / mebi },
+			aims: map[int]float64{100: 0.8}},
+		{name: "anonymous at rest", unit: "MiB", of: func(t Turn) float64 { return float64(t.Memory.Anonymous) / mebi }},
+	}
 }
 
-func (s *Start) summarize() {
-	s.BareP50, s.QuartetP50 = median(s.bare), median(s.quartet)
-	s.BareSlowest, s.QuartetSlowest = median(s.slowestBare), median(s.slowestQuartet)
-	s.RatioP50, s.RatioSlowest = s.QuartetP50/s.BareP50, s.QuartetSlowest/s.BareSlowest
+// of returns the turns of bare calls or of a node.
+func (s *Size) of(name string) *[]Turn {
+	switch name {
+	case bareCalls:
+		return &s.Bare
+	case nodeKubelet:
+		return &s.Kubelet
+	default:
+		return &s.Quartet
+	}
+}
+
+// median returns the median of a figure over the rounds.
+func (s *Size) median(name string, f figure) float64 {
+	var values []float64
+	for _, turn := range *s.of(name) {
+		values = append(values, f.of(turn))
+	}
+	return median(values)
+}
+
+func (s *Size) summarize() {
+	s.Ratios = map[string]Ratio{}
+	for _, f := range figures() {
+		peers := *s.of(f.peer())
+		var ratios []float64
+		for i, turn := range s.Quartet {
+			if peer := f.of(peers[i]); peer > 0 {
+				ratios = append(ratios, f.of(turn)/peer)
+			}
+		}
+		if len(ratios) > 0 { // a short start may use less processor time than /proc shows
+			s.Ratios[f.name] = Ratio{
+				Against: f.peer(), Median: median(ratios), Least: slices.Min(ratios), Largest: slices.Max(ratios), Aim: f.aims[s.Pods],
+			}
+		}
+	}
 }
 
 func median(values []float64) float64 {
@@ -105,29 +146,45 @@ func slowest(values []float64) float64 {
 	return slices.Max(values)
 }
 
+// print writes a table in Markdown for each number of pods.
 func (r *Report) print(out io.Writer) error {
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', tabwriter.AlignRight)
-	const mebi = 1 << 20
-	fmt.Fprintf(w, "\nFrom the manifest's rename to Ready in /pods, beside the same pods by bare CRI calls (%d CPUs, kernel %s)\n\n", r.CPUs, r.Kernel)
-	fmt.Fprintln(w, "PODS\tROUNDS\tBARE P50\tQUARTET P50\tRATIO\tBARE SLOWEST\tQUARTET SLOWEST\tRATIO\t")
-	for _, s := range r.Starts {
-		fmt.Fprintf(w, "%d\t%d\t%.3f s\t%.3f s\t%.2f\t%.3f s\t%.3f s\t%.2f\t\n",
-			s.Pods, s.Rounds, s.BareP50, s.QuartetP50, s.RatioP50, s.BareSlowest, s.QuartetSlowest, s.RatioSlowest)
+	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
+	fmt.Fprintf(w, "\n%d CPUs, kernel %s. The median of the rounds; a ratio has its range over the rounds.\n", r.CPUs, r.Kernel)
+	for i := range r.Sizes {
+		size := &r.Sizes[i]
+		fmt.Fprintf(w, "\nPods: %d, rounds: %d\n\n", size.Pods, len(size.Quartet))
+		fmt.Fprintln(w, "| what\t| bare calls\t| kubelet\t| Quartet\t| ratio\t| to\t| at most\t|")
+		fmt.Fprintln(w, "|---\t|---\t|---\t|---\t|---\t|---\t|---\t|")
+		for _, f := range figures() {
+			bare := ""
+			if f.bare {
+				bare = size.text(bareCalls, f)
+			}
+			ratio, against, aim := size.ratio(f)
+			fmt.Fprintf(w, "| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t|\n",
+				f.name, bare, size.text(nodeKubelet, f), size.text(nodeQuartet, f), ratio, against, aim)
+		}
 	}
-	fmt.Fprintf(w, "\nFrom the exit of a container to another one in its place, %d pods, one after another\n\n", r.Deaths.Pods)
-	fmt.Fprintln(w, "BARE P50\tQUARTET P50\tRATIO\tBARE P99\tQUARTET P99\tRATIO\t")
-	fmt.Fprintf(w, "%.3f s\t%.3f s\t%.2f\t%.3f s\t%.3f s\t%.2f\t\n",
-		r.Deaths.BareP50, r.Deaths.QuartetP50, r.Deaths.RatioP50, r.Deaths.BareP99, r.Deaths.QuartetP99, r.Deaths.RatioP99)
-	fmt.Fprint(w, "\nFrom the manifests' removal until nothing of the pods runs, beside bare calls that stop them all at once\n\n")
-	fmt.Fprintln(w, "PODS\tROUNDS\tBARE\tQUARTET\tRATIO\t")
-	for _, d := range r.Deletes {
-		fmt.Fprintf(w, "%d\t%d\t%.3f s\t%.3f s\t%.2f\t\n", d.Pods, d.Rounds, d.Bare, d.Quartet, d.Ratio)
-	}
-	fmt.Fprintf(w, "\nIdle with %d pods, over %.0f s\n\n", r.Idle.Pods, r.Idle.Seconds)
-	fmt.Fprintln(w, "PROCESS\tRSS\tPSS\tCPU OF A CORE\t")
-	for _, p := range r.Idle.Processes {
-		fmt.Fprintf(w, "%s\t%d MiB\t%d MiB\t%.2f %%\t\n", p.Name, p.RSSBytes/mebi, p.PSSBytes/mebi, p.CPUPercent)
-	}
-	fmt.Fprintf(w, "all\t%d MiB\t%d MiB\t%.2f %%\t\n", r.Idle.RSSBytes/mebi, r.Idle.PSSBytes/mebi, r.Idle.CPUPercent)
 	return w.Flush()
+}
+
+// text returns a figure with its unit, and three digits of it.
+func (s *Size) text(name string, f figure) string {
+	value := s.median(name, f)
+	digits := 2
+	if value > 0 {
+		digits = max(0, min(3, 2-int(math.Floor(math.Log10(value)))))
+	}
+	return strconv.FormatFloat(value, 'f', digits, 64) + " " + f.unit
+}
+
+func (s *Size) ratio(f figure) (text, against, aim string) {
+	ratio, known := s.Ratios[f.name]
+	if !known {
+		return "", "", ""
+	}
+	if ratio.Aim > 0 {
+		aim = strconv.FormatFloat(ratio.Aim, 'f', -1, 64)
+	}
+	return fmt.Sprintf("%.2f (%.2f to %.2f)", ratio.Median, ratio.Least, ratio.Largest), ratio.Against, aim
 }

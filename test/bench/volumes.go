@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/quartet-node/quartet/test/cluster"
-	"github.com/quartet-node/quartet/test/isolated"
 )
 
 // insideVolumes is the first argument of the command that measures volumes in namespaces of its own.
@@ -32,37 +31,18 @@ type volumeOptions struct {
 // measureVolumes measures pods with a CSI volume each, in turns with the real kubelet and with Quartet. It runs in
 // namespaces of its own, because the kubelet has paths that cannot be moved.
 func measureVolumes(ctx context.Context, opts options) (err error) {
-	if err := errors.Join(isolated.CannotRun(), cluster.CannotRun(opts.bin)); err != nil {
+	if err := cluster.CannotRun(opts.bin); err != nil {
 		return err
 	}
-	v := volumeOptions{Bin: opts.bin, Kubelet: opts.kubelet, Out: opts.out, Pods: opts.volumes, Rounds: opts.rounds}
+	v := volumeOptions{Pods: opts.volumes, Rounds: opts.rounds}
 	v.Modes = map[string][]bool{"no": {false}, "yes": {true}, "both": {false, true}}[opts.attach]
-	if _, err := os.Stat(v.Kubelet); err != nil {
-		return fmt.Errorf("%w: run make bench-volumes, which builds it", err)
-	}
-	for _, path := range []*string{&v.Bin, &v.Kubelet, &v.Out} {
-		if *path == "" {
-			continue
-		}
-		if *path, err = filepath.Abs(*path); err != nil {
-			return err
-		}
-	}
-	if v.Dir, err = os.MkdirTemp("", "quartet-volumes-"); err != nil {
+	if v.Bin, v.Kubelet, v.Out, err = opts.absolute(); err != nil {
 		return err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	description, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	if err := isolated.Run(ctx, v.Dir, self, insideVolumes, string(description)); err != nil {
-		return fmt.Errorf("%w: the logs are in %s", err, v.Dir)
-	}
-	return os.RemoveAll(v.Dir)
+	return runIsolated(ctx, insideVolumes, "quartet-volumes-", func(dir string) any {
+		v.Dir = dir
+		return v
+	})
 }
 
 // runVolumes does the measurement inside the namespaces.
@@ -125,7 +105,7 @@ func (r *volumeRig) compare(ctx context.Context, attach bool) (VolumeMode, error
 // turn measures one node: it starts the node, and one pod, because a node that has just started has caches to fill.
 // Then it measures the pods.
 func (r *volumeRig) turn(ctx context.Context, name, program string, attach bool) (result VolumeRound, err error) {
-	a, err := r.startAgent(name, program)
+	a, err := r.startNode(name, program)
 	if err != nil {
 		return result, err
 	}

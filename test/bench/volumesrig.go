@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -18,14 +17,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
-	"github.com/quartet-node/quartet/internal/bundle"
-	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/test/cluster"
 	"github.com/quartet-node/quartet/test/csidriver"
 )
-
-// kubeletDir is the root directory of both nodes, which the isolated environment has for itself.
-const kubeletDir = "/var/lib/kubelet"
 
 // auditPolicy records every call of a node.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
@@ -45,9 +39,9 @@ type volumeDriver struct {
 
 // volumeRig is what both nodes share: a cluster, a container runtime, CSI drivers with their volumes and claims.
 type volumeRig struct {
+	rig
+
 	opts    volumeOptions
-	layout  layout.Layout
-	runtime *bundle.Bundle
 	cluster *cluster.Cluster
 	admin   *kubernetes.Clientset
 	drivers []volumeDriver
@@ -58,7 +52,7 @@ type volumeRig struct {
 }
 
 func newVolumeRig(ctx context.Context, opts volumeOptions) (r *volumeRig, err error) {
-	r = &volumeRig{opts: opts, audit: filepath.Join(opts.Dir, "audit.log")}
+	r = &volumeRig{rig: rig{bin: opts.Bin, dir: opts.Dir}, opts: opts, audit: filepath.Join(opts.Dir, "audit.log")}
 	// Everything ends with close, also after an interrupt.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	r.stop = stop
@@ -80,19 +74,6 @@ func newVolumeRig(ctx context.Context, opts volumeOptions) (r *volumeRig, err er
 	}
 	r.running.Go(func() { r.attachVolumes(background) })
 	return r, r.createObjects(ctx)
-}
-
-func (r *volumeRig) startRuntime(ctx context.Context) (err error) {
-	if r.layout, err = layout.New(filepath.Join(r.opts.Dir, "runtime")); err != nil {
-		return err
-	}
-	r.runtime = bundle.New(bundle.Config{
-		Layout: r.layout, BinDir: r.opts.Bin, Logger: slog.New(slog.DiscardHandler),
-	})
-	if err := r.runtime.Prepare(); err != nil {
-		return err
-	}
-	return errors.Join(r.runtime.Start(ctx), r.runtime.ImportImages(ctx))
 }
 
 func (r *volumeRig) startCluster(ctx context.Context) (err error) {
@@ -225,24 +206,6 @@ func claimName(attach bool, i int) string {
 	return fmt.Sprintf("plain-%d", i)
 }
 
-// removeSandboxes removes every pod from the runtime.
-func (r *volumeRig) removeSandboxes(ctx context.Context) error {
-	runtime, err := connect(ctx, r.layout.RuntimeEndpoint())
-	if err != nil {
-		return err
-	}
-	defer runtime.Close(ctx) //nolint:errcheck // nothing was written that a close could lose
-	sandboxes, err := runtime.ListPodSandbox(ctx, nil)
-	if err != nil {
-		return err
-	}
-	ids := make([]string, 0, len(sandboxes))
-	for _, sandbox := range sandboxes {
-		ids = append(ids, sandbox.GetId())
-	}
-	return removeAll(ctx, runtime, ids)
-}
-
 // close ends everything. The processes of containers end with the namespaces.
 func (r *volumeRig) close() error {
 	r.stop()
@@ -254,8 +217,5 @@ func (r *volumeRig) close() error {
 	if r.cluster != nil {
 		errs = append(errs, r.cluster.Close())
 	}
-	if r.runtime != nil {
-		errs = append(errs, r.runtime.Stop(context.Background()), r.runtime.CleanUp())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.stopRuntime())...)
 }

@@ -113,18 +113,6 @@ func (w *watcher) until(ctx context.Context, look func() (time.Time, bool)) (tim
 	}
 }
 
-// next waits for a container in a sandbox other than the given one.
-func (w *watcher) next(ctx context.Context, sandbox, was string) (time.Time, error) {
-	return w.until(ctx, func() (time.Time, bool) {
-		for _, id := range w.inSandbox[sandbox] {
-			if id != was {
-				return w.started[id], true
-			}
-		}
-		return time.Time{}, false
-	})
-}
-
 // end waits for the end of a container.
 func (w *watcher) end(ctx context.Context, container string) error {
 	_, err := w.until(ctx, func() (time.Time, bool) {

@@ -29,7 +29,7 @@ done
 # An interface with a default route that leads nowhere.
 busybox ip link set lo up
 busybox brctl addbr eth0
-busybox ip address add 192.0.2.2/24 dev eth0
+busybox ip address add "$ADDRESS/24" dev eth0
 busybox ip link set eth0 up
 busybox ip route add default via 192.0.2.1
 "$@" # as a child, because the first process of a PID namespace has to reap orphans

@@ -22,6 +22,8 @@ import (
 const (
 	// cgroupRoot is the mount point of the machine's cgroups.
 	cgroupRoot = "/sys/fs/cgroup"
+	// Address is the address of the only interface besides loopback. Its network leads nowhere.
+	Address = "192.0.2.2"
 	// Goodbye is the time that an interrupted command has to write its results.
 	Goodbye = 30 * time.Second
 )
@@ -75,7 +77,7 @@ func Run(ctx context.Context, dir string, command ...string) (err error) {
 
 	args := append([]string{"-euc", enterScript, "enter", name, dir, insideScript}, command...)
 	cmd := exec.CommandContext(ctx, "sh", args...)
-	cmd.Env = append(os.Environ(), "HIERARCHIES="+strings.Join(hierarchies, " "), "DIRECTORIES="+strings.Join(directories, " "))
+	cmd.Env = append(os.Environ(), "ADDRESS="+Address, "HIERARCHIES="+strings.Join(hierarchies, " "), "DIRECTORIES="+strings.Join(directories, " "))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	// A terminal sends its interrupt to the command, too. A command that does not end is killed with its namespaces.
 	cmd.Cancel = func() error { return nil }

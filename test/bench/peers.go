@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/quartet-node/quartet/test/isolated"
+)
+
+// insidePeers is the first argument of the command that measures bare calls, the kubelet and Quartet in namespaces of
+// their own.
+const insidePeers = "inside-peers"
+
+// peerOptions are the options of the measurement beside the kubelet. All paths are absolute.
+type peerOptions struct {
+	// Bin has the binaries of make build, and Kubelet is the real kubelet.
+	Bin, Kubelet string
+	// Dir is an empty directory for everything that the measurement writes, except Out.
+	Dir, Out string
+	Pods     []int
+	Rounds   int
+	Idle     time.Duration
+}
+
+// measurePeers measures pods of files with bare calls, with the kubelet and with Quartet, in turns.
+func measurePeers(ctx context.Context, opts options) error {
+	p := peerOptions{Pods: opts.pods, Rounds: opts.rounds, Idle: opts.idle}
+	var err error
+	if p.Bin, p.Kubelet, p.Out, err = opts.absolute(); err != nil {
+		return err
+	}
+	return runIsolated(ctx, insidePeers, "quartet-bench-", func(dir string) any {
+		p.Dir = dir
+		return p
+	})
+}
+
+// absolute returns the options that are paths. The last one may be empty.
+func (o options) absolute() (bin, kubelet, out string, err error) {
+	if _, err := os.Stat(o.kubelet); err != nil {
+		return "", "", "", fmt.Errorf("%w: run make bench or make bench-volumes, which build it", err)
+	}
+	paths := []string{o.bin, o.kubelet, o.out}
+	for i, path := range paths {
+		if path == "" {
+			continue
+		}
+		if paths[i], err = filepath.Abs(path); err != nil {
+			return "", "", "", err
+		}
+	}
+	return paths[0], paths[1], paths[2], nil
+}
+
+// runIsolated runs this command again in namespaces of its own, because the kubelet has paths that cannot be moved.
+// describe returns its second argument. The directory is removed, unless the command fails.
+func runIsolated(ctx context.Context, what, prefix string, describe func(dir string) any) error {
+	if err := isolated.CannotRun(); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", prefix)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	description, err := json.Marshal(describe(dir))
+	if err != nil {
+		return err
+	}
+	if err := isolated.Run(ctx, dir, self, what, string(description)); err != nil {
+		return fmt.Errorf("%w: the logs are in %s", err, dir)
+	}
+	return os.RemoveAll(dir)
+}
+
+// runPeers does the measurement inside the namespaces.
+func runPeers(ctx context.Context, description string) (err error) {
+	var opts peerOptions
+	if err := json.Unmarshal([]byte(description), &opts); err != nil {
+		return err
+	}
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	r, err := newPodRig(ctx, opts.Bin, opts.Dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close(context.WithoutCancel(ctx))) }()
+	report := Report{Time: time.Now().UTC().Format(time.RFC3339), CPUs: runtime.NumCPU(), Kernel: kernel()}
+	for _, pods := range opts.Pods {
+		size, err := r.compare(ctx, opts, pods)
+		if err != nil {
+			return fmt.Errorf("%d pods: %w", pods, err)
+		}
+		report.Sizes = append(report.Sizes, size)
+	}
+	if err := report.print(os.Stdout); err != nil {
+		return err
+	}
+	return write(opts.Out, report)
+}
+
+// compare measures bare calls and both nodes with a number of pods, in turns. Each round begins with another of them.
+func (r *podRig) compare(ctx context.Context, opts peerOptions, pods int) (Size, error) {
+	size := Size{Pods: pods}
+	turns := []struct{ name, program string }{
+		{bareCalls, ""}, {nodeKubelet, opts.Kubelet}, {nodeQuartet, filepath.Join(opts.Bin, "quartet")},
+	}
+	for round := range opts.Rounds {
+		fmt.Printf("%3d pods, round %d of %d:", pods, round+1, opts.Rounds)
+		for i := range turns {
+			turn := turns[(round+i)%len(turns)]
+			fmt.Printf(" %s…", turn.name)
+			result, err := r.turn(ctx, turn.name, turn.program, pods, opts.Idle)
+			if err != nil {
+				return size, fmt.Errorf("%s: %w", turn.name, err)
+			}
+			all := size.of(turn.name)
+			*all = append(*all, result)
+			fmt.Printf(" %.2f s;", result.ReadySlowest)
+		}
+		fmt.Println()
+	}
+	size.summarize()
+	return size, nil
+}
+
+func (r *podRig) turn(ctx context.Context, name, program string, pods int, idle time.Duration) (Turn, error) {
+	if name == bareCalls {
+		return r.bareTurn(ctx, pods)
+	}
+	return r.nodeTurn(ctx, name, program, pods, idle)
+}

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+const (
+	// deaths is the most containers of a turn that are killed.
+	deaths = 10
+	// pollDeath is the interval of requests for /pods when one container is replaced.
+	pollDeath = 5 * time.Millisecond
+)
+
+// Turn has the figures of bare calls or of a node with a number of pods, in one round. Times are in seconds.
+type Turn struct {
+	// ReadyMedian, ReadyP99 and ReadySlowest are from the manifests' rename until Ready in /pods; with bare calls until the
+	// container is started.
+	ReadyMedian  float64 `json:"readyMedianSeconds"`
+	ReadyP99     float64 `json:"readyP99Seconds"`
+	ReadySlowest float64 `json:"readySlowestSeconds"`
+	// AgentCPU, RuntimeCPU and AllCPU are the processor time of the node, of containerd without its shims, and of the
+	// machine, until all pods were Ready. IdleCPU is the time in which processors had nothing to do.
+	AgentCPU   float64 `json:"agentCPUSeconds"`
+	RuntimeCPU float64 `json:"runtimeCPUSeconds"`
+	AllCPU     float64 `json:"allCPUSeconds"`
+	IdleCPU    float64 `json:"idleCPUSeconds"`
+	// Death is from the kill of a container until its successor is Ready in /pods; with bare calls until it is started. It is
+	// the median of at most ten containers, one after another.
+	Death float64 `json:"deathSeconds"`
+	// Restart is from the kill of the node's processes, which are started again at once, until a new pod is Ready.
+	Restart float64 `json:"restartSeconds"`
+	// Gone is from the removal of the manifests until nothing of the pods runs.
+	Gone float64 `json:"goneSeconds"`
+	// RestCPU is the processor time of the node at rest, in percent of one core, and Memory its memory.
+	RestCPU float64 `json:"restCPUPercent"`
+	Memory  memory  `json:"memory"`
+}
+
+// usage is what has been used of the processors so far, in seconds.
+type usage struct {
+	agent, runtime float64
+	machine        machineSeconds
+}
+
+// usage reads it. Without a node its part is 0.
+func (r *podRig) usage(a *agent) (u usage, err error) {
+	if a != nil {
+		if u.agent, err = a.cpu(); err != nil {
+			return u, err
+		}
+	}
+	own, ownErr := processorTicks(r.runtime.PID())
+	ended, endedErr := endedTicks(r.runtime.PID())
+	u.runtime = float64(own+ended) / clockTicks
+	u.machine, err = machine()
+	return u, errors.Join(err, ownErr, endedErr)
+}
+
+// started fills in the figures of a start.
+func (t *Turn) started(seconds []float64, before, after usage) {
+	const p99 = 99
+	t.ReadyMedian, t.ReadyP99, t.ReadySlowest = median(seconds), percentile(seconds, p99), slowest(seconds)
+	t.AgentCPU, t.RuntimeCPU = after.agent-before.agent, after.runtime-before.runtime
+	t.AllCPU, t.IdleCPU = after.machine.busy-before.machine.busy, after.machine.idle-before.machine.idle
+}
+
+// nodeTurn measures a node: it starts the node, and one pod, because a node that has just started has caches to fill.
+// Then it measures the pods.
+func (r *podRig) nodeTurn(ctx context.Context, name, program string, pods int, idle time.Duration) (t Turn, err error) {
+	a, err := r.start(name, program, pods)
+	if err != nil {
+		return t, err
+	}
+	// Neither node has to remove what the other one has left for its garbage collection.
+	defer func() { err = errors.Join(err, a.stop(), r.removeSandboxes(context.WithoutCancel(ctx))) }()
+	first, _, err := r.place(ctx, 1)
+	if err != nil {
+		return t, fmt.Errorf("the first pod: %w", err)
+	}
+	if _, err := r.takeAway(ctx, first); err != nil {
+		return t, fmt.Errorf("the first pod: %w", err)
+	}
+	if err := rest(ctx, settleTime); err != nil {
+		return t, err
+	}
+	set, err := r.measureStart(ctx, a, pods, &t)
+	if err != nil {
+		return t, err
+	}
+	if err := r.measureRest(ctx, a, idle, &t); err != nil {
+		return t, fmt.Errorf("at rest: %w", err)
+	}
+	if t.Death, err = r.nodeDeaths(ctx, name, set); err != nil {
+		return t, fmt.Errorf("killed containers: %w", err)
+	}
+	if err := a.kill(); err != nil {
+		return t, err
+	}
+	begin := time.Now()
+	if a, err = r.start(name, program, pods); err != nil {
+		return t, err
+	}
+	last, _, err := r.place(ctx, 1)
+	if err != nil {
+		return t, fmt.Errorf("a new pod after the restart: %w", err)
+	}
+	t.Restart = time.Since(begin).Seconds()
+	if err := rest(ctx, settleTime); err != nil {
+		return t, err
+	}
+	t.Gone, err = r.takeAway(ctx, set, last)
+	return t, err
+}
+
+func (r *podRig) measureStart(ctx context.Context, a *agent, pods int, t *Turn) (podSet, error) {
+	before, err := r.usage(a)
+	if err != nil {
+		return podSet{}, err
+	}
+	set, seconds, err := r.place(ctx, pods)
+	if err != nil {
+		return set, err
+	}
+	after, err := r.usage(a)
+	t.started(seconds, before, after)
+	return set, err
+}
+
+// measureRest measures a node that has nothing to do, after some time in which it finishes its work.
+func (r *podRig) measureRest(ctx context.Context, a *agent, length time.Duration, t *Turn) error {
+	const finish = 3
+	if err := rest(ctx, max(settleTime, length/finish)); err != nil {
+		return err
+	}
+	before, err := a.cpu()
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	if err := rest(ctx, length); err != nil {
+		return err
+	}
+	after, err := a.cpu()
+	if err != nil {
+		return err
+	}
+	const percent = 100
+	t.RestCPU = percent * (after - before) / time.Since(begin).Seconds()
+	t.Memory, err = memoryOf(a.cmd.Process.Pid)
+	return err
+}
+
+// nodeDeaths kills containers one after another, and returns the median of the seconds until the successor of each is
+// Ready.
+func (r *podRig) nodeDeaths(ctx context.Context, node string, set podSet) (float64, error) {
+	var seconds []float64
+	for _, name := range set.names[:min(deaths, len(set.names))] {
+		name += "-" + node // as a pod of a file is called
+		was, err := containerOf(ctx, name)
+		if err != nil {
+			return 0, err
+		}
+		if err := killProcess(ctx, r.cri, was); err != nil {
+			return 0, err
+		}
+		begin := time.Now()
+		if err := poll(ctx, pollDeath, func(ctx context.Context) (bool, error) {
+			now, err := containerOf(ctx, name)
+			return err == nil && now != "" && now != was, err
+		}); err != nil {
+			return 0, fmt.Errorf("pod %s has no other container: %w", name, err)
+		}
+		seconds = append(seconds, time.Since(begin).Seconds())
+	}
+	return median(seconds), nil
+}
+
+// containerOf returns the ID of the only container of a pod; "" when the pod is not Ready.
+func containerOf(ctx context.Context, name string) (string, error) {
+	pods, err := listPods(ctx)
+	if err != nil {
+		return "", err
+	}
+	for i := range pods {
+		if pods[i].Name == name {
+			return readyContainer(&pods[i]), nil
+		}
+	}
+	return "", fmt.Errorf("%s has no pod %s", podsURL, name)
+}
+
+func readyContainer(pod *v1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.Ready {
+			const scheme = "containerd://"
+			return c.ContainerID[len(scheme):]
+		}
+	}
+	return ""
+}
+
+// bareTurn measures the calls that a node cannot do without.
+func (r *podRig) bareTurn(ctx context.Context, pods int) (t Turn, err error) {
+	before, err := r.usage(nil)
+	if err != nil {
+		return t, err
+	}
+	sandboxes, seconds, err := r.bareStart(ctx, pods)
+	defer func() { err = errors.Join(err, r.removeSandboxes(context.WithoutCancel(ctx))) }()
+	if err != nil {
+		return t, err
+	}
+	after, err := r.usage(nil)
+	if err != nil {
+		return t, err
+	}
+	t.started(seconds, before, after)
+	if t.Death, err = r.bareDeaths(ctx, sandboxes[:min(deaths, pods)]); err != nil {
+		return t, fmt.Errorf("killed containers: %w", err)
+	}
+	t.Gone, err = r.bareStop(ctx, sandboxes)
+	return t, err
+}
