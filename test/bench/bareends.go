@@ -20,8 +20,8 @@ const benchNamespace = "bench"
 // measurement.
 const pollGone = 5 * time.Millisecond
 
-// bareDeaths kills the containers of sandboxes, one after another, and starts another one as soon as the runtime reports
-// the end. It returns the median of the seconds until the runtime has started it.
+// bareDeaths kills the containers of sandboxes, one after another, and starts another one as soon as the runtime
+// reports the end. It returns the median of the seconds until the runtime has started it.
 func (r *podRig) bareDeaths(ctx context.Context, sandboxes []string) (result float64, err error) {
 	w := watch(ctx, r.cri)
 	defer func() { err = errors.Join(err, w.close()) }()

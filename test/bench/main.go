@@ -2,10 +2,10 @@
 // without, on the same containerd, in one run, and prints ratios.
 //
 // For each number of pods and in each round it measures bare calls, the kubelet and Quartet in turns, with the same
-// manifests and the same configuration, in namespaces of their own: the time from the rename of the manifests into place
-// until /pods shows the pods Ready, and the processor time until then; the node at rest; the time from the kill of a
-// container until its successor is Ready; the time from the kill of the node until, started again, it has a new pod
-// Ready; the time from the removal of the manifests until nothing of the pods runs.
+// manifests and the same configuration, in namespaces of their own: the time from the rename of the manifests into
+// place until /pods shows the pods Ready, and the processor time until then; the node at rest; the time from the kill
+// of a container until its successor is Ready; the time from the kill of the node until, started again, it has a new
+// pod Ready; the time from the removal of the manifests until nothing of the pods runs.
 //
 // With -volumes it measures pods with a staged CSI volume each, beside the kubelet, with -hollow many nodes of one API
 // server.

@@ -116,7 +116,8 @@ func (s *Size) summarize() {
 		}
 		if len(ratios) > 0 { // a short start may use less processor time than /proc shows
 			s.Ratios[f.name] = Ratio{
-				Against: f.peer(), Median: median(ratios), Least: slices.Min(ratios), Largest: slices.Max(ratios), Aim: f.aims[s.Pods],
+				Against: f.peer(), Aim: f.aims[s.Pods],
+				Median: median(ratios), Least: slices.Min(ratios), Largest: slices.Max(ratios),
 			}
 		}
 	}

@@ -18,8 +18,8 @@ const (
 
 // Turn has the figures of bare calls or of a node with a number of pods, in one round. Times are in seconds.
 type Turn struct {
-	// ReadyMedian, ReadyP99 and ReadySlowest are from the manifests' rename until Ready in /pods; with bare calls until the
-	// container is started.
+	// ReadyMedian, ReadyP99 and ReadySlowest are from the manifests' rename until Ready in /pods; with bare calls until
+	// the container is started.
 	ReadyMedian  float64 `json:"readyMedianSeconds"`
 	ReadyP99     float64 `json:"readyP99Seconds"`
 	ReadySlowest float64 `json:"readySlowestSeconds"`
@@ -29,8 +29,8 @@ type Turn struct {
 	RuntimeCPU float64 `json:"runtimeCPUSeconds"`
 	AllCPU     float64 `json:"allCPUSeconds"`
 	IdleCPU    float64 `json:"idleCPUSeconds"`
-	// Death is from the kill of a container until its successor is Ready in /pods; with bare calls until it is started. It is
-	// the median of at most ten containers, one after another.
+	// Death is from the kill of a container until its successor is Ready in /pods; with bare calls until it is started.
+	// It is the median of at most ten containers, one after another.
 	Death float64 `json:"deathSeconds"`
 	// Restart is from the kill of the node's processes, which are started again at once, until a new pod is Ready.
 	Restart float64 `json:"restartSeconds"`
