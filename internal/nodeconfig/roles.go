@@ -38,8 +38,8 @@ var allRoleFlags = []roleFlag{
 		[]rights.Role{rights.Evict}, []Service{SyncLoop},
 	},
 	{
-		"admin-uids", "observe, rotate the key of secrets, and have the runtime listed anew",
-		[]rights.Role{rights.Admin}, []Service{ConfigMux, PLEG},
+		"admin-uids", "observe, take profiles, change the log level, rotate the key of secrets, and have the runtime listed anew",
+		[]rights.Role{rights.Admin}, nil,
 	},
 }
 

@@ -31,6 +31,7 @@ func TestUsersOfRoles(t *testing.T) {
 		{SyncLoop, []string{"--evict-uids=10241"}, rights.Users{rights.Evict: one}, one},
 		{SyncLoop, []string{"--apply-uids=10241"}, rights.Users{rights.Apply: one}, one},
 		{PLEG, []string{"--admin-uids=10241"}, rights.Users{rights.Admin: one}, one},
+		{NodeStatus, []string{"--admin-uids=10241"}, rights.Users{rights.Admin: one}, one},
 		{ConfigMux, []string{"--secret-uids=10241"}, rights.Users{rights.Secrets: one}, nil},
 		{
 			ConfigMux, []string{"--secret-uids=10241", "--observe-uids=10244", "--apply-uids=10244,1"},
@@ -50,8 +51,8 @@ func TestUsersOfRoles(t *testing.T) {
 // TestAServiceHasFlagsOnlyForItsRoles: each flag has an effect.
 func TestAServiceHasFlagsOnlyForItsRoles(t *testing.T) {
 	for service, flags := range map[Service][]string{
-		ConfigMux: {"evict"}, PLEG: {"apply", "secret", "evict"}, SyncLoop: {"secret", "admin"},
-		NodeStatus: {"apply", "secret", "evict", "admin"},
+		ConfigMux: {"evict"}, PLEG: {"apply", "secret", "evict"}, SyncLoop: {"secret"},
+		NodeStatus: {"apply", "secret", "evict"},
 	} {
 		for _, flag := range flags {
 			if _, err := Parse(service, []string{"--" + flag + "-uids=1"}, io.Discard); err == nil {

@@ -21,7 +21,7 @@ const (
 	Secrets Role = "secrets"
 	// Evict ends pods, and all pods before the machine goes down.
 	Evict Role = "evict"
-	// Admin rotates keys and has the runtime listed anew.
+	// Admin rotates keys, has the runtime listed anew, and looks into processes: profiles, goroutines, the log level.
 	Admin Role = "admin"
 )
 
@@ -31,7 +31,7 @@ func Roles() []Role { return []Role{Observe, Apply, Secrets, Evict, Admin} }
 // everybody is the service that every user who may connect may call.
 const everybody = "/grpc.health.v1.Health/"
 
-// methods maps each method of the four services to the role that it needs.
+// methods maps each method that a process serves to the role that it needs.
 var methods = map[string]Role{
 	"/quartet.config.v1.ConfigService/WatchPodUpdates":  Observe,
 	"/quartet.config.v1.ConfigService/ListPods":         Observe,
@@ -69,6 +69,22 @@ var methods = map[string]Role{
 	"/quartet.node.v1.NodeService/WatchNode":       Observe,
 	"/quartet.node.v1.NodeService/WatchNodeEvents": Observe,
 	"/quartet.node.v1.NodeService/GetHealth":       Observe,
+
+	"/quartet.debug.v1.DebugService/Profile":        Admin,
+	"/quartet.debug.v1.DebugService/DumpGoroutines": Admin,
+	"/quartet.debug.v1.DebugService/FreeMemory":     Admin,
+	"/quartet.debug.v1.DebugService/GetLogLevel":    Admin,
+	"/quartet.debug.v1.DebugService/SetLogLevel":    Admin,
+
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": Admin,
+
+	"/grpc.channelz.v1.Channelz/GetTopChannels":   Admin,
+	"/grpc.channelz.v1.Channelz/GetServers":       Admin,
+	"/grpc.channelz.v1.Channelz/GetServer":        Admin,
+	"/grpc.channelz.v1.Channelz/GetServerSockets": Admin,
+	"/grpc.channelz.v1.Channelz/GetChannel":       Admin,
+	"/grpc.channelz.v1.Channelz/GetSubchannel":    Admin,
+	"/grpc.channelz.v1.Channelz/GetSocket":        Admin,
 }
 
 // Users lists the users of each role, by number, besides root and the process's own user.

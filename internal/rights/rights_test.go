@@ -9,20 +9,24 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/channelz/grpc_channelz_v1"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 )
 
-// served returns the full names of the methods of the four services.
+// served returns the full names of the methods that a process serves, besides its health.
 func served() []string {
 	var all []string
 	for _, service := range []grpc.ServiceDesc{
 		configv1.ConfigService_ServiceDesc, lifecyclev1.LifecycleService_ServiceDesc,
-		enginev1.EngineService_ServiceDesc, nodev1.NodeService_ServiceDesc,
+		enginev1.EngineService_ServiceDesc, nodev1.NodeService_ServiceDesc, debugv1.DebugService_ServiceDesc,
+		grpc_reflection_v1.ServerReflection_ServiceDesc, grpc_channelz_v1.Channelz_ServiceDesc,
 	} {
 		for _, method := range service.Methods {
 			all = append(all, "/"+service.ServiceName+"/"+method.MethodName)
@@ -68,7 +72,7 @@ func TestTheTableOfTheDocumentsIsThatOfTheCode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := regexp.MustCompile("(?m)^\\| `(\\w+Service)` \\| ([^|]+) \\| `(\\w+)` \\|")
+	row := regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([^|]+) \\| `(\\w+)` \\|")
 	name := regexp.MustCompile("`(\\w+)`")
 	documented := map[string]Role{}
 	for _, cells := range row.FindAllStringSubmatch(string(text), -1) {

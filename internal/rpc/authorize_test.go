@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
@@ -28,13 +29,13 @@ import (
 // callsAt is the variable that makes a process of this test a client of an address, which calls every method.
 const callsAt = "RPC_TEST_CALLS_AT"
 
-// services are the contracts of the four services.
+// services are the contracts of the four processes.
 var services = []grpc.ServiceDesc{
 	configv1.ConfigService_ServiceDesc, lifecyclev1.LifecycleService_ServiceDesc,
-	enginev1.EngineService_ServiceDesc, nodev1.NodeService_ServiceDesc,
+	enginev1.EngineService_ServiceDesc, nodev1.NodeService_ServiceDesc, debugv1.DebugService_ServiceDesc,
 }
 
-// TestAUserMayCallWhatItsRolesNeedAndNothingElse calls every method of the four services as the user of each role.
+// TestAUserMayCallWhatItsRolesNeedAndNothingElse calls every method of the four processes as the user of each role.
 func TestAUserMayCallWhatItsRolesNeedAndNothingElse(t *testing.T) {
 	if address := os.Getenv(callsAt); address != "" {
 		callEverything(t, address)
@@ -99,6 +100,7 @@ func registerAll(s *grpc.Server) {
 	lifecyclev1.RegisterLifecycleServiceServer(s, lifecyclev1.UnimplementedLifecycleServiceServer{})
 	enginev1.RegisterEngineServiceServer(s, enginev1.UnimplementedEngineServiceServer{})
 	nodev1.RegisterNodeServiceServer(s, nodev1.UnimplementedNodeServiceServer{})
+	debugv1.RegisterDebugServiceServer(s, debugv1.UnimplementedDebugServiceServer{})
 }
 
 // callAs runs callEverything as another user.

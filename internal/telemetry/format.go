@@ -42,10 +42,13 @@ func levelOf(verbosity int) slog.Level {
 }
 
 // Handler writes log lines to w.
-func (l Logging) Handler(w io.Writer) slog.Handler {
-	level := levelOf(l.Verbosity)
+func (l Logging) Handler(w io.Writer) slog.Handler { return l.handler(w, NewVerbosity(l.Verbosity)) }
+
+// handler is Handler with a verbosity that can change, instead of that of l.
+func (l Logging) handler(w io.Writer, verbosity *Verbosity) slog.Handler {
+	level := lowest{verbosity: verbosity, parts: slog.LevelInfo}
 	for _, part := range l.Parts {
-		level = min(level, levelOf(part.Verbosity))
+		level.parts = min(level.parts, levelOf(part.Verbosity))
 	}
 	options := &slog.HandlerOptions{Level: level}
 	var handler slog.Handler = slog.NewTextHandler(w, options)
@@ -58,7 +61,7 @@ func (l Logging) Handler(w io.Writer) slog.Handler {
 	}
 	return byPart{
 		Handler: handler,
-		levels:  &partLevels{level: levelOf(l.Verbosity), parts: l.Parts, known: map[uintptr]slog.Level{}},
+		levels:  &partLevels{verbosity: verbosity, parts: l.Parts, known: map[uintptr]slog.Level{}},
 	}
 }
 
@@ -108,11 +111,12 @@ func (h byPart) WithGroup(name string) slog.Handler {
 
 // partLevels holds the levels of the parts of a program.
 type partLevels struct {
-	level slog.Level
-	parts []Part
+	verbosity *Verbosity
+	parts     []Part
 
 	mu sync.Mutex
-	// known caches the levels of the call sites that have logged. Its size is bounded by their number in the source.
+	// known caches the levels of the parts of the call sites that have logged. Its size is bounded by their number in the
+	// source.
 	known map[uintptr]slog.Level
 }
 
@@ -126,16 +130,17 @@ func (l *partLevels) levelAt(pc uintptr) slog.Level {
 		level = l.ofFile(frame.File)
 		l.known[pc] = level
 	}
-	return level
+	return min(level, l.verbosity.Level())
 }
 
+// ofFile returns the level of the part that has a file, or the highest one if no part has it.
 func (l *partLevels) ofFile(file string) slog.Level {
 	for _, part := range l.parts {
 		for _, name := range []string{packageOf(file), strings.TrimSuffix(filepath.Base(file), ".go")} {
 			if matches, err := path.Match(part.Pattern, name); err == nil && matches {
-				return min(levelOf(part.Verbosity), l.level)
+				return levelOf(part.Verbosity)
 			}
 		}
 	}
-	return l.level
+	return slog.LevelInfo
 }

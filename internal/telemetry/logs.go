@@ -18,7 +18,8 @@ import (
 type withTraceIDs struct {
 	slog.Handler
 
-	output *watched
+	output    *watched
+	verbosity *Verbosity
 }
 
 // Handle implements slog.Handler.
@@ -31,12 +32,12 @@ func (h withTraceIDs) Handle(ctx context.Context, r slog.Record) error {
 
 // WithAttrs implements slog.Handler.
 func (h withTraceIDs) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return withTraceIDs{h.Handler.WithAttrs(attrs), h.output}
+	return withTraceIDs{h.Handler.WithAttrs(attrs), h.output, h.verbosity}
 }
 
 // WithGroup implements slog.Handler.
 func (h withTraceIDs) WithGroup(name string) slog.Handler {
-	return withTraceIDs{h.Handler.WithGroup(name), h.output}
+	return withTraceIDs{h.Handler.WithGroup(name), h.output, h.verbosity}
 }
 
 // watched records the start of a write to the log.

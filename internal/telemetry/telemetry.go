@@ -79,7 +79,8 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 		cfg.Output = os.Stderr
 	}
 	output := &watched{to: cfg.Output}
-	handler := withTraceIDs{cfg.Handler(output), output}
+	verbosity := NewVerbosity(cfg.Verbosity)
+	handler := withTraceIDs{cfg.handler(output, verbosity), output, verbosity}
 	logger := slog.New(handler).With("service", cfg.Service)
 	slog.SetDefault(logger)
 	otel.SetErrorHandler(newQuietHandler(logger, time.Now))

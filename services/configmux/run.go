@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/apiclient"
+	"github.com/quartet-node/quartet/internal/debugapi"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
@@ -107,11 +108,14 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	group.Go(func() error {
 		defer desired.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address:  cfg.Listen,
-			Register: server.New(given.served(cfg, desired, opened, tel.Logger)).Register,
-			Health:   health,
-			Logger:   tel.Logger,
-			Users:    cfg.Users,
+			Address: cfg.Listen,
+			Register: debugapi.With(
+				debugapi.Config{Logger: tel.Logger, Clock: clock.RealClock{}},
+				server.New(given.served(cfg, desired, opened, tel.Logger)).Register,
+			),
+			Health: health,
+			Logger: tel.Logger,
+			Users:  cfg.Users,
 			Ready: func() {
 				tel.Logger.Info("serving", "address", cfg.Listen, "node", cfg.NodeName)
 				cfg.Systemd.Ready(tel.Logger)

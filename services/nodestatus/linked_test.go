@@ -6,4 +6,5 @@ import (
 	"github.com/quartet-node/quartet/test/linked"
 )
 
-func TestNothingIsLinkedThatMustNotBe(t *testing.T) { linked.Check(t, 24) }
+// The limit was 24 MiB before DebugService, reflection and channelz, which are 0.6 MiB together.
+func TestNothingIsLinkedThatMustNotBe(t *testing.T) { linked.Check(t, 25) }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/buildinfo"
+	"github.com/quartet-node/quartet/internal/debugapi"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/nodeip"
@@ -169,7 +170,8 @@ func serve(
 	group.Go(func() error {
 		defer node.server.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address: cfg.Listen, Register: node.server.Register, Health: health, Logger: logger, Users: cfg.Users,
+			Address: cfg.Listen, Health: health, Logger: logger, Users: cfg.Users,
+			Register: debugapi.With(debugapi.Config{Logger: logger, Clock: clock.RealClock{}}, node.server.Register),
 			Ready: func() {
 				logger.Info("serving", "address", cfg.Listen, "node", settings.Name)
 				cfg.Systemd.Ready(logger)

@@ -14,6 +14,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/internal/debugapi"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
@@ -142,7 +143,8 @@ func observe(
 	group.Go(func() error {
 		defer events.Close()
 		return rpc.Serve(ctx, rpc.Config{
-			Address: cfg.Listen, Register: srv.Register, Health: health, Logger: logger, Users: cfg.Users,
+			Address: cfg.Listen, Health: health, Logger: logger, Users: cfg.Users,
+			Register: debugapi.With(debugapi.Config{Logger: logger, Clock: clock.RealClock{}}, srv.Register),
 			Ready: func() {
 				logger.Info("serving", "address", cfg.Listen)
 				cfg.Systemd.Ready(logger)

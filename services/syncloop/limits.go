@@ -61,7 +61,15 @@ func wrapLimit(maximum uint64, err error) error {
 // profileContention turns on the profile of lock contention, which costs CPU time, if the configuration requests it and
 // serves profiles.
 func profileContention(kubelet *kubeletconfigv1beta1.KubeletConfiguration) {
-	if kubelet.EnableContentionProfiling && *kubelet.EnableDebuggingHandlers && *kubelet.EnableProfilingHandler {
-		runtime.SetBlockProfileRate(1)
+	if rate := contentionRate(kubelet); rate > 0 {
+		runtime.SetBlockProfileRate(rate)
 	}
+}
+
+// contentionRate returns the rate of the profile of lock contention: 1 is each event, and 0 is none.
+func contentionRate(kubelet *kubeletconfigv1beta1.KubeletConfiguration) int {
+	if kubelet.EnableContentionProfiling && *kubelet.EnableDebuggingHandlers && *kubelet.EnableProfilingHandler {
+		return 1
+	}
+	return 0
 }

@@ -8,5 +8,6 @@ import (
 
 // The limit was 31 MiB before the messages of CSI and storage/v1, which are 1 MiB together, 32 MiB before the volumes
 // of storage classes and project quotas, 33 MiB before the messages of resource claims and DRA drivers, and 34 MiB
-// before CPUs for one container, the pods API and the health of volumes.
+// before CPUs for one container, the pods API and the health of volumes. DebugService, reflection and channelz are 0.4
+// MiB.
 func TestNothingIsLinkedThatMustNotBe(t *testing.T) { linked.Check(t, 35) }

@@ -10,6 +10,7 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/internal/debugapi"
 	"github.com/quartet-node/quartet/internal/httpserve"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -46,7 +47,10 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 		defer c.events.Close()
 		return rpc.Serve(ctx, rpc.Config{
 			Address: h.cfg.Listen, Health: h.health, Logger: h.logger, Users: h.cfg.Users,
-			Register: func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, c.engine) },
+			Register: debugapi.With(
+				debugapi.Config{Logger: h.logger, Clock: clock.RealClock{}, BlockProfileRate: contentionRate(&h.cfg.Kubelet)},
+				func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, c.engine) },
+			),
 			Ready: func() {
 				h.logger.Info("serving", "address", h.cfg.Listen)
 				h.cfg.Systemd.Ready(h.logger)
