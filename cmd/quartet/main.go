@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/applycmd"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/debugcmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/doctor"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/kubeletcmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/metrics"
@@ -82,6 +83,7 @@ func root() *cobra.Command {
 	cmd.AddCommand(trace.Command())
 	cmd.AddCommand(metrics.Command())
 	cmd.AddCommand(doctor.Command())
+	cmd.AddCommand(debugcmd.Command())
 	return cmd
 }
 

@@ -7,9 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -28,9 +26,6 @@ import (
 
 // callTimeout bounds the answer of a service. No call needs I/O.
 const callTimeout = 5 * time.Second
-
-// probeTimeout bounds the connection to a socket on this machine.
-const probeTimeout = 200 * time.Millisecond
 
 // Commands returns get, describe, events, updates and logs.
 func Commands() []*cobra.Command {
@@ -90,86 +85,11 @@ func (a *querier) addFlags(cmd *cobra.Command, output *format, watch *bool) {
 	}
 }
 
-func (a *querier) address(service layout.Service) (string, error) {
-	addresses, err := target.SocketAddresses(a.stateDir)
-	if err != nil {
-		return "", err
-	}
-	switch service {
-	case layout.ConfigMux:
-		return addresses.ConfigMux, nil
-	case layout.PLEG:
-		return addresses.PLEG, nil
-	case layout.SyncLoop:
-		return addresses.SyncLoop, nil
-	case layout.NodeStatus:
-		return addresses.NodeStatus, nil
-	default:
-		return "", fmt.Errorf("there is no service %q", service)
-	}
-}
+func (a *querier) address(service layout.Service) (string, error) { return target.Address(a.stateDir, service) }
 
 // connect returns a connection to a reachable service. Its error has a remedy.
 func (a *querier) connect(ctx context.Context, service layout.Service) (*grpc.ClientConn, error) {
-	address, err := a.address(service)
-	if err != nil {
-		return nil, err
-	}
-	probe, err := rpc.Connect(ctx, address)
-	if err != nil {
-		return nil, a.unreachable(service, address, err)
-	}
-	if err := probe.Close(); err != nil {
-		return nil, fmt.Errorf("reaching %s at %s: %w", service, address, err)
-	}
-	return rpc.Dial(address)
-}
-
-func (a *querier) unreachable(service layout.Service, address string, err error) error {
-	var impostor *rpc.ImpostorError
-	if errors.As(err, &impostor) {
-		return impostor
-	}
-	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("cannot reach %s at %s: this user may not: run the command as root", service, address)
-	}
-	if others := a.answering(service); len(others) > 0 {
-		return fmt.Errorf(
-			"cannot reach %s at %s: it does not run, although %s of the same node does: its supervisor restarts it within seconds; if not, see its log",
-			service,
-			address,
-			strings.Join(others, ", "),
-		)
-	}
-	up := "quartet up"
-	if a.stateDir != "" && a.stateDir != layout.DefaultStateDir {
-		up += " --state-dir " + a.stateDir
-	}
-	return fmt.Errorf(
-		"cannot reach %s at %s: is the node running? start it with '%s', or name its state directory with --state-dir or %s",
-		service,
-		address,
-		up,
-		target.EnvStateDir,
-	)
-}
-
-// answering returns the other services of the node that accept connections.
-func (a *querier) answering(service layout.Service) []string {
-	var names []string
-	for _, other := range layout.Services() {
-		address, err := a.address(other)
-		if other == service || err != nil {
-			continue
-		}
-		conn, err := net.DialTimeout("unix", strings.TrimPrefix(address, "unix://"), probeTimeout)
-		if err != nil {
-			continue
-		}
-		_ = conn.Close() // nothing was sent on it
-		names = append(names, string(other))
-	}
-	return names
+	return target.Connect(ctx, a.stateDir, service)
 }
 
 // ask makes one call to a service.

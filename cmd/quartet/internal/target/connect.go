@@ -1,0 +1,102 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/rpc"
+)
+
+// probeTimeout bounds the connection to a socket on this machine.
+const probeTimeout = 200 * time.Millisecond
+
+// Address returns the address of a service of the node of a state directory; empty means the default.
+func Address(stateDir string, service layout.Service) (string, error) {
+	addresses, err := SocketAddresses(stateDir)
+	if err != nil {
+		return "", err
+	}
+	switch service {
+	case layout.ConfigMux:
+		return addresses.ConfigMux, nil
+	case layout.PLEG:
+		return addresses.PLEG, nil
+	case layout.SyncLoop:
+		return addresses.SyncLoop, nil
+	case layout.NodeStatus:
+		return addresses.NodeStatus, nil
+	default:
+		return "", fmt.Errorf("there is no service %q", service)
+	}
+}
+
+// Connect returns a connection to a reachable service of the node of a state directory. Its error has a remedy.
+func Connect(ctx context.Context, stateDir string, service layout.Service) (*grpc.ClientConn, error) {
+	address, err := Address(stateDir, service)
+	if err != nil {
+		return nil, err
+	}
+	probe, err := rpc.Connect(ctx, address)
+	if err != nil {
+		return nil, unreachable(stateDir, service, address, err)
+	}
+	if err := probe.Close(); err != nil {
+		return nil, fmt.Errorf("reaching %s at %s: %w", service, address, err)
+	}
+	return rpc.Dial(address)
+}
+
+func unreachable(stateDir string, service layout.Service, address string, err error) error {
+	var impostor *rpc.ImpostorError
+	if errors.As(err, &impostor) {
+		return impostor
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("cannot reach %s at %s: this user may not: run the command as root", service, address)
+	}
+	if others := answering(stateDir, service); len(others) > 0 {
+		return fmt.Errorf(
+			"cannot reach %s at %s: it does not run, although %s of the same node does: its supervisor restarts it within seconds; if not, see its log",
+			service,
+			address,
+			strings.Join(others, ", "),
+		)
+	}
+	up := "quartet up"
+	if stateDir != "" && stateDir != layout.DefaultStateDir {
+		up += " --state-dir " + stateDir
+	}
+	return fmt.Errorf(
+		"cannot reach %s at %s: is the node running? start it with '%s', or name its state directory with --state-dir or %s",
+		service,
+		address,
+		up,
+		EnvStateDir,
+	)
+}
+
+// answering returns the other services of the node that accept connections.
+func answering(stateDir string, service layout.Service) []string {
+	var names []string
+	for _, other := range layout.Services() {
+		address, err := Address(stateDir, other)
+		if other == service || err != nil {
+			continue
+		}
+		conn, err := net.DialTimeout("unix", strings.TrimPrefix(address, "unix://"), probeTimeout)
+		if err != nil {
+			continue
+		}
+		_ = conn.Close() // nothing was sent on it
+		names = append(names, string(other))
+	}
+	return names
+}
