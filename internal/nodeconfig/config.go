@@ -186,6 +186,7 @@ func Parse(service Service, args []string, out io.Writer) (Config, error) {
 		setDefaults(&cfg.Kubelet)
 		cfg.APIAddress = apiAddress(&cfg, index{})
 	}
+	errs = append(errs, f.overrideLogFormat(&cfg.Kubelet)...)
 	if service == SyncLoop && len(errs) == 0 && !cfg.AllowUnauthenticatedAPI {
 		if at := cfg.UnauthenticatedAPI(); at != "" {
 			errs = append(errs, exposed(&cfg, at))

@@ -23,6 +23,7 @@ type flags struct {
 	hostnameOverride, nodeIP string
 	nodeLabels               string
 	verbosity                int
+	logFormat                string
 	standby, readOnly        bool
 	openAPI                  bool
 	hostRoot                 string
@@ -87,6 +88,7 @@ func (f *flags) flagSet(service Service) *pflag.FlagSet {
 	set.StringVar(&f.nodeLabels, "node-labels", "", "`LABELS` for the Node, as KEY=VALUE,KEY=VALUE")
 	f.addOwnFlags(service, set)
 	set.IntVarP(&f.verbosity, "v", "v", 0, "`N`, how much to log: 0 is information, 4 and more is debugging")
+	set.StringVar(&f.logFormat, "logging-format", "", "`FORMAT` of the log: text or json (default: the file's logging.format)")
 	f.given = set.Changed
 	return set
 }

@@ -75,6 +75,25 @@ func validateLogging(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *probl
 	}
 }
 
+// overrideLogFormat applies --logging-format to the file's format, and returns why it cannot.
+func (f *flags) overrideLogFormat(cfg *kubeletconfigv1beta1.KubeletConfiguration) []error {
+	if !f.given("logging-format") {
+		return nil
+	}
+	switch {
+	case f.logFormat != LogText && f.logFormat != LogJSON:
+		return []error{fmt.Errorf("--logging-format: %q must be %s or %s", f.logFormat, LogText, LogJSON)}
+	case f.logFormat == LogJSON && !gateEnabled(cfg, gateLoggingBeta):
+		return []error{fmt.Errorf("--logging-format: %s needs the feature gate %s: remove the gate, or use %s",
+			LogJSON, gateLoggingBeta, LogText)}
+	case f.logFormat == LogJSON && len(cfg.Logging.VModule) > 0:
+		return []error{fmt.Errorf("--logging-format: %s: the file's logging.vmodule is for the format %s only: "+
+			"leave one of the two out", LogJSON, LogText)}
+	}
+	cfg.Logging.Format = f.logFormat
+	return nil
+}
+
 // Logging returns the configuration of log lines.
 func (c Config) Logging() telemetry.Logging {
 	file := &c.Kubelet.Logging

@@ -1,6 +1,7 @@
 package nodeconfig
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,6 +28,8 @@ func TestLoggingOfTheFile(t *testing.T) {
 		{name: "verbosity", logging: "{verbosity: 4, flushFrequency: 1s}", want: telemetry.Logging{Verbosity: 4}},
 		{name: "verbosity of the flag", logging: "{verbosity: 4}", args: []string{"--v=0"}},
 		{name: "JSON", logging: "{format: json}", want: telemetry.Logging{JSON: true}},
+		{name: "JSON of the flag", logging: "{}", args: []string{"--logging-format=json"}, want: telemetry.Logging{JSON: true}},
+		{name: "text of the flag", logging: "{format: json}", args: []string{"--logging-format=text"}},
 		{name: "parts", logging: "{vmodule: [{filePattern: worker, verbosity: 5}, {filePattern: pod*, verbosity: 0}]}",
 			want: telemetry.Logging{Parts: []telemetry.Part{{Pattern: "worker", Verbosity: 5}, {Pattern: "pod*"}}}},
 	} {
@@ -42,6 +45,24 @@ func TestLoggingOfTheFile(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestAFormatOfTheFlagThatIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubelet.yaml")
+	for _, test := range []struct{ content, format, want string }{
+		{"", "xml", `--logging-format: "xml" must be text or json`},
+		{"", "", `--logging-format: "" must be text or json`},
+		{"logging: {vmodule: [{filePattern: a, verbosity: 1}]}", "json", "--logging-format: json: the file's logging.vmodule"},
+		{"featureGates: {LoggingBetaOptions: false}", "json", "--logging-format: json needs the feature gate"},
+	} {
+		if err := os.WriteFile(file, []byte(head+test.content+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Parse(PLEG, []string{"--config", file, "--logging-format=" + test.format}, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s with %q: %v, want %q", test.format, test.content, err, test.want)
+		}
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"time"
 
@@ -73,8 +72,8 @@ type Options struct {
 	StateDir string
 	// StuckTimeout is how long a service may stand still before it is ended; 0 for ever.
 	StuckTimeout time.Duration
-	// Verbosity is the log verbosity of the services.
-	Verbosity int
+	// Log is passed to the services.
+	Log LogFlags
 	// Systemd is notified when all four services are ready, and when they stop. It is not a flag.
 	Systemd systemd.Notifier
 	// Sockets holds the listening sockets of the services, at first the inherited ones. It is not a flag.
@@ -135,7 +134,7 @@ func (o *Options) addFlags(flags *pflag.FlagSet) {
 		watchdog.DefaultPatience,
 		"`time` after which a service that stands still logs its goroutines and is restarted; 0 leaves it alone",
 	)
-	flags.IntVarP(&o.Verbosity, "v", "v", 0, "log verbosity: 0 is what an operator needs, 4 is for debugging")
+	o.Log.Add(flags)
 	target.AddFlag(flags, &o.StateDir)
 }
 
@@ -269,6 +268,9 @@ func (o Options) Check() error {
 // check fails if a service would refuse its flags or the file, so that problems are reported once, before anything
 // starts. It returns the configuration of log lines.
 func (o Options) check(l layout.Layout) (logging telemetry.Logging, err error) {
+	if err := o.Log.check(); err != nil {
+		return telemetry.Logging{}, err
+	}
 	for _, service := range layout.Services() {
 		cfg, err := nodeconfig.Parse(service, o.args(l, service), io.Discard)
 		if err != nil {
@@ -361,10 +363,7 @@ func (o Options) args(l layout.Layout, service layout.Service) []string {
 			args = append(args, nodeconfig.AllowUnauthenticatedAPIArg)
 		}
 	}
-	if o.Verbosity != 0 {
-		args = append(args, "--v="+strconv.Itoa(o.Verbosity))
-	}
-	return args
+	return append(args, o.Log.of(service)...)
 }
 
 // BinDir returns the directory of this executable, which also contains the other binaries of the build.

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
@@ -32,7 +35,7 @@ func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
 		NodeIP:           "198.51.100.7",
 		NodeLabels:       "a=b",
 		StateDir:         dir,
-		Verbosity:        4,
+		Log:              LogFlags{Verbosity: 4, Parts: map[string]int{"pleg": 0}, Format: nodeconfig.LogJSON},
 		CredentialProviders: nodeconfig.CredentialProviderFlags{
 			Config: filepath.Join(dir, "providers.yaml"),
 			BinDir: dir,
@@ -56,9 +59,34 @@ func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
 			t.Errorf("%s has the credential providers %+v, want has %v",
 				service, cfg.CredentialProviders, service == layout.SyncLoop)
 		}
+		wantVerbosity := 4
+		if service == layout.PLEG {
+			wantVerbosity = 0
+		}
+		if logging := cfg.Logging(); !logging.JSON || logging.Verbosity != wantVerbosity {
+			t.Errorf("%s logs as %+v, want JSON with the verbosity %d", service, logging, wantVerbosity)
+		}
 		if cfg.AllowUnauthenticatedAPI != (service == layout.SyncLoop) {
 			t.Errorf("%s may serve everybody: %v, want %v", service, cfg.AllowUnauthenticatedAPI, service == layout.SyncLoop)
 		}
+	}
+}
+
+// TestTheFlagsOfLogsArePassedOn: `quartet up --detach` starts itself with the same flags.
+func TestTheFlagsOfLogsArePassedOn(t *testing.T) {
+	want := LogFlags{Verbosity: 2, Parts: map[string]int{"pleg": 0, "syncloop": 4}, Format: "json"}
+	var got LogFlags
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	got.Add(flags)
+	if err := flags.Parse(want.Args()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	opts := Options{StateDir: t.TempDir(), HostnameOverride: "node-1", Log: LogFlags{Parts: map[string]int{"kubelet": 4}}}
+	if err := opts.Check(); err == nil || !strings.Contains(err.Error(), `--part-verbosity: "kubelet" must be `) {
+		t.Errorf("Check() error = %v", err)
 	}
 }
 

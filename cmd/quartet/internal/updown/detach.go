@@ -98,12 +98,12 @@ func (n *node) foregroundArgs() []string {
 		"up", "--state-dir=" + n.layout.StateDir(), "--manifests=" + n.opts.manifests, "--kubeconfig=" + n.opts.kubeconfig,
 		"--bootstrap-kubeconfig=" + n.opts.bootstrapKubeconfig,
 		"--config=" + n.opts.config, "--pod-cidr=" + n.opts.podCIDR, "--hostname-override=" + n.opts.hostnameOverride,
-		"--read-only-port=" + strconv.Itoa(int(n.opts.readOnlyPort)), "--v=" + strconv.Itoa(n.opts.verbosity),
+		"--read-only-port=" + strconv.Itoa(int(n.opts.readOnlyPort)),
 	}
 	if n.opts.healthzPortGiven {
 		args = append(args, "--"+healthzPortFlag+"="+strconv.Itoa(int(n.opts.healthzPort)))
 	}
-	return slices.Concat(args, n.opts.hostPrivileges.Args(), n.opts.credentialProviders.Args())
+	return slices.Concat(args, n.opts.log.Args(), n.opts.hostPrivileges.Args(), n.opts.credentialProviders.Args())
 }
 
 // tail returns the end of a log after an offset.

@@ -49,7 +49,7 @@ type upOptions struct {
 	// healthzPortGiven is true if --healthz-port is set.
 	healthzPortGiven    bool
 	detach              bool
-	verbosity           int
+	log                 nodecmd.LogFlags
 	hostPrivileges      nodeconfig.PrivilegeFlags
 	credentialProviders nodeconfig.CredentialProviderFlags
 	// systemd is notified when the node is ready. It is not a flag.
@@ -138,13 +138,7 @@ func (o *upOptions) flagSet() *pflag.FlagSet {
 	)
 	o.hostPrivileges.Add(flags)
 	o.credentialProviders.Add(flags)
-	flags.IntVarP(
-		&o.verbosity,
-		"v",
-		"v",
-		0,
-		"log verbosity of the services: 0 is what an operator needs, 4 is for debugging",
-	)
+	o.log.Add(flags)
 	return flags
 }
 
@@ -352,7 +346,7 @@ func (n *node) nodeOptions() nodecmd.Options {
 		HostPrivileges:      n.opts.hostPrivileges,
 		CredentialProviders: n.opts.credentialProviders,
 		StateDir:            n.layout.StateDir(),
-		Verbosity:           n.opts.verbosity,
+		Log:                 n.opts.log,
 		StuckTimeout:        watchdog.DefaultPatience,
 		Systemd:             n.opts.systemd,
 		Sockets:             n.opts.sockets,
