@@ -15,6 +15,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/applycmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/debugcmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/doctor"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/evictcmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/kubeletcmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
@@ -84,6 +85,7 @@ func root() *cobra.Command {
 	cmd.AddCommand(metrics.Command())
 	cmd.AddCommand(doctor.Command())
 	cmd.AddCommand(debugcmd.Command())
+	cmd.AddCommand(evictcmd.Command())
 	return cmd
 }
 

@@ -54,9 +54,12 @@ func Command() *cobra.Command {
 }
 
 func (p *part) command() *cobra.Command {
-	const actions = "log-level, profile, goroutines or gc"
+	words, actions := "log-level|profile|goroutines|gc", "log-level, profile, goroutines or gc"
+	if p.service == layout.PLEG {
+		words, actions = words+"|relist", "log-level, profile, goroutines, gc or relist"
+	}
 	cmd := &cobra.Command{
-		Use:   string(p.service) + " log-level|profile|goroutines|gc",
+		Use:   string(p.service) + " " + words,
 		Short: "Look into " + string(p.service),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -68,6 +71,9 @@ func (p *part) command() *cobra.Command {
 	}
 	target.AddFlag(cmd.PersistentFlags(), &p.stateDir)
 	cmd.AddCommand(p.logLevelCommand(), p.profileCommand(), p.goroutinesCommand(), p.memoryCommand())
+	if p.service == layout.PLEG {
+		cmd.AddCommand(p.relistCommand())
+	}
 	return cmd
 }
 

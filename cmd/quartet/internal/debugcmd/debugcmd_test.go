@@ -15,9 +15,13 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/utils/clock"
 
 	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/debugapi"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/rpc"
@@ -180,6 +184,44 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s fails with %v, want %q", test.line, err, test.want)
 		}
+	}
+}
+
+// lister is a pleg that has relisted, or cannot.
+type lister struct {
+	lifecyclev1.UnimplementedLifecycleServiceServer
+
+	fails error
+}
+
+func (l lister) RequestRelist(
+	context.Context, *lifecyclev1.RequestRelistRequest,
+) (*lifecyclev1.RequestRelistResponse, error) {
+	return &lifecyclev1.RequestRelistResponse{RelistedAt: timestamppb.Now()}, l.fails
+}
+
+func TestARelistIsRequested(t *testing.T) {
+	register := func(l lister) func(*grpc.Server) {
+		return func(s *grpc.Server) { lifecyclev1.RegisterLifecycleServiceServer(s, l) }
+	}
+	out, err := run(t, serve(t, layout.PLEG, register(lister{})), "pleg relist")
+	listed := regexp.MustCompile(`^The runtime was listed at \S+, -?[\d.]+m?s after the request\.\n$`)
+	if err != nil || !listed.MatchString(out) {
+		t.Errorf("got %q, %v", out, err)
+	}
+	hung := lister{fails: status.Error(codes.Unavailable, "the runtime does not answer")}
+	_, err = run(t, serve(t, layout.PLEG, register(hung)), "pleg relist")
+	if err == nil || err.Error() != "pleg: the runtime does not answer" {
+		t.Errorf("it fails with %v", err)
+	}
+	slow := lister{fails: status.Error(codes.DeadlineExceeded, "context deadline exceeded")}
+	_, err = run(t, serve(t, layout.PLEG, register(slow)), "pleg relist")
+	if err == nil || !strings.HasPrefix(err.Error(), "the runtime was not listed within 30s") {
+		t.Errorf("of a runtime that hangs it says %v", err)
+	}
+	_, err = run(t, t.TempDir(), "syncloop relist")
+	if err == nil || !strings.Contains(err.Error(), `there is no "relist"`) {
+		t.Errorf("syncloop is asked: %v", err)
 	}
 }
 

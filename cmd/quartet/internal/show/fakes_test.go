@@ -60,6 +60,7 @@ type fakeEngine struct {
 	claims   []*enginev1.Claim
 	released []*enginev1.ReleasedVolume
 	volumes  []*enginev1.PodVolume
+	images   []*enginev1.Image
 	// resources are those of the pods.
 	resources podresourcesv1.ListPodResourcesResponse
 }

@@ -42,14 +42,14 @@ type querier struct {
 
 func (a *querier) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "get pods|workers|volumes|sources|configmaps|secrets|pvc|pv|storageclasses|csidrivers|node",
-		Short: "Show pods, their workers and volumes, sources of pods, config maps, secrets, claims, or the node",
+		Use:   "get pods|workers|volumes|sources|configmaps|secrets|pvc|pv|storageclasses|csidrivers|images|node",
+		Short: "Show pods, their workers and volumes, sources of pods, config maps, secrets, claims, images, or the node",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("say what to show: " + cmd.CommandPath() + " pods, workers, volumes, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers or node")
+				return errors.New("say what to show: " + cmd.CommandPath() + " pods, workers, volumes, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers, images or node")
 			}
 			return fmt.Errorf(
-				"there is no %q to show: %s shows pods, workers, volumes, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers or node",
+				"there is no %q to show: %s shows pods, workers, volumes, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers, images or node",
 				args[0],
 				cmd.CommandPath(),
 			)
@@ -68,6 +68,7 @@ func (a *querier) getCommand() *cobra.Command {
 		a.persistentVolumesCommand(),
 		a.classesCommand(),
 		a.driversCommand(),
+		a.imagesCommand(),
 		a.nodeCommand(),
 	)
 	return cmd
@@ -85,7 +86,9 @@ func (a *querier) addFlags(cmd *cobra.Command, output *format, watch *bool) {
 	}
 }
 
-func (a *querier) address(service layout.Service) (string, error) { return target.Address(a.stateDir, service) }
+func (a *querier) address(service layout.Service) (string, error) {
+	return target.Address(a.stateDir, service)
+}
 
 // connect returns a connection to a reachable service. Its error has a remedy.
 func (a *querier) connect(ctx context.Context, service layout.Service) (*grpc.ClientConn, error) {

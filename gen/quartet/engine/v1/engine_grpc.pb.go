@@ -72,8 +72,8 @@ type EngineServiceClient interface {
 	// ListWorkers returns the pod workers: state, pending work, last error, next run, and the phases of each pod's start.
 	// `quartet get workers` and `quartet describe pod` call it.
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
-	// ListImages returns the images in the runtime. nodestatus lists them in the Node. Fails with UNAVAILABLE if the
-	// runtime does not answer.
+	// ListImages returns the images in the runtime. nodestatus lists them in the Node, and `quartet get images` calls it.
+	// Fails with UNAVAILABLE if the runtime does not answer.
 	ListImages(ctx context.Context, in *ListImagesRequest, opts ...grpc.CallOption) (*ListImagesResponse, error)
 	// ListClaims returns the persistent volume claims of a node without an API server that pods have used: a claim gets a
 	// directory, or a volume of its storage class, when the first pod uses it, and has it until it was deleted and no pod
@@ -93,7 +93,7 @@ type EngineServiceClient interface {
 	ListPodResources(ctx context.Context, in *ListPodResourcesRequest, opts ...grpc.CallOption) (*ListPodResourcesResponse, error)
 	// EvictPod terminates a pod with phase Failed, a reason and a message; it is not started again, even if its source
 	// still names it. Returns when the eviction has begun. Fails with NOT_FOUND if there is no such pod and with
-	// INVALID_ARGUMENT if the reason is empty.
+	// INVALID_ARGUMENT if the reason is empty. `quartet evict` calls it.
 	EvictPod(ctx context.Context, in *EvictPodRequest, opts ...grpc.CallOption) (*EvictPodResponse, error)
 	// ShutDownPods terminates pods because the machine is shutting down: they become Failed with the reason Terminated
 	// and the condition DisruptionTarget. Pods of an API server stay Failed; static pods run again after the reboot.
@@ -323,8 +323,8 @@ type EngineServiceServer interface {
 	// ListWorkers returns the pod workers: state, pending work, last error, next run, and the phases of each pod's start.
 	// `quartet get workers` and `quartet describe pod` call it.
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
-	// ListImages returns the images in the runtime. nodestatus lists them in the Node. Fails with UNAVAILABLE if the
-	// runtime does not answer.
+	// ListImages returns the images in the runtime. nodestatus lists them in the Node, and `quartet get images` calls it.
+	// Fails with UNAVAILABLE if the runtime does not answer.
 	ListImages(context.Context, *ListImagesRequest) (*ListImagesResponse, error)
 	// ListClaims returns the persistent volume claims of a node without an API server that pods have used: a claim gets a
 	// directory, or a volume of its storage class, when the first pod uses it, and has it until it was deleted and no pod
@@ -344,7 +344,7 @@ type EngineServiceServer interface {
 	ListPodResources(context.Context, *ListPodResourcesRequest) (*ListPodResourcesResponse, error)
 	// EvictPod terminates a pod with phase Failed, a reason and a message; it is not started again, even if its source
 	// still names it. Returns when the eviction has begun. Fails with NOT_FOUND if there is no such pod and with
-	// INVALID_ARGUMENT if the reason is empty.
+	// INVALID_ARGUMENT if the reason is empty. `quartet evict` calls it.
 	EvictPod(context.Context, *EvictPodRequest) (*EvictPodResponse, error)
 	// ShutDownPods terminates pods because the machine is shutting down: they become Failed with the reason Terminated
 	// and the condition DisruptionTarget. Pods of an API server stay Failed; static pods run again after the reboot.
