@@ -22,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/preparecmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/runtimecmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/show"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/supportcmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/trace"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/updown"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/version"
@@ -86,6 +87,7 @@ func root() *cobra.Command {
 	cmd.AddCommand(doctor.Command())
 	cmd.AddCommand(debugcmd.Command())
 	cmd.AddCommand(evictcmd.Command())
+	cmd.AddCommand(supportcmd.Command(root))
 	return cmd
 }
 
