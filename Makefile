@@ -41,6 +41,10 @@ SUITE_PROGRAMS := $(addprefix $(CONFORMANCE)/bin/,ginkgo agnhost nonewprivs)
 SUITE := $(CONFORMANCE)/bin/e2e_node.test $(SUITE_PROGRAMS) $(CONFORMANCE)/images/made
 # Without gRPC's debug pages the linker can drop unused methods: see test/linked.
 PRODUCT_FLAGS = -tags grpcnotrace -trimpath -ldflags "-s -w -X github.com/quartet-node/quartet/internal/buildinfo.version=$(VERSION)"
+ifdef DEBUG
+# With symbols, without optimizations, and with the paths of this checkout: for a debugger.
+PRODUCT_FLAGS = -tags grpcnotrace -trimpath=false -gcflags "all=-N -l" -ldflags "-X github.com/quartet-node/quartet/internal/buildinfo.version=$(VERSION)"
+endif
 # The images of pods; the bundled runtime imports them.
 POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
 # The images of deploy/compose. Its .env has the tag.
@@ -100,7 +104,7 @@ $(BIN)/bridge $(BIN)/loopback $(BIN)/host-local $(BIN)/portmap: $(RUNTIME_MODULE
 	@touch $@
 
 .PHONY: build-product
-build-product: ## Build the four services and the command line
+build-product: ## Build the four services and the command line; DEBUG=1 builds them for a debugger
 	@for service in $(SERVICES); do \
 	  CGO_ENABLED=0 $(PART) $$service go build $(PRODUCT_FLAGS) -o $(BIN)/ ./services/$$service; \
 	done
