@@ -103,12 +103,19 @@ $(BIN)/bridge $(BIN)/loopback $(BIN)/host-local $(BIN)/portmap: $(RUNTIME_MODULE
 	@CGO_ENABLED=0 $(PART) "$(@F) (network)" go -C tools/runtime build -trimpath -ldflags "-s -w" -o $@ $(CNI)/$(CNI_KIND)/$(@F)
 	@touch $@
 
+# The four services are the same program under other names, so that a node has it in memory once. The links are hard ones,
+# by which each process shows its name.
 .PHONY: build-product
-build-product: ## Build the four services and the command line; DEBUG=1 builds them for a debugger
-	@for service in $(SERVICES); do \
-	  CGO_ENABLED=0 $(PART) $$service go build $(PRODUCT_FLAGS) -o $(BIN)/ ./services/$$service; \
-	done
+build-product: ## Build the command line and the four services; DEBUG=1 builds them for a debugger
 	@CGO_ENABLED=0 $(PART) quartet go build $(PRODUCT_FLAGS) -o $(BIN)/ ./cmd/quartet
+	@for service in $(SERVICES); do ln -f $(BIN)/quartet $(BIN)/$$service; done
+
+# Each service as a program of its own, for its image.
+.PHONY: build-services
+build-services:
+	@for service in $(SERVICES); do \
+	  CGO_ENABLED=0 $(PART) "$$service (alone)" go build $(PRODUCT_FLAGS) -o $(BIN)/services/ ./cmd/$$service; \
+	done
 
 .PHONY: pod-images
 pod-images: $(POD_IMAGES)
@@ -137,13 +144,14 @@ service-images: $(SERVICE_IMAGES:%=image-%)
 image-configmux: OWNER := 10241:10240
 image-pleg image-syncloop: OWNER := 0:10240
 image-nodestatus: OWNER := 10244:10240
-image-%: IMAGE_FLAGS = -file $(BIN)/$* -user $(OWNER) -dir /run/quartet=711:0:0 -dir /run/quartet/$*=710:$(OWNER) -dir /var/lib/quartet=700:$(OWNER)
+image-%: IMAGE_FLAGS = -file $(BIN)/services/$* -user $(OWNER) -dir /run/quartet=711:0:0 -dir /run/quartet/$*=710:$(OWNER) -dir /var/lib/quartet=700:$(OWNER)
 image-quartet: IMAGE_FLAGS := -file $(BIN)/quartet
 # The layout is that of bin/, because the command looks for a runtime there.
 image-containerd: IMAGE_FLAGS := -file $(BIN)/quartet -entrypoint "/quartet runtime" \
   $(foreach file,$(RUNTIME) $(POD_IMAGES),-file $(file)=/runtime$(file:$(BIN)%=%))
 
 .PHONY: $(SERVICE_IMAGES:%=image-%)
+$(SERVICES:%=image-%): build-services
 $(SERVICE_IMAGES:%=image-%): image-%: build
 	@$(PART) "$* (image)" $(MAKE_IMAGE) $(IMAGE_FLAGS) -name quartet.local/$*:$(IMAGE_TAG) -out $(BIN)/images/$*.tar \
 	  -label org.opencontainers.image.title="quartet $*" -label org.opencontainers.image.version=$(VERSION) \
@@ -301,7 +309,7 @@ test-tools: $(TOOLS)/jaeger $(TOOLS)/sample-device-plugin $(TOOLS)/dra-test-driv
 UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))
 
 .PHONY: test-unit
-test-unit: packages build $(if $(filter true,$(CI)),test-tools) ## Run the tests of every package, with the race detector
+test-unit: packages build $(if $(filter true,$(CI)),build-services test-tools) ## Run the tests of every package, with the race detector
 	@CGO_ENABLED=1 go test $(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/kubeadm -e /test/nodecluster -e /test/faults -e /test/disks -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose -e /test/versions -e /test/vmnode)
 	@for module in $(TESTED_MODULES); do go -C $$module test $(TEST_FLAGS) -count 1 ./...; done # -count 1: they read files outside of the module
 

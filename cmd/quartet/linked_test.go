@@ -6,4 +6,5 @@ import (
 	"github.com/quartet-node/quartet/test/linked"
 )
 
-func TestNothingIsLinkedThatMustNotBe(t *testing.T) { linked.Check(t, 28) }
+// All services are in this program: 27 MiB are the command line, and syncloop alone has 35.
+func TestNothingIsLinkedThatMustNotBe(t *testing.T) { linked.Check(t, 52) }

@@ -1,4 +1,5 @@
 // Command quartet runs a node of four processes, optionally with its own container runtime, and queries a running node.
+// By the name of one of the four it is that service: what a program has in memory is there once for all that run it.
 package main
 
 import (
@@ -7,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -26,9 +28,27 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/trace"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/updown"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/version"
+	"github.com/quartet-node/quartet/services/configmux"
+	"github.com/quartet-node/quartet/services/nodestatus"
+	"github.com/quartet-node/quartet/services/pleg"
+	"github.com/quartet-node/quartet/services/syncloop"
 )
 
+// mains has the main functions of the four by the names of this program.
+func mains() map[string]func() {
+	return map[string]func(){
+		"configmux":  configmux.Main,
+		"nodestatus": nodestatus.Main,
+		"pleg":       pleg.Main,
+		"syncloop":   syncloop.Main,
+	}
+}
+
 func main() {
+	if service, found := mains()[filepath.Base(os.Args[0])]; found {
+		service()
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	cmd := root()
 	if kubeletcmd.Called(os.Args[0]) {

@@ -1,4 +1,4 @@
-package main
+package syncloop
 
 import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"

@@ -34,15 +34,18 @@ func forbidden() map[string]string {
 }
 
 // Check is for a test of a main package and runs in its directory. It fails the test for every forbidden package that
-// the program links, with the chain of imports. When bin/ has the program, it also fails the test if the program is
-// larger than limit, in MiB.
+// the program links, with the chain of imports. When bin/ or bin/services/ has the program, it also fails the test if the
+// program is larger than limit, in MiB.
 func Check(t *testing.T, limit int64) {
 	t.Helper()
 	imports, program := list(t)
 	for _, text := range wrong(imports, program) {
 		t.Error(text)
 	}
-	file := filepath.Join(harness.BinDir(t), filepath.Base(program))
+	file := filepath.Join(harness.BinDir(t), "services", filepath.Base(program))
+	if filepath.Base(program) == "quartet" {
+		file = filepath.Join(harness.BinDir(t), "quartet")
+	}
 	info, err := os.Stat(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // the program has not been built

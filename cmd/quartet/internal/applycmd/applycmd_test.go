@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "q")
 	if err == nil {
 		configmux = filepath.Join(dir, "configmux")
-		build := exec.Command("go", "build", "-o", configmux, "github.com/quartet-node/quartet/services/configmux")
+		build := exec.Command("go", "build", "-o", configmux, "github.com/quartet-node/quartet/cmd/configmux")
 		build.Stderr = os.Stderr
 		err = build.Run()
 	}
