@@ -47,8 +47,8 @@ type Cluster interface {
 	AttachmentNow(ctx context.Context, driver, handle string) (map[string]string, error)
 	// Secret returns a secret. Its errors contain nothing of the secret.
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
-	// Refused records that a volume of a pod could not be mounted with a secret: the pod is to try again when the secret
-	// has changed. Accepted records that it does not wait for that any more.
+	// Refused records that a volume of a pod could not be mounted or expanded with a secret: the pod is to try again when
+	// the secret has changed. Accepted records that it does not wait for that any more.
 	Refused(pod types.UID, secret *v1.Secret)
 	Accepted(pod types.UID, namespace, name string)
 }

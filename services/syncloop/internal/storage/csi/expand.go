@@ -124,6 +124,7 @@ func (p *Plugin) expand(ctx context.Context, v *volume, mounting bool) error {
 		err = p.expansionFailed(ctx, v, claim, wanted, &known, err)
 		p.sizes.put(v.identity, known)
 		if err != nil && !mounting {
+			v.ungrown = err
 			p.cfg.Events.Warning(ctx, v.Pod, "", eventExpansion, fmt.Sprintf("NodeExpandVolume.NodeExpandVolume failed for volume %q : %v", v.PV.Name, err))
 			return nil
 		}

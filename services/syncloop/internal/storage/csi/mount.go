@@ -28,7 +28,7 @@ func (p *Plugin) Mount(ctx context.Context, r persistentvolumes.Request) (string
 		return "", err
 	}
 	path, err := p.mountVolume(ctx, r, &v)
-	p.tellSecrets(&v, err)
+	p.tellSecrets(&v, cmp.Or(err, v.ungrown))
 	return path, err
 }
 

@@ -35,6 +35,8 @@ type volume struct {
 	stageSecret, publishSecret, expandSecret *v1.SecretReference
 	// used has the secrets that this attempt to mount the volume has read.
 	used []*v1.Secret
+	// ungrown is why this attempt could not expand the volume, which is in use.
+	ungrown error
 }
 
 // volumeOf returns the volume of a request. It fails if the driver does not support it.
