@@ -26,6 +26,7 @@ func metrics(s *stack) {
 		"PROMETHEUS_IMAGE=jaegertracing/all-in-one:1.62.0", "PROMETHEUS_PORT="+freePort(s.t))
 	with.compose("up", "--detach", "--no-recreate", "prometheus", "metrics")
 	id := with.containers("prometheus")[0]
+	with.expectUser("metrics", "10245:10240")
 	var page string
 	var err error
 	s.await("the page is served", func() bool {

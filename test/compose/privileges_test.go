@@ -59,6 +59,17 @@ func privileges(s *stack) {
 	}
 }
 
+// expectUser checks that the process of a service has a user and a group, and no capabilities.
+func (s *stack) expectUser(service, want string) {
+	s.t.Helper()
+	status, err := os.ReadFile("/proc/" + s.inspect(s.containers(service)[0], "{{.State.Pid}}") + "/status")
+	s.must(err)
+	uid, gid, _ := strings.Cut(want, ":")
+	expectLine(s, service, string(status), "Uid", strings.Join(slices.Repeat([]string{uid}, 4), "\t"))
+	expectLine(s, service, string(status), "Gid", strings.Join(slices.Repeat([]string{gid}, 4), "\t"))
+	expectLine(s, service, string(status), "CapBnd", fmt.Sprintf("%016x", 0))
+}
+
 func expectLine(s *stack, service, status, key, want string) {
 	s.t.Helper()
 	got := regexp.MustCompile(`(?m)^` + key + `:\s*(.*)$`).FindStringSubmatch(status)

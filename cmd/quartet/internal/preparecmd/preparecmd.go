@@ -1,6 +1,6 @@
 // Package preparecmd implements `quartet prepare`: it prepares a machine to run the four services as containers. Each
-// service gets its own directories, owned by its user: one for its state, and one for its sockets. Mounts of the machine
-// become shared, so that one container can mount a volume for another.
+// service gets its own directories, owned by its user: one for its state, and one for its sockets. Mounts of the
+// machine become shared, so that one container can mount a volume for another.
 package preparecmd
 
 import (
