@@ -19,7 +19,7 @@ const mounted = "/sys/fs/cgroup"
 
 // The manifests of a pod of each class.
 const (
-	guaranteed = "args: [sleep]\nresources: {requests: {cpu: 200m, memory: 64Mi}, limits: {cpu: 200m, memory: 64Mi}}\n"
+	guaranteed = "args: [sleep]\nresources: {requests: {cpu: 500m, memory: 64Mi}, limits: {cpu: 500m, memory: 64Mi}}\n"
 	burstable  = "args: [sleep]\nresources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: %s, memory: %s}}\n"
 	bestEffort = "args: [sleep]\n"
 )
@@ -75,10 +75,10 @@ func testCgroups(n *node) {
 	n.wantFiles(filepath.Join(all, "besteffort"), map[string]string{"cpu.weight": "1"})
 
 	n.wantFiles(filepath.Join(all, "pod"+string(first.UID)), map[string]string{
-		"cpu.weight": "8", "cpu.max": "20000 100000", "memory.max": mib(64), "memory.min": mib(64),
+		"cpu.weight": "20", "cpu.max": "50000 100000", "memory.max": mib(64), "memory.min": mib(64),
 	})
 	n.wantFiles(n.containerCgroup(first), map[string]string{
-		"cpu.weight": weight(200), "cpu.max": "20000 100000", "memory.max": mib(64), "memory.min": mib(64),
+		"cpu.weight": weight(500), "cpu.max": "50000 100000", "memory.max": mib(64), "memory.min": mib(64),
 		"memory.high": "max", "memory.swap.max": "0", "memory.oom.group": "1",
 	})
 	n.wantFiles(filepath.Join(all, "burstable", "pod"+string(second.UID)), map[string]string{
@@ -156,7 +156,7 @@ func testPressure(n *node) {
 // testOutOfMemory has a container that needs more than its limit.
 func testOutOfMemory(n *node) {
 	n.place("hungry", hosted+"restartPolicy: Never\n",
-		"args: [grow, -mib, \"128\"]\nresources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 100m, memory: 32Mi}}\n")
+		"args: [grow, -mib, \"128\"]\nresources: {requests: {cpu: 500m, memory: 32Mi}, limits: {cpu: 500m, memory: 32Mi}}\n")
 	pod := n.awaitPod("hungry", "Failed", func(pod *v1.Pod) bool { return pod.Status.Phase == v1.PodFailed })
 	if end := status(pod).State.Terminated; end == nil || end.Reason != "OOMKilled" || end.ExitCode != 137 {
 		n.t.Errorf("the container has ended with %+v", end)
@@ -166,7 +166,7 @@ func testOutOfMemory(n *node) {
 // testRemoval removes all pods. No cgroup, no mount and no process of them is left.
 func testRemoval(n *node) {
 	all := filepath.Join(n.Layout.CgroupRoot(), "kubepods")
-	for _, name := range []string{"guaranteed", "burstable", "besteffort", "hungry"} {
+	for _, name := range []string{"guaranteed", "burstable", "besteffort", "hungry", "confined", "unknown"} {
 		if err := n.TakeAway(name + ".yaml"); err != nil {
 			n.t.Fatal(err)
 		}

@@ -19,6 +19,7 @@ func TestANodeInAMachine(t *testing.T) {
 		n.in("resize", testResize)
 		n.in("pressure", testPressure)
 		n.in("out of memory", testOutOfMemory)
+		n.in("AppArmor", testAppArmor)
 		n.in("removal", testRemoval)
 		n.in("NUMA nodes", testNUMANodes)
 		n.in("before a restart", prepareRestart)

@@ -1,6 +1,6 @@
 // Package vmnode runs a whole node in a virtual machine: the programs of the build, the bundled containerd and static
-// pods. The machine has what the machine of the tests may lack: nothing but cgroup v2, swap, two NUMA nodes, and a
-// power button.
+// pods. The machine has what the machine of the tests may lack: nothing but cgroup v2, swap, two NUMA nodes,
+// AppArmor, and a power button.
 package vmnode
 
 import (
@@ -54,8 +54,9 @@ func machine() vm.Machine {
 	}
 	return vm.Machine{
 		Root: &vm.Root{MiB: 4096, Files: files}, CPUs: 4, NUMANodes: 2, MemoryMiB: memoryMiB, Timeout: machineTimeout,
-		Modules: []string{"overlay", "bridge", "veth"},
-		Disks:   []vm.Disk{{MiB: swapMiB, Format: []string{"mkswap"}}},
+		Modules:  []string{"overlay", "bridge", "veth"},
+		Programs: []string{"/sbin/apparmor_parser"}, // with which containerd loads its profile
+		Disks:    []vm.Disk{{MiB: swapMiB, Format: []string{"mkswap"}}},
 	}
 }
 
