@@ -50,6 +50,7 @@ func privileges(s *stack) {
 			s.t.Errorf("%s: read-only root, privileged, memory limit, restart policy, health check: %s", service, inspected)
 		}
 	}
+	s.expectUser("jaeger", "10001:10001")
 	if rules := s.inspect(s.containers("syncloop")[0], "{{.HostConfig.DeviceCgroupRules}} {{.HostConfig.Devices}}"); rules != "[c 1:11 r] []" {
 		s.t.Errorf("syncloop may use the devices %s, want %q", rules, "[c 1:11 r] []")
 	}
