@@ -41,7 +41,7 @@ func files() []file {
 		{name: "told-node.json", sampled: true},
 		{name: "oom-told.json", sampled: true},
 		{name: "claims/**"},
-		{name: "persistentvolumes/**"},
+		{name: "persistentvolumes/**", refuses: true},
 		{name: "pki/**"},
 		{name: "root-mount"},
 		{name: "root/pods/**", refuses: true, ofPods: true},

@@ -31,6 +31,8 @@ const (
 	sampled = 6
 	// patience bounds what the node does although a file fails, and what it does when the disk is well again.
 	patience = 90 * time.Second
+	// resizeTime is how long a resize has to begin or to say why it waits; on a disk that hangs it does neither.
+	resizeTime = 5 * time.Second
 	// callLimit bounds a call of the command.
 	callLimit = 30 * time.Second
 )
@@ -146,6 +148,13 @@ func hasCPU(p *v1.Pod, cpu int) bool {
 		p.Status.ContainerStatuses[0].AllocatedResources.Cpu().MilliValue() == int64(cpu)
 }
 
+// pending reports whether a resize of a pod waits.
+func pending(p *v1.Pod) bool {
+	return p != nil && slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.PodResizePending && c.Status == v1.ConditionTrue
+	})
+}
+
 func overdue(p *v1.Pod) bool { return p != nil && p.Status.Reason == "DeadlineExceeded" }
 
 // command runs quartet with an input, and returns what it says.
@@ -181,13 +190,15 @@ func (r *rig) kill(ctx context.Context, t *testing.T) {
 	}
 }
 
+// of returns the name of a pod or a secret of this cell.
+func (r *rig) of(name string) string { return fmt.Sprintf("%s-%d", name, r.turn) }
+
 // fail is one cell.
 func (r *rig) fail(t *testing.T, f file, how fault) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
 	defer cancel()
 	r.turn++
-	of := func(name string) string { return fmt.Sprintf("%s-%d", name, r.turn) }
-	goes, late, added, applied, pressed := of("goes"), of("late"), of("new"), of("applied"), of("pressed")
+	goes, late, added, pressed := r.of("goes"), r.of("late"), r.of("new"), r.of("pressed")
 	r.node.WriteManifest(t, "goes.yaml", manifest(goes, "", "serve"))
 	r.node.WriteManifest(t, "pressed.yaml", manifest(pressed, "", "serve"))
 	r.node.WriteManifest(t, "late.yaml", manifest(late, "  activeDeadlineSeconds: 8\n", "serve"))
@@ -220,36 +231,7 @@ func (r *rig) fail(t *testing.T, f file, how fault) {
 	}
 	var promised []string
 	if healthy {
-		if err := os.Remove(filepath.Join(r.node.Manifests, "goes.yaml")); err != nil {
-			t.Error(err)
-		}
-		if !r.within(ctx, patience, func(ctx context.Context) bool { return r.away(ctx, goes) }) {
-			t.Errorf("the pod without a manifest has not ended; the node says %s", r.last(t, said))
-		}
-		if !r.within(ctx, patience, func(ctx context.Context) bool { return overdue(r.node.Pod(ctx, late)) }) {
-			t.Errorf("the pod beyond its deadline has not ended; the node says %s", r.last(t, said))
-		}
-		r.evict(ctx, t, pressed, said)
-		r.node.WriteManifest(t, "new.yaml", manifest(added, "", "serve"))
-		if !r.within(ctx, patience/3, func(ctx context.Context) bool { return harness.Ready(r.node.Pod(ctx, added)) }) &&
-			!r.says(t, said, f) && !(f.ofPods && how.errno == 0 && r.works(ctx, added)) {
-			t.Errorf("the new pod does not start, and the node does not say why: %s", r.last(t, said))
-		}
-		inputs := map[string]string{applied: manifest(applied, "", "serve"), of("secret"): secret(of("secret"), "s")}
-		for name, input := range inputs {
-			out, err := r.command(ctx, input, "apply", "-f", "-")
-			if err == nil {
-				promised = append(promised, name)
-			} else {
-				t.Logf("apply of %s: %v: %s", name, err, out)
-			}
-		}
-		if _, err := r.command(ctx, sized(r.cpu+1), "apply", "-f", "-"); err == nil {
-			r.cpu++
-		}
-		if out, err := r.command(ctx, "", "secrets", "rotate-key"); err != nil {
-			t.Logf("the rotation: %s", out)
-		}
+		promised = r.demand(ctx, t, f, how, said)
 	}
 	hits := r.disk.Clear()
 	t.Logf("%d calls had the fault: %q", len(hits), slices.Compact(slices.Sorted(slices.Values(hits))))
@@ -257,6 +239,48 @@ func (r *rig) fail(t *testing.T, f file, how fault) {
 		r.node.Start(t)
 	}
 	r.recovers(ctx, t, late, pressed, added, promised, healthy)
+}
+
+// demand has pods end, start and be resized, and returns what the node has accepted. said is the size of its log before
+// the fault.
+func (r *rig) demand(ctx context.Context, t *testing.T, f file, how fault, said int) (promised []string) {
+	t.Helper()
+	goes, late, added, applied, pressed := r.of("goes"), r.of("late"), r.of("new"), r.of("applied"), r.of("pressed")
+	if err := os.Remove(filepath.Join(r.node.Manifests, "goes.yaml")); err != nil {
+		t.Error(err)
+	}
+	if !r.within(ctx, patience, func(ctx context.Context) bool { return r.away(ctx, goes) }) {
+		t.Errorf("the pod without a manifest has not ended; the node says %s", r.last(t, said))
+	}
+	if !r.within(ctx, patience, func(ctx context.Context) bool { return overdue(r.node.Pod(ctx, late)) }) {
+		t.Errorf("the pod beyond its deadline has not ended; the node says %s", r.last(t, said))
+	}
+	r.evict(ctx, t, pressed, said)
+	r.node.WriteManifest(t, "new.yaml", manifest(added, "", "serve"))
+	if !r.within(ctx, patience/3, func(ctx context.Context) bool { return harness.Ready(r.node.Pod(ctx, added)) }) &&
+		!r.says(t, said, f) && !(f.ofPods && how.errno == 0 && r.works(ctx, added)) {
+		t.Errorf("the new pod does not start, and the node does not say why: %s", r.last(t, said))
+	}
+	inputs := map[string]string{applied: manifest(applied, "", "serve"), r.of("secret"): secret(r.of("secret"), "s")}
+	for name, input := range inputs {
+		out, err := r.command(ctx, input, "apply", "-f", "-")
+		if err == nil {
+			promised = append(promised, name)
+		} else {
+			t.Logf("apply of %s: %v: %s", name, err, out)
+		}
+	}
+	if _, err := r.command(ctx, sized(r.cpu+1), "apply", "-f", "-"); err == nil {
+		r.cpu++
+		r.within(ctx, resizeTime, func(ctx context.Context) bool {
+			p := r.node.Pod(ctx, "sized")
+			return hasCPU(p, r.cpu) || pending(p)
+		})
+	}
+	if out, err := r.command(ctx, "", "secrets", "rotate-key"); err != nil {
+		t.Logf("the rotation: %s", out)
+	}
+	return promised
 }
 
 // evict evicts a pod, as under the pressure of the node.
