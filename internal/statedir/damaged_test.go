@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,30 @@ func TestAFileThatCannotBeReadStaysInItsPlace(t *testing.T) {
 	var damaged *statedir.DamagedError
 	if err := statedir.LoadCache(path, &content, nil); !errors.As(err, &damaged) || damaged.Aside != path+".damaged" {
 		t.Errorf("LoadCache() = %v, want a DamagedError that names the new path", err)
+	}
+}
+
+// TestAFileThatThisUserMayNotReadStaysAndNamesTheRemedy reads a file of root as another user.
+func TestAFileThatThisUserMayNotReadStaysAndNamesTheRemedy(t *testing.T) {
+	require.Root(t, "another user")
+	path := filepath.Join(t.TempDir(), "file.json")
+	require.NoError(t, os.WriteFile(path, []byte("{}"), 0o600))
+	read := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine, and its user with it
+		if err := unix.Setfsuid(65534); err != nil {
+			read <- err
+			return
+		}
+		read <- statedir.LoadJSON(path, &struct{}{}, nil)
+	}()
+	err := <-read
+	if !statedir.IsUnreadable(err) || !errors.Is(err, fs.ErrPermission) ||
+		!strings.Contains(err.Error(), "let the user of this process read it") {
+		t.Errorf("LoadJSON() = %v, want an UnreadableError that says who has to read it", err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
 	}
 }
 
