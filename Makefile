@@ -245,20 +245,26 @@ $(BIN)/images/coredns.tar: $(TOOLS)/coredns $(wildcard tools/images/*.go) tools/
 	@mkdir -p $(@D)
 	@$(PART) "coredns (image)" $(MAKE_IMAGE) -file $(TOOLS)/coredns -name quartet.local/coredns:$(COREDNS_VERSION) -out $@
 
-# The controllers of a cluster with a CSI driver, the driver of the tests, and local-path-provisioner with its shell.
+# The controllers of a cluster with a CSI driver, the driver of the tests, Kubernetes' mock driver, and
+# local-path-provisioner with its shell.
 STORAGE_PROGRAMS := $(addprefix $(TOOLS)/,csi-attacher csi-resizer local-path-provisioner csi-provisioner)
 $(STORAGE_PROGRAMS) &: tools/storage/main.go tools/storage/go.mod tools/storage/go.sum
 	@CGO_ENABLED=0 $(PART) storage go -C tools/storage build -trimpath -ldflags "-s -w" -o $(TOOLS)/ tool
 	@CGO_ENABLED=0 $(PART) csi-provisioner go -C tools/storage build -trimpath -ldflags "-s -w" -o $(TOOLS)/csi-provisioner .
 	@touch $(STORAGE_PROGRAMS)
 
-$(BIN)/images/storage.tar: $(STORAGE_PROGRAMS) $(wildcard test/csidriver/*.go test/csidriver/csidriver/*.go tools/images/*.go) tools/images/go.mod
+MOCK_DRIVER := services/syncloop/internal/storage/csi/oracle
+$(TOOLS)/mockdriver: $(wildcard $(MOCK_DRIVER)/mockdriver/*.go) $(MOCK_DRIVER)/go.mod
+	@CGO_ENABLED=0 $(PART) mockdriver go -C $(MOCK_DRIVER) build -trimpath -ldflags "-s -w" -o $@ ./mockdriver
+	@touch $@
+
+$(BIN)/images/storage.tar: $(STORAGE_PROGRAMS) $(TOOLS)/mockdriver $(wildcard test/csidriver/*.go test/csidriver/csidriver/*.go tools/images/*.go) tools/images/go.mod
 	@mkdir -p $(@D)
 	@tools/scripts/packages busybox-static
 	@CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(TOOLS)/csidriver ./test/csidriver/csidriver
 	@$(PART) "storage (image)" $(MAKE_IMAGE) -file /bin/busybox=/bin/busybox \
 	  $(foreach program,sh mkdir rm cat echo sleep stat blockdev dd sync,-link /bin/$(program)=busybox) \
-	  $(foreach program,$(STORAGE_PROGRAMS) $(TOOLS)/csidriver,-file $(program)) -env PATH=/bin:/ \
+	  $(foreach program,$(STORAGE_PROGRAMS) $(TOOLS)/csidriver $(TOOLS)/mockdriver,-file $(program)) -env PATH=/bin:/ \
 	  -name quartet.local/storage:1 -out $@
 
 # The kernel of the tests in virtual machines. Other distributions and processors have none, and skip them.

@@ -8,14 +8,27 @@ import (
 )
 
 // storage checks that stateful sets keep their data: on volumes of a CSI driver with Kubernetes' attacher and resizer,
-// and on directories of local-path-provisioner.
+// and on directories of local-path-provisioner; and which calls Kubernetes' mock driver gets.
 func (c cluster) storage(t *testing.T) {
 	t.Helper()
 	c.csi(t)
-	c.localPath(t)
+	t.Run("storage", func(t *testing.T) { // both mostly wait
+		t.Run("local-path-provisioner", func(t *testing.T) {
+			t.Parallel()
+			c.localPath(t)
+		})
+		t.Run("mock driver", func(t *testing.T) {
+			t.Parallel()
+			c.mock(t)
+		})
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
 }
 
-func (c cluster) csi(t *testing.T) {
+// share returns a directory that both nodes have.
+func (c cluster) share(t *testing.T) string {
 	t.Helper()
 	shared, err := os.MkdirTemp("/srv", "quartet-volumes-")
 	if err != nil {
@@ -27,9 +40,18 @@ func (c cluster) csi(t *testing.T) {
 		}
 	})
 	for _, n := range []*node{c.control, c.worker} {
-		// The root of a machine is mounted read-only, and its /dev has no loop devices.
+		// The root of a machine is mounted read-only.
 		n.Run(t, "mount", "--bind", shared, shared)
 		n.Run(t, "mount", "-o", "remount,bind,rw", shared)
+	}
+	return shared
+}
+
+func (c cluster) csi(t *testing.T) {
+	t.Helper()
+	shared := c.share(t)
+	for _, n := range []*node{c.control, c.worker} {
+		// The /dev of a machine has no loop devices.
 		n.Run(t, "sh", "-euc", "mknod /dev/loop-control c 10 237; for i in $(seq 0 31); do mknod /dev/loop$i b 7 $i; done")
 	}
 	c.control.apply(t, strings.ReplaceAll(read(t, "testdata/csi.yaml"), "SHARED", shared))
@@ -122,7 +144,13 @@ func (c cluster) localPath(t *testing.T) {
 			"exec", pod, "--", "cat", "/data/starts")
 	}
 	c.control.kubectl(t, "delete", "statefulset/local-path", "service/local-path")
-	c.control.await(t, "the persistent volumes are deleted", func(out string) bool { return out == "" },
-		"get", "persistentvolumes", "-o", "name")
+	c.awaitNoVolumes(t, "local-path")
 	c.control.kubectl(t, "delete", "namespace", "local-path-storage")
+}
+
+// awaitNoVolumes waits until there is no persistent volume of a storage class.
+func (c cluster) awaitNoVolumes(t *testing.T, class string) {
+	t.Helper()
+	c.control.await(t, "the persistent volumes of "+class+" are deleted", func(out string) bool { return out == "" },
+		"get", "persistentvolumes", "-o", `jsonpath={.items[?(@.spec.storageClassName=="`+class+`")].metadata.name}`)
 }
