@@ -119,8 +119,6 @@ type run struct {
 	dir string
 	// bin is the directory of the kernel and the tools.
 	bin string
-	// clock has parameters of the kernel for its clock.
-	clock string
 }
 
 func (r *run) path(name string) string { return filepath.Join(r.dir, name) }
@@ -240,7 +238,7 @@ func (r *run) arguments(start int) []string {
 		"-cpu", "max", "-smp", strconv.Itoa(r.CPUs), "-m", strconv.Itoa(r.MemoryMiB),
 		"-kernel", filepath.Join(r.bin, "vm", "vmlinuz"), "-initrd", r.path("initramfs"),
 		// Without no_timer_check the kernel panics at its start when the emulated timer is late on a busy machine.
-		"-append", fmt.Sprintf("console=ttyS0 panic=-1 mitigations=off no_timer_check %s=%d", boot.Variable, start) + r.clock,
+		"-append", fmt.Sprintf("console=ttyS0 panic=-1 mitigations=off no_timer_check %s=%d", boot.Variable, start),
 	}
 	for _, port := range []string{"kernel", "output", "status"} { // in the order of boot.Output and boot.Status
 		file := fmt.Sprintf("file,id=%s,path=%s,append=on", port, r.path(port))

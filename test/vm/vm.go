@@ -119,7 +119,7 @@ func (m Machine) Run(ctx context.Context, dir, program string, args ...string) (
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.Timeout)
 	defer cancel()
-	r := run{Machine: m, dir: dir, clock: clockParameters()}
+	r := run{Machine: m, dir: dir}
 	if err := r.makeFiles(ctx, program, args); err != nil {
 		return Result{}, err
 	}
