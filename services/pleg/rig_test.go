@@ -34,7 +34,7 @@ const asPLEG = "QUARTET_TEST_AS_PLEG"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asPLEG) != "" {
-		main()
+		Main()
 	}
 	goleak.VerifyTestMain(m)
 }
