@@ -51,7 +51,7 @@ POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
 SERVICE_IMAGES := $(SERVICES) quartet containerd
 IMAGE_TAG ?= dev
 # Modules of this repository's own code besides the product.
-TESTED_MODULES := tools/doclinks tools/images tools/initramfs test/dashboard test/csidriver/sanity cmd/quartet/internal/kubeletcmd/oracle services/syncloop/internal/devices/allocation/oracle services/syncloop/internal/devices/cpus/oracle services/syncloop/internal/devices/resourceclaims/oracle services/syncloop/internal/metricset/oracle services/syncloop/internal/runtime/podcgroups/oracle services/syncloop/internal/storage/csi/oracle services/configmux/internal/mux/oracle
+TESTED_MODULES := tools/doclinks tools/images tools/initramfs test/dashboard test/csidriver/sanity cmd/quartet/internal/kubeletcmd/oracle services/syncloop/internal/devices/allocation/oracle services/syncloop/internal/devices/cpus/oracle services/syncloop/internal/devices/memory/oracle services/syncloop/internal/devices/resourceclaims/oracle services/syncloop/internal/metricset/oracle services/syncloop/internal/runtime/podcgroups/oracle services/syncloop/internal/storage/csi/oracle services/configmux/internal/mux/oracle
 MAKE_IMAGE := go -C tools/images run .
 # The four processes of the last release, which tests run beside those of this commit.
 RELEASED := $(BIN)/released/syncloop

@@ -32,11 +32,11 @@ func (o cpuOwner) PodHints(pod *v1.Pod) numa.Hints {
 }
 
 // Reserve implements numa.Owner. Settle is a no-op: Allocate writes the state when all containers have their CPUs.
-func (o cpuOwner) Reserve(pod *v1.Pod, c *v1.Container, affinity numa.Mask) error {
+func (o cpuOwner) Reserve(pod *v1.Pod, c *v1.Container, best numa.Hint) error {
 	if o.cpus == nil || cpus.Wanted(pod, c) == 0 {
 		return nil
 	}
-	taken, err := o.cpus.Allocate(pod, c, affinity)
+	taken, err := o.cpus.Allocate(pod, c, best.Nodes)
 	o.cfg.Metrics.pinned(o.cpus, pod, c, taken, err)
 	return err
 }
@@ -56,7 +56,7 @@ func (o deviceOwner) Hints(pod *v1.Pod, c *v1.Container) numa.Hints {
 func (o deviceOwner) PodHints(pod *v1.Pod) numa.Hints { return o.cfg.Devices.PodHints(pod) }
 
 // Reserve implements numa.Owner. The plugins are asked in Settle.
-func (deviceOwner) Reserve(*v1.Pod, *v1.Container, numa.Mask) error { return nil }
+func (deviceOwner) Reserve(*v1.Pod, *v1.Container, numa.Hint) error { return nil }
 
 // Settle implements numa.Owner.
 func (o deviceOwner) Settle(ctx context.Context, pod *v1.Pod, c *v1.Container, affinity numa.Mask) error {

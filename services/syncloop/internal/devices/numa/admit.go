@@ -25,8 +25,8 @@ type Owner interface {
 	// of a pod together. Nil is no preference.
 	Hints(pod *v1.Pod, c *v1.Container) Hints
 	PodHints(pod *v1.Pod) Hints
-	// Reserve gives a container its resources, those of the affinity first.
-	Reserve(pod *v1.Pod, c *v1.Container, affinity Mask) error
+	// Reserve gives a container its resources, those of the best hint first.
+	Reserve(pod *v1.Pod, c *v1.Container, best Hint) error
 	// Settle does what is left to do for the resources of a container, such as calls of other processes.
 	Settle(ctx context.Context, pod *v1.Pod, c *v1.Container, affinity Mask) error
 }
@@ -96,27 +96,26 @@ func (a *Aligner) allocate(
 func (a *Aligner) reserve(pod *v1.Pod, containers []*v1.Container, ask func(Owner) Hints) (Mask, error) {
 	a.Lock.Lock()
 	defer a.Lock.Unlock()
-	var affinity Mask
+	var best Hint
 	if a.Policy.Aligns() {
 		hints := make([]Hints, 0, len(a.Owners))
 		for _, owner := range a.Owners {
 			hints = append(hints, ask(owner))
 		}
-		best, ok := a.Policy.Merge(hints)
-		if !ok {
+		var ok bool
+		if best, ok = a.Policy.Merge(hints); !ok {
 			if a.Policy.Guarantees() {
 				a.Aligned(false)
 			}
 			return 0, &AffinityError{}
 		}
-		affinity = best.Nodes
 	}
 	for _, c := range containers {
 		for _, owner := range a.Owners {
-			if err := owner.Reserve(pod, c, affinity); err != nil {
+			if err := owner.Reserve(pod, c, best); err != nil {
 				return 0, err
 			}
 		}
 	}
-	return affinity, nil
+	return best.Nodes, nil
 }

@@ -49,7 +49,7 @@ func (a *another) Hints(pod *v1.Pod, c *v1.Container) numa.Hints {
 }
 func (a *another) PodHints(pod *v1.Pod) numa.Hints { return a.hints[string(pod.UID)] }
 
-func (*another) Reserve(*v1.Pod, *v1.Container, numa.Mask) error { return nil }
+func (*another) Reserve(*v1.Pod, *v1.Container, numa.Hint) error { return nil }
 
 func (*another) Settle(context.Context, *v1.Pod, *v1.Container, numa.Mask) error { return nil }
 
@@ -99,8 +99,8 @@ func convert(hints numa.Hints) map[string][]topologymanager.TopologyHint {
 // ours is Quartet's book as an owner.
 type ours struct{ *cpus.Book }
 
-func (o ours) Reserve(pod *v1.Pod, c *v1.Container, affinity numa.Mask) error {
-	_, err := o.Allocate(pod, c, affinity)
+func (o ours) Reserve(pod *v1.Pod, c *v1.Container, best numa.Hint) error {
+	_, err := o.Allocate(pod, c, best.Nodes)
 	return err
 }
 
