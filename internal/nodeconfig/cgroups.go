@@ -38,7 +38,6 @@ func enforcements() []string {
 }
 
 func validateCgroups(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
-	validateReservedMemory(cfg, errs)
 	if cfg.CgroupDriver != "cgroupfs" && cfg.CgroupDriver != "systemd" {
 		errs.add("cgroupDriver", fmt.Sprintf("is %q, must be cgroupfs or systemd", cfg.CgroupDriver))
 	}

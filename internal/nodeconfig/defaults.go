@@ -66,6 +66,7 @@ func setDefaults(cfg *kubeletconfigv1beta1.KubeletConfiguration) {
 	setDefault(&cfg.MaxPods, 110)
 	setDefault(&cfg.CgroupDriver, "cgroupfs")
 	setDefault(&cfg.CPUManagerPolicy, "none")
+	setDefault(&cfg.MemoryManagerPolicy, kubeletconfigv1beta1.NoneMemoryManagerPolicy)
 	setDefault(&cfg.TopologyManagerPolicy, kubeletconfigv1beta1.NoneTopologyManagerPolicy)
 	setDefault(&cfg.TopologyManagerScope, kubeletconfigv1beta1.ContainerTopologyManagerScope)
 	setDefault(&cfg.RegistryBurst, 10)

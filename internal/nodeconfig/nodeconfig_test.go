@@ -200,14 +200,14 @@ func TestAFileOfKubeadmsNamesNothingThatIsUnsupported(t *testing.T) {
 
 func TestEveryUnsupportedFieldIsNamedByOneService(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")
-	const text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmemoryManagerPolicy: Static\nmemorySwap: {}\nhealthzPort: 0\nallowedUnsafeSysctls: []\nenableProfilingHandler: true\n"
+	const text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nvolumePluginDir: /x\nmemorySwap: {}\nhealthzPort: 0\nallowedUnsafeSysctls: []\nenableProfilingHandler: true\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, service := range Services() {
 		var want []string
 		if service == SyncLoop {
-			want = []string{file + ":3: memoryManagerPolicy"}
+			want = []string{file + ":3: volumePluginDir"}
 		}
 		if got := parse(t, service, "--config", file).Unsupported; !slices.Equal(got, want) {
 			t.Errorf("%s names %q, want %q", service, got, want)

@@ -15,11 +15,26 @@ func TestMemoryThatCannotBeReservedIsRefused(t *testing.T) {
 		"[{numaNode: 0, limits: {cpu: 1}}]":                                                                "must be memory or hugepages-SIZE",
 		"[{numaNode: 0, limits: {memory: 0}}]":                                                             "must be greater than 0",
 	} {
-		base := file("/etc/base.yaml", "reservedMemory: "+text+"\n")
-		_, errs := nodeconfig.Merge(nodeconfig.Sources{File: &base})
-		err := errors.Join(errs...)
-		if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {
-			t.Errorf("%s: %v, want %q", text, err, want)
-		}
+		wantProblem(t, "reservedMemory: "+text, want)
+	}
+}
+
+func TestPoliciesOfTheMemoryManager(t *testing.T) {
+	for text, want := range map[string]string{
+		"None": "", "Static": "", "static": `memoryManagerPolicy: is "static", must be None or Static`,
+		"BestEffort": "must be None",
+	} {
+		wantProblem(t, "memoryManagerPolicy: "+text, want)
+	}
+}
+
+// wantProblem checks what is wrong with a file of one field; nothing if want is empty.
+func wantProblem(t *testing.T, text, want string) {
+	t.Helper()
+	base := file("/etc/base.yaml", text+"\n")
+	_, errs := nodeconfig.Merge(nodeconfig.Sources{File: &base})
+	err := errors.Join(errs...)
+	if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {
+		t.Errorf("%s: %v, want %q", text, err, want)
 	}
 }

@@ -36,6 +36,15 @@ func validateCPUManager(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *pr
 	}
 }
 
+// validateMemoryManager refuses what the kubelet refuses of the memory manager before it looks at the machine.
+func validateMemoryManager(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
+	policies := []string{kubeletconfigv1beta1.NoneMemoryManagerPolicy, "Static"}
+	if p := cfg.MemoryManagerPolicy; !slices.Contains(policies, p) {
+		errs.add("memoryManagerPolicy", fmt.Sprintf("is %q, must be %s", p, strings.Join(policies, " or ")))
+	}
+	validateReservedMemory(cfg, errs)
+}
+
 // validateTopologyManager refuses what the kubelet refuses of the topology manager before it looks at the machine.
 func validateTopologyManager(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	policies := []string{

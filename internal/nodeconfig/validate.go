@@ -35,6 +35,7 @@ func validate(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *problems) {
 	validateImageCollection(cfg, errs)
 	validateCgroups(cfg, errs)
 	validateCPUManager(cfg, errs)
+	validateMemoryManager(cfg, errs)
 	validateTopologyManager(cfg, errs)
 	validateQOSReserved(cfg, errs)
 	validateServer(cfg, errs)

@@ -56,6 +56,9 @@ const (
 	// CPUs are the CPUs that the container was created with for itself, as a list of the kernel's; absent if it shares
 	// them.
 	CPUs = "quartet.dev/cpus"
+	// Memory is the memory of NUMA nodes that the container was created with: JSON, sizes and nodes; absent if it may
+	// have memory of any node.
+	Memory = "quartet.dev/memory"
 	// Claims has the resource claims of a pod with their devices when the sandbox was created: JSON, as in the checkpoint.
 	Claims = "quartet.dev/claims"
 	// Resources are the requests and limits that the container was created with, in JSON. On a sandbox they are those of

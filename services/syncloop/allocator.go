@@ -1,12 +1,15 @@
 package syncloop
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"github.com/google/cadvisor/lib/model"
 	"github.com/google/cadvisor/lib/utils/sysfs"
 	"github.com/google/cadvisor/lib/utils/sysinfo"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
@@ -15,25 +18,28 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocator"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/cpus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/memory"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/numa"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 )
 
-// machineCPUs are the CPUs of this machine and the policy of the topology manager.
+// machineCPUs are the CPUs and the memory of this machine by NUMA node, and the policy of the topology manager.
 type machineCPUs struct {
 	info   *model.MachineInfo
 	policy *numa.Policy
 }
 
-// newMachineCPUs returns the CPUs of this machine by NUMA node, and how resources are aligned to the NUMA nodes.
+// newMachineCPUs returns the CPUs and the memory of this machine by NUMA node, and how resources are aligned to these
+// nodes.
 func newMachineCPUs(h *host) (*machineCPUs, error) {
 	kubelet := &h.cfg.Kubelet
 	m := &machineCPUs{info: &model.MachineInfo{}}
 	if kubelet.CPUManagerPolicy != cpus.PolicyNone || kubelet.TopologyManagerPolicy != numa.PolicyNone ||
-		kubelet.ReservedSystemCPUs != "" {
+		kubelet.ReservedSystemCPUs != "" || kubelet.MemoryManagerPolicy != memory.PolicyNone {
 		nodes, count, err := sysinfo.GetNodesInfo(sysfs.NewRealSysFs())
 		if err != nil {
-			return nil, fmt.Errorf("read the CPUs of the machine from /sys: %w", err)
+			return nil, fmt.Errorf("read the CPUs and the memory of the machine from /sys: %w", err)
 		}
 		m.info.NumCores, m.info.Topology = count, nodes
 	}
@@ -74,9 +80,14 @@ func newAllocator(h *host, m *machineCPUs, devices *deviceplugins.Manager) (*all
 	if err != nil {
 		return nil, fmt.Errorf("the CPU manager: %w", err)
 	}
+	memoryBook, err := newMemory(h, m)
+	if err != nil {
+		return nil, fmt.Errorf("the memory manager: %w", err)
+	}
 	return allocator.New(allocator.Config{
-		Root: h.cfg.RootDir, Devices: devices, CPUs: book, Policy: m.policy, Scope: h.cfg.Kubelet.TopologyManagerScope,
-		Clock: clock.RealClock{}, Metrics: allocator.NewMetrics(h.registry), Logger: h.logger,
+		Root: h.cfg.RootDir, Devices: devices, CPUs: book, Memory: memoryBook, Policy: m.policy,
+		Scope: h.cfg.Kubelet.TopologyManagerScope, Clock: clock.RealClock{},
+		Metrics: allocator.NewMetrics(h.registry), Logger: h.logger,
 	})
 }
 
@@ -109,7 +120,31 @@ func newCPUs(h *host, m *machineCPUs) (*cpus.Book, error) {
 	})
 }
 
-// reconcileCPUs adds the loop that moves running containers to the CPUs that they may use.
+// newMemory returns the memory of the NUMA nodes; nil with the policy None.
+func newMemory(h *host, m *machineCPUs) (*memory.Book, error) {
+	kubelet := &h.cfg.Kubelet
+	if kubelet.MemoryManagerPolicy != memory.PolicyStatic {
+		return nil, nil //nolint:nilnil // there is no book without the policy Static
+	}
+	system, kube := quantities(kubelet.SystemReserved), quantities(kubelet.KubeReserved)
+	sum := system.Memory().DeepCopy()
+	sum.Add(*kube.Memory())
+	threshold, err := nodeconfig.ParseThreshold(cmp.Or(kubelet.EvictionHard["memory.available"], "0"))
+	if err != nil {
+		return nil, fmt.Errorf("evictionHard[memory.available]: %w", err)
+	}
+	if threshold.Fraction > 0 {
+		capacity := int64(stats.ReadMachine(h.cfg.StateDir).MemoryBytes) //nolint:gosec // a machine has less than 8 EiB
+		sum.Add(*resource.NewQuantity(threshold.Of(capacity), resource.BinarySI))
+	} else {
+		sum.Add(threshold.Quantity)
+	}
+	return memory.New(memory.Config{
+		Machine: m.info, Reserved: kubelet.ReservedMemory, NotForPods: v1.ResourceList{v1.ResourceMemory: sum},
+	})
+}
+
+// reconcileCPUs adds the loop that moves running containers to the CPUs and the NUMA nodes that they may use.
 func reconcileCPUs(
 	ctx context.Context, h *host, owner *allocator.Allocator, store *podstore.Store, parts *components.Group,
 ) {

@@ -43,7 +43,8 @@ func TestPodsRunOnWhateverHappenedToTheFilesOfSyncloop(t *testing.T) {
 	before := m.containers()
 	known := []string{
 		"evictions.json", "syncloop.reserve", "endings/*.json", "resizes/*.json", "probes/*.json",
-		"oom-told.json", "syncloop.lock", "kubelet.yaml", "root/cpu_manager_state", "root/pods/u1/etc-hosts", "root-mount",
+		"oom-told.json", "syncloop.lock", "kubelet.yaml", "root/cpu_manager_state",
+		"root/memory_manager_state", "root/pods/u1/etc-hosts", "root-mount",
 	}
 	damage.Each(t, m.cfg.StateDir, known, func(t *testing.T, file string, kind damage.Kind) {
 		// Each start takes a second or more.

@@ -47,6 +47,7 @@ func files() []file {
 		{name: "root/pods/**", refuses: true, ofPods: true},
 		{name: "root/image_manager/**"},
 		{name: "root/cpu_manager_state"},
+		{name: "root/memory_manager_state"},
 		{name: "root/dra_manager_state"},
 		{name: "root/device-plugins/**"},
 		{name: "logs/**", ofPods: true},

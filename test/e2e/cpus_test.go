@@ -136,8 +136,10 @@ func (p *pinned) awaitCPUs(name string, want cpuset.CPUSet) {
 	})
 }
 
-// listed returns the CPUs of a pod in the pod-resources API, and the allocatable ones.
-func (p *pinned) listed(name string) (own, allocatable cpuset.CPUSet) {
+// resources returns what the pod-resources API lists.
+func (p *pinned) resources() (
+	*podresourcesv1.ListPodResourcesResponse, *podresourcesv1.AllocatableResourcesResponse,
+) {
 	p.t.Helper()
 	conn, err := grpc.NewClient("unix://"+filepath.Join(p.Layout.Root(), "pod-resources", "kubelet.sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -156,6 +158,13 @@ func (p *pinned) listed(name string) (own, allocatable cpuset.CPUSet) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	return pods, all
+}
+
+// listed returns the CPUs of a pod in the pod-resources API, and the allocatable ones.
+func (p *pinned) listed(name string) (own, allocatable cpuset.CPUSet) {
+	p.t.Helper()
+	pods, all := p.resources()
 	set := func(ids []int64) cpuset.CPUSet {
 		numbers := make([]int, 0, len(ids))
 		for _, id := range ids {

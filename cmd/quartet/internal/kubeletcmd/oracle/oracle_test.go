@@ -221,7 +221,6 @@ var differs = map[string]string{
 	"hairpinMode":                  notActedOn,
 	"iptablesDropBit":              notActedOn,
 	"iptablesMasqueradeBit":        notActedOn,
-	"memoryManagerPolicy":          notActedOn,
 	"memoryReservationPolicy":      notActedOn,
 	"volumePluginDir":              notActedOn,
 	"failCgroupV1":                 "cgroup v1 is supported",

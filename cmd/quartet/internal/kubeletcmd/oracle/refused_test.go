@@ -267,6 +267,7 @@ var judgedOtherwise = map[string]string{
 	"systemCgroups: /a":                            unused,
 	"hairpinMode: x":                               unused,
 	"cpuManagerPolicy: x":                          later,
+	"memoryManagerPolicy: x":                       later,
 	"iptablesDropBit: 32":                          unused,
 	"showHiddenMetricsForVersion: '1'":             unused,
 	"serverTLSBootstrap: true\nfeatureGates: {RotateKubeletServerCertificate: false}":                                                                 gate,

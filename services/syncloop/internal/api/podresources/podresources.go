@@ -1,6 +1,6 @@
 // Package podresources serves the kubelet's pod-resources API, version v1, on the kubelet's socket. Programs on this
-// machine, such as device monitors, use it to find which pods have devices and CPUs for themselves. Memory is not
-// listed, as by a kubelet with the policy None of the memory manager.
+// machine, such as device monitors, use it to find which pods have devices and CPUs for themselves, and memory of
+// NUMA nodes.
 package podresources
 
 import (
@@ -23,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/localapi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/claimbook"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/memory"
 )
 
 // Socket returns the path of the socket in a root directory, which is the kubelet's.
@@ -34,7 +35,7 @@ type Config struct {
 	Path string
 	// Pods returns the pods that hold resources of the node. It fails while they are unknown.
 	Pods func() ([]*v1.Pod, error)
-	// Devices has the devices and CPUs of the node.
+	// Devices has the devices, the CPUs and the memory of the node.
 	Devices Devices
 	// Claims returns the resource claims of a container.
 	Claims func(pod *v1.Pod, c *v1.Container) []claimbook.Claim
@@ -46,7 +47,7 @@ type Config struct {
 	Clock clock.PassiveClock
 }
 
-// Devices has the devices and CPUs of the node; *allocator.Allocator implements it.
+// Devices has the devices, the CPUs and the memory of the node; *allocator.Allocator implements it.
 type Devices interface {
 	// Held returns the devices of a container by resource, and Usable the healthy devices of each resource.
 	Held(pod types.UID, container string) map[string][]allocation.Device
@@ -54,6 +55,9 @@ type Devices interface {
 	// CPUs returns the CPUs that a container has for itself, and AllocatableCPUs those that containers can get.
 	CPUs(pod types.UID, container string) cpuset.CPUSet
 	AllocatableCPUs() cpuset.CPUSet
+	// Memory returns what a container has of NUMA nodes, and AllocatableMemory what containers can have of each.
+	Memory(pod types.UID, container string) []memory.Block
+	AllocatableMemory() []memory.Block
 }
 
 // Serve serves requests until ctx ends, and then returns nil. It replaces a stale socket. It fails if it cannot listen.
@@ -107,14 +111,15 @@ func (l lister) Get(
 	return &podresourcesv1.GetPodResourcesResponse{PodResources: l.resourcesOf(pods[at])}, nil
 }
 
-// GetAllocatableResources implements PodResourcesLister. It returns the healthy devices and the CPUs, also
-// those in use.
+// GetAllocatableResources implements PodResourcesLister. It returns the healthy devices, the CPUs and
+// the memory, also those in use.
 func (l lister) GetAllocatableResources(
 	context.Context, *podresourcesv1.AllocatableResourcesRequest,
 ) (*podresourcesv1.AllocatableResourcesResponse, error) {
 	l.cfg.Metrics.count(callGetAllocatable, nil)
 	return &podresourcesv1.AllocatableResourcesResponse{
 		Devices: devicesOf(l.cfg.Devices.Usable()), CpuIds: numbers(l.cfg.Devices.AllocatableCPUs()),
+		Memory: memoryOf(l.cfg.Devices.AllocatableMemory()),
 	}, nil
 }
 
@@ -145,6 +150,7 @@ func (l lister) containerOf(pod *v1.Pod, c *v1.Container) *podresourcesv1.Contai
 	return &podresourcesv1.ContainerResources{
 		Name: c.Name, Devices: devicesOf(l.cfg.Devices.Held(pod.UID, c.Name)),
 		CpuIds:           numbers(l.cfg.Devices.CPUs(pod.UID, c.Name)),
+		Memory:           memoryOf(l.cfg.Devices.Memory(pod.UID, c.Name)),
 		DynamicResources: claimsOf(l.cfg.Claims(pod, c)),
 	}
 }
@@ -154,6 +160,21 @@ func numbers(set cpuset.CPUSet) []int64 {
 	var all []int64
 	for _, id := range set.List() {
 		all = append(all, int64(id))
+	}
+	return all
+}
+
+// memoryOf returns an entry for each block.
+func memoryOf(blocks []memory.Block) []*podresourcesv1.ContainerMemory {
+	var all []*podresourcesv1.ContainerMemory
+	for _, block := range blocks {
+		topology := &podresourcesv1.TopologyInfo{}
+		for _, id := range block.Nodes.Nodes() {
+			topology.Nodes = append(topology.Nodes, &podresourcesv1.NUMANode{ID: int64(id)})
+		}
+		all = append(all, &podresourcesv1.ContainerMemory{
+			MemoryType: string(block.Type), Size: block.Size, Topology: topology,
+		})
 	}
 	return all
 }

@@ -31,6 +31,8 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/claimbook"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/memory"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/numa"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -76,6 +78,26 @@ func (gpus) CPUs(pod types.UID, container string) cpuset.CPUSet {
 		return cpuset.New()
 	}
 	return cpuset.New(3, 2)
+}
+
+func (gpus) Memory(pod types.UID, container string) []memory.Block {
+	if pod != "web" || container != "main" {
+		return nil
+	}
+	return []memory.Block{{Type: "memory", Size: 9, Nodes: numa.MaskOf(0, 1)}}
+}
+
+func (gpus) AllocatableMemory() []memory.Block {
+	return []memory.Block{{Type: "memory", Size: 10, Nodes: numa.MaskOf(0)}, {Type: "hugepages-2Mi", Size: 2, Nodes: 2}}
+}
+
+// ofMemory is what the API says of a block.
+func ofMemory(kind string, size uint64, nodes ...int64) *podresourcesv1.ContainerMemory {
+	topology := &podresourcesv1.TopologyInfo{}
+	for _, id := range nodes {
+		topology.Nodes = append(topology.Nodes, &podresourcesv1.NUMANode{ID: id})
+	}
+	return &podresourcesv1.ContainerMemory{MemoryType: kind, Size: size, Topology: topology}
 }
 
 func (gpus) AllocatableCPUs() cpuset.CPUSet { return cpuset.New(1, 2, 3) }
@@ -196,7 +218,8 @@ func TestPodsAreListed(t *testing.T) {
 	wanted := &podresourcesv1.PodResources{
 		Namespace: "shop", Name: "web", Containers: []*podresourcesv1.ContainerResources{
 			{Name: "proxy"},
-			{Name: "main", Devices: ofGPUs(), CpuIds: []int64{2, 3}, DynamicResources: ofClaims()},
+			{Name: "main", Devices: ofGPUs(), CpuIds: []int64{2, 3}, DynamicResources: ofClaims(),
+				Memory: []*podresourcesv1.ContainerMemory{ofMemory("memory", 9, 0, 1)}},
 			{Name: "cache"},
 		},
 	}
@@ -216,7 +239,8 @@ func TestPodsAreListed(t *testing.T) {
 	}
 	free, err := r.GetAllocatableResources(t.Context(), &podresourcesv1.AllocatableResourcesRequest{})
 	must(t, err)
-	allocatable := &podresourcesv1.AllocatableResourcesResponse{Devices: ofGPUs(), CpuIds: []int64{1, 2, 3}}
+	allocatable := &podresourcesv1.AllocatableResourcesResponse{Devices: ofGPUs(), CpuIds: []int64{1, 2, 3},
+		Memory: []*podresourcesv1.ContainerMemory{ofMemory("memory", 10, 0), ofMemory("hugepages-2Mi", 2, 1)}}
 	if diff := cmp.Diff(allocatable, free, protocmp.Transform()); diff != "" {
 		t.Errorf("allocatable (-want +got):\n%s", diff)
 	}

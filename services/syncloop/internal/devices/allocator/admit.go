@@ -71,12 +71,16 @@ func (hintsOfDevices) Settle(context.Context, *v1.Pod, *v1.Container, numa.Mask)
 
 // Needs reports whether a pod needs something for itself.
 func (a *Allocator) Needs(pod *v1.Pod) bool {
-	return a.cfg.Devices.Needs(pod) || a.cpus != nil && wantsCPUs(pod)
+	return a.cfg.Devices.Needs(pod) || a.cpus != nil && wantsCPUs(pod) || a.memory != nil && wantsMemory(pod)
 }
 
 func wantsCPUs(pod *v1.Pod) bool {
-	wants := func(c v1.Container) bool { return cpus.Wanted(pod, &c) > 0 }
-	return slices.ContainsFunc(pod.Spec.InitContainers, wants) || slices.ContainsFunc(pod.Spec.Containers, wants)
+	return anyContainer(pod, func(c *v1.Container) bool { return cpus.Wanted(pod, c) > 0 })
+}
+
+func anyContainer(pod *v1.Pod, is func(*v1.Container) bool) bool {
+	has := func(c v1.Container) bool { return is(&c) }
+	return slices.ContainsFunc(pod.Spec.InitContainers, has) || slices.ContainsFunc(pod.Spec.Containers, has)
 }
 
 // Check returns why a new pod cannot have what it needs for itself, nil if it can or if it needs nothing. Wait is true
@@ -85,12 +89,12 @@ func (a *Allocator) Check(pod *v1.Pod) (wait bool, err error) {
 	if wait, err = a.cfg.Devices.Check(pod); wait || err != nil {
 		return wait, err
 	}
-	if !a.Needs(pod) || a.cpus == nil && !a.cfg.Policy.Aligns() {
+	if !a.Needs(pod) || a.cpus == nil && a.memory == nil && !a.cfg.Policy.Aligns() {
 		return false, nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.rebuild && wantsCPUs(pod) {
+	if a.rebuild && wantsCPUs(pod) || a.rebuildMemory && wantsMemory(pod) {
 		return true, nil
 	}
 	if a.try(pod, a.uncounted) == nil {
@@ -102,16 +106,19 @@ func (a *Allocator) Check(pod *v1.Pod) (wait bool, err error) {
 	return false, err
 }
 
-// try returns why a pod cannot have its CPUs, or cannot have them aligned with its devices. It changes nothing. Called
-// with mu held.
+// try returns why a pod cannot have its CPUs and its memory, or cannot have them aligned with its devices. It changes
+// nothing. Called with mu held.
 func (a *Allocator) try(pod *v1.Pod, metrics *Metrics) error {
 	trial := &Allocator{cfg: a.cfg}
 	trial.cfg.Metrics = metrics
 	if a.cpus != nil {
 		trial.cpus = a.cpus.Clone()
 	}
+	if a.memory != nil {
+		trial.memory = a.memory.Clone()
+	}
 	aligner := a.aligner
-	aligner.Owners = []numa.Owner{cpuOwner{trial}, hintsOfDevices{deviceOwner{trial}}}
+	aligner.Owners = []numa.Owner{cpuOwner{trial}, memoryOwner{trial}, hintsOfDevices{deviceOwner{trial}}}
 	aligner.Lock, aligner.Aligned = &sync.Mutex{}, func(ok bool) { metrics.aligned(a.cfg.Scope, boundaryNode, ok) }
 	return aligner.Admit(context.Background(), pod)
 }
@@ -131,11 +138,14 @@ func (a *Allocator) Allocate(ctx context.Context, pod *v1.Pod) error {
 	a.mu.Lock()
 	delete(a.calls, pod.UID)
 	a.mu.Unlock()
-	if a.cpus == nil || !wantsCPUs(pod) {
-		return err
+	if a.cpus != nil && wantsCPUs(pod) {
+		a.measure()
+		err = errors.Join(err, a.save())
 	}
-	a.measure()
-	return errors.Join(err, a.save())
+	if a.memory != nil && wantsMemory(pod) {
+		err = errors.Join(err, a.saveMemory())
+	}
+	return err
 }
 
 // admit allocates what a pod needs. With a policy that aligns, a plugin that hangs also delays other pods with devices.

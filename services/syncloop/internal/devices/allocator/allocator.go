@@ -1,10 +1,10 @@
-// Package allocator is the one owner of what containers have for themselves: it admits a pod with its devices and its
-// CPUs, keeps the result, and gives it to containers that are created.
+// Package allocator is the one owner of what containers have for themselves: it admits a pod with its devices, its
+// CPUs and its memory of NUMA nodes, keeps the result, and gives it to containers that are created.
 //
-// Package cpus and package numa decide; package cpustate keeps the CPUs in the kubelet's file, and package
-// deviceplugins the devices. An allocation is on disk before a container of the pod is created, and is freed when
-// nothing of the pod runs, so that this process can be killed between any two steps. A Reconciler moves running
-// containers to the CPUs that are left for them.
+// Packages cpus, memory and numa decide; packages cpustate and memorystate keep the CPUs and the memory in the
+// kubelet's files, and package deviceplugins the devices. An allocation is on disk before a container of the pod is
+// created, and is freed when nothing of the pod runs, so that this process can be killed between any two steps. A
+// Reconciler moves running containers to the CPUs that are left for them, and to the NUMA nodes of their memory.
 package allocator
 
 import (
@@ -29,6 +29,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/cpus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/cpustate"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/memory"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/numa"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 )
@@ -70,6 +71,8 @@ type Config struct {
 	Devices Devices
 	// CPUs are the CPUs of the node; nil with the policy none of the CPU manager.
 	CPUs *cpus.Book
+	// Memory is the memory of the NUMA nodes; nil with the policy None of the memory manager.
+	Memory *memory.Book
 	// Policy and Scope are those of the topology manager.
 	Policy *numa.Policy
 	Scope  string
@@ -88,10 +91,12 @@ type Allocator struct {
 
 	mu   sync.Mutex
 	cpus *cpus.Book // nil with the policy none
+	// memory is nil with the policy None.
+	memory *memory.Book
 	// calls end the allocations under way of a pod that is released.
 	calls map[types.UID]context.CancelFunc
-	// rebuild is true without a usable state of CPUs, until Recover was called.
-	rebuild bool
+	// rebuild is true without a usable state of CPUs, and rebuildMemory without one of memory, until Recover was called.
+	rebuild, rebuildMemory bool
 
 	// turn is taken by a pod with devices while its resources are aligned, because the devices are reserved only after
 	// the plugins have named their preferences. Its capacity is one: one pod at a time.
@@ -99,24 +104,28 @@ type Allocator struct {
 	// uncounted are the metrics of a trial.
 	uncounted *Metrics
 
-	// saving serializes writes of the state of CPUs.
+	// saving serializes writes of the states of CPUs and memory.
 	saving sync.Mutex
 }
 
-// New returns an allocator with the CPUs of an earlier process. A damaged state is set aside and logged. A state that
-// does not fit the policy or the machine is an error that says what to do, as in the kubelet.
+// New returns an allocator with the CPUs and the memory of an earlier process. A damaged state is set aside and logged.
+// A state that does not fit the policy or the machine is an error that says what to do, as in the kubelet.
 func New(cfg Config) (*Allocator, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	a := &Allocator{
-		cfg: cfg, cpus: cfg.CPUs, calls: map[types.UID]context.CancelFunc{},
+		cfg: cfg, cpus: cfg.CPUs, memory: cfg.Memory, calls: map[types.UID]context.CancelFunc{},
 		turn: make(chan struct{}, 1), uncounted: NewMetrics(nil),
 	}
 	a.aligner = numa.Aligner{
-		Policy: cfg.Policy, Scope: cfg.Scope, Lock: &a.mu, Owners: []numa.Owner{cpuOwner{a}, deviceOwner{a}},
+		Policy: cfg.Policy, Scope: cfg.Scope, Lock: &a.mu,
+		Owners:  []numa.Owner{cpuOwner{a}, memoryOwner{a}, deviceOwner{a}},
 		Aligned: func(ok bool) { cfg.Metrics.aligned(cfg.Scope, boundaryNode, ok) },
 	}
 	if err := a.load(); err != nil {
+		return nil, err
+	}
+	if err := a.loadMemory(); err != nil {
 		return nil, err
 	}
 	cfg.Metrics.expect(a.cpus != nil, cfg.Policy.Aligns())
@@ -189,6 +198,7 @@ func (a *Allocator) saveOrWarn() {
 // the write of the state.
 func (a *Allocator) Recover(observed []*lifecyclev1.PodStatus) {
 	a.cfg.Devices.Recover(observed)
+	a.recoverMemory(observed)
 	a.mu.Lock()
 	if !a.rebuild {
 		a.mu.Unlock()
@@ -231,12 +241,15 @@ func (a *Allocator) adopt(uid types.UID, c *lifecyclev1.Container) bool {
 
 // Pods returns the pods that have something for themselves.
 func (a *Allocator) Pods() []types.UID {
-	pods := a.cfg.Devices.Pods()
+	pods := slices.Clone(a.cfg.Devices.Pods())
+	a.mu.Lock()
 	if a.cpus != nil {
-		a.mu.Lock()
-		pods = append(slices.Clone(pods), a.cpus.Pods()...)
-		a.mu.Unlock()
+		pods = append(pods, a.cpus.Pods()...)
 	}
+	if a.memory != nil {
+		pods = append(pods, a.memory.Pods()...)
+	}
+	a.mu.Unlock()
 	slices.Sort(pods)
 	return slices.Compact(pods)
 }
@@ -248,11 +261,15 @@ func (a *Allocator) Release(uid types.UID) {
 		cancel()
 	}
 	had := a.cpus != nil && !a.cpus.Release(uid).IsEmpty()
+	hadMemory := a.memory != nil && a.memory.Release(uid)
 	a.mu.Unlock()
 	a.cfg.Devices.Release(uid)
 	if had {
 		a.measure()
 		a.saveOrWarn()
+	}
+	if hadMemory {
+		a.saveMemoryOrWarn()
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
@@ -25,6 +26,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/cpus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/cpustate"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/memory"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/numa"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podtest"
 	"github.com/quartet-node/quartet/test/eventually"
@@ -42,7 +44,9 @@ type rig struct {
 	// the devices.
 	nodes    []int
 	topology string
-	wrap     func(*deviceplugins.Manager) allocator.Devices
+	// memory is the policy of the memory manager: each NUMA node has 100 MiB, of which one has 1 MiB for the system.
+	memory string
+	wrap   func(*deviceplugins.Manager) allocator.Devices
 }
 
 func must(t *testing.T, err error) {
@@ -56,7 +60,7 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{
 		t: t, root: t.TempDir(), log: &logbuffer.Buffer{}, clock: clocktesting.NewFakeClock(time.Now()),
-		nodes: []int{4}, topology: numa.PolicyNone,
+		nodes: []int{4}, topology: numa.PolicyNone, memory: memory.PolicyNone,
 		wrap: func(m *deviceplugins.Manager) allocator.Devices { return m },
 	}
 	must(t, r.restart(cpus.PolicyStatic))
@@ -69,7 +73,7 @@ func (r *rig) machine() (*model.MachineInfo, []numa.Node) {
 	info := &model.MachineInfo{NumSockets: len(r.nodes)}
 	var nodes []numa.Node
 	for i, count := range r.nodes {
-		node := model.Node{Id: i}
+		node := model.Node{Id: i, Memory: 100 << 20}
 		for range count {
 			node.Cores = append(node.Cores, model.Core{Id: info.NumCores, SocketID: i, Threads: []int{info.NumCores}})
 			info.NumCores++
@@ -96,11 +100,19 @@ func (r *rig) restart(policy string) error {
 		book, err = cpus.New(cpus.Config{Machine: machine, ReservedMilli: 500})
 		must(r.t, err)
 	}
+	var memories *memory.Book
+	if r.memory == memory.PolicyStatic {
+		one := podtest.List("memory", "1Mi")
+		memories, err = memory.New(memory.Config{
+			Machine: info, NotForPods: one, Reserved: []kubeletconfigv1beta1.MemoryReservation{{Limits: one}},
+		})
+		must(r.t, err)
+	}
 	topology, err := numa.New(r.topology, numa.Options{Maximum: 8}, nodes)
 	must(r.t, err)
 	next, err := allocator.New(allocator.Config{
-		Root: r.root, Devices: r.wrap(devices), CPUs: book, Policy: topology, Scope: numa.ScopePod, Clock: r.clock,
-		Logger: logger,
+		Root: r.root, Devices: r.wrap(devices), CPUs: book, Memory: memories, Policy: topology,
+		Scope: numa.ScopePod, Clock: r.clock, Logger: logger,
 	})
 	if err == nil {
 		r.Allocator = next
@@ -252,7 +264,11 @@ type runtime struct {
 func (r *runtime) update(_ context.Context, id string, to *runtimeapi.ContainerResources) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.updates = append(r.updates, id+"="+to.GetLinux().GetCpusetCpus())
+	update := id + "=" + to.GetLinux().GetCpusetCpus()
+	if nodes := to.GetLinux().GetCpusetMems(); nodes != "" {
+		update += "@" + nodes
+	}
+	r.updates = append(r.updates, update)
 	return r.fails
 }
 

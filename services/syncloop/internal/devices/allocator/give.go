@@ -16,28 +16,39 @@ import (
 // Ready returns why no sandbox can be created for a pod: a device that it has is not reported as healthy.
 func (a *Allocator) Ready(pod *v1.Pod) error { return a.cfg.Devices.Ready(pod) }
 
-// Give returns what a container that is about to be created gets. CPUs that it does not have yet, such as after a lost
-// state, are allocated.
+// Give returns what a container that is about to be created gets. CPUs and memory that it does not have yet, such as
+// after a lost state, are allocated.
 func (a *Allocator) Give(ctx context.Context, pod *v1.Pod, c *v1.Container) (*containerspec.Given, error) {
 	given, err := a.cfg.Devices.Give(ctx, pod, c)
-	if err != nil || a.cpus == nil {
+	if err != nil || a.cpus == nil && a.memory == nil {
 		return given, err
 	}
 	set, own, err := a.cpusOf(pod, c)
 	if err != nil {
 		return nil, err
 	}
-	with := *given
-	with.CPUs = set.String()
-	if own {
-		with.Annotations = map[string]string{podlabels.CPUs: set.String()}
-		maps.Copy(with.Annotations, given.Annotations)
+	blocks, err := a.memoryOf(pod, c)
+	if err != nil {
+		return nil, err
 	}
+	with := *given
+	with.CPUs, with.MemoryNodes, with.Annotations = set.String(), listOf(blocks), map[string]string{}
+	if own {
+		with.Annotations[podlabels.CPUs] = set.String()
+	}
+	if blocks != nil {
+		with.Annotations[podlabels.Memory] = annotationOf(blocks)
+	}
+	maps.Copy(with.Annotations, given.Annotations)
 	return &with, nil
 }
 
-// cpusOf returns the CPUs of a container that has or gets some for itself, or else the shared ones.
+// cpusOf returns the CPUs of a container that has or gets some for itself, or else the shared ones; none with the
+// policy none.
 func (a *Allocator) cpusOf(pod *v1.Pod, c *v1.Container) (set cpuset.CPUSet, own bool, err error) {
+	if a.cpus == nil {
+		return set, false, nil
+	}
 	a.mu.Lock()
 	taken := false
 	if cpus.Wanted(pod, c) > 0 {

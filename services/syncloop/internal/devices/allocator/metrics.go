@@ -20,14 +20,15 @@ const (
 	boundaryCache = "uncore_cache"
 )
 
-// Metrics has the kubelet's metrics of the CPU manager and the topology manager.
+// Metrics has the kubelet's metrics of the CPU manager, the memory manager and the topology manager.
 type Metrics struct {
-	pinnings, pinningErrors prometheus.Counter
-	shared, exclusive       prometheus.Gauge
-	perNode                 *prometheus.GaugeVec
-	alignments, failures    *prometheus.CounterVec
-	requests, errors        prometheus.Counter
-	duration                prometheus.Histogram
+	memoryPinnings, memoryErrors prometheus.Counter
+	pinnings, pinningErrors      prometheus.Counter
+	shared, exclusive            prometheus.Gauge
+	perNode                      *prometheus.GaugeVec
+	alignments, failures         *prometheus.CounterVec
+	requests, errors             prometheus.Counter
+	duration                     prometheus.Histogram
 
 	mu sync.Mutex
 	// nodes are the NUMA nodes that have a value.
@@ -49,6 +50,10 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}
 	return &Metrics{
 		nodes: map[int]bool{},
+		memoryPinnings: counter("memory_manager_pinning_requests_total",
+			"Containers that were to get memory of NUMA nodes."),
+		memoryErrors: counter("memory_manager_pinning_errors_total",
+			"Containers that were to get memory of NUMA nodes and could not."),
 		pinnings: counter("cpu_manager_pinning_requests_total",
 			"Containers that were to get CPUs for themselves."),
 		pinningErrors: counter("cpu_manager_pinning_errors_total",
@@ -109,6 +114,14 @@ func (m *Metrics) pinned(book *cpus.Book, pod *v1.Pod, c *v1.Container, taken bo
 	}
 	if taken && book.SharesCache(pod, c) {
 		m.aligned(numa.ScopeContainer, boundaryCache, true)
+	}
+}
+
+// memoryPinned counts the allocation of memory to a container that wants some of NUMA nodes.
+func (m *Metrics) memoryPinned(err error) {
+	m.memoryPinnings.Inc()
+	if err != nil {
+		m.memoryErrors.Inc()
 	}
 }
 

@@ -33,22 +33,26 @@ type ReconcilerConfig struct {
 }
 
 // Reconciler moves running containers to the CPUs that they may use, as these change when other containers get CPUs for
-// themselves and give them back. Create it with NewReconciler.
+// themselves and give them back, and to the NUMA nodes of their memory. Create it with NewReconciler.
 type Reconciler struct {
 	cfg ReconcilerConfig
-	// given are the CPUs that this process has given to running containers, by ID. Only Run uses it.
-	given map[string]string
+	// given is what this process has given to running containers, by ID. Only Run uses it.
+	given map[string]placement
 }
+
+// placement has the CPUs and the NUMA nodes of a container as lists of the kernel's; empty ones are unknown or all.
+type placement struct{ cpus, nodes string }
 
 // NewReconciler returns a reconciler.
 func NewReconciler(cfg ReconcilerConfig) *Reconciler {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	return &Reconciler{cfg: cfg, given: map[string]string{}}
+	return &Reconciler{cfg: cfg, given: map[string]placement{}}
 }
 
-// Run reconciles every period until ctx ends, whose error it returns. With the policy none it only waits.
+// Run reconciles every period until ctx ends, whose error it returns. With the policy none of both managers it only
+// waits.
 func (r *Reconciler) Run(ctx context.Context) error {
-	if r.cfg.Allocator.cpus == nil {
+	if r.cfg.Allocator.cpus == nil && r.cfg.Allocator.memory == nil {
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -64,8 +68,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	}
 }
 
-// once updates the containers whose CPUs have changed since their last update. A container whose update fails is
-// updated again the next time.
+// once updates the containers whose CPUs or NUMA nodes have changed since their last update. A container whose update
+// fails is updated again the next time.
 func (r *Reconciler) once(ctx context.Context) {
 	pods, err := r.cfg.Pods()
 	observed, known := r.cfg.Observed()
@@ -76,7 +80,7 @@ func (r *Reconciler) once(ctx context.Context) {
 	for _, pod := range pods {
 		active[pod.UID] = pod
 	}
-	next := make(map[string]string, len(r.given))
+	next := make(map[string]placement, len(r.given))
 	for _, status := range observed {
 		pod := active[types.UID(status.GetUid())]
 		if pod == nil {
@@ -87,8 +91,8 @@ func (r *Reconciler) once(ctx context.Context) {
 			if spec == nil || c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING {
 				continue
 			}
-			if set := r.reconcile(ctx, pod, spec, c.GetId()); set != "" {
-				next[c.GetId()] = set
+			if given := r.reconcile(ctx, pod, spec, c.GetId()); given != (placement{}) {
+				next[c.GetId()] = given
 			}
 		}
 	}
@@ -107,8 +111,9 @@ func find(pod *v1.Pod, name string) *v1.Container {
 	return nil
 }
 
-// reconcile gives a running container its CPUs, and returns those that it has then; empty if they are unknown.
-func (r *Reconciler) reconcile(ctx context.Context, pod *v1.Pod, c *v1.Container, id string) string {
+// reconcile gives a running container its CPUs and its memory, and returns those that it has then; empty if they are
+// unknown.
+func (r *Reconciler) reconcile(ctx context.Context, pod *v1.Pod, c *v1.Container, id string) placement {
 	about := []any{
 		telemetry.KeyPod, pod.Namespace + "/" + pod.Name, telemetry.KeyContainer, c.Name, telemetry.KeyContainerID, id,
 	}
@@ -117,20 +122,26 @@ func (r *Reconciler) reconcile(ctx context.Context, pod *v1.Pod, c *v1.Container
 		r.cfg.Logger.Warn("a running container shares its CPUs, because none can be allocated to it",
 			append(about, telemetry.KeyError, err)...)
 	}
-	before := r.given[id]
-	if set.IsEmpty() || set.String() == before {
+	blocks, err := r.cfg.Allocator.memoryOf(pod, c)
+	if err != nil {
+		r.cfg.Logger.Warn("a running container has memory of any NUMA node, because none can be allocated to it",
+			append(about, telemetry.KeyError, err)...)
+	}
+	before, next := r.given[id], placement{cpus: set.String(), nodes: listOf(blocks)}
+	if next == (placement{}) || next == before {
 		return before
 	}
+	about = append(about, keyCPUs, next.cpus, "numa_nodes", next.nodes)
 	resources := &runtimeapi.ContainerResources{
-		Linux: &runtimeapi.LinuxContainerResources{CpusetCpus: set.String()},
+		Linux: &runtimeapi.LinuxContainerResources{CpusetCpus: next.cpus, CpusetMems: next.nodes},
 	}
 	if err := r.cfg.Update(ctx, id, resources); err != nil {
 		if ctx.Err() == nil {
-			r.cfg.Logger.Warn("cannot change the CPUs of a container; retrying", append(about, keyCPUs, set.String(),
-				telemetry.KeyError, err)...)
+			r.cfg.Logger.Warn("cannot change the CPUs and NUMA nodes of a container; retrying",
+				append(about, telemetry.KeyError, err)...)
 		}
-		return ""
+		return placement{}
 	}
-	r.cfg.Logger.Debug("changed the CPUs of a container", append(about, keyCPUs, set.String())...)
-	return set.String()
+	r.cfg.Logger.Debug("changed the CPUs and NUMA nodes of a container", about...)
+	return next
 }

@@ -95,7 +95,7 @@ func Container(pod *v1.Pod, c *v1.Container, node Node, in Inputs) (*runtimeapi.
 			SecurityContext: security,
 		},
 	}
-	config.Linux.Resources.CpusetCpus = in.Given.CPUs
+	config.Linux.Resources.CpusetCpus, config.Linux.Resources.CpusetMems = in.Given.CPUs, in.Given.MemoryNodes
 	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
 		signal, ok := runtimeapi.Signal_value[signalName(*c.Lifecycle.StopSignal)]
 		if !ok {
