@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -22,6 +23,12 @@ import (
 
 // qemu emulates the machine.
 const qemu = "qemu-system-x86_64"
+
+// errHung is the error of a machine that has not begun with its program in time. An emulated kernel rarely hangs at its
+// start with all processors busy, so it is tried up to maxTries times.
+var errHung = errors.New("the machine hung at its start")
+
+const maxTries = 3
 
 // diskModules are needed by a machine with disks.
 var diskModules = []string{"virtio_pci", "virtio_blk"}
@@ -265,16 +272,13 @@ func (r *run) start(ctx context.Context) (Result, error) {
 	defer runtime.UnlockOSThread()
 	begin := time.Now()
 	var err error
-	status := boot.Restart
-	for start := 1; status == boot.Restart && err == nil; start++ {
-		if err := os.RemoveAll(r.path("status")); err != nil {
-			return Result{}, err
+	var status string
+	for start, tries := 1, 0; err == nil || errors.Is(err, errHung) && tries < maxTries; {
+		if status, err = r.once(ctx, start, &errs); err != nil {
+			tries++
+		} else if start, tries = start+1, 0; status != boot.Restart {
+			break
 		}
-		cmd := exec.CommandContext(ctx, qemu, r.arguments(start)...)
-		cmd.Stdout, cmd.Stderr = &errs, &errs
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		err = cmd.Run()
-		status = strings.TrimSpace(r.read("status"))
 	}
 	result := Result{Output: r.read("output"), KernelLog: r.read("kernel"), Duration: time.Since(begin)}
 	switch code, found := strings.CutPrefix(status, boot.StatusPrefix); {
@@ -290,6 +294,30 @@ func (r *run) start(ctx context.Context) (Result, error) {
 		err = errors.New("the machine has ended without a result")
 	}
 	return result, fmt.Errorf("%w\n%s%s\nthe end of the kernel's log:\n%s", err, errs.String(), result.Output, tail(result.KernelLog))
+}
+
+// once runs the machine until it is switched off, and returns the last line of its status.
+func (r *run) once(ctx context.Context, start int, output io.Writer) (string, error) {
+	if err := os.RemoveAll(r.path("status")); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	hung := time.AfterFunc(r.startTimeout, func() {
+		if r.read("status") == "" {
+			cancel(errHung)
+		}
+	})
+	defer hung.Stop()
+	cmd := exec.CommandContext(ctx, qemu, r.arguments(start)...)
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	err := cmd.Run()
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	lines := strings.Split(strings.TrimSpace(r.read("status")), "\n")
+	return lines[len(lines)-1], err
 }
 
 // read returns what a serial port has printed.

@@ -30,6 +30,7 @@ import (
 const (
 	defaultMemory  = 1024
 	defaultCPUs    = 2
+	defaultStart   = 2 * time.Minute
 	defaultTimeout = 10 * time.Minute // an emulated processor beside other tests is slow
 )
 
@@ -52,6 +53,9 @@ type Machine struct {
 	NUMANodes int
 	// Timeout bounds the machine's life.
 	Timeout time.Duration
+
+	// startTimeout bounds each start until the program begins.
+	startTimeout time.Duration
 }
 
 // Disk is an empty disk with a file system.
@@ -116,6 +120,9 @@ func (m Machine) Run(ctx context.Context, dir, program string, args ...string) (
 	}
 	if m.Timeout == 0 {
 		m.Timeout = defaultTimeout
+	}
+	if m.startTimeout == 0 {
+		m.startTimeout = defaultStart
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.Timeout)
 	defer cancel()

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -90,6 +91,13 @@ func TestAMachineThatHangsIsEnded(t *testing.T) {
 	const timeout = 10 * time.Second
 	_, err := runProgram(t, Machine{Timeout: timeout}, "hangs")
 	if err == nil || !strings.Contains(err.Error(), "has not ended within 10s") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAMachineThatDoesNotBeginIsAnError(t *testing.T) {
+	_, err := runProgram(t, Machine{startTimeout: 100 * time.Millisecond}, "fails")
+	if !errors.Is(err, errHung) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -13,10 +13,12 @@ const (
 const (
 	// Output gets what the program prints.
 	Output = "/dev/ttyS1"
-	// Status gets a line with StatusPrefix and the program's exit code, or why it could not be run.
+	// Status gets Begun, and then a line with StatusPrefix and the program's exit code, or why it could not be run.
 	Status = "/dev/ttyS2"
 	// StatusPrefix begins the line.
 	StatusPrefix = "status "
+	// Begun is the line of a machine that starts its program.
+	Begun = "begun"
 	// Restart is the line of a program that restarts the machine.
 	Restart = "restart"
 )

@@ -83,6 +83,9 @@ func run() (int, error) {
 	if err := raiseLoopback(); err != nil {
 		return 0, fmt.Errorf("raise the loopback interface: %w", err)
 	}
+	if err := say(boot.Begun); err != nil {
+		return 0, fmt.Errorf("report the start of the program: %w", err)
+	}
 	return execute(config)
 }
 
@@ -202,18 +205,21 @@ func drain(port *os.File) error { return unix.IoctlSetInt(int(port.Fd()), unix.T
 
 // report prints the result. What cannot be printed there is in the kernel's log.
 func report(code int, err error) {
-	status := fmt.Sprint(boot.StatusPrefix, code, "\n")
+	status := fmt.Sprint(boot.StatusPrefix, code)
 	if err != nil {
-		status = fmt.Sprint(boot.StatusPrefix, err, "\n")
+		status = fmt.Sprint(boot.StatusPrefix, err)
 	}
-	port, err := openPort(boot.Status)
-	if err == nil {
-		_, err = port.WriteString(status)
-	}
-	if err == nil {
-		err = drain(port)
-	}
-	if err != nil {
+	if err := say(status); err != nil {
 		fmt.Println("init:", status, err)
 	}
+}
+
+// say prints a line for the harness.
+func say(line string) error {
+	port, err := openPort(boot.Status)
+	if err != nil {
+		return err
+	}
+	_, err = port.WriteString(line + "\n")
+	return errors.Join(err, drain(port), port.Close())
 }
