@@ -166,7 +166,8 @@ func execute(config boot.Config) (int, error) {
 		return 0, err
 	}
 	process, err := os.StartProcess(config.Args[0], config.Args, &os.ProcAttr{
-		Dir: "/", Env: append(config.Env, boot.Variable+"="+os.Getenv(boot.Variable)), Files: []*os.File{null, output, output},
+		Dir: "/", Env: append(config.Env, boot.Variable+"="+os.Getenv(boot.Variable)),
+		Files: []*os.File{null, output, output},
 	})
 	if err != nil {
 		return 0, err
