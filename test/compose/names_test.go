@@ -37,8 +37,8 @@ func namesOfTheirOwn(s *stack) {
 	}
 }
 
-// taking returns what takes the name of a service, by what it is. Each works in the directory of all sockets, and undoes
-// what it could do.
+// taking returns what takes the name of a service, by what it is. Each works in the directory of all sockets, and
+// undoes what it could do.
 func taking(service string) map[string]func(dir int) error {
 	socket := filepath.Join(service, service+".sock")
 	bind := func(name string) func(int) error {

@@ -34,8 +34,8 @@ func forbidden() map[string]string {
 }
 
 // Check is for a test of a main package and runs in its directory. It fails the test for every forbidden package that
-// the program links, with the chain of imports. When bin/ or bin/services/ has the program, it also fails the test if the
-// program is larger than limit, in MiB.
+// the program links, with the chain of imports. When bin/ or bin/services/ has the program, it also fails the test if
+// the program is larger than limit, in MiB.
 func Check(t *testing.T, limit int64) {
 	t.Helper()
 	imports, program := list(t)

@@ -194,8 +194,8 @@ func TestTheUnits(t *testing.T) {
 	activeOnlyWhenItServes(t)
 }
 
-// namesOfTheirOwn checks that each unit has its sockets in a directory of its own, that a restricted one cannot make names
-// elsewhere, and that programs of v0.1.0 find the sockets.
+// namesOfTheirOwn checks that each unit has its sockets in a directory of its own, that a restricted one cannot make
+// names elsewhere, and that programs of v0.1.0 find the sockets.
 func namesOfTheirOwn(t *testing.T) {
 	t.Helper()
 	for _, name := range names() {

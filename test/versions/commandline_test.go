@@ -16,8 +16,8 @@ import (
 )
 
 // TestTheCommandLinesReachEachOthersNodes: both versions' command lines ask a node of this commit, then a node that the
-// last release has started, with processes of the release and of this commit. The sockets of the two are not at the same
-// places. The pods run on, also when the node of this commit was killed.
+// last release has started, with processes of the release and of this commit. The sockets of the two are not at the
+// same places. The pods run on, also when the node of this commit was killed.
 func TestTheCommandLinesReachEachOthersNodes(t *testing.T) {
 	n := startNode(t)
 	n.place(t, "reached", "one")

@@ -38,8 +38,8 @@ func (p *Plugin) secret(
 	return values, nil
 }
 
-// tellSecrets tells the cluster of the end of an attempt to mount or expand a volume: after a failure the pod waits for a
-// change of the secrets that the attempt has used, because a driver seldom says that one of them is wrong.
+// tellSecrets tells the cluster of the end of an attempt to mount or expand a volume: after a failure the pod waits for
+// a change of the secrets that the attempt has used, because a driver seldom says that one of them is wrong.
 func (p *Plugin) tellSecrets(v *volume, err error) {
 	if err != nil {
 		for _, secret := range v.used {
