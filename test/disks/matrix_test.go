@@ -123,9 +123,11 @@ spec:
 `, name, fields, mode)
 }
 
-// sized returns a pod that asks for CPU in millicores.
+// sized returns a pod that asks for CPU in millicores. It has a UID, because a manifest with another content and no UID
+// is another pod, which is not resized.
 func sized(cpu int) string {
-	return manifest("sized", "", "serve") + fmt.Sprintf("      resources: {requests: {cpu: %dm}}\n", cpu)
+	pod := strings.Replace(manifest("sized", "", "serve"), "{name: sized,", "{name: sized, uid: sized-1,", 1)
+	return pod + fmt.Sprintf("      resources: {requests: {cpu: %dm}}\n", cpu)
 }
 
 func secret(name, value string) string {
