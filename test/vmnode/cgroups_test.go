@@ -188,7 +188,7 @@ func testRemoval(n *node) {
 	if err != nil || len(mounts) > 0 {
 		n.t.Errorf("these mounts are left: %v, %v", mounts, err)
 	}
-	n.wantFiles(all, map[string]string{"memory.min": "0", "memory.low": "0", "cgroup.events": "populated 0\nfrozen 0"})
+	n.wantFiles(all, map[string]string{"cgroup.events": "populated 0\nfrozen 0"})
 }
 
 // testSingleProcess has a node that lets the kernel kill single processes.
