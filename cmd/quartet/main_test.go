@@ -273,10 +273,10 @@ func TestAMistypedCommandLinePrintsAHint(t *testing.T) {
 		{"frobnicate", `there is no command "frobnicate": 'quartet --help' lists them`},
 		{"get pods --wathc", "unknown flag: --wathc: 'quartet get pods --help' lists the flags"},
 		{"get pods -o xml", `invalid argument "xml" for "-o, --output" flag: must be wide, json, yaml or name`},
-		{"get", "say what to show: quartet get pods, workers, volumes, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers or node"},
+		{"get", "say what to show: quartet get pods, workers, volumes, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers, images or node"},
 		{"describe", "say what to describe: quartet describe pod NAME, node, pvc NAME or storageclass NAME"},
 		{"describe jobs", `there is no "jobs" to describe: quartet describe describes pods, the node, pvc and storageclasses`},
-		{"get jobs", `there is no "jobs" to show: quartet get shows pods, workers, volumes, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers or node`},
+		{"get jobs", `there is no "jobs" to show: quartet get shows pods, workers, volumes, sources, configmaps, secrets, pvc, pv, storageclasses, csidrivers, images or node`},
 	} {
 		out := expectFailure(t, dir, strings.Fields(test.args)...)
 		if !strings.HasPrefix(out, "quartet: "+test.want) {

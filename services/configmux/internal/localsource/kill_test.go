@@ -184,7 +184,6 @@ func scenarios() map[string]scenario {
 			},
 			calls: slices.Concat(
 				[]string{
-					"mkdir applied",
 					"sync .",
 					"sync applied",
 				},
