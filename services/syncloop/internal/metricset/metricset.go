@@ -26,6 +26,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/resizes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/node/damagedfiles"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/oom"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
@@ -99,6 +100,7 @@ type exposing struct {
 func register(registry prometheus.Registerer) exposing {
 	containergc.NewMetrics(registry)
 	csi.NewMetrics(registry)
+	damagedfiles.New(damagedfiles.Config{Registry: registry})
 	allocator.NewMetrics(registry)
 	deviceplugins.NewMetrics(registry)
 	engineapi.NewMetrics(registry)

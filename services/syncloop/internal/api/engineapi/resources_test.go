@@ -16,6 +16,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/podresources"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/claimbook"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/memory"
 )
 
 // gpus are the devices and CPUs of a node: the containers of the pod u1 have the device a and the CPUs 2 and 3.
@@ -29,6 +30,8 @@ func (gpus) Held(pod types.UID, _ string) map[string][]allocation.Device {
 }
 
 func (gpus) CPUs(types.UID, string) cpuset.CPUSet { return cpuset.New(2, 3) }
+
+func (gpus) Memory(types.UID, string) []memory.Block { return nil }
 
 func (r *rig) resources() (*podresourcesv1.ListPodResourcesResponse, error) {
 	return podresources.Listed(podresources.Config{
