@@ -65,10 +65,8 @@ const config = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cpuManagerPolicy: static
 cpuManagerReconcilePeriod: 1s
-memoryManagerPolicy: Static
 topologyManagerPolicy: single-numa-node
-systemReserved: {cpu: 500m, memory: 64Mi}
-reservedMemory: [{numaNode: 0, limits: {memory: 64Mi}}]
+systemReserved: {cpu: 500m}
 memorySwap: {swapBehavior: LimitedSwap}
 memoryReservationPolicy: TieredReservation
 memoryThrottlingFactor: 0.5
