@@ -44,8 +44,10 @@ type rig struct {
 	// the devices.
 	nodes    []int
 	topology string
-	// memory is the policy of the memory manager: each NUMA node has 100 MiB, of which one has 1 MiB for the system.
+	// memory is the policy of the memory manager: each NUMA node has 100 MiB less so many, of which one has 1 MiB for the
+	// system.
 	memory string
+	less   uint64
 	wrap   func(*deviceplugins.Manager) allocator.Devices
 }
 
@@ -73,7 +75,7 @@ func (r *rig) machine() (*model.MachineInfo, []numa.Node) {
 	info := &model.MachineInfo{NumSockets: len(r.nodes)}
 	var nodes []numa.Node
 	for i, count := range r.nodes {
-		node := model.Node{Id: i, Memory: 100 << 20}
+		node := model.Node{Id: i, Memory: (100 - r.less) << 20}
 		for range count {
 			node.Cores = append(node.Cores, model.Core{Id: info.NumCores, SocketID: i, Threads: []int{info.NumCores}})
 			info.NumCores++

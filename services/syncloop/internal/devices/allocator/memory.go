@@ -102,8 +102,14 @@ func (a *Allocator) loadMemory() error {
 		a.rebuildMemory = true // written by Recover, so that a kill before that loses nothing
 		return nil
 	}
-	if err := a.memory.Restore(state.Nodes, state.Held); err != nil {
+	changed, err := a.memory.Restore(state.Nodes, state.Held)
+	if err != nil {
 		return fmt.Errorf("invalid state, please drain node and remove policy state file %q: %w", a.memoryPath(), err)
+	}
+	if changed != "" {
+		a.cfg.Logger.Warn("the machine has another amount of memory than before; containers keep their memory of NUMA nodes",
+			telemetry.KeyFile, a.memoryPath(), "changed", changed)
+		a.saveMemoryOrWarn() // a kubelet refuses the state of before
 	}
 	return nil
 }

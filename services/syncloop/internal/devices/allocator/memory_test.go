@@ -181,6 +181,35 @@ func TestAStateOfMemoryThatDoesNotFitIsRefused(t *testing.T) {
 	}
 }
 
+// TestAMachineWithLessMemoryThanBefore checks that pods keep their memory when the kernel takes more for itself after a
+// start of the machine, that the new amounts are on disk, and what the error says if the memory does not fit any more.
+func TestAMachineWithLessMemoryThanBefore(t *testing.T) {
+	r := newWithMemory(t, numa.PolicyNone)
+	must(t, r.Allocate(t.Context(), sized("own", "60Mi")))
+	r.less = 30
+	must(t, r.restart(cpus.PolicyStatic))
+	r.wantNodes(sized("own", "60Mi"), first)
+	if got := fmt.Sprint(r.AllocatableMemory()); got != "[{memory 72351744 1} {memory 73400320 2}]" {
+		t.Errorf("containers can have %s", got)
+	}
+	if !strings.Contains(r.log.String(), "NUMA node 0 had 104857600 bytes of memory, and has 73400320") {
+		t.Errorf("the log does not say what has changed: %s", r.log.String())
+	}
+	state, err := memorystate.Read(r.root)
+	must(t, err)
+	if total := state.Nodes[1].Tables["memory"].Total; total != 70<<20 || len(state.Held) != 1 {
+		t.Errorf("the state on disk has %d bytes of the NUMA node 1, and the memory %v", total, state.Held)
+	}
+	r.less = 50
+	path := filepath.Join(r.root, memorystate.File)
+	want := fmt.Sprintf("invalid state, please drain node and remove policy state file %q: [memorymanager] NUMA node 0 "+
+		"had 73400320 bytes of memory, and has 52428800; the container main of the pod own has 62914560 bytes of memory "+
+		"of the NUMA nodes [0], which have only 51380224 left for it", path)
+	if err := r.restart(cpus.PolicyStatic); err == nil || err.Error() != want {
+		t.Errorf("error = %v\nwant    %s", err, want)
+	}
+}
+
 // TestARunningContainerIsMovedToItsNodes checks the container that had no memory of NUMA nodes when it was created.
 func TestARunningContainerIsMovedToItsNodes(t *testing.T) {
 	r := newWithMemory(t, numa.PolicyNone)

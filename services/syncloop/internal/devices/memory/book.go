@@ -58,31 +58,60 @@ func (b *Book) Clone() *Book {
 	return &Book{empty: b.empty, nodes: b.nodes.Clone(), held: b.held.clone()}
 }
 
-// Restore sets the state of an earlier process. It changes nothing after an error, which is the kubelet's: the machine
-// or reservedMemory is another one.
-func (b *Book) Restore(nodes Nodes, held Assignments) error {
+// Restore sets the state of an earlier process. It changes nothing after an error: the NUMA nodes or reservedMemory are
+// other ones, or have too little memory for the containers.
+//
+// The kernel may keep more or less memory for itself than at its last start. If only the amounts of the NUMA nodes
+// differ, all containers keep their memory, and changed says what is different; a kubelet refuses this state.
+func (b *Book) Restore(nodes Nodes, held Assignments) (changed string, err error) {
 	switch {
 	case len(nodes) == 0 && len(held) > 0:
-		return errors.New("[memorymanager] machine state can not be empty when it has memory assignments")
+		return "", errors.New("[memorymanager] machine state can not be empty when it has memory assignments")
 	case len(nodes) == 0:
-		return nil // a new state
+		return "", nil // a new state
 	}
 	expected := b.empty.Clone()
+	var missing error
 	for _, uid := range slices.Sorted(maps.Keys(held)) {
 		for _, name := range slices.Sorted(maps.Keys(held[uid])) {
 			for _, block := range held[uid][name] {
 				if err := expected.knows(block); err != nil {
-					return fmt.Errorf("[memorymanager] (pod: %s, container: %s) %w", uid, name, err)
+					return "", fmt.Errorf("[memorymanager] (pod: %s, container: %s) %w", uid, name, err)
+				}
+				if _, free := expected.sums(block.Nodes, block.Type); free < block.Size && missing == nil {
+					missing = fmt.Errorf("the container %s of the pod %s has %d bytes of %s of the NUMA nodes %v, which have "+
+						"only %d left for it", name, uid, block.Size, block.Type, block.Nodes.Nodes(), free)
 				}
 				expected.take(block)
 			}
 		}
 	}
-	if err := expected.differs(nodes); err != nil {
-		return fmt.Errorf("[memorymanager] the expected machine state is different from the real one: %w", err)
+	changed = expected.otherAmounts(nodes)
+	if changed != "" && missing != nil {
+		return "", fmt.Errorf("[memorymanager] %s; %w", changed, missing)
+	}
+	if err := expected.differs(nodes, changed != ""); err != nil {
+		return "", fmt.Errorf("[memorymanager] the expected machine state is different from the real one: %w", err)
+	}
+	if changed != "" {
+		nodes = expected
 	}
 	b.nodes, b.held = nodes.Clone(), held.clone()
-	return nil
+	return changed, nil
+}
+
+// otherAmounts returns the first difference between the amounts that these nodes have, and those that they had; empty
+// if there is none.
+func (n Nodes) otherAmounts(before Nodes) string {
+	for _, id := range n.numbers() {
+		for _, kind := range slices.Sorted(maps.Keys(n[id].Tables)) {
+			had, known := before[id].Tables[kind]
+			if has := n[id].Tables[kind]; known && had.Total != has.Total {
+				return fmt.Sprintf("NUMA node %d had %d bytes of %s, and has %d", id, had.Total, kind, has.Total)
+			}
+		}
+	}
+	return ""
 }
 
 // knows returns why a block cannot be of these nodes.
@@ -100,8 +129,8 @@ func (n Nodes) knows(block Block) error {
 }
 
 // differs returns the first difference between the expected state and another one. How the memory of a group is spread
-// over its nodes does not count.
-func (n Nodes) differs(other Nodes) error {
+// over its nodes does not count, and with otherAmounts only what is reserved for the system and for containers does.
+func (n Nodes) differs(other Nodes, otherAmounts bool) error {
 	if !slices.Equal(n.numbers(), other.numbers()) {
 		return fmt.Errorf("it has the NUMA nodes %v, and the machine %v", other.numbers(), n.numbers())
 	}
@@ -119,6 +148,9 @@ func (n Nodes) differs(other Nodes) error {
 			w, g := want.Tables[kind], got.Tables[kind]
 			w.Reserved, w.Free = n.sums(want.Group, kind)
 			g.Reserved, g.Free = other.sums(want.Group, kind)
+			if otherAmounts {
+				w, g = Table{System: w.System, Reserved: w.Reserved}, Table{System: g.System, Reserved: g.Reserved}
+			}
 			if w != g {
 				return fmt.Errorf("it has %s of NUMA node %d as %+v, and the machine %+v", kind, id, g, w)
 			}

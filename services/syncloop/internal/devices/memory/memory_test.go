@@ -240,26 +240,86 @@ func TestStatesThatDoNotFitAreRefused(t *testing.T) {
 		differs + "it has the NUMA nodes [0 1], and the machine [0 1 2]": book(t, 132, 132, 132),
 		"[memorymanager] (pod: u, container: main) the memory assignment uses the NUMA that does not " +
 			"exist": book(t, 132),
-		differs + "it has memory of NUMA node 0 as {Total:138412032 System:8388608 Allocatable:96468992 " +
-			"Reserved:157286400 Free:44040192}, and the machine {Total:138412032 System:8388608 Allocatable:96468992 " +
-			"Reserved:157286400 Free:45088768}": book(t, 132, 133),
+		"[memorymanager] NUMA node 0 had 138412032 bytes of memory, and has 104857600; the container main of the pod u " +
+			"has 157286400 bytes of memory of the NUMA nodes [0 1], which have only 136314880 left for it": book(t, 100, 102),
+		differs + "it has memory of NUMA node 0 as {Total:0 System:8388608 Allocatable:0 Reserved:157286400 Free:0}, and " +
+			"the machine {Total:0 System:9437184 Allocatable:0 Reserved:157286400 Free:0}": reservingMore(t, 133, 132),
 	} {
-		wantError(t, b.Restore(nodes, all), text)
+		_, err := b.Restore(nodes, all)
+		wantError(t, err, text)
 		if b.Pods() != nil {
 			t.Error("a refused state is taken over")
 		}
 	}
 	b := book(t, 132, 132)
-	wantError(t, b.Restore(nil, all),
-		"[memorymanager] machine state can not be empty when it has memory assignments")
-	wantError(t, b.Restore(nodes, nil), differs+"it has 1 assignments of NUMA node 0 in the group [0 1], and containers "+
-		"have 0 in [0]")
-	if err := b.Restore(nil, nil); err != nil {
-		t.Errorf("a new state is refused: %v", err)
+	_, err := b.Restore(nil, all)
+	wantError(t, err, "[memorymanager] machine state can not be empty when it has memory assignments")
+	_, err = b.Restore(nodes, nil)
+	wantError(t, err, differs+"it has 1 assignments of NUMA node 0 in the group [0 1], and containers have 0 in [0]")
+	if changed, err := b.Restore(nil, nil); changed != "" || err != nil {
+		t.Errorf("a new state is refused: %q, %v", changed, err)
 	}
-	if err := b.Restore(nodes, all); err != nil || text(b.Of("u", "main")) != "memory=150@[0 1]" ||
-		b.NodesOf("u", "main") != numa.MaskOf(0, 1) {
-		t.Errorf("restored %v, %v", b.Of("u", "main"), err)
+	if changed, err := b.Restore(nodes, all); changed != "" || err != nil ||
+		text(b.Of("u", "main")) != "memory=150@[0 1]" || b.NodesOf("u", "main") != numa.MaskOf(0, 1) {
+		t.Errorf("restored %v, %q, %v", b.Of("u", "main"), changed, err)
+	}
+}
+
+// reservingMore returns a book of a machine of which 9 Mi of the first NUMA node are reserved.
+func reservingMore(t *testing.T, sizes ...uint64) *memory.Book {
+	t.Helper()
+	b, err := memory.New(memory.Config{
+		Machine: machine(sizes...), NotForPods: podtest.List("memory", "9Mi"),
+		Reserved: []kubeletconfigv1beta1.MemoryReservation{reserve(0, "memory", "9Mi")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestContainersKeepTheirMemoryWhenTheMachineHasOtherAmounts checks a machine whose kernel keeps more or less memory
+// for itself than at its last start. A book can be restored from the new state without a change.
+func TestContainersKeepTheirMemoryWhenTheMachineHasOtherAmounts(t *testing.T) {
+	before := book(t, 132, 132, 132) // 92 Mi, 100 Mi and 100 Mi
+	wide, one := pod("wide", container("main", "150Mi", "hugepages-2Mi", "40Mi")), pod("one", container("main", "60Mi"))
+	want(t, before, wide, numa.Hint{}, "main:hugepages-2Mi=40@[0 1],memory=150@[0 1]")
+	want(t, before, one, numa.Hint{}, "main:memory=60@[2]")
+	nodes, all := before.State()
+	for name, test := range map[string]struct {
+		sizes         []uint64
+		changed, next string // next is the most that another container can have of the NUMA node 2
+	}{
+		"less": {[]uint64{98, 132, 92}, "NUMA node 0 had 138412032 bytes of memory, and has 102760448", ""},
+		"more": {[]uint64{132, 132, 192}, "NUMA node 2 had 138412032 bytes of memory, and has 201326592", "100Mi"},
+		"some more, some less": {
+			[]uint64{120, 140, 132}, "NUMA node 0 had 138412032 bytes of memory, and has 125829120", "40Mi",
+		},
+		"the same": {[]uint64{132, 132, 132}, "", "40Mi"},
+	} {
+		b := book(t, test.sizes...)
+		if changed, err := b.Restore(nodes, all); changed != test.changed || err != nil {
+			t.Errorf("%s: %q, %v", name, changed, err)
+			continue
+		}
+		if got := held(b, wide) + " " + held(b, one); got !=
+			"main:hugepages-2Mi=40@[0 1],memory=150@[0 1] main:memory=60@[2]" {
+			t.Errorf("%s: the pods have %s", name, got)
+		}
+		again := book(t, test.sizes...)
+		if changed, err := again.Restore(b.State()); changed != "" || err != nil {
+			t.Errorf("%s: the new state is refused: %q, %v", name, changed, err)
+		}
+		if test.next != "" {
+			want(t, again, pod("next", container("main", test.next)), numa.Hint{},
+				"main:memory="+strings.TrimSuffix(test.next, "Mi")+"@[2]")
+		}
+		if _, err := give(again, pod("late", container("main", "1Mi")), numa.Hint{Nodes: numa.MaskOf(2)}); err == nil {
+			t.Errorf("%s: memory is promised twice", name)
+		}
+		again.Release("wide")
+		again.Release("one")
+		want(t, again, pod("after", container("main", "55Mi")), numa.Hint{}, "main:memory=55@[0]")
 	}
 }
 

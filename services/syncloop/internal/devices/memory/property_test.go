@@ -3,6 +3,7 @@ package memory_test
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -77,17 +78,47 @@ func check(t *rapid.T, b *memory.Book) {
 	}
 }
 
+// restart restores the state on a machine that may have other amounts of memory. If it does not fit there, the next
+// book is that of a machine of the same amounts, as after a drain.
+func restart(t *rapid.T, b *memory.Book, sizes []uint64) *memory.Book {
+	before := slices.Clone(sizes)
+	for i := range sizes {
+		sizes[i] = max(50, sizes[i]+rapid.Uint64Range(0, 16).Draw(t, "more")-rapid.Uint64Range(0, 16).Draw(t, "less"))
+	}
+	next, err := memory.New(config(sizes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, want := b.State()
+	changed, err := next.Restore(b.State())
+	if err != nil {
+		if _, left := next.State(); len(left) > 0 || slices.Equal(before, sizes) {
+			t.Fatalf("a refused state is taken over, or the machine has not changed: %v", err)
+		}
+		copy(sizes, before)
+		return b
+	}
+	if _, got := next.State(); !reflect.DeepEqual(got, want) || (changed == "") != slices.Equal(before, sizes) {
+		t.Fatalf("%v was restored as %v with the change %q from %v to %v", want, got, changed, before, sizes)
+	}
+	return next
+}
+
+// config is the configuration of a machine of which 8 Mi of the first NUMA node are reserved.
+func config(sizes []uint64) memory.Config {
+	return memory.Config{
+		Machine: machine(sizes...), NotForPods: podtest.List("memory", "8Mi"),
+		Reserved: []kubeletconfigv1beta1.MemoryReservation{reserve(0, "memory", "8Mi")},
+	}
+}
+
 // TestMemoryIsPromisedOnce checks with random pods and hints that no memory is lost or promised twice, that groups of
-// nodes do not overlap, that a refused container changes nothing, that a state can be restored, and that nothing is
-// left at the end.
+// nodes do not overlap, that a refused container changes nothing, that a state can be restored, also by a machine of
+// other amounts of memory, and that nothing is left at the end.
 func TestMemoryIsPromisedOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sizes := rapid.SliceOfN(rapid.Uint64Range(50, 140), 1, 4).Draw(t, "machine")
-		cfg := memory.Config{
-			Machine: machine(sizes...), NotForPods: podtest.List("memory", "8Mi"),
-			Reserved: []kubeletconfigv1beta1.MemoryReservation{reserve(0, "memory", "8Mi")},
-		}
-		b, err := memory.New(cfg)
+		b, err := memory.New(config(sizes))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,14 +151,16 @@ func TestMemoryIsPromisedOnce(t *testing.T) {
 				}
 			}
 			check(t, b)
-			restored, err := memory.New(cfg)
+			restored, err := memory.New(config(sizes))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := restored.Restore(b.State()); err != nil {
-				t.Fatal(err)
+			if changed, err := restored.Restore(b.State()); changed != "" || err != nil {
+				t.Fatal(changed, err)
 			}
 			b = restored
+			b = restart(t, b, sizes)
+			check(t, b)
 		}
 		for _, uid := range b.Pods() {
 			b.Release(uid)

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -127,10 +128,8 @@ func (w *world) start(s state.State) bool {
 	logger := klog.Background()
 	book, mine := memory.New(memory.Config{Machine: w.machine, Reserved: w.reserved, NotForPods: w.notForPods})
 	var reserved []kubeletconfig.MemoryReservation
-	byNode := map[int]map[v1.ResourceName]uint64{}
 	for _, r := range w.reserved {
 		reserved = append(reserved, kubeletconfig.MemoryReservation{NumaNode: r.NumaNode, Limits: r.Limits})
-		byNode[int(r.NumaNode)] = map[v1.ResourceName]uint64{v1.ResourceMemory: uint64(r.Limits.Memory().Value())}
 	}
 	_, theirs := memorymanager.NewManager(logger, "Static", w.machine, w.notForPods, reserved, "", w.manager)
 	if (theirs == nil) != (mine == nil) {
@@ -139,7 +138,7 @@ func (w *world) start(s state.State) bool {
 	if mine != nil {
 		return false
 	}
-	policy, err := memorymanager.NewPolicyStatic(logger, w.machine, byNode, w.manager)
+	policy, err := memorymanager.NewPolicyStatic(logger, w.machine, w.reservedBytes(), w.manager)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -153,6 +152,45 @@ func (w *world) start(s state.State) bool {
 	w.aligner.Owners = []numa.Owner{ours{book}, w.other}
 	w.compareAllocatable()
 	return true
+}
+
+// reservedBytes returns the reserved memory by NUMA node.
+func (w *world) reservedBytes() map[int]map[v1.ResourceName]uint64 {
+	byNode := map[int]map[v1.ResourceName]uint64{}
+	for _, r := range w.reserved {
+		byNode[int(r.NumaNode)] = map[v1.ResourceName]uint64{v1.ResourceMemory: uint64(r.Limits.Memory().Value())}
+	}
+	return byNode
+}
+
+// reboot starts both sides on a machine with other amounts of memory, with the state of before. The kubelet does not
+// start. In Quartet all containers keep their memory, or the error says who has too little.
+func (w *world) reboot(kubelets state.State, read *memorystate.State) {
+	machine := &model.MachineInfo{NumCores: w.machine.NumCores, Topology: slices.Clone(w.machine.Topology)}
+	at := w.rand.IntN(len(machine.Topology))
+	machine.Topology[at].Memory -= uint64(1+w.rand.IntN(40)) * mebi
+	if w.rand.IntN(2) == 0 {
+		machine.Topology[at].Memory += 41 * mebi
+	}
+	book, err := memory.New(memory.Config{Machine: machine, Reserved: w.reserved, NotForPods: w.notForPods})
+	if err != nil {
+		return // less than what is reserved
+	}
+	policy, err := memorymanager.NewPolicyStatic(klog.Background(), machine, w.reservedBytes(), w.manager)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := policy.Start(klog.Background(), kubelets); err == nil {
+		w.fatalf("the kubelet starts on another machine: remove the difference from the table")
+	}
+	changed, err := book.Restore(read.Nodes, read.Held)
+	_, held := book.State()
+	switch {
+	case err != nil && !strings.Contains(err.Error(), "which have only"):
+		w.fatalf("Quartet does not start on a machine with another amount of memory: %v", err)
+	case err == nil && (changed == "" || !reflect.DeepEqual(held, read.Held)):
+		w.fatalf("Quartet restores %v as %v, with the change %q", read.Held, held, changed)
+	}
 }
 
 func (w *world) compareAllocatable() {
@@ -176,6 +214,8 @@ func (w *world) compareAllocatable() {
 //   - After a restart a kubelet admits its pods again, and gives memory again to init containers that have ended. In
 //     Quartet they have none any more. Pods whose init containers have ended are not admitted again here.
 //   - A request of zero huge pages is a block of no bytes in the kubelet, and nothing in Quartet. None is drawn.
+//   - If the NUMA nodes have other amounts of memory after a start of the machine, a kubelet does not start. In Quartet
+//     containers keep their memory if it still fits; see reboot.
 //   - If more is reserved of a NUMA node than it has, the kubelet's arithmetic overflows, and its memory is without
 //     limits. Quartet refuses the configuration. None is drawn.
 var errDiffers = errors.New("a known difference")
@@ -373,11 +413,12 @@ func (w *world) restart(dir string) {
 	if err != nil {
 		w.fatalf("the kubelet does not read Quartet's state: %v", err)
 	}
+	w.reboot(restored, read)
 	if !w.start(restored) {
 		w.fatalf("refused after a restart")
 	}
-	if err := w.ours.Restore(read.Nodes, read.Held); err != nil {
-		w.fatalf("Quartet does not restore the state: %v", err)
+	if changed, err := w.ours.Restore(read.Nodes, read.Held); changed != "" || err != nil {
+		w.fatalf("Quartet does not restore the state: %q, %v", changed, err)
 	}
 	w.compare()
 	for _, uid := range slices.Sorted(maps.Keys(w.pods)) {
