@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocator"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/cpus"
@@ -156,7 +157,7 @@ func reconcileCPUs(
 			if err != nil {
 				return err
 			}
-			return service.UpdateContainerResources(ctx, id, resources)
+			return service.UpdateContainerResources(cri.Quiet(ctx), id, resources)
 		},
 		Period: h.cfg.Kubelet.CPUManagerReconcilePeriod.Duration, Clock: clock.RealClock{}, Logger: h.logger,
 	}).Run)

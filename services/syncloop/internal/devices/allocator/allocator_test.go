@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -353,6 +354,46 @@ func TestSharedCPUsShrinkAndComeBack(t *testing.T) {
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("Run ends with %v", err)
+	}
+}
+
+// TestAContainerThatHasEndedIsNoWarning checks that an update that fails is a warning only if the container still runs
+// in the next turn.
+func TestAContainerThatHasEndedIsNoWarning(t *testing.T) {
+	r := newRig(t)
+	part, ends := pod("part", "500m"), pod("ends", "500m")
+	cri, log := &runtime{fails: errors.New("not running")}, &logbuffer.Buffer{}
+	both := r.runs(part, ends)
+	var ended atomic.Bool
+	loop := allocator.NewReconciler(allocator.ReconcilerConfig{
+		Allocator: r.Allocator, Update: cri.update, Period: 10 * time.Second, Clock: r.clock,
+		Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Pods:   func() ([]*v1.Pod, error) { return []*v1.Pod{part, ends}, nil },
+		Observed: func() ([]*lifecyclev1.PodStatus, bool) {
+			if ended.Load() {
+				return both[:1], true
+			}
+			return both, true
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- loop.Run(ctx) }()
+	got := ""
+	eventually.That(t, "the first updates", func() bool {
+		got += cri.take()
+		return got == "id-part=0-3id-ends=0-3" || got == "id-part=0-3 id-ends=0-3"
+	})
+	ended.Store(true)
+	r.clock.Step(10 * time.Second)
+	eventually.That(t, "a warning", func() bool { return log.String() != "" })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Run ends with %v", err)
+	}
+	text := log.String()
+	if strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "container.id=id-part") {
+		t.Errorf("logged is %s", text)
 	}
 }
 

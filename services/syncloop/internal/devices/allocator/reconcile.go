@@ -22,7 +22,7 @@ type ReconcilerConfig struct {
 	Pods func() ([]*v1.Pod, error)
 	// Observed returns all pods in the runtime; known is false while they are unknown.
 	Observed func() (observed []*lifecyclev1.PodStatus, known bool)
-	// Update changes the resources of a running container.
+	// Update changes the resources of a container that was observed to run. It fails if the container has ended.
 	Update func(ctx context.Context, id string, resources *runtimeapi.ContainerResources) error
 	// Period is cpuManagerReconcilePeriod.
 	Period time.Duration
@@ -41,7 +41,11 @@ type Reconciler struct {
 }
 
 // placement has the CPUs and the NUMA nodes of a container as lists of the kernel's; empty ones are unknown or all.
-type placement struct{ cpus, nodes string }
+type placement struct {
+	cpus, nodes string
+	// failed is true after an update that has failed.
+	failed bool
+}
 
 // NewReconciler returns a reconciler.
 func NewReconciler(cfg ReconcilerConfig) *Reconciler {
@@ -69,7 +73,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 }
 
 // once updates the containers whose CPUs or NUMA nodes have changed since their last update. A container whose update
-// fails is updated again the next time.
+// fails is updated again the next time, and a second failure is logged as a warning.
 func (r *Reconciler) once(ctx context.Context) {
 	pods, err := r.cfg.Pods()
 	observed, known := r.cfg.Observed()
@@ -136,11 +140,13 @@ func (r *Reconciler) reconcile(ctx context.Context, pod *v1.Pod, c *v1.Container
 		Linux: &runtimeapi.LinuxContainerResources{CpusetCpus: next.cpus, CpusetMems: next.nodes},
 	}
 	if err := r.cfg.Update(ctx, id, resources); err != nil {
-		if ctx.Err() == nil {
-			r.cfg.Logger.Warn("cannot change the CPUs and NUMA nodes of a container; retrying",
-				append(about, telemetry.KeyError, err)...)
+		level := slog.LevelDebug // the container may have ended, which is observed before the next turn
+		if before.failed && ctx.Err() == nil {
+			level = slog.LevelWarn
 		}
-		return placement{}
+		r.cfg.Logger.Log(ctx, level, "cannot change the CPUs and NUMA nodes of a container; retrying",
+			append(about, telemetry.KeyError, err)...)
+		return placement{failed: true}
 	}
 	r.cfg.Logger.Debug("changed the CPUs and NUMA nodes of a container", about...)
 	return next
