@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -188,6 +190,27 @@ func fullNode(t *testing.T) layout.Layout {
 	return l
 }
 
+// supportBundle runs the command, and returns the files of the bundle and what the command prints.
+func supportBundle(t *testing.T, l layout.Layout) (files map[string]string, out, warnings string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	cmd := root()
+	cmd.SetArgs([]string{"support-bundle", "--state-dir", l.StateDir(), "-o", path})
+	var stdout, stderr bytes.Buffer
+	cmd.SetOut(&stdout)
+	cmd.SetErr(&stderr)
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(stdout.String(), path+" has ") {
+		t.Errorf("it prints %q", stdout.String())
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the bundle has the mode %v, %v", info.Mode(), err)
+	}
+	return unpack(t, path), stdout.String(), stderr.String()
+}
+
 // unpack returns the files of a bundle by name.
 func unpack(t *testing.T, path string) map[string]string {
 	t.Helper()
@@ -218,22 +241,10 @@ func unpack(t *testing.T, path string) map[string]string {
 
 // TestASupportBundleHasNoSecrets: wherever they are on the node. It has what is of use, and names what does not answer.
 func TestASupportBundleHasNoSecrets(t *testing.T) {
-	l := fullNode(t)
-	path := filepath.Join(t.TempDir(), "bundle.tar.gz")
-	cmd := root()
-	cmd.SetArgs([]string{"support-bundle", "--state-dir", l.StateDir(), "-o", path})
-	var out bytes.Buffer
-	cmd.SetOut(&out)
-	if err := cmd.ExecuteContext(t.Context()); err != nil {
-		t.Fatal(err)
+	files, out, warnings := supportBundle(t, fullNode(t))
+	if warnings != "" || !strings.Contains(out, "Secrets are removed") {
+		t.Errorf("it prints %q, and warns %q", out, warnings)
 	}
-	if !strings.HasPrefix(out.String(), path+" has ") {
-		t.Errorf("it prints %q", out.String())
-	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the bundle has the mode %v, %v", info.Mode(), err)
-	}
-	files := unpack(t, path)
 	for name, content := range files {
 		for where, secret := range planted {
 			for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret))} {
@@ -244,6 +255,7 @@ func TestASupportBundleHasNoSecrets(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
+		"README.txt":                        "are removed from all texts",
 		"version.txt":                       "Kubernetes API",
 		"doctor.txt":                        "kernel",
 		"status/pods.txt":                   "web-node-1",
@@ -263,5 +275,71 @@ func TestASupportBundleHasNoSecrets(t *testing.T) {
 		if !strings.Contains(files[name], want) {
 			t.Errorf("%s has not %q:\n%s", name, want, files[name])
 		}
+	}
+}
+
+// refusingConfigMux answers, and does not tell secrets to this user; it breaks off after one otherwise.
+type refusingConfigMux struct {
+	configv1.UnimplementedConfigServiceServer
+	sent *configv1.WatchObjectsResponse
+}
+
+func (r refusingConfigMux) WatchObjects(
+	_ *configv1.WatchObjectsRequest, to grpc.ServerStreamingServer[configv1.WatchObjectsResponse],
+) error {
+	if r.sent == nil {
+		return status.Error(codes.PermissionDenied, "no secrets for this user")
+	}
+	return errors.Join(to.Send(r.sent), status.Error(codes.Unavailable, "broken off"))
+}
+
+// TestASupportBundleWarnsOfSecretsThatItDoesNotKnow: on the terminal and in its README, with the reason, whichever of
+// the two processes does not tell them.
+func TestASupportBundleWarnsOfSecretsThatItDoesNotKnow(t *testing.T) {
+	const noSecrets, noEnvironment = "configmux does not tell the secrets", "syncloop does not tell the environment"
+	configMux := func(c configv1.ConfigServiceServer) func(*grpc.Server) {
+		return func(s *grpc.Server) { configv1.RegisterConfigServiceServer(s, c) }
+	}
+	engine := func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, fullEngine{}) }
+	first := &configv1.WatchObjectsResponse{Frame: &streamv1.Frame{Kind: streamv1.Kind_KIND_SNAPSHOT}}
+	for name, node := range map[string]struct {
+		configMux, engine func(*grpc.Server)
+		want, not         []string
+	}{
+		"nobody answers":         {nil, nil, []string{noSecrets, noEnvironment, "cannot reach"}, nil},
+		"configmux is away":      {nil, engine, []string{noSecrets, "cannot reach configmux"}, []string{noEnvironment}},
+		"syncloop is away":       {configMux(fullConfigMux{}), nil, []string{noEnvironment}, []string{noSecrets}},
+		"a user without secrets": {configMux(refusingConfigMux{}), engine, []string{"no secrets for this user"}, nil},
+		"configmux breaks off":   {configMux(refusingConfigMux{sent: first}), engine, []string{"broken off"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := layout.New(harness.ShortDir(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			writeFile(t, filepath.Join(l.StateDir(), "kubelet.yaml"), "kind: KubeletConfiguration\n")
+			if node.configMux != nil {
+				serveAs(t, l, layout.ConfigMux, node.configMux)
+			}
+			if node.engine != nil {
+				serveAs(t, l, layout.SyncLoop, node.engine)
+			}
+			files, out, warnings := supportBundle(t, l)
+			if !strings.Contains(out, "Only secrets of typical forms are removed") {
+				t.Errorf("it prints %q", out)
+			}
+			for where, text := range map[string]string{"the terminal": warnings, "README.txt": files["README.txt"]} {
+				for _, want := range append(node.want, "Warning: the bundle may have values of secrets") {
+					if !strings.Contains(text, want) {
+						t.Errorf("%s has not %q:\n%s", where, want, text)
+					}
+				}
+				for _, not := range node.not {
+					if strings.Contains(text, not) {
+						t.Errorf("%s has %q:\n%s", where, not, text)
+					}
+				}
+			}
+		})
 	}
 }

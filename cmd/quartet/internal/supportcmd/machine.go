@@ -174,10 +174,8 @@ func withoutCredentials(content []byte) ([]byte, error) {
 
 // health returns what a process says of itself.
 func (c *collector) health(ctx context.Context, service layout.Service) []byte {
-	var out []byte
-	if err := c.ask(ctx, service, func(ctx context.Context, conn *grpc.ClientConn) {
-		var answer fmt.Stringer
-		var err error
+	var answer fmt.Stringer
+	if err := c.ask(ctx, service, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 		switch service {
 		case layout.PLEG:
 			answer, err = lifecyclev1.NewLifecycleServiceClient(conn).GetHealth(ctx, &lifecyclev1.GetHealthRequest{})
@@ -188,15 +186,11 @@ func (c *collector) health(ctx context.Context, service layout.Service) []byte {
 		case layout.ConfigMux:
 			answer, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 		}
-		if err != nil {
-			out = []byte(err.Error() + "\n")
-			return
-		}
-		out = []byte(answer.String() + "\n")
+		return err
 	}); err != nil {
 		return []byte(err.Error() + "\n")
 	}
-	return out
+	return []byte(answer.String() + "\n")
 }
 
 // logs adds the ends of the logs that are files.

@@ -2,10 +2,16 @@ package supportcmd
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
@@ -20,31 +26,35 @@ import (
 const askTimeout = 5 * time.Second
 
 // secretsOfPods returns the values of the secrets that the node holds, and of the environment of its pods. They are
-// removed from the texts. Without an answer the patterns remain.
+// removed from the texts. What it could not ask for is a gap: then the patterns remain.
 func (c *collector) secretsOfPods(ctx context.Context) []string {
-	var values []string
-	// A process that does not answer is named in its own files.
-	_ = c.ask(ctx, layout.ConfigMux, func(ctx context.Context, conn *grpc.ClientConn) {
-		values = append(values, heldSecrets(ctx, configv1.NewConfigServiceClient(conn))...)
+	var held, variables []string
+	err := c.ask(ctx, layout.ConfigMux, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		held, err = heldSecrets(ctx, configv1.NewConfigServiceClient(conn))
+		return err
 	})
-	_ = c.ask(ctx, layout.SyncLoop, func(ctx context.Context, conn *grpc.ClientConn) {
-		response, err := enginev1.NewEngineServiceClient(conn).ListPods(ctx, &enginev1.ListPodsRequest{})
-		if err != nil {
-			return
-		}
-		for _, item := range response.GetPods() {
-			var pod corev1.Pod
-			if err := pod.Unmarshal(item.GetPod()); err == nil {
-				values = append(values, environment(&pod)...)
-			}
-		}
+	// A node with an API server holds no secrets.
+	if err != nil && status.Code(err) != codes.Unimplemented {
+		c.gap("configmux does not tell the secrets of the node", err)
+	}
+	err = c.ask(ctx, layout.SyncLoop, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		variables, err = environments(ctx, enginev1.NewEngineServiceClient(conn))
+		return err
 	})
-	return values
+	if err != nil {
+		c.gap("syncloop does not tell the environment of pods", err)
+	}
+	return append(held, variables...)
 }
 
-// ask calls a process. It fails if the process cannot be reached.
+// gap notes that values could not be had, so that they are known by their form only.
+func (c *collector) gap(what string, err error) {
+	c.gaps = append(c.gaps, what+": "+strings.Join(strings.Fields(err.Error()), " "))
+}
+
+// ask calls a process. It fails if the process cannot be reached, and with the error of the call.
 func (c *collector) ask(
-	ctx context.Context, service layout.Service, call func(context.Context, *grpc.ClientConn),
+	ctx context.Context, service layout.Service, call func(context.Context, *grpc.ClientConn) error,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -52,30 +62,49 @@ func (c *collector) ask(
 	if err != nil {
 		return err
 	}
-	call(ctx, conn)
-	return conn.Close()
+	return errors.Join(call(ctx, conn), conn.Close())
 }
 
-// heldSecrets returns the values of the secrets of a node without an API server.
-func heldSecrets(ctx context.Context, client configv1.ConfigServiceClient) []string {
+// heldSecrets returns the values of the secrets of a node without an API server; with an error those that came before.
+func heldSecrets(ctx context.Context, client configv1.ConfigServiceClient) ([]string, error) {
 	watch, err := client.WatchObjects(ctx, &configv1.WatchObjectsRequest{Kind: "Secret"})
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	var values []string
 	for {
 		m, err := watch.Recv()
-		if err != nil || m.GetFrame().GetKind() == streamv1.Kind_KIND_SYNCED {
-			return values
+		if err != nil {
+			return values, err
+		}
+		if m.GetFrame().GetKind() == streamv1.Kind_KIND_SYNCED {
+			return values, nil
 		}
 		var secret corev1.Secret
-		if secret.Unmarshal(m.GetObject().GetObject()) != nil {
-			continue
+		if err := secret.Unmarshal(m.GetObject().GetObject()); err != nil {
+			return values, fmt.Errorf("a secret is unreadable: %w", err)
 		}
 		for _, value := range secret.Data {
 			values = append(values, string(value))
 		}
 	}
+}
+
+// environments returns the values of the environment of all pods; with an error those of the readable ones.
+func environments(ctx context.Context, client enginev1.EngineServiceClient) (values []string, err error) {
+	response, err := client.ListPods(ctx, &enginev1.ListPodsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	for _, item := range response.GetPods() {
+		var pod corev1.Pod
+		if wrong := pod.Unmarshal(item.GetPod()); wrong != nil {
+			err = fmt.Errorf("a pod is unreadable: %w", wrong)
+			continue
+		}
+		values = append(values, environment(&pod)...)
+	}
+	return values, err
 }
 
 // environment returns the values of the environment of a pod's containers.
@@ -101,26 +130,33 @@ func environment(pod *corev1.Pod) []string {
 // secretsOfFiles returns the credentials of the kubeconfigs, and the headers for manifests of the configurations.
 func (c *collector) secretsOfFiles(processes map[layout.Service]process) []string {
 	var values []string
+	take := func(path, field string) {
+		found, err := valuesBelow(path, field)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			c.gap("credentials in "+path+" are not known", err)
+		}
+		values = append(values, found...)
+	}
 	for _, path := range paths(processes, "kubeconfig", "bootstrap-kubeconfig") {
-		values = append(values, valuesBelow(path, "users")...)
+		take(path, "users")
 	}
 	for _, path := range c.configFiles(processes) {
-		values = append(values, valuesBelow(path, headerField)...)
+		take(path, headerField)
 	}
 	return values
 }
 
 // valuesBelow returns all texts below a field of a YAML file.
-func valuesBelow(path, field string) []string {
+func valuesBelow(path, field string) ([]string, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	var document map[string]any
 	if yaml.Unmarshal(content, &document) != nil {
-		return nil
+		return nil, errors.New("it is not YAML") // the error of the parser may quote it
 	}
-	return texts(document[field])
+	return texts(document[field]), nil
 }
 
 // texts returns all texts in a value of YAML, without keys.

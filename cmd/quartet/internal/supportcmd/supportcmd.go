@@ -48,6 +48,8 @@ type collector struct {
 	scrub *scrubber
 	now   time.Time
 	files []file
+	// gaps are the values that are known by their form only, because they could not be had.
+	gaps []string
 }
 
 // file is a file of the bundle.
@@ -98,6 +100,9 @@ func (o *options) run(cmd *cobra.Command, root func() *cobra.Command) error {
 	if cmd.Context().Err() != nil {
 		return errors.New("interrupted: no bundle was written")
 	}
+	if _, err := cmd.ErrOrStderr().Write(c.warning()); err != nil {
+		return err
+	}
 	if o.output == "-" {
 		return c.write(cmd.OutOrStdout())
 	}
@@ -108,9 +113,37 @@ func (o *options) run(cmd *cobra.Command, root func() *cobra.Command) error {
 	if err := c.writeFile(path); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s has %d files. Secrets are removed; look through it before you send it.\n",
-		path, len(c.files))
+	removal := "Secrets are removed"
+	if len(c.gaps) > 0 {
+		removal = "Only secrets of typical forms are removed"
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s has %d files. %s; look through it before you send it.\n",
+		path, len(c.files), removal)
 	return err
+}
+
+// warning says what could not be had, so that values of it may be in the bundle; nothing without a gap.
+func (c *collector) warning() []byte {
+	if len(c.gaps) == 0 {
+		return nil
+	}
+	text := "Warning: the bundle may have values of secrets and of the environment of pods, because they are not known:\n"
+	for _, gap := range c.gaps {
+		text += "  - " + gap + "\n"
+	}
+	text += "Only what looks like a token, a key or a password is removed. Run the command again when the processes answer, " +
+		"or read every file before you send it.\n"
+	return c.scrub.scrub([]byte(text))
+}
+
+// readme returns the text that says what the bundle is.
+func (c *collector) readme() []byte {
+	text := "An archive of quartet support-bundle: what helps to find out what is wrong with a node.\n" +
+		"It has no manifests, environment, config maps, secrets or kubeconfigs.\n"
+	if len(c.gaps) == 0 {
+		return []byte(text + "Values of secrets, and of the environment of pods, are removed from all texts.\n")
+	}
+	return append([]byte(text+"\n"), c.warning()...)
 }
 
 // commands are the commands whose output is collected, by file.
@@ -136,6 +169,7 @@ var commands = []struct {
 func (c *collector) collect(ctx context.Context) {
 	processes := c.processes()
 	c.scrub = newScrubber(append(c.secretsOfFiles(processes), c.secretsOfPods(ctx)...))
+	c.text("README.txt", c.readme())
 	for _, command := range commands {
 		args := strings.Fields(command.args)
 		if !command.everywhere {
