@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/quartet-node/quartet/test/cluster"
 )
 
@@ -105,6 +107,7 @@ func (r *volumeRig) compare(ctx context.Context, attach bool) (VolumeMode, error
 // turn measures one node: it starts the node, and one pod, because a node that has just started has caches to fill.
 // Then it measures the pods.
 func (r *volumeRig) turn(ctx context.Context, name, program string, attach bool) (result VolumeRound, err error) {
+	begin := metav1.Now()
 	a, err := r.startNode(name, program)
 	if err != nil {
 		return result, err
@@ -112,7 +115,7 @@ func (r *volumeRig) turn(ctx context.Context, name, program string, attach bool)
 	// Neither node has to remove what the other one has left for its garbage collection.
 	defer func() { err = errors.Join(err, a.stop(), r.removeSandboxes(context.WithoutCancel(ctx))) }()
 	// A kubelet pauses for up to half a minute if a driver is registered before its Node exists.
-	if err := r.untilNodeReady(ctx, name); err != nil {
+	if err := r.untilNodeReady(ctx, name, begin); err != nil {
 		return result, err
 	}
 	unregister := r.register(ctx)

@@ -39,10 +39,11 @@ func (r *volumeRig) startNode(name, program string) (*agent, error) {
 	return r.startAgent(name, program, config, "--kubeconfig="+kubeconfig)
 }
 
-// untilNodeReady waits until the API server has the Node Ready.
-func (r *volumeRig) untilNodeReady(ctx context.Context, name string) error {
-	// The condition of an earlier process counts only once it was sent again.
-	begin := metav1.Now()
+// untilNodeReady waits until the API server has the Node Ready by a node's process that began at a time. The condition
+// of an earlier process counts only once it was sent again. An unchanged one is sent again after minutes, so the first
+// one must not be missed: its time has whole seconds.
+func (r *volumeRig) untilNodeReady(ctx context.Context, name string, begin metav1.Time) error {
+	begin = begin.Rfc3339Copy()
 	err := poll(ctx, pollStop, func(ctx context.Context) (bool, error) {
 		node, err := r.admin.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
