@@ -2,7 +2,7 @@
 // between a kubelet and Quartet without a change of any assignment.
 //
 // The file holds the state twice: in the format of a kubelet before 1.37, and as a string with a checksum of its own,
-// which counts.
+// which counts. The file of a kubelet 1.36 with the gate PodLevelResourceManagers, the kubelet's format V3, is read, too.
 package cpustate
 
 import (
@@ -59,6 +59,36 @@ type older struct {
 	Checksum      checksum                     `json:"checksum"`
 }
 
+// podEntry has the CPUs of a pod with resources of its own. Only a kubelet with the gate PodLevelResourceManagers
+// writes it. As in a kubelet without the gate, it has no effect.
+type podEntry struct {
+	CPUSet cpuset.CPUSet
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *podEntry) UnmarshalJSON(data []byte) error {
+	var read struct {
+		CPUSet string `json:"cpuSet"`
+	}
+	err := json.Unmarshal(data, &read)
+	if err == nil {
+		p.CPUSet, err = cpuset.Parse(read.CPUSet)
+	}
+	return err
+}
+
+type podEntries map[string]podEntry
+
+// last is the state in the format of the kubelet 1.36 with the gate. Its fields and their order are part of the
+// checksum.
+type last struct {
+	PolicyName    string
+	DefaultCPUSet string
+	Entries       map[string]map[string]string
+	PodEntries    podEntries
+	Checksum      checksum
+}
+
 // file is the file. Of the format of older kubelets it embeds what they read.
 type file struct {
 	older
@@ -66,6 +96,8 @@ type file struct {
 	// Data is an encoded content, and DataChecksum its checksum.
 	Data         string   `json:"data"`
 	DataChecksum checksum `json:"dataChecksum"`
+	// PodEntries is only read, to verify the checksum of a kubelet 1.36.
+	PodEntries podEntries `json:"podEntries,omitempty"`
 }
 
 // Read reads the state in a root directory; it returns nil if there is none. It sets a file that is damaged or cannot
@@ -94,7 +126,7 @@ func Read(root string) (*State, error) {
 }
 
 func decode(data []byte) (*State, error) {
-	read := file{older: older{Entries: map[string]map[string]string{}}}
+	read := file{older: older{Entries: map[string]map[string]string{}}, PodEntries: podEntries{}}
 	if err := json.Unmarshal(data, &read); err != nil {
 		return nil, err
 	}
@@ -154,7 +186,7 @@ func Write(root string, s State) error {
 		older: older{PolicyName: state.PolicyName, DefaultCPUSet: state.DefaultCPUSet, Entries: state.Entries},
 		Data:  string(data), DataChecksum: sumOf(dump.ForHash(string(data))),
 	}
-	whole.Checksum = whole.sum("CPUManagerCheckpoint")
+	whole.Checksum = whole.sum()
 	encoded, err := json.Marshal(whole)
 	if err == nil {
 		err = statedir.WriteFileAtomic(filepath.Join(root, File), encoded, mode)
@@ -166,21 +198,35 @@ func Write(root string, s State) error {
 }
 
 // verify returns why the checksum of an older kubelet is wrong.
-func (o older) verify() error {
-	for _, name := range []string{"CPUManagerCheckpoint", "CPUManagerCheckpointV2"} {
-		if o.sum(name) == o.Checksum {
-			return nil
+func (f file) verify() error {
+	want := f.Checksum
+	f.Checksum = 0
+	for _, state := range []any{&f.older, &last{
+		PolicyName: f.PolicyName, DefaultCPUSet: f.DefaultCPUSet, Entries: f.Entries, PodEntries: f.PodEntries,
+	}} {
+		for _, name := range []string{"CPUManagerCheckpoint", "CPUManagerCheckpointV2", "CPUManagerCheckpointV3"} {
+			if sumAs(name, state) == want {
+				return nil
+			}
 		}
 	}
-	return fmt.Errorf("its checksum is %d, not %d", o.sum("CPUManagerCheckpoint"), o.Checksum)
+	return fmt.Errorf("its checksum is %d, not %d", f.sum(), want)
 }
 
-// sum returns the checksum of the kubelet, whose type has a name.
-func (o older) sum(name string) checksum {
+// sum returns the checksum of an older kubelet.
+func (o older) sum() checksum {
 	o.Checksum = 0
-	text := dump.ForHash(&o)
-	text = strings.Replace(text, "*cpustate.older", "*state."+name, 1)
-	return sumOf(strings.Replace(text, "(cpustate.checksum)", "(checksum.Checksum)", 1))
+	return sumAs("CPUManagerCheckpoint", &o)
+}
+
+// sumAs returns the checksum of a state whose type has a name in the kubelet. Names of types are part of it.
+func sumAs(name string, state any) checksum {
+	kubelets := strings.NewReplacer(
+		"(*cpustate.older)", "(*state."+name+")", "(*cpustate.last)", "(*state."+name+")",
+		"(cpustate.podEntries)", "(state.PodCPUAssignments)", "(cpustate.podEntry)", "(state.PodEntry)",
+		"(cpustate.checksum)", "(checksum.Checksum)",
+	)
+	return sumOf(kubelets.Replace(dump.ForHash(state)))
 }
 
 func sumOf(dumped string) checksum {

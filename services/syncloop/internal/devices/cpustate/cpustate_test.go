@@ -14,7 +14,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/cpustate"
 )
 
-func write(t *testing.T, text string) (root string) {
+func write(t testing.TB, text string) (root string) {
 	t.Helper()
 	root = t.TempDir()
 	if err := os.WriteFile(filepath.Join(root, cpustate.File), []byte(text), 0o600); err != nil {
@@ -26,6 +26,10 @@ func write(t *testing.T, text string) (root string) {
 // kubelet is a file of a kubelet 1.37.
 const kubelet = `{"policyName":"static","defaultCpuSet":"0","entries":{"u":{"main":"1"}},"checksum":3366413135,` +
 	`"data":"{\"policyName\":\"static\",\"defaultCpuSet\":\"0\",\"entries\":{\"u\":{\"main\":\"1\"}}}","dataChecksum":209266480}`
+
+// ofPods is a file of a kubelet 1.36 with the gate PodLevelResourceManagers. The module oracle has more of them.
+const ofPods = `{"policyName":"static","defaultCpuSet":"0,2","entries":{"one":{"first":"5-6","second":"3-4"},` +
+	`"two":{"main":"1"}},"podEntries":{"three":{"cpuSet":"7-8"}},"checksum":1592936135}`
 
 func TestAStateIsReadBack(t *testing.T) {
 	root := t.TempDir()
@@ -50,12 +54,16 @@ func TestAStateIsReadBack(t *testing.T) {
 	}
 }
 
-// TestDamagedStatesAreSetAside checks the checksums of both formats.
+// TestDamagedStatesAreSetAside checks the checksums of all formats.
 func TestDamagedStatesAreSetAside(t *testing.T) {
 	older, _, _ := strings.Cut(kubelet, `,"data"`)
 	older += "}"
 	if read, err := cpustate.Read(write(t, older)); err != nil || read.Shared.String() != "0" {
 		t.Errorf("a state of an older kubelet is %v, %v", read, err)
+	}
+	if read, err := cpustate.Read(write(t, ofPods)); err != nil || read.Held["one"]["second"].String() != "3-4" ||
+		len(read.Held) != 2 {
+		t.Errorf("a state of a kubelet with CPUs of pods is %v, %v", read, err)
 	}
 	if read, err := cpustate.Read(write(t, `{"policyName":"none","defaultCpuSet":"","checksum":0}`)); err != nil ||
 		read.Policy != "none" {
@@ -63,8 +71,10 @@ func TestDamagedStatesAreSetAside(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"nothing": "", "half": kubelet[:50], "changed": strings.ReplaceAll(kubelet, `\"0\"`, `\"0,2\"`),
-		"older and changed": strings.ReplaceAll(older, `"1"`, `"2"`),
-		"no CPUs":           `{"policyName":"static","defaultCpuSet":"x","checksum":0}`,
+		"older and changed":     strings.ReplaceAll(older, `"1"`, `"2"`),
+		"CPUs of a pod changed": strings.ReplaceAll(ofPods, "7-8", "7-9"),
+		"no CPUs of a pod":      strings.ReplaceAll(ofPods, "7-8", "x"),
+		"no CPUs":               `{"policyName":"static","defaultCpuSet":"x","checksum":0}`,
 	} {
 		root := write(t, text)
 		_, err := cpustate.Read(root)
@@ -77,4 +87,29 @@ func TestDamagedStatesAreSetAside(t *testing.T) {
 			t.Errorf("%s: set aside is %q, %v", name, data, err)
 		}
 	}
+}
+
+// FuzzRead checks that any file is read or set aside, and that what is read can be written and read again.
+func FuzzRead(f *testing.F) {
+	f.Add(kubelet)
+	f.Add(ofPods)
+	f.Add(`{"policyName":"none","defaultCpuSet":"","entries":{"u":null},"checksum":0}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		root := write(t, text)
+		read, err := cpustate.Read(root)
+		if err != nil {
+			var damaged *statedir.DamagedError
+			if !errors.As(err, &damaged) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if err := cpustate.Write(root, *read); err != nil {
+			t.Fatal(err)
+		}
+		again, err := cpustate.Read(root)
+		if err != nil || !again.Shared.Equals(read.Shared) || len(again.Held) != len(read.Held) {
+			t.Fatalf("%v is written, and read as %v, %v", read, again, err)
+		}
+	})
 }

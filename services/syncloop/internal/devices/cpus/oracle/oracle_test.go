@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/kubelet/checkpointmanager"
+	"k8s.io/kubernetes/pkg/kubelet/checkpointmanager/checksum"
 	"k8s.io/kubernetes/pkg/kubelet/cm/containermap"
 	"k8s.io/kubernetes/pkg/kubelet/cm/cpumanager"
 	"k8s.io/kubernetes/pkg/kubelet/cm/cpumanager/state"
@@ -378,4 +381,68 @@ func TestHistoriesOfCPUs(t *testing.T) {
 	if known > int(count)/20 {
 		t.Errorf("%d histories of %d have a known difference: too many to compare the rest", known, count)
 	}
+}
+
+// TestStatesOfAKubelet136AreRead checks the format that a kubelet 1.36 writes with the gate PodLevelResourceManagers,
+// and that without it, with both names of the types that are part of their checksums. A kubelet reads what Quartet
+// writes then.
+func TestStatesOfAKubelet136AreRead(t *testing.T) {
+	entries := map[string]map[string]string{"one": {"first": "5-6", "second": "3-4"}, "two": {"main": "1"}}
+	for name, checkpoint := range map[string]checkpointmanager.Checkpoint{
+		"with CPUs of a pod": &state.CPUManagerCheckpointV3{
+			PolicyName: "static", DefaultCPUSet: "0,2", Entries: entries,
+			PodEntries: state.PodCPUAssignments{"three": {CPUSet: cpuset.New(7, 8)}},
+		},
+		"without CPUs of a pod": &state.CPUManagerCheckpointV3{
+			PolicyName: "static", DefaultCPUSet: "0,2", Entries: entries, PodEntries: state.PodCPUAssignments{},
+		},
+		"without containers": &state.CPUManagerCheckpointV3{
+			PolicyName: "static", DefaultCPUSet: "0,2", Entries: map[string]map[string]string{},
+			PodEntries: state.PodCPUAssignments{"three": {CPUSet: cpuset.New(7, 8)}},
+		},
+		"without the gate": &state.CPUManagerCheckpointV2{PolicyName: "static", DefaultCPUSet: "0,2", Entries: entries},
+	} {
+		written, err := checkpoint.MarshalCheckpoint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %s", name, written)
+		for _, text := range []string{string(written), string(withTypeName(t, written, checkpoint))} {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, cpustate.File), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			read, err := cpustate.Read(dir)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			if err := cpustate.Write(dir, *read); err != nil {
+				t.Fatal(err)
+			}
+			restored, err := state.NewCheckpointState(klog.Background(), dir, cpustate.File, "static", nil)
+			if err != nil {
+				t.Errorf("%s: the kubelet does not read it: %v", name, err)
+				continue
+			}
+			has := restored.GetCPUAssignments()
+			if name != "without containers" && (len(has) != 2 || has["one"]["second"].String() != "3-4") ||
+				restored.GetDefaultCPUSet().String() != "0,2" {
+				t.Errorf("%s: the kubelet has %v", name, has)
+			}
+		}
+	}
+}
+
+// withTypeName returns a checkpoint with the checksum of a kubelet that does not replace the name of its type.
+func withTypeName(t *testing.T, written []byte, checkpoint checkpointmanager.Checkpoint) []byte {
+	t.Helper()
+	var old checksum.Checksum
+	switch c := checkpoint.(type) {
+	case *state.CPUManagerCheckpointV3:
+		old, c.Checksum = c.Checksum, 0
+	case *state.CPUManagerCheckpointV2:
+		old, c.Checksum = c.Checksum, 0
+	}
+	return bytes.Replace(written, fmt.Append(nil, old), fmt.Append(nil, checksum.New(checkpoint)), 1)
 }
