@@ -3,14 +3,20 @@ package allocator_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocator"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/cpus"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/cpustate"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/deviceplugins"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/memorystate"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/numa"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podtest"
 )
 
 // gpus are devices of one NUMA node, for the pods whose name begins with gpu.
@@ -108,4 +114,70 @@ func TestAPluginThatHangsDelaysPodsWithDevicesOnly(t *testing.T) {
 	g.answer <- nil
 	must(t, <-second)
 	r.wantGiven(pod("gpu-2", "1"), "2/2")
+}
+
+// containers returns a guaranteed pod with containers of so many CPUs and so much memory each.
+func containers(uid, size string, counts ...string) *v1.Pod {
+	p := pod(uid, "1")
+	p.Spec.Containers = nil
+	for i, count := range counts {
+		has := podtest.List("cpu", count, "memory", size)
+		c := podtest.Container(has, has)
+		c.Name = fmt.Sprint("c", i)
+		p.Spec.Containers = append(p.Spec.Containers, c)
+	}
+	return p
+}
+
+// TestTheScopeContainerAlignsEachContainer checks a pod that fits by containers and not as a whole, and that nothing of
+// a pod is left whose last container cannot be aligned: neither after the check, nor after an allocation that fails
+// because it was not checked, also if syncloop is killed in between.
+func TestTheScopeContainerAlignsEachContainer(t *testing.T) {
+	r := newWithMemory(t, numa.PolicySingleNode)
+	fits := containers("fits", "60Mi", "1", "2")
+	var affinity *numa.AffinityError
+	if _, err := r.Check(fits); !errors.As(err, &affinity) {
+		t.Errorf("as a whole: %v", err)
+	}
+	r.scope = numa.ScopeContainer
+	must(t, r.restart(cpus.PolicyStatic))
+	for _, p := range []*v1.Pod{
+		containers("cpus", "1Mi", "1", "2", "1"), containers("memory", "60Mi", "500m", "500m", "500m"),
+	} {
+		before := r.files()
+		if wait, err := r.Check(p); wait || err == nil {
+			t.Errorf("pod %s: %v, %v", p.UID, wait, err)
+		}
+		if pods := r.Pods(); len(pods) > 0 || r.files() != before {
+			t.Errorf("the check has given something to %v:\n%s", pods, r.files())
+		}
+		if err := r.Allocate(t.Context(), p); err == nil {
+			t.Errorf("pod %s is given what it wants", p.UID)
+		}
+		must(t, r.restart(cpus.PolicyStatic))
+		r.Release(p.UID)
+		if pods := r.Pods(); len(pods) > 0 || r.files() != before {
+			t.Errorf("%v has something after its release:\n%s", pods, r.files())
+		}
+	}
+	if _, err := r.Check(fits); err != nil {
+		t.Errorf("by containers: %v", err)
+	}
+	must(t, r.Allocate(t.Context(), fits))
+	got := fmt.Sprint(r.CPUs("fits", "c0"), r.CPUs("fits", "c1"), r.Memory("fits", "c0"), r.Memory("fits", "c1"))
+	if got != "1 2-3 [{memory 62914560 1}] [{memory 62914560 2}]" {
+		t.Errorf("the containers have %s", got)
+	}
+}
+
+// files returns the states on disk.
+func (r *rig) files() string {
+	r.t.Helper()
+	var all []byte
+	for _, name := range []string{cpustate.File, memorystate.File} {
+		data, err := os.ReadFile(filepath.Join(r.root, name))
+		must(r.t, err)
+		all = append(append(all, data...), '\n')
+	}
+	return string(all)
 }

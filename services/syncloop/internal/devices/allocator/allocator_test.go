@@ -1,6 +1,7 @@
 package allocator_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,10 +42,11 @@ type rig struct {
 	log   *logbuffer.Buffer
 	clock *clocktesting.FakeClock
 	*allocator.Allocator
-	// nodes are the numbers of CPUs of the NUMA nodes, topology is the policy of the topology manager, and wrap replaces
-	// the devices.
+	// nodes are the numbers of CPUs of the NUMA nodes, topology and scope are those of the topology manager, and wrap
+	// replaces the devices.
 	nodes    []int
 	topology string
+	scope    string
 	// memory is the policy of the memory manager: each NUMA node has 100 MiB less so many, of which one has 1 MiB for the
 	// system.
 	memory string
@@ -115,7 +117,7 @@ func (r *rig) restart(policy string) error {
 	must(r.t, err)
 	next, err := allocator.New(allocator.Config{
 		Root: r.root, Devices: r.wrap(devices), CPUs: book, Memory: memories, Policy: topology,
-		Scope: numa.ScopePod, Clock: r.clock, Logger: logger,
+		Scope: cmp.Or(r.scope, numa.ScopePod), Clock: r.clock, Logger: logger,
 	})
 	if err == nil {
 		r.Allocator = next
