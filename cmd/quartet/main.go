@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/applycmd"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/conformancecmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/debugcmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/doctor"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/evictcmd"
@@ -106,6 +107,7 @@ func root() *cobra.Command {
 	cmd.AddCommand(metrics.Command())
 	cmd.AddCommand(doctor.Command())
 	cmd.AddCommand(debugcmd.Command())
+	cmd.AddCommand(conformancecmd.Command())
 	cmd.AddCommand(evictcmd.Command())
 	cmd.AddCommand(supportcmd.Command(root))
 	return cmd

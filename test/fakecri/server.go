@@ -18,7 +18,6 @@ import (
 	"path"
 	"path/filepath"
 	"sync"
-	"testing"
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -63,8 +62,16 @@ type Option func(*Server)
 // grace periods and the lifetimes of event streams.
 func WithClock(c clock.Clock) Option { return func(s *Server) { s.clock = c } }
 
+// T has the methods of a test that New needs. It is no testing.TB, because `quartet conformance` links this package.
+type T interface {
+	Helper()
+	Fatal(args ...any)
+	Error(args ...any)
+	Cleanup(f func())
+}
+
 // New starts an empty, ready fake runtime, and stops it when the test ends.
-func New(t testing.TB, options ...Option) *Server {
+func New(t T, options ...Option) *Server {
 	t.Helper()
 	// Not t.TempDir: with the name of a test its path may be too long for a socket.
 	dir, err := os.MkdirTemp("", "fakecri")

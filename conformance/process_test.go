@@ -1,0 +1,119 @@
+package conformance_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+
+	"github.com/quartet-node/quartet/conformance"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/pleg"
+	"github.com/quartet-node/quartet/test/harness"
+)
+
+// asService is the environment variable that makes a process of this binary a service, which a test can kill.
+const asService = "QUARTET_TEST_AS_SERVICE"
+
+func TestMain(m *testing.M) {
+	if service := os.Getenv(asService); service != "" {
+		map[string]func(){"pleg": pleg.Main}[service]()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// process is a service of this repository as a process of its own.
+type process struct {
+	service string
+	args    []string
+	log     bytes.Buffer
+
+	mu  sync.Mutex
+	cmd *exec.Cmd
+}
+
+// startProcess starts a service until the test ends.
+func startProcess(t *testing.T, service string, args ...string) *process {
+	t.Helper()
+	p := &process{service: service, args: args}
+	if err := p.start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("the log of %s:\n%s", service, p.log.String())
+		}
+	})
+	return p
+}
+
+func (p *process) start() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cmd = exec.Command(self, p.args...)
+	p.cmd.Env = append(os.Environ(), asService+"="+p.service)
+	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
+	return p.cmd.Start()
+}
+
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Wait()         // the error is that it was killed
+}
+
+func (p *process) restart(context.Context) error {
+	p.kill()
+	return p.start()
+}
+
+// connect returns a connection until the test ends.
+func connect(t *testing.T, address string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := rpc.Dial(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil && !errors.Is(err, grpc.ErrClientConnClosing) { //nolint:staticcheck // no other
+			t.Error(err)
+		}
+	})
+	return conn
+}
+
+// serveRuntime serves a runtime until the test ends.
+func serveRuntime(t *testing.T, dir string) *conformance.Runtime {
+	t.Helper()
+	runtime, err := conformance.ServeRuntime(filepath.Join(dir, "cri.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(runtime.Close)
+	return runtime
+}
+
+// ownPLEG returns this repository's pleg as a part, with its runtime.
+func ownPLEG(t *testing.T) conformance.Part {
+	t.Helper()
+	dir := harness.ShortDir(t)
+	runtime := serveRuntime(t, dir)
+	address := "unix://" + filepath.Join(dir, "pleg.sock")
+	p := startProcess(t, "pleg", "--listen="+address, "--metrics-listen=unix://"+filepath.Join(dir, "metrics.sock"),
+		"--state-dir="+dir, "--container-runtime-endpoint="+runtime.Endpoint())
+	return conformance.Part{Conn: connect(t, address), Runtime: runtime, Restart: p.restart}
+}
