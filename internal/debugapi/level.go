@@ -85,6 +85,9 @@ func (l *level) set(ctx context.Context, verbosity int, limit time.Duration) {
 	if uid, known := rpc.PeerUID(ctx); known {
 		attrs = append(attrs, "uid", uid)
 	}
+	if names, remote := rpc.PeerNames(ctx); remote {
+		attrs = append(attrs, "names", names)
+	}
 	if limit > 0 && verbosity != l.verbosity.Configured() {
 		until := l.clock.Now().Add(limit)
 		l.until = until

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/quartet-node/quartet/internal/peertls"
 )
 
 const (
@@ -22,7 +24,7 @@ const (
 // addresses sets the addresses of this service, the other services and the runtime, and the allowed users.
 func (f *flags) addresses(service Service, cfg *Config, fail failure) {
 	for _, peer := range Services() {
-		if problem := checkSocket(*f.peers[peer]); problem != "" {
+		if problem := checkAddress(*f.peers[peer]); problem != "" {
 			fail(string(peer)+"-address", "%s", problem)
 		}
 	}
@@ -33,12 +35,20 @@ func (f *flags) addresses(service Service, cfg *Config, fail failure) {
 		NodeStatus: *f.peers[NodeStatus],
 	}
 	cfg.Listen = cfg.Peers.Of(service)
+	if peertls.OnNetwork(cfg.Listen) {
+		cfg.Listen = DefaultAddress(service) // the others reach it by the network
+	}
 	if f.given("listen") {
 		cfg.Listen = f.listen
-		if problem := checkSocket(f.listen); problem != "" {
+		switch problem := checkSocket(f.listen); {
+		case problem != "" && peertls.CheckListen(f.listen) == "":
+			fail("listen", "%q is on the network, where nothing is served without TLS: use --%s for it, with --%s, --%s and --%s",
+				f.listen, peertls.FlagListen, peertls.FlagCert, peertls.FlagKey, peertls.FlagCA)
+		case problem != "":
 			fail("listen", "%s", problem)
 		}
 	}
+	f.network(service, cfg, fail)
 	metrics, problem := f.metricsAddress(cfg.Listen)
 	if problem != "" {
 		fail("metrics-listen", "%s", problem)
@@ -111,6 +121,14 @@ func (f *flags) overrideRuntime(cfg *kubeletconfigv1beta1.KubeletConfiguration) 
 		cfg.ImageServiceEndpoint = f.runtimeEndpoint
 	}
 	cfg.ContainerRuntimeEndpoint = f.runtimeEndpoint
+}
+
+// checkAddress returns the problem with the address of a service; empty if it is valid.
+func checkAddress(address string) string {
+	if strings.HasPrefix(address, "unix:") || peertls.CheckAddress(address) != "" && !strings.Contains(address, ":") {
+		return checkSocket(address)
+	}
+	return peertls.CheckAddress(address)
 }
 
 // checkSocket returns the problem with the address of a service's unix socket; empty if it is valid.

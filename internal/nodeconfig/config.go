@@ -13,6 +13,7 @@ import (
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/rights"
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/systemd"
@@ -62,6 +63,10 @@ type Config struct {
 	Listen string
 	// MetricsListen is the address for metrics: unix:///ABSOLUTE/PATH, or a loopback HOST:PORT; empty for none.
 	MetricsListen string
+	// Network is what this service serves for parts on other machines; the zero value is nothing.
+	Network peertls.Listen
+	// TLS has the files of TLS for connections to services on other machines; the zero value for none.
+	TLS peertls.Files
 	// Users are the users, besides root and the process's own, that have roles in this service.
 	Users rights.Users
 	// Standby is for configmux: if another configmux holds the lock of the state directory, wait for it instead of

@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kubeletapis "k8s.io/kubelet/pkg/apis"
+
+	"github.com/quartet-node/quartet/internal/peertls"
 )
 
 // flags holds the flags as given.
@@ -33,6 +35,8 @@ type flags struct {
 	replaySpeed              float64
 	hostPrivileges           PrivilegeFlags
 	roles                    roleFlags
+	tlsListen                string
+	tls                      peertls.Files
 	join                     joinFlags
 	credentials              CredentialProviderFlags
 	given                    func(flag string) bool
@@ -61,9 +65,10 @@ func (f *flags) flagSet(service Service) *pflag.FlagSet {
 		f.peers[peer] = set.String(
 			string(peer)+"-address",
 			DefaultAddress(peer),
-			"`ADDRESS` of "+string(peer)+", a unix socket",
+			"`ADDRESS` of "+string(peer)+": a unix socket, or with TLS HOST:PORT or dns:///NAME:PORT",
 		)
 	}
+	f.addNetwork(service, set)
 	set.StringVar(&f.stateDir, "state-dir", DefaultStateDir, "`DIR` for state that survives a restart")
 	set.StringVar(
 		&f.rootDir,

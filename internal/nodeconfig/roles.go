@@ -13,8 +13,15 @@ import (
 	"github.com/quartet-node/quartet/internal/rights"
 )
 
-// roleFlag is a flag with the users of roles.
+// The ends of the names of flags with the holders of roles.
+const (
+	uidsSuffix  = "-uids"
+	namesSuffix = "-names"
+)
+
+// roleFlag is a pair of flags with the users and the names of certificates that have roles.
 type roleFlag struct {
+	// name is the name of both without its end.
 	name, may string
 	roles     []rights.Role
 	// of are the services that have a method for these roles; nil is all.
@@ -24,21 +31,21 @@ type roleFlag struct {
 // allRoleFlags are the flags of roles. The first one is for all calls but the values of secrets.
 var allRoleFlags = []roleFlag{
 	{
-		"allowed-uids", "connect to its sockets and make every call, but not read the values of secrets",
+		"allowed", "connect to its sockets and make every call, but not read the values of secrets",
 		[]rights.Role{rights.Observe, rights.Apply, rights.Evict, rights.Admin}, nil,
 	},
-	{"observe-uids", "read pods, the node, health and metrics", []rights.Role{rights.Observe}, nil},
+	{"observe", "read pods, the node, health and metrics", []rights.Role{rights.Observe}, nil},
 	{
-		"apply-uids", "observe, and apply and delete pods, other objects and volumes",
+		"apply", "observe, and apply and delete pods, other objects and volumes",
 		[]rights.Role{rights.Apply}, []Service{ConfigMux, SyncLoop},
 	},
-	{"secret-uids", "observe, and read the values of secrets", []rights.Role{rights.Secrets}, []Service{ConfigMux}},
+	{"secret", "observe, and read the values of secrets", []rights.Role{rights.Secrets}, []Service{ConfigMux}},
 	{
-		"evict-uids", "observe, evict pods, and end all pods before the machine goes down",
+		"evict", "observe, evict pods, and end all pods before the machine goes down",
 		[]rights.Role{rights.Evict}, []Service{SyncLoop},
 	},
 	{
-		"admin-uids", "observe, take profiles, change the log level, rotate the key of secrets, and have the runtime listed anew",
+		"admin", "observe, take profiles, change the log level, rotate the key of secrets, and have the runtime listed anew",
 		[]rights.Role{rights.Admin}, nil,
 	},
 }
@@ -50,8 +57,18 @@ func (f *roleFlags) add(service Service, set *pflag.FlagSet) {
 	*f = roleFlags{}
 	for _, flag := range allRoleFlags {
 		if flag.of == nil || slices.Contains(flag.of, service) {
-			(*f)[flag.name] = set.String(flag.name, "",
+			(*f)[flag.name+uidsSuffix] = set.String(flag.name+uidsSuffix, "",
 				"`USERS`, besides root and the one this process runs as, that may "+flag.may+", as UID,NAME")
+		}
+	}
+}
+
+// addNames adds the flags for callers on other machines.
+func (f *roleFlags) addNames(service Service, set *pflag.FlagSet) {
+	for _, flag := range allRoleFlags {
+		if flag.of == nil || slices.Contains(flag.of, service) {
+			(*f)[flag.name+namesSuffix] = set.String(flag.name+namesSuffix, "",
+				"`NAMES` of certificates that may do on the network what --"+flag.name+uidsSuffix+" may here, as NAME,NAME")
 		}
 	}
 }
@@ -60,17 +77,36 @@ func (f *roleFlags) add(service Service, set *pflag.FlagSet) {
 func (f roleFlags) users(fail failure) rights.Users {
 	users := rights.Users{}
 	for _, flag := range allRoleFlags {
-		value := f[flag.name]
+		value := f[flag.name+uidsSuffix]
 		if value == nil {
 			continue
 		}
 		uids, problem := parseUsers(*value)
 		if problem != "" {
-			fail(flag.name, "%s", problem)
+			fail(flag.name+uidsSuffix, "%s", problem)
 		}
 		users = users.With(uids, flag.roles...)
 	}
 	return users
+}
+
+// names returns the names of certificates of each role.
+func (f roleFlags) names() rights.Names {
+	names := rights.Names{}
+	for _, flag := range allRoleFlags {
+		value := f[flag.name+namesSuffix]
+		if value == nil {
+			continue
+		}
+		var all []string
+		for name := range strings.SplitSeq(*value, ",") {
+			if name = strings.TrimSpace(name); name != "" {
+				all = append(all, name)
+			}
+		}
+		names = names.With(all, flag.roles...)
+	}
+	return names
 }
 
 // MetricsUIDs returns the users, besides root and the process's own, that may read the metrics: all but those who only

@@ -7,6 +7,7 @@ import (
 
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/sockets"
 )
 
@@ -20,7 +21,7 @@ const (
 
 // TCPSockets returns the TCP sockets of a service. A socket that is turned off has no address.
 func (c *Config) TCPSockets(service Service) []sockets.Socket {
-	all := []sockets.Socket{c.MetricsSocket()}
+	all := []sockets.Socket{c.MetricsSocket(), {Name: peertls.FlagListen, Address: c.Network.Address}}
 	switch service {
 	case SyncLoop:
 		all = append(all, c.APISocket(), c.ReadOnlySocket())

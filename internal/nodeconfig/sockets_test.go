@@ -70,15 +70,15 @@ func TestSocketsAreThoseOfTheConfiguration(t *testing.T) {
 		args    []string
 		want    []sockets.Socket
 	}{
-		{SyncLoop, "", nil, []sockets.Socket{{Name: "metrics-listen"}, {Name: "port", Address: "0.0.0.0:10250"}, {Name: "readOnlyPort"}}},
+		{SyncLoop, "", nil, []sockets.Socket{{Name: "metrics-listen"}, {Name: "tls-listen"}, {Name: "port", Address: "0.0.0.0:10250"}, {Name: "readOnlyPort"}}},
 		{
 			SyncLoop, "address: \"::1\"\nport: 11250\nreadOnlyPort: 11255", []string{"--metrics-listen=127.0.0.1:9101"},
-			[]sockets.Socket{{Name: "metrics-listen", Address: "127.0.0.1:9101"}, {Name: "port", Address: "[::1]:11250"}, {Name: "readOnlyPort", Address: "[::1]:11255"}},
+			[]sockets.Socket{{Name: "metrics-listen", Address: "127.0.0.1:9101"}, {Name: "tls-listen"}, {Name: "port", Address: "[::1]:11250"}, {Name: "readOnlyPort", Address: "[::1]:11255"}},
 		},
-		{SyncLoop, "enableServer: false", []string{"--metrics-listen=none"}, []sockets.Socket{{Name: "metrics-listen"}, {Name: "port"}, {Name: "readOnlyPort"}}},
-		{NodeStatus, "", nil, []sockets.Socket{{Name: "metrics-listen"}, {Name: "healthzPort", Address: "127.0.0.1:10248"}}},
-		{NodeStatus, "healthzPort: 0", nil, []sockets.Socket{{Name: "metrics-listen"}, {Name: "healthzPort"}}},
-		{ConfigMux, "", nil, []sockets.Socket{{Name: "metrics-listen"}}},
+		{SyncLoop, "enableServer: false", []string{"--metrics-listen=none"}, []sockets.Socket{{Name: "metrics-listen"}, {Name: "tls-listen"}, {Name: "port"}, {Name: "readOnlyPort"}}},
+		{NodeStatus, "", nil, []sockets.Socket{{Name: "metrics-listen"}, {Name: "tls-listen"}, {Name: "healthzPort", Address: "127.0.0.1:10248"}}},
+		{NodeStatus, "healthzPort: 0", nil, []sockets.Socket{{Name: "metrics-listen"}, {Name: "tls-listen"}, {Name: "healthzPort"}}},
+		{ConfigMux, "", nil, []sockets.Socket{{Name: "metrics-listen"}, {Name: "tls-listen"}}},
 	} {
 		cfg := parsedAs(t, c.service, c.text, true, c.args...)
 		if diff := cmp.Diff(c.want, cfg.TCPSockets(c.service)); diff != "" {

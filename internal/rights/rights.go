@@ -1,7 +1,8 @@
-// Package rights says which role a call needs, and which users have a role. The table is the only place: package rpc
-// checks each call by it, and a test compares it with the contracts and with docs/security.md.
+// Package rights says which role a call needs, and which users and names of certificates have a role. The table is the
+// only place: package rpc checks each call by it, and a test compares it with the contracts and with docs/security.md.
 //
-// Root and the user of a process have every role in that process. Each role includes Observe. It is pure.
+// Root and the user of a process have every role in that process. Each role includes Observe. On the network the names
+// of a certificate take the place of the user. It is pure.
 package rights
 
 import (
@@ -123,6 +124,43 @@ func (u Users) Have(uid, own int, role Role) bool {
 	default:
 		return role == Observe && slices.Contains(u.All(), uid)
 	}
+}
+
+// Names lists the names of certificates that have each role. Unlike a user, no name has a role by itself.
+type Names map[Role][]string
+
+// All returns the names that have a role.
+func (n Names) All() []string {
+	var all []string
+	for _, names := range n {
+		all = append(all, names...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// With returns a copy in which some names also have some roles.
+func (n Names) With(names []string, roles ...Role) Names {
+	out := Names{}
+	for role, has := range n {
+		out[role] = slices.Clone(has)
+	}
+	for _, role := range roles {
+		if all := append(out[role], names...); len(all) > 0 {
+			slices.Sort(all)
+			out[role] = slices.Compact(all)
+		}
+	}
+	return out
+}
+
+// Have reports whether one of the names of a certificate has a role. The empty role is any.
+func (n Names) Have(names []string, role Role) bool {
+	has := n[role]
+	if role == Observe || role == "" {
+		has = n.All()
+	}
+	return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(has, name) })
 }
 
 // Needed returns the role that a method needs, by its full name "/SERVICE/METHOD"; empty if every user who may connect

@@ -120,11 +120,16 @@ func callEverything(t *testing.T, address string) {
 	health, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 	must(t, err)
 	fmt.Println("\nhealth:", health.GetStatus())
+	eachCall(t, conn, func(method string, err error) { fmt.Printf("%s = %v\n", method, status.Code(err)) })
+}
+
+// eachCall calls every method of the four processes.
+func eachCall(t *testing.T, conn *grpc.ClientConn, ended func(method string, err error)) {
+	t.Helper()
 	for _, service := range services {
 		for _, method := range service.Methods {
 			name := "/" + service.ServiceName + "/" + method.MethodName
-			err := conn.Invoke(t.Context(), name, &emptypb.Empty{}, &emptypb.Empty{})
-			fmt.Printf("%s = %v\n", name, status.Code(err))
+			ended(name, conn.Invoke(t.Context(), name, &emptypb.Empty{}, &emptypb.Empty{}))
 		}
 		for i := range service.Streams {
 			name := "/" + service.ServiceName + "/" + service.Streams[i].StreamName
@@ -132,7 +137,7 @@ func callEverything(t *testing.T, address string) {
 			must(t, err)
 			must(t, watch.SendMsg(&emptypb.Empty{}))
 			must(t, watch.CloseSend())
-			fmt.Printf("%s = %v\n", name, status.Code(watch.RecvMsg(&emptypb.Empty{})))
+			ended(name, watch.RecvMsg(&emptypb.Empty{}))
 		}
 	}
 }

@@ -2,11 +2,14 @@ package rpc
 
 import (
 	"context"
+	"fmt"
 	"net"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
+
+	"github.com/quartet-node/quartet/internal/peertls"
 )
 
 // PeerUID returns the user ID of a call's peer process, for handlers that authorize by user; ok is false if it is
@@ -20,6 +23,20 @@ func PeerUID(ctx context.Context) (uid int, ok bool) {
 	return info.uid, known
 }
 
+// PeerNames returns the names of the certificate of a call's peer on another machine; ok is false for a peer on this
+// machine.
+func PeerNames(ctx context.Context) (names []string, ok bool) {
+	p, known := peer.FromContext(ctx)
+	if !known {
+		return nil, false
+	}
+	info, known := p.AuthInfo.(credentials.TLSInfo)
+	if !known {
+		return nil, false
+	}
+	return peertls.NamesOf(info.State.PeerCertificates[0]), true
+}
+
 // peerInfo holds the facts about the peer that handlers can read.
 type peerInfo struct {
 	credentials.CommonAuthInfo
@@ -30,20 +47,27 @@ type peerInfo struct {
 // AuthType implements credentials.AuthInfo.
 func (peerInfo) AuthType() string { return "unix socket" }
 
-// peerCredentials records the peer's credentials. It does not change the protocol of the connection.
+// peerCredentials records the credentials of peers on unix sockets, without a change of the protocol, and has TLS for
+// connections of the network.
 type peerCredentials struct {
 	credentials.TransportCredentials
+
+	// network has the credentials of connections that are not of unix sockets; nil if there are none.
+	network credentials.TransportCredentials
 }
 
-func newPeerCredentials() credentials.TransportCredentials {
-	return peerCredentials{insecure.NewCredentials()}
+func newPeerCredentials(network credentials.TransportCredentials) credentials.TransportCredentials {
+	return peerCredentials{insecure.NewCredentials(), network}
 }
 
 // ServerHandshake implements credentials.TransportCredentials. A peer whose credentials cannot be read has none.
 func (c peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	socket, ok := conn.(*net.UnixConn)
-	if !ok {
-		return c.TransportCredentials.ServerHandshake(conn)
+	switch {
+	case !ok && c.network == nil:
+		return nil, nil, fmt.Errorf("%s: connections of the network need TLS", conn.LocalAddr())
+	case !ok:
+		return c.network.ServerHandshake(conn)
 	}
 	cred, err := peerOf(socket)
 	if err != nil {
@@ -57,5 +81,5 @@ func (c peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.A
 
 // Clone implements credentials.TransportCredentials.
 func (c peerCredentials) Clone() credentials.TransportCredentials {
-	return peerCredentials{c.TransportCredentials.Clone()}
+	return peerCredentials{c.TransportCredentials.Clone(), c.network}
 }

@@ -1,5 +1,6 @@
-// Package rpc connects Quartet's processes: gRPC on a unix socket with authorized peers, grpc.health.v1 from the start,
-// keepalive that matches the bookmarks of the streams, and a stop that waits for calls in flight but not for streams.
+// Package rpc connects Quartet's processes: gRPC on a unix socket with authorized peers, and on request on the network
+// with TLS at both ends; grpc.health.v1 from the start, keepalive that matches the bookmarks of the streams, and a stop
+// that waits for calls in flight but not for streams.
 package rpc
 
 import (
@@ -15,12 +16,15 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/stats"
 
+	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/rights"
+	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
@@ -45,6 +49,10 @@ type Config struct {
 	Health *Health
 	// Users may connect and call the methods of their roles; root and the process's own user may call all.
 	Users rights.Users
+	// Network is what is served besides, for parts on other machines; the zero value is nothing.
+	Network peertls.Listen
+	// Sockets holds the listening socket of the network during a restart; nil if nobody does.
+	Sockets *sockets.Set
 	// Logger logs refused peers and calls; nil is the default one.
 	Logger *slog.Logger
 	// Ready is called when the socket accepts connections; it may be nil.
@@ -52,19 +60,45 @@ type Config struct {
 }
 
 // Serve serves until ctx ends, then ends all streams, waits briefly for calls in flight, and returns nil. It fails if
-// it cannot listen on the address.
+// it cannot listen on an address.
 func Serve(ctx context.Context, cfg Config) error {
-	listener, err := ListenUnix(cfg.Address, cfg.Users.All(), cfg.Logger)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	listeners, network, err := listen(ctx, cfg)
 	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
+		return err
 	}
-	callers := authorizer{users: cfg.Users, logger: cfg.Logger}
-	if callers.logger == nil {
-		callers.logger = slog.Default()
+	server, unary := newServer(ctx, cfg, network)
+	group, groupCtx := errgroup.WithContext(ctx)
+	for _, listener := range listeners {
+		group.Go(func() error {
+			if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+				return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
+			}
+			return nil
+		})
 	}
+	group.Go(func() error {
+		<-groupCtx.Done()
+		cfg.Health.server.Shutdown()
+		stop(server, unary)
+		return nil
+	})
+	if cfg.Ready != nil {
+		cfg.Ready()
+	}
+	return group.Wait()
+}
+
+// newServer returns the server of a configuration, and its unary calls. The credentials are those of the network; nil
+// for none.
+func newServer(ctx context.Context, cfg Config, network credentials.TransportCredentials) (*grpc.Server, *calls) {
+	callers := authorizer{users: cfg.Users, names: cfg.Network.Names, logger: cfg.Logger}
 	unary := newCalls()
 	options := []grpc.ServerOption{
-		grpc.Creds(newPeerCredentials()),
+		grpc.Creds(newPeerCredentials(network)),
+		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxRecvMsgSize(maxMessageSize),
 		grpc.ChainUnaryInterceptor(callers.unary, unary.intercept),
 		grpc.ChainStreamInterceptor(callers.stream, endWith(ctx)),
@@ -77,24 +111,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	server := grpc.NewServer(options...)
 	grpc_health_v1.RegisterHealthServer(server, cfg.Health.server)
 	cfg.Register(server)
-
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			return fmt.Errorf("serve on %s: %w", cfg.Address, err)
-		}
-		return nil
-	})
-	group.Go(func() error {
-		<-groupCtx.Done()
-		cfg.Health.server.Shutdown()
-		stop(server, unary)
-		return nil
-	})
-	if cfg.Ready != nil {
-		cfg.Ready()
-	}
-	return group.Wait()
+	return server, unary
 }
 
 // endWith cancels the context of each stream when the process stops, because a stream would never end by itself.
@@ -114,17 +131,27 @@ type serverStream struct {
 
 func (s serverStream) Context() context.Context { return s.ctx }
 
-// Dial returns a connection to the service at address. It connects on first use and reconnects as needed, by Connect,
-// which refuses a process of a user that may not be the service. A unary call has the deadline DefaultDeadline unless
-// its context has one. It fails only if the address is malformed.
+// Dial returns a connection to the service at the address of a unix socket. It connects on first use and reconnects as
+// needed, by Connect, which refuses a process of a user that may not be the service. A unary call has the deadline
+// DefaultDeadline unless its context has one. It fails only if the address is malformed.
 func Dial(address string) (*grpc.ClientConn, error) {
 	if _, err := socketName(address); err != nil {
 		return nil, err
 	}
-	options := []grpc.DialOption{
+	return newClient(
+		address, time.Second,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return Connect(ctx, address) }),
 		grpc.WithAuthority("localhost"),
+	)
+}
+
+// newClient returns a connection with the options that all have. connectTimeout bounds one attempt to connect.
+func newClient(
+	address string, connectTimeout time.Duration, options ...grpc.DialOption,
+) (*grpc.ClientConn, error) {
+	options = append(
+		options,
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerSize)),
 		grpc.WithChainUnaryInterceptor(withDeadline),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
@@ -135,9 +162,9 @@ func Dial(address string) (*grpc.ClientConn, error) {
 				Jitter:     0.2,
 				MaxDelay:   time.Second,
 			},
-			MinConnectTimeout: time.Second,
+			MinConnectTimeout: connectTimeout,
 		}),
-	}
+	)
 	if telemetry.Tracing() {
 		options = append(options, grpc.WithStatsHandler(otelgrpc.NewClientHandler(otelgrpc.WithFilter(isUnary))))
 	}

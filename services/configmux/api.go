@@ -36,7 +36,7 @@ func join(cfg nodeconfig.Config) (*membership, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
-	nodestatus, err := rpc.Dial(cfg.Peers.NodeStatus)
+	nodestatus, err := rpc.DialService(nodeconfig.NodeStatus, cfg.Peers.NodeStatus, cfg.TLS)
 	if err != nil {
 		return nil, fmt.Errorf("create the client of nodestatus: %w", err)
 	}

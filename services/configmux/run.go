@@ -115,7 +115,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 			),
 			Health: health,
 			Logger: tel.Logger,
-			Users:  cfg.Users,
+			Users:  cfg.Users, Network: cfg.Network, Sockets: cfg.Sockets,
 			Ready: func() {
 				tel.Logger.Info("serving", "address", cfg.Listen, "node", cfg.NodeName)
 				cfg.Systemd.Ready(tel.Logger)

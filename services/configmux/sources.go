@@ -125,7 +125,8 @@ func (s sources) served(
 	}
 	if s.keys != nil {
 		rotate := func(ctx context.Context) (files int, key string, err error) { return s.rotate(ctx, logger) }
-		out.Objects = &server.Objects{Held: desired, Local: s.local, Rotate: rotate, SecretUIDs: cfg.Users[rights.Secrets]}
+		out.Objects = &server.Objects{Held: desired, Local: s.local, Rotate: rotate,
+			SecretUIDs: cfg.Users[rights.Secrets], SecretNames: cfg.Network.Names[rights.Secrets]}
 	}
 	return out
 }

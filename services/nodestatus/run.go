@@ -54,12 +54,12 @@ func run(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger, tracer
 		}
 		defer to.heartbeat.Close()
 	}
-	pleg, err := rpc.Dial(cfg.Peers.PLEG)
+	pleg, err := rpc.DialService(nodeconfig.PLEG, cfg.Peers.PLEG, cfg.TLS)
 	if err != nil {
 		return fmt.Errorf("create the client of pleg: %w", err)
 	}
 	defer func() { err = errors.Join(err, pleg.Close()) }()
-	syncloop, err := rpc.Dial(cfg.Peers.SyncLoop)
+	syncloop, err := rpc.DialService(nodeconfig.SyncLoop, cfg.Peers.SyncLoop, cfg.TLS)
 	if err != nil {
 		return fmt.Errorf("create the client of syncloop: %w", err)
 	}
@@ -171,6 +171,7 @@ func serve(
 		defer node.server.Close()
 		return rpc.Serve(ctx, rpc.Config{
 			Address: cfg.Listen, Health: health, Logger: logger, Users: cfg.Users,
+			Network: cfg.Network, Sockets: cfg.Sockets,
 			Register: debugapi.With(debugapi.Config{Logger: logger, Clock: clock.RealClock{}}, node.server.Register),
 			Ready: func() {
 				logger.Info("serving", "address", cfg.Listen, "node", settings.Name)

@@ -144,6 +144,7 @@ func observe(
 		defer events.Close()
 		return rpc.Serve(ctx, rpc.Config{
 			Address: cfg.Listen, Health: health, Logger: logger, Users: cfg.Users,
+			Network: cfg.Network, Sockets: cfg.Sockets,
 			Register: debugapi.With(debugapi.Config{Logger: logger, Clock: clock.RealClock{}}, srv.Register),
 			Ready: func() {
 				logger.Info("serving", "address", cfg.Listen)

@@ -66,13 +66,13 @@ type peers struct {
 }
 
 // dial returns the connections. Each is established at its first use.
-func dial(to nodeconfig.Peers, parts *components.Group) (peers, error) {
+func dial(cfg nodeconfig.Config, parts *components.Group) (peers, error) {
 	var p peers
 	for _, peer := range []struct {
 		name nodeconfig.Service
 		into **grpc.ClientConn
 	}{{nodeconfig.ConfigMux, &p.configmux}, {nodeconfig.PLEG, &p.pleg}, {nodeconfig.NodeStatus, &p.nodestatus}} {
-		conn, err := rpc.Dial(to.Of(peer.name))
+		conn, err := rpc.DialService(peer.name, cfg.Peers.Of(peer.name), cfg.TLS)
 		if err != nil {
 			return peers{}, fmt.Errorf("reach %s: %w", peer.name, err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/httpserve"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/pemfiles"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/apiauth"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/kubeletapi"
@@ -148,7 +149,7 @@ func clientCAs(h *host) func() (*x509.CertPool, bool) {
 	if file == "" {
 		return nil
 	}
-	files := servingcert.ClientCAs(file)
+	files := pemfiles.Authorities(file)
 	if _, _, err := files.Get(); err != nil {
 		h.logger.Warn("the HTTP API accepts no client certificate until this file can be read",
 			telemetry.KeyFile, file, telemetry.KeyError, err)

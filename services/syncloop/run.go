@@ -94,7 +94,7 @@ func newHost(
 	}
 	parts.OnClose("connection to the runtime", runtime.Close)
 	cfg.Kubelet.CgroupDriver = cgroupDriver(ctx, runtime, cfg.Kubelet.CgroupDriver, tel.Logger)
-	peers, err := dial(cfg.Peers, parts)
+	peers, err := dial(cfg, parts)
 	if err != nil {
 		return nil, err
 	}

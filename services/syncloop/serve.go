@@ -47,6 +47,7 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 		defer c.events.Close()
 		return rpc.Serve(ctx, rpc.Config{
 			Address: h.cfg.Listen, Health: h.health, Logger: h.logger, Users: h.cfg.Users,
+			Network: h.cfg.Network, Sockets: h.cfg.Sockets,
 			Register: debugapi.With(
 				debugapi.Config{Logger: h.logger, Clock: clock.RealClock{}, BlockProfileRate: contentionRate(&h.cfg.Kubelet)},
 				func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, c.engine) },

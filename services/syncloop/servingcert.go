@@ -17,6 +17,7 @@ import (
 	"github.com/quartet-node/quartet/internal/certificates"
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/pemfiles"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/servingcert"
@@ -52,7 +53,7 @@ func addServingCertificate(
 			return nil
 		})
 	}
-	files := servingcert.Files(certificate, key)
+	files := pemfiles.Certificate(certificate, key)
 	if _, _, err := files.Get(); err != nil {
 		h.logger.Warn("the HTTP API accepts no connection until its certificate can be read",
 			telemetry.KeyFile, certificate, telemetry.KeyError, err)

@@ -11,6 +11,7 @@ import (
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/rights"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
@@ -20,7 +21,7 @@ import (
 )
 
 // Objects provides the objects other than pods of a node without an API server. All fields except SecretUIDs
-// are required.
+// and SecretNames are required.
 type Objects struct {
 	// Held provides the effective objects; *mux.Mux implements it.
 	Held interface {
@@ -40,10 +41,15 @@ type Objects struct {
 	Rotate func(ctx context.Context) (files int, key string, err error)
 	// SecretUIDs are the users, besides root and the process's own, who may read the values of secrets.
 	SecretUIDs []int
+	// SecretNames are the names of certificates that may read them from other machines.
+	SecretNames []string
 }
 
 // mayHaveSecrets reports whether the caller may read the values of secrets.
 func (o *Objects) mayHaveSecrets(ctx context.Context) bool {
+	if names, remote := rpc.PeerNames(ctx); remote {
+		return rights.Names{rights.Secrets: o.SecretNames}.Have(names, rights.Secrets)
+	}
 	uid, known := rpc.PeerUID(ctx)
 	return known && (uid == 0 || uid == os.Geteuid() || slices.Contains(o.SecretUIDs, uid))
 }
@@ -63,7 +69,8 @@ func (s *Server) WatchObjects(
 	if (selection.Kind == "" || selection.Kind == apiobject.Secret) && !s.objects.mayHaveSecrets(out.Context()) {
 		return status.Error(
 			codes.PermissionDenied,
-			"only root, the user of configmux and the users of --secret-uids may read secrets: watch as one of them, or request another kind",
+			"only root, the user of configmux, the users of --secret-uids, and by the network the names of --secret-names may read "+
+				"secrets: watch as one of them, or request another kind",
 		)
 	}
 	select {

@@ -14,7 +14,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -40,28 +39,6 @@ const (
 	certificateMode = 0o644
 	keyMode         = 0o600
 )
-
-// Files returns the certificate of two PEM files, read again when they change.
-func Files(certificate, key string) *Rereader[*tls.Certificate] {
-	return NewRereader(func(contents [][]byte) (*tls.Certificate, error) {
-		pair, err := tls.X509KeyPair(contents[0], contents[1])
-		if err != nil {
-			return nil, fmt.Errorf("does not go with %s: %w", key, err)
-		}
-		return &pair, nil
-	}, certificate, key)
-}
-
-// ClientCAs returns the authorities of a PEM file, read again when it changes.
-func ClientCAs(file string) *Rereader[*x509.CertPool] {
-	return NewRereader(func(contents [][]byte) (*x509.CertPool, error) {
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(contents[0]) {
-			return nil, errors.New("has no certificate in PEM")
-		}
-		return pool, nil
-	}, file)
-}
 
 // SelfSigned is a self-signed certificate in kubelet.crt and kubelet.key of a directory.
 type SelfSigned struct {

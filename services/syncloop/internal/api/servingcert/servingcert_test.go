@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/quartet-node/quartet/internal/pemfiles"
 	"github.com/quartet-node/quartet/services/syncloop/internal/api/servingcert"
 	"github.com/quartet-node/quartet/test/eventually"
 )
@@ -25,7 +26,7 @@ func TestACertificateOfItsOwnIsKeptAndReplacedBeforeItsEnd(t *testing.T) {
 	own := servingcert.SelfSigned{Dir: filepath.Join(t.TempDir(), "pki"), Name: "node-1", Addresses: []net.IP{net.IPv4(192, 0, 2, 1)}, Clock: clk}
 	certificate, key, err := own.Ensure()
 	noError(t, err)
-	files := servingcert.Files(certificate, key)
+	files := pemfiles.Certificate(certificate, key)
 	first := leaf(t, files.Get)
 	if first.VerifyHostname("node-1") != nil || first.VerifyHostname("192.0.2.1") != nil {
 		t.Errorf("it is of %v and %v", first.DNSNames, first.IPAddresses)
@@ -76,10 +77,10 @@ func TestFilesThatDoNotGoTogether(t *testing.T) {
 	noError(t, err)
 	_, key, err := other.Ensure()
 	noError(t, err)
-	if _, ok, err := servingcert.Files(certificate, key).Get(); ok || err == nil {
+	if _, ok, err := pemfiles.Certificate(certificate, key).Get(); ok || err == nil {
 		t.Errorf("Get() = %v, %v, want false and an error", ok, err)
 	}
-	if _, ok, err := servingcert.ClientCAs(key).Get(); ok || err == nil {
+	if _, ok, err := pemfiles.Authorities(key).Get(); ok || err == nil {
 		t.Errorf("a key is taken for an authority: %v, %v", ok, err)
 	}
 }
@@ -90,8 +91,8 @@ func TestWhatTheServerShows(t *testing.T) {
 	own := servingcert.SelfSigned{Dir: filepath.Join(t.TempDir(), "pki"), Name: "node-1", Clock: clocktesting.NewFakeClock(time.Now())}
 	certificate, key, err := own.Ensure()
 	noError(t, err)
-	files := servingcert.Files(certificate, key)
-	roots := servingcert.ClientCAs(certificate)
+	files := pemfiles.Certificate(certificate, key)
+	roots := pemfiles.Authorities(certificate)
 	shown := func() (*tls.Certificate, error) {
 		current, _, err := files.Get()
 		return current, err

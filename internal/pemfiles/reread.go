@@ -1,4 +1,4 @@
-package servingcert
+package pemfiles
 
 import (
 	"fmt"

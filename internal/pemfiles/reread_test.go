@@ -1,4 +1,4 @@
-package servingcert_test
+package pemfiles_test
 
 import (
 	"errors"
@@ -8,14 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/api/servingcert"
+	"github.com/quartet-node/quartet/internal/pemfiles"
 )
 
 func TestFilesThatChangeAreReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	reads := 0
-	files := servingcert.NewRereader(func(contents [][]byte) (string, error) {
+	files := pemfiles.NewRereader(func(contents [][]byte) (string, error) {
 		reads++
 		text := string(contents[0]) + string(contents[1])
 		if strings.Contains(text, "half") {
