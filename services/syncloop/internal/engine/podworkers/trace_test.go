@@ -2,6 +2,7 @@ package podworkers_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -233,9 +234,10 @@ func TestAWaitIsASpanThatSaysForWhat(t *testing.T) {
 		script fakenode.Script
 		want   string
 	}{
-		"a back-off":           {fakenode.Script{RetryAfter: time.Second, Reasons: map[string]podstatus.Reason{"main": {Reason: "CrashLoopBackOff"}}}, "main: CrashLoopBackOff"},
-		"the runtime":          {fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return status.Error(codes.Unavailable, "gone") }}, "pleg or the runtime, which is away"},
-		"nothing, but a retry": {fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return status.Error(codes.Internal, "no") }}, "the next try, because INTERNAL"},
+		"a back-off":               {fakenode.Script{RetryAfter: time.Second, Reasons: map[string]podstatus.Reason{"main": {Reason: "CrashLoopBackOff"}}}, "main: CrashLoopBackOff"},
+		"the runtime":              {fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return status.Error(codes.Unavailable, "gone") }}, "pleg or the runtime, which is away"},
+		"nothing, but a retry":     {fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return status.Error(codes.Internal, "no") }}, "the next try, because INTERNAL"},
+		"an error of this process": {fakenode.Script{Sync: func(context.Context, *v1.Pod) error { return errors.Join(errors.New("no")) }}, "the next try"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

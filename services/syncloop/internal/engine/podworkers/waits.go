@@ -62,7 +62,10 @@ func (f Facts) waitsFor() string {
 		if class := classify(f.Failed); class.waits != "" {
 			return class.waits
 		}
-		return "the next try, because " + telemetry.ErrorType(f.Failed)
+		if kind := telemetry.ErrorType(f.Failed); !strings.Contains(kind, ".") { // a Go type says nothing to people
+			return "the next try, because " + kind
+		}
+		return "the next try"
 	}
 	return ""
 }

@@ -42,13 +42,21 @@ func (noClaims) Pods() []types.UID { return nil }
 // Release implements ResourceClaims.
 func (noClaims) Release(context.Context, types.UID) error { return nil }
 
-// ClaimsError is the error of a pod that waits for its resource claims.
+// ClaimsError is the error of a pod that waits until its resource claims are prepared or unprepared.
 type ClaimsError struct{ Err error }
 
 func (e *ClaimsError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the reason.
 func (e *ClaimsError) Unwrap() error { return e.Err }
+
+// releaseClaims unprepares the resource claims that no other pod uses.
+func (m *Manager) releaseClaims(ctx context.Context, uid types.UID) error {
+	if err := m.cfg.ResourceClaims.Release(ctx, uid); err != nil {
+		return &ClaimsError{Err: err}
+	}
+	return nil
+}
 
 // prepareClaims prepares the resource claims before a sandbox is created. In a sandbox that exists, containers are
 // created with what was prepared for it.

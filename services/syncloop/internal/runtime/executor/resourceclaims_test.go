@@ -72,7 +72,7 @@ func TestAPodGetsTheDevicesOfItsClaims(t *testing.T) {
 		t.Errorf("the claims were prepared %d times, %v", c.prepared, err)
 	}
 	c.fails = errors.New("busy")
-	if err := n.manager.ReleasePod(n.ctx, pod); !errors.Is(err, c.fails) {
+	if err := n.manager.ReleasePod(n.ctx, pod); !errors.Is(err, c.fails) || !errors.As(err, new(*executor.ClaimsError)) {
 		t.Errorf("a pod whose claims cannot be given back: %v", err)
 	}
 	c.fails = nil

@@ -28,7 +28,7 @@ type podResource struct {
 func (m *Manager) newPodResources() []podResource {
 	resources := []podResource{
 		{name: "cgroup", prepare: (*podSync).ensureCgroup, release: m.removeCgroup},
-		{name: "resource claims", prepare: (*podSync).prepareClaims, release: m.cfg.ResourceClaims.Release},
+		{name: "resource claims", prepare: (*podSync).prepareClaims, release: m.releaseClaims},
 		{name: "devices", prepare: (*podSync).waitForDevices, release: forget(m.cfg.Devices.Release)},
 		{name: "volumes", use: m.cfg.Volumes.Want, prepare: (*podSync).waitForVolumes, release: m.cfg.Volumes.Release},
 		{name: "claims", use: note(m.cfg.Claims.Use), release: forget(m.cfg.Claims.Forget)},
