@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
@@ -36,7 +37,7 @@ func Commands() []*cobra.Command {
 }
 
 func applyCommand() *cobra.Command {
-	var stateDir string
+	var node target.Node
 	var paths []string
 	var dry dryRun
 	cmd := &cobra.Command{
@@ -55,7 +56,7 @@ func applyCommand() *cobra.Command {
 			case len(paths) == 0:
 				return errors.New("say what to apply: -f FILE, -f DIR or, for the standard input, -f -")
 			}
-			return withClient(stateDir, func(c client) error { return c.applyAll(cmd, paths, bool(dry)) })
+			return withClient(&node, func(c client) error { return c.applyAll(cmd, paths, bool(dry)) })
 		},
 	}
 	cmd.Flags().
@@ -63,12 +64,13 @@ func applyCommand() *cobra.Command {
 	cmd.Flags().
 		Var(&dry, "dry-run", "let configmux validate the manifests, and change nothing; 'server' and 'none' are accepted too")
 	cmd.Flags().Lookup("dry-run").NoOptDefVal = "true"
-	target.AddFlag(cmd.Flags(), &stateDir)
+	node.AddFlags(cmd.Flags())
 	return cmd
 }
 
 func deleteCommand() *cobra.Command {
-	var stateDir, namespace string
+	var node target.Node
+	var namespace string
 	var paths []string
 	cmd := &cobra.Command{
 		Use:   "delete pod|configmap|secret|pvc|pv|storageclass|csidriver NAME... | delete KIND/NAME... | delete -f FILE|DIR|-...",
@@ -84,7 +86,7 @@ func deleteCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return withClient(stateDir, func(c client) error {
+			return withClient(&node, func(c client) error {
 				if len(paths) > 0 {
 					return c.removeAll(cmd, paths)
 				}
@@ -95,30 +97,30 @@ func deleteCommand() *cobra.Command {
 	cmd.Flags().
 		StringSliceVarP(&paths, "filename", "f", nil, "`FILE` or directory with manifests of them, or - for the standard input; may be repeated")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of what is named; \"default\" without it")
-	target.AddFlag(cmd.Flags(), &stateDir)
+	node.AddFlags(cmd.Flags())
 	return cmd
 }
 
 // client calls the configmux of a node.
 type client struct {
 	configv1.ConfigServiceClient
-	address, stateDir string
-	// engine is the address of syncloop.
-	engine string
+	node *target.Node
+	// address is that of configmux.
+	address string
 }
 
 // withClient calls do with a client.
-func withClient(stateDir string, do func(client) error) (err error) {
-	addresses, err := target.SocketAddresses(stateDir)
+func withClient(node *target.Node, do func(client) error) (err error) {
+	address, err := node.Address(layout.ConfigMux)
 	if err != nil {
 		return err
 	}
-	conn, err := rpc.Dial(addresses.ConfigMux)
+	conn, err := node.Dial(layout.ConfigMux)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	return do(client{configv1.NewConfigServiceClient(conn), addresses.ConfigMux, stateDir, addresses.SyncLoop})
+	return do(client{configv1.NewConfigServiceClient(conn), node, address})
 }
 
 // applyAll applies the content of manifests.
@@ -268,12 +270,15 @@ func (c client) explain(ctx context.Context, err error) error {
 		if !strings.HasPrefix(s.Message(), "connection error") {
 			return &unreachableError{"configmux: " + s.Message()}
 		}
+		if peertls.OnNetwork(c.address) {
+			return &unreachableError{fmt.Sprintf("cannot reach configmux at %s: %s", c.address, s.Message())}
+		}
 		if err := rpc.CheckServer(ctx, c.address); err != nil {
 			return &unreachableError{err.Error()}
 		}
 		up := "quartet up"
-		if c.stateDir != "" && c.stateDir != layout.DefaultStateDir {
-			up += " --state-dir " + c.stateDir
+		if c.node.StateDir != "" && c.node.StateDir != layout.DefaultStateDir {
+			up += " --state-dir " + c.node.StateDir
 		}
 		return &unreachableError{
 			fmt.Sprintf(

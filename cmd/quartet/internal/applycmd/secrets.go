@@ -33,7 +33,7 @@ func secretsCommand() *cobra.Command {
 }
 
 func rotateCommand() *cobra.Command {
-	var stateDir string
+	var node target.Node
 	cmd := &cobra.Command{
 		Use:   "rotate-key",
 		Short: "Encrypt all secrets on disk with a new key, and remove the old one",
@@ -42,7 +42,7 @@ func rotateCommand() *cobra.Command {
 			"backup of the key file afterwards: it is secrets.key in the state directory.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withClient(stateDir, func(c client) error {
+			return withClient(&node, func(c client) error {
 				ctx, cancel := context.WithTimeout(cmd.Context(), rotateTimeout)
 				defer cancel()
 				answer, err := c.RotateSecretsKey(ctx, &configv1.RotateSecretsKeyRequest{})
@@ -63,6 +63,6 @@ func rotateCommand() *cobra.Command {
 			})
 		},
 	}
-	target.AddFlag(cmd.Flags(), &stateDir)
+	node.AddFlags(cmd.Flags())
 	return cmd
 }

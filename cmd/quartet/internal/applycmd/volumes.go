@@ -10,12 +10,12 @@ import (
 	"google.golang.org/grpc/status"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
-	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/layout"
 )
 
 // forget lets syncloop forget a retained volume, and prints where it still is.
 func (c client) forget(ctx context.Context, out io.Writer, n objectName) (err error) {
-	conn, err := rpc.Dial(c.engine)
+	conn, err := c.node.Dial(layout.SyncLoop)
 	if err != nil {
 		return err
 	}
@@ -29,7 +29,7 @@ func (c client) forget(ctx context.Context, out io.Writer, n objectName) (err er
 	case codes.Unimplemented:
 		return errors.New("this syncloop cannot delete volumes: it is of an older version")
 	default:
-		return fmt.Errorf("syncloop at %s: %s", c.engine, s.Message())
+		return fmt.Errorf("syncloop: %s", s.Message())
 	}
 	_, err = fmt.Fprintf(out, "%s deleted; its driver %s still has it as %s\n", n, answer.GetDriver(), answer.GetHandle())
 	return err

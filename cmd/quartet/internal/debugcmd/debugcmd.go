@@ -22,9 +22,9 @@ const callTimeout = 30 * time.Second
 
 // part is a process of the node that is looked into.
 type part struct {
-	service  layout.Service
-	stateDir string
-	clock    clock.PassiveClock
+	service layout.Service
+	node    target.Node
+	clock   clock.PassiveClock
 }
 
 // Command returns `quartet debug`.
@@ -69,7 +69,7 @@ func (p *part) command() *cobra.Command {
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
-	target.AddFlag(cmd.PersistentFlags(), &p.stateDir)
+	p.node.AddFlags(cmd.PersistentFlags())
 	cmd.AddCommand(p.logLevelCommand(), p.profileCommand(), p.goroutinesCommand(), p.memoryCommand())
 	if p.service == layout.PLEG {
 		cmd.AddCommand(p.relistCommand())
@@ -81,7 +81,7 @@ func (p *part) command() *cobra.Command {
 func (p *part) ask(
 	ctx context.Context, limit time.Duration, call func(context.Context, debugv1.DebugServiceClient) error,
 ) (err error) {
-	conn, err := target.Connect(ctx, p.stateDir, p.service)
+	conn, err := p.node.Connect(ctx, p.service)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/debugapi"
@@ -228,7 +229,7 @@ func TestARelistIsRequested(t *testing.T) {
 // TestAnInterruptedProfileSaysSo: Ctrl-C ends the context.
 func TestAnInterruptedProfileSaysSo(t *testing.T) {
 	dir := served(t, layout.SyncLoop)
-	p := &part{service: layout.SyncLoop, stateDir: dir, clock: clock.RealClock{}}
+	p := &part{service: layout.SyncLoop, node: target.Node{StateDir: dir}, clock: clock.RealClock{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	err := p.ask(ctx, time.Minute, func(ctx context.Context, client debugv1.DebugServiceClient) error {
 		cancel()

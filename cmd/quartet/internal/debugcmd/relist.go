@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 )
 
@@ -23,7 +22,7 @@ func (p *part) relistCommand() *cobra.Command {
 			"done. pleg reports every difference to what it knew. It fails if the runtime does not answer.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			conn, err := target.Connect(cmd.Context(), p.stateDir, p.service)
+			conn, err := p.node.Connect(cmd.Context(), p.service)
 			if err != nil {
 				return err
 			}

@@ -29,8 +29,9 @@ var word = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`)
 
 // options holds the flags.
 type options struct {
-	stateDir, namespace, reason, message string
-	gracePeriod                          int64
+	node                       target.Node
+	namespace, reason, message string
+	gracePeriod                int64
 }
 
 // Command is `quartet evict`.
@@ -60,7 +61,7 @@ func Command() *cobra.Command {
 		"`MESSAGE` in the pod's status")
 	flags.Int64Var(&opts.gracePeriod, "grace-period", ownGracePeriod,
 		"`SECONDS` until its containers are killed; -1 is the pod's own grace period")
-	target.AddFlag(flags, &opts.stateDir)
+	opts.node.AddFlags(flags)
 	return cmd
 }
 
@@ -73,11 +74,11 @@ func (o *options) evict(cmd *cobra.Command, name string) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
 	defer cancel()
-	pod, err := show.Locate(ctx, o.stateDir, o.namespace, name)
+	pod, err := show.Locate(ctx, o.node, o.namespace, name)
 	if err != nil {
 		return err
 	}
-	conn, err := target.Connect(ctx, o.stateDir, layout.SyncLoop)
+	conn, err := o.node.Connect(ctx, layout.SyncLoop)
 	if err != nil {
 		return err
 	}

@@ -72,6 +72,8 @@ type Options struct {
 	StateDir string
 	// StuckTimeout is how long a service may stand still before it is ended; 0 for ever.
 	StuckTimeout time.Duration
+	// Network is passed to the services.
+	Network NetworkFlags
 	// Log is passed to the services.
 	Log LogFlags
 	// Systemd is notified when all four services are ready, and when they stop. It is not a flag.
@@ -134,6 +136,7 @@ func (o *Options) addFlags(flags *pflag.FlagSet) {
 		watchdog.DefaultPatience,
 		"`time` after which a service that stands still logs its goroutines and is restarted; 0 leaves it alone",
 	)
+	o.Network.Add(flags)
 	o.Log.Add(flags)
 	target.AddFlag(flags, &o.StateDir)
 }
@@ -268,7 +271,7 @@ func (o Options) Check() error {
 // check fails if a service would refuse its flags or the file, so that problems are reported once, before anything
 // starts. It returns the configuration of log lines.
 func (o Options) check(l layout.Layout) (logging telemetry.Logging, err error) {
-	if err := o.Log.check(); err != nil {
+	if err := errors.Join(o.Log.check(), o.Network.check()); err != nil {
 		return telemetry.Logging{}, err
 	}
 	for _, service := range layout.Services() {
@@ -363,6 +366,7 @@ func (o Options) args(l layout.Layout, service layout.Service) []string {
 			args = append(args, nodeconfig.AllowUnauthenticatedAPIArg)
 		}
 	}
+	args = append(args, o.Network.of(service)...)
 	return append(args, o.Log.of(service)...)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/test/authority"
 )
 
 // TestEveryServiceTakesTheFlagsThatItIsStartedWith, with all options of an operator; only the clients of the API server
@@ -104,5 +105,41 @@ func TestANodeWithoutItsPluginsIsNotStarted(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "run")); err == nil {
 		t.Error("something was begun")
+	}
+}
+
+// TestServicesAreServedOnTheNetworkOneByOne, with the files and names for all of them.
+func TestServicesAreServedOnTheNetworkOneByOne(t *testing.T) {
+	files := authority.New(t, "ca").Issue(t, t.TempDir(), authority.Request{Name: "node-1"})
+	l, err := layout.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := Options{Network: NetworkFlags{
+		Listen: map[string]string{"pleg": ":7442"}, Files: files, ObserveNames: "laptop",
+	}}
+	for _, service := range layout.Services() {
+		cfg, err := nodeconfig.Parse(service, opts.args(l, service), io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		if service == layout.PLEG {
+			want = ":7442"
+		}
+		if cfg.Network.Address != want || cfg.Listen != l.Address(service) {
+			t.Errorf("%s is served at %s and %q, want %s and %q", service, cfg.Listen, cfg.Network.Address, l.Address(service), want)
+		}
+	}
+	opts.StateDir = l.StateDir()
+	for want, network := range map[string]NetworkFlags{
+		`--tls-listen: "kubelet" must be `: {Listen: map[string]string{"kubelet": ":7442"}},
+		"nothing is served on the network": {ObserveNames: "laptop"},
+		"give --tls-cert, --tls-key":       {Listen: map[string]string{"pleg": ":7442"}, ObserveNames: "laptop"},
+	} {
+		opts.Network = network
+		if err := opts.Check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Check() = %v, want %q", err, want)
+		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"k8s.io/utils/clock"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 )
 
 // Located is a pod as the running node knows it.
@@ -26,8 +28,8 @@ func (e *NoPodError) Error() string { return e.cause.Error() }
 // Locate finds a pod of a node by its name on the command line: NAME or NAMESPACE/NAME, where NAME may be without the
 // node's suffix, or the UID. It queries pleg and syncloop, one of which is enough. It fails with a NoPodError, or with
 // why neither answers.
-func Locate(ctx context.Context, stateDir, namespace, name string) (Located, error) {
-	a := &querier{clock: clock.RealClock{}, stateDir: stateDir}
+func Locate(ctx context.Context, node target.Node, namespace, name string) (Located, error) {
+	a := &querier{clock: clock.RealClock{}, node: node}
 	s := selection{namespace: namespace, names: []string{name}}
 	if err := s.check(); err != nil {
 		return Located{}, err

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/layout"
 )
@@ -46,7 +47,7 @@ func TestLocate(t *testing.T) {
 	n := newNode(t)
 	if _, err := Locate(
 		t.Context(),
-		n.stateDir,
+		target.Node{StateDir: n.stateDir},
 		"",
 		"hello",
 	); err == nil ||
@@ -55,7 +56,7 @@ func TestLocate(t *testing.T) {
 	}
 	stop := n.serve(layout.PLEG)
 	n.pleg.set(observed("hello-node-1"))
-	_, err := Locate(t.Context(), n.stateDir, "", "nobody")
+	_, err := Locate(t.Context(), target.Node{StateDir: n.stateDir}, "", "nobody")
 	if err == nil || errors.As(err, new(*NoPodError)) {
 		t.Errorf("pleg does not know it, syncloop is away and may: got %v, want no verdict", err)
 	}
@@ -63,21 +64,21 @@ func TestLocate(t *testing.T) {
 	n.putPods()
 	if _, err = Locate(
 		t.Context(),
-		n.stateDir,
+		target.Node{StateDir: n.stateDir},
 		"",
 		"nobody",
 	); !errors.As(err, new(*NoPodError)) ||
 		!strings.Contains(err.Error(), "hello-node-1") {
 		t.Errorf("got %v, want that there is no such pod, and which there are", err)
 	}
-	pod, err := Locate(t.Context(), n.stateDir, "", "hello")
+	pod, err := Locate(t.Context(), target.Node{StateDir: n.stateDir}, "", "hello")
 	if err != nil || pod.Name != "hello-node-1" || pod.UID != "uid-default-hello-node-1" ||
 		pod.Status.GetName() != "hello-node-1" {
 		t.Errorf("Locate(hello) = %+v, %v, want Name %q, UID %q and Status.Name %q",
 			pod, err, "hello-node-1", "uid-default-hello-node-1", "hello-node-1")
 	}
 	stop()
-	pod, err = Locate(t.Context(), n.stateDir, "kube-system", "going-node-1")
+	pod, err = Locate(t.Context(), target.Node{StateDir: n.stateDir}, "kube-system", "going-node-1")
 	if err != nil || pod.Namespace != "kube-system" || pod.Status != nil {
 		t.Errorf("pleg is away: got %+v, %v", pod, err)
 	}

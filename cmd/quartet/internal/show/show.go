@@ -20,7 +20,6 @@ import (
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/layout"
-	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
@@ -36,8 +35,8 @@ func Commands() []*cobra.Command {
 // querier queries the services of one node.
 type querier struct {
 	// clock is the clock for ages and polling.
-	clock    clock.WithTicker
-	stateDir string
+	clock clock.WithTicker
+	node  target.Node
 }
 
 func (a *querier) getCommand() *cobra.Command {
@@ -74,9 +73,9 @@ func (a *querier) getCommand() *cobra.Command {
 	return cmd
 }
 
-// addFlags adds --state-dir, and -o and -w if they have a destination.
+// addFlags adds the flags of the node, and -o and -w if they have a destination.
 func (a *querier) addFlags(cmd *cobra.Command, output *format, watch *bool) {
-	target.AddFlag(cmd.Flags(), &a.stateDir)
+	a.node.AddFlags(cmd.Flags())
 	if output != nil {
 		cmd.Flags().
 			VarP(output, "output", "o", "`FORMAT` of the output: wide, json, yaml or name; or with a template, as kubectl has them: jsonpath=TEMPLATE, go-template=TEMPLATE, custom-columns=NAME:PATH,...")
@@ -86,13 +85,9 @@ func (a *querier) addFlags(cmd *cobra.Command, output *format, watch *bool) {
 	}
 }
 
-func (a *querier) address(service layout.Service) (string, error) {
-	return target.Address(a.stateDir, service)
-}
-
 // connect returns a connection to a reachable service. Its error has a remedy.
 func (a *querier) connect(ctx context.Context, service layout.Service) (*grpc.ClientConn, error) {
-	return target.Connect(ctx, a.stateDir, service)
+	return a.node.Connect(ctx, service)
 }
 
 // ask makes one call to a service.
@@ -159,11 +154,7 @@ func followPatiently[V any](
 	open func(grpc.ClientConnInterface) stream.Source[V],
 	cfg stream.FollowConfig[V],
 ) error {
-	address, err := a.address(service)
-	if err != nil {
-		return err
-	}
-	conn, err := rpc.Dial(address)
+	conn, err := a.node.Dial(service)
 	if err != nil {
 		return err
 	}

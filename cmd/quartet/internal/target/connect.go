@@ -44,6 +44,11 @@ func Connect(ctx context.Context, stateDir string, service layout.Service) (*grp
 	if err != nil {
 		return nil, err
 	}
+	return connect(ctx, stateDir, service, address)
+}
+
+// connect returns a connection to a reachable unix socket.
+func connect(ctx context.Context, stateDir string, service layout.Service, address string) (*grpc.ClientConn, error) {
 	probe, err := rpc.Connect(ctx, address)
 	if err != nil {
 		return nil, unreachable(stateDir, service, address, err)

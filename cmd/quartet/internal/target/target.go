@@ -1,5 +1,5 @@
 // Package target selects the node of a command: by --state-dir, or else QUARTET_STATE_DIR, or else the default. Every
-// command for a running node uses it.
+// command for a running node uses it. Commands that only call its services also take addresses, see Node.
 package target
 
 import (

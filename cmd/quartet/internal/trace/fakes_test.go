@@ -23,6 +23,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/show"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 )
 
 // fakeJaeger serves Jaeger's query API from memory.
@@ -180,7 +181,7 @@ func (f *fixture) run(args ...string) (out, notes string, err error) {
 func (f *fixture) runWith(ctx context.Context, args ...string) (out, notes string, err error) {
 	c := &command{
 		clock: f.clock, http: f.jaeger.Client(),
-		locate: func(context.Context, string, string, string) (show.Located, error) { return f.located, f.err },
+		locate: func(context.Context, target.Node, string, string) (show.Located, error) { return f.located, f.err },
 		style:  func(io.Writer) style { return style{width: 100} },
 	}
 	cmd := newCommand(c)

@@ -167,7 +167,7 @@ func has(attributes, wanted map[string]string) bool {
 
 // find finds the trace of the last start of a pod.
 func (c *command) find(ctx context.Context, j *jaeger, name string) (found, error) {
-	located, err := c.locate(ctx, c.stateDir, c.namespace, name)
+	located, err := c.locate(ctx, c.node, c.namespace, name)
 	var candidates []subject
 	var why error
 	switch noPod := (*show.NoPodError)(nil); {

@@ -32,16 +32,17 @@ type command struct {
 	clock clock.WithTicker
 	http  *http.Client
 	// locate finds a pod of a node, as show.Locate does.
-	locate func(ctx context.Context, stateDir, namespace, name string) (show.Located, error)
+	locate func(ctx context.Context, node target.Node, namespace, name string) (show.Located, error)
 	// style returns the capabilities of a stream.
 	style func(io.Writer) style
 	// note receives messages beside the result.
 	note io.Writer
 
-	namespace, container, jaeger, stateDir string
-	output                                 format
-	wait                                   time.Duration
-	all                                    bool
+	node                         target.Node
+	namespace, container, jaeger string
+	output                       format
+	wait                         time.Duration
+	all                          bool
 }
 
 // Command returns quartet trace.
@@ -103,7 +104,7 @@ func newCommand(c *command) *cobra.Command {
 	)
 	flags.BoolVar(&c.all, "all", false, "show also the spans of the trace that began after the pod was Ready")
 	flags.VarP(&c.output, "output", "o", "`FORMAT` of the output: json")
-	target.AddFlag(flags, &c.stateDir)
+	c.node.AddFlags(flags)
 	return cmd
 }
 

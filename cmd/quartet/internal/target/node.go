@@ -1,0 +1,96 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/peertls"
+	"github.com/quartet-node/quartet/internal/rpc"
+)
+
+const (
+	// envPrefix is the beginning of the environment variables with the defaults of the flags of addresses and TLS:
+	// QUARTET_PLEG_ADDRESS for --pleg-address.
+	envPrefix = "QUARTET_"
+	// networkTimeout bounds the connection to a service on another machine.
+	networkTimeout = 10 * time.Second
+)
+
+// Node is the node of a command: that of a state directory, or one whose services have addresses of their own, also on
+// another machine.
+type Node struct {
+	StateDir string
+
+	// given are the addresses of the flags; empty for those of the state directory.
+	given map[layout.Service]*string
+	tls   peertls.Files
+}
+
+// AddFlags registers --state-dir, and the flags of addresses and TLS.
+func (n *Node) AddFlags(flags *pflag.FlagSet) {
+	AddFlag(flags, &n.StateDir)
+	own := pflag.NewFlagSet("", pflag.ContinueOnError)
+	n.given = map[layout.Service]*string{}
+	for _, service := range layout.Services() {
+		n.given[service] = own.String(string(service)+"-address", "",
+			"`ADDRESS` of "+string(service)+", such as HOST:PORT with TLS, instead of that of the state directory")
+	}
+	nodeconfig.AddTLSFiles(own, &n.tls)
+	own.VisitAll(func(flag *pflag.Flag) {
+		if value := os.Getenv(envPrefix + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))); value != "" {
+			flag.DefValue = value
+			_ = flag.Value.Set(value) // a string takes every value
+		}
+	})
+	flags.AddFlagSet(own)
+}
+
+// Address returns the address of a service.
+func (n *Node) Address(service layout.Service) (string, error) {
+	if given := n.given[service]; given != nil && *given != "" {
+		return *given, nil
+	}
+	return Address(n.StateDir, service)
+}
+
+// Dial returns a connection to a service that need not be reachable yet.
+func (n *Node) Dial(service layout.Service) (*grpc.ClientConn, error) {
+	address, err := n.Address(service)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.DialService(service, address, n.tls)
+}
+
+// Connect returns a connection to a reachable service. Its error has a remedy.
+func (n *Node) Connect(ctx context.Context, service layout.Service) (*grpc.ClientConn, error) {
+	address, err := n.Address(service)
+	switch {
+	case err != nil:
+		return nil, err
+	case !peertls.OnNetwork(address):
+		return connect(ctx, n.StateDir, service, address)
+	}
+	conn, err := n.Dial(service)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
+	defer cancel()
+	if _, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{}); err != nil {
+		return nil, errors.Join(
+			fmt.Errorf("cannot reach %s at %s: %s", service, address, status.Convert(err).Message()), conn.Close())
+	}
+	return conn, nil
+}
