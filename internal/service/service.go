@@ -9,13 +9,16 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/buildinfo"
+	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/systemd"
@@ -47,6 +50,11 @@ func Main(name nodeconfig.Service, run Run) {
 			cfg.Systemd, cfg.Sockets = notifier, given
 			given.Keep(cfg.TCPSockets(name), tel.Logger)
 			defer context.AfterFunc(ctx, func() { notifier.Stopping(tel.Logger) })()
+			var background sync.WaitGroup
+			defer background.Wait()
+			ctx, end := context.WithCancel(ctx)
+			defer end()
+			background.Go(func() { memory.SmallAtRest(ctx, clock.RealClock{}) })
 			return run(ctx, cfg, tel)
 		},
 	)

@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/statedir"
@@ -244,16 +245,17 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	opts.keepSockets(l, logger)
 	logger.Info("starting the four services", "pid", os.Getpid(), "state", l.StateDir(), "config", opts.ConfigFile)
 	ctx, stop := context.WithCancel(ctx)
-	var announced sync.WaitGroup
-	announced.Go(func() { opts.announce(ctx, l, logger) })
-	announced.Go(func() { opts.Systemd.KeepAlive(ctx, clock.RealClock{}, logger) })
+	var background sync.WaitGroup
+	background.Go(func() { opts.announce(ctx, l, logger) })
+	background.Go(func() { opts.Systemd.KeepAlive(ctx, clock.RealClock{}, logger) })
+	background.Go(func() { memory.SmallAtRest(ctx, clock.RealClock{}) })
 	err = supervisor.Run(ctx, supervisor.Config{
 		Services:    append(services, others...),
 		Logger:      logger,
 		StopTimeout: stopTimeout,
 	})
 	stop()
-	announced.Wait()
+	background.Wait()
 	logger.Info("stopped; the pods continue to run")
 	return err
 }
