@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
@@ -26,7 +27,7 @@ func TestConfigurationNamesNothingOfTheMachine(t *testing.T) {
 	text, err := runtimeConfig{
 		Root: "/s/root", State: "/s/state", Socket: "/s/run/c.sock", ShimSockets: "/s/run/s", BinDir: "/s/bin",
 		NetworkDir: "/s/cni", Opt: "/s/opt", RuncRoot: "/s/runc", SandboxImage: PauseImage, Snapshotter: "overlayfs",
-		RestrictOOMScore: true,
+		RestrictOOMScore: true, LimitHugePages: true,
 	}.render()
 	if err != nil {
 		t.Fatal(err)
@@ -41,12 +42,24 @@ func TestConfigurationNamesNothingOfTheMachine(t *testing.T) {
 	for _, want := range []string{
 		"version = 3\n", "imports = []\n", `address = "/s/run/c.sock"`, `socket_dir = "/s/run/s"`, `conf_dir = "/s/cni"`,
 		`bin_dirs = ["/s/bin"]`, `sandbox = "quartet.local/pause:1"`, "restrict_oom_score_adj = true",
+		"disable_hugetlb_controller = false",
 		`runtime_path = "/s/bin/containerd-shim-runc-v2"`, `BinaryName = "/s/bin/runc"`, `Root = "/s/runc"`,
 		"[plugins.'io.containerd.nri.v1.nri']\n  disable = true",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the configuration lacks %q:\n%s", want, text)
 		}
+	}
+}
+
+func TestHugePagesAreLimitedWhereCgroupsCountThem(t *testing.T) {
+	for text, want := range map[string]bool{"cpuset cpu io memory hugetlb pids\n": true, "cpuset cpu\n": false, "": false} {
+		if got := countsHugePages(fstest.MapFS{"cgroup.controllers": {Data: []byte(text)}}); got != want {
+			t.Errorf("with the controllers %q: %v", text, got)
+		}
+	}
+	if !countsHugePages(fstest.MapFS{"hugetlb/tasks": {}}) || countsHugePages(fstest.MapFS{"memory/tasks": {}}) {
+		t.Error("the controller of version 1 is not found, or found where it is not")
 	}
 }
 

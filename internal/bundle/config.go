@@ -2,7 +2,11 @@ package bundle
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -28,6 +32,8 @@ type runtimeConfig struct {
 	Snapshotter string
 	// RestrictOOMScore keeps an OOM score that may not be lowered, instead of failing.
 	RestrictOOMScore bool
+	// LimitHugePages limits the huge pages of each container. By default containerd leaves this to the cgroups of pods.
+	LimitHugePages bool
 }
 
 // configTemplate sets each path whose default is outside the state directory. NRI is off because its socket and plugins
@@ -65,6 +71,7 @@ imports = []
 
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = {{.RestrictOOMScore}}
+  disable_hugetlb_controller = {{not .LimitHugePages}}
   netns_mounts_under_state_dir = true
 
 [plugins.'io.containerd.cri.v1.runtime'.cni]
@@ -103,6 +110,17 @@ func (c runtimeConfig) render() (string, error) {
 	return out.String(), nil
 }
 
+// countsHugePages reports whether the cgroups of the machine count huge pages. If they do not, containerd would log a
+// warning for each container.
+func countsHugePages(mounted fs.FS) bool {
+	list, err := fs.ReadFile(mounted, "cgroup.controllers")
+	if errors.Is(err, fs.ErrNotExist) { // version 1
+		_, err = fs.Stat(mounted, "hugetlb")
+		return err == nil
+	}
+	return err == nil && slices.Contains(strings.Fields(string(list)), "hugetlb")
+}
+
 // configure writes containerd's and the network's configuration.
 func (b *Bundle) configure(network networkConfig) error {
 	snapshotter, why := chooseSnapshotter(b.cfg.Layout.Runtime())
@@ -121,6 +139,7 @@ func (b *Bundle) configure(network networkConfig) error {
 		SandboxImage:     PauseImage,
 		Snapshotter:      snapshotter,
 		RestrictOOMScore: !machine.This().HasCapability(machine.CapSysResource),
+		LimitHugePages:   countsHugePages(os.DirFS("/sys/fs/cgroup")),
 	}
 	text, err := config.render()
 	if err != nil {

@@ -2,7 +2,8 @@
 // between a kubelet and Quartet without a change of any assignment.
 //
 // The file holds the state twice: in the format of a kubelet before 1.37, and as a string with a checksum of its own,
-// which counts. The file of a kubelet 1.36 with the gate PodLevelResourceManagers, the kubelet's format V3, is read, too.
+// which counts. The file of a kubelet 1.36 with the gate PodLevelResourceManagers, the kubelet's format V3, is read,
+// too.
 package cpustate
 
 import (
