@@ -166,7 +166,9 @@ func testOutOfMemory(n *node) {
 // testRemoval removes all pods. No cgroup, no mount and no process of them is left.
 func testRemoval(n *node) {
 	all := filepath.Join(n.Layout.CgroupRoot(), "kubepods")
-	for _, name := range []string{"guaranteed", "burstable", "besteffort", "hungry", "confined", "unknown"} {
+	for _, name := range []string{
+		"guaranteed", "burstable", "besteffort", "hungry", "confined", "unknown", "pages", "morepages", "nopages",
+	} {
 		if err := n.TakeAway(name + ".yaml"); err != nil {
 			n.t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ func TestANodeInAMachine(t *testing.T) {
 		return
 	}
 	swapOn(t, "/dev/vdb")
+	reserveHugePages(t)
 	if vm.Start() == 1 {
 		n := startNode(t, "")
 		n.in("cgroups", testCgroups)
@@ -20,12 +21,14 @@ func TestANodeInAMachine(t *testing.T) {
 		n.in("pressure", testPressure)
 		n.in("out of memory", testOutOfMemory)
 		n.in("AppArmor", testAppArmor)
+		n.in("huge pages", testHugePages)
 		n.in("removal", testRemoval)
 		n.in("NUMA nodes", testNUMANodes)
 		n.in("before a restart", prepareRestart)
 		vm.Restart(t)
 	}
-	n := startNode(t, "singleProcessOOMKill: true\n")
+	n := startNode(t, "singleProcessOOMKill: true\n", "--kubeconfig", serveAPI(t, swappers()...))
 	n.in("after a restart", testRestart)
 	n.in("one process", testSingleProcess)
+	n.in("swap", testSwap)
 }

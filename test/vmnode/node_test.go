@@ -1,6 +1,6 @@
 // Package vmnode runs a whole node in a virtual machine: the programs of the build, the bundled containerd and static
 // pods. The machine has what the machine of the tests may lack: nothing but cgroup v2, swap, two NUMA nodes,
-// AppArmor, and a power button.
+// huge pages, AppArmor, and a power button.
 package vmnode
 
 import (
@@ -32,7 +32,7 @@ const (
 )
 
 // The memory and the swap space of a machine.
-const memoryMiB, swapMiB = 3072, 256
+const memoryMiB, swapMiB = 3072, 2048
 
 // The time limits suit processors that are emulated on a busy machine. On an idle one a test needs a tenth of them.
 const (
@@ -65,8 +65,10 @@ const config = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cpuManagerPolicy: static
 cpuManagerReconcilePeriod: 1s
+memoryManagerPolicy: Static
 topologyManagerPolicy: single-numa-node
-systemReserved: {cpu: 500m}
+systemReserved: {cpu: 500m, memory: 64Mi}
+reservedMemory: [{numaNode: 0, limits: {memory: 64Mi}}]
 memorySwap: {swapBehavior: LimitedSwap}
 memoryReservationPolicy: TieredReservation
 memoryThrottlingFactor: 0.5
@@ -78,8 +80,8 @@ type node struct {
 	t *testing.T
 }
 
-// startNode starts the node of the machine with its configuration and more fields.
-func startNode(t *testing.T, more string) *node {
+// startNode starts the node of the machine with its configuration, more fields, and more flags.
+func startNode(t *testing.T, more string, flags ...string) *node {
 	t.Helper()
 	live, err := livenode.At(binDir, stateDir)
 	if err != nil {
@@ -92,7 +94,7 @@ func startNode(t *testing.T, more string) *node {
 		}
 	})
 	begin := time.Now()
-	n.start(more)
+	n.start(more, flags)
 	n.await("the node answers", func() bool {
 		_, err := n.Pods(t.Context())
 		return err == nil
@@ -101,9 +103,9 @@ func startNode(t *testing.T, more string) *node {
 	return n
 }
 
-// start starts the node with its configuration and more fields, in a cgroup as systemd gives to a unit. It runs in the
-// foreground, because in the background it would start twice, and ends with the machine.
-func (n *node) start(more string) {
+// start starts the node with its configuration, more fields and flags, in a cgroup as systemd gives to a unit. It runs
+// in the foreground, because in the background it would start twice, and ends with the machine.
+func (n *node) start(more string, flags []string) {
 	n.t.Helper()
 	file := filepath.Join(stateDir, "begin.yaml")
 	if err := os.MkdirAll(n.Layout.Logs(), 0o700); err != nil {
@@ -116,8 +118,8 @@ func (n *node) start(more string) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	cmd := exec.Command(filepath.Join(binDir, "quartet"), "up", "--config", file, "--read-only-port", n.Port(),
-		"--healthz-port", n.HealthzPort())
+	cmd := exec.Command(filepath.Join(binDir, "quartet"), append([]string{"up", "--config", file, "--read-only-port",
+		n.Port(), "--healthz-port", n.HealthzPort()}, flags...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	unit := n.unit()
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(unit.Fd())}

@@ -37,8 +37,8 @@ func (n *node) awaitCPUs(name, want string) {
 		})
 }
 
-// wantAlignment waits until each pod has its CPUs: of the two NUMA nodes with CPUs 0 and 1, and 2 and 3. The first CPU
-// is reserved.
+// wantAlignment waits until each pod has its CPUs, and checks its memory: of the two NUMA nodes with CPUs 0 and 1, and
+// 2 and 3. The first CPU is reserved.
 func wantAlignment(n *node) {
 	n.t.Helper()
 	n.awaitCPUs("one", "1")
@@ -47,6 +47,11 @@ func wantAlignment(n *node) {
 	for name, want := range map[string]string{"one": "1", "two": "2-3", "around": "0"} {
 		if got := kernel(n.containerCgroup(n.find(name)), "cpuset.cpus"); got != want {
 			n.t.Errorf("the cgroup of the container of %s has the CPUs %s, want %s", name, got, want)
+		}
+	}
+	for name, want := range map[string]string{"one": "0", "two": "1", "around": "0-1"} {
+		if got := n.allowed(name, "Mems_allowed_list"); got != want {
+			n.t.Errorf("the pod %s has memory of the NUMA nodes %s, want %s", name, got, want)
 		}
 	}
 }
