@@ -1298,7 +1298,8 @@ type Volume struct {
 	// The name of the persistent volume that the claim is bound to; empty until syncloop knows it.
 	PersistentVolume string `protobuf:"bytes,9,opt,name=persistent_volume,json=persistentVolume,proto3" json:"persistent_volume,omitempty"`
 	// What has to change before the next try can succeed: an object of the cluster, for example
-	// "persistentvolumeclaim shop/data", or "CSI driver NAME", which has to register; empty if it is not known.
+	// "persistentvolumeclaim shop/data", or "CSI driver NAME", which has to register. Or the program that an operation
+	// in progress waits for, such as "NFS server of 192.0.2.1:/data"; empty if it is not known.
 	WaitsFor string `protobuf:"bytes,10,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	// The CSI driver; empty for a volume without one, and until syncloop knows it.
 	Driver string `protobuf:"bytes,11,opt,name=driver,proto3" json:"driver,omitempty"`

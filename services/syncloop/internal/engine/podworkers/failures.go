@@ -39,6 +39,9 @@ var (
 	}
 	failedCgroup  = failure{label: "cgroup", waits: "its cgroup", reason: podstatus.ReasonCgroup, passes: true}
 	failedVolume  = failure{label: "volume", waits: "volumes", reason: podstatus.ReasonVolumes, passes: true}
+	failedRemoval = failure{
+		label: "volume", waits: "the removal of its volumes", reason: podstatus.ReasonVolumes, passes: true,
+	}
 	failedDevices = failure{label: "devices", waits: "device plugins", reason: podstatus.ReasonDevices, passes: true}
 	failedClaims  = failure{label: "claims", waits: "resource claims", reason: podstatus.ReasonClaims, passes: true}
 	failedResize  = failure{
@@ -55,7 +58,7 @@ var (
 // failures returns every class.
 func failures() []failure {
 	return []failure{
-		failedAway, failedInspect, failedNetwork, failedCgroup, failedVolume, failedDevices, failedClaims,
+		failedAway, failedInspect, failedNetwork, failedCgroup, failedVolume, failedRemoval, failedDevices, failedClaims,
 		failedResize, failedUnsupported, failedImage, failedRuntime, failedOther,
 	}
 }
@@ -81,6 +84,8 @@ func classify(err error) failure {
 		return failedUnsupported
 	case errors.As(err, new(*volumes.NotReadyError)):
 		return failedVolume
+	case errors.As(err, new(*volumes.NotRemovedError)):
+		return failedRemoval
 	case errors.As(err, new(*images.Error)):
 		return failedImage
 	case refused(err):

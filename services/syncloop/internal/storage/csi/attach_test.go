@@ -2,11 +2,18 @@ package csi_test
 
 import (
 	"errors"
+	"log/slog"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	csispec "github.com/container-storage-interface/spec/lib/go/csi"
+	v1 "k8s.io/api/core/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
@@ -72,5 +79,41 @@ func TestAVolumeInPlaceIsNotLookedForInTheNode(t *testing.T) {
 	}
 	r.unmount(second.Dir)
 	r.unmount(first.Dir)
+	r.ends()
+}
+
+// TestAPodThatWaitsForItsAttachmentSaysSo has a cluster that does not attach a volume.
+func TestAPodThatWaitsForItsAttachmentSaysSo(t *testing.T) {
+	r := newRig(t, canStage)
+	r.cluster.drivers[driverName] = nil
+	r.cluster.attached["vol-1"] = nil
+	goOn := make(chan struct{})
+	r.node = func(string) error { <-goOn; return nil }
+	now := clocktesting.NewFakeClock(time.Now())
+	manager, err := volumes.New(volumes.Config{
+		PodsDir: filepath.Join(r.root, "pods"), Clock: now, Logger: slog.New(slog.DiscardHandler),
+		Plugins: persistentvolumes.Plugins(persistentvolumes.Config{
+			Claims: claims{"pv-1": newPV("pv-1", "vol-1")}, Kinds: []persistentvolumes.Kind{r.plugin},
+		}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run(t, manager.Run)()
+	manager.Want(t.Context(), podWith("u1", v1.VolumeSource{
+		PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "pv-1"},
+	}))
+	eventually.That(t, "it says that it waits for the cluster", func() bool {
+		now.Step(volumes.SlowAfter)
+		return manager.Describe("u1")[0].GetWaitsFor() == "cluster to attach the volume"
+	})
+	close(goOn)
+	eventually.That(t, "it is ready", func() bool { return manager.Ready("u1") })
+	if got := manager.Describe("u1")[0].GetWaitsFor(); got != "" {
+		t.Errorf("then it waits for %q", got)
+	}
+	if err := manager.Release(t.Context(), "u1"); err != nil {
+		t.Error(err)
+	}
 	r.ends()
 }

@@ -171,6 +171,31 @@ func TestAStagedVolumeWaitsForItsDriver(t *testing.T) {
 	r.ends()
 }
 
+// TestAnUnstagingThatHangsSaysWhoDoesNotAnswer is how a staged volume is shown whose driver hangs.
+func TestAnUnstagingThatHangsSaysWhoDoesNotAnswer(t *testing.T) {
+	r := newRig(t, canStage)
+	r.stop()
+	now := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
+	r.clock = now
+	r.start()
+	one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
+	r.mount(one)
+	r.driver.Set("NodeUnstageVolume", csidriver.Hangs)
+	r.unmount(one.Dir)
+	eventually.That(t, "it hangs", func() bool { return len(r.driver.Calls("NodeUnstageVolume")) == 1 })
+	if got := r.plugin.Unused()[0].GetWaitsFor(); got != "" {
+		t.Errorf("at first it waits for %q", got)
+	}
+	now.Step(volumes.SlowAfter)
+	if got := r.plugin.Unused()[0].GetWaitsFor(); got != "CSI driver "+driverName+" to answer NodeUnstageVolume" {
+		t.Errorf("it waits for %q", got)
+	}
+	r.heal("NodeUnstageVolume") // it ends the call
+	eventually.That(t, "it has failed", func() bool { return r.plugin.Unused()[0].GetLastError() != "" })
+	now.Step(time.Hour)
+	r.ends()
+}
+
 // fails checks the error of a mount.
 func fails(t *testing.T, r *rig, request persistentvolumes.Request, want string) {
 	t.Helper()

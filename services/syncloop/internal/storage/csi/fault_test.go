@@ -175,6 +175,13 @@ func TestADeadDriverDelaysItsOwnPodsOnly(t *testing.T) {
 	if n := len(r.driver.Calls("NodeStageVolume")); n != many {
 		t.Errorf("%d calls hang, want %d", n, many)
 	}
+	now.Step(volumes.SlowAfter)
+	for name := range source {
+		got := manager.Describe(types.UID(name))[0].GetWaitsFor()
+		if got != "CSI driver "+driverName+" to answer NodeStageVolume" {
+			t.Errorf("%s waits for %q", name, got)
+		}
+	}
 	r.heal("NodeStageVolume") // it ends the calls that hang
 	released := make(chan error)
 	for _, uid := range append(slices.Collect(maps.Keys(source)), "z") {

@@ -17,9 +17,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// errTaken is the kubelet's error of a second pod on the node.
-var errTaken = errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
-
 // Mount implements persistentvolumes.Kind.
 func (p *Plugin) Mount(ctx context.Context, r persistentvolumes.Request) (string, error) {
 	ctx = context.WithValue(ctx, migratedKey{}, csimigration.IsMigrated(r.PV))
@@ -152,8 +149,10 @@ func (p *Plugin) attached(ctx context.Context, v *volume, published bool) (value
 	}
 	err = volumes.Waiting(ctx, func(ctx context.Context) error {
 		if p.cfg.Attached != nil && !p.books.isInPlace(v.identity, p.cfg.Boot) {
+			answered := volumes.Asking(ctx, "cluster to attach the volume")
 			begun := p.cfg.Clock.Now()
 			err := p.measure(v, "verify_controller_attached_volume", begun, p.cfg.Attached(ctx, v.uniqueName()))
+			answered()
 			if err != nil {
 				// The VolumeAttachment says more, such as the error of an attacher.
 				_, why := p.cfg.Cluster.Attachment(ctx, v.driver, v.handle)
@@ -196,7 +195,7 @@ func (p *Plugin) stage(ctx context.Context, v *volume, n node, publish *csi.Node
 	defer unlock()
 	_, users := p.books.all()
 	if v.isForOnePod() && takenByOther(users, v.identity, v.place) {
-		return errTaken
+		return &volumes.InUseError{}
 	}
 	if isLabeledOtherwise(p.books.stagedOne(v.identity), users, v.identity, v.place, v.Label) {
 		p.signal() // it may be idle

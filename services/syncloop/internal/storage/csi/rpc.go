@@ -14,6 +14,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/drivererror"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // callTimeout is the kubelet's deadline of a call.
@@ -41,6 +42,7 @@ func (c conn) Invoke(ctx context.Context, method string, in, out any, opts ...gr
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	name := method[strings.LastIndex(method, "/")+1:]
+	defer volumes.Asking(ctx, answerOf(c.driver, name))()
 	ctx, span := c.tracer.Start(ctx, "csi."+name, trace.WithSpanKind(trace.SpanKindClient))
 	err := withoutSecrets(c.ClientConnInterface.Invoke(ctx, method, in, out, opts...), secretsOf(in))
 	if span.IsRecording() {
@@ -48,6 +50,11 @@ func (c conn) Invoke(ctx context.Context, method string, in, out any, opts ...gr
 	}
 	telemetry.End(span, err)
 	return err
+}
+
+// answerOf returns what an operation waits for during a call, for users.
+func answerOf(driver, call string) string {
+	return "CSI driver " + driver + " to answer " + call
 }
 
 // secretsOf returns the secret texts of a request.

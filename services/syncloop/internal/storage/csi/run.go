@@ -13,6 +13,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/backoff"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // attempt is the unstaging of a volume.
@@ -150,7 +151,7 @@ func (p *Plugin) Unused() []*enginev1.Volume {
 			Path: p.books.staging(r.identity), Driver: r.driver, PersistentVolume: r.identity.name,
 		}
 		if a := p.unstaging.attempts[r.identity]; a != nil {
-			a.describe(one)
+			a.describe(one, p.cfg.Clock.Now())
 		}
 		all = append(all, one)
 	}
@@ -161,11 +162,19 @@ func (p *Plugin) Unused() []*enginev1.Volume {
 }
 
 // describe adds the state of an attempt to a volume.
-func (a *attempt) describe(one *enginev1.Volume) {
+func (a *attempt) describe(one *enginev1.Volume, now time.Time) {
 	one.WantedSince = timestamppb.New(a.begun)
 	if a.running {
 		one.Since = timestamppb.New(a.since)
 	}
+	a.describeError(one)
+	if a.running && now.Sub(a.since) >= volumes.SlowAfter {
+		one.WaitsFor = answerOf(one.GetDriver(), "NodeUnstageVolume")
+	}
+}
+
+// describeError adds the last error of an attempt to a volume.
+func (a *attempt) describeError(one *enginev1.Volume) {
 	if a.err == nil {
 		return
 	}

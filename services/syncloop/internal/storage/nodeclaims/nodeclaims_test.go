@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/require"
 )
@@ -187,13 +188,13 @@ func TestOnlyOnePodUsesAnExclusiveClaim(t *testing.T) {
 	r.documents.set("data", "u1", "1Gi", v1.ReadWriteOncePod)
 	r.mount(pod("a", "data"))
 	for _, process := range []string{"the same", "the next"} {
-		if _, _, err := r.ask(pod("b", "data")); !errors.Is(err, errInUse) {
+		if _, _, err := r.ask(pod("b", "data")); !errors.As(err, new(*volumes.InUseError)) {
 			t.Errorf("another pod, %s process: %v", process, err)
 		}
 		r.next(nil)
 		r.loaded()
 	}
-	if _, _, err := r.ask(pod("b", "data")); !errors.Is(err, errInUse) {
+	if _, _, err := r.ask(pod("b", "data")); !errors.As(err, new(*volumes.InUseError)) {
 		t.Errorf("another pod, the last process: %v", err)
 	}
 	r.isTold("b")

@@ -15,13 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
-// The kubelet's errors.
-var (
-	errDeleting = errors.New("PVC is being deleted")
-	errInUse    = errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
-)
+// errDeleting is the kubelet's error.
+var errDeleting = errors.New("PVC is being deleted")
 
 // errUnread is returned until the records are read.
 var errUnread = errors.New("the claims of this node cannot be read: see the log of syncloop")
@@ -138,7 +136,7 @@ func (c *Claims) give(k key, wanted *record, pod types.UID) (*record, error) {
 			return nil, err
 		}
 		if used {
-			return nil, errInUse
+			return nil, &volumes.InUseError{}
 		}
 	}
 	known, err := c.renewed(k, known, wanted)

@@ -13,10 +13,15 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/mount-utils"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // nfsType is the type of the file system.
 const nfsType = "nfs"
+
+// serverOf begins what an operation waits for; the export follows, as "192.0.2.1:/data".
+const serverOf = "NFS server of "
 
 // nfsUnmountTimeout is how long an unmount may take until it is forced, as in the kubelet: the server may be away.
 const nfsUnmountTimeout = time.Minute
@@ -59,12 +64,12 @@ func (*NFS) Supports(pv *v1.PersistentVolume) bool { return pv.Spec.NFS != nil }
 func (*NFS) Inline(v *v1.Volume) bool { return v.NFS != nil }
 
 // Mount implements Kind.
-func (n *NFS) Mount(_ context.Context, r Request) (string, error) {
+func (n *NFS) Mount(ctx context.Context, r Request) (string, error) {
 	if r.Block {
 		return "", errors.New("an NFS volume cannot have volumeMode Block")
 	}
-	mounts, err := countMounts(n.Mounter, r.Dir)
-	if err != nil || mounts > 0 {
+	exports, err := mountsAt(n.Mounter, r.Dir)
+	if err != nil || len(exports) > 0 {
 		return r.Dir, err
 	}
 	if err := n.checkPrograms(); err != nil {
@@ -74,8 +79,9 @@ func (n *NFS) Mount(_ context.Context, r Request) (string, error) {
 		return "", err
 	}
 	source, options := exportOf(r)
+	defer volumes.Asking(ctx, serverOf+source)()
 	if err := n.Mounter.MountSensitiveWithoutSystemd(source, r.Dir, nfsType, options, nil); err != nil {
-		return "", errors.Join(err, n.clean(r.Dir))
+		return "", errors.Join(err, n.clean(ctx, r.Dir))
 	}
 	return r.Dir, nil
 }
@@ -123,30 +129,36 @@ func helperError(program string, err error) error {
 }
 
 // Unmount implements Kind. It does not access the volume, whose server may be away.
-func (n *NFS) Unmount(_ context.Context, dir string) error {
-	if err := n.clean(dir); err != nil {
+func (n *NFS) Unmount(ctx context.Context, dir string) error {
+	if err := n.clean(ctx, dir); err != nil {
 		return err
 	}
 	return removeEmpty(dir)
 }
 
 // clean unmounts everything at a directory.
-func (n *NFS) clean(dir string) error {
-	mounts, err := countMounts(n.Mounter, dir)
+func (n *NFS) clean(ctx context.Context, dir string) error {
+	exports, err := mountsAt(n.Mounter, dir)
 	if err != nil {
 		return err
 	}
-	for range mounts {
-		if err := n.Mounter.UnmountWithForce(dir, nfsUnmountTimeout); err != nil {
+	for _, export := range exports {
+		if err := n.unmount(ctx, dir, export); err != nil {
 			return err
 		}
 	}
 	// The directory may have been unmounted meanwhile, and must not be removed while it is not.
-	if mounts, err = countMounts(n.Mounter, dir); err != nil {
+	if exports, err = mountsAt(n.Mounter, dir); err != nil {
 		return err
 	}
-	if mounts > 0 {
+	if len(exports) > 0 {
 		return fmt.Errorf("%s is still mounted", dir)
 	}
 	return nil
+}
+
+// unmount unmounts an export at a directory once.
+func (n *NFS) unmount(ctx context.Context, dir, export string) error {
+	defer volumes.Asking(ctx, serverOf+export)()
+	return n.Mounter.UnmountWithForce(dir, nfsUnmountTimeout)
 }

@@ -32,7 +32,7 @@ func (m nfsMounter) UnmountWithForce(target string, timeout time.Duration) error
 		return err
 	}
 	// The kernel first takes the mount out of its table, and then waits for the server.
-	if count, err := countMounts(m, target); err != nil || count == 0 {
+	if mounts, err := mountsAt(m, target); err != nil || len(mounts) == 0 {
 		return err
 	}
 	return unmountWithin(timeout, "-f", target)
@@ -63,17 +63,16 @@ type lister interface {
 	List() ([]mount.MountPoint, error)
 }
 
-// countMounts returns how many mounts there are at a directory, from the mount table.
-func countMounts(l lister, dir string) (int, error) {
+// mountsAt returns what is mounted at a directory, from the mount table.
+func mountsAt(l lister, dir string) (sources []string, err error) {
 	all, err := l.List()
 	if err != nil {
-		return 0, fmt.Errorf("read the mount table: %w", err)
+		return nil, fmt.Errorf("read the mount table: %w", err)
 	}
-	count := 0
 	for _, one := range all {
 		if one.Path == dir {
-			count++
+			sources = append(sources, one.Device)
 		}
 	}
-	return count, nil
+	return sources, nil
 }

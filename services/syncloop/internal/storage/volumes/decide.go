@@ -63,6 +63,8 @@ type state struct {
 	since   time.Time
 	// turn is the place of the present operation.
 	turn turn
+	// asks is whom the present operation waits for.
+	asks asked
 	// ended counts the completed operations, and failures the consecutive failed ones.
 	ended, failures int
 	// did is the last completed operation, err its error, and notBefore the time of its retry. Another operation does not
@@ -107,7 +109,7 @@ func (s *state) end(err error, now time.Time) {
 	if op != s.did {
 		s.failures = 0
 	}
-	s.running, s.did, s.err, s.turn = none, op, err, turn{}
+	s.running, s.did, s.err, s.turn, s.asks = none, op, err, turn{}, asked{}
 	s.ended++
 	if err != nil {
 		s.notBefore = time.Time{}

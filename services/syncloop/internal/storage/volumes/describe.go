@@ -105,8 +105,9 @@ func (m *Manager) describeOne(k key, s *state, pod intent) *enginev1.Volume {
 	if !s.wantedSince.IsZero() {
 		one.WantedSince = timestamppb.New(s.wantedSince)
 	}
+	one.WaitsFor = s.waitsFor(m.cfg.Clock.Now())
 	if s.err != nil {
-		one.LastError, one.WaitsFor = s.err.Error(), waitsFor(s.err)
+		one.LastError = s.err.Error()
 	}
 	if s.running != none {
 		one.Since = timestamppb.New(s.since)

@@ -66,6 +66,44 @@ func TestAMountThatHangsDelaysNothingElseNorTheEnd(t *testing.T) {
 	})
 }
 
+// TestAnOperationThatHangsSaysWhomItWaitsFor checks it before the first error and after one, and that nothing is said
+// of an answer that comes soon.
+func TestAnOperationThatHangsSaysWhomItWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.plugin.asks = "NFS server of 192.0.2.1:/data"
+		waitsFor := func() string {
+			synctest.Wait()
+			return r.manager.Describe("u1")[0].GetWaitsFor()
+		}
+		r.plugin.failing("v", waitError("secret shop/key"))
+		for round, before := range []string{"", "secret shop/key"} {
+			goOn := r.plugin.hanging("v")
+			r.manager.Want(t.Context(), newPod("u1", "v"))
+			r.clock.Step(2*time.Second - time.Nanosecond) // also the back-off ends
+			if got := waitsFor(); got != before {
+				t.Errorf("round %d: at first it waits for %q, want %q", round, got, before)
+			}
+			r.clock.Step(2 * time.Second)
+			if got := waitsFor(); got != r.plugin.asks {
+				t.Errorf("round %d: then it waits for %q, want %q", round, got, r.plugin.asks)
+			}
+			goOn()
+			if got := waitsFor(); got != "secret shop/key" {
+				t.Errorf("round %d: after it has failed it waits for %q", round, got)
+			}
+		}
+		r.plugin.failing("v", nil)
+		r.clock.Step(time.Minute)
+		if got := waitsFor(); got != "" || !r.manager.Ready("u1") {
+			t.Errorf("a volume in place waits for %q", got)
+		}
+		if err := r.release("u1"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestARemovalThatHangsDelaysNothingElseNorTheEnd also checks that the caller that waits for the removal gets an error
 // at the end.
 func TestARemovalThatHangsDelaysNothingElseNorTheEnd(t *testing.T) {

@@ -147,6 +147,8 @@ type plugin struct {
 	// fail and hang have the error of SetUp and TearDown, and the channel that they wait for, by the name of the volume.
 	fail map[string]error
 	hang map[string]chan struct{}
+	// asks is whom SetUp waits for; empty for nobody.
+	asks string
 	// fixed is true for a kind whose content never changes.
 	fixed bool
 	// log has the finished operations, as "setup NAME".
@@ -175,7 +177,10 @@ type waitError string
 func (e waitError) Error() string    { return "it waits for " + string(e) }
 func (e waitError) WaitsFor() string { return string(e) }
 
-func (p *plugin) SetUp(_ context.Context, r volumes.Request) error {
+func (p *plugin) SetUp(ctx context.Context, r volumes.Request) error {
+	if p.asks != "" {
+		defer volumes.Asking(ctx, p.asks)()
+	}
 	if err := p.enter("setup", r.Dir); err != nil {
 		return err
 	}

@@ -27,6 +27,12 @@ type NotReadyError struct {
 // Error implements error.
 func (e *NotReadyError) Error() string { return e.Message }
 
+// NotRemovedError names the volumes of a pod that cannot be removed yet, with the reasons.
+type NotRemovedError struct{ Message string }
+
+// Error implements error.
+func (e *NotRemovedError) Error() string { return e.Message }
+
 // Wait returns nil when the wanted volumes of a pod are set up. It fails with a *NotReadyError if one has just failed,
 // or after two minutes, and with the error of ctx. Call Want before.
 func (m *Manager) Wait(ctx context.Context, p *v1.Pod) error {
@@ -82,8 +88,8 @@ func readiness(known *pod, before map[key]int, now time.Time) (ready bool, err e
 }
 
 // Release removes all volumes of a pod that has ended, including those of an earlier process, and returns when none is
-// left. It fails if one cannot be removed, and names it; the rest is retried, and Release may be repeated. It never
-// removes anything below a mount point.
+// left. It fails with a *NotRemovedError if one cannot be removed, and names it; the rest is retried, and Release may
+// be repeated. It never removes anything below a mount point.
 func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 	found, err := m.onDisk(uid)
 	if err != nil {
@@ -100,7 +106,8 @@ func (m *Manager) Release(ctx context.Context, uid types.UID) error {
 	m.signal()
 	m.mu.Unlock()
 	return m.until(ctx, uid, before, removed, func(names []string) error {
-		return fmt.Errorf("volumes %s: the removal takes too long: something on this machine hangs", strings.Join(names, ", "))
+		return &NotRemovedError{Message: fmt.Sprintf(
+			"volumes %s: the removal takes too long: something on this machine hangs", strings.Join(names, ", "))}
 	})
 }
 
@@ -116,7 +123,7 @@ func removed(known *pod, before map[key]int) (done bool, err error) {
 		}
 	}
 	if len(failed) > 0 {
-		return false, fmt.Errorf("remove %s", strings.Join(failed, "; "))
+		return false, &NotRemovedError{Message: "remove " + strings.Join(failed, "; ")}
 	}
 	return known.intent != released, nil // it is wanted again
 }
