@@ -48,7 +48,7 @@ func (a *querier) persistentVolumesCommand() *cobra.Command {
 				return err
 			}
 			if output.isTable() && len(all) == 0 {
-				_, err := fmt.Fprintln(cmd.ErrOrStderr(), "There are no persistent volumes.")
+				_, err := fmt.Fprintln(cmd.ErrOrStderr(), "This node has no persistent volumes of its own; 'kubectl get pv' shows those of a cluster.")
 				return err
 			}
 			return printPersistentVolumes(cmd.OutOrStdout(), output, all, len(args) == 1, a.clock.Now())

@@ -87,7 +87,7 @@ func TestGetStorageClassesAndTheirVolumes(t *testing.T) {
 	n.serve(layout.ConfigMux)
 	n.serve(layout.SyncLoop)
 	for kind, want := range map[string]string{
-		"sc": "There are no storage classes.\n", "csidrivers": "There are no CSIDrivers.\n", "pv": "There are no persistent volumes.\n",
+		"sc": "There are no storage classes.\n", "csidrivers": "There are no CSIDrivers.\n", "pv": "This node has no persistent volumes of its own; 'kubectl get pv' shows those of a cluster.\n",
 	} {
 		if out := n.must("get", kind); out != want {
 			t.Errorf("%s: %s", kind, out)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -80,12 +81,28 @@ func unreachable(stateDir string, service layout.Service, address string, err er
 		up += " --state-dir " + stateDir
 	}
 	return fmt.Errorf(
-		"cannot reach %s at %s: is the node running? start it with '%s', or name its state directory with --state-dir or %s",
+		"cannot reach %s at %s: is the node running? start it with '%s', or name its state directory with --state-dir or %s%s",
 		service,
 		address,
 		up,
 		EnvStateDir,
+		otherNode(stateDir, kubeletStateDir),
 	)
+}
+
+// kubeletStateDir is the state directory of a node in the place of a kubelet.
+const kubeletStateDir = "/var/lib/kubelet/quartet"
+
+// otherNode returns the end of a message that names the state directory of another node of this machine; empty if there
+// is none, or if the user has chosen a directory.
+func otherNode(stateDir, other string) string {
+	if stateDir != "" && stateDir != layout.DefaultStateDir {
+		return ""
+	}
+	if info, err := os.Stat(other); err != nil || !info.IsDir() {
+		return ""
+	}
+	return ": a node in the place of a kubelet has " + other
 }
 
 // answering returns the other services of the node that accept connections.
