@@ -10,6 +10,7 @@ import (
 	"github.com/google/cadvisor/lib/utils/sysinfo"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
@@ -149,16 +150,22 @@ func newMemory(h *host, m *machineCPUs) (*memory.Book, error) {
 func reconcileCPUs(
 	ctx context.Context, h *host, owner *allocator.Allocator, store *podstore.Store, parts *components.Group,
 ) {
-	runtime := h.runtimeNow(ctx)
 	parts.Run("CPUs of containers", allocator.NewReconciler(allocator.ReconcilerConfig{
-		Allocator: owner, Pods: store.Active, Observed: store.AllObserved,
-		Update: func(ctx context.Context, id string, resources *runtimeapi.ContainerResources) error {
-			service, err := runtime()
-			if err != nil {
-				return err
-			}
-			return service.UpdateContainerResources(cri.Quiet(ctx), id, resources)
-		},
+		Allocator: owner, Pods: store.Active, Observed: store.AllObserved, Update: updateContainer(h.runtimeNow(ctx)),
 		Period: h.cfg.Kubelet.CPUManagerReconcilePeriod.Duration, Clock: clock.RealClock{}, Logger: h.logger,
 	}).Run)
+}
+
+// updateContainer returns a function that changes the resources of a container. It logs no failure, because the
+// container may have ended.
+func updateContainer(
+	runtime func() (internalapi.RuntimeService, error),
+) func(ctx context.Context, id string, resources *runtimeapi.ContainerResources) error {
+	return func(ctx context.Context, id string, resources *runtimeapi.ContainerResources) error {
+		service, err := runtime()
+		if err != nil {
+			return err
+		}
+		return service.UpdateContainerResources(cri.Quiet(ctx), id, resources)
+	}
 }

@@ -1,12 +1,17 @@
 package syncloop
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/google/cadvisor/lib/model"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	internalapi "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/memory"
@@ -50,5 +55,27 @@ func TestReservedMemoryIsWhatPodsDoNotGet(t *testing.T) {
 	h.cfg.Kubelet.MemoryManagerPolicy = memory.PolicyNone
 	if book, err := newMemory(h, machine); book != nil || err != nil {
 		t.Errorf("with the policy None there is %v, %v", book, err)
+	}
+}
+
+// endedContainer is a runtime whose container has ended.
+type endedContainer struct {
+	internalapi.RuntimeService
+
+	logs bool
+}
+
+func (r *endedContainer) UpdateContainerResources(ctx context.Context, _ string, _ *runtimeapi.ContainerResources) error {
+	r.logs = klog.FromContext(ctx).GetSink() != nil // cri-client logs its errors there
+	return errors.New("not running")
+}
+
+// TestAnUpdateOfAContainerThatHasEndedIsNoErrorInTheLog checks that cri-client does not log what the reconciler decides
+// on.
+func TestAnUpdateOfAContainerThatHasEndedIsNoErrorInTheLog(t *testing.T) {
+	runtime := &endedContainer{}
+	update := updateContainer(func() (internalapi.RuntimeService, error) { return runtime, nil })
+	if err := update(t.Context(), "id", nil); err == nil || runtime.logs {
+		t.Errorf("the update ends with %v, and an error is logged: %v", err, runtime.logs)
 	}
 }
