@@ -1,9 +1,9 @@
 // Package memory keeps the heap of a process at rest small.
 //
-// Go collects garbage when the heap has doubled, and returns the pages of a busy time to the kernel slowly. A node is at
-// rest most of the time, and has five processes: what each keeps for the next busy time is paid five times. So a process
-// at rest collects when its heap has grown by a quarter, and returns the free pages once. A busy process is as Go has it,
-// so that a start of many pods is not slower.
+// Go collects garbage when the heap has doubled, and returns the pages of a busy time to the kernel slowly. A node is
+// at rest most of the time, and has five processes: what each keeps for the next busy time is paid five times. So a
+// process at rest collects when its heap has grown by a quarter, and returns the free pages once. A busy process is as
+// Go has it, so that a start of many pods is not slower.
 package memory
 
 import (

@@ -75,7 +75,8 @@ func TestALaptopLooksIntoAPart(t *testing.T) {
 		}
 	}
 	other := authority.New(t, "other").Issue(t, t.TempDir(), authority.Request{Name: "laptop"})
-	if _, err := run(t, t.TempDir(), line(other)); err == nil || !strings.Contains(err.Error(), "cannot reach pleg at "+address) ||
+	if _, err := run(t, t.TempDir(), line(other)); err == nil ||
+		!strings.Contains(err.Error(), "cannot reach pleg at "+address) ||
 		!strings.Contains(err.Error(), "unknown authority") {
 		t.Errorf("a laptop of another authority gets %v", err)
 	}
