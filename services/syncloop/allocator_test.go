@@ -65,7 +65,9 @@ type endedContainer struct {
 	logs bool
 }
 
-func (r *endedContainer) UpdateContainerResources(ctx context.Context, _ string, _ *runtimeapi.ContainerResources) error {
+func (r *endedContainer) UpdateContainerResources(
+	ctx context.Context, _ string, _ *runtimeapi.ContainerResources,
+) error {
 	r.logs = klog.FromContext(ctx).GetSink() != nil // cri-client logs its errors there
 	return errors.New("not running")
 }
