@@ -60,11 +60,17 @@ func watchFiles(h *host, events *podevents.Recorder, parts *components.Group) *d
 	return reporter
 }
 
-// healthOf returns the health of the sync loop, with the damaged files among the reasons.
-func healthOf(syncLoop *loop.Loop, damaged *damagedfiles.Reporter) func() loop.Health {
+// healthOf returns the health of the sync loop, with the damaged files among the reasons, and with the errors of what
+// could not be read.
+func healthOf(syncLoop *loop.Loop, damaged *damagedfiles.Reporter, unread ...func() error) func() loop.Health {
 	return func() loop.Health {
 		health := syncLoop.Health()
 		health.Reasons = append(health.Reasons, damaged.Reasons()...)
+		for _, why := range unread {
+			if err := why(); err != nil {
+				health.Reasons = append(health.Reasons, err.Error())
+			}
+		}
 		return health
 	}
 }

@@ -44,6 +44,8 @@ func files() []file {
 		{name: "persistentvolumes/**", refuses: true},
 		{name: "pki/**"},
 		{name: "root-mount"},
+		// The directory of all pods, which is listed at the start.
+		{name: "root/pods", sampled: true},
 		{name: "root/pods/**", refuses: true, ofPods: true},
 		{name: "root/image_manager/**"},
 		{name: "root/cpu_manager_state"},

@@ -1,11 +1,13 @@
 // Package damagedfiles reports the files of the node that were damaged. The process of a file renames it at its start,
 // and goes on with what it can recover (statedir.SetAside). The renamed file stays until a person has looked at it, so
 // the report does not depend on which process was killed since: this package looks for such files, of all processes,
-// once a minute. They are in a metric and in the health of syncloop, and a new one is an event of the node.
+// once a minute. They are in a metric and in the health of syncloop, and a new one is an event of the node. A directory
+// that cannot be listed is in the log and in the health, and what lay in it counts on.
 package damagedfiles
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -64,9 +66,11 @@ type Reporter struct {
 	cfg    Config
 	metric *prometheus.GaugeVec
 	// seen has the files that were reported, with the time at which they were set aside, and counted those in the metric.
-	// Only Run uses them.
+	// Only Run uses these three.
 	seen    map[string]time.Time
 	counted map[string]int
+	// unread has the directories that could not be listed, with the errors.
+	unread map[string]error
 
 	mu      sync.Mutex
 	reasons []string
@@ -96,7 +100,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// Reasons returns a sentence for each damaged file.
+// Reasons returns a sentence for each damaged file, and for each directory that cannot be listed.
 func (r *Reporter) Reasons() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,64 +109,116 @@ func (r *Reporter) Reasons() []string {
 
 // look reports what lies aside now.
 func (r *Reporter) look(ctx context.Context) {
-	counts, now := map[string]int{}, map[string]time.Time{}
+	f := finding{before: r.seen, counts: map[string]int{}, files: map[string]time.Time{}, unread: map[string]error{}}
 	state, root := patterns()
-	r.find(r.cfg.StateDir, state, counts, now)
-	r.find(r.cfg.RootDir, root, counts, now)
-	for file, n := range counts {
+	f.find(r.cfg.StateDir, state)
+	f.find(r.cfg.RootDir, root)
+	for file, n := range f.counts {
 		r.metric.WithLabelValues(file).Set(float64(n))
 	}
 	for file := range r.counted {
-		if counts[file] == 0 {
+		if f.counts[file] == 0 {
 			r.metric.DeleteLabelValues(file)
 		}
 	}
-	r.counted = counts
+	r.counted = f.counts
 	var reasons []string
-	for _, file := range slices.Sorted(maps.Keys(now)) {
+	for _, dir := range slices.Sorted(maps.Keys(f.unread)) {
+		reasons = append(reasons, fmt.Sprintf("%s cannot be listed, so that damaged files in it are not known: %v: "+
+			"look for a failing disk", dir, f.unread[dir]))
+		if r.unread[dir] == nil {
+			r.cfg.Logger.WarnContext(ctx, "a directory cannot be listed: damaged files in it are not known",
+				telemetry.KeyFile, dir, telemetry.KeyError, f.unread[dir])
+		}
+	}
+	for _, file := range slices.Sorted(maps.Keys(f.files)) {
 		text := fmt.Sprintf("%s was damaged and is now %s: look for a failing disk, then remove it",
 			aside.ReplaceAllString(file, ""), file)
-		if len(reasons) < maxReasons {
-			reasons = append(reasons, text)
-		}
-		if since := r.cfg.Clock.Since(now[file]); r.seen[file].Equal(now[file]) || since > maxAge {
+		reasons = append(reasons, text)
+		if since := r.cfg.Clock.Since(f.files[file]); r.seen[file].Equal(f.files[file]) || since > maxAge {
 			continue
 		}
 		r.cfg.Logger.WarnContext(ctx, "a file was damaged and is set aside", telemetry.KeyFile, file)
 		r.cfg.Events.NodeWarning(ctx, reason, text)
 	}
-	r.seen = now
+	r.seen, r.unread = f.files, f.unread
 	r.mu.Lock()
-	r.reasons = reasons
+	r.reasons = reasons[:min(len(reasons), maxReasons)]
 	r.mu.Unlock()
 }
 
-// find adds the files below a directory: their number by name, and the time since which they are aside. A file of many,
-// such as one of a pod, counts for its directory.
-func (r *Reporter) find(dir string, patterns []string, counts map[string]int, found map[string]time.Time) {
+// finding is one look at all directories.
+type finding struct {
+	// before are the files of the last look.
+	before map[string]time.Time
+	// counts has the number of files by name, and files the time since which each is aside.
+	counts map[string]int
+	files  map[string]time.Time
+	// unread has the errors of directories that could not be listed. One that does not exist has no files.
+	unread map[string]error
+}
+
+// find adds the files below a directory that match one of the patterns.
+func (f *finding) find(dir string, patterns []string) {
 	for _, pattern := range patterns {
 		folder, name := path.Split(pattern)
-		folders, err := filepath.Glob(filepath.Join(escape(dir), folder))
-		if err != nil {
-			continue
+		for _, at := range f.folders(dir, strings.Split(strings.TrimSuffix(folder, "/"), "/")) {
+			f.aside(at, folder, name)
 		}
-		for _, at := range folders {
-			entries, _ := os.ReadDir(at) // without the directory there is no file
-			for _, entry := range entries {
-				if ok, _ := path.Match(name, entry.Name()); !ok {
-					continue
-				}
-				info, err := entry.Info()
-				if err != nil {
-					continue // it was removed just now
-				}
-				label := aside.ReplaceAllString(entry.Name(), "")
-				if folder != "" && !strings.HasPrefix(folder, "device-plugins/") {
-					label, _, _ = strings.Cut(folder, "/")
-				}
-				counts[label]++
-				found[filepath.Join(at, entry.Name())] = changed(info)
-			}
+	}
+}
+
+// folders returns the directories below one whose names are the parts of a path; the part * is every directory.
+func (f *finding) folders(dir string, parts []string) []string {
+	if len(parts) == 0 || parts[0] == "" {
+		return []string{dir}
+	}
+	if parts[0] != "*" {
+		return f.folders(filepath.Join(dir, parts[0]), parts[1:])
+	}
+	var all []string
+	for _, entry := range f.list(dir) {
+		if entry.IsDir() {
+			all = append(all, f.folders(filepath.Join(dir, entry.Name()), parts[1:])...)
+		}
+	}
+	return all
+}
+
+// list returns the entries of a directory, and notes if there may be others.
+func (f *finding) list(dir string) []fs.DirEntry {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.unread[dir] = err
+	}
+	return entries
+}
+
+// aside adds the files in a directory whose names match a pattern. A file of many, such as one of a pod, counts for its
+// folder. What lay in a directory that cannot be listed is taken to be there still.
+func (f *finding) aside(at, folder, pattern string) {
+	add := func(name string, since time.Time) {
+		if ok, _ := path.Match(pattern, name); !ok {
+			return
+		}
+		label := aside.ReplaceAllString(name, "")
+		if folder != "" && !strings.HasPrefix(folder, "device-plugins/") {
+			label, _, _ = strings.Cut(folder, "/")
+		}
+		f.counts[label]++
+		f.files[filepath.Join(at, name)] = since
+	}
+	for _, entry := range f.list(at) {
+		if info, err := entry.Info(); err == nil { // otherwise it was removed just now
+			add(entry.Name(), changed(info))
+		}
+	}
+	if f.unread[at] == nil {
+		return
+	}
+	for file, since := range f.before {
+		if _, counted := f.files[file]; filepath.Dir(file) == at && !counted {
+			add(filepath.Base(file), since)
 		}
 	}
 }
@@ -173,9 +229,4 @@ func changed(info fs.FileInfo) time.Time {
 		return time.Unix(stat.Ctim.Unix())
 	}
 	return info.ModTime()
-}
-
-// escape returns a path as a pattern of filepath.Glob that matches it alone.
-func escape(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }

@@ -103,3 +103,59 @@ quartet_damaged_files{file="kubelet_internal_checkpoint"} 1
 		t.Error(err)
 	}
 }
+
+// TestADirectoryThatCannotBeListedIsNotTakenForAnEmptyOne: it is a reason, and what lay in it counts on. A missing one is
+// none.
+func TestADirectoryThatCannotBeListedIsNotTakenForAnEmptyOne(t *testing.T) {
+	stateDir, rootDir, clock := t.TempDir(), t.TempDir(), clocktesting.NewFakeClock(time.Now())
+	endings, pulls := filepath.Join(stateDir, "endings"), filepath.Join(rootDir, "image_manager")
+	require.NoError(t, os.Mkdir(endings, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(endings, "a.json.damaged"), nil, 0o600))
+	var events counter
+	registry := prometheus.NewRegistry()
+	r := damagedfiles.New(damagedfiles.Config{
+		StateDir: stateDir, RootDir: rootDir, Events: &events, Clock: clock, Logger: slog.New(slog.DiscardHandler),
+		Registry: registry,
+	})
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- r.Run(ctx) }()
+	becomes := func(what string, reasons ...string) {
+		t.Helper()
+		eventually.That(t, what, func() bool {
+			clock.Step(time.Minute / 10)
+			got := r.Reasons()
+			for i, reason := range reasons {
+				if len(got) != len(reasons) || !strings.Contains(got[i], reason) {
+					return false
+				}
+			}
+			return len(got) == len(reasons)
+		})
+	}
+	const metric = "# HELP quartet_damaged_files Files of the node that were damaged and are set aside, until somebody removes them.\n" +
+		"# TYPE quartet_damaged_files gauge\nquartet_damaged_files{file=\"endings\"} 1\n"
+	becomes("the file is reported", "a.json was damaged")
+	for _, dir := range []string{endings, pulls} { // a link to itself, of which no read succeeds
+		if dir == endings {
+			require.NoError(t, os.Rename(endings, endings+"-aside"))
+		}
+		require.NoError(t, os.Symlink(filepath.Base(dir), dir))
+	}
+	becomes("the directories are reported, and the file", endings+" cannot be listed", pulls+" cannot be listed",
+		"a.json was damaged")
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(metric)))
+	require.NoError(t, os.Remove(pulls))
+	require.NoError(t, os.Remove(endings))
+	require.NoError(t, os.Rename(endings+"-aside", endings))
+	becomes("the directories can be listed", "a.json was damaged")
+	require.NoError(t, os.RemoveAll(endings))
+	becomes("the directory is empty")
+	if got := events.events.Load(); got != 1 {
+		t.Errorf("%d events, want one of the file", got)
+	}
+	end()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

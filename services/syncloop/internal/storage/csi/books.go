@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -22,7 +23,9 @@ type books struct {
 	// changed is called when the volumes in use may have changed.
 	changed func()
 
-	mu     sync.Mutex
+	mu sync.Mutex
+	// unread is why the records could not all be found; nil when they were. Until then nobody knows who uses a volume.
+	unread error
 	users  map[place]record
 	staged map[identity]record
 	// broken has the errors of records that cannot be read, by their files.
@@ -32,14 +35,45 @@ type books struct {
 	empty, emptyDevices []string
 }
 
-// open reads all records.
-func open(l layout, changed func()) (*books, error) {
-	b := &books{layout: l, changed: changed, users: map[place]record{}, staged: map[identity]record{},
+// newBooks returns books without records.
+func newBooks(l layout, changed func()) *books {
+	return &books{layout: l, changed: changed, users: map[place]record{}, staged: map[identity]record{},
 		broken: map[string]error{}}
+}
+
+// open reads all records. If a directory of them cannot be listed, the books are unread.
+func open(l layout, changed func()) *books {
+	b := newBooks(l, changed)
+	b.unread = b.load()
+	return b
+}
+
+// load reads all records into empty books.
+func (b *books) load() error {
 	if err := errors.Join(b.openUsers(), b.openStaged(), b.openDevices()); err != nil {
-		return nil, fmt.Errorf("the records of CSI volumes: %w", err)
+		return fmt.Errorf("the records of CSI volumes cannot be listed, so nothing is known of the users of a volume: %w", err)
 	}
-	return b, nil
+	return nil
+}
+
+// reload reads unread books again. Nobody has changed them since, because every change needs read ones.
+func (b *books) reload() error {
+	fresh := newBooks(b.layout, b.changed)
+	err := fresh.load()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unread = err; err == nil {
+		b.users, b.staged, b.broken = fresh.users, fresh.staged, fresh.broken
+		b.empty, b.emptyDevices = fresh.empty, fresh.emptyDevices
+	}
+	return err
+}
+
+// isRead returns nil if all records are known.
+func (b *books) isRead() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.unread
 }
 
 // openUsers reads the records of the volumes of pods.
@@ -144,10 +178,10 @@ func (b *books) read(file string) (record, bool) {
 	return r, err == nil
 }
 
-// list returns the names in a directory; none if it is missing.
+// list returns the names in a directory; none if it is missing or a file.
 func list(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
 	}
 	var names []string

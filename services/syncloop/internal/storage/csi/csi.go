@@ -119,7 +119,12 @@ type Plugin struct {
 	sizes sizes
 	// unstaging has the volumes without pods.
 	unstaging unstaging
+	// reread is when Run next tries to read records that are not known.
+	reread time.Time
 }
+
+// readPeriod is the time between two attempts to read records that could not be listed.
+const readPeriod = 10 * time.Second
 
 // New returns a plugin that knows the volumes of an earlier process, also of a kubelet.
 func New(cfg Config) (*Plugin, error) {
@@ -153,16 +158,49 @@ func New(cfg Config) (*Plugin, error) {
 	}
 	p := &Plugin{cfg: cfg, wake: make(chan struct{}, 1), sizes: sizes{of: map[identity]size{}}}
 	p.unstaging.attempts = map[identity]*attempt{}
-	if p.books, err = open(layout{root}, p.changed); err != nil {
-		return nil, err
-	}
-	for file, err := range p.books.broken {
-		cfg.Logger.Warn("the record of a CSI volume cannot be read", telemetry.KeyFile, file, telemetry.KeyError, err)
-	}
-	p.sweep()
+	p.books = open(layout{root}, p.changed)
+	p.settleRead(p.books.unread)
 	p.signal()
 	return p, nil
 }
+
+// settleRead does what has to wait until the records are known, or says that they are not.
+func (p *Plugin) settleRead(err error) {
+	if err != nil {
+		p.cfg.Logger.Error("CSI volumes are neither mounted nor unmounted until their records can be listed; retrying",
+			telemetry.KeyError, err)
+		return
+	}
+	for file, err := range p.books.broken {
+		p.cfg.Logger.Warn("the record of a CSI volume cannot be read", telemetry.KeyFile, file, telemetry.KeyError, err)
+	}
+	p.sweep()
+}
+
+// readAgain reads records that were not known, if it is time, and returns the time of the next attempt; zero if they
+// are known. Only Run calls it.
+func (p *Plugin) readAgain() (again time.Time) {
+	if p.books.isRead() == nil {
+		return time.Time{}
+	}
+	if now := p.cfg.Clock.Now(); p.reread.IsZero() || now.Before(p.reread) {
+		if p.reread.IsZero() {
+			p.reread = now.Add(readPeriod)
+		}
+		return p.reread
+	}
+	if err := p.books.reload(); err != nil {
+		p.reread = p.cfg.Clock.Now().Add(readPeriod)
+		return p.reread
+	}
+	p.cfg.Logger.Info("the records of CSI volumes are known now")
+	p.settleRead(nil)
+	p.changed()
+	return time.Time{}
+}
+
+// Unread returns why the records of CSI volumes are not known; nil if they are.
+func (p *Plugin) Unread() error { return p.books.isRead() }
 
 // sweep removes directories for staged volumes that have no record and nothing mounted: a process was killed before it
 // wrote the record, or after it had removed it.
@@ -204,9 +242,9 @@ func (p *Plugin) signal() {
 }
 
 // VolumesInUse returns the unique names of the attached volumes that the node uses or is about to use, sorted. Such a
-// volume must not be detached from the node. They are always known, because New has read them from the disk.
+// volume must not be detached from the node. They are not known while the records on disk cannot be listed.
 func (p *Plugin) VolumesInUse() (names []v1.UniqueVolumeName, known bool) {
-	return p.books.inUse(), true
+	return p.books.inUse(), p.books.isRead() == nil
 }
 
 // Name implements persistentvolumes.Kind.

@@ -19,6 +19,9 @@ import (
 
 // Mount implements persistentvolumes.Kind.
 func (p *Plugin) Mount(ctx context.Context, r persistentvolumes.Request) (string, error) {
+	if err := p.books.isRead(); err != nil {
+		return "", err
+	}
 	ctx = context.WithValue(ctx, migratedKey{}, csimigration.IsMigrated(r.PV))
 	v, err := p.volumeOf(ctx, r)
 	if err != nil {

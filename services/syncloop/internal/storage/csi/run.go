@@ -58,6 +58,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		case o := <-ended:
 			p.settle(o.volume, o.err)
 		}
+		unread := p.readAgain()
 		again := p.begin(func(v identity) {
 			running.Go(func() {
 				o := outcome{v, p.unstage(ctx, v)}
@@ -68,6 +69,9 @@ func (p *Plugin) Run(ctx context.Context) error {
 			})
 		})
 		timer.Stop()
+		if again.IsZero() || !unread.IsZero() {
+			again = unread
+		}
 		if !again.IsZero() {
 			timer.Reset(again.Sub(p.cfg.Clock.Now()))
 		}
@@ -107,6 +111,9 @@ func (p *Plugin) settle(v identity, err error) {
 
 // begin starts the attempts that are due, and returns the time of the next one; zero if there is none.
 func (p *Plugin) begin(start func(identity)) (again time.Time) {
+	if p.books.isRead() != nil {
+		return time.Time{} // a pod may use what seems unused
+	}
 	staged, users := p.books.all()
 	unused := map[identity]bool{}
 	now := p.cfg.Clock.Now()
@@ -141,6 +148,9 @@ func (p *Plugin) begin(start func(identity)) (again time.Time) {
 // Unused returns the staged volumes that no pod uses, which are being unstaged, sorted by driver and handle. The name
 // of one is its handle.
 func (p *Plugin) Unused() []*enginev1.Volume {
+	if p.books.isRead() != nil {
+		return nil
+	}
 	staged, users := p.books.all()
 	p.unstaging.mu.Lock()
 	defer p.unstaging.mu.Unlock()

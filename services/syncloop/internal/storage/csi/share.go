@@ -31,8 +31,11 @@ func AccessMode(mode v1.PersistentVolumeAccessMode, singleWriter bool) csi.Volum
 	}})
 }
 
-// Uses reports whether a volume is staged or published on this node, or about to be.
+// Uses reports whether a volume is staged or published on this node, or about to be, or whether that is not known.
 func (p *Plugin) Uses(driver, handle string) bool {
+	if p.books.isRead() != nil {
+		return true
+	}
 	staged, users := p.books.all()
 	for _, all := range [][]record{staged, users} {
 		for _, r := range all {

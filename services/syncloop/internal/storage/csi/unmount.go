@@ -12,6 +12,9 @@ import (
 
 // Unmount implements persistentvolumes.Kind.
 func (p *Plugin) Unmount(ctx context.Context, dir string) error {
+	if err := p.books.isRead(); err != nil {
+		return err
+	}
 	at := placeOf(dir)
 	r, known := p.books.user(at)
 	if known && r.phase == done { // a pod that comes back gets it anew

@@ -74,6 +74,9 @@ type Manager struct {
 	specs map[types.UID]spec
 	// changed is closed and replaced when an operation has ended.
 	changed chan struct{}
+	// unread is why the volumes of an earlier process are not known, and findAgain when they are looked for again.
+	unread    error
+	findAgain time.Time
 }
 
 // spec is a wanted pod.
@@ -82,7 +85,8 @@ type spec struct {
 	startedBy trace.SpanContext
 }
 
-// New returns a manager that knows the volumes of an earlier process below Config.PodsDir. It does not change them.
+// New returns a manager that knows the volumes of an earlier process below Config.PodsDir. It does not change them. If
+// that directory cannot be listed, Run looks again; until then the volumes of a pod are found when it is released.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Events == nil {
 		cfg.Events = noopEvents{}
@@ -113,18 +117,7 @@ func New(cfg Config) (*Manager, error) {
 		specs:   map[types.UID]spec{},
 		changed: make(chan struct{}),
 	}
-	uids, err := folders(cfg.PodsDir)
-	if err != nil {
-		return nil, err
-	}
-	for _, uid := range uids {
-		found, err := m.onDisk(types.UID(uid))
-		if err != nil { // it affects only that pod, and is reported again when its volumes are removed
-			cfg.Logger.Warn("the volumes that an earlier syncloop has left of a pod cannot be listed", telemetry.KeyPodUID, uid, telemetry.KeyError, err)
-			continue
-		}
-		m.add(types.UID(uid), found)
-	}
+	m.findLeft()
 	cfg.Metrics.Expose(m.Count)
 	return m, nil
 }
@@ -147,6 +140,9 @@ func (m *Manager) Run(ctx context.Context) error {
 		works, again := m.begin(now)
 		for _, w := range works {
 			running.Go(func() { m.do(ctx, w) })
+		}
+		if unread := m.lookAgain(now); !unread.IsZero() && (again.IsZero() || unread.Before(again)) {
+			again = unread
 		}
 		timer.Stop()
 		if !again.IsZero() {
