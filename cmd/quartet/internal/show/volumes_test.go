@@ -107,6 +107,10 @@ func TestWatchVolumesPrintsEachChangeOnce(t *testing.T) {
 	n.serve(layout.SyncLoop)
 	n.putVolumes(bound)
 	n.poll(r, r.out, "removed")
+	r.untilTrue("both lines are printed", func() bool {
+		out := r.out.String()
+		return strings.Count(out, "removed") == 2 && strings.HasSuffix(out, "\n")
+	})
 	var got []string
 	for line := range strings.Lines(r.out.String()) {
 		cells := strings.Fields(line)

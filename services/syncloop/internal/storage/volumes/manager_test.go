@@ -73,7 +73,10 @@ func TestAVolumeThatCannotBeHadIsTriedAgainLaterAndLaterAndDelaysItsOwnPodOnly(t
 			32 * time.Second, 64 * time.Second, 122 * time.Second, 122 * time.Second,
 		} {
 			failed := make(chan error, 1)
+			open := r.plugin.hanging("broken")
 			go func() { failed <- r.want(pod) }()
+			synctest.Wait() // it fails only when somebody waits for it
+			open()
 			var err error
 			for looks := 0; err == nil; looks++ {
 				select {
