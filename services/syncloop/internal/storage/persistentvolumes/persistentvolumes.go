@@ -19,17 +19,14 @@ package persistentvolumes
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/csimigration"
@@ -134,11 +131,14 @@ type dispatch struct {
 	mu sync.Mutex
 	// places has the volumes that may be mounted, by the directory in the requests of the volume manager.
 	places map[string]place
+	// refused has the names of the claims and persistent volumes of those that are not in places, because they cannot be
+	// used as the pod wants.
+	refused map[string]volumes.Bound
 }
 
 // Plugins returns the plugins for claims and for every kind.
 func Plugins(cfg Config) []volumes.Plugin {
-	d := &dispatch{cfg: cfg, places: map[string]place{}}
+	d := &dispatch{cfg: cfg, places: map[string]place{}, refused: map[string]volumes.Bound{}}
 	plugins := []volumes.Plugin{&claimPlugin{d}, &migratedPlugin{&claimPlugin{d}}}
 	for _, kind := range cfg.Kinds {
 		plugins = append(plugins, &kindPlugin{dispatch: d, kind: kind, name: kind.Name()},
@@ -159,7 +159,10 @@ func (d *dispatch) Where(dir string) (at, path string) {
 func (d *dispatch) Claim(dir string) volumes.Bound {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.places[dir].bound
+	if p, known := d.places[dir]; known {
+		return p.bound
+	}
+	return d.refused[dir]
 }
 
 // Traits implements volumes.Traited.
@@ -289,15 +292,9 @@ func (p *claimPlugin) setUp(
 	ctx context.Context, r volumes.Request, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume,
 ) error {
 	mode := ptr.Deref(pv.Spec.VolumeMode, v1.PersistentVolumeFilesystem)
-	if err := errors.Join(checkName(pv.Name), checkMode(r.Pod, r.Volume.Name, mode)); err != nil {
+	kind, err := p.usable(ctx, r, pv, mode)
+	if p.refuse(r.Dir, claim, pv, err) != nil {
 		return err
-	}
-	if err := p.checkNode(ctx, pv); err != nil {
-		return err
-	}
-	kind := p.kindOf(pv)
-	if kind == nil {
-		return unsupported(pv)
 	}
 	folder, block := volumesFolder, mode == v1.PersistentVolumeBlock
 	if block {
@@ -320,61 +317,13 @@ func (p *claimPlugin) setUp(
 // TearDown implements volumes.Plugin. A volume that this process has not set up is on disk, and removed by its kind.
 func (p *claimPlugin) TearDown(ctx context.Context, dir string) error {
 	p.mu.Lock()
+	delete(p.refused, dir)
 	at, known := p.places[dir]
 	p.mu.Unlock()
 	if !known {
 		return nil
 	}
 	return p.unmount(ctx, dir, at)
-}
-
-// kindOf returns the kind of a persistent volume; nil if there is none.
-func (p *claimPlugin) kindOf(pv *v1.PersistentVolume) Kind {
-	for _, kind := range p.cfg.Kinds {
-		if kind.Supports(pv) {
-			return kind
-		}
-	}
-	return nil
-}
-
-// checkNode checks that a persistent volume may be used on this node.
-func (p *claimPlugin) checkNode(ctx context.Context, pv *v1.PersistentVolume) error {
-	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
-		return nil
-	}
-	node, err := p.cfg.Node(ctx)
-	if err != nil {
-		return fmt.Errorf("persistent volume %q is for some nodes, and the labels of this one are not known: %w", pv.Name, err)
-	}
-	matches, err := corev1helpers.MatchNodeSelectorTerms(node, pv.Spec.NodeAffinity.Required)
-	if err == nil && !matches {
-		err = errors.New("no matching NodeSelectorTerms")
-	}
-	if err != nil {
-		return fmt.Errorf("storage node affinity check failed: persistent volume %q: %w", pv.Name, err)
-	}
-	return nil
-}
-
-// checkName checks that the name of a persistent volume is one of a directory.
-func checkName(name string) error {
-	if name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, "/\x00") {
-		return fmt.Errorf("persistent volume %q: the name is invalid", name)
-	}
-	return nil
-}
-
-// checkMode checks that containers use a volume as its mode requires, with the kubelet's words.
-func checkMode(pod *v1.Pod, name string, mode v1.PersistentVolumeMode) error {
-	mounts, devices := volumes.Users(pod, name)
-	if mounts && mode != v1.PersistentVolumeFilesystem {
-		return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeMounts", name, mode)
-	}
-	if devices && mode != v1.PersistentVolumeBlock {
-		return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeDevices", name, mode)
-	}
-	return nil
 }
 
 // kindPlugin is the plugin for the volumes of a kind, or for its block devices.

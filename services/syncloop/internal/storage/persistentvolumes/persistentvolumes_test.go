@@ -341,6 +341,13 @@ func TestClaimsThatCannotBeMounted(t *testing.T) {
 		if err := r.want(newPod(uid, claimVolume("v", claim))); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: want() error = %v, want an error with %q", claim, err, want)
 		}
+		named := ""
+		if pv := r.claims[claim]; pv != nil {
+			named = pv.Name
+		}
+		if v := r.manager.Describe(uid)[0]; v.GetClaim() != claim || v.GetPersistentVolume() != named {
+			t.Errorf("%s: described as %v, want the persistent volume %q", claim, v, named)
+		}
 		if _, err := os.Stat(r.path(string(uid), "volumes")); !os.IsNotExist(err) {
 			t.Errorf("%s: something is on disk: %v, want fs.ErrNotExist", claim, err)
 		}
