@@ -2,6 +2,7 @@ package clients
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"google.golang.org/grpc"
@@ -29,10 +30,18 @@ func Objects(client configv1.ConfigServiceClient) stream.Source[*configobjects.E
 				return nil, nil, err
 			}
 			entry, err := decodeObject(m)
+			if errors.Is(err, errLaterKind) {
+				// A frame without a kind is counted as unknown and skipped.
+				return &streamv1.Frame{ResumeToken: m.GetFrame().GetResumeToken()}, nil, nil
+			}
 			return m.GetFrame(), entry, err
 		}, nil
 	})
 }
+
+// errLaterKind is the error of an object of a kind that only later versions of configmux know. This version has no use
+// for it.
+var errLaterKind = errors.New("a kind of objects of a later version")
 
 // decodeObject returns the content of a message; nil if it carries neither an object nor a source. Its error has the
 // name of the object and none of its content.
@@ -70,7 +79,7 @@ func decodeObject(m *configv1.WatchObjectsResponse) (*configobjects.Entry, error
 		object := &storagev1.CSIDriver{}
 		err, entry.Object = object.Unmarshal(wire.GetObject()), object
 	default:
-		err = fmt.Errorf("unknown kind")
+		return nil, errLaterKind
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s that configmux sent: %w: run the same version of both", m.GetFrame().GetKey(), err)
