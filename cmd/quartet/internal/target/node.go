@@ -37,13 +37,18 @@ type Node struct {
 	tls   peertls.Files
 }
 
-// AddFlags registers --state-dir, and the flags of addresses and TLS.
+// AddFlags registers --state-dir, and the flags of addresses and TLS. Several commands may share a node.
 func (n *Node) AddFlags(flags *pflag.FlagSet) {
 	AddFlag(flags, &n.StateDir)
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
-	n.given = map[layout.Service]*string{}
+	if n.given == nil {
+		n.given = map[layout.Service]*string{}
+	}
 	for _, service := range layout.Services() {
-		n.given[service] = own.String(string(service)+"-address", "",
+		if n.given[service] == nil {
+			n.given[service] = new(string)
+		}
+		own.StringVar(n.given[service], string(service)+"-address", "",
 			"`ADDRESS` of "+string(service)+", such as HOST:PORT with TLS, instead of that of the state directory")
 	}
 	nodeconfig.AddTLSFiles(own, &n.tls)
