@@ -109,7 +109,7 @@ func observe(
 		Changed: func(reason string) { health.Set(waitRuntime, reason) },
 	})
 	runtime.Expose(registry)
-	srv := server.New(relister, events, runtime, clock.RealClock{})
+	srv := server.New(relister, events, runtime, clock.RealClock{}, boottime.Now)
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return relister.Run(ctx) })

@@ -11,12 +11,14 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 	"k8s.io/utils/clock"
 
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/nodefeatures"
+	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
 )
@@ -80,6 +82,15 @@ func dial(cfg nodeconfig.Config, parts *components.Group) (peers, error) {
 		parts.OnClose("connection to "+string(peer.name), conn.Close)
 	}
 	return p, nil
+}
+
+// clientOf returns the client of pleg, which may be on another machine.
+func clientOf(h *host) *clients.PLEG {
+	client := lifecyclev1.NewLifecycleServiceClient(h.peers.pleg)
+	if peertls.OnNetwork(h.cfg.Peers.PLEG) {
+		return clients.NewRemotePLEG(client, boottime.Now)
+	}
+	return clients.NewPLEG(client)
 }
 
 // endObserver returns the observer of pods that are ending.

@@ -11,7 +11,6 @@ import (
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/utils/clock"
 
-	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/boottime"
@@ -152,7 +151,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	if err != nil {
 		return err
 	}
-	pleg := clients.NewPLEG(lifecyclev1.NewLifecycleServiceClient(h.peers.pleg))
+	pleg := clientOf(h)
 	workers := podworkers.NewPool(ctx, podworkers.Config{
 		Runtime: manager, Observer: pleg, EndObserver: endObserver(ctx, h, pleg),
 		Statuses: store, Endings: books.endings, Resizes: books.resizes,

@@ -1029,7 +1029,9 @@ type WatchEventsResponse struct {
 	// The envelope.
 	Frame *v1.Frame `protobuf:"bytes,1,opt,name=frame,proto3" json:"frame,omitempty"`
 	// The event, on SNAPSHOT (always POD_SYNC) and DELTA.
-	Event         *Event `protobuf:"bytes,2,opt,name=event,proto3" json:"event,omitempty"`
+	Event *Event `protobuf:"bytes,2,opt,name=event,proto3" json:"event,omitempty"`
+	// The time at which pleg has sent this message, for newer_than of GetPodStatus. It is opaque. Empty from pleg of v0.1.0.
+	Token         []byte `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1078,16 +1080,29 @@ func (x *WatchEventsResponse) GetEvent() *Event {
 	return nil
 }
 
+func (x *WatchEventsResponse) GetToken() []byte {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
 // GetPodStatusRequest identifies a pod.
 type GetPodStatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its UID.
 	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
 	// The inspection must have begun after this moment, in nanoseconds of the machine's CLOCK_BOOTTIME; 0 accepts the
-	// record.
+	// record. It is for callers on pleg's machine, and ignored with one of the following fields.
 	NewerThanBoottimeNs int64 `protobuf:"varint,2,opt,name=newer_than_boottime_ns,json=newerThanBoottimeNs,proto3" json:"newer_than_boottime_ns,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// The inspection must have begun after pleg has handed out this token. A token of another pleg, or of pleg before a
+	// restart, counts as one that was handed out now.
+	NewerThan []byte `protobuf:"bytes,3,opt,name=newer_than,json=newerThan,proto3" json:"newer_than,omitempty"`
+	// The inspection must begin after this request has arrived. It is for a caller on another machine that has written to
+	// the runtime and has no token since then.
+	NewerThanRequest bool `protobuf:"varint,4,opt,name=newer_than_request,json=newerThanRequest,proto3" json:"newer_than_request,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *GetPodStatusRequest) Reset() {
@@ -1134,11 +1149,28 @@ func (x *GetPodStatusRequest) GetNewerThanBoottimeNs() int64 {
 	return 0
 }
 
+func (x *GetPodStatusRequest) GetNewerThan() []byte {
+	if x != nil {
+		return x.NewerThan
+	}
+	return nil
+}
+
+func (x *GetPodStatusRequest) GetNewerThanRequest() bool {
+	if x != nil {
+		return x.NewerThanRequest
+	}
+	return false
+}
+
 // GetPodStatusResponse contains the pod's observed state.
 type GetPodStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The state, without sandboxes and containers if the runtime does not have the pod.
-	Status        *PodStatus `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	Status *PodStatus `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	// The time of the request's arrival, for newer_than of later requests: what the caller has written before it has sent
+	// this request was written before this token. It is opaque. Empty from pleg of v0.1.0.
+	Token         []byte `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1176,6 +1208,13 @@ func (*GetPodStatusResponse) Descriptor() ([]byte, []int) {
 func (x *GetPodStatusResponse) GetStatus() *PodStatus {
 	if x != nil {
 		return x.Status
+	}
+	return nil
+}
+
+func (x *GetPodStatusResponse) GetToken() []byte {
+	if x != nil {
+		return x.Token
 	}
 	return nil
 }
@@ -1221,7 +1260,9 @@ func (*ListPodStatusesRequest) Descriptor() ([]byte, []int) {
 type ListPodStatusesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sorted by UID.
-	Statuses      []*PodStatus `protobuf:"bytes,1,rep,name=statuses,proto3" json:"statuses,omitempty"`
+	Statuses []*PodStatus `protobuf:"bytes,1,rep,name=statuses,proto3" json:"statuses,omitempty"`
+	// As in GetPodStatusResponse.
+	Token         []byte `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1259,6 +1300,13 @@ func (*ListPodStatusesResponse) Descriptor() ([]byte, []int) {
 func (x *ListPodStatusesResponse) GetStatuses() []*PodStatus {
 	if x != nil {
 		return x.Statuses
+	}
+	return nil
+}
+
+func (x *ListPodStatusesResponse) GetToken() []byte {
+	if x != nil {
+		return x.Token
 	}
 	return nil
 }
@@ -1750,18 +1798,24 @@ const file_quartet_lifecycle_v1_lifecycle_proto_rawDesc = "" +
 	"\x06status\x18\n" +
 	" \x01(\v2\x1f.quartet.lifecycle.v1.PodStatusR\x06status\"7\n" +
 	"\x12WatchEventsRequest\x12!\n" +
-	"\fresume_token\x18\x01 \x01(\fR\vresumeToken\"x\n" +
+	"\fresume_token\x18\x01 \x01(\fR\vresumeToken\"\x8e\x01\n" +
 	"\x13WatchEventsResponse\x12.\n" +
 	"\x05frame\x18\x01 \x01(\v2\x18.quartet.stream.v1.FrameR\x05frame\x121\n" +
-	"\x05event\x18\x02 \x01(\v2\x1b.quartet.lifecycle.v1.EventR\x05event\"\\\n" +
+	"\x05event\x18\x02 \x01(\v2\x1b.quartet.lifecycle.v1.EventR\x05event\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\fR\x05token\"\xa9\x01\n" +
 	"\x13GetPodStatusRequest\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x123\n" +
-	"\x16newer_than_boottime_ns\x18\x02 \x01(\x03R\x13newerThanBoottimeNs\"O\n" +
+	"\x16newer_than_boottime_ns\x18\x02 \x01(\x03R\x13newerThanBoottimeNs\x12\x1d\n" +
+	"\n" +
+	"newer_than\x18\x03 \x01(\fR\tnewerThan\x12,\n" +
+	"\x12newer_than_request\x18\x04 \x01(\bR\x10newerThanRequest\"e\n" +
 	"\x14GetPodStatusResponse\x127\n" +
-	"\x06status\x18\x01 \x01(\v2\x1f.quartet.lifecycle.v1.PodStatusR\x06status\"\x18\n" +
-	"\x16ListPodStatusesRequest\"V\n" +
+	"\x06status\x18\x01 \x01(\v2\x1f.quartet.lifecycle.v1.PodStatusR\x06status\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\fR\x05token\"\x18\n" +
+	"\x16ListPodStatusesRequest\"l\n" +
 	"\x17ListPodStatusesResponse\x12;\n" +
-	"\bstatuses\x18\x01 \x03(\v2\x1f.quartet.lifecycle.v1.PodStatusR\bstatuses\"\x16\n" +
+	"\bstatuses\x18\x01 \x03(\v2\x1f.quartet.lifecycle.v1.PodStatusR\bstatuses\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\fR\x05token\"\x16\n" +
 	"\x14RequestRelistRequest\"T\n" +
 	"\x15RequestRelistResponse\x12;\n" +
 	"\vrelisted_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +

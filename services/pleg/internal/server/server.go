@@ -37,16 +37,20 @@ type Server struct {
 	events   *stream.Edge[*lifecyclev1.Event]
 	runtime  *runtimestate.Watcher
 	clock    clock.Clock
+	tokens   tokens
 }
 
-// New returns a server.
+// New returns a server. bootTime is the clock of the observations.
 func New(
 	relister *relist.Relister,
 	events *stream.Edge[*lifecyclev1.Event],
 	runtime *runtimestate.Watcher,
 	clock clock.Clock,
+	bootTime func() time.Duration,
 ) *Server {
-	return &Server{relister: relister, events: events, runtime: runtime, clock: clock}
+	return &Server{
+		relister: relister, events: events, runtime: runtime, clock: clock, tokens: newTokens(bootTime),
+	}
 }
 
 // Register adds the service to a gRPC server.
@@ -68,7 +72,9 @@ func (s *Server) WatchEvents(
 		s.events,
 		req.GetResumeToken(),
 		func(frame *streamv1.Frame, event *lifecyclev1.Event) error {
-			return out.Send(&lifecyclev1.WatchEventsResponse{Frame: frame, Event: event})
+			return out.Send(&lifecyclev1.WatchEventsResponse{
+				Frame: frame, Event: event, Token: s.tokens.at(s.tokens.now()),
+			})
 		},
 	)
 }
@@ -78,20 +84,19 @@ func (s *Server) GetPodStatus(
 	ctx context.Context,
 	req *lifecyclev1.GetPodStatusRequest,
 ) (*lifecyclev1.GetPodStatusResponse, error) {
-	switch {
-	case req.GetUid() == "":
+	arrived := s.tokens.now()
+	if req.GetUid() == "" {
 		return nil, status.Error(codes.InvalidArgument, "uid is empty: name the pod")
-	case req.GetNewerThanBoottimeNs() < 0:
-		return nil, status.Error(
-			codes.InvalidArgument,
-			"newer_than_boottime_ns is negative: take it from CLOCK_BOOTTIME, or 0 for what is on record",
-		)
 	}
-	pod, err := s.relister.Status(ctx, req.GetUid(), time.Duration(req.GetNewerThanBoottimeNs()))
+	newerThan, err := s.tokens.newerThan(req, arrived)
+	if err != nil {
+		return nil, err
+	}
+	pod, err := s.relister.Status(ctx, req.GetUid(), newerThan)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &lifecyclev1.GetPodStatusResponse{Status: pod}, nil
+	return &lifecyclev1.GetPodStatusResponse{Status: pod, Token: s.tokens.at(arrived)}, nil
 }
 
 // ListPodStatuses implements the RPC.
@@ -99,11 +104,12 @@ func (s *Server) ListPodStatuses(
 	context.Context,
 	*lifecyclev1.ListPodStatusesRequest,
 ) (*lifecyclev1.ListPodStatusesResponse, error) {
+	arrived := s.tokens.now()
 	pods, err := s.relister.List()
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &lifecyclev1.ListPodStatusesResponse{Statuses: pods}, nil
+	return &lifecyclev1.ListPodStatusesResponse{Statuses: pods, Token: s.tokens.at(arrived)}, nil
 }
 
 // RequestRelist implements the RPC.

@@ -135,5 +135,5 @@ func start(t *testing.T, fake *fakecri.Server, clock *clocktesting.FakeClock) (*
 	if reason := <-answered; reason != "" {
 		t.Fatalf("reason %q, want none", reason)
 	}
-	return relister, server.New(relister, events, runtime, clock)
+	return relister, server.New(relister, events, runtime, clock, boottime.Now)
 }

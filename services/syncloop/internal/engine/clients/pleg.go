@@ -18,10 +18,17 @@ import (
 // PLEG is the client of pleg that the loop and the workers use.
 type PLEG struct {
 	client lifecyclev1.LifecycleServiceClient
+	// marks is for pleg on another machine; nil on this one, where both have the same clock.
+	marks *marks
 }
 
-// NewPLEG returns a client of pleg.
+// NewPLEG returns a client of pleg on this machine.
 func NewPLEG(client lifecyclev1.LifecycleServiceClient) *PLEG { return &PLEG{client: client} }
+
+// NewRemotePLEG returns a client of pleg on another machine. now is the clock of this one, boottime.Now.
+func NewRemotePLEG(client lifecyclev1.LifecycleServiceClient, now func() time.Duration) *PLEG {
+	return &PLEG{client: client, marks: &marks{now: now}}
+}
 
 // Events returns pleg's stream of events. Subscribing waits for a pleg that is away.
 func (p *PLEG) Events() stream.Source[*lifecyclev1.Event] {
@@ -32,7 +39,7 @@ func (p *PLEG) Events() stream.Source[*lifecyclev1.Event] {
 		}
 		return func() (*streamv1.Frame, *lifecyclev1.Event, error) {
 			m, err := watch.Recv()
-			return m.GetFrame(), m.GetEvent(), err
+			return m.GetFrame(), p.withoutClock(m.GetEvent()), err
 		}, nil
 	})
 }
@@ -42,6 +49,9 @@ func (p *PLEG) Events() stream.Source[*lifecyclev1.Event] {
 func (p *PLEG) GetPodStatus(
 	ctx context.Context, uid types.UID, newerThan time.Duration,
 ) (*lifecyclev1.PodStatus, error) {
+	if p.marks != nil {
+		return p.getRemote(ctx, uid, newerThan)
+	}
 	answer, err := p.client.GetPodStatus(ctx, &lifecyclev1.GetPodStatusRequest{
 		Uid: string(uid), NewerThanBoottimeNs: newerThan.Nanoseconds(),
 	}, grpc.WaitForReady(true))
