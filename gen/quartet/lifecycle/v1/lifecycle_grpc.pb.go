@@ -51,8 +51,8 @@ type LifecycleServiceClient interface {
 	// time of their own last write to the runtime. If the record is older, that pod is inspected at once, within the
 	// caller's deadline. A pod that the runtime does not have is a response without sandboxes and containers, and no
 	// error. Fails with UNAVAILABLE before the first relist has finished and if the runtime does not answer, with
-	// DEADLINE_EXCEEDED if the caller's deadline passes first, and with INVALID_ARGUMENT if the UID is empty, the time is
-	// negative or in the future, or the token is not one of pleg's.
+	// DEADLINE_EXCEEDED if the caller's deadline passes first, and with INVALID_ARGUMENT if the UID is empty or the time
+	// is negative or in the future. A newer_than that is no token fails with INVALID_ARGUMENT, too.
 	GetPodStatus(ctx context.Context, in *GetPodStatusRequest, opts ...grpc.CallOption) (*GetPodStatusResponse, error)
 	// ListPodStatuses returns the record of all pods in the runtime. Fails with UNAVAILABLE before the first relist has
 	// finished.
@@ -155,8 +155,8 @@ type LifecycleServiceServer interface {
 	// time of their own last write to the runtime. If the record is older, that pod is inspected at once, within the
 	// caller's deadline. A pod that the runtime does not have is a response without sandboxes and containers, and no
 	// error. Fails with UNAVAILABLE before the first relist has finished and if the runtime does not answer, with
-	// DEADLINE_EXCEEDED if the caller's deadline passes first, and with INVALID_ARGUMENT if the UID is empty, the time is
-	// negative or in the future, or the token is not one of pleg's.
+	// DEADLINE_EXCEEDED if the caller's deadline passes first, and with INVALID_ARGUMENT if the UID is empty or the time
+	// is negative or in the future. A newer_than that is no token fails with INVALID_ARGUMENT, too.
 	GetPodStatus(context.Context, *GetPodStatusRequest) (*GetPodStatusResponse, error)
 	// ListPodStatuses returns the record of all pods in the runtime. Fails with UNAVAILABLE before the first relist has
 	// finished.
