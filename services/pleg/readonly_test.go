@@ -1,7 +1,9 @@
 package pleg
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,6 +70,24 @@ func TestTwoPLEGsPublishTheSameEvents(t *testing.T) {
 	}
 	first.run()
 	first.synced()
+}
+
+// TestAReadOnlyPLEGWritesNoFile, not even the state directory, so that it runs where there is no node.
+func TestAReadOnlyPLEGWritesNoFile(t *testing.T) {
+	fake := fakecri.New(t)
+	_, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
+	first := startPLEG(t, fake.Endpoint())
+	first.synced()
+	first.cfg.StateDir = filepath.Join(t.TempDir(), "none")
+	second := first.beside()
+	second.synced()
+	w := second.watch()
+	fake.Exit(ids["app"], 3)
+	w.until(lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, ids["app"])
+	second.stop()
+	if _, err := os.Lstat(first.cfg.StateDir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("there is a state directory: %v", err)
+	}
 }
 
 func TestTheSecondPLEGGetsTheAdviceToReadOnly(t *testing.T) {
