@@ -30,41 +30,52 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// process is a service of this repository as a process of its own.
+// process is a part as a process of its own.
 type process struct {
-	service string
+	program string
 	args    []string
+	env     []string
 	log     bytes.Buffer
 
 	mu  sync.Mutex
 	cmd *exec.Cmd
 }
 
-// startProcess starts a service until the test ends.
+// startProcess starts a service of this repository until the test ends.
 func startProcess(t *testing.T, service string, args ...string) *process {
 	t.Helper()
-	p := &process{service: service, args: args}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return untilTheEnd(t, &process{program: self, args: args, env: append(os.Environ(), asService+"="+service)})
+}
+
+// startProgram starts a program until the test ends.
+func startProgram(t *testing.T, program string, args ...string) *process {
+	t.Helper()
+	return untilTheEnd(t, &process{program: program, args: args})
+}
+
+func untilTheEnd(t *testing.T, p *process) *process {
+	t.Helper()
 	if err := p.start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
-			t.Logf("the log of %s:\n%s", service, p.log.String())
+			t.Logf("the log of %s:\n%s", p.program, p.log.String())
 		}
 	})
 	return p
 }
 
 func (p *process) start() error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cmd = exec.Command(self, p.args...)
-	p.cmd.Env = append(os.Environ(), asService+"="+p.service)
+	p.cmd = exec.Command(p.program, p.args...)
+	p.cmd.Env = p.env
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	return p.cmd.Start()
 }

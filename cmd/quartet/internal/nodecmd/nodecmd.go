@@ -77,6 +77,8 @@ type Options struct {
 	Network NetworkFlags
 	// Log is passed to the services.
 	Log LogFlags
+	// Programs replace services.
+	Programs ProgramFlags
 	// Systemd is notified when all four services are ready, and when they stop. It is not a flag.
 	Systemd systemd.Notifier
 	// Sockets holds the listening sockets of the services, at first the inherited ones. It is not a flag.
@@ -139,6 +141,7 @@ func (o *Options) addFlags(flags *pflag.FlagSet) {
 	)
 	o.Network.Add(flags)
 	o.Log.Add(flags)
+	o.Programs.Add(flags)
 	target.AddFlag(flags, &o.StateDir)
 }
 
@@ -273,7 +276,7 @@ func (o Options) Check() error {
 // check fails if a service would refuse its flags or the file, so that problems are reported once, before anything
 // starts. It returns the configuration of log lines.
 func (o Options) check(l layout.Layout) (logging telemetry.Logging, err error) {
-	if err := errors.Join(o.Log.check(), o.Network.check()); err != nil {
+	if err := errors.Join(o.Log.check(), o.Network.check(), o.Programs.check()); err != nil {
 		return telemetry.Logging{}, err
 	}
 	for _, service := range layout.Services() {
@@ -301,12 +304,12 @@ func (o Options) processes(
 	var out []supervisor.Service
 	var errs []error
 	for _, service := range layout.Services() {
-		path, err := find(string(service))
+		path, args, err := o.program(l, service)
 		errs = append(errs, err)
 		out = append(out, &supervisor.Process{
 			Name:    string(service),
 			Path:    path,
-			Args:    o.args(l, service),
+			Args:    args,
 			Output:  output,
 			PIDFile: l.PIDFile(string(service)),
 			Logger:  logger,

@@ -1,9 +1,11 @@
 package nodecmd
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +90,45 @@ func TestTheFlagsOfLogsArePassedOn(t *testing.T) {
 	opts := Options{StateDir: t.TempDir(), HostnameOverride: "node-1", Log: LogFlags{Parts: map[string]int{"kubelet": 4}}}
 	if err := opts.Check(); err == nil || !strings.Contains(err.Error(), `--part-verbosity: "kubelet" must be `) {
 		t.Errorf("Check() error = %v", err)
+	}
+}
+
+// TestAServiceIsReplacedByAProgram: it gets the flags of the service, and those that every part needs.
+func TestAServiceIsReplacedByAProgram(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "my-pleg")
+	if err := os.WriteFile(program, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	want := ProgramFlags{Parts: map[string]string{"pleg": program}}
+	var got ProgramFlags
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	got.Add(flags)
+	if err := errors.Join(flags.Parse(want.Args()), got.Absolute()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	opts := Options{StateDir: dir, HostnameOverride: "node-1", RuntimeEndpoint: "unix:///run/cri.sock", Programs: got}
+	l, err := layout.New(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, args, err := opts.program(l, layout.PLEG)
+	if err != nil || path != program || args[0] != "--listen="+l.Address(layout.PLEG) ||
+		args[1] != "--container-runtime-endpoint=unix:///run/cri.sock" || !slices.Contains(args, "--state-dir="+dir) {
+		t.Errorf("program() = %q, %q, %v", path, args, err)
+	}
+	for name, wrong := range map[string]ProgramFlags{
+		"must be configmux":           {Parts: map[string]string{"kubelet": program}},
+		"no such file":                {Parts: map[string]string{"pleg": program + "x"}},
+		"not a file that may be exec": {Parts: map[string]string{"pleg": dir}},
+	} {
+		opts.Programs = wrong
+		if err := opts.Check(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("Check() error = %v, want one with %q", err, name)
+		}
 	}
 }
 

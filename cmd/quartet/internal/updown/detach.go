@@ -103,7 +103,8 @@ func (n *node) foregroundArgs() []string {
 	if n.opts.healthzPortGiven {
 		args = append(args, "--"+healthzPortFlag+"="+strconv.Itoa(int(n.opts.healthzPort)))
 	}
-	return slices.Concat(args, n.opts.log.Args(), n.opts.hostPrivileges.Args(), n.opts.credentialProviders.Args())
+	return slices.Concat(args, n.opts.log.Args(), n.opts.programs.Args(), n.opts.hostPrivileges.Args(),
+		n.opts.credentialProviders.Args())
 }
 
 // tail returns the end of a log after an offset.

@@ -50,6 +50,7 @@ type upOptions struct {
 	healthzPortGiven    bool
 	detach              bool
 	log                 nodecmd.LogFlags
+	programs            nodecmd.ProgramFlags
 	hostPrivileges      nodeconfig.PrivilegeFlags
 	credentialProviders nodeconfig.CredentialProviderFlags
 	// systemd is notified when the node is ready. It is not a flag.
@@ -139,6 +140,7 @@ func (o *upOptions) flagSet() *pflag.FlagSet {
 	o.hostPrivileges.Add(flags)
 	o.credentialProviders.Add(flags)
 	o.log.Add(flags)
+	o.programs.Add(flags)
 	return flags
 }
 
@@ -165,7 +167,7 @@ func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
 	if opts.manifests, err = filepath.Abs(opts.manifests); err != nil {
 		return fmt.Errorf("making --manifests absolute: %w", err)
 	}
-	if err := opts.credentialProviders.Absolute(); err != nil {
+	if err := errors.Join(opts.credentialProviders.Absolute(), opts.programs.Absolute()); err != nil {
 		return err
 	}
 	if _, err := opts.credentialProviders.Read(); err != nil {
@@ -347,6 +349,7 @@ func (n *node) nodeOptions() nodecmd.Options {
 		CredentialProviders: n.opts.credentialProviders,
 		StateDir:            n.layout.StateDir(),
 		Log:                 n.opts.log,
+		Programs:            n.opts.programs,
 		StuckTimeout:        watchdog.DefaultPatience,
 		Systemd:             n.opts.systemd,
 		Sockets:             n.opts.sockets,
