@@ -90,7 +90,7 @@ type rule struct {
 }
 
 // Suites returns the suites of all parts.
-func Suites() []Suite { return []Suite{PLEG()} }
+func Suites() []Suite { return []Suite{ConfigMux(), PLEG(), SyncLoop(), NodeStatus()} }
 
 // Rules returns the rules of the suite in the order of their checks.
 func (s Suite) Rules() []Rule {

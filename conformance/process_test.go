@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +16,11 @@ import (
 
 	"github.com/quartet-node/quartet/conformance"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/sharedmount"
+	"github.com/quartet-node/quartet/services/configmux"
+	"github.com/quartet-node/quartet/services/nodestatus"
 	"github.com/quartet-node/quartet/services/pleg"
+	"github.com/quartet-node/quartet/services/syncloop"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -24,7 +29,9 @@ const asService = "QUARTET_TEST_AS_SERVICE"
 
 func TestMain(m *testing.M) {
 	if service := os.Getenv(asService); service != "" {
-		map[string]func(){"pleg": pleg.Main}[service]()
+		map[string]func(){
+			"configmux": configmux.Main, "pleg": pleg.Main, "syncloop": syncloop.Main, "nodestatus": nodestatus.Main,
+		}[service]()
 		return
 	}
 	goleak.VerifyTestMain(m)
@@ -127,4 +134,60 @@ func ownPLEG(t *testing.T) conformance.Part {
 	p := startProcess(t, "pleg", "--listen="+address, "--metrics-listen=unix://"+filepath.Join(dir, "metrics.sock"),
 		"--state-dir="+dir, "--container-runtime-endpoint="+runtime.Endpoint())
 	return conformance.Part{Conn: connect(t, address), Runtime: runtime, Restart: p.restart}
+}
+
+// nodeDir is the directory of a node's processes in a test.
+type nodeDir struct {
+	t       *testing.T
+	dir     string
+	runtime *conformance.Runtime
+}
+
+// newNodeDir returns a directory with the configuration of a node without a network and a runtime of its own.
+func newNodeDir(t *testing.T) nodeDir {
+	t.Helper()
+	n := nodeDir{t: t, dir: harness.ShortDir(t)}
+	t.Cleanup(func() {
+		// The mount exists if the machine's mounts are private.
+		if err := sharedmount.Undo(n.rootDir()); err != nil {
+			t.Error(err)
+		}
+	})
+	n.runtime = serveRuntime(t, n.dir)
+	manifests := filepath.Join(n.dir, "manifests")
+	if err := os.Mkdir(manifests, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: %s
+podLogsDir: %s
+staticPodPath: %s
+cgroupsPerQOS: false
+failSwapOn: false
+makeIPTablesUtilChains: false
+healthzPort: 0
+enableServer: false
+`, n.runtime.Endpoint(), filepath.Join(n.dir, "logs"), manifests)
+	if err := os.WriteFile(filepath.Join(n.dir, "kubelet.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (n nodeDir) rootDir() string { return filepath.Join(n.dir, "root") }
+
+func (n nodeDir) address(service string) string {
+	return "unix://" + filepath.Join(n.dir, service+".sock")
+}
+
+// start starts a service and returns it as a part.
+func (n nodeDir) start(service string, flags ...string) conformance.Part {
+	n.t.Helper()
+	args := []string{
+		"--config=" + filepath.Join(n.dir, "kubelet.yaml"), "--state-dir=" + n.dir, "--hostname-override=node",
+		"--listen=" + n.address(service), "--metrics-listen=" + n.address(service+"-metrics"),
+	}
+	p := startProcess(n.t, service, append(args, flags...)...)
+	return conformance.Part{Conn: connect(n.t, n.address(service)), Restart: p.restart, AllowChanges: true}
 }

@@ -81,7 +81,7 @@ func subscribe(ctx context.Context, open watch, token []byte) (*subscription, er
 func (s *subscription) close() { s.cancel() }
 
 // errSilent is the error of next when no message has arrived in time.
-var errSilent = errors.New("no message arrived")
+var errSilent = errors.New("no message arrived in time")
 
 // next returns the next message.
 func (s *subscription) next(ctx context.Context, patience time.Duration) (message, error) {
@@ -100,7 +100,7 @@ func (s *subscription) next(ctx context.Context, patience time.Duration) (messag
 		s.failed <- err
 		return message{}, fmt.Errorf("the subscription ended: %w", err)
 	case <-timer.C:
-		return message{}, fmt.Errorf("%w within %v", errSilent, patience)
+		return message{}, errSilent
 	case <-ctx.Done():
 		return message{}, ctx.Err()
 	}
@@ -113,6 +113,9 @@ func (s *subscription) until(
 	deadline := time.Now().Add(patience)
 	for {
 		m, err := s.next(ctx, time.Until(deadline))
+		if errors.Is(err, errSilent) {
+			return m, fmt.Errorf("no sign of %s: %w", what, errSilent)
+		}
 		if err != nil {
 			return m, fmt.Errorf("waiting for %s: %w", what, err)
 		}
@@ -126,6 +129,8 @@ func (s *subscription) until(
 type state struct {
 	start   streamv1.Start
 	entries map[string]proto.Message
+	// order has the keys of the entries as they came.
+	order []string
 }
 
 // begin reads OPENED and, unless the subscription was resumed, the snapshot with its end.
@@ -152,6 +157,7 @@ func (s *subscription) begin(ctx context.Context, patience time.Duration) (state
 				return state{}, fmt.Errorf("the snapshot has the key %q twice", m.GetKey())
 			}
 			found.entries[m.GetKey()] = m.payload
+			found.order = append(found.order, m.GetKey())
 		case streamv1.Kind_KIND_SYNCED:
 			return found, nil
 		default:

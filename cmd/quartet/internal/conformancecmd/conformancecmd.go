@@ -64,12 +64,14 @@ func suiteCommand(suite conformance.Suite) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	if suite.Service == string(layout.PLEG) {
+	switch layout.Service(suite.Service) {
+	case layout.PLEG:
 		flags.StringVar(&opts.serveRuntime, "serve-runtime", "",
 			"serve a container runtime for the pleg on a new socket at this `PATH`: its pods exist only in memory")
-	} else {
+	case layout.ConfigMux:
 		flags.BoolVar(&opts.allowChanges, "allow-changes", false,
-			"check the rules about changes, too: they apply and delete pods and objects of their own, and evict such pods")
+			"check the rules about changes, too: they apply and delete pods of their own, named conformance-RULE")
+	case layout.SyncLoop, layout.NodeStatus:
 	}
 	flags.StringSliceVar(&opts.rules, "rule", nil, "check only the rules with these `NAMES`")
 	flags.BoolVar(&opts.listRules, "list", false, "print the rules and check nothing")
@@ -85,15 +87,19 @@ it is that of the node of --state-dir.
 
 A COMMAND after -- is started first. The rules about restarts kill it and start it again; without it they are
 skipped. Its output goes to standard error.`, service)
-	if service == string(layout.PLEG) {
-		return text + `
+	switch layout.Service(service) {
+	case layout.PLEG:
+		text += `
 
 Most rules need a container runtime that the command changes. It is not a real one: start the pleg with the
 socket of --serve-runtime as its runtime. Without it, these rules are skipped.`
-	}
-	return text + `
+	case layout.ConfigMux:
+		text += `
 
 Rules that change what the node runs need --allow-changes; without it they are skipped.`
+	case layout.SyncLoop, layout.NodeStatus:
+	}
+	return text
 }
 
 // split separates the address and the command. dash is the number of arguments before --, negative without it.
