@@ -160,8 +160,9 @@ $(SERVICE_IMAGES:%=image-%): image-%: build
 
 ##@ Build
 .PHONY: generate
-generate: $(TOOLS)/buf ## Generate gen/ from proto/
+generate: $(TOOLS)/buf ## Generate gen/ and docs/reference/rpc.md from proto/
 	@PATH="$(TOOLS):$$PATH" buf generate
+	@PATH="$(TOOLS):$$PATH" buf generate --template buf.docs.yaml
 
 $(TOOLS)/buf: tools/dev/go.mod tools/dev/go.sum
 	@$(PART) "buf, protoc-gen-go" go -C tools/dev build -o $(TOOLS)/ tool
