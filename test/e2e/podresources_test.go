@@ -8,8 +8,11 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 )
@@ -58,31 +61,82 @@ spec:
 	kill(t, "syncloop")
 	awaitNewPID(t, "syncloop", old)
 	awaitThat(t, "the next syncloop tells the same", listed)
-	awaitThat(t, "the pods API has the pod with its status", func() bool { return readyInPodsAPI(t, p.Name) })
+	api := dialPodsAPI(t)
+	awaitThat(t, "the pods API has the pod with its status", func() bool { return readyInPodsAPI(t, api, p.UID) })
+	gone := watchInPodsAPI(t, api, p.UID)
 	takeAway(t, "monitored.yaml")
 	awaitThat(t, "it is no longer listed", func() bool { return len(containers(p.Name)) == 0 })
+	gone()
+	_, err = api.GetPod(t.Context(), &podsv1alpha1.GetPodRequest{PodUID: string(p.UID)})
+	if status.Code(err) != codes.NotFound {
+		t.Errorf("the pods API answers for a pod that is gone with %v", err)
+	}
 }
 
-// readyInPodsAPI reports whether a pod is Ready by the kubelet's pods API.
-func readyInPodsAPI(t *testing.T, name string) bool {
+// dialPodsAPI returns a client of the kubelet's pods API.
+func dialPodsAPI(t *testing.T) podsv1alpha1.PodsClient {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+filepath.Join(node.Layout.Root(), "pods-api", "pods-api.sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // nothing is under way
+	t.Cleanup(func() { _ = conn.Close() }) // nothing is under way
+	return podsv1alpha1.NewPodsClient(conn)
+}
+
+// readyInPodsAPI reports whether a pod is Ready in the list of the pods API, and the same pod by its UID.
+func readyInPodsAPI(t *testing.T, api podsv1alpha1.PodsClient, uid types.UID) bool {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	answer, err := podsv1alpha1.NewPodsClient(conn).ListPods(ctx, &podsv1alpha1.ListPodsRequest{}, grpc.WaitForReady(true))
-	if err != nil {
+	all, err := api.ListPods(ctx, &podsv1alpha1.ListPodsRequest{}, grpc.WaitForReady(true))
+	one, missing := api.GetPod(ctx, &podsv1alpha1.GetPodRequest{PodUID: string(uid)})
+	if err != nil || missing != nil {
 		return false // syncloop may be starting
 	}
-	return slices.ContainsFunc(answer.GetPods(), func(data []byte) bool {
-		p := &v1.Pod{}
-		if err := p.Unmarshal(data); err != nil {
-			t.Fatal(err)
+	is := func(data []byte) bool {
+		p := decodePod(t, data)
+		return p.UID == uid && ready(p)
+	}
+	return slices.ContainsFunc(all.GetPods(), is) && is(one.GetPod())
+}
+
+func decodePod(t *testing.T, data []byte) *v1.Pod {
+	t.Helper()
+	p := &v1.Pod{}
+	if err := p.Unmarshal(data); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// watchInPodsAPI watches the pods of the pods API until a pod and the end of the initial list were sent. The returned
+// function waits until the pod is deleted.
+func watchInPodsAPI(t *testing.T, api podsv1alpha1.PodsClient, uid types.UID) (deleted func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	watch, err := api.WatchPods(ctx, &podsv1alpha1.WatchPodsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await := func(want podsv1alpha1.EventType) {
+		t.Helper()
+		for {
+			event, err := watch.Recv()
+			if err != nil {
+				t.Fatalf("the watch ends before %s: %v", want, err)
+			}
+			if event.GetType() == want && (event.GetPod() == nil || decodePod(t, event.GetPod()).UID == uid) {
+				return
+			}
 		}
-		return p.Name == name && ready(p)
-	})
+	}
+	await(podsv1alpha1.EventType_ADDED)
+	await(podsv1alpha1.EventType_INITIAL_SYNC_COMPLETE)
+	return func() {
+		t.Helper()
+		await(podsv1alpha1.EventType_DELETED)
+	}
 }
