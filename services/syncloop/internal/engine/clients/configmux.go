@@ -31,6 +31,9 @@ func ConfigMux(client configv1.ConfigServiceClient) stream.Source[*loop.Desired]
 				return nil, nil, err
 			}
 			desired, err := decode(m)
+			if err == nil && desired == nil && hasContent(m.GetFrame()) {
+				return skipped(m.GetFrame()), nil, nil
+			}
 			return m.GetFrame(), desired, err
 		}, nil
 	})
@@ -53,4 +56,16 @@ func decode(m *configv1.WatchPodUpdatesResponse) (*loop.Desired, error) {
 	return &loop.Desired{
 		Pod: pod, Source: update.GetSource(), Traceparent: update.GetTraceparent(), Life: update.GetLife(),
 	}, nil
+}
+
+// hasContent reports whether a frame comes with content. Content that this version does not find is of a later one.
+func hasContent(frame *streamv1.Frame) bool {
+	kind := frame.GetKind()
+	return (kind == streamv1.Kind_KIND_SNAPSHOT || kind == streamv1.Kind_KIND_DELTA) && !frame.GetRemoved()
+}
+
+// skipped returns the frame of content that only a later version knows. Without a kind it is counted as unknown, and
+// not handled.
+func skipped(frame *streamv1.Frame) *streamv1.Frame {
+	return &streamv1.Frame{ResumeToken: frame.GetResumeToken()}
 }

@@ -30,9 +30,8 @@ func Objects(client configv1.ConfigServiceClient) stream.Source[*configobjects.E
 				return nil, nil, err
 			}
 			entry, err := decodeObject(m)
-			if errors.Is(err, errLaterKind) {
-				// A frame without a kind is counted as unknown and skipped.
-				return &streamv1.Frame{ResumeToken: m.GetFrame().GetResumeToken()}, nil, nil
+			if errors.Is(err, errLaterKind) || err == nil && entry == nil && hasContent(m.GetFrame()) {
+				return skipped(m.GetFrame()), nil, nil
 			}
 			return m.GetFrame(), entry, err
 		}, nil

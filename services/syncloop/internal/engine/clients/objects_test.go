@@ -17,6 +17,24 @@ import (
 type laterConfigMux struct {
 	configv1.ConfigServiceClient
 	sent []*configv1.WatchObjectsResponse
+	pods []*configv1.WatchPodUpdatesResponse
+}
+
+func (c *laterConfigMux) WatchPodUpdates(
+	context.Context, *configv1.WatchPodUpdatesRequest, ...grpc.CallOption,
+) (grpc.ServerStreamingClient[configv1.WatchPodUpdatesResponse], error) {
+	return &laterUpdates{sent: c.pods}, nil
+}
+
+type laterUpdates struct {
+	grpc.ClientStream
+	sent []*configv1.WatchPodUpdatesResponse
+}
+
+func (w *laterUpdates) Recv() (*configv1.WatchPodUpdatesResponse, error) {
+	next := w.sent[0]
+	w.sent = w.sent[1:]
+	return next, nil
 }
 
 func (c *laterConfigMux) WatchObjects(
@@ -73,6 +91,31 @@ func TestAnObjectOfALaterVersionIsSkipped(t *testing.T) {
 		m, err := sub.Next(t.Context())
 		if err != nil || m.Kind != want.kind || string(m.Token) != want.token {
 			t.Fatalf("Next() = %v, %v, want kind %v with the token %s", m, err, want.kind, want.token)
+		}
+	}
+}
+
+// TestAnUpdateOfALaterVersionIsSkipped: a newer configmux may send something that is neither a pod nor a source.
+func TestAnUpdateOfALaterVersionIsSkipped(t *testing.T) {
+	frame := func(kind streamv1.Kind, key string) *streamv1.Frame {
+		return &streamv1.Frame{Kind: kind, Key: key, ResumeToken: []byte(key)}
+	}
+	removed := frame(streamv1.Kind_KIND_DELTA, "d")
+	removed.Removed = true
+	later := &laterConfigMux{pods: []*configv1.WatchPodUpdatesResponse{
+		{Frame: frame(streamv1.Kind_KIND_SNAPSHOT, "later/a")},
+		{Frame: frame(streamv1.Kind_KIND_SYNCED, "b")},
+		{Frame: frame(streamv1.Kind_KIND_DELTA, "later/c")},
+		{Frame: removed},
+	}}
+	sub, err := ConfigMux(later).Subscribe(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	for _, want := range []stream.Kind{stream.KindUnknown, stream.KindSynced, stream.KindUnknown, stream.KindDelta} {
+		if m, err := sub.Next(t.Context()); err != nil || m.Kind != want || len(m.Token) == 0 {
+			t.Fatalf("Next() = %v, %v, want kind %v", m, err, want)
 		}
 	}
 }
