@@ -104,8 +104,8 @@ quartet_damaged_files{file="kubelet_internal_checkpoint"} 1
 	}
 }
 
-// TestADirectoryThatCannotBeListedIsNotTakenForAnEmptyOne: it is a reason, and what lay in it counts on. A missing one is
-// none.
+// TestADirectoryThatCannotBeListedIsNotTakenForAnEmptyOne: it is a reason, and what lay in it counts on. A missing one
+// is none.
 func TestADirectoryThatCannotBeListedIsNotTakenForAnEmptyOne(t *testing.T) {
 	stateDir, rootDir, clock := t.TempDir(), t.TempDir(), clocktesting.NewFakeClock(time.Now())
 	endings, pulls := filepath.Join(stateDir, "endings"), filepath.Join(rootDir, "image_manager")
