@@ -22,6 +22,7 @@ func TestANodeInAMachine(t *testing.T) {
 		n.in("out of memory", testOutOfMemory)
 		n.in("AppArmor", testAppArmor)
 		n.in("huge pages", testHugePages)
+		n.in("NFS", testNFS)
 		n.in("removal", testRemoval)
 		n.in("NUMA nodes", testNUMANodes)
 		n.in("before a restart", prepareRestart)

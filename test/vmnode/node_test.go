@@ -1,6 +1,6 @@
 // Package vmnode runs a whole node in a virtual machine: the programs of the build, the bundled containerd and static
 // pods. The machine has what the machine of the tests may lack: nothing but cgroup v2, swap, two NUMA nodes,
-// huge pages, AppArmor, and a power button.
+// huge pages, AppArmor, an NFS server, and a power button.
 package vmnode
 
 import (
@@ -22,6 +22,7 @@ import (
 
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/livenode"
+	"github.com/quartet-node/quartet/test/nfsserver"
 	"github.com/quartet-node/quartet/test/vm"
 )
 
@@ -54,8 +55,9 @@ func machine() vm.Machine {
 	}
 	return vm.Machine{
 		Root: &vm.Root{MiB: 4096, Files: files}, CPUs: 4, NUMANodes: 2, MemoryMiB: memoryMiB, Timeout: machineTimeout,
-		Modules:  []string{"overlay", "bridge", "veth"},
-		Programs: []string{"/sbin/apparmor_parser"}, // with which containerd loads its profile
+		Modules: append(nfsserver.Modules(), "overlay", "bridge", "veth"),
+		// containerd loads its profile with apparmor_parser.
+		Programs: append(nfsserver.Programs(), "/sbin/apparmor_parser"),
 		Disks:    []vm.Disk{{MiB: swapMiB, Format: []string{"mkswap"}}},
 	}
 }
@@ -248,23 +250,50 @@ func (n *node) process(name string) int {
 	return id
 }
 
+// killSyncloop kills syncloop and waits for the next one.
+func (n *node) killSyncloop() {
+	n.t.Helper()
+	old, err := n.PID("syncloop")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
+		n.t.Fatal(err)
+	}
+	n.await("a new syncloop runs", func() bool {
+		id, err := n.PID("syncloop")
+		return err == nil && id != old
+	})
+}
+
 // get returns the answer of the read-only API.
 func (n *node) get(path string) []byte {
 	n.t.Helper()
-	url := "http://127.0.0.1:" + n.Port() + path
-	request, err := http.NewRequestWithContext(n.t.Context(), http.MethodGet, url, http.NoBody)
+	body, err := n.fetch("http://127.0.0.1:" + n.Port() + path)
 	if err != nil {
 		n.t.Fatal(err)
+	}
+	return body
+}
+
+// fetch returns the answer of a server.
+func (n *node) fetch(url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(n.t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
 	}
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
-		n.t.Fatal(err)
+		return nil, err
 	}
 	body, err := io.ReadAll(answer.Body)
-	if err := errors.Join(err, answer.Body.Close()); err != nil || answer.StatusCode != http.StatusOK {
-		n.t.Fatalf("GET %s: %s, %v", url, answer.Status, err)
+	if err := errors.Join(err, answer.Body.Close()); err != nil {
+		return nil, err
 	}
-	return body
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("GET %s: %s", url, answer.Status)
+	}
+	return body, nil
 }
 
 // status returns the status of a pod's container; its zero value if there is none.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"syscall"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -78,17 +77,7 @@ func testNUMANodes(n *node) {
 	wantAlignment(n)
 
 	one, two := n.process("one"), n.process("two")
-	old, err := n.PID("syncloop")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
-		n.t.Fatal(err)
-	}
-	n.await("a new syncloop runs", func() bool {
-		id, err := n.PID("syncloop")
-		return err == nil && id != old
-	})
+	n.killSyncloop()
 	n.ready("one")
 	n.ready("two")
 	wantAlignment(n)

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
+	"github.com/quartet-node/quartet/test/nfsserver"
 	"github.com/quartet-node/quartet/test/vm"
 )
 
@@ -28,38 +29,6 @@ func must(t *testing.T, err error) {
 
 // export is the directory that the server of the machine exports as its root.
 const export = "/tmp/export"
-
-// startServer starts the kernel's NFS server, version 4, for this machine alone. Instead of the programs of nfs-utils,
-// it tells the kernel what rpc.mountd(8) would answer.
-func startServer(t *testing.T) {
-	t.Helper()
-	must(t, os.Mkdir(export, 0o777))
-	// Files have no handles on the first file system of the machine.
-	must(t, unix.Mount("export", export, "tmpfs", 0, "mode=777"))
-	must(t, os.MkdirAll("/var/lib/nfs/v4recovery", 0o700))
-	must(t, unix.Mount("nfsd", "/proc/fs/nfsd", "nfsd", 0, ""))
-	const (
-		client = "machine"
-		never  = "2147483647"
-		// insecure port, async, no subtree check, fsid; see nfsd/export.h
-		flags = 0x2 | 0x10 | 0x400 | 0x2000
-	)
-	for _, one := range [][2]string{
-		{"/proc/fs/nfsd/versions", "-2 -3 +4"},
-		{"/proc/fs/nfsd/nfsv4gracetime", "10"},
-		{"/proc/fs/nfsd/nfsv4leasetime", "10"},
-		{"/proc/fs/nfsd/portlist", "tcp 2049"},
-		{"/proc/fs/nfsd/threads", "2"},
-		{"/proc/fs/nfsd/v4_end_grace", "Y"},
-		{"/proc/net/rpc/auth.unix.ip/channel", "nfsd 127.0.0.1 " + never + " " + client},
-		{"/proc/net/rpc/nfsd.export/channel", fmt.Sprint(client, " ", export, " ", never, " ", flags, " 65534 65534 0")},
-		{"/proc/net/rpc/nfsd.fh/channel", client + ` 1 \x00000000 ` + never + " " + export},
-	} {
-		if err := os.WriteFile(one[0], []byte(one[1]+"\n"), 0o600); err != nil {
-			t.Fatalf("start the server: write %q to %s: %v", one[1], one[0], err)
-		}
-	}
-}
 
 // proxy forwards connections to the server, and can stop to do so.
 type proxy struct {
@@ -93,7 +62,7 @@ func (p *proxy) serve(t *testing.T, listener net.Listener, running *sync.WaitGro
 		if err != nil {
 			return
 		}
-		to, err := net.Dial("tcp", "127.0.0.1:2049")
+		to, err := net.Dial("tcp", fmt.Sprint("127.0.0.1:", nfsserver.Port))
 		if err != nil {
 			t.Error(err)
 			_ = from.Close()
@@ -145,15 +114,11 @@ func realRequest(t *testing.T, port int, options ...string) persistentvolumes.Re
 }
 
 func TestARealServer(t *testing.T) {
-	if !vm.Inside(t, vm.Machine{
-		Modules: []string{"nfs", "nfsv4", "nfsd"},
-		Programs: []string{
-			"/bin/mount", "/bin/umount", "/sbin/mount.nfs", "/sbin/umount.nfs", "/sbin/mount.nfs4", "/sbin/umount.nfs4",
-		},
-	}) {
+	if !vm.Inside(t, vm.Machine{Modules: nfsserver.Modules(), Programs: nfsserver.Programs()}) {
 		return
 	}
-	startServer(t)
+	_, err := nfsserver.Start(export)
+	must(t, err)
 	kind, err := persistentvolumes.NewNFS()
 	must(t, err)
 	t.Run("volumes", func(t *testing.T) { checkVolumes(t, kind) })
@@ -161,7 +126,7 @@ func TestARealServer(t *testing.T) {
 }
 
 func checkVolumes(t *testing.T, kind *persistentvolumes.NFS) {
-	request := realRequest(t, 2049)
+	request := realRequest(t, nfsserver.Port)
 	for range 2 {
 		path, err := kind.Mount(t.Context(), request)
 		must(t, err)
@@ -170,7 +135,7 @@ func checkVolumes(t *testing.T, kind *persistentvolumes.NFS) {
 	if content, err := os.ReadFile(filepath.Join(export, "file")); err != nil || string(content) != "content" {
 		t.Errorf("the server has %q, %v", content, err)
 	}
-	reader := realRequest(t, 2049)
+	reader := realRequest(t, nfsserver.Port)
 	reader.ReadOnly = true
 	path, err := kind.Mount(t.Context(), reader)
 	must(t, err)
@@ -186,7 +151,7 @@ func checkVolumes(t *testing.T, kind *persistentvolumes.NFS) {
 			t.Errorf("%s is left: %v", dir, err)
 		}
 	}
-	missing := realRequest(t, 2049)
+	missing := realRequest(t, nfsserver.Port)
 	missing.PV.Spec.NFS.Path = "/missing"
 	_, err = kind.Mount(t.Context(), missing)
 	if err == nil || !strings.Contains(err.Error(), "No such file or directory") {
