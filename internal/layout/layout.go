@@ -4,6 +4,7 @@
 package layout
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -48,6 +49,8 @@ func Services() []Service {
 // Layout computes the paths of one node. Create it with New.
 type Layout struct {
 	stateDir string
+	// runtimeDir is the directory of the runtime's sockets; empty for the directory of all.
+	runtimeDir string
 }
 
 // New returns the Layout of a state directory, which need not exist. A relative path is relative to the working
@@ -145,14 +148,27 @@ func EarlierSocket(socket string) string {
 // Address is the gRPC address of a service.
 func (l Layout) Address(s Service) string { return "unix://" + l.Socket(s) }
 
+// WithRuntimeSockets returns the Layout of a node whose bundled containerd has its sockets in a directory of their own,
+// so that what sees the sockets of the services does not see them. It fails if the path is too long for them.
+func (l Layout) WithRuntimeSockets(dir string) (Layout, error) {
+	if len(dir)+longestSocketName > maxSocketPath {
+		return Layout{}, fmt.Errorf("%s is too long for sockets, whose paths have at most %d bytes", dir, maxSocketPath)
+	}
+	l.runtimeDir = dir
+	return l, nil
+}
+
+// RuntimeSocketDir is the directory of the sockets of the bundled containerd.
+func (l Layout) RuntimeSocketDir() string { return cmp.Or(l.runtimeDir, l.SocketDir()) }
+
 // RuntimeSocket is the path of the bundled containerd's socket.
-func (l Layout) RuntimeSocket() string { return filepath.Join(l.SocketDir(), "containerd.sock") }
+func (l Layout) RuntimeSocket() string { return filepath.Join(l.RuntimeSocketDir(), "containerd.sock") }
 
 // RuntimeEndpoint is the CRI endpoint of the bundled containerd.
 func (l Layout) RuntimeEndpoint() string { return "unix://" + l.RuntimeSocket() }
 
 // ShimSocketDir is the directory of the sockets of the bundled containerd's shims.
-func (l Layout) ShimSocketDir() string { return filepath.Join(l.SocketDir(), "s") }
+func (l Layout) ShimSocketDir() string { return filepath.Join(l.RuntimeSocketDir(), "s") }
 
 // PIDDir is the directory with a file NAME.pid for each process of the node.
 func (l Layout) PIDDir() string { return filepath.Join(l.stateDir, "run") }

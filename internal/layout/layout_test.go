@@ -49,6 +49,26 @@ func TestEverySocketPathFits(t *testing.T) {
 	}
 }
 
+// The sockets of a runtime in a directory of its own fit, or the directory is refused.
+func TestTheRuntimeHasADirectoryOfItsOwn(t *testing.T) {
+	l, err := layout.New("/srv/node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for length := 2; length < 150; length++ {
+		dir := "/" + strings.Repeat("d", length)
+		own, err := l.WithRuntimeSockets(dir)
+		longest := filepath.Join(dir, "s", strings.Repeat("f", 64))
+		if (err == nil) != (len(longest) <= 107) {
+			t.Fatalf("a directory of %d bytes: %v, with a path of %d bytes", length, err, len(longest))
+		}
+		if err == nil && (own.RuntimeSocket() != filepath.Join(dir, "containerd.sock") ||
+			filepath.Join(own.ShimSocketDir(), strings.Repeat("f", 64)) != longest || own.Socket(layout.PLEG) != l.Socket(layout.PLEG)) {
+			t.Errorf("the sockets are %s, %s and %s", own.RuntimeSocket(), own.ShimSocketDir(), own.Socket(layout.PLEG))
+		}
+	}
+}
+
 func TestLongStateDirsDoNotShareSockets(t *testing.T) {
 	deep := "/" + strings.Repeat("deep/", 30)
 	a, err := layout.New(deep + "a")

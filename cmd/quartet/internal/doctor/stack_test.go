@@ -115,9 +115,9 @@ func TestTheStackSaysWhichNodeIsMeant(t *testing.T) {
 		)
 	}
 	s := p.stack
-	if s.project != "quartet" || !s.bundled || s.endpoint != "unix://"+state+"/run/containerd.sock" {
+	if s.project != "quartet" || !s.bundled || s.endpoint != "unix://"+state+"/cri/containerd.sock" {
 		t.Errorf("s = %+v, want project %q, bundled true and endpoint %v",
-			s, "quartet", "unix://"+state+"/run/containerd.sock")
+			s, "quartet", "unix://"+state+"/cri/containerd.sock")
 	}
 	if got := slices.Sorted(maps.Keys(s.ports)); !slices.Equal(got, []int{3000, 4317, 9090, 16686}) ||
 		s.ports[3000] != "grafana" {

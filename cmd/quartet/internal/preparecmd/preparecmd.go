@@ -29,6 +29,10 @@ const (
 	userNodeStatus = 10244
 )
 
+// runtimeDir is the directory of the sockets of the bundled runtime, in the state directory. It is not below the
+// directory of the services' sockets, which every container sees.
+const runtimeDir = "cri"
+
 // clusterDir is the directory of a node's cluster credentials, in the state directory.
 const clusterDir = "cluster"
 
@@ -140,6 +144,7 @@ func directories(l layout.Layout) []directory {
 		)
 	}
 	return append(dirs, []directory{
+		{path: filepath.Join(l.StateDir(), runtimeDir), mode: 0o700},
 		// nodestatus writes the kubeconfig and the certificate of a cluster's node here, and the others read them.
 		{path: filepath.Join(l.StateDir(), clusterDir), uid: userNodeStatus, gid: group, mode: 0o750},
 		{path: l.Root(), mode: 0o711},

@@ -74,6 +74,7 @@ func TestEachServiceGetsDirectoriesOfItsOwn(t *testing.T) {
 			"run/syncloop":   {0, 10240, 0o710},
 			"run/nodestatus": {10244, 10240, 0o710},
 			"run/users":      {0, 0, 0o644},
+			"cri":            {0, 0, 0o700},
 			"configmux":      {10241, 10240, 0o700},
 			"pleg":           {0, 10240, 0o700},
 			"syncloop":       {0, 10240, 0o700},

@@ -39,7 +39,7 @@ const (
 
 // Command is `quartet runtime`.
 func Command() *cobra.Command {
-	var stateDir, podCIDR, config string
+	var stateDir, podCIDR, config, socketDir string
 	var enterHost bool
 	cmd := &cobra.Command{
 		Use:   "runtime",
@@ -52,6 +52,11 @@ this machine: a machine that is switched off does the same.`,
 			l, err := layout.New(stateDir)
 			if err != nil {
 				return err
+			}
+			if socketDir != "" {
+				if l, err = l.WithRuntimeSockets(socketDir); err != nil {
+					return fmt.Errorf("--socket-dir: %w", err)
+				}
 			}
 			network, err := bundle.PodNetwork(podCIDR, config)
 			if err != nil {
@@ -68,6 +73,8 @@ this machine: a machine that is switched off does the same.`,
 	cmd.Flags().
 		StringVar(&podCIDR, "pod-cidr", "", "`network` that pods get their IPv4 addresses from, instead of podCIDR of --config; a free private one is chosen when both are empty")
 	cmd.Flags().StringVar(&config, "config", "", "`file` with the node's KubeletConfiguration, of which podCIDR is read")
+	cmd.Flags().StringVar(&socketDir, "socket-dir", "",
+		"`directory` of containerd's sockets, as an absolute path; that of the services' sockets when empty")
 	cmd.Flags().
 		BoolVar(&enterHost, "enter-host", false, "for a container with pid: host: put the runtime's files on the machine and run it there")
 	return cmd
@@ -80,7 +87,7 @@ func moveToHost(l layout.Layout, network netip.Prefix) error {
 		return fmt.Errorf("putting the runtime's files into %s: %w", dist, err)
 	}
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "PATH=") })
-	args := []string{"quartet", "runtime", "--state-dir", l.StateDir()}
+	args := []string{"quartet", "runtime", "--state-dir", l.StateDir(), "--socket-dir", l.RuntimeSocketDir()}
 	if network.IsValid() {
 		args = append(args, "--pod-cidr", network.String())
 	}
