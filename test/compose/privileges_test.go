@@ -2,10 +2,13 @@ package compose
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,6 +45,7 @@ func privileges(s *stack) {
 		expectLine(s, service, string(status), "CapEff", fmt.Sprintf("%016x", mask))
 		expectLine(s, service, string(status), "CapBnd", fmt.Sprintf("%016x", mask))
 		expectLine(s, service, string(status), "NoNewPrivs", "1")
+		expectLine(s, service, string(status), "Seccomp", "2") // a filter: the engine's default profile
 		uid, gid, _ := strings.Cut(want.user, ":")
 		expectLine(s, service, string(status), "Uid", strings.Join(slices.Repeat([]string{uid}, 4), "\t"))
 		expectLine(s, service, string(status), "Gid", strings.Join(slices.Repeat([]string{gid}, 4), "\t"))
@@ -50,6 +54,7 @@ func privileges(s *stack) {
 			s.t.Errorf("%s: read-only root, privileged, memory limit, restart policy, health check: %s", service, inspected)
 		}
 	}
+	runtimeSockets(s)
 	s.expectUser("jaeger", "10001:10001")
 	if rules := s.inspect(s.containers("syncloop")[0], "{{.HostConfig.DeviceCgroupRules}} {{.HostConfig.Devices}}"); rules != "[c 1:11 r] []" {
 		s.t.Errorf("syncloop may use the devices %s, want %q", rules, "[c 1:11 r] []")
@@ -76,5 +81,31 @@ func expectLine(s *stack, service, status, key, want string) {
 	got := regexp.MustCompile(`(?m)^` + key + `:\s*(.*)$`).FindStringSubmatch(status)
 	if len(got) != 2 || strings.TrimSpace(got[1]) != want {
 		s.t.Errorf("%s: %s is %q, want %q", service, key, got, want)
+	}
+}
+
+// runtimeSockets checks which containers see the runtime's sockets: those that use them, and no others.
+func runtimeSockets(s *stack) {
+	s.t.Helper()
+	for service := range promised {
+		root := filepath.Join("/proc", s.inspect(s.containers(service)[0], "{{.State.Pid}}"), "root")
+		sees := slices.ContainsFunc([]string{"run", "var/run", s.node.Layout.StateDir()}, func(dir string) bool {
+			found := false
+			// Anything that cannot be listed is not seen.
+			_ = filepath.WalkDir(filepath.Join(root, dir), func(_ string, entry fs.DirEntry, err error) error {
+				found = found || err == nil && strings.HasPrefix(entry.Name(), "containerd.sock")
+				return nil
+			})
+			return found
+		})
+		// syncloop sees the machine below /host.
+		if want := service == "pleg"; sees != want {
+			s.t.Errorf("%s sees the runtime's socket: %t, want %t", service, sees, want)
+		}
+	}
+	info, err := os.Stat(filepath.Join(s.node.Layout.StateDir(), "cri"))
+	s.must(err)
+	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || info.Mode() != os.ModeDir|0o700 || owner.Uid != 0 {
+		s.t.Errorf("the directory of the runtime's sockets is %v, want %v of root", info.Mode(), os.ModeDir|0o700)
 	}
 }
