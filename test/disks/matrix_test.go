@@ -58,8 +58,8 @@ type rig struct {
 }
 
 // TestNothingPromisedIsLostOnAFailingDisk has one file after the other fail, in each way, while the node is killed and
-// started, pods and secrets are applied, pods are evicted, resized and terminated, pods exceed their deadline, and the
-// key is rotated. Pods that have to end do so; what fails is said; and with the disk well again, everything that was
+// started, pods and secrets are applied, pods are evicted, resized, terminated and shut down, pods exceed their deadline,
+// and the key is rotated. Pods that have to end do so; what fails is said; and with the disk well again, everything that was
 // promised is there.
 func TestNothingPromisedIsLostOnAFailingDisk(t *testing.T) {
 	r := start(t)
@@ -144,6 +144,8 @@ func container(p *v1.Pod) string {
 
 func evicted(p *v1.Pod) bool { return p != nil && p.Status.Reason == "Evicted" }
 
+func isDown(p *v1.Pod) bool { return p != nil && p.Status.Reason == "Terminated" }
+
 // hasCPU reports whether a CPU request in millicores is allocated to a pod.
 func hasCPU(p *v1.Pod, cpu int) bool {
 	return p != nil && len(p.Status.ContainerStatuses) > 0 &&
@@ -200,14 +202,15 @@ func (r *rig) fail(t *testing.T, f file, how fault) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
 	defer cancel()
 	r.turn++
-	goes, late, added, pressed := r.of("goes"), r.of("late"), r.of("new"), r.of("pressed")
+	goes, late, added, pressed, down := r.of("goes"), r.of("late"), r.of("new"), r.of("pressed"), r.of("down")
 	r.node.WriteManifest(t, "goes.yaml", manifest(goes, "", "serve"))
 	r.node.WriteManifest(t, "pressed.yaml", manifest(pressed, "", "serve"))
+	r.node.WriteManifest(t, "down.yaml", manifest(down, "", "serve"))
 	r.node.WriteManifest(t, "late.yaml", manifest(late, "  activeDeadlineSeconds: 8\n", "serve"))
 	eventually.In(ctx, t, "the pods are ready", func() bool {
 		p := r.node.Pod(ctx, late) // on a busy machine its deadline may be over
 		return harness.Ready(r.node.Pod(ctx, goes)) && harness.Ready(r.node.Pod(ctx, pressed)) &&
-			(harness.Ready(p) || overdue(p))
+			harness.Ready(r.node.Pod(ctx, down)) && (harness.Ready(p) || overdue(p))
 	})
 	said := r.logged(t)
 
@@ -258,6 +261,7 @@ func (r *rig) demand(ctx context.Context, t *testing.T, f file, how fault, said 
 		t.Errorf("the pod beyond its deadline has not ended; the node says %s", r.last(t, said))
 	}
 	r.evict(ctx, t, pressed, said)
+	r.shutDown(ctx, t, r.of("down"), said)
 	r.node.WriteManifest(t, "new.yaml", manifest(added, "", "serve"))
 	if !r.within(ctx, patience/3, func(ctx context.Context) bool { return harness.Ready(r.node.Pod(ctx, added)) }) &&
 		!r.says(t, said, f) && !(f.ofPods && how.errno == 0 && r.works(ctx, added)) {
@@ -304,6 +308,27 @@ func (r *rig) evict(ctx context.Context, t *testing.T, name string, said int) {
 	}
 }
 
+// shutDown ends a pod, as before the machine goes down.
+func (r *rig) shutDown(ctx context.Context, t *testing.T, name string, said int) {
+	t.Helper()
+	p := r.node.Pod(ctx, name)
+	conn, err := rpc.Dial(r.node.Layout.Address(layout.SyncLoop))
+	if err != nil || p == nil {
+		t.Errorf("there is no pod to shut down: %v", err)
+		return
+	}
+	defer conn.Close() //nolint:errcheck // nothing was written to it
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	request := &enginev1.ShutDownPodsRequest{Pods: []*enginev1.PodEnd{{PodUid: string(p.UID), GracePeriodSeconds: 1}}}
+	if _, err := enginev1.NewEngineServiceClient(conn).ShutDownPods(ctx, request); err != nil {
+		t.Errorf("the shutdown does not end its pod: %v; the node says %s", err, r.last(t, said))
+	}
+	if p := r.node.Pod(ctx, name); !isDown(p) {
+		t.Errorf("the pod of the shutdown has not ended; the node says %s", r.last(t, said))
+	}
+}
+
 // works reports whether the worker of a pod is busy.
 func (r *rig) works(ctx context.Context, name string) bool {
 	out, err := r.command(ctx, "", "get", "workers")
@@ -344,6 +369,9 @@ func (r *rig) recovers(
 	if p := r.node.Pod(ctx, pressed); p != nil && !evicted(p) {
 		t.Errorf("after a restart the evicted pod is %s %s", p.Status.Phase, p.Status.Reason)
 	}
+	if p := r.node.Pod(ctx, r.of("down")); healthy && p != nil && !isDown(p) {
+		t.Errorf("after a restart the pod of the shutdown is %s %s", p.Status.Phase, p.Status.Reason)
+	}
 	if p := r.node.Pod(ctx, "sized"); !hasCPU(p, r.cpu) {
 		t.Errorf("after a restart the applied pod does not have %d millicores", r.cpu)
 	}
@@ -358,7 +386,7 @@ func (r *rig) recovers(
 			t.Errorf("%s was accepted, and is lost", name)
 		}
 	}
-	for _, name := range []string{"late.yaml", "new.yaml", "goes.yaml", "pressed.yaml"} {
+	for _, name := range []string{"late.yaml", "new.yaml", "goes.yaml", "pressed.yaml", "down.yaml"} {
 		if err := os.Remove(filepath.Join(r.node.Manifests, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Error(err)
 		}
