@@ -69,6 +69,7 @@ func (c cluster) csi(t *testing.T) {
 	c.move(t, "dirs-0")
 	c.expand(t, "data-dirs-1", "dirs-1")
 	c.rawBlock(t)
+	c.waits(t)
 	c.control.kubectl(t, "scale", "statefulset/dirs", "--replicas=0")
 	c.control.kubectl(t, "delete", "statefulset/dirs", "service/dirs")
 	c.control.await(t, "the persistent volumes are deleted", func(out string) bool { return out == "" },
