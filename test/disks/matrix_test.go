@@ -58,9 +58,9 @@ type rig struct {
 }
 
 // TestNothingPromisedIsLostOnAFailingDisk has one file after the other fail, in each way, while the node is killed and
-// started, pods and secrets are applied, pods are evicted, resized, terminated and shut down, pods exceed their deadline,
-// and the key is rotated. Pods that have to end do so; what fails is said; and with the disk well again, everything that was
-// promised is there.
+// started, pods and secrets are applied, pods are evicted, resized, terminated and shut down, pods exceed their
+// deadline, and the key is rotated. Pods that have to end do so; what fails is said; and with the disk well again,
+// everything that was promised is there.
 func TestNothingPromisedIsLostOnAFailingDisk(t *testing.T) {
 	r := start(t)
 	type cell struct {
