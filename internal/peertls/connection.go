@@ -2,6 +2,8 @@ package peertls
 
 import (
 	"crypto/x509"
+	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"time"
@@ -14,6 +16,12 @@ import (
 // recheckEvery is the interval at which the certificate of the peer of an open connection is verified again. A watch
 // stream, and so its connection, may last for months.
 const recheckEvery = time.Minute
+
+// alertPatience bounds the wait for the reason of a closed connection, which has arrived before its end.
+const alertPatience = 100 * time.Millisecond
+
+// alertOp is the operation in the error of package tls for an alert of the other end.
+const alertOp = "remote error"
 
 // connection is an open connection. It is closed when the certificate of its peer is not valid any more.
 type connection struct {
@@ -67,6 +75,23 @@ func (c *connection) look() {
 		c.expired(err)
 		_ = c.Close() // its reader sees the end
 	}
+}
+
+// Write implements net.Conn. With TLS 1.3 a server refuses a certificate after the handshake of the client, so the client
+// may see a closed connection first. The error then has the reason that the server has sent.
+func (c *connection) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err == nil {
+		return n, nil
+	}
+	if deadlineErr := c.SetReadDeadline(time.Now().Add(alertPatience)); deadlineErr != nil {
+		return n, err
+	}
+	_, readErr := c.Read(make([]byte, 1)) // nothing can be sent any more, so nothing else is read
+	if alert := (*net.OpError)(nil); errors.As(readErr, &alert) && alert.Op == alertOp {
+		return n, fmt.Errorf("%w (%w)", readErr, err)
+	}
+	return n, err
 }
 
 // Close implements net.Conn.

@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/test/authority"
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
@@ -123,6 +125,57 @@ func TestAnEndWithAWrongCertificateIsRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAClientThatIsRefusedHearsWhy, also when it writes after the server has closed the connection.
+func TestAClientThatIsRefusedHearsWhy(t *testing.T) {
+	ca := authority.New(t, "ca")
+	p := newPair(t, ca.Issue(t, t.TempDir(), authority.Request{Name: host, Hosts: []string{host, "pleg"}}),
+		ca.Issue(t, t.TempDir(), authority.Request{Name: "syncloop", For: -time.Second}))
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer func() { must(t, listener.Close()) }()
+	refused := make(chan struct{})
+	go func() {
+		defer close(refused)
+		if raw, err := listener.Accept(); err == nil {
+			_, _, _ = p.server.ServerHandshake(raw) // its error is in the log
+			_ = raw.Close()
+		}
+	}()
+	raw, err := net.Dial("tcp", listener.Addr().String())
+	must(t, err)
+	client, _, err := p.client.ClientHandshake(t.Context(), host+":7443", raw)
+	must(t, err)
+	defer func() { _ = client.Close() }()
+	<-refused
+	for range 3 { // the first write succeeds, and has the other end answer that it is closed
+		if _, err = client.Write([]byte("PRI")); err != nil {
+			break
+		}
+		eventually.That(t, "the system knows that the connection is closed", func() bool { return closed(raw) })
+	}
+	if err == nil || !strings.Contains(err.Error(), "expired certificate") {
+		t.Errorf("Write() = %v, want the reason", err)
+	}
+}
+
+// closed reports whether the other end of a connection has refused what was sent.
+func closed(conn net.Conn) bool {
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return true
+	}
+	state := byte(0)
+	if err := raw.Control(func(fd uintptr) {
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			state = info.State
+		}
+	}); err != nil {
+		return true
+	}
+	const closed = 7 // TCP_CLOSE
+	return state == closed
 }
 
 // TestFilesAreRotatedWhileConnectionsAreOpen: a new certificate and a new authority apply to the next connection, open
