@@ -77,8 +77,8 @@ func (c *connection) look() {
 	}
 }
 
-// Write implements net.Conn. With TLS 1.3 a server refuses a certificate after the handshake of the client, so the client
-// may see a closed connection first. The error then has the reason that the server has sent.
+// Write implements net.Conn. With TLS 1.3 a server refuses a certificate after the handshake of the client, so the
+// client may see a closed connection first. The error then has the reason that the server has sent.
 func (c *connection) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err == nil {
