@@ -134,6 +134,8 @@ func (s *state) end(err error, now time.Time) {
 type pod struct {
 	intent  intent
 	volumes map[key]*state
+	// before is the number of completed operations of each volume when the pod was last wanted.
+	before map[key]int
 }
 
 // step is an operation to start, or a running one that gets a place again.

@@ -199,6 +199,7 @@ func (m *Manager) Want(ctx context.Context, p *v1.Pod) {
 	for k, s := range known.volumes {
 		s.inSpec = inSpec[k]
 	}
+	known.before = endings(known)
 	m.signal()
 }
 

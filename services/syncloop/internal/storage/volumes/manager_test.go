@@ -408,6 +408,24 @@ func TestABlockDeviceThatCannotBeHadHasItsOwnEvent(t *testing.T) {
 	})
 }
 
+// TestAFailureBeforeTheWaitIsNotWaitedFor: the volume has failed since the pod was wanted, so the pod says so at once,
+// and not after the next attempt.
+func TestAFailureBeforeTheWaitIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.plugin.failing("data", errors.New("no server"))
+		pod := newPod("u1", "data")
+		r.manager.Want(t.Context(), pod)
+		synctest.Wait()
+		if got := r.events.String(); !strings.Contains(got, "no server") {
+			t.Fatalf("events %q before the wait", got)
+		}
+		if err := r.manager.Wait(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "no server") {
+			t.Errorf("waited with %v", err)
+		}
+	})
+}
+
 // TestAVolumeThatIsBeingAttachedIsNoEvent checks that it becomes one after two minutes.
 func TestAVolumeThatIsBeingAttachedIsNoEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -33,11 +33,14 @@ type NotRemovedError struct{ Message string }
 // Error implements error.
 func (e *NotRemovedError) Error() string { return e.Message }
 
-// Wait returns nil when the wanted volumes of a pod are set up. It fails with a *NotReadyError if one has just failed,
-// or after two minutes, and with the error of ctx. Call Want before.
+// Wait returns nil when the wanted volumes of a pod are set up. It fails with a *NotReadyError if one has failed since
+// the call of Want, which has to come before, or after two minutes, and with the error of ctx.
 func (m *Manager) Wait(ctx context.Context, p *v1.Pod) error {
 	m.mu.Lock()
-	before := endings(m.pods[p.UID])
+	var before map[key]int
+	if known := m.pods[p.UID]; known != nil {
+		before = known.before
+	}
 	m.mu.Unlock()
 	return m.until(ctx, p.UID, before, func(known *pod, before map[key]int) (bool, error) {
 		return readiness(known, before, m.cfg.Clock.Now())
