@@ -2,7 +2,6 @@ package bundle
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -111,13 +110,10 @@ func (c runtimeConfig) render() (string, error) {
 }
 
 // countsHugePages reports whether the cgroups of the machine count huge pages. If they do not, containerd would log a
-// warning for each container.
+// warning for each container. Cgroups of version 1 count as if they did not: their controller may be one of the kernel
+// without being mounted, and runc then starts no container.
 func countsHugePages(mounted fs.FS) bool {
 	list, err := fs.ReadFile(mounted, "cgroup.controllers")
-	if errors.Is(err, fs.ErrNotExist) { // version 1
-		_, err = fs.Stat(mounted, "hugetlb")
-		return err == nil
-	}
 	return err == nil && slices.Contains(strings.Fields(string(list)), "hugetlb")
 }
 

@@ -14,6 +14,8 @@ func TestSocketsOfTheKubeletHaveItsModes(t *testing.T) {
 	m := newMachine(t)
 	m.configmux.speak()
 	defer m.start()()
+	m.put(newPod("u1", "web", "a")) // the node is not stopped while it still connects
+	m.eventually("the pod is ready", m.ready("u1"))
 	for path, want := range map[string]fs.FileMode{
 		"plugins":                     fs.ModeDir | 0o750,
 		"plugins_registry":            fs.ModeDir | 0o750,
