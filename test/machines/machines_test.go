@@ -61,9 +61,8 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	require.Root(t, "network namespaces and containers")
 	for _, command := range []string{"ip", "nsenter", "unshare"} {
-		if _, err := exec.LookPath(command); err != nil {
-			t.Skip(err)
-		}
+		_, err := exec.LookPath(command)
+		require.NoError(t, err)
 	}
 	node, err := livenode.New(livenode.Bin(), "machines")
 	must(t, err)
@@ -251,7 +250,7 @@ func (w *world) await(what string, holds func() bool) {
 }
 
 // TestANodeOnTwoMachines: pods start across a link that is cut and with certificates that are rotated, and no running
-// pod notices. Whoever has no good certificate is refused.
+// pod notices. A peer without a good certificate is refused.
 func TestANodeOnTwoMachines(t *testing.T) {
 	w := newWorld(t)
 	laptop := w.issue(w.ca, authority.Request{Name: "laptop"})
@@ -276,7 +275,7 @@ func TestANodeOnTwoMachines(t *testing.T) {
 
 	t.Run("packets are dropped", func(t *testing.T) {
 		if out, err := w.inside(far, "iptables", "-A", "INPUT", "-j", "DROP").CombinedOutput(); err != nil {
-			t.Skipf("iptables: %v\n%s", err, out)
+			require.NoError(t, fmt.Errorf("iptables: %w\n%s", err, out))
 		}
 		w.place("third")
 		if out, err := w.inside(far, "iptables", "-D", "INPUT", "-j", "DROP").CombinedOutput(); err != nil {
