@@ -172,15 +172,16 @@ func TestADeadDriverDelaysItsOwnPodsOnly(t *testing.T) {
 		now.Step(time.Second)
 		return manager.Ready("z")
 	})
-	if n := len(r.driver.Calls("NodeStageVolume")); n != many {
-		t.Errorf("%d calls hang, want %d", n, many)
-	}
-	now.Step(volumes.SlowAfter)
+	eventually.That(t, "each pod of the driver has a call that hangs", func() bool {
+		now.Step(time.Second)
+		return len(r.driver.Calls("NodeStageVolume")) == many
+	})
 	for name := range source {
-		got := manager.Describe(types.UID(name))[0].GetWaitsFor()
-		if got != "CSI driver "+driverName+" to answer NodeStageVolume" {
-			t.Errorf("%s waits for %q", name, got)
-		}
+		want := "CSI driver " + driverName + " to answer NodeStageVolume"
+		eventually.That(t, name+" waits for "+want, func() bool {
+			now.Step(volumes.SlowAfter)
+			return manager.Describe(types.UID(name))[0].GetWaitsFor() == want
+		})
 	}
 	r.heal("NodeStageVolume") // it ends the calls that hang
 	released := make(chan error)
