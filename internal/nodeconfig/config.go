@@ -80,6 +80,8 @@ type Config struct {
 	HostPrivileges HostPrivileges
 	// ReadOnly is for pleg: run beside the node's pleg, without the lock, on another address.
 	ReadOnly bool
+	// Shadow is for syncloop: follow a node and do nothing.
+	Shadow Shadow
 	// HostRoot is for syncloop: the directory where the machine's root is mounted, "/" unless it runs in a container.
 	// syncloop changes its root to it when it starts, so no path needs to be translated: the paths of pods, hostPath
 	// volumes and sockets are the machine's.
@@ -192,7 +194,7 @@ func Parse(service Service, args []string, out io.Writer) (Config, error) {
 		cfg.APIAddress = apiAddress(&cfg, index{})
 	}
 	errs = append(errs, f.overrideLogFormat(&cfg.Kubelet)...)
-	if service == SyncLoop && len(errs) == 0 && !cfg.AllowUnauthenticatedAPI {
+	if service == SyncLoop && len(errs) == 0 && !cfg.AllowUnauthenticatedAPI && !cfg.Shadow.On {
 		if at := cfg.UnauthenticatedAPI(); at != "" {
 			errs = append(errs, exposed(&cfg, at))
 		}

@@ -38,6 +38,7 @@ type flags struct {
 	tlsListen                string
 	tls                      peertls.Files
 	join                     joinFlags
+	shadow                   shadowFlags
 	credentials              CredentialProviderFlags
 	given                    func(flag string) bool
 }

@@ -83,6 +83,7 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 		)
 		f.hostPrivileges.Add(set)
 		f.credentials.Add(set)
+		f.shadow.add(set)
 		AddAllowUnauthenticatedAPI(set, &f.openAPI)
 	case NodeStatus:
 	}
@@ -119,6 +120,7 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 		}
 		cfg.HostRoot, cfg.AllowUnauthenticatedAPI = filepath.Clean(f.hostRoot), f.openAPI
 		f.credentialProviders(cfg, fail)
+		f.shadowed(cfg, fail)
 	}
 }
 

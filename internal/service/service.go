@@ -31,6 +31,12 @@ const flushTimeout = 2 * time.Second
 // Run runs a service until ctx ends.
 type Run func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error
 
+// ExitError ends a process with an exit code. It has told its reason already.
+type ExitError struct{ Code int }
+
+// Error implements error.
+func (e *ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
+
 // Main runs a service until SIGINT or SIGTERM, notifies systemd when it is ready and when it stops, and exits: with 0
 // after a signal or the help, with nodeconfig.ExitWrong if the configuration is invalid, and with 1 after any other
 // error. The error is on standard error.
@@ -46,7 +52,9 @@ func Main(name nodeconfig.Service, run Run) {
 		os.Stderr,
 		func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error {
 			tel.RouteLibraryLogs()
-			adjustOOMScore(oomScoreFile, *cfg.Kubelet.OOMScoreAdj, tel.Logger)
+			if !cfg.Shadow.On {
+				adjustOOMScore(oomScoreFile, *cfg.Kubelet.OOMScoreAdj, tel.Logger)
+			}
 			cfg.Systemd, cfg.Sockets = notifier, given
 			given.Keep(cfg.TCPSockets(name), tel.Logger)
 			defer context.AfterFunc(ctx, func() { notifier.Stopping(tel.Logger) })()
@@ -73,6 +81,10 @@ func Start(ctx context.Context, name nodeconfig.Service, args []string, stdout, 
 		return guard(ctx, name, args[1:], stdout, stderr)
 	}
 	err := start(ctx, name, args, stdout, run)
+	var exit *ExitError
+	if errors.As(err, &exit) {
+		return exit.Code
+	}
 	if err != nil && !errors.Is(err, pflag.ErrHelp) {
 		fmt.Fprintf(stderr, "%s: %v\n", name, err)
 		if nodeconfig.IsWrong(err) {

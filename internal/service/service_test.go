@@ -73,3 +73,14 @@ func TestACollectorThatIsAwayIsNoFailure(t *testing.T) {
 		t.Errorf("code %d, stderr %q: want a process that was told to stop to end well", code, stderr.String())
 	}
 }
+
+func TestAnExitErrorIsOnlyACode(t *testing.T) {
+	var out, errOut bytes.Buffer
+	code := service.Start(t.Context(), nodeconfig.PLEG, nil, &out, &errOut,
+		func(context.Context, nodeconfig.Config, *telemetry.Telemetry) error {
+			return fmt.Errorf("wrapped: %w", &service.ExitError{Code: 3})
+		})
+	if code != 3 || errOut.Len() > 0 {
+		t.Errorf("code %d, %q, want 3 and nothing", code, errOut.String())
+	}
+}

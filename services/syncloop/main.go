@@ -4,11 +4,23 @@
 package syncloop
 
 import (
+	"context"
+	"os"
+
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/service"
+	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
 // Main is the main function of the process. It ends it.
 func Main() {
-	service.Main(nodeconfig.SyncLoop, run)
+	service.Main(nodeconfig.SyncLoop, runOrFollow)
+}
+
+// runOrFollow runs the pods of a node, or with --shadow follows the syncloop that does.
+func runOrFollow(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error {
+	if cfg.Shadow.On {
+		return runShadow(ctx, cfg, tel.Logger, os.Stdout)
+	}
+	return run(ctx, cfg, tel)
 }

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // Attachment attaches a volume to this node, unless it is attached, and returns its publish context; nil without an
@@ -21,7 +20,7 @@ func (v *Volumes) Attachment(ctx context.Context, driver, handle string) (map[st
 	if e == nil {
 		return nil, nil
 	}
-	unlock, err := volumes.Locked(ctx, &v.locks, e.name, volumes.OtherCall(driver))
+	unlock, err := v.locks.Lock(ctx, e.name)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/backoff"
-	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // attempt is a step of a volume.
@@ -289,7 +288,7 @@ func (v *Volumes) MarkExpanded(
 	if e == nil {
 		return claim, nil
 	}
-	unlock, err := volumes.Locked(ctx, &v.locks, e.name, volumes.OtherCall(v.driverOf(e, claim)))
+	unlock, err := v.locks.Lock(ctx, e.name)
 	if err != nil {
 		return nil, err
 	}

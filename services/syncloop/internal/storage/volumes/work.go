@@ -88,10 +88,7 @@ func operationOf(op operation, device bool) measured {
 func (m *Manager) call(ctx context.Context, w work) error {
 	dir := m.dir(w.key)
 	if w.op == tearingDown {
-		answered := Asking(ctx, "unmount of its parts")
-		err := m.subPaths.Clean(m.podDir(w.key.pod), m.partsOf(w.key))
-		answered()
-		if err != nil {
+		if err := m.subPaths.Clean(m.podDir(w.key.pod), m.partsOf(w.key)); err != nil {
 			return err
 		}
 		return w.plugin.TearDown(ctx, dir)

@@ -1,5 +1,4 @@
-// Package resourcename tells kinds of resources by their names.
-package resourcename
+package allocation
 
 import (
 	"strings"
@@ -8,9 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// IsExtended reports whether a name is one of an extended resource, which a device plugin may have: qualified
+// IsExtendedResource reports whether a name is one of an extended resource, which a device plugin may have: qualified
 // by a domain other than kubernetes.io, and short enough for a resource quota.
-func IsExtended(name string) bool {
+func IsExtendedResource(name string) bool {
 	if !strings.Contains(name, "/") || strings.Contains(name, v1.ResourceDefaultNamespacePrefix) ||
 		strings.HasPrefix(name, v1.DefaultResourceRequestsPrefix) {
 		return false
