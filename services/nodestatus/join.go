@@ -2,6 +2,10 @@ package nodestatus
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +41,14 @@ func heartbeatTimeout(cfg nodeconfig.Config) time.Duration {
 	return min(lease.RenewInterval(leaseDuration(cfg)), cfg.Kubelet.NodeStatusUpdateFrequency.Duration)
 }
 
+// hasDeviceCheckpoint reports whether the kubelet's checkpoint of devices exists, or that is not known. Like a kubelet,
+// nodestatus takes a machine without it for one that was set up anew, but only at its first start in the state
+// directory.
+func hasDeviceCheckpoint(root string) bool {
+	_, err := os.Lstat(filepath.Join(root, "device-plugins", "kubelet_internal_checkpoint"))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 // join runs the components that keep the Node, its status and its lease in the API server.
 func join(
 	ctx context.Context,
@@ -45,6 +57,7 @@ func join(
 	to clients,
 	node *published,
 	reported *inventory.Inventory,
+	recreated bool,
 	health *rpc.Health,
 	registry prometheus.Registerer,
 ) {
@@ -84,8 +97,8 @@ func join(
 	node.registrar = registration.New(registration.Config{
 		Client: to.cluster.Core, Name: cfg.NodeName, Register: *cfg.Kubelet.RegisterNode, Kubeconfig: cfg.Kubeconfig,
 		Changed: node.registered, Seen: node.reporter.Seen, Attempted: started.Attempted, Created: started.Created,
-		Delayed: node.storage.drivers.Trouble,
-		Health:  health, Clock: real, Logger: node.logger, Tracer: node.tracer,
+		Delayed: node.storage.drivers.Trouble, Recreated: recreated,
+		Health: health, Clock: real, Logger: node.logger, Tracer: node.tracer,
 	})
 	node.storage.run(ctx, group, node.reporter.Changed)
 	for _, run := range []func(context.Context){node.registrar.Run, node.reporter.Run, node.lease.Run} {

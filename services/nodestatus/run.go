@@ -90,6 +90,7 @@ func serve(
 	if err != nil {
 		logger.Warn("starting without the saved state of the node", telemetry.KeyError, err)
 	}
+	recreated := err == nil && previous.Node == nil && !hasDeviceCheckpoint(cfg.RootDir)
 	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.NodeStatus).Registry
 	registry.MustRegister(nodeInfo(settings.Name)...)
 	if to.cluster != nil {
@@ -144,7 +145,7 @@ func serve(
 		if err := keepCertificate(ctx, group, cfg, health, registry, logger); err != nil {
 			return err
 		}
-		join(ctx, group, cfg, to, node, reported, health, registry)
+		join(ctx, group, cfg, to, node, reported, recreated, health, registry)
 	}
 	followInventory(ctx, group, to, node, reported, heart.Look, registry)
 	group.Go(func() error { return node.events.run(ctx) })

@@ -48,7 +48,7 @@ func (a *querier) volumesCommand() *cobra.Command {
 			"are shown only while they are not in place.\n\n" +
 			"  STATE       in place; not in place yet: the pod waits; being removed; left: by an earlier syncloop\n" +
 			"  WAITS FOR   what has to change: a claim, an attachment, a secret, a CSI driver, which has to register; or what has\n" +
-			"              not answered for two seconds: a CSI driver, an NFS server, the cluster\n" +
+			"              not answered for two seconds: a CSI driver, an NFS server, a disk, the cluster\n" +
 			"  AGE         time since syncloop began to set it up, or to unstage it\n" +
 			"  NEXT TRY    time until the next try after LAST ERROR (-o wide)\n\n" +
 			"With -w each change is one more line; the last line of a removed volume has the state removed.",

@@ -3,10 +3,13 @@ package registration
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/quartet-node/quartet/internal/resourcename"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
@@ -91,4 +94,32 @@ func (r *Registrar) patch(ctx context.Context, metadata map[string]any) (*v1.Nod
 		return nil, err
 	}
 	return r.nodes.merge(ctx, r.cfg.Name, patch)
+}
+
+// resetResources sets the extended resources of an existing Node to 0 if the machine was set up anew, and returns the
+// result. Those that are added later stay.
+func (r *Registrar) resetResources(ctx context.Context, node *v1.Node) (*v1.Node, error) {
+	if r.reset || !r.cfg.Recreated {
+		return node, nil
+	}
+	none := map[v1.ResourceName]string{}
+	for name, amount := range node.Status.Capacity {
+		left := node.Status.Allocatable[name]
+		if resourcename.IsExtended(string(name)) && (!amount.IsZero() || !left.IsZero()) {
+			none[name] = "0"
+		}
+	}
+	if len(none) > 0 {
+		patch, err := json.Marshal(map[string]any{"status": map[string]any{"capacity": none, "allocatable": none}})
+		if err != nil {
+			return nil, err
+		}
+		if node, err = r.nodes.mergeStatus(ctx, r.cfg.Name, patch); err != nil {
+			return nil, err
+		}
+		r.cfg.Logger.Info("set the extended resources of the Node in the API server to 0, because the machine was set up anew",
+			"resources", slices.Sorted(maps.Keys(none)))
+	}
+	r.reset = true
+	return node, nil
 }

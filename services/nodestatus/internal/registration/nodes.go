@@ -33,6 +33,11 @@ func (n nodes) merge(ctx context.Context, name string, patch []byte) (*v1.Node, 
 	return one(ctx, n.core.Patch(types.MergePatchType).Resource(resource).Name(name).Body(patch))
 }
 
+// mergeStatus changes the status of a Node with a JSON merge patch.
+func (n nodes) mergeStatus(ctx context.Context, name string, patch []byte) (*v1.Node, error) {
+	return one(ctx, n.core.Patch(types.MergePatchType).Resource(resource).Name(name).SubResource("status").Body(patch))
+}
+
 // watch watches one Node, from a resource version and for at most watchTimeout.
 func (n nodes) watch(ctx context.Context, name, resourceVersion string) (watch.Interface, error) {
 	return n.core.Get().Resource(resource).VersionedParams(&metav1.ListOptions{

@@ -57,6 +57,9 @@ type Config struct {
 	Seen func(*v1.Node)
 	// Delayed returns why a created Node must not be ready yet; empty if it may be.
 	Delayed func() string
+	// Recreated is true if the machine was set up anew. The extended resources of an existing Node are then set to 0 once,
+	// because their devices are not known to be there: device plugins report them again.
+	Recreated bool
 	// Attempted is called before the Node is created, and Created afterwards; each may be nil.
 	Attempted, Created func()
 	// Health reports why the API server does not have the Node.
@@ -77,7 +80,9 @@ type Registrar struct {
 	// offered is closed when there is a computed Node.
 	offered chan struct{}
 
-	// Only Run uses the following fields: the last argument of Changed, and the last logged problem.
+	// Only Run uses the following fields: whether extended resources have been reset, the last argument of Changed, and
+	// the last logged problem.
+	reset        bool
 	lastReported *v1.Node
 	complaint    string
 }
@@ -165,12 +170,16 @@ func (r *Registrar) ensure(ctx context.Context) (node *v1.Node, err error) {
 			r.cfg.Attempted()
 		}
 		if node, err = r.nodes.create(ctx, toRegister(r.latest(), r.cfg.Delayed())); err == nil {
+			r.reset = true
 			if r.cfg.Created != nil {
 				r.cfg.Created()
 			}
 			r.cfg.Logger.Info("the Node is registered", "node", r.cfg.Name, "node.uid", node.UID)
 			return node, nil
 		}
+	}
+	if err == nil {
+		node, err = r.resetResources(ctx, node)
 	}
 	if err != nil {
 		return nil, r.explain(err)

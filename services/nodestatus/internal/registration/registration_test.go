@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -217,6 +218,49 @@ func TestANodeThatIsThereIsTakenAsItIs(t *testing.T) {
 	}
 	if node.UID != "u" || !node.Spec.Unschedulable || len(r.api.has().Spec.Taints) > 0 {
 		t.Errorf("the Node is %+v, want it as it was", node)
+	}
+}
+
+// TestAMachineThatIsSetUpAnewHasNoExtendedResources until they are reported again. Other resources stay, and so do
+// those that are added later, and all of a machine that was only restarted.
+func TestAMachineThatIsSetUpAnewHasNoExtendedResources(t *testing.T) {
+	amounts := func(amount string) v1.ResourceList {
+		return v1.ResourceList{"example.com/gpu": resource.MustParse(amount), v1.ResourceCPU: resource.MustParse("2")}
+	}
+	stored := &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u"},
+		Status:     v1.NodeStatus{Capacity: amounts("4"), Allocatable: amounts("3")},
+	}
+	for _, tc := range []struct {
+		recreated bool
+		want      []int64
+	}{{true, []int64{0, 0, 2}}, {false, []int64{4, 3, 2}}} {
+		refused := tc.recreated // at first, and is asked again
+		r := newRig(t, func(r *rig, cfg *registration.Config) {
+			cfg.Recreated = tc.recreated
+			r.fail = func(verb string) error {
+				if verb == "patch" && refused {
+					refused = false
+					return errors.New("connection refused")
+				}
+				return nil
+			}
+		}, stored)
+		gpus := func(node *v1.Node) []int64 {
+			all, free, cpus := node.Status.Capacity["example.com/gpu"], node.Status.Allocatable["example.com/gpu"], node.Status.Capacity[v1.ResourceCPU]
+			return []int64{all.Value(), free.Value(), cpus.Value()}
+		}
+		if r.nextChange(t); !slices.Equal(gpus(r.api.has()), tc.want) {
+			t.Errorf("recreated %t: the amounts are %v, want %v", tc.recreated, gpus(r.api.has()), tc.want)
+		}
+		r.watched(t, 1)
+		later := r.api.has().DeepCopy()
+		later.Status.Capacity, later.Status.Allocatable = amounts("8"), amounts("8")
+		r.api.put(later)
+		r.nextChange(t)
+		if got := gpus(r.api.has()); !slices.Equal(got, []int64{8, 8, 2}) {
+			t.Errorf("recreated %t: what is added later is %v", tc.recreated, got)
+		}
 	}
 }
 

@@ -132,6 +132,8 @@ func (a *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 		return a.answer(http.StatusOK, stored)
 	case verb == "patch" && path == one && request.Header.Get("Content-Type") == string(types.MergePatchType):
 		return a.changed(request, stored.DeepCopy(), http.StatusOK)
+	case verb == "patch" && path == one+"/status" && request.Header.Get("Content-Type") == string(types.MergePatchType):
+		return a.changed(request, stored.DeepCopy(), http.StatusOK)
 	case verb == "watch" && path == all && request.URL.Query().Get("fieldSelector") == "metadata.name=node-1":
 		return a.watch(request)
 	}
@@ -140,7 +142,8 @@ func (a *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	)
 }
 
-// changed applies the body of a request to a Node. This works for a merge patch of metadata and for a creation.
+// changed applies the body of a request to a Node. This works for merge patches of metadata and resources, and for
+// a creation.
 func (a *apiServer) changed(request *http.Request, node *v1.Node, code int) (*http.Response, error) {
 	patch, err := io.ReadAll(request.Body)
 	if err != nil {
@@ -150,7 +153,7 @@ func (a *apiServer) changed(request *http.Request, node *v1.Node, code int) (*ht
 	if err != nil {
 		return nil, err
 	}
-	// For labels and annotations it is the same as a merge patch.
+	// For labels, annotations and resources it is the same as a merge patch.
 	after, err := strategicpatch.StrategicMergePatch(before, patch, v1.Node{})
 	if err != nil {
 		return nil, err

@@ -283,6 +283,19 @@ func TestTheVolumeOfAnotherClaimIsRefused(t *testing.T) {
 	}
 }
 
+// TestAClaimOfAnotherNamespaceIsNotFound has a bound claim of the name that a pod of another namespace names.
+func TestAClaimOfAnotherNamespaceIsNotFound(t *testing.T) {
+	theirs := newRig(t, "theirs", clock.RealClock{})
+	owner := theirs.use("web", claimVolume())
+	claim := theirs.bind(theirs.claim())
+	comesTo(t, claim.Spec.VolumeName, func() string { return theirs.gives(owner) })
+
+	ours := newRig(t, "ours", clock.RealClock{})
+	pod := ours.use("web", claimVolume())
+	comesTo(t, "error processing PVC "+ours.shop+`/data: failed to fetch PVC from API server: persistentvolumeclaims "data" not found`,
+		func() string { return ours.gives(pod) })
+}
+
 func TestAClaimThatIsDeletedIsUsedAsLongAsItIsProtected(t *testing.T) {
 	fake := testingclock.NewFakeClock(time.Now())
 	r := newRig(t, "deleter", fake)

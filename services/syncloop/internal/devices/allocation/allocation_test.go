@@ -231,17 +231,3 @@ func TestAmountsAndHealth(t *testing.T) {
 		t.Error("a removed resource stays, or its pod has lost its device")
 	}
 }
-
-func TestNamesOfResources(t *testing.T) {
-	for name, want := range map[string]bool{
-		gpu: true, "nvidia.com/mig-1g.5gb": true, "cpu": false, "gpu": false, "kubernetes.io/gpu": false,
-		"sub.kubernetes.io/gpu": false, "requests.example.com/gpu": false, "example.com/": false, "/gpu": false,
-		"example.com/a/b": false, "Example.com/gpu": false, "example.com/g pu": false, "": false,
-		"example.com/" + strings.Repeat("x", 64): false, strings.Repeat("x", 240) + ".example.com/gpu": false,
-		"example.com/../../etc": false,
-	} {
-		if got := allocation.IsExtendedResource(name); got != want {
-			t.Errorf("IsExtendedResource(%q) = %v", name, got)
-		}
-	}
-}

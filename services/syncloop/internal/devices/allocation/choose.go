@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/resourcename"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/numa"
 )
 
@@ -35,7 +36,7 @@ func (b *Book) Needs(pod *v1.Pod) []Need {
 func (b *Book) NeedsOf(pod *v1.Pod, c *v1.Container) []Need {
 	var needs []Need
 	for _, name := range slices.Sorted(maps.Keys(c.Resources.Limits)) {
-		if !IsExtendedResource(string(name)) || !b.Manages(string(name)) ||
+		if !resourcename.IsExtended(string(name)) || !b.Manages(string(name)) ||
 			isClaimed(pod, c.Name, string(name)) {
 			continue
 		}

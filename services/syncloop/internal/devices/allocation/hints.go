@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"github.com/quartet-node/quartet/internal/resourcename"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/numa"
 )
 
@@ -77,7 +78,8 @@ func (b *Book) PodHints(pod *v1.Pod, machine []int) numa.Hints {
 	limits := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{ExcludeOverhead: true})
 	for name, limit := range limits {
 		claimed := func(c *v1.Container) bool { return isClaimed(pod, c.Name, string(name)) }
-		if !IsExtendedResource(string(name)) || !b.Manages(string(name)) || slices.ContainsFunc(containers(pod), claimed) {
+		if !resourcename.IsExtended(string(name)) || !b.Manages(string(name)) ||
+			slices.ContainsFunc(containers(pod), claimed) {
 			continue
 		}
 		held := map[string]bool{}

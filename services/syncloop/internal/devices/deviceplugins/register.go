@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/quartet-node/quartet/internal/resourcename"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
 )
 
 // socketMode is the mode of the kubelet's socket with the usual umask: only root can connect.
@@ -82,7 +82,7 @@ func validate(resource, version string) error {
 		return fmt.Errorf("requested API version %q is not supported by kubelet. Supported version is %q", version,
 			pluginapi.SupportedVersions)
 	}
-	if !allocation.IsExtendedResource(resource) {
+	if !resourcename.IsExtended(resource) {
 		return fmt.Errorf("the ResourceName %q is invalid", resource)
 	}
 	return nil
@@ -94,7 +94,7 @@ func (m *Manager) Validate(resource string, versions []string) error {
 	if !slices.ContainsFunc(versions, func(v string) bool { return slices.Contains(pluginapi.SupportedVersions[:], v) }) {
 		return fmt.Errorf("manager version, %s, is not among plugin supported versions %v", pluginapi.Version, versions)
 	}
-	if !allocation.IsExtendedResource(resource) {
+	if !resourcename.IsExtended(resource) {
 		return fmt.Errorf("invalid name of device plugin socket: the ResourceName %q is invalid", resource)
 	}
 	return nil

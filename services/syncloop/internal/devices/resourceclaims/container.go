@@ -9,7 +9,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
+	"github.com/quartet-node/quartet/internal/resourcename"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/claimbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/claimcheckpoint"
 )
@@ -60,7 +60,7 @@ func extended(pod *v1.Pod, c *v1.Container) []string {
 
 // isExtended reports whether drivers may provide an extended resource.
 func isExtended(name v1.ResourceName) bool {
-	return allocation.IsExtendedResource(string(name)) ||
+	return resourcename.IsExtended(string(name)) ||
 		strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix)
 }
 

@@ -2,10 +2,12 @@ package podworkers
 
 import (
 	"context"
+	"errors"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/cri"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
 // Reasons of events, as the kubelet has them.
@@ -38,5 +40,13 @@ func (noopEvents) Warning(context.Context, *v1.Pod, string, string, string) {}
 func (w *worker) warn(ctx context.Context, reason, message string) {
 	if ctx.Err() == nil {
 		w.pool.cfg.Events.Warning(ctx, w.pod, "", reason, cri.WithoutIDs(message, w.pod.Name))
+	}
+}
+
+// warnOfClaims records that the resource claims of a pod of which nothing runs cannot be given back, if that is the
+// error. The pod stays until they are, because the cluster then gives its devices to others.
+func (w *worker) warnOfClaims(ctx context.Context, err error) {
+	if claims := (*executor.ClaimsError)(nil); errors.As(err, &claims) {
+		w.warn(ctx, eventFailedKill, "error killing pod: "+claims.Error())
 	}
 }

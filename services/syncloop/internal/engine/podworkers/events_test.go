@@ -22,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
@@ -102,6 +103,30 @@ func TestFailuresOfAPodAreInItsEvents(t *testing.T) {
 	pool, events = startWithEvents(t, node)
 	pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, nil)
 	eventually.That(t, "there is an event that it cannot be inspected", events.has("web FailedSync: error determining status: pleg cannot inspect the pod: no answer"))
+}
+
+// held is a runtime that cannot give back what a pod holds.
+type held struct {
+	*fakenode.Node
+	err error
+}
+
+func (h held) ReleasePod(context.Context, *v1.Pod) error { return h.err }
+
+func (h held) CleanUpPod(context.Context, *v1.Pod, *lifecyclev1.PodStatus) error { return h.err }
+
+// TestAPodWhoseClaimsCannotBeGivenBackSaysSo checks the event of a pod that its source still names, and of one that is
+// deleted.
+func TestAPodWhoseClaimsCannotBeGivenBackSaysSo(t *testing.T) {
+	pod := fakenode.Pod("u-1", "web", v1.RestartPolicyAlways)
+	gone := fmt.Errorf("pod shop/web: release its resource claims: %w",
+		&executor.ClaimsError{Err: errors.New("unprepare dynamic resources: DRA driver gpu is not registered")})
+	for _, removed := range []bool{false, true} {
+		pool, events := startWithEvents(t, held{fakenode.New(), gone})
+		pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &podworkers.End{Removed: removed})
+		eventually.That(t, fmt.Sprintf("there is an event, removed %t", removed),
+			events.has("web FailedKillPod: error killing pod: unprepare dynamic resources: DRA driver gpu is not registered"))
+	}
 }
 
 func TestAnErrorThatNamesAnotherSandboxEachTimeIsOneWarning(t *testing.T) {

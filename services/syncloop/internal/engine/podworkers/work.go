@@ -197,6 +197,7 @@ func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 	cfg := w.pool.cfg
 	if w.end == nil || !w.end.Removed {
 		if err := cfg.Runtime.ReleasePod(ctx, w.pod); err != nil {
+			w.warnOfClaims(ctx, err)
 			return w.failed(ctx, trace.SpanFromContext(ctx), fmt.Errorf("give back what the pod held: %w", err), transientDelay)
 		}
 		cfg.Statuses.SetReleased(w.uid)
@@ -214,6 +215,7 @@ func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 	err = cfg.Runtime.CleanUpPod(ctx, w.pod, observed)
 	w.lastWrite = cfg.BootTime()
 	if err != nil {
+		w.warnOfClaims(ctx, err)
 		return w.failed(ctx, span, fmt.Errorf("remove what the pod left: %w", err), transientDelay)
 	}
 	return outcome{input: InputCleaned}

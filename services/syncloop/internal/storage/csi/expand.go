@@ -92,7 +92,7 @@ func (p *Plugin) expand(ctx context.Context, v *volume, mounting bool) error {
 	if v.Claim == nil {
 		return nil
 	}
-	unlock, err := p.staging.Lock(ctx, p.books.staging(v.identity))
+	unlock, err := p.lock(ctx, v.identity, v.driver)
 	if err != nil {
 		return err
 	}

@@ -118,7 +118,10 @@ func (p *Plugin) mount(ctx context.Context, v *volume, published bool) error {
 		}
 	}
 	if v.identity.block {
-		if err := blockdevice.Hold(p.books.target(v.place), p.books.held(v.place), p.mounted); err != nil {
+		answered := volumes.Asking(ctx, blockDevice)
+		err := blockdevice.Hold(p.books.target(v.place), p.books.held(v.place), p.mounted)
+		answered()
+		if err != nil {
 			return err
 		}
 		p.reportDevice(ctx, v, published)
@@ -132,11 +135,12 @@ func (p *Plugin) mount(ctx context.Context, v *volume, published bool) error {
 // own gives the content of a published volume to a group.
 func (p *Plugin) own(ctx context.Context, v *volume, group int64) error {
 	target := p.books.target(v.place)
-	begun := p.cfg.Clock.Now()
+	begun, answered := p.cfg.Clock.Now(), volumes.Asking(ctx, volumes.Owners)
 	err := fsgroup.Apply(ctx, target, group, v.readOnly, v.FSGroupChangePolicy, &fsgroup.Monitor{
 		Clock: p.cfg.Clock, Volume: fsgroup.VolumeOf(target, v.Pod.UID),
 		Warn: func(message string) { p.cfg.Events.Warning(ctx, v.Pod, "", fsgroup.EventSlow, message) },
 	})
+	answered()
 	return p.measure(v, fsgroup.Operation, begun, err)
 }
 
@@ -151,11 +155,10 @@ func (p *Plugin) attached(ctx context.Context, v *volume, published bool) (value
 		return p.cfg.Cluster.Attachment(ctx, v.driver, v.handle)
 	}
 	err = volumes.Waiting(ctx, func(ctx context.Context) error {
+		defer volumes.Asking(ctx, "cluster to attach the volume")()
 		if p.cfg.Attached != nil && !p.books.isInPlace(v.identity, p.cfg.Boot) {
-			answered := volumes.Asking(ctx, "cluster to attach the volume")
 			begun := p.cfg.Clock.Now()
 			err := p.measure(v, "verify_controller_attached_volume", begun, p.cfg.Attached(ctx, v.uniqueName()))
-			answered()
 			if err != nil {
 				// The VolumeAttachment says more, such as the error of an attacher.
 				_, why := p.cfg.Cluster.Attachment(ctx, v.driver, v.handle)
@@ -190,8 +193,7 @@ func (p *Plugin) addPodsValues(ctx context.Context, v *volume, request *csi.Node
 // stage stages a volume on the node, unless another pod has it staged, and records that it is going to be published for
 // this one.
 func (p *Plugin) stage(ctx context.Context, v *volume, n node, publish *csi.NodePublishVolumeRequest) error {
-	staging := p.books.staging(v.identity)
-	unlock, err := p.staging.Lock(ctx, staging)
+	unlock, err := p.lock(ctx, v.identity, v.driver)
 	if err != nil {
 		return err
 	}

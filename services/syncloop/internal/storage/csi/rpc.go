@@ -52,6 +52,15 @@ func (c conn) Invoke(ctx context.Context, method string, in, out any, opts ...gr
 	return err
 }
 
+// blockDevice is what an operation waits for, for users, while it opens or closes the device of the driver.
+const blockDevice = "block device of the volume"
+
+// lock waits for the lock of a staged volume, which is held during calls of the driver for other pods with the volume,
+// and to unstage it.
+func (p *Plugin) lock(ctx context.Context, v identity, driver string) (unlock func(), err error) {
+	return volumes.Locked(ctx, &p.staging, p.books.staging(v), volumes.OtherCall(driver))
+}
+
 // answerOf returns what an operation waits for during a call, for users.
 func answerOf(driver, call string) string {
 	return "CSI driver " + driver + " to answer " + call

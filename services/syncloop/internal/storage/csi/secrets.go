@@ -11,6 +11,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // tokensKey is the attribute, or the key of a secret, with the tokens of the pod's service account.
@@ -26,7 +28,9 @@ func (p *Plugin) secret(
 	if ref == nil {
 		return nil, nil
 	}
+	answered := volumes.Asking(ctx, "secret "+ref.Namespace+"/"+ref.Name)
 	s, err := p.cfg.Cluster.Secret(ctx, ref.Namespace, ref.Name)
+	answered()
 	if err != nil {
 		return nil, fmt.Errorf("fetching %s %s/%s failed: %w", field, ref.Namespace, ref.Name, err)
 	}
@@ -58,6 +62,7 @@ func (p *Plugin) podTokens(ctx context.Context, v *volume) (values map[string]st
 	if v.object == nil || len(v.object.Spec.TokenRequests) == 0 {
 		return nil, false, nil
 	}
+	defer volumes.Asking(ctx, volumes.IssuedToken)()
 	tokens := map[string]authenticationv1.TokenRequestStatus{}
 	for _, request := range v.object.Spec.TokenRequests {
 		seconds := int64(tokenSeconds)

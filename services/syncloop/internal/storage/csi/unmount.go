@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/blockdevice"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // Unmount implements persistentvolumes.Kind.
@@ -24,7 +26,10 @@ func (p *Plugin) Unmount(ctx context.Context, dir string) error {
 		}
 	}
 	if at.block {
-		if err := blockdevice.Release(p.books.held(at), p.mounted); err != nil {
+		answered := volumes.Asking(ctx, blockDevice)
+		err := blockdevice.Release(p.books.held(at), p.mounted)
+		answered()
+		if err != nil {
 			return err
 		}
 	}
@@ -80,8 +85,7 @@ func (p *Plugin) unpublish(ctx context.Context, r record) error {
 
 // unstage asks the driver to unstage a volume, unless a pod uses it again.
 func (p *Plugin) unstage(ctx context.Context, v identity) error {
-	staging := p.books.staging(v)
-	unlock, err := p.staging.Lock(ctx, staging)
+	unlock, err := p.lock(ctx, v, v.driver)
 	if err != nil {
 		return err
 	}

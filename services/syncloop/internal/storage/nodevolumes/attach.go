@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // Attachment attaches a volume to this node, unless it is attached, and returns its publish context; nil without an
@@ -20,7 +21,7 @@ func (v *Volumes) Attachment(ctx context.Context, driver, handle string) (map[st
 	if e == nil {
 		return nil, nil
 	}
-	unlock, err := v.locks.Lock(ctx, e.name)
+	unlock, err := volumes.Locked(ctx, &v.locks, e.name, volumes.OtherCall(driver))
 	if err != nil {
 		return nil, err
 	}

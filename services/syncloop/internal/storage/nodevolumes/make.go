@@ -17,6 +17,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 	csivolumes "github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csidrivers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // controller is a driver's controller service with its capabilities.
@@ -85,7 +86,7 @@ func (v *Volumes) Provide(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 	if rec := v.record(e); rec != nil && rec.Phase == made {
 		return v.Known(claim.UID), nil
 	}
-	unlock, err := v.locks.Lock(ctx, e.name)
+	unlock, err := volumes.Locked(ctx, &v.locks, e.name, volumes.OtherCall(v.driverOf(e, claim)))
 	if err != nil {
 		return Volume{}, err
 	}
@@ -98,6 +99,18 @@ func (v *Volumes) Provide(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 		return Volume{}, provisioningError(claim, err)
 	}
 	return v.Known(claim.UID), nil
+}
+
+// driverOf returns the driver of the volume of a claim, which may not be made yet; empty if it is not known.
+func (v *Volumes) driverOf(e *entry, claim *v1.PersistentVolumeClaim) string {
+	if rec := v.record(e); rec != nil {
+		return rec.PV.Spec.CSI.Driver
+	}
+	class, err := v.cfg.Objects.StorageClass(ptr.Deref(claim.Spec.StorageClassName, ""))
+	if err != nil {
+		return ""
+	}
+	return class.Provisioner
 }
 
 // Begin makes the volume of a claim in the background, unless there is one, because its class does not wait for a pod.

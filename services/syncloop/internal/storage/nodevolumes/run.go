@@ -14,6 +14,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/backoff"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // attempt is a step of a volume.
@@ -288,7 +289,7 @@ func (v *Volumes) MarkExpanded(
 	if e == nil {
 		return claim, nil
 	}
-	unlock, err := v.locks.Lock(ctx, e.name)
+	unlock, err := volumes.Locked(ctx, &v.locks, e.name, volumes.OtherCall(v.driverOf(e, claim)))
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,14 @@ import (
 // LocalName is the kubelet's directory of local volumes.
 const LocalName = "kubernetes.io~local-volume"
 
+// What a volume waits for, for users: the path of the volume follows.
+const (
+	// diskOf is for calls of the kernel, which wait for the disk.
+	diskOf = "disk of "
+	// otherOn is for the locks of the volume.
+	otherOn = "other operation on "
+)
+
 // eventAlreadyMounted is the reason of the kubelet's event for a volume of other pods with another fsGroup.
 const eventAlreadyMounted = "AlreadyMountedVolume"
 
@@ -61,7 +69,7 @@ func (*Local) Inline(*v1.Volume) bool { return false }
 // Mount implements Kind. The owners of the content change before the mount: a volume that is mounted is complete.
 func (l *Local) Mount(ctx context.Context, r Request) (string, error) {
 	path := r.PV.Spec.Local.Path
-	device, err := l.check(r, path)
+	device, err := l.check(ctx, r, path)
 	if err != nil {
 		return "", err
 	}
@@ -69,7 +77,7 @@ func (l *Local) Mount(ctx context.Context, r Request) (string, error) {
 		path = "/" + path // as in the kubelet
 	}
 	if r.Block {
-		at, err := l.mapDevice(r, path)
+		at, err := l.mapDevice(ctx, r, path)
 		if err != nil {
 			return "", err
 		}
@@ -91,14 +99,16 @@ func (l *Local) Mount(ctx context.Context, r Request) (string, error) {
 }
 
 // check checks the path of a volume, and reports whether it is a block device.
-func (*Local) check(r Request, path string) (device bool, err error) {
+func (*Local) check(ctx context.Context, r Request, path string) (device bool, err error) {
 	switch {
 	case path == "":
 		return false, fmt.Errorf("LocalVolume volume %q path is empty", r.PV.Name)
 	case slices.Contains(strings.Split(path, "/"), ".."):
 		return false, fmt.Errorf("invalid path: %s must not contain '..'", path)
 	}
+	answered := volumes.Asking(ctx, diskOf+path)
 	info, err := os.Stat(path)
+	answered()
 	if err != nil {
 		return false, err
 	}
@@ -115,7 +125,7 @@ func (*Local) check(r Request, path string) (device bool, err error) {
 // mount mounts a directory for a pod, or the file system of a device. A device is locked first, because two persistent
 // volumes may name the same one, and then the mount of its file system, which is all that an unmount knows.
 func (l *Local) mount(ctx context.Context, r Request, path string, device bool) error {
-	unlock, err := l.locks.Lock(ctx, path)
+	unlock, err := volumes.Locked(ctx, &l.locks, path, otherOn+path)
 	if err != nil {
 		return err
 	}
@@ -124,7 +134,7 @@ func (l *Local) mount(ctx context.Context, r Request, path string, device bool) 
 		return l.bind(ctx, r, path)
 	}
 	global := globalMount(r.Dir)
-	unlockGlobal, err := l.locks.Lock(ctx, global)
+	unlockGlobal, err := volumes.Locked(ctx, &l.locks, global, otherOn+path)
 	if err != nil {
 		return err
 	}
@@ -132,7 +142,7 @@ func (l *Local) mount(ctx context.Context, r Request, path string, device bool) 
 	if err := os.MkdirAll(r.Dir, folderMode); err != nil {
 		return err
 	}
-	if err := l.mountDevice(r, path); err != nil {
+	if err := l.mountDevice(ctx, r, path); err != nil {
 		return errors.Join(err, removeEmpty(r.Dir))
 	}
 	return l.bind(ctx, r, global)
@@ -148,7 +158,10 @@ func (l *Local) bind(ctx context.Context, r Request, path string) error {
 	if err := os.MkdirAll(r.Dir, folderMode); err != nil {
 		return err
 	}
-	if err := l.Mounter.Mount(path, r.Dir, "", []string{"bind"}); err != nil {
+	answered := volumes.Asking(ctx, diskOf+path)
+	err := l.Mounter.Mount(path, r.Dir, "", []string{"bind"})
+	answered()
+	if err != nil {
 		return errors.Join(err, removeEmpty(r.Dir))
 	}
 	return nil
@@ -162,10 +175,12 @@ func (l *Local) own(ctx context.Context, r Request, path string) error {
 	}
 	if !used {
 		begun := l.Clock.Now()
+		answered := volumes.Asking(ctx, volumes.Owners)
 		err := fsgroup.Apply(ctx, path, *r.FSGroup, false, r.FSGroupChangePolicy, &fsgroup.Monitor{
 			Clock: l.Clock, Volume: fsgroup.VolumeOf(r.Dir, r.Pod.UID),
 			Warn: func(message string) { l.Events.Warning(ctx, r.Pod, "", fsgroup.EventSlow, message) },
 		})
+		answered()
 		if l.Measured != nil {
 			l.Measured("kubernetes.io/local-volume", fsgroup.Operation, false, l.Clock.Since(begun), err)
 		}
@@ -261,16 +276,17 @@ func mountFlags(dir string) ([]string, error) {
 // Unmount implements Kind.
 func (l *Local) Unmount(ctx context.Context, dir string) error {
 	if isDevice(dir) {
-		return l.unmapDevice(dir)
+		return l.unmapDevice(ctx, dir)
 	}
-	if err := l.unmountAll(dir); err != nil {
+	if err := l.unmountAll(ctx, dir); err != nil {
 		return err
 	}
 	return l.unmountDevice(ctx, dir)
 }
 
 // unmountAll removes all mounts of a directory, which may be missing.
-func (l *Local) unmountAll(dir string) error {
+func (l *Local) unmountAll(ctx context.Context, dir string) error {
+	defer volumes.Asking(ctx, diskOf+dir)()
 	for {
 		mounted, err := isMounted(l.Mounter, dir)
 		if err != nil || !mounted {

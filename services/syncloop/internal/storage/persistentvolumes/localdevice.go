@@ -16,6 +16,7 @@ import (
 	utilexec "k8s.io/utils/exec"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/blockdevice"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // The kubelet's directories of local volumes that are block devices, below the root directory.
@@ -68,7 +69,7 @@ func isDevice(dir string) bool {
 
 // mountDevice mounts the file system of a device for all pods, unless it is mounted. The caller has the lock of the
 // mount, and has made the directory of the pod, because without one nobody would unmount it after a kill.
-func (l *Local) mountDevice(r Request, device string) error {
+func (l *Local) mountDevice(ctx context.Context, r Request, device string) error {
 	global := globalMount(r.Dir)
 	mounted, err := isMounted(l.Mounter, global)
 	if err != nil || mounted {
@@ -84,6 +85,7 @@ func (l *Local) mountDevice(r Request, device string) error {
 	if r.ReadOnly {
 		options = append([]string{"ro"}, options...)
 	}
+	defer volumes.Asking(ctx, diskOf+device)()
 	if err := l.Formatter.FormatAndMount(device, global, fstype, options); err != nil {
 		err = fmt.Errorf("local: failed to mount device %s at %s (fstype: %s), error %w", device, global, fstype, err)
 		return errors.Join(err, removeEmpty(global))
@@ -98,7 +100,7 @@ func (l *Local) unmountDevice(ctx context.Context, dir string) error {
 	if _, err := os.Lstat(global); errors.Is(err, fs.ErrNotExist) {
 		return removeEmpty(dir)
 	}
-	unlock, err := l.locks.Lock(ctx, global)
+	unlock, err := volumes.Locked(ctx, &l.locks, global, otherOn+global)
 	if err != nil {
 		return err
 	}
@@ -108,7 +110,7 @@ func (l *Local) unmountDevice(ctx context.Context, dir string) error {
 		return err
 	}
 	if !used {
-		if err := l.unmountAll(global); err != nil {
+		if err := l.unmountAll(ctx, global); err != nil {
 			return err
 		}
 		if err := removeEmpty(global); err != nil {
@@ -119,7 +121,8 @@ func (l *Local) unmountDevice(ctx context.Context, dir string) error {
 }
 
 // mapDevice gives a pod a device: a link to it, which is first, because it is what the next process finds.
-func (l *Local) mapDevice(r Request, device string) (string, error) {
+func (l *Local) mapDevice(ctx context.Context, r Request, device string) (string, error) {
+	defer volumes.Asking(ctx, diskOf+device)()
 	if err := blockdevice.Link(device, r.Dir); err != nil {
 		return "", err
 	}
@@ -127,7 +130,8 @@ func (l *Local) mapDevice(r Request, device string) (string, error) {
 }
 
 // unmapDevice undoes mapDevice.
-func (l *Local) unmapDevice(dir string) error {
+func (l *Local) unmapDevice(ctx context.Context, dir string) error {
+	defer volumes.Asking(ctx, diskOf+dir)()
 	held := heldDevice(dir)
 	if err := blockdevice.Release(held, l.mounted); err != nil {
 		return err

@@ -6,6 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // The kubelet's reasons of events.
@@ -68,11 +70,12 @@ func (l *Local) resize(ctx context.Context, r Request, path string, device bool)
 		return nil
 	}
 	global := globalMount(r.Dir)
-	unlock, err := l.locks.Lock(ctx, global)
+	unlock, err := volumes.Locked(ctx, &l.locks, global, otherOn+path)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	defer volumes.Asking(ctx, diskOf+path)()
 	_, err = l.Expansion.Resizer.Resize(path, global)
 	return err
 }

@@ -44,7 +44,7 @@ func (l *Local) sweepMount(ctx context.Context, root, name string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) || used {
 		return err
 	}
-	if err := l.unmountAll(global); err != nil {
+	if err := l.unmountAll(ctx, global); err != nil {
 		return err
 	}
 	return removeEmpty(global)

@@ -182,6 +182,9 @@ func (d *dispatch) remember(dir string, p place) {
 	d.places[dir] = p
 }
 
+// otherOfPod is what a volume waits for, for users, while another one of the pod with the same claim is worked on.
+const otherOfPod = "other volume of the pod with the same persistent volume"
+
 // mount mounts a volume for a request of the volume manager with a directory. It is known from the beginning, because a
 // mount that fails may leave something.
 func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request, wanted string) error {
@@ -194,7 +197,7 @@ func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request, 
 	if err := os.MkdirAll(filepath.Dir(r.Dir), folderMode); err != nil {
 		return err
 	}
-	unlock, err := d.locks.Lock(ctx, r.Dir)
+	unlock, err := volumes.Locked(ctx, &d.locks, r.Dir, otherOfPod)
 	if err != nil {
 		return err
 	}
@@ -233,7 +236,7 @@ func boundOf(r Request) volumes.Bound {
 
 // unmount unmounts a volume.
 func (d *dispatch) unmount(ctx context.Context, dir string, p place) error {
-	unlock, err := d.locks.Lock(ctx, p.dir)
+	unlock, err := volumes.Locked(ctx, &d.locks, p.dir, otherOfPod)
 	if err != nil {
 		return err
 	}
@@ -278,6 +281,7 @@ func (p *claimPlugin) SetUp(ctx context.Context, r volumes.Request) error {
 	var claim *v1.PersistentVolumeClaim
 	var pv *v1.PersistentVolume
 	err := volumes.Waiting(ctx, func(ctx context.Context) (err error) {
+		defer volumes.Asking(ctx, "persistentvolumeclaim "+r.Pod.Namespace+"/"+volumes.ClaimOf(r.Pod, r.Volume))()
 		claim, pv, err = p.cfg.Claims.Claim(ctx, r.Pod, r.Volume)
 		return err
 	})

@@ -157,24 +157,29 @@ func (p *Plugin) inputs(ctx context.Context, r volumes.Request) volumecontent.In
 	return volumecontent.Inputs{
 		Pod: r.Pod,
 		ConfigMap: func(name string) (*v1.ConfigMap, error) {
+			defer volumes.Asking(ctx, "configmap "+namespace+"/"+name)()
 			return p.configMaps.get(r.Dir, name, func() (*v1.ConfigMap, bool, error) {
 				m, err := p.cfg.Objects.ConfigMap(ctx, namespace, name)
 				return m, err == nil && m.Immutable != nil && *m.Immutable, err
 			})
 		},
 		Secret: func(name string) (*v1.Secret, error) {
+			defer volumes.Asking(ctx, "secret "+namespace+"/"+name)()
 			return p.secrets.get(r.Dir, name, func() (*v1.Secret, bool, error) {
 				s, err := p.cfg.Objects.Secret(ctx, namespace, name)
 				return s, err == nil && s.Immutable != nil && *s.Immutable, err
 			})
 		},
 		Token: func(audience string, expirationSeconds int64) (string, error) {
+			defer volumes.Asking(ctx, volumes.IssuedToken)()
 			return p.cfg.Tokens.Token(ctx, r.Pod, audience, expirationSeconds)
 		},
 		TrustBundle: func(s *v1.ClusterTrustBundleProjection) ([]byte, error) {
+			defer volumes.Asking(ctx, "API server to answer about trust bundles")()
 			return p.cfg.TrustBundles.Get(ctx, r.Pod, s)
 		},
 		Certificate: func(source int, s *v1.PodCertificateProjection) (key, chain []byte, err error) {
+			defer volumes.Asking(ctx, "certificate of the signer "+s.SignerName)()
 			return p.cfg.Certificates.Get(ctx, r.Pod, r.Volume.Name, source, s)
 		},
 		Allocatable: func() (v1.ResourceList, error) {

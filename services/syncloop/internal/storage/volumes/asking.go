@@ -3,10 +3,15 @@ package volumes
 import (
 	"context"
 	"time"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/dirlock"
 )
 
 // SlowAfter is how long an answer may take until users are told that an operation waits for it.
 const SlowAfter = 2 * time.Second
+
+// itsTurn is what a volume waits for while as many operations as may run at once are in progress.
+const itsTurn = "end of operations on other volumes"
 
 // asked is another program whose answer a running operation waits for.
 type asked struct {
@@ -24,6 +29,25 @@ func Asking(ctx context.Context, whom string) (answered func()) {
 	}
 	mine.manager.ask(mine.volume, whom)
 	return func() { mine.manager.ask(mine.volume, "") }
+}
+
+// Locked waits for the lock of a directory that other operations may hold, and returns the function that gives it back.
+// Whom is shown to users as by Asking while it is waited for. It fails with the error of ctx.
+func Locked(ctx context.Context, locks *dirlock.Locks, dir, whom string) (unlock func(), err error) {
+	defer Asking(ctx, whom)()
+	return locks.Lock(ctx, dir)
+}
+
+// What an operation waits for, for users: until the files of a volume belong to a group, and until the API server
+// answers a request for a token.
+const (
+	Owners      = "change of the owners of its files"
+	IssuedToken = "API server to issue a token"
+)
+
+// OtherCall returns what an operation waits for, for users, while another one of the same volume waits for its driver.
+func OtherCall(driver string) string {
+	return "CSI driver " + driver + " to end another call for the volume"
 }
 
 // InUseError is the kubelet's error of a volume with the access mode ReadWriteOncePod that another pod uses.
@@ -45,9 +69,12 @@ func (m *Manager) ask(volume key, whom string) {
 }
 
 // waitsFor returns what has to change or to answer before a volume is in its desired state; empty if it is not known.
-func (s *state) waitsFor(now time.Time) string {
-	if s.running != none && s.asks.whom != "" && now.Sub(s.asks.since) >= SlowAfter {
+func (s *state) waitsFor(pod intent, now time.Time) string {
+	switch {
+	case s.running != none && s.asks.whom != "" && now.Sub(s.asks.since) >= SlowAfter:
 		return s.asks.whom
+	case s.turn.granted != nil, s.running == none && s.err == nil && s.wants(pod) != none:
+		return itsTurn
 	}
 	if s.err != nil {
 		return waitsFor(s.err)

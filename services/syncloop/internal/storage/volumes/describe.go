@@ -100,12 +100,12 @@ func (m *Manager) describeOne(k key, s *state, pod intent) *enginev1.Volume {
 		one.Claim, one.PersistentVolume, one.Driver = bound.Claim, bound.PersistentVolume, bound.Driver
 	}
 	if v := volumeOf(m.specs[k.pod].pod, k.name); v != nil && one.Claim == "" {
-		one.Claim = claimIn(m.specs[k.pod].pod, v)
+		one.Claim = ClaimOf(m.specs[k.pod].pod, v)
 	}
 	if !s.wantedSince.IsZero() {
 		one.WantedSince = timestamppb.New(s.wantedSince)
 	}
-	one.WaitsFor = s.waitsFor(m.cfg.Clock.Now())
+	one.WaitsFor = s.waitsFor(pod, m.cfg.Clock.Now())
 	if s.err != nil {
 		one.LastError = s.err.Error()
 	}
@@ -117,8 +117,8 @@ func (m *Manager) describeOne(k key, s *state, pod intent) *enginev1.Volume {
 	return one
 }
 
-// claimIn returns the name of the claim that a volume of a pod's spec names; empty for other volumes.
-func claimIn(pod *v1.Pod, v *v1.Volume) string {
+// ClaimOf returns the name of the claim that a volume of a pod's spec names; empty for other volumes.
+func ClaimOf(pod *v1.Pod, v *v1.Volume) string {
 	switch {
 	case v.PersistentVolumeClaim != nil:
 		return v.PersistentVolumeClaim.ClaimName

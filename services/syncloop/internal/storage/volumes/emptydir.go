@@ -151,7 +151,8 @@ func (e *EmptyDir) size(ctx context.Context, r Request) int64 {
 }
 
 // TearDown implements Plugin.
-func (e *EmptyDir) TearDown(_ context.Context, dir string) error {
+func (e *EmptyDir) TearDown(ctx context.Context, dir string) error {
+	defer Asking(ctx, "removal of its files")()
 	points, err := e.mountedAt(dir)
 	if err != nil {
 		return err

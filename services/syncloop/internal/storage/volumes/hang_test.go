@@ -104,6 +104,32 @@ func TestAnOperationThatHangsSaysWhomItWaitsFor(t *testing.T) {
 	})
 }
 
+// TestAVolumeThatWaitsForOthersSaysSo has one operation more than run at once.
+func TestAVolumeThatWaitsForOthersSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		var opens []func()
+		for i := range 4 {
+			name := fmt.Sprintf("slow-%d", i)
+			opens = append(opens, r.plugin.hanging(name))
+			r.manager.Want(t.Context(), newPod(types.UID(name), name))
+		}
+		synctest.Wait()
+		r.manager.Want(t.Context(), newPod("u1", "v"))
+		synctest.Wait()
+		if got := r.manager.Describe("u1")[0].GetWaitsFor(); got != "end of operations on other volumes" {
+			t.Errorf("it waits for %q", got)
+		}
+		for _, open := range opens {
+			open()
+		}
+		synctest.Wait()
+		if got := r.manager.Describe("u1")[0].GetWaitsFor(); got != "" || !r.manager.Ready("u1") {
+			t.Errorf("then it waits for %q", got)
+		}
+	})
+}
+
 // TestARemovalThatHangsDelaysNothingElseNorTheEnd also checks that the caller that waits for the removal gets an error
 // at the end.
 func TestARemovalThatHangsDelaysNothingElseNorTheEnd(t *testing.T) {

@@ -38,7 +38,7 @@ func (HostPath) Path(v *v1.Volume) string { return v.HostPath.Path }
 func (HostPath) TearDown(context.Context, string) error { return nil }
 
 // SetUp implements Plugin. It checks that the path has the type of the volume, or creates it.
-func (HostPath) SetUp(_ context.Context, r Request) error {
+func (HostPath) SetUp(ctx context.Context, r Request) error {
 	source := r.Volume.HostPath
 	if slices.Contains(strings.Split(source.Path, "/"), "..") {
 		return fmt.Errorf("invalid HostPath `%s`: must not contain '..'", source.Path)
@@ -46,6 +46,7 @@ func (HostPath) SetUp(_ context.Context, r Request) error {
 	if source.Type == nil || *source.Type == v1.HostPathUnset {
 		return nil
 	}
+	defer Asking(ctx, "disk of "+source.Path)()
 	info, err := os.Stat(source.Path)
 	switch missing := errors.Is(err, fs.ErrNotExist); {
 	case missing && *source.Type == v1.HostPathDirectoryOrCreate:

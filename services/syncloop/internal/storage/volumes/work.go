@@ -88,7 +88,10 @@ func operationOf(op operation, device bool) measured {
 func (m *Manager) call(ctx context.Context, w work) error {
 	dir := m.dir(w.key)
 	if w.op == tearingDown {
-		if err := m.subPaths.Clean(m.podDir(w.key.pod), m.partsOf(w.key)); err != nil {
+		answered := Asking(ctx, "unmount of its parts")
+		err := m.subPaths.Clean(m.podDir(w.key.pod), m.partsOf(w.key))
+		answered()
+		if err != nil {
 			return err
 		}
 		return w.plugin.TearDown(ctx, dir)

@@ -31,6 +31,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/lifecycle"
 	"k8s.io/utils/ptr"
 
+	"github.com/quartet-node/quartet/internal/resourcename"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/checkpoint"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/numa"
@@ -425,8 +426,8 @@ func TestNamesOfResources(t *testing.T) {
 		"", "example.com/a/b", "Example.com/gpu", "example.com/gpu-", "a/b", "example.com/" + strings.Repeat("x", 64),
 		strings.Repeat("x", 63) + ".com/gpu", strings.Repeat("x.", 122) + "com/gpu", "example.com/g pu", "example.com/g\npu",
 	} {
-		if theirs := v1helper.IsExtendedResourceName(v1.ResourceName(name)); allocation.IsExtendedResource(name) != theirs {
-			t.Errorf("IsExtendedResource(%q) = %v, a kubelet says %v", name, !theirs, theirs)
+		if theirs := v1helper.IsExtendedResourceName(v1.ResourceName(name)); resourcename.IsExtended(name) != theirs {
+			t.Errorf("IsExtended(%q) = %v, a kubelet says %v", name, !theirs, theirs)
 		}
 	}
 }

@@ -1,4 +1,5 @@
-package allocation
+// Package resourcename tells kinds of resources by their names.
+package resourcename
 
 import (
 	"strings"
@@ -7,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// IsExtendedResource reports whether a name is one of an extended resource, which a device plugin may have: qualified
+// IsExtended reports whether a name is one of an extended resource, which a device plugin may have: qualified
 // by a domain other than kubernetes.io, and short enough for a resource quota.
-func IsExtendedResource(name string) bool {
+func IsExtended(name string) bool {
 	if !strings.Contains(name, "/") || strings.Contains(name, v1.ResourceDefaultNamespacePrefix) ||
 		strings.HasPrefix(name, v1.DefaultResourceRequestsPrefix) {
 		return false

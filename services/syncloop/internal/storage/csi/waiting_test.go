@@ -1,0 +1,84 @@
+package csi_test
+
+import (
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
+	"github.com/quartet-node/quartet/test/csidriver"
+	"github.com/quartet-node/quartet/test/eventually"
+)
+
+// TestAPodThatWaitsForAnotherCallOfItsVolumeSaysSo has a pod whose volume is staged for another pod, or unstaged, while
+// the driver hangs.
+func TestAPodThatWaitsForAnotherCallOfItsVolumeSaysSo(t *testing.T) {
+	for _, method := range []string{"NodeStageVolume", "NodeUnstageVolume"} {
+		t.Run(method, func(t *testing.T) {
+			r := newRig(t, canStage)
+			r.stop()
+			now := clocktesting.NewFakeClock(time.Now())
+			r.clock = now
+			r.start()
+			manager, err := volumes.New(volumes.Config{
+				PodsDir: filepath.Join(r.root, "pods"), Clock: now, Logger: slog.New(slog.DiscardHandler),
+				Plugins: persistentvolumes.Plugins(persistentvolumes.Config{
+					Claims: claims{"pv-1": newPV("pv-1", "vol-1")}, Kinds: []persistentvolumes.Kind{r.plugin},
+				}),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer run(t, manager.Run)()
+			want := func(uid types.UID) {
+				manager.Want(t.Context(), podWith(uid, v1.VolumeSource{
+					PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "pv-1"},
+				}))
+			}
+			ready := func(uid types.UID) {
+				t.Helper()
+				eventually.That(t, string(uid)+" is ready", func() bool {
+					now.Step(time.Second)
+					return manager.Ready(uid)
+				})
+			}
+			staged := method == "NodeUnstageVolume"
+			if staged {
+				want("u1")
+				ready("u1")
+			}
+			r.driver.Set(method, csidriver.Hangs)
+			if staged {
+				if err := manager.Release(t.Context(), "u1"); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				want("u1")
+			}
+			eventually.That(t, "the driver hangs", func() bool { return len(r.driver.Calls(method)) == 1 })
+			want("u2")
+			eventually.That(t, "the other pod says what it waits for", func() bool {
+				now.Step(volumes.SlowAfter)
+				return manager.Describe("u2")[0].GetWaitsFor() == "CSI driver "+driverName+" to end another call for the volume"
+			})
+			r.heal(method) // it ends the call
+			ready("u2")
+			for _, uid := range []types.UID{"u1", "u2"} {
+				if err := manager.Release(t.Context(), uid); err != nil {
+					t.Error(err)
+				}
+			}
+			eventually.That(t, "it is unstaged", func() bool {
+				now.Step(time.Minute)
+				return len(r.left()) == 0
+			})
+			r.ends()
+		})
+	}
+}
