@@ -49,6 +49,8 @@ type options struct {
 	// volumes is the number of pods with a volume. If it is not 0, only these are measured, beside the kubelet.
 	volumes int
 	kubelet string
+	// bareAtOnce limits how many pods bare calls start at the same time; 0 is no limit.
+	bareAtOnce int
 	// attach selects the drivers: those that need an attachment ("yes"), those that do not ("no"), or "both".
 	attach string
 }
@@ -111,6 +113,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&opts.hollow, "hollow", 0, "measure only this number of hollow nodes (four processes each, on a runtime without containers) against one API server")
 	flags.IntVar(&opts.volumes, "volumes", 0, "measure only this number of pods with a staged volume each, in turns with the kubelet and with Quartet")
 	flags.StringVar(&opts.kubelet, "kubelet", "bin/conformance/bin/kubelet", "the kubelet; not for -hollow")
+	flags.IntVar(&opts.bareAtOnce, "bare-at-once", 0, "most pods that bare calls start at the same time; 0: all")
 	flags.StringVar(&opts.attach, "attach", "both", "values of attachRequired for -volumes: no, yes or both")
 	list := flags.String("pods", "1,10,100,300", "numbers of pods to start at once")
 	if err := flags.Parse(args); err != nil {
@@ -123,8 +126,8 @@ func parse(args []string) (options, error) {
 		}
 		opts.pods = append(opts.pods, n)
 	}
-	if opts.hollow < 0 || opts.volumes < 0 {
-		return options{}, fmt.Errorf("-hollow %d, -volumes %d: want 0 or more", opts.hollow, opts.volumes)
+	if opts.hollow < 0 || opts.volumes < 0 || opts.bareAtOnce < 0 {
+		return options{}, fmt.Errorf("-hollow %d, -volumes %d, -bare-at-once %d: want 0 or more", opts.hollow, opts.volumes, opts.bareAtOnce)
 	}
 	if opts.attach != "no" && opts.attach != "yes" && opts.attach != "both" {
 		return options{}, fmt.Errorf("-attach %q: want no, yes or both", opts.attach)

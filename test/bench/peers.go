@@ -27,11 +27,13 @@ type peerOptions struct {
 	Pods     []int
 	Rounds   int
 	Idle     time.Duration
+	// BareAtOnce limits how many pods bare calls start at the same time; 0 is no limit.
+	BareAtOnce int
 }
 
 // measurePeers measures pods of files with bare calls, with the kubelet and with Quartet, in turns.
 func measurePeers(ctx context.Context, opts options) error {
-	p := peerOptions{Pods: opts.pods, Rounds: opts.rounds, Idle: opts.idle}
+	p := peerOptions{Pods: opts.pods, Rounds: opts.rounds, Idle: opts.idle, BareAtOnce: opts.bareAtOnce}
 	var err error
 	if p.Bin, p.Kubelet, p.Out, err = opts.absolute(); err != nil {
 		return err
@@ -95,6 +97,7 @@ func runPeers(ctx context.Context, description string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close(context.WithoutCancel(ctx))) }()
+	r.bareAtOnce = opts.BareAtOnce
 	report := Report{Time: time.Now().UTC().Format(time.RFC3339), CPUs: runtime.NumCPU(), Kernel: kernel()}
 	for _, pods := range opts.Pods {
 		size, err := r.compare(ctx, opts, pods)

@@ -49,6 +49,8 @@ type podRig struct {
 	cri internalapi.RuntimeService
 	// batch counts the sets of pods, so that each has names of its own.
 	batch int
+	// bareAtOnce limits how many pods bare calls start at the same time; 0 is no limit.
+	bareAtOnce int
 }
 
 func newPodRig(ctx context.Context, bin, dir string) (r *podRig, err error) {
@@ -179,12 +181,15 @@ func listPods(ctx context.Context) ([]v1.Pod, error) {
 	return list.Items, nil
 }
 
-// bareStart creates pods by calls of the runtime alone, all at once. It returns their sandboxes, and the seconds until
-// the container of each was started.
+// bareStart creates pods by calls of the runtime alone, as many at once as bareAtOnce permits. It returns
+// their sandboxes, and the seconds until the container of each was started.
 func (r *podRig) bareStart(ctx context.Context, pods int) (sandboxes []string, seconds []float64, err error) {
 	sandboxes, seconds = make([]string, pods), make([]float64, pods)
 	begin := time.Now()
 	group, groupCtx := errgroup.WithContext(ctx)
+	if r.bareAtOnce > 0 {
+		group.SetLimit(r.bareAtOnce)
+	}
 	for i := range pods {
 		group.Go(func() error {
 			var err error

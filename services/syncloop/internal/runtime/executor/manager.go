@@ -27,6 +27,9 @@ import (
 )
 
 // Reasons of waiting containers, as in the kubelet.
+// minRemovals keeps a machine with one processor busy while a removal waits for the disk.
+const minRemovals = 2
+
 const (
 	reasonCrashLoop       = "CrashLoopBackOff"
 	reasonCreateConfig    = "CreateContainerConfigError"
@@ -49,7 +52,7 @@ type Manager struct {
 	// held lists the resources that each pod holds.
 	podResources []podResource
 
-	// starts limits the concurrent creations of sandboxes, removals limits the concurrent removals of ended pods.
+	// starts limits the concurrent calls that start pods, removals limits the concurrent removals of ended pods.
 	starts, removals *startGate
 
 	calls cri.Caller
@@ -100,8 +103,8 @@ func New(cfg Config) *Manager {
 	}
 	m := &Manager{
 		cfg: cfg, images: images.New(puller), calls: cri.NewCaller(cfg.Tracer, kubelet.ContainerRuntimeEndpoint),
-		starts:   newStartGate(runtime.NumCPU(), cfg.Clock),
-		removals: newStartGate(runtime.NumCPU(), cfg.Clock),
+		starts:   newStartGate(callsPerProcessor*runtime.NumCPU(), cfg.Clock),
+		removals: newStartGate(max(minRemovals, runtime.NumCPU()), cfg.Clock),
 	}
 	m.podResources = m.newPodResources()
 	m.node.Store(nodeOf(cfg))

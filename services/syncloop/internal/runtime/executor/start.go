@@ -196,7 +196,10 @@ func (s *podSync) create(
 	}
 	noteImageVolumes(config, volumes)
 	noteRecursiveReadOnly(config, c, len(inputs.Given.Mounts))
-	id, err = s.rt.createContainer(ctx, s.sandbox.id, config, s.sandbox.config)
+	err = s.m.starts.enter(func() (err error) {
+		id, err = s.rt.createContainer(ctx, s.sandbox.id, config, s.sandbox.config)
+		return err
+	})
 	s.countImageVolumes(volumes, err)
 	if err != nil {
 		return "", &startError{reason: reasonCreateContainer, err: withAdvice(err)}
@@ -233,7 +236,7 @@ func (s *podSync) start(ctx context.Context, start decide.Start, id string) (err
 	// Logged before the call: if syncloop is killed during the call, the log still has the cause of the start.
 	s.m.cfg.Logger.InfoContext(ctx, "starting a container", about...)
 	startCtx, release := linger(ctx, s.m.cfg.Clock, startLinger)
-	err = s.rt.startContainer(startCtx, id)
+	err = s.m.starts.enter(func() error { return s.rt.startContainer(startCtx, id) })
 	release()
 	if err != nil {
 		return &startError{reason: reasonRunContainer, err: err, container: id}

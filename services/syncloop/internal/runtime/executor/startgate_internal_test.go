@@ -116,3 +116,80 @@ func TestACancelledWaitReturnsTheReasonAndDoesNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestACallForAContainerDelaysSandboxesAndWaitsForNone has more calls that enter than the gate has places.
+func TestACallForAContainerDelaysSandboxesAndWaitsForNone(t *testing.T) {
+	gate := newStartGate(places, clocktesting.NewFakeClock(time.Unix(0, 0)))
+	containers, sandboxes := newCrowd(places+1), newCrowd(1)
+	entered := make(chan error, places+1)
+	for range places + 1 {
+		go func() { entered <- gate.enter(containers.work) }()
+	}
+	for range places + 1 {
+		<-containers.entered
+	}
+	passed := passAll(t, gate, 1, sandboxes)
+	for range 2 { // one more than the places, and the last of them
+		select {
+		case <-sandboxes.entered:
+			t.Fatal("a sandbox passed a full gate")
+		default:
+		}
+		containers.leave <- struct{}{}
+		if err := <-entered; err != nil {
+			t.Error(err)
+		}
+	}
+	<-sandboxes.entered
+	sandboxes.leave <- struct{}{}
+	if err := <-passed; err != nil {
+		t.Error(err)
+	}
+	for range places - 1 {
+		containers.leave <- struct{}{}
+		if err := <-entered; err != nil {
+			t.Error(err)
+		}
+	}
+	if gate.busy() {
+		t.Error("the gate is busy, and nothing runs")
+	}
+}
+
+// TestPlacesOutliveCancelledWaits cancels waits while places become free. In the end all places are free.
+func TestPlacesOutliveCancelledWaits(t *testing.T) {
+	const rounds, callers = 50, 10
+	gate := newStartGate(places, clocktesting.NewFakeClock(time.Unix(0, 0)))
+	for range rounds {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, callers)
+		for i := range callers {
+			go func() {
+				done <- gate.pass(ctx, func() error {
+					if i == 0 {
+						cancel()
+					}
+					runtime.Gosched()
+					return nil
+				})
+			}()
+		}
+		for range callers {
+			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		cancel()
+	}
+	c := newCrowd(places)
+	done := passAll(t, gate, places, c)
+	for range places {
+		<-c.entered // the gate still has all its places
+	}
+	for range places {
+		c.leave <- struct{}{}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
