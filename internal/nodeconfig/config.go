@@ -72,6 +72,8 @@ type Config struct {
 	// Standby is for configmux: if another configmux holds the lock of the state directory, wait for it instead of
 	// failing.
 	Standby bool
+	// Nodes are for configmux: the nodes of a site that it serves, instead of this one.
+	Nodes Nodes
 	// Replay is for configmux: the recording that replaces all sources of pods; empty for none.
 	Replay string
 	// ReplaySpeed is the speed of Replay relative to the recording; 0 means without delays.
@@ -194,6 +196,7 @@ func Parse(service Service, args []string, out io.Writer) (Config, error) {
 		cfg.APIAddress = apiAddress(&cfg, index{})
 	}
 	errs = append(errs, f.overrideLogFormat(&cfg.Kubelet)...)
+	errs = append(errs, siteFile(&cfg)...)
 	if service == SyncLoop && len(errs) == 0 && !cfg.AllowUnauthenticatedAPI && !cfg.Shadow.On {
 		if at := cfg.UnauthenticatedAPI(); at != "" {
 			errs = append(errs, exposed(&cfg, at))

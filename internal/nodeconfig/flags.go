@@ -32,6 +32,7 @@ type flags struct {
 	podManifestPath          string
 	podLogsDir, cgroupRoot   string
 	replay                   string
+	nodes                    string
 	replaySpeed              float64
 	hostPrivileges           PrivilegeFlags
 	roles                    roleFlags

@@ -47,7 +47,7 @@ func (f *flags) network(service Service, cfg *Config, fail failure) {
 	f.tlsFiles(cfg, needs, fail)
 	names := f.roles.names()
 	switch {
-	case f.given(peertls.FlagListen) && len(names) == 0:
+	case f.given(peertls.FlagListen) && len(names) == 0 && !f.given(flagNodes):
 		fail(peertls.FlagListen, "no certificate has a role, so nobody could call: name some with --observe%s or another "+
 			"flag of roles, see docs/security.md", namesSuffix)
 	case !f.given(peertls.FlagListen) && len(names) > 0:
@@ -57,7 +57,7 @@ func (f *flags) network(service Service, cfg *Config, fail failure) {
 			}
 		}
 	}
-	cfg.Network = peertls.Listen{Address: f.tlsListen, Files: cfg.TLS, Names: names}
+	cfg.Network = peertls.Listen{Address: f.tlsListen, Files: cfg.TLS, Names: names, Nodes: f.given(flagNodes)}
 }
 
 // tlsFiles checks the files of TLS, which some flags need. Those of a machine's root that is mounted elsewhere are

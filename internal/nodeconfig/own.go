@@ -54,6 +54,7 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 			1,
 			"how many `TIMES` faster than recorded to replay; 0 replays without delays",
 		)
+		addNodes(set, &f.nodes)
 		f.hostPrivileges.Add(set)
 	case PLEG:
 		set.BoolVar(
@@ -113,6 +114,7 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 	}
 	if service == ConfigMux {
 		f.replayed(cfg, fail)
+		f.site(cfg, fail)
 	}
 	if service == SyncLoop {
 		if !filepath.IsAbs(f.hostRoot) {

@@ -12,6 +12,9 @@ import (
 	"crypto/x509"
 	"fmt"
 	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/quartet-node/quartet/internal/pemfiles"
 	"github.com/quartet-node/quartet/internal/rights"
@@ -44,6 +47,8 @@ type Listen struct {
 	Files   Files
 	// Names are the names of certificates that have roles.
 	Names rights.Names
+	// Nodes lets the nodes of a cluster in, by certificates as kubelets have them, see NodeOf.
+	Nodes bool
 }
 
 // Identity is the certificate and the authorities of one end.
@@ -76,6 +81,24 @@ func (id *Identity) current() (certificate tls.Certificate, authorities *x509.Ce
 		err = poolErr
 	}
 	return *pair, pool, err
+}
+
+const (
+	// nodePrefix begins the common name of a node's certificate, and nodesGroup is among its organizations: an API server
+	// recognizes a node by both.
+	nodePrefix, nodesGroup = "system:node:", "system:nodes"
+)
+
+// NodeOf returns the name of the node whose certificate this is, as those of kubelets are: the common name is
+// system:node:NAME, and an organization is system:nodes. It is empty for every other certificate. DNS names do not
+// count, because many signers let the requester choose them, and neither does a name that no Node can have.
+func NodeOf(certificate *x509.Certificate) string {
+	name, is := strings.CutPrefix(certificate.Subject.CommonName, nodePrefix)
+	if !is || !slices.Contains(certificate.Subject.Organization, nodesGroup) ||
+		len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return ""
+	}
+	return name
 }
 
 // NamesOf returns the names of a certificate to which roles are given: its common name and its DNS names.

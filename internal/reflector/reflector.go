@@ -59,6 +59,8 @@ type Config struct {
 	Namespace string
 	// Fields selects objects. Nil selects all.
 	Fields fields.Selector
+	// Labels selects objects by a selector of labels. Empty selects all.
+	Labels string
 	// Empty is an empty object of the type. Required.
 	Empty runtime.Object
 	// Handler receives the objects. Required.
@@ -93,7 +95,11 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Watching == nil {
 		cfg.Watching = func(bool) {}
 	}
-	r := &reflector{cfg: cfg, list: cache.NewListWatchFromClient(cfg.Client, cfg.Resource, cfg.Namespace, cfg.Fields)}
+	r := &reflector{cfg: cfg, list: cache.NewFilteredListWatchFromClient(
+		cfg.Client, cfg.Resource, cfg.Namespace, func(options *metav1.ListOptions) {
+			options.FieldSelector, options.LabelSelector = cfg.Fields.String(), cfg.Labels
+		},
+	)}
 	options := cache.ReflectorOptions{
 		Name:    cfg.Resource,
 		Backoff: &wait.Backoff{Duration: minBackoff, Factor: 2, Jitter: 0.5, Steps: 100, Cap: cfg.MaxBackoff},

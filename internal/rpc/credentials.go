@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"net"
 
@@ -26,15 +27,34 @@ func PeerUID(ctx context.Context) (uid int, ok bool) {
 // PeerNames returns the names of the certificate of a call's peer on another machine; ok is false for a peer on this
 // machine.
 func PeerNames(ctx context.Context) (names []string, ok bool) {
+	certificate := peerCertificate(ctx)
+	if certificate == nil {
+		return nil, false
+	}
+	return peertls.NamesOf(certificate), true
+}
+
+// PeerNode returns the name of the node whose certificate a call's peer on another machine has shown; empty if it is
+// not that of a node, see peertls.NodeOf.
+func PeerNode(ctx context.Context) string {
+	certificate := peerCertificate(ctx)
+	if certificate == nil {
+		return ""
+	}
+	return peertls.NodeOf(certificate)
+}
+
+// peerCertificate returns the certificate of a call's peer on another machine; nil for a peer on this machine.
+func peerCertificate(ctx context.Context) *x509.Certificate {
 	p, known := peer.FromContext(ctx)
 	if !known {
-		return nil, false
+		return nil
 	}
 	info, known := p.AuthInfo.(credentials.TLSInfo)
 	if !known {
-		return nil, false
+		return nil
 	}
-	return peertls.NamesOf(info.State.PeerCertificates[0]), true
+	return info.State.PeerCertificates[0]
 }
 
 // peerInfo holds the facts about the peer that handlers can read.

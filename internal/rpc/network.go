@@ -22,6 +22,9 @@ const (
 	handshakeTimeout = 10 * time.Second
 	// maxConnections bounds the connections of the network, those of peers that have not shown who they are included.
 	maxConnections = 1024
+	// maxNodeConnections is that limit for a service that lets nodes in: the most nodes of a Kubernetes cluster, twice,
+	// because a connection that died silently counts until keepalive notices it.
+	maxNodeConnections = 10_000
 	// connectTimeout bounds an attempt to connect by the network: TLS takes several round trips.
 	connectTimeout = 10 * time.Second
 )
@@ -53,7 +56,11 @@ func listen(ctx context.Context, cfg Config) ([]net.Listener, credentials.Transp
 		return nil, nil, errors.Join(fmt.Errorf("--listen: %w", err), network.Close())
 	}
 	cfg.Logger.Info("serving on the network, too", "address", network.Addr().String(), "names", cfg.Network.Names.All())
-	return []net.Listener{listener, netutil.LimitListener(network, maxConnections)},
+	limit := maxConnections
+	if cfg.Network.Nodes {
+		limit = maxNodeConnections
+	}
+	return []net.Listener{listener, netutil.LimitListener(network, limit)},
 		peertls.NewServer(identity, cfg.Logger), nil
 }
 

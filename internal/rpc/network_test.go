@@ -27,12 +27,17 @@ import (
 // serveNetwork serves pleg on a unix socket and on an address of the network.
 func serveNetwork(t *testing.T, address string, files peertls.Files, names rights.Names) (stop func()) {
 	t.Helper()
+	return serveListen(t, peertls.Listen{Address: address, Files: files, Names: names})
+}
+
+func serveListen(t *testing.T, network peertls.Listen) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		done <- rpc.Serve(ctx, rpc.Config{
 			Address: "unix://" + filepath.Join(t.TempDir(), "pleg.sock"), Health: rpc.NewHealth(),
-			Network:  peertls.Listen{Address: address, Files: files, Names: names},
+			Network:  network,
 			Register: registerAll, Ready: func() { close(ready) },
 		})
 	}()
@@ -113,6 +118,32 @@ func TestANameMayCallWhatItsRolesNeedAndNothingElse(t *testing.T) {
 			t.Errorf("a stranger: %s ends with %v", method, err)
 		}
 	})
+}
+
+// TestANodeMayObserveWhereNodesAreLetIn, and nothing else; elsewhere its certificate is one without a role.
+func TestANodeMayObserveWhereNodesAreLetIn(t *testing.T) {
+	ca := authority.New(t, "ca")
+	node := authority.Request{Name: "system:node:a", Groups: []string{"system:nodes"}}
+	for _, letIn := range []bool{true, false} {
+		address := freeAddress(t)
+		files := ca.Issue(t, t.TempDir(), authority.Request{Hosts: []string{"127.0.0.1", "pleg"}})
+		serveListen(t, peertls.Listen{
+			Address: address, Files: files, Nodes: letIn, Names: rights.Names{rights.Observe: {"laptop"}},
+		})
+		conn := dialPLEG(t, address, ca.Issue(t, t.TempDir(), node))
+		if err := healthOf(t.Context(), conn); (err == nil) != letIn {
+			t.Errorf("nodes are let in: %t; the health of one ends with %v", letIn, err)
+		}
+		eachCall(t, conn, func(method string, err error) {
+			want := codes.PermissionDenied
+			if letIn && rights.Needed(method) == rights.Observe {
+				want = codes.Unimplemented
+			}
+			if status.Code(err) != want {
+				t.Errorf("nodes are let in: %t; %s of one ends with %v, want %v", letIn, method, err, want)
+			}
+		})
+	}
 }
 
 // TestTheErrorOfAClientSaysWhatIsWrong, and calls do not wait until their deadline for it.

@@ -94,7 +94,7 @@ func Serve(ctx context.Context, cfg Config) error {
 // newServer returns the server of a configuration, and its unary calls. The credentials are those of the network; nil
 // for none.
 func newServer(ctx context.Context, cfg Config, network credentials.TransportCredentials) (*grpc.Server, *calls) {
-	callers := authorizer{users: cfg.Users, names: cfg.Network.Names, logger: cfg.Logger}
+	callers := authorizer{users: cfg.Users, names: cfg.Network.Names, nodes: cfg.Network.Nodes, logger: cfg.Logger}
 	unary := newCalls()
 	options := []grpc.ServerOption{
 		grpc.Creds(newPeerCredentials(network)),

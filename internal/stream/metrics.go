@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,8 +39,11 @@ type ServedMetrics struct {
 	ends          map[ending]prometheus.Counter
 	// skipped counts changes that subscribers did not receive because they fell behind the kept history.
 	skipped atomic.Uint64
-	// look returns the state of the publisher's subscribers; nil until there is a publisher.
-	look                                                    atomic.Pointer[func() servedState]
+	mu      sync.Mutex
+	// publishers have the state of their subscribers. There is one, except in a configmux of a site.
+	publishers map[publisher]struct{}
+	// past is the number of changes of publishers that have ended.
+	past                                                    uint64
 	subscribersDesc, changesDesc, behindDesc, behindForDesc *prometheus.Desc
 	skippedDesc                                             *prometheus.Desc
 }
@@ -55,6 +59,41 @@ type servedState struct {
 	behindFor time.Duration
 }
 
+// publisher is a publisher whose subscribers are looked at.
+type publisher interface{ look() servedState }
+
+// publishes adds a publisher.
+func (m *ServedMetrics) publishes(p publisher) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.publishers[p] = struct{}{}
+}
+
+// ended removes a publisher, and counts its changes on. It is a no-op for one that was removed.
+func (m *ServedMetrics) ended(p publisher) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, known := m.publishers[p]; known {
+		delete(m.publishers, p)
+		m.past += p.look().published
+	}
+}
+
+// state returns the state of all publishers together: sums, and the slowest subscriber of all.
+func (m *ServedMetrics) state() servedState {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := servedState{published: m.past}
+	for p := range m.publishers {
+		one := p.look()
+		all.subscribers += one.subscribers
+		all.published += one.published
+		all.behind = max(all.behind, one.behind)
+		all.behindFor = max(all.behindFor, one.behindFor)
+	}
+	return all
+}
+
 // ending is the reason why a subscription ended.
 type ending string
 
@@ -67,8 +106,8 @@ const (
 	endClosed ending = "publisher_stopped"
 )
 
-// NewServedMetrics registers the metrics of one publisher, by the name of its stream, for Config.Metrics. A stream can
-// be registered only once in a registry.
+// NewServedMetrics registers the metrics of a stream, by its name, for the Config.Metrics of its publisher, or of all
+// its publishers, which count together. A stream can be registered only once in a registry.
 func NewServedMetrics(registry prometheus.Registerer, name string) *ServedMetrics {
 	m := newServedMetrics(name)
 	registry.MustRegister(m)
@@ -79,6 +118,7 @@ func newServedMetrics(name string) *ServedMetrics {
 	labels := prometheus.Labels{label: name}
 	desc := func(metric, help string) *prometheus.Desc { return prometheus.NewDesc(metric, help, nil, labels) }
 	return &ServedMetrics{
+		publishers: map[publisher]struct{}{},
 		sent: countersOf(kindNames(), "quartet_stream_messages_sent_total",
 			"Messages sent to subscribers, by kind.", name, "kind"),
 		subscriptions: countersOf(startNames(), "quartet_stream_subscriptions_total",
@@ -112,10 +152,7 @@ func (m *ServedMetrics) Collect(ch chan<- prometheus.Metric) {
 	collect(ch, m.sent)
 	collect(ch, m.subscriptions)
 	collect(ch, m.ends)
-	var now servedState
-	if look := m.look.Load(); look != nil {
-		now = (*look)()
-	}
+	now := m.state()
 	gauge := func(desc *prometheus.Desc, value float64) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}

@@ -70,8 +70,7 @@ func (h *hub[V]) init(cfg Config, past history[V]) {
 	if h.metrics == nil {
 		h.metrics = newServedMetrics("")
 	}
-	look := h.look
-	h.metrics.look.Store(&look)
+	h.metrics.publishes(h)
 }
 
 // look returns the state of the subscribers for the metrics.
@@ -108,9 +107,10 @@ func (h *hub[V]) wake() {
 // Close ends every subscription with ErrClosed, and refuses new ones.
 func (h *hub[V]) Close() {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.closed = true
 	h.wake()
+	h.mu.Unlock()
+	h.metrics.ended(h)
 }
 
 // Subscribers returns how many subscriptions are open.

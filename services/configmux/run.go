@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
 
-	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/debugapi"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -20,8 +18,6 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/internal/watchdog"
-	"github.com/quartet-node/quartet/services/configmux/internal/localsource"
-	"github.com/quartet-node/quartet/services/configmux/internal/mux"
 	"github.com/quartet-node/quartet/services/configmux/internal/server"
 )
 
@@ -42,9 +38,6 @@ const objectsPerPod = 2
 // file.
 const appliedPerRunning = 10
 
-// firstReading bounds the delay of subscribers at the start while the sources are read.
-const firstReading = time.Second
-
 // run reads the sources and serves the desired pods until ctx ends.
 func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (err error) {
 	cfg.LogUnsupported(tel.Logger)
@@ -54,46 +47,22 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	}
 	defer func() { err = errors.Join(err, held.Release()) }()
 
-	member, err := join(cfg)
+	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.ConfigMux).Registry
+	newPart := newOneNode
+	if cfg.Nodes.Given() {
+		newPart = newSite
+	}
+	desired, err := newPart(cfg, tel, health, registry)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, member.leave()) }()
+	defer func() { err = errors.Join(err, desired.leave()) }()
 
-	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.ConfigMux).Registry
-	if member != nil {
-		member.client.CountIn(apiclient.NewMetrics(registry))
-	}
-	var desired *mux.Mux
-	given := sourcesOf(cfg, tel, registry, member, health, func() localsource.Others { return desired })
-	sources := given.all
-	desired = mux.New(mux.Config{
-		Sources: sources, Health: health, Clock: clock.RealClock{}, Tracer: tel.Tracer, Logger: tel.Logger,
-		Metrics: mux.NewMetrics(registry),
-	})
-	opening := mux.NewOpening(sources, desired)
-	opened := make(chan struct{})
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		opening.Wait(ctx, firstReading, clock.RealClock{})
-		close(opened)
-		return nil
-	})
-	for _, s := range sources {
-		group.Go(func() error {
-			if err := s.Run(ctx, opening); err != nil {
-				return fmt.Errorf("source %s: %w", s.Name(), err)
-			}
-			return nil
-		})
-	}
-	group.Go(func() error {
-		given.resume(ctx, opened, tel.Logger)
-		return nil
-	})
+	group.Go(func() error { return desired.run(ctx) })
 	group.Go(func() error {
 		// The sources have their own timeouts. The merge is one lock for all.
-		merge := watchdog.Loop{Name: "merge", Check: func() error { desired.Sources(); return nil }}
+		merge := watchdog.Loop{Name: "merge", Check: desired.check}
 		return service.Watch(ctx, cfg.Systemd, tel.Logger, health, merge)
 	})
 	group.Go(func() error {
@@ -106,12 +75,12 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 		})
 	})
 	group.Go(func() error {
-		defer desired.Close()
+		defer desired.end()
 		return rpc.Serve(ctx, rpc.Config{
 			Address: cfg.Listen,
 			Register: debugapi.With(
 				debugapi.Config{Logger: tel.Logger, Clock: clock.RealClock{}},
-				server.New(given.served(cfg, desired, opened, tel.Logger)).Register,
+				server.New(desired.served()).Register,
 			),
 			Health: health,
 			Logger: tel.Logger,
@@ -123,6 +92,20 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 		})
 	})
 	return group.Wait()
+}
+
+// part provides the desired pods: of one node, or of the nodes of a site.
+type part interface {
+	// run reads the sources until ctx ends.
+	run(ctx context.Context) error
+	// served returns the configuration of the server.
+	served() server.Config
+	// check returns when the lock of a merge is free.
+	check() error
+	// end ends all streams.
+	end()
+	// leave closes the connections. It is called after every user of them has ended.
+	leave() error
 }
 
 // lock takes the lock of the state directory. With --standby it waits while another process holds it.

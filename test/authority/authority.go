@@ -44,6 +44,8 @@ type Request struct {
 	// Name is the common name, Hosts the names of DNS and addresses.
 	Name  string
 	Hosts []string
+	// Groups are the organizations.
+	Groups []string
 	// For is the time until the certificate expires; 0 is an hour, and a negative one has passed.
 	For time.Duration
 }
@@ -53,7 +55,8 @@ type Request struct {
 func (a *Authority) Issue(t testing.TB, dir string, request Request) peertls.Files {
 	t.Helper()
 	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: request.Name}, KeyUsage: x509.KeyUsageDigitalSignature,
+		Subject:     pkix.Name{CommonName: request.Name, Organization: request.Groups},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		NotAfter:    time.Now().Add(time.Hour),
 	}

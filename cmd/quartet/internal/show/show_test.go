@@ -287,6 +287,13 @@ func TestGetSources(t *testing.T) {
 	golden(t, "sources.json", n.must("get", "sources", "-o", "json"))
 	golden(t, "sources.yaml", n.must("get", "sources", "-o", "yaml"))
 	golden(t, "sources-name.txt", n.must("get", "sources", "-o", "name"))
+	site := []*configv1.Source{sources()[0], sources()[1]}
+	site[0].Node, site[1].Node = "node-1", "node-2.example"
+	n.config.set(site...)
+	golden(t, "sources-site.txt", n.must("get", "sources"))
+	if got, want := n.must("get", "sources", "-o", "name"), "source/node-1/"; !strings.Contains(got, want) {
+		t.Errorf("the names of a site's sources are %q, want %q among them", got, want)
+	}
 }
 
 // poll advances the clock until a buffer of a command that polls contains a text.

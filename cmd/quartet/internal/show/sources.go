@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,6 +28,9 @@ var sourceColumns = []column{
 	{name: "Last read"},
 	{name: "Errors"},
 }
+
+// siteColumns are those of a configmux that serves the nodes of a site.
+var siteColumns = append([]column{{name: "Node"}}, sourceColumns...)
 
 func (a *querier) sourcesCommand() *cobra.Command {
 	var output format
@@ -71,7 +76,11 @@ func (a *querier) printSources(out io.Writer, output format, response *configv1.
 		_, err := fmt.Fprintln(out, "No source of pods is configured: set staticPodPath or staticPodURL in the configuration.")
 		return err
 	}
-	if err := sourceList.print(out, output, a.clock.Now(), response.GetSources()); err != nil {
+	shown := sourceList
+	if slices.ContainsFunc(response.GetSources(), isOfSite) {
+		shown.columns, shown.row = siteColumns, siteRow
+	}
+	if err := shown.print(out, output, a.clock.Now(), response.GetSources()); err != nil {
 		return err
 	}
 	return a.printSourceErrors(out, response)
@@ -79,7 +88,7 @@ func (a *querier) printSources(out io.Writer, output format, response *configv1.
 
 var sourceList = list[*configv1.Source]{
 	many: "sources", columns: sourceColumns, row: sourceRow,
-	name: func(s *configv1.Source) string { return "source/" + s.GetName() },
+	name: func(s *configv1.Source) string { return path.Join("source", s.GetNode(), s.GetName()) },
 	whole: func(out io.Writer, output format, sources []*configv1.Source) error {
 		return printMessage(out, output, &configv1.ListSourcesResponse{Sources: sources})
 	},
@@ -94,6 +103,12 @@ func sourceRow(s *configv1.Source, now time.Time) []any {
 		s.GetName(), orNone(s.GetTarget()), yesNo(s.GetReady()), fmt.Sprint(s.GetPods()), fmt.Sprint(s.GetObjects()),
 		orNone(s.GetMode()), read, fmt.Sprint(len(s.GetErrors())),
 	}
+}
+
+func isOfSite(s *configv1.Source) bool { return s.GetNode() != "" }
+
+func siteRow(s *configv1.Source, now time.Time) []any {
+	return append([]any{s.GetNode()}, sourceRow(s, now)...)
 }
 
 // printSourceErrors prints each error below the table: its place, and its message on a separate line.
@@ -121,7 +136,7 @@ func (a *querier) printSourceErrors(out io.Writer, response *configv1.ListSource
 			if _, err := fmt.Fprintf(
 				out,
 				"\n%s: %s%s\n    %s\n",
-				s.GetName(),
+				labelOf(s),
 				where,
 				seen,
 				oneLine(e.GetMessage()),
@@ -156,6 +171,14 @@ func withoutTimes(response *configv1.ListSourcesResponse) *configv1.ListSourcesR
 		}
 	}
 	return timeless
+}
+
+// labelOf returns the name of a source, with its node in a site.
+func labelOf(s *configv1.Source) string {
+	if isOfSite(s) {
+		return s.GetNode() + ": " + s.GetName()
+	}
+	return s.GetName()
 }
 
 func yesNo(b bool) string {

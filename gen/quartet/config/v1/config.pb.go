@@ -719,7 +719,9 @@ type Source struct {
 	// Its present errors, sorted by path and pod; a solved error is removed.
 	Errors []*SourceError `protobuf:"bytes,7,rep,name=errors,proto3" json:"errors,omitempty"`
 	// The number of its effective objects other than pods.
-	Objects       int32 `protobuf:"varint,8,opt,name=objects,proto3" json:"objects,omitempty"`
+	Objects int32 `protobuf:"varint,8,opt,name=objects,proto3" json:"objects,omitempty"`
+	// The node, if this configmux serves those of a site; else empty.
+	Node          string `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -808,6 +810,13 @@ func (x *Source) GetObjects() int32 {
 		return x.Objects
 	}
 	return 0
+}
+
+func (x *Source) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
 }
 
 // SourceError is one problem with the content of a source.
@@ -2000,7 +2009,7 @@ const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"\x04pods\x18\x01 \x03(\v2\x1c.quartet.config.v1.PodUpdateR\x04pods\"\x14\n" +
 	"\x12ListSourcesRequest\"J\n" +
 	"\x13ListSourcesResponse\x123\n" +
-	"\asources\x18\x01 \x03(\v2\x19.quartet.config.v1.SourceR\asources\"\x82\x02\n" +
+	"\asources\x18\x01 \x03(\v2\x19.quartet.config.v1.SourceR\asources\"\x96\x02\n" +
 	"\x06Source\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x14\n" +
@@ -2010,7 +2019,8 @@ const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"lastReadAt\x12\x12\n" +
 	"\x04mode\x18\x06 \x01(\tR\x04mode\x126\n" +
 	"\x06errors\x18\a \x03(\v2\x1e.quartet.config.v1.SourceErrorR\x06errors\x12\x18\n" +
-	"\aobjects\x18\b \x01(\x05R\aobjects\"\x8f\x02\n" +
+	"\aobjects\x18\b \x01(\x05R\aobjects\x12\x12\n" +
+	"\x04node\x18\t \x01(\tR\x04node\"\x8f\x02\n" +
 	"\vSourceError\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x14\n" +

@@ -47,6 +47,11 @@ type ConfigServiceClient interface {
 	// other clients may. It keeps the stream contract of quartet.stream.v1, level-triggered: unsent changes of one pod
 	// fold into the latest. Keys are pod UIDs, and "source/NAME" for the state of a source.
 	//
+	// A configmux of a site has the pods of many nodes. A node is told by its certificate from another machine, as that of
+	// a kubelet, and gets its own pods only, by this and every other RPC. The others fail with FAILED_PRECONDITION for a
+	// peer that is no node, with PERMISSION_DENIED for a node that is not of the site, and with UNAVAILABLE while the nodes
+	// of the site are not known. ListPods and ListSources have all nodes for a peer that is no node.
+	//
 	// The message of a source always follows the pods of the same reading. So a subscriber that has seen a source ready
 	// has seen every pod of that source's first full reading.
 	//
@@ -237,6 +242,11 @@ type ConfigServiceServer interface {
 	// WatchPodUpdates streams the desired pods of all sources. syncloop follows it as long as it lives, and any number of
 	// other clients may. It keeps the stream contract of quartet.stream.v1, level-triggered: unsent changes of one pod
 	// fold into the latest. Keys are pod UIDs, and "source/NAME" for the state of a source.
+	//
+	// A configmux of a site has the pods of many nodes. A node is told by its certificate from another machine, as that of
+	// a kubelet, and gets its own pods only, by this and every other RPC. The others fail with FAILED_PRECONDITION for a
+	// peer that is no node, with PERMISSION_DENIED for a node that is not of the site, and with UNAVAILABLE while the nodes
+	// of the site are not known. ListPods and ListSources have all nodes for a peer that is no node.
 	//
 	// The message of a source always follows the pods of the same reading. So a subscriber that has seen a source ready
 	// has seen every pod of that source's first full reading.

@@ -30,7 +30,6 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/internal/reflector"
-	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
@@ -54,7 +53,8 @@ const restoreAfter = 700 * time.Millisecond
 // milliseconds for the pods of a node.
 const requestLimit = 30 * time.Second
 
-// Config holds the parameters of an API source. All fields except Allowed are required.
+// Config holds the parameters of an API source. All fields except Allowed, Nodes, Shared and
+// Requested are required.
 type Config struct {
 	// Client is the client for core/v1. It sets the encoding and the rate limit of requests.
 	Client rest.Interface
@@ -62,17 +62,25 @@ type Config struct {
 	Node string
 	// Allowed lists the privileges of this source's pods.
 	Allowed privilege.Allowed
-	// Nodes is nodestatus' stream of the Node, see NodeStatus.
+	// Nodes is nodestatus' stream of the Node. If it is nil, the pods are requested without a wait for the Node: those of
+	// another machine's node, whose syncloop waits for it.
 	Nodes stream.Source[*nodev1.Node]
+	// Shared is true if the source requests nothing, and gets its pods by its Feed, from a request for many nodes.
+	Shared bool
 	// Checkpoint is the path of the checkpoint of the pods. Its directory must exist.
 	Checkpoint string
 	// Health reports the wait for nodestatus.
-	Health  *rpc.Health
-	Clock   clock.WithTicker
-	Tracer  trace.Tracer
-	Logger  *slog.Logger
-	Metrics *Metrics
+	Health Health
+	// Requested receives the result of each request of pods; err is nil if it succeeded. May be nil.
+	Requested func(verb reflector.Verb, err error)
+	Clock     clock.WithTicker
+	Tracer    trace.Tracer
+	Logger    *slog.Logger
+	Metrics   *Metrics
 }
+
+// Health takes the reason why a part is missing; empty when it is there. *rpc.Health implements it.
+type Health interface{ Set(part, reason string) }
 
 // Source is the API source. It implements source.Source.
 type Source struct {
@@ -154,7 +162,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 
 // follow waits until the API server has the Node, and reflects its pods until ctx ends.
 func (s *Source) follow(ctx context.Context) {
-	if !awaitNode(ctx, s.cfg) {
+	if s.cfg.Shared || s.cfg.Nodes != nil && !awaitNode(ctx, s.cfg) {
 		return
 	}
 	s.send(ctx, news{kind: begun})
@@ -230,7 +238,7 @@ func (s *Source) refused(ctx context.Context, n news) {
 	if !s.listed {
 		s.restore(ctx)
 	}
-	now, text := s.cfg.Clock.Now(), reason(n.err)
+	now, text := s.cfg.Clock.Now(), Reason(n.err)
 	kept := "its pods continue to run in their last known form"
 	switch {
 	case s.listed:

@@ -82,14 +82,14 @@ func TestNothingIsAskedBeforeTheNodeHasSynced(t *testing.T) {
 		t.Errorf("the first reading is %+v", first)
 	}
 	for waiting := ""; !strings.Contains(waiting, "waiting for nodestatus to register this Node"); r.pause(time.Millisecond) {
-		waiting = strings.Join(r.cfg.Health.Waiting(), "\n")
+		waiting = strings.Join(r.health.Waiting(), "\n")
 	}
 	if requests := a.requests(reflector.VerbList); len(requests) > 0 {
 		t.Errorf("asked %q before the Node was there", requests)
 	}
 	r.nodes.Put("node", &nodev1.Node{Synced: true})
 	r.want(podset.None, "a i:1")
-	if waiting := r.cfg.Health.Waiting(); len(waiting) > 0 {
+	if waiting := r.health.Waiting(); len(waiting) > 0 {
 		t.Errorf("it waits for %q, want none", waiting)
 	}
 	r.nodes.Close() // nodestatus goes down

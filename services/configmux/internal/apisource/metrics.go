@@ -2,6 +2,7 @@ package apisource
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/quartet-node/quartet/internal/reflector"
 )
@@ -29,7 +30,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help: "Lists and watches of pods requested from the API server, by result.",
 		}, []string{"verb", "outcome"}),
 		watching: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "quartet_configmux_api_watching", Help: "1 while a watch of this node's pods is open.",
+			Name: "quartet_configmux_api_watching", Help: "Open watches of pods at the API server: 1 for a node.",
 		}),
 	}
 	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -45,10 +46,24 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) ok(v reflector.Verb) { m.requests.WithLabelValues(string(v), outcomeOK).Inc() }
-func (m *Metrics) expired(v reflector.Verb) {
-	m.requests.WithLabelValues(string(v), outcomeExpired).Inc()
+// Requested counts a request by its result.
+func (m *Metrics) Requested(v reflector.Verb, err error) {
+	outcome := outcomeOK
+	switch {
+	case err == nil:
+	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
+		outcome = outcomeExpired
+	default:
+		outcome = outcomeFailed
+	}
+	m.requests.WithLabelValues(string(v), outcome).Inc()
 }
-func (m *Metrics) failed(v reflector.Verb) {
-	m.requests.WithLabelValues(string(v), outcomeFailed).Inc()
+
+// Watching counts a watch that begins, and with false one that ends.
+func (m *Metrics) Watching(watching bool) {
+	if watching {
+		m.watching.Inc()
+	} else {
+		m.watching.Dec()
+	}
 }

@@ -18,9 +18,9 @@ import (
 // maxReason bounds the text of an error in bytes, because it may quote the server.
 const maxReason = 512
 
-// reason returns why a request failed and the remedy. Its text is the same for each occurrence: it contains no time, no
+// Reason returns why a request failed and the remedy. Its text is the same for each occurrence: it contains no time, no
 // local port, and no address except the source's target.
-func reason(err error) string {
+func Reason(err error) string {
 	text := answerReason(err)
 	if text == "" {
 		text = wayReason(err)

@@ -49,7 +49,7 @@ type news struct {
 
 // reflect lists and watches the pods of the node until ctx ends, and passes the results to the source.
 func (s *Source) reflect(ctx context.Context) {
-	r := &reflection{s: s, ctx: ctx}
+	r := s.Feed(ctx)
 	_ = reflector.Run(ctx, reflector.Config{ // it ends only with ctx
 		Client:     s.cfg.Client,
 		Resource:   "pods",
@@ -59,56 +59,61 @@ func (s *Source) reflect(ctx context.Context) {
 		Clock:      s.cfg.Clock,
 		Timeout:    s.limit,
 		MaxBackoff: maxBackoff,
-		Requested:  r.requested,
-		Watching: func(watching bool) {
-			if watching {
-				s.cfg.Metrics.watching.Set(1)
-			} else {
-				s.cfg.Metrics.watching.Set(0)
+		Requested: func(verb reflector.Verb, began time.Time, err error) {
+			s.cfg.Metrics.Requested(verb, err)
+			if s.cfg.Requested != nil {
+				s.cfg.Requested(verb, err)
 			}
+			r.Requested(verb, began, err)
+		},
+		Watching: func(watching bool) {
+			s.cfg.Metrics.Watching(watching)
 		},
 	})
 }
 
-// reflection implements reflector.Handler. It has no state.
-type reflection struct {
+// Feed passes pods to a source. It implements reflector.Handler, and has no state. Its methods wait for Run, which only
+// computes, and return when the context of the feed ends.
+type Feed struct {
 	s *Source
 	// ctx is the context of the reflector, which it does not pass to its handler.
 	ctx context.Context //nolint:containedctx // it lives as long as the reflector
 }
 
-// requested counts a request and reports its result. An expired resource version is no failure: the reflector lists
-// again.
-func (r *reflection) requested(verb reflector.Verb, began time.Time, err error) {
+// Feed returns the feed of a Shared source until ctx ends.
+func (s *Source) Feed(ctx context.Context) *Feed { return &Feed{s: s, ctx: ctx} }
+
+// Begun passes that the pods are requested from now on.
+func (r *Feed) Begun() { r.s.send(r.ctx, news{kind: begun}) }
+
+// Requested passes the result of a request. An expired resource version is no failure: the reflector lists again.
+func (r *Feed) Requested(verb reflector.Verb, began time.Time, err error) {
 	switch {
 	case err == nil:
-		r.s.cfg.Metrics.ok(verb)
 		if verb == reflector.VerbWatch { // Listed reports the success of a list
 			r.s.send(r.ctx, news{kind: answered, verb: verb, began: began})
 		}
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
-		r.s.cfg.Metrics.expired(verb)
 	default:
-		r.s.cfg.Metrics.failed(verb)
 		r.s.send(r.ctx, news{kind: refused, verb: verb, began: began, err: err})
 	}
 }
 
 // Listed implements reflector.Handler.
-func (r *reflection) Listed(objects []runtime.Object, began time.Time) {
+func (r *Feed) Listed(objects []runtime.Object, began time.Time) {
 	r.s.send(r.ctx, news{kind: listed, verb: reflector.VerbList, began: began, pods: podsOf(objects...)})
 }
 
 // Changed implements reflector.Handler.
-func (r *reflection) Changed(object runtime.Object) { r.one(changed, object) }
+func (r *Feed) Changed(object runtime.Object) { r.one(changed, object) }
 
 // Deleted implements reflector.Handler.
-func (r *reflection) Deleted(object runtime.Object) { r.one(removed, object) }
+func (r *Feed) Deleted(object runtime.Object) { r.one(removed, object) }
 
 // ListFailed implements reflector.Handler. requested has reported the failure.
-func (*reflection) ListFailed(error) {}
+func (*Feed) ListFailed(error) {}
 
-func (r *reflection) one(kind newsKind, object runtime.Object) {
+func (r *Feed) one(kind newsKind, object runtime.Object) {
 	if pods := podsOf(object); len(pods) == 1 {
 		r.s.send(r.ctx, news{kind: kind, verb: reflector.VerbWatch, began: r.s.cfg.Clock.Now(), pods: pods})
 	}

@@ -45,6 +45,7 @@ type rig struct {
 	registry   *prometheus.Registry
 	spans      *tracetest.InMemoryExporter
 	nodes      *stream.Level[*nodev1.Node]
+	health     *rpc.Health
 	checkpoint string
 	limit      time.Duration
 
@@ -72,6 +73,7 @@ func newRig(t *testing.T, client rest.Interface) *rig {
 		checkpoint: filepath.Join(t.TempDir(), "api-pods"),
 		given:      make(chan source.Reading, 100),
 		nodes:      stream.NewLevel[*nodev1.Node](stream.Config{}),
+		health:     rpc.NewHealth(),
 	}
 	r.nodes.Put("node", &nodev1.Node{Synced: true})
 	r.cfg = Config{
@@ -80,7 +82,7 @@ func newRig(t *testing.T, client rest.Interface) *rig {
 		Allowed:    everything,
 		Nodes:      r.nodes,
 		Checkpoint: r.checkpoint,
-		Health:     rpc.NewHealth(),
+		Health:     r.health,
 		Clock:      r.clock,
 		Tracer:     sdktrace.NewTracerProvider(sdktrace.WithSyncer(r.spans)).Tracer(""),
 		Logger:     slog.New(slog.DiscardHandler),

@@ -1,7 +1,10 @@
 package mux
 
 import (
+	"maps"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,16 +33,21 @@ type Metrics struct {
 	objectChanges *prometheus.CounterVec
 
 	objects, pods, errors, ready, readAt *prometheus.Desc
-	// mux is the mux whose sources are reported; nil until it is created.
-	mux *Mux
+
+	mu sync.Mutex
+	// muxes are those whose sources are reported: one, except in a configmux of a site.
+	muxes      map[*Mux]struct{}
+	registered bool
 }
 
-// NewMetrics creates the metrics of one mux; they are registered when the mux is created.
+// NewMetrics creates the metrics of one mux, or of several with the same sources, which are reported together: sums,
+// and of times and readiness the worst. They are registered when the first mux is created.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, []string{sourceLabel}, nil)
 	}
 	return &Metrics{
+		muxes:         map[*Mux]struct{}{},
 		registry:      registry,
 		served:        stream.NewServedMetrics(registry, stream.NamePodUpdates),
 		servedObjects: stream.NewServedMetrics(registry, stream.NameObjects),
@@ -75,7 +83,14 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 
 // expose registers the metrics of a mux. All label values exist from the start, so that a rate has its 0.
 func (m *Metrics) expose(mux *Mux) {
-	m.mux = mux
+	m.mu.Lock()
+	m.muxes[mux] = struct{}{}
+	first := !m.registered
+	m.registered = true
+	m.mu.Unlock()
+	if !first {
+		return
+	}
 	for name := range mux.sources {
 		m.merges.WithLabelValues(name)
 		for op := podset.Remove; op <= podset.Reconcile; op++ {
@@ -88,6 +103,13 @@ func (m *Metrics) expose(mux *Mux) {
 		}
 	}
 	m.registry.MustRegister(m)
+}
+
+// forget removes a mux.
+func (m *Metrics) forget(mux *Mux) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.muxes, mux)
 }
 
 // opName returns the name of the operation in logs and in the contract, in lower case.
@@ -119,17 +141,15 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.merges.Collect(ch)
 	m.changes.Collect(ch)
 	m.objectChanges.Collect(ch)
-	m.mux.mu.Lock()
-	defer m.mux.mu.Unlock()
-	for name, state := range m.mux.sources {
+	for name, state := range m.states() {
 		gauge := func(desc *prometheus.Desc, value float64) {
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, name)
 		}
-		gauge(m.pods, float64(len(state.set)))
-		for kind, n := range m.mux.countKinds(name) {
+		gauge(m.pods, float64(state.pods))
+		for kind, n := range state.objects {
 			ch <- prometheus.MustNewConstMetric(m.objects, prometheus.GaugeValue, float64(n), name, kindName(kind))
 		}
-		gauge(m.errors, float64(len(state.errs)))
+		gauge(m.errors, float64(state.errors))
 		ready, readAt := 0.0, 0.0
 		if state.ready {
 			ready = 1
@@ -139,5 +159,47 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(m.ready, ready)
 		gauge(m.readAt, readAt)
+	}
+}
+
+// reported is the state of a source in all muxes.
+type reported struct {
+	pods, errors int
+	objects      map[apiobject.Kind]int
+	ready        bool
+	readAt       time.Time
+}
+
+// states returns the state of each source in all muxes.
+func (m *Metrics) states() map[string]*reported {
+	m.mu.Lock()
+	muxes := slices.Collect(maps.Keys(m.muxes))
+	m.mu.Unlock()
+	all := map[string]*reported{}
+	for _, mux := range muxes {
+		mux.addTo(all)
+	}
+	return all
+}
+
+// addTo adds the state of each source to that in other muxes.
+func (m *Mux) addTo(all map[string]*reported) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, state := range m.sources {
+		sum := all[name]
+		if sum == nil {
+			sum = &reported{objects: map[apiobject.Kind]int{}, ready: true, readAt: state.readAt}
+			all[name] = sum
+		}
+		sum.pods += len(state.set)
+		sum.errors += len(state.errs)
+		for kind, n := range m.countKinds(name) {
+			sum.objects[kind] += n
+		}
+		sum.ready = sum.ready && state.ready
+		if state.readAt.Before(sum.readAt) {
+			sum.readAt = state.readAt
+		}
 	}
 }

@@ -22,7 +22,6 @@ import (
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
@@ -54,13 +53,16 @@ type Config struct {
 	// Sources are all sources of this node. Until a source has its first reading, its state in the stream is not ready. Of
 	// two with the same object, the first in this list takes precedence.
 	Sources []source.Source
-	Health  *rpc.Health
+	Health  Health
 	Clock   clock.WithTicker
 	Tracer  trace.Tracer
 	Logger  *slog.Logger
 	// Metrics are the metrics of this mux.
 	Metrics *Metrics
 }
+
+// Health takes the reason why a source is not ready; empty when it is. *rpc.Health implements it.
+type Health interface{ Set(part, reason string) }
 
 // Mux holds the last set of every source. It implements source.Sink. All its methods are safe for concurrent use; none
 // does I/O.
@@ -145,10 +147,23 @@ func New(cfg Config) *Mux {
 	return m
 }
 
-// Close ends all subscriptions.
+// Close ends all subscriptions. The metrics do not report the sources any more.
 func (m *Mux) Close() {
 	m.level.Close()
 	m.objects.Close()
+	m.cfg.Metrics.forget(m)
+}
+
+// Idle reports whether no source has a pod and nobody is subscribed.
+func (m *Mux) Idle() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, state := range m.sources {
+		if len(state.published) > 0 {
+			return false
+		}
+	}
+	return m.level.Subscribers() == 0 && m.objects.Subscribers() == 0
 }
 
 // Set implements source.Sink. An unknown name is a programming error; it is logged, and the reading is dropped.

@@ -21,6 +21,11 @@ type Desired interface {
 	Stream(configv1.Mode) stream.Source[mux.Entry]
 	// States returns the stream without operations.
 	States() stream.Source[mux.Entry]
+	Lists
+}
+
+// Lists provides lists of the desired state.
+type Lists interface {
 	// Pods returns all pods, sorted.
 	Pods() []*configv1.PodUpdate
 	// Sources returns all sources, sorted.
@@ -35,6 +40,8 @@ type Config struct {
 	Opening <-chan struct{}
 	// Local applies pods; if it is nil, ApplyPod and DeletePod fail with UNIMPLEMENTED.
 	Local Local
+	// Site provides the desired state of many nodes instead, and Desired and Opening are unused; nil for one node.
+	Site Site
 	// Objects provides config maps and secrets; if it is nil, all calls about those fail with UNIMPLEMENTED.
 	Objects *Objects
 }
@@ -44,13 +51,14 @@ type Server struct {
 	configv1.UnimplementedConfigServiceServer
 	desired Desired
 	opening <-chan struct{}
+	site    Site
 	local   Local
 	objects *Objects
 }
 
 // New returns a server.
 func New(cfg Config) *Server {
-	return &Server{desired: cfg.Desired, opening: cfg.Opening, local: cfg.Local, objects: cfg.Objects}
+	return &Server{desired: cfg.Desired, opening: cfg.Opening, site: cfg.Site, local: cfg.Local, objects: cfg.Objects}
 }
 
 // Register adds the service to a gRPC server.
@@ -68,14 +76,18 @@ func (s *Server) WatchPodUpdates(
 			req.GetMode(),
 		)
 	}
+	view, err := s.view(out.Context())
+	if err != nil {
+		return err
+	}
 	select {
-	case <-s.opening:
+	case <-view.Opening:
 	case <-out.Context().Done():
 		return out.Context().Err()
 	}
 	return streamrpc.Serve(
 		out.Context(),
-		s.source(req),
+		source(view.Desired, req),
 		req.GetResumeToken(),
 		func(f *streamv1.Frame, e mux.Entry) error {
 			return out.Send(response(f, e))
@@ -84,23 +96,33 @@ func (s *Server) WatchPodUpdates(
 }
 
 // source returns the stream for a request.
-func (s *Server) source(req *configv1.WatchPodUpdatesRequest) stream.Source[mux.Entry] {
+func source(desired Desired, req *configv1.WatchPodUpdatesRequest) stream.Source[mux.Entry] {
 	mode := req.GetMode()
 	incremental := mode == configv1.Mode_MODE_UNSPECIFIED || mode == configv1.Mode_MODE_INCREMENTAL
 	if incremental && req.GetWithoutOperations() {
-		return s.desired.States()
+		return desired.States()
 	}
-	return s.desired.Stream(mode)
+	return desired.Stream(mode)
 }
 
 // ListPods implements configv1.ConfigServiceServer.
-func (s *Server) ListPods(context.Context, *configv1.ListPodsRequest) (*configv1.ListPodsResponse, error) {
-	return &configv1.ListPodsResponse{Pods: s.desired.Pods()}, nil
+func (s *Server) ListPods(ctx context.Context, _ *configv1.ListPodsRequest) (*configv1.ListPodsResponse, error) {
+	lists, err := s.lists(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &configv1.ListPodsResponse{Pods: lists.Pods()}, nil
 }
 
 // ListSources implements configv1.ConfigServiceServer.
-func (s *Server) ListSources(context.Context, *configv1.ListSourcesRequest) (*configv1.ListSourcesResponse, error) {
-	return &configv1.ListSourcesResponse{Sources: s.desired.Sources()}, nil
+func (s *Server) ListSources(
+	ctx context.Context, _ *configv1.ListSourcesRequest,
+) (*configv1.ListSourcesResponse, error) {
+	lists, err := s.lists(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &configv1.ListSourcesResponse{Sources: lists.Sources()}, nil
 }
 
 // response returns the response of a message.
