@@ -72,7 +72,7 @@ func parseNodes(value string) (nodes Nodes, problem string) {
 
 // notOfSite are the flags of configmux that concern the machine's own node.
 var notOfSite = []string{
-	"pod-manifest-path", "replay", "hostname-override", "await-kubeconfig",
+	"pod-manifest-path", "replay", "await-kubeconfig",
 	"apply" + uidsSuffix, "apply" + namesSuffix, "secret" + uidsSuffix, "secret" + namesSuffix,
 }
 

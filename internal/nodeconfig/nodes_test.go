@@ -67,8 +67,8 @@ func TestWhatASiteNeeds(t *testing.T) {
 		{append([]string{"--nodes=a=b=c"}, needed...), []string{"--nodes: ", "site=berlin"}},
 		{append([]string{"--nodes=all", "--config=" + static}, needed...), []string{"staticPodPath: ", "staticPodURL: ", "with --nodes"}},
 		{
-			append([]string{"--nodes=all", "--apply-names=a", "--secret-uids=1", "--replay=/f", "--hostname-override=n"}, needed...),
-			[]string{"--apply-names: ", "--secret-uids: ", "--replay: ", "--hostname-override: is for the configmux of one node"},
+			append([]string{"--nodes=all", "--apply-names=a", "--secret-uids=1", "--replay=/f"}, needed...),
+			[]string{"--apply-names: ", "--secret-uids: ", "--replay: ", "is for the configmux of one node"},
 		},
 	} {
 		_, err := Parse(ConfigMux, tc.args, io.Discard)
