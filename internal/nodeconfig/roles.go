@@ -50,6 +50,25 @@ var allRoleFlags = []roleFlag{
 	},
 }
 
+// joined is the value of a flag that may be given several times: all values with commas. So the flags of an operator
+// add to those of a systemd unit.
+type joined string
+
+// String implements pflag.Value.
+func (j *joined) String() string { return string(*j) }
+
+// Type implements pflag.Value.
+func (*joined) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (j *joined) Set(value string) error {
+	if *j != "" {
+		value = string(*j) + "," + value
+	}
+	*j = joined(value)
+	return nil
+}
+
 // roleFlags holds the values of the flags of roles, by flag.
 type roleFlags map[string]*string
 
@@ -57,8 +76,10 @@ func (f *roleFlags) add(service Service, set *pflag.FlagSet) {
 	*f = roleFlags{}
 	for _, flag := range allRoleFlags {
 		if flag.of == nil || slices.Contains(flag.of, service) {
-			(*f)[flag.name+uidsSuffix] = set.String(flag.name+uidsSuffix, "",
-				"`USERS`, besides root and the one this process runs as, that may "+flag.may+", as UID,NAME")
+			var users joined
+			set.Var(&users, flag.name+uidsSuffix,
+				"`USERS`, besides root and the one this process runs as, that may "+flag.may+", as UID,NAME; it may be repeated")
+			(*f)[flag.name+uidsSuffix] = (*string)(&users)
 		}
 	}
 }

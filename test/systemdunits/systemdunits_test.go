@@ -31,6 +31,11 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
+	configmuxState = "/var/lib/quartet/configmux"
+	sysusers       = "/etc/sysusers.d/quartet.conf"
+	// unitsLog has what the units say, as there is no journal. logTail bounds what of it is shown.
+	unitsLog = "/run/units.log"
+	logTail  = 8 << 10
 	units    = "../../deploy/systemd"
 	services = "/usr/local/libexec/quartet"
 	// config is the configuration of docs/reference/configuration.md. Its runtime does not exist: the processes run, and
@@ -61,15 +66,30 @@ func install(t *testing.T) {
 		must(t, os.MkdirAll(dir, 0o755))
 	}
 	bin := harness.BinDir(t)
-	for _, name := range names() {
+	for _, name := range append(names(), "quartet") {
 		// A link into a home directory or /tmp would lead nowhere, because the units do not see all of them.
 		program, err := os.ReadFile(filepath.Join(bin, name))
 		must(t, err)
 		must(t, os.WriteFile(filepath.Join(services, name), program, 0o755))
 	}
 	must(t, os.Symlink(filepath.Join(bin, "quartet"), "/usr/local/bin/quartet"))
-	must(t, os.WriteFile("/etc/quartet/kubelet.yaml", []byte(config), 0o600))
+	must(t, os.WriteFile("/etc/quartet/kubelet.yaml", []byte(config), 0o644))
+	must(t, os.RemoveAll("/var/lib/quartet")) // of a node of this machine
+	users, err := os.ReadFile(filepath.Join(units, "quartet.conf"))
+	must(t, err)
+	must(t, os.MkdirAll(filepath.Dir(sysusers), 0o755))
+	must(t, os.WriteFile(sysusers, users, 0o644))
+	if out, err := exec.CommandContext(t.Context(), "systemd-sysusers", sysusers).CombinedOutput(); err != nil {
+		t.Fatalf("systemd-sysusers: %v\n%s", err, out)
+	}
 	must(t, os.CopyFS(systemdhost.Units, os.DirFS(units)))
+	must(t, os.Mkdir(filepath.Join(systemdhost.Units, "service.d"), 0o755))
+	must(t, os.WriteFile(filepath.Join(systemdhost.Units, "service.d", "log.conf"), []byte("[Service]\nStandardError=append:"+unitsLog+"\n"), 0o644))
+	t.Cleanup(func() {
+		if log, err := os.ReadFile(unitsLog); t.Failed() && err == nil {
+			t.Logf("the units have said, at the end:\n%s", log[max(0, len(log)-logTail):])
+		}
+	})
 	systemctl(t, "daemon-reload")
 }
 
@@ -144,6 +164,7 @@ func TestTheUnits(t *testing.T) {
 	for _, name := range names() {
 		four = append(four, "quartet-"+name+".service")
 	}
+	stateIsKept(t, four)
 
 	systemctl(t, append([]string{"enable", "--now"}, four...)...)
 	serving(t)
@@ -203,8 +224,8 @@ func namesOfTheirOwn(t *testing.T) {
 		info, err := os.Stat(dir)
 		must(t, err)
 		owner, ok := info.Sys().(*syscall.Stat_t)
-		if want := os.ModeDir | 0o711; !ok || info.Mode() != want || owner.Uid != 0 {
-			t.Errorf("%s is %v of user %d, want %v of root", dir, info.Mode(), owner.Uid, want)
+		if want := os.ModeDir | 0o711; !ok || info.Mode() != want || int(owner.Uid) != userOf(t, name) {
+			t.Errorf("%s is %v of user %d, want %v of %d", dir, info.Mode(), owner.Uid, want, userOf(t, name))
 		}
 		for _, socket := range []string{name + ".sock", name + "-metrics.sock"} {
 			today, err := os.Stat(filepath.Join(dir, socket))
@@ -219,8 +240,7 @@ func namesOfTheirOwn(t *testing.T) {
 		}
 		for _, other := range append(names(), "") {
 			path := filepath.Join(layout.DefaultRunDir, other, "name")
-			process := fmt.Sprintf("--target=%d", pid(t, "quartet-"+name+".service"))
-			out, err := exec.CommandContext(t.Context(), "nsenter", process, "--mount", "touch", path).CombinedOutput()
+			out, err := within(t, name, "touch", path)
 			if (err == nil) != (other == name) {
 				t.Errorf("%s makes a name in %s: %v %s", name, filepath.Dir(path), err, out)
 			}
@@ -323,12 +343,16 @@ func activeOnlyWhenItServes(t *testing.T) {
 	t.Helper()
 	const unit = "quartet-configmux.service"
 	must(t, os.WriteFile("/etc/default/quartet", []byte("CONFIGMUX_FLAGS=--standby\n"), 0o600))
-	held, err := statedir.Lock("/var/lib/quartet", "configmux")
+	held, err := statedir.Lock(configmuxState, "configmux")
 	must(t, err)
 	systemctl(t, "start", "--no-block", unit)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	eventually.In(ctx, t, "configmux stands by", func() bool { return serves(t, "configmux") == nil })
+	eventually.In(ctx, t, "configmux stands by", func() bool {
+		// A standby answers its own user only.
+		_, err := within(t, "configmux", filepath.Join(services, "configmux"), "health", "--state-dir", configmuxState)
+		return err == nil
+	})
 	if state := property(t, unit, "ActiveState"); state != "activating" {
 		t.Errorf("a configmux that stands by is %s, want %q", state, "activating")
 	}
@@ -346,7 +370,7 @@ func activeOnlyWhenItServes(t *testing.T) {
 // run nevertheless.
 func clusterFlags(t *testing.T, four []string) {
 	t.Helper()
-	const kubeconfig = "/var/lib/quartet/kubeconfig"
+	const kubeconfig = "/var/lib/quartet/cluster/kubeconfig"
 	const bootstrap = "/etc/kubernetes/bootstrap-kubelet.conf" // the units have a /tmp of their own
 	must(t, os.WriteFile(bootstrap, []byte(`apiVersion: v1
 kind: Config
@@ -354,9 +378,11 @@ current-context: c
 contexts: [{name: c, context: {cluster: c, user: c}}]
 clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
 users: [{name: c, user: {token: abcdef.0123456789abcdef}}]
-`), 0o600))
+`), 0o640))
+	must(t, os.Chown(bootstrap, 0, groupOf(t)))
+	must(t, os.Chmod(bootstrap, 0o640))
 	// A node of a cluster serves its API on the machine's network, where the port may be in use.
-	must(t, os.WriteFile("/etc/quartet/kubelet.yaml", []byte(config+"enableServer: false\n"), 0o600))
+	must(t, os.WriteFile("/etc/quartet/kubelet.yaml", []byte(config+"enableServer: false\n"), 0o644))
 	must(t, os.MkdirAll("/etc/default", 0o755))
 	must(t, os.WriteFile("/etc/default/quartet", fmt.Appendf(nil, `QUARTET_FLAGS="--kubeconfig=%[1]s --bootstrap-kubeconfig=%[2]s"
 CONFIGMUX_FLAGS="--kubeconfig=%[1]s --await-kubeconfig"

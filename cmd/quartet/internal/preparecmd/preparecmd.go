@@ -37,8 +37,8 @@ const runtimeDir = "cri"
 const clusterDir = "cluster"
 
 type options struct {
-	stateDir, manifests string
-	enterHost, undo     bool
+	stateDir, manifests, unit string
+	enterHost, undo           bool
 }
 
 // Command is `quartet prepare`.
@@ -52,12 +52,18 @@ for its sockets and one for its state, owned by its user, and those of the clust
 machine's mounts are private, as without systemd, those of the root and of the state directory become shared, so that
 a mount made by one container is visible to the others. The users of the services are written into the file "users"
 beside the directories of the sockets. Links there let programs of v0.1.0 find the sockets. The command is idempotent;
-other existing files are not changed.`,
+other existing files are not changed.
+
+With --unit it does what the systemd unit of configmux or nodestatus needs instead: it gives the files of that service
+to the user of the unit, in a directory of its own, and leaves links in their places. --undo gives them back to root.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := layout.New(opts.stateDir)
 			if err != nil {
 				return err
+			}
+			if opts.unit != "" {
+				return runUnit(l, layout.Service(opts.unit), opts.undo, cmd.OutOrStdout())
 			}
 			if opts.manifests == "" {
 				opts.manifests = l.Manifests()
@@ -79,6 +85,8 @@ other existing files are not changed.`,
 		"`directory` that pods are read from; manifests in the state directory when empty",
 	)
 	flags.BoolVar(&opts.enterHost, "enter-host", false, "for a container with pid: host: do it on the machine")
+	flags.StringVar(&opts.unit, "unit", "",
+		"give the files of a `SERVICE`, configmux or nodestatus, to the user of its systemd unit")
 	flags.BoolVar(&opts.undo, "undo", false, "make the mounts private again that were made shared; files stay")
 	return cmd
 }

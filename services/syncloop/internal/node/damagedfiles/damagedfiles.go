@@ -41,7 +41,11 @@ const (
 
 // patterns are the places of files that are set aside, in the state directory and in the root directory.
 func patterns() (state, root []string) {
-	return []string{"*.damaged", "endings/*.damaged", "resizes/*.damaged", "probes/*.damaged", "applied/*.broken"},
+	return []string{
+			"*.damaged", "endings/*.damaged", "resizes/*.damaged", "probes/*.damaged", "applied/*.broken",
+			// of systemd units with users of their own
+			"configmux/*.damaged", "nodestatus/*.damaged",
+		},
 		[]string{"*.damaged", "device-plugins/*.corrupt", "image_manager/*/*.damaged"}
 }
 
@@ -202,8 +206,10 @@ func (f *finding) aside(at, folder, pattern string) {
 			return
 		}
 		label := aside.ReplaceAllString(name, "")
-		if folder != "" && !strings.HasPrefix(folder, "device-plugins/") {
-			label, _, _ = strings.Cut(folder, "/")
+		switch first, _, _ := strings.Cut(folder, "/"); first {
+		case "", "device-plugins", "configmux", "nodestatus":
+		default:
+			label = first
 		}
 		f.counts[label]++
 		f.files[filepath.Join(at, name)] = since
