@@ -151,8 +151,22 @@ func (b *board) get(uid types.UID) (*v1.Pod, <-chan struct{}) {
 
 // follow updates the board until ctx ends, also across restarts of syncloop.
 func follow(ctx context.Context, cfg Config, states *board) {
-	source := streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*enginev1.Pod], error) {
-		watch, err := enginev1.NewEngineServiceClient(cfg.SyncLoop).
+	// It ends with its context, which is no failure.
+	_ = stream.Follow(ctx, stream.FollowConfig[*enginev1.Pod]{
+		Source: podSource(cfg.SyncLoop), Clock: cfg.Clock, Name: stream.NamePods,
+		Handle: func(c stream.Change[*enginev1.Pod]) {
+			pod := &v1.Pod{}
+			if c.New != nil && pod.Unmarshal(c.New.GetPod()) == nil {
+				states.put(pod)
+			}
+		},
+	})
+}
+
+// podSource returns syncloop's stream of pods.
+func podSource(conn grpc.ClientConnInterface) stream.Source[*enginev1.Pod] {
+	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*enginev1.Pod], error) {
+		watch, err := enginev1.NewEngineServiceClient(conn).
 			WatchPods(ctx, &enginev1.WatchPodsRequest{ResumeToken: token}, grpc.WaitForReady(true))
 		if err != nil {
 			return nil, fmt.Errorf("watching syncloop's pods: %w", err)
@@ -161,16 +175,6 @@ func follow(ctx context.Context, cfg Config, states *board) {
 			m, err := watch.Recv()
 			return m.GetFrame(), m.GetPod(), err
 		}, nil
-	})
-	// It ends with its context, which is no failure.
-	_ = stream.Follow(ctx, stream.FollowConfig[*enginev1.Pod]{
-		Source: source, Clock: cfg.Clock, Name: stream.NamePods,
-		Handle: func(c stream.Change[*enginev1.Pod]) {
-			pod := &v1.Pod{}
-			if c.New != nil && pod.Unmarshal(c.New.GetPod()) == nil {
-				states.put(pod)
-			}
-		},
 	})
 }
 
