@@ -34,7 +34,7 @@ func newLink(
 	events *podevents.Recorder, parts *components.Group,
 ) (*cluster.Link, error) {
 	if h.cfg.Kubeconfig == "" {
-		return newStandalone(h, changes, parts)
+		return newStandalone(h, changes, parts), nil
 	}
 	api, err := newAPIClient(h, parts)
 	if err != nil {
@@ -59,7 +59,7 @@ func newLink(
 
 // newStandalone returns the link of a standalone node, whose claims are directories of the node and volumes of its
 // storage classes.
-func newStandalone(h *host, changes *podchanges.Changes, parts *components.Group) (*cluster.Link, error) {
+func newStandalone(h *host, changes *podchanges.Changes, parts *components.Group) *cluster.Link {
 	changed := changes.Note(podchanges.Content | podchanges.Sync)
 	local := &localClaims{}
 	local.Configmux = configobjects.NewConfigmux(configobjects.ConfigmuxConfig{
@@ -71,15 +71,11 @@ func newStandalone(h *host, changes *podchanges.Changes, parts *components.Group
 		},
 		SecretChanged: func(namespace, name string) { local.Volumes.TellSecret(namespace, name) },
 	})
-	var err error
-	local.Volumes, err = nodevolumes.New(nodevolumes.Config{
+	local.Volumes = nodevolumes.New(nodevolumes.Config{
 		Dir: filepath.Join(h.cfg.StateDir, "persistentvolumes"), Objects: local.Configmux,
 		Changed: func(namespace, name string) { local.Claims.Tell(namespace, name) },
 		Clock:   clock.RealClock{}, Tracer: h.tracer, Logger: h.logger,
 	})
-	if err != nil {
-		return nil, err
-	}
 	local.Claims = nodeclaims.New(nodeclaims.Config{
 		Dir: filepath.Join(h.cfg.StateDir, "claims"), PodsDir: filepath.Join(h.cfg.RootDir, "pods"), Changed: changed,
 		Volumes: local.Volumes, Clock: clock.RealClock{}, Logger: h.logger,
@@ -88,7 +84,7 @@ func newStandalone(h *host, changes *podchanges.Changes, parts *components.Group
 	parts.Run("volumes of claims", local.Volumes.Run)
 	link := cluster.Standalone(local.Configmux, h.registry, parts)
 	link.Claims = local
-	return link, nil
+	return link
 }
 
 // localClaims are the claims of a standalone node, with what persistent volumes need besides.
@@ -119,6 +115,17 @@ func volumesOf(link *cluster.Link) *nodevolumes.Volumes {
 		return local.Volumes
 	}
 	return nil
+}
+
+// unlistedVolumes returns why the volumes of storage classes of a standalone node are not known; nil if they are, and for
+// a node in a cluster.
+func unlistedVolumes(link *cluster.Link) func() error {
+	return func() error {
+		if local := volumesOf(link); local != nil {
+			return local.Unread()
+		}
+		return nil
+	}
 }
 
 // describeReleased returns the function that describes the volumes of deleted claims of a standalone node; nil for a

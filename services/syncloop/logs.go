@@ -51,12 +51,16 @@ func logUsageOf(store *podstore.Store) []logrotate.Used {
 	var all []logrotate.Used
 	for _, pod := range pods {
 		for _, c := range pod.GetContainers() {
-			if c.GetState() == lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING && c.GetLogPath() != "" {
-				all = append(all, logrotate.Used{
-					UID: pod.GetUid(), Namespace: pod.GetNamespace(), Pod: pod.GetName(), Container: c.GetName(),
-					Bytes: logrotate.Usage(filepath.Dir(c.GetLogPath())),
-				})
+			if c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING || c.GetLogPath() == "" {
+				continue
 			}
+			bytes, err := logrotate.Usage(filepath.Dir(c.GetLogPath()))
+			if err != nil {
+				continue // no value rather than a wrong one; the rotation logs what is wrong with the disk
+			}
+			all = append(all, logrotate.Used{
+				UID: pod.GetUid(), Namespace: pod.GetNamespace(), Pod: pod.GetName(), Container: c.GetName(), Bytes: bytes,
+			})
 		}
 	}
 	return all

@@ -200,7 +200,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	held := podResources(h, store, devices)
 	engine := engineapi.New(engineapi.Config{
 		Store: store, Workers: workers, Probes: probes.Describe, Volumes: volumes.Describe,
-		Health: healthOf(syncLoop, damaged, volumes.Unread, storage.volumes.Unread),
+		Health: healthOf(syncLoop, damaged, volumes.Unread, storage.volumes.Unread, unlistedVolumes(link)),
 		Images: h.imagesNow(ctx), Events: events.Stream(), Storage: published.Source, Evicter: evictions,
 		Claims: describeClaims(link), Released: describeReleased(link), Forget: forgetReleased(link),
 		AllVolumes: volumes.List, Unused: storage.volumes.Unused,

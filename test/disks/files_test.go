@@ -41,7 +41,7 @@ func files() []file {
 		{name: "told-node.json", sampled: true},
 		{name: "oom-told.json", sampled: true},
 		{name: "claims/**"},
-		{name: "persistentvolumes/**", refuses: true},
+		{name: "persistentvolumes/**"},
 		{name: "pki/**"},
 		{name: "root-mount"},
 		// The directory of all pods, which is listed at the start.

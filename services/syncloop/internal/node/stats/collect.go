@@ -16,6 +16,7 @@ import (
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/diskusage"
@@ -148,7 +149,11 @@ func (l *collector) pod(ctx context.Context, seen *lifecyclev1.PodStatus) statsv
 	}
 	var below []string
 	if found {
-		below = l.cfg.Cgroups.Below(name)
+		var err error
+		if below, err = l.cfg.Cgroups.Below(name); err != nil {
+			l.cfg.Logger.DebugContext(ctx, "the usage of containers is the runtime's, because their cgroups cannot be listed",
+				telemetry.KeyPod, seen.GetNamespace()+"/"+seen.GetName(), telemetry.KeyError, err)
+		}
 	}
 	place := Place{Cgroup: name, Sandbox: sandbox.GetId(), Containers: map[string]ContainerPlace{}}
 	for _, c := range seen.GetContainers() { // newest first

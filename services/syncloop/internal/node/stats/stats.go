@@ -40,7 +40,7 @@ type Cgroups interface {
 	// Usage returns fs.ErrNotExist for a cgroup that does not exist.
 	Usage(name string) (podcgroups.Usage, error)
 	// Below returns the names of the direct children of a cgroup.
-	Below(name string) []string
+	Below(name string) ([]string, error)
 }
 
 // Config configures Stats.

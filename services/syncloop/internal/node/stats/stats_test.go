@@ -53,13 +53,13 @@ func (c *cgroups) Usage(name string) (podcgroups.Usage, error) {
 	return usage, nil
 }
 
-func (c *cgroups) Below(name string) (names []string) {
+func (c *cgroups) Below(name string) (names []string, err error) {
 	for other := range c.used {
 		if filepath.Dir(other) == name {
 			names = append(names, filepath.Base(other))
 		}
 	}
-	return names
+	return names, nil
 }
 
 func (c *cgroups) set(name string, usage podcgroups.Usage) {

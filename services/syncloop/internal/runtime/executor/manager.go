@@ -131,18 +131,22 @@ func (m *Manager) SyncPod(ctx context.Context, pod *v1.Pod, observed *lifecyclev
 		return Result{}, err
 	}
 	m.useResources(ctx, pod) // before the first access, so that no change is missed
+	unlisted := map[string]error{}
 	facts := decide.Facts{
 		Now: m.cfg.Clock.Now(), Liveness: m.cfg.Liveness, Startup: m.cfg.Startup,
 		Replaced: func(containerID string) bool { return m.cfg.Endings.Replaced(pod.UID, containerID) },
 		Logged: func(container string) int {
-			return nextInLogs(filepath.Join(containerspec.LogDir(m.cfg.PodLogsDir, pod), container))
+			next, err := nextInLogs(filepath.Join(containerspec.LogDir(m.cfg.PodLogsDir, pod), container))
+			unlisted[container] = err
+			return next
 		},
 	}
 	facts.Actuated, facts.Resized = m.cfg.Resizes.Actuated(pod)
 	if longest := m.cfg.Kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; longest != nil {
 		facts.BackoffMax = longest.Duration
 	}
-	s := &podSync{m: m, rt: m.instrument(runtime), pod: pod, observed: observed, actions: decide.Pod(pod, observed, facts)}
+	s := &podSync{m: m, rt: m.instrument(runtime), pod: pod, observed: observed, unlisted: unlisted}
+	s.actions = decide.Pod(pod, observed, facts)
 	err = s.run(ctx)
 	if s.actions.CreateSandbox && requestsUserNamespace(pod) && ctx.Err() == nil {
 		m.cfg.Metrics.userNamespacedPod(err)
@@ -159,6 +163,8 @@ type podSync struct {
 	observed *lifecyclev1.PodStatus
 	actions  decide.Actions
 	sandbox  sandbox
+	// unlisted has the errors of listing the logs of containers.
+	unlisted map[string]error
 
 	imageVolumes imageVolumes
 	pullSecrets  pullSecrets

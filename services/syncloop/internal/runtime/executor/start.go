@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -146,6 +147,9 @@ func (s *podSync) create(
 	ctx, span := s.m.phase(ctx, "container.create", s.pod, telemetry.Subject{Container: c.Name, Image: c.Image})
 	defer func() { telemetry.End(span, err) }()
 	defer s.timePhase(phases.Create, c.Name)(&err)
+	if err := s.unlisted[c.Name]; err != nil {
+		return "", &startError{reason: reasonCreateConfig, err: err}
+	}
 	restart := start.Restart
 	if span.IsRecording() {
 		span.SetAttributes(telemetry.AttrRestartCount.Int(restart.Count))
@@ -274,11 +278,14 @@ func startedMessage(cause string) string {
 }
 
 // nextInLogs returns the restart count after the last log in a folder. A runtime that has lost its records, as after a
-// reboot, must not overwrite the logs.
-func nextInLogs(dir string) int {
+// reboot, must not overwrite the logs, so a folder that cannot be listed is not taken for an empty one.
+func nextInLogs(dir string) (int, error) {
 	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil // the first container of its name has no folder yet
+	}
 	if err != nil {
-		return 0 // the first container of its name has no folder yet
+		return 0, fmt.Errorf("the earlier logs of the container are not known and could be overwritten: %w", err)
 	}
 	next := 0
 	for _, entry := range entries {
@@ -287,7 +294,7 @@ func nextInLogs(dir string) int {
 			next = n + 1
 		}
 	}
-	return next
+	return next, nil
 }
 
 // graceOf returns the grace period of a pod's containers in seconds.

@@ -33,19 +33,24 @@ func sizeOf(path string) (int64, error) {
 	return info.Size(), nil
 }
 
-// Usage returns the total size in bytes of the files in a folder of logs; 0 if the folder does not exist.
-func Usage(dir string) int64 {
+// Usage returns the total size in bytes of the files in a folder of logs; 0 if the folder does not exist. It fails if
+// the folder cannot be listed, because the size is then not known.
+func Usage(dir string) (bytes int64, err error) {
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return 0
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, err
 	}
-	var bytes int64
 	for _, entry := range entries {
-		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() {
+		info, err := entry.Info()
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // removed just now
+		case err != nil:
+			return 0, err
+		case info.Mode().IsRegular():
 			bytes += info.Size()
 		}
 	}
-	return bytes
+	return bytes, nil
 }
 
 // taken reports whether a file of the log was rotated in the same second, in any of its forms.

@@ -102,7 +102,11 @@ func (m *Machine) Remove(ctx context.Context, name string) error {
 	}
 	var existing []string
 	for _, dir := range dirs {
-		if _, err := os.Stat(dir); err == nil && !slices.Contains(existing, dir) {
+		_, err := os.Stat(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the cgroup %s: %w", name, err)
+		}
+		if err == nil && !slices.Contains(existing, dir) {
 			existing = append(existing, dir)
 		}
 	}

@@ -68,18 +68,18 @@ func readCgroup[T any](
 }
 
 // Below returns the names of the cgroups directly below one, without its path; none if it does not exist.
-func (m *Machine) Below(name string) []string {
+func (m *Machine) Below(name string) ([]string, error) {
 	dirs, err := m.dirs(name)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	dir, ok := dirs["memory"]
 	if !ok {
 		dir = dirs[unified]
 	}
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
 	var names []string
 	for _, entry := range entries {
@@ -87,7 +87,7 @@ func (m *Machine) Below(name string) []string {
 			names = append(names, entry.Name())
 		}
 	}
-	return names
+	return names, nil
 }
 
 // usageOfV1 reads a cgroup of version 1 from the directories of its controllers. The values of missing controllers are

@@ -132,7 +132,7 @@ func TestUsageOfThisMachine(t *testing.T) {
 	if _, err := machine.Usage("/there/is/none"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a cgroup that is not there: %v", err)
 	}
-	if below := machine.Below("/there/is/none"); below != nil {
-		t.Errorf("below it there is %q", below)
+	if below, err := machine.Below("/there/is/none"); below != nil || err != nil {
+		t.Errorf("below it there is %q, %v", below, err)
 	}
 }

@@ -17,6 +17,9 @@ import (
 // error for a driver that does not attach volumes, and for a volume that is not of this package. It must be in use, as
 // Connect's function says, until it may be detached.
 func (v *Volumes) Attachment(ctx context.Context, driver, handle string) (map[string]string, error) {
+	if err := v.Unread(); err != nil {
+		return nil, err
+	}
 	e := v.withHandle(driver, handle)
 	if e == nil {
 		return nil, nil

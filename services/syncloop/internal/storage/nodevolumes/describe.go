@@ -23,6 +23,9 @@ func (v *Volumes) Forget(ctx context.Context, name string) (driver, handle strin
 		return "", "", err
 	}
 	defer unlock()
+	if err := v.Unread(); err != nil {
+		return "", "", err
+	}
 	v.mu.Lock()
 	e := v.entries[name]
 	if e == nil || e.rec == nil {

@@ -80,6 +80,9 @@ func (v *Volumes) controller(ctx context.Context, driver string) (controller, er
 // Provide returns the volume of a claim with a storage class, and makes it if there is none. Its error says what the
 // claim waits for.
 func (v *Volumes) Provide(ctx context.Context, claim *v1.PersistentVolumeClaim) (Volume, error) {
+	if err := v.Unread(); err != nil {
+		return Volume{}, err
+	}
 	e, done := v.reserve(claim)
 	defer done()
 	v.Want(claim)

@@ -24,7 +24,6 @@ package nodevolumes
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -123,38 +122,40 @@ type Volumes struct {
 	disk disk
 	// locks are the locks of the volumes, by name.
 	locks dirlock.Locks
+	// loading receives the records that are being read; nil if none are. Only New and Run use it.
+	loading <-chan loaded
 	// wake has capacity one, because a wake-up covers everything.
 	wake chan struct{}
 
 	mu      sync.Mutex
 	entries map[string]*entry
+	// unread is why the records could not be listed; nil when they were. Until then nobody knows which claim has a volume,
+	// so nothing is made, attached, detached or deleted.
+	unread error
 	// hurry is true if what has failed is to be tried again at once.
 	hurry   bool
 	drivers Drivers
 	uses    func(driver, handle string) bool
 }
 
-// New returns the volumes that an earlier process has left.
-func New(cfg Config) (*Volumes, error) {
+// New returns the volumes that an earlier process has left. If their records cannot be listed, Run tries again.
+func New(cfg Config) *Volumes {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
 	return newVolumes(cfg, folder{dir: cfg.Dir, logger: cfg.Logger})
 }
 
-func newVolumes(cfg Config, disk disk) (*Volumes, error) {
+func newVolumes(cfg Config, disk disk) *Volumes {
 	if cfg.Tracer == nil {
 		cfg.Tracer = telemetry.Off()
 	}
 	v := &Volumes{cfg: cfg, disk: disk, wake: make(chan struct{}, 1), entries: map[string]*entry{}}
-	all, err := disk.load()
-	if err != nil {
-		return nil, fmt.Errorf("read the records of the volumes of claims: %w", err)
+	if v.load(); v.unread != nil {
+		v.cfg.Logger.Warn("claims of storage classes wait, because the records of their volumes cannot be listed; it is tried again",
+			telemetry.KeyError, v.unread)
 	}
-	for name, s := range all {
-		v.entries[name] = &entry{name: name, claim: *s.record.PV.Spec.ClaimRef, rec: s.record, released: s.released}
-	}
-	return v, nil
+	return v
 }
 
 // Connect sets the CSI drivers of the node, and what reports whether a volume is staged or published, or about to be.
@@ -219,7 +220,7 @@ func (v *Volumes) Known(claim types.UID) Volume {
 			return e.volume()
 		}
 	}
-	return Volume{}
+	return Volume{Problem: v.unread}
 }
 
 // Released returns the volumes whose claims were deleted, sorted by name.
@@ -251,6 +252,10 @@ func (e *entry) volume() Volume {
 // The claim is forgotten when Release has returned without an error.
 func (v *Volumes) Release(claim types.UID) error {
 	v.mu.Lock()
+	if err := v.unread; err != nil {
+		v.mu.Unlock()
+		return err
+	}
 	var e *entry
 	for _, one := range v.entries {
 		if one.claim.UID == claim && !one.released {

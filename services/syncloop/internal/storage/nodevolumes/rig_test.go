@@ -144,8 +144,7 @@ func (r *rig) next(d disk) {
 	if d == nil {
 		d = folder{dir: r.dir, logger: r.cfg.Logger}
 	}
-	v, err := newVolumes(r.cfg, d)
-	must(r.t, err)
+	v := newVolumes(r.cfg, d)
 	v.Connect(r.world, r.world.uses)
 	r.Volumes = v
 }

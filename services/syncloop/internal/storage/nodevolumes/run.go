@@ -50,6 +50,11 @@ func (v *Volumes) Run(ctx context.Context) error {
 		case o := <-ended:
 			v.settle(attempts, o)
 		}
+		if v.Unread() != nil && !v.reload() {
+			timer.Stop()
+			timer.Reset(readAgain)
+			continue
+		}
 		again := v.begin(attempts, func(e *entry, s step) {
 			running.Go(func() {
 				select {

@@ -198,7 +198,7 @@ func (l *Local) own(ctx context.Context, r Request, path string) error {
 	return nil
 }
 
-// usedByOthers reports whether another pod has a directory of the same kind and name.
+// usedByOthers reports whether another pod has a directory of the same kind and name. It fails if that is not known.
 func usedByOthers(dir string) (bool, error) {
 	volume := filepath.Join("volumes", filepath.Base(filepath.Dir(dir)), filepath.Base(dir))
 	pods := strings.TrimSuffix(dir, volume)
@@ -212,8 +212,11 @@ func usedByOthers(dir string) (bool, error) {
 		if other == dir {
 			continue
 		}
-		if _, err := os.Lstat(other); err == nil {
+		switch _, err := os.Lstat(other); {
+		case err == nil:
 			return true, nil
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
+			return false, err
 		}
 	}
 	return false, nil

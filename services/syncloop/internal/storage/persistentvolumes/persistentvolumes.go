@@ -19,6 +19,7 @@ package persistentvolumes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -202,8 +203,12 @@ func (d *dispatch) mount(ctx context.Context, dir string, kind Kind, r Request, 
 		return err
 	}
 	defer unlock()
-	if !r.Block && isLink(r.Dir) {
-		return fmt.Errorf("%s is a symbolic link, and nothing is mounted through it: remove it", r.Dir)
+	if !r.Block {
+		if is, err := isLink(r.Dir); err != nil {
+			return err
+		} else if is {
+			return fmt.Errorf("%s is a symbolic link, and nothing is mounted through it: remove it", r.Dir)
+		}
 	}
 	path, err := kind.Mount(ctx, r)
 	if err != nil {
@@ -241,10 +246,13 @@ func (d *dispatch) unmount(ctx context.Context, dir string, p place) error {
 		return err
 	}
 	defer unlock()
-	if isLink(p.dir) && !isDevice(p.dir) {
+	is, err := isLink(p.dir)
+	switch {
+	case err != nil:
+	case is && !isDevice(p.dir):
 		// Nothing is mounted through it. Whatever it leads to is somebody else's.
 		err = os.Remove(p.dir)
-	} else {
+	default:
 		err = p.kind.Unmount(ctx, p.dir)
 	}
 	if err != nil {
@@ -257,12 +265,15 @@ func (d *dispatch) unmount(ctx context.Context, dir string, p place) error {
 }
 
 // isLink reports whether a path is a symbolic link. It asks the parent directory, because a mount whose server is away
-// would hang.
-func isLink(path string) bool {
+// would hang. It fails if that cannot be listed: nothing is done through what may be a link.
+func isLink(path string) (bool, error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
-	return err == nil && slices.ContainsFunc(entries, func(entry fs.DirEntry) bool {
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return slices.ContainsFunc(entries, func(entry fs.DirEntry) bool {
 		return entry.Name() == filepath.Base(path) && entry.Type()&fs.ModeSymlink != 0
-	})
+	}), err
 }
 
 // claimPlugin is the plugin for claims.

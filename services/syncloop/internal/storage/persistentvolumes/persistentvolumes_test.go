@@ -438,3 +438,24 @@ func TestALinkInPlaceOfAVolumeIsNotFollowed(t *testing.T) {
 		t.Errorf("the directory has %v, %v, want nothing", entries, err)
 	}
 }
+
+// TestNothingIsDoneInADirectoryThatCannotBeListed: what is there may be a link. The directory leads to itself.
+func TestNothingIsDoneInADirectoryThatCannotBeListed(t *testing.T) {
+	r := newRig(t)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(r.want(newPod("u1", claimVolume("files", "data"))))
+	dir := r.path("u1/volumes/kubernetes.io~folder")
+	must(os.Rename(dir, dir+"-aside"))
+	must(os.Symlink(dir, dir))
+	if err := r.manager.Release(t.Context(), "u1"); err == nil {
+		t.Error("the volume is unmounted where nothing can be listed")
+	}
+	must(os.Remove(dir))
+	must(os.Rename(dir+"-aside", dir))
+	r.release("u1")
+}
