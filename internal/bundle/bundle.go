@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/sharedmount"
 )
 
 const (
@@ -141,7 +142,7 @@ func (b *Bundle) Prepare() error {
 // pods. The runtime must have stopped. The files in the state directory stay, so that the next start finds its images.
 func (b *Bundle) CleanUp() error {
 	return errors.Join(
-		unmountBelow(b.cfg.Layout.StateDir()),
+		b.unmount(),
 		UnshareMounts(b.cfg.Layout),
 		b.removeNetwork(),
 		b.removeSockets(),
@@ -149,11 +150,18 @@ func (b *Bundle) CleanUp() error {
 	)
 }
 
+// unmount removes the mounts of the node, and that of the state directory which makes it shared. The disks of an
+// administrator stay.
+func (b *Bundle) unmount() error {
+	l := b.cfg.Layout
+	return errors.Join(unmountBelow(l, l.StateDir()), sharedmount.Undo(l.StateDir()))
+}
+
 // CleanUpRuntime reverts only the runtime's changes to the machine. It keeps the mount of the state directory and the
 // sockets of running services. The runtime must have stopped.
 func (b *Bundle) CleanUpRuntime() error {
 	return errors.Join(
-		unmountBelow(b.cfg.Layout.Runtime()),
+		unmountBelow(b.cfg.Layout, b.cfg.Layout.Runtime()),
 		b.removeNetwork(),
 		removeAll(b.runtimeSockets()),
 	)

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/sharedmount"
 )
 
@@ -24,27 +26,42 @@ func makeShared(dir string, note func(string)) error {
 	return nil
 }
 
-// unmountBelow unmounts everything at and below a directory, the newest mount first. It detaches a busy mount, which
-// disappears with its last user.
-func unmountBelow(dir string) error {
-	resolved, err := filepath.EvalSymlinks(dir)
+// unmountBelow unmounts everything below a directory of the node, the newest mount first, except the disks of an
+// administrator. It detaches a busy mount, which disappears with its last user.
+func unmountBelow(l layout.Layout, dir string) error {
+	state, err := filepath.EvalSymlinks(l.StateDir())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("resolving %s: %w", dir, err)
+		return fmt.Errorf("resolving %s: %w", l.StateDir(), err)
 	}
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(resolved))
+	below, err := filepath.Rel(l.StateDir(), dir)
+	if err != nil {
+		return err
+	}
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(filepath.Join(state, below)))
 	if err != nil {
 		return fmt.Errorf("reading the mounts: %w", err)
 	}
 	var errs []error
-	for i := len(mounts) - 1; i >= 0; i-- {
-		if err := unix.Unmount(mounts[i].Mountpoint, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
-			errs = append(errs, fmt.Errorf("unmounting %s: %w", mounts[i].Mountpoint, err))
+	for _, mount := range slices.Backward(mounts) {
+		if mount.Mountpoint == state || isDisk(state, mount) {
+			continue
+		}
+		if err := unix.Unmount(mount.Mountpoint, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, fmt.Errorf("unmounting %s: %w", mount.Mountpoint, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// isDisk reports whether an administrator has mounted a whole file system at one of the directories below the state
+// directory for which that makes sense. The node has its own mounts elsewhere.
+func isDisk(state string, mount *mountinfo.Info) bool {
+	at, err := filepath.Rel(state, mount.Mountpoint)
+	return err == nil && mount.Root == "/" &&
+		slices.Contains([]string{"claims", "logs", "root", "runtime", "runtime/root"}, at)
 }
 
 // chooseSnapshotter returns overlayfs if a trial mount works. Otherwise it returns native, which copies whole images,

@@ -27,8 +27,8 @@ func Make(dir string) (made bool, err error) {
 	if machine.IsShared(at) {
 		return false, nil
 	}
-	if !bound {
-		if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+	if !bound { // with what an administrator has mounted below
+		if err := unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return false, fmt.Errorf("binding %s to itself: %w", dir, err)
 		}
 	}
@@ -38,9 +38,9 @@ func Make(dir string) (made bool, err error) {
 	return true, nil
 }
 
-// Undo removes the mount that Make has created. It fails with unix.EBUSY while something is mounted below it. Files
-// that are open below it stay open, because the directory itself is the same with and without the mount. It is a no-op
-// for a directory without such a mount.
+// Undo removes the mount that Make has created. It fails with unix.EBUSY while something is mounted below it that was
+// not there before. Files that are open below it stay open, because the directory itself is the same with and without
+// the mount. It is a no-op for a directory without such a mount.
 func Undo(dir string) error {
 	dir, _, bound, err := look(dir)
 	if errors.Is(err, os.ErrNotExist) || (err == nil && !bound) {
@@ -55,7 +55,7 @@ func Undo(dir string) error {
 	return nil
 }
 
-// unmount unmounts a directory, and detaches it if only open files keep it busy.
+// unmount unmounts a directory, and detaches it if only open files and mounts of before keep it busy.
 func unmount(dir string) error {
 	err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
 	if !errors.Is(err, unix.EBUSY) {
@@ -70,10 +70,35 @@ func unmount(dir string) error {
 	return unix.Unmount(dir, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 }
 
-// mountsBelow reports whether something is mounted below a directory.
+// mountsBelow reports whether something is mounted below a directory that is bind-mounted on itself. What is mounted at
+// the same path below the covered directory, too, does not count: it was there before, and stays.
 func mountsBelow(dir string) (bool, error) {
 	mounts, err := mountsOf(mountinfo.PrefixFilter(dir))
-	return slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint != dir }), err
+	if err != nil {
+		return false, err
+	}
+	parents, top := map[int]int{}, 0
+	for _, m := range mounts {
+		if parents[m.ID] = m.Parent; m.Mountpoint == dir {
+			top = m.ID // the last one covers the others
+		}
+	}
+	isAbove := func(m *mountinfo.Info) bool {
+		id, known := m.ID, true
+		for known && id != top {
+			id, known = parents[id]
+		}
+		return known
+	}
+	return slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool {
+		if m.Mountpoint == dir || !isAbove(m) {
+			return false
+		}
+		return !slices.ContainsFunc(mounts, func(before *mountinfo.Info) bool {
+			return before.Mountpoint == m.Mountpoint && before.Major == m.Major && before.Minor == m.Minor &&
+				before.Root == m.Root && !isAbove(before)
+		})
+	}), nil
 }
 
 // mountsOf returns the mounts of this thread's mount namespace that pass a filter. It reads the file of the thread and

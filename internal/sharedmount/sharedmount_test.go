@@ -126,6 +126,53 @@ func TestADiskStaysMounted(t *testing.T) {
 	})
 }
 
+// TestADiskBelowStaysMounted has a disk of the machine in the directory, such as one for images or claims. It is there
+// with the shared mount, too, and stays at the end.
+func TestADiskBelowStaysMounted(t *testing.T) {
+	dir := t.TempDir()
+	inMountNamespace(t, func() {
+		disk := filepath.Join(dir, "disk")
+		err := errors.Join(os.Mkdir(disk, 0o700), unix.Mount("tmpfs", disk, "tmpfs", 0, ""),
+			os.WriteFile(filepath.Join(disk, "file"), nil, 0o600))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		there := func(when string) {
+			if _, err := os.Stat(filepath.Join(disk, "file")); err != nil {
+				t.Errorf("%s the disk is not there: %v", when, err)
+			}
+		}
+		if made, err := sharedmount.Make(dir); err != nil || !made {
+			t.Errorf("made %v (%v), want true", made, err)
+		}
+		there("with the shared mount")
+		if _, shared := mountOf(t, disk); !shared {
+			t.Error("the disk's mount is not shared")
+		}
+		volume := filepath.Join(disk, "volume")
+		if err := errors.Join(os.Mkdir(volume, 0o700), unix.Mount("tmpfs", volume, "tmpfs", 0, "")); err != nil {
+			t.Error(err)
+			return
+		}
+		if err := sharedmount.Undo(dir); !errors.Is(err, unix.EBUSY) {
+			t.Errorf("the mount of a directory with a volume is removed: %v", err)
+		}
+		if err := unix.Unmount(volume, 0); err != nil {
+			t.Error(err)
+		}
+		for range 2 {
+			if err := sharedmount.Undo(dir); err != nil {
+				t.Error(err)
+			}
+		}
+		there("afterwards")
+		if point, shared := mountOf(t, disk); point != disk || shared {
+			t.Errorf("afterwards the disk is mounted on %s, shared: %v", point, shared)
+		}
+	})
+}
+
 func TestASharedMountIsLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	inMountNamespace(t, func() {
