@@ -41,12 +41,12 @@ func heartbeatTimeout(cfg nodeconfig.Config) time.Duration {
 	return min(lease.RenewInterval(leaseDuration(cfg)), cfg.Kubelet.NodeStatusUpdateFrequency.Duration)
 }
 
-// hasDeviceCheckpoint reports whether the kubelet's checkpoint of devices exists, or that is not known. Like a kubelet,
-// nodestatus takes a machine without it for one that was set up anew, but only at its first start in the state
-// directory.
+// hasDeviceCheckpoint reports whether the kubelet's checkpoint of devices may exist. Like a kubelet, nodestatus takes a
+// machine without it for one that was set up anew, but only at its first start in the state directory. If nodestatus is
+// not root it may not look, and that start is enough.
 func hasDeviceCheckpoint(root string) bool {
 	_, err := os.Lstat(filepath.Join(root, "device-plugins", "kubelet_internal_checkpoint"))
-	return !errors.Is(err, fs.ErrNotExist)
+	return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission)
 }
 
 // join runs the components that keep the Node, its status and its lease in the API server.
