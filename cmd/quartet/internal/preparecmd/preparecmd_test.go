@@ -158,8 +158,10 @@ func TestAServiceCannotTouchWhatIsAnothers(t *testing.T) {
 		socket.SetUnlinkOnClose(false)
 		return socket.Close()
 	}
-	if err := listen("run/pleg/pleg.sock"); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"run/pleg/pleg.sock", "cri/containerd.sock"} {
+		if err := listen(name); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, name := range []string{"configmux/secrets.key", "nodestatus/state", "cluster/kubeconfig"} {
 		if err := os.WriteFile(at(name), nil, 0o600); err != nil {
@@ -175,7 +177,30 @@ func TestAServiceCannotTouchWhatIsAnothers(t *testing.T) {
 		}
 		return os.Rename(at(from), at(to))
 	}
+	everybodys := map[string]func() error{
+		"use the runtime's socket": func() error {
+			conn, err := net.Dial("unix", at("cri/containerd.sock"))
+			return errors.Join(err, closing(conn))
+		},
+		"write a log":                     func() error { return create("logs/pods/file") },
+		"make a file of the node":         func() error { return create("syncloop/file") },
+		"list the state of syncloop":      func() error { _, err := os.ReadDir(at("syncloop")); return err },
+		"bind the socket of syncloop":     func() error { return listen("run/syncloop/syncloop.sock") },
+		"take the place of a service":     func() error { return listen("run/configmux.sock.new") },
+		"remove the directory of sockets": func() error { return os.Remove(at("run/syncloop")) },
+	}
+	// Those of metrics and of the command line have no directory.
+	guests := map[string]func() error{
+		"read the key of secrets":      func() error { return read("configmux/secrets.key") },
+		"read the state of nodestatus": func() error { return read("nodestatus/state") },
+		"bind a socket of configmux":   func() error { return listen("run/configmux/configmux.sock") },
+		"bind a socket of nodestatus":  func() error { return listen("run/nodestatus/nodestatus.sock") },
+		"write the node's kubeconfig":  func() error { return create("cluster/kubeconfig") },
+		"write the file users":         func() error { return create("run/users") },
+	}
 	for user, refused := range map[int]map[string]func() error{
+		10245: guests,
+		10246: guests,
 		10241: {
 			"read the state of nodestatus":     func() error { return read("nodestatus/state") },
 			"write the node's kubeconfig":      func() error { return create("cluster/kubeconfig") },
@@ -204,9 +229,11 @@ func TestAServiceCannotTouchWhatIsAnothers(t *testing.T) {
 			"bind the socket of pleg": func() error { return listen("run/pleg/pleg.sock2") },
 		},
 	} {
-		for what, do := range refused {
-			if err := as(user, do); !errors.Is(err, fs.ErrPermission) {
-				t.Errorf("user %d may %s: %v", user, what, err)
+		for _, tries := range []map[string]func() error{refused, everybodys} {
+			for what, do := range tries {
+				if err := as(user, do); !errors.Is(err, fs.ErrPermission) {
+					t.Errorf("user %d may %s: %v", user, what, err)
+				}
 			}
 		}
 	}
@@ -219,6 +246,14 @@ func TestAServiceCannotTouchWhatIsAnothers(t *testing.T) {
 			}
 		}
 	}
+}
+
+// closing closes a connection, if there is one.
+func closing(conn net.Conn) error {
+	if conn == nil {
+		return nil
+	}
+	return conn.Close()
 }
 
 // as calls a function as another user of the group of the services.
