@@ -117,8 +117,8 @@ func volumesOf(link *cluster.Link) *nodevolumes.Volumes {
 	return nil
 }
 
-// unlistedVolumes returns why the volumes of storage classes of a standalone node are not known; nil if they are, and for
-// a node in a cluster.
+// unlistedVolumes returns why the volumes of storage classes of a standalone node are not known; nil if they are, and
+// for a node in a cluster.
 func unlistedVolumes(link *cluster.Link) func() error {
 	return func() error {
 		if local := volumesOf(link); local != nil {

@@ -53,10 +53,11 @@ func Usage(dir string) (bytes int64, err error) {
 	return bytes, nil
 }
 
-// taken reports whether a file of the log was rotated in the same second, in any of its forms.
+// taken reports whether a file of the log was rotated in the same second, in any of its forms, or whether that is not
+// known.
 func taken(rotated string) bool {
 	for _, path := range []string{rotated, containerlog.CompressedPath(rotated), containerlog.TemporaryPath(rotated)} {
-		if _, err := os.Lstat(path); err == nil {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			return true
 		}
 	}

@@ -1,6 +1,9 @@
 package logrotate
 
 import (
+	"sync"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -38,7 +41,11 @@ type Used struct {
 	Bytes int64
 }
 
+// measureLimit is how long a scrape waits for the sizes. A healthy disk takes milliseconds.
+const measureLimit = 2 * time.Second
+
 // Expose registers the sizes of logs. usage is called at each scrape. The sizes are exposed even if no log is rotated.
+// A scrape has no sizes while the disk hangs; the other metrics do not wait for it.
 func Expose(registry prometheus.Registerer, usage func() []Used) {
 	registry.MustRegister(&collector{usage: usage, used: prometheus.NewDesc("kubelet_container_log_filesystem_used_bytes",
 		"Size in bytes of the log files of a container.", []string{"uid", "namespace", "pod", "container"}, nil)})
@@ -48,6 +55,43 @@ func Expose(registry prometheus.Registerer, usage func() []Used) {
 type collector struct {
 	usage func() []Used
 	used  *prometheus.Desc
+
+	mu sync.Mutex
+	// running is the call of usage that has not ended; nil if there is none.
+	running *measurement
+}
+
+// measurement is a call of usage.
+type measurement struct {
+	// done is closed when used is there.
+	done chan struct{}
+	used []Used
+}
+
+// measure returns the sizes, or nothing if they take too long. There is at most one call of usage at a time.
+func (c *collector) measure() []Used {
+	c.mu.Lock()
+	m := c.running
+	if m == nil {
+		m = &measurement{done: make(chan struct{})}
+		c.running = m
+		go func() {
+			m.used = c.usage()
+			c.mu.Lock()
+			c.running = nil
+			c.mu.Unlock()
+			close(m.done)
+		}()
+	}
+	c.mu.Unlock()
+	timer := time.NewTimer(measureLimit)
+	defer timer.Stop()
+	select {
+	case <-m.done:
+		return m.used
+	case <-timer.C:
+		return nil
+	}
 }
 
 // Describe implements prometheus.Collector.
@@ -55,7 +99,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) { ch <- c.used }
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	for _, u := range c.usage() {
+	for _, u := range c.measure() {
 		ch <- prometheus.MustNewConstMetric(c.used, prometheus.GaugeValue, float64(u.Bytes),
 			u.UID, u.Namespace, u.Pod, u.Container)
 	}

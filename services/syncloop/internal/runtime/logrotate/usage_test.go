@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/require"
 )
 
@@ -24,4 +27,34 @@ func TestTheSizeOfLogsThatCannotBeListedIsNotKnown(t *testing.T) {
 	if bytes, err := Usage(loop); err == nil {
 		t.Errorf("of a folder that cannot be listed Usage() = %d, want an error", bytes)
 	}
+}
+
+// TestADiskThatHangsDelaysNoOtherMetric: a scrape has the metrics without the sizes, and asks once.
+func TestADiskThatHangsDelaysNoOtherMetric(t *testing.T) {
+	hang, calls := make(chan struct{}), make(chan struct{}, 10)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "another"}))
+	Expose(registry, func() []Used {
+		calls <- struct{}{}
+		<-hang
+		return []Used{{Container: "web", Bytes: 1}}
+	})
+	names := func() (names []string) {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		for _, family := range families {
+			names = append(names, family.GetName())
+		}
+		return names
+	}
+	for range 2 {
+		if got := names(); len(got) != 1 || got[0] != "another" {
+			t.Errorf("while the disk hangs a scrape has %q, want another", got)
+		}
+	}
+	if len(calls) != 1 {
+		t.Errorf("the disk was asked %d times, want once", len(calls))
+	}
+	close(hang)
+	eventually.That(t, "the sizes are there", func() bool { return len(names()) == 2 })
 }
