@@ -1,6 +1,7 @@
 package csi_test
 
 import (
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -81,4 +82,62 @@ func TestAPodThatWaitsForAnotherCallOfItsVolumeSaysSo(t *testing.T) {
 			r.ends()
 		})
 	}
+}
+
+// TestADriverThatCannotUnpublishForAnHourDelaysItsOwnPodsOnly has pods that come and go meanwhile, one operation at a
+// time. The driver is asked again and again, but not without pauses.
+func TestADriverThatCannotUnpublishForAnHourDelaysItsOwnPodsOnly(t *testing.T) {
+	r := newRig(t, canStage)
+	now := clocktesting.NewFakeClock(time.Now())
+	manager, err := volumes.New(volumes.Config{
+		PodsDir: filepath.Join(r.root, "pods"), Clock: now, Logger: slog.New(slog.DiscardHandler), Places: 1,
+		Plugins: append(persistentvolumes.Plugins(persistentvolumes.Config{
+			Claims: claims{"pv-1": newPV("pv-1", "vol-1")}, Kinds: []persistentvolumes.Kind{r.plugin},
+		}), &volumes.EmptyDir{Mounter: volumes.Machine{}}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run(t, manager.Run)()
+	manager.Want(t.Context(), podWith("u1", v1.VolumeSource{
+		PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "pv-1"},
+	}))
+	eventually.That(t, "it is ready", func() bool { return manager.Ready("u1") })
+	r.driver.Set("NodeUnpublishVolume", csidriver.Fails)
+	if err := manager.Release(t.Context(), "u1"); err == nil {
+		t.Fatal("it is released")
+	}
+	const minutes = 60
+	for i := range minutes {
+		now.Step(time.Minute)
+		uid := types.UID(fmt.Sprint("z", i))
+		manager.Want(t.Context(), podWith(uid, v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}))
+		eventually.That(t, "another pod is ready", func() bool { return manager.Ready(uid) })
+		if err := manager.Release(t.Context(), uid); err != nil {
+			t.Error(err)
+		}
+	}
+	if calls := len(r.driver.Calls("NodeUnpublishVolume")); calls < minutes/4 || calls > minutes+10 {
+		t.Errorf("the driver was asked %d times in an hour", calls)
+	}
+	if at := mountsBelow(t, r.dir("u1", "pv-1")); len(at) != 1 {
+		t.Errorf("mounted: %v, want the volume", at)
+	}
+	r.driver.Set("NodeUnpublishVolume", csidriver.None)
+	released := make(chan struct{})
+	go func() { // the clock runs faster than the driver answers, so that it may fail at first
+		defer close(released)
+		for t.Context().Err() == nil && manager.Release(t.Context(), "u1") != nil {
+		}
+	}()
+	eventually.That(t, "it is released", func() bool {
+		now.Step(time.Minute)
+		select {
+		case <-released:
+			return true
+		default:
+			return false
+		}
+	})
+	r.ends()
 }
