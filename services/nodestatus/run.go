@@ -120,7 +120,7 @@ func serve(
 		AskTimeout:  heartbeat.DefaultAskTimeout,
 		ListImages:  heartbeat.AskImages(to.syncloop),
 		Devices:     reported.Devices,
-		ReadMachine: facts.ReadMachine,
+		ReadMachine: func() (facts.Machine, error) { return facts.ReadMachine(cfg.StateDir) },
 		ReadNow: func() (facts.Readings, error) {
 			readings, err := facts.ReadNow(cfg.RootDir, cfg.StateDir)
 			// A machine without an address is no error: it may be cut off on purpose.

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/machineuuid"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/statedir"
 )
@@ -110,13 +111,12 @@ func (u unit) give() error {
 			return err
 		}
 	}
-	if err := chownAll(u.own, u.uid, u.gid); err != nil {
-		return err
-	}
 	if u.service == layout.NodeStatus {
-		return u.giveCluster()
+		if err := errors.Join(machineuuid.Save(u.own), u.giveCluster()); err != nil {
+			return err
+		}
 	}
-	return nil
+	return chownAll(u.own, u.uid, u.gid)
 }
 
 // letPass makes the state directory, and lets the group of the units pass through it, if not everybody may.

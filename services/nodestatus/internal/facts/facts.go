@@ -16,6 +16,8 @@ import (
 	"github.com/google/cadvisor/lib/utils/sysfs"
 	"github.com/google/cadvisor/lib/utils/sysinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/internal/machineuuid"
 )
 
 // Machine holds the facts that do not change while the machine runs, except for processors that are added or removed.
@@ -76,8 +78,9 @@ var (
 const hugePagesDir = "/sys/kernel/mm/hugepages/"
 
 // ReadMachine reads the facts that do not change. It fails if the size of the machine is unknown, because a Node needs
-// a capacity; an ID that cannot be read stays empty.
-func ReadMachine() (Machine, error) {
+// a capacity; an ID that cannot be read stays empty. stateDir is the directory with the hardware's ID from
+// `quartet prepare --unit`.
+func ReadMachine(stateDir string) (Machine, error) {
 	sys := sysfs.NewRealSysFs()
 	memory, err := machine.GetMachineMemoryCapacity()
 	if err != nil {
@@ -90,10 +93,8 @@ func ReadMachine() (Machine, error) {
 		OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH, CgroupVersion: cgroupVersion(cgroupDir),
 		UserNamespace: userNamespace("/proc/self/uid_map"),
 	}
-	// On most machines only root may read the hardware's ID, and virtual machines often have none.
-	if uuid, err := sysinfo.GetSystemUUID(sys); err == nil {
-		m.SystemUUID = strings.TrimSpace(uuid)
-	}
+	// What this process may read itself is better than nothing.
+	m.SystemUUID, _ = machineuuid.Of(stateDir)
 	// A machine without this information has no swap.
 	if swap, err := machine.GetMachineSwapCapacity(); err == nil {
 		m.SwapBytes = int64(swap) //nolint:gosec // as above

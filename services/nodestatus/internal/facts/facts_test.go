@@ -10,7 +10,7 @@ import (
 )
 
 func TestThisMachine(t *testing.T) {
-	m, err := ReadMachine()
+	m, err := ReadMachine(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestAvailableMemoryIsWhatTheRootCgroupLeaves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	machine, err := ReadMachine()
+	machine, err := ReadMachine(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
