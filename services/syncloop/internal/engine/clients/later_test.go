@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamtest"
@@ -26,5 +27,14 @@ func TestALaterConfigmuxIsFollowed(t *testing.T) {
 func TestALaterPLEGIsFollowed(t *testing.T) {
 	streamtest.Later(t, "quartet.lifecycle.v1.LifecycleService.WatchEvents", func(conn *grpc.ClientConn) stream.Source[*lifecyclev1.Event] {
 		return clients.NewPLEG(lifecyclev1.NewLifecycleServiceClient(conn)).Events()
+	})
+}
+
+func TestALaterSyncloopIsFollowed(t *testing.T) {
+	streamtest.Later(t, "quartet.engine.v1.EngineService.WatchPods", func(conn *grpc.ClientConn) stream.Source[*enginev1.Pod] {
+		return clients.Pods(enginev1.NewEngineServiceClient(conn))
+	})
+	streamtest.Later(t, "quartet.engine.v1.EngineService.WatchPodEvents", func(conn *grpc.ClientConn) stream.Source[*enginev1.PodEvent] {
+		return clients.PodEvents(enginev1.NewEngineServiceClient(conn))
 	})
 }
