@@ -317,7 +317,7 @@ UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))
 
 .PHONY: test-unit
 test-unit: packages build $(if $(filter true,$(CI)),build-services test-tools) ## Run the tests of every package, with the race detector
-	@CGO_ENABLED=1 go test $(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/kubeadm -e /test/nodecluster -e /test/faults -e /test/disks -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose -e /test/versions -e /test/vmnode -e /test/machines -e /test/shadow)
+	@CGO_ENABLED=1 go test $(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/kubeadm -e /test/nodecluster -e /test/faults -e /test/disks -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose -e /test/versions -e /test/vmnode -e /test/machines -e /test/shadow -e '/test/site$$')
 	@for module in $(TESTED_MODULES); do go -C $$module test $(TEST_FLAGS) -count 1 ./...; done # -count 1: they read files outside of the module
 
 # The first two inspect the whole machine, and the third emulates one, so nothing runs beside them. Chaos and the node of a
@@ -325,7 +325,7 @@ test-unit: packages build $(if $(filter true,$(CI)),build-services test-tools) #
 .PHONY: test-e2e
 test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root
 	@go test $(TEST_FLAGS) -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/... ./test/vmnode/...
-	@go test $(TEST_FLAGS) -count 1 -p 3 -timeout 20m ./test/chaos/... ./test/conformance/... ./test/nodecluster/... ./test/kubeadm/... ./test/e2e/... ./test/faults/... ./test/disks/... ./test/versions/... ./test/machines/... ./test/shadow/...
+	@go test $(TEST_FLAGS) -count 1 -p 3 -timeout 20m ./test/chaos/... ./test/conformance/... ./test/nodecluster/... ./test/kubeadm/... ./test/e2e/... ./test/faults/... ./test/disks/... ./test/versions/... ./test/machines/... ./test/shadow/... ./test/site/...
 
 # It takes one and a half hours; test-e2e runs a sample of it.
 .PHONY: test-hostile

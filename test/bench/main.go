@@ -8,7 +8,7 @@
 // pod Ready; the time from the removal of the manifests until nothing of the pods runs.
 //
 // With -volumes it measures pods with a staged CSI volume each, beside the kubelet, with -hollow many nodes of one API
-// server.
+// server, and with -site one configmux for many nodes beside a watch for each node.
 //
 // It needs root, the binaries of `make build`, and a kubelet; it uses a directory of its own and removes it.
 package main
@@ -46,6 +46,8 @@ type options struct {
 	idle   time.Duration
 	// hollow is the number of hollow nodes. If it is not 0, only hollow nodes are measured.
 	hollow int
+	// site is the number of nodes of a site. If it is not 0, only a site is measured.
+	site int
 	// volumes is the number of pods with a volume. If it is not 0, only these are measured, beside the kubelet.
 	volumes int
 	kubelet string
@@ -76,6 +78,13 @@ func run(ctx context.Context, args []string) error {
 	}
 	if opts.volumes > 0 {
 		return measureVolumes(ctx, opts)
+	}
+	if opts.site > 0 {
+		result, err := measureSite(ctx, opts)
+		if err != nil {
+			return err
+		}
+		return errors.Join(result.print(os.Stdout), write(opts.out, result))
 	}
 	if opts.hollow > 0 {
 		result, err := measureHollow(ctx, opts)
@@ -111,6 +120,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&opts.rounds, "rounds", 3, "rounds for each number of pods")
 	flags.DurationVar(&opts.idle, "idle", 30*time.Second, "duration of the measurement of a node at rest")
 	flags.IntVar(&opts.hollow, "hollow", 0, "measure only this number of hollow nodes (four processes each, on a runtime without containers) against one API server")
+	flags.IntVar(&opts.site, "site", 0, "measure only one configmux for this number of nodes against one API server, and a watch for each node")
 	flags.IntVar(&opts.volumes, "volumes", 0, "measure only this number of pods with a staged volume each, in turns with the kubelet and with Quartet")
 	flags.StringVar(&opts.kubelet, "kubelet", "bin/conformance/bin/kubelet", "the kubelet; not for -hollow")
 	flags.IntVar(&opts.bareAtOnce, "bare-at-once", 0, "most pods that bare calls start at the same time; 0: all")

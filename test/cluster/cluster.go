@@ -235,6 +235,30 @@ func (c *Cluster) SaveKubeconfig(path, user string, groups ...string) error {
 	return c.saveKubeconfig(path, c.URL(), user, groups)
 }
 
+// SaveKubeconfigFor is SaveKubeconfig with another address of the API server, for example of a proxy.
+func (c *Cluster) SaveKubeconfigFor(path, url, user string, groups ...string) error {
+	return c.saveKubeconfig(path, url, user, groups)
+}
+
+// SaveNode writes the certificate of a node as its kubelet has it, with its key, into files.
+func (c *Cluster) SaveNode(cert, key, node string) error {
+	pair, err := c.authority.client(NodeUser(node), []string{Nodes})
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(cert, pair.cert, 0o600), os.WriteFile(key, pair.key, 0o600))
+}
+
+// SaveServer writes the certificate of a server on the loopback interface with additional names, and its key, into
+// files.
+func (c *Cluster) SaveServer(cert, key string, names ...string) error {
+	pair, err := c.authority.serving(names...)
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(cert, pair.cert, 0o600), os.WriteFile(key, pair.key, 0o600))
+}
+
 func (c *Cluster) saveKubeconfig(path, url, user string, groups []string) error {
 	cert, err := c.authority.client(user, groups)
 	if err != nil {

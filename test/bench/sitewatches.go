@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/apiclient"
+	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/reflector"
+	"github.com/quartet-node/quartet/test/cluster"
+)
+
+// byWatches are nodes with a client, a connection and a watch of the API server each.
+type byWatches struct {
+	clients []*apiclient.Client
+	rig     *siteRig
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	listed  sync.WaitGroup
+}
+
+func newByWatches(r *siteRig, line *meter) (way, error) {
+	b := &byWatches{rig: r}
+	for i := range r.opts.site {
+		path := filepath.Join(r.dir, siteNode(i), "kubeconfig")
+		err := r.cluster.SaveKubeconfigFor(path, line.url(), cluster.NodeUser(siteNode(i)), cluster.Nodes)
+		if err != nil {
+			return nil, err
+		}
+		client, err := apiclient.New(apiclient.Config{
+			Kubeconfig: path, Service: nodeconfig.ConfigMux, QPS: -1, ContentType: runtime.ContentTypeProtobuf,
+		})
+		if err != nil {
+			return nil, err
+		}
+		b.clients = append(b.clients, client)
+	}
+	return b, nil
+}
+
+func (b *byWatches) start(ctx context.Context) error {
+	ctx, b.cancel = context.WithCancel(ctx)
+	for i, client := range b.clients {
+		b.listed.Add(1)
+		h := &siteWatcher{node: siteNode(i), seen: b.rig.delays.seen, listed: sync.OnceFunc(b.listed.Done)}
+		b.running.Go(func() {
+			_ = reflector.Run(ctx, reflector.Config{ // it ends with ctx
+				Client: client.Core, Resource: "pods", Fields: fields.OneTermEqualSelector("spec.nodeName", h.node),
+				Empty: &v1.Pod{}, Handler: h, Clock: clock.RealClock{}, Timeout: sitePatience,
+			})
+		})
+	}
+	b.listed.Wait()
+	return nil
+}
+
+func (*byWatches) restarted(context.Context, *SiteTurn) error { return nil }
+
+func (*byWatches) used() (pss uint64, ticks int, err error) { return 0, 0, nil }
+
+func (b *byWatches) stop() error {
+	if b.cancel != nil {
+		b.cancel()
+	}
+	b.running.Wait()
+	for _, client := range b.clients {
+		client.Close()
+	}
+	return nil
+}
+
+// siteWatcher is a reflector.Handler of the pods of a node.
+type siteWatcher struct {
+	node   string
+	seen   func(node string, pod *v1.Pod)
+	listed func()
+}
+
+// Listed implements reflector.Handler.
+func (w *siteWatcher) Listed(objects []runtime.Object, _ time.Time) {
+	if len(objects) == sitePods {
+		w.listed()
+	}
+}
+
+// Changed implements reflector.Handler.
+func (w *siteWatcher) Changed(object runtime.Object) {
+	if pod, is := object.(*v1.Pod); is {
+		w.seen(w.node, pod)
+	}
+}
+
+// Deleted implements reflector.Handler.
+func (*siteWatcher) Deleted(runtime.Object) {}
+
+// ListFailed implements reflector.Handler.
+func (*siteWatcher) ListFailed(error) {}
+
+// delays measures the time from the request for a change until the node of the pod has it.
+type delays struct {
+	mu   sync.Mutex
+	next int
+	// begun has the time of the request for each change, and took the time until it was seen.
+	begun map[int]time.Time
+	took  map[int]time.Duration
+}
+
+func newDelays() *delays { return &delays{begun: map[int]time.Time{}, took: map[int]time.Duration{}} }
+
+func (d *delays) clear() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.begun)
+	clear(d.took)
+}
+
+// change changes the label of a pod to the number of the change.
+func (d *delays) change(ctx context.Context, admin kubernetes.Interface, name string) error {
+	d.mu.Lock()
+	d.next++
+	number := d.next
+	d.begun[number] = time.Now()
+	d.mu.Unlock()
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"%d"}}}`, siteLabel, number)
+	_, err := admin.CoreV1().Pods("default").Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// seen records that the node of a pod has it.
+func (d *delays) seen(node string, pod *v1.Pod) {
+	now := time.Now()
+	number, err := strconv.Atoi(pod.Labels[siteLabel])
+	if err != nil || pod.Spec.NodeName != node {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if begun, known := d.begun[number]; known && d.took[number] == 0 {
+		d.took[number] = now.Sub(begun)
+	}
+}
+
+// all reports whether a number of changes were seen.
+func (d *delays) all(n int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.took) == n
+}
+
+func (d *delays) seconds() []float64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := make([]float64, 0, len(d.took))
+	for _, t := range d.took {
+		all = append(all, t.Seconds())
+	}
+	slices.Sort(all)
+	return all
+}
+
+// longRunning returns the number of watches of pods that are open at the API server, which it counts as requests only
+// when they end.
+func longRunning(ctx context.Context, admin *kubernetes.Clientset) (float64, error) {
+	text, err := admin.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("ask the API server for its metrics: %w", err)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		return 0, fmt.Errorf("read the metrics of the API server: %w", err)
+	}
+	open := 0.0
+	for _, m := range families["apiserver_longrunning_requests"].GetMetric() {
+		labels := map[string]string{}
+		for _, l := range m.GetLabel() {
+			labels[l.GetName()] = l.GetValue()
+		}
+		if labels["resource"] == "pods" && labels["verb"] == "WATCH" {
+			open += m.GetGauge().GetValue()
+		}
+	}
+	return open, nil
+}
+
+// mebibyte is the unit of memory and traffic in the table.
+const mebibyte = 1 << 20
+
+func (s *Site) print(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "\n%d nodes of %d pods of %d bytes at one API server\n\n", s.Nodes, s.Pods, s.PodBytes)
+	fmt.Fprintln(w, "\tone configmux\ta watch for each\t")
+	line := func(name, format string, figure func(SiteTurn) float64) {
+		fmt.Fprintf(w, "%s\t"+format+"\t"+format+"\t\n", name, figure(s.Site), figure(s.Watches))
+	}
+	for _, part := range []struct {
+		name string
+		of   func(SiteTurn) Traffic
+	}{
+		{"start", func(t SiteTurn) Traffic { return t.Start }},
+		{"at rest", func(t SiteTurn) Traffic { return t.Rest }},
+		{fmt.Sprintf("%d changes", siteChanges), func(t SiteTurn) Traffic { return t.Changes }},
+	} {
+		line(part.name+": sent", "%.3f MiB", func(t SiteTurn) float64 { return float64(part.of(t).Sent) / mebibyte })
+		line(part.name+": received", "%.3f MiB", func(t SiteTurn) float64 { return float64(part.of(t).Received) / mebibyte })
+		line(part.name+": lists and watches", "%.0f", func(t SiteTurn) float64 { return part.of(t).Requests })
+		line(part.name+": connections", "%.0f", func(t SiteTurn) float64 { return float64(part.of(t).Connections) })
+	}
+	const milli = 1e3
+	line("all served after the start", "%.2f s", func(t SiteTurn) float64 { return t.StartSeconds })
+	line("change at the node, p50", "%.1f ms", func(t SiteTurn) float64 { return milli * t.P50 })
+	line("change at the node, p99", "%.1f ms", func(t SiteTurn) float64 { return milli * t.P99 })
+	fmt.Fprintf(w, "all served after a restart of all\t%.2f s\t\t\n", s.Site.RestartSeconds)
+	fmt.Fprintf(w, "the same without the API server\t%.2f s\t\t\n", s.Site.CutSeconds)
+	fmt.Fprintf(w, "memory of configmux (PSS)\t%.1f MiB\t\t\n", float64(s.Site.PSSBytes)/mebibyte)
+	fmt.Fprintf(w, "CPU of a core during the changes\t%.1f %%\t\t\n", s.Site.CPUPercent)
+	return w.Flush()
+}
