@@ -347,6 +347,10 @@ bench: packages build $(CLUSTER) $(CONFORMANCE)/bin/kubelet ## Measure pods besi
 	@go test ./services/syncloop/internal/cluster/statusmanager -run '^$$' -bench .
 
 # The kubelet and the programs of a cluster are built first, which takes some minutes once.
+.PHONY: bench-site
+bench-site: build $(CLUSTER) ## Measure one configmux for 200 nodes beside a watch for each; writes bench-site.json
+	@go run ./test/bench -site 200 -out bench-site.json
+
 .PHONY: bench-volumes
 bench-volumes: packages build $(CLUSTER) $(CONFORMANCE)/bin/kubelet ## Measure pods with CSI volumes beside the kubelet; needs root; writes bench-volumes.json
 	@tools/scripts/packages busybox-static
