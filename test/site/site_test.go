@@ -1,5 +1,5 @@
-// Package site tests a configmux that serves the nodes of a site, as a process, with an API server behind a line that is
-// cut.
+// Package site tests a configmux that serves the nodes of a site, as a process, with an API server behind a line that
+// is cut.
 package site
 
 import (
