@@ -112,6 +112,8 @@ type follower[V any] struct {
 	fresh []Message[V]
 	up    bool
 	lost  bool
+	// otherAPI is the OtherAPI of the last subscription.
+	otherAPI string
 }
 
 func (f *follower[V]) setConnected(up bool, cause error) {
@@ -153,6 +155,7 @@ func (f *follower[V]) handle(m Message[V]) {
 	switch m.Kind {
 	case KindOpened:
 		f.setConnected(true, nil)
+		f.compareAPI(m.OtherAPI)
 		if m.Start == StartResumed && f.cfg.Synced != nil {
 			f.cfg.Synced()
 		}
@@ -171,6 +174,16 @@ func (f *follower[V]) handle(m Message[V]) {
 	if len(m.Token) > 0 {
 		f.token = m.Token
 	}
+}
+
+// compareAPI logs that the publisher has another version of the Kubernetes API, once for each version.
+func (f *follower[V]) compareAPI(other string) {
+	if other != "" && other != f.otherAPI {
+		f.cfg.Logger.Warn("the process that publishes a stream has another version of k8s.io/api: fields of pods and "+
+			"other objects that only one of the two knows are lost; run the same version of both",
+			"stream", f.cfg.Name, "version", other)
+	}
+	f.otherAPI = other
 }
 
 func (f *follower[V]) apply(m Message[V]) {

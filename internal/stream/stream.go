@@ -72,6 +72,9 @@ type Message[V any] struct {
 	Kind Kind
 	// Start is set on KindOpened.
 	Start Start
+	// OtherAPI is set on KindOpened of a publisher in another process that has another version of k8s.io/api than this
+	// one: its version.
+	OtherAPI string
 	// Token resumes after this message. It is empty on KindSnapshot, and on a KindOpened that a snapshot follows.
 	Token []byte
 	// Key is the key of a KindSnapshot or KindDelta.
