@@ -33,6 +33,7 @@ type flags struct {
 	podLogsDir, cgroupRoot   string
 	replay                   string
 	nodes                    string
+	configmuxObjects         bool
 	replaySpeed              float64
 	hostPrivileges           PrivilegeFlags
 	roles                    roleFlags

@@ -83,6 +83,19 @@ func TestWhatASiteNeeds(t *testing.T) {
 	}
 }
 
+// TestObjectsOfConfigmux: a node with an API server may have its config maps and secrets from configmux; without one it
+// always has.
+func TestObjectsOfConfigmux(t *testing.T) {
+	kubeconfig := siteFlags(t)[4]
+	if cfg := parse(t, SyncLoop, "--configmux-objects", kubeconfig); !cfg.ConfigmuxObjects {
+		t.Error("the flag has no effect")
+	}
+	if _, err := Parse(SyncLoop, []string{"--configmux-objects"}, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "--configmux-objects: ") {
+		t.Errorf("without --kubeconfig: %v", err)
+	}
+}
+
 // FuzzNodes: a value gives names that nodes can have, or a selector that says the same when it is parsed again, or a
 // problem.
 func FuzzNodes(f *testing.F) {

@@ -64,6 +64,12 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 			"run beside the node's pleg, without its lock; needs another --listen address",
 		)
 	case SyncLoop:
+		set.BoolVar(
+			&f.configmuxObjects,
+			"configmux-objects",
+			false,
+			"get config maps and secrets from a configmux of a site, its --nodes, and not from the API server",
+		)
 		set.StringVar(
 			&f.podLogsDir,
 			"pod-logs-dir",
@@ -117,6 +123,9 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 		f.site(cfg, fail)
 	}
 	if service == SyncLoop {
+		if cfg.ConfigmuxObjects = f.configmuxObjects; f.configmuxObjects && f.kubeconfig == "" {
+			fail("configmux-objects", "config maps and secrets of a node without --kubeconfig always come from configmux: leave it out")
+		}
 		if !filepath.IsAbs(f.hostRoot) {
 			fail("host-root", "%q must be an absolute path, for example /host", f.hostRoot)
 		}

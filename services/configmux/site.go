@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
+	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 	"github.com/quartet-node/quartet/services/configmux/internal/server"
 	"github.com/quartet-node/quartet/services/configmux/internal/site"
 )
@@ -49,12 +51,15 @@ func newSite(
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
 	client.CountIn(apiclient.NewMetrics(registry))
+	seals := sealing.NewKeyring(filepath.Join(cfg.StateDir, keyFile), os.Geteuid())
+	seals.Expose(registry)
 	return &sitePart{client: client, nodes: site.New(site.Config{
 		Nodes:    cfg.Nodes,
 		Client:   client.Core,
 		Allowed:  privilege.Allowed(cfg.HostPrivileges),
 		Dir:      filepath.Join(cfg.StateDir, siteDir),
 		Health:   health,
+		Seals:    seals,
 		Clock:    clock.RealClock{},
 		Tracer:   tel.Tracer,
 		Logger:   tel.Logger,
@@ -93,7 +98,7 @@ func (p *sitePart) Node(ctx context.Context, name string) (server.View, error) {
 	case err != nil:
 		return server.View{}, status.FromContextError(err).Err()
 	}
-	return server.View{Desired: namedOf(n), Opening: n.Opening()}, nil
+	return server.View{Desired: namedOf(n), Opening: n.Opening(), Objects: n.Objects()}, nil
 }
 
 // Pods implements server.Site.

@@ -1274,10 +1274,13 @@ type Object struct {
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Its name.
 	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
-	// Its source: "file", "http" or "local".
+	// Its source: "file", "http" or "local", and in a site "api".
 	Source string `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"`
 	// The W3C trace context of the change; empty if it is not traced.
-	Traceparent   string `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	Traceparent string `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	// The API server has no object of that name. Only a configmux of a site sends it, for an object that a pod of the node
+	// names, and then object is empty. An object that is not in its stream is not known yet.
+	Missing       bool `protobuf:"varint,7,opt,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1352,6 +1355,13 @@ func (x *Object) GetTraceparent() string {
 		return x.Traceparent
 	}
 	return ""
+}
+
+func (x *Object) GetMissing() bool {
+	if x != nil {
+		return x.Missing
+	}
+	return false
 }
 
 // ListObjectsRequest asks for all objects.
@@ -2048,14 +2058,15 @@ const file_quartet_config_v1_config_proto_rawDesc = "" +
 	"\x14WatchObjectsResponse\x12.\n" +
 	"\x05frame\x18\x01 \x01(\v2\x18.quartet.stream.v1.FrameR\x05frame\x121\n" +
 	"\x06object\x18\x02 \x01(\v2\x19.quartet.config.v1.ObjectR\x06object\x126\n" +
-	"\x06source\x18\x03 \x01(\v2\x1e.quartet.config.v1.SourceStateR\x06source\"\xa0\x01\n" +
+	"\x06source\x18\x03 \x01(\v2\x1e.quartet.config.v1.SourceStateR\x06source\"\xba\x01\n" +
 	"\x06Object\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\fR\x06object\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x16\n" +
 	"\x06source\x18\x05 \x01(\tR\x06source\x12 \n" +
-	"\vtraceparent\x18\x06 \x01(\tR\vtraceparent\"(\n" +
+	"\vtraceparent\x18\x06 \x01(\tR\vtraceparent\x12\x18\n" +
+	"\amissing\x18\a \x01(\bR\amissing\"(\n" +
 	"\x12ListObjectsRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\"Q\n" +
 	"\x13ListObjectsResponse\x12:\n" +

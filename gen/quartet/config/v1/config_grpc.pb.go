@@ -79,7 +79,11 @@ type ConfigServiceClient interface {
 	// "KIND/NAMESPACE/NAME", without a namespace for the last two kinds, and "source/NAME" for the state of a source, which follows the objects of the same reading: while a source is not ready, it may have objects that are
 	// not in the stream. Of two sources with the same object, the first takes precedence, in the order file, http, local.
 	//
-	// Fails with UNIMPLEMENTED on a configmux without objects, which has an API server or a replay; with INVALID_ARGUMENT
+	// A configmux of a site has the config maps and secrets that the pods of a node name, and no others. It sends a node
+	// its own ones, with all values, and needs no role for that. Its only source, "api", is ready when the API server has
+	// answered for each of them since the start of the process; until then, those of the checkpoint are sent.
+	//
+	// Fails with UNIMPLEMENTED on a configmux without objects, which has an API server and no site, or a replay; with INVALID_ARGUMENT
 	// for an unknown kind; and with PERMISSION_DENIED for a request of secrets by a peer that is neither root, nor the
 	// user of configmux, nor one of --secret-uids.
 	WatchObjects(ctx context.Context, in *WatchObjectsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchObjectsResponse], error)
@@ -275,7 +279,11 @@ type ConfigServiceServer interface {
 	// "KIND/NAMESPACE/NAME", without a namespace for the last two kinds, and "source/NAME" for the state of a source, which follows the objects of the same reading: while a source is not ready, it may have objects that are
 	// not in the stream. Of two sources with the same object, the first takes precedence, in the order file, http, local.
 	//
-	// Fails with UNIMPLEMENTED on a configmux without objects, which has an API server or a replay; with INVALID_ARGUMENT
+	// A configmux of a site has the config maps and secrets that the pods of a node name, and no others. It sends a node
+	// its own ones, with all values, and needs no role for that. Its only source, "api", is ready when the API server has
+	// answered for each of them since the start of the process; until then, those of the checkpoint are sent.
+	//
+	// Fails with UNIMPLEMENTED on a configmux without objects, which has an API server and no site, or a replay; with INVALID_ARGUMENT
 	// for an unknown kind; and with PERMISSION_DENIED for a request of secrets by a peer that is neither root, nor the
 	// user of configmux, nor one of --secret-uids.
 	WatchObjects(*WatchObjectsRequest, grpc.ServerStreamingServer[WatchObjectsResponse]) error

@@ -105,6 +105,9 @@ func (m *Metrics) expose(mux *Mux) {
 	m.registry.MustRegister(m)
 }
 
+// Objects returns the metrics of the stream of objects, for streams of objects that are not those of a mux.
+func (m *Metrics) Objects() *stream.ServedMetrics { return m.servedObjects }
+
 // forget removes a mux.
 func (m *Metrics) forget(mux *Mux) {
 	m.mu.Lock()

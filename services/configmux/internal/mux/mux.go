@@ -59,6 +59,8 @@ type Config struct {
 	Logger  *slog.Logger
 	// Metrics are the metrics of this mux.
 	Metrics *Metrics
+	// Counts returns the number of objects of each kind, if they are not those of the sources; else nil.
+	Counts func() map[apiobject.Kind]int
 }
 
 // Health takes the reason why a source is not ready; empty when it is. *rpc.Health implements it.

@@ -264,6 +264,10 @@ func (m *Mux) countKinds(name string) map[apiobject.Kind]int {
 	for _, kind := range apiobject.Kinds() {
 		counts[kind] = 0
 	}
+	if m.cfg.Counts != nil {
+		maps.Copy(counts, m.cfg.Counts())
+		return counts
+	}
 	for key, o := range m.effective {
 		if o.from == name {
 			counts[key.Kind]++

@@ -24,12 +24,7 @@ import (
 // and SecretNames are required.
 type Objects struct {
 	// Held provides the effective objects; *mux.Mux implements it.
-	Held interface {
-		// ObjectStream returns the stream of the objects of a selection.
-		ObjectStream(selection mux.Selection) stream.Source[mux.ObjectEntry]
-		// Objects returns summaries of the objects, sorted.
-		Objects(kind apiobject.Kind) []*configv1.ObjectSummary
-	}
+	Held Held
 	// Local stores applied objects; *localsource.Source implements it.
 	Local interface {
 		// ApplyObject creates or replaces an object.
@@ -43,6 +38,14 @@ type Objects struct {
 	SecretUIDs []int
 	// SecretNames are the names of certificates that may read them from other machines.
 	SecretNames []string
+}
+
+// Held provides objects.
+type Held interface {
+	// ObjectStream returns the stream of the objects of a selection.
+	ObjectStream(selection mux.Selection) stream.Source[mux.ObjectEntry]
+	// Objects returns summaries of the objects, sorted.
+	Objects(kind apiobject.Kind) []*configv1.ObjectSummary
 }
 
 // mayHaveSecrets reports whether the caller may read the values of secrets.
@@ -59,28 +62,22 @@ func (s *Server) WatchObjects(
 	req *configv1.WatchObjectsRequest,
 	out grpc.ServerStreamingServer[configv1.WatchObjectsResponse],
 ) error {
-	if s.objects == nil {
-		return noObjects()
-	}
 	selection := mux.Selection{Kind: apiobject.Kind(req.GetKind()), Namespace: req.GetNamespace(), Name: req.GetName()}
-	if err := checkKind(selection.Kind, true); err != nil {
+	held, opening, err := s.held(out.Context(), selection.Kind, true)
+	if err == nil {
+		err = checkKind(selection.Kind, true)
+	}
+	if err != nil {
 		return err
 	}
-	if (selection.Kind == "" || selection.Kind == apiobject.Secret) && !s.objects.mayHaveSecrets(out.Context()) {
-		return status.Error(
-			codes.PermissionDenied,
-			"only root, the user of configmux, the users of --secret-uids, and by the network the names of --secret-names may read "+
-				"secrets: watch as one of them, or request another kind",
-		)
-	}
 	select {
-	case <-s.opening:
+	case <-opening:
 	case <-out.Context().Done():
 		return out.Context().Err()
 	}
 	return streamrpc.Serve(
 		out.Context(),
-		s.objects.Held.ObjectStream(selection),
+		held.ObjectStream(selection),
 		req.GetResumeToken(),
 		func(f *streamv1.Frame, e mux.ObjectEntry) error {
 			return out.Send(&configv1.WatchObjectsResponse{Frame: f, Object: e.Object, Source: e.Source})
@@ -106,17 +103,18 @@ func noObjects() error {
 
 // ListObjects implements configv1.ConfigServiceServer.
 func (s *Server) ListObjects(
-	_ context.Context,
+	ctx context.Context,
 	req *configv1.ListObjectsRequest,
 ) (*configv1.ListObjectsResponse, error) {
-	if s.objects == nil {
-		return nil, noObjects()
-	}
 	kind := apiobject.Kind(req.GetKind())
-	if err := checkKind(kind, true); err != nil {
+	held, _, err := s.held(ctx, kind, false)
+	if err == nil {
+		err = checkKind(kind, true)
+	}
+	if err != nil {
 		return nil, err
 	}
-	return &configv1.ListObjectsResponse{Objects: s.objects.Held.Objects(kind)}, nil
+	return &configv1.ListObjectsResponse{Objects: held.Objects(kind)}, nil
 }
 
 // ApplyObject implements configv1.ConfigServiceServer.

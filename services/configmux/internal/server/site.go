@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 )
 
 // Site provides the desired state of the nodes of a site.
@@ -22,6 +23,8 @@ type View struct {
 	Desired Desired
 	// Opening is closed when streams may begin.
 	Opening <-chan struct{}
+	// Objects are the config maps and secrets of a node of a site; else nil.
+	Objects Held
 }
 
 // view returns what the peer of a call may see: in a site, the state of the node whose certificate the peer has shown.
@@ -38,6 +41,25 @@ func (s *Server) view(ctx context.Context) (View, error) {
 		"this configmux serves the nodes of a site, and this peer is none: connect to --tls-listen with the certificate of a "+
 			"node, whose common name is system:node:NAME and whose organization is system:nodes",
 	)
+}
+
+// held returns the objects that the peer of a call may see. A node of a site may have the values of its own secrets.
+func (s *Server) held(ctx context.Context, kind apiobject.Kind, values bool) (Held, <-chan struct{}, error) {
+	if s.site != nil {
+		view, err := s.view(ctx)
+		return view.Objects, view.Opening, err
+	}
+	if s.objects == nil {
+		return nil, nil, noObjects()
+	}
+	if values && (kind == "" || kind == apiobject.Secret) && !s.objects.mayHaveSecrets(ctx) {
+		return nil, nil, status.Error(
+			codes.PermissionDenied,
+			"only root, the user of configmux, the users of --secret-uids, and by the network the names of --secret-names may read "+
+				"secrets: watch as one of them, or request another kind",
+		)
+	}
+	return s.objects.Held, s.opening, nil
 }
 
 // lists returns what the peer of a call may list. A peer that is no node has the role observe, and sees all nodes.

@@ -135,7 +135,7 @@ func (f *feed) detachIdle() []*Node {
 	defer f.mu.Unlock()
 	var idle []*Node
 	for _, n := range f.site.all() {
-		if f.listed && n.desired.Idle() {
+		if f.listed && n.idle() {
 			idle = append(idle, f.site.detach(n.name))
 		}
 	}

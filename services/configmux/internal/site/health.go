@@ -14,6 +14,8 @@ import (
 type health struct {
 	process apisource.Health
 	server  string
+	// settled is called when the pods of all nodes are known.
+	settled func()
 
 	mu sync.Mutex
 	// whole is true when all nodes are known.
@@ -22,8 +24,8 @@ type health struct {
 	wait  int
 }
 
-func newHealth(process apisource.Health, client rest.Interface) *health {
-	h := &health{process: process, nodes: map[string]bool{}, server: client.Get().URL().Host}
+func newHealth(process apisource.Health, client rest.Interface, settled func()) *health {
+	h := &health{process: process, nodes: map[string]bool{}, server: client.Get().URL().Host, settled: settled}
 	h.report()
 	return h
 }
@@ -72,6 +74,9 @@ func (h *health) report() {
 		text = fmt.Sprintf("waiting for the first list of the pods of %d of %d nodes from %s", h.wait, len(h.nodes), h.server)
 	case !h.whole:
 		text = "waiting for the first list of the nodes of the site from " + h.server
+	}
+	if text == "" {
+		h.settled()
 	}
 	h.process.Set(mux.SourceKey(apisource.Name), text)
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
+	"github.com/quartet-node/quartet/services/configmux/internal/siteobjects"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
@@ -12,6 +13,8 @@ import (
 type Node struct {
 	name    string
 	desired *mux.Mux
+	// objects are the config maps and secrets that its pods name.
+	objects *siteobjects.Node
 	// feed passes the pods of a shared request.
 	feed *apisource.Feed
 	// opened is closed when its streams may begin.
@@ -27,6 +30,12 @@ func (n *Node) Name() string { return n.name }
 // Desired returns the desired pods of the node.
 func (n *Node) Desired() *mux.Mux { return n.desired }
 
+// Objects returns the config maps and secrets of the node.
+func (n *Node) Objects() *siteobjects.Node { return n.objects }
+
+// idle reports whether the node has no pod and nobody follows it.
+func (n *Node) idle() bool { return n.desired.Idle() && n.objects.Subscribers() == 0 }
+
 // Opening is closed when the streams of the node may begin.
 func (n *Node) Opening() <-chan struct{} { return n.opened }
 
@@ -35,6 +44,19 @@ func (n *Node) end() {
 	n.stop()
 	<-n.ended
 	n.desired.Close()
+	n.objects.Close()
+}
+
+// using is a sink that has a node use the objects of pods before the pods are published.
+type using struct {
+	objects *siteobjects.Node
+	sink    source.Sink
+}
+
+// Set implements source.Sink.
+func (u using) Set(name string, reading source.Reading) {
+	u.objects.Use(reading)
+	u.sink.Set(name, reading)
 }
 
 // add adds a node; it returns nil if the site has ended. The caller holds mu.
@@ -60,11 +82,12 @@ func (s *Site) add(name string) *Node {
 		Logger:     logger,
 		Metrics:    s.cfg.Requests,
 	})
+	objects := s.objects.NewNode()
 	n := &Node{
-		name: name, opened: make(chan struct{}), stop: stop, ended: make(chan struct{}), feed: pods.Feed(ctx),
+		name: name, objects: objects, opened: make(chan struct{}), stop: stop, ended: make(chan struct{}), feed: pods.Feed(ctx),
 		desired: mux.New(mux.Config{
 			Sources: []source.Source{pods}, Health: nodeHealth{health: s.health, node: name}, Clock: s.cfg.Clock,
-			Tracer: s.cfg.Tracer, Logger: logger, Metrics: s.cfg.Muxes,
+			Tracer: s.cfg.Tracer, Logger: logger, Metrics: s.cfg.Muxes, Counts: objects.Counts,
 		}),
 	}
 	s.nodes[name] = n
@@ -75,7 +98,7 @@ func (s *Site) add(name string) *Node {
 	})
 	s.running.Go(func() {
 		defer close(n.ended)
-		_ = pods.Run(ctx, opening) // it never fails
+		_ = pods.Run(ctx, using{objects: objects, sink: opening}) // it never fails
 	})
 	if s.cfg.Nodes.All {
 		s.running.Go(n.feed.Begun)

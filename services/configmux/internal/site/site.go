@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +32,8 @@ import (
 	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
+	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
+	"github.com/quartet-node/quartet/services/configmux/internal/siteobjects"
 )
 
 const (
@@ -55,6 +58,8 @@ type Config struct {
 	Clock  clock.WithTicker
 	Tracer trace.Tracer
 	Logger *slog.Logger
+	// Seals encrypts secrets in the checkpoint.
+	Seals *sealing.Keyring
 	// Requests and Muxes are the metrics of all nodes together.
 	Requests *apisource.Metrics
 	Muxes    *mux.Metrics
@@ -66,6 +71,8 @@ type Site struct {
 	feed   *feed
 	uplink *uplink
 	health *health
+	// objects are the config maps and secrets of all nodes.
+	objects *siteobjects.Objects
 	// begun is closed when the nodes that are known at the start are there.
 	begun chan struct{}
 
@@ -93,8 +100,12 @@ func New(cfg Config) *Site {
 	s := &Site{
 		cfg: cfg, begun: make(chan struct{}), nodes: map[string]*Node{},
 		uplink: &uplink{logger: cfg.Logger, failures: map[string]string{}},
-		health: newHealth(cfg.Health, cfg.Client),
 	}
+	s.objects = siteobjects.New(siteobjects.Config{
+		Client: cfg.Client, Checkpoint: filepath.Join(cfg.Dir, "objects"), Seals: cfg.Seals, Requested: s.uplink.report,
+		Served: cfg.Muxes.Objects(), Clock: cfg.Clock, Logger: cfg.Logger,
+	})
+	s.health = newHealth(cfg.Health, cfg.Client, s.objects.Settle)
 	s.feed = &feed{site: s}
 	return s
 }
@@ -105,6 +116,7 @@ func (s *Site) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.objects.Load()
 	group, ctx := errgroup.WithContext(ctx)
 	s.mu.Lock()
 	s.ctx = ctx
@@ -133,7 +145,7 @@ func (s *Site) Run(ctx context.Context) error {
 		})
 	}
 	group.Go(func() error {
-		<-ctx.Done()
+		s.objects.Run(ctx)
 		return nil
 	})
 	err = group.Wait()
@@ -148,6 +160,7 @@ func (s *Site) Run(ctx context.Context) error {
 func (s *Site) Close() {
 	for _, n := range s.all() {
 		n.desired.Close()
+		n.objects.End()
 	}
 }
 

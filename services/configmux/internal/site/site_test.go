@@ -34,6 +34,7 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
+	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -83,6 +84,7 @@ func newRig(t failer, dir string, logger *slog.Logger) *rig {
 	s := New(Config{
 		Nodes: nodeconfig.Nodes{All: true}, Client: client(t), Allowed: privilege.Everything(), Dir: dir, Health: health,
 		Clock: clock.RealClock{}, Tracer: noop.NewTracerProvider().Tracer(""), Logger: logger,
+		Seals:    sealing.NewKeyring(filepath.Join(dir, "key"), os.Geteuid()),
 		Requests: apisource.NewMetrics(registry), Muxes: mux.NewMetrics(registry),
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -34,7 +34,9 @@ func (u *uplink) report(resource string, verb reflector.Verb, err error) {
 	}
 	u.mu.Lock()
 	last := u.failures[request]
-	u.failures[request] = text
+	if u.failures[request] = text; text == "" {
+		delete(u.failures, request)
+	}
 	u.mu.Unlock()
 	switch {
 	case last == text:

@@ -30,7 +30,7 @@ import (
 // accountTimeout limits a request for a service account.
 const accountTimeout = 10 * time.Second
 
-// Config configures Connect. All fields are required.
+// Config configures Connect. All fields except Objects are required.
 type Config struct {
 	// API is a client of the API server for what pods need. StatusAPI is another one, with the limits of the configuration
 	// for itself, so that the statuses of running pods do not wait behind the config maps and tokens that other pods wait
@@ -42,6 +42,8 @@ type Config struct {
 	NodeName string
 	// Node returns this node's Node.
 	Node func(context.Context) (*v1.Node, error)
+	// Objects are the config maps and secrets, if they do not come from the API server; else nil.
+	Objects Objects
 	// Strategy is how changes of config maps and secrets are detected.
 	Strategy kubeletconfigv1beta1.ResourceChangeDetectionStrategy
 	// ContentChanged is called for each pod whose volumes must be brought up to date, SyncNeeded for each pod that may
@@ -56,12 +58,21 @@ type Config struct {
 	Logger   *slog.Logger
 }
 
+// Objects is a source of config maps and secrets that runs.
+type Objects interface {
+	configobjects.Source
+	Run(ctx context.Context) error
+}
+
 // Connect returns the Link of a node in a cluster, and adds to parts what watches and writes. The API server need not
 // be there yet. Ctx is the process's: watches of single objects live under it.
 func Connect(ctx context.Context, cfg Config, parts *components.Group) *Link {
-	objects := configobjects.NewCluster(ctx, configobjects.ClusterConfig{
-		Client: cfg.API.Core, Strategy: cfg.Strategy, Changed: cfg.ObjectChanged, Clock: cfg.Clock,
-	})
+	objects := cfg.Objects
+	if objects == nil {
+		objects = configobjects.NewCluster(ctx, configobjects.ClusterConfig{
+			Client: cfg.API.Core, Strategy: cfg.Strategy, Changed: cfg.ObjectChanged, Clock: cfg.Clock,
+		})
+	}
 	parts.Run("config maps and secrets", objects.Run)
 	issued := tokens.New(tokens.Config{
 		Issue: tokens.FromAPIServer(cfg.API.Core), Clock: cfg.Clock, Logger: cfg.Logger, Changed: cfg.ContentChanged,

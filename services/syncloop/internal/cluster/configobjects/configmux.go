@@ -31,6 +31,8 @@ type Entry struct {
 	Key Key
 	// Object is an object of the type of the key's kind; nil for a source, and for a deleted object.
 	Object runtime.Object
+	// Missing is true if it is known that the API server has no such object.
+	Missing bool
 	// Source is the name of a source; empty for an object. Ready is true once all objects of the source have been read at
 	// least once.
 	Source string
@@ -50,6 +52,8 @@ type ConfigmuxConfig struct {
 	// SecretChanged is called when a secret was changed, created or deleted. It must not block; nil if nobody needs to
 	// know.
 	SecretChanged func(namespace, name string)
+	// Explicit is true if the stream says which objects are missing: an object that is not in it is not known yet.
+	Explicit bool
 	// Clock times retries; the real clock if nil.
 	Clock clock.Clock
 	// Logger logs each loss and each return of the stream; the default logger if nil.
@@ -65,6 +69,8 @@ type Configmux struct {
 
 	mu      sync.Mutex
 	objects map[Key]runtime.Object
+	// missing are the objects that the stream says are missing.
+	missing map[Key]bool
 	sources map[string]bool
 	// doubtful are the objects that are missing in a restarted configmux, which may not have read them yet.
 	doubtful map[Key]bool
@@ -90,7 +96,7 @@ func NewConfigmux(cfg ConfigmuxConfig) *Configmux {
 		cfg.SecretChanged = func(string, string) {}
 	}
 	return &Configmux{
-		cfg: cfg, objects: map[Key]runtime.Object{}, sources: map[string]bool{}, doubtful: map[Key]bool{}, users: newUsers(),
+		cfg: cfg, objects: map[Key]runtime.Object{}, missing: map[Key]bool{}, sources: map[string]bool{}, doubtful: map[Key]bool{}, users: newUsers(),
 	}
 }
 
@@ -147,10 +153,18 @@ func (c *Configmux) handle(change stream.Change[*Entry]) {
 		c.doubtful[entry.Key] = true
 	case change.Op == stream.OpRemove:
 		delete(c.objects, entry.Key)
+		delete(c.missing, entry.Key)
 		affected = c.changed(entry.Key)
+	case entry.Missing:
+		if delete(c.objects, entry.Key); !c.missing[entry.Key] {
+			affected = c.changed(entry.Key)
+		}
+		c.missing[entry.Key] = true
+		delete(c.doubtful, entry.Key)
 	default:
 		before := c.objects[entry.Key]
 		c.objects[entry.Key] = entry.Object
+		delete(c.missing, entry.Key)
 		delete(c.doubtful, entry.Key)
 		if !equality.Semantic.DeepEqual(before, entry.Object) {
 			affected = c.changed(entry.Key)
@@ -189,6 +203,7 @@ func (c *Configmux) settle() []types.UID {
 	var affected []types.UID
 	for key := range c.doubtful {
 		delete(c.objects, key)
+		delete(c.missing, key)
 		affected = append(affected, c.changed(key)...)
 	}
 	clear(c.doubtful)
@@ -246,6 +261,9 @@ func (c *Configmux) get(key Key) (runtime.Object, error) {
 	if object := c.objects[key]; object != nil {
 		return object, nil
 	}
+	if c.cfg.Explicit {
+		return nil, c.explicitly(key)
+	}
 	if c.none {
 		return nil, &NotServedError{Key: key}
 	}
@@ -253,6 +271,21 @@ func (c *Configmux) get(key Key) (runtime.Object, error) {
 		return nil, &UnknownError{Key: key, Why: why}
 	}
 	return nil, notFound(key)
+}
+
+// explicitly returns the error of a missing object of an explicit stream. The caller holds mu.
+func (c *Configmux) explicitly(key Key) error {
+	switch {
+	case c.missing[key]:
+		return notFound(key)
+	case c.none:
+		return &UnknownError{Key: key, Why: "configmux serves no config maps and secrets: start it with --nodes, or leave " +
+			"--configmux-objects out"}
+	case c.refusal != "":
+		return &UnknownError{Key: key, Why: c.refusal}
+	default:
+		return &UnknownError{Key: key, Why: "configmux has not got it from the API server yet"}
+	}
 }
 
 // ConfigMap implements Getter.

@@ -5,72 +5,17 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/podobjects"
 )
 
 // Used returns the objects that a pod's spec names for its environment, its volumes and its images, each once.
 func Used(pod *v1.Pod) []Key {
 	var keys []Key
-	add := func(kind Kind, name string) {
-		if k := (Key{Kind: kind, Namespace: pod.Namespace, Name: name}); name != "" && !slices.Contains(keys, k) {
-			keys = append(keys, k)
-		}
-	}
-	for _, secret := range pod.Spec.ImagePullSecrets {
-		add(Secret, secret.Name)
-	}
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			environment(&list[i], add)
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		c := v1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		environment(&c, add)
-	}
-	for i := range pod.Spec.Volumes {
-		volume(&pod.Spec.Volumes[i], add)
+	for _, ref := range podobjects.Used(pod) {
+		keys = append(keys, Key{Kind: Kind(ref.Kind), Namespace: ref.Namespace, Name: ref.Name})
 	}
 	return keys
-}
-
-func environment(c *v1.Container, add func(Kind, string)) {
-	for _, from := range c.EnvFrom {
-		if from.ConfigMapRef != nil {
-			add(ConfigMap, from.ConfigMapRef.Name)
-		}
-		if from.SecretRef != nil {
-			add(Secret, from.SecretRef.Name)
-		}
-	}
-	for _, e := range c.Env {
-		if e.ValueFrom == nil {
-			continue
-		}
-		if ref := e.ValueFrom.ConfigMapKeyRef; ref != nil {
-			add(ConfigMap, ref.Name)
-		}
-		if ref := e.ValueFrom.SecretKeyRef; ref != nil {
-			add(Secret, ref.Name)
-		}
-	}
-}
-
-func volume(v *v1.Volume, add func(Kind, string)) {
-	switch {
-	case v.ConfigMap != nil:
-		add(ConfigMap, v.ConfigMap.Name)
-	case v.Secret != nil:
-		add(Secret, v.Secret.SecretName)
-	case v.Projected != nil:
-		for _, s := range v.Projected.Sources {
-			if s.ConfigMap != nil {
-				add(ConfigMap, s.ConfigMap.Name)
-			}
-			if s.Secret != nil {
-				add(Secret, s.Secret.Name)
-			}
-		}
-	}
 }
 
 // usedByVolumes returns the claims that a pod's spec names, and the secrets of its inline CSI volumes, each once.

@@ -60,6 +60,10 @@ func decodeObject(m *configv1.WatchObjectsResponse) (*configobjects.Entry, error
 	if m.GetFrame().GetRemoved() {
 		return entry, nil
 	}
+	if wire.GetMissing() {
+		entry.Missing = true
+		return entry, nil
+	}
 	var err error
 	switch entry.Key.Kind {
 	case configobjects.ConfigMap:
