@@ -23,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/preparecmd"
+	"github.com/quartet-node/quartet/cmd/quartet/internal/recordcmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/runtimecmd"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/show"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/supportcmd"
@@ -109,6 +110,7 @@ func root() *cobra.Command {
 	cmd.AddCommand(debugcmd.Command())
 	cmd.AddCommand(conformancecmd.Command())
 	cmd.AddCommand(evictcmd.Command())
+	cmd.AddCommand(recordcmd.RecordCommand(), recordcmd.ReplayCommand())
 	cmd.AddCommand(supportcmd.Command(root))
 	return cmd
 }

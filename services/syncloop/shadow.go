@@ -120,8 +120,8 @@ func shadowOf(
 	settings.Desired = clients.ConfigMux(configv1.NewConfigServiceClient(peers.configmux))
 	settings.Events, settings.Health = pleg.Events(), pleg.Health
 	settings.Pods, settings.PodEvents = clients.Pods(engine), clients.PodEvents(engine)
-	settings.Node = shadow.WithPods(nodewatch.Source(nodev1.NewNodeServiceClient(peers.nodestatus)),
-		int64(cfg.Kubelet.MaxPods), int64(cfg.Kubelet.PodsPerCore))
+	settings.Node = nodewatch.Source(nodev1.NewNodeServiceClient(peers.nodestatus))
+	settings.MaxPods, settings.PodsPerCore = int64(cfg.Kubelet.MaxPods), int64(cfg.Kubelet.PodsPerCore)
 	settings.Dir, settings.Machine, settings.Clock = dir, machine, clock.RealClock{}
 	return settings, nil
 }
@@ -148,8 +148,8 @@ func shadowSettings(cfg nodeconfig.Config, logger *slog.Logger) (shadow.Config, 
 	return settings, nil
 }
 
-// otherMachine returns the features of the machine of a node that is not this one. Whether it has AppArmor is not known;
-// a pod that needs it is admitted.
+// otherMachine returns the features of the machine of a node that is not this one. Whether it has AppArmor is not
+// known; a pod that needs it is admitted.
 func otherMachine(ctx context.Context, nodestatus grpc.ClientConnInterface) (admission.Machine, error) {
 	ctx, cancel := context.WithTimeout(ctx, machineTimeout)
 	defer cancel()
@@ -168,8 +168,8 @@ func otherMachine(ctx context.Context, nodestatus grpc.ClientConnInterface) (adm
 	return admission.Machine{AppArmor: true, Kernel: kernel}, nil
 }
 
-// quietly returns a logger that logs only warnings, unless the verbosity is that of debugging: the loop of a shadow logs
-// what it would do, which must not look as if it was done.
+// quietly returns a logger that logs only warnings, unless the verbosity is that of debugging: the loop of a shadow
+// logs what it would do, which must not look as if it was done.
 func quietly(logger *slog.Logger, verbosity int) *slog.Logger {
 	if verbosity > 0 {
 		return logger.With("shadow", true)

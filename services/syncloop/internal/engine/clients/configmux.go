@@ -58,6 +58,15 @@ func decode(m *configv1.WatchPodUpdatesResponse) (*loop.Desired, error) {
 	}, nil
 }
 
+// DecodeDesired returns the content of a message of a recording; nil if this version knows none in it.
+func DecodeDesired(key string, m *configv1.WatchPodUpdatesResponse) (*loop.Desired, error) {
+	desired, err := decode(m)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return desired, nil
+}
+
 // hasContent reports whether a frame comes with content. Content that this version does not find is of a later one.
 func hasContent(frame *streamv1.Frame) bool {
 	kind := frame.GetKind()

@@ -43,8 +43,8 @@ func Actions() []Action {
 // refused begins the message in the status of a pod that was not admitted.
 const refused = "Pod was rejected: "
 
-// reasonPreempting and reasonDeadline are the reasons of pods that the loop evicts by itself. The shadow does not know the
-// causes of other evictions: the use of memory and disks, a call of EvictPod, the shutdown of the machine.
+// reasonPreempting and reasonDeadline are the reasons of pods that the loop evicts by itself. The shadow does not know
+// the causes of other evictions: the use of memory and disks, a call of EvictPod, the shutdown of the machine.
 const (
 	reasonPreempting = "Preempting"
 	reasonDeadline   = "DeadlineExceeded"
@@ -107,28 +107,45 @@ type existing struct {
 	after map[string]string
 	// newest has the newest ID of each container's name, and that of the sandboxes under the empty name.
 	newest map[string]string
+	// ended has the IDs of those that were seen to have ended, or were gone. What takes the place of another one counts as
+	// there before: nobody could decide about it who has not seen the end.
+	ended map[string]bool
 }
 
 func newExisting() *existing {
-	return &existing{before: map[string]bool{}, after: map[string]string{}, newest: map[string]string{}}
+	return &existing{
+		before: map[string]bool{}, after: map[string]string{}, newest: map[string]string{}, ended: map[string]bool{},
+	}
 }
 
 // see records an observation. With first, everything in it was there before.
 func (e *existing) see(observed *lifecyclev1.PodStatus, first bool) {
+	present := map[string]bool{}
 	note := func(name, id string) {
-		if first {
-			e.before[id] = true
+		present[id] = true
+		if _, known := e.after[id]; known {
+			return
 		}
-		if _, known := e.after[id]; !known {
-			e.after[id] = e.newest[name]
-			e.newest[name] = id
-		}
+		last := e.newest[name]
+		e.before[id] = first || (last != "" && !e.ended[last])
+		e.after[id], e.newest[name] = last, id
 	}
 	for _, s := range slices.Backward(observed.GetSandboxes()) { // the oldest first
 		note("", s.GetId())
 	}
 	for _, c := range slices.Backward(observed.GetContainers()) {
 		note(c.GetName(), c.GetId())
+	}
+	for _, s := range observed.GetSandboxes() {
+		e.ended[s.GetId()] = !podview.Ready(s)
+	}
+	for _, c := range observed.GetContainers() {
+		e.ended[c.GetId()] = !podview.Alive(c)
+	}
+	for id := range e.after {
+		if !present[id] {
+			e.ended[id] = true
+		}
 	}
 }
 

@@ -133,6 +133,12 @@ func TestTheFirstDecisionThatDiffersIsFound(t *testing.T) {
 				running: "has started it, attempt 1",
 			}},
 		},
+		"a restart whose cause nobody has seen": {
+			in: sides{
+				shadow: running(), running: running(), observed: observed(second, first),
+				existing: seen(observed(container("a", 0, runs)), observed(second, first)),
+			},
+		},
 		"a restart that both make": {
 			in: sides{
 				shadow: running(), running: running(), observed: observed(second, first), plan: planned(start("a")),

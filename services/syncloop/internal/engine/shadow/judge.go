@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// judgePeriod is the interval of comparisons.
-	judgePeriod = 500 * time.Millisecond
+	// Period is the interval of comparisons.
+	Period = 500 * time.Millisecond
 	// eventKilling is the reason of the event of a container that is killed.
 	eventKilling = "Killing"
 )
@@ -74,15 +74,21 @@ type judge struct {
 	pods   func() ([]*enginev1.Pod, error)
 	evict  func(uid types.UID, eviction podstore.Eviction)
 	report func(Difference)
-	// started is called when the comparison begins.
-	started func()
+	// started is called when the comparison begins, and compared after each one. paused reports whether the syncloop that
+	// runs is away, so that what it does is not known.
+	started, compared func()
+	paused            func() bool
 
 	// synced is closed when the pods of the syncloop that runs are known.
 	synced chan struct{}
 
-	mu       sync.Mutex
-	running  map[types.UID]*side
-	known    bool
+	mu      sync.Mutex
+	running map[types.UID]*side
+	// known is true after the first snapshot of the syncloop that runs, and up while it is connected.
+	known, up bool
+	// ending has the pods that were being ended when the shadow began. Their source may name them again already, and the
+	// shadow does not know of the end. They are compared when it is over.
+	ending   map[types.UID]bool
 	observed map[types.UID]*lifecyclev1.PodStatus
 	existing map[types.UID]*existing
 	kills    map[types.UID]map[string]string
@@ -148,9 +154,17 @@ func (j *judge) follow(ctx context.Context, source stream.Source[*enginev1.Pod])
 		Synced: func() {
 			j.mu.Lock()
 			defer j.mu.Unlock()
+			j.up = true
 			if !j.known {
 				j.known = true
 				close(j.synced)
+			}
+		},
+		Connected: func(up bool, _ error) {
+			if !up {
+				j.mu.Lock()
+				defer j.mu.Unlock()
+				j.up = false
 			}
 		},
 	})
@@ -203,7 +217,7 @@ func sideOf(p *enginev1.Pod) *side {
 
 // run compares until ctx ends.
 func (j *judge) run(ctx context.Context) error {
-	ticker := j.clock.NewTicker(judgePeriod)
+	ticker := j.clock.NewTicker(Period)
 	defer ticker.Stop()
 	for {
 		select {
@@ -211,6 +225,7 @@ func (j *judge) run(ctx context.Context) error {
 			return ctx.Err()
 		case <-ticker.C():
 			j.compare()
+			j.compared()
 		}
 	}
 }
@@ -221,7 +236,9 @@ func (j *judge) compare() {
 	if err != nil {
 		return // the shadow does not know its pods yet
 	}
-	j.begin()
+	if j.begin(); j.isAway() {
+		return
+	}
 	ours := make(map[types.UID]*side, len(listed))
 	for _, p := range listed {
 		if s := sideOf(p); s != nil {
@@ -244,6 +261,18 @@ func (j *judge) begin() {
 		j.comparing = true
 		j.started()
 	}
+}
+
+// isAway reports whether the syncloop that runs is away. Differences count again from the beginning when it is back.
+func (j *judge) isAway() bool {
+	paused := j.paused()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.up && !paused {
+		return false
+	}
+	clear(j.seen)
+	return true
 }
 
 // evictedElsewhere returns the pods that the syncloop that runs has evicted for a cause that the shadow does not know.
@@ -281,6 +310,9 @@ func (j *judge) lasting(ours map[types.UID]*side) []Difference {
 	var out []Difference
 	for uid := range uids {
 		j.counted[uid] = true
+		if j.stillEnds(uid) {
+			continue
+		}
 		present := j.differences(uid, ours[uid])
 		out = append(out, j.lastingOf(uid, ours[uid], present, now)...)
 	}
@@ -295,6 +327,18 @@ func (j *judge) lasting(ours map[types.UID]*side) []Difference {
 	return out
 }
 
+// stillEnds reports whether a pod is being ended since before the shadow. Called with mu held.
+func (j *judge) stillEnds(uid types.UID) bool {
+	if !j.ending[uid] {
+		return false
+	}
+	if s := j.running[uid]; s != nil && s.state == enginev1.WorkerState_WORKER_STATE_TERMINATING {
+		return true
+	}
+	delete(j.ending, uid)
+	return false
+}
+
 // differences returns the differences of a pod at this moment. Called with mu held.
 func (j *judge) differences(uid types.UID, ours *side) []found {
 	was := j.existing[uid]
@@ -307,15 +351,15 @@ func (j *judge) differences(uid types.UID, ours *side) []found {
 	})
 }
 
-// lastingOf returns the differences of a pod that have lasted. It counts comparisons and not the time, so that a process
-// that was suspended does not take the first moment after it for a lasting one. Called with mu held.
+// lastingOf returns the differences of a pod that have lasted. It counts comparisons and not the time, so that a
+// process that was suspended does not take the first moment after it for a lasting one. Called with mu held.
 func (j *judge) lastingOf(uid types.UID, ours *side, present []found, now time.Time) []Difference {
 	before, told := j.seen[uid], j.told[uid]
 	seen := make(map[string]int, len(present))
 	var out []Difference
 	for _, f := range present {
 		seen[f.key] = before[f.key] + 1
-		if told[f.key] || time.Duration(before[f.key])*judgePeriod < j.wait {
+		if told[f.key] || time.Duration(before[f.key])*Period < j.wait {
 			continue
 		}
 		if told == nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// WithPods returns a stream of the Node with the number of pods of another configuration. nodestatus has computed the
+// withPods returns a stream of the Node with the number of pods of another configuration. nodestatus has computed the
 // other resources by its own.
-func WithPods(source stream.Source[*nodev1.Node], maxPods, podsPerCore int64) stream.Source[*nodev1.Node] {
+func withPods(source stream.Source[*nodev1.Node], maxPods, podsPerCore int64) stream.Source[*nodev1.Node] {
 	return nodes{source: source, maxPods: maxPods, podsPerCore: podsPerCore}
 }
 

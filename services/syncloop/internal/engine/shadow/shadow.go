@@ -49,7 +49,7 @@ import (
 
 const (
 	// plegLag is the delay of pleg's events.
-	plegLag = 500 * time.Millisecond
+	plegLag = 2 * time.Second
 )
 
 // Config holds the streams to follow and the settings to decide by.
@@ -79,15 +79,23 @@ type Config struct {
 
 	// Wait is how long a difference must last.
 	Wait time.Duration
-	// Started is called when both sides are known. Report is called with each difference, by one goroutine.
-	Started func()
-	Report  func(Difference)
-	Clock   clock.WithTicker
-	Logger  *slog.Logger
+	// MaxPods and PodsPerCore replace those of the Node, unless MaxPods is 0.
+	MaxPods, PodsPerCore int64
+	// Lag is the delay of pleg's events; 0 for that of a living node.
+	Lag time.Duration
+	// Paused reports whether the syncloop that runs is away, besides the state of its stream; nil is never.
+	Paused func() bool
+	// Started is called when both sides are known, and Compared, which may be nil, after each comparison. Report is called
+	// with each difference, by the same goroutine.
+	Started, Compared func()
+	Report            func(Difference)
+	Clock             clock.WithTicker
+	Logger            *slog.Logger
 }
 
 // Run follows the node until ctx ends, and returns what was compared.
 func Run(ctx context.Context, cfg Config) (Summary, error) {
+	cfg = withDefaults(cfg)
 	records := resizes.InMemory()
 	evictions := evictionbook.Open(evictionbook.Config{
 		Path: filepath.Join(cfg.Dir, "evictions.json"), Node: cfg.NodeName, Clock: cfg.Clock, Logger: cfg.Logger,
@@ -111,7 +119,7 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	}
 	l := loop.New(loop.Config{
 		Desired: cfg.Desired, Pleg: plegOf{cfg.Health}, Probes: results, Workers: workers, Store: store,
-		Events:    &late[*lifecyclev1.Event]{source: cfg.Events, by: plegLag, clock: cfg.Clock, seen: j.observe},
+		Events:    &late[*lifecyclev1.Event]{source: cfg.Events, by: cfg.Lag, clock: cfg.Clock, seen: j.observe},
 		Evictions: evictions, Endings: gracebook.InMemory(noTime), Resizes: records, Resizing: cfg.Resizing,
 		PodFromObserved: executor.PodFromObserved, Clock: cfg.Clock, Tracer: telemetry.Off(), Logger: cfg.Logger,
 		Resync: cfg.Resync, Node: cfg.Node, Mirrors: noMirrors{}, Machine: cfg.Machine, Features: cfg.Features,
@@ -141,19 +149,37 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	return j.summary(), errors.Join(err, evictions.Close())
 }
 
+// withDefaults returns the configuration with what may be left out.
+func withDefaults(cfg Config) Config {
+	if cfg.Lag == 0 {
+		cfg.Lag = plegLag
+	}
+	if cfg.Paused == nil {
+		cfg.Paused = func() bool { return false }
+	}
+	if cfg.Compared == nil {
+		cfg.Compared = func() {}
+	}
+	if cfg.MaxPods > 0 {
+		cfg.Node = withPods(cfg.Node, cfg.MaxPods, cfg.PodsPerCore)
+	}
+	return cfg
+}
+
 func newJudge(cfg Config, intended *plans, results *answers, store *podstore.Store) *judge {
 	return &judge{
 		clock: cfg.Clock, logger: cfg.Logger, wait: cfg.Wait, plans: intended, answers: results, pods: store.List,
-		report: cfg.Report, started: cfg.Started, synced: make(chan struct{}),
-		running: map[types.UID]*side{}, observed: map[types.UID]*lifecyclev1.PodStatus{},
+		report: cfg.Report, started: cfg.Started,
+		compared: cfg.Compared, paused: cfg.Paused, synced: make(chan struct{}),
+		running: map[types.UID]*side{}, ending: map[types.UID]bool{}, observed: map[types.UID]*lifecyclev1.PodStatus{},
 		existing: map[types.UID]*existing{}, kills: map[types.UID]map[string]string{},
 		seen: map[types.UID]map[string]int{}, told: map[types.UID]map[string]bool{},
 		counted: map[types.UID]bool{}, followed: map[types.UID]bool{}, counts: map[Action]int{},
 	}
 }
 
-// await waits until the pods of the syncloop that runs are known, and takes over those that ended before: it has a
-// record of them, and the shadow has none.
+// await waits until the pods of the syncloop that runs are known. It takes over those that ended before, and notes those
+// that are being ended: the other has records of them, and the shadow has none.
 func (j *judge) await(ctx context.Context, evictions *evictionbook.Book) error {
 	select {
 	case <-ctx.Done():
@@ -164,6 +190,9 @@ func (j *judge) await(ctx context.Context, evictions *evictionbook.Book) error {
 	j.mu.Lock()
 	for uid, s := range j.running {
 		status := &s.pod.Status
+		if s.state == enginev1.WorkerState_WORKER_STATE_TERMINATING {
+			j.ending[uid] = true
+		}
 		over := status.Phase == v1.PodFailed || status.Phase == v1.PodSucceeded
 		if s.state == enginev1.WorkerState_WORKER_STATE_TERMINATED && over && !s.refused() {
 			ended[uid] = podstore.Eviction{Reason: status.Reason, Message: status.Message, Last: status}

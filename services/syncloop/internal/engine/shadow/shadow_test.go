@@ -106,7 +106,7 @@ func (w *world) follow(maxPods int64, do func()) Summary {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	began := make(chan struct{})
 	cfg := Config{
-		Desired: w.desired, Events: w.runtime.Events, Node: WithPods(w.node, maxPods, 0), Pods: w.pods, PodEvents: w.events,
+		Desired: w.desired, Events: w.runtime.Events, Node: w.node, MaxPods: maxPods, Pods: w.pods, PodEvents: w.events,
 		Health: w.runtime.Health, NodeName: "node", Dir: w.t.TempDir(), Resync: time.Minute, Wait: 10 * time.Second,
 		Privileges: privilege.Allowed{}, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
 		Started: func() { close(began) },

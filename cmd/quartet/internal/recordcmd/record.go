@@ -1,0 +1,248 @@
+// Package recordcmd implements `quartet record`, which writes the streams of a node into a file, and `quartet replay`,
+// which runs a part against such a file.
+package recordcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/noderecording"
+	"github.com/quartet-node/quartet/internal/stream"
+)
+
+const (
+	// fileMode lets only the owner read a recording: it has no secrets, but everything else about the pods.
+	fileMode = 0o600
+	// defaultLimit is the default of --max-size, in MiB, and mebibyte its unit.
+	defaultLimit = 256
+	mebibyte     = 1 << 20
+	// healthPeriod is the interval of questions for the health of pleg.
+	healthPeriod = 2 * time.Second
+)
+
+// RecordCommand is `quartet record`.
+func RecordCommand() *cobra.Command {
+	var o recorder
+	cmd := &cobra.Command{
+		Use:   "record FILE",
+		Short: "Write the streams of all four processes into a file, without secrets",
+		Long: "Write the streams of the node's processes into a file, every change with its time, until Ctrl-C, for the time of\n" +
+			"--for, or until the file has the size of --max-size. 'quartet replay FILE' runs syncloop against it. Values that may\n" +
+			"be secret are replaced by digests: environment, commands, arguments, annotations. Names and images stay.",
+		Example: "  quartet record node.jsonl --for 10m",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("say where to: " + cmd.CommandPath() + " FILE")
+			}
+			if cmd.Flags().Changed("for") && o.length <= 0 {
+				return fmt.Errorf("--for: %s: must be more than 0, for example 10m", o.length)
+			}
+			if o.limit < 1 {
+				return fmt.Errorf("--max-size: %d: must be 1 or more", o.limit)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return o.record(cmd, args[0]) },
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.DurationVar(&o.length, "for", 0, "`DURATION` after which to end, for example 10m; without it, until Ctrl-C")
+	flags.Int64Var(&o.limit, "max-size", defaultLimit, "size in `MIB` at which to end")
+	flags.BoolVar(&o.force, "force", false, "replace the file if there is one")
+	o.node.AddFlags(flags)
+	return cmd
+}
+
+// recorder holds the flags of a recording, and its state.
+type recorder struct {
+	node   target.Node
+	length time.Duration
+	limit  int64
+	force  bool
+
+	out  *noderecording.Writer
+	mask *noderecording.Mask
+}
+
+// record writes the streams until the command is interrupted, the time is over, or the file is full.
+func (o *recorder) record(cmd *cobra.Command, path string) (err error) {
+	clients, closeAll, err := o.dial(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeAll()) }()
+	file, err := create(path, o.force)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	o.mask = noderecording.NewMask()
+	if o.out, err = noderecording.NewWriter(file, time.Now(), o.limit*mebibyte); err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	if o.length > 0 {
+		limited, cancel := context.WithTimeout(ctx, o.length)
+		defer cancel()
+		ctx = limited
+	}
+	failed := o.follow(ctx, clients)
+	if failed != nil && !errors.Is(failed, noderecording.ErrFull) {
+		return fmt.Errorf("%w: the recording is cut off after %d changes", failed, o.out.Entries())
+	}
+	if err := o.out.End(time.Now()); err != nil {
+		return err
+	}
+	if err := file.Sync(); err != nil {
+		return fmt.Errorf("write the recording to the disk: %w", err)
+	}
+	full := ""
+	if failed != nil {
+		full = fmt.Sprintf(", which has %d MiB and takes no more: --max-size sets another size", o.limit)
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "Recorded %d changes in %s%s\n", o.out.Entries(), path, full)
+	return err
+}
+
+// dial connects to the four services. It fails if one of them is unreachable, before there is a file.
+func (o *recorder) dial(ctx context.Context) (c clients, closeAll func() error, err error) {
+	var closers []func() error
+	closeAll = func() error {
+		var errs []error
+		for _, one := range closers {
+			errs = append(errs, one())
+		}
+		return errors.Join(errs...)
+	}
+	for _, service := range layout.Services() {
+		conn, err := o.node.Connect(ctx, service)
+		if err != nil {
+			return clients{}, nil, errors.Join(err, closeAll())
+		}
+		closers = append(closers, conn.Close)
+		c.set(service, conn)
+	}
+	return c, closeAll, nil
+}
+
+// follow records until ctx ends, which is no error, or a write fails.
+func (o *recorder) follow(ctx context.Context, c clients) error {
+	group, ctx := errgroup.WithContext(ctx)
+	known := make(chan struct{})
+	group.Go(func() error {
+		first := func() {
+			select {
+			case <-known:
+			default:
+				close(known)
+			}
+		}
+		return followPart(ctx, o, noderecording.Desired, c.desired(), first)
+	})
+	// What runs is recorded after what is desired, because it is recorded in relation to that.
+	after := func(run func() error) {
+		group.Go(func() error {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-known:
+				return run()
+			}
+		})
+	}
+	after(func() error { return followPart(ctx, o, noderecording.Node, c.nodes(), nil) })
+	after(func() error { return followPart(ctx, o, noderecording.Events, c.events(), nil) })
+	after(func() error { return followPart(ctx, o, noderecording.Pods, c.pods(), nil) })
+	after(func() error { return followPart(ctx, o, noderecording.PodEvents, c.podEvents(), nil) })
+	after(func() error { return o.health(ctx, c) })
+	err := group.Wait()
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return err
+}
+
+// followPart records one stream. first is called when its state is known; it may be nil.
+func followPart[V proto.Message](
+	ctx context.Context, o *recorder, part noderecording.Part, source stream.Source[V], first func(),
+) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	write := func(op noderecording.Op, key string, value proto.Message) {
+		if err := o.write(part, op, key, value); err != nil {
+			cancel(err)
+		}
+	}
+	_ = stream.Follow(ctx, stream.FollowConfig[V]{ // it ends with the cause of ctx
+		Name: string(part), Source: source, Logger: slog.New(slog.DiscardHandler),
+		Handle: func(c stream.Change[V]) {
+			switch {
+			case c.Op != stream.OpRemove:
+				write(noderecording.Put, c.Key, c.New)
+			case c.FromSnapshot:
+				write(noderecording.Remove, c.Key, nil)
+			default:
+				write(noderecording.Remove, c.Key, c.New)
+			}
+		},
+		Synced: func() {
+			write(noderecording.Synced, "", nil)
+			if first != nil {
+				first()
+			}
+		},
+		Connected: func(up bool, _ error) {
+			if !up {
+				write(noderecording.Down, "", nil)
+			}
+		},
+	})
+	return context.Cause(ctx)
+}
+
+// write records one change.
+func (o *recorder) write(part noderecording.Part, op noderecording.Op, key string, value proto.Message) error {
+	e := noderecording.Entry{Time: time.Now(), Part: part, Op: op, Key: key}
+	if value != nil && value.ProtoReflect().IsValid() {
+		masked, err := o.mask.Value(value)
+		if err != nil {
+			return err
+		}
+		e.Value = masked
+	}
+	return o.out.Write(e)
+}
+
+// create creates a file, and replaces another one only with force. The replacement is a new file, so that readers and
+// permissions of the old one do not apply.
+func create(path string, force bool) (*os.File, error) {
+	if force {
+		switch info, err := os.Lstat(path); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return nil, err
+		case !info.Mode().IsRegular():
+			return nil, fmt.Errorf("%s is no regular file, and is not replaced: name another", path)
+		default:
+			if err := os.Remove(path); err != nil {
+				return nil, err
+			}
+		}
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, fileMode)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("%s is there already: name another file, or replace it with --force", path)
+	}
+	return file, err
+}

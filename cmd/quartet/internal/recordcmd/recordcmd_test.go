@@ -1,0 +1,97 @@
+package recordcmd
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// run runs a command and returns its error as text.
+func run(t *testing.T, cmd *cobra.Command, args ...string) string {
+	t.Helper()
+	cmd.SetArgs(args)
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(io.Discard)
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func TestArgumentsAreChecked(t *testing.T) {
+	for want, args := range map[string][]string{
+		"say where to":                     {},
+		"--for: 0s: must be more than 0":   {"FILE", "--for", "0s"},
+		"--max-size: 0: must be 1 or more": {"FILE", "--max-size", "0"},
+	} {
+		if got := run(t, RecordCommand(), args...); !strings.Contains(got, want) {
+			t.Errorf("record %q: %q, want %q", args, got, want)
+		}
+	}
+	for want, args := range map[string][]string{
+		"name a recording":                             {},
+		"replay with 'configmux --replay'":             {"FILE", "--part", "configmux"},
+		`--part: "pleg" must be syncloop`:              {"FILE", "--part", "pleg"},
+		"--speed: 0: must be more than 0":              {"FILE", "--speed", "0"},
+		"--speed: 1000: must be more than 0 and at mo": {"FILE", "--speed", "1000"},
+		`-o: "yaml" must be text or json`:              {"FILE", "-o", "yaml"},
+		"no such file":                                 {"no-such-file"},
+	} {
+		if got := run(t, ReplayCommand(), args...); !strings.Contains(got, want) {
+			t.Errorf("replay %q: %q, want %q", args, got, want)
+		}
+	}
+}
+
+func TestNoFileIsMadeOfANodeThatIsAway(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "node.jsonl")
+	if got := run(t, RecordCommand(), file, "--state-dir", t.TempDir()); !strings.Contains(got, "cannot reach configmux") {
+		t.Errorf("%q, want that configmux is away", got)
+	}
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("the file: %v, want none", err)
+	}
+}
+
+func TestAFileIsReplacedOnlyByForce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "node.jsonl")
+	if err := os.WriteFile(path, []byte("kept"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := create(path, false); err == nil || !strings.Contains(err.Error(), "--force") {
+		t.Errorf("%v, want a hint to --force", err)
+	}
+	file, err := create(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := file.Stat(); err != nil || info.Mode().Perm() != fileMode || info.Size() != 0 {
+		t.Errorf("the file is %v, error %v, want an empty one that only its owner reads", info, err)
+	}
+	if err := file.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := create(t.TempDir(), true); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("%v, want that a directory is not replaced", err)
+	}
+}
+
+func TestAStepIsShownAndWaits(t *testing.T) {
+	var out bytes.Buffer
+	step := stepper(strings.NewReader("\n"), &out)
+	if err := step("first"); err != nil || out.String() != "first  [Enter]" {
+		t.Errorf("%q, error %v", out.String(), err)
+	}
+	if err := step("second"); err == nil {
+		t.Error("there is no error at the end of the input")
+	}
+}

@@ -1,0 +1,91 @@
+package recordcmd
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quartet-node/quartet/cmd/quartet/internal/doctor"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/services/syncloop"
+)
+
+const (
+	// defaultSpeed is the default of --speed.
+	defaultSpeed = 10
+	// maxSpeed keeps the parts fast enough for the time that passes.
+	maxSpeed = 100
+	// exitDiffers is the exit code for a replay that differs from its recording.
+	exitDiffers = 3
+)
+
+// ReplayCommand is `quartet replay`.
+func ReplayCommand() *cobra.Command {
+	var part, config, output string
+	var speed float64
+	var step bool
+	cmd := &cobra.Command{
+		Use:   "replay FILE",
+		Short: "Run syncloop against a recording of the other parts, and report where it decides differently",
+		Long: "Run the loop, the workers and the decisions of syncloop against a recording of 'quartet record', and report where\n" +
+			"they differ from what the recorded syncloop did. Nothing is changed on this machine: it need not be a node. The\n" +
+			"exit code is 0 without differences and 3 with some.",
+		Example: "  quartet replay node.jsonl\n  quartet replay node.jsonl --config new.yaml --step",
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) != 1:
+				return errors.New("name a recording: " + cmd.CommandPath() + " FILE")
+			case part == string(layout.ConfigMux):
+				return errors.New("--part configmux: record with 'quartet updates record', and replay with 'configmux --replay'")
+			case part != string(layout.SyncLoop):
+				return fmt.Errorf("--part: %q must be syncloop: the input of other parts is not in the recording", part)
+			case !(speed > 0 && speed <= maxSpeed):
+				return fmt.Errorf("--speed: %v: must be more than 0 and at most %d", speed, maxSpeed)
+			case output != "text" && output != "json":
+				return fmt.Errorf("-o: %q must be text or json", output)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			replay := syncloop.Replay{
+				File: args[0], Config: config, Speed: speed, JSON: output == "json",
+				Out: cmd.OutOrStdout(), Log: cmd.ErrOrStderr(),
+			}
+			if step {
+				replay.Step = stepper(cmd.InOrStdin(), cmd.ErrOrStderr())
+			}
+			differences, err := replay.Run(cmd.Context())
+			if err == nil && differences > 0 {
+				return &doctor.ExitError{Code: exitDiffers, Err: fmt.Errorf("%d differences from the recording", differences)}
+			}
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&part, "part", string(layout.SyncLoop), "`PART` to run: syncloop")
+	flags.StringVar(&config, "config", "", "`FILE` with the KubeletConfiguration to decide by; without it all fields have their defaults")
+	flags.Float64Var(&speed, "speed", defaultSpeed, "how many `TIMES` faster than recorded, at most 100")
+	flags.BoolVar(&step, "step", false, "show each change of the recording, and wait for Enter before it is given")
+	flags.StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
+	return cmd
+}
+
+// stepper returns a function that shows a change and waits for a line.
+func stepper(in io.Reader, out io.Writer) func(text string) error {
+	lines := bufio.NewReader(in)
+	return func(text string) error {
+		if _, err := fmt.Fprintf(out, "%s  [Enter]", text); err != nil {
+			return err
+		}
+		_, err := lines.ReadString('\n')
+		if errors.Is(err, io.EOF) {
+			return os.ErrClosed
+		}
+		return err
+	}
+}

@@ -1,0 +1,182 @@
+// Package noderecording stores the streams of a node in a file: every change with its time, without secrets. `quartet
+// record` writes a recording, and `quartet replay` runs a part against it.
+//
+// A recording is lines of JSON, each an object:
+//
+//	{"time":TIME,"format":"quartet.node","version":1}                        the first line
+//	{"time":TIME,"part":PART,"op":"put","key":KEY,"value":VALUE}             a key has a new value
+//	{"time":TIME,"part":PART,"op":"remove","key":KEY,"value":VALUE}          a key is gone; VALUE may be missing
+//	{"time":TIME,"part":PART,"op":"synced"}                                  all of the part's state is known
+//	{"time":TIME,"part":PART,"op":"down"}                                    the part is away; its state stays until "synced"
+//	{"time":TIME,"end":true}                                                 the last line of a complete recording
+//
+// TIME is RFC 3339 with nanoseconds, VALUE a message in the JSON of protobuf. A change of a line's meaning requires a
+// new version. A reader refuses every other version, and unknown fields.
+package noderecording
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+)
+
+const (
+	// Format is the format name in the first line.
+	Format = "quartet.node"
+	// Version is the only supported version of the format.
+	Version = 1
+	// MaxLine is the maximum size of a line in bytes: more than the largest message in JSON.
+	MaxLine = 32 << 20
+)
+
+// Part is a stream of a node.
+type Part string
+
+// The parts, with the messages of their values.
+const (
+	// Desired is configmux's stream: configv1.WatchPodUpdatesResponse without frames.
+	Desired Part = "configmux"
+	// Events is pleg's stream: lifecyclev1.Event.
+	Events Part = "pleg"
+	// Health is the health of pleg, under the empty key: lifecyclev1.GetHealthResponse.
+	Health Part = "health"
+	// Node is nodestatus's stream: nodev1.Node.
+	Node Part = "nodestatus"
+	// Pods is syncloop's stream of pods: enginev1.Pod.
+	Pods Part = "syncloop"
+	// PodEvents is syncloop's stream of events: enginev1.PodEvent.
+	PodEvents Part = "events"
+)
+
+// Op is the kind of an entry.
+type Op string
+
+// The kinds.
+const (
+	Put    Op = "put"
+	Remove Op = "remove"
+	Synced Op = "synced"
+	Down   Op = "down"
+)
+
+// newValue returns an empty message of a part; nil for an unknown one.
+func newValue(part Part) proto.Message {
+	switch part {
+	case Desired:
+		return &configv1.WatchPodUpdatesResponse{}
+	case Events:
+		return &lifecyclev1.Event{}
+	case Health:
+		return &lifecyclev1.GetHealthResponse{}
+	case Node:
+		return &nodev1.Node{}
+	case Pods:
+		return &enginev1.Pod{}
+	case PodEvents:
+		return &enginev1.PodEvent{}
+	}
+	return nil
+}
+
+// Entry is one change.
+type Entry struct {
+	// Line is its line number, counted from 1; 0 for one that is to be written.
+	Line int
+	Time time.Time
+	Part Part
+	Op   Op
+	Key  string
+	// Value is the message of the part; nil if there is none.
+	Value proto.Message
+}
+
+// line is a line of a recording.
+type line struct {
+	Time    time.Time       `json:"time"`
+	Format  string          `json:"format,omitempty"`
+	Version int             `json:"version,omitempty"`
+	Part    Part            `json:"part,omitempty"`
+	Op      Op              `json:"op,omitempty"`
+	Key     string          `json:"key,omitempty"`
+	Value   json.RawMessage `json:"value,omitempty"`
+	End     bool            `json:"end,omitempty"`
+}
+
+// ErrFull is the error of an entry that does not fit any more. The recording can still be ended.
+var ErrFull = errors.New("the recording has its maximum size")
+
+// endRoom is left for the last line.
+const endRoom = 256
+
+// Writer writes a recording. Its methods may be called concurrently.
+type Writer struct {
+	mu      sync.Mutex
+	out     io.Writer
+	left    int64
+	entries int
+}
+
+// NewWriter writes the first line of a recording of at most limit bytes that begins at a time.
+func NewWriter(out io.Writer, at time.Time, limit int64) (*Writer, error) {
+	w := &Writer{out: out, left: limit - endRoom}
+	return w, w.put(line{Time: at, Format: Format, Version: Version})
+}
+
+// Write adds an entry. It fails with ErrFull.
+func (w *Writer) Write(e Entry) error {
+	l := line{Time: e.Time, Part: e.Part, Op: e.Op, Key: e.Key}
+	if e.Value != nil {
+		data, err := protojson.Marshal(e.Value)
+		if err != nil {
+			return fmt.Errorf("encode a message of %s: %w", e.Part, err)
+		}
+		l.Value = data
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.put(l); err != nil {
+		return err
+	}
+	w.entries++
+	return nil
+}
+
+// Entries returns the number of written entries.
+func (w *Writer) Entries() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.entries
+}
+
+// End writes the last line of a complete recording. Nothing may be written after it.
+func (w *Writer) End(at time.Time) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left += endRoom
+	return w.put(line{Time: at, End: true})
+}
+
+func (w *Writer) put(l line) error {
+	l.Time = l.Time.UTC()
+	data, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	if w.left -= int64(len(data)) + 1; w.left < 0 {
+		w.left = 0
+		return ErrFull
+	}
+	_, err = w.out.Write(append(data, '\n'))
+	return err
+}

@@ -1,0 +1,145 @@
+package shadow
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/test/harness"
+	"github.com/quartet-node/quartet/test/livenode"
+	"github.com/quartet-node/quartet/test/logbuffer"
+)
+
+// TestARecordedNodeIsReplayed records a node while pods start, crash and go, and while its processes are killed. The
+// recording has no secrets and can be replayed, also with another configuration, which decides otherwise. That the same
+// one decides the same is tested in services/syncloop, by a clock that no other process of the machine delays.
+func TestARecordedNodeIsReplayed(t *testing.T) {
+	r := start(t)
+	r.place(t, "kept", "serve")
+	r.await(t, "kept", harness.Ready)
+	file := filepath.Join(t.TempDir(), "node.jsonl")
+	stop := r.record(t, file)
+	r.place(t, "second", "serve")
+	r.place(t, "crashes", "crash")
+	r.await(t, "second", harness.Ready)
+	for _, service := range []layout.Service{layout.SyncLoop, layout.PLEG, layout.ConfigMux, layout.SyncLoop} {
+		r.kill(t, service)
+		r.place(t, "after-"+string(service), "serve")
+		r.await(t, "after-"+string(service), harness.Ready)
+	}
+	must(t, os.Remove(filepath.Join(r.node.Manifests, "second.yaml")))
+	r.until(t, "the removed pod is gone", func() bool { return r.node.Pod(t.Context(), "second") == nil })
+	r.await(t, "crashes", func(p *v1.Pod) bool { return p.Status.ContainerStatuses[0].RestartCount >= 2 })
+	r.until(t, "every part is recorded again", func() bool { return isWell(t, file) })
+	stop()
+
+	data, err := os.ReadFile(file)
+	must(t, err)
+	for _, secret := range []string{"hunter2", "aHVudGVyMi"} { // as it is, and in base64
+		if strings.Contains(string(data), secret) {
+			t.Errorf("the recording has the secret %s", secret)
+		}
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the recording is %v, error %v, want the mode 0600", info, err)
+	}
+	if code, out := replay(t, file); code == 1 || !strings.Contains(out, "Compared 6 pods.") {
+		t.Errorf("the replay ends with %d, want six pods:\n%s", code, out)
+	}
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	header := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" + livenode.AnyMachine
+	must(t, os.WriteFile(config, []byte(header+"maxPods: 4\n"), 0o600))
+	if code, out := replay(t, file, "--config", config); code != exitDiffers || !strings.Contains(out, "OutOfpods") {
+		t.Errorf("the replay with four pods ends with %d, want %d and a refusal:\n%s", code, exitDiffers, out)
+	}
+}
+
+// kill kills a process of the node.
+func (r *rig) kill(t *testing.T, service layout.Service) {
+	t.Helper()
+	pid := 0
+	r.until(t, string(service)+" runs", func() bool {
+		pid = r.node.PID(service)
+		return pid > 1
+	})
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
+}
+
+// isWell reports whether no part was away, and pleg was healthy, when the last line of a recording was written.
+func isWell(t *testing.T, file string) bool {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	must(t, err)
+	well := map[string]bool{}
+	for line := range strings.Lines(string(data)) {
+		var entry struct {
+			Part, Op string
+			Value    struct{ Healthy bool }
+		}
+		if json.Unmarshal([]byte(line), &entry) != nil {
+			return false // it is not whole yet
+		}
+		switch {
+		case entry.Part == "health":
+			well[entry.Part] = entry.Value.Healthy
+		case entry.Op == "down", entry.Op == "synced":
+			well[entry.Part] = entry.Op == "synced"
+		}
+	}
+	for _, part := range []string{"configmux", "pleg", "nodestatus", "syncloop", "health"} {
+		if !well[part] {
+			return false
+		}
+	}
+	return true
+}
+
+// record begins a recording, and returns the function that ends it.
+func (r *rig) record(t *testing.T, file string) (stop func()) {
+	t.Helper()
+	var out logbuffer.Buffer
+	cmd := exec.Command(filepath.Join(harness.BinDir(t), "quartet"), "record", file, "--state-dir", r.node.Layout.StateDir())
+	cmd.Stdout, cmd.Stderr = &out, &out
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	r.until(t, "all parts are recorded", func() bool {
+		data, err := os.ReadFile(file)
+		for _, part := range []string{"configmux", "pleg", "nodestatus", "syncloop"} {
+			if !strings.Contains(string(data), `"part":"`+part+`","op":"synced"`) {
+				return false
+			}
+		}
+		return err == nil
+	})
+	return func() {
+		t.Helper()
+		must(t, cmd.Process.Signal(syscall.SIGINT))
+		if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "Recorded ") {
+			t.Fatalf("the recorder ends with %v: %s", err, out.String())
+		}
+	}
+}
+
+func replay(t *testing.T, file string, args ...string) (code int, out string) {
+	t.Helper()
+	args = append([]string{"replay", file, "--speed", "20"}, args...)
+	data, err := exec.Command(filepath.Join(harness.BinDir(t), "quartet"), args...).CombinedOutput()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return exit.ExitCode(), string(data)
+	}
+	must(t, err)
+	return 0, string(data)
+}
