@@ -245,7 +245,8 @@ func (r *run) arguments(start int) []string {
 		"-cpu", "max", "-smp", strconv.Itoa(r.CPUs), "-m", strconv.Itoa(r.MemoryMiB),
 		"-kernel", filepath.Join(r.bin, "vm", "vmlinuz"), "-initrd", r.path("initramfs"),
 		// Without no_timer_check the kernel panics at its start when the emulated timer is late on a busy machine.
-		"-append", fmt.Sprintf("console=ttyS0 panic=-1 mitigations=off no_timer_check %s=%d", boot.Variable, start),
+		"-append", strings.Join(append([]string{"console=ttyS0", "panic=-1", "mitigations=off", "no_timer_check",
+			fmt.Sprintf("%s=%d", boot.Variable, start)}, r.Kernel...), " "),
 	}
 	for _, port := range []string{"kernel", "output", "status"} { // in the order of boot.Output and boot.Status
 		file := fmt.Sprintf("file,id=%s,path=%s,append=on", port, r.path(port))

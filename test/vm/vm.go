@@ -51,6 +51,8 @@ type Machine struct {
 	CPUs int
 	// NUMANodes is the number of NUMA nodes, which have equal parts of processors and memory; 0 is a machine without NUMA.
 	NUMANodes int
+	// Kernel are more parameters of the kernel.
+	Kernel []string
 	// Timeout bounds the machine's life.
 	Timeout time.Duration
 

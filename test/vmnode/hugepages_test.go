@@ -15,13 +15,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// hugePage is the size of a huge page, and pagesOfNode the number of them of each NUMA node.
+// hugePage is the size of a huge page, and pagesOfNode the number of them of each NUMA node. One node
+// also has a page of 1 GiB.
 const (
 	hugePage    = 2 << 20
 	pagesOfNode = 16
 )
 
-// reserveHugePages reserves huge pages of both NUMA nodes, as an administrator does before the node starts.
+// reserveHugePages reserves huge pages of both NUMA nodes, as an administrator does before the node starts. The kernel
+// has reserved the page of 1 GiB.
 func reserveHugePages(t *testing.T) {
 	t.Helper()
 	for _, node := range []string{"node0", "node1"} {
@@ -33,6 +35,32 @@ func reserveHugePages(t *testing.T) {
 			t.Fatalf("the kernel has reserved %s huge pages of %s, %v", got, node, err)
 		}
 	}
+}
+
+// testGiantPage runs a pod with the page of 1 GiB beside pages of 2 MiB.
+func testGiantPage(n *node) {
+	for _, list := range []v1.ResourceList{n.resources().Capacity, n.resources().Allocatable} {
+		if pages := list["hugepages-1Gi"]; pages.Value() != 1<<30 {
+			n.t.Errorf("the Node has pages of 1 GiB of %s", &pages)
+		}
+	}
+	const resources = "{cpu: 100m, memory: 64Mi, hugepages-1Gi: 1Gi, hugepages-2Mi: 4Mi}"
+	n.place("giant", hosted+"volumes: [{name: pages, emptyDir: {medium: HugePages-1Gi}}]\n",
+		"args: [sleep]\nvolumeMounts: [{name: pages, mountPath: /pages}]\nresources: {requests: "+resources+", limits: "+resources+"}\n")
+	pod := n.ready("giant")
+	for _, cgroup := range []string{n.PodCgroup(pod), n.containerCgroup(pod)} {
+		n.wantFiles(cgroup, map[string]string{"hugetlb.1GB.max": mib(1024), "hugetlb.2MB.max": mib(4)})
+	}
+	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", n.process("giant")))
+	if err != nil || !strings.Contains(string(mounts), "pagesize=1024M") {
+		n.t.Errorf("the mounts of the container are %s, %v", mounts, err)
+	}
+	const pages = "hugepages/hugepages-1048576kB/nr_hugepages"
+	node := n.allowed("giant", "Mems_allowed_list")
+	if got, err := os.ReadFile(filepath.Join("/sys/devices/system/node/node"+node, pages)); string(got) != "1\n" {
+		n.t.Errorf("the pod has memory of the NUMA nodes %s, where the page is not: %q, %v", node, got, err)
+	}
+	n.remove("giant")
 }
 
 // withHugePages are the fields of a container with huge pages in a volume.

@@ -14,6 +14,7 @@ func TestANodeInAMachine(t *testing.T) {
 	}
 	swapOn(t, "/dev/vdb")
 	reserveHugePages(t)
+	mountImages(t)
 	if vm.Start() == 1 {
 		n := startNode(t, "")
 		n.in("cgroups", testCgroups)
@@ -22,14 +23,18 @@ func TestANodeInAMachine(t *testing.T) {
 		n.in("out of memory", testOutOfMemory)
 		n.in("AppArmor", testAppArmor)
 		n.in("huge pages", testHugePages)
+		n.in("a giant page", testGiantPage)
+		n.in("the disk of images", testImageDisk)
 		n.in("NFS", testNFS)
 		n.in("removal", testRemoval)
+		n.in("the scope of containers", testScopeOfContainers)
 		n.in("NUMA nodes", testNUMANodes)
 		n.in("before a restart", prepareRestart)
 		vm.Restart(t)
 	}
-	n := startNode(t, "singleProcessOOMKill: true\n", "--kubeconfig", serveAPI(t, swappers()...))
+	n := startNode(t, "singleProcessOOMKill: true\ntopologyManagerScope: pod\n", "--kubeconfig", serveAPI(t, swappers()...))
 	n.in("after a restart", testRestart)
 	n.in("one process", testSingleProcess)
 	n.in("swap", testSwap)
+	n.in("the scope of pods", testScopeOfPods)
 }

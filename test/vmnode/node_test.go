@@ -32,8 +32,8 @@ const (
 	stateDir = "/var/lib/quartet"
 )
 
-// The memory and the swap space of a machine.
-const memoryMiB, swapMiB = 3072, 2048
+// The memory, the swap space and the disk of images of a machine.
+const memoryMiB, swapMiB, imagesMiB = 5120, 2048, 1024
 
 // The time limits suit processors that are emulated on a busy machine. On an idle one a test needs a tenth of them.
 const (
@@ -42,7 +42,11 @@ const (
 	interval       = time.Second // each answer of the node takes long there
 )
 
-// machine returns the machine with its disks /dev/vda, which is its root, and /dev/vdb, which is swap space.
+// imagesDir is where containerd has its images and the layers of containers.
+const imagesDir = stateDir + "/runtime/root"
+
+// machine returns the machine with its disks /dev/vda, which is its root, /dev/vdb, which is swap space, and /dev/vdc
+// for images.
 func machine() vm.Machine {
 	programs := []string{
 		"containerd", "containerd-shim-runc-v2", "ctr", "runc", "bridge", "host-local", "loopback", "portmap",
@@ -55,10 +59,13 @@ func machine() vm.Machine {
 	}
 	return vm.Machine{
 		Root: &vm.Root{MiB: 4096, Files: files}, CPUs: 4, NUMANodes: 2, MemoryMiB: memoryMiB, Timeout: machineTimeout,
+		Kernel:  []string{"hugepagesz=1G", "hugepages=1"}, // later there is no free memory in one piece
 		Modules: append(nfsserver.Modules(), "overlay", "bridge", "veth"),
 		// containerd loads its profile with apparmor_parser.
 		Programs: append(nfsserver.Programs(), "/sbin/apparmor_parser"),
-		Disks:    []vm.Disk{{MiB: swapMiB, Format: []string{"mkswap"}}},
+		Disks: []vm.Disk{
+			{MiB: swapMiB, Format: []string{"mkswap"}}, {MiB: imagesMiB, Format: []string{"mkfs.ext4", "-q"}},
+		},
 	}
 }
 
@@ -178,12 +185,16 @@ func (n *node) await(what string, holds func() bool) {
 // hosted is a field of pods that need no network of their own, whose programs take long to start.
 const hosted = "hostNetwork: true\n"
 
-// place puts the manifest of a pod in its place. Spec is the pod's, with the fields of the only container main last.
-func (n *node) place(name, spec, container string) {
+// place puts the manifest of a pod in its place. Spec is the pod's, with the fields of the container main last, and of
+// the container other, if there is one.
+func (n *node) place(name, spec, main string, other ...string) {
 	n.t.Helper()
 	manifest := fmt.Sprintf("apiVersion: v1\nkind: Pod\n"+
-		"metadata: {name: %s, namespace: vm, uid: 5c2b1d1e-0000-4000-8000-%012x}\nspec:\n  terminationGracePeriodSeconds: 1\n%s  containers:\n  - name: main\n    image: %s\n%s",
-		name, []byte(name[:min(len(name), 6)]), indent(spec, "  "), livenode.Image, indent(container, "    "))
+		"metadata: {name: %s, namespace: vm, uid: 5c2b1d1e-0000-4000-8000-%012x}\nspec:\n  terminationGracePeriodSeconds: 1\n%s  containers:\n",
+		name, []byte(name[:min(len(name), 6)]), indent(spec, "  "))
+	for i, fields := range append([]string{main}, other...) {
+		manifest += fmt.Sprintf("  - name: %s\n    image: %s\n%s", []string{"main", "other"}[i], livenode.Image, indent(fields, "    "))
+	}
 	if err := n.Place(name+".yaml", manifest); err != nil {
 		n.t.Fatal(err)
 	}
@@ -233,13 +244,16 @@ func (n *node) ready(name string) *v1.Pod {
 	return n.awaitPod(name, "Ready", livenode.Ready)
 }
 
-// process returns the ID of the first process of a pod's container; 0 if there is none.
-func (n *node) process(name string) int {
+// process returns the ID of the first process of a pod's container main; 0 if there is none.
+func (n *node) process(name string) int { return n.processOf(name, "main") }
+
+// processOf returns the ID of the first process of a container; 0 if there is none.
+func (n *node) processOf(name, container string) int {
 	pod := n.find(name)
 	if pod == nil {
 		return 0
 	}
-	root, err := n.Inside(pod, "main")
+	root, err := n.Inside(pod, container)
 	if err != nil {
 		return 0
 	}

@@ -11,9 +11,12 @@ import (
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
-// allowed returns a line of /proc/PID/status of a pod's container, such as Cpus_allowed_list.
-func (n *node) allowed(name, line string) string {
-	file, err := os.Open(fmt.Sprintf("/proc/%d/status", n.process(name)))
+// allowed returns a line of /proc/PID/status of a pod's container main, such as Cpus_allowed_list.
+func (n *node) allowed(name, line string) string { return n.allowedOf(name, "main", line) }
+
+// allowedOf returns a line of /proc/PID/status of a container.
+func (n *node) allowedOf(name, container, line string) string {
+	file, err := os.Open(fmt.Sprintf("/proc/%d/status", n.processOf(name, container)))
 	if err != nil {
 		return err.Error()
 	}
@@ -61,7 +64,7 @@ func testNUMANodes(n *node) {
 	n.place("around", hosted, bestEffort)
 	n.ready("around")
 	n.awaitCPUs("around", "0-3")
-	n.place("wide", hosted, "args: [sleep]\n"+limits(3))
+	n.place("wide", hosted, sleeps(3))
 	wide := n.awaitPod("wide", "refused", func(pod *v1.Pod) bool { return pod.Status.Phase == v1.PodFailed })
 	if got := wide.Status.Reason + ": " + wide.Status.Message; got != "TopologyAffinityError: Pod was rejected: "+
 		"Resources cannot be allocated with Topology locality" {
@@ -72,7 +75,7 @@ func testNUMANodes(n *node) {
 	}
 	n.place("one", restartSpec, "args: [sleep]\n"+restartMounts+limits(1))
 	n.ready("one")
-	n.place("two", hosted, "args: [sleep]\n"+limits(2))
+	n.place("two", hosted, sleeps(2))
 	n.ready("two")
 	wantAlignment(n)
 
@@ -84,4 +87,55 @@ func testNUMANodes(n *node) {
 	if n.process("one") != one || n.process("two") != two {
 		n.t.Error("a container was restarted with syncloop")
 	}
+}
+
+// sleeps are the fields of a container with so many CPUs for itself.
+func sleeps(cpus int) string { return "args: [sleep]\n" + limits(cpus) }
+
+// wantPlaces checks the CPUs and the NUMA node of each container of a pod.
+func (n *node) wantPlaces(name string, want map[string][2]string) {
+	n.t.Helper()
+	for container, place := range want {
+		got := [2]string{
+			n.allowedOf(name, container, "Cpus_allowed_list"), n.allowedOf(name, container, "Mems_allowed_list"),
+		}
+		if got != place {
+			n.t.Errorf("the container %s of %s has the CPUs %s and memory of %s, want %s and %s",
+				container, name, got[0], got[1], place[0], place[1])
+		}
+	}
+}
+
+// testScopeOfContainers has a pod whose containers fit on one NUMA node each, and not on one together.
+func testScopeOfContainers(n *node) {
+	n.place("apart", hosted, sleeps(2), sleeps(1))
+	n.ready("apart")
+	n.wantPlaces("apart", map[string][2]string{"main": {"2-3", "1"}, "other": {"1", "0"}})
+	n.remove("apart")
+}
+
+// testScopeOfPods refuses the same pod. One that fits is on one NUMA node, although the other has a free CPU.
+func testScopeOfPods(n *node) {
+	n.remove("one")
+	n.remove("two")
+	n.place("apart", hosted, sleeps(2), sleeps(1))
+	apart := n.awaitPod("apart", "refused", func(pod *v1.Pod) bool { return pod.Status.Phase == v1.PodFailed })
+	if apart.Status.Reason != "TopologyAffinityError" {
+		n.t.Errorf("it was refused with %s: %s", apart.Status.Reason, apart.Status.Message)
+	}
+	n.place("together", hosted, sleeps(1), sleeps(1))
+	n.ready("together")
+	n.wantPlaces("together", map[string][2]string{"main": {"2", "1"}, "other": {"3", "1"}})
+}
+
+// remove removes a pod, and waits until it is gone.
+func (n *node) remove(name string) {
+	n.t.Helper()
+	if err := n.TakeAway(name + ".yaml"); err != nil {
+		n.t.Fatal(err)
+	}
+	n.await(name+" is gone", func() bool {
+		names, err := n.Names(n.t.Context())
+		return err == nil && !strings.Contains(names, "/"+name+"-")
+	})
 }
