@@ -113,7 +113,8 @@ func (m *Mask) update(value *configv1.WatchPodUpdatesResponse) (proto.Message, e
 		return nil, err
 	}
 	return &configv1.WatchPodUpdatesResponse{Payload: &configv1.WatchPodUpdatesResponse_Pod{Pod: &configv1.PodUpdate{
-		Op: update.GetOp(), Source: update.GetSource(), Pod: pod, Traceparent: update.GetTraceparent(), Life: update.GetLife(),
+		Op: update.GetOp(), Source: update.GetSource(), Pod: pod, Traceparent: update.GetTraceparent(),
+		Life: update.GetLife(),
 	}}}, nil
 }
 

@@ -178,8 +178,8 @@ func newJudge(cfg Config, intended *plans, results *answers, store *podstore.Sto
 	}
 }
 
-// await waits until the pods of the syncloop that runs are known. It takes over those that ended before, and notes those
-// that are being ended: the other has records of them, and the shadow has none.
+// await waits until the pods of the syncloop that runs are known. It takes over those that ended before, and notes
+// those that are being ended: the other has records of them, and the shadow has none.
 func (j *judge) await(ctx context.Context, evictions *evictionbook.Book) error {
 	select {
 	case <-ctx.Done():
