@@ -1,5 +1,5 @@
-// Package podobjects says which config maps and secrets a pod names. syncloop gets them for the pod, and a configmux of a
-// site for the nodes of its pods. It is pure.
+// Package podobjects says which config maps and secrets a pod names. syncloop gets them for the pod, and a configmux of
+// a site for the nodes of its pods. It is pure.
 package podobjects
 
 import (

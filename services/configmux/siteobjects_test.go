@@ -101,7 +101,8 @@ func (n *siteNode) objectsComeTo(ready bool, want map[string]string) {
 func TestNodesOfASiteGetTheirOwnObjects(t *testing.T) {
 	c := shared.Cluster(t)
 	proxy := c.Proxy(t)
-	r := newSiteRig(t, c, nodeconfig.Nodes{Names: []string{"obj-a", "obj-b"}}, proxy.Kubeconfig(t, "site", cluster.Masters))
+	kubeconfig := proxy.Kubeconfig(t, "site", cluster.Masters)
+	r := newSiteRig(t, c, nodeconfig.Nodes{Names: []string{"obj-a", "obj-b"}}, kubeconfig)
 	configMap := &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "obj-shared"}, Data: map[string]string{"k": "shared"}}
 	_, err := r.admin.CoreV1().ConfigMaps("default").Create(t.Context(), configMap, metav1.CreateOptions{})
 	must(t, err)
@@ -111,7 +112,9 @@ func TestNodesOfASiteGetTheirOwnObjects(t *testing.T) {
 	r.create("ob-one", "obj-b", naming("obj-shared"))
 	r.run()
 	a, b := r.as(t, "obj-a"), r.as(t, "obj-b")
-	ofA := map[string]string{"ConfigMap/obj-shared": "shared", "Secret/obj-login": "hunter2", "Secret/obj-later": "missing"}
+	ofA := map[string]string{
+		"ConfigMap/obj-shared": "shared", "Secret/obj-login": "hunter2", "Secret/obj-later": "missing",
+	}
 	ofB := map[string]string{"ConfigMap/obj-shared": "shared"}
 	a.objectsComeTo(true, ofA)
 	b.objectsComeTo(true, ofB)

@@ -84,7 +84,8 @@ func (s *Site) add(name string) *Node {
 	})
 	objects := s.objects.NewNode()
 	n := &Node{
-		name: name, objects: objects, opened: make(chan struct{}), stop: stop, ended: make(chan struct{}), feed: pods.Feed(ctx),
+		name: name, objects: objects, opened: make(chan struct{}), stop: stop, ended: make(chan struct{}),
+		feed: pods.Feed(ctx),
 		desired: mux.New(mux.Config{
 			Sources: []source.Source{pods}, Health: nodeHealth{health: s.health, node: name}, Clock: s.cfg.Clock,
 			Tracer: s.cfg.Tracer, Logger: logger, Metrics: s.cfg.Muxes, Counts: objects.Counts,

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// saveEvery is the minimum interval of writes, so that many changes at once cause few, and saveAgain the delay before a
-	// failed write is retried.
+	// saveEvery is the minimum interval of writes, so that many changes at once cause few, and saveAgain the delay before
+	// a failed write is retried.
 	saveEvery, saveAgain = time.Second, 10 * time.Second
 	// checkpointMode lets only the owner read the objects.
 	checkpointMode = 0o600

@@ -26,8 +26,8 @@ type Node struct {
 	// pods has the objects that each pod names, and uses counts the pods of each object.
 	pods map[types.UID][]apiobject.Key
 	uses map[apiobject.Key]int
-	// wanted is true once somebody has followed the stream: a node whose syncloop has its objects from the API server costs
-	// no watch.
+	// wanted is true once somebody has followed the stream: a node whose syncloop has its objects from the API server
+	// costs no watch.
 	wanted bool
 	// listed is true after the first full list of the pods, and ready is what was announced.
 	listed, ready bool

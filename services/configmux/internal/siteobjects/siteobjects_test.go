@@ -115,12 +115,14 @@ func TestANodeHasTheObjectsOfItsPodsOnly(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"put": func(t *rapid.T) {
-				node, uid := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "node"), rapid.SampledFrom([]string{"p", "q"}).Draw(t, "pod")
+				node := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "node")
+				uid := rapid.SampledFrom([]string{"p", "q"}).Draw(t, "pod")
 				pods[node][uid] = rapid.SliceOfNDistinct(name, 0, 3, rapid.ID).Draw(t, "secrets")
 				nodes[node].Use(source.Reading{Op: podset.Update, Pods: []source.Pod{pod(uid, pods[node][uid]...)}})
 			},
 			"remove": func(t *rapid.T) {
-				node, uid := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "node"), rapid.SampledFrom([]string{"p", "q"}).Draw(t, "pod")
+				node := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "node")
+				uid := rapid.SampledFrom([]string{"p", "q"}).Draw(t, "pod")
 				delete(pods[node], uid)
 				nodes[node].Use(source.Reading{Op: podset.Remove, Pods: []source.Pod{pod(uid)}})
 			},
@@ -185,7 +187,8 @@ func TestContentIsInMemoryOnce(t *testing.T) {
 	if x, y := a.objects(), b.objects(); len(x) != 1 || len(y) != 1 || x[0] != y[0] {
 		t.Errorf("a has %v, b has %v, want one object for both", x, y)
 	}
-	if got := a.Objects(""); len(got) != 1 || got[0].GetKeys()[0].GetBytes() != 7 || strings.Contains(got[0].String(), "hunter2") {
+	if got := a.Objects(""); len(got) != 1 || got[0].GetKeys()[0].GetBytes() != 7 ||
+		strings.Contains(got[0].String(), "hunter2") {
 		t.Errorf("the summary is %v", got)
 	}
 	if got := a.Counts()[apiobject.Secret]; got != 1 {

@@ -107,6 +107,6 @@ func TestAnObjectOfASiteIsUnknownUntilItIsSaid(t *testing.T) {
 func TestAConfigmuxOfNoSiteIsSaid(t *testing.T) {
 	r := newExplicitRig(t)
 	r.serve(nil, status.Error(codes.Unimplemented, "no objects"))
-	eventually.Wait{Step: func() { r.clock.Step(time.Second) }}.
-		That(t, "the error says what to do", func() bool { return strings.Contains(r.says("login"), "start it with --nodes") })
+	said := func() bool { return strings.Contains(r.says("login"), "start it with --nodes") }
+	eventually.Wait{Step: func() { r.clock.Step(time.Second) }}.That(t, "the error says what to do", said)
 }
