@@ -85,8 +85,8 @@ func Changed(c *v1.Container, annotations map[string]string) bool {
 	return false
 }
 
-// Rehash returns the annotations that a container would have if it had been created from the spec as instead of the spec
-// was; ok is false if it was not created from was. It is for recordings, whose specs have other values.
+// Rehash returns the annotations that a container would have if it had been created from the spec as instead of
+// the spec was; ok is false if it was not created from was. It is for recordings, whose specs have other values.
 func Rehash(annotations map[string]string, was, as *v1.Container) (out map[string]string, ok bool) {
 	if hash, has := annotations[ContainerSpecHash]; !has || hash != SpecHash(unresized(was, annotations)) {
 		return nil, false

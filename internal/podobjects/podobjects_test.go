@@ -20,8 +20,12 @@ func TestEveryPlaceInAPodThatNamesAnObject(t *testing.T) {
 			},
 			Env: []v1.EnvVar{
 				{Name: "PLAIN", Value: "x"},
-				{ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: local(name + "-key")}}},
-				{ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: local(name + "-key")}}},
+				{ValueFrom: &v1.EnvVarSource{
+					ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: local(name + "-key")},
+				}},
+				{ValueFrom: &v1.EnvVarSource{
+					SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: local(name + "-key")},
+				}},
 			},
 		}
 	}

@@ -25,8 +25,8 @@ var (
 	tried = regexp.MustCompile(`streamtest\.Later\(t, "quartet\.[a-z]+\.v1\.[A-Za-z]+\.(Watch[A-Za-z]+)"`)
 )
 
-// TestEveryClientOfAStreamIsTriedWithALaterVersion: each package that follows a stream has a test with streamtest.Later,
-// and each stream of the contracts has one.
+// TestEveryClientOfAStreamIsTriedWithALaterVersion: each package that follows a stream has a test with
+// streamtest.Later, and each stream of the contracts has one.
 func TestEveryClientOfAStreamIsTriedWithALaterVersion(t *testing.T) {
 	const root = "../../.."
 	opened, tests := map[string][]string{}, map[string][]string{}

@@ -29,7 +29,9 @@ const callTimeout = 5 * time.Second
 // Commands returns get, describe, events, updates and logs.
 func Commands() []*cobra.Command {
 	a := &querier{clock: clock.RealClock{}}
-	return []*cobra.Command{a.getCommand(), a.describeCommand(), a.eventsCommand(), a.updatesCommand(), a.logsCommand(), a.topCommand()}
+	return []*cobra.Command{
+		a.getCommand(), a.describeCommand(), a.eventsCommand(), a.updatesCommand(), a.logsCommand(), a.topCommand(),
+	}
 }
 
 // querier queries the services of one node.

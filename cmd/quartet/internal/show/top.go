@@ -68,7 +68,7 @@ func (a *querier) topCommand() *cobra.Command {
 
 func isTerminal(file any) bool {
 	f, ok := file.(interface{ Fd() uintptr })
-	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a file descriptor fits
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // topOnce prints all pages. It fails if no process answers.

@@ -56,8 +56,8 @@ func topExample() topView {
 	}
 	for i, reason := range []string{"Scheduled", "Pulled", "Started", "BackOff"} {
 		view.events = append(view.events, happening{
-			Time: ago(time.Duration(10-i) * time.Second), Kind: kindPod, Type: v1.EventTypeNormal, Namespace: "default", Pod: "web",
-			Reason: reason, Message: "of \x1b[31mmain " + strings.Repeat("é", 100),
+			Time: ago(time.Duration(10-i) * time.Second), Kind: kindPod, Type: v1.EventTypeNormal,
+			Namespace: "default", Pod: "web", Reason: reason, Message: "of \x1b[31mmain " + strings.Repeat("é", 100),
 		})
 	}
 	return view

@@ -99,7 +99,8 @@ func (v topView) processes() []string {
 	rows := [][]string{{"PROCESS", "CPU", "MEMORY", "GOROUTINES", "AGE"}}
 	for i, p := range v.now.processes {
 		if p.err != nil {
-			rows = append(rows, []string{string(p.service), noValue, noValue, noValue, "does not answer: " + oneLine(p.err.Error())})
+			why := "does not answer: " + oneLine(p.err.Error())
+			rows = append(rows, []string{string(p.service), noValue, noValue, noValue, why})
 			continue
 		}
 		cpu := noValue
@@ -228,8 +229,8 @@ func align(rows [][]string) []string {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, gap, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(row, "\t")) //nolint:errcheck // a strings.Builder does not fail
+		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	_ = w.Flush() // as above
+	_ = w.Flush() // a strings.Builder does not fail
 	return strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
 }

@@ -46,7 +46,7 @@ type Config struct {
 // Objects has the objects of all nodes. Its methods may be called from any goroutine.
 type Objects struct {
 	cfg Config
-	// changed is signalled when the checkpoint is old. Its capacity is one, because one write has all changes.
+	// changed has a value when the checkpoint is old. Its capacity is one, because one write has all changes.
 	changed chan struct{}
 
 	mu    sync.Mutex

@@ -96,7 +96,8 @@ func NewConfigmux(cfg ConfigmuxConfig) *Configmux {
 		cfg.SecretChanged = func(string, string) {}
 	}
 	return &Configmux{
-		cfg: cfg, objects: map[Key]runtime.Object{}, missing: map[Key]bool{}, sources: map[string]bool{}, doubtful: map[Key]bool{}, users: newUsers(),
+		cfg: cfg, objects: map[Key]runtime.Object{}, missing: map[Key]bool{}, sources: map[string]bool{},
+		doubtful: map[Key]bool{}, users: newUsers(),
 	}
 }
 
