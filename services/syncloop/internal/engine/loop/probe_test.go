@@ -104,10 +104,10 @@ func TestAPodIsReadyFromTheFirstAnswerAfterARestart(t *testing.T) {
 
 		again := newRig(t, node, dir)
 		again.probesFail.Store(true) // the kept result counts
+		again.add(probedPod()) // before its source is ready, or it is taken for removed
+		again.source("file", true)
 		again.configPeer.set(again.config)
 		again.plegPeer.set(node.Restart())
-		again.source("file", true)
-		again.add(probedPod())
 		again.eventually("the pods are known", func() bool {
 			pods, err := again.store.Pods()
 			if err != nil || len(pods) == 0 {
