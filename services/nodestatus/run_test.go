@@ -134,7 +134,8 @@ func client(t *testing.T, cfg nodeconfig.Config) nodev1.NodeServiceClient {
 	return nodev1.NewNodeServiceClient(conn)
 }
 
-// follow sends every Node that is published until the test ends. Like every subscriber, it keeps the last one meanwhile.
+// follow sends every Node that is published until the test ends. Like every subscriber, it keeps the last one while a
+// process starts.
 func follow(t *testing.T, c nodev1.NodeServiceClient) <-chan *nodev1.Node {
 	nodes := make(chan *nodev1.Node, 100)
 	source := streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*nodev1.Node], error) {
