@@ -104,7 +104,7 @@ func TestAPodIsReadyFromTheFirstAnswerAfterARestart(t *testing.T) {
 
 		again := newRig(t, node, dir)
 		again.probesFail.Store(true) // the kept result counts
-		again.add(probedPod()) // before its source is ready, or it is taken for removed
+		again.add(probedPod())       // before its source is ready, or it is taken for removed
 		again.source("file", true)
 		again.configPeer.set(again.config)
 		again.plegPeer.set(node.Restart())
