@@ -2,26 +2,15 @@ package noderecording
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/quartet-node/quartet/internal/recordfile"
 )
-
-// Error is a problem in a line of a recording.
-type Error struct {
-	// File is the name of the recording, and Line the line number, counted from 1.
-	File string
-	Line int
-	// Problem describes the problem and its remedy.
-	Problem string
-}
-
-// Error returns "FILE:LINE: PROBLEM".
-func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Problem) }
 
 // Read reads a whole recording. name is its name in errors.
 func Read(in io.Reader, name string) ([]Entry, error) {
@@ -37,7 +26,7 @@ func Read(in io.Reader, name string) ([]Entry, error) {
 			return nil, err
 		}
 		var l line
-		if err := strict(data, &l); err != nil {
+		if err := recordfile.Strict(data, &l); err != nil {
 			return nil, r.fail("the line cannot be read: %v: copy the recording again, or remove the line", err)
 		}
 		if l.End {
@@ -130,18 +119,5 @@ func (r *reader) entry(l line) (Entry, error) {
 }
 
 func (r *reader) fail(format string, args ...any) error {
-	return &Error{File: r.name, Line: r.line, Problem: fmt.Sprintf(format, args...)}
-}
-
-// strict decodes one object without unknown fields.
-func strict(data []byte, into any) error {
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		return err
-	}
-	if decoder.More() {
-		return errors.New("there is more than one object in it")
-	}
-	return nil
+	return &recordfile.Error{File: r.name, Line: r.line, Problem: fmt.Sprintf(format, args...)}
 }

@@ -14,6 +14,7 @@ import (
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/recordfile"
 )
 
 // Message is one message of the recorded stream.
@@ -27,19 +28,6 @@ type Message struct {
 	// Pod is the pod of the message; nil if it has none. Its UID is the key of the frame.
 	Pod *v1.Pod
 }
-
-// Error is a problem in a line of a recording.
-type Error struct {
-	// File is the name of the recording.
-	File string
-	// Line is the line number, counted from 1.
-	Line int
-	// Problem describes the problem and its remedy.
-	Problem string
-}
-
-// Error returns "FILE:LINE: PROBLEM".
-func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Problem) }
 
 // Reader reads a recording line by line, with one line in memory at a time.
 type Reader struct {
@@ -96,7 +84,7 @@ func (r *Reader) Next() (Message, error) {
 		return Message{}, r.fail("there are more lines after the last line of the recording: remove them")
 	}
 	var l line
-	if err := strict(data, &l); err != nil {
+	if err := recordfile.Strict(data, &l); err != nil {
 		return Message{}, r.fail("the line cannot be read: %v: copy the recording again, or remove the line", err)
 	}
 	if l.End {
@@ -180,18 +168,5 @@ func (r *Reader) readLine() ([]byte, error) {
 }
 
 func (r *Reader) fail(format string, args ...any) error {
-	return &Error{File: r.name, Line: r.line, Problem: fmt.Sprintf(format, args...)}
-}
-
-// strict decodes one object without unknown fields.
-func strict(data []byte, into any) error {
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		return err
-	}
-	if decoder.More() {
-		return errors.New("there is more than one object in it")
-	}
-	return nil
+	return &recordfile.Error{File: r.name, Line: r.line, Problem: fmt.Sprintf(format, args...)}
 }

@@ -14,6 +14,7 @@ import (
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/recordfile"
 )
 
 var began = time.Date(2026, 5, 1, 12, 0, 0, 123456789, time.UTC)
@@ -165,7 +166,7 @@ func FuzzReader(f *testing.F) {
 	)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		all, err := read(bytes.NewReader(data))
-		var wrong *Error
+		var wrong *recordfile.Error
 		if err != nil && (!errors.As(err, &wrong) || wrong.Line < 1) {
 			t.Errorf("%v has no line", err)
 		}

@@ -6,9 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,12 +16,11 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/noderecording"
+	"github.com/quartet-node/quartet/internal/recordfile"
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
 const (
-	// fileMode lets only the owner read a recording: it has no secrets, but everything else about the pods.
-	fileMode = 0o600
 	// defaultLimit is the default of --max-size, in MiB, and mebibyte its unit.
 	defaultLimit = 256
 	mebibyte     = 1 << 20
@@ -82,7 +79,7 @@ func (o *recorder) record(cmd *cobra.Command, path string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeAll()) }()
-	file, err := create(path, o.force)
+	file, err := recordfile.Create(path, o.force)
 	if err != nil {
 		return err
 	}
@@ -222,27 +219,4 @@ func (o *recorder) write(part noderecording.Part, op noderecording.Op, key strin
 		e.Value = masked
 	}
 	return o.out.Write(e)
-}
-
-// create creates a file, and replaces another one only with force. The replacement is a new file, so that readers and
-// permissions of the old one do not apply.
-func create(path string, force bool) (*os.File, error) {
-	if force {
-		switch info, err := os.Lstat(path); {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			return nil, err
-		case !info.Mode().IsRegular():
-			return nil, fmt.Errorf("%s is no regular file, and is not replaced: name another", path)
-		default:
-			if err := os.Remove(path); err != nil {
-				return nil, err
-			}
-		}
-	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, fileMode)
-	if errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("%s is there already: name another file, or replace it with --force", path)
-	}
-	return file, err
 }

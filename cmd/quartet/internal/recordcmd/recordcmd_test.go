@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
+
+	"github.com/quartet-node/quartet/internal/recordfile"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -67,20 +69,20 @@ func TestAFileIsReplacedOnlyByForce(t *testing.T) {
 	if err := os.WriteFile(path, []byte("kept"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := create(path, false); err == nil || !strings.Contains(err.Error(), "--force") {
+	if _, err := recordfile.Create(path, false); err == nil || !strings.Contains(err.Error(), "--force") {
 		t.Errorf("%v, want a hint to --force", err)
 	}
-	file, err := create(path, true)
+	file, err := recordfile.Create(path, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info, err := file.Stat(); err != nil || info.Mode().Perm() != fileMode || info.Size() != 0 {
+	if info, err := file.Stat(); err != nil || info.Mode().Perm() != recordfile.Mode || info.Size() != 0 {
 		t.Errorf("the file is %v, error %v, want an empty one that only its owner reads", info, err)
 	}
 	if err := file.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := create(t.TempDir(), true); err == nil || !strings.Contains(err.Error(), "no regular file") {
+	if _, err := recordfile.Create(t.TempDir(), true); err == nil || !strings.Contains(err.Error(), "no regular file") {
 		t.Errorf("%v, want that a directory is not replaced", err)
 	}
 }

@@ -4,18 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/recordfile"
 	"github.com/quartet-node/quartet/internal/recording"
 )
-
-// recordMode lets only the owner read a recording, because the environment of a pod may be confidential.
-const recordMode = 0o600
 
 func (a *querier) recordCommand() *cobra.Command {
 	var force bool
@@ -57,7 +53,7 @@ func (a *querier) record(cmd *cobra.Command, path string, force bool, length tim
 	if err := conn.Close(); err != nil {
 		return err
 	}
-	file, err := createRecording(path, force)
+	file, err := recordfile.Create(path, force)
 	if err != nil {
 		return err
 	}
@@ -93,27 +89,4 @@ func (a *querier) record(cmd *cobra.Command, path string, force bool, length tim
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "Recorded %d messages in %s\n", messages, path)
 	return err
-}
-
-// createRecording creates a file, and replaces another one only with force. The replacement is a new file, so that
-// readers and permissions of the old one do not apply.
-func createRecording(path string, force bool) (*os.File, error) {
-	if force {
-		switch info, err := os.Lstat(path); {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			return nil, err
-		case !info.Mode().IsRegular():
-			return nil, fmt.Errorf("%s is no regular file, and is not replaced: name another", path)
-		default:
-			if err := os.Remove(path); err != nil {
-				return nil, err
-			}
-		}
-	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, recordMode)
-	if errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("%s is there already: name another file, or replace it with --force", path)
-	}
-	return file, err
 }
