@@ -48,24 +48,12 @@ type Hollow struct {
 // measureHollow runs a number of hollow nodes against one API server.
 func measureHollow(ctx context.Context, opts options) (result Hollow, err error) {
 	result = Hollow{Nodes: opts.hollow, Pods: hollowPods}
-	c, err := cluster.New(ctx, opts.bin)
+	api, err := startAPI(ctx, opts.bin, "quartet-hollow-")
 	if err != nil {
 		return result, err
 	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	dir, err := os.MkdirTemp("", "quartet-hollow-")
-	if err != nil {
-		return result, err
-	}
-	defer func() {
-		if err == nil {
-			err = os.RemoveAll(dir)
-		}
-	}()
-	admin, err := administrator(c, filepath.Join(dir, "admin"))
-	if err != nil {
-		return result, err
-	}
+	defer func() { err = api.close(err) }()
+	c, dir, admin := api.cluster, api.dir, api.admin
 	var nodes []*hollowNode
 	defer func() {
 		for _, n := range nodes {
@@ -96,6 +84,38 @@ func measureHollow(ctx context.Context, opts options) (result Hollow, err error)
 	result.PodsReady = time.Since(begin).Seconds()
 	fmt.Printf("watching them for %v…\n", opts.idle)
 	return result, result.observe(ctx, admin, nodes, opts.idle)
+}
+
+// apiServer is a cluster without nodes, and the directory of a benchmark.
+type apiServer struct {
+	cluster *cluster.Cluster
+	dir     string
+	admin   *kubernetes.Clientset
+}
+
+// startAPI starts it. The name of the directory begins with prefix.
+func startAPI(ctx context.Context, bin, prefix string) (*apiServer, error) {
+	c, err := cluster.New(ctx, bin)
+	if err != nil {
+		return nil, err
+	}
+	a := &apiServer{cluster: c}
+	if a.dir, err = os.MkdirTemp("", prefix); err != nil {
+		return nil, a.close(err)
+	}
+	if a.admin, err = administrator(c, filepath.Join(a.dir, "admin")); err != nil {
+		return nil, a.close(err)
+	}
+	return a, nil
+}
+
+// close stops the API server and returns the error of the benchmark with its own. The directory is removed if there is
+// none, because it has the logs.
+func (a *apiServer) close(err error) error {
+	if err == nil {
+		err = os.RemoveAll(a.dir)
+	}
+	return errors.Join(err, a.cluster.Close())
 }
 
 // administrator returns a client with all rights.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/sharedmount"
 	"github.com/quartet-node/quartet/test/cluster"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
@@ -107,6 +108,8 @@ func (n *hollowNode) stop() error {
 	if n.runtime != nil {
 		n.runtime.Stop()
 	}
+	// syncloop makes it a mount, which stays for the next one.
+	errs = append(errs, sharedmount.Undo(n.layout.Root()))
 	return errors.Join(errs...)
 }
 

@@ -10,11 +10,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/quartet-node/quartet/test/cluster"
 	"github.com/quartet-node/quartet/test/sitenodes"
 )
 
@@ -71,35 +69,21 @@ type Traffic struct {
 
 // siteRig is the API server with the pods, and the directory of the benchmark.
 type siteRig struct {
-	opts    options
-	dir     string
-	cluster *cluster.Cluster
-	admin   *kubernetes.Clientset
-	delays  *delays
+	*apiServer
+
+	opts   options
+	delays *delays
 }
 
 // measureSite measures both ways with the same pods.
 func measureSite(ctx context.Context, opts options) (result Site, err error) {
 	result = Site{Nodes: opts.site, Pods: sitePods}
-	c, err := cluster.New(ctx, opts.bin)
+	api, err := startAPI(ctx, opts.bin, "quartet-site-")
 	if err != nil {
 		return result, err
 	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	dir, err := os.MkdirTemp("", "quartet-site-")
-	if err != nil {
-		return result, err
-	}
-	defer func() {
-		if err == nil {
-			err = os.RemoveAll(dir)
-		}
-	}()
-	admin, err := administrator(c, filepath.Join(dir, "admin"))
-	if err != nil {
-		return result, err
-	}
-	r := &siteRig{opts: opts, dir: dir, cluster: c, admin: admin, delays: newDelays()}
+	defer func() { err = api.close(err) }()
+	r := &siteRig{apiServer: api, opts: opts, delays: newDelays()}
 	fmt.Printf("creating %d pods on each of %d nodes…\n", sitePods, opts.site)
 	if result.PodBytes, err = r.createPods(ctx); err != nil {
 		return result, err
