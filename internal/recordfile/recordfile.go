@@ -43,7 +43,7 @@ func Create(path string, force bool) (*os.File, error) {
 			}
 		}
 	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, Mode) //nolint:gosec // the user names it
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, Mode)
 	if errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("%s is there already: name another file, or replace it with --force", path)
 	}
