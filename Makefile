@@ -47,9 +47,10 @@ PRODUCT_FLAGS = -tags grpcnotrace -trimpath=false -gcflags "all=-N -l" -ldflags 
 endif
 # The images of pods; the bundled runtime imports them.
 POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
-# The images of deploy/compose. Its .env has the tag.
+# The images of deploy/compose, their tag, and the file that pins them, whose name is the version in its .env.
 SERVICE_IMAGES := $(SERVICES) quartet containerd
 IMAGE_TAG ?= dev
+IMAGE_PINS = deploy/compose/images/$(IMAGE_TAG).yaml
 # Modules of this repository's own code besides the product.
 TESTED_MODULES := tools/doclinks tools/images tools/initramfs test/dashboard test/csidriver/sanity cmd/quartet/internal/kubeletcmd/oracle services/syncloop/internal/devices/allocation/oracle services/syncloop/internal/devices/cpus/oracle services/syncloop/internal/devices/memory/oracle services/syncloop/internal/devices/resourceclaims/oracle services/syncloop/internal/metricset/oracle services/syncloop/internal/runtime/podcgroups/oracle services/syncloop/internal/storage/csi/oracle services/configmux/internal/mux/oracle
 MAKE_IMAGE := go -C tools/images run .
@@ -129,8 +130,8 @@ $(POD_IMAGES): $(BIN)/images/%.tar: images/%/main.go $(wildcard images/*/*.go to
 
 ##@ Containers
 .PHONY: images
-images: packages service-images ## Build the images of deploy/compose, and load them into Docker
-	@tools/scripts/load-images $(SERVICE_IMAGES:%=$(BIN)/images/%.tar)
+images: packages service-images ## Build the images of deploy/compose, load them into Docker, and pin them by their IDs
+	@tools/scripts/load-images --pin $(IMAGE_PINS) $(SERVICE_IMAGES:%=$(BIN)/images/%.tar)
 
 # A machine with a registry does not need them.
 .PHONY: standins
@@ -289,7 +290,7 @@ $(TOOLS)/docker-compose: tools/compose/go.mod tools/compose/go.sum
 # A replacement of Jaeger's own image for machines that cannot pull it.
 $(BIN)/images/jaeger-standin.tar: $(TOOLS)/jaeger $(wildcard tools/images/*.go) tools/images/go.mod
 	@mkdir -p $(@D)
-	@$(PART) "jaeger (image)" $(MAKE_IMAGE) -file $(TOOLS)/jaeger -user 10001:10001 -name jaegertracing/all-in-one:1.62.0 -out $@
+	@$(PART) "jaeger (image)" $(MAKE_IMAGE) -file $(TOOLS)/jaeger -user 10001:10001 -name quartet.local/jaeger:1.62.0 -out $@
 
 ##@ Check
 .PHONY: lint

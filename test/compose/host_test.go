@@ -59,7 +59,11 @@ func TestProblemsAreReportedInALine(t *testing.T) {
 			[]string{"QUARTET_CONFIG=" + badConfig(t)}, []string{"run", "--rm", "-T", "--no-deps", "pleg"}, []string{"/etc/quartet/kubelet.yaml:3", "staticPodPaht"},
 		},
 		"an image that was not built": {
-			[]string{"PLEG_VERSION=nobody-built-this"}, []string{"run", "--rm", "-T", "--no-deps", "pleg"}, []string{"quartet.local/pleg:nobody-built-this"},
+			[]string{"PLEG_VERSION=nobody-built-this"}, []string{"run", "--rm", "-T", "--no-deps", "pleg"}, []string{"nobody-built-this.yaml"},
+		},
+		"an image that the engine does not have": {
+			[]string{"PLEG_VERSION=" + s.pinned("lost", "pleg", "sha256:"+strings.Repeat("0", 64))},
+			[]string{"run", "--rm", "-T", "--no-deps", "pleg"}, []string{"sha256:000"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -23,7 +23,7 @@ var onThePage = []string{
 func metrics(s *stack) {
 	with := *s
 	with.env = append(slices.Clone(s.env), "COMPOSE_PROFILES=bundled,tracing,dashboards",
-		"PROMETHEUS_IMAGE=jaegertracing/all-in-one:1.62.0", "PROMETHEUS_PORT="+freePort(s.t))
+		"PROMETHEUS_IMAGE="+s.jaegerImage, "PROMETHEUS_PORT="+freePort(s.t))
 	with.compose("up", "--detach", "--no-recreate", "prometheus", "metrics")
 	id := with.containers("prometheus")[0]
 	with.expectUser("metrics", "10245:10240")

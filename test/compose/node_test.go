@@ -28,6 +28,7 @@ func TestANodeInContainers(t *testing.T) {
 	}{
 		{"a pod is Ready and its trace is one tree of all four and containerd", traceOfAStart},
 		{"each container has the privileges of the document and no others", privileges},
+		{"each container has an image by its ID, and a later build with the same tag changes none", images},
 		{"no service can take another's name", namesOfTheirOwn},
 		{"paths of the machine are the machine's", hostPath},
 		{"a pod has its limits in a cgroup of its own, and leaves none", podCgroup},
@@ -252,24 +253,25 @@ func observer(s *stack) {
 	s.compose("--profile", "observer", "rm", "--stop", "--force", "pleg-observer")
 }
 
-// upgrade gives one service an image of another name; compose replaces only that container.
+// upgrade gives one service another image; compose replaces only that container.
 func upgrade(s *stack) {
 	before := instances(s.awaitReady("web"))
 	ids := map[layout.Service]string{}
 	for _, service := range layout.Services() {
 		ids[service] = s.container(service)
 	}
-	next := "next-" + filepath.Base(s.node.Layout.StateDir())
-	s.host.Docker(s.t, "tag", "quartet.local/pleg:dev", "quartet.local/pleg:"+next)
-	s.t.Cleanup(func() { s.host.Docker(s.t, "rmi", "--force", "quartet.local/pleg:"+next) })
+	image := s.otherImage("pleg")
 	newer := *s
-	newer.env = append(slices.Clone(s.env), "PLEG_VERSION="+next)
+	newer.env = append(slices.Clone(s.env), "PLEG_VERSION="+s.pinned("next", "pleg", image))
 	newer.compose("up", "--detach", "pleg")
 	for _, service := range layout.Services() {
 		if changed := s.container(service) != ids[service]; changed != (service == layout.PLEG) {
 			s.t.Errorf("the container of %s was replaced: %v, want %v", service, changed, service == layout.PLEG)
 		}
 		s.awaitHealth(s.container(service), string(service)+": serving")
+	}
+	if got := s.inspect(s.container(layout.PLEG), "{{.Image}}"); got != image {
+		s.t.Errorf("pleg has the image %s, want %s", got, image)
 	}
 	s.place("upgraded", manifest("upgraded"))
 	s.awaitReady("upgraded")

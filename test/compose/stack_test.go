@@ -29,21 +29,22 @@ const (
 	file     = "../../deploy/compose/compose.yaml"
 )
 
-// stack is the compose project of one test, with a node in a state directory of its own.
+// stack is the compose project of one test, with a node in a state directory of its own. images is its directory of files
+// with IDs of images, and jaegerImage the ID of Jaeger's.
 type stack struct {
-	t      *testing.T
-	host   *dockerhost.Host
-	node   *livenode.Node
-	env    []string
-	jaeger string
+	t                           *testing.T
+	host                        *dockerhost.Host
+	node                        *livenode.Node
+	env                         []string
+	jaeger, images, jaegerImage string
 }
 
 // newStack loads the images and creates a configuration; it starts nothing. What is left of the stack when the test
 // ends is removed.
 func newStack(t *testing.T) *stack {
 	t.Helper()
-	s := &stack{t: t, host: dockerhost.Start(t)}
-	s.host.Load(t, "configmux", "pleg", "syncloop", "nodestatus", "quartet", "containerd", "jaeger-standin")
+	s := &stack{t: t, host: dockerhost.Start(t), images: t.TempDir()}
+	s.pinImages()
 	node, err := livenode.New(livenode.Bin(), "compose")
 	s.must(err)
 	t.Cleanup(func() {
@@ -61,6 +62,7 @@ func newStack(t *testing.T) *stack {
 	s.env = []string{
 		"COMPOSE_PROFILES=bundled,tracing", "COMPOSE_PROJECT_NAME=" + filepath.Base(node.Layout.StateDir()),
 		"QUARTET_STATE_DIR=" + node.Layout.StateDir(), "QUARTET_CONFIG=" + config, "JAEGER_PORT=" + query, "OTLP_PORT=" + otlp,
+		"QUARTET_IMAGES=" + s.images, "JAEGER_IMAGE=" + s.jaegerImage,
 	}
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,9 +22,13 @@ const (
 	oldestCompose = "2.20"
 	// whereCompose names the packages with docker compose.
 	whereCompose = "the package docker-compose-plugin of Docker, docker-compose-v2 of Ubuntu; or in a checkout make standins, which puts one into bin/tools"
-	// ownImages is the prefix of the names of images from the build; others can be pulled.
-	ownImages = "quartet.local/"
+	// ownImages is the beginning of the IDs of images from the build, which have no other name in the stack; others can be
+	// pulled.
+	ownImages = "sha256:"
 )
+
+// imagesFile matches the file with the IDs of the build's images in an error of docker compose.
+var imagesFile = regexp.MustCompile(`\bimages/\S+\.yaml`)
 
 // stack is the result of a compose file with its .env and the environment.
 type stack struct {
@@ -212,6 +217,8 @@ func (p *patient) judgeCompose(engineErr error) machine.Finding {
 			p.stackErr.Error(),
 			"run the command in a checkout, or name the file with --compose=FILE",
 		)
+	case p.stackErr != nil && imagesFile.MatchString(p.stackErr.Error()):
+		return f.With(machine.Fault, p.stackErr.Error(), "make images, which writes this file")
 	case p.stackErr != nil:
 		return f.With(machine.Fault, p.stackErr.Error(), "mend "+p.stackFile+" or the .env beside it")
 	}
@@ -251,16 +258,20 @@ func (p *patient) judgeImages(missing []string, err error) []machine.Finding {
 		return nil // another finding reports the missing engine
 	}
 	var built, pulled []string
-	for _, image := range missing {
-		if strings.HasPrefix(image, ownImages) {
-			built = append(built, image)
-		} else {
+	for service, image := range p.stack.images {
+		switch {
+		case !slices.Contains(missing, image):
+		case strings.HasPrefix(image, ownImages):
+			built = append(built, service)
+		default:
 			pulled = append(pulled, image)
 		}
 	}
+	slices.Sort(built)
+	slices.Sort(pulled)
 	var findings []machine.Finding
 	if len(built) > 0 {
-		findings = append(findings, f.With(machine.Fault, strings.Join(built, ", ")+" not there", "make images"))
+		findings = append(findings, f.With(machine.Fault, strings.Join(built, ", ")+": the image is not there", "make images"))
 	}
 	if len(pulled) > 0 {
 		findings = append(findings, f.With(machine.Warning, strings.Join(pulled, ", ")+" not there: the start pulls them",
