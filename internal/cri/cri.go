@@ -22,6 +22,8 @@ import (
 	criclient "k8s.io/cri-client/pkg"
 	criutil "k8s.io/cri-client/pkg/util"
 	"k8s.io/klog/v2"
+
+	"github.com/quartet-node/quartet/internal/runtimecalls"
 )
 
 const (
@@ -50,6 +52,8 @@ type Config struct {
 	// Registerer registers kubelet_runtime_operations_*, which count the calls of the returned services and the event
 	// streams, but not the probes of an unreachable runtime. Calls are not counted if it is nil.
 	Registerer prometheus.Registerer
+	// Calls takes each call of the returned services and each event of the runtime; nil takes none.
+	Calls *runtimecalls.Tap
 	// Logger logs when the runtime becomes unreachable and reachable; slog's default if nil.
 	Logger *slog.Logger
 }
@@ -61,6 +65,7 @@ type Client struct {
 	runtime slot[internalapi.RuntimeService]
 	images  slot[internalapi.ImageManagerService]
 	counts  *operations
+	calls   *runtimecalls.Tap
 }
 
 // New validates the configuration and returns without waiting for the runtime. It fails for an invalid endpoint or a
@@ -86,7 +91,7 @@ func New(cfg Config) (*Client, error) {
 		}
 	}
 	// cri-client's own tracing is off: Caller creates the spans.
-	c := &Client{conn: conn, image: image, counts: newOperations(cfg.Registerer)}
+	c := &Client{conn: conn, image: image, counts: newOperations(cfg.Registerer), calls: cfg.Calls}
 	c.runtime = newSlot(cfg.Endpoint, "runtime service", cfg.Logger, func(ctx context.Context) error {
 		_, err := runtimeapi.NewRuntimeServiceClient(conn).Version(ctx, &runtimeapi.VersionRequest{})
 		return err
@@ -126,7 +131,7 @@ func (c *Client) Runtime(ctx context.Context) (internalapi.RuntimeService, error
 	if err != nil {
 		return nil, err
 	}
-	return countedRuntime{RuntimeService: service, operations: c.counts}, nil
+	return countedRuntime{RuntimeService: runtimecalls.Runtime(service, c.calls), operations: c.counts}, nil
 }
 
 // Images returns the image service in the same way as Runtime.
@@ -135,7 +140,7 @@ func (c *Client) Images(ctx context.Context) (internalapi.ImageManagerService, e
 	if err != nil {
 		return nil, err
 	}
-	return countedImages{ImageManagerService: service, operations: c.counts}, nil
+	return countedImages{ImageManagerService: runtimecalls.Images(service, c.calls), operations: c.counts}, nil
 }
 
 // Events passes every container event of the runtime to handle, from one goroutine, until the stream ends. It always
@@ -161,6 +166,7 @@ func (c *Client) events(ctx context.Context, opened func(), handle func(*runtime
 		if err != nil {
 			return err
 		}
+		c.calls.Event(event)
 		handle(event)
 	}
 }

@@ -1,5 +1,6 @@
 // Package debugapi serves quartet.debug.v1.DebugService, with which a user of the role admin looks into a running
-// process: profiles, goroutines, memory and the log level. Each of the four processes serves it beside its own service.
+// process: profiles, goroutines, memory, the log level, and calls of the container runtime. Each of the four processes
+// serves it beside its own service.
 //
 // A profile is taken by the Go runtime, which must not wait, and is sent to a caller, who may be slow. So the bytes
 // pass through a spool of bounded size.
@@ -18,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 
 	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
+	"github.com/quartet-node/quartet/internal/runtimecalls"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
@@ -32,6 +34,8 @@ type Config struct {
 	Clock clock.WithDelayedExecution
 	// BlockProfileRate is the rate of runtime.SetBlockProfileRate while no profile is taken.
 	BlockProfileRate int
+	// RuntimeCalls has the calls of the container runtime; nil in a process that makes none.
+	RuntimeCalls *runtimecalls.Tap
 }
 
 // Server implements DebugService.

@@ -25,6 +25,7 @@ import (
 
 	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/runtimecalls"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/logbuffer"
@@ -48,6 +49,12 @@ type rig struct {
 
 func serve(t *testing.T) *rig {
 	t.Helper()
+	return serveCalls(t, nil)
+}
+
+// serveCalls serves the calls of the runtime that a Tap takes.
+func serveCalls(t *testing.T, tap *runtimecalls.Tap) *rig {
+	t.Helper()
 	r := &rig{clock: clocktesting.NewFakeClock(begun), log: &logbuffer.Buffer{}}
 	tel, err := telemetry.Setup(t.Context(), telemetry.Config{
 		Service: "pleg", Output: r.log, Logging: telemetry.Logging{Verbosity: 2},
@@ -62,7 +69,7 @@ func serve(t *testing.T) *rig {
 	go func() {
 		done <- rpc.Serve(ctx, rpc.Config{
 			Address: address, Health: rpc.NewHealth(), Logger: r.logger,
-			Register: With(Config{Logger: r.logger, Clock: r.clock}, func(*grpc.Server) {}),
+			Register: With(Config{Logger: r.logger, Clock: r.clock, RuntimeCalls: tap}, func(*grpc.Server) {}),
 		})
 	}()
 	if r.conn, err = rpc.Dial(address); err != nil {
@@ -71,7 +78,11 @@ func serve(t *testing.T) *rig {
 	r.DebugServiceClient = debugv1.NewDebugServiceClient(r.conn)
 	t.Cleanup(func() {
 		cancel()
-		if err := errors.Join(<-done, r.conn.Close()); err != nil {
+		err := r.conn.Close()
+		if status.Code(err) == codes.Canceled {
+			err = nil // the test has closed it
+		}
+		if err := errors.Join(<-done, err); err != nil {
 			t.Error(err)
 		}
 	})

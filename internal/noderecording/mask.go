@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
@@ -39,7 +40,8 @@ const (
 //
 // Replaced are the values of environment variables; commands and arguments, also of probes and hooks; paths and headers
 // of HTTP probes and hooks; annotations that are not the node's own; attributes of volumes; and the IDs of the machine.
-// Removed are messages of containers, of the runtime and of events.
+// Removed are messages of containers, of the runtime and of events. Calls of the runtime come without what may be secret
+// (package runtimecalls); of them only annotations are masked.
 type Mask struct {
 	key []byte
 
@@ -87,6 +89,8 @@ func (m *Mask) Value(value proto.Message) (proto.Message, error) {
 		return m.published(value)
 	case *enginev1.PodEvent:
 		return m.podEvent(value)
+	case *debugv1.RuntimeCall:
+		return m.call(value)
 	}
 	return nil, fmt.Errorf("a %T is not recorded", value)
 }

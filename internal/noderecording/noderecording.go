@@ -26,6 +26,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
@@ -57,6 +58,10 @@ const (
 	Pods Part = "syncloop"
 	// PodEvents is syncloop's stream of events: enginev1.PodEvent.
 	PodEvents Part = "events"
+	// PLEGCalls and SyncLoopCalls are the calls of the runtime by pleg and syncloop, each when it has ended:
+	// debugv1.RuntimeCall, under the name of its method. Synced says that all calls from then on are there until Down.
+	PLEGCalls     Part = "pleg-calls"
+	SyncLoopCalls Part = "syncloop-calls"
 )
 
 // Op is the kind of an entry.
@@ -85,6 +90,8 @@ func newValue(part Part) proto.Message {
 		return &enginev1.Pod{}
 	case PodEvents:
 		return &enginev1.PodEvent{}
+	case PLEGCalls, SyncLoopCalls:
+		return &debugv1.RuntimeCall{}
 	}
 	return nil
 }

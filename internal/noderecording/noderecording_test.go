@@ -12,13 +12,16 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"pgregory.net/rapid"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/internal/runtimecalls"
 )
 
 var began = time.Date(2026, 5, 1, 12, 0, 0, 123456789, time.UTC)
@@ -216,6 +219,48 @@ func TestNoSecretIsInAnyMessage(t *testing.T) {
 		if bytes.Contains(data, []byte(annotations[podlabels.ContainerSpecHash])) {
 			t.Errorf("the %T has the hash of the secret: %q", message, data)
 		}
+	}
+}
+
+// TestACallOfTheRuntimeHasTheMaskedAnnotationsOfTheEvents masks a call, so that a replay sees the same sandbox in a call
+// and in an event.
+func TestACallOfTheRuntimeHasTheMaskedAnnotationsOfTheEvents(t *testing.T) {
+	const secret = "hunter2"
+	m := NewMask()
+	annotations := map[string]string{
+		"note": secret, "quartet.dev/traceparent": "kept", podlabels.ContainerSpecHash: "abc",
+		podlabels.PreStopHandler: secret,
+	}
+	answer, err := proto.Marshal(&runtimeapi.PodSandboxStatusResponse{
+		Status: &runtimeapi.PodSandboxStatus{Id: "s", Annotations: annotations}, Info: map[string]string{"config": secret},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	masked, err := m.Value(&debugv1.RuntimeCall{Method: "PodSandboxStatus", Response: answer, BeganBoottimeNs: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	call, ok := masked.(*debugv1.RuntimeCall)
+	if !ok || call.GetBeganBoottimeNs() != 5 {
+		t.Fatalf("the call is %v", masked)
+	}
+	_, got, err := runtimecalls.Decode(call)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Id: "s", Annotations: map[string]string{
+		"note": m.digest(secret), "quartet.dev/traceparent": "kept", podlabels.ContainerSpecHash: m.digest("abc"),
+	}}}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Errorf("the answer (-want +got):\n%s", diff)
+	}
+	if failed, err := m.Value(&debugv1.RuntimeCall{Method: "PodSandboxStatus", Code: 5}); err != nil ||
+		!proto.Equal(failed, &debugv1.RuntimeCall{Method: "PodSandboxStatus", Code: 5}) {
+		t.Errorf("a failed call is %v, error %v", failed, err)
+	}
+	if _, err := m.Value(&debugv1.RuntimeCall{Method: "Telepathy"}); err == nil {
+		t.Error("a method that is not known is recorded unmasked")
 	}
 }
 

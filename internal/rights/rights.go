@@ -22,7 +22,8 @@ const (
 	Secrets Role = "secrets"
 	// Evict ends pods, and all pods before the machine goes down.
 	Evict Role = "evict"
-	// Admin rotates keys, has the runtime listed anew, and looks into processes: profiles, goroutines, the log level.
+	// Admin rotates keys, has the runtime listed anew, and looks into processes: profiles, goroutines, the log level, calls
+	// of the runtime.
 	Admin Role = "admin"
 )
 
@@ -71,11 +72,12 @@ var methods = map[string]Role{
 	"/quartet.node.v1.NodeService/WatchNodeEvents": Observe,
 	"/quartet.node.v1.NodeService/GetHealth":       Observe,
 
-	"/quartet.debug.v1.DebugService/Profile":        Admin,
-	"/quartet.debug.v1.DebugService/DumpGoroutines": Admin,
-	"/quartet.debug.v1.DebugService/FreeMemory":     Admin,
-	"/quartet.debug.v1.DebugService/GetLogLevel":    Admin,
-	"/quartet.debug.v1.DebugService/SetLogLevel":    Admin,
+	"/quartet.debug.v1.DebugService/Profile":           Admin,
+	"/quartet.debug.v1.DebugService/DumpGoroutines":    Admin,
+	"/quartet.debug.v1.DebugService/FreeMemory":        Admin,
+	"/quartet.debug.v1.DebugService/GetLogLevel":       Admin,
+	"/quartet.debug.v1.DebugService/SetLogLevel":       Admin,
+	"/quartet.debug.v1.DebugService/WatchRuntimeCalls": Admin,
 
 	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": Admin,
 

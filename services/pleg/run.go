@@ -18,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/runtimecalls"
 	"github.com/quartet-node/quartet/internal/service"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
@@ -46,17 +47,19 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	defer func() { err = errors.Join(err, release()) }()
 	registry := metrics.New(nodeconfig.PLEG).Registry
 	// The calls are not traced, because they only read and belong to no pod.
+	calls := &runtimecalls.Tap{}
 	client, err := cri.New(cri.Config{
 		Endpoint:   cfg.Kubelet.ContainerRuntimeEndpoint,
 		Timeout:    cfg.Kubelet.RuntimeRequestTimeout.Duration,
 		Logger:     tel.Logger,
 		Registerer: registry,
+		Calls:      calls,
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
-	return observe(ctx, cfg, tel, client, registry)
+	return observe(ctx, cfg, tel, client, calls, registry)
 }
 
 // takePlace takes the lock of the node's pleg, and returns a function that releases it. A read-only pleg takes no lock
@@ -84,6 +87,7 @@ func observe(
 	cfg nodeconfig.Config,
 	tel *telemetry.Telemetry,
 	client *cri.Client,
+	calls *runtimecalls.Tap,
 	registry *prometheus.Registry,
 ) error {
 	logger, health := tel.Logger, rpc.NewHealth()
@@ -145,7 +149,9 @@ func observe(
 		return rpc.Serve(ctx, rpc.Config{
 			Address: cfg.Listen, Health: health, Logger: logger, Users: cfg.Users,
 			Network: cfg.Network, Sockets: cfg.Sockets,
-			Register: debugapi.With(debugapi.Config{Logger: logger, Clock: clock.RealClock{}}, srv.Register),
+			Register: debugapi.With(
+				debugapi.Config{Logger: logger, Clock: clock.RealClock{}, RuntimeCalls: calls}, srv.Register,
+			),
 			Ready: func() {
 				logger.Info("serving", "address", cfg.Listen)
 				cfg.Systemd.Ready(logger)

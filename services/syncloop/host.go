@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodefeatures"
 	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/runtimecalls"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
 )
 
@@ -39,7 +40,9 @@ type host struct {
 	// requests counts the requests to the API server.
 	requests *apiclient.Metrics
 	runtime  *cri.Client
-	peers    peers
+	// calls has the calls of runtime for those who watch them.
+	calls *runtimecalls.Tap
+	peers peers
 	// health is the gRPC health service of this process.
 	health *rpc.Health
 }

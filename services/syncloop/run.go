@@ -21,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/nodefeatures"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/runtimecalls"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -84,9 +85,10 @@ func newHost(
 	}
 	parts.OnClose("root directory", root.unshare)
 	registry := metrics.New(nodeconfig.SyncLoop).Registry
+	calls := &runtimecalls.Tap{}
 	runtime, err := cri.New(cri.Config{
 		Endpoint: cfg.Kubelet.ContainerRuntimeEndpoint, ImageEndpoint: cfg.Kubelet.ImageServiceEndpoint,
-		Timeout: cfg.Kubelet.RuntimeRequestTimeout.Duration, Logger: tel.Logger, Registerer: registry,
+		Timeout: cfg.Kubelet.RuntimeRequestTimeout.Duration, Logger: tel.Logger, Registerer: registry, Calls: calls,
 	})
 	if err != nil {
 		return nil, err
@@ -100,7 +102,7 @@ func newHost(
 	return &host{
 		cfg: cfg, features: features, boot: boot, logger: tel.Logger, tracer: tel.Tracer, registry: registry,
 		probeRegistry: prometheus.NewRegistry(), requests: apiclient.NewMetrics(registry),
-		runtime: runtime, peers: peers, health: rpc.NewHealth(),
+		runtime: runtime, calls: calls, peers: peers, health: rpc.NewHealth(),
 	}, nil
 }
 

@@ -49,7 +49,10 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 			Address: h.cfg.Listen, Health: h.health, Logger: h.logger, Users: h.cfg.Users,
 			Network: h.cfg.Network, Sockets: h.cfg.Sockets,
 			Register: debugapi.With(
-				debugapi.Config{Logger: h.logger, Clock: clock.RealClock{}, BlockProfileRate: contentionRate(&h.cfg.Kubelet)},
+				debugapi.Config{
+					Logger: h.logger, Clock: clock.RealClock{}, RuntimeCalls: h.calls,
+					BlockProfileRate: contentionRate(&h.cfg.Kubelet),
+				},
 				func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, c.engine) },
 			),
 			Ready: func() {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"time"
 
@@ -36,7 +37,8 @@ func RecordCommand() *cobra.Command {
 		Short: "Write the streams of all four processes into a file, without secrets",
 		Long: "Write the streams of the node's processes into a file, every change with its time, until Ctrl-C, for the time of\n" +
 			"--for, or until the file has the size of --max-size. 'quartet replay FILE' runs syncloop against it. Values that may\n" +
-			"be secret are replaced by digests: environment, commands, arguments, annotations. Names and images stay.",
+			"be secret are replaced by digests: environment, commands, arguments, annotations. Names and images stay. The calls\n" +
+			"of the runtime by pleg and syncloop are written with their answers if the user has the role admin.",
 		Example: "  quartet record node.jsonl --for 10m",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -56,6 +58,7 @@ func RecordCommand() *cobra.Command {
 	flags.SortFlags = false
 	flags.DurationVar(&o.length, "for", 0, "`DURATION` after which to end, for example 10m; without it, until Ctrl-C")
 	flags.Int64Var(&o.limit, "max-size", defaultLimit, "size in `MIB` at which to end")
+	flags.BoolVar(&o.calls, "runtime-calls", true, "record the calls of the runtime, too; that needs the role admin")
 	flags.BoolVar(&o.force, "force", false, "replace the file if there is one")
 	o.node.AddFlags(flags)
 	return cmd
@@ -67,6 +70,9 @@ type recorder struct {
 	length time.Duration
 	limit  int64
 	force  bool
+	// calls is true if calls of the runtime are recorded, too. Notes to the user go to notes.
+	calls bool
+	notes io.Writer
 
 	out  *noderecording.Writer
 	mask *noderecording.Mask
@@ -74,6 +80,7 @@ type recorder struct {
 
 // record writes the streams until the command is interrupted, the time is over, or the file is full.
 func (o *recorder) record(cmd *cobra.Command, path string) (err error) {
+	o.notes = cmd.ErrOrStderr()
 	clients, closeAll, err := o.dial(cmd.Context())
 	if err != nil {
 		return err
@@ -137,6 +144,18 @@ func (o *recorder) dial(ctx context.Context) (c clients, closeAll func() error, 
 func (o *recorder) follow(ctx context.Context, c clients) error {
 	group, ctx := errgroup.WithContext(ctx)
 	known := make(chan struct{})
+	// The state of the runtime is recorded after its calls have begun, so that each later change has its calls.
+	calling := make(chan struct{})
+	if o.calls {
+		group.Go(func() error {
+			return o.followCalls(ctx, noderecording.PLEGCalls, layout.PLEG, c.pleg, func() { close(calling) })
+		})
+		group.Go(func() error {
+			return o.followCalls(ctx, noderecording.SyncLoopCalls, layout.SyncLoop, c.syncloop, func() {})
+		})
+	} else {
+		close(calling)
+	}
 	group.Go(func() error {
 		first := func() {
 			select {
@@ -159,7 +178,14 @@ func (o *recorder) follow(ctx context.Context, c clients) error {
 		})
 	}
 	after(func() error { return followPart(ctx, o, noderecording.Node, c.nodes(), nil) })
-	after(func() error { return followPart(ctx, o, noderecording.Events, c.events(), nil) })
+	after(func() error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-calling:
+			return followPart(ctx, o, noderecording.Events, c.events(), nil)
+		}
+	})
 	after(func() error { return followPart(ctx, o, noderecording.Pods, c.pods(), nil) })
 	after(func() error { return followPart(ctx, o, noderecording.PodEvents, c.podEvents(), nil) })
 	after(func() error { return o.health(ctx, c) })

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -77,6 +78,7 @@ type Player struct {
 
 // New returns a player. It fails if a part never sent its state.
 func New(cfg Config) (*Player, error) {
+	cfg.Entries = slices.DeleteFunc(slices.Clone(cfg.Entries), func(e noderecording.Entry) bool { return isCall(e.Part) })
 	p := &Player{
 		cfg: cfg, desired: stream.NewLevel[*loop.Desired](stream.Config{}),
 		events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}), node: stream.NewLevel[*nodev1.Node](stream.Config{}),
@@ -102,6 +104,12 @@ func New(cfg Config) (*Player, error) {
 	}
 	p.clock = clocktesting.NewFakeClock(cfg.Entries[p.first-1].Time.Add(-before - lagOf(cfg.Speed)))
 	return p, nil
+}
+
+// isCall reports whether a part is calls of the runtime, which are no input of syncloop's decisions: what came of them is
+// in pleg's events.
+func isCall(part noderecording.Part) bool {
+	return part == noderecording.PLEGCalls || part == noderecording.SyncLoopCalls
 }
 
 // lagOf returns the delay of pleg's events, by the clock of the recording.
@@ -249,6 +257,7 @@ func (p *Player) apply(e noderecording.Entry) error {
 		applyLevel(p.pods, e)
 	case noderecording.PodEvents:
 		applyLevel(p.podEvents, e)
+	case noderecording.PLEGCalls, noderecording.SyncLoopCalls: // New has left them out
 	}
 	return nil
 }

@@ -1,0 +1,118 @@
+package recordcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
+	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/noderecording"
+)
+
+// callsRetry is the pause before the calls of a process that was away are watched again.
+const callsRetry = 200 * time.Millisecond
+
+// streamError is why a stream of calls has ended.
+type streamError struct{ err error }
+
+// Error implements error.
+func (e *streamError) Error() string { return e.err.Error() }
+
+// Unwrap implements errors.Unwrap.
+func (e *streamError) Unwrap() error { return e.err }
+
+// followCalls records the calls of the runtime that a process makes. begun is called when all calls from then on are
+// recorded, or it is known that none are: the user has not the role, or the process is of an earlier version. The
+// recording then goes on without them, and the user is told.
+func (o *recorder) followCalls(
+	ctx context.Context, part noderecording.Part, service layout.Service, conn grpc.ClientConnInterface, begun func(),
+) error {
+	begun = sync.OnceFunc(begun)
+	for {
+		up, err := o.watchCalls(ctx, part, conn, begun)
+		var ended *streamError
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !errors.As(err, &ended):
+			return err
+		}
+		if up {
+			if err := o.write(part, noderecording.Down, "", nil); err != nil {
+				return err
+			}
+		}
+		switch status.Code(ended.err) {
+		case codes.PermissionDenied, codes.Unimplemented:
+			begun()
+			return o.tell(service, ended.err)
+		default:
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(callsRetry):
+		}
+	}
+}
+
+// tell says that the calls of a process are not recorded.
+func (o *recorder) tell(service layout.Service, err error) error {
+	reason := "it is of an earlier version"
+	if status.Code(err) == codes.PermissionDenied {
+		reason = "that needs the role admin"
+	}
+	_, err = fmt.Fprintf(o.notes, "The runtime calls of %s are not recorded: %s\n", service, reason)
+	return err
+}
+
+// watchCalls records calls until the stream ends, whose error is a *streamError. up reports whether it had begun.
+func (o *recorder) watchCalls(
+	ctx context.Context, part noderecording.Part, conn grpc.ClientConnInterface, begun func(),
+) (up bool, err error) {
+	watch, err := debugv1.NewDebugServiceClient(conn).WatchRuntimeCalls(ctx, &debugv1.WatchRuntimeCallsRequest{},
+		grpc.WaitForReady(true))
+	if err != nil {
+		return false, &streamError{err}
+	}
+	for {
+		next, err := watch.Recv()
+		if err != nil {
+			return up, &streamError{err}
+		}
+		if err := o.writeCall(part, next, up); err != nil {
+			return up, err
+		}
+		if !up {
+			up = true
+			begun()
+		}
+	}
+}
+
+// writeCall records a message of the stream of calls. Dropped calls make a gap, as if the process had been away.
+func (o *recorder) writeCall(part noderecording.Part, next *debugv1.WatchRuntimeCallsResponse, up bool) error {
+	if up && next.GetDropped() > 0 {
+		if err := o.write(part, noderecording.Down, "", nil); err != nil {
+			return err
+		}
+		up = false
+	}
+	if !up {
+		if err := o.write(part, noderecording.Synced, "", nil); err != nil {
+			return err
+		}
+	}
+	call := next.GetCall()
+	if call == nil {
+		return nil
+	}
+	return o.write(part, noderecording.Put, call.GetMethod(), call)
+}
