@@ -112,7 +112,7 @@ type follower[V any] struct {
 	fresh []Message[V]
 	up    bool
 	lost  bool
-	// otherAPI is the OtherAPI of the last subscription.
+	// otherAPI is the API of the last subscription if it is not this process's.
 	otherAPI string
 }
 
@@ -155,7 +155,7 @@ func (f *follower[V]) handle(m Message[V]) {
 	switch m.Kind {
 	case KindOpened:
 		f.setConnected(true, nil)
-		f.compareAPI(m.OtherAPI)
+		f.compareAPI(m.API, m.OtherAPI)
 		if m.Start == StartResumed && f.cfg.Synced != nil {
 			f.cfg.Synced()
 		}
@@ -176,9 +176,15 @@ func (f *follower[V]) handle(m Message[V]) {
 	}
 }
 
-// compareAPI logs that the publisher has another version of the Kubernetes API, once for each version.
-func (f *follower[V]) compareAPI(other string) {
-	if other != "" && other != f.otherAPI {
+// compareAPI counts the publisher's version of the Kubernetes API, and logs one that is not this process's, once for each
+// version.
+func (f *follower[V]) compareAPI(version string, differs bool) {
+	f.cfg.Metrics.speaks(version, differs)
+	other := ""
+	if differs {
+		other = version
+	}
+	if differs && other != f.otherAPI {
 		f.cfg.Logger.Warn("the process that publishes a stream has another version of k8s.io/api: fields of pods and "+
 			"other objects that only one of the two knows are lost; run the same version of both",
 			"stream", f.cfg.Name, "version", other)

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -170,6 +171,9 @@ type FollowedMetrics struct {
 	lastMessage prometheus.Gauge
 	begun       map[Start]prometheus.Counter
 	received    map[Kind]prometheus.Counter
+	// otherAPI has a value for the version that the publisher of the last connection has stated.
+	otherAPIDesc *prometheus.Desc
+	otherAPI     atomic.Pointer[prometheus.Metric]
 }
 
 // NewFollowedMetrics registers the metrics of one follower, by the name of its stream, for FollowConfig.Metrics. A
@@ -182,7 +186,7 @@ func NewFollowedMetrics(registry prometheus.Registerer, name string) *FollowedMe
 
 func newFollowedMetrics(name string) *FollowedMetrics {
 	labels := prometheus.Labels{label: name}
-	return &FollowedMetrics{
+	m := &FollowedMetrics{
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name:        "quartet_stream_follower_connected",
 			Help:        "1 while the stream is connected, 0 while it is not.",
@@ -207,7 +211,12 @@ func newFollowedMetrics(name string) *FollowedMetrics {
 			name,
 			"kind",
 		),
+		otherAPIDesc: prometheus.NewDesc("quartet_stream_follower_other_kubernetes_api",
+			"1 if the publisher has another version of k8s.io/api than this process, 0 if it has the same; its version.",
+			[]string{"version"}, labels),
 	}
+	m.speaks("", false)
+	return m
 }
 
 // Describe implements prometheus.Collector.
@@ -218,6 +227,7 @@ func (m *FollowedMetrics) Collect(ch chan<- prometheus.Metric) {
 	for _, metric := range []prometheus.Metric{m.connected, m.losses, m.lastMessage} {
 		ch <- metric
 	}
+	ch <- *m.otherAPI.Load()
 	collect(ch, m.begun)
 	collect(ch, m.received)
 }
@@ -229,6 +239,17 @@ func (m *FollowedMetrics) note(kind Kind, start Start, now time.Time) {
 	if counter, known := m.begun[start]; known && kind == KindOpened {
 		counter.Inc()
 	}
+}
+
+// speaks records the version of the Kubernetes API of the publisher, empty if it is not known, and whether it is another
+// one than this process's.
+func (m *FollowedMetrics) speaks(version string, differs bool) {
+	value := 0.0
+	if differs {
+		value = 1
+	}
+	metric := prometheus.MustNewConstMetric(m.otherAPIDesc, prometheus.GaugeValue, value, strings.ToValidUTF8(version, "?"))
+	m.otherAPI.Store(&metric)
 }
 
 // flows records whether the stream was and is connected.

@@ -72,9 +72,10 @@ type Message[V any] struct {
 	Kind Kind
 	// Start is set on KindOpened.
 	Start Start
-	// OtherAPI is set on KindOpened of a publisher in another process that has another version of k8s.io/api than this
-	// one: its version.
-	OtherAPI string
+	// API is set on KindOpened of a publisher in another process: its version of k8s.io/api, empty if it does not say one.
+	API string
+	// OtherAPI is true if API is not the version of this process. It is false if either is not known.
+	OtherAPI bool
 	// Token resumes after this message. It is empty on KindSnapshot, and on a KindOpened that a snapshot follows.
 	Token []byte
 	// Key is the key of a KindSnapshot or KindDelta.

@@ -7,14 +7,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
+	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// TestAnotherVersionOfTheKubernetesAPIIsReported once, however often the stream is opened.
+// TestAnotherVersionOfTheKubernetesAPIIsReported in the log once, however often the stream is opened, and in a metric for
+// as long as the last publisher has it.
 func TestAnotherVersionOfTheKubernetesAPIIsReported(t *testing.T) {
 	const own = "v0.37.1"
 	before := kubernetesAPIVersion
@@ -23,6 +26,7 @@ func TestAnotherVersionOfTheKubernetesAPIIsReported(t *testing.T) {
 	for want, versions := range map[string][]string{
 		"":               {own, "", own},
 		"v9.9.9":         {"v9.9.9", "v9.9.9", "v9.9.9"},
+		"v8.8.8":         {own, "v8.8.8", own},
 		"v0.0.1, v0.0.2": {own, "v0.0.1", "v0.0.1", "v0.0.2"},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -46,8 +50,12 @@ func TestAnotherVersionOfTheKubernetesAPIIsReported(t *testing.T) {
 			}, nil
 		})
 		var log bytes.Buffer
+		registry := prometheus.NewRegistry()
+		followed := stream.NewFollowedMetrics(registry, stream.NamePods)
+		metricstest.Want(t, registry, 0, "quartet_stream_follower_other_kubernetes_api", "stream", "pods", "version", "")
 		_ = stream.Follow(ctx, stream.FollowConfig[string]{ // it ends with its context
 			Source: src, Name: "pods", Logger: slog.New(slog.NewTextHandler(&log, nil)), Handle: func(stream.Change[string]) {},
+			Metrics: followed,
 		})
 		cancel()
 		var got []string
@@ -59,5 +67,12 @@ func TestAnotherVersionOfTheKubernetesAPIIsReported(t *testing.T) {
 		if text := strings.Join(got, ", "); text != want {
 			t.Errorf("of %q the log has %q, want %q", versions, text, want)
 		}
+		last, differs := versions[len(versions)-1], 0.0
+		if last != own {
+			differs = 1
+		}
+		// Of all the versions only the last is there: a look for one series with no certain version finds it.
+		metricstest.Want(t, registry, differs, "quartet_stream_follower_other_kubernetes_api", "stream", "pods")
+		metricstest.Want(t, registry, differs, "quartet_stream_follower_other_kubernetes_api", "version", last)
 	}
 }

@@ -103,17 +103,11 @@ func (s *subscription[V]) Next(ctx context.Context) (stream.Message[V], error) {
 	}
 	if m.Kind == stream.KindOpened {
 		m.Start = startOf(frame.GetOpening().GetStart())
-		m.OtherAPI = other(frame.GetOpening().GetKubernetesApiVersion(), kubernetesAPIVersion())
+		own := kubernetesAPIVersion()
+		m.API = frame.GetOpening().GetKubernetesApiVersion()
+		m.OtherAPI = m.API != "" && own != "" && m.API != own
 	}
 	return m, nil
-}
-
-// other returns the version of the Kubernetes API of a peer if it is not this process's; empty if one is not known.
-func other(peers, own string) string {
-	if own == "" || peers == own {
-		return ""
-	}
-	return peers
 }
 
 var kinds = map[stream.Kind]streamv1.Kind{
