@@ -336,9 +336,10 @@ test-hostile: packages build ## Have each file of a node fail in each way; needs
 
 ##@ Measure
 .PHONY: bench
-bench: packages build $(CLUSTER) $(CONFORMANCE)/bin/kubelet ## Measure pods beside the kubelet, nodes of one API server, streams, probes and volumes; writes bench.json
+bench: packages build $(CLUSTER) $(CONFORMANCE)/bin/kubelet ## Measure pods beside the kubelet, nodes of one API server, streams, probes and volumes; writes bench.json and the tables of the documents
 	@tools/scripts/packages busybox-static
 	@go run ./test/bench -out bench.json
+	@go run ./test/bench -tables -out bench.json
 	@go run ./test/bench -hollow 50 -out ""
 	@go test ./services/configmux ./services/configmux/internal/mux ./services/configmux/internal/server -run '^$$' -bench . -timeout 20m
 	@go -C services/configmux/internal/mux/oracle test -run '^$$' -bench .

@@ -15,13 +15,6 @@ import (
 	"github.com/quartet-node/quartet/test/isolated"
 )
 
-// The names of what is measured: two nodes, and the calls of the runtime that a node cannot do without.
-const (
-	nodeKubelet = "kubelet"
-	nodeQuartet = "quartet"
-	bareCalls   = "bare"
-)
-
 const (
 	// agentStop is the time limit of a node's end.
 	agentStop = 20 * time.Second

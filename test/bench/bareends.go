@@ -11,6 +11,7 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/test/figures"
 )
 
 // benchNamespace is the namespace of all pods of the benchmark.
@@ -43,7 +44,7 @@ func (r *podRig) bareDeaths(ctx context.Context, sandboxes []string) (result flo
 		}
 		seconds = append(seconds, time.Since(begin).Seconds())
 	}
-	return median(seconds), nil
+	return figures.Median(seconds), nil
 }
 
 // bareStop stops the containers of sandboxes and then the sandboxes, all at once. It returns the seconds until the

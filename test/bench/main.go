@@ -10,6 +10,8 @@
 // With -volumes it measures pods with a staged CSI volume each, beside the kubelet, with -hollow many nodes of one API
 // server, and with -site one configmux for many nodes beside a watch for each node.
 //
+// With -tables it measures nothing, but writes the tables of the documents from the file of an earlier run.
+//
 // It needs root, the binaries of `make build`, and a kubelet; it uses a directory of its own and removes it.
 package main
 
@@ -21,11 +23,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/quartet-node/quartet/test/figures"
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
@@ -53,6 +57,8 @@ type options struct {
 	kubelet string
 	// bareAtOnce limits how many pods bare calls start at the same time; 0 is no limit.
 	bareAtOnce int
+	// tables is true if only the tables of the documents are written.
+	tables bool
 	// attach selects the drivers: those that need an attachment ("yes"), those that do not ("no"), or "both".
 	attach string
 }
@@ -72,6 +78,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	if err != nil {
 		return err
+	}
+	if opts.tables {
+		return updateTables(opts.out)
 	}
 	if err := livenode.CannotRun(opts.bin); err != nil {
 		return err
@@ -94,6 +103,18 @@ func run(ctx context.Context, args []string) error {
 		return errors.Join(result.print(os.Stdout), write(opts.out, result))
 	}
 	return measurePeers(ctx, opts)
+}
+
+// updateTables writes the tables of the documents from a report of an earlier run.
+func updateTables(file string) error {
+	report, err := figures.Read(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		figures.Update("README.md", "summary", report.Summary),
+		figures.Update(filepath.Join("docs", "reference", "benchmarks.md"), "tables", report.Tables),
+	)
 }
 
 // write writes figures as JSON into a file. Without a name it is a no-op.
@@ -125,6 +146,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&opts.kubelet, "kubelet", "bin/conformance/bin/kubelet", "the kubelet; not for -hollow")
 	flags.IntVar(&opts.bareAtOnce, "bare-at-once", 0, "most pods that bare calls start at the same time; 0: all")
 	flags.StringVar(&opts.attach, "attach", "both", "values of attachRequired for -volumes: no, yes or both")
+	flags.BoolVar(&opts.tables, "tables", false, "measure nothing, but write the tables of README.md and docs/reference/benchmarks.md from the file of -out")
 	list := flags.String("pods", "1,10,100,300", "numbers of pods to start at once")
 	if err := flags.Parse(args); err != nil {
 		return options{}, err

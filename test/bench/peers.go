@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/quartet-node/quartet/test/figures"
 	"github.com/quartet-node/quartet/test/isolated"
 )
 
@@ -98,7 +99,7 @@ func runPeers(ctx context.Context, description string) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.close(context.WithoutCancel(ctx))) }()
 	r.bareAtOnce = opts.BareAtOnce
-	report := Report{Time: time.Now().UTC().Format(time.RFC3339), CPUs: runtime.NumCPU(), Kernel: kernel()}
+	report := figures.Report{Time: time.Now().UTC().Format(time.RFC3339), CPUs: runtime.NumCPU(), Kernel: kernel()}
 	for _, pods := range opts.Pods {
 		size, err := r.compare(ctx, opts, pods)
 		if err != nil {
@@ -106,17 +107,17 @@ func runPeers(ctx context.Context, description string) (err error) {
 		}
 		report.Sizes = append(report.Sizes, size)
 	}
-	if err := report.print(os.Stdout); err != nil {
+	if err := report.Tables(os.Stdout); err != nil {
 		return err
 	}
 	return write(opts.Out, report)
 }
 
 // compare measures bare calls and both nodes with a number of pods, in turns. Each round begins with another of them.
-func (r *podRig) compare(ctx context.Context, opts peerOptions, pods int) (Size, error) {
-	size := Size{Pods: pods}
+func (r *podRig) compare(ctx context.Context, opts peerOptions, pods int) (figures.Size, error) {
+	size := figures.Size{Pods: pods}
 	turns := []struct{ name, program string }{
-		{bareCalls, ""}, {nodeKubelet, opts.Kubelet}, {nodeQuartet, filepath.Join(opts.Bin, "quartet")},
+		{figures.Bare, ""}, {figures.Kubelet, opts.Kubelet}, {figures.Quartet, filepath.Join(opts.Bin, "quartet")},
 	}
 	for round := range opts.Rounds {
 		fmt.Printf("%3d pods, round %d of %d:", pods, round+1, opts.Rounds)
@@ -127,18 +128,18 @@ func (r *podRig) compare(ctx context.Context, opts peerOptions, pods int) (Size,
 			if err != nil {
 				return size, fmt.Errorf("%s: %w", turn.name, err)
 			}
-			all := size.of(turn.name)
+			all := size.Of(turn.name)
 			*all = append(*all, result)
 			fmt.Printf(" %.2f s;", result.ReadySlowest)
 		}
 		fmt.Println()
 	}
-	size.summarize()
+	size.Summarize()
 	return size, nil
 }
 
-func (r *podRig) turn(ctx context.Context, name, program string, pods int, idle time.Duration) (Turn, error) {
-	if name == bareCalls {
+func (r *podRig) turn(ctx context.Context, name, program string, pods int, idle time.Duration) (figures.Turn, error) {
+	if name == figures.Bare {
 		return r.bareTurn(ctx, pods)
 	}
 	return r.nodeTurn(ctx, name, program, pods, idle)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"github.com/quartet-node/quartet/test/figures"
 )
 
 // clockTicks is USER_HZ, the unit of processor time in /proc. Linux fixes it at 100 for user space.
@@ -40,16 +42,8 @@ func statOf(pid int) (procfs.ProcStat, error) {
 	return process.Stat()
 }
 
-// memory is the memory of processes, in bytes. A page that several processes share counts in RSS once for each, and in
-// PSS once.
-type memory struct {
-	RSS       uint64 `json:"rssBytes"`
-	PSS       uint64 `json:"pssBytes"`
-	Anonymous uint64 `json:"anonymousBytes"`
-}
-
 // memoryOf returns the memory of a process and its running descendants.
-func memoryOf(root int) (m memory, err error) {
+func memoryOf(root int) (m figures.Memory, err error) {
 	pids, err := tree(root)
 	if err != nil {
 		return m, err

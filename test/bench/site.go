@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/quartet-node/quartet/test/figures"
 	"github.com/quartet-node/quartet/test/sitenodes"
 )
 
@@ -242,7 +243,7 @@ func (r *siteRig) change(ctx context.Context, turn *SiteTurn) error {
 		return err
 	}
 	seconds := r.delays.seconds()
-	turn.P50, turn.P99 = percentile(seconds, 50), percentile(seconds, 99)
+	turn.P50, turn.P99 = figures.Percentile(seconds, 50), figures.Percentile(seconds, 99)
 	return nil
 }
 

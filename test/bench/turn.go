@@ -7,6 +7,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/quartet-node/quartet/test/figures"
 )
 
 const (
@@ -15,31 +17,6 @@ const (
 	// pollDeath is the interval of requests for /pods when one container is replaced.
 	pollDeath = 5 * time.Millisecond
 )
-
-// Turn has the figures of bare calls or of a node with a number of pods, in one round. Times are in seconds.
-type Turn struct {
-	// ReadyMedian, ReadyP99 and ReadySlowest are from the manifests' rename until Ready in /pods; with bare calls until
-	// the container is started.
-	ReadyMedian  float64 `json:"readyMedianSeconds"`
-	ReadyP99     float64 `json:"readyP99Seconds"`
-	ReadySlowest float64 `json:"readySlowestSeconds"`
-	// AgentCPU, RuntimeCPU and AllCPU are the processor time of the node, of containerd without its shims, and of the
-	// machine, until all pods were Ready. IdleCPU is the time in which processors had nothing to do.
-	AgentCPU   float64 `json:"agentCPUSeconds"`
-	RuntimeCPU float64 `json:"runtimeCPUSeconds"`
-	AllCPU     float64 `json:"allCPUSeconds"`
-	IdleCPU    float64 `json:"idleCPUSeconds"`
-	// Death is from the kill of a container until its successor is Ready in /pods; with bare calls until it is started.
-	// It is the median of at most ten containers, one after another.
-	Death float64 `json:"deathSeconds"`
-	// Restart is from the kill of the node's processes, which are started again at once, until a new pod is Ready.
-	Restart float64 `json:"restartSeconds"`
-	// Gone is from the removal of the manifests until nothing of the pods runs.
-	Gone float64 `json:"goneSeconds"`
-	// RestCPU is the processor time of the node at rest, in percent of one core, and Memory its memory.
-	RestCPU float64 `json:"restCPUPercent"`
-	Memory  memory  `json:"memory"`
-}
 
 // usage is what has been used of the processors so far, in seconds.
 type usage struct {
@@ -62,16 +39,16 @@ func (r *podRig) usage(a *agent) (u usage, err error) {
 }
 
 // started fills in the figures of a start.
-func (t *Turn) started(seconds []float64, before, after usage) {
+func started(t *figures.Turn, seconds []float64, before, after usage) {
 	const p99 = 99
-	t.ReadyMedian, t.ReadyP99, t.ReadySlowest = median(seconds), percentile(seconds, p99), slowest(seconds)
+	t.ReadyMedian, t.ReadyP99, t.ReadySlowest = figures.Median(seconds), figures.Percentile(seconds, p99), figures.Slowest(seconds)
 	t.AgentCPU, t.RuntimeCPU = after.agent-before.agent, after.runtime-before.runtime
 	t.AllCPU, t.IdleCPU = after.machine.busy-before.machine.busy, after.machine.idle-before.machine.idle
 }
 
 // nodeTurn measures a node: it starts the node, and one pod, because a node that has just started has caches to fill.
 // Then it measures the pods.
-func (r *podRig) nodeTurn(ctx context.Context, name, program string, pods int, idle time.Duration) (t Turn, err error) {
+func (r *podRig) nodeTurn(ctx context.Context, name, program string, pods int, idle time.Duration) (t figures.Turn, err error) {
 	a, err := r.start(name, program, pods)
 	if err != nil {
 		return t, err
@@ -117,7 +94,7 @@ func (r *podRig) nodeTurn(ctx context.Context, name, program string, pods int, i
 	return t, err
 }
 
-func (r *podRig) measureStart(ctx context.Context, a *agent, pods int, t *Turn) (podSet, error) {
+func (r *podRig) measureStart(ctx context.Context, a *agent, pods int, t *figures.Turn) (podSet, error) {
 	before, err := r.usage(a)
 	if err != nil {
 		return podSet{}, err
@@ -127,12 +104,12 @@ func (r *podRig) measureStart(ctx context.Context, a *agent, pods int, t *Turn) 
 		return set, err
 	}
 	after, err := r.usage(a)
-	t.started(seconds, before, after)
+	started(t, seconds, before, after)
 	return set, err
 }
 
 // measureRest measures a node that has nothing to do, after some time in which it finishes its work.
-func (r *podRig) measureRest(ctx context.Context, a *agent, length time.Duration, t *Turn) error {
+func (r *podRig) measureRest(ctx context.Context, a *agent, length time.Duration, t *figures.Turn) error {
 	const finish = 3
 	if err := rest(ctx, max(settleTime, length/finish)); err != nil {
 		return err
@@ -177,7 +154,7 @@ func (r *podRig) nodeDeaths(ctx context.Context, node string, set podSet) (float
 		}
 		seconds = append(seconds, time.Since(begin).Seconds())
 	}
-	return median(seconds), nil
+	return figures.Median(seconds), nil
 }
 
 // containerOf returns the ID of the only container of a pod; "" when the pod is not Ready.
@@ -205,7 +182,7 @@ func readyContainer(pod *v1.Pod) string {
 }
 
 // bareTurn measures the calls that a node cannot do without.
-func (r *podRig) bareTurn(ctx context.Context, pods int) (t Turn, err error) {
+func (r *podRig) bareTurn(ctx context.Context, pods int) (t figures.Turn, err error) {
 	before, err := r.usage(nil)
 	if err != nil {
 		return t, err
@@ -219,7 +196,7 @@ func (r *podRig) bareTurn(ctx context.Context, pods int) (t Turn, err error) {
 	if err != nil {
 		return t, err
 	}
-	t.started(seconds, before, after)
+	started(&t, seconds, before, after)
 	if t.Death, err = r.bareDeaths(ctx, sandboxes[:min(deaths, pods)]); err != nil {
 		return t, fmt.Errorf("killed containers: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/quartet-node/quartet/test/cluster"
+	"github.com/quartet-node/quartet/test/figures"
 )
 
 // insideVolumes is the first argument of the command that measures volumes in namespaces of its own.
@@ -84,7 +85,7 @@ func (r *volumeRig) compare(ctx context.Context, attach bool) (VolumeMode, error
 		turns := []struct {
 			name, program string
 			node          *VolumeNode
-		}{{nodeKubelet, r.opts.Kubelet, kubelet}, {nodeQuartet, filepath.Join(r.opts.Bin, "quartet"), quartet}}
+		}{{figures.Kubelet, r.opts.Kubelet, kubelet}, {figures.Quartet, filepath.Join(r.opts.Bin, "quartet"), quartet}}
 		if round%2 == 1 {
 			turns[0], turns[1] = turns[1], turns[0]
 		}

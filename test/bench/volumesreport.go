@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
+
+	"github.com/quartet-node/quartet/test/figures"
 )
 
 // Volumes is the JSON report of pods with volumes. Times are in seconds.
@@ -70,7 +72,7 @@ func (n VolumeNode) median(f volumeFigure) float64 {
 	for _, r := range n.Rounds {
 		values = append(values, f.of(r))
 	}
-	return median(values)
+	return figures.Median(values)
 }
 
 func (m *VolumeMode) summarize() {

@@ -16,6 +16,7 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
+	"github.com/quartet-node/quartet/test/figures"
 	"github.com/quartet-node/quartet/test/livenode"
 )
 
@@ -68,7 +69,7 @@ func (r *volumeRig) round(ctx context.Context, a *agent, attach bool, pods int) 
 		return result, err
 	}
 	result = VolumeRound{
-		Median: median(seconds), Slowest: slowest(seconds), StartCPU: ready.cpu - before.cpu,
+		Median: figures.Median(seconds), Slowest: figures.Slowest(seconds), StartCPU: ready.cpu - before.cpu,
 		Gone: gone.at.Sub(settled.at).Seconds(), StopCPU: gone.cpu - settled.cpu,
 	}
 	if result.Starts, err = r.calls(a.name, before.at, settled.at); err != nil {

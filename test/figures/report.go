@@ -1,13 +1,19 @@
-package main
+// Package figures computes and formats the figures of the benchmark: the report that it writes as bench.json, the
+// tables that it prints, and the sections of documents that are made of a report.
+package figures
 
 import (
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strconv"
+)
 
-	"text/tabwriter"
+// The names of what is measured: two nodes, and the calls of the runtime that a node cannot do without.
+const (
+	Bare    = "bare"
+	Kubelet = "kubelet"
+	Quartet = "quartet"
 )
 
 // Report is the JSON report of the benchmark.
@@ -28,6 +34,39 @@ type Size struct {
 	Ratios map[string]Ratio `json:"ratios"`
 }
 
+// Turn has the figures of bare calls or of a node with a number of pods, in one round. Times are in seconds.
+type Turn struct {
+	// ReadyMedian, ReadyP99 and ReadySlowest are from the manifests' rename until Ready in /pods; with bare calls until
+	// the container is started.
+	ReadyMedian  float64 `json:"readyMedianSeconds"`
+	ReadyP99     float64 `json:"readyP99Seconds"`
+	ReadySlowest float64 `json:"readySlowestSeconds"`
+	// AgentCPU, RuntimeCPU and AllCPU are the processor time of the node, of containerd without its shims, and of the
+	// machine, until all pods were Ready. IdleCPU is the time in which processors had nothing to do.
+	AgentCPU   float64 `json:"agentCPUSeconds"`
+	RuntimeCPU float64 `json:"runtimeCPUSeconds"`
+	AllCPU     float64 `json:"allCPUSeconds"`
+	IdleCPU    float64 `json:"idleCPUSeconds"`
+	// Death is from the kill of a container until its successor is Ready in /pods; with bare calls until it is started.
+	// It is the median of at most ten containers, one after another.
+	Death float64 `json:"deathSeconds"`
+	// Restart is from the kill of the node's processes, which are started again at once, until a new pod is Ready.
+	Restart float64 `json:"restartSeconds"`
+	// Gone is from the removal of the manifests until nothing of the pods runs.
+	Gone float64 `json:"goneSeconds"`
+	// RestCPU is the processor time of the node at rest, in percent of one core, and Memory its memory.
+	RestCPU float64 `json:"restCPUPercent"`
+	Memory  Memory  `json:"memory"`
+}
+
+// Memory is the memory of processes, in bytes. A page that several processes share counts in RSS once for each, and in
+// PSS once.
+type Memory struct {
+	RSS       uint64 `json:"rssBytes"`
+	PSS       uint64 `json:"pssBytes"`
+	Anonymous uint64 `json:"anonymousBytes"`
+}
+
 // Ratio is the median of the ratios of all rounds, and the least and the largest of them.
 type Ratio struct {
 	Against string  `json:"against"`
@@ -37,6 +76,18 @@ type Ratio struct {
 	// Aim is what the ratio should be at most; 0 without an aim.
 	Aim float64 `json:"aim,omitempty"`
 }
+
+// The names of the figures of the short table.
+const (
+	readyMedian  = "Ready, median"
+	readySlowest = "Ready, slowest"
+	allCPU       = "CPU of everything until then"
+	deathToReady = "death to Ready"
+	restart      = "agent killed to a new pod Ready"
+	gone         = "deleted until nothing runs"
+	restCPU      = "CPU at rest"
+	restPSS      = "PSS at rest"
+)
 
 // figure is a figure of a turn.
 type figure struct {
@@ -52,7 +103,7 @@ type figure struct {
 // peer returns what Quartet is compared with.
 func (f figure) peer() string {
 	if f.against == "" {
-		return nodeKubelet
+		return Kubelet
 	}
 	return f.against
 }
@@ -60,35 +111,35 @@ func (f figure) peer() string {
 func figures() []figure {
 	const mebi = 1 << 20
 	return []figure{
-		{name: "Ready, median", unit: "s", bare: true, of: func(t Turn) float64 { return t.ReadyMedian },
+		{name: readyMedian, unit: "s", bare: true, of: func(t Turn) float64 { return t.ReadyMedian },
 			aims: map[int]float64{100: 0.5}},
 		{name: "Ready, p99", unit: "s", bare: true, of: func(t Turn) float64 { return t.ReadyP99 }},
-		{name: "Ready, slowest", unit: "s", bare: true, of: func(t Turn) float64 { return t.ReadySlowest },
+		{name: readySlowest, unit: "s", bare: true, of: func(t Turn) float64 { return t.ReadySlowest },
 			aims: map[int]float64{1: 0.9, 10: 0.9, 100: 0.85, 300: 0.85}},
 		{name: "CPU of the agent until then", unit: "s", of: func(t Turn) float64 { return t.AgentCPU }},
 		{name: "CPU of containerd until then", unit: "s", bare: true, of: func(t Turn) float64 { return t.RuntimeCPU },
 			aims: map[int]float64{100: 0.9}},
-		{name: "CPU of everything until then", unit: "s", bare: true, of: func(t Turn) float64 { return t.AllCPU },
+		{name: allCPU, unit: "s", bare: true, of: func(t Turn) float64 { return t.AllCPU },
 			aims: map[int]float64{100: 0.85}},
 		{name: "processors idle until then", unit: "s", bare: true, of: func(t Turn) float64 { return t.IdleCPU }},
-		{name: "death to Ready", unit: "s", bare: true, against: bareCalls, of: func(t Turn) float64 { return t.Death },
+		{name: deathToReady, unit: "s", bare: true, against: Bare, of: func(t Turn) float64 { return t.Death },
 			aims: map[int]float64{1: 1.1, 10: 1.1, 100: 1.1, 300: 1.1}},
-		{name: "agent killed to a new pod Ready", unit: "s", of: func(t Turn) float64 { return t.Restart }},
-		{name: "deleted until nothing runs", unit: "s", bare: true, of: func(t Turn) float64 { return t.Gone }},
-		{name: "CPU at rest", unit: "% of a core", of: func(t Turn) float64 { return t.RestCPU }, aims: map[int]float64{100: 0.2}},
+		{name: restart, unit: "s", of: func(t Turn) float64 { return t.Restart }},
+		{name: gone, unit: "s", bare: true, of: func(t Turn) float64 { return t.Gone }},
+		{name: restCPU, unit: "% of a core", of: func(t Turn) float64 { return t.RestCPU }, aims: map[int]float64{100: 0.2}},
 		{name: "resident at rest", unit: "MiB", of: func(t Turn) float64 { return float64(t.Memory.RSS) / mebi }},
-		{name: "PSS at rest", unit: "MiB", of: func(t Turn) float64 { return float64(t.Memory.PSS) / mebi },
+		{name: restPSS, unit: "MiB", of: func(t Turn) float64 { return float64(t.Memory.PSS) / mebi },
 			aims: map[int]float64{100: 0.8}},
 		{name: "anonymous at rest", unit: "MiB", of: func(t Turn) float64 { return float64(t.Memory.Anonymous) / mebi }},
 	}
 }
 
-// of returns the turns of bare calls or of a node.
-func (s *Size) of(name string) *[]Turn {
+// Of returns the turns of bare calls or of a node.
+func (s *Size) Of(name string) *[]Turn {
 	switch name {
-	case bareCalls:
+	case Bare:
 		return &s.Bare
-	case nodeKubelet:
+	case Kubelet:
 		return &s.Kubelet
 	default:
 		return &s.Quartet
@@ -98,16 +149,17 @@ func (s *Size) of(name string) *[]Turn {
 // median returns the median of a figure over the rounds.
 func (s *Size) median(name string, f figure) float64 {
 	var values []float64
-	for _, turn := range *s.of(name) {
+	for _, turn := range *s.Of(name) {
 		values = append(values, f.of(turn))
 	}
-	return median(values)
+	return Median(values)
 }
 
-func (s *Size) summarize() {
+// Summarize fills in the ratios when all turns are there.
+func (s *Size) Summarize() {
 	s.Ratios = map[string]Ratio{}
 	for _, f := range figures() {
-		peers := *s.of(f.peer())
+		peers := *s.Of(f.peer())
 		var ratios []float64
 		for i, turn := range s.Quartet {
 			if peer := f.of(peers[i]); peer > 0 {
@@ -117,13 +169,14 @@ func (s *Size) summarize() {
 		if len(ratios) > 0 { // a short start may use less processor time than /proc shows
 			s.Ratios[f.name] = Ratio{
 				Against: f.peer(), Aim: f.aims[s.Pods],
-				Median: median(ratios), Least: slices.Min(ratios), Largest: slices.Max(ratios),
+				Median: Median(ratios), Least: slices.Min(ratios), Largest: slices.Max(ratios),
 			}
 		}
 	}
 }
 
-func median(values []float64) float64 {
+// Median returns the median of the values; 0 without values.
+func Median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	if len(sorted) == 0 {
 		return 0
@@ -131,8 +184,8 @@ func median(values []float64) float64 {
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
-// percentile returns a percentile of the values, by nearest rank.
-func percentile(values []float64, percent int) float64 {
+// Percentile returns a percentile of the values, by nearest rank; 0 without values.
+func Percentile(values []float64, percent int) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	if len(sorted) == 0 {
 		return 0
@@ -140,33 +193,12 @@ func percentile(values []float64, percent int) float64 {
 	return sorted[(len(sorted)*percent+99)/100-1]
 }
 
-func slowest(values []float64) float64 {
+// Slowest returns the largest of the values; 0 without values.
+func Slowest(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
 	}
 	return slices.Max(values)
-}
-
-// print writes a table in Markdown for each number of pods.
-func (r *Report) print(out io.Writer) error {
-	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
-	fmt.Fprintf(w, "\n%d CPUs, kernel %s. The median of the rounds; a ratio has its range over the rounds.\n", r.CPUs, r.Kernel)
-	for i := range r.Sizes {
-		size := &r.Sizes[i]
-		fmt.Fprintf(w, "\nPods: %d, rounds: %d\n\n", size.Pods, len(size.Quartet))
-		fmt.Fprintln(w, "| what\t| bare calls\t| kubelet\t| Quartet\t| ratio\t| to\t| at most\t|")
-		fmt.Fprintln(w, "|---\t|---\t|---\t|---\t|---\t|---\t|---\t|")
-		for _, f := range figures() {
-			bare := ""
-			if f.bare {
-				bare = size.text(bareCalls, f)
-			}
-			ratio, against, aim := size.ratio(f)
-			fmt.Fprintf(w, "| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t|\n",
-				f.name, bare, size.text(nodeKubelet, f), size.text(nodeQuartet, f), ratio, against, aim)
-		}
-	}
-	return w.Flush()
 }
 
 // text returns a figure with its unit, and three digits of it.
