@@ -40,8 +40,8 @@ const (
 //
 // Replaced are the values of environment variables; commands and arguments, also of probes and hooks; paths and headers
 // of HTTP probes and hooks; annotations that are not the node's own; attributes of volumes; and the IDs of the machine.
-// Removed are messages of containers, of the runtime and of events. Calls of the runtime come without what may be secret
-// (package runtimecalls); of them only annotations are masked.
+// Removed are messages of containers, of the runtime and of events. Calls of the runtime come without what may be
+// secret (package runtimecalls); of them only annotations are masked.
 type Mask struct {
 	key []byte
 

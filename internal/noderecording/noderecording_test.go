@@ -222,8 +222,8 @@ func TestNoSecretIsInAnyMessage(t *testing.T) {
 	}
 }
 
-// TestACallOfTheRuntimeHasTheMaskedAnnotationsOfTheEvents masks a call, so that a replay sees the same sandbox in a call
-// and in an event.
+// TestACallOfTheRuntimeHasTheMaskedAnnotationsOfTheEvents masks a call, so that a replay sees the same sandbox in a
+// call and in an event.
 func TestACallOfTheRuntimeHasTheMaskedAnnotationsOfTheEvents(t *testing.T) {
 	const secret = "hunter2"
 	m := NewMask()
@@ -249,9 +249,10 @@ func TestACallOfTheRuntimeHasTheMaskedAnnotationsOfTheEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Id: "s", Annotations: map[string]string{
+	masks := map[string]string{
 		"note": m.digest(secret), "quartet.dev/traceparent": "kept", podlabels.ContainerSpecHash: m.digest("abc"),
-	}}}
+	}
+	want := &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Id: "s", Annotations: masks}}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("the answer (-want +got):\n%s", diff)
 	}

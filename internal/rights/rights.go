@@ -22,8 +22,8 @@ const (
 	Secrets Role = "secrets"
 	// Evict ends pods, and all pods before the machine goes down.
 	Evict Role = "evict"
-	// Admin rotates keys, has the runtime listed anew, and looks into processes: profiles, goroutines, the log level, calls
-	// of the runtime.
+	// Admin rotates keys, has the runtime listed anew, and looks into processes: profiles, goroutines, the log level,
+	// calls of the runtime.
 	Admin Role = "admin"
 )
 

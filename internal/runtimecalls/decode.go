@@ -16,7 +16,7 @@ import (
 func Decode(call *debugv1.RuntimeCall) (request, response proto.Message, err error) {
 	method := methodOf(call.GetMethod())
 	if method == nil {
-		return nil, nil, fmt.Errorf("the runtime's method %q is not known: run the same version of all parts", call.GetMethod())
+		return nil, nil, fmt.Errorf("%q is no method of the runtime: run the same version of all parts", call.GetMethod())
 	}
 	if request, err = decode(method.Input(), call.GetRequest()); err != nil {
 		return nil, nil, fmt.Errorf("read the request of %s: %w", call.GetMethod(), err)

@@ -1,10 +1,13 @@
 package runtimecalls
 
 import (
+	"context"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/quartet-node/quartet/internal/podlabels"
 )
@@ -35,6 +38,8 @@ func Redacted(message proto.Message) proto.Message {
 	out := proto.Clone(message)
 	Walk(out.ProtoReflect(), func(in protoreflect.Message, field protoreflect.FieldDescriptor) {
 		switch {
+		case cancelled(in, field):
+			in.Set(field, protoreflect.ValueOfString(context.Canceled.Error()))
 		case secret(field):
 			in.Clear(field)
 		case IsAnnotations(field):
@@ -42,6 +47,13 @@ func Redacted(message proto.Message) proto.Message {
 		}
 	})
 	return out
+}
+
+// cancelled reports whether a field is the message of a container whose start was cancelled. That it was is kept,
+// because pleg decides by it.
+func cancelled(in protoreflect.Message, field protoreflect.FieldDescriptor) bool {
+	_, isStatus := in.Interface().(*runtimeapi.ContainerStatus)
+	return isStatus && field.Name() == "message" && strings.Contains(in.Get(field).String(), context.Canceled.Error())
 }
 
 // IsAnnotations reports whether a field holds annotations.

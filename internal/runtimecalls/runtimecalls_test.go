@@ -196,11 +196,12 @@ func TestNoSecretPasses(t *testing.T) {
 			}
 			for _, message := range []proto.Message{request, response} {
 				fill(message.ProtoReflect(), 0)
-				runtimecalls.Walk(runtimecalls.Redacted(message).ProtoReflect(), func(in protoreflect.Message, field protoreflect.FieldDescriptor) {
+				note := func(in protoreflect.Message, field protoreflect.FieldDescriptor) {
 					if holdsText(field) {
 						kept[string(in.Descriptor().Name())+"."+string(field.Name())] = true
 					}
-				})
+				}
+				runtimecalls.Walk(runtimecalls.Redacted(message).ProtoReflect(), note)
 			}
 		}
 	}
@@ -275,4 +276,17 @@ func someKey(field protoreflect.FieldDescriptor) protoreflect.MapKey {
 		return protoreflect.ValueOfString("key").MapKey()
 	}
 	return field.Default().MapKey()
+}
+
+// TestACancelledStartStaysOne: of a container's message only that its start was cancelled stays, by which pleg decides.
+func TestACancelledStartStaysOne(t *testing.T) {
+	for message, want := range map[string]string{
+		"failed to start " + secret + ": context canceled": "context canceled",
+		"failed to start " + secret:                        "",
+	} {
+		masked, _ := runtimecalls.Redacted(&runtimeapi.ContainerStatus{Message: message}).(*runtimeapi.ContainerStatus)
+		if masked.GetMessage() != want {
+			t.Errorf("%q becomes %q, want %q", message, masked.GetMessage(), want)
+		}
+	}
 }

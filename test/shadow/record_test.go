@@ -59,8 +59,8 @@ func TestARecordedNodeIsReplayed(t *testing.T) {
 	}
 }
 
-// hasCallsAndNoSecrets checks that no value of the environment is in a recording, and that the calls are in it which have
-// one: those that make a container.
+// hasCallsAndNoSecrets checks that no value of the environment is in a recording, and that the calls are in it which
+// have one: those that make a container.
 func hasCallsAndNoSecrets(t *testing.T, file string) {
 	t.Helper()
 	data, err := os.ReadFile(file)

@@ -37,8 +37,8 @@ func RecordCommand() *cobra.Command {
 		Short: "Write the streams of all four processes into a file, without secrets",
 		Long: "Write the streams of the node's processes into a file, every change with its time, until Ctrl-C, for the time of\n" +
 			"--for, or until the file has the size of --max-size. 'quartet replay FILE' runs syncloop against it. Values that may\n" +
-			"be secret are replaced by digests: environment, commands, arguments, annotations. Names and images stay. The calls\n" +
-			"of the runtime by pleg and syncloop are written with their answers if the user has the role admin.",
+			"be secret are replaced by digests: environment, commands, arguments, annotations. Names and images stay. Calls of\n" +
+			"the runtime by pleg and syncloop are written with their answers if the user has the role admin.",
 		Example: "  quartet record node.jsonl --for 10m",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {

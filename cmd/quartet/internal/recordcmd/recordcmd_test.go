@@ -42,7 +42,9 @@ func TestArgumentsAreChecked(t *testing.T) {
 	for want, args := range map[string][]string{
 		"name a recording":                             {},
 		"replay with 'configmux --replay'":             {"FILE", "--part", "configmux"},
-		`--part: "pleg" must be syncloop`:              {"FILE", "--part", "pleg"},
+		`--part: "kubelet" must be syncloop or pleg`:   {"FILE", "--part", "kubelet"},
+		"they are for --part syncloop":                 {"FILE", "--part", "pleg", "--speed", "2"},
+		"FILE: no such file":                           {"FILE", "--part", "pleg"},
 		"--speed: 0: must be more than 0":              {"FILE", "--speed", "0"},
 		"--speed: 1000: must be more than 0 and at mo": {"FILE", "--speed", "1000"},
 		`-o: "yaml" must be text or json`:              {"FILE", "-o", "yaml"},

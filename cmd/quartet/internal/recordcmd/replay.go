@@ -11,6 +11,7 @@ import (
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/doctor"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/services/pleg"
 	"github.com/quartet-node/quartet/services/syncloop"
 )
 
@@ -30,19 +31,23 @@ func ReplayCommand() *cobra.Command {
 	var step bool
 	cmd := &cobra.Command{
 		Use:   "replay FILE",
-		Short: "Run syncloop against a recording of the other parts, and report where it decides differently",
+		Short: "Run a part against a recording of the others, and report where it decides differently",
 		Long: "Run the loop, the workers and the decisions of syncloop against a recording of 'quartet record', and report where\n" +
-			"they differ from what the recorded syncloop did. Nothing is changed on this machine: it need not be a node. The\n" +
-			"exit code is 0 without differences and 3 with some.",
-		Example: "  quartet replay node.jsonl\n  quartet replay node.jsonl --config new.yaml --step",
+			"they differ from what the recorded syncloop did; or with --part pleg the decisions of pleg against the recorded\n" +
+			"calls of the runtime. Nothing is changed on this machine: it need not be a node. The exit code is 0 without\n" +
+			"differences and 3 with some.",
+		Example: "  quartet replay node.jsonl\n  quartet replay node.jsonl --config new.yaml --step\n" +
+			"  quartet replay node.jsonl --part pleg",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) != 1:
 				return errors.New("name a recording: " + cmd.CommandPath() + " FILE")
 			case part == string(layout.ConfigMux):
 				return errors.New("--part configmux: record with 'quartet updates record', and replay with 'configmux --replay'")
-			case part != string(layout.SyncLoop):
-				return fmt.Errorf("--part: %q must be syncloop: the input of other parts is not in the recording", part)
+			case part != string(layout.SyncLoop) && part != string(layout.PLEG):
+				return fmt.Errorf("--part: %q must be syncloop or pleg: the input of other parts is not in the recording", part)
+			case part == string(layout.PLEG) && (cmd.Flags().Changed("speed") || cmd.Flags().Changed("config")):
+				return errors.New("--speed, --config: they are for --part syncloop: pleg decides in no time, and by no configuration")
 			case !(speed > 0 && speed <= maxSpeed):
 				return fmt.Errorf("--speed: %v: must be more than 0 and at most %d", speed, maxSpeed)
 			case output != "text" && output != "json":
@@ -51,14 +56,18 @@ func ReplayCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			replay := syncloop.Replay{
-				File: args[0], Config: config, Speed: speed, JSON: output == "json",
-				Out: cmd.OutOrStdout(), Log: cmd.ErrOrStderr(),
-			}
+			var stepping func(text string) error
 			if step {
-				replay.Step = stepper(cmd.InOrStdin(), cmd.ErrOrStderr())
+				stepping = stepper(cmd.InOrStdin(), cmd.ErrOrStderr())
 			}
-			differences, err := replay.Run(cmd.Context())
+			run := syncloop.Replay{
+				File: args[0], Config: config, Speed: speed, JSON: output == "json", Step: stepping,
+				Out: cmd.OutOrStdout(), Log: cmd.ErrOrStderr(),
+			}.Run
+			if part == string(layout.PLEG) {
+				run = pleg.Replay{File: args[0], JSON: output == "json", Step: stepping, Out: cmd.OutOrStdout()}.Run
+			}
+			differences, err := run(cmd.Context())
 			if err == nil && differences > 0 {
 				return &doctor.ExitError{Code: exitDiffers, Err: fmt.Errorf("%d differences from the recording", differences)}
 			}
@@ -67,10 +76,10 @@ func ReplayCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&part, "part", string(layout.SyncLoop), "`PART` to run: syncloop")
+	flags.StringVar(&part, "part", string(layout.SyncLoop), "`PART` to run: syncloop or pleg")
 	flags.StringVar(&config, "config", "", "`FILE` with the KubeletConfiguration to decide by; without it all fields have their defaults")
 	flags.Float64Var(&speed, "speed", defaultSpeed, "how many `TIMES` faster than recorded, at most 100")
-	flags.BoolVar(&step, "step", false, "show each change of the recording, and wait for Enter before it is given")
+	flags.BoolVar(&step, "step", false, "show each change of the recording, for pleg each step, and wait for Enter before it is given")
 	flags.StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	return cmd
 }

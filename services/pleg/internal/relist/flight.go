@@ -194,16 +194,10 @@ func (r *Relister) fly(uid string, f *flight, lane *lane, known *lifecyclev1.Pod
 	if r.ctx.Err() == nil {
 		r.cfg.Metrics.inspected(r.cfg.Clock.Since(began), err)
 	}
-	switch {
-	case r.ctx.Err() != nil:
+	if r.ctx.Err() != nil {
 		f.err = ErrStopped
-	case err != nil:
-		f.err = err
-		p.failure = err.Error()
-		r.fail(uid, p, seen, p.failure, began)
-	default:
-		p.failure = ""
-		f.status = r.commit(uid, p, seen)
+	} else {
+		f.status, f.err = r.land(uid, p, seen, err, began)
 	}
 	p.running, p.slow = nil, f.slow
 	close(f.done)
@@ -216,13 +210,31 @@ func (r *Relister) fly(uid string, f *flight, lane *lane, known *lifecyclev1.Pod
 	r.pump()
 }
 
+// land records the result of an inspection that began at a time. The caller holds mu.
+func (r *Relister) land(
+	uid string, p *pod, seen *lifecyclev1.PodStatus, err error, began time.Time,
+) (*lifecyclev1.PodStatus, error) {
+	if err != nil {
+		p.failure = err.Error()
+		r.fail(uid, p, seen, p.failure, began)
+		return nil, err
+	}
+	p.failure = ""
+	return r.commit(uid, p, seen), nil
+}
+
 // late publishes that a pod's state is unknown while its inspection, which began at a time, still runs.
 func (r *Relister) late(uid string, f *flight, began time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.pods[uid]; p != nil && p.running == f && p.failure == "" && r.ctx.Err() == nil {
-		r.fail(uid, p, nil, fmt.Sprintf("the runtime has not answered for %v when asked for the pod", overdue), began)
+		r.failLate(uid, p, began)
 	}
+}
+
+// failLate records that the inspection of a pod has not ended within overdue. The caller holds mu.
+func (r *Relister) failLate(uid string, p *pod, began time.Time) {
+	r.fail(uid, p, nil, fmt.Sprintf("the runtime has not answered for %v when asked for the pod", overdue), began)
 }
 
 // commit records an observation and publishes the changes. The caller holds mu.

@@ -174,12 +174,22 @@ func listen(ctx context.Context, cfg Config, failures int) (lasted bool, err err
 
 // give passes an event to the relister.
 func give(cfg Config, event *runtimeapi.ContainerEventResponse) {
-	var at time.Time
-	if event.GetCreatedAt() > 0 {
-		at = time.Unix(0, event.GetCreatedAt())
-	}
+	at := TimeOf(event)
 	cfg.Metrics.event(at, cfg.Clock.Now())
-	cfg.Relister.Heard(at)
+	Hint(cfg.Relister, event, at)
+}
+
+// TimeOf returns when the runtime created an event; zero if unknown.
+func TimeOf(event *runtimeapi.ContainerEventResponse) time.Time {
+	if event.GetCreatedAt() <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, event.GetCreatedAt())
+}
+
+// Hint gives an event that the runtime created at a time, or zero if unknown, to a relister.
+func Hint(relister Relister, event *runtimeapi.ContainerEventResponse, at time.Time) {
+	relister.Heard(at)
 	// A runtime that has lost the sandbox sends no status, or an empty one.
 	labels := event.GetPodSandboxStatus().GetLabels()
 	uid, kind := labels[podlabels.PodUID], event.GetContainerEventType()
@@ -187,13 +197,13 @@ func give(cfg Config, event *runtimeapi.ContainerEventResponse) {
 	case uid == "" && len(labels) > 0:
 		// A sandbox without a pod UID belongs to another program.
 	case kind == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:
-		cfg.Relister.HintRemoved(uid, event.GetContainerId(), at)
+		relister.HintRemoved(uid, event.GetContainerId(), at)
 	case uid == "":
-		cfg.Relister.HintAny(event.GetContainerId(), at)
+		relister.HintAny(event.GetContainerId(), at)
 	case kind == runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT:
-		cfg.Relister.HintCreated(uid, at)
+		relister.HintCreated(uid, at)
 	default:
-		cfg.Relister.Hint(uid, at)
+		relister.Hint(uid, at)
 	}
 }
 

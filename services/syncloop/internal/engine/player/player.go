@@ -106,8 +106,8 @@ func New(cfg Config) (*Player, error) {
 	return p, nil
 }
 
-// isCall reports whether a part is calls of the runtime, which are no input of syncloop's decisions: what came of them is
-// in pleg's events.
+// isCall reports whether a part is calls of the runtime, which are no input of syncloop's decisions: what came of them
+// is in pleg's events.
 func isCall(part noderecording.Part) bool {
 	return part == noderecording.PLEGCalls || part == noderecording.SyncLoopCalls
 }
