@@ -68,7 +68,7 @@ func (f *flags) addOwnFlags(service Service, set *pflag.FlagSet) {
 			&f.configmuxObjects,
 			"configmux-objects",
 			false,
-			"get config maps and secrets from a configmux of a site, its --nodes, and not from the API server",
+			"get config maps, secrets, claims and services from a configmux of a site, its --nodes, and not from the API server",
 		)
 		set.StringVar(
 			&f.podLogsDir,
@@ -124,7 +124,7 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 	}
 	if service == SyncLoop {
 		if cfg.ConfigmuxObjects = f.configmuxObjects; f.configmuxObjects && f.kubeconfig == "" {
-			fail("configmux-objects", "config maps and secrets of a node without --kubeconfig always come from configmux: leave it out")
+			fail("configmux-objects", "the objects of pods of a node without --kubeconfig always come from configmux: leave it out")
 		}
 		if !filepath.IsAbs(f.hostRoot) {
 			fail("host-root", "%q must be an absolute path, for example /host", f.hostRoot)

@@ -1,5 +1,5 @@
-// Package podobjects says which config maps and secrets a pod names. syncloop gets them for the pod, and a configmux of
-// a site for the nodes of its pods. It is pure.
+// Package podobjects says which config maps, secrets, claims and services a pod names. syncloop gets them for the pod,
+// and a configmux of a site for the nodes of its pods. It is pure.
 package podobjects
 
 import (
@@ -12,7 +12,14 @@ import (
 const (
 	ConfigMap = "ConfigMap"
 	Secret    = "Secret"
+	Claim     = "PersistentVolumeClaim"
+	Service   = "Service"
+	// Services are all services of a namespace. They have no name.
+	Services = "ServiceList"
 )
+
+// APIService is the name of the service in the namespace default by which pods reach the API server.
+const APIService = "kubernetes"
 
 // Ref names an object.
 type Ref struct{ Kind, Namespace, Name string }
@@ -81,4 +88,54 @@ func volume(v *v1.Volume, add func(kind, name string)) {
 			}
 		}
 	}
+}
+
+// ClaimName returns the name of the claim of a volume: that which it names, or for an ephemeral volume the pod's and
+// the volume's name. It is empty for other kinds of volumes.
+func ClaimName(pod *v1.Pod, volume *v1.Volume) (name string, ephemeral bool) {
+	switch {
+	case volume.PersistentVolumeClaim != nil:
+		return volume.PersistentVolumeClaim.ClaimName, false
+	case volume.Ephemeral != nil:
+		return pod.Name + "-" + volume.Name, true
+	}
+	return "", false
+}
+
+// UsedByVolumes returns the claims of a pod's volumes, and the secrets of those that a CSI driver mounts without a claim,
+// each once.
+func UsedByVolumes(pod *v1.Pod) []Ref {
+	var refs []Ref
+	add := func(kind, name string) {
+		if ref := (Ref{Kind: kind, Namespace: pod.Namespace, Name: name}); name != "" && !slices.Contains(refs, ref) {
+			refs = append(refs, ref)
+		}
+	}
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		name, _ := ClaimName(pod, v)
+		add(Claim, name)
+		if v.CSI != nil && v.CSI.NodePublishSecretRef != nil {
+			add(Secret, v.CSI.NodePublishSecretRef.Name)
+		}
+		if v.AzureFile != nil { // of the kinds that a CSI driver mounts today, the only one with a secret
+			add(Secret, v.AzureFile.SecretName)
+		}
+	}
+	return refs
+}
+
+// UsedServices returns the services whose addresses are in the environment of a pod's containers: that of the API
+// server, and all of the pod's namespace, unless the pod's enableServiceLinks is false.
+func UsedServices(pod *v1.Pod) []Ref {
+	refs := []Ref{{Kind: Service, Namespace: v1.NamespaceDefault, Name: APIService}}
+	if LinksServices(pod) {
+		refs = append(refs, Ref{Kind: Services, Namespace: pod.Namespace})
+	}
+	return refs
+}
+
+// LinksServices reports whether the services of a pod's namespace are in the environment of its containers.
+func LinksServices(pod *v1.Pod) bool {
+	return pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
 }

@@ -54,3 +54,34 @@ func TestEveryPlaceInAPodThatNamesAnObject(t *testing.T) {
 		t.Errorf("the pod names %v, want %v", got, want)
 	}
 }
+
+// TestWhatVolumesAndEnvironmentsName: the claims of volumes, also of ephemeral ones, and the services of environments.
+func TestWhatVolumesAndEnvironmentsName(t *testing.T) {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
+	pod.Spec.Volumes = []v1.Volume{
+		{Name: "data", VolumeSource: v1.VolumeSource{
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "disk"},
+		}},
+		{Name: "scratch", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}},
+		{Name: "inline", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{
+			NodePublishSecretRef: &v1.LocalObjectReference{Name: "login"},
+		}}},
+		{Name: "empty", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
+	}
+	want := []podobjects.Ref{
+		{Kind: "PersistentVolumeClaim", Namespace: "shop", Name: "disk"},
+		{Kind: "PersistentVolumeClaim", Namespace: "shop", Name: "web-scratch"},
+		{Kind: "Secret", Namespace: "shop", Name: "login"},
+	}
+	if got := podobjects.UsedByVolumes(pod); !slices.Equal(got, want) {
+		t.Errorf("volumes name %v, want %v", got, want)
+	}
+	api := podobjects.Ref{Kind: "Service", Namespace: "default", Name: "kubernetes"}
+	if got := podobjects.UsedServices(pod); !slices.Equal(got, []podobjects.Ref{api, {Kind: "ServiceList", Namespace: "shop"}}) {
+		t.Errorf("the environment names %v", got)
+	}
+	pod.Spec.EnableServiceLinks = new(bool)
+	if got := podobjects.UsedServices(pod); !slices.Equal(got, []podobjects.Ref{api}) {
+		t.Errorf("without links the environment names %v", got)
+	}
+}

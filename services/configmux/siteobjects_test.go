@@ -7,12 +7,14 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
@@ -75,16 +77,85 @@ func (n *siteNode) objects(request *configv1.WatchObjectsRequest) (objects map[s
 	}
 }
 
+// value returns what a test tells an object by: a value, the name of what it is bound to, or names.
 func (n *siteNode) value(o *configv1.Object) string {
 	n.t.Helper()
-	if o.GetKind() == "Secret" {
+	switch o.GetKind() {
+	case "Secret":
 		s := &v1.Secret{}
 		must(n.t, s.Unmarshal(o.GetObject()))
 		return string(s.Data["k"])
+	case "PersistentVolumeClaim":
+		c := &v1.PersistentVolumeClaim{}
+		must(n.t, c.Unmarshal(o.GetObject()))
+		return c.Spec.VolumeName
+	case "PersistentVolume":
+		p := &v1.PersistentVolume{}
+		must(n.t, p.Unmarshal(o.GetObject()))
+		return p.Spec.ClaimRef.Name
+	case "Service":
+		s := &v1.Service{}
+		must(n.t, s.Unmarshal(o.GetObject()))
+		return s.Name
+	case "ServiceList":
+		all := &v1.ServiceList{}
+		must(n.t, all.Unmarshal(o.GetObject()))
+		var names []string
+		for i := range all.Items {
+			names = append(names, all.Items[i].Name)
+		}
+		return strings.Join(names, " ")
 	}
 	c := &v1.ConfigMap{}
 	must(n.t, c.Unmarshal(o.GetObject()))
 	return c.Data["k"]
+}
+
+// putVolume creates a claim, the volume that it is bound to, and a service.
+func (r *siteRig) putVolume(claim, volume, secret, service string) {
+	r.t.Helper()
+	size := v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}
+	modes := []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
+	_, err := r.admin.CoreV1().PersistentVolumes().Create(r.t.Context(), &v1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: volume},
+		Spec: v1.PersistentVolumeSpec{
+			Capacity: size, AccessModes: modes, ClaimRef: &v1.ObjectReference{Namespace: "default", Name: claim},
+			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{
+				Driver: "disk.example.com", VolumeHandle: "h",
+				NodeStageSecretRef: &v1.SecretReference{Namespace: "default", Name: secret},
+			}},
+		},
+	}, metav1.CreateOptions{})
+	must(r.t, err)
+	_, err = r.admin.CoreV1().PersistentVolumeClaims("default").Create(r.t.Context(), &v1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: claim},
+		Spec: v1.PersistentVolumeClaimSpec{
+			AccessModes: modes, VolumeName: volume, Resources: v1.VolumeResourceRequirements{Requests: size},
+		},
+	}, metav1.CreateOptions{})
+	must(r.t, err)
+	_, err = r.admin.CoreV1().Services("default").Create(r.t.Context(), &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: service}, Spec: v1.ServiceSpec{Ports: []v1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	must(r.t, err)
+}
+
+// claiming returns a change of a pod that names a claim, besides another change.
+func claiming(claim string, other func(*v1.Pod)) func(*v1.Pod) {
+	return func(pod *v1.Pod) {
+		other(pod)
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+		}})
+	}
+}
+
+// unlinked returns a change of a pod whose environment has no services, besides another change.
+func unlinked(other func(*v1.Pod)) func(*v1.Pod) {
+	return func(pod *v1.Pod) {
+		other(pod)
+		pod.Spec.EnableServiceLinks = new(bool)
+	}
 }
 
 // objectsComeTo waits until the node has these objects, from the API server or not.
@@ -108,14 +179,18 @@ func TestNodesOfASiteGetTheirOwnObjects(t *testing.T) {
 	must(t, err)
 	r.putSecret("obj-login", "hunter2")
 	r.putSecret("obj-nobody", "for no node")
-	r.create("oa-one", "obj-a", naming("obj-shared", "obj-login", "obj-later"))
-	r.create("ob-one", "obj-b", naming("obj-shared"))
+	r.putSecret("obj-disk", "for the driver")
+	r.putVolume("obj-data", "obj-pv", "obj-disk", "obj-web")
+	r.create("oa-one", "obj-a", claiming("obj-data", naming("obj-shared", "obj-login", "obj-later")))
+	r.create("ob-one", "obj-b", unlinked(naming("obj-shared")))
 	r.run()
 	a, b := r.as(t, "obj-a"), r.as(t, "obj-b")
 	ofA := map[string]string{
 		"ConfigMap/obj-shared": "shared", "Secret/obj-login": "hunter2", "Secret/obj-later": "missing",
+		"PersistentVolumeClaim/obj-data": "obj-pv", "PersistentVolume/obj-pv": "obj-data", "Secret/obj-disk": "for the driver",
+		"Service/kubernetes": "kubernetes", "ServiceList/": "kubernetes obj-web",
 	}
-	ofB := map[string]string{"ConfigMap/obj-shared": "shared"}
+	ofB := map[string]string{"ConfigMap/obj-shared": "shared", "Service/kubernetes": "kubernetes"}
 	a.objectsComeTo(true, ofA)
 	b.objectsComeTo(true, ofB)
 
@@ -128,6 +203,11 @@ func TestNodesOfASiteGetTheirOwnObjects(t *testing.T) {
 	a.objectsComeTo(true, ofA)
 
 	// Whatever a node asks for, it gets what is its own.
+	for _, kind := range []string{"PersistentVolume", "PersistentVolumeClaim", "ServiceList"} {
+		if got, _ := b.objects(&configv1.WatchObjectsRequest{Kind: kind}); len(got) > 0 {
+			t.Errorf("obj-b asks for the kind %s and gets %v", kind, got)
+		}
+	}
 	for _, name := range []string{"obj-login", "obj-nobody"} {
 		for _, request := range []*configv1.WatchObjectsRequest{
 			{Kind: "Secret", Namespace: "default", Name: name}, {Kind: "Secret"}, {Name: name},

@@ -48,17 +48,13 @@ func newLink(
 	if err != nil {
 		return nil, err
 	}
-	var objects cluster.Objects
+	var shared stream.Source[*configobjects.Entry]
 	if h.cfg.ConfigmuxObjects {
-		objects = configobjects.NewConfigmux(configobjects.ConfigmuxConfig{
-			Stream: clients.Objects(configv1.NewConfigServiceClient(h.peers.configmux)), Explicit: true, Logger: h.logger,
-			Metrics: stream.NewFollowedMetrics(h.registry, stream.NameObjects),
-			Changed: changes.Note(podchanges.Content | podchanges.Sync),
-		})
+		shared = clients.Objects(configv1.NewConfigServiceClient(h.peers.configmux))
 	}
 	return cluster.Connect(ctx, cluster.Config{
-		Objects: objects,
-		API:     api, StatusAPI: statusAPI, Storage: storage, NodeName: h.cfg.NodeName, Node: node,
+		Shared: shared,
+		API:    api, StatusAPI: statusAPI, Storage: storage, NodeName: h.cfg.NodeName, Node: node,
 		Strategy:       h.cfg.Kubelet.ConfigMapAndSecretChangeDetectionStrategy,
 		ContentChanged: changes.Note(podchanges.Content), SyncNeeded: changes.Note(podchanges.Sync),
 		ObjectChanged: changes.Note(podchanges.Content | podchanges.Sync),

@@ -1129,7 +1129,8 @@ type WatchObjectsRequest struct {
 	// The token of the last handled message; empty for a new subscription. It is valid only with the same kind, namespace
 	// and name; otherwise the subscription begins with a snapshot, as START_SNAPSHOT_INVALID.
 	ResumeToken []byte `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// "ConfigMap", "Secret", "PersistentVolumeClaim", "StorageClass" or "CSIDriver" selects one kind. Empty selects all.
+	// "ConfigMap", "Secret", "PersistentVolumeClaim", "StorageClass" or "CSIDriver" selects one kind; in a site, also
+	// "PersistentVolume", "Service" or "ServiceList". Empty selects all.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Selects one namespace; empty for all.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -1261,14 +1262,16 @@ func (x *WatchObjectsResponse) GetSource() *SourceState {
 	return nil
 }
 
-// Object is a config map, a secret, a persistent volume claim, a storage class or the object of a CSI driver.
+// Object is a config map, a secret, a persistent volume claim, a storage class or the object of a CSI driver, and in a
+// site also a persistent volume, a service, or all services of a namespace.
 type Object struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "ConfigMap", "Secret", "PersistentVolumeClaim", "StorageClass" or "CSIDriver".
+	// "ConfigMap", "Secret", "PersistentVolumeClaim", "StorageClass" or "CSIDriver", and in a site also "PersistentVolume",
+	// "Service" or "ServiceList".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// The object of Kubernetes (v1 or storage.k8s.io/v1), defaulted and validated, encoded with its Marshal method.
 	// The stringData of a secret is folded into its data. A claim has a UID, which identifies its data: a claim that was
-	// deleted and applied again has another one. Empty if it was removed.
+	// deleted and applied again has another one. A service has its address and its ports only. Empty if it was removed.
 	Object []byte `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
 	// Its namespace.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`

@@ -79,7 +79,11 @@ type ConfigServiceClient interface {
 	// "KIND/NAMESPACE/NAME", without a namespace for the last two kinds, and "source/NAME" for the state of a source, which follows the objects of the same reading: while a source is not ready, it may have objects that are
 	// not in the stream. Of two sources with the same object, the first takes precedence, in the order file, http, local.
 	//
-	// A configmux of a site has the config maps and secrets that the pods of a node name, and no others. It sends a node
+	// A configmux of a site has the config maps, secrets and claims that the pods of a node name, and no others. With a
+	// claim it has the persistent volume that the claim is bound to, and the secrets that this volume names, provided that
+	// the volume names the claim, too. Of services it has what is in the environment of containers: the service
+	// "kubernetes" of the namespace "default", and all of each namespace whose pods are linked to services, as one object of the
+	// kind "ServiceList" without a name. It sends a node
 	// its own ones, with all values, and needs no role for that. Its only source, "api", is ready when the API server has
 	// answered for each of them since the start of the process; until then, those of the checkpoint are sent.
 	//
@@ -88,7 +92,7 @@ type ConfigServiceClient interface {
 	// user of configmux, nor one of --secret-uids.
 	WatchObjects(ctx context.Context, in *WatchObjectsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchObjectsResponse], error)
 	// ListObjects lists the objects other than pods for people: `quartet get configmaps`, `quartet get secrets`
-	// and `quartet get pvc` call it. It never returns the value of a secret. Fails with UNIMPLEMENTED as WatchObjects does.
+	// and `quartet get pvc` call it. It never returns the value of a secret, and no persistent volumes and services. Fails with UNIMPLEMENTED as WatchObjects does.
 	ListObjects(ctx context.Context, in *ListObjectsRequest, opts ...grpc.CallOption) (*ListObjectsResponse, error)
 	// ApplyObject durably creates or replaces an object other than a pod of the source "local"; a secret is
 	// encrypted on disk, and a new claim gets a UID. Fails with UNIMPLEMENTED as WatchObjects does; with INVALID_ARGUMENT and one violation for each invalid
@@ -279,7 +283,11 @@ type ConfigServiceServer interface {
 	// "KIND/NAMESPACE/NAME", without a namespace for the last two kinds, and "source/NAME" for the state of a source, which follows the objects of the same reading: while a source is not ready, it may have objects that are
 	// not in the stream. Of two sources with the same object, the first takes precedence, in the order file, http, local.
 	//
-	// A configmux of a site has the config maps and secrets that the pods of a node name, and no others. It sends a node
+	// A configmux of a site has the config maps, secrets and claims that the pods of a node name, and no others. With a
+	// claim it has the persistent volume that the claim is bound to, and the secrets that this volume names, provided that
+	// the volume names the claim, too. Of services it has what is in the environment of containers: the service
+	// "kubernetes" of the namespace "default", and all of each namespace whose pods are linked to services, as one object of the
+	// kind "ServiceList" without a name. It sends a node
 	// its own ones, with all values, and needs no role for that. Its only source, "api", is ready when the API server has
 	// answered for each of them since the start of the process; until then, those of the checkpoint are sent.
 	//
@@ -288,7 +296,7 @@ type ConfigServiceServer interface {
 	// user of configmux, nor one of --secret-uids.
 	WatchObjects(*WatchObjectsRequest, grpc.ServerStreamingServer[WatchObjectsResponse]) error
 	// ListObjects lists the objects other than pods for people: `quartet get configmaps`, `quartet get secrets`
-	// and `quartet get pvc` call it. It never returns the value of a secret. Fails with UNIMPLEMENTED as WatchObjects does.
+	// and `quartet get pvc` call it. It never returns the value of a secret, and no persistent volumes and services. Fails with UNIMPLEMENTED as WatchObjects does.
 	ListObjects(context.Context, *ListObjectsRequest) (*ListObjectsResponse, error)
 	// ApplyObject durably creates or replaces an object other than a pod of the source "local"; a secret is
 	// encrypted on disk, and a new claim gets a UID. Fails with UNIMPLEMENTED as WatchObjects does; with INVALID_ARGUMENT and one violation for each invalid

@@ -38,9 +38,23 @@ func Kinds() []Kind { return []Kind{ConfigMap, Secret, Claim, Class, Driver} }
 // Known reports whether the kind is supported.
 func (k Kind) Known() bool { return slices.Contains(Kinds(), k) }
 
+// The kinds that only a configmux of a site has besides, from the API server.
+const (
+	Volume  Kind = "PersistentVolume"
+	Service Kind = "Service"
+	// Services are all services of a namespace. They have no name.
+	Services Kind = "ServiceList"
+)
+
+// SiteKinds returns the kinds of objects of a site.
+func SiteKinds() []Kind { return []Kind{ConfigMap, Secret, Claim, Volume, Service, Services} }
+
+// OfSite reports whether a configmux of a site has the kind.
+func (k Kind) OfSite() bool { return slices.Contains(SiteKinds(), k) }
+
 // APIVersion returns the version of the API that has the kind.
 func (k Kind) APIVersion() string {
-	if k.isOfNode() {
+	if k == Class || k == Driver {
 		return storagev1.SchemeGroupVersion.String()
 	}
 	return v1.SchemeGroupVersion.String()
@@ -48,8 +62,12 @@ func (k Kind) APIVersion() string {
 
 // Plural returns the word for many objects of the kind, as the command line has it: "configmaps".
 func (k Kind) Plural() string {
-	if k == Class {
+	switch k {
+	case Class:
 		return "storageclasses"
+	case Services:
+		return "services"
+	case ConfigMap, Secret, Claim, Driver, Volume, Service:
 	}
 	return strings.ToLower(string(k)) + "s"
 }
@@ -64,7 +82,7 @@ func (k Kind) Namespace(given string) string {
 }
 
 // isOfNode reports whether objects of the kind have no namespace.
-func (k Kind) isOfNode() bool { return k == Class || k == Driver }
+func (k Kind) isOfNode() bool { return k == Class || k == Driver || k == Volume }
 
 // Key identifies an object.
 type Key struct {
@@ -72,8 +90,11 @@ type Key struct {
 	Namespace, Name string
 }
 
-// String returns the readable name of the object: "configmap default/settings", "storageclass fast".
+// String returns the readable name of the object: "configmap default/settings", "storageclass fast", "services shop".
 func (k Key) String() string {
+	if k.Kind == Services {
+		return k.Kind.Plural() + " " + k.Namespace
+	}
 	word := strings.ToLower(string(k.Kind)) + " "
 	if k.Namespace == "" && k.Kind.isOfNode() {
 		return word + k.Name
@@ -217,9 +238,9 @@ func Unmarshal(kind Kind, data []byte) (*Object, error) {
 			return nil, fmt.Errorf("it is not an encoded storagev1.CSIDriver: %w", err)
 		}
 		return o, nil
-	default:
-		return nil, &KindError{Kind: string(kind)}
+	case Volume, Service, Services:
 	}
+	return nil, &KindError{Kind: string(kind)}
 }
 
 // KindError is the error of an unsupported kind.

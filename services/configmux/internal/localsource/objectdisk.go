@@ -66,7 +66,7 @@ func (s *Source) objectPath(key apiobject.Key) string {
 		extension = classExtension
 	case apiobject.Driver:
 		extension = driverExtension
-	case apiobject.ConfigMap:
+	case apiobject.ConfigMap, apiobject.Volume, apiobject.Service, apiobject.Services:
 	}
 	sum := sha256.Sum256([]byte(key.Path()))
 	return filepath.Join(s.cfg.Dir, hex.EncodeToString(sum[:16])+extension)

@@ -65,7 +65,7 @@ func (s *Server) WatchObjects(
 	selection := mux.Selection{Kind: apiobject.Kind(req.GetKind()), Namespace: req.GetNamespace(), Name: req.GetName()}
 	held, opening, err := s.held(out.Context(), selection.Kind, true)
 	if err == nil {
-		err = checkKind(selection.Kind, true)
+		err = s.checkStreamedKind(selection.Kind)
 	}
 	if err != nil {
 		return err
@@ -91,6 +91,14 @@ func checkKind(kind apiobject.Kind, every bool) error {
 		return nil
 	}
 	return status.Error(codes.InvalidArgument, (&apiobject.KindError{Kind: string(kind)}).Error())
+}
+
+// checkStreamedKind returns the problem with the kind of a request of a stream. A site has kinds of its own.
+func (s *Server) checkStreamedKind(kind apiobject.Kind) error {
+	if s.site != nil && kind.OfSite() {
+		return nil
+	}
+	return checkKind(kind, true)
 }
 
 // noObjects returns the error of a node that stores no objects.

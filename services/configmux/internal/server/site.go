@@ -23,7 +23,7 @@ type View struct {
 	Desired Desired
 	// Opening is closed when streams may begin.
 	Opening <-chan struct{}
-	// Objects are the config maps and secrets of a node of a site; else nil.
+	// Objects are the config maps, secrets, claims and services of a node of a site; else nil.
 	Objects Held
 }
 

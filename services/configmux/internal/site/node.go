@@ -13,7 +13,7 @@ import (
 type Node struct {
 	name    string
 	desired *mux.Mux
-	// objects are the config maps and secrets that its pods name.
+	// objects are the config maps, secrets, claims and services that its pods name.
 	objects *siteobjects.Node
 	// feed passes the pods of a shared request.
 	feed *apisource.Feed

@@ -71,7 +71,7 @@ type Site struct {
 	feed   *feed
 	uplink *uplink
 	health *health
-	// objects are the config maps and secrets of all nodes.
+	// objects are the config maps, secrets, claims and services of all nodes.
 	objects *siteobjects.Objects
 	// begun is closed when the nodes that are known at the start are there.
 	begun chan struct{}

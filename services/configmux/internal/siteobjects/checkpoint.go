@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -35,7 +36,7 @@ type savedObject struct {
 	Kind      apiobject.Kind `json:"kind"`
 	Namespace string         `json:"namespace"`
 	Name      string         `json:"name"`
-	// Data is a config map, and Box a secret.
+	// Data is an object that is no secret, and Box a secret.
 	Data []byte       `json:"data,omitempty"`
 	Box  *sealing.Box `json:"box,omitempty"`
 }
@@ -52,26 +53,25 @@ func (o *Objects) Load() {
 		return
 	}
 	if err != nil {
-		o.cfg.Logger.Warn("the checkpoint of config maps and secrets cannot be used; pods that need them wait for the API server",
+		o.cfg.Logger.Warn("the checkpoint of the pods' objects cannot be used; pods that need them wait for the API server",
 			telemetry.KeyFile, o.cfg.Checkpoint, telemetry.KeyError, err)
 		return
 	}
 	for _, s := range content.Objects {
-		object, err := o.restore(s)
+		restored, err := o.restore(s)
 		if err != nil {
 			o.cfg.Logger.Warn("an object of the checkpoint cannot be used; pods that need it wait for the API server",
 				telemetry.KeyFile, o.cfg.Checkpoint, telemetry.KeyObject, s.key().String(), telemetry.KeyError, err)
 			continue
 		}
-		o.saved[s.key()] = object
+		o.saved[s.key()] = restored
 	}
 }
 
-func (o *Objects) restore(s savedObject) (*configv1.Object, error) {
-	object := bare(s.key())
+func (o *Objects) restore(s savedObject) (*content, error) {
 	data := s.Data
 	switch {
-	case s.Kind != apiobject.ConfigMap && s.Kind != apiobject.Secret:
+	case !s.Kind.OfSite():
 		return nil, &apiobject.KindError{Kind: string(s.Kind)}
 	case s.Box != nil:
 		var err error
@@ -82,36 +82,28 @@ func (o *Objects) restore(s savedObject) (*configv1.Object, error) {
 		return nil, errors.New("the secret is not encrypted")
 	}
 	if len(data) == 0 {
-		object.Missing = true
-		return object, nil
+		data = nil
 	}
-	if _, err := apiobject.Unmarshal(s.Kind, data); err != nil {
-		return nil, err
-	}
-	object.Object = data
-	return object, nil
+	return newContent(s.key(), data)
 }
 
 // Settle drops the objects of the checkpoint that no pod names. Call it when the pods of all nodes are known.
 func (o *Objects) Settle() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if len(o.saved) == 0 {
+		return
+	}
+	named := map[apiobject.Key]bool{}
+	for n := range o.nodes {
+		maps.Copy(named, n.reach())
+	}
 	for key := range o.saved {
-		if !o.isNamed(key) {
+		if _, is := named[key]; !is {
 			delete(o.saved, key)
 			o.dirty()
 		}
 	}
-}
-
-// isNamed reports whether a pod names an object. The caller holds mu.
-func (o *Objects) isNamed(key apiobject.Key) bool {
-	for n := range o.nodes {
-		if n.uses[key] > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // dirty has the checkpoint written soon.
@@ -156,7 +148,7 @@ func (o *Objects) save(boxes map[*configv1.Object]*sealing.Box) bool {
 		err = statedir.WriteFileAtomic(o.cfg.Checkpoint, data, checkpointMode)
 	}
 	if err != nil {
-		o.cfg.Logger.Warn("cannot save the config maps and secrets of the site; a start without the API server has the last saved ones",
+		o.cfg.Logger.Warn("cannot save the objects of the site's pods; a start without the API server has the last saved ones",
 			telemetry.KeyFile, o.cfg.Checkpoint, telemetry.KeyError, err)
 	}
 	return err == nil
@@ -168,14 +160,12 @@ func (o *Objects) known() []*configv1.Object {
 	defer o.mu.Unlock()
 	var all []*configv1.Object
 	for _, h := range o.held {
-		if h.object != nil {
-			all = append(all, h.object)
+		if h.content != nil {
+			all = append(all, h.content.object)
 		}
 	}
-	for key, object := range o.saved {
-		if o.held[key] == nil {
-			all = append(all, object)
-		}
+	for _, c := range o.saved {
+		all = append(all, c.object)
 	}
 	return all
 }

@@ -2,6 +2,7 @@ package siteobjects
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -23,9 +24,10 @@ type Node struct {
 
 	// The following fields are guarded by the lock of all.
 
-	// pods has the objects that each pod names, and uses counts the pods of each object.
+	// pods has the objects that each pod names.
 	pods map[types.UID][]apiobject.Key
-	uses map[apiobject.Key]int
+	// uses are the objects that the node uses: those that its pods name, and those that they lead to.
+	uses map[apiobject.Key]*use
 	// wanted is true once somebody has followed the stream: a node whose syncloop has its objects from the API server
 	// costs no watch.
 	wanted bool
@@ -33,11 +35,20 @@ type Node struct {
 	listed, ready bool
 }
 
+// use is an object that a node uses.
+type use struct {
+	// visible is true if the node may have it. The node uses another one for what is in it, or does not know yet whether
+	// it may have it.
+	visible bool
+	// sent is what is in the stream; nil if nothing is.
+	sent *configv1.Object
+}
+
 // NewNode returns a node that uses no objects.
 func (o *Objects) NewNode() *Node {
 	n := &Node{
 		all:  o,
-		pods: map[types.UID][]apiobject.Key{}, uses: map[apiobject.Key]int{},
+		pods: map[types.UID][]apiobject.Key{}, uses: map[apiobject.Key]*use{},
 		level: stream.NewLevel[mux.ObjectEntry](stream.Config{Clock: o.cfg.Clock, Metrics: o.cfg.Served}),
 	}
 	o.mu.Lock()
@@ -55,10 +66,7 @@ func (n *Node) want() {
 		return
 	}
 	n.wanted = true
-	for key := range n.uses {
-		n.all.use(n, key)
-	}
-	n.announce()
+	n.update()
 }
 
 // Use takes a reading of the node's pods. It is called before the pods are published.
@@ -85,39 +93,106 @@ func (n *Node) Use(reading source.Reading) {
 		}
 	}
 	n.listed = n.listed || reading.Op == podset.None
-	n.announce()
+	n.update()
 }
 
 // keysOf returns the objects that a pod names.
 func keysOf(pod source.Pod) []apiobject.Key {
 	var keys []apiobject.Key
-	for _, ref := range podobjects.Used(pod.Pod) {
+	refs := slices.Concat(
+		podobjects.Used(pod.Pod), podobjects.UsedByVolumes(pod.Pod), podobjects.UsedServices(pod.Pod),
+	)
+	for _, ref := range refs {
 		keys = append(keys, apiobject.Key{Kind: apiobject.Kind(ref.Kind), Namespace: ref.Namespace, Name: ref.Name})
 	}
 	return keys
 }
 
-// set sets the objects of a pod. Those that are new are used before others are left. The caller holds the lock.
+// set sets the objects of a pod. The caller holds the lock, and calls update afterwards.
 func (n *Node) set(uid types.UID, keys []apiobject.Key) {
-	before := n.pods[uid]
-	if slices.Equal(before, keys) {
-		return
-	}
 	if n.pods[uid] = keys; len(keys) == 0 {
 		delete(n.pods, uid)
 	}
-	for _, key := range keys {
-		if n.uses[key]++; n.uses[key] == 1 && n.wanted {
+}
+
+// reach returns the objects that the pods name, and those that they lead to as far as it is known, with whether the node
+// may have them. The caller holds the lock.
+func (n *Node) reach() map[apiobject.Key]bool {
+	named := map[apiobject.Key]bool{}
+	for _, keys := range n.pods {
+		for _, key := range keys {
+			named[key] = true
+		}
+	}
+	all := maps.Clone(named)
+	for key := range named {
+		if key == apiService && !all[apiServices] {
+			all[apiServices] = false // it is watched for the service
+		}
+		claim := n.all.content(key)
+		if claim == nil || claim.volume.Name == "" {
+			continue
+		}
+		volume := n.all.content(claim.volume)
+		// A claim may name the volume of another one, to which the node has no right.
+		if volume == nil || volume.claim != key {
+			all[claim.volume] = all[claim.volume]
+			continue
+		}
+		all[claim.volume] = true
+		for _, secret := range volume.secrets {
+			all[secret] = true
+		}
+	}
+	return all
+}
+
+// update brings what the node uses up to date. Objects that are new are used before others are left. The caller holds
+// the lock.
+func (n *Node) update() {
+	var next map[apiobject.Key]bool
+	if n.wanted {
+		next = n.reach()
+	}
+	for key, visible := range next {
+		u := n.uses[key]
+		if u == nil {
+			u = &use{}
+			n.uses[key] = u
 			n.all.use(n, key)
 		}
+		u.visible = visible
+		n.show(key)
 	}
-	for _, key := range before {
-		if n.uses[key]--; n.uses[key] == 0 {
-			if delete(n.uses, key); n.wanted {
-				n.all.leave(n, key)
-			}
+	for key := range n.uses {
+		if _, stays := next[key]; !stays {
+			n.uses[key].visible = false
+			n.show(key)
+			delete(n.uses, key)
+			n.all.leave(n, key)
 		}
 	}
+	if h := n.all.held[apiService]; h != nil && !h.confirmed {
+		n.all.learnAPIService()
+	}
+	n.announce()
+}
+
+// show brings an object in the stream up to date. The caller holds the lock.
+func (n *Node) show(key apiobject.Key) {
+	u := n.uses[key]
+	var now *configv1.Object
+	if c := n.all.content(key); u.visible && c != nil {
+		now = c.object
+	}
+	switch {
+	case now == u.sent:
+	case now == nil:
+		n.level.DeleteWith(key.Path(), mux.ObjectEntry{Object: bare(key)})
+	default:
+		n.level.Put(key.Path(), mux.ObjectEntry{Object: now})
+	}
+	u.sent = now
 }
 
 // announce publishes whether all objects of the node are confirmed, if that has changed. The caller holds the lock.
@@ -142,9 +217,8 @@ func (n *Node) Close() {
 	n.level.Close()
 	n.all.mu.Lock()
 	defer n.all.mu.Unlock()
-	for uid := range n.pods {
-		n.set(uid, nil)
-	}
+	clear(n.pods)
+	n.update()
 	delete(n.all.nodes, n)
 }
 
@@ -170,7 +244,7 @@ func (n *Node) Counts() map[apiobject.Kind]int {
 }
 
 // Objects returns summaries of the objects of a kind, or of all kinds if it is empty, sorted. They have no value of a
-// secret.
+// secret. Persistent volumes and services have no summaries.
 func (n *Node) Objects(kind apiobject.Kind) []*configv1.ObjectSummary {
 	var all []*configv1.ObjectSummary
 	for _, o := range n.objects() {
@@ -179,7 +253,7 @@ func (n *Node) Objects(kind apiobject.Kind) []*configv1.ObjectSummary {
 		}
 		decoded, err := apiobject.Unmarshal(apiobject.Kind(o.GetKind()), o.GetObject())
 		if err != nil {
-			continue // what was encoded here can be decoded
+			continue // it is of a kind without a summary: what was encoded here can be decoded
 		}
 		all = append(all, summary(o, decoded))
 	}
@@ -206,9 +280,12 @@ func summary(o *configv1.Object, decoded *apiobject.Object) *configv1.ObjectSumm
 		Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName(), Immutable: decoded.Immutable(),
 		Source: o.GetSource(), Path: decoded.Key().Path(),
 	}
-	if decoded.Secret != nil {
+	switch {
+	case decoded.Secret != nil:
 		s.Type = string(decoded.Secret.Type)
-	} else {
+	case decoded.Claim != nil:
+		s.PersistentVolumeClaim = o.GetObject()
+	default:
 		s.ConfigMap = o.GetObject()
 	}
 	sizes := decoded.Sizes()

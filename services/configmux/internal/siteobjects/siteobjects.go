@@ -1,18 +1,22 @@
-// Package siteobjects has the config maps and secrets that the pods of a site's nodes name, for a configmux that serves
-// the site. Each is watched once at the API server, however many nodes need it, and its content is in memory once. Each
-// node has a stream of those that its own pods name, and of no others:
+// Package siteobjects has the config maps, secrets, claims and services that the pods of a site's nodes name, for a
+// configmux that serves the site. Each is watched once at the API server, however many nodes need it, and its content is
+// in memory once. Each node has a stream of those that its own pods name, and of no others:
 //
 //	pods of a node ──► Node.Use ──► one watch for each object ──► stream of every node that uses it
 //	                                        └──► checkpoint, with sealed secrets
+//
+// A claim leads to the persistent volume that it is bound to, and this to the secrets that it names, as long as the
+// volume names the claim, too. The services of a namespace are one object.
 //
 // An object that the API server does not have is in the stream as missing, so that an object that is not in it is not
 // known yet. Nothing here is logged or returned with a value of a secret.
 package siteobjects
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 
 	"k8s.io/client-go/rest"
@@ -23,7 +27,6 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
-	"github.com/quartet-node/quartet/services/configmux/internal/mux"
 	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 )
 
@@ -53,7 +56,7 @@ type Objects struct {
 	nodes map[*Node]bool
 	held  map[apiobject.Key]*held
 	// saved are the objects of the checkpoint that no node has used yet.
-	saved map[apiobject.Key]*configv1.Object
+	saved map[apiobject.Key]*content
 	// ctx is that of Run; nil before. No watch begins without it, or when closed is true.
 	ctx     context.Context //nolint:containedctx // watches come and go while Run runs
 	closed  bool
@@ -62,8 +65,8 @@ type Objects struct {
 
 // held is an object that nodes use.
 type held struct {
-	// object is what the nodes get; nil if nothing is known. It is immutable.
-	object *configv1.Object
+	// content is what the nodes get; nil if nothing is known.
+	content *content
 	// confirmed is true once the API server has answered in the life of this process.
 	confirmed bool
 	users     map[*Node]bool
@@ -75,7 +78,7 @@ type held struct {
 func New(cfg Config) *Objects {
 	return &Objects{
 		cfg: cfg, changed: make(chan struct{}, 1), nodes: map[*Node]bool{},
-		held: map[apiobject.Key]*held{}, saved: map[apiobject.Key]*configv1.Object{},
+		held: map[apiobject.Key]*held{}, saved: map[apiobject.Key]*content{},
 	}
 }
 
@@ -94,23 +97,28 @@ func (o *Objects) Run(ctx context.Context) {
 	o.running.Wait()
 }
 
+// content returns what is known of an object; nil if nothing is. The caller holds mu.
+func (o *Objects) content(key apiobject.Key) *content {
+	if h := o.held[key]; h != nil {
+		return h.content
+	}
+	return o.saved[key]
+}
+
 // use adds a node to the users of an object. The caller holds mu.
 func (o *Objects) use(n *Node, key apiobject.Key) {
 	h := o.held[key]
 	if h == nil {
-		h = &held{users: map[*Node]bool{}, object: o.saved[key]}
+		h = &held{users: map[*Node]bool{}, content: o.saved[key]}
 		o.held[key] = h
+		delete(o.saved, key)
 		o.watch(key, h)
 	}
 	h.users[n] = true
-	if h.object != nil {
-		n.level.Put(key.Path(), mux.ObjectEntry{Object: h.object})
-	}
 }
 
 // leave removes a node from the users of an object. The caller holds mu.
 func (o *Objects) leave(n *Node, key apiobject.Key) {
-	n.level.DeleteWith(key.Path(), mux.ObjectEntry{Object: bare(key)})
 	h := o.held[key]
 	if delete(h.users, n); len(h.users) > 0 {
 		return
@@ -119,7 +127,6 @@ func (o *Objects) leave(n *Node, key apiobject.Key) {
 		h.stop()
 	}
 	delete(o.held, key)
-	delete(o.saved, key)
 	o.dirty()
 }
 
@@ -134,17 +141,42 @@ func (o *Objects) saw(key apiobject.Key, h *held, data []byte, immutable bool) {
 	if immutable && h.stop != nil {
 		h.stop()
 	}
+	o.learn(key, h, data)
+	if key == apiServices {
+		o.learnAPIService()
+	}
+}
+
+// learn records the content of an object that is used. The caller holds mu.
+func (o *Objects) learn(key apiobject.Key, h *held, data []byte) {
 	h.confirmed = true
-	if old := h.object; old == nil || old.GetMissing() != (data == nil) || !bytes.Equal(old.GetObject(), data) {
-		h.object = bare(key)
-		h.object.Object, h.object.Missing = data, data == nil
-		for n := range h.users {
-			n.level.Put(key.Path(), mux.ObjectEntry{Object: h.object})
+	users := slices.Collect(maps.Keys(h.users))
+	if !h.content.is(data) {
+		fresh, err := newContent(key, data)
+		if err != nil {
+			return // what was encoded here can be decoded
+		}
+		h.content = fresh
+		for _, n := range users {
+			if leads(key.Kind) {
+				n.update()
+			} else {
+				n.show(key)
+			}
 		}
 		o.dirty()
 	}
-	for n := range h.users {
+	for _, n := range users {
 		n.announce()
+	}
+}
+
+// learnAPIService takes the service of the API server, if it is used, out of the services of its namespace, which are
+// watched for it. The caller holds mu.
+func (o *Objects) learnAPIService() {
+	one, all := o.held[apiService], o.held[apiServices]
+	if one != nil && all != nil && all.confirmed {
+		o.learn(apiService, one, all.content.service(apiService.Name))
 	}
 }
 

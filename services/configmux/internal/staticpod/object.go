@@ -95,6 +95,7 @@ func decodeObject(kind apiobject.Kind, object map[string]any, report func(path, 
 		into = o.ConfigMap
 		checkValues(object, "data", false, refuse)
 		checkValues(object, "binaryData", true, refuse)
+	case apiobject.Volume, apiobject.Service, apiobject.Services: // no manifest has them
 	}
 	if wrong {
 		return nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/components"
+	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/claims"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/clustertrustbundles"
 	"github.com/quartet-node/quartet/services/syncloop/internal/cluster/configobjects"
@@ -30,7 +31,7 @@ import (
 // accountTimeout limits a request for a service account.
 const accountTimeout = 10 * time.Second
 
-// Config configures Connect. All fields except Objects are required.
+// Config configures Connect. All fields except Shared are required.
 type Config struct {
 	// API is a client of the API server for what pods need. StatusAPI is another one, with the limits of the configuration
 	// for itself, so that the statuses of running pods do not wait behind the config maps and tokens that other pods wait
@@ -42,8 +43,9 @@ type Config struct {
 	NodeName string
 	// Node returns this node's Node.
 	Node func(context.Context) (*v1.Node, error)
-	// Objects are the config maps and secrets, if they do not come from the API server; else nil.
-	Objects Objects
+	// Shared is the stream of the configmux of a site, if the config maps, secrets, claims and services come from there;
+	// else nil.
+	Shared stream.Source[*configobjects.Entry]
 	// Strategy is how changes of config maps and secrets are detected.
 	Strategy kubeletconfigv1beta1.ResourceChangeDetectionStrategy
 	// ContentChanged is called for each pod whose volumes must be brought up to date, SyncNeeded for each pod that may
@@ -58,22 +60,10 @@ type Config struct {
 	Logger   *slog.Logger
 }
 
-// Objects is a source of config maps and secrets that runs.
-type Objects interface {
-	configobjects.Source
-	Run(ctx context.Context) error
-}
-
 // Connect returns the Link of a node in a cluster, and adds to parts what watches and writes. The API server need not
 // be there yet. Ctx is the process's: watches of single objects live under it.
 func Connect(ctx context.Context, cfg Config, parts *components.Group) *Link {
-	objects := cfg.Objects
-	if objects == nil {
-		objects = configobjects.NewCluster(ctx, configobjects.ClusterConfig{
-			Client: cfg.API.Core, Strategy: cfg.Strategy, Changed: cfg.ObjectChanged, Clock: cfg.Clock,
-		})
-	}
-	parts.Run("config maps and secrets", objects.Run)
+	objects, volumes, services := connectObjects(ctx, cfg, parts)
 	issued := tokens.New(tokens.Config{
 		Issue: tokens.FromAPIServer(cfg.API.Core), Clock: cfg.Clock, Logger: cfg.Logger, Changed: cfg.ContentChanged,
 	})
@@ -92,12 +82,6 @@ func Connect(ctx context.Context, cfg Config, parts *components.Group) *Link {
 	parts.Run("pod certificates", certificates.Run)
 	classes := runtimeclasses.New(runtimeclasses.Config{Client: cfg.API.Node, Changed: cfg.SyncNeeded, Clock: cfg.Clock})
 	parts.Run("runtime classes", classes.Run)
-	volumes := claims.NewCluster(claims.Config{
-		Core: cfg.API.Core, Storage: cfg.Storage, NodeName: cfg.NodeName, Changed: cfg.ObjectChanged, Clock: cfg.Clock,
-	})
-	parts.Run("claims", volumes.Run)
-	services := servicelinks.New(servicelinks.Config{Client: cfg.API.Core, Changed: cfg.SyncNeeded, Clock: cfg.Clock})
-	parts.Run("services", services.Run)
 	statuses := statusmanager.New(statusmanager.Config{
 		API: statusmanager.FromAPIServer(cfg.StatusAPI.Core), Clock: cfg.Clock, Tracer: cfg.Tracer, Logger: cfg.Logger,
 		Metrics: statusmanager.NewMetrics(cfg.Registry),
@@ -117,6 +101,57 @@ func Connect(ctx context.Context, cfg Config, parts *components.Group) *Link {
 			return mirrors
 		},
 	}
+}
+
+// connectObjects returns the config maps and secrets, the claims, and the services, from the API server or from the
+// configmux of a site, and adds to parts what follows them.
+func connectObjects(
+	ctx context.Context, cfg Config, parts *components.Group,
+) (configobjects.Source, *claims.Cluster, Services) {
+	volumes := claims.Config{
+		Core: cfg.API.Core, Storage: cfg.Storage, NodeName: cfg.NodeName, Changed: cfg.ObjectChanged, Clock: cfg.Clock,
+	}
+	if cfg.Shared != nil {
+		return connectShared(cfg, volumes, parts)
+	}
+	objects := configobjects.NewCluster(ctx, configobjects.ClusterConfig{
+		Client: cfg.API.Core, Strategy: cfg.Strategy, Changed: cfg.ObjectChanged, Clock: cfg.Clock,
+	})
+	parts.Run("config maps and secrets", objects.Run)
+	requested := claims.NewCluster(volumes)
+	parts.Run("claims", requested.Run)
+	services := servicelinks.New(servicelinks.Config{Client: cfg.API.Core, Changed: cfg.SyncNeeded, Clock: cfg.Clock})
+	parts.Run("services", services.Run)
+	return objects, requested, services
+}
+
+// connectShared does what connectObjects does, with a configmux of a site.
+func connectShared(
+	cfg Config, volumes claims.Config, parts *components.Group,
+) (configobjects.Source, *claims.Cluster, Services) {
+	var requested *claims.Cluster
+	var services *servicelinks.Shared
+	objects := configobjects.NewConfigmux(configobjects.ConfigmuxConfig{
+		Stream: cfg.Shared, Explicit: true, Changed: cfg.ObjectChanged, Clock: cfg.Clock, Logger: cfg.Logger,
+		Metrics: stream.NewFollowedMetrics(cfg.Registry, stream.NameObjects),
+		KeyChanged: func(key configobjects.Key) {
+			switch key.Kind {
+			case configobjects.Claim, configobjects.Volume, configobjects.Secret:
+				requested.Tell(key.Kind.Resource(), key.Namespace, key.Name)
+			case configobjects.Service, configobjects.Services:
+				services.Tell()
+			case configobjects.ConfigMap, configobjects.Class, configobjects.Driver:
+			}
+		},
+	})
+	volumes.Shared = objects
+	requested = claims.NewCluster(volumes)
+	services = servicelinks.NewShared(servicelinks.SharedConfig{
+		Services: objects, Changed: cfg.SyncNeeded, Clock: cfg.Clock,
+	})
+	parts.Run("objects of the site", objects.Run)
+	parts.Run("claims", requested.Run)
+	return objects, requested, services
 }
 
 // accounts are the service accounts of an API server, which lets a node get those of the pods that are bound to it.

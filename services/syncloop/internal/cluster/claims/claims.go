@@ -6,7 +6,8 @@
 // of its pods; it may neither list nor watch them. So they are polled: often while a pod waits for one of them to
 // change, otherwise once a minute as by a kubelet, which gets them in each sync of a pod. A secret is requested when it
 // is needed, and not kept; while a driver refuses it, it is polled for another version. CSIDriver objects are listed
-// and watched.
+// and watched. A configmux of a site, see [Shared], has the claims, their volumes and the secrets, and says when one of
+// them changes; CSIDriver objects and attachments come from the API server all the same.
 //
 // The rules and the texts of errors are the kubelet's. No error and no log line contains a value of a secret.
 package claims
@@ -18,6 +19,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/podobjects"
 )
 
 // Source provides what the cluster knows about persistent volumes. Its methods may be called from any goroutine. The
@@ -66,11 +69,5 @@ type Expansion interface {
 // ClaimName returns the name of the claim of a volume: that which it names, or for an ephemeral volume the pod's and
 // the volume's name. It is empty for other kinds of volumes.
 func ClaimName(pod *v1.Pod, volume *v1.Volume) (name string, ephemeral bool) {
-	switch {
-	case volume.PersistentVolumeClaim != nil:
-		return volume.PersistentVolumeClaim.ClaimName, false
-	case volume.Ephemeral != nil:
-		return pod.Name + "-" + volume.Name, true
-	}
-	return "", false
+	return podobjects.ClaimName(pod, volume)
 }

@@ -38,10 +38,12 @@ const (
 	pollShare = 40 * time.Millisecond
 )
 
-// Config configures a Cluster. All fields are required.
+// Config configures a Cluster. All fields except Shared are required.
 type Config struct {
 	// Core is a client of core/v1, Storage one of storage/v1, with the rights of the node.
 	Core, Storage rest.Interface
+	// Shared has the objects of a configmux of a site; nil if all come from the API server.
+	Shared Shared
 	// NodeName is the name of this node.
 	NodeName string
 	// Changed is called for each pod that should try again, or whose volumes may have changed. It must not block.

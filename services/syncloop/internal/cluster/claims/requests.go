@@ -18,8 +18,11 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/csimigration"
 )
 
-// ask requests an object from the API server.
+// ask requests an object from the API server, or from Shared if that has objects of the kind.
 func (c *Cluster) ask(ctx context.Context, k key) (runtime.Object, error) {
+	if c.isShared(k.kind) {
+		return c.askShared(ctx, k)
+	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	object := k.kind.empty()
@@ -132,8 +135,10 @@ func versionOf(object runtime.Object) string {
 
 // isAnswer reports whether a result of a request is worth waking callers for. The API server may assign a pod to the
 // node before its authorizer knows that the node may read what the pod names, so "forbidden" is not. It is for an
-// attachment, because the authorizer answers so until there is one.
-func isAnswer(k key, err error) bool { return k.kind == attachmentKind || !apierrors.IsForbidden(err) }
+// attachment, because the authorizer answers so until there is one. Shared's error for an unknown object is no answer.
+func isAnswer(k key, err error) bool {
+	return k.kind == attachmentKind || !apierrors.IsForbidden(err) && !isUnknown(err)
+}
 
 func isClosed(channel <-chan struct{}) bool {
 	select {

@@ -52,6 +52,9 @@ type ConfigmuxConfig struct {
 	// SecretChanged is called when a secret was changed, created or deleted. It must not block; nil if nobody needs to
 	// know.
 	SecretChanged func(namespace, name string)
+	// KeyChanged is called when an object was changed, created or deleted, or is known to be missing. It must not block; nil
+	// if nobody needs to know.
+	KeyChanged func(Key)
 	// Explicit is true if the stream says which objects are missing: an object that is not in it is not known yet.
 	Explicit bool
 	// Clock times retries; the real clock if nil.
@@ -62,7 +65,7 @@ type ConfigmuxConfig struct {
 	Metrics *stream.FollowedMetrics
 }
 
-// Configmux is the Source of a node without an API server. It keeps a copy of configmux's objects in memory. While
+// Configmux is the Source of a node without an API server, and of a node of a site. It keeps a copy of configmux's objects in memory. While
 // configmux is away, and until a restarted configmux has read all its sources, the last known objects stay.
 type Configmux struct {
 	cfg ConfigmuxConfig
@@ -94,6 +97,9 @@ func NewConfigmux(cfg ConfigmuxConfig) *Configmux {
 	}
 	if cfg.SecretChanged == nil {
 		cfg.SecretChanged = func(string, string) {}
+	}
+	if cfg.KeyChanged == nil {
+		cfg.KeyChanged = func(Key) {}
 	}
 	return &Configmux{
 		cfg: cfg, objects: map[Key]runtime.Object{}, missing: map[Key]bool{}, sources: map[string]bool{},
@@ -173,6 +179,9 @@ func (c *Configmux) handle(change stream.Change[*Entry]) {
 	}
 	c.mu.Unlock()
 	c.notify(affected)
+	if entry.Source == "" {
+		c.cfg.KeyChanged(entry.Key)
+	}
 	if entry.Source != "" || slices.Contains([]Kind{Claim, Class, Driver, Secret}, entry.Key.Kind) {
 		c.cfg.ClaimsChanged()
 	}
@@ -280,10 +289,12 @@ func (c *Configmux) explicitly(key Key) error {
 	case c.missing[key]:
 		return notFound(key)
 	case c.none:
-		return &UnknownError{Key: key, Why: "configmux serves no config maps and secrets: start it with --nodes, or leave " +
+		return &UnknownError{Key: key, Why: "configmux serves no objects of pods: start it with --nodes, or leave " +
 			"--configmux-objects out"}
 	case c.refusal != "":
 		return &UnknownError{Key: key, Why: c.refusal}
+	case key.Kind == Volume:
+		return &UnknownError{Key: key, Why: "configmux has not got it from the API server yet, or it is for another claim"}
 	default:
 		return &UnknownError{Key: key, Why: "configmux has not got it from the API server yet"}
 	}
@@ -314,6 +325,33 @@ func (c *Configmux) Claim(namespace, name string) (*v1.PersistentVolumeClaim, er
 		return nil, err
 	}
 	return object.(*v1.PersistentVolumeClaim), nil //nolint:forcetypeassert // Decode has put it under its kind
+}
+
+// Volume returns a persistent volume, with the errors of a Getter.
+func (c *Configmux) Volume(name string) (*v1.PersistentVolume, error) {
+	object, err := c.get(Key{Kind: Volume, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return object.(*v1.PersistentVolume), nil //nolint:forcetypeassert // Decode has put it under its kind
+}
+
+// Service returns a service, with the errors of a Getter.
+func (c *Configmux) Service(namespace, name string) (*v1.Service, error) {
+	object, err := c.get(Key{Kind: Service, Namespace: namespace, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return object.(*v1.Service), nil //nolint:forcetypeassert // Decode has put it under its kind
+}
+
+// Services returns the services of a namespace, with the errors of a Getter.
+func (c *Configmux) Services(namespace string) ([]v1.Service, error) {
+	object, err := c.get(Key{Kind: Services, Namespace: namespace})
+	if err != nil {
+		return nil, err
+	}
+	return object.(*v1.ServiceList).Items, nil //nolint:forcetypeassert // Decode has put it under its kind
 }
 
 // Claims returns the claims that configmux has, sorted by namespace and name. They must not be changed.
@@ -364,7 +402,10 @@ func (c *Configmux) Unread() string {
 
 // Use implements Source.
 func (c *Configmux) Use(pod *v1.Pod) {
-	keys := append(Used(pod), usedByVolumes(pod)...)
+	keys := Used(pod)
+	if !c.cfg.Explicit { // else KeyChanged says what has changed
+		keys = append(keys, usedByVolumes(pod)...)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.users.use(pod.UID, keys)

@@ -1,8 +1,9 @@
 // Package configobjects provides the config maps and secrets of pods, and notifies pods when one of them changes. On a
 // node without an API server it also has the persistent volume claims, the storage classes and the CSIDrivers of
-// configmux.
+// configmux, and on a node of a site the claims, their persistent volumes and the services.
 //
-// On a node without an API server they come from configmux, see [Configmux], else from the API server, see [Cluster].
+// On a node without an API server, and on one of a site, they come from configmux, see [Configmux], else from the API
+// server, see [Cluster].
 // No error and no log line contains a value.
 package configobjects
 
@@ -14,6 +15,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/quartet-node/quartet/internal/podobjects"
 )
 
 // Getter returns config maps and secrets. The returned objects must not be changed. If an object does not exist,
@@ -57,17 +60,21 @@ func (None) Forget(types.UID) {}
 // Kind is the kind of an object.
 type Kind string
 
-// The kinds of objects. Only a [Configmux] has the last three.
+// The kinds of objects. Only a [Configmux] has those after the first two, and only that of a site the last three.
 const (
-	ConfigMap Kind = "ConfigMap"
-	Secret    Kind = "Secret"
-	Claim     Kind = "PersistentVolumeClaim"
+	ConfigMap Kind = podobjects.ConfigMap
+	Secret    Kind = podobjects.Secret
+	Claim     Kind = podobjects.Claim
 	Class     Kind = "StorageClass"
 	Driver    Kind = "CSIDriver"
+	Volume    Kind = "PersistentVolume"
+	Service   Kind = podobjects.Service
+	// Services are all services of a namespace. They have no name.
+	Services Kind = podobjects.Services
 )
 
-// resource returns the word for a kind in errors, as the kubelet uses it.
-func (k Kind) resource() string {
+// Resource returns the word for a kind in errors, as the kubelet uses it.
+func (k Kind) Resource() string {
 	switch k {
 	case Secret:
 		return "secret"
@@ -77,6 +84,12 @@ func (k Kind) resource() string {
 		return "storageclass"
 	case Driver:
 		return "csidriver"
+	case Volume:
+		return "persistentvolume"
+	case Service:
+		return "service"
+	case Services:
+		return "services"
 	case ConfigMap:
 	}
 	return "configmap"
@@ -90,17 +103,20 @@ type Key struct {
 
 // String returns the name of the object for a log: "configmap NAMESPACE/NAME", "storageclass NAME".
 func (k Key) String() string {
-	if k.Kind == Class || k.Kind == Driver {
-		return k.Kind.resource() + " " + k.Name
+	switch {
+	case k.Namespace == "":
+		return k.Kind.Resource() + " " + k.Name
+	case k.Name == "":
+		return k.Kind.Resource() + " " + k.Namespace
 	}
-	return k.Kind.resource() + " " + k.Namespace + "/" + k.Name
+	return k.Kind.Resource() + " " + k.Namespace + "/" + k.Name
 }
 
 // notFound returns the kubelet's error for a missing object.
 func notFound(k Key) error {
-	resource := v1.Resource(k.Kind.resource())
+	resource := v1.Resource(k.Kind.Resource())
 	if k.Kind == Class || k.Kind == Driver {
-		resource = storagev1.Resource(k.Kind.resource())
+		resource = storagev1.Resource(k.Kind.Resource())
 	}
 	return apierrors.NewNotFound(resource, k.Name)
 }
@@ -114,7 +130,7 @@ type UnknownError struct {
 
 // Error implements error.
 func (e *UnknownError) Error() string {
-	return fmt.Sprintf("%s %q is not known yet: %s", e.Key.Kind.resource(), e.Key.Name, e.Why)
+	return fmt.Sprintf("%s %q is not known yet: %s", e.Key.Kind.Resource(), e.Key.Name, e.Why)
 }
 
 // Unknown marks the error as [containerspec.Unknown].
@@ -126,7 +142,7 @@ type NotServedError struct{ Key Key }
 // Error implements error.
 func (e *NotServedError) Error() string {
 	return fmt.Sprintf("%s %q: configmux has no config maps, secrets and claims, because it has an API server or replays a recording: give syncloop the same --kubeconfig",
-		e.Key.Kind.resource(), e.Key.Name)
+		e.Key.Kind.Resource(), e.Key.Name)
 }
 
 // NotServed marks the error as [containerspec.NotServed].

@@ -13,7 +13,7 @@ import (
 )
 
 // plural returns the resource name of a kind.
-func (k Kind) plural() string { return k.resource() + "s" }
+func (k Kind) plural() string { return k.Resource() + "s" }
 
 // empty returns an empty object of a kind.
 func (k Kind) empty() runtime.Object {

@@ -2,8 +2,8 @@
 // KUBERNETES_SERVICE_HOST, by which client-go's in-cluster configuration finds the API server. The names and rules are
 // the kubelet's.
 //
-// The services come from the API server, see [Links]; a node without an API server has none, see [None]. A change of a
-// service affects only containers that are created after it.
+// The services come from the API server, see [Links], or from the configmux of a site, see [Shared]; a node without an
+// API server has none, see [None]. A change of a service affects only containers that are created after it.
 package servicelinks
 
 import (
@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/podobjects"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/reflector"
 )
@@ -110,7 +111,7 @@ func (l *Links) Variables(ctx context.Context, pod *v1.Pod) ([]v1.EnvVar, error)
 		}
 		return nil, &UnknownError{Why: "the API server has not answered yet"}
 	}
-	return variables(l.services, pod.Namespace, pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks), nil
+	return variables(l.services, pod.Namespace, podobjects.LinksServices(pod)), nil
 }
 
 // Forget removes a pod.

@@ -11,11 +11,13 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/quartet-node/quartet/internal/podobjects"
 )
 
 // apiServerService is the service of namespace default through which pods reach the API server. All pods get its
 // variables.
-const apiServerService = "kubernetes"
+const apiServerService = podobjects.APIService
 
 // service is the cached part of an object.
 type service struct {

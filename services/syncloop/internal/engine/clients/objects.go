@@ -81,6 +81,15 @@ func decodeObject(m *configv1.WatchObjectsResponse) (*configobjects.Entry, error
 	case configobjects.Driver:
 		object := &storagev1.CSIDriver{}
 		err, entry.Object = object.Unmarshal(wire.GetObject()), object
+	case configobjects.Volume:
+		object := &v1.PersistentVolume{}
+		err, entry.Object = object.Unmarshal(wire.GetObject()), object
+	case configobjects.Service:
+		object := &v1.Service{}
+		err, entry.Object = object.Unmarshal(wire.GetObject()), object
+	case configobjects.Services:
+		object := &v1.ServiceList{}
+		err, entry.Object = object.Unmarshal(wire.GetObject()), object
 	default:
 		return nil, errLaterKind
 	}
