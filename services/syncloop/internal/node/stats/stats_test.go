@@ -40,6 +40,8 @@ const (
 type cgroups struct {
 	mu   sync.Mutex
 	used map[string]podcgroups.Usage
+	// unlisted is the error of every listing.
+	unlisted error
 }
 
 func (c *cgroups) Usage(name string) (podcgroups.Usage, error) {
@@ -59,7 +61,7 @@ func (c *cgroups) Below(name string) (names []string, err error) {
 			names = append(names, filepath.Base(other))
 		}
 	}
-	return names, nil
+	return names, c.unlisted
 }
 
 func (c *cgroups) set(name string, usage podcgroups.Usage) {
@@ -260,6 +262,21 @@ func TestEachPartIsReadWhereItIsKnown(t *testing.T) {
 		used, want := *pod.EphemeralStorage.UsedBytes, usage.Layers.Bytes+usage.Logs.Bytes+usage.Volumes.Bytes
 		if int64(used) != want {
 			t.Errorf("the pod uses %d bytes of the disk, want %d", used, want)
+		}
+	})
+}
+
+// TestACgroupThatCannotBeListedLeavesThePodItsUsage, and its containers have what the runtime measures.
+func TestACgroupThatCannotBeListedLeavesThePodItsUsage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(r *rig, _ *stats.Config) { r.cgroups.unlisted = fs.ErrPermission })
+		pod := r.summary(t).Pods[0]
+		if *pod.Memory.WorkingSetBytes != 200 || *pod.ProcessStats.ProcessCount != 4 {
+			t.Errorf("the pod: %+v, want its cgroup's 200 bytes and 4 processes", pod)
+		}
+		if len(pod.Containers) != 1 || *pod.Containers[0].CPU.UsageNanoCores != 9 ||
+			*pod.Containers[0].Rootfs.UsedBytes != 4096 {
+			t.Errorf("the containers: %+v, want the runtime's figures", pod.Containers)
 		}
 	})
 }

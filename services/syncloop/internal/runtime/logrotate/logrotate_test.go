@@ -82,6 +82,8 @@ type node struct {
 	mu         sync.Mutex
 	containers map[string]*container
 	ended      map[string]bool
+	// checks counts the checks of all logs.
+	checks int
 	// reopen runs before the runtime reopens a log; it may fail or hang.
 	reopen func(ctx context.Context, id string) error
 }
@@ -120,6 +122,7 @@ func (n *node) add(id string) *container {
 func (n *node) list() []logrotate.Container {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.checks++
 	var all []logrotate.Container
 	for id, c := range n.containers {
 		all = append(all, logrotate.Container{ID: id, Pod: "shop/web", Name: id, LogPath: c.path, Running: !n.ended[id]})
