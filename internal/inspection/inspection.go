@@ -21,8 +21,9 @@ import (
 )
 
 // Pod queries the runtime for the pod with a UID. began is the boot time before the first call, and now the time of
-// day. Ended containers and sandboxes in known, the last known status or nil, are not queried again, because they do
-// not change any more. The status is complete if the error is nil. Otherwise it is the result of the list calls, or nil
+// day. Containers and sandboxes in known, the last known status or nil, are not queried again if the list says all that
+// may have changed: an ended one does not change any more, and of a ready sandbox that has its addresses only the state
+// changes. The status is complete if the error is nil. Otherwise it is the result of the list calls, or nil
 // if they failed.
 func Pod(
 	ctx context.Context,
@@ -160,8 +161,7 @@ func inspectSandbox(
 	item *runtimeapi.PodSandbox,
 	known *lifecyclev1.Sandbox,
 ) (*lifecyclev1.Sandbox, error) {
-	if item.GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY &&
-		known.GetState() == lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY {
+	if settled(known) && known.GetState() == SandboxState(item.GetState()) {
 		return known, nil
 	}
 	resp, err := runtime.PodSandboxStatus(ctx, item.GetId(), false)
@@ -186,6 +186,18 @@ func inspectSandbox(
 		}
 	}
 	return sandbox, nil
+}
+
+// settled reports whether nothing of a known sandbox changes while its state stays. nil is not settled.
+func settled(known *lifecyclev1.Sandbox) bool {
+	switch known.GetState() {
+	case lifecyclev1.SandboxState_SANDBOX_STATE_READY:
+		return known.GetHostNetwork() || len(known.GetIps()) > 0
+	case lifecyclev1.SandboxState_SANDBOX_STATE_NOT_READY:
+		return true
+	case lifecyclev1.SandboxState_SANDBOX_STATE_UNSPECIFIED:
+	}
+	return false
 }
 
 func inspectContainer(

@@ -170,8 +170,8 @@ func TestTheStartOfAPodCostsFewCalls(t *testing.T) {
 		best = min(best, calls)
 	}
 	t.Logf("the start of a pod of three containers cost %d calls", best)
-	// Four inspections of two lists each, the sandbox in each, and 0 + 1 + 2 + 3 containers.
-	if best > 4*3+6 {
+	// Four inspections of two lists each, the sandbox once, and 0 + 1 + 2 + 3 containers.
+	if best > 4*2+1+6 {
 		t.Errorf("the start of a pod of three containers cost %d calls", best)
 	}
 }

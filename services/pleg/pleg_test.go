@@ -265,13 +265,13 @@ func TestStatusIsAsFreshAsAskedFor(t *testing.T) {
 
 func TestCallersDuringAnInspectionShareTheNextOne(t *testing.T) {
 	fake := fakecri.New(t)
-	sandbox, _ := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
+	sandbox, ids := fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()
 	r.mode(evented)
 	eventually.That(r.t, "all is quiet", func() bool { return quiet(fake) })
 	fake.ResetCalls()
-	gate := fake.Hang("PodSandboxStatus", sandbox)
+	gate := fake.Hang("ContainerStatus", ids["app"])
 	defer gate.Open()
 	var callers sync.WaitGroup
 	ask := func() {
@@ -304,7 +304,7 @@ func TestCallersDuringAnInspectionShareTheNextOne(t *testing.T) {
 	callers.Wait()
 	eventually.That(r.t, "all is quiet", func() bool { return quiet(fake) })
 	// The hanging inspection and the one after it, and those for requests that came after its begin.
-	if got := fake.Count("PodSandboxStatus", sandbox); got > 10 {
+	if got := fake.Count("ContainerStatus", ids["app"]); got > 10 {
 		t.Errorf("51 questions and 5000 hints of one pod made %d inspections", got)
 	}
 }

@@ -185,7 +185,7 @@ func TestAnEventThatComesBeforeItsRemovalIsHeeded(t *testing.T) {
 	l := listen(t, fake)
 	l.Heard(l.clock.Now())
 	l.HintRemoved("a", sandbox, time.Time{})
-	eventually.That(l.t, "the pod is inspected", func() bool { return fake.Count("PodSandboxStatus", sandbox) == 2 })
+	eventually.That(l.t, "the pod is inspected", func() bool { return fake.Count("ListPodSandbox", "a") == 2 })
 	l.look("a") // after that inspection
 	lists := l.fullLists()
 	fake.DropSandbox(sandbox)
@@ -208,10 +208,10 @@ func TestARemovalThatNeverComesIsNotWaitedForForever(t *testing.T) {
 	l.HintRemoved("a", sandbox, time.Time{})
 	l.tick(10)
 	l.look("a")
-	before := fake.Count("PodSandboxStatus", sandbox)
+	before := fake.Count("ListPodSandbox", "a")
 	l.tick(5)
 	l.look("a")
-	if got := fake.Count("PodSandboxStatus", sandbox); got != before+1 {
+	if got := fake.Count("ListPodSandbox", "a"); got != before+1 {
 		t.Errorf("after 10 s the pod was still inspected %d times in 5 s", got-before-1)
 	}
 }
