@@ -29,6 +29,24 @@ func TestARecordedNodeDecidesTheSameToday(t *testing.T) {
 	}
 }
 
+// TestABusyMachineDecidesTheSame replays the recordings so fast that no machine keeps up: the clock waits for the
+// decisions.
+func TestABusyMachineDecidesTheSame(t *testing.T) {
+	files, err := filepath.Glob("testdata/recordings/*.jsonl")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("there are the recordings %v, error %v, want at least ten", files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".jsonl"), func(t *testing.T) {
+			var out, log bytes.Buffer
+			differences, err := Replay{File: file, Speed: 1e6, Out: &out, Log: &log}.Run(t.Context())
+			if err != nil || differences > 0 || !strings.HasPrefix(out.String(), "Compared ") {
+				t.Errorf("%d differences, error %v, want none:\n%s%s", differences, err, &out, &log)
+			}
+		})
+	}
+}
+
 // TestAnotherConfigurationDecidesDifferently replays the start of a pod on a node that takes none.
 func TestAnotherConfigurationDecidesDifferently(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "config.yaml")

@@ -29,9 +29,10 @@ const (
 	tick = 100 * time.Millisecond
 	// before is how long before the recording the clock begins, besides the lag, for the start of the shadow.
 	before = 10 * time.Second
-	// leastLag is the least real time by which the shadow sees pleg's events later, so that it has decided by then also on
-	// a busy machine.
-	leastLag = time.Second
+	// lag is the time by which the shadow sees pleg's events later than the recorder. The recorder may get a change of the
+	// desired pods, or the Node, that much later than the syncloop that ran: after a process was killed, each of the two
+	// connects again after its own pause of at most 2 s, and a busy machine adds to it.
+	lag = 20 * time.Second
 	// comparePatience bounds, in real time, the wait for a comparison that is due.
 	comparePatience = 10 * time.Second
 	// compareDue is a little more than the interval of comparisons.
@@ -62,6 +63,7 @@ type Player struct {
 	pods      *stream.Level[*enginev1.Pod]
 	podEvents *stream.Level[*enginev1.PodEvent]
 	compared  chan struct{}
+	rester    *rester
 
 	// sources maps each source to whether it is ready, and of maps each pod to its source. unread has the pods that were
 	// missing in a new snapshot of configmux: they are gone when their source is ready.
@@ -102,7 +104,7 @@ func New(cfg Config) (*Player, error) {
 	for part := range needed {
 		return nil, fmt.Errorf("%s has not sent its state before the recording ended: record again, for longer", part)
 	}
-	p.clock = clocktesting.NewFakeClock(cfg.Entries[p.first-1].Time.Add(-before - lagOf(cfg.Speed)))
+	p.clock = clocktesting.NewFakeClock(cfg.Entries[p.first-1].Time.Add(-before - lag))
 	return p, nil
 }
 
@@ -111,9 +113,6 @@ func New(cfg Config) (*Player, error) {
 func isCall(part noderecording.Part) bool {
 	return part == noderecording.PLEGCalls || part == noderecording.SyncLoopCalls
 }
-
-// lagOf returns the delay of pleg's events, by the clock of the recording.
-func lagOf(speed float64) time.Duration { return time.Duration(float64(leastLag) * speed) }
 
 // NodeOf returns the Node of an entry; nil for another entry.
 func NodeOf(e noderecording.Entry) *nodev1.Node {
@@ -128,7 +127,6 @@ func (p *Player) Play(ctx context.Context, settings shadow.Config) (shadow.Summa
 			return shadow.Summary{}, err
 		}
 	}
-	lag := max(settings.Lag, lagOf(p.cfg.Speed))
 	settings.Lag, settings.Wait = lag, settings.Wait+2*lag
 	settings.Desired, settings.Events, settings.Node, settings.Pods = p.desired, p.events, p.node, p.pods
 	settings.PodEvents, settings.Health, settings.Paused, settings.Clock = p.podEvents, p.healthNow, p.paused, p.clock
@@ -138,6 +136,7 @@ func (p *Player) Play(ctx context.Context, settings shadow.Config) (shadow.Summa
 		default:
 		}
 	}
+	p.rester = newRester()
 	started := make(chan struct{})
 	settings.Started = func() { close(started) }
 
@@ -196,6 +195,7 @@ func (p *Player) advance(ctx context.Context, to time.Time) bool {
 	compared := p.clock.Now()
 	for now := p.clock.Now(); now.Before(to); now = p.clock.Now() {
 		step := min(tick, to.Sub(now))
+		p.rester.await(ctx) // what is due is decided before the clock goes on
 		p.clock.Step(step)
 		if !sleep(ctx, time.Duration(float64(step)/p.cfg.Speed)) {
 			return false
