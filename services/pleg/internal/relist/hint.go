@@ -60,8 +60,9 @@ func (r *Relister) Hint(uid string, at time.Time) {
 	}
 }
 
-// HintCreated reports that a container or sandbox was created for a pod and has not been started. Nothing has to act on
-// it, and its start has its own event, so the pod is inspected with the next tick, unless it is inspected before.
+// HintCreated reports that a sandbox was created or started for a pod, or a container was created and not started.
+// Nothing has to act on it, and the start of a container has its own event, so the pod is inspected with the next tick,
+// unless it is inspected before.
 func (r *Relister) HintCreated(uid string, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

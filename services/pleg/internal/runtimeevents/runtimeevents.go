@@ -50,7 +50,8 @@ type Relister interface {
 	Heard(at time.Time)
 	// Hint reports a change of the pod with a UID.
 	Hint(uid string, at time.Time)
-	// HintCreated reports that a sandbox or container was created for the pod with a UID, and not started yet.
+	// HintCreated reports that a sandbox was created or started for the pod with a UID, or a container was created and not
+	// started yet.
 	HintCreated(uid string, at time.Time)
 	// HintRemoved reports that the sandbox or container with an ID was removed; uid is empty if the pod is unknown.
 	HintRemoved(uid, id string, at time.Time)
@@ -200,11 +201,18 @@ func Hint(relister Relister, event *runtimeapi.ContainerEventResponse, at time.T
 		relister.HintRemoved(uid, event.GetContainerId(), at)
 	case uid == "":
 		relister.HintAny(event.GetContainerId(), at)
-	case kind == runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT:
+	case kind == runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, startsSandbox(event):
 		relister.HintCreated(uid, at)
 	default:
 		relister.Hint(uid, at)
 	}
+}
+
+// startsSandbox reports whether an event is the start of a sandbox, which has the sandbox's ID in the place of a
+// container's.
+func startsSandbox(event *runtimeapi.ContainerEventResponse) bool {
+	return event.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT &&
+		event.GetContainerId() == event.GetPodSandboxStatus().GetId()
 }
 
 // link is one stream and its state.

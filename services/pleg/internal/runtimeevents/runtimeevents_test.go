@@ -209,9 +209,12 @@ func TestEventsBecomeHints(t *testing.T) {
 	r := start(t)
 	s := <-r.begun
 	s.opened()
+	sandbox := event("a", "s1", 8, started)
+	sandbox.PodSandboxStatus.Id = "s1"
 	for _, e := range []*runtimeapi.ContainerEventResponse{
 		event("a", "c1", 1, started), event("none", "c2", 2, started), event("empty", "c3", 3, created), event("", "foreign", 4, started),
 		event("a", "c4", 5, created), event("a", "c1", 6, deleted), event("none", "c2", 7, deleted),
+		sandbox,
 	} {
 		s.handle(e)
 	}
@@ -223,10 +226,11 @@ func TestEventsBecomeHints(t *testing.T) {
 		"made for a 00:00:05",
 		"removed c1 of a 00:00:06",
 		"removed c2 of  00:00:07",
+		"made for a 00:00:08",
 	}
 	r.hears(want...)
-	if r.recorder.alive != 7 {
-		t.Errorf("%d of 7 events were a sign of life, want 7", r.recorder.alive)
+	if r.recorder.alive != 8 {
+		t.Errorf("%d of 8 events were a sign of life, want 8", r.recorder.alive)
 	}
 	r.ends(s, errors.New("broken"))
 	r.hears(append(want, "generic")...)
