@@ -102,8 +102,8 @@ func ClaimName(pod *v1.Pod, volume *v1.Volume) (name string, ephemeral bool) {
 	return "", false
 }
 
-// UsedByVolumes returns the claims of a pod's volumes, and the secrets of those that a CSI driver mounts without a claim,
-// each once.
+// UsedByVolumes returns the claims of a pod's volumes, and the secrets of those that a CSI driver mounts without a
+// claim, each once.
 func UsedByVolumes(pod *v1.Pod) []Ref {
 	var refs []Ref
 	add := func(kind, name string) {

@@ -77,7 +77,8 @@ func TestWhatVolumesAndEnvironmentsName(t *testing.T) {
 		t.Errorf("volumes name %v, want %v", got, want)
 	}
 	api := podobjects.Ref{Kind: "Service", Namespace: "default", Name: "kubernetes"}
-	if got := podobjects.UsedServices(pod); !slices.Equal(got, []podobjects.Ref{api, {Kind: "ServiceList", Namespace: "shop"}}) {
+	linked := []podobjects.Ref{api, {Kind: "ServiceList", Namespace: "shop"}}
+	if got := podobjects.UsedServices(pod); !slices.Equal(got, linked) {
 		t.Errorf("the environment names %v", got)
 	}
 	pod.Spec.EnableServiceLinks = new(bool)

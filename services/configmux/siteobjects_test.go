@@ -187,8 +187,8 @@ func TestNodesOfASiteGetTheirOwnObjects(t *testing.T) {
 	a, b := r.as(t, "obj-a"), r.as(t, "obj-b")
 	ofA := map[string]string{
 		"ConfigMap/obj-shared": "shared", "Secret/obj-login": "hunter2", "Secret/obj-later": "missing",
-		"PersistentVolumeClaim/obj-data": "obj-pv", "PersistentVolume/obj-pv": "obj-data", "Secret/obj-disk": "for the driver",
-		"Service/kubernetes": "kubernetes", "ServiceList/": "kubernetes obj-web",
+		"PersistentVolumeClaim/obj-data": "obj-pv", "PersistentVolume/obj-pv": "obj-data",
+		"Secret/obj-disk": "for the driver", "Service/kubernetes": "kubernetes", "ServiceList/": "kubernetes obj-web",
 	}
 	ofB := map[string]string{"ConfigMap/obj-shared": "shared", "Service/kubernetes": "kubernetes"}
 	a.objectsComeTo(true, ofA)

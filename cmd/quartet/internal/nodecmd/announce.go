@@ -20,10 +20,10 @@ import (
 // askAgain is the pause after a service has ended during a query.
 const askAgain = 100 * time.Millisecond
 
-// announce notifies systemd that the node is ready when each of the four services is, and that it stops when ctx ends.
+// announce notifies systemd that the node is ready when each of its services is, and that it stops when ctx ends.
 // It returns then.
 func (o Options) announce(ctx context.Context, l layout.Layout, logger *slog.Logger) {
-	for _, service := range layout.Services() {
+	for _, service := range o.Configmux.Services() {
 		if err := awaitServing(ctx, l.Address(service)); err != nil {
 			if ctx.Err() == nil {
 				logger.Warn("cannot determine whether the node is ready", telemetry.KeyError, fmt.Errorf("%s: %w", service, err))

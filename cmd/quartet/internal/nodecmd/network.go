@@ -12,7 +12,8 @@ import (
 	"github.com/quartet-node/quartet/internal/peertls"
 )
 
-// NetworkFlags are what the services serve for other machines. Among each other they use unix sockets.
+// NetworkFlags are what the services serve for other machines, and the files of TLS, also for calls to other machines.
+// Among each other they use unix sockets.
 type NetworkFlags struct {
 	// Listen has the addresses of the services that are served.
 	Listen map[string]string
@@ -49,17 +50,32 @@ func (f *NetworkFlags) check() error {
 	return nil
 }
 
-// of returns the flags of a service.
-func (f *NetworkFlags) of(service layout.Service) []string {
+// TLSArgs returns the flags of the files.
+func TLSArgs(files peertls.Files) []string {
+	return given([]setFlag{{peertls.FlagCert, files.Cert}, {peertls.FlagKey, files.Key}, {peertls.FlagCA, files.CA}})
+}
+
+// of returns the flags of a service, which calls another machine or not.
+func (f *NetworkFlags) of(service layout.Service, calls bool) []string {
 	address, served := f.Listen[string(service)]
-	if !served {
-		return nil
+	var args []string
+	if served {
+		args = append(args, "--"+peertls.FlagListen+"="+address)
+		args = append(args, given([]setFlag{{"allowed-names", f.AllowedNames}, {"observe-names", f.ObserveNames}})...)
 	}
-	args := []string{"--" + peertls.FlagListen + "=" + address}
-	for _, flag := range []struct{ name, value string }{
-		{peertls.FlagCert, f.Files.Cert}, {peertls.FlagKey, f.Files.Key}, {peertls.FlagCA, f.Files.CA},
-		{"allowed-names", f.AllowedNames}, {"observe-names", f.ObserveNames},
-	} {
+	if served || calls {
+		args = append(args, TLSArgs(f.Files)...)
+	}
+	return args
+}
+
+// setFlag is a flag with its value.
+type setFlag struct{ name, value string }
+
+// given returns the flags with a value as arguments.
+func given(flags []setFlag) []string {
+	var args []string
+	for _, flag := range flags {
 		if flag.value != "" {
 			args = append(args, "--"+flag.name+"="+flag.value)
 		}

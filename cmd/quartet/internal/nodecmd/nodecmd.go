@@ -22,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/systemd"
@@ -75,6 +76,8 @@ type Options struct {
 	StuckTimeout time.Duration
 	// Network is passed to the services.
 	Network NetworkFlags
+	// Configmux is for a configmux that is not started here.
+	Configmux ConfigmuxFlags
 	// Log is passed to the services.
 	Log LogFlags
 	// Programs replace services.
@@ -139,6 +142,7 @@ func (o *Options) addFlags(flags *pflag.FlagSet) {
 		watchdog.DefaultPatience,
 		"`time` after which a service that stands still logs its goroutines and is restarted; 0 leaves it alone",
 	)
+	o.Configmux.Add(flags)
 	o.Network.Add(flags)
 	o.Log.Add(flags)
 	o.Programs.Add(flags)
@@ -246,7 +250,8 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 		return err
 	}
 	opts.keepSockets(l, logger)
-	logger.Info("starting the four services", "pid", os.Getpid(), "state", l.StateDir(), "config", opts.ConfigFile)
+	logger.Info("starting the services", "services", len(services), "pid", os.Getpid(), "state", l.StateDir(),
+		"config", opts.ConfigFile)
 	ctx, stop := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	background.Go(func() { opts.announce(ctx, l, logger) })
@@ -276,17 +281,20 @@ func (o Options) Check() error {
 // check fails if a service would refuse its flags or the file, so that problems are reported once, before anything
 // starts. It returns the configuration of log lines.
 func (o Options) check(l layout.Layout) (logging telemetry.Logging, err error) {
-	if err := errors.Join(o.Log.check(), o.Network.check(), o.Programs.check()); err != nil {
+	if err := errors.Join(
+		o.Log.check(), o.Network.check(), o.Programs.check(),
+		o.Configmux.check(o.Network.Files, o.Network.Listen, o.Programs.Parts),
+	); err != nil {
 		return telemetry.Logging{}, err
 	}
-	for _, service := range layout.Services() {
+	for _, service := range o.Configmux.Services() {
 		cfg, err := nodeconfig.Parse(service, o.args(l, service), io.Discard)
 		if err != nil {
 			return telemetry.Logging{}, err
 		}
 		logging = cfg.Logging()
 		// The machine is the same for all services.
-		if service == layout.ConfigMux {
+		if service == layout.SyncLoop {
 			if err := cfg.FitMachine(os.DirFS("/")); err != nil {
 				return telemetry.Logging{}, err
 			}
@@ -303,7 +311,7 @@ func (o Options) processes(
 ) ([]supervisor.Service, error) {
 	var out []supervisor.Service
 	var errs []error
-	for _, service := range layout.Services() {
+	for _, service := range o.Configmux.Services() {
 		path, args, err := o.program(l, service)
 		errs = append(errs, err)
 		out = append(out, &supervisor.Process{
@@ -327,8 +335,12 @@ func (o Options) processes(
 func (o Options) args(l layout.Layout, service layout.Service) []string {
 	args := []string{"--state-dir=" + l.StateDir()}
 	for _, peer := range layout.Services() {
+		if peer == layout.ConfigMux && o.Configmux.IsGiven() && service == layout.SyncLoop {
+			continue // Configmux has it
+		}
 		args = append(args, fmt.Sprintf("--%s-address=%s", peer, l.Address(peer)))
 	}
+	args = append(args, o.Configmux.of(service)...)
 	kubeconfig := o.Kubeconfig
 	if !nodeconfig.UsesAPIServer(service) {
 		kubeconfig = ""
@@ -371,7 +383,8 @@ func (o Options) args(l layout.Layout, service layout.Service) []string {
 			args = append(args, nodeconfig.AllowUnauthenticatedAPIArg)
 		}
 	}
-	args = append(args, o.Network.of(service)...)
+	calls := service == layout.SyncLoop && peertls.OnNetwork(o.Configmux.Address)
+	args = append(args, o.Network.of(service, calls)...)
 	return append(args, o.Log.of(service)...)
 }
 

@@ -1,6 +1,7 @@
 package nodecmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -21,7 +22,8 @@ func runOnce(ctx context.Context, opts Options, out, logs io.Writer) (err error)
 		return err
 	}
 	cfg := runonce.Config{Clock: clock.RealClock{}, Progress: logs}
-	configmux, err := rpc.Dial(l.Address(layout.ConfigMux))
+	address := cmp.Or(opts.Configmux.Address, l.Address(layout.ConfigMux))
+	configmux, err := rpc.DialService(layout.ConfigMux, address, opts.Network.Files)
 	if err != nil {
 		return err
 	}

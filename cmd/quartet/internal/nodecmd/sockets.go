@@ -14,7 +14,7 @@ import (
 // keepSockets closes the sockets that this process was passed and that no service is configured to listen on.
 func (o Options) keepSockets(l layout.Layout, logger *slog.Logger) {
 	var wanted []sockets.Socket
-	for _, service := range layout.Services() {
+	for _, service := range o.Configmux.Services() {
 		wanted = append(wanted, o.socketsOf(l, service)...)
 	}
 	o.Sockets.Keep(wanted, logger)

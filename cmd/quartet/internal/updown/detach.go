@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
 	"github.com/quartet-node/quartet/internal/logfile"
 	"github.com/quartet-node/quartet/internal/process"
 	"github.com/quartet-node/quartet/internal/statedir"
@@ -104,7 +105,7 @@ func (n *node) foregroundArgs() []string {
 		args = append(args, "--"+healthzPortFlag+"="+strconv.Itoa(int(n.opts.healthzPort)))
 	}
 	return slices.Concat(args, n.opts.log.Args(), n.opts.programs.Args(), n.opts.hostPrivileges.Args(),
-		n.opts.credentialProviders.Args())
+		n.opts.credentialProviders.Args(), n.opts.configmux.Args(), nodecmd.TLSArgs(n.opts.tls))
 }
 
 // tail returns the end of a log after an offset.

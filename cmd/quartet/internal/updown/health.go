@@ -24,7 +24,7 @@ const (
 // waitHealthy waits until each service serves and the node is Ready. It notes what the node is short of, because pods
 // that have just been started are evicted for it.
 func (n *node) waitHealthy(ctx context.Context) error {
-	for _, service := range layout.Services() {
+	for _, service := range n.opts.configmux.Services() {
 		address := n.layout.Address(service)
 		if err := n.progress.step(string(service), func() (string, error) {
 			return address, poll(ctx, address, target.Serving)

@@ -3,6 +3,7 @@
 package updown
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/systemd"
@@ -51,6 +53,8 @@ type upOptions struct {
 	detach              bool
 	log                 nodecmd.LogFlags
 	programs            nodecmd.ProgramFlags
+	configmux           nodecmd.ConfigmuxFlags
+	tls                 peertls.Files
 	hostPrivileges      nodeconfig.PrivilegeFlags
 	credentialProviders nodeconfig.CredentialProviderFlags
 	// systemd is notified when the node is ready. It is not a flag.
@@ -139,6 +143,8 @@ func (o *upOptions) flagSet() *pflag.FlagSet {
 	)
 	o.hostPrivileges.Add(flags)
 	o.credentialProviders.Add(flags)
+	o.configmux.Add(flags)
+	nodeconfig.AddTLSFiles(flags, &o.tls)
 	o.log.Add(flags)
 	o.programs.Add(flags)
 	return flags
@@ -161,6 +167,9 @@ func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if opts.manifests != "" && opts.configmux.IsGiven() && opts.manifests != l.Manifests() {
+		return errors.New("--manifests: the pods come from the configmux of --configmux-address: leave one of the two out")
+	}
 	if opts.manifests == "" {
 		opts.manifests = l.Manifests()
 	}
@@ -173,7 +182,10 @@ func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
 	if _, err := opts.credentialProviders.Read(); err != nil {
 		return err
 	}
-	for flag, file := range map[string]*string{"--kubeconfig": &opts.kubeconfig, "--bootstrap-kubeconfig": &opts.bootstrapKubeconfig, "--config": &opts.config} {
+	for flag, file := range map[string]*string{
+		"--kubeconfig": &opts.kubeconfig, "--bootstrap-kubeconfig": &opts.bootstrapKubeconfig, "--config": &opts.config,
+		"--tls-cert": &opts.tls.Cert, "--tls-key": &opts.tls.Key, "--tls-ca": &opts.tls.CA,
+	} {
 		if *file == "" {
 			continue
 		}
@@ -348,6 +360,8 @@ func (n *node) nodeOptions() nodecmd.Options {
 		HostPrivileges:      n.opts.hostPrivileges,
 		CredentialProviders: n.opts.credentialProviders,
 		StateDir:            n.layout.StateDir(),
+		Configmux:           n.opts.configmux,
+		Network:             nodecmd.NetworkFlags{Files: n.opts.tls},
 		Log:                 n.opts.log,
 		Programs:            n.opts.programs,
 		StuckTimeout:        watchdog.DefaultPatience,
@@ -357,7 +371,8 @@ func (n *node) nodeOptions() nodecmd.Options {
 }
 
 func (n *node) farewell(end string) {
-	n.progress.printf("\nThe node is ready. Pods come from %s\n%s.\n", n.opts.manifests, end)
+	source := cmp.Or(n.opts.configmux.Address, n.opts.manifests)
+	n.progress.printf("\nThe node is ready. Pods come from %s\n%s.\n", source, end)
 }
 
 // runtimeService keeps containerd running beside the four services. containerd outlives it because the pods need it.

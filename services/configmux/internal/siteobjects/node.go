@@ -115,8 +115,8 @@ func (n *Node) set(uid types.UID, keys []apiobject.Key) {
 	}
 }
 
-// reach returns the objects that the pods name, and those that they lead to as far as it is known, with whether the node
-// may have them. The caller holds the lock.
+// reach returns the objects that the pods name, and those that they lead to as far as it is known, with whether the
+// node may have them. The caller holds the lock.
 func (n *Node) reach() map[apiobject.Key]bool {
 	named := map[apiobject.Key]bool{}
 	for _, keys := range n.pods {

@@ -49,7 +49,9 @@ func (o *Objects) answerFact(key apiobject.Key, f fact) {
 		o.says(key, claim)
 	case key.Kind == apiobject.Volume:
 		volume := &v1.PersistentVolume{ObjectMeta: meta}
-		volume.Spec.CSI = &v1.CSIPersistentVolumeSource{NodeStageSecretRef: &v1.SecretReference{Namespace: "shop", Name: "three"}}
+		volume.Spec.CSI = &v1.CSIPersistentVolumeSource{
+			NodeStageSecretRef: &v1.SecretReference{Namespace: "shop", Name: "three"},
+		}
 		if f.claim != "" {
 			volume.Spec.ClaimRef = &v1.ObjectReference{Namespace: "shop", Name: f.claim}
 		}
@@ -129,7 +131,8 @@ func drawnKeys(t *rapid.T, uid string) (source.Pod, []apiobject.Key) {
 	if p.Namespace != "shop" {
 		return source.Pod{Pod: p}, keys
 	}
-	for _, name := range rapid.SliceOfDistinct(rapid.SampledFrom([]string{"one", "two", "three"}), rapid.ID).Draw(t, "secrets") {
+	secrets := rapid.SliceOfDistinct(rapid.SampledFrom([]string{"one", "two", "three"}), rapid.ID).Draw(t, "secrets")
+	for _, name := range secrets {
 		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, v1.LocalObjectReference{Name: name})
 		keys = append(keys, secretKey(name))
 	}

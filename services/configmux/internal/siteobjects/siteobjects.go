@@ -1,6 +1,6 @@
 // Package siteobjects has the config maps, secrets, claims and services that the pods of a site's nodes name, for a
-// configmux that serves the site. Each is watched once at the API server, however many nodes need it, and its content is
-// in memory once. Each node has a stream of those that its own pods name, and of no others:
+// configmux that serves the site. Each is watched once at the API server, however many nodes need it, and its content
+// is in memory once. Each node has a stream of those that its own pods name, and of no others:
 //
 //	pods of a node ──► Node.Use ──► one watch for each object ──► stream of every node that uses it
 //	                                        └──► checkpoint, with sealed secrets

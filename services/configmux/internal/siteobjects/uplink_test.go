@@ -185,7 +185,9 @@ func (a *apiServer) putAll(version int) {
 	kind, meta = about("PersistentVolume", "", "pv", version)
 	volume := &v1.PersistentVolume{TypeMeta: kind, ObjectMeta: meta}
 	volume.Spec.ClaimRef = &v1.ObjectReference{Namespace: "shop", Name: "data"}
-	volume.Spec.CSI = &v1.CSIPersistentVolumeSource{NodePublishSecretRef: &v1.SecretReference{Namespace: "shop", Name: "disk"}}
+	volume.Spec.CSI = &v1.CSIPersistentVolumeSource{
+		NodePublishSecretRef: &v1.SecretReference{Namespace: "shop", Name: "disk"},
+	}
 	a.put("persistentvolumes", "pv", volume)
 	for _, name := range []string{"shop/web", "default/kubernetes", "default/other"} {
 		kind, meta = about("Service", path.Dir(name), path.Base(name), version)

@@ -84,7 +84,8 @@ func TestClaimsOfASiteComeFromItsConfigmux(t *testing.T) {
 		t.Errorf("an unknown claim: %v, want the cause %s", err, CauseUnknown)
 	}
 	site[data] = nil
-	if _, err := asked(); !errors.As(err, &failure) || failure.Cause != CauseMissing || !apierrors.IsNotFound(failure.err) {
+	_, err := asked()
+	if !errors.As(err, &failure) || failure.Cause != CauseMissing || !apierrors.IsNotFound(failure.err) {
 		t.Errorf("a missing claim: %v, want the cause %s", err, CauseMissing)
 	}
 	volume := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "disk", ResourceVersion: "1"}}
@@ -101,7 +102,8 @@ func TestClaimsOfASiteComeFromItsConfigmux(t *testing.T) {
 	if _, err := c.Secret(t.Context(), "shop", "login"); !isUnknown(err) {
 		t.Errorf("an unknown secret: %v", err)
 	}
-	site[key{kind: secretKind, namespace: "shop", name: "login"}] = &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "login"}}
+	login := key{kind: secretKind, namespace: "shop", name: "login"}
+	site[login] = &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "login"}}
 	if got, err := c.Secret(t.Context(), "shop", "login"); err != nil || got.Name != "login" {
 		t.Errorf("got %v, %v, want the secret", got, err)
 	}

@@ -52,8 +52,8 @@ type ConfigmuxConfig struct {
 	// SecretChanged is called when a secret was changed, created or deleted. It must not block; nil if nobody needs to
 	// know.
 	SecretChanged func(namespace, name string)
-	// KeyChanged is called when an object was changed, created or deleted, or is known to be missing. It must not block; nil
-	// if nobody needs to know.
+	// KeyChanged is called when an object was changed, created or deleted, or is known to be missing. It must not block;
+	// nil if nobody needs to know.
 	KeyChanged func(Key)
 	// Explicit is true if the stream says which objects are missing: an object that is not in it is not known yet.
 	Explicit bool
@@ -65,8 +65,9 @@ type ConfigmuxConfig struct {
 	Metrics *stream.FollowedMetrics
 }
 
-// Configmux is the Source of a node without an API server, and of a node of a site. It keeps a copy of configmux's objects in memory. While
-// configmux is away, and until a restarted configmux has read all its sources, the last known objects stay.
+// Configmux is the Source of a node without an API server, and of a node of a site. It keeps a copy of configmux's
+// objects in memory. While configmux is away, and until a restarted configmux has read all its sources, the last known
+// objects stay.
 type Configmux struct {
 	cfg ConfigmuxConfig
 
