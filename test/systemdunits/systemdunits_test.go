@@ -24,6 +24,7 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
+	"github.com/quartet-node/quartet/test/livenode"
 	"github.com/quartet-node/quartet/test/require"
 	"github.com/quartet-node/quartet/test/systemdhost"
 )
@@ -38,15 +39,16 @@ const (
 	logTail  = 8 << 10
 	units    = "../../deploy/systemd"
 	services = "/usr/local/libexec/quartet"
-	// config is the configuration of docs/reference/configuration.md. Its runtime does not exist: the processes run, and
-	// report that.
+	// kubeletYAML is the configuration, and manifests the directory of the static pods.
+	kubeletYAML = "/etc/quartet/kubelet.yaml"
+	manifests   = "/etc/kubernetes/manifests"
+	// config is that of docs/reference/configuration.md, but with the cgroup driver of the bundled runtime, without
+	// evictions, and without the runtime's socket.
 	config = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
-cgroupDriver: systemd
-staticPodPath: /etc/kubernetes/manifests
-failSwapOn: false
-`
+cgroupDriver: cgroupfs
+staticPodPath: ` + manifests + `
+` + livenode.AnyMachine
 )
 
 func names() []string { return []string{"configmux", "pleg", "syncloop", "nodestatus"} }
@@ -62,7 +64,7 @@ func install(t *testing.T) {
 		must(t, unix.Mount("overlay", dir, "overlay", 0, "lowerdir="+dir+",upperdir="+upper+",workdir="+work))
 		t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	}
-	for _, dir := range []string{services, "/usr/local/bin", "/etc/quartet", "/etc/kubernetes/manifests"} {
+	for _, dir := range []string{services, "/usr/local/bin", filepath.Dir(kubeletYAML), manifests} {
 		must(t, os.MkdirAll(dir, 0o755))
 	}
 	bin := harness.BinDir(t)
@@ -73,7 +75,6 @@ func install(t *testing.T) {
 		must(t, os.WriteFile(filepath.Join(services, name), program, 0o755))
 	}
 	must(t, os.Symlink(filepath.Join(bin, "quartet"), "/usr/local/bin/quartet"))
-	must(t, os.WriteFile("/etc/quartet/kubelet.yaml", []byte(config), 0o644))
 	must(t, os.RemoveAll("/var/lib/quartet")) // of a node of this machine
 	users, err := os.ReadFile(filepath.Join(units, "quartet.conf"))
 	must(t, err)
@@ -125,7 +126,7 @@ func pid(t *testing.T, unit string) int {
 // serves returns an error unless a service answers `NAME health`.
 func serves(t *testing.T, name string) error {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), filepath.Join(services, name), "health", "--config", "/etc/quartet/kubelet.yaml").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), filepath.Join(services, name), "health", "--config", kubeletYAML).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
@@ -164,10 +165,16 @@ func TestTheUnits(t *testing.T) {
 	for _, name := range names() {
 		four = append(four, "quartet-"+name+".service")
 	}
-	stateIsKept(t, four)
+	web := startPod(t)
+	stateIsKept(t, four, web)
 
 	systemctl(t, append([]string{"enable", "--now"}, four...)...)
 	serving(t)
+	for _, unit := range four {
+		systemctl(t, "restart", unit)
+		serving(t)
+		web.noticesNothing(t, "the restart of "+unit)
+	}
 	before := map[string]int{}
 	for _, unit := range four {
 		before[unit] = pid(t, unit)
@@ -186,9 +193,11 @@ func TestTheUnits(t *testing.T) {
 		}
 	}
 
+	web.noticesNothing(t, "a kill")
 	namesOfTheirOwn(t)
 	standsStill(t, four)
 	portStaysOpen(t, "quartet-nodestatus.service")
+	web.noticesNothing(t, "processes that stood still")
 
 	// quartet.service, which runs the four processes, replaces the four units, and they replace it.
 	systemctl(t, "start", "quartet.service")
@@ -200,9 +209,11 @@ func TestTheUnits(t *testing.T) {
 		t.Errorf("quartet.service runs %q, want %d entries", running, len(four))
 	}
 	noneSpeaksForTheUnit(t)
+	web.noticesNothing(t, "a kill of quartet.service")
 	systemctl(t, append([]string{"start"}, four...)...)
 	ended(t, "quartet.service")
 	serving(t)
+	web.noticesNothing(t, "the move to four units")
 	systemctl(t, append([]string{"stop"}, four...)...)
 	ended(t, four...)
 	if left := processes(t); len(left) > 0 {
@@ -211,8 +222,10 @@ func TestTheUnits(t *testing.T) {
 	if _, err := askHealth(t); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("when all are stopped the port of the health is open: %v", err)
 	}
-	clusterFlags(t, four)
+	web.runsOn(t, "the end of all units")
+	clusterFlags(t, four, web)
 	activeOnlyWhenItServes(t)
+	web.runsOn(t, "all of this")
 }
 
 // namesOfTheirOwn checks that each unit has its sockets in a directory of its own, that a restricted one cannot make
@@ -368,7 +381,7 @@ func activeOnlyWhenItServes(t *testing.T) {
 // clusterFlags checks that the lines of docs/howto/run-a-node.md for a node of a cluster reach the processes that use
 // its API server, both for the four units and for quartet.service. Nothing answers at that address, and the processes
 // run nevertheless.
-func clusterFlags(t *testing.T, four []string) {
+func clusterFlags(t *testing.T, four []string, web *pod) {
 	t.Helper()
 	const kubeconfig = "/var/lib/quartet/cluster/kubeconfig"
 	const bootstrap = "/etc/kubernetes/bootstrap-kubelet.conf" // the units have a /tmp of their own
@@ -382,7 +395,7 @@ users: [{name: c, user: {token: abcdef.0123456789abcdef}}]
 	must(t, os.Chown(bootstrap, 0, groupOf(t)))
 	must(t, os.Chmod(bootstrap, 0o640))
 	// A node of a cluster serves its API on the machine's network, where the port may be in use.
-	must(t, os.WriteFile("/etc/quartet/kubelet.yaml", []byte(config+"enableServer: false\n"), 0o644))
+	web.configure(t, "enableServer: false\n")
 	must(t, os.MkdirAll("/etc/default", 0o755))
 	must(t, os.WriteFile("/etc/default/quartet", fmt.Appendf(nil, `QUARTET_FLAGS="--kubeconfig=%[1]s --bootstrap-kubeconfig=%[2]s"
 CONFIGMUX_FLAGS="--kubeconfig=%[1]s --await-kubeconfig"

@@ -90,11 +90,12 @@ func applied(t *testing.T, names ...string) {
 // stateIsKept checks that a node that changes between quartet.service, whose processes are root, and the four units,
 // some of which have users of their own, keeps what was applied, and its Node. That holds for a process of the last
 // release, too, after the files were given back to root. None runs before and after it.
-func stateIsKept(t *testing.T, four []string) {
+func stateIsKept(t *testing.T, four []string, web *pod) {
 	t.Helper()
 	const node = "nodestatus.json"
 	systemctl(t, "start", "quartet.service")
 	serving(t)
+	web.starts(t)
 	apply(t, "first")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -104,6 +105,7 @@ func stateIsKept(t *testing.T, four []string) {
 	ended(t, "quartet.service")
 	serving(t)
 	applied(t, "first")
+	web.noticesNothing(t, "the move of the units to their own users")
 	apply(t, "second")
 	if !exists("/var/lib/quartet/nodestatus/" + node) {
 		t.Error("the Node was not moved to the unit of nodestatus")
@@ -114,11 +116,13 @@ func stateIsKept(t *testing.T, four []string) {
 	ended(t, four...)
 	serving(t)
 	applied(t, "first", "second")
+	web.noticesNothing(t, "the move back to root")
 	apply(t, "third")
 	systemctl(t, append([]string{"start"}, four...)...)
 	ended(t, "quartet.service")
 	serving(t)
 	applied(t, "first", "second", "third")
+	web.noticesNothing(t, "the second move to their own users")
 	systemctl(t, append([]string{"stop"}, four...)...)
 	ended(t, four...)
 	releaseFindsWhatWasApplied(t)
@@ -146,7 +150,7 @@ func releaseFindsWhatWasApplied(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cmd := exec.CommandContext(ctx, released, "--config", "/etc/quartet/kubelet.yaml")
+	cmd := exec.CommandContext(ctx, released, "--config", kubeletYAML)
 	must(t, cmd.Start())
 	applied(t, "first", "second", "third")
 	cancel()
