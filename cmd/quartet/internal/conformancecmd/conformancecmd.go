@@ -10,19 +10,26 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/conformance"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
 // connectTimeout bounds the wait for a part that was just started.
 const connectTimeout = 30 * time.Second
 
+// callTimeout bounds each try on the network.
+const callTimeout = 5 * time.Second
+
 type options struct {
 	suite                   conformance.Suite
-	stateDir, serveRuntime  string
+	node                    target.Node
+	serveRuntime            string
 	rules                   []string
 	allowChanges, listRules bool
 	output                  format
@@ -76,14 +83,14 @@ func suiteCommand(suite conformance.Suite) *cobra.Command {
 	flags.StringSliceVar(&opts.rules, "rule", nil, "check only the rules with these `NAMES`")
 	flags.BoolVar(&opts.listRules, "list", false, "print the rules and check nothing")
 	flags.VarP(&opts.output, "output", "o", "`FORMAT` of the output: text or json")
-	target.AddFlag(flags, &opts.stateDir)
+	opts.node.AddFlagsOf(flags)
 	return cmd
 }
 
 // long returns the description of a subcommand.
 func long(service string) string {
-	text := fmt.Sprintf(`Check whether the process that serves ADDRESS (unix:///ABSOLUTE/PATH) keeps the contract of %s. Without ADDRESS
-it is that of the node of --state-dir.
+	text := fmt.Sprintf(`Check whether the process that serves ADDRESS (unix:///ABSOLUTE/PATH, or HOST:PORT with TLS) keeps the contract of
+%s. Without ADDRESS it is that of the node of --state-dir.
 
 A COMMAND after -- is started first. The rules about restarts kill it and start it again; without it they are
 skipped. Its output goes to standard error.`, service)
@@ -120,11 +127,13 @@ func split(args []string, dash int) (address string, command []string, err error
 }
 
 func run(ctx context.Context, opts options, address string, command []string, out, log io.Writer) (err error) {
+	service := layout.Service(opts.suite.Service)
 	if address == "" {
-		if address, err = target.Address(opts.stateDir, layout.Service(opts.suite.Service)); err != nil {
+		if address, err = opts.node.Address(service); err != nil {
 			return err
 		}
 	}
+	opts.node.At(service, address)
 	part := conformance.Part{Rules: opts.rules, AllowChanges: opts.allowChanges}
 	if opts.serveRuntime != "" {
 		if part.Runtime, err = conformance.ServeRuntime(opts.serveRuntime); err != nil {
@@ -140,14 +149,15 @@ func run(ctx context.Context, opts options, address string, command []string, ou
 		defer process.stop()
 		part.Restart = process.restart
 	}
-	if err := await(ctx, address); err != nil {
-		return err
-	}
-	conn, err := rpc.Dial(address)
+	conn, err := opts.node.Dial(service)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
+	connect := func(ctx context.Context) error { return served(ctx, address, conn) }
+	if err := await(ctx, address, connect); err != nil {
+		return err
+	}
 	part.Conn = conn
 	printed := &report{out: out, format: opts.output}
 	if err := opts.suite.Check(ctx, part, printed.add); err != nil {
@@ -156,16 +166,32 @@ func run(ctx context.Context, opts options, address string, command []string, ou
 	return printed.end(opts.suite.Service)
 }
 
+// served returns nil if somebody serves an address. On the network that needs a call: only then both ends have shown
+// their certificates.
+func served(ctx context.Context, address string, conn grpc.ClientConnInterface) error {
+	if peertls.OnNetwork(address) {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		_, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+		return err
+	}
+	probe, err := rpc.Connect(ctx, address)
+	if err != nil {
+		return err
+	}
+	return probe.Close()
+}
+
 // await waits until somebody serves an address.
-func await(ctx context.Context, address string) error {
+func await(ctx context.Context, address string, connect func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		conn, err := rpc.Connect(ctx, address)
+		err := connect(ctx)
 		if err == nil {
-			return conn.Close()
+			return nil
 		}
 		var impostor *rpc.ImpostorError
 		if errors.As(err, &impostor) {

@@ -3,9 +3,11 @@ package conformancecmd
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +15,8 @@ import (
 
 	"github.com/quartet-node/quartet/conformance"
 	"github.com/quartet-node/quartet/services/pleg"
+	"github.com/quartet-node/quartet/test/authority"
+	"github.com/quartet-node/quartet/test/freeport"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -72,6 +76,31 @@ func TestEachRuleHasALine(t *testing.T) {
 		if !strings.Contains(out, line+"\n") {
 			t.Errorf("the output lacks %q:\n%s", line, out)
 		}
+	}
+}
+
+// TestAPartOnTheNetworkIsChecked by TLS at both ends; without a certificate the error names the flags.
+func TestAPartOnTheNetworkIsChecked(t *testing.T) {
+	port, err := freeport.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, ca := fmt.Sprintf("127.0.0.1:%d", port), authority.New(t, "ca")
+	tls := func(name string) []string {
+		files := ca.Issue(t, t.TempDir(), authority.Request{Name: name, Hosts: []string{name, "127.0.0.1"}})
+		return []string{"--tls-cert=" + files.Cert, "--tls-key=" + files.Key, "--tls-ca=" + files.CA}
+	}
+	local := command(t)
+	args := slices.Concat(
+		[]string{"pleg", address, "--rule=stream-unique,container-died"}, tls("laptop"), local[2:],
+		[]string{"--tls-listen=" + address, "--allowed-names=laptop"}, tls("pleg"),
+	)
+	out, err := execute(t, args...)
+	if err != nil || !strings.Contains(out, "2 rules passed, 0 failed, 0 were skipped.") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := execute(t, "pleg", address); err == nil || !strings.Contains(err.Error(), "--tls-cert") {
+		t.Errorf("without a certificate: %v, want the flags", err)
 	}
 }
 

@@ -39,12 +39,30 @@ type Node struct {
 
 // AddFlags registers --state-dir, and the flags of addresses and TLS. Several commands may share a node.
 func (n *Node) AddFlags(flags *pflag.FlagSet) {
+	n.addFlags(flags, layout.Services())
+}
+
+// AddFlagsOf registers --state-dir and the flags of TLS, for a command that takes the address of a service as its
+// argument, see At.
+func (n *Node) AddFlagsOf(flags *pflag.FlagSet) {
+	n.addFlags(flags, nil)
+}
+
+// At sets the address of a service.
+func (n *Node) At(service layout.Service, address string) {
+	if n.given == nil {
+		n.given = map[layout.Service]*string{}
+	}
+	n.given[service] = &address
+}
+
+func (n *Node) addFlags(flags *pflag.FlagSet, services []layout.Service) {
 	AddFlag(flags, &n.StateDir)
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
 	if n.given == nil {
 		n.given = map[layout.Service]*string{}
 	}
-	for _, service := range layout.Services() {
+	for _, service := range services {
 		if n.given[service] == nil {
 			n.given[service] = new(string)
 		}
