@@ -62,6 +62,8 @@ const (
 	// debugv1.RuntimeCall, under the name of its method. Synced says that all calls from then on are there until Down.
 	PLEGCalls     Part = "pleg-calls"
 	SyncLoopCalls Part = "syncloop-calls"
+	// Heartbeats is nodestatus's stream of heartbeats: nodev1.Heartbeat.
+	Heartbeats Part = "heartbeats"
 )
 
 // Op is the kind of an entry.
@@ -92,6 +94,8 @@ func newValue(part Part) proto.Message {
 		return &enginev1.PodEvent{}
 	case PLEGCalls, SyncLoopCalls:
 		return &debugv1.RuntimeCall{}
+	case Heartbeats:
+		return &nodev1.Heartbeat{}
 	}
 	return nil
 }

@@ -70,6 +70,7 @@ var methods = map[string]Role{
 	"/quartet.node.v1.NodeService/GetNode":         Observe,
 	"/quartet.node.v1.NodeService/WatchNode":       Observe,
 	"/quartet.node.v1.NodeService/WatchNodeEvents": Observe,
+	"/quartet.node.v1.NodeService/WatchHeartbeats": Admin,
 	"/quartet.node.v1.NodeService/GetHealth":       Observe,
 
 	"/quartet.debug.v1.DebugService/Profile":           Admin,

@@ -127,7 +127,9 @@ func serve(
 			readings.IP = addresses.Find(ctx)
 			return readings, err
 		},
-		Previous: previous, Publish: node.computed, ShuttingDown: shutdowns.ShuttingDown,
+		Previous: previous, Publish: node.computed, Observe: func(input nodeobject.Input, output nodeobject.State) {
+			node.server.Observed(input, output)
+		}, ShuttingDown: shutdowns.ShuttingDown,
 		Save:   func(state nodeobject.State) error { return checkpoint.Save(&disk, cfg.StateDir, state) },
 		Health: health, Clock: clock.RealClock{}, Logger: logger, Metrics: heartbeat.NewMetrics(registry), Tracer: tracer,
 	})

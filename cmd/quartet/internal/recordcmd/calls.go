@@ -63,13 +63,41 @@ func (o *recorder) followCalls(
 	}
 }
 
+// followHeartbeats records what nodestatus computes the Node from, if the user may see it.
+func (o *recorder) followHeartbeats(ctx context.Context, c clients) error {
+	if !o.calls {
+		return nil
+	}
+	try, cancel := context.WithCancel(ctx)
+	defer cancel()
+	sub, err := c.heartbeats().Subscribe(try, nil)
+	if err == nil {
+		_, err = sub.Next(try)
+		sub.Close()
+	}
+	cancel()
+	switch status.Code(err) {
+	case codes.PermissionDenied:
+		return o.note("The heartbeats of nodestatus are not recorded: that needs the role admin")
+	case codes.Unimplemented:
+		return o.note("The heartbeats of nodestatus are not recorded: it is of an earlier version")
+	default:
+	}
+	return followPart(ctx, o, noderecording.Heartbeats, c.heartbeats(), nil)
+}
+
 // tell says that the calls of a process are not recorded.
 func (o *recorder) tell(service layout.Service, err error) error {
 	reason := "it is of an earlier version"
 	if status.Code(err) == codes.PermissionDenied {
 		reason = "that needs the role admin"
 	}
-	_, err = fmt.Fprintf(o.notes, "The runtime calls of %s are not recorded: %s\n", service, reason)
+	return o.note(fmt.Sprintf("The runtime calls of %s are not recorded: %s", service, reason))
+}
+
+// note tells the user something.
+func (o *recorder) note(text string) error {
+	_, err := fmt.Fprintln(o.notes, text)
 	return err
 }
 

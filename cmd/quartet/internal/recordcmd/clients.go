@@ -55,6 +55,13 @@ func (c *clients) nodes() stream.Source[*nodev1.Node] {
 	return nodewatch.Source(nodev1.NewNodeServiceClient(c.nodestatus))
 }
 
+func (c *clients) heartbeats() stream.Source[*nodev1.Heartbeat] {
+	return sourceOf(func(ctx context.Context, token []byte) (receiver[*nodev1.WatchHeartbeatsResponse], error) {
+		return nodev1.NewNodeServiceClient(c.nodestatus).WatchHeartbeats(ctx,
+			&nodev1.WatchHeartbeatsRequest{ResumeToken: token}, grpc.WaitForReady(true))
+	}, (*nodev1.WatchHeartbeatsResponse).GetHeartbeat)
+}
+
 func (c *clients) pods() stream.Source[*enginev1.Pod] {
 	return sourceOf(func(ctx context.Context, token []byte) (receiver[*enginev1.WatchPodsResponse], error) {
 		return enginev1.NewEngineServiceClient(c.syncloop).WatchPods(ctx,

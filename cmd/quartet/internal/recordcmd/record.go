@@ -58,7 +58,7 @@ func RecordCommand() *cobra.Command {
 	flags.SortFlags = false
 	flags.DurationVar(&o.length, "for", 0, "`DURATION` after which to end, for example 10m; without it, until Ctrl-C")
 	flags.Int64Var(&o.limit, "max-size", defaultLimit, "size in `MIB` at which to end")
-	flags.BoolVar(&o.calls, "runtime-calls", true, "record the calls of the runtime, too; that needs the role admin")
+	flags.BoolVar(&o.calls, "runtime-calls", true, "record the calls of the runtime and the heartbeats, too; that needs the role admin")
 	flags.BoolVar(&o.force, "force", false, "replace the file if there is one")
 	o.node.AddFlags(flags)
 	return cmd
@@ -186,6 +186,7 @@ func (o *recorder) follow(ctx context.Context, c clients) error {
 			return followPart(ctx, o, noderecording.Events, c.events(), nil)
 		}
 	})
+	after(func() error { return o.followHeartbeats(ctx, c) })
 	after(func() error { return followPart(ctx, o, noderecording.Pods, c.pods(), nil) })
 	after(func() error { return followPart(ctx, o, noderecording.PodEvents, c.podEvents(), nil) })
 	after(func() error { return o.health(ctx, c) })

@@ -30,6 +30,7 @@ func run(t *testing.T, cmd *cobra.Command, args ...string) string {
 }
 
 func TestArgumentsAreChecked(t *testing.T) {
+	const recorded = "../../../../services/syncloop/testdata/recordings/start.jsonl"
 	for want, args := range map[string][]string{
 		"say where to":                     {},
 		"--for: 0s: must be more than 0":   {"FILE", "--for", "0s"},
@@ -42,8 +43,10 @@ func TestArgumentsAreChecked(t *testing.T) {
 	for want, args := range map[string][]string{
 		"name a recording":                             {},
 		"replay with 'configmux --replay'":             {"FILE", "--part", "configmux"},
-		`--part: "kubelet" must be syncloop or pleg`:   {"FILE", "--part", "kubelet"},
-		"they are for --part syncloop":                 {"FILE", "--part", "pleg", "--speed", "2"},
+		`--part: "kubelet" must be syncloop, pleg or`:  {"FILE", "--part", "kubelet"},
+		"--speed: it is for --part syncloop: pleg":     {"FILE", "--part", "pleg", "--speed", "2"},
+		"--config: pleg decides by no configuration":   {"FILE", "--part", "pleg", "--config", "FILE"},
+		"there is no heartbeat of nodestatus":          {recorded, "--part", "nodestatus"},
 		"FILE: no such file":                           {"FILE", "--part", "pleg"},
 		"--speed: 0: must be more than 0":              {"FILE", "--speed", "0"},
 		"--speed: 1000: must be more than 0 and at mo": {"FILE", "--speed", "1000"},

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/doctor"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/services/nodestatus"
 	"github.com/quartet-node/quartet/services/pleg"
 	"github.com/quartet-node/quartet/services/syncloop"
 )
@@ -34,8 +36,8 @@ func ReplayCommand() *cobra.Command {
 		Short: "Run a part against a recording of the others, and report where it decides differently",
 		Long: "Run the loop, the workers and the decisions of syncloop against a recording of 'quartet record', and report where\n" +
 			"they differ from what the recorded syncloop did; or with --part pleg the decisions of pleg against the recorded\n" +
-			"calls of the runtime. Nothing is changed on this machine: it need not be a node. The exit code is 0 without\n" +
-			"differences and 3 with some.",
+			"calls of the runtime, or with --part nodestatus each heartbeat of nodestatus against its recorded input. Nothing is\n" +
+			"changed on this machine: it need not be a node. The exit code is 0 without differences and 3 with some.",
 		Example: "  quartet replay node.jsonl\n  quartet replay node.jsonl --config new.yaml --step\n" +
 			"  quartet replay node.jsonl --part pleg",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -44,10 +46,12 @@ func ReplayCommand() *cobra.Command {
 				return errors.New("name a recording: " + cmd.CommandPath() + " FILE")
 			case part == string(layout.ConfigMux):
 				return errors.New("--part configmux: record with 'quartet updates record', and replay with 'configmux --replay'")
-			case part != string(layout.SyncLoop) && part != string(layout.PLEG):
-				return fmt.Errorf("--part: %q must be syncloop or pleg: the input of other parts is not in the recording", part)
-			case part == string(layout.PLEG) && (cmd.Flags().Changed("speed") || cmd.Flags().Changed("config")):
-				return errors.New("--speed, --config: they are for --part syncloop: pleg decides in no time, and by no configuration")
+			case !slices.Contains([]string{string(layout.SyncLoop), string(layout.PLEG), string(layout.NodeStatus)}, part):
+				return fmt.Errorf("--part: %q must be syncloop, pleg or nodestatus", part)
+			case part != string(layout.SyncLoop) && cmd.Flags().Changed("speed"):
+				return fmt.Errorf("--speed: it is for --part syncloop: %s decides in no time", part)
+			case part == string(layout.PLEG) && cmd.Flags().Changed("config"):
+				return errors.New("--config: pleg decides by no configuration")
 			case !(speed > 0 && speed <= maxSpeed):
 				return fmt.Errorf("--speed: %v: must be more than 0 and at most %d", speed, maxSpeed)
 			case output != "text" && output != "json":
@@ -64,8 +68,13 @@ func ReplayCommand() *cobra.Command {
 				File: args[0], Config: config, Speed: speed, JSON: output == "json", Step: stepping,
 				Out: cmd.OutOrStdout(), Log: cmd.ErrOrStderr(),
 			}.Run
-			if part == string(layout.PLEG) {
+			switch part {
+			case string(layout.PLEG):
 				run = pleg.Replay{File: args[0], JSON: output == "json", Step: stepping, Out: cmd.OutOrStdout()}.Run
+			case string(layout.NodeStatus):
+				run = nodestatus.Replay{
+					File: args[0], Config: config, JSON: output == "json", Step: stepping, Out: cmd.OutOrStdout(),
+				}.Run
 			}
 			differences, err := run(cmd.Context())
 			if err == nil && differences > 0 {
@@ -76,10 +85,10 @@ func ReplayCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&part, "part", string(layout.SyncLoop), "`PART` to run: syncloop or pleg")
-	flags.StringVar(&config, "config", "", "`FILE` with the KubeletConfiguration to decide by; without it all fields have their defaults")
+	flags.StringVar(&part, "part", string(layout.SyncLoop), "`PART` to run: syncloop, pleg or nodestatus")
+	flags.StringVar(&config, "config", "", "`FILE` with the KubeletConfiguration to decide by; without it the defaults, for nodestatus the recorded one")
 	flags.Float64Var(&speed, "speed", defaultSpeed, "how many `TIMES` faster than recorded, at most 100")
-	flags.BoolVar(&step, "step", false, "show each change of the recording, for pleg each step, and wait for Enter before it is given")
+	flags.BoolVar(&step, "step", false, "show each change of the recording, for another part each step, and wait for Enter before it is given")
 	flags.StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	return cmd
 }

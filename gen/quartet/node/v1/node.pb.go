@@ -483,6 +483,163 @@ func (x *WatchNodeEventsResponse) GetEvent() *v11.PodEvent {
 	return nil
 }
 
+// WatchHeartbeatsRequest opens or resumes a subscription.
+type WatchHeartbeatsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The token of the last message that the subscriber has handled; empty for a new subscription.
+	ResumeToken   []byte `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchHeartbeatsRequest) Reset() {
+	*x = WatchHeartbeatsRequest{}
+	mi := &file_quartet_node_v1_node_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchHeartbeatsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchHeartbeatsRequest) ProtoMessage() {}
+
+func (x *WatchHeartbeatsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_node_v1_node_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchHeartbeatsRequest.ProtoReflect.Descriptor instead.
+func (*WatchHeartbeatsRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_node_v1_node_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *WatchHeartbeatsRequest) GetResumeToken() []byte {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return nil
+}
+
+// WatchHeartbeatsResponse is one message of the subscription.
+type WatchHeartbeatsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The envelope.
+	Frame *v1.Frame `protobuf:"bytes,1,opt,name=frame,proto3" json:"frame,omitempty"`
+	// The heartbeat, on SNAPSHOT and DELTA.
+	Heartbeat     *Heartbeat `protobuf:"bytes,2,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchHeartbeatsResponse) Reset() {
+	*x = WatchHeartbeatsResponse{}
+	mi := &file_quartet_node_v1_node_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchHeartbeatsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchHeartbeatsResponse) ProtoMessage() {}
+
+func (x *WatchHeartbeatsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_node_v1_node_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchHeartbeatsResponse.ProtoReflect.Descriptor instead.
+func (*WatchHeartbeatsResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_node_v1_node_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *WatchHeartbeatsResponse) GetFrame() *v1.Frame {
+	if x != nil {
+		return x.Frame
+	}
+	return nil
+}
+
+func (x *WatchHeartbeatsResponse) GetHeartbeat() *Heartbeat {
+	if x != nil {
+		return x.Heartbeat
+	}
+	return nil
+}
+
+// Heartbeat is one computation of the Node. Both fields are JSON of this version of nodestatus, for people and for
+// `quartet replay`, and have no promise. Without the IDs of the machine, images, reasons and messages.
+type Heartbeat struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The configuration, the machine, its load, the state of pleg and syncloop, the previous result, and the time.
+	Input []byte `protobuf:"bytes,1,opt,name=input,proto3" json:"input,omitempty"`
+	// The Node and the state of the eviction thresholds.
+	Output        []byte `protobuf:"bytes,2,opt,name=output,proto3" json:"output,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Heartbeat) Reset() {
+	*x = Heartbeat{}
+	mi := &file_quartet_node_v1_node_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Heartbeat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Heartbeat) ProtoMessage() {}
+
+func (x *Heartbeat) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_node_v1_node_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
+func (*Heartbeat) Descriptor() ([]byte, []int) {
+	return file_quartet_node_v1_node_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Heartbeat) GetInput() []byte {
+	if x != nil {
+		return x.Input
+	}
+	return nil
+}
+
+func (x *Heartbeat) GetOutput() []byte {
+	if x != nil {
+		return x.Output
+	}
+	return nil
+}
+
 // GetHealthRequest asks for the health.
 type GetHealthRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -492,7 +649,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_quartet_node_v1_node_proto_msgTypes[8]
+	mi := &file_quartet_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -504,7 +661,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_node_v1_node_proto_msgTypes[8]
+	mi := &file_quartet_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -517,7 +674,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_quartet_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 // GetHealthResponse is the health of nodestatus.
@@ -533,7 +690,7 @@ type GetHealthResponse struct {
 
 func (x *GetHealthResponse) Reset() {
 	*x = GetHealthResponse{}
-	mi := &file_quartet_node_v1_node_proto_msgTypes[9]
+	mi := &file_quartet_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -545,7 +702,7 @@ func (x *GetHealthResponse) String() string {
 func (*GetHealthResponse) ProtoMessage() {}
 
 func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_node_v1_node_proto_msgTypes[9]
+	mi := &file_quartet_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -558,7 +715,7 @@ func (x *GetHealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthResponse.ProtoReflect.Descriptor instead.
 func (*GetHealthResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_quartet_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetHealthResponse) GetHealthy() bool {
@@ -606,15 +763,24 @@ const file_quartet_node_v1_node_proto_rawDesc = "" +
 	"\fresume_token\x18\x01 \x01(\fR\vresumeToken\"|\n" +
 	"\x17WatchNodeEventsResponse\x12.\n" +
 	"\x05frame\x18\x01 \x01(\v2\x18.quartet.stream.v1.FrameR\x05frame\x121\n" +
-	"\x05event\x18\x02 \x01(\v2\x1b.quartet.engine.v1.PodEventR\x05event\"\x12\n" +
+	"\x05event\x18\x02 \x01(\v2\x1b.quartet.engine.v1.PodEventR\x05event\";\n" +
+	"\x16WatchHeartbeatsRequest\x12!\n" +
+	"\fresume_token\x18\x01 \x01(\fR\vresumeToken\"\x83\x01\n" +
+	"\x17WatchHeartbeatsResponse\x12.\n" +
+	"\x05frame\x18\x01 \x01(\v2\x18.quartet.stream.v1.FrameR\x05frame\x128\n" +
+	"\theartbeat\x18\x02 \x01(\v2\x1a.quartet.node.v1.HeartbeatR\theartbeat\"9\n" +
+	"\tHeartbeat\x12\x14\n" +
+	"\x05input\x18\x01 \x01(\fR\x05input\x12\x16\n" +
+	"\x06output\x18\x02 \x01(\fR\x06output\"\x12\n" +
 	"\x10GetHealthRequest\"G\n" +
 	"\x11GetHealthResponse\x12\x18\n" +
 	"\ahealthy\x18\x01 \x01(\bR\ahealthy\x12\x18\n" +
-	"\areasons\x18\x02 \x03(\tR\areasons2\xed\x02\n" +
+	"\areasons\x18\x02 \x03(\tR\areasons2\xd5\x03\n" +
 	"\vNodeService\x12L\n" +
 	"\aGetNode\x12\x1f.quartet.node.v1.GetNodeRequest\x1a .quartet.node.v1.GetNodeResponse\x12T\n" +
 	"\tWatchNode\x12!.quartet.node.v1.WatchNodeRequest\x1a\".quartet.node.v1.WatchNodeResponse0\x01\x12f\n" +
-	"\x0fWatchNodeEvents\x12'.quartet.node.v1.WatchNodeEventsRequest\x1a(.quartet.node.v1.WatchNodeEventsResponse0\x01\x12R\n" +
+	"\x0fWatchNodeEvents\x12'.quartet.node.v1.WatchNodeEventsRequest\x1a(.quartet.node.v1.WatchNodeEventsResponse0\x01\x12f\n" +
+	"\x0fWatchHeartbeats\x12'.quartet.node.v1.WatchHeartbeatsRequest\x1a(.quartet.node.v1.WatchHeartbeatsResponse0\x01\x12R\n" +
 	"\tGetHealth\x12!.quartet.node.v1.GetHealthRequest\x1a\".quartet.node.v1.GetHealthResponseB\xba\x01\n" +
 	"\x13com.quartet.node.v1B\tNodeProtoP\x01Z:github.com/quartet-node/quartet/gen/quartet/node/v1;nodev1\xa2\x02\x03QNX\xaa\x02\x0fQuartet.Node.V1\xca\x02\x0fQuartet\\Node\\V1\xe2\x02\x1bQuartet\\Node\\V1\\GPBMetadata\xea\x02\x11Quartet::Node::V1b\x06proto3"
 
@@ -630,7 +796,7 @@ func file_quartet_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_quartet_node_v1_node_proto_rawDescData
 }
 
-var file_quartet_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_quartet_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_quartet_node_v1_node_proto_goTypes = []any{
 	(*Node)(nil),                    // 0: quartet.node.v1.Node
 	(*EvictionSignal)(nil),          // 1: quartet.node.v1.EvictionSignal
@@ -640,33 +806,40 @@ var file_quartet_node_v1_node_proto_goTypes = []any{
 	(*WatchNodeResponse)(nil),       // 5: quartet.node.v1.WatchNodeResponse
 	(*WatchNodeEventsRequest)(nil),  // 6: quartet.node.v1.WatchNodeEventsRequest
 	(*WatchNodeEventsResponse)(nil), // 7: quartet.node.v1.WatchNodeEventsResponse
-	(*GetHealthRequest)(nil),        // 8: quartet.node.v1.GetHealthRequest
-	(*GetHealthResponse)(nil),       // 9: quartet.node.v1.GetHealthResponse
-	(*timestamppb.Timestamp)(nil),   // 10: google.protobuf.Timestamp
-	(*v1.Frame)(nil),                // 11: quartet.stream.v1.Frame
-	(*v11.PodEvent)(nil),            // 12: quartet.engine.v1.PodEvent
+	(*WatchHeartbeatsRequest)(nil),  // 8: quartet.node.v1.WatchHeartbeatsRequest
+	(*WatchHeartbeatsResponse)(nil), // 9: quartet.node.v1.WatchHeartbeatsResponse
+	(*Heartbeat)(nil),               // 10: quartet.node.v1.Heartbeat
+	(*GetHealthRequest)(nil),        // 11: quartet.node.v1.GetHealthRequest
+	(*GetHealthResponse)(nil),       // 12: quartet.node.v1.GetHealthResponse
+	(*timestamppb.Timestamp)(nil),   // 13: google.protobuf.Timestamp
+	(*v1.Frame)(nil),                // 14: quartet.stream.v1.Frame
+	(*v11.PodEvent)(nil),            // 15: quartet.engine.v1.PodEvent
 }
 var file_quartet_node_v1_node_proto_depIdxs = []int32{
 	1,  // 0: quartet.node.v1.Node.eviction_signals:type_name -> quartet.node.v1.EvictionSignal
-	10, // 1: quartet.node.v1.EvictionSignal.read_at:type_name -> google.protobuf.Timestamp
+	13, // 1: quartet.node.v1.EvictionSignal.read_at:type_name -> google.protobuf.Timestamp
 	0,  // 2: quartet.node.v1.GetNodeResponse.node:type_name -> quartet.node.v1.Node
-	11, // 3: quartet.node.v1.WatchNodeResponse.frame:type_name -> quartet.stream.v1.Frame
+	14, // 3: quartet.node.v1.WatchNodeResponse.frame:type_name -> quartet.stream.v1.Frame
 	0,  // 4: quartet.node.v1.WatchNodeResponse.node:type_name -> quartet.node.v1.Node
-	11, // 5: quartet.node.v1.WatchNodeEventsResponse.frame:type_name -> quartet.stream.v1.Frame
-	12, // 6: quartet.node.v1.WatchNodeEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
-	2,  // 7: quartet.node.v1.NodeService.GetNode:input_type -> quartet.node.v1.GetNodeRequest
-	4,  // 8: quartet.node.v1.NodeService.WatchNode:input_type -> quartet.node.v1.WatchNodeRequest
-	6,  // 9: quartet.node.v1.NodeService.WatchNodeEvents:input_type -> quartet.node.v1.WatchNodeEventsRequest
-	8,  // 10: quartet.node.v1.NodeService.GetHealth:input_type -> quartet.node.v1.GetHealthRequest
-	3,  // 11: quartet.node.v1.NodeService.GetNode:output_type -> quartet.node.v1.GetNodeResponse
-	5,  // 12: quartet.node.v1.NodeService.WatchNode:output_type -> quartet.node.v1.WatchNodeResponse
-	7,  // 13: quartet.node.v1.NodeService.WatchNodeEvents:output_type -> quartet.node.v1.WatchNodeEventsResponse
-	9,  // 14: quartet.node.v1.NodeService.GetHealth:output_type -> quartet.node.v1.GetHealthResponse
-	11, // [11:15] is the sub-list for method output_type
-	7,  // [7:11] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	14, // 5: quartet.node.v1.WatchNodeEventsResponse.frame:type_name -> quartet.stream.v1.Frame
+	15, // 6: quartet.node.v1.WatchNodeEventsResponse.event:type_name -> quartet.engine.v1.PodEvent
+	14, // 7: quartet.node.v1.WatchHeartbeatsResponse.frame:type_name -> quartet.stream.v1.Frame
+	10, // 8: quartet.node.v1.WatchHeartbeatsResponse.heartbeat:type_name -> quartet.node.v1.Heartbeat
+	2,  // 9: quartet.node.v1.NodeService.GetNode:input_type -> quartet.node.v1.GetNodeRequest
+	4,  // 10: quartet.node.v1.NodeService.WatchNode:input_type -> quartet.node.v1.WatchNodeRequest
+	6,  // 11: quartet.node.v1.NodeService.WatchNodeEvents:input_type -> quartet.node.v1.WatchNodeEventsRequest
+	8,  // 12: quartet.node.v1.NodeService.WatchHeartbeats:input_type -> quartet.node.v1.WatchHeartbeatsRequest
+	11, // 13: quartet.node.v1.NodeService.GetHealth:input_type -> quartet.node.v1.GetHealthRequest
+	3,  // 14: quartet.node.v1.NodeService.GetNode:output_type -> quartet.node.v1.GetNodeResponse
+	5,  // 15: quartet.node.v1.NodeService.WatchNode:output_type -> quartet.node.v1.WatchNodeResponse
+	7,  // 16: quartet.node.v1.NodeService.WatchNodeEvents:output_type -> quartet.node.v1.WatchNodeEventsResponse
+	9,  // 17: quartet.node.v1.NodeService.WatchHeartbeats:output_type -> quartet.node.v1.WatchHeartbeatsResponse
+	12, // 18: quartet.node.v1.NodeService.GetHealth:output_type -> quartet.node.v1.GetHealthResponse
+	14, // [14:19] is the sub-list for method output_type
+	9,  // [9:14] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_quartet_node_v1_node_proto_init() }
@@ -680,7 +853,7 @@ func file_quartet_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_node_v1_node_proto_rawDesc), len(file_quartet_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

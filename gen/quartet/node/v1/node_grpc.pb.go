@@ -24,6 +24,7 @@ const (
 	NodeService_GetNode_FullMethodName         = "/quartet.node.v1.NodeService/GetNode"
 	NodeService_WatchNode_FullMethodName       = "/quartet.node.v1.NodeService/WatchNode"
 	NodeService_WatchNodeEvents_FullMethodName = "/quartet.node.v1.NodeService/WatchNodeEvents"
+	NodeService_WatchHeartbeats_FullMethodName = "/quartet.node.v1.NodeService/WatchHeartbeats"
 	NodeService_GetHealth_FullMethodName       = "/quartet.node.v1.NodeService/GetHealth"
 )
 
@@ -49,6 +50,10 @@ type NodeServiceClient interface {
 	// Keys are the events' names. Events are kept in memory for an hour, until the process ends. `quartet events` calls
 	// it.
 	WatchNodeEvents(ctx context.Context, in *WatchNodeEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchNodeEventsResponse], error)
+	// WatchHeartbeats streams what each heartbeat has computed the Node from, and the result, by the stream contract of
+	// quartet.stream.v1, level-triggered, with the node's name as its only key: a slow subscriber misses heartbeats. It
+	// begins with the next heartbeat, and nothing is collected without a subscriber. `quartet record` calls it.
+	WatchHeartbeats(ctx context.Context, in *WatchHeartbeatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchHeartbeatsResponse], error)
 	// GetHealth reports whether the Node is up to date. It never fails while the process lives.
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*GetHealthResponse, error)
 }
@@ -109,6 +114,25 @@ func (c *nodeServiceClient) WatchNodeEvents(ctx context.Context, in *WatchNodeEv
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type NodeService_WatchNodeEventsClient = grpc.ServerStreamingClient[WatchNodeEventsResponse]
 
+func (c *nodeServiceClient) WatchHeartbeats(ctx context.Context, in *WatchHeartbeatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchHeartbeatsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &NodeService_ServiceDesc.Streams[2], NodeService_WatchHeartbeats_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchHeartbeatsRequest, WatchHeartbeatsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type NodeService_WatchHeartbeatsClient = grpc.ServerStreamingClient[WatchHeartbeatsResponse]
+
 func (c *nodeServiceClient) GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*GetHealthResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetHealthResponse)
@@ -141,6 +165,10 @@ type NodeServiceServer interface {
 	// Keys are the events' names. Events are kept in memory for an hour, until the process ends. `quartet events` calls
 	// it.
 	WatchNodeEvents(*WatchNodeEventsRequest, grpc.ServerStreamingServer[WatchNodeEventsResponse]) error
+	// WatchHeartbeats streams what each heartbeat has computed the Node from, and the result, by the stream contract of
+	// quartet.stream.v1, level-triggered, with the node's name as its only key: a slow subscriber misses heartbeats. It
+	// begins with the next heartbeat, and nothing is collected without a subscriber. `quartet record` calls it.
+	WatchHeartbeats(*WatchHeartbeatsRequest, grpc.ServerStreamingServer[WatchHeartbeatsResponse]) error
 	// GetHealth reports whether the Node is up to date. It never fails while the process lives.
 	GetHealth(context.Context, *GetHealthRequest) (*GetHealthResponse, error)
 	mustEmbedUnimplementedNodeServiceServer()
@@ -161,6 +189,9 @@ func (UnimplementedNodeServiceServer) WatchNode(*WatchNodeRequest, grpc.ServerSt
 }
 func (UnimplementedNodeServiceServer) WatchNodeEvents(*WatchNodeEventsRequest, grpc.ServerStreamingServer[WatchNodeEventsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchNodeEvents not implemented")
+}
+func (UnimplementedNodeServiceServer) WatchHeartbeats(*WatchHeartbeatsRequest, grpc.ServerStreamingServer[WatchHeartbeatsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchHeartbeats not implemented")
 }
 func (UnimplementedNodeServiceServer) GetHealth(context.Context, *GetHealthRequest) (*GetHealthResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHealth not implemented")
@@ -226,6 +257,17 @@ func _NodeService_WatchNodeEvents_Handler(srv interface{}, stream grpc.ServerStr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type NodeService_WatchNodeEventsServer = grpc.ServerStreamingServer[WatchNodeEventsResponse]
 
+func _NodeService_WatchHeartbeats_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchHeartbeatsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(NodeServiceServer).WatchHeartbeats(m, &grpc.GenericServerStream[WatchHeartbeatsRequest, WatchHeartbeatsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type NodeService_WatchHeartbeatsServer = grpc.ServerStreamingServer[WatchHeartbeatsResponse]
+
 func _NodeService_GetHealth_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetHealthRequest)
 	if err := dec(in); err != nil {
@@ -269,6 +311,11 @@ var NodeService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchNodeEvents",
 			Handler:       _NodeService_WatchNodeEvents_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchHeartbeats",
+			Handler:       _NodeService_WatchHeartbeats_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -10,6 +10,7 @@ package eviction
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -195,6 +196,67 @@ func (s State) Recalled(now time.Time) State {
 		}
 	}
 	return s
+}
+
+// recordedState is the JSON of a State.
+type recordedState struct {
+	Read, Crossed, Pressing []Signal
+	Unread                  []string
+	Seen                    map[v1.NodeConditionType]time.Time
+	// Thresholds are those that are crossed or press.
+	Thresholds []recordedThreshold
+}
+
+type recordedThreshold struct {
+	Signal        string
+	Hard, Pressed bool
+	// Since is when it was crossed; nil if it is not.
+	Since *time.Time
+}
+
+// MarshalJSON implements json.Marshaler, for recordings.
+func (s State) MarshalJSON() ([]byte, error) {
+	out := recordedState{Read: s.Read, Crossed: s.Crossed, Pressing: s.Pressing, Unread: s.Unread, Seen: s.Seen}
+	keys := map[key]bool{}
+	for k := range s.since {
+		keys[k] = true
+	}
+	for k := range s.pressed {
+		keys[k] = true
+	}
+	for k := range keys {
+		one := recordedThreshold{Signal: k.signal, Hard: k.hard, Pressed: s.pressed[k]}
+		if since, crossed := s.since[k]; crossed {
+			one.Since = &since
+		}
+		out.Thresholds = append(out.Thresholds, one)
+	}
+	slices.SortFunc(out.Thresholds, func(a, b recordedThreshold) int {
+		return cmp.Or(cmp.Compare(a.Signal, b.Signal), cmp.Compare(fmt.Sprint(a.Hard), fmt.Sprint(b.Hard)))
+	})
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *State) UnmarshalJSON(data []byte) error {
+	var in recordedState
+	if err := json.Unmarshal(data, &in); err != nil {
+		return err
+	}
+	*s = State{
+		Read: in.Read, Crossed: in.Crossed, Pressing: in.Pressing, Unread: in.Unread, Seen: in.Seen,
+		since: map[key]time.Time{}, pressed: map[key]bool{},
+	}
+	for _, one := range in.Thresholds {
+		k := key{one.Signal, one.Hard}
+		if one.Since != nil {
+			s.since[k] = *one.Since
+		}
+		if one.Pressed {
+			s.pressed[k] = true
+		}
+	}
+	return nil
 }
 
 // key identifies a threshold.

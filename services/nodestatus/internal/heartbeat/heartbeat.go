@@ -52,6 +52,8 @@ type Config struct {
 	Previous nodeobject.State
 	// Publish receives every Node, in order.
 	Publish func(nodeobject.State)
+	// Observe receives what each Node is computed from, and the result; it may be nil.
+	Observe func(nodeobject.Input, nodeobject.State)
 	// Save receives a Node that differs from the previous one in more than heartbeat times.
 	Save func(nodeobject.State) error
 	// Health reports the missing dependencies.
@@ -168,7 +170,7 @@ func (h *Heart) beat(ctx context.Context) {
 	if h.cfg.Devices != nil {
 		devices = h.cfg.Devices()
 	}
-	state := nodeobject.Build(nodeobject.Input{
+	input := nodeobject.Input{
 		Settings:     h.cfg.Settings,
 		Machine:      *h.machine,
 		Readings:     readings,
@@ -180,7 +182,11 @@ func (h *Heart) beat(ctx context.Context) {
 		Previous:     h.previous,
 		StartedAt:    h.startedAt,
 		Now:          h.cfg.Clock.Now(),
-	})
+	}
+	state := nodeobject.Build(input)
+	if h.cfg.Observe != nil {
+		h.cfg.Observe(input, state)
+	}
 	h.report(state.Node)
 	h.previous = state
 	// The timestamp is set first, so that a receiver of this Node finds Overdue satisfied.

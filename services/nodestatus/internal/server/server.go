@@ -18,17 +18,20 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/stream/streamrpc"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/heartbeats"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
 // Server implements quartet.node.v1.NodeService. Create it with New.
 type Server struct {
 	nodev1.UnimplementedNodeServiceServer
-	name    string
-	nodes   *stream.Level[*nodev1.Node]
-	events  stream.Source[*enginev1.PodEvent]
-	health  *rpc.Health
-	overdue func() error
+	name   string
+	nodes  *stream.Level[*nodev1.Node]
+	events stream.Source[*enginev1.PodEvent]
+	// heartbeats has the last heartbeat while somebody watches.
+	heartbeats *stream.Level[*nodev1.Heartbeat]
+	health     *rpc.Health
+	overdue    func() error
 
 	// mu serializes publications, which combine the last published Node with the last one of the API server.
 	mu         sync.Mutex
@@ -59,7 +62,8 @@ type Config struct {
 func New(cfg Config) *Server {
 	return &Server{
 		name: cfg.NodeName, nodes: stream.NewLevel[*nodev1.Node](stream.Config{Metrics: cfg.Served}), events: cfg.Events,
-		health: cfg.Health, overdue: cfg.Overdue, standalone: cfg.Standalone, cloud: cfg.ExternalCloud,
+		heartbeats: stream.NewLevel[*nodev1.Heartbeat](stream.Config{}),
+		health:     cfg.Health, overdue: cfg.Overdue, standalone: cfg.Standalone, cloud: cfg.ExternalCloud,
 	}
 }
 
@@ -129,7 +133,37 @@ func (s *Server) put() error {
 }
 
 // Close ends all subscriptions.
-func (s *Server) Close() { s.nodes.Close() }
+func (s *Server) Close() {
+	s.nodes.Close()
+	s.heartbeats.Close()
+}
+
+// Observed serves what a Node was computed from, and the result, to those who watch heartbeats.
+func (s *Server) Observed(input nodeobject.Input, output nodeobject.State) {
+	if s.heartbeats.Subscribers() == 0 {
+		return
+	}
+	heartbeat, err := heartbeats.Encode(input, output)
+	if err != nil {
+		return // only numbers that JSON does not have cannot be encoded, and there are none
+	}
+	s.heartbeats.Put(s.name, heartbeat)
+}
+
+// WatchHeartbeats implements NodeService.
+func (s *Server) WatchHeartbeats(
+	request *nodev1.WatchHeartbeatsRequest,
+	to grpc.ServerStreamingServer[nodev1.WatchHeartbeatsResponse],
+) error {
+	return streamrpc.Serve(
+		to.Context(),
+		s.heartbeats,
+		request.GetResumeToken(),
+		func(frame *streamv1.Frame, heartbeat *nodev1.Heartbeat) error {
+			return to.Send(&nodev1.WatchHeartbeatsResponse{Frame: frame, Heartbeat: heartbeat})
+		},
+	)
+}
 
 // GetNode implements NodeService.
 func (s *Server) GetNode(context.Context, *nodev1.GetNodeRequest) (*nodev1.GetNodeResponse, error) {

@@ -155,3 +155,23 @@ func TestTheAPIServerMayHaveTheNodeBeforeItIsComputed(t *testing.T) {
 		t.Errorf("got %v, want UNAVAILABLE", err)
 	}
 }
+
+// TestHeartbeatsAreServedWhileSomebodyWatches: nothing is encoded without a subscriber.
+func TestHeartbeatsAreServedWhileSomebodyWatches(t *testing.T) {
+	s := New(Config{NodeName: "node", Health: rpc.NewHealth(), Overdue: func() error { return nil }})
+	defer s.Close()
+	input := nodeobject.Input{Settings: nodeobject.Settings{Name: "node"}}
+	s.Observed(input, nodeobject.Build(input))
+	if _, has := s.heartbeats.Get("node"); has {
+		t.Error("there is a heartbeat that nobody has asked for")
+	}
+	sub, err := s.heartbeats.Subscribe(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	s.Observed(input, nodeobject.Build(input))
+	if got, has := s.heartbeats.Get("node"); !has || len(got.GetInput()) == 0 || len(got.GetOutput()) == 0 {
+		t.Errorf("the heartbeat is %v, want one with input and result", got)
+	}
+}

@@ -81,7 +81,7 @@ func read(entries []noderecording.Entry) ([]*segment, error) {
 		case noderecording.Events:
 			r.event(e)
 		case noderecording.Desired, noderecording.Health, noderecording.Node, noderecording.Pods, noderecording.PodEvents,
-			noderecording.SyncLoopCalls:
+			noderecording.SyncLoopCalls, noderecording.Heartbeats:
 		}
 	}
 	r.end()

@@ -80,7 +80,9 @@ type Player struct {
 
 // New returns a player. It fails if a part never sent its state.
 func New(cfg Config) (*Player, error) {
-	cfg.Entries = slices.DeleteFunc(slices.Clone(cfg.Entries), func(e noderecording.Entry) bool { return isCall(e.Part) })
+	cfg.Entries = slices.DeleteFunc(slices.Clone(cfg.Entries), func(e noderecording.Entry) bool {
+		return isNoInput(e.Part)
+	})
 	p := &Player{
 		cfg: cfg, desired: stream.NewLevel[*loop.Desired](stream.Config{}),
 		events: stream.NewEdge[*lifecyclev1.Event](stream.Config{}), node: stream.NewLevel[*nodev1.Node](stream.Config{}),
@@ -108,10 +110,10 @@ func New(cfg Config) (*Player, error) {
 	return p, nil
 }
 
-// isCall reports whether a part is calls of the runtime, which are no input of syncloop's decisions: what came of them
-// is in pleg's events.
-func isCall(part noderecording.Part) bool {
-	return part == noderecording.PLEGCalls || part == noderecording.SyncLoopCalls
+// isNoInput reports whether a part is no input of syncloop's decisions: what came of calls is in pleg's events, and of
+// heartbeats in the Node.
+func isNoInput(part noderecording.Part) bool {
+	return part == noderecording.PLEGCalls || part == noderecording.SyncLoopCalls || part == noderecording.Heartbeats
 }
 
 // NodeOf returns the Node of an entry; nil for another entry.
@@ -257,7 +259,7 @@ func (p *Player) apply(e noderecording.Entry) error {
 		applyLevel(p.pods, e)
 	case noderecording.PodEvents:
 		applyLevel(p.podEvents, e)
-	case noderecording.PLEGCalls, noderecording.SyncLoopCalls: // New has left them out
+	case noderecording.PLEGCalls, noderecording.SyncLoopCalls, noderecording.Heartbeats: // New has left them out
 	}
 	return nil
 }
