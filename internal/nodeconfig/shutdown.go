@@ -31,3 +31,16 @@ func validateShutdown(cfg *kubeletconfigv1beta1.KubeletConfiguration, errs *prob
 		)
 	}
 }
+
+// ShutdownDelay returns the time for which a shutdown of the machine waits for the pods by a validated configuration:
+// the total of shutdownGracePeriodByPodPriority, else shutdownGracePeriod; 0 if pods are not waited for.
+func ShutdownDelay(cfg *kubeletconfigv1beta1.KubeletConfiguration) time.Duration {
+	if len(cfg.ShutdownGracePeriodByPodPriority) == 0 {
+		return max(cfg.ShutdownGracePeriod.Duration, 0)
+	}
+	var total time.Duration
+	for _, group := range cfg.ShutdownGracePeriodByPodPriority {
+		total += time.Duration(max(group.ShutdownGracePeriodSeconds, 0)) * time.Second
+	}
+	return total
+}

@@ -7,9 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/logind"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
-	"github.com/quartet-node/quartet/services/nodestatus/internal/logind"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/shutdown"
 )
 

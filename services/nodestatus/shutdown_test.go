@@ -17,8 +17,8 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	"github.com/quartet-node/quartet/internal/logind/logindtest"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/nodestatus/internal/logind/logindtest"
 	"github.com/quartet-node/quartet/test/cluster"
 )
 

@@ -91,6 +91,25 @@ func StartLogind(t testing.TB) {
 	systemctl(t, "start", "dbus.service", "systemd-logind.service")
 }
 
+// polkit is the path of polkit's daemon.
+const polkit = "/usr/lib/polkit-1/polkitd"
+
+// StartPolkit starts a polkit with the rules of the machine beside the logind of StartLogind, so that users other than
+// root get what these rules give them.
+func StartPolkit(t testing.TB) {
+	t.Helper()
+	if _, err := os.Stat(polkit); err != nil {
+		require.NoError(t, fmt.Errorf("%w: apt-get install polkitd", err))
+	}
+	unit := "[Unit]\nDefaultDependencies=no\nRequires=dbus.socket\nAfter=dbus.socket\n" +
+		"[Service]\nType=dbus\nBusName=org.freedesktop.PolicyKit1\nExecStart=" + polkit + " --no-debug\n"
+	if err := os.WriteFile(filepath.Join(Units, "polkit.service"), []byte(unit), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	systemctl(t, "daemon-reload")
+	systemctl(t, "start", "polkit.service")
+}
+
 func systemctl(t testing.TB, args ...string) {
 	t.Helper()
 	if out, err := exec.CommandContext(t.Context(), "systemctl", args...).CombinedOutput(); err != nil {

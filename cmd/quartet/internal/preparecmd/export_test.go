@@ -22,3 +22,6 @@ var TakeSockets = takeSockets
 
 // NameUnits writes the users of the units into the file of a directory of sockets.
 var NameUnits = nameUnits
+
+// Lengthen is what --config does with --unit nodestatus, for a drop-in file.
+var Lengthen = lengthen

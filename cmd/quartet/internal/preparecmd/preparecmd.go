@@ -17,6 +17,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/logind"
 	"github.com/quartet-node/quartet/internal/pidlimit"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/statedir"
@@ -37,8 +38,8 @@ const runtimeDir = "cri"
 const clusterDir = "cluster"
 
 type options struct {
-	stateDir, manifests, unit string
-	enterHost, undo           bool
+	stateDir, manifests, unit, config string
+	enterHost, undo                   bool
 }
 
 // Command is `quartet prepare`.
@@ -55,7 +56,9 @@ beside the directories of the sockets. Links there let programs of v0.1.0 find t
 other existing files are not changed.
 
 With --unit it does what the systemd unit of configmux or nodestatus needs instead: it gives the files of that service
-to the user of the unit, in a directory of its own, and leaves links in their places. --undo gives them back to root.`,
+to the user of the unit, in a directory of its own, and leaves links in their places. --undo gives them back to root.
+With --config as well, logind waits with a shutdown of the machine for as long as that configuration gives to pods: the
+user of nodestatus cannot extend its delay. A problem with that is printed, and is no failure.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := layout.New(opts.stateDir)
@@ -63,7 +66,13 @@ to the user of the unit, in a directory of its own, and leaves links in their pl
 				return err
 			}
 			if opts.unit != "" {
-				return runUnit(l, layout.Service(opts.unit), opts.undo, cmd.OutOrStdout())
+				if err := runUnit(l, layout.Service(opts.unit), opts.undo, cmd.OutOrStdout()); err != nil || opts.undo {
+					return err
+				}
+				if layout.Service(opts.unit) == layout.NodeStatus && opts.config != "" {
+					lengthen(cmd.Context(), opts.config, logind.DropIn, cmd.OutOrStdout())
+				}
+				return nil
 			}
 			if opts.manifests == "" {
 				opts.manifests = l.Manifests()
@@ -87,6 +96,8 @@ to the user of the unit, in a directory of its own, and leaves links in their pl
 	flags.BoolVar(&opts.enterHost, "enter-host", false, "for a container with pid: host: do it on the machine")
 	flags.StringVar(&opts.unit, "unit", "",
 		"give the files of a `SERVICE`, configmux or nodestatus, to the user of its systemd unit")
+	flags.StringVar(&opts.config, "config", "",
+		"with --unit nodestatus: `file` of the configuration whose shutdown periods logind has to allow")
 	flags.BoolVar(&opts.undo, "undo", false, "make the mounts private again that were made shared; files stay")
 	return cmd
 }

@@ -36,7 +36,8 @@ func PeriodsOf(cfg *kubeletconfigv1beta1.KubeletConfiguration) Periods {
 	}
 }
 
-// Total returns the total time of all groups, which is the delay that logind must grant.
+// Total returns the total time of all groups, which is the delay that logind must grant: nodeconfig.ShutdownDelay, in
+// whole seconds for each group.
 func (p Periods) Total() time.Duration {
 	var total time.Duration
 	for i := range p {

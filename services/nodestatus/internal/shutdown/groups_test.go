@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
+	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/shutdown"
 )
 
@@ -63,6 +64,10 @@ func TestPeriodsOf(t *testing.T) {
 			}
 			if strings.Join(got, " ") != test.want || periods.Total() != test.total {
 				t.Errorf("got %q in %v, want %q in %v", got, periods.Total(), test.want, test.total)
+			}
+			// Root asks logind for it before nodestatus starts.
+			if delay := nodeconfig.ShutdownDelay(&test.cfg); delay != test.total {
+				t.Errorf("ShutdownDelay() = %v, want %v", delay, test.total)
 			}
 		})
 	}

@@ -22,9 +22,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/quartet-node/quartet/internal/logind"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/services/nodestatus/internal/logind"
 )
 
 const (
@@ -33,10 +33,6 @@ const (
 	lastRetry  = 30 * time.Second
 	// recheckPeriod is the interval at which logind's delay is checked again if it is too short.
 	recheckPeriod = time.Minute
-	// reloads is the number of checks whether logind has reloaded its configuration, first after reloadPause, then after
-	// twice as long.
-	reloads     = 5
-	reloadPause = 100 * time.Millisecond
 
 	lockOwner  = "quartet nodestatus"
 	lockReason = "The pods of this node are ended before the machine goes down"
@@ -252,51 +248,12 @@ func (m *Manager) inhibit(ctx context.Context, conn Logind, preparing bool) (boo
 // because the drop-in file is not writable.
 func (m *Manager) lengthen(ctx context.Context, conn Logind) (problem string, err error) {
 	needed := m.cfg.Periods.Total()
-	delay, err := conn.InhibitDelay(ctx)
-	if err != nil || delay >= needed {
-		return "", err
-	}
-	failed := logind.WriteDropIn(m.cfg.DropIn, needed)
-	if failed == nil {
-		if failed = conn.Reload(ctx); failed == nil {
-			if delay, err = m.reloaded(ctx, conn, needed); err != nil {
-				return "", err
-			}
-		}
-	}
-	if delay >= needed {
+	extended, problem, err := logind.Lengthen(ctx, conn, m.cfg.DropIn, needed)
+	if extended {
 		m.cfg.Logger.InfoContext(ctx, "extended logind's delay", telemetry.KeyFile, m.cfg.DropIn,
 			telemetry.KeyDuration, needed)
-		return "", nil
 	}
-	problem = fmt.Sprintf(
-		"logind waits with a shutdown for %v only, the pods may take %v: write %q to %s and run `systemctl kill --signal=HUP systemd-logind`",
-		delay,
-		needed,
-		logind.DropInText(needed),
-		m.cfg.DropIn,
-	)
-	if failed != nil {
-		return problem + ": " + failed.Error(), nil
-	}
-	return problem + "; the file is there, look for InhibitDelayMaxSec in files that are read after it, and whether it is that of the machine or of a container", nil
-}
-
-// reloaded waits briefly until logind has read its configuration again.
-func (m *Manager) reloaded(ctx context.Context, conn Logind, needed time.Duration) (delay time.Duration, err error) {
-	pause := reloadPause
-	for range reloads {
-		select {
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		case <-time.After(pause):
-		}
-		if delay, err = conn.InhibitDelay(ctx); err != nil || delay >= needed {
-			return delay, err
-		}
-		pause *= 2
-	}
-	return delay, nil
+	return problem, err
 }
 
 // report reports the problem in the health, and logs it if it has changed.

@@ -20,7 +20,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/quartet-node/quartet/services/nodestatus/internal/logind"
+	"github.com/quartet-node/quartet/internal/logind"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/shutdown"
 )
 

@@ -29,8 +29,8 @@ func (n *node) checkOnce() {
 	stop()
 }
 
-// TestARotatedFileIsNotReplaced: a file that was rotated in the same second keeps its lines. There is one when the clock
-// was set back, or the process before was killed. The log is rotated by a later check.
+// TestARotatedFileIsNotReplaced: a file that was rotated in the same second keeps its lines. There is one if the clock
+// was set back or the process before was killed. The log is rotated by a later check.
 func TestARotatedFileIsNotReplaced(t *testing.T) {
 	for _, compressed := range []bool{false, true} {
 		n := newNode(t)

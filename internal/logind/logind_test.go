@@ -12,8 +12,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/quartet-node/quartet/services/nodestatus/internal/logind"
-	"github.com/quartet-node/quartet/services/nodestatus/internal/logind/logindtest"
+	"github.com/quartet-node/quartet/internal/logind"
+	"github.com/quartet-node/quartet/internal/logind/logindtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -1,6 +1,6 @@
 // Package logind delays a shutdown of the machine with systemd-logind's inhibitor locks of the mode delay, over the
-// system's D-Bus, and receives the notification of a shutdown (systemd.io, "Inhibitor Locks"). Package shutdown makes
-// the decisions.
+// system's D-Bus, and receives the notification of a shutdown (systemd.io, "Inhibitor Locks"). nodestatus holds
+// the lock and decides; the delay may also be extended before it starts, by root.
 package logind
 
 import (

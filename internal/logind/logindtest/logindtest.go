@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -160,6 +161,36 @@ func (l *Logind) Prepare(t testing.TB, comes bool) {
 func Emit(t testing.TB, from *dbus.Conn, comes bool) {
 	t.Helper()
 	if err := from.Emit(path, prepare, comes); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ReadsOnHangup has systemd's manager on the bus of this logind, too: a request to send SIGHUP to logind has it take its
+// maximum delay from a drop-in file.
+func (l *Logind) ReadsOnHangup(t testing.TB, file string) {
+	t.Helper()
+	const systemd = "org.freedesktop.systemd1"
+	hangup := func(unit, whom string, signal int32) *dbus.Error {
+		if unit != "systemd-logind.service" || whom != "main" || signal != 1 {
+			return dbus.NewError(systemd+".NoSuchUnit", []any{unit, whom, signal})
+		}
+		content, err := os.ReadFile(filepath.Clean(file))
+		if err != nil {
+			return dbus.MakeFailedError(err)
+		}
+		_, text, _ := strings.Cut(string(content), "InhibitDelayMaxSec=")
+		seconds, err := strconv.ParseUint(strings.TrimSpace(text), 10, 32)
+		if err != nil {
+			return dbus.MakeFailedError(err)
+		}
+		l.props.SetMust(manager, "InhibitDelayMaxUSec", seconds*uint64(time.Second/time.Microsecond))
+		return nil
+	}
+	err := l.Bus.ExportMethodTable(map[string]any{"KillUnit": hangup}, "/org/freedesktop/systemd1", systemd+".Manager")
+	if err == nil {
+		_, err = l.Bus.RequestName(systemd, dbus.NameFlagDoNotQueue)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }
