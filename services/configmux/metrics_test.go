@@ -7,16 +7,19 @@ import (
 	"time"
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/test/authority"
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMetricsAreServedAsDocumented(t *testing.T) {
 	p := newProcess(t)
 	p.write("a.yaml", manifest("a", "a1", "i:1"))
+	p.cfg.TLS = authority.New(t, "ca").Issue(t, t.TempDir(), authority.Request{Name: "configmux"})
 	p.run()
 	p.ready()
 	served := metricstest.Scrape(p.cfg.MetricsListen)
-	metricstest.Documented(t, served, metricstest.EveryService, metricstest.ServedStreams, metricstest.ConfigMux)
+	metricstest.Documented(t, served, metricstest.EveryService, metricstest.ServedStreams, metricstest.ConfigMux,
+		metricstest.Certificates)
 
 	next := p.watch(nil)
 	expect(t, next, "OPENED", "SNAPSHOT ADD a-node i:1", "SNAPSHOT source file ready=true", "SYNCED")

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/certexpiry"
 	"github.com/quartet-node/quartet/internal/debugapi"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -65,6 +66,10 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 		merge := watchdog.Loop{Name: "merge", Check: desired.check}
 		return service.Watch(ctx, cfg.Systemd, tel.Logger, health, merge)
 	})
+	if shown, ok := certexpiry.OfFiles(cfg.TLS); ok {
+		watched := certexpiry.New(shown, registry, clock.RealClock{}, tel.Logger)
+		group.Go(func() error { return watched.Run(ctx) })
+	}
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
 			Address:     cfg.MetricsListen,

@@ -8,17 +8,19 @@ import (
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/test/authority"
 )
 
 func TestMetricsAreServedAsDocumented(t *testing.T) {
 	cfg := config(t)
+	cfg.TLS = authority.New(t, "ca").Issue(t, t.TempDir(), authority.Request{Name: "nodestatus"})
 	servePeers(t, cfg)
 	nodes := follow(t, client(t, cfg))
 	background(t, func(ctx context.Context) error { return run(ctx, cfg, quiet, telemetry.Off()) })
 	waitReady(t, nodes, v1.ConditionTrue)
 	served := metricstest.Scrape(cfg.MetricsListen)
 	metricstest.Documented(t, served, metricstest.EveryService, metricstest.ServedStreams,
-		metricstest.FollowedStreams, metricstest.NodeStatus)
+		metricstest.FollowedStreams, metricstest.NodeStatus, metricstest.Certificates)
 
 	metricstest.Want(t, served, 1, "kubelet_node_name", "node", "node-1")
 	metricstest.Want(t, served, 1, "kubernetes_build_info", "major", "1")

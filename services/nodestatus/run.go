@@ -13,6 +13,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/apiclient"
 	"github.com/quartet-node/quartet/internal/buildinfo"
+	"github.com/quartet-node/quartet/internal/certexpiry"
 	"github.com/quartet-node/quartet/internal/debugapi"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -165,6 +166,10 @@ func serve(
 		})
 	}
 	serveHealth(ctx, group, cfg, heart, health, logger)
+	if shown, ok := certexpiry.OfFiles(cfg.TLS); ok {
+		watched := certexpiry.New(shown, registry, clock.RealClock{}, logger)
+		group.Go(func() error { return watched.Run(ctx) })
+	}
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
 			Address: cfg.MetricsListen, Sockets: cfg.Sockets, AllowedUIDs: cfg.MetricsUIDs(), Registry: registry, Logger: logger,

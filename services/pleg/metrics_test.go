@@ -5,6 +5,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/test/authority"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/fakecri"
 )
@@ -12,7 +13,9 @@ import (
 func TestMetricsAreServedAsDocumented(t *testing.T) {
 	fake := fakecri.New(t)
 	fake.RunPod(fakecri.Pod{UID: "uid-1", Containers: []string{"app"}})
-	r := startPLEG(t, fake.Endpoint())
+	r := newRig(t, fake.Endpoint())
+	r.cfg.TLS = authority.New(t, "ca").Issue(t, t.TempDir(), authority.Request{Name: "pleg"})
+	r.run()
 	r.synced()
 	served := metricstest.Scrape(r.cfg.MetricsListen)
 	metricstest.Documented(
@@ -22,6 +25,7 @@ func TestMetricsAreServedAsDocumented(t *testing.T) {
 		metricstest.ServedStreams,
 		metricstest.RuntimeCalls,
 		metricstest.PLEG,
+		metricstest.Certificates,
 	)
 
 	w := r.watch()

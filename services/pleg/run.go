@@ -13,6 +13,7 @@ import (
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/certexpiry"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/debugapi"
 	"github.com/quartet-node/quartet/internal/metrics"
@@ -131,6 +132,10 @@ func observe(
 			Metrics:  runtimeevents.NewMetrics(registry),
 		})
 	})
+	if shown, ok := certexpiry.OfFiles(cfg.TLS); ok {
+		watched := certexpiry.New(shown, registry, clock.RealClock{}, logger)
+		group.Go(func() error { return watched.Run(ctx) })
+	}
 	group.Go(func() error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
 			Address: cfg.MetricsListen, Sockets: cfg.Sockets, AllowedUIDs: cfg.MetricsUIDs(), Registry: registry, Logger: logger,

@@ -7,17 +7,20 @@ import (
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/metricset"
+	"github.com/quartet-node/quartet/test/authority"
 )
 
 func TestMetricsAreServedAsDocumented(t *testing.T) {
 	m := newMachine(t)
 	m.configmux.speak()
+	m.cfg.TLS = authority.New(t, "ca").Issue(t, t.TempDir(), authority.Request{Name: "syncloop"})
 	m.start()
 	m.put(seenNow(newPod("u1", "web", "a")))
 	m.eventually("web is ready", m.ready("u1"))
 	served := metricstest.Scrape(m.cfg.MetricsListen)
 	shared := []string{
 		metricstest.EveryService, metricstest.ServedStreams, metricstest.FollowedStreams, metricstest.RuntimeCalls,
+		metricstest.Certificates,
 	}
 	metricstest.Exposes(t, served, shared...)
 	metricstest.Within(t, served, append(shared, metricstest.SyncLoop)...)

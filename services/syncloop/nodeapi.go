@@ -54,6 +54,7 @@ func addNodeAPI(
 	if err != nil {
 		return err
 	}
+	watchServing(h, certificate, parts)
 	serverTLS, err := newServerTLS(kubelet, certificate, roots)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/clock"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/internal/certexpiry"
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/debugapi"
 	"github.com/quartet-node/quartet/internal/httpserve"
@@ -61,6 +62,9 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 			},
 		})
 	})
+	if shown, ok := certexpiry.OfFiles(h.cfg.TLS); ok {
+		parts.Run("certificate of the network", certexpiry.New(shown, h.registry, clock.RealClock{}, h.logger).Run)
+	}
 	parts.Run("metrics", func(ctx context.Context) error {
 		return metrics.Serve(ctx, metrics.ServeConfig{
 			Address: h.cfg.MetricsListen, Sockets: h.cfg.Sockets, AllowedUIDs: h.cfg.MetricsUIDs(),

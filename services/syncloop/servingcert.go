@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/certexpiry"
 	"github.com/quartet-node/quartet/internal/certificates"
 	"github.com/quartet-node/quartet/internal/components"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -65,6 +66,21 @@ func addServingCertificate(
 		}
 		return nil, err
 	}, nil
+}
+
+// watchServing adds the component that warns before the serving certificate of the HTTP API expires.
+func watchServing(h *host, certificate func() (*tls.Certificate, error), parts *components.Group) {
+	shown := certexpiry.Certificate{
+		Name: "https", File: h.cfg.Kubelet.TLSCertFile, Current: func() *tls.Certificate {
+			current, err := certificate()
+			if err != nil {
+				return nil // connections fail with this error
+			}
+			return current
+		},
+	}
+	watched := certexpiry.New(shown, h.registry, clock.RealClock{}, h.logger)
+	parts.Run("expiry of the serving certificate", watched.Run)
 }
 
 // addSignedCertificate is addServingCertificate for a certificate that the cluster signs.

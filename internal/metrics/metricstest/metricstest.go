@@ -130,6 +130,7 @@ const (
 	APIRequests     = "Requests to an API server"
 	NodeInCluster   = "nodestatus of a cluster"
 	EventsInCluster = "Events of a cluster"
+	Certificates    = "Certificates"
 )
 
 // Documented compares what a service exposes with sections of docs/reference/metrics.md: it is [Within] them, and
@@ -228,6 +229,7 @@ func rowsOf(t testing.TB, document string) map[string]map[string]string {
 		APIRequests,
 		NodeInCluster,
 		EventsInCluster,
+		Certificates,
 	}
 	rows, section := map[string]map[string]string{}, ""
 	for line := range strings.Lines(document) {
