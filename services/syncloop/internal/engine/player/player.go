@@ -131,7 +131,7 @@ func (p *Player) Play(ctx context.Context, settings shadow.Config) (shadow.Summa
 	}
 	settings.Lag, settings.Wait = lag, settings.Wait+2*lag
 	settings.Desired, settings.Events, settings.Node, settings.Pods = p.desired, p.events, p.node, p.pods
-	settings.PodEvents, settings.Health, settings.Paused, settings.Clock = p.podEvents, p.healthNow, p.paused, p.clock
+	settings.PodEvents, settings.Health, settings.Paused, settings.Clock = p.podEvents, healthNow, p.paused, p.clock
 	settings.Compared = func() {
 		select {
 		case p.compared <- struct{}{}:
@@ -348,28 +348,17 @@ func gone(uid types.UID, last *lifecyclev1.PodStatus) *lifecyclev1.Event {
 	}
 }
 
-// healthNow is the Health of shadow.Config.
-func (p *Player) healthNow(context.Context) (reasons []string, network string, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.plegDown:
-		return []string{"pleg was away"}, "", nil
-	case p.health == nil:
-		return nil, "", nil
-	case !p.health.GetHealthy():
-		return append([]string{"pleg was not healthy"}, p.health.GetReasons()...), "", nil
-	case !p.health.GetRuntime().GetNetworkReady():
-		return nil, "the network was not ready", nil
-	}
-	return nil, "", nil
-}
+// healthNow is the Health of shadow.Config: the shadow always decides. When the syncloop that ran did not, because it
+// saw pleg away or not healthy, is not in the recording: it and the recorder asked at different times.
+func healthNow(context.Context) (reasons []string, network string, err error) { return nil, "", nil }
 
-// paused is the Paused of shadow.Config.
+// paused is the Paused of shadow.Config: nothing is compared while the syncloop that ran was away, or may have waited
+// for pleg.
 func (p *Player) paused() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.syncloopDown
+	unwell := p.health != nil && (!p.health.GetHealthy() || !p.health.GetRuntime().GetNetworkReady())
+	return p.syncloopDown || p.plegDown || unwell
 }
 
 func (p *Player) close() {

@@ -284,3 +284,36 @@ func TestAnEndOfBeforeTheShadowIsNoDifference(t *testing.T) {
 		}
 	})
 }
+
+// TestThatTheRecorderSawPLEGUnwellDelaysNoDecision: the syncloop that ran asks pleg at other times than the recorder,
+// and has found it well earlier.
+func TestThatTheRecorderSawPLEGUnwellDelaysNoDecision(t *testing.T) {
+	for name, unwell := range map[string]noderecording.Entry{
+		"not healthy": {
+			Part: noderecording.Health, Op: noderecording.Put,
+			Value: &lifecyclev1.GetHealthResponse{Reasons: []string{"the runtime does not answer"}},
+		},
+		"away": {Part: noderecording.Events, Op: noderecording.Down},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newTape(t)
+				r.later(5 * time.Second)
+				r.add(unwell)
+				r.want("next")
+				r.later(2 * time.Minute)
+				r.add(noderecording.Entry{Part: noderecording.Events, Op: noderecording.Synced})
+				r.add(noderecording.Entry{
+					Part: noderecording.Health, Op: noderecording.Put, Value: &lifecyclev1.GetHealthResponse{
+						Healthy: true, Runtime: &lifecyclev1.Runtime{Ready: true, NetworkReady: true},
+					},
+				})
+				r.runs("next")
+				r.later(2 * time.Minute)
+				if summary, found := r.play(0); len(found) > 0 || summary.Pods != 2 {
+					t.Errorf("the differences are %+v, the summary %+v, want two pods and none", found, summary)
+				}
+			})
+		})
+	}
+}
