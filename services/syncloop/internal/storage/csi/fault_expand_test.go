@@ -90,9 +90,9 @@ func TestFaultsOfAMeasurement(t *testing.T) {
 			t.Run(method+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				r := newRig(t, canStage, canMeasure)
-				r.restart(soon)
 				one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
 				r.mount(one)
+				r.restart(soon)
 				r.driver.Set(method, fault)
 				if usage, err := r.plugin.Usage(t.Context(), one.Dir); err == nil || errors.Is(err, fs.ErrNotExist) {
 					t.Errorf("measured %+v, %v", usage, err)

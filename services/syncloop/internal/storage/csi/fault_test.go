@@ -23,7 +23,7 @@ import (
 )
 
 // soon is the deadline of calls that hang. It is long enough for all others, also on a machine with much to do.
-const soon = time.Second
+const soon = 2 * time.Second
 
 // faults are the faults of calls by their names.
 func faults() map[string]csidriver.Fault {
@@ -93,9 +93,9 @@ func TestFaultsOfCallsThatUnmount(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/comes back %t", method, name, comesBack), func(t *testing.T) {
 					t.Parallel()
 					r := newRig(t, canStage)
-					r.restart(soon)
 					one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
 					r.mount(one)
+					r.restart(soon)
 					r.driver.Set(method, fault)
 					before := len(r.driver.Calls(method))
 					err := r.plugin.Unmount(t.Context(), one.Dir)

@@ -90,6 +90,8 @@ type cluster struct {
 	secrets   map[string]*v1.Secret
 	// refused has the secrets whose change a pod waits for: "UID NAMESPACE/NAME".
 	refused map[string]bool
+	// slow delays the answers about secrets and tokens until it is closed; nil for no delay.
+	slow chan struct{}
 	// log has events, and what is recorded in claims.
 	log []string
 }
@@ -121,6 +123,9 @@ func (c *cluster) AttachmentNow(ctx context.Context, driver, handle string) (map
 }
 
 func (c *cluster) Secret(_ context.Context, namespace, name string) (*v1.Secret, error) {
+	if c.slow != nil {
+		<-c.slow
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s := c.secrets[namespace+"/"+name]; s != nil {
@@ -144,10 +149,11 @@ func (c *cluster) Accepted(pod types.UID, namespace, name string) {
 	delete(c.refused, string(pod)+" "+namespace+"/"+name)
 }
 
-// tokens has a token for every audience.
-type tokens struct{}
-
-func (tokens) Token(_ context.Context, pod *v1.Pod, audience string, seconds int64) (string, error) {
+// Token returns a token for every audience.
+func (c *cluster) Token(_ context.Context, pod *v1.Pod, audience string, seconds int64) (string, error) {
+	if c.slow != nil {
+		<-c.slow
+	}
 	return fmt.Sprintf("token-of-%s-for-%s-%d", pod.Name, audience, seconds), nil
 }
 
@@ -267,7 +273,7 @@ func (r *rig) start() {
 			defer mu.Unlock()
 			freed = append(freed, pod)
 		},
-		Root: r.root, Boot: cmp.Or(r.boot, "boot-1"), NodeName: "node-1", Drivers: registered, Cluster: r.cluster, Claims: r.cluster, Events: r.cluster, Tokens: tokens{},
+		Root: r.root, Boot: cmp.Or(r.boot, "boot-1"), NodeName: "node-1", Drivers: registered, Cluster: r.cluster, Claims: r.cluster, Events: r.cluster, Tokens: r.cluster,
 		InUseChanged: func() {
 			mu.Lock()
 			defer mu.Unlock()

@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -79,6 +82,55 @@ func TestAPodThatWaitsForAnotherCallOfItsVolumeSaysSo(t *testing.T) {
 				now.Step(time.Minute)
 				return len(r.left()) == 0
 			})
+			r.ends()
+		})
+	}
+}
+
+// TestAPodThatWaitsForTheClusterSaysSo has a volume with a secret, and a driver that wants a token of the pod.
+func TestAPodThatWaitsForTheClusterSaysSo(t *testing.T) {
+	for want, needs := range map[string]func(*v1.PersistentVolume, *storagev1.CSIDriver){
+		"secret ns/publish": func(pv *v1.PersistentVolume, _ *storagev1.CSIDriver) {
+			pv.Spec.CSI.NodePublishSecretRef = &v1.SecretReference{Namespace: "ns", Name: "publish"}
+		},
+		volumes.IssuedToken: func(_ *v1.PersistentVolume, driver *storagev1.CSIDriver) {
+			driver.Spec.TokenRequests = []storagev1.TokenRequest{{Audience: "disks"}}
+		},
+	} {
+		t.Run(want, func(t *testing.T) {
+			r := newRig(t, canStage)
+			pv := newPV("pv-1", "vol-1")
+			needs(pv, r.cluster.drivers[driverName])
+			r.cluster.secrets["ns/publish"] = &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "publish"}}
+			r.cluster.slow = make(chan struct{})
+			answer := sync.OnceFunc(func() { close(r.cluster.slow) })
+			now := clocktesting.NewFakeClock(time.Now())
+			manager, err := volumes.New(volumes.Config{
+				PodsDir: filepath.Join(r.root, "pods"), Clock: now, Logger: slog.New(slog.DiscardHandler),
+				Plugins: persistentvolumes.Plugins(persistentvolumes.Config{
+					Claims: claims{"pv-1": pv}, Kinds: []persistentvolumes.Kind{r.plugin},
+				}),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer run(t, manager.Run)()
+			defer answer()
+			manager.Want(t.Context(), podWith("u1", v1.VolumeSource{
+				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "pv-1"},
+			}))
+			eventually.That(t, "the pod waits for the "+want, func() bool {
+				now.Step(volumes.SlowAfter)
+				return manager.Describe("u1")[0].GetWaitsFor() == want
+			})
+			answer()
+			eventually.That(t, "it is ready", func() bool {
+				now.Step(time.Second)
+				return manager.Ready("u1")
+			})
+			if err := manager.Release(t.Context(), "u1"); err != nil {
+				t.Error(err)
+			}
 			r.ends()
 		})
 	}
