@@ -19,7 +19,7 @@ const (
 // decided. So a replay does not depend on how busy the machine is.
 type rester struct {
 	samples []metrics.Sample
-	// outside is the number of goroutines that were in system calls before the shadow began, such as that of signals.
+	// outside is the number of goroutines that stay in system calls, such as that of signals.
 	outside uint64
 }
 
@@ -44,7 +44,11 @@ func newRester() *rester {
 // await waits for rest, until ctx ends, or for restPatience.
 func (r *rester) await(ctx context.Context) {
 	deadline := time.Now().Add(restPatience)
-	for found := 0; found < restReads && ctx.Err() == nil && time.Now().Before(deadline); {
+	for found := 0; found < restReads && ctx.Err() == nil; {
+		if time.Now().After(deadline) {
+			r.outside = r.samples[outsideGo].Value.Uint64() // what stays in a system call is waited for once
+			return
+		}
 		if r.rests() {
 			found++
 			continue
