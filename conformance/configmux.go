@@ -56,7 +56,19 @@ func ConfigMux() Suite {
 	}
 	return Suite{Service: "configmux", rules: slices.Concat(levelStreamRules(func(b *bench) watch {
 		return newConfigBench(b).updates(configv1.Mode_MODE_INCREMENTAL)
-	}), reads, changes)}
+	}), moreStreamRules("objects", watchObjects), reads, changes)}
+}
+
+// watchObjects is the watch of the config maps, for which the role observe is enough.
+func watchObjects(b *bench) watch {
+	client := configv1.NewConfigServiceClient(b.part.Conn)
+	return watchOf(func(
+		ctx context.Context, token []byte,
+	) (interface {
+		Recv() (*configv1.WatchObjectsResponse, error)
+	}, error) {
+		return client.WatchObjects(ctx, &configv1.WatchObjectsRequest{ResumeToken: token, Kind: "ConfigMap"}, ready())
+	})
 }
 
 // configBench is a bench with a configmux.

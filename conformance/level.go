@@ -7,6 +7,10 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
 	streamv1 "github.com/quartet-node/quartet/gen/quartet/stream/v1"
 )
 
@@ -39,6 +43,45 @@ func levelStreamRules(watchOf func(*bench) watch) []rule {
 			with(levelResumable)),
 		plainRule("stream-bookmark", "quartet.stream.v1.Kind.KIND_BOOKMARK",
 			"Nothing has happened for 10 s, and the stream is alive.", with(levelBookmark)),
+	}
+}
+
+// moreStreamRules are the rules of the stream contract for a further level-triggered stream of a service, whose names
+// begin with that of the stream. Its content has no pods, so it has no rule of their version.
+func moreStreamRules(stream string, watchOf func(*bench) watch) []rule {
+	rules := slices.DeleteFunc(levelStreamRules(watchOf), func(r rule) bool { return r.Name == "stream-version" })
+	for i := range rules {
+		rules[i].Name = stream + "-" + rules[i].Name
+	}
+	return rules
+}
+
+// framed is a message of a subscription.
+type framed interface {
+	proto.Message
+	GetFrame() *streamv1.Frame
+}
+
+// watchOf returns the watch of a call that opens a subscription, for rules that do not look at the content. A service
+// that does not have the stream is skipped.
+func watchOf[M framed](
+	open func(ctx context.Context, token []byte) (interface{ Recv() (M, error) }, error),
+) watch {
+	return func(ctx context.Context, token []byte) (receive, error) {
+		stream, err := open(ctx, token)
+		if err != nil {
+			return nil, err
+		}
+		return func() (message, error) {
+			m, err := stream.Recv()
+			if status.Code(err) == codes.Unimplemented {
+				return message{}, skip("it does not have this stream: " + status.Convert(err).Message())
+			}
+			if err != nil {
+				return message{}, err
+			}
+			return message{Frame: m.GetFrame(), payload: m}, nil
+		}, nil
 	}
 }
 

@@ -15,12 +15,13 @@ const nodeService = "quartet.node.v1.NodeService"
 
 // NodeStatus returns the rules of nodestatus: quartet.node.v1, and the stream contract for its Node.
 func NodeStatus() Suite {
-	return Suite{Service: "nodestatus", rules: slices.Concat(levelStreamRules(watchNode), []rule{
-		plainRule("get-node", "quartet.node.v1.Node.node", "The v1.Node with its status, encoded with its Marshal method.",
-			nodeGet),
-		plainRule("watch-node", nodeService+".WatchNode", "with the node's name as its only key", nodeWatch),
-		plainRule("health", nodeService+".GetHealth", "It never fails while the process lives.", nodeHealth),
-	})}
+	return Suite{Service: "nodestatus", rules: slices.Concat(levelStreamRules(watchNode),
+		moreStreamRules("node-events", watchNodeEvents), []rule{
+			plainRule("get-node", "quartet.node.v1.Node.node", "The v1.Node with its status, encoded with its Marshal method.",
+				nodeGet),
+			plainRule("watch-node", nodeService+".WatchNode", "with the node's name as its only key", nodeWatch),
+			plainRule("health", nodeService+".GetHealth", "It never fails while the process lives.", nodeHealth),
+		})}
 }
 
 func nodeClient(b *bench) nodev1.NodeServiceClient { return nodev1.NewNodeServiceClient(b.part.Conn) }
@@ -40,6 +41,17 @@ func watchNode(b *bench) watch {
 			return message{Frame: m.GetFrame(), payload: m.GetNode()}, nil
 		}, nil
 	}
+}
+
+// watchNodeEvents is the watch of the events of the node.
+func watchNodeEvents(b *bench) watch {
+	return watchOf(func(
+		ctx context.Context, token []byte,
+	) (interface {
+		Recv() (*nodev1.WatchNodeEventsResponse, error)
+	}, error) {
+		return nodeClient(b).WatchNodeEvents(ctx, &nodev1.WatchNodeEventsRequest{ResumeToken: token}, ready())
+	})
 }
 
 // node returns the name of the Node of GetNode.

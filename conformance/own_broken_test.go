@@ -23,9 +23,9 @@ func TestBrokenServicesFailTheRuleThatTheyBreak(t *testing.T) {
 		part  func(*testing.T) conformance.Part
 		cases []brokenCase
 	}{
-		{conformance.ConfigMux(), ownConfigMux, slices.Concat(brokenLevels(), brokenConfigs())},
-		{conformance.NodeStatus(), ownNodeStatus, slices.Concat(brokenLevels(), brokenNodes())},
-		{conformance.SyncLoop(), ownSyncLoop, slices.Concat(brokenLevels(), brokenEngines())},
+		{conformance.ConfigMux(), ownConfigMux, slices.Concat(brokenLevels("objects"), brokenConfigs())},
+		{conformance.NodeStatus(), ownNodeStatus, slices.Concat(brokenLevels("node-events"), brokenNodes())},
+		{conformance.SyncLoop(), ownSyncLoop, slices.Concat(brokenLevels("pod-events", "storage"), brokenEngines())},
 	} {
 		t.Run(tc.suite.Service, func(t *testing.T) {
 			t.Parallel()
@@ -58,8 +58,21 @@ func eachFrame(change func(*streamv1.Frame) bool) fault {
 	return frames(func(bool) func(*streamv1.Frame) bool { return change })
 }
 
-// brokenLevels are the faults of a level-triggered stream.
-func brokenLevels() []brokenCase {
+// brokenLevels are the faults of the level-triggered streams of a service: its first one, and more by their names.
+func brokenLevels(more ...string) []brokenCase {
+	all := brokenStream()
+	for _, stream := range more {
+		for _, c := range brokenStream() {
+			if c.rule != "stream-version" {
+				all = append(all, brokenCase{name: stream + ": " + c.name, rule: stream + "-" + c.rule, fault: c.fault})
+			}
+		}
+	}
+	return all
+}
+
+// brokenStream are the faults of a level-triggered stream.
+func brokenStream() []brokenCase {
 	return []brokenCase{
 		{"a stream without OPENED", "stream-frames", eachFrame(func(f *streamv1.Frame) bool {
 			return f.GetKind() != streamv1.Kind_KIND_OPENED
@@ -83,13 +96,9 @@ func brokenLevels() []brokenCase {
 			return true
 		})},
 		{"tokens that are forgotten", "stream-resumable", fault{request: func(_ string, request proto.Message) {
-			switch r := request.(type) {
-			case *configv1.WatchPodUpdatesRequest:
-				r.ResumeToken = nil
-			case *enginev1.WatchPodsRequest:
-				r.ResumeToken = nil
-			case *nodev1.WatchNodeRequest:
-				r.ResumeToken = nil
+			m := request.ProtoReflect()
+			if token := m.Descriptor().Fields().ByName("resume_token"); token != nil {
+				m.Clear(token)
 			}
 		}}},
 		{"no bookmarks", "stream-bookmark", eachFrame(func(f *streamv1.Frame) bool {

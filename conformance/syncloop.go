@@ -20,39 +20,40 @@ const nobody = "conformance-there-is-no-such-pod"
 // SyncLoop returns the rules of syncloop: quartet.engine.v1, and the stream contract for its pods. What it does with
 // pods is not among them: end-to-end tests of a node check that.
 func SyncLoop() Suite {
-	return Suite{Service: "syncloop", rules: slices.Concat(levelStreamRules(watchPods), []rule{
-		plainRule("snapshot", engineService+".WatchPods", "Keys are pod UIDs", engineSnapshot),
-		plainRule("list-pods", "quartet.engine.v1.ListPodsResponse.pods", "Sorted by namespace and name.", engineListPods),
-		plainRule("list-workers", "quartet.engine.v1.ListWorkersResponse.workers", "Sorted by namespace, name and UID.",
-			engineListWorkers),
-		plainRule("list-images", "quartet.engine.v1.ListImagesResponse.images", "Sorted by size, largest first.",
-			engineListImages),
-		plainRule("evict-unknown", engineService+".EvictPod", "Fails with NOT_FOUND if there is no such pod",
-			func(ctx context.Context, b *bench) error {
-				_, err := engineClient(b).EvictPod(ctx,
-					&enginev1.EvictPodRequest{PodUid: nobody, Reason: "Evicted", Message: "a check"}, ready())
-				return wantCode("EvictPod of an unknown pod", err, codes.NotFound)
-			}),
-		plainRule("evict-reason", engineService+".EvictPod", "INVALID_ARGUMENT if the reason is empty",
-			func(ctx context.Context, b *bench) error {
-				_, err := engineClient(b).EvictPod(ctx, &enginev1.EvictPodRequest{PodUid: nobody}, ready())
-				return wantCode("EvictPod without a reason", err, codes.InvalidArgument)
-			}),
-		plainRule("shut-down-missing", engineService+".ShutDownPods", "A missing or ended pod is no error.",
-			func(ctx context.Context, b *bench) error {
-				_, err := engineClient(b).ShutDownPods(ctx, &enginev1.ShutDownPodsRequest{
-					Pods: []*enginev1.PodEnd{{PodUid: nobody, GracePeriodSeconds: 1}},
-				}, ready())
-				return wantCode("ShutDownPods of a missing pod", err, codes.OK)
-			}),
-		plainRule("delete-volume-unknown", engineService+".DeleteReleasedVolume",
-			"Fails with NOT_FOUND if there is no such volume", func(ctx context.Context, b *bench) error {
-				_, err := engineClient(b).DeleteReleasedVolume(ctx,
-					&enginev1.DeleteReleasedVolumeRequest{Name: nobody}, ready())
-				return wantCode("DeleteReleasedVolume of an unknown volume", err, codes.NotFound)
-			}),
-		plainRule("health", engineService+".GetHealth", "It never fails while the process lives.", engineHealth),
-	})}
+	return Suite{Service: "syncloop", rules: slices.Concat(levelStreamRules(watchPods),
+		moreStreamRules("pod-events", watchPodEvents), moreStreamRules("storage", watchStorage), []rule{
+			plainRule("snapshot", engineService+".WatchPods", "Keys are pod UIDs", engineSnapshot),
+			plainRule("list-pods", "quartet.engine.v1.ListPodsResponse.pods", "Sorted by namespace and name.", engineListPods),
+			plainRule("list-workers", "quartet.engine.v1.ListWorkersResponse.workers", "Sorted by namespace, name and UID.",
+				engineListWorkers),
+			plainRule("list-images", "quartet.engine.v1.ListImagesResponse.images", "Sorted by size, largest first.",
+				engineListImages),
+			plainRule("evict-unknown", engineService+".EvictPod", "Fails with NOT_FOUND if there is no such pod",
+				func(ctx context.Context, b *bench) error {
+					_, err := engineClient(b).EvictPod(ctx,
+						&enginev1.EvictPodRequest{PodUid: nobody, Reason: "Evicted", Message: "a check"}, ready())
+					return wantCode("EvictPod of an unknown pod", err, codes.NotFound)
+				}),
+			plainRule("evict-reason", engineService+".EvictPod", "INVALID_ARGUMENT if the reason is empty",
+				func(ctx context.Context, b *bench) error {
+					_, err := engineClient(b).EvictPod(ctx, &enginev1.EvictPodRequest{PodUid: nobody}, ready())
+					return wantCode("EvictPod without a reason", err, codes.InvalidArgument)
+				}),
+			plainRule("shut-down-missing", engineService+".ShutDownPods", "A missing or ended pod is no error.",
+				func(ctx context.Context, b *bench) error {
+					_, err := engineClient(b).ShutDownPods(ctx, &enginev1.ShutDownPodsRequest{
+						Pods: []*enginev1.PodEnd{{PodUid: nobody, GracePeriodSeconds: 1}},
+					}, ready())
+					return wantCode("ShutDownPods of a missing pod", err, codes.OK)
+				}),
+			plainRule("delete-volume-unknown", engineService+".DeleteReleasedVolume",
+				"Fails with NOT_FOUND if there is no such volume", func(ctx context.Context, b *bench) error {
+					_, err := engineClient(b).DeleteReleasedVolume(ctx,
+						&enginev1.DeleteReleasedVolumeRequest{Name: nobody}, ready())
+					return wantCode("DeleteReleasedVolume of an unknown volume", err, codes.NotFound)
+				}),
+			plainRule("health", engineService+".GetHealth", "It never fails while the process lives.", engineHealth),
+		})}
 }
 
 func engineClient(b *bench) enginev1.EngineServiceClient {
@@ -74,6 +75,28 @@ func watchPods(b *bench) watch {
 			return message{Frame: m.GetFrame(), payload: m.GetPod()}, nil
 		}, nil
 	}
+}
+
+// watchPodEvents is the watch of the events.
+func watchPodEvents(b *bench) watch {
+	return watchOf(func(
+		ctx context.Context, token []byte,
+	) (interface {
+		Recv() (*enginev1.WatchPodEventsResponse, error)
+	}, error) {
+		return engineClient(b).WatchPodEvents(ctx, &enginev1.WatchPodEventsRequest{ResumeToken: token}, ready())
+	})
+}
+
+// watchStorage is the watch of what plugins and volumes add to the Node.
+func watchStorage(b *bench) watch {
+	return watchOf(func(
+		ctx context.Context, token []byte,
+	) (interface {
+		Recv() (*enginev1.WatchStorageResponse, error)
+	}, error) {
+		return engineClient(b).WatchStorage(ctx, &enginev1.WatchStorageRequest{ResumeToken: token}, ready())
+	})
 }
 
 // enginePods returns the pods of ListPods.
