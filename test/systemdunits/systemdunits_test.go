@@ -165,6 +165,7 @@ func TestTheUnits(t *testing.T) {
 	for _, name := range names() {
 		four = append(four, "quartet-"+name+".service")
 	}
+	limits(t)
 	web := startPod(t)
 	stateIsKept(t, four, web)
 
