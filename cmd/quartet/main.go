@@ -30,6 +30,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/trace"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/updown"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/version"
+	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/services/configmux"
 	"github.com/quartet-node/quartet/services/nodestatus"
 	"github.com/quartet-node/quartet/services/pleg"
@@ -47,6 +48,7 @@ func mains() map[string]func() {
 }
 
 func main() {
+	memory.Start()
 	if service, found := mains()[filepath.Base(os.Args[0])]; found {
 		service()
 		return

@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -35,7 +36,7 @@ func (f *fakeHeap) setPercent(percent int) int {
 func TestTheHeapIsSmallAtRestOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		h := &fakeHeap{percent: 100}
+		h := &fakeHeap{percent: percent}
 		go pace(ctx, clock.RealClock{}, h)
 		work := func(seconds int, bytes uint64) {
 			for range seconds {
@@ -56,13 +57,22 @@ func TestTheHeapIsSmallAtRestOnly(t *testing.T) {
 		if !slices.Equal(h.set, []int{restPercent}) || h.released != 1 {
 			t.Errorf("at rest it has set %v and released %d times, want once", h.set, h.released)
 		}
-		work(5, busy)
-		if h.percent != 100 {
-			t.Errorf("a process that is busy again has %d percent, want 100", h.percent)
+		for range 10 {
+			work(busyPeriods-1, rush-1) // a full list, for example
+			work(30, 0)
 		}
-		work(restPeriods, 0)
-		if h.percent != restPercent || h.released != 2 {
-			t.Errorf("at rest again it has %d percent and released %d times", h.percent, h.released)
+		if h.percent != restPercent || h.released != 1 {
+			t.Errorf("with periodic work it has %d percent and released %d times, want once", h.percent, h.released)
+		}
+		for i, start := range []func(){func() { work(busyPeriods, busy) }, func() { work(1, rush) }} {
+			start()
+			if h.percent != percent {
+				t.Errorf("a process that is busy again has %d percent, want %d", h.percent, percent)
+			}
+			work(restPeriods, 0)
+			if want := i + 2; h.percent != restPercent || h.released != want {
+				t.Errorf("at rest again it has %d percent and released %d times, want %d", h.percent, h.released, want)
+			}
 		}
 		stop()
 		synctest.Wait()
@@ -84,7 +94,52 @@ func TestTheProcess(t *testing.T) {
 	}
 }
 
+// TestTheReleaseShrinksStacks measures the stack of a goroutine that has needed much of it once.
+func TestTheReleaseShrinksStacks(t *testing.T) {
+	h := newProcessHeap()
+	const goroutines, depth = 200, 200
+	ready, end := make(chan struct{}), make(chan struct{})
+	for range goroutines {
+		go func() {
+			deep(depth)
+			ready <- struct{}{}
+			<-end
+		}()
+	}
+	for range goroutines {
+		<-ready
+	}
+	defer close(end)
+	before := stacks()
+	h.release()
+	if after := stacks(); after > before/4 {
+		t.Errorf("the stacks have %d bytes, and had %d", after, before)
+	}
+}
+
+// deep needs some hundred bytes of stack for each level.
+func deep(levels int) byte {
+	var room [256]byte
+	if levels > 0 {
+		room[levels%len(room)] = deep(levels - 1)
+	}
+	return room[0]
+}
+
+func stacks() uint64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/stacks:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
+}
+
 func TestTheOperatorDecides(t *testing.T) {
 	t.Setenv(percentVariable, "50")
+	h := newProcessHeap()
+	before := h.setPercent(restPercent)
+	defer h.setPercent(before)
+	Start()
 	SmallAtRest(t.Context(), clock.RealClock{}) // returns at once
+	if got := h.setPercent(restPercent); got != restPercent {
+		t.Errorf("the percentage is %d now", got)
+	}
 }

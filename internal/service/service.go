@@ -41,6 +41,7 @@ func (e *ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) 
 // after a signal or the help, with nodeconfig.ExitWrong if the configuration is invalid, and with 1 after any other
 // error. The error is on standard error.
 func Main(name nodeconfig.Service, run Run) {
+	memory.Start()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	notifier := systemd.Take() // before a child process could inherit the socket
 	given := sockets.Take(notifier)
