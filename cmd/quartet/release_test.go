@@ -25,7 +25,8 @@ func TestTheLastReleaseIsThatOfTheChangelog(t *testing.T) {
 	if last == nil || string(last[1]) != name {
 		t.Errorf("the last release of CHANGELOG.md is %s, want %s", last, name)
 	}
-	link := regexp.MustCompile(`(?m)^\[` + regexp.QuoteMeta(name) + `\]: \S*/tree/([0-9a-f]{7,40})$`).FindSubmatch(changelog)
+	reference := `(?m)^\[` + regexp.QuoteMeta(name) + `\]: \S*/tree/([0-9a-f]{7,40})$`
+	link := regexp.MustCompile(reference).FindSubmatch(changelog)
 	if link == nil || !strings.HasPrefix(commit, string(link[1])) {
 		t.Errorf("CHANGELOG.md has the commit %s for %s, want %s", link, name, commit)
 	}

@@ -279,6 +279,7 @@ func TestTheUnitsThatNeedLittleHaveLittleExposure(t *testing.T) {
 		}
 		_, level, _ := strings.Cut(string(out), "Overall exposure level for "+unit+": ")
 		level, _, _ = strings.Cut(level, " ")
+		t.Logf("%s: %s", unit, level)
 		if number, err := strconv.ParseFloat(level, 64); err != nil || number > mostExposed {
 			t.Errorf("%s has the exposure level %q, want at most %.1f:\n%s", unit, level, mostExposed, out)
 		}

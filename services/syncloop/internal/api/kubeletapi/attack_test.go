@@ -98,6 +98,7 @@ func TestThousandsOfConnectionsDoNotHarmAStream(t *testing.T) {
 	if connections < least {
 		require.NoError(t, fmt.Errorf("this process may open %d files: raise the limit with ulimit -Hn", connections+own))
 	}
+	t.Logf("%d connections", connections)
 	r := newRig(t)
 	r.cfg.Guard = tokenGuard
 	serveStreams(t, r, &insides{run: func(in io.Reader, out, _ io.Writer, _ <-chan serving.TerminalSize) error {
