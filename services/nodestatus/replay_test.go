@@ -2,6 +2,8 @@ package nodestatus
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -97,5 +99,21 @@ func TestARecordingWithoutHeartbeatsCannotBeReplayed(t *testing.T) {
 	_, err := Replay{File: "../syncloop/testdata/recordings/start.jsonl"}.Run(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "there is no heartbeat") {
 		t.Errorf("%v, want that there are no heartbeats", err)
+	}
+}
+
+func TestEachHeartbeatIsShownBeforeItIsComputed(t *testing.T) {
+	var shown []string
+	stop := errors.New("stop")
+	file := recordedHeartbeats(t, func(*nodev1.Heartbeat) {})
+	_, err := Replay{File: file, Out: io.Discard, Step: func(text string) error {
+		shown = append(shown, text)
+		if len(shown) == 2 {
+			return stop
+		}
+		return nil
+	}}.Run(t.Context())
+	if !errors.Is(err, stop) || !strings.HasPrefix(shown[1], "12:00:01.000  line 3  heartbeat") {
+		t.Errorf("%q were shown, error %v, want the second heartbeat last", shown, err)
 	}
 }

@@ -3,8 +3,11 @@ package pleg
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -142,13 +145,24 @@ func (rec *recording) has(what string, part noderecording.Part, op noderecording
 // replay ends the recording and replays it, after a change if there is one.
 func (rec *recording) replay(change func([]noderecording.Entry) []noderecording.Entry) (differences int, out string) {
 	rec.t.Helper()
+	var printed bytes.Buffer
+	differences, err := Replay{File: rec.file(change), Out: &printed}.Run(rec.t.Context())
+	if err != nil {
+		rec.t.Fatal(err)
+	}
+	return differences, printed.String()
+}
+
+// file ends the recording and returns its file, after a change if there is one.
+func (rec *recording) file(change func([]noderecording.Entry) []noderecording.Entry) string {
+	rec.t.Helper()
 	rec.end()
 	entries := rec.entries
 	if change != nil {
 		entries = change(entries)
 	}
 	file := filepath.Join(rec.t.TempDir(), "node.jsonl")
-	var text, printed bytes.Buffer
+	var text bytes.Buffer
 	w, err := noderecording.NewWriter(&text, time.Now(), 1<<30)
 	if err != nil {
 		rec.t.Fatal(err)
@@ -164,11 +178,7 @@ func (rec *recording) replay(change func([]noderecording.Entry) []noderecording.
 	if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
 		rec.t.Fatal(err)
 	}
-	differences, err = Replay{File: file, Out: &printed}.Run(rec.t.Context())
-	if err != nil {
-		rec.t.Fatal(err)
-	}
-	return differences, printed.String()
+	return file
 }
 
 // recordedNode records a pleg while pods start, crash, fail to be inspected and go, and while it is away.
@@ -269,6 +279,23 @@ func changed(
 		out = append(out, e)
 	}
 	return out
+}
+
+// TestEachStepOfPLEGIsShownBeforeItIsRepeated stops at the first inspection.
+func TestEachStepOfPLEGIsShownBeforeItIsRepeated(t *testing.T) {
+	rec := recordedNode(t)
+	var shown []string
+	stop := errors.New("stop")
+	_, err := Replay{File: rec.file(nil), Out: io.Discard, Step: func(text string) error {
+		shown = append(shown, text)
+		if strings.Contains(text, "inspect  default/web") {
+			return stop
+		}
+		return nil
+	}}.Run(t.Context())
+	if !errors.Is(err, stop) || !slices.ContainsFunc(shown, func(s string) bool { return strings.Contains(s, "event  ") }) {
+		t.Errorf("%q were shown, error %v, want an event, and an inspection of web last", shown, err)
+	}
 }
 
 func TestARecordingWithoutCallsCannotBeReplayed(t *testing.T) {
