@@ -51,7 +51,9 @@ func (f *ConfigmuxFlags) IsGiven() bool { return f.Address != "" }
 
 // Services returns the services that are started.
 func (f *ConfigmuxFlags) Services() []layout.Service {
-	return slices.DeleteFunc(layout.Services(), func(s layout.Service) bool { return f.IsGiven() && s == layout.ConfigMux })
+	return slices.DeleteFunc(layout.Services(), func(s layout.Service) bool {
+		return f.IsGiven() && s == layout.ConfigMux
+	})
 }
 
 // check fails for flags without an effect. syncloop checks the address.

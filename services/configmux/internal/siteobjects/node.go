@@ -136,7 +136,9 @@ func (n *Node) reach() map[apiobject.Key]bool {
 		volume := n.all.content(claim.volume)
 		// A claim may name the volume of another one, to which the node has no right.
 		if volume == nil || volume.claim != key {
-			all[claim.volume] = all[claim.volume]
+			if _, is := all[claim.volume]; !is {
+				all[claim.volume] = false
+			}
 			continue
 		}
 		all[claim.volume] = true
