@@ -34,7 +34,7 @@ func TestTokensSayHowNewAnObservationMustBe(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return answer, fake.Count("PodSandboxStatus", "") > 0
+		return answer, fake.Count("ListPodSandbox", "uid-1") > 0
 	}
 	first, _ := get(&lifecyclev1.GetPodStatusRequest{})
 	asked, inspected := get(&lifecyclev1.GetPodStatusRequest{NewerThanRequest: true})
