@@ -74,8 +74,8 @@ type Config struct {
 	Standby bool
 	// Nodes are for configmux: the nodes of a site that it serves, instead of this one.
 	Nodes Nodes
-	// ConfigmuxObjects is for syncloop: config maps, secrets, claims and services come from configmux, although there is an
-	// API server.
+	// ConfigmuxObjects is for syncloop: config maps, secrets, claims and services come from configmux, although there is
+	// an API server.
 	ConfigmuxObjects bool
 	// Replay is for configmux: the recording that replaces all sources of pods; empty for none.
 	Replay string

@@ -176,8 +176,8 @@ func (f *follower[V]) handle(m Message[V]) {
 	}
 }
 
-// compareAPI counts the publisher's version of the Kubernetes API, and logs one that is not this process's, once for each
-// version.
+// compareAPI counts the publisher's version of the Kubernetes API, and logs one that is not this process's, once for
+// each version.
 func (f *follower[V]) compareAPI(version string, differs bool) {
 	f.cfg.Metrics.speaks(version, differs)
 	other := ""

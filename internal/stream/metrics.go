@@ -241,14 +241,15 @@ func (m *FollowedMetrics) note(kind Kind, start Start, now time.Time) {
 	}
 }
 
-// speaks records the version of the Kubernetes API of the publisher, empty if it is not known, and whether it is another
-// one than this process's.
+// speaks records the version of the Kubernetes API of the publisher, empty if it is not known, and whether it is
+// another one than this process's.
 func (m *FollowedMetrics) speaks(version string, differs bool) {
 	value := 0.0
 	if differs {
 		value = 1
 	}
-	metric := prometheus.MustNewConstMetric(m.otherAPIDesc, prometheus.GaugeValue, value, strings.ToValidUTF8(version, "?"))
+	version = strings.ToValidUTF8(version, "?")
+	metric := prometheus.MustNewConstMetric(m.otherAPIDesc, prometheus.GaugeValue, value, version)
 	m.otherAPI.Store(&metric)
 }
 

@@ -293,7 +293,8 @@ func TestEachStepOfPLEGIsShownBeforeItIsRepeated(t *testing.T) {
 		}
 		return nil
 	}}.Run(t.Context())
-	if !errors.Is(err, stop) || !slices.ContainsFunc(shown, func(s string) bool { return strings.Contains(s, "event  ") }) {
+	isEvent := func(s string) bool { return strings.Contains(s, "event  ") }
+	if !errors.Is(err, stop) || !slices.ContainsFunc(shown, isEvent) {
 		t.Errorf("%q were shown, error %v, want an event, and an inspection of web last", shown, err)
 	}
 }

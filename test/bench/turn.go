@@ -41,14 +41,17 @@ func (r *podRig) usage(a *agent) (u usage, err error) {
 // started fills in the figures of a start.
 func started(t *figures.Turn, seconds []float64, before, after usage) {
 	const p99 = 99
-	t.ReadyMedian, t.ReadyP99, t.ReadySlowest = figures.Median(seconds), figures.Percentile(seconds, p99), figures.Slowest(seconds)
+	t.ReadyMedian, t.ReadySlowest = figures.Median(seconds), figures.Slowest(seconds)
+	t.ReadyP99 = figures.Percentile(seconds, p99)
 	t.AgentCPU, t.RuntimeCPU = after.agent-before.agent, after.runtime-before.runtime
 	t.AllCPU, t.IdleCPU = after.machine.busy-before.machine.busy, after.machine.idle-before.machine.idle
 }
 
 // nodeTurn measures a node: it starts the node, and one pod, because a node that has just started has caches to fill.
 // Then it measures the pods.
-func (r *podRig) nodeTurn(ctx context.Context, name, program string, pods int, idle time.Duration) (t figures.Turn, err error) {
+func (r *podRig) nodeTurn(
+	ctx context.Context, name, program string, pods int, idle time.Duration,
+) (t figures.Turn, err error) {
 	a, err := r.start(name, program, pods)
 	if err != nil {
 		return t, err

@@ -29,8 +29,8 @@ const (
 	file     = "../../deploy/compose/compose.yaml"
 )
 
-// stack is the compose project of one test, with a node in a state directory of its own. images is its directory of files
-// with IDs of images, and jaegerImage the ID of Jaeger's.
+// stack is the compose project of one test, with a node in a state directory of its own. images is its directory of
+// files with IDs of images, and jaegerImage the ID of Jaeger's.
 type stack struct {
 	t                           *testing.T
 	host                        *dockerhost.Host

@@ -126,7 +126,8 @@ func pid(t *testing.T, unit string) int {
 // serves returns an error unless a service answers `NAME health`.
 func serves(t *testing.T, name string) error {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), filepath.Join(services, name), "health", "--config", kubeletYAML).CombinedOutput()
+	health := exec.CommandContext(t.Context(), filepath.Join(services, name), "health", "--config", kubeletYAML)
+	out, err := health.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}

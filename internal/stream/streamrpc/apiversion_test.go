@@ -16,8 +16,8 @@ import (
 	"github.com/quartet-node/quartet/internal/stream"
 )
 
-// TestAnotherVersionOfTheKubernetesAPIIsReported in the log once, however often the stream is opened, and in a metric for
-// as long as the last publisher has it.
+// TestAnotherVersionOfTheKubernetesAPIIsReported in the log once, however often the stream is opened, and in a metric
+// for as long as the last publisher has it.
 func TestAnotherVersionOfTheKubernetesAPIIsReported(t *testing.T) {
 	const own = "v0.37.1"
 	before := kubernetesAPIVersion

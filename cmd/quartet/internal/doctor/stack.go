@@ -271,7 +271,8 @@ func (p *patient) judgeImages(missing []string, err error) []machine.Finding {
 	slices.Sort(pulled)
 	var findings []machine.Finding
 	if len(built) > 0 {
-		findings = append(findings, f.With(machine.Fault, strings.Join(built, ", ")+": the image is not there", "make images"))
+		text := strings.Join(built, ", ") + ": the image is not there"
+		findings = append(findings, f.With(machine.Fault, text, "make images"))
 	}
 	if len(pulled) > 0 {
 		findings = append(findings, f.With(machine.Warning, strings.Join(pulled, ", ")+" not there: the start pulls them",

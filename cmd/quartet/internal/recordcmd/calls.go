@@ -49,11 +49,9 @@ func (o *recorder) followCalls(
 				return err
 			}
 		}
-		switch status.Code(ended.err) {
-		case codes.PermissionDenied, codes.Unimplemented:
+		if code := status.Code(ended.err); code == codes.PermissionDenied || code == codes.Unimplemented {
 			begun()
 			return o.tell(service, ended.err)
-		default:
 		}
 		select {
 		case <-ctx.Done():
@@ -76,23 +74,23 @@ func (o *recorder) followHeartbeats(ctx context.Context, c clients) error {
 		sub.Close()
 	}
 	cancel()
-	switch status.Code(err) {
-	case codes.PermissionDenied:
-		return o.note("The heartbeats of nodestatus are not recorded: that needs the role admin")
-	case codes.Unimplemented:
-		return o.note("The heartbeats of nodestatus are not recorded: it is of an earlier version")
-	default:
+	if code := status.Code(err); code == codes.PermissionDenied || code == codes.Unimplemented {
+		return o.note("The heartbeats of nodestatus are not recorded: " + reason(code))
 	}
 	return followPart(ctx, o, noderecording.Heartbeats, c.heartbeats(), nil)
 }
 
 // tell says that the calls of a process are not recorded.
 func (o *recorder) tell(service layout.Service, err error) error {
-	reason := "it is of an earlier version"
-	if status.Code(err) == codes.PermissionDenied {
-		reason = "that needs the role admin"
+	return o.note(fmt.Sprintf("The runtime calls of %s are not recorded: %s", service, reason(status.Code(err))))
+}
+
+// reason returns why a process does not give what only the role admin may see, or what only later versions have.
+func reason(code codes.Code) string {
+	if code == codes.PermissionDenied {
+		return "that needs the role admin"
 	}
-	return o.note(fmt.Sprintf("The runtime calls of %s are not recorded: %s", service, reason))
+	return "it is of an earlier version"
 }
 
 // note tells the user something.
