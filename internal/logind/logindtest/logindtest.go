@@ -165,8 +165,8 @@ func Emit(t testing.TB, from *dbus.Conn, comes bool) {
 	}
 }
 
-// ReadsOnHangup has systemd's manager on the bus of this logind, too: a request to send SIGHUP to logind has it take its
-// maximum delay from a drop-in file.
+// ReadsOnHangup has systemd's manager on the bus of this logind, too: a request to send SIGHUP to logind has it take
+// its maximum delay from a drop-in file.
 func (l *Logind) ReadsOnHangup(t testing.TB, file string) {
 	t.Helper()
 	const systemd = "org.freedesktop.systemd1"
