@@ -21,7 +21,7 @@ import (
 
 var (
 	// opens matches a client that follows a stream, and tried a test of that with a later version.
-	opens = regexp.MustCompile(`streamrpc\.NewSource\((?s:.*?)\.(Watch[A-Z][A-Za-z]*)\(`)
+	opens = regexp.MustCompile(`(?:streamrpc\.NewSource|\bsourceOf)\((?s:.*?)\.(Watch[A-Z][A-Za-z]*)\(`)
 	tried = regexp.MustCompile(`streamtest\.Later\(t, "quartet\.[a-z]+\.v1\.[A-Za-z]+\.(Watch[A-Za-z]+)"`)
 )
 
