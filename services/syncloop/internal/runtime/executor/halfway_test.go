@@ -30,8 +30,14 @@ func TestAProcessKilledHalfwayLeavesNothingBehind(t *testing.T) {
 					t.Error("the first agent was not interrupted")
 				}
 			}()
-			// The runtime has both calls: one that is still on its way would interfere with those of the next process.
-			eventually.That(t, method+" is called for both", func() bool { return gate.Waiting() == 2 })
+			// No call is on its way any more: it would interfere with those of the next process. Containers are created at
+			// once, and started one after the other.
+			eventually.That(t, method+" is called", func() bool {
+				if method == "StartContainer" {
+					return gate.Waiting() == 1 && len(n.observe(pod).Containers) == 2
+				}
+				return gate.Waiting() == 2
+			})
 			kill()
 			<-done
 			// The runtime has noticed, too, that its caller is gone.
