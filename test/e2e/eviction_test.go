@@ -240,6 +240,37 @@ func TestPodsAreEndedToMakeRoom(t *testing.T) {
 	}
 }
 
+// TestAHardEvictionNeedsNoPLEG has the disk run short while pleg is stopped, and the supervisor, which would replace it.
+func TestAHardEvictionNeedsNoPLEG(t *testing.T) {
+	own := newSmall(t)
+	own.apply("greedy", "", "{}", "sleep")
+	own.awaitReady("greedy")
+	own.awaitCondition(v1.NodeDiskPressure, v1.ConditionFalse)
+	for _, name := range []string{"quartet", "pleg"} {
+		id, err := own.PID(name)
+		if err == nil {
+			err = unix.Kill(id, unix.SIGSTOP)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if !isStopped(t, id) {
+				t.Errorf("%s is not stopped any more", name)
+			}
+			if err := unix.Kill(id, unix.SIGCONT); err != nil {
+				t.Error(err)
+			}
+		}()
+		awaitThat(t, name+" is stopped", func() bool { return isStopped(t, id) })
+	}
+	fill(t, filepath.Join(own.PodDir(own.find("greedy")), "volumes", "kubernetes.io~empty-dir", "data", "full"), 600<<20)
+	if reason := own.awaitFailed("greedy").Status.Reason; reason != "Evicted" {
+		t.Errorf("it is %s, want Evicted", reason)
+	}
+	awaitThat(t, "its container to end", func() bool { return evicted(own.find("greedy")) })
+}
+
 // fill creates a file of a size.
 func fill(t *testing.T, path string, size int64) {
 	t.Helper()
