@@ -30,8 +30,9 @@ func (b *Bundle) dial() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// waitServing waits until the runtime and its network report that they are ready.
-func (b *Bundle) waitServing(ctx context.Context) (err error) {
+// waitServing waits until the runtime and its network report that they are ready. It fails when containerd does not run
+// any more.
+func (b *Bundle) waitServing(ctx context.Context, runs func() bool) (err error) {
 	conn, err := b.dial()
 	if err != nil {
 		return err
@@ -45,7 +46,7 @@ func (b *Bundle) waitServing(ctx context.Context) (err error) {
 		if reason == nil {
 			return nil
 		}
-		if b.PID() == 0 {
+		if !runs() {
 			return errors.Join(errors.New("containerd has ended"), reason)
 		}
 		select {

@@ -33,29 +33,42 @@ const (
 // Start ensures that the runtime runs and serves the CRI. It starts containerd, or finds the running containerd of this
 // state directory. Prepare must have been called. The end of ctx ends the wait, not containerd.
 func (b *Bundle) Start(ctx context.Context) error {
+	runs := func() bool { return b.PID() != 0 }
 	switch pid := b.PID(); pid {
 	case 0:
-		if err := b.spawn(); err != nil {
+		ended, err := b.spawn()
+		if err != nil {
 			return err
 		}
+		// It has no command line while the kernel loads its program, so it is not searched for.
+		runs = func() bool { return !isClosed(ended) }
 	case b.savedPID():
 	default: // the file was damaged or lost
 		b.savePID(pid)
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := b.waitServing(ctx); err != nil {
+	if err := b.waitServing(ctx, runs); err != nil {
 		return fmt.Errorf("waiting for containerd: %w; the end of %s:\n%s", err, b.logFile(), b.tailLog())
 	}
 	return nil
 }
 
+func isClosed(channel <-chan struct{}) bool {
+	select {
+	case <-channel:
+		return true
+	default:
+		return false
+	}
+}
+
 // spawn starts containerd as a session leader with its output in a file, so that the end of this process does not
-// affect it.
-func (b *Bundle) spawn() error {
+// affect it. The channel is closed when containerd has ended.
+func (b *Bundle) spawn() (<-chan struct{}, error) {
 	log, err := logfile.Open(b.logFile())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	cmd := exec.Command(b.binary("containerd"), "--config", b.configFile())
 	cmd.Stdout, cmd.Stderr = log, log
@@ -64,15 +77,17 @@ func (b *Bundle) spawn() error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	startErr := cmd.Start()
 	if err := errors.Join(startErr, log.Close()); err != nil {
-		return fmt.Errorf("starting containerd: %w", err)
+		return nil, fmt.Errorf("starting containerd: %w", err)
 	}
 	// Wait reaps containerd, so that its end is visible. The goroutine lives as long as containerd.
+	ended := make(chan struct{})
 	go func() {
+		defer close(ended)
 		err := cmd.Wait()
 		b.cfg.Logger.Debug("containerd has ended", "pid", cmd.Process.Pid, "error", err)
 	}()
 	b.savePID(cmd.Process.Pid)
-	return nil
+	return ended, nil
 }
 
 // savePID writes the PID file. It only makes the process easier to find, see PID, so a failure is logged.

@@ -2,10 +2,16 @@ package bundle
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"log/slog"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/quartet-node/quartet/test/require"
 )
@@ -55,5 +61,39 @@ func TestTheRuntimeOfAContainerIsNotOurs(t *testing.T) {
 	}
 	if pid := b.PID(); pid != 0 {
 		t.Errorf("b.PID() = %d after it was stopped, want 0", pid)
+	}
+}
+
+// TestAStartWaitsForTheProcessThatItHasStarted has a containerd that is not recognized by its command line, as a real
+// one while the kernel loads it.
+func TestAStartWaitsForTheProcessThatItHasStarted(t *testing.T) {
+	for name, test := range map[string]struct {
+		script string
+		ends   bool
+	}{
+		"it runs": {"exec sleep 60", false},
+		"it ends": {"echo cannot start; exit 1", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := New(Config{Layout: layoutAt(t, t.TempDir()), Logger: slog.New(slog.DiscardHandler)})
+			write(t, b.binDir(), "containerd", "#!/bin/sh\n"+test.script+"\n")
+			if err := errors.Join(os.Chmod(b.binary("containerd"), 0o700), os.MkdirAll(filepath.Dir(b.logFile()), 0o700),
+				os.MkdirAll(filepath.Dir(b.pidFile()), 0o700)); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if !test.ends {
+				time.AfterFunc(200*time.Millisecond, cancel)
+			}
+			err := b.Start(ctx)
+			t.Cleanup(func() { _ = syscall.Kill(b.savedPID(), syscall.SIGKILL) }) // it may have ended
+			if ended := err != nil && strings.Contains(err.Error(), "containerd has ended"); ended != test.ends {
+				t.Errorf("Start returns %v, want the end of containerd: %t", err, test.ends)
+			}
+			if test.ends != strings.Contains(err.Error(), "cannot start") {
+				t.Errorf("Start returns %v, want the text of its log: %t", err, test.ends)
+			}
+		})
 	}
 }
