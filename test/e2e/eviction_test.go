@@ -240,7 +240,8 @@ func TestPodsAreEndedToMakeRoom(t *testing.T) {
 	}
 }
 
-// TestAHardEvictionNeedsNoPLEG has the disk run short while pleg is stopped, and the supervisor, which would replace it.
+// TestAHardEvictionNeedsNoPLEG has the disk run short while pleg is stopped, and the supervisor, too, which would
+// replace it.
 func TestAHardEvictionNeedsNoPLEG(t *testing.T) {
 	own := newSmall(t)
 	own.apply("greedy", "", "{}", "sleep")
