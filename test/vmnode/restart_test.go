@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/test/livenode"
@@ -52,6 +53,9 @@ func prepareRestart(n *node) {
 	if err := writeDurably("/var/uid", string(n.find("one").UID)); err != nil {
 		n.t.Fatal(err)
 	}
+	// containerd writes the end of a container to a file and renames it, but does not wait until the rename is on the disk.
+	// Without that, a container that has ended is one that the machine has killed: a kubelet, too, would run it again.
+	unix.Sync()
 }
 
 // testRestart is what has become of the pods after the machine was switched off and on: what the kubelet makes of them.
