@@ -4,6 +4,7 @@ package nodeip
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"net"
 	"slices"
@@ -49,7 +50,12 @@ func New(cfg Config) *Finder {
 		cfg.Own = net.InterfaceAddrs
 	}
 	if cfg.Route == nil {
-		cfg.Route = utilnet.ResolveBindAddress
+		route := routed{
+			search: utilnet.ResolveBindAddress,
+			tables: func() ([sha256.Size]byte, error) { return sumOfTables(routeTables()) },
+			holds:  canBind,
+		}
+		cfg.Route = route.find
 	}
 	f := &Finder{cfg: cfg, prefer: net.IPv4zero}
 	if ip := net.ParseIP(cfg.Family); ip != nil {
