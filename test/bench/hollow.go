@@ -75,7 +75,7 @@ func measureHollow(ctx context.Context, opts options) (result Hollow, err error)
 	result.NodesReady = time.Since(begin).Seconds()
 	fmt.Printf("starting %d pods on each…\n", hollowPods)
 	begin = time.Now()
-	if err := startHollowPods(ctx, admin, nodes); err != nil {
+	if err := startHollowPods(ctx, admin, nodes, hollowPods); err != nil {
 		return result, err
 	}
 	if err := await(ctx, "all pods are Ready; the nodes' logs are in "+dir, func(ctx context.Context) (bool, error) { return podsReady(ctx, admin, opts.hollow*hollowPods) }); err != nil {
@@ -163,10 +163,10 @@ func podsReady(ctx context.Context, admin kubernetes.Interface, want int) (bool,
 	return ready == want, fmt.Errorf("%d of %d are", ready, want)
 }
 
-// startHollowPods creates the pods, bound to their nodes as a scheduler does it.
-func startHollowPods(ctx context.Context, admin kubernetes.Interface, nodes []*hollowNode) error {
+// startHollowPods creates a number of pods for each node, bound to it as a scheduler does it.
+func startHollowPods(ctx context.Context, admin kubernetes.Interface, nodes []*hollowNode, pods int) error {
 	for _, n := range nodes {
-		for i := range hollowPods {
+		for i := range pods {
 			pod := &v1.Pod{
 				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", n.name, i), Namespace: "default"},
 				Spec:       v1.PodSpec{NodeName: n.name, HostNetwork: true, Containers: []v1.Container{{Name: "main", Image: hollowImage, ImagePullPolicy: v1.PullIfNotPresent}}},

@@ -25,7 +25,8 @@ const (
 	hollowStop = 20 * time.Second
 )
 
-// hollowConfig is the configuration of a node without real containers: it has no cgroups and no ports.
+// hollowConfig is the configuration of a node without real containers: it has no cgroups and no ports, and a place for
+// each pod of a benchmark.
 const hollowConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: %s
@@ -37,6 +38,7 @@ healthzPort: 0
 imageGCHighThresholdPercent: 100
 failSwapOn: false
 makeIPTablesUtilChains: false
+maxPods: 1000
 `
 
 // hollowNode is a whole node with its four processes, on a runtime that runs no containers and only keeps them in

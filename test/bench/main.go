@@ -8,7 +8,8 @@
 // pod Ready; the time from the removal of the manifests until nothing of the pods runs.
 //
 // With -volumes it measures pods with a staged CSI volume each, beside the kubelet, with -hollow many nodes of one API
-// server, and with -site one configmux for many nodes beside a watch for each node.
+// server, with -costs what each pod costs among few and among many, and with -site one configmux for many nodes beside a
+// watch for each node.
 //
 // With -tables it measures nothing, but writes the tables of the documents from the file of an earlier run.
 //
@@ -52,6 +53,8 @@ type options struct {
 	hollow int
 	// site is the number of nodes of a site. If it is not 0, only a site is measured.
 	site int
+	// costs are numbers of pods whose costs are compared. If there are any, only these are measured.
+	costs []int
 	// volumes is the number of pods with a volume. If it is not 0, only these are measured, beside the kubelet.
 	volumes int
 	kubelet string
@@ -90,6 +93,13 @@ func run(ctx context.Context, args []string) error {
 	}
 	if opts.site > 0 {
 		result, err := measureSite(ctx, opts)
+		if err != nil {
+			return err
+		}
+		return errors.Join(result.print(os.Stdout), write(opts.out, result))
+	}
+	if len(opts.costs) > 0 {
+		result, err := measureCosts(ctx, opts)
 		if err != nil {
 			return err
 		}
@@ -148,15 +158,18 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&opts.attach, "attach", "both", "values of attachRequired for -volumes: no, yes or both")
 	flags.BoolVar(&opts.tables, "tables", false, "measure nothing, but write the tables of README.md and docs/reference/benchmarks.md from the file of -out")
 	list := flags.String("pods", "1,10,100,300", "numbers of pods to start at once")
+	costs := flags.String("costs", "", "measure only what each pod costs among these numbers of pods, for example 10,500, on nodes with a runtime without containers")
 	if err := flags.Parse(args); err != nil {
 		return options{}, err
 	}
-	for text := range strings.SplitSeq(*list, ",") {
-		n, err := strconv.Atoi(strings.TrimSpace(text))
-		if err != nil || n < 1 {
-			return options{}, fmt.Errorf("-pods %q: want positive numbers, separated by commas", *list)
+	var err error
+	if opts.pods, err = numbers("pods", *list); err != nil {
+		return options{}, err
+	}
+	if *costs != "" {
+		if opts.costs, err = numbers("costs", *costs); err != nil {
+			return options{}, err
 		}
-		opts.pods = append(opts.pods, n)
 	}
 	if opts.hollow < 0 || opts.volumes < 0 || opts.bareAtOnce < 0 {
 		return options{}, fmt.Errorf("-hollow %d, -volumes %d, -bare-at-once %d: want 0 or more", opts.hollow, opts.volumes, opts.bareAtOnce)
@@ -168,6 +181,19 @@ func parse(args []string) (options, error) {
 		return options{}, fmt.Errorf("-rounds %d: want at least 1", opts.rounds)
 	}
 	return opts, nil
+}
+
+// numbers returns the numbers of a flag.
+func numbers(name, list string) ([]int, error) {
+	var all []int
+	for text := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("-%s %q: want positive numbers, separated by commas", name, list)
+		}
+		all = append(all, n)
+	}
+	return all, nil
 }
 
 func kernel() string {

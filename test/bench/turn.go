@@ -203,6 +203,12 @@ func (r *podRig) bareTurn(ctx context.Context, pods int) (t figures.Turn, err er
 	if t.Death, err = r.bareDeaths(ctx, sandboxes[:min(deaths, pods)]); err != nil {
 		return t, fmt.Errorf("killed containers: %w", err)
 	}
-	t.Gone, err = r.bareStop(ctx, sandboxes)
+	begin := time.Now()
+	another, err := r.barePod(ctx, r.cri, pods)
+	if err != nil {
+		return t, fmt.Errorf("one more pod: %w", err)
+	}
+	t.Restart = time.Since(begin).Seconds()
+	t.Gone, err = r.bareStop(ctx, append(sandboxes, another))
 	return t, err
 }
