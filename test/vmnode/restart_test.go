@@ -53,8 +53,8 @@ func prepareRestart(n *node) {
 	if err := writeDurably("/var/uid", string(n.find("one").UID)); err != nil {
 		n.t.Fatal(err)
 	}
-	// containerd writes the end of a container to a file and renames it, but does not wait until the rename is on the disk.
-	// Without that, a container that has ended is one that the machine has killed: a kubelet, too, would run it again.
+	// containerd writes the end of a container to a file and renames it, but does not wait until that is on the disk.
+	// Without it, a container that has ended is one that the machine has killed: a kubelet, too, would run it again.
 	unix.Sync()
 }
 
