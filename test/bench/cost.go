@@ -20,6 +20,9 @@ import (
 // costSettle is the time after the last change of a pod in which the processes finish their work on it.
 const costSettle = 5 * time.Second
 
+// least is the smallest cost that is printed. Less is what a process does by time, and not for a pod.
+const least = 0.5
+
 // costAim is what a pod among many may cost at most, in costs of a pod among few.
 const costAim = 1.1
 
@@ -214,7 +217,7 @@ func (c *Costs) print(out io.Writer) error {
 				{"allocations", a.Allocations, b.Allocations},
 				{"KiB allocated", a.Bytes / kibi, b.Bytes / kibi},
 			} {
-				if row.few == 0 && row.many == 0 {
+				if row.few < least && row.many < least {
 					continue
 				}
 				fmt.Fprintf(w, "%s\t%s\t%s\t%.1f\t%.1f\t%.2f\t%.1f\t\n",

@@ -104,10 +104,13 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 		l.waitsForDevices(uid)
 		return false // housekeeping tries again
 	}
-	refusal := admission.Check(admission.Request{
-		Pod: d.pod, Static: podset.IsStaticSource(d.source), Critical: isCritical(d), Others: l.active(uid), Node: l.node,
-		Devices: lacking, Owned: l.cfg.Devices.Owns, Machine: l.cfg.Machine, UnsafeSysctls: l.cfg.UnsafeSysctls,
-		Features: l.cfg.Features,
+	var refusal *admission.Refusal
+	l.withActive(uid, func(others []*v1.Pod) {
+		refusal = admission.Check(admission.Request{
+			Pod: d.pod, Static: podset.IsStaticSource(d.source), Critical: isCritical(d), Others: others, Node: l.node,
+			Devices: lacking, Owned: l.cfg.Devices.Owns, Machine: l.cfg.Machine, UnsafeSysctls: l.cfg.UnsafeSysctls,
+			Features: l.cfg.Features,
+		})
 	})
 	if l.shuttingDown {
 		refusal = shutdownRefusal()
@@ -144,19 +147,34 @@ func (l *Loop) refuse(cause context.Context, uid types.UID, d *desiredPod, refus
 	}
 }
 
-// active returns the pods that use the node's resources: those that were admitted, get devices, or run already, and
-// have not ended.
-func (l *Loop) active(without types.UID) []*v1.Pod {
-	pods := make([]*v1.Pod, 0, len(l.desired))
+// withActive calls use with the pods that use the node's resources, except one. They are copies for use alone: it must
+// not keep them, because the next call has them in the same memory. Otherwise each of many starts would allocate as many
+// copies.
+func (l *Loop) withActive(without types.UID, use func(others []*v1.Pod)) {
+	copies := l.copies[:0]
 	for uid, d := range l.desired {
-		if uid == without || d.refused || (!d.admitted && d.allocating == nil && l.cfg.Store.IsNew(uid)) {
+		if uid == without || !l.isActive(uid, d) {
 			continue
 		}
-		if phase := l.cfg.Store.Phase(uid); phase != v1.PodSucceeded && phase != v1.PodFailed {
-			pod := *l.asItIs(uid, d)
-			pod.Status = l.cfg.Store.Status(uid) // a decreased resource counts until the decrease is done
-			pods = append(pods, &pod)
-		}
+		pod := *l.asItIs(uid, d)
+		pod.Status = l.cfg.Store.Status(uid) // a decreased resource counts until the decrease is done
+		copies = append(copies, pod)
 	}
-	return pods
+	others := make([]*v1.Pod, len(copies))
+	for i := range copies {
+		others[i] = &copies[i]
+	}
+	use(others)
+	clear(copies)
+	l.copies = copies
+}
+
+// isActive reports whether a pod uses the node's resources: it was admitted, gets devices, or runs already, and has not
+// ended.
+func (l *Loop) isActive(uid types.UID, d *desiredPod) bool {
+	if d.refused || (!d.admitted && d.allocating == nil && l.cfg.Store.IsNew(uid)) {
+		return false
+	}
+	phase := l.cfg.Store.Phase(uid)
+	return phase != v1.PodSucceeded && phase != v1.PodFailed
 }

@@ -230,6 +230,8 @@ type Loop struct {
 	// empty for neither. lastActive is the number of active pods at the last housekeeping.
 	resizeFor, resizeLater resizeTrigger
 	lastActive             int
+	// copies is the memory of withActive.
+	copies []v1.Pod
 	// opened is the time at which both snapshots were complete; zero before.
 	opened time.Time
 	// serving is true after the pods have become visible to readers.

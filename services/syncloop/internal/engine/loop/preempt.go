@@ -31,11 +31,14 @@ func (l *Loop) preempt(cause context.Context, uid types.UID, d *desiredPod, refu
 	if l.cfg.Preempt == nil || len(refusal.Short) == 0 || !isCritical(d) {
 		return false
 	}
-	var others []admission.Victim
-	for _, pod := range l.active(uid) {
-		others = append(others, admission.Victim{Pod: pod, Critical: isCritical(l.desired[pod.UID])})
-	}
-	victims, ok := admission.Preempt(d.pod, refusal.Short, others)
+	var candidates []admission.Victim
+	l.withActive(uid, func(others []*v1.Pod) {
+		for _, other := range others {
+			pod := *other
+			candidates = append(candidates, admission.Victim{Pod: &pod, Critical: isCritical(l.desired[pod.UID])})
+		}
+	})
+	victims, ok := admission.Preempt(d.pod, refusal.Short, candidates)
 	if !ok || len(victims) == 0 {
 		return false
 	}

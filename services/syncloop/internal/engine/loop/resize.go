@@ -176,7 +176,7 @@ func (l *Loop) resizeAgain() {
 		l.lastActive = 0
 		return
 	}
-	trigger, active := periodic, len(l.active(""))
+	trigger, active := periodic, l.countActive()
 	switch {
 	case l.resizeLater != "":
 		trigger = l.resizeLater
@@ -185,6 +185,16 @@ func (l *Loop) resizeAgain() {
 	}
 	l.resizeLater, l.lastActive = "", active
 	l.resizePods(trigger)
+}
+
+// countActive returns the number of pods that use the node's resources.
+func (l *Loop) countActive() (count int) {
+	for uid, d := range l.desired {
+		if l.isActive(uid, d) {
+			count++
+		}
+	}
+	return count
 }
 
 func (l *Loop) anyWaits() bool {
@@ -226,10 +236,13 @@ func (l *Loop) noRoom(uid types.UID, d *desiredPod) string {
 	if !l.areGone(d.behind) {
 		return "pods are being ended to make room for it"
 	}
-	refusal := admission.Check(admission.Request{
-		Pod: d.wanted, Static: podset.IsStaticSource(d.source), Critical: isCritical(d), Others: l.active(uid), Node: l.node,
-		Machine: l.cfg.Machine, UnsafeSysctls: l.cfg.UnsafeSysctls,
-		Features: l.cfg.Features,
+	var refusal *admission.Refusal
+	l.withActive(uid, func(others []*v1.Pod) {
+		refusal = admission.Check(admission.Request{
+			Pod: d.wanted, Static: podset.IsStaticSource(d.source), Critical: isCritical(d), Others: others, Node: l.node,
+			Machine: l.cfg.Machine, UnsafeSysctls: l.cfg.UnsafeSysctls,
+			Features: l.cfg.Features,
+		})
 	})
 	if refusal == nil {
 		d.behind = nil
