@@ -11,7 +11,8 @@ import (
 	"github.com/quartet-node/quartet/internal/sockets"
 )
 
-// The names of the TCP sockets of the services: the field of the file, or the flag, that sets the port.
+// The names of the TCP sockets of a service: the field of the file, or the flag, that sets the port. Each service has
+// SocketMetrics and peertls.FlagListen, so a holder of the sockets of several services adds the service to the names.
 const (
 	SocketAPI      = "port"
 	SocketReadOnly = "readOnlyPort"

@@ -62,7 +62,7 @@ func parsedAs(t *testing.T, service Service, text string, member bool, args ...s
 	return cfg
 }
 
-// TestSocketsAreThoseOfTheConfiguration checks that each has a unique name on the node.
+// TestSocketsAreThoseOfTheConfiguration, also those that are turned off.
 func TestSocketsAreThoseOfTheConfiguration(t *testing.T) {
 	for _, c := range []struct {
 		service Service

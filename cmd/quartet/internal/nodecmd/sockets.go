@@ -15,7 +15,9 @@ import (
 func (o Options) keepSockets(l layout.Layout, logger *slog.Logger) {
 	var wanted []sockets.Socket
 	for _, service := range o.Configmux.Services() {
-		wanted = append(wanted, o.socketsOf(l, service)...)
+		for _, socket := range o.socketsOf(l, service) {
+			wanted = append(wanted, ofService(service, socket))
+		}
 	}
 	o.Sockets.Keep(wanted, logger)
 }
@@ -31,17 +33,30 @@ func (o Options) holdSockets(
 	return func(ctx context.Context) []sockets.Held {
 		var held []sockets.Held
 		for _, socket := range o.socketsOf(l, service) {
-			one, opened, err := o.Sockets.Hold(ctx, socket, logger)
+			one, opened, err := o.Sockets.Hold(ctx, ofService(service, socket), logger)
 			switch {
 			case err != nil:
 				logger.Warn("a socket is not kept open while its process restarts; the process tries to listen by itself",
 					"process", service, "socket", socket.Name, "address", socket.Address, telemetry.KeyError, err)
 			case opened:
+				one.Name = socket.Name
 				held = append(held, one)
 			}
 		}
 		return held
 	}
+}
+
+// ofService returns a socket of a service with its name in this process and in systemd's store: the names of those that
+// several services have are preceded by the service. The service itself knows the name without it.
+func ofService(service layout.Service, socket sockets.Socket) sockets.Socket {
+	switch socket.Name {
+	case nodeconfig.SocketAPI, nodeconfig.SocketReadOnly, nodeconfig.SocketHealthz:
+		// One service has it. systemd may have stored it for an earlier version.
+	default:
+		socket.Name = string(service) + "-" + socket.Name
+	}
+	return socket
 }
 
 // socketsOf returns the sockets of the current configuration file; none if that is wrong, which the service itself
