@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,7 +34,8 @@ func TestARecordedNodeIsReplayed(t *testing.T) {
 	r.place(t, "second", "serve")
 	r.place(t, "crashes", "crash")
 	r.await(t, "second", harness.Ready)
-	for _, service := range []layout.Service{layout.SyncLoop, layout.PLEG, layout.ConfigMux, layout.SyncLoop} {
+	killed := []layout.Service{layout.SyncLoop, layout.PLEG, layout.ConfigMux, layout.SyncLoop, layout.NodeStatus}
+	for _, service := range killed {
 		r.kill(t, service)
 		r.place(t, "after-"+string(service), "serve")
 		r.await(t, "after-"+string(service), harness.Ready)
@@ -44,18 +46,37 @@ func TestARecordedNodeIsReplayed(t *testing.T) {
 	r.until(t, "every part is recorded again", func() bool { return isWell(t, file) })
 	stop()
 
+	r.onlyTheseEnded(t, killed)
 	hasCallsAndNoSecrets(t, file)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the recording is %v, error %v, want the mode 0600", info, err)
 	}
-	if code, out := replay(t, file); code == 1 || !strings.Contains(out, "Compared 6 pods.") {
-		t.Errorf("the replay ends with %d, want six pods:\n%s", code, out)
+	if code, out := replay(t, file); code == 1 || !strings.Contains(out, "Compared 7 pods.") {
+		t.Errorf("the replay ends with %d, want seven pods:\n%s", code, out)
 	}
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	header := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" + livenode.AnyMachine
 	must(t, os.WriteFile(config, []byte(header+"maxPods: 4\n"), 0o600))
 	if code, out := replay(t, file, "--config", config); code != exitDiffers || !strings.Contains(out, "OutOfpods") {
 		t.Errorf("the replay with four pods ends with %d, want %d and a refusal:\n%s", code, exitDiffers, out)
+	}
+}
+
+// onlyTheseEnded checks in the log of the node that no process has ended except by the kills. All four listen on the
+// network, and a restart of one is nothing to the others.
+func (r *rig) onlyTheseEnded(t *testing.T, killed []layout.Service) {
+	t.Helper()
+	log, err := os.ReadFile(r.node.LogFile)
+	must(t, err)
+	var ended []layout.Service
+	for line := range strings.Lines(string(log)) {
+		if _, rest, found := strings.Cut(line, `msg="a process of the node has ended and is restarted" process=`); found {
+			name, _, _ := strings.Cut(rest, " ")
+			ended = append(ended, layout.Service(name))
+		}
+	}
+	if !slices.Equal(ended, killed) {
+		t.Errorf("%q have ended, want %q, which were killed", ended, killed)
 	}
 }
 
