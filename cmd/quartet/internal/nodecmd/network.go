@@ -3,6 +3,7 @@ package nodecmd
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 
 	"github.com/spf13/pflag"
@@ -22,22 +23,54 @@ type NetworkFlags struct {
 	AllowedNames, ObserveNames string
 }
 
+const (
+	flagAllowedNames = "allowed-names"
+	flagObserveNames = "observe-names"
+)
+
 // Add registers the flags.
 func (f *NetworkFlags) Add(flags *pflag.FlagSet) {
 	flags.StringToStringVar(&f.Listen, peertls.FlagListen, nil,
 		"`addresses` at which services are reached from other machines by TLS, service=host:port, separated by commas")
 	nodeconfig.AddTLSFiles(flags, &f.Files)
-	flags.StringVar(&f.AllowedNames, "allowed-names", "",
+	flags.StringVar(&f.AllowedNames, flagAllowedNames, "",
 		"`names` of certificates that may make every call there but read secrets, separated by commas")
-	flags.StringVar(&f.ObserveNames, "observe-names", "",
+	flags.StringVar(&f.ObserveNames, flagObserveNames, "",
 		"`names` of certificates that may read there, separated by commas")
+}
+
+// Args returns the flags as the arguments of another command that has them.
+func (f *NetworkFlags) Args() []string {
+	var args []string
+	for _, name := range slices.Sorted(maps.Keys(f.Listen)) {
+		args = append(args, "--"+peertls.FlagListen+"="+name+"="+f.Listen[name])
+	}
+	return slices.Concat(args, f.files(), f.names())
+}
+
+// Absolute makes the paths absolute.
+func (f *NetworkFlags) Absolute() error {
+	for flag, file := range map[string]*string{
+		peertls.FlagCert: &f.Files.Cert, peertls.FlagKey: &f.Files.Key, peertls.FlagCA: &f.Files.CA,
+	} {
+		if *file == "" {
+			continue
+		}
+		absolute, err := filepath.Abs(*file)
+		if err != nil {
+			return fmt.Errorf("making --%s absolute: %w", flag, err)
+		}
+		*file = absolute
+	}
+	return nil
 }
 
 // check fails if a service is unknown, or if no service is served to the names. Each service checks the rest.
 func (f *NetworkFlags) check() error {
 	if len(f.Listen) == 0 && f.AllowedNames+f.ObserveNames != "" {
 		return nodeconfig.Errors{
-			fmt.Errorf("--allowed-names, --observe-names: nothing is served on the network: give --%s", peertls.FlagListen),
+			fmt.Errorf("--%s, --%s: nothing is served on the network: give --%s",
+				flagAllowedNames, flagObserveNames, peertls.FlagListen),
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Listen)) {
@@ -50,9 +83,14 @@ func (f *NetworkFlags) check() error {
 	return nil
 }
 
-// TLSArgs returns the flags of the files.
-func TLSArgs(files peertls.Files) []string {
-	return given([]setFlag{{peertls.FlagCert, files.Cert}, {peertls.FlagKey, files.Key}, {peertls.FlagCA, files.CA}})
+func (f *NetworkFlags) files() []string {
+	return given([]setFlag{
+		{peertls.FlagCert, f.Files.Cert}, {peertls.FlagKey, f.Files.Key}, {peertls.FlagCA, f.Files.CA},
+	})
+}
+
+func (f *NetworkFlags) names() []string {
+	return given([]setFlag{{flagAllowedNames, f.AllowedNames}, {flagObserveNames, f.ObserveNames}})
 }
 
 // of returns the flags of a service, which calls another machine or not.
@@ -61,10 +99,10 @@ func (f *NetworkFlags) of(service layout.Service, calls bool) []string {
 	var args []string
 	if served {
 		args = append(args, "--"+peertls.FlagListen+"="+address)
-		args = append(args, given([]setFlag{{"allowed-names", f.AllowedNames}, {"observe-names", f.ObserveNames}})...)
+		args = append(args, f.names()...)
 	}
 	if served || calls {
-		args = append(args, TLSArgs(f.Files)...)
+		args = append(args, f.files()...)
 	}
 	return args
 }

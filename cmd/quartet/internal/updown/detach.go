@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
 	"github.com/quartet-node/quartet/internal/logfile"
 	"github.com/quartet-node/quartet/internal/process"
 	"github.com/quartet-node/quartet/internal/statedir"
@@ -105,7 +104,7 @@ func (n *node) foregroundArgs() []string {
 		args = append(args, "--"+healthzPortFlag+"="+strconv.Itoa(int(n.opts.healthzPort)))
 	}
 	return slices.Concat(args, n.opts.log.Args(), n.opts.programs.Args(), n.opts.hostPrivileges.Args(),
-		n.opts.credentialProviders.Args(), n.opts.configmux.Args(), nodecmd.TLSArgs(n.opts.tls))
+		n.opts.credentialProviders.Args(), n.opts.configmux.Args(), n.opts.network.Args())
 }
 
 // tail returns the end of a log after an offset.

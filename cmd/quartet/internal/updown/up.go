@@ -25,7 +25,6 @@ import (
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
-	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/systemd"
@@ -54,7 +53,7 @@ type upOptions struct {
 	log                 nodecmd.LogFlags
 	programs            nodecmd.ProgramFlags
 	configmux           nodecmd.ConfigmuxFlags
-	tls                 peertls.Files
+	network             nodecmd.NetworkFlags
 	hostPrivileges      nodeconfig.PrivilegeFlags
 	credentialProviders nodeconfig.CredentialProviderFlags
 	// systemd is notified when the node is ready. It is not a flag.
@@ -144,7 +143,7 @@ func (o *upOptions) flagSet() *pflag.FlagSet {
 	o.hostPrivileges.Add(flags)
 	o.credentialProviders.Add(flags)
 	o.configmux.Add(flags)
-	nodeconfig.AddTLSFiles(flags, &o.tls)
+	o.network.Add(flags)
 	o.log.Add(flags)
 	o.programs.Add(flags)
 	return flags
@@ -176,7 +175,9 @@ func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
 	if opts.manifests, err = filepath.Abs(opts.manifests); err != nil {
 		return fmt.Errorf("making --manifests absolute: %w", err)
 	}
-	if err := errors.Join(opts.credentialProviders.Absolute(), opts.programs.Absolute()); err != nil {
+	if err := errors.Join(
+		opts.credentialProviders.Absolute(), opts.programs.Absolute(), opts.network.Absolute(),
+	); err != nil {
 		return err
 	}
 	if _, err := opts.credentialProviders.Read(); err != nil {
@@ -184,7 +185,6 @@ func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
 	}
 	for flag, file := range map[string]*string{
 		"--kubeconfig": &opts.kubeconfig, "--bootstrap-kubeconfig": &opts.bootstrapKubeconfig, "--config": &opts.config,
-		"--tls-cert": &opts.tls.Cert, "--tls-key": &opts.tls.Key, "--tls-ca": &opts.tls.CA,
 	} {
 		if *file == "" {
 			continue
@@ -361,7 +361,7 @@ func (n *node) nodeOptions() nodecmd.Options {
 		CredentialProviders: n.opts.credentialProviders,
 		StateDir:            n.layout.StateDir(),
 		Configmux:           n.opts.configmux,
-		Network:             nodecmd.NetworkFlags{Files: n.opts.tls},
+		Network:             n.opts.network,
 		Log:                 n.opts.log,
 		Programs:            n.opts.programs,
 		StuckTimeout:        watchdog.DefaultPatience,

@@ -9,9 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
+	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/peertls"
 )
 
 // up passes host privileges on, to the node in the foreground and in the background.
@@ -66,6 +69,36 @@ func TestUpPassesCredentialProvidersOn(t *testing.T) {
 	if err := cmd.ExecuteContext(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), "needs --image-credential-provider-config") {
 		t.Errorf("ExecuteContext() error = %v, want an error with %q", err, "needs --image-credential-provider-config")
+	}
+}
+
+// up passes on what is served for other machines, too.
+func TestUpPassesTheNetworkOn(t *testing.T) {
+	l, err := layout.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{layout: l}
+	if err := n.opts.flagSet().Parse([]string{
+		"--tls-listen=pleg=:7442,syncloop=[::1]:7443", "--tls-cert=/node.crt", "--tls-key=/node.key", "--tls-ca=/ca.crt",
+		"--observe-names=laptop,desk", "--allowed-names=admin",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := nodecmd.NetworkFlags{
+		Listen:       map[string]string{"pleg": ":7442", "syncloop": "[::1]:7443"},
+		Files:        peertls.Files{Cert: "/node.crt", Key: "/node.key", CA: "/ca.crt"},
+		AllowedNames: "admin", ObserveNames: "laptop,desk",
+	}
+	if diff := cmp.Diff(want, n.nodeOptions().Network); diff != "" {
+		t.Errorf("in the foreground (-want +got):\n%s", diff)
+	}
+	var background upOptions
+	if err := background.flagSet().Parse(n.foregroundArgs()[1:]); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, (&node{layout: l, opts: background}).nodeOptions().Network); diff != "" {
+		t.Errorf("in the background (-want +got):\n%s", diff)
 	}
 }
 
