@@ -5,6 +5,7 @@ package machines
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -249,6 +250,37 @@ func (w *world) await(what string, holds func() bool) {
 	eventually.Wait{Patience: patience, Interval: 200 * time.Millisecond}.That(w.t, what, holds)
 }
 
+// disconnection returns a function that reports whether syncloop has lost both parts of the far machine since now.
+func (w *world) disconnection() func() bool {
+	begin := len(w.logs[layout.SyncLoop].String())
+	return func() bool {
+		lost := map[layout.Service]bool{}
+		for line := range strings.Lines(w.logs[layout.SyncLoop].String()[begin:]) {
+			for _, part := range []layout.Service{layout.ConfigMux, layout.PLEG} {
+				if strings.Contains(line, "stream is disconnected") && strings.Contains(line, "stream="+string(part)+" ") {
+					lost[part] = true
+				}
+			}
+		}
+		return len(lost) == 2
+	}
+}
+
+// delay delays what the far machine sends: by netem, or by a link so slow that packets wait for each other, because not
+// every kernel has netem.
+func (w *world) delay() error {
+	var errs []error
+	for _, discipline := range []string{"netem delay 300ms", "tbf rate 64kbit burst 1600 latency 60s"} {
+		args := append([]string{"-n", w.networks[far], "qdisc", "add", "dev", "link0", "root"}, strings.Fields(discipline)...)
+		out, err := exec.Command("tc", args...).CombinedOutput()
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, fmt.Errorf("tc %s: %w: %s", discipline, err, out))
+	}
+	return errors.Join(errs...)
+}
+
 // TestANodeOnTwoMachines: pods start across a link that is cut and with certificates that are rotated, and no running
 // pod notices. A peer without a good certificate is refused.
 func TestANodeOnTwoMachines(t *testing.T) {
@@ -264,20 +296,21 @@ func TestANodeOnTwoMachines(t *testing.T) {
 	t.Run("a wrong certificate is refused", func(t *testing.T) { w.refused(t) })
 
 	t.Run("the link is cut", func(*testing.T) {
+		disconnected := w.disconnection()
 		w.ip("-n", w.networks[near], "link", "set", "link0", "down")
 		w.place("second")
-		w.await("syncloop has noticed the cut", func() bool {
-			return strings.Contains(w.logs[layout.SyncLoop].String(), "stream is disconnected")
-		})
+		w.await("syncloop has noticed the cut", disconnected)
 		w.ip("-n", w.networks[near], "link", "set", "link0", "up")
 		w.runs(laptop, "second")
 	})
 
 	t.Run("packets are dropped", func(t *testing.T) {
+		disconnected := w.disconnection()
 		if out, err := w.inside(far, "iptables", "-A", "INPUT", "-j", "DROP").CombinedOutput(); err != nil {
 			require.NoError(t, fmt.Errorf("iptables: %w\n%s", err, out))
 		}
 		w.place("third")
+		w.await("syncloop has noticed that nothing arrives", disconnected)
 		if out, err := w.inside(far, "iptables", "-D", "INPUT", "-j", "DROP").CombinedOutput(); err != nil {
 			t.Fatalf("iptables: %v\n%s", err, out)
 		}
@@ -285,13 +318,10 @@ func TestANodeOnTwoMachines(t *testing.T) {
 	})
 
 	t.Run("packets are late", func(t *testing.T) {
-		delay := []string{"-n", w.networks[near], "qdisc", "add", "dev", "link0", "root", "netem", "delay", "300ms"}
-		if out, err := exec.Command("tc", delay...).CombinedOutput(); err != nil {
-			t.Skipf("this kernel has no netem: %v\n%s", err, out)
-		}
+		require.NoError(t, w.delay())
 		w.place("late")
 		w.runs(laptop, "late")
-		must(t, exec.Command("tc", "-n", w.networks[near], "qdisc", "delete", "dev", "link0", "root").Run())
+		must(t, exec.Command("tc", "-n", w.networks[far], "qdisc", "delete", "dev", "link0", "root").Run())
 	})
 
 	t.Run("certificates are rotated", func(t *testing.T) {
@@ -323,7 +353,7 @@ func TestANodeOnTwoMachines(t *testing.T) {
 
 	t.Run("the clocks differ", func(t *testing.T) {
 		if out, err := exec.Command(otherClock[0], append(otherClock[1:], "true")...).CombinedOutput(); err != nil {
-			t.Skipf("this kernel has no time namespaces: %v\n%s", err, out)
+			require.NoError(t, fmt.Errorf("a time namespace: %w\n%s", err, out))
 		}
 		w.stops[layout.PLEG]()
 		w.start(layout.PLEG, otherClock...)
