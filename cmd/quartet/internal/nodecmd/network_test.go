@@ -215,7 +215,7 @@ func TestARestartEndsNoOtherPart(t *testing.T) {
 	}
 }
 
-// TestSystemdStoresTheSocketsOfEachPart under a name for each, so that the next start of this command keeps all of them.
+// TestSystemdStoresTheSocketsOfEachPart under a name for each, so that the next start of this command keeps them all.
 func TestSystemdStoresTheSocketsOfEachPart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
