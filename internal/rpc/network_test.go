@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -22,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/test/authority"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/freeport"
+	"github.com/quartet-node/quartet/test/nameserver"
 )
 
 // serveNetwork serves pleg on a unix socket and on an address of the network.
@@ -210,7 +210,7 @@ func TestANameWithSeveralAddresses(t *testing.T) {
 	for _, ip := range []string{"127.0.0.2", "127.0.0.3"} {
 		stops[ip] = serveNetwork(t, net.JoinHostPort(ip, fmt.Sprint(port)), server, names)
 	}
-	resolver := answerNames(t, "pleg.test.", "127.0.0.2", "127.0.0.3")
+	resolver := nameserver.Start(t, "pleg.test.", "127.0.0.2", "127.0.0.3")
 	conn := dialPLEG(t, fmt.Sprintf("dns://%s/pleg.test:%d", resolver, port),
 		ca.Issue(t, t.TempDir(), authority.Request{Name: "laptop"}))
 	watch, err := grpc_health_v1.NewHealthClient(conn).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
@@ -227,48 +227,4 @@ func TestANameWithSeveralAddresses(t *testing.T) {
 	must(t, err)
 	_, err = watch.Recv()
 	must(t, err)
-}
-
-// answerNames serves DNS with the IPv4 addresses of a name, and returns the address.
-func answerNames(t *testing.T, name string, ips ...string) string {
-	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	must(t, err)
-	done := make(chan struct{})
-	t.Cleanup(func() {
-		must(t, conn.Close())
-		<-done
-	})
-	go func() {
-		defer close(done)
-		packet := make([]byte, 1500)
-		for {
-			n, from, err := conn.ReadFrom(packet)
-			if err != nil {
-				return
-			}
-			var query dnsmessage.Message
-			if query.Unpack(packet[:n]) != nil || len(query.Questions) != 1 {
-				continue
-			}
-			answer := dnsmessage.Message{
-				Header:    dnsmessage.Header{ID: query.ID, Response: true, Authoritative: true, RecursionAvailable: true},
-				Questions: query.Questions,
-			}
-			asked := query.Questions[0]
-			for _, ip := range ips {
-				if asked.Type != dnsmessage.TypeA || asked.Name.String() != name {
-					continue
-				}
-				answer.Answers = append(answer.Answers, dnsmessage.Resource{
-					Header: dnsmessage.ResourceHeader{Name: asked.Name, Type: asked.Type, Class: asked.Class, TTL: 1},
-					Body:   &dnsmessage.AResource{A: [4]byte(net.ParseIP(ip).To4())},
-				})
-			}
-			if content, err := answer.Pack(); err == nil {
-				_, _ = conn.WriteTo(content, from) // the resolver asks again
-			}
-		}
-	}()
-	return conn.LocalAddr().String()
 }

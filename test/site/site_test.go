@@ -33,6 +33,7 @@ const (
 // site is a configmux with its nodes, and the line to the API server.
 type site struct {
 	t         *testing.T
+	cluster   *cluster.Cluster
 	admin     kubernetes.Interface
 	uplink    *cluster.Proxy
 	configmux *sitenodes.Configmux
@@ -47,28 +48,58 @@ func newSite(t *testing.T) *site {
 	t.Helper()
 	bin := cluster.Require(t)
 	c := cluster.Start(t)
-	s := &site{t: t, admin: c.Client(t), uplink: c.Proxy(t), want: map[string][]string{}, stopped: map[string]int{}}
+	s := &site{
+		t: t, cluster: c, admin: c.Client(t), uplink: c.Proxy(t), want: map[string][]string{}, stopped: map[string]int{},
+	}
 	dir := t.TempDir()
 	s.state = filepath.Join(dir, "state", "site")
 	var err error
 	s.configmux, err = sitenodes.NewConfigmux(c, bin, dir, s.uplink.URL())
 	must(t, err)
-	t.Cleanup(func() {
-		must(t, s.configmux.Close())
-		if log, err := os.ReadFile(s.configmux.Log); err == nil && t.Failed() {
-			t.Logf("the log of configmux:\n%s", log)
+	s.closes(s.configmux)
+	return s
+}
+
+// closes ends an instance at the end of the test, and shows its log if the test has failed.
+func (s *site) closes(m *sitenodes.Configmux) {
+	s.t.Cleanup(func() {
+		must(s.t, m.Close())
+		if log, err := os.ReadFile(m.Log); err == nil && s.t.Failed() {
+			s.t.Logf("the log of configmux, %s:\n%s", m.Log, log)
 		}
 	})
-	for i := range nodeCount {
-		n, err := sitenodes.New(c, t.TempDir(), fmt.Sprintf("node-%02d", i), s.configmux.Address, nil)
-		must(t, err)
-		t.Cleanup(func() { must(t, n.Stop()) })
+}
+
+// populate makes nodes with their pods, which reach configmux at an address. The nodes are not started.
+func (s *site) populate(count int, address string) {
+	s.t.Helper()
+	for i := range count {
+		n, err := sitenodes.New(s.cluster, s.t.TempDir(), fmt.Sprintf("node-%02d", i), address, nil)
+		must(s.t, err)
+		s.t.Cleanup(func() { must(s.t, n.Stop()) })
 		s.nodes = append(s.nodes, n)
 		for p := range podsEach {
 			s.create(n.Name, fmt.Sprintf("%s-pod-%d", n.Name, p))
 		}
 	}
-	return s
+}
+
+// hasCheckpoints waits until configmux has a checkpoint of each node.
+func (s *site) hasCheckpoints() {
+	s.t.Helper()
+	eventually.That(s.t, "there is a checkpoint of each node", func() bool {
+		files, err := filepath.Glob(filepath.Join(s.state, "*.pods"))
+		return err == nil && len(files) == len(s.nodes)
+	})
+}
+
+// change deletes a pod of the first node and creates one of the last.
+func (s *site) change() {
+	s.t.Helper()
+	first, last := s.nodes[0].Name, s.nodes[len(s.nodes)-1].Name
+	s.remove(first, first+"-pod-0")
+	s.create(last, last+"-pod-new")
+	slices.Sort(s.want[last])
 }
 
 func must(t testing.TB, err error) {
@@ -157,13 +188,11 @@ func (s *site) startNodes() {
 // started in every order. No node loses a pod, and when the line is back, each node does what has changed meanwhile.
 func TestFiftyNodesWhileTheLineIsCut(t *testing.T) {
 	s := newSite(t)
+	s.populate(nodeCount, s.configmux.Address)
 	must(t, s.configmux.Start())
 	s.startNodes()
 	s.haveAll()
-	eventually.That(t, "there is a checkpoint of each node", func() bool {
-		files, err := filepath.Glob(filepath.Join(s.state, "*.pods"))
-		return err == nil && len(files) == nodeCount
-	})
+	s.hasCheckpoints()
 
 	s.uplink.Refuse(t)
 	for _, round := range []struct {
@@ -198,10 +227,7 @@ func TestFiftyNodesWhileTheLineIsCut(t *testing.T) {
 		s.noneLost(round.name)
 	}
 
-	first, last := s.nodes[0].Name, s.nodes[nodeCount-1].Name
-	s.remove(first, first+"-pod-0")
-	s.create(last, last+"-pod-new")
+	s.change()
 	s.uplink.Accept(t)
-	slices.Sort(s.want[last])
 	s.haveAll()
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/quartet-node/quartet/internal/rpc"
@@ -27,6 +28,9 @@ type Configmux struct {
 	log     *os.File
 }
 
+// Name is a DNS name in the certificates of all instances.
+const Name = "configmux.test"
+
 // NewConfigmux returns a configmux that is not started, with its files in a directory. It reaches the API server at the
 // URL.
 func NewConfigmux(c *cluster.Cluster, bin, dir, url string) (*Configmux, error) {
@@ -34,22 +38,40 @@ func NewConfigmux(c *cluster.Cluster, bin, dir, url string) (*Configmux, error) 
 	if err != nil {
 		return nil, err
 	}
+	return NewConfigmuxAt(fmt.Sprintf("127.0.0.1:%d", port), c, bin, dir, url)
+}
+
+// NewConfigmuxAt is NewConfigmux with an address to serve at.
+func NewConfigmuxAt(address string, c *cluster.Cluster, bin, dir, url string) (*Configmux, error) {
 	files, kubeconfig := Files(c, dir), filepath.Join(dir, "kubeconfig")
 	if err := errors.Join(
-		c.SaveKubeconfigFor(kubeconfig, url, "site", cluster.Masters), c.SaveServer(files.Cert, files.Key, "configmux"),
+		c.SaveKubeconfigFor(kubeconfig, url, "site", cluster.Masters), c.SaveServer(files.Cert, files.Key, "configmux", Name),
 	); err != nil {
 		return nil, err
 	}
 	m := &Configmux{
-		Address: fmt.Sprintf("127.0.0.1:%d", port), Socket: "unix://" + filepath.Join(dir, "configmux.sock"),
+		Address: address, Socket: "unix://" + filepath.Join(dir, "configmux.sock"),
 		Log: filepath.Join(dir, "configmux.log"), program: filepath.Join(bin, "configmux"),
 	}
 	m.args = []string{
 		"--nodes=all", "--kubeconfig=" + kubeconfig, "--state-dir=" + filepath.Join(dir, "state"), "--listen=" + m.Socket,
 		"--tls-listen=" + m.Address, "--tls-cert=" + files.Cert, "--tls-key=" + files.Key, "--tls-ca=" + files.CA,
 	}
+	var err error
 	m.log, err = os.Create(m.Log)
 	return m, err
+}
+
+// Standby returns a second instance for the same state directory and address, which waits for the end of the first. It
+// is not started.
+func (m *Configmux) Standby() (*Configmux, error) {
+	second := &Configmux{
+		Address: m.Address, Socket: m.Socket, Log: m.Log + ".standby", program: m.program,
+		args: append(slices.Clone(m.args), "--standby"),
+	}
+	var err error
+	second.log, err = os.Create(second.Log)
+	return second, err
 }
 
 // Start starts the process, and does not wait until it serves.
