@@ -9,9 +9,12 @@ import (
 
 	csispec "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
+	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
 	"github.com/quartet-node/quartet/test/csidriver"
+	"github.com/quartet-node/quartet/test/eventually"
+	"github.com/quartet-node/quartet/test/require"
 )
 
 // TestAnyVolumeHandleIsPassedOn has handles that are no names of files. The driver gets them as they are, and no path
@@ -108,7 +111,8 @@ func mustWrite(t *testing.T, file, text string) {
 }
 
 // TestARecordThatIsNoFile has something else in place of vol_data.json when a process begins. It neither hangs nor
-// reads it, and the volume is not forgotten.
+// reads it, and the volume is not forgotten: it is neither unstaged nor detached while it is mounted for the pod. When
+// the record is there again, the volume is unpublished and unstaged.
 func TestARecordThatIsNoFile(t *testing.T) {
 	for name, put := range map[string]func(file, other string) error{
 		"a link": func(file, other string) error { return os.Symlink(other, file) },
@@ -122,32 +126,71 @@ func TestARecordThatIsNoFile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, canStage)
+			r.attaches("vol-1")
 			one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
 			r.mount(one)
 			r.stop()
 			file, other := filepath.Join(one.Dir, "vol_data.json"), filepath.Join(filepath.Dir(r.root), "other.json")
-			if err := os.Rename(file, other); err != nil {
-				t.Fatal(err)
-			}
-			if err := put(file, other); err != nil {
-				t.Fatal(err)
-			}
-			started := make(chan struct{})
-			go func() {
-				defer close(started)
-				r.start()
-			}()
-			select {
-			case <-started:
-			case <-time.After(30 * time.Second):
-				t.Fatal("the process does not begin")
-			}
+			require.NoError(t, os.Rename(file, other))
+			require.NoError(t, put(file, other))
+			r.startsInTime()
 			err := r.plugin.Unmount(t.Context(), one.Dir)
 			if err == nil || !strings.Contains(err.Error(), "mount is mounted, and its record") {
 				t.Errorf("unmounted: %v", err)
 			}
-			unmountAll(t, r.root)
+			r.staysStaged(filepath.Join(one.Dir, "mount"))
+			require.NoError(t, os.RemoveAll(file))
+			require.NoError(t, os.Rename(other, file))
+			if name == "a pipe" { // the operator has unmounted it, and the pod is gone
+				require.NoError(t, os.Remove(file))
+				require.NoError(t, unix.Unmount(filepath.Join(one.Dir, "mount"), 0))
+			}
+			r.unmount(one.Dir)
+			r.ends()
 		})
+	}
+}
+
+// attaches has the cluster attach a volume.
+func (r *rig) attaches(handle string) {
+	r.cluster.drivers[driverName].Spec.AttachRequired = ptr.To(true)
+	r.cluster.attached[handle] = map[string]string{}
+}
+
+// startsInTime starts a process that must not hang.
+func (r *rig) startsInTime() {
+	r.t.Helper()
+	started := make(chan struct{})
+	go func() {
+		defer close(started)
+		r.start()
+	}()
+	select {
+	case <-started:
+	case <-time.After(30 * time.Second):
+		r.t.Fatal("the process does not begin")
+	}
+}
+
+// staysStaged waits until the volume is to be unstaged, and checks that it is not, with an error that contains a text,
+// and that it must not be detached.
+func (r *rig) staysStaged(says string) {
+	r.t.Helper()
+	refused := ""
+	eventually.That(r.t, "it is said why the volume is not unstaged, or it is unstaged", func() bool {
+		for _, one := range r.plugin.Unused() {
+			refused = one.GetLastError()
+		}
+		return refused != "" || len(r.driver.Calls("NodeUnstageVolume")) > 0
+	})
+	if !strings.Contains(refused, says) {
+		r.t.Errorf("the error is %q, want one with %q", refused, says)
+	}
+	if calls := r.driver.Calls("NodeUnstageVolume"); len(calls) > 0 {
+		r.t.Errorf("a volume in use is unstaged: %v", calls)
+	}
+	if names, known := r.plugin.VolumesInUse(); !known || len(names) != 1 {
+		r.t.Errorf("volumes in use are %v, %t, want the one of the pod", names, known)
 	}
 }
 

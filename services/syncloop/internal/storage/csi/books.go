@@ -28,17 +28,27 @@ type books struct {
 	unread error
 	users  map[place]record
 	staged map[identity]record
-	// broken has the errors of records that cannot be read, by their files.
-	broken map[string]error
+	// broken are the records that cannot be read, by their files.
+	broken map[string]brokenRecord
 	// empty are the directories of staged volumes without a record, and emptyDevices the names of block devices without
 	// one.
 	empty, emptyDevices []string
 }
 
+// brokenRecord is a record that is there, but cannot be read.
+type brokenRecord struct {
+	err error
+	// user is true for the record of a pod's volume, which is at place.
+	user  bool
+	place place
+	// device is the name of a staged block device; empty for a file system.
+	device string
+}
+
 // newBooks returns books without records.
 func newBooks(l layout, changed func()) *books {
 	return &books{layout: l, changed: changed, users: map[place]record{}, staged: map[identity]record{},
-		broken: map[string]error{}}
+		broken: map[string]brokenRecord{}}
 }
 
 // open reads all records. If a directory of them cannot be listed, the books are unread.
@@ -53,6 +63,7 @@ func (b *books) load() error {
 	if err := errors.Join(b.openUsers(), b.openStaged(), b.openDevices()); err != nil {
 		return fmt.Errorf("the records of CSI volumes cannot be listed, so nothing is known of the users of a volume: %w", err)
 	}
+	b.stageByUsers()
 	return nil
 }
 
@@ -89,7 +100,7 @@ func (b *books) openUsers() error {
 		}
 		for _, name := range names {
 			p := place{pod: types.UID(uid), name: name}
-			if r, ok := b.read(b.userFile(p)); ok {
+			if r, ok := b.read(b.userFile(p), brokenRecord{user: true, place: p}); ok {
 				r.place = p
 				b.users[p] = r
 			}
@@ -114,9 +125,10 @@ func (b *books) openStaged() error {
 		}
 		for _, sum := range sums {
 			dir := filepath.Join(b.plugin(), driver, sum)
-			if r, ok := b.read(filepath.Join(dir, dataFile)); ok {
+			file := filepath.Join(dir, dataFile)
+			if r, ok := b.read(file, brokenRecord{}); ok {
 				b.staged[r.identity] = r
-			} else {
+			} else if !b.isBroken(file) {
 				b.empty = append(b.empty, dir)
 			}
 		}
@@ -132,11 +144,12 @@ func (b *books) openDevices() error {
 	}
 	for _, name := range names {
 		data := filepath.Join(b.devices(), name, "data")
-		s, staged := b.read(filepath.Join(data, dataFile))
+		file := filepath.Join(data, dataFile)
+		s, staged := b.read(file, brokenRecord{device: name})
 		s.identity.block, s.identity.name = true, name
 		if staged {
 			b.staged[s.identity] = s
-		} else if b.broken[b.stagedFile(s.identity)] == nil {
+		} else if !b.isBroken(file) {
 			b.emptyDevices = append(b.emptyDevices, name)
 		}
 		targets, err := list(filepath.Join(b.devices(), "publish", name))
@@ -154,7 +167,7 @@ func (b *books) openDevices() error {
 		}
 		for _, uid := range targets {
 			p := place{pod: types.UID(uid), name: name, block: true}
-			u, ok := b.read(b.userFile(p))
+			u, ok := b.read(b.userFile(p), brokenRecord{user: true, place: p})
 			switch {
 			case !ok && !staged:
 				continue
@@ -169,11 +182,12 @@ func (b *books) openDevices() error {
 	return nil
 }
 
-// read reads a record, if there is one.
-func (b *books) read(file string) (record, bool) {
+// read reads a record, if there is one. What is known of one that cannot be read is passed in.
+func (b *books) read(file string, known brokenRecord) (record, bool) {
 	r, err := read(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		b.broken[file] = err
+		known.err = err
+		b.broken[file] = known
 	}
 	return r, err == nil
 }
@@ -258,6 +272,7 @@ func (b *books) putUser(r record) error {
 	b.mu.Lock()
 	before, known := b.users[r.place]
 	b.users[r.place] = r
+	delete(b.broken, b.userFile(r.place))
 	b.mu.Unlock()
 	if !known || before.identity != r.identity || before.attach != r.attach {
 		b.changed()
@@ -273,6 +288,7 @@ func (b *books) putStaged(r record) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.staged[r.identity] = r
+	delete(b.broken, b.stagedFile(r.identity))
 	return nil
 }
 
@@ -283,6 +299,7 @@ func (b *books) dropUser(p place) error {
 	}
 	b.mu.Lock()
 	delete(b.users, p)
+	delete(b.broken, b.userFile(p))
 	b.mu.Unlock()
 	b.changed()
 	return nil
@@ -295,6 +312,7 @@ func (b *books) dropStaged(v identity) error {
 	}
 	b.mu.Lock()
 	delete(b.staged, v)
+	delete(b.broken, b.stagedFile(v))
 	b.mu.Unlock()
 	b.changed()
 	return nil

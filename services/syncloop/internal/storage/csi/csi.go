@@ -66,6 +66,8 @@ type Mounts interface {
 	IsMountPoint(path string) (bool, error)
 	// List returns all mounts.
 	List() ([]mount.MountPoint, error)
+	// Refs returns where else the same directory of the same file system is mounted as at a path, which may be missing.
+	Refs(path string) ([]string, error)
 }
 
 // Config holds the parameters of a Plugin.
@@ -119,11 +121,11 @@ type Plugin struct {
 	sizes sizes
 	// unstaging has the volumes without pods.
 	unstaging unstaging
-	// reread is when Run next tries to read records that are not known.
+	// reread is when Run next tries to read records that are not known; zero before the first time.
 	reread time.Time
 }
 
-// readPeriod is the time between two attempts to read records that could not be listed.
+// readPeriod is the time between two attempts to read records that could not be listed or read.
 const readPeriod = 10 * time.Second
 
 // New returns a plugin that knows the volumes of an earlier process, also of a kubelet.
@@ -171,8 +173,10 @@ func (p *Plugin) settleRead(err error) {
 			telemetry.KeyError, err)
 		return
 	}
-	for file, err := range p.books.broken {
-		p.cfg.Logger.Warn("the record of a CSI volume cannot be read", telemetry.KeyFile, file, telemetry.KeyError, err)
+	for file, broken := range p.books.allBroken() {
+		p.cfg.Logger.Warn("the record of a CSI volume cannot be read, so the volume may be in use; reading it again. "+
+			"If it is damaged and no pod has the volume, ask the driver to unpublish or unstage it, and remove the file",
+			telemetry.KeyFile, file, telemetry.KeyError, broken.err)
 	}
 	p.sweep()
 }
@@ -180,7 +184,8 @@ func (p *Plugin) settleRead(err error) {
 // readAgain reads records that were not known, if it is time, and returns the time of the next attempt; zero if they
 // are known. Only Run calls it.
 func (p *Plugin) readAgain() (again time.Time) {
-	if p.books.isRead() == nil {
+	unread := p.books.isRead() != nil
+	if !unread && len(p.books.allBroken()) == 0 {
 		return time.Time{}
 	}
 	if now := p.cfg.Clock.Now(); p.reread.IsZero() || now.Before(p.reread) {
@@ -189,14 +194,22 @@ func (p *Plugin) readAgain() (again time.Time) {
 		}
 		return p.reread
 	}
-	if err := p.books.reload(); err != nil {
-		p.reread = p.cfg.Clock.Now().Add(readPeriod)
-		return p.reread
+	p.reread = p.cfg.Clock.Now().Add(readPeriod)
+	switch {
+	case !unread:
+		if p.books.readBroken() {
+			p.unstaging.hurry(func(identity) bool { return true })
+			p.changed()
+		}
+	case p.books.reload() == nil:
+		p.cfg.Logger.Info("the records of CSI volumes are known now")
+		p.settleRead(nil)
+		p.changed()
 	}
-	p.cfg.Logger.Info("the records of CSI volumes are known now")
-	p.settleRead(nil)
-	p.changed()
-	return time.Time{}
+	if p.books.isRead() == nil && len(p.books.allBroken()) == 0 {
+		return time.Time{}
+	}
+	return p.reread
 }
 
 // Unread returns why the records of CSI volumes are not known; nil if they are.

@@ -38,6 +38,7 @@ func (p *Plugin) mountVolume(ctx context.Context, r persistentvolumes.Request, v
 	if v.identity.block {
 		path = r.Dir
 	}
+	p.books.readOne(p.books.userFile(v.place))
 	before, known := p.books.user(v.place)
 	published := false
 	if known {
@@ -66,7 +67,11 @@ func (p *Plugin) mountVolume(ctx context.Context, r persistentvolumes.Request, v
 		}
 	}
 	if !known {
-		if err := p.books.putUser(v.record(p.cfg.NodeName)); err != nil {
+		begins := v.record(p.cfg.NodeName)
+		if p.books.isBroken(p.books.userFile(v.place)) {
+			begins.phase = uncertain // it may be published
+		}
+		if err := p.books.putUser(begins); err != nil {
 			return "", err
 		}
 	}
@@ -199,7 +204,7 @@ func (p *Plugin) stage(ctx context.Context, v *volume, n node, publish *csi.Node
 	}
 	defer unlock()
 	_, users := p.books.all()
-	if v.isForOnePod() && takenByOther(users, v.identity, v.place) {
+	if v.isForOnePod() && (takenByOther(users, v.identity, v.place) || p.books.isTakenByUnknown(v.place)) {
 		return &volumes.InUseError{}
 	}
 	if isLabeledOtherwise(p.books.stagedOne(v.identity), users, v.identity, v.place, v.Label) {
@@ -212,9 +217,10 @@ func (p *Plugin) stage(ctx context.Context, v *volume, n node, publish *csi.Node
 	switch {
 	case publish.GetStagingTargetPath() != "":
 		err = p.callStage(ctx, v, n, publish)
-	case v.identity.block && p.books.stagedOne(v.identity) == nil:
-		// As in the kubelet, whose only record of a block device this is.
-		err = p.books.putStaged(record{identity: v.identity, attach: v.attach, label: v.Label})
+	case !v.inline && p.books.stagedOne(v.identity) == nil:
+		// As in the kubelet, whose only record of a block device this is. It keeps the volume in use if the record of the
+		// pod cannot be read.
+		err = p.books.putStaged(record{identity: v.identity, phase: begun, attach: v.attach, label: v.Label})
 	}
 	if err != nil {
 		return err

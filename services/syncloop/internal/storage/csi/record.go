@@ -35,7 +35,8 @@ type phase string
 
 // The phases. A record is written before the call that leads to a phase.
 const (
-	// begun is that of a pod's volume that the driver has not been asked to publish: the pod needs it staged.
+	// begun is that of a pod's volume that the driver has not been asked to publish: the pod needs it staged. It is also
+	// that of a volume of a driver that does not stage.
 	begun phase = "begun"
 	// uncertain: the driver has been asked to do or to undo it, and may have done it. It is also that of a kubelet's
 	// record.

@@ -58,7 +58,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		case o := <-ended:
 			p.settle(o.volume, o.err)
 		}
-		unread := p.readAgain()
+		read := p.readAgain()
 		again := p.begin(func(v identity) {
 			running.Go(func() {
 				o := outcome{v, p.unstage(ctx, v)}
@@ -69,8 +69,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 			})
 		})
 		timer.Stop()
-		if again.IsZero() || !unread.IsZero() {
-			again = unread
+		if again.IsZero() || !read.IsZero() && read.Before(again) {
+			again = read
 		}
 		if !again.IsZero() {
 			timer.Reset(again.Sub(p.cfg.Clock.Now()))
@@ -80,14 +80,22 @@ func (p *Plugin) Run(ctx context.Context) error {
 
 // Retry unstages without delay the volumes of the drivers that are registered, because one may have just registered.
 func (p *Plugin) Retry() {
-	p.unstaging.mu.Lock()
-	for v, a := range p.unstaging.attempts {
-		if _, err := p.cfg.Drivers.Conn(v.driver); err == nil {
+	p.unstaging.hurry(func(v identity) bool {
+		_, err := p.cfg.Drivers.Conn(v.driver)
+		return err == nil
+	})
+	p.signal()
+}
+
+// hurry has volumes unstaged without delay. One that is being unstaged is tried again if that fails.
+func (u *unstaging) hurry(which func(identity) bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for v, a := range u.attempts {
+		if which(v) {
 			a.next, a.retry = time.Time{}, a.running
 		}
 	}
-	p.unstaging.mu.Unlock()
-	p.signal()
 }
 
 // settle records the result of an attempt.

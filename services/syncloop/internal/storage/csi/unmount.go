@@ -18,6 +18,7 @@ func (p *Plugin) Unmount(ctx context.Context, dir string) error {
 		return err
 	}
 	at := placeOf(dir)
+	p.books.readOne(p.books.userFile(at))
 	r, known := p.books.user(at)
 	if known && r.phase == done { // a pod that comes back gets it anew
 		r.phase = uncertain
@@ -95,7 +96,9 @@ func (p *Plugin) unstage(ctx context.Context, v identity) error {
 		return nil
 	}
 	begun := p.cfg.Clock.Now()
-	err = p.callUnstage(ctx, v, r)
+	if err = p.checkUnused(v); err == nil {
+		err = p.callUnstage(ctx, v, r)
+	}
 	operation := "unmount_device"
 	if v.block {
 		operation = "unmap_device"
@@ -110,6 +113,9 @@ func (p *Plugin) unstage(ctx context.Context, v identity) error {
 // callUnstage asks the driver to unstage a volume with a record, and removes what is left of it. The caller has its
 // lock.
 func (p *Plugin) callUnstage(ctx context.Context, v identity, r *record) error {
+	if r.phase == begun {
+		return p.forgetStaged(v) // the driver does not stage volumes
+	}
 	staging := p.books.staging(v)
 	n, err := p.node(ctx, v.driver, false)
 	if err != nil {

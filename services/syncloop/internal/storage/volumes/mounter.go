@@ -3,6 +3,7 @@ package volumes
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -78,4 +79,28 @@ func (Machine) List() ([]mount.MountPoint, error) {
 		points = append(points, mount.MountPoint{Device: info.Source, Path: info.Mountpoint, Type: info.FSType, Opts: opts})
 	}
 	return points, nil
+}
+
+// Refs returns where else the same directory of the same file system is mounted as at a path, which may be missing. As
+// in the kubelet, that is what the mount table says; the path itself is not looked at, because its server may be away.
+func (Machine) Refs(path string) ([]string, error) {
+	infos, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, at := range slices.Backward(infos) { // a later mount covers an earlier one
+		below, err := filepath.Rel(at.Mountpoint, path)
+		if err != nil || !filepath.IsLocal(below) {
+			continue
+		}
+		root := filepath.Join(at.Root, below)
+		var refs []string
+		for _, other := range infos {
+			if other.ID != at.ID && other.Root == root && other.Major == at.Major && other.Minor == at.Minor {
+				refs = append(refs, other.Mountpoint)
+			}
+		}
+		return refs, nil
+	}
+	return nil, fmt.Errorf("%s is below no mount", path)
 }
