@@ -340,6 +340,17 @@ func (d *Driver) NodeGetVolumeHealth(
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: d.ails[r.GetVolumeId()]}, nil
 }
 
+// NodeGetStorageHealth implements csi.NodeServer: the storage is degraded.
+func (d *Driver) NodeGetStorageHealth(
+	context.Context, *csi.NodeGetStorageHealthRequest,
+) (*csi.NodeGetStorageHealthResponse, error) {
+	return &csi.NodeGetStorageHealthResponse{
+		BackendHealth: []*csi.NodeGetStorageHealthResponse_StorageBackendHealth{
+			{Status: csi.StorageHealthErrorType_STORAGE_DEGRADED, Reason: "Degraded"},
+		},
+	}, nil
+}
+
 // Ail sets what is wrong with a volume from now on.
 func (d *Driver) Ail(volume string, entries ...*csi.VolumeHealth_VolumeHealthEntry) {
 	d.mu.Lock()

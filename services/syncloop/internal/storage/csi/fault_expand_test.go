@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
@@ -102,6 +103,41 @@ func TestFaultsOfAMeasurement(t *testing.T) {
 					_, err := r.plugin.Usage(t.Context(), one.Dir)
 					return err == nil
 				})
+				r.mount(one)
+				eventually.That(t, "it is unmounted", func() bool { return r.plugin.Unmount(t.Context(), one.Dir) == nil })
+				r.ends()
+			})
+		}
+	}
+}
+
+// TestFaultsOfQuestionsForHealth lets the questions for the health of a volume and of the storage go wrong. Only the
+// question fails: the volume stays, and the next question is answered.
+func TestFaultsOfQuestionsForHealth(t *testing.T) {
+	for _, method := range []string{"NodeGetVolumeHealth", "NodeGetStorageHealth", "NodeGetCapabilities"} {
+		for name, fault := range faults() {
+			t.Run(method+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, canStage, canReportHealth, csispec.NodeServiceCapability_RPC_GET_STORAGE_HEALTH)
+				one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
+				r.mount(one)
+				r.driver.Ail("vol-1", ill(csispec.VolumeHealthErrorType_DEGRADED, "Slow", ""))
+				ask := func() error {
+					of, err := r.plugin.Health(t.Context(), one.Dir)
+					storage, failed := r.plugin.StorageHealth(t.Context(), driverName)
+					if err == nil && len(of) != 1 || failed == nil && len(storage) != 1 {
+						t.Errorf("reported %v and %v, want one condition each", of, storage)
+					}
+					return errors.Join(err, failed)
+				}
+				r.restart(soon)
+				r.driver.Set(method, fault)
+				err := ask()
+				if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, volumes.ErrNotExamined) {
+					t.Errorf("asked: %v", err)
+				}
+				r.heal(method)
+				eventually.That(t, "it is answered", func() bool { return ask() == nil })
 				r.mount(one)
 				eventually.That(t, "it is unmounted", func() bool { return r.plugin.Unmount(t.Context(), one.Dir) == nil })
 				r.ends()
