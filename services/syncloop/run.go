@@ -160,6 +160,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		Clock: clock.RealClock{}, BootTime: boottime.Now, Tracer: h.tracer, Logger: h.logger,
 		Resync:  h.cfg.Kubelet.SyncFrequency.Duration,
 		Metrics: podworkers.NewMetrics(h.registry), Events: events, Phases: starts,
+		Volumes: volumes.Describe,
 	})
 	parts.OnClose("pod workers", func() error {
 		stop()

@@ -1125,8 +1125,8 @@ type Worker struct {
 	// The end of a terminating pod's grace period; unset for other pods, and for one that has completed by itself. A
 	// restart of syncloop does not change it.
 	TerminateBy *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=terminate_by,json=terminateBy,proto3" json:"terminate_by,omitempty"`
-	// What it waits for: its containers that are not started yet, each as "NAME: REASON", the end of another pod, or what
-	// the last error lacked, such as volumes. Empty if it waits for nothing.
+	// What it waits for: its containers that are not started yet, each as "NAME: REASON", the end of another pod, what its
+	// volumes wait for, or what the last error lacked, such as volumes. Empty if it waits for nothing.
 	WaitsFor string `protobuf:"bytes,11,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	// For a pod without a worker, the UID of the pod of the same namespace and name that must end first; otherwise empty.
 	BehindPodUid string `protobuf:"bytes,12,opt,name=behind_pod_uid,json=behindPodUid,proto3" json:"behind_pod_uid,omitempty"`

@@ -22,6 +22,9 @@ func (p *Pool) List() []*enginev1.Worker {
 			w.TerminateBy = timestamppb.New(now.Add(deadline - boot))
 		}
 		w.Phases = p.cfg.Phases.Of(types.UID(w.GetPodUid()))
+		if p.cfg.Volumes != nil && mayWaitForVolumes(w) {
+			w.WaitsFor = cmp.Or(volumesWait(p.cfg.Volumes(types.UID(w.GetPodUid())), w.GetState()), w.GetWaitsFor())
+		}
 	}
 	slices.SortFunc(list, func(a, b *enginev1.Worker) int {
 		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()),

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
@@ -102,6 +103,8 @@ type Config struct {
 	Metrics *Metrics
 	// Phases records the durations of the parts of a pod's start; nil records nothing.
 	Phases *phases.Book
+	// Volumes returns the state of a pod's volumes: (*volumes.Manager).Describe. Nil knows none.
+	Volumes func(types.UID) []*enginev1.Volume
 	// Events records events of pods; nil discards them.
 	Events Events
 	// Resync is the interval of syncs without a cause: syncFrequency of the KubeletConfiguration.

@@ -39,6 +39,8 @@ type rig struct {
 	pump       sync.WaitGroup
 	// warnings counts the log records at level warning and above.
 	warnings atomic.Int64
+	// volumes is the state of the volumes of each pod; nil for none.
+	volumes atomic.Pointer[[]*enginev1.Volume]
 }
 
 func newRig(node *fakenode.Node) *rig { return newRigWith(node, 20*time.Millisecond) }
@@ -58,6 +60,12 @@ func newTracedRig(node *fakenode.Node, resync time.Duration, tracer trace.Tracer
 	r.pool = podworkers.NewPool(process, podworkers.Config{
 		Runtime: node, Observer: node, Statuses: r.store, Endings: gracebook.InMemory(boottime.Now),
 		Clock: clock.RealClock{}, BootTime: boottime.Now, Tracer: tracer, Logger: logger, Resync: resync,
+		Volumes: func(types.UID) []*enginev1.Volume {
+			if all := r.volumes.Load(); all != nil {
+				return *all
+			}
+			return nil
+		},
 	})
 	// As the loop does: poke the workers that are due.
 	r.pump.Go(func() {

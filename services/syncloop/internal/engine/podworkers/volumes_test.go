@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
@@ -53,6 +55,52 @@ func TestAPodWhoseVolumesCannotBeRemovedSaysSo(t *testing.T) {
 		return len(list) == 1 && list[0].GetWaitsFor() == "the removal of its volumes" &&
 			strings.Contains(list[0].GetLastError(), "the driver is away")
 	})
+	r.node.SetScript(fakenode.Script{})
+	eventually.That(t, "they are removed", func() bool { return slices.Contains(r.node.Released(), "u1") })
+}
+
+// TestAWorkerSaysWhatTheVolumesOfItsPodWaitFor checks the words of a worker that waits for volumes, before and after it
+// has given up once, and of one that removes them: those of the volumes, each once.
+func TestAWorkerSaysWhatTheVolumesOfItsPodWaitFor(t *testing.T) {
+	r := start(t)
+	r.store.SetWaiting("")
+	says := func(want string) {
+		t.Helper()
+		eventually.That(t, "it waits for "+want, func() bool {
+			list := r.pool.List()
+			return len(list) == 1 && list[0].GetWaitsFor() == want
+		})
+	}
+	volume := func(state enginev1.VolumeState, waits string) *enginev1.Volume {
+		return &enginev1.Volume{State: state, WaitsFor: waits}
+	}
+	const settingUp, removed = enginev1.VolumeState_VOLUME_STATE_SETTING_UP, enginev1.VolumeState_VOLUME_STATE_TEARING_DOWN
+	const driver, server = "CSI driver disks.example.com", "NFS server of 192.0.2.1:/data"
+	r.volumes.Store(&[]*enginev1.Volume{
+		volume(settingUp, driver), volume(enginev1.VolumeState_VOLUME_STATE_READY, "another"), volume(settingUp, ""),
+		volume(settingUp, server), volume(settingUp, driver),
+	})
+	late := make(chan struct{})
+	give := sync.OnceFunc(func() { close(late) })
+	t.Cleanup(give) // before the rig stops
+	r.node.SetScript(fakenode.Script{Sync: func(context.Context, *v1.Pod) error {
+		<-late
+		return &volumes.NotReadyError{Message: "timed out"}
+	}})
+	r.want(fakenode.Pod("u1", "web", v1.RestartPolicyAlways))
+	says(driver + ", " + server)
+	r.volumes.Store(nil)
+	says("") // it may do something else
+	give()
+	says("volumes") // nothing more is known
+	r.volumes.Store(&[]*enginev1.Volume{volume(settingUp, server)})
+	says(server)
+	r.node.SetScript(fakenode.Script{Release: func(*v1.Pod) error { return &volumes.NotRemovedError{Message: "away"} }})
+	eventually.That(t, "it runs", r.running("web"))
+	says("")
+	r.volumes.Store(&[]*enginev1.Volume{volume(removed, driver)})
+	r.pool.End("u1", podworkers.Cause{Kind: podworkers.CauseConfig}, podworkers.End{})
+	says(driver)
 	r.node.SetScript(fakenode.Script{})
 	eventually.That(t, "they are removed", func() bool { return slices.Contains(r.node.Released(), "u1") })
 }

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
@@ -45,6 +46,34 @@ func WaitOf(f Facts) Wait {
 		wait.Reason = podstatus.Reason{Reason: classify(f.Sandbox).reason, Message: f.Sandbox.Error()}
 	}
 	return wait
+}
+
+// mayWaitForVolumes reports whether a worker may wait for its volumes at this moment, or its last work has failed
+// because of them.
+func mayWaitForVolumes(w *enginev1.Worker) bool {
+	switch w.GetWaitsFor() {
+	case failedVolume.waits, failedRemoval.waits:
+		return true
+	case "": // a pod that is being stopped waits for its containers
+		return w.GetBusy() && w.GetState() != enginev1.WorkerState_WORKER_STATE_TERMINATING
+	}
+	return false
+}
+
+// volumesWait returns what the volumes of a pod wait for that its worker waits for, each thing once and in the words of
+// the volumes; empty if that is not known.
+func volumesWait(all []*enginev1.Volume, state enginev1.WorkerState) string {
+	wanted := enginev1.VolumeState_VOLUME_STATE_SETTING_UP
+	if state == enginev1.WorkerState_WORKER_STATE_TERMINATED {
+		wanted = enginev1.VolumeState_VOLUME_STATE_TEARING_DOWN
+	}
+	var waits []string
+	for _, v := range all {
+		if v.GetState() == wanted && v.GetWaitsFor() != "" && !slices.Contains(waits, v.GetWaitsFor()) {
+			waits = append(waits, v.GetWaitsFor())
+		}
+	}
+	return strings.Join(waits, ", ")
 }
 
 // waitsFor returns Wait.For. A failure comes last, because it is over with the next try.
