@@ -21,7 +21,7 @@ import (
 )
 
 // claims are the persistent volume claims, whose documents are in configmux.
-var claims = objectKind{"PersistentVolumeClaim", "persistentvolumeclaim", "persistent volume claims"}
+var claims = objectKind{"PersistentVolumeClaim", "persistentvolumeclaim", "persistent volume claims", "pvc"}
 
 // The annotations of syncloop that say whether the size of a claim is enforced, and why not.
 const (

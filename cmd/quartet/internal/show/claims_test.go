@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -30,6 +32,9 @@ func (f *fakeConfig) ListObjects(
 ) (*configv1.ListObjectsResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.refusal != nil {
+		return nil, f.refusal
+	}
 	answer := &configv1.ListObjectsResponse{}
 	for _, o := range f.objects {
 		if o.GetKind() == r.GetKind() {
@@ -142,5 +147,31 @@ func TestWithoutSyncloopTheStatusOfAClaimIsUnknown(t *testing.T) {
 	out, errOut, err := n.run("get", "pvc", "data")
 	if err != nil || !strings.Contains(out, "data   Unknown") || !strings.HasPrefix(errOut, "the status of the claims is not known: ") {
 		t.Errorf("%v\n%s%s", err, out, errOut)
+	}
+}
+
+// TestObjectsOfAClusterAreShownByKubectl asks a node of a cluster, which has no objects of its own.
+func TestObjectsOfAClusterAreShownByKubectl(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.ConfigMux)
+	n.config.refusal = status.Error(codes.Unimplemented, "this node has none of its own: its API server has them")
+	for args, want := range map[string]string{
+		"get pvc":          "'kubectl get pvc' shows the persistent volume claims of a cluster",
+		"get pvc data":     "'kubectl get pvc'",
+		"describe pvc":     "'kubectl get pvc'",
+		"get sc":           "'kubectl get sc' shows the storage classes of a cluster",
+		"describe sc fast": "'kubectl get sc'",
+		"get csidrivers":   "'kubectl get csidrivers'",
+		"get configmaps":   "'kubectl get configmaps'",
+		"get secrets":      "'kubectl get secrets'",
+	} {
+		_, _, err := n.run(strings.Fields(args)...)
+		if err == nil || !strings.Contains(err.Error(), "this node has none of its own: its API server has them; "+want) {
+			t.Errorf("quartet %s: %v, want an error with %q", args, err, want)
+		}
+	}
+	n.config.refusal = status.Error(codes.Internal, "the disk is broken")
+	if _, _, err := n.run("get", "pvc"); err == nil || strings.Contains(err.Error(), "kubectl") {
+		t.Errorf("another error: %v", err)
 	}
 }

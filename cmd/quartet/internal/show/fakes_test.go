@@ -168,6 +168,8 @@ type fakeConfig struct {
 	mu      sync.Mutex
 	sources []*configv1.Source
 	objects []*configv1.ObjectSummary
+	// refusal is the error of ListObjects.
+	refusal error
 	// updates has the messages of the incremental mode, modes those of the others, which are never resumed.
 	updates *stream.Level[podUpdates]
 	modes   map[configv1.Mode]*stream.Level[podUpdates]

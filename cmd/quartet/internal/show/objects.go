@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,8 +22,8 @@ import (
 
 // objectKind is a kind of objects in configmux on a node without an API server.
 type objectKind struct {
-	// name is the name in configmux, word the one on the command line, and many the plural.
-	name, word, many string
+	// name is the name in configmux, word the one on the command line, many the plural, and short kubectl's name of it.
+	name, word, many, short string
 }
 
 // plural returns the word on the command line for all objects of the kind.
@@ -33,8 +35,8 @@ func (kind objectKind) plural() string {
 }
 
 var (
-	configMaps = objectKind{"ConfigMap", "configmap", "config maps"}
-	secrets    = objectKind{"Secret", "secret", "secrets"}
+	configMaps = objectKind{"ConfigMap", "configmap", "config maps", "configmaps"}
+	secrets    = objectKind{"Secret", "secret", "secrets", "secrets"}
 )
 
 var configMapColumns = []column{
@@ -107,15 +109,24 @@ func (a *querier) objectsCommand(kind objectKind, cmd *cobra.Command) *cobra.Com
 	return cmd
 }
 
+// listObjects returns the objects of a kind. On a node that has none of its own, the error says how to see those of its
+// cluster.
 func (a *querier) listObjects(ctx context.Context, kind objectKind) ([]*configv1.ObjectSummary, error) {
+	elsewhere := false
 	response, err := ask(
 		ctx,
 		a,
 		layout.ConfigMux,
 		func(ctx context.Context, conn grpc.ClientConnInterface) (*configv1.ListObjectsResponse, error) {
-			return configv1.NewConfigServiceClient(conn).ListObjects(ctx, &configv1.ListObjectsRequest{Kind: kind.name})
+			response, err := configv1.NewConfigServiceClient(conn).ListObjects(ctx,
+				&configv1.ListObjectsRequest{Kind: kind.name})
+			elsewhere = status.Code(err) == codes.Unimplemented
+			return response, err
 		},
 	)
+	if elsewhere {
+		return nil, fmt.Errorf("%w; 'kubectl get %s' shows the %s of a cluster", err, kind.short, kind.many)
+	}
 	return response.GetObjects(), err
 }
 

@@ -18,8 +18,8 @@ import (
 
 // The kinds of storage, whose objects have no namespace.
 var (
-	classes = objectKind{"StorageClass", "storageclass", "storage classes"}
-	drivers = objectKind{"CSIDriver", "csidriver", "CSIDrivers"}
+	classes = objectKind{"StorageClass", "storageclass", "storage classes", "sc"}
+	drivers = objectKind{"CSIDriver", "csidriver", "CSIDrivers", "csidrivers"}
 )
 
 var classColumns = []column{
