@@ -44,21 +44,22 @@ func WithChecksum(object []byte, node string) ([]byte, error) {
 
 func sumOf(body []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(body, castagnoli)) }
 
-// checked returns the object that WithChecksum got. It returns an object without the field as it is, because a version
-// without checksums has written it. The error says that the object was changed, or is that of another node; an empty
-// node is any.
-func checked(data []byte, node string) ([]byte, error) {
+// Checked returns the object that WithChecksum got, which may be the last field of others. It returns an object without
+// a checksum as it is, because a version without checksums has written it. The error says that the object was changed,
+// or is that of another node; an empty node is any.
+func Checked(data []byte, node string) ([]byte, error) {
 	at := bytes.LastIndex(data, []byte(writerField))
 	if at < 0 {
 		return data, nil
 	}
-	body := data[:at]
-	decoder := json.NewDecoder(bytes.NewReader(data[at+len(writerField):]))
+	body, rest := data[:at], data[at+len(writerField):]
+	decoder := json.NewDecoder(bytes.NewReader(rest))
 	var by writer
-	if err := decoder.Decode(&by); err != nil {
-		return nil, fmt.Errorf("its checksum cannot be read: %w", err)
+	if decoder.Decode(&by) != nil {
+		return data, nil // a field of that name in the object, or no JSON
 	}
-	object := append(bytes.TrimSuffix(bytes.TrimSpace(bytes.Clone(body)), []byte(",")), '}')
+	end := bytes.TrimSpace(bytes.ReplaceAll(rest[decoder.InputOffset():], []byte("\n"), nil))
+	object := append(bytes.TrimSuffix(bytes.TrimSpace(bytes.Clone(body)), []byte(",")), end...)
 	switch {
 	case by.Checksum != sumOf(body):
 		return object, errors.New("its checksum is wrong, so it was changed")
@@ -68,17 +69,16 @@ func checked(data []byte, node string) ([]byte, error) {
 	return object, nil
 }
 
-// LoadChecked is LoadJSON for a file that was written with WithChecksum by this node. One with a wrong checksum, or of
-// another node, is damaged. The value is filled as far as possible also then.
+// LoadChecked reads a JSON file, as Read does, that was written with WithChecksum. Unknown fields are ignored, because a
+// later version may have written them. A file that cannot be parsed, whose content is not valid or has a wrong checksum,
+// or that is that of another node, is set aside, and the error is a *DamagedError; the value is filled as far as possible
+// also then. An empty node is any. Valid may be nil.
 func LoadChecked(path, node string, into any, valid func() error) error {
 	data, err := Read(path)
 	if err != nil {
 		return err
 	}
-	object, wrong := checked(data, node)
-	if object == nil {
-		object = data
-	}
+	object, wrong := Checked(data, node)
 	err = json.Unmarshal(object, into)
 	if err == nil && valid != nil {
 		err = valid()

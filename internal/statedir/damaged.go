@@ -1,7 +1,6 @@
 package statedir
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -98,28 +97,10 @@ func Read(path string) ([]byte, error) {
 	return nil, &UnreadableError{Path: path, err: err}
 }
 
-// LoadJSON reads a JSON file, as Read does, into a value that a failure may leave half filled. Unknown fields are
-// ignored, because a later version may have written them. A file that cannot be parsed, or whose content is not valid,
-// is set aside, and the error is a *DamagedError. Valid may be nil.
-func LoadJSON(path string, into any, valid func() error) error {
-	data, err := Read(path)
-	if err != nil {
-		return err
-	}
-	err = json.Unmarshal(data, into)
-	if err == nil && valid != nil {
-		err = valid()
-	}
-	if err != nil {
-		return SetAside(path, err)
-	}
-	return nil
-}
-
-// LoadCache is LoadJSON for a file whose content this process can do without: one that cannot be read is set aside,
+// LoadCache is LoadChecked for a file whose content this process can do without: one that cannot be read is set aside,
 // too.
-func LoadCache(path string, into any, valid func() error) error {
-	err := LoadJSON(path, into, valid)
+func LoadCache(path, node string, into any, valid func() error) error {
+	err := LoadChecked(path, node, into, valid)
 	var unreadable *UnreadableError
 	if errors.As(err, &unreadable) {
 		return SetAside(path, unreadable.err)

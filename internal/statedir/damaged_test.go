@@ -29,18 +29,18 @@ func TestADamagedFileIsSetAside(t *testing.T) {
 		}
 		return nil
 	}
-	if err := statedir.LoadJSON(path, &content, notEmpty); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without a file LoadJSON() = %v, want %v", err, fs.ErrNotExist)
+	if err := statedir.LoadChecked(path, "", &content, notEmpty); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a file LoadChecked() = %v, want %v", err, fs.ErrNotExist)
 	}
 	for _, text := range []string{"", "{", "\x00\x00", "{}", `{"Name": 1}`} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		content.Name = ""
-		err := statedir.LoadJSON(path, &content, notEmpty)
+		err := statedir.LoadChecked(path, "", &content, notEmpty)
 		var damaged *statedir.DamagedError
 		if !errors.As(err, &damaged) || damaged.Aside != path+".damaged" || !strings.Contains(err.Error(), damaged.Aside) {
-			t.Errorf("with %q LoadJSON() = %v, want a DamagedError that names the new path", text, err)
+			t.Errorf("with %q LoadChecked() = %v, want a DamagedError that names the new path", text, err)
 		}
 		if aside, err := os.ReadFile(path + ".damaged"); err != nil || string(aside) != text {
 			t.Errorf("the damaged file has %q, %v, want %q", aside, err, text)
@@ -52,8 +52,8 @@ func TestADamagedFileIsSetAside(t *testing.T) {
 	if err := os.WriteFile(path, []byte(`{"Name": "a", "Later": true}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := statedir.LoadJSON(path, &content, notEmpty); err != nil || content.Name != "a" {
-		t.Errorf("of a good file with a field of a later version LoadJSON() = %v, and the name is %q, want %q", err, content.Name, "a")
+	if err := statedir.LoadChecked(path, "", &content, notEmpty); err != nil || content.Name != "a" {
+		t.Errorf("of a good file with a field of a later version LoadChecked() = %v, and the name is %q, want %q", err, content.Name, "a")
 	}
 }
 
@@ -63,15 +63,15 @@ func TestAFileThatCannotBeReadStaysInItsPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file.json")
 	require.NoError(t, os.Symlink("/proc/self/mem", path))
 	var content struct{ Name string }
-	err := statedir.LoadJSON(path, &content, nil)
+	err := statedir.LoadChecked(path, "", &content, nil)
 	if !statedir.IsUnreadable(err) || !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), path) {
-		t.Errorf("LoadJSON() = %v, want an UnreadableError with the path and %v", err, unix.EIO)
+		t.Errorf("LoadChecked() = %v, want an UnreadableError with the path and %v", err, unix.EIO)
 	}
 	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 || left[0].Name() != "file.json" {
 		t.Errorf("the directory has %v, %v, want the file alone", left, err)
 	}
 	var damaged *statedir.DamagedError
-	if err := statedir.LoadCache(path, &content, nil); !errors.As(err, &damaged) || damaged.Aside != path+".damaged" {
+	if err := statedir.LoadCache(path, "", &content, nil); !errors.As(err, &damaged) || damaged.Aside != path+".damaged" {
 		t.Errorf("LoadCache() = %v, want a DamagedError that names the new path", err)
 	}
 }
@@ -88,12 +88,12 @@ func TestAFileThatThisUserMayNotReadStaysAndNamesTheRemedy(t *testing.T) {
 			read <- err
 			return
 		}
-		read <- statedir.LoadJSON(path, &struct{}{}, nil)
+		read <- statedir.LoadChecked(path, "", &struct{}{}, nil)
 	}()
 	err := <-read
 	if !statedir.IsUnreadable(err) || !errors.Is(err, fs.ErrPermission) ||
 		!strings.Contains(err.Error(), "let the user of this process read it") {
-		t.Errorf("LoadJSON() = %v, want an UnreadableError that says who has to read it", err)
+		t.Errorf("LoadChecked() = %v, want an UnreadableError that says who has to read it", err)
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Error(err)

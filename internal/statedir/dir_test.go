@@ -50,8 +50,8 @@ func TestADirectoryInThePlaceOfAFileIsSetAside(t *testing.T) {
 		}
 		var content struct{}
 		var damaged *statedir.DamagedError
-		if err := statedir.LoadJSON(path, &content, nil); !errors.As(err, &damaged) || damaged.Aside == "" {
-			t.Fatalf("LoadJSON() = %v, want it set aside", err)
+		if err := statedir.LoadChecked(path, "", &content, nil); !errors.As(err, &damaged) || damaged.Aside == "" {
+			t.Fatalf("LoadChecked() = %v, want it set aside", err)
 		}
 		names = append(names, filepath.Base(damaged.Aside))
 	}

@@ -31,6 +31,7 @@ func Kinds() []Kind {
 		{"empty", false, write(func([]byte) []byte { return nil })},
 		{"zeros", true, write(func(content []byte) []byte { return make([]byte, max(1, len(content))) })},
 		{"garbage", true, write(func(content []byte) []byte { return bytes.Repeat([]byte("\xff}{\n"), 1+len(content)/4) })},
+		{"a flipped bit in a text", true, write(flipped)},
 		{"of a later version", false, write(func(content []byte) []byte {
 			return bytes.Replace(content, []byte("{"), []byte(`{"later-version": {"reason": ""}, `), 1)
 		})},
@@ -41,6 +42,21 @@ func Kinds() []Kind {
 			return os.MkdirAll(filepath.Join(path, "not", "empty"), 0o700)
 		}},
 	}
+}
+
+// flipped flips a bit in the last text of a JSON object before its checksum, so that it can still be parsed. Of another
+// file it flips a bit in the middle.
+func flipped(content []byte) []byte {
+	changed := bytes.Clone(content)
+	before, _, _ := bytes.Cut(content, []byte(`"writtenBy"`))
+	at := bytes.LastIndex(before, []byte(`":"`)) + len(`":"`)
+	if !bytes.HasPrefix(content, []byte("{")) || at < len(`":"`) {
+		at = len(content) / 2
+	}
+	if at < len(changed) {
+		changed[at] ^= 1
+	}
+	return changed
 }
 
 // Each damages each file below a directory in each way, and calls check, which starts the process and looks. Known are

@@ -70,11 +70,20 @@ func encode(node string, manifests map[string]staticpod.Held, seal seal) ([]byte
 			c.Objects[path] = append(c.Objects[path], kept)
 		}
 	}
-	data, err := json.Marshal(c)
+	data, err := c.marshal()
 	if err != nil {
 		return nil, err
 	}
 	return data, unsealed
+}
+
+// marshal returns the content of the file.
+func (c checkpoint) marshal() ([]byte, error) {
+	data, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	return statedir.WithChecksum(data, c.Node)
 }
 
 // keep returns the form of an object in the checkpoint.
@@ -150,7 +159,7 @@ func restore(path, node string, seals *sealing.Keyring) (map[string]staticpod.He
 // readCheckpoint reads the file. The result has no node if there is no file. A damaged file is set aside.
 func readCheckpoint(path string) (checkpoint, error) {
 	var c checkpoint
-	err := statedir.LoadJSON(path, &c, nil)
+	err := statedir.LoadChecked(path, "", &c, nil) // another node's is no damage, see restore
 	if errors.Is(err, fs.ErrNotExist) {
 		return checkpoint{}, nil
 	}

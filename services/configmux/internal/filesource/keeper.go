@@ -3,7 +3,6 @@ package filesource
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -163,7 +162,7 @@ func (k *keeper) reseal() (files int, err error) {
 	if err != nil || !changed {
 		return 0, err
 	}
-	data, err := json.Marshal(c)
+	data, err := c.marshal()
 	if err == nil {
 		err = statedir.WriteFileAtomic(k.path, data, checkpointMode)
 	}

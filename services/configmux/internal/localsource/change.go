@@ -20,8 +20,12 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
 )
 
-// maxManifest bounds the size of a pod, as etcd does for an API server.
-const maxManifest = 1 << 20
+const (
+	// maxManifest bounds the size of a file with a pod, as etcd does for an API server.
+	maxManifest = 1 << 20
+	// checksumRoom is the part of it for the checksum.
+	checksumRoom = 128
+)
 
 // Applied is the result of an apply.
 type Applied struct {
@@ -69,13 +73,13 @@ func (s *Source) entryOf(pod *v1.Pod) (*entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding the pod: %w", err)
 	}
-	if len(data) > maxManifest {
+	if len(data) > maxManifest-checksumRoom {
 		return nil, &InvalidError{Problems: []staticpod.Problem{
 			{
 				Message: fmt.Sprintf(
 					"the pod has %d bytes as JSON, and may have %d at most: make it smaller",
 					len(data),
-					maxManifest,
+					maxManifest-checksumRoom,
 				),
 			},
 		}}
@@ -121,7 +125,10 @@ func (s *Source) apply(ctx context.Context, wanted *entry, dryRun bool) (Applied
 		return outcome, err
 	}
 	ctx, span := s.begin(ctx, wanted.path, began)
-	err := s.writeFile(wanted.path, wanted.manifest)
+	data, err := withChecksum(wanted.manifest)
+	if err == nil {
+		err = s.writeFile(wanted.path, data)
+	}
 	telemetry.End(span, err)
 	causes := map[string]context.Context{wanted.path: ctx}
 	if err != nil {

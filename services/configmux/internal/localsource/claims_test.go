@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 )
 
@@ -78,6 +79,8 @@ func TestAClaimWithoutItsUIDIsSetAside(t *testing.T) {
 	r.stop()
 	path := r.objectPath(apiobject.Key{Kind: apiobject.Claim, Namespace: "default", Name: "data"})
 	content, err := os.ReadFile(path)
+	must(t, err)
+	content, err = statedir.Checked(content, "") // as v0.1.0 has written it
 	must(t, err)
 	must(t, os.WriteFile(path, []byte(strings.Replace(string(content), `"uid":"`, `"generateName":"`, 1)), 0o600))
 	reading := r.start()

@@ -1,6 +1,7 @@
 package localsource
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -217,6 +218,9 @@ func (s *Source) readOne(path string) error {
 	if err != nil {
 		return err
 	}
+	if data, err = statedir.Checked(data, ""); err != nil {
+		return err
+	}
 	var object metav1.PartialObjectMetadata
 	if err := json.Unmarshal(data, &object); err != nil {
 		return fmt.Errorf("it is not JSON: %w", err)
@@ -234,6 +238,17 @@ func (s *Source) readOne(path string) error {
 	}
 	s.pods[given] = e
 	return nil
+}
+
+// withChecksum returns the content of the file of a pod. The checksum is in the status, because an applied pod has none,
+// and a version without checksums ignores that field but no unknown one.
+func withChecksum(manifest []byte) ([]byte, error) {
+	open, ok := bytes.CutSuffix(manifest, []byte("}"))
+	if !ok || !bytes.HasSuffix(open, []byte(`"status":{}`)) {
+		return manifest, nil
+	}
+	data, err := statedir.WithChecksum(open, "")
+	return append(bytes.TrimSpace(data), '}'), err
 }
 
 // readRegular reads a file of limited size.

@@ -1,9 +1,11 @@
 package localsource
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/podset"
+	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/require"
 )
@@ -55,6 +58,51 @@ func TestFilesWithoutAPodAreSetAside(t *testing.T) {
 	reading = r.restart()
 	if got := len(reading.Errors); got != 3 || len(reading.Pods) != 1 {
 		t.Errorf("after the pod was deleted there are %d errors, want 3, and %d pods, want 1", got, len(reading.Pods))
+	}
+}
+
+// TestAChangedFileDoesNotPassForWhatWasApplied flips one bit of an image and of a value of a config map.
+func TestAChangedFileDoesNotPassForWhatWasApplied(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.apply(pod("a", "i:1"))
+	r.apply(pod("b", "i:1"))
+	r.applyObject(configMap("c", "i:1"))
+	r.stop()
+	settings := r.objectPath(apiobject.Key{Kind: apiobject.ConfigMap, Namespace: "default", Name: "c"})
+	for _, path := range []string{r.file("a"), settings} {
+		content, err := os.ReadFile(path)
+		must(t, err)
+		must(t, os.WriteFile(path, bytes.Replace(content, []byte(`"i:1"`), []byte(`"i:3"`), 1), 0o600))
+	}
+	reading := r.start()
+	expect(t, reading, map[string]string{"default/b-node": "i:1"})
+	if got := objectsOf(reading); len(got) > 0 || len(reading.Errors) != 2 {
+		t.Errorf("objects %v, errors %v; want no object, and two errors", got, reading.Errors)
+	}
+	for _, e := range reading.Errors {
+		if !strings.HasSuffix(e.Path, ".broken") || !strings.Contains(e.Message, "its checksum is wrong") {
+			t.Errorf("error %+v, want one of a file that was renamed because its checksum is wrong", e)
+		}
+	}
+}
+
+// TestAFileWithoutAChecksumIsAccepted starts with files as v0.1.0 has written them.
+func TestAFileWithoutAChecksumIsAccepted(t *testing.T) {
+	r := newRig(t)
+	must(t, os.Mkdir(r.dir, 0o700))
+	must(t, os.WriteFile(r.file("a"), []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"default",`+
+		`"annotations":{"writtenBy":"me"}},"spec":{"containers":[{"name":"c","image":"i:1"}]},"status":{}}`), 0o600))
+	key := apiobject.Key{Kind: apiobject.ConfigMap, Namespace: "default", Name: "c"}
+	r.start()
+	r.stop()
+	must(t, os.WriteFile(r.objectPath(key), []byte(`{"kind":"ConfigMap","namespace":"default","name":"c",`+
+		`"createdAt":"2026-01-01T00:00:00Z","configMap":{"metadata":{"name":"c","namespace":"default"},`+
+		`"data":{"key":"1","writtenBy":"me"}}}`), 0o600))
+	reading := r.start()
+	expect(t, reading, map[string]string{"default/a-node": "i:1"})
+	if got := objectsOf(reading); !slices.Equal(got, []string{"configmap default/c=1"}) || len(reading.Errors) > 0 {
+		t.Errorf("objects %v, errors %v; want the config map", got, reading.Errors)
 	}
 }
 

@@ -92,17 +92,25 @@ func (s *Source) encodeObject(e *objectEntry) ([]byte, error) {
 		}
 		r.Sealed = &box
 	}
+	return r.marshal()
+}
+
+// marshal returns the content of the file.
+func (r record) marshal() ([]byte, error) {
 	data, err := json.Marshal(r)
+	if err == nil {
+		data, err = statedir.WithChecksum(data, "")
+	}
 	if err != nil {
-		return nil, fmt.Errorf("encoding the %s: %w", key, err)
+		return nil, fmt.Errorf("encoding the %s: %w", r.key(), err)
 	}
 	return data, nil
 }
 
 func (s *Source) writeRecord(path string, r record) error {
-	data, err := json.Marshal(r)
+	data, err := r.marshal()
 	if err != nil {
-		return fmt.Errorf("encoding the %s: %w", r.key(), err)
+		return err
 	}
 	if err := statedir.WriteFileAtomic(path, data, fileMode); err != nil {
 		return fmt.Errorf(
@@ -120,6 +128,9 @@ func readRecord(path string) (record, error) {
 	var r record
 	data, err := readRegular(path, maxRecord)
 	if err != nil {
+		return r, err
+	}
+	if data, err = statedir.Checked(data, ""); err != nil {
 		return r, err
 	}
 	if json.Unmarshal(data, &r) != nil {

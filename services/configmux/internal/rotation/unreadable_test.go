@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 	"github.com/quartet-node/quartet/test/eventually"
@@ -22,21 +23,18 @@ func TestARotationStopsAtTheFirstRecordThatItCannotRead(t *testing.T) {
 		file  func(root string) string
 		spoil func(path string, content []byte) error
 	}{
-		"a secret of garbage":      {secretFile, holding("}{")},
-		"a secret without content": {secretFile, holding("{}")},
-		"a secret with another content": {secretFile, func(path string, content []byte) error {
-			return os.WriteFile(path, []byte(strings.Replace(string(content), `"data":"`, `"data":"AAAA`, 1)), 0o600)
-		}},
-		"a secret of a missing key": {secretFile, func(path string, content []byte) error {
-			return os.WriteFile(path, []byte(strings.Replace(string(content), `"key":"`, `"key":"0`, 1)), 0o600)
+		"a secret of garbage":           {secretFile, holding("}{")},
+		"a secret without content":      {secretFile, holding("{}")},
+		"a secret with another content": {secretFile, changing(`"data":"`, `"data":"AAAA`)},
+		"a secret of a missing key":     {secretFile, changing(`"key":"`, `"key":"0`)},
+		"a secret with a wrong checksum": {secretFile, func(path string, content []byte) error {
+			return os.WriteFile(path, []byte(strings.Replace(string(content), `"createdAt":"2`, `"createdAt":"3`, 1)), 0o600)
 		}},
 		"a directory in the place of a secret": {secretFile, func(path string, _ []byte) error {
 			return errors.Join(os.Remove(path), os.Mkdir(path, 0o700))
 		}},
-		"a checkpoint of garbage": {checkpointFile, holding("}{")},
-		"a checkpoint with a changed secret": {checkpointFile, func(path string, content []byte) error {
-			return os.WriteFile(path, []byte(strings.Replace(string(content), `"data":"`, `"data":"AAAA`, 1)), 0o600)
-		}},
+		"a checkpoint of garbage":            {checkpointFile, holding("}{")},
+		"a checkpoint with a changed secret": {checkpointFile, changing(`"data":"`, `"data":"AAAA`)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root, old := prepare(t)
@@ -81,6 +79,17 @@ func TestARotationStopsAtTheFirstRecordThatItCannotRead(t *testing.T) {
 // holding returns a function that replaces the content of a file.
 func holding(content string) func(path string, _ []byte) error {
 	return func(path string, _ []byte) error { return os.WriteFile(path, []byte(content), 0o600) }
+}
+
+// changing returns a function that replaces a part of a file without a checksum.
+func changing(from, to string) func(path string, content []byte) error {
+	return func(path string, content []byte) error {
+		object, err := statedir.Checked(content, "")
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, []byte(strings.Replace(string(object), from, to, 1)), 0o600)
+	}
 }
 
 func secretFile(root string) string {

@@ -73,8 +73,9 @@ func (k *Keyring) load() (keys []key, err error) {
 		return nil, unusable("cannot read the key file: %w: check the disk", err)
 	}
 	var content keyFile
+	data, err = statedir.Checked(data, "")
 	// The problem is not described because a decoder's error may quote a part of the key.
-	if len(data) > maxFile || json.Unmarshal(data, &content) != nil || len(content.Keys) == 0 {
+	if err != nil || len(data) > maxFile || json.Unmarshal(data, &content) != nil || len(content.Keys) == 0 {
 		return nil, unusable(
 			"the key file %s is damaged: restore it from a backup; without one, remove it and apply all secrets again",
 			k.path,
@@ -125,6 +126,9 @@ func (k *Keyring) check(info fs.FileInfo) error {
 // store replaces the file.
 func (k *Keyring) store(keys []key) error {
 	data, err := json.Marshal(keyFile{Keys: keys})
+	if err == nil {
+		data, err = statedir.WithChecksum(data, "")
+	}
 	if err != nil {
 		return unusable("cannot encode the keys: %w", err)
 	}

@@ -173,6 +173,11 @@ func TestAKeyFileThatIsNotToBeTrustedIsRefusedAndSaysWhatToDo(t *testing.T) {
 		"cut off":      {func(path string) error { return os.WriteFile(path, content[:len(content)/2], 0o600) }, "is damaged: restore it from a backup"},
 		"empty":        {func(path string) error { return os.WriteFile(path, nil, 0o600) }, "is damaged: restore it from a backup"},
 		"without keys": {func(path string) error { return os.WriteFile(path, []byte(`{"keys":[]}`), 0o600) }, "is damaged"},
+		"with a flipped bit in a key": {func(path string) error {
+			changed := bytes.Clone(content)
+			changed[bytes.Index(content, []byte(`"key":"`))+len(`"key":"`)] ^= 1
+			return os.WriteFile(path, changed, 0o600)
+		}, "is damaged: restore it from a backup"},
 		"with a short key": {func(path string) error {
 			return os.WriteFile(path, []byte(`{"keys":[{"id":"a","key":"YQ=="}]}`), 0o600)
 		}, "has a damaged key"},

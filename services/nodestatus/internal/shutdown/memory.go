@@ -28,7 +28,7 @@ type memory struct {
 
 // load reads the state; nothing, and no error, if there is no file. A damaged file is set aside.
 func load(stateDir string) (m memory, err error) {
-	err = statedir.LoadCache(filepath.Join(stateDir, fileName), &m, nil)
+	err = statedir.LoadCache(filepath.Join(stateDir, fileName), "", &m, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return memory{}, nil
 	}
@@ -42,7 +42,10 @@ func load(stateDir string) (m memory, err error) {
 func save(stateDir string, m memory) error {
 	data, err := json.Marshal(m)
 	if err == nil {
-		err = statedir.WriteFileAtomic(filepath.Join(stateDir, fileName), append(data, '\n'), 0o600)
+		data, err = statedir.WithChecksum(data, "")
+	}
+	if err == nil {
+		err = statedir.WriteFileAtomic(filepath.Join(stateDir, fileName), data, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("saving the progress of a shutdown: %w", err)

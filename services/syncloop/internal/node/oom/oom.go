@@ -165,6 +165,9 @@ func scopeName(system bool) string {
 func (w *watcher) save(ctx context.Context) {
 	data, err := json.Marshal(place{Boot: w.cfg.Boot, Next: w.next})
 	if err == nil {
+		data, err = statedir.WithChecksum(data, "")
+	}
+	if err == nil {
 		err = statedir.ReplaceFile(w.cfg.File, data, fileMode)
 	}
 	if err != nil && !w.unsaved {
@@ -177,7 +180,7 @@ func (w *watcher) save(ctx context.Context) {
 // load reads the position in the log. known is false without a valid file, as at the first start. A damaged file is set
 // aside.
 func load(file string) (p place, known bool, err error) {
-	err = statedir.LoadCache(file, &p, func() error {
+	err = statedir.LoadCache(file, "", &p, func() error {
 		if p.Boot == "" {
 			return errors.New("it names no boot of the machine")
 		}

@@ -135,7 +135,7 @@ func OpenBook(dir string, logger *slog.Logger) *Book {
 			continue
 		}
 		var r record
-		if err := statedir.LoadCache(path, &r, nil); err != nil {
+		if err := statedir.LoadCache(path, "", &r, nil); err != nil {
 			logger.Warn("the stored results of a pod's probes are damaged; its probes start again", telemetry.KeyPodUID, uid, telemetry.KeyError, err)
 			continue
 		}
@@ -234,6 +234,9 @@ func (b *Book) keepOnly(uid types.UID, ids []string) error {
 // write writes a page. The caller holds its lock.
 func (b *Book) write(uid types.UID, p *page) error {
 	data, err := json.Marshal(p.record)
+	if err == nil {
+		data, err = statedir.WithChecksum(data, "")
+	}
 	if err != nil {
 		return fmt.Errorf("keep the result of a probe: %w", err)
 	}

@@ -95,6 +95,9 @@ func (m *Manager) saveNode(ctx context.Context, facts nodeFacts) {
 	}
 	data, err := json.Marshal(facts)
 	if err == nil {
+		data, err = statedir.WithChecksum(data, facts.Name)
+	}
+	if err == nil {
 		err = m.nodeFile.Write(func() error { return statedir.ReplaceFile(m.cfg.NodeFile, data, nodeFileMode) })
 	}
 	if err != nil {
@@ -110,7 +113,7 @@ func (m *Manager) loadNode() {
 		return
 	}
 	var facts nodeFacts
-	err := statedir.LoadCache(m.cfg.NodeFile, &facts, nil)
+	err := statedir.LoadCache(m.cfg.NodeFile, "", &facts, nil) // another node's is no damage
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/executor"
 )
 
@@ -139,16 +141,28 @@ func TestARestartedContainerGetsTheFactsOfTheNode(t *testing.T) {
 	}
 }
 
-// TestADamagedNodeFile checks that a damaged file counts as missing.
+// TestADamagedNodeFile checks that a damaged file counts as missing, and that one of v0.1.0 counts.
 func TestADamagedNodeFile(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "node.json")
-	if err := os.WriteFile(file, []byte(`{"ips": ["192.0.2.9"], "allo`), 0o600); err != nil {
+	good := `{"name": "node-1", "ips": ["192.0.2.9"], "allocatable": {"memory": "1Gi"}}`
+	checked, err := statedir.WithChecksum([]byte(good), "node-1")
+	if err != nil {
 		t.Fatal(err)
 	}
-	n := newNode(t, func(c *executor.Config) { c.NodeFile = file })
-	pod := askingPod("asks")
-	n.sync(pod)
-	if got := variable(n.created(pod, "main"), "HOST"); got != "192.0.2.1" {
-		t.Errorf("the address of the node is %q, want %q", got, "192.0.2.1")
+	for content, want := range map[string]string{
+		good:            "192.0.2.9",
+		string(checked): "192.0.2.9",
+		strings.Replace(string(checked), "192.0.2.9", "192.0.2.8", 1): "192.0.2.1",
+		`{"ips": ["192.0.2.9"], "allo`:                                "192.0.2.1",
+	} {
+		file := filepath.Join(t.TempDir(), "node.json")
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n := newNode(t, func(c *executor.Config) { c.NodeFile = file })
+		pod := askingPod("asks")
+		n.sync(pod)
+		if got := variable(n.created(pod, "main"), "HOST"); got != want {
+			t.Errorf("with %s the address of the node is %q, want %q", content, got, want)
+		}
 	}
 }
