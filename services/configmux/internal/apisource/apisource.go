@@ -49,6 +49,9 @@ const (
 // milliseconds if the API server is reachable, and a new subscriber waits 1 s for the desired pods.
 const restoreAfter = 700 * time.Millisecond
 
+// readAgain is the interval of reads of a checkpoint that cannot be read.
+const readAgain = 10 * time.Second
+
 // requestLimit bounds a list, and the start of a watch. The API server's own limit is a minute; a healthy one needs
 // milliseconds for the pods of a node.
 const requestLimit = 30 * time.Second
@@ -99,6 +102,8 @@ type Source struct {
 	mode   string
 	// restored are the pods of the checkpoint, until they are used or not needed any more.
 	restored []*v1.Pod
+	// unread is true as long as the checkpoint cannot be read and may be needed. It is read again and again.
+	unread bool
 	// listed is true after the first list, and listedAt is the time of the last one.
 	listed   bool
 	listedAt time.Time
@@ -134,7 +139,8 @@ func (s *Source) Target() string { return s.target }
 // sink, and may be solved at any time.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	s.sink = sink
-	s.openCheckpoint()
+	s.keeper = newKeeper(s.cfg)
+	s.keeper.written = s.openCheckpoint()
 	defer s.keeper.start()()
 	s.sink.Set(Name, s.failed())
 
@@ -154,6 +160,9 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 			s.take(ctx, n)
 		case <-timer.C():
 			s.restore(ctx)
+			if s.unread {
+				timer.Reset(readAgain)
+			}
 		case saving := <-s.keeper.outcome:
 			s.saved(saving.err)
 		}
@@ -189,7 +198,7 @@ func (s *Source) take(ctx context.Context, n news) {
 		s.refused(ctx, n)
 	case listed:
 		first := !s.listed
-		s.listed, s.listedAt, s.restored, s.mode = true, s.cfg.Clock.Now(), nil, modeWatch
+		s.listed, s.listedAt, s.restored, s.unread, s.mode = true, s.cfg.Clock.Now(), nil, false, modeWatch
 		delete(s.failures, reflector.VerbList)
 		change := s.pods.replace(n.pods, s.cfg.Clock.Now())
 		// The pods of the checkpoint may not have been passed to the sink.
@@ -261,6 +270,10 @@ func (s *Source) refused(ctx context.Context, n news) {
 
 // restore passes the pods of the checkpoint to the sink, unless there was a list or it has done so before.
 func (s *Source) restore(ctx context.Context) {
+	if s.unread {
+		s.openCheckpoint()
+		s.sink.Set(Name, s.failed())
+	}
 	if len(s.restored) == 0 {
 		return
 	}

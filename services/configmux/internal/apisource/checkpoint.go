@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -67,18 +66,22 @@ func decode(data []byte) (node string, pods []*v1.Pod, err error) {
 	return string(name), pods, nil
 }
 
-// openCheckpoint reads the checkpoint and creates its keeper. It renames a corrupt checkpoint; the node then starts
-// without one.
-func (s *Source) openCheckpoint() {
+// openCheckpoint reads the checkpoint, and returns its content if it is used. It renames a corrupt checkpoint; the node
+// then starts without one. One that cannot be read stays, and is read again.
+func (s *Source) openCheckpoint() (used []byte) {
 	path := s.cfg.Checkpoint
-	s.keeper = newKeeper(s.cfg)
-	data, err := os.ReadFile(path)
+	s.damaged = nil
+	data, err := statedir.Read(path)
+	s.unread = statedir.IsUnreadable(err)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return
+		return nil
+	case s.unread:
+		s.damage(err.Error() + "; it is tried again")
+		return nil
 	case err != nil:
-		s.damage(fmt.Sprintf("cannot read it: %v: let the user of this process read it", err))
-		return
+		s.damage(err.Error())
+		return nil
 	}
 	node, pods, err := decode(data)
 	switch {
@@ -88,8 +91,10 @@ func (s *Source) openCheckpoint() {
 		s.cfg.Logger.Warn("the checkpoint of the API server's pods is that of another node; it is not used, and replaced with the first list",
 			telemetry.KeySource, Name, telemetry.KeyFile, path, "node", node, "this", s.cfg.Node)
 	default:
-		s.restored, s.keeper.written = pods, data
+		s.restored = pods
+		return data
 	}
+	return nil
 }
 
 // damage records the problem with the checkpoint until it is written again.

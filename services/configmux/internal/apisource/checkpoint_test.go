@@ -5,8 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -201,19 +203,61 @@ func TestTheCheckpointOfAnotherNodeIsNotUsed(t *testing.T) {
 	r.wrong("none of its pods is known yet")
 }
 
+// TestACheckpointThatCannotBeReadIsReadAgain has a checkpoint of which each read fails with an I/O error, without an API
+// server. It stays in its place, and its pods run when it can be read.
+func TestACheckpointThatCannotBeReadIsReadAgain(t *testing.T) {
+	r := alone(t)
+	r.remember("node", pod("a", "i:1"))
+	must(t, os.Rename(r.checkpoint, r.checkpoint+".good"))
+	must(t, os.Symlink("/proc/self/mem", r.checkpoint)) // of which no read succeeds
+	r.run()
+	if e := r.wrong("cannot be read: "); e.Path != r.checkpoint || !strings.Contains(e.Message, "check the disk") {
+		t.Errorf("error %+v, want that of the checkpoint with what to do", e)
+	}
+	r.timers(1)
+	r.clock.Step(restoreAfter)
+	if files, err := os.ReadDir(filepath.Dir(r.checkpoint)); err != nil || len(files) != 2 {
+		t.Errorf("the directory has %v, %v, want the checkpoint in its place", files, err)
+	}
+	must(t, os.Rename(r.checkpoint+".good", r.checkpoint))
+	for end := time.Now().Add(patience); ; r.pause(time.Millisecond) {
+		r.clock.Step(readAgain)
+		select {
+		case reading := <-r.given:
+			if reading.Failed {
+				continue
+			}
+			if reading.Op != podset.Restore || !slices.Equal(texts(reading), []string{"a i:1"}) || strings.Contains(
+				fmt.Sprint(reading.Errors), "cannot be read") {
+				t.Errorf("given %+v, want the restored pod and no error of the checkpoint", reading)
+			}
+			return
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatal("the checkpoint is not read again")
+		}
+	}
+}
+
+// withoutDirectory puts the checkpoint into a directory that is not there.
+func (r *rig) withoutDirectory() {
+	r.checkpoint = filepath.Join(filepath.Dir(r.checkpoint), "missing", "api-pods")
+	r.cfg.Checkpoint = r.checkpoint
+}
+
 func TestADiskThatCannotBeWrittenIsReportedAndRetried(t *testing.T) {
 	a := newAPIServer(t)
 	r := newRig(t, a.client())
-	must(t, os.Mkdir(r.checkpoint, 0o700)) // a file cannot take its place
+	r.withoutDirectory()
 	r.run()
-	r.wrong("cannot read it")
 	a.put(pod("a", "i:1"))
 	if e := r.wrong("cannot save the pods of the API server: "); e.Path != r.checkpoint {
 		t.Errorf("error %v, want Path %v", e, r.checkpoint)
 	}
 	a.put(pod("b", "i:1")) // and no pod is delayed
 	r.until("the other pod", func(reading source.Reading) bool { return slices.Contains(texts(reading), "b i:1") })
-	must(t, os.Remove(r.checkpoint))
+	must(t, os.Mkdir(filepath.Dir(r.checkpoint), 0o700))
 	r.timers(2)
 	r.clock.Step(saveEvery)
 	r.kept("a i:1", "b i:1")
@@ -224,10 +268,10 @@ func TestAWriteThatFailedIsTriedAgainThoughNothingChanges(t *testing.T) {
 	a := newAPIServer(t)
 	a.put(pod("a", "i:1"))
 	r := newRig(t, a.client())
-	must(t, os.Mkdir(r.checkpoint, 0o700))
+	r.withoutDirectory()
 	r.run()
 	r.wrong("cannot save the pods of the API server: ")
-	must(t, os.Remove(r.checkpoint))
+	must(t, os.Mkdir(filepath.Dir(r.checkpoint), 0o700))
 	for end := time.Now().Add(patience); ; r.pause(time.Millisecond) {
 		r.clock.Step(saveAgain)
 		if _, err := os.Stat(r.checkpoint); err == nil {
