@@ -1,6 +1,7 @@
 package statedir
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,6 +28,10 @@ func (e *DamagedError) Error() string {
 	}
 	return fmt.Sprintf("%s is damaged and is now %s: %v", e.Path, e.Aside, e.err)
 }
+
+// Now returns the path that the file has now, for a caller that reads what it still holds: a disk that has damaged a
+// file may also fail its rename.
+func (e *DamagedError) Now() string { return cmp.Or(e.Aside, e.Path) }
 
 // Unwrap returns the reason, and the error of the rename if it failed.
 func (e *DamagedError) Unwrap() error { return e.err }

@@ -85,7 +85,7 @@ func (b *Book) read() {
 	var damaged *statedir.DamagedError
 	changed := false
 	if errors.As(err, &damaged) {
-		entries = salvage(damaged.Aside)
+		entries = salvage(damaged.Now())
 		b.cfg.Logger.Error("the record of the evicted pods is damaged: those that it lost start again if a source still names them",
 			telemetry.KeyFile, b.cfg.Path, "recovered", len(entries), telemetry.KeyError, err)
 		changed = true // what was recovered is written

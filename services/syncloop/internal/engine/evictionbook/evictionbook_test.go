@@ -120,6 +120,30 @@ func TestADamagedBookIsSetAsideAndWhatItShowsCounts(t *testing.T) {
 	}
 }
 
+// TestADamagedBookThatCannotBeRenamedCounts: on a disk that fails, what the file shows counts from where it is.
+func TestADamagedBookThatCannotBeRenamedCounts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "evictions.json")
+	text := `{"u1": {"reason": "Evicted"}, "u2": {"reason":`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Directories, which a file does not replace, have all names that a damaged file may get.
+	for i := range 10 {
+		aside := fmt.Sprintf("%s.%d.damaged", path, i)
+		if i == 0 {
+			aside = path + ".damaged"
+		}
+		if err := os.Mkdir(aside, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, start := range []string{"the first start", "the second start"} {
+		if got, want := open(t, path).UIDs(), []types.UID{"u1"}; !slices.Equal(got, want) {
+			t.Errorf("at %s UIDs() = %v, want %v", start, got, want)
+		}
+	}
+}
+
 // TestAnEarlierVersionReadsTheBook: it takes the field with the checksum for an eviction of another boot, and drops it.
 // What it writes has no checksum, and counts.
 func TestAnEarlierVersionReadsTheBook(t *testing.T) {
