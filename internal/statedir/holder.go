@@ -118,14 +118,17 @@ func writeHolder(file *os.File, holder Holder) error {
 	return err
 }
 
-// holderOf returns the holder of the lock of a service. If the file does not name it, the kernel does (proc_locks(5)),
-// unless it is in a PID namespace that this process does not see.
+// holderOf returns the holder of the lock of a service. If the file does not name it, or names an earlier one because
+// the holder could not write, the kernel does (proc_locks(5)), unless it is in a PID namespace that this process does not
+// see.
 func holderOf(file *os.File, service string) Holder {
 	holder := readHolder(file)
-	if holder.PID == 0 {
-		if pid, err := lockedBy(file); err == nil && pid > 0 {
-			holder.Service, holder.PID = service, pid
-		}
+	pid, err := lockedBy(file)
+	if err != nil || pid == 0 || pid == holder.PID {
+		return holder
+	}
+	if holder.PID == 0 || holder.PIDNamespace != "" && holder.PIDNamespace == Self(service).PIDNamespace {
+		return Holder{Service: service, PID: pid}
 	}
 	return holder
 }

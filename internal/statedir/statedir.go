@@ -72,13 +72,15 @@ func LockAs(dir string, self Holder) (*Held, error) {
 		return nil, errors.Join(err, file.Close())
 	}
 	self.Since = time.Now().UTC().Truncate(time.Second)
-	// The lock is held also if its text cannot be written, because the disk is full or hangs: see holderOf.
+	// The lock is held also if its text cannot be written, because the disk is full, read-only or hangs: see holderOf.
 	_ = Inform(func() error { return writeHolder(file, self) })
 	return &Held{file: file}, nil
 }
 
 // openLock opens a lock file. It is never removed, because then two processes could lock two files of the same name. A
-// directory in its place, which no process has locked, is set aside.
+// directory in its place, which no process has locked, is set aside. On a disk that the kernel has made read-only, a
+// file that is there is opened for reading, which is enough for a lock: a node that has started there before starts
+// again.
 func openLock(path string) (*os.File, error) {
 	const flags = os.O_RDWR | os.O_CREATE | unix.O_CLOEXEC
 	file, err := os.OpenFile(path, flags, 0o600)
@@ -87,6 +89,12 @@ func openLock(path string) (*os.File, error) {
 			return nil, errors.Join(err, renamed)
 		}
 		file, err = os.OpenFile(path, flags, 0o600)
+	}
+	if errors.Is(err, unix.EROFS) {
+		existing, missing := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0)
+		if missing == nil {
+			return existing, nil
+		}
 	}
 	return file, err
 }

@@ -8,6 +8,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/test/require"
 )
 
 func TestLockIsExclusivePerService(t *testing.T) {
@@ -164,5 +168,44 @@ func onlyEntry(t *testing.T, dir, name string) {
 	}
 	if len(entries) != 1 || entries[0].Name() != name {
 		t.Errorf("directory holds %v, want only %s", entries, name)
+	}
+}
+
+// TestALockThatExistsIsTakenOnAReadOnlyDisk mounts a file system, whose errors have the kernel make it read-only in the
+// field, and has it taken, held and found held as before.
+func TestALockThatExistsIsTakenOnAReadOnlyDisk(t *testing.T) {
+	require.Root(t, "a mount")
+	dir := t.TempDir()
+	require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	earlier := Self("pleg")
+	earlier.PID, earlier.Started = 1, 1
+	before, err := LockAs(dir, earlier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := before.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	held, err := Lock(dir, "pleg")
+	if err != nil {
+		t.Fatalf("Lock() = %v, want the lock", err)
+	}
+	var other *HeldError
+	if _, err := Lock(dir, "pleg"); !errors.As(err, &other) || other.Holder.PID != os.Getpid() {
+		t.Errorf("a second Lock() = %v, want a HeldError with this process, which the kernel knows", err)
+	}
+	if err := held.Release(); err != nil {
+		t.Error(err)
+	}
+	if _, err := Lock(dir, "syncloop"); err == nil || !strings.Contains(err.Error(), "mount it writable") {
+		t.Errorf("Lock() of a service without a lock = %v, want an error with the remedy", err)
 	}
 }
