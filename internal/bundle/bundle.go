@@ -163,7 +163,7 @@ func (b *Bundle) CleanUpRuntime() error {
 	return errors.Join(
 		unmountBelow(b.cfg.Layout, b.cfg.Layout.Runtime()),
 		b.removeNetwork(),
-		removeAll(b.runtimeSockets()),
+		b.removeAll(b.runtimeSockets()),
 	)
 }
 
@@ -181,7 +181,7 @@ func (b *Bundle) removeSockets() error {
 	if l.SocketDir() != layout.DefaultRunDir && l.SocketDir() != l.PIDDir() {
 		paths = append(paths, l.SocketDir())
 	}
-	return removeAll(paths)
+	return b.removeAll(paths)
 }
 
 // runtimeSockets returns the sockets of containerd and its shims, and containerd's PID file.
@@ -198,11 +198,18 @@ func (b *Bundle) runtimeSockets() []string {
 	return append(paths, l.ShimSocketDir())
 }
 
-func removeAll(paths []string) error {
+// removeAll removes files and empty directories. Those on a read-only disk stay: the processes that they belong to have
+// ended, and the next start replaces them.
+func (b *Bundle) removeAll(paths []string) error {
 	var errs []error
 	for _, path := range paths {
-		// A directory stays if something else is in it.
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) {
+		switch err := os.Remove(path); {
+		case err == nil, errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTEMPTY): // something else is in it
+		case errors.Is(err, syscall.EROFS):
+			if _, missing := os.Lstat(path); missing == nil {
+				b.cfg.Note(path + " stays, because it is on a read-only disk")
+			}
+		default:
 			errs = append(errs, err)
 		}
 	}

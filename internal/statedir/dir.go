@@ -38,6 +38,12 @@ func WriteIn(dir string, write func() error) error {
 	return write()
 }
 
+// IsReadOnly reports whether a directory is on a file system that is mounted read-only, as ext4 becomes by an error.
+func IsReadOnly(dir string) bool {
+	var stat unix.Statfs_t
+	return unix.Statfs(dir, &stat) == nil && stat.Flags&unix.ST_RDONLY != 0
+}
+
 // informationLimit is how long a process waits for a write that it does not need. A healthy disk takes milliseconds.
 const informationLimit = 2 * time.Second
 

@@ -65,7 +65,7 @@ func down(ctx context.Context, opts downOptions, out, errOut io.Writer) error {
 		p.printf("There is no node in %s.\n", l.StateDir())
 		return nil
 	}
-	if err := p.step("services", func() (string, error) { return stopServices(ctx, l) }); err != nil {
+	if err := p.step("services", func() (string, error) { return stopServices(ctx, l, p) }); err != nil {
 		return err
 	}
 	if opts.keepPods {
@@ -82,7 +82,7 @@ func down(ctx context.Context, opts downOptions, out, errOut io.Writer) error {
 // are not touched.
 func hasNode(l layout.Layout) (bool, error) {
 	for _, name := range lockNames() {
-		_, err := os.Stat(filepath.Join(l.StateDir(), name+".lock"))
+		_, err := os.Stat(lockFile(l, name))
 		switch {
 		case err == nil:
 			return true, nil
@@ -106,14 +106,21 @@ func lockNames() []string {
 
 // stopServices ends the supervisor, and remaining services. It identifies the processes by the locks that they hold,
 // because a process ID in a file may be outdated, or that of another PID namespace.
-func stopServices(ctx context.Context, l layout.Layout) (string, error) {
+func stopServices(ctx context.Context, l layout.Layout, p progress) (string, error) {
 	stopped := "none ran"
 	for _, name := range lockNames() {
+		if _, err := os.Stat(lockFile(l, name)); errors.Is(err, os.ErrNotExist) {
+			continue // it has never run, and on a read-only disk the lock could not be made
+		}
 		lock, err := statedir.Lock(l.StateDir(), name)
 		var held *statedir.HeldError
 		switch {
 		case err == nil:
-			if err := errors.Join(removeStale(l.PIDFile(name)), lock.Release()); err != nil {
+			// The file is for people, so that one that stays keeps nothing from being stopped.
+			if err := removeStale(l.PIDFile(name)); err != nil {
+				p.note(err.Error())
+			}
+			if err := lock.Release(); err != nil {
 				return "", err
 			}
 		case errors.As(err, &held):
@@ -127,6 +134,9 @@ func stopServices(ctx context.Context, l layout.Layout) (string, error) {
 	}
 	return stopped, nil
 }
+
+// lockFile returns the path of a lock.
+func lockFile(l layout.Layout, name string) string { return filepath.Join(l.StateDir(), name+".lock") }
 
 // endHolder ends the process that holds a lock, and no other one.
 func endHolder(ctx context.Context, held *statedir.HeldError) error {
@@ -142,8 +152,9 @@ func endHolder(ctx context.Context, held *statedir.HeldError) error {
 
 // removeStale removes the PID file of a killed process.
 func removeStale(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("removing a pid file that is out of date: %w", err)
+	err := statedir.Inform(func() error { return os.Remove(path) })
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("a PID file that is out of date stays: %w", err)
 	}
 	return nil
 }
@@ -160,7 +171,12 @@ func stopRuntime(ctx context.Context, b *bundle.Bundle, l layout.Layout, p progr
 				p.note(fmt.Sprintf("cannot start containerd to stop the pods, killing them: %v", err))
 				return "killed", nil
 			}
-			return "removed", b.RemovePods(ctx, podGrace)
+			err := b.RemovePods(ctx, podGrace)
+			if err != nil && statedir.IsReadOnly(l.StateDir()) {
+				p.note(fmt.Sprintf("containerd cannot write that the pods end, killing them: %v", err))
+				return "killed", nil
+			}
+			return "removed", err
 		}); err != nil {
 			return err
 		}

@@ -109,3 +109,22 @@ func TestDownEndsNoProcessOfAnotherPIDNamespace(t *testing.T) {
 		t.Errorf("the other process runs: %t; the holder runs: %t; want both", runs(t, other), runs(t, holder))
 	}
 }
+
+// TestDownGoesOnIfAPIDFileStays checks that a PID file, which is for people, keeps no part from being stopped.
+func TestDownGoesOnIfAPIDFileStays(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "configmux.lock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "run", "configmux.pid", "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	holder := holding(t, dir, 0, statedir.Holder{Service: "pleg"})
+	out, err := downOf(t, dir)
+	if err != nil || !strings.Contains(out, "configmux.pid") {
+		t.Errorf("down() = %v, want none and a note that names the file\n%s", err, out)
+	}
+	if runs(t, holder) {
+		t.Error("a process after the one with the PID file still runs")
+	}
+}
