@@ -67,6 +67,12 @@ func StartNode(t testing.TB, c *Containerd) *Node {
 // StartNodeAs is StartNode with a function that changes the command before each start; nil for none.
 func StartNodeAs(t testing.TB, c *Containerd, wrap func(*exec.Cmd)) *Node {
 	t.Helper()
+	return StartNodeIn(t, c, filepath.Join(c.StateDir, nodeName), wrap)
+}
+
+// StartNodeIn is StartNodeAs with a state directory.
+func StartNodeIn(t testing.TB, c *Containerd, stateDir string, wrap func(*exec.Cmd)) *Node {
+	t.Helper()
 	bin := BinDir(t)
 	for _, name := range append([]layout.Service{"quartet"}, layout.Services()...) {
 		_, err := os.Stat(filepath.Join(bin, string(name)))
@@ -75,7 +81,7 @@ func StartNodeAs(t testing.TB, c *Containerd, wrap func(*exec.Cmd)) *Node {
 		}
 		Require(t, err)
 	}
-	l, err := layout.New(filepath.Join(c.StateDir, nodeName))
+	l, err := layout.New(stateDir)
 	if err != nil {
 		t.Fatal(err)
 	}

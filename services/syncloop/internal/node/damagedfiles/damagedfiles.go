@@ -2,7 +2,8 @@
 // and goes on with what it can recover (statedir.SetAside). The renamed file stays until a person has looked at it, so
 // the report does not depend on which process was killed since: this package looks for such files, of all processes,
 // once a minute. They are in a metric and in the health of syncloop, and a new one is an event of the node. A directory
-// that cannot be listed is in the log and in the health, and what lay in it counts on.
+// that cannot be listed is in the log and in the health, and what lay in it counts on. So is one of the two directories
+// on a disk that has become read-only.
 package damagedfiles
 
 import (
@@ -25,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
@@ -70,11 +72,13 @@ type Reporter struct {
 	cfg    Config
 	metric *prometheus.GaugeVec
 	// seen has the files that were reported, with the time at which they were set aside, and counted those in the metric.
-	// Only Run uses these three.
+	// Only Run uses these four.
 	seen    map[string]time.Time
 	counted map[string]int
-	// unread has the directories that could not be listed, with the errors.
-	unread map[string]error
+	// unread has the directories that could not be listed, with the errors, and readOnly the one on a read-only
+	// disk; empty for none.
+	unread   map[string]error
+	readOnly string
 
 	mu      sync.Mutex
 	reasons []string
@@ -104,7 +108,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// Reasons returns a sentence for each damaged file, and for each directory that cannot be listed.
+// Reasons returns a sentence for each damaged file, and for each directory that cannot be listed or written.
 func (r *Reporter) Reasons() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,7 +130,7 @@ func (r *Reporter) look(ctx context.Context) {
 		}
 	}
 	r.counted = f.counts
-	var reasons []string
+	reasons := r.lookForReadOnly(ctx)
 	for _, dir := range slices.Sorted(maps.Keys(f.unread)) {
 		reasons = append(reasons, fmt.Sprintf("%s cannot be listed, so that damaged files in it are not known: %v: "+
 			"look for a failing disk", dir, f.unread[dir]))
@@ -149,6 +153,29 @@ func (r *Reporter) look(ctx context.Context) {
 	r.mu.Lock()
 	r.reasons = reasons[:min(len(reasons), maxReasons)]
 	r.mu.Unlock()
+}
+
+// lookForReadOnly reports whether the state directory, or else the root directory, is on a read-only disk.
+func (r *Reporter) lookForReadOnly(ctx context.Context) (reasons []string) {
+	before := r.readOnly
+	r.readOnly = ""
+	for _, dir := range []string{r.cfg.RootDir, r.cfg.StateDir} {
+		if statedir.IsReadOnly(dir) {
+			r.readOnly = dir
+		}
+	}
+	if r.readOnly == "" {
+		if before != "" {
+			r.cfg.Logger.InfoContext(ctx, "a directory of the node can be written again", telemetry.KeyFile, before)
+		}
+		return nil
+	}
+	text := r.readOnly + " is on a read-only file system: no new pod starts, and a syncloop that is killed forgets " +
+		"evictions of this time: look for a failing disk in dmesg, and mount it writable"
+	if before != r.readOnly {
+		r.cfg.Logger.ErrorContext(ctx, text)
+	}
+	return []string{text}
 }
 
 // finding is one look at all directories.

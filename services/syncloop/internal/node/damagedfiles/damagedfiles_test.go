@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/internal/statedir"
@@ -154,6 +155,40 @@ func TestADirectoryThatCannotBeListedIsNotTakenForAnEmptyOne(t *testing.T) {
 	if got := events.events.Load(); got != 1 {
 		t.Errorf("%d events, want one of the file", got)
 	}
+	end()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// TestAReadOnlyDiskIsAReasonUntilItIsWritable remounts a file system, as the kernel does by an error of its disk.
+func TestAReadOnlyDiskIsAReasonUntilItIsWritable(t *testing.T) {
+	require.Root(t, "a mount")
+	dir, clock := t.TempDir(), clocktesting.NewFakeClock(time.Now())
+	require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_RDONLY, ""))
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	r := damagedfiles.New(damagedfiles.Config{
+		StateDir: dir, RootDir: dir, Events: &counter{}, Clock: clock, Logger: slog.New(slog.DiscardHandler),
+		Registry: prometheus.NewRegistry(),
+	})
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- r.Run(ctx) }()
+	eventually.That(t, "the read-only disk is a reason", func() bool {
+		reasons := r.Reasons()
+		return len(reasons) == 1 && strings.Contains(reasons[0], dir) && strings.Contains(reasons[0], "mount it writable")
+	})
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, ""); err != nil {
+		t.Fatal(err)
+	}
+	eventually.That(t, "the writable disk is no reason", func() bool {
+		clock.Step(time.Minute / 10)
+		return len(r.Reasons()) == 0
+	})
 	end()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/terminationmessages"
 )
@@ -54,8 +55,12 @@ func (m *Manager) mounts(
 	}
 	if c.TerminationMessagePath != "" && !mountsAt(c.TerminationMessagePath) {
 		path := m.terminationFile(string(pod.UID), c.Name, restartCount)
+		// As with the kubelet, only the message is lost: on a read-only disk a container that has ended starts again.
 		if err := writeFile(path, nil, 0o666); err != nil {
-			return nil, fmt.Errorf("termination message: %w", err)
+			m.cfg.Logger.WarnContext(ctx, "the file of a termination message cannot be made: the container starts without it; "+
+				"check the disk of the root directory",
+				telemetry.KeyPod, podName(pod), telemetry.KeyContainer, c.Name, telemetry.KeyError, err)
+			return mounts, nil
 		}
 		mounts = append(mounts, &runtimeapi.Mount{
 			ContainerPath: c.TerminationMessagePath, HostPath: path, SelinuxRelabel: true,

@@ -319,6 +319,31 @@ func TestFilesOfAPod(t *testing.T) {
 	}
 }
 
+// TestAContainerStartsWithoutItsTerminationMessage checks that a disk on which the file of the message cannot be made
+// does not keep a container from its start, as with the kubelet.
+func TestAContainerStartsWithoutItsTerminationMessage(t *testing.T) {
+	n := newNode(t)
+	pod := newPod("a")
+	pod.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
+	inTheWay := filepath.Join(n.config.RootDir, "pods", string(pod.UID), "containers")
+	if err := os.MkdirAll(filepath.Dir(inTheWay), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(inTheWay, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.sync(pod)
+	response, err := n.runtime.ContainerStatus(n.ctx, n.id(pod, "a"), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range response.GetStatus().GetMounts() {
+		if m.GetContainerPath() == "/dev/termination-log" {
+			t.Errorf("the container has a mount at %s, which cannot be made", m.GetContainerPath())
+		}
+	}
+}
+
 func TestRestartCountGoesOnAfterTheRuntimeLostItsRecord(t *testing.T) {
 	n := newNode(t)
 	pod := newPod("a")
