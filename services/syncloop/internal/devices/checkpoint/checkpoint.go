@@ -81,13 +81,13 @@ func (e *CorruptError) Error() string {
 // Unwrap returns the reason.
 func (e *CorruptError) Unwrap() error { return e.Err }
 
-// Read reads the checkpoint in a folder. A missing one is empty. It renames one that is damaged or cannot be
-// read, and fails with a CorruptError.
+// Read reads the checkpoint in a folder. If there is none, the error is fs.ErrNotExist. It renames one that is damaged or
+// cannot be read, and fails with a CorruptError.
 func Read(dir string) (Content, error) {
 	path := filepath.Join(dir, File)
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Content{}, nil
+		return Content{}, err
 	}
 	var data []byte
 	switch {

@@ -3,6 +3,7 @@ package checkpoint_test
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -24,8 +25,8 @@ func content() checkpoint.Content {
 
 func TestWhatIsWrittenIsRead(t *testing.T) {
 	dir := t.TempDir()
-	if empty, err := checkpoint.Read(dir); err != nil || len(empty.Entries)+len(empty.Registered) > 0 {
-		t.Errorf("without a file: %v, %v", empty, err)
+	if _, err := checkpoint.Read(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a file: %v, want %v", err, fs.ErrNotExist)
 	}
 	for _, want := range []checkpoint.Content{content(), {Registered: map[string][]string{}}, {}} {
 		if err := checkpoint.Write(dir, want); err != nil {
@@ -42,7 +43,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 }
 
 // TestADamagedFileIsSetAside checks that each change of the content is noticed, that the file is kept for people, and
-// that the next read has none.
+// that the next read finds no file.
 func TestADamagedFileIsSetAside(t *testing.T) {
 	dir := t.TempDir()
 	if err := checkpoint.Write(dir, content()); err != nil {
@@ -69,8 +70,8 @@ func TestADamagedFileIsSetAside(t *testing.T) {
 		if kept, err := os.ReadFile(corrupt.Aside); err != nil || !bytes.Equal(kept, data) {
 			t.Errorf("%s: what was set aside is %q, %v", name, kept, err)
 		}
-		if _, err := checkpoint.Read(dir); err != nil {
-			t.Errorf("%s: the next read fails with %v", name, err)
+		if _, err := checkpoint.Read(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: the next read fails with %v, want %v", name, err, fs.ErrNotExist)
 		}
 	}
 }

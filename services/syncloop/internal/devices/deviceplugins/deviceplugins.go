@@ -73,7 +73,7 @@ type Manager struct {
 	options map[string]*pluginapi.DevicePluginOptions
 	// calls end the allocations under way of a pod that is released.
 	calls map[types.UID]context.CancelFunc
-	// rebuild is true after a damaged checkpoint, until Recover was called; dirty asks Run to write the checkpoint.
+	// rebuild is true without a usable checkpoint, until Recover was called; dirty asks Run to write the checkpoint.
 	rebuild, dirty bool
 	// started is the time of New.
 	started time.Time
@@ -81,7 +81,7 @@ type Manager struct {
 	ctx   context.Context //nolint:containedctx // it lives as long as Run
 	group sync.WaitGroup
 
-	// saving serializes writes of the checkpoint, and guards written, its last content; nil before the first write.
+	// saving serializes writes of the checkpoint, and guards written, its last content; nil if it is not known.
 	saving  sync.Mutex
 	written *checkpoint.Content
 	// wake has capacity one, because one look at the grace periods covers every change.

@@ -375,6 +375,63 @@ func TestADamagedCheckpointIsRebuilt(t *testing.T) {
 	}
 }
 
+// TestAKillBeforeALostCheckpointIsRebuiltLosesNoDevice kills a process after it has found the checkpoint damaged or
+// missing and a plugin has registered, and before it is known what runs.
+func TestAKillBeforeALostCheckpointIsRebuiltLosesNoDevice(t *testing.T) {
+	for name, lose := range map[string]func(path string) error{
+		"damaged": func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },
+		"removed": os.Remove,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			p := r.plug(&plugin{}, gpu, "gpu.sock", "a", "b")
+			web := pod("web", "1")
+			must(t, r.Allocate(t.Context(), web))
+			given, err := r.Give(t.Context(), web, &web.Spec.Containers[0])
+			must(t, err)
+			path := filepath.Join(r.dir(), checkpoint.File)
+			for range 2 {
+				r.stop()
+				p.stop()
+				must(t, lose(path))
+				r.start()
+				p = r.plug(&plugin{}, gpu, "gpu.sock", "a", "b")
+				if wait, err := r.Check(pod("next", "2")); !wait || err != nil {
+					t.Errorf("a new pod waits %v, %v before it is known what runs", wait, err)
+				}
+				r.stop()
+				p.stop()
+				if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("a checkpoint was written before it is known what runs: %v", err)
+				}
+				r.start()
+				p = r.plug(&plugin{}, gpu, "gpu.sock", "a", "b")
+				r.Recover([]*lifecyclev1.PodStatus{{Uid: "web", Containers: []*lifecyclev1.Container{{
+					Name: "main", State: lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING, Annotations: given.Annotations,
+				}}}})
+				eventually.That(t, "the checkpoint is written", func() bool {
+					content, err := checkpoint.Read(r.dir())
+					return err == nil && len(content.Entries) == 1 && len(content.Registered) == 1
+				})
+			}
+			p.stop()
+			r.restart()
+			if r.devices("web") != "a" {
+				t.Errorf("the pod has %q, want a", r.devices("web"))
+			}
+		})
+	}
+}
+
+// TestANodeWithoutDevicesHasNoCheckpoint, which tells it from one whose machine was set up anew.
+func TestANodeWithoutDevicesHasNoCheckpoint(t *testing.T) {
+	r := newRig(t)
+	r.stop()
+	if _, err := os.Stat(filepath.Join(r.dir(), checkpoint.File)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("there is a checkpoint: %v", err)
+	}
+}
+
 func TestAHundredThousandDevices(t *testing.T) {
 	r := newRig(t)
 	ids := make([]string, 100_000)

@@ -166,6 +166,7 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
 	r := &rig{t: t, root: root, clock: clocktesting.NewFakeClock(time.Now()), log: &logbuffer.Buffer{}}
 	r.start()
+	r.Recover(nil)
 	return r
 }
 
@@ -178,7 +179,7 @@ func must(t *testing.T, err error) {
 
 func (r *rig) dir() string { return filepath.Join(r.root, "device-plugins") }
 
-// start starts a process; restart ends it and starts another one.
+// start starts a process that does not know yet what runs; restart ends it, and starts another one that does.
 func (r *rig) start() {
 	r.t.Helper()
 	r.registry = prometheus.NewRegistry()
@@ -209,6 +210,7 @@ func (r *rig) restart() {
 	r.t.Helper()
 	r.stop()
 	r.start()
+	r.Recover(nil)
 }
 
 // serve serves a plugin on a socket in the folder, until stop is called or the test ends.

@@ -12,7 +12,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
 )
 
-// Recover rebuilds the allocations from what runs, if the checkpoint was damaged. It does not block.
+// Recover rebuilds the allocations from what runs, if there is no usable checkpoint. It does not block.
 func (m *Manager) Recover(observed []*lifecyclev1.PodStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -29,7 +29,10 @@ func (m *Manager) Recover(observed []*lifecyclev1.PodStatus) {
 			found += m.adopt(pod, c)
 		}
 	}
-	m.cfg.Logger.Warn("the allocations of devices were read from the running containers", "allocations", found)
+	if found > 0 {
+		m.cfg.Logger.Warn("the devices of containers were read from the runtime, because there is no usable checkpoint",
+			"allocations", found)
+	}
 	m.look()
 }
 

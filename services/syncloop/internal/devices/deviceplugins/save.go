@@ -3,6 +3,7 @@ package deviceplugins
 import (
 	"cmp"
 	"errors"
+	"io/fs"
 	"reflect"
 	"slices"
 
@@ -18,9 +19,18 @@ import (
 // noNode is the NUMA node of a device without one in the checkpoint.
 const noNode = -1
 
-// load fills the book from the checkpoint.
+// errNotRecovered is the error of a write before Recover. The checkpoint would lack the devices of running containers.
+var errNotRecovered = errors.New("it is not known yet which devices the containers in the runtime have")
+
+// load fills the book from the checkpoint. Without one, the devices are read from what runs later. A process that was
+// killed before it had written what it read from a damaged one has left none.
 func (m *Manager) load() error {
 	content, err := checkpoint.Read(m.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		m.rebuild = true
+		m.written = &checkpoint.Content{Registered: map[string][]string{}} // a node without devices needs no checkpoint
+		return nil
+	}
 	if corrupt := (*checkpoint.CorruptError)(nil); errors.As(err, &corrupt) {
 		m.cfg.Logger.Error("the devices of running pods are read from their containers, because the checkpoint is damaged",
 			telemetry.KeyFile, corrupt.Path, "set_aside", corrupt.Aside, telemetry.KeyError, corrupt.Err)
@@ -71,7 +81,7 @@ func devicesOf(byNode checkpoint.DevicesPerNUMA) []allocation.Device {
 	return devices
 }
 
-// save writes the checkpoint: the allocations that plugins have answered, and the resources.
+// save writes the checkpoint: the allocations that plugins have answered, and the resources. It fails before Recover.
 func (m *Manager) save() error {
 	m.saving.Lock() // the writes must be in the order of the snapshots
 	defer m.saving.Unlock()
@@ -89,6 +99,9 @@ func (m *Manager) save() error {
 func (m *Manager) snapshot() (checkpoint.Content, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.rebuild {
+		return checkpoint.Content{}, errNotRecovered
+	}
 	content := checkpoint.Content{Registered: map[string][]string{}}
 	var errs []error
 	m.book.Each(func(c allocation.Container, resource string, g allocation.Grant) {
@@ -122,9 +135,9 @@ func (m *Manager) snapshot() (checkpoint.Content, error) {
 	return content, errors.Join(errs...)
 }
 
-// saveOrWarn writes the checkpoint after a change that the next one repeats.
+// saveOrWarn writes the checkpoint after a change that the next write repeats. Before Recover, that is the next write.
 func (m *Manager) saveOrWarn() {
-	if err := m.save(); err != nil {
+	if err := m.save(); err != nil && !errors.Is(err, errNotRecovered) {
 		m.cfg.Logger.Warn("cannot write the checkpoint of devices: check the disk of the root directory",
 			telemetry.KeyError, err)
 	}

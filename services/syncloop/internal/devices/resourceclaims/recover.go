@@ -10,7 +10,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/claimcheckpoint"
 )
 
-// Recover reads the claims of pods from their sandboxes, if the checkpoint was damaged. It does not block.
+// Recover reads the claims of pods from their sandboxes, if there is no usable checkpoint. It does not block.
 func (m *Manager) Recover(observed []*lifecyclev1.PodStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -23,7 +23,10 @@ func (m *Manager) Recover(observed []*lifecyclev1.PodStatus) {
 			m.adopt(pod, sandbox)
 		}
 	}
-	m.cfg.Logger.Warn("the resource claims were read from the sandboxes of pods", "claims", len(m.book.All()))
+	if found := len(m.book.All()); found > 0 {
+		m.cfg.Logger.Warn("the resource claims were read from the sandboxes of pods, because there is no usable checkpoint",
+			"claims", found)
+	}
 	m.look()
 }
 

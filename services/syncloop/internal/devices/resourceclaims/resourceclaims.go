@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,9 @@ import (
 
 // keyDriver is the key of a driver in the log.
 const keyDriver = "driver"
+
+// errNotRecovered is the error of a write before Recover. The checkpoint would lack the claims of running pods.
+var errNotRecovered = errors.New("it is not known yet which resource claims the pods in the runtime use")
 
 // API is what the API server has of resource claims.
 type API interface {
@@ -78,7 +82,7 @@ type Manager struct {
 	cleared atomic.Bool
 	// health has the health of the devices of each driver.
 	health map[string]map[deviceKey]deviceHealth
-	// rebuild is true after a damaged checkpoint, until Recover was called; dirty asks Run to write the checkpoint.
+	// rebuild is true without a usable checkpoint, until Recover was called; dirty asks Run to write the checkpoint.
 	rebuild, dirty bool
 	// ctx is the context of Run, and group has its goroutines; ctx is nil before Run.
 	ctx   context.Context //nolint:containedctx // it lives as long as Run
@@ -90,7 +94,9 @@ type Manager struct {
 	wake chan struct{}
 }
 
-// New returns a manager with the claims of the checkpoint. A damaged checkpoint is set aside and logged.
+// New returns a manager with the claims of the checkpoint. A damaged checkpoint is set aside and logged. Without one, the
+// claims are read from the sandboxes of pods later. A process that was killed before it had written what it read from
+// them has left none.
 func New(cfg Config) (*Manager, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
@@ -100,12 +106,15 @@ func New(cfg Config) (*Manager, error) {
 		health: map[string]map[deviceKey]deviceHealth{}, wake: make(chan struct{}, 1),
 	}
 	entries, err := claimcheckpoint.Read(cfg.Root)
-	if damaged := (*statedir.DamagedError)(nil); errors.As(err, &damaged) {
+	damaged := (*statedir.DamagedError)(nil)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		m.rebuild = true
+	case errors.As(err, &damaged):
 		cfg.Logger.Error("the resource claims of running pods are read from their sandboxes, because the checkpoint is damaged",
 			telemetry.KeyFile, damaged.Path, "set_aside", damaged.Aside, telemetry.KeyError, damaged)
-		m.rebuild, err = true, nil
-	}
-	if err != nil {
+		m.rebuild = true
+	case err != nil:
 		return nil, err
 	}
 	for _, entry := range entries {
@@ -161,13 +170,16 @@ func (m *Manager) inUse() map[string]int {
 	return m.book.InUse()
 }
 
-// save writes the checkpoint.
+// save writes the checkpoint. It fails before Recover.
 func (m *Manager) save() error {
 	m.saving.Lock() // the writes must be in the order of the snapshots
 	defer m.saving.Unlock()
 	m.mu.Lock()
-	entries := m.book.All()
+	entries, rebuild := m.book.All(), m.rebuild
 	m.mu.Unlock()
+	if rebuild {
+		return errNotRecovered
+	}
 	return claimcheckpoint.Write(m.cfg.Root, entries)
 }
 

@@ -253,7 +253,7 @@ func TestADamagedCheckpoint(t *testing.T) {
 	r.end()
 	path := filepath.Join(r.root, claimcheckpoint.File)
 	must(t, os.WriteFile(path, []byte("{"), 0o600))
-	r.restart()
+	r.begin()
 	status := func(uid, text string) *lifecyclev1.PodStatus {
 		sandbox := &lifecyclev1.Sandbox{Annotations: map[string]string{podlabels.Claims: text}}
 		return &lifecyclev1.PodStatus{Uid: uid, Sandboxes: []*lifecyclev1.Sandbox{sandbox}}
@@ -269,6 +269,45 @@ func TestADamagedCheckpoint(t *testing.T) {
 	must(t, r.Release(t.Context(), "a"))
 	must(t, r.Release(t.Context(), "b"))
 	want(t, "the calls", p.called(), "unprepare shop/shared=shared")
+}
+
+// TestAKillBeforeALostCheckpointIsRebuiltLosesNoClaim kills a process after it has found the checkpoint damaged or
+// missing and a driver has registered, and before it is known what runs.
+func TestAKillBeforeALostCheckpointIsRebuiltLosesNoClaim(t *testing.T) {
+	for name, lose := range map[string]func(path string) error{
+		"damaged": func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },
+		"removed": os.Remove,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			p := r.serve(gpus, "a.sock", &plugin{}, drav1.DRAPluginService)
+			r.api.put("one", []string{gpus}, "a")
+			r.prepare(named("a", "one"))
+			text, err := r.Annotation("a")
+			must(t, err)
+			r.end()
+			path := filepath.Join(r.root, claimcheckpoint.File)
+			must(t, lose(path))
+			r.begin()
+			r.register(gpus, "a.sock", drav1.DRAPluginService)
+			r.refuse(named("a", "one"), "it is not known yet which resource claims the pods in the runtime use")
+			r.end()
+			if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("a checkpoint was written before it is known what runs: %v", err)
+			}
+			r.begin()
+			r.register(gpus, "a.sock", drav1.DRAPluginService)
+			r.Recover([]*lifecyclev1.PodStatus{{Uid: "a", Sandboxes: []*lifecyclev1.Sandbox{
+				{Annotations: map[string]string{podlabels.Claims: text}},
+			}}})
+			eventually.That(t, "there is a checkpoint", func() bool { _, err := os.Stat(path); return err == nil })
+			r.restart()
+			r.register(gpus, "a.sock", drav1.DRAPluginService)
+			p.called()
+			must(t, r.Release(t.Context(), "a"))
+			want(t, "the calls", p.called(), "unprepare shop/one=one")
+		})
+	}
 }
 
 // TestTheNewestPluginOfADriverGetsTheCalls while it is connected, and another one after that.

@@ -269,8 +269,15 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// restart replaces the manager by that of the next process.
+// restart replaces the manager by that of the next process, to which nothing is in the runtime.
 func (r *rig) restart() {
+	r.t.Helper()
+	r.begin()
+	r.Recover(nil)
+}
+
+// begin replaces the manager by that of the next process, which does not know yet what is in the runtime.
+func (r *rig) begin() {
 	r.t.Helper()
 	if r.end != nil {
 		r.end()
