@@ -100,9 +100,9 @@ func newPodDevices(
 	return devices, err
 }
 
-// Recover implements loop.Devices: it tells each kind what runs.
-func (d podDevices) Recover(observed []*lifecyclev1.PodStatus) {
-	d.Allocator.Recover(observed)
+// Recover implements loop.Devices: it tells each kind what is in the runtime.
+func (d podDevices) Recover(observed []*lifecyclev1.PodStatus, goesOn func(types.UID) bool) {
+	d.Allocator.Recover(observed, goesOn)
 	if d.claims != nil {
 		d.claims.Recover(observed)
 	}

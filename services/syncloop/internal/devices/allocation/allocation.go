@@ -34,7 +34,7 @@ type Grant struct {
 	Devices []Device
 	// Response is what the plugin gives to the container; nil until the plugin has answered.
 	Response *pluginapi.ContainerAllocateResponse
-	// Rebuilt is true for devices that a running container was found to have. The plugin is asked for its response when
+	// Rebuilt is true for devices that a container in the runtime was found to have. The plugin is asked for its response when
 	// the container is created again.
 	Rebuilt bool
 }
@@ -251,6 +251,23 @@ func (b *Book) Put(c Container, resource string, g Grant) {
 		pod[c.Name] = map[string]Grant{}
 	}
 	pod[c.Name][resource] = g
+}
+
+// Adopt records the devices that a container in the runtime was created with. It returns false if another pod has one of
+// them. Containers of one pod may share devices, because a container reuses those of init containers before it.
+func (b *Book) Adopt(c Container, resource string, g Grant) bool {
+	for uid, pod := range b.pods {
+		for _, held := range pod {
+			shared := func(d Device) bool {
+				return slices.ContainsFunc(g.Devices, func(own Device) bool { return own.ID == d.ID })
+			}
+			if uid != c.Pod && slices.ContainsFunc(held[resource].Devices, shared) {
+				return false
+			}
+		}
+	}
+	b.Put(c, resource, g)
+	return true
 }
 
 // Drop takes the devices of one resource from a container.

@@ -64,7 +64,7 @@ func newAligned(t *testing.T) (*rig, *gpus) {
 		return g
 	}
 	must(t, r.restart(cpus.PolicyStatic))
-	r.Recover(nil)
+	r.Recover(nil, goesOn)
 	return r, g
 }
 

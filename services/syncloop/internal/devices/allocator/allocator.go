@@ -29,6 +29,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/cpus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/cpustate"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/holders"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/memory"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/numa"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/containerspec"
@@ -39,8 +40,9 @@ const keyCPUs = "cpus"
 
 // Devices owns the devices of the node; *deviceplugins.Manager implements it.
 type Devices interface {
-	// Recover learns what runs from all pods in the runtime, before any pod is admitted.
-	Recover(observed []*lifecyclev1.PodStatus)
+	// Recover learns what containers hold from all pods in the runtime, before any pod is admitted. GoesOn reports whether
+	// the containers of a pod may be started again.
+	Recover(observed []*lifecyclev1.PodStatus, goesOn func(types.UID) bool)
 	// Check returns why the devices of a pod cannot be allocated; wait is true while that is not known.
 	Check(pod *v1.Pod) (wait bool, err error)
 	// Owns reports whether a resource is one of device plugins, and Needs whether a pod asks for any of them.
@@ -194,11 +196,17 @@ func (a *Allocator) saveOrWarn() {
 	}
 }
 
-// Recover rebuilds the assignments from what runs, if there is no usable state of them. It does not block, except for
-// the write of the state.
-func (a *Allocator) Recover(observed []*lifecyclev1.PodStatus) {
-	a.cfg.Devices.Recover(observed)
-	a.recoverMemory(observed)
+// Recover rebuilds the assignments from the containers in the runtime, if there is no usable state of them. GoesOn
+// reports whether the containers of a pod may be started again. It does not block, except for the write of the state.
+func (a *Allocator) Recover(observed []*lifecyclev1.PodStatus, goesOn func(types.UID) bool) {
+	a.cfg.Devices.Recover(observed, goesOn)
+	found := holders.Of(observed, goesOn)
+	a.recoverMemory(found)
+	a.recoverCPUs(found)
+}
+
+// recoverCPUs rebuilds the assignment of CPUs, if there is no usable state of it.
+func (a *Allocator) recoverCPUs(all []holders.Holder) {
 	a.mu.Lock()
 	if !a.rebuild {
 		a.mu.Unlock()
@@ -206,11 +214,9 @@ func (a *Allocator) Recover(observed []*lifecyclev1.PodStatus) {
 	}
 	a.rebuild = false
 	found := 0
-	for _, pod := range observed {
-		for _, c := range pod.GetContainers() {
-			if a.adopt(types.UID(pod.GetUid()), c) {
-				found++
-			}
+	for _, h := range all {
+		if a.adopt(h.Pod, h.Container) {
+			found++
 		}
 	}
 	a.mu.Unlock()
@@ -222,10 +228,10 @@ func (a *Allocator) Recover(observed []*lifecyclev1.PodStatus) {
 	a.saveOrWarn()
 }
 
-// adopt records the CPUs that a running container was created with. Called with mu held.
+// adopt records the CPUs that a container was created with. Called with mu held.
 func (a *Allocator) adopt(uid types.UID, c *lifecyclev1.Container) bool {
 	text, has := c.GetAnnotations()[podlabels.CPUs]
-	if !has || c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING {
+	if !has {
 		return false
 	}
 	set, err := cpuset.Parse(text)
@@ -233,7 +239,7 @@ func (a *Allocator) adopt(uid types.UID, c *lifecyclev1.Container) bool {
 		err = errors.New("they are reserved, or another container has them")
 	}
 	if err != nil {
-		a.cfg.Logger.Error("a running container loses its CPUs", telemetry.KeyPodUID, string(uid),
+		a.cfg.Logger.Error("a container loses its CPUs", telemetry.KeyPodUID, string(uid),
 			telemetry.KeyContainer, c.GetName(), keyCPUs, text, telemetry.KeyError, err)
 	}
 	return err == nil

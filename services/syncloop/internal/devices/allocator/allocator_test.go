@@ -69,9 +69,12 @@ func newRig(t *testing.T) *rig {
 		wrap: func(m *deviceplugins.Manager) allocator.Devices { return m },
 	}
 	must(t, r.restart(cpus.PolicyStatic))
-	r.Recover(nil)
+	r.Recover(nil, goesOn)
 	return r
 }
+
+// goesOn is for pods whose containers may be started again.
+func goesOn(types.UID) bool { return true }
 
 // machine returns the CPUs of the machine.
 func (r *rig) machine() (*model.MachineInfo, []numa.Node) {
@@ -229,12 +232,33 @@ func TestALostStateIsRebuiltFromWhatRuns(t *testing.T) {
 				t.Errorf("a pod does not wait until the state is rebuilt: %v", err)
 			}
 			must(t, r.restart(cpus.PolicyStatic)) // killed before Recover
-			r.Recover(runs)
+			r.Recover(runs, goesOn)
 			must(t, r.restart(cpus.PolicyStatic)) // killed after it
 			r.wantGiven(own, "1-2/1-2")
 			must(t, r.Allocate(t.Context(), other))
 			r.wantGiven(other, "3/3")
 		})
+	}
+}
+
+// TestACrashedContainerKeepsItsCPUs, unless it is not started again.
+func TestACrashedContainerKeepsItsCPUs(t *testing.T) {
+	for _, again := range []bool{true, false} {
+		r := newRig(t)
+		own, other := pod("own", "2"), pod("other", "1")
+		must(t, r.Allocate(t.Context(), own))
+		runs := r.runs(own)
+		runs[0].Containers[0].State = lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
+		must(t, os.Remove(filepath.Join(r.root, cpustate.File)))
+		must(t, r.restart(cpus.PolicyStatic))
+		r.Recover(runs, func(types.UID) bool { return again })
+		must(t, r.Allocate(t.Context(), other))
+		if again {
+			r.wantGiven(other, "3/3")
+			r.wantGiven(own, "1-2/1-2")
+		} else {
+			r.wantGiven(other, "1/1")
+		}
 	}
 }
 
@@ -249,7 +273,7 @@ func TestAStateOfAnotherPolicyIsRefused(t *testing.T) {
 	}
 	must(t, os.Remove(path))
 	must(t, r.restart(cpus.PolicyNone))
-	r.Recover(nil)
+	r.Recover(nil, goesOn)
 	r.wantGiven(pod("own", "2"), "/")
 	if r.Needs(pod("own", "2")) || len(r.Pods()) > 0 {
 		t.Error("a pod needs CPUs for itself with the policy none")

@@ -16,6 +16,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/holders"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/memory"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/memorystate"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/numa"
@@ -135,8 +136,8 @@ func (a *Allocator) saveMemoryOrWarn() {
 	}
 }
 
-// recoverMemory rebuilds the assignment of memory from what runs, if there is no usable state of it.
-func (a *Allocator) recoverMemory(observed []*lifecyclev1.PodStatus) {
+// recoverMemory rebuilds the assignment of memory, if there is no usable state of it.
+func (a *Allocator) recoverMemory(all []holders.Holder) {
 	a.mu.Lock()
 	if !a.rebuildMemory {
 		a.mu.Unlock()
@@ -144,11 +145,9 @@ func (a *Allocator) recoverMemory(observed []*lifecyclev1.PodStatus) {
 	}
 	a.rebuildMemory = false
 	found := 0
-	for _, pod := range observed {
-		for _, c := range pod.GetContainers() {
-			if a.adoptMemory(types.UID(pod.GetUid()), c) {
-				found++
-			}
+	for _, h := range all {
+		if a.adoptMemory(h.Pod, h.Container) {
+			found++
 		}
 	}
 	a.mu.Unlock()
@@ -159,10 +158,10 @@ func (a *Allocator) recoverMemory(observed []*lifecyclev1.PodStatus) {
 	a.saveMemoryOrWarn()
 }
 
-// adoptMemory records the memory that a running container was created with. Called with mu held.
+// adoptMemory records the memory that a container was created with. Called with mu held.
 func (a *Allocator) adoptMemory(uid types.UID, c *lifecyclev1.Container) bool {
 	text, has := c.GetAnnotations()[podlabels.Memory]
-	if !has || c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING {
+	if !has {
 		return false
 	}
 	blocks, err := blocksOf(text)
@@ -170,7 +169,7 @@ func (a *Allocator) adoptMemory(uid types.UID, c *lifecyclev1.Container) bool {
 		err = errors.New("it is not free, or the machine does not have it")
 	}
 	if err != nil {
-		a.cfg.Logger.Error("a running container loses its memory of NUMA nodes", telemetry.KeyPodUID, string(uid),
+		a.cfg.Logger.Error("a container loses its memory of NUMA nodes", telemetry.KeyPodUID, string(uid),
 			telemetry.KeyContainer, c.GetName(), keyMemory, text, telemetry.KeyError, err)
 	}
 	return err == nil

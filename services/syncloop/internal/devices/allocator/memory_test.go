@@ -31,7 +31,7 @@ func newWithMemory(t *testing.T, topology string) *rig {
 	must(t, os.Remove(filepath.Join(r.root, memorystate.File)))
 	r.nodes, r.memory, r.topology = []int{2, 2}, memory.PolicyStatic, topology
 	must(t, r.restart(cpus.PolicyStatic))
-	r.Recover(nil)
+	r.Recover(nil, goesOn)
 	return r
 }
 
@@ -134,11 +134,17 @@ func TestInitContainersLeaveTheirMemory(t *testing.T) {
 	}
 }
 
-// TestALostStateOfMemoryIsRebuiltFromWhatRuns checks a damaged state and a removed one.
+// TestALostStateOfMemoryIsRebuiltFromWhatRuns checks a damaged state and a removed one, also while the container waits to
+// be started again.
 func TestALostStateOfMemoryIsRebuiltFromWhatRuns(t *testing.T) {
-	for name, lose := range map[string]func(path string) error{
-		"damaged": func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },
-		"removed": os.Remove,
+	const running, crashed = lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING, lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
+	for name, tc := range map[string]struct {
+		lose  func(path string) error
+		state lifecyclev1.ContainerState
+	}{
+		"damaged": {func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) }, running},
+		"removed": {os.Remove, running},
+		"crashed": {os.Remove, crashed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newWithMemory(t, numa.PolicyNone)
@@ -147,13 +153,14 @@ func TestALostStateOfMemoryIsRebuiltFromWhatRuns(t *testing.T) {
 			_, annotation, _ := strings.Cut(r.nodesOf(own, &own.Spec.Containers[0]), "/")
 			runs := r.runs(own)
 			runs[0].Containers[0].Annotations = map[string]string{podlabels.Memory: annotation}
-			must(t, lose(filepath.Join(r.root, memorystate.File)))
+			runs[0].Containers[0].State = tc.state
+			must(t, tc.lose(filepath.Join(r.root, memorystate.File)))
 			must(t, r.restart(cpus.PolicyStatic))
 			if wait, err := r.Check(other); !wait || err != nil {
 				t.Errorf("a pod does not wait until the state is rebuilt: %v", err)
 			}
 			must(t, r.restart(cpus.PolicyStatic)) // killed before Recover
-			r.Recover(runs)
+			r.Recover(runs, goesOn)
 			must(t, r.restart(cpus.PolicyStatic)) // killed after it
 			r.wantNodes(own, first)
 			must(t, r.Allocate(t.Context(), other))
@@ -250,7 +257,7 @@ func FuzzTheAnnotationOfMemory(f *testing.F) {
 		runs[0].Containers[0].Annotations = map[string]string{podlabels.Memory: annotation}
 		must(t, os.Remove(filepath.Join(r.root, memorystate.File)))
 		must(t, r.restart(cpus.PolicyStatic))
-		r.Recover(runs)
+		r.Recover(runs, goesOn)
 		must(t, r.restart(cpus.PolicyStatic))
 	})
 }

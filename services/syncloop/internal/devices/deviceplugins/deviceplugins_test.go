@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -348,10 +349,11 @@ func TestADamagedCheckpointIsRebuilt(t *testing.T) {
 	)
 	r.Recover([]*lifecyclev1.PodStatus{
 		{Uid: "web", Containers: []*lifecyclev1.Container{
-			container("main", running, given.Annotations[podlabels.Devices]), container("old", exited, `{"example.com/gpu":["b"]}`),
+			container("main", running, given.Annotations[podlabels.Devices]),
 		}},
+		{Uid: "ended", Containers: []*lifecyclev1.Container{container("main", exited, `{"example.com/gpu":["b"]}`)}},
 		{Uid: "odd", Containers: []*lifecyclev1.Container{container("main", running, "nonsense")}},
-	})
+	}, func(uid types.UID) bool { return uid != "ended" })
 	eventually.That(t, "the checkpoint is written", func() bool {
 		content, err := checkpoint.Read(r.dir())
 		return err == nil && len(content.Entries) == 1
@@ -372,6 +374,35 @@ func TestADamagedCheckpointIsRebuilt(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(r.dir(), checkpoint.File+".corrupt")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestACrashedContainerKeepsItsDevices that its newest instance was created with, unless another pod has them.
+func TestACrashedContainerKeepsItsDevices(t *testing.T) {
+	r := newRig(t)
+	r.stop()
+	r.start()
+	crashed := func(second int64, device string) *lifecyclev1.Container {
+		return &lifecyclev1.Container{
+			Name: "main", State: lifecyclev1.ContainerState_CONTAINER_STATE_EXITED, ExitCode: 1,
+			CreatedAt:   timestamppb.New(time.Unix(second, 0)),
+			Annotations: map[string]string{podlabels.Devices: `{"example.com/gpu":["` + device + `"]}`},
+		}
+	}
+	r.Recover([]*lifecyclev1.PodStatus{
+		{Uid: "older", Containers: []*lifecyclev1.Container{crashed(1, "a")}},
+		{Uid: "web", Containers: []*lifecyclev1.Container{crashed(3, "a"), crashed(2, "b")}},
+	}, goesOn)
+	r.plug(&plugin{}, gpu, "gpu.sock", "a", "b")
+	if !strings.Contains(r.log.String(), `level=ERROR msg="a container loses its devices, because another pod has them" pod.uid=older`) {
+		t.Errorf("the log does not say which container loses its device: %s", r.log.String())
+	}
+	must(t, r.Allocate(t.Context(), pod("next", "1")))
+	if r.devices("web") != "a" || r.devices("older") != "" || r.devices("next") != "b" {
+		t.Errorf("web has %q, older %q and next %q, want a, none and b", r.devices("web"), r.devices("older"), r.devices("next"))
+	}
+	if got := r.env(pod("web", "1")); got != "GPUS=a" {
+		t.Errorf("the environment is %s, want GPUS=a", got)
 	}
 }
 
@@ -408,7 +439,7 @@ func TestAKillBeforeALostCheckpointIsRebuiltLosesNoDevice(t *testing.T) {
 				p = r.plug(&plugin{}, gpu, "gpu.sock", "a", "b")
 				r.Recover([]*lifecyclev1.PodStatus{{Uid: "web", Containers: []*lifecyclev1.Container{{
 					Name: "main", State: lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING, Annotations: given.Annotations,
-				}}}})
+				}}}}, goesOn)
 				eventually.That(t, "the checkpoint is written", func() bool {
 					content, err := checkpoint.Read(r.dir())
 					return err == nil && len(content.Entries) == 1 && len(content.Registered) == 1

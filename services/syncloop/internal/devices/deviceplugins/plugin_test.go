@@ -166,9 +166,12 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
 	r := &rig{t: t, root: root, clock: clocktesting.NewFakeClock(time.Now()), log: &logbuffer.Buffer{}}
 	r.start()
-	r.Recover(nil)
+	r.Recover(nil, goesOn)
 	return r
 }
+
+// goesOn is for pods whose containers may be started again.
+func goesOn(types.UID) bool { return true }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -210,7 +213,7 @@ func (r *rig) restart() {
 	r.t.Helper()
 	r.stop()
 	r.start()
-	r.Recover(nil)
+	r.Recover(nil, goesOn)
 }
 
 // serve serves a plugin on a socket in the folder, until stop is called or the test ends.

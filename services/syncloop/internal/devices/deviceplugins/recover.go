@@ -10,10 +10,12 @@ import (
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/holders"
 )
 
-// Recover rebuilds the allocations from what runs, if there is no usable checkpoint. It does not block.
-func (m *Manager) Recover(observed []*lifecyclev1.PodStatus) {
+// Recover rebuilds the allocations from the containers in the runtime, if there is no usable checkpoint. GoesOn reports
+// whether the containers of a pod may be started again. It does not block.
+func (m *Manager) Recover(observed []*lifecyclev1.PodStatus, goesOn func(types.UID) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.rebuild {
@@ -21,13 +23,8 @@ func (m *Manager) Recover(observed []*lifecyclev1.PodStatus) {
 	}
 	m.rebuild, m.dirty = false, true
 	found := 0
-	for _, pod := range observed {
-		for _, c := range pod.GetContainers() {
-			if c.GetState() != lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING {
-				continue
-			}
-			found += m.adopt(pod, c)
-		}
+	for _, h := range holders.Of(observed, goesOn) {
+		found += m.adopt(allocation.Container{Pod: h.Pod, Name: h.Container.GetName()}, h.Container)
 	}
 	if found > 0 {
 		m.cfg.Logger.Warn("the devices of containers were read from the runtime, because there is no usable checkpoint",
@@ -36,16 +33,16 @@ func (m *Manager) Recover(observed []*lifecyclev1.PodStatus) {
 	m.look()
 }
 
-// adopt records the devices that a running container was created with, and returns their number of resources.
-func (m *Manager) adopt(pod *lifecyclev1.PodStatus, c *lifecyclev1.Container) int {
-	text, ok := c.GetAnnotations()[podlabels.Devices]
+// adopt records the devices that a container was created with, and returns their number of resources.
+func (m *Manager) adopt(c allocation.Container, made *lifecyclev1.Container) (found int) {
+	text, ok := made.GetAnnotations()[podlabels.Devices]
 	if !ok {
 		return 0
 	}
 	var held map[string][]string
 	if err := json.Unmarshal([]byte(text), &held); err != nil {
-		m.cfg.Logger.Error("cannot read the devices of a running container", telemetry.KeyPodUID, pod.GetUid(),
-			telemetry.KeyContainer, c.GetName(), telemetry.KeyError, err)
+		m.cfg.Logger.Error("cannot read the devices of a container", telemetry.KeyPodUID, string(c.Pod),
+			telemetry.KeyContainer, c.Name, telemetry.KeyError, err)
 		return 0
 	}
 	for resource, ids := range held {
@@ -54,7 +51,12 @@ func (m *Manager) adopt(pod *lifecyclev1.PodStatus, c *lifecyclev1.Container) in
 		for _, id := range slices.Compact(ids) {
 			grant.Devices = append(grant.Devices, allocation.Device{ID: id})
 		}
-		m.book.Put(allocation.Container{Pod: types.UID(pod.GetUid()), Name: c.GetName()}, resource, grant)
+		if !m.book.Adopt(c, resource, grant) {
+			m.cfg.Logger.Error("a container loses its devices, because another pod has them", telemetry.KeyPodUID, string(c.Pod),
+				telemetry.KeyContainer, c.Name, keyResource, resource, "ids", ids)
+			continue
+		}
+		found++
 	}
-	return len(held)
+	return found
 }

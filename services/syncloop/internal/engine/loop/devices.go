@@ -20,8 +20,9 @@ const waitDevices = "waiting for device plugins to allocate devices"
 // Devices allocates the devices and CPUs of new pods; *allocator.Allocator implements it. All methods but Allocate and
 // Release return at once.
 type Devices interface {
-	// Recover learns what runs from all pods in the runtime, before any pod is admitted.
-	Recover(observed []*lifecyclev1.PodStatus)
+	// Recover learns what containers hold from all pods in the runtime, before any pod is admitted. GoesOn reports whether
+	// the containers of a pod may be started again.
+	Recover(observed []*lifecyclev1.PodStatus, goesOn func(types.UID) bool)
 	// Check returns why the devices or CPUs of a pod cannot be allocated; wait is true while that is not known.
 	Check(pod *v1.Pod) (wait bool, err error)
 	// Owns reports whether a resource is one of device plugins, and Needs whether a pod needs anything for itself.
@@ -37,7 +38,7 @@ type Devices interface {
 type noDevices struct{}
 
 // Recover implements Devices.
-func (noDevices) Recover([]*lifecyclev1.PodStatus) {}
+func (noDevices) Recover([]*lifecyclev1.PodStatus, func(types.UID) bool) {}
 
 // Check implements Devices.
 func (noDevices) Check(*v1.Pod) (wait bool, err error) { return false, nil }
@@ -53,6 +54,17 @@ func (noDevices) Allocate(context.Context, *v1.Pod) error { return nil }
 
 // Release implements Devices.
 func (noDevices) Release(types.UID) {}
+
+// goesOn reports whether the containers of a pod may be started again: it has not ended, and a source names it, or may
+// do so when it is ready.
+func (l *Loop) goesOn(uid types.UID) bool {
+	d := l.desired[uid]
+	if d == nil {
+		return !l.allReady()
+	}
+	phase := l.cfg.Store.Phase(uid)
+	return d.pod.DeletionTimestamp == nil && phase != v1.PodSucceeded && phase != v1.PodFailed
+}
 
 // allocating is an allocation of devices under way. It is compared by address.
 type allocating struct{ _ byte }

@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
@@ -24,8 +25,10 @@ const gpu = "example.com/gpu"
 type gpus struct {
 	mu        sync.Mutex
 	recovered bool
-	wait      bool
-	lacking   error
+	// goOn are the pods in the runtime that go on, at the call of Recover.
+	goOn    []types.UID
+	wait    bool
+	lacking error
 	// answers are the answers to Allocate by pod; without one the plugin hangs.
 	answers map[types.UID]chan error
 	log     []string
@@ -60,10 +63,16 @@ func (g *gpus) set(wait bool, lacking error) {
 	g.wait, g.lacking = wait, lacking
 }
 
-func (g *gpus) Recover([]*lifecyclev1.PodStatus) {
+func (g *gpus) Recover(observed []*lifecyclev1.PodStatus, goesOn func(types.UID) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.recovered = true
+	for _, pod := range observed {
+		if uid := types.UID(pod.GetUid()); goesOn(uid) {
+			g.goOn = append(g.goOn, uid)
+		}
+	}
+	slices.Sort(g.goOn)
 }
 
 func (g *gpus) Check(pod *v1.Pod) (bool, error) {
@@ -116,6 +125,46 @@ func startWithGPUs(t *testing.T, g *gpus) *rig {
 	r.configPeer.set(r.config)
 	r.plegPeer.set(r.node.Events)
 	return r
+}
+
+// TestPodsThatGoOnMayKeepDevices checks whose ended containers may be started again when it is known what runs: those of
+// pods that have not ended, and of pods that a source may name which is not ready yet.
+func TestPodsThatGoOnMayKeepDevices(t *testing.T) {
+	for _, ready := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			g, node := newGPUs(), fakenode.New()
+			once, ends := withGPU("once", "0"), withGPU("ends", "0")
+			once.Spec.RestartPolicy = v1.RestartPolicyNever
+			pods := []*v1.Pod{withGPU("crashed", "0"), once, ends, withGPU("unnamed", "0")}
+			for _, pod := range pods {
+				node.Run(pod)
+				node.Exit(pod.UID, 1)
+			}
+			r := newRigWith(t, node, t.TempDir(), 0, func(c *loop.Config) { c.Devices = g })
+			r.source("file", true)
+			r.source("api", ready)
+			r.setNode(machine("2"))
+			now := metav1.Now()
+			ends.DeletionTimestamp = &now
+			for _, pod := range pods[:3] {
+				r.add(pod)
+			}
+			r.configPeer.set(r.config)
+			r.plegPeer.set(r.node.Events)
+			r.eventually("the devices are told what runs", func() bool {
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				return g.recovered
+			})
+			want := []types.UID{"crashed"}
+			if !ready {
+				want = append(want, "unnamed")
+			}
+			if !slices.Equal(g.goOn, want) {
+				t.Errorf("with all sources ready: %v, %v go on, want %v", ready, g.goOn, want)
+			}
+		})
+	}
 }
 
 // TestAPodWaitsForItsDevices checks that a pod starts when its plugin has answered, that others do not wait for it, and

@@ -129,7 +129,7 @@ func (l *Loop) progress() {
 		l.opened = l.cfg.Clock.Now()
 		l.cfg.Store.Open()
 		if observed, known := l.cfg.Store.AllObserved(); known {
-			l.cfg.Devices.Recover(observed)
+			l.cfg.Devices.Recover(observed, l.goesOn)
 		}
 	}
 	l.show()
