@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -41,12 +42,12 @@ type deviceHealth struct {
 	timeout time.Duration
 }
 
-// watchHealth follows the health of a driver's devices until ctx ends.
+// watchHealth follows the health of devices that a plugin reports until ctx ends.
 func (m *Manager) watchHealth(ctx context.Context, d *driver) {
 	logged := false
 	for ctx.Err() == nil {
 		reported, err := m.streamHealth(ctx, d)
-		m.dropHealth(d.name)
+		m.dropHealth(d)
 		if ctx.Err() != nil || status.Code(err) == codes.Unimplemented {
 			return // a driver that learns it registers again
 		}
@@ -77,18 +78,18 @@ func (m *Manager) streamHealth(ctx context.Context, d *driver) (reported bool, e
 			return reported, err
 		}
 		reported = true
-		m.tell(m.noteHealth(d.name, report.GetDevices()))
+		m.tell(m.noteHealth(d, report.GetDevices()))
 	}
 }
 
 // noteHealth records a report, and returns the pods with a device whose health has changed.
-func (m *Manager) noteHealth(driver string, report []*drahealthv1.DeviceHealth) []types.UID {
+func (m *Manager) noteHealth(by *driver, report []*drahealthv1.DeviceHealth) []types.UID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now, known, changed, ignored := m.cfg.Clock.Now(), m.health[driver], map[deviceKey]bool{}, 0
+	now, known, changed, ignored := m.cfg.Clock.Now(), m.health[by], map[deviceKey]bool{}, 0
 	if known == nil {
 		known = map[deviceKey]deviceHealth{}
-		m.health[driver] = known
+		m.health[by] = known
 	}
 	reported := map[deviceKey]bool{}
 	for _, d := range report {
@@ -111,10 +112,10 @@ func (m *Manager) noteHealth(driver string, report []*drahealthv1.DeviceHealth) 
 		}
 	}
 	if ignored > 0 {
-		m.cfg.Logger.Error("a DRA driver reports the health of too many devices; the rest is ignored", keyDriver, driver,
+		m.cfg.Logger.Error("a DRA driver reports the health of too many devices; the rest is ignored", keyDriver, by.name,
 			"limit", maxHealth, "ignored", ignored)
 	}
-	return m.book.Users(driver, func(d *claimbook.Device) bool { return changed[deviceKey{pool: d.Pool, name: d.Name}] })
+	return m.book.Users(by.name, func(d *claimbook.Device) bool { return changed[deviceKey{pool: d.Pool, name: d.Name}] })
 }
 
 func healthOf(d *drahealthv1.DeviceHealth, now time.Time) deviceHealth {
@@ -137,12 +138,13 @@ func healthOf(d *drahealthv1.DeviceHealth, now time.Time) deviceHealth {
 	return h
 }
 
-// dropHealth forgets the health of a driver's devices, because nobody reports it any more.
-func (m *Manager) dropHealth(driver string) {
+// dropHealth forgets the health of devices that a plugin has reported, because it does not report it any more. What
+// other plugins of the driver report counts, such as that of its next version.
+func (m *Manager) dropHealth(by *driver) {
 	m.mu.Lock()
-	had := m.health[driver]
-	delete(m.health, driver)
-	pods := m.book.Users(driver, func(d *claimbook.Device) bool {
+	had := m.health[by]
+	delete(m.health, by)
+	pods := m.book.Users(by.name, func(d *claimbook.Device) bool {
 		_, has := had[deviceKey{pool: d.Pool, name: d.Name}]
 		return has
 	})
@@ -230,12 +232,16 @@ func (m *Manager) healthOfDevice(driver string, d *claimbook.Device) v1.Resource
 	if len(d.CDI) > 0 {
 		one.ResourceID = v1.ResourceID(d.CDI[0])
 	}
-	h, has := m.health[driver][deviceKey{pool: d.Pool, name: d.Name}]
-	if !has || m.cfg.Clock.Since(h.at) > h.timeout {
-		return one
-	}
-	if one.Health = h.health; m.cfg.Messages && h.message != "" {
-		one.Message = &h.message
+	key := deviceKey{pool: d.Pool, name: d.Name}
+	for _, by := range slices.Backward(m.drivers[driver]) { // the newest plugin that knows it
+		h, has := m.health[by][key]
+		if !has || m.cfg.Clock.Since(h.at) > h.timeout {
+			continue
+		}
+		if one.Health = h.health; m.cfg.Messages && h.message != "" {
+			one.Message = &h.message
+		}
+		break
 	}
 	return one
 }

@@ -80,8 +80,8 @@ type Manager struct {
 	wipes map[string]wipe
 	// cleared is true once this process has removed the devices of all drivers.
 	cleared atomic.Bool
-	// health has the health of the devices of each driver.
-	health map[string]map[deviceKey]deviceHealth
+	// health has the health of devices, as each plugin has reported it.
+	health map[*driver]map[deviceKey]deviceHealth
 	// rebuild is true without a usable checkpoint, until Recover was called; dirty asks Run to write the checkpoint.
 	rebuild, dirty bool
 	// ctx is the context of Run, and group has its goroutines; ctx is nil before Run.
@@ -103,7 +103,7 @@ func New(cfg Config) (*Manager, error) {
 	m := &Manager{
 		cfg: cfg, locks: locks{held: map[types.NamespacedName]*lock{}}, book: claimbook.New(),
 		drivers: map[string][]*driver{}, waiting: map[string]map[types.UID]bool{}, wipes: map[string]wipe{},
-		health: map[string]map[deviceKey]deviceHealth{}, wake: make(chan struct{}, 1),
+		health: map[*driver]map[deviceKey]deviceHealth{}, wake: make(chan struct{}, 1),
 	}
 	entries, err := claimcheckpoint.Read(cfg.Root)
 	damaged := (*statedir.DamagedError)(nil)

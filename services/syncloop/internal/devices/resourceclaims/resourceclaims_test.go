@@ -469,6 +469,49 @@ func TestTheHealthOfDevices(t *testing.T) {
 	}
 }
 
+// TestTheHealthOfDevicesDuringAnUpdateOfTheirDriver is that of the new plugin, also after the old one has ended.
+func TestTheHealthOfDevicesDuringAnUpdateOfTheirDriver(t *testing.T) {
+	r := newRig(t)
+	plugins := map[string]*plugin{}
+	for _, name := range []string{"old", "new"} {
+		plugins[name] = &plugin{reports: make(chan *drahealthv1.NodeWatchResourcesResponse)}
+		r.serve(gpus, name+".sock", plugins[name], drav1.DRAPluginService, drahealthv1.DRAResourceHealthService)
+	}
+	r.api.put("one", []string{gpus}, "a")
+	pod := named("a", "one")
+	r.prepare(pod)
+	for _, step := range []struct {
+		plugin string
+		// reported is the health that the plugin reports; Unknown is the end of its report.
+		reported, want v1.ResourceHealthStatus
+	}{
+		{"old", v1.ResourceHealthStatusHealthy, v1.ResourceHealthStatusHealthy},
+		{"new", v1.ResourceHealthStatusUnhealthy, v1.ResourceHealthStatusUnhealthy},
+		{"old", v1.ResourceHealthStatusUnknown, v1.ResourceHealthStatusUnhealthy},
+		{"new", v1.ResourceHealthStatusUnknown, v1.ResourceHealthStatusUnknown},
+	} {
+		var report *drahealthv1.NodeWatchResourcesResponse
+		if step.reported != v1.ResourceHealthStatusUnknown {
+			health := drahealthv1.HealthStatus_HEALTHY
+			if step.reported == v1.ResourceHealthStatusUnhealthy {
+				health = drahealthv1.HealthStatus_UNHEALTHY
+			}
+			report = &drahealthv1.NodeWatchResourcesResponse{Devices: []*drahealthv1.DeviceHealth{
+				{Device: &drahealthv1.DeviceIdentifier{PoolName: "node", DeviceName: "dev-one"}, Health: health},
+			}}
+		}
+		plugins[step.plugin].reports <- report
+		<-r.changed
+		status := r.Status(pod, "main")
+		if len(status) != 1 || len(status[0].Resources) != 1 {
+			t.Fatalf("the status is %v", status)
+		}
+		if got := status[0].Resources[0].Health; got != step.want {
+			t.Fatalf("after %s from the %s plugin the health is %s, want %s", step.reported, step.plugin, got, step.want)
+		}
+	}
+}
+
 // TestAClaimOfExtendedResources gives a container the devices of its requests.
 func TestAClaimOfExtendedResources(t *testing.T) {
 	r := newRig(t)
