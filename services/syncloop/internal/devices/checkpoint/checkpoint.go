@@ -38,7 +38,8 @@ type PodDevicesEntry struct {
 	ContainerName string
 	ResourceName  string
 	DeviceIDs     DevicesPerNUMA
-	// AllocResp is the encoded answer of the plugin to Allocate.
+	// AllocResp is the encoded answer of the plugin to Allocate; nil if it is not known. An empty answer is not nil, also
+	// in the file.
 	AllocResp []byte
 }
 

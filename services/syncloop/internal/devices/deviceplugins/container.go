@@ -80,10 +80,13 @@ func (m *Manager) settle(ctx context.Context, pod *v1.Pod, need allocation.Need)
 // preStart calls PreStartContainer if the plugin of a resource wants it.
 func (m *Manager) preStart(ctx context.Context, need allocation.Need) error {
 	m.mu.Lock()
-	required := m.options[need.Resource].GetPreStartRequired()
 	e, ids := m.plugin(need.Resource), m.book.Held(need.Container)[need.Resource].IDs()
+	options := m.options[need.Resource]
+	if e != nil {
+		options = e.options
+	}
 	m.mu.Unlock()
-	if !required {
+	if !options.GetPreStartRequired() {
 		return nil
 	}
 	err := errors.New("the plugin has gone")

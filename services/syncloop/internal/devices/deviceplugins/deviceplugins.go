@@ -69,7 +69,7 @@ type Manager struct {
 	// is over. Their capacity is 0, which tells them from resources that never were on the node.
 	lost    map[string]time.Time
 	removed map[string]bool
-	// options are the options of the last plugin of each resource.
+	// options are those of the plugin that got the calls last, for resources whose plugins have all gone.
 	options map[string]*pluginapi.DevicePluginOptions
 	// calls end the allocations under way of a pod that is released.
 	calls map[types.UID]context.CancelFunc

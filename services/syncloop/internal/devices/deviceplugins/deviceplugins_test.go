@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -374,6 +375,46 @@ func TestADamagedCheckpointIsRebuilt(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(r.dir(), checkpoint.File+".corrupt")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestThePluginThatGetsTheCallsSaysWhetherItPreparesDevices while another one of the resource has other options.
+func TestThePluginThatGetsTheCallsSaysWhetherItPreparesDevices(t *testing.T) {
+	r := newRig(t)
+	old := &plugin{}
+	old.options.PreStartRequired = true
+	r.plug(old, gpu, "old.sock", "a")
+	fresh := r.plug(&plugin{}, gpu, "new.sock", "a")
+	web := pod("web", "1")
+	must(t, r.Allocate(t.Context(), web))
+	r.env(web)
+	if calls := fmt.Sprint(old.called(), fresh.called()); calls != "[] [allocate [a]]" {
+		t.Errorf("calls are %s, want one of the new plugin", calls)
+	}
+	fresh.stop()
+	eventually.That(t, "the old plugin prepares the device", func() bool {
+		r.env(web)
+		return slices.Equal(old.called(), []string{"start [a]"})
+	})
+	old.stop()
+	eventually.That(t, "a device that its plugin has to prepare waits for a plugin", func() bool {
+		_, err := r.Give(t.Context(), web, &web.Spec.Containers[0])
+		return err != nil && strings.HasSuffix(err.Error(), "the plugin has gone")
+	})
+}
+
+// TestAContainerStartsAgainWithoutThePluginThatGaveNothing checks that the empty answer of a plugin is kept.
+func TestAContainerStartsAgainWithoutThePluginThatGaveNothing(t *testing.T) {
+	r := newRig(t)
+	p := r.plug(&plugin{allocate: func(context.Context, []string) (*pluginapi.AllocateResponse, error) {
+		return &pluginapi.AllocateResponse{ContainerResponses: []*pluginapi.ContainerAllocateResponse{{}}}, nil
+	}}, gpu, "gpu.sock", "a")
+	web := pod("web", "1")
+	must(t, r.Allocate(t.Context(), web))
+	p.stop()
+	r.restart()
+	if got := r.env(web); got != "" {
+		t.Errorf("the environment is %s, want none", got)
 	}
 }
 

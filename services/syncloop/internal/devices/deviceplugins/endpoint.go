@@ -132,7 +132,6 @@ func (m *Manager) add(e *endpoint) error {
 	ctx, cancel := context.WithCancel(m.ctx)
 	e.cancel = cancel
 	m.plugins[e.resource] = append(m.plugins[e.resource], e)
-	m.options[e.resource] = e.options
 	m.group.Go(func() { m.follow(ctx, e) })
 	return nil
 }
@@ -180,6 +179,7 @@ func (m *Manager) drop(e *endpoint) {
 	last := len(list) == 0 && m.ctx.Err() == nil
 	if len(list) == 0 {
 		delete(m.plugins, e.resource)
+		m.options[e.resource] = e.options
 	}
 	if last && slices.Contains(m.book.Registered(), e.resource) {
 		m.book.Lose(e.resource)

@@ -48,10 +48,8 @@ func (m *Manager) load() error {
 				telemetry.KeyContainer, entry.ContainerName, keyResource, entry.ResourceName, telemetry.KeyError, err)
 			continue
 		}
-		if len(entry.AllocResp) > 0 {
+		if grant.Rebuilt = entry.AllocResp == nil; !grant.Rebuilt {
 			grant.Response = response
-		} else { // rebuilt, or of a plugin that gives nothing: asking it once more does no harm
-			grant.Rebuilt = true
 		}
 		m.book.Put(allocation.Container{Pod: types.UID(entry.PodUID), Name: entry.ContainerName}, entry.ResourceName, grant)
 	}
@@ -108,7 +106,7 @@ func (m *Manager) snapshot() (checkpoint.Content, error) {
 		if !g.Settled() {
 			return
 		}
-		response := []byte{}
+		var response []byte
 		if g.Response != nil {
 			var err error
 			if response, err = proto.Marshal(g.Response); err != nil {
