@@ -16,26 +16,50 @@ const (
 	shortest = 6
 )
 
-// pattern is a form of secrets, with what is left of a match.
+// pattern is a form of secrets, with what is left of a match. A match that has the form of unless, too, stays.
 type pattern struct {
-	form *regexp.Regexp
-	left string
+	form   *regexp.Regexp
+	left   string
+	unless *regexp.Regexp
 }
+
+// word is a part of a path, a name or an ID. It is short, or of small letters, or of words that begin with capitals, each
+// with digits at its end only, or an ID of 32, 40 or 64 hexadecimal digits.
+const word = `(?:[0-9a-z]{1,13}|[a-z]{2,32}[0-9]{0,3}|[a-z]*(?:[A-Z]{1,4}[a-z]{2,}){1,8}[0-9]{0,3}|` +
+	`[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})`
+
+// named is the form of what has no dots and no colons in paths, names and IDs: words between separators. A long random
+// value has no such order, unless it is one of exactly as many hexadecimal digits as the ID of a container or the digest
+// of an image: it cannot be told from these.
+var named = regexp.MustCompile(`^[/_-]*(?:` + word + `(?:[/_-]+|$))+$`)
 
 // patterns are the forms of secrets whose values nobody has told.
 var patterns = []pattern{
-	{regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]+-----.*?(-----END [A-Z0-9 ]+-----|\z)`), removed},
+	{form: regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]+-----.*?(-----END [A-Z0-9 ]+-----|\z)`), left: removed},
 	// The rest of a key whose beginning was cut off, or a value in base64.
-	{regexp.MustCompile(`[A-Za-z0-9+/_-]{60,}={0,2}`), removed},
-	{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{5,}(\.[A-Za-z0-9_-]*)+`), removed},
-	{regexp.MustCompile(`(?i)\b(bearer|basic|digest|negotiate)(\s+)[^\s"',;]+`), "$1$2" + removed},
-	{regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@"']+@`), "$1" + removed + "@"},
+	{form: regexp.MustCompile(`[A-Za-z0-9+/_-]{60,}={0,2}`), left: removed, unless: named},
+	{form: regexp.MustCompile(`eyJ[A-Za-z0-9_-]{5,}(\.[A-Za-z0-9_-]*)+`), left: removed},
+	{form: regexp.MustCompile(`(?i)\b(bearer|basic|digest|negotiate)(\s+)[^\s"',;]+`), left: "$1$2" + removed},
+	{form: regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@"']+@`), left: "$1" + removed + "@"},
 	{
-		regexp.MustCompile(`(?i)((?:passw(?:or)?d|passphrase|token|secret|api[-_]?key|access[-_]?key|private[-_]?key|` +
+		form: regexp.MustCompile(`(?i)((?:passw(?:or)?d|passphrase|token|secret|api[-_]?key|access[-_]?key|private[-_]?key|` +
 			`client-key-data|client-certificate-data|authorization|credential|cookie)s?\\?["']?\s*[:=]\s*)` +
 			`(\\?"(?:[^"\\]|\\.)*"?|'[^']*'?|[^\s"',;&})\]]+)`),
-		"$1" + removed,
+		left: "$1" + removed,
 	},
+}
+
+// replace returns the text without the pattern.
+func (p pattern) replace(text []byte) []byte {
+	if p.unless == nil {
+		return p.form.ReplaceAll(text, []byte(p.left))
+	}
+	return p.form.ReplaceAllFunc(text, func(match []byte) []byte {
+		if p.unless.Match(match) {
+			return match
+		}
+		return []byte(p.left)
+	})
 }
 
 // scrubber removes secrets from texts.
@@ -76,7 +100,7 @@ func (s *scrubber) scrub(text []byte) []byte {
 		text = bytes.ReplaceAll(text, value, []byte(removed))
 	}
 	for _, p := range patterns {
-		text = p.form.ReplaceAll(text, []byte(p.left))
+		text = p.replace(text)
 	}
 	return text
 }
