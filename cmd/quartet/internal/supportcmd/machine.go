@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,7 +22,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/layout"
-	"github.com/quartet-node/quartet/internal/statedir"
+	"github.com/quartet-node/quartet/internal/nodeprocess"
 )
 
 const (
@@ -38,10 +37,8 @@ const (
 
 // process is a process of the node; its PID is 0 if it is unknown.
 type process struct {
-	pid  int
-	args []string
-	// dir is its working directory, to which paths in args are relative.
-	dir string
+	nodeprocess.Process
+
 	err error
 }
 
@@ -49,30 +46,11 @@ type process struct {
 func (c *collector) processes() map[layout.Service]process {
 	out := map[layout.Service]process{}
 	for _, service := range layout.Services() {
-		out[service] = processOf(c.layout.StateDir(), service)
+		p, err := nodeprocess.Of(c.layout.StateDir(), service)
+		out[service] = process{p, err}
 	}
 	return out
 }
-
-func processOf(stateDir string, service layout.Service) process {
-	holder, err := statedir.LastHolder(stateDir, string(service))
-	if err != nil || holder.PID == 0 {
-		return process{err: errors.Join(fmt.Errorf("no process has the lock of %s in %s", service, stateDir), err)}
-	}
-	line, err := os.ReadFile(procFile(holder.PID, "cmdline"))
-	if err != nil {
-		return process{err: fmt.Errorf("the process of %v has ended: %w", holder, err)}
-	}
-	args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
-	// Another process may have the number by now.
-	if filepath.Base(args[0]) != string(service) {
-		return process{err: fmt.Errorf("the process of %v has ended", holder)}
-	}
-	dir, err := os.Readlink(procFile(holder.PID, "cwd"))
-	return process{pid: holder.PID, args: args, dir: dir, err: err}
-}
-
-func procFile(pid int, name string) string { return filepath.Join("/proc", strconv.Itoa(pid), name) }
 
 // describe returns the command line, and what the kernel says of the process. Its environment is not read.
 func (p process) describe() []byte {
@@ -80,9 +58,9 @@ func (p process) describe() []byte {
 		return []byte(p.err.Error() + "\n")
 	}
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "%s\n", strings.Join(p.args, "\n  "))
+	fmt.Fprintf(&out, "%s\n", strings.Join(p.Args, "\n  "))
 	for _, name := range []string{"status", "limits", "cgroup"} {
-		content, err := os.ReadFile(procFile(p.pid, name))
+		content, err := os.ReadFile(nodeprocess.File(p.PID, name))
 		fmt.Fprintf(&out, "\n# %s\n%s", name, content)
 		if err != nil {
 			fmt.Fprintf(&out, "%v\n", err)
@@ -95,21 +73,7 @@ func (p process) describe() []byte {
 func paths(processes map[layout.Service]process, flags ...string) []string {
 	var values []string
 	for _, p := range processes {
-		for i, arg := range p.args {
-			name, value, hasValue := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-			if !strings.HasPrefix(arg, "-") || !slices.Contains(flags, name) {
-				continue
-			}
-			if !hasValue && i+1 < len(p.args) {
-				value = p.args[i+1]
-			}
-			if value != "" && !filepath.IsAbs(value) {
-				value = filepath.Join(p.dir, value)
-			}
-			if value != "" {
-				values = append(values, value)
-			}
-		}
+		values = append(values, p.Paths(flags...)...)
 	}
 	slices.Sort(values)
 	return slices.Compact(values)
