@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/nodeprocess"
 	"github.com/quartet-node/quartet/internal/rpc"
 )
 
@@ -70,10 +71,11 @@ func unreachable(stateDir string, service layout.Service, address string, err er
 	}
 	if others := answering(stateDir, service); len(others) > 0 {
 		return fmt.Errorf(
-			"cannot reach %s at %s: it does not run, although %s of the same node does: its supervisor restarts it within seconds; if not, see its log",
+			"cannot reach %s at %s: it does not run, although %s of the same node does: its supervisor restarts it within seconds; if not, see its log%s",
 			service,
 			address,
 			strings.Join(others, ", "),
+			elsewhere(stateDir, service),
 		)
 	}
 	up := "quartet up"
@@ -88,6 +90,16 @@ func unreachable(stateDir string, service layout.Service, address string, err er
 		EnvStateDir,
 		otherNode(stateDir, kubeletStateDir),
 	)
+}
+
+// elsewhere returns the end of a message for a node that may have no configmux of its own, because the command line of
+// its syncloop cannot be read: in a container, or by this user.
+func elsewhere(stateDir string, service layout.Service) string {
+	if p, _ := nodeprocess.Of(orDefault(stateDir), layout.SyncLoop); service != layout.ConfigMux || p.PID != 0 {
+		return ""
+	}
+	return "; if the pods come from a configmux elsewhere, run the command as root on the machine of syncloop, or give " +
+		"--configmux-address with --tls-cert, --tls-key and --tls-ca"
 }
 
 // kubeletStateDir is the state directory of a node in the place of a kubelet.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/nodeprocess"
 	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/rpc"
 )
@@ -79,33 +80,74 @@ func (n *Node) addFlags(flags *pflag.FlagSet, services []layout.Service) {
 	flags.AddFlagSet(own)
 }
 
+// way is how a service is reached.
+type way struct {
+	address string
+	files   peertls.Files
+	// ofSyncloop is true if it is the way of the node's syncloop, which no flag gives.
+	ofSyncloop bool
+}
+
+// way returns how a service is reached: by the flags, or else as the node's syncloop reaches a configmux elsewhere, or
+// else by the socket in the state directory.
+func (n *Node) way(service layout.Service) (way, error) {
+	if given := n.given[service]; given != nil && *given != "" {
+		return way{address: *given, files: n.tls}, nil
+	}
+	if service == layout.ConfigMux {
+		if elsewhere, found := ConfigmuxElsewhere(n.StateDir); found {
+			w := way{address: elsewhere.Address, files: n.tls, ofSyncloop: true}
+			if w.files == (peertls.Files{}) {
+				w.files = elsewhere.Files
+			}
+			return w, nil
+		}
+	}
+	address, err := Address(n.StateDir, service)
+	return way{address: address, files: n.tls}, err
+}
+
+// ConfigmuxElsewhere returns the configmux on another machine that serves the node of a state directory; false if the
+// node has its own, or its syncloop does not run.
+func ConfigmuxElsewhere(stateDir string) (nodeprocess.Configmux, bool) {
+	return nodeprocess.ConfigmuxElsewhere(orDefault(stateDir))
+}
+
 // Address returns the address of a service.
 func (n *Node) Address(service layout.Service) (string, error) {
-	if given := n.given[service]; given != nil && *given != "" {
-		return *given, nil
-	}
-	return Address(n.StateDir, service)
+	w, err := n.way(service)
+	return w.address, err
 }
 
 // Dial returns a connection to a service that need not be reachable yet.
 func (n *Node) Dial(service layout.Service) (*grpc.ClientConn, error) {
-	address, err := n.Address(service)
+	w, err := n.way(service)
 	if err != nil {
 		return nil, err
 	}
-	return rpc.DialService(service, address, n.tls)
+	return w.dial(service)
+}
+
+func (w way) dial(service layout.Service) (*grpc.ClientConn, error) {
+	conn, err := rpc.DialService(service, w.address, w.files)
+	if err != nil && w.ofSyncloop {
+		return nil, fmt.Errorf("cannot reach configmux at %s as the node's syncloop does, by its certificate: %w: run the "+
+			"command as root, or give --configmux-address, --%s, --%s and --%s where the command has them",
+			w.address, err, peertls.FlagCert, peertls.FlagKey, peertls.FlagCA)
+	}
+	return conn, err
 }
 
 // Connect returns a connection to a reachable service. Its error has a remedy.
 func (n *Node) Connect(ctx context.Context, service layout.Service) (*grpc.ClientConn, error) {
-	address, err := n.Address(service)
+	w, err := n.way(service)
 	switch {
 	case err != nil:
 		return nil, err
-	case !peertls.OnNetwork(address):
-		return connect(ctx, n.StateDir, service, address)
+	case !peertls.OnNetwork(w.address):
+		return connect(ctx, n.StateDir, service, w.address)
 	}
-	conn, err := n.Dial(service)
+	conn, err := w.dial(service)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +155,7 @@ func (n *Node) Connect(ctx context.Context, service layout.Service) (*grpc.Clien
 	defer cancel()
 	if _, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{}); err != nil {
 		return nil, errors.Join(
-			fmt.Errorf("cannot reach %s at %s: %s", service, address, status.Convert(err).Message()), conn.Close())
+			fmt.Errorf("cannot reach %s at %s: %s", service, w.address, status.Convert(err).Message()), conn.Close())
 	}
 	return conn, nil
 }

@@ -1,11 +1,17 @@
 package target
 
 import (
+	"errors"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
 
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/test/fakesite"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 // TestCommandsShareANode: the flags of each of them count.
@@ -28,5 +34,39 @@ func TestCommandsShareANode(t *testing.T) {
 	}
 	if n.tls.Cert != "/c" {
 		t.Errorf("the certificate is %q", n.tls.Cert)
+	}
+}
+
+// TestTheConfigmuxOfASiteIsReachedAsTheNodesSyncloopReachesIt: the node has no configmux of its own.
+func TestTheConfigmuxOfASiteIsReachedAsTheNodesSyncloopReachesIt(t *testing.T) {
+	site := fakesite.Serve(t, &configv1.UnimplementedConfigServiceServer{})
+	dir := harness.ShortDir(t)
+	site.FollowedBy(t, dir)
+	n := Node{StateDir: dir}
+	conn, err := n.Connect(t.Context(), layout.ConfigMux)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(Serving(t.Context(), conn), conn.Close()); err != nil {
+		t.Error(err)
+	}
+	if got, err := n.Address(layout.ConfigMux); err != nil || got != site.Address {
+		t.Errorf("Address() = %q, %v, want %q", got, err, site.Address)
+	}
+	other := Node{StateDir: dir}
+	other.At(layout.ConfigMux, "unix:///s/configmux.sock")
+	if got, err := other.Address(layout.ConfigMux); err != nil || got != "unix:///s/configmux.sock" {
+		t.Errorf("Address() = %q, %v, want that of the flag", got, err)
+	}
+	if err := os.Remove(site.Node.Key); err != nil {
+		t.Fatal(err)
+	}
+	_, err = n.Connect(t.Context(), layout.ConfigMux)
+	for _, want := range []string{
+		"configmux at " + site.Address, site.Node.Key, "as root", "--configmux-address, --tls-cert, --tls-key and --tls-ca",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Connect() error = %v, want an error with %q", err, want)
+		}
 	}
 }

@@ -32,13 +32,18 @@ func DefaultStateDir() string {
 	return layout.DefaultStateDir
 }
 
+// orDefault returns the state directory, or the default one if it is empty.
+func orDefault(stateDir string) string {
+	if stateDir == "" {
+		return DefaultStateDir()
+	}
+	return stateDir
+}
+
 // SocketAddresses returns the addresses of the node of a state directory; empty means the default. It fails only if a
 // relative path cannot be made absolute.
 func SocketAddresses(stateDir string) (Addresses, error) {
-	if stateDir == "" {
-		stateDir = DefaultStateDir()
-	}
-	l, err := layout.New(stateDir)
+	l, err := layout.New(orDefault(stateDir))
 	if err != nil {
 		return Addresses{}, err
 	}
