@@ -6,6 +6,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/nodeprocess"
+	"github.com/quartet-node/quartet/internal/peertls"
 )
 
 // DefaultShadowWait is the default of Shadow.Wait: longer than the start of a sandbox on a busy machine.
@@ -71,5 +73,19 @@ func (f *flags) shadowed(cfg *Config, fail failure) {
 		if !f.given(string(peer) + "-address") {
 			*address = "unix://" + node.Socket(peer)
 		}
+	}
+	f.followSite(cfg)
+}
+
+// followSite sets the configmux elsewhere that the syncloop of the state directory follows, with its files of TLS,
+// unless flags name others.
+func (f *flags) followSite(cfg *Config) {
+	elsewhere, found := nodeprocess.ConfigmuxElsewhere(f.stateDir)
+	if !found || f.given(string(ConfigMux)+"-address") {
+		return
+	}
+	cfg.Peers.ConfigMux = elsewhere.Address
+	if cfg.TLS == (peertls.Files{}) {
+		cfg.TLS = elsewhere.Files
 	}
 }

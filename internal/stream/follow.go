@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -66,8 +67,19 @@ const (
 	followBackoffJitter = 0.3
 )
 
-// Follow stays subscribed until ctx ends, and returns the error of ctx. It resumes where possible. Otherwise it
-// compares the new snapshot with its state, so that Handle receives the same changes in both cases.
+// RefusedError is the error of a Source whose publisher will refuse each subscription. A service of a node tries again,
+// because the other side may be mended; a command for a user ends, see streamrpc.UntilRefused.
+type RefusedError struct{ Err error }
+
+// Error implements error.
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+// Unwrap implements errors.Unwrap.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// Follow stays subscribed until ctx ends, and returns the error of ctx, or until the Source fails with a *RefusedError,
+// which it returns. It resumes where possible. Otherwise it compares the new snapshot with its state, so that Handle
+// receives the same changes in both cases.
 func Follow[V any](ctx context.Context, cfg FollowConfig[V]) error {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}
@@ -83,6 +95,9 @@ func Follow[V any](ctx context.Context, cfg FollowConfig[V]) error {
 		err := f.subscribe(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if refused := (*RefusedError)(nil); errors.As(err, &refused) {
+			return refused
 		}
 		f.setConnected(false, err)
 		select {

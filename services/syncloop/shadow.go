@@ -26,6 +26,7 @@ import (
 	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/service"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/shadow"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
@@ -117,10 +118,15 @@ func shadowOf(
 	}
 	pleg := clients.NewPLEG(lifecyclev1.NewLifecycleServiceClient(peers.pleg))
 	engine := enginev1.NewEngineServiceClient(running)
-	settings.Desired = clients.ConfigMux(configv1.NewConfigServiceClient(peers.configmux))
-	settings.Events, settings.Health = pleg.Events(), pleg.Health
-	settings.Pods, settings.PodEvents = clients.Pods(engine), clients.PodEvents(engine)
-	settings.Node = nodewatch.Source(nodev1.NewNodeServiceClient(peers.nodestatus))
+	// A shadow ends when it is refused: nobody but its user can mend that.
+	settings.Desired = streamrpc.UntilRefused(clients.ConfigMux(configv1.NewConfigServiceClient(peers.configmux)),
+		streamrpc.Refusal(nodeconfig.ConfigMux, "pod updates"))
+	settings.Events = streamrpc.UntilRefused(pleg.Events(), streamrpc.Refusal(nodeconfig.PLEG, "lifecycle events"))
+	settings.Health = pleg.Health
+	settings.Pods = streamrpc.UntilRefused(clients.Pods(engine), streamrpc.Refusal(nodeconfig.SyncLoop, "pods"))
+	settings.PodEvents = streamrpc.UntilRefused(clients.PodEvents(engine), streamrpc.Refusal(nodeconfig.SyncLoop, "events"))
+	settings.Node = streamrpc.UntilRefused(nodewatch.Source(nodev1.NewNodeServiceClient(peers.nodestatus)),
+		streamrpc.Refusal(nodeconfig.NodeStatus, "the Node"))
 	settings.MaxPods, settings.PodsPerCore = int64(cfg.Kubelet.MaxPods), int64(cfg.Kubelet.PodsPerCore)
 	settings.Dir, settings.Machine, settings.Clock = dir, machine, clock.RealClock{}
 	return settings, nil

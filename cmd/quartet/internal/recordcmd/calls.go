@@ -51,6 +51,7 @@ func (o *recorder) followCalls(
 		}
 		if code := status.Code(ended.err); code == codes.PermissionDenied || code == codes.Unimplemented {
 			begun()
+			o.has(part)
 			return o.tell(service, ended.err)
 		}
 		select {
@@ -75,6 +76,7 @@ func (o *recorder) followHeartbeats(ctx context.Context, c clients) error {
 	}
 	cancel()
 	if code := status.Code(err); code == codes.PermissionDenied || code == codes.Unimplemented {
+		o.has(noderecording.Heartbeats)
 		return o.note("The heartbeats of nodestatus are not recorded: " + reason(code))
 	}
 	return followPart(ctx, o, noderecording.Heartbeats, c.heartbeats(), nil)

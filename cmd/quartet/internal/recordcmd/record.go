@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/internal/noderecording"
 	"github.com/quartet-node/quartet/internal/recordfile"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 )
 
 const (
@@ -76,6 +79,28 @@ type recorder struct {
 
 	out  *noderecording.Writer
 	mask *noderecording.Mask
+
+	mu sync.Mutex
+	// awaited are the streams that have not sent their state yet.
+	awaited map[noderecording.Part]bool
+}
+
+// streams are the streams of a node, in the order of their recording, with their services and their names for people.
+// Those of calls need the role admin.
+var streams = []struct {
+	part    noderecording.Part
+	service layout.Service
+	name    string
+	calls   bool
+}{
+	{noderecording.Desired, layout.ConfigMux, "pod updates", false},
+	{noderecording.Node, layout.NodeStatus, "the Node", false},
+	{noderecording.Events, layout.PLEG, "lifecycle events", false},
+	{noderecording.Pods, layout.SyncLoop, "pods", false},
+	{noderecording.PodEvents, layout.SyncLoop, "events", false},
+	{noderecording.PLEGCalls, layout.PLEG, "runtime calls", true},
+	{noderecording.SyncLoopCalls, layout.SyncLoop, "runtime calls", true},
+	{noderecording.Heartbeats, layout.NodeStatus, "heartbeats", true},
 }
 
 // record writes the streams until the command is interrupted, the time is over, or the file is full.
@@ -116,7 +141,31 @@ func (o *recorder) record(cmd *cobra.Command, path string) (err error) {
 		full = fmt.Sprintf(", which has %d MiB and takes no more: --max-size sets another size", o.limit)
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "Recorded %d changes in %s%s\n", o.out.Entries(), path, full)
-	return err
+	return errors.Join(err, o.lacking(path))
+}
+
+// lacking returns an error that names the streams whose state is not in the recording; nil if there are none.
+func (o *recorder) lacking(path string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var missing []string
+	for _, s := range streams {
+		if o.awaited[s.part] {
+			missing = append(missing, fmt.Sprintf("%s of %s", s.name, s.service))
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s lacks %s, whose state was not sent before the recording ended: quartet doctor shows whether the "+
+		"node is well; record again, for longer", path, strings.Join(missing, ", "))
+}
+
+// has notes that a stream has sent its state, or that it is not recorded.
+func (o *recorder) has(part noderecording.Part) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.awaited, part)
 }
 
 // dial connects to the four services. It fails if one of them is unreachable, before there is a file.
@@ -142,6 +191,10 @@ func (o *recorder) dial(ctx context.Context) (c clients, closeAll func() error, 
 
 // follow records until ctx ends, which is no error, or a write fails.
 func (o *recorder) follow(ctx context.Context, c clients) error {
+	o.awaited = map[noderecording.Part]bool{}
+	for _, s := range streams {
+		o.awaited[s.part] = o.calls || !s.calls
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	known := make(chan struct{})
 	// The state of the runtime is recorded after its calls have begun, so that each later change has its calls.
@@ -197,6 +250,16 @@ func (o *recorder) follow(ctx context.Context, c clients) error {
 	return err
 }
 
+// refusal explains why the stream of a part is not given.
+func refusal(part noderecording.Part) func(error) error {
+	for _, s := range streams {
+		if s.part == part {
+			return streamrpc.Refusal(s.service, s.name)
+		}
+	}
+	return streamrpc.Refusal("the node", string(part))
+}
+
 // followPart records one stream. first is called when its state is known; it may be nil.
 func followPart[V proto.Message](
 	ctx context.Context, o *recorder, part noderecording.Part, source stream.Source[V], first func(),
@@ -208,8 +271,8 @@ func followPart[V proto.Message](
 			cancel(err)
 		}
 	}
-	_ = stream.Follow(ctx, stream.FollowConfig[V]{ // it ends with the cause of ctx
-		Name: string(part), Source: source, Logger: slog.New(slog.DiscardHandler),
+	err := stream.Follow(ctx, stream.FollowConfig[V]{
+		Name: string(part), Source: streamrpc.UntilRefused(source, refusal(part)), Logger: slog.New(slog.DiscardHandler),
 		Handle: func(c stream.Change[V]) {
 			switch {
 			case c.Op != stream.OpRemove:
@@ -232,6 +295,9 @@ func followPart[V proto.Message](
 			}
 		},
 	})
+	if refused := (*stream.RefusedError)(nil); errors.As(err, &refused) {
+		return refused
+	}
 	return context.Cause(ctx)
 }
 
@@ -245,5 +311,11 @@ func (o *recorder) write(part noderecording.Part, op noderecording.Op, key strin
 		}
 		e.Value = masked
 	}
-	return o.out.Write(e)
+	if err := o.out.Write(e); err != nil {
+		return err
+	}
+	if op == noderecording.Synced {
+		o.has(part)
+	}
+	return nil
 }

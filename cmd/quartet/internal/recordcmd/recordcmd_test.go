@@ -2,6 +2,7 @@ package recordcmd
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,8 +11,16 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/recordfile"
+	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/test/fakesite"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -100,5 +109,72 @@ func TestAStepIsShownAndWaits(t *testing.T) {
 	}
 	if err := step("second"); err == nil {
 		t.Error("there is no error at the end of the input")
+	}
+}
+
+// answering is a configmux that answers each subscription to the pods with an error.
+type answering struct {
+	configv1.UnimplementedConfigServiceServer
+	err error
+}
+
+func (a answering) WatchPodUpdates(
+	*configv1.WatchPodUpdatesRequest, grpc.ServerStreamingServer[configv1.WatchPodUpdatesResponse],
+) error {
+	return a.err
+}
+
+// nodeOf returns the state directory of a node that has no streams, and whose configmux is elsewhere.
+func nodeOf(t *testing.T, configmux configv1.ConfigServiceServer) string {
+	t.Helper()
+	l, err := layout.New(harness.ShortDir(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fakesite.Serve(t, configmux).FollowedBy(t, l.StateDir())
+	for _, service := range []layout.Service{layout.PLEG, layout.SyncLoop, layout.NodeStatus} {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+		ready, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- rpc.Serve(ctx, rpc.Config{
+				Address: l.Address(service), Health: rpc.NewHealth(), Ready: func() { close(ready) },
+				Register: func(*grpc.Server) {},
+			})
+		}()
+		t.Cleanup(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+		<-ready
+	}
+	return l.StateDir()
+}
+
+// Waiting does not help a recorder that configmux refuses.
+func TestARefusedRecordingEnds(t *testing.T) {
+	for code, want := range map[codes.Code]string{
+		codes.FailedPrecondition: "configmux refuses the stream of pod updates: show another certificate",
+		codes.PermissionDenied:   "configmux refuses the stream of pod updates: show another certificate",
+		codes.Unimplemented:      "configmux does not have the stream of pod updates: it is of an earlier version",
+	} {
+		dir := nodeOf(t, answering{err: status.Error(code, "show another certificate")})
+		file := filepath.Join(dir, "node.jsonl")
+		if got := run(t, RecordCommand(), file, "--state-dir", dir); !strings.Contains(got, want) {
+			t.Errorf("%v: record() = %q, want %q", code, got, want)
+		}
+	}
+}
+
+// A recording without the state of a part cannot be replayed.
+func TestARecordingThatLacksAStreamIsAnError(t *testing.T) {
+	dir := nodeOf(t, answering{err: status.Error(codes.Unavailable, "not yet")})
+	file := filepath.Join(dir, "node.jsonl")
+	got := run(t, RecordCommand(), file, "--state-dir", dir, "--for", "200ms", "--runtime-calls=false")
+	for _, want := range []string{file, "configmux", "pleg", "nodestatus", "syncloop", "before the recording ended", "record again"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("record() = %q, want %q", got, want)
+		}
 	}
 }

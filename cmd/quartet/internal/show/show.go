@@ -21,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 )
 
 // callTimeout bounds the answer of a service. No call needs I/O.
@@ -170,13 +171,10 @@ func followOver[V any](ctx context.Context, conn *grpc.ClientConn, cmd *cobra.Co
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	cfg.Source, cfg.Logger = open(conn), slog.New(slog.DiscardHandler)
-	cfg.Connected = func(up bool, cause error) {
+	cfg.Source = streamrpc.UntilRefused(open(conn), func(err error) error { return explain(service, err) })
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	cfg.Connected = func(up bool, _ error) {
 		if up {
-			return
-		}
-		if code := status.Code(cause); code == codes.Unimplemented || code == codes.PermissionDenied {
-			fail(explain(service, cause))
 			return
 		}
 		if _, err := fmt.Fprintf(
