@@ -17,9 +17,10 @@ import (
 )
 
 const (
-	// flagConfigmux and flagObjects are flags of syncloop.
-	flagConfigmux = "configmux-address"
-	flagObjects   = "configmux-objects"
+	// These are flags of syncloop.
+	flagConfigmux  = "configmux-address"
+	flagObjects    = "configmux-objects"
+	flagKubeconfig = "kubeconfig"
 )
 
 // Process is a running process of a node.
@@ -86,7 +87,7 @@ type Configmux struct {
 	Address string
 	// Files are those that the node's syncloop shows to it.
 	Files peertls.Files
-	// Objects is true if it serves the config maps, secrets, claims and services of the node, too.
+	// Objects is true if it serves the config maps, secrets, claims and services of the node, too, and not an API server.
 	Objects bool
 }
 
@@ -103,7 +104,8 @@ func ConfigmuxElsewhere(stateDir string) (Configmux, bool) {
 		Files: peertls.Files{
 			Cert: last(p.Paths(peertls.FlagCert)), Key: last(p.Paths(peertls.FlagKey)), CA: last(p.Paths(peertls.FlagCA)),
 		},
-		Objects: slices.Contains(p.Args, "--"+flagObjects) || last(p.values(flagObjects)) == "true",
+		Objects: slices.Contains(p.Args, "--"+flagObjects) || last(p.values(flagObjects)) == "true" ||
+			len(p.values(flagKubeconfig)) == 0,
 	}, true
 }
 

@@ -36,7 +36,7 @@ func TestAProcessIsFoundByItsLock(t *testing.T) {
 }
 
 func TestAConfigmuxElsewhereIsThatOfTheRunningSyncloop(t *testing.T) {
-	files := []string{"--tls-cert=/pki/node.pem", "--tls-key", "pki/node.key", "--tls-ca=/pki/ca.crt"}
+	files := []string{"--kubeconfig=/k", "--tls-cert=/pki/node.pem", "--tls-key", "pki/node.key", "--tls-ca=/pki/ca.crt"}
 	for _, c := range []struct {
 		name    string
 		args    []string
@@ -48,6 +48,7 @@ func TestAConfigmuxElsewhereIsThatOfTheRunningSyncloop(t *testing.T) {
 		{"one elsewhere", append([]string{"--configmux-address", "c:7441"}, files...), "c:7441", false},
 		{"the last one counts", append(files, "--configmux-address=unix:///c", "--configmux-address=c:7"), "c:7", false},
 		{"a site", append(files, "--configmux-address=dns:///c:7441", "--configmux-objects"), "dns:///c:7441", true},
+		{"a node without an API server", append([]string{"--configmux-address=c:7441"}, files[1:]...), "c:7441", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -61,6 +61,9 @@ func (p *patient) serviceChecks() []check {
 	var checks []check
 	for _, s := range layout.Services() {
 		checks = append(checks, check{name: string(s), run: func(ctx context.Context) []machine.Finding {
+			if at, found := p.elsewhere(s); found {
+				return p.checkElsewhere(ctx, at)
+			}
 			return p.judgeService(p.askService(ctx, s))
 		}})
 	}
@@ -247,14 +250,20 @@ func (p *patient) judgeService(facts serviceFacts) []machine.Finding {
 	for _, reason := range reasons {
 		findings = append(findings, f.With(level, reason, "as the reason says; else "+p.logOf(facts.service)))
 	}
+	findings = append(findings, p.judgeNotes(f, facts)...)
+	if len(findings) == 0 {
+		return []machine.Finding{f}
+	}
+	return findings
+}
+
+// judgeNotes evaluates what a service says of single pods.
+func (p *patient) judgeNotes(f machine.Finding, facts serviceFacts) (findings []machine.Finding) {
 	for _, note := range facts.notes {
 		findings = append(
 			findings,
 			f.With(machine.Warning, note, "mend it; quartet get sources"+p.stateDirFlag()+" shows when it is well"),
 		)
-	}
-	if len(findings) == 0 {
-		return []machine.Finding{f}
 	}
 	return findings
 }

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -22,6 +23,8 @@ import (
 	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/test/fakesite"
+	"github.com/quartet-node/quartet/test/freeport"
 	"github.com/quartet-node/quartet/test/harness"
 )
 
@@ -371,4 +374,43 @@ func TestANodeThatIsNotComputedYet(t *testing.T) {
 	n.start(t, p.layout)
 	expect(t, find(t, ask(t, p), "node")[0], machine.Fault, "no Node has been computed yet")
 	expect(t, judgeNode(errors.New("x")), machine.Fault, "x")
+}
+
+// TestANodeOfASiteHasNoConfigmuxOfItsOwn, which is no fault; one that cannot be reached is.
+func TestANodeOfASiteHasNoConfigmuxOfItsOwn(t *testing.T) {
+	p := examine(t, harness.ShortDir(t), nil)
+	n := wellNode()
+	n.config.sources = []*configv1.Source{{Name: "api", Errors: []*configv1.SourceError{{Pod: "shop/web", Message: "no image"}}}}
+	n.start(t, p.layout, layout.PLEG, layout.SyncLoop, layout.NodeStatus)
+	site := fakesite.Serve(t, n.config)
+	site.FollowedBy(t, p.layout.StateDir())
+	expect(t, find(t, ask(t, p), "configmux")[0], machine.Warning, "no image", "quartet get sources")
+
+	n.config.sources = nil
+	findings := ask(t, p)
+	for _, f := range findings {
+		expect(t, f, machine.OK)
+	}
+	if len(findings) != 5 {
+		t.Errorf("got %+v, want one for each service and one for the node", findings)
+	}
+	expect(t, find(t, findings, "configmux")[0], machine.OK, "configmux at "+site.Address, "serves this node")
+
+	if err := os.Remove(site.Node.Cert); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, find(t, ask(t, p), "configmux")[0], machine.Warning, site.Node.Cert, site.Address, "as root")
+}
+
+func TestTheConfigmuxOfASiteIsAway(t *testing.T) {
+	p := examine(t, harness.ShortDir(t), nil)
+	wellNode().start(t, p.layout, layout.PLEG, layout.SyncLoop, layout.NodeStatus)
+	port, err := freeport.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	site := fakesite.Serve(t, &fakeConfig{})
+	site.Address = fmt.Sprintf("127.0.0.1:%d", port)
+	site.FollowedBy(t, p.layout.StateDir())
+	expect(t, find(t, ask(t, p), "configmux")[0], machine.Fault, site.Address, "refused", "pods stay as they are")
 }

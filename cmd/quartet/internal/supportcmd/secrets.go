@@ -28,13 +28,9 @@ const askTimeout = 5 * time.Second
 // secretsOfPods returns the values of the secrets that the node holds, and of the environment of its pods. They are
 // removed from the texts. What it could not ask for is a gap: then the patterns remain.
 func (c *collector) secretsOfPods(ctx context.Context) []string {
-	var held, variables []string
-	err := c.ask(ctx, layout.ConfigMux, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-		held, err = heldSecrets(ctx, configv1.NewConfigServiceClient(conn))
-		return err
-	})
-	// A node with an API server holds no secrets.
-	if err != nil && status.Code(err) != codes.Unimplemented {
+	var variables []string
+	held, err := c.secretsOfConfigmux(ctx)
+	if err != nil {
 		c.gap("configmux does not tell the secrets of the node", err)
 	}
 	err = c.ask(ctx, layout.SyncLoop, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
@@ -45,6 +41,22 @@ func (c *collector) secretsOfPods(ctx context.Context) []string {
 		c.gap("syncloop does not tell the environment of pods", err)
 	}
 	return append(held, variables...)
+}
+
+// secretsOfConfigmux returns the values of the secrets that configmux serves to the node. A node with an API server
+// holds none; then configmux, of the node or of a site, is not asked to watch them either.
+func (c *collector) secretsOfConfigmux(ctx context.Context) (held []string, err error) {
+	if elsewhere, found := target.ConfigmuxElsewhere(c.layout.StateDir()); found && !elsewhere.Objects {
+		return nil, nil
+	}
+	err = c.ask(ctx, layout.ConfigMux, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		held, err = heldSecrets(ctx, configv1.NewConfigServiceClient(conn))
+		return err
+	})
+	if status.Code(err) == codes.Unimplemented {
+		return held, nil
+	}
+	return held, err
 }
 
 // gap notes that values could not be had, so that they are known by their form only.
@@ -58,7 +70,8 @@ func (c *collector) ask(
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	conn, err := target.Connect(ctx, c.layout.StateDir(), service)
+	node := target.Node{StateDir: c.layout.StateDir()}
+	conn, err := node.Connect(ctx, service)
 	if err != nil {
 		return err
 	}

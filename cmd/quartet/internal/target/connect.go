@@ -40,15 +40,6 @@ func Address(stateDir string, service layout.Service) (string, error) {
 	}
 }
 
-// Connect returns a connection to a reachable service of the node of a state directory. Its error has a remedy.
-func Connect(ctx context.Context, stateDir string, service layout.Service) (*grpc.ClientConn, error) {
-	address, err := Address(stateDir, service)
-	if err != nil {
-		return nil, err
-	}
-	return connect(ctx, stateDir, service, address)
-}
-
 // connect returns a connection to a reachable unix socket.
 func connect(ctx context.Context, stateDir string, service layout.Service, address string) (*grpc.ClientConn, error) {
 	probe, err := rpc.Connect(ctx, address)

@@ -42,18 +42,19 @@ func TestAMissingConfigmuxMayBeElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close() //nolint:errcheck // nobody connects any more
+	n := Node{StateDir: dir}
 	const hint = "if the pods come from a configmux elsewhere"
 	for _, unknown := range []bool{true, false} {
 		if !unknown {
 			nodeprocesstest.Start(t, dir, layout.SyncLoop)
 		}
-		_, err := Connect(t.Context(), dir, layout.ConfigMux)
+		_, err := n.Connect(t.Context(), layout.ConfigMux)
 		if err == nil || !strings.Contains(err.Error(), "although syncloop of the same node does") ||
 			strings.Contains(err.Error(), hint) != unknown {
 			t.Errorf("Connect() error = %v, want the hint %q: %v", err, hint, unknown)
 		}
 	}
-	if _, err := Connect(t.Context(), dir, layout.PLEG); err == nil || strings.Contains(err.Error(), hint) {
+	if _, err := n.Connect(t.Context(), layout.PLEG); err == nil || strings.Contains(err.Error(), hint) {
 		t.Errorf("Connect() error = %v, want no hint for pleg", err)
 	}
 }
