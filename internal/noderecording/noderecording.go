@@ -16,7 +16,6 @@ package noderecording
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -30,6 +29,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	"github.com/quartet-node/quartet/internal/recordfile"
 )
 
 const (
@@ -37,8 +37,6 @@ const (
 	Format = "quartet.node"
 	// Version is the only supported version of the format.
 	Version = 1
-	// MaxLine is the maximum size of a line in bytes: more than the largest message in JSON.
-	MaxLine = 32 << 20
 )
 
 // Part is a stream of a node.
@@ -112,41 +110,35 @@ type Entry struct {
 	Value proto.Message
 }
 
+// format is the format of the files.
+var format = recordfile.Format{Name: Format, Version: Version, Of: "a node", Command: "quartet record"}
+
 // line is a line of a recording.
 type line struct {
-	Time    time.Time       `json:"time"`
-	Format  string          `json:"format,omitempty"`
-	Version int             `json:"version,omitempty"`
-	Part    Part            `json:"part,omitempty"`
-	Op      Op              `json:"op,omitempty"`
-	Key     string          `json:"key,omitempty"`
-	Value   json.RawMessage `json:"value,omitempty"`
-	End     bool            `json:"end,omitempty"`
+	recordfile.Line
+
+	Part  Part            `json:"part,omitempty"`
+	Op    Op              `json:"op,omitempty"`
+	Key   string          `json:"key,omitempty"`
+	Value json.RawMessage `json:"value,omitempty"`
 }
-
-// ErrFull is the error of an entry that does not fit any more. The recording can still be ended.
-var ErrFull = errors.New("the recording has its maximum size")
-
-// endRoom is left for the last line.
-const endRoom = 256
 
 // Writer writes a recording. Its methods may be called concurrently.
 type Writer struct {
 	mu      sync.Mutex
-	out     io.Writer
-	left    int64
+	out     *recordfile.Writer
 	entries int
 }
 
 // NewWriter writes the first line of a recording of at most limit bytes that begins at a time.
 func NewWriter(out io.Writer, at time.Time, limit int64) (*Writer, error) {
-	w := &Writer{out: out, left: limit - endRoom}
-	return w, w.put(line{Time: at, Format: Format, Version: Version})
+	lines, err := recordfile.NewWriter(out, format, at, limit)
+	return &Writer{out: lines}, err
 }
 
-// Write adds an entry. It fails with ErrFull.
+// Write adds an entry. It fails with recordfile.ErrFull.
 func (w *Writer) Write(e Entry) error {
-	l := line{Time: e.Time, Part: e.Part, Op: e.Op, Key: e.Key}
+	l := line{Line: recordfile.At(e.Time), Part: e.Part, Op: e.Op, Key: e.Key}
 	if e.Value != nil {
 		data, err := protojson.Marshal(e.Value)
 		if err != nil {
@@ -156,7 +148,7 @@ func (w *Writer) Write(e Entry) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.put(l); err != nil {
+	if err := w.out.Put(l); err != nil {
 		return err
 	}
 	w.entries++
@@ -174,20 +166,5 @@ func (w *Writer) Entries() int {
 func (w *Writer) End(at time.Time) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.left += endRoom
-	return w.put(line{Time: at, End: true})
-}
-
-func (w *Writer) put(l line) error {
-	l.Time = l.Time.UTC()
-	data, err := json.Marshal(l)
-	if err != nil {
-		return err
-	}
-	if w.left -= int64(len(data)) + 1; w.left < 0 {
-		w.left = 0
-		return ErrFull
-	}
-	_, err = w.out.Write(append(data, '\n'))
-	return err
+	return w.out.End(at)
 }

@@ -21,6 +21,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/internal/recordfile"
 	"github.com/quartet-node/quartet/internal/runtimecalls"
 )
 
@@ -88,6 +89,9 @@ func TestADamagedRecordingIsRefusedWithItsLine(t *testing.T) {
 		"FILE:4: value: it is missing":                strings.Replace(whole, `,"value":{"source":"file"}`, "", 1),
 		"FILE:3: the line has no time: remove it":     lines[0] + lines[1] + `{"part":"pleg","op":"synced"}` + "\n",
 		"FILE:2: the line cannot be read: unexpected": lines[0] + lines[1][:20] + "\n",
+		"FILE:2: the line is cut off":                 lines[0] + lines[1][:20],
+		"FILE:8: the line is cut off":                 strings.TrimSuffix(whole, "\n"),
+		"FILE:2: the line has more than 32 MiB":       lines[0] + strings.Repeat(" ", recordfile.MaxLine) + lines[1],
 	} {
 		if _, err := Read(strings.NewReader(text), "FILE"); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
@@ -105,7 +109,7 @@ func TestAFullRecordingCanBeEnded(t *testing.T) {
 	for err == nil {
 		err = w.Write(entries()[0])
 	}
-	if !errors.Is(err, ErrFull) {
+	if !errors.Is(err, recordfile.ErrFull) {
 		t.Fatalf("%v, want that it is full", err)
 	}
 	if err := w.End(began); err != nil {

@@ -1,10 +1,8 @@
-// Package recordfile has what the formats of recordings share: how a file is created, how a line is decoded, and the
-// error that names a line.
+// Package recordfile has what the formats of recordings share: how a file is created, how lines are written and read, and
+// the error that names a line.
 package recordfile
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -48,17 +46,4 @@ func Create(path string, force bool) (*os.File, error) {
 		return nil, fmt.Errorf("%s is there already: name another file, or replace it with --force", path)
 	}
 	return file, err
-}
-
-// Strict decodes the only object of a line, without unknown fields.
-func Strict(data []byte, into any) error {
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		return err
-	}
-	if decoder.More() {
-		return errors.New("there is more than one object in it")
-	}
-	return nil
 }

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	configv1 "github.com/quartet-node/quartet/gen/quartet/config/v1"
+	"github.com/quartet-node/quartet/internal/recordfile"
 )
 
 const (
@@ -30,28 +31,27 @@ const (
 	Format = "quartet.pod-updates"
 	// Version is the only supported version of the format.
 	Version = 1
-	// MaxLine is the maximum size of a line in bytes: more than the largest message of the stream in JSON.
-	MaxLine = 32 << 20
 )
+
+// format is the format of the files.
+var format = recordfile.Format{Name: Format, Version: Version, Of: "pod updates", Command: "quartet updates record"}
 
 // line is a line of a recording.
 type line struct {
-	Time    time.Time       `json:"time"`
-	Format  string          `json:"format,omitempty"`
-	Version int             `json:"version,omitempty"`
-	Update  json.RawMessage `json:"update,omitempty"`
-	End     bool            `json:"end,omitempty"`
+	recordfile.Line
+
+	Update json.RawMessage `json:"update,omitempty"`
 }
 
 // Writer writes a recording. Write returns after the message is written.
 type Writer struct {
-	out io.Writer
+	out *recordfile.Writer
 }
 
 // NewWriter writes the first line of a recording that begins at a time.
 func NewWriter(out io.Writer, at time.Time) (*Writer, error) {
-	w := &Writer{out: out}
-	return w, w.put(line{Time: at, Format: Format, Version: Version})
+	lines, err := recordfile.NewWriter(out, format, at, 0)
+	return &Writer{out: lines}, err
 }
 
 // Write adds a message that was received at a time.
@@ -60,18 +60,8 @@ func (w *Writer) Write(at time.Time, update *configv1.WatchPodUpdatesResponse) e
 	if err != nil {
 		return fmt.Errorf("encode a message of the stream: %w", err)
 	}
-	return w.put(line{Time: at, Update: data})
+	return w.out.Put(line{Line: recordfile.At(at), Update: data})
 }
 
 // End writes the last line of a complete recording. Nothing may be written after it.
-func (w *Writer) End(at time.Time) error { return w.put(line{Time: at, End: true}) }
-
-func (w *Writer) put(l line) error {
-	l.Time = l.Time.UTC()
-	data, err := json.Marshal(l)
-	if err != nil {
-		return err
-	}
-	_, err = w.out.Write(append(data, '\n'))
-	return err
-}
+func (w *Writer) End(at time.Time) error { return w.out.End(at) }

@@ -153,7 +153,7 @@ func TestALineWithoutEndIsNotHeld(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "f:2: the line has more than 32 MiB") {
 		t.Errorf("read() error = %v, want an error with %q", err, "f:2: the line has more than 32 MiB")
 	}
-	if z.given > MaxLine+1<<20 {
+	if z.given > recordfile.MaxLine+1<<20 {
 		t.Errorf("%d bytes were read", z.given)
 	}
 }

@@ -127,7 +127,7 @@ func (o *recorder) record(cmd *cobra.Command, path string) (err error) {
 		ctx = limited
 	}
 	failed := o.follow(ctx, clients)
-	if failed != nil && !errors.Is(failed, noderecording.ErrFull) {
+	if failed != nil && !errors.Is(failed, recordfile.ErrFull) {
 		return fmt.Errorf("%w: the recording is cut off after %d changes", failed, o.out.Entries())
 	}
 	if err := o.out.End(time.Now()); err != nil {
