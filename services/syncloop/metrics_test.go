@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/common/model"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/podset"
 )
 
@@ -170,4 +171,14 @@ func TestAPodThatComesBackWhileItEndsCountsAsRestarted(t *testing.T) {
 	gate.Open()
 	m.eventually("web runs again", func() bool { return m.ready("u1")() && !slices.Equal(m.containers(), first) })
 	m.wantMetrics("after it came back", map[string]float64{"kubelet_restarted_pods_total static=true": 1, "quartet_pods_waiting_for_name": 0})
+}
+
+func TestAConfigmuxElsewhereIsNoProcessOfTheNode(t *testing.T) {
+	h := &host{cfg: nodeconfig.Config{Peers: nodeconfig.Peers{
+		ConfigMux: "configmux.example:7441", PLEG: "unix:///p.sock", SyncLoop: "unix:///s.sock", NodeStatus: "unix:///n.sock",
+	}}}
+	want := map[string]string{"pleg": "unix:///p-metrics.sock", "nodestatus": "unix:///n-metrics.sock"}
+	if got := nodeMetrics(h).Others; !maps.Equal(got, want) {
+		t.Errorf("nodeMetrics() reads %v, want %v", got, want)
+	}
 }

@@ -56,7 +56,8 @@ func Command() *cobra.Command {
 		Short: "Check this machine and the four processes, and show how to fix problems",
 		Long: `Check whether this machine can run a node, and whether its node is healthy: the kernel, control groups,
 capabilities, disks, limits, clock and network; the container runtime; the four services. Each problem has its fix in
-the line below. The command changes nothing.
+the line below. The command changes nothing. It looks at the machine on which it runs: run it on the node. A configmux
+on another machine, which the node's syncloop follows, is asked as syncloop asks it.
 
 Exit code:
   0  no fault, possibly warnings: the node runs, possibly with limitations

@@ -31,7 +31,9 @@ func Command() *cobra.Command {
 			"format. Each sample has the label service; quartet_up reports whether each service answered.\n\n" +
 			"With --probes it prints syncloop's metrics of probe calls, which name pods.\n\n" +
 			"With --listen it serves the metrics at http://ADDRESS/metrics, and those of probes at\n" +
-			"http://ADDRESS/metrics/probes, read for each request.",
+			"http://ADDRESS/metrics/probes, read for each request.\n\n" +
+			"It reads sockets of this machine: for a node elsewhere, run it there. A configmux on another machine, which the\n" +
+			"node's syncloop follows, is left out.",
 		Example: "  quartet metrics | grep quartet_pod_start\n  quartet metrics pleg\n  quartet metrics --probes\n  quartet metrics --listen 127.0.0.1:10256",
 		Args:    checkArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -40,6 +42,9 @@ func Command() *cobra.Command {
 				return err
 			}
 			n := &node{socketDir: dir}
+			if socketDir == "" {
+				n.stateDir = stateDir
+			}
 			switch {
 			case listen != "" && probes:
 				return errors.New("--listen serves those of probes too: leave out --probes")
@@ -54,7 +59,7 @@ func Command() *cobra.Command {
 			case len(args) == 1:
 				return printMetrics(cmd, n, nodePath, []layout.Service{layout.Service(args[0])})
 			default:
-				return printMetrics(cmd, n, nodePath, layout.Services())
+				return printMetrics(cmd, n, nodePath, n.services())
 			}
 		},
 	}

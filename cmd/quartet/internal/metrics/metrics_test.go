@@ -24,6 +24,8 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/metrics"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
+	"github.com/quartet-node/quartet/internal/nodeprocess/nodeprocesstest"
+	"github.com/quartet-node/quartet/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -167,6 +169,27 @@ func TestAnUnavailableServiceCostsALineAndIsReportedAsDown(t *testing.T) {
 	if len(lines) != 3 || !strings.HasPrefix(lines[0], "pleg: no metrics from "+s.dir) ||
 		!strings.Contains(lines[0], "it does not run") {
 		t.Errorf("want a line for each of three services, got\n%s", errOut)
+	}
+}
+
+// TestANodeOfASiteHasNoMetricsOfConfigmux: it runs elsewhere, and is not down.
+func TestANodeOfASiteHasNoMetricsOfConfigmux(t *testing.T) {
+	l, err := layout.New(harness.ShortDir(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := sockets{t: t, dir: l.SocketDir()}
+	for _, service := range []string{"pleg", "syncloop", "nodestatus"} {
+		s.serve(service, gauge("shared", 1, nil))
+	}
+	nodeprocesstest.Start(t, l.StateDir(), layout.SyncLoop, "--configmux-address=configmux.example:7441")
+	out, errOut, err := run(t, "--state-dir", l.StateDir())
+	if err != nil || errOut != "" || strings.Contains(out, "configmux") {
+		t.Errorf("got %v, %q and\n%s\nwant nothing of configmux", err, errOut, out)
+	}
+	const want = "configmux: it runs elsewhere, at configmux.example:7441: run the command on its machine"
+	if _, _, err := run(t, "configmux", "--state-dir", l.StateDir()); err == nil || err.Error() != want {
+		t.Errorf("run(configmux) error = %v, want %s", err, want)
 	}
 }
 

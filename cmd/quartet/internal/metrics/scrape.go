@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/metrics"
 )
@@ -27,6 +29,25 @@ const (
 // node is the services of one node, with metrics sockets below one directory.
 type node struct {
 	socketDir string
+	// stateDir is the state directory; empty if only the sockets are known.
+	stateDir string
+}
+
+// services returns the services that run on this machine.
+func (n *node) services() []layout.Service {
+	if _, elsewhere := n.elsewhere(layout.ConfigMux); !elsewhere {
+		return layout.Services()
+	}
+	return slices.DeleteFunc(layout.Services(), func(s layout.Service) bool { return s == layout.ConfigMux })
+}
+
+// elsewhere returns the address of a configmux on another machine that the node follows instead of one of its own.
+func (n *node) elsewhere(service layout.Service) (address string, found bool) {
+	if n.stateDir == "" || service != layout.ConfigMux {
+		return "", false
+	}
+	at, found := target.ConfigmuxElsewhere(n.stateDir)
+	return at.Address, found
 }
 
 // ofService marks the metrics of the services.
@@ -58,7 +79,10 @@ func (n *node) scrape(ctx context.Context, path string, service layout.Service) 
 		return families, nil
 	}
 	var network *net.OpError
+	address, elsewhere := n.elsewhere(service)
 	switch {
+	case elsewhere:
+		return nil, fmt.Errorf("%s: it runs elsewhere, at %s: run the command on its machine", service, address)
 	case errors.Is(err, fs.ErrPermission), closedAtOnce(err):
 		// A service closes the connection of an unauthorized user before it has read anything.
 		return nil, fmt.Errorf(

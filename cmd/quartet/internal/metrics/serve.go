@@ -65,11 +65,13 @@ func listenLoopback(ctx context.Context, address string) (net.Listener, error) {
 
 func handler(ctx context.Context, n *node, log io.Writer) http.Handler {
 	mux := http.NewServeMux()
-	for path, services := range map[string][]layout.Service{nodePath: layout.Services(),
-		metrics.ProbesPath: {layout.SyncLoop}} {
+	for path, services := range map[string]func() []layout.Service{
+		nodePath:           n.services,
+		metrics.ProbesPath: func() []layout.Service { return []layout.Service{layout.SyncLoop} },
+	} {
 		changes := &changeLog{log: log, last: map[string]string{}}
 		gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-			answers := n.ask(ctx, path, services)
+			answers := n.ask(ctx, path, services())
 			families, problems := ofService.Merge(nil, answers)
 			changes.logAll(answers, problems)
 			return families, nil

@@ -70,7 +70,10 @@ run or answer is named in its files.
 
 It has no manifests, no environment, no config maps and no secrets. Tokens, keys, passwords, and the values of secrets
 and of the environment of pods are removed from all texts. Names of pods, images, addresses and paths stay, so look
-through it before you send it.`,
+through it before you send it.
+
+It reads files and processes of the machine on which it runs: run it on the node. The state of a node elsewhere can be
+had with 'quartet get', 'quartet describe' and 'quartet debug', which take addresses.`,
 		Example: "  quartet support-bundle\n  quartet support-bundle -o /tmp/node.tar.gz",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return opts.run(cmd, root) },
