@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -23,8 +24,9 @@ import (
 )
 
 // TestARecordedNodeIsReplayed records a node while pods start, crash and go, and while its processes are killed. The
-// recording has no secrets and can be replayed, also with another configuration, which decides otherwise. That the same
-// one decides the same is tested in services/syncloop, by a clock that no other process of the machine delays.
+// recording has no secrets and can be replayed: pleg and nodestatus decide the same, and syncloop with another
+// configuration otherwise. That it decides the same with the same one is tested in services/syncloop, by a clock that no
+// other process of the machine delays.
 func TestARecordedNodeIsReplayed(t *testing.T) {
 	r := start(t)
 	r.place(t, "kept", "serve")
@@ -51,13 +53,22 @@ func TestARecordedNodeIsReplayed(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the recording is %v, error %v, want the mode 0600", info, err)
 	}
-	if code, out := replay(t, file); code == 1 || !strings.Contains(out, "Compared 7 pods.") {
+	// The decisions of pleg and nodestatus follow from what they were answered, and not from a clock.
+	for part, compared := range map[layout.Service]*regexp.Regexp{
+		layout.PLEG:       regexp.MustCompile(`Compared [1-9]\d* pods, [1-9]\d* inspections, [1-9]\d* events\. Differences: none\.`),
+		layout.NodeStatus: regexp.MustCompile(`Compared [1-9]\d* heartbeats\. Differences: none\.`),
+	} {
+		if code, out := replay(t, file, "--part", string(part)); code != 0 || !compared.MatchString(out) {
+			t.Errorf("the replay of %s ends with %d, want 0 and %s:\n%s", part, code, compared, out)
+		}
+	}
+	if code, out := replay(t, file, "--speed", "20"); code == 1 || !strings.Contains(out, "Compared 7 pods.") {
 		t.Errorf("the replay ends with %d, want seven pods:\n%s", code, out)
 	}
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	header := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" + livenode.AnyMachine
 	must(t, os.WriteFile(config, []byte(header+"maxPods: 4\n"), 0o600))
-	if code, out := replay(t, file, "--config", config); code != exitDiffers || !strings.Contains(out, "OutOfpods") {
+	if code, out := replay(t, file, "--speed", "20", "--config", config); code != exitDiffers || !strings.Contains(out, "OutOfpods") {
 		t.Errorf("the replay with four pods ends with %d, want %d and a refusal:\n%s", code, exitDiffers, out)
 	}
 }
@@ -187,7 +198,7 @@ func (r *rig) record(t *testing.T, file string) (stop func()) {
 
 func replay(t *testing.T, file string, args ...string) (code int, out string) {
 	t.Helper()
-	args = append([]string{"replay", file, "--speed", "20"}, args...)
+	args = append([]string{"replay", file}, args...)
 	data, err := exec.Command(filepath.Join(harness.BinDir(t), "quartet"), args...).CombinedOutput()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return exit.ExitCode(), string(data)
