@@ -1,5 +1,5 @@
-// Package nodeprocess finds the processes of a node on this machine by the locks of its state directory, and reads their
-// command lines. Commands for a node learn from them what only its processes know.
+// Package nodeprocess finds the processes of a node on this machine by the locks of its state directory, and reads
+// their command lines. Commands for a node learn from them what only its processes know.
 package nodeprocess
 
 import (

@@ -24,8 +24,9 @@ func TestAProcessIsFoundByItsLock(t *testing.T) {
 	if got := p.Paths("config", "kubeconfig"); !slices.Equal(got, want) {
 		t.Errorf("Paths() = %q, want %q", got, want)
 	}
-	if _, err := nodeprocess.Of(dir, layout.SyncLoop); err == nil || !strings.Contains(err.Error(), "no process has the lock") {
-		t.Errorf("Of(syncloop) error = %v, want that no process has the lock", err)
+	const none = "no process has the lock"
+	if _, err := nodeprocess.Of(dir, layout.SyncLoop); err == nil || !strings.Contains(err.Error(), none) {
+		t.Errorf("Of(syncloop) error = %v, want an error with %q", err, none)
 	}
 	if err := os.Rename(filepath.Join(dir, "pleg.lock"), filepath.Join(dir, "syncloop.lock")); err != nil {
 		t.Fatal(err)

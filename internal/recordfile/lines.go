@@ -79,8 +79,8 @@ func NewReader(in io.Reader, name string, format Format) (*Reader, error) {
 // Line returns the number of the line that was read last, counted from 1.
 func (r *Reader) Line() int { return r.line }
 
-// Next decodes the next line, which embeds Line. It returns io.EOF at the end of a complete recording. Every other error
-// is final.
+// Next decodes the next line, which embeds Line. It returns io.EOF at the end of a complete recording. Every other
+// error is final.
 func (r *Reader) Next(into interface{ isLast() bool }) error {
 	data, err := r.readLine()
 	switch {

@@ -1,5 +1,5 @@
-// Package recordfile has what the formats of recordings share: how a file is created, how lines are written and read, and
-// the error that names a line.
+// Package recordfile has what the formats of recordings share: how a file is created, how lines are written and read,
+// and the error that names a line.
 package recordfile
 
 import (

@@ -7,8 +7,8 @@ import (
 )
 
 // nodeMetrics gathers the metrics of all four processes, because a kubelet has them in one. It reads those of the
-// others from their default sockets; a process with another --metrics-listen is missing. One on another machine is not of
-// this node, such as the configmux of a site.
+// others from their default sockets; a process with another --metrics-listen is missing. One on another machine is not
+// of this node, such as the configmux of a site.
 func nodeMetrics(h *host) metrics.NodeGatherer {
 	others := map[string]string{}
 	for _, service := range nodeconfig.Services() {

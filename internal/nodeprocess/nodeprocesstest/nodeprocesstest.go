@@ -17,9 +17,13 @@ import (
 func Start(t testing.TB, stateDir string, service layout.Service, args ...string) (pid int) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh")
-	cmd.Args = append([]string{string(service), "-c", "read _"}, args...)
+	cmd.Args = append([]string{string(service), "-c", "echo; read _"}, args...)
 	cmd.Dir = stateDir
 	stdin, err := cmd.StdinPipe() // the process ends with it
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,6 +34,10 @@ func Start(t testing.TB, stateDir string, service layout.Service, args ...string
 		_ = stdin.Close() // it is a pipe
 		_ = cmd.Wait()    // read fails at the end of the input
 	})
+	// Before its first line the kernel may not show its command line.
+	if _, err := stdout.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 	data, err := json.Marshal(statedir.Holder{Service: string(service), PID: cmd.Process.Pid})
 	if err != nil {
 		t.Fatal(err)

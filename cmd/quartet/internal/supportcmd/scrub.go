@@ -23,14 +23,14 @@ type pattern struct {
 	unless *regexp.Regexp
 }
 
-// word is a part of a path, a name or an ID. It is short, or of small letters, or of words that begin with capitals, each
-// with digits at its end only, or an ID of 32, 40 or 64 hexadecimal digits.
+// word is a part of a path, a name or an ID. It is short, or of small letters, or of words that begin with capitals,
+// each with digits at its end only, or an ID of 32, 40 or 64 hexadecimal digits.
 const word = `(?:[0-9a-z]{1,13}|[a-z]{2,32}[0-9]{0,3}|[a-z]*(?:[A-Z]{1,4}[a-z]{2,}){1,8}[0-9]{0,3}|` +
 	`[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})`
 
 // named is the form of what has no dots and no colons in paths, names and IDs: words between separators. A long random
-// value has no such order, unless it is one of exactly as many hexadecimal digits as the ID of a container or the digest
-// of an image: it cannot be told from these.
+// value has no such order, unless it is one of exactly as many hexadecimal digits as the ID of a container or the
+// digest of an image: it cannot be told from these.
 var named = regexp.MustCompile(`^[/_-]*(?:` + word + `(?:[/_-]+|$))+$`)
 
 // patterns are the forms of secrets whose values nobody has told.
