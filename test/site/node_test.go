@@ -2,9 +2,12 @@ package site
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +36,7 @@ const realName, podName = "site-real", "web"
 // line to the API server is one for both.
 type realNode struct {
 	t         *testing.T
+	bin       string
 	admin     kubernetes.Interface
 	uplink    *cluster.Proxy
 	configmux *sitenodes.Configmux
@@ -46,7 +50,7 @@ func newRealNode(t *testing.T) *realNode {
 	bin := cluster.Require(t)
 	require.NoError(t, livenode.CannotRun(bin))
 	c := cluster.Start(t)
-	n := &realNode{t: t, admin: c.Client(t), uplink: c.Proxy(t)}
+	n := &realNode{t: t, bin: bin, admin: c.Client(t), uplink: c.Proxy(t)}
 	dir, own := t.TempDir(), t.TempDir()
 	n.state = filepath.Join(dir, "state", "site")
 	var err error
@@ -230,6 +234,46 @@ func (n *realNode) killSyncloop() {
 	})
 }
 
+// quartet runs a command on the node, and returns its output and its exit code.
+func (n *realNode) quartet(args ...string) (out string, code int) {
+	n.t.Helper()
+	cmd := exec.CommandContext(n.t.Context(), filepath.Join(n.bin, "quartet"),
+		append(args, "--state-dir", n.node.Layout.StateDir())...)
+	data, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return string(data), exit.ExitCode()
+	}
+	must(n.t, err)
+	return string(data), 0
+}
+
+// commandsReachTheSite checks that the commands for configmux ask that of the site, as the node does.
+func (n *realNode) commandsReachTheSite() {
+	n.t.Helper()
+	dir := n.t.TempDir()
+	doctor, _ := n.quartet("doctor") // the machine of the test may have other faults
+	if want := "the configmux at " + n.configmux.Address; !regexp.MustCompile(`(?m)^configmux +ok +` + want).MatchString(doctor) {
+		n.t.Errorf("quartet doctor has no line of the configmux of the site:\n%s", doctor)
+	}
+	file := filepath.Join(dir, "node.jsonl")
+	if out, code := n.quartet("record", file, "--for", "3s"); code != 0 {
+		n.t.Errorf("quartet record ends with %d: %s", code, out)
+	}
+	recorded, err := os.ReadFile(file)
+	if err != nil || !regexp.MustCompile(`"part":"configmux","op":"put".*"name":"?api`).Match(recorded) {
+		n.t.Errorf("the recording has no pod updates of the site, %v:\n%s", err, recorded[:min(len(recorded), 4096)])
+	}
+	if out, code := n.quartet("support-bundle", "-o", filepath.Join(dir, "bundle.tar.gz")); code != 0 ||
+		strings.Contains(out, "Warning") {
+		n.t.Errorf("quartet support-bundle ends with %d, want no warning: %s", code, out)
+	}
+	shadow := exec.CommandContext(n.t.Context(), filepath.Join(n.bin, "syncloop"), "--shadow", "--shadow-for=15s",
+		"--hostname-override="+realName, "--state-dir="+n.node.Layout.StateDir())
+	if out, err := shadow.CombinedOutput(); !strings.Contains(string(out), "Compared 1 pods.") {
+		n.t.Errorf("syncloop --shadow ends with %v, want one pod compared: %s", err, out)
+	}
+}
+
 // TestARealNodeOfASiteWhileTheLineIsCut: a pod has its config map, secret, claim and services from the configmux of the
 // site. With the line to the API server cut, syncloop and configmux are killed, and the pod runs on; when its container
 // ends, the next one has all of them, from the checkpoint of configmux.
@@ -254,6 +298,7 @@ func TestARealNodeOfASiteWhileTheLineIsCut(t *testing.T) {
 		}
 		return podsErr == nil && err == nil && strings.Contains(string(pods), podName)
 	})
+	n.commandsReachTheSite()
 
 	n.uplink.Refuse(t)
 	must(t, n.configmux.Kill())
