@@ -13,6 +13,7 @@ import (
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/configmux/internal/localsource"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
 	"github.com/quartet-node/quartet/services/configmux/internal/server"
@@ -78,9 +79,9 @@ func (n *oneNode) served() server.Config {
 	return n.given.served(n.cfg, n.desired, n.opened, n.tel.Logger)
 }
 
-func (n *oneNode) check() error {
-	n.desired.Sources()
-	return nil
+func (n *oneNode) loops() []watchdog.Loop {
+	merge := watchdog.Loop{Name: "merge", Check: func() error { n.desired.Sources(); return nil }}
+	return append(n.given.loops(), merge)
 }
 
 func (n *oneNode) end() { n.desired.Close() }

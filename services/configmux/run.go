@@ -62,9 +62,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return desired.run(ctx) })
 	group.Go(func() error {
-		// The sources have their own timeouts. The merge is one lock for all.
-		merge := watchdog.Loop{Name: "merge", Check: desired.check}
-		return service.Watch(ctx, cfg.Systemd, tel.Logger, health, merge)
+		return service.Watch(ctx, cfg.Systemd, tel.Logger, health, desired.loops()...)
 	})
 	if shown, ok := certexpiry.OfFiles(cfg.TLS); ok {
 		watched := certexpiry.New(shown, registry, clock.RealClock{}, tel.Logger)
@@ -105,8 +103,8 @@ type part interface {
 	run(ctx context.Context) error
 	// served returns the configuration of the server.
 	served() server.Config
-	// check returns when the lock of a merge is free.
-	check() error
+	// loops returns the loops that are checked: the sources and their merge, which is one lock for all.
+	loops() []watchdog.Loop
 	// end ends all streams.
 	end()
 	// leave closes the connections. It is called after every user of them has ended.

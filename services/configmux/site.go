@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
 	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
@@ -72,12 +73,14 @@ func (p *sitePart) run(ctx context.Context) error { return p.nodes.Run(ctx) }
 
 func (p *sitePart) served() server.Config { return server.Config{Site: p} }
 
-// check implements part. The nodes' locks are alike, and one that is held for long stops the feed of all.
-func (p *sitePart) check() error {
-	for _, n := range p.nodes.All() {
-		n.Desired().Sources()
-	}
-	return nil
+// loops implements part. The nodes' locks are alike, and one that is held for long stops the feed of all.
+func (p *sitePart) loops() []watchdog.Loop {
+	return []watchdog.Loop{{Name: "merge", Check: func() error {
+		for _, n := range p.nodes.All() {
+			n.Desired().Sources()
+		}
+		return nil
+	}}}
 }
 
 func (p *sitePart) end() { p.nodes.Close() }

@@ -14,6 +14,7 @@ import (
 	"github.com/quartet-node/quartet/internal/rights"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
 	"github.com/quartet-node/quartet/services/configmux/internal/filesource"
 	"github.com/quartet-node/quartet/services/configmux/internal/httpsource"
@@ -34,6 +35,17 @@ type sources struct {
 	local *localsource.Source
 	// keys rotates the key of secrets; nil with an API server or a replay, where there are none.
 	keys *rotation.Rotation
+}
+
+// loops returns the loops of the sources that are checked.
+func (s sources) loops() []watchdog.Loop {
+	var loops []watchdog.Loop
+	for _, one := range s.all {
+		if checked, is := one.(interface{ Stands() error }); is { // a replay has an end
+			loops = append(loops, watchdog.Loop{Name: "source " + one.Name(), Check: checked.Stands})
+		}
+	}
+	return loops
 }
 
 // sourcesOf creates the configured sources. A replay is the only source, so that the result depends on nothing else.

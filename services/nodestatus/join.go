@@ -16,7 +16,9 @@ import (
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/clockskew"
+	"github.com/quartet-node/quartet/services/nodestatus/internal/heartbeat"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/inventory"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/lease"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/registration"
@@ -47,6 +49,16 @@ func heartbeatTimeout(cfg nodeconfig.Config) time.Duration {
 func hasDeviceCheckpoint(root string) bool {
 	_, err := os.Lstat(filepath.Join(root, "device-plugins", "kubelet_internal_checkpoint"))
 	return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission)
+}
+
+// loops returns the loops that are checked. Without an API server there is only the heart.
+func (p *published) loops(heart *heartbeat.Heart) []watchdog.Loop {
+	loops := []watchdog.Loop{{Name: "heartbeat", Check: heart.Stands}}
+	if p.lease == nil {
+		return loops
+	}
+	return append(loops,
+		watchdog.Loop{Name: "lease", Check: p.lease.Stands}, watchdog.Loop{Name: "report", Check: p.reporter.Stands})
 }
 
 // join runs the components that keep the Node, its status and its lease in the API server.

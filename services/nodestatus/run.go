@@ -23,7 +23,6 @@ import (
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
-	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/checkpoint"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/heartbeat"
@@ -154,8 +153,7 @@ func serve(
 	group.Go(func() error { return node.events.run(ctx) })
 	group.Go(func() error { return heart.Run(ctx) })
 	group.Go(func() error {
-		beats := watchdog.Loop{Name: "heartbeat", Check: heart.Stands}
-		return service.Watch(ctx, cfg.Systemd, logger, health, beats)
+		return service.Watch(ctx, cfg.Systemd, logger, health, node.loops(heart)...)
 	})
 	if shutdowns != nil {
 		group.Go(func() error {

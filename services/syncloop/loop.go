@@ -31,6 +31,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/terminationmessages"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumehealth"
+	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 )
 
 // newStore returns the store of pods.
@@ -94,16 +95,30 @@ func poke(workers *podworkers.Pool) func(uid types.UID) {
 	return func(uid types.UID) { workers.Poke(uid, podworkers.Cause{Kind: podworkers.CauseConfig}) }
 }
 
-// watchLoops checks the sync loop, and the locks that it shares with the workers and the readers.
-func watchLoops(
-	h *host, syncLoop *loop.Loop, store *podstore.Store, workers *podworkers.Pool, parts *components.Group,
-) {
-	turned := func() time.Time { return syncLoop.Health().LastTurn }
+// watched has the loops of watchLoops.
+type watched struct {
+	loop     *loop.Loop
+	store    *podstore.Store
+	workers  *podworkers.Pool
+	statuses cluster.Statuses
+	volumes  *volumes.Manager
+	probes   *prober.Manager
+	evictor  *eviction.Evictor
+}
+
+// watchLoops checks the loops, and the locks that they share with the workers and the readers. A lock is never held
+// while its owner waits for a disk, the runtime or an API server.
+func watchLoops(h *host, w watched, parts *components.Group) {
+	turned := func() time.Time { return w.loop.Health().LastTurn }
 	parts.Run("watchdog", func(ctx context.Context) error {
 		return service.Watch(ctx, h.cfg.Systemd, h.logger, h.health,
 			watchdog.Loop{Name: "sync loop", Check: watchdog.Turned(time.Now, turned, watchdog.Limit)},
-			watchdog.Loop{Name: "store", Check: func() error { store.Len(); return nil }},
-			watchdog.Loop{Name: "workers", Check: func() error { workers.Census(); return nil }},
+			watchdog.Loop{Name: "store", Check: func() error { w.store.Len(); return nil }},
+			watchdog.Loop{Name: "workers", Check: func() error { w.workers.Census(); return nil }},
+			watchdog.Loop{Name: "statuses", Check: func() error { w.statuses.Unsent(); return nil }},
+			watchdog.Loop{Name: "volumes", Check: func() error { w.volumes.Count(); return nil }},
+			watchdog.Loop{Name: "probes", Check: w.probes.Stands},
+			watchdog.Loop{Name: "eviction", Check: w.evictor.Stands},
 		)
 	})
 }

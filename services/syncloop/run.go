@@ -195,7 +195,10 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	reconcileCPUs(ctx, h, devices.Allocator, store, parts)
 	watchMachine(h, store, addresses, events, parts)
 	damaged := watchFiles(h, events, parts)
-	watchLoops(h, syncLoop, store, workers, parts)
+	watchLoops(h, watched{
+		loop: syncLoop, store: store, workers: workers, statuses: link.Statuses, volumes: volumes, probes: probes,
+		evictor: evictor,
+	}, parts)
 	parts.Run("retries of volumes", func(ctx context.Context) error {
 		return storage.retry(ctx, volumes, changes.Note(podchanges.Sync))
 	})

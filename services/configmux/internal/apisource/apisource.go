@@ -32,6 +32,7 @@ import (
 	"github.com/quartet-node/quartet/internal/reflector"
 	"github.com/quartet-node/quartet/internal/stream"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 )
 
@@ -88,6 +89,7 @@ type Health interface{ Set(part, reason string) }
 // Source is the API source. It implements source.Source.
 type Source struct {
 	cfg    Config
+	steps  *watchdog.Steps
 	target string
 	// limit is requestLimit, except in tests.
 	limit time.Duration
@@ -118,7 +120,7 @@ type Source struct {
 func New(cfg Config) *Source {
 	target := shown(cfg.Client.Get().URL())
 	return &Source{
-		cfg: cfg, target: target, limit: requestLimit, news: make(chan news),
+		cfg: cfg, steps: watchdog.NewSteps(cfg.Clock, 0), target: target, limit: requestLimit, news: make(chan news),
 		pods: newPods(cfg.Node, target, cfg.Allowed), mode: modeWaiting, failures: map[reflector.Verb]*source.Error{},
 	}
 }
@@ -135,6 +137,9 @@ func (s *Source) Name() string { return Name }
 // Target implements source.Source. It is the URL of the API server.
 func (s *Source) Target() string { return s.target }
 
+// Stands returns why the loop of the source stands still; nil if it turns, or waits for the API server or a disk.
+func (s *Source) Stands() error { return s.steps.Stands() }
+
 // Run implements source.Source. It never fails: problems with the API server or the checkpoint are reported through the
 // sink, and may be solved at any time.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
@@ -142,7 +147,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	s.keeper = newKeeper(s.cfg)
 	s.keeper.written = s.openCheckpoint()
 	defer s.keeper.start()()
-	s.sink.Set(Name, s.failed())
+	s.steps.Do(func() { s.sink.Set(Name, s.failed()) })
 
 	ended := make(chan struct{})
 	go func() {
@@ -157,14 +162,18 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 		case <-ctx.Done():
 			return nil
 		case n := <-s.news:
-			s.take(ctx, n)
+			if n.kind == refused {
+				s.openAgain()
+			}
+			s.steps.Do(func() { s.take(ctx, n) })
 		case <-timer.C():
-			s.restore(ctx)
+			s.openAgain()
+			s.steps.Do(func() { s.restore(ctx) })
 			if s.unread {
 				timer.Reset(readAgain)
 			}
 		case saving := <-s.keeper.outcome:
-			s.saved(saving.err)
+			s.steps.Do(func() { s.saved(saving.err) })
 		}
 	}
 }
@@ -270,10 +279,6 @@ func (s *Source) refused(ctx context.Context, n news) {
 
 // restore passes the pods of the checkpoint to the sink, unless there was a list or it has done so before.
 func (s *Source) restore(ctx context.Context) {
-	if s.unread {
-		s.openCheckpoint()
-		s.sink.Set(Name, s.failed())
-	}
 	if len(s.restored) == 0 {
 		return
 	}

@@ -97,6 +97,16 @@ func (s *Source) openCheckpoint() (used []byte) {
 	return nil
 }
 
+// openAgain reads a checkpoint that could not be read.
+func (s *Source) openAgain() {
+	if !s.unread {
+		return
+	}
+	if s.openCheckpoint(); !s.unread {
+		s.steps.Do(func() { s.sink.Set(Name, s.failed()) })
+	}
+}
+
 // damage records the problem with the checkpoint until it is written again.
 func (s *Source) damage(problem string) {
 	s.damaged = &source.Error{

@@ -32,6 +32,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
@@ -74,8 +75,9 @@ type Config struct {
 
 // Source is the file source. It implements source.Source.
 type Source struct {
-	cfg  Config
-	sink source.Sink
+	cfg   Config
+	sink  source.Sink
+	steps *watchdog.Steps
 
 	// newWatcher starts inotify; tests make it fail.
 	newWatcher func() (*fsnotify.Watcher, error)
@@ -124,7 +126,7 @@ type settling struct {
 func New(cfg Config) *Source {
 	cfg.Path = filepath.Clean(cfg.Path)
 	return &Source{
-		cfg: cfg, newWatcher: fsnotify.NewWatcher, keeper: newKeeper(),
+		cfg: cfg, newWatcher: fsnotify.NewWatcher, keeper: newKeeper(), steps: watchdog.NewSteps(cfg.Clock, 0),
 		files: map[string]*file{}, dirty: map[string]bool{}, unsettled: map[string]settling{}, removed: map[string]bool{},
 	}
 }
@@ -134,6 +136,9 @@ func (s *Source) Name() string { return Name }
 
 // Target implements source.Source.
 func (s *Source) Target() string { return s.cfg.Path }
+
+// Stands returns why the loop of the source stands still; nil if it turns, or waits for a disk.
+func (s *Source) Stands() error { return s.steps.Stands() }
 
 // Run implements source.Source. It never fails: problems with the path are reported through the sink, and may be solved
 // at any time.
@@ -310,12 +315,14 @@ func (s *Source) turn(ctx context.Context, everything bool) {
 		s.readAt, s.restored, s.unread = s.cfg.Clock.Now(), nil, nil
 	}
 	s.cfg.Metrics.countPresent(s.files)
-	if s.changed {
-		s.give()
-	}
-	if len(s.causes) > 0 && s.unread == nil {
-		s.keep()
-	}
+	s.steps.Do(func() {
+		if s.changed {
+			s.give()
+		}
+		if len(s.causes) > 0 && s.unread == nil {
+			s.keep()
+		}
+	})
 }
 
 // lookAtAll determines the kind of the path and looks at each manifest in it: at all of them for a full read, and

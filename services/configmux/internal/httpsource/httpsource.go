@@ -36,6 +36,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/internal/privilege"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
 	"github.com/quartet-node/quartet/services/configmux/internal/staticpod"
@@ -78,6 +79,7 @@ type Config struct {
 // Source is the HTTP source. It implements source.Source.
 type Source struct {
 	cfg    Config
+	steps  *watchdog.Steps
 	client *client
 	target string
 
@@ -103,7 +105,10 @@ type Source struct {
 
 // New returns the HTTP source. It does nothing before Run.
 func New(cfg Config) *Source {
-	return &Source{cfg: cfg, client: newClient(cfg.URL, cfg.Header, cfg.Transport), target: shown(cfg.URL)}
+	return &Source{
+		cfg: cfg, steps: watchdog.NewSteps(cfg.Clock, 0),
+		client: newClient(cfg.URL, cfg.Header, cfg.Transport), target: shown(cfg.URL),
+	}
 }
 
 // Name implements source.Source.
@@ -111,6 +116,9 @@ func (s *Source) Name() string { return Name }
 
 // Target implements source.Source. It is the URL without secret parts.
 func (s *Source) Target() string { return s.target }
+
+// Stands returns why the loop of the source stands still; nil if it turns, or waits for an answer.
+func (s *Source) Stands() error { return s.steps.Stands() }
 
 // Run implements source.Source. It never fails: problems with the server are reported through the sink, and may be
 // solved at any time.
@@ -124,9 +132,11 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		reading := s.take(ctx, began, data, err)
-		s.logRepeated(reading.Errors)
-		sink.Set(Name, reading)
+		s.steps.Do(func() {
+			reading := s.take(ctx, began, data, err)
+			s.logRepeated(reading.Errors)
+			sink.Set(Name, reading)
+		})
 		select {
 		case <-ctx.Done():
 			return nil

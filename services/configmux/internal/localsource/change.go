@@ -121,7 +121,8 @@ func (s *Source) apply(ctx context.Context, wanted *entry, dryRun bool) (Applied
 			return Applied{Pod: known.pod, Op: podset.None}, nil
 		}
 	}
-	if err := s.admit(wanted, known); err != nil || dryRun {
+	var err error
+	if s.steps.Do(func() { err = s.admit(wanted, known) }); err != nil || dryRun {
 		return outcome, err
 	}
 	ctx, span := s.begin(ctx, wanted.path, began)

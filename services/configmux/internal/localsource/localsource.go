@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/privilege"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/configmux/internal/apiobject"
 	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
 	"github.com/quartet-node/quartet/services/configmux/internal/source"
@@ -70,6 +71,7 @@ type Config struct {
 // Source is the source "local". It implements source.Source.
 type Source struct {
 	cfg      Config
+	steps    *watchdog.Steps
 	requests chan request
 	// ended is closed when Run has ended.
 	ended chan struct{}
@@ -105,7 +107,7 @@ type answer struct {
 // New returns the source. It does nothing before Run.
 func New(cfg Config) *Source {
 	return &Source{
-		cfg: cfg, requests: make(chan request), ended: make(chan struct{}),
+		cfg: cfg, steps: watchdog.NewSteps(cfg.Clock, 0), requests: make(chan request), ended: make(chan struct{}),
 		pods: map[types.NamespacedName]*entry{}, objects: map[apiobject.Key]*objectEntry{}, broken: map[string]source.Error{},
 	}
 }
@@ -115,6 +117,9 @@ func (s *Source) Name() string { return Name }
 
 // Target implements source.Source.
 func (s *Source) Target() string { return s.cfg.Dir }
+
+// Stands returns why the loop of the source stands still; nil if it turns, or waits for a disk.
+func (s *Source) Stands() error { return s.steps.Stands() }
 
 // Run implements source.Source. It never fails: an unreadable directory is reported and retried. It is called once.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
@@ -184,7 +189,7 @@ func (s *Source) give(causes map[string]context.Context) {
 			Path: s.cfg.Dir, SeenAt: s.cfg.Clock.Now(),
 			Message: s.failure.Error() + "; the pods that were applied before continue to run",
 		}}
-		s.sink.Set(Name, reading)
+		s.set(reading)
 		return
 	}
 	for _, e := range s.pods {
@@ -198,5 +203,10 @@ func (s *Source) give(causes map[string]context.Context) {
 	for _, e := range s.broken {
 		reading.Errors = append(reading.Errors, e)
 	}
-	s.sink.Set(Name, reading)
+	s.set(reading)
+}
+
+// set passes a reading to the sink.
+func (s *Source) set(reading source.Reading) {
+	s.steps.Do(func() { s.sink.Set(Name, reading) })
 }

@@ -116,7 +116,8 @@ func (s *Source) applyObject(ctx context.Context, wanted *objectEntry, dryRun bo
 		}
 		wanted.createdAt, op = known.createdAt, podset.Update
 	}
-	if err := s.admitObject(key, known); err != nil || dryRun {
+	var err error
+	if s.steps.Do(func() { err = s.admitObject(key, known) }); err != nil || dryRun {
 		return op, err
 	}
 	data, err := s.encodeObject(wanted)

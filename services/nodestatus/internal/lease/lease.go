@@ -26,6 +26,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 )
 
 const (
@@ -78,6 +79,8 @@ type Keeper struct {
 	// owned is signaled when there is an owner; its capacity is one.
 	owned chan struct{}
 
+	steps *watchdog.Steps
+
 	// Only Run uses the following fields: the last written lease, nil if it must be read; the consecutive failures and the
 	// last logged one; and the consecutive renewals by another holder.
 	latest    *coordinationv1.Lease
@@ -90,8 +93,13 @@ type Keeper struct {
 // New returns a keeper, and reports in the health that the lease is not renewed yet.
 func New(cfg Config) *Keeper {
 	cfg.Health.Set(healthName, "the lease of the node has not been renewed yet")
-	return &Keeper{cfg: cfg, owned: make(chan struct{}, 1)}
+	steps := watchdog.NewSteps(cfg.Clock, RenewInterval(cfg.Duration))
+	return &Keeper{cfg: cfg, owned: make(chan struct{}, 1), steps: steps}
 }
+
+// Stands returns why the loop of renewals stands still; nil if it turns. A renewal that the API server does not answer
+// has a deadline.
+func (k *Keeper) Stands() error { return k.steps.Stands() }
 
 // Registered sets the Node in the API server, which owns the lease; nil if it does not exist.
 func (k *Keeper) Registered(node *v1.Node) {
@@ -121,27 +129,33 @@ func (k *Keeper) ownerUID() types.UID {
 func (k *Keeper) Run(ctx context.Context) {
 	delay := firstRetry
 	for ctx.Err() == nil {
-		wait := k.pause()
-		err := k.renew(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, errNoOwner):
-			k.cfg.Health.Set(healthName, err.Error())
-		case err != nil:
-			wait = delay
-			delay = min(2*delay, lastRetry)
-			k.failed(err, wait)
-		default:
-			delay = firstRetry
-			k.renewed()
-		}
+		var wait time.Duration
+		k.steps.Do(func() { wait = k.turn(ctx, &delay) })
 		select {
 		case <-ctx.Done():
 		case <-k.owned:
 		case <-k.cfg.Clock.After(wait):
 		}
 	}
+}
+
+// turn renews the lease once, and returns the time until the next turn. Delay is that after the next failure.
+func (k *Keeper) turn(ctx context.Context, delay *time.Duration) (wait time.Duration) {
+	wait = k.pause()
+	err := k.renew(ctx)
+	switch {
+	case ctx.Err() != nil:
+	case errors.Is(err, errNoOwner):
+		k.cfg.Health.Set(healthName, err.Error())
+	case err != nil:
+		wait = *delay
+		*delay = min(2*(*delay), lastRetry)
+		k.failed(err, wait)
+	default:
+		*delay = firstRetry
+		k.renewed()
+	}
+	return wait
 }
 
 // pause returns the delay before the next renewal.

@@ -29,6 +29,7 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -298,4 +299,24 @@ func TestAnotherAgentIsReported(t *testing.T) {
 	r.after(interval)
 	r.written()
 	r.waitsFor("")
+}
+
+// TestARenewalThatDoesNotEndMakesTheLoopStandStill has a request that ignores its deadline, as a deadlock does.
+func TestARenewalThatDoesNotEndMakesTheLoopStandStill(t *testing.T) {
+	asked, release := make(chan struct{}, 100), make(chan struct{})
+	r := newRig(t, nil, func(string) error {
+		asked <- struct{}{}
+		<-release
+		return nil
+	})
+	t.Cleanup(func() { close(release) })
+	<-asked
+	r.clock.Step(10*time.Second + watchdog.Limit)
+	if err := r.keeper.Stands(); err != nil {
+		t.Errorf("within its deadline it stands still: %v", err)
+	}
+	r.clock.Step(time.Second)
+	if err := r.keeper.Stands(); err == nil {
+		t.Error("beyond its deadline it does not stand still")
+	}
 }

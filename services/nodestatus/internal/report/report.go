@@ -27,6 +27,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/nodeobject"
 )
 
@@ -75,8 +76,9 @@ type Config struct {
 
 // Reporter sends the status. Create it with New.
 type Reporter struct {
-	cfg  Config
-	wake chan struct{}
+	cfg   Config
+	wake  chan struct{}
+	steps *watchdog.Steps
 
 	mu sync.Mutex
 	// computed is the last computed Node, and stored the Node in the API server; each may be nil.
@@ -93,8 +95,14 @@ type Reporter struct {
 // New returns a reporter, which starts with Run.
 func New(cfg Config) *Reporter {
 	// one signal covers any number of changes
-	return &Reporter{cfg: cfg, wake: make(chan struct{}, 1), refused: refusals{}}
+	return &Reporter{
+		cfg: cfg, wake: make(chan struct{}, 1), refused: refusals{}, steps: watchdog.NewSteps(cfg.Clock, cfg.Timeout),
+	}
 }
+
+// Stands returns why the loop of reports stands still; nil if it turns. A report that the API server does not answer
+// has a deadline.
+func (r *Reporter) Stands() error { return r.steps.Stands() }
 
 // Offer sets the last computed Node. It never blocks, and the Node must not be changed afterwards.
 func (r *Reporter) Offer(node *v1.Node) {
@@ -162,7 +170,8 @@ func (r *Reporter) Run(ctx context.Context) {
 		case <-ticker.C():
 		case <-later:
 		case <-r.wake:
-			now, soon := r.urgent()
+			var now, soon bool
+			r.steps.Do(func() { now, soon = r.urgent() })
 			if soon && !now && later == nil {
 				later = r.cfg.Clock.After(releaseDelay)
 			}
@@ -200,13 +209,10 @@ func (r *Reporter) urgent() (now, soon bool) {
 func (r *Reporter) report(ctx context.Context) {
 	wait := firstRetry
 	for try := range tries {
-		err := r.try(ctx, try > 0)
-		if err == nil || ctx.Err() != nil {
+		done := false
+		r.steps.Do(func() { done = r.tried(ctx, try) })
+		if done {
 			return
-		}
-		r.failed(err)
-		if try > 0 {
-			r.cfg.Broken()
 		}
 		select {
 		case <-ctx.Done():
@@ -215,6 +221,19 @@ func (r *Reporter) report(ctx context.Context) {
 		}
 		wait *= 2
 	}
+}
+
+// tried is one of several attempts, and reports whether it is the last one.
+func (r *Reporter) tried(ctx context.Context, number int) (done bool) {
+	err := r.try(ctx, number > 0)
+	if err == nil || ctx.Err() != nil {
+		return true
+	}
+	r.failed(err)
+	if number > 0 {
+		r.cfg.Broken()
+	}
+	return false
 }
 
 // try sends the status once if it is due. It reads the Node from the API server first, instead of using the last seen

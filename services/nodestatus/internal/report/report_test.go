@@ -33,6 +33,7 @@ import (
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
@@ -425,4 +426,28 @@ func TestADeletedNodeIsLeftToTheRegistrar(t *testing.T) {
 	another.UID, another.Status.Conditions = "another", nil
 	r.reporter.Seen(another)
 	r.wantRequests(http.MethodPatch)
+}
+
+// TestAReportThatDoesNotEndMakesTheLoopStandStill has a lock that is never free.
+func TestAReportThatDoesNotEndMakesTheLoopStandStill(t *testing.T) {
+	r := began(t)
+	asked, release := make(chan struct{}, 100), make(chan struct{})
+	r.reporter.mu.Lock()
+	r.reporter.cfg.Delayed = func() string {
+		asked <- struct{}{}
+		<-release
+		return ""
+	}
+	r.reporter.mu.Unlock()
+	t.Cleanup(func() { close(release) })
+	r.offer(notReady)
+	<-asked
+	r.clock.Step(10*time.Second + watchdog.Limit)
+	if err := r.reporter.Stands(); err != nil {
+		t.Errorf("within its deadline it stands still: %v", err)
+	}
+	r.clock.Step(time.Second)
+	if err := r.reporter.Stands(); err == nil {
+		t.Error("beyond its deadline it does not stand still")
+	}
 }

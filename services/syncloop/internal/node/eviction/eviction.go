@@ -25,6 +25,7 @@ import (
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
 )
@@ -90,6 +91,8 @@ type Evictor struct {
 	cfg Config
 	// pressing holds only the latest signals under pressure.
 	pressing chan []*nodev1.EvictionSignal
+	// steps are those that wait neither for the runtime nor for the end of pods.
+	steps *watchdog.Steps
 
 	// The following fields are used only by Run: whether an action was taken, its BootTime, the time of the last reclaim,
 	// and the last message of logOnce.
@@ -102,7 +105,18 @@ type Evictor struct {
 // New returns an Evictor, which does nothing until Run.
 func New(cfg Config) *Evictor {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
-	return &Evictor{cfg: cfg, pressing: make(chan []*nodev1.EvictionSignal, 1)}
+	return &Evictor{
+		cfg: cfg, pressing: make(chan []*nodev1.EvictionSignal, 1), steps: watchdog.NewSteps(cfg.Clock, 0),
+	}
+}
+
+// Stands returns why the loop of evictions stands still; nil if it turns, or waits for the runtime or the end of pods.
+func (e *Evictor) Stands() error { return e.steps.Stands() }
+
+// running returns the pods that may be evicted.
+func (e *Evictor) running() (pods []*v1.Pod, err error) {
+	e.steps.Do(func() { pods, err = e.cfg.Pods() })
+	return pods, err
 }
 
 // Pressing sets the signals that are under pressure now; none if there is no pressure. It does not block. It must not
@@ -234,7 +248,7 @@ func (e *Evictor) evict(ctx context.Context, signals []*nodev1.EvictionSignal) (
 		e.logOnce(ctx, "no pod can be evicted because the resource usage of pods is unknown: "+err.Error())
 		return "", false
 	}
-	pods, err := e.cfg.Pods()
+	pods, err := e.running()
 	if err != nil {
 		e.logOnce(ctx, "no pod can be evicted: "+err.Error())
 		return "", false
@@ -283,7 +297,9 @@ func (e *Evictor) evictPod(
 ) bool {
 	attrs := []any{telemetry.KeyPod, pod.Namespace + "/" + pod.Name, telemetry.KeyPodUID, string(pod.UID)}
 	e.cfg.Logger.InfoContext(ctx, "evicting a pod", append(attrs, telemetry.KeyReason, eviction.Message)...)
-	if err := e.cfg.Evict(ctx, pod.UID, eviction, grace, annotations); err != nil {
+	var err error
+	e.steps.Do(func() { err = e.cfg.Evict(ctx, pod.UID, eviction, grace, annotations) })
+	if err != nil {
 		e.cfg.Logger.WarnContext(ctx, "a pod cannot be evicted; it is tried again if the reason persists",
 			append(attrs, telemetry.KeyError, err)...)
 		return false
@@ -326,7 +342,7 @@ func (e *Evictor) awaitGone(ctx context.Context, uids ...types.UID) {
 	ticker := e.cfg.Clock.NewTicker(gonePeriod)
 	defer ticker.Stop()
 	for {
-		uids = slices.DeleteFunc(uids, e.cfg.Gone)
+		e.steps.Do(func() { uids = slices.DeleteFunc(uids, e.cfg.Gone) })
 		if len(uids) == 0 {
 			return
 		}

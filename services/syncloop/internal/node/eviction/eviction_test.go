@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	nodev1 "github.com/quartet-node/quartet/gen/quartet/node/v1"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/eviction"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
@@ -359,6 +360,44 @@ func TestAPodThatCannotBeEvictedIsSkipped(t *testing.T) {
 		r := newRig(t, func(r *rig) { r.fails["big"] = true })
 		if did := r.press("memory.available", true); len(did) != 2 || !strings.HasPrefix(did[1], "Evicted small") {
 			t.Errorf("press(memory.available) = %q, want 2 entries and did[1] beginning with %q", did, "Evicted small")
+		}
+	})
+}
+
+// TestAnEvictorThatWaitsForALockStandsStill, and one that waits for the end of a pod or for the runtime does not.
+func TestAnEvictorThatWaitsForALockStandsStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var locked atomic.Bool
+		free := make(chan struct{})
+		r := newRig(t, func(r *rig) { r.alive["big"] = true })
+		lock := eviction.New(eviction.Config{
+			Limits: true, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
+			Pods: func() ([]*v1.Pod, error) {
+				if locked.Load() {
+					<-free
+				}
+				return nil, nil
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- lock.Run(ctx) }()
+		r.Pressing([]*nodev1.EvictionSignal{{Signal: "memory.available", Hard: true, ReadAt: timestamppb.Now()}})
+		time.Sleep(29 * time.Second)
+		for what, e := range map[string]*eviction.Evictor{"one that waits for a pod": r.Evictor, "an idle one": lock} {
+			if err := e.Stands(); err != nil {
+				t.Errorf("%s stands still: %v", what, err)
+			}
+		}
+		locked.Store(true)
+		time.Sleep(10*time.Second + watchdog.Limit + time.Second)
+		if err := lock.Stands(); err == nil {
+			t.Error("one that waits for a lock does not stand still")
+		}
+		close(free)
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
 		}
 	})
 }

@@ -36,7 +36,7 @@ type excess struct {
 // holdToLimits evicts the pods that exceed their disk limits, and reports whether there were any. It reads no
 // statistics while no pod has a limit, and does not touch pods without statistics.
 func (e *Evictor) holdToLimits(ctx context.Context) bool {
-	pods, err := e.cfg.Pods()
+	pods, err := e.running()
 	if err != nil {
 		return false // The pods are not known yet.
 	}

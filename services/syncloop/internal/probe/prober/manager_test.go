@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podviewtest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
@@ -421,5 +422,25 @@ func TestAProbeThatIsChangedWhileItIsAskedWaitsForItsAnswer(t *testing.T) {
 		r.observeStarted(changed, "s0:ready a@s0:running", started)
 		r.pass(2500 * time.Millisecond)
 		r.expect("calls", &r.calls, "0 a readiness, 3 a readiness")
+	})
+}
+
+// TestProbesThatAreNotCalledStandStill has a hanging call, which is well, and then a loop that has ended.
+func TestProbesThatAreNotCalledStandStill(t *testing.T) {
+	play(t, func(r *rig) {
+		pod := podOf("a b", func(p *v1.Pod) {
+			p.Spec.Containers[0].ReadinessProbe, p.Spec.Containers[1].ReadinessProbe = every(), every()
+		})
+		r.answer("b readiness", hangs)
+		r.observe(pod, "s0:ready a@s0:running b@s0:running")
+		r.pass(time.Minute)
+		if err := r.manager.Stands(); err != nil {
+			t.Errorf("with a call that hangs they stand still: %v", err)
+		}
+		r.kill()
+		r.pass(watchdog.Limit + 2*time.Second)
+		if err := r.manager.Stands(); err == nil {
+			t.Error("without a loop they do not stand still")
+		}
 	})
 }

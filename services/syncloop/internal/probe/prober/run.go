@@ -3,6 +3,7 @@ package prober
 import (
 	"container/heap"
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/watchdog"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
 )
@@ -42,6 +44,20 @@ func (m *Manager) Run(ctx context.Context) error {
 		}
 		timer.Reset(m.startDue(ctx, &running))
 	}
+}
+
+// Stands returns why the loop of probes stands still: a call has been due for longer than the limit. It is nil if the
+// loop turns, and blocks while the probes are locked.
+func (m *Manager) Stands() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.queue) == 0 {
+		return nil
+	}
+	if late := m.cfg.Clock.Since(m.queue[0].machine.next); late > watchdog.Limit {
+		return fmt.Errorf("a probe has been due for %v", late.Round(time.Second))
+	}
+	return nil
 }
 
 // startDue starts the calls that are due, and returns the time until the next one.
