@@ -67,8 +67,10 @@ func TestANodeStartsAndWorksOnAReadOnlyDisk(t *testing.T) {
 	if out, _ := r.command(ctx, "", "doctor"); !strings.Contains(out, dir) || !strings.Contains(out, "mount it writable") {
 		t.Errorf("quartet doctor does not say that the disk is read-only, and what to do:\n%s", out)
 	}
-	if !r.says(t, said, file{name: "mount it writable"}) {
-		t.Errorf("the log does not say that the disk is read-only: %s", r.last(t, said))
+	for _, want := range []string{"mount it writable", added} {
+		if !r.says(t, said, file{name: want}) {
+			t.Errorf("the log does not say %q: %s", want, r.last(t, said))
+		}
 	}
 
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, ""); err != nil {
@@ -78,7 +80,9 @@ func TestANodeStartsAndWorksOnAReadOnlyDisk(t *testing.T) {
 		book, err := os.ReadFile(filepath.Join(dir, "evictions.json"))
 		return err == nil && strings.Contains(string(book), "Evicted")
 	})
-	eventually.In(ctx, t, "the new pod is ready", func() bool { return harness.Ready(r.node.Pod(ctx, added)) })
+	later := r.of("later") // the pod that waits is tried again only within 90 s
+	r.node.WriteManifest(t, "later.yaml", manifest(later, "", "serve"))
+	eventually.In(ctx, t, "a new pod is ready", func() bool { return harness.Ready(r.node.Pod(ctx, later)) })
 
 	r.remount(ctx, t, unix.MS_RDONLY)
 	r.node.Start(t)
