@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/logqueue"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/watchdog"
 )
@@ -46,9 +47,12 @@ func guard(ctx context.Context, name nodeconfig.Service, args []string, stdout, 
 		fmt.Fprintf(stderr, "%s: %v\n", name, err)
 		return nodeconfig.ExitWrong
 	}
-	code, err := runGuarded(ctx, name, cfg.Listen, args, stdout, stderr)
+	// The child writes to the same standard error: a reader that stalls may be why it stands still.
+	log := logqueue.New(stderr)
+	defer log.Close()
+	code, err := runGuarded(ctx, name, cfg.Listen, args, stdout, stderr, log)
 	if err != nil {
-		fmt.Fprintf(stderr, "%s: %v\n", name, err)
+		fmt.Fprintf(log, "%s: %v\n", name, err)
 		return 1
 	}
 	return code
@@ -57,6 +61,7 @@ func guard(ctx context.Context, name nodeconfig.Service, args []string, stdout, 
 // runGuarded runs the child until it ends, and returns its exit code; 1 if a signal has ended it.
 func runGuarded(
 	ctx context.Context, name nodeconfig.Service, address string, args []string, stdout, stderr io.Writer,
+	log *logqueue.Queue,
 ) (code int, err error) {
 	asker, err := watchdog.NewAsker(address)
 	if err != nil {
@@ -83,7 +88,7 @@ func runGuarded(
 	watched.Go(func() {
 		(&watchdog.Guard{
 			Name: string(name), Patience: watchdog.DefaultPatience, Clock: clock.RealClock{},
-			Logger: slog.New(slog.NewTextHandler(stderr, nil)),
+			Logger: slog.New(slog.NewTextHandler(log, nil)),
 			Ask:    func(ctx context.Context) error { return asker.Ask(ctx, cmd.Process.Pid) },
 			Signal: func(signal syscall.Signal) error { return cmd.Process.Signal(signal) },
 		}).Run(guardCtx)

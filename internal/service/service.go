@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/buildinfo"
+	"github.com/quartet-node/quartet/internal/logqueue"
 	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/sockets"
@@ -81,13 +82,18 @@ func Start(ctx context.Context, name nodeconfig.Service, args []string, stdout, 
 	if len(args) > 0 && args[0] == guardCommand {
 		return guard(ctx, name, args[1:], stdout, stderr)
 	}
-	err := start(ctx, name, args, stdout, run)
+	// A reader that stalls, such as journald or a container engine, must keep no service from its work or its end.
+	log, queue := logqueue.May(stderr)
+	if queue != nil {
+		defer queue.Close()
+	}
+	err := start(ctx, name, args, stdout, queue, run)
 	var exit *ExitError
 	if errors.As(err, &exit) {
 		return exit.Code
 	}
 	if err != nil && !errors.Is(err, pflag.ErrHelp) {
-		fmt.Fprintf(stderr, "%s: %v\n", name, err)
+		fmt.Fprintf(log, "%s: %v\n", name, err)
 		if nodeconfig.IsWrong(err) {
 			return nodeconfig.ExitWrong
 		}
@@ -96,10 +102,17 @@ func Start(ctx context.Context, name nodeconfig.Service, args []string, stdout, 
 	return 0
 }
 
-func start(ctx context.Context, name nodeconfig.Service, args []string, stdout io.Writer, run Run) error {
+// start runs the service, which logs to the queue, and to standard error without one.
+func start(
+	ctx context.Context, name nodeconfig.Service, args []string, stdout io.Writer, queue *logqueue.Queue, run Run,
+) error {
 	cfg, err := nodeconfig.Parse(name, args, stdout)
 	if err != nil {
 		return err
+	}
+	var output io.Writer
+	if queue != nil {
+		output = queue
 	}
 	tel, err := telemetry.Setup(ctx, telemetry.Config{
 		Service: string(name),
@@ -107,9 +120,15 @@ func start(ctx context.Context, name nodeconfig.Service, args []string, stdout i
 		Node:    cfg.NodeName,
 		Logging: cfg.Logging(),
 		Export:  exportOf(cfg),
+		Output:  output,
 	})
 	if err != nil {
 		return err
+	}
+	if queue != nil {
+		queue.OnDropped(func(lines int) {
+			tel.Logger.Warn("lines were dropped because the log of this process was not read", "lines", lines)
+		})
 	}
 	defer func() {
 		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)

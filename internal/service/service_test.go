@@ -5,14 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/service"
 	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/test/eventually"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 func TestExitCodesAndOutput(t *testing.T) {
@@ -71,6 +75,52 @@ func TestACollectorThatIsAwayIsNoFailure(t *testing.T) {
 		})
 	if code != 0 || stderr.Len() > 0 {
 		t.Errorf("code %d, stderr %q: want a process that was told to stop to end well", code, stderr.String())
+	}
+}
+
+// TestALogThatIsNotReadStopsNoService has a service log more than a pipe and the queue hold while nobody reads, as when
+// journald or a container engine stalls. The reader then gets the number of missing lines, and the last words.
+func TestALogThatIsNotReadStopsNoService(t *testing.T) {
+	reader, stderr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	logged, end, code := make(chan struct{}), make(chan struct{}), make(chan int, 1)
+	go func() {
+		code <- service.Start(t.Context(), nodeconfig.PLEG, nil, io.Discard, stderr,
+			func(_ context.Context, _ nodeconfig.Config, tel *telemetry.Telemetry) error {
+				for range 10 {
+					tel.Logger.Info(strings.Repeat("x", 1<<20))
+				}
+				close(logged)
+				<-end
+				return errors.New("the disk is gone")
+			})
+	}()
+	select {
+	case <-logged:
+	case <-time.After(time.Minute):
+		t.Fatal("the service waits for the reader of its log")
+	}
+	var seen logbuffer.Buffer
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(&seen, reader) // the test checks what it has read
+	}()
+	eventually.That(t, "the log says how many lines are missing", func() bool {
+		return strings.Contains(seen.String(), "lines were dropped")
+	})
+	close(end)
+	if got := <-code; got != 1 {
+		t.Errorf("Start() = %d, want 1", got)
+	}
+	if err := stderr.Close(); err != nil {
+		t.Error(err)
+	}
+	if <-read; !strings.HasSuffix(seen.String(), "pleg: the disk is gone\n") {
+		text := seen.String()
+		t.Errorf("the log ends with %q, want the last words", text[max(0, len(text)-200):])
 	}
 }
 

@@ -85,7 +85,8 @@ type Guard struct {
 	// Patience is how long the process may stand still.
 	Patience time.Duration
 	Clock    clock.Clock
-	Logger   *slog.Logger
+	// Logger must not wait for the reader of the log, which may be why the process stands still: see package logqueue.
+	Logger *slog.Logger
 }
 
 // Run asks the process in each period until ctx ends, which is when the process has ended. A process that has been

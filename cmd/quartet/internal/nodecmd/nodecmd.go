@@ -20,6 +20,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/logqueue"
 	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/peertls"
@@ -220,9 +221,9 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	for _, s := range layout.Services() {
 		names = append(names, string(s))
 	}
-	queue, shared := out.(*supervisor.Queue)
+	queue, shared := out.(*logqueue.Queue)
 	if !shared {
-		queue = supervisor.NewQueue(out)
+		queue = logqueue.New(out)
 		defer queue.Close()
 	}
 	output := supervisor.NewOutput(queue, names...)

@@ -19,10 +19,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/nodecmd"
-	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/logqueue"
 	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/sockets"
@@ -202,7 +202,7 @@ func up(ctx context.Context, opts upOptions, out, errOut io.Writer) error {
 		return err
 	}
 	if !opts.detach {
-		steps, log := supervisor.NewQueue(out), supervisor.NewQueue(errOut)
+		steps, log := logqueue.New(out), logqueue.New(errOut)
 		defer steps.Close()
 		defer log.Close()
 		out, errOut = steps, log

@@ -14,6 +14,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
+	"github.com/quartet-node/quartet/internal/logqueue"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
@@ -26,7 +27,7 @@ func TestATerminalThatIsStoppedStopsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _, _ = reader.Close(), terminal.Close() }()
-	queue := supervisor.NewQueue(terminal)
+	queue := logqueue.New(terminal)
 	output := supervisor.NewOutput(queue, "quartet", "loud")
 	logger := slog.New(slog.NewTextHandler(output.Prefixed("quartet"), nil))
 	queue.OnDropped(func(lines int) { logger.Warn("lines were dropped", "lines", lines) })
@@ -83,7 +84,7 @@ func TestATerminalThatIsStoppedStopsNothing(t *testing.T) {
 // that reads.
 func TestTheEndDoesNotWaitForATerminalThatIsStopped(t *testing.T) {
 	stopped, stuck := io.Pipe()
-	hanging := supervisor.NewQueue(stuck)
+	hanging := logqueue.New(stuck)
 	_, _ = hanging.Write([]byte("a line\n"))
 	begun := time.Now()
 	hanging.Close()
@@ -93,7 +94,7 @@ func TestTheEndDoesNotWaitForATerminalThatIsStopped(t *testing.T) {
 	_ = stopped.Close() // ends the goroutine of the queue
 
 	var out logbuffer.Buffer
-	queue := supervisor.NewQueue(&out)
+	queue := logqueue.New(&out)
 	for range 1000 {
 		_, _ = queue.Write([]byte("a line\n"))
 	}

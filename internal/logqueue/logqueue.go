@@ -1,8 +1,12 @@
-package supervisor
+// Package logqueue keeps a process from waiting for the reader of its log: a terminal that is stopped, a pipe of a
+// container engine or a socket of journald that is not read. Lines that do not fit are dropped, counted and reported.
+package logqueue
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"time"
 )
@@ -15,15 +19,15 @@ const (
 )
 
 // Queue is a writer that never waits for its reader, such as a terminal that is stopped by Ctrl-S. Writes over
-// maxQueued are dropped and counted; when the reader reads again, it gets their number.
+// maxQueued are dropped and their lines counted; when the reader reads again, it gets the number.
 type Queue struct {
 	w io.Writer
 
 	mu sync.Mutex
-	// tell reports writes that were dropped; nil writes a line of text.
-	tell    func(writes int)
+	// tell reports lines that were dropped; nil writes a line of text.
+	tell    func(lines int)
 	waiting [][]byte
-	// size counts the bytes that are not written, dropped the writes since the last report.
+	// size counts the bytes that are not written, dropped the lines since the last report.
 	size, dropped int
 	closed        bool
 
@@ -32,15 +36,15 @@ type Queue struct {
 	done chan struct{}
 }
 
-// NewQueue returns a Queue to a writer. Its goroutine ends after Close, or with the process if the writer hangs.
-func NewQueue(w io.Writer) *Queue {
+// New returns a Queue to a writer. Its goroutine ends after Close, or with the process if the writer hangs.
+func New(w io.Writer) *Queue {
 	q := &Queue{w: w, more: make(chan struct{}, 1), done: make(chan struct{})}
 	go q.run()
 	return q
 }
 
-// OnDropped has the number of dropped writes reported by a function, which may write to the queue.
-func (q *Queue) OnDropped(tell func(writes int)) {
+// OnDropped has the number of dropped lines reported by a function, which may write to the queue.
+func (q *Queue) OnDropped(tell func(lines int)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.tell = tell
@@ -50,7 +54,7 @@ func (q *Queue) OnDropped(tell func(writes int)) {
 func (q *Queue) Write(p []byte) (int, error) {
 	q.mu.Lock()
 	if q.closed || q.size+len(p) > maxQueued {
-		q.dropped++
+		q.dropped += max(1, bytes.Count(p, []byte("\n")))
 	} else {
 		q.size += len(p)
 		q.waiting = append(q.waiting, append([]byte(nil), p...))
@@ -123,7 +127,22 @@ func (q *Queue) run() {
 	}
 }
 
-// report says how many writes were dropped.
+// report says how many lines were dropped.
 func (q *Queue) report(dropped int) {
 	_, _ = fmt.Fprintf(q.w, "%d lines were dropped because the output was not read\n", dropped)
+}
+
+// May wraps a file whose reader may stop to read, such as a pipe or a socket, in a Queue. It returns another writer as it
+// is, and with a nil Queue: a file on a disk and a terminal keep the order with what the process writes directly.
+func May(w io.Writer) (io.Writer, *Queue) {
+	file, isFile := w.(*os.File)
+	if !isFile {
+		return w, nil
+	}
+	info, err := file.Stat()
+	if err != nil || info.Mode()&(os.ModeNamedPipe|os.ModeSocket) == 0 {
+		return w, nil
+	}
+	q := New(file)
+	return q, q
 }
