@@ -43,6 +43,7 @@ func TestNodeSettlesAfterChaos(t *testing.T) {
 	d := newDeeds()
 	m := &manifests{dir: n.Layout.Manifests(), random: random, deeds: d, last: map[int]kind{}}
 
+	startDevicePlugin(t, n)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	shown := r.watch(ctx)
@@ -66,6 +67,7 @@ func TestNodeSettlesAfterChaos(t *testing.T) {
 	for twice := range shown.twice {
 		problems = append(problems, "two instances ran at once of "+twice)
 	}
+	problems = append(problems, n.keepsItsDevice()...)
 	problems = append(problems, restarts(t, n, shown, d)...)
 	for _, problem := range problems {
 		t.Error(problem)

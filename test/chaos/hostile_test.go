@@ -36,7 +36,7 @@ func damageable() []string {
 	return []string{
 		"evictions.json", "endings/*.json", "probes/*.json", "resizes/*.json", "pleg-told", "nodestatus.json",
 		"told-node.json", "oom-told.json", "root/cpu_manager_state", "root/memory_manager_state",
-		"root/dra_manager_state",
+		"root/dra_manager_state", deviceCheckpoint,
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -165,12 +166,12 @@ func (m *manifests) change(t *testing.T, count int) string {
 	}
 }
 
-// begin writes the pods that are never changed, one of each kind that keeps running, and returns the kinds by the names
-// of the pods.
+// begin writes the pods that are never changed, one of each kind that keeps running and one with a device, and returns
+// the kinds by the names of the pods.
 func (m *manifests) begin(t *testing.T) map[string]kind {
 	t.Helper()
 	unchanged := map[string]kind{}
-	for i, k := range kinds {
+	for i, k := range append(slices.Clone(kinds), withDevice()) {
 		if k.settles && k.name != "job" {
 			m.write(t, -1-i, m.pod(-1-i, k))
 			unchanged[podName(-1-i)] = k
