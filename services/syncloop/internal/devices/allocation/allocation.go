@@ -34,8 +34,8 @@ type Grant struct {
 	Devices []Device
 	// Response is what the plugin gives to the container; nil until the plugin has answered.
 	Response *pluginapi.ContainerAllocateResponse
-	// Rebuilt is true for devices that a container in the runtime was found to have. The plugin is asked for its response when
-	// the container is created again.
+	// Rebuilt is true for devices that a container in the runtime was found to have. The plugin is asked for its response
+	// when the container is created again.
 	Rebuilt bool
 }
 
@@ -253,8 +253,8 @@ func (b *Book) Put(c Container, resource string, g Grant) {
 	pod[c.Name][resource] = g
 }
 
-// Adopt records the devices that a container in the runtime was created with. It returns false if another pod has one of
-// them. Containers of one pod may share devices, because a container reuses those of init containers before it.
+// Adopt records the devices that a container in the runtime was created with. It returns false if another pod has one
+// of them. Containers of one pod may share devices, because a container reuses those of init containers before it.
 func (b *Book) Adopt(c Container, resource string, g Grant) bool {
 	for uid, pod := range b.pods {
 		for _, held := range pod {

@@ -134,10 +134,13 @@ func TestInitContainersLeaveTheirMemory(t *testing.T) {
 	}
 }
 
-// TestALostStateOfMemoryIsRebuiltFromWhatRuns checks a damaged state and a removed one, also while the container waits to
-// be started again.
+// TestALostStateOfMemoryIsRebuiltFromWhatRuns checks a damaged state and a removed one, also while the container waits
+// to be started again.
 func TestALostStateOfMemoryIsRebuiltFromWhatRuns(t *testing.T) {
-	const running, crashed = lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING, lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
+	const (
+		running = lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING
+		crashed = lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
+	)
 	for name, tc := range map[string]struct {
 		lose  func(path string) error
 		state lifecyclev1.ContainerState

@@ -82,8 +82,8 @@ func (e *CorruptError) Error() string {
 // Unwrap returns the reason.
 func (e *CorruptError) Unwrap() error { return e.Err }
 
-// Read reads the checkpoint in a folder. If there is none, the error is fs.ErrNotExist. It renames one that is damaged or
-// cannot be read, and fails with a CorruptError.
+// Read reads the checkpoint in a folder. If there is none, the error is fs.ErrNotExist. It renames one that is damaged
+// or cannot be read, and fails with a CorruptError.
 func Read(dir string) (Content, error) {
 	path := filepath.Join(dir, File)
 	info, err := os.Stat(path)

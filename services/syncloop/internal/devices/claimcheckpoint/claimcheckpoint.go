@@ -63,8 +63,8 @@ type device struct {
 	CDIDeviceIDs []string
 }
 
-// Read reads the checkpoint in a folder. If there is none, the error is fs.ErrNotExist. One that is damaged or cannot be
-// read is set aside, and the error is a *statedir.DamagedError.
+// Read reads the checkpoint in a folder. If there is none, the error is fs.ErrNotExist. One that is damaged or cannot
+// be read is set aside, and the error is a *statedir.DamagedError.
 func Read(dir string) ([]claimbook.Entry, error) {
 	path := filepath.Join(dir, File)
 	info, err := os.Stat(path)

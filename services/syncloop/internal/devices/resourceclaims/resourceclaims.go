@@ -94,9 +94,9 @@ type Manager struct {
 	wake chan struct{}
 }
 
-// New returns a manager with the claims of the checkpoint. A damaged checkpoint is set aside and logged. Without one, the
-// claims are read from the sandboxes of pods later. A process that was killed before it had written what it read from
-// them has left none.
+// New returns a manager with the claims of the checkpoint. A damaged checkpoint is set aside and logged. Without one,
+// the claims are read from the sandboxes of pods later. A process that was killed before it had written what it read
+// from them has left none.
 func New(cfg Config) (*Manager, error) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))

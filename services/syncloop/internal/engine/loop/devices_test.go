@@ -127,8 +127,8 @@ func startWithGPUs(t *testing.T, g *gpus) *rig {
 	return r
 }
 
-// TestPodsThatGoOnMayKeepDevices checks whose ended containers may be started again when it is known what runs: those of
-// pods that have not ended, and of pods that a source may name which is not ready yet.
+// TestPodsThatGoOnMayKeepDevices checks whose ended containers may be started again when it is known what runs: those
+// of pods that have not ended, and of pods that a source may name which is not ready yet.
 func TestPodsThatGoOnMayKeepDevices(t *testing.T) {
 	for _, ready := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
