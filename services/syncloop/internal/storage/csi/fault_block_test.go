@@ -111,8 +111,8 @@ func (r *rig) claimedDevice() persistentvolumes.Request {
 	return one
 }
 
-// deviceExpandsAfterAll waits until a block device is expanded, and checks that the driver was told its path, and is not
-// asked once more.
+// deviceExpandsAfterAll waits until a block device is expanded, and checks that the driver was told its path, and is
+// not asked once more.
 func (r *rig) deviceExpandsAfterAll(one persistentvolumes.Request) {
 	r.t.Helper()
 	eventually.That(r.t, "it is expanded", func() bool {
