@@ -124,7 +124,8 @@ func shadowOf(
 	settings.Events = streamrpc.UntilRefused(pleg.Events(), streamrpc.Refusal(nodeconfig.PLEG, "lifecycle events"))
 	settings.Health = pleg.Health
 	settings.Pods = streamrpc.UntilRefused(clients.Pods(engine), streamrpc.Refusal(nodeconfig.SyncLoop, "pods"))
-	settings.PodEvents = streamrpc.UntilRefused(clients.PodEvents(engine), streamrpc.Refusal(nodeconfig.SyncLoop, "events"))
+	settings.PodEvents = streamrpc.UntilRefused(clients.PodEvents(engine),
+		streamrpc.Refusal(nodeconfig.SyncLoop, "events"))
 	settings.Node = streamrpc.UntilRefused(nodewatch.Source(nodev1.NewNodeServiceClient(peers.nodestatus)),
 		streamrpc.Refusal(nodeconfig.NodeStatus, "the Node"))
 	settings.MaxPods, settings.PodsPerCore = int64(cfg.Kubelet.MaxPods), int64(cfg.Kubelet.PodsPerCore)

@@ -60,7 +60,9 @@ type podless struct {
 	enginev1.UnimplementedEngineServiceServer
 }
 
-func (podless) WatchPods(_ *enginev1.WatchPodsRequest, to grpc.ServerStreamingServer[enginev1.WatchPodsResponse]) error {
+func (podless) WatchPods(
+	_ *enginev1.WatchPodsRequest, to grpc.ServerStreamingServer[enginev1.WatchPodsResponse],
+) error {
 	for _, kind := range []streamv1.Kind{streamv1.Kind_KIND_OPENED, streamv1.Kind_KIND_SYNCED} {
 		if err := to.Send(&enginev1.WatchPodsResponse{Frame: &streamv1.Frame{Kind: kind}}); err != nil {
 			return err
