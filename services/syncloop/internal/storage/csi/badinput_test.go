@@ -14,7 +14,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
 	"github.com/quartet-node/quartet/test/csidriver"
 	"github.com/quartet-node/quartet/test/eventually"
-	"github.com/quartet-node/quartet/test/require"
 )
 
 // TestAnyVolumeHandleIsPassedOn has handles that are no names of files. The driver gets them as they are, and no path
@@ -131,19 +130,19 @@ func TestARecordThatIsNoFile(t *testing.T) {
 			r.mount(one)
 			r.stop()
 			file, other := filepath.Join(one.Dir, "vol_data.json"), filepath.Join(filepath.Dir(r.root), "other.json")
-			require.NoError(t, os.Rename(file, other))
-			require.NoError(t, put(file, other))
+			must(t, os.Rename(file, other))
+			must(t, put(file, other))
 			r.startsInTime()
 			err := r.plugin.Unmount(t.Context(), one.Dir)
 			if err == nil || !strings.Contains(err.Error(), "mount is mounted, and its record") {
 				t.Errorf("unmounted: %v", err)
 			}
 			r.staysStaged(filepath.Join(one.Dir, "mount"))
-			require.NoError(t, os.RemoveAll(file))
-			require.NoError(t, os.Rename(other, file))
+			must(t, os.RemoveAll(file))
+			must(t, os.Rename(other, file))
 			if name == "a pipe" { // the operator has unmounted it, and the pod is gone
-				require.NoError(t, os.Remove(file))
-				require.NoError(t, unix.Unmount(filepath.Join(one.Dir, "mount"), 0))
+				must(t, os.Remove(file))
+				must(t, unix.Unmount(filepath.Join(one.Dir, "mount"), 0))
 			}
 			r.unmount(one.Dir)
 			r.ends()

@@ -13,18 +13,25 @@ import (
 
 	"github.com/quartet-node/quartet/test/csidriver"
 	"github.com/quartet-node/quartet/test/eventually"
-	"github.com/quartet-node/quartet/test/require"
 )
+
+// must ends a test if a step of it fails.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // damage puts a directory in place of a record, and returns the function that puts the record back.
 func damage(t *testing.T, file string) (repair func()) {
 	t.Helper()
-	require.NoError(t, os.Rename(file, file+"-aside"))
-	require.NoError(t, os.Mkdir(file, 0o700))
+	must(t, os.Rename(file, file+"-aside"))
+	must(t, os.Mkdir(file, 0o700))
 	return func() {
 		t.Helper()
-		require.NoError(t, os.Remove(file))
-		require.NoError(t, os.Rename(file+"-aside", file))
+		must(t, os.Remove(file))
+		must(t, os.Rename(file+"-aside", file))
 	}
 }
 
@@ -56,15 +63,15 @@ func TestAVolumeOfAnUnreadableRecordIsUnstagedInTheEnd(t *testing.T) {
 			r.mount(one)
 			r.stop()
 			target, file := filepath.Join(one.Dir, "mount"), filepath.Join(one.Dir, "vol_data.json")
-			require.NoError(t, unix.Unmount(target, 0))
-			require.NoError(t, unix.Mount("tmpfs", target, "tmpfs", 0, ""))
+			must(t, unix.Unmount(target, 0))
+			must(t, unix.Mount("tmpfs", target, "tmpfs", 0, ""))
 			repair := damage(t, file)
 			clock := r.steps()
 			r.start()
 			r.staysStaged(file)
 			if removed {
-				require.NoError(t, unix.Unmount(target, 0))
-				require.NoError(t, os.RemoveAll(filepath.Join(r.root, "pods/u1")))
+				must(t, unix.Unmount(target, 0))
+				must(t, os.RemoveAll(filepath.Join(r.root, "pods/u1")))
 				r.isUnstaged(clock, 1)
 				r.ends()
 				return
@@ -107,7 +114,7 @@ func TestAPodReplacesItsUnreadableRecord(t *testing.T) {
 	one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
 	r.mount(one)
 	r.stop()
-	require.NoError(t, os.WriteFile(filepath.Join(one.Dir, "vol_data.json"), []byte("{"), 0o600))
+	must(t, os.WriteFile(filepath.Join(one.Dir, "vol_data.json"), []byte("{"), 0o600))
 	r.driver.Set("NodePublishVolume", csidriver.Fails)
 	r.start()
 	fails(t, r, one, "NodePublishVolume fails as asked")
@@ -181,12 +188,12 @@ func TestAStagedVolumeOfAnUnreadableRecordIsUnstaged(t *testing.T) {
 				r.driver.Set("NodeUnstageVolume", csidriver.None)
 				before := len(r.driver.Calls("NodeUnstageVolume"))
 				if !used && !block { // as of a driver that mounts nothing when it stages
-					require.NoError(t, unix.Unmount(r.globalmount(), 0))
+					must(t, unix.Unmount(r.globalmount(), 0))
 				}
 				repair := damage(t, record)
 				clock := r.steps()
 				if used {
-					require.NoError(t, os.Remove(record+"-aside"))
+					must(t, os.Remove(record+"-aside"))
 				}
 				r.start()
 				if used {
@@ -219,12 +226,12 @@ func TestABlockDeviceOfAnUnreadableRecordIsNotUnstaged(t *testing.T) {
 	}
 	r.stop()
 	repair()
-	require.NoError(t, os.Remove(filepath.Join(devices, "pv-1/data/u1.json")))
-	require.NoError(t, unix.Unmount(filepath.Join(devices, "publish/pv-1/u1"), 0))
-	require.NoError(t, os.Remove(filepath.Join(devices, "publish/pv-1/u1")))
+	must(t, os.Remove(filepath.Join(devices, "pv-1/data/u1.json")))
+	must(t, unix.Unmount(filepath.Join(devices, "publish/pv-1/u1"), 0))
+	must(t, os.Remove(filepath.Join(devices, "publish/pv-1/u1")))
 	r.start()
 	r.staysStaged(filepath.Join(devices, "pv-1/dev/u1"))
-	require.NoError(t, r.plugin.Unmount(t.Context(), one.Dir))
+	must(t, r.plugin.Unmount(t.Context(), one.Dir))
 	r.ends()
 	if got := loops(t, filepath.Dir(r.root)); len(got) > 0 {
 		t.Errorf("attached at the end: %v, want none", strings.Join(got, " "))

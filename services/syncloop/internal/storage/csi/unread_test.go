@@ -10,7 +10,6 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/test/eventually"
-	"github.com/quartet-node/quartet/test/require"
 )
 
 // TestNothingIsUnstagedWhileThePodsCannotBeListed starts a process that cannot list the directory of all pods. It does
@@ -22,8 +21,8 @@ func TestNothingIsUnstagedWhileThePodsCannotBeListed(t *testing.T) {
 	r.mount(request)
 	r.stop()
 	pods := filepath.Join(r.root, "pods")
-	require.NoError(t, os.Rename(pods, pods+"-aside"))
-	require.NoError(t, os.Symlink("pods", pods)) // of which no read succeeds
+	must(t, os.Rename(pods, pods+"-aside"))
+	must(t, os.Symlink("pods", pods)) // of which no read succeeds
 	steps := clocktesting.NewFakeClock(time.Now())
 	r.clock = steps
 	calls := len(r.driver.Calls(""))
@@ -47,8 +46,8 @@ func TestNothingIsUnstagedWhileThePodsCannotBeListed(t *testing.T) {
 	if got := r.driver.Calls(""); len(got) != calls {
 		t.Errorf("calls of the driver: %v", got[calls:])
 	}
-	require.NoError(t, os.Remove(pods))
-	require.NoError(t, os.Rename(pods+"-aside", pods))
+	must(t, os.Remove(pods))
+	must(t, os.Rename(pods+"-aside", pods))
 	eventually.That(t, "the records are known", func() bool {
 		steps.Step(time.Second)
 		return r.plugin.Unread() == nil

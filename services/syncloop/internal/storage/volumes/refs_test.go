@@ -1,6 +1,7 @@
 package volumes_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,10 +20,15 @@ func TestRefsAreTheOtherMountsOfADirectory(t *testing.T) {
 	at := func(name string) string { return filepath.Join(dir, name) }
 	mount := func(from, to string) {
 		t.Helper()
-		require.NoError(t, os.MkdirAll(from, 0o750))
-		require.NoError(t, os.MkdirAll(to, 0o750))
-		require.NoError(t, unix.Mount(from, to, "", unix.MS_BIND, ""))
-		t.Cleanup(func() { require.NoError(t, unix.Unmount(to, unix.MNT_DETACH)) })
+		err := errors.Join(os.MkdirAll(from, 0o750), os.MkdirAll(to, 0o750), unix.Mount(from, to, "", unix.MS_BIND, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(to, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 	mount(at("volume"), at("staged"))
 	mount(at("staged"), at("pod"))
