@@ -100,8 +100,12 @@ type Source struct {
 
 	sink   source.Sink
 	keeper *keeper
-	pods   *pods
-	mode   string
+	// keeperReady is true if the keeper writes the next pods at once, and unkept if a restart would not find the present
+	// ones in the checkpoint.
+	keeperReady, unkept bool
+
+	pods *pods
+	mode string
 	// restored are the pods of the checkpoint, until they are used or not needed any more.
 	restored []*v1.Pod
 	// unread is true as long as the checkpoint cannot be read and may be needed. It is read again and again.
@@ -147,6 +151,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	s.keeper = newKeeper(s.cfg)
 	s.keeper.written = s.openCheckpoint()
 	defer s.keeper.start()()
+	defer s.passLast()
 	s.steps.Do(func() { s.sink.Set(Name, s.failed()) })
 
 	ended := make(chan struct{})
@@ -172,6 +177,9 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 			if s.unread {
 				timer.Reset(readAgain)
 			}
+		case <-s.keeper.ready:
+			s.keeperReady = true
+			s.passToKeeper()
 		case saving := <-s.keeper.outcome:
 			s.steps.Do(func() { s.saved(saving.err) })
 		}
@@ -236,8 +244,23 @@ func (s *Source) give(ctx context.Context, n news, c change) {
 
 // keep writes the checkpoint if a restart would not find the present pods in it.
 func (s *Source) keep(c change) {
-	if c.persistent {
+	s.unkept = s.unkept || c.persistent
+	s.passToKeeper()
+}
+
+// passToKeeper passes the pods to a keeper that writes them at once. Until then they change, and a copy for each change
+// would cost as much as there are pods.
+func (s *Source) passToKeeper() {
+	if s.unkept && s.keeperReady {
 		s.keeper.keep(maps.Clone(s.pods.held))
+		s.unkept, s.keeperReady = false, false
+	}
+}
+
+// passLast passes pods to a keeper that is about to end.
+func (s *Source) passLast() {
+	if s.unkept {
+		s.keeper.keep(s.pods.held)
 	}
 }
 

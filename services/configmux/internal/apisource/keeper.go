@@ -28,6 +28,8 @@ type keeper struct {
 	metrics    *Metrics
 	// latest holds the pods to write next. Its capacity is one: newer pods replace unwritten ones.
 	latest chan map[types.UID]*v1.Pod
+	// ready says that the keeper writes the next pods at once. Its capacity is one: it is said once or more.
+	ready chan struct{}
 	// outcome holds the result of the last write. Its capacity is one: a newer result replaces one that was not received.
 	outcome chan saving
 	// written is the content of the file; nil if unknown.
@@ -40,7 +42,7 @@ type saving struct{ err error }
 func newKeeper(cfg Config) *keeper {
 	return &keeper{
 		path: cfg.Checkpoint, node: cfg.Node, clock: cfg.Clock, logger: cfg.Logger, metrics: cfg.Metrics,
-		latest: make(chan map[types.UID]*v1.Pod, 1), outcome: make(chan saving, 1),
+		latest: make(chan map[types.UID]*v1.Pod, 1), ready: make(chan struct{}, 1), outcome: make(chan saving, 1),
 	}
 }
 
@@ -72,6 +74,10 @@ func (k *keeper) run(end <-chan struct{}) {
 	// unsaved holds pods that could not be written; nil if there are none.
 	var unsaved map[types.UID]*v1.Pod
 	for {
+		select {
+		case k.ready <- struct{}{}:
+		default:
+		}
 		again, stop := k.after(saveAgain, unsaved != nil)
 		select {
 		case <-end:
