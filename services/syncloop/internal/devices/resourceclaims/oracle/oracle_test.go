@@ -158,8 +158,8 @@ func (c claims) DeleteSlices(context.Context, string) error {
 	return nil
 }
 
-// claim answers a request for a claim. The tracker of the fake clientset is not used, because it makes a REST mapper for
-// each write, which took half of the time of the test.
+// claim answers a request for a claim. The tracker of the fake clientset is not used, because it makes a REST mapper
+// for each write, which took half of the time of the test.
 func (w *world) claim(action clienttesting.Action) (handled bool, found apiruntime.Object, err error) {
 	name := action.(clienttesting.GetAction).GetName()
 	if c := w.claims[name]; c != nil {
