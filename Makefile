@@ -341,6 +341,7 @@ bench: packages build $(CLUSTER) $(CONFORMANCE)/bin/kubelet ## Measure pods besi
 	@go run ./test/bench -out bench.json
 	@go run ./test/bench -tables -out bench.json
 	@go run ./test/bench -hollow 50 -out ""
+	@go run ./test/bench -costs 10,500 -out ""
 	@go test ./services/configmux ./services/configmux/internal/mux ./services/configmux/internal/server -run '^$$' -bench . -timeout 20m
 	@go -C services/configmux/internal/mux/oracle test -run '^$$' -bench .
 	@go test ./services/pleg -run '^$$' -bench . -timeout 20m
