@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/layout"
 )
@@ -109,6 +110,7 @@ func TestHealthFailsWhenAProcessIsStuck(t *testing.T) {
 			t.Errorf("the health of %s failed after %s", name, took)
 		}
 	}
+	awaitNotReady(t, begun, 35*time.Second, "pleg ")
 	code, body, err := health(t, "/healthz")
 	if err != nil || code != http.StatusInternalServerError || !strings.Contains(body, "[-]pleg failed: pleg ") ||
 		!strings.Contains(body, "[-]configmux failed: configmux is away") || !strings.Contains(body, "[+]syncloop ok") || !strings.Contains(body, "[+]nodestatus ok") {
@@ -121,6 +123,47 @@ func TestHealthFailsWhenAProcessIsStuck(t *testing.T) {
 	if code, body, err := health(t, "/healthz"); !errors.Is(err, context.DeadlineExceeded) && !os.IsTimeout(err) {
 		t.Errorf("a nodestatus that is stuck answers %d %q, %v", code, body, err)
 	}
+}
+
+// awaitNotReady waits until the Node is not ready for a reason, which may be at the earliest after a time since the
+// begin. It is at the latest a heartbeat after what a kubelet takes: 30 s for a runtime, and less than its 3 min for
+// pleg.
+func awaitNotReady(t *testing.T, begun time.Time, earliest time.Duration, reason string) {
+	t.Helper()
+	awaitThat(t, "the Node is not ready: "+reason, func() bool {
+		for _, c := range nodeNow(t).Status.Conditions {
+			if c.Type == v1.NodeReady && c.Status == v1.ConditionFalse {
+				return c.Reason == "KubeletNotReady" && strings.Contains(c.Message, reason)
+			}
+		}
+		return false
+	})
+	took := time.Since(begun)
+	t.Logf("the Node was not ready after %v: %s", took.Round(time.Second), reason)
+	if took < earliest || took > 90*time.Second {
+		t.Errorf("the Node was not ready after %v, want between %v and 1m30s", took, earliest)
+	}
+}
+
+// TestTheNodeSaysWhatHangs stops the runtime and syncloop. The Node has its heartbeats, is not ready for want of its
+// runtime when a kubelet's would be, and the health of syncloop fails before a kubelet's does, which is after 2 min.
+func TestTheNodeSaysWhatHangs(t *testing.T) {
+	awaitHealth(t)
+	begun := time.Now()
+	stopProcess(t, "containerd")
+	stopProcess(t, "syncloop")
+	awaitNotReady(t, begun, 25*time.Second, "the container runtime")
+	if at := heartbeat(t); at.Before(begun) {
+		t.Errorf("the last heartbeat was at %v, before the processes were stopped", at)
+	}
+	awaitThat(t, "the health of syncloop fails", func() bool {
+		code, body, err := health(t, "/healthz/syncloop")
+		return err == nil && code == http.StatusInternalServerError && strings.Contains(body, "syncloop ")
+	})
+	if took := time.Since(begun); took < 35*time.Second || took > 2*time.Minute {
+		t.Errorf("the health of syncloop failed after %v, want between 35s and 2m", took)
+	}
+	awaitNotReady(t, begun, 35*time.Second, "syncloop ")
 }
 
 // isStopped reports whether a process is stopped by a signal. It may answer requests until then.
