@@ -69,10 +69,10 @@ func Checked(data []byte, node string) ([]byte, error) {
 	return object, nil
 }
 
-// LoadChecked reads a JSON file, as Read does, that was written with WithChecksum. Unknown fields are ignored, because a
-// later version may have written them. A file that cannot be parsed, whose content is not valid or has a wrong checksum,
-// or that is that of another node, is set aside, and the error is a *DamagedError; the value is filled as far as possible
-// also then. An empty node is any. Valid may be nil.
+// LoadChecked reads a JSON file, as Read does, that was written with WithChecksum. Unknown fields are ignored, because
+// a later version may have written them. A file that cannot be parsed, whose content is not valid or has a wrong
+// checksum, or that is that of another node, is set aside, and the error is a *DamagedError; the value is filled as far
+// as possible also then. An empty node is any. Valid may be nil.
 func LoadChecked(path, node string, into any, valid func() error) error {
 	data, err := Read(path)
 	if err != nil {

@@ -203,8 +203,8 @@ func TestTheCheckpointOfAnotherNodeIsNotUsed(t *testing.T) {
 	r.wrong("none of its pods is known yet")
 }
 
-// TestACheckpointThatCannotBeReadIsReadAgain has a checkpoint of which each read fails with an I/O error, without an API
-// server. It stays in its place, and its pods run when it can be read.
+// TestACheckpointThatCannotBeReadIsReadAgain has a checkpoint of which each read fails with an I/O error, and no API
+// server. The checkpoint stays in its place, and its pods run when it can be read.
 func TestACheckpointThatCannotBeReadIsReadAgain(t *testing.T) {
 	r := alone(t)
 	r.remember("node", pod("a", "i:1"))
