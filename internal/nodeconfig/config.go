@@ -16,6 +16,7 @@ import (
 	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/rights"
 	"github.com/quartet-node/quartet/internal/sockets"
+	"github.com/quartet-node/quartet/internal/starting"
 	"github.com/quartet-node/quartet/internal/systemd"
 )
 
@@ -117,6 +118,8 @@ type Config struct {
 	Systemd systemd.Notifier
 	// Sockets are the TCP sockets that the service has inherited; nil for none. Package service sets it.
 	Sockets *sockets.Set
+	// Starting is told what the service does until it serves; nil for nobody. Package service sets it.
+	Starting *starting.Steps
 }
 
 // Peers holds the addresses of the four services.

@@ -22,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/sockets"
+	"github.com/quartet-node/quartet/internal/starting"
 	"github.com/quartet-node/quartet/internal/systemd"
 	"github.com/quartet-node/quartet/internal/telemetry"
 )
@@ -137,6 +138,8 @@ func start(
 			tel.Logger.Warn("the last traces are lost; check that the collector is running", telemetry.KeyError, lost)
 		}
 	}()
+	cfg.Starting = starting.Watch(ctx, clock.RealClock{}, tel.Logger)
+	defer cfg.Starting.Serving()
 	return run(ctx, cfg, tel)
 }
 

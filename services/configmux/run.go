@@ -48,6 +48,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	}
 	defer func() { err = errors.Join(err, held.Release()) }()
 
+	cfg.Starting.At("read the keys and the saved objects in " + cfg.StateDir)
 	health, registry := rpc.NewHealth(), metrics.New(nodeconfig.ConfigMux).Registry
 	newPart := newOneNode
 	if cfg.Nodes.Given() {
@@ -90,6 +91,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 			Users:  cfg.Users, Network: cfg.Network, Sockets: cfg.Sockets,
 			Ready: func() {
 				tel.Logger.Info("serving", "address", cfg.Listen, "node", cfg.NodeName)
+				cfg.Starting.Serving()
 				cfg.Systemd.Ready(tel.Logger)
 			},
 		})
@@ -114,10 +116,12 @@ type part interface {
 // lock takes the lock of the state directory. With --standby it waits while another process holds it.
 func lock(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger) (*statedir.Held, error) {
 	if cfg.Standby {
+		cfg.Starting.At("") // it waits for the end of the other process
 		return standby.Lock(ctx, standby.Config{
 			StateDir: cfg.StateDir, Service: nodeconfig.ConfigMux, Clock: clock.RealClock{}, Logger: logger,
 		})
 	}
+	cfg.Starting.At("lock " + cfg.StateDir)
 	held, err := statedir.Lock(cfg.StateDir, string(nodeconfig.ConfigMux))
 	var other *statedir.HeldError
 	if errors.As(err, &other) {

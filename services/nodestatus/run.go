@@ -34,6 +34,7 @@ import (
 // run serves the Node until ctx ends.
 func run(ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger, tracer trace.Tracer) (err error) {
 	cfg.LogUnsupported(logger)
+	cfg.Starting.At("lock " + cfg.StateDir)
 	held, err := statedir.Lock(cfg.StateDir, string(nodeconfig.NodeStatus))
 	if err != nil {
 		return err
@@ -86,6 +87,7 @@ func serve(
 	logger *slog.Logger,
 	tracer trace.Tracer,
 ) error {
+	cfg.Starting.At("read what is saved of the Node in " + cfg.StateDir)
 	previous, err := checkpoint.Load(cfg.StateDir, settings.Name, facts.MachineID())
 	if err != nil {
 		logger.Warn("starting without the saved state of the node", telemetry.KeyError, err)
@@ -181,6 +183,7 @@ func serve(
 			Register: debugapi.With(debugapi.Config{Logger: logger, Clock: clock.RealClock{}}, node.server.Register),
 			Ready: func() {
 				logger.Info("serving", "address", cfg.Listen, "node", settings.Name)
+				cfg.Starting.Serving()
 				cfg.Systemd.Ready(logger)
 			},
 		})

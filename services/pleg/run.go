@@ -71,6 +71,7 @@ func takePlace(cfg nodeconfig.Config, logger *slog.Logger) (release func() error
 		logger.Info("running beside the node's own pleg, without its lock", "address", cfg.Listen)
 		return func() error { return nil }, nil
 	}
+	cfg.Starting.At("lock " + cfg.StateDir)
 	held, err := statedir.Lock(cfg.StateDir, string(nodeconfig.PLEG))
 	var other *statedir.HeldError
 	switch {
@@ -159,6 +160,7 @@ func observe(
 			),
 			Ready: func() {
 				logger.Info("serving", "address", cfg.Listen)
+				cfg.Starting.Serving()
 				cfg.Systemd.Ready(logger)
 			},
 		})
@@ -172,6 +174,7 @@ func openJournal(cfg nodeconfig.Config, logger *slog.Logger, registry *prometheu
 		return nil
 	}
 	path := filepath.Join(cfg.StateDir, journal.FileName)
+	cfg.Starting.At("read " + path)
 	return journal.Open(journal.Config{
 		File:    journal.OnDisk(path),
 		Path:    path,

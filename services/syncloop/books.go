@@ -30,14 +30,19 @@ func openBooks(h *host, parts *components.Group) books {
 			telemetry.KeyError, err)
 	}
 	parts.Run("disk reserve", func(ctx context.Context) error { return reserve.Run(ctx, clock.RealClock{}) })
+	file := func(name string) string {
+		path := filepath.Join(h.cfg.StateDir, name)
+		h.cfg.Starting.At("read " + path)
+		return path
+	}
 	evictions := evictionbook.Open(evictionbook.Config{
-		Path: filepath.Join(h.cfg.StateDir, "evictions.json"), Node: h.cfg.NodeName, Boot: h.boot, Reserve: reserve,
+		Path: file("evictions.json"), Node: h.cfg.NodeName, Boot: h.boot, Reserve: reserve,
 		Clock: clock.RealClock{}, Logger: h.logger,
 	})
 	parts.OnClose("record of the evicted pods", evictions.Close)
 	endings := gracebook.Open(gracebook.Config{
-		Dir: filepath.Join(h.cfg.StateDir, "endings"), Node: h.cfg.NodeName, Boot: h.boot, Now: boottime.Now, Logger: h.logger,
+		Dir: file("endings"), Node: h.cfg.NodeName, Boot: h.boot, Now: boottime.Now, Logger: h.logger,
 	})
-	resized := resizes.Open(filepath.Join(h.cfg.StateDir, "resizes"), h.cfg.NodeName, h.logger)
+	resized := resizes.Open(file("resizes"), h.cfg.NodeName, h.logger)
 	return books{evictions: evictions, endings: endings, resizes: resized}
 }

@@ -65,6 +65,7 @@ func newHost(
 		return nil, err
 	}
 	adjustLimits(cfg.Kubelet.MaxOpenFiles, os.DirFS("/"), tel.Logger)
+	cfg.Starting.At("lock " + cfg.StateDir)
 	held, err := statedir.LockAs(cfg.StateDir, statedir.Self(string(nodeconfig.SyncLoop)))
 	if err != nil {
 		return nil, err
@@ -80,6 +81,7 @@ func newHost(
 	}
 	file := filepath.Join(cfg.StateDir, rootMountFile)
 	root := rootMount{dir: cfg.RootDir, file: file, boot: boot, logger: tel.Logger}
+	cfg.Starting.At("make " + cfg.RootDir + " a shared mount")
 	if err := root.share(); err != nil {
 		return nil, err
 	}
@@ -94,6 +96,7 @@ func newHost(
 		return nil, err
 	}
 	parts.OnClose("connection to the runtime", runtime.Close)
+	cfg.Starting.At("ask the runtime at " + cfg.Kubelet.ContainerRuntimeEndpoint + " for its cgroup driver")
 	cfg.Kubelet.CgroupDriver = cgroupDriver(ctx, runtime, cfg.Kubelet.CgroupDriver, tel.Logger)
 	peers, err := dial(cfg, parts)
 	if err != nil {
@@ -115,6 +118,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 		return nil
 	})
 	books := openBooks(h, parts)
+	h.cfg.Starting.At("read the records of devices, volumes and probes in " + h.cfg.StateDir + " and " + h.cfg.RootDir)
 	events, err := newEvents(h, parts)
 	if err != nil {
 		return err

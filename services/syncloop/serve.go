@@ -58,6 +58,7 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 			),
 			Ready: func() {
 				h.logger.Info("serving", "address", h.cfg.Listen)
+				h.cfg.Starting.Serving()
 				h.cfg.Systemd.Ready(h.logger)
 			},
 		})

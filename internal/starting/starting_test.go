@@ -1,0 +1,55 @@
+package starting_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/quartet-node/quartet/internal/starting"
+	"github.com/quartet-node/quartet/test/logbuffer"
+)
+
+// TestAStartThatHangsNamesItsStep checks that each step is reported once, and none that may take long or that comes
+// after the start.
+func TestAStartThatHangsNamesItsStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logbuffer.Buffer
+		steps := starting.Watch(t.Context(), clock.RealClock{}, slog.New(slog.NewTextHandler(&log, nil)))
+		wait := func(d time.Duration) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			<-ctx.Done()
+			synctest.Wait()
+		}
+		steps.At("read /state/evictions.json")
+		wait(29 * time.Second)
+		if got := log.String(); got != "" {
+			t.Errorf("after 29 s the log is %q, want none", got)
+		}
+		wait(2 * time.Minute)
+		steps.At("")
+		wait(2 * time.Minute)
+		steps.At("read /state/endings")
+		wait(2 * time.Minute)
+		steps.At("read /state/resizes")
+		steps.Serving()
+		wait(2 * time.Minute)
+		for step, want := range map[string]int{"evictions.json": 1, "endings": 1, "resizes": 0, "the start of this process": 2} {
+			if got := strings.Count(log.String(), step); got != want {
+				t.Errorf("%d lines name %q, want %d:\n%s", got, step, want, log.String())
+			}
+		}
+	})
+}
+
+func TestAProcessWithoutStepsNeedsNone(*testing.T) {
+	var none *starting.Steps
+	none.At("read a file")
+	none.Serving()
+}
