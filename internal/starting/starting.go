@@ -1,6 +1,6 @@
 // Package starting says in the log what a process is doing whose start takes long, such as the reading of a file on a
-// disk that hangs. Nobody else can say it: a process that does not serve yet has no health, and one that waits for a disk
-// cannot be ended.
+// disk that hangs. Nobody else can say it: a process that does not serve yet has no health, and one that waits for a
+// disk cannot be ended.
 package starting
 
 import (

@@ -40,7 +40,7 @@ func TestAStartThatHangsNamesItsStep(t *testing.T) {
 		steps.At("read /state/resizes")
 		steps.Serving()
 		wait(2 * time.Minute)
-		for step, want := range map[string]int{"evictions.json": 1, "endings": 1, "resizes": 0, "the start of this process": 2} {
+		for step, want := range map[string]int{"evictions.json": 1, "endings": 1, "resizes": 0, "takes long": 2} {
 			if got := strings.Count(log.String(), step); got != want {
 				t.Errorf("%d lines name %q, want %d:\n%s", got, step, want, log.String())
 			}

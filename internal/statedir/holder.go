@@ -119,8 +119,8 @@ func writeHolder(file *os.File, holder Holder) error {
 }
 
 // holderOf returns the holder of the lock of a service. If the file does not name it, or names an earlier one because
-// the holder could not write, the kernel does (proc_locks(5)), unless it is in a PID namespace that this process does not
-// see.
+// the holder could not write, the kernel does (proc_locks(5)), unless it is in a PID namespace that this process does
+// not see.
 func holderOf(file *os.File, service string) Holder {
 	holder := readHolder(file)
 	pid, err := lockedBy(file)
