@@ -132,8 +132,8 @@ func (q *Queue) report(dropped int) {
 	_, _ = fmt.Fprintf(q.w, "%d lines were dropped because the output was not read\n", dropped)
 }
 
-// May wraps a pipe or a socket, whose reader may stop reading, in a Queue. It returns another writer as it is, and with a
-// nil Queue: a file on a disk and a terminal keep the order with what the process writes directly.
+// May wraps a pipe or a socket, whose reader may stop reading, in a Queue. It returns another writer as it is, and with
+// a nil Queue: a file on a disk and a terminal keep the order with what the process writes directly.
 func May(w io.Writer) (io.Writer, *Queue) {
 	file, isFile := w.(*os.File)
 	if !isFile {

@@ -8,8 +8,8 @@
 // pod Ready; the time from the removal of the manifests until nothing of the pods runs.
 //
 // With -volumes it measures pods with a staged CSI volume each, beside the kubelet, with -hollow many nodes of one API
-// server, with -costs what each pod costs among few and among many, and with -site one configmux for many nodes beside a
-// watch for each node.
+// server, with -costs what each pod costs among few and among many, and with -site one configmux for many nodes beside
+// a watch for each node.
 //
 // With -tables it measures nothing, but writes the tables of the documents from the file of an earlier run.
 //

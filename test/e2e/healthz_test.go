@@ -126,8 +126,8 @@ func TestHealthFailsWhenAProcessIsStuck(t *testing.T) {
 }
 
 // awaitNotReady waits until the Node is not ready for a reason, which may be at the earliest after a time since the
-// begin. A kubelet takes up to 45 s for a runtime, which is 30 s for the runtime and two periods, and 3 min for its PLEG.
-// A busy machine takes longer.
+// begin. A kubelet takes up to 45 s for a runtime, which is 30 s for the runtime and two periods, and 3 min for its
+// PLEG. A busy machine takes longer.
 func awaitNotReady(t *testing.T, begun time.Time, earliest time.Duration, reason string) {
 	t.Helper()
 	awaitThat(t, "the Node is not ready: "+reason, func() bool {

@@ -240,8 +240,8 @@ func (s *Source) readOne(path string) error {
 	return nil
 }
 
-// withChecksum returns the content of the file of a pod. The checksum is in the status, because an applied pod has none,
-// and a version without checksums ignores that field but no unknown one.
+// withChecksum returns the content of the file of a pod. The checksum is in the status, because an applied pod has
+// none, and a version without checksums ignores that field but no unknown one.
 func withChecksum(manifest []byte) ([]byte, error) {
 	open, ok := bytes.CutSuffix(manifest, []byte("}"))
 	if !ok || !bytes.HasSuffix(open, []byte(`"status":{}`)) {

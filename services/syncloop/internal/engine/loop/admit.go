@@ -148,8 +148,8 @@ func (l *Loop) refuse(cause context.Context, uid types.UID, d *desiredPod, refus
 }
 
 // withActive calls use with the pods that use the node's resources, except one. They are copies for use alone: it must
-// not keep them, because the next call has them in the same memory. Otherwise each of many starts would allocate as many
-// copies.
+// not keep them, because the next call has them in the same memory. Otherwise each of many starts would allocate as
+// many copies.
 func (l *Loop) withActive(without types.UID, use func(others []*v1.Pod)) {
 	copies := l.copies[:0]
 	for uid, d := range l.desired {
