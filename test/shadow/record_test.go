@@ -25,8 +25,8 @@ import (
 
 // TestARecordedNodeIsReplayed records a node while pods start, crash and go, and while its processes are killed. The
 // recording has no secrets and can be replayed: pleg and nodestatus decide the same, and syncloop with another
-// configuration otherwise. That it decides the same with the same one is tested in services/syncloop, by a clock that no
-// other process of the machine delays.
+// configuration otherwise. That it decides the same with the same one is tested in services/syncloop, by a clock that
+// no other process of the machine delays.
 func TestARecordedNodeIsReplayed(t *testing.T) {
 	r := start(t)
 	r.place(t, "kept", "serve")
