@@ -27,18 +27,26 @@ func NewEdge[V any](cfg Config) *Edge[V] {
 }
 
 // Emit publishes an event of key, and sets the state of that key for new subscribers.
-func (e *Edge[V]) Emit(key string, event, state V) {
+func (e *Edge[V]) Emit(key string, event, state V) { e.EmitAll(key, []V{event}, state) }
+
+// EmitAll publishes the events of key that led to a state, and sets the state of that key for new subscribers. None
+// begins between two of these events, because the state would tell it of the later ones, too.
+func (e *Edge[V]) EmitAll(key string, events []V, state V) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.append(item[V]{key: key, value: event})
+	for _, event := range events {
+		e.append(item[V]{key: key, value: event})
+	}
 	e.state[key] = item[V]{rev: e.rev, key: key, value: state}
 }
 
-// EmitLast publishes the last event of key, with Removed set, and removes the key from the state.
-func (e *Edge[V]) EmitLast(key string, event V) {
+// EmitLast publishes the last events of key, the very last with Removed set, and removes the key from the state.
+func (e *Edge[V]) EmitLast(key string, events ...V) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.append(item[V]{key: key, value: event, removed: true})
+	for i, event := range events {
+		e.append(item[V]{key: key, value: event, removed: i == len(events)-1})
+	}
 	delete(e.state, key)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -129,6 +130,34 @@ func TestEdgeNeverFoldsAndSaysWhenItOverflows(t *testing.T) {
 	if _, err := sub.Next(t.Context()); !errors.Is(err, stream.ErrOverflow) {
 		t.Errorf("got %v, want ErrOverflow", err)
 	}
+}
+
+// TestASubscriptionBeginsBetweenTwoStates: a snapshot with a state is never followed by an event that led to it.
+func TestASubscriptionBeginsBetweenTwoStates(t *testing.T) {
+	const states = 2000
+	edge := stream.NewEdge[string](stream.Config{LogSize: 4 * states})
+	edge.Emit("pod", "started#0", "started#0")
+	published := make(chan struct{})
+	go func() {
+		defer close(published)
+		for i := range states {
+			started := fmt.Sprint("started#", i+1)
+			edge.EmitAll("pod", []string{fmt.Sprint("created#", i+1), started}, started)
+		}
+		edge.EmitLast("pod", "died", "removed")
+	}()
+	for {
+		sub := subscribe(t, edge, nil)
+		if messages := drain(t, sub, 2); messages[1].Kind != stream.KindSnapshot {
+			break // the pod is gone
+		}
+		messages := drain(t, sub, 2)
+		if event := messages[1]; !strings.HasPrefix(event.Value, "created#") && event.Value != "died" {
+			t.Fatalf("the first event is %q, want the first one after the state", event.Value)
+		}
+		sub.Close()
+	}
+	<-published
 }
 
 func TestCloseEndsSubscriptionsAndRefusesNewOnes(t *testing.T) {

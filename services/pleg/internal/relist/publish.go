@@ -36,13 +36,15 @@ func (r *Relister) publish(uid string, p *pod, changes []record.Change, moved bo
 	}
 }
 
-// emit publishes the events of changes. The caller holds mu.
+// emit publishes the events of changes, all at once: a subscriber that began between two of them would be told of the
+// second one twice, by the status and by its event. The caller holds mu.
 func (r *Relister) emit(uid string, p *pod, changes []record.Change) {
 	status, now, gone := p.record.Status, r.cfg.Clock.Now(), p.record.Gone()
 	if p.unseen && p.record.Inspected() {
 		r.cfg.Events.Withhold(len(changes))
 	}
-	for i, change := range changes {
+	var events []*lifecyclev1.Event
+	for _, change := range changes {
 		ctx, event := r.event(status, change, now)
 		r.cfg.Metrics.published(change, now)
 		p.traceparent = event.GetTraceparent()
@@ -50,16 +52,17 @@ func (r *Relister) emit(uid string, p *pod, changes []record.Change) {
 			telemetry.KeyPodUID, uid, telemetry.KeyContainer, event.GetContainerName(),
 			telemetry.KeyContainerID, event.GetContainerId(), telemetry.KeyExitCode, event.GetExitCode(),
 			telemetry.KeyReason, event.GetReason())
-		if gone && i == len(changes)-1 {
-			r.cfg.Events.EmitLast(uid, event)
-			p.shown = false
-			return
-		}
-		r.cfg.Events.Emit(uid, event, stateOf(status, p, now))
-		p.shown = true
+		events = append(events, event)
 	}
-	if len(changes) == 0 {
+	switch {
+	case len(events) == 0:
 		r.show(uid, p)
+	case gone:
+		r.cfg.Events.EmitLast(uid, events...)
+		p.shown = false
+	default:
+		r.cfg.Events.EmitAll(uid, events, stateOf(status, p, now))
+		p.shown = true
 	}
 }
 
