@@ -34,7 +34,7 @@ func TestSecretsAreRemovedAndTheRestStays(t *testing.T) {
 	}
 }
 
-// Whoever reads a bundle needs the paths and IDs in it.
+// The reader of a bundle needs the paths and IDs in it.
 func TestPathsAndIDsStay(t *testing.T) {
 	const (
 		uid = "0b4a7c9e-5d3f-4c1a-9e8d-7f6a5b4c3d2e"
