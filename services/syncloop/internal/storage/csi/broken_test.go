@@ -3,7 +3,6 @@ package csi_test
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -233,7 +232,5 @@ func TestABlockDeviceOfAnUnreadableRecordIsNotUnstaged(t *testing.T) {
 	r.staysStaged(filepath.Join(devices, "pv-1/dev/u1"))
 	must(t, r.plugin.Unmount(t.Context(), one.Dir))
 	r.ends()
-	if got := loops(t, filepath.Dir(r.root)); len(got) > 0 {
-		t.Errorf("attached at the end: %v, want none", strings.Join(got, " "))
-	}
+	r.nothingAttached()
 }

@@ -20,9 +20,7 @@ func (r *rig) blockEnds(t *testing.T, one persistentvolumes.Request) {
 	t.Helper()
 	eventually.That(t, "it is unmounted", func() bool { return r.plugin.Unmount(t.Context(), one.Dir) == nil })
 	r.ends()
-	if got := loops(t, filepath.Dir(r.root)); len(got) > 0 {
-		t.Errorf("attached at the end: %v, want none", got)
-	}
+	r.nothingAttached()
 }
 
 // TestFaultsOfABlockDeviceThatGoes lets each call that unmounts go wrong. The pod comes back or does not, also in the

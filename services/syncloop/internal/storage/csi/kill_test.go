@@ -135,8 +135,7 @@ func killedAt(t *testing.T, n int, block, comesBack bool) (calls []string) {
 	r.unmount(one.Dir)
 	r.unmount(two.Dir)
 	r.ends()
-	// The kernel detaches a loop device when the last process that looks at it has closed it.
-	eventually.That(t, "no loop device is attached", func() bool { return len(loops(t, filepath.Dir(r.root))) == 0 })
+	r.nothingAttached()
 	if t.Failed() {
 		t.Fatalf("killed before call %d, %s", n, killed)
 	}
