@@ -166,7 +166,7 @@ generate: $(TOOLS)/buf ## Generate gen/ and docs/reference/rpc.md from proto/
 	@PATH="$(TOOLS):$$PATH" buf generate --template buf.docs.yaml
 
 $(TOOLS)/buf: tools/dev/go.mod tools/dev/go.sum
-	@$(PART) "buf, protoc-gen-go" go -C tools/dev build -o $(TOOLS)/ tool
+	@$(PART) "buf, protoc-gen-go, gotestsum" go -C tools/dev build -o $(TOOLS)/ tool
 	@touch $@
 
 $(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum
@@ -309,6 +309,17 @@ test: test-unit test-e2e ## Run every test
 # "make lint" runs go vet on the tests, too.
 TEST_FLAGS := -vet=off
 
+# $(call go_test,NAME,FLAGS,PACKAGES) tests packages. With CI=true up to two tests that failed, of thousands that wait for
+# processes on a machine that is busy with them, are run once more, each alone. Those that pass then are in
+# $(FLAKY)/NAME, which .ci/run prints at its end. A data race is never run again.
+FLAKY := $(BIN)/flaky
+ifeq ($(CI),true)
+RERUN := --rerun-fails=1 --rerun-fails-max-failures 2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
+go_test = mkdir -p $(FLAKY) && $(TOOLS)/gotestsum --format standard-quiet $(RERUN) --rerun-fails-report $(FLAKY)/$(1) --packages "$(3)" -- $(2)
+else
+go_test = go test $(2) $(3)
+endif
+
 # The servers and clients of tests. A unit test without its server skips, except with CI=true.
 .PHONY: test-tools
 test-tools: $(TOOLS)/jaeger $(TOOLS)/sample-device-plugin $(TOOLS)/dra-test-driver $(CLUSTER) $(SUITE) $(CONTROL_PLANE_IMAGES) $(BIN)/images/coredns.tar $(BIN)/images/storage.tar $(VM_KERNEL) $(TOOLS)/initramfs $(DOCKER_TOOLS) $(RELEASED) ## Build the programs that only tests need
@@ -317,16 +328,16 @@ test-tools: $(TOOLS)/jaeger $(TOOLS)/sample-device-plugin $(TOOLS)/dra-test-driv
 UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))
 
 .PHONY: test-unit
-test-unit: packages build $(if $(filter true,$(CI)),build-services test-tools) ## Run the tests of every package, with the race detector
-	@CGO_ENABLED=1 go test $(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/kubeadm -e /test/nodecluster -e /test/faults -e /test/disks -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose -e /test/versions -e /test/vmnode -e /test/machines -e /test/shadow -e '/test/site$$')
+test-unit: packages build $(if $(filter true,$(CI)),$(TOOLS)/buf build-services test-tools) ## Run the tests of every package, with the race detector
+	@export CGO_ENABLED=1; $(call go_test,unit,$(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m,$$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/kubeadm -e /test/nodecluster -e /test/faults -e /test/disks -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose -e /test/versions -e /test/vmnode -e /test/machines -e /test/shadow -e '/test/site$$'))
 	@for module in $(TESTED_MODULES); do go -C $$module test $(TEST_FLAGS) -count 1 ./...; done # -count 1: they read files outside of the module
 
 # The first two inspect the whole machine, and the third emulates one, so nothing runs beside them. Chaos and the node of a
 # cluster mostly wait.
 .PHONY: test-e2e
-test-e2e: packages build test-tools $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root
-	@go test $(TEST_FLAGS) -count 1 -p 1 -timeout 20m ./test/dockerhost/... ./test/compose/... ./test/vmnode/...
-	@go test $(TEST_FLAGS) -count 1 -p 3 -timeout 20m ./test/chaos/... ./test/conformance/... ./test/nodecluster/... ./test/kubeadm/... ./test/e2e/... ./test/faults/... ./test/disks/... ./test/versions/... ./test/machines/... ./test/shadow/... ./test/site/...
+test-e2e: packages build test-tools $(if $(filter true,$(CI)),$(TOOLS)/buf) $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root
+	@$(call go_test,e2e-machine,$(TEST_FLAGS) -count 1 -p 1 -timeout 20m,./test/dockerhost/... ./test/compose/... ./test/vmnode/...)
+	@$(call go_test,e2e,$(TEST_FLAGS) -count 1 -p 3 -timeout 20m,./test/chaos/... ./test/conformance/... ./test/nodecluster/... ./test/kubeadm/... ./test/e2e/... ./test/faults/... ./test/disks/... ./test/versions/... ./test/machines/... ./test/shadow/... ./test/site/...)
 
 # It takes one and a half hours; test-e2e runs a sample of it.
 .PHONY: test-hostile
