@@ -49,7 +49,7 @@ func (d *decision) causeOf(c *v1.Container, lost bool) string {
 	switch {
 	case latest == nil && !lost:
 		return CauseFirst
-	case latest == nil && len(causes) == 0 && d.goesOnAgain():
+	case latest == nil && len(causes) == 0 && goesOnAgain(d.pod, d.status, d.SandboxID):
 		return CauseAll
 	case lost:
 		return strings.Join(append(causes, CauseLost), ", ")
@@ -88,12 +88,16 @@ func (d *decision) sandboxReplaced() string {
 	return fmt.Sprintf("%s (%s)", CauseSandbox, why)
 }
 
-// goesOnAgain reports whether all containers of the pod were restarted in its sandbox and its ordinary containers have
+// GoesOnAgain reports whether all containers of a pod were restarted in its sandbox and its ordinary containers have
 // not been reached since, so that their records were removed.
-func (d *decision) goesOnAgain() bool {
-	return !Initialized(d.pod, d.status) &&
-		slices.ContainsFunc(d.status.GetContainers(), func(c *lifecyclev1.Container) bool {
-			return c.GetSandboxId() == d.SandboxID &&
+func GoesOnAgain(pod *v1.Pod, status *lifecyclev1.PodStatus) bool {
+	return goesOnAgain(pod, status, podview.Sandbox(status).GetId())
+}
+
+func goesOnAgain(pod *v1.Pod, status *lifecyclev1.PodStatus, sandbox string) bool {
+	return !Initialized(pod, status) &&
+		slices.ContainsFunc(status.GetContainers(), func(c *lifecyclev1.Container) bool {
+			return c.GetSandboxId() == sandbox &&
 				strings.HasPrefix(podlabels.RestartOf(c.GetAnnotations(), 0).Cause, CauseAll)
 		})
 }

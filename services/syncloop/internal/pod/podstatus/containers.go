@@ -219,6 +219,8 @@ func (g *generation) withoutRecord(c *v1.Container, old *v1.ContainerStatus, ini
 	status := g.blank(c, old)
 	status.State.Waiting = g.notStarted()
 	switch {
+	case g.again && old != nil && old.State.Waiting == nil:
+		return removed(status, old)
 	case old != nil && old.State.Terminated != nil:
 		return old.DeepCopy() // it has ended, and the record was cleaned up
 	case init && !podset.IsSidecar(c) && decide.Initialized(g.pod, g.status):

@@ -19,6 +19,7 @@ func Generate(pod *v1.Pod, status *lifecyclev1.PodStatus, in Inputs) v1.PodStatu
 	if g.in.RuntimeName == "" {
 		g.in.RuntimeName = "containerd"
 	}
+	g.again = g.restartsAll()
 	out := v1.PodStatus{ObservedGeneration: g.observedGeneration(), QOSClass: qos.GetPodQOS(pod)}
 	out.InitContainerStatuses = g.containerStatuses(pod.Spec.InitContainers, in.Previous.InitContainerStatuses, true)
 	out.ContainerStatuses = g.containerStatuses(pod.Spec.Containers, in.Previous.ContainerStatuses, false)
@@ -50,6 +51,8 @@ type generation struct {
 	pod    *v1.Pod
 	status *lifecyclev1.PodStatus
 	in     Inputs
+	// again is true while all containers of the pod are restarted.
+	again bool
 }
 
 // reason returns the reason and message of the pod. Those of an ended pod stay. A reason that delays a pod disappears

@@ -56,14 +56,14 @@ func (g *generation) tally(out v1.PodStatus) tally {
 		if podset.IsSidecar(c) {
 			t.addSidecar(status)
 		} else {
-			t.addInit(c, status, g.restarts)
+			t.addInit(c, status, g.comesBack)
 		}
 	}
 	for i := range g.pod.Spec.Containers {
 		c := &g.pod.Spec.Containers[i]
 		for _, status := range out.ContainerStatuses {
 			if status.Name == c.Name {
-				t.addOrdinary(c, status, g.restarts)
+				t.addOrdinary(c, status, g.comesBack)
 			}
 		}
 	}
