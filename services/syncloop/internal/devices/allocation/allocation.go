@@ -129,11 +129,15 @@ func (b *Book) Update(name string, devices []Device) (changed []types.UID) {
 	return changed
 }
 
-// Lose records that no plugin serves a resource any more. Its capacity stays, and nothing of it is allocatable.
+// Lose records that no plugin serves a resource any more. Its capacity stays, and nothing of it is allocatable. As with
+// the kubelet, the resource of a plugin that has never reported a device has a capacity of 0 from then on.
 func (b *Book) Lose(name string) {
-	if r := b.resources[name]; r != nil {
-		r.gone = true
+	r := b.resources[name]
+	if r == nil {
+		r = &resource{devices: map[string]Device{}}
+		b.resources[name] = r
 	}
+	r.gone = true
 }
 
 // Remove forgets the devices of a resource. Containers keep those that they have.

@@ -2,17 +2,35 @@ package deviceplugins_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/devices/allocation"
 	"github.com/quartet-node/quartet/test/eventually"
 )
+
+// listless is a plugin whose ListAndWatch may fail at once.
+type listless struct {
+	plugin
+	fails atomic.Bool
+}
+
+func (p *listless) ListAndWatch(
+	e *pluginapi.Empty, out grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse],
+) error {
+	if p.fails.Load() {
+		return errors.New("no devices today")
+	}
+	return p.plugin.ListAndWatch(e, out)
+}
 
 // mute is a plugin that hangs when it is asked for its options.
 type mute struct {
@@ -79,6 +97,27 @@ func TestAPluginWithoutAListHasNoResource(t *testing.T) {
 	if !r.Needs(pod("web", "1")) {
 		t.Error("a pod gets no device of the resource")
 	}
+}
+
+// TestAPluginWhoseListFailsHasAResourceOfZero: as in the kubelet, the resource of a plugin whose list fails at once is on
+// the node, without a device, and the plugin is not asked again until it registers.
+func TestAPluginWhoseListFailsHasAResourceOfZero(t *testing.T) {
+	r := newRig(t)
+	p := &listless{}
+	p.fails.Store(true)
+	p.set(nil, healthy("a")...)
+	r.serve(p, "gpu.sock")
+	must(t, r.register(gpu, "gpu.sock", pluginapi.Version))
+	eventually.That(t, "the node has the resource", func() bool {
+		amounts, known := r.Amounts()[gpu]
+		return known && amounts == allocation.Amounts{}
+	})
+	if err := r.Allocate(t.Context(), pod("web", "1")); err == nil {
+		t.Error("a pod gets a device of it")
+	}
+	p.fails.Store(false)
+	must(t, r.register(gpu, "gpu.sock", pluginapi.Version))
+	r.amounts(gpu, 1, 1)
 }
 
 // TestAListThatIsTooLongEndsThePlugin: as in the kubelet, a message of more than 4 MiB ends the stream. What pods have,

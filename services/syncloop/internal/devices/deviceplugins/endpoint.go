@@ -181,7 +181,7 @@ func (m *Manager) drop(e *endpoint) {
 		delete(m.plugins, e.resource)
 		m.options[e.resource] = e.options
 	}
-	if last && slices.Contains(m.book.Registered(), e.resource) {
+	if last {
 		m.book.Lose(e.resource)
 		m.lost[e.resource] = m.cfg.Clock.Now()
 	}
