@@ -31,11 +31,12 @@ func hostOf(header string) string {
 	return host
 }
 
-// isOwn reports whether a host is this node. Addresses returns the addresses of the machine's interfaces; it is called
-// only for an IP address that is not a loopback address.
+// isOwn reports whether a host is this node. Programs that read the address to listen on from the configuration ask for
+// 0.0.0.0 or ::, which is this machine to a client. Addresses returns the addresses of the machine's interfaces; it is
+// called only for another IP address that is not a loopback address.
 func isOwn(host, nodeName string, addresses func() ([]net.Addr, error)) bool {
 	if ip := net.ParseIP(host); ip != nil {
-		return ip.IsLoopback() || isOfMachine(ip, addresses)
+		return ip.IsLoopback() || ip.IsUnspecified() || isOfMachine(ip, addresses)
 	}
 	host = strings.TrimSuffix(host, ".")
 	return strings.EqualFold(host, "localhost") || strings.EqualFold(host, nodeName)

@@ -258,7 +258,7 @@ func TestTheReadOnlyAPIAnswersForThisNodeOnly(t *testing.T) {
 	}
 	hosts := map[string]int{
 		"127.0.0.1" + port: 200, "127.0.0.1": 200, "127.1.2.3" + port: 200, "localhost" + port: 200, "LocalHost": 200, "localhost.:80": 200, "[::1]" + port: 200, "[::1]": 200,
-		"node" + port: 200, "Node": 200,
+		"node" + port: 200, "Node": 200, "0.0.0.0" + port: 200, "[::]" + port: 200,
 		"evil.example" + port: 403, "evil.example": 403, "localhost.evil.example": 403, "127.0.0.1.evil.example": 403, "192.0.2.1" + port: 403, "[2001:db8::1]" + port: 403, "node-2": 403,
 	}
 	for _, address := range all {
