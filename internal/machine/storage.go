@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/statedir"
 )
 
 // fileSystems are the file systems that are unsuitable for a state directory, by their numbers in linux/magic.h, with
@@ -33,10 +34,14 @@ func (m Machine) StateDir(dir string) Finding {
 	if info, err := os.Stat(m.path(at)); err == nil && !info.IsDir() {
 		return f.With(Fault, at+" is not a directory", "move that file away, or name another directory with --state-dir")
 	}
+	mount, unknown := m.MountOf(at)
 	switch err := m.Access(m.path(at), unix.W_OK|unix.X_OK); {
+	case err == nil && unknown == nil && mount != nil && statedir.HasFailed(mount):
+		return f.With(Fault, at+" is on a file system that is read-only since an error",
+			"look in dmesg for the cause, quartet down, umount "+mount.Mountpoint+", and e2fsck "+mount.Source)
 	case errors.Is(err, unix.EROFS):
 		fix := "name a directory with --state-dir that can be written"
-		if mount, err := m.MountOf(at); err == nil && mount != nil {
+		if unknown == nil && mount != nil {
 			fix = fmt.Sprintf("mount -o remount,rw %s, or %s", mount.Mountpoint, fix)
 		}
 		return f.With(Fault, at+" is on a file system that is mounted read-only", fix)

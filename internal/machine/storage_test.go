@@ -77,6 +77,8 @@ func TestStateDir(t *testing.T) {
 		}
 	}
 	there := mounted("", "")
+	failed := there.and(files{"proc/thread-self/mountinfo": "1 1 0:21 / / rw - ext4 /dev/vda rw\n" +
+		"2 1 0:22 / /var/lib/x rw,relatime - ext4 /dev/vdb rw,emergency_ro\n"})
 	for name, c := range map[string]struct {
 		check func(Machine) Finding
 		level Level
@@ -94,6 +96,8 @@ func TestStateDir(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { expect(t, c.check(there.in(t)), c.level, c.words...) })
 	}
+	well := check("/var/lib/x", nil, ext4)
+	expect(t, well(failed.in(t)), Fault, "read-only since an error", "umount /var/lib/x", "e2fsck /dev/vdb")
 }
 
 // A real read-only file system, and one in memory.

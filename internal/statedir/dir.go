@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,10 +41,28 @@ func WriteIn(dir string, write func() error) error {
 	return write()
 }
 
-// IsReadOnly reports whether a directory is on a file system that is mounted read-only, as ext4 becomes by an error.
+// IsReadOnly reports whether a directory is on a file system that is mounted read-only, or that an error has made
+// read-only.
 func IsReadOnly(dir string) bool {
 	var stat unix.Statfs_t
-	return unix.Statfs(dir, &stat) == nil && stat.Flags&unix.ST_RDONLY != 0
+	if unix.Statfs(dir, &stat) == nil && stat.Flags&unix.ST_RDONLY != 0 {
+		return true
+	}
+	var file unix.Stat_t
+	if unix.Stat(dir, &file) != nil {
+		return false
+	}
+	failed, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		onDisk := unix.Mkdev(uint32(m.Major), uint32(m.Minor)) == file.Dev //nolint:gosec // numbers of the kernel
+		return !onDisk || !HasFailed(m), false
+	})
+	return err == nil && len(failed) > 0
+}
+
+// HasFailed reports whether the file system of a mount is read-only since an error. Since Linux 6.15 ext4 shows that
+// only by an option of the file system: the mount, statfs and access say that it can be written.
+func HasFailed(mount *mountinfo.Info) bool {
+	return slices.Contains(strings.Split(mount.VFSOptions, ","), "emergency_ro")
 }
 
 // informationLimit is how long a process waits for a write that it does not need. A healthy disk takes milliseconds.

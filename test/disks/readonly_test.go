@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -122,11 +123,7 @@ func mountMemory(t *testing.T, at string) {
 // open for writing; a test cannot.
 func (r *rig) remount(ctx context.Context, t *testing.T, flags uintptr) {
 	t.Helper()
-	for _, name := range append([]layout.Service{"quartet"}, layout.Services()...) {
-		if pid := r.holder(t, name); pid != 0 {
-			r.end(ctx, t, pid)
-		}
-	}
+	r.end(ctx, t, r.processes(t)...)
 	eventually.In(ctx, t, "no file is open for writing", func() bool {
 		return unix.Mount("", r.node.Layout.StateDir(), "", unix.MS_REMOUNT|flags, "") == nil
 	})
@@ -163,10 +160,26 @@ func (r *rig) holder(t *testing.T, name layout.Service) int {
 	return 0
 }
 
-func (r *rig) end(ctx context.Context, t *testing.T, pid int) {
+// processes returns the processes of the node, the supervisor first.
+func (r *rig) processes(t *testing.T) (pids []int) {
 	t.Helper()
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-		t.Fatal(err)
+	for _, name := range append([]layout.Service{"quartet"}, layout.Services()...) {
+		if pid := r.holder(t, name); pid != 0 {
+			pids = append(pids, pid)
+		}
 	}
-	eventually.In(ctx, t, "the process has ended", func() bool { return unix.Kill(pid, 0) != nil })
+	return pids
+}
+
+// end kills processes.
+func (r *rig) end(ctx context.Context, t *testing.T, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			t.Fatal(err)
+		}
+	}
+	eventually.In(ctx, t, "the processes have ended", func() bool {
+		return !slices.ContainsFunc(pids, func(pid int) bool { return unix.Kill(pid, 0) == nil })
+	})
 }
