@@ -3,7 +3,9 @@ package syncloop
 import (
 	"context"
 	"path/filepath"
+	"strings"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/boottime"
@@ -36,7 +38,7 @@ func openBooks(h *host, parts *components.Group) books {
 		return path
 	}
 	evictions := evictionbook.Open(evictionbook.Config{
-		Path: file("evictions.json"), Node: h.cfg.NodeName, Boot: h.boot, Reserve: reserve,
+		Path: file("evictions.json"), Spare: spareFor(h.cfg.StateDir, h.cfg.Listen), Node: h.cfg.NodeName, Boot: h.boot, Reserve: reserve,
 		Clock: clock.RealClock{}, Logger: h.logger,
 	})
 	parts.OnClose("record of the evicted pods", evictions.Close)
@@ -45,4 +47,15 @@ func openBooks(h *host, parts *components.Group) books {
 	})
 	resized := resizes.Open(file("resizes"), h.cfg.NodeName, h.logger)
 	return books{evictions: evictions, endings: endings, resizes: resized}
+}
+
+// spareFor returns the file that has the evictions while the disk of the state directory cannot be written: beside the
+// socket of syncloop, in a directory in which no other part may write. It is empty if that is on the same disk.
+func spareFor(stateDir, listen string) string {
+	dir := filepath.Dir(strings.TrimPrefix(listen, "unix://"))
+	var state, run unix.Stat_t
+	if unix.Stat(stateDir, &state) != nil || unix.Stat(dir, &run) != nil || state.Dev == run.Dev {
+		return ""
+	}
+	return filepath.Join(dir, "evictions.json")
 }

@@ -58,6 +58,11 @@ func TestANodeStartsAndWorksOnAReadOnlyDisk(t *testing.T) {
 	r.node.WriteManifest(t, "new.yaml", manifest(added, "", "serve"))
 	eventually.In(ctx, t, "the pod without a manifest has ended", func() bool { return r.away(ctx, goes) })
 	r.evict(ctx, t, pressed, said)
+	r.killOne(ctx, t, layout.SyncLoop)
+	eventually.In(ctx, t, "the evicted pod is known", func() bool { return r.node.Pod(ctx, pressed) != nil })
+	if p := r.node.Pod(ctx, pressed); !evicted(p) {
+		t.Errorf("the evicted pod is %s %s after a kill on the read-only disk", p.Status.Phase, p.Status.Reason)
+	}
 	eventually.In(ctx, t, "the container that has ended is started again", func() bool {
 		p := r.node.Pod(ctx, dies)
 		return p != nil && p.Status.ContainerStatuses[0].RestartCount > before

@@ -4,12 +4,13 @@
 // was full: only the book shows that they ran.
 //
 // What the book says counts at once, also while it cannot be written: a pod is evicted above all when the disk is full.
-// One goroutine writes the file, and retries until it succeeds.
+// One goroutine writes the file, and retries until it succeeds. Meanwhile a spare file on another disk has the book.
 package evictionbook
 
 import (
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -36,6 +37,9 @@ var errUnwritten = errors.New("the record of the evicted pods cannot be written"
 type Config struct {
 	// Path is the file, in an existing directory.
 	Path string
+	// Spare is a file for the book on another disk, for example in memory, while it cannot be written at Path; empty for
+	// none.
+	Spare string
 	// Node is the name of this node. A file of another one is damaged; empty accepts any.
 	Node string
 	// Boot is the ID of this boot of the machine: boottime.Boot. Evictions that are valid for another one are dropped.
@@ -59,10 +63,13 @@ type Book struct {
 	dropped map[types.UID]bool
 	// version counts the changes.
 	version int
+	// spared is true if the spare file has the last change that was to be written. Only the goroutine that writes uses it.
+	spared bool
 }
 
 // Open reads the book; it is empty if there is no file. A damaged file is set aside: what can be read of it counts, and
-// evicted pods that are missing in it start again. A file that cannot be read stays, see Unread. The log says so.
+// evicted pods that are missing in it start again. A file that cannot be read stays, see Unread. The log says so. A spare
+// file counts instead, because it is there only if it is newer.
 func Open(cfg Config) *Book {
 	b := &Book{cfg: cfg, entries: map[types.UID]podstore.Eviction{}, dropped: map[types.UID]bool{}}
 	b.read()
@@ -80,10 +87,13 @@ func Open(cfg Config) *Book {
 
 // read reads the file, and adds to it what has changed since the start. It sets unread.
 func (b *Book) read() {
-	entries := map[types.UID]podstore.Eviction{}
-	err := statedir.LoadChecked(b.cfg.Path, b.cfg.Node, &entries, nil)
+	entries, changed := b.readSpare()
+	var err error
+	if !changed {
+		entries = map[types.UID]podstore.Eviction{}
+		err = statedir.LoadChecked(b.cfg.Path, b.cfg.Node, &entries, nil)
+	}
 	var damaged *statedir.DamagedError
-	changed := false
 	if errors.As(err, &damaged) {
 		entries = salvage(damaged.Now())
 		b.cfg.Logger.Error("the record of the evicted pods is damaged: those that it lost start again if a source still names them",
@@ -109,6 +119,25 @@ func (b *Book) read() {
 	if clear(b.dropped); changed {
 		b.version++
 	}
+}
+
+// readSpare reads the spare file; ok is false if there is none or it is damaged.
+func (b *Book) readSpare() (entries map[types.UID]podstore.Eviction, ok bool) {
+	data, err := os.ReadFile(b.cfg.Spare)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false
+	}
+	if err == nil {
+		data, err = statedir.Checked(data, b.cfg.Node)
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &entries)
+	}
+	if err != nil {
+		b.cfg.Logger.Error("the spare record of the evicted pods is damaged: those of the time when the disk could not be written start again if a source still names them",
+			telemetry.KeyFile, b.cfg.Spare, telemetry.KeyError, err)
+	}
+	return entries, err == nil
 }
 
 // Unread returns why the file cannot be read; nil if the book is complete. Until then any pod may have been evicted,
@@ -251,8 +280,8 @@ func (b *Book) write() {
 		b.writer.report(version, err)
 		switch {
 		case err != nil && !failed:
-			b.cfg.Logger.Error("the record of the evicted pods cannot be written, and is retried: a syncloop that is killed now would start evicted pods again; "+
-				"check the disk of the state directory", telemetry.KeyFile, b.cfg.Path, telemetry.KeyError, err)
+			b.cfg.Logger.Error("the record of the evicted pods cannot be written, and is retried: "+b.consequence()+
+				"; check the disk of the state directory", telemetry.KeyFile, b.cfg.Path, telemetry.KeyError, err)
 		case err == nil && failed:
 			b.cfg.Logger.Info("the record of the evicted pods is written again", telemetry.KeyFile, b.cfg.Path)
 		}
@@ -288,7 +317,20 @@ func (b *Book) save(entries map[types.UID]podstore.Eviction) error {
 	if err != nil {
 		return err
 	}
-	return b.cfg.Reserve.Write(func() error {
+	b.spared = b.cfg.Spare != "" && statedir.ReplaceFile(b.cfg.Spare, data, fileMode) == nil
+	err = b.cfg.Reserve.Write(func() error {
 		return statedir.WriteFileAtomic(b.cfg.Path, data, fileMode)
 	})
+	if err == nil && b.cfg.Spare != "" {
+		err = statedir.RemoveFile(b.cfg.Spare) // otherwise it would count at the next start
+	}
+	return err
+}
+
+// consequence returns what the end of this process would do while the book cannot be written.
+func (b *Book) consequence() string {
+	if b.spared {
+		return "until then it is in " + b.cfg.Spare + ", which a restart of the machine removes"
+	}
+	return "a syncloop that is killed now would start evicted pods again"
 }

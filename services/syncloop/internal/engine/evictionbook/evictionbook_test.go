@@ -259,6 +259,72 @@ func TestAnEvictionCountsOnAFullDisk(t *testing.T) {
 	}
 }
 
+// TestAnEvictionOutlivesAKillWhileTheDiskIsReadOnly opens the book again while its disk is read-only. When the disk is
+// well, the book is there, and the spare file is not.
+func TestAnEvictionOutlivesAKillWhileTheDiskIsReadOnly(t *testing.T) {
+	dir, spare := smallDisk(t), filepath.Join(t.TempDir(), "evictions.json")
+	cfg := evictionbook.Config{
+		Path: filepath.Join(dir, "evictions.json"), Spare: spare, Node: "n", Clock: clock.RealClock{},
+		Logger: slog.New(slog.DiscardHandler),
+	}
+	openAgain := func() *evictionbook.Book {
+		book := evictionbook.Open(cfg)
+		t.Cleanup(func() {
+			if err := book.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return book
+	}
+	book := openAgain()
+	book.Put("before", podstore.Eviction{Reason: "Evicted"})
+	book.Put("gone", podstore.Eviction{Reason: "Evicted"})
+	if _, err := os.Stat(spare); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("on a disk that is well there is a spare file: %v", err)
+	}
+	remount(t, dir, unix.MS_RDONLY)
+	book.Put("meanwhile", podstore.Eviction{Reason: "Evicted", Message: "memory"})
+	book.Delete("gone")
+	want := []types.UID{"before", "meanwhile"}
+	if got := openAgain().UIDs(); !slices.Equal(got, want) {
+		t.Errorf("after a restart UIDs() = %v, want %v", got, want)
+	}
+	remount(t, dir, 0)
+	eventually.That(t, "the book is on the disk alone", func() bool {
+		data, err := os.ReadFile(cfg.Path)
+		_, missing := os.Stat(spare)
+		return err == nil && strings.Contains(string(data), "meanwhile") && errors.Is(missing, os.ErrNotExist)
+	})
+}
+
+// TestADamagedSpareFileCountsForNothing checks that the book counts, and that the next change removes the spare file.
+func TestADamagedSpareFileCountsForNothing(t *testing.T) {
+	dir := t.TempDir()
+	path, spare := filepath.Join(dir, "evictions.json"), filepath.Join(dir, "spare")
+	good := []byte(`{"u1": {"reason": "Evicted"}}`)
+	require.NoError(t, errors.Join(os.WriteFile(path, good, 0o600), os.WriteFile(spare, good[:9], 0o600)))
+	book := evictionbook.Open(evictionbook.Config{
+		Path: path, Spare: spare, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler),
+	})
+	if got := book.UIDs(); !slices.Equal(got, []types.UID{"u1"}) {
+		t.Errorf("UIDs() = %v, want those of the book", got)
+	}
+	book.Put("u2", podstore.Eviction{Reason: "Evicted"})
+	if _, err := os.Stat(spare); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the spare file is there: %v", err)
+	}
+	if err := book.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func remount(t *testing.T, dir string, flags uintptr) {
+	t.Helper()
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|flags, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // smallDisk returns a directory with a file system of 1 MiB.
 func smallDisk(t *testing.T) string {
 	t.Helper()

@@ -170,7 +170,7 @@ func (r *Reporter) lookForReadOnly(ctx context.Context) (reasons []string) {
 		}
 		return nil
 	}
-	text := r.readOnly + " is on a read-only file system: no new pod starts, and a syncloop that is killed forgets " +
+	text := r.readOnly + " is on a read-only file system: no new pod starts, and a restart of the machine forgets " +
 		"evictions of this time: look for a failing disk in dmesg, and mount it writable"
 	if before != r.readOnly {
 		r.cfg.Logger.ErrorContext(ctx, text)
