@@ -59,10 +59,7 @@ func TestANodeStartsAndWorksOnAReadOnlyDisk(t *testing.T) {
 	eventually.In(ctx, t, "the pod without a manifest has ended", func() bool { return r.away(ctx, goes) })
 	r.evict(ctx, t, pressed, said)
 	r.killOne(ctx, t, layout.SyncLoop)
-	eventually.In(ctx, t, "the evicted pod is known", func() bool { return r.node.Pod(ctx, pressed) != nil })
-	if p := r.node.Pod(ctx, pressed); !evicted(p) {
-		t.Errorf("the evicted pod is %s %s after a kill on the read-only disk", p.Status.Phase, p.Status.Reason)
-	}
+	r.isStill(ctx, t, pressed, evicted)
 	eventually.In(ctx, t, "the container that has ended is started again", func() bool {
 		p := r.node.Pod(ctx, dies)
 		return p != nil && p.Status.ContainerStatuses[0].RestartCount > before
@@ -96,9 +93,7 @@ func TestANodeStartsAndWorksOnAReadOnlyDisk(t *testing.T) {
 	if got := container(r.node.Pod(ctx, "kept")); got != r.kept {
 		t.Errorf("the first pod ran in %s, and runs in %s", r.kept, got)
 	}
-	if p := r.node.Pod(ctx, pressed); !evicted(p) {
-		t.Errorf("the evicted pod is %v after a restart", p)
-	}
+	r.isStill(ctx, t, pressed, evicted)
 	r.must(t, "", "down", "--keep-pods")
 	if r.node.Healthy(ctx) {
 		t.Error("the node serves after quartet down")

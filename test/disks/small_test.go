@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/test/eventually"
@@ -57,7 +58,6 @@ func TestANodeOnASmallDisk(t *testing.T) {
 // fillsUp has the disk full until the node has ended pods and was killed.
 func (r *rig) fillsUp(ctx context.Context, t *testing.T, disk *smallDisk) {
 	t.Helper()
-	said := r.logged(t)
 	disk.fill()
 	r.refuses(ctx, t, "no space left on device")
 	if err := os.Remove(filepath.Join(r.node.Manifests, "goes.yaml")); err != nil {
@@ -72,9 +72,8 @@ func (r *rig) fillsUp(ctx context.Context, t *testing.T, disk *smallDisk) {
 	r.end(ctx, t, r.processes(t)...)
 	r.node.Start(t)
 	r.keptRunning(ctx, t)
-	if p, q := r.node.Pod(ctx, "pressed"), r.node.Pod(ctx, "late"); !evicted(p) || !overdue(q) {
-		t.Errorf("after a restart the evicted pod is %v, the overdue one %v; the node says %s", p, q, r.last(t, said))
-	}
+	r.isStill(ctx, t, "pressed", evicted)
+	r.isStill(ctx, t, "late", overdue)
 
 	disk.empty()
 	eventually.In(ctx, t, "the pressure is over", func() bool { return r.hasCondition(ctx, "DiskPressure", "False") })
@@ -101,9 +100,7 @@ func (r *rig) breaks(ctx context.Context, t *testing.T, disk *smallDisk) {
 	r.end(ctx, t, r.processes(t)...)
 	r.node.Start(t)
 	r.keptRunning(ctx, t)
-	if p := r.node.Pod(ctx, "second"); !evicted(p) {
-		t.Errorf("after a restart the pod that was evicted on the read-only disk is %v", p)
-	}
+	r.isStill(ctx, t, "second", evicted)
 	if !r.hasCondition(ctx, "Ready", "True") {
 		t.Errorf("the Node is not ready: %s", r.last(t, said))
 	}
@@ -115,11 +112,8 @@ func (r *rig) breaks(ctx context.Context, t *testing.T, disk *smallDisk) {
 	eventually.In(ctx, t, "what was accepted runs", func() bool {
 		return harness.Ready(r.node.Pod(ctx, "kept")) && harness.Ready(r.node.Pod(ctx, "applied"))
 	})
-	for _, name := range []string{"pressed", "second"} {
-		if p := r.node.Pod(ctx, name); !evicted(p) {
-			t.Errorf("after the repair the evicted pod %s is %v", name, p)
-		}
-	}
+	r.isStill(ctx, t, "pressed", evicted)
+	r.isStill(ctx, t, "second", evicted)
 	if secrets, err := r.command(ctx, "", "get", "secrets"); err != nil || !strings.Contains(secrets, "promised") {
 		t.Errorf("the secret is lost: %v: %s", err, secrets)
 	}
@@ -157,6 +151,15 @@ func (r *rig) keptRunning(ctx context.Context, t *testing.T) {
 	eventually.In(ctx, t, "the first pod is ready", func() bool { return harness.Ready(r.node.Pod(ctx, "kept")) })
 	if got := container(r.node.Pod(ctx, "kept")); got != r.kept {
 		t.Errorf("the first pod ran in %s, and runs in %s", r.kept, got)
+	}
+}
+
+// isStill checks that a pod that has ended for good is the same after a restart.
+func (r *rig) isStill(ctx context.Context, t *testing.T, name string, ended func(*v1.Pod) bool) {
+	t.Helper()
+	eventually.In(ctx, t, name+" is known", func() bool { return r.node.Pod(ctx, name) != nil })
+	if p := r.node.Pod(ctx, name); !ended(p) {
+		t.Errorf("after a restart %s is %v", name, p)
 	}
 }
 

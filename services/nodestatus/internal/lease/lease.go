@@ -238,12 +238,22 @@ func (k *Keeper) renewal(stored *coordinationv1.Lease) *coordinationv1.Lease {
 	lease.Spec.HolderIdentity = ptr.To(k.cfg.Name)
 	seconds := int32(k.cfg.Duration / time.Second) //nolint:gosec // it is an int32 of the configuration
 	lease.Spec.LeaseDurationSeconds = &seconds
-	lease.Spec.RenewTime = &metav1.MicroTime{Time: k.cfg.Clock.Now().Truncate(time.Microsecond)}
+	lease.Spec.RenewTime = &metav1.MicroTime{Time: k.after(stored.Spec.RenewTime)}
 	if owner := k.ownerUID(); owner != "" {
 		// The garbage collector of the cluster removes the lease with the Node.
 		lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: k.cfg.Name, UID: owner}}
 	}
 	return lease
+}
+
+// after returns the time of a renewal after another one. It is later also if the clock was set back since: the control
+// plane takes a node for dead whose lease does not have later and later times. A kubelet's node is lost then.
+func (k *Keeper) after(last *metav1.MicroTime) time.Time {
+	now := k.cfg.Clock.Now().Truncate(time.Microsecond)
+	if last != nil && !last.Time.Before(now) {
+		return last.Add(time.Microsecond)
+	}
+	return now
 }
 
 // another records that another holder has renewed the lease between two renewals.

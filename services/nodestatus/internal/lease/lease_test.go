@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -244,6 +245,28 @@ func TestALeaseThatIsThereIsRenewedBeforeTheNodeIsKnown(t *testing.T) {
 	r.keeper.Registered(node)
 	if lease := r.written(); lease.OwnerReferences[0].UID != "uid" {
 		t.Errorf("the lease is %+v, want OwnerReferences[0].UID %q", lease, "uid")
+	}
+}
+
+// TestAClockThatJumpsDoesNotStopTheLease sets the clock by a year in each direction. The control plane takes a node for
+// alive only if the time of its lease increases.
+func TestAClockThatJumpsDoesNotStopTheLease(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	r := newRig(t, &coordinationv1.Lease{}, nil)
+	last := r.written().Spec.RenewTime
+	r.after(year)
+	forth := r.written().Spec.RenewTime
+	if !forth.Time.Equal(r.clock.Now()) || !last.Before(forth) {
+		t.Errorf("after a jump forward by a year the lease is renewed at %v, want %v", forth, r.clock.Now())
+	}
+	r.clock.SetTime(r.clock.Now().Add(-year))
+	for _, uid := range []types.UID{"one", "two"} { // a Node that is registered is a renewal; the timers of this clock jump
+		r.keeper.Registered(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: uid}})
+		back := r.written().Spec.RenewTime
+		if !forth.Before(back) || back.Sub(forth.Time) > time.Second {
+			t.Errorf("after a jump back by a year the lease is renewed at %v, want a little more than %v", back, forth)
+		}
+		forth = back
 	}
 }
 

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 )
 
 // brief returns a pod with an active deadline of one minute.
@@ -56,4 +58,39 @@ func TestAPodIsActiveNoLongerThanItsDeadline(t *testing.T) {
 			t.Errorf("after a restart %v runs", node.Running())
 		}
 	})
+}
+
+// TestADeadlineIsOfTheWallClock sets the clock by a year while a pod runs. As with a kubelet, the deadline counts from
+// status.startTime on the wall clock: a jump forward ends the pod, and after a jump back it runs on. Pods without a
+// deadline run on in either case.
+func TestADeadlineIsOfTheWallClock(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	for _, jump := range []time.Duration{year, -year} {
+		t.Run(jump.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				node, without := fakenode.New(), fakenode.Pod("u2", "without", always)
+				node.Run(brief())
+				node.Run(without)
+				r := newRigWith(t, node, t.TempDir(), 0, func(c *loop.Config) {
+					clock := c.Clock.(*clocktesting.FakeClock) //nolint:forcetypeassert // that of a rig
+					clock.SetTime(clock.Now().Add(jump))
+				})
+				r.add(brief())
+				r.add(without)
+				r.source("file", true)
+				r.configPeer.set(r.config)
+				r.plegPeer.set(node.Events)
+				r.eventually("the pod without a deadline is ready", func() bool { return r.ready("u2") })
+				r.pass(2 * time.Minute)
+				want := []string{"web", "without"}
+				if jump > 0 {
+					want = []string{"without"}
+				}
+				r.eventually("the pods run that should", r.runs(want...))
+				if node.Container("u2") != "container-2" {
+					t.Errorf("the pod without a deadline runs in %s, and ran in container-2", node.Container("u2"))
+				}
+			})
+		})
+	}
 }
