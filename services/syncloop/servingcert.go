@@ -42,15 +42,18 @@ func addServingCertificate(
 		own := servingcert.SelfSigned{
 			Dir: h.cfg.CertDir, Name: h.cfg.NodeName, Addresses: addressesOf(ctx, h.cfg), Clock: clock.RealClock{},
 		}
-		var err error
-		if certificate, key, err = own.Ensure(); err != nil {
-			return nil, err
+		certificate, key = own.Paths()
+		var writes statedir.Writer // pods run and the node serves without the API, so its disk delays nothing
+		ensure := func() error { return writes.Write(own.Ensure) }
+		failed := func(err error) {
+			h.logger.Warn("the certificate of the HTTP API cannot be renewed; it is tried again",
+				telemetry.KeyFile, certificate, telemetry.KeyError, err)
+		}
+		if err := ensure(); err != nil {
+			failed(err)
 		}
 		parts.Run("serving certificate", func(ctx context.Context) error {
-			own.Keep(ctx, func(err error) {
-				h.logger.Warn("the certificate of the HTTP API cannot be renewed",
-					telemetry.KeyFile, certificate, telemetry.KeyError, err)
-			})
+			own.Keep(ctx, ensure, failed)
 			return nil
 		})
 	}

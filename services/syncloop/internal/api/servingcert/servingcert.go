@@ -28,9 +28,11 @@ import (
 const (
 	// lifetime is how long a self-signed certificate is valid, as with a kubelet.
 	lifetime = 365 * 24 * time.Hour
-	// renewBefore is how long before its end a certificate is replaced, and lookAgain how often that is checked.
+	// renewBefore is how long before its end a certificate is replaced, lookAgain how often that is checked, and tryAgain
+	// how often if the last attempt has failed.
 	renewBefore = lifetime / 5
 	lookAgain   = 12 * time.Hour
+	tryAgain    = time.Minute
 	// backdate is how far a client's clock may be behind.
 	backdate = time.Hour
 	// serialBits is the length of a serial number: too long to guess, and within the maximum of 20 bytes.
@@ -50,51 +52,55 @@ type SelfSigned struct {
 	Clock     clock.Clock
 }
 
-// paths returns the paths of the certificate and its key.
-func (s SelfSigned) paths() (certificate, key string) {
+// Paths returns the paths of the certificate and its key.
+func (s SelfSigned) Paths() (certificate, key string) {
 	return filepath.Join(s.Dir, "kubelet.crt"), filepath.Join(s.Dir, "kubelet.key")
 }
 
-// Ensure creates a certificate unless there is one with enough remaining lifetime, the name and all addresses. It
-// returns the paths.
-func (s SelfSigned) Ensure() (certificate, key string, err error) {
-	certificate, key = s.paths()
-	if s.good(certificate, key) {
-		return certificate, key, nil
+// Ensure creates a certificate unless there is one with enough remaining lifetime, the name and all addresses.
+func (s SelfSigned) Ensure() error {
+	if s.good() {
+		return nil
 	}
 	if err := statedir.MakeDir(s.Dir); err != nil {
-		return "", "", err
+		return err
 	}
 	certificatePEM, keyPEM, err := s.sign()
 	if err != nil {
-		return "", "", fmt.Errorf("signing a certificate for %s: %w", s.Name, err)
+		return fmt.Errorf("signing a certificate for %s: %w", s.Name, err)
 	}
+	certificate, key := s.Paths()
 	// The old certificate does not match the new key: a reader between the two writes keeps its previous certificate.
 	if err := statedir.WriteFileAtomic(key, keyPEM, keyMode); err != nil {
-		return "", "", err
+		return err
 	}
-	return certificate, key, statedir.WriteFileAtomic(certificate, certificatePEM, certificateMode)
+	return statedir.WriteFileAtomic(certificate, certificatePEM, certificateMode)
 }
 
-// Keep calls Ensure periodically until ctx ends. An error is passed to failed, and the call is retried.
-func (s SelfSigned) Keep(ctx context.Context, failed func(error)) {
+// Keep calls ensure, which calls Ensure, periodically until ctx ends. An error is passed to failed, and the call is
+// retried.
+func (s SelfSigned) Keep(ctx context.Context, ensure func() error, failed func(error)) {
 	for {
-		timer := s.Clock.NewTimer(lookAgain)
+		wait := lookAgain
+		if !s.good() {
+			wait = tryAgain
+		}
+		timer := s.Clock.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return
 		case <-timer.C():
 		}
-		if _, _, err := s.Ensure(); err != nil {
+		if err := ensure(); err != nil {
 			failed(err)
 		}
 	}
 }
 
 // good reports whether the existing certificate need not be replaced.
-func (s SelfSigned) good(certificate, key string) bool {
-	pair, err := tls.LoadX509KeyPair(certificate, key)
+func (s SelfSigned) good() bool {
+	pair, err := tls.LoadX509KeyPair(s.Paths())
 	if err != nil || pair.Leaf == nil {
 		return false
 	}

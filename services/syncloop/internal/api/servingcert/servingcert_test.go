@@ -24,8 +24,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestACertificateOfItsOwnIsKeptAndReplacedBeforeItsEnd(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
 	own := servingcert.SelfSigned{Dir: filepath.Join(t.TempDir(), "pki"), Name: "node-1", Addresses: []net.IP{net.IPv4(192, 0, 2, 1)}, Clock: clk}
-	certificate, key, err := own.Ensure()
-	noError(t, err)
+	noError(t, own.Ensure())
+	certificate, key := own.Paths()
 	files := pemfiles.Certificate(certificate, key)
 	first := leaf(t, files.Get)
 	if first.VerifyHostname("node-1") != nil || first.VerifyHostname("192.0.2.1") != nil {
@@ -36,15 +36,13 @@ func TestACertificateOfItsOwnIsKeptAndReplacedBeforeItsEnd(t *testing.T) {
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("the key has the mode %v, want Perm 0o600", info.Mode())
 	}
-	_, _, err = own.Ensure()
-	noError(t, err)
+	noError(t, own.Ensure())
 	if again := leaf(t, files.Get); !again.Equal(first) {
 		t.Error("a good certificate has been replaced")
 	}
 	// The node has another address, as after a move of the machine.
 	own.Addresses = append(own.Addresses, net.IPv4(192, 0, 2, 2))
-	_, _, err = own.Ensure()
-	noError(t, err)
+	noError(t, own.Ensure())
 	second := leaf(t, files.Get)
 	if second.VerifyHostname("192.0.2.2") != nil {
 		t.Errorf("it is of %v", second.IPAddresses)
@@ -53,7 +51,7 @@ func TestACertificateOfItsOwnIsKeptAndReplacedBeforeItsEnd(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		own.Keep(ctx, func(err error) { t.Error(err) })
+		own.Keep(ctx, own.Ensure, func(err error) { t.Error(err) })
 	}()
 	eventually.That(t, "it waits for the time to renew", clk.HasWaiters)
 	clk.Step(300 * 24 * time.Hour)
@@ -68,15 +66,43 @@ func TestACertificateOfItsOwnIsKeptAndReplacedBeforeItsEnd(t *testing.T) {
 	}
 }
 
+// TestACertificateThatCannotBeWrittenIsTriedAgain soon, and not after the time for one that is good.
+func TestACertificateThatCannotBeWrittenIsTriedAgain(t *testing.T) {
+	clk, dir := clocktesting.NewFakeClock(time.Now()), filepath.Join(t.TempDir(), "missing")
+	own := servingcert.SelfSigned{Dir: filepath.Join(dir, "pki"), Name: "node-1", Clock: clk}
+	if err := own.Ensure(); err == nil {
+		t.Fatal("a certificate is written into a directory that is not there")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	failures, done := make(chan error, 10), make(chan struct{})
+	go func() {
+		defer close(done)
+		own.Keep(ctx, own.Ensure, func(err error) { failures <- err })
+	}()
+	again := func() {
+		eventually.That(t, "it waits", clk.HasWaiters)
+		clk.Step(time.Minute)
+	}
+	again()
+	<-failures
+	noError(t, os.Mkdir(dir, 0o700))
+	again()
+	eventually.That(t, "there is a certificate", func() bool {
+		_, ok, err := pemfiles.Certificate(own.Paths()).Get()
+		return ok && err == nil
+	})
+	cancel()
+	<-done
+}
+
 func TestFilesThatDoNotGoTogether(t *testing.T) {
 	dir := t.TempDir()
 	one := servingcert.SelfSigned{Dir: filepath.Join(dir, "one"), Name: "node-1", Clock: clocktesting.NewFakeClock(time.Now())}
 	other := one
 	other.Dir = filepath.Join(dir, "other")
-	certificate, _, err := one.Ensure()
-	noError(t, err)
-	_, key, err := other.Ensure()
-	noError(t, err)
+	noError(t, errors.Join(one.Ensure(), other.Ensure()))
+	certificate, _ := one.Paths()
+	_, key := other.Paths()
 	if _, ok, err := pemfiles.Certificate(certificate, key).Get(); ok || err == nil {
 		t.Errorf("Get() = %v, %v, want false and an error", ok, err)
 	}
@@ -89,8 +115,8 @@ func TestFilesThatDoNotGoTogether(t *testing.T) {
 // accepted authorities.
 func TestWhatTheServerShows(t *testing.T) {
 	own := servingcert.SelfSigned{Dir: filepath.Join(t.TempDir(), "pki"), Name: "node-1", Clock: clocktesting.NewFakeClock(time.Now())}
-	certificate, key, err := own.Ensure()
-	noError(t, err)
+	noError(t, own.Ensure())
+	certificate, key := own.Paths()
 	files := pemfiles.Certificate(certificate, key)
 	roots := pemfiles.Authorities(certificate)
 	shown := func() (*tls.Certificate, error) {
