@@ -26,9 +26,8 @@ func TestANodeStartsAndWorksOnAReadOnlyDisk(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	containerd := harness.StartContainerd(t)
-	// The path is too long for sockets, which are therefore in /run/quartet, as those of the default directory.
-	dir := filepath.Join(containerd.StateDir, "a-node-on-a-file-system-of-its-own")
-	for _, at := range []string{dir, filepath.Join(dir, "logs"), filepath.Join(dir, "manifests")} {
+	dir := filepath.Join(containerd.StateDir, "node")
+	for _, at := range []string{dir, filepath.Join(dir, "run"), filepath.Join(dir, "logs"), filepath.Join(dir, "manifests")} {
 		mountMemory(t, at)
 	}
 	r := &rig{bin: harness.BinDir(t)}

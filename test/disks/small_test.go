@@ -33,6 +33,7 @@ func TestANodeOnASmallDisk(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	containerd := harness.StartContainerd(t)
+	// The path is too long for sockets, which are therefore in /run/quartet, as those of the default directory.
 	dir := filepath.Join(containerd.StateDir, "a-node-on-a-file-system-of-its-own")
 	disk := newSmallDisk(t, dir)
 	r := &rig{bin: harness.BinDir(t)}
