@@ -341,7 +341,7 @@ test-e2e: packages build test-tools $(if $(filter true,$(CI)),$(TOOLS)/buf) $(if
 
 # It takes one and a half hours; test-e2e runs a sample of it.
 .PHONY: test-hostile
-test-hostile: packages build ## Have each file of a node fail in each way; needs root
+test-hostile: packages build $(CLUSTER) ## Have each file of a node fail in each way; needs root
 	@QUARTET_HOSTILE=1 go test $(TEST_FLAGS) -count 1 -timeout 2h ./test/disks
 	@QUARTET_HOSTILE=1 go test $(TEST_FLAGS) -count 1 -timeout 20m -run WhateverHappened ./services/syncloop
 

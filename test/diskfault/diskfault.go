@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -91,6 +92,13 @@ func (d *Disk) Clear() (hits []string) {
 	}
 	d.fault, d.over = nil, nil
 	return d.hits
+}
+
+// Hits returns the calls that have had the fault since it began.
+func (d *Disk) Hits() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.hits)
 }
 
 // Written returns the files that were created or replaced.

@@ -26,9 +26,10 @@ const (
 	critical = "  priority: 2000001000\n"
 )
 
-// TestANodeOnASmallDisk has the state directory on a small ext4, which gets full, and later read-only by an error of the
-// file system. Pods end, are evicted and exceed their deadlines, critical pods run on in the same containers through
-// kills of all processes, and the node says what is wrong. When the disk is well, nothing is lost that was accepted.
+// TestANodeOnASmallDisk has the state directory on a small ext4, which gets full, and later read-only by an error of
+// the file system. Pods end, are evicted and exceed their deadlines, critical pods run on in the same containers
+// through kills of all processes, and the node says what is wrong. When the disk is well, nothing is lost that was
+// accepted.
 func TestANodeOnASmallDisk(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
@@ -90,12 +91,16 @@ func (r *rig) fillsUp(ctx context.Context, t *testing.T, disk *smallDisk) {
 func (r *rig) breaks(ctx context.Context, t *testing.T, disk *smallDisk) {
 	t.Helper()
 	said := r.logged(t)
-	disk.fail()
+	if !disk.fail() {
+		t.Log("this kernel lets nobody read an ext4 after an error")
+		return
+	}
 	r.refuses(ctx, t, "read-only file system")
 	r.evict(ctx, t, "second", said)
 	r.killOne(ctx, t, layout.SyncLoop)
 	out, _ := r.command(ctx, "", "doctor")
-	if !strings.Contains(out, disk.dir+" is on a read-only file system") || !strings.Contains(out, "e2fsck") {
+	remedy := strings.Contains(out, "e2fsck") || strings.Contains(out, "remount,rw") // before Linux 6.12
+	if !strings.Contains(out, disk.dir+" is on a read-only file system") || !remedy {
 		t.Errorf("quartet doctor does not say what to do about the disk:\n%s", out)
 	}
 	r.end(ctx, t, r.processes(t)...)
@@ -204,8 +209,9 @@ func newSmallDisk(t testing.TB, dir string) *smallDisk {
 func (d *smallDisk) run(program string, args ...string) string {
 	d.t.Helper()
 	out, err := exec.Command(program, args...).CombinedOutput()
-	// e2fsck ends with 1 if it has repaired the file system.
-	if err != nil && (program != "e2fsck" || err.(*exec.ExitError).ExitCode() != 1) {
+	var failed *exec.ExitError
+	repaired := program == "e2fsck" && errors.As(err, &failed) && failed.ExitCode() == 1
+	if err != nil && !repaired {
 		d.t.Fatalf("%s: %v: %s", program, err, out)
 	}
 	return strings.TrimSpace(string(out))
@@ -233,14 +239,17 @@ func (d *smallDisk) empty() {
 	}
 }
 
-// fail has the kernel find an error in the file system.
-func (d *smallDisk) fail() {
+// fail has the kernel find an error in the file system, and returns whether that is read-only then. Linux 6.12 to 6.14
+// answers all calls with an error.
+func (d *smallDisk) fail() bool {
 	d.t.Helper()
 	trigger := filepath.Join("/sys/fs/ext4", filepath.Base(d.device()), "trigger_fs_error")
 	_ = os.WriteFile(trigger, []byte("1"), 0o200) // it may return the error
-	if err := os.Mkdir(filepath.Join(d.dir, "new"), 0o700); !errors.Is(err, unix.EROFS) {
+	err := os.Mkdir(filepath.Join(d.dir, "new"), 0o700)
+	if !errors.Is(err, unix.EROFS) && !errors.Is(err, unix.EIO) {
 		d.t.Fatalf("the disk has no error: %v, want %v", err, unix.EROFS)
 	}
+	return errors.Is(err, unix.EROFS)
 }
 
 // device returns the loop device of the disk, empty if it has none.

@@ -84,7 +84,9 @@ func TestACertificateThatCannotBeWrittenIsTriedAgain(t *testing.T) {
 		clk.Step(time.Minute)
 	}
 	again()
-	<-failures
+	if err := <-failures; err == nil {
+		t.Error("a failure without an error")
+	}
 	noError(t, os.Mkdir(dir, 0o700))
 	again()
 	eventually.That(t, "there is a certificate", func() bool {

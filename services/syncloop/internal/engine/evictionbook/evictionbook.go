@@ -68,8 +68,8 @@ type Book struct {
 }
 
 // Open reads the book; it is empty if there is no file. A damaged file is set aside: what can be read of it counts, and
-// evicted pods that are missing in it start again. A file that cannot be read stays, see Unread. The log says so. A spare
-// file counts instead, because it is there only if it is newer.
+// evicted pods that are missing in it start again. A file that cannot be read stays, see Unread. The log says so. A
+// spare file counts instead, because it is there only if it is newer.
 func Open(cfg Config) *Book {
 	b := &Book{cfg: cfg, entries: map[types.UID]podstore.Eviction{}, dropped: map[types.UID]bool{}}
 	b.read()

@@ -21,7 +21,8 @@ func (usedNow) UsedAt(string) time.Time       { return time.Now() }
 func (usedNow) Retire(string, time.Time) bool { return true }
 
 // TestAgesOfImagesAreNotOfAClockThatCanBeSet checks that the times which imageMinimumGCAge and imageMaximumGCAge are
-// compared with have a reading of the monotonic clock, which Go then compares. A wall clock that jumps removes no image.
+// compared with have a reading of the monotonic clock, which Go then compares. A wall clock that jumps removes no
+// image.
 func TestAgesOfImagesAreNotOfAClockThatCanBeSet(t *testing.T) {
 	fake := fakecri.New(t)
 	fake.AddImage("image", 100)
