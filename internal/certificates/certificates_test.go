@@ -240,6 +240,18 @@ func TestOtherNamesGetAnotherCertificate(t *testing.T) {
 	)
 }
 
+// TestADirectoryThatIsMissingIsMade, for example one that could not be made at the start because the disk was full.
+func TestADirectoryThatIsMissingIsMade(t *testing.T) {
+	r := requester(t, newSigner(t, time.Now()), clock.RealClock{})
+	r.Store.Dir = filepath.Join(r.Store.Dir, "pki")
+	if err := r.Request(t.Context(), template("node-1")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Store.Load(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestUnreadableRecordsAreReplaced(t *testing.T) {
 	at := clocktesting.NewFakeClock(time.Now())
 	s := newSigner(t, at.Now())

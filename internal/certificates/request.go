@@ -116,7 +116,9 @@ func (r Requester) pendingKey() ([]byte, error) {
 	if key, err = keyutil.MakeEllipticPrivateKeyPEM(); err != nil {
 		return nil, fmt.Errorf("making a key: %w", err)
 	}
-	return key, statedir.WriteFileAtomic(r.Store.pending(), key, 0o600)
+	return key, statedir.WriteIn(r.Store.Dir, func() error {
+		return statedir.WriteFileAtomic(r.Store.pending(), key, 0o600)
+	})
 }
 
 // name returns the name of the request, which is a function of the key and the template.

@@ -50,10 +50,7 @@ func addNodeAPI(
 	if err != nil {
 		return err
 	}
-	certificate, err := addServingCertificate(ctx, h, askNode, to.certificates, parts)
-	if err != nil {
-		return err
-	}
+	certificate := addServingCertificate(ctx, h, askNode, to.certificates, parts)
 	watchServing(h, certificate, parts)
 	serverTLS, err := newServerTLS(kubelet, certificate, roots)
 	if err != nil {

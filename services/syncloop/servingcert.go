@@ -32,7 +32,7 @@ const askNodeTimeout = 5 * time.Second
 func addServingCertificate(
 	ctx context.Context, h *host, askNode func(context.Context) (*v1.Node, error), signers rest.Interface,
 	parts *components.Group,
-) (func() (*tls.Certificate, error), error) {
+) func() (*tls.Certificate, error) {
 	kubelet := &h.cfg.Kubelet
 	if kubelet.ServerTLSBootstrap && kubelet.TLSCertFile == "" {
 		return addSignedCertificate(ctx, h, askNode, signers, parts)
@@ -68,7 +68,7 @@ func addServingCertificate(
 			return current, nil
 		}
 		return nil, err
-	}, nil
+	}
 }
 
 // watchServing adds the component that warns before the serving certificate of the HTTP API expires.
@@ -90,10 +90,7 @@ func watchServing(h *host, certificate func() (*tls.Certificate, error), parts *
 func addSignedCertificate(
 	ctx context.Context, h *host, askNode func(context.Context) (*v1.Node, error), signers rest.Interface,
 	parts *components.Group,
-) (func() (*tls.Certificate, error), error) {
-	if err := statedir.MakeDir(h.cfg.CertDir); err != nil {
-		return nil, err
-	}
+) func() (*tls.Certificate, error) {
 	manager := certificates.New(certificates.Config{
 		Requester: certificates.Requester{
 			API:  func() (rest.Interface, error) { return signers, nil },
@@ -113,7 +110,7 @@ func addSignedCertificate(
 			return current, nil
 		}
 		return nil, fmt.Errorf("there is no serving certificate yet: %s", manager.Trouble())
-	}, nil
+	}
 }
 
 // addressesOf returns the addresses of a node that are known without a cluster.
