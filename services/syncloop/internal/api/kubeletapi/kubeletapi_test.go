@@ -262,7 +262,7 @@ func TestTheReadOnlyAPIAnswersForThisNodeOnly(t *testing.T) {
 		"evil.example" + port: 403, "evil.example": 403, "localhost.evil.example": 403, "127.0.0.1.evil.example": 403, "192.0.2.1" + port: 403, "[2001:db8::1]" + port: 403, "node-2": 403,
 	}
 	for _, address := range all {
-		// The other interfaces are of pods, and may go at any time.
+		// Interfaces of pods, which have link-local addresses only, may go at any time.
 		if network, ok := address.(*net.IPNet); ok && !network.IP.IsLinkLocalUnicast() {
 			hosts[net.JoinHostPort(network.IP.String(), "80")] = 200
 		}
