@@ -2,6 +2,7 @@ package shadow
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -105,7 +106,8 @@ type existing struct {
 	before map[string]bool
 	// after maps the ID of each later one to the newest one of its name at that time; empty for the first.
 	after map[string]string
-	// newest has the newest ID of each container's name, and that of the sandboxes under the empty name.
+	// newest has the newest ID of each container's name, and that of the sandboxes under the empty name. One that is gone
+	// is not in it: a decision after that is about a pod without it.
 	newest map[string]string
 	// ended has the IDs of those that were seen to have ended, or were gone. What takes the place of another one counts as
 	// there before: nobody could decide about it who has not seen the end.
@@ -147,6 +149,7 @@ func (e *existing) see(observed *lifecyclev1.PodStatus, first bool) {
 			e.ended[id] = true
 		}
 	}
+	maps.DeleteFunc(e.newest, func(_, id string) bool { return !present[id] })
 }
 
 // sides is all that is known of a pod.

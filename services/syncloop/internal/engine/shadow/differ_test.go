@@ -155,6 +155,12 @@ func TestTheFirstDecisionThatDiffersIsFound(t *testing.T) {
 				running: "waits: CrashLoopBackOff",
 			}},
 		},
+		"a pod that has come back with its UID after nothing was left of it": {
+			in: sides{
+				shadow: running(), running: running(), observed: observed(second), plan: planned(start("")),
+				existing: seen(observed(first), observed(), observed(second)),
+			},
+		},
 		"a start whose image is being pulled": {
 			in: sides{
 				shadow: waits("ContainerCreating"), running: waits("ContainerCreating"), observed: observed(),
