@@ -18,8 +18,8 @@ import (
 // Overdue is the duration of an inspection after which the pod's state is published as unknown.
 const Overdue = overdue
 
-// Settle bounds the wait of a relist for its inspections.
-const Settle = settle
+// Settle bounds the wait of a relist for its inspections, and FirstSettle that of the first relist.
+const Settle, FirstSettle = settle, firstSettle
 
 // ErrNotRecorded is the error of a recorded runtime for a call that is not in the recording.
 var ErrNotRecorded = errors.New("the call is not in the recording")
@@ -27,7 +27,12 @@ var ErrNotRecorded = errors.New("the call is not in the recording")
 // Replay is a Relister that does not run: it lists and inspects when it is told to, against a recorded runtime, and
 // decides and publishes as one that runs. It is used by one goroutine. The Clock and the BootTime of its Config are
 // those of the recording, and its Journal is nil.
-type Replay struct{ r *Relister }
+type Replay struct {
+	r *Relister
+	// before is true while a pod that is observed for the first time may have come before this process, see
+	// Relister.sinceBefore.
+	before bool
+}
 
 // NewReplay returns a Replay whose first relist has finished, with an empty record.
 func NewReplay(cfg Config) *Replay {
@@ -48,14 +53,47 @@ func (p *Replay) Know(uid string, status *lifecyclev1.PodStatus) {
 	if status == nil {
 		return
 	}
-	known, status := p.r.pod(uid), proto.CloneOf(status)
-	if status.GetInspectError() == "" {
-		known.record, _ = record.Pod{}.Observe(status)
-		return
-	}
-	known.record, _ = record.Pod{}.Fail(status, status.GetInspectError())
-	known.failure = status.GetInspectError()
+	known := p.r.pod(uid)
+	known.record, known.failure = recordOf(status), status.GetInspectError()
 }
+
+// recordOf returns the record of a pod with a published status.
+func recordOf(status *lifecyclev1.PodStatus) record.Pod {
+	status = proto.CloneOf(status)
+	if reason := status.GetInspectError(); reason != "" {
+		failed, _ := record.Pod{}.Fail(status, reason)
+		return failed
+	}
+	observed, _ := record.Pod{}.Observe(status)
+	return observed
+}
+
+// PublishedAs returns the published state of a pod with a published status.
+func PublishedAs(status *lifecyclev1.PodStatus) record.Published { return recordOf(status).Published() }
+
+// Published returns the published state of each pod, as a journal has it.
+func (p *Replay) Published() map[string]record.Published {
+	p.r.mu.Lock()
+	defer p.r.mu.Unlock()
+	all := map[string]record.Published{}
+	for uid, pod := range p.r.pods {
+		if published := pod.record.Published(); published.Status != nil && !pod.record.Gone() {
+			all[uid] = published
+		}
+	}
+	return all
+}
+
+// Restore sets the record of a pod to its published state at the end of the previous process.
+func (p *Replay) Restore(uid string, published record.Published) {
+	p.r.mu.Lock()
+	defer p.r.mu.Unlock()
+	delete(p.r.pods, uid)
+	p.r.pod(uid).record = record.Restore(published)
+}
+
+// SetBefore says whether the first relist of a process that has restored the record has not finished yet.
+func (p *Replay) SetBefore(before bool) { p.before = before }
 
 // Inspect inspects a pod. It fails with ErrNotRecorded, and then changes nothing; another error is recorded as that of
 // a Relister that runs.
@@ -65,6 +103,9 @@ func (p *Replay) Inspect(
 	p.r.mu.Lock()
 	defer p.r.mu.Unlock()
 	pod := p.r.pod(uid)
+	if p.before && pod.record.Status == nil && !pod.record.Restored() {
+		pod.record = record.Restore(record.Published{})
+	}
 	var known *lifecyclev1.PodStatus
 	if pod.record.Inspected() {
 		known = pod.record.Status
@@ -80,6 +121,15 @@ func (p *Replay) Inspect(
 	return nil
 }
 
+// Ask makes the calls of an inspection of a pod of which a status is known, and decides nothing. The status is nil for a
+// pod of which nothing is known, or only what an earlier process has published.
+func Ask(
+	ctx context.Context, runtime internalapi.RuntimeService, uid string, status *lifecyclev1.PodStatus,
+) error {
+	_, err := inspection.Pod(ctx, runtime, uid, 0, time.Time{}, status)
+	return err
+}
+
 // Late publishes that the inspection of a pod that began at a time is overdue.
 func (p *Replay) Late(uid string, began time.Time) {
 	p.r.mu.Lock()
@@ -90,7 +140,8 @@ func (p *Replay) Late(uid string, began time.Time) {
 }
 
 // List lists everything, and requests the inspections of pods that differ from the record. adopt is to be called when
-// the relist would not wait for them any longer. It fails if a list does.
+// the relist would not wait for them any longer. It adopts only pods whose inspection this list has requested and that
+// has not taken place: a relist ends its wait with the last of its inspections. It fails if a list does.
 func (p *Replay) List(ctx context.Context, runtime internalapi.RuntimeService) (adopt func(), err error) {
 	p.r.runtime = runtime
 	began, boot := p.r.cfg.Clock.Now(), p.r.cfg.BootTime()
@@ -101,7 +152,24 @@ func (p *Replay) List(ctx context.Context, runtime internalapi.RuntimeService) (
 	}
 	p.r.inspectChanged(all)
 	p.r.finishRound(began, boot)
-	return func() { p.r.adopt(all) }, nil
+	p.r.mu.Lock()
+	defer p.r.mu.Unlock()
+	asked := map[string]*flight{}
+	for uid, pod := range p.r.pods {
+		asked[uid] = pod.next
+	}
+	return func() {
+		maps.DeleteFunc(all, func(uid string, _ *items) bool { return !p.waits(uid, asked[uid]) })
+		p.r.adopt(all)
+	}, nil
+}
+
+// waits reports whether a requested inspection of a pod has not taken place.
+func (p *Replay) waits(uid string, asked *flight) bool {
+	p.r.mu.Lock()
+	defer p.r.mu.Unlock()
+	pod := p.r.pods[uid]
+	return pod != nil && asked != nil && pod.next == asked
 }
 
 // Wanted returns the pods whose inspection was requested and has not taken place, sorted.

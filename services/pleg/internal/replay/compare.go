@@ -16,9 +16,8 @@ import (
 // nothing is what is printed in the place of an event that is missing.
 const nothing = "no event"
 
-// compare compares the events of a pod until an inspection.
-func (p *player) compare(s *step, pod *recorded) error {
-	var want []*lifecyclev1.Event
+// until takes the recorded events of a pod until an inspection.
+func (pod *recorded) until(s *step) (want []*lifecyclev1.Event) {
 	for len(pod.events) > 0 {
 		of := inspectionOf(pod, pod.events[0])
 		if of != nil && of.at > s.at {
@@ -29,6 +28,11 @@ func (p *player) compare(s *step, pod *recorded) error {
 		}
 		pod.events = pod.events[1:]
 	}
+	return want
+}
+
+// compare compares the events of an inspection with the recorded ones.
+func (p *player) compare(s *step, want []*lifecyclev1.Event) error {
 	got := p.published[s.uid]
 	delete(p.published, s.uid)
 	p.compared[s.uid] = true

@@ -79,8 +79,9 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	}
 	var summary Summary
 	pods := map[string]bool{}
+	var p *player
 	for _, s := range segments {
-		p := newPlayer(cfg, s, &summary)
+		p = newPlayer(cfg, s, &summary, p)
 		if err := p.play(ctx); err != nil {
 			return Summary{}, err
 		}
@@ -109,6 +110,12 @@ type player struct {
 	due []due
 	// wanted is since when the inspection of a pod is due.
 	wanted map[string]time.Time
+	// begun has how the record of a restarted pleg began, of pods without a recorded inspection so far.
+	begun map[string]beginning
+	// inspected has the boot time of the last inspection of each pod.
+	inspected map[string]time.Duration
+	// first has the pods for which the first relist of a restarted pleg waits; nil before it.
+	first map[string]bool
 	// names are the names of the pods, and compared those that were.
 	names    map[string]string
 	compared map[string]bool
@@ -119,11 +126,13 @@ type due struct {
 	do func()
 }
 
-func newPlayer(cfg Config, s *segment, summary *Summary) *player {
+// newPlayer returns a player of a segment. before is that of the segment before; nil for the first.
+func newPlayer(cfg Config, s *segment, summary *Summary, before *player) *player {
 	p := &player{
 		cfg: cfg, segment: s, summary: summary, clock: clocktesting.NewFakeClock(s.begin()),
 		published: map[string][]*lifecyclev1.Event{}, wanted: map[string]time.Time{}, names: map[string]string{},
-		compared: map[string]bool{},
+		compared: map[string]bool{}, inspected: map[string]time.Duration{},
+		begun: map[string]beginning{},
 	}
 	p.events = stream.NewEdge[*lifecyclev1.Event](stream.Config{Clock: p.clock})
 	p.relist = relist.NewReplay(relist.Config{
@@ -132,10 +141,17 @@ func newPlayer(cfg Config, s *segment, summary *Summary) *player {
 		Metrics: relist.NewMetrics(prometheus.NewRegistry()),
 	})
 	for uid, pod := range s.pods {
-		p.relist.Know(uid, pod.known)
 		if pod.known != nil {
 			p.name(uid, pod.known)
+			p.begun[uid] = beginning{status: pod.known, earlier: pod.earlier}
+			p.know(uid, p.begun[uid])
 		}
+	}
+	if !s.restarted {
+		clear(p.begun)
+	} else {
+		p.relist.SetBefore(true)
+		p.resume(before)
 	}
 	return p
 }
@@ -210,12 +226,18 @@ func (p *player) step(ctx context.Context, s *step) error {
 	case s.uid != "":
 		return p.inspect(ctx, s)
 	}
-	adopt, err := p.relist.List(ctx, &service{answers: s.calls})
+	adopt, err := p.relist.List(ctx, newService(s.calls))
 	if err != nil {
 		return nil //nolint:nilerr // a list that has failed decides nothing
 	}
 	p.set(s.ended)
 	p.due = append(p.due, due{at: s.ended.Add(relist.Settle), do: adopt})
+	if p.first == nil {
+		p.first = map[string]bool{}
+		for _, uid := range p.relist.Wanted() {
+			p.first[uid] = true
+		}
+	}
 	return nil
 }
 
@@ -230,7 +252,10 @@ func (p *player) inspect(ctx context.Context, s *step) error {
 		p.relist.Late(s.uid, s.began)
 	}
 	p.set(s.ended)
-	runtime := &service{answers: s.calls}
+	p.served(s)
+	runtime := newService(s.calls)
+	want := pod.until(s)
+	p.begins(ctx, s, want)
 	if err := p.relist.Inspect(ctx, runtime, s.uid, s.began, s.boot); err != nil {
 		if s == pod.inspections[len(pod.inspections)-1] {
 			return nil // the recording has only a part of it
@@ -238,11 +263,13 @@ func (p *player) inspect(ctx context.Context, s *step) error {
 		return p.report(s, ActionInspect, "asks for "+runtime.missing, "does not ask for it")
 	}
 	p.summary.Inspections++
+	p.inspected[s.uid] = s.boot
 	delete(p.wanted, s.uid)
+	delete(p.first, s.uid)
 	if err := p.collect(ctx); err != nil {
 		return err
 	}
-	return p.compare(s, pod)
+	return p.compare(s, want)
 }
 
 // collect takes the events that were published.

@@ -40,11 +40,18 @@ type service struct {
 	internalapi.RuntimeService // pleg makes no other calls
 
 	answers runtime
+	// asked has the calls that were made.
+	asked map[string]bool
 	// missing is the call that is not in the recording; empty if all are.
 	missing string
 }
 
+func newService(answers runtime) *service {
+	return &service{answers: answers, asked: map[string]bool{}}
+}
+
 func (s *service) answer(call string) (answer, error) {
+	s.asked[call] = true
 	a, has := s.answers[call]
 	if !has {
 		s.missing = call

@@ -13,6 +13,7 @@ import (
 	"github.com/quartet-node/quartet/internal/noderecording"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/runtimecalls"
+	"github.com/quartet-node/quartet/services/pleg/internal/relist"
 )
 
 // segment is a part of a recording in which pleg's calls and events are complete.
@@ -24,6 +25,11 @@ type segment struct {
 	synced bool
 	// lastEvent is the time of the last event of any pod: all events before it are there.
 	lastEvent time.Time
+	// restarted is true if pleg was away before it, so that its record begins with what the earlier process has published.
+	restarted bool
+	// served is when the recorder had the state of a restarted pleg: its first relist had finished then. It is zero if the
+	// recorder had it already at the begin.
+	served time.Time
 }
 
 // step is what pleg did: it heard an event of the runtime, listed everything, or inspected a pod.
@@ -43,9 +49,11 @@ type step struct {
 
 // recorded is what a segment has about a pod.
 type recorded struct {
-	// known is the status at its begin; nil if there is no pod. knownAt is the boot time of that observation.
+	// known is the status at its begin; nil if there is no pod. knownAt is the boot time of that observation. earlier is
+	// true if it is one of the process before.
 	known   *lifecyclev1.PodStatus
 	knownAt time.Duration
+	earlier bool
 	events  []*lifecyclev1.Event
 	// inspections are in their order.
 	inspections []*step
@@ -57,6 +65,9 @@ type reader struct {
 	// now is the present segment; nil in a gap. callsUp and eventsUp say which streams the recorder has.
 	now               *segment
 	callsUp, eventsUp bool
+	// eventsLost is true if the stream of events was lost after the recorder had last had both. A pleg that has ended takes
+	// both with it. Calls alone have a gap if the recorder was too slow, and events alone if their stream has overflowed.
+	eventsLost bool
 	// since is the boot time from which each call of the present segment is known; 0 before the first.
 	since time.Duration
 	// statuses has the latest published status of each pod, and observed when it was observed.
@@ -89,32 +100,63 @@ func read(entries []noderecording.Entry) ([]*segment, error) {
 }
 
 // begin begins a segment. end ends it.
-func (r *reader) begin() {
-	r.now = &segment{pods: map[string]*recorded{}}
+func (r *reader) begin(restarted bool) {
+	r.now = &segment{pods: map[string]*recorded{}, restarted: restarted}
 	r.since, r.list, r.open, r.owners = 0, nil, map[string]*step{}, map[string]string{}
 	for uid, status := range r.statuses {
-		r.now.pods[uid] = &recorded{known: status, knownAt: r.observed[uid]}
+		r.now.pods[uid] = &recorded{known: status, knownAt: r.observed[uid], earlier: restarted}
 	}
 }
 
 func (r *reader) end() {
 	if r.now != nil && r.now.synced {
 		slices.SortStableFunc(r.now.steps, func(a, b *step) int { return a.at - b.at })
+		r.now.forgetEarlier()
 		r.segments = append(r.segments, r.now)
 	}
 	r.now = nil
+}
+
+// forgetEarlier finds the pods that a restarted pleg had inspected before its calls were recorded, so that its record of
+// them is not that of the process before. Its first relist inspects every pod. If it has not inspected one after the
+// first list of the segment, that was a later relist.
+func (s *segment) forgetEarlier() {
+	i := slices.IndexFunc(s.steps, (*step).hasListed)
+	if i < 0 {
+		return
+	}
+	list, last := s.steps[i], s.steps[len(s.steps)-1]
+	inspects := func(pod *recorded, until time.Time) bool {
+		return len(pod.inspections) > 0 && pod.inspections[0].began.Before(until)
+	}
+	until := list.ended.Add(relist.FirstSettle)
+	for _, pod := range s.pods {
+		if pod.earlier && !inspects(pod, until) && last.ended.After(list.ended.Add(relist.Settle)) {
+			until = list.began
+			break
+		}
+	}
+	for _, pod := range s.pods {
+		pod.earlier = pod.earlier && inspects(pod, until)
+	}
+}
+
+// hasListed reports whether a step is a list of everything that has succeeded.
+func (s *step) hasListed() bool {
+	return s.uid == "" && s.event == nil && s.calls[listSandboxes].code == 0 && s.calls[listContainers].code == 0
 }
 
 func (r *reader) call(i int, e noderecording.Entry) error {
 	switch e.Op {
 	case noderecording.Synced:
 		r.end()
-		r.begin()
+		r.begin(r.eventsLost)
 		r.callsUp, r.now.synced = true, r.eventsUp
+		r.eventsLost = false
 		return nil
 	case noderecording.Down:
 		r.end()
-		r.callsUp = false
+		r.callsUp, r.eventsLost = false, r.eventsLost || !r.eventsUp
 		return nil
 	case noderecording.Put, noderecording.Remove:
 	}
@@ -203,15 +245,18 @@ func (r *reader) event(e noderecording.Entry) {
 	switch e.Op {
 	case noderecording.Synced:
 		r.eventsUp = true
-		if r.now != nil {
-			r.now.synced = true
+		if r.now != nil && !r.now.synced {
+			r.now.synced, r.now.served = true, e.Time
+		}
+		if r.callsUp {
+			r.eventsLost = false
 		}
 		return
 	case noderecording.Down:
-		r.eventsUp = false
+		r.eventsUp, r.eventsLost = false, true
 		r.end()
 		if r.callsUp {
-			r.begin() // its state follows
+			r.begin(false) // its state follows
 		}
 		return
 	case noderecording.Put, noderecording.Remove:
@@ -225,7 +270,7 @@ func (r *reader) event(e noderecording.Entry) {
 		r.pod(e.Key).events = append(r.pod(e.Key).events, event)
 	} else if r.now != nil {
 		pod := r.pod(e.Key)
-		pod.known, pod.knownAt = event.GetStatus(), boot
+		pod.known, pod.knownAt, pod.earlier = event.GetStatus(), boot, false
 		if e.Op == noderecording.Remove {
 			pod.known = nil
 		}

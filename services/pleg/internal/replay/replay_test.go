@@ -1,0 +1,141 @@
+package replay
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podlabels"
+	"github.com/quartet-node/quartet/internal/replayed"
+)
+
+// begun is the time of the first step.
+var begun = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+// scene makes a segment.
+type scene struct{ *segment }
+
+func newScene(restarted bool) scene {
+	return scene{&segment{pods: map[string]*recorded{}, lastEvent: begun.Add(time.Hour), restarted: restarted}}
+}
+
+// add adds a step, which is a list without a uid, and otherwise an inspection.
+func (s scene) add(uid string, after time.Duration, calls runtime) {
+	at := begun.Add(after)
+	step := &step{at: len(s.steps) + 1, uid: uid, calls: calls, began: at, ended: at, boot: time.Minute + after}
+	s.steps = append(s.steps, step)
+	if uid == "" {
+		return
+	}
+	if s.pods[uid] == nil {
+		s.pods[uid] = &recorded{}
+	}
+	s.pods[uid].inspections = append(s.pods[uid].inspections, step)
+}
+
+// replays returns the events that a replay publishes. The recorded ones are those of the pods.
+func (s scene) replays(t *testing.T) []string {
+	t.Helper()
+	var events []string
+	var summary Summary
+	s.forgetEarlier()
+	p := newPlayer(Config{Report: func(d replayed.Difference) error {
+		events = append(events, d.Replayed)
+		return nil
+	}}, s.segment, &summary, nil)
+	if err := p.play(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return events
+}
+
+// runtimeWith returns the answers of a runtime with sandboxes of pods, which have the pod's UID as their ID, and with
+// containers, by the ID of their pod, that have ended. The status of one called "lost" is not found any more.
+func runtimeWith(sandboxes []string, containers map[string]string) runtime {
+	of := func(uid string) map[string]string {
+		return map[string]string{podlabels.PodUID: uid, podlabels.PodName: uid, podlabels.PodNamespace: "default"}
+	}
+	listed, all := &runtimeapi.ListPodSandboxResponse{}, &runtimeapi.ListContainersResponse{}
+	answers := runtime{listSandboxes: {response: listed}, listContainers: {response: all}}
+	for _, uid := range sandboxes {
+		meta := &runtimeapi.PodSandboxMetadata{Name: uid, Namespace: "default", Uid: uid}
+		listed.Items = append(listed.Items, &runtimeapi.PodSandbox{Id: uid, Labels: of(uid), Metadata: meta})
+		answers[sandboxStatus+uid] = answer{response: &runtimeapi.PodSandboxStatusResponse{
+			Status: &runtimeapi.PodSandboxStatus{Id: uid, Labels: of(uid), Metadata: meta},
+		}}
+	}
+	for uid, id := range containers {
+		meta := &runtimeapi.ContainerMetadata{Name: id}
+		state := runtimeapi.ContainerState_CONTAINER_EXITED
+		all.Containers = append(all.Containers, &runtimeapi.Container{
+			Id: id, PodSandboxId: uid, Labels: of(uid), Metadata: meta, State: state,
+		})
+		answers[containerStatus+id] = answer{response: &runtimeapi.ContainerStatusResponse{
+			Status: &runtimeapi.ContainerStatus{
+				Id: id, Labels: of(uid), Metadata: meta, State: state, StartedAt: begun.UnixNano(), FinishedAt: begun.UnixNano(),
+			},
+		}}
+		if id == "lost" {
+			answers[containerStatus+id] = answer{code: int32(codes.NotFound)}
+		}
+	}
+	return answers
+}
+
+const present, gone = "POD_SYNC 1 sandboxes, 1 ready, 0 containers", "POD_SYNC 0 sandboxes, 0 ready, 0 containers"
+
+// TestAPodThatIsBackSoonIsNotUnknown lists a pod, which is inspected, goes, and is listed again before the relist of the
+// first list would have given up. The first list says nothing about the pod of the second one.
+func TestAPodThatIsBackSoonIsNotUnknown(t *testing.T) {
+	there := runtimeWith([]string{"u"}, nil)
+	s := newScene(false)
+	s.add("", 0, there)
+	s.add("u", 100*time.Millisecond, there)
+	s.add("u", time.Second, runtimeWith(nil, nil))
+	s.add("", 1900*time.Millisecond, there)
+	s.add("u", 2100*time.Millisecond, there)
+	if diff := cmp.Diff([]string{present, gone, present}, s.replays(t)); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// TestARestartedPLEGBeginsWithWhatWasPublished replays the first relist after a restart. It asks again for a container
+// whose end was known, and publishes the whole history of a pod that has come and ended meanwhile. A container that only
+// the events name was noted by the process before.
+func TestARestartedPLEGBeginsWithWhatWasPublished(t *testing.T) {
+	s := newScene(true)
+	s.pods["u"] = &recorded{earlier: true, knownAt: time.Second, known: &lifecyclev1.PodStatus{
+		Uid: "u", Name: "u", Namespace: "default",
+		Sandboxes: []*lifecyclev1.Sandbox{{
+			Id: "u", State: lifecyclev1.SandboxState_SANDBOX_STATE_READY, CreatedAt: timestamppb.New(time.Unix(0, 0)),
+		}},
+		Containers: []*lifecyclev1.Container{
+			{Id: "lost", Name: "lost", State: lifecyclev1.ContainerState_CONTAINER_STATE_EXITED},
+		},
+	}}
+	old, fresh := runtimeWith([]string{"u"}, map[string]string{"u": "lost"}), runtimeWith([]string{"v"}, map[string]string{"v": "app"})
+	s.served = begun.Add(time.Second)
+	s.add("", 0, runtimeWith([]string{"u", "v"}, map[string]string{"u": "lost", "v": "app"}))
+	s.add("u", 100*time.Millisecond, old)
+	s.add("v", 100*time.Millisecond, fresh)
+	for _, what := range []lifecyclev1.EventType{
+		lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED,
+	} {
+		s.pods["u"].events = append(s.pods["u"].events, &lifecyclev1.Event{
+			Type: what, PodUid: "u", ContainerId: "brief", ContainerName: "brief", ExitCode: 9,
+			Status: &lifecyclev1.PodStatus{Uid: "u", ObservedBoottimeNs: int64(time.Minute + 100*time.Millisecond)},
+		})
+	}
+	want := []string{
+		"CONTAINER_REMOVED lost", "CONTAINER_DIED brief exit code 9", "CONTAINER_REMOVED brief",
+		"POD_SYNC 1 sandboxes, 1 ready, 1 containers", "CONTAINER_STARTED app", "CONTAINER_DIED app exit code 0",
+	}
+	if diff := cmp.Diff(want, s.replays(t)); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
