@@ -21,6 +21,9 @@ const version = 1
 type entry struct {
 	// Version is the version of the format.
 	Version int `json:"version"`
+	// Line is the number of the line, so that a file that lost lines while it was written is found: its first line may
+	// otherwise pass for all pods. 0 is a line of v0.1.0.
+	Line int `json:"line,omitempty"`
 	// Tokens are the tokens of followers that have received everything up to this line.
 	Tokens [][]byte `json:"tokens"`
 	// Pods are the pods with changes since the previous line; all pods in the first line.
@@ -90,6 +93,8 @@ func decode(data []byte) (*cut, error) {
 			return c, nil
 		case !whole:
 			return nil, errors.New("line 1 is cut off")
+		case err == nil && e.Line != 0 && e.Line != number:
+			err = fmt.Errorf("it was written as line %d: lines before it are lost", e.Line)
 		case err == nil:
 			err = c.take(e)
 		}

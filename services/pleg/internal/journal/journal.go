@@ -34,7 +34,8 @@
 //
 // Each line has a checksum and a JSON object (see entry). The first line has all pods, and each later one the changed
 // pods. From time to time the file is replaced by one with a single line, so that its size is bounded by the number of
-// pods. An incomplete last line is ignored: the cut is then the line before. Lines are not synced individually: they
+// pods. Lines have numbers, so that a file that was emptied while it was written does not pass for one with fewer pods.
+// An incomplete last line is ignored: the cut is then the line before. Lines are not synced individually: they
 // must survive the process, while a crash of the machine ends every container and every follower.
 package journal
 
@@ -117,9 +118,10 @@ type Book struct {
 	// it, and at is its token.
 	written map[string]json.RawMessage
 	at      []byte
-	// size is the size of the file, and base its size after the last Replace; broken is the error of the last write.
-	size, base int
-	broken     error
+	// size is the size of the file, base its size after the last Replace, and lines the number of its lines; broken is the
+	// error of the last write.
+	size, base, lines int
+	broken            error
 }
 
 // Open reads the state of the previous process. It renames and logs an invalid file, and leaves an unreadable one; then
@@ -302,6 +304,7 @@ func (b *Book) put(line entry) error {
 	// of a large one.
 	const slack = 256 << 10
 	if b.broken == nil && b.base > 0 && b.size < 4*b.base+slack {
+		line.Line = b.lines + 1
 		data, err := line.encode()
 		if err != nil {
 			return err
@@ -309,10 +312,10 @@ func (b *Book) put(line entry) error {
 		if err := b.cfg.File.Append(data); err != nil {
 			return err
 		}
-		b.size += len(data)
+		b.size, b.lines = b.size+len(data), b.lines+1
 		return nil
 	}
-	full := entry{Version: version, Tokens: line.Tokens}
+	full := entry{Version: version, Line: 1, Tokens: line.Tokens}
 	for _, uid := range slices.Sorted(maps.Keys(b.written)) {
 		full.Pods = append(full.Pods, b.written[uid])
 	}
@@ -323,7 +326,7 @@ func (b *Book) put(line entry) error {
 	if err := b.cfg.File.Replace(data); err != nil {
 		return err
 	}
-	b.size, b.base = len(data), len(data)
+	b.size, b.base, b.lines = len(data), len(data), 1
 	return nil
 }
 
