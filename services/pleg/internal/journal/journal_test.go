@@ -220,13 +220,13 @@ func TestAFileThatCannotBeUnderstoodIsRenamed(t *testing.T) {
 	_, changes, _ := strings.Cut(whole, "\n")
 	for name, data := range map[string]string{
 		"emptied while it was written": changes,
-		"empty":               "",
-		"other":               "what is this\n",
-		"cut off":             whole[:10],
-		"damaged":             strings.Replace(whole, `"version":1`, `"version":2`, 1),
-		"of a newer version":  line(`{"version":9,"tokens":["YQ=="]}`),
-		"a pod without a UID": line(`{"version":1,"tokens":["YQ=="],"pods":[{"status":{}}]}`),
-		"of no follower":      line(`{"version":1}`),
+		"empty":                        "",
+		"other":                        "what is this\n",
+		"cut off":                      whole[:10],
+		"damaged":                      strings.Replace(whole, `"version":1`, `"version":2`, 1),
+		"of a newer version":           line(`{"version":9,"tokens":["YQ=="]}`),
+		"a pod without a UID":          line(`{"version":1,"tokens":["YQ=="],"pods":[{"status":{}}]}`),
+		"of no follower":               line(`{"version":1}`),
 	} {
 		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
 			t.Fatal(err)
