@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ import (
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/stream"
+	"github.com/quartet-node/quartet/internal/stream/streamrpc"
 )
 
 const (
@@ -37,8 +39,9 @@ func (a *querier) topCommand() *cobra.Command {
 		Use:   "top",
 		Short: "Watch the four processes, their streams, workers, pods and events",
 		Long: "Shows the node on a terminal until q: what each process uses, the lag and the resumptions of each stream,\n" +
-			"workers that wait or fail and why, pods, and events. Metrics are read from the sockets of this machine. A\n" +
-			"process that does not answer is named, and hides nothing of the others.\n\n" +
+			"workers that wait or fail and why, pods, and events. Metrics are read from the sockets of this machine: of a\n" +
+			"process elsewhere, processor time, memory and streams are not available. A process that does not answer or\n" +
+			"refuses something is named with the reason, and hides nothing of the others.\n\n" +
 			"Of a stream: subscribers, for how long and how many messages the slowest is behind, changes per second,\n" +
 			"subscriptions so far, those that went on where they were, and those that fell too far behind.\n\n" +
 			"  1 to 5, Tab      overview, streams, workers, pods, events\n" +
@@ -88,7 +91,10 @@ func (a *querier) topOnce(cmd *cobra.Command, interval time.Duration) error {
 		if service.service == layout.PLEG {
 			continue
 		}
-		events, _ := service.list(ctx) // a service that does not answer is in the table of processes
+		events, err := service.list(ctx)
+		if err != nil {
+			view.missing = append(view.missing, missingEvents(service.service, err))
+		}
 		view.events = append(view.events, events...)
 	}
 	sortByTime(view.events)
@@ -145,10 +151,23 @@ func (a *querier) topScreen(cmd *cobra.Command, interval time.Duration) error {
 	return errors.Join(err, followErr)
 }
 
-// topEventLog has the last events of both services.
+// topEventLog has the last events of both services, and what refuses them.
 type topEventLog struct {
-	mu   sync.Mutex
-	kept []happening
+	mu      sync.Mutex
+	kept    []happening
+	missing []string
+}
+
+// missingEvents says that the events of a service are missing, and why.
+func missingEvents(service layout.Service, err error) string {
+	return fmt.Sprintf("No events of %s: %s", service, oneLine(err.Error()))
+}
+
+// refuse notes that a service does not give its events.
+func (l *topEventLog) refuse(service layout.Service, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.missing = append(l.missing, missingEvents(service, err))
 }
 
 func (l *topEventLog) add(h happening) {
@@ -159,13 +178,14 @@ func (l *topEventLog) add(h happening) {
 	l.kept = l.kept[max(0, len(l.kept)-topKept):]
 }
 
-func (l *topEventLog) all() []happening {
+func (l *topEventLog) all() (events []happening, missing []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return append([]happening(nil), l.kept...)
+	return slices.Clone(l.kept), slices.Clone(l.missing)
 }
 
-// followTopEvents adds a service's events until ctx ends. What a service has sent before it went away stays.
+// followTopEvents adds a service's events until ctx ends. What a service has sent before it went away stays. One that
+// refuses its events is noted, because it would refuse them again.
 func (a *querier) followTopEvents(ctx context.Context, service layout.Service, events *topEventLog) (err error) {
 	conn, err := a.node.Dial(service)
 	if err != nil {
@@ -177,7 +197,7 @@ func (a *querier) followTopEvents(ctx context.Context, service layout.Service, e
 		open = nodeEventSource
 	}
 	err = stream.Follow(ctx, stream.FollowConfig[*enginev1.PodEvent]{
-		Source: open(conn), Logger: slog.New(slog.DiscardHandler), Clock: a.clock, Name: string(service) + "_events",
+		Source: streamrpc.UntilRefused(open(conn), streamrpc.Refusal(service, "events")), Logger: slog.New(slog.DiscardHandler), Clock: a.clock, Name: string(service) + "_events",
 		Equal: func(held, fresh *enginev1.PodEvent) bool { return proto.Equal(held, fresh) },
 		Handle: func(change stream.Change[*enginev1.PodEvent]) {
 			if change.Op == stream.OpRemove {
@@ -188,6 +208,10 @@ func (a *querier) followTopEvents(ctx context.Context, service layout.Service, e
 			}
 		},
 	})
+	if refused := (*stream.RefusedError)(nil); errors.As(err, &refused) {
+		events.refuse(service, refused)
+		return nil
+	}
 	if ctx.Err() != nil {
 		return nil
 	}

@@ -7,11 +7,15 @@ import (
 	"time"
 
 	tea "github.com/charmbracelet/bubbletea"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
+	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/layout"
 )
@@ -66,7 +70,8 @@ func topExample() topView {
 func topAt(width, height int) topScreen {
 	view := topExample()
 	m := topScreen{
-		view: view, sample: func() topSample { return view.now }, events: func() []happening { return view.events },
+		view: view, sample: func() topSample { return view.now },
+		events: func() ([]happening, []string) { return view.events, view.missing },
 	}
 	next, _ := m.Update(tea.WindowSizeMsg{Width: width, Height: height})
 	return next.(topScreen) //nolint:forcetypeassert // it is the model of the test
@@ -176,5 +181,55 @@ func TestAnotherProcessHasNoProcessorTimeYet(t *testing.T) {
 	view.now.processes[0].started = now
 	if got := view.now.cpuPercent(view.before, 0); got >= 0 {
 		t.Errorf("a process that has just started has %.1f %%", got)
+	}
+}
+
+// refusing is a syncloop whose events this user may not see.
+type refusing struct {
+	enginev1.UnimplementedEngineServiceServer
+}
+
+func (refusing) WatchPodEvents(
+	*enginev1.WatchPodEventsRequest, grpc.ServerStreamingServer[enginev1.WatchPodEventsResponse],
+) error {
+	return status.Error(codes.PermissionDenied, "user 7 lacks the role observe: add it to --observe-uids")
+}
+
+// TestEventsThatAreRefusedAreNamed follows the events of a syncloop that refuses them, and shows what to do.
+func TestEventsThatAreRefusedAreNamed(t *testing.T) {
+	n := newNode(t)
+	n.serveAs(layout.SyncLoop, func(s *grpc.Server) { enginev1.RegisterEngineServiceServer(s, refusing{}) })
+	a := &querier{clock: n.clock, node: target.Node{StateDir: n.stateDir}}
+	events := &topEventLog{}
+	if err := a.followTopEvents(t.Context(), layout.SyncLoop, events); err != nil {
+		t.Fatal(err)
+	}
+	m := topAt(120, 24)
+	m.events = events.all
+	next, _ := m.Update(sampled{m.view.now})
+	const want = "syncloop refuses the stream of events: user 7 lacks the role observe: add it to --observe-uids"
+	for _, page := range []string{"1", "5"} {
+		if screen := next.(topScreen).press(page).View(); !strings.Contains(screen, want) { //nolint:forcetypeassert // as above
+			t.Errorf("page %s lacks %q:\n%s", page, want, screen)
+		}
+	}
+}
+
+// TestFiguresOfAnotherMachineAreNotAvailable names what is missing, and where it is, on each page that lacks it.
+func TestFiguresOfAnotherMachineAreNotAvailable(t *testing.T) {
+	m := topAt(120, 24)
+	for i := range m.view.now.processes {
+		p := &m.view.now.processes[i]
+		*p = topProcess{service: p.service, err: errMetricsElsewhere}
+	}
+	m.view.now.streams, m.view.now.followers = nil, nil
+	const why = "not available: metrics are read on its machine: run quartet top there"
+	for page, want := range map[string]string{"1": "pleg        <none>  <none>  <none>      " + why, "2": "No streams of pleg: " + why} {
+		if screen := m.press(page).View(); !strings.Contains(screen, want) || strings.Contains(screen, "does not answer") {
+			t.Errorf("page %s lacks %q:\n%s", page, want, screen)
+		}
+	}
+	if screen := m.View(); !strings.Contains(screen, "Streams: not known, see the processes") {
+		t.Errorf("the overview counts streams that are not known:\n%s", screen)
 	}
 }

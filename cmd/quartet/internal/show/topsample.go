@@ -20,8 +20,8 @@ import (
 // topTimeout bounds each of the questions of a sample, so that a process that hangs delays the screen by no more.
 const topTimeout = 2 * time.Second
 
-// errMetricsElsewhere says why a process of a node on another machine has no figures.
-var errMetricsElsewhere = errors.New("metrics of a node elsewhere are read on its machine")
+// errMetricsElsewhere says why a process on another machine has no figures: a metrics socket is only for its machine.
+var errMetricsElsewhere = errors.New("metrics are read on its machine: run quartet top there")
 
 // topSample is what `quartet top` knows about a node at one time. What could not be read has an error.
 type topSample struct {

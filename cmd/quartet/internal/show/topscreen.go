@@ -15,7 +15,8 @@ const topChrome = 4
 type topScreen struct {
 	view   topView
 	sample func() topSample
-	events func() []happening
+	// events returns the events, and lines about those that are missing.
+	events func() (events []happening, missing []string)
 
 	tab           topTab
 	width, height int
@@ -50,7 +51,8 @@ func (m topScreen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		cmd = func() tea.Msg { return sampled{m.sample()} }
 	case sampled:
 		if !m.paused {
-			m.view.before, m.view.now, m.view.events = m.view.now, msg.sample, m.events()
+			m.view.before, m.view.now = m.view.now, msg.sample
+			m.view.events, m.view.missing = m.events()
 		}
 		cmd = m.wait()
 	case tea.KeyMsg:

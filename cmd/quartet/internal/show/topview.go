@@ -1,6 +1,7 @@
 package show
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,14 +27,16 @@ func topTabs() []string { return []string{"overview", "streams", "workers", "pod
 type topView struct {
 	before, now topSample
 	events      []happening
-	interval    time.Duration
+	// missing has a line for each service whose events are missing.
+	missing  []string
+	interval time.Duration
 }
 
 // lines returns the lines of a page without its header.
 func (v topView) lines(tab topTab) []string {
 	switch tab {
 	case topStreams:
-		return slices.Concat(v.streams(), []string{""}, v.followers())
+		return slices.Concat(v.streams(), []string{""}, v.followers(), v.unknownStreams())
 	case topWorkers:
 		return v.workers()
 	case topPods:
@@ -90,7 +93,7 @@ func (v topView) header() string {
 	}
 	pods := fmt.Sprintf("%d pods, %d ready, %d failing", len(v.now.pods), ready, failing)
 	if v.now.podsErr != nil {
-		pods = "syncloop does not answer"
+		pods = "pods are not known"
 	}
 	return fmt.Sprintf("%s  %s  every %s", v.now.at.Format(time.TimeOnly), pods, v.interval)
 }
@@ -99,8 +102,7 @@ func (v topView) processes() []string {
 	rows := [][]string{{"PROCESS", "CPU", "MEMORY", "GOROUTINES", "AGE"}}
 	for i, p := range v.now.processes {
 		if p.err != nil {
-			why := "does not answer: " + oneLine(p.err.Error())
-			rows = append(rows, []string{string(p.service), noValue, noValue, noValue, why})
+			rows = append(rows, []string{string(p.service), noValue, noValue, noValue, p.missing()})
 			continue
 		}
 		cpu := noValue
@@ -112,6 +114,24 @@ func (v topView) processes() []string {
 		})
 	}
 	return align(rows)
+}
+
+// missing says why there are no figures of a process.
+func (p topProcess) missing() string {
+	if errors.Is(p.err, errMetricsElsewhere) {
+		return "not available: " + p.err.Error()
+	}
+	return "does not answer: " + oneLine(p.err.Error())
+}
+
+// unknownStreams has a line for each process whose streams are not known.
+func (v topView) unknownStreams() (lines []string) {
+	for _, p := range v.now.processes {
+		if p.err != nil {
+			lines = append(lines, fmt.Sprintf("No streams of %s: %s", p.service, p.missing()))
+		}
+	}
+	return lines
 }
 
 // streamsLine says in one line whether all streams flow.
@@ -130,6 +150,10 @@ func (v topView) streamsLine() string {
 			slowest = s
 		}
 	}
+	unknown := len(v.unknownStreams())
+	if unknown == len(v.now.processes) {
+		return "Streams: not known, see the processes"
+	}
 	connected := fmt.Sprintf("%d connected", len(v.now.followers))
 	if lost > 0 {
 		connected = fmt.Sprintf("%.0f of %d not connected", lost, len(v.now.followers))
@@ -137,6 +161,9 @@ func (v topView) streamsLine() string {
 	text := fmt.Sprintf("Streams: %s, %.0f lost, %.0f resumed", connected, losses, resumed)
 	if slowest.lag > 0 {
 		text += fmt.Sprintf("; %s is %s behind", slowest.name, seconds(slowest.lag))
+	}
+	if unknown > 0 {
+		text += fmt.Sprintf("; not known of %d processes", unknown)
 	}
 	return text
 }
@@ -209,6 +236,9 @@ func tableLines[T any](columns []column, row func(T, time.Time) []any, items []T
 
 // happenings returns the last events, the newest first.
 func (v topView) happenings(most int) []string {
+	if len(v.events) == 0 && len(v.missing) > 0 {
+		return v.missing
+	}
 	if len(v.events) == 0 {
 		return []string{"Events: none."}
 	}
@@ -220,7 +250,7 @@ func (v topView) happenings(most int) []string {
 		}
 		rows = append(rows, []string{age(h.Time, v.now.at), h.Type, h.Reason, object, oneLine(h.Message)})
 	}
-	return align(rows)
+	return slices.Concat(v.missing, align(rows))
 }
 
 // align returns rows as lines with aligned columns.
