@@ -300,15 +300,17 @@ func TestARealNodeOfASiteWhileTheLineIsCut(t *testing.T) {
 	})
 	n.commandsReachTheSite()
 
-	n.uplink.Refuse(t)
-	must(t, n.configmux.Kill())
-	n.killSyncloop()
-	must(t, n.configmux.Start())
-	after := n.ready(0)
-	was, is := before.Status.ContainerStatuses[0].ContainerID, after.Status.ContainerStatuses[0].ContainerID
-	if is != was {
-		t.Errorf("after the kills the container is %s, before %s", is, was)
-	}
+	var after *v1.Pod
+	whileCut(t, n.uplink, func() {
+		must(t, n.configmux.Kill())
+		n.killSyncloop()
+		must(t, n.configmux.Start())
+		after = n.ready(0)
+		was, is := before.Status.ContainerStatuses[0].ContainerID, after.Status.ContainerStatuses[0].ContainerID
+		if is != was {
+			t.Errorf("after the kills the container is %s, before %s", is, was)
+		}
+	})
 	root, err := n.node.Inside(after, "main")
 	must(t, err)
 	process, err := strconv.Atoi(filepath.Base(filepath.Dir(root)))

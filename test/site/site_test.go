@@ -3,6 +3,7 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -184,8 +185,36 @@ func (s *site) startNodes() {
 	}
 }
 
+// outageVariable is the variable with the least duration of an outage: the restarts are repeated until it is over.
+const outageVariable = "QUARTET_SITE_OUTAGE"
+
+// betweenRestarts is the pause before restarts are repeated.
+const betweenRestarts = 20 * time.Second
+
+// whileCut cuts the line while restarts are done once, or again and again for as long as outageVariable says.
+func whileCut(t *testing.T, uplink *cluster.Proxy, restart func()) {
+	t.Helper()
+	length, err := time.ParseDuration(cmp.Or(os.Getenv(outageVariable), "0s"))
+	if err != nil {
+		t.Fatalf("%s: %v", outageVariable, err)
+	}
+	uplink.Refuse(t)
+	over := time.Now().Add(length)
+	for {
+		restart()
+		left := time.Until(over)
+		if left <= 0 {
+			return
+		}
+		<-time.After(min(left, betweenRestarts))
+	}
+}
+
 // TestFiftyNodesWhileTheLineIsCut: the line to the API server is cut while configmux and all nodes are killed and
 // started in every order. No node loses a pod, and when the line is back, each node does what has changed meanwhile.
+// The line is cut for as long as the restarts take. Longer outages are for manual runs:
+//
+//	QUARTET_SITE_OUTAGE=10m go test -count 1 -timeout 30m -run WhileTheLineIsCut ./test/site
 func TestFiftyNodesWhileTheLineIsCut(t *testing.T) {
 	s := newSite(t)
 	s.populate(nodeCount, s.configmux.Address)
@@ -194,8 +223,7 @@ func TestFiftyNodesWhileTheLineIsCut(t *testing.T) {
 	s.haveAll()
 	s.hasCheckpoints()
 
-	s.uplink.Refuse(t)
-	for _, round := range []struct {
+	rounds := []struct {
 		name string
 		do   func()
 	}{
@@ -221,11 +249,14 @@ func TestFiftyNodesWhileTheLineIsCut(t *testing.T) {
 			eventually.That(t, "configmux serves", func() bool { return s.configmux.Serving(t.Context()) })
 			s.startNodes()
 		}},
-	} {
-		round.do()
-		s.haveKept()
-		s.noneLost(round.name)
 	}
+	whileCut(t, s.uplink, func() {
+		for _, round := range rounds {
+			round.do()
+			s.haveKept()
+			s.noneLost(round.name)
+		}
+	})
 
 	s.change()
 	s.uplink.Accept(t)
