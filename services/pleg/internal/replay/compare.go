@@ -65,14 +65,16 @@ func (p *player) compare(s *step, want []*lifecyclev1.Event) error {
 
 // inspectionOf returns the inspection that has made an event; nil if it is not in the recording. An event has the time
 // of its inspection, which is before its first call. One for a pod that could not be inspected has it not, and was made
-// during the inspection.
+// during the inspection. An inspection that hung until pleg was killed is not in the recording: the pod is then unknown
+// since after the end of the one before.
 func inspectionOf(pod *recorded, event *lifecyclev1.Event) *step {
 	if failed(event) {
 		at := event.GetObservedAt().AsTime()
 		i, _ := slices.BinarySearchFunc(pod.inspections, at, func(s *step, at time.Time) int {
 			return cmp.Or(s.began.Compare(at), -1)
 		})
-		if i == 0 {
+		since := event.GetStatus().GetUnknownSince()
+		if i == 0 || (since != nil && pod.inspections[i-1].ended.Before(since.AsTime())) {
 			return nil
 		}
 		return pod.inspections[i-1]

@@ -38,18 +38,26 @@ func (s scene) add(uid string, after time.Duration, calls runtime) {
 	s.pods[uid].inspections = append(s.pods[uid].inspections, step)
 }
 
-// replays returns the events that a replay publishes. The recorded ones are those of the pods.
-func (s scene) replays(t *testing.T) []string {
+// differences returns the differences of a replay from the recorded events, which are those of the pods.
+func (s scene) differences(t *testing.T) (found []replayed.Difference) {
 	t.Helper()
-	var events []string
 	var summary Summary
 	s.forgetEarlier()
 	p := newPlayer(Config{Report: func(d replayed.Difference) error {
-		events = append(events, d.Replayed)
+		found = append(found, d)
 		return nil
 	}}, s.segment, &summary, nil)
 	if err := p.play(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	return found
+}
+
+// replays returns the events that a replay publishes and that differ.
+func (s scene) replays(t *testing.T) (events []string) {
+	t.Helper()
+	for _, d := range s.differences(t) {
+		events = append(events, d.Replayed)
 	}
 	return events
 }
@@ -137,5 +145,22 @@ func TestARestartedPLEGBeginsWithWhatWasPublished(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, s.replays(t)); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// TestAnInspectionThatHungUntilTheEndIsNotAnEarlierOne: its calls are not in the recording, and the event that it is
+// overdue is.
+func TestAnInspectionThatHungUntilTheEndIsNotAnEarlierOne(t *testing.T) {
+	s := newScene(false)
+	s.add("u", 0, runtimeWith([]string{"u"}, nil))
+	s.pods["u"].events = []*lifecyclev1.Event{{
+		Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: "u", ObservedAt: timestamppb.New(begun.Add(6 * time.Second)),
+		Status: &lifecyclev1.PodStatus{
+			Uid: "u", ObservedBoottimeNs: int64(time.Minute), InspectError: "overdue",
+			UnknownSince: timestamppb.New(begun.Add(time.Second)),
+		},
+	}}
+	if found := s.differences(t); len(found) != 1 || found[0].Recorded != nothing {
+		t.Errorf("got %+v, want that the first inspection has no recorded event", found)
 	}
 }

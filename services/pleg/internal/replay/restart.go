@@ -31,8 +31,8 @@ func (p *player) resume(before *player) {
 	published := before.relist.Published()
 	for uid, at := range before.inspected {
 		pod := p.segment.pods[uid]
-		if pod != nil && (!pod.earlier || pod.knownAt > at) {
-			continue
+		if pod != nil && (!pod.earlier || pod.knownAt > at || pod.known.GetInspectError() != "") {
+			continue // what was published is newer, or says that a later inspection has failed
 		}
 		if state, present := published[uid]; present {
 			p.begun[uid] = beginning{status: state.Status, earlier: true}
