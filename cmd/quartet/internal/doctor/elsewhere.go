@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc/health/grpc_health_v1"
+
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/nodeprocess"
 	"github.com/quartet-node/quartet/internal/peertls"
+	"github.com/quartet-node/quartet/internal/rpc"
 )
 
 // networkPatience is how long a configmux on another machine may take to answer: less than the whole check, so that the
@@ -59,4 +62,32 @@ func (p *patient) askElsewhere(ctx context.Context, facts *serviceFacts) error {
 	defer func() { _ = conn.Close() }() // nothing was written to it
 	askMore(ctx, conn, facts)
 	return facts.healthErr
+}
+
+// judgeNoConfigmux evaluates that there is no configmux on this machine, although the command line of syncloop does not
+// name one elsewhere: it may be in a container, so that it cannot be read. syncloop says whether it follows one.
+func (p *patient) judgeNoConfigmux(ctx context.Context, facts serviceFacts) []machine.Finding {
+	if p.followsConfigmux(ctx) {
+		return []machine.Finding{machine.Ok(
+			string(layout.ConfigMux), "none at %s: syncloop follows one that is not of this machine", facts.socket,
+		)}
+	}
+	findings := p.judgeService(facts)
+	for i := range findings {
+		findings[i].Fix += "; if the pods come from elsewhere, look at --configmux-address of syncloop and at its log"
+	}
+	return findings
+}
+
+// followsConfigmux reports whether syncloop is connected to a configmux.
+func (p *patient) followsConfigmux(ctx context.Context) bool {
+	conn, err := rpc.Dial(p.layout.Address(layout.SyncLoop))
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }() // nothing was written to it
+	answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{
+		Service: string(layout.ConfigMux),
+	})
+	return err == nil && answer.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING
 }

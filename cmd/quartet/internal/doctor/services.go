@@ -64,7 +64,11 @@ func (p *patient) serviceChecks() []check {
 			if at, found := p.elsewhere(s); found {
 				return p.checkElsewhere(ctx, at)
 			}
-			return p.judgeService(p.askService(ctx, s))
+			facts := p.askService(ctx, s)
+			if s == layout.ConfigMux && errors.Is(facts.socketErr, fs.ErrNotExist) {
+				return p.judgeNoConfigmux(ctx, facts)
+			}
+			return p.judgeService(facts)
 		}})
 	}
 	return append(

@@ -402,6 +402,19 @@ func TestANodeOfASiteHasNoConfigmuxOfItsOwn(t *testing.T) {
 	expect(t, find(t, ask(t, p), "configmux")[0], machine.Warning, site.Node.Cert, site.Address, "as root")
 }
 
+// TestAConfigmuxOfASiteThatIsNotKnown: syncloop runs in a container, so that its command line cannot be read. It says
+// itself whether it follows a configmux, and then one that has no socket here is no fault.
+func TestAConfigmuxOfASiteThatIsNotKnown(t *testing.T) {
+	p := examine(t, harness.ShortDir(t), nil)
+	n := wellNode()
+	n.start(t, p.layout, layout.PLEG, layout.SyncLoop, layout.NodeStatus)
+	n.health[layout.SyncLoop].Set("configmux", "configmux has not sent all pods yet: check that it runs")
+	expect(t, find(t, ask(t, p), "configmux")[0], machine.Fault, "is not there", "--configmux-address of syncloop")
+
+	n.health[layout.SyncLoop].Set("configmux", "")
+	expect(t, find(t, ask(t, p), "configmux")[0], machine.OK, "syncloop follows one that is not of this machine")
+}
+
 func TestTheConfigmuxOfASiteIsAway(t *testing.T) {
 	p := examine(t, harness.ShortDir(t), nil)
 	wellNode().start(t, p.layout, layout.PLEG, layout.SyncLoop, layout.NodeStatus)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/machine"
+	"github.com/quartet-node/quartet/internal/peertls"
 )
 
 const (
@@ -148,7 +149,11 @@ func parseStack(data []byte) (*stack, error) {
 	if err := json.Unmarshal(data, &config); err != nil {
 		return nil, fmt.Errorf("what docker compose makes of it cannot be read: %w", err)
 	}
+	elsewhere := config.Services[string(layout.SyncLoop)].flag("configmux-address")
 	for _, name := range layout.Services() {
+		if name == layout.ConfigMux && elsewhere != "" && peertls.OnNetwork(elsewhere) {
+			continue // the node has that of a site, and none of its own
+		}
 		if _, found := config.Services[string(name)]; !found {
 			return nil, fmt.Errorf("it has no service %s: name the compose file of the node with --compose=FILE", name)
 		}

@@ -358,3 +358,19 @@ func TestWhereAPathOfAContainerIsOnTheMachine(t *testing.T) {
 		}
 	}
 }
+
+// TestAStackOfANodeOfASite has no configmux: its syncloop follows that of the site.
+func TestAStackOfANodeOfASite(t *testing.T) {
+	data, err := os.ReadFile("testdata/stack.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	without := strings.Replace(string(data), `"configmux": {`, `"left-out": {`, 1)
+	if _, err := parseStack([]byte(without)); err == nil || !strings.Contains(err.Error(), "no service configmux") {
+		t.Errorf("got %v, want that configmux is missing", err)
+	}
+	const own, site = "unix:///var/lib/quartet-compose/run/configmux.sock", "dns:///configmux.example:7441"
+	if _, err := parseStack([]byte(strings.ReplaceAll(without, own, site))); err != nil {
+		t.Errorf("got %v for a node of a site, want none", err)
+	}
+}
