@@ -139,10 +139,16 @@ func (p *Replay) Late(uid string, began time.Time) {
 	}
 }
 
-// List lists everything, and requests the inspections of pods that differ from the record. adopt is to be called when
-// the relist would not wait for them any longer. It adopts only pods whose inspection this list has requested and that
-// has not taken place: a relist ends its wait with the last of its inspections. It fails if a list does.
-func (p *Replay) List(ctx context.Context, runtime internalapi.RuntimeService) (adopt func(), err error) {
+// Listed is a list of everything, whose relist waits for the inspections that it has requested.
+type Listed struct {
+	r     *Relister
+	all   map[string]*items
+	asked map[string]*pod
+	next  map[string]*flight
+}
+
+// List lists everything, and requests the inspections of pods that differ from the record. It fails if a list does.
+func (p *Replay) List(ctx context.Context, runtime internalapi.RuntimeService) (*Listed, error) {
 	p.r.runtime = runtime
 	began, boot := p.r.cfg.Clock.Now(), p.r.cfg.BootTime()
 	p.r.beginRound(began)
@@ -154,22 +160,36 @@ func (p *Replay) List(ctx context.Context, runtime internalapi.RuntimeService) (
 	p.r.finishRound(began, boot)
 	p.r.mu.Lock()
 	defer p.r.mu.Unlock()
-	asked := map[string]*flight{}
+	l := &Listed{r: p.r, all: all, asked: map[string]*pod{}, next: map[string]*flight{}}
 	for uid, pod := range p.r.pods {
-		asked[uid] = pod.next
+		if pod.next != nil {
+			l.asked[uid], l.next[uid] = pod, pod.next
+		}
 	}
-	return func() {
-		maps.DeleteFunc(all, func(uid string, _ *items) bool { return !p.waits(uid, asked[uid]) })
-		p.r.adopt(all)
-	}, nil
+	return l, nil
 }
 
-// waits reports whether a requested inspection of a pod has not taken place.
-func (p *Replay) waits(uid string, asked *flight) bool {
-	p.r.mu.Lock()
-	defer p.r.mu.Unlock()
-	pod := p.r.pods[uid]
-	return pod != nil && asked != nil && pod.next == asked
+// Waits reports whether a requested inspection has not taken place.
+func (l *Listed) Waits() bool {
+	l.r.mu.Lock()
+	defer l.r.mu.Unlock()
+	for uid, next := range l.next {
+		if pod := l.r.pods[uid]; pod != nil && pod.next == next {
+			return true
+		}
+	}
+	return false
+}
+
+// Adopt ends the wait. It adopts only pods for which this list has asked: one that has gone and come back since is
+// another.
+func (l *Listed) Adopt() {
+	l.r.mu.Lock()
+	maps.DeleteFunc(l.all, func(uid string, _ *items) bool {
+		return l.asked[uid] == nil || l.r.pods[uid] != l.asked[uid]
+	})
+	l.r.mu.Unlock()
+	l.r.adopt(l.all)
 }
 
 // Wanted returns the pods whose inspection was requested and has not taken place, sorted.

@@ -106,7 +106,7 @@ type player struct {
 
 	// published has the events of each pod that are not compared yet.
 	published map[string][]*lifecyclev1.Event
-	// due are the calls that are due at a time.
+	// due are the lists that wait for inspections.
 	due []due
 	// wanted is since when the inspection of a pod is due.
 	wanted map[string]time.Time
@@ -121,9 +121,10 @@ type player struct {
 	compared map[string]bool
 }
 
+// due is a list whose wait for inspections ends at a time, or with the last of them.
 type due struct {
-	at time.Time
-	do func()
+	at     time.Time
+	listed *relist.Listed
 }
 
 // newPlayer returns a player of a segment. before is that of the segment before; nil for the first.
@@ -200,13 +201,24 @@ func (p *player) describe(s *step) string {
 	return fmt.Sprintf("%s  line %d  %s", s.ended.Format("15:04:05.000"), s.line, what)
 }
 
-// runDue does what is due until a time.
+// runDue ends the waits that are over at a time.
 func (p *player) runDue(until time.Time) {
 	for len(p.due) > 0 && !p.due[0].at.After(until) {
 		p.set(p.due[0].at)
-		p.due[0].do()
+		p.due[0].listed.Adopt()
 		p.due = p.due[1:]
 	}
+}
+
+// adoptInspected ends the waits for which no inspection is missing any more.
+func (p *player) adoptInspected() {
+	p.due = slices.DeleteFunc(p.due, func(d due) bool {
+		if d.listed.Waits() {
+			return false
+		}
+		d.listed.Adopt()
+		return true
+	})
 }
 
 // set sets the clock.
@@ -226,12 +238,12 @@ func (p *player) step(ctx context.Context, s *step) error {
 	case s.uid != "":
 		return p.inspect(ctx, s)
 	}
-	adopt, err := p.relist.List(ctx, newService(s.calls))
+	listed, err := p.relist.List(ctx, newService(s.calls))
 	if err != nil {
 		return nil //nolint:nilerr // a list that has failed decides nothing
 	}
 	p.set(s.ended)
-	p.due = append(p.due, due{at: s.ended.Add(relist.Settle), do: adopt})
+	p.due = append(p.due, due{at: s.ended.Add(relist.Settle), listed: listed})
 	if p.first == nil {
 		p.first = map[string]bool{}
 		for _, uid := range p.relist.Wanted() {
@@ -266,6 +278,7 @@ func (p *player) inspect(ctx context.Context, s *step) error {
 	p.inspected[s.uid] = s.boot
 	delete(p.wanted, s.uid)
 	delete(p.first, s.uid)
+	p.adoptInspected()
 	if err := p.collect(ctx); err != nil {
 		return err
 	}

@@ -31,10 +31,14 @@ func (p *player) resume(before *player) {
 	published := before.relist.Published()
 	for uid, at := range before.inspected {
 		pod := p.segment.pods[uid]
-		if pod != nil && (!pod.earlier || pod.knownAt > at || pod.known.GetInspectError() != "") {
-			continue // what was published is newer, or says that a later inspection has failed
+		if pod != nil && (!pod.earlier || pod.knownAt > at) {
+			continue // what was published is newer
 		}
 		if state, present := published[uid]; present {
+			if pod != nil && pod.known.GetInspectError() != "" { // a later inspection has hung
+				state.Status = proto.CloneOf(state.Status)
+				state.Status.InspectError, state.Status.UnknownSince = pod.known.GetInspectError(), pod.known.GetUnknownSince()
+			}
 			p.begun[uid] = beginning{status: state.Status, earlier: true}
 			p.relist.Restore(uid, state)
 		} else {
@@ -53,7 +57,7 @@ func (p *player) know(uid string, b beginning) {
 }
 
 // begins finds out with which record the first recorded inspection of a pod by a restarted pleg began. Its calls show
-// whether this process had inspected the pod before its calls were recorded: it then asks for less. Its events name
+// whether this process had inspected the pod before its calls were recorded: it then asks for less. So does their time. Its events name
 // containers that the process before had noted in the moment before it was killed, when the recorder got no more of its
 // calls.
 func (p *player) begins(ctx context.Context, s *step, want []*lifecyclev1.Event) {
@@ -63,7 +67,7 @@ func (p *player) begins(ctx context.Context, s *step, want []*lifecyclev1.Event)
 		return
 	}
 	known := p.segment.pods[s.uid].known
-	if b.earlier && known != nil && !asks(ctx, s, nil) && asks(ctx, s, known) {
+	if b.earlier && known != nil && asks(ctx, s, known) && (p.isServed(s) || !asks(ctx, s, nil)) {
 		b = beginning{status: known}
 		p.know(s.uid, b)
 	}
@@ -104,8 +108,11 @@ func asks(ctx context.Context, s *step, known *lifecyclev1.PodStatus) bool {
 
 // served ends the first relist of a restarted pleg, if it had finished by an inspection.
 func (p *player) served(s *step) {
-	served := p.segment.served
-	if p.first != nil && len(p.first) == 0 || served.IsZero() || s.began.After(served) {
+	if p.first != nil && len(p.first) == 0 || p.isServed(s) {
 		p.relist.SetBefore(false)
 	}
 }
+
+// isServed reports whether the recorder had the state of a restarted pleg before an inspection began: the first relist
+// had inspected every pod then.
+func (p *player) isServed(s *step) bool { return s.began.After(p.segment.served) }

@@ -130,6 +130,9 @@ func (s *segment) forgetEarlier() {
 		return len(pod.inspections) > 0 && pod.inspections[0].began.Before(until)
 	}
 	until := list.ended.Add(relist.FirstSettle)
+	if list.began.After(s.served) {
+		until = list.began
+	}
 	for _, pod := range s.pods {
 		if pod.earlier && !inspects(pod, until) && last.ended.After(list.ended.Add(relist.Settle)) {
 			until = list.began
