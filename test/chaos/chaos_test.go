@@ -32,7 +32,8 @@ const (
 )
 
 // TestNodeSettlesAfterChaos changes, kills and harms at random, then checks that the node has exactly the desired
-// state, and that every start of a container had a cause that the log names.
+// state, that every start of a container had a cause that the log names, and that a recording of the node that is
+// replayed gives the same decisions.
 func TestNodeSettlesAfterChaos(t *testing.T) {
 	seed, duration := settings(t)
 	t.Logf("seed: QUARTET_CHAOS_SEED=%d", seed)
@@ -51,6 +52,7 @@ func TestNodeSettlesAfterChaos(t *testing.T) {
 	if problems := n.settles(ctx, r, unchanged); len(problems) > 0 {
 		t.Fatalf("before anything is done to the node: %s", strings.Join(problems, "\n"))
 	}
+	recorded := record(t, n)
 	unleash(t, n, r, m, h, duration)
 	t.Logf("%s %s", time.Now().Format(time.StampMilli), killAll(t, n, d))
 	wanted := m.settle(t, podCount)
@@ -60,6 +62,8 @@ func TestNodeSettlesAfterChaos(t *testing.T) {
 	t.Logf("the node took %v to come to rest", time.Since(begun).Round(time.Millisecond))
 	cancel()
 	shown.wait()
+	recorded.end(t)
+	problems = append(problems, recorded.differences(t)...)
 	t.Logf("the runtime was looked at %d times", shown.looks)
 	if shown.looks == 0 {
 		t.Error("the runtime was never looked at")
